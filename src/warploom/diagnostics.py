@@ -1,0 +1,178 @@
+"""Every message a user can meet: one catalogue, one place to say it well.
+
+A member's name is the stable code. Its value is (what happened, what to do), in the user's words;
+`{braces}` are filled in where the error is raised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+
+@dataclass(frozen=True, slots=True)
+class Loc:
+    """A line of source text: the author's when the PTX carries it, else the line of the PTX itself."""
+
+    file: str
+    line: int
+    column: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.file.replace(chr(92), '/').rpartition('/')[2]}:{self.line}"
+
+
+class Diag(Enum):
+    """The catalogue: (sentence, advice)."""
+
+    # The language: reading and verifying PTX.
+    SYNTAX = ("Not PTX: {what}.", "Correct the line; warploom reads the text that ptxas reads.")
+    UNKNOWN_INSTRUCTION = (
+        "`{text}` is not an instruction form that warploom knows.",
+        "The nearest known form is `{nearest}`; `warploom ptx --unsupported FILE` lists all unknown forms of a module.",
+    )
+    BAD_OPERANDS = ("`{text}`: {what}.", "The form takes: {takes}.")
+    UNDECLARED = ("`{name}` is used but never declared.", "Declare it, or correct its spelling.")
+    DUPLICATE = ("`{name}` is declared twice in one scope.", "Rename one of the two.")
+    WRONG_TARGET = ("`{text}` needs {needs}; the module says `.target {target}`.", "Compile for a target that has it.")
+    NO_SUCH_ENTRY = ("There is no kernel `{entry}` in the module; it has {entries}.", "Name one of them with `entry=`.")
+
+    # The launch: what the caller passed.
+    BAD_LAUNCH = ("The launch cannot be made: {what}.", "Correct the arguments; nothing was run or written.")
+    BAD_TENSOR_MAP = ("The tensor map breaks {count} rule(s): {what}.", "Correct the map; nothing was run or written.")
+    NOT_MODELLED = ("{what} is not modelled by the machine.", "Report the kernel; the machine never guesses.")
+
+    # Faults: what an instruction did.
+    OUT_OF_BOUNDS = ("{what} reaches outside {space} memory.", "Mask the access or enlarge the buffer.")
+    MISALIGNED = ("{what} is not aligned to {align} bytes.", "Align the address to the width of the access.")
+    READ_ONLY = ("{what} writes a buffer that is read-only.", "Pass a writeable array.")
+    TOO_MUCH_SHARED = (
+        "The kernel needs {need} bytes of shared memory; {target} has {have} per block.",
+        "Use fewer stages or smaller tiles.",
+    )
+    BARRIER_NOT_INITIALISED = (
+        "{what} uses an mbarrier that was not initialised.",
+        "Run mbarrier.init, fence it, and synchronise before the first use.",
+    )
+    BARRIER_REINITIALISED = ("{what} initialises a live mbarrier.", "Run mbarrier.inval first.")
+    BARRIER_OVERFLOW = ("{what}", "Check the arrival count and the expected bytes of this phase.")
+    BAD_BARRIER = ("{what}", "Check the barrier's identifier and thread count.")
+    BAD_PARTICIPATION = (
+        "`{text}` needs {needs}; {found} took part.",
+        "Move it out of the divergent branch, or pass the mask of the lanes that reach it.",
+    )
+    BAD_DESCRIPTOR = ("The {kind} descriptor {value:#x} is illegal: {what}.", "Correct the encoding. Fields: {fields}.")
+    BAD_COORDINATES = (
+        "The tensor copy at coordinates {coords} is illegal: {what}.",
+        "Correct the coordinates; they count elements, innermost first.",
+    )
+    BAD_SHAPE = ("`{text}`: {what}.", "Choose a shape that the instruction has.")
+    TENSOR_MEMORY = ("{what}", "Check the column, the allocation and the warp's lane quadrant.")
+    REGISTER_POOL = ("{what}", "Check setmaxnreg against the registers of the other warpgroups.")
+    TRAP = ("The kernel executed `trap`.", "It is the kernel's own assertion: look at the condition above it.")
+    ASYNC_MISUSE = ("{what}", "Check the order of issue, commit and wait.")
+
+    # No progress.
+    DEADLOCK = ("{what}", "Look for the arrival that never comes.")
+    LIMIT = ("The run used {used} warp instructions; the limit is {limit}.", "Raise `limit`, or look for an endless loop.")
+    NO_PROGRESS = (
+        "{used} warp instructions ran without any memory effect: every warp only spins.",
+        "Look for the store or arrival that the loops wait for.",
+    )
+
+    # Files and commands.
+    BAD_LAUNCH_FILE = ("{file}: {what}", "See docs/launch-files.md.")
+    BAD_EXPRESSION = ("`{text}` is not a comparison: {what}.", "See docs/launch-files.md for the grammar.")
+    BAD_SCHEDULE = ("`{name}` is not a schedule: {what}.", "Use eager, lazy, reverse, random, or a recorded file.")
+    MISMATCH = ("{what}", "The kernel's numbers are not what the file expects.")
+    UNREADABLE_FILE = ("{file} {what}.", "Name a text file that exists.")
+    UNWRITABLE_FILE = ("{file} cannot be written: {what}.", "Name a file in a folder that you may write to.")
+    BAD_COMMAND = ("{what}.", "`{command} --help` shows what it takes.")
+    NO_SUCH_CODE = ("`{name}` is not a code of the catalogue.", "{hint}`warploom explain` lists all codes.")
+    INTERNAL = (
+        "warploom itself failed: {what}.",
+        "Report it with the input that shows it; WARPLOOM_TRACEBACK=1 in the environment shows where it failed.",
+    )
+
+    def error(self, loc: Loc | None = None, notes: Iterable[str] = (), **fields: object) -> WarploomError:
+        """The exception for this entry; the subclass says at which step it happened."""
+        return _KIND.get(self, WarploomError)(self, loc, tuple(notes), fields)
+
+
+class WarploomError(Exception):
+    """What every catalogued error is: code, place, sentence, notes and advice."""
+
+    def __init__(self, diag: Diag, loc: Loc | None, notes: tuple[str, ...], fields: dict[str, object]) -> None:
+        self.diag, self.loc, self.notes, self.fields = diag, loc, notes, fields
+        what, advice = diag.value
+        self.what = what.format(**fields)
+        self.advice = advice.format(**fields)
+        super().__init__(diag.name)
+
+    @property
+    def code(self) -> str:
+        return self.diag.name
+
+    def __str__(self) -> str:
+        lines = [f"{self.code}: {self.what}"]
+        if self.loc is not None:
+            lines.append(f"  --> {self.loc}")
+        lines += [f"  {note}" for note in self.notes]
+        lines.append(f"  do: {self.advice}")
+        return "\n".join(lines)
+
+
+class PtxError(WarploomError):
+    """The text is not PTX that warploom can execute."""
+
+
+class LaunchError(WarploomError):
+    """The caller's arguments cannot be launched; nothing was run or written."""
+
+
+class Fault(WarploomError):
+    """An instruction did what hardware forbids; the run stopped there."""
+
+
+class Stuck(WarploomError):
+    """The run cannot, or may not, go on."""
+
+
+_KIND: dict[Diag, type[WarploomError]] = {
+    **dict.fromkeys(
+        (
+            Diag.SYNTAX,
+            Diag.UNKNOWN_INSTRUCTION,
+            Diag.BAD_OPERANDS,
+            Diag.UNDECLARED,
+            Diag.DUPLICATE,
+            Diag.WRONG_TARGET,
+            Diag.NO_SUCH_ENTRY,
+        ),
+        PtxError,
+    ),
+    **dict.fromkeys((Diag.BAD_LAUNCH, Diag.BAD_TENSOR_MAP, Diag.TOO_MUCH_SHARED), LaunchError),
+    **dict.fromkeys(
+        (
+            Diag.OUT_OF_BOUNDS,
+            Diag.MISALIGNED,
+            Diag.READ_ONLY,
+            Diag.BARRIER_NOT_INITIALISED,
+            Diag.BARRIER_REINITIALISED,
+            Diag.BARRIER_OVERFLOW,
+            Diag.BAD_BARRIER,
+            Diag.BAD_PARTICIPATION,
+            Diag.BAD_DESCRIPTOR,
+            Diag.BAD_COORDINATES,
+            Diag.BAD_SHAPE,
+            Diag.TENSOR_MEMORY,
+            Diag.REGISTER_POOL,
+            Diag.TRAP,
+            Diag.ASYNC_MISUSE,
+            Diag.NOT_MODELLED,
+        ),
+        Fault,
+    ),
+    **dict.fromkeys((Diag.DEADLOCK, Diag.LIMIT, Diag.NO_PROGRESS), Stuck),
+}

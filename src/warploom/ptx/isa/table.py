@@ -1,0 +1,363 @@
+"""What a row of the instruction set says, and how an instruction finds its row.
+
+A row (`Form`) is written as a template and a list of operand slots:
+
+    form("add", "add{.sat?}.{type}", "out d {type}; in a {type}; in b {type}", type="u32 s32 u64 s64")
+
+In a template `{name}` is a required choice, `{.name?}` an optional one; a name without choices stands for itself.
+In the slots a type is literal (`b32`) or the value of a choice (`{type}`); `+` behind it admits wider registers.
+A slot's kind is one of KINDS. The meaning of a form lives in the machine, under the form's family.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from warploom.diagnostics import Diag, Loc, PtxError
+from warploom.ptx.model import Immediate, Instruction, Kernel, Module, Negated, Pair, Register, Sink, Special, Symbol, Vector
+
+KINDS = {
+    "out": "a register or `_`",
+    "in": "a register, literal, special register or symbol",
+    "inout": "a register that is read and written",
+    "pred": "a predicate register, maybe negated",
+    "pair": "`%r|%p`, or its first half alone",
+    "address": "an address `[a+offset]`",
+    "tensor": "a tensor address `[map, {coordinates}]`",
+    "outs": "a brace list of registers that are written",
+    "ins": "a brace list that is read",
+    "rows": "a brace list of registers that are read and written, maybe later",
+    "immediate": "an integer literal",
+    "label": "a label",
+    "arguments": "a list in parentheses",
+}
+
+BITS = {
+    **{f"{kind}{bits}": bits for kind in "usb" for bits in (8, 16, 32, 64)},
+    **{"pred": 1, "f16": 16, "bf16": 16, "f32": 32, "f64": 64, "f16x2": 32, "bf16x2": 32, "b128": 128, "f32x2": 64},
+    **{"u16x2": 32, "s16x2": 32, "u8x4": 32, "s8x4": 32, "tf32": 32},
+    **{"e4m3": 8, "e5m2": 8, "e4m3x2": 16, "e5m2x2": 16, "e2m1x2": 8, "e2m3x2": 16, "e3m2x2": 16, "ue8m0x2": 16},
+    **{"e4m3x4": 32, "e5m2x4": 32, "e2m1x4": 16, "e2m3x4": 32, "e3m2x4": 32},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """What an instruction does beyond its result registers, in words that a check can read.
+
+    `verb` is one of reads, writes, arrives, expects, completes, waits, fences, allocates, frees, commits, drains, syncs.
+    `operand` names the slot it happens to; `proxy`, `space` and `scope` may name a choice of the template in braces.
+    `later` marks what happens at completion rather than at issue.
+    """
+
+    verb: str
+    operand: str = ""
+    space: str = ""
+    proxy: str = "generic"
+    scope: str = ""
+    later: bool = False
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One operand of a form: its kind, name and type; how many items a brace list has is checked by the meaning."""
+
+    kind: str
+    name: str
+    type: str = ""
+    wider: bool = False
+    optional: bool = False
+
+    def __str__(self) -> str:
+        text = f"{self.name}: {KINDS[self.kind]}" + (f" of {self.type}" if self.type else "")
+        return f"[{text}]" if self.optional else text
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A row of the table.
+
+    `result` tells the uniformity analysis what the results depend on: `pure` (the operands alone), `lane` (differs by
+    lane) or `warp` (the same in a warp). `blocks` marks what a warp may have to wait in. `issuer` is who must execute
+    it together: a `thread`, a `warp` or a `warpgroup`.
+    """
+
+    family: str
+    template: str
+    slots: tuple[Slot, ...]
+    choices: dict[str, tuple[str, ...]] = field(hash=False)
+    effects: tuple[Effect, ...] = ()
+    issuer: str = "thread"
+    result: str = "pure"
+    blocks: bool = False
+    version: tuple[int, int] = (1, 0)
+    targets: tuple[str, ...] = ()
+    pattern: re.Pattern[str] = field(default=re.compile(""), compare=False)
+
+    @property
+    def takes(self) -> str:
+        return ", ".join(map(str, self.slots)) or "no operands"
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """An instruction read by its row: the chosen modifiers and the operand of every slot (None where left out)."""
+
+    instruction: Instruction
+    form: Form
+    modifiers: dict[str, str | None]
+    operands: dict[str, object]
+
+    @property
+    def family(self) -> str:
+        return self.form.family
+
+    def __getitem__(self, name: str) -> str:
+        """A modifier's text, empty where the instruction does not carry it."""
+        return self.modifiers.get(name) or ""
+
+    def type_of(self, slot: Slot) -> str:
+        """The type of a slot with its choices filled in."""
+        return self[slot.type[1:-1]] if slot.type.startswith("{") else slot.type
+
+
+FORMS: list[Form] = []
+_BY_ROOT: dict[str, list[Form]] = {}
+_PART = re.compile(r"\{(\.?)([a-z0-9_]+)(\??)\}")
+
+
+def form(
+    family: str,
+    template: str,
+    slots: str = "",
+    *,
+    effects: Iterable[Effect] = (),
+    issuer: str = "thread",
+    result: str = "pure",
+    blocks: bool = False,
+    version: tuple[int, int] = (1, 0),
+    targets: str = "",
+    **choices: str,
+) -> None:
+    """Add a row to the table."""
+    split = {name: tuple(text.split()) for name, text in choices.items()}
+    row = Form(
+        family,
+        template,
+        tuple(_slot(text) for text in slots.split(";") if text.strip()),
+        split,
+        tuple(effects),
+        issuer,
+        result,
+        blocks,
+        version,
+        tuple(targets.split()),
+        _compile(template, split),
+    )
+    FORMS.append(row)
+    _BY_ROOT.setdefault(template.partition(".")[0].partition("{")[0], []).append(row)
+
+
+def _slot(text: str) -> Slot:
+    optional, *_ = parts = text.split()
+    if optional == "opt":
+        parts = parts[1:]
+    kind, name, *rest = parts
+    if kind not in KINDS:
+        raise ValueError(f"slot kind {kind!r} in {text!r}")
+    type_ = rest[0] if rest else ""
+    return Slot(kind, name, type_.rstrip("+"), type_.endswith("+"), optional == "opt")
+
+
+def _compile(template: str, choices: dict[str, tuple[str, ...]]) -> re.Pattern[str]:
+    out, end = [], 0
+    for part in _PART.finditer(template):
+        out.append(re.escape(template[end : part.start()]))
+        dot, name, maybe = part.groups()
+        options = "|".join(re.escape(choice) for choice in sorted(choices.get(name, (name,)), key=len, reverse=True))
+        group = f"{re.escape(dot)}(?P<{name}>{options})"
+        out.append(f"(?:{group})?" if maybe else group)
+        end = part.end()
+    out.append(re.escape(template[end:]))
+    return re.compile("".join(out))
+
+
+@lru_cache(maxsize=4096)
+def match(opcode: str) -> tuple[tuple[Form, dict[str, str | None]], ...]:
+    """Every row that an opcode's spelling fits, with its modifiers."""
+    rows = _BY_ROOT.get(opcode.partition(".")[0], ())
+    return tuple((row, found.groupdict()) for row in rows if (found := row.pattern.fullmatch(opcode)))
+
+
+def nearest(opcode: str) -> str:
+    """The template whose spelling is closest to an unknown opcode."""
+    root = opcode.partition(".")[0]
+    rows = _BY_ROOT.get(root)
+    if not rows:
+        roots = difflib.get_close_matches(root, _BY_ROOT, n=1, cutoff=0.0)
+        rows = _BY_ROOT[roots[0]]
+    return max(rows, key=lambda row: difflib.SequenceMatcher(None, opcode, row.template).ratio()).template
+
+
+def decode(instruction: Instruction, registers: dict[str, str], file: str = "<ptx>") -> Op:
+    """Read an instruction by the table, or say what is wrong with it."""
+    where = instruction.loc or Loc(file, instruction.line)
+    candidates = match(instruction.opcode)
+    if not candidates:
+        raise Diag.UNKNOWN_INSTRUCTION.error(where, text=instruction.opcode, nearest=nearest(instruction.opcode))
+    problem = ""
+    for row, modifiers in candidates:
+        assigned = _assign(instruction, row)
+        if isinstance(assigned, str):
+            problem = problem or assigned
+            continue
+        op = Op(instruction, row, modifiers, assigned)
+        wrong = _check(op, registers)
+        if not wrong:
+            return op
+        problem = wrong
+    raise Diag.BAD_OPERANDS.error(
+        where, text=instruction.text[:200], what=problem, takes=" or ".join(row.takes for row, _ in candidates[:3])
+    )
+
+
+def _assign(instruction: Instruction, row: Form) -> dict[str, object] | str:
+    given, needed = len(instruction.operands), sum(not slot.optional for slot in row.slots)
+    if not needed <= given <= len(row.slots):
+        return f"it has {given} operands"
+    spare, operands, at = given - needed, {}, 0
+    for slot in row.slots:
+        operand = instruction.operands[at] if at < given else None
+        if slot.optional and (spare == 0 or operand is None or not _fits(slot, operand)):
+            operands[slot.name] = None
+            continue
+        if operand is None or not _fits(slot, operand):
+            return f"operand {at + 1} (`{operand}`) is not {KINDS[slot.kind]}"
+        spare -= slot.optional
+        operands[slot.name] = operand
+        at += 1
+    return operands if at == given else f"operand {at + 1} (`{instruction.operands[at]}`) is one too many"
+
+
+def _fits(slot: Slot, operand: object) -> bool:
+    from warploom.ptx.model import Address, Arguments
+
+    match slot.kind:
+        case "out":
+            return isinstance(operand, Register | Sink)
+        case "inout":
+            return isinstance(operand, Register)
+        case "in":
+            return isinstance(operand, Register | Immediate | Special | Symbol)
+        case "pred":
+            return isinstance(operand, Register | Negated | Immediate)
+        case "pair":
+            return isinstance(operand, Pair | Register | Sink)
+        case "address":
+            return isinstance(operand, Address) and operand.coordinates is None
+        case "tensor":
+            return isinstance(operand, Address) and operand.coordinates is not None
+        case "outs" | "ins" | "rows":
+            return isinstance(operand, Vector)
+        case "immediate":
+            return isinstance(operand, Immediate) and operand.kind == "int"
+        case "label":
+            return isinstance(operand, Symbol)
+        case "arguments":
+            return isinstance(operand, Arguments)
+    return False
+
+
+def _check(op: Op, registers: dict[str, str]) -> str:
+    """The first register whose type does not fit its slot, as a sentence."""
+    for slot in op.form.slots:
+        operand = op.operands[slot.name]
+        if operand is None:
+            continue
+        type_ = "pred" if slot.kind == "pred" else op.type_of(slot)
+        if isinstance(operand, Pair):
+            wrong = _misfit(operand.first, type_, slot, registers) or _misfit(operand.second, "pred", slot, registers)
+        elif isinstance(operand, Vector):
+            found = (_misfit(item, type_, slot, registers) for item in operand.items)
+            wrong = next(filter(None, found), "")
+        else:
+            wrong = _misfit(operand, type_, slot, registers)
+        if wrong:
+            return wrong
+    return ""
+
+
+def _misfit(operand: object, type_: str, slot: Slot, registers: dict[str, str]) -> str:
+    if isinstance(operand, Negated):
+        operand = operand.register
+    if isinstance(operand, Immediate):
+        return _literal_misfit(operand, type_, slot)
+    if not isinstance(operand, Register) or not type_:
+        return ""
+    have = registers.get(operand.name)
+    if have is None:
+        return f"`{operand}` is not a register"
+    need, got = BITS[type_], BITS.get(have, 0)
+    if (have == "pred") != (type_ == "pred") or got < need or (got > need and not slot.wider):
+        return f"`{operand}` is a .{have} register where {slot.name} is .{type_}"
+    return ""
+
+
+def _literal_misfit(operand: Immediate, type_: str, slot: Slot) -> str:
+    if type_ and type_ != "pred" and operand.kind == "int" and not -(1 << 63) <= operand.value < 1 << 64:
+        return f"`{operand}` does not fit in .{type_}"
+    floating = type_.startswith(("f", "bf", "tf"))
+    if operand.kind != "int" and not (floating or type_.startswith("b") or not type_):
+        return f"`{operand}` is a floating-point literal where {slot.name} is .{type_}"
+    return ""
+
+
+def decode_kernel(kernel: Kernel, target: str, file: str = "<ptx>") -> tuple[Op, ...]:
+    """Read every instruction of a kernel; all that is wrong comes in one error."""
+    registers = dict(kernel.registers)
+    ops: list[Op] = []
+    errors: list[PtxError] = []
+    for instruction in kernel.instructions:
+        try:
+            op = decode(instruction, registers, file)
+            _check_target(op, target, file)
+            ops.append(op)
+        except PtxError as error:
+            errors.append(error)
+    if errors:
+        first = errors[0]
+        more = [f"also: {e.what}  ({e.loc})" for e in errors[1:6]]
+        more += [f"and {len(errors) - 6} more"] if len(errors) > 6 else []
+        raise type(first)(first.diag, first.loc, (*first.notes, *more), first.fields)
+    return tuple(ops)
+
+
+def _check_target(op: Op, target: str, file: str) -> None:
+    targets = op.form.targets
+    if targets and not any(_has(target, needed) for needed in targets):
+        where = op.instruction.loc or Loc(file, op.instruction.line)
+        needs = " or ".join(targets)
+        raise Diag.WRONG_TARGET.error(where, text=op.instruction.opcode, needs=needs, target=target)
+
+
+def _has(target: str, needed: str) -> bool:
+    """Whether a target has what `needed` names: `sm_90` means that and newer, `sm_90a` exactly that family."""
+    have, want = (int(re.sub(r"\D", "", text) or 0) for text in (target, needed))
+    if needed[-1] in "af":
+        return have == want or (needed == "sm_100a" and have in (101, 103, 110))
+    return have >= want
+
+
+def unsupported(module: Module) -> tuple[tuple[str, int, str], ...]:
+    """Every opcode of a module that no row fits: (opcode, line of its first use, nearest template)."""
+    found: dict[str, int] = {}
+    for kernel in module.kernels:
+        for instruction in kernel.instructions:
+            if not match(instruction.opcode):
+                found.setdefault(instruction.opcode, instruction.line)
+    return tuple((opcode, line, nearest(opcode)) for opcode, line in found.items())

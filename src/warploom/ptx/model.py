@@ -1,0 +1,257 @@
+"""PTX as data: operands, instructions, kernels, modules.
+
+Scopes are flattened on reading: a register or label declared inside `{ }` gets a unique name (`complete` in the third
+scope becomes `complete$3`), so that a kernel is one list of statements and one table of registers.
+Where a thing stood in the text (`line`) never takes part in equality: `parse(print(m)) == m`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from warploom.diagnostics import Loc
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    """A virtual register by its (flattened) name, `%r12` or `complete$3`."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Special:
+    """A read-only hardware register such as `%tid.x` or `%cluster_ctarank`."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Immediate:
+    """A literal. `kind` is `int` (a Python integer, maybe negative), `f32` or `f64` (`value` is then the raw bits)."""
+
+    value: int
+    kind: str = "int"
+
+    def __str__(self) -> str:
+        if self.kind == "f32":
+            return f"0f{self.value:08X}"
+        if self.kind == "f64":
+            return f"0d{self.value:016X}"
+        return str(self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    """The name of a variable, parameter, function or label, with a byte offset where one is added."""
+
+    name: str
+    offset: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.name}+{self.offset}" if self.offset else self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Sink:
+    """The operand `_`: a result nobody wants."""
+
+    def __str__(self) -> str:
+        return "_"
+
+
+@dataclass(frozen=True, slots=True)
+class Negated:
+    """`!%p`: a predicate read negated."""
+
+    register: Register
+
+    def __str__(self) -> str:
+        return f"!{self.register}"
+
+
+@dataclass(frozen=True, slots=True)
+class Vector:
+    """`{a, b, …}`: registers, immediates or sinks moved together."""
+
+    items: tuple[Register | Immediate | Sink | Special | Symbol, ...]
+
+    def __str__(self) -> str:
+        return "{" + ", ".join(map(str, self.items)) + "}"
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """`%r|%p`: two results of one instruction."""
+
+    first: Register | Sink
+    second: Register | Sink
+
+    def __str__(self) -> str:
+        return f"{self.first}|{self.second}"
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """`[base+offset]`, or `[base, {coordinates}]` where a tensor map is addressed (`coordinates` is then not None)."""
+
+    base: Register | Symbol | Immediate
+    offset: int = 0
+    coordinates: Vector | None = None
+
+    def __str__(self) -> str:
+        inner = f"{self.base}+{self.offset}" if self.offset else str(self.base)
+        return f"[{inner}, {self.coordinates}]" if self.coordinates is not None else f"[{inner}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """`(a, b, …)`: the parameters or results of a `call`."""
+
+    items: tuple[Register | Symbol | Immediate | Sink, ...]
+
+    def __str__(self) -> str:
+        return "(" + ", ".join(map(str, self.items)) + ")"
+
+
+Operand = Register | Special | Immediate | Symbol | Sink | Negated | Vector | Pair | Address | Arguments
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """`@%p` or `@!%p` before an instruction."""
+
+    register: Register
+    negated: bool = False
+
+    def __str__(self) -> str:
+        return f"@{'!' if self.negated else ''}{self.register}"
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """One instruction: its whole dotted opcode, its operands, who executes it, and where it came from."""
+
+    opcode: str
+    operands: tuple[Operand, ...] = ()
+    guard: Guard | None = None
+    loc: Loc | None = None
+    line: int = field(default=0, compare=False)
+
+    @property
+    def text(self) -> str:
+        head = f"{self.guard} {self.opcode}" if self.guard else self.opcode
+        return f"{head} {', '.join(map(str, self.operands))}" if self.operands else head
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """A place that branches can name."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class BranchTargets:
+    """`name: .branchtargets a, b, …;` — the table that a `brx.idx` indexes."""
+
+    name: str
+    targets: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CallTable:
+    """`name: .callprototype …;` or `.calltargets …;` — what a call through a register may reach, kept as its words."""
+
+    name: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pragma:
+    """`.pragma "…";` — kept, without meaning to the machine."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A `//!wl …` line: a name for a barrier, role, region or watched register. ptxas reads it as a comment."""
+
+    text: str
+
+
+Statement = Instruction | Label | BranchTargets | CallTable | Pragma | Note
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """A declared variable or parameter. `count` is None for a scalar and 0 for `name[]`; `initial` are the elements."""
+
+    space: str
+    type: str
+    name: str
+    align: int = 0
+    count: int | None = None
+    initial: tuple[int | Symbol, ...] | None = None
+    linkage: str = ""
+    pointer: str = ""
+
+    def __post_init__(self) -> None:
+        if self.align < 0:
+            raise ValueError(self.align)
+
+
+@dataclass(frozen=True, slots=True)
+class Directive:
+    """A performance or launch directive of a function such as `.reqntid 128, 1, 1`."""
+
+    name: str
+    values: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """An `.entry` or a `.func`: parameters, directives, registers, variables and the statements of its body.
+
+    `registers` maps every (flattened) register name to its type without the dot (`b32`, `pred`, `f32`, …), in order of
+    declaration; it holds only registers that the body names. `body` is None for a declaration without a body.
+    """
+
+    name: str
+    params: tuple[Variable, ...] = ()
+    results: tuple[Variable, ...] = ()
+    directives: tuple[Directive, ...] = ()
+    registers: tuple[tuple[str, str], ...] = ()
+    variables: tuple[Variable, ...] = ()
+    body: tuple[Statement, ...] | None = ()
+    entry: bool = True
+    linkage: str = "visible"
+    line: int = field(default=0, compare=False)
+
+    @property
+    def instructions(self) -> tuple[Instruction, ...]:
+        return tuple(s for s in self.body or () if isinstance(s, Instruction))
+
+    def directive(self, name: str) -> tuple[int, ...] | None:
+        """The values of a directive, or None where the kernel does not carry it."""
+        return next((d.values for d in self.directives if d.name == name), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """One PTX text."""
+
+    version: tuple[int, int]
+    target: tuple[str, ...]
+    kernels: tuple[Kernel, ...] = ()
+    variables: tuple[Variable, ...] = ()
+    address_size: int = 64
+    files: tuple[tuple[int, str], ...] = ()
+    notes: tuple[Note, ...] = ()

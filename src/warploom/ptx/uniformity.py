@@ -1,0 +1,164 @@
+"""Which registers hold one value for all lanes that execute together.
+
+The machine keeps uniform registers as Python integers and runs vectors only where lanes really differ. A value is
+CONVOY (the same in every lane of the group that executes), LANE_ID (a multiple of 32 that depends on the warp, plus
+the lane), WARP (the same within each warp) or LANE. Lanes of one warp that part ways at a branch run the blocks up to
+its join apart, so what those blocks define is LANE; warps that part ways become groups of their own, each with its own
+integers, and cost nothing.
+"""
+
+from __future__ import annotations
+
+from warploom.ptx.flow import Flow
+from warploom.ptx.isa.table import Op
+from warploom.ptx.model import Address, Immediate, Kernel, Negated, Operand, Pair, Register, Special, Symbol, Vector
+
+CONVOY, WARP, LANE_ID, LANE = range(4)
+
+_SPECIAL = {"%tid.x": LANE_ID, "%laneid": LANE_ID, "%tid.y": LANE, "%tid.z": LANE, "%warpid": WARP}
+_LANE_MASK = "%lanemask_"
+_WARP_SIZE = 32
+
+
+def classify(kernel: Kernel, flow: Flow, *, lanes_follow_x: bool = True) -> dict[str, int]:
+    """The class of every register; `lanes_follow_x` says that lane i of a warp has `tid.x` = i modulo 32."""
+    return _Analysis(kernel, flow, lanes_follow_x).run()
+
+
+def written(op: Op) -> list[str]:
+    """The registers an instruction writes."""
+    found: list[str] = []
+    for slot in op.form.slots:
+        if slot.kind in ("out", "inout", "pair", "outs", "rows"):
+            found += registers_of(op.operands[slot.name])
+    return found
+
+
+def registers_of(operand: object) -> list[str]:
+    """The registers that an operand names."""
+    match operand:
+        case Register(name):
+            return [name]
+        case Negated(register):
+            return [register.name]
+        case Pair(first, second):
+            return registers_of(first) + registers_of(second)
+        case Vector(items):
+            return [name for item in items for name in registers_of(item)]
+        case Address(base, _, coordinates):
+            return registers_of(base) + registers_of(coordinates)
+    return []
+
+
+class _Analysis:
+    def __init__(self, kernel: Kernel, flow: Flow, lanes_follow_x: bool) -> None:
+        self.flow = flow
+        self.lanes_follow_x = lanes_follow_x
+        self.classes = dict.fromkeys((name for name, _ in kernel.registers), CONVOY)
+        self.private = {v.name for v in kernel.variables if v.space in ("local", "param")}
+        self.apart: set[int] = set()
+
+    def run(self) -> dict[str, int]:
+        changed = True
+        while changed:
+            changed = False
+            for block in self.flow.blocks:
+                for op in block.ops:
+                    changed |= self._step(op, block.index in self.apart)
+                if block.ops and block.index not in self.apart and self._parts(block.ops[-1]):
+                    leaves = self.flow.exit in block.successors and len(block.successors) == 2
+                    region = frozenset[int]() if leaves else self.flow.region(block.index)
+                    if not region <= self.apart:
+                        self.apart |= region
+                        changed = True
+        return self.classes
+
+    def _parts(self, op: Op) -> bool:
+        """Whether lanes of one warp may leave a block in different directions."""
+        guard = op.instruction.guard
+        if op.family == "brx" and self._class(op.operands["index"]) >= LANE_ID:  # type: ignore[arg-type]
+            return True
+        return op.family in ("bra", "brx", "ret", "exit") and guard is not None and self.classes[guard.register.name] >= LANE_ID
+
+    def _step(self, op: Op, apart: bool) -> bool:
+        outputs = written(op)
+        if not outputs:
+            return False
+        new = LANE if apart else self._result(op)
+        changed = False
+        rows = {name for slot in op.form.slots if slot.kind == "rows" for name in registers_of(op.operands[slot.name])}
+        for name in outputs:
+            level = LANE if name in rows else new
+            if level > self.classes[name]:
+                self.classes[name] = level
+                changed = True
+        return changed
+
+    def _result(self, op: Op) -> int:
+        guard = op.instruction.guard
+        floor = self.classes[guard.register.name] if guard else CONVOY
+        if floor == LANE_ID:
+            floor = LANE
+        if op.form.result == "lane":
+            return LANE
+        inputs = [
+            self._class(op.operands[slot.name])  # type: ignore[arg-type]
+            for slot in op.form.slots
+            if slot.kind in ("in", "pred", "address", "tensor", "ins", "inout") and op.operands[slot.name] is not None
+        ]
+        if op.family in ("ld", "ldu") and op["space"].startswith(("local", "param")) and self._private_address(op):
+            return LANE
+        if op.form.result == "warp":
+            return max(floor, WARP)
+        value = max(inputs, default=CONVOY)
+        if value == LANE_ID:
+            value = self._lane_rule(op)
+        if floor and value == LANE_ID:
+            value = LANE
+        return max(floor, value)
+
+    def _private_address(self, op: Op) -> bool:
+        address = op.operands["a"]
+        return op["space"] == "local" or (
+            isinstance(address, Address) and isinstance(address.base, Symbol) and address.base.name in self.private
+        )
+
+    def _class(self, operand: Operand) -> int:
+        match operand:
+            case Register(name):
+                return self.classes[name]
+            case Negated(register):
+                return self.classes[register.name]
+            case Special(name):
+                level = LANE if name.startswith(_LANE_MASK) else _SPECIAL.get(name, CONVOY)
+                return LANE if level == LANE_ID and name == "%tid.x" and not self.lanes_follow_x else level
+            case Symbol(name):
+                return LANE if name in self.private else CONVOY
+            case Vector(items):
+                return max((self._class(item) for item in items), default=CONVOY)
+            case Address(base, _, coordinates):
+                return max(self._class(base), self._class(coordinates) if coordinates else CONVOY)
+        return CONVOY
+
+    def _lane_rule(self, op: Op) -> int:
+        """What a value `32·w + lane` becomes: shifts and masks that drop the lane leave a value of the warp."""
+        constants = [o.value for o in op.operands.values() if isinstance(o, Immediate) and o.kind == "int"]
+        sources = [o for slot in op.form.slots if slot.kind == "in" and (o := op.operands[slot.name]) is not None]
+        if op.family in ("mov", "cvt") and op["type"] != "pred" and not op["dtype"].startswith(("f", "bf")):
+            return LANE_ID if op["dtype"] not in ("u8", "s8") else LANE
+        if len(sources) != 2 or len(constants) != 1 or not isinstance(sources[1], Immediate):
+            return LANE
+        constant = constants[0]
+        low = constant & (_WARP_SIZE - 1)
+        match op.family:
+            case "shr" if constant >= 5:
+                return WARP
+            case "and" if low == 0:
+                return WARP
+            case "and" | "add" if low == (_WARP_SIZE - 1 if op.family == "and" else 0):
+                return LANE_ID
+            case "setp" if op["cmp"] in ("lt", "ge", "lo", "hs") and low == 0 and constant >= 0:
+                return WARP
+            case "setp" if op["cmp"] in ("gt", "le", "hi", "ls") and low == _WARP_SIZE - 1 and constant >= 0:
+                return WARP
+        return LANE
