@@ -1,0 +1,108 @@
+"""The machines: one row per target, every limit with the place where its maker states it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from warploom.diagnostics import Diag
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What one target has and allows."""
+
+    target: str
+    family: str
+    """Which descriptor and instruction formats it speaks: `sm_90` or `sm_100`."""
+    sms: int
+    shared_per_block: int
+    shared_reserved: int
+    shared_per_sm: int
+    registers_per_sm: int
+    threads_per_block: int
+    threads_per_sm: int
+    blocks_per_sm: int
+    cluster_size: int
+    cluster_size_nonportable: int
+    named_barriers: int
+    tensor_lanes: int
+    tensor_columns: int
+    has_wgmma: bool
+    has_tcgen05: bool
+    has_clc: bool
+    setmaxnreg: range
+    """The register counts that `setmaxnreg` takes."""
+    barrier_count_limit: int
+    barrier_tx_limit: int
+    sources: tuple[str, ...]
+
+
+_GUIDE = "CUDA C++ Programming Guide, technical specifications per compute capability"
+
+_SM_90A = Machine(
+    target="sm_90a",
+    family="sm_90",
+    sms=132,
+    shared_per_block=232448,
+    shared_reserved=1024,
+    shared_per_sm=233472,
+    registers_per_sm=65536,
+    threads_per_block=1024,
+    threads_per_sm=2048,
+    blocks_per_sm=32,
+    cluster_size=8,
+    cluster_size_nonportable=16,
+    named_barriers=16,
+    tensor_lanes=0,
+    tensor_columns=0,
+    has_wgmma=True,
+    has_tcgen05=False,
+    has_clc=False,
+    setmaxnreg=range(24, 257, 8),
+    barrier_count_limit=(1 << 20) - 1,
+    barrier_tx_limit=(1 << 20) - 1,
+    sources=(
+        "sms: H100 SXM and H200 device properties",
+        f"shared memory, registers, threads, blocks: {_GUIDE}, 9.0 (227 KB of 228 KB per block, 1 KB reserved)",
+        "clusters: CUDA C++ Programming Guide, thread block clusters (8 portable, 16 with the non-portable attribute)",
+        "named barriers: PTX ISA 9.7.13.1 (0..15)",
+        "setmaxnreg: PTX ISA 9.7.20.5 (24..256, multiples of 8)",
+        "mbarrier: PTX ISA 9.7.13.15.2 (count 1..2^20-1, transaction count ±(2^20-1))",
+    ),
+)
+
+_SM_100A = replace(
+    _SM_90A,
+    target="sm_100a",
+    family="sm_100",
+    sms=148,
+    tensor_lanes=128,
+    tensor_columns=512,
+    has_wgmma=False,
+    has_tcgen05=True,
+    has_clc=True,
+    sources=(
+        "sms: B200 device properties",
+        f"shared memory, registers, threads, blocks: {_GUIDE}, 10.0 (the numbers of 9.0)",
+        *_SM_90A.sources[2:],
+        "tensor memory: PTX ISA 9.7.16.1 (128 lanes, 512 columns of 32 bits)",
+    ),
+)
+
+MACHINES: dict[str, Machine] = {
+    "sm_90": replace(_SM_90A, target="sm_90", has_wgmma=False, setmaxnreg=range(0)),
+    "sm_90a": _SM_90A,
+    "sm_100": replace(_SM_100A, target="sm_100", has_tcgen05=False, setmaxnreg=range(0)),
+    "sm_100f": replace(_SM_100A, target="sm_100f"),
+    "sm_100a": _SM_100A,
+    "sm_103a": replace(_SM_100A, target="sm_103a"),
+}
+"""Every `.target` the machine accepts. Without a suffix a target lacks what PTX gives to `a` (and `f`) targets only."""
+
+
+def machine(target: str) -> Machine:
+    """The row of a `.target` name."""
+    try:
+        return MACHINES[target]
+    except KeyError:
+        raise Diag.WRONG_TARGET.error(text="the machine", needs=" or ".join(MACHINES), target=target) from None

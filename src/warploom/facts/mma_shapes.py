@@ -1,0 +1,149 @@
+"""Which matrix shapes and element types each tensor-core instruction has.
+
+Sources: PTX ISA 9.7.15.2-3 (wgmma), Table 39 (tcgen05 shapes), Tables 42-44 (type codes), Tables 51-54 (transpose, negate,
+N of a transposed 8-bit B), Table 57 (scale vectors). Table 39 allows N in steps of 8 for M = 128; CUTLASS and DeepGEMM ask
+for steps of 16 there. The table rules here, since a stricter library is no evidence that the hardware refuses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+WGMMA_M = 64
+
+_STEP_8 = tuple(range(8, 257, 8))
+_STEP_16 = tuple(range(16, 257, 16))
+_STEP_32 = tuple(range(32, 257, 32))
+_INTEGER = (8, 16, 24, 32, *range(48, 257, 16))
+
+
+@dataclass(frozen=True, slots=True)
+class WgmmaType:
+    """The shapes of one multiplicand type: D types, N, K, and whether an MN-major operand is allowed."""
+
+    d_types: tuple[str, ...]
+    n: tuple[int, ...]
+    k: int
+    transposable: bool = False
+    b_types: tuple[str, ...] = ()
+    """The B types that go with this A type; empty means the same type only."""
+
+
+WGMMA: Mapping[str, WgmmaType] = {
+    "f16": WgmmaType(("f16", "f32"), _STEP_8, 16, transposable=True),
+    "bf16": WgmmaType(("f32",), _STEP_8, 16, transposable=True),
+    "tf32": WgmmaType(("f32",), _STEP_8, 8),
+    "e4m3": WgmmaType(("f16", "f32"), _STEP_8, 32, b_types=("e4m3", "e5m2")),
+    "e5m2": WgmmaType(("f16", "f32"), _STEP_8, 32, b_types=("e4m3", "e5m2")),
+    "s8": WgmmaType(("s32",), _INTEGER, 32),
+    "u8": WgmmaType(("s32",), _INTEGER, 32),
+}
+"""wgmma by the type of A (dense)."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorKind:
+    """One `.kind` of tcgen05.mma (dense): types and their codes, K, M and N by cta_group, and what may be done to operands."""
+
+    name: str
+    codes: Mapping[str, int]
+    """The code of each multiplicand type in the instruction descriptor."""
+    d_codes: Mapping[str, int]
+    """The code of each accumulator type; empty where D is always f32 and has no field."""
+    k: int
+    element_bits: int
+    """Bits that one element of A or B takes in shared memory, padding included."""
+    m: Mapping[int, tuple[int, ...]]
+    n: Mapping[int, tuple[int, ...]]
+    transpose: bool = True
+    negate: bool = True
+    scales: Mapping[str, int] | None = None
+    """The code of each scale type, for the block-scaled kinds."""
+    scale_vectors: Mapping[str, tuple[int, ...]] | None = None
+    """How many scale factors a row of one MMA may have, by scale type."""
+
+
+_DENSE_M = {1: (64, 128), 2: (128, 256)}
+_SCALED_M = {1: (128,), 2: (128, 256)}
+_FLOAT_N = {1: _STEP_8, 2: _STEP_16}
+_NARROW = {"e4m3": 0, "e5m2": 1, "e2m3": 3, "e3m2": 4, "e2m1": 5}
+
+TENSOR_KINDS: Mapping[str, TensorKind] = {
+    kind.name: kind
+    for kind in (
+        TensorKind("f16", {"f16": 0, "bf16": 1}, {"f16": 0, "f32": 1}, 16, 16, _DENSE_M, _FLOAT_N),
+        TensorKind("tf32", {"tf32": 2}, {"f32": 1}, 8, 32, _DENSE_M, _FLOAT_N),
+        TensorKind("f8f6f4", _NARROW, {"f16": 0, "f32": 1}, 32, 8, _DENSE_M, _FLOAT_N),
+        TensorKind("i8", {"u8": 0, "s8": 1}, {"s32": 2}, 32, 8, _DENSE_M, {1: _INTEGER, 2: _STEP_32}, negate=False),
+        TensorKind(
+            "mxf8f6f4", _NARROW, {}, 32, 8, _SCALED_M, _FLOAT_N, scales={"ue8m0": 1}, scale_vectors={"ue8m0": (1,)}
+        ),
+        TensorKind(
+            "mxf4",
+            {"e2m1": 1},
+            {},
+            64,
+            4,
+            _SCALED_M,
+            _FLOAT_N,
+            transpose=False,
+            scales={"ue8m0": 1},
+            scale_vectors={"ue8m0": (2,)},
+        ),
+        TensorKind(
+            "mxf4nvf4",
+            {"e2m1": 1},
+            {},
+            64,
+            4,
+            _SCALED_M,
+            _FLOAT_N,
+            transpose=False,
+            scales={"ue8m0": 1, "ue4m3": 0},
+            scale_vectors={"ue8m0": (2, 4), "ue4m3": (4,)},
+        ),
+    )
+}
+
+WEIGHT_STATIONARY_M = (32, 64, 128)
+WEIGHT_STATIONARY_N = (64, 128, 256)
+"""tcgen05.mma.ws: the same kinds without block scaling, cta_group 1 only."""
+
+TRANSPOSED_BYTE_N: Mapping[int, tuple[int, ...]] = {1: _STEP_16, 2: _STEP_32}
+"""N where an 8-bit B is N-major, by cta_group (Table 52)."""
+
+
+@dataclass(frozen=True, slots=True)
+class WarpShape:
+    """One mma.sync shape: registers of A, B and C per thread for elements of `bits`."""
+
+    m: int
+    n: int
+    k: int
+    bits: int
+    types: tuple[str, ...]
+
+    @property
+    def a_registers(self) -> int:
+        return self.m * self.k // 32 // max(32 // self.bits, 1)
+
+    @property
+    def b_registers(self) -> int:
+        return self.n * self.k // 32 // max(32 // self.bits, 1)
+
+
+WARP_SHAPES: tuple[WarpShape, ...] = (
+    WarpShape(16, 8, 16, 16, ("f16", "bf16")),
+    WarpShape(16, 8, 8, 16, ("f16", "bf16")),
+    WarpShape(16, 8, 8, 32, ("tf32",)),
+    WarpShape(16, 8, 4, 32, ("tf32",)),
+    WarpShape(16, 8, 32, 8, ("e4m3", "e5m2", "s8", "u8")),
+    WarpShape(16, 8, 16, 8, ("e4m3", "e5m2", "s8", "u8")),
+    WarpShape(8, 8, 16, 8, ("s8", "u8")),
+    WarpShape(8, 8, 4, 64, ("f64",)),
+    WarpShape(16, 8, 4, 64, ("f64",)),
+    WarpShape(16, 8, 8, 64, ("f64",)),
+    WarpShape(16, 8, 16, 64, ("f64",)),
+)
+"""mma.sync on these machines (PTX ISA 9.7.14.5.2-10); one 64-bit register holds one f64."""
