@@ -1,0 +1,228 @@
+"""A CTA on the machine: its shared memory, warps, named barriers, and what instruction families keep per CTA."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from warploom.diagnostics import Diag
+from warploom.machine.group import DONE, READY, WAITING, WARP, WARPGROUP, Group, Waitable, Warpgroup
+from warploom.machine.shared import SharedMemory
+
+if TYPE_CHECKING:
+    from warploom.machine.grid import Grid
+
+Array = npt.NDArray[Any]
+Triple = tuple[int, int, int]
+
+
+class Cluster:
+    """CTAs that run together and reach each other's shared memory."""
+
+    def __init__(self, grid: Grid, index: Triple) -> None:
+        self.grid, self.index = grid, index
+        self.ctas: list[Cta] = []
+        self.state: dict[Any, Any] = {}
+
+    @property
+    def ended(self) -> bool:
+        return all(cta.live_threads == 0 for cta in self.ctas)
+
+
+class NamedBarrier(Waitable):
+    """`bar.sync id`: threads that arrived in this generation, and how many it needs (None: all that live)."""
+
+    __slots__ = ("arrived", "cta", "generation", "index", "needed")
+
+    def __init__(self, cta: Cta, index: int) -> None:
+        super().__init__()
+        self.cta, self.index = cta, index
+        self.arrived, self.needed, self.generation = 0, None, 0
+
+    arrived: int
+    needed: int | None
+    generation: int
+
+    def arrive(self, threads: int, needed: int | None) -> None:
+        """Count threads in; the last one opens the barrier."""
+        if self.arrived and needed != self.needed:
+            what = f"barrier {self.index} is used with {needed or 'all'} threads while a generation of {self.needed or 'all'} is open"
+            raise Diag.BAD_BARRIER.error(what=what)
+        self.needed = needed
+        self.arrived += threads
+        self.settle()
+
+    def settle(self) -> None:
+        """Open the barrier if enough have arrived."""
+        expected = self.cta.live_threads if self.needed is None else self.needed
+        if self.arrived > expected:
+            raise Diag.BAD_BARRIER.error(what=f"barrier {self.index} got {self.arrived} arrivals; it takes {expected}")
+        if self.arrived and self.arrived == expected:
+            self.arrived = 0
+            self.generation += 1
+            self.cta.shared.synchronised()
+            waiters = list(self.waiters)
+            if self.cta.grid.schedule.convoys:
+                self.waiters = self.cta.merged(waiters)
+            self.notify()
+
+    def describe(self) -> str:
+        expected = self.cta.live_threads if self.needed is None else self.needed
+        return f"barrier {self.index}: needs {expected} threads, has {self.arrived}"
+
+
+class Cta:
+    """One CTA: identity, memory and groups."""
+
+    def __init__(self, grid: Grid, cluster: Cluster, index: Triple, rank: int) -> None:
+        self.grid, self.cluster, self.index, self.rank = grid, cluster, index, rank
+        self.program = grid.program
+        self.local_bytes = grid.local_bytes
+        reserved = grid.machine.shared_reserved
+        self.shared = SharedMemory(rank, reserved, grid.shared_bytes, two_views=grid.schedule.two_views)
+        self.symbols: dict[str, int] = {name: self.shared.base + offset for name, offset in grid.shared_symbols.items()}
+        self.symbols |= grid.symbols
+        self.specials = self._specials()
+        x, y, z = grid.block
+        self.threads = x * y * z
+        self.live_threads = self.threads
+        self.barriers = [NamedBarrier(self, i) for i in range(grid.machine.named_barriers)]
+        self.mbarriers: dict[int, Any] = {}
+        self.state: dict[Any, Any] = {}
+        self.at_end: list[Callable[[Cta], None]] = []
+        warps = -(-self.threads // WARP)
+        self.warpgroups = [
+            Warpgroup(self, i, min(WARPGROUP, warps * WARP - i * WARPGROUP)) for i in range(-(-warps // (WARPGROUP // WARP)))
+        ]
+        self.live = [WARP] * warps
+        if self.threads % WARP:
+            self.live[-1] = self.threads % WARP
+        self._warp_groups: dict[int, Group] = {}
+        self._free: dict[int, list[Group]] = {}
+        self._convoys: dict[int, Group] = {}
+        self.all_groups: list[Group] = []
+
+    @property
+    def name(self) -> str:
+        x, y, z = self.index
+        return f"CTA ({x},{y},{z})" if z else f"CTA ({x},{y})"
+
+    def _specials(self) -> dict[str, int]:
+        grid, out = self.grid, dict[str, int]()
+        for axis, letter in enumerate("xyz"):
+            size = grid.cluster_shape[axis]
+            out[f"%ntid.{letter}"] = grid.block[axis]
+            out[f"%ctaid.{letter}"] = self.index[axis]
+            out[f"%nctaid.{letter}"] = grid.shape[axis]
+            out[f"%cluster_ctaid.{letter}"] = self.index[axis] % size
+            out[f"%cluster_nctaid.{letter}"] = size
+            out[f"%clusterid.{letter}"] = self.index[axis] // size
+            out[f"%nclusterid.{letter}"] = grid.shape[axis] // size
+        out["%cluster_ctarank"] = self.rank
+        out["%cluster_nctarank"] = int(np.prod(grid.cluster_shape))
+        out["%is_explicit_cluster"] = int(grid.explicit_cluster)
+        out["%smid"] = grid.sm_of(self)
+        out["%nsmid"] = grid.sms
+        out["%gridid"] = 1
+        out["%nwarpid"] = -(-(grid.block[0] * grid.block[1] * grid.block[2]) // WARP)
+        out["%dynamic_smem_size"] = grid.dynamic_bytes
+        out["%total_smem_size"] = grid.shared_bytes + grid.machine.shared_reserved
+        out["%aggr_smem_size"] = grid.shared_bytes + grid.machine.shared_reserved
+        out["%reserved_smem_offset_begin"] = 0
+        out["%reserved_smem_offset_end"] = grid.machine.shared_reserved
+        out["%reserved_smem_offset_cap"] = grid.machine.shared_reserved
+        return out
+
+    def start(self) -> None:
+        """Make the first groups: convoys where the schedule allows, else warps."""
+        for warpgroup in self.warpgroups:
+            first = warpgroup.index * (WARPGROUP // WARP)
+            count = warpgroup.lanes // WARP
+            if self.grid.schedule.convoys and count > 1 and all(n == WARP for n in self.live[first : first + count]):
+                self.grid.woken(self.convoy(warpgroup))
+                continue
+            for warp in range(first, first + count):
+                group = self.warp_group(warp)
+                if self.live[warp] < WARP:
+                    group.mask = np.arange(WARP) < self.live[warp]
+                self.grid.woken(group)
+
+    def convoy(self, warpgroup: Warpgroup) -> Group:
+        """All warps of a warpgroup as one group."""
+        if warpgroup.index not in self._convoys:
+            first = warpgroup.index * (WARPGROUP // WARP)
+            self._convoys[warpgroup.index] = self._new(warpgroup, first, warpgroup.lanes // WARP)
+        group = self._convoys[warpgroup.index]
+        group.state = READY
+        return group
+
+    def warp_group(self, warp: int) -> Group:
+        """The group of one whole warp."""
+        if warp not in self._warp_groups:
+            self._warp_groups[warp] = self._new(self.warpgroups[warp * WARP // WARPGROUP], warp, 1)
+        return self._warp_groups[warp]
+
+    def lane_group(self, warp: int) -> Group:
+        """A group for some lanes of a warp."""
+        free = self._free.get(warp)
+        return free.pop() if free else self._new(self.warpgroups[warp * WARP // WARPGROUP], warp, 1)
+
+    def recycle(self, group: Group) -> None:
+        if group is not self._warp_groups.get(group.first_warp):
+            self._free.setdefault(group.first_warp, []).append(group)
+
+    def _new(self, warpgroup: Warpgroup, first: int, warps: int) -> Group:
+        group = Group(self, warpgroup, first, warps)
+        self.all_groups.append(group)
+        return group
+
+    def lanes_ended(self, group: Group) -> None:
+        """Lanes left the kernel: barriers that wait for all live threads look again."""
+        if group.mask is None:
+            gone = group.lanes
+            for warp in range(group.first_warp, group.first_warp + group.warps):
+                self.live[warp] = 0
+        else:
+            gone = int(group.mask.sum())
+            self.live[group.first_warp] -= gone
+        self.live_threads -= gone
+        for barrier in self.barriers:
+            if barrier.arrived and barrier.needed is None:
+                barrier.settle()
+        if not self.live_threads:
+            for check in self.at_end:
+                check(self)
+        self.grid.threads_ended(self)
+
+    def release(self) -> None:
+        """Give back the memory of an ended CTA; what it counted stays."""
+        self.warpgroups = []
+        self._warp_groups, self._convoys, self._free = {}, {}, {}
+        for group in self.all_groups:
+            group.forget()
+
+    def merged(self, waiters: list[Group]) -> list[Group]:
+        """Waiters of an open barrier, with the warps of a warpgroup that stand at one place put together as its convoy."""
+        by_warpgroup: dict[int, list[Group]] = {}
+        for group in waiters:
+            by_warpgroup.setdefault(group.warpgroup.index, []).append(group)
+        out: list[Group] = []
+        for index, groups in by_warpgroup.items():
+            warpgroup, first = self.warpgroups[index], groups[0]
+            whole = sum(group.warps for group in groups) * WARP == warpgroup.lanes > WARP
+            same = all(
+                g.pc == first.pc and g.mask is None and g.state == WAITING and g.parent is None and g.u == first.u for g in groups
+            )
+            if whole and same and len(groups) > 1:
+                convoy = self.convoy(warpgroup)
+                convoy.u[:] = first.u
+                convoy.pc, convoy.mask, convoy.token, convoy.state = first.pc, None, first.token, WAITING
+                for group in groups:
+                    group.state, group.waiting = DONE, None
+                out.append(convoy)
+            else:
+                out += groups
+        return out

@@ -1,0 +1,365 @@
+"""The grid: launches clusters onto SMs, lets groups and asynchronous operations take turns, and knows when nothing can."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from warploom.diagnostics import Diag, Loc, WarploomError
+from warploom.facts.machines import Machine
+from warploom.machine.asynchrony import Operation
+from warploom.machine.cta import Cluster, Cta
+from warploom.machine.events import Event, Observer, observed
+from warploom.machine.group import DONE, JOINING, READY, WAITING, Group, lane_list
+from warploom.machine.memory import FlatMemory, GlobalMemory
+from warploom.machine.schedule import Eager, Schedule
+from warploom.machine.translate import Program, Text
+from warploom.ptx.isa.table import Op
+
+Triple = tuple[int, int, int]
+
+_TURN = 4096
+_SHORT_TURN = 1
+_IDLE_LIMIT = 50_000_000
+_RETRIES = 3
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a grid is made of: the program, its shape, its memories, and how it is to run."""
+
+    program: Program
+    machine: Machine
+    shape: Triple
+    block: Triple
+    cluster: Triple
+    memory: GlobalMemory
+    params: FlatMemory
+    symbols: dict[str, int]
+    shared_symbols: dict[str, int]
+    shared_bytes: int
+    dynamic_bytes: int
+    local_bytes: int
+    sms: int
+    schedule: Schedule
+    limit: int | None
+    observers: tuple[Observer, ...]
+    explicit_cluster: bool
+    tensor_maps: dict[int, Any]
+    on_progress: Callable[[int, int], None] | None = None
+
+
+class Grid:
+    """One running launch."""
+
+    def __init__(self, setup: Setup) -> None:
+        self.setup = setup
+        self.program, self.machine = setup.program, setup.machine
+        self.shape, self.block, self.cluster_shape = setup.shape, setup.block, setup.cluster
+        self.memory, self.params = setup.memory, setup.params
+        self.symbols, self.shared_symbols = setup.symbols, setup.shared_symbols
+        self.shared_bytes, self.dynamic_bytes, self.local_bytes = setup.shared_bytes, setup.dynamic_bytes, setup.local_bytes
+        self.sms, self.schedule, self.explicit_cluster = setup.sms, setup.schedule, setup.explicit_cluster
+        self.tensor_maps = setup.tensor_maps
+        self.observers = setup.observers
+        self.ready: deque[Group] = deque()
+        self.pending: list[Operation] = []
+        self.clusters: list[Cluster] = []
+        self.ended_ctas: list[Cta] = []
+        self.budget = setup.limit if setup.limit is not None else 1 << 62
+        self.effects = 0
+        self.moved: dict[str, int] = {}
+        self._factories: dict[bool, Callable[..., Any]] = {}
+        self._clusters_x = [-(-self.shape[i] // self.cluster_shape[i]) for i in range(3)]
+        self._total = self._clusters_x[0] * self._clusters_x[1] * self._clusters_x[2]
+        self._next = 0
+        self._ended = 0
+        self._idle = 0
+        self._last_effects = -1
+        self._budget_at_effect = self.budget
+        self._capacity = self._occupancy()
+        self._eager = isinstance(self.schedule, Eager)
+
+    def factory(self, masked: bool) -> Callable[..., Any]:
+        if masked not in self._factories:
+            text = self.program.masked if masked else self.program.full
+            wrap = (lambda op, run: observed(op, run, self)) if self.observers else None
+            self._factories[masked] = self.program.make(text, wrap)
+        return self._factories[masked]
+
+    def _occupancy(self) -> int:
+        """How many clusters are resident at once."""
+        ctas = self.cluster_shape[0] * self.cluster_shape[1] * self.cluster_shape[2]
+        threads = self.block[0] * self.block[1] * self.block[2]
+        per_sm = min(
+            self.machine.blocks_per_sm,
+            self.machine.threads_per_sm // max(threads, 1),
+            self.machine.shared_per_sm // (self.shared_bytes + self.machine.shared_reserved),
+        )
+        return max(1, self.sms * max(per_sm, 1) // ctas)
+
+    def sm_of(self, cta: Cta) -> int:
+        linear = (cta.index[2] * self.shape[1] + cta.index[1]) * self.shape[0] + cta.index[0]
+        return linear % self.sms
+
+    def time(self) -> int:
+        """A clock that advances with the instructions executed."""
+        self.budget -= 1
+        return (self.setup.limit if self.setup.limit is not None else 1 << 62) - self.budget
+
+    def run(self) -> None:
+        """Execute the whole grid."""
+        while True:
+            if self._eager:
+                self._eager_steps()
+            if not self._step():
+                return
+
+    def _eager_steps(self) -> None:
+        """The fast path of the eager schedule: run ready groups in turn."""
+        ready = self.ready
+        while ready:
+            group = ready.popleft()
+            if group.state == READY:
+                group.run(_TURN)
+                if self._idle > len(ready):
+                    self._idle = 0
+                    self._check_limits()
+                    if self._can_launch():
+                        self.launch_next()
+            elif self.budget < 0:
+                break
+        self._check_limits()
+
+    def _step(self) -> bool:
+        """Ask the schedule for one step; False when the grid is done."""
+        self._check_limits()
+        groups = [group for group in self.ready if group.state == READY]
+        if len(groups) != len(self.ready):
+            self.ready = deque(groups)
+        completions = [operation for operation in self.pending if operation.possible]
+        launch = self._can_launch()
+        count = len(groups) + len(completions) + launch
+        if count == 0:
+            return self._stuck()
+        if self._eager and not groups:
+            answer = 0
+        else:
+            options = _Options(groups, completions, launch)
+            answer = self.schedule.choose("step", options, len(groups)) if count > 1 else 0
+        if answer < len(groups):
+            del self.ready[answer]
+            groups[answer].run(_SHORT_TURN if self.schedule.preempts else _TURN)
+        elif answer < len(groups) + len(completions):
+            self.complete(completions[answer - len(groups)])
+        else:
+            self.launch_next()
+        return True
+
+    def _check_limits(self) -> None:
+        if self.budget < 0:
+            limit = self.setup.limit
+            raise Diag.LIMIT.error(used=(limit or 0) - self.budget, limit=limit)
+        if self.effects != self._last_effects:
+            self._last_effects, self._budget_at_effect = self.effects, self.budget
+        elif self._budget_at_effect - self.budget > _IDLE_LIMIT:
+            raise Diag.NO_PROGRESS.error(notes=self.standing(), used=self._budget_at_effect - self.budget)
+
+    def _can_launch(self) -> bool:
+        return self._next < self._total and len(self.clusters) < self._capacity
+
+    def launch_next(self) -> None:
+        """Put the next cluster on the machine."""
+        index = self.take_cluster()
+        assert index is not None
+        cluster = Cluster(self, index)
+        self.clusters.append(cluster)
+        shape = self.cluster_shape
+        rank = 0
+        for z in range(shape[2]):
+            for y in range(shape[1]):
+                for x in range(shape[0]):
+                    at = (index[0] * shape[0] + x, index[1] * shape[1] + y, index[2] * shape[2] + z)
+                    cluster.ctas.append(Cta(self, cluster, at, rank))
+                    rank += 1
+        for cta in cluster.ctas:
+            cta.start()
+
+    def take_cluster(self) -> Triple | None:
+        """The next cluster that was not launched, taken off the list; None when all are."""
+        if self._next >= self._total:
+            return None
+        x, y, _ = self._clusters_x
+        linear = self._next
+        self._next += 1
+        return linear % x, linear // x % y, linear // (x * y)
+
+    def cancelled(self) -> None:
+        """A cluster's work was taken over by a running one: it counts as ended."""
+        self._ended += 1
+
+    def woken(self, group: Group) -> None:
+        self.ready.append(group)
+
+    def preempted(self, group: Group) -> None:
+        self._idle += 1
+        self.ready.append(group)
+
+    def blocked(self, group: Group) -> None:
+        self._idle = 0
+
+    def threads_ended(self, cta: Cta) -> None:
+        self._idle = 0
+        if cta.live_threads:
+            return
+        cluster = cta.cluster
+        if cluster.ended:
+            self.effects += 1
+            self.clusters.remove(cluster)
+            self.ended_ctas += cluster.ctas
+            self._ended += 1
+            for ended in cluster.ctas:
+                ended.release()
+            if self.setup.on_progress is not None:
+                self.setup.on_progress(self._ended, self._total)
+
+    def submit(self, operation: Operation) -> None:
+        """An asynchronous operation was issued."""
+        self.effects += 1
+        if self._eager and operation.possible:
+            self.complete(operation, listed=False)
+            if self.pending:
+                self._drain()
+        else:
+            self.pending.append(operation)
+
+    def _drain(self) -> None:
+        """Eagerly complete what became possible."""
+        found = True
+        while found:
+            found = False
+            for operation in list(self.pending):
+                if operation.possible and not operation.done:
+                    self.complete(operation)
+                    found = True
+
+    def complete(self, operation: Operation, *, listed: bool = True) -> None:
+        """Let an operation take effect."""
+        self.effects += 1
+        if listed:
+            self.pending.remove(operation)
+        operation.run()
+        operation.done = True
+        for waitable in operation.then:
+            waitable.notify()
+
+    def emit(self, event: Event) -> None:
+        """Tell every observer."""
+        for observer in self.observers:
+            observer.on_event(event)
+
+    def _stuck(self) -> bool:
+        """Nothing is ready and nothing is under way: the end, a time limit that expires, or a deadlock."""
+        if not self.clusters:
+            return False
+        if self.effects != getattr(self, "_expired_at", None):
+            self._expired_at = self.effects
+            self._expiries = 0
+        self._expiries += 1
+        if self._expiries <= _RETRIES:
+            groups = [group for cta in self.live_ctas() for group in cta.all_groups]
+            if any(group.break_join() for group in groups):
+                return True
+            expired = [group for group in groups if group.state == WAITING and getattr(group.waiting, "expires", False)]
+            for group in expired:
+                group.token = "expired"
+                group.wake()
+            if expired:
+                return True
+        raise self._deadlock()
+
+    def live_ctas(self) -> list[Cta]:
+        return [cta for cluster in self.clusters for cta in cluster.ctas]
+
+    def _deadlock(self) -> WarploomError:
+        blocked = [g for cta in self.live_ctas() for g in cta.all_groups if g.state == WAITING]
+        ctas = self.live_ctas()
+        where = ctas[0].name if len(ctas) == 1 else f"{len(ctas)} CTAs"
+        total = sum(len(cta.live) for cta in ctas)
+        waiting = sum(group.warps for group in blocked)
+        what = f"{where}: {waiting} of {total} warps wait, {total - waiting} finished or apart, nothing in flight"
+        loc = self.loc_of(self.op_at(blocked[0])) if blocked else None
+        return Diag.DEADLOCK.error(loc, notes=self.standing(), what=what)
+
+    def standing(self) -> list[str]:
+        """Where every group stands and what it waits for."""
+        lines: list[str] = []
+        for cta in self.live_ctas():
+            for group in cta.all_groups:
+                if group.state not in (WAITING, READY, JOINING):
+                    continue
+                op = self.op_at(group)
+                place = self.loc_of(op)
+                if group.state == WAITING and group.waiting is not None:
+                    doing = f"waits: {group.waiting.describe()}"
+                else:
+                    doing = "waits for its other lanes" if group.state == JOINING else "can run"
+                text = op.instruction.text[:90] if op else "(end)"
+                lines.append(f"{cta.name} {group.name}  {place or 'end'}  {text}  {doing}")
+        return lines[:200]
+
+    def op_at(self, group: Group) -> Op | None:
+        """The instruction a group stands at."""
+        ops = self.program.flow.blocks[group.pc].ops
+        return ops[0] if ops else None
+
+    def loc_of(self, op: Op | None) -> Loc | None:
+        if op is None:
+            return None
+        return op.instruction.loc or Loc(self.program.file, op.instruction.line)
+
+    def located(self, error: Exception, group: Group) -> Exception:
+        """A fault with its place: the instruction, the CTA, the warp and the lanes."""
+        op = self._op_of(error, self.program.masked if group.mask is not None else self.program.full)
+        if not isinstance(error, WarploomError):
+            if isinstance(error, MemoryError):
+                return Diag.BAD_LAUNCH.error(what="the machine ran out of memory")
+            return error
+        if error.loc is not None or op is None:
+            return error
+        lanes = lane_list(group.mask) if group.mask is not None else "all"
+        notes = (f"{op.instruction.text[:160]}", f"by {group.cta.name}, {group.name}, lanes {lanes}", *error.notes)
+        return type(error)(error.diag, self.loc_of(op), notes, error.fields)
+
+    def _op_of(self, error: Exception, text: Text) -> Op | None:
+        trace, found = error.__traceback__, None
+        name = f"<{self.program.kernel.name}>"
+        while trace is not None:
+            if trace.tb_frame.f_code.co_filename == name and trace.tb_lineno <= len(text.ops):
+                found = text.ops[trace.tb_lineno - 1]
+            trace = trace.tb_next
+        return found
+
+
+class _Options(Sequence[str]):
+    """Descriptions of the possible steps, written only when a schedule reads them."""
+
+    def __init__(self, groups: list[Group], completions: list[Operation], launch: bool) -> None:
+        self.groups, self.completions, self.launch = groups, completions, launch
+
+    def __len__(self) -> int:
+        return len(self.groups) + len(self.completions) + self.launch
+
+    def __getitem__(self, index: Any) -> Any:
+        if index < 0:
+            index += len(self)
+        if index < len(self.groups):
+            group = self.groups[index]
+            return f"{group.cta.name} {group.name}"
+        index -= len(self.groups)
+        return self.completions[index].name if index < len(self.completions) else "launch"
+
+
+__all__ = ["DONE", "Grid", "Setup"]

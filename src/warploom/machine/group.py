@@ -1,0 +1,363 @@
+"""A group: lanes that execute together.
+
+A group is a convoy (the full warps of a warpgroup), one warp, or some lanes of a warp. It runs translated blocks until
+it must wait, ends, or its lanes part ways. Warps that part become groups of their own; lanes that part become groups
+that end at the branch's join, where the warp goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from warploom.diagnostics import Diag
+from warploom.machine.layout import FILES
+from warploom.machine.memory import LocalMemory
+from warploom.machine.rows import Rows
+from warploom.machine.translate import BLOCKED, ENDED, PARTED, SCATTERED, Program
+
+if TYPE_CHECKING:
+    from warploom.machine.cta import Cta
+
+Array = npt.NDArray[Any]
+
+WARP = 32
+WARPGROUP = 128
+READY, WAITING, JOINING, DONE = range(4)
+POISON = {"p": False, "h": 0xFFFF, "a": 0xFFFFFFFF, "b": 0xFFFFFFFFFFFFFFFF, "q": complex(np.nan, np.nan)}
+
+
+class Waitable:
+    """Something that groups wait for; whoever changes it calls `notify`."""
+
+    __slots__ = ("waiters",)
+
+    def __init__(self) -> None:
+        self.waiters: list[Group] = []
+
+    def notify(self) -> None:
+        """Let every waiting group look again."""
+        if self.waiters:
+            waiters, self.waiters = self.waiters, []
+            for group in waiters:
+                group.wake()
+
+    def describe(self) -> str:
+        """What a group that waits here waits for, for the deadlock report."""
+        return "something"
+
+
+class Warpgroup:
+    """Four consecutive warps: their register files, one column per lane, and their local memory."""
+
+    def __init__(self, cta: Cta, index: int, lanes: int) -> None:
+        self.cta, self.index, self.lanes = cta, index, lanes
+        rows = cta.program.layout.rows
+        self.files: dict[str, Array] = {}
+        for file, dtype in FILES.items():
+            array = np.empty((rows[file], lanes), dtype)
+            array.fill(POISON[file])
+            self.files[file] = array
+        self.local = LocalMemory(lanes, cta.local_bytes) if cta.local_bytes else None
+        thread = np.arange(index * WARPGROUP, index * WARPGROUP + lanes, dtype=np.uint32)
+        x, y, _ = cta.grid.block
+        lane = thread % WARP
+        bit = np.uint32(1) << lane
+        self.specials: dict[str, Array] = {
+            "%tid.x": thread % x,
+            "%tid.y": thread // x % y,
+            "%tid.z": thread // (x * y),
+            "%laneid": lane,
+            "%warpid": thread // WARP,
+            "%lanemask_eq": bit,
+            "%lanemask_lt": bit - np.uint32(1),
+            "%lanemask_le": bit | (bit - np.uint32(1)),
+            "%lanemask_gt": ~(bit | (bit - np.uint32(1))),
+            "%lanemask_ge": ~(bit - np.uint32(1)),
+        }
+        self.state: dict[Any, Any] = {}
+
+    def rows(self, rows: Rows) -> Array:
+        """The registers of a brace list for all lanes of the warpgroup: a view where they are adjacent."""
+        file, indices = self.files[rows.file], rows.indices
+        if rows.block is not None:
+            return file[indices[0] : indices[-1] + 1]
+        return file[list(indices)]
+
+
+class Group:
+    """Some lanes of a warpgroup in lockstep: where they stand and what they wait for."""
+
+    def __init__(self, cta: Cta, warpgroup: Warpgroup, first_warp: int, warps: int) -> None:
+        self.cta, self.grid, self.warpgroup = cta, cta.grid, warpgroup
+        self.first_warp, self.warps = first_warp, warps
+        self.first_lane = first_warp * WARP - warpgroup.index * WARPGROUP
+        self.lanes = warps * WARP
+        self.u: list[Any] = [0] * cta.program.layout.rows["u"]
+        self.mask: Array | None = None
+        self.pc = 0
+        self.state = READY
+        self.waiting: Waitable | None = None
+        self.token: Any = None
+        self.join: int | None = None
+        self.parent: Group | None = None
+        self.children = 0
+        self.joined: Array | None = None
+        self.passed: list[Group] = []
+        self.counts: list[int] = [0] * len(cta.program.flow.blocks)
+        self._full: tuple[Callable[..., int], ...] | None = None
+        self._masked: tuple[Callable[..., int], ...] | None = None
+
+    @property
+    def name(self) -> str:
+        """How messages call the group."""
+        last = self.first_warp + self.warps - 1
+        text = f"warp {self.first_warp}" if self.warps == 1 else f"warps {self.first_warp}-{last}"
+        return text if self.mask is None else f"{text} lanes {lane_list(self.mask)}"
+
+    @property
+    def active(self) -> Array:
+        """Which lanes take part, always as an array."""
+        return np.ones(self.lanes, np.bool_) if self.mask is None else self.mask
+
+    def blocks(self, masked: bool) -> tuple[Callable[..., int], ...]:
+        """The group's own block functions, made when first needed."""
+        made = self._masked if masked else self._full
+        if made is None:
+            program, lanes = self.cta.program, slice(self.first_lane, self.first_lane + self.lanes)
+            files = {file: array[:, lanes] for file, array in self.warpgroup.files.items()}
+            made = self.grid.factory(masked)(
+                self,
+                *(files[f] for f in FILES),
+                self.u,
+                self.lanes,
+                self.cta.specials,
+                {name: array[lanes] for name, array in self.warpgroup.specials.items()},
+                self.cta.symbols,
+                1,
+                b"\x01" * self.lanes,
+            )
+            if masked:
+                self._masked = made
+            else:
+                self._full = made
+            assert program is self.cta.program
+        return made
+
+    def run(self, steps: int) -> None:
+        """Execute blocks until the group waits, ends, parts, or has had its turn."""
+        counts, costs = self.counts, self.cta.program.costs
+        pc, mask = self.pc, self.mask
+        budget = self.grid.budget
+        try:
+            if mask is None:
+                blocks = self.blocks(masked=False)
+                warps = self.warps
+                while True:
+                    after = blocks[pc]()
+                    if after < 0:
+                        break
+                    counts[pc] += 1
+                    budget -= costs[pc] * warps
+                    pc = after
+                    steps -= 1
+                    if steps <= 0 or budget < 0:
+                        break
+            else:
+                blocks = self.blocks(masked=True)
+                while True:
+                    if pc == self.join:
+                        after = ENDED
+                        break
+                    after = blocks[pc](mask)
+                    if after < 0:
+                        break
+                    counts[pc] += 1
+                    budget -= costs[pc]
+                    pc = after
+                    steps -= 1
+                    if steps <= 0 or budget < 0:
+                        break
+        except Exception as error:
+            self.pc = pc
+            raise self.grid.located(error, self) from error
+        self.pc = pc
+        self.grid.budget = budget
+        if after >= 0:
+            self.grid.preempted(self)
+        elif after == BLOCKED:
+            self.grid.blocked(self)
+        elif after == ENDED:
+            if pc == self.join:
+                self._reach_join()
+            else:
+                counts[pc] += 1
+                self._end()
+        elif after == PARTED:
+            counts[pc] += 1
+            self.grid.budget -= costs[pc] * self.warps
+
+    def forget(self) -> None:
+        """Drop registers and code; the counts stay."""
+        self._full = self._masked = None
+        self.u = []
+
+    def wait(self, on: Waitable) -> None:
+        """Say what the group waits for; the caller then returns None or False."""
+        self.waiting = on
+        self.state = WAITING
+        on.waiters.append(self)
+
+    def wake(self) -> None:
+        if self.state == WAITING:
+            self.state = READY
+            self.grid.woken(self)
+
+    def clock(self) -> int:
+        return self.grid.time() & 0xFFFFFFFF
+
+    def clock_high(self) -> int:
+        return self.grid.time() >> 32
+
+    def clock64(self) -> int:
+        return self.grid.time()
+
+    def part(self, condition: Array, mask: Array | None, taken: int, fall: int, join: int) -> int:
+        """Lanes disagree at a branch: go on together if the live ones agree, else split."""
+        if mask is not None:
+            yes, no = condition & mask, mask & ~condition
+            if not no.any():
+                return taken
+            if not yes.any():
+                return fall
+        else:
+            yes, no = condition.copy(), ~condition
+        return self._split([(yes, taken), (no, fall)], join)
+
+    def jump(self, index: int | Array, mask: Array | None, targets: tuple[int, ...], join: int) -> int:
+        """`brx.idx`: each lane goes where its index says."""
+        if isinstance(index, int):
+            if index >= len(targets):
+                raise Diag.OUT_OF_BOUNDS.error(what=f"brx.idx {index} of a table of {len(targets)}", space="branch-table")
+            return targets[index]
+        live = self.active if mask is None else mask
+        chosen = np.unique(index[live])
+        if len(chosen) and int(chosen[-1]) >= len(targets):
+            raise Diag.OUT_OF_BOUNDS.error(what=f"brx.idx {int(chosen[-1])} of a table of {len(targets)}", space="branch-table")
+        if len(chosen) == 1:
+            return targets[int(chosen[0])]
+        return self._split([(live & (index == each), targets[int(each)]) for each in chosen], join)
+
+    def scatter(self, pc: int) -> int:
+        """A convoy breaks up where its warps must wait apart; each executes the block itself."""
+        self.state = DONE
+        for number in range(self.warps):
+            warp = self._detached(number)
+            warp.pc, warp.state = pc, READY
+            self.grid.woken(warp)
+        return SCATTERED
+
+    def _detached(self, number: int) -> Group:
+        warp = self.cta.warp_group(self.first_warp + number)
+        warp.u[:] = self.u
+        warp.mask, warp.join, warp.parent, warp.token, warp.waiting = None, None, None, None, None
+        return warp
+
+    def _split(self, ways: list[tuple[Array, int]], join: int) -> int:
+        if self.warps > 1:
+            self._split_warps(ways, join)
+        else:
+            self._split_lanes(ways, join)
+        return PARTED
+
+    def _split_warps(self, ways: list[tuple[Array, int]], join: int) -> None:
+        """A convoy breaks up into its warps, each with its own copy of the uniform registers."""
+        self.state = DONE
+        for number in range(self.warps):
+            warp = self._detached(number)
+            lanes = slice(number * WARP, (number + 1) * WARP)
+            mine = [(way[lanes], target) for way, target in ways if way[lanes].any()]
+            if len(mine) == 1:
+                warp.pc = mine[0][1]
+                warp.state = READY
+                self.grid.woken(warp)
+            else:
+                warp._split_lanes([(way.copy(), target) for way, target in mine], join)
+
+    def _split_lanes(self, ways: list[tuple[Array, int]], join: int) -> None:
+        """Lanes of one warp run apart until the join."""
+        self.state, self.pc = JOINING, join
+        self.joined = np.zeros(self.lanes, np.bool_)
+        self.children = 0
+        for lanes, target in ways:
+            if target == join and join != self.cta.program.flow.exit:
+                self.joined |= lanes
+                continue
+            child = self.cta.lane_group(self.first_warp)
+            child.u[:] = self.u
+            child.mask, child.pc, child.join, child.parent = lanes, target, join, self
+            child.token, child.waiting, child.state = None, None, READY
+            self.children += 1
+            self.grid.woken(child)
+
+    def _reach_join(self) -> None:
+        """This group's lanes stand at the join: the parent goes on when all have come."""
+        parent = self.parent
+        assert parent is not None and parent.joined is not None and self.mask is not None
+        parent.joined |= self.mask
+        self.state = DONE
+        self.cta.recycle(self)
+        parent._child_done()
+
+    def _end(self) -> None:
+        """The lanes of this group have left the kernel."""
+        self.state = DONE
+        self.cta.lanes_ended(self)
+        parent = self.parent
+        if parent is not None:
+            self.cta.recycle(self)
+            parent._child_done()
+
+    def _child_done(self) -> None:
+        self.children -= 1
+        if self.children or self.state != JOINING:
+            return
+        assert self.joined is not None
+        if not self.joined.any():
+            self.state = DONE
+            if self.parent is not None:
+                self.cta.recycle(self)
+                self.parent._child_done()
+            return
+        self.mask = None if self.joined.all() else self.joined
+        self.state = READY
+        self.grid.woken(self)
+
+    def break_join(self) -> bool:
+        """Let lanes that already stand at the join go on alone: the last resort before a deadlock is declared."""
+        if self.state != JOINING or self.joined is None or not self.joined.any() or not self.children:
+            return False
+        free = self.cta.lane_group(self.first_warp)
+        free.u[:] = self.u
+        free.mask, free.pc, free.join, free.parent = self.joined, self.pc, self.join, self.parent
+        free.token, free.waiting, free.state = None, None, READY
+        if self.parent is not None:
+            self.parent.children += 1
+        self.joined = np.zeros(self.lanes, np.bool_)
+        self.grid.woken(free)
+        return True
+
+
+def lane_list(mask: Array) -> str:
+    """Lanes as ranges: `0-7,12`."""
+    lanes = np.flatnonzero(mask).tolist()
+    parts: list[str] = []
+    while lanes:
+        first = last = lanes.pop(0)
+        while lanes and lanes[0] == last + 1:
+            last = lanes.pop(0)
+        parts.append(str(first) if first == last else f"{first}-{last}")
+    return ",".join(parts) or "none"

@@ -1,0 +1,269 @@
+"""Byte memories: global buffers, parameters, local memory, and what loads and stores have in common.
+
+A memory is one array of bytes with a view per access width; an access is one gather or scatter of all lanes. NumPy's
+own index check finds what lies outside, and only then is the exact lane looked for.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from bisect import bisect_right
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from warploom.diagnostics import Diag
+
+Array = npt.NDArray[Any]
+Bytes = npt.NDArray[np.uint8]
+
+WIDTHS: dict[int, npt.DTypeLike] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.complex128}
+SHIFTS = {1: 0, 2: 1, 4: 2, 8: 3, 16: 4}
+
+GLOBAL_BASE = 0x7F_0000_0000
+GLOBAL_GAP = 1 << 20
+SHARED_WINDOW = 0x1000_0000_0000
+LOCAL_WINDOW = 0x2000_0000_0000
+PARAM_WINDOW = 0x3000_0000_0000
+WINDOW_BYTES = 1 << 40
+
+
+def padded(size: int) -> Bytes:
+    """Uninitialised bytes, 16-byte aligned and a multiple of 16 long, so that every width has a view."""
+    raw: Bytes = np.empty(((size + 15) & ~15) + 64, np.uint8)
+    start = -raw.ctypes.data % 64
+    return raw[start : start + ((size + 15) & ~15)]
+
+
+@dataclass(slots=True)
+class Region:
+    """One buffer of global memory: where the kernel sees it and the bytes behind it."""
+
+    base: int
+    size: int
+    data: Bytes
+    writeable: bool
+    name: str
+
+    def view(self, width: int) -> Array:
+        whole = self.size // width * width
+        return self.data[:whole].view(WIDTHS[width])
+
+
+class GlobalMemory:
+    """The buffers of a launch at deterministic addresses with unmapped gaps between them."""
+
+    def __init__(self) -> None:
+        self.regions: list[Region] = []
+        self._bases: list[int] = []
+        self._roots: dict[int, tuple[Region, int]] = {}
+        self._keep: list[object] = []
+        self._next = GLOBAL_BASE
+
+    def map_array(self, array: Array, name: str) -> int:
+        """Map the memory an array lives in (once per owner, so that aliases stay aliases); the address of its first element."""
+        root = array
+        while isinstance(root.base, np.ndarray):
+            root = root.base
+        low, high = np.lib.array_utils.byte_bounds(root)
+        mine, end = np.lib.array_utils.byte_bounds(array)
+        if not (low <= mine and end <= high):
+            low, high = mine, end
+        if low not in self._roots:
+            size = high - low
+            data: Bytes = np.frombuffer((ctypes.c_uint8 * size).from_address(low), np.uint8) if size else np.empty(0, np.uint8)
+            self._keep.append(root)
+            region = self.add(data, name, writeable=bool(array.flags.writeable), align_like=0)
+            self._roots[low] = (region, low)
+        region, low = self._roots[low]
+        region.writeable |= bool(array.flags.writeable)
+        first = array.__array_interface__["data"][0]
+        return region.base + (first - low)
+
+    def add(self, data: Bytes, name: str, *, writeable: bool = True, align_like: int = 0) -> Region:
+        """Give bytes an address."""
+        region = Region(self._next + align_like, len(data), data, writeable, name)
+        self.regions.append(region)
+        self._bases.append(region.base)
+        self._next += (len(data) + 2 * GLOBAL_GAP - 1) // GLOBAL_GAP * GLOBAL_GAP
+        return region
+
+    def find(self, address: int, size: int) -> Region | None:
+        """The buffer that holds a whole range, or None."""
+        at = bisect_right(self._bases, address) - 1
+        if at < 0:
+            return None
+        region = self.regions[at]
+        return region if address + size <= region.base + region.size else None
+
+    def describe(self, address: int) -> str:
+        """What lies at or near an address, for a fault's message."""
+        at = bisect_right(self._bases, address) - 1
+        if at < 0:
+            return f"address {address:#x} lies below every buffer"
+        region = self.regions[at]
+        offset = address - region.base
+        if offset < region.size:
+            return f"address {address:#x} is byte {offset} of `{region.name}` ({region.size} bytes)"
+        return f"address {address:#x} lies {offset - region.size} bytes past the end of `{region.name}` ({region.size} bytes)"
+
+    def load(self, address: int | Array, width: int, mask: Array | None, what: str) -> Any:
+        """One value for a uniform address, else one per lane (zero where masked off)."""
+        if isinstance(address, int):
+            region = self._checked(address, width, what)
+            offset = address - region.base
+            value = region.view(width)[offset >> SHIFTS[width]] if (address - region.base) % width == 0 else 0
+            return value if width == 16 else int(value)
+        if mask is not None:
+            out = np.zeros(len(address), WIDTHS[width])
+            out[mask] = self.load(address[mask], width, None, what)
+            return out
+        region_ = self.find(int(address[0]), width)
+        if region_ is not None:
+            index = self._index(address, region_, width, what)
+            if index is not None:
+                try:
+                    return region_.view(width)[index]
+                except IndexError:
+                    pass
+        return np.array([self.load(int(a), width, None, what) for a in address], WIDTHS[width])
+
+    def store(self, address: int | Array, value: Any, width: int, mask: Array | None, what: str) -> None:
+        """Write one value per lane; where lanes collide the last lane wins."""
+        if isinstance(address, int):
+            region = self._checked(address, width, what)
+            self._check_writeable(region, what)
+            region.view(width)[(address - region.base) >> SHIFTS[width]] = last_lane(value, mask)
+            return
+        if mask is not None:
+            address = address[mask]
+            value = value[mask] if isinstance(value, np.ndarray) else value
+        region_ = self.find(int(address[0]), width)
+        if region_ is not None:
+            index = self._index(address, region_, width, what)
+            view = region_.view(width)
+            if index is not None and (len(index) == 0 or int(index.max()) < len(view)):
+                self._check_writeable(region_, what)
+                view[index] = value
+                return
+        for lane, each in enumerate(address):
+            self.store(int(each), value[lane] if isinstance(value, np.ndarray) else value, width, None, what)
+
+    def _index(self, address: Array, region: Region, width: int, what: str) -> Array | None:
+        offset = address - np.uint64(region.base)
+        if width > 1:
+            if (offset & np.uint64(width - 1)).any():
+                bad = int(address[((offset & np.uint64(width - 1)) != 0).argmax()])
+                raise Diag.MISALIGNED.error(notes=(self.describe(bad),), what=what, align=width)
+            return offset >> np.uint64(SHIFTS[width])
+        return offset if bool((offset < np.uint64(region.size)).all()) else None
+
+    def _checked(self, address: int, width: int, what: str) -> Region:
+        if address % width:
+            raise Diag.MISALIGNED.error(notes=(self.describe(address),), what=what, align=width)
+        region = self.find(address, width)
+        if region is None:
+            raise Diag.OUT_OF_BOUNDS.error(notes=(self.describe(address),), what=what, space="global")
+        return region
+
+    def _check_writeable(self, region: Region, what: str) -> None:
+        if not region.writeable:
+            raise Diag.READ_ONLY.error(notes=(f"the buffer is `{region.name}`",), what=what)
+
+
+def last_lane(value: Any, mask: Array | None) -> Any:
+    """The value that survives when all lanes write one place."""
+    if not isinstance(value, np.ndarray):
+        return value
+    return value[-1] if mask is None else value[np.flatnonzero(mask)[-1]]
+
+
+class FlatMemory:
+    """A single block of bytes addressed from `base`: shared memory and the parameter bank."""
+
+    def __init__(self, data: Bytes, base: int, size: int, space: str) -> None:
+        self.data, self.base, self.size, self.space = data, base, size, space
+        self.views: dict[int, Array] = {width: data.view(dtype) for width, dtype in WIDTHS.items()}
+
+    def load(self, address: int | Array, width: int, mask: Array | None, what: str) -> Any:
+        """One value for a uniform address, else one per lane (zero where masked off)."""
+        if isinstance(address, int):
+            offset = address - self.base
+            if offset % width or not 0 <= offset <= self.size - width:
+                self.fault(address, width, what)
+            value = self.views[width][offset >> SHIFTS[width]]
+            return value if width == 16 else int(value)
+        if mask is not None:
+            out = np.zeros(len(address), WIDTHS[width])
+            out[mask] = self.load(address[mask], width, None, what)
+            return out
+        return self.views[width][self.index(address, width, what)]
+
+    def store(self, address: int | Array, value: Any, width: int, mask: Array | None, what: str) -> None:
+        """Write one value per lane; where lanes collide the last lane wins."""
+        if isinstance(address, int):
+            offset = address - self.base
+            if offset % width or not 0 <= offset <= self.size - width:
+                self.fault(address, width, what)
+            self.views[width][offset >> SHIFTS[width]] = last_lane(value, mask)
+            return
+        if mask is not None:
+            address = address[mask]
+            value = value[mask] if isinstance(value, np.ndarray) else value
+        self.views[width][self.index(address, width, what)] = value
+
+    def index(self, address: Array, width: int, what: str) -> Array:
+        """Element indices for lane addresses, all aligned and inside."""
+        offset = address - address.dtype.type(self.base)
+        rotated = offset >> offset.dtype.type(SHIFTS[width])
+        if width > 1 and (offset & offset.dtype.type(width - 1)).any():
+            self.fault(int(address[((offset & offset.dtype.type(width - 1)) != 0).argmax()]), width, what)
+        if (rotated > offset.dtype.type(max(self.size - width, 0) >> SHIFTS[width])).any() or self.size < width:
+            outside = rotated > offset.dtype.type(max(self.size - width, 0) >> SHIFTS[width])
+            self.fault(int(address[outside.argmax()]), width, what)
+        return rotated
+
+    def fault(self, address: int, width: int, what: str) -> None:
+        """Say what is wrong with an address."""
+        note = f"address {address:#x} is byte {address - self.base} of {self.size} bytes of {self.space} memory"
+        if address % width:
+            raise Diag.MISALIGNED.error(notes=(note,), what=what, align=width)
+        raise Diag.OUT_OF_BOUNDS.error(notes=(note,), what=what, space=self.space)
+
+
+class LocalMemory:
+    """Private bytes of each thread of a warpgroup: one row per lane."""
+
+    def __init__(self, lanes: int, size: int) -> None:
+        self.size = (size + 15) & ~15
+        self.rows = padded(lanes * max(self.size, 16))
+        self.rows[:] = 0xFF
+        self.lanes = lanes
+
+    def flat(self, address: int | Array, first: int, lanes: int, width: int, mask: Array | None, what: str) -> Array:
+        """Byte offsets in the whole block for each lane's own address."""
+        own = np.full(lanes, address, np.uint64) if isinstance(address, int) else address.astype(np.uint64)
+        live = own if mask is None else own[mask]
+        if len(live) and (int(live.max()) > self.size - width or (live & np.uint64(width - 1)).any()):
+            bad = int(live.max())
+            if bad > self.size - width:
+                note = f"address {bad:#x} lies outside the thread's {self.size} bytes"
+                raise Diag.OUT_OF_BOUNDS.error(notes=(note,), what=what, space="local")
+            raise Diag.MISALIGNED.error(what=what, align=width)
+        return own + (np.arange(first, first + lanes, dtype=np.uint64) * np.uint64(self.size))
+
+    def load(self, address: int | Array, first: int, lanes: int, width: int, mask: Array | None, what: str) -> Array:
+        index = self.flat(address, first, lanes, width, mask, what) >> np.uint64(SHIFTS[width])
+        if mask is not None:
+            index[~mask] = 0
+        out: Array = self.rows.view(WIDTHS[width])[index]
+        return out
+
+    def store(self, address: int | Array, value: Any, first: int, lanes: int, width: int, mask: Array | None, what: str) -> None:
+        index = self.flat(address, first, lanes, width, mask, what) >> np.uint64(SHIFTS[width])
+        values = np.broadcast_to(np.asarray(value).astype(WIDTHS[width], copy=False), (lanes,))
+        if mask is not None:
+            index, values = index[mask], values[mask]
+        self.rows.view(WIDTHS[width])[index] = values

@@ -1,0 +1,156 @@
+"""Rounding, exactly: sums that keep what they lose, and one routine that rounds any float to any narrower one.
+
+The road for single precision is float64 with *round to odd*: an inexact sum gets an odd last bit, so that it can sit
+neither on a representable value nor on a midpoint of a format with at most 51 bits, and the second rounding is right.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from warploom.facts.dtypes import ElementType
+from warploom.machine.numerics.bits import F32, F64, I32, I64, U64, Array, constant
+
+_ONE = constant(1, I64)
+
+
+def odd_sum(left: Array, right: Array) -> Array:
+    """left + right in float64, rounded to odd."""
+    total: Array = left + right
+    part = total - left
+    lost = (left - (total - part)) + (right - part)
+    bits = total.view(I64)
+    inexact = (lost > 0) | (lost < 0)
+    if np.count_nonzero(inexact):
+        inexact &= (bits & _ONE) == 0
+        away = (lost > 0) == (total > 0)
+        bits += np.where(inexact, np.where(away, 1, -1), 0)
+    return total
+
+
+def narrow_f64(values: Array, rounding: str) -> Array:
+    """float64 to float32 under a rounding mode of PTX, or to odd."""
+    result: Array = values.astype(F32)
+    if rounding == "rn":
+        return result
+    back = result.astype(F64)
+    bits = result.view(I32)
+    match rounding:
+        case "rz":
+            bits -= np.abs(back) > np.abs(values)
+        case "rm":
+            bits += np.where(back > values, np.where(bits < 0, 1, -1), 0).astype(I32)
+        case "rp":
+            bits += np.where(back < values, np.where(bits < 0, -1, 1), 0).astype(I32)
+        case "odd":
+            inexact = ((back < values) | (back > values)) & ((bits & 1) == 0)
+            bits += np.where(inexact, np.where(np.abs(back) < np.abs(values), 1, -1), 0).astype(I32)
+    return result
+
+
+def negative_zero_sums(result: Array, exact: Array, *terms: Array) -> None:
+    """Under `rm` an exact zero that is not the sum of positive zeros is negative."""
+    zero = exact == 0
+    if np.count_nonzero(zero):
+        negative = np.logical_or.reduce([np.signbit(term) for term in terms])
+        result[zero & negative] = -0.0
+
+
+def round_bits(
+    bits: Array,
+    source: ElementType,
+    target: ElementType,
+    rounding: str,
+    *,
+    finite: bool = False,
+    random: Array | None = None,
+    random_bits: int = 0,
+) -> Array:
+    """Round float bit patterns of one type to another, whatever the types: the definition that tables are made from.
+
+    With `finite`, what does not fit becomes the largest finite value. NaN becomes the target's NaN, or its largest
+    value where it has none; from float64 it keeps its sign and the top of its payload, as an H200 does.
+    `random` are the numbers that `rs` adds below the last bit, aligned with the first discarded one.
+    """
+    wide = bits.astype(I64)
+    sign = (wide >> (source.bits - 1)) & 1
+    field = (wide >> source.mantissa) & ((1 << source.exponent) - 1)
+    fraction = wide & ((1 << source.mantissa) - 1)
+    special = field == (1 << source.exponent) - 1
+    significand = np.where(field != 0, fraction | (1 << source.mantissa), fraction)
+    exponent = np.maximum(field, 1) - source.bias
+
+    above = np.maximum(exponent, target.minimum_exponent)
+    drop = source.mantissa - target.mantissa + (above - exponent)
+    drop = np.minimum(drop, 62)
+    kept = significand >> drop
+    rest = significand & ((_ONE << drop) - 1)
+    kept += _goes_up(kept, rest, drop, sign, rounding, random, random_bits)
+    code = ((above - target.minimum_exponent) << target.mantissa) + kept
+
+    overflow = code > target.largest
+    infinite = special & (fraction == 0)
+    code = np.where(overflow & ~infinite, _beyond(target, rounding, finite, sign), code)
+    code = np.where(infinite, target.largest if finite or target.infinity is None else target.infinity, code)
+    code |= sign << (target.bits - 1) if target.has_sign else 0
+    nan = special & (fraction != 0)
+    if np.count_nonzero(nan):
+        code = np.where(nan, _nan(target, source, sign, fraction), code)
+    return (code << target.padding).astype(target.storage)
+
+
+def _goes_up(
+    kept: Array, rest: Array, drop: Array, sign: Array, rounding: str, random: Array | None, random_bits: int
+) -> Array:
+    half = (_ONE << drop) >> 1
+    match rounding:
+        case "rn":
+            return (rest > half) | ((rest == half) & (drop > 0) & ((kept & 1) == 1))
+        case "rna":
+            return (rest >= half) & (drop > 0)
+        case "rm":
+            return (rest > 0) & (sign == 1)
+        case "rp":
+            return (rest > 0) & (sign == 0)
+        case "rs":
+            assert random is not None
+            # Only the top `random_bits` of what is dropped can carry, so that the far end may be cut off.
+            top = np.where(drop >= 40, 0, rest >> np.maximum(drop - random_bits, 0))
+            return (top + random.astype(I64)) >> random_bits != 0
+    return np.zeros(kept.shape, bool)
+
+
+def _beyond(target: ElementType, rounding: str, finite: bool, sign: Array) -> Array | int:
+    """What a magnitude above the largest becomes."""
+    if finite or target.infinity is None:
+        return target.largest
+    match rounding:
+        case "rz":
+            return target.largest
+        case "rm":
+            return np.where(sign == 1, target.infinity, target.largest)
+        case "rp":
+            return np.where(sign == 0, target.infinity, target.largest)
+    return target.infinity
+
+
+def _nan(target: ElementType, source: ElementType, sign: Array, fraction: Array) -> Array | int:
+    if target.nan is None:
+        return target.largest
+    if source.name != "f64" or target.infinity is None:
+        return target.nan
+    quiet = 1 << (target.mantissa - 1)
+    payload = fraction >> (source.mantissa - target.mantissa)
+    return (sign << (target.bits - 1)) | target.infinity | quiet | payload
+
+
+def exact_or_odd(values: Array) -> Array:
+    """64-bit integers as float64, rounded to odd where they have more than 53 bits."""
+    magnitude = np.abs(values) if values.dtype == I64 else values
+    long = magnitude.view(U64) >> 53 != 0
+    if np.count_nonzero(long):
+        low = constant(0xFFF, values.dtype)
+        sticky = ((values & low) != 0).astype(values.dtype) << 11
+        values = np.where(long, (values & ~low) | sticky, values)
+    result: Array = values.astype(F64)
+    return result

@@ -1,0 +1,34 @@
+"""Registers as rows: what a tensor-core instruction reads and writes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+
+class Rows:
+    """The registers of a brace list for the lanes of a group: one slice of the register file where it can be."""
+
+    __slots__ = ("block", "file", "indices", "parts")
+
+    def __init__(self, block: Array | None, parts: tuple[Array, ...] | None, file: str, indices: tuple[int, ...]) -> None:
+        self.block, self.parts, self.file, self.indices = block, parts, file, indices
+
+    def __len__(self) -> int:
+        return len(self.block) if self.block is not None else len(self.parts or ())
+
+    def read(self) -> Array:
+        """All registers as one (register, lane) array; a view where they are adjacent."""
+        return self.block if self.block is not None else np.stack(self.parts or ())
+
+    def write(self, values: Array, mask: Array | None = None) -> None:
+        """Set all registers from a (register, lane) array."""
+        if self.block is not None:
+            np.copyto(self.block, values, where=True if mask is None else mask)
+        else:
+            for part, value in zip(self.parts or (), values, strict=True):
+                np.copyto(part, value, where=True if mask is None else mask)
