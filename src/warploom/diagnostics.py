@@ -88,6 +88,7 @@ class Diag(Enum):
     MISMATCH = ("{what}", "The kernel's numbers are not what the file expects.")
     UNREADABLE_FILE = ("{file} {what}.", "Name a text file that exists.")
     UNWRITABLE_FILE = ("{file} cannot be written: {what}.", "Name a file in a folder that you may write to.")
+    OUT_OF_MEMORY = ("This computer has not enough memory: {what}.", "Declare smaller buffers or variables.")
     BAD_COMMAND = ("{what}.", "`{command} --help` shows what it takes.")
     NO_SUCH_CODE = ("`{name}` is not a code of the catalogue.", "{hint}`warploom explain` lists all codes.")
     INTERNAL = (

@@ -14,11 +14,13 @@ import numpy as np
 
 from warploom.diagnostics import Diag, Loc
 from warploom.facts.machines import machine as machine_of
+from warploom.facts.tensor_maps import MAP_BYTES
 from warploom.machine import meanings  # noqa: F401  (fills the registry)
 from warploom.machine.events import Observer
 from warploom.machine.grid import Grid, Setup
 from warploom.machine.memory import FlatMemory, GlobalMemory, padded
 from warploom.machine.schedule import Schedule, by_name
+from warploom.machine.tensor_record import encode as encode_map
 from warploom.machine.translate import Program, translate
 from warploom.ptx.isa.table import BITS
 from warploom.ptx.launch import Launch, Triple, entry_of
@@ -26,8 +28,16 @@ from warploom.ptx.model import Kernel, Module, Symbol, Variable
 from warploom.ptx.parse import parse
 from warploom.ptx.tensor_map import TensorMap
 
-_PARAM_BASE = 0x1000
-_MAP_BYTES = 128
+_PARAM_BASE = 0x1000_0000
+
+
+@dataclass(frozen=True, slots=True)
+class WarpState:
+    """One warp at the end of a run: whose it was, and how many instructions it executed."""
+
+    cta: Triple
+    warp: int
+    instructions: int
 
 
 @dataclass(frozen=True)
@@ -38,7 +48,7 @@ class Run:
     bytes_moved: Mapping[str, int]
     coverage: Mapping[str, frozenset[int]]
     wall_seconds: float
-    warps: tuple[str, ...] = ()
+    warps: tuple[WarpState, ...] = ()
     schedule: Schedule | None = field(default=None, compare=False, repr=False)
 
     @property
@@ -115,7 +125,7 @@ def prepare(
     if shared_total > hardware.shared_per_block:
         raise Diag.TOO_MUCH_SHARED.error(need=shared_total, have=hardware.shared_per_block, target=hardware.target)
     memory = GlobalMemory()
-    bank, symbols, maps, more = _parameters(kernel, launch_.args, memory)
+    bank, symbols, more = _parameters(kernel, launch_.args, memory)
     problems += more
     if problems:
         raise Diag.BAD_LAUNCH.error(notes=problems, what=f"{len(problems)} problem(s)")
@@ -124,7 +134,7 @@ def prepare(
     return Setup(
         program, hardware, launch_.grid, launch_.block, _cluster_of(launch_, kernel), memory, bank, symbols | local_symbols,
         shared_symbols, shared_total, launch_.shared_bytes, local_bytes, sms or hardware.sms, schedule, limit, observers,
-        launch_.cluster != (1, 1, 1) or kernel.directive("reqnctapercluster") is not None, maps, on_progress,
+        launch_.cluster != (1, 1, 1) or kernel.directive("reqnctapercluster") is not None, {}, on_progress,
     )  # fmt: skip
 
 
@@ -222,8 +232,8 @@ def _module_variables(module: Module, memory: GlobalMemory) -> dict[str, int]:
 
 def _parameters(
     kernel: Kernel, args: tuple[Any, ...], memory: GlobalMemory
-) -> tuple[FlatMemory, dict[str, int], dict[int, Any], list[str]]:
-    """The parameter bank, where each parameter lies in it, the tensor maps by address, and what is wrong."""
+) -> tuple[FlatMemory, dict[str, int], list[str]]:
+    """The parameter bank, where each parameter lies in it, and what is wrong."""
     problems: list[str] = []
     offsets: dict[str, int] = {}
     offset = 0
@@ -233,7 +243,6 @@ def _parameters(
         offset += _size(param)
     data = padded(max(offset, 16))
     data[:] = 0
-    maps: dict[int, Any] = {}
     if len(args) != len(kernel.params):
         raise Diag.BAD_LAUNCH.error(
             notes=[f"parameter {i}: .{p.type}{f'[{p.count}]' if p.count else ''} {p.name}" for i, p in enumerate(kernel.params)],
@@ -241,22 +250,26 @@ def _parameters(
         )
     for number, (param, arg) in enumerate(zip(kernel.params, args, strict=True)):
         try:
-            raw = _encode(param, arg, memory, f"argument {number}", maps, offsets[param.name])
+            raw = _encode(param, arg, memory, f"argument {number}")
         except (ValueError, OverflowError, TypeError, struct.error) as error:
             problems.append(f"argument {number} ({arg!r:.60}) does not fit .{param.type} {param.name}: {error}")
             continue
         start = offsets[param.name] - _PARAM_BASE
         data[start : start + len(raw)] = np.frombuffer(raw, np.uint8)
-    return FlatMemory(data, _PARAM_BASE, offset, "parameter"), offsets, maps, problems
+    return FlatMemory(data, _PARAM_BASE, offset, "parameter"), offsets, problems
 
 
-def _encode(param: Variable, arg: Any, memory: GlobalMemory, name: str, maps: dict[int, Any], address: int) -> bytes:
+def _encode(param: Variable, arg: Any, memory: GlobalMemory, name: str) -> bytes:
     size = _size(param)
     if isinstance(arg, TensorMap):
-        if size != _MAP_BYTES:
-            raise ValueError(f"a tensor map takes a parameter of {_MAP_BYTES} bytes, this one has {size}")
-        maps[address] = (arg, memory.map_array(arg.array, name))
-        return bytes(_MAP_BYTES)
+        record = encode_map(arg, memory.map_array(arg.array, name))
+        if size == 8:
+            held = padded(MAP_BYTES)
+            held[:] = np.frombuffer(record, np.uint8)
+            return memory.add(held, f"tensor map of {name}").base.to_bytes(8, "little")
+        if size != MAP_BYTES:
+            raise ValueError(f"a tensor map takes a parameter of {MAP_BYTES} bytes or a pointer, this one has {size}")
+        return record
     if isinstance(arg, np.ndarray):
         if size != 8:
             raise ValueError(f"an array is passed as a 64-bit pointer, the parameter has {size} bytes")
@@ -289,12 +302,18 @@ def _report(grid: Grid, seconds: float) -> Run:
     counts: dict[str, int] = {}
     covered: dict[str, set[int]] = {}
     totals = [0] * len(grid.program.flow.blocks)
-    warps: list[str] = []
+    costs = grid.program.costs
+    warps: list[WarpState] = []
     for cta in grid.ended_ctas:
+        executed = [0] * len(cta.live)
         for group in cta.all_groups:
+            own = 0
             for index, count in enumerate(group.counts):
                 totals[index] += count * group.warps
-        warps.append(f"{cta.name}: {len(cta.live)} warps ended")
+                own += count * costs[index]
+            for warp in range(group.first_warp, group.first_warp + group.warps):
+                executed[warp] += own
+        warps += [WarpState(cta.index, warp, count) for warp, count in enumerate(executed)]
     for block, total in zip(grid.program.flow.blocks, totals, strict=True):
         if total:
             for op in block.ops:

@@ -1,8 +1,8 @@
 """Shared-memory matrix descriptors: 64 bits that tell a tensor core where an operand lies.
 
 Sources: PTX ISA 9.7.15.5.1.2.2 (wgmma) and Table 40 (tcgen05); the bits between the listed fields are zero in every
-descriptor that CUTLASS, Triton and CuTe DSL build, so a set bit there is an error. CUTLASS calls bits 46-47 of the sm_100
-form `version` (1); PTX says that bits 46-48 are 0b001: the same bits.
+descriptor that CUTLASS, Triton and CuTe DSL build, so a set bit there is an error. CUTLASS calls bits 46-47 of the
+sm_100 form `version` (1); PTX says that bits 46-48 are 0b001: the same bits.
 """
 
 from __future__ import annotations
@@ -74,7 +74,9 @@ def encode_shared_descriptor(
     mode = SWIZZLES[swizzle]
     code = mode.sm90_code if family == "sm_90" else mode.sm100_code
     if code is None or any(x % _UNIT or x & ~_ADDRESS_MASK for x in (start, leading, stride)):
-        raise ValueError(f"no {family} descriptor has start {start}, leading {leading}, stride {stride}, swizzle {swizzle}")
+        raise ValueError(
+            f"no {family} descriptor has start {start}, leading {leading}, stride {stride}, swizzle {swizzle}"
+        )
     contents = {
         "start": start // _UNIT,
         "leading": leading // _UNIT,

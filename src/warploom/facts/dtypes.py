@@ -59,6 +59,16 @@ class ElementType:
         return 1 << (self.bits - 1 + self.padding) if self.has_sign else 0
 
     @property
+    def nan_code(self) -> int:
+        """What NaN becomes: the canonical NaN, or the largest value of a format without one."""
+        return self.largest if self.nan is None else self.nan
+
+    @property
+    def infinity_code(self) -> int:
+        """What infinity becomes: itself, or the largest value of a format without it."""
+        return self.largest if self.infinity is None else self.infinity
+
+    @property
     def smallest_normal(self) -> int:
         """The code of the smallest normal number, which is also one more than the largest subnormal."""
         return 1 << self.mantissa
@@ -110,23 +120,27 @@ def _float(name: str, values: Any, fields: tuple[int, int, int], **codes: Any) -
     return ElementType(name, "float", bits, storage, np.dtype(values), exponent, mantissa, bias, **codes)
 
 
+_E64 = 0x7FF << 52
+_TF32 = {"storage_bits": 32, "padding": 13}
+_UNSIGNED = {"has_sign": False, "bits": 8}
+_MARKS = {"out_of_bounds": (0x7FF7, 0xFFF7)}
 # fmt: off
 _FLOATS = (
     #      name     same values in            (e,  m,  bias)
-    _float("f64",   np.float64,               (11, 52, 1023), infinity=0x7FF << 52, nan=0xFFF8 << 48, largest=(0x7FF << 52) - 1),
+    _float("f64",   np.float64,               (11, 52, 1023), infinity=_E64, nan=0xFFF8 << 48, largest=_E64 - 1),
     _float("f32",   np.float32,               (8,  23, 127),  infinity=0x7F800000, nan=0x7FFFFFFF, largest=0x7F7FFFFF),
-    _float("tf32",  np.float32,               (8,  10, 127),  infinity=0x3FC00, nan=0x3FFFF, largest=0x3FBFF, storage_bits=32, padding=13),
-    _float("f16",   np.float16,               (5,  10, 15),   infinity=0x7C00, nan=0x7FFF, largest=0x7BFF, out_of_bounds=(0x7FF7, 0xFFF7)),
-    _float("bf16",  ml_dtypes.bfloat16,       (8,  7,  127),  infinity=0x7F80, nan=0x7FFF, largest=0x7F7F, out_of_bounds=(0x7FF7, 0xFFF7)),
+    _float("tf32",  np.float32,               (8,  10, 127),  infinity=0x3FC00, nan=0x3FFFF, largest=0x3FBFF, **_TF32),
+    _float("f16",   np.float16,               (5,  10, 15),   infinity=0x7C00, nan=0x7FFF, largest=0x7BFF, **_MARKS),
+    _float("bf16",  ml_dtypes.bfloat16,       (8,  7,  127),  infinity=0x7F80, nan=0x7FFF, largest=0x7F7F, **_MARKS),
     _float("e5m2",  ml_dtypes.float8_e5m2,    (5,  2,  15),   infinity=0x7C, nan=0x7F, largest=0x7B),
     _float("e4m3",  ml_dtypes.float8_e4m3fn,  (4,  3,  7),    nan=0x7F, largest=0x7E),
     _float("e3m2",  ml_dtypes.float6_e3m2fn,  (3,  2,  3),    largest=0x1F),
     _float("e2m3",  ml_dtypes.float6_e2m3fn,  (2,  3,  1),    largest=0x1F),
     _float("e2m1",  ml_dtypes.float4_e2m1fn,  (2,  1,  1),    largest=0x7),
     # A power of two: code c is 2^(c-127). There is no zero and no sign.
-    _float("ue8m0", ml_dtypes.float8_e8m0fnu, (8,  0,  127),  nan=0xFF, largest=0xFE, has_sign=False, bits=8),
+    _float("ue8m0", ml_dtypes.float8_e8m0fnu, (8,  0,  127),  nan=0xFF, largest=0xFE, **_UNSIGNED),
     # e4m3 whose sign bit is always clear: the scale of mxf4nvf4.
-    _float("ue4m3", ml_dtypes.float8_e4m3fn,  (4,  3,  7),    nan=0x7F, largest=0x7E, has_sign=False, bits=8),
+    _float("ue4m3", ml_dtypes.float8_e4m3fn,  (4,  3,  7),    nan=0x7F, largest=0x7E, **_UNSIGNED),
 )
 # fmt: on
 

@@ -1,21 +1,22 @@
 """Which thread and register holds which matrix element, as recipes over NumPy axes.
 
-A warp's (or warpgroup's) registers are an array [register, lane, element]: `element` counts the sub-words of a register, low
-bits first, and is absent (1) where whole 32-bit words move. A recipe splits these three axes into small ones, named by a
-letter, and says which letters, in order, spell the row and the column of the matrix. Moving a fragment is therefore one
-reshape and one transpose, in either direction, without index arrays.
+A warp's (or warpgroup's) registers are an array [register, lane, element]: `element` counts the sub-words of a
+register, low bits first, and is absent where whole 32-bit words move. A recipe splits these three axes into small
+ones, named by a letter, and says which letters, in order, spell the row and the column of the matrix. Moving a
+fragment is therefore one reshape and one transpose, in either direction, without index arrays.
 
-Letters: g = lane / 4 and q = lane % 4 inside a warp, w = the warp of a warpgroup, h = the half that is eight rows further down,
-c and j count repeats along the columns, p = the left or right of two neighbours.
+Letters: g = lane / 4 and q = lane % 4 inside a warp, w = the warp of a warpgroup, h = the half that is eight rows
+further down, c and j count repeats along the columns, p = the left or right of two neighbours.
 
-Sources: PTX ISA 9.7.14.5 (mma, ldmatrix, stmatrix), 9.7.15.5.1.1 (wgmma), 9.7.16.2.3.1 (tcgen05.ld and st). The figures of the
-m16n16 and m16n8 8-bit forms were read from CUTLASS (copy_traits_sm100.hpp: SM100_U8x8_LDSM_T, SM100_U8x4_STSM_T).
+Sources: PTX ISA 9.7.14.5 (mma, ldmatrix, stmatrix), 9.7.15.5.1.1 (wgmma), 9.7.16.2.3.1 (tcgen05.ld and st). The
+figures of the m16n16 and m16n8 8-bit forms were read from CUTLASS (copy_traits_sm100.hpp: SM100_U8x8_LDSM_T,
+SM100_U8x4_STSM_T).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import prod
 from typing import Any
 
@@ -23,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Fragment:
     """A recipe: sizes of the letters, how they spell each register axis, and how they spell row and column."""
 
@@ -34,47 +35,49 @@ class Fragment:
     rows: str
     columns: str
 
-    @property
-    def register_shape(self) -> tuple[int, int, int]:
-        return (self._size(self.registers), self._size(self.lanes), self._size(self.elements))
+    def _sizes(self, letters: str) -> tuple[int, ...]:
+        sizes = dict(self.sizes)
+        return tuple(sizes[letter] for letter in letters)
 
-    @property
+    @cached_property
+    def register_shape(self) -> tuple[int, ...]:
+        """[register, lane], and the element axis where a register holds several."""
+        shape = tuple(prod(self._sizes(letters)) for letters in (self.registers, self.lanes, self.elements))
+        return shape if self.elements else shape[:2]
+
+    @cached_property
     def matrix_shape(self) -> tuple[int, int]:
-        return (self._size(self.rows), self._size(self.columns))
+        return (prod(self._sizes(self.rows)), prod(self._sizes(self.columns)))
 
-    def _size(self, letters: str) -> int:
-        sizes = dict(self.sizes)
-        return prod(sizes[letter] for letter in letters)
-
+    @cached_property
     def split(self) -> tuple[int, ...]:
-        """The shape that register axes get before they are transposed."""
-        sizes = dict(self.sizes)
-        return tuple(sizes[letter] for letter in self.registers + self.lanes + self.elements)
+        """The shape of the register axes, one letter each."""
+        return self._sizes(self.registers + self.lanes + self.elements)
 
+    @cached_property
     def matrix_split(self) -> tuple[int, ...]:
-        """The shape that matrix axes get before they are transposed back."""
-        sizes = dict(self.sizes)
-        return tuple(sizes[letter] for letter in self.rows + self.columns)
+        """The shape of the matrix axes, one letter each."""
+        return self._sizes(self.rows + self.columns)
 
+    @cached_property
     def order(self) -> tuple[int, ...]:
-        """The transpose from register axes to matrix axes."""
+        """The transpose from register letters to matrix letters."""
         held = self.registers + self.lanes + self.elements
         return tuple(held.index(letter) for letter in self.rows + self.columns)
 
+    @cached_property
     def inverse(self) -> tuple[int, ...]:
-        """The transpose from matrix axes to register axes."""
+        """The transpose from matrix letters to register letters."""
         spelled = self.rows + self.columns
         return tuple(spelled.index(letter) for letter in self.registers + self.lanes + self.elements)
 
     def to_matrix(self, registers: NDArray[Any]) -> NDArray[Any]:
-        """The matrix that registers [register, lane(, element)] hold: a copy."""
-        return registers.reshape(self.split()).transpose(self.order()).reshape(self.matrix_shape)
+        """The matrix that registers [register, lane(, element)] hold; a view where the recipe permits one."""
+        return registers.reshape(self.split).transpose(self.order).reshape(self.matrix_shape)
 
     def to_registers(self, matrix: NDArray[Any]) -> NDArray[Any]:
-        """The registers [register, lane, element] that hold a matrix: a copy (the element axis is dropped if it is 1)."""
-        moved = matrix.reshape(self.matrix_split()).transpose(self.inverse())
-        shape = self.register_shape
-        return moved.reshape(shape if shape[2] > 1 else shape[:2])
+        """The registers [register, lane(, element)] that hold a matrix; a view where the recipe permits one."""
+        return matrix.reshape(self.matrix_split).transpose(self.inverse).reshape(self.register_shape)
 
     def coordinates(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         """Row and column held by each [register, lane(, element)]."""
@@ -100,7 +103,7 @@ def wgmma_d(n: int) -> Fragment:
 
 @lru_cache(maxsize=64)
 def wgmma_d_packed(n: int) -> Fragment:
-    """Accumulator D[64, n] of f16 as words of two columns: n/4 registers of 128 threads, a matrix [64, n/2] of words."""
+    """Accumulator D[64, n] of f16 in words of two columns: n/4 registers of 128 threads, a matrix [64, n/2]."""
     return _recipe("jh", "wgq", "whg", "jq", {**_WARPGROUP, "h": 2, "j": n // 8})
 
 
@@ -171,8 +174,8 @@ MATRIX_MOVES: dict[tuple[str, bool, str], MatrixMove] = {
 }
 """By (shape, .trans, element or source format). The recipe's matrix is [row address, element along the 16 bytes].
 
-Expanded 4-bit elements sit in the low bits of their byte, as CUTLASS and Triton note; mma.sync wants them in bits 2-5, so that a
-kernel shifts them itself.
+Expanded 4-bit elements sit in the low bits of their byte, as CUTLASS and Triton note; mma.sync wants them in bits
+2-5, so that a kernel shifts them itself.
 """
 
 
@@ -196,7 +199,9 @@ TENSOR_MOVES: dict[str, TensorMove] = {
         TensorMove("16x32bx2", 16, 1, 1),
     )
 }
-"""`.16x32bx2` touches its columns twice: lanes 0-15 of the warp at the address, lanes 16-31 at address + immHalfSplitoff."""
+"""`.16x32bx2` touches its columns twice: lanes 0-15 of the warp at the address, lanes 16-31 at address +
+immHalfSplitoff.
+"""
 
 MOVE_REGISTER_LIMIT = 128
 """The longest register list of tcgen05.ld and st (PTX ISA Table 49)."""
@@ -206,8 +211,9 @@ MOVE_REGISTER_LIMIT = 128
 def tensor_move(shape: str, repeats: int) -> Fragment:
     """tcgen05.ld/st as [register, lane of the warp] against [tensor-memory lane, 32-bit column].
 
-    For `16x32bx2` the columns are the first access's `repeats`, then the second's. `.pack::16b` and `.unpack::16b` use the same
-    recipe over words whose halves are the low halves of two neighbouring columns (CUTLASS, the `_16b` copy traits).
+    For `16x32bx2` the columns are the first access's `repeats`, then the second's. `.pack::16b` and `.unpack::16b`
+    use the same recipe over words whose halves are the low halves of two neighbouring columns (CUTLASS, the `_16b`
+    copy traits).
     """
     sizes = {**_WARP, **_HALVES, "r": repeats, "l": 32, "m": 16, "s": 2, "t": 2, "b": 2}
     return {

@@ -14,6 +14,7 @@ from warploom.facts.mma_shapes import (
     WEIGHT_STATIONARY_N,
     TensorKind,
 )
+from warploom.facts.tensor_memory import SCALE_CHUNK_FACTORS
 
 _OPERANDS = (
     BitField("negate_a", 13, 1),
@@ -96,6 +97,16 @@ class InstructionDescriptor:
         return self.kind.k
 
     @property
+    def a_element(self) -> str:
+        """A's type in the packing that this kind has in shared memory: a name of `machine.elements.ELEMENTS`."""
+        return self.kind.stored(self.a_type)
+
+    @property
+    def b_element(self) -> str:
+        """B's type, likewise."""
+        return self.kind.stored(self.b_type)
+
+    @property
     def fields(self) -> str:
         """Every field as the bits hold it."""
         return text(LAYOUT[self.kind.name], self.value)
@@ -118,7 +129,9 @@ def encode_instruction_descriptor(
     scale_a_id: int = 0,
     scale_b_id: int = 0,
 ) -> int:
-    """The descriptor of an MMA; what does not fit its field is a ValueError, what is merely illegal is left to decoding."""
+    """The descriptor of an MMA; what does not fit its field is a ValueError, what is merely illegal is left to
+    decoding.
+    """
     row = TENSOR_KINDS[kind]
     unit = _M_UNIT["scaled" if row.scales else "plain"]
     if m % unit or n % _N_UNIT:
@@ -144,7 +157,9 @@ def encode_instruction_descriptor(
     return pack(LAYOUT[kind], contents)
 
 
-def _shape_violations(row: TensorKind, got: dict[str, int], m: int, n: int, b_bits: int, group: int, ws: bool) -> list[str]:
+def _shape_violations(
+    row: TensorKind, got: dict[str, int], m: int, n: int, b_bits: int, group: int, ws: bool
+) -> list[str]:
     broken = []
     legal_m = WEIGHT_STATIONARY_M if ws else row.m[group]
     legal_n = WEIGHT_STATIONARY_N if ws else row.n[group]
@@ -168,7 +183,9 @@ def _steps(sizes: tuple[int, ...]) -> str:
     return ", ".join(map(str, sizes))
 
 
-def _option_violations(row: TensorKind, got: dict[str, int], types: tuple[str | None, str | None, str | None]) -> list[str]:
+def _option_violations(
+    row: TensorKind, got: dict[str, int], types: tuple[str | None, str | None, str | None]
+) -> list[str]:
     a_type, b_type, d_type = types
     broken = []
     for name, code, found, legal in (
@@ -177,7 +194,9 @@ def _option_violations(row: TensorKind, got: dict[str, int], types: tuple[str | 
         ("d_type", got.get("d_type", 0), d_type, row.d_codes),
     ):
         if found is None:
-            broken.append(f"{name} is {code}; kind::{row.name} has " + ", ".join(f"{v} = {k}" for k, v in legal.items()))
+            broken.append(
+                f"{name} is {code}; kind::{row.name} has " + ", ".join(f"{v} = {k}" for k, v in legal.items())
+            )
     if row.name == "f16" and d_type == "f16" and "bf16" in (a_type, b_type):
         broken.append("d_type f16 needs f16 operands, not bf16")
     if got["sparse"] or got.get("sparsity_selector"):
@@ -197,20 +216,27 @@ def _scale_violations(row: TensorKind, got: dict[str, int], scale_type: str | No
     if not row.scales or row.scale_vectors is None:
         return []
     if scale_type is None:
-        return [f"scale_type is {got['scale_type']}; kind::{row.name} has " + ", ".join(f"{v} = {k}" for k, v in row.scales.items())]
+        return [
+            f"scale_type is {got['scale_type']}; kind::{row.name} has "
+            + ", ".join(f"{v} = {k}" for k, v in row.scales.items())
+        ]
     broken = []
     legal = row.scale_vectors[scale_type]
     if vectors is not None and vectors not in legal:
-        broken.append(f"{scale_type} scales of kind::{row.name} come {' or '.join(map(str, legal))} to a row, not {vectors}")
+        broken.append(
+            f"{scale_type} scales of kind::{row.name} come {' or '.join(map(str, legal))} to a row, not {vectors}"
+        )
     width = vectors if vectors is not None else min(legal)
-    for name in ("scale_a_id", "scale_b_id"):
-        if got[name] % width or got[name] + width > 4:
-            broken.append(f"{name} is {got[name]}; {width} scale factors to a row need {_ids(width)}")
+    broken += [
+        f"{name} is {got[name]}; {width} scale factors to a row need {_ids(width)}"
+        for name in ("scale_a_id", "scale_b_id")
+        if got[name] % width or got[name] + width > SCALE_CHUNK_FACTORS
+    ]
     return broken
 
 
 def _ids(width: int) -> str:
-    return " or ".join(str(i) for i in range(0, 4, width))
+    return " or ".join(str(i) for i in range(0, SCALE_CHUNK_FACTORS, width))
 
 
 @lru_cache(maxsize=1 << 10)
@@ -219,8 +245,8 @@ def decode_instruction_descriptor(
 ) -> InstructionDescriptor:
     """The fields of an instruction descriptor, or `BAD_DESCRIPTOR` with every rule it breaks.
 
-    `scale_vectors` is how many scale factors a row has (1, 2 or 4: `.scale_vec::NX` or what `.block16/.block32` mean for the
-    kind); None leaves that rule to the caller.
+    `scale_vectors` is how many scale factors a row has (1, 2 or 4: `.scale_vec::NX` or what `.block16/.block32` mean
+    for the kind); None leaves that rule to the caller.
     """
     row, fields = TENSOR_KINDS[kind], LAYOUT[kind]
     got = unpack(fields, value)

@@ -1,8 +1,9 @@
 """Which matrix shapes and element types each tensor-core instruction has.
 
-Sources: PTX ISA 9.7.15.2-3 (wgmma), Table 39 (tcgen05 shapes), Tables 42-44 (type codes), Tables 51-54 (transpose, negate,
-N of a transposed 8-bit B), Table 57 (scale vectors). Table 39 allows N in steps of 8 for M = 128; CUTLASS and DeepGEMM ask
-for steps of 16 there. The table rules here, since a stricter library is no evidence that the hardware refuses.
+Sources: PTX ISA 9.7.15.2-3 (wgmma), Table 39 (tcgen05 shapes), Tables 42-44 (type codes), Tables 51-54 (transpose,
+negate, N of a transposed 8-bit B), Table 57 (scale vectors). Table 39 allows N in steps of 8 for M = 128; CUTLASS and
+DeepGEMM ask for steps of 16 there. The table rules here, since a stricter library is no evidence that the hardware
+refuses.
 """
 
 from __future__ import annotations
@@ -36,15 +37,17 @@ WGMMA: Mapping[str, WgmmaType] = {
     "tf32": WgmmaType(("f32",), _STEP_8, 8),
     "e4m3": WgmmaType(("f16", "f32"), _STEP_8, 32, b_types=("e4m3", "e5m2")),
     "e5m2": WgmmaType(("f16", "f32"), _STEP_8, 32, b_types=("e4m3", "e5m2")),
-    "s8": WgmmaType(("s32",), _INTEGER, 32),
-    "u8": WgmmaType(("s32",), _INTEGER, 32),
+    "s8": WgmmaType(("s32",), _INTEGER, 32, b_types=("s8", "u8")),
+    "u8": WgmmaType(("s32",), _INTEGER, 32, b_types=("s8", "u8")),
 }
 """wgmma by the type of A (dense)."""
 
 
 @dataclass(frozen=True, slots=True)
 class TensorKind:
-    """One `.kind` of tcgen05.mma (dense): types and their codes, K, M and N by cta_group, and what may be done to operands."""
+    """One `.kind` of tcgen05.mma (dense): types and their codes, K, M and N by cta_group, and what may be done to
+    operands.
+    """
 
     name: str
     codes: Mapping[str, int]
@@ -62,6 +65,10 @@ class TensorKind:
     """The code of each scale type, for the block-scaled kinds."""
     scale_vectors: Mapping[str, tuple[int, ...]] | None = None
     """How many scale factors a row of one MMA may have, by scale type."""
+
+    def stored(self, element: str) -> str:
+        """An element type and how this kind packs it: 4-bit kinds put two to a byte, byte kinds pad (Table 54 ff.)."""
+        return f"{element}_packed" if self.element_bits == 4 else element
 
 
 _DENSE_M = {1: (64, 128), 2: (128, 256)}
@@ -106,6 +113,24 @@ TENSOR_KINDS: Mapping[str, TensorKind] = {
     )
 }
 
+SCALE_VECTORS: Mapping[tuple[str, str], int] = {
+    ("mxf8f6f4", ""): 1,
+    ("mxf8f6f4", "scale_vec::1X"): 1,
+    ("mxf8f6f4", "block32"): 1,
+    ("mxf4", ""): 2,
+    ("mxf4", "scale_vec::2X"): 2,
+    ("mxf4", "block32"): 2,
+    ("mxf4nvf4", "scale_vec::2X"): 2,
+    ("mxf4nvf4", "block32"): 2,
+    ("mxf4nvf4", "scale_vec::4X"): 4,
+    ("mxf4nvf4", "block16"): 4,
+}
+"""Scale factors to a row by (kind, modifier): Table 56 and what 9.7.16.10.9.1 says of leaving the modifier out."""
+
+SCALED_INPUT_KINDS = ("f16", "tf32")
+SCALED_INPUT_LIMIT = 15
+"""scale-input-d: which kinds have it, and its largest value (9.7.16.10.9.1)."""
+
 WEIGHT_STATIONARY_M = (32, 64, 128)
 WEIGHT_STATIONARY_N = (64, 128, 256)
 """tcgen05.mma.ws: the same kinds without block scaling, cta_group 1 only."""
@@ -147,3 +172,18 @@ WARP_SHAPES: tuple[WarpShape, ...] = (
     WarpShape(16, 8, 16, 64, ("f64",)),
 )
 """mma.sync on these machines (PTX ISA 9.7.14.5.2-10); one 64-bit register holds one f64."""
+
+WARP_D_TYPES: Mapping[str, tuple[str, ...]] = {
+    "f16": ("f16", "f32"),
+    "bf16": ("f32",),
+    "tf32": ("f32",),
+    "e4m3": ("f16", "f32"),
+    "e5m2": ("f16", "f32"),
+    "s8": ("s32",),
+    "u8": ("s32",),
+    "f64": ("f64",),
+}
+"""The types that C and D of mma.sync share, by the type of A."""
+
+WARP_MIXES: tuple[frozenset[str], ...] = (frozenset({"e4m3", "e5m2"}), frozenset({"s8", "u8"}))
+"""Types that A and B of mma.sync may have side by side; every other type goes with itself."""

@@ -1,9 +1,10 @@
 """Shared-memory swizzles: which address bits are exchanged, and the codes that name them in each encoding.
 
 A swizzle permutes 16-byte granules (or larger atoms) by an exclusive or of address bits: with CuTe's parameters
-`Swizzle<bits, base, shift>`, byte address x becomes x ^ (((x >> (base + shift)) & (2^bits - 1)) << base). The bits are those
-of the *absolute* shared-memory address (CUDA C++ Programming Guide, TMA swizzle; PTX ISA 5.5.7), which is why a start address
-may point into the middle of a pattern.
+`Swizzle<bits, base, shift>`, byte address x becomes x ^ (((x >> (base + shift)) & (2^bits - 1)) << base). The bits
+are those of the *absolute* shared-memory address (CUDA C++ Programming Guide, TMA swizzle; PTX ISA 5.5.7), which is
+why a start address may point into the middle of a pattern. wgmma with random starts, strides and base offsets, and
+TMA to every 128-byte line, were compared with an H200 byte by byte.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ class Swizzle:
     def apply(self, address: _Offset, base_offset: int = 0) -> _Offset:
         """Where the byte of an unswizzled address lies.
 
-        A base offset says in which 128-byte line of a naturally aligned 1024 bytes the pattern begins; line numbers count
-        from there.
+        A base offset says in which 128-byte line of a naturally aligned 1024 bytes the pattern begins; line numbers
+        count from there.
         """
         line = (address >> (self.base + self.shift)) - base_offset
         return address ^ ((line & ((1 << self.bits) - 1)) << self.base)
@@ -59,4 +60,8 @@ B128_ATOM_32B = Swizzle("128B_32B_atom", 128, 2, 5, 2, 1024, None, 1, 4)
 B128_ATOM_64B = Swizzle("128B_64B_atom", 128, 1, 6, 1, 1024, None, None, 6)
 
 SWIZZLES: dict[str, Swizzle] = {s.name: s for s in (NONE, B32, B64, B128, B128_ATOM_32B, B128_ATOM_64B)}
-"""Every mode by name. The driver's 128B_ATOM_32B_FLIP_8B (code 5) is absent: no source says which lines it flips."""
+"""Every mode by name.
+
+Modes without an sm_90 code are Blackwell's: on an H200 the driver refuses a tensor map that asks for them. The driver's
+128B_ATOM_32B_FLIP_8B (code 5) is absent: no source says which lines it flips.
+"""

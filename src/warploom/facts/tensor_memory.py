@@ -1,23 +1,38 @@
 """Tensor memory: where an MMA keeps its accumulator, its A operand and its scale factors, and what tcgen05.cp writes.
 
-Sources: PTX ISA 9.7.16.10.5 (Layouts A-G, whose figures were read from CUTLASS mma_traits_sm100_frag.hpp and agree with Triton's
-tensorMemoryToLinearLayout), 9.7.16.10.7 (scale factors), 9.7.16.9.2 (tcgen05.cp; CUTLASS copy_traits_sm100.hpp).
+Sources: PTX ISA 9.7.16.10.5 (Layouts A-G, whose figures were read from CUTLASS mma_traits_sm100_frag.hpp and agree
+with Triton's tensorMemoryToLinearLayout), 9.7.16.10.7 (scale factors), 9.7.16.9.2 (tcgen05.cp; CUTLASS
+copy_traits_sm100.hpp).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+LANE_SHIFT = 16
+LANE_MASK = 0x3FFF
+COLUMN_MASK = 0xFFFF
+"""An address is lane << 16 | column (PTX ISA 9.7.16.1.1). The two top bits name no lane: CuTe DSL keeps a number of a
+scale factor there and passes the address on.
+"""
+
+SMALLEST_ALLOCATION = 32
+"""Columns; an allocation is a power of two of them (PTX ISA 9.7.16.7)."""
+
 QUADRANT = 32
 """Lanes that one warp of a warpgroup reaches."""
+
+LANE_ALIGNMENT = 16
+"""Where a tcgen05.ld or st may begin within a quadrant: the datapaths of the layouts below begin at lane 0 or 16."""
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
     """How the rows and columns of one CTA's share of D lie in lanes and columns.
 
-    `blocks` groups of lanes, `pitch` lanes apart, hold `height` rows each. With `folded`, block b holds column block b of *all*
-    rows (lanes carry rows, blocks carry columns); otherwise block b holds rows b * height onwards and all columns.
+    `blocks` groups of lanes, `pitch` lanes apart, hold `height` rows each. With `folded`, block b holds column block
+    b of *all* rows (lanes carry rows, blocks carry columns); otherwise block b holds rows b * height onwards and all
+    columns.
     """
 
     name: str
@@ -44,7 +59,9 @@ PLACEMENTS: dict[tuple[int, int, bool], Placement] = {
     (1, 64, True): _HALVES,
     (1, 32, True): _QUARTERS,
 }
-"""By (cta_group, M, .ws), dense: Layouts A, B, D, F, D, E, G in that order. With cta_group::2 each CTA owns M / 2 rows."""
+"""By (cta_group, M, .ws), dense: Layouts A, B, D, F, D, E, G in that order. With cta_group::2 each CTA owns M / 2
+rows.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +91,18 @@ COPY_SHAPES: dict[str, CopyShape] = {
 }
 """By shape and multicast.
 
-`4x256b` writes one lane of each quadrant, the one that the address names: CUTLASS calls it a refresh of one row per quadrant and
-gives the source rows a pitch of 32 lanes.
+`4x256b` writes one lane of each quadrant, the one that the address names: CUTLASS calls it a refresh of one row per
+quadrant and gives the source rows a pitch of 32 lanes.
+"""
+
+DECOMPRESSED_SHIFT = {"b6x16_p32": 0, "b4x16_p64": 2}
+"""How far up in its byte tcgen05.cp puts a decompressed element: where an MMA looks for it.
+
+PTX ISA 9.7.16.9.1 and 9.7.16.10.4.3 show both in figures only. That copies and MMAs agree is the point of the format.
 """
 
 SCALE_CHUNK_ROWS = 128
 SCALE_CHUNK_FACTORS = 4
-"""Scale factors come in chunks of 128 rows times four factors: row r, factor k is byte k of lane r % 32, column r / 32."""
+"""Scale factors come in chunks of 128 rows times four factors: row r, factor k is byte k of lane r % 32, column r /
+32.
+"""

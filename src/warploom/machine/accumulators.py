@@ -21,14 +21,16 @@ Words = NDArray[np.uint32]
 
 @lru_cache(maxsize=64)
 def _wgmma_index(n: int) -> NDArray[np.intp]:
-    """Which element of a [64, n] product each [register, lane] holds: a look-up is faster here than six strided axes."""
+    """Which element of a [64, n] product each [register, lane] holds: a look-up is faster than six strided axes."""
     rows, columns = wgmma_d(n).coordinates()
     return rows * n + columns
 
 
 @lru_cache(maxsize=64)
 def _wgmma_packed_index(n: int) -> NDArray[np.intp]:
-    """The same for f16: [register, lane, half], where a register holds the neighbours of an even register and the next."""
+    """The same for f16: [register, lane, half], where a register holds the neighbours of an even register and the
+    next.
+    """
     index = _wgmma_index(n).reshape(n // 4, 2, -1)
     return np.ascontiguousarray(index.transpose(0, 2, 1))
 
@@ -65,13 +67,16 @@ def wgmma_a(registers: Words, element: str) -> NDArray[Any]:
     return contained(element).decode(np.ascontiguousarray(WGMMA_A.to_matrix(registers)))
 
 
-def _add_integers(current: NDArray[np.int32], product: NDArray[np.int32], accumulate: bool, saturate: bool) -> NDArray[np.int32]:
+def _add_integers(
+    current: NDArray[np.int32], product: NDArray[np.int32], accumulate: bool, saturate: bool
+) -> NDArray[np.int32]:
     if not accumulate:
         return product.astype(np.int32)
     if not saturate:
         return current + product
     limits = np.iinfo(np.int32)
-    return np.clip(current.astype(np.int64) + product, limits.min, limits.max).astype(np.int32)
+    total = current.astype(np.int64) + product
+    return np.asarray(np.clip(total, limits.min, limits.max), np.int32)
 
 
 def accumulator_view(memory: Words, placement: Placement, lane: int, column: int, n: int) -> Words:
@@ -80,7 +85,7 @@ def accumulator_view(memory: Words, placement: Placement, lane: int, column: int
     lanes, columns = memory.shape
     if lane not in placement.lane_bases or column < 0 or column + width > columns:
         raise Diag.TENSOR_MEMORY.error(
-            what=f"An accumulator of {placement.rows} rows and {n} columns cannot begin at lane {lane}, column {column}: "
+            what=f"An accumulator of {placement.rows} rows, {n} columns cannot begin at lane {lane}, column {column}: "
             f"it takes {width} of {columns} columns and begins at lane {' or '.join(map(str, placement.lane_bases))}."
         )
     blocks = memory.reshape(placement.blocks, lanes // placement.blocks, columns)
@@ -110,8 +115,8 @@ def tensor_accumulate(
 ) -> None:
     """Add (or write, without `accumulate`) a [rows, n] product to tensor memory: D = product + D * 2^-scale.
 
-    f16 sits in the low half of its word; the high half is written as zero. `disabled` marks the lanes of the CTA that keep what
-    they hold.
+    f16 sits in the low half of its word; the high half is written as zero. `disabled` marks the lanes of the CTA that
+    keep what they hold.
     """
     words = accumulator_view(memory, placement, lane, column, product.shape[1])
     moved = _in_blocks(product, placement)
@@ -152,7 +157,9 @@ def _values(words: Words, d_type: str) -> NDArray[Any]:
     return words.view(np.float32 if d_type == "f32" else np.int32)
 
 
-def tensor_accumulator(memory: Words, placement: Placement, lane: int, column: int, n: int, d_type: str) -> NDArray[Any]:
+def tensor_accumulator(
+    memory: Words, placement: Placement, lane: int, column: int, n: int, d_type: str
+) -> NDArray[Any]:
     """D[rows, n] as tensor memory holds it: float32, float16 or int32, a copy."""
     values = _values(accumulator_view(memory, placement, lane, column, n), d_type)
     if placement.folded:
@@ -161,7 +168,8 @@ def tensor_accumulator(memory: Words, placement: Placement, lane: int, column: i
 
 
 def tensor_a(memory: Words, placement: Placement, lane: int, column: int, k: int, element: str) -> NDArray[Any]:
-    """A[rows, k] from tensor memory, whose rows lie in the lanes of the accumulator's rows, elements packed along the columns.
+    """A[rows, k] from tensor memory, whose rows lie in the lanes of the accumulator's rows, elements packed along the
+    columns.
 
     Where the accumulator is folded, every block needs its own copy of A (CUTLASS, TmemAllocMode::Duplicated).
     """
@@ -177,28 +185,37 @@ def tensor_a(memory: Words, placement: Placement, lane: int, column: int, k: int
 
 def _require_copies(words: Words, what: str) -> None:
     if (words[1:] != words[:1]).any():
-        raise Diag.TENSOR_MEMORY.error(what=f"The {what} is not the same in all groups of lanes that the MMA reads it from.")
+        raise Diag.TENSOR_MEMORY.error(
+            what=f"The {what} is not the same in all groups of lanes that the MMA reads it from."
+        )
 
 
 def tensor_scales(
     memory: Words, column: int, rows: int, vectors: int, identifier: int, *, folded: bool = False
 ) -> NDArray[np.uint8]:
-    """Scale factors [rows, vectors] of one operand: row r in lane r % 32 and column r / 32, bytes from `identifier` on.
+    """Scale factors [rows, vectors] of one operand: row r in lane r % 32 and column r / 32, bytes from `identifier`
+    on.
 
-    Every quadrant must hold a copy. `folded` is for B where D lies in two halves (cta_group::2, M = 128): the quadrants of each
-    half hold the factors of their half of B's rows (CUTLASS, ScaleFactorDuplicated2by2).
+    Every quadrant must hold a copy. `folded` is for B where D lies in two halves (cta_group::2, M = 128): the
+    quadrants of each half hold the factors of their half of B's rows (CUTLASS, ScaleFactorDuplicated2by2).
     """
     lanes, columns = memory.shape
     parts = 2 if folded else 1
     part_rows = rows // parts
     width = -(-part_rows // QUADRANT)
     if column < 0 or column + width > columns:
-        raise Diag.TENSOR_MEMORY.error(what=f"Scale factors in columns {column} to {column + width} exceed {columns} columns.")
+        raise Diag.TENSOR_MEMORY.error(
+            what=f"Scale factors in columns {column} to {column + width} exceed {columns} columns."
+        )
     quadrants = memory.reshape(parts, lanes // QUADRANT // parts, QUADRANT, columns)[..., column : column + width]
     factors = []
     for part in quadrants:
         _require_copies(part, "scale factor")
-        codes = np.ascontiguousarray(part[0]).view(np.uint8).reshape(QUADRANT, width, 4)[..., identifier : identifier + vectors]
+        codes = (
+            np.ascontiguousarray(part[0])
+            .view(np.uint8)
+            .reshape(QUADRANT, width, 4)[..., identifier : identifier + vectors]
+        )
         factors.append(codes.transpose(1, 0, 2).reshape(-1, vectors)[:part_rows])
     return np.concatenate(factors)
 
@@ -208,7 +225,9 @@ def tensor_copy(memory: Words, shape: CopyShape, lane: int, column: int, rows: N
     words = np.ascontiguousarray(rows).view(np.uint32)
     width = words.shape[1]
     if column < 0 or column + width > memory.shape[1]:
-        raise Diag.TENSOR_MEMORY.error(what=f"tcgen05.cp.{shape.name} to column {column} exceeds {memory.shape[1]} columns.")
+        raise Diag.TENSOR_MEMORY.error(
+            what=f"tcgen05.cp.{shape.name} to column {column} exceeds {memory.shape[1]} columns."
+        )
     for block, targets in zip(words.reshape(-1, shape.height, width), shape.targets, strict=True):
         for target in targets:
             memory[lane + target : lane + target + shape.height, column : column + width] = block
@@ -223,7 +242,9 @@ def _columns(memory: Words, shape: str, lane: int, column: int, count: int) -> W
     return memory[lane : lane + TENSOR_MOVES[shape].lanes, column : column + count]
 
 
-def _pieces(memory: Words, shape: str, repeats: int, lane: int, column: int, split: int, *, packed: bool) -> list[Words]:
+def _pieces(
+    memory: Words, shape: str, repeats: int, lane: int, column: int, split: int, *, packed: bool
+) -> list[Words]:
     """The tensor-memory words that a tcgen05.ld or st of one warp touches, as one or two views."""
     count = TENSOR_MOVES[shape].columns * repeats * (2 if packed else 1)
     starts = (column, column + split) if shape == "16x32bx2" else (column,)
@@ -233,21 +254,31 @@ def _pieces(memory: Words, shape: str, repeats: int, lane: int, column: int, spl
 def tensor_load(
     memory: Words, shape: str, repeats: int, lane: int, column: int, *, split: int = 0, packed: bool = False
 ) -> Words:
-    """tcgen05.ld of one warp: registers [count, 32]. `packed` is .pack::16b, `split` the immHalfSplitoff of .16x32bx2."""
+    """tcgen05.ld of one warp: registers [count, 32]. `packed` is .pack::16b, `split` the immHalfSplitoff of
+    .16x32bx2.
+    """
     pieces = _pieces(memory, shape, repeats, lane, column, split, packed=packed)
     words = pieces[0] if len(pieces) == 1 else np.concatenate(pieces, axis=1)
     if packed:
-        words = words[:, ::2] & 0xFFFF | words[:, 1::2] << 16
+        words = words[:, ::2] & np.uint32(0xFFFF) | words[:, 1::2] << np.uint32(16)
     return tensor_move(shape, repeats).to_registers(words)
 
 
 def tensor_store(
-    memory: Words, shape: str, repeats: int, lane: int, column: int, registers: Words, *, split: int = 0, packed: bool = False
+    memory: Words,
+    shape: str,
+    repeats: int,
+    lane: int,
+    column: int,
+    registers: Words,
+    *,
+    split: int = 0,
+    packed: bool = False,
 ) -> None:
-    """tcgen05.st of one warp. `packed` is .unpack::16b: each half goes to the low half of its own column, zero above."""
+    """tcgen05.st of one warp. `packed` is .unpack::16b: each half goes to the low half of its own column."""
     pieces = _pieces(memory, shape, repeats, lane, column, split, packed=packed)
     words = tensor_move(shape, repeats).to_matrix(registers)
     if packed:
-        words = np.stack([words & 0xFFFF, words >> 16], axis=-1).reshape(words.shape[0], -1)
+        words = np.stack([words & np.uint32(0xFFFF), words >> np.uint32(16)], axis=-1).reshape(words.shape[0], -1)
     for piece, part in zip(pieces, np.split(words, len(pieces), axis=1), strict=True):
         piece[...] = part

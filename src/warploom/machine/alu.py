@@ -59,7 +59,12 @@ def _bits_out(op: Op) -> int:
 def _call(w: Writer, op: Op, slots: list[Slot], out: object) -> None:
     function = w.names.bind(f"F{id(op):x}", numerics.array_function(op.family, _signature(op)))
     arguments = ", ".join(_argument(w, op, slot) for slot in slots)
-    w.put_array(out, f"{function}({arguments})", _bits_out(op))
+    type_ = op.type_of(op.form.slots[0])
+    if isinstance(out, Register) and kind_of(type_) == "s" and BITS[type_] < w.place(out).bits:
+        where = f", where={w.mask}" if w.mask else ""
+        w.emit(f"copyto({w.names.row(w.place(out), 's')}, {function}({arguments}).view(int{BITS[type_]}){where})")
+    else:
+        w.put_array(out, f"{function}({arguments})", _bits_out(op))
 
 
 def _argument(w: Writer, op: Op, slot: Slot) -> str:

@@ -1,122 +1,165 @@
-"""`bar` and `barrier`: the named barriers of a CTA."""
+"""`bar` and `barrier`: the named barriers of a CTA.
+
+A warp arrives as one: where its lanes come on different paths, an instruction without `.aligned` waits for those of
+them that live, and one with `.aligned` is a fault.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from warploom.diagnostics import Diag
-from warploom.machine.cta import NamedBarrier
-from warploom.machine.group import WARP
+from warploom.machine.cta import Generation, NamedBarrier
+from warploom.machine.group import WARP, lane_bits
+from warploom.machine.meeting import EVERY, Meeting, meet
 from warploom.machine.registry import Run, executes
+from warploom.machine.warp import absent
 from warploom.ptx.isa.table import Op
 
 if TYPE_CHECKING:
     from warploom.machine.group import Group
 
+Array = npt.NDArray[Any]
 
-def _uniform(value: Any, g: Group, what: str) -> int:
+
+def _uniform(value: Any, g: Group, mask: Array | None, what: str) -> int:
     if isinstance(value, int):
         return value
-    live = value[g.active]
-    if len(live) and (live != live[0]).any():
-        raise Diag.BAD_BARRIER.error(what=f"the {what} differs among the lanes of {g.name}")
-    return int(live[0]) if len(live) else 0
+    live = np.unique(value[g.active if mask is None else mask])
+    if len(live) > 1:
+        raise Diag.BAD_BARRIER.error(what=f"The {what} differs among the lanes of {g.name}.")
+    return int(live[0])
 
 
-def _barrier(g: Group, index: Any) -> NamedBarrier:
-    number = _uniform(index, g, "barrier's number")
+def _barrier(g: Group, mask: Array | None, index: Any) -> NamedBarrier:
+    number = _uniform(index, g, mask, "barrier's number")
     if number >= len(g.cta.barriers):
-        raise Diag.BAD_BARRIER.error(what=f"barrier {number} does not exist; there are {len(g.cta.barriers)}")
+        raise Diag.BAD_BARRIER.error(what=f"Barrier {number} does not exist; there are {len(g.cta.barriers)}.")
     return g.cta.barriers[number]
 
 
-def _needed(g: Group, count: Any) -> int | None:
+def _needed(g: Group, mask: Array | None, count: Any) -> int | None:
     if count is None:
         return None
-    needed = _uniform(count, g, "thread count")
+    needed, warps = _uniform(count, g, mask, "thread count"), len(g.cta.live)
     if needed == 0 or needed % WARP:
-        raise Diag.BAD_BARRIER.error(what=f"the thread count {needed} is not a positive multiple of {WARP}")
+        raise Diag.BAD_BARRIER.error(what=f"The thread count {needed} is not a positive multiple of {WARP}.")
+    if needed > warps * WARP:
+        raise Diag.BAD_BARRIER.error(what=f"The thread count is {needed}; the CTA has {warps} warps.")
     return needed
 
 
-def _weight(g: Group, mask: Any, needed: int | None) -> int:
-    """Threads a group stands for: a warp whose other lanes have left counts whole where a count is given."""
+def is_aligned(op: Op) -> bool:
+    """Whether all lanes of a warp must stand here together: `bar` says so by itself."""
+    return bool(op["aligned"]) or op.instruction.opcode.startswith("bar.")
+
+
+def _arrive(op: Op, g: Group, mask: Array | None, barrier: NamedBarrier, needed: int | None, votes: Any) -> Generation | None:
+    """Bring a group to a barrier: the generation it is part of, or None while other lanes of its warp are missing."""
+    if isinstance(g.token, Meeting):
+        if g.token.over:
+            met: Generation = g.token.result
+            return met
+        g.wait(g.token)
+        return None
     live = g.mask if mask is None else mask
     if live is None:
-        return g.lanes
-    lanes = int(live.sum())
-    return WARP if needed is not None and lanes == g.cta.live[g.first_warp] else lanes
+        return _count(barrier, g.lanes, g.lanes, needed, votes)
+    bits, present = lane_bits(live), g.cta.present[g.first_warp]
+    if bits == present:
+        return _count(barrier, WARP if needed else int(live.sum()), live, needed, votes)
+    same_group = (present if g.mask is None else lane_bits(g.mask)) & ~bits
+    if same_group or (is_aligned(op) and g.first_warp not in g.cta.broken):
+        raise absent(op, present, bits)
+
+    def all_here(lanes: int, came: Array, *brought: Array) -> Generation:
+        return _count(barrier, WARP if needed else int(came.sum()), came, needed, brought[0] if brought else None)
+
+    values, dtypes = ((), ()) if votes is None else ((votes,), (np.bool_,))
+    meeting = meet(g, ("bar", barrier.index, needed, votes is None), f"barrier {barrier.index}", EVERY, bits, values, dtypes, all_here)
+    return meeting.result if meeting.over else None
+
+
+def _count(barrier: NamedBarrier, threads: int, live: Any, needed: int | None, votes: Any) -> Generation:
+    generation = barrier.generation
+    if votes is None:
+        barrier.arrive(threads, needed)
+        return generation
+    voters = live if isinstance(live, int) else int(live.sum())
+    if not isinstance(votes, np.ndarray):
+        yes = voters if votes else 0
+    else:
+        yes = int(np.count_nonzero(votes if isinstance(live, int) else votes & live))
+    barrier.arrive(threads, needed, yes, voters)
+    return generation
+
+
+def _pass(op: Op, g: Group, mask: Array | None, index: Any, count: Any, votes: Any = None) -> Generation | None:
+    """Arrive and wait: the generation once it is over, else None."""
+    if isinstance(g.token, Generation):
+        if g.token.over:
+            over, g.token = g.token, None
+            return over
+        g.wait(_barrier(g, mask, index))
+        return None
+    barrier, needed = _barrier(g, mask, index), _needed(g, mask, count)
+    g.grid.effects += 1
+    if g.grid.schedule.convoys and g.warps == 1 and mask is None:
+        # Waiting first lets the last warp be put together with those that came before it.
+        g.token = barrier.generation
+        g.wait(barrier)
+        _count(barrier, WARP, WARP, needed, votes)
+        return None
+    generation = _arrive(op, g, mask, barrier, needed, votes)
+    if generation is None:
+        return None
+    if generation.over:
+        g.token = None
+        return generation
+    g.token = generation
+    g.wait(barrier)
+    return None
 
 
 @executes("bar.sync")
 def sync(op: Op) -> Run:
     """Arrive, and wait until enough threads have."""
 
-    def run(g: Group, mask: Any, index: Any, count: Any = None) -> bool:
-        barrier = _barrier(g, index)
-        if g.token is not None and g.token[0] is barrier:
-            if barrier.generation != g.token[1]:
-                g.token = None
-                return True
-            g.wait(barrier)
-            return False
-        needed = _needed(g, count)
-        g.grid.effects += 1
-        g.token = (barrier, barrier.generation)
-        weight = _weight(g, mask, needed)
-        if g.grid.schedule.convoys and g.warps == 1:
-            # Waiting first lets the last warp be put together with those that came before it.
-            g.wait(barrier)
-            barrier.arrive(weight, needed)
-            return False
-        barrier.arrive(weight, needed)
-        if barrier.generation != g.token[1]:
-            g.token = None
-            return True
-        g.wait(barrier)
-        return False
+    def run(g: Group, mask: Array | None, index: Any, count: Any = None) -> bool:
+        return _pass(op, g, mask, index, count) is not None
 
     return run
 
 
 @executes("bar.arrive")
 def arrive(op: Op) -> Run:
-    """Arrive without waiting."""
+    """Arrive without waiting for other warps."""
 
-    def run(g: Group, mask: Any, index: Any, count: Any) -> None:
+    def run(g: Group, mask: Array | None, index: Any, count: Any) -> bool:
+        barrier = _barrier(g, mask, index)
         g.grid.effects += 1
-        needed = _needed(g, count)
-        _barrier(g, index).arrive(_weight(g, mask, needed), needed)
+        if _arrive(op, g, mask, barrier, _needed(g, mask, count), None) is None:
+            return False
+        g.token = None
+        return True
 
     return run
 
 
-@executes("bar.red", "bar.popc")
+@executes("bar.red")
 def reduce(op: Op) -> Run:
     """A barrier that also combines a predicate of all its threads."""
-    name = op["op"] or "popc"
+    name = op["op"]
 
-    def run(g: Group, mask: Any, index: Any, count: Any, predicate: Any) -> Any:
-        barrier = _barrier(g, index)
-        votes: dict[int, list[int]] = g.cta.state.setdefault("votes", {})
-        if g.token is None or g.token[0] is not barrier:
-            live = g.active if mask is None else mask
-            values = np.full(g.lanes, predicate) if isinstance(predicate, bool | int) else predicate
-            needed = _needed(g, count)
-            generation = barrier.generation
-            tally = votes.setdefault(id(barrier) * 1_000_003 + generation, [0, 0])
-            tally[0] += int((values & live).sum())
-            tally[1] += int(live.sum())
-            g.token = (barrier, generation)
-            g.grid.effects += 1
-            barrier.arrive(_weight(g, mask, needed), needed)
-        if barrier.generation == g.token[1]:
-            g.wait(barrier)
+    def run(g: Group, mask: Array | None, index: Any, count: Any, predicate: Any) -> Any:
+        generation = _pass(op, g, mask, index, count, predicate)
+        if generation is None:
             return None
-        yes, voters = votes[id(barrier) * 1_000_003 + g.token[1]]
-        g.token = None
-        return yes if name == "popc" else yes == voters if name == "and" else yes > 0
+        if name == "popc":
+            return generation.yes
+        return generation.yes == generation.voters if name == "and" else generation.yes > 0
 
     return run

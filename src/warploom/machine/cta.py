@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from warploom.diagnostics import Diag
-from warploom.machine.group import DONE, READY, WAITING, WARP, WARPGROUP, Group, Waitable, Warpgroup
+from warploom.machine.group import DONE, READY, WAITING, WARP, WARPGROUP, Group, Waitable, Warpgroup, lane_bits
 from warploom.machine.shared import SharedMemory
 
 if TYPE_CHECKING:
@@ -32,46 +32,65 @@ class Cluster:
         return all(cta.live_threads == 0 for cta in self.ctas)
 
 
-class NamedBarrier(Waitable):
-    """`bar.sync id`: threads that arrived in this generation, and how many it needs (None: all that live)."""
+class Generation:
+    """One use of a named barrier: who has come, how many it takes (None: all that live), what they voted."""
 
-    __slots__ = ("arrived", "cta", "generation", "index", "needed")
+    __slots__ = ("arrived", "needed", "over", "voters", "yes")
+
+    def __init__(self) -> None:
+        self.arrived, self.yes, self.over = 0, 0, False
+        self.needed: int | None = None
+        self.voters: int | None = None
+
+
+class NamedBarrier(Waitable):
+    """`bar.sync id`: used by one generation of threads after another."""
+
+    __slots__ = ("cta", "generation", "index")
 
     def __init__(self, cta: Cta, index: int) -> None:
         super().__init__()
         self.cta, self.index = cta, index
-        self.arrived, self.needed, self.generation = 0, None, 0
+        self.generation = Generation()
 
-    arrived: int
-    needed: int | None
-    generation: int
-
-    def arrive(self, threads: int, needed: int | None) -> None:
-        """Count threads in; the last one opens the barrier."""
-        if self.arrived and needed != self.needed:
-            what = f"barrier {self.index} is used with {needed or 'all'} threads while a generation of {self.needed or 'all'} is open"
+    def arrive(self, threads: int, needed: int | None, yes: int | None = None, voters: int = 0) -> None:
+        """Count threads in, with their votes where the barrier reduces; the last one opens it."""
+        now = self.generation
+        if now.arrived and needed != now.needed:
+            what = f"Barrier {self.index} is used with {needed or 'all'} threads while it is open for {now.needed or 'all'}."
             raise Diag.BAD_BARRIER.error(what=what)
-        self.needed = needed
-        self.arrived += threads
+        if now.arrived and (yes is None) != (now.voters is None):
+            raise Diag.BAD_BARRIER.error(what=f"Barrier {self.index} is open for a reduction and for a plain arrival at once.")
+        now.needed = needed
+        now.arrived += threads
+        if yes is not None:
+            now.yes += yes
+            now.voters = (now.voters or 0) + voters
         self.settle()
+
+    @property
+    def expected(self) -> int:
+        """How many threads open the barrier."""
+        needed = self.generation.needed
+        return self.cta.live_threads if needed is None else needed
 
     def settle(self) -> None:
         """Open the barrier if enough have arrived."""
-        expected = self.cta.live_threads if self.needed is None else self.needed
-        if self.arrived > expected:
-            raise Diag.BAD_BARRIER.error(what=f"barrier {self.index} got {self.arrived} arrivals; it takes {expected}")
-        if self.arrived and self.arrived == expected:
-            self.arrived = 0
-            self.generation += 1
+        now = self.generation
+        if not now.arrived:
+            return
+        if now.arrived > self.expected:
+            raise Diag.BAD_BARRIER.error(what=f"Barrier {self.index} got {now.arrived} arrivals; it takes {self.expected}.")
+        if now.arrived == self.expected:
+            now.over = True
+            self.generation = Generation()
             self.cta.shared.synchronised()
-            waiters = list(self.waiters)
             if self.cta.grid.schedule.convoys:
-                self.waiters = self.cta.merged(waiters)
+                self.waiters = self.cta.merged(self.waiters)
             self.notify()
 
     def describe(self) -> str:
-        expected = self.cta.live_threads if self.needed is None else self.needed
-        return f"barrier {self.index}: needs {expected} threads, has {self.arrived}"
+        return f"barrier {self.index}: needs {self.expected} threads, has {self.generation.arrived}"
 
 
 class Cta:
@@ -93,6 +112,7 @@ class Cta:
         self.mbarriers: dict[int, Any] = {}
         self.state: dict[Any, Any] = {}
         self.at_end: list[Callable[[Cta], None]] = []
+        self.at_leave: list[Callable[[], None]] = []
         warps = -(-self.threads // WARP)
         self.warpgroups = [
             Warpgroup(self, i, min(WARPGROUP, warps * WARP - i * WARPGROUP)) for i in range(-(-warps // (WARPGROUP // WARP)))
@@ -100,6 +120,8 @@ class Cta:
         self.live = [WARP] * warps
         if self.threads % WARP:
             self.live[-1] = self.threads % WARP
+        self.present = [(1 << count) - 1 for count in self.live]
+        self.broken: set[int] = set()
         self._warp_groups: dict[int, Group] = {}
         self._free: dict[int, list[Group]] = {}
         self._convoys: dict[int, Group] = {}
@@ -179,19 +201,22 @@ class Cta:
         self.all_groups.append(group)
         return group
 
-    def lanes_ended(self, group: Group) -> None:
-        """Lanes left the kernel: barriers that wait for all live threads look again."""
-        if group.mask is None:
+    def lanes_ended(self, group: Group, lanes: Array | None) -> None:
+        """Lanes of a group (None: all of them) left the kernel: whoever waits for all live threads looks again."""
+        if lanes is None:
             gone = group.lanes
             for warp in range(group.first_warp, group.first_warp + group.warps):
-                self.live[warp] = 0
+                self.live[warp] = self.present[warp] = 0
         else:
-            gone = int(group.mask.sum())
+            gone = int(lanes.sum())
             self.live[group.first_warp] -= gone
+            self.present[group.first_warp] &= ~lane_bits(lanes)
         self.live_threads -= gone
         for barrier in self.barriers:
-            if barrier.arrived and barrier.needed is None:
+            if barrier.generation.needed is None:
                 barrier.settle()
+        for look in self.at_leave:
+            look()
         if not self.live_threads:
             for check in self.at_end:
                 check(self)

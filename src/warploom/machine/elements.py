@@ -1,9 +1,9 @@
 """Tensor-core elements: packed bytes become float32 (or stay 8-bit integers).
 
-A decoder takes an array whose last axis is memory in address order (16-byte granules or 32-bit words) and returns the elements
-along that axis. Types narrower than a byte have three packings: `e2m1_packed`, two to a byte (kinds mxf4 and mxf4nvf4); plain
-`e2m1`, `e2m3`, `e3m2` in shared memory, sixteen packed elements and then padding in every 16 bytes (TMA's ALIGN16B types); and
-`…_byte`, one to a byte in tensor memory and registers.
+A decoder takes an array whose last axis is memory in address order (16-byte granules or 32-bit words) and returns the
+elements along that axis. Types narrower than a byte have three packings: `e2m1_packed`, two to a byte (kinds mxf4 and
+mxf4nvf4); plain `e2m1`, `e2m3`, `e3m2` in shared memory, sixteen packed elements and then padding in every 16 bytes
+(TMA's ALIGN16B types); and `…_byte`, one to a byte in tensor memory and registers.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
+
+from warploom.facts.dtypes import ELEMENT_TYPES
 
 Decode = Callable[[NDArray[Any]], NDArray[Any]]
 
@@ -51,17 +53,16 @@ def _tf32(raw: NDArray[Any]) -> NDArray[Any]:
 
 
 @cache
-def _table(dtype: type, shift: int = 0) -> NDArray[np.float32]:
-    """Every byte as the f32 value of the bits `shift` and up that hold an element."""
-    codes = np.arange(256, dtype=np.uint8) >> shift
-    bits = ml_dtypes.finfo(dtype).bits
-    return (codes & ((1 << bits) - 1)).astype(np.uint8).view(dtype).astype(np.float32)
+def _table(dtype: type, bits: int, shift: int = 0) -> NDArray[np.float32]:
+    """Every byte as the f32 value of the element in `bits` bits of it, `shift` bits up."""
+    codes = np.arange(256, dtype=np.uint8) >> shift & (1 << bits) - 1
+    return codes.astype(np.uint8).view(dtype).astype(np.float32)
 
 
 @cache
 def _pair_table(dtype: type) -> NDArray[np.complex64]:
     """Every two bytes as a pair of f32 values: half the look-ups."""
-    single = _table(dtype)
+    single = _table(dtype, 8)
     codes = np.arange(1 << 16)
     return np.stack([single[codes & 0xFF], single[codes >> 8]], axis=1).view(np.complex64).reshape(-1)
 
@@ -70,7 +71,7 @@ def _pair_table(dtype: type) -> NDArray[np.complex64]:
 def _nibble_table() -> NDArray[np.complex64]:
     """Every byte as the pair of f32 values of its two e2m1 halves, low half first."""
     codes = np.arange(256)
-    single = _table(ml_dtypes.float4_e2m1fn)
+    single = _table(ml_dtypes.float4_e2m1fn, 4)
     return np.stack([single[codes & 15], single[codes >> 4]], axis=1).view(np.complex64).reshape(-1)
 
 
@@ -81,9 +82,9 @@ def _bytes_of(dtype: type) -> Decode:
     return decode
 
 
-def _contained(dtype: type, shift: int) -> Decode:
+def _contained(dtype: type, bits: int, shift: int = 0) -> Decode:
     def decode(raw: NDArray[Any]) -> NDArray[Any]:
-        return _table(dtype, shift).take(raw.view(np.uint8), mode="wrap")
+        return _table(dtype, bits, shift).take(raw.view(np.uint8), mode="wrap")
 
     return decode
 
@@ -119,9 +120,9 @@ def round_to_tf32(words: NDArray[np.uint32]) -> NDArray[np.uint32]:
     return np.where(words << np.uint32(1) > np.uint32(0xFF000000), np.uint32(0x7FFFE000), rounded)
 
 
-def _padded(dtype: type, source: str) -> Decode:
+def _padded(dtype: type, bits: int, source: str) -> Decode:
     def decode(raw: NDArray[Any]) -> NDArray[Any]:
-        return _table(dtype).take(expand_padded(raw, source), mode="wrap")
+        return _table(dtype, bits).take(expand_padded(raw, source), mode="wrap")
 
     return decode
 
@@ -139,13 +140,13 @@ ELEMENTS: dict[str, Element] = {
         Element("s8", 8, lambda raw: raw.view(np.int8)),
         Element("u8", 8, lambda raw: raw.view(np.uint8)),
         Element("e2m1_packed", 4, _nibbles),
-        Element("e2m1", 8, _padded(_E2M1, "b4x16_p64")),
-        Element("e2m3", 8, _padded(_E2M3, "b6x16_p32")),
-        Element("e3m2", 8, _padded(_E3M2, "b6x16_p32")),
+        Element("e2m1", 8, _padded(_E2M1, 4, "b4x16_p64")),
+        Element("e2m3", 8, _padded(_E2M3, 6, "b6x16_p32")),
+        Element("e3m2", 8, _padded(_E3M2, 6, "b6x16_p32")),
         # PTX ISA 9.7.14.5.14 puts e2m1 in the central four bits of its byte, the 6-bit types in the low six.
-        Element("e2m1_byte", 8, _contained(_E2M1, 2)),
-        Element("e2m3_byte", 8, _contained(_E2M3, 0)),
-        Element("e3m2_byte", 8, _contained(_E3M2, 0)),
+        Element("e2m1_byte", 8, _contained(_E2M1, 4, 2)),
+        Element("e2m3_byte", 8, _contained(_E2M3, 6)),
+        Element("e3m2_byte", 8, _contained(_E3M2, 6)),
     )
 }
 """Every element by name."""
@@ -160,10 +161,24 @@ def contained(name: str) -> Element:
 def _scale_table(scale_type: str) -> NDArray[np.float64]:
     codes = np.arange(256, dtype=np.uint8)
     if scale_type == "ue8m0":
-        return codes.view(ml_dtypes.float8_e8m0fnu).astype(np.float64)
-    return (codes & 0x7F).view(ml_dtypes.float8_e4m3fn).astype(np.float64)
+        return np.asarray(codes.view(ml_dtypes.float8_e8m0fnu), np.float64)
+    return np.asarray((codes & 0x7F).view(ml_dtypes.float8_e4m3fn), np.float64)
 
 
 def decode_scales(codes: NDArray[np.uint8], scale_type: str) -> NDArray[np.float64]:
     """Scale factors of type `ue8m0` or `ue4m3` (whose top bit is ignored)."""
     return _scale_table(scale_type).take(codes)
+
+
+_NANS = {row.values: row for row in (ELEMENT_TYPES["f32"], ELEMENT_TYPES["f16"])}
+
+
+def settle(values: NDArray[Any]) -> None:
+    """Make every NaN of a float32 or float16 array the one that a tensor core writes, in place."""
+    if values.dtype == np.float32 and not np.isnan(values.max()):
+        return
+    row = _NANS[values.dtype]
+    bits = values.view(row.storage)
+    magnitude = bits & bits.dtype.type(~row.sign & (1 << row.bits) - 1)
+    if magnitude.max() > (row.infinity or 0):
+        bits[magnitude > (row.infinity or 0)] = row.nan

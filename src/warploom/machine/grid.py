@@ -24,6 +24,10 @@ _TURN = 4096
 _SHORT_TURN = 1
 _IDLE_LIMIT = 50_000_000
 _RETRIES = 3
+_BREAKS = 10_000
+_LOOK_AFTER = 20_000
+"""Instructions without a memory effect after which groups are examined: do they only spin?"""
+_LOOP_BLOCKS = 256
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,7 @@ class Setup:
     limit: int | None
     observers: tuple[Observer, ...]
     explicit_cluster: bool
-    tensor_maps: dict[int, Any]
+    tensor_maps: dict[bytes, Any]
     on_progress: Callable[[int, int], None] | None = None
 
 
@@ -65,6 +69,8 @@ class Grid:
         self.tensor_maps = setup.tensor_maps
         self.observers = setup.observers
         self.ready: deque[Group] = deque()
+        self.spent: deque[Group] = deque()
+        self.parked: list[Group] = []
         self.pending: list[Operation] = []
         self.clusters: list[Cluster] = []
         self.ended_ctas: list[Cta] = []
@@ -77,7 +83,9 @@ class Grid:
         self._next = 0
         self._ended = 0
         self._idle = 0
-        self._last_effects = -1
+        self._last_effects = self._parked_at = self._expired_at = -1
+        self._expiries = self._breaks = 0
+        self._look_at = _LOOK_AFTER
         self._budget_at_effect = self.budget
         self._capacity = self._occupancy()
         self._eager = isinstance(self.schedule, Eager)
@@ -124,6 +132,8 @@ class Grid:
             group = ready.popleft()
             if group.state == READY:
                 group.run(_TURN)
+                if self.parked:
+                    self._unpark()
                 if self._idle > len(ready):
                     self._idle = 0
                     self._check_limits()
@@ -136,6 +146,9 @@ class Grid:
     def _step(self) -> bool:
         """Ask the schedule for one step; False when the grid is done."""
         self._check_limits()
+        self._unpark()
+        if not self.ready:
+            self.ready, self.spent = self.spent, self.ready
         groups = [group for group in self.ready if group.state == READY]
         if len(groups) != len(self.ready):
             self.ready = deque(groups)
@@ -164,8 +177,49 @@ class Grid:
             raise Diag.LIMIT.error(used=(limit or 0) - self.budget, limit=limit)
         if self.effects != self._last_effects:
             self._last_effects, self._budget_at_effect = self.effects, self.budget
-        elif self._budget_at_effect - self.budget > _IDLE_LIMIT:
-            raise Diag.NO_PROGRESS.error(notes=self.standing(), used=self._budget_at_effect - self.budget)
+            self._look_at = _LOOK_AFTER
+            return
+        idle = self._budget_at_effect - self.budget
+        if idle > _IDLE_LIMIT:
+            raise Diag.NO_PROGRESS.error(notes=self.standing(), used=idle)
+        if idle > self._look_at:
+            self._look_at = 2 * idle
+            self._park_spinners()
+
+    def _park_spinners(self) -> None:
+        """Set aside the groups that only spin until something changes, so that the others, and what is under way, get on."""
+        groups = [group for group in (*self.ready, *self.spent) if group.state == READY]
+        self.ready.clear()
+        self.spent.clear()
+        for group in groups:
+            if self._spins(group):
+                self.parked.append(group)
+        self._parked_at = self.effects
+
+    def _spins(self, group: Group) -> bool:
+        """Whether a group comes back to where it stands with the same registers, and nothing was written in between."""
+        before, effects = group.snapshot(), self.effects
+        for _ in range(_LOOP_BLOCKS):
+            group.run(1)
+            if group.state != READY or self.effects != effects:
+                return False
+            if group.pc == before[0] and group.snapshot() == before:
+                self._withdraw(group)
+                return True
+            self._withdraw(group)
+        self.ready.append(group)
+        return False
+
+    def _withdraw(self, group: Group) -> None:
+        for queue in (self.ready, self.spent):
+            if group in queue:
+                queue.remove(group)
+
+    def _unpark(self) -> None:
+        """Something has changed: those who only spun look again."""
+        if self.parked and self.effects != self._parked_at:
+            self.ready.extend(self.parked)
+            self.parked.clear()
 
     def _can_launch(self) -> bool:
         return self._next < self._total and len(self.clusters) < self._capacity
@@ -204,8 +258,12 @@ class Grid:
         self.ready.append(group)
 
     def preempted(self, group: Group) -> None:
+        """A group has had its turn: all others come first, whatever the schedule prefers."""
         self._idle += 1
-        self.ready.append(group)
+        if self._eager or self.schedule.preempts:
+            self.ready.append(group)
+        else:
+            self.spent.append(group)
 
     def blocked(self, group: Group) -> None:
         self._idle = 0
@@ -264,20 +322,24 @@ class Grid:
         """Nothing is ready and nothing is under way: the end, a time limit that expires, or a deadlock."""
         if not self.clusters:
             return False
-        if self.effects != getattr(self, "_expired_at", None):
+        if self.effects != self._expired_at:
             self._expired_at = self.effects
+            self._expiries = self._breaks = 0
+        groups = [group for cta in self.live_ctas() for group in cta.all_groups]
+        self._breaks += 1
+        if self._breaks <= _BREAKS and any(group.break_join() for group in groups):
             self._expiries = 0
+            return True
         self._expiries += 1
         if self._expiries <= _RETRIES:
-            groups = [group for cta in self.live_ctas() for group in cta.all_groups]
-            if any(group.break_join() for group in groups):
-                return True
             expired = [group for group in groups if group.state == WAITING and getattr(group.waiting, "expires", False)]
             for group in expired:
                 group.token = "expired"
                 group.wake()
             if expired:
                 return True
+        if self.parked:
+            raise Diag.NO_PROGRESS.error(notes=self.standing(), used=self._budget_at_effect - self.budget)
         raise self._deadlock()
 
     def live_ctas(self) -> list[Cta]:
@@ -305,7 +367,7 @@ class Grid:
                 if group.state == WAITING and group.waiting is not None:
                     doing = f"waits: {group.waiting.describe()}"
                 else:
-                    doing = "waits for its other lanes" if group.state == JOINING else "can run"
+                    doing = "waits for its other lanes" if group.state == JOINING else "spins" if group in self.parked else "can run"
                 text = op.instruction.text[:90] if op else "(end)"
                 lines.append(f"{cta.name} {group.name}  {place or 'end'}  {text}  {doing}")
         return lines[:200]

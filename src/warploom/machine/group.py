@@ -184,7 +184,8 @@ class Group:
         except Exception as error:
             self.pc = pc
             raise self.grid.located(error, self) from error
-        self.pc = pc
+        if after > PARTED:
+            self.pc = pc
         self.grid.budget = budget
         if after >= 0:
             self.grid.preempted(self)
@@ -199,6 +200,11 @@ class Group:
         elif after == PARTED:
             counts[pc] += 1
             self.grid.budget -= costs[pc] * self.warps
+
+    def snapshot(self) -> tuple[int, list[Any], tuple[bytes, ...]]:
+        """Where the group stands and what its registers hold."""
+        lanes = slice(self.first_lane, self.first_lane + self.lanes)
+        return self.pc, list(self.u), tuple(array[:, lanes].tobytes() for array in self.warpgroup.files.values())
 
     def forget(self) -> None:
         """Drop registers and code; the counts stay."""
@@ -273,6 +279,17 @@ class Group:
             self._split_lanes(ways, join)
         return PARTED
 
+    def _leave(self, ways: list[tuple[Array, int]]) -> list[tuple[Array, int]]:
+        """Lanes whose way only leads out of the kernel leave at once; the ways of those that stay."""
+        staying = []
+        for lanes, target in ways:
+            if target not in self.cta.program.flow.ways_out:
+                staying.append((lanes, target))
+                continue
+            self.counts[target] += 1
+            self.cta.lanes_ended(self, lanes)
+        return staying
+
     def _split_warps(self, ways: list[tuple[Array, int]], join: int) -> None:
         """A convoy breaks up into its warps, each with its own copy of the uniform registers."""
         self.state = DONE
@@ -288,17 +305,27 @@ class Group:
                 warp._split_lanes([(way.copy(), target) for way, target in mine], join)
 
     def _split_lanes(self, ways: list[tuple[Array, int]], join: int) -> None:
-        """Lanes of one warp run apart until the join."""
+        """Lanes of one warp run apart until the join; where some only leave, the others stay together."""
+        ways = self._leave(ways)
+        if not ways:
+            self._finish()
+            return
+        if len(ways) == 1:
+            self.mask, self.pc = ways[0]
+            self.state = READY
+            self.grid.woken(self)
+            return
         self.state, self.pc = JOINING, join
         self.joined = np.zeros(self.lanes, np.bool_)
         self.children = 0
+        meets = None if join == self.cta.program.flow.exit else join
         for lanes, target in ways:
-            if target == join and join != self.cta.program.flow.exit:
+            if target == join:
                 self.joined |= lanes
                 continue
             child = self.cta.lane_group(self.first_warp)
             child.u[:] = self.u
-            child.mask, child.pc, child.join, child.parent = lanes, target, join, self
+            child.mask, child.pc, child.join, child.parent = lanes, target, meets, self
             child.token, child.waiting, child.state = None, None, READY
             self.children += 1
             self.grid.woken(child)
@@ -308,18 +335,19 @@ class Group:
         parent = self.parent
         assert parent is not None and parent.joined is not None and self.mask is not None
         parent.joined |= self.mask
-        self.state = DONE
-        self.cta.recycle(self)
-        parent._child_done()
+        self._finish()
 
     def _end(self) -> None:
         """The lanes of this group have left the kernel."""
+        self.cta.lanes_ended(self, self.mask)
+        self._finish()
+
+    def _finish(self) -> None:
+        """Nothing is left for this group to do; its parent may be waiting for that."""
         self.state = DONE
-        self.cta.lanes_ended(self)
-        parent = self.parent
-        if parent is not None:
+        if self.parent is not None:
             self.cta.recycle(self)
-            parent._child_done()
+            self.parent._child_done()
 
     def _child_done(self) -> None:
         self.children -= 1
@@ -327,10 +355,7 @@ class Group:
             return
         assert self.joined is not None
         if not self.joined.any():
-            self.state = DONE
-            if self.parent is not None:
-                self.cta.recycle(self)
-                self.parent._child_done()
+            self._finish()
             return
         self.mask = None if self.joined.all() else self.joined
         self.state = READY
@@ -344,11 +369,17 @@ class Group:
         free.u[:] = self.u
         free.mask, free.pc, free.join, free.parent = self.joined, self.pc, self.join, self.parent
         free.token, free.waiting, free.state = None, None, READY
+        self.cta.broken.add(self.first_warp)
         if self.parent is not None:
             self.parent.children += 1
         self.joined = np.zeros(self.lanes, np.bool_)
         self.grid.woken(free)
         return True
+
+
+def lane_bits(mask: Array) -> int:
+    """Lanes as a bit mask: lane 0 is the lowest bit."""
+    return int.from_bytes(np.packbits(mask, bitorder="little").tobytes(), "little")
 
 
 def lane_list(mask: Array) -> str:

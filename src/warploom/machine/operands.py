@@ -1,12 +1,14 @@
 """Operands of the tensor cores: what a decoded descriptor names in shared memory, and the product of two of them.
 
-Reading is one `take` of 16-byte granules through a cached index array, then one conversion. The index depends on the layout and on
-where in the swizzle pattern the operand starts, not on the buffer it lies in: a kernel with many stages builds few of them.
+Reading is one `take` of 16-byte granules through a cached index array, then one conversion. The index depends on the
+layout and on where in the swizzle pattern the operand starts, not on the buffer it lies in: a kernel with many stages
+builds few of them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -14,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warploom.diagnostics import Diag
-from warploom.facts.descriptors import SharedDescriptor
+from warploom.facts.descriptors import SharedDescriptor, decode_shared_descriptor
 from warploom.facts.mma_shapes import WGMMA
 from warploom.facts.swizzles import B128_ATOM_32B, GRANULE, SWIZZLES, Swizzle
 from warploom.machine.elements import ELEMENTS, decode_scales
@@ -47,8 +49,9 @@ def _gather(
 ) -> _Gather:
     """Where the granules of an operand lie.
 
-    K-major: `outer` rows of `inner` granules along k. MN-major: `outer` values of k with `inner` granules along m or n. `steps`
-    operands, `advance` bytes apart, follow each other along k. The canonical layouts are PTX ISA 9.7.15.5.1.2.1.3 and 9.7.16.3.3.
+    K-major: `outer` rows of `inner` granules along k. MN-major: `outer` values of k with `inner` granules along m or
+    n. `steps` operands, `advance` bytes apart, follow each other along k. The canonical layouts are PTX ISA
+    9.7.15.5.1.2.1.3 and 9.7.16.3.3.
     """
     swizzle = SWIZZLES[swizzle_name]
     far, near = np.arange(outer)[:, None], np.arange(inner)[None, :]
@@ -71,8 +74,9 @@ def _gather(
 def _check_major(descriptor: SharedDescriptor, element: str, mn_major: bool) -> None:
     """Which types may be MN-major, and with which swizzle (wgmma: PTX ISA 9.7.15.5.2; tcgen05: Tables 51 and 54).
 
-    Table 54 leaves out MN-major 4- and 6-bit elements; CUTLASS has kernels with them (kind::f8f6f4, all four layouts), so they
-    are allowed here as the bytes they occupy. Table 54 allows K-major with 32-byte atoms and Table 55 has no layout for it.
+    Table 54 leaves out MN-major 4- and 6-bit elements; CUTLASS has kernels with them (kind::f8f6f4, all four
+    layouts), so they are allowed here as the bytes they occupy. Table 54 allows K-major with 32-byte atoms and Table
+    55 has no layout for it.
     """
     bits = ELEMENTS[element].bits
     atom = descriptor.swizzle is B128_ATOM_32B
@@ -91,12 +95,21 @@ def _check_major(descriptor: SharedDescriptor, element: str, mn_major: bool) -> 
             fields=descriptor.fields,
         )
     if atom and not mn_major:
-        raise Diag.NOT_MODELLED.error(what="A K-major operand with swizzle 128B_32B_atom (PTX ISA tables 54 and 55 disagree)")
+        raise Diag.NOT_MODELLED.error(
+            what="A K-major operand with swizzle 128B_32B_atom (PTX ISA tables 54 and 55 disagree)"
+        )
 
 
 @lru_cache(maxsize=4096)
 def _layout(
-    layout: tuple[str, int, int, int], phase: int, rows: int, k: int, element: str, mn_major: bool, steps: int, advance: int
+    layout: tuple[str, int, int, int],
+    phase: int,
+    rows: int,
+    k: int,
+    element: str,
+    mn_major: bool,
+    steps: int,
+    advance: int,
 ) -> _Gather:
     """The gather of an operand in elements."""
     per_granule = GRANULE * 8 // ELEMENTS[element].bits
@@ -149,16 +162,90 @@ class OperandReader:
         if base + gather.reach > self._size:
             raise Diag.OUT_OF_BOUNDS.error(
                 notes=(f"descriptor {descriptor.value:#x}: {descriptor.fields}",),
-                what=f"The operand from {descriptor.start:#x} to {base + gather.reach:#x} ({self._size:#x} bytes exist)",
+                what=f"The operand at {descriptor.start:#x} to {base + gather.reach:#x} ({self._size:#x} bytes exist)",
                 space="shared",
             )
         return self._granules[base // GRANULE :].take(gather.index)
 
 
+Order = Callable[[int], NDArray[np.intp]]
+"""Which row of an operand comes first, second, … of so many: a product's rows and columns then come in that order."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Located:
+    """An operand, or a run of them along k, that a descriptor names: where its granules lie and how they become a
+    matrix.
+    """
+
+    start: int
+    layout: tuple[str, int, int, int]
+    end: int
+    """The first byte after the operand."""
+    first: int
+    index: NDArray[np.intp]
+    element: str
+    columns: NDArray[np.intp] | None
+    """For an MN-major operand the order of its rows, which are the columns that memory holds."""
+
+    def read(self, granules: NDArray[np.complex128]) -> NDArray[Any]:
+        """The matrix [rows, k] in float32, which holds every element exactly."""
+        matrix = ELEMENTS[self.element].decode(granules[self.first :].take(self.index))
+        if self.columns is not None:
+            matrix = matrix.take(self.columns, axis=1).T
+        return matrix if matrix.dtype == np.float32 else matrix.astype(np.float32)
+
+
+@lru_cache(maxsize=4096)
+def _reordered(gather: _Gather, order: Order) -> _Gather:
+    """A K-major gather with its rows in another order."""
+    return _Gather(gather.index.take(order(len(gather.index)), axis=0), gather.reach)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OperandForm:
+    """What an instruction reads through a descriptor: a matrix [rows, k] of one element type, its rows in a chosen
+    order.
+
+    A form remembers every descriptor it has met: an instruction in a loop sees few.
+    """
+
+    family: str
+    rows: int
+    k: int
+    element: str
+    mn_major: bool
+    order: Order
+    _known: dict[tuple[int, int, int], Located] = field(default_factory=dict)
+
+    def locate(self, value: int, steps: int = 1, advance: int = 0) -> Located:
+        """The operand of a descriptor, or of `steps` descriptors whose starts are `advance` bytes apart."""
+        known = self._known.get((value, steps, advance))
+        if known is None:
+            known = self._known[value, steps, advance] = self._locate(value, steps, advance)
+        return known
+
+    def _locate(self, value: int, steps: int, advance: int) -> Located:
+        descriptor = decode_shared_descriptor(value, self.family)
+        swizzle = descriptor.swizzle
+        phase = descriptor.start % swizzle.alignment
+        layout = (swizzle.name, descriptor.leading, descriptor.stride, descriptor.base_offset)
+        if self.mn_major or swizzle is B128_ATOM_32B:
+            _check_major(descriptor, self.element, self.mn_major)
+        gather = _layout(layout, phase, self.rows, self.k, self.element, self.mn_major, steps, advance)
+        base, columns = descriptor.start - phase, None
+        if self.mn_major:
+            columns = self.order(self.rows)
+        else:
+            gather = _reordered(gather, self.order)
+        end = base + gather.reach
+        return Located(descriptor.start, layout, end, base // GRANULE, gather.index, self.element, columns)
+
+
 def footprint(
     descriptor: SharedDescriptor, rows: int, k: int, element: str, *, mn_major: bool = False
 ) -> NDArray[np.intp]:
-    """The shared-memory address of every granule that an operand reads, sorted: what an observer needs to know of it."""
+    """The shared-memory address of every granule that an operand reads, sorted: what an observer needs of it."""
     swizzle: Swizzle = descriptor.swizzle
     phase = descriptor.start % swizzle.alignment
     layout = (swizzle.name, descriptor.leading, descriptor.stride, descriptor.base_offset)
@@ -171,18 +258,23 @@ _EXACT_F32 = 1 << 24
 
 
 def multiply(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
-    """a @ b.T: float32 from floats, int32 from 8-bit integers (through floating point, where it is exact and fast)."""
+    """The product a @ b.T: float32, or int32 from 8-bit integers (through floating point: exact there, and fast)."""
     if a.dtype.kind == "f":
         with np.errstate(all="ignore"):
-            return a @ b.T
+            floats: NDArray[Any] = a @ b.T
+            return floats
     largest = a.shape[1] * (1 << 16 if a.dtype == np.uint8 and b.dtype == np.uint8 else 1 << 15)
-    wide = np.float32 if largest <= _EXACT_F32 else np.float64
-    product: NDArray[Any] = a.astype(wide) @ b.astype(wide).T
-    return product.astype(np.int32)
+    wide = np.dtype(np.float32 if largest <= _EXACT_F32 else np.float64)
+    integers: NDArray[Any] = a.astype(wide) @ b.astype(wide).T
+    return integers.astype(np.int32)
 
 
 def multiply_scaled(
-    a: NDArray[np.float32], b: NDArray[np.float32], scale_a: NDArray[np.uint8], scale_b: NDArray[np.uint8], scale_type: str
+    a: NDArray[np.float32],
+    b: NDArray[np.float32],
+    scale_a: NDArray[np.uint8],
+    scale_b: NDArray[np.uint8],
+    scale_type: str,
 ) -> NDArray[np.float32]:
     """(a * scale_a) @ (b * scale_b).T, where a row's k elements are cut into as many blocks as it has scale factors.
 

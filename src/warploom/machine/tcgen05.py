@@ -1,244 +1,312 @@
-"""Blackwell's tensor core: multiply-accumulate into tensor memory, copies into it, and commits.
+"""Blackwell's tensor core instructions: MMAs into tensor memory, copies into it, commits and fences.
 
-Operands are found by decoding the descriptors the kernel encoded. The asynchronous operations of one thread complete
-in the order of issue; what order two threads' operations take is the schedule's choice.
+Operands are found by decoding the descriptors that the kernel encoded. An illegal one is a fault of the instruction
+that carries it; what lies in memory is looked at when the operation completes.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from warploom.diagnostics import Diag
+from warploom.diagnostics import Diag, Loc
 from warploom.facts.descriptors import SharedDescriptor, decode_shared_descriptor
-from warploom.facts.instruction_descriptors import InstructionDescriptor, decode_instruction_descriptor
-from warploom.facts.tensor_memory import COPY_SHAPES, PLACEMENTS, Placement
-from warploom.machine.accumulators import tensor_a, tensor_accumulate, tensor_copy, tensor_scales
-from warploom.machine.asynchrony import Operation
+from warploom.facts.mma_shapes import SCALE_VECTORS, SCALED_INPUT_KINDS, SCALED_INPUT_LIMIT
+from warploom.facts.swizzles import GRANULE
+from warploom.facts.tensor_memory import COPY_SHAPES, DECOMPRESSED_SHIFT, LANE_SHIFT, QUADRANT, CopyShape
+from warploom.facts.zero_column_masks import decode_zero_columns
+from warploom.machine.accumulators import accumulator_view, tensor_copy
+from warploom.machine.bulk import count_bytes, issuers, multicast_targets, of_lane
 from warploom.machine.elements import expand_padded
-from warploom.machine.mbarrier import barrier_at
-from warploom.machine.operands import OperandReader, multiply, multiply_scaled
+from warploom.machine.mbarrier import BARRIER_BYTES, barrier_at, shared_address
+from warploom.machine.operands import OperandReader, footprint
 from warploom.machine.registry import Run, executes
 from warploom.machine.shared import OFFSET_MASK, RANK_SHIFT
-from warploom.machine.tensor_memory import pair_of, split_address, tensor_memory
+from warploom.machine.tensor_core import Issue, Plan, TensorCore, plan, tensor_core, thread_of
+from warploom.machine.tensor_memory import group_of, split_address, tensor_memory
 from warploom.ptx.isa.table import Op
-from warploom.ptx.model import Address
+from warploom.ptx.model import Address, Immediate, Vector
 
 if TYPE_CHECKING:
-    from warploom.machine.cta import Cta
     from warploom.machine.group import Group
 
 Array = npt.NDArray[Any]
 
 _FAMILY = "sm_100"
-_VECTORS = {"scale_vec::1X": 1, "scale_vec::2X": 2, "scale_vec::4X": 4, "block16": 4}
-_BLOCK32 = {"mxf8f6f4": 1, "mxf4": 2, "mxf4nvf4": 2}
-_DEFAULT_VECTORS = {"mxf8f6f4": 1, "mxf4": 2}
-_PACKED = frozenset({"mxf4", "mxf4nvf4"})
+_OPEN = "whose direction the PTX manual leaves open,"
 
 
-@dataclass(frozen=True, slots=True)
-class _Multiply:
-    """One tcgen05.mma as issued: everything but the memory it will read."""
-
-    ctas: tuple[Cta, ...]
-    cta_group: int
-    shape: InstructionDescriptor
-    placement: Placement
-    d: tuple[int, int]
-    a: SharedDescriptor | tuple[int, int]
-    b: SharedDescriptor
-    accumulate: bool
-    scale: int = 0
-    disabled: tuple[Array, ...] | None = None
-    vectors: int = 0
-    scale_a: int = 0
-    scale_b: int = 0
-
-    def run(self) -> None:
-        """Read operands through the async view and update every CTA's share of the accumulator."""
-        shape, parts = self.shape, len(self.ctas)
-        packed = shape.kind.name in _PACKED
-        b_type = f"{shape.b_type}_packed" if packed else shape.b_type
-        readers = [OperandReader(cta.shared.async_whole) for cta in self.ctas]
-        slices = [r.read(self.b, shape.n // parts, shape.k, b_type, mn_major=shape.transpose_b) for r in readers]
-        b = slices[0] if parts == 1 else np.concatenate(slices)
-        if shape.negate_b:
-            b = -b
-        for number, (cta, reader) in enumerate(zip(self.ctas, readers, strict=True)):
-            memory = tensor_memory(cta)
-            a = self._a(reader, memory.words, packed)
-            if self.vectors:
-                rows, folded = shape.m // parts, parts == 2 and self.placement.folded
-                scale_a = tensor_scales(memory.words, self.scale_a, rows, self.vectors, shape.scale_a_id)
-                scale_b = tensor_scales(memory.words, self.scale_b, shape.n, self.vectors, shape.scale_b_id, folded=folded)
-                product = multiply_scaled(a, b, scale_a, scale_b, shape.scale_type or "")
-            else:
-                product = multiply(a, b)
-            lane, column = self.d
-            tensor_accumulate(
-                memory.words, self.placement, lane, column, product, shape.d_type, accumulate=self.accumulate, scale=self.scale,
-                saturate=shape.saturate, disabled=self.disabled[number] if self.disabled else None,
-            )  # fmt: skip
-
-    def _a(self, reader: OperandReader, words: Array, packed: bool) -> Array:
-        shape = self.shape
-        rows = shape.m // len(self.ctas)
-        if isinstance(self.a, SharedDescriptor):
-            element = f"{shape.a_type}_packed" if packed else shape.a_type
-            a = reader.read(self.a, rows, shape.k, element, mn_major=shape.transpose_a)
-        else:
-            element = f"{shape.a_type}_packed" if packed else shape.a_type
-            a = tensor_a(words, self.placement, *self.a, shape.k, element)
-        return -a if shape.negate_a else a
+def _where(op: Op) -> Loc:
+    return op.instruction.loc or Loc("<ptx>", op.instruction.line)
 
 
-def _lanes(g: Group, mask: Array | None) -> list[int]:
-    live = g.mask if mask is None else mask
-    return list(range(g.lanes)) if live is None else np.flatnonzero(live).tolist()
+class _Mma:
+    """One tcgen05.mma of a program: its modifiers, and the descriptors it has met, of which a loop has few."""
+
+    def __init__(self, op: Op) -> None:
+        self.op, self.text = op, f"`{op.instruction.opcode}`"
+        self.kind, self.group = op["kind"].removeprefix("kind::"), group_of(op)
+        self.stationary = op.family.endswith("ws")
+        self.vectors = self._scale_vectors() if op.family.endswith("scaled") else 0
+        self.a_in_memory = isinstance(op.operands["a"], Address)
+        self._met: dict[tuple[int, int, int], tuple[Plan, SharedDescriptor | None, SharedDescriptor, int]] = {}
+        self._check_options()
+
+    def _scale_vectors(self) -> int:
+        given = self.op["vector"]
+        found = SCALE_VECTORS.get((self.kind, given))
+        if found is None:
+            legal = ", ".join(f".{name}" for kind, name in SCALE_VECTORS if kind == self.kind and name)
+            what = f"{f'.{given}' if given else 'no scale vector size'} with kind::{self.kind}, which has {legal}"
+            raise Diag.BAD_SHAPE.error(_where(self.op), text=self.op.instruction.opcode, what=what)
+        return found
+
+    def _check_options(self) -> None:
+        op, broken = self.op, []
+        disable, scale = op.operands.get("disable"), op.operands.get("scale")
+        if isinstance(disable, Vector) and len(disable.items) != 4 * self.group:
+            broken.append(f"the disable-output-lane list has {len(disable.items)} words, not {4 * self.group}")
+        if isinstance(scale, Immediate):
+            if self.kind not in SCALED_INPUT_KINDS:
+                broken.append(f"kind::{self.kind} has no scale-input-d, only {' and '.join(SCALED_INPUT_KINDS)} have")
+            if not 0 <= scale.value <= SCALED_INPUT_LIMIT:
+                broken.append(f"scale-input-d is {scale.value} and must be 0 to {SCALED_INPUT_LIMIT}")
+        if broken:
+            text = op.instruction.text[:200]
+            raise Diag.BAD_OPERANDS.error(_where(op), text=text, what="; ".join(broken), takes=op.form.takes)
+        if op["ashift"]:
+            raise Diag.NOT_MODELLED.error(_where(op), what=f"{self.text}, {_OPEN}")
+
+    def _decoded(self, a: int, b: int, i: int) -> tuple[Plan, SharedDescriptor | None, SharedDescriptor, int]:
+        """The plan, the operands in shared memory, and the first byte behind them."""
+        made = plan(i, self.kind, self.group, self.vectors, weight_stationary=self.stationary)
+        shape, left = made.shape, None
+        right = decode_shared_descriptor(b, _FAMILY)
+        end = _end(right, shape.n // self.group, shape.k, shape.b_element, shape.transpose_b)
+        if not self.a_in_memory:
+            left = decode_shared_descriptor(a, _FAMILY)
+            end = max(end, _end(left, made.rows, shape.k, shape.a_element, shape.transpose_a))
+        return made, left, right, end
+
+    def issue(self, core: TensorCore, g: Group, lane: int, operands: tuple[Any, ...], p: Any) -> Issue:
+        """What one thread issues, checked as far as it can be now."""
+        d, a, b, i = (of_lane(operand, lane) for operand in operands)
+        key = (0 if self.a_in_memory else a, b, i)
+        met = self._met.get(key)
+        if met is None:
+            met = self._met[key] = self._decoded(*key)
+        made, left, right, end = met
+        if end > len(g.cta.shared.whole):
+            self._outside(made, left, right, len(g.cta.shared.whole))
+        at, column = split_address(d)
+        if at not in made.placement.lane_bases:
+            accumulator_view(tensor_memory(g.cta).words, made.placement, at, column, made.shape.n)
+        self._require(core, column, made.columns, "the accumulator")
+        place = left or split_address(a)
+        if isinstance(place, tuple):
+            if place[0] != at:
+                what = f"{self.text}: A begins at lane {place[0]} and the accumulator at lane {at}; they need the same."
+                raise Diag.TENSOR_MEMORY.error(what=what)
+            self._require(core, place[1], made.a_columns, "operand A")
+        return Issue(g, self.op, thread_of(g, lane), made, (at, column), place, right, bool(of_lane(p, lane)))
+
+    def scales(self, core: TensorCore, made: Plan, places: tuple[int, int]) -> tuple[int, int]:
+        """The columns of the scale factors of A and B."""
+        found = []
+        for name, address, count in zip("AB", places, made.scale_columns, strict=True):
+            lane, column = split_address(address)
+            if lane:
+                what = f"{self.text}: the scale factors of {name} begin at lane {lane}, not at lane 0."
+                raise Diag.TENSOR_MEMORY.error(what=what)
+            self._require(core, column, count, f"the scale factors of {name}")
+            found.append(column)
+        return found[0], found[1]
+
+    def _require(self, core: TensorCore, column: int, count: int, what: str) -> None:
+        for cta in core.ctas:
+            tensor_memory(cta).require(column, count, f"{self.text}: {what}")
+
+    def _outside(self, made: Plan, left: SharedDescriptor | None, right: SharedDescriptor, size: int) -> None:
+        shape = made.shape
+        ends = {"B": (right, _end(right, shape.n // self.group, shape.k, shape.b_element, shape.transpose_b))}
+        if left is not None:
+            ends["A"] = (left, _end(left, made.rows, shape.k, shape.a_element, shape.transpose_a))
+        for name, (descriptor, end) in ends.items():
+            if end > size:
+                note = f"descriptor {descriptor.value:#x}: {descriptor.fields}"
+                what = f"Operand {name} from {descriptor.start:#x} to {end:#x} ({size:#x} bytes exist)"
+                raise Diag.OUT_OF_BOUNDS.error(notes=(note,), what=what, space="shared")
 
 
-def _of(value: Any, lane: int) -> int:
-    return value if isinstance(value, int) else int(value[lane])
+def _end(descriptor: SharedDescriptor, rows: int, k: int, element: str, mn_major: bool) -> int:
+    """The first byte behind an operand."""
+    return int(footprint(descriptor, rows, k, element, mn_major=mn_major)[-1]) + GRANULE
 
 
-def _submit(g: Group, lane: int, name: str, run: Any) -> None:
-    """Queue an operation behind the thread's earlier ones."""
-    last: dict[tuple[int, int], Operation] = g.cta.state.setdefault("tcgen05", {})
-    key = (g.first_lane // 32 + g.warpgroup.index * 4 + lane // 32, lane % 32)
-    operation = Operation(f"{g.cta.name} {g.name} {name}", run, last.get(key))
-    last[key] = operation
-    g.grid.submit(operation)
+def _core(g: Group, group: int) -> TensorCore:
+    core = tensor_core(g.cta, group)
+    if group == 2:
+        core.require_pair()
+    return core
 
 
-def _group(op: Op) -> int:
-    return int(op["group"][-1])
+@executes("tcgen05.mma")
+def multiply_accumulate(op: Op) -> Run:
+    """D = A·B + D·2^-scale for a tile, or D = A·B where the predicate is false; each executing thread issues one."""
+    form = _Mma(op)
 
-
-def _check_group(g: Group, group: int) -> None:
-    seen = g.cta.state.setdefault("cta_group", group)
-    if seen != group:
-        raise Diag.ASYNC_MISUSE.error(what=f"tcgen05 instructions of cta_group::{seen} and cta_group::{group} are mixed in one kernel.")
-
-
-@executes("tcgen05.mma", "tcgen05.mma.scaled")
-def mma(op: Op) -> Run:
-    """D = A·B + D for a tile, each executing thread issuing one."""
-    group, kind = _group(op), op["kind"].removeprefix("kind::")
-    scaled = op.family.endswith("scaled")
-    vectors = _scale_vectors(op, kind) if scaled else None
-    a_in_memory = isinstance(op.operands["a"], Address)
-
-    def run(g: Group, mask: Array | None, d: Any, a: Any, b: Any, i: Any, *rest: Any) -> None:
-        _check_group(g, group)
-        ctas = tuple(pair_of(g.cta)) if group == 2 else (g.cta,)
-        for lane in _lanes(g, mask):
-            shape = decode_instruction_descriptor(_of(i, lane), kind, group, scale_vectors=vectors)
-            placement = PLACEMENTS[group, shape.m, False]
-            lane_d, column_d = split_address(_of(d, lane))
-            width = shape.n // placement.blocks if placement.folded else shape.n
-            for cta in ctas:
-                tensor_memory(cta).require(column_d, width, f"`{op.instruction.opcode}`: the accumulator")
-            left = split_address(_of(a, lane)) if a_in_memory else decode_shared_descriptor(_of(a, lane), _FAMILY)
-            right = decode_shared_descriptor(_of(b, lane), _FAMILY)
-            options = _scaled_options(rest, lane, vectors) if scaled else _plain_options(rest, lane, group)
-            work = _Multiply(ctas, group, shape, placement, (lane_d, column_d), left, right, **options)
-            _submit(g, lane, "tcgen05.mma", work.run)
+    def run(g: Group, mask: Array | None, d: Any, a: Any, b: Any, i: Any, disable: Any, p: Any, scale: Any) -> None:
+        core = _core(g, form.group)
+        for lane in issuers(g, mask):
+            issue = form.issue(core, g, lane, (d, a, b, i), p)
+            if scale:
+                issue.scale = scale
+            if disable is not None:
+                words = tuple(of_lane(word, lane) for word in disable)
+                issue.disabled = words if any(words) else ()
+            core.issue(issue)
 
     return run
 
 
-def _scale_vectors(op: Op, kind: str) -> int:
-    name = op["vector"]
-    if name == "block32":
-        return _BLOCK32[kind]
-    if not name and kind not in _DEFAULT_VECTORS:
-        raise Diag.BAD_OPERANDS.error(
-            op.instruction.loc, text=op.instruction.opcode, what="it names no scale vector size", takes=".scale_vec::NX or .blockN"
-        )
-    return _VECTORS[name] if name else _DEFAULT_VECTORS[kind]
+@executes("tcgen05.mma.ws")
+def multiply_stationary(op: Op) -> Run:
+    """D = A·B + D where B may stay in the core, which nothing shows, and some of its columns may count as zero."""
+    form = _Mma(op)
+
+    def run(g: Group, mask: Array | None, d: Any, a: Any, b: Any, i: Any, p: Any, zero: Any) -> None:
+        core = _core(g, form.group)
+        for lane in issuers(g, mask):
+            issue = form.issue(core, g, lane, (d, a, b, i), p)
+            if zero is not None:
+                shape = issue.plan.shape
+                issue.zeroed = decode_zero_columns(of_lane(zero, lane), shape.m, shape.n)
+            core.issue(issue)
+
+    return run
 
 
-def _plain_options(rest: tuple[Any, ...], lane: int, group: int) -> dict[str, Any]:
-    disable, predicate, scale = (*rest, None, None, None)[:3]
-    options: dict[str, Any] = {"accumulate": bool(_of(predicate, lane)), "scale": scale or 0}
-    if disable is not None:
-        words = np.array([_of(word, lane) for word in disable], np.uint32)
-        if len(words) != 4 * group:
-            raise Diag.BAD_SHAPE.error(text="tcgen05.mma", what=f"the disable-output-lane list has {len(words)} words, not {4 * group}")
-        if words.any():
-            bits = np.unpackbits(words.view(np.uint8), bitorder="little").astype(np.bool_)
-            options["disabled"] = tuple(bits.reshape(group, 128))
-    return options
+@executes("tcgen05.mma.scaled")
+def multiply_scaled(op: Op) -> Run:
+    """D = (A·scales)·(B·scales) + D, with a scale factor for each block of a row."""
+    form = _Mma(op)
 
+    def run(g: Group, mask: Array | None, d: Any, a: Any, b: Any, i: Any, sfa: Any, sfb: Any, p: Any) -> None:
+        core = _core(g, form.group)
+        for lane in issuers(g, mask):
+            issue = form.issue(core, g, lane, (d, a, b, i), p)
+            issue.scales = form.scales(core, issue.plan, (of_lane(sfa, lane), of_lane(sfb, lane)))
+            core.issue(issue)
 
-def _scaled_options(rest: tuple[Any, ...], lane: int, vectors: int | None) -> dict[str, Any]:
-    scale_a, scale_b, predicate = rest
-    return {
-        "accumulate": bool(_of(predicate, lane)),
-        "vectors": vectors,
-        "scale_a": split_address(_of(scale_a, lane))[1],
-        "scale_b": split_address(_of(scale_b, lane))[1],
-    }
+    return run
 
 
 @executes("tcgen05.commit")
 def commit(op: Op) -> Run:
     """Arrive on barriers once every earlier asynchronous tcgen05 operation of the thread is done."""
-    group = _group(op)
+    group = group_of(op)
 
     def run(g: Group, mask: Array | None, address: Any, peers: Any = None) -> None:
-        _check_group(g, group)
-        for lane in _lanes(g, mask):
-            where = _of(address, lane)
+        core = _core(g, group)
+        for lane in issuers(g, mask):
+            where = shared_address(of_lane(address, lane))
             if peers is None:
                 targets = [where]
             else:
-                bits = _of(peers, lane)
-                ranks = [rank for rank in range(16) if bits >> rank & 1]
-                if not ranks or ranks[-1] >= len(g.cta.cluster.ctas):
-                    what = f"tcgen05.commit names CTAs {ranks} of a cluster of {len(g.cta.cluster.ctas)}."
-                    raise Diag.ASYNC_MISUSE.error(what=what)
-                targets = [rank << RANK_SHIFT | where & OFFSET_MASK for rank in ranks]
-            cta = g.cta
-
-            def arrive(targets: list[int] = targets, cta: Cta = cta) -> None:
-                for target in targets:
-                    barrier_at(cta, target).arrive(1)
-
-            _submit(g, lane, "tcgen05.commit", arrive)
+                ctas = multicast_targets(g.cta, of_lane(peers, lane))
+                targets = [cta.rank << RANK_SHIFT | where & OFFSET_MASK for cta in ctas]
+            _commit(core, g, op, lane, targets)
 
     return run
+
+
+def _commit(core: TensorCore, g: Group, op: Op, lane: int, targets: list[int]) -> None:
+    def arrive() -> None:
+        for target in targets:
+            barrier_at(g.cta, target).arrive(1)
+
+    touched = tuple(("arrives", "shared", target, BARRIER_BYTES) for target in targets)
+    core.submit(g, op, thread_of(g, lane), arrive, touched)
 
 
 @executes("tcgen05.cp")
 def copy(op: Op) -> Run:
     """Shared memory to tensor memory, behind the thread's earlier operations."""
     name = f"{op['shape']}.{op['multicast']}" if op["multicast"] else op["shape"]
-    group, source = _group(op), op["from"]
-    if name not in COPY_SHAPES:
-        raise Diag.BAD_SHAPE.error(op.instruction.loc, text=op.instruction.opcode, what=f"there is no shape {name}")
+    group, source = group_of(op), op["source"]
+    if name not in COPY_SHAPES or bool(op["to"]) != bool(source):
+        parts = ".".join(part for part in (name, op["to"], source) if part)
+        what = f"there is no copy .{parts}"
+        raise Diag.BAD_SHAPE.error(_where(op), text=op.instruction.opcode, what=what)
     shape = COPY_SHAPES[name]
 
     def run(g: Group, mask: Array | None, address: Any, descriptor: Any) -> None:
-        _check_group(g, group)
-        ctas = pair_of(g.cta) if group == 2 else [g.cta]
-        for lane in _lanes(g, mask):
-            at, column = split_address(_of(address, lane))
-            read = decode_shared_descriptor(_of(descriptor, lane), _FAMILY)
-            for cta in ctas:
+        core = _core(g, group)
+        for lane in issuers(g, mask):
+            at, column = split_address(of_lane(address, lane))
+            _check_target(op, shape, at)
+            for cta in core.ctas:
                 tensor_memory(cta).require(column, shape.row_bytes // 4, f"`{op.instruction.opcode}`")
+            read = decode_shared_descriptor(of_lane(descriptor, lane), _FAMILY)
+            _copy(core, g, op, lane, (shape, source), (at, column), read)
 
-            def move(at: int = at, column: int = column, read: SharedDescriptor = read) -> None:
-                for cta in ctas:
-                    rows = OperandReader(cta.shared.async_whole).read_bytes(read, shape.rows, shape.row_bytes)
-                    if source:
-                        rows = expand_padded(rows, source)
-                    tensor_copy(tensor_memory(cta).words, shape, at, column, rows)
+    return run
 
-            _submit(g, lane, "tcgen05.cp", move)
+
+def _check_target(op: Op, shape: CopyShape, lane: int) -> None:
+    """A copy to all lanes begins at lane 0; one to a lane of each quadrant begins in the first."""
+    if lane and (shape.height > 1 or lane >= QUADRANT):
+        legal = "lane 0" if shape.height > 1 else f"a lane below {QUADRANT}"
+        raise Diag.TENSOR_MEMORY.error(what=f"`{op.instruction.opcode}` at lane {lane}: it begins at {legal}.")
+
+
+def _copy(
+    core: TensorCore,
+    g: Group,
+    op: Op,
+    lane: int,
+    what: tuple[CopyShape, str],
+    place: tuple[int, int],
+    read: SharedDescriptor,
+) -> None:
+    shape, source = what
+
+    def move() -> None:
+        core.require_pair()
+        for cta in core.ctas:
+            rows = OperandReader(cta.shared.async_whole).read_bytes(read, shape.rows, shape.row_bytes)
+            if source:
+                rows = expand_padded(rows, source) << np.uint8(DECOMPRESSED_SHIFT[source])
+            memory = tensor_memory(cta)
+            memory.require(place[1], shape.row_bytes // 4, f"`{op.instruction.opcode}`")
+            tensor_copy(memory.words, shape, *place, rows)
+            count_bytes(g, "shared→tensor", rows.nbytes)
+
+    touched = (("writes", "tensor", place[0] << LANE_SHIFT | place[1], shape.rows * shape.row_bytes),)
+    core.submit(g, op, thread_of(g, lane), move, touched)
+
+
+@executes("tcgen05.shift")
+def shift(op: Op) -> Run:
+    """Refused: the manual says that rows move down by one except the last, and not which end that is."""
+    raise Diag.NOT_MODELLED.error(_where(op), what=f"`{op.instruction.opcode}`, {_OPEN}")
+
+
+@executes("tcgen05.fence")
+def fence(op: Op) -> Run:
+    """Orders operations across threads, together with what synchronises the threads."""
+    before = op["side"] == "before_thread_sync"
+
+    def run(g: Group, mask: Array | None) -> None:
+        core: TensorCore | None = g.cta.state.get("tensor_core")
+        if core is None or g.grid.schedule.convoys:
+            return
+        threads = [thread_of(g, lane) for lane in issuers(g, mask)]
+        if before:
+            core.fence_before(threads)
+        else:
+            core.fence_after(threads)
 
     return run

@@ -1,21 +1,23 @@
-"""Tensor memory of a CTA: allocation, and what warps load from and store to it."""
+"""Tensor memory of a CTA and who owns its columns.
+
+Every CTA has all columns for itself: allocations of CTAs that share an SM do not wait for each other here.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from warploom.diagnostics import Diag
-from warploom.facts.fragments import MOVE_REGISTER_LIMIT, TENSOR_MOVES
-from warploom.facts.tensor_memory import QUADRANT
-from warploom.machine.accumulators import tensor_load, tensor_store
-from warploom.machine.asynchrony import Operation
-from warploom.machine.group import WARP, Waitable
+from warploom.facts.tensor_memory import COLUMN_MASK, LANE_MASK, LANE_SHIFT, SMALLEST_ALLOCATION
+from warploom.machine.group import Waitable
+from warploom.machine.mbarrier import shared_address
+from warploom.machine.participation import whole_warps
 from warploom.machine.registry import Run, executes
 from warploom.ptx.isa.table import Op
-from warploom.ptx.model import Vector
 
 if TYPE_CHECKING:
     from warploom.machine.cta import Cta
@@ -24,197 +26,277 @@ if TYPE_CHECKING:
 Array = npt.NDArray[Any]
 Words = npt.NDArray[np.uint32]
 
-_LANE_SHIFT = 16
-_COLUMN_MASK = 0xFFFF
-_LANE_MASK = 0x3FFF
-_SMALLEST = 32
 POISON = 0xFFFFFFFF
 
 
 class TensorMemory(Waitable):
-    """128 lanes of 512 columns, and who owns which columns."""
+    """Columns of 128 lanes, which of them are allocated, and in what pieces.
 
-    __slots__ = ("allocations", "columns", "cta", "largest", "owner", "permit", "words")
+    `cells` is indexed [column, lane]: what warps load and store and what an MMA accumulates are then runs of whole
+    columns. `words` is the same memory as [lane, column]. `settle` hands over what a tensor core has been given and the
+    grid does not know of yet: whoever looks at the memory calls it first.
+    """
+
+    __slots__ = ("allocations", "cells", "columns", "cta", "largest", "owned", "permit", "settle", "words")
 
     def __init__(self, cta: Cta) -> None:
         super().__init__()
         machine = cta.grid.machine
         self.cta = cta
         self.columns = machine.tensor_columns
-        self.words: Words = np.full((machine.tensor_lanes, self.columns), POISON, np.uint32)
-        self.owner = np.zeros(self.columns, np.bool_)
+        self.cells: Words = np.full((self.columns, machine.tensor_lanes), POISON, np.uint32)
+        self.words: Words = self.cells.T
+        self.owned = 0
         self.allocations: dict[int, int] = {}
         self.permit = True
         self.largest = self.columns
+        self.settle: Callable[[], None] = lambda: None
 
     def describe(self) -> str:
         taken = ", ".join(f"{base}+{size}" for base, size in sorted(self.allocations.items()))
         return f"tensor memory: allocated columns {taken or 'none'} of {self.columns}"
 
-    def free_base(self, size: int) -> int | None:
-        """The first aligned run of free columns."""
-        return next((base for base in range(0, self.columns, size) if not self.owner[base : base + size].any()), None)
+    def is_free(self, base: int, size: int) -> bool:
+        return not self.owned & _run(base, size)
 
     def take(self, base: int, size: int) -> None:
-        self.owner[base : base + size] = True
+        """Allocate columns; nothing may be read from them before it is written."""
+        self.owned |= _run(base, size)
         self.allocations[base] = size
         self.largest = size
+        self.cells[base : base + size] = POISON
 
     def give_back(self, base: int, size: int) -> None:
+        """Free one allocation."""
         if self.allocations.get(base) != size:
-            raise Diag.TENSOR_MEMORY.error(what=f"tcgen05.dealloc of {size} columns at {base} frees no allocation; {self.describe()}")
+            raise Diag.TENSOR_MEMORY.error(
+                what=f"tcgen05.dealloc of {size} columns at {base} frees no allocation; {self.describe()}."
+            )
         del self.allocations[base]
-        self.owner[base : base + size] = False
+        self.owned &= ~_run(base, size)
         self.notify()
 
     def require(self, column: int, count: int, what: str) -> None:
         """Every column of an access must be allocated."""
-        if column + count > self.columns or not self.owner[column : column + count].all():
+        if column < 0 or _run(column, count) & ~self.owned:
             raise Diag.TENSOR_MEMORY.error(
-                what=f"{what} touches columns {column} to {column + count - 1}, which are not all allocated; {self.describe()}"
+                what=f"{what} touches columns {column} to {column + count - 1}, "
+                f"which are not all allocated; {self.describe()}."
             )
+
+
+def _run(base: int, size: int) -> int:
+    """Columns as bits."""
+    return (1 << size) - 1 << base
 
 
 def tensor_memory(cta: Cta) -> TensorMemory:
     """The CTA's tensor memory, made when first used."""
-    memory = cta.state.get("tensor_memory")
+    memory: TensorMemory | None = cta.state.get("tensor_memory")
     if memory is None:
         memory = cta.state["tensor_memory"] = TensorMemory(cta)
         cta.at_end.append(_check_freed)
-    found: TensorMemory = memory
-    return found
+    return memory
 
 
 def _check_freed(cta: Cta) -> None:
     memory = tensor_memory(cta)
+    memory.settle()
     if memory.allocations:
-        raise Diag.TENSOR_MEMORY.error(what=f"{cta.name} ended without tcgen05.dealloc; {memory.describe()}")
+        raise Diag.TENSOR_MEMORY.error(what=f"{cta.name} ended without tcgen05.dealloc; {memory.describe()}.")
 
 
 def split_address(address: int) -> tuple[int, int]:
     """(lane, column) of a tensor-memory address."""
-    return (address >> _LANE_SHIFT) & _LANE_MASK, address & _COLUMN_MASK
+    return address >> LANE_SHIFT & LANE_MASK, address & COLUMN_MASK
 
 
-def pair_of(cta: Cta) -> list[Cta]:
+def pair_of(cta: Cta) -> tuple[Cta, Cta]:
     """The two CTAs of a pair: ranks 2i and 2i + 1 of the cluster."""
     ctas, even = cta.cluster.ctas, cta.rank & ~1
     if even + 1 >= len(ctas):
-        raise Diag.BAD_PARTICIPATION.error(text="cta_group::2", needs="a cluster with a peer CTA", found="one CTA")
-    return [ctas[even], ctas[even + 1]]
+        raise Diag.BAD_PARTICIPATION.error(
+            text="cta_group::2", needs="a cluster with a peer CTA", found=f"a cluster of {len(ctas)}"
+        )
+    return ctas[even], ctas[even + 1]
 
 
-def whole_warps(g: Group, mask: Array | None, op: Op) -> None:
-    """`.sync.aligned`: all live lanes of the warp take part."""
-    live = g.mask if mask is None else mask
-    if live is None:
-        return
-    for number, found in enumerate(live.reshape(-1, WARP).sum(axis=1).tolist()):
-        needed = g.cta.live[g.first_warp + number]
-        if found not in (0, needed):
-            raise Diag.BAD_PARTICIPATION.error(text=op.instruction.opcode, needs=f"all {needed} lanes of the warp", found=str(found))
+def check_group(cta: Cta, group: int) -> None:
+    """All tcgen05 instructions of a kernel name the same cta_group (PTX ISA 9.7.16.7)."""
+    seen = cta.state.setdefault("cta_group", group)
+    if seen != group:
+        raise Diag.ASYNC_MISUSE.error(
+            what=f"tcgen05 instructions of cta_group::{seen} and cta_group::{group} are mixed in one kernel."
+        )
 
 
-def one_value(value: Any, g: Group, mask: Array | None, what: str) -> int:
+def group_of(op: Op) -> int:
+    """The number of CTAs that an instruction's `.cta_group` names."""
+    return int(op["group"][-1])
+
+
+def _one_value(value: Any, g: Group, mask: Array | None, op: Op, what: str) -> int:
     """An operand that must be the same in all lanes that execute."""
     if isinstance(value, int):
         return value
-    live = value[g.active if mask is None else mask]
+    live = value if mask is None else value[mask]
     if (live != live[0]).any():
-        raise Diag.TENSOR_MEMORY.error(what=f"{what} differs among the lanes of {g.name}.")
+        raise Diag.TENSOR_MEMORY.error(what=f"`{op.instruction.opcode}`: {what} differs among the lanes of {g.name}.")
     return int(live[0])
+
+
+def _warps(g: Group, mask: Array | None, op: Op) -> int:
+    """How many warps of a group execute an instruction; each does it once."""
+    chosen = whole_warps(g, mask, op)
+    return g.warps if chosen is None else int(np.count_nonzero(chosen))
 
 
 @executes("tcgen05.alloc")
 def alloc(op: Op) -> Run:
     """Take columns, wait until there are enough, and store their address to shared memory."""
-    together = op["group"] == "cta_group::2"
+    group, what = group_of(op), f"`{op.instruction.opcode}`"
 
     def run(g: Group, mask: Array | None, address: Any, columns: Any) -> bool:
-        whole_warps(g, mask, op)
-        size = one_value(columns, g, mask, "The column count")
-        memory = tensor_memory(g.cta)
-        _check_size(memory, size)
-        ctas = pair_of(g.cta) if together else [g.cta]
-        base = _allocate_together(g, ctas, size) if together else _allocate(g, memory, size)
-        if base is None:
-            return False
-        g.grid.effects += 1
-        where = one_value(address, g, mask, "The destination address")
-        g.cta.shared.write(where, base, 4, None, "`tcgen05.alloc`", g.first_warp)
+        warps = _warps(g, mask, op)
+        size = _one_value(columns, g, mask, op, "the column count")
+        where = shared_address(_one_value(address, g, mask, op, "the destination"))
+        check_group(g.cta, group)
+        if g.token is None:
+            _check_size(tensor_memory(g.cta), size)
+            g.token = 0
+        while g.token < warps:
+            base = _allocate(g, size) if group == 1 else _allocate_together(g, size)
+            if base is None:
+                return False
+            g.grid.effects += 1
+            g.cta.shared.write(where, base, 4, None, what, g.first_warp)
+            g.token += 1
+        g.token = None
         return True
 
     return run
 
 
 def _check_size(memory: TensorMemory, size: int) -> None:
-    if size < _SMALLEST or size > memory.columns or size & (size - 1):
-        raise Diag.TENSOR_MEMORY.error(what=f"tcgen05.alloc of {size} columns: it takes a power of two from {_SMALLEST} to {memory.columns}.")
+    broken = []
+    if size < SMALLEST_ALLOCATION or size > memory.columns or size & (size - 1):
+        broken.append(f"it takes a power of two from {SMALLEST_ALLOCATION} to {memory.columns}")
     if not memory.permit:
-        raise Diag.TENSOR_MEMORY.error(what="tcgen05.alloc after tcgen05.relinquish_alloc_permit.")
+        broken.append("tcgen05.relinquish_alloc_permit was executed before")
     if size > memory.largest:
-        raise Diag.TENSOR_MEMORY.error(what=f"tcgen05.alloc of {size} columns after one of {memory.largest}: sizes must not grow.")
+        broken.append(f"one of {memory.largest} came before, and sizes must not grow")
+    if broken:
+        raise Diag.TENSOR_MEMORY.error(what=f"tcgen05.alloc of {size} columns: {'; '.join(broken)}.")
 
 
-def _allocate(g: Group, memory: TensorMemory, size: int) -> int | None:
-    base = memory.free_base(size)
+def _free_base(memories: tuple[TensorMemory, ...], size: int) -> int | None:
+    """The first aligned run of columns that is free in every memory."""
+    bases = range(0, memories[0].columns, size)
+    return next((base for base in bases if all(memory.is_free(base, size) for memory in memories)), None)
+
+
+def _wait_for_columns(g: Group, memories: tuple[TensorMemory, ...]) -> None:
+    g.wait(memories[0])
+    for memory in memories[1:]:
+        memory.waiters.append(g)
+
+
+def _allocate(g: Group, size: int) -> int | None:
+    memory = tensor_memory(g.cta)
+    base = _free_base((memory,), size)
     if base is None:
-        g.wait(memory)
+        _wait_for_columns(g, (memory,))
         return None
     memory.take(base, size)
     return base
 
 
-class _PairRequest(Waitable):
-    """An allocation that both CTAs of a pair ask for."""
+class _Pair(Waitable):
+    """What the two CTAs of a pair do together: who asks for columns, what they got, and what each has freed."""
 
-    __slots__ = ("answers", "asked", "size")
+    __slots__ = ("answers", "asked", "freed", "size")
 
     def __init__(self) -> None:
         super().__init__()
-        self.asked: set[int] = set()
+        self.asked: dict[int, Group] = {}
         self.answers: dict[int, int] = {}
+        self.freed: dict[int, int] = {}
         self.size = 0
 
     def describe(self) -> str:
-        return f"tcgen05.alloc.cta_group::2 of {self.size} columns: asked by CTA rank {sorted(self.asked)} of the pair"
+        if self.asked:
+            return f"tcgen05.alloc.cta_group::2 of {self.size} columns: asked for by CTA rank {list(self.asked)}"
+        return f"tcgen05.dealloc.cta_group::2: deallocations by CTA rank: {self.freed}"
 
 
-def _allocate_together(g: Group, ctas: list[Cta], size: int) -> int | None:
-    request: _PairRequest = g.cta.cluster.state.setdefault(("alloc", ctas[0].rank), _PairRequest())
-    mine = g.cta.rank
-    if mine in request.answers:
-        return request.answers.pop(mine)
-    if request.asked and request.size != size:
-        raise Diag.TENSOR_MEMORY.error(what=f"The CTAs of a pair ask for {request.size} and {size} columns.")
-    request.asked.add(mine)
-    request.size = size
-    memories = [tensor_memory(cta) for cta in ctas]
-    if len(request.asked) == len(ctas):
-        free = (b for b in range(0, memories[0].columns, size) if not any(m.owner[b : b + size].any() for m in memories))
-        base = next(free, None)
-        if base is None:
-            g.wait(memories[0])
-            return None
-        for memory, cta in zip(memories, ctas, strict=True):
-            memory.take(base, size)
-            request.answers[cta.rank] = base
-        request.asked.clear()
-        request.notify()
-        return request.answers.pop(mine)
-    g.wait(request)
-    return None
+def _pair(cta: Cta) -> _Pair:
+    pair: _Pair = cta.cluster.state.setdefault(("tcgen05", cta.rank & ~1), _Pair())
+    return pair
+
+
+def _allocate_together(g: Group, size: int) -> int | None:
+    """One warp of each CTA of a pair asks; both get the same columns."""
+    pair, mine = _pair(g.cta), g.cta.rank
+    if pair.asked.get(mine, g) is not g:
+        g.wait(pair)
+        return None
+    if mine in pair.answers:
+        del pair.asked[mine]
+        pair.notify()
+        return pair.answers.pop(mine)
+    if pair.asked and pair.size != size and not pair.answers:
+        raise Diag.TENSOR_MEMORY.error(what=f"The CTAs of a pair ask for {pair.size} and {size} columns.")
+    pair.asked[mine] = g
+    pair.size = size
+    memories = tuple(tensor_memory(cta) for cta in pair_of(g.cta))
+    if len(pair.asked) < len(memories) or pair.answers:
+        g.wait(pair)
+        return None
+    base = _free_base(memories, size)
+    if base is None:
+        _wait_for_columns(g, memories)
+        return None
+    for memory in memories:
+        memory.take(base, size)
+        pair.answers[memory.cta.rank] = base
+    pair.notify()
+    del pair.answers[mine], pair.asked[mine]
+    return base
 
 
 @executes("tcgen05.dealloc")
 def dealloc(op: Op) -> Run:
-    """Give columns back."""
+    """Give columns back.
 
-    def run(g: Group, mask: Array | None, address: Any, columns: Any) -> None:
-        whole_warps(g, mask, op)
-        _, column = split_address(one_value(address, g, mask, "The address"))
-        g.grid.effects += 1
-        tensor_memory(g.cta).give_back(column, one_value(columns, g, mask, "The column count"))
+    With cta_group::2 the instruction may wait for the peer's; it does wherever warps run apart, so that a kernel which
+    relies on either shows.
+    """
+    group = group_of(op)
+
+    def run(g: Group, mask: Array | None, address: Any, columns: Any) -> bool:
+        warps = _warps(g, mask, op)
+        check_group(g.cta, group)
+        if g.token is None:
+            lane, column = split_address(_one_value(address, g, mask, op, "the address"))
+            size = _one_value(columns, g, mask, op, "the column count")
+            memory = tensor_memory(g.cta)
+            memory.settle()
+            if lane:
+                raise Diag.TENSOR_MEMORY.error(what=f"tcgen05.dealloc at lane {lane}: an allocation begins at lane 0.")
+            for _ in range(warps):
+                memory.give_back(column, size)
+            g.grid.effects += 1
+            if group == 1 or g.grid.schedule.convoys:
+                return True
+            pair = _pair(g.cta)
+            g.token = pair.freed[g.cta.rank] = pair.freed.get(g.cta.rank, 0) + 1
+            pair.notify()
+        pair = _pair(g.cta)
+        if pair.freed.get(g.cta.rank ^ 1, 0) < g.token:
+            g.wait(pair)
+            return False
+        g.token = None
+        return True
 
     return run
 
@@ -222,153 +304,11 @@ def dealloc(op: Op) -> Run:
 @executes("tcgen05.relinquish")
 def relinquish(op: Op) -> Run:
     """The CTA will allocate no more."""
+    group = group_of(op)
 
     def run(g: Group, mask: Array | None) -> None:
         whole_warps(g, mask, op)
+        check_group(g.cta, group)
         tensor_memory(g.cta).permit = False
 
     return run
-
-
-class _Move:
-    """What ld and st have in common: the shape, and the lanes each warp of a group reaches."""
-
-    def __init__(self, op: Op) -> None:
-        self.op = op
-        self.shape, self.repeats = op["shape"], int(op["count"][1:])
-        self.packed = bool(op["pack"] or op["unpack"])
-        move = TENSOR_MOVES[self.shape]
-        self.registers = move.registers * self.repeats
-        self.width = move.columns * self.repeats * (2 if self.packed else 1)
-        self.lanes = move.lanes
-        listed = op.operands.get("d") or op.operands.get("b")
-        given = len(listed.items) if isinstance(listed, Vector) else 1
-        if given != self.registers or self.registers > MOVE_REGISTER_LIMIT:
-            raise Diag.BAD_OPERANDS.error(
-                op.instruction.loc,
-                text=op.instruction.opcode,
-                what=f"the list has {given} registers",
-                takes=f"{self.registers} registers, at most {MOVE_REGISTER_LIMIT}",
-            )
-
-    def places(self, g: Group, mask: Array | None, address: Any, half: int) -> list[tuple[int, int]]:
-        """(lane, column) for each warp of the group, checked against its quadrant and the allocation."""
-        whole_warps(g, mask, self.op)
-        memory = tensor_memory(g.cta)
-        out = []
-        for number in range(g.warps):
-            part = address if isinstance(address, int) else address[number * WARP : (number + 1) * WARP]
-            lane, column = split_address(one_value(part, g, mask if mask is not None and g.warps == 1 else None, "The address") if g.warps == 1 else _same(part))
-            quadrant = (g.first_warp + number) % 4
-            if lane // QUADRANT != quadrant or lane % QUADRANT + self.lanes > QUADRANT:
-                raise Diag.TENSOR_MEMORY.error(
-                    what=f"`{self.op.instruction.opcode}` at lane {lane}: warp {g.first_warp + number} reaches lanes "
-                    f"{QUADRANT * quadrant} to {QUADRANT * quadrant + QUADRANT - 1} only."
-                )
-            memory.require(column, self.width, f"`{self.op.instruction.opcode}`")
-            if self.shape == "16x32bx2":
-                memory.require(column + half, self.width, f"`{self.op.instruction.opcode}`")
-            out.append((lane, column))
-        return out
-
-
-def _same(part: Any) -> int:
-    if isinstance(part, int):
-        return part
-    if (part != part[0]).any():
-        raise Diag.TENSOR_MEMORY.error(what="The address differs among the lanes of a warp.")
-    return int(part[0])
-
-
-@executes("tcgen05.ld")
-def load(op: Op) -> Run:
-    """Tensor memory to registers; the values are those at issue, since a register dependency is respected."""
-    move = _Move(op)
-
-    def run(g: Group, mask: Array | None, address: Any, half: int = 0) -> Any:
-        places = move.places(g, mask, address, half)
-        words = tensor_memory(g.cta).words
-        if move.shape == "32x32b" and g.lanes == len(words) and not move.packed and all(p[1] == places[0][1] for p in places):
-            column = places[0][1]
-            table = words[:, column : column + move.repeats].T
-        else:
-            parts = [
-                tensor_load(words, move.shape, move.repeats, lane, column, split=half, packed=move.packed)
-                for lane, column in places
-            ]
-            table = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
-        return table if isinstance(op.operands["d"], Vector) else table[0]
-
-    return run
-
-
-@executes("tcgen05.st")
-def store(op: Op) -> Run:
-    """Registers to tensor memory, asynchronously: tcgen05.wait::st tells when."""
-    move = _Move(op)
-    splits = move.shape == "16x32bx2"
-
-    def run(g: Group, mask: Array | None, address: Any, *rest: Any) -> None:
-        half, values = (rest[0], rest[1]) if splits else (0, rest[0])
-        places = move.places(g, mask, address, half)
-        table = np.empty((move.registers, g.lanes), np.uint32)
-        for row, value in zip(table, values if isinstance(values, tuple) else (values,), strict=True):
-            row[:] = value
-        words = tensor_memory(g.cta).words
-
-        def write() -> None:
-            for number, (lane, column) in enumerate(places):
-                part = table[:, number * WARP : (number + 1) * WARP]
-                tensor_store(words, move.shape, move.repeats, lane, column, part, split=half, packed=move.packed)
-
-        stores: _Stores = g.cta.state.setdefault(("tensor_stores", g.first_warp), _Stores())
-        operation = Operation(f"{g.cta.name} {g.name} tcgen05.st", write, stores.last)
-        stores.add(operation)
-        g.grid.submit(operation)
-
-    return run
-
-
-class _Stores(Waitable):
-    """The tensor-memory stores of one warp that are under way."""
-
-    __slots__ = ("last", "open")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.last: Operation | None = None
-        self.open: list[Operation] = []
-
-    def add(self, operation: Operation) -> None:
-        operation.then.append(self)
-        self.last = operation
-        self.open.append(operation)
-
-    def describe(self) -> str:
-        return f"tcgen05.wait::st: {sum(not operation.done for operation in self.open)} stores incomplete"
-
-
-@executes("tcgen05.wait")
-def wait(op: Op) -> Run:
-    """Wait until this warp's loads or stores of tensor memory are done."""
-    stores = op["what"] == "st"
-
-    def run(g: Group, mask: Array | None) -> bool:
-        whole_warps(g, mask, op)
-        if stores:
-            for warp in range(g.first_warp, g.first_warp + g.warps):
-                pending: _Stores | None = g.cta.state.get(("tensor_stores", warp))
-                if pending is not None:
-                    pending.open = [operation for operation in pending.open if not operation.done]
-                    if pending.open:
-                        g.wait(pending)
-                        return False
-        return True
-
-    return run
-
-
-@executes("tcgen05.fence")
-def fence(op: Op) -> Run:
-    """Orders tensor-memory accesses across threads: for observers, the machine needs no act."""
-    return lambda g, mask: None

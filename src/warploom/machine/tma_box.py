@@ -1,8 +1,10 @@
-"""Boxes of the copy engine: global memory to dense bytes and back, and dense bytes to their swizzled place in shared memory.
+"""Boxes of the copy engine: global memory to dense bytes and back, and dense bytes to their swizzled place in shared
+memory.
 
-Coordinates come as PTX gives them, innermost first, and count elements; everything else is in NumPy axis order. `origin` is the
-byte of `memory` (flat uint8) at which the tensor begins. A dense box is a flat uint8 array: the elements in order, no swizzle and
-no gaps. Checked against an H200 byte by byte: fill, clipping, element strides, every rank, swizzles at every 128-byte line.
+Coordinates come as PTX gives them, innermost first, and count elements; everything else is in NumPy axis order.
+`origin` is the byte of `memory` (flat uint8) at which the tensor begins. A dense box is a flat uint8 array: the
+elements in order, no swizzle and no gaps. Checked against an H200 byte by byte: fill, clipping, element strides,
+every rank, swizzles at every 128-byte line.
 """
 
 from __future__ import annotations
@@ -55,8 +57,8 @@ def _check(geometry: BoxGeometry, coords: Sequence[int], *, storing: bool) -> No
 def _window(geometry: BoxGeometry, coords: Sequence[int]) -> tuple[Slices | None, int, list[int], list[int]]:
     """The part of a box inside the tensor.
 
-    Its slices of the box in elements (None: all of it), and its offset, counts and strides in global memory; the innermost count
-    is in bytes.
+    Its slices of the box in elements (None: all of it), and its offset, counts and strides in global memory; the
+    innermost count is in bytes.
     """
     element, box, shape = geometry.element, geometry.box, geometry.shape
     whole = True
@@ -150,9 +152,7 @@ def reduce_box(
     rows[...] = reduce_values(operation, geometry.element.name, current, operand.view(dtype)).view(np.uint8)
 
 
-def read_rows(
-    memory: Bytes, geometry: BoxGeometry, column: int, rows: Sequence[int], origin: int = 0
-) -> Bytes:
+def read_rows(memory: Bytes, geometry: BoxGeometry, column: int, rows: Sequence[int], origin: int = 0) -> Bytes:
     """tile::gather4: one row of a 2-D tensor for each of the coordinates, from `column` on, one after the other."""
     return np.concatenate([read_box(memory, geometry, (column, row), origin) for row in rows])
 
@@ -176,7 +176,9 @@ def _granules(swizzle_name: str, row_bytes: int, pitch: int, rows: int, phase: i
 def _place(shared: Bytes, address: int, geometry: BoxGeometry, size: int) -> tuple[int, NDArray[np.intp] | None]:
     """Where a box of `size` dense bytes lies: its base granule and the granules from there (None: one run of them)."""
     if address % SHARED_ALIGNMENT:
-        raise Diag.MISALIGNED.error(what=f"The shared-memory address {address:#x} of a tensor copy", align=SHARED_ALIGNMENT)
+        raise Diag.MISALIGNED.error(
+            what=f"The shared-memory address {address:#x} of a tensor copy", align=SHARED_ALIGNMENT
+        )
     swizzle, row_bytes = geometry.swizzle, geometry.row_bytes
     rows = size // row_bytes
     pitch = geometry.pitch

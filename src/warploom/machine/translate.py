@@ -213,7 +213,7 @@ class _BlockWriter:
 
     def _scatter(self, op: Op) -> None:
         """A convoy whose warps would not all wait for the same thing breaks up before it waits."""
-        if self.masked:
+        if self.masked or any(effect.verb == "syncs" and effect.scope == "warp" for effect in op.form.effects):
             return
         inputs = [op.operands[slot.name] for slot in op.form.slots if slot.kind not in _OUTPUTS]
         if not all(self.w.uniform(operand) for operand in inputs if operand is not None):

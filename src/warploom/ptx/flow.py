@@ -41,21 +41,26 @@ class Flow:
     @cached_property
     def reachable(self) -> frozenset[int]:
         """The blocks that some path from the entry meets."""
-        seen, stack = {0}, [0]
-        while stack:
-            for successor in self.blocks[stack.pop()].successors:
-                if successor not in seen:
-                    seen.add(successor)
-                    stack.append(successor)
-        return frozenset(seen)
+        return frozenset(self._after(0))
+
+    @cached_property
+    def ways_out(self) -> frozenset[int]:
+        """The blocks in which a lane does nothing but leave the kernel."""
+        bare = (b.index for b in self.blocks if len(b.ops) == 1 and b.ops[0].family in ("ret", "exit") and b.next is None)
+        return frozenset((self.exit, *bare))
 
     @cached_property
     def joins(self) -> tuple[int, ...]:
-        """The immediate post-dominator of every block: where lanes that part ways there meet again."""
+        """Where lanes that part ways at the end of a block meet again: its immediate post-dominator.
+
+        Ways on which lanes only leave the kernel do not count, as long as some other way leads to the end: those who
+        stay behind an early return or a failed assertion still meet.
+        """
+        successors = self._staying()
         predecessors: list[list[int]] = [[] for _ in self.blocks]
-        for block in self.blocks:
-            for successor in block.successors:
-                predecessors[successor].append(block.index)
+        for index, each in enumerate(successors):
+            for successor in each:
+                predecessors[successor].append(index)
         order = self._postorder_backwards(predecessors)
         rank = {block: position for position, block in enumerate(order)}
         join = [self.exit] * len(self.blocks)
@@ -66,7 +71,7 @@ class Flow:
             for index in reversed(order):
                 if index == self.exit:
                     continue
-                candidates = [s for s in self.blocks[index].successors if s in known and s in rank]
+                candidates = [s for s in successors[index] if s in known and s in rank]
                 if not candidates:
                     continue
                 new = candidates[0]
@@ -76,7 +81,59 @@ class Flow:
                     join[index] = new
                     known.add(index)
                     changed = True
-        return tuple(join)
+        return tuple(self.exit if at in self.ways_out else at for at in join)
+
+    def _staying(self) -> list[tuple[int, ...]]:
+        """The successors of every block without the ways on which lanes only leave, where another way leads to the end."""
+        kept = [tuple(dict.fromkeys(block.successors)) for block in self.blocks]
+        left: dict[int, tuple[int, ...]] = {}
+        for index, successors in enumerate(kept):
+            leaving = [s for s in successors if self._leaves(s, [other for other in successors if other != s])]
+            if leaving and len(leaving) < len(successors):
+                left[index] = successors
+                kept[index] = tuple(s for s in successors if s not in leaving)
+        while left:
+            lost = left.keys() & self.reachable - self._reaching(kept)
+            if not lost:
+                break
+            latest = max(lost)
+            kept[latest] = left.pop(latest)
+        return kept
+
+    def _leaves(self, index: int, others: list[int]) -> bool:
+        """Whether a block and what follows only lead out of the kernel, on a way that `others` never take."""
+        tail: set[int] = set()
+        while index not in self.ways_out:
+            after = self.blocks[index].successors
+            if len(after) != 1 or index in tail:
+                return False
+            tail.add(index)
+            index = after[0]
+        return not tail or not any(tail & self._after(other) for other in others)
+
+    def _after(self, index: int) -> set[int]:
+        """A block and every block that can follow it."""
+        seen, stack = {index}, [index]
+        while stack:
+            for successor in self.blocks[stack.pop()].successors:
+                if successor not in seen:
+                    seen.add(successor)
+                    stack.append(successor)
+        return seen
+
+    def _reaching(self, successors: list[tuple[int, ...]]) -> frozenset[int]:
+        """The blocks from which the exit can be reached."""
+        before: list[list[int]] = [[] for _ in successors]
+        for index, each in enumerate(successors):
+            for successor in each:
+                before[successor].append(index)
+        seen, stack = {self.exit}, [self.exit]
+        while stack:
+            for index in before[stack.pop()]:
+                if index not in seen:
+                    seen.add(index)
+                    stack.append(index)
+        return frozenset(seen)
 
     def _postorder_backwards(self, predecessors: list[list[int]]) -> list[int]:
         order: list[int] = []
@@ -169,7 +226,7 @@ def build(kernel: Kernel, file: str = "<ptx>") -> Flow:
         last = block.ops[-1] if block.ops else None
         falls = last is None or last.family not in BRANCHES | LEAVES or last.instruction.guard is not None
         block.next = block.index + 1 if falls else None
-        if last is not None and last.family in LEAVES:
+        if last is not None and last.family in ("ret", "exit"):
             block.targets = [exit_]
         elif last is not None and last.family in BRANCHES:
             names = _names(last, tables, file)

@@ -19,7 +19,9 @@ Sizes = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class BoxGeometry:
-    """What a copy engine needs of a map: all of it but the array. Axes in NumPy order, sizes in elements, strides in bytes."""
+    """What a copy engine needs of a map: all of it but the array. Axes in NumPy order, sizes in elements, strides in
+    bytes.
+    """
 
     element: MapType
     shape: Sizes
@@ -39,7 +41,9 @@ class BoxGeometry:
 
     @property
     def pitch(self) -> int:
-        """Bytes from one row to the next in shared memory: a row narrower than the swizzle still takes its whole span."""
+        """Bytes from one row to the next in shared memory: a row narrower than the swizzle still takes its whole
+        span.
+        """
         return max(self.row_bytes, self.swizzle.span)
 
     @property
@@ -50,7 +54,9 @@ class BoxGeometry:
 
 @dataclass(frozen=True, slots=True)
 class _Buffer:
-    """The memory behind an array; `address` counts from the start of the allocation, `span` is the bytes from there on."""
+    """The memory behind an array; `address` counts from the start of the allocation, `span` is the bytes from there
+    on.
+    """
 
     shape: Sizes
     strides: Sizes
@@ -94,10 +100,10 @@ def _type_of(dtype: Any, array_dtype: str) -> tuple[str, MapType | None]:
 class TensorMap:
     """A tensor in global memory and the box of it that TMA moves.
 
-    `box`, `shape`, `strides` and `element_strides` are in NumPy axis order, innermost last. `shape` counts elements (of a packed
-    type: single values), `strides` are the bytes of every axis, `offset` is the byte of the array where the tensor begins; what is
-    left out comes from the array. `dtype` is a NumPy or ml_dtypes type, or a name of `facts.tensor_maps.MAP_TYPES`. A map that
-    breaks rules is one BAD_TENSOR_MAP error with a note for each.
+    `box`, `shape`, `strides` and `element_strides` are in NumPy axis order, innermost last. `shape` counts elements
+    (of a packed type: single values), `strides` are the bytes of every axis, `offset` is the byte of the array where
+    the tensor begins; what is left out comes from the array. `dtype` is a NumPy or ml_dtypes type, or a name of
+    `facts.tensor_maps.MAP_TYPES`. A map that breaks rules is one BAD_TENSOR_MAP error with a note for each.
     """
 
     array: Any
@@ -248,7 +254,10 @@ class _Request:
                 yield "shape", f"axis {axis} has {extent} elements, not 1 to 2^32"
         unit = self.element.inner_unit
         if self.shape[-1] % unit:
-            yield "shape", f"the innermost axis of {self.element.name} has {self.shape[-1]} values, not a multiple of {unit}"
+            yield (
+                "shape",
+                f"the innermost axis of {self.element.name} has {self.shape[-1]} values, not a multiple of {unit}",
+            )
 
     def _strides(self) -> Iterator[tuple[str, str]]:
         item = self.element.global_bytes if not self.element.packed else self.buffer.item
@@ -274,13 +283,24 @@ class _Request:
         row = self.element.global_row_bytes(self.box[-1])
         if self.element.padded:
             if self.box[-1] != facts.PADDED_BOX:
-                yield "box", f"the innermost axis of {self.element.name} has {self.box[-1]} values, not {facts.PADDED_BOX}"
-        elif self.interleave == "none" and row % facts.BOX_ROW_ALIGNMENT:
+                yield (
+                    "box",
+                    f"the innermost axis of {self.element.name} has {self.box[-1]} values, not {facts.PADDED_BOX}",
+                )
+        elif row % facts.BOX_ROW_ALIGNMENT:
             yield "box", f"the innermost axis takes {row} bytes, not a multiple of {facts.BOX_ROW_ALIGNMENT}"
+        yield from self._box_sizes()
+
+    def _box_sizes(self) -> Iterator[tuple[str, str]]:
         swizzle = SWIZZLES.get(self.swizzle)
         row = self.element.row_bytes(self.box[-1])
         if swizzle and swizzle.span and self.interleave == "none" and row > swizzle.span:
             yield "box", f"the innermost axis takes {row} bytes; swizzle {swizzle.name} allows {swizzle.span}"
+        steps = (max(step, 1) for step in self.element_strides)
+        loaded = prod(-(-extent // step) for extent, step in zip(self.box, steps, strict=True))
+        if self.element.row_bytes(loaded) > facts.BOX_BYTES_LIMIT:
+            size = self.element.row_bytes(loaded)
+            yield "box", f"it takes {size} bytes of shared memory, more than {facts.BOX_BYTES_LIMIT}"
 
     def _extent(self) -> Iterator[tuple[str, str]]:
         row = self.element.global_row_bytes(self.shape[-1])

@@ -18,6 +18,7 @@ CONVOY, WARP, LANE_ID, LANE = range(4)
 _SPECIAL = {"%tid.x": LANE_ID, "%laneid": LANE_ID, "%tid.y": LANE, "%tid.z": LANE, "%warpid": WARP}
 _LANE_MASK = "%lanemask_"
 _WARP_SIZE = 32
+_SHUFFLE_BOUNDS = 0x1F1F
 
 
 def classify(kernel: Kernel, flow: Flow, *, lanes_follow_x: bool = True) -> dict[str, int]:
@@ -66,8 +67,8 @@ class _Analysis:
                 for op in block.ops:
                     changed |= self._step(op, block.index in self.apart)
                 if block.ops and block.index not in self.apart and self._parts(block.ops[-1]):
-                    leaves = self.flow.exit in block.successors and len(block.successors) == 2
-                    region = frozenset[int]() if leaves else self.flow.region(block.index)
+                    staying = set(block.successors) - self.flow.ways_out
+                    region = self.flow.region(block.index) if len(staying) > 1 else frozenset[int]()
                     if not region <= self.apart:
                         self.apart |= region
                         changed = True
@@ -99,6 +100,8 @@ class _Analysis:
         floor = self.classes[guard.register.name] if guard else CONVOY
         if floor == LANE_ID:
             floor = LANE
+        if op.family == "shfl" and self._broadcasts(op):
+            return max(floor, min(self._class(op.operands["a"]), WARP))  # type: ignore[arg-type]
         if op.form.result == "lane":
             return LANE
         inputs = [
@@ -116,6 +119,12 @@ class _Analysis:
         if floor and value == LANE_ID:
             value = LANE
         return max(floor, value)
+
+    def _broadcasts(self, op: Op) -> bool:
+        """Whether a shuffle gives every lane of a warp the value of one lane: how compilers make a warp's number uniform."""
+        source, bounds = op.operands["b"], op.operands["c"]
+        whole = isinstance(bounds, Immediate) and bounds.value & _SHUFFLE_BOUNDS == _WARP_SIZE - 1
+        return op["mode"] == "idx" and whole and self._class(source) <= WARP  # type: ignore[arg-type]
 
     def _private_address(self, op: Op) -> bool:
         address = op.operands["a"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import isnan
 from typing import Any
 
 import numpy as np
@@ -78,11 +79,11 @@ def signed_view(type_name: str) -> np.dtype[Any]:
 def any_nan(values: Array) -> bool:
     """Whether an array holds a NaN: squares never cancel, so that their sum is NaN only if a term is."""
     total = np.vdot(values, values)
-    return bool(total != total)
+    return isnan(total)
 
 
-_NAN_F32 = ELEMENT_TYPES["f32"].nan
-_NAN_F64 = ELEMENT_TYPES["f64"].nan
+_NAN_F32 = ELEMENT_TYPES["f32"].nan_code
+_NAN_F64 = ELEMENT_TYPES["f64"].nan_code
 _QUIET_F64 = constant(1 << (ELEMENT_TYPES["f64"].mantissa - 1), U64)
 
 

@@ -1,4 +1,4 @@
-"""Comparison and selection: setp, set, selp, slct, testp, and min and max of floats."""
+"""Comparison and selection: setp, set, selp, slct, and min and max of floats."""
 
 from __future__ import annotations
 
@@ -6,18 +6,20 @@ from collections.abc import Callable
 
 import numpy as np
 
-from warploom.facts.dtypes import ELEMENT_TYPES, PACKED_TYPES
+from warploom.facts.dtypes import ELEMENT_TYPES, PACKED_TYPES, storage_of
 from warploom.machine.numerics.bits import (
     F16,
     F32,
     F64,
     I32,
+    SIGNED,
     U16,
     U32,
     U64,
     Array,
     ArrayFunction,
     Signature,
+    any_nan,
     constant,
     element_of,
     per_element,
@@ -25,10 +27,9 @@ from warploom.machine.numerics.bits import (
     settle_f32,
     settle_f64,
     signed_view,
-    storage_of,
     unknown,
 )
-from warploom.machine.numerics.floats import flush, widen_bf16, widen_f16
+from warploom.machine.numerics.floats import flush, flushes, widen_bf16
 
 Test = Callable[[Array, Array], Array]
 
@@ -48,7 +49,7 @@ _UNSIGNED_TESTS = frozenset({"lo", "ls", "hi", "hs"})
 
 
 def _numbers(a: Array, b: Array) -> Array:
-    ordered: Array = (a == a) & (b == b)
+    ordered: Array = ~(np.isnan(a) | np.isnan(b))
     return ordered
 
 
@@ -72,8 +73,9 @@ _FLOAT_TESTS: dict[str, Test] = {
 _COMBINE: dict[str, np.ufunc] = {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor}
 
 
-def values_of(type_name: str, ftz: object = False) -> Callable[[Array], Array]:
+def values_of(type_name: str, signature: Signature) -> Callable[[Array], Array]:
     """How the bits of a float type are read as numbers; bf16 reads as float32."""
+    ftz = flushes(type_name, signature)
     match type_name:
         case "f32":
             return (lambda bits: flush(bits, "f32").view(F32)) if ftz else (lambda bits: bits.view(F32))
@@ -88,7 +90,7 @@ def _test(signature: Signature) -> ArrayFunction:
     """The comparison alone, on arrays of elements."""
     element, comparison = element_of(signature["type"]), signature["cmp"]
     if element.is_float:
-        compare, read = _FLOAT_TESTS[comparison], values_of(element.name, signature.get("ftz"))
+        compare, read = _FLOAT_TESTS[comparison], values_of(element.name, signature)
         return lambda a, b: compare(read(a), read(b))
     plain = _INTEGER_TESTS[comparison]
     if not element.is_signed or comparison in _UNSIGNED_TESTS or comparison in ("eq", "ne"):
@@ -135,8 +137,11 @@ def set_(signature: Signature) -> ArrayFunction:
     test, combine = _test(signature), _COMBINE.get(signature.get("bool") or "")
     source, target = PACKED_TYPES.get(signature["type"]), signature["dtype"]
     element = element_of(target)
+    fits = target in PACKED_TYPES or target in ("u32", "s32") if source else target not in PACKED_TYPES
+    if not fits:
+        raise unknown("set", signature)
     storage = source.element.storage if source else element.storage
-    one = np.array(1, element.values).view(element.storage) if element.is_float else constant(-1, f"i{storage.itemsize}")
+    one = np.array(1, element.values) if element.is_float else constant(-1, SIGNED[storage])
     true, false = one.view(storage), constant(0, storage)
 
     def whole(a: Array, b: Array, c: Array | None = None) -> Array:
@@ -160,25 +165,8 @@ def slct(signature: Signature) -> ArrayFunction:
     """(a, b, c) → a where c ≥ 0; a NaN chooses b, and negative zero (also a flushed one) is not less than zero."""
     if signature["ctype"] == "s32":
         return lambda a, b, c: np.where(c.view(I32) >= 0, a, b)
-    read = values_of("f32", signature.get("ftz"))
+    read = values_of("f32", signature)
     return lambda a, b, c: np.where(read(c) >= 0, a, b)
-
-
-def testp(signature: Signature) -> ArrayFunction:
-    """(a) → whether a float has a property; zeros count as normal."""
-    element = ELEMENT_TYPES[signature["type"]]
-    magnitude = constant(element.sign - 1, element.storage)
-    infinity, normal = (constant(code or 0, element.storage) for code in (element.infinity, element.smallest_normal))
-    tests: dict[str, Callable[[Array], Array]] = {
-        "finite": lambda size: size < infinity,
-        "infinite": lambda size: size == infinity,
-        "number": lambda size: size <= infinity,
-        "notanumber": lambda size: size > infinity,
-        "normal": lambda size: (size == 0) | ((size >= normal) & (size < infinity)),
-        "subnormal": lambda size: (size != 0) & (size < normal),
-    }
-    test = tests[signature["test"]]
-    return lambda a: test(a & magnitude)
 
 
 def extreme(name: str) -> Callable[[Signature], ArrayFunction]:
@@ -187,23 +175,23 @@ def extreme(name: str) -> Callable[[Signature], ArrayFunction]:
     def make(signature: Signature) -> ArrayFunction:
         type_name = signature["type"]
         element = element_of(type_name).name
-        return per_element(_DOUBLE_OR(name, signature) if element == "f64" else _narrow(name, element, signature), type_name)
+        return per_element(_wide(name, signature) if element == "f64" else _narrow(name, element, signature), type_name)
 
     return make
 
 
 def _choose(name: str, propagate: bool) -> Callable[[Array, Array], Array]:
-    """Minimum or maximum of two arrays of floats, bits settled by the caller."""
-    pick: np.ufunc = {
-        ("min", False): np.fmin,
-        ("max", False): np.fmax,
-        ("min", True): np.minimum,
-        ("max", True): np.maximum,
-    }[name, propagate]
+    """Minimum or maximum of two arrays of floats, bits settled by the caller.
+
+    Not `fmin` and `fmax`: with a signalling NaN their result depends on the processor.
+    """
+    pick: np.ufunc = {"min": np.minimum, "max": np.maximum}[name]
     join: np.ufunc = np.bitwise_or if name == "min" else np.bitwise_and
 
     def choose(a: Array, b: Array) -> Array:
         result: Array = pick(a, b)
+        if not propagate and any_nan(result):
+            result = np.where(np.isnan(a), b, np.where(np.isnan(b), a, result))
         zero = result == 0
         if np.count_nonzero(zero):
             # Equal operands are the same bits or zeros of two signs, which the sign bits decide.
@@ -218,10 +206,10 @@ def _choose(name: str, propagate: bool) -> Callable[[Array, Array], Array]:
 def _narrow(name: str, element: str, signature: Signature) -> ArrayFunction:
     """f32, f16 and bf16: the two halves by way of f32, which holds them exactly."""
     choose = _choose(name, bool(signature.get("nan")))
-    xorsign, absolute, ftz = signature.get("xorsign"), signature.get("abs"), signature.get("ftz")
+    xorsign, absolute, ftz = signature.get("xorsign"), signature.get("abs"), flushes(element, signature)
     sign = constant(ELEMENT_TYPES["f32"].sign, U32)
-    nan = ELEMENT_TYPES["f32"].nan
-    widen = {"f32": lambda bits: bits, "f16": widen_f16, "bf16": widen_bf16}[element]
+    nan = ELEMENT_TYPES["f32"].nan_code
+    widen = _WIDENED[element]
 
     def whole(*operands: Array) -> Array:
         if ftz:
@@ -240,14 +228,28 @@ def _narrow(name: str, element: str, signature: Signature) -> ArrayFunction:
     return whole
 
 
+def _narrow_f16(bits: Array) -> Array:
+    codes: Array = bits.view(F32).astype(F16).view(U16)
+    nan = bits == ELEMENT_TYPES["f32"].nan_code
+    if np.count_nonzero(nan):
+        codes[nan] = ELEMENT_TYPES["f16"].nan_code
+    return codes
+
+
+# Unlike a conversion, this keeps the sign of a NaN, which `xorsign` reads.
+_WIDENED: dict[str, Callable[[Array], Array]] = {
+    "f32": lambda bits: bits,
+    "f16": lambda bits: bits.view(F16).astype(F32).view(U32),
+    "bf16": widen_bf16,
+}
 _NARROWED: dict[str, Callable[[Array], Array]] = {
     "f32": lambda bits: bits,
-    "f16": lambda bits: np.where(bits == ELEMENT_TYPES["f32"].nan, ELEMENT_TYPES["f16"].nan, bits.view(F32).astype(F16).view(U16)).astype(U16),
+    "f16": _narrow_f16,
     "bf16": lambda bits: (bits >> constant(16, U32)).astype(U16),
 }
 
 
-def _DOUBLE_OR(name: str, signature: Signature) -> ArrayFunction:
+def _wide(name: str, signature: Signature) -> ArrayFunction:
     choose = _choose(name, bool(signature.get("nan")))
     if set(signature) - {"type", "nan"}:
         raise unknown(name, signature)

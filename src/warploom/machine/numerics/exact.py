@@ -15,7 +15,7 @@ from warploom.facts.dtypes import ELEMENT_TYPES
 from warploom.machine.numerics.bits import U64, Array
 
 _F64 = ELEMENT_TYPES["f64"]
-_INFINITY = _F64.infinity or 0
+_INFINITY = _F64.infinity_code
 _MANTISSA = _F64.mantissa
 _LEAST = _F64.minimum_exponent
 
@@ -47,7 +47,7 @@ def _round(negative: bool, top: int, bottom: int, rounding: str) -> int:
     }[rounding]
     code = ((above - _LEAST) << _MANTISSA) + kept + bool(up)
     if code > _F64.largest:
-        away = rounding == "rn" or rounding == ("rm" if negative else "rp")
+        away = rounding in ("rn", "rm" if negative else "rp")
         code = _INFINITY if away else _F64.largest
     return code | (_F64.sign if negative else 0)
 
@@ -57,7 +57,7 @@ def _scaled(value: int, power: int) -> tuple[int, int]:
 
 
 def fma(a: int, b: int, c: int, rounding: str) -> int:
-    """a × b + c of finite numbers."""
+    """The sum a × b + c of finite numbers."""
     (x, i), (y, j), (z, k) = _number(a), _number(b), _number(c)
     least = min(i + j, k)
     total = (x * y << (i + j - least)) + (z << (k - least))
@@ -68,7 +68,7 @@ def fma(a: int, b: int, c: int, rounding: str) -> int:
 
 
 def mul(a: int, b: int, rounding: str) -> int:
-    """a × b of finite numbers."""
+    """The product of finite numbers."""
     (x, i), (y, j) = _number(a), _number(b)
     if x * y == 0:
         return (a ^ b) & _F64.sign
@@ -76,7 +76,7 @@ def mul(a: int, b: int, rounding: str) -> int:
 
 
 def div(a: int, b: int, rounding: str) -> int:
-    """a ÷ b of finite numbers that are not zero."""
+    """The quotient of finite numbers that are not zero."""
     (x, i), (y, j) = _number(a), _number(b)
     top, bottom = _scaled(abs(x), i - j)
     return _round((x < 0) != (y < 0), top, bottom * abs(y), rounding)

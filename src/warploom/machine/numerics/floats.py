@@ -118,6 +118,13 @@ def widen_f16(bits: Array) -> Array:
     return settle_f32(bits.view(F16).astype(F32))
 
 
+def flushes(name: str, signature: Signature) -> bool:
+    """Whether subnormals are flushed, which only f32 and f16 can ask for."""
+    if signature.get("ftz") and name not in _LEAST:
+        raise unknown(f"{name} arithmetic", signature)
+    return bool(signature.get("ftz"))
+
+
 def flush(bits: Array, name: str) -> Array:
     """Subnormal f32 or f16 operands as zeros of the same sign."""
     small = np.abs(bits.view(_VALUES[name])) < _LEAST[name]
@@ -140,8 +147,8 @@ def flush_results(values: Array, name: str, whole: Callable[[], Array], rounding
 
 def saturate(values: Array) -> Array:
     """Results cut to [0, 1], NaN and negative zero to zero."""
-    one = values.dtype.type(1)
-    return np.where(values > 0, np.minimum(values, one), values.dtype.type(0))
+    zero, one = np.zeros((), values.dtype), np.ones((), values.dtype)
+    return np.where(values > 0, np.minimum(values, one), zero)
 
 
 def rectify(bits: Array, name: str) -> Array:
@@ -196,12 +203,13 @@ def _fma_single(a: Array, b: Array, c: Array) -> Array:
     product *= b
     total = product + c
     result: Array = total.astype(F32)
-    doubtful = np.count_nonzero((total.view(U64) & _BELOW_F32) == _TIE_F32)
-    if not doubtful:
-        small = np.count_nonzero(np.abs(total) < _LEAST["f32"])
-        doubtful = small and small != np.count_nonzero(total == 0)
-    if doubtful:
-        result = odd_sum(product, c.astype(F64)).astype(F32)
+    doubtful = (total.view(U64) & _BELOW_F32) == _TIE_F32
+    small = np.abs(total) < _LEAST["f32"]
+    if np.count_nonzero(small):
+        doubtful |= small & (total != 0)
+    if np.count_nonzero(doubtful):
+        at = np.flatnonzero(doubtful)
+        result[at] = odd_sum(product[at], c[at].astype(F64)).astype(F32)
     return result
 
 
@@ -210,7 +218,7 @@ def _half(operation: str, rounding: str, signature: Signature) -> ArrayFunction:
         raise unknown(operation, signature)
     ftz, sat, relu, oob = (signature.get(flag) for flag in ("ftz", "sat", "relu", "oob"))
     exactly = _EXACT[operation]
-    nan = ELEMENT_TYPES["f16"].nan
+    nan = ELEMENT_TYPES["f16"].nan_code
 
     def native(*values: Array) -> Array:
         if operation == "fma":
@@ -238,7 +246,7 @@ def _half(operation: str, rounding: str, signature: Signature) -> ArrayFunction:
 
 
 def _brain(operation: str, rounding: str, signature: Signature) -> ArrayFunction:
-    if rounding != "rn" or signature.get("ftz") or signature.get("sat"):
+    if rounding != "rn" or flushes("bf16", signature) or signature.get("sat"):
         raise unknown(operation, signature)
     compute, relu, oob = _BRAIN[operation], signature.get("relu"), signature.get("oob")
 
@@ -255,7 +263,7 @@ def round_to_bf16(values: Array) -> Array:
     """float32 values as bf16 bits, to nearest even, NaN canonical."""
     bits: Array = values.astype(BF16).view(U16)
     if any_nan(values):
-        bits[np.isnan(values)] = ELEMENT_TYPES["bf16"].nan
+        bits[np.isnan(values)] = ELEMENT_TYPES["bf16"].nan_code
     return bits
 
 
@@ -269,10 +277,18 @@ def _product_brain(a: Array, b: Array) -> Array:
 
 
 def _fma_brain(a: Array, b: Array, c: Array) -> Array:
-    product = a.astype(F64) * b
-    result: Array = (product + c).astype(F32)
-    if np.count_nonzero((result.view(U32) & _BELOW_BF16) == _TIE_BF16):
-        result = narrow_f64(odd_sum(product, c.astype(F64)), "odd")
+    """Rounded to float32 first, which misleads only where that is a midpoint of bf16 and not exact."""
+    product = a.astype(F64)
+    product *= b
+    total = product + c
+    result: Array = total.astype(F32)
+    middle = (result.view(U32) & _BELOW_BF16) == _TIE_BF16
+    if np.count_nonzero(middle):
+        at = np.flatnonzero(middle)
+        left, right, whole = product[at], c[at], total[at]
+        exactly = (whole - left == right) & (whole - right == left) & (whole == result[at])
+        if np.count_nonzero(exactly) != exactly.size:
+            result[at] = narrow_f64(odd_sum(left, right.astype(F64)), "odd")
     return result
 
 
@@ -286,6 +302,8 @@ def _zero_out_of_bounds(bits: Array, a: Array, b: Array) -> Array:
 
 
 def _double(operation: str, rounding: str, signature: Signature) -> ArrayFunction:
+    if flushes("f64", signature) or signature.get("sat"):
+        raise unknown(operation, signature)
     native, order = (_fma_double if operation == "fma" else _NATIVE[operation]), _NAN_ORDER[operation]
     by_lane = _BY_LANE[operation]
 
@@ -312,16 +330,18 @@ _BY_LANE: dict[str, Callable[..., int]] = {
 
 def _fma_double(a: Array, b: Array, c: Array) -> Array:
     """Error-free product and sums, the small parts rounded to odd; lanes with far exponents by Python's integers."""
-    result: Array = a * b + c
-    simple = ~np.isfinite(result) & ~(np.isfinite(a) & np.isfinite(b) & np.isfinite(c)) | (a == 0) | (b == 0)
-    safe = _within(a, 2.0**450) & _within(b, 2.0**450) & (_within(c, 2.0**900) | (c == 0))
+    safe = _within(a, 2.0**450) & _within(b, 2.0**450) & _within(c, 2.0**900)
     product, low = _two_product(a, b)
     high, lowest = _two_sum(c, low)
     high, rest = _two_sum(product, high)
-    np.copyto(result, high + odd_sum(lowest, rest), where=safe & ~simple)
-    far = ~(safe | simple)
-    if np.count_nonzero(far):
-        exact.lanes(exact.fma, "rn", far, result.view(U64), a.view(U64), b.view(U64), c.view(U64))
+    result = high + odd_sum(lowest, rest)
+    if np.count_nonzero(safe) == safe.size:
+        return result
+    factors = np.isfinite(a) & np.isfinite(b)
+    simple = ~(factors & np.isfinite(c)) | (a == 0) | (b == 0)
+    np.copyto(result, product + c, where=simple)
+    np.copyto(result, c, where=factors & ~np.isfinite(c))
+    exact.lanes(exact.fma, "rn", ~(safe | simple), result.view(U64), a.view(U64), b.view(U64), c.view(U64))
     return result
 
 

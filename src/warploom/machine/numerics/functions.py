@@ -86,7 +86,7 @@ def _with_huge_divisors(divide: ArrayFunction) -> ArrayFunction:
         huge = (size > 2.0**126) & (size < np.inf)
         if np.count_nonzero(huge):
             element = ELEMENT_TYPES["f32"]
-            quotient = np.where(np.isinf(a.view(F32)), element.nan, (a ^ b) & element.sign).astype(bits.dtype)
+            quotient = np.where(np.isinf(a.view(F32)), element.nan_code, (a ^ b) & element.sign).astype(bits.dtype)
             nan = np.isnan(a.view(F32))
             bits = np.where(huge & ~nan, quotient, bits)
         return bits
@@ -97,6 +97,8 @@ def _with_huge_divisors(divide: ArrayFunction) -> ArrayFunction:
 def _half(name: str, signature: Signature) -> ArrayFunction:
     """f16 and bf16 have ex2 and tanh; bf16's ex2 always flushes subnormals."""
     compute = _DOUBLE[name]
+    if name not in ("ex2", "tanh"):
+        raise unknown(name, signature)
     if element_of(signature["type"]).name == "bf16":
 
         def brain(bits: Array) -> Array:
@@ -113,7 +115,7 @@ def _half(name: str, signature: Signature) -> ArrayFunction:
     def half(bits: Array) -> Array:
         result = compute(bits.view(F16).astype(F64)).astype(F16)
         codes: Array = result.view(U16)
-        codes[np.isnan(result)] = ELEMENT_TYPES["f16"].nan
+        codes[np.isnan(result)] = ELEMENT_TYPES["f16"].nan_code
         return codes
 
     return half
@@ -158,14 +160,12 @@ _LEAST_F64 = float(np.finfo(F64).smallest_normal)
 def _upper_half(compute: Values) -> ArrayFunction:
     """`rcp.approx.ftz.f64` and `rsqrt.approx.ftz.f64`: only the upper words take part; subnormals are zeros."""
     nan = constant(0x7FFFFFFF << 32, U64)
-    half = constant(1 << 31, U64)
 
     def whole(bits: Array) -> Array:
         values = (bits & _UPPER).view(F64)
         values = np.where(np.abs(values) < _LEAST_F64, np.copysign(0.0, values), values)
         result = compute(values)
         result = np.where(np.abs(result) < _LEAST_F64, np.copysign(0.0, result), result)
-        codes = (result.view(U64) + half) & _UPPER
-        return np.where(np.isnan(result), nan, codes)
+        return np.where(np.isnan(result), nan, result.view(U64) & _UPPER)
 
     return whole

@@ -15,7 +15,7 @@ _ONE = constant(1, I64)
 
 
 def odd_sum(left: Array, right: Array) -> Array:
-    """left + right in float64, rounded to odd."""
+    """The sum in float64, rounded to odd."""
     total: Array = left + right
     part = total - left
     lost = (left - (total - part)) + (right - part)
@@ -91,7 +91,7 @@ def round_bits(
     overflow = code > target.largest
     infinite = special & (fraction == 0)
     code = np.where(overflow & ~infinite, _beyond(target, rounding, finite, sign), code)
-    code = np.where(infinite, target.largest if finite or target.infinity is None else target.infinity, code)
+    code = np.where(infinite, target.largest if finite else target.infinity_code, code)
     code |= sign << (target.bits - 1) if target.has_sign else 0
     nan = special & (fraction != 0)
     if np.count_nonzero(nan):
@@ -103,45 +103,42 @@ def _goes_up(
     kept: Array, rest: Array, drop: Array, sign: Array, rounding: str, random: Array | None, random_bits: int
 ) -> Array:
     half = (_ONE << drop) >> 1
+    up: Array = np.zeros(kept.shape, bool)
     match rounding:
         case "rn":
-            return (rest > half) | ((rest == half) & (drop > 0) & ((kept & 1) == 1))
+            up = (rest > half) | ((rest == half) & (drop > 0) & ((kept & 1) == 1))
         case "rna":
-            return (rest >= half) & (drop > 0)
+            up = (rest >= half) & (drop > 0)
         case "rm":
-            return (rest > 0) & (sign == 1)
+            up = (rest > 0) & (sign == 1)
         case "rp":
-            return (rest > 0) & (sign == 0)
+            up = (rest > 0) & (sign == 0)
         case "rs":
             assert random is not None
-            # Only the top `random_bits` of what is dropped can carry, so that the far end may be cut off.
-            top = np.where(drop >= 40, 0, rest >> np.maximum(drop - random_bits, 0))
-            return (top + random.astype(I64)) >> random_bits != 0
-    return np.zeros(kept.shape, bool)
+            # What is dropped below the random bits cannot change whether their sum carries.
+            up = ((rest >> (drop - random_bits)) + random.astype(I64)) >> random_bits != 0
+    return up
 
 
 def _beyond(target: ElementType, rounding: str, finite: bool, sign: Array) -> Array | int:
     """What a magnitude above the largest becomes."""
-    if finite or target.infinity is None:
+    if finite or rounding == "rz":
         return target.largest
     match rounding:
-        case "rz":
-            return target.largest
         case "rm":
-            return np.where(sign == 1, target.infinity, target.largest)
+            return np.where(sign == 1, target.infinity_code, target.largest)
         case "rp":
-            return np.where(sign == 0, target.infinity, target.largest)
-    return target.infinity
+            return np.where(sign == 0, target.infinity_code, target.largest)
+    return target.infinity_code
 
 
 def _nan(target: ElementType, source: ElementType, sign: Array, fraction: Array) -> Array | int:
-    if target.nan is None:
-        return target.largest
     if source.name != "f64" or target.infinity is None:
-        return target.nan
+        return target.nan_code
     quiet = 1 << (target.mantissa - 1)
     payload = fraction >> (source.mantissa - target.mantissa)
-    return (sign << (target.bits - 1)) | target.infinity | quiet | payload
+    code: Array = (sign << (target.bits - 1)) | target.infinity | quiet | payload
+    return code
 
 
 def exact_or_odd(values: Array) -> Array:

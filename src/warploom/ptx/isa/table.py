@@ -129,6 +129,7 @@ class Op:
 FORMS: list[Form] = []
 _BY_ROOT: dict[str, list[Form]] = {}
 _PART = re.compile(r"\{(\.?)([a-z0-9_]+)(\??)\}")
+_WORD = re.compile(r"\{\.?([a-z0-9_]+)(\??)\}|([A-Za-z0-9_:]+)")
 
 
 def form(
@@ -190,8 +191,31 @@ def _compile(template: str, choices: dict[str, tuple[str, ...]]) -> re.Pattern[s
 @lru_cache(maxsize=4096)
 def match(opcode: str) -> tuple[tuple[Form, dict[str, str | None]], ...]:
     """Every row that an opcode's spelling fits, with its modifiers."""
-    rows = _BY_ROOT.get(opcode.partition(".")[0], ())
-    return tuple((row, found.groupdict()) for row in rows if (found := row.pattern.fullmatch(opcode)))
+    words = opcode.split(".")
+    rows = _BY_ROOT.get(words[0], ())
+    found = tuple((row, spelled.groupdict()) for row in rows if (spelled := row.pattern.fullmatch(opcode)))
+    if found or words[0] not in _ANY_ORDER:
+        return found
+    return tuple((row, modifiers) for row in rows if (modifiers := _rearranged(row, words)) is not None)
+
+
+_ANY_ORDER = frozenset({"atom", "red", "ld", "st", "fence", "barrier", "shfl", "vote", "match", "redux"})
+"""Instructions whose modifiers compilers write in more than one order; ptxas reads all of them."""
+
+
+def _rearranged(row: Form, words: list[str]) -> dict[str, str | None] | None:
+    """The modifiers of an opcode whose words fit a row in another order, else None."""
+    left, modifiers = list(words), dict[str, str | None]()
+    for name, optional, literal in _WORD.findall(row.template):
+        options = row.choices.get(name, (name,)) if name else (literal,)
+        word = next((word for word in left if word in options), None)
+        if word is None and not optional:
+            return None
+        if word is not None:
+            left.remove(word)
+        if name:
+            modifiers[name] = word
+    return None if left else modifiers
 
 
 def nearest(opcode: str) -> str:
@@ -331,8 +355,9 @@ def decode_kernel(kernel: Kernel, target: str, file: str = "<ptx>") -> tuple[Op,
             errors.append(error)
     if errors:
         first = errors[0]
-        more = [f"also: {e.what}  ({e.loc})" for e in errors[1:6]]
-        more += [f"and {len(errors) - 6} more"] if len(errors) > 6 else []
+        others = {e.what: e for e in reversed(errors) if e.what != first.what}
+        more = [f"also: {what}  ({e.loc})" for what, e in list(reversed(others.items()))[:8]]
+        more += [f"and {len(others) - 8} more kinds"] if len(others) > 8 else []
         raise type(first)(first.diag, first.loc, (*first.notes, *more), first.fields)
     return tuple(ops)
 

@@ -1,152 +1,197 @@
-"""Blackwell's tensor cores and tensor memory."""
+"""Blackwell's tensor cores and tensor memory.
+
+The sparse forms (`.sp`) are not here: nothing decodes their metadata. ptxas takes modifiers in several orders; the rows
+have the manual's and those that compilers write.
+"""
 
 from __future__ import annotations
 
+from warploom.facts.fragments import TENSOR_MOVES
 from warploom.ptx.isa.table import Effect, form
 
+_TENSOR = "tensor"
+_ENGINE = "tcgen05"
 _GROUP = "cta_group::1 cta_group::2"
-_TARGETS = "sm_100a"
-_TM = "tensor"
 _PLAIN = "kind::f16 kind::tf32 kind::f8f6f4 kind::i8"
 _SCALED = "kind::mxf8f6f4 kind::mxf4 kind::mxf4nvf4"
-_COLLECTOR = "collector::a::fill collector::a::use collector::a::lastuse collector::a::discard collector::a"
+_USES = ("fill", "use", "lastuse", "discard")
+_COLLECT_A = " ".join(f"collector::a::{use}" for use in _USES)
+_COLLECT_B = " ".join(f"collector::b{buffer}::{use}" for buffer in range(4) for use in _USES)
 _VECTOR = "scale_vec::1X scale_vec::2X scale_vec::4X block16 block32"
 
-form(
+
+def _row(
+    family: str,
+    template: str,
+    slots: str = "",
+    effects: tuple[Effect, ...] = (),
+    *,
+    issuer: str = "thread",
+    result: str = "pure",
+    blocks: bool = False,
+    **choices: str,
+) -> None:
+    """A row with what all of them share."""
+    form(
+        family,
+        template,
+        slots,
+        effects=effects,
+        issuer=issuer,
+        result=result,
+        blocks=blocks,
+        version=(8, 6),
+        targets="sm_100a",
+        **choices,
+    )
+
+
+def _tensor(verb: str, operand: str) -> Effect:
+    """What an operation does to tensor memory when it completes."""
+    return Effect(verb, operand, _TENSOR, _ENGINE, later=True)
+
+
+def _shared(operand: str) -> Effect:
+    """An operation reads shared memory through a descriptor when it completes."""
+    return Effect("reads", operand, "shared", "async", later=True)
+
+
+_row(
     "tcgen05.alloc",
     "tcgen05.alloc.{group}.sync.aligned{.space?}.b32",
     "address d; in columns u32",
-    effects=(Effect("allocates", space=_TM), Effect("writes", "d", space="shared")),
+    (Effect("allocates", space=_TENSOR), Effect("writes", "d", space="shared")),
     issuer="warp",
     blocks=True,
-    targets=_TARGETS,
-    version=(8, 6),
     group=_GROUP,
     space="shared::cta",
 )
-form(
+_row(
     "tcgen05.dealloc",
     "tcgen05.dealloc.{group}.sync.aligned.b32",
     "in a b32; in columns u32",
-    effects=(Effect("frees", "a", space=_TM),),
-    issuer="warp",
-    targets=_TARGETS,
-    version=(8, 6),
-    group=_GROUP,
-)
-form(
-    "tcgen05.relinquish",
-    "tcgen05.relinquish_alloc_permit.{group}.sync.aligned",
-    issuer="warp",
-    targets=_TARGETS,
-    version=(8, 6),
-    group=_GROUP,
-)
-
-for _a, _reads in (("in a b64", Effect("reads", "a", "shared", "async", later=True)), ("address a", Effect("reads", "a", _TM, "tcgen05", later=True))):
-    _common = (
-        _reads,
-        Effect("reads", "b", "shared", "async", later=True),
-        Effect("reads", "d", _TM, "tcgen05", later=True),
-        Effect("writes", "d", _TM, "tcgen05", later=True),
-    )
-    for _order in ("{.collector?}{.ashift?}", "{.ashift?}{.collector?}"):
-        form(
-            "tcgen05.mma",
-            f"tcgen05.mma.{{group}}.{{kind}}{_order}",
-            f"address d; {_a}; in b b64; in i b32; opt ins disable b32; pred p; opt immediate scale",
-            effects=_common,
-            targets=_TARGETS,
-            version=(8, 6),
-            group=_GROUP,
-            kind=_PLAIN,
-            collector=_COLLECTOR,
-        )
-    form(
-        "tcgen05.mma.scaled",
-        "tcgen05.mma.{group}.{kind}.block_scale{.vector?}{.collector?}",
-        f"address d; {_a}; in b b64; in i b32; address sfa; address sfb; pred p",
-        effects=(*_common, Effect("reads", "sfa", _TM, "tcgen05", later=True), Effect("reads", "sfb", _TM, "tcgen05", later=True)),
-        targets=_TARGETS,
-        version=(8, 6),
-        group=_GROUP,
-        kind=_SCALED,
-        vector=_VECTOR,
-        collector=_COLLECTOR,
-    )
-
-form(
-    "tcgen05.commit",
-    "tcgen05.commit.{group}{.completion?}{.space?}{.multicast?}.b64",
-    "address a; opt in mask b16",
-    effects=(Effect("arrives", "a", "shared", "async", later=True),),
-    targets=_TARGETS,
-    version=(8, 6),
-    group=_GROUP,
-    completion="mbarrier::arrive::one",
-    space="shared::cluster",
-    multicast="multicast::cluster",
-)
-
-_SHAPES = "16x64b 16x128b 16x256b 32x32b"
-_COUNTS = "x1 x2 x4 x8 x16 x32 x64 x128"
-for _shape, _half in ((_SHAPES, ""), ("16x32bx2", "; immediate half")):
-    for _list, _kind in (("outs d b32", "list"), ("out d b32", "one")):
-        form(
-            "tcgen05.ld",
-            "tcgen05.ld.sync.aligned.{shape}.{count}{.pack?}.b32",
-            f"{_list}; address a{_half}",
-            effects=(Effect("reads", "a", _TM, "tcgen05"),),
-            issuer="warp",
-            result="lane",
-            targets=_TARGETS,
-            version=(8, 6),
-            shape=_shape,
-            count=_COUNTS,
-            pack="pack::16b",
-        )
-    for _list in ("ins b b32", "in b b32"):
-        form(
-            "tcgen05.st",
-            "tcgen05.st.sync.aligned.{shape}.{count}{.unpack?}.b32",
-            f"address a{_half}; {_list}",
-            effects=(Effect("writes", "a", _TM, "tcgen05", later=True),),
-            issuer="warp",
-            targets=_TARGETS,
-            version=(8, 6),
-            shape=_shape,
-            count=_COUNTS,
-            unpack="unpack::16b",
-        )
-form(
-    "tcgen05.wait",
-    "tcgen05.wait::{what}.sync.aligned",
-    effects=(Effect("drains", detail="{what}", space=_TM),),
+    (Effect("frees", "a", space=_TENSOR),),
     issuer="warp",
     blocks=True,
-    targets=_TARGETS,
-    version=(8, 6),
-    what="ld st",
+    group=_GROUP,
 )
-for _order in ("{.shape}{.multicast?}", "{.multicast}{.shape}"):
-    form(
+_row(
+    "tcgen05.relinquish", "tcgen05.relinquish_alloc_permit.{group}.sync.aligned", "", issuer="warp", group=_GROUP
+)
+
+_SHIFTED = ("{group}.{kind}{.ashift}{.collector?}", "{group}.{kind}{.collector}{.ashift}")
+"""Only an A in tensor memory can be shifted."""
+_ORDERS = ("{group}.{kind}{.collector?}", "{kind}.{group}{.collector?}")
+for _a, _reads, _orders in (
+    ("in a b64", _shared("a"), _ORDERS),
+    ("address a", _tensor("reads", "a"), (*_ORDERS, *_SHIFTED)),
+):
+    _effects = (_reads, _shared("b"), _tensor("reads", "d"), _tensor("writes", "d"))
+    _operands = f"address d; {_a}; in b b64; in i b32"
+    for _order in _orders:
+        _row(
+            "tcgen05.mma",
+            "tcgen05.mma." + _order,
+            f"{_operands}; opt ins disable b32; pred p; opt immediate scale",
+            _effects,
+            group=_GROUP,
+            kind=_PLAIN,
+            collector=_COLLECT_A,
+        )
+    _row(
+        "tcgen05.mma.ws",
+        "tcgen05.mma.ws.{group}.{kind}{.collector?}",
+        f"{_operands}; pred p; opt in zero b64",
+        _effects,
+        group="cta_group::1",
+        kind=_PLAIN,
+        collector=_COLLECT_B,
+    )
+    for _order in ("{.vector?}{.collector?}", "{.collector}{.vector}"):
+        _row(
+            "tcgen05.mma.scaled",
+            "tcgen05.mma.{group}.{kind}.block_scale" + _order,
+            f"{_operands}; address sfa; address sfb; pred p",
+            (*_effects, _tensor("reads", "sfa"), _tensor("reads", "sfb")),
+            group=_GROUP,
+            kind=_SCALED,
+            vector=_VECTOR,
+            collector=_COLLECT_A,
+        )
+
+_ARRIVE = "mbarrier::arrive::one"
+for _head in (f"{{group}}.{_ARRIVE}", f"{_ARRIVE}.{{group}}"):
+    for _tail, _slots in (
+        ("{.space?}", "address a"),
+        ("{.space?}.multicast::cluster", "address a; in mask b16"),
+        (".multicast::cluster{.space}", "address a; in mask b16"),
+    ):
+        _row(
+            "tcgen05.commit",
+            f"tcgen05.commit.{_head}{_tail}.b64",
+            _slots,
+            (Effect("arrives", "a", "shared", scope="cluster", later=True),),
+            group=_GROUP,
+            space="shared::cluster",
+        )
+
+_COUNTS = "x1 x2 x4 x8 x16 x32 x64 x128"
+_SPLIT = "16x32bx2"
+for _shape, _half in ((" ".join(name for name in TENSOR_MOVES if name != _SPLIT), ""), (_SPLIT, "; immediate half")):
+    _row(
+        "tcgen05.ld",
+        "tcgen05.ld.sync.aligned.{shape}.{count}{.pack?}.b32",
+        f"outs d b32; address a{_half}",
+        (_tensor("reads", "a"),),
+        issuer="warp",
+        result="lane",
+        shape=_shape,
+        count=_COUNTS,
+        pack="pack::16b",
+    )
+    _row(
+        "tcgen05.st",
+        "tcgen05.st.sync.aligned.{shape}.{count}{.unpack?}.b32",
+        f"address a{_half}; rows b b32",
+        (_tensor("writes", "a"),),
+        issuer="warp",
+        shape=_shape,
+        count=_COUNTS,
+        unpack="unpack::16b",
+    )
+for _what in ("ld", "st"):
+    _row(
+        "tcgen05.wait",
+        "tcgen05.wait::{what}.sync.aligned",
+        "",
+        (Effect("drains", space=_TENSOR, detail="{what}"),),
+        issuer="warp",
+        blocks=_what == "st",
+        what=_what,
+    )
+
+for _template in (
+    "tcgen05.cp.{group}.{shape}{.multicast?}{.to?}{.source?}",
+    "tcgen05.cp.{group}.{multicast}.{shape}{.to?}{.source?}",
+    "tcgen05.cp.{shape}{.multicast?}.{group}{.to?}{.source?}",
+):
+    _row(
         "tcgen05.cp",
-        f"tcgen05.cp.{{group}}{_order}{{.to?}}{{.from?}}",
+        _template,
         "address d; in a b64",
-        effects=(Effect("reads", "a", "shared", "async", later=True), Effect("writes", "d", _TM, "tcgen05", later=True)),
-        targets=_TARGETS,
-        version=(8, 6),
+        (_shared("a"), _tensor("writes", "d")),
         group=_GROUP,
         shape="128x256b 4x256b 128x128b 64x128b 32x128b",
         multicast="warpx2::02_13 warpx2::01_23 warpx4",
         to="b8x16",
-        **{"from": "b6x16_p32 b4x16_p64"},
+        source="b6x16_p32 b4x16_p64",
     )
-form(
+for _template in ("tcgen05.shift.{group}.down", "tcgen05.shift.down.{group}"):
+    _row("tcgen05.shift", _template, "address a", (_tensor("reads", "a"), _tensor("writes", "a")), group=_GROUP)
+_row(
     "tcgen05.fence",
     "tcgen05.fence::{side}",
-    effects=(Effect("fences", detail="{side}", space=_TM),),
-    targets=_TARGETS,
-    version=(8, 6),
+    "",
+    (Effect("fences", space=_TENSOR, detail="{side}"),),
     side="before_thread_sync after_thread_sync",
 )

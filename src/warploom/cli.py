@@ -1,0 +1,167 @@
+"""The command line: reads the arguments, calls one command, turns its end into an exit status.
+
+0: all is well; 1: the numbers are not what the file expects, or a form is unsupported; 2: a fault or no progress;
+3: the input or the command is wrong; 4: warploom itself failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import NoReturn
+
+from warploom.diagnostics import Diag, Fault, Stuck, WarploomError
+
+OK, MISMATCH, FAULT, BAD_INPUT, INTERNAL, INTERRUPTED = 0, 1, 2, 3, 4, 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command and returns the exit status; an error is a sentence, never a traceback."""
+    options: argparse.Namespace | None = None
+    try:
+        options = _parser().parse_args(arguments)
+        command: Callable[[argparse.Namespace], int] = options.command
+        status = command(options)
+        sys.stdout.flush()
+    except WarploomError as error:
+        _tell(error, as_json=getattr(options, "json", False))
+        return _status(error)
+    except MemoryError as error:
+        _tell(
+            Diag.OUT_OF_MEMORY.error(what=str(error).rstrip(".") or "an allocation failed"),
+            as_json=getattr(options, "json", False),
+        )
+        return BAD_INPUT
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)  # noqa: T201
+        return INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has gone; so may the rest
+        return OK
+    except Exception as error:  # the last door: whatever it is, the user gets a sentence
+        if os.environ.get("WARPLOOM_TRACEBACK"):
+            raise
+        what = f"{type(error).__name__}: {error}".rstrip(" :.")
+        _tell(Diag.INTERNAL.error(what=what), as_json=getattr(options, "json", False))
+        return INTERNAL
+    return status
+
+
+def _tell(error: WarploomError, *, as_json: bool) -> None:
+    from warploom.commands.console import complain
+
+    if as_json:
+        document = {
+            "outcome": "error",
+            "error": {
+                "code": error.code,
+                "what": error.what,
+                "where": str(error.loc) if error.loc else None,
+                "notes": list(error.notes),
+                "do": error.advice,
+            },
+        }
+        print(json.dumps(document, indent=1))  # noqa: T201
+    complain(error)
+
+
+def _status(error: WarploomError) -> int:
+    if isinstance(error, Fault | Stuck):
+        return FAULT
+    return INTERNAL if error.diag is Diag.INTERNAL else BAD_INPUT
+
+
+class _Parser(argparse.ArgumentParser):
+    """Complains in the catalogue's way."""
+
+    def error(self, message: str) -> NoReturn:
+        raise Diag.BAD_COMMAND.error(what=message.rstrip("."), command=self.prog)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="warploom", description="Executes Hopper and Blackwell PTX on a CPU, exactly.", allow_abbrev=False
+    )
+    parser.add_argument("--version", action="version", version=f"warploom {_version()}")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+
+    run = commands.add_parser("run", help="run a launch file on the machine and compare", allow_abbrev=False)
+    run.add_argument("file", type=Path, metavar="FILE.launch.json")
+    run.add_argument(
+        "--schedule", default="eager", metavar="NAME|FILE", help="eager, lazy, reverse, random or a recording"
+    )
+    run.add_argument("--seed", type=_natural, default=0, help="seed of the random schedule")
+    run.add_argument("--data-seed", type=_natural, help="seed of the random inputs, instead of the file's")
+    run.add_argument("--limit", type=_natural, help="most warp instructions that may run")
+    run.add_argument("--max-bytes", type=_natural, help="most bytes that all buffers together may take")
+    run.add_argument("--record", type=Path, metavar="FILE.json", help="write the schedule's choices, for --schedule")
+    run.add_argument("--json", action="store_true", help="print JSON")
+    run.set_defaults(command=_run)
+
+    ptx = commands.add_parser("ptx", help="describe a PTX module", allow_abbrev=False)
+    ptx.add_argument("file", type=Path, metavar="FILE.ptx")
+    ptx.add_argument("--unsupported", action="store_true", help="only list the instruction forms that are not known")
+    ptx.add_argument("--json", action="store_true", help="print JSON")
+    ptx.set_defaults(command=_ptx)
+
+    demo = commands.add_parser("demo", help="run a Hopper and a Blackwell matmul on this CPU", allow_abbrev=False)
+    demo.set_defaults(command=_demo)
+
+    explain = commands.add_parser("explain", help="say what an error code means", allow_abbrev=False)
+    explain.add_argument("code", nargs="?", metavar="CODE")
+    explain.set_defaults(command=_explain)
+    return parser
+
+
+def _version() -> str:
+    try:
+        return version("warploom")
+    except PackageNotFoundError:  # run from a checkout that nobody installed
+        return "(not installed)"
+
+
+def _natural(text: str) -> int:
+    """A non-negative integer."""
+    if not text.isdecimal() or len(text) > 20:
+        raise argparse.ArgumentTypeError(f"`{text}` is not a whole number")
+    return int(text)
+
+
+def _run(options: argparse.Namespace) -> int:
+    from warploom.commands.run import DEFAULT_LIMIT, Settings, run
+    from warploom.launch_file import DEFAULT_MAX_BYTES
+
+    limit = DEFAULT_LIMIT if options.limit is None else options.limit
+    max_bytes = DEFAULT_MAX_BYTES if options.max_bytes is None else options.max_bytes
+    settings = Settings(options.schedule, options.seed, limit, options.record)
+    ok = run(options.file, settings, as_json=options.json, data_seed=options.data_seed, max_bytes=max_bytes)
+    return OK if ok else MISMATCH
+
+
+def _ptx(options: argparse.Namespace) -> int:
+    from warploom.commands.ptx import describe
+
+    known = describe(options.file, only_unsupported=options.unsupported, as_json=getattr(options, "json", False))
+    return OK if known else MISMATCH
+
+
+def _demo(options: argparse.Namespace) -> int:
+    from warploom.demo import demo
+
+    return OK if demo() else MISMATCH
+
+
+def _explain(options: argparse.Namespace) -> int:
+    from warploom.commands.explain import explain
+
+    explain(options.code)
+    return OK
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The commands of `warploom`, one module each; `cli` chooses among them."""

@@ -1,0 +1,66 @@
+"""The kernel's parameters as a launch file writes them, turned into the values that `launch` takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from warploom.diagnostics import WarploomError
+from warploom.facts.dtypes import ELEMENT_TYPES
+from warploom.launch_file.buffers import LARGEST_INTEGER, Array, Buffer, memory_of
+from warploom.ptx.tensor_map import TensorMap
+
+Argument = dict[str, Any]
+
+
+def violations(argument: Argument, buffers: Mapping[str, Buffer]) -> Iterator[str]:
+    """What is wrong with an argument beyond what the schema can say."""
+    name = argument.get("tensor_map", argument.get("pointer"))
+    if name is not None and name not in buffers:
+        yield f"there is no buffer `{name}`; the file has {', '.join(buffers) or 'none'}"
+    elif "tensor_map" in argument:
+        try:
+            _tensor_map(argument, buffers[argument["tensor_map"]].blank())
+        except WarploomError as error:
+            yield from error.notes
+    elif "pointer" in argument:
+        buffer, offset = buffers[argument["pointer"]], int(argument.get("offset", 0))
+        if offset and offset >= buffer.span_bytes:
+            yield f"starts at byte {offset} of `{buffer.name}`, which has {buffer.span_bytes}"
+    elif "bytes" not in argument:
+        yield from _scalar_violations(*next(iter(argument.items())))
+
+
+def _scalar_violations(name: str, value: str | float) -> Iterator[str]:
+    kind = ELEMENT_TYPES[name]
+    if not kind.is_float:
+        if not kind.low <= _integer(value) <= kind.high:
+            yield f"{value} is not a value of .{name} ({kind.low} to {kind.high})"
+    elif isinstance(value, int) and abs(value) >= LARGEST_INTEGER:
+        yield f"{value} is too large to be written as an integer"
+
+
+def build(argument: Argument, buffers: Mapping[str, Array]) -> object:
+    """The value to launch with; arrays and maps share memory with the buffers they name."""
+    if "tensor_map" in argument:
+        return _tensor_map(argument, buffers[argument["tensor_map"]])
+    if "pointer" in argument:
+        array, offset = buffers[argument["pointer"]], int(argument.get("offset", 0))
+        return memory_of(array).view(np.uint8)[offset:] if offset else array
+    if "bytes" in argument:
+        return bytes.fromhex(argument["bytes"])
+    name, value = next(iter(argument.items()))
+    kind = ELEMENT_TYPES[name]
+    with np.errstate(over="ignore"):  # a number beyond the type's range is its infinity
+        return kind.values.type(float(value) if kind.is_float else _integer(value))
+
+
+def _integer(value: str | float) -> int:
+    return int(value, 16) if isinstance(value, str) else int(value)
+
+
+def _tensor_map(argument: Argument, array: Array) -> TensorMap:
+    """Every key but the buffer's name is a keyword of `TensorMap`, under the same name."""
+    return TensorMap(array, **{key: value for key, value in argument.items() if key != "tensor_map"})

@@ -1,0 +1,313 @@
+"""Asynchronous copies of bytes: `cp.async` and `cp.async.bulk`, and the groups that threads wait for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from warploom.diagnostics import Diag
+from warploom.machine.bulk import (
+    READS,
+    WRITES,
+    ThreadGroups,
+    count_bytes,
+    global_span,
+    groups_of,
+    issuers,
+    multicast_targets,
+    of_lane,
+    require_live,
+    shared_span,
+    submit,
+    threads_of,
+)
+from warploom.machine.group import WARP
+from warploom.machine.mbarrier import barrier_at, by_address, shared_address
+from warploom.machine.memory import WIDTHS
+from warploom.machine.reductions import DTYPES, reduce_values
+from warploom.machine.registry import Run, executes
+from warploom.machine.shared import OFFSET_MASK, RANK_SHIFT
+from warploom.ptx.isa.table import Op
+
+if TYPE_CHECKING:
+    from warploom.machine.cta import Cta
+    from warploom.machine.group import Group
+
+Array = npt.NDArray[Any]
+Bytes = npt.NDArray[np.uint8]
+_SMALL = "cp.async groups"
+_UNIT = 16
+_ELEMENT = {"s32": "i32", "s64": "i64", "b32": "u32", "b64": "u64", "f32": "f32_ftz"}
+"""PTX types by their tensor-map names; the plain f32 addition flushes subnormal numbers (PTX ISA 9.7.9.25.4.2)."""
+
+
+def _spread(value: Any, g: Group, mask: Array | None, dtype: Any) -> Array:
+    """An operand as an array of the lanes that take part, copied."""
+    if isinstance(value, int):
+        return np.full(g.lanes if mask is None else np.count_nonzero(mask), value, dtype)
+    out: Array = value.astype(dtype) if mask is None else value[mask].astype(dtype)
+    return out
+
+
+@executes("cp.async", "cp.async.ignore")
+def copy(op: Op) -> Run:
+    """4, 8 or 16 bytes per lane from global to shared memory; bytes past the source size become zero."""
+    what, ignores = f"`{op.instruction.opcode}`", op.family == "cp.async.ignore"
+    legal = (16,) if op["cache"] == "cg" else (4, 8, 16)
+
+    def run(g: Group, mask: Array | None, dst: Any, src: Any, size: int, source: Any, policy: Any = None) -> None:
+        if size not in legal:
+            raise Diag.BAD_SHAPE.error(text=op.instruction.opcode, what=f"{size} bytes; it copies {legal}")
+        places, origins = _spread(dst, g, mask, np.uint32), _spread(src, g, mask, np.uint64)
+        if ignores:
+            source = (0 if source else size) if isinstance(source, bool) else np.where(source, 0, size)
+        whole = source is None or (isinstance(source, int) and source == size)
+        sizes = None if whole else _spread(source, g, mask, np.uint32)
+        if sizes is not None and int(sizes.max()) > size:
+            note = f"a source of {int(sizes.max())} bytes for a copy of {size}"
+            raise Diag.BAD_SHAPE.error(text=op.instruction.opcode, what=note)
+
+        def complete() -> None:
+            require_live(g.cta, "A copy writes")
+            values = _read(g, origins, sizes, size, what)
+            g.cta.shared.write(places, values, size, None, what, g.first_warp)
+            count_bytes(g, "global→shared", len(places) * size)
+
+        touched = (("writes", "shared", int(places[0]), len(places) * size),)
+        groups_of(g.cta, _SMALL).add(submit(g, op, complete, touched=touched), _threads(g, mask))
+
+    return run
+
+
+def _threads(g: Group, mask: Array | None) -> Array:
+    first = g.first_warp * WARP
+    return np.arange(first, first + g.lanes) if mask is None else first + np.flatnonzero(mask)
+
+
+def _read(g: Group, origins: Array, sizes: Array | None, size: int, what: str) -> Array:
+    """One value per lane from global memory; nothing is read past a lane's source size."""
+    memory = g.grid.memory
+    if sizes is None:
+        whole: Array = memory.load(origins, size, None, what)
+        return whole
+    values = np.zeros(len(origins), WIDTHS[size])
+    full = sizes == size
+    if full.any():
+        values[full] = memory.load(origins[full], size, None, what)
+    parts = values.view(np.uint8).reshape(-1, size)
+    for lane in np.flatnonzero((sizes > 0) & ~full).tolist():
+        count = int(sizes[lane])
+        region, start = global_span(g, int(origins[lane]), count, size, what)
+        parts[lane, :count] = region.data[start : start + count]
+    return values
+
+
+@executes("cp.async.commit_group")
+def commit(op: Op) -> Run:
+    """What a thread has issued becomes a group."""
+
+    def run(g: Group, mask: Array | None) -> None:
+        groups = groups_of(g.cta, _SMALL)
+        if groups.under_way:
+            groups.commit(threads_of(g, mask))
+
+    return run
+
+
+def _wait(g: Group, mask: Array | None, groups: ThreadGroups, count: int) -> bool:
+    if groups.under_way and not groups.drained(threads_of(g, mask), count):
+        g.wait(groups)
+        return False
+    return True
+
+
+@executes("cp.async.wait_group")
+def wait(op: Op) -> Run:
+    """Wait until all but the most recent groups of every thread are complete."""
+
+    def run(g: Group, mask: Array | None, count: int) -> bool:
+        return _wait(g, mask, groups_of(g.cta, _SMALL), count)
+
+    return run
+
+
+@executes("cp.async.wait_all")
+def wait_all(op: Op) -> Run:
+    """Commit, and wait for every group."""
+
+    def run(g: Group, mask: Array | None) -> bool:
+        groups = groups_of(g.cta, _SMALL)
+        groups.commit(threads_of(g, mask))
+        return _wait(g, mask, groups, 0)
+
+    return run
+
+
+@executes("cp.async.mbarrier.arrive")
+def arrive(op: Op) -> Run:
+    """Arrive on a barrier when the copies that each lane has issued are complete."""
+    counted = bool(op["noinc"])
+
+    def run(g: Group, mask: Array | None, address: Any) -> None:
+        before = groups_of(g.cta, _SMALL).of(threads_of(g, mask))
+        for at, _, many in by_address(g, mask, address):
+            barrier = barrier_at(g.cta, at)
+            if not counted:
+                barrier.raise_pending(many)
+            _arrive_later(g, op, at, many, before)
+
+    return run
+
+
+def _arrive_later(g: Group, op: Op, address: int, count: int, before: tuple[Any, ...]) -> None:
+    touched = (("arrives", "shared", address, count),)
+    submit(g, op, lambda: barrier_at(g.cta, address).arrive(count), touched=touched, several=before)
+
+
+def _checked_size(size: int) -> int:
+    if size % _UNIT:
+        raise Diag.MISALIGNED.error(what=f"The size of a bulk copy, {size} bytes,", align=_UNIT)
+    return size
+
+
+@executes("cp.async.bulk.load")
+def load(op: Op) -> Run:
+    """A run of bytes from global to shared memory, of one CTA or of each in a mask."""
+    multicast, own = bool(op["multicast"]), op["dst"] == "shared::cta"
+
+    def issue(g: Group, target: Cta, offset: int, src: int, size: int, signal: int) -> None:
+        region, start = global_span(g, src, size, _UNIT, "A bulk copy")
+        barrier_at(g.cta, signal)
+
+        def complete() -> None:
+            require_live(target, "A bulk copy writes")
+            target.shared.async_write(offset, region.data[start : start + size])
+            count_bytes(g, "global→shared", size)
+            barrier_at(g.cta, signal).complete(size)
+
+        place = target.rank << RANK_SHIFT | offset
+        submit(g, op, complete, touched=(("writes", "shared", place, size), ("completes", "shared", signal, size)))
+
+    def run(g: Group, mask: Array | None, dst: Any, src: Any, size: Any, barrier: Any, *rest: Any) -> None:
+        for lane in issuers(g, mask):
+            count, signal = _checked_size(of_lane(size, lane)), shared_address(of_lane(barrier, lane))
+            address = shared_address(of_lane(dst, lane))
+            owner, offset = shared_span(g.cta, address, count, _UNIT, "A bulk copy", own=own)
+            if not multicast:
+                issue(g, owner, offset, of_lane(src, lane), count, signal)
+                continue
+            for target in multicast_targets(g.cta, of_lane(rest[0], lane)):
+                at = target.rank << RANK_SHIFT | signal & OFFSET_MASK
+                issue(g, target, offset, of_lane(src, lane), count, at)
+
+    return run
+
+
+def _combined(op: Op, current: Bytes, operand: Bytes) -> Bytes:
+    """What a copy leaves at its destination: its own bytes, or their reduction with those there."""
+    if not op["op"]:
+        return operand
+    name = _ELEMENT.get(op["type"], op["type"])
+    dtype = DTYPES[name]
+    mine, theirs = operand.view(dtype), current.view(dtype)
+    combined = theirs + mine if name == "f64" else reduce_values(op["op"], name, theirs, mine)
+    out: Bytes = combined.view(np.uint8)
+    return out
+
+
+@executes("cp.async.bulk.send")
+def send(op: Op) -> Run:
+    """A run of bytes from the CTA's shared memory to a peer's, copied or combined, counted on a barrier there."""
+
+    def issue(g: Group, dst: int, src: int, size: int, signal: int) -> None:
+        source, start = shared_span(g.cta, src, size, _UNIT, "A bulk copy", own=True)
+        target, offset = shared_span(g.cta, dst, size, _UNIT, "A bulk copy")
+        barrier_at(g.cta, signal)
+
+        def complete() -> None:
+            require_live(source, "A bulk copy reads")
+            require_live(target, "A bulk copy writes")
+            data = source.shared.async_whole[start : start + size].copy()
+            there = target.shared.async_whole[offset : offset + size].copy()
+            target.shared.async_write(offset, _combined(op, there, data))
+            count_bytes(g, "shared→shared", size)
+            barrier_at(g.cta, signal).complete(size)
+
+        signals = ("completes", "shared", signal, size)
+        submit(g, op, complete, touched=(("reads", "shared", src, size), ("writes", "shared", dst, size), signals))
+
+    def run(g: Group, mask: Array | None, dst: Any, src: Any, size: Any, barrier: Any) -> None:
+        for lane in issuers(g, mask):
+            count = _checked_size(of_lane(size, lane))
+            places = [shared_address(of_lane(value, lane)) for value in (dst, src, barrier)]
+            issue(g, places[0], places[1], count, places[2])
+
+    return run
+
+
+@executes("cp.async.bulk.store", "cp.async.bulk.store.masked")
+def store(op: Op) -> Run:
+    """A run of bytes from shared to global memory, copied, copied in part or combined; it belongs to a bulk group."""
+    masked = op.family.endswith("masked")
+
+    def issue(g: Group, dst: int, src: int, size: int, chosen: int | None, thread: int) -> None:
+        source, start = shared_span(g.cta, src, size, _UNIT, "A bulk copy", own=True)
+        region, offset = global_span(g, dst, size, _UNIT, "A bulk copy", writes=True)
+        data: list[Bytes] = []
+
+        def read() -> None:
+            require_live(source, "A bulk copy reads")
+            data.append(source.shared.async_whole[start : start + size].copy())
+
+        def write() -> None:
+            there = region.data[offset : offset + size]
+            if chosen is None:
+                there[:] = _combined(op, there, data.pop())
+            else:
+                some = np.tile((chosen >> np.arange(_UNIT)) & 1 == 1, size // _UNIT)
+                there[some] = data.pop()[some]
+            count_bytes(g, "shared→global", size)
+
+        first = submit(g, op, read, touched=(("reads", "shared", src, size),))
+        second = submit(g, op, write, touched=(("writes", "global", dst, size),), after=first)
+        groups_of(g.cta, READS).add(first, thread)
+        groups_of(g.cta, WRITES).add(second, thread)
+
+    def run(g: Group, mask: Array | None, dst: Any, src: Any, size: Any, *rest: Any) -> None:
+        for lane in issuers(g, mask):
+            issue(
+                g,
+                of_lane(dst, lane),
+                shared_address(of_lane(src, lane)),
+                _checked_size(of_lane(size, lane)),
+                of_lane(rest[-1], lane) if masked else None,
+                g.first_warp * WARP + lane,
+            )
+
+    return run
+
+
+@executes("cp.async.bulk.commit_group")
+def commit_bulk(op: Op) -> Run:
+    """What a thread has issued becomes a bulk group."""
+
+    def run(g: Group, mask: Array | None) -> None:
+        for name in (READS, WRITES):
+            groups = groups_of(g.cta, name)
+            if groups.under_way:
+                groups.commit(threads_of(g, mask))
+
+    return run
+
+
+@executes("cp.async.bulk.wait_group")
+def wait_bulk(op: Op) -> Run:
+    """Wait until all but the most recent bulk groups are complete, or with `.read` until their sources were read."""
+    name = READS if op["read"] else WRITES
+
+    def run(g: Group, mask: Array | None, count: int) -> bool:
+        return _wait(g, mask, groups_of(g.cta, name), count)
+
+    return run

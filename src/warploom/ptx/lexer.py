@@ -1,0 +1,129 @@
+"""PTX text cut into tokens, and a place among them from which the parser's rooms read and complain."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections import deque
+
+from warploom.diagnostics import Diag, Loc, WarploomError
+
+LONGEST_TOKEN = 65536
+
+# One match per token: what may be skipped, then a note of ours, or the token, or the end of the text. A dotted opcode
+# is one token, a directive is one per dot. What was never closed is swallowed whole, so that reading stays linear.
+_TOKEN = re.compile(
+    r"""(?: [ \t\n\r\f\v]++ | //(?!!wl(?!\S))[^\n]*+ | /\*(?s:.*?)\*/ )*+
+        (?: //!wl(?P<note>[^\n]*+) | (?P<token>
+            [A-Za-z_$%][\w$]*+ (?:(?:\.|::)[\w$]++)*+
+          | \.[A-Za-z_][\w$]*+
+          | 0[xX]\w++ | \d++\.\d*+(?:[eE][+-]?\d++)? | \d++[eE][+-]?\d++ | \d\w*+
+          | "(?:[^"\\\n]|\\.)*+"
+          | << | >>
+          | /\*(?s:.*+) | "[^\n]*+
+          | (?s:.) | \Z ) )""",
+    re.VERBOSE | re.ASCII,
+)
+_WORD = re.compile(r"(?:[A-Za-z][\w$]*|[_$%][\w$]+)", re.ASCII)
+
+
+class Reader:
+    """The tokens of one text, the index `at` of the next one to read, and the notes that stand between them.
+
+    `outside` collects names (with their tokens) that only the finished module can know.
+    """
+
+    __slots__ = ("_newlines", "_words", "at", "file", "notes", "outside", "starts", "text", "tokens")
+
+    def __init__(self, text: str, file: str) -> None:
+        self.text, self.file = text, file
+        self.tokens: list[str] = []
+        self.starts: list[int] = []
+        self.notes: deque[tuple[int, str]] = deque()
+        self.outside: list[tuple[str, int]] = []
+        self.at = 0
+        self._words: frozenset[str] | None = None
+        self._newlines = [match.start() for match in re.finditer("\n", text)]
+        tokens, starts = self.tokens, self.starts
+        for match in _TOKEN.finditer(text):
+            token = match[2]
+            if token is None:
+                self.notes.append((len(tokens), match[1].strip()))
+            else:
+                tokens.append(token)
+                starts.append(match.start(2))
+        # The parser looks one token ahead of the end.
+        tokens.append("")
+        starts.append(len(text))
+        if len(max(tokens, key=len)) > LONGEST_TOKEN:
+            long = next(index for index, token in enumerate(tokens) if len(token) > LONGEST_TOKEN)
+            raise self.fail(f"a token of {len(tokens[long])} characters; at most {LONGEST_TOKEN} are read", long)
+
+    @property
+    def words(self) -> frozenset[str]:
+        """Every token that occurs: what a new name must differ from."""
+        if self._words is None:
+            self._words = frozenset(self.tokens)
+        return self._words
+
+    def line(self, index: int) -> int:
+        """The line of a token, counted from 1."""
+        return bisect_right(self._newlines, self.starts[index]) + 1
+
+    def error(self, diag: Diag, index: int, **fields: object) -> WarploomError:
+        """The catalogued error at a token, with the line of text it stands on."""
+        line, start = self.line(index), self.starts[index]
+        begin = self._newlines[line - 2] + 1 if line > 1 else 0
+        end = self._newlines[line - 1] if line <= len(self._newlines) else len(self.text)
+        shown = self.text[begin : min(end, begin + 160)].strip()
+        return diag.error(Loc(self.file, line, start - begin + 1), [shown] if shown else [], **fields)
+
+    def fail(self, what: str, index: int | None = None) -> WarploomError:
+        """The syntax error at a token; by default at the next one."""
+        return self.error(Diag.SYNTAX, self.at if index is None else index, what=what)
+
+    def shown(self, index: int | None = None) -> str:
+        """A token as a sentence names it."""
+        token = self.tokens[self.at if index is None else index]
+        if not token:
+            return "the end of the text"
+        if token.startswith("/*"):
+            return "a comment that is never closed"
+        if token[0] == '"' and (len(token) < 2 or token[-1] != '"'):
+            return "a string that is not closed on its line"
+        return f"`{token[:60]}`" if token.isprintable() else ascii(token[:60])
+
+    def take(self) -> str:
+        """The next token, which is then behind us; the end of the text is never passed."""
+        token = self.tokens[self.at]
+        if token:
+            self.at += 1
+        return token
+
+    def accept(self, token: str) -> bool:
+        """Whether the next token is this one; if so it is taken."""
+        if self.tokens[self.at] == token:
+            self.at += 1
+            return True
+        return False
+
+    def expect(self, token: str, after: str) -> None:
+        """Take this token, or say what it should have followed."""
+        if not self.accept(token):
+            raise self.fail(f"expected `{token}` after {after}, found {self.shown()}")
+
+    def name(self, what: str) -> str:
+        """Take an identifier."""
+        token = self.tokens[self.at]
+        if not _WORD.fullmatch(token):
+            raise self.fail(f"expected {what}, found {self.shown()}")
+        self.at += 1
+        return token
+
+    def string(self, what: str) -> str:
+        """Take a quoted string and return what it says."""
+        token = self.tokens[self.at]
+        if len(token) < 2 or token[0] != '"' or token[-1] != '"':
+            raise self.fail(f"expected {what} in quotes, found {self.shown()}")
+        self.at += 1
+        return re.sub(r'\\(["\\])', r"\1", token[1:-1])

@@ -1,0 +1,228 @@
+"""The map of ARCHITECTURE.md, held: imports, third parties, lengths, numbers, and what the repository speaks of."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from warploom.diagnostics import Diag
+from warploom.facts.machines import MACHINES
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "warploom"
+FILES = sorted(SOURCE.rglob("*.py"))
+THIRD_PARTIES = {"numpy", "ml_dtypes", "rich"}
+LONGEST_FILE = 500
+UNTRACKED = {
+    ".git",
+    ".venv",
+    ".mypy_cache",
+    ".pytest_cache",
+    ".ruff_cache",
+    ".hypothesis",
+    "__pycache__",
+    "build",
+    "dist",
+}
+
+
+def package_of(file: Path) -> str:
+    """`ptx` for ptx/isa/table.py, `cli` for cli.py."""
+    first = file.relative_to(SOURCE).parts[0]
+    return first.removesuffix(".py")
+
+
+def words(cell: str) -> set[str]:
+    return set(re.findall(r"`([^`]+)`", cell))
+
+
+def the_map() -> dict[str, set[str]]:
+    """The rows of the table that says which package may import which."""
+    text = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
+    rows = re.findall(
+        r"^\| `(\w+)` \| [^|]* \|([^|]*)\|$", text.partition("## The map")[2].partition("## ")[0], re.MULTILINE
+    )
+    return {name: words(cell) for name, cell in rows}
+
+
+def late_exceptions() -> set[tuple[str, str]]:
+    """The (file, package) pairs that may be imported inside a function, against the table."""
+    text = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
+    return set(re.findall(r"^- `([\w/]+\.py)` imports `(\w+)`: .", text, re.MULTILINE))
+
+
+def imported(tree: ast.AST) -> Iterator[str]:
+    """The dotted names that a tree imports."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            yield node.module or ""
+            if node.module == "warploom":
+                yield from (f"warploom.{alias.name}" for alias in node.names)
+
+
+def late(tree: ast.AST) -> set[str]:
+    """What is imported inside functions only."""
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    inside = {id(node) for function in functions for node in ast.walk(function)}
+    early = {name for node in ast.walk(tree) if id(node) not in inside for name in _one(node)}
+    return set(imported(tree)) - early
+
+
+def _one(node: ast.AST) -> list[str]:
+    return list(imported(node)) if isinstance(node, ast.Import | ast.ImportFrom) else []
+
+
+def parse(file: Path) -> ast.Module:
+    return ast.parse(file.read_text("utf-8"))
+
+
+def test_the_map_and_the_folders_agree():
+    assert {package_of(file) for file in FILES} == set(the_map())
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.relative_to(SOURCE).as_posix())
+def test_imports_follow_the_map(file):
+    package, tree = package_of(file), parse(file)
+    allowed = the_map()[package] | {package}
+    exceptions = {name for where, name in late_exceptions() if where == file.relative_to(SOURCE).as_posix()}
+    only_late = late(tree)
+    for name in imported(tree):
+        if name.startswith("warploom."):
+            target = name.split(".")[1]
+            fine = target in allowed or (target in exceptions and name in only_late)
+            assert fine, f"{package} may not import {target}"
+        else:
+            assert name != "warploom", "import the package that has the name, not the public surface"
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.relative_to(SOURCE).as_posix())
+def test_the_core_needs_three_packages(file):
+    top = {name.split(".")[0] for name in imported(parse(file))}
+    assert top - set(sys.stdlib_module_names) - THIRD_PARTIES - {"warploom", "__future__"} == set()
+
+
+def test_exceptions_are_used():
+    for file, package in late_exceptions():
+        names = {name.split(".")[1] for name in late(parse(SOURCE / file)) if name.startswith("warploom.")}
+        assert package in names, f"{file} no longer imports {package}"
+
+
+def test_source_is_executed_by_the_machine_only():
+    for file in FILES:
+        for node in ast.walk(parse(file)):
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Name)
+                and node.func.id in ("exec", "eval", "compile")
+            ):
+                assert package_of(file) == "machine", f"{file.name}:{node.lineno}"
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                assert not {"pickle", "marshal", "shelve", "importlib.util"} & set(imported(node)), file
+
+
+def test_files_are_short():
+    folders = [ROOT / name for name in ("src", "tests", "examples", "bench")]
+    lengths = {f: len(f.read_text("utf-8").splitlines()) for folder in folders for f in folder.rglob("*.py")}
+    assert {f.relative_to(ROOT).as_posix(): n for f, n in lengths.items() if n > LONGEST_FILE} == {}
+
+
+def hardware_numbers() -> set[int]:
+    """The numbers of the machine rows that nothing else would be: large and not a power of two."""
+    values = {getattr(machine, field.name) for machine in MACHINES.values() for field in fields(machine)}
+    return {value for value in values if type(value) is int and value > 1000 and value & (value - 1)}
+
+
+def folded(node: ast.AST) -> int | None:
+    """The integer that a literal, or a simple sum, product or shift of literals, stands for."""
+    if isinstance(node, ast.Constant) and type(node.value) is int:
+        return node.value
+    if isinstance(node, ast.BinOp):
+        left, right = folded(node.left), folded(node.right)
+        if left is not None and right is not None:
+            match node.op:
+                case ast.Add():
+                    return left + right
+                case ast.Sub():
+                    return left - right
+                case ast.Mult():
+                    return left * right
+                case ast.LShift() if 0 <= right < 64:
+                    return left << right
+    return None
+
+
+def test_hardware_numbers_stay_in_facts():
+    numbers = hardware_numbers()
+    assert 232448 in numbers
+    assert folded(ast.parse("227 * 1024", mode="eval").body) in numbers
+    for file in FILES:
+        if package_of(file) != "facts":
+            found = [(node.lineno, folded(node)) for node in ast.walk(parse(file)) if folded(node) in numbers]
+            assert not found, f"{file.relative_to(SOURCE)}: {found}"
+
+
+def test_every_module_says_what_it_is():
+    silent = [f for f in FILES if f.name != "__init__.py" and not ast.get_docstring(parse(f))]
+    assert silent == []
+
+
+def test_every_message_has_a_code_of_its_own():
+    assert len(Diag) == len(Diag.__members__), "two codes share a sentence and an advice"
+    for entry in Diag:
+        sentence, advice = entry.value
+        assert sentence.strip()
+        assert advice.strip().endswith((".", "?")), entry
+
+
+def text_files() -> Iterator[Path]:
+    for file in ROOT.rglob("*"):
+        if file.is_file() and not UNTRACKED & set(file.relative_to(ROOT).parts) and file.name != "LICENSE":
+            yield file
+
+
+def test_the_repository_speaks_of_no_computer():
+    pattern = re.compile(r"(?<![\w.\-/\]])/(?:work|home|root|Users|mnt)/\w")
+    for file in text_files():
+        try:
+            text = file.read_text("utf-8")
+        except UnicodeDecodeError:
+            continue
+        found = pattern.search(text)
+        assert not found, f"{file.relative_to(ROOT)}: {found and text[found.start() : found.end() + 20]!r}"
+
+
+def commands() -> dict[str, str]:
+    """The README's two commands by their markers."""
+    text = (ROOT / "README.md").read_text("utf-8")
+    return dict(re.findall(r"^<!-- (\w+) command -->\n```sh\n(.+)\n```$", text, re.MULTILINE))
+
+
+def test_the_readme_has_two_commands():
+    found = commands()
+    assert set(found) == {"demo", "test"}
+    assert found["demo"].endswith("warploom demo")
+    assert "pytest" in found["test"]
+
+
+def test_ci_runs_the_readme_command():
+    shown = subprocess.run(["bash", str(ROOT / ".ci" / "run"), "--show"], capture_output=True, text=True, check=True)
+    assert shown.stdout == commands()["test"] + "\n"
+    script = (ROOT / ".ci" / "run").read_text("utf-8")
+    assert "pytest" not in script
+    assert "pip install" not in script
+
+
+def test_links_lead_somewhere():
+    for page in (*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")):
+        for link in re.findall(r"\]\(([^)#:]+)\)", page.read_text("utf-8")):
+            assert (page.parent / link).exists(), f"{page.name}: {link}"

@@ -1,0 +1,303 @@
+"""The command line: what it prints, how it exits, and that no input gives a traceback."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from warploom.cli import main
+from warploom.diagnostics import Diag
+
+HEAD = ".version 8.6\n.target sm_90a\n.address_size 64\n"
+KERNEL = (
+    HEAD
+    + """
+.visible .entry twice(.param .u64 in, .param .u64 out, .param .u32 count)
+{
+  .reg .b32 %r<4>; .reg .b64 %rd<6>; .reg .f32 %f<3>; .reg .pred %p;
+  mov.u32 %r0, %ctaid.x;
+  mov.u32 %r1, %tid.x;
+  mad.lo.s32 %r1, %r0, 32, %r1;
+  ld.param.u32 %r2, [count];
+  setp.ge.u32 %p, %r1, %r2;
+  @%p bra done;
+  ld.param.u64 %rd0, [in];
+  ld.param.u64 %rd1, [out];
+  mul.wide.u32 %rd2, %r1, 4;
+  add.u64 %rd3, %rd0, %rd2;
+  add.u64 %rd4, %rd1, %rd2;
+  ld.global.f32 %f0, [%rd3];
+  add.f32 %f1, %f0, %f0;
+  st.global.f32 [%rd4], %f1;
+done:
+  ret;
+}
+"""
+)
+FILE = {
+    "ptx": "twice.ptx",
+    "grid": [3, 1, 1],
+    "block": [32, 1, 1],
+    "buffers": {"x": {"dtype": "float32", "shape": [77]}, "y": {"dtype": "float32", "shape": [77], "output": True}},
+    "args": [{"pointer": "x"}, {"pointer": "y"}, {"u32": 77}],
+    "compare": [{"expr": "y == x + x"}],
+}
+
+
+def write(folder: Path, kernel: str = KERNEL, **parts: object) -> str:
+    (folder / "twice.ptx").write_text(kernel)
+    path = folder / "twice.launch.json"
+    path.write_text(json.dumps({**FILE, **parts}))
+    return str(path)
+
+
+def call(capsys, *arguments: str) -> tuple[int, str, str]:
+    status = main(arguments)
+    captured = capsys.readouterr()
+    assert "Traceback" not in captured.err
+    return status, captured.out, captured.err
+
+
+def body(text: str) -> str:
+    """A kernel of one lane's worth of instructions."""
+    return f"{HEAD}.visible .entry k()\n{{\n.reg .b32 %r; .reg .b64 %rd; .reg .pred %p;\n{text}\n}}\n"
+
+
+class TestRun:
+    def test_a_right_answer_exits_0_and_tells_what_ran(self, tmp_path, capsys):
+        status, out, err = call(capsys, "run", write(tmp_path))
+        assert (status, err) == (0, "")
+        assert "ok        y == x + x" in out
+        assert re.search(r"\badd +\d", out)
+        assert "warp instructions" in out
+
+    def test_a_wrong_answer_exits_1_and_tells_where(self, tmp_path, capsys):
+        status, out, _ = call(capsys, "run", write(tmp_path, compare=[{"expr": "y == x"}, {"expr": "y == x * 2"}]))
+        assert status == 1
+        assert "MISMATCH  `y == x` does not hold for 77 of 77 elements: first at [0]" in out
+        assert "ok        y == x * 2" in out
+
+    def test_without_compare_it_says_so(self, tmp_path, capsys):
+        status, out, _ = call(capsys, "run", write(tmp_path, compare=[], expect="twice x"))
+        assert status == 0
+        assert "nothing compared" in out
+        assert "the file expects: twice x" in out
+
+    def test_json(self, tmp_path, capsys):
+        wrong = [{"expr": "y == x"}, {"expr": "y == x + x", "atol": 0.5}]
+        status, out, _ = call(capsys, "run", write(tmp_path, compare=wrong, seed=3), "--json", "--schedule", "lazy")
+        document = json.loads(out)
+        assert status == 1
+        assert (document["outcome"], document["schedule"], document["data_seed"]) == ("mismatch", "lazy", 3)
+        assert document["instructions"] == sum(document["counts"].values()) > 0
+        first, second = document["comparisons"]
+        assert (first["ok"], first["mismatch"]["where"], first["mismatch"]["count"]) == (False, [0], 77)
+        assert (second["ok"], second["mismatch"], second["atol"]) == (True, None, 0.5)
+
+    @pytest.mark.parametrize("schedule", ["eager", "lazy", "reverse", "random"])
+    def test_schedules(self, tmp_path, capsys, schedule):
+        status, out, _ = call(capsys, "run", write(tmp_path), "--schedule", schedule, "--seed", "5")
+        assert status == 0
+        assert schedule in out
+
+    def test_a_recording_is_replayed(self, tmp_path, capsys):
+        record = tmp_path / "choices.json"
+        arguments = ("run", write(tmp_path), "--json")
+        _, first, _ = call(capsys, *arguments, "--schedule", "random", "--seed", "8", "--record", str(record))
+        status, second, _ = call(capsys, *arguments, "--schedule", str(record))
+        assert status == 0
+        assert json.loads(first)["counts"] == json.loads(second)["counts"]
+
+    def test_a_recording_that_cannot_be_written(self, tmp_path, capsys):
+        status, _, err = call(capsys, "run", write(tmp_path), "--record", str(tmp_path / "none" / "r.json"))
+        assert status == 3
+        assert err.startswith("UNWRITABLE_FILE")
+
+    def test_seeds_change_the_data(self, tmp_path, capsys):
+        path = write(tmp_path, compare=[{"expr": "y == 0"}])
+        lefts = set()
+        for seed in ("1", "2", "2"):
+            _, out, _ = call(capsys, "run", path, "--json", "--data-seed", seed)
+            lefts.add(json.loads(out)["comparisons"][0]["mismatch"]["left"])
+        assert len(lefts) == 2
+
+    def test_a_fault_exits_2(self, tmp_path, capsys):
+        status, _, err = call(capsys, "run", write(tmp_path, args=[{"pointer": "x"}, {"pointer": "y"}, {"u32": 96}]))
+        assert status == 2
+        assert err.startswith("OUT_OF_BOUNDS")
+
+    def test_inputs_cannot_be_written(self, tmp_path, capsys):
+        status, _, err = call(capsys, "run", write(tmp_path, args=[{"pointer": "y"}, {"pointer": "x"}, {"u32": 77}]))
+        assert status == 2
+        assert err.startswith("READ_ONLY")
+
+    def test_an_endless_loop_meets_the_limit(self, tmp_path, capsys):
+        path = write(tmp_path, body("again: add.u32 %r, %r, 1; bra again;"), args=[], compare=[])
+        status, out, err = call(capsys, "run", path, "--limit", "5000", "--json")
+        assert status == 2
+        assert json.loads(out)["error"]["code"] in ("LIMIT", "NO_PROGRESS")
+        assert err.startswith(("LIMIT", "NO_PROGRESS"))
+
+    def test_a_trap_exits_2(self, tmp_path, capsys):
+        status, _, err = call(capsys, "run", write(tmp_path, body("trap;"), args=[], compare=[]))
+        assert status == 2
+        assert err.startswith("TRAP")
+
+    @pytest.mark.parametrize(
+        ("parts", "code"),
+        [
+            ({"grid": [0, 1, 1]}, "BAD_LAUNCH_FILE"),
+            ({"args": [{"pointer": "x"}]}, "BAD_LAUNCH"),
+            ({"entry": "other"}, "NO_SUCH_ENTRY"),
+            ({"ptx": "gone.ptx"}, "BAD_LAUNCH_FILE"),
+            ({"shared_bytes": 1 << 30}, "TOO_MUCH_SHARED"),
+        ],
+    )
+    def test_bad_input_exits_3(self, tmp_path, capsys, parts, code):
+        status, out, err = call(capsys, "run", write(tmp_path, **parts), "--json")
+        assert status == 3
+        assert err.startswith(f"{code}:")
+        assert json.loads(out)["error"]["code"] == code
+
+    def test_bad_ptx_exits_3(self, tmp_path, capsys):
+        status, _, err = call(capsys, "run", write(tmp_path, "not ptx"))
+        assert status == 3
+        assert err.startswith("SYNTAX")
+
+    def test_control_characters_do_not_reach_the_terminal(self, tmp_path, capsys):
+        _, out, _ = call(capsys, "run", write(tmp_path, expect="\x1b[2Jgone", compare=[]))
+        assert "\x1b" not in out
+        _, _, err = call(capsys, "run", write(tmp_path, KERNEL.replace("mov.u32", "mov.\x1b[2J", 1)))
+        assert "\x1b" not in err
+
+    def test_markup_is_not_obeyed(self, tmp_path, capsys):
+        _, out, _ = call(capsys, "run", write(tmp_path, expect="[red]x[/red] [/]", compare=[]))
+        assert "[red]x[/red] [/]" in out
+
+
+class TestPtx:
+    def test_describes_a_module(self, tmp_path, capsys):
+        write(tmp_path)
+        status, out, _ = call(capsys, "ptx", str(tmp_path / "twice.ptx"))
+        assert status == 0
+        assert "PTX 8.6 for sm_90a" in out
+        assert ".u64, .u64, .u32" in out
+        assert "every instruction form is known" in out
+
+    def test_lists_all_unsupported_forms_at_once(self, tmp_path, capsys):
+        write(tmp_path, KERNEL.replace("add.f32 %f1", "addd.f32 %f1").replace("setp.ge.u32", "setp.gee.u32"))
+        status, out, _ = call(capsys, "ptx", str(tmp_path / "twice.ptx"), "--unsupported", "--json")
+        forms = json.loads(out)["unsupported"]
+        assert status == 1
+        assert [row["form"] for row in forms] == ["setp.gee.u32", "addd.f32"]
+        assert [KERNEL.splitlines()[row["line"] - 1].split()[0] for row in forms] == ["setp.ge.u32", "add.f32"]
+        assert forms[0]["nearest"].startswith("setp")
+
+    def test_json_describes_kernels(self, tmp_path, capsys):
+        write(tmp_path)
+        _, out, _ = call(capsys, "ptx", str(tmp_path / "twice.ptx"), "--json")
+        document = json.loads(out)
+        assert document["version"] == "8.6"
+        assert document["kernels"][0]["name"] == "twice"
+        assert document["kernels"][0]["params"] == [".u64", ".u64", ".u32"]
+
+    def test_missing_and_binary_files(self, tmp_path, capsys):
+        (tmp_path / "binary.ptx").write_bytes(b"\xff\x00")
+        for name in ("none.ptx", "binary.ptx", "."):
+            status, _, err = call(capsys, "ptx", str(tmp_path / name))
+            assert status == 3
+            assert err.startswith("UNREADABLE_FILE")
+
+
+class TestExplain:
+    @pytest.mark.parametrize("code", Diag.__members__)
+    def test_every_code(self, capsys, code):
+        status, out, _ = call(capsys, "explain", code.lower())
+        assert status == 0
+        assert out.startswith(code)
+        assert "do: " in out
+
+    def test_lists_all(self, capsys):
+        _, out, _ = call(capsys, "explain")
+        assert out.split() == list(Diag.__members__)
+
+    def test_suggests(self, capsys):
+        status, _, err = call(capsys, "explain", "DEADLOK")
+        assert status == 3
+        assert "Did you mean DEADLOCK?" in err
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["rum"], ["run"], ["run", "x", "--seed", "-1"], ["run", "x", "--limit", "many"]]
+)
+def test_wrong_commands_exit_3(capsys, arguments):
+    status, _, err = call(capsys, *arguments)
+    assert status == 3
+    assert err.startswith("BAD_COMMAND")
+    assert "--help" in err
+
+
+def test_a_failure_of_our_own_is_a_sentence(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("warploom.commands.run.load", lambda *a, **k: 1 // 0)
+    status, _, err = call(capsys, "run", write(tmp_path))
+    assert status == 4
+    assert err.startswith("INTERNAL: warploom itself failed: ZeroDivisionError")
+    monkeypatch.setenv("WARPLOOM_TRACEBACK", "1")
+    with pytest.raises(ZeroDivisionError):
+        main(["run", write(tmp_path)])
+
+
+def test_too_little_memory_is_a_sentence(tmp_path, capsys, monkeypatch):
+    def refuse(*arguments, **keywords):
+        raise MemoryError("Unable to allocate 1.00 TiB")
+
+    monkeypatch.setattr("warploom.commands.run.load", refuse)
+    status, _, err = call(capsys, "run", write(tmp_path))
+    assert status == 3
+    assert err.startswith("OUT_OF_MEMORY: This computer has not enough memory: Unable to allocate 1.00 TiB.")
+
+
+def test_an_interrupt_is_quiet(tmp_path, capsys, monkeypatch):
+    def interrupt(*arguments, **keywords):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("warploom.commands.run.load", interrupt)
+    assert call(capsys, "run", write(tmp_path)) == (130, "", "interrupted\n")
+
+
+def test_progress_counts_ctas(tmp_path):
+    from warploom.commands.run import Settings, execute
+    from warploom.launch_file import load
+
+    seen: list[tuple[int, int]] = []
+    execute(load(write(tmp_path)), Settings(), lambda done, total: seen.append((done, total)))
+    assert seen[-1] == (3, 3)
+    assert seen == sorted(seen)
+
+
+def test_the_installed_command(tmp_path):
+    """As a user calls it: a process of its own, its reader gone before the end."""
+    command = [sys.executable, "-m", "warploom.cli"]
+    version = subprocess.run([*command, "--version"], capture_output=True, text=True, check=True)
+    assert re.fullmatch(r"warploom (\d+\.\d+\.\d+|\(not installed\))\n", version.stdout)
+    run = subprocess.run([*command, "run", write(tmp_path)], capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stderr) == (0, "")
+    piped = subprocess.run(
+        f"{sys.executable} -m warploom.cli explain | head -n 1", shell=True, capture_output=True, text=True, check=True
+    )
+    assert piped.stderr == ""
+
+
+def test_the_documentation_is_true(tmp_path, capsys, monkeypatch):
+    """The page's example file and its Python run as they stand."""
+    page = (Path(__file__).parents[2] / "docs" / "launch-files.md").read_text("utf-8")
+    write(tmp_path)
+    (tmp_path / "twice.launch.json").write_text(re.search(r"```json\n(.*?)```", page, re.DOTALL)[1])
+    assert call(capsys, "run", str(tmp_path / "twice.launch.json"))[0] == 0
+    monkeypatch.chdir(tmp_path)
+    exec(re.search(r"```python\n(.*?)```", page, re.DOTALL)[1], {})

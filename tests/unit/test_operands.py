@@ -1,0 +1,557 @@
+"""Operands and accumulators: what TMA writes is what a descriptor reads, for every type, major and swizzle."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from warploom.diagnostics import Diag, Fault, WarploomError
+from warploom.facts.descriptors import decode_shared_descriptor, encode_shared_descriptor
+from warploom.facts.fragments import WGMMA_A, tensor_move, wgmma_d
+from warploom.facts.swizzles import SWIZZLES
+from warploom.facts.tensor_memory import COPY_SHAPES, PLACEMENTS
+from warploom.machine.accumulators import (
+    tensor_a,
+    tensor_accumulate,
+    tensor_accumulator,
+    tensor_copy,
+    tensor_load,
+    tensor_scales,
+    tensor_store,
+    wgmma_a,
+    wgmma_accumulate,
+)
+from warploom.machine.elements import ELEMENTS, contained, decode_scales
+from warploom.machine.operands import OperandReader, footprint, multiply, multiply_scaled
+from warploom.machine.tma_box import place_box, read_box
+from warploom.ptx.tensor_map import TensorMap
+
+SHARED = 1 << 17
+
+DTYPES = {
+    "bf16": ml_dtypes.bfloat16,
+    "f16": np.float16,
+    "tf32": np.float32,
+    "e4m3": ml_dtypes.float8_e4m3fn,
+    "e5m2": ml_dtypes.float8_e5m2,
+    "s8": np.int8,
+    "u8": np.uint8,
+}
+NARROW = {
+    "e2m1": (ml_dtypes.float4_e2m1fn, 4),
+    "e2m3": (ml_dtypes.float6_e2m3fn, 6),
+    "e3m2": (ml_dtypes.float6_e3m2fn, 6),
+}
+
+
+def values(rng, element, shape):
+    """Random values that the type holds exactly, and their bytes along the last axis."""
+    dtype = np.dtype(DTYPES[element])
+    if element in ("s8", "u8"):
+        matrix = rng.integers(0, 256, shape).astype(np.uint8).view(dtype)
+    else:
+        matrix = rng.integers(-8, 9, shape).astype(dtype)
+    return matrix
+
+
+def descriptor(family, start, leading, stride, swizzle, base=0):
+    return decode_shared_descriptor(encode_shared_descriptor(family, start, leading, stride, swizzle, base), family)
+
+
+def empty():
+    raw = np.empty(SHARED + 64, np.uint8)
+    start = -raw.ctypes.data % 64
+    shared = raw[start : start + SHARED]
+    shared[:] = np.random.default_rng(0).integers(0, 256, SHARED)
+    return shared
+
+
+@pytest.mark.parametrize("element", sorted(DTYPES))
+@pytest.mark.parametrize("swizzle", ["32B", "64B", "128B"])
+@pytest.mark.parametrize("family", ["sm_90", "sm_100"])
+def test_k_major_tiles_from_tma(element, swizzle, family):
+    """One box of a swizzle span, several K steps inside it: each step alone and the run at once."""
+    rng = np.random.default_rng(1)
+    item = np.dtype(DTYPES[element]).itemsize
+    span = SWIZZLES[swizzle].span
+    rows, width = 72, span // item
+    matrix = values(rng, element, (rows, 3 * width))
+    tensor_map = TensorMap(matrix, box=(rows, width), swizzle=swizzle)
+    shared, address = empty(), 5 * 1024
+    place_box(
+        shared,
+        address,
+        tensor_map.geometry,
+        read_box(matrix.reshape(-1).view(np.uint8), tensor_map.geometry, (width, 0)),
+    )
+    tile = matrix[:, width : 2 * width]
+    expected = tile if element in ("s8", "u8") else tile.astype(np.float32)
+    k = 32 // item
+    for step in range(span // 32):
+        read = OperandReader(shared).read(
+            descriptor(family, address + 32 * step, 16, 8 * span, swizzle), rows, k, element
+        )
+        assert (read == expected[:, step * k : (step + 1) * k]).all()
+    run = OperandReader(shared).read(
+        descriptor(family, address, 0, 8 * span, swizzle), rows, k, element, steps=span // 32, advance=32
+    )
+    assert run.shape == (rows, width)
+    assert (run == expected).all()
+    granules = footprint(descriptor(family, address, 0, 8 * span, swizzle), rows, width, element)
+    assert (granules == np.arange(address, address + rows * span, 16)).all()
+
+
+@pytest.mark.parametrize(
+    ("element", "swizzle", "family"),
+    [
+        *((e, s, f) for e in ("bf16", "f16") for s in ("32B", "64B", "128B") for f in ("sm_90", "sm_100")),
+        *((e, s, "sm_100") for e in ("e4m3", "e5m2", "s8", "u8") for s in ("32B", "64B", "128B")),
+        ("tf32", "128B_32B_atom", "sm_100"),
+    ],
+)
+def test_mn_major_tiles_from_tma(element, swizzle, family):
+    """A [k, mn] tensor, one box per swizzle span of mn: the leading offset joins the boxes."""
+    rng = np.random.default_rng(2)
+    item = np.dtype(DTYPES[element]).itemsize
+    width = SWIZZLES[swizzle].span // item
+    boxes, depth, k = 2, 64, 32 // item
+    matrix = values(rng, element, (depth, boxes * width))
+    geometry = TensorMap(matrix, box=(depth, width), swizzle=swizzle).geometry
+    shared, address = empty(), 3 * 1024
+    flat = matrix.reshape(-1).view(np.uint8)
+    for box in range(boxes):
+        place_box(shared, address + box * geometry.box_bytes, geometry, read_box(flat, geometry, (box * width, 0)))
+    lines = 4 if swizzle == "128B_32B_atom" else 8
+    layout = (geometry.box_bytes, lines * SWIZZLES[swizzle].span, swizzle)
+    expected = matrix.T if element in ("s8", "u8") else matrix.T.astype(np.float32)
+    advance = k * SWIZZLES[swizzle].span
+    for step in range(depth // k):
+        read = OperandReader(shared).read(
+            descriptor(family, address + step * advance, *layout), boxes * width, k, element, mn_major=True
+        )
+        assert (read == expected[:, step * k : (step + 1) * k]).all()
+    run = OperandReader(shared).read(
+        descriptor(family, address, *layout),
+        boxes * width,
+        k,
+        element,
+        mn_major=True,
+        steps=depth // k,
+        advance=advance,
+    )
+    assert (run == expected).all()
+
+
+@pytest.mark.parametrize("mn_major", [False, True])
+@pytest.mark.parametrize("element", ["bf16", "e4m3", "tf32"])
+def test_tiles_without_swizzle(element, mn_major):
+    """Core matrices of eight rows of 16 bytes, anywhere: leading and stride as the ISA defines them."""
+    if mn_major and element == "tf32":
+        return
+    rng = np.random.default_rng(3)
+    item = np.dtype(DTYPES[element]).itemsize
+    t, rows, k = 16 // item, 64, 32 // item
+    matrix = values(rng, element, (rows, k))
+    shared = empty()
+    start, leading, stride = 0x1230, 6400, 400
+    for mn in range(rows):
+        for kk in range(k):
+            if mn_major:
+                at = start + (mn % t) * item + (mn // t) * stride + (kk % 8) * 16 + (kk // 8) * leading
+            else:
+                at = start + (mn % 8) * 16 + (mn // 8) * stride + (kk // t) * leading + (kk % t) * item
+            shared[at : at + item] = matrix[mn : mn + 1, kk : kk + 1].reshape(-1).view(np.uint8)
+    read = OperandReader(shared).read(
+        descriptor("sm_100", start, leading, stride, "none"), rows, k, element, mn_major=mn_major
+    )
+    assert (read == matrix.astype(np.float32)).all()
+
+
+@pytest.mark.parametrize("element", sorted(NARROW))
+@pytest.mark.parametrize("mn_major", [False, True])
+def test_narrow_elements_padded_by_tma(element, mn_major):
+    """Sixteen elements and padding in every 16 bytes, as the ALIGN16B maps write them."""
+    rng = np.random.default_rng(4)
+    dtype, bits = NARROW[element]
+    rows = 32
+    codes = rng.integers(0, 1 << bits, (rows, 128)).astype(np.uint8)
+    stream = np.unpackbits(codes[..., None], axis=-1, bitorder="little")[..., :bits].reshape(rows, -1)
+    memory = np.packbits(stream, axis=1, bitorder="little")
+    name = "16u4_align16b" if bits == 4 else "16u6_align16b"
+    geometry = TensorMap(memory, box=(rows, 128), dtype=name, swizzle="128B").geometry
+    shared, address = empty(), 2048
+    place_box(shared, address, geometry, read_box(memory.reshape(-1), geometry, (0, 0)))
+    expected = codes.view(dtype).astype(np.float32)
+    if mn_major:
+        read = OperandReader(shared).read(
+            descriptor("sm_100", address, 0, 1024, "128B"), 128, 32, element, mn_major=True
+        )
+        assert (read == expected.T).all()
+    else:
+        run = OperandReader(shared).read(
+            descriptor("sm_100", address, 0, 1024, "128B"), rows, 32, element, steps=4, advance=32
+        )
+        assert (run == expected).all()
+
+
+def test_packed_fp4():
+    rng = np.random.default_rng(5)
+    codes = rng.integers(0, 16, (128, 256)).astype(np.uint8)
+    memory = codes[:, ::2] | codes[:, 1::2] << 4
+    geometry = TensorMap(memory, box=(128, 256), dtype="16u4_align8b", swizzle="128B").geometry
+    shared = empty()
+    place_box(shared, 1024, geometry, read_box(memory.reshape(-1), geometry, (0, 0)))
+    run = OperandReader(shared).read(
+        descriptor("sm_100", 1024, 0, 1024, "128B"), 128, 64, "e2m1_packed", steps=4, advance=32
+    )
+    assert (run == codes.view(ml_dtypes.float4_e2m1fn).astype(np.float32)).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_any_descriptor_reads_what_the_formula_says(data):
+    """Random starts, strides and base offsets: an H200 was seen to do exactly this."""
+    swizzle = SWIZZLES[data.draw(st.sampled_from(["none", "32B", "64B", "128B"]))]
+    mn_major = data.draw(st.booleans())
+    start, leading, stride = (16 * data.draw(st.integers(0, top)) for top in (2048, 128, 128))
+    base = data.draw(st.integers(0, 7)) if swizzle.bits else 0
+    shared = empty()
+    words = shared.view(np.uint16)
+    words &= 0xBFFF  # no infinities, no NaN
+    read = OperandReader(shared).read(
+        descriptor("sm_90", start, leading, stride, swizzle.name, base), 64, 16, "bf16", mn_major=mn_major
+    )
+    width = max(swizzle.span, 16)
+    for mn, k in ((0, 0), (7, 9), (8, 15), (33, 4), (63, 15), (17, 8)):
+        if mn_major:
+            lines = (k % 8) * width + (k // 8) * (stride if swizzle.bits else leading)
+            across = mn * 2 % width + (mn * 2 // width) * (leading if swizzle.bits else stride)
+            linear = start + lines + across
+        else:
+            along = k * 2 if swizzle.bits else k * 2 % 16 + (k * 2 // 16) * leading
+            linear = start + (mn % 8) * width + (mn // 8) * stride + along
+        line = (linear >> 7) - base
+        at = linear ^ (line & ((1 << swizzle.bits) - 1)) << 4
+        assert read[mn, k] == words[at // 2 : at // 2 + 1].view(ml_dtypes.bfloat16).astype(np.float32)[0]
+
+
+@pytest.mark.parametrize(
+    ("family", "swizzle", "element", "mn_major", "diag"),
+    [
+        ("sm_90", "128B", "tf32", True, Diag.BAD_DESCRIPTOR),
+        ("sm_90", "128B", "e4m3", True, Diag.BAD_DESCRIPTOR),
+        ("sm_100", "128B", "tf32", True, Diag.BAD_DESCRIPTOR),
+        ("sm_100", "128B_32B_atom", "bf16", True, Diag.BAD_DESCRIPTOR),
+        ("sm_100", "128B", "e2m1_packed", True, Diag.BAD_DESCRIPTOR),
+        ("sm_100", "128B_32B_atom", "tf32", False, Diag.NOT_MODELLED),
+    ],
+)
+def test_majors_that_do_not_exist(family, swizzle, element, mn_major, diag):
+    with pytest.raises(WarploomError) as caught:
+        OperandReader(empty()).read(descriptor(family, 0, 0, 1024, swizzle), 64, 8, element, mn_major=mn_major)
+    assert caught.value.diag is diag
+
+
+def test_operands_stay_inside_shared_memory():
+    rows = 64
+    inside = descriptor("sm_90", SHARED - 8 * 1024, 0, 1024, "128B")
+    assert OperandReader(empty()).read(inside, rows, 64, "bf16").shape == (64, 64)
+    last = SHARED - 7 * 16 - 128 - 16
+    assert OperandReader(empty()).read(descriptor("sm_90", last, 128, 0, "none"), 8, 16, "bf16").shape == (8, 16)
+    with pytest.raises(Fault):
+        OperandReader(empty()).read(descriptor("sm_90", last + 16, 128, 0, "none"), 8, 16, "bf16")
+    for bad in (
+        descriptor("sm_90", SHARED - 8 * 1024 + 1024, 0, 1024, "128B"),
+        descriptor("sm_90", SHARED - 1024, 0, 1 << 17, "128B"),
+        descriptor("sm_90", (1 << 18) - 16, 0, 0, "none"),
+    ):
+        with pytest.raises(Fault) as caught:
+            OperandReader(empty()).read(bad, rows, 16, "bf16")
+        assert caught.value.diag is Diag.OUT_OF_BOUNDS
+        assert "stride" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", sorted(ELEMENTS))
+def test_every_code_decodes(name):
+    """All codes of every type against ml_dtypes."""
+    element = ELEMENTS[name]
+    if name in DTYPES and name != "tf32":
+        dtype = np.dtype(DTYPES[name])
+        raw = np.arange(1 << 8 * dtype.itemsize).astype(f"u{dtype.itemsize}")
+        expected = raw.view(dtype) if dtype.kind in "iu" else raw.view(dtype).astype(np.float32)
+    elif name == "tf32":
+        raw = np.array([0x3F801FFF, 0xBF802000, 0x7F800000, 0x00001FFF], np.uint32)
+        expected = np.array([0x3F800000, 0xBF802000, 0x7F800000, 0], np.uint32).view(np.float32)
+    elif name.endswith("_byte"):
+        dtype, bits = NARROW[name.removesuffix("_byte")]
+        codes = np.arange(1 << bits).astype(np.uint8)
+        raw = codes << 2 | 3 << 6 | 3 if bits == 4 else codes | 0xC0
+        expected = codes.view(dtype).astype(np.float32)
+    elif name == "e2m1_packed":
+        raw = np.arange(256).astype(np.uint8)
+        expected = np.stack([raw & 15, raw >> 4], 1).reshape(-1).view(ml_dtypes.float4_e2m1fn).astype(np.float32)
+    else:
+        dtype, bits = NARROW[name]
+        codes = np.arange(64).astype(np.uint8) & ((1 << bits) - 1)
+        stream = np.unpackbits(codes[:, None], axis=1, bitorder="little")[:, :bits].reshape(4, -1)
+        raw = np.full((4, 16), 0xFF, np.uint8)
+        raw[:, : 2 * bits] = np.packbits(stream, axis=1, bitorder="little")
+        raw, expected = raw.reshape(-1), codes.view(dtype).astype(np.float32)
+    found = element.decode(raw.astype(raw.dtype))
+    assert found.dtype == (expected.dtype if expected.dtype.kind in "iu" else np.float32)
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_scale_codes():
+    codes = np.array([[127, 128, 0, 255]], np.uint8)
+    np.testing.assert_array_equal(decode_scales(codes, "ue8m0"), [[1, 2, 2.0**-127, np.nan]])
+    np.testing.assert_array_equal(decode_scales(np.array([0x38, 0xB8, 1], np.uint8), "ue4m3"), [1, 1, 2.0**-9])
+
+
+@pytest.mark.parametrize(("a_type", "b_type"), [(np.int8, np.int8), (np.uint8, np.uint8), (np.int8, np.uint8)])
+@pytest.mark.parametrize("k", [32, 1024])
+def test_integer_products_are_exact(a_type, b_type, k):
+    rng = np.random.default_rng(7)
+    a, b = (rng.integers(0, 256, (n, k)).astype(np.uint8) | 0x70 for n in (64, 24))
+    a, b = a.view(a_type), b.view(b_type)
+    product = multiply(a, b)
+    assert product.dtype == np.int32
+    assert (product == a.astype(np.int64) @ b.astype(np.int64).T).all()
+
+
+def test_products_of_floats_take_infinities_without_a_warning():
+    a = np.array([[np.inf, 1], [0, 2]], np.float32)
+    b = np.array([[0, 1], [1, 1]], np.float32)
+    product = multiply(a, b)
+    assert np.isnan(product[0, 0])
+    assert product[1, 1] == 2
+
+
+@pytest.mark.parametrize(("vectors", "scale_type", "k"), [(1, "ue8m0", 32), (2, "ue8m0", 64), (4, "ue4m3", 64)])
+def test_block_scaled_products(vectors, scale_type, k):
+    rng = np.random.default_rng(8)
+    a, b = (rng.integers(-6, 7, (n, k)).astype(np.float32) for n in (128, 40))
+    low, high = (100, 150) if scale_type == "ue8m0" else (0x20, 0x48)
+    scale_a, scale_b = (rng.integers(low, high, (n, vectors)).astype(np.uint8) for n in (128, 40))
+    expected = np.zeros((128, 40))
+    block = k // vectors
+    for i in range(k):
+        factor_a, factor_b = (decode_scales(s, scale_type)[:, i // block] for s in (scale_a, scale_b))
+        expected += np.outer(a[:, i] * factor_a, b[:, i] * factor_b)
+    found = multiply_scaled(a, b, scale_a, scale_b, scale_type)
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_scales_outside_float32_cancel():
+    a = np.full((1, 32), 6, np.float32)
+    found = multiply_scaled(a, a, np.array([[254]], np.uint8), np.array([[0]], np.uint8), "ue8m0")
+    assert found[0, 0] == 36 * 32
+
+
+@pytest.mark.parametrize("n", [8, 56, 256])
+@pytest.mark.parametrize("d_type", ["f32", "f16", "s32"])
+@pytest.mark.parametrize("accumulate", [False, True])
+def test_wgmma_accumulators(n, d_type, accumulate):
+    rng = np.random.default_rng(9)
+    product = rng.integers(-99, 100, (64, n)).astype(np.int32 if d_type == "s32" else np.float32)
+    old = rng.integers(-99, 100, (64, n)).astype(product.dtype)
+    whole = np.full((n // 2 + 3, 128), 0xABCD, np.uint32)
+    count = n // 4 if d_type == "f16" else n // 2
+    registers = whole[2 : 2 + count]
+    rows, columns = wgmma_d(n).coordinates()
+    if d_type == "f16":
+        held = registers.view(np.float16).reshape(count, 128, 2)
+        held[...] = old[rows, columns].reshape(count, 2, 128).transpose(0, 2, 1)
+    else:
+        registers.view(old.dtype)[...] = old[rows, columns]
+    wgmma_accumulate(registers, product, d_type, accumulate=accumulate)
+    expected = product + old if accumulate else product
+    if d_type == "f16":
+        found = registers.view(np.float16).reshape(count, 128, 2).transpose(0, 2, 1).reshape(n // 2, 128)
+    else:
+        found = registers.view(product.dtype)
+    assert (found == expected[rows, columns]).all()
+    assert (whole[:2] == 0xABCD).all()
+    assert (whole[2 + count :] == 0xABCD).all()
+
+
+def test_integer_accumulators_wrap_or_saturate():
+    top = np.full((4, 128), np.iinfo(np.int32).max, np.int32).view(np.uint32)
+    one = np.ones((64, 8), np.int32)
+    wrapped, saturated = top.copy(), top.copy()
+    wgmma_accumulate(wrapped, one, "s32", accumulate=True)
+    wgmma_accumulate(saturated, one, "s32", accumulate=True, saturate=True)
+    assert (wrapped.view(np.int32) == np.iinfo(np.int32).min).all()
+    assert (saturated == top).all()
+
+
+@pytest.mark.parametrize("element", ["bf16", "f16", "tf32", "e4m3", "s8"])
+def test_a_from_registers(element):
+    rng = np.random.default_rng(10)
+    item = np.dtype(DTYPES[element]).itemsize
+    matrix = values(rng, element, (64, 32 // item))
+    registers = np.ascontiguousarray(WGMMA_A.to_registers(matrix.view(np.uint8).view(np.uint32)))
+    assert registers.shape == (4, 128)
+    assert (wgmma_a(registers, element) == matrix.astype(np.float32)).all()
+
+
+@pytest.mark.parametrize("case", sorted(PLACEMENTS))
+@pytest.mark.parametrize("d_type", ["f32", "f16", "s32"])
+def test_tensor_accumulators(case, d_type):
+    rng = np.random.default_rng(11)
+    placement, n, column = PLACEMENTS[case], 64, 96
+    memory = rng.integers(0, 1 << 32, (128, 512), dtype=np.uint32)
+    before = memory.copy()
+    kind = np.int32 if d_type == "s32" else np.float32
+    first, second = (rng.integers(-99, 100, (placement.rows, n)).astype(kind) for _ in range(2))
+    lane = placement.lane_bases[-1]
+    tensor_accumulate(memory, placement, lane, column, first, d_type, accumulate=False)
+    assert (tensor_accumulator(memory, placement, lane, column, n, d_type) == first).all()
+    tensor_accumulate(memory, placement, lane, column, second, d_type, accumulate=True)
+    assert (tensor_accumulator(memory, placement, lane, column, n, d_type) == first + second).all()
+    assert (memory != before).sum() <= placement.rows * n
+    disabled = rng.random(128) < 0.5
+    held = memory.copy()
+    tensor_accumulate(memory, placement, lane, column, second, d_type, accumulate=True, disabled=disabled)
+    assert (memory[disabled] == held[disabled]).all()
+    tensor_accumulate(held, placement, lane, column, second, d_type, accumulate=True)
+    assert (memory[~disabled] == held[~disabled]).all()
+
+
+def test_scaled_input_accumulator():
+    memory = np.zeros((128, 512), np.uint32)
+    placement = PLACEMENTS[1, 128, False]
+    eight = np.full((128, 8), 8, np.float32)
+    tensor_accumulate(memory, placement, 0, 0, eight, "f32", accumulate=False)
+    tensor_accumulate(memory, placement, 0, 0, eight, "f32", accumulate=True, scale=3)
+    assert (tensor_accumulator(memory, placement, 0, 0, 8, "f32") == 9).all()
+
+
+@pytest.mark.parametrize(("lane", "column", "n"), [(1, 0, 64), (0, 480, 64), (0, -8, 64), (16, 0, 64)])
+def test_accumulators_stay_inside_tensor_memory(lane, column, n):
+    memory = np.zeros((128, 512), np.uint32)
+    with pytest.raises(Fault) as caught:
+        tensor_accumulate(
+            memory, PLACEMENTS[1, 128, False], lane, column, np.zeros((128, n), np.float32), "f32", accumulate=True
+        )
+    assert caught.value.diag is Diag.TENSOR_MEMORY
+
+
+@pytest.mark.parametrize("element", ["bf16", "tf32", "e4m3", "s8", "e2m1_packed", "e2m1", "e2m3"])
+@pytest.mark.parametrize("case", [(1, 128, False), (1, 64, False), (2, 128, False), (2, 256, False)])
+def test_a_from_tensor_memory(element, case):
+    rng = np.random.default_rng(12)
+    placement = PLACEMENTS[case]
+    words = rng.integers(0, 256, (placement.rows, 32)).astype(np.uint8)
+    if element == "bf16":
+        words[:, 1::2] &= 0x3F
+    elif element == "tf32":
+        words[:, 3::4] &= 0x3F
+    elif element == "e4m3":
+        words &= 0x77
+    kind = contained(element)
+    memory = np.full((128, 512), 0xFFFFFFFF, np.uint32)
+    packed = words.view(np.uint32)
+    blocks = memory.reshape(placement.blocks, 128 // placement.blocks, 512)
+    lane = placement.lane_bases[-1]
+    if placement.folded:
+        blocks[:, :, 40:48] = packed
+    else:
+        blocks[:, lane : lane + placement.height, 40:48] = packed.reshape(placement.blocks, placement.height, 8)
+    k = 256 // kind.bits
+    found = tensor_a(memory, placement, lane, 40, k, element)
+    assert found.shape == (placement.rows, k)
+    np.testing.assert_array_equal(found, kind.decode(words))
+    if placement.folded:
+        blocks[1, 3, 44] ^= 1
+        with pytest.raises(Fault) as caught:
+            tensor_a(memory, placement, 0, 40, k, element)
+        assert "not the same" in caught.value.what
+
+
+@pytest.mark.parametrize("folded", [False, True])
+@pytest.mark.parametrize(("vectors", "identifier"), [(1, 3), (2, 2), (4, 0)])
+@pytest.mark.parametrize("rows", [128, 192, 48])
+def test_scale_factors(rows, vectors, identifier, folded):
+    """Written by tcgen05.cp from chunks of 128 rows times four, read by row."""
+    rng = np.random.default_rng(13)
+    parts = 2 if folded else 1
+    factors = rng.integers(0, 256, (rows, 4)).astype(np.uint8)
+    memory = np.zeros((128, 512), np.uint32)
+    per_part = rows // parts
+    for part in range(parts):
+        for row in range(per_part):
+            word = factors[part * per_part + row].view(np.uint32)[0]
+            for quadrant in range(part * 2, part * 2 + 2) if folded else range(4):
+                memory[32 * quadrant + row % 32, 60 + row // 32] = word
+    found = tensor_scales(memory, 60, rows, vectors, identifier, folded=folded)
+    assert (found == factors[:, identifier : identifier + vectors]).all()
+    memory[33, 60] ^= 1 << 8 * identifier
+    with pytest.raises(Fault) as caught:
+        tensor_scales(memory, 60, rows, vectors, identifier, folded=folded)
+    assert caught.value.diag is Diag.TENSOR_MEMORY
+
+
+def test_scale_factors_through_shared_memory():
+    """A 512-byte chunk, the descriptor that CuTe DSL emits, tcgen05.cp.32x128b.warpx4: factor (row, k) comes back."""
+    rng = np.random.default_rng(14)
+    factors = rng.integers(0, 256, (128, 4)).astype(np.uint8)
+    shared = empty()
+    start = 0x2000
+    for row in range(128):
+        at = start + (row % 32) * 16 + (row // 32) * 4
+        shared[at : at + 4] = factors[row]
+    source = decode_shared_descriptor(0x400800010000 | start >> 4, "sm_100")
+    shape = COPY_SHAPES["32x128b.warpx4"]
+    memory = np.zeros((128, 512), np.uint32)
+    tensor_copy(memory, shape, 0, 32, OperandReader(shared).read_bytes(source, shape.rows, shape.row_bytes))
+    assert (tensor_scales(memory, 32, 128, 4, 0) == factors).all()
+
+
+@pytest.mark.parametrize("name", sorted(COPY_SHAPES))
+def test_tensor_copies(name):
+    shape = COPY_SHAPES[name]
+    rng = np.random.default_rng(15)
+    rows = rng.integers(0, 256, (shape.rows, shape.row_bytes)).astype(np.uint8)
+    memory = np.zeros((128, 512), np.uint32)
+    lane = 31 if name == "4x256b" else 0
+    tensor_copy(memory, shape, lane, 8, rows)
+    width = shape.row_bytes // 4
+    assert (memory[:, :8] == 0).all()
+    assert (memory[:, 8 + width :] == 0).all()
+    for i, row in enumerate(rows.view(np.uint32)):
+        for target in shape.targets[i // shape.height]:
+            assert (memory[lane + target + i % shape.height, 8 : 8 + width] == row).all()
+    with pytest.raises(Fault):
+        tensor_copy(memory, shape, lane, 512 - width + 1, rows)
+
+
+@pytest.mark.parametrize("shape", ["32x32b", "16x64b", "16x128b", "16x256b", "16x32bx2"])
+@pytest.mark.parametrize("repeats", [1, 4, 16])
+@pytest.mark.parametrize("packed", [False, True])
+def test_tensor_loads_and_stores(shape, repeats, packed):
+    rng = np.random.default_rng(16)
+    memory = rng.integers(0, 1 << 32, (128, 512), dtype=np.uint32)
+    before = memory.copy()
+    lane, column, split = (64, 24, 200) if shape == "32x32b" else (80, 24, 200)
+    registers = tensor_load(memory, shape, repeats, lane, column, split=split, packed=packed)
+    rows, columns = tensor_move(shape, repeats).coordinates()
+    assert registers.shape == rows.shape
+    factor = 2 if packed else 1
+    for (r, thread), value in np.ndenumerate(registers):
+        at = columns[r, thread]
+        start = column
+        if shape == "16x32bx2" and at >= repeats:
+            at, start = at - repeats, column + split
+        words = before[lane + rows[r, thread], start + factor * at : start + factor * (at + 1)]
+        assert value == (words[0] & 0xFFFF | words[1] << 16 if packed else words[0])
+    memory[...] = 0
+    tensor_store(memory, shape, repeats, lane, column, registers, split=split, packed=packed)
+    assert (tensor_load(memory, shape, repeats, lane, column, split=split, packed=packed) == registers).all()
+    touched = memory != 0
+    assert (memory[touched] == (before[touched] & 0xFFFF if packed else before[touched])).all()
+    with pytest.raises(Fault) as caught:
+        tensor_load(memory, shape, repeats, lane, 512, split=0, packed=packed)
+    assert caught.value.diag is Diag.TENSOR_MEMORY
