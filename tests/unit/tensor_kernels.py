@@ -12,6 +12,7 @@ import numpy as np
 
 from warploom import launch
 from warploom.facts.descriptors import encode_shared_descriptor
+from warploom.facts.instruction_descriptors import encode_instruction_descriptor
 
 LANES = 128
 SPANS = {"none": 16, "32B": 32, "64B": 64, "128B": 128, "128B_32B_atom": 128}
@@ -42,14 +43,14 @@ KERNEL = """
   .reg .b64 %d<16>;
   .reg .b16 %h<4>;
   .reg .pred %p<8>;
-  .reg .b32 %tid, %rank, %warp, %lanes, %taddr, %smem, %bar, %at, %c;
+  .reg .b32 %t, %rank, %warp, %lanes, %taddr, %smem, %bar, %at, %c;
   .reg .b64 %image, %before, %after, %g;
   .shared .align 1024 .b8 memory[{size}];
   .shared .align 8 .b8 barrier[16];
   .shared .align 4 .b8 base[4];
-  mov.u32 %tid, %tid.x;
+  mov.u32 %t, %tid.x;
   mov.u32 %rank, %cluster_ctarank;
-  shr.u32 %warp, %tid, 5;
+  shr.u32 %warp, %t, 5;
   shl.b32 %lanes, %warp, 21;
   mov.u32 %smem, memory;
   mov.u32 %bar, barrier;
@@ -57,10 +58,10 @@ KERNEL = """
   ld.param.u64 %before, [p_before];
   ld.param.u64 %after, [p_after];
   mad.wide.u32 %image, %rank, {size}, %image;
-  mad.lo.u32 %at, %rank, 128, %tid;
+  mad.lo.u32 %at, %rank, 128, %t;
   mad.wide.u32 %before, %at, {row}, %before;
   mad.wide.u32 %after, %at, {row}, %after;
-  shl.b32 %at, %tid, 4;
+  shl.b32 %at, %t, 4;
 FILL:
   setp.ge.u32 %p7, %at, {size};
   @%p7 bra FILLED;
@@ -73,7 +74,7 @@ FILL:
   bra FILL;
 FILLED:
   {fence}
-  setp.ne.u32 %p7, %tid, 0;
+  setp.ne.u32 %p7, %t, 0;
   @%p7 bra READY;
   mbarrier.init.shared.b64 [%bar], 1;
   mbarrier.init.shared.b64 [%bar+8], 1;
@@ -102,7 +103,7 @@ BEFORE:
   tcgen05.fence::before_thread_sync;
   {sync}
   tcgen05.fence::after_thread_sync;
-  setp.ne.u32 %p7, %tid, 0;
+  setp.ne.u32 %p7, %t, 0;
   setp.ne.or.u32 %p7, %rank, {issuer}, %p7;
   @%p7 bra DONE;
   {body}
@@ -310,25 +311,133 @@ def mn_major(values: np.ndarray, element: str, swizzle: str, k: int) -> Tile:
     return Tile(image, leading, stride, swizzle, k // group * chunk)
 
 
-def accumulator(tensor: np.ndarray, m: int, n: int, group: int, *, column: int = 0, lane: int = 0, ws: bool = False) -> np.ndarray:
-    """D[m, n] as words, found element by element where the manual's layouts put it."""
-    d = np.empty((m, n), np.uint32)
-    for row in range(m):
-        for at in range(n):
-            cta, where, along = located(row, at, m, n, group, ws)
-            d[row, at] = tensor[cta, where + lane, column + along]
-    return d
-
-
-def located(row: int, at: int, m: int, n: int, group: int, ws: bool = False) -> tuple[int, int, int]:
-    """(CTA, lane, column) of D[row, at]: layouts A to G without C."""
-    if group == 2:
-        if m == 256:
+def located(m: int, n: int, group: int, *, ws: bool = False) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(CTA, lane, column) of every D[row, column]: the manual's layouts A to G without C."""
+    row, at = np.meshgrid(np.arange(m), np.arange(n), indexing="ij")
+    zero = np.zeros_like(row)
+    match group, m, ws:
+        case 2, 256, _:
             return row // 128, row % 128, at
-        return row // 64, row % 64 + 64 * (at >= n // 2), at % (n // 2)
-    if m == 128:
-        return 0, row, at
-    if not ws:
-        return 0, row % 16 + 32 * (row // 16), at
-    blocks = 128 // m
-    return 0, row + m * (at // (n // blocks)), at % (n // blocks)
+        case 2, 128, _:
+            return row // 64, row % 64 + 64 * (at >= n // 2), at % (n // 2)
+        case 1, 128, _:
+            return zero, row, at
+        case 1, 64, False:
+            return zero, row % 16 + 32 * (row // 16), at
+        case 1, _, True:
+            blocks = 128 // m
+            return zero, row + m * (at // (n // blocks)), at % (n // blocks)
+    raise AssertionError((group, m, ws))
+
+
+K = {"f16": 16, "tf32": 8, "f8f6f4": 32, "i8": 32, "mxf8f6f4": 32, "mxf4": 64, "mxf4nvf4": 64}
+MX4 = ("mxf4", "mxf4nvf4")
+D_DTYPES = {"f32": np.float32, "f16": np.uint32, "s32": np.int32}
+
+
+@dataclass
+class Product:
+    """D = A·B of small integers: operands placed in shared memory, MMAs along k, and what must come out."""
+
+    kind: str = "f16"
+    a_type: str = "bf16"
+    b_type: str = "bf16"
+    m: int = 128
+    n: int = 32
+    group: int = 1
+    d_type: str = "f32"
+    a_swizzle: str = "128B"
+    b_swizzle: str = "128B"
+    a_major: str = "k"
+    b_major: str = "k"
+    ws: bool = False
+    column: int = 0
+    lane: int = 0
+    a_column: int | None = None
+    """Where A lies in tensor memory; None: in shared memory."""
+    options: dict[str, object] = field(default_factory=dict)
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        rng = np.random.default_rng(self.seed)
+        self.a, a_tiles, a_steps = self._operand(rng, self.m, self.a_type, self.a_swizzle, self.a_major)
+        self.b, b_tiles, b_steps = self._operand(rng, self.n, self.b_type, self.b_swizzle, self.b_major)
+        self.steps = min(a_steps, b_steps)
+        self.a_tiles, self.b_tiles = a_tiles, b_tiles
+        depth = self.steps * K[self.kind]
+        self.a, self.b = self.a[:, :depth], self.b[:, :depth]
+
+    def _operand(
+        self, rng: np.random.Generator, rows: int, element: str, swizzle: str, major: str
+    ) -> tuple[np.ndarray, list[Tile], int]:
+        """The matrix, its tiles by CTA, and how many MMAs it is deep."""
+        k, packed = K[self.kind], self.kind in MX4
+        size = 4 if element == "tf32" else 2 if element.endswith("f16") else 1
+        step = k * size if not packed else k // 2
+        steps = max(SPANS[swizzle] // step, 1) if major == "k" and swizzle != "none" else 2
+        values = numbers(rng, (rows, k * steps), element)
+        parts = np.split(values, self.group)
+        if major == "k":
+            return values, [k_major(row_bytes(part, element, packed=packed), swizzle, step) for part in parts], steps
+        return values, [mn_major(part, element, swizzle, k) for part in parts], steps
+
+    @property
+    def width(self) -> int:
+        """Columns of tensor memory that D takes."""
+        return int(located(self.m, self.n, self.group, ws=self.ws)[2].max()) + 1
+
+    def descriptor(self, **changes: object) -> int:
+        types = {"d_type": self.d_type} if not self.kind.startswith("mx") else {}
+        options = {
+            "transpose_a": self.a_major == "mn",
+            "transpose_b": self.b_major == "mn",
+            **types,
+            **self.options,
+            **changes,
+        }
+        return encode_instruction_descriptor(self.kind, self.m, self.n, self.a_type, self.b_type, **options)
+
+    def place(self, bench: Bench) -> tuple[int, int]:
+        """Put the operands into shared memory."""
+        at_a = bench.place(*(tile.image for tile in self.a_tiles)) if self.a_column is None else 0
+        return at_a, bench.place(*(tile.image for tile in self.b_tiles))
+
+    def issue(self, bench: Bench, at: tuple[int, int], step: int, *, accumulate: bool, tail: str = "", head: str = "") -> None:
+        """One MMA; `head` stands behind the kind, `tail` behind the instruction descriptor."""
+        a, b = self.a_tiles[0], self.b_tiles[0]
+        left = "%d0"
+        if self.a_column is None:
+            bench.descriptor("%d0", at[0] + step * a.step, a.leading, a.stride, a.swizzle)
+        else:
+            words = K[self.kind] * (2 if self.kind == "f16" else 4 if self.kind == "tf32" else 1) // 4
+            left = f"[%taddr+{(self.lane << 16) + self.a_column + step * words}]"
+        bench.descriptor("%d1", at[1] + step * b.step, b.leading, b.stride, b.swizzle)
+        bench.add(f"mov.b32 %r0, {self.descriptor():#x};")
+        bench.add(f"setp.ne.u32 %p0, {int(accumulate)}, 0;")
+        name = f"tcgen05.mma{'.ws' if self.ws else ''}.cta_group::{self.group}.kind::{self.kind}{head}"
+        bench.add(f"{name} [%taddr+{(self.lane << 16) + self.column}], {left}, %d1, %r0{tail or ', %p0'};")
+
+    def bench(self, *, accumulate: bool = False, tail: str = "", head: str = "") -> Bench:
+        """All MMAs along k."""
+        needed = max(self.column + self.width, 32, (self.a_column or 0) + 32)
+        bench = Bench(group=self.group, columns=1 << (needed - 1).bit_length())
+        at = self.place(bench)
+        for step in range(self.steps):
+            self.issue(bench, at, step, accumulate=accumulate or step > 0, tail=tail, head=head)
+        return bench
+
+    def result(self, tensor: np.ndarray) -> np.ndarray:
+        """D[m, n] as the kernel left it."""
+        cta, lane, column = located(self.m, self.n, self.group, ws=self.ws)
+        words = tensor[cta, lane + self.lane, column + self.column]
+        if self.d_type == "f16":
+            assert not (words >> 16).any()
+            return words.astype(np.uint16).view(np.float16).astype(np.float32)
+        return words.view(D_DTYPES[self.d_type])
+
+    @property
+    def expected(self) -> np.ndarray:
+        return self.a @ self.b.T
+
+    def check(self, schedule: str = "eager", **keywords: object) -> None:
+        np.testing.assert_array_equal(self.result(self.bench().run(schedule=schedule, **keywords)), self.expected)

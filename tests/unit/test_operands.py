@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from warploom.diagnostics import Diag, Fault, WarploomError
 from warploom.facts.descriptors import decode_shared_descriptor, encode_shared_descriptor
-from warploom.facts.fragments import WGMMA_A, tensor_move, wgmma_d
+from warploom.facts.fragments import tensor_move
 from warploom.facts.swizzles import SWIZZLES
 from warploom.facts.tensor_memory import COPY_SHAPES, PLACEMENTS
 from warploom.machine.accumulators import (
@@ -19,8 +19,6 @@ from warploom.machine.accumulators import (
     tensor_load,
     tensor_scales,
     tensor_store,
-    wgmma_a,
-    wgmma_accumulate,
 )
 from warploom.machine.elements import ELEMENTS, contained, decode_scales
 from warploom.machine.operands import OperandReader, footprint, multiply, multiply_scaled
@@ -350,51 +348,14 @@ def test_scales_outside_float32_cancel():
     assert found[0, 0] == 36 * 32
 
 
-@pytest.mark.parametrize("n", [8, 56, 256])
-@pytest.mark.parametrize("d_type", ["f32", "f16", "s32"])
-@pytest.mark.parametrize("accumulate", [False, True])
-def test_wgmma_accumulators(n, d_type, accumulate):
-    rng = np.random.default_rng(9)
-    product = rng.integers(-99, 100, (64, n)).astype(np.int32 if d_type == "s32" else np.float32)
-    old = rng.integers(-99, 100, (64, n)).astype(product.dtype)
-    whole = np.full((n // 2 + 3, 128), 0xABCD, np.uint32)
-    count = n // 4 if d_type == "f16" else n // 2
-    registers = whole[2 : 2 + count]
-    rows, columns = wgmma_d(n).coordinates()
-    if d_type == "f16":
-        held = registers.view(np.float16).reshape(count, 128, 2)
-        held[...] = old[rows, columns].reshape(count, 2, 128).transpose(0, 2, 1)
-    else:
-        registers.view(old.dtype)[...] = old[rows, columns]
-    wgmma_accumulate(registers, product, d_type, accumulate=accumulate)
-    expected = product + old if accumulate else product
-    if d_type == "f16":
-        found = registers.view(np.float16).reshape(count, 128, 2).transpose(0, 2, 1).reshape(n // 2, 128)
-    else:
-        found = registers.view(product.dtype)
-    assert (found == expected[rows, columns]).all()
-    assert (whole[:2] == 0xABCD).all()
-    assert (whole[2 + count :] == 0xABCD).all()
-
-
 def test_integer_accumulators_wrap_or_saturate():
-    top = np.full((4, 128), np.iinfo(np.int32).max, np.int32).view(np.uint32)
-    one = np.ones((64, 8), np.int32)
+    top = np.full((128, 512), np.iinfo(np.int32).max, np.int32).view(np.uint32)
+    placement, one = PLACEMENTS[1, 128, False], np.ones((128, 512), np.int32)
     wrapped, saturated = top.copy(), top.copy()
-    wgmma_accumulate(wrapped, one, "s32", accumulate=True)
-    wgmma_accumulate(saturated, one, "s32", accumulate=True, saturate=True)
+    tensor_accumulate(wrapped, placement, 0, 0, one, "s32", accumulate=True)
+    tensor_accumulate(saturated, placement, 0, 0, one, "s32", accumulate=True, saturate=True)
     assert (wrapped.view(np.int32) == np.iinfo(np.int32).min).all()
     assert (saturated == top).all()
-
-
-@pytest.mark.parametrize("element", ["bf16", "f16", "tf32", "e4m3", "s8"])
-def test_a_from_registers(element):
-    rng = np.random.default_rng(10)
-    item = np.dtype(DTYPES[element]).itemsize
-    matrix = values(rng, element, (64, 32 // item))
-    registers = np.ascontiguousarray(WGMMA_A.to_registers(matrix.view(np.uint8).view(np.uint32)))
-    assert registers.shape == (4, 128)
-    assert (wgmma_a(registers, element) == matrix.astype(np.float32)).all()
 
 
 @pytest.mark.parametrize("case", sorted(PLACEMENTS))

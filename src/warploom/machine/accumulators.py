@@ -1,70 +1,21 @@
-"""Accumulators: products go into wgmma's registers or into tensor memory, and tensor memory goes to and from registers.
+"""Accumulators in tensor memory: products go into it, and it goes to and from registers.
 
 Registers are uint32 arrays [register, lane]; tensor memory is one uint32 array [lane, column] per CTA.
 """
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from warploom.diagnostics import Diag
-from warploom.facts.fragments import TENSOR_MOVES, WGMMA_A, tensor_move, wgmma_d
+from warploom.facts.fragments import TENSOR_MOVES, tensor_move
 from warploom.facts.tensor_memory import QUADRANT, CopyShape, Placement
 from warploom.machine.elements import contained
 
 Words = NDArray[np.uint32]
-
-
-@lru_cache(maxsize=64)
-def _wgmma_index(n: int) -> NDArray[np.intp]:
-    """Which element of a [64, n] product each [register, lane] holds: a look-up is faster than six strided axes."""
-    rows, columns = wgmma_d(n).coordinates()
-    return rows * n + columns
-
-
-@lru_cache(maxsize=64)
-def _wgmma_packed_index(n: int) -> NDArray[np.intp]:
-    """The same for f16: [register, lane, half], where a register holds the neighbours of an even register and the
-    next.
-    """
-    index = _wgmma_index(n).reshape(n // 4, 2, -1)
-    return np.ascontiguousarray(index.transpose(0, 2, 1))
-
-
-def wgmma_accumulate(
-    registers: Words, product: NDArray[Any], d_type: str, *, accumulate: bool, saturate: bool = False
-) -> None:
-    """Add (or write, without `accumulate`) a [64, n] product to the registers of a warpgroup.
-
-    `registers` are [n/2, 128] for f32 and s32, [n/4, 128] for f16, and change in place.
-    """
-    n = product.shape[1]
-    if d_type == "f16":
-        moved = product.take(_wgmma_packed_index(n))
-        halves = registers.view(np.float16).reshape(*registers.shape, 2)
-        with np.errstate(all="ignore"):
-            total = moved + halves if accumulate else moved
-            halves[...] = total.astype(np.float16)
-        return
-    moved = product.take(_wgmma_index(n))
-    if d_type == "f32":
-        target: NDArray[Any] = registers.view(np.float32)
-        if accumulate:
-            with np.errstate(all="ignore"):
-                target += moved
-        else:
-            target[...] = moved
-    else:
-        registers[...] = _add_integers(registers.view(np.int32), moved, accumulate, saturate).view(np.uint32)
-
-
-def wgmma_a(registers: Words, element: str) -> NDArray[Any]:
-    """A[64, 32 bytes of k] from the four registers of 128 threads: float32, or int8/uint8."""
-    return contained(element).decode(np.ascontiguousarray(WGMMA_A.to_matrix(registers)))
 
 
 def _add_integers(

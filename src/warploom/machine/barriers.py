@@ -1,7 +1,7 @@
 """`bar` and `barrier`: the named barriers of a CTA.
 
-A warp arrives as one: where its lanes come on different paths, an instruction without `.aligned` waits for those of
-them that live, and one with `.aligned` is a fault.
+A warp arrives as one: where its lanes come on different paths, those who are first wait for the others that live. With
+`.aligned` they must come to the same instruction, and it is a fault if some never do.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ import numpy.typing as npt
 from warploom.diagnostics import Diag
 from warploom.machine.cta import Generation, NamedBarrier
 from warploom.machine.group import WARP, lane_bits
-from warploom.machine.meeting import EVERY, Meeting, meet
+from warploom.machine.meeting import EVERY, Meeting, Purpose, absent, meet
 from warploom.machine.registry import Run, executes
-from warploom.machine.warp import absent
 from warploom.ptx.isa.table import Op
 
 if TYPE_CHECKING:
@@ -71,15 +70,16 @@ def _arrive(op: Op, g: Group, mask: Array | None, barrier: NamedBarrier, needed:
     bits, present = lane_bits(live), g.cta.present[g.first_warp]
     if bits == present:
         return _count(barrier, WARP if needed else int(live.sum()), live, needed, votes)
-    same_group = (present if g.mask is None else lane_bits(g.mask)) & ~bits
-    if same_group or (is_aligned(op) and g.first_warp not in g.cta.broken):
+    if (present if g.mask is None else lane_bits(g.mask)) & ~bits:
         raise absent(op, present, bits)
+    aligned = is_aligned(op) and g.first_warp not in g.cta.broken
 
     def all_here(lanes: int, came: Array, *brought: Array) -> Generation:
         return _count(barrier, WARP if needed else int(came.sum()), came, needed, brought[0] if brought else None)
 
-    values, dtypes = ((), ()) if votes is None else ((votes,), (np.bool_,))
-    meeting = meet(g, ("bar", barrier.index, needed, votes is None), f"barrier {barrier.index}", EVERY, bits, values, dtypes, all_here)
+    key = ("bar", barrier.index, needed, votes is None, id(op) if aligned else None)
+    purpose = Purpose(key, f"barrier {barrier.index}", all_here, () if votes is None else (np.bool_,), op if aligned else None)
+    meeting = meet(g, purpose, EVERY, bits, () if votes is None else (votes,))
     return meeting.result if meeting.over else None
 
 

@@ -238,9 +238,13 @@ class Cta:
         for index, groups in by_warpgroup.items():
             warpgroup, first = self.warpgroups[index], groups[0]
             whole = sum(group.warps for group in groups) * WARP == warpgroup.lanes > WARP
+            needed = self.program.shared_needs[first.pc]
+            values = [first.u[i] for i in needed]
             same = all(
-                g.pc == first.pc and g.mask is None and g.state == WAITING and g.parent is None and g.u == first.u for g in groups
-            )
+                g.pc == first.pc and g.mask is None and g.state == WAITING and g.parent is None
+                and [g.u[i] for i in needed] == values
+                for g in groups
+            )  # fmt: skip
             if whole and same and len(groups) > 1:
                 convoy = self.convoy(warpgroup)
                 convoy.u[:] = first.u

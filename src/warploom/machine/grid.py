@@ -326,18 +326,21 @@ class Grid:
             self._expired_at = self.effects
             self._expiries = self._breaks = 0
         groups = [group for cta in self.live_ctas() for group in cta.all_groups]
+        waiting = [(group, group.waiting) for group in groups if group.state == WAITING and group.waiting is not None]
+        expired = [group for group, what in waiting if getattr(what, "expires", False)]
+        self._expiries += 1
+        if expired and self._expiries <= _RETRIES:
+            for group in expired:
+                group.token = "expired"
+                group.wake()
+            return True
+        for group, what in waiting:
+            if (fault := what.fault()) is not None:
+                raise self._at(fault, group, self.op_at(group))
         self._breaks += 1
         if self._breaks <= _BREAKS and any(group.break_join() for group in groups):
             self._expiries = 0
             return True
-        self._expiries += 1
-        if self._expiries <= _RETRIES:
-            expired = [group for group in groups if group.state == WAITING and getattr(group.waiting, "expires", False)]
-            for group in expired:
-                group.token = "expired"
-                group.wake()
-            if expired:
-                return True
         if self.parked:
             raise Diag.NO_PROGRESS.error(notes=self.standing(), used=self._budget_at_effect - self.budget)
         raise self._deadlock()
@@ -389,7 +392,11 @@ class Grid:
             if isinstance(error, MemoryError):
                 return Diag.BAD_LAUNCH.error(what="the machine ran out of memory")
             return error
-        if error.loc is not None or op is None:
+        return error if error.loc is not None or op is None else self._at(error, group, op)
+
+    def _at(self, error: WarploomError, group: Group, op: Op | None) -> WarploomError:
+        """A fault with the instruction and the lanes that met it."""
+        if op is None:
             return error
         lanes = lane_list(group.mask) if group.mask is not None else "all"
         notes = (f"{op.instruction.text[:160]}", f"by {group.cta.name}, {group.name}, lanes {lanes}", *error.notes)

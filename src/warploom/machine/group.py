@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from warploom.diagnostics import Diag
+from warploom.diagnostics import Diag, WarploomError
 from warploom.machine.layout import FILES
 from warploom.machine.memory import LocalMemory
 from warploom.machine.rows import Rows
@@ -48,6 +48,10 @@ class Waitable:
     def describe(self) -> str:
         """What a group that waits here waits for, for the deadlock report."""
         return "something"
+
+    def fault(self) -> WarploomError | None:
+        """What is wrong if nobody who waits here can ever go on, where that is more than a deadlock."""
+        return None
 
 
 class Warpgroup:

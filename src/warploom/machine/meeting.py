@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from warploom.diagnostics import Diag, WarploomError
 from warploom.machine.group import WARP, Waitable, lane_list
+from warploom.ptx.isa.table import Op
 
 if TYPE_CHECKING:
     from warploom.machine.cta import Cta
@@ -25,18 +28,36 @@ def lanes_of(bits: int) -> Array:
     return np.unpackbits(np.frombuffer(bits.to_bytes(4, "little"), np.uint8), bitorder="little").view(np.bool_)
 
 
-class Meeting(Waitable):
-    """Lanes of one warp that wait for each other at one kind of instruction; the last to come settles it.
+def absent(op: Op, needed: int, found: int) -> WarploomError:
+    """The fault of an instruction whose lanes are not those that it needs."""
+    needs, took = (f"lanes {lane_list(lanes_of(bits))}" for bits in (needed, found))
+    return Diag.BAD_PARTICIPATION.error(text=op.instruction.opcode, needs=needs, found=took)
 
-    Lanes that have left the kernel are not waited for. `compute(lanes, live, *values)` gives the result from what all
-    of them brought.
+
+@dataclass(frozen=True, slots=True)
+class Purpose:
+    """Why lanes meet: what is the same for all of them, and what comes of it.
+
+    `compute(lanes, live, *values)` gives the result from what all of them brought, one array of each dtype. Where
+    `aligned` is given, coming apart for good is that instruction's fault rather than a deadlock.
     """
 
-    __slots__ = ("arrived", "compute", "cta", "key", "members", "over", "result", "text", "values", "warp")
+    key: Any
+    text: str
+    compute: Compute
+    dtypes: tuple[npt.DTypeLike, ...] = ()
+    aligned: Op | None = None
 
-    def __init__(self, cta: Cta, warp: int, key: Any, text: str, members: int, compute: Compute) -> None:
+
+class Meeting(Waitable):
+    """Lanes of one warp that wait for each other; the last to come settles it. Nobody waits for lanes that have left."""
+
+    __slots__ = ("arrived", "cta", "key", "members", "over", "purpose", "result", "values", "warp")
+
+    def __init__(self, cta: Cta, warp: int, purpose: Purpose, members: int) -> None:
         super().__init__()
-        self.cta, self.warp, self.key, self.text, self.members, self.compute = cta, warp, key, text, members, compute
+        self.cta, self.warp, self.purpose, self.members = cta, warp, purpose, members
+        self.key = (warp, purpose.key, members)
         self.arrived = 0
         self.over = False
         self.result: Any = None
@@ -47,10 +68,10 @@ class Meeting(Waitable):
         """The lanes that must still come."""
         return self.members & self.cta.present[self.warp] & ~self.arrived
 
-    def bring(self, bits: int, values: tuple[Any, ...], dtypes: tuple[npt.DTypeLike, ...]) -> None:
+    def bring(self, bits: int, values: tuple[Any, ...]) -> None:
         """Some lanes have come with their values."""
         if not self.values:
-            self.values = tuple(np.full(WARP, _poison(dtype), dtype) for dtype in dtypes)
+            self.values = tuple(np.full(WARP, _poison(dtype), dtype) for dtype in self.purpose.dtypes)
         lanes = lanes_of(bits)
         for kept, value in zip(self.values, values, strict=True):
             np.copyto(kept, value, where=lanes)
@@ -63,11 +84,15 @@ class Meeting(Waitable):
             return
         self.over = True
         del _meetings(self.cta)[self.key]
-        self.result = self.compute(WARP, lanes_of(self.arrived), *self.values)
+        self.result = self.purpose.compute(WARP, lanes_of(self.arrived), *self.values)
         self.notify()
 
     def describe(self) -> str:
-        return f"{self.text}: lanes {lane_list(lanes_of(self.missing))} of warp {self.warp} have not come"
+        return f"{self.purpose.text}: lanes {lane_list(lanes_of(self.missing))} of warp {self.warp} have not come"
+
+    def fault(self) -> WarploomError | None:
+        op = self.purpose.aligned
+        return None if op is None else absent(op, self.cta.present[self.warp], self.arrived)
 
 
 def _poison(dtype: npt.DTypeLike) -> Any:
@@ -88,16 +113,15 @@ def _look_again(cta: Cta) -> None:
         meeting.settle()
 
 
-def meet(
-    g: Group, key: Any, text: str, members: int, bits: int, values: tuple[Any, ...], dtypes: tuple[npt.DTypeLike, ...], compute: Compute
-) -> Meeting:
+def meet(g: Group, purpose: Purpose, members: int, bits: int, values: tuple[Any, ...] = ()) -> Meeting:
     """Bring some lanes of a warp to the meeting of its kind; a group that must wait there has been told so."""
-    meetings, full_key = _meetings(g.cta), (g.first_warp, key, members)
-    meeting = meetings.get(full_key)
+    meetings = _meetings(g.cta)
+    meeting = meetings.get((g.first_warp, purpose.key, members))
     if meeting is None:
-        meeting = meetings[full_key] = Meeting(g.cta, g.first_warp, full_key, text, members, compute)
+        meeting = Meeting(g.cta, g.first_warp, purpose, members)
+        meetings[meeting.key] = meeting
     g.grid.effects += 1
-    meeting.bring(bits, values, dtypes)
+    meeting.bring(bits, values)
     if not meeting.over:
         g.token = meeting
         g.wait(meeting)

@@ -20,7 +20,6 @@ from warploom.machine.bulk import submit
 from warploom.machine.group import WARP, Waitable
 from warploom.machine.participation import whole_warps
 from warploom.machine.registry import Run, executes
-from warploom.machine.rows import Rows
 from warploom.machine.tensor_memory import TensorMemory, split_address, tensor_memory
 from warploom.ptx.isa.table import Op
 from warploom.ptx.model import Vector
@@ -135,16 +134,16 @@ def store(op: Op) -> Run:
 
     def run(g: Group, mask: Array | None, address: Any, *rest: Any) -> None:
         half: int = rest[0] if len(rest) > 1 else 0
-        rows: Rows = rest[-1]
         places = move.places(g, mask, address, half)
-        memory, table = tensor_memory(g.cta), rows.read()
+        memory, table = tensor_memory(g.cta), np.empty((move.registers, g.lanes), np.uint32)
+        for row, value in zip(table, rest[-1], strict=True):
+            row[...] = value
         if g.grid.schedule.convoys and not g.grid.observers:
             g.grid.effects += 1
             _write(move, memory, places, table, half)
             return
-        kept = table.copy()
         stores = _stores(g)
-        stores.add(submit(g, op, lambda: _write(move, memory, places, kept, half), after=stores.last))
+        stores.add(submit(g, op, lambda: _write(move, memory, places, table, half), after=stores.last))
 
     return run
 

@@ -25,6 +25,7 @@ from warploom.ptx import flow as flows
 from warploom.ptx.flow import Block, Flow
 from warploom.ptx.inline import inline
 from warploom.ptx.isa.table import BITS, Op, Slot, decode_kernel
+from warploom.ptx.liveness import live_at_entry
 from warploom.ptx.model import Address, Immediate, Kernel, Module, Pair, Register, Sink, Vector
 from warploom.ptx.uniformity import classify, registers_of
 
@@ -76,6 +77,15 @@ class Program:
     def costs(self) -> tuple[int, ...]:
         """Instructions per block."""
         return tuple(len(block.ops) for block in self.flow.blocks)
+
+    @cached_property
+    def shared_needs(self) -> tuple[tuple[int, ...], ...]:
+        """Per block, the uniform integers that it or a later block may still read."""
+        places = self.layout.places
+        return tuple(
+            tuple(places[name].index for name in sorted(names) if places[name].file == "u")
+            for names in live_at_entry(self.flow)
+        )
 
     def make(self, text: Text, wrap: Callable[[Op, Any], Any] | None = None) -> Callable[..., tuple[Callable[..., int], ...]]:
         """The factory of a text; `wrap` puts an observer around every meaning."""

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from warploom.diagnostics import Diag, WarploomError
-from warploom.machine.group import WARP, lane_bits, lane_list
-from warploom.machine.meeting import EVERY, Compute, Meeting, lanes_of, meet
+from warploom.diagnostics import Diag
+from warploom.machine.group import WARP, lane_bits
+from warploom.machine.meeting import EVERY, Compute, Meeting, Purpose, absent, lanes_of, meet
 from warploom.machine.registry import Run, executes
 from warploom.ptx.isa.table import Op
 from warploom.ptx.model import Immediate
@@ -27,30 +27,29 @@ Array = npt.NDArray[Any]
 _POISON = 0xFFFFFFFF
 
 
-def absent(op: Op, needed: int, found: int) -> WarploomError:
-    """The fault of an instruction whose lanes are not those that its mask names."""
-    needs, took = (f"lanes {lane_list(lanes_of(bits))}" for bits in (needed, found))
-    return Diag.BAD_PARTICIPATION.error(text=op.instruction.opcode, needs=needs, found=took)
-
-
 def together(op: Op, compute: Compute, *dtypes: npt.DTypeLike) -> Run:
     """The meaning of a `.sync` instruction whose last operand is the membermask.
 
-    `compute(lanes, live, *operands)` works on one warp or on several side by side; `live` is None where all lanes take part.
+    `compute(lanes, live, *operands)` works on one warp or on several side by side; `live` is None where all lanes take
+    part. `dtypes` are those of the operands before the membermask.
     """
+    purpose = purpose_of(op, compute, *dtypes)
 
     def run(g: Group, mask: Array | None, *operands: Any) -> Any:
         members = operands[-1]
         if mask is None and members.__class__ is int and members == EVERY:
             return compute(g.lanes, None, *operands[:-1])
-        return apart(op, g, mask, members, operands[:-1], dtypes, compute)
+        return apart(op, purpose, g, mask, members, operands[:-1])
 
     return run
 
 
-def apart(
-    op: Op, g: Group, mask: Array | None, members: Any, values: tuple[Any, ...], dtypes: tuple[npt.DTypeLike, ...], compute: Compute
-) -> Any:
+def purpose_of(op: Op, compute: Compute, *dtypes: npt.DTypeLike) -> Purpose:
+    """Lanes meet at instructions with the same qualifiers, wherever in the program they stand."""
+    return Purpose((op.family, *op.modifiers.values()), f"`{op.instruction.opcode}`", compute, dtypes)
+
+
+def apart(op: Op, purpose: Purpose, g: Group, mask: Array | None, members: Any, values: tuple[Any, ...]) -> Any:
     """The general case: not all lanes of the warp are named, or not all of them stand here."""
     if g.token is not None:
         meeting: Meeting = g.token
@@ -63,15 +62,15 @@ def apart(
         if not _whole(op, g, mask, members):
             g.scatter(g.pc)
             return None
-        return compute(g.lanes, mask, *values)
+        return purpose.compute(g.lanes, mask, *values)
     bits = EVERY if mask is None else lane_bits(mask)
     named = _named(op, bits, members)
     missing = named & g.cta.present[g.first_warp] & ~bits
     if not missing:
-        return compute(WARP, mask, *values)
+        return purpose.compute(WARP, mask, *values)
     if missing & (EVERY if g.mask is None else lane_bits(g.mask)):
         raise absent(op, named, bits)
-    meeting = meet(g, (op.family, *op.modifiers.values()), f"`{op.instruction.opcode}`", named, bits, values, dtypes, compute)
+    meeting = meet(g, purpose, named, bits, values)
     return meeting.result if meeting.over else None
 
 
@@ -137,7 +136,6 @@ def shuffle(op: Op) -> Run:
     """Each lane takes the value of another."""
     mode, bounds = op["mode"], op.operands["c"]
     in_range = mode == "idx" and isinstance(bounds, Immediate) and bounds.value & 0x1F1F == 31
-    dtypes = (np.uint32, np.uint32, np.uint32)
 
     def compute(lanes: int, live: Array | None, a: Any, b: Any, c: Any) -> tuple[Any, Any]:
         if b.__class__ is int and c.__class__ is int:
@@ -150,10 +148,12 @@ def shuffle(op: Op) -> Run:
             a = np.where(live, a, np.uint32(_POISON))
         return a[source], inside
 
+    purpose = purpose_of(op, compute, np.uint32, np.uint32, np.uint32)
+
     def run(g: Group, mask: Array | None, a: Any, b: Any, c: Any, members: Any) -> Any:
         if mask is None and members.__class__ is int and members == EVERY:
             return compute(g.lanes, None, a, b, c)
-        found = apart(op, g, mask, members, (a, b, c), dtypes, compute)
+        found = apart(op, purpose, g, mask, members, (a, b, c))
         return found if found is None or a.__class__ is not int else (a, in_range or found[1])
 
     return run

@@ -134,15 +134,19 @@ def flush(bits: Array, name: str) -> Array:
 def flush_results(values: Array, name: str, whole: Callable[[], Array], rounding: str = "rn") -> None:
     """Zero the results that are subnormal once rounded without a lower end of the exponent.
 
-    `whole` gives the exact results in float64; only results at or below the least normal number need them.
+    `whole` gives the exact results in float64; only results at or below the least normal number need them, and zeros
+    are zeros already.
     """
     least = _LEAST[name]
     close = np.abs(values) <= least
+    if not np.count_nonzero(close):
+        return
+    close &= values != 0
     if np.count_nonzero(close):
         lifted = whole() * _LIFT[name]
         rounded = lifted.astype(F16) if name == "f16" else narrow_f64(lifted, rounding)
-        tiny = close & (np.abs(rounded) < least * _LIFT[name])
-        values[tiny] = np.copysign(values[tiny] * 0, values[tiny])
+        close &= np.abs(rounded) < least * _LIFT[name]
+        values[close] *= 0
 
 
 def saturate(values: Array) -> Array:

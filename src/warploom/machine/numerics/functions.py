@@ -1,9 +1,10 @@
 """Division, roots and the transcendental functions.
 
 The rounded forms are exact. The approximate ones (`.approx`, `.full`) are computed in float64 and rounded to nearest:
-closer than the ISA asks, so that a kernel may differ from a GPU by the error that the ISA grants the GPU (measured on
-an H200 over normal arguments: rcp, sqrt and rsqrt 1 unit in the last place, ex2 2, tanh 2^-11 relative, sin, cos and
-lg2 about 1e-6 absolute near their zeros). Special values are the ISA's.
+closer than the ISA asks, so that a kernel may differ from a GPU by the GPU's own error. Seen on an H200 for normal
+arguments and results: rcp, sqrt and rsqrt one unit in the last place, ex2 two, tanh 2^-16 relative, lg2 and (over a few
+turns) sin and cos about 1e-6 absolute. Special values are the ISA's; sin and cos of huge arguments, for which the ISA
+promises nothing, are those of float64.
 """
 
 from __future__ import annotations

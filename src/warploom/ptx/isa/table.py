@@ -199,7 +199,7 @@ def match(opcode: str) -> tuple[tuple[Form, dict[str, str | None]], ...]:
     return tuple((row, modifiers) for row in rows if (modifiers := _rearranged(row, words)) is not None)
 
 
-_ANY_ORDER = frozenset({"atom", "red", "ld", "st", "fence", "barrier", "shfl", "vote", "match", "redux"})
+_ANY_ORDER = frozenset({"atom", "red", "ld", "st", "fence", "barrier", "shfl", "vote", "match", "redux", "tcgen05"})
 """Instructions whose modifiers compilers write in more than one order; ptxas reads all of them."""
 
 
@@ -257,6 +257,8 @@ def _assign(instruction: Instruction, row: Form) -> dict[str, object] | str:
     spare, operands, at = given - needed, {}, 0
     for slot in row.slots:
         operand = instruction.operands[at] if at < given else None
+        if slot.kind in ("out", "in") and isinstance(operand, Vector) and len(operand.items) == 1:
+            operand = operand.items[0]
         if slot.optional and (spare == 0 or operand is None or not _fits(slot, operand)):
             operands[slot.name] = None
             continue

@@ -1,7 +1,6 @@
 """Blackwell's tensor cores and tensor memory.
 
-The sparse forms (`.sp`) are not here: nothing decodes their metadata. ptxas takes modifiers in several orders; the rows
-have the manual's and those that compilers write.
+The sparse forms (`.sp`) are not here: the manual shows how their metadata lies in figures only.
 """
 
 from __future__ import annotations
@@ -79,25 +78,18 @@ _row(
     "tcgen05.relinquish", "tcgen05.relinquish_alloc_permit.{group}.sync.aligned", "", issuer="warp", group=_GROUP
 )
 
-_SHIFTED = ("{group}.{kind}{.ashift}{.collector?}", "{group}.{kind}{.collector}{.ashift}")
-"""Only an A in tensor memory can be shifted."""
-_ORDERS = ("{group}.{kind}{.collector?}", "{kind}.{group}{.collector?}")
-for _a, _reads, _orders in (
-    ("in a b64", _shared("a"), _ORDERS),
-    ("address a", _tensor("reads", "a"), (*_ORDERS, *_SHIFTED)),
-):
+for _a, _reads, _shift in (("in a b64", _shared("a"), ""), ("address a", _tensor("reads", "a"), "{.ashift?}")):
     _effects = (_reads, _shared("b"), _tensor("reads", "d"), _tensor("writes", "d"))
     _operands = f"address d; {_a}; in b b64; in i b32"
-    for _order in _orders:
-        _row(
-            "tcgen05.mma",
-            "tcgen05.mma." + _order,
-            f"{_operands}; opt ins disable b32; pred p; opt immediate scale",
-            _effects,
-            group=_GROUP,
-            kind=_PLAIN,
-            collector=_COLLECT_A,
-        )
+    _row(
+        "tcgen05.mma",
+        f"tcgen05.mma.{{group}}.{{kind}}{_shift}{{.collector?}}",
+        f"{_operands}; opt ins disable b32; pred p; opt immediate scale",
+        _effects,
+        group=_GROUP,
+        kind=_PLAIN,
+        collector=_COLLECT_A,
+    )
     _row(
         "tcgen05.mma.ws",
         "tcgen05.mma.ws.{group}.{kind}{.collector?}",
@@ -107,33 +99,26 @@ for _a, _reads, _orders in (
         kind=_PLAIN,
         collector=_COLLECT_B,
     )
-    for _order in ("{.vector?}{.collector?}", "{.collector}{.vector}"):
-        _row(
-            "tcgen05.mma.scaled",
-            "tcgen05.mma.{group}.{kind}.block_scale" + _order,
-            f"{_operands}; address sfa; address sfb; pred p",
-            (*_effects, _tensor("reads", "sfa"), _tensor("reads", "sfb")),
-            group=_GROUP,
-            kind=_SCALED,
-            vector=_VECTOR,
-            collector=_COLLECT_A,
-        )
+    _row(
+        "tcgen05.mma.scaled",
+        "tcgen05.mma.{group}.{kind}.block_scale{.vector?}{.collector?}",
+        f"{_operands}; address sfa; address sfb; pred p",
+        (*_effects, _tensor("reads", "sfa"), _tensor("reads", "sfb")),
+        group=_GROUP,
+        kind=_SCALED,
+        vector=_VECTOR,
+        collector=_COLLECT_A,
+    )
 
-_ARRIVE = "mbarrier::arrive::one"
-for _head in (f"{{group}}.{_ARRIVE}", f"{_ARRIVE}.{{group}}"):
-    for _tail, _slots in (
-        ("{.space?}", "address a"),
-        ("{.space?}.multicast::cluster", "address a; in mask b16"),
-        (".multicast::cluster{.space}", "address a; in mask b16"),
-    ):
-        _row(
-            "tcgen05.commit",
-            f"tcgen05.commit.{_head}{_tail}.b64",
-            _slots,
-            (Effect("arrives", "a", "shared", scope="cluster", later=True),),
-            group=_GROUP,
-            space="shared::cluster",
-        )
+for _multicast, _slots in (("", "address a"), (".multicast::cluster", "address a; in mask b16")):
+    _row(
+        "tcgen05.commit",
+        f"tcgen05.commit.{{group}}.mbarrier::arrive::one{{.space?}}{_multicast}.b64",
+        _slots,
+        (Effect("arrives", "a", "shared", scope="cluster", later=True),),
+        group=_GROUP,
+        space="shared::cluster",
+    )
 
 _COUNTS = "x1 x2 x4 x8 x16 x32 x64 x128"
 _SPLIT = "16x32bx2"
@@ -152,7 +137,7 @@ for _shape, _half in ((" ".join(name for name in TENSOR_MOVES if name != _SPLIT)
     _row(
         "tcgen05.st",
         "tcgen05.st.sync.aligned.{shape}.{count}{.unpack?}.b32",
-        f"address a{_half}; rows b b32",
+        f"address a{_half}; ins b b32",
         (_tensor("writes", "a"),),
         issuer="warp",
         shape=_shape,
@@ -170,24 +155,24 @@ for _what in ("ld", "st"):
         what=_what,
     )
 
-for _template in (
+_row(
+    "tcgen05.cp",
     "tcgen05.cp.{group}.{shape}{.multicast?}{.to?}{.source?}",
-    "tcgen05.cp.{group}.{multicast}.{shape}{.to?}{.source?}",
-    "tcgen05.cp.{shape}{.multicast?}.{group}{.to?}{.source?}",
-):
-    _row(
-        "tcgen05.cp",
-        _template,
-        "address d; in a b64",
-        (_shared("a"), _tensor("writes", "d")),
-        group=_GROUP,
-        shape="128x256b 4x256b 128x128b 64x128b 32x128b",
-        multicast="warpx2::02_13 warpx2::01_23 warpx4",
-        to="b8x16",
-        source="b6x16_p32 b4x16_p64",
-    )
-for _template in ("tcgen05.shift.{group}.down", "tcgen05.shift.down.{group}"):
-    _row("tcgen05.shift", _template, "address a", (_tensor("reads", "a"), _tensor("writes", "a")), group=_GROUP)
+    "address d; in a b64",
+    (_shared("a"), _tensor("writes", "d")),
+    group=_GROUP,
+    shape="128x256b 4x256b 128x128b 64x128b 32x128b",
+    multicast="warpx2::02_13 warpx2::01_23 warpx4",
+    to="b8x16",
+    source="b6x16_p32 b4x16_p64",
+)
+_row(
+    "tcgen05.shift",
+    "tcgen05.shift.{group}.down",
+    "address a",
+    (_tensor("reads", "a"), _tensor("writes", "a")),
+    group=_GROUP,
+)
 _row(
     "tcgen05.fence",
     "tcgen05.fence::{side}",
