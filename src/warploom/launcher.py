@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -12,37 +13,42 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from warploom.diagnostics import Diag, Loc
+from warploom.diagnostics import Diag
+from warploom.facts.machines import Machine
 from warploom.facts.machines import machine as machine_of
 from warploom.facts.tensor_maps import MAP_BYTES
 from warploom.machine import meanings  # noqa: F401  (fills the registry)
 from warploom.machine.events import Observer
-from warploom.machine.grid import Grid, Setup
+from warploom.machine.grid import Grid
 from warploom.machine.memory import FlatMemory, GlobalMemory, padded
 from warploom.machine.schedule import Schedule, by_name
+from warploom.machine.setup import MOST_RESIDENT_BYTES, Setup, WarpState, resident_bytes
 from warploom.machine.tensor_record import encode as encode_map
 from warploom.machine.translate import Program, translate
-from warploom.ptx.isa.table import BITS
+from warploom.machine.variables import (
+    aligned,
+    in_shared_memory,
+    map_static,
+    on_the_stack,
+    size_of,
+    static_bytes,
+)
 from warploom.ptx.launch import Launch, Triple, entry_of
-from warploom.ptx.model import Kernel, Module, Symbol, Variable
+from warploom.ptx.model import Kernel, Module, Variable
 from warploom.ptx.parse import parse
 from warploom.ptx.tensor_map import TensorMap
 
 _PARAM_BASE = 0x1000_0000
-
-
-@dataclass(frozen=True, slots=True)
-class WarpState:
-    """One warp at the end of a run: whose it was, and how many instructions it executed."""
-
-    cta: Triple
-    warp: int
-    instructions: int
+MOST_STATIC_BYTES = 1 << 30
+"""What the global and constant variables of a module may take together, so that a stranger's text cannot fill memory."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """What a launch did: instructions by family, bytes moved, what was covered, and how long it took."""
+    """What a launch did: instructions by family, bytes moved, what was covered, and how long it took.
+
+    `warps` tells of the first 65,536 warps that ended; a larger grid's others are in the sums only.
+    """
 
     counts: Mapping[str, int]
     bytes_moved: Mapping[str, int]
@@ -80,11 +86,13 @@ def launch(
         if grid is None or block is None:
             raise Diag.BAD_LAUNCH.error(what="`grid` and `block` are needed")
         launch_ = Launch(program, grid, block, tuple(args), entry, cluster, shared_bytes)
-    setup = prepare(launch_, by_name(schedule, seed), sms, limit, tuple(observers), on_progress)
-    running = Grid(setup)
-    start = time.perf_counter()
-    with np.errstate(all="ignore"):
-        running.run()
+    try:
+        running = Grid(prepare(launch_, by_name(schedule, seed), sms, limit, tuple(observers), on_progress))
+        start = time.perf_counter()
+        with np.errstate(all="ignore"):
+            running.run()
+    except MemoryError as error:
+        raise Diag.OUT_OF_MEMORY.error(what=str(error).rstrip(".") or "an allocation failed") from error
     return _report(running, time.perf_counter() - start)
 
 
@@ -118,21 +126,31 @@ def prepare(
     kernel = entry_of(module, launch_.entry)
     hardware = machine_of(module.target[0])
     problems = _shape_problems(launch_, kernel, hardware)
-    static = [v for v in (*module.variables, *kernel.variables) if v.space == "shared"]
     program = _program(module, kernel, launch_.block[0] % 32 == 0 or launch_.block[1] == launch_.block[2] == 1)
-    static += [v for v in program.kernel.variables if v.space == "shared" and v not in static]
-    shared_symbols, shared_total = _shared_layout(static, launch_.shared_bytes)
+    own = {variable.name for variable in (*kernel.params, *program.kernel.variables)}
+    shared = [v for v in module.variables if v.space == "shared" and v.name not in own]
+    shared += [v for v in program.kernel.variables if v.space == "shared"]
+    shared_symbols, shared_total = in_shared_memory(shared, launch_.shared_bytes)
     if shared_total > hardware.shared_per_block:
         raise Diag.TOO_MUCH_SHARED.error(need=shared_total, have=hardware.shared_per_block, target=hardware.target)
+    local_symbols, local_bytes = on_the_stack(program.kernel)
+    problems += _size_problems(module, kernel, local_bytes, hardware)
+    if sms is not None and sms < 1:
+        problems.append(f"`sms` is {sms}; a machine has at least one")
+    each = resident_bytes(program, launch_.block, shared_total, local_bytes, two_views=schedule.two_views)
+    if (need := each * math.prod(_cluster_of(launch_, kernel))) > MOST_RESIDENT_BYTES:
+        what = "the registers, shared and local memory of one cluster take"
+        problems.append(f"{what} {need} bytes; at most {MOST_RESIDENT_BYTES} are to be had")
     memory = GlobalMemory()
-    bank, symbols, more = _parameters(kernel, launch_.args, memory)
+    bank, parameters, more = _parameters(kernel, launch_.args, memory) if not problems else (None, {}, [])
     problems += more
-    if problems:
+    if problems or bank is None:
         raise Diag.BAD_LAUNCH.error(notes=problems, what=f"{len(problems)} problem(s)")
-    symbols |= _module_variables(module, memory)
-    local_symbols, local_bytes = _stack(program.kernel)
+    static = {name: at for name, at in map_static(module, memory).items() if name not in own}
+    symbols = static | parameters | local_symbols
+    program.check_symbols(symbols.keys() | shared_symbols.keys())
     return Setup(
-        program, hardware, launch_.grid, launch_.block, _cluster_of(launch_, kernel), memory, bank, symbols | local_symbols,
+        program, hardware, launch_.grid, launch_.block, _cluster_of(launch_, kernel), memory, bank, symbols,
         shared_symbols, shared_total, launch_.shared_bytes, local_bytes, sms or hardware.sms, schedule, limit, observers,
         launch_.cluster != (1, 1, 1) or kernel.directive("reqnctapercluster") is not None, {}, on_progress,
     )  # fmt: skip
@@ -146,13 +164,19 @@ def _cluster_of(launch_: Launch, kernel: Kernel) -> Triple:
     return launch_.cluster
 
 
-def _shape_problems(launch_: Launch, kernel: Kernel, hardware: Any) -> list[str]:
+def _shape_problems(launch_: Launch, kernel: Kernel, hardware: Machine) -> list[str]:
     out: list[str] = []
     for name, triple in (("grid", launch_.grid), ("block", launch_.block), ("cluster", launch_.cluster)):
         if len(triple) != 3 or not all(isinstance(n, int) and n >= 1 for n in triple):
             out.append(f"`{name}` is {triple}; it must be three positive integers")
     if out:
         raise Diag.BAD_LAUNCH.error(notes=out, what=f"{len(out)} problem(s)")
+    for name, triple, largest in (
+        ("grid", launch_.grid, hardware.largest_grid),
+        ("block", launch_.block, hardware.largest_block),
+    ):
+        if any(n > most for n, most in zip(triple, largest, strict=True)):
+            out.append(f"`{name}` is {triple}; {hardware.target} takes at most {largest}")
     threads = launch_.block[0] * launch_.block[1] * launch_.block[2]
     if threads > hardware.threads_per_block:
         out.append(f"`block` has {threads} threads; {hardware.target} takes at most {hardware.threads_per_block}")
@@ -175,59 +199,24 @@ def _shape_problems(launch_: Launch, kernel: Kernel, hardware: Any) -> list[str]
     return out
 
 
-def _shared_layout(variables: list[Variable], dynamic: int) -> tuple[dict[str, int], int]:
-    symbols: dict[str, int] = {}
+def _size_problems(module: Module, kernel: Kernel, local_bytes: int, hardware: Machine) -> list[str]:
+    """What is declared larger than the machine has; told before anything is allocated."""
+    bounds = (
+        (_parameter_offsets(kernel)[1], hardware.parameter_bytes, "the parameters take"),
+        (local_bytes, hardware.local_per_thread, "each thread's local variables take"),
+        (static_bytes(module), MOST_STATIC_BYTES, "the module's global and constant variables take"),
+    )
+    return [f"{what} {need} bytes; at most {most} are to be had" for need, most, what in bounds if need > most]
+
+
+def _parameter_offsets(kernel: Kernel) -> tuple[dict[str, int], int]:
+    offsets: dict[str, int] = {}
     offset = 0
-    for variable in variables:
-        if variable.linkage != "extern" and variable.count != 0:
-            offset = _aligned(offset, variable)
-            symbols[variable.name] = offset
-            offset += _size(variable)
-    outer = [v for v in variables if v.linkage == "extern" or v.count == 0]
-    for variable in outer:
-        start = _aligned(offset, variable)
-        symbols[variable.name] = start
-    end = max([offset, *(symbols[v.name] for v in outer)]) if outer else offset
-    return symbols, end + dynamic
-
-
-def _aligned(offset: int, variable: Variable) -> int:
-    align = max(variable.align, BITS.get(variable.type, 8) // 8, 1)
-    return (offset + align - 1) // align * align
-
-
-def _size(variable: Variable) -> int:
-    return max(BITS.get(variable.type, 8) // 8, 1) * (1 if variable.count is None else variable.count)
-
-
-def _stack(kernel: Kernel) -> tuple[dict[str, int], int]:
-    """Addresses of local variables and of the parameters of inlined calls, private to each thread."""
-    symbols: dict[str, int] = {}
-    offset = 0
-    for variable in kernel.variables:
-        if variable.space in ("local", "param"):
-            offset = _aligned(offset, variable)
-            symbols[variable.name] = offset
-            offset += _size(variable)
-    return symbols, offset
-
-
-def _module_variables(module: Module, memory: GlobalMemory) -> dict[str, int]:
-    symbols: dict[str, int] = {}
-    later: list[tuple[Variable, Any]] = []
-    for variable in module.variables:
-        if variable.space in ("global", "const") and variable.linkage != "extern":
-            data = padded(_size(variable))[: max(_size(variable), 1)]
-            data[:] = 0
-            region = memory.add(data, variable.name)
-            symbols[variable.name] = region.base
-            later.append((variable, data))
-    for variable, data in later:
-        width = max(BITS.get(variable.type, 8) // 8, 1)
-        for at, value in enumerate(variable.initial or ()):
-            number = symbols.get(value.name, 0) + value.offset if isinstance(value, Symbol) else value
-            data[at * width : (at + 1) * width] = np.frombuffer((number & ((1 << 8 * width) - 1)).to_bytes(width, "little"), np.uint8)
-    return symbols
+    for param in kernel.params:
+        offset = aligned(offset, param)
+        offsets[param.name] = _PARAM_BASE + offset
+        offset += size_of(param)
+    return offsets, offset
 
 
 def _parameters(
@@ -235,14 +224,8 @@ def _parameters(
 ) -> tuple[FlatMemory, dict[str, int], list[str]]:
     """The parameter bank, where each parameter lies in it, and what is wrong."""
     problems: list[str] = []
-    offsets: dict[str, int] = {}
-    offset = 0
-    for param in kernel.params:
-        offset = _aligned(offset, param)
-        offsets[param.name] = _PARAM_BASE + offset
-        offset += _size(param)
-    data = padded(max(offset, 16))
-    data[:] = 0
+    offsets, size = _parameter_offsets(kernel)
+    data = padded(max(size, 16), zero=True)
     if len(args) != len(kernel.params):
         raise Diag.BAD_LAUNCH.error(
             notes=[f"parameter {i}: .{p.type}{f'[{p.count}]' if p.count else ''} {p.name}" for i, p in enumerate(kernel.params)],
@@ -256,11 +239,11 @@ def _parameters(
             continue
         start = offsets[param.name] - _PARAM_BASE
         data[start : start + len(raw)] = np.frombuffer(raw, np.uint8)
-    return FlatMemory(data, _PARAM_BASE, offset, "parameter"), offsets, problems
+    return FlatMemory(data, _PARAM_BASE, size, "parameter"), offsets, problems
 
 
 def _encode(param: Variable, arg: Any, memory: GlobalMemory, name: str) -> bytes:
-    size = _size(param)
+    size = size_of(param)
     if isinstance(arg, TensorMap):
         record = encode_map(arg, memory.map_array(arg.array, name))
         if size == 8:
@@ -301,24 +284,11 @@ def _encode(param: Variable, arg: Any, memory: GlobalMemory, name: str) -> bytes
 def _report(grid: Grid, seconds: float) -> Run:
     counts: dict[str, int] = {}
     covered: dict[str, set[int]] = {}
-    totals = [0] * len(grid.program.flow.blocks)
-    costs = grid.program.costs
-    warps: list[WarpState] = []
-    for cta in grid.ended_ctas:
-        executed = [0] * len(cta.live)
-        for group in cta.all_groups:
-            own = 0
-            for index, count in enumerate(group.counts):
-                totals[index] += count * group.warps
-                own += count * costs[index]
-            for warp in range(group.first_warp, group.first_warp + group.warps):
-                executed[warp] += own
-        warps += [WarpState(cta.index, warp, count) for warp, count in enumerate(executed)]
-    for block, total in zip(grid.program.flow.blocks, totals, strict=True):
+    for block, total in zip(grid.program.flow.blocks, grid.executed, strict=True):
         if total:
             for op in block.ops:
                 counts[op.family] = counts.get(op.family, 0) + total
-                loc = op.instruction.loc or Loc(grid.program.file, op.instruction.line)
+                loc = grid.loc_of(op)
                 covered.setdefault(loc.file, set()).add(loc.line)
     coverage = {file: frozenset(lines) for file, lines in covered.items()}
-    return Run(counts, dict(grid.moved), coverage, seconds, tuple(warps), grid.schedule)
+    return Run(counts, dict(grid.moved), coverage, seconds, tuple(grid.warps), grid.schedule)

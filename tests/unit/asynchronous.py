@@ -1,4 +1,4 @@
-"""A small harness for kernels with barriers and copies: registers, named shared memory, and lane 0 of each warp at hand."""
+"""A small harness for kernels with barriers and copies: registers, shared memory with names, who is thread 0."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _TEXT = """
 .address_size 64
 .visible .entry k({params})
 {{
- .reg .pred %p<16>; .reg .pred %first, %leader; .reg .b16 %h<8>; .reg .b32 %r<64>; .reg .b32 %tid, %lane, %warp, %rank;
- .reg .f32 %f<8>; .reg .b64 %rd<32>; .reg .b128 %q<4>;
+ .reg .pred %p<16>; .reg .pred %first, %leader; .reg .b16 %h<8>; .reg .b32 %r<64>;
+ .reg .b32 %thread, %lane, %warp, %rank; .reg .f32 %f<8>; .reg .b64 %rd<32>; .reg .b128 %q<4>;
  .shared .align 1024 .b8 data[{data}];
  .shared .align 128 .b8 bars[{bars}];
  {notes}
- mov.u32 %tid, %tid.x; and.b32 %lane, %tid, 31; shr.u32 %warp, %tid, 5; mov.u32 %rank, %cluster_ctarank;
- setp.eq.u32 %first, %tid, 0;
+ mov.u32 %thread, %tid.x; and.b32 %lane, %thread, 31; shr.u32 %warp, %thread, 5; mov.u32 %rank, %cluster_ctarank;
+ setp.eq.u32 %first, %thread, 0;
  setp.eq.u32 %leader, %lane, 0;
  {body}
  ret;
@@ -68,9 +68,7 @@ def run(
     """Launch such a kernel."""
     options.setdefault("limit", 2_000_000)
     ptx = text(body, params, target=target, data=data, notes=notes)
-    return launch(
-        ptx, grid=(grid, 1, 1), block=(block, 1, 1), cluster=(cluster, 1, 1), args=args, **options
-    )
+    return launch(ptx, grid=(grid, 1, 1), block=(block, 1, 1), cluster=(cluster, 1, 1), args=args, **options)
 
 
 def fault(body: str, params: str = "", args: tuple[Any, ...] = (), **options: Any) -> WarploomError:

@@ -1,10 +1,11 @@
-"""Kernels for the Blackwell tests: shared memory and tensor memory are filled, one thread works, tensor memory is read back.
+"""Kernels for the Blackwell tests: memories are filled, one thread works, tensor memory is read back.
 
 How operands lie in shared memory is written here a second time, element by element, from the manual's layouts.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import ml_dtypes
@@ -122,6 +123,7 @@ AFTER:
   add.u32 %c, %c, 32;
   setp.lt.u32 %p7, %c, {columns};
   @%p7 bra AFTER;
+  {late}
   tcgen05.fence::before_thread_sync;
   {sync}
   setp.ne.u32 %p7, %warp, 0;
@@ -156,6 +158,8 @@ class Bench:
     fence: str = FENCE
     commit: str = ""
     wait: str = WAIT
+    late: str = ""
+    """What stands behind the reading of tensor memory."""
     size: int = 0
     lines: list[str] = field(default_factory=list)
     parts: list[tuple[int, list[np.ndarray]]] = field(default_factory=list)
@@ -200,9 +204,10 @@ class Bench:
             body="\n  ".join(self.lines),
             commit=commit,
             wait=self.wait,
+            late=self.late,
         )
 
-    def run(self, before: np.ndarray | None = None, schedule: str = "eager", seed: int = 0, **options: object) -> np.ndarray:
+    def run(self, before: np.ndarray | None = None, schedule: object = "eager", seed: int = 0, **options: object) -> np.ndarray:
         """Tensor memory [CTA, lane, column] after the work, as words."""
         image = np.zeros((self.group, max(self.size, 1024)), np.uint8)
         for at, images in self.parts:
@@ -357,6 +362,7 @@ class Product:
     """Where A lies in tensor memory; None: in shared memory."""
     options: dict[str, object] = field(default_factory=dict)
     seed: int = 0
+    fill: Callable[[np.random.Generator, tuple[int, ...], str], np.ndarray] = numbers
 
     def __post_init__(self) -> None:
         rng = np.random.default_rng(self.seed)
@@ -375,7 +381,7 @@ class Product:
         size = 4 if element == "tf32" else 2 if element.endswith("f16") else 1
         step = k * size if not packed else k // 2
         steps = max(SPANS[swizzle] // step, 1) if major == "k" and swizzle != "none" else 2
-        values = numbers(rng, (rows, k * steps), element)
+        values = self.fill(rng, (rows, k * steps), element)
         parts = np.split(values, self.group)
         if major == "k":
             return values, [k_major(row_bytes(part, element, packed=packed), swizzle, step) for part in parts], steps
@@ -402,8 +408,18 @@ class Product:
         at_a = bench.place(*(tile.image for tile in self.a_tiles)) if self.a_column is None else 0
         return at_a, bench.place(*(tile.image for tile in self.b_tiles))
 
-    def issue(self, bench: Bench, at: tuple[int, int], step: int, *, accumulate: bool, tail: str = "", head: str = "") -> None:
-        """One MMA; `head` stands behind the kind, `tail` behind the instruction descriptor."""
+    def issue(
+        self,
+        bench: Bench,
+        at: tuple[int, int],
+        step: int,
+        *,
+        accumulate: bool,
+        tail: str = "",
+        head: str = "",
+        **changes: object,
+    ) -> None:
+        """One MMA; `head` stands behind the kind, `tail` behind the instruction descriptor, which `changes` change."""
         a, b = self.a_tiles[0], self.b_tiles[0]
         left = "%d0"
         if self.a_column is None:
@@ -412,7 +428,7 @@ class Product:
             words = K[self.kind] * (2 if self.kind == "f16" else 4 if self.kind == "tf32" else 1) // 4
             left = f"[%taddr+{(self.lane << 16) + self.a_column + step * words}]"
         bench.descriptor("%d1", at[1] + step * b.step, b.leading, b.stride, b.swizzle)
-        bench.add(f"mov.b32 %r0, {self.descriptor():#x};")
+        bench.add(f"mov.b32 %r0, {self.descriptor(**changes):#x};")
         bench.add(f"setp.ne.u32 %p0, {int(accumulate)}, 0;")
         name = f"tcgen05.mma{'.ws' if self.ws else ''}.cta_group::{self.group}.kind::{self.kind}{head}"
         bench.add(f"{name} [%taddr+{(self.lane << 16) + self.column}], {left}, %d1, %r0{tail or ', %p0'};")

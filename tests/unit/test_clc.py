@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-
 from tests.unit.asynchronous import SCHEDULES, fault, init, run, wait
 
 LOOP = """ {init}
@@ -64,7 +63,8 @@ CLUSTER = "barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;"
 ASK_ALL = """@%first mbarrier.arrive.expect_tx.shared::cta.b64 _, [bars], 16;
     barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;
     setp.eq.u32 %p5, %rank, 0; and.pred %p5, %p5, %first;
-    @%p5 clusterlaunchcontrol.try_cancel.async.mbarrier::complete_tx::bytes.multicast::cluster::all.b128 [%rd8], [%rd9];"""
+    @%p5 clusterlaunchcontrol.try_cancel.async.mbarrier::complete_tx::bytes.multicast::cluster::all.b128
+      [%rd8], [%rd9];"""
 GENERIC = """mov.u32 %r20, data; cvt.u64.u32 %rd8, %r20; cvta.shared.u64 %rd8, %rd8;
     mov.u32 %r21, bars; cvt.u64.u32 %rd9, %r21; cvta.shared.u64 %rd9, %rd9;"""
 
@@ -96,7 +96,7 @@ def test_a_refusal_leaves_the_tiles_to_the_launcher():
     out = np.zeros(5, np.uint32)
     done = run(loop(), "ptr:out", (out,), grid=5, sms=1, target="sm_100a", schedule=_Refuses())
     assert (out == 1).all()
-    assert done.counts["clusterlaunchcontrol.get_first_ctaid"] == 0 or "clusterlaunchcontrol.get_first_ctaid" not in done.counts
+    assert "clusterlaunchcontrol.get_first_ctaid" not in done.counts
 
 
 ONCE = f"{init(1)} {ASK} {wait('W')} {READS[0]} clusterlaunchcontrol.query_cancel.is_canceled.pred.b128 %p2, %q1;"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
-
 from tests.unit.asynchronous import SCHEDULES, fault, init, run, wait
 
 RNG = np.random.default_rng(5)
@@ -17,8 +16,8 @@ def words(*shape):
 
 
 POINTERS = """ld.param.u64 %rd1, [src]; ld.param.u64 %rd2, [out];
-    mul.wide.u32 %rd3, %tid, {size}; add.u64 %rd1, %rd1, %rd3; add.u64 %rd2, %rd2, %rd3;
-    mov.u32 %r1, data; mul.lo.u32 %r2, %tid, {size}; add.u32 %r1, %r1, %r2;"""
+    mul.wide.u32 %rd3, %thread, {size}; add.u64 %rd1, %rd1, %rd3; add.u64 %rd2, %rd2, %rd3;
+    mov.u32 %r1, data; mul.lo.u32 %r2, %thread, {size}; add.u32 %r1, %r1, %r2;"""
 OUT = {
     4: "ld.shared.u32 %r10, [%r1]; st.global.u32 [%rd2], %r10;",
     8: "ld.shared.v2.u32 {%r10, %r11}, [%r1]; st.global.v2.u32 [%rd2], {%r10, %r11};",
@@ -43,7 +42,7 @@ def test_every_lane_copies_its_bytes(cache, size, schedule, seed, block):
 def test_bytes_past_the_source_size_are_zero_and_not_read(schedule, seed):
     """Lane i asks for i % 17 bytes; the last lane's 16 bytes would reach past the buffer."""
     source, out = RNG.integers(0, 256, 31 * 16 + 14, dtype=np.uint8), np.ones((32, 16), np.uint8)
-    body = f"""{POINTERS.format(size=16)} rem.u32 %r5, %tid, 17;
+    body = f"""{POINTERS.format(size=16)} rem.u32 %r5, %thread, 17;
     cp.async.cg.shared.global.L2::128B [%r1], [%rd1], 16, %r5; cp.async.wait_all; {OUT[16]}"""
     run(body, "ptr:src ptr:out", (source, out), schedule=schedule, seed=seed)
     for lane in range(32):
@@ -54,7 +53,7 @@ def test_bytes_past_the_source_size_are_zero_and_not_read(schedule, seed):
 
 def test_an_ignored_source_is_not_read():
     source, out = words(16, 1), np.ones((32, 1), np.uint32)
-    body = f"""{POINTERS.format(size=4)} setp.ge.u32 %p1, %tid, 16;
+    body = f"""{POINTERS.format(size=4)} setp.ge.u32 %p1, %thread, 16;
     cp.async.ca.shared.global [%r1], [%rd1], 4, %p1; cp.async.wait_all; {OUT[4]}"""
     run(body, "ptr:src ptr:out", (source, out))
     assert (out[:16] == source).all()
@@ -62,11 +61,12 @@ def test_an_ignored_source_is_not_read():
 
 
 PIPELINE = """ld.param.u64 %rd1, [src]; ld.param.u64 %rd2, [out]; ld.param.u32 %r9, [n];
-    mul.wide.u32 %rd3, %tid, 16; add.u64 %rd1, %rd1, %rd3; add.u64 %rd2, %rd2, %rd3;
-    mov.u32 %r1, data; shl.b32 %r2, %tid, 4; add.u32 %r1, %r1, %r2; mov.u32 %r3, 0; mov.u32 %r4, 0;
+    mul.wide.u32 %rd3, %thread, 16; add.u64 %rd1, %rd1, %rd3; add.u64 %rd2, %rd2, %rd3;
+    mov.u32 %r1, data; shl.b32 %r2, %thread, 4; add.u32 %r1, %r1, %r2; mov.u32 %r3, 0; mov.u32 %r4, 0;
     cp.async.cg.shared.global [%r1], [%rd1], 16; cp.async.commit_group;
     cp.async.cg.shared.global [%r1+512], [%rd1+512], 16; cp.async.commit_group;
-    LOOP: add.u32 %r5, %r3, 2; setp.lt.u32 %p1, %r5, %r9; rem.u32 %r6, %r5, 3; shl.b32 %r6, %r6, 9; add.u32 %r6, %r6, %r1;
+    LOOP: add.u32 %r5, %r3, 2; setp.lt.u32 %p1, %r5, %r9;
+    rem.u32 %r6, %r5, 3; shl.b32 %r6, %r6, 9; add.u32 %r6, %r6, %r1;
     @%p1 cp.async.cg.shared.global [%r6], [%rd1+1024], 16; cp.async.commit_group;
     cp.async.wait_group 2;
     rem.u32 %r7, %r3, 3; shl.b32 %r7, %r7, 9; add.u32 %r7, %r7, %r1;
@@ -86,7 +86,7 @@ def test_a_pipeline_of_three_groups(schedule, seed):
 def test_a_pipeline_that_waits_for_one_group_too_few_reads_early_under_lazy():
     source = words(9, 32, 4)
     out = np.zeros_like(source)
-    body = PIPELINE.replace("wait_group 2", "wait_group 3")
+    body = PIPELINE.replace("wait_group 2", "wait_group 3") + "cp.async.wait_all;"
     run(body, "ptr:src ptr:out int:n", (source, out, 9), schedule="lazy")
     assert (out[0] == POISON).all()
     assert (out != source).any(axis=(1, 2)).all()
@@ -95,7 +95,7 @@ def test_a_pipeline_that_waits_for_one_group_too_few_reads_early_under_lazy():
 def test_groups_belong_to_threads():
     """Odd lanes commit once more: with one group left open theirs is complete, that of the even lanes need not be."""
     source, out = words(32, 1), np.zeros((32, 1), np.uint32)
-    body = f"""{POINTERS.format(size=4)} and.b32 %r5, %tid, 1; setp.eq.u32 %p1, %r5, 1;
+    body = f"""{POINTERS.format(size=4)} and.b32 %r5, %thread, 1; setp.eq.u32 %p1, %r5, 1;
     cp.async.ca.shared.global [%r1], [%rd1], 4; cp.async.commit_group;
     @%p1 bra ODD;
     cp.async.wait_group 1; {OUT[4]} bra END;
@@ -114,7 +114,7 @@ def test_copies_arrive_on_a_barrier(schedule, seed, noinc, count):
     body = f"""{init(count)} {POINTERS.format(size=4)}
     cp.async.ca.shared.global [%r1], [%rd1], 4; cp.async.mbarrier.arrive{noinc}.shared.b64 [bars];
     mbarrier.arrive.shared::cta.b64 _, [bars]; {wait("W")}
-    mov.u32 %r3, data; xor.b32 %r4, %tid, 32; shl.b32 %r4, %r4, 2; add.u32 %r3, %r3, %r4;
+    mov.u32 %r3, data; xor.b32 %r4, %thread, 32; shl.b32 %r4, %r4, 2; add.u32 %r3, %r3, %r4;
     ld.shared.u32 %r10, [%r3]; st.global.u32 [%rd2], %r10;"""
     run(body, "ptr:src ptr:out", (source, out), block=64, schedule=schedule, seed=seed)
     assert (out == np.roll(source, 32, axis=0)).all()
@@ -226,13 +226,13 @@ def test_a_byte_mask_chooses_bytes_of_every_sixteen():
     assert (out == np.where(chosen, source, 0)).all()
 
 
-GROUPS = f"""ld.param.u64 %rd2, [out]; mov.u32 %r1, 1; @!%first bra END;
-    st.shared.v4.u32 [data], {{%r1, %r1, %r1, %r1}}; fence.proxy.async.shared::cta;
+GROUPS = """ld.param.u64 %rd2, [out]; mov.u32 %r1, 1; @!%first bra END;
+    st.shared.v4.u32 [data], {%r1, %r1, %r1, %r1}; fence.proxy.async.shared::cta;
     cp.async.bulk.global.shared::cta.bulk_group [%rd2], [data], 16; cp.async.bulk.commit_group;
     cp.async.bulk.global.shared::cta.bulk_group [%rd2+16], [data], 16; cp.async.bulk.commit_group;
     cp.async.bulk.wait_group.read 1;
     ld.global.u32 %r3, [%rd2]; cp.async.bulk.wait_group 1; ld.global.u32 %r4, [%rd2]; ld.global.u32 %r5, [%rd2+16];
-    cp.async.bulk.wait_group 0; st.global.v4.u32 [%rd2+32], {{%r3, %r4, %r5, %r1}};
+    cp.async.bulk.wait_group 0; st.global.v4.u32 [%rd2+32], {%r3, %r4, %r5, %r1};
     END:"""
 
 
@@ -248,9 +248,10 @@ def test_reading_a_source_comes_before_writing_and_groups_complete_in_order():
 
 def test_a_thread_that_issued_nothing_waits_for_nothing():
     out = np.zeros(36, np.uint32)
-    body = f"""ld.param.u64 %rd2, [out]; @%first cp.async.bulk.global.shared::cta.bulk_group [%rd2], [data], 16; {COMMIT}
+    body = f"""ld.param.u64 %rd2, [out];
+    @%first cp.async.bulk.global.shared::cta.bulk_group [%rd2], [data], 16; {COMMIT}
     @%first bra LATER; cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;
-    mul.wide.u32 %rd3, %tid, 4; add.u64 %rd3, %rd3, %rd2; ld.global.u32 %r1, [%rd2]; st.global.u32 [%rd3+16], %r1;
+    mul.wide.u32 %rd3, %thread, 4; add.u64 %rd3, %rd3, %rd2; ld.global.u32 %r1, [%rd2]; st.global.u32 [%rd3+16], %r1;
     LATER: @%first cp.async.bulk.wait_group 0;"""
     run(body, "ptr:out", (out,), schedule="lazy")
     assert out[:4].tolist() == [POISON] * 4
@@ -258,7 +259,7 @@ def test_a_thread_that_issued_nothing_waits_for_nothing():
 
 
 FAULTS = {
-    "size": (BULK.format(size=24), "MISALIGNED", "24 bytes"),
+    "size": ("mov.u32 %r1, 24; " + BULK.format(size="%r1"), "MISALIGNED", "24 bytes"),
     "source alignment": (BULK.format(size=16).replace("[%rd1]", "[%rd1+8]"), "MISALIGNED", "16 bytes"),
     "destination alignment": (BULK.format(size=16).replace("[data]", "[data+8]"), "MISALIGNED", "16 bytes"),
     "source end": (BULK.format(size=512), "OUT_OF_BOUNDS", "global"),

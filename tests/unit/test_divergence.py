@@ -362,7 +362,7 @@ def test_random_programs(number: int) -> None:
     body = programs.statements(0, 0) + programs.statements(0, 0)
     text = programs.text(body)
     size = draw.choice([1, 31, 32, 50, 128, 160])
-    values = RNG.integers(0, 1 << 32, size, dtype=np.uint32)
+    values = np.random.default_rng(number).integers(0, 1 << 32, size, dtype=np.uint32)
     want = [word for first in range(0, size, 32) for word in outcome(body, values[first : first + 32].tolist())]
     for schedule, seed in (("eager", 0), draw.choice([("lazy", 0), ("reverse", 0), ("random", number)])):
         got = threads(text, size, source=values, schedule=schedule, seed=seed, limit=2_000_000)

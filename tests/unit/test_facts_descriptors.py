@@ -80,7 +80,6 @@ def test_any_64_bits_decode_or_fail_with_the_fields(value, family):
         ("sm_100", 1 << 46 | 1 << 53, "reserved (bits 53-60)"),
         ("sm_100", 1 << 46 | 3 << 61, "swizzle is 3 and must be one of 0 = none"),
         ("sm_100", 1 << 46 | 1 << 52, "leading_absolute (bit 52) exists on sm_103a only"),
-        ("sm_90", 1 << 49, "base_offset is 1 and must be 0 without a swizzle"),
     ],
 )
 def test_broken_shared_descriptor(family, value, words):

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-
 from tests.unit.asynchronous import SCHEDULES, fault, init, run, wait
 
 RNG = np.random.default_rng(31)
@@ -71,7 +70,7 @@ def test_a_ring_without_its_release_hangs_and_says_where():
 def test_every_lane_counts(schedule, seed, block):
     out = np.zeros(block, np.uint32)
     body = f"""{init(3 * block)}
-    ld.param.u64 %rd1, [out]; mul.wide.u32 %rd2, %tid, 4; add.u64 %rd1, %rd1, %rd2;
+    ld.param.u64 %rd1, [out]; mul.wide.u32 %rd2, %thread, 4; add.u64 %rd1, %rd1, %rd2;
     mbarrier.arrive.shared::cta.b64 %rd3, [bars];
     mbarrier.arrive.shared::cta.b64 %rd4, [bars], 2;
     W: mbarrier.try_wait.shared::cta.b64 %p1, [bars], %rd3; @!%p1 bra W;
@@ -87,7 +86,7 @@ def test_lanes_may_arrive_on_different_barriers(schedule, seed):
     counts = [sum(lane + 1 for lane in range(32) if lane % 4 == b) for b in range(4)]
     out = np.zeros(32, np.uint32)
     body = f"""{init(*counts)}
-    ld.param.u64 %rd1, [out]; mul.wide.u32 %rd2, %tid, 4; add.u64 %rd1, %rd1, %rd2;
+    ld.param.u64 %rd1, [out]; mul.wide.u32 %rd2, %thread, 4; add.u64 %rd1, %rd1, %rd2;
     and.b32 %r1, %lane, 3; shl.b32 %r1, %r1, 3; mov.u32 %r2, bars; add.u32 %r1, %r1, %r2;
     add.u32 %r3, %lane, 1;
     mbarrier.arrive.shared::cta.b64 %rd3, [%r1], %r3;
@@ -101,7 +100,7 @@ def test_lanes_that_wait_on_different_barriers_pass_one_by_one():
     """Barrier 0 completes, barrier 1 does not: half of the lanes see it, the others say no."""
     out = np.zeros(32, np.uint32)
     body = f"""{init(1, 1)}
-    ld.param.u64 %rd1, [out]; mul.wide.u32 %rd2, %tid, 4; add.u64 %rd1, %rd1, %rd2;
+    ld.param.u64 %rd1, [out]; mul.wide.u32 %rd2, %thread, 4; add.u64 %rd1, %rd1, %rd2;
     @%first mbarrier.arrive.shared::cta.b64 _, [bars];
     and.b32 %r1, %lane, 1; shl.b32 %r1, %r1, 3; mov.u32 %r2, bars; add.u32 %r1, %r1, %r2;
     mbarrier.try_wait.parity.shared::cta.b64 %p1, [%r1], 0;
@@ -115,7 +114,7 @@ def test_parities_and_states_name_the_same_phases(schedule, seed):
     """Ten phases; after each, its parity passes and the other does not."""
     out = np.zeros((10, 32), np.uint32)
     body = f"""{init(32)}
-    ld.param.u64 %rd1, [out]; mul.wide.u32 %rd2, %tid, 4; add.u64 %rd1, %rd1, %rd2;
+    ld.param.u64 %rd1, [out]; mul.wide.u32 %rd2, %thread, 4; add.u64 %rd1, %rd1, %rd2;
     mov.u32 %r1, 0;
     LOOP: and.b32 %r2, %r1, 1; xor.b32 %r3, %r2, 1;
     mbarrier.test_wait.parity.shared::cta.b64 %p1, [bars], %r3;
@@ -167,7 +166,7 @@ def test_dropped_arrivals_stay_away():
 
 def test_an_arrival_that_must_not_complete_counts_down():
     out = np.zeros(32, np.uint32)
-    body = f"""{init(100)} ld.param.u64 %rd1, [out]; mul.wide.u32 %rd2, %tid, 4; add.u64 %rd1, %rd1, %rd2;
+    body = f"""{init(100)} ld.param.u64 %rd1, [out]; mul.wide.u32 %rd2, %thread, 4; add.u64 %rd1, %rd1, %rd2;
     mbarrier.arrive.noComplete.shared::cta.b64 %rd3, [bars], 3;
     mbarrier.pending_count.b64 %r1, %rd3; st.global.u32 [%rd1], %r1;"""
     run(body, "ptr:out", (out,))
@@ -244,7 +243,7 @@ FAULTS = {
         "0xffffffffffffffff at bars",
     ),
     "overwritten": (
-        f"{init(1)} @%first st.shared.u32 [bars], %tid; @%first mbarrier.arrive.shared::cta.b64 _, [bars];",
+        f"{init(1)} @%first st.shared.u32 [bars], %thread; @%first mbarrier.arrive.shared::cta.b64 _, [bars];",
         "BARRIER_NOT_INITIALISED",
         "written over the barrier",
     ),
@@ -270,7 +269,7 @@ FAULTS = {
         "goes from 0 to -2097152",
     ),
     "parity 2": (
-        f"{init(1)} mbarrier.test_wait.parity.shared::cta.b64 %p1, [bars], 2;",
+        f"{init(1)} mov.u32 %r1, 2; mbarrier.test_wait.parity.shared::cta.b64 %p1, [bars], %r1;",
         "BAD_BARRIER",
         "neither 0 nor 1",
     ),
@@ -281,7 +280,8 @@ FAULTS = {
         "in phase 2; a state of phase 0",
     ),
     "another CTA's for a wait": (
-        f"{init(1)} mov.u32 %r1, bars; add.u32 %r1, %r1, 16777216; mbarrier.try_wait.parity.shared::cta.b64 %p1, [%r1], 0;",
+        f"""{init(1)} mov.u32 %r1, bars; add.u32 %r1, %r1, 16777216;
+        mbarrier.try_wait.parity.shared::cta.b64 %p1, [%r1], 0;""",
         "BAD_BARRIER",
         "another CTA's mbarrier",
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.unit.tensor_kernels import LANES, Product
+from tests.unit.tensor_kernels import DTYPES, LANES, K, Product, located, row_bytes
 
 KINDS = {
     "f16": ["f16", "bf16"],
@@ -108,8 +108,6 @@ def test_a_from_tensor_memory(m, group, lane, kind, element):
 
 def tensor_a(before, product, values):
     """Put A into tensor memory, into the lanes of the accumulator's rows; each half of the lanes needs a copy."""
-    from tests.unit.tensor_kernels import located, row_bytes
-
     words = np.ascontiguousarray(row_bytes(values, product.a_type)).view(np.uint32)
     cta, lane, _ = located(product.m, product.n, product.group, ws=product.ws)
     for at in (0, -1):
@@ -120,8 +118,6 @@ def tensor_a(before, product, values):
 
 @pytest.mark.parametrize(("element", "shift"), [("e2m1", 2), ("e2m3", 0), ("e3m2", 0)])
 def test_narrow_elements_of_tensor_memory_have_a_byte_each(element, shift):
-    from tests.unit.tensor_kernels import DTYPES
-
     product = Product("f8f6f4", element, "e4m3", n=32, column=64, a_column=0)
     codes = product.a.astype(DTYPES[element]).view(np.uint8) << shift
     before = np.zeros((1, LANES, 128), np.uint32)
@@ -161,18 +157,13 @@ def test_operands_can_be_negated(negate_a, negate_b, kind):
 @pytest.mark.parametrize(("kind", "element"), [("f16", "f16"), ("f8f6f4", "e4m3")])
 def test_an_accumulator_in_f16_rounds_after_every_mma(kind, element):
     # 2048 + 1 ties to 2048 in f16; four MMAs that each add 1 leave 2048, one product that adds 4 would leave 2052.
-    product = Product(kind, element, element, n=16, d_type="f16")
-    for tiles, size in ((product.a_tiles, 0), (product.b_tiles, 0)):
-        for tile in tiles:
-            tile.image[:] = size
-    one = np.array(1, {"f16": np.float16, "e4m3": np.uint8}[element])
-    bits = one.view(np.uint8) if element == "f16" else np.array([0x38], np.uint8)
-    step = product.a_tiles[0].step
-    for tile in (product.a_tiles[0], product.b_tiles[0]):
-        for row in range(len(tile.image) // 128):
-            for at in range(product.steps):
-                where = row * 128 + (at * step ^ row % 8 << 4)
-                tile.image[where : where + len(bits)] = bits.reshape(-1)
+    depth = K[kind]
+
+    def ones(_rng, shape, _element):
+        return np.tile((np.arange(shape[1]) % depth == 0).astype(np.float32), (shape[0], 1))
+
+    product = Product(kind, element, element, n=16, d_type="f16", fill=ones)
+    assert product.steps == 4
     before = np.full((1, LANES, 32), int(np.float16(2048).view(np.uint16)), np.uint32)
     for schedule in ("eager", "lazy"):
         got = product.result(product.bench(accumulate=True).run(before, schedule))

@@ -191,9 +191,17 @@ def test_completion_events_name_what_was_read():
     start = registers_of(data.d, "f32")
     args = [data.image, start, data.a_words, np.zeros_like(start)]
     launch(case.kernel(), grid=(1, 1, 1), block=(128, 1, 1), args=args, observers=(Observer(),))
-    reads = [e for e in seen if e.kind == "complete" and e.proxy == "async" and e.space == "shared"]
-    sizes = sorted(len(e.details["address"]) * 16 for e in reads)
-    assert sizes == [16 * 32, 64 * 32]
+    done = [event for event in seen if event.kind == "complete"]
+    assert sorted(event.agent.warp for event in done) == [0, 1, 2, 3]
+    for event in done:
+        touched = sorted((touch.verb, touch.space, touch.bytes) for touch in event.touches)
+        registers = 8 * 4
+        assert touched == [
+            ("reads", "register", registers),
+            ("reads", "shared", 16 * 32),
+            ("reads", "shared", 64 * 32),
+            ("writes", "register", registers),
+        ]
 
 
 def test_speed_of_a_64_128_64_product():

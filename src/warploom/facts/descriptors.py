@@ -96,8 +96,6 @@ def _violations(value: int, family: str, target: str) -> list[str]:
     if got["swizzle"] not in codes:
         legal = ", ".join(f"{code} = {mode.name}" for code, mode in sorted(codes.items()))
         broken.append(f"swizzle is {got['swizzle']} and must be one of {legal}")
-    elif not codes[got["swizzle"]].bits and got["base_offset"]:
-        broken.append(f"base_offset is {got['base_offset']} and must be 0 without a swizzle")
     if got.get("leading_absolute"):
         broken.append(f"leading_absolute (bit 52) exists on sm_103a only, not on {target}")
     return broken

@@ -20,6 +20,11 @@ class Machine:
     shared_per_sm: int
     registers_per_sm: int
     threads_per_block: int
+    largest_grid: tuple[int, int, int]
+    largest_block: tuple[int, int, int]
+    parameter_bytes: int
+    """What all parameters of a kernel may take together."""
+    local_per_thread: int
     threads_per_sm: int
     blocks_per_sm: int
     cluster_size: int
@@ -48,6 +53,10 @@ _SM_90A = Machine(
     shared_per_sm=233472,
     registers_per_sm=65536,
     threads_per_block=1024,
+    largest_grid=((1 << 31) - 1, (1 << 16) - 1, (1 << 16) - 1),
+    largest_block=(1024, 1024, 64),
+    parameter_bytes=32764,
+    local_per_thread=512 << 10,
     threads_per_sm=2048,
     blocks_per_sm=32,
     cluster_size=8,
@@ -64,6 +73,8 @@ _SM_90A = Machine(
     sources=(
         "sms: H100 SXM and H200 device properties",
         f"shared memory, registers, threads, blocks: {_GUIDE}, 9.0 (227 KB of 228 KB per block, 1 KB reserved)",
+        f"grids, thread blocks, local memory per thread: {_GUIDE}",
+        "parameters: PTX ISA 5.1.6.1 (32764 bytes from sm_70 and PTX 8.1 on)",
         "clusters: CUDA C++ Programming Guide, thread block clusters (8 portable, 16 with the non-portable attribute)",
         "named barriers: PTX ISA 9.7.13.1 (0..15)",
         "setmaxnreg: PTX ISA 9.7.20.5 (24..256, multiples of 8)",
@@ -89,12 +100,17 @@ _SM_100A = replace(
     ),
 )
 
+_EARLIER = ("sm_50", "sm_52", "sm_53", "sm_60", "sm_61", "sm_62", "sm_70", "sm_72", "sm_75", "sm_80", "sm_86", "sm_87", "sm_88", "sm_89")
+"""PTX for an earlier target runs on a later machine (PTX ISA 11.1): these run on the one of sm_90."""
+
 MACHINES: dict[str, Machine] = {
-    "sm_90": replace(_SM_90A, target="sm_90", has_wgmma=False, setmaxnreg=range(0)),
+    **{target: replace(_SM_90A, target=target, has_wgmma=False, setmaxnreg=range(0)) for target in (*_EARLIER, "sm_90")},
     "sm_90a": _SM_90A,
     "sm_100": replace(_SM_100A, target="sm_100", has_tcgen05=False, setmaxnreg=range(0)),
     "sm_100f": replace(_SM_100A, target="sm_100f"),
     "sm_100a": _SM_100A,
+    "sm_103": replace(_SM_100A, target="sm_103", has_tcgen05=False, setmaxnreg=range(0)),
+    "sm_103f": replace(_SM_100A, target="sm_103f"),
     "sm_103a": replace(_SM_100A, target="sm_103a"),
 }
 """Every `.target` the machine accepts. Without a suffix a target lacks what PTX gives to `a` (and `f`) targets only."""
@@ -105,4 +121,5 @@ def machine(target: str) -> Machine:
     try:
         return MACHINES[target]
     except KeyError:
-        raise Diag.WRONG_TARGET.error(text="the machine", needs=" or ".join(MACHINES), target=target) from None
+        needs = f"a target from {_EARLIER[0]} to sm_90, or one of {', '.join(list(MACHINES)[len(_EARLIER) + 1 :])}"
+        raise Diag.WRONG_TARGET.error(text="the machine", needs=needs, target=target) from None

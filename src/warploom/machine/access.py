@@ -105,9 +105,9 @@ class Spaces:
             return _window(address)(self).load(g, mask, _local_address(address), width)
         live = mask if mask is not None else g.mask
         out = np.zeros(len(address), WIDTHS[width])
-        for space, lanes in _by_window(address, live):
+        for space, lanes in by_window(address, live):
             part = _IN[space](self)
-            copyable = part.load(g, lanes, _strip(address, space), width)
+            copyable = part.load(g, lanes, strip(address, space), width)
             out[lanes] = copyable[lanes] if isinstance(copyable, np.ndarray) else copyable
         return out
 
@@ -116,8 +116,8 @@ class Spaces:
             _window(address)(self).store(g, mask, _local_address(address), value, width)
             return
         live = mask if mask is not None else g.mask
-        for space, lanes in _by_window(address, live):
-            _IN[space](self).store(g, lanes, _strip(address, space), value, width)
+        for space, lanes in by_window(address, live):
+            _IN[space](self).store(g, lanes, strip(address, space), value, width)
 
 
 class _Mixed:
@@ -178,13 +178,13 @@ def _local_address(address: int) -> int:
     return address - _BASES[_window_name(address)]
 
 
-def _strip(address: Array, space: str) -> Array:
+def strip(address: Array, space: str) -> Array:
     if space == "shared":
         return (address - np.uint64(SHARED_WINDOW)).astype(np.uint32)
     return address - np.uint64(_BASES[space])
 
 
-def _by_window(address: Array, live: Array | None) -> list[tuple[str, Array]]:
+def by_window(address: Array, live: Array | None) -> list[tuple[str, Array]]:
     """The lanes that fall in each window."""
     active = np.ones(len(address), np.bool_) if live is None else live
     high = address >> np.uint64(WINDOW_BYTES.bit_length() - 1)

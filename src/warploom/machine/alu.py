@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from warploom.machine import numerics
+from warploom.machine.registry import Run, executes
 from warploom.machine.writer import BITS, Writer, kind_of
 from warploom.ptx.isa.table import Op, Slot
 from warploom.ptx.model import Immediate, Pair, Register, Sink, Vector
@@ -221,6 +222,9 @@ def _setp(w: Writer, op: Op) -> None:
     d = op.operands["d"]
     first, second = (d.first, d.second) if isinstance(d, Pair) else (d, Sink())
     a, b = op.operands["a"], op.operands["b"]
+    if type_ in ("f16x2", "bf16x2"):
+        _setp_packed(w, op, first, second)
+        return
     simple = type_ in _WHOLE or (type_ == "f32" and comparison in ("lt", "le", "gt", "ge", "eq") and not op["ftz"])
     if type_ in _WHOLE and w.uniform(a) and w.uniform(b) and comparison in _COMPARE:
         signed = kind_of(type_) == "s" and comparison not in _UNSIGNED_COMPARE
@@ -242,6 +246,20 @@ def _setp(w: Writer, op: Op) -> None:
         function = w.names.bind(f"F{id(op):x}", numerics.array_function("setp", _plain(op)))
         raw, uniform = f"{function}({w.array(a, type_, 'u')}, {w.array(b, type_, 'u')})", False
     _combine(w, op, raw, uniform, first, second)
+
+
+def _setp_packed(w: Writer, op: Op, first: object, second: object) -> None:
+    """Two comparisons at once: of the low halves into the first predicate, of the high halves into the second."""
+    function = w.names.bind(f"F{id(op):x}", numerics.array_function("setp", _plain(op)))
+    operator = {"and": "&", "or": "|", "xor": "^", "": ""}[op["bool"]]
+    c = op.operands.get("c")
+    w.emit(f"x0, x1 = {function}({w.array(op.operands['a'], op['type'], 'u')}, {w.array(op.operands['b'], op['type'], 'u')})")
+    other = "" if c is None else f" {operator} {w.array(c, 'pred')}"
+    for target, name in ((first, "x0"), (second, "x1")):
+        if isinstance(target, Register) and w.place(target).file == "u":
+            w.emit(f"u[{w.place(target).index}] = bool(({name}{other})[0])")
+        elif isinstance(target, Register):
+            w.put_array(target, f"({name}{other})", 1)
 
 
 def _plain(op: Op) -> dict[str, Any]:
@@ -307,6 +325,23 @@ def write_unpack(w: Writer, op: Op) -> None:
     for part, item in zip(parts, vector.items, strict=True):
         if isinstance(item, Register):
             w.emit(f"copyto({w.names.row(w.place(item))}, {part}{where})")
+
+
+@executes("lop3.bool")
+def lop3_bool(op: Op) -> Run:
+    """A three-input logic function, and whether any bit of it is set, combined with a predicate."""
+    function = numerics.array_function("lop3", {"type": "b32"})
+    both = np.logical_or if op["bool"] == "or" else np.logical_and
+
+    def run(g: Any, mask: Any, a: Any, b: Any, c: Any, lut: int, q: Any) -> Any:
+        arrays = [np.full(g.lanes, value, np.uint32) if isinstance(value, int) else value for value in (a, b, c)]
+        result = function(*arrays, lut)
+        nonzero = both(result != 0, q)
+        if all(isinstance(value, int) for value in (a, b, c, q)):
+            return int(result[0]), bool(nonzero[0])
+        return result, nonzero
+
+    return run
 
 
 def lifted(function: Callable[..., Any], dtypes: tuple[Any, ...]) -> Callable[..., int]:

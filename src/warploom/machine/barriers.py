@@ -35,8 +35,8 @@ def _uniform(value: Any, g: Group, mask: Array | None, what: str) -> int:
 
 def _barrier(g: Group, mask: Array | None, index: Any) -> NamedBarrier:
     number = _uniform(index, g, mask, "barrier's number")
-    if number >= len(g.cta.barriers):
-        raise Diag.BAD_BARRIER.error(what=f"Barrier {number} does not exist; there are {len(g.cta.barriers)}.")
+    if number >= g.grid.machine.named_barriers:
+        raise Diag.BAD_BARRIER.error(what=f"Barrier {number} does not exist; there are {g.grid.machine.named_barriers}.")
     return g.cta.barriers[number]
 
 
@@ -75,6 +75,8 @@ def _arrive(op: Op, g: Group, mask: Array | None, barrier: NamedBarrier, needed:
     aligned = is_aligned(op) and g.first_warp not in g.cta.broken
 
     def all_here(lanes: int, came: Array, *brought: Array) -> Generation:
+        if g.grid.reporter is not None:
+            g.grid.reporter.narrow(lane_bits(came))
         return _count(barrier, WARP if needed else int(came.sum()), came, needed, brought[0] if brought else None)
 
     key = ("bar", barrier.index, needed, votes is None, id(op) if aligned else None)
@@ -102,12 +104,13 @@ def _pass(op: Op, g: Group, mask: Array | None, index: Any, count: Any, votes: A
     if isinstance(g.token, Generation):
         if g.token.over:
             over, g.token = g.token, None
+            _barrier(g, mask, index).tell("wait", over)
             return over
         g.wait(_barrier(g, mask, index))
         return None
     barrier, needed = _barrier(g, mask, index), _needed(g, mask, count)
     g.grid.effects += 1
-    if g.grid.schedule.convoys and g.warps == 1 and mask is None:
+    if g.grid.convoys and g.warps == 1 and mask is None:
         # Waiting first lets the last warp be put together with those that came before it.
         g.token = barrier.generation
         g.wait(barrier)
@@ -118,6 +121,7 @@ def _pass(op: Op, g: Group, mask: Array | None, index: Any, count: Any, votes: A
         return None
     if generation.over:
         g.token = None
+        barrier.tell("wait", generation)
         return generation
     g.token = generation
     g.wait(barrier)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from warploom.diagnostics import Diag, WarploomError
 from warploom.machine.asynchrony import Operation
-from warploom.machine.events import Event
+from warploom.machine.events import CommitGroup, Touches
 from warploom.machine.group import WARP, Waitable
 from warploom.machine.mbarrier import peer_at
 from warploom.machine.shared import OFFSET_MASK, RANK_SHIFT
@@ -23,16 +23,19 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 
-READS, WRITES = "bulk groups (sources)", "bulk groups"
-"""The two halves of a bulk group: what `wait_group.read` asks for, and the whole."""
+READS, WRITES, SMALL = "bulk groups (sources)", "bulk groups", "cp.async groups"
+"""What threads wait for: the two halves of a bulk group (what `wait_group.read` asks for, and the whole), and cp.async."""
+_KINDS = {READS: "bulk", WRITES: "bulk", SMALL: "cp.async"}
 
 
-def issuers(g: Group, mask: Array | None) -> list[int]:
-    """The lanes that execute an instruction; each issues its own copy."""
-    if mask is None:
-        return list(range(g.lanes))
-    lanes: list[int] = np.flatnonzero(mask).tolist()
-    return lanes
+def issuers(g: Group, mask: Array | None) -> Iterator[int]:
+    """The lanes that execute an instruction, one after the other; each issues its own copy."""
+    lanes = range(g.lanes) if mask is None else np.flatnonzero(mask).tolist()
+    reporter = g.grid.reporter
+    for lane in lanes:
+        if reporter is not None:
+            reporter.narrow(1 << lane)
+        yield lane
 
 
 def of_lane(value: Any, lane: int) -> int:
@@ -40,20 +43,17 @@ def of_lane(value: Any, lane: int) -> int:
     return value if isinstance(value, int) else int(value[lane])
 
 
-Touched = tuple[tuple[str, str, int, int], ...]
-"""What an operation does when it completes: (verb, space, address, bytes) each."""
-
-
 def submit(
     g: Group,
     op: Op,
     run: Callable[[], None],
     *,
-    touched: Touched = (),
+    touches: Touches | None = None,
+    group: CommitGroup | None = None,
     after: Operation | None = None,
     several: tuple[Operation, ...] = (),
 ) -> Operation:
-    """Issue an operation; a fault at its completion names the instruction that issued it, and observers hear of it."""
+    """Issue an operation; a fault at its completion names the instruction that issued it."""
     grid, cta, warp = g.grid, g.cta, g.first_warp
 
     def placed() -> None:
@@ -64,12 +64,10 @@ def submit(
                 raise
             notes = (op.instruction.text[:160], f"issued by {cta.name}, warp {warp}", *error.notes)
             raise type(error)(error.diag, grid.loc_of(op), notes, error.fields) from None
-        if grid.observers:
-            details = {"verb": op.family, "touched": touched}
-            grid.emit(Event("complete", (cta.index, warp), 0, grid.loc_of(op), proxy="async", details=details))
 
     name = f"{cta.name} warp {warp}: {op.family}"
     operation = _After(name, placed, several) if several else Operation(name, placed, after)
+    operation.touches, operation.group = touches, group
     grid.submit(operation)
     return operation
 
@@ -91,11 +89,11 @@ class _After(Operation):
 class ThreadGroups(Waitable):
     """The operations of each thread of a CTA, by how often the thread had committed when it issued them."""
 
-    __slots__ = ("commits", "name", "under_way")
+    __slots__ = ("commits", "kind", "name", "under_way")
 
     def __init__(self, name: str, threads: int) -> None:
         super().__init__()
-        self.name = name
+        self.name, self.kind = name, _KINDS[name]
         self.commits = np.zeros(threads, np.int64)
         self.under_way: list[tuple[Operation, Any, Any]] = []
 
@@ -108,8 +106,17 @@ class ThreadGroups(Waitable):
 
     def commit(self, threads: Any) -> None:
         """Close the open group of some threads, an empty one too."""
-        if self._clean():
-            self.commits[threads] += 1
+        self.commits[threads] += 1
+
+    def open_group(self, g: Group, threads: Any) -> CommitGroup | None:
+        """The group that these threads have open, the latest of them where they differ; None if nobody observes."""
+        if g.grid.reporter is None:
+            return None
+        return CommitGroup(self.kind, int(self.commits[threads].max()))
+
+    def complete_below(self, threads: Any, leave: int) -> CommitGroup:
+        """What a wait that leaves so many groups knows: all groups below the number are complete."""
+        return CommitGroup(self.kind, max(int(self.commits[threads].min()) - leave, 0))
 
     def _clean(self) -> bool:
         if self.under_way:

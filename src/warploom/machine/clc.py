@@ -13,7 +13,8 @@ import numpy.typing as npt
 
 from warploom.diagnostics import Diag
 from warploom.machine.bulk import issuers, of_lane, require_live, shared_span, submit
-from warploom.machine.mbarrier import barrier_at, shared_address
+from warploom.machine.events import Touch, run_of_bytes
+from warploom.machine.mbarrier import barrier_at, barrier_touch, shared_address
 from warploom.machine.registry import Run, executes
 from warploom.machine.shared import OFFSET_MASK, RANK_SHIFT
 from warploom.ptx.isa.table import Op
@@ -56,8 +57,12 @@ def try_cancel(op: Op) -> Run:
             target.shared.async_write(offset, np.frombuffer(answer[0], np.uint8))
             barrier_at(g.cta, signal).complete(_BYTES)
 
-        place = target.rank << RANK_SHIFT | offset
-        submit(g, op, complete, touched=(("writes", "shared", place, _BYTES), ("completes", "shared", signal, _BYTES)))
+        def touches() -> tuple[Touch, ...]:
+            place = target.rank << RANK_SHIFT | offset
+            written = run_of_bytes("writes", "shared", target.index, place, _BYTES)
+            return written, barrier_touch("completes", g.cta, signal)
+
+        submit(g, op, complete, touches=touches)
 
     def run(g: Group, mask: Array | None, address: Any, barrier: Any) -> None:
         if g.cta.state.get(_REFUSAL_SEEN):

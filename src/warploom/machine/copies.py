@@ -10,6 +10,7 @@ import numpy.typing as npt
 from warploom.diagnostics import Diag
 from warploom.machine.bulk import (
     READS,
+    SMALL,
     WRITES,
     ThreadGroups,
     count_bytes,
@@ -23,8 +24,9 @@ from warploom.machine.bulk import (
     submit,
     threads_of,
 )
+from warploom.machine.events import CommitGroup, Touch, run_of_bytes
 from warploom.machine.group import WARP
-from warploom.machine.mbarrier import barrier_at, by_address, shared_address
+from warploom.machine.mbarrier import barrier_at, barrier_touch, by_address, shared_address
 from warploom.machine.memory import WIDTHS
 from warploom.machine.reductions import DTYPES, reduce_values
 from warploom.machine.registry import Run, executes
@@ -37,7 +39,6 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 Bytes = npt.NDArray[np.uint8]
-_SMALL = "cp.async groups"
 _UNIT = 16
 _ELEMENT = {"s32": "i32", "s64": "i64", "b32": "u32", "b64": "u64", "f32": "f32_ftz"}
 """PTX types by their tensor-map names; the plain f32 addition flushes subnormal numbers (PTX ISA 9.7.9.25.4.2)."""
@@ -70,15 +71,27 @@ def copy(op: Op) -> Run:
             raise Diag.BAD_SHAPE.error(text=op.instruction.opcode, what=note)
 
         def complete() -> None:
-            require_live(g.cta, "A copy writes")
+            if not g.cta.live_threads:
+                return  # A thread may exit under its small copies: hardware keeps the memory until they are done.
             values = _read(g, origins, sizes, size, what)
             g.cta.shared.write(places, values, size, None, what, g.first_warp)
             count_bytes(g, "global→shared", len(places) * size)
 
-        touched = (("writes", "shared", int(places[0]), len(places) * size),)
-        groups_of(g.cta, _SMALL).add(submit(g, op, complete, touched=touched), _threads(g, mask))
+        def touches() -> tuple[Touch, ...]:
+            return (*_sources(origins, sizes, size), Touch("writes", "shared", g.cta.index, "generic", places.astype(np.int64), size))
+
+        groups, threads = groups_of(g.cta, SMALL), _threads(g, mask)
+        groups.add(submit(g, op, complete, touches=touches, group=groups.open_group(g, threads)), threads)
 
     return run
+
+
+def _sources(origins: Array, sizes: Array | None, size: int) -> tuple[Touch, ...]:
+    """What cp.async reads: `size` bytes per lane, or byte by byte where lanes read less."""
+    if sizes is None:
+        return (Touch("reads", "global", None, "generic", origins.astype(np.int64), size),)
+    runs = [np.arange(start, start + count) for start, count in zip(origins.tolist(), sizes.tolist(), strict=True) if count]
+    return (Touch("reads", "global", None, "generic", np.concatenate(runs).astype(np.int64), 1),) if runs else ()
 
 
 def _threads(g: Group, mask: Array | None) -> Array:
@@ -109,17 +122,27 @@ def commit(op: Op) -> Run:
     """What a thread has issued becomes a group."""
 
     def run(g: Group, mask: Array | None) -> None:
-        groups = groups_of(g.cta, _SMALL)
-        if groups.under_way:
-            groups.commit(threads_of(g, mask))
+        _commit(g, mask, SMALL)
 
     return run
 
 
+def _commit(g: Group, mask: Array | None, *names: str) -> None:
+    """Close the open groups of the executing threads: one group, which bulk copies keep in two halves."""
+    threads, reporter = threads_of(g, mask), g.grid.reporter
+    if reporter is not None:
+        reporter.tell("issue", "commits", group=groups_of(g.cta, names[0]).open_group(g, threads))
+    for name in names:
+        groups_of(g.cta, name).commit(threads)
+
+
 def _wait(g: Group, mask: Array | None, groups: ThreadGroups, count: int) -> bool:
-    if groups.under_way and not groups.drained(threads_of(g, mask), count):
+    threads, reporter = threads_of(g, mask), g.grid.reporter
+    if groups.under_way and not groups.drained(threads, count):
         g.wait(groups)
         return False
+    if reporter is not None:
+        reporter.tell("wait", "drains", group=groups.complete_below(threads, count))
     return True
 
 
@@ -128,7 +151,7 @@ def wait(op: Op) -> Run:
     """Wait until all but the most recent groups of every thread are complete."""
 
     def run(g: Group, mask: Array | None, count: int) -> bool:
-        return _wait(g, mask, groups_of(g.cta, _SMALL), count)
+        return _wait(g, mask, groups_of(g.cta, SMALL), count)
 
     return run
 
@@ -138,9 +161,13 @@ def wait_all(op: Op) -> Run:
     """Commit, and wait for every group."""
 
     def run(g: Group, mask: Array | None) -> bool:
-        groups = groups_of(g.cta, _SMALL)
-        groups.commit(threads_of(g, mask))
-        return _wait(g, mask, groups, 0)
+        if g.token is None:
+            g.token = SMALL
+            _commit(g, mask, SMALL)
+        if not _wait(g, mask, groups_of(g.cta, SMALL), 0):
+            return False
+        g.token = None
+        return True
 
     return run
 
@@ -151,19 +178,24 @@ def arrive(op: Op) -> Run:
     counted = bool(op["noinc"])
 
     def run(g: Group, mask: Array | None, address: Any) -> None:
-        before = groups_of(g.cta, _SMALL).of(threads_of(g, mask))
-        for at, _, many in by_address(g, mask, address):
+        before = groups_of(g.cta, SMALL).of(threads_of(g, mask))
+        for at, lanes, many in by_address(g, mask, address):
             barrier = barrier_at(g.cta, at)
             if not counted:
                 barrier.raise_pending(many)
-            _arrive_later(g, op, at, many, before)
+            group = groups_of(g.cta, SMALL).open_group(g, threads_of(g, lanes))
+            _arrive_later(g, op, at, many, before, group)
 
     return run
 
 
-def _arrive_later(g: Group, op: Op, address: int, count: int, before: tuple[Any, ...]) -> None:
-    touched = (("arrives", "shared", address, count),)
-    submit(g, op, lambda: barrier_at(g.cta, address).arrive(count), touched=touched, several=before)
+def _arrive_later(
+    g: Group, op: Op, address: int, count: int, before: tuple[Any, ...], group: CommitGroup | None
+) -> None:
+    def touches() -> tuple[Touch, ...]:
+        return (barrier_touch("arrives", g.cta, address),)
+
+    submit(g, op, lambda: barrier_at(g.cta, address).arrive(count), touches=touches, group=group, several=before)
 
 
 def _checked_size(size: int) -> int:
@@ -187,8 +219,14 @@ def load(op: Op) -> Run:
             count_bytes(g, "global→shared", size)
             barrier_at(g.cta, signal).complete(size)
 
-        place = target.rank << RANK_SHIFT | offset
-        submit(g, op, complete, touched=(("writes", "shared", place, size), ("completes", "shared", signal, size)))
+        def touches() -> tuple[Touch, ...]:
+            return (
+                run_of_bytes("reads", "global", None, src, size),
+                run_of_bytes("writes", "shared", target.index, target.rank << RANK_SHIFT | offset, size),
+                barrier_touch("completes", g.cta, signal),
+            )
+
+        submit(g, op, complete, touches=touches)
 
     def run(g: Group, mask: Array | None, dst: Any, src: Any, size: Any, barrier: Any, *rest: Any) -> None:
         for lane in issuers(g, mask):
@@ -235,8 +273,14 @@ def send(op: Op) -> Run:
             count_bytes(g, "shared→shared", size)
             barrier_at(g.cta, signal).complete(size)
 
-        signals = ("completes", "shared", signal, size)
-        submit(g, op, complete, touched=(("reads", "shared", src, size), ("writes", "shared", dst, size), signals))
+        def touches() -> tuple[Touch, ...]:
+            return (
+                run_of_bytes("reads", "shared", source.index, src, size),
+                run_of_bytes("writes", "shared", target.index, dst, size),
+                barrier_touch("completes", g.cta, signal),
+            )
+
+        submit(g, op, complete, touches=touches)
 
     def run(g: Group, mask: Array | None, dst: Any, src: Any, size: Any, barrier: Any) -> None:
         for lane in issuers(g, mask):
@@ -270,10 +314,20 @@ def store(op: Op) -> Run:
                 there[some] = data.pop()[some]
             count_bytes(g, "shared→global", size)
 
-        first = submit(g, op, read, touched=(("reads", "shared", src, size),))
-        second = submit(g, op, write, touched=(("writes", "global", dst, size),), after=first)
-        groups_of(g.cta, READS).add(first, thread)
-        groups_of(g.cta, WRITES).add(second, thread)
+        def written() -> tuple[Touch, ...]:
+            if chosen is None:
+                return (run_of_bytes("writes", "global", None, dst, size),)
+            some = np.flatnonzero(np.tile((chosen >> np.arange(_UNIT)) & 1 == 1, size // _UNIT))
+            return (Touch("writes", "global", None, "async", dst + some, 1),)
+
+        sources, whole = groups_of(g.cta, READS), groups_of(g.cta, WRITES)
+        group = whole.open_group(g, thread)
+        first = submit(
+            g, op, read, touches=lambda: (run_of_bytes("reads", "shared", source.index, src, size),), group=group
+        )
+        second = submit(g, op, write, touches=written, group=group, after=first)
+        sources.add(first, thread)
+        whole.add(second, thread)
 
     def run(g: Group, mask: Array | None, dst: Any, src: Any, size: Any, *rest: Any) -> None:
         for lane in issuers(g, mask):
@@ -294,10 +348,7 @@ def commit_bulk(op: Op) -> Run:
     """What a thread has issued becomes a bulk group."""
 
     def run(g: Group, mask: Array | None) -> None:
-        for name in (READS, WRITES):
-            groups = groups_of(g.cta, name)
-            if groups.under_way:
-                groups.commit(threads_of(g, mask))
+        _commit(g, mask, WRITES, READS)
 
     return run
 

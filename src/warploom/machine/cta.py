@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from warploom.diagnostics import Diag
+from warploom.machine.events import BarrierName
 from warploom.machine.group import DONE, READY, WAITING, WARP, WARPGROUP, Group, Waitable, Warpgroup, lane_bits
 from warploom.machine.shared import SharedMemory
 
@@ -35,10 +36,10 @@ class Cluster:
 class Generation:
     """One use of a named barrier: who has come, how many it takes (None: all that live), what they voted."""
 
-    __slots__ = ("arrived", "needed", "over", "voters", "yes")
+    __slots__ = ("arrived", "needed", "number", "over", "voters", "yes")
 
-    def __init__(self) -> None:
-        self.arrived, self.yes, self.over = 0, 0, False
+    def __init__(self, number: int) -> None:
+        self.number, self.arrived, self.yes, self.over = number, 0, 0, False
         self.needed: int | None = None
         self.voters: int | None = None
 
@@ -51,7 +52,7 @@ class NamedBarrier(Waitable):
     def __init__(self, cta: Cta, index: int) -> None:
         super().__init__()
         self.cta, self.index = cta, index
-        self.generation = Generation()
+        self.generation = Generation(0)
 
     def arrive(self, threads: int, needed: int | None, yes: int | None = None, voters: int = 0) -> None:
         """Count threads in, with their votes where the barrier reduces; the last one opens it."""
@@ -66,7 +67,16 @@ class NamedBarrier(Waitable):
         if yes is not None:
             now.yes += yes
             now.voters = (now.voters or 0) + voters
+        self.tell("arrive", now, threads)
         self.settle()
+
+    def tell(self, kind: str, generation: Generation, threads: int = 0) -> None:
+        """Let observers know that threads arrive at the barrier, or have passed it."""
+        reporter = self.cta.grid.reporter
+        if reporter is not None:
+            verb = "syncs" if "syncs" in reporter.actor.declared else "arrives"
+            name = BarrierName("named", self.cta.index, self.index, f"barrier {self.index}")
+            reporter.tell(kind, verb, barrier=name, phase=generation.number, count=threads)
 
     @property
     def expected(self) -> int:
@@ -83,14 +93,26 @@ class NamedBarrier(Waitable):
             raise Diag.BAD_BARRIER.error(what=f"Barrier {self.index} got {now.arrived} arrivals; it takes {self.expected}.")
         if now.arrived == self.expected:
             now.over = True
-            self.generation = Generation()
+            self.generation = Generation(now.number + 1)
             self.cta.shared.synchronised()
-            if self.cta.grid.schedule.convoys:
+            if self.cta.grid.convoys:
                 self.waiters = self.cta.merged(self.waiters)
             self.notify()
 
     def describe(self) -> str:
         return f"barrier {self.index}: needs {self.expected} threads, has {self.generation.arrived}"
+
+
+class NamedBarriers(dict[int, NamedBarrier]):
+    """The named barriers of a CTA by number, each made when it is first used."""
+
+    def __init__(self, cta: Cta) -> None:
+        super().__init__()
+        self.cta = cta
+
+    def __missing__(self, index: int) -> NamedBarrier:
+        barrier = self[index] = NamedBarrier(self.cta, index)
+        return barrier
 
 
 class Cta:
@@ -102,13 +124,12 @@ class Cta:
         self.local_bytes = grid.local_bytes
         reserved = grid.machine.shared_reserved
         self.shared = SharedMemory(rank, reserved, grid.shared_bytes, two_views=grid.schedule.two_views)
-        self.symbols: dict[str, int] = {name: self.shared.base + offset for name, offset in grid.shared_symbols.items()}
-        self.symbols |= grid.symbols
+        self.symbols = grid.symbols | {name: self.shared.base + offset for name, offset in grid.shared_symbols.items()}
         self.specials = self._specials()
         x, y, z = grid.block
         self.threads = x * y * z
         self.live_threads = self.threads
-        self.barriers = [NamedBarrier(self, i) for i in range(grid.machine.named_barriers)]
+        self.barriers = NamedBarriers(self)
         self.mbarriers: dict[int, Any] = {}
         self.state: dict[Any, Any] = {}
         self.at_end: list[Callable[[Cta], None]] = []
@@ -133,29 +154,15 @@ class Cta:
         return f"CTA ({x},{y},{z})" if z else f"CTA ({x},{y})"
 
     def _specials(self) -> dict[str, int]:
-        grid, out = self.grid, dict[str, int]()
+        """The special registers that all threads of the CTA see alike."""
+        grid, out = self.grid, self.grid.specials.copy()
         for axis, letter in enumerate("xyz"):
-            size = grid.cluster_shape[axis]
-            out[f"%ntid.{letter}"] = grid.block[axis]
-            out[f"%ctaid.{letter}"] = self.index[axis]
-            out[f"%nctaid.{letter}"] = grid.shape[axis]
-            out[f"%cluster_ctaid.{letter}"] = self.index[axis] % size
-            out[f"%cluster_nctaid.{letter}"] = size
-            out[f"%clusterid.{letter}"] = self.index[axis] // size
-            out[f"%nclusterid.{letter}"] = grid.shape[axis] // size
+            at, size = self.index[axis], grid.cluster_shape[axis]
+            out[f"%ctaid.{letter}"] = at
+            out[f"%cluster_ctaid.{letter}"] = at % size
+            out[f"%clusterid.{letter}"] = at // size
         out["%cluster_ctarank"] = self.rank
-        out["%cluster_nctarank"] = int(np.prod(grid.cluster_shape))
-        out["%is_explicit_cluster"] = int(grid.explicit_cluster)
         out["%smid"] = grid.sm_of(self)
-        out["%nsmid"] = grid.sms
-        out["%gridid"] = 1
-        out["%nwarpid"] = -(-(grid.block[0] * grid.block[1] * grid.block[2]) // WARP)
-        out["%dynamic_smem_size"] = grid.dynamic_bytes
-        out["%total_smem_size"] = grid.shared_bytes + grid.machine.shared_reserved
-        out["%aggr_smem_size"] = grid.shared_bytes + grid.machine.shared_reserved
-        out["%reserved_smem_offset_begin"] = 0
-        out["%reserved_smem_offset_end"] = grid.machine.shared_reserved
-        out["%reserved_smem_offset_cap"] = grid.machine.shared_reserved
         return out
 
     def start(self) -> None:
@@ -163,7 +170,7 @@ class Cta:
         for warpgroup in self.warpgroups:
             first = warpgroup.index * (WARPGROUP // WARP)
             count = warpgroup.lanes // WARP
-            if self.grid.schedule.convoys and count > 1 and all(n == WARP for n in self.live[first : first + count]):
+            if self.grid.convoys and count > 1 and all(n == WARP for n in self.live[first : first + count]):
                 self.grid.woken(self.convoy(warpgroup))
                 continue
             for warp in range(first, first + count):
@@ -212,7 +219,7 @@ class Cta:
             self.live[group.first_warp] -= gone
             self.present[group.first_warp] &= ~lane_bits(lanes)
         self.live_threads -= gone
-        for barrier in self.barriers:
+        for barrier in self.barriers.values():
             if barrier.generation.needed is None:
                 barrier.settle()
         for look in self.at_leave:
@@ -223,11 +230,11 @@ class Cta:
         self.grid.threads_ended(self)
 
     def release(self) -> None:
-        """Give back the memory of an ended CTA; what it counted stays."""
-        self.warpgroups = []
-        self._warp_groups, self._convoys, self._free = {}, {}, {}
+        """Give back the memory of an ended CTA."""
         for group in self.all_groups:
             group.forget()
+        self.warpgroups, self.all_groups = [], []
+        self._warp_groups, self._convoys, self._free = {}, {}, {}
 
     def merged(self, waiters: list[Group]) -> list[Group]:
         """Waiters of an open barrier, with the warps of a warpgroup that stand at one place put together as its convoy."""

@@ -4,55 +4,31 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from warploom.diagnostics import Diag, Loc, WarploomError
-from warploom.facts.machines import Machine
 from warploom.machine.asynchrony import Operation
 from warploom.machine.cta import Cluster, Cta
-from warploom.machine.events import Event, Observer, observed
-from warploom.machine.group import DONE, JOINING, READY, WAITING, Group, lane_list
-from warploom.machine.memory import FlatMemory, GlobalMemory
-from warploom.machine.schedule import Eager, Schedule
-from warploom.machine.translate import Program, Text
+from warploom.machine.events import Reporter
+from warploom.machine.group import DONE, JOINING, READY, WAITING, WARP, Group, lane_list
+from warploom.machine.observing import observed
+from warploom.machine.schedule import Eager
+from warploom.machine.setup import MOST_RESIDENT_BYTES, Setup, Triple, WarpState, resident_bytes
+from warploom.machine.translate import Text
 from warploom.ptx.isa.table import Op
 
-Triple = tuple[int, int, int]
-
-_TURN = 4096
+_TURN = 512
 _SHORT_TURN = 1
 _IDLE_LIMIT = 50_000_000
 _RETRIES = 3
 _BREAKS = 10_000
-_LOOK_AFTER = 20_000
+_LOOK_AFTER = 8_000
 """Instructions without a memory effect after which groups are examined: do they only spin?"""
 _LOOP_BLOCKS = 256
-
-
-@dataclass(frozen=True)
-class Setup:
-    """What a grid is made of: the program, its shape, its memories, and how it is to run."""
-
-    program: Program
-    machine: Machine
-    shape: Triple
-    block: Triple
-    cluster: Triple
-    memory: GlobalMemory
-    params: FlatMemory
-    symbols: dict[str, int]
-    shared_symbols: dict[str, int]
-    shared_bytes: int
-    dynamic_bytes: int
-    local_bytes: int
-    sms: int
-    schedule: Schedule
-    limit: int | None
-    observers: tuple[Observer, ...]
-    explicit_cluster: bool
-    tensor_maps: dict[bytes, Any]
-    on_progress: Callable[[int, int], None] | None = None
+_LAUNCH_COST = 16
+"""What putting a warp on the machine counts against the limit: about the time of so many instructions."""
+_MOST_WARP_STATES = 1 << 16
+_TRIPLES = ("tid", "ntid", "ctaid", "nctaid", "clusterid", "nclusterid", "cluster_ctaid", "cluster_nctaid")
 
 
 class Grid:
@@ -68,12 +44,18 @@ class Grid:
         self.sms, self.schedule, self.explicit_cluster = setup.sms, setup.schedule, setup.explicit_cluster
         self.tensor_maps = setup.tensor_maps
         self.observers = setup.observers
+        self.reporter = Reporter(setup.observers) if setup.observers else None
+        self.convoys = setup.schedule.convoys and not setup.observers
+        self.current: Group | None = None
         self.ready: deque[Group] = deque()
         self.spent: deque[Group] = deque()
         self.parked: list[Group] = []
         self.pending: list[Operation] = []
         self.clusters: list[Cluster] = []
-        self.ended_ctas: list[Cta] = []
+        self.executed = [0] * len(self.program.flow.blocks)
+        self.warps: list[WarpState] = []
+        self.specials = self._specials()
+        self.lane_specials: dict[int, dict[str, Any]] = {}
         self.budget = setup.limit if setup.limit is not None else 1 << 62
         self.effects = 0
         self.moved: dict[str, int] = {}
@@ -106,7 +88,33 @@ class Grid:
             self.machine.threads_per_sm // max(threads, 1),
             self.machine.shared_per_sm // (self.shared_bytes + self.machine.shared_reserved),
         )
-        return max(1, self.sms * max(per_sm, 1) // ctas)
+        two_views = self.schedule.two_views
+        each = resident_bytes(self.program, self.block, self.shared_bytes, self.local_bytes, two_views=two_views)
+        held = MOST_RESIDENT_BYTES // max(each * ctas, 1)
+        return max(1, min(self.sms * max(per_sm, 1) // ctas, held))
+
+    def _specials(self) -> dict[str, int]:
+        """The special registers that all threads of the grid see alike."""
+        out = dict[str, int]()
+        for axis, letter in enumerate("xyz"):
+            size = self.cluster_shape[axis]
+            out[f"%ntid.{letter}"] = self.block[axis]
+            out[f"%nctaid.{letter}"] = self.shape[axis]
+            out[f"%cluster_nctaid.{letter}"] = size
+            out[f"%nclusterid.{letter}"] = self.shape[axis] // size
+        out |= {f"%{name}.w": 0 for name in _TRIPLES}
+        reserved = self.machine.shared_reserved
+        out["%cluster_nctarank"] = self.cluster_shape[0] * self.cluster_shape[1] * self.cluster_shape[2]
+        out["%is_explicit_cluster"] = int(self.explicit_cluster)
+        out["%nsmid"] = self.sms
+        out["%gridid"] = 1
+        out["%current_graph_exec"] = 0
+        out["%nwarpid"] = -(-(self.block[0] * self.block[1] * self.block[2]) // WARP)
+        out["%dynamic_smem_size"] = self.dynamic_bytes
+        out["%total_smem_size"] = out["%aggr_smem_size"] = self.shared_bytes + reserved
+        out["%reserved_smem_offset_begin"] = 0
+        out["%reserved_smem_offset_end"] = out["%reserved_smem_offset_cap"] = reserved
+        return out
 
     def sm_of(self, cta: Cta) -> int:
         linear = (cta.index[2] * self.shape[1] + cta.index[1]) * self.shape[0] + cta.index[0]
@@ -174,7 +182,8 @@ class Grid:
     def _check_limits(self) -> None:
         if self.budget < 0:
             limit = self.setup.limit
-            raise Diag.LIMIT.error(used=(limit or 0) - self.budget, limit=limit)
+            counted = f"putting a warp on the machine counts as {_LAUNCH_COST} instructions"
+            raise Diag.LIMIT.error(notes=(counted,), used=(limit or 0) - self.budget, limit=limit)
         if self.effects != self._last_effects:
             self._last_effects, self._budget_at_effect = self.effects, self.budget
             self._look_at = _LOOK_AFTER
@@ -239,6 +248,7 @@ class Grid:
                     cluster.ctas.append(Cta(self, cluster, at, rank))
                     rank += 1
         for cta in cluster.ctas:
+            self.budget -= _LAUNCH_COST * len(cta.live)
             cta.start()
 
     def take_cluster(self) -> Triple | None:
@@ -276,16 +286,36 @@ class Grid:
         if cluster.ended:
             self.effects += 1
             self.clusters.remove(cluster)
-            self.ended_ctas += cluster.ctas
             self._ended += 1
             for ended in cluster.ctas:
+                self._count(ended)
                 ended.release()
+            if not self.pending:
+                cluster.ctas.clear()
             if self.setup.on_progress is not None:
                 self.setup.on_progress(self._ended, self._total)
+
+    def _count(self, cta: Cta) -> None:
+        """Add what an ended CTA executed to the sums, and its warps to the list while that is short."""
+        totals, costs = self.executed, self.program.costs
+        executed = [0] * len(cta.live)
+        for group in cta.all_groups:
+            own = 0
+            for index, count in enumerate(group.counts):
+                if count:
+                    totals[index] += count * group.warps
+                    own += count * costs[index]
+            for warp in range(group.first_warp, group.first_warp + group.warps):
+                executed[warp] += own
+        room = _MOST_WARP_STATES - len(self.warps)
+        self.warps += [WarpState(cta.index, warp, count) for warp, count in enumerate(executed[:room])]
 
     def submit(self, operation: Operation) -> None:
         """An asynchronous operation was issued."""
         self.effects += 1
+        operation.issuer = self.current
+        if self.reporter is not None and not operation.issues:
+            operation.issues = (self.reporter.issue(operation.touches, operation.group),)
         if self._eager and operation.possible:
             self.complete(operation, listed=False)
             if self.pending:
@@ -308,15 +338,15 @@ class Grid:
         self.effects += 1
         if listed:
             self.pending.remove(operation)
-        operation.run()
+        before, self.current = self.current, operation.issuer
+        if self.reporter is None:
+            operation.run()
+        else:
+            self.reporter.complete(operation)
+        self.current = before
         operation.done = True
         for waitable in operation.then:
             waitable.notify()
-
-    def emit(self, event: Event) -> None:
-        """Tell every observer."""
-        for observer in self.observers:
-            observer.on_event(event)
 
     def _stuck(self) -> bool:
         """Nothing is ready and nothing is under way: the end, a time limit that expires, or a deadlock."""
@@ -355,7 +385,8 @@ class Grid:
         total = sum(len(cta.live) for cta in ctas)
         waiting = sum(group.warps for group in blocked)
         what = f"{where}: {waiting} of {total} warps wait, {total - waiting} finished or apart, nothing in flight"
-        loc = self.loc_of(self.op_at(blocked[0])) if blocked else None
+        op = self.op_at(blocked[0]) if blocked else None
+        loc = None if op is None else self.loc_of(op)
         return Diag.DEADLOCK.error(loc, notes=self.standing(), what=what)
 
     def standing(self) -> list[str]:
@@ -366,7 +397,7 @@ class Grid:
                 if group.state not in (WAITING, READY, JOINING):
                     continue
                 op = self.op_at(group)
-                place = self.loc_of(op)
+                place = None if op is None else self.loc_of(op)
                 if group.state == WAITING and group.waiting is not None:
                     doing = f"waits: {group.waiting.describe()}"
                 else:
@@ -380,17 +411,13 @@ class Grid:
         ops = self.program.flow.blocks[group.pc].ops
         return ops[0] if ops else None
 
-    def loc_of(self, op: Op | None) -> Loc | None:
-        if op is None:
-            return None
+    def loc_of(self, op: Op) -> Loc:
         return op.instruction.loc or Loc(self.program.file, op.instruction.line)
 
     def located(self, error: Exception, group: Group) -> Exception:
         """A fault with its place: the instruction, the CTA, the warp and the lanes."""
         op = self._op_of(error, self.program.masked if group.mask is not None else self.program.full)
         if not isinstance(error, WarploomError):
-            if isinstance(error, MemoryError):
-                return Diag.BAD_LAUNCH.error(what="the machine ran out of memory")
             return error
         return error if error.loc is not None or op is None else self._at(error, group, op)
 
@@ -431,4 +458,4 @@ class _Options(Sequence[str]):
         return self.completions[index].name if index < len(self.completions) else "launch"
 
 
-__all__ = ["DONE", "Grid", "Setup"]
+__all__ = ["DONE", "Grid"]

@@ -27,6 +27,7 @@ Array = npt.NDArray[Any]
 WARP = 32
 WARPGROUP = 128
 READY, WAITING, JOINING, DONE = range(4)
+_PATIENCE = 256
 POISON = {"p": False, "h": 0xFFFF, "a": 0xFFFFFFFF, "b": 0xFFFFFFFFFFFFFFFF, "q": complex(np.nan, np.nan)}
 
 
@@ -66,22 +67,10 @@ class Warpgroup:
             array.fill(POISON[file])
             self.files[file] = array
         self.local = LocalMemory(lanes, cta.local_bytes) if cta.local_bytes else None
-        thread = np.arange(index * WARPGROUP, index * WARPGROUP + lanes, dtype=np.uint32)
-        x, y, _ = cta.grid.block
-        lane = thread % WARP
-        bit = np.uint32(1) << lane
-        self.specials: dict[str, Array] = {
-            "%tid.x": thread % x,
-            "%tid.y": thread // x % y,
-            "%tid.z": thread // (x * y),
-            "%laneid": lane,
-            "%warpid": thread // WARP,
-            "%lanemask_eq": bit,
-            "%lanemask_lt": bit - np.uint32(1),
-            "%lanemask_le": bit | (bit - np.uint32(1)),
-            "%lanemask_gt": ~(bit | (bit - np.uint32(1))),
-            "%lanemask_ge": ~(bit - np.uint32(1)),
-        }
+        specials = cta.grid.lane_specials
+        if index not in specials:
+            specials[index] = lane_specials(index * WARPGROUP, lanes, cta.grid.block)
+        self.specials: dict[str, Array] = specials[index]
         self.state: dict[Any, Any] = {}
 
     def rows(self, rows: Rows) -> Array:
@@ -90,6 +79,29 @@ class Warpgroup:
         if rows.block is not None:
             return file[indices[0] : indices[-1] + 1]
         return file[list(indices)]
+
+
+def lane_specials(first: int, lanes: int, block: tuple[int, int, int]) -> dict[str, Array]:
+    """The special registers that tell the threads of a warpgroup apart, the same in every CTA."""
+    thread = np.arange(first, first + lanes, dtype=np.uint32)
+    x, y, _ = block
+    lane = thread % WARP
+    bit = np.uint32(1) << lane
+    specials = {
+        "%tid.x": thread % x,
+        "%tid.y": thread // x % y,
+        "%tid.z": thread // (x * y),
+        "%laneid": lane,
+        "%warpid": thread // WARP,
+        "%lanemask_eq": bit,
+        "%lanemask_lt": bit - np.uint32(1),
+        "%lanemask_le": bit | (bit - np.uint32(1)),
+        "%lanemask_gt": ~(bit | (bit - np.uint32(1))),
+        "%lanemask_ge": ~(bit - np.uint32(1)),
+    }
+    for array in specials.values():
+        array.setflags(write=False)
+    return specials
 
 
 class Group:
@@ -110,7 +122,8 @@ class Group:
         self.parent: Group | None = None
         self.children = 0
         self.joined: Array | None = None
-        self.passed: list[Group] = []
+        self.brood: list[Group] = []
+        self.patience = 0
         self.counts: list[int] = [0] * len(cta.program.flow.blocks)
         self._full: tuple[Callable[..., int], ...] | None = None
         self._masked: tuple[Callable[..., int], ...] | None = None
@@ -155,6 +168,7 @@ class Group:
         """Execute blocks until the group waits, ends, parts, or has had its turn."""
         counts, costs = self.counts, self.cta.program.costs
         pc, mask = self.pc, self.mask
+        self.grid.current = self
         budget = self.grid.budget
         try:
             if mask is None:
@@ -176,6 +190,11 @@ class Group:
                     if pc == self.join:
                         after = ENDED
                         break
+                    if self.parent is not None and len(self.parent.brood) > 1:
+                        if self._gives_way(pc):
+                            after = pc
+                            break
+                        mask = self.mask
                     after = blocks[pc](mask)
                     if after < 0:
                         break
@@ -237,6 +256,8 @@ class Group:
 
     def part(self, condition: Array, mask: Array | None, taken: int, fall: int, join: int) -> int:
         """Lanes disagree at a branch: go on together if the live ones agree, else split."""
+        if taken == fall:
+            return taken
         if mask is not None:
             yes, no = condition & mask, mask & ~condition
             if not no.any():
@@ -310,7 +331,7 @@ class Group:
 
     def _split_lanes(self, ways: list[tuple[Array, int]], join: int) -> None:
         """Lanes of one warp run apart until the join; where some only leave, the others stay together."""
-        ways = self._leave(ways)
+        ways = self._leave(_by_target(ways))
         if not ways:
             self._finish()
             return
@@ -321,7 +342,7 @@ class Group:
             return
         self.state, self.pc = JOINING, join
         self.joined = np.zeros(self.lanes, np.bool_)
-        self.children = 0
+        self.children, self.brood = 0, []
         meets = None if join == self.cta.program.flow.exit else join
         for lanes, target in ways:
             if target == join:
@@ -331,8 +352,33 @@ class Group:
             child.u[:] = self.u
             child.mask, child.pc, child.join, child.parent = lanes, target, meets, self
             child.token, child.waiting, child.state = None, None, READY
+            child.patience = _PATIENCE
             self.children += 1
+            self.brood.append(child)
             self.grid.woken(child)
+
+    def _gives_way(self, pc: int) -> bool:
+        """Take in lanes of the same warp that stand at this block; let those at an earlier one come first.
+
+        Compilers thread jumps, so that lanes can meet before the join that the flow promises. Patience is bounded: the
+        earlier lanes may be spinning on what these do next.
+        """
+        assert self.parent is not None
+        behind = False
+        for other in list(self.parent.brood):
+            if other is self or other.state != READY or other.mask is None or self.mask is None:
+                continue
+            if other.pc == pc and other.token is None:
+                self.mask = self.mask | other.mask
+                other.state = DONE
+                self.parent.brood.remove(other)
+                self.parent.children -= 1
+            elif other.pc < pc:
+                behind = True
+        if behind and self.patience > 0:
+            self.patience -= 1
+            return True
+        return False
 
     def _reach_join(self) -> None:
         """This group's lanes stand at the join: the parent goes on when all have come."""
@@ -350,6 +396,8 @@ class Group:
         """Nothing is left for this group to do; its parent may be waiting for that."""
         self.state = DONE
         if self.parent is not None:
+            if self in self.parent.brood:
+                self.parent.brood.remove(self)
             self.cta.recycle(self)
             self.parent._child_done()
 
@@ -379,6 +427,14 @@ class Group:
         self.joined = np.zeros(self.lanes, np.bool_)
         self.grid.woken(free)
         return True
+
+
+def _by_target(ways: list[tuple[Array, int]]) -> list[tuple[Array, int]]:
+    """Ways that lead to one place are one way."""
+    found: dict[int, Array] = {}
+    for lanes, target in ways:
+        found[target] = found[target] | lanes if target in found else lanes
+    return [(lanes, target) for target, lanes in found.items()]
 
 
 def lane_bits(mask: Array) -> int:

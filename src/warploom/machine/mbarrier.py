@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from warploom.diagnostics import Diag
-from warploom.machine.events import Event
+from warploom.machine.events import BarrierName, Touch, lanes_as_bits, run_of_bytes
 from warploom.machine.group import Waitable
 from warploom.machine.memory import SHARED_WINDOW
 from warploom.machine.names import name_of
@@ -70,12 +70,22 @@ class Mbarrier(Waitable):
         if pending < 0:
             what = f"{count} arrivals on {self.name}: its phase {self.phase} needs {self.pending} of {self.expected}."
             raise Diag.BARRIER_OVERFLOW.error(what=what)
+        self.tell("arrive", "arrives", count)
         self.pending = pending
         if pending == 0 and self.tx == 0:
             self._complete()
 
     def expect(self, count: int) -> None:
         """Let the phase wait for so many more bytes."""
+        self.tell("arrive", "expects", count)
+        self._count_bytes(count)
+
+    def complete(self, count: int) -> None:
+        """So many bytes have arrived; they may come before they are expected."""
+        self.tell("arrive", "completes", count)
+        self._count_bytes(-count)
+
+    def _count_bytes(self, count: int) -> None:
         tx, limit = self.tx + count, self.limit
         if not -limit <= tx <= limit:
             what = f"The transaction count of {self.name} goes from {self.tx} to {tx}; it holds {-limit} to {limit}."
@@ -84,15 +94,12 @@ class Mbarrier(Waitable):
         if tx == 0 and self.pending == 0:
             self._complete()
 
-    def complete(self, count: int) -> None:
-        """So many bytes have arrived; they may come before they are expected."""
-        self.expect(-count)
-
     def drop(self, count: int) -> None:
         """Expect fewer arrivals in all later phases."""
         if count > self.expected:
             what = f"{self.name} expects {self.expected} arrivals; {count} cannot be dropped."
             raise Diag.BARRIER_OVERFLOW.error(what=what)
+        self.tell("arrive", "drops", count)
         self.expected -= count
 
     def raise_pending(self, count: int) -> None:
@@ -101,6 +108,7 @@ class Mbarrier(Waitable):
         if self.pending + count > limit:
             what = f"{self.name} would wait for {self.pending + count} arrivals; the limit is {limit}."
             raise Diag.BARRIER_OVERFLOW.error(what=what)
+        self.tell("arrive", "raises", count)
         self.pending += count
 
     def _complete(self) -> None:
@@ -111,17 +119,32 @@ class Mbarrier(Waitable):
         if cta.shared.two_views:
             for peer in cta.cluster.ctas:
                 peer.shared.synchronised()
-        if cta.grid.observers:
-            address = cta.rank << RANK_SHIFT | self.offset
-            details = {"verb": "completes phase", "address": address, "phase": self.phase - 1}
-            cta.grid.emit(Event("complete", (cta.index, -1), 0, None, "shared", details=details))
+        self.tell("complete", "phase", phase=self.phase - 1, operation=0)
         self.notify()
 
     def invalidate(self) -> None:
         """The barrier ends; whoever waits for it will find that out."""
+        self.tell("free", "frees")
         del self.cta.mbarriers[self.offset]
         self._fill(_GONE)
         self.notify()
+
+    def tell(
+        self,
+        kind: str,
+        verb: str,
+        count: int = 0,
+        *,
+        phase: int | None = None,
+        operation: int | None = None,
+        passed: bool = True,
+    ) -> None:
+        """Let observers know what happens to the barrier, in its present phase unless another is given."""
+        reporter = self.cta.grid.reporter
+        if reporter is not None:
+            name = BarrierName("mbarrier", self.cta.index, self.cta.rank << RANK_SHIFT | self.offset, self.name)
+            now = self.phase if phase is None else phase
+            reporter.tell(kind, verb, barrier=name, phase=now, count=count, operation=operation, passed=passed)
 
     @property
     def name(self) -> str:
@@ -152,6 +175,12 @@ def peer_at(cta: Cta, address: int) -> Cta:
         what = f"{ctas[rank].name} (rank {rank}) has exited; its shared memory is gone."
         raise Diag.ASYNC_MISUSE.error(what=what)
     return ctas[rank]
+
+
+def barrier_touch(verb: str, cta: Cta, address: int) -> Touch:
+    """The barrier that an operation will arrive at, or whose bytes it will count."""
+    owner = cta.cluster.ctas[address >> RANK_SHIFT]
+    return run_of_bytes(verb, "shared", owner.index, address, BARRIER_BYTES, "generic")
 
 
 def _check_place(owner: Cta, address: int) -> None:
@@ -185,12 +214,15 @@ def shared_address(address: int) -> int:
 
 def by_address(g: Group, mask: Array | None, address: Any) -> Iterable[tuple[int, Any, int]]:
     """The lanes that take part, by shared address: (address, lanes or None for all, how many)."""
+    reporter = g.grid.reporter
     if isinstance(address, int):
         yield shared_address(address), mask, g.lanes if mask is None else int(np.count_nonzero(mask))
         return
     live = address if mask is None else address[mask]
     for each in np.unique(live).tolist():
         lanes = address == each if mask is None else mask & (address == each)
+        if reporter is not None:
+            reporter.narrow(lanes_as_bits(lanes, g.lanes))
         yield shared_address(each), lanes, int(np.count_nonzero(lanes))
 
 
@@ -223,7 +255,8 @@ def init(op: Op) -> Run:
                 twice = before.describe()
             if twice:
                 raise Diag.BARRIER_REINITIALISED.error(notes=(twice,), what="The instruction")
-            g.cta.mbarriers[offset] = Mbarrier(g.cta, offset, number)
+            made = g.cta.mbarriers[offset] = Mbarrier(g.cta, offset, number)
+            made.tell("alloc", "allocates", number)
 
     return run
 
@@ -351,6 +384,7 @@ __all__ = [
     "BARRIER_BYTES",
     "Mbarrier",
     "barrier_at",
+    "barrier_touch",
     "by_address",
     "name_of",
     "peer_at",

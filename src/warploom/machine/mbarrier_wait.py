@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from warploom.diagnostics import Diag
+from warploom.machine.events import lanes_as_bits
 from warploom.machine.mbarrier import Mbarrier, barrier_at, by_address, require_own, shared_address
 from warploom.machine.registry import Run, executes
 from warploom.machine.shared import RANK_SHIFT
@@ -53,8 +54,12 @@ def wait(op: Op) -> Run:
         barrier = barrier_at(g.cta, at)
         if passed(barrier, operand):
             g.token = None
+            barrier.tell("wait", "waits", phase=barrier.phase - 1)
             return True
-        return _not_yet(g, [barrier])
+        answer = _not_yet(g, [barrier])
+        if answer is not None:
+            barrier.tell("wait", "waits", passed=False)
+        return answer
 
     def _not_yet(g: Group, barriers: list[Mbarrier]) -> Any:
         """False where the instruction may end now, None where the group is suspended."""
@@ -78,20 +83,32 @@ def wait(op: Op) -> Run:
         """Every lane tests for itself; the group waits while none has passed."""
         done = np.zeros(g.lanes, np.bool_)
         waiting: list[Mbarrier] = []
+        answers: list[tuple[Mbarrier, Array, bool]] = []
         operands = np.broadcast_to(np.asarray(operand, np.uint64), (g.lanes,))
         for at, lanes, _ in by_address(g, mask, address):
             require_own(g, at)
             barrier = barrier_at(g.cta, at)
             for value in np.unique(operands if lanes is None else operands[lanes]).tolist():
                 these = operands == value if lanes is None else lanes & (operands == value)
-                if passed(barrier, value):
+                done_here = passed(barrier, value)
+                answers.append((barrier, these, done_here))
+                if done_here:
                     done |= these
                 else:
                     waiting.append(barrier)
-        if done.any():
-            g.token = None
-            return done
-        answer = _not_yet(g, waiting)
-        return None if answer is None else done
+        if not done.any() and _not_yet(g, waiting) is None:
+            return None
+        g.token = None
+        _tell(g, answers)
+        return done
 
     return run
+
+
+def _tell(g: Group, answers: list[tuple[Mbarrier, Array, bool]]) -> None:
+    """Let observers know which lanes have passed which barrier, and which have not."""
+    reporter = g.grid.reporter
+    if reporter is not None:
+        for barrier, lanes, passed in answers:
+            reporter.narrow(lanes_as_bits(lanes, g.lanes))
+            barrier.tell("wait", "waits", phase=barrier.phase - passed, passed=passed)

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from warploom.diagnostics import Diag, WarploomError
+from warploom.machine.events import BarrierName
 from warploom.machine.group import WARP, Waitable, lane_list
 from warploom.ptx.isa.table import Op
 
@@ -52,12 +53,13 @@ class Purpose:
 class Meeting(Waitable):
     """Lanes of one warp that wait for each other; the last to come settles it. Nobody waits for lanes that have left."""
 
-    __slots__ = ("arrived", "cta", "key", "members", "over", "purpose", "result", "values", "warp")
+    __slots__ = ("arrived", "cta", "key", "members", "number", "over", "purpose", "result", "values", "warp")
 
     def __init__(self, cta: Cta, warp: int, purpose: Purpose, members: int) -> None:
         super().__init__()
         self.cta, self.warp, self.purpose, self.members = cta, warp, purpose, members
         self.key = (warp, purpose.key, members)
+        self.number = cta.state["meetings made"] = cta.state.get("meetings made", -1) + 1
         self.arrived = 0
         self.over = False
         self.result: Any = None
@@ -86,6 +88,13 @@ class Meeting(Waitable):
         del _meetings(self.cta)[self.key]
         self.result = self.purpose.compute(WARP, lanes_of(self.arrived), *self.values)
         self.notify()
+
+    def tell(self, kind: str) -> None:
+        """Let observers know that lanes have come, or go on."""
+        reporter = self.cta.grid.reporter
+        if reporter is not None:
+            name = BarrierName("warp", self.cta.index, self.warp, f"warp {self.warp}")
+            reporter.tell(kind, "syncs", barrier=name, phase=self.number, count=self.members.bit_count())
 
     def describe(self) -> str:
         return f"{self.purpose.text}: lanes {lane_list(lanes_of(self.missing))} of warp {self.warp} have not come"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 from bisect import bisect_right
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -30,9 +31,9 @@ PARAM_WINDOW = 0x3000_0000_0000
 WINDOW_BYTES = 1 << 40
 
 
-def padded(size: int) -> Bytes:
-    """Uninitialised bytes, 16-byte aligned and a multiple of 16 long, so that every width has a view."""
-    raw: Bytes = np.empty(((size + 15) & ~15) + 64, np.uint8)
+def padded(size: int, *, zero: bool = False) -> Bytes:
+    """Bytes, uninitialised or zero, 16-byte aligned and a multiple of 16 long, so that every width has a view."""
+    raw: Bytes = (np.zeros if zero else np.empty)(((size + 15) & ~15) + 64, np.uint8)
     start = -raw.ctypes.data % 64
     return raw[start : start + ((size + 15) & ~15)]
 
@@ -151,6 +152,23 @@ class GlobalMemory:
         for lane, each in enumerate(address):
             self.store(int(each), value[lane] if isinstance(value, np.ndarray) else value, width, None, what)
 
+    def locate(self, address: Array, width: int, what: str) -> list[tuple[Array, Array, Array | None]]:
+        """Where addresses lie, for an access that writes: (elements of a buffer, index, positions or None for all)."""
+        region = self.find(int(address[0]), width)
+        if region is not None:
+            index = self._index(address, region, width, what)
+            if index is not None and int(index.max()) < region.size // width:
+                self._check_writeable(region, what)
+                return [(region.view(width), index.astype(np.intp), None)]
+        regions = [self._checked(each, width, what) for each in address.tolist()]
+        found: list[tuple[Array, Array, Array | None]] = []
+        for region in {id(each): each for each in regions}.values():
+            self._check_writeable(region, what)
+            lanes = np.array([lane for lane, each in enumerate(regions) if each is region])
+            index = (address[lanes] - np.uint64(region.base)) >> np.uint64(SHIFTS[width])
+            found.append((region.view(width), index.astype(np.intp), lanes))
+        return found
+
     def _index(self, address: Array, region: Region, width: int, what: str) -> Array | None:
         offset = address - np.uint64(region.base)
         if width > 1:
@@ -178,6 +196,13 @@ def last_lane(value: Any, mask: Array | None) -> Any:
     if not isinstance(value, np.ndarray):
         return value
     return value[-1] if mask is None else value[np.flatnonzero(mask)[-1]]
+
+
+@lru_cache(maxsize=256)
+def _rotation(dtype: np.dtype[Any], base: int, width: int) -> tuple[Array, Array, Array]:
+    """The operands of an address rotation, as arrays of zero dimensions: ufuncs take them quickest."""
+    down = SHIFTS[width]
+    return np.array(base, dtype), np.array(down, dtype), np.array(8 * dtype.itemsize - down, dtype)
 
 
 class FlatMemory:
@@ -215,15 +240,18 @@ class FlatMemory:
         self.views[width][self.index(address, width, what)] = value
 
     def index(self, address: Array, width: int, what: str) -> Array:
-        """Element indices for lane addresses, all aligned and inside."""
-        offset = address - address.dtype.type(self.base)
-        rotated = offset >> offset.dtype.type(SHIFTS[width])
-        if width > 1 and (offset & offset.dtype.type(width - 1)).any():
-            self.fault(int(address[((offset & offset.dtype.type(width - 1)) != 0).argmax()]), width, what)
-        if (rotated > offset.dtype.type(max(self.size - width, 0) >> SHIFTS[width])).any() or self.size < width:
-            outside = rotated > offset.dtype.type(max(self.size - width, 0) >> SHIFTS[width])
-            self.fault(int(address[outside.argmax()]), width, what)
-        return rotated
+        """Element indices for lane addresses, all aligned and inside.
+
+        A right rotation moves the bits of a misaligned offset to the top, so that one comparison finds both faults.
+        """
+        base, down, up = _rotation(address.dtype, self.base, width)
+        offset = address - base
+        index: Array = offset >> down
+        index |= offset << up
+        last = (self.size >> SHIFTS[width]) - 1
+        if np.maximum.reduce(index, initial=0) > last:
+            self.fault(int(address[(index > last).argmax()]), width, what)
+        return index
 
     def fault(self, address: int, width: int, what: str) -> None:
         """Say what is wrong with an address."""

@@ -15,17 +15,18 @@ from warploom.diagnostics import Diag, Loc
 from warploom.facts.descriptors import SharedDescriptor, decode_shared_descriptor
 from warploom.facts.mma_shapes import SCALE_VECTORS, SCALED_INPUT_KINDS, SCALED_INPUT_LIMIT
 from warploom.facts.swizzles import GRANULE
-from warploom.facts.tensor_memory import COPY_SHAPES, DECOMPRESSED_SHIFT, LANE_SHIFT, QUADRANT, CopyShape
+from warploom.facts.tensor_memory import COPY_SHAPES, DECOMPRESSED_SHIFT, QUADRANT, CopyShape
 from warploom.facts.zero_column_masks import decode_zero_columns
 from warploom.machine.accumulators import accumulator_view, tensor_copy
 from warploom.machine.bulk import count_bytes, issuers, multicast_targets, of_lane
 from warploom.machine.elements import expand_padded
-from warploom.machine.mbarrier import BARRIER_BYTES, barrier_at, shared_address
+from warploom.machine.events import Touch
+from warploom.machine.mbarrier import barrier_at, shared_address
 from warploom.machine.operands import OperandReader, footprint
 from warploom.machine.registry import Run, executes
 from warploom.machine.shared import OFFSET_MASK, RANK_SHIFT
 from warploom.machine.tensor_core import Issue, Plan, TensorCore, plan, tensor_core, thread_of
-from warploom.machine.tensor_memory import group_of, split_address, tensor_memory
+from warploom.machine.tensor_memory import cells, group_of, split_address, tensor_memory
 from warploom.ptx.isa.table import Op
 from warploom.ptx.model import Address, Immediate, Vector
 
@@ -227,8 +228,7 @@ def _commit(core: TensorCore, g: Group, op: Op, lane: int, targets: list[int]) -
         for target in targets:
             barrier_at(g.cta, target).arrive(1)
 
-    touched = tuple(("arrives", "shared", target, BARRIER_BYTES) for target in targets)
-    core.submit(g, op, thread_of(g, lane), arrive, touched)
+    core.submit(g, op, thread_of(g, lane), arrive)
 
 
 @executes("tcgen05.cp")
@@ -284,8 +284,16 @@ def _copy(
             tensor_copy(memory.words, shape, *place, rows)
             count_bytes(g, "shared→tensor", rows.nbytes)
 
-    touched = (("writes", "tensor", place[0] << LANE_SHIFT | place[1], shape.rows * shape.row_bytes),)
-    core.submit(g, op, thread_of(g, lane), move, touched)
+    def touches() -> tuple[Touch, ...]:
+        targets = np.concatenate([np.arange(shape.height) + target for group in shape.targets for target in group])
+        found: list[Touch] = []
+        for cta in core.ctas:
+            addresses = footprint(read, shape.rows, shape.row_bytes, "u8") | cta.rank << RANK_SHIFT
+            found.append(Touch("reads", "shared", cta.index, "async", addresses, GRANULE))
+            found.append(cells("writes", cta, targets + place[0], place[1], shape.row_bytes // 4))
+        return tuple(found)
+
+    core.submit(g, op, thread_of(g, lane), move, touches)
 
 
 @executes("tcgen05.shift")
@@ -301,7 +309,7 @@ def fence(op: Op) -> Run:
 
     def run(g: Group, mask: Array | None) -> None:
         core: TensorCore | None = g.cta.state.get("tensor_core")
-        if core is None or g.grid.schedule.convoys:
+        if core is None or g.grid.convoys:
             return
         threads = [thread_of(g, lane) for lane in issuers(g, mask)]
         if before:

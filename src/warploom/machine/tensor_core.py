@@ -20,14 +20,17 @@ import numpy.typing as npt
 
 from warploom.facts.descriptors import SharedDescriptor
 from warploom.facts.instruction_descriptors import InstructionDescriptor, decode_instruction_descriptor
-from warploom.facts.tensor_memory import LANE_SHIFT, PLACEMENTS, QUADRANT, Placement
+from warploom.facts.swizzles import GRANULE
+from warploom.facts.tensor_memory import PLACEMENTS, QUADRANT, Placement
 from warploom.machine.accumulators import tensor_a, tensor_accumulate, tensor_scales
 from warploom.machine.asynchrony import Operation
-from warploom.machine.bulk import Touched, require_live, submit
+from warploom.machine.bulk import require_live, submit
 from warploom.machine.elements import contained
+from warploom.machine.events import CommitGroup, Touch, Touches
 from warploom.machine.group import WARP
-from warploom.machine.operands import OperandReader, multiply_scaled
-from warploom.machine.tensor_memory import check_group, pair_of, tensor_memory
+from warploom.machine.operands import OperandReader, footprint, multiply_scaled
+from warploom.machine.shared import RANK_SHIFT
+from warploom.machine.tensor_memory import ENGINE, cells, check_group, pair_of, tensor_memory
 from warploom.ptx.isa.table import Op
 
 if TYPE_CHECKING:
@@ -43,6 +46,23 @@ Known = dict[tuple[object, ...], Array]
 
 _LONGEST_RUN = 8
 """MMAs in one product: the sums of eight of kind::i8 stay below 2^24, up to where float32 is exact."""
+
+
+class _Form(NamedTuple):
+    """How an operand, or a run of them, is read through its descriptor."""
+
+    rows: int
+    k: int
+    element: str
+    mn_major: bool
+    steps: int = 1
+    advance: int = 0
+
+
+def _operand(cta: Cta, descriptor: SharedDescriptor, form: _Form) -> Touch:
+    """An operand in a CTA's shared memory, for observers."""
+    addresses = footprint(descriptor, form.rows, form.k, form.element, mn_major=form.mn_major)
+    return Touch("reads", "shared", cta.index, "async", addresses | cta.rank << RANK_SHIFT, GRANULE)
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,10 +150,27 @@ class Issue:
             and not (isinstance(self.a, tuple) and self._overlaps(self.a))
         )
 
-    def touched(self) -> Touched:
-        """What it will write, for observers."""
-        lane, column = self.d
-        return (("writes", "tensor", lane << LANE_SHIFT | column, 4 * self.plan.rows * self.plan.shape.n),)
+    def touches(self, ctas: tuple[Cta, ...]) -> tuple[Touch, ...]:
+        """What it will read and write in each CTA, for observers."""
+        made, shape, where = self.plan, self.plan.shape, self.plan.placement
+        (lane, column), found = self.d, list[Touch]()
+        lanes = where.pitch * np.arange(where.blocks)[:, None] + np.arange(where.height) + lane
+        for number, cta in enumerate(ctas):
+            b_rows = shape.n // made.group
+            found.append(_operand(cta, self.b, _Form(b_rows, shape.k, shape.b_element, shape.transpose_b)))
+            if isinstance(self.a, SharedDescriptor):
+                found.append(_operand(cta, self.a, _Form(made.rows, shape.k, shape.a_element, shape.transpose_a)))
+            else:
+                found.append(cells("reads", cta, lanes, self.a[1], made.a_columns))
+            if made.vectors:
+                everywhere = np.arange(tensor_memory(cta).cells.shape[1])
+                factors = zip(self.scales, made.scale_columns, strict=True)
+                found += [cells("reads", cta, everywhere, at, count) for at, count in factors]
+            disabled = _lanes(self.disabled, number)
+            kept = lanes if disabled is None else lanes[~disabled[lanes]]
+            verbs = ("reads", "writes") if self.accumulate else ("writes",)
+            found += [cells(verb, cta, kept, column, made.columns) for verb in verbs]
+        return tuple(found)
 
     def _overlaps(self, a: Place) -> bool:
         """Whether A in tensor memory shares columns with D."""
@@ -176,26 +213,16 @@ def _runs(issues: list[Issue]) -> Iterator[_Run]:
         yield run
 
 
-class _Form(NamedTuple):
-    """How an operand is read through its descriptor."""
-
-    rows: int
-    k: int
-    element: str
-    mn_major: bool
-    steps: int
-    advance: int
-
-
 class TensorCore:
     """Takes operations of the threads of one CTA or a pair, and hands them to the grid in order."""
 
-    __slots__ = ("_fenced", "_last", "_queue", "_readers", "_told", "ctas")
+    __slots__ = ("_counts", "_fenced", "_last", "_queue", "_readers", "_told", "ctas")
 
     def __init__(self, ctas: tuple[Cta, ...]) -> None:
         self.ctas = ctas
         self._readers = [OperandReader(cta.shared.async_whole) for cta in ctas]
         self._queue: list[Issue] = []
+        self._counts: dict[int, int] = {}
         self._last: dict[int, tuple[Operation, ...]] = {}
         self._fenced: list[Operation] = []
         self._told: dict[int, tuple[Operation, ...]] = {}
@@ -207,16 +234,16 @@ class TensorCore:
 
     def issue(self, issue: Issue) -> None:
         """Take one MMA."""
-        grid = issue.g.grid
-        if grid.schedule.convoys and not grid.observers:
+        if issue.g.grid.convoys:
             self._queue.append(issue)
         else:
-            self._hand_over(issue.g, issue.op, issue.thread, lambda: self._multiply(_Run(issue), {}), issue.touched())
+            run = partial(self._multiply, _Run(issue), {})
+            self._hand_over(issue.g, issue.op, issue.thread, run, partial(issue.touches, self.ctas))
 
-    def submit(self, g: Group, op: Op, thread: int, run: Callable[[], None], touched: Touched) -> None:
+    def submit(self, g: Group, op: Op, thread: int, run: Callable[[], None], touches: Touches | None = None) -> None:
         """Take another operation of a thread: it completes behind the thread's earlier ones."""
         self.settle()
-        self._hand_over(g, op, thread, run, touched)
+        self._hand_over(g, op, thread, run, touches)
 
     def settle(self) -> None:
         """Hand over the MMAs that were kept back."""
@@ -225,11 +252,13 @@ class TensorCore:
             known: Known = {}
             for run in _runs(issues):
                 first = run.first
-                self._hand_over(first.g, first.op, first.thread, partial(self._multiply, run, known), ())
+                self._hand_over(first.g, first.op, first.thread, partial(self._multiply, run, known), None)
 
-    def _hand_over(self, g: Group, op: Op, thread: int, run: Callable[[], None], touched: Touched) -> None:
-        before = [*self._told.pop(thread, ()), *self._last.get(thread, ())]
-        operation = submit(g, op, run, touched=touched, several=tuple(one for one in before if not one.done))
+    def _hand_over(self, g: Group, op: Op, thread: int, run: Callable[[], None], touches: Touches | None) -> None:
+        before = (*self._told.pop(thread, ()), *self._last.get(thread, ()))
+        several = tuple(one for one in before if not one.done)
+        number = self._counts[thread] = self._counts.get(thread, -1) + 1
+        operation = submit(g, op, run, touches=touches, group=CommitGroup(ENGINE, number), several=several)
         self._last[thread] = (operation,)
 
     def fence_before(self, threads: list[int]) -> None:

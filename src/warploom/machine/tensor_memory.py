@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from warploom.diagnostics import Diag
 from warploom.facts.tensor_memory import COLUMN_MASK, LANE_MASK, LANE_SHIFT, SMALLEST_ALLOCATION
+from warploom.machine.events import Touch
 from warploom.machine.group import Waitable
 from warploom.machine.mbarrier import shared_address
 from warploom.machine.participation import whole_warps
@@ -27,6 +28,8 @@ Array = npt.NDArray[Any]
 Words = npt.NDArray[np.uint32]
 
 POISON = 0xFFFFFFFF
+ENGINE = "tcgen05"
+"""The proxy of tensor memory, and the kind of its commit groups."""
 
 
 class TensorMemory(Waitable):
@@ -65,6 +68,7 @@ class TensorMemory(Waitable):
         self.allocations[base] = size
         self.largest = size
         self.cells[base : base + size] = POISON
+        _tell(self.cta, "alloc", "allocates", base, size)
 
     def give_back(self, base: int, size: int) -> None:
         """Free one allocation."""
@@ -74,6 +78,7 @@ class TensorMemory(Waitable):
             )
         del self.allocations[base]
         self.owned &= ~_run(base, size)
+        _tell(self.cta, "free", "frees", base, size)
         self.notify()
 
     def require(self, column: int, count: int, what: str) -> None:
@@ -104,6 +109,18 @@ def _check_freed(cta: Cta) -> None:
     memory.settle()
     if memory.allocations:
         raise Diag.TENSOR_MEMORY.error(what=f"{cta.name} ended without tcgen05.dealloc; {memory.describe()}.")
+
+
+def cells(verb: str, cta: Cta, lanes: Array, column: int, count: int) -> Touch:
+    """Columns of some lanes of a CTA's tensor memory, for observers."""
+    return Touch(verb, "tensor", cta.index, ENGINE, lanes.reshape(-1) << LANE_SHIFT | column, 4 * count)
+
+
+def _tell(cta: Cta, kind: str, verb: str, base: int, size: int) -> None:
+    """Columns change hands."""
+    if cta.grid.reporter is not None:
+        lanes = np.arange(cta.grid.machine.tensor_lanes)
+        cta.grid.reporter.tell(kind, verb, (cells(verb, cta, lanes, base, size),))
 
 
 def split_address(address: int) -> tuple[int, int]:
@@ -286,7 +303,7 @@ def dealloc(op: Op) -> Run:
             for _ in range(warps):
                 memory.give_back(column, size)
             g.grid.effects += 1
-            if group == 1 or g.grid.schedule.convoys:
+            if group == 1 or g.grid.convoys:
                 return True
             pair = _pair(g.cta)
             g.token = pair.freed[g.cta.rank] = pair.freed.get(g.cta.rank, 0) + 1

@@ -6,6 +6,8 @@ lets an MMA overwrite what it has not waited for is found by its events, not by 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,10 +19,11 @@ from warploom.facts.tensor_memory import LANE_ALIGNMENT, QUADRANT
 from warploom.machine.accumulators import tensor_load, tensor_store
 from warploom.machine.asynchrony import Operation
 from warploom.machine.bulk import submit
+from warploom.machine.events import CommitGroup, Touch, Touches
 from warploom.machine.group import WARP, Waitable
 from warploom.machine.participation import whole_warps
 from warploom.machine.registry import Run, executes
-from warploom.machine.tensor_memory import TensorMemory, split_address, tensor_memory
+from warploom.machine.tensor_memory import TensorMemory, cells, split_address, tensor_memory
 from warploom.ptx.isa.table import Op
 from warploom.ptx.model import Vector
 
@@ -106,6 +109,17 @@ class _Move:
         return memory.cells[column : column + self.repeats, lane : lane + QUADRANT * len(places)]
 
 
+    def touches(self, g: Group, verb: str, places: list[tuple[int, int] | None], half: int) -> tuple[Touch, ...]:
+        """What the warps of a group touch, for observers."""
+        found = []
+        for place in places:
+            if place is not None:
+                starts = (place[1], place[1] + half) if self.shape == _SPLIT else (place[1],)
+                lanes = np.arange(place[0], place[0] + self.lanes)
+                found += [cells(verb, g.cta, lanes, start, self.width) for start in starts]
+        return tuple(found)
+
+
 @executes("tcgen05.ld")
 def load(op: Op) -> Run:
     """Tensor memory to registers."""
@@ -114,6 +128,8 @@ def load(op: Op) -> Run:
     def run(g: Group, mask: Array | None, address: Any, half: int = 0) -> Words:
         places = move.places(g, mask, address, half)
         memory = tensor_memory(g.cta)
+        if g.grid.reporter is not None:
+            _moves(g, "ld").add(g, op, _nothing, partial(move.touches, g, "reads", places, half))
         block = move.block(memory, places)
         if block is not None:
             return block
@@ -127,6 +143,10 @@ def load(op: Op) -> Run:
     return run
 
 
+def _nothing() -> None:
+    """A load has read at issue; observers see it complete when hardware may have read."""
+
+
 @executes("tcgen05.st")
 def store(op: Op) -> Run:
     """Registers to tensor memory, asynchronously: tcgen05.wait::st tells when."""
@@ -138,12 +158,12 @@ def store(op: Op) -> Run:
         memory, table = tensor_memory(g.cta), np.empty((move.registers, g.lanes), np.uint32)
         for row, value in zip(table, rest[-1], strict=True):
             row[...] = value
-        if g.grid.schedule.convoys and not g.grid.observers:
+        if g.grid.convoys:
             g.grid.effects += 1
             _write(move, memory, places, table, half)
             return
-        stores = _stores(g)
-        stores.add(submit(g, op, lambda: _write(move, memory, places, table, half), after=stores.last))
+        write = partial(_write, move, memory, places, table, half)
+        _moves(g, "st").add(g, op, write, partial(move.touches, g, "writes", places, half))
 
     return run
 
@@ -159,47 +179,56 @@ def _write(move: _Move, memory: TensorMemory, places: list[tuple[int, int] | Non
             tensor_store(memory.words, move.shape, move.repeats, *place, part, split=half, packed=move.packed)
 
 
-class _Stores(Waitable):
-    """The tensor-memory stores of one warp that are under way."""
+class _Moves(Waitable):
+    """The loads or the stores of one warp: how many there were, and those under way. They complete in order."""
 
-    __slots__ = ("last", "open")
+    __slots__ = ("_count", "_last", "what")
 
-    def __init__(self) -> None:
+    def __init__(self, what: str) -> None:
         super().__init__()
-        self.last: Operation | None = None
-        self.open: list[Operation] = []
+        self.what = what
+        self._count = 0
+        self._last: Operation | None = None
 
-    def add(self, operation: Operation) -> None:
+    def add(self, g: Group, op: Op, run: Callable[[], None], touches: Touches) -> None:
+        group = CommitGroup(_KINDS[self.what], self._count)
+        operation = submit(g, op, run, touches=touches, group=group, after=self._last)
         operation.then.append(self)
-        self.last = operation
-        self.open.append(operation)
+        self._last = operation
+        self._count += 1
 
-    def drained(self) -> bool:
-        self.open = [operation for operation in self.open if not operation.done]
-        return not self.open
+    def drained(self, g: Group) -> bool:
+        """Whether all are done, which observers then hear."""
+        if self._last is not None and not self._last.done:
+            return False
+        if g.grid.reporter is not None:
+            g.grid.reporter.tell("wait", "drains", group=CommitGroup(_KINDS[self.what], self._count))
+        return True
 
     def describe(self) -> str:
-        return f"tcgen05.wait::st: {sum(not operation.done for operation in self.open)} stores incomplete"
+        return f"tcgen05.wait::{self.what}: some of {self._count} are incomplete"
 
 
-def _stores(g: Group) -> _Stores:
-    stores: _Stores = g.cta.state.setdefault(("tensor_stores", g.first_warp), _Stores())
-    return stores
+_KINDS = {"ld": "tensor load", "st": "tensor store"}
+
+
+def _moves(g: Group, what: str) -> _Moves:
+    moves: _Moves = g.cta.state.setdefault((_KINDS[what], g.first_warp), _Moves(what))
+    return moves
 
 
 @executes("tcgen05.wait")
 def wait(op: Op) -> Run:
-    """Wait until this warp's stores to tensor memory are done; its loads were done at issue."""
-    stores = op["what"] == "st"
+    """Wait until this warp's loads or stores of tensor memory are done; under convoys they were at issue."""
+    what = op["what"]
 
     def run(g: Group, mask: Array | None) -> bool:
         whole_warps(g, mask, op)
-        if stores:
-            for warp in range(g.first_warp, g.first_warp + g.warps):
-                pending: _Stores | None = g.cta.state.get(("tensor_stores", warp))
-                if pending is not None and not pending.drained():
-                    g.wait(pending)
-                    return False
+        if not g.grid.convoys:
+            moves = _moves(g, what)
+            if not moves.drained(g):
+                g.wait(moves)
+                return False
         return True
 
     return run

@@ -27,8 +27,9 @@ from warploom.machine.bulk import (
     shared_span,
     submit,
 )
+from warploom.machine.events import Touch
 from warploom.machine.group import WARP
-from warploom.machine.mbarrier import barrier_at, shared_address
+from warploom.machine.mbarrier import barrier_at, barrier_touch, shared_address
 from warploom.machine.memory import SHARED_WINDOW, WINDOW_BYTES
 from warploom.machine.participation import whole_warps
 from warploom.machine.registry import Run, executes
@@ -36,11 +37,13 @@ from warploom.machine.shared import OFFSET_MASK, RANK_SHIFT
 from warploom.machine.tensor_record import MappedTensor, mapped, replaced
 from warploom.machine.tma_box import (
     collect_box,
+    global_runs,
     place_box,
     read_box,
     read_rows,
     reduce_box,
     require_mode,
+    shared_runs,
     write_box,
     write_rows,
 )
@@ -117,9 +120,11 @@ def load(op: Op) -> Run:
             count_bytes(g, "global→shared", box.nbytes)
             barrier_at(g.cta, signal).complete(box.nbytes)
 
-        size = tensor.geometry.box_bytes * (_FOUR_ROWS if four else 1)
-        place = target.rank << RANK_SHIFT | offset
-        submit(g, op, complete, touched=(("writes", "shared", place, size), ("completes", "shared", signal, size)))
+        def touches() -> tuple[Touch, ...]:
+            written = _in_shared("writes", tensor, target, offset, four=four)
+            return (*_in_global("reads", tensor, coords, four=four), written, barrier_touch("completes", g.cta, signal))
+
+        submit(g, op, complete, touches=touches)
 
     def run(
         g: Group, mask: Array | None, dst: Any, where: Any, coords: Any, barrier: Any, offsets: Any, *rest: Any
@@ -137,6 +142,21 @@ def load(op: Op) -> Run:
             )
 
     return run
+
+
+def _in_global(verb: str, tensor: MappedTensor, coords: tuple[int, ...], *, four: bool) -> tuple[Touch, ...]:
+    """What a copy touches of its tensor: the box, or a row for each of four coordinates."""
+    start = tensor.region.base + tensor.origin
+    places = [(coords[0], row) for row in coords[1:]] if four else [coords]
+    runs = [global_runs(tensor.geometry, place, start) for place in places]
+    return tuple(Touch(verb, "global", None, "async", addresses, width) for addresses, width in runs if width)
+
+
+def _in_shared(verb: str, tensor: MappedTensor, cta: Cta, offset: int, *, four: bool) -> Touch:
+    """What a copy touches of a CTA's shared memory."""
+    size = tensor.geometry.box_bytes * (_FOUR_ROWS if four else 1)
+    addresses, width = shared_runs(tensor.geometry, offset, size)
+    return Touch(verb, "shared", cta.index, "async", addresses | cta.rank << RANK_SHIFT, width)
 
 
 def _targets(cta: Cta, owner: Cta, barrier: int, ctas: int | None, pair: bool) -> list[tuple[Cta, int]]:
@@ -185,12 +205,16 @@ def store(op: Op) -> Run:
                 write_box(memory, geometry, coords, dense, tensor.origin)
             count_bytes(g, "shared→global", dense.nbytes)
 
-        size = geometry.box_bytes * (_FOUR_ROWS if four else 1)
-        start = tensor.region.base + tensor.origin
-        first = submit(g, op, read, touched=(("reads", "shared", src, size),))
-        second = submit(g, op, write, touched=(("writes", "global", start, size),), after=first)
-        groups_of(g.cta, READS).add(first, thread)
-        groups_of(g.cta, WRITES).add(second, thread)
+        def written() -> tuple[Touch, ...]:
+            combined = _in_global("reads", tensor, coords, four=four) if reduction else ()
+            return (*combined, *_in_global("writes", tensor, coords, four=four))
+
+        sources, whole = groups_of(g.cta, READS), groups_of(g.cta, WRITES)
+        group = whole.open_group(g, thread)
+        first = submit(g, op, read, touches=lambda: (_in_shared("reads", tensor, g.cta, offset, four=four),), group=group)
+        second = submit(g, op, write, touches=written, group=group, after=first)
+        sources.add(first, thread)
+        whole.add(second, thread)
 
     def run(g: Group, mask: Array | None, where: Any, coords: Any, src: Any, policy: Any = None) -> None:
         require_mode(mode)

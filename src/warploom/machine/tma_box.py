@@ -192,6 +192,26 @@ def _place(shared: Bytes, address: int, geometry: BoxGeometry, size: int) -> tup
     return (address - phase) // GRANULE, _granules(swizzle.name, row_bytes, pitch, rows, phase)
 
 
+def global_runs(geometry: BoxGeometry, coords: Sequence[int], start: int) -> tuple[NDArray[np.int64], int]:
+    """The runs of global memory behind a box, clipped to the tensor, which begins at `start`: addresses and bytes each."""
+    _, offset, counts, strides = _window(geometry, coords)
+    if 0 in counts:
+        return np.empty(0, np.int64), 0
+    addresses = np.array([start + offset], np.int64)
+    for count, stride in zip(counts[:-1], strides[:-1], strict=True):
+        addresses = (addresses[:, None] + stride * np.arange(count, dtype=np.int64)).reshape(-1)
+    return addresses, counts[-1]
+
+
+def shared_runs(geometry: BoxGeometry, address: int, size: int) -> tuple[NDArray[np.int64], int]:
+    """The runs of shared memory that a box of `size` dense bytes takes at an address: addresses and bytes each."""
+    if not geometry.swizzle.bits or geometry.pitch == geometry.row_bytes:
+        return np.array([address], np.int64), size
+    phase = address % geometry.swizzle.alignment
+    index = _granules(geometry.swizzle.name, geometry.row_bytes, geometry.pitch, size // geometry.row_bytes, phase)
+    return np.sort(index).astype(np.int64) * GRANULE + (address - phase), GRANULE
+
+
 def place_box(shared: Bytes, address: int, geometry: BoxGeometry, dense: Bytes) -> None:
     """Write a dense box to its swizzled place in shared memory at `address`."""
     base, index = _place(shared, address, geometry, dense.nbytes)

@@ -7,7 +7,7 @@ text, for lanes that run apart from the rest of their warp, is written only when
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import CodeType
@@ -26,7 +26,7 @@ from warploom.ptx.flow import Block, Flow
 from warploom.ptx.inline import inline
 from warploom.ptx.isa.table import BITS, Op, Slot, decode_kernel
 from warploom.ptx.liveness import live_at_entry
-from warploom.ptx.model import Address, Immediate, Kernel, Module, Pair, Register, Sink, Vector
+from warploom.ptx.model import Address, Immediate, Kernel, Module, Pair, Register, Sink, Special, Symbol, Vector
 from warploom.ptx.uniformity import classify, registers_of
 
 BLOCKED, ENDED, PARTED, SCATTERED = -1, -2, -3, -4
@@ -34,6 +34,7 @@ LANE_SPECIALS = frozenset(
     {"%tid.x", "%tid.y", "%tid.z", "%laneid", "%warpid"} | {f"%lanemask_{c}" for c in ("eq", "le", "lt", "ge", "gt")}
 )
 _OUTPUTS = ("out", "pair", "outs")
+_UNMODELLED = ("%pm", "%envreg", "%reserved_smem_offset_0", "%reserved_smem_offset_1")
 _NUMPY = """add subtract multiply bitwise_and bitwise_or bitwise_xor minimum maximum left_shift right_shift invert
 logical_not logical_and greater equal not_equal less less_equal greater_equal copyto putmask full empty
 bool_ uint8 uint16 uint32 uint64 int8 int16 int32 int64 float16 float32 float64 complex128""".split()
@@ -87,6 +88,21 @@ class Program:
             for names in live_at_entry(self.flow)
         )
 
+    def check_symbols(self, known: Container[str]) -> None:
+        """Every variable whose address is taken lies somewhere: the launch says where, by name."""
+        for name, op in self._symbols.items():
+            if name not in known:
+                where = op.instruction.loc or Loc(self.file, op.instruction.line)
+                if any(kernel.name == name for kernel in self.module.kernels):
+                    raise Diag.NOT_MODELLED.error(where, what=f"the address of the function `{name}`")
+                raise Diag.UNDECLARED.error(where, name=name)
+
+    @cached_property
+    def _symbols(self) -> dict[str, Op]:
+        """The variables that are named, each with an instruction that does."""
+        ops = (op for block in self.flow.blocks for op in block.ops if op.family not in flows.BRANCHES)
+        return {leaf.name: op for op in ops for leaf in _leaves(op.operands.values()) if isinstance(leaf, Symbol)}
+
     def make(self, text: Text, wrap: Callable[[Op, Any], Any] | None = None) -> Callable[..., tuple[Callable[..., int], ...]]:
         """The factory of a text; `wrap` puts an observer around every meaning."""
         space: dict[str, Any] = {name: getattr(np, name) for name in _NUMPY}
@@ -127,9 +143,24 @@ def translate(module: Module, kernel: Kernel, *, lanes_follow_x: bool, file: str
 def _check_modelled(flow: Flow, file: str) -> None:
     for block in flow.blocks:
         for op in block.ops:
+            where = op.instruction.loc or Loc(file, op.instruction.line)
             if op.family not in MEANINGS and op.family not in _WRITERS and op.family not in alu.FAMILIES:
-                where = op.instruction.loc or Loc(file, op.instruction.line)
                 raise Diag.NOT_MODELLED.error(where, what=f"`{op.instruction.opcode}`")
+            for operand in _leaves(op.operands.values()):
+                if isinstance(operand, Special) and operand.name.startswith(_UNMODELLED):
+                    raise Diag.NOT_MODELLED.error(where, what=f"the special register `{operand}`")
+
+
+def _leaves(operands: Iterable[object]) -> Iterator[object]:
+    """Operands, and what stands inside brace lists and addresses."""
+    for operand in operands:
+        if isinstance(operand, Vector):
+            yield from operand.items
+        elif isinstance(operand, Address):
+            yield operand.base
+            yield from operand.coordinates.items if operand.coordinates is not None else ()
+        else:
+            yield operand
 
 
 class _BlockWriter:
@@ -227,9 +258,9 @@ class _BlockWriter:
             return
         inputs = [op.operands[slot.name] for slot in op.form.slots if slot.kind not in _OUTPUTS]
         if not all(self.w.uniform(operand) for operand in inputs if operand is not None):
-            self.w.emit(f"if W != 32: return G.scatter({self.index})")
+            self.w.emit(f"if W != 32 and G.token is None: return G.scatter({self.index})")
         elif self.w.mask == "m":
-            self.w.emit(f"if W != 32 and mb != FULL: return G.scatter({self.index})")
+            self.w.emit(f"if W != 32 and mb != FULL and G.token is None: return G.scatter({self.index})")
 
     def _argument(self, op: Op, slot: Slot) -> str:
         operand, w = op.operands[slot.name], self.w

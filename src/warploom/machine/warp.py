@@ -57,6 +57,7 @@ def apart(op: Op, purpose: Purpose, g: Group, mask: Array | None, members: Any, 
             g.wait(meeting)
             return None
         g.token = None
+        meeting.tell("wait")
         return meeting.result
     if g.warps > 1:
         if not _whole(op, g, mask, members):
@@ -71,7 +72,11 @@ def apart(op: Op, purpose: Purpose, g: Group, mask: Array | None, members: Any, 
     if missing & (EVERY if g.mask is None else lane_bits(g.mask)):
         raise absent(op, named, bits)
     meeting = meet(g, purpose, named, bits, values)
-    return meeting.result if meeting.over else None
+    meeting.tell("arrive")
+    if not meeting.over:
+        return None
+    meeting.tell("wait")
+    return meeting.result
 
 
 def _named(op: Op, bits: int, members: Any) -> int:

@@ -11,22 +11,24 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from warploom.diagnostics import Loc
 from warploom.facts.descriptors import decode_shared_descriptor
+from warploom.facts.swizzles import GRANULE
 from warploom.machine.asynchrony import Operation
-from warploom.machine.events import Event
+from warploom.machine.events import CommitGroup, Issued, Touch
 from warploom.machine.group import WARP, WARPGROUP, Waitable
 from warploom.machine.operands import footprint
 from warploom.machine.participation import absent, whole_warps
 from warploom.machine.registry import Run, executes
 from warploom.machine.rows import Rows
+from warploom.machine.shared import RANK_SHIFT
 from warploom.machine.wgmma_runs import FAMILY, Issue, execute, read
-from warploom.ptx.isa.table import Op
+from warploom.ptx.isa.table import BITS, Op
 
 if TYPE_CHECKING:
     from warploom.machine.group import Group, Warpgroup
@@ -41,10 +43,11 @@ class Pipeline(Waitable):
     """The wgmma operations of one warpgroup, counted from its first in the order of issue.
 
     `issued` counts them for each warp; `committed` holds for each warp how many it had issued at each commit that is
-    not yet complete; `submitted` is how many the grid knows of, `completed` how many are done, `flight` the others.
+    not yet complete, `commits` how many commits there were; `submitted` is how many the grid knows of, `completed` how
+    many are done, `flight` the others. To observers each warp's part is an operation; `told` are those in flight.
     """
 
-    __slots__ = ("committed", "completed", "flight", "issued", "last", "submitted", "warpgroup")
+    __slots__ = ("commits", "committed", "completed", "flight", "issued", "last", "submitted", "told", "warpgroup")
 
     def __init__(self, warpgroup: Warpgroup) -> None:
         super().__init__()
@@ -52,6 +55,8 @@ class Pipeline(Waitable):
         self.flight: deque[Issue] = deque()
         self.issued = [0] * _WARPS
         self.committed: list[deque[int]] = [deque() for _ in range(_WARPS)]
+        self.commits = [0] * _WARPS
+        self.told: deque[list[Issued]] = deque()
         self.submitted = self.completed = 0
         self.last: Operation | None = None
 
@@ -66,15 +71,30 @@ class Pipeline(Waitable):
                 found = f"warp {warp} with another instruction or other operands than line {other.line} of the others"
                 raise absent(new.multiply.op, f"{_ALL} to issue the same instruction with the same operands", found)
             self.issued[warp] += 1
-        if not self.warpgroup.cta.grid.schedule.convoys:
+            self._tell(warp, new)
+        if not self.warpgroup.cta.grid.convoys:
             while self.submitted < min(self.issued):
                 self._submit(self.submitted + 1)
 
+    def _tell(self, warp: int, new: Issue) -> None:
+        """Let observers know of a warp's part of its latest operation."""
+        cta = self.warpgroup.cta
+        if cta.grid.reporter is not None:
+            if self.issued[warp] - self.completed > len(self.told):
+                self.told.append([])
+            group = CommitGroup("wgmma", self.commits[warp])
+            issued = cta.grid.reporter.issue(lambda: _touches(new, cta.index, cta.rank), group)
+            self.told[self.issued[warp] - self.completed - 1].append(issued)
+
     def commit(self, warps: Sequence[int]) -> None:
         """Some warps close their open group."""
+        reporter = self.warpgroup.cta.grid.reporter
         for warp in warps:
+            if reporter is not None:
+                reporter.tell("issue", "commits", group=CommitGroup("wgmma", self.commits[warp]))
+            self.commits[warp] += 1
             self.committed[warp].append(self.issued[warp])
-        if self.warpgroup.cta.grid.schedule.convoys:
+        if self.warpgroup.cta.grid.convoys:
             ready = min(groups[-1] if groups else self.completed for groups in self.committed)
             if ready > self.submitted:
                 self._submit(ready)
@@ -92,15 +112,16 @@ class Pipeline(Waitable):
         name = f"{self.warpgroup.cta.name} {self.name} wgmma {first}-{end - 1}"
         operation = self.last = Operation(name, lambda: self._complete(end - first), self.last)
         operation.then.append(self)
+        if self.told:
+            operation.issues = tuple(self.told[first - self.completed])
         self.warpgroup.cta.grid.submit(operation)
 
     def _complete(self, count: int) -> None:
         batch = tuple(self.flight.popleft() for _ in range(count))
+        if self.told:
+            self.told.popleft()
         self.completed += count
         execute(self.warpgroup, batch)
-        if self.warpgroup.cta.grid.observers:
-            for issue in batch:
-                _report(self.warpgroup, issue)
 
     @property
     def name(self) -> str:
@@ -114,19 +135,24 @@ class Pipeline(Waitable):
         return ", ".join([text, *late])
 
 
-def _report(warpgroup: Warpgroup, issue: Issue) -> None:
-    """Tell the observers what an operation read."""
-    cta, multiply = warpgroup.cta, issue.multiply
-    instruction = multiply.op.instruction
-    loc = instruction.loc or Loc(cta.program.file, instruction.line)
+@lru_cache(maxsize=1024)
+def _touches(issue: Issue, cta: tuple[int, int, int], rank: int) -> tuple[Touch, ...]:
+    """What an operation reads and writes. Any warp's part may read all of A and B; registers are each warp's own."""
+    multiply, found = issue.multiply, []
     for form, value in ((multiply.a, issue.a), (multiply.b, issue.b)):
-        if form is None or not isinstance(value, int):
-            continue
-        descriptor = decode_shared_descriptor(value, FAMILY)
-        addresses = footprint(descriptor, form.rows, form.k, form.element, mn_major=form.mn_major)
-        details = {"verb": "reads", "address": addresses, "registers": issue.d.indices}
-        agent = (cta.index, warpgroup.index * _WARPS)
-        cta.grid.emit(Event("complete", agent, (1 << WARPGROUP) - 1, loc, "shared", "async", details=details))
+        if form is not None and isinstance(value, int):
+            descriptor = decode_shared_descriptor(value, FAMILY)
+            granules = footprint(descriptor, form.rows, form.k, form.element, mn_major=form.mn_major)
+            found.append(Touch("reads", "shared", cta, "async", granules | rank << RANK_SHIFT, GRANULE))
+    if isinstance(issue.a, Rows):
+        found.append(_registers("reads", cta, issue.a))
+    if issue.accumulate:
+        found.append(_registers("reads", cta, issue.d))
+    return (*found, _registers("writes", cta, issue.d))
+
+
+def _registers(verb: str, cta: tuple[int, int, int], rows: Rows) -> Touch:
+    return Touch(verb, "register", cta, "async", np.array(rows.indices, np.int64), BITS["b32"] // 8)
 
 
 def _pipeline(warpgroup: Warpgroup) -> Pipeline:
@@ -205,8 +231,11 @@ def wait(op: Op) -> Run:
 
     def run(g: Group, mask: Array | None, count: int) -> bool:
         chosen = whole_warps(g, mask, op)
-        pipeline = _pipeline(g.warpgroup)
+        pipeline, reporter = _pipeline(g.warpgroup), g.grid.reporter
         if all(pipeline.drained(warp, count) for warp in _warps(g, chosen)):
+            if reporter is not None:
+                below = max(pipeline.commits[_warps(g, chosen)[0]] - count, 0)
+                reporter.tell("wait", "drains", group=CommitGroup("wgmma", below))
             return True
         g.wait(pipeline)
         return False

@@ -88,7 +88,7 @@ class Flow:
         kept = [tuple(dict.fromkeys(block.successors)) for block in self.blocks]
         left: dict[int, tuple[int, ...]] = {}
         for index, successors in enumerate(kept):
-            leaving = [s for s in successors if self._leaves(s, [other for other in successors if other != s])]
+            leaving = [s for s in successors if self._leaves(s, index)]
             if leaving and len(leaving) < len(successors):
                 left[index] = successors
                 kept[index] = tuple(s for s in successors if s not in leaving)
@@ -100,23 +100,27 @@ class Flow:
             kept[latest] = left.pop(latest)
         return kept
 
-    def _leaves(self, index: int, others: list[int]) -> bool:
-        """Whether a block and what follows only lead out of the kernel, on a way that `others` never take."""
+    def _leaves(self, index: int, source: int) -> bool:
+        """Whether from `source` a block and what follows only lead out of the kernel.
+
+        The other ways must never join that one, and nothing on it may need the other lanes.
+        """
+        others = [other for other in self.blocks[source].successors if other != index]
         tail: set[int] = set()
         while index not in self.ways_out:
             after = self.blocks[index].successors
-            if len(after) != 1 or index in tail:
+            if len(after) != 1 or index in tail or any(_collective(op) for op in self.blocks[index].ops):
                 return False
             tail.add(index)
             index = after[0]
-        return not tail or not any(tail & self._after(other) for other in others)
+        return not tail or not any(tail & self._after(other, source) for other in others)
 
-    def _after(self, index: int) -> set[int]:
-        """A block and every block that can follow it."""
+    def _after(self, index: int, without: int | None = None) -> set[int]:
+        """A block and every block that can follow it, on ways that avoid `without`."""
         seen, stack = {index}, [index]
         while stack:
             for successor in self.blocks[stack.pop()].successors:
-                if successor not in seen:
+                if successor not in seen and successor != without:
                     seen.add(successor)
                     stack.append(successor)
         return seen
@@ -184,6 +188,11 @@ class Flow:
                 colour[successor] = 1
                 stack.append((successor, 0))
         return frozenset(found)
+
+
+def _collective(op: Op) -> bool:
+    """Whether an instruction may need lanes other than those that come to it together."""
+    return op.form.blocks or op.form.issuer != "thread"
 
 
 def _meet(a: int, b: int, join: list[int], rank: dict[int, int]) -> int:

@@ -108,10 +108,13 @@ def _target(reader: Reader) -> tuple[str, ...]:
     """Take `.target a, b`, without the word `debug`: it promises the sections that are passed over."""
     if not reader.accept(".target"):
         raise reader.fail(f"`.version` must be followed by `.target`, found {reader.shown()}")
+    start = reader.at
     names = [reader.name("a target such as sm_90a")]
     while reader.accept(","):
         names.append(reader.name("a target such as sm_90a"))
-    return tuple(name for name in names if name != "debug")
+    if not any(name.startswith("sm_") for name in names):
+        raise reader.fail(f"expected a target such as sm_90a, found {reader.shown(start)}", start)
+    return tuple(sorted((name for name in names if name != "debug"), key=lambda name: not name.startswith("sm_")))
 
 
 def _address_size(reader: Reader) -> int:

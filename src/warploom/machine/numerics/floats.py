@@ -334,7 +334,8 @@ _BY_LANE: dict[str, Callable[..., int]] = {
 
 def _fma_double(a: Array, b: Array, c: Array) -> Array:
     """Error-free product and sums, the small parts rounded to odd; lanes with far exponents by Python's integers."""
-    safe = _within(a, 2.0**450) & _within(b, 2.0**450) & _within(c, 2.0**900)
+    near = _within(a, 2.0**450) & _within(b, 2.0**450)
+    safe = near & _within(c, 2.0**900)
     product, low = _two_product(a, b)
     high, lowest = _two_sum(c, low)
     high, rest = _two_sum(product, high)
@@ -342,7 +343,7 @@ def _fma_double(a: Array, b: Array, c: Array) -> Array:
     if np.count_nonzero(safe) == safe.size:
         return result
     factors = np.isfinite(a) & np.isfinite(b)
-    simple = ~(factors & np.isfinite(c)) | (a == 0) | (b == 0)
+    simple = ~(factors & np.isfinite(c)) | (a == 0) | (b == 0) | (near & (c == 0))
     np.copyto(result, product + c, where=simple)
     np.copyto(result, c, where=factors & ~np.isfinite(c))
     exact.lanes(exact.fma, "rn", ~(safe | simple), result.view(U64), a.view(U64), b.view(U64), c.view(U64))

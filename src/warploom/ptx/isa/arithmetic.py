@@ -16,9 +16,9 @@ _HALF = "f16 f16x2 bf16 bf16x2"
 def _integer() -> None:
     for name in ("add", "sub"):
         form(name, f"{name}.{{type}}", _BIN, type=_INT + " u16x2 s16x2")
-        form(name, f"{name}.sat{{.sat?}}.{{type}}", _BIN, sat="sat", type="s32")
-        form(f"{name}.cc", f"{name}.cc.{{type}}", _BIN, type="u32 s32 u64 s64")
-        form(f"{name}c", f"{name}c{{.cc?}}.{{type}}", _BIN, type="u32 s32 u64 s64")
+        form(name, f"{name}{{.sat}}.{{type}}", _BIN, type="s32")
+        form(f"{name}.cc", f"{name}.cc.{{type}}", _BIN, result="lane", type="u32 s32 u64 s64")
+        form(f"{name}c", f"{name}c{{.cc?}}.{{type}}", _BIN, result="lane", type="u32 s32 u64 s64")
     for name, slots in (("mul", "in a {type}; in b {type}"), ("mad", "in a {type}; in b {type}; in c {type}")):
         form(name, f"{name}.{{mode}}.{{type}}", f"out d {{type}}; {slots}", mode="hi lo", type=_INT)
         form(f"{name}24", f"{name}24.{{mode}}.{{type}}", f"out d {{type}}; {slots}", mode="hi lo", type="u32 s32")
@@ -26,9 +26,9 @@ def _integer() -> None:
     form("mul", "mul.{mode}.{type}", "out d b64; in a {type}; in b {type}", mode="wide", type="u32 s32")
     form("mad", "mad.{mode}.{type}", "out d b32; in a {type}; in b {type}; in c b32", mode="wide", type="u16 s16")
     form("mad", "mad.{mode}.{type}", "out d b64; in a {type}; in b {type}; in c b64", mode="wide", type="u32 s32")
-    form("mad", "mad.hi.sat.{type}", _TRI, type="s32")
-    form("mad.cc", "mad.{mode}.cc.{type}", _TRI, mode="hi lo", type="u32 s32 u64 s64")
-    form("madc", "madc.{mode}{.cc?}.{type}", _TRI, mode="hi lo", type="u32 s32 u64 s64")
+    form("mad", "mad.{mode}{.sat}.{type}", _TRI, mode="hi", type="s32")
+    form("mad.cc", "mad.{mode}.cc.{type}", _TRI, result="lane", mode="hi lo", type="u32 s32 u64 s64")
+    form("madc", "madc.{mode}{.cc?}.{type}", _TRI, result="lane", mode="hi lo", type="u32 s32 u64 s64")
     form("sad", "sad.{type}", _TRI, type=_INT)
     for name in ("div", "rem"):
         form(name, f"{name}.{{type}}", _BIN, type=_INT)
@@ -68,6 +68,12 @@ def _logic() -> None:
     form("not", "not.{type}", _UNARY, type="b16 b32 b64 pred")
     form("cnot", "cnot.{type}", _UNARY, type="b16 b32 b64")
     form("lop3", "lop3.b32", "out d b32; in a b32; in b b32; in c b32; immediate lut")
+    form(
+        "lop3.bool",
+        "lop3.{bool}.b32",
+        "pair d b32; in a b32; in b b32; in c b32; immediate lut; pred q",
+        bool="or and",
+    )
     form("shl", "shl.{type}", "out d {type}; in a {type}; in b u32", type="b16 b32 b64")
     form("shr", "shr.{type}", "out d {type}; in a {type}; in b u32", type="b16 b32 b64 " + _INT)
     form(

@@ -74,9 +74,7 @@ _row(
     blocks=True,
     group=_GROUP,
 )
-_row(
-    "tcgen05.relinquish", "tcgen05.relinquish_alloc_permit.{group}.sync.aligned", "", issuer="warp", group=_GROUP
-)
+_row("tcgen05.relinquish", "tcgen05.relinquish_alloc_permit.{group}.sync.aligned", issuer="warp", group=_GROUP)
 
 for _a, _reads, _shift in (("in a b64", _shared("a"), ""), ("address a", _tensor("reads", "a"), "{.ashift?}")):
     _effects = (_reads, _shared("b"), _tensor("reads", "d"), _tensor("writes", "d"))
@@ -144,17 +142,15 @@ for _shape, _half in ((" ".join(name for name in TENSOR_MOVES if name != _SPLIT)
         count=_COUNTS,
         unpack="unpack::16b",
     )
-for _what in ("ld", "st"):
-    _row(
-        "tcgen05.wait",
-        "tcgen05.wait::{what}.sync.aligned",
-        "",
-        (Effect("drains", space=_TENSOR, detail="{what}"),),
-        issuer="warp",
-        blocks=_what == "st",
-        what=_what,
-    )
-
+_row(
+    "tcgen05.wait",
+    "tcgen05.wait::{what}.sync.aligned",
+    "",
+    (Effect("drains", space=_TENSOR, detail="{what}"),),
+    issuer="warp",
+    blocks=True,
+    what="ld st",
+)
 _row(
     "tcgen05.cp",
     "tcgen05.cp.{group}.{shape}{.multicast?}{.to?}{.source?}",

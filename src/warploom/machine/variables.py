@@ -1,0 +1,99 @@
+"""Where declared variables lie: in shared, local and global memory, with their initial values."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+import numpy as np
+
+from warploom.machine.memory import Bytes, GlobalMemory, padded
+from warploom.ptx.isa.table import BITS
+from warploom.ptx.model import Kernel, Module, Symbol, Variable
+
+_STATIC = ("global", "const")
+# `x`, `generic(x)`, or one byte of either: `0xFF00(generic(x)+4)`.
+_REFERENCE = re.compile(r"(?:0x(?P<mask>[0-9A-F]+)\()?(?:generic\()?(?P<name>[^()+]+)\)?(?:\+(?P<offset>-?\d+))?\)?")
+
+
+def element_bytes(variable: Variable) -> int:
+    """The bytes of one scalar of a variable's type."""
+    return max(BITS.get(variable.type.rpartition(".")[2], 8) // 8, 1)
+
+
+def size_of(variable: Variable) -> int:
+    """The bytes of a whole variable: a scalar, a vector (`v4.f32`) or an array of either."""
+    width = variable.type.rpartition(".")[0]
+    lanes = int(width[1:]) if width else 1
+    return element_bytes(variable) * lanes * (1 if variable.count is None else variable.count)
+
+
+def aligned(offset: int, variable: Variable) -> int:
+    """The next offset at which a variable may begin: as declared, and as its type needs."""
+    width = variable.type.rpartition(".")[0]
+    natural = element_bytes(variable) * (int(width[1:]) if width else 1)
+    align = max(variable.align, natural)
+    return (offset + align - 1) // align * align
+
+
+def in_shared_memory(variables: Iterable[Variable], dynamic: int) -> tuple[dict[str, int], int]:
+    """Offsets of shared variables, those of unknown size behind all others, and the bytes they take together."""
+    given = list(variables)
+    open_ended = [variable for variable in given if variable.linkage == "extern" or variable.count == 0]
+    fixed = [variable for variable in given if variable not in open_ended]
+    symbols, offset = _in_sequence(fixed)
+    symbols |= {variable.name: aligned(offset, variable) for variable in open_ended}
+    return symbols, max([offset, *(symbols[variable.name] for variable in open_ended)]) + dynamic
+
+
+def on_the_stack(kernel: Kernel) -> tuple[dict[str, int], int]:
+    """Addresses of local variables and of the parameters of inlined calls, private to each thread."""
+    return _in_sequence(variable for variable in kernel.variables if variable.space in ("local", "param"))
+
+
+def _in_sequence(variables: Iterable[Variable]) -> tuple[dict[str, int], int]:
+    symbols: dict[str, int] = {}
+    offset = 0
+    for variable in variables:
+        offset = aligned(offset, variable)
+        symbols[variable.name] = offset
+        offset += size_of(variable)
+    return symbols, offset
+
+
+def static_bytes(module: Module) -> int:
+    """What the module's global and constant variables take together."""
+    return sum(size_of(variable) for variable in _defined(module))
+
+
+def _defined(module: Module) -> list[Variable]:
+    return [v for v in module.variables if v.space in _STATIC and v.linkage != "extern"]
+
+
+def map_static(module: Module, memory: GlobalMemory) -> dict[str, int]:
+    """Put the module's variables into global memory with their initial values; where each lies."""
+    symbols: dict[str, int] = {}
+    held: list[tuple[Variable, Bytes]] = []
+    for variable in _defined(module):
+        data = padded(max(size_of(variable), 1), zero=True)[: max(size_of(variable), 1)]
+        symbols[variable.name] = memory.add(data, variable.name).base
+        held.append((variable, data))
+    for variable, data in held:
+        width = element_bytes(variable)
+        words = [_initial(value, symbols) & ((1 << 8 * width) - 1) for value in variable.initial or ()]
+        raw = b"".join(word.to_bytes(width, "little") for word in words)
+        data[: len(raw)] = np.frombuffer(raw, np.uint8)
+    return symbols
+
+
+def _initial(value: int | Symbol, symbols: dict[str, int]) -> int:
+    """An element's initial value; the address of a function, which nothing can call, is 0."""
+    if not isinstance(value, Symbol):
+        return value
+    found = _REFERENCE.fullmatch(value.name)
+    assert found is not None
+    address = symbols.get(found["name"], 0) + int(found["offset"] or 0) + value.offset
+    if found["mask"] is None:
+        return address
+    mask = int(found["mask"], 16)
+    return (address & mask) // max(mask & -mask, 1)

@@ -1,0 +1,144 @@
+"""The kernels that are mutated: each with its launch, its arrays, and the lines of it that a run executes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests.fuzz.mutations import Mutant, Source
+from warploom import launcher
+from warploom.launch_file import LaunchFile, load
+from warploom.machine.grid import Grid
+from warploom.machine.schedule import by_name
+from warploom.ptx.launch import Launch
+
+Arrays = dict[str, Any]
+TESTS = Path(__file__).parents[1]
+SCHEDULES = ("eager", "eager", "eager", "lazy", "reverse", "random")
+_SLACK = 30_000
+
+
+@dataclass(frozen=True)
+class Base:
+    """A valid kernel: `bind` makes the launch of any text over these arrays."""
+
+    name: str
+    text: str
+    arrays: Arrays
+    bind: Callable[[str, Arrays], Launch]
+    weight: int
+
+    def launch(self, text: str | None = None) -> Launch:
+        """The launch of a text on fresh copies of the arrays."""
+        return self.bind(self.text if text is None else text, {name: array.copy() for name, array in self.arrays.items()})
+
+    def run(self, schedule: str = "eager") -> Grid:
+        """The valid kernel, run to its end."""
+        grid = Grid(launcher.prepare(self.launch(), by_name(schedule, 0), None, 10_000_000, (), None))
+        with np.errstate(all="ignore"):
+            grid.run()
+        return grid
+
+    @cached_property
+    def _executed(self) -> tuple[Source, int]:
+        grid = self.run()
+        blocks = zip(grid.program.flow.blocks, grid.executed, strict=True)
+        lines = sorted({op.instruction.line for block, count in blocks if count for op in block.ops})
+        return Source(self.text, tuple(lines)), 10_000_000 - grid.budget
+
+    @property
+    def source(self) -> Source:
+        return self._executed[0]
+
+    @property
+    def limit(self) -> int:
+        """How many instructions a mutant may use: more than the valid kernel does."""
+        return 2 * self._executed[1] + _SLACK
+
+    @property
+    def families(self) -> set[str]:
+        """What the kernel executes."""
+        grid = self.run()
+        blocks = zip(grid.program.flow.blocks, grid.executed, strict=True)
+        return {op.family for block, count in blocks if count for op in block.ops}
+
+
+def _from_file(path: Path, weight: int) -> Base:
+    file = load(path)
+
+    def bind(text: str, arrays: Arrays) -> Launch:
+        changed: LaunchFile = replace(file, ptx=text)
+        return changed.launch(arrays)
+
+    return Base(path.name.removesuffix(".launch.json"), file.ptx, file.allocate(), bind, weight)
+
+
+def written() -> Iterator[Base]:
+    """Kernels written for this: small, and together they execute every family of instructions."""
+    for path in sorted((TESTS / "fuzz" / "kernels").glob("*.launch.json")):
+        yield _from_file(path, 12)
+
+
+def foreign() -> Iterator[Base]:
+    """Other compilers' kernels."""
+    for path in sorted((TESTS / "foreign").glob("*.launch.json")):
+        yield _from_file(path, 5)
+
+
+def corpus() -> Iterator[Base]:
+    """The kernels of the corpus whose compilers are installed."""
+    from tests.corpus.case import Map
+    from tests.corpus.cases import CASES
+    from tests.corpus.compile import CompilerMissing
+    from warploom import TensorMap
+
+    for case in CASES:
+        try:
+            prepared = case.prepare(seed=0)
+        except CompilerMissing:
+            continue
+        compiled = prepared.compiled
+
+        def bind(text: str, arrays: Arrays, prepared: Any = prepared, compiled: Any = compiled) -> Launch:
+            def bound(argument: Any) -> Any:
+                match argument:
+                    case Map(buffer, box, swizzle):
+                        return TensorMap(arrays[buffer], box=box, swizzle=swizzle)
+                    case str():
+                        return arrays[argument]
+                return argument
+
+            args = tuple(bound(argument) for argument in prepared.args)
+            return Launch(
+                text, prepared.grid, compiled.block, args, compiled.entry, compiled.cluster, compiled.shared_bytes
+            )
+
+        yield Base(f"corpus {case.name}", compiled.ptx, prepared.arrays, bind, 1)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One mutant and how it is run."""
+
+    number: int
+    base: Base
+    mutant: Mutant
+    schedule: str
+    seed: int
+
+    def __str__(self) -> str:
+        return f"{self.number} ({self.base.name}, {self.schedule} {self.seed}) {self.mutant.what}"
+
+
+def trial(bases: tuple[Base, ...], number: int) -> Trial:
+    """The mutant of a number: an executed line for 0 and above, a declaration below 0."""
+    draw = random.Random(f"trial {number}")
+    base = draw.choices(bases, [each.weight for each in bases])[0]
+    mutant = base.source.mutant(number) if number >= 0 else base.source.declaration(number)
+    return Trial(number, base, mutant, draw.choice(SCHEDULES), draw.randrange(1000))
