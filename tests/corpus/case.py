@@ -100,7 +100,7 @@ class Case:
 
     `exact` says that the reference must be met to the bit (and so must the hardware); otherwise `rtol` and `atol` hold.
     `schedules` is how many orders the test tries: "all" where warps wait for each other and the kernel is small, "few"
-    by default, "one" where the threads hardly meet.
+    by default, "one" where the threads hardly meet, "none" where the PTX is right only if nothing is late.
     """
 
     name: str

@@ -202,7 +202,9 @@ CASES = [
         masked("int8", arch, np.int8, (96, 64, 100), (64, 64, 64), np.int32, accumulator="tl.int32")
         for arch in (90, 100)
     ),
-    masked("f16_accumulator", 90, np.float16, (64, 64, 64), (64, 64, 32), np.float16, accumulator="tl.float16"),
+    # Triton unpacks the f16 accumulators before wgmma.wait_group; ptxas then serialises them, the machine shows old values.
+    masked("f16_accumulator", 90, np.float16, (64, 64, 64), (64, 64, 32), np.float16, accumulator="tl.float16",
+        schedules="none"),
     masked("small_tiles", 90, np.float16, (40, 40, 40), (16, 16, 16), np.float32, options={"num_warps": 2}),
     masked("f64", 90, np.float64, (20, 24, 20), (16, 16, 16), np.float64, precision="ieee", accumulator="tl.float64"),
     masked("two_ctas", 90, np.float16, (256, 128, 64), (128, 128, 32), np.float16, options={"num_ctas": 2},

@@ -68,7 +68,8 @@ def matmul_split_k(
     total = tl.zeros((BM, BN), dtype=tl.float32)
     for start in range(0, k, BK * SPLIT):
         inside = ks < k - start
-        left = tl.load(a + rows[:, None] * k + (start + ks)[None, :], mask=inside[None, :], other=0.0)
+        known = (rows < m)[:, None] & inside[None, :]
+        left = tl.load(a + rows[:, None] * k + (start + ks)[None, :], mask=known, other=0.0)
         right = tl.load(b + (start + ks)[:, None] * n + columns[None, :], mask=inside[:, None], other=0.0)
         total = tl.dot(left, right, total)
     tl.atomic_add(c + rows[:, None] * n + columns[None, :], total, mask=(rows < m)[:, None] & (columns < n)[None, :])

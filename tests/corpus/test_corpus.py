@@ -13,6 +13,7 @@ ADVERSARIAL = {
     "all": (("lazy", 0), ("reverse", 0), ("random", 1), ("random", 2)),
     "few": (("lazy", 0), ("random", 1)),
     "one": (("random", 1),),
+    "none": (),
 }
 
 RUNS = [

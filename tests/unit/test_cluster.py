@@ -181,7 +181,7 @@ def test_registers_move_between_warpgroups(less: int, more: int, schedule: str, 
         (HANDOVER.format(less=24, more=160), 256, ".maxnreg 96", ""),
         ("setmaxnreg.inc.sync.aligned.u32 100;", 128, "", "REGISTER_POOL"),
         ("setmaxnreg.dec.sync.aligned.u32 16;", 128, "", "REGISTER_POOL"),
-        ("setmaxnreg.inc.sync.aligned.u32 64;", 384, "", "REGISTER_POOL"),
+        ("setmaxnreg.inc.sync.aligned.u32 64;", 384, ".maxnreg 168", "REGISTER_POOL"),
         ("setmaxnreg.dec.sync.aligned.u32 200;", 384, "", "REGISTER_POOL"),
         (
             "shr.u32 %r3, %r0, 5; setp.eq.u32 %p1, %r3, 1; @%p1 bra A; setmaxnreg.dec.sync.aligned.u32 40; bra B;"

@@ -427,5 +427,5 @@ def test_observers_hear_of_completions():
     given = [TensorMap(array, box=(4, 32)), out]
     launch(ptx, grid=(1, 1, 1), block=(32, 1, 1), args=given, schedule="lazy", observers=[Watcher()])
     done = [event for event in seen if event.kind == "complete"]
-    assert [event.details["verb"] for event in done] == ["completes phase", "cp.async.bulk.tensor.load"]
-    assert done[1].details["touched"][0][3] == 512
+    assert [event.verb for event in done] == ["operation", "phase"]
+    assert done[0].bytes == 512 + 512 + 8

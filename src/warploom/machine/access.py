@@ -49,9 +49,10 @@ class Spaces:
         if space == "local":
             return self._local(g, address, width, mask)
         if space == "param":
-            if isinstance(address, int) and address >= g.grid.params.base and (address < LOCAL_WINDOW or address >= PARAM_WINDOW):
-                return g.grid.params.load(address % PARAM_WINDOW, width, None, self.what)
-            return self._local(g, address, width, mask)
+            banked = self._in_bank(g, mask, address)
+            if banked is None:
+                return self._local(g, address, width, mask)
+            return g.grid.params.load(banked, width, self._live(g, mask, address), self.what)
         return self._generic_load(g, mask, address, width)
 
     def store(self, g: Group, mask: Array | None, address: Any, value: Any, width: int) -> None:
@@ -64,13 +65,24 @@ class Spaces:
             live = self._live(g, mask, address)
             if isinstance(address, int):
                 value = last_lane(value, mask if mask is not None else g.mask)
-            self._shared(g, address).write(address, value, width, live, self.what, g.first_warp)
-        elif space in ("local", "param"):
+            self._shared(g, address).write(address, value, width, live, self.what, g.number)
+        elif space == "local" or (space == "param" and self._in_bank(g, mask, address) is None):
             self._store_local(g, address, value, width, mask)
-        elif space == "const":
+        elif space in ("const", "param"):
             raise Diag.READ_ONLY.error(what=self.what)
         else:
             self._generic_store(g, mask, address, value, width)
+
+    def _in_bank(self, g: Group, mask: Array | None, address: Any) -> Any:
+        """An address of the kernel's own parameters, without its window; None for a parameter of a call, on the stack."""
+        base = g.grid.params.base
+        if isinstance(address, int):
+            near = address - PARAM_WINDOW if address >= PARAM_WINDOW else address
+            return near if base <= near < LOCAL_WINDOW else None
+        live = mask if mask is not None else g.mask
+        if address.dtype == np.uint64:
+            address = np.where(address >= PARAM_WINDOW, address - np.uint64(PARAM_WINDOW), address)
+        return address if bool((address if live is None else address[live]).max() >= base) else None
 
     def _live(self, g: Group, mask: Array | None, address: Any) -> Array | None:
         return None if isinstance(address, int) else mask if mask is not None else g.mask

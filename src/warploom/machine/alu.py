@@ -230,7 +230,7 @@ def _setp(w: Writer, op: Op) -> None:
         signed = kind_of(type_) == "s" and comparison not in _UNSIGNED_COMPARE
         read = w.signed if signed and comparison not in ("eq", "ne") else w.scalar
         raw, uniform = f"({read(a, type_)} {_COMPARE[comparison]} {read(b, type_)})", True
-    elif simple and comparison in _COMPARE:
+    elif simple and comparison in _COMPARE and not (w.uniform(a) and w.uniform(b)):
         kind = "u" if comparison in _UNSIGNED_COMPARE or (type_ != "f32" and comparison in ("eq", "ne")) else kind_of(type_)
         left, right = w.array(a, type_, kind), w.array(b, type_, kind)
         ufunc = _COMPARE_UFUNC[_COMPARE[comparison]]

@@ -141,7 +141,7 @@ def serve(view: Array, index: Array, operands: tuple[Array, ...], new: Change, u
         for cell in range(len(first)):
             lanes = np.flatnonzero(where == cell)
             at = index[lanes[0]]
-            steps = ufunc.accumulate(np.concatenate([view[at : at + 1], operands[0][lanes]]))
+            steps = ufunc.accumulate(np.concatenate([view[at : at + 1], operands[0][lanes]]), dtype=view.dtype)
             olds[lanes] = steps[:-1]
             view[at] = steps[-1]
     else:
@@ -241,7 +241,7 @@ class Atomic:
                 out[:, lanes[taken]] = parts.T
         if cells.shared is not None and cells.shared.two_views:
             assert cells.address is not None
-            cells.shared.write(cells.address, cells.view[cells.index], self.width, None, self.what, g.first_warp)
+            cells.shared.write(cells.address, cells.view[cells.index], self.width, None, self.what, g.number)
 
 
 def _serve_wide(view: Array, spots: Array, operands: tuple[Array, ...], operation: str) -> tuple[Array, bool]:

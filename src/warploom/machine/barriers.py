@@ -65,6 +65,9 @@ def _arrive(op: Op, g: Group, mask: Array | None, barrier: NamedBarrier, needed:
         g.wait(g.token)
         return None
     live = g.mask if mask is None else mask
+    if g.warps > 1 and needed is not None and barrier.generation.arrived + g.lanes > needed:
+        g.scatter(g.pc)
+        return None
     if live is None:
         return _count(barrier, g.lanes, g.lanes, needed, votes)
     bits, present = lane_bits(live), g.cta.present[g.first_warp]
@@ -104,7 +107,7 @@ def _pass(op: Op, g: Group, mask: Array | None, index: Any, count: Any, votes: A
     if isinstance(g.token, Generation):
         if g.token.over:
             over, g.token = g.token, None
-            _barrier(g, mask, index).tell("wait", over)
+            _barrier(g, mask, index).passed(g, over)
             return over
         g.wait(_barrier(g, mask, index))
         return None
@@ -121,7 +124,7 @@ def _pass(op: Op, g: Group, mask: Array | None, index: Any, count: Any, votes: A
         return None
     if generation.over:
         g.token = None
-        barrier.tell("wait", generation)
+        barrier.passed(g, generation)
         return generation
     g.token = generation
     g.wait(barrier)

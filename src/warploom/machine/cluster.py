@@ -34,11 +34,11 @@ class ClusterBarrier(Waitable):
     waited, both as a bit mask per (CTA, warp). `phase` counts how often it has opened.
     """
 
-    __slots__ = ("arrived", "cluster", "owing", "phase")
+    __slots__ = ("arrived", "cluster", "exchange", "owing", "phase")
 
     def __init__(self, cluster: Cluster) -> None:
         super().__init__()
-        self.cluster, self.phase = cluster, 0
+        self.cluster, self.phase, self.exchange = cluster, 0, cluster.exchange()
         self.arrived: dict[tuple[int, int], int] = {}
         self.owing: dict[tuple[int, int], int] = {}
         for cta in cluster.ctas:
@@ -52,9 +52,19 @@ class ClusterBarrier(Waitable):
             raise Diag.BAD_BARRIER.error(what=what)
         self.owing[key] = self.owing.get(key, 0) | bits
         self.arrived[key] = self.arrived.get(key, 0) | bits
-        self.tell(cta, "arrive", "arrives", self.phase, bits.bit_count())
+        if self.exchange is not None:
+            self.exchange.arrive(cta.grid.current)
+        self._tell(cta, "arrive", "arrives", self.phase, bits.bit_count())
 
-    def tell(self, cta: Cta, kind: str, verb: str, phase: int, count: int = 0) -> None:
+    def passed(self, group: Group, warps: list[tuple[int, int]]) -> None:
+        """Lanes of some warps go on."""
+        for warp, bits in warps:
+            self.owing[group.cta.rank, warp] &= ~bits
+        if self.exchange is not None:
+            self.exchange.leave(group)
+        self._tell(group.cta, "wait", "waits", self.phase - 1)
+
+    def _tell(self, cta: Cta, kind: str, verb: str, phase: int, count: int = 0) -> None:
         """Let observers know that threads of a CTA arrive in a phase, or have passed it."""
         reporter = cta.grid.reporter
         if reporter is not None:
@@ -75,8 +85,8 @@ class ClusterBarrier(Waitable):
             return
         self.arrived.clear()
         self.phase += 1
-        for cta in self.cluster.ctas:
-            cta.shared.synchronised()
+        if self.exchange is not None:
+            self.exchange.turn()
         self.notify()
 
     @property
@@ -134,9 +144,7 @@ def wait(op: Op) -> Run:
             g.wait(barrier)
             return False
         g.grid.effects += 1
-        for warp, bits in warps:
-            barrier.owing[g.cta.rank, warp] &= ~bits
-        barrier.tell(g.cta, "wait", "waits", barrier.phase - 1)
+        barrier.passed(g, warps)
         return True
 
     return run
@@ -220,7 +228,7 @@ def store_async(op: Op) -> Run:
         table = np.stack([_per_lane(part, lanes, storage) for part in (value if isinstance(value, tuple) else (value,))], axis=1)
         words = np.ascontiguousarray(table).view(WIDTHS[size])[:, 0]
         locate(g, "shared::cluster", at, size, what)
-        warp = g.first_warp
+        warp = g.number
 
         def effect(lane: int) -> None:
             peer = peer_at(g.cta, int(at[lane]))

@@ -74,7 +74,7 @@ def copy(op: Op) -> Run:
             if not g.cta.live_threads:
                 return  # A thread may exit under its small copies: hardware keeps the memory until they are done.
             values = _read(g, origins, sizes, size, what)
-            g.cta.shared.write(places, values, size, None, what, g.first_warp)
+            g.cta.shared.write(places, values, size, None, what, g.number)
             count_bytes(g, "global→shared", len(places) * size)
 
         def touches() -> tuple[Touch, ...]:

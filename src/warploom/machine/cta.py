@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ import numpy.typing as npt
 from warploom.diagnostics import Diag
 from warploom.machine.events import BarrierName
 from warploom.machine.group import DONE, READY, WAITING, WARP, WARPGROUP, Group, Waitable, Warpgroup, lane_bits
+from warploom.machine.knowledge import Exchange, Knowledge
 from warploom.machine.shared import SharedMemory
 
 if TYPE_CHECKING:
@@ -27,6 +29,12 @@ class Cluster:
         self.grid, self.index = grid, index
         self.ctas: list[Cta] = []
         self.state: dict[Any, Any] = {}
+        warps = -(-math.prod(grid.block) // WARP) * math.prod(grid.cluster_shape)
+        self.knowledge = Knowledge(warps) if grid.schedule.two_views else None
+
+    def exchange(self) -> Exchange | None:
+        """What a barrier of the cluster keeps of its visitors' knowledge: nothing where shared memory is one view."""
+        return None if self.knowledge is None else Exchange(self.knowledge)
 
     @property
     def ended(self) -> bool:
@@ -47,11 +55,11 @@ class Generation:
 class NamedBarrier(Waitable):
     """`bar.sync id`: used by one generation of threads after another."""
 
-    __slots__ = ("cta", "generation", "index")
+    __slots__ = ("cta", "exchange", "generation", "index")
 
     def __init__(self, cta: Cta, index: int) -> None:
         super().__init__()
-        self.cta, self.index = cta, index
+        self.cta, self.index, self.exchange = cta, index, cta.cluster.exchange()
         self.generation = Generation(0)
 
     def arrive(self, threads: int, needed: int | None, yes: int | None = None, voters: int = 0) -> None:
@@ -67,10 +75,18 @@ class NamedBarrier(Waitable):
         if yes is not None:
             now.yes += yes
             now.voters = (now.voters or 0) + voters
-        self.tell("arrive", now, threads)
+        if self.exchange is not None:
+            self.exchange.arrive(self.cta.grid.current)
+        self._tell("arrive", now, threads)
         self.settle()
 
-    def tell(self, kind: str, generation: Generation, threads: int = 0) -> None:
+    def passed(self, group: Group, generation: Generation) -> None:
+        """A group goes on, with a generation that is over."""
+        if self.exchange is not None:
+            self.exchange.leave(group)
+        self._tell("wait", generation)
+
+    def _tell(self, kind: str, generation: Generation, threads: int = 0) -> None:
         """Let observers know that threads arrive at the barrier, or have passed it."""
         reporter = self.cta.grid.reporter
         if reporter is not None:
@@ -94,7 +110,8 @@ class NamedBarrier(Waitable):
         if now.arrived == self.expected:
             now.over = True
             self.generation = Generation(now.number + 1)
-            self.cta.shared.synchronised()
+            if self.exchange is not None:
+                self.exchange.turn()
             if self.cta.grid.convoys:
                 self.waiters = self.cta.merged(self.waiters)
             self.notify()
@@ -123,7 +140,7 @@ class Cta:
         self.program = grid.program
         self.local_bytes = grid.local_bytes
         reserved = grid.machine.shared_reserved
-        self.shared = SharedMemory(rank, reserved, grid.shared_bytes, two_views=grid.schedule.two_views)
+        self.shared = SharedMemory(rank, reserved, grid.shared_bytes, cluster.knowledge)
         self.symbols = grid.symbols | {name: self.shared.base + offset for name, offset in grid.shared_symbols.items()}
         self.specials = self._specials()
         x, y, z = grid.block

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from math import isnan
 from typing import Any
 
 import ml_dtypes
@@ -175,7 +176,7 @@ _NANS = {row.values: row for row in (ELEMENT_TYPES["f32"], ELEMENT_TYPES["f16"])
 
 def settle(values: NDArray[Any]) -> None:
     """Make every NaN of a float32 or float16 array the one that a tensor core writes, in place."""
-    if values.dtype == np.float32 and not np.isnan(values.max()):
+    if values.dtype == np.float32 and not isnan(values.max()):
         return
     row = _NANS[values.dtype]
     bits = values.view(row.storage)

@@ -11,6 +11,7 @@ from warploom.machine.asynchrony import Operation
 from warploom.machine.cta import Cluster, Cta
 from warploom.machine.events import Reporter
 from warploom.machine.group import DONE, JOINING, READY, WAITING, WARP, Group, lane_list
+from warploom.machine.knowledge import learning
 from warploom.machine.observing import observed
 from warploom.machine.schedule import Eager
 from warploom.machine.setup import MOST_RESIDENT_BYTES, Setup, Triple, WarpState, resident_bytes
@@ -45,7 +46,7 @@ class Grid:
         self.tensor_maps = setup.tensor_maps
         self.observers = setup.observers
         self.reporter = Reporter(setup.observers) if setup.observers else None
-        self.convoys = setup.schedule.convoys and not setup.observers
+        self.convoys = setup.schedule.convoys and not (setup.observers or setup.schedule.two_views)
         self.current: Group | None = None
         self.ready: deque[Group] = deque()
         self.spent: deque[Group] = deque()
@@ -75,9 +76,15 @@ class Grid:
     def factory(self, masked: bool) -> Callable[..., Any]:
         if masked not in self._factories:
             text = self.program.masked if masked else self.program.full
-            wrap = (lambda op, run: observed(op, run, self)) if self.observers else None
+            wrap = self._wrapped if self.observers or self.schedule.two_views else None
             self._factories[masked] = self.program.make(text, wrap)
         return self._factories[masked]
+
+    def _wrapped(self, op: Op, run: Any) -> Any:
+        """A meaning as this run needs it."""
+        if self.schedule.two_views:
+            run = learning(op, run)
+        return observed(op, run, self) if self.observers else run
 
     def _occupancy(self) -> int:
         """How many clusters are resident at once."""
@@ -155,11 +162,7 @@ class Grid:
         """Ask the schedule for one step; False when the grid is done."""
         self._check_limits()
         self._unpark()
-        if not self.ready:
-            self.ready, self.spent = self.spent, self.ready
-        groups = [group for group in self.ready if group.state == READY]
-        if len(groups) != len(self.ready):
-            self.ready = deque(groups)
+        groups = self._runnable()
         completions = [operation for operation in self.pending if operation.possible]
         launch = self._can_launch()
         count = len(groups) + len(completions) + launch
@@ -178,6 +181,15 @@ class Grid:
         else:
             self.launch_next()
         return True
+
+    def _runnable(self) -> list[Group]:
+        """The groups that can run: those that have had their turn come after all others have."""
+        groups = [group for group in self.ready if group.state == READY]
+        if not groups and self.spent:
+            groups = [group for group in self.spent if group.state == READY]
+            self.spent.clear()
+        self.ready = deque(groups)
+        return groups
 
     def _check_limits(self) -> None:
         if self.budget < 0:

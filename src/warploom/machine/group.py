@@ -110,6 +110,7 @@ class Group:
     def __init__(self, cta: Cta, warpgroup: Warpgroup, first_warp: int, warps: int) -> None:
         self.cta, self.grid, self.warpgroup = cta, cta.grid, warpgroup
         self.first_warp, self.warps = first_warp, warps
+        self.number = cta.rank * len(cta.live) + first_warp
         self.first_lane = first_warp * WARP - warpgroup.index * WARPGROUP
         self.lanes = warps * WARP
         self.u: list[Any] = [0] * cta.program.layout.rows["u"]

@@ -126,7 +126,7 @@ def store(op: Op) -> Run:
         moved = words.view(element).reshape(split).transpose(order)
         rows = np.ascontiguousarray(moved).reshape(-1).view(np.complex128)
         addresses = _addresses(g, chosen, address, move.rows, generic)
-        g.cta.shared.write(addresses, rows, GRANULE, None, what, g.first_warp)
+        g.cta.shared.write(addresses, rows, GRANULE, None, what, g.number)
 
     return run
 

@@ -36,12 +36,12 @@ _GONE = 0xFFFF_FFFF_FFFF_FFFF
 class Mbarrier(Waitable):
     """One mbarrier: arrivals pending in this phase and expected in each, bytes outstanding, and phases completed."""
 
-    __slots__ = ("cta", "expected", "limit", "offset", "pending", "phase", "tests", "tx", "word")
+    __slots__ = ("cta", "exchange", "expected", "limit", "offset", "pending", "phase", "tests", "tx", "word")
     expires = True
 
     def __init__(self, cta: Cta, offset: int, count: int) -> None:
         super().__init__()
-        self.cta, self.offset = cta, offset
+        self.cta, self.offset, self.exchange = cta, offset, cta.cluster.exchange()
         self.pending = self.expected = count
         self.tx = self.phase = self.tests = 0
         self.limit = cta.grid.machine.barrier_tx_limit
@@ -70,6 +70,8 @@ class Mbarrier(Waitable):
         if pending < 0:
             what = f"{count} arrivals on {self.name}: its phase {self.phase} needs {self.pending} of {self.expected}."
             raise Diag.BARRIER_OVERFLOW.error(what=what)
+        if self.exchange is not None:
+            self.exchange.arrive(self.cta.grid.current)
         self.tell("arrive", "arrives", count)
         self.pending = pending
         if pending == 0 and self.tx == 0:
@@ -115,12 +117,16 @@ class Mbarrier(Waitable):
         self.phase += 1
         self.pending = self.expected
         self.tests = 0
-        cta = self.cta
-        if cta.shared.two_views:
-            for peer in cta.cluster.ctas:
-                peer.shared.synchronised()
+        if self.exchange is not None:
+            self.exchange.turn()
         self.tell("complete", "phase", phase=self.phase - 1, operation=0)
         self.notify()
+
+    def passed(self, group: Group) -> None:
+        """A group has seen that the latest phase is complete."""
+        if self.exchange is not None:
+            self.exchange.leave(group)
+        self.tell("wait", "waits", phase=self.phase - 1)
 
     def invalidate(self) -> None:
         """The barrier ends; whoever waits for it will find that out."""

@@ -54,7 +54,7 @@ def wait(op: Op) -> Run:
         barrier = barrier_at(g.cta, at)
         if passed(barrier, operand):
             g.token = None
-            barrier.tell("wait", "waits", phase=barrier.phase - 1)
+            barrier.passed(g)
             return True
         answer = _not_yet(g, [barrier])
         if answer is not None:
@@ -99,16 +99,19 @@ def wait(op: Op) -> Run:
         if not done.any() and _not_yet(g, waiting) is None:
             return None
         g.token = None
-        _tell(g, answers)
+        _answer(g, answers)
         return done
 
     return run
 
 
-def _tell(g: Group, answers: list[tuple[Mbarrier, Array, bool]]) -> None:
-    """Let observers know which lanes have passed which barrier, and which have not."""
+def _answer(g: Group, answers: list[tuple[Mbarrier, Array, bool]]) -> None:
+    """Some lanes have passed a barrier, others have not."""
     reporter = g.grid.reporter
-    if reporter is not None:
-        for barrier, lanes, passed in answers:
+    for barrier, lanes, passed in answers:
+        if reporter is not None:
             reporter.narrow(lanes_as_bits(lanes, g.lanes))
-            barrier.tell("wait", "waits", phase=barrier.phase - passed, passed=passed)
+        if passed:
+            barrier.passed(g)
+        else:
+            barrier.tell("wait", "waits", passed=False)

@@ -49,7 +49,7 @@ def fence_async(op: Op) -> Run:
             return
         peers = (g.cta,) if space == "shared::cta" else g.cta.cluster.ctas
         for peer in peers:
-            for warp in range(g.first_warp, g.first_warp + g.warps):
+            for warp in range(g.number, g.number + g.warps):
                 peer.shared.fence_async(warp)
 
     return run

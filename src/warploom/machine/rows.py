@@ -32,3 +32,12 @@ class Rows:
         else:
             for part, value in zip(self.parts or (), values, strict=True):
                 np.copyto(part, value, where=True if mask is None else mask)
+
+
+def as_rows(values: Any) -> Array:
+    """What a meaning returned for a brace list, as rows: integers that all lanes share become columns of one."""
+    if isinstance(values, np.ndarray):
+        return values
+    if all(isinstance(value, int) for value in values):
+        return np.array(values, np.uint64)[:, None]
+    return np.array(np.broadcast_arrays(*values))

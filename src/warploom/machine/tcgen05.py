@@ -25,7 +25,7 @@ from warploom.machine.mbarrier import barrier_at, shared_address
 from warploom.machine.operands import OperandReader, footprint
 from warploom.machine.registry import Run, executes
 from warploom.machine.shared import OFFSET_MASK, RANK_SHIFT
-from warploom.machine.tensor_core import Issue, Plan, TensorCore, plan, tensor_core, thread_of
+from warploom.machine.tensor_core import FAMILY, Issue, Plan, TensorCore, plan, tensor_core, thread_of
 from warploom.machine.tensor_memory import cells, group_of, split_address, tensor_memory
 from warploom.ptx.isa.table import Op
 from warploom.ptx.model import Address, Immediate, Vector
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 
-_FAMILY = "sm_100"
 _OPEN = "whose direction the PTX manual leaves open,"
 
 
@@ -84,16 +83,16 @@ class _Mma:
         """The plan, the operands in shared memory, and the first byte behind them."""
         made = plan(i, self.kind, self.group, self.vectors, weight_stationary=self.stationary)
         shape, left = made.shape, None
-        right = decode_shared_descriptor(b, _FAMILY)
+        right = decode_shared_descriptor(b, FAMILY)
         end = _end(right, shape.n // self.group, shape.k, shape.b_element, shape.transpose_b)
         if not self.a_in_memory:
-            left = decode_shared_descriptor(a, _FAMILY)
+            left = decode_shared_descriptor(a, FAMILY)
             end = max(end, _end(left, made.rows, shape.k, shape.a_element, shape.transpose_a))
         return made, left, right, end
 
-    def issue(self, core: TensorCore, g: Group, lane: int, operands: tuple[Any, ...], p: Any) -> Issue:
+    def issue(self, core: TensorCore, g: Group, lane: int, operands: tuple[Any, ...]) -> Issue:
         """What one thread issues, checked as far as it can be now."""
-        d, a, b, i = (of_lane(operand, lane) for operand in operands)
+        d, a, b, i, p = [value if isinstance(value, int) else int(value[lane]) for value in operands]
         key = (0 if self.a_in_memory else a, b, i)
         met = self._met.get(key)
         if met is None:
@@ -111,7 +110,7 @@ class _Mma:
                 what = f"{self.text}: A begins at lane {place[0]} and the accumulator at lane {at}; they need the same."
                 raise Diag.TENSOR_MEMORY.error(what=what)
             self._require(core, place[1], made.a_columns, "operand A")
-        return Issue(g, self.op, thread_of(g, lane), made, (at, column), place, right, bool(of_lane(p, lane)))
+        return Issue(g, self.op, thread_of(g, lane), made, (at, column), place, right, bool(p))
 
     def scales(self, core: TensorCore, made: Plan, places: tuple[int, int]) -> tuple[int, int]:
         """The columns of the scale factors of A and B."""
@@ -161,7 +160,7 @@ def multiply_accumulate(op: Op) -> Run:
     def run(g: Group, mask: Array | None, d: Any, a: Any, b: Any, i: Any, disable: Any, p: Any, scale: Any) -> None:
         core = _core(g, form.group)
         for lane in issuers(g, mask):
-            issue = form.issue(core, g, lane, (d, a, b, i), p)
+            issue = form.issue(core, g, lane, (d, a, b, i, p))
             if scale:
                 issue.scale = scale
             if disable is not None:
@@ -180,7 +179,7 @@ def multiply_stationary(op: Op) -> Run:
     def run(g: Group, mask: Array | None, d: Any, a: Any, b: Any, i: Any, p: Any, zero: Any) -> None:
         core = _core(g, form.group)
         for lane in issuers(g, mask):
-            issue = form.issue(core, g, lane, (d, a, b, i), p)
+            issue = form.issue(core, g, lane, (d, a, b, i, p))
             if zero is not None:
                 shape = issue.plan.shape
                 issue.zeroed = decode_zero_columns(of_lane(zero, lane), shape.m, shape.n)
@@ -197,7 +196,7 @@ def multiply_scaled(op: Op) -> Run:
     def run(g: Group, mask: Array | None, d: Any, a: Any, b: Any, i: Any, sfa: Any, sfb: Any, p: Any) -> None:
         core = _core(g, form.group)
         for lane in issuers(g, mask):
-            issue = form.issue(core, g, lane, (d, a, b, i), p)
+            issue = form.issue(core, g, lane, (d, a, b, i, p))
             issue.scales = form.scales(core, issue.plan, (of_lane(sfa, lane), of_lane(sfb, lane)))
             core.issue(issue)
 
@@ -249,7 +248,7 @@ def copy(op: Op) -> Run:
             _check_target(op, shape, at)
             for cta in core.ctas:
                 tensor_memory(cta).require(column, shape.row_bytes // 4, f"`{op.instruction.opcode}`")
-            read = decode_shared_descriptor(of_lane(descriptor, lane), _FAMILY)
+            read = decode_shared_descriptor(of_lane(descriptor, lane), FAMILY)
             _copy(core, g, op, lane, (shape, source), (at, column), read)
 
     return run

@@ -3,22 +3,23 @@
 Operations of one thread complete in the order of issue. Across threads the schedule decides, unless a
 `tcgen05.fence::before_thread_sync` of the one and a later `::after_thread_sync` of the other stand between them.
 
-Where the schedule has convoys, MMAs wait for the next instruction that could tell whether they are done: a commit, a
-copy, any access to tensor memory. Those that follow each other along k into one accumulator then read their operands at
-once and become one product. Everywhere else each is an operation of its own.
+Where the schedule has convoys, operations complete at once, except that MMAs wait for the next instruction that could
+tell whether they have: a commit, a copy, any access to tensor memory. Those that follow each other along k into one
+accumulator then read their operands at once and become one product. Everywhere else each is an operation of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from warploom.facts.descriptors import SharedDescriptor
+from warploom.diagnostics import WarploomError
+from warploom.facts.descriptors import SharedDescriptor, decode_shared_descriptor
 from warploom.facts.instruction_descriptors import InstructionDescriptor, decode_instruction_descriptor
 from warploom.facts.swizzles import GRANULE
 from warploom.facts.tensor_memory import PLACEMENTS, QUADRANT, Placement
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from warploom.machine.group import Group
 
 Array = npt.NDArray[Any]
+FAMILY = "sm_100"
+"""Whose shared-memory descriptors these are."""
 Place = tuple[int, int]
 """Lane and column."""
 
@@ -177,11 +180,18 @@ class Issue:
         return a[1] < self.d[1] + self.plan.columns and self.d[1] < a[1] + self.plan.a_columns
 
 
+@lru_cache(maxsize=1 << 14)
+def _distance(before: int, after: int) -> int:
+    """How many bytes the start of one descriptor lies behind that of another; -1 where they differ in more."""
+    one, two = (decode_shared_descriptor(value, FAMILY) for value in (before, after))
+    same = replace(one, start=0, value=0) == replace(two, start=0, value=0)
+    return two.start - one.start if same else -1
+
+
 def _advance(before: SharedDescriptor | Place, after: SharedDescriptor | Place, columns: int) -> int:
     """How far an operand lies behind another, in bytes or columns; -1 where the two are no run."""
     if isinstance(before, SharedDescriptor) and isinstance(after, SharedDescriptor):
-        same = before.swizzle is after.swizzle and before.leading == after.leading and before.stride == after.stride
-        return after.start - before.start if same and before.base_offset == after.base_offset else -1
+        return _distance(before.value, after.value)
     return columns if isinstance(before, tuple) and after == (before[0], before[1] + columns) else -1
 
 
@@ -242,17 +252,27 @@ class TensorCore:
 
     def submit(self, g: Group, op: Op, thread: int, run: Callable[[], None], touches: Touches | None = None) -> None:
         """Take another operation of a thread: it completes behind the thread's earlier ones."""
-        self.settle()
-        self._hand_over(g, op, thread, run, touches)
+        if g.grid.convoys:
+            self.settle()
+            g.grid.effects += 1
+            run()
+        else:
+            self._hand_over(g, op, thread, run, touches)
 
     def settle(self) -> None:
-        """Hand over the MMAs that were kept back."""
+        """Do the MMAs that were kept back."""
         if self._queue:
             issues, self._queue = self._queue, []
             known: Known = {}
             for run in _runs(issues):
                 first = run.first
-                self._hand_over(first.g, first.op, first.thread, partial(self._multiply, run, known), None)
+                try:
+                    self._multiply(run, known)
+                except WarploomError as error:
+                    if error.loc is not None:
+                        raise
+                    notes = (first.op.instruction.text, f"issued by {first.g.cta.name}, {first.g.name}", *error.notes)
+                    raise type(error)(error.diag, first.g.grid.loc_of(first.op), notes, error.fields) from None
 
     def _hand_over(self, g: Group, op: Op, thread: int, run: Callable[[], None], touches: Touches | None) -> None:
         before = (*self._told.pop(thread, ()), *self._last.get(thread, ()))
@@ -302,8 +322,7 @@ class TensorCore:
         first, shape = run.first, run.first.plan.shape
         if first.plan.vectors:
             return multiply_scaled(b, a, *self._scales(first, number), shape.scale_type or "").T
-        with np.errstate(all="ignore"):
-            product: Array = np.dot(b, a.T).T
+        product: Array = np.dot(b, a.T).T
         return product.astype(np.int32) if shape.d_type == "s32" else product
 
     def _scales(self, first: Issue, number: int) -> tuple[Array, Array]:

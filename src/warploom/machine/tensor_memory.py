@@ -186,7 +186,7 @@ def alloc(op: Op) -> Run:
             if base is None:
                 return False
             g.grid.effects += 1
-            g.cta.shared.write(where, base, 4, None, what, g.first_warp)
+            g.cta.shared.write(where, base, 4, None, what, g.number)
             g.token += 1
         g.token = None
         return True

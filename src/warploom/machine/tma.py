@@ -247,7 +247,7 @@ def replace(op: Op) -> Run:
             if _is_shared(at, space):
                 words, shared = _words(shared_address(at), np.uint32), g.cta.shared
                 record = replaced(shared.load(words, 8, None, what).tobytes(), field, ordinal, new)
-                shared.write(words, np.frombuffer(record, np.uint64), 8, None, what, g.first_warp)
+                shared.write(words, np.frombuffer(record, np.uint64), 8, None, what, g.number)
             else:
                 words, memory = _words(at, np.uint64), g.grid.memory
                 record = replaced(memory.load(words, 8, None, what).tobytes(), field, ordinal, new)

@@ -19,7 +19,7 @@ from warploom.diagnostics import Diag, Loc
 from warploom.machine import alu
 from warploom.machine.layout import Layout, lay_out
 from warploom.machine.registry import MEANINGS
-from warploom.machine.rows import Rows
+from warploom.machine.rows import Rows, as_rows
 from warploom.machine.writer import Lines, Names, Writer
 from warploom.ptx import flow as flows
 from warploom.ptx.flow import Block, Flow
@@ -323,7 +323,8 @@ class _BlockWriter:
                 name = f"{file}{low}to{high}"
                 self.names.bindings.setdefault(name, f"F{file}[{low}:{high}]")
                 where = f", where={w.mask}" if w.mask else ""
-                w.emit(f"copyto({name}, {call}{where})")
+                self.names.functions["as_rows"] = as_rows
+                w.emit(f"copyto({name}, as_rows({call}){where})")
                 return
             w.emit(f"x = {call}")
             for part, item in enumerate(operand.items):

@@ -181,10 +181,14 @@ def _execute_run(warpgroup: Warpgroup, run: _Run, matrices: list[Array]) -> None
     multiply, d = run.multiply, run.d
     accumulator, words = multiply.accumulator, warpgroup.rows(d)
     add, negative, saturate = accumulator.add, multiply.negative, multiply.saturate
-    total = accumulator.load(words) if run.accumulate else None
+    total: Array | None = accumulator.load(words) if run.accumulate else None
+    product: Array | None = None
     for left, (slot, columns) in zip(run.left, run.right, strict=True):
         a = read_a(warpgroup.rows(left), multiply.a_type) if isinstance(left, Rows) else matrices[left[0]][:, left[1]]
-        total = add(total, a @ matrices[slot][:, columns].T, negative, saturate)
+        product = np.matmul(a, matrices[slot][:, columns].T, out=product)
+        total = add(total, product, negative, saturate)
+        if total is product:
+            product = None
     assert total is not None
     accumulator.store(words, total)
     if d.block is None:
