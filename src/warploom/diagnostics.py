@@ -81,6 +81,24 @@ class Diag(Enum):
         "Look for the store or arrival that the loops wait for.",
     )
 
+    # Tracing: what the author's Python said.
+    OUTSIDE_KERNEL = ("{what} was used outside a kernel.", "Call it from a function decorated with @kernel.")
+    BRANCH_ON_DEVICE_VALUE = (
+        "Python tried to decide `if`, `while` or `and` on a value that exists only on the device.",
+        "Use `with when(condition):`, or make the value a Python number so that it is decided while tracing.",
+    )
+    LEFT_LOOP_EARLY = (
+        "The body of a device {kind} was left before its end (break, return or an error).",
+        "Guard the rest of the body with `with when(...):`; device control flow has no early exit.",
+    )
+    VALUE_OUT_OF_SCOPE = (
+        "A device value made in a {kind} (opened at {made}) is used after that {kind} has ended.",
+        "Python keeps the name alive, the device does not: compute it again here, or keep it in a variable.",
+    )
+    TYPE_MISMATCH = ("The types do not fit: {what}.", "Convert one side with `.to(type)`.")
+    OTHERWISE_WITHOUT_WHEN = ("`otherwise()` does not follow a `when(...)` block.", "Put it directly behind the block.")
+    BAD_KERNEL = ("The kernel cannot be traced: {what}.", "Correct the call; nothing was run.")
+
     # Files and commands.
     BAD_LAUNCH_FILE = ("{file}: {what}", "See docs/launch-files.md.")
     BAD_EXPRESSION = ("`{text}` is not a comparison: {what}.", "See docs/launch-files.md for the grammar.")
@@ -128,6 +146,10 @@ class PtxError(WarploomError):
     """The text is not PTX that warploom can execute."""
 
 
+class TraceError(WarploomError):
+    """The author's function says something that no kernel can do."""
+
+
 class LaunchError(WarploomError):
     """The caller's arguments cannot be launched; nothing was run or written."""
 
@@ -152,6 +174,18 @@ _KIND: dict[Diag, type[WarploomError]] = {
             Diag.NO_SUCH_ENTRY,
         ),
         PtxError,
+    ),
+    **dict.fromkeys(
+        (
+            Diag.OUTSIDE_KERNEL,
+            Diag.BRANCH_ON_DEVICE_VALUE,
+            Diag.LEFT_LOOP_EARLY,
+            Diag.VALUE_OUT_OF_SCOPE,
+            Diag.TYPE_MISMATCH,
+            Diag.OTHERWISE_WITHOUT_WHEN,
+            Diag.BAD_KERNEL,
+        ),
+        TraceError,
     ),
     **dict.fromkeys((Diag.BAD_LAUNCH, Diag.BAD_TENSOR_MAP, Diag.TOO_MUCH_SHARED), LaunchError),
     **dict.fromkeys(

@@ -1,6 +1,6 @@
 """Kernels for the Blackwell tests: memories are filled, one thread works, tensor memory is read back.
 
-How operands lie in shared memory is written here a second time, element by element, from the manual's layouts.
+Where accumulators lie in tensor memory is written here a second time, from the manual's layouts.
 """
 
 from __future__ import annotations
@@ -8,30 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import ml_dtypes
 import numpy as np
+from tests.unit.tensor_operands import SPANS, Tile, k_major, mn_major, numbers, row_bytes
 
 from warploom import launch
 from warploom.facts.descriptors import encode_shared_descriptor
 from warploom.facts.instruction_descriptors import encode_instruction_descriptor
 
 LANES = 128
-SPANS = {"none": 16, "32B": 32, "64B": 64, "128B": 128, "128B_32B_atom": 128}
-DTYPES = {
-    "f16": np.float16,
-    "bf16": ml_dtypes.bfloat16,
-    "tf32": np.float32,
-    "e4m3": ml_dtypes.float8_e4m3fn,
-    "e5m2": ml_dtypes.float8_e5m2,
-    "e2m3": ml_dtypes.float6_e2m3fn,
-    "e3m2": ml_dtypes.float6_e3m2fn,
-    "e2m1": ml_dtypes.float4_e2m1fn,
-    "s8": np.int8,
-    "u8": np.uint8,
-}
-VALUES = {"e2m1": [-4, -3, -2, -1, 0, 1, 2, 3, 6], "u8": [0, 1, 2, 3, 5], "e2m3": [-7, -2, -1, 0, 1, 3, 5]}
-"""Integers that a type holds; the others hold those of -4 to 4."""
-
 KERNEL = """
 .version 8.8
 .target sm_100a
@@ -141,6 +125,14 @@ FENCE = "fence.proxy.async.shared::cta;"
 CLUSTER_SYNC = "barrier.cluster.arrive.aligned;\n  barrier.cluster.wait.aligned;"
 
 
+def committed(group: int, mask: int | None = None) -> str:
+    """A commit that signals the issuer's barrier, or that of each CTA in a mask."""
+    name = f"tcgen05.commit.cta_group::{group}.mbarrier::arrive::one.shared::cluster"
+    if mask is None:
+        return f"{name}.b64 [%bar];"
+    return f"mov.b16 %h0, {mask};\n  {name}.multicast::cluster.b64 [%bar], %h0;"
+
+
 def quads(template: str) -> str:
     """Eight vector accesses of four registers, 16 bytes apart."""
     lists = [", ".join(f"%v{4 * i + j}" for j in range(4)) for i in range(8)]
@@ -184,12 +176,7 @@ class Bench:
 
     def source(self) -> str:
         both = self.group == 2
-        commit = self.commit or (
-            "mov.b16 %h0, 3;\n  tcgen05.commit.cta_group::2.mbarrier::arrive::one.shared::cluster.multicast::cluster.b64"
-            " [%bar], %h0;"
-            if both
-            else "tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%bar];"
-        )
+        commit = self.commit or committed(self.group, 3 if both else None)
         return KERNEL.format(
             size=max(self.size, 1024),
             row=4 * self.columns,
@@ -207,7 +194,9 @@ class Bench:
             late=self.late,
         )
 
-    def run(self, before: np.ndarray | None = None, schedule: object = "eager", seed: int = 0, **options: object) -> np.ndarray:
+    def run(
+        self, before: np.ndarray | None = None, schedule: object = "eager", seed: int = 0, **options: object
+    ) -> np.ndarray:
         """Tensor memory [CTA, lane, column] after the work, as words."""
         image = np.zeros((self.group, max(self.size, 1024)), np.uint8)
         for at, images in self.parts:
@@ -228,92 +217,6 @@ class Bench:
             **options,
         )
         return after
-
-
-def numbers(rng: np.random.Generator, shape: tuple[int, ...], element: str) -> np.ndarray:
-    """Small integers that an element type holds exactly."""
-    return rng.choice(VALUES.get(element, list(range(-4, 5))), shape).astype(np.float32)
-
-
-def pack_bits(codes: np.ndarray, bits: int) -> np.ndarray:
-    """Codes of so many bits as bytes along the last axis, low bits first."""
-    spread = (codes[..., None] >> np.arange(bits) & 1).astype(np.uint8).reshape(*codes.shape[:-1], -1)
-    return np.packbits(spread, axis=-1, bitorder="little")
-
-
-def row_bytes(values: np.ndarray, element: str, *, packed: bool = False) -> np.ndarray:
-    """The bytes of each row of a matrix [mn, k]: sixteen sub-byte elements and padding, or two to a byte."""
-    raw = values.astype(DTYPES[element]).view(np.uint8).reshape(len(values), -1)
-    bits = {"e2m1": 4, "e2m3": 6, "e3m2": 6}.get(element)
-    if bits is None:
-        return raw
-    if packed:
-        return pack_bits(raw, bits)
-    dense = pack_bits(raw.reshape(len(raw), -1, 16), bits)
-    return np.pad(dense, ((0, 0), (0, 0), (0, 16 - dense.shape[-1]))).reshape(len(raw), -1)
-
-
-def swizzled(address: int, swizzle: str) -> int:
-    match swizzle:
-        case "none":
-            return address
-        case "128B_32B_atom":
-            return address ^ (address >> 7 & 3) << 5
-    return address ^ (address >> 7 & SPANS[swizzle] // 16 - 1) << 4
-
-
-@dataclass(frozen=True)
-class Tile:
-    """An operand in shared memory: its bytes, and what its descriptor says; `step` is the way of one MMA along k."""
-
-    image: np.ndarray
-    leading: int
-    stride: int
-    swizzle: str
-    step: int
-
-
-def k_major(rows: np.ndarray, swizzle: str, step: int) -> Tile:
-    """Rows of bytes along k, as many as the swizzle spans (any number without one)."""
-    count, length = rows.shape
-    span = SPANS[swizzle]
-    stride = 8 * span if swizzle != "none" else 8 * length
-    leading = 16 if swizzle != "none" else 128
-    image = np.zeros(count * length, np.uint8)
-    for row in range(count):
-        for at in range(0, length, 16):
-            if swizzle == "none":
-                where = row % 8 * 16 + row // 8 * stride + at // 16 * leading
-            else:
-                assert length == span
-                where = row % 8 * span + row // 8 * stride + at
-            where = swizzled(where, swizzle)
-            image[where : where + 16] = rows[row, at : at + 16]
-    advance = step // 16 * leading if swizzle == "none" else step
-    return Tile(image, leading, stride, swizzle, advance)
-
-
-def mn_major(values: np.ndarray, element: str, swizzle: str, k: int) -> Tile:
-    """A matrix [mn, all k] whose elements of one k follow each other; `k` is the depth of one MMA."""
-    lines = values.T.astype(DTYPES[element])
-    size = lines.itemsize
-    raw = np.ascontiguousarray(lines).view(np.uint8).reshape(len(lines), -1)
-    depth, length = raw.shape
-    span, group = SPANS[swizzle], 4 if swizzle == "128B_32B_atom" else 8
-    chunk = span * group
-    if swizzle == "none":
-        leading, stride = chunk, chunk * (depth // group)
-    else:
-        stride, leading = chunk, chunk * (depth // group)
-    image = np.zeros(raw.size, np.uint8)
-    for line in range(depth):
-        for at in range(0, length, 16):
-            across = at // span * (stride if swizzle == "none" else leading)
-            down = line // group * (leading if swizzle == "none" else stride)
-            where = swizzled(at % span + across + line % group * span + down, swizzle)
-            image[where : where + 16] = raw[line, at : at + 16]
-    assert size * values.shape[0] % 16 == 0
-    return Tile(image, leading, stride, swizzle, k // group * chunk)
 
 
 def located(m: int, n: int, group: int, *, ws: bool = False) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -337,6 +240,8 @@ def located(m: int, n: int, group: int, *, ws: bool = False) -> tuple[np.ndarray
 
 K = {"f16": 16, "tf32": 8, "f8f6f4": 32, "i8": 32, "mxf8f6f4": 32, "mxf4": 64, "mxf4nvf4": 64}
 MX4 = ("mxf4", "mxf4nvf4")
+A_BITS = {"f16": 16, "tf32": 32, "mxf4": 4, "mxf4nvf4": 4}
+"""Bits of an element of A in tensor memory; a byte for the others."""
 D_DTYPES = {"f32": np.float32, "f16": np.uint32, "s32": np.int32}
 
 
@@ -425,7 +330,7 @@ class Product:
         if self.a_column is None:
             bench.descriptor("%d0", at[0] + step * a.step, a.leading, a.stride, a.swizzle)
         else:
-            words = K[self.kind] * (2 if self.kind == "f16" else 4 if self.kind == "tf32" else 1) // 4
+            words = K[self.kind] * A_BITS.get(self.kind, 8) // 32
             left = f"[%taddr+{(self.lane << 16) + self.a_column + step * words}]"
         bench.descriptor("%d1", at[1] + step * b.step, b.leading, b.stride, b.swizzle)
         bench.add(f"mov.b32 %r0, {self.descriptor(**changes):#x};")

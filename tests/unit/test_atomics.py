@@ -9,8 +9,8 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import pytest
-
 from tests.unit.simt import SCHEDULES, threads
+
 from warploom import launch
 from warploom.diagnostics import WarploomError
 
@@ -41,18 +41,29 @@ _SHARED = {
     "fill": """
  mov.u32 %r5, sh; mov.u32 %r4, %r1;
  FILL: setp.ge.u32 %p1, %r4, {count}; @%p1 bra FILLED; mad.lo.u32 %r6, %r4, {size}, %r5; mul.wide.u32 %rd6, %r4, {size};
- add.u64 %rd6, %rd6, %rd1; ld.global.b{bits} %v9, [%rd6]; st.shared.b{bits} [%r6], %v9; add.u32 %r4, %r4, {threads}; bra FILL;
+ add.u64 %rd6, %rd6, %rd1; ld.global.b{bits} %v9, [%rd6]; st.shared.b{bits} [%r6], %v9;
+ add.u32 %r4, %r4, {threads}; bra FILL;
  FILLED: bar.sync 0; mad.lo.u32 %r6, %r2, {size}, %r5;""",
     "empty": """
  bar.sync 0; mov.u32 %r4, %r1;
- DRAIN: setp.ge.u32 %p1, %r4, {count}; @%p1 bra DRAINED; mad.lo.u32 %r6, %r4, {size}, %r5; mul.wide.u32 %rd6, %r4, {size};
- add.u64 %rd6, %rd6, %rd1; ld.shared.b{bits} %v9, [%r6]; st.global.b{bits} [%rd6], %v9; add.u32 %r4, %r4, {threads}; bra DRAIN;
+ DRAIN: setp.ge.u32 %p1, %r4, {count}; @%p1 bra DRAINED;
+ mad.lo.u32 %r6, %r4, {size}, %r5; mul.wide.u32 %rd6, %r4, {size};
+ add.u64 %rd6, %rd6, %rd1; ld.shared.b{bits} %v9, [%r6]; st.global.b{bits} [%rd6], %v9;
+ add.u32 %r4, %r4, {threads}; bra DRAIN;
  DRAINED:""",
 }
 
 
 def atomics(
-    opcode: str, cells: Array, operands: Array, places: Array, *, space: str, returns: bool, extra: str = "", **options: Any
+    opcode: str,
+    cells: Array,
+    operands: Array,
+    places: Array,
+    *,
+    space: str,
+    returns: bool,
+    extra: str = "",
+    **options: Any,
 ) -> Array:
     """Run one atomic per thread on `cells` (in place); the old values."""
     size, count, many = cells.dtype.itemsize, len(cells), len(places)
@@ -157,8 +168,21 @@ def test_floats_are_added_in_some_order_of_the_lanes(type_: str, schedule: str, 
         cells, operands = random_values(type_, 3), random_values(type_, 32)
         places = RNG.integers(0, 3, 32)
         wanted = [sequential("add", cells, operands, places, order) for order in lane_orders(32)]
-        got = atomics(f"atom.{space}.add{noftz}.{type_}", cells, operands, places, space=space, returns=True, schedule=schedule, seed=seed)
-        found = [i for i, (want, old) in enumerate(wanted) if want.tobytes() == cells.tobytes() and old.tobytes() == got.tobytes()]
+        got = atomics(
+            f"atom.{space}.add{noftz}.{type_}",
+            cells,
+            operands,
+            places,
+            space=space,
+            returns=True,
+            schedule=schedule,
+            seed=seed,
+        )
+        found = [
+            i
+            for i, (want, old) in enumerate(wanted)
+            if want.tobytes() == cells.tobytes() and old.tobytes() == got.tobytes()
+        ]
         assert found
         if schedule == "eager":
             assert 0 in found
@@ -202,17 +226,28 @@ def test_compare_and_swap_has_one_winner(bits: int, schedule: str, seed: int) ->
     operands = np.full(64, 7, dtype)
     places = np.arange(64) % 2
     got = atomics(
-        f"atom.global.cas.b{bits}", cells, operands, places, space="global", returns=True, extra=", 5000", schedule=schedule, seed=seed
+        f"atom.global.cas.b{bits}",
+        cells,
+        operands,
+        places,
+        space="global",
+        returns=True,
+        extra=", 5000",
+        schedule=schedule,
+        seed=seed,
     )
     assert cells.tolist() == [5000, 9]
-    assert (got[places == 0] == 7).sum() == 1 and (got[places == 0] == 5000).sum() == 31 and (got[places == 1] == 9).all()
+    assert (got[places == 0] == 7).sum() == 1
+    assert (got[places == 0] == 5000).sum() == 31
+    assert (got[places == 1] == 9).all()
 
 
 @pytest.mark.parametrize("schedule", ["eager", "reverse"])
 def test_128_bits(schedule: str) -> None:
     body = """
     mov.b64 %rd5, 3; cvt.u64.u32 %rd6, %r0; mov.b128 %q1, {%rd5, %rd6}; mov.u32 %r6, sh;
-    setp.eq.u32 %p1, %r0, 0; mov.b64 %rd7, 0; mov.b128 %q2, {%rd7, %rd7}; @%p1 st.shared.b128 [%r6], %q2; bar.warp.sync -1;
+    setp.eq.u32 %p1, %r0, 0; mov.b64 %rd7, 0; mov.b128 %q2, {%rd7, %rd7};
+    @%p1 st.shared.b128 [%r6], %q2; bar.warp.sync -1;
     atom.shared.exch.b128 %q3, [%r6], %q1; mov.b128 {%rd8, %rd9}, %q3; cvt.u32.u64 %r7, %rd8; cvt.u32.u64 %r8, %rd9;
     bar.warp.sync -1; add.u64 %rd10, %rd6, 100; mov.b128 %q4, {%rd10, %rd10};
     atom.shared.cas.b128 %q5, [%r6], %q1, %q4; bar.warp.sync -1; ld.shared.v4.u32 {%r10, %r11, %r12, %r13}, [%r6];
@@ -239,7 +274,10 @@ def test_packed_halves(schedule: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["add", "min", "max"])
-@pytest.mark.parametrize(("vec", "type_"), [("v2", "f16"), ("v4", "bf16"), ("v8", "f16"), ("v2", "bf16x2"), ("v4", "f16x2"), ("v2", "f32"), ("v4", "f32")])
+@pytest.mark.parametrize(
+    ("vec", "type_"),
+    [("v2", "f16"), ("v4", "bf16"), ("v8", "f16"), ("v2", "bf16x2"), ("v4", "f16x2"), ("v2", "f32"), ("v4", "f32")],
+)
 def test_vectors(name: str, vec: str, type_: str) -> None:
     if type_ == "f32" and name != "add":
         pytest.skip("float32 vectors only add")
@@ -265,7 +303,9 @@ def test_vectors(name: str, vec: str, type_: str) -> None:
     for t in range(40):
         old[t] = after[places[t]] if t < 20 else 0
         after[places[t]] = rule(after[places[t]].astype(np.float32), values[t].astype(np.float32)).astype(dtype)
-    launch(text, grid=(1, 1, 1), block=(40, 1, 1), args=[cells, values, places.astype(np.uint32), got_old], limit=100_000)
+    launch(
+        text, grid=(1, 1, 1), block=(40, 1, 1), args=[cells, values, places.astype(np.uint32), got_old], limit=100_000
+    )
     assert cells.tobytes() == after.tobytes()
     assert got_old.tobytes() == old.tobytes()
 
@@ -292,7 +332,10 @@ def test_tickets_are_all_different(schedule: str, seed: int) -> None:
         ("mov.u64 %rd3, 64; atom.add.u32 %r3, [%rd3], 1;", "OUT_OF_BOUNDS"),
         ("atom.shared.add.u32 %r3, [sh+1024], 1;", "OUT_OF_BOUNDS"),
         ("mov.u32 %r6, sh; add.u32 %r6, %r6, %r0; atom.shared.add.u32 %r3, [%r6], 1;", "MISALIGNED"),
-        ("mov.u32 %r6, sh; mapa.shared::cluster.u32 %r6, %r6, 3; red.shared::cluster.add.u32 [%r6], 1;", "OUT_OF_BOUNDS"),
+        (
+            "mov.u32 %r6, sh; mapa.shared::cluster.u32 %r6, %r6, 3; red.shared::cluster.add.u32 [%r6], 1;",
+            "OUT_OF_BOUNDS",
+        ),
         ("add.u64 %rd3, %rd1, 8; red.global.add.v4.f32 [%rd3], {%f1, %f2, %f3, %f4};", "MISALIGNED"),
         ("red.global.add.v4.f32 [%rd1], {%f1, %f2};", "BAD_OPERANDS"),
         ("red.global.exch.b32 [%rd1], 1;", "UNKNOWN_INSTRUCTION"),
@@ -328,7 +371,8 @@ CARRIES = """
  cvt.u64.u32 %rd3, %r1; mul.lo.u32 %r3, %r1, 0x9E3779B9; not.b32 %r4, %r3; xor.b32 %r5, %r1, 0xFFFF0000;
  add.cc.u32 %r10, %r1, %r3; addc.cc.u32 %r11, %r3, %r4; addc.cc.u32 %r12, %r4, %r5; addc.u32 %r13, %r5, %r1;
  sub.cc.u32 %r14, %r1, %r3; subc.cc.u32 %r15, %r3, %r4; subc.u32 %r16, %r4, %r5;
- mul.lo.u32 %r20, %r1, %r4; mul.hi.u32 %r21, %r1, %r4; mad.lo.cc.u32 %r21, %r3, %r4, %r21; madc.hi.u32 %r22, %r3, %r4, 0;
+ mul.lo.u32 %r20, %r1, %r4; mul.hi.u32 %r21, %r1, %r4;
+ mad.lo.cc.u32 %r21, %r3, %r4, %r21; madc.hi.u32 %r22, %r3, %r4, 0;
  mad.lo.cc.u32 %r21, %r1, %r5, %r21; madc.hi.cc.u32 %r22, %r1, %r5, %r22; addc.u32 %r23, 0, 0;
  mad.lo.cc.u32 %r22, %r3, %r5, %r22; madc.hi.u32 %r23, %r3, %r5, %r23;
  st.global.v4.u32 [%rd0], {%r10, %r11, %r12, %r13}; st.global.v4.u32 [%rd0+16], {%r14, %r15, %r16, %r20};

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
 from tests.unit.simt import SCHEDULES, threads
+
 from warploom.diagnostics import WarploomError
 
 RNG = np.random.default_rng(3)
@@ -13,7 +13,8 @@ by_schedule = pytest.mark.parametrize(("schedule", "seed"), SCHEDULES)
 EXCHANGE = """
  mov.u32 %r6, sh; mad.lo.u32 %r7, %r0, 4, %r6; st.shared.u32 [%r7], %r1;
  {barrier}
- mov.u32 %r8, %ntid.x; sub.u32 %r8, %r8, 1; sub.u32 %r8, %r8, %r0; mad.lo.u32 %r8, %r8, 4, %r6; ld.shared.u32 %r9, [%r8];
+ mov.u32 %r8, %ntid.x; sub.u32 %r8, %r8, 1; sub.u32 %r8, %r8, %r0; mad.lo.u32 %r8, %r8, 4, %r6;
+ ld.shared.u32 %r9, [%r8];
  st.global.u32 [%rd0], %r9;"""
 
 
@@ -21,7 +22,12 @@ EXCHANGE = """
 @pytest.mark.parametrize("size", [1, 31, 33, 64, 100, 256, 1024])
 def test_all_threads_meet(size: int, schedule: str, seed: int) -> None:
     values = RNG.integers(0, 1 << 32, size, dtype=np.uint32)
-    for barrier in ("bar.sync 0;", "barrier.sync 7;", "barrier.cta.sync.aligned 3;", "mov.u32 %r5, 9; bar.cta.sync %r5;"):
+    for barrier in (
+        "bar.sync 0;",
+        "barrier.sync 7;",
+        "barrier.cta.sync.aligned 3;",
+        "mov.u32 %r5, 9; bar.cta.sync %r5;",
+    ):
         got = threads(EXCHANGE.format(barrier=barrier), size, source=values, schedule=schedule, seed=seed, shared=4096)
         assert got[:, 0].tolist() == values[::-1].tolist()
 
@@ -98,7 +104,8 @@ def test_lanes_of_a_warp_may_come_to_a_barrier_on_different_paths(schedule: str,
 def test_threads_that_leave_open_the_barrier_for_the_others(schedule: str, seed: int) -> None:
     body = """
     setp.lt.u32 %p1, %r0, 40; @%p1 bra LEAVE; bar.sync 0; barrier.sync 1; st.global.u32 [%rd0], 3; ret;
-    LEAVE: mov.u32 %r3, 60; LOOP: sub.u32 %r3, %r3, 1; setp.ne.u32 %p2, %r3, 0; @%p2 bra LOOP; st.global.u32 [%rd0], 4;"""
+    LEAVE: mov.u32 %r3, 60; LOOP: sub.u32 %r3, %r3, 1; setp.ne.u32 %p2, %r3, 0; @%p2 bra LOOP;
+    st.global.u32 [%rd0], 4;"""
     got = threads(body, 90, schedule=schedule, seed=seed)
     assert got[:, 0].tolist() == [4] * 40 + [3] * 50
 
@@ -109,10 +116,30 @@ BAD = {
     "zero": ("mov.u32 %r3, 0; bar.sync 1, %r3;", 64, "BAD_BARRIER", "multiple of 32"),
     "many": ("bar.sync 1, 96;", 64, "BAD_BARRIER", "has 2 warps"),
     "lanes": ("and.b32 %r3, %r0, 1; bar.sync %r3;", 64, "BAD_BARRIER", "differs among the lanes"),
-    "mixed": ("shr.u32 %r3, %r0, 5; setp.eq.u32 %p1, %r3, 0; @%p1 bra A; bar.sync 1; bra B; A: bar.sync 1, 64; B:", 64, "BAD_BARRIER", "open for"),
-    "votes": ("setp.lt.u32 %p1, %r0, 32; @%p1 bra A; bar.red.popc.u32 %r3, 1, 64, %p1; A: bar.sync 1, 64;", 64, "BAD_BARRIER", "reduction"),
-    "arm": ("and.b32 %r3, %r0, 1; setp.eq.u32 %p1, %r3, 0; @%p1 bra A; bar.sync 0; A: st.global.u32 [%rd0], 1;", 64, "BAD_PARTICIPATION", ""),
-    "arms": ("and.b32 %r3, %r0, 1; setp.eq.u32 %p1, %r3, 0; @%p1 bra A; bar.sync 0; bra B; A: bar.sync 0; B:", 64, "BAD_PARTICIPATION", ""),
+    "mixed": (
+        "shr.u32 %r3, %r0, 5; setp.eq.u32 %p1, %r3, 0; @%p1 bra A; bar.sync 1; bra B; A: bar.sync 1, 64; B:",
+        64,
+        "BAD_BARRIER",
+        "open for",
+    ),
+    "votes": (
+        "setp.lt.u32 %p1, %r0, 32; @%p1 bra A; bar.red.popc.u32 %r3, 1, 64, %p1; A: bar.sync 1, 64;",
+        64,
+        "BAD_BARRIER",
+        "reduction",
+    ),
+    "arm": (
+        "and.b32 %r3, %r0, 1; setp.eq.u32 %p1, %r3, 0; @%p1 bra A; bar.sync 0; A: st.global.u32 [%rd0], 1;",
+        64,
+        "BAD_PARTICIPATION",
+        "",
+    ),
+    "arms": (
+        "and.b32 %r3, %r0, 1; setp.eq.u32 %p1, %r3, 0; @%p1 bra A; bar.sync 0; bra B; A: bar.sync 0; B:",
+        64,
+        "BAD_PARTICIPATION",
+        "",
+    ),
     "guard": ("and.b32 %r3, %r0, 1; setp.eq.u32 %p1, %r3, 0; @%p1 barrier.sync 0;", 64, "BAD_PARTICIPATION", ""),
     "dead": ("setp.lt.u32 %p1, %r0, 32; @%p1 bra A; bar.sync 1, 64; A: bar.sync 2, 64;", 64, "DEADLOCK", ""),
 }
@@ -133,7 +160,8 @@ def test_a_deadlock_names_every_barrier() -> None:
     with pytest.raises(WarploomError) as caught:
         threads(body, size)
     text = "\n".join(caught.value.notes)
-    assert "barrier 1: needs 64 threads, has 32" in text and "barrier 2: needs 64 threads, has 32" in text
+    assert "barrier 1: needs 64 threads, has 32" in text
+    assert "barrier 2: needs 64 threads, has 32" in text
 
 
 @by_schedule

@@ -215,6 +215,19 @@ def test_bulk_reductions(operation, dtype, combine):
     assert (target == want).all()
 
 
+def test_the_plain_f32_addition_keeps_subnormal_numbers():
+    source = np.array([1e-40, 2e-39, -3e-40, 1.0] * 4, np.float32)
+    target = np.array([2e-40, 1e-38, 1e-40, -0.0] * 4, np.float32)
+    want = source + target
+    body = f"""{init(1)} ld.param.u64 %rd1, [src]; ld.param.u64 %rd2, [out];
+    {BULK.format(size=64)} @%first mbarrier.arrive.expect_tx.shared::cta.b64 _, [bars], 64; {wait("W")}
+    @%first cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%rd2], [data], 64; {COMMIT}
+    @%first cp.async.bulk.wait_group 0;"""
+    run(body, "ptr:src ptr:out", (source, target))
+    assert (target.view(np.uint32) == want.view(np.uint32)).all()
+    assert (np.abs(want[:3]) > 0).all()
+
+
 def test_a_byte_mask_chooses_bytes_of_every_sixteen():
     source, out = RNG.integers(0, 256, 64, dtype=np.uint8), np.zeros(64, np.uint8)
     body = f"""{init(1)} ld.param.u64 %rd1, [src]; ld.param.u64 %rd2, [out]; mov.u16 %h1, 0x8421;

@@ -123,7 +123,8 @@ def test_parities_and_states_name_the_same_phases(schedule, seed):
     mbarrier.arrive.shared::cta.b64 %rd4, [bars];
     W: mbarrier.try_wait.parity.shared::cta.b64 %p3, [bars], %r2; @!%p3 bra W;
     mbarrier.test_wait.shared::cta.b64 %p4, [bars], %rd4;
-    selp.u32 %r4, 1, 0, %p1; selp.u32 %r5, 2, 0, %p2; selp.u32 %r6, 4, 0, %p3; selp.u32 %r7, 8, 0, %p4;
+    mbarrier.test_wait.parity.shared::cta.b64 %p6, [bars], %r2;
+    selp.u32 %r4, 1, 0, %p1; selp.u32 %r5, 2, 0, %p2; selp.u32 %r6, 4, 0, %p6; selp.u32 %r7, 8, 0, %p4;
     add.u32 %r4, %r4, %r5; add.u32 %r4, %r4, %r6; add.u32 %r4, %r4, %r7;
     st.global.u32 [%rd1], %r4; add.u64 %rd1, %rd1, 128;
     add.u32 %r1, %r1, 1; setp.lt.u32 %p5, %r1, 10; @%p5 bra LOOP;"""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
-from tests.unit.tensor_kernels import DTYPES, LANES, K, Product, located, row_bytes
+from tests.unit.tensor_kernels import LANES, K, Product, located
+from tests.unit.tensor_operands import DTYPES, row_bytes
 
 KINDS = {
     "f16": ["f16", "bf16"],
@@ -40,7 +40,8 @@ def test_every_layout_of_operands(swizzle, a_major, b_major, kind, element):
 @pytest.mark.parametrize("major", [("mn", "k"), ("k", "mn"), ("mn", "mn")])
 def test_32_bit_operands_along_m_or_n_have_atoms_of_32_bytes(major):
     swizzles = ["128B_32B_atom" if one == "mn" else "64B" for one in major]
-    Product("tf32", "tf32", "tf32", n=64, a_swizzle=swizzles[0], b_swizzle=swizzles[1], a_major=major[0], b_major=major[1]).check()
+    layouts = {"a_swizzle": swizzles[0], "b_swizzle": swizzles[1], "a_major": major[0], "b_major": major[1]}
+    Product("tf32", "tf32", "tf32", n=64, **layouts).check()
 
 
 @pytest.mark.parametrize("swizzle", ["none", "32B", "64B", "128B"])
@@ -179,8 +180,9 @@ def test_integers_wrap_or_saturate():
         if saturate:
             # Each of the MMAs saturates: replay them.
             total = np.full(got.shape, 2**31 - 5, np.int64)
-            for part_a, part_b in zip(np.split(product.a, product.steps, 1), np.split(product.b, product.steps, 1), strict=True):
-                total = np.clip(total + (part_a @ part_b.T).astype(np.int64), -(2**31), 2**31 - 1)
+            for at in range(0, product.a.shape[1], K["i8"]):
+                part = product.a[:, at : at + K["i8"]] @ product.b[:, at : at + K["i8"]].T
+                total = np.clip(total + part.astype(np.int64), -(2**31), 2**31 - 1)
         else:
             total = (total + 2**31) % 2**32 - 2**31
         np.testing.assert_array_equal(got, total)

@@ -6,8 +6,9 @@ import re
 
 import numpy as np
 import pytest
+from tests.unit.tensor_kernels import LANES, Bench, Product, committed
+from tests.unit.tensor_operands import row_bytes
 
-from tests.unit.tensor_kernels import LANES, Bench, Product, row_bytes
 from warploom import launch
 from warploom.diagnostics import WarploomError
 from warploom.facts.descriptors import encode_shared_descriptor
@@ -38,7 +39,7 @@ def test_a_commit_signals_each_cta_of_its_mask(schedule):
     product = Product(m=256, n=32, group=2)
     bench = product.bench()
     one = "tcgen05.commit.cta_group::2.mbarrier::arrive::one.shared::cluster.b64"
-    bench.commit = f"mapa.shared::cluster.u32 %r1, %bar, 0;\n  {one} [%r1];\n  mapa.shared::cluster.u32 %r1, %bar, 1;\n  {one} [%r1];"
+    bench.commit = "\n  ".join(f"mapa.shared::cluster.u32 %r1, %bar, {rank};\n  {one} [%r1];" for rank in range(2))
     np.testing.assert_array_equal(product.result(bench.run(schedule=schedule)), product.expected)
 
 
@@ -100,6 +101,49 @@ def test_without_fences_the_mma_of_another_thread_may_come_first():
     assert "tcgen05.cp" in caught.value.notes[0]
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_any_sequence_of_mmas_gives_what_its_steps_give(seed):
+    """Runs along k are merged under the eager schedule: whatever stands in a sequence, the sums must be the same."""
+    rng = np.random.default_rng(seed)
+    products = [Product(n=32, seed=1), Product(n=32, column=32, seed=2), Product(n=32, seed=3, b_swizzle="64B")]
+    bench = Bench(columns=64)
+    places = [product.place(bench) for product in products]
+    expected = np.zeros((128, 64), np.float32)
+    number, step = 0, 0
+    for _ in range(24):
+        number = int(rng.integers(3)) if rng.random() < 0.3 else number
+        product = products[number]
+        step = int(rng.integers(product.steps)) if rng.random() < 0.4 else (step + 1) % product.steps
+        accumulate = bool(rng.random() < 0.9)
+        product.issue(bench, places[number], step, accumulate=accumulate)
+        k = slice(16 * step, 16 * step + 16)
+        d = expected[:, product.column : product.column + 32]
+        d[...] = product.a[:, k] @ product.b[:, k].T + (d if accumulate else 0)
+    for schedule in ("eager", "random"):
+        np.testing.assert_array_equal(bench.run(schedule=schedule, seed=seed)[0].view(np.float32), expected)
+
+
+def test_observers_see_what_is_read_and_written():
+    class Log:
+        def __init__(self):
+            self.events = []
+
+        def on_event(self, event):
+            self.events.append(event)
+
+    log, product = Log(), Product(n=32)
+    np.testing.assert_array_equal(product.result(product.bench().run(observers=[log])), product.expected)
+    done = [event for event in log.events if event.kind == "complete" and "tcgen05.mma" in event.source.text]
+    assert len(done) == product.steps
+    reads = [touch.bytes for touch in done[1].touches if (touch.verb, touch.space) == ("reads", "shared")]
+    assert sorted(reads) == [32 * 32, 128 * 32]
+    tensor = {(touch.verb, touch.bytes) for touch in done[1].touches if touch.space == "tensor"}
+    assert tensor == {("reads", 128 * 32 * 4), ("writes", 128 * 32 * 4)}
+    kinds = [event.kind for event in log.events if event.touches and event.touches[0].space == "tensor"]
+    assert kinds[0] == "alloc"
+    assert kinds[-1] == "free"
+
+
 def broken(change, **keywords):
     """A product whose bench was changed, and the error that it gives."""
     product = Product(**keywords)
@@ -130,13 +174,16 @@ def test_an_illegal_shared_descriptor_prints_its_fields(bits):
     assert "tcgen05.mma" in error.notes[0]
 
 
+INTEGERS = {"kind": "i8", "a_type": "s8", "b_type": "s8", "d_type": "s32"}
+
+
 @pytest.mark.parametrize(
     ("change", "what"),
     [
         ({"m": 112}, "M is 112"),
         ({"n": 48, "group": 2, "m": 64}, "M is 64"),
         ({"n": 8, "group": 2}, "N is 8"),
-        ({"options": {"negate_a": True}, "kind": "i8", "a_type": "s8", "b_type": "s8", "d_type": "s32"}, "cannot negate"),
+        ({**INTEGERS, "options": {"negate_a": True}}, "cannot negate"),
         ({"options": {"saturate": True}}, "saturate"),
         ({"d_type": "f16"}, "d_type f16 needs f16 operands"),
     ],
@@ -161,20 +208,9 @@ FAULTS = {
     "a lane in the middle": (edit("[%taddr+0]", "[%taddr+1048576]"), "TENSOR_MEMORY", "cannot begin at lane 16"),
     "outside shared memory": (edit("%smem, 0;", "%smem, 200000;"), "OUT_OF_BOUNDS", "Operand A"),
     "another cta_group": (edit("mma.cta_group::1", "mma.cta_group::2"), "ASYNC_MISUSE", "mixed"),
-    "a mask of no CTA": (
-        lambda bench: setattr(
-            bench,
-            "commit",
-            "mov.b16 %h0, 4;\n  tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.multicast::cluster.b64"
-            " [%bar], %h0;",
-        ),
-        "ASYNC_MISUSE",
-        "mask",
-    ),
+    "a mask of no CTA": (lambda bench: setattr(bench, "commit", committed(1, 4)), "ASYNC_MISUSE", "mask"),
     "a barrier that is none": (
-        lambda bench: setattr(
-            bench, "commit", "tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%smem];"
-        ),
+        lambda bench: setattr(bench, "commit", committed(1).replace("%bar", "%smem")),
         "BARRIER_NOT_INITIALISED",
         "mbarrier",
     ),
@@ -198,7 +234,7 @@ def test_an_mma_with_two_ctas_needs_a_cluster():
 
 
 REFUSED = {
-    "tcgen05.mma.sp.cta_group::1.kind::f16 [%taddr], %d0, %d1, [%r1], %r0, %p0;": ("UNKNOWN_INSTRUCTION", "tcgen05.mma"),
+    "tcgen05.mma.sp.cta_group::1.kind::f16 [%taddr], %d0, %d1, [%r1], %r0, %p0;": ("UNKNOWN_INSTRUCTION", "mma"),
     "tcgen05.shift.cta_group::1.down [%taddr];": ("NOT_MODELLED", "direction"),
     "tcgen05.shift.down.cta_group::1 [%taddr];": ("NOT_MODELLED", "direction"),
     "tcgen05.mma.cta_group::1.kind::f16.ashift [%taddr], [%r1], %d1, %r0, %p0;": ("NOT_MODELLED", "direction"),

@@ -5,8 +5,9 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
+from tests.unit.tensor_kernels import LANES, Bench, K, Product
+from tests.unit.tensor_operands import DTYPES, numbers, pack_bits, row_bytes
 
-from tests.unit.tensor_kernels import DTYPES, LANES, Bench, K, Product, numbers, pack_bits, row_bytes
 from warploom.diagnostics import Fault
 
 SCALES = {"ue8m0": ml_dtypes.float8_e8m0fnu, "ue4m3": ml_dtypes.float8_e4m3fn}
@@ -23,8 +24,21 @@ def chunks(codes: np.ndarray) -> np.ndarray:
 class Scaled:
     """A product with block scaling: its factors in shared memory, and the copies that bring them to tensor memory."""
 
-    def __init__(self, kind, modifier, scale_type, vectors, *, m=128, n=64, group=1, types=("e2m1", "e2m1"), seed=0):
-        self.product = Product(kind, *types, m, n, group, seed=seed)
+    def __init__(
+        self,
+        kind,
+        modifier,
+        scale_type,
+        vectors,
+        *,
+        m=128,
+        n=64,
+        group=1,
+        types=("e2m1", "e2m1"),
+        seed=0,
+        a_column=None,
+    ):
+        self.product = Product(kind, *types, m, n, group, seed=seed, a_column=a_column)
         self.kind, self.modifier, self.vectors, self.scale_type = kind, modifier, vectors, scale_type
         rng = np.random.default_rng(seed + 1)
         self.per_row = vectors * self.product.steps
@@ -105,6 +119,20 @@ def test_block_scaling(kind, modifier, scale_type, vectors, types, group, m, n):
     np.testing.assert_array_equal(scaled.product.result(scaled.bench().run()), scaled.expected)
 
 
+@pytest.mark.parametrize(
+    ("kind", "modifier", "vectors", "types"),
+    [("mxf8f6f4", "", 1, ("e5m2", "e4m3")), ("mxf4nvf4", ".block32", 2, ("e2m1", "e2m1"))],
+)
+@pytest.mark.parametrize(("group", "m"), [(1, 128), (2, 256)])
+def test_block_scaling_with_a_in_tensor_memory(kind, modifier, vectors, types, group, m):
+    scaled = Scaled(kind, modifier, "ue8m0", vectors, m=m, group=group, types=types, a_column=128)
+    rows = row_bytes(scaled.product.a, types[0], packed=kind != "mxf8f6f4")
+    before = np.zeros((group, LANES, 512), np.uint32)
+    words = np.ascontiguousarray(rows).view(np.uint32)
+    before[:, :, 128 : 128 + words.shape[1]] = words.reshape(group, LANES, -1)
+    np.testing.assert_array_equal(scaled.product.result(scaled.bench().run(before)), scaled.expected)
+
+
 @pytest.mark.parametrize("schedule", ["lazy", "reverse", "random"])
 def test_a_copy_comes_before_the_mmas_behind_it(schedule):
     scaled = Scaled("mxf4nvf4", ".block16", "ue4m3", 4)
@@ -132,7 +160,7 @@ PLACES = {
     "64x128b.warpx2::01_23": (
         64,
         16,
-        [(range(32), range(32)), (range(32), range(32, 64)), (range(32, 64), range(64, 96)), (range(32, 64), range(96, 128))],
+        [(range(32 * (i // 2), 32 * (i // 2) + 32), range(32 * i, 32 * i + 32)) for i in range(4)],
     ),
     "32x128b.warpx4": (32, 16, [(range(32), range(32 * i, 32 * i + 32)) for i in range(4)]),
     "4x256b": (4, 32, [(range(4), range(5, 128, 32))]),

@@ -56,7 +56,13 @@ COLUMNS = 256
 
 
 def run(
-    body: str, source: np.ndarray | None = None, *, threads: int = 128, cluster: int = 1, free: bool = True, **options: object
+    body: str,
+    source: np.ndarray | None = None,
+    *,
+    threads: int = 128,
+    cluster: int = 1,
+    free: bool = True,
+    **options: object,
 ) -> np.ndarray:
     """What a kernel wrote, 256 words for each thread; columns are allocated before the body and freed behind it."""
     if free:
@@ -144,7 +150,8 @@ def test_loads_by_shape(shape, count):
     split = count if shape == "16x32bx2" else 0
     half = 16 if shape != "32x32b" and count % 8 else 0
     source = words(count)
-    load = f"tcgen05.ld.sync.aligned.{shape}.x{count}.b32 {registers(many)}, [%lanes+{half << 16}]{f', {split}' if split else ''};"
+    operand = f", {split}" if split else ""
+    load = f"tcgen05.ld.sync.aligned.{shape}.x{count}.b32 {registers(many)}, [%lanes+{half << 16}]{operand};"
     out = run(f"{fill()}\n  {load}\n  tcgen05.wait::ld.sync.aligned;\n  {store_words(many)}", source)
     np.testing.assert_array_equal(out, expected_load(source, shape, count, split, half, packed=False))
 
@@ -155,7 +162,8 @@ def test_stores_by_shape(shape, count):
     split = count if shape == "16x32bx2" else 0
     half = 16 if shape != "32x32b" and count % 8 else 0
     source = words(count + 1)
-    store = f"tcgen05.st.sync.aligned.{shape}.x{count}.b32 [%lanes+{half << 16}]{f', {split}' if split else ''}, {registers(many)};"
+    operand = f", {split}" if split else ""
+    store = f"tcgen05.st.sync.aligned.{shape}.x{count}.b32 [%lanes+{half << 16}]{operand}, {registers(many)};"
     body = f"{fill()}\n  {load_words(many)}\n  {store}\n  tcgen05.wait::st.sync.aligned;\n  {drain()}"
     expected = source.copy()
     lane, column = fragment(shape, count, split)
@@ -164,7 +172,10 @@ def test_stores_by_shape(shape, count):
     np.testing.assert_array_equal(run(body, source), expected)
 
 
-@pytest.mark.parametrize(("shape", "count"), [("32x32b", 128), ("16x64b", 16), ("16x128b", 8), ("16x256b", 4), ("16x32bx2", 32)])
+PACKED = [("32x32b", 128), ("16x64b", 16), ("16x128b", 8), ("16x256b", 4), ("16x32bx2", 32)]
+
+
+@pytest.mark.parametrize(("shape", "count"), PACKED)
 def test_two_halves_are_packed_and_unpacked(shape, count):
     many = SHAPES[shape][0] * count
     split = 2 * count if shape == "16x32bx2" else 0
@@ -217,10 +228,18 @@ LOAD = "tcgen05.ld.sync.aligned.32x32b.x1.b32 {%v0}, "
 BAD_MOVES = {
     "another warp's lanes": (f"{LOAD}[%taddr];", "warp 1 reaches lanes 32 to 63 only"),
     "a lane in between": (f"{LOAD}[%lanes+65536];", "reaches lanes"),
-    "half a quadrant further": ("tcgen05.ld.sync.aligned.16x64b.x1.b32 {%v0}, [%lanes+524288];", "begin at a multiple of 16"),
+    "half a quadrant further": (
+        "tcgen05.ld.sync.aligned.16x64b.x1.b32 {%v0}, [%lanes+524288];",
+        "begin at a multiple of 16",
+    ),
     "columns that are not allocated": (f"{LOAD}[%lanes+256];", "touches columns 256 to 256"),
     "columns that do not exist": (f"{LOAD}[%lanes+600];", "touches columns 600 to 600"),
     "the second half": ("tcgen05.st.sync.aligned.16x32bx2.x1.b32 [%lanes], 256, {%v0};", "touches columns 256"),
+    "a half that is nowhere": (
+        "tcgen05.st.sync.aligned.16x32bx2.x1.b32 [%lanes], 4611686018427387904, {%v0};",
+        "touches columns 4611686018427387904",
+    ),
+    "a half before the first": ("tcgen05.st.sync.aligned.16x32bx2.x1.b32 [%lanes], -1, {%v0};", "touches columns -1"),
     "lanes that disagree": (f"add.u32 %lanes, %lanes, %t;\n  {LOAD}[%lanes];", "differs among the lanes"),
 }
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from tests.unit.simt import SCHEDULES, threads
+
 from warploom.diagnostics import WarploomError
 
 RNG = np.random.default_rng(11)
@@ -36,7 +36,11 @@ def test_shuffles_follow_the_pseudo_code(mode: str, warps: int) -> None:
         selp.u32 %r4, 1, 0, %p1;
         st.global.v2.u32 [%rd0], {{%r3, %r4}};"""
         got = threads(body, 32 * warps, words=2, source=values)
-        want = [pair for w in range(warps) for pair in shuffled(mode, values[32 * w : 32 * w + 32].tolist(), [b] * 32, [c] * 32)]
+        want = [
+            pair
+            for w in range(warps)
+            for pair in shuffled(mode, values[32 * w : 32 * w + 32].tolist(), [b] * 32, [c] * 32)
+        ]
         assert got.tolist() == [list(pair) for pair in want], (b, c)
 
 
@@ -62,7 +66,8 @@ def test_a_shuffle_of_a_uniform_value_gives_it_to_every_lane() -> None:
     shfl.sync.down.b32 %r5|%p1, %r3, 1, 31, -1; selp.u32 %r6, 1, 0, %p1;
     st.global.u32 [%rd0], %r4; st.global.v2.u32 [%rd0+8], {%r5, %r6};"""
     got = threads(body, 128, words=4)
-    assert (got[:, 0] == 77).all() and (got[:, 2] == 77).all()
+    assert (got[:, 0] == 77).all()
+    assert (got[:, 2] == 77).all()
     assert got[:, 3].tolist() == [int(t % 32 < 31) for t in range(128)]
 
 
@@ -119,22 +124,24 @@ def test_matches(size: int) -> None:
 def test_reductions(size: int, schedule: str) -> None:
     values = RNG.integers(0, 1 << 32, size, dtype=np.uint32)
     names = ["add.u32", "add.s32", "min.u32", "min.s32", "max.u32", "max.s32", "and.b32", "or.b32", "xor.b32"]
-    body = "\n".join(f"redux.sync.{name} %r3, %r1, -1; st.global.u32 [%rd0+{4 * i}], %r3;" for i, name in enumerate(names))
+    body = "\n".join(
+        f"redux.sync.{name} %r3, %r1, -1; st.global.u32 [%rd0+{4 * i}], %r3;" for i, name in enumerate(names)
+    )
     got = threads(body, size, words=9, source=values, schedule=schedule)
     for first in range(0, size, 32):
         mine = values[first : first + 32]
         signed = mine.view(np.int32)
-        want = [
-            int(mine.sum(dtype=np.uint64)) & FULL, int(mine.sum(dtype=np.uint64)) & FULL, int(mine.min()), int(signed.min()) & FULL,
-            int(mine.max()), int(signed.max()) & FULL, int(np.bitwise_and.reduce(mine)), int(np.bitwise_or.reduce(mine)),
-            int(np.bitwise_xor.reduce(mine)),
-        ]  # fmt: skip
+        total = int(mine.sum(dtype=np.uint64)) & FULL
+        want = [total, total, int(mine.min()), int(signed.min()) & FULL, int(mine.max()), int(signed.max()) & FULL]
+        want += [int(ufunc.reduce(mine)) for ufunc in (np.bitwise_and, np.bitwise_or, np.bitwise_xor)]
         assert got[first : first + 32].tolist() == [want] * len(mine)
 
 
 def test_reductions_of_floats_order_zeros_and_leave_nans_out() -> None:
     names = ["min", "max", "min.abs", "max.abs", "min.NaN", "max.abs.NaN"]
-    body = "\n".join(f"redux.sync.{name}.f32 %r3, %r1, -1; st.global.u32 [%rd0+{4 * i}], %r3;" for i, name in enumerate(names))
+    body = "\n".join(
+        f"redux.sync.{name}.f32 %r3, %r1, -1; st.global.u32 [%rd0+{4 * i}], %r3;" for i, name in enumerate(names)
+    )
 
     def bits(values: list[float]) -> np.ndarray[Any, Any]:
         return np.array(values, np.float32).view(np.uint32)
@@ -257,7 +264,9 @@ def test_a_lane_that_never_comes_is_a_deadlock_that_names_it() -> None:
     assert any("lanes 3 of warp 0 have not come" in note for note in caught.value.notes)
 
 
-@pytest.mark.parametrize("text", ["shfl.idx.b32 %r1, %r2, 0, 31;", "vote.ballot.b32 %r1, %p1;", "shfl.sync.bfly.u32 %r1, %r2, 1, 31, -1;"])
+@pytest.mark.parametrize(
+    "text", ["shfl.idx.b32 %r1, %r2, 0, 31;", "vote.ballot.b32 %r1, %p1;", "shfl.sync.bfly.u32 %r1, %r2, 1, 31, -1;"]
+)
 def test_old_forms_are_refused(text: str) -> None:
     with pytest.raises(WarploomError) as caught:
         threads(text)

@@ -323,7 +323,9 @@ def write_unpack(w: Writer, op: Op) -> None:
         w.emit(f"x = {w.array(source, op['type'], 'u')}.view(uint{bits})")
         parts = [f"x[{part}::{len(vector.items)}]" for part in range(len(vector.items))]
     for part, item in zip(parts, vector.items, strict=True):
-        if isinstance(item, Register):
+        if isinstance(item, Register) and w.place(item).file == "u":
+            w.emit(f"u[{w.place(item).index}] = {part}[{'M.argmax()' if w.masked else 0}].item()")
+        elif isinstance(item, Register):
             w.emit(f"copyto({w.names.row(w.place(item))}, {part}{where})")
 
 

@@ -33,9 +33,9 @@ class Operation:
         group: CommitGroup | None = None,
     ) -> None:
         self.name, self.run = name, run
+        self.done = False
         self.after = after if after is not None and not after.done else None
         self.touches, self.group = touches, group
-        self.done = False
         self.then: list[Waitable] = []
         self.issues: tuple[Issued, ...] = ()
         self.issuer: Group | None = None

@@ -37,8 +37,13 @@ _DTYPES: dict[str, npt.DTypeLike] = {
 }  # fmt: skip
 """How one element is read; packed types are two elements."""
 _UFUNCS: dict[str, np.ufunc] = {
-    "add": np.add, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor, "min": np.minimum, "max": np.maximum,
-}  # fmt: skip
+    "add": np.add,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+    "min": np.minimum,
+    "max": np.maximum,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,30 +89,45 @@ def _in_shared(shared: SharedMemory, address: Array, lanes: Array | None, width:
     return Cells(shared.views[width], shared.index(mine, width, what).astype(np.intp), lanes, shared, mine)
 
 
+def _exchange(_: Array, b: Array) -> Array:
+    return b
+
+
+def _compare_and_swap(old: Array, b: Array, c: Array) -> Array:
+    return np.where(old == b, c, old)
+
+
+def _increment(old: Array, b: Array) -> Array:
+    return np.where(old >= b, np.uint32(0), old + np.uint32(1))
+
+
+def _decrement(old: Array, b: Array) -> Array:
+    return np.where((old == 0) | (old > b), b, old - np.uint32(1))
+
+
+_ORDERED: dict[str, tuple[Change, Callable[..., int]]] = {
+    "exch": (_exchange, lambda _, b: b),
+    "cas": (_compare_and_swap, lambda old, b, c: c if old == b else old),
+    "inc": (_increment, lambda old, b: 0 if old >= b else old + 1),
+    "dec": (_decrement, lambda old, b: b if old == 0 or old > b else old - 1),
+}
+"""Operations on unsigned integers whose order always matters: on arrays, and on Python integers one by one."""
+
+
 def change(operation: str, type_: str, *, flushes: bool) -> Change:
     """(old, b[, c]) → new, on arrays of the element's type."""
-    match operation:
-        case "exch":
-            return lambda old, b: b
-        case "cas":
-            return lambda old, b, c: np.where(old == b, c, old)
-        case "inc":
-            return lambda old, b: np.where(old >= b, np.uint32(0), old + np.uint32(1))
-        case "dec":
-            return lambda old, b: np.where((old == 0) | (old > b), b, old - np.uint32(1))
+    if operation in _ORDERED:
+        return _ORDERED[operation][0]
     if not _is_float(type_):
         return _UFUNCS[operation]
-    return _floating(array_function(operation, {"type": type_, "ftz": "ftz"} if flushes else {"type": type_}), np.dtype(_DTYPES[type_]))
+    function = array_function(operation, {"type": type_, "ftz": "ftz"} if flushes else {"type": type_})
+    element = np.dtype(_DTYPES[type_])
+    bits = np.dtype(WIDTHS[element.itemsize])
+    return lambda old, b: function(old.view(bits), b.view(bits)).view(element)
 
 
 def _is_float(type_: str) -> bool:
     return type_.startswith(("f", "bf"))
-
-
-def _floating(function: Change, element: np.dtype[Any]) -> Change:
-    """A function of bits as one of floats."""
-    bits = np.dtype(WIDTHS[element.itemsize])
-    return lambda old, b: function(old.view(bits), b.view(bits)).view(element)
 
 
 _SAFE = 2.0**-102
@@ -116,44 +136,73 @@ _SAFE = 2.0**-102
 
 def _accumulates(old: Array, b: Array) -> bool:
     """Whether plain float additions one after the other give the exact result: no subnormals to flush and no NaNs."""
-    for values in (old, b):
-        size = np.abs(values)
-        if not ((size >= _SAFE) & (size < np.inf) | (size == 0)).all():
-            return False
-    return True
+    size = np.abs(np.concatenate([old, b]))
+    return bool(((size >= _SAFE) & (size < np.inf) | (size == 0)).all())
 
 
-def serve(view: Array, index: Array, operands: tuple[Array, ...], new: Change, ufunc: np.ufunc | None) -> tuple[Array, bool]:
-    """Change cells in the order given, which matters where indices repeat: the old values, and whether anything changed.
+def _repeats(index: Array) -> bool:
+    if len(index) == 1:
+        return False
+    ordered = np.sort(index)
+    return bool((ordered[1:] == ordered[:-1]).any())
 
-    `ufunc` is given where the change is exactly that function, so that a cell many lanes share is one accumulation.
+
+def serve(
+    view: Array, index: Array, operands: tuple[Array, ...], new: Change, ufunc: np.ufunc | None, step: Any
+) -> tuple[Array, bool]:
+    """Change cells in the order given, which matters where indices repeat: the old values, and whether any changed.
+
+    `ufunc` is given where the change is exactly that function, so that a cell many lanes share is one accumulation, and
+    `step` where it is one on Python integers.
     """
-    if len(index) > 1:
-        _, first, where, counts = np.unique(index, return_index=True, return_inverse=True, return_counts=True)
-    if len(index) <= 1 or len(first) == len(index):
+    if not _repeats(index):
         old = view[index]
         after = new(old, *operands)
         view[index] = after
         return old, old.tobytes() != after.tobytes()
-    olds = np.empty(len(index), view.dtype)
+    _, first, where, counts = np.unique(index, return_index=True, return_inverse=True, return_counts=True)
     before = view[index[first]]
-    if ufunc is not None and len(first) <= int(counts.max()):
+    if step is not None:
+        olds = _one_by_one(view, index, operands, step)
+    elif ufunc is not None and len(first) <= int(counts.max()):
+        olds = np.empty(len(index), view.dtype)
         for cell in range(len(first)):
             lanes = np.flatnonzero(where == cell)
             at = index[lanes[0]]
-            steps = ufunc.accumulate(np.concatenate([view[at : at + 1], operands[0][lanes]]), dtype=view.dtype)
-            olds[lanes] = steps[:-1]
-            view[at] = steps[-1]
+            sums = ufunc.accumulate(np.concatenate([view[at : at + 1], operands[0][lanes]]), dtype=view.dtype)
+            olds[lanes] = sums[:-1]
+            view[at] = sums[-1]
     else:
-        order = np.argsort(where, kind="stable")
-        turn = np.empty(len(index), np.intp)
-        turn[order] = np.arange(len(index)) - np.repeat(np.cumsum(counts) - counts, counts)
-        for number in range(int(counts.max())):
-            lanes = np.flatnonzero(turn == number)
-            at = index[lanes]
-            olds[lanes] = view[at]
-            view[at] = new(view[at], *(operand[lanes] for operand in operands))
+        olds = _by_turns(view, index, operands, new, where, counts)
     return olds, before.tobytes() != view[index[first]].tobytes()
+
+
+def _one_by_one(view: Array, index: Array, operands: tuple[Array, ...], step: Callable[..., int]) -> Array:
+    places = index.tolist()
+    cells = dict(zip(places, view[index].tolist(), strict=True))
+    olds = []
+    for at, *values in zip(places, *(operand.tolist() for operand in operands), strict=True):
+        old = cells[at]
+        olds.append(old)
+        cells[at] = step(old, *values)
+    view[list(cells)] = np.array(list(cells.values()), view.dtype)
+    return np.array(olds, view.dtype)
+
+
+def _by_turns(
+    view: Array, index: Array, operands: tuple[Array, ...], new: Change, where: Array, counts: Array
+) -> Array:
+    """The first lane of every cell, then the second of every cell that has one, and so on."""
+    order = np.argsort(where, kind="stable")
+    turn = np.empty(len(index), np.intp)
+    turn[order] = np.arange(len(index)) - np.repeat(np.cumsum(counts) - counts, counts)
+    olds = np.empty(len(index), view.dtype)
+    for number in range(int(counts.max())):
+        lanes = np.flatnonzero(turn == number)
+        at = index[lanes]
+        olds[lanes] = view[at]
+        view[at] = new(olds[lanes], *(operand[lanes] for operand in operands))
+    return olds
 
 
 @cache
@@ -161,10 +210,10 @@ def _lane_names(count: int) -> tuple[str, ...]:
     return tuple(f"lane {lane}" for lane in range(count))
 
 
-def first_served(g: Group, lanes: Array) -> Array:
-    """The order in which lanes are served, as positions: upwards from the one that the schedule chooses."""
-    start = g.grid.schedule.choose("lanes", _lane_names(g.lanes), 0)
-    return np.roll(np.arange(len(lanes)), -int(np.searchsorted(lanes, start)))
+def in_order(g: Group, lanes: Array) -> Array:
+    """The lanes as they are served: upwards from the one that the schedule chooses."""
+    first = int(np.searchsorted(lanes, g.grid.choose("lanes", _lane_names(g.lanes))))
+    return np.concatenate([lanes[first:], lanes[:first]]) if 0 < first < len(lanes) else lanes
 
 
 class Atomic:
@@ -179,32 +228,33 @@ class Atomic:
         self.elements = self.width // self.element.itemsize
         self.storage = np.dtype(WIDTHS[BITS[self.type] // 8])
         self.single = "f16" if self.type == "f16x2" else "bf16" if self.type == "bf16x2" else self.type
-        self.new = {flushes: change(self.operation, self.single, flushes=flushes) for flushes in (False, self.type == "f32")}
+        self.new = {
+            flushes: change(self.operation, self.single, flushes=flushes) for flushes in (False, self.type == "f32")
+        }
         self.ufunc = None if _is_float(self.type) else _UFUNCS.get(self.operation)
+        self.orderless = self.ufunc is not None and not wants
+        self.step = _ORDERED[self.operation][1] if self.operation in _ORDERED else None
         self.adds = self.operation == "add" and self.type in ("f32", "f64")
 
     def run(self, g: Group, mask: Array | None, address: Any, operands: tuple[tuple[Any, ...], ...]) -> Array | None:
         """Serve all lanes; the old values as [part, lane] of the instruction's type, where they are wanted."""
         lanes = np.arange(g.lanes) if mask is None else np.flatnonzero(mask)
+        if len(lanes) > 1 and not self.orderless:
+            lanes = in_order(g, lanes)
         mine = np.full(len(lanes), address, np.uint64) if isinstance(address, int) else address[lanes]
         if not self.space.startswith("shared"):
             mine = mine.astype(np.uint64, copy=False)
         values = tuple(self._gathered(operand, lanes) for operand in operands)
-        order = first_served(g, lanes) if len(lanes) > 1 and not self._orderless else None
         out = np.zeros((self.count, g.lanes), self.storage) if self.wants else None
         for cells in locate(g, self.space, mine, self.width, self.what):
-            self._serve(g, cells, values, order, lanes, out)
+            self._serve(g, cells, values, lanes, out)
         return out
 
     def serve_one(self, g: Group, address: Array, values: Array) -> None:
         """Serve some addresses in order, without old values: for operations that complete later."""
         lanes = np.arange(len(address))
         for cells in locate(g, self.space or "global", address, self.width, self.what):
-            self._serve(g, cells, (values.view(self.element).reshape(len(lanes), -1),), None, lanes, None)
-
-    @property
-    def _orderless(self) -> bool:
-        return self.ufunc is not None and not self.wants
+            self._serve(g, cells, (values.view(self.element).reshape(len(lanes), -1),), lanes, None)
 
     def _gathered(self, operand: tuple[Any, ...], lanes: Array) -> Array:
         """An operand as [lane, element]."""
@@ -213,35 +263,33 @@ class Atomic:
             table[:, part] = value[lanes] if isinstance(value, np.ndarray) else value
         return table.view(self.element)
 
-    def _serve(self, g: Group, cells: Cells, values: tuple[Array, ...], order: Array | None, lanes: Array, out: Array | None) -> None:
-        taken = np.arange(len(lanes)) if cells.lanes is None else cells.lanes
-        index = cells.index
-        if order is not None:
-            rank = np.empty(len(order), np.intp)
-            rank[order] = np.arange(len(order))
-            within = np.argsort(rank[taken])
-            taken, index = taken[within], index[within]
+    def _serve(self, g: Group, cells: Cells, values: tuple[Array, ...], lanes: Array, out: Array | None) -> None:
+        spots, brought = cells.index, values
+        if cells.lanes is not None:
+            lanes, brought = lanes[cells.lanes], tuple(value[cells.lanes] for value in values)
+        if self.elements > 1:
+            spots = (spots[:, None] * self.elements + np.arange(self.elements)).reshape(-1)
         view = cells.view.view(self.element)
-        spots = (index[:, None] * self.elements + np.arange(self.elements)).reshape(-1)
-        brought = tuple(value[taken].reshape(-1) for value in values)
-        if self._orderless:
-            assert self.ufunc is not None
-            self.ufunc.at(view, spots, brought[0])
+        flat = tuple(value.reshape(-1) for value in brought)
+        simple = np.add if self.adds and _accumulates(view[spots], flat[0]) else self.ufunc
+        if simple is not None and out is None:
+            simple.at(view, spots, flat[0])
             g.grid.effects += 1
         else:
-            flushes = self.type == "f32" and cells.shared is None
-            if self.element.itemsize == 16:
-                old, changed = _serve_wide(view, spots, brought, self.operation)
-            else:
-                simple = np.add if self.adds and _accumulates(view[spots], brought[0]) else self.ufunc
-                old, changed = serve(view, spots, brought, self.new[flushes], simple)
+            old, changed = self._in_turn(view, spots, flat, simple, flushes=self.type == "f32" and cells.shared is None)
             g.grid.effects += changed
             if out is not None:
-                parts = old.view(self.storage).reshape(len(taken), self.count)
-                out[:, lanes[taken]] = parts.T
+                out[:, lanes] = old.view(self.storage).reshape(len(lanes), self.count).T
         if cells.shared is not None and cells.shared.two_views:
             assert cells.address is not None
             cells.shared.write(cells.address, cells.view[cells.index], self.width, None, self.what, g.number)
+
+    def _in_turn(
+        self, view: Array, spots: Array, values: tuple[Array, ...], simple: np.ufunc | None, *, flushes: bool
+    ) -> tuple[Array, bool]:
+        if self.element.itemsize == 16:
+            return _serve_wide(view, spots, values, self.operation)
+        return serve(view, spots, values, simple or self.new[flushes], simple, self.step)
 
 
 def _serve_wide(view: Array, spots: Array, operands: tuple[Array, ...], operation: str) -> tuple[Array, bool]:
@@ -288,7 +336,9 @@ def _check_count(op: Op) -> None:
         items = op.operands.get(name)
         if isinstance(items, Vector) and len(items.items) != int(op["vec"][1:]):
             what = f"the list {name} has {len(items.items)} items"
-            raise Diag.BAD_OPERANDS.error(op.instruction.loc, text=op.instruction.text[:160], what=what, takes=f"{op['vec'][1:]} items")
+            raise Diag.BAD_OPERANDS.error(
+                op.instruction.loc, text=op.instruction.text[:160], what=what, takes=f"{op['vec'][1:]} items"
+            )
 
 
 @executes("atom.vector")
@@ -296,7 +346,11 @@ def atom_vector(op: Op) -> Run:
     """Change neighbouring cells, each by itself, and give their old values."""
     _check_count(op)
     atomic = Atomic(op, wants=True)
-    return lambda g, mask, address, values, policy=None: atomic.run(g, mask, address, (values,))
+
+    def run(g: Group, mask: Array | None, address: Any, values: tuple[Any, ...], policy: Any = None) -> Array | None:
+        return atomic.run(g, mask, address, (values,))
+
+    return run
 
 
 @executes("red.vector")

@@ -36,7 +36,9 @@ def _uniform(value: Any, g: Group, mask: Array | None, what: str) -> int:
 def _barrier(g: Group, mask: Array | None, index: Any) -> NamedBarrier:
     number = _uniform(index, g, mask, "barrier's number")
     if number >= g.grid.machine.named_barriers:
-        raise Diag.BAD_BARRIER.error(what=f"Barrier {number} does not exist; there are {g.grid.machine.named_barriers}.")
+        raise Diag.BAD_BARRIER.error(
+            what=f"Barrier {number} does not exist; there are {g.grid.machine.named_barriers}."
+        )
     return g.cta.barriers[number]
 
 
@@ -56,7 +58,9 @@ def is_aligned(op: Op) -> bool:
     return bool(op["aligned"]) or op.instruction.opcode.startswith("bar.")
 
 
-def _arrive(op: Op, g: Group, mask: Array | None, barrier: NamedBarrier, needed: int | None, votes: Any) -> Generation | None:
+def _arrive(
+    op: Op, g: Group, mask: Array | None, barrier: NamedBarrier, needed: int | None, votes: Any
+) -> Generation | None:
     """Bring a group to a barrier: the generation it is part of, or None while other lanes of its warp are missing."""
     if isinstance(g.token, Meeting):
         if g.token.over:
@@ -83,7 +87,9 @@ def _arrive(op: Op, g: Group, mask: Array | None, barrier: NamedBarrier, needed:
         return _count(barrier, WARP if needed else int(came.sum()), came, needed, brought[0] if brought else None)
 
     key = ("bar", barrier.index, needed, votes is None, id(op) if aligned else None)
-    purpose = Purpose(key, f"barrier {barrier.index}", all_here, () if votes is None else (np.bool_,), op if aligned else None)
+    purpose = Purpose(
+        key, f"barrier {barrier.index}", all_here, () if votes is None else (np.bool_,), op if aligned else None
+    )
     meeting = meet(g, purpose, EVERY, bits, () if votes is None else (votes,))
     return meeting.result if meeting.over else None
 

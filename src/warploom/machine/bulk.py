@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Array = npt.NDArray[Any]
 
 READS, WRITES, SMALL = "bulk groups (sources)", "bulk groups", "cp.async groups"
-"""What threads wait for: the two halves of a bulk group (what `wait_group.read` asks for, and the whole), and cp.async."""
+"""What threads wait for: a bulk group in two halves (what `wait_group.read` asks for, and the whole), and cp.async."""
 _KINDS = {READS: "bulk", WRITES: "bulk", SMALL: "cp.async"}
 
 

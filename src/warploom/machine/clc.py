@@ -34,7 +34,7 @@ _REFUSAL_SEEN = "clc refusal seen"
 
 def _answer(grid: Grid) -> bytes:
     """What the launcher replies: the schedule may refuse, and must when nothing is left."""
-    taken = grid.take_cluster() if grid.schedule.choose("cancel", ("refuse", "grant"), 0) else None
+    taken = grid.take_cluster() if grid.choose("cancel", ("refuse", "grant")) else None
     if taken is None:
         return struct.pack("<4I", _NOWHERE, _NOWHERE, _NOWHERE, _REFUSED)
     grid.cancelled()
@@ -89,11 +89,13 @@ def _words(g: Group, mask: Array | None, response: Array) -> Array:
 
 def _results(g: Group, mask: Array | None, out: object, columns: list[Array]) -> list[Any]:
     """Results as their registers want them: one number where all lanes of the group share the register."""
-    register = next((r for r in (out.items if isinstance(out, Vector) else (out,)) if isinstance(r, Register)), None)
-    if register is None or g.cta.program.layout.places[register.name].file != "u":
-        return columns
     lane = 0 if mask is None else int(mask.argmax())
-    return [column[lane].item() for column in columns]
+    places = g.cta.program.layout.places
+    registers = out.items if isinstance(out, Vector) else [out] * len(columns)
+    return [
+        column[lane].item() if isinstance(register, Register) and places[register.name].file == "u" else column
+        for column, register in zip(columns, registers, strict=True)
+    ]
 
 
 @executes("clusterlaunchcontrol.is_canceled")
@@ -113,6 +115,10 @@ def is_canceled(op: Op) -> Run:
 def get_first_ctaid(op: Op) -> Run:
     """The first CTA of the cluster that was taken over."""
     axis = "xyz".index(op["axis"]) if op["axis"] else None
+    out = op.operands["d"]
+    if isinstance(out, Vector) and len(out.items) != 4:
+        what = f"the list has {len(out.items)} items"
+        raise Diag.BAD_OPERANDS.error(text=op.instruction.text[:160], what=what, takes="4 items")
 
     def run(g: Group, mask: Array | None, response: Array) -> Any:
         words = _words(g, mask, response)

@@ -1,4 +1,4 @@
-"""What CTAs of a cluster do with each other: a barrier of all threads, addresses in a peer, stores that complete there."""
+"""What CTAs of a cluster do with each other: a common barrier, addresses in a peer, stores that complete there."""
 
 from __future__ import annotations
 
@@ -48,7 +48,9 @@ class ClusterBarrier(Waitable):
         """Lanes of a warp arrive."""
         key = cta.rank, warp
         if self.owing.get(key, 0) & bits:
-            what = f"Threads of {cta.name}, warp {warp}, arrive twice at the cluster barrier without waiting in between."
+            what = (
+                f"Threads of {cta.name}, warp {warp}, arrive twice at the cluster barrier without waiting in between."
+            )
             raise Diag.BAD_BARRIER.error(what=what)
         self.owing[key] = self.owing.get(key, 0) | bits
         self.arrived[key] = self.arrived.get(key, 0) | bits
@@ -93,7 +95,9 @@ class ClusterBarrier(Waitable):
     def missing(self) -> int:
         """How many live threads have not arrived; those that left count as if they had."""
         live = sum(cta.live_threads for cta in self.cluster.ctas)
-        here = sum((self.cluster.ctas[rank].present[warp] & bits).bit_count() for (rank, warp), bits in self.arrived.items())
+        here = sum(
+            (self.cluster.ctas[rank].present[warp] & bits).bit_count() for (rank, warp), bits in self.arrived.items()
+        )
         return live - here
 
     def describe(self) -> str:
@@ -194,7 +198,8 @@ def _submit(g: Group, mask: Array | None, op: Op, size: int, address: Array, bar
     places = zip(issuers(g, mask), address.tolist(), barriers.tolist(), strict=True)
     for lane, (_, at, barrier) in enumerate(places):
         if at >> RANK_SHIFT != barrier >> RANK_SHIFT:
-            what = f"The data goes to CTA {at >> RANK_SHIFT} of the cluster and its barrier lies in CTA {barrier >> RANK_SHIFT}."
+            data, signal = at >> RANK_SHIFT, barrier >> RANK_SHIFT
+            what = f"The data goes to CTA {data} of the cluster and its barrier lies in CTA {signal}."
             raise Diag.BAD_BARRIER.error(what=what)
         peer_at(cta, at)
 
@@ -219,13 +224,17 @@ def store_async(op: Op) -> Run:
     vector = op.instruction.opcode.rpartition(".")[0].rpartition(".")[2]
     if isinstance(source, Vector) and f"v{count}" != vector:
         what = f"the list has {count} items"
-        raise Diag.BAD_OPERANDS.error(op.instruction.loc, text=op.instruction.text[:160], what=what, takes=f"{vector[1:]} items")
+        raise Diag.BAD_OPERANDS.error(
+            op.instruction.loc, text=op.instruction.text[:160], what=what, takes=f"{vector[1:]} items"
+        )
     size, storage, what = element * count, WIDTHS[element], f"`{op.instruction.opcode}`"
 
     def run(g: Group, mask: Array | None, address: Any, value: Any, barrier: Any) -> None:
         lanes = np.arange(g.lanes) if mask is None else np.flatnonzero(mask)
         at, barriers = _shared_addresses(address, lanes), _shared_addresses(barrier, lanes)
-        table = np.stack([_per_lane(part, lanes, storage) for part in (value if isinstance(value, tuple) else (value,))], axis=1)
+        table = np.stack(
+            [_per_lane(part, lanes, storage) for part in (value if isinstance(value, tuple) else (value,))], axis=1
+        )
         words = np.ascontiguousarray(table).view(WIDTHS[size])[:, 0]
         locate(g, "shared::cluster", at, size, what)
         warp = g.number

@@ -40,8 +40,10 @@ if TYPE_CHECKING:
 Array = npt.NDArray[Any]
 Bytes = npt.NDArray[np.uint8]
 _UNIT = 16
-_ELEMENT = {"s32": "i32", "s64": "i64", "b32": "u32", "b64": "u64", "f32": "f32_ftz"}
-"""PTX types by their tensor-map names; the plain f32 addition flushes subnormal numbers (PTX ISA 9.7.9.25.4.2)."""
+_ELEMENT = {"s32": "i32", "s64": "i64", "b32": "u32", "b64": "u64"}
+"""PTX types by their tensor-map names. PTX ISA 9.7.9.25.4.2 says that add.f32 flushes subnormal numbers; an H200 does
+not.
+"""
 
 
 def _spread(value: Any, g: Group, mask: Array | None, dtype: Any) -> Array:
@@ -78,7 +80,10 @@ def copy(op: Op) -> Run:
             count_bytes(g, "global→shared", len(places) * size)
 
         def touches() -> tuple[Touch, ...]:
-            return (*_sources(origins, sizes, size), Touch("writes", "shared", g.cta.index, "generic", places.astype(np.int64), size))
+            return (
+                *_sources(origins, sizes, size),
+                Touch("writes", "shared", g.cta.index, "generic", places.astype(np.int64), size),
+            )
 
         groups, threads = groups_of(g.cta, SMALL), _threads(g, mask)
         groups.add(submit(g, op, complete, touches=touches, group=groups.open_group(g, threads)), threads)
@@ -90,7 +95,9 @@ def _sources(origins: Array, sizes: Array | None, size: int) -> tuple[Touch, ...
     """What cp.async reads: `size` bytes per lane, or byte by byte where lanes read less."""
     if sizes is None:
         return (Touch("reads", "global", None, "generic", origins.astype(np.int64), size),)
-    runs = [np.arange(start, start + count) for start, count in zip(origins.tolist(), sizes.tolist(), strict=True) if count]
+    runs = [
+        np.arange(start, start + count) for start, count in zip(origins.tolist(), sizes.tolist(), strict=True) if count
+    ]
     return (Touch("reads", "global", None, "generic", np.concatenate(runs).astype(np.int64), 1),) if runs else ()
 
 
@@ -129,15 +136,21 @@ def commit(op: Op) -> Run:
 
 def _commit(g: Group, mask: Array | None, *names: str) -> None:
     """Close the open groups of the executing threads: one group, which bulk copies keep in two halves."""
-    threads, reporter = threads_of(g, mask), g.grid.reporter
+    reporter, kept = g.grid.reporter, [groups_of(g.cta, name) for name in names]
+    if reporter is None and not any(groups.under_way for groups in kept):
+        return  # Groups are counted from those under way: where there are none, an empty one changes nothing.
+    threads = threads_of(g, mask)
     if reporter is not None:
-        reporter.tell("issue", "commits", group=groups_of(g.cta, names[0]).open_group(g, threads))
-    for name in names:
-        groups_of(g.cta, name).commit(threads)
+        reporter.tell("issue", "commits", group=kept[0].open_group(g, threads))
+    for groups in kept:
+        groups.commit(threads)
 
 
 def _wait(g: Group, mask: Array | None, groups: ThreadGroups, count: int) -> bool:
-    threads, reporter = threads_of(g, mask), g.grid.reporter
+    reporter = g.grid.reporter
+    if reporter is None and not groups.under_way:
+        return True
+    threads = threads_of(g, mask)
     if groups.under_way and not groups.drained(threads, count):
         g.wait(groups)
         return False

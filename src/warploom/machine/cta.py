@@ -66,10 +66,12 @@ class NamedBarrier(Waitable):
         """Count threads in, with their votes where the barrier reduces; the last one opens it."""
         now = self.generation
         if now.arrived and needed != now.needed:
-            what = f"Barrier {self.index} is used with {needed or 'all'} threads while it is open for {now.needed or 'all'}."
+            uses, open_for = needed or "all", now.needed or "all"
+            what = f"Barrier {self.index} is used with {uses} threads while it is open for {open_for}."
             raise Diag.BAD_BARRIER.error(what=what)
         if now.arrived and (yes is None) != (now.voters is None):
-            raise Diag.BAD_BARRIER.error(what=f"Barrier {self.index} is open for a reduction and for a plain arrival at once.")
+            what = f"Barrier {self.index} is open for a reduction and for a plain arrival at once."
+            raise Diag.BAD_BARRIER.error(what=what)
         now.needed = needed
         now.arrived += threads
         if yes is not None:
@@ -106,7 +108,8 @@ class NamedBarrier(Waitable):
         if not now.arrived:
             return
         if now.arrived > self.expected:
-            raise Diag.BAD_BARRIER.error(what=f"Barrier {self.index} got {now.arrived} arrivals; it takes {self.expected}.")
+            what = f"Barrier {self.index} got {now.arrived} arrivals; it takes {self.expected}."
+            raise Diag.BAD_BARRIER.error(what=what)
         if now.arrived == self.expected:
             now.over = True
             self.generation = Generation(now.number + 1)

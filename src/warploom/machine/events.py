@@ -1,9 +1,9 @@
 """What observers see: one event for everything that an instruction or an operation does to memory or to a barrier.
 
-Events come through three doors. A run with observers binds every meaning in a wrapper (`machine/observing.py`) that says
-who acts and tells the accesses and fences that the instruction's row declares. Things with a state (barriers, groups,
-tensor memory) tell what happens to them, because they know the phase or the group. The grid tells when an asynchronous
-operation is issued and when it completes. Without observers there is no `Reporter`, and no event is built.
+Events come through three doors. A run with observers binds every meaning in a wrapper (`machine/observing.py`) that
+says who acts and tells the accesses and fences that the instruction's row declares. Things with a state (barriers,
+groups, tensor memory) tell what happens to them, because they know the phase or the group. The grid tells when an
+asynchronous operation is issued and when it completes. Without observers there is no `Reporter`, and no event is built.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Touch:
     """Equal runs of bytes that something reads or writes: `width` bytes from each of `addresses`.
 
     A lane's access, the rows of a box, the granules of an operand and a plain range all have this form. `cta` owns the
-    memory (None: global). Shared addresses are those of the cluster: rank << 24 | offset. In tensor memory an address is
-    lane << 16 | column and a run goes along the columns, four bytes each. In registers it is the row of the register
+    memory (None: global). Shared addresses are those of the cluster: rank << 24 | offset. In tensor memory an address
+    is lane << 16 | column and a run goes along the columns, four bytes each. In registers it is the row of the register
     file. An access of a warp has one address for each lane of its event, or one for all of them.
     """
 
@@ -50,7 +50,9 @@ class Touch:
         return self.verb, self.space, self.cta, self.proxy, self.width
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Touch) and self._key() == other._key() and np.array_equal(self.addresses, other.addresses)
+        if not isinstance(other, Touch):
+            return NotImplemented
+        return self._key() == other._key() and np.array_equal(self.addresses, other.addresses)
 
     def __hash__(self) -> int:
         return hash((self._key(), self.addresses.tobytes()))
@@ -85,7 +87,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class BarrierName:
-    """Which barrier: `kind` is mbarrier, named, cluster or warp; `address` its shared address, its number or its warp."""
+    """Which barrier: `kind` is mbarrier, named, cluster or warp; `address` its shared address, number or warp."""
 
     kind: str
     cta: Triple
@@ -110,11 +112,11 @@ class CommitGroup:
 class Event:
     """One thing that happened.
 
-    `kind` is issue, complete, access, arrive, wait, fence, alloc or free, and `verb` the effect of the instruction's row
-    behind it; `operation` where an operation is issued or completes, `phase` where a barrier's phase does. `lanes` are the lanes of the agent's warp as bits. `count` is
-    what a barrier counts: arrivals, bytes (expects, completes) or threads. `phase` is the one that an arrival belongs to
-    or that a wait has passed; a wait that has not `passed` names the phase it asked for. `operation` is the number that
-    joins an issue, what its completion does, and its complete.
+    `kind` is issue, complete, access, arrive, wait, fence, alloc or free, and `verb` the effect of the instruction's
+    row behind it; `operation` where an operation is issued or completes, `phase` where a barrier's phase does. `lanes`
+    are the lanes of the agent's warp as bits. `count` is what a barrier counts: arrivals, bytes (expects, completes) or
+    threads. `phase` is the one that an arrival belongs to or that a wait has passed; a wait that has not `passed` names
+    the phase it asked for. `operation` is the number that joins an issue, its complete, and what its completion does.
     """
 
     kind: str
@@ -259,12 +261,21 @@ class Reporter:
         """An operation takes effect: its engine acts."""
         before, lanes = self.actor, self.lanes
         for issued in operation.issues:
-            actor = issued.actor
-            agent = Agent(actor.agent.cta, actor.agent.warp, issued.number)
-            self.acts(Actor(agent, issued.lanes, actor.source, actor.declared))
-            self.tell("complete", "operation", issued.touches, group=issued.group, declared=_engine(issued.touches))
+            self._complete(issued)
         operation.run()
         self.actor, self.lanes = before, lanes
+
+    def at_once(self, touches: Touches, group: CommitGroup) -> None:
+        """The actor issues an operation that takes effect here and now, and completes for observers only."""
+        before, lanes = self.actor, self.lanes
+        self._complete(self.issue(touches, group))
+        self.actor, self.lanes = before, lanes
+
+    def _complete(self, issued: Issued) -> None:
+        actor = issued.actor
+        agent = Agent(actor.agent.cta, actor.agent.warp, issued.number)
+        self.acts(Actor(agent, issued.lanes, actor.source, actor.declared))
+        self.tell("complete", "operation", issued.touches, group=issued.group, declared=_engine(issued.touches))
 
 
 def _engine(touches: tuple[Touch, ...]) -> Declared:

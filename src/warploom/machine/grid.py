@@ -13,7 +13,7 @@ from warploom.machine.events import Reporter
 from warploom.machine.group import DONE, JOINING, READY, WAITING, WARP, Group, lane_list
 from warploom.machine.knowledge import learning
 from warploom.machine.observing import observed
-from warploom.machine.schedule import Eager
+from warploom.machine.schedule import Eager, Replay
 from warploom.machine.setup import MOST_RESIDENT_BYTES, Setup, Triple, WarpState, resident_bytes
 from warploom.machine.translate import Text
 from warploom.ptx.isa.table import Op
@@ -71,7 +71,7 @@ class Grid:
         self._look_at = _LOOK_AFTER
         self._budget_at_effect = self.budget
         self._capacity = self._occupancy()
-        self._eager = isinstance(self.schedule, Eager)
+        self.eager = isinstance(self.schedule, Eager)
 
     def factory(self, masked: bool) -> Callable[..., Any]:
         if masked not in self._factories:
@@ -135,10 +135,20 @@ class Grid:
     def run(self) -> None:
         """Execute the whole grid."""
         while True:
-            if self._eager:
+            if self.eager:
                 self._eager_steps()
             if not self._step():
-                return
+                break
+        if isinstance(self.schedule, Replay):
+            self.schedule.finish()
+
+    def choose(self, kind: str, options: Sequence[str], groups: int = 0) -> int:
+        """What the schedule takes, which must be one of the options."""
+        answer = self.schedule.choose(kind, options, groups)
+        if not 0 <= answer < len(options):
+            what = f"its answer to `{kind}` is {answer!r}, and there are {len(options)} options"
+            raise Diag.BAD_SCHEDULE.error(name=self.schedule.name, what=what)
+        return answer
 
     def _eager_steps(self) -> None:
         """The fast path of the eager schedule: run ready groups in turn."""
@@ -168,11 +178,11 @@ class Grid:
         count = len(groups) + len(completions) + launch
         if count == 0:
             return self._stuck()
-        if self._eager and not groups:
+        if self.eager and not groups:
             answer = 0
         else:
             options = _Options(groups, completions, launch)
-            answer = self.schedule.choose("step", options, len(groups)) if count > 1 else 0
+            answer = self.choose("step", options, len(groups)) if count > 1 else 0
         if answer < len(groups):
             del self.ready[answer]
             groups[answer].run(_SHORT_TURN if self.schedule.preempts else _TURN)
@@ -208,7 +218,7 @@ class Grid:
             self._park_spinners()
 
     def _park_spinners(self) -> None:
-        """Set aside the groups that only spin until something changes, so that the others, and what is under way, get on."""
+        """Set aside the groups that only spin until something changes: the others, and what is under way, get on."""
         groups = [group for group in (*self.ready, *self.spent) if group.state == READY]
         self.ready.clear()
         self.spent.clear()
@@ -282,7 +292,7 @@ class Grid:
     def preempted(self, group: Group) -> None:
         """A group has had its turn: all others come first, whatever the schedule prefers."""
         self._idle += 1
-        if self._eager or self.schedule.preempts:
+        if self.eager or self.schedule.preempts:
             self.ready.append(group)
         else:
             self.spent.append(group)
@@ -328,7 +338,7 @@ class Grid:
         operation.issuer = self.current
         if self.reporter is not None and not operation.issues:
             operation.issues = (self.reporter.issue(operation.touches, operation.group),)
-        if self._eager and operation.possible:
+        if self.eager and operation.possible:
             self.complete(operation, listed=False)
             if self.pending:
                 self._drain()
@@ -413,7 +423,8 @@ class Grid:
                 if group.state == WAITING and group.waiting is not None:
                     doing = f"waits: {group.waiting.describe()}"
                 else:
-                    doing = "waits for its other lanes" if group.state == JOINING else "spins" if group in self.parked else "can run"
+                    alone = "spins" if group in self.parked else "can run"
+                    doing = "waits for its other lanes" if group.state == JOINING else alone
                 text = op.instruction.text[:90] if op else "(end)"
                 lines.append(f"{cta.name} {group.name}  {place or 'end'}  {text}  {doing}")
         return lines[:200]

@@ -113,7 +113,7 @@ class Group:
         self.number = cta.rank * len(cta.live) + first_warp
         self.first_lane = first_warp * WARP - warpgroup.index * WARPGROUP
         self.lanes = warps * WARP
-        self.u: list[Any] = [0] * cta.program.layout.rows["u"]
+        self.u: list[Any] = cta.program.layout.uniform.copy()
         self.mask: Array | None = None
         self.pc = 0
         self.state = READY

@@ -1,9 +1,9 @@
 """Who knows of whose stores to shared memory, where the async proxy's view is kept apart.
 
-A `fence.proxy.async` publishes what its own warp has stored and what the warp has learnt of by synchronising with others:
-not what others have stored since, nor what nobody told it. Knowledge travels with barriers, as vector clocks do. Where
-warps synchronise by memory alone, a strong load, an atomic or a fence counts as learning everything: the machine does not
-follow which store such a load has seen, and a right kernel must never read stale bytes.
+A `fence.proxy.async` publishes what its own warp has stored and what the warp has learnt of by synchronising with
+others: not what others have stored since, nor what nobody told it. Knowledge travels with barriers, like vector clocks.
+Where warps synchronise by memory alone, a strong load, an atomic or a fence counts as learning everything: the machine
+does not follow which store such a load has seen, and a right kernel must never read stale bytes.
 """
 
 from __future__ import annotations

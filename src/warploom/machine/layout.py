@@ -35,6 +35,8 @@ class Layout:
 
     places: dict[str, Place] = field(default_factory=dict)
     rows: dict[str, int] = field(default_factory=lambda: dict.fromkeys((*FILES, "u"), 0))
+    uniform: list[int] = field(default_factory=list)
+    """What the uniform registers hold at first: False where they are predicates, else 0."""
 
     def run_of(self, vector: Vector) -> tuple[str, int, int] | None:
         """(file, first row, end row) where a brace list is one slice of a file, else None."""
@@ -58,6 +60,8 @@ def lay_out(kernel: Kernel, flow: Flow, classes: dict[str, int]) -> Layout:
         file = "u" if classes[name] == CONVOY and bits <= 64 else _FILE_OF_BITS[bits]
         layout.places[name] = Place(file, layout.rows[file], bits, types[name])
         layout.rows[file] += 1
+        if file == "u":
+            layout.uniform.append(False if bits == 1 else 0)
 
     for vector in _brace_lists(flow):
         names = [item.name for item in vector.items if isinstance(item, Register)]

@@ -36,7 +36,19 @@ _GONE = 0xFFFF_FFFF_FFFF_FFFF
 class Mbarrier(Waitable):
     """One mbarrier: arrivals pending in this phase and expected in each, bytes outstanding, and phases completed."""
 
-    __slots__ = ("cta", "exchange", "expected", "limit", "offset", "pending", "phase", "tests", "tx", "word")
+    __slots__ = (
+        "cta",
+        "exchange",
+        "expected",
+        "limit",
+        "offset",
+        "pending",
+        "phase",
+        "reporter",
+        "tests",
+        "tx",
+        "word",
+    )
     expires = True
 
     def __init__(self, cta: Cta, offset: int, count: int) -> None:
@@ -44,7 +56,7 @@ class Mbarrier(Waitable):
         self.cta, self.offset, self.exchange = cta, offset, cta.cluster.exchange()
         self.pending = self.expected = count
         self.tx = self.phase = self.tests = 0
-        self.limit = cta.grid.machine.barrier_tx_limit
+        self.limit, self.reporter = cta.grid.machine.barrier_tx_limit, cta.grid.reporter
         self.word = memoryview(cta.shared.whole.data)[offset : offset + BARRIER_BYTES].cast("Q")
         self._fill(_MARK)
 
@@ -72,19 +84,22 @@ class Mbarrier(Waitable):
             raise Diag.BARRIER_OVERFLOW.error(what=what)
         if self.exchange is not None:
             self.exchange.arrive(self.cta.grid.current)
-        self.tell("arrive", "arrives", count)
+        if self.reporter is not None:
+            self.tell("arrive", "arrives", count)
         self.pending = pending
         if pending == 0 and self.tx == 0:
             self._complete()
 
     def expect(self, count: int) -> None:
         """Let the phase wait for so many more bytes."""
-        self.tell("arrive", "expects", count)
+        if self.reporter is not None:
+            self.tell("arrive", "expects", count)
         self._count_bytes(count)
 
     def complete(self, count: int) -> None:
         """So many bytes have arrived; they may come before they are expected."""
-        self.tell("arrive", "completes", count)
+        if self.reporter is not None:
+            self.tell("arrive", "completes", count)
         self._count_bytes(-count)
 
     def _count_bytes(self, count: int) -> None:
@@ -146,7 +161,7 @@ class Mbarrier(Waitable):
         passed: bool = True,
     ) -> None:
         """Let observers know what happens to the barrier, in its present phase unless another is given."""
-        reporter = self.cta.grid.reporter
+        reporter = self.reporter
         if reporter is not None:
             name = BarrierName("mbarrier", self.cta.index, self.cta.rank << RANK_SHIFT | self.offset, self.name)
             now = self.phase if phase is None else phase

@@ -70,8 +70,7 @@ def wait(op: Op) -> Run:
         if tests and first.tests < _PATIENCE:
             first.tests += 1
             return False
-        schedule = g.grid.schedule
-        if schedule.preempts and schedule.choose("giveup", ("wait", "give up"), 0):
+        if not g.grid.eager and g.grid.choose("giveup", ("wait", "give up")):
             return False
         g.wait(first)
         for barrier in barriers[1:]:

@@ -51,7 +51,7 @@ class Purpose:
 
 
 class Meeting(Waitable):
-    """Lanes of one warp that wait for each other; the last to come settles it. Nobody waits for lanes that have left."""
+    """Lanes of one warp that wait for each other; the last to come settles it. Lanes that have left are not missed."""
 
     __slots__ = ("arrived", "cta", "key", "members", "number", "over", "purpose", "result", "values", "warp")
 
@@ -105,7 +105,7 @@ class Meeting(Waitable):
 
 
 def _poison(dtype: npt.DTypeLike) -> Any:
-    return False if dtype is np.bool_ else np.iinfo(dtype).max  # type: ignore[type-var]
+    return False if dtype is np.bool_ else np.iinfo(dtype).max
 
 
 def _meetings(cta: Cta) -> dict[Any, Meeting]:

@@ -35,7 +35,11 @@ def trap(op: Op) -> Run:
 @executes("fence", "fence.tensormap", "griddepcontrol")
 def order(op: Op) -> Run:
     """The machine executes memory accesses in program order, and one grid at a time: nothing is left to do."""
-    return lambda g, mask, *operands: None
+
+    def run(g: Group, mask: Array | None, *operands: Any) -> None:
+        return
+
+    return run
 
 
 @executes("fence.proxy.async")
@@ -97,7 +101,7 @@ class RegisterPool(Waitable):
 def _registers_at_launch(cta: Cta) -> int:
     """Registers per thread that a launch gives: the kernel's own bound, or an even share of the SM's, in units of 8.
 
-    Below the share the assembler is free; the most it can have chosen is what the smallest `setmaxnreg.inc` still raises.
+    Below the share the assembler is free; the most it can have chosen is what the smallest `setmaxnreg.inc` raises.
     """
     kernel, machine = cta.program.kernel, cta.grid.machine
     most, unit = machine.setmaxnreg[-1], machine.setmaxnreg.step
@@ -163,5 +167,7 @@ def _check_step(g: Group, pool: RegisterPool, warp: int, action: str, count: int
     for other in range(first, min(first + each, len(pool.steps))):
         steps = pool.steps[other]
         if len(steps) > at and steps[at] != f"{action} {count}":
-            what = f"Warps {warp} and {other} of one warpgroup disagree: setmaxnreg.{action} {count} against .{steps[at]}."
+            what = (
+                f"Warps {warp} and {other} of one warpgroup disagree: setmaxnreg.{action} {count} against .{steps[at]}."
+            )
             raise Diag.REGISTER_POOL.error(what=what)

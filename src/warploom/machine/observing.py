@@ -1,7 +1,7 @@
 """The wrapper around a meaning in a run with observers: it says who acts, and tells what the row declares.
 
-Accesses and fences are told here, from the row's effects and the operands. Whatever has a state tells for itself while the
-meaning runs; an effect that nobody told is told here without phase or group, so that none is ever silent.
+Accesses and fences are told here, from the row's effects and the operands. Whatever has a state tells for itself while
+the meaning runs; an effect that nobody told is told here without phase or group, so that none is ever silent.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from warploom.facts.fragments import MATRIX_MOVES
 from warploom.facts.swizzles import GRANULE
 from warploom.facts.tensor_maps import MAP_BYTES
 from warploom.machine.events import Actor, Agent, Declared, Source, Touch, lanes_as_bits
+from warploom.machine.group import WARP
 from warploom.machine.memory import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW, WINDOW_BYTES
 from warploom.machine.shared import RANK_SHIFT
 from warploom.ptx.isa.table import BITS, Effect, Op
@@ -51,6 +52,7 @@ _DEFAULTS = {
     "syncs": ("acq_rel", "cta"),
 }
 """(semantics, scope) where an instruction says neither (PTX ISA: ld, st, mbarrier.arrive, mbarrier.try_wait, bar)."""
+_OUTPUTS = ("out", "pair", "outs")
 _WINDOW_SHIFT = WINDOW_BYTES.bit_length() - 1
 _WINDOWS = {
     base >> _WINDOW_SHIFT: (space, base)
@@ -72,10 +74,10 @@ def _declared(op: Op, effect: Effect) -> Declared:
     return Declared(space, _filled(op, effect.proxy), scope or usual[1], semantics or usual[0])
 
 
-def _element(op: Op) -> int:
-    """The bytes at each address: those of the type, times the length of a vector."""
+def _elements(op: Op) -> tuple[int, int]:
+    """The bytes of the type, times the length of a vector."""
     type_ = op["type"] or op.instruction.opcode.rpartition(".")[2]
-    return BITS.get(type_, 8) // 8 * int(op["vec"][1:] or 1)
+    return BITS.get(type_, 8) // 8 * int(op["vec"][1:] or 1), WARP
 
 
 def _matrix_rows(op: Op) -> tuple[int, int]:
@@ -83,14 +85,16 @@ def _matrix_rows(op: Op) -> tuple[int, int]:
     return GRANULE, move.rows * int(op["count"][1:])
 
 
+def _tensor_map(_: Op) -> tuple[int, int]:
+    return MAP_BYTES, WARP
+
+
 _SHAPES: dict[str, Callable[[Op], tuple[int, int]]] = {
     "ldmatrix": _matrix_rows,
     "stmatrix": _matrix_rows,
-    **dict.fromkeys(
-        ("tensormap.replace", "tensormap.replace.whole", "tensormap.cp_fenceproxy"), lambda op: (MAP_BYTES, 32)
-    ),
+    **dict.fromkeys(("tensormap.replace", "tensormap.replace.whole", "tensormap.cp_fenceproxy"), _tensor_map),
 }
-"""The bytes at each address and the lanes that give one, where the type does not tell."""
+"""The bytes at each address and the lanes of a warp that give one, where the type does not tell."""
 
 
 def observed(op: Op, run: Any, grid: Grid) -> Any:
@@ -102,10 +106,10 @@ def observed(op: Op, run: Any, grid: Grid) -> Any:
     source = Source(instruction.loc or Loc(grid.program.file, instruction.line), instruction.text, instruction.line)
     declared = {effect.verb: _declared(op, effect) for effect in effects}
     here = [(effect, _declared(op, effect)) for effect in effects if not effect.later]
-    width, givers = _SHAPES.get(op.family, lambda op: (_element(op), 32))(op)
-    inputs = [slot for slot in op.form.slots if slot.kind not in ("out", "pair", "outs")]
+    width, givers = _SHAPES.get(op.family, _elements)(op)
+    inputs = [slot for slot in op.form.slots if slot.kind not in _OUTPUTS]
     places = {slot.name: at + sum(s.kind == "tensor" for s in inputs[:at]) for at, slot in enumerate(inputs)}
-    has_result = any(slot.kind in ("out", "pair", "outs") and op.operands[slot.name] is not None for slot in op.form.slots)
+    outputs = [slot for slot in op.form.slots if slot.kind in _OUTPUTS and op.operands[slot.name] is not None]
 
     def wrapped(group: Group, mask: Array | None, *operands: Any) -> Any:
         live = mask if mask is not None else group.mask
@@ -113,7 +117,7 @@ def observed(op: Op, run: Any, grid: Grid) -> Any:
         actor = Actor(Agent(group.cta.index, group.first_warp), lanes_as_bits(live, group.lanes), source, declared)
         reporter.acts(actor)
         result = run(group, mask, *operands)
-        if not op.form.blocks or (result is not None if has_result else result):
+        if not op.form.blocks or (result is not None if outputs else result):
             for effect, said in here:
                 place = places.get(effect.operand, -1)
                 address = operands[place] if 0 <= place < len(operands) else None
@@ -136,8 +140,8 @@ def _accesses(
 ) -> Iterator[tuple[Touch, int]]:
     """What a generic access touches, by space and by the CTA that owns it, each with the lanes that do."""
     lanes = np.ones(group.lanes, np.bool_) if live is None else live
-    if givers < 32:
-        lanes = lanes & (np.arange(group.lanes) % 32 < givers)
+    if givers < WARP:
+        lanes = lanes & (np.arange(group.lanes) % WARP < givers)
     if isinstance(address, int):
         yield _touch(group, verb, said, np.array([address], np.uint64), width), lanes_as_bits(lanes, group.lanes)
         return

@@ -1,16 +1,22 @@
 """Who goes next: a schedule answers every choice that hardware leaves open.
 
-The machine asks `choose(kind, options)` and gets an index; `options` are short descriptions, in a deterministic order.
-Kinds: `step` (the ready groups, then the asynchronous operations that may complete, then the launch of the next
-cluster), `cancel` (refuse or grant a cluster-launch-control request), `lanes` (first lane served by an atomic),
-`giveup` (may a try_wait return early). The same schedule and seed give the same run on any machine.
+The machine asks `choose(kind, options, groups)` and gets an index; `options` are short descriptions, in an order that
+is the same on every computer. The kinds:
+
+    step     the groups that are ready (the first `groups` options), then the asynchronous operations that may complete,
+             then the launch of the next cluster
+    cancel   refuse or grant a request of cluster launch control
+    lanes    the lane that an atomic serves first
+    giveup   whether a try_wait that must wait returns early
+
+The same schedule and seed give the same run on any computer. A choice with one option is not asked for.
 """
 
 from __future__ import annotations
 
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -20,12 +26,17 @@ from warploom.diagnostics import Diag
 
 @runtime_checkable
 class Schedule(Protocol):
-    """Answers every choice; `convoys` allows warps of a warpgroup to run as one vector, `two_views` keeps proxies apart."""
+    """Answers every choice. A subclass needs `choose` only.
 
-    name: str
-    convoys: bool
-    two_views: bool
-    preempts: bool
+    `convoys` lets the warps of a warpgroup run as one vector where nobody can tell, `two_views` keeps the generic and
+    the async proxy of shared memory apart until a fence joins them, `preempts` asks for a step after every basic block
+    rather than when a group waits or has had a long turn.
+    """
+
+    name: str = "custom"
+    convoys: bool = False
+    two_views: bool = True
+    preempts: bool = True
 
     def choose(self, kind: str, options: Sequence[str], groups: int) -> int:
         """The index of the option taken; the first `groups` options of a `step` are ready groups."""
@@ -99,72 +110,87 @@ class Random:
         return self._draw.randrange(len(options))
 
 
+Choice = tuple[str, int, int, str]
+"""What was chosen: the kind, the index taken, how many options there were, and the description of the one taken."""
+
+
 @dataclass
 class Recorded:
-    """Another schedule, with every answer written down."""
+    """Another schedule, with every answer written down; its warps run apart, so that observers change nothing."""
 
     inner: Schedule
-    answers: list[int] = field(default_factory=list)
+    choices: list[Choice] = field(default_factory=list)
+    convoys: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
-        self.name, self.convoys = self.inner.name, self.inner.convoys
-        self.two_views, self.preempts = self.inner.two_views, self.inner.preempts
+        self.name, self.two_views, self.preempts = self.inner.name, self.inner.two_views, self.inner.preempts
 
     def choose(self, kind: str, options: Sequence[str], groups: int) -> int:
         answer = self.inner.choose(kind, options, groups)
-        self.answers.append(answer)
+        self.choices.append((kind, answer, len(options), options[answer]))
         return answer
 
     def save(self, path: str | Path) -> None:
-        """Write the answers; `replay` reads them back."""
-        flags = {"convoys": self.convoys, "two_views": self.two_views, "preempts": self.preempts}
-        Path(path).write_text(json.dumps({"schedule": self.name, **flags, "answers": self.answers}) + "\n")
+        """Write the choices, one to a line; `replay` reads them back."""
+        head = json.dumps({"schedule": self.name, "two_views": self.two_views, "preempts": self.preempts})
+        lines = ",\n".join(json.dumps(choice) for choice in self.choices)
+        Path(path).write_text(f'{head[:-1]}, "choices": [\n{lines}\n]}}\n', "utf-8")
 
 
 @dataclass
 class Replay:
-    """The answers of a recorded run; behind their end, always the first option."""
+    """The choices of a recorded run; behind their end, always the first option."""
 
     name: str
-    convoys: bool
     two_views: bool
     preempts: bool
-    answers: list[int]
-    _at: int = 0
+    choices: list[Choice]
+    convoys: bool = field(default=False, init=False)
+    _at: int = field(default=0, init=False)
 
     def choose(self, kind: str, options: Sequence[str], groups: int) -> int:
-        answer = self.answers[self._at] if self._at < len(self.answers) else 0
         self._at += 1
-        if not 0 <= answer < len(options):
-            what = f"choice {self._at} ({kind}) takes option {answer} of {len(options)}: it was recorded from another program"
+        if self._at > len(self.choices):
+            return 0
+        then, answer, count, taken = self.choices[self._at - 1]
+        if (then, count) != (kind, len(options)) or not 0 <= answer < count or options[answer] != taken:
+            found = options[answer] if 0 <= answer < len(options) else "nothing"
+            what = (
+                f"choice {self._at} takes `{taken}`, option {answer} of {count} ({then}), and this run has `{found}` "
+                f"there, of {len(options)} ({kind}): it was recorded from another launch"
+            )
             raise Diag.BAD_SCHEDULE.error(name=self.name, what=what)
         return answer
+
+    def finish(self) -> None:
+        """The run is over: all choices must have been asked for."""
+        if self._at < len(self.choices):
+            what = f"the run made {self._at} of its {len(self.choices)} choices: it was recorded from another launch"
+            raise Diag.BAD_SCHEDULE.error(name=self.name, what=what)
 
 
 def replay(path: str | Path) -> Replay:
     """The schedule in a recorded file."""
     try:
-        data = json.loads(Path(path).read_text())
-        answers = [int(answer) for answer in data["answers"]]
-        flags = {key: bool(data[key]) for key in ("convoys", "two_views", "preempts")}
-        return Replay(f"replay of {data['schedule']}", answers=answers, **flags)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        data = json.loads(Path(path).read_text("utf-8"))
+        choices = [(str(kind), int(answer), int(count), str(taken)) for kind, answer, count, taken in data["choices"]]
+        flags = {key: bool(data[key]) for key in ("two_views", "preempts")}
+        return Replay(f"{Path(path).name} (recorded from {data['schedule']})", choices=choices, **flags)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise Diag.BAD_SCHEDULE.error(name=str(path), what=f"it cannot be read as a recording ({error})") from None
+
+
+_NAMED: dict[str, Callable[[], Schedule]] = {"eager": Eager, "lazy": Lazy, "reverse": Reverse}
 
 
 def by_name(schedule: str | Schedule, seed: int) -> Schedule:
     """The schedule a caller named, passed, or recorded in a file."""
     if not isinstance(schedule, str):
         return schedule
-    match schedule:
-        case "eager":
-            return Eager()
-        case "lazy":
-            return Lazy()
-        case "reverse":
-            return Reverse()
-        case "random":
-            return Random(seed)
+    if schedule in _NAMED:
+        return _NAMED[schedule]()
+    if schedule == "random":
+        return Random(seed)
     if schedule.endswith(".json"):
         return replay(schedule)
     raise Diag.BAD_SCHEDULE.error(name=schedule, what="no such name, and no file that ends in .json")

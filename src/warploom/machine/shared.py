@@ -71,7 +71,7 @@ class SharedMemory(FlatMemory):
         return found
 
     def fence_async(self, warp: int) -> None:
-        """`fence.proxy.async` by a warp of the cluster: what it wrote, and what it learnt of, reaches the async view."""
+        """`fence.proxy.async` by a warp of the cluster: what it wrote and what it knows of reaches the async view."""
         if self.knowledge is None:
             return
         known, kept = self.knowledge.of[warp], []

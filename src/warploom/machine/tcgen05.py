@@ -21,7 +21,7 @@ from warploom.machine.accumulators import accumulator_view, tensor_copy
 from warploom.machine.bulk import count_bytes, issuers, multicast_targets, of_lane
 from warploom.machine.elements import expand_padded
 from warploom.machine.events import Touch
-from warploom.machine.mbarrier import barrier_at, shared_address
+from warploom.machine.mbarrier import barrier_at, barrier_touch, shared_address
 from warploom.machine.operands import OperandReader, footprint
 from warploom.machine.registry import Run, executes
 from warploom.machine.shared import OFFSET_MASK, RANK_SHIFT
@@ -227,7 +227,10 @@ def _commit(core: TensorCore, g: Group, op: Op, lane: int, targets: list[int]) -
         for target in targets:
             barrier_at(g.cta, target).arrive(1)
 
-    core.submit(g, op, thread_of(g, lane), arrive)
+    def touches() -> tuple[Touch, ...]:
+        return tuple(barrier_touch("arrives", g.cta, target) for target in targets)
+
+    core.submit(g, op, thread_of(g, lane), arrive, touches)
 
 
 @executes("tcgen05.cp")

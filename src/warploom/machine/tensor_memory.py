@@ -83,7 +83,7 @@ class TensorMemory(Waitable):
 
     def require(self, column: int, count: int, what: str) -> None:
         """Every column of an access must be allocated."""
-        if column < 0 or _run(column, count) & ~self.owned:
+        if not 0 <= column <= self.columns - count or _run(column, count) & ~self.owned:
             raise Diag.TENSOR_MEMORY.error(
                 what=f"{what} touches columns {column} to {column + count - 1}, "
                 f"which are not all allocated; {self.describe()}."

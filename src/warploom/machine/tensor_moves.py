@@ -19,7 +19,7 @@ from warploom.facts.tensor_memory import LANE_ALIGNMENT, QUADRANT
 from warploom.machine.accumulators import tensor_load, tensor_store
 from warploom.machine.asynchrony import Operation
 from warploom.machine.bulk import submit
-from warploom.machine.events import CommitGroup, Touch, Touches
+from warploom.machine.events import CommitGroup, Reporter, Touch, Touches
 from warploom.machine.group import WARP, Waitable
 from warploom.machine.participation import whole_warps
 from warploom.machine.registry import Run, executes
@@ -108,7 +108,6 @@ class _Move:
             return None
         return memory.cells[column : column + self.repeats, lane : lane + QUADRANT * len(places)]
 
-
     def touches(self, g: Group, verb: str, places: list[tuple[int, int] | None], half: int) -> tuple[Touch, ...]:
         """What the warps of a group touch, for observers."""
         found = []
@@ -129,7 +128,7 @@ def load(op: Op) -> Run:
         places = move.places(g, mask, address, half)
         memory = tensor_memory(g.cta)
         if g.grid.reporter is not None:
-            _moves(g, "ld").add(g, op, _nothing, partial(move.touches, g, "reads", places, half))
+            _moves(g, "ld").tell(g.grid.reporter, partial(move.touches, g, "reads", places, half))
         block = move.block(memory, places)
         if block is not None:
             return block
@@ -141,10 +140,6 @@ def load(op: Op) -> Run:
         return table
 
     return run
-
-
-def _nothing() -> None:
-    """A load has read at issue; observers see it complete when hardware may have read."""
 
 
 @executes("tcgen05.st")
@@ -195,6 +190,11 @@ class _Moves(Waitable):
         operation = submit(g, op, run, touches=touches, group=group, after=self._last)
         operation.then.append(self)
         self._last = operation
+        self._count += 1
+
+    def tell(self, reporter: Reporter, touches: Touches) -> None:
+        """Let observers know of a load, which reads at issue."""
+        reporter.at_once(touches, CommitGroup(_KINDS[self.what], self._count))
         self._count += 1
 
     def drained(self, g: Group) -> bool:

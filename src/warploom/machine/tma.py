@@ -93,7 +93,7 @@ def load(op: Op) -> Run:
     """A box from global to shared memory, of one CTA or of each in a mask; its bytes count on a barrier there."""
     mode, rank = _mode(op), int(op["rank"][0])
     four = mode == "tile::gather4"
-    pair = "cta_group::2" in (op["group"], op["late_group"], op["last_group"])
+    pair = "cta_group::2" in (op["group"], op["late_group"], op["last_group"], op["end_group"])
     multicast, local = bool(op["multicast"]), op["dst"] == "shared::cta"
 
     def one(g: Group, dst: int, where: int, coords: tuple[int, ...], barrier: int, ctas: int | None) -> None:
@@ -211,7 +211,9 @@ def store(op: Op) -> Run:
 
         sources, whole = groups_of(g.cta, READS), groups_of(g.cta, WRITES)
         group = whole.open_group(g, thread)
-        first = submit(g, op, read, touches=lambda: (_in_shared("reads", tensor, g.cta, offset, four=four),), group=group)
+        first = submit(
+            g, op, read, touches=lambda: (_in_shared("reads", tensor, g.cta, offset, four=four),), group=group
+        )
         second = submit(g, op, write, touches=written, group=group, after=first)
         sources.add(first, thread)
         whole.add(second, thread)

@@ -193,7 +193,7 @@ def _place(shared: Bytes, address: int, geometry: BoxGeometry, size: int) -> tup
 
 
 def global_runs(geometry: BoxGeometry, coords: Sequence[int], start: int) -> tuple[NDArray[np.int64], int]:
-    """The runs of global memory behind a box, clipped to the tensor, which begins at `start`: addresses and bytes each."""
+    """The runs of global memory behind a box, clipped to the tensor that begins at `start`: addresses, bytes each."""
     _, offset, counts, strides = _window(geometry, coords)
     if 0 in counts:
         return np.empty(0, np.int64), 0
@@ -204,7 +204,7 @@ def global_runs(geometry: BoxGeometry, coords: Sequence[int], start: int) -> tup
 
 
 def shared_runs(geometry: BoxGeometry, address: int, size: int) -> tuple[NDArray[np.int64], int]:
-    """The runs of shared memory that a box of `size` dense bytes takes at an address: addresses and bytes each."""
+    """The runs of shared memory that a box of `size` dense bytes takes at an address: addresses, bytes each."""
     if not geometry.swizzle.bits or geometry.pitch == geometry.row_bytes:
         return np.array([address], np.int64), size
     phase = address % geometry.swizzle.alignment

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from warploom.diagnostics import Diag, Loc
+from warploom.diagnostics import Diag, Loc, WarploomError
 from warploom.machine import alu
 from warploom.machine.layout import Layout, lay_out
 from warploom.machine.registry import MEANINGS
@@ -219,6 +219,14 @@ class _BlockWriter:
         return len(rows)
 
     def _instruction(self, op: Op) -> None:
+        try:
+            self._write(op)
+        except WarploomError as error:
+            if error.loc is not None:
+                raise
+            raise type(error)(error.diag, self.w.where(), error.notes, error.fields) from None
+
+    def _write(self, op: Op) -> None:
         close = self.w.guard(op.instruction.guard)
         writer = _WRITERS.get(op.family)
         if writer is not None:

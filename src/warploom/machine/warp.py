@@ -164,6 +164,15 @@ def shuffle(op: Op) -> Run:
     return run
 
 
+def _vote_of_one(mode: str, a: Array) -> Any:
+    """A vote of all lanes of one warp."""
+    if mode == "ballot":
+        return lane_bits(a)
+    text = a.tobytes()
+    some, every = 1 in text, 0 not in text
+    return every if mode == "all" else some if mode == "any" else every or not some
+
+
 @executes("vote")
 def vote(op: Op) -> Run:
     """What all lanes say of a predicate."""
@@ -172,17 +181,15 @@ def vote(op: Op) -> Run:
     def compute(lanes: int, live: Array | None, a: Any) -> Any:
         if not isinstance(a, np.ndarray):
             a = np.full(lanes, bool(a))
-        yes = a if live is None else a & live
-        if mode == "ballot":
-            return per_warp(np.packbits(yes.reshape(-1, WARP), axis=1, bitorder="little").view(np.uint32)[:, 0], lanes)
         if lanes == WARP and live is None:
-            text = yes.tobytes()
-            some, every = 1 in text, 0 not in text
-            return every if mode == "all" else some if mode == "any" else every or not some
-        voters = np.ones(lanes, np.bool_) if live is None else live
-        anyone = yes.reshape(-1, WARP).any(axis=1)
-        everyone = ~(voters & ~a).reshape(-1, WARP).any(axis=1)
-        return per_warp(everyone if mode == "all" else anyone if mode == "any" else everyone | ~anyone, lanes)
+            return _vote_of_one(mode, a)
+        yes = (a if live is None else a & live).reshape(-1, WARP)
+        if mode == "ballot":
+            return per_warp(np.packbits(yes, axis=1, bitorder="little").view(np.uint32)[:, 0], lanes)
+        no = (~a if live is None else live & ~a).reshape(-1, WARP)
+        if mode == "any":
+            return per_warp(yes.any(axis=1), lanes)
+        return per_warp(~no.any(axis=1) if mode == "all" else ~(no.any(axis=1) & yes.any(axis=1)), lanes)
 
     return together(op, compute, np.bool_)
 
@@ -275,7 +282,7 @@ def _reduce_floats(op: Op) -> Run:
 
 @lru_cache
 def _leaders(lanes: int) -> Array:
-    leaders = np.arange(lanes) % WARP == 0
+    leaders: Array = np.arange(lanes) % WARP == 0
     leaders.setflags(write=False)
     return leaders
 
@@ -309,4 +316,4 @@ def active_mask(op: Op) -> Run:
 @executes("bar.warp.sync")
 def synchronise(op: Op) -> Run:
     """Wait for the named lanes."""
-    return together(op, lambda lanes, live: True)
+    return together(op, lambda *_: True)

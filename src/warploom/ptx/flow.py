@@ -46,8 +46,8 @@ class Flow:
     @cached_property
     def ways_out(self) -> frozenset[int]:
         """The blocks in which a lane does nothing but leave the kernel."""
-        bare = (b.index for b in self.blocks if len(b.ops) == 1 and b.ops[0].family in ("ret", "exit") and b.next is None)
-        return frozenset((self.exit, *bare))
+        bare = [block for block in self.blocks if len(block.ops) == 1 and block.next is None]
+        return frozenset((self.exit, *(block.index for block in bare if block.ops[0].family in ("ret", "exit"))))
 
     @cached_property
     def joins(self) -> tuple[int, ...]:
@@ -84,7 +84,7 @@ class Flow:
         return tuple(self.exit if at in self.ways_out else at for at in join)
 
     def _staying(self) -> list[tuple[int, ...]]:
-        """The successors of every block without the ways on which lanes only leave, where another way leads to the end."""
+        """The successors of every block without the ways on which lanes only leave, where another leads to the end."""
         kept = [tuple(dict.fromkeys(block.successors)) for block in self.blocks]
         left: dict[int, tuple[int, ...]] = {}
         for index, successors in enumerate(kept):

@@ -109,7 +109,7 @@ class _Analysis:
             for slot in op.form.slots
             if slot.kind in ("in", "pred", "address", "tensor", "ins", "inout") and op.operands[slot.name] is not None
         ]
-        if op.family in ("ld", "ldu") and op["space"].startswith(("local", "param")) and self._private_address(op):
+        if op.family in ("ld", "ldu") and self._may_be_private(op):
             return LANE
         if op.form.result == "warp":
             return max(floor, WARP)
@@ -121,16 +121,20 @@ class _Analysis:
         return max(floor, value)
 
     def _broadcasts(self, op: Op) -> bool:
-        """Whether a shuffle gives every lane of a warp the value of one lane: how compilers make a warp's number uniform."""
+        """Whether a shuffle gives every lane of a warp one lane's value: so compilers make a warp's number uniform."""
         source, bounds = op.operands["b"], op.operands["c"]
         whole = isinstance(bounds, Immediate) and bounds.value & _SHUFFLE_BOUNDS == _WARP_SIZE - 1
         return op["mode"] == "idx" and whole and self._class(source) <= WARP  # type: ignore[arg-type]
 
-    def _private_address(self, op: Op) -> bool:
-        address = op.operands["a"]
-        return op["space"] == "local" or (
-            isinstance(address, Address) and isinstance(address.base, Symbol) and address.base.name in self.private
-        )
+    def _may_be_private(self, op: Op) -> bool:
+        """Whether a load may read memory of which each thread has its own, at an address that lanes may share."""
+        space, address = op["space"].partition("::")[0], op.operands["a"]
+        if space == "local":
+            return True
+        if space not in ("", "param") or not self.private:
+            return False
+        base = address.base if isinstance(address, Address) else None
+        return not isinstance(base, Symbol) or base.name in self.private
 
     def _class(self, operand: Operand) -> int:
         match operand:

@@ -19,7 +19,7 @@ form(
 for _sem, _space in (("acquire", "shared::cluster"), ("release", "shared::cta")):
     form(
         "fence",
-        f"fence.{{sem}}.sync_restrict::{{space}}.{{scope}}",
+        "fence.{sem}.sync_restrict::{space}.{scope}",
         effects=(Effect("fences", space="{space}", scope="{scope}", detail="{sem}"),),
         version=(8, 6),
         targets="sm_90",
@@ -29,7 +29,7 @@ for _sem, _space in (("acquire", "shared::cluster"), ("release", "shared::cta"))
     )
     form(
         "fence.proxy.async",
-        f"fence.proxy.async::generic.{{sem}}.sync_restrict::{{space}}.{{scope}}",
+        "fence.proxy.async::generic.{sem}.sync_restrict::{space}.{scope}",
         effects=(Effect("fences", space="{space}", proxy="async", scope="{scope}", detail="{sem}"),),
         version=(8, 6),
         targets="sm_90",

@@ -18,7 +18,21 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from warploom.diagnostics import Diag, Loc, PtxError
-from warploom.ptx.model import Immediate, Instruction, Kernel, Module, Negated, Pair, Register, Sink, Special, Symbol, Vector
+from warploom.ptx.model import (
+    Address,
+    Arguments,
+    Immediate,
+    Instruction,
+    Kernel,
+    Module,
+    Negated,
+    Pair,
+    Register,
+    Sink,
+    Special,
+    Symbol,
+    Vector,
+)
 
 KINDS = {
     "out": "a register or `_`",
@@ -271,8 +285,6 @@ def _assign(instruction: Instruction, row: Form) -> dict[str, object] | str:
 
 
 def _fits(slot: Slot, operand: object) -> bool:
-    from warploom.ptx.model import Address, Arguments
-
     match slot.kind:
         case "out":
             return isinstance(operand, Register | Sink)
@@ -309,8 +321,14 @@ def _check(op: Op, registers: dict[str, str]) -> str:
         if isinstance(operand, Pair):
             wrong = _misfit(operand.first, type_, slot, registers) or _misfit(operand.second, "pred", slot, registers)
         elif isinstance(operand, Vector):
+            if not type_ and op.family in ("mov.pack", "mov.unpack"):
+                type_ = f"b{BITS[op['type']] // max(len(operand.items), 1)}"
+                if len(operand.items) not in (2, 4) or type_ not in BITS:
+                    return f"{len(operand.items)} parts do not make a .{op['type']}"
             found = (_misfit(item, type_, slot, registers) for item in operand.items)
             wrong = next(filter(None, found), "")
+        elif isinstance(operand, Address):
+            wrong = _address_misfit(operand, registers)
         else:
             wrong = _misfit(operand, type_, slot, registers)
         if wrong:
@@ -332,6 +350,16 @@ def _misfit(operand: object, type_: str, slot: Slot, registers: dict[str, str]) 
     if (have == "pred") != (type_ == "pred") or got < need or (got > need and not slot.wider):
         return f"`{operand}` is a .{have} register where {slot.name} is .{type_}"
     return ""
+
+
+def _address_misfit(address: Address, registers: dict[str, str]) -> str:
+    base = address.base
+    if not isinstance(base, Register):
+        return ""
+    have = registers.get(base.name)
+    if have is None:
+        return f"`{base}` is not a register"
+    return "" if BITS.get(have, 0) in (32, 64) else f"`{base}` is a .{have} register; an address has 32 or 64 bits"
 
 
 def _literal_misfit(operand: Immediate, type_: str, slot: Slot) -> str:

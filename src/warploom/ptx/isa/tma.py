@@ -16,19 +16,20 @@ _STORED = (
 )
 _HINT = "L2::cache_hint"
 
-# The manual puts the mode behind `.global` and the CTA group last; compilers also write them right after the rank.
+# The manual puts the mode behind `.global` and the CTA group before the hint; compilers also write them right after the
+# rank, and the group behind the hint.
 _OLD_LOAD = "cp.async.bulk.tensor.{rank}{.mode?}.{dst}.global{.late_mode?}.mbarrier::complete_tx::bytes{.last_mode?}"
 _NEW_LOAD = _OLD_LOAD.replace(".{dst}", "{.group?}.{dst}") + "{.late_group?}"
 _OLD_MODES, _NEW_MODES = "tile im2col", "tile im2col tile::gather4 im2col::w im2col::w::128"
 _GROUPS = "cta_group::1 cta_group::2"
-for _targets, _template, _modes, _last in (
-    ("sm_90", _OLD_LOAD, _OLD_MODES, ""),
-    ("sm_100", _NEW_LOAD, _NEW_MODES, "{.last_group?}"),
+for _targets, _template, _modes, _last, _end in (
+    ("sm_90", _OLD_LOAD, _OLD_MODES, "", ""),
+    ("sm_100", _NEW_LOAD, _NEW_MODES, "{.last_group?}", "{.end_group?}"),
 ):
     for _cast, _mask in (("", ""), (f".{{multicast}}{_last}", "in mask b16; ")):
         form(
             "cp.async.bulk.tensor.load",
-            f"{_template}{_cast}{{.hint?}}",
+            f"{_template}{_cast}{{.hint?}}{_end}",
             f"address dst; tensor src; address barrier; opt ins offsets b16; {_mask}opt in policy b64",
             effects=_LOADED,
             version=(8, 0),
@@ -42,6 +43,7 @@ for _targets, _template, _modes, _last in (
             group=_GROUPS,
             late_group=_GROUPS,
             last_group=_GROUPS,
+            end_group=_GROUPS,
             hint=_HINT,
         )
 

@@ -81,6 +81,15 @@ form(
     nan="NaN",
     type="f32",
 )
-form("elect", "elect.sync", "pair d b32; in members b32", effects=_TOGETHER, result="lane", blocks=True, version=(8, 0), targets="sm_90")
+form(
+    "elect",
+    "elect.sync",
+    "pair d b32; in members b32",
+    effects=_TOGETHER,
+    result="lane",
+    blocks=True,
+    version=(8, 0),
+    targets="sm_90",
+)
 form("activemask", "activemask.b32", "out d b32", result="warp", version=(6, 2))
 form("bar.warp.sync", "bar.warp.sync", "in members b32", effects=_TOGETHER, blocks=True, version=(6, 0))

@@ -1,0 +1,210 @@
+"""Runs mutants in workers that may use 2 GB and not hang, and tells what came of each.
+
+A mutant ends well with a run or with an error of the catalogue other than INTERNAL. Anything else is a failure: another
+exception, a worker that dies, or one that says nothing for too long.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+
+from tests.fuzz.bases import Base, corpus, foreign, trial, written
+from warploom import launch
+from warploom.diagnostics import WarploomError
+
+MEMORY = 2 << 30
+PATIENCE = 20.0
+_START = 120.0
+_BATCH = 25
+RUN = "a run"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one mutant: a code or `a run`; `failure` holds what should not have happened."""
+
+    number: int
+    code: str
+    failure: str = ""
+    seconds: float = 0.0
+
+
+@dataclass
+class Summary:
+    """All outcomes so far."""
+
+    codes: Counter[str] = field(default_factory=Counter)
+    failures: list[Outcome] = field(default_factory=list)
+    slowest: Outcome = Outcome(0, "", seconds=0.0)
+
+    def add(self, outcome: Outcome) -> None:
+        self.codes[outcome.code] += 1
+        if outcome.failure:
+            self.failures.append(outcome)
+        if outcome.seconds > self.slowest.seconds:
+            self.slowest = outcome
+
+    @property
+    def total(self) -> int:
+        return self.codes.total()
+
+
+def bases(*, with_corpus: bool = False) -> tuple[Base, ...]:
+    """The kernels that are mutated."""
+    return (*written(), *foreign(), *(corpus() if with_corpus else ()))
+
+
+def attempt(kernels: tuple[Base, ...], number: int) -> Outcome:
+    """Make and run one mutant."""
+    made = trial(kernels, number)
+    start = time.perf_counter()
+    try:
+        launch(made.base.launch(made.mutant.text), schedule=made.schedule, seed=made.seed, limit=made.base.limit)
+    except WarploomError as error:
+        json.dumps(str(error))
+        failure = "" if error.code != "INTERNAL" else str(error)
+        return Outcome(number, error.code, failure, time.perf_counter() - start)
+    except Exception as error:
+        text = f"{made}\n{''.join(traceback.format_exception(error)[-8:])}"
+        return Outcome(number, type(error).__name__, text, time.perf_counter() - start)
+    return Outcome(number, RUN, "", time.perf_counter() - start)
+
+
+def _work(pipe: Connection, with_corpus: bool) -> None:
+    _confine()
+    kernels = bases(with_corpus=with_corpus)
+    pipe.send(None)
+    for numbers in iter(pipe.recv, None):
+        for number in numbers:
+            pipe.send(attempt(kernels, number))
+
+
+def _confine() -> None:
+    try:
+        import resource
+    except ImportError:
+        return
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+
+
+@dataclass
+class _Worker:
+    """A process with its pipe, the numbers it has yet to answer, and since when it has been silent."""
+
+    process: BaseProcess
+    pipe: Connection
+    queue: list[int] = field(default_factory=list)
+    ready: bool = False
+    since: float = field(default_factory=time.monotonic)
+
+    @classmethod
+    def start(cls, with_corpus: bool) -> _Worker:
+        context = multiprocessing.get_context("spawn")
+        ours, theirs = context.Pipe()
+        process = context.Process(target=_work, args=(theirs, with_corpus), daemon=True)
+        process.start()
+        theirs.close()
+        return cls(process, ours)
+
+    @property
+    def late(self) -> bool:
+        return time.monotonic() - self.since > (PATIENCE if self.ready else _START)
+
+    def stop(self) -> None:
+        self.pipe.close()
+        self.process.kill()
+        self.process.join()
+
+
+def run(
+    numbers: Iterable[int],
+    *,
+    workers: int = 2,
+    with_corpus: bool = False,
+    on_outcome: Callable[[Outcome], None] | None = None,
+) -> Summary:
+    """Run the mutants of these numbers."""
+    summary, todo = Summary(), _batches(numbers)
+    crew = [_Worker.start(with_corpus) for _ in range(workers)]
+    try:
+        while crew:
+            for at, worker in enumerate(crew):
+                fault = _hear(worker, summary, on_outcome)
+                if not fault and worker.ready and not worker.queue:
+                    worker.queue = next(todo, [])
+                    worker.since = time.monotonic()
+                    worker.pipe.send(worker.queue or None)
+                    if not worker.queue:
+                        worker.process.join()
+                        crew.pop(at)
+                        break
+                elif fault:
+                    left = _blame(worker, fault, summary, on_outcome)
+                    worker.stop()
+                    crew[at] = _Worker.start(with_corpus)
+                    todo = _first(left, todo)
+                    break
+            wait([worker.pipe for worker in crew], timeout=0.5)
+    finally:
+        for worker in crew:
+            worker.stop()
+    return summary
+
+
+def _batches(numbers: Iterable[int]) -> Iterator[list[int]]:
+    batch: list[int] = []
+    for number in numbers:
+        batch.append(number)
+        if len(batch) == _BATCH:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def _first(numbers: list[int], rest: Iterator[list[int]]) -> Iterator[list[int]]:
+    if numbers:
+        yield numbers
+    yield from rest
+
+
+def _hear(worker: _Worker, summary: Summary, on_outcome: Callable[[Outcome], None] | None) -> str:
+    """Take what a worker has said; a text if it died or has been silent for too long."""
+    try:
+        while worker.pipe.poll():
+            outcome = worker.pipe.recv()
+            worker.since, worker.ready = time.monotonic(), True
+            if outcome is not None:
+                worker.queue.pop(0)
+                _tell(outcome, summary, on_outcome)
+    except (EOFError, OSError):
+        worker.process.join(5)
+        return f"the worker died (exit {worker.process.exitcode})"
+    return f"no answer after {PATIENCE:.0f} s" if worker.late else ""
+
+
+def _blame(
+    worker: _Worker, fault: str, summary: Summary, on_outcome: Callable[[Outcome], None] | None
+) -> list[int]:
+    """The mutant at work is the one that failed; the numbers behind it are still to be done."""
+    if not worker.ready:
+        raise RuntimeError(f"a worker did not start: {fault}")
+    if not worker.queue:
+        return []
+    number, *left = worker.queue
+    _tell(Outcome(number, "no answer" if "answer" in fault else "crash", fault, PATIENCE), summary, on_outcome)
+    return left
+
+
+def _tell(outcome: Outcome, summary: Summary, on_outcome: Callable[[Outcome], None] | None) -> None:
+    summary.add(outcome)
+    if on_outcome is not None:
+        on_outcome(outcome)
