@@ -183,6 +183,66 @@ def _wgmma() -> Protocol:
     return Protocol(kernel("ptr:a ptr:b ptr:out", body), 128, make)
 
 
+RING_STEPS, _STAGES = 3, 2
+RING_NOTES = """
+ //!wl barrier full bars 8 2
+ //!wl barrier empty bars+16 8 2
+ //!wl role multiply 0-3
+ //!wl role load 4
+"""
+
+
+def _ring() -> Protocol:
+    """Warp 4 loads the operands of three steps into two stages; warps 0 to 3 multiply and give stages back."""
+    stage_bytes = _A_BYTES + _B_BYTES
+    produce, consume = [], []
+    for step in range(RING_STEPS):
+        stage, lap = step % _STAGES, step // _STAGES
+        at, full, empty = stage * stage_bytes, 8 * stage, 16 + 8 * stage
+        if lap:
+            produce.append(wait(f"EMPTY{step}", empty, (lap - 1) & 1))
+        produce += [
+            f"@%lead mbarrier.arrive.expect_tx.shared::cta.b64 _, [bars+{full}], {stage_bytes};",
+            f"@%lead {BULK_LOAD} [data+{at}], [%rd0+{step * _A_BYTES}], {_A_BYTES}, [bars+{full}];",
+            f"@%lead {BULK_LOAD} [data+{at + _A_BYTES}], [%rd1+{step * _B_BYTES}], {_B_BYTES}, [bars+{full}];",
+        ]
+        consume += [
+            wait(f"FULL{step}", full, lap & 1) + " //@full",
+            _descriptor("%d0", at, _A_ROWS, "sm_90") + _descriptor("%d1", at + _A_BYTES, _B_ROWS, "sm_90"),
+            "wgmma.fence.sync.aligned;",
+            _WGMMA.format(scale=int(step > 0)),
+            "wgmma.commit_group.sync.aligned;",
+            "wgmma.wait_group.sync.aligned 0; //@drain",
+            f"@%lead mbarrier.arrive.shared::cta.b64 _, [bars+{empty}];",
+        ]
+    counts = " ".join(
+        f"@%first mbarrier.init.shared::cta.b64 [bars+{8 * i}], {1 if i < _STAGES else 4};" for i in range(2 * _STAGES)
+    )
+    body = f"""
+ {counts}
+ bar.sync 0;
+ ld.param.u64 %rd0, [a]; ld.param.u64 %rd1, [b]; ld.param.u64 %out, [out];
+ setp.eq.u32 %q, %warp, 4; @!%q bra MULTIPLY;
+ {chr(10).join(produce)}
+ bra END;
+MULTIPLY:
+ mov.f32 %f0, 0f00000000; mov.f32 %f1, %f0; mov.f32 %f2, %f0; mov.f32 %f3, %f0;
+ {chr(10).join(consume)}
+ {_FRAGMENT} cvt.u64.u32 %g, %r0; add.u64 %g, %out, %g;
+ st.global.v2.f32 [%g], {{%f0, %f1}}; st.global.v2.f32 [%g+256], {{%f2, %f3}};
+ wgmma.wait_group.sync.aligned 0;
+END:
+ bar.sync 0;
+"""
+
+    def make() -> tuple[list[Any], Array, Array]:
+        depth = RING_STEPS * _DEPTH
+        a, b, out = integers(9, _A_ROWS, depth), integers(10, _B_ROWS, depth), np.zeros((64, 8), np.float32)
+        return [image(a), image(b), out], out, product(a, b)
+
+    return Protocol(kernel("ptr:a ptr:b ptr:out", body, notes=RING_NOTES), 160, make)
+
+
 def _stored_operands() -> Protocol:
     """Every thread stores 16 bytes of A or B; a fence, a barrier, and wgmma reads them."""
     body = f"""
@@ -302,6 +362,7 @@ END:
 PROTOCOLS: dict[str, Callable[[], Protocol]] = {
     "load": _load,
     "wgmma": _wgmma,
+    "ring": _ring,
     "stored operands": _stored_operands,
     "store": _store,
     "tensor": lambda: _tensor(use_copy=False),

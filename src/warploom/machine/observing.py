@@ -117,6 +117,7 @@ def observed(op: Op, run: Any, grid: Grid) -> Any:
         actor = Actor(Agent(group.cta.index, group.first_warp), lanes_as_bits(live, group.lanes), source, declared)
         reporter.acts(actor)
         result = run(group, mask, *operands)
+        reporter.narrow(actor.lanes)
         if not op.form.blocks or (result is not None if outputs else result):
             for effect, said in here:
                 place = places.get(effect.operand, -1)

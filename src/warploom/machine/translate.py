@@ -133,8 +133,8 @@ class Program:
 def translate(module: Module, kernel: Kernel, *, lanes_follow_x: bool, file: str = "<ptx>") -> Program:
     """Verify a kernel and prepare its blocks."""
     kernel = inline(module, kernel, file)
-    decode_kernel(kernel, module.target[0], file)
-    flow = flows.build(kernel, file)
+    ops = decode_kernel(kernel, module.target[0], file)
+    flow = flows.build(kernel, file, ops)
     _check_modelled(flow, file)
     classes = classify(kernel, flow, lanes_follow_x=lanes_follow_x)
     return Program(module, kernel, flow, lay_out(kernel, flow, classes), file)

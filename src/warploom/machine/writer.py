@@ -192,7 +192,8 @@ class Writer:
                 text, _ = self.names.special(name)
                 return f"({text} & {(1 << bits) - 1})" if bits < 64 else text
             case Symbol():
-                return self.names.symbol(operand)
+                text = self.names.symbol(operand)
+                return f"({text} & {(1 << bits) - 1})" if operand.offset or bits < 64 else text
         raise Diag.NOT_MODELLED.error(self.where(), what=f"the operand `{operand}`")
 
     def signed(self, operand: object, type_: str) -> str:
@@ -252,9 +253,7 @@ class Writer:
             text = self.scalar(base, f"b{bits}")
             if not offset:
                 return text
-            if isinstance(base, Register):
-                return f"(({text} + {offset}) & {(1 << bits) - 1})"
-            return f"({text} + {offset})"
+            return f"(({text} + {offset}) & {(1 << bits) - 1})"
         text = self.array(base, f"b{bits}", "u")
         return f"({text} + {self.names.constant(offset & ((1 << bits) - 1), 'u', bits)})" if offset else text
 

@@ -204,9 +204,10 @@ def _meet(a: int, b: int, join: list[int], rank: dict[int, int]) -> int:
     return a
 
 
-def build(kernel: Kernel, file: str = "<ptx>") -> Flow:
-    """Cut a kernel's body into blocks."""
+def build(kernel: Kernel, file: str = "<ptx>", ops: tuple[Op, ...] | None = None) -> Flow:
+    """Cut a kernel's body into blocks; `ops` are its instructions where they have been decoded already."""
     registers = dict(kernel.registers)
+    decoded = iter(ops) if ops is not None else (decode(each, registers, file) for each in kernel.instructions)
     blocks = [Block(0)]
     labels: dict[str, int] = {}
     tables = {s.name: s.targets for s in kernel.body or () if isinstance(s, BranchTargets)}
@@ -223,7 +224,7 @@ def build(kernel: Kernel, file: str = "<ptx>") -> Flow:
             labels[statement.name] = block.index
             closed = False
         elif isinstance(statement, Instruction):
-            op = decode(statement, registers, file)
+            op = next(decoded)
             if closed or op.form.blocks:
                 begin()
             blocks[-1].ops.append(op)

@@ -9,7 +9,15 @@ _BIN = "out d {type}; in a {type}; in b {type}"
 _TRI = "out d {type}; in a {type}; in b {type}; in c {type}"
 _UNARY = "out d {type}; in a {type}"
 _RND = "rn rz rm rp"
-_COMPARE = "eq ne lt le gt ge lo ls hi hs equ neu ltu leu gtu geu num nan"
+_ORDERED = "eq ne lt le gt ge"
+_COMPARABLE = (
+    ("b16 b32 b64", "eq ne", ""),
+    ("s16 s32 s64", _ORDERED, ""),
+    ("u16 u32 u64", f"{_ORDERED} lo ls hi hs", ""),
+    ("f32 f16 f16x2", f"{_ORDERED} equ neu ltu leu gtu geu num nan", "{.ftz?}"),
+    ("f64 bf16 bf16x2", f"{_ORDERED} equ neu ltu leu gtu geu num nan", ""),
+)
+"""Types, how they compare, and whether subnormals may be flushed first."""
 _HALF = "f16 f16x2 bf16 bf16x2"
 
 
@@ -150,34 +158,14 @@ def _floating() -> None:
 
 def _select() -> None:
     numeric = "b16 b32 b64 " + _INT + " f32 f64 f16 f16x2 bf16 bf16x2"
-    form(
-        "setp", "setp.{cmp}{.ftz?}.{type}", "pair d pred; in a {type}; in b {type}", cmp=_COMPARE, type=numeric
-    )
-    form(
-        "setp",
-        "setp.{cmp}.{bool}{.ftz?}.{type}",
-        "pair d pred; in a {type}; in b {type}; pred c",
-        cmp=_COMPARE,
-        bool="and or xor",
-        type=numeric,
-    )
-    form(
-        "set",
-        "set.{cmp}{.ftz?}.{dtype}.{type}",
-        "out d {dtype}; in a {type}; in b {type}",
-        cmp=_COMPARE,
-        dtype="u32 s32 f32 f16 bf16 f16x2 bf16x2 u16 s16",
-        type=numeric,
-    )
-    form(
-        "set",
-        "set.{cmp}.{bool}{.ftz?}.{dtype}.{type}",
-        "out d {dtype}; in a {type}; in b {type}; pred c",
-        cmp=_COMPARE,
-        bool="and or xor",
-        dtype="u32 s32 f32 f16 bf16 f16x2 bf16x2 u16 s16",
-        type=numeric,
-    )
+    for types, comparisons, ftz in _COMPARABLE:
+        given = {"cmp": comparisons, "type": types}
+        made = {"dtype": "u32 s32 f32 f16 bf16 f16x2 bf16x2 u16 s16", **given}
+        both, either = "in a {type}; in b {type}", {"bool": "and or xor"}
+        form("setp", f"setp.{{cmp}}{ftz}.{{type}}", f"pair d pred; {both}", **given)
+        form("setp", f"setp.{{cmp}}.{{bool}}{ftz}.{{type}}", f"pair d pred; {both}; pred c", **either, **given)
+        form("set", f"set.{{cmp}}{ftz}.{{dtype}}.{{type}}", f"out d {{dtype}}; {both}", **made)
+        form("set", f"set.{{cmp}}.{{bool}}{ftz}.{{dtype}}.{{type}}", f"out d {{dtype}}; {both}; pred c", **either, **made)
     form("selp", "selp.{type}", "out d {type}; in a {type}; in b {type}; pred c", type=numeric)
     form("slct", "slct{.ftz?}.{type}.{ctype}", "out d {type}; in a {type}; in b {type}; in c {ctype}", type=numeric, ctype="s32 f32")
 
