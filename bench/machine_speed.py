@@ -28,7 +28,7 @@ import ml_dtypes
 import numpy as np
 
 TILE_M, TILE_N, TILE_K = 128, 128, 64
-KERNEL = '''
+KERNEL = """
 import triton
 import triton.language as tl
 
@@ -45,7 +45,7 @@ def matmul(a_desc, b_desc, c_desc, M, N, K, BM: tl.constexpr, BN: tl.constexpr, 
         else:
             total = tl.dot(a, b.T, total)
     c_desc.store([row, column], total.to(tl.bfloat16))
-'''
+"""
 
 
 def inputs(size: int) -> tuple[np.ndarray, np.ndarray]:

@@ -1,4 +1,4 @@
-"""`warploom demo`: two matmuls that another compiler made run on this CPU, and what is said when one line of them is wrong."""
+"""`warploom demo`: two matmuls of another compiler run on this CPU, and what is said when one of their lines is wrong."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from warploom.launcher import Run, launch
 
 HOPPER, BLACKWELL = "matmul_tma_sm90.launch.json", "matmul_persistent_sm100.launch.json"
 CASES = (
-    ("Hopper, sm_90a: TMA, wgmma", HOPPER),
-    ("Blackwell, sm_100a: warp roles, tensor memory", BLACKWELL),
+    ("Hopper: TMA, wgmma", HOPPER),
+    ("Blackwell: roles, tcgen05", BLACKWELL),
 )
 SCHEDULES = (Settings("eager"), Settings("lazy"), Settings("random", seed=1))
 COUNTED = {
@@ -56,8 +56,9 @@ def demo() -> bool:
 
 
 def _show_runs(console: Console, folder: Path) -> bool:
-    rows = table("Two matmuls compiled by Triton, executed from their PTX on this CPU", "kernel", "schedule", "warp instructions",
-                 *COUNTED, "bytes moved", "ms", "c == a @ b.T", right=("warp instructions", *COUNTED, "bytes moved", "ms"))  # fmt: skip
+    counts = ("instructions", *COUNTED, "bytes moved", "ms")
+    title = "Two matmuls compiled by Triton, executed from their PTX on this CPU"
+    rows = table(title, "kernel", "schedule", *counts, "c == a @ b.T", right=counts)
     right = True
     for title, name in CASES:
         for settings in SCHEDULES:

@@ -96,6 +96,11 @@ class Diag(Enum):
         "Python keeps the name alive, the device does not: compute it again here, or keep it in a variable.",
     )
     TYPE_MISMATCH = ("The types do not fit: {what}.", "Convert one side with `.to(type)`.")
+    WRONG_ROLE = (
+        "A device value made by role `{maker}` (opened at {made}) is used by role `{user}`.",
+        "Roles are different warps: pass it through shared memory and a barrier, or compute it before the roles part.",
+    )
+    BAD_INDEX = ("The view cannot be indexed so: {what}.", "Index with one integer, or device integer, per dimension.")
     OTHERWISE_WITHOUT_WHEN = ("`otherwise()` does not follow a `when(...)` block.", "Put it directly behind the block.")
     BAD_KERNEL = ("The kernel cannot be traced: {what}.", "Correct the call; nothing was run.")
 
@@ -182,6 +187,8 @@ _KIND: dict[Diag, type[WarploomError]] = {
             Diag.LEFT_LOOP_EARLY,
             Diag.VALUE_OUT_OF_SCOPE,
             Diag.TYPE_MISMATCH,
+            Diag.WRONG_ROLE,
+            Diag.BAD_INDEX,
             Diag.OTHERWISE_WITHOUT_WHEN,
             Diag.BAD_KERNEL,
         ),

@@ -235,7 +235,7 @@ def test_machines():
     assert {24, 232, 240, 256} <= set(machine("sm_90a").setmaxnreg)
     assert 28 not in machine("sm_90a").setmaxnreg
     with pytest.raises(WarploomError) as caught:
-        machine("sm_80")
+        machine("sm_120a")
     assert caught.value.diag is Diag.WRONG_TARGET
 
 

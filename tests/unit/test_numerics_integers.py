@@ -376,7 +376,7 @@ def test_carries(name):
             exact = (c << bits | a) + sign * (d << bits | b)
             got = int(upper[lane]) << bits | int(total[lane])
             assert got == exact & (mask << bits | mask)
-            assert bool(out[lane]) == (not 0 <= exact < 1 << 2 * bits)
+            assert bool(out[lane]) == (exact >= 0 if sign < 0 else exact >= 1 << 2 * bits)
             start = numerics.scalar_function(first, {"type": name}, (name, name))(a, b)
             assert start == (int(total[lane]), bool(carry[lane]))
             end = numerics.scalar_function(second, {"type": name, "cc": "cc"}, (name, name, "pred"))(c, d, start[1])

@@ -6,7 +6,6 @@ destination row; everything else calls the exact function of `numerics`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -29,9 +28,7 @@ _UFUNC = {
 _OPERATOR = {"add": "+", "sub": "-", "and": "&", "or": "|", "xor": "^", "mul": "*"}
 _WHOLE = frozenset({"u16", "s16", "u32", "s32", "u64", "s64", "b16", "b32", "b64"})
 FAMILIES = frozenset(
-    """add sub mul mad mul24 mad24 sad div rem abs neg min max popc clz bfind brev bfe bfi fns bmsk szext prmt dp4a dp2a
-    and or xor not cnot lop3 shl shr shf fma add.mixed sub.mixed mul.mixed fma.mixed rcp sqrt rsqrt ex2 lg2 sin cos tanh
-    copysign testp setp set selp slct mov cvt cvt.pair cvt.pack""".split()
+    ["add", "sub", "mul", "mad", "mul24", "mad24", "sad", "div", "rem", "abs", "neg", "min", "max", "popc", "clz", "bfind", "brev", "bfe", "bfi", "fns", "bmsk", "szext", "prmt", "dp4a", "dp2a", "and", "or", "xor", "not", "cnot", "lop3", "shl", "shr", "shf", "fma", "add.mixed", "sub.mixed", "mul.mixed", "fma.mixed", "rcp", "sqrt", "rsqrt", "ex2", "lg2", "sin", "cos", "tanh", "copysign", "testp", "setp", "set", "selp", "slct", "mov", "cvt", "cvt.pair", "cvt.pack"]
 )
 
 
@@ -272,7 +269,7 @@ def _combine(w: Writer, op: Op, raw: str, uniform: bool, first: object, second: 
     flat = uniform and (c is None or w.uniform(c))
     w.emit(f"x = {raw}")
     if not flat and uniform:
-        w.emit(f"x = full(W, x)")
+        w.emit("x = full(W, x)")
     other = "" if c is None else f" {operator} {w.scalar(c, 'pred') if flat else w.array(c, 'pred')}"
     results = [(first, f"(x{other})"), (second, f"((not x){other})" if flat else f"(logical_not(x){other})")]
     targets = [(target, text) for target, text in results if isinstance(target, Register)]
@@ -322,11 +319,11 @@ def write_unpack(w: Writer, op: Op) -> None:
     else:
         w.emit(f"x = {w.array(source, op['type'], 'u')}.view(uint{bits})")
         parts = [f"x[{part}::{len(vector.items)}]" for part in range(len(vector.items))]
-    for part, item in zip(parts, vector.items, strict=True):
+    for view, item in zip(parts, vector.items, strict=True):
         if isinstance(item, Register) and w.place(item).file == "u":
-            w.emit(f"u[{w.place(item).index}] = {part}[{'M.argmax()' if w.masked else 0}].item()")
+            w.emit(f"u[{w.place(item).index}] = {view}[{'M.argmax()' if w.masked else 0}].item()")
         elif isinstance(item, Register):
-            w.emit(f"copyto({w.names.row(w.place(item))}, {part}{where})")
+            w.emit(f"copyto({w.names.row(w.place(item))}, {view}{where})")
 
 
 @executes("lop3.bool")
@@ -344,13 +341,3 @@ def lop3_bool(op: Op) -> Run:
         return result, nonzero
 
     return run
-
-
-def lifted(function: Callable[..., Any], dtypes: tuple[Any, ...]) -> Callable[..., int]:
-    """An array function made to work on Python integers, for uniform operands without a scalar twin."""
-
-    def scalar(*values: int) -> int:
-        arrays = [np.array([value], dtype) for value, dtype in zip(values, dtypes, strict=True)]
-        return int(function(*arrays)[0])
-
-    return scalar

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from warploom.diagnostics import Loc
+from warploom.ptx.model import Instruction
 
 if TYPE_CHECKING:
     from warploom.machine.asynchrony import Operation
@@ -78,11 +79,19 @@ class Agent:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The instruction behind an event: its place, its text and its line of the PTX."""
+    """The instruction behind an event, and its place: the author's line where the PTX carries it."""
 
     loc: Loc
-    text: str
-    line: int
+    instruction: Instruction
+
+    @property
+    def text(self) -> str:
+        return self.instruction.text
+
+    @property
+    def line(self) -> int:
+        """The line of the PTX."""
+        return self.instruction.line
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +194,7 @@ class Issued:
     group: CommitGroup | None
 
 
-_NOBODY = Actor(Agent((0, 0, 0), -1), 0, Source(Loc("<machine>", 0), "", 0), {})
+_NOBODY = Actor(Agent((0, 0, 0), -1), 0, Source(Loc("<machine>", 0), Instruction("")), {})
 
 
 class Reporter:

@@ -472,8 +472,9 @@ class _Options(Sequence[str]):
         return len(self.groups) + len(self.completions) + self.launch
 
     def __getitem__(self, index: Any) -> Any:
-        if index < 0:
-            index += len(self)
+        if isinstance(index, slice):
+            return [self[each] for each in range(len(self))[index]]
+        index = range(len(self))[index]
         if index < len(self.groups):
             group = self.groups[index]
             return f"{group.cta.name} {group.name}"

@@ -17,7 +17,7 @@ from warploom.diagnostics import Diag, WarploomError
 from warploom.machine.layout import FILES
 from warploom.machine.memory import LocalMemory
 from warploom.machine.rows import Rows
-from warploom.machine.translate import BLOCKED, ENDED, PARTED, SCATTERED, Program
+from warploom.machine.translate import BLOCKED, ENDED, PARTED, SCATTERED
 
 if TYPE_CHECKING:
     from warploom.machine.cta import Cta

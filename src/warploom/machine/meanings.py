@@ -2,6 +2,24 @@
 
 from __future__ import annotations
 
-from warploom.machine import access, atomics, barriers, clc, cluster, copies, matrices, mbarrier, mbarrier_wait, misc, mma, tcgen05, tensor_memory, tensor_moves, tma, warp, wgmma
+from warploom.machine import (
+    access,
+    atomics,
+    barriers,
+    clc,
+    cluster,
+    copies,
+    matrices,
+    mbarrier,
+    mbarrier_wait,
+    misc,
+    mma,
+    tcgen05,
+    tensor_memory,
+    tensor_moves,
+    tma,
+    warp,
+    wgmma,
+)
 
 __all__ = ["access", "atomics", "barriers", "clc", "cluster", "copies", "matrices", "mbarrier", "mbarrier_wait", "misc", "mma", "tcgen05", "tensor_memory", "tensor_moves", "tma", "warp", "wgmma"]

@@ -122,8 +122,8 @@ def _look_again(cta: Cta) -> None:
         meeting.settle()
 
 
-def meet(g: Group, purpose: Purpose, members: int, bits: int, values: tuple[Any, ...] = ()) -> Meeting:
-    """Bring some lanes of a warp to the meeting of its kind; a group that must wait there has been told so."""
+def bring(g: Group, purpose: Purpose, members: int, bits: int, values: tuple[Any, ...] = ()) -> Meeting:
+    """Bring some lanes of a warp to the meeting of its kind."""
     meetings = _meetings(g.cta)
     meeting = meetings.get((g.first_warp, purpose.key, members))
     if meeting is None:
@@ -131,6 +131,12 @@ def meet(g: Group, purpose: Purpose, members: int, bits: int, values: tuple[Any,
         meetings[meeting.key] = meeting
     g.grid.effects += 1
     meeting.bring(bits, values)
+    return meeting
+
+
+def meet(g: Group, purpose: Purpose, members: int, bits: int, values: tuple[Any, ...] = ()) -> Meeting:
+    """Bring some lanes of a warp to the meeting of its kind; a group that must wait there has been told so."""
+    meeting = bring(g, purpose, members, bits, values)
     if not meeting.over:
         g.token = meeting
         g.wait(meeting)

@@ -74,18 +74,18 @@ class GlobalMemory:
             low, high = mine, end
         if low not in self._roots:
             size = high - low
-            data: Bytes = np.frombuffer((ctypes.c_uint8 * size).from_address(low), np.uint8) if size else np.empty(0, np.uint8)
+            bytes_ = memoryview((ctypes.c_uint8 * size).from_address(low)) if size else b""
             self._keep.append(root)
-            region = self.add(data, name, writeable=bool(array.flags.writeable), align_like=0)
+            region = self.add(np.frombuffer(bytes_, np.uint8), name, writeable=bool(array.flags.writeable))
             self._roots[low] = (region, low)
         region, low = self._roots[low]
         region.writeable |= bool(array.flags.writeable)
-        first = array.__array_interface__["data"][0]
+        first: int = array.__array_interface__["data"][0]
         return region.base + (first - low)
 
-    def add(self, data: Bytes, name: str, *, writeable: bool = True, align_like: int = 0) -> Region:
+    def add(self, data: Bytes, name: str, *, writeable: bool = True) -> Region:
         """Give bytes an address."""
-        region = Region(self._next + align_like, len(data), data, writeable, name)
+        region = Region(self._next, len(data), data, writeable, name)
         self.regions.append(region)
         self._bases.append(region.base)
         self._next += (len(data) + 2 * GLOBAL_GAP - 1) // GLOBAL_GAP * GLOBAL_GAP

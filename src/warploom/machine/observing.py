@@ -103,7 +103,7 @@ def observed(op: Op, run: Any, grid: Grid) -> Any:
     if not effects or reporter is None:
         return run
     instruction = op.instruction
-    source = Source(instruction.loc or Loc(grid.program.file, instruction.line), instruction.text, instruction.line)
+    source = Source(instruction.loc or Loc(grid.program.file, instruction.line), instruction)
     declared = {effect.verb: _declared(op, effect) for effect in effects}
     here = [(effect, _declared(op, effect)) for effect in effects if not effect.later]
     width, givers = _SHAPES.get(op.family, _elements)(op)

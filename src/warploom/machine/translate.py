@@ -17,7 +17,7 @@ import numpy as np
 
 from warploom.diagnostics import Diag, Loc, WarploomError
 from warploom.machine import alu
-from warploom.machine.layout import Layout, lay_out
+from warploom.machine.layout import Layout, Place, lay_out
 from warploom.machine.registry import MEANINGS
 from warploom.machine.rows import Rows, as_rows
 from warploom.machine.writer import Lines, Names, Writer
@@ -35,9 +35,7 @@ LANE_SPECIALS = frozenset(
 )
 _OUTPUTS = ("out", "pair", "outs")
 _UNMODELLED = ("%pm", "%envreg", "%reserved_smem_offset_0", "%reserved_smem_offset_1")
-_NUMPY = """add subtract multiply bitwise_and bitwise_or bitwise_xor minimum maximum left_shift right_shift invert
-logical_not logical_and greater equal not_equal less less_equal greater_equal copyto putmask full empty
-bool_ uint8 uint16 uint32 uint64 int8 int16 int32 int64 float16 float32 float64 complex128""".split()
+_NUMPY = ["add", "subtract", "multiply", "bitwise_and", "bitwise_or", "bitwise_xor", "minimum", "maximum", "left_shift", "right_shift", "invert", "logical_not", "logical_and", "greater", "equal", "not_equal", "less", "less_equal", "greater_equal", "copyto", "putmask", "full", "empty", "bool_", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float16", "float32", "float64", "complex128"]
 _RUN = 4
 
 
@@ -200,7 +198,8 @@ class _BlockWriter:
         first = ops[at]
         if first.family != "mov" or first.instruction.guard or self.masked:
             return 0
-        source, rows = first.operands["a"], []
+        source = first.operands["a"]
+        rows: list[Place] = []
         for op in ops[at:]:
             out = op.operands.get("d")
             if op.family != "mov" or op.instruction.guard or op.operands["a"] != source or not isinstance(out, Register):

@@ -2,7 +2,7 @@
 
 The lanes that a membermask names execute a `.sync` instruction together, though they may come to it on different paths:
 those who come first wait at a `Meeting`. Where all named lanes stand in one group, as nearly always, nothing of that is
-built.
+built. Lanes of a group may name different teams, as tiles of a warp do; each team then works for itself.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from warploom.diagnostics import Diag
 from warploom.machine.group import WARP, lane_bits
-from warploom.machine.meeting import EVERY, Compute, Meeting, Purpose, absent, lanes_of, meet
+from warploom.machine.meeting import EVERY, Compute, Meeting, Purpose, absent, bring, lanes_of
 from warploom.machine.registry import Run, executes
 from warploom.ptx.isa.table import Op
 from warploom.ptx.model import Immediate
@@ -50,46 +50,67 @@ def purpose_of(op: Op, compute: Compute, *dtypes: npt.DTypeLike) -> Purpose:
 
 
 def apart(op: Op, purpose: Purpose, g: Group, mask: Array | None, members: Any, values: tuple[Any, ...]) -> Any:
-    """The general case: not all lanes of the warp are named, or not all of them stand here."""
+    """The general case: not all lanes of the warp are named, not all of them stand here, or they name different teams."""
     if g.token is not None:
-        meeting: Meeting = g.token
-        if not meeting.over:
-            g.wait(meeting)
-            return None
-        g.token = None
-        meeting.tell("wait")
-        return meeting.result
+        return _concluded(g)
     if g.warps > 1:
         if not _whole(op, g, mask, members):
             g.scatter(g.pc)
             return None
         return purpose.compute(g.lanes, mask, *values)
     bits = EVERY if mask is None else lane_bits(mask)
-    named = _named(op, bits, members)
-    missing = named & g.cta.present[g.first_warp] & ~bits
+    here = EVERY if g.mask is None else lane_bits(g.mask)
+    teams, missing = _teams(op, bits, members), 0
+    for named, mine in teams.items():
+        away = named & g.cta.present[g.first_warp] & ~mine
+        if away & here:
+            raise absent(op, named, mine)
+        missing |= away
     if not missing:
-        return purpose.compute(WARP, mask, *values)
-    if missing & (EVERY if g.mask is None else lane_bits(g.mask)):
-        raise absent(op, named, bits)
-    meeting = meet(g, purpose, named, bits, values)
-    meeting.tell("arrive")
-    if not meeting.over:
-        return None
-    meeting.tell("wait")
-    return meeting.result
+        return _merged([(mine, purpose.compute(WARP, lanes_of(mine), *values)) for mine in teams.values()])
+    g.token = tuple((mine, bring(g, purpose, named, mine, values)) for named, mine in teams.items())
+    for _, meeting in g.token:
+        meeting.tell("arrive")
+    return _concluded(g)
 
 
-def _named(op: Op, bits: int, members: Any) -> int:
-    """The membermask that all executing lanes agree on; each of them must be named in it."""
-    if not isinstance(members, int):
-        values = np.unique(members[lanes_of(bits)])
-        if len(values) != 1:
-            needs, found = "one membermask in all lanes", ", ".join(f"{value:#x}" for value in values.tolist()[:4])
-            raise Diag.BAD_PARTICIPATION.error(text=op.instruction.opcode, needs=needs, found=f"lanes with {found}")
-        members = int(values[0])
-    if bits & ~members:
-        raise absent(op, members & EVERY, bits)
-    return int(members & EVERY)
+def _concluded(g: Group) -> Any:
+    """What the meetings of a group's teams have found; while one is open the group waits."""
+    parties: tuple[tuple[int, Meeting], ...] = g.token
+    for _, meeting in parties:
+        if not meeting.over:
+            g.wait(meeting)
+            return None
+    g.token = None
+    for _, meeting in parties:
+        meeting.tell("wait")
+    return _merged([(mine, meeting.result) for mine, meeting in parties])
+
+
+def _merged(found: list[tuple[int, Any]]) -> Any:
+    """The results of several teams of one warp, each in its own lanes."""
+    (_, first), *others = found
+    if not others or all(result is True for _, result in found):
+        return first
+    if isinstance(first, tuple):
+        return tuple(_merged([(mine, result[part]) for mine, result in found]) for part in range(len(first)))
+    out = np.zeros(WARP, np.bool_ if np.asarray(first).dtype == np.bool_ else np.uint32)
+    for mine, result in found:
+        np.copyto(out, result, where=lanes_of(mine))
+    return out
+
+
+def _teams(op: Op, bits: int, members: Any) -> dict[int, int]:
+    """The executing lanes by the membermask they give, as bits; each of them must be named in its own."""
+    if isinstance(members, int):
+        teams = {members & EVERY: bits}
+    else:
+        live = lanes_of(bits)
+        teams = {int(named): lane_bits(live & (members == named)) for named in np.unique(members[live])}
+    for named, mine in teams.items():
+        if mine & ~named:
+            raise absent(op, named, mine)
+    return teams
 
 
 def _whole(op: Op, g: Group, mask: Array | None, members: Any) -> bool:
@@ -97,7 +118,7 @@ def _whole(op: Op, g: Group, mask: Array | None, members: Any) -> bool:
     for number in range(g.warps):
         lanes = slice(number * WARP, (number + 1) * WARP)
         bits = EVERY if mask is None else lane_bits(mask[lanes])
-        if bits and bits != _named(op, bits, members if isinstance(members, int) else members[lanes]):
+        if bits and bits not in _teams(op, bits, members if isinstance(members, int) else members[lanes]):
             return False
     return True
 

@@ -7,6 +7,7 @@ which is reported.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from warploom.diagnostics import Diag, Loc
 from warploom.ptx.model import (
@@ -20,7 +21,6 @@ from warploom.ptx.model import (
     Label,
     Module,
     Negated,
-    Operand,
     Pair,
     Register,
     Sink,
@@ -93,7 +93,10 @@ class _Inliner:
         enter, leave = self._bind(function, arguments, results, rename, tag, call)
         body = self.expand(function.body, (*path, function.name))
         inside: list[Statement] = [_renamed(s, rename, end) for s in body]
-        skip = [Instruction("bra", (Symbol(end),), Guard(call.guard.register, not call.guard.negated), call.loc, call.line)] if call.guard else []
+        skip: list[Statement] = []
+        if call.guard is not None:
+            unless = Guard(call.guard.register, not call.guard.negated)
+            skip.append(Instruction("bra", (Symbol(end),), unless, call.loc, call.line))
         return [*skip, *enter, *inside, Label(end), *leave]
 
     def _bind(
@@ -137,28 +140,28 @@ def _renamed(statement: Statement, rename: dict[str, str], end: str) -> Statemen
         case BranchTargets(name, targets):
             return BranchTargets(rename.get(name, name), tuple(rename.get(t, t) for t in targets))
         case Instruction():
-            guard = statement.guard and Guard(Register(rename.get(statement.guard.register.name, statement.guard.register.name)), statement.guard.negated)
+            guard = statement.guard and Guard(_operand(statement.guard.register, rename), statement.guard.negated)
             if statement.opcode.partition(".")[0] == "ret":
                 return Instruction("bra", (Symbol(end),), guard, statement.loc, statement.line)
             return replace(statement, guard=guard, operands=tuple(_operand(o, rename) for o in statement.operands))
     return statement
 
 
-def _operand(operand: Operand, rename: dict[str, str]) -> Operand:
+def _operand(operand: Any, rename: dict[str, str]) -> Any:
+    """An operand of any kind with its names replaced; what has no names stays."""
     match operand:
         case Register(name):
             return Register(rename.get(name, name))
         case Symbol(name, offset):
             return Symbol(rename.get(name, name), offset)
         case Negated(register):
-            return Negated(Register(rename.get(register.name, register.name)))
+            return Negated(_operand(register, rename))
         case Pair(first, second):
-            return Pair(_operand(first, rename), _operand(second, rename))  # type: ignore[arg-type]
+            return Pair(_operand(first, rename), _operand(second, rename))
         case Vector(items):
-            return Vector(tuple(_operand(item, rename) for item in items))  # type: ignore[arg-type]
+            return Vector(tuple(_operand(item, rename) for item in items))
         case Address(base, offset, coordinates):
-            vector = _operand(coordinates, rename) if coordinates else None
-            return Address(_operand(base, rename), offset, vector)  # type: ignore[arg-type]
+            return Address(_operand(base, rename), offset, _operand(coordinates, rename))
         case Arguments(items):
-            return Arguments(tuple(_operand(item, rename) for item in items))  # type: ignore[arg-type]
+            return Arguments(tuple(_operand(item, rename) for item in items))
     return operand

@@ -112,7 +112,8 @@ class _Analysis:
         if op.family in ("ld", "ldu") and self._may_be_private(op):
             return LANE
         if op.form.result == "warp":
-            return max(floor, WARP)
+            teams = self._class(op.operands.get("members"))  # type: ignore[arg-type]
+            return LANE if teams >= LANE_ID else max(floor, WARP)
         value = max(inputs, default=CONVOY)
         if value == LANE_ID:
             value = self._lane_rule(op)

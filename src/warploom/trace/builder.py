@@ -7,12 +7,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from warploom.diagnostics import Diag, Loc
 from warploom.ptx.isa.table import Op, decode
 from warploom.ptx.model import Guard, Instruction, Label, Note, Operand, Register, Statement, Variable
+from warploom.trace.types import TYPES
 
-_AUTHORS = ("warploom.kernels",)
+if TYPE_CHECKING:
+    from warploom.trace.values import Value
+
+_AUTHORS = "warploom.kernels"
 _MACHINERY = ("warploom", "contextlib", "functools")
 
 
@@ -25,41 +30,63 @@ def here() -> Loc:
 
 
 def _is_machinery(module: str) -> bool:
-    mine = any(module == name or module.startswith(f"{name}.") for name in _MACHINERY)
-    return mine and not module.startswith(_AUTHORS)
+    return module.partition(".")[0] in _MACHINERY and not module.startswith(_AUTHORS)
 
 
 @dataclass(eq=False)
 class Region:
-    """A stretch of the kernel in which values live: the kernel, a loop, a branch, a role."""
+    """A stretch of the kernel in which values live: the kernel, a loop, a branch, a role.
+
+    `known` are the pure expressions that were computed here; `snapshots` what variables held when they were last read.
+    """
 
     kind: str
     loc: Loc
     parent: Region | None = None
-    start: int = 0
-    known: dict[tuple[object, ...], tuple[object, ...]] = field(default_factory=dict)
+    role: str = ""
+    known: dict[tuple[object, ...], Value] = field(default_factory=dict)
+    snapshots: dict[Register, Value] = field(default_factory=dict)
+
+    def chain(self) -> Iterator[Region]:
+        """This region and those around it, from inside out."""
+        at: Region | None = self
+        while at is not None:
+            yield at
+            at = at.parent
 
     def holds(self, other: Region) -> bool:
         """Whether a value of this region may be used in another: it is this one or lies inside it."""
-        at: Region | None = other
-        while at is not None:
-            if at is self:
-                return True
-            at = at.parent
-        return False
+        return any(region is self for region in other.chain())
+
+
+@dataclass(frozen=True, slots=True)
+class SharedArray:
+    """One array of the kernel's shared memory, before it has a place."""
+
+    name: str
+    bytes: int
+    align: int
 
 
 class Builder:
     """Collects one kernel while the author's function runs."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, target: str, threads: int | None = None) -> None:
+        self.name, self.target, self.threads = name, target, threads
         self.params: list[Variable] = []
-        self.shared: list[Variable] = []
+        self.shared: list[SharedArray] = []
         self.registers: dict[str, str] = {}
         self.body: list[Statement] = []
+        self.ops: list[Op | None] = []
         self.region = Region("kernel", here())
+        self.registers_at_launch = 0
+        self.last_branch: tuple[int, str] = (-1, "")
         self._counts: dict[str, int] = {}
+        self._loc: Loc | None = None
+
+    def place_all_at(self, loc: Loc | None) -> None:
+        """Let instructions come from one line, or again from the author's."""
+        self._loc = loc
 
     def fresh(self, prefix: str) -> str:
         """A name nobody has: `prefix` and a number."""
@@ -68,9 +95,10 @@ class Builder:
         return f"{prefix}{number}"
 
     def register(self, type_: str) -> Register:
-        """A new virtual register."""
-        register = Register(self.fresh(f"%{_PREFIX.get(type_, type_ + '_')}"))
-        self.registers[register.name] = type_
+        """A new virtual register that holds a value of a type."""
+        row = TYPES[type_]
+        register = Register(self.fresh(row.prefix))
+        self.registers[register.name] = row.register
         return register
 
     def label(self, text: str) -> str:
@@ -78,21 +106,23 @@ class Builder:
 
     def add(self, opcode: str, operands: tuple[Operand, ...], guard: Guard | None = None) -> Op:
         """Append an instruction at the author's line; the instruction table must know it."""
-        instruction = Instruction(opcode, operands, guard, here())
-        op = decode(instruction, self.registers)
-        self.body.append(instruction)
+        op = decode(Instruction(opcode, operands, guard, self._loc or here()), self.registers)
+        self.body.append(op.instruction)
+        self.ops.append(op)
         return op
 
     def place(self, label: str) -> None:
         self.body.append(Label(label))
+        self.ops.append(None)
 
     def note(self, text: str) -> None:
         """A line for the machine's and the checker's sentences; ptxas reads it as a comment."""
         self.body.append(Note(text))
+        self.ops.append(None)
 
-    def open(self, kind: str) -> Region:
-        """Begin a region; what is known outside stays known inside."""
-        self.region = Region(kind, here(), self.region, len(self.body), dict(self.region.known))
+    def open(self, kind: str, role: str = "") -> Region:
+        """Begin a region."""
+        self.region = Region(kind, here(), self.region, role or self.region.role)
         return self.region
 
     def close(self, region: Region) -> None:
@@ -102,15 +132,25 @@ class Builder:
         assert region.parent is not None
         self.region = region.parent
 
-    def forget(self, register: Register) -> None:
-        """A register got a new value: nothing computed from the old one is known any more."""
-        at: Region | None = self.region
-        while at is not None:
-            at.known = {key: value for key, value in at.known.items() if register not in key}
-            at = at.parent
+    def known(self, key: tuple[object, ...]) -> Value | None:
+        """What a pure expression gave, here or in a region around."""
+        return next((region.known[key] for region in self.region.chain() if key in region.known), None)
+
+    def snapshot(self, variable: Register) -> Value | None:
+        """The value a variable was last seen with; nothing outside a loop tells what it holds inside."""
+        for region in self.region.chain():
+            if variable in region.snapshots:
+                return region.snapshots[variable]
+            if region.kind == "loop":
+                break
+        return None
+
+    def assigned(self, variable: Register) -> None:
+        """A variable got a new value: no snapshot of it is true any more."""
+        for region in self.region.chain():
+            region.snapshots.pop(variable, None)
 
 
-_PREFIX = {"pred": "p", "b16": "h", "b32": "r", "b64": "rd", "f32": "f", "f64": "fd", "s32": "r", "u32": "r", "s64": "rd", "u64": "rd"}
 _current: ContextVar[Builder | None] = ContextVar("builder", default=None)
 
 

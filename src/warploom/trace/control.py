@@ -1,168 +1,198 @@
 """Device control flow as Python statements: `loop`, `While`, `when` and `otherwise`.
 
-`for k in loop(n)` runs its body once while tracing and n times on the device; `range` unrolls. A short `when` without
-branches or waits inside becomes predication, as a careful person would write it.
+`for k in loop(n)` runs its body once while tracing and n times on the device; `range` unrolls. Loops are iterators that
+do nothing when Python closes them: a loop left by `break` stays open, which the end of the kernel notices.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass
 
 from warploom.diagnostics import Diag
-from warploom.ptx.isa.table import match
-from warploom.ptx.model import Guard, Instruction, Register, Symbol
-from warploom.trace.builder import Builder, Region, current, here
-from warploom.trace.values import Number, Value, Variable, literal
+from warploom.ptx.model import Guard, Register, Symbol
+from warploom.trace.builder import Builder, current, here
+from warploom.trace.types import TYPES, Number
+from warploom.trace.values import Value, compare, valued
+from warploom.trace.variables import Variable
 
-_PREDICATED = 8
+
+def loop(*bounds: Value | Number, step: int = 1, unroll: int = 1, peel: int = 0) -> Iterator[Value]:
+    """Repeat the body on the device: `loop(stop)` or `loop(start, stop)`; gives the index.
+
+    `unroll` copies of the body stand in one turn of the loop, and what is left over follows. `peel` takes the first
+    turns out and in front, where their indices are known.
+    """
+    current("loop()")
+    typed = next((side for side in bounds if isinstance(side, Value)), None)
+    problems = [
+        *([f"loop() with {len(bounds)} bounds"] if len(bounds) not in (1, 2) else []),
+        *(["a loop with step 0"] if step == 0 else []),
+        *([f"unroll={unroll}"] if unroll < 1 else []),
+        *([f"peel={peel}"] if peel < 0 else []),
+        *([f"a loop over .{typed.type}"] if typed is not None and not _counts(typed.type) else []),
+        *(["a loop over floats"] if any(isinstance(side, float) for side in bounds) else []),
+    ]
+    if problems:
+        raise Diag.TYPE_MISMATCH.error(here(), what="; ".join(problems))
+    type_ = typed.type if typed is not None else "s32"
+    sides = [valued(side, type_).get() for side in bounds]
+    if sides[0].type != sides[-1].type:
+        raise Diag.TYPE_MISMATCH.error(here(), what=f"a loop from .{sides[0].type} to .{sides[-1].type}")
+    first = sides[0] if len(sides) == 2 else valued(0, type_)
+    return _Loop(first, sides[-1], step, unroll).turns(peel)
 
 
-class Loop:
-    """Not a generator: Python swallows errors raised while one is being closed."""
+def _counts(type_: str) -> bool:
+    return TYPES[type_].kind in ("signed", "unsigned") and TYPES[type_].bits >= 16
 
-    def __init__(self, start: Value | Number, stop: Value | Number, step: int) -> None:
-        if step == 0:
-            raise Diag.TYPE_MISMATCH.error(here(), what="a loop with step 0")
-        typed = next((side for side in (stop, start) if isinstance(side, Value)), None)
-        type_ = typed.type if typed is not None else "s32"
-        self._stop = stop if isinstance(stop, Value) else literal(stop, type_)
-        self._index = Variable(type_, start)
-        self._step = step
-        self._region: Region | None = None
-        self._top = self._end = ""
 
-    def __iter__(self) -> Iterator[Value]:
-        return self
+@dataclass(frozen=True)
+class _Loop:
+    """A loop with its bounds."""
 
-    def __next__(self) -> Value:
+    start: Value
+    stop: Value
+    step: int
+    unroll: int
+
+    @property
+    def trips(self) -> int | None:
+        """How often the body runs, where that is known."""
+        start, stop = self.start.literal, self.stop.literal
+        if start is None or stop is None:
+            return None
+        return len(range(int(start), int(stop), self.step))
+
+    def turns(self, peel: int) -> Iterator[Value]:
         builder = current("loop()")
-        if self._region is None:
-            self._top, self._end = builder.label("loop"), builder.label("done")
-            _leave_unless(builder, self._more(), self._end)
-            builder.place(self._top)
-            self._region = builder.open("loop")
-            self._region.known.clear()
-            return self._index.get()
-        self._index.set(self._index.get() + self._step)
-        more = self._more()
-        builder.close(self._region)
-        _branch(builder, more, self._top)
-        builder.place(self._end)
-        builder.region.known.clear()
-        raise StopIteration
-
-    def _more(self) -> Value:
-        return self._index.get() < self._stop if self._step > 0 else self._index.get() > self._stop
-
-
-def loop(*bounds: Value | Number, step: int = 1) -> Loop:
-    """Repeat the body on the device: `loop(stop)` or `loop(start, stop)`."""
-    if len(bounds) not in (1, 2):
-        raise Diag.TYPE_MISMATCH.error(here(), what=f"loop() with {len(bounds)} bounds")
-    start, stop = (0, bounds[0]) if len(bounds) == 1 else bounds
-    return Loop(start, stop, step)
-
-
-class While:
-    """`for _ in While(lambda: condition):` repeats the body on the device while the condition holds."""
-
-    def __init__(self, condition: Callable[[], Value]) -> None:
-        self._condition = condition
-        self._region: Region | None = None
-        self._top = self._end = ""
-
-    def __iter__(self) -> Iterator[None]:
-        return self
-
-    def __next__(self) -> None:
-        builder = current("While()")
-        if self._region is None:
-            self._top, self._end = builder.label("while"), builder.label("done")
-            builder.place(self._top)
-            self._region = builder.open("loop")
-            self._region.known.clear()
-            _leave_unless(builder, self._condition(), self._end)
+        start, trips = self.start, self.trips
+        for _ in range(peel if trips is None else min(peel, trips)):
+            yield from self._peeled(builder, start)
+            start = start + self.step
+        rest = _Loop(start, self.stop, self.step, self.unroll)
+        if rest.trips is None:
+            if self.unroll > 1:
+                yield from rest._unrolled_unknown(builder)
+            else:
+                yield from rest._device(builder, start, self.stop, 1)
             return
-        builder.close(self._region)
-        builder.add("bra", (Symbol(self._top),))
-        builder.place(self._end)
-        builder.region.known.clear()
-        raise StopIteration
+        whole = rest.trips - rest.trips % self.unroll
+        middle = start + whole * self.step
+        if whole:
+            yield from rest._device(builder, start, middle, self.unroll)
+        for number in range(rest.trips - whole):
+            region = builder.open("loop turn")
+            yield middle + number * self.step
+            builder.close(region)
+
+    def _peeled(self, builder: Builder, index: Value) -> Iterator[Value]:
+        if self.trips is not None:
+            region = builder.open("loop turn")
+            yield index
+            builder.close(region)
+            return
+        with when(self._more(index, self.stop)):
+            yield index
+
+    def _unrolled_unknown(self, builder: Builder) -> Iterator[Value]:
+        """Whole turns while `unroll` steps fit, then the rest one by one."""
+        index = Variable(self.start.type, self.start)
+        yield from self._device(builder, index, self.stop, self.unroll, ahead=(self.unroll - 1) * self.step)
+        yield from self._device(builder, index, self.stop, 1)
+
+    def _device(self, builder: Builder, start: Value, stop: Value, copies: int, ahead: int = 0) -> Iterator[Value]:
+        """A loop on the device, `copies` of the body in each turn; `ahead` is how far the last of them looks."""
+        index = start if isinstance(start, Variable) else Variable(start.type, start)
+        top, end = builder.label("loop"), builder.label("done")
+        once = _Loop(start, stop, self.step * copies, 1).trips == 1
+        entered = self._more((index.get() if start.literal is None else start) + ahead, stop)
+        if entered.literal is None:
+            leave_unless(builder, entered, end)
+        builder.place(top)
+        region = builder.open("loop")
+        held = start if once else index.get()
+        for copy in range(copies):
+            turn = builder.open("loop turn")
+            yield held + copy * self.step
+            builder.close(turn)
+        index += copies * self.step
+        more = self._more(index.get() + ahead, stop)
+        builder.close(region)
+        if not once:
+            branch(builder, more, top)
+        builder.place(end)
+
+    def _more(self, index: Value, stop: Value) -> Value:
+        return compare("lt" if self.step > 0 else "gt", index, stop)
 
 
-def _leave_unless(builder: Builder, condition: Value, target: str) -> None:
+def While(condition: Callable[[], Value]) -> Iterator[None]:  # noqa: N802 - `while` is a word of Python
+    """`for _ in While(lambda: condition):` repeats the body on the device while the condition holds."""
+    builder = current("While()")
+    top, end = builder.label("while"), builder.label("done")
+    builder.place(top)
+    region = builder.open("loop")
+    leave_unless(builder, _predicate("While()", condition()), end)
+    yield
+    builder.close(region)
+    builder.add("bra", (Symbol(top),))
+    builder.place(end)
+
+
+def leave_unless(builder: Builder, condition: Value, target: str) -> None:
+    """Jump where a condition does not hold."""
     operand = condition.read()
-    if condition.literal is not None:
-        if not condition.literal:
-            builder.add("bra", (Symbol(target),))
-        return
-    assert isinstance(operand, Register)
-    builder.add("bra", (Symbol(target),), Guard(operand, negated=True))
+    if isinstance(operand, Register):
+        builder.add("bra", (Symbol(target),), Guard(operand, negated=True))
+    elif not condition.literal:
+        builder.add("bra", (Symbol(target),))
 
 
-def _branch(builder: Builder, condition: Value, target: str) -> None:
+def branch(builder: Builder, condition: Value, target: str) -> None:
+    """Jump where a condition holds; a loop's own condition is of its body."""
     operand = condition.operand
-    if condition.literal is not None:
-        if condition.literal:
-            builder.add("bra", (Symbol(target),))
-        return
-    assert isinstance(operand, Register)
-    builder.add("bra", (Symbol(target),), Guard(operand))
+    if isinstance(operand, Register):
+        builder.add("bra", (Symbol(target),), Guard(operand))
+    elif condition.literal:
+        builder.add("bra", (Symbol(target),))
 
 
-class _Branch:
-    """What `otherwise` continues."""
-
-    def __init__(self, condition: Value, end: str) -> None:
-        self.condition, self.end = condition, end
-        self.position = -1
-
-
-_LAST: dict[int, _Branch] = {}
+def _predicate(what: str, condition: Value | bool) -> Value:
+    value = valued(condition, "pred")
+    if value.type != "pred":
+        raise Diag.TYPE_MISMATCH.error(here(), what=f"{what} of a .{value.type}; compare it first")
+    return value
 
 
 @contextmanager
-def when(condition: Value) -> Iterator[None]:
-    """The device's `if`."""
-    if condition.type != "pred":
-        raise Diag.TYPE_MISMATCH.error(here(), what=f"when() of a .{condition.type}; compare it first")
+def when(condition: Value | bool) -> Iterator[None]:
+    """The device's `if`. Short bodies without synchronisation become guarded instructions at the end of the trace."""
     builder = current("when()")
-    branch = _Branch(condition, builder.label("endif"))
-    position = len(builder.body)
-    _leave_unless(builder, condition, branch.end)
+    chosen = _predicate("when()", condition)
+    end = builder.label("endif")
+    leave_unless(builder, chosen, end)
     region = builder.open("branch")
     yield
     builder.close(region)
-    builder.place(branch.end)
-    _predicate(builder, position, condition)
-    branch.position = len(builder.body)
-    _LAST[id(builder)] = branch
+    builder.place(end)
+    builder.last_branch = (len(builder.body), end)
 
 
 @contextmanager
 def otherwise() -> Iterator[None]:
     """The device's `else`: directly behind a `when`."""
     builder = current("otherwise()")
-    branch = _LAST.get(id(builder))
-    if branch is None or branch.position != len(builder.body):
+    position, name = builder.last_branch
+    if position != len(builder.body):
         raise Diag.OTHERWISE_WITHOUT_WHEN.error(here())
-    with when(~branch.condition):
-        yield
-
-
-def _predicate(builder: Builder, position: int, condition: Value) -> None:
-    """Turn a short branch into guarded instructions."""
-    guard = condition.operand
-    branch, *inside, end = builder.body[position:]
-    if not isinstance(guard, Register) or not isinstance(branch, Instruction) or len(inside) > _PREDICATED:
-        return
-    for statement in inside:
-        if not isinstance(statement, Instruction) or statement.guard is not None:
-            return
-        rows = match(statement.opcode)
-        if statement.opcode.startswith(("bra", "brx", "ret")) or any(row.blocks for row, _ in rows):
-            return
-    builder.body[position:] = [replace(s, guard=Guard(guard)) for s in inside if isinstance(s, Instruction)]
-    assert end is not None
+    builder.body.pop()
+    builder.ops.pop()
+    end = builder.label("endif")
+    builder.add("bra", (Symbol(end),))
+    builder.place(name)
+    region = builder.open("branch")
+    yield
+    builder.close(region)
+    builder.place(end)

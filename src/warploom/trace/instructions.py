@@ -1,117 +1,166 @@
 """PTX instructions as Python calls, typed by the instruction table.
 
-`emit("mbarrier.init.shared::cta.b64", address, 1)` writes one instruction; the results that its row declares come back as
-values. What the table does not know, or takes otherwise, is an error at the author's line.
+`emit("mbarrier.init.shared::cta.b64", At(address), 1)` writes one instruction; the results that its row declares come
+back as values. What the table does not know, or takes otherwise, is an error at the author's line.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from warploom.diagnostics import Diag
-from warploom.ptx.isa.table import Form, Op, Slot, match, nearest
-from warploom.ptx.model import Address, Guard, Immediate, Operand, Pair, Register, Sink, Symbol, Vector
+from warploom.facts.fragments import MATRIX_MOVES, TENSOR_MOVES
+from warploom.ptx.isa.table import BITS, Form, Slot, match, nearest
+from warploom.ptx.model import Address, Guard, Immediate, Operand, Pair, Register, Sink, Special, Symbol, Vector
 from warploom.trace.builder import current, here
-from warploom.trace.values import Number, Value
+from warploom.trace.types import TYPES, Number
+from warploom.trace.values import Value, check_scope, compute, literal
+from warploom.trace.variables import Variable
 
 _RESULTS = ("out", "pair", "outs")
 
 
 @dataclass(frozen=True, slots=True)
 class At:
-    """A place in memory: a base address and a byte offset, with the coordinates of a tensor where it is one."""
+    """A place in memory: a base address (or the name of a variable) and a byte offset; coordinates where it is a tensor."""
 
     base: Value | str
     offset: int = 0
     coordinates: tuple[Value | int, ...] | None = None
 
+    def __add__(self, bytes_: int) -> At:
+        return At(self.base, self.offset + bytes_, self.coordinates)
 
-Argument = Value | Number | At | list["Value"] | tuple["Value | Number", ...] | None
+    @property
+    def address(self) -> Value:
+        """The address as a value."""
+        base = Value("u32", Symbol(self.base)) if isinstance(self.base, str) else self.base
+        return base + self.offset
 
 
-def emit(opcode: str, *arguments: Argument, count: int = 1, guard: Value | None = None) -> tuple[Value, ...]:
-    """One instruction; `count` is the length of a list of results."""
+Argument = Value | Number | At | Sequence["Value | Number"] | None
+
+
+def emit(opcode: str, *arguments: Argument, count: int | None = None, guard: Value | None = None, discard: bool = False) -> tuple[Value, ...]:
+    """One instruction with its inputs in order; None leaves an optional one out. Gives the results.
+
+    `count` is the length of a list of results where the opcode does not say it. A list that is read and written takes
+    variables. `discard` writes `_` for results that nobody wants.
+    """
     builder = current(f"`{opcode}`")
     rows = match(opcode)
     if not rows:
         raise Diag.UNKNOWN_INSTRUCTION.error(here(), text=opcode, nearest=nearest(opcode))
-    form, modifiers = next(((f, m) for f, m in rows if _accepts(f, len(arguments))), rows[0])
-    reading = Op(None, form, modifiers, {})  # type: ignore[arg-type]
+    given = [argument for argument in arguments if argument is not None]
+    form, modifiers = next(((row, m) for row, m in rows if _accepts(row, given)), rows[0])
     results: list[Value] = []
     operands: list[Operand] = []
-    given = iter(arguments)
+    left = iter(given)
     for slot in form.slots:
+        type_ = (modifiers.get(slot.type[1:-1]) or "") if slot.type.startswith("{") else slot.type
         if slot.kind in _RESULTS:
-            operands.append(_result(slot, reading.type_of(slot), count, results))
+            operands.append(Sink() if discard else _result(slot, type_, count or _length(form, modifiers), results))
             continue
-        argument = next(given, None)
-        if argument is None:
-            continue
-        operands.append(_operand(slot, argument))
+        argument = next(left, None)
+        if argument is not None:
+            operands.append(_operand(slot, type_, argument))
+    operands += [_operand(form.slots[-1], "", argument) for argument in left] if form.slots else []
     builder.add(opcode, tuple(operands), _guard(guard))
+    for argument in given:
+        for item in argument if isinstance(argument, list | tuple) else (argument,):
+            if isinstance(item, Variable):
+                item.written()
     return tuple(results)
 
 
-def _accepts(form: Form, arguments: int) -> bool:
+def _accepts(form: Form, given: list[Any]) -> bool:
     inputs = [slot for slot in form.slots if slot.kind not in _RESULTS]
-    return sum(not slot.optional for slot in inputs) <= arguments <= len(inputs)
+    needed = sum(not slot.optional for slot in inputs)
+    if not needed <= len(given) <= len(inputs):
+        return False
+    return needed != len(given) or all(
+        _suits(slot, argument)
+        for slot, argument in zip([slot for slot in inputs if not slot.optional], given, strict=True)
+    )
+
+
+def _suits(slot: Slot, argument: Any) -> bool:
+    """Whether an argument could stand in a slot, as far as its Python type tells."""
+    if slot.kind in ("ins", "rows"):
+        return isinstance(argument, list | tuple)
+    if slot.kind in ("address", "tensor"):
+        return isinstance(argument, At) and (argument.coordinates is not None) == (slot.kind == "tensor")
+    return not isinstance(argument, list | tuple | At)
+
+
+def _length(form: Form, modifiers: dict[str, str | None]) -> int:
+    """How many registers a list of results has, from the opcode's words."""
+    vector, repeats, shape = modifiers.get("vec"), modifiers.get("count"), modifiers.get("shape") or ""
+    if vector:
+        return int(vector[1:])
+    if not repeats:
+        return 1
+    move = TENSOR_MOVES.get(shape)
+    each = move.registers if move else next((m.registers for key, m in MATRIX_MOVES.items() if key[0] == shape), 1)
+    return int(repeats[1:]) * each
 
 
 def _result(slot: Slot, type_: str, count: int, results: list[Value]) -> Operand:
+    """New registers for a slot; what the table knows as bits only, or packed, comes back as an unsigned integer."""
     builder = current()
-    register_type = type_ or "b32"
 
-    def fresh(kind: str) -> Register:
-        register = builder.register(_REGISTER_OF.get(kind, kind))
-        results.append(Value(kind, register, builder.region))
+    def fresh(name: str) -> Register:
+        typed = name if name in TYPES else f"u{max(BITS[name or 'b32'], 16)}"
+        register = builder.register(typed)
+        results.append(Value(typed, register, builder.region))
         return register
 
     if slot.kind == "outs":
-        return Vector(tuple(fresh(register_type) for _ in range(count)))
-    if slot.kind == "pair":
-        if register_type == "pred":
-            return fresh("pred")
-        return Pair(fresh(register_type), fresh("pred"))
-    return fresh(register_type)
+        return Vector(tuple(fresh(type_) for _ in range(count)))
+    if slot.kind == "pair" and type_ != "pred":
+        return Pair(fresh(type_), fresh("pred"))
+    return fresh(type_)
 
 
-_REGISTER_OF = {"s16": "b16", "u16": "b16", "s32": "b32", "u32": "b32", "s64": "b64", "u64": "b64", "f16x2": "b32", "bf16x2": "b32", "b8": "b16", "u8": "b16", "s8": "b16"}
+def _operand(slot: Slot, type_: str, argument: Argument) -> Operand:
+    if isinstance(argument, At):
+        return _address(argument)
+    if isinstance(argument, list | tuple):
+        return Vector(tuple(_item(slot, type_, item) for item in argument))
+    operand: Operand = _item(slot, type_, argument)
+    return operand
 
 
-def _operand(slot: Slot, argument: Argument) -> Operand:
-    match argument:
-        case Value():
-            operand = argument.read()
-            if slot.kind == "address":
-                return Address(operand) if isinstance(operand, Register | Symbol | Immediate) else Address(_moved(argument))
-            return operand
-        case At(base, offset, coordinates):
-            root = Symbol(base) if isinstance(base, str) else base.read()
-            vector = None if coordinates is None else Vector(tuple(_item(c) for c in coordinates))
-            if not isinstance(root, Register | Symbol | Immediate):
-                raise Diag.TYPE_MISMATCH.error(here(), what=f"`{root}` is not an address")
-            return Address(root, offset, vector)
-        case list() | tuple():
-            return Vector(tuple(_item(item) for item in argument))
-        case bool() | int():
-            return Immediate(int(argument))
-        case float():
-            raise Diag.TYPE_MISMATCH.error(here(), what=f"the number {argument} needs a type: literal(number, type)")
-    return Sink()
+def _address(place: At) -> Address:
+    base = Symbol(place.base) if isinstance(place.base, str) else place.base.read()
+    if isinstance(base, Immediate):
+        return Address(Immediate(base.value + place.offset))
+    if not isinstance(base, Register | Symbol):
+        raise Diag.TYPE_MISMATCH.error(here(), what=f"`{base}` is not an address")
+    items = place.coordinates
+    slot = Slot("in", "coordinate")
+    vector = None if items is None else Vector(tuple(_item(slot, "s32", item) for item in items))
+    return Address(base, place.offset, vector)
 
 
-def _moved(value: Value) -> Register:
-    raise Diag.TYPE_MISMATCH.error(here(), what=f"`{value.operand}` is not an address")
-
-
-def _item(value: Value | Number) -> Register | Immediate:
-    if isinstance(value, Value):
-        operand = value.read()
-        if isinstance(operand, Register | Immediate):
-            return operand
-    elif not isinstance(value, float):
-        return Immediate(int(value))
-    raise Diag.TYPE_MISMATCH.error(here(), what=f"{value!r} cannot stand in a list")
+def _item(slot: Slot, type_: str, item: Any) -> Any:
+    if isinstance(item, Variable) and slot.kind in ("rows", "inout"):
+        check_scope(item.region)
+        return item.register
+    if isinstance(item, Value):
+        operand = item.read()
+        if isinstance(operand, Special | Symbol) and slot.kind in ("ins", "rows"):
+            return compute(f"mov.{item.type}", item.type, item).operand
+        return operand
+    if isinstance(item, float):
+        if type_ not in TYPES or TYPES[type_].kind != "float":
+            raise Diag.TYPE_MISMATCH.error(here(), what=f"the number {item} for {slot.name}, which is .{type_ or 'b32'}")
+        return literal(item, type_).operand
+    if isinstance(item, int):
+        return Immediate(int(item))
+    raise Diag.TYPE_MISMATCH.error(here(), what=f"{item!r:.60} cannot be an operand")
 
 
 def _guard(condition: Value | None) -> Guard | None:

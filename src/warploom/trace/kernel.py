@@ -5,108 +5,129 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, overload
 
-import numpy as np
-
-from warploom.diagnostics import Diag
+from warploom.diagnostics import Diag, Loc
+from warploom.facts.machines import machine
 from warploom.ptx.launch import Launch, Triple
-from warploom.ptx.model import Directive, Kernel, Module, Variable
-from warploom.ptx.tensor_map import TensorMap
+from warploom.ptx.model import Directive, Module
+from warploom.ptx.printer import print_module
 from warploom.trace.builder import Builder, building, here
-from warploom.trace.memory import View
-from warploom.trace.values import Value, address_of, compute
-from warploom.trace.instructions import At, emit
+from warploom.trace.finish import finished
+from warploom.trace.instructions import emit
+from warploom.trace.parameters import parameters_of, signature_of
 
-_DTYPES = {
-    "float32": "f32", "float64": "f64", "float16": "f16", "bfloat16": "bf16", "int16": "s16", "uint16": "u16",
-    "int32": "s32", "uint32": "u32", "int64": "s64", "uint64": "u64",
-}  # fmt: skip
-SCALARS = ("s32", "u32", "s64", "u64", "f32", "f64")
+_REGISTER_UNIT = 8
+_LONGEST_CACHE = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """A module, and the bytes of dynamic shared memory it must be launched with."""
+
+    module: Module
+    shared_bytes: int
 
 
 class KernelFunction:
-    """A traced kernel: `.trace(...)` gives the module, `.bind(...)` a launch for `launch` and `check`."""
+    """A kernel: `.bind(…)` gives a launch for `launch` and `check`, `.ptx(…)` the text.
 
-    def __init__(self, function: Callable[..., None], target: str) -> None:
+    Traces are kept by what they depend on: types, shapes and strides of the arguments, and Python values.
+    """
+
+    def __init__(self, function: Callable[..., None], target: str, maxnreg: int | None) -> None:
         functools.update_wrapper(self, function)
-        self._function, self._target = function, target
-        self._parameters = inspect.signature(function).parameters
+        self.name = function.__name__
+        self._function, self._target, self._maxnreg = function, target, maxnreg
+        self._signature = inspect.signature(function)
+        self._parameters = parameters_of(self._signature)
+        self._traces: dict[Any, Traced] = {}
 
-    def bind(self, *arguments: Any, grid: Triple, block: Triple, cluster: Triple = (1, 1, 1), shared_bytes: int = 0, **constants: Any) -> Launch:
-        """A launch of the kernel on these arguments; keywords are Python values known while tracing."""
+    def bind(
+        self, *arguments: Any, grid: Triple, block: Triple, cluster: Triple = (1, 1, 1), **constants: Any
+    ) -> Launch:
+        """A launch of the kernel on these arguments."""
         values = self._values(arguments, constants)
-        module = self.trace(block=block, **values)
-        passed = tuple(_passed(self._parameters[name].annotation, value) for name, value in values.items() if _is_device(self._parameters[name].annotation, value))
-        return Launch(module, grid, block, passed, self.__name__, cluster, shared_bytes)
+        traced = self._traced(values, block, cluster)
+        passed = tuple(values[p.name] for p in self._parameters if p.is_passed(values[p.name]))
+        return Launch(traced.module, grid, block, passed, self.name, cluster, traced.shared_bytes)
 
-    def trace(self, *, block: Triple | None = None, **values: Any) -> Module:
-        """Run the function once on symbols and collect what it did."""
-        builder = Builder(self._function.__name__)
-        with building(builder):
-            arguments = {name: _parameter(builder, name, self._parameters[name].annotation, value) for name, value in values.items()}
-            self._function(**arguments)
-            if builder.region.parent is not None:
-                raise Diag.LEFT_LOOP_EARLY.error(builder.region.loc, kind=builder.region.kind)
-            emit("ret")
-        return _module(builder, self._target, block)
+    def ptx(self, *arguments: Any, block: Triple, cluster: Triple = (1, 1, 1), **constants: Any) -> str:
+        """The kernel's PTX for arguments like these."""
+        return print_module(self._traced(self._values(arguments, constants), block, cluster).module)
+
+    def __call__(self, *arguments: Any, **constants: Any) -> None:
+        raise Diag.BAD_KERNEL.error(here(), what=f"`{self.name}` is a kernel and cannot be called; use .bind(…)")
 
     def _values(self, arguments: tuple[Any, ...], constants: dict[str, Any]) -> dict[str, Any]:
+        """The arguments by name; whatever is wrong with them comes in one error."""
         try:
-            bound = inspect.signature(self._function).bind(*arguments, **constants)
+            bound = self._signature.bind(*arguments, **constants)
         except TypeError as error:
-            raise Diag.BAD_KERNEL.error(here(), what=str(error)) from None
+            raise Diag.BAD_KERNEL.error(here(), what=f"{error}") from None
         bound.apply_defaults()
-        return dict(bound.arguments)
+        values = dict(bound.arguments)
+        problems = [problem for p in self._parameters if (problem := p.problem(values[p.name]))]
+        if problems:
+            raise Diag.BAD_KERNEL.error(here(), what="; ".join(problems))
+        return values
+
+    def _traced(self, values: dict[str, Any], block: Triple, cluster: Triple) -> Traced:
+        try:
+            key = (block, cluster, *(signature_of(p, values[p.name]) for p in self._parameters))
+            hash(key)
+        except TypeError:
+            return self._trace(values, block, cluster)
+        if key not in self._traces:
+            if len(self._traces) >= _LONGEST_CACHE:
+                self._traces.pop(next(iter(self._traces)))
+            self._traces[key] = self._trace(values, block, cluster)
+        return self._traces[key]
+
+    def _trace(self, values: dict[str, Any], block: Triple, cluster: Triple) -> Traced:
+        """Run the function once on symbols and collect what it did."""
+        hardware = machine(self._target)
+        threads = block[0] * block[1] * block[2]
+        budget = hardware.registers_per_sm // max(threads, 1) // _REGISTER_UNIT * _REGISTER_UNIT
+        builder = Builder(self.name, self._target, threads)
+        code = self._function.__code__
+        builder.place_all_at(Loc(code.co_filename, code.co_firstlineno))
+        builder.registers_at_launch = self._maxnreg or min(budget, hardware.setmaxnreg.stop or budget)
+        with building(builder):
+            arguments = {p.name: p.traced(builder, values[p.name]) for p in self._parameters}
+            builder.place_all_at(None)
+            self._run(arguments)
+            if builder.region.parent is not None:
+                raise Diag.LEFT_LOOP_EARLY.error(builder.region.loc, kind=builder.region.kind)
+            builder.place_all_at(Loc(code.co_filename, code.co_firstlineno))
+            emit("ret")
+        directives = [Directive("reqntid", block)]
+        if cluster != (1, 1, 1):
+            directives.append(Directive("reqnctapercluster", cluster))
+        if self._maxnreg is not None:
+            directives.append(Directive("maxnreg", (self._maxnreg,)))
+        return Traced(*finished(builder, tuple(directives)))
+
+    def _run(self, arguments: dict[str, Any]) -> None:
+        kinds = {name: parameter.kind for name, parameter in self._signature.parameters.items()}
+        by_name = {name: value for name, value in arguments.items() if kinds[name] == inspect.Parameter.KEYWORD_ONLY}
+        self._function(*(value for name, value in arguments.items() if name not in by_name), **by_name)
 
 
-def kernel(function: Callable[..., None] | None = None, *, target: str = "sm_90a") -> Any:
-    """Make a function a kernel: parameters annotated with a device type or `TensorMap`, and arrays, are passed at launch."""
+@overload
+def kernel(function: Callable[..., None], /) -> KernelFunction: ...
+@overload
+def kernel(*, target: str = ..., maxnreg: int | None = ...) -> Callable[[Callable[..., None]], KernelFunction]: ...
+def kernel(
+    function: Callable[..., None] | None = None, /, *, target: str = "sm_90a", maxnreg: int | None = None
+) -> KernelFunction | Callable[[Callable[..., None]], KernelFunction]:
+    """Make a function a kernel.
+
+    Arrays, tensor maps and parameters annotated with a scalar type are passed at launch. Everything else, keyword-only
+    parameters always, is a Python value while tracing.
+    """
     if function is None:
-        return functools.partial(kernel, target=target)
-    return KernelFunction(function, target)
+        return lambda given: KernelFunction(given, target, maxnreg)
+    return KernelFunction(function, target, maxnreg)
 
-
-def _is_device(annotation: Any, value: Any) -> bool:
-    return isinstance(value, np.ndarray | TensorMap) or annotation in SCALARS
-
-
-def _passed(annotation: Any, value: Any) -> Any:
-    return value
-
-
-def _parameter(builder: Builder, name: str, annotation: Any, value: Any) -> Any:
-    """What the author's function receives for an argument."""
-    label = f"{builder.name}_{name}"
-    if isinstance(value, TensorMap):
-        builder.params.append(Variable("param", "b8", label, 64, 128))
-        window = address_of(label, "u64")
-        return compute("cvta.param.u64", "u64", window)
-    if isinstance(value, np.ndarray):
-        dtype = _DTYPES.get(value.dtype.name)
-        if dtype is None:
-            raise Diag.BAD_KERNEL.error(here(), what=f"`{name}` has dtype {value.dtype}, which no view reads")
-        builder.params.append(Variable("param", "u64", label))
-        (pointer,) = emit("ld.param.u64", At(label))
-        address = compute("cvta.to.global.u64", "u64", pointer)
-        strides = tuple(stride // value.itemsize for stride in value.strides)
-        return View(address, dtype, value.shape, strides, "global")
-    if annotation in SCALARS:
-        builder.params.append(Variable("param", annotation, label))
-        (scalar,) = emit(f"ld.param.{annotation}", At(label))
-        return Value(annotation, scalar.operand, scalar.region)
-    return value
-
-
-def _module(builder: Builder, target: str, block: Triple | None) -> Module:
-    directives = (Directive("reqntid", block),) if block is not None else ()
-    traced = Kernel(
-        builder.name,
-        params=tuple(builder.params),
-        directives=directives,
-        registers=tuple(builder.registers.items()),
-        variables=tuple(builder.shared),
-        body=tuple(builder.body),
-    )
-    files = tuple(enumerate(dict.fromkeys(s.loc.file for s in traced.instructions if s.loc), start=1))
-    return Module((8, 6), (target,), (traced,), files=files)

@@ -1,93 +1,102 @@
 """Device values: what a kernel's Python expressions are made of while it is traced.
 
-A value has a PTX type and an operand. Arithmetic on literals is done at once; on registers it emits one instruction, or
-none where the same expression is already known in this region.
+A value has a type and an operand. Arithmetic on literals is done at once; on registers it emits one instruction, or
+none where the same expression is already known in this region or one around it. Floating-point operations carry their
+rounding (`add.rn.f32`): unmarked ones may be fused by ptxas, and the GPU would not give what the machine gives.
 """
 
 from __future__ import annotations
 
-import struct
-from typing import NoReturn, TypeVar
+from typing import NoReturn
 
 from warploom.diagnostics import Diag
-from warploom.ptx.isa.table import BITS
 from warploom.ptx.model import Immediate, Operand, Register, Special, Symbol
 from warploom.trace.builder import Region, current, here
+from warploom.trace.folding import COMPARE, convert, fold
+from warploom.trace.types import TYPES, Number, decode_bits, encode
 
-INTEGERS = ("s16", "u16", "s32", "u32", "s64", "u64")
-FLOATS = ("f16", "bf16", "f32", "f64")
-_REGISTER = {"s16": "b16", "u16": "b16", "f16": "b16", "bf16": "b16", "s32": "b32", "u32": "b32", "s64": "b64", "u64": "b64", "f16x2": "b32", "bf16x2": "b32"}
-_FOLD = {
-    "add": lambda a, b: a + b,
-    "sub": lambda a, b: a - b,
-    "mul": lambda a, b: a * b,
-    "and": lambda a, b: a & b,
-    "or": lambda a, b: a | b,
-    "xor": lambda a, b: a ^ b,
-    "shl": lambda a, b: a << b,
-    "shr": lambda a, b: a >> b,
-    "div": lambda a, b: int(a / b) if a % b and (a < 0) != (b < 0) else a // b,
-    "rem": lambda a, b: a - b * (int(a / b) if a % b and (a < 0) != (b < 0) else a // b),
-    "min": min,
-    "max": max,
+_BITWISE = ("and", "or", "xor", "shl")
+_SHIFTS = ("shl", "shr")
+_KINDS = {
+    "and": ("pred", "signed", "unsigned"),
+    "or": ("pred", "signed", "unsigned"),
+    "xor": ("pred", "signed", "unsigned"),
+    "shl": ("signed", "unsigned"),
+    "shr": ("signed", "unsigned"),
+    "rem": ("signed", "unsigned"),
+    "div": ("signed", "unsigned", "float"),
+    **dict.fromkeys(("add", "sub", "mul", "min", "max"), ("signed", "unsigned", "float", "pair")),
 }
-_COMPARE = {
-    "eq": lambda a, b: a == b,
-    "ne": lambda a, b: a != b,
-    "lt": lambda a, b: a < b,
-    "le": lambda a, b: a <= b,
-    "gt": lambda a, b: a > b,
-    "ge": lambda a, b: a >= b,
-}
-
-Number = int | float | bool
-Like = TypeVar("Like")
+"""The kinds of type that have an operation."""
+_NEUTRAL = {"add": 0, "sub": 0, "or": 0, "xor": 0, "shl": 0, "shr": 0, "mul": 1, "div": 1}
+_COMMUTES = ("add", "mul", "and", "or", "xor", "min", "max")
 
 
 class Value:
-    """One device value: an operand of a PTX type, alive in the region that made it."""
+    """One device value: an operand of a type, alive in the region that made it."""
 
     __slots__ = ("operand", "region", "type")
     __hash__ = object.__hash__
 
     def __init__(self, type_: str, operand: Operand, region: Region | None = None) -> None:
-        self.type, self.operand = type_, operand
-        self.region = region
+        self.type, self.operand, self.region = type_, operand, region
 
     @property
-    def literal(self) -> int | float | None:
+    def literal(self) -> Number | None:
         """The Python number a literal stands for, None for what only the device knows."""
-        if not isinstance(self.operand, Immediate):
+        if not isinstance(self.operand, Immediate) or TYPES[self.type].kind == "pair":
             return None
-        if self.operand.kind == "int":
-            return self.operand.value
-        return float(struct.unpack("<f" if self.operand.kind == "f32" else "<d", struct.pack("<I" if self.operand.kind == "f32" else "<Q", self.operand.value))[0])
+        return decode_bits(self.operand.value, self.type) if TYPES[self.type].kind == "float" else self.operand.value
+
+    def get(self) -> Value:
+        """The value as it is now."""
+        return self
 
     def read(self) -> Operand:
         """The operand, for use in the region being traced."""
-        builder = current("A device value")
-        if self.region is not None and not self.region.holds(builder.region):
-            raise Diag.VALUE_OUT_OF_SCOPE.error(here(), kind=self.region.kind, made=self.region.loc)
+        check_scope(self.region)
         return self.operand
 
-    def to(self, type_: str) -> Value:
-        """The value converted: integers wrap or extend, floating-point results round to nearest even."""
-        if type_ == self.type:
-            return self
-        if self.literal is not None:
-            return literal(self.literal, type_)
-        if type_ in INTEGERS and self.type in INTEGERS and BITS[type_] == BITS[self.type]:
-            return Value(type_, self.operand, self.region)
-        return compute(f"cvt{_rounding(self.type, type_)}.{type_}.{self.type}", type_, self)
+    def bits(self, type_: str) -> Value:
+        """The same bits read as another type of the same register width; no instruction."""
+        if TYPES[type_].register != TYPES[self.type].register or "pred" in (type_, self.type):
+            raise Diag.TYPE_MISMATCH.error(here(), what=f"the bits of a .{self.type} read as .{type_}")
+        now = self.get()
+        if isinstance(now.operand, Immediate):
+            pattern = now.operand.value & ((1 << TYPES[self.type].bits) - 1)
+            return from_bits(pattern, type_)
+        return Value(type_, now.operand, now.region)
+
+    def to(self, type_: str, *, rounding: str = "", saturate: bool = False) -> Value:
+        """The value converted. Integers wrap or extend, or saturate where asked; floats round to nearest even.
+
+        `rounding` is `rn`, `rz`, `rm` or `rp` towards a float, and with an `i` behind it towards an integer (`rzi` if
+        not told). `saturate` clamps to an integer's range, and a float to [0, 1].
+        """
+        if type_ not in TYPES or "pair" in (TYPES[type_].kind, TYPES[self.type].kind):
+            raise Diag.TYPE_MISMATCH.error(here(), what=f"a .{self.type} converted to .{type_}")
+        if type_ == self.type and not rounding and not saturate:
+            return self.get()
+        number = self.literal
+        if number is not None and not rounding and not saturate:
+            folded = convert(number, self.type, type_)
+            if folded is not None:
+                return literal(folded, type_)
+        return _converted(self.get(), type_, rounding, saturate)
 
     def __repr__(self) -> str:
         return f"Value({self.type} {self.operand})"
 
-    def __bool__(self) -> NoReturn:
+    def _decided(self) -> NoReturn:
         raise Diag.BRANCH_ON_DEVICE_VALUE.error(here())
 
-    def __index__(self) -> NoReturn:
-        raise Diag.BRANCH_ON_DEVICE_VALUE.error(here())
+    def __bool__(self) -> bool:
+        number = self.literal
+        return bool(number) if number is not None else self._decided()
+
+    def __index__(self) -> int:
+        number = self.literal
+        return number if isinstance(number, int) else self._decided()
 
     def __add__(self, other: Value | Number) -> Value:
         return binary("add", self, other)
@@ -108,37 +117,68 @@ class Value:
         return binary("mul", self, other)
 
     def __truediv__(self, other: Value | Number) -> Value:
+        if TYPES[self.type].kind != "float":
+            raise Diag.TYPE_MISMATCH.error(here(), what=f"`/` of .{self.type}; integers divide with `//`")
         return binary("div", self, other)
 
     def __rtruediv__(self, other: Number) -> Value:
-        return binary("div", literal(other, self.type), self)
+        return literal(other, self.type) / self
 
     def __floordiv__(self, other: Value | Number) -> Value:
+        """C's division: towards zero."""
+        if TYPES[self.type].kind == "float":
+            raise Diag.TYPE_MISMATCH.error(here(), what=f"`//` of .{self.type}; floats divide with `/`")
         return binary("div", self, other)
 
+    def __rfloordiv__(self, other: Number) -> Value:
+        return literal(other, self.type) // self
+
     def __mod__(self, other: Value | Number) -> Value:
+        """C's remainder: with the sign of the dividend."""
         return binary("rem", self, other)
 
+    def __rmod__(self, other: Number) -> Value:
+        return binary("rem", literal(other, self.type), self)
+
     def __and__(self, other: Value | Number) -> Value:
+        return binary("and", self, other)
+
+    def __rand__(self, other: Number) -> Value:
         return binary("and", self, other)
 
     def __or__(self, other: Value | Number) -> Value:
         return binary("or", self, other)
 
+    def __ror__(self, other: Number) -> Value:
+        return binary("or", self, other)
+
     def __xor__(self, other: Value | Number) -> Value:
+        return binary("xor", self, other)
+
+    def __rxor__(self, other: Number) -> Value:
         return binary("xor", self, other)
 
     def __lshift__(self, other: Value | Number) -> Value:
         return binary("shl", self, other)
 
+    def __rlshift__(self, other: Number) -> Value:
+        return binary("shl", literal(other, self.type), self)
+
     def __rshift__(self, other: Value | Number) -> Value:
         return binary("shr", self, other)
 
     def __invert__(self) -> Value:
-        return compute(f"not.{_bits_type(self.type)}", self.type, self)
+        if self.type == "pred":
+            return binary("xor", self, True) if self.literal is not None else compute("not.pred", "pred", self)
+        return binary("xor", self, -1)
 
     def __neg__(self) -> Value:
-        return compute(f"neg.{self.type}", self.type, self) if self.literal is None else literal(-self.literal, self.type)
+        row, number = TYPES[self.type], self.literal
+        if number is not None:
+            return literal(-number, self.type)
+        if row.kind in ("signed", "unsigned"):
+            return binary("sub", literal(0, self.type), self)
+        return compute(f"neg.{self.type}", self.type, self)
 
     def __eq__(self, other: object) -> Value:  # type: ignore[override]
         return compare("eq", self, other)
@@ -159,20 +199,37 @@ class Value:
         return compare("ge", self, other)
 
 
-def literal(number: Number, type_: str) -> Value:
-    """A Python number as a value of a type."""
-    if type_ == "pred":
-        return Value(type_, Immediate(int(bool(number))))
+def check_scope(region: Region | None) -> None:
+    """A region must be open where something of it is used."""
+    now = current("A device value").region
+    if region is None or region.holds(now):
+        return
+    if region.role and now.role and region.role != now.role:
+        raise Diag.WRONG_ROLE.error(here(), made=region.loc, maker=region.role, user=now.role)
+    raise Diag.VALUE_OUT_OF_SCOPE.error(here(), kind=region.kind, made=region.loc)
+
+
+def from_bits(pattern: int, type_: str) -> Value:
+    """The literal with these bits."""
+    kind = TYPES[type_].kind
     if type_ in ("f32", "f64"):
-        code, size = ("<f", "f32") if type_ == "f32" else ("<d", "f64")
-        return Value(type_, Immediate(int.from_bytes(struct.pack(code, float(number)), "little"), size))
-    if isinstance(number, float) and not number.is_integer():
+        return Value(type_, Immediate(pattern, type_))
+    return Value(type_, Immediate(pattern if kind in ("float", "pair") else int(decode_bits(pattern, type_))))
+
+
+def literal(number: Number, type_: str) -> Value:
+    """A Python number as a value of a type; integers wrap, floats round."""
+    kind = TYPES[type_].kind
+    if kind == "pred":
+        return Value(type_, Immediate(int(bool(number))))
+    if kind in ("signed", "unsigned") and isinstance(number, float) and not number.is_integer():
         raise Diag.TYPE_MISMATCH.error(here(), what=f"{number} is not a .{type_}")
-    bits, value = BITS[type_], int(number)
-    wrapped = value & ((1 << bits) - 1)
-    if type_.startswith("s") and wrapped >> (bits - 1):
-        wrapped -= 1 << bits
-    return Value(type_, Immediate(wrapped))
+    return from_bits(encode(number, type_), type_)
+
+
+def valued(value: Value | Number, type_: str) -> Value:
+    """A value as it is, a Python number as one of the type."""
+    return value if isinstance(value, Value) else literal(value, type_)
 
 
 def special(name: str, type_: str = "u32") -> Value:
@@ -188,144 +245,147 @@ def address_of(name: str, type_: str = "u32") -> Value:
 def compute(opcode: str, type_: str, *inputs: Value) -> Value:
     """One pure instruction, or what it gave when the same was asked before."""
     builder = current(f"`{opcode}`")
-    operands = tuple(value.read() for value in inputs)
+    operands = tuple(_operand(value) for value in inputs)
     key = (opcode, *operands)
-    known = builder.region.known.get(key)
-    if known is None:
-        out = builder.register(_REGISTER.get(type_, type_))
-        builder.add(opcode, (out, *operands))
-        known = builder.region.known[key] = (out, builder.region)
-    register, region = known
-    assert isinstance(register, Register) and isinstance(region, Region)
-    return Value(type_, register, region)
+    known = builder.known(key)
+    if known is not None:
+        return Value(type_, known.operand, known.region)
+    out = builder.register(type_)
+    builder.add(opcode, (out, *operands))
+    value = builder.region.known[key] = Value(type_, out, builder.region)
+    return value
+
+
+def _operand(value: Value) -> Operand:
+    """What stands in the instruction: 16-bit floats and pairs have no literals in PTX, and are moved to a register."""
+    operand, row = value.read(), TYPES[value.type]
+    if isinstance(operand, Immediate) and (row.kind == "pair" or value.type in ("f16", "bf16")):
+        return compute(f"mov.{row.plain}", value.type, Value(f"u{row.bits}", operand)).operand
+    return operand
+
+
+def same_type(what: str, left: Value, right: Value) -> None:
+    if left.type != right.type:
+        raise Diag.TYPE_MISMATCH.error(here(), what=f"`{what}` of .{left.type} and .{right.type}")
 
 
 def binary(family: str, left: Value, other: Value | Number) -> Value:
     """An operator of two values of one type; a Python number takes the type of the other side."""
-    amount = family in ("shl", "shr")
-    right = other if isinstance(other, Value) else literal(other, "u32" if amount else left.type)
-    if right.type != left.type and not amount:
-        raise Diag.TYPE_MISMATCH.error(here(), what=f"`{family}` of .{left.type} and .{right.type}")
+    row = TYPES[left.type]
+    if row.kind not in _KINDS[family]:
+        raise Diag.TYPE_MISMATCH.error(here(), what=f"`{family}` of .{left.type}")
+    if family in _SHIFTS:
+        right = valued(other, "u32")
+        right = right if TYPES[right.type].bits == 32 else right.to("u32")
+    else:
+        right = valued(other, left.type)
+        same_type(family, left, right)
     simple = _simplified(family, left, right)
-    return simple if simple is not None else compute(_spelling(family, left.type), left.type, left, right)
+    if simple is not None:
+        return simple
+    if row.wide:
+        wide = right if family in _SHIFTS else right.to(row.wide)
+        return _narrowed(binary(family, left.to(row.wide), wide), left.type)
+    if family == "div" and left.type in ("f16", "bf16"):
+        return (left.to("f32") / right.to("f32")).to(left.type)
+    if family in _COMMUTES and left.literal is not None:
+        left, right = right, left
+    return compute(_spelling(family, left.type), left.type, left, right)
+
+
+def _narrowed(wide: Value, type_: str) -> Value:
+    if wide.literal is not None:
+        return literal(wide.literal, type_)
+    return compute(f"cvt.{type_}.{wide.type}", type_, wide)
 
 
 def _simplified(family: str, left: Value, right: Value) -> Value | None:
     a, b = left.literal, right.literal
-    if a is not None and b is not None and family in _FOLD and left.type not in ("f16", "bf16"):
-        if family == "div" and left.type in FLOATS:
-            return literal(a / b, left.type) if b else None
-        if family in ("div", "rem") and b == 0:
-            return None
-        return literal(_FOLD[family](a, b), left.type)
-    if b == 0 and family in ("add", "sub", "or", "xor", "shl", "shr") and left.type not in FLOATS:
-        return left
-    if b == 1 and family in ("mul", "div"):
-        return left
-    if a == 0 and family in ("add", "or", "xor") and left.type not in FLOATS:
-        return right
-    if a == 1 and family == "mul":
-        return right
-    if left.type in ("u32", "u64") and isinstance(b, int) and b > 0 and b & (b - 1) == 0:
+    kind = TYPES[left.type].kind
+    if a is not None and b is not None and kind != "pair":
+        folded = fold(family, left.type, a, b)
+        return None if folded is None else literal(folded, left.type)
+    exact = kind in ("signed", "unsigned", "pred")
+    if b is not None and b == _NEUTRAL.get(family) and (exact or b == 1):
+        return left.get()
+    if a is not None and family in _COMMUTES and a == _NEUTRAL.get(family) and (exact or a == 1):
+        return right.get()
+    if exact and 0 in (a, b) and family in ("mul", "and"):
+        return literal(0, left.type)
+    if kind == "pred" and family in ("and", "or") and (a is not None or b is not None):
+        known, unknown = (a, right) if a is not None else (b, left)
+        return unknown.get() if bool(known) == (family == "and") else literal(bool(known), "pred")
+    if kind == "unsigned" and isinstance(b, int) and b > 0 and b & (b - 1) == 0:
         power = literal(b.bit_length() - 1, "u32")
-        if family == "mul":
-            return binary("shl", left, power)
-        if family == "div":
-            return binary("shr", left, power)
+        if family in ("mul", "div"):
+            return binary("shl" if family == "mul" else "shr", left, power)
         if family == "rem":
             return binary("and", left, literal(b - 1, left.type))
     return None
 
 
 def _spelling(family: str, type_: str) -> str:
-    if family in ("and", "or", "xor", "shl"):
-        return f"{family}.{_bits_type(type_)}"
-    if family == "mul" and type_ in INTEGERS:
+    row = TYPES[type_]
+    if family in _BITWISE:
+        return f"{family}.{row.plain}"
+    if family == "mul" and row.kind in ("signed", "unsigned"):
         return f"mul.lo.{type_}"
-    if family == "div" and type_ in ("f32", "f64"):
-        return f"div.rn.{type_}"
+    if row.kind in ("float", "pair") and family in ("add", "sub", "mul", "div"):
+        return f"{family}.rn.{type_}"
     return f"{family}.{type_}"
 
 
-def _bits_type(type_: str) -> str:
-    return "pred" if type_ == "pred" else f"b{BITS[type_]}"
-
-
-def _rounding(source: str, target: str) -> str:
-    if target in FLOATS and (source in INTEGERS or BITS[target] < BITS[source]):
-        return ".rn"
-    return ".rzi" if source in FLOATS and target in INTEGERS else ""
+def _converted(value: Value, type_: str, rounding: str, saturate: bool) -> Value:
+    source, target = TYPES[value.type], TYPES[type_]
+    if target.kind == "pred":
+        return compare("ne", value, 0)
+    if source.kind == "pred":
+        return select(value, literal(1, type_), literal(0, type_))
+    whole = source.kind != "float" and target.kind != "float"
+    if whole and not saturate and target.bits == source.bits and target.bits >= 16:
+        return Value(type_, value.operand, value.region)
+    if not rounding:
+        if source.kind == "float" and target.kind != "float":
+            rounding = "rzi"
+        elif target.kind == "float" and (source.kind != "float" or target.bits <= source.bits):
+            rounding = "rn"
+    words = ["cvt", *([rounding] if rounding else []), *(["sat"] if saturate else []), type_, value.type]
+    return compute(".".join(words), type_, value)
 
 
 def compare(relation: str, left: Value, other: object) -> Value:
-    """A predicate."""
+    """A predicate. As in Python and C, a comparison with NaN is false, and `!=` true."""
     if not isinstance(other, Value | int | float):
         raise Diag.TYPE_MISMATCH.error(here(), what=f"a .{left.type} compared with {other!r:.40}")
-    right = other if isinstance(other, Value) else literal(other, left.type)
-    if right.type != left.type:
-        raise Diag.TYPE_MISMATCH.error(here(), what=f"`{relation}` of .{left.type} and .{right.type}")
-    a, b = left.literal, right.literal
+    right = valued(other, left.type)
+    same_type(relation, left, right)
+    row, a, b = TYPES[left.type], left.literal, right.literal
+    if row.kind == "pair":
+        raise Diag.TYPE_MISMATCH.error(here(), what=f"`{relation}` of .{left.type}; unpack it first")
     if a is not None and b is not None:
-        return literal(_COMPARE[relation](a, b), "pred")
+        return literal(COMPARE[relation](a, b), "pred")
     if left.type == "pred":
         same = binary("xor", left, right)
         return same if relation == "ne" else ~same
-    kind = left.type if relation not in ("eq", "ne") or left.type in FLOATS else _bits_type(left.type)
+    if row.wide:
+        left, right = (side.to(row.wide) for side in (left, right))
+        row = TYPES[row.wide]
+    if row.kind == "float":
+        return compute(f"setp.{'neu' if relation == 'ne' else relation}.{row.name}", "pred", left, right)
+    kind = row.plain if relation in ("eq", "ne") else row.name
     return compute(f"setp.{relation}.{kind}", "pred", left, right)
 
 
 def select(condition: Value, then: Value | Number, otherwise: Value | Number) -> Value:
     """`then` where the condition holds, else `otherwise`."""
-    typed = then if isinstance(then, Value) else otherwise
-    if not isinstance(typed, Value):
-        typed = literal(typed, "s32" if isinstance(typed, int) else "f32")
-    a, b = (side if isinstance(side, Value) else literal(side, typed.type) for side in (then, otherwise))
-    if a.type != b.type:
-        raise Diag.TYPE_MISMATCH.error(here(), what=f"`select` of .{a.type} and .{b.type}")
+    typed = next((side for side in (then, otherwise) if isinstance(side, Value)), None)
+    if typed is None or condition.type != "pred":
+        what = "`select` needs a predicate, and a device value on one side at least"
+        raise Diag.TYPE_MISMATCH.error(here(), what=what)
+    a, b = valued(then, typed.type), valued(otherwise, typed.type)
+    same_type("select", a, b)
     if condition.literal is not None:
-        return a if condition.literal else b
-    return compute(f"selp.{a.type if a.type in ('f32', 'f64') else _bits_type(a.type)}", a.type, a, b, condition)
-
-
-class Variable:
-    """A device variable: a register that is assigned in place, across loops and branches."""
-
-    __slots__ = ("_region", "_register", "type")
-
-    def __init__(self, type_: str, start: Value | Number) -> None:
-        builder = current("A variable")
-        self.type = type_
-        self._register = builder.register(_REGISTER.get(type_, type_))
-        self._region = builder.region
-        self.set(start)
-
-    def get(self) -> Value:
-        """The value now: later assignments do not change what was read."""
-        return compute(f"mov.{_move_type(self.type)}", self.type, Value(self.type, self._register, self._region))
-
-    def set(self, value: Value | Number) -> None:
-        """Assign, from here on."""
-        new = value if isinstance(value, Value) else literal(value, self.type)
-        if new.type != self.type:
-            raise Diag.TYPE_MISMATCH.error(here(), what=f"a .{new.type} assigned to a .{self.type} variable")
-        builder = current("A variable")
-        if not self._region.holds(builder.region):
-            raise Diag.VALUE_OUT_OF_SCOPE.error(here(), kind=self._region.kind, made=self._region.loc)
-        builder.add(f"mov.{_move_type(self.type)}", (self._register, new.read()))
-        builder.forget(self._register)
-
-    def __iadd__(self, other: Value | Number) -> Variable:
-        self.set(self.get() + other)
-        return self
-
-    def __isub__(self, other: Value | Number) -> Variable:
-        self.set(self.get() - other)
-        return self
-
-    def __ixor__(self, other: Value | Number) -> Variable:
-        self.set(self.get() ^ other)
-        return self
-
-
-def _move_type(type_: str) -> str:
-    return type_ if type_ in ("pred", "f32", "f64") else f"b{BITS[type_]}"
+        return a.get() if condition.literal else b.get()
+    if a.type == "pred":
+        return (condition & a) | (~condition & b)
+    return compute(f"selp.{TYPES[a.type].plain}", a.type, a, b, condition)

@@ -213,7 +213,8 @@ def negate(signature: Signature) -> ArrayFunction:
 def carried(name: str) -> Callable[[Signature], ArrayFunction]:
     """The factory of the carry family. Operands end with the carry where it is read; with `cc` → (d, carry).
 
-    add.cc, addc, sub.cc, subc, mad.cc and madc; after a subtraction the carry means a borrow.
+    add.cc, addc, sub.cc, subc, mad.cc and madc. There is one adder: a subtraction adds the complement and a carry, so
+    that its carry out means "no borrow". nvcc's 128-bit division reads it so, with `addc` behind `sub.cc`.
     """
     reads = name in ("addc", "subc", "madc")
     multiplies, subtracts = name.startswith("mad"), name.startswith("sub")
@@ -226,11 +227,13 @@ def carried(name: str) -> Callable[[Signature], ArrayFunction]:
             carry = operands[-1] if reads else None
             a, b = (multiply(*operands[:2]), operands[2]) if multiply is not None else operands[:2]
             result: Array = a - b if subtracts else a + b
-            out: Array = a < b if subtracts else result < a
-            if carry is not None:
-                before, step = result, carry.astype(result.dtype)
-                result = before - step if subtracts else before + step
-                out = out | ((before < step) if subtracts else (result < before))
+            out: Array = a >= b if subtracts else result < a
+            if carry is not None and subtracts:
+                before, step = result, (~carry).astype(result.dtype)
+                result, out = before - step, out & (before >= step)
+            elif carry is not None:
+                before, result = result, result + carry.astype(result.dtype)
+                out = out | (result < before)
             return (result, out) if writes else result
 
         return whole

@@ -143,10 +143,10 @@ def _carried(name: str) -> Factory:
         mask = _mask(signature["type"])
 
         def whole(*operands: int) -> int | tuple[int, bool]:
-            carry = int(operands[-1]) if reads else 0
+            carry = int(operands[-1]) if reads else int(subtracts)
             a, b = (multiply(*operands[:2]), operands[2]) if multiply is not None else operands[:2]
-            total = a - (b + carry) if subtracts else a + b + carry
-            return (total & mask, not 0 <= total <= mask) if writes else total & mask
+            total = a + (b ^ mask if subtracts else b) + carry
+            return (total & mask, total > mask) if writes else total & mask
 
         return whole
 

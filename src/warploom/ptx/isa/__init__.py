@@ -1,6 +1,35 @@
 """The instruction set, one table per family."""
 
-from warploom.ptx.isa import arithmetic, atomics, barriers, clc, cluster, control, copies, matrices, mbarrier, memory, misc, mma, tcgen05, tma, warp, wgmma
-from warploom.ptx.isa.table import FORMS, Effect, Form, Op, Slot, decode, decode_kernel, form, match, nearest, unsupported
+from warploom.ptx.isa import (
+    arithmetic,
+    atomics,
+    barriers,
+    clc,
+    cluster,
+    control,
+    copies,
+    matrices,
+    mbarrier,
+    memory,
+    misc,
+    mma,
+    tcgen05,
+    tma,
+    warp,
+    wgmma,
+)
+from warploom.ptx.isa.table import (
+    FORMS,
+    Effect,
+    Form,
+    Op,
+    Slot,
+    decode,
+    decode_kernel,
+    form,
+    match,
+    nearest,
+    unsupported,
+)
 
 __all__ = ["FORMS", "Effect", "Form", "Op", "Slot", "decode", "decode_kernel", "form", "match", "nearest", "unsupported"]

@@ -161,11 +161,11 @@ def _select() -> None:
     for types, comparisons, ftz in _COMPARABLE:
         given = {"cmp": comparisons, "type": types}
         made = {"dtype": "u32 s32 f32 f16 bf16 f16x2 bf16x2 u16 s16", **given}
-        both, either = "in a {type}; in b {type}", {"bool": "and or xor"}
-        form("setp", f"setp.{{cmp}}{ftz}.{{type}}", f"pair d pred; {both}", **given)
-        form("setp", f"setp.{{cmp}}.{{bool}}{ftz}.{{type}}", f"pair d pred; {both}; pred c", **either, **given)
-        form("set", f"set.{{cmp}}{ftz}.{{dtype}}.{{type}}", f"out d {{dtype}}; {both}", **made)
-        form("set", f"set.{{cmp}}.{{bool}}{ftz}.{{dtype}}.{{type}}", f"out d {{dtype}}; {both}; pred c", **either, **made)
+        both, either = "in a {type}; in b {type}", "and or xor"
+        form("setp", f"setp.{{cmp}}{ftz}.{{type}}", f"pair d pred; {both}", shared=given)
+        form("setp", f"setp.{{cmp}}.{{bool}}{ftz}.{{type}}", f"pair d pred; {both}; pred c", shared=given, bool=either)
+        form("set", f"set.{{cmp}}{ftz}.{{dtype}}.{{type}}", f"out d {{dtype}}; {both}", shared=made)
+        form("set", f"set.{{cmp}}.{{bool}}{ftz}.{{dtype}}.{{type}}", f"out d {{dtype}}; {both}; pred c", shared=made, bool=either)
     form("selp", "selp.{type}", "out d {type}; in a {type}; in b {type}; pred c", type=numeric)
     form("slct", "slct{.ftz?}.{type}.{ctype}", "out d {type}; in a {type}; in b {type}; in c {ctype}", type=numeric, ctype="s32 f32")
 

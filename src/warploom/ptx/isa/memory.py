@@ -31,7 +31,7 @@ for _vector, _slot in (("", "out d {type}+"), (".{vec}", "outs d {type}+")):
         cache=_CACHE,
         vec="v2 v4 v8",
         type=_TYPES,
-        **_HINTS,
+        shared=_HINTS,
     )
     form("ldu", f"ldu{{.space?}}{_vector}.{{type}}", f"{_slot}; address a", effects=(_READ,), space=_SPACES, vec="v2 v4", type=_TYPES)
 for _vector, _slot in (("", "in b {type}+"), (".{vec}", "ins b {type}+")):
@@ -46,7 +46,7 @@ for _vector, _slot in (("", "in b {type}+"), (".{vec}", "ins b {type}+")):
         cache=_CACHE,
         vec="v2 v4 v8",
         type=_TYPES,
-        **_HINTS,
+        shared=_HINTS,
     )
 
 form("prefetch", "prefetch{.space?}.{level}", "address a", space="global local const", level="L1 L2 L2::evict_last L2::evict_normal")

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -52,10 +52,10 @@ KINDS = {
 
 BITS = {
     **{f"{kind}{bits}": bits for kind in "usb" for bits in (8, 16, 32, 64)},
-    **{"pred": 1, "f16": 16, "bf16": 16, "f32": 32, "f64": 64, "f16x2": 32, "bf16x2": 32, "b128": 128, "f32x2": 64},
-    **{"u16x2": 32, "s16x2": 32, "u8x4": 32, "s8x4": 32, "tf32": 32},
-    **{"e4m3": 8, "e5m2": 8, "e4m3x2": 16, "e5m2x2": 16, "e2m1x2": 8, "e2m3x2": 16, "e3m2x2": 16, "ue8m0x2": 16},
-    **{"e4m3x4": 32, "e5m2x4": 32, "e2m1x4": 16, "e2m3x4": 32, "e3m2x4": 32},
+    "pred": 1, "f16": 16, "bf16": 16, "f32": 32, "f64": 64, "f16x2": 32, "bf16x2": 32, "b128": 128, "f32x2": 64,
+    "u16x2": 32, "s16x2": 32, "u8x4": 32, "s8x4": 32, "tf32": 32,
+    "e4m3": 8, "e5m2": 8, "e4m3x2": 16, "e5m2x2": 16, "e2m1x2": 8, "e2m3x2": 16, "e3m2x2": 16, "ue8m0x2": 16,
+    "e4m3x4": 32, "e5m2x4": 32, "e2m1x4": 16, "e2m3x4": 32, "e3m2x4": 32,
 }
 
 
@@ -157,10 +157,11 @@ def form(
     blocks: bool = False,
     version: tuple[int, int] = (1, 0),
     targets: str = "",
+    shared: Mapping[str, str] | None = None,
     **choices: str,
 ) -> None:
-    """Add a row to the table."""
-    split = {name: tuple(text.split()) for name, text in choices.items()}
+    """Add a row to the table; `shared` are choices that several rows have."""
+    split = {name: tuple(text.split()) for name, text in {**(shared or {}), **choices}.items()}
     row = Form(
         family,
         template,
@@ -268,9 +269,10 @@ def _assign(instruction: Instruction, row: Form) -> dict[str, object] | str:
     given, needed = len(instruction.operands), sum(not slot.optional for slot in row.slots)
     if not needed <= given <= len(row.slots):
         return f"it has {given} operands"
-    spare, operands, at = given - needed, {}, 0
+    spare, at = given - needed, 0
+    operands: dict[str, object] = {}
     for slot in row.slots:
-        operand = instruction.operands[at] if at < given else None
+        operand: object = instruction.operands[at] if at < given else None
         if slot.kind in ("out", "in") and isinstance(operand, Vector) and len(operand.items) == 1:
             operand = operand.items[0]
         if slot.optional and (spare == 0 or operand is None or not _fits(slot, operand)):
@@ -401,10 +403,10 @@ def _check_target(op: Op, target: str, file: str) -> None:
 
 
 def _has(target: str, needed: str) -> bool:
-    """Whether a target has what `needed` names: `sm_90` means that and newer, `sm_90a` exactly that family."""
+    """Whether a target has what `needed` names: `sm_90` means that and newer, `sm_90a` that generation's own features."""
     have, want = (int(re.sub(r"\D", "", text) or 0) for text in (target, needed))
     if needed[-1] in "af":
-        return have == want or (needed == "sm_100a" and have in (101, 103, 110))
+        return target[-1] in "af" and have // 10 == want // 10
     return have >= want
 
 

@@ -41,7 +41,7 @@ def _row(
         blocks=blocks,
         version=(8, 6),
         targets="sm_100a",
-        **choices,
+        shared=choices,
     )
 
 
