@@ -39,7 +39,7 @@ SWIZZLED = {"leading": 16, "stride": 1024, "swizzle": "128B"}  # rows of 128 byt
 def matmul(a: TensorMap, b: TensorMap, d: Array, k_tiles: s32) -> None:
     """D = A·Bᵀ for A[M, K] and B[N, K]: one 128 × 128 tile per CTA."""
     roles = warp_roles(multiply=8, load=1)
-    a_tiles = shared(bf16, (STAGES, TILE, TILE_K), name="a_tiles", swizzle="128B")
+    a_tiles = shared(bf16, (STAGES, 2, 64, TILE_K), name="a_tiles", swizzle="128B")
     b_tiles = shared(bf16, (STAGES, TILE, TILE_K), name="b_tiles", swizzle="128B")
     full, empty = barriers("full", STAGES), barriers("empty", STAGES)
     row, column = (cta_index("y") * TILE).to("s32"), (cta_index("x") * TILE).to("s32")
@@ -59,12 +59,12 @@ def matmul(a: TensorMap, b: TensorMap, d: Array, k_tiles: s32) -> None:
             emit(LOAD, b_tiles[stage].place, b.at(column, k * TILE_K), full[stage].at)
 
     with roles.multiply:
-        group = roles.multiply.warp // 4
+        group = (roles.multiply.warp // 4).to(s32)  # each has 64 rows of the tile
         sums = wgmma_accumulator(TILE)
         for k in loop(k_tiles):
             stage, turn = k % STAGES, k // STAGES
             full[stage].wait(turn & 1)
-            left = matrix_descriptor(a_tiles.window((stage, group * 64, 0), (1, 64, TILE_K)).place, **SWIZZLED)
+            left = matrix_descriptor(a_tiles[stage, group].place, **SWIZZLED)
             right = matrix_descriptor(b_tiles[stage].place, **SWIZZLED)
             emit("wgmma.fence.sync.aligned")
             for step in range(TILE_K // 16):
@@ -74,10 +74,10 @@ def matmul(a: TensorMap, b: TensorMap, d: Array, k_tiles: s32) -> None:
             emit("wgmma.wait_group.sync.aligned", 0)
             with when(thread() % 128 == 0):
                 empty[stage].arrive()
-        tile = d.window((row, column), (TILE, TILE))
+        tile = d.window((row + group * 64, column), (64, TILE))
         result = sums.read()
         for at in range(0, len(result.values), 2):
-            tile.store(result.values[at : at + 2], result.rows[at] + group * 64, result.columns[at])
+            tile.store(result.values[at : at + 2], result.rows[at], result.columns[at])
 
 
 def run(rows: int = 256, columns: int = 128, depth: int = 320, schedule: str = "eager") -> float:

@@ -36,6 +36,10 @@ class Diag(Enum):
     UNDECLARED = ("`{name}` is used but never declared.", "Declare it, or correct its spelling.")
     DUPLICATE = ("`{name}` is declared twice in one scope.", "Rename one of the two.")
     WRONG_TARGET = ("`{text}` needs {needs}; the module says `.target {target}`.", "Compile for a target that has it.")
+    TOO_LONG = (
+        "`{name}` has more than {most} instructions once its calls are put in place.",
+        "Split the kernel, or unroll less: the machine translates no more at once.",
+    )
     NO_SUCH_ENTRY = ("There is no kernel `{entry}` in the module; it has {entries}.", "Name one of them with `entry=`.")
 
     # The launch: what the caller passed.
@@ -52,12 +56,12 @@ class Diag(Enum):
         "Use fewer stages or smaller tiles.",
     )
     BARRIER_NOT_INITIALISED = (
-        "{what} uses an mbarrier that was not initialised.",
+        "There is no initialised mbarrier at {what}.",
         "Run mbarrier.init, fence it, and synchronise before the first use.",
     )
-    BARRIER_REINITIALISED = ("{what} initialises a live mbarrier.", "Run mbarrier.inval first.")
+    BARRIER_REINITIALISED = ("The mbarrier {what} is initialised while it is live.", "Run mbarrier.inval first.")
     BARRIER_OVERFLOW = ("{what}", "Check the arrival count and the expected bytes of this phase.")
-    BAD_BARRIER = ("{what}", "Check the barrier's identifier and thread count.")
+    BAD_BARRIER = ("{what}", "Check which barrier it is, who uses it, and in what order.")
     BAD_PARTICIPATION = (
         "`{text}` needs {needs}; {found} took part.",
         "Move it out of the divergent branch, or pass the mask of the lanes that reach it.",
@@ -70,11 +74,15 @@ class Diag(Enum):
     BAD_SHAPE = ("`{text}`: {what}.", "Choose a shape that the instruction has.")
     TENSOR_MEMORY = ("{what}", "Check the column, the allocation and the warp's lane quadrant.")
     REGISTER_POOL = ("{what}", "Check setmaxnreg against the registers of the other warpgroups.")
+    BAD_BRANCH = ("Target {index} of a table of {count} does not exist.", "Check the index of `brx.idx`.")
     TRAP = ("The kernel executed `trap`.", "It is the kernel's own assertion: look at the condition above it.")
     ASYNC_MISUSE = ("{what}", "Check the order of issue, commit and wait.")
 
     # No progress.
-    DEADLOCK = ("{what}", "Look for the arrival that never comes.")
+    DEADLOCK = (
+        "{what}",
+        "Look for what is missing: a release that is skipped, or a wrong count, parity, number of bytes or barrier.",
+    )
     LIMIT = ("The run used {used} warp instructions; the limit is {limit}.", "Raise `limit`, or look for an endless loop.")
     NO_PROGRESS = (
         "{used} warp instructions ran without any memory effect: every warp only spins.",
@@ -177,6 +185,7 @@ _KIND: dict[Diag, type[WarploomError]] = {
             Diag.DUPLICATE,
             Diag.WRONG_TARGET,
             Diag.NO_SUCH_ENTRY,
+            Diag.TOO_LONG,
         ),
         PtxError,
     ),
@@ -210,6 +219,7 @@ _KIND: dict[Diag, type[WarploomError]] = {
             Diag.BAD_SHAPE,
             Diag.TENSOR_MEMORY,
             Diag.REGISTER_POOL,
+            Diag.BAD_BRANCH,
             Diag.TRAP,
             Diag.ASYNC_MISUSE,
             Diag.NOT_MODELLED,

@@ -56,6 +56,8 @@ class Run:
     wall_seconds: float
     warps: tuple[WarpState, ...] = ()
     schedule: Schedule | None = field(default=None, compare=False, repr=False)
+    printed: str = ""
+    """What the kernel's `printf` calls wrote; the first mebibyte of it."""
 
     @property
     def instructions(self) -> int:
@@ -233,7 +235,7 @@ def _parameters(
         )
     for number, (param, arg) in enumerate(zip(kernel.params, args, strict=True)):
         try:
-            raw = _encode(param, arg, memory, f"argument {number}")
+            raw = _encode(param, arg, memory, f"argument {number}, {param.name}")
         except (ValueError, OverflowError, TypeError, struct.error) as error:
             problems.append(f"argument {number} ({arg!r:.60}) does not fit .{param.type} {param.name}: {error}")
             continue
@@ -291,4 +293,4 @@ def _report(grid: Grid, seconds: float) -> Run:
                 loc = grid.loc_of(op)
                 covered.setdefault(loc.file, set()).add(loc.line)
     coverage = {file: frozenset(lines) for file, lines in covered.items()}
-    return Run(counts, dict(grid.moved), coverage, seconds, tuple(grid.warps), grid.schedule)
+    return Run(counts, dict(grid.moved), coverage, seconds, tuple(grid.warps), grid.schedule, "".join(grid.printed.pieces))

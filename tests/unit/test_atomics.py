@@ -403,3 +403,11 @@ def test_a_carry_survives_in_lanes_that_branch_around() -> None:
     add.cc.u64 %rd3, 1, 2; EVEN: @%p1 add.cc.u32 %r5, %r3, 1; addc.u32 %r6, 0, 0; st.global.u32 [%rd0], %r6;"""
     for size in (32, 128):
         assert threads(body, size)[:, 0].tolist() == [1, 0] * (size // 2)
+
+
+def test_a_subtraction_leaves_a_carry_where_it_does_not_borrow() -> None:
+    """The adder is one: nvcc's division of 128-bit integers reads the flag of `subc.cc` with `addc`."""
+    values = np.array([0, 1, 5, 6, 7, 0xFFFFFFFF] * 8, np.uint32)
+    body = "sub.cc.u32 %r3, %r1, 6; addc.u32 %r4, 0, 0; st.global.v2.u32 [%rd0], {%r3, %r4};"
+    got = threads(body, 48, words=2, source=values)
+    assert got.tolist() == [[(v - 6) & 0xFFFFFFFF, int(v >= 6)] for v in values.tolist()]

@@ -160,8 +160,8 @@ def test_a_deadlock_names_every_barrier() -> None:
     with pytest.raises(WarploomError) as caught:
         threads(body, size)
     text = "\n".join(caught.value.notes)
-    assert "barrier 1: needs 64 threads, has 32" in text
-    assert "barrier 2: needs 64 threads, has 32" in text
+    assert "barrier 1: 32 of 64 threads have come" in text
+    assert "barrier 2: 32 of 64 threads have come" in text
 
 
 @by_schedule

@@ -301,4 +301,4 @@ def test_a_wait_that_nothing_ends_tells_what_is_missing():
     @%first mbarrier.arrive.expect_tx.shared::cta.b64 _, [bars], 128; {wait("W")}"""
     error = fault(body, "ptr:src", (words(64),), schedule="lazy")
     assert error.code == "DEADLOCK"
-    assert "needs 0 of 1 arrivals, 64 bytes outstanding" in error.notes[0]
+    assert "all arrivals are in, 64 bytes missing" in error.notes[0]

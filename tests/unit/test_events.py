@@ -1,4 +1,4 @@
-"""Events: their exact sequence for known kernels, that none is missing or doubled, and that watching changes nothing."""
+"""Events: their exact sequence for known kernels, none missing or doubled, and watching changes nothing."""
 
 from __future__ import annotations
 
@@ -79,7 +79,9 @@ def test_a_producer_tells_its_barriers_phases_and_bytes():
 
 def test_a_consumer_tells_its_waits_groups_and_operands():
     events = watched("ring", schedule="lazy")
-    expected = [f"alloc allocates {name}[{i}]#0 x{count}" for name, count in (("full", 1), ("empty", 4)) for i in (0, 1)]
+    expected = [
+        f"alloc allocates {name}[{i}]#0 x{count}" for name, count in (("full", 1), ("empty", 4)) for i in (0, 1)
+    ]
     expected += [part.format(0) for part in MEET]
     for step in range(RING_STEPS):
         stage, lap = step % 2, step // 2

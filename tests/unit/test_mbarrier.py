@@ -61,8 +61,8 @@ def test_a_ring_without_its_release_hangs_and_says_where():
     assert error.code == "DEADLOCK"
     told = "\n".join(error.notes)
     assert "warp 0" in told
-    assert "ring.empty[0]: phase 0, needs 1 of 1 arrivals, 0 bytes outstanding" in told
-    assert "ring.full[0]: phase 1, needs 32 of 32 arrivals, 0 bytes outstanding" in told
+    assert "ring.empty[0] phase 0: 1 of 1 arrivals missing" in told
+    assert "ring.full[0] phase 1: 32 of 32 arrivals missing" in told
 
 
 @pytest.mark.parametrize(("schedule", "seed"), SCHEDULES)
@@ -150,7 +150,7 @@ def test_bytes_may_come_before_they_are_expected():
 def test_missing_bytes_are_told():
     error = fault(f"{init(1)} @%first mbarrier.arrive.expect_tx.shared::cta.b64 _, [bars], 96; {wait('W')}")
     assert error.code == "DEADLOCK"
-    assert "bars: phase 0, needs 0 of 1 arrivals, 96 bytes outstanding" in error.notes[0]
+    assert "bars phase 0: all arrivals are in, 96 bytes missing" in error.notes[0]
 
 
 def test_dropped_arrivals_stay_away():
@@ -257,7 +257,7 @@ FAULTS = {
     "one arrival too many": (
         f"{init(31)} mbarrier.arrive.shared::cta.b64 _, [bars];",
         "BARRIER_OVERFLOW",
-        "32 arrivals on bars: its phase 0 needs 31 of 31",
+        "32 arrivals on bars in phase 0, which waits for 31 of 31",
     ),
     "too many bytes": (
         f"{init(1)} mbarrier.expect_tx.shared::cta.b64 [bars], 65536;",

@@ -284,7 +284,7 @@ BAD_ALLOCATIONS = {
     "too many": ("mov.u32 %r0, 1024;\n  " + allocate("%r0"), "power of two"),
     "more than before": (allocate(32) + allocate(64), "sizes must not grow"),
     "after giving up": ("tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned;" + allocate(32), "relinquish"),
-    "never freed": (allocate(64), "ended without tcgen05.dealloc; tensor memory: allocated columns 0+64 of 512"),
+    "never freed": (allocate(64), "ended without tcgen05.dealloc; of 512 columns 0-63 are allocated"),
     "freed twice": (allocate(32) + READ + deallocate(32) + deallocate(32), "frees no allocation"),
     "freed in part": (allocate(64) + READ + deallocate(32), "frees no allocation"),
     "freed at a lane": (
@@ -341,7 +341,7 @@ END:"""
 def test_waiting_for_columns_that_never_come_is_a_deadlock():
     error = fails(allocate(512) + allocate(512), threads=32, free=False)
     assert error.code == "DEADLOCK"
-    assert any("allocated columns 0+512 of 512" in note for note in error.notes)
+    assert any("of 512 columns 0-511 are allocated" in note for note in error.notes)
 
 
 PAIR = f"""mov.u32 %rank, %cluster_ctarank;

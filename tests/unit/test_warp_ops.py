@@ -261,7 +261,7 @@ def test_a_lane_that_never_comes_is_a_deadlock_that_names_it() -> None:
     with pytest.raises(WarploomError) as caught:
         threads(body)
     assert caught.value.code == "DEADLOCK"
-    assert any("lanes 3 of warp 0 have not come" in note for note in caught.value.notes)
+    assert any("lane 3 of warp 0 still to come" in note for note in caught.value.notes)
 
 
 @pytest.mark.parametrize(
@@ -281,3 +281,29 @@ def test_modifiers_may_come_in_another_order() -> None:
     got = threads(body, 32, words=2, source=values)
     ballot = sum(1 << i for i, v in enumerate(values.tolist()) if v)
     assert got.tolist() == [[int(values[5]), ballot]] * 32
+
+
+TEAMS = """
+ and.b32 %r3, %r0, 24; shl.b32 %r4, 255, %r3; setp.gt.u32 %p1, %r1, 99;
+ and.b32 %r10, %r0, PART; setp.eq.u32 %p3, %r10, 0; @%p3 bra OTHER;
+ WORK bra JOIN;
+ OTHER: WORK
+ JOIN: st.global.v4.u32 [%rd0], {%r5, %r6, %r7, %r8}; st.global.u32 [%rd0+16], %r9;"""
+WORK = """
+ shfl.sync.bfly.b32 %r5, %r1, 5, 0x181f, %r4; redux.sync.max.u32 %r6, %r1, %r4;
+ vote.sync.ballot.b32 %r7, %p1, %r4; match.any.sync.b32 %r8, %r3, %r4; elect.sync %r9|%p2, %r4; bar.warp.sync %r4;"""
+
+
+@pytest.mark.parametrize("size", [32, 128])
+@pytest.mark.parametrize(("schedule", "seed"), SCHEDULES)
+@pytest.mark.parametrize("part", [0, 1, 6, 8, 32], ids=["together", "odd lanes", "pairs", "tiles", "warps"])
+def test_tiles_of_a_warp_work_side_by_side(size: int, schedule: str, seed: int, part: int) -> None:
+    """Every eight lanes name only themselves, as cooperative groups spell it, wherever the lanes stand."""
+    values = RNG.integers(0, 200, size, dtype=np.uint32)
+    body = TEAMS.replace("PART", str(part)).replace("WORK", WORK)
+    got = threads(body, size, words=8, source=values, schedule=schedule, seed=seed)
+    for t in range(size):
+        first = t // 8 * 8
+        mine, shift = values[first : first + 8].tolist(), first % 32
+        votes = sum(1 << shift + i for i, v in enumerate(mine) if v > 99)
+        assert got[t, :5].tolist() == [values[first + (t % 8 ^ 5)], max(mine), votes, 255 << shift, shift]

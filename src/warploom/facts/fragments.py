@@ -141,6 +141,35 @@ def mma_c_packed(m: int) -> Fragment:
     return _recipe("h", "gq", "hg", "q", {**_WARP, "h": 2})
 
 
+_WMMA_ROWS = {8: ("", "g"), 16: ("h", "hg"), 32: ("th", "thg")}
+"""The letters that count registers, and those that spell the row, of a wmma operand of so many rows."""
+
+
+@lru_cache(maxsize=64)
+def wmma_factor(rows: int, k: int, bits: int, *, elements: bool) -> Fragment:
+    """A[m, k] or, transposed, B[n, k] of wmma, as words along k or as the elements in them.
+
+    The manual leaves the places of elements open, so that a kernel can only move whole fragments; these are those of
+    the mma.sync instructions that a wmma is made of.
+    """
+    down, spelled = _WMMA_ROWS[rows]
+    per_word = max(32 // bits, 1)
+    sizes = {**_WARP, "h": 2, "t": 2, "c": k // per_word // 4, "e": per_word}
+    inner = "e" if elements and per_word > 1 else ""
+    return _recipe(down + "c", "gq", spelled, "cq" + inner, sizes, inner)
+
+
+@lru_cache(maxsize=64)
+def wmma_sum(m: int, n: int, *, packed: bool, elements: bool) -> Fragment:
+    """C and D[m, n] of wmma; `packed` puts two f16 of a row in one word."""
+    down, spelled = _WMMA_ROWS[m]
+    sizes = {**_WARP, **_HALVES, "t": 2, "j": n // 8}
+    if not packed:
+        return _recipe("j" + down + "p", "gq", spelled, "jqp", sizes)
+    inner = "p" if elements else ""
+    return _recipe("j" + down, "gq", spelled, "jq" + inner, sizes, inner)
+
+
 @dataclass(frozen=True, slots=True)
 class MatrixMove:
     """One ldmatrix or stmatrix shape: the recipe of one matrix over the bytes that its row addresses name.

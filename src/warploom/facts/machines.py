@@ -17,6 +17,8 @@ class Machine:
     sms: int
     shared_per_block: int
     shared_reserved: int
+    shared_reserved_parts: tuple[int, int]
+    """Where the two parts that %reserved_smem_offset_0 and _1 name begin; cooperative groups use the second."""
     shared_per_sm: int
     registers_per_sm: int
     threads_per_block: int
@@ -50,6 +52,7 @@ _SM_90A = Machine(
     sms=132,
     shared_per_block=232448,
     shared_reserved=1024,
+    shared_reserved_parts=(0, 512),
     shared_per_sm=233472,
     registers_per_sm=65536,
     threads_per_block=1024,

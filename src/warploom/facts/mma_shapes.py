@@ -187,3 +187,15 @@ WARP_D_TYPES: Mapping[str, tuple[str, ...]] = {
 
 WARP_MIXES: tuple[frozenset[str], ...] = (frozenset({"e4m3", "e5m2"}), frozenset({"s8", "u8"}))
 """Types that A and B of mma.sync may have side by side; every other type goes with itself."""
+
+_TILES = ((16, 16, 16), (32, 8, 16), (8, 32, 16))
+WMMA_SHAPES: tuple[WarpShape, ...] = (
+    *(WarpShape(m, n, k, 16, ("f16", "bf16")) for m, n, k in _TILES),
+    *(WarpShape(m, n, k, 8, ("s8", "u8")) for m, n, k in _TILES),
+    WarpShape(16, 16, 8, 32, ("tf32",)),
+    WarpShape(8, 8, 4, 64, ("f64",)),
+)
+"""wmma without the four- and one-bit integers (PTX ISA 9.7.14.4.1)."""
+
+WMMA_HALF_REGISTERS = 8
+"""A and B of f16 have so many registers in every shape (PTX ISA 9.7.14.4.1, Table 33): what is left repeats the rest."""

@@ -19,7 +19,7 @@ from warploom.machine.memory import (
 from warploom.machine.registry import Run, executes
 from warploom.machine.shared import OFFSET_MASK, RANK_SHIFT
 from warploom.ptx.isa.table import BITS, Op
-from warploom.ptx.model import Address, Register, Sink, Symbol, Vector
+from warploom.ptx.model import Register, Sink, Vector
 
 if TYPE_CHECKING:
     from warploom.machine.group import Group
@@ -36,8 +36,6 @@ class Spaces:
         self.space = op["space"].partition("::")[0]
         self.cluster = op["space"] == "shared::cluster"
         self.what = f"`{op.instruction.opcode}`"
-        address = op.operands["a"]
-        self.by_symbol = isinstance(address, Address) and isinstance(address.base, Symbol)
 
     def load(self, g: Group, mask: Array | None, address: Any, width: int) -> Any:
         """One unsigned value (uniform address) or one per lane."""
@@ -165,7 +163,7 @@ class _Fixed(Spaces):
     """The same instruction bound to one space."""
 
     def __init__(self, parent: Spaces, space: str) -> None:
-        self.space, self.cluster, self.what, self.by_symbol = space, space == "shared", parent.what, False
+        self.space, self.cluster, self.what = space, space == "shared", parent.what
 
 
 _IN = {space: (lambda parent, space=space: _Fixed(parent, space)) for space in ("global", "shared", "local", "param")}

@@ -120,7 +120,7 @@ class NamedBarrier(Waitable):
             self.notify()
 
     def describe(self) -> str:
-        return f"barrier {self.index}: needs {self.expected} threads, has {self.generation.arrived}"
+        return f"barrier {self.index}: {self.generation.arrived} of {self.expected} threads have come"
 
 
 class NamedBarriers(dict[int, NamedBarrier]):
@@ -143,8 +143,10 @@ class Cta:
         self.program = grid.program
         self.local_bytes = grid.local_bytes
         reserved = grid.machine.shared_reserved
-        self.shared = SharedMemory(rank, reserved, grid.shared_bytes, cluster.knowledge)
-        self.symbols = grid.symbols | {name: self.shared.base + offset for name, offset in grid.shared_symbols.items()}
+        opened = reserved if grid.uses_reserved else 0
+        self.shared = SharedMemory(rank, reserved - opened, grid.shared_bytes + opened, cluster.knowledge)
+        self.shared.symbols = {name: opened + offset for name, offset in grid.shared_symbols.items()}
+        self.symbols = grid.symbols | {name: self.shared.base + at for name, at in self.shared.symbols.items()}
         self.specials = self._specials()
         x, y, z = grid.block
         self.threads = x * y * z
@@ -265,7 +267,7 @@ class Cta:
         for index, groups in by_warpgroup.items():
             warpgroup, first = self.warpgroups[index], groups[0]
             whole = sum(group.warps for group in groups) * WARP == warpgroup.lanes > WARP
-            needed = self.program.shared_needs[first.pc]
+            needed = self.program.shared_needs(first.pc)
             values = [first.u[i] for i in needed]
             same = all(
                 g.pc == first.pc and g.mask is None and g.state == WAITING and g.parent is None

@@ -10,11 +10,14 @@ from warploom.diagnostics import Diag, Loc, WarploomError
 from warploom.machine.asynchrony import Operation
 from warploom.machine.cta import Cluster, Cta
 from warploom.machine.events import Reporter
-from warploom.machine.group import DONE, JOINING, READY, WAITING, WARP, Group, lane_list
+from warploom.machine.group import DONE, READY, WAITING, WARP, Group, lanes_named
 from warploom.machine.knowledge import learning
+from warploom.machine.memory import padded
 from warploom.machine.observing import observed
 from warploom.machine.schedule import Eager, Replay
 from warploom.machine.setup import MOST_RESIDENT_BYTES, Setup, Triple, WarpState, resident_bytes
+from warploom.machine.standing import culprits, deadlock, standing
+from warploom.machine.system import Printed
 from warploom.machine.translate import Text
 from warploom.ptx.isa.table import Op
 
@@ -28,8 +31,13 @@ _LOOK_AFTER = 8_000
 _LOOP_BLOCKS = 256
 _LAUNCH_COST = 16
 """What putting a warp on the machine counts against the limit: about the time of so many instructions."""
+_LAUNCH_BYTES = 8192
+"""So many bytes of a CTA's memory count as one instruction more."""
 _MOST_WARP_STATES = 1 << 16
 _TRIPLES = ("tid", "ntid", "ctaid", "nctaid", "clusterid", "nclusterid", "cluster_ctaid", "cluster_nctaid")
+_RESERVED = ("%reserved_smem_offset_0", "%reserved_smem_offset_1")
+_WORKSPACE = frozenset({"%envreg1", "%envreg2"})
+_WORKSPACE_BYTES = 64
 
 
 class Grid:
@@ -55,11 +63,13 @@ class Grid:
         self.clusters: list[Cluster] = []
         self.executed = [0] * len(self.program.flow.blocks)
         self.warps: list[WarpState] = []
+        self.uses_reserved = not self.program.specials.isdisjoint(_RESERVED)
         self.specials = self._specials()
         self.lane_specials: dict[int, dict[str, Any]] = {}
         self.budget = setup.limit if setup.limit is not None else 1 << 62
         self.effects = 0
         self.moved: dict[str, int] = {}
+        self.printed = Printed()
         self._factories: dict[bool, Callable[..., Any]] = {}
         self._clusters_x = [-(-self.shape[i] // self.cluster_shape[i]) for i in range(3)]
         self._total = self._clusters_x[0] * self._clusters_x[1] * self._clusters_x[2]
@@ -70,6 +80,9 @@ class Grid:
         self._expiries = self._breaks = 0
         self._look_at = _LOOK_AFTER
         self._budget_at_effect = self.budget
+        self._bytes_per_cta = resident_bytes(
+            self.program, self.block, self.shared_bytes, self.local_bytes, two_views=self.schedule.two_views
+        )
         self._capacity = self._occupancy()
         self.eager = isinstance(self.schedule, Eager)
 
@@ -95,9 +108,7 @@ class Grid:
             self.machine.threads_per_sm // max(threads, 1),
             self.machine.shared_per_sm // (self.shared_bytes + self.machine.shared_reserved),
         )
-        two_views = self.schedule.two_views
-        each = resident_bytes(self.program, self.block, self.shared_bytes, self.local_bytes, two_views=two_views)
-        held = MOST_RESIDENT_BYTES // max(each * ctas, 1)
+        held = MOST_RESIDENT_BYTES // max(self._bytes_per_cta * ctas, 1)
         return max(1, min(self.sms * max(per_sm, 1) // ctas, held))
 
     def _specials(self) -> dict[str, int]:
@@ -121,6 +132,11 @@ class Grid:
         out["%total_smem_size"] = out["%aggr_smem_size"] = self.shared_bytes + reserved
         out["%reserved_smem_offset_begin"] = 0
         out["%reserved_smem_offset_end"] = out["%reserved_smem_offset_cap"] = reserved
+        out |= zip(_RESERVED, self.machine.shared_reserved_parts, strict=True)
+        if self.program.specials & _WORKSPACE:
+            # Cooperative groups keep the arrivals at a barrier of the whole grid there; the driver clears it.
+            workspace = self.memory.add(padded(_WORKSPACE_BYTES, zero=True), "the grid's workspace").base
+            out |= {"%envreg1": workspace >> 32, "%envreg2": workspace & 0xFFFFFFFF}
         return out
 
     def sm_of(self, cta: Cta) -> int:
@@ -204,15 +220,15 @@ class Grid:
     def _check_limits(self) -> None:
         if self.budget < 0:
             limit = self.setup.limit
-            counted = f"putting a warp on the machine counts as {_LAUNCH_COST} instructions"
-            raise Diag.LIMIT.error(notes=(counted,), used=(limit or 0) - self.budget, limit=limit)
+            counted = f"putting a warp on the machine counts as {_LAUNCH_COST} instructions, or more with its memory"
+            raise Diag.LIMIT.error(notes=(*standing(self), counted), used=(limit or 0) - self.budget, limit=limit)
         if self.effects != self._last_effects:
             self._last_effects, self._budget_at_effect = self.effects, self.budget
             self._look_at = _LOOK_AFTER
             return
         idle = self._budget_at_effect - self.budget
         if idle > _IDLE_LIMIT:
-            raise Diag.NO_PROGRESS.error(notes=self.standing(), used=idle)
+            raise Diag.NO_PROGRESS.error(notes=standing(self), used=idle)
         if idle > self._look_at:
             self._look_at = 2 * idle
             self._park_spinners()
@@ -255,6 +271,11 @@ class Grid:
     def _can_launch(self) -> bool:
         return self._next < self._total and len(self.clusters) < self._capacity
 
+    @property
+    def not_started(self) -> int:
+        """How many clusters have not been launched."""
+        return self._total - self._next
+
     def launch_next(self) -> None:
         """Put the next cluster on the machine."""
         index = self.take_cluster()
@@ -270,7 +291,7 @@ class Grid:
                     cluster.ctas.append(Cta(self, cluster, at, rank))
                     rank += 1
         for cta in cluster.ctas:
-            self.budget -= _LAUNCH_COST * len(cta.live)
+            self.budget -= _LAUNCH_COST * len(cta.live) + self._bytes_per_cta // _LAUNCH_BYTES
             cta.start()
 
     def take_cluster(self) -> Triple | None:
@@ -394,40 +415,11 @@ class Grid:
             self._expiries = 0
             return True
         if self.parked:
-            raise Diag.NO_PROGRESS.error(notes=self.standing(), used=self._budget_at_effect - self.budget)
-        raise self._deadlock()
+            raise Diag.NO_PROGRESS.error(notes=standing(self), used=self._budget_at_effect - self.budget)
+        raise deadlock(self)
 
     def live_ctas(self) -> list[Cta]:
         return [cta for cluster in self.clusters for cta in cluster.ctas]
-
-    def _deadlock(self) -> WarploomError:
-        blocked = [g for cta in self.live_ctas() for g in cta.all_groups if g.state == WAITING]
-        ctas = self.live_ctas()
-        where = ctas[0].name if len(ctas) == 1 else f"{len(ctas)} CTAs"
-        total = sum(len(cta.live) for cta in ctas)
-        waiting = sum(group.warps for group in blocked)
-        what = f"{where}: {waiting} of {total} warps wait, {total - waiting} finished or apart, nothing in flight"
-        op = self.op_at(blocked[0]) if blocked else None
-        loc = None if op is None else self.loc_of(op)
-        return Diag.DEADLOCK.error(loc, notes=self.standing(), what=what)
-
-    def standing(self) -> list[str]:
-        """Where every group stands and what it waits for."""
-        lines: list[str] = []
-        for cta in self.live_ctas():
-            for group in cta.all_groups:
-                if group.state not in (WAITING, READY, JOINING):
-                    continue
-                op = self.op_at(group)
-                place = None if op is None else self.loc_of(op)
-                if group.state == WAITING and group.waiting is not None:
-                    doing = f"waits: {group.waiting.describe()}"
-                else:
-                    alone = "spins" if group in self.parked else "can run"
-                    doing = "waits for its other lanes" if group.state == JOINING else alone
-                text = op.instruction.text[:90] if op else "(end)"
-                lines.append(f"{cta.name} {group.name}  {place or 'end'}  {text}  {doing}")
-        return lines[:200]
 
     def op_at(self, group: Group) -> Op | None:
         """The instruction a group stands at."""
@@ -439,27 +431,35 @@ class Grid:
 
     def located(self, error: Exception, group: Group) -> Exception:
         """A fault with its place: the instruction, the CTA, the warp and the lanes."""
-        op = self._op_of(error, self.program.masked if group.mask is not None else self.program.full)
+        op, called = self._origin(error, self.program.masked if group.mask is not None else self.program.full)
         if not isinstance(error, WarploomError):
             return error
-        return error if error.loc is not None or op is None else self._at(error, group, op)
+        if error.loc is not None or op is None:
+            return error
+        return self._at(error, group, op, culprits(called, error.fields.get("address")))
 
-    def _at(self, error: WarploomError, group: Group, op: Op | None) -> WarploomError:
+    def _at(self, error: WarploomError, group: Group, op: Op | None, lanes: Any = None) -> WarploomError:
         """A fault with the instruction and the lanes that met it."""
         if op is None:
             return error
-        lanes = lane_list(group.mask) if group.mask is not None else "all"
-        notes = (f"{op.instruction.text[:160]}", f"by {group.cta.name}, {group.name}, lanes {lanes}", *error.notes)
+        live = group.mask if lanes is None else lanes
+        named = "all lanes" if live is None or live.all() else lanes_named(live)
+        warps = f"warp {group.first_warp}" if group.warps == 1 else f"warps {group.first_warp}-{group.last_warp}"
+        notes = (f"{op.instruction.text[:160]}", f"by {group.cta.name}, {warps}, {named}", *error.notes)
         return type(error)(error.diag, self.loc_of(op), notes, error.fields)
 
-    def _op_of(self, error: Exception, text: Text) -> Op | None:
-        trace, found = error.__traceback__, None
+    def _origin(self, error: Exception, text: Text) -> tuple[Op | None, dict[str, Any]]:
+        """The instruction whose translation raised an error, and what its meaning was called with."""
+        trace, op, called = error.__traceback__, None, dict[str, Any]()
         name = f"<{self.program.kernel.name}>"
         while trace is not None:
-            if trace.tb_frame.f_code.co_filename == name and trace.tb_lineno <= len(text.ops):
-                found = text.ops[trace.tb_lineno - 1]
+            frame = trace.tb_frame
+            if frame.f_code.co_filename == name and trace.tb_lineno <= len(text.ops):
+                op, called = text.ops[trace.tb_lineno - 1], {}
+            elif op is not None and not called and "mask" in frame.f_locals:
+                called = frame.f_locals
             trace = trace.tb_next
-        return found
+        return op, called
 
 
 class _Options(Sequence[str]):

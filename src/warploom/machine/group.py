@@ -28,6 +28,7 @@ WARP = 32
 WARPGROUP = 128
 READY, WAITING, JOINING, DONE = range(4)
 _PATIENCE = 256
+_MOST_RUNS = 8
 POISON = {"p": False, "h": 0xFFFF, "a": 0xFFFFFFFF, "b": 0xFFFFFFFFFFFFFFFF, "q": complex(np.nan, np.nan)}
 
 
@@ -130,10 +131,13 @@ class Group:
         self._masked: tuple[Callable[..., int], ...] | None = None
 
     @property
+    def last_warp(self) -> int:
+        return self.first_warp + self.warps - 1
+
+    @property
     def name(self) -> str:
         """How messages call the group."""
-        last = self.first_warp + self.warps - 1
-        text = f"warp {self.first_warp}" if self.warps == 1 else f"warps {self.first_warp}-{last}"
+        text = f"warp {self.first_warp}" if self.warps == 1 else f"warps {self.first_warp}-{self.last_warp}"
         return text if self.mask is None else f"{text} lanes {lane_list(self.mask)}"
 
     @property
@@ -273,12 +277,12 @@ class Group:
         """`brx.idx`: each lane goes where its index says."""
         if isinstance(index, int):
             if index >= len(targets):
-                raise Diag.OUT_OF_BOUNDS.error(what=f"brx.idx {index} of a table of {len(targets)}", space="branch-table")
+                raise Diag.BAD_BRANCH.error(index=index, count=len(targets))
             return targets[index]
         live = self.active if mask is None else mask
         chosen = np.unique(index[live])
         if len(chosen) and int(chosen[-1]) >= len(targets):
-            raise Diag.OUT_OF_BOUNDS.error(what=f"brx.idx {int(chosen[-1])} of a table of {len(targets)}", space="branch-table")
+            raise Diag.BAD_BRANCH.error(index=int(chosen[-1]), count=len(targets))
         if len(chosen) == 1:
             return targets[int(chosen[0])]
         return self._split([(live & (index == each), targets[int(each)]) for each in chosen], join)
@@ -453,3 +457,11 @@ def lane_list(mask: Array) -> str:
             last = lanes.pop(0)
         parts.append(str(first) if first == last else f"{first}-{last}")
     return ",".join(parts) or "none"
+
+
+def lanes_named(mask: Array) -> str:
+    """Lanes as a message calls them: `lane 3`, `lanes 0-7,12`, or the first and the mask where they are scattered."""
+    listed = lane_list(mask)
+    if listed.count(",") >= _MOST_RUNS:
+        listed = f"{','.join(listed.split(',')[:4])},… ({lane_bits(mask):#010x})"
+    return f"lane {listed}" if listed.isdigit() else f"lanes {listed}"

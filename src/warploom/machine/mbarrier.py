@@ -80,7 +80,8 @@ class Mbarrier(Waitable):
         """Count arrivals; the last one completes the phase if no bytes are outstanding."""
         pending = self.pending - count
         if pending < 0:
-            what = f"{count} arrivals on {self.name}: its phase {self.phase} needs {self.pending} of {self.expected}."
+            room = f"which waits for {self.pending} of {self.expected}"
+            what = f"{count} arrivals on {self.name} in phase {self.phase}, {room}."
             raise Diag.BARRIER_OVERFLOW.error(what=what)
         if self.exchange is not None:
             self.exchange.arrive(self.cta.grid.current)
@@ -173,8 +174,10 @@ class Mbarrier(Waitable):
         return name_of(self.cta, self.offset)
 
     def describe(self) -> str:
-        needs = f"needs {self.pending} of {self.expected} arrivals, {self.tx} bytes outstanding"
-        return f"{self.name}: phase {self.phase}, {needs}"
+        missing = [f"{self.pending} of {self.expected} arrivals missing"] if self.pending else ["all arrivals are in"]
+        if self.tx:
+            missing.append(f"{self.tx} bytes missing" if self.tx > 0 else f"{-self.tx} bytes more than announced")
+        return f"{self.name} phase {self.phase}: {', '.join(missing)}"
 
 
 def barrier_at(cta: Cta, address: int) -> Mbarrier:
@@ -218,14 +221,15 @@ def _absent(owner: Cta, address: int, barrier: Mbarrier | None) -> Exception:
     _check_place(owner, address)
     offset, shared = address & OFFSET_MASK, owner.shared
     content = int.from_bytes(shared.whole[offset : offset + BARRIER_BYTES].tobytes(), "little")
-    found = f"{owner.name} holds {content:#018x} at {name_of(owner, offset)} ({address:#x})"
+    found = f"shared memory of {owner.name} holds {content:#018x} at {address:#x}"
     if barrier is not None:
         notes = [f"{found}: something else was written over the barrier"]
     else:
         live = [name_of(owner, at) for at in sorted(owner.mbarriers)]
         more = f" and {len(live) - 8} more" if len(live) > 8 else ""
-        notes = [f"{found}; its barriers are {', '.join(live[:8]) + more if live else 'none'}"]
-    return Diag.BARRIER_NOT_INITIALISED.error(notes=notes, what=f"The instruction at {name_of(owner, offset)}")
+        there = f"its barriers are {', '.join(live[:8])}{more}" if live else "it has no barriers"
+        notes = [f"{found}; {there}"]
+    return Diag.BARRIER_NOT_INITIALISED.error(notes=notes, what=name_of(owner, offset))
 
 
 def shared_address(address: int) -> int:
@@ -275,7 +279,7 @@ def init(op: Op) -> Run:
             if before is not None and before.valid:
                 twice = before.describe()
             if twice:
-                raise Diag.BARRIER_REINITIALISED.error(notes=(twice,), what="The instruction")
+                raise Diag.BARRIER_REINITIALISED.error(notes=(twice,), what=name_of(g.cta, offset))
             made = g.cta.mbarriers[offset] = Mbarrier(g.cta, offset, number)
             made.tell("alloc", "allocates", number)
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from warploom.diagnostics import Diag, WarploomError
 from warploom.machine.events import BarrierName
-from warploom.machine.group import WARP, Waitable, lane_list
+from warploom.machine.group import WARP, Waitable, lanes_named
 from warploom.ptx.isa.table import Op
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def lanes_of(bits: int) -> Array:
 
 def absent(op: Op, needed: int, found: int) -> WarploomError:
     """The fault of an instruction whose lanes are not those that it needs."""
-    needs, took = (f"lanes {lane_list(lanes_of(bits))}" for bits in (needed, found))
+    needs, took = (lanes_named(lanes_of(bits)) for bits in (needed, found))
     return Diag.BAD_PARTICIPATION.error(text=op.instruction.opcode, needs=needs, found=took)
 
 
@@ -97,7 +97,7 @@ class Meeting(Waitable):
             reporter.tell(kind, "syncs", barrier=name, phase=self.number, count=self.members.bit_count())
 
     def describe(self) -> str:
-        return f"{self.purpose.text}: lanes {lane_list(lanes_of(self.missing))} of warp {self.warp} have not come"
+        return f"{self.purpose.text}: {lanes_named(lanes_of(self.missing))} of warp {self.warp} still to come"
 
     def fault(self) -> WarploomError | None:
         op = self.purpose.aligned

@@ -108,7 +108,9 @@ class GlobalMemory:
         offset = address - region.base
         if offset < region.size:
             return f"address {address:#x} is byte {offset} of `{region.name}` ({region.size} bytes)"
-        return f"address {address:#x} lies {offset - region.size} bytes past the end of `{region.name}` ({region.size} bytes)"
+        past = offset - region.size
+        where = f"lies {past} bytes past the end of" if past else "lies right behind"
+        return f"address {address:#x} {where} `{region.name}` ({region.size} bytes)"
 
     def load(self, address: int | Array, width: int, mask: Array | None, what: str) -> Any:
         """One value for a uniform address, else one per lane (zero where masked off)."""
@@ -174,16 +176,16 @@ class GlobalMemory:
         if width > 1:
             if (offset & np.uint64(width - 1)).any():
                 bad = int(address[((offset & np.uint64(width - 1)) != 0).argmax()])
-                raise Diag.MISALIGNED.error(notes=(self.describe(bad),), what=what, align=width)
+                raise Diag.MISALIGNED.error(notes=(self.describe(bad),), what=what, align=width, address=bad)
             return offset >> np.uint64(SHIFTS[width])
         return offset if bool((offset < np.uint64(region.size)).all()) else None
 
     def _checked(self, address: int, width: int, what: str) -> Region:
         if address % width:
-            raise Diag.MISALIGNED.error(notes=(self.describe(address),), what=what, align=width)
+            raise Diag.MISALIGNED.error(notes=(self.describe(address),), what=what, align=width, address=address)
         region = self.find(address, width)
         if region is None:
-            raise Diag.OUT_OF_BOUNDS.error(notes=(self.describe(address),), what=what, space="global")
+            raise Diag.OUT_OF_BOUNDS.error(notes=(self.describe(address),), what=what, space="global", address=address)
         return region
 
     def _check_writeable(self, region: Region, what: str) -> None:
@@ -255,10 +257,21 @@ class FlatMemory:
 
     def fault(self, address: int, width: int, what: str) -> None:
         """Say what is wrong with an address."""
-        note = f"address {address:#x} is byte {address - self.base} of {self.size} bytes of {self.space} memory"
+        notes = (self.describe(address),)
         if address % width:
-            raise Diag.MISALIGNED.error(notes=(note,), what=what, align=width)
-        raise Diag.OUT_OF_BOUNDS.error(notes=(note,), what=what, space=self.space)
+            raise Diag.MISALIGNED.error(notes=notes, what=what, align=width, address=address)
+        raise Diag.OUT_OF_BOUNDS.error(notes=notes, what=what, space=self.space, address=address)
+
+    def describe(self, address: int) -> str:
+        """Where an address lies."""
+        byte = address - self.base
+        if byte < 0:
+            own = f"{self.space} memory, whose {self.size} bytes begin at {self.base:#x}"
+            return f"address {address:#x} lies below {own}"
+        past = byte - self.size
+        beyond = f"lies {past} bytes past the end of" if past else "lies right behind"
+        where = f"is byte {byte} of" if past < 0 else beyond
+        return f"address {address:#x} {where} {self.size} bytes of {self.space} memory"
 
 
 class LocalMemory:
@@ -277,9 +290,11 @@ class LocalMemory:
         if len(live) and (int(live.max()) > self.size - width or (live & np.uint64(width - 1)).any()):
             bad = int(live.max())
             if bad > self.size - width:
-                note = f"address {bad:#x} lies outside the thread's {self.size} bytes"
-                raise Diag.OUT_OF_BOUNDS.error(notes=(note,), what=what, space="local")
-            raise Diag.MISALIGNED.error(what=what, align=width)
+                note = f"address {bad:#x} lies outside the {self.size} bytes that each thread has"
+                raise Diag.OUT_OF_BOUNDS.error(notes=(note,), what=what, space="local", address=bad)
+            bad = int(live[((live & np.uint64(width - 1)) != 0).argmax()])
+            note = f"address {bad:#x} of the {self.size} bytes that each thread has"
+            raise Diag.MISALIGNED.error(notes=(note,), what=what, align=width, address=bad)
         return own + (np.arange(first, first + lanes, dtype=np.uint64) * np.uint64(self.size))
 
     def load(self, address: int | Array, first: int, lanes: int, width: int, mask: Array | None, what: str) -> Array:

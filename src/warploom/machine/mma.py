@@ -28,7 +28,7 @@ _LIMITS = np.iinfo(np.int32)
 
 
 @dataclass(frozen=True, slots=True)
-class _Moves:
+class Moves:
     """How registers [register, warp, lane] become matrices [warp, row, column] of whole registers, and back."""
 
     split: tuple[int, ...]
@@ -39,7 +39,7 @@ class _Moves:
     registers: int
 
     @classmethod
-    def of(cls, fragment: Fragment) -> _Moves:
+    def of(cls, fragment: Fragment) -> Moves:
         """The recipe of a fragment with an axis for the warps before that of the lanes."""
         held, spelled = fragment.registers + "W" + fragment.lanes, "W" + fragment.rows + fragment.columns
         sizes = dict(fragment.sizes) | {"W": -1}
@@ -67,24 +67,24 @@ def multiply(op: Op) -> Run:
     shape = _read(op)
     d_type, wide = op["d_type"], shape.bits == ELEMENT_TYPES["f64"].bits
     word = np.dtype(np.uint64 if wide else np.uint32)
-    a_moves, b_moves = _Moves.of(mma_a(shape.m, shape.a_registers)), _Moves.of(mma_b(shape.b_registers))
-    c_moves = _Moves.of(mma_c_packed(shape.m) if d_type == "f16" else mma_c(shape.m))
-    _check_counts(op, {"a": a_moves.registers, "b": b_moves.registers, "c": c_moves.registers, "d": c_moves.registers})
-    a_decode, b_decode, combine = _decoder(op["a_type"]), _decoder(op["b_type"]), _COMBINE[d_type]
+    a_moves, b_moves = Moves.of(mma_a(shape.m, shape.a_registers)), Moves.of(mma_b(shape.b_registers))
+    c_moves = Moves.of(mma_c_packed(shape.m) if d_type == "f16" else mma_c(shape.m))
+    check_counts(op, {"a": a_moves.registers, "b": b_moves.registers, "c": c_moves.registers, "d": c_moves.registers})
+    a_decode, b_decode, combine = decoder(op["a_type"]), decoder(op["b_type"]), COMBINE[d_type]
     saturate = bool(op["satfinite"])
     c_values = ELEMENT_TYPES[d_type].values
 
     def run(g: Group, mask: Array | None, a: tuple[Any, ...], b: tuple[Any, ...], c: tuple[Any, ...]) -> Array:
         whole_warps(g, mask, op)
-        left = a_decode(a_moves.matrices(_gathered(a, g.lanes, word)))
-        right = b_decode(b_moves.matrices(_gathered(b, g.lanes, word)))
-        start = c_moves.matrices(_gathered(c, g.lanes, word)).view(c_values)
+        left = a_decode(a_moves.matrices(gathered(a, g.lanes, word)))
+        right = b_decode(b_moves.matrices(gathered(b, g.lanes, word)))
+        start = c_moves.matrices(gathered(c, g.lanes, word)).view(c_values)
         return c_moves.lists(combine(left, right, start, saturate).view(word))
 
     return run
 
 
-def _gathered(values: tuple[Any, ...], lanes: int, word: np.dtype[Any]) -> Array:
+def gathered(values: tuple[Any, ...], lanes: int, word: np.dtype[Any]) -> Array:
     """Registers as one (register, lane) array."""
     out = np.empty((len(values), lanes), word)
     for row, value in zip(out, values, strict=True):
@@ -92,7 +92,7 @@ def _gathered(values: tuple[Any, ...], lanes: int, word: np.dtype[Any]) -> Array
     return out
 
 
-def _decoder(element: str) -> Any:
+def decoder(element: str) -> Any:
     """Registers to the numbers that are multiplied: float64 for f64, else float32, which holds them exactly."""
     if element == "f64":
         return lambda words: words.view(np.float64)
@@ -140,7 +140,7 @@ def _doubles(a: Array, b: Array, c: Array, saturate: bool) -> Array:
     return total.view(np.float64).reshape(c.shape)
 
 
-_COMBINE = {"f16": _halves, "f32": _floats, "f64": _doubles, "s32": _integers}
+COMBINE = {"f16": _halves, "f32": _floats, "f64": _doubles, "s32": _integers}
 
 
 def _read(op: Op) -> WarpShape:
@@ -164,7 +164,7 @@ def _read(op: Op) -> WarpShape:
     return found[0]
 
 
-def _check_counts(op: Op, counts: dict[str, int]) -> None:
+def check_counts(op: Op, counts: dict[str, int]) -> None:
     wrong = []
     for name, count in counts.items():
         operand = op.operands[name]

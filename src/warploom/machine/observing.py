@@ -20,6 +20,7 @@ from warploom.machine.events import Actor, Agent, Declared, Source, Touch, lanes
 from warploom.machine.group import WARP
 from warploom.machine.memory import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW, WINDOW_BYTES
 from warploom.machine.shared import RANK_SHIFT
+from warploom.machine.wmma import line_addresses, lines_of
 from warploom.ptx.isa.table import BITS, Effect, Op
 
 if TYPE_CHECKING:
@@ -92,6 +93,8 @@ def _tensor_map(_: Op) -> tuple[int, int]:
 _SHAPES: dict[str, Callable[[Op], tuple[int, int]]] = {
     "ldmatrix": _matrix_rows,
     "stmatrix": _matrix_rows,
+    "wmma.load": lines_of,
+    "wmma.store": lines_of,
     **dict.fromkeys(("tensormap.replace", "tensormap.replace.whole", "tensormap.cp_fenceproxy"), _tensor_map),
 }
 """The bytes at each address and the lanes of a warp that give one, where the type does not tell."""
@@ -122,6 +125,8 @@ def observed(op: Op, run: Any, grid: Grid) -> Any:
             for effect, said in here:
                 place = places.get(effect.operand, -1)
                 address = operands[place] if 0 <= place < len(operands) else None
+                if op.family in ("wmma.load", "wmma.store"):
+                    address = line_addresses(op, address, operands[places["stride"]], group.lanes)
                 if effect.verb in ("reads", "writes") and address is not None:
                     for touch, some in _accesses(group, live, address, said, effect.verb, width, givers):
                         reporter.narrow(some)

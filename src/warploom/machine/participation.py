@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from warploom.diagnostics import Diag, WarploomError
-from warploom.machine.group import WARP, lane_list
+from warploom.machine.group import WARP, lanes_named
 from warploom.ptx.isa.table import Op
 
 if TYPE_CHECKING:
@@ -31,5 +31,5 @@ def whole_warps(g: Group, mask: Array | None, op: Op) -> Array | None:
     some, every = np.logical_or.reduce(lanes, axis=1), np.logical_and.reduce(lanes, axis=1)
     if (some != every).any():
         warp = int(np.flatnonzero(some != every)[0])
-        raise absent(op, f"all {WARP} lanes of a warp", f"lanes {lane_list(lanes[warp])} of warp {g.first_warp + warp}")
+        raise absent(op, f"all {WARP} lanes of a warp", f"{lanes_named(lanes[warp])} of warp {g.first_warp + warp}")
     return None if every.all() else every

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from warploom.machine.knowledge import Knowledge
 from warploom.machine.memory import SHIFTS, FlatMemory, padded
+from warploom.machine.names import symbol_at
 
 Array = npt.NDArray[Any]
 Bytes = npt.NDArray[np.uint8]
@@ -44,6 +45,15 @@ class SharedMemory(FlatMemory):
         self._most = _FEW_STORES
         super().__init__(self.whole[reserved:], (rank << RANK_SHIFT) + reserved, size, "shared")
         self.reserved, self.rank = reserved, rank
+        self.symbols: dict[str, int] = {}
+
+    def describe(self, address: int) -> str:
+        """Where an address lies, and in or behind which variable."""
+        rank = address >> RANK_SHIFT
+        if rank != self.rank:
+            return f"address {address:#x} names the CTA of rank {rank} of the cluster; this one has rank {self.rank}"
+        named = symbol_at(self.symbols, address - self.base)
+        return super().describe(address) + (f", `{named}`" if named else "")
 
     def offset(self, address: int) -> int:
         """The offset of a shared::cta address in `whole`."""

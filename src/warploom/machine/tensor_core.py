@@ -300,7 +300,7 @@ class TensorCore:
         for number, cta in enumerate(self.ctas):
             memory = tensor_memory(cta)
             lane, column = first.d
-            memory.require(column, first.plan.columns, "the accumulator")
+            memory.require(column, first.plan.columns, "The accumulator of an MMA")
             product = self._product(run, number, self._a(run, number, known), b)
             if shape.negate_a != shape.negate_b:
                 np.negative(product, out=product)

@@ -40,7 +40,7 @@ class TensorMemory(Waitable):
     grid does not know of yet: whoever looks at the memory calls it first.
     """
 
-    __slots__ = ("allocations", "cells", "columns", "cta", "largest", "owned", "permit", "settle", "words")
+    __slots__ = ("allocations", "cells", "columns", "cta", "largest", "origins", "owned", "permit", "settle", "words")
 
     def __init__(self, cta: Cta) -> None:
         super().__init__()
@@ -51,13 +51,19 @@ class TensorMemory(Waitable):
         self.words: Words = self.cells.T
         self.owned = 0
         self.allocations: dict[int, int] = {}
+        self.origins: dict[int, Op] = {}
         self.permit = True
         self.largest = self.columns
         self.settle: Callable[[], None] = lambda: None
 
     def describe(self) -> str:
-        taken = ", ".join(f"{base}+{size}" for base, size in sorted(self.allocations.items()))
-        return f"tensor memory: allocated columns {taken or 'none'} of {self.columns}"
+        return f"free columns of tensor memory: {self.taken}"
+
+    @property
+    def taken(self) -> str:
+        """Which columns are allocated, as a clause."""
+        runs = ", ".join(f"{base}-{base + size - 1}" for base, size in sorted(self.allocations.items()))
+        return f"of {self.columns} columns {runs or 'none'} are allocated"
 
     def is_free(self, base: int, size: int) -> bool:
         return not self.owned & _run(base, size)
@@ -74,7 +80,7 @@ class TensorMemory(Waitable):
         """Free one allocation."""
         if self.allocations.get(base) != size:
             raise Diag.TENSOR_MEMORY.error(
-                what=f"tcgen05.dealloc of {size} columns at {base} frees no allocation; {self.describe()}."
+                what=f"tcgen05.dealloc of {size} columns at {base} frees no allocation; {self.taken}."
             )
         del self.allocations[base]
         self.owned &= ~_run(base, size)
@@ -86,7 +92,7 @@ class TensorMemory(Waitable):
         if not 0 <= column <= self.columns - count or _run(column, count) & ~self.owned:
             raise Diag.TENSOR_MEMORY.error(
                 what=f"{what} touches columns {column} to {column + count - 1}, "
-                f"which are not all allocated; {self.describe()}."
+                f"which are not all allocated; {self.taken}."
             )
 
 
@@ -108,7 +114,10 @@ def _check_freed(cta: Cta) -> None:
     memory = tensor_memory(cta)
     memory.settle()
     if memory.allocations:
-        raise Diag.TENSOR_MEMORY.error(what=f"{cta.name} ended without tcgen05.dealloc; {memory.describe()}.")
+        op = memory.origins[min(memory.allocations)]
+        notes = (f"`{op.instruction.text}` allocated the first of them",)
+        what = f"{cta.name} ended without tcgen05.dealloc; {memory.taken}."
+        raise Diag.TENSOR_MEMORY.error(cta.grid.loc_of(op), notes, what=what)
 
 
 def cells(verb: str, cta: Cta, lanes: Array, column: int, count: int) -> Touch:
@@ -186,6 +195,7 @@ def alloc(op: Op) -> Run:
             if base is None:
                 return False
             g.grid.effects += 1
+            tensor_memory(g.cta).origins[base] = op
             g.cta.shared.write(where, base, 4, None, what, g.number)
             g.token += 1
         g.token = None

@@ -47,7 +47,7 @@ def _check(geometry: BoxGeometry, coords: Sequence[int], *, storing: bool) -> No
     if coords[0] % element.coordinate_unit:
         broken.append(f"the innermost one of a {element.name} tensor is a multiple of {element.coordinate_unit}")
     if storing and min(coords) < 0:
-        broken.append("those of a store are not negative")
+        broken.append("a store takes none below 0")
     if storing and element.padded and element.group * 6 != element.global_bytes * 8:
         broken.append(f"a {element.name} tensor cannot be stored to")
     if broken:

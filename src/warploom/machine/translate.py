@@ -26,7 +26,7 @@ from warploom.ptx.flow import Block, Flow
 from warploom.ptx.inline import inline
 from warploom.ptx.isa.table import BITS, Op, Slot, decode_kernel
 from warploom.ptx.liveness import live_at_entry
-from warploom.ptx.model import Address, Immediate, Kernel, Module, Pair, Register, Sink, Special, Symbol, Vector
+from warploom.ptx.model import Address, Arguments, Immediate, Kernel, Module, Pair, Register, Sink, Special, Symbol, Vector
 from warploom.ptx.uniformity import classify, registers_of
 
 BLOCKED, ENDED, PARTED, SCATTERED = -1, -2, -3, -4
@@ -34,16 +34,19 @@ LANE_SPECIALS = frozenset(
     {"%tid.x", "%tid.y", "%tid.z", "%laneid", "%warpid"} | {f"%lanemask_{c}" for c in ("eq", "le", "lt", "ge", "gt")}
 )
 _OUTPUTS = ("out", "pair", "outs")
-_UNMODELLED = ("%pm", "%envreg", "%reserved_smem_offset_0", "%reserved_smem_offset_1")
+_UNMODELLED = ("%pm", "%envreg")
+_MODELLED = frozenset({"%envreg1", "%envreg2"})
 _NUMPY = ["add", "subtract", "multiply", "bitwise_and", "bitwise_or", "bitwise_xor", "minimum", "maximum", "left_shift", "right_shift", "invert", "logical_not", "logical_and", "greater", "equal", "not_equal", "less", "less_equal", "greater_equal", "copyto", "putmask", "full", "empty", "bool_", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float16", "float32", "float64", "complex128"]
 _RUN = 4
+_PART = 256
+"""Blocks that share one `make`: what Python takes to compile one grows with its functions times its names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Compiled source and, for each of its lines, the instruction behind it."""
+    """Compiled source, in parts, and for each of its lines the instruction behind it."""
 
-    code: CodeType
+    parts: tuple[CodeType, ...]
     ops: tuple[Op | None, ...]
     source: str
 
@@ -59,6 +62,7 @@ class Program:
     file: str
     functions: dict[str, Any] = field(default_factory=dict)
     runs: dict[str, Op] = field(default_factory=dict)
+    _needs: dict[int, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def target(self) -> str:
@@ -77,14 +81,17 @@ class Program:
         """Instructions per block."""
         return tuple(len(block.ops) for block in self.flow.blocks)
 
+    def shared_needs(self, block: int) -> tuple[int, ...]:
+        """The uniform integers that a block or a later one may still read."""
+        if block not in self._needs:
+            alive = self._alive[block]
+            self._needs[block] = tuple(index for index in range(self.layout.rows["u"]) if alive >> index & 1)
+        return self._needs[block]
+
     @cached_property
-    def shared_needs(self) -> tuple[tuple[int, ...], ...]:
-        """Per block, the uniform integers that it or a later block may still read."""
-        places = self.layout.places
-        return tuple(
-            tuple(places[name].index for name in sorted(names) if places[name].file == "u")
-            for names in live_at_entry(self.flow)
-        )
+    def _alive(self) -> tuple[int, ...]:
+        places = sorted((place.index, name) for name, place in self.layout.places.items() if place.file == "u")
+        return live_at_entry(self.flow, [name for _, name in places])
 
     def check_symbols(self, known: Container[str]) -> None:
         """Every variable whose address is taken lies somewhere: the launch says where, by name."""
@@ -96,10 +103,21 @@ class Program:
                 raise Diag.UNDECLARED.error(where, name=name)
 
     @cached_property
+    def specials(self) -> frozenset[str]:
+        """The special registers that are read."""
+        ops = (op for block in self.flow.blocks for op in block.ops)
+        return frozenset(
+            leaf.name for op in ops for leaf in _leaves(op.operands.values()) if isinstance(leaf, Special)
+        )
+
+    @cached_property
     def _symbols(self) -> dict[str, Op]:
         """The variables that are named, each with an instruction that does."""
-        ops = (op for block in self.flow.blocks for op in block.ops if op.family not in flows.BRANCHES)
-        return {leaf.name: op for op in ops for leaf in _leaves(op.operands.values()) if isinstance(leaf, Symbol)}
+        ops = (op for block in self.flow.blocks for op in block.ops)
+        named = ((op, slot.name) for op in ops for slot in op.form.slots if slot.kind != "label")
+        return {
+            leaf.name: op for op, name in named for leaf in _leaves((op.operands[name],)) if isinstance(leaf, Symbol)
+        }
 
     def make(self, text: Text, wrap: Callable[[Op, Any], Any] | None = None) -> Callable[..., tuple[Callable[..., int], ...]]:
         """The factory of a text; `wrap` puts an observer around every meaning."""
@@ -108,24 +126,34 @@ class Program:
         space |= self.functions
         if wrap is not None:
             space |= {name: wrap(op, self.functions[name]) for name, op in self.runs.items()}
-        exec(text.code, space)
-        factory: Callable[..., tuple[Callable[..., int], ...]] = space["make"]
-        return factory
+        factories: list[Callable[..., tuple[Callable[..., int], ...]]] = []
+        for code in text.parts:
+            exec(code, space)
+            factories.append(space["make"])
+        if len(factories) == 1:
+            return factories[0]
+        return lambda *given: tuple(block for factory in factories for block in factory(*given))
 
     def _text(self, *, masked: bool) -> Text:
-        names = Names(self.layout, lane_specials=LANE_SPECIALS)
-        body = Lines()
-        for block in self.flow.blocks:
-            _BlockWriter(self, names, body, masked).write(block)
-        header = ["def make(G, Fp, Fh, Fa, Fb, Fq, u, W, SPECIALS, LANES, SYMBOLS, ONE, FULL):"]
-        header += [f" {name} = {expression}" for name, expression in names.bindings.items()]
-        count = len(self.flow.blocks)
-        footer = [" return (" + ", ".join(f"block_{i}" for i in range(count)) + ",)"]
-        self.functions |= names.functions
-        source = "\n".join([*header, *body.text, *footer]) + "\n"
-        ops = (*[None] * len(header), *body.ops, None)
-        code = compile(source, f"<{self.kernel.name}>", "exec")
-        return Text(code, ops, source)
+        blocks = self.flow.blocks
+        parts: list[CodeType] = []
+        lines: list[str] = []
+        ops: list[Op | None] = []
+        for first in range(0, len(blocks), _PART):
+            names, body = Names(self.layout, lane_specials=LANE_SPECIALS), Lines()
+            some = blocks[first : first + _PART]
+            for block in some:
+                _BlockWriter(self, names, body, masked).write(block)
+            header = ["def make(G, Fp, Fh, Fa, Fb, Fq, u, W, SPECIALS, LANES, SYMBOLS, ONE, FULL):"]
+            header += [f" {name} = {expression}" for name, expression in names.bindings.items()]
+            footer = f" return ({', '.join(f'block_{block.index}' for block in some)},)"
+            self.functions |= names.functions
+            part = [*header, *body.text, footer]
+            # Empty lines in front keep the numbers of lines those of the whole text.
+            parts.append(compile("\n" * len(lines) + "\n".join(part) + "\n", f"<{self.kernel.name}>", "exec"))
+            lines += part
+            ops += [*[None] * len(header), *body.ops, None]
+        return Text(tuple(parts), tuple(ops), "\n".join(lines) + "\n")
 
 
 def translate(module: Module, kernel: Kernel, *, lanes_follow_x: bool, file: str = "<ptx>") -> Program:
@@ -145,14 +173,16 @@ def _check_modelled(flow: Flow, file: str) -> None:
             if op.family not in MEANINGS and op.family not in _WRITERS and op.family not in alu.FAMILIES:
                 raise Diag.NOT_MODELLED.error(where, what=f"`{op.instruction.opcode}`")
             for operand in _leaves(op.operands.values()):
-                if isinstance(operand, Special) and operand.name.startswith(_UNMODELLED):
+                if not isinstance(operand, Special) or operand.name in _MODELLED:
+                    continue
+                if operand.name.startswith(_UNMODELLED):
                     raise Diag.NOT_MODELLED.error(where, what=f"the special register `{operand}`")
 
 
 def _leaves(operands: Iterable[object]) -> Iterator[object]:
-    """Operands, and what stands inside brace lists and addresses."""
+    """Operands, and what stands inside brace lists, argument lists and addresses."""
     for operand in operands:
-        if isinstance(operand, Vector):
+        if isinstance(operand, Vector | Arguments):
             yield from operand.items
         elif isinstance(operand, Address):
             yield operand.base
@@ -271,7 +301,7 @@ class _BlockWriter:
 
     def _argument(self, op: Op, slot: Slot) -> str:
         operand, w = op.operands[slot.name], self.w
-        if operand is None:
+        if operand is None or slot.kind == "label":
             return "None"
         type_ = "pred" if slot.kind == "pred" else op.type_of(slot)
         match operand:
@@ -281,6 +311,8 @@ class _BlockWriter:
                 assert coordinates is not None
                 items = "".join(f"{w.value(item, 's32')}, " for item in coordinates.items)
                 return f"{w.address(Address(operand.base, operand.offset))}, ({items})"
+            case Arguments(items):
+                return "(" + "".join(f"{w.address(Address(item))}, " for item in items) + ")"
             case Vector() if slot.kind == "rows":
                 return self._rows(operand)
             case Vector(items):

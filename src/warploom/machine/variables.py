@@ -38,9 +38,10 @@ def aligned(offset: int, variable: Variable) -> int:
 
 def in_shared_memory(variables: Iterable[Variable], dynamic: int) -> tuple[dict[str, int], int]:
     """Offsets of shared variables, those of unknown size behind all others, and the bytes they take together."""
-    given = list(variables)
-    open_ended = [variable for variable in given if variable.linkage == "extern" or variable.count == 0]
-    fixed = [variable for variable in given if variable not in open_ended]
+    fixed: list[Variable] = []
+    open_ended: list[Variable] = []
+    for variable in variables:
+        (open_ended if variable.linkage == "extern" or variable.count == 0 else fixed).append(variable)
     symbols, offset = _in_sequence(fixed)
     symbols |= {variable.name: aligned(offset, variable) for variable in open_ended}
     return symbols, max([offset, *(symbols[variable.name] for variable in open_ended)]) + dynamic

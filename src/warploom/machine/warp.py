@@ -118,7 +118,7 @@ def _whole(op: Op, g: Group, mask: Array | None, members: Any) -> bool:
     for number in range(g.warps):
         lanes = slice(number * WARP, (number + 1) * WARP)
         bits = EVERY if mask is None else lane_bits(mask[lanes])
-        if bits and bits not in _teams(op, bits, members if isinstance(members, int) else members[lanes]):
+        if bits and _teams(op, bits, members if isinstance(members, int) else members[lanes]) != {bits: bits}:
             return False
     return True
 

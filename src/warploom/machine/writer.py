@@ -99,8 +99,8 @@ class Names:
         """A literal spread over the lanes once."""
         dtype = _DTYPES[kind, bits]
         name = f"k{kind}{bits}_{value}"
-        unsigned = f"full(W, {value}, {_DTYPES['u', bits]})"
-        self.bindings.setdefault(name, unsigned if kind == "u" else f"{unsigned}.view({dtype})")
+        plain = f"full(W, {value}, {_DTYPES['p' if kind == 'p' else 'u', bits]})"
+        self.bindings.setdefault(name, plain if kind in "up" else f"{plain}.view({dtype})")
         return name
 
     def bind(self, name: str, value: Any) -> str:
@@ -190,6 +190,8 @@ class Writer:
                 return repr(bool(operand.value)) if type_ == "pred" else str(literal(operand, type_))
             case Special(name):
                 text, _ = self.names.special(name)
+                if type_ == "pred":
+                    return f"({text} != 0)"
                 return f"({text} & {(1 << bits) - 1})" if bits < 64 else text
             case Symbol():
                 text = self.names.symbol(operand)

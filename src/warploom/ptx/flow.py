@@ -18,6 +18,13 @@ BRANCHES = frozenset({"bra", "brx"})
 
 
 @dataclass(slots=True)
+class _Effort:
+    """Steps that a search over the blocks may still take: kernels of any shape are read in bounded time."""
+
+    left: int = 3_000_000
+
+
+@dataclass(slots=True)
 class Block:
     """A run of instructions entered only at its top; `next` is where it falls through to, None after the last."""
 
@@ -87,8 +94,9 @@ class Flow:
         """The successors of every block without the ways on which lanes only leave, where another leads to the end."""
         kept = [tuple(dict.fromkeys(block.successors)) for block in self.blocks]
         left: dict[int, tuple[int, ...]] = {}
+        effort = _Effort()
         for index, successors in enumerate(kept):
-            leaving = [s for s in successors if self._leaves(s, index)]
+            leaving = [s for s in successors if len(successors) > 1 and self._leaves(s, index, effort)]
             if leaving and len(leaving) < len(successors):
                 left[index] = successors
                 kept[index] = tuple(s for s in successors if s not in leaving)
@@ -96,11 +104,12 @@ class Flow:
             lost = left.keys() & self.reachable - self._reaching(kept)
             if not lost:
                 break
-            latest = max(lost)
-            kept[latest] = left.pop(latest)
+            effort.left -= len(kept)
+            for latest in [max(lost)] if effort.left > 0 else lost:
+                kept[latest] = left.pop(latest)
         return kept
 
-    def _leaves(self, index: int, source: int) -> bool:
+    def _leaves(self, index: int, source: int, effort: _Effort) -> bool:
         """Whether from `source` a block and what follows only lead out of the kernel.
 
         The other ways must never join that one, and nothing on it may need the other lanes.
@@ -108,19 +117,40 @@ class Flow:
         others = [other for other in self.blocks[source].successors if other != index]
         tail: set[int] = set()
         while index not in self.ways_out:
+            effort.left -= 1
             after = self.blocks[index].successors
-            if len(after) != 1 or index in tail or any(_collective(op) for op in self.blocks[index].ops):
+            if len(after) != 1 or index in tail or index in self._collective or effort.left < 0:
                 return False
             tail.add(index)
             index = after[0]
-        return not tail or not any(tail & self._after(other, source) for other in others)
+        return not tail or not any(self._meets(other, tail, source, effort) for other in others)
 
-    def _after(self, index: int, without: int | None = None) -> set[int]:
-        """A block and every block that can follow it, on ways that avoid `without`."""
+    @cached_property
+    def _collective(self) -> frozenset[int]:
+        """The blocks in which an instruction may need lanes other than those that come to it together."""
+        blocks = (block for block in self.blocks if any(op.form.blocks or op.form.issuer != "thread" for op in block.ops))
+        return frozenset(block.index for block in blocks)
+
+    def _meets(self, index: int, tail: set[int], without: int, effort: _Effort) -> bool:
+        """Whether from a block some of `tail` can be reached on ways that avoid `without`; yes when it takes too long."""
+        seen, stack = {index}, [index]
+        while stack:
+            at = stack.pop()
+            effort.left -= 1
+            if at in tail or effort.left < 0:
+                return True
+            for successor in self.blocks[at].successors:
+                if successor not in seen and successor != without:
+                    seen.add(successor)
+                    stack.append(successor)
+        return False
+
+    def _after(self, index: int) -> set[int]:
+        """A block and every block that can follow it."""
         seen, stack = {index}, [index]
         while stack:
             for successor in self.blocks[stack.pop()].successors:
-                if successor not in seen and successor != without:
+                if successor not in seen:
                     seen.add(successor)
                     stack.append(successor)
         return seen
@@ -188,11 +218,6 @@ class Flow:
                 colour[successor] = 1
                 stack.append((successor, 0))
         return frozenset(found)
-
-
-def _collective(op: Op) -> bool:
-    """Whether an instruction may need lanes other than those that come to it together."""
-    return op.form.blocks or op.form.issuer != "thread"
 
 
 def _meet(a: int, b: int, join: list[int], rank: dict[int, int]) -> int:

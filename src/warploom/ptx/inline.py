@@ -31,13 +31,20 @@ from warploom.ptx.model import (
 )
 
 _DEEPEST = 32
+SYSTEM_FUNCTIONS = frozenset({"vprintf", "__assertfail"})
+"""What the driver links into a kernel; their calls stay, and the machine gives them a meaning."""
+MOST_INSTRUCTIONS = 1 << 18
+"""What a kernel may have once its calls are put in place; a few lines that call each other would make billions."""
 
 
 def inline(module: Module, kernel: Kernel, file: str = "<ptx>") -> Kernel:
-    """The kernel without `call`."""
+    """The kernel without `call`, but for those of the system's functions."""
+    functions = {k.name: k for k in module.kernels if k.body is not None}
+    if _length(kernel, functions, {}, 0) > MOST_INSTRUCTIONS:
+        raise Diag.TOO_LONG.error(Loc(file, kernel.line), name=kernel.name, most=MOST_INSTRUCTIONS)
     if not any(instruction.opcode.startswith("call") for instruction in kernel.instructions):
         return kernel
-    worker = _Inliner({k.name: k for k in module.kernels if k.body is not None}, file)
+    worker = _Inliner(functions, file)
     body = worker.expand(kernel.body or (), (kernel.name,))
     return replace(
         kernel,
@@ -45,6 +52,18 @@ def inline(module: Module, kernel: Kernel, file: str = "<ptx>") -> Kernel:
         registers=(*kernel.registers, *worker.registers),
         variables=(*kernel.variables, *worker.variables),
     )
+
+
+def _length(function: Kernel, functions: dict[str, Kernel], known: dict[str, int], depth: int) -> int:
+    """How many statements a function has with its calls in place; one that calls itself counts once."""
+    if function.name not in known and depth <= _DEEPEST:
+        known[function.name] = 0
+        calls = (each for each in function.instructions if each.opcode.partition(".")[0] == "call")
+        named = (operand.name for call in calls for operand in call.operands if isinstance(operand, Symbol))
+        called = [functions[name] for name in named if name in functions]
+        inside = sum(_length(each, functions, known, depth + 1) for each in called)
+        known[function.name] = len(function.body or ()) + inside
+    return known.get(function.name, 0)
 
 
 class _Inliner:
@@ -68,6 +87,8 @@ class _Inliner:
         lists = [o for o in call.operands if isinstance(o, Arguments)]
         names = [o for o in call.operands if isinstance(o, Symbol)]
         function = self.functions.get(names[0].name) if names else None
+        if function is None and names and names[0].name in SYSTEM_FUNCTIONS:
+            return [call]
         if function is None or function.body is None:
             raise Diag.NOT_MODELLED.error(where, what=f"`{call.text}` (a call through a pointer or to code outside the module)")
         if function.name in path or len(path) > _DEEPEST:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from warploom.ptx.flow import Flow
 from warploom.ptx.isa.table import Op
 from warploom.ptx.uniformity import registers_of, written
@@ -18,26 +20,29 @@ def read(op: Op) -> list[str]:
     return found
 
 
-def live_at_entry(flow: Flow) -> tuple[frozenset[str], ...]:
-    """For every block the registers that some path from its top reads before writing."""
-    uses: list[set[str]] = []
-    kills: list[set[str]] = []
+def live_at_entry(flow: Flow, names: Sequence[str]) -> tuple[int, ...]:
+    """For every block which of the named registers some path from its top reads before writing: bit i is names[i]."""
+    bits = {name: 1 << number for number, name in enumerate(names)}
+    uses, kills = [0] * len(flow.blocks), [0] * len(flow.blocks)
     for block in flow.blocks:
-        used, killed = set[str](), set[str]()
+        used = killed = 0
         for op in block.ops:
-            used.update(name for name in read(op) if name not in killed)
+            for name in read(op):
+                used |= bits.get(name, 0) & ~killed
             if op.instruction.guard is None:
-                killed.update(written(op))
-        uses.append(used)
-        kills.append(killed)
-    live: list[set[str]] = [set(used) for used in uses]
+                for name in written(op):
+                    killed |= bits.get(name, 0)
+        uses[block.index], kills[block.index] = used, killed
+    live = list(uses)
     changed = True
     while changed:
         changed = False
         for block in reversed(flow.blocks):
-            after = set[str]().union(*(live[successor] for successor in block.successors))
-            new = uses[block.index] | (after - kills[block.index])
+            after = 0
+            for successor in block.successors:
+                after |= live[successor]
+            new = uses[block.index] | (after & ~kills[block.index])
             if new != live[block.index]:
                 live[block.index] = new
                 changed = True
-    return tuple(frozenset(names) for names in live)
+    return tuple(live)

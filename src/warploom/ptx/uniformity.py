@@ -9,6 +9,8 @@ integers, and cost nothing.
 
 from __future__ import annotations
 
+from collections import deque
+
 from warploom.ptx.flow import Flow
 from warploom.ptx.isa.table import Op
 from warploom.ptx.model import Address, Immediate, Kernel, Negated, Operand, Pair, Register, Special, Symbol, Vector
@@ -51,6 +53,12 @@ def registers_of(operand: object) -> list[str]:
     return []
 
 
+def _named(op: Op) -> set[str]:
+    """Every register that an instruction names, its guard included."""
+    names = {name for operand in op.operands.values() for name in registers_of(operand)}
+    return names | {op.instruction.guard.register.name} if op.instruction.guard is not None else names
+
+
 class _Analysis:
     def __init__(self, kernel: Kernel, flow: Flow, lanes_follow_x: bool) -> None:
         self.flow = flow
@@ -60,18 +68,29 @@ class _Analysis:
         self.apart: set[int] = set()
 
     def run(self) -> dict[str, int]:
-        changed = True
-        while changed:
-            changed = False
-            for block in self.flow.blocks:
-                for op in block.ops:
-                    changed |= self._step(op, block.index in self.apart)
-                if block.ops and block.index not in self.apart and self._parts(block.ops[-1]):
-                    staying = set(block.successors) - self.flow.ways_out
-                    region = self.flow.region(block.index) if len(staying) > 1 else frozenset[int]()
-                    if not region <= self.apart:
-                        self.apart |= region
-                        changed = True
+        """Look at every instruction, and again at those that read what has changed, until nothing does."""
+        places = [(block, op) for block in self.flow.blocks for op in block.ops]
+        readers: dict[str, list[int]] = {}
+        inside: dict[int, list[int]] = {}
+        for number, (block, op) in enumerate(places):
+            inside.setdefault(block.index, []).append(number)
+            for name in _named(op):
+                readers.setdefault(name, []).append(number)
+        waiting, queued = deque(range(len(places))), [True] * len(places)
+        while waiting:
+            number = waiting.popleft()
+            queued[number] = False
+            block, op = places[number]
+            again = [reader for name in self._step(op, block.index in self.apart) for reader in readers.get(name, ())]
+            if op is block.ops[-1] and block.index not in self.apart and self._parts(op):
+                staying = set(block.successors) - self.flow.ways_out
+                region = self.flow.region(block.index) - self.apart if len(staying) > 1 else frozenset[int]()
+                self.apart |= region
+                again += [each for index in sorted(region) for each in inside.get(index, ())]
+            for each in again:
+                if not queued[each]:
+                    queued[each] = True
+                    waiting.append(each)
         return self.classes
 
     def _parts(self, op: Op) -> bool:
@@ -81,18 +100,19 @@ class _Analysis:
             return True
         return op.family in ("bra", "brx", "ret", "exit") and guard is not None and self.classes[guard.register.name] >= LANE_ID
 
-    def _step(self, op: Op, apart: bool) -> bool:
+    def _step(self, op: Op, apart: bool) -> list[str]:
+        """The registers whose class an instruction has raised."""
         outputs = written(op)
         if not outputs:
-            return False
+            return []
         new = LANE if apart else self._result(op)
-        changed = False
+        changed: list[str] = []
         rows = {name for slot in op.form.slots if slot.kind == "rows" for name in registers_of(op.operands[slot.name])}
         for name in outputs:
             level = LANE if name in rows else new
             if level > self.classes[name]:
                 self.classes[name] = level
-                changed = True
+                changed.append(name)
         return changed
 
     def _result(self, op: Op) -> int:

@@ -79,6 +79,8 @@ class Builder:
         self.body: list[Statement] = []
         self.ops: list[Op | None] = []
         self.region = Region("kernel", here())
+        self.sums: dict[Operand, tuple[Value, int]] = {}
+        """Registers that hold another value plus a known integer."""
         self.registers_at_launch = 0
         self.last_branch: tuple[int, str] = (-1, "")
         self._counts: dict[str, int] = {}

@@ -21,6 +21,7 @@ from warploom.ptx.model import (
     Negated,
     Pair,
     Register,
+    Sink,
     Statement,
     Symbol,
     Vector,
@@ -106,6 +107,7 @@ class Cleanup:
             changed = self._each_copy() | self._unread()
         self._negations()
         self._unread()
+        self._halves()
         return [statement for statement in self.body if statement is not None]
 
     def _reach(self, start: int, uses: list[int]) -> tuple[int, bool]:
@@ -212,6 +214,18 @@ class Cleanup:
                     once = len(self.writers[to.name]) == len(self.writers[source.name]) == 1
                     for use in [use for use in self.readers[to.name] if once]:
                         self._negate_guard(use, to, source)
+
+    def _halves(self) -> None:
+        """Name only those of two results that somebody reads."""
+        for position, statement in enumerate(self.body):
+            match statement:
+                case Instruction(_, (Pair(Register() as first, Register() as second), *rest)):
+                    halves: Pair | Register = Pair(first, second)
+                    if not self.readers[second.name]:
+                        halves = first
+                    elif not self.readers[first.name]:
+                        halves = Pair(Sink(), second)
+                    self.body[position] = replace(statement, operands=(halves, *rest))
 
     def _negate_guard(self, position: int, to: Register, source: Register) -> None:
         instruction = self.body[position]

@@ -53,21 +53,21 @@ class Fragment:
 
     @cached_property
     def rows(self) -> tuple[Value, ...]:
-        """The row of each value, counted from the fragment's first."""
+        """The row of each value, counted from the fragment's first, as s32."""
         return self._positions(self.layout.rows)
 
     @cached_property
     def columns(self) -> tuple[Value, ...]:
-        """The column of each value, counted from the fragment's first."""
+        """The column of each value, counted from the fragment's first, as s32."""
         return self._positions(self.layout.columns)
 
     def _positions(self, letters: str) -> tuple[Value, ...]:
         """Digits of the thread's number and of the register's, weighed by what the letters of a row or column count."""
         weights = _steps(self.layout, letters)
-        own: Value = literal(0, "u32")
+        own: Value = literal(0, "s32")
         for letter, stride, size in self._thread_digits():
             if letter in weights:
-                own = own + self._thread // stride % size * weights[letter]
+                own = own + (self._thread // stride % size).to("s32") * weights[letter]
         sizes = dict(self.layout.sizes)
         digits = product(*(range(sizes[letter]) for letter in self.layout.registers))
         numbers = (

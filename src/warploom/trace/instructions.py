@@ -16,7 +16,7 @@ from warploom.ptx.isa.table import BITS, Form, Slot, match, nearest
 from warploom.ptx.model import Address, Guard, Immediate, Operand, Pair, Register, Sink, Special, Symbol, Vector
 from warploom.trace.builder import current, here
 from warploom.trace.types import TYPES, Number
-from warploom.trace.values import Value, check_scope, compute, literal
+from warploom.trace.values import Value, check_scope, compute, literal, operand_of
 from warploom.trace.variables import Variable
 
 _RESULTS = ("out", "pair", "outs")
@@ -150,14 +150,14 @@ def _item(slot: Slot, type_: str, item: Any) -> Any:
         check_scope(item.region)
         return item.register
     if isinstance(item, Value):
-        operand = item.read()
+        operand = operand_of(item)
         if isinstance(operand, Special | Symbol) and slot.kind in ("ins", "rows"):
             return compute(f"mov.{item.type}", item.type, item).operand
         return operand
     if isinstance(item, float):
         if type_ not in TYPES or TYPES[type_].kind != "float":
             raise Diag.TYPE_MISMATCH.error(here(), what=f"the number {item} for {slot.name}, which is .{type_ or 'b32'}")
-        return literal(item, type_).operand
+        return operand_of(literal(item, type_))
     if isinstance(item, int):
         return Immediate(int(item))
     raise Diag.TYPE_MISMATCH.error(here(), what=f"{item!r:.60} cannot be an operand")

@@ -13,7 +13,7 @@ from warploom.trace.builder import SharedArray, current, here
 from warploom.trace.instructions import At, emit
 from warploom.trace.operations import merge, split, widening_product
 from warploom.trace.types import PAIR_OF, TYPES, Number
-from warploom.trace.values import Value, address_of, valued
+from warploom.trace.values import Value, address_of, sum_parts, valued
 
 Index = Value | int
 _ATOMIC_TYPES = {
@@ -26,6 +26,22 @@ _ATOMIC_TYPES = {
     "exch": ("u32", "s32", "u64", "s64", "f32", "f64"),
 }
 _BITWISE = ("and", "or", "xor", "exch")
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Bytes from a base: those known, those that only the device knows, and what the latter are a multiple of."""
+
+    known: int = 0
+    moving: Value | None = None
+    multiple: int = 0
+
+    def moved(self, known: int, by: Value | None = None, multiple: int = 0) -> Origin:
+        """Further on by known bytes, or by a value that is a multiple of some."""
+        if by is None:
+            return replace(self, known=self.known + known)
+        moving = by if self.moving is None else self.moving + by
+        return Origin(self.known + known, moving, math.gcd(self.multiple, multiple))
 
 
 @dataclass(frozen=True)
@@ -42,7 +58,7 @@ class View:
     strides: tuple[int, ...]
     space: str
     swizzle: Swizzle = NONE
-    origin: tuple[int, Value | None] = (0, None)
+    origin: Origin = Origin()
 
     @property
     def element_bytes(self) -> int:
@@ -82,20 +98,21 @@ class View:
             raise Diag.TYPE_MISMATCH.error(here(), what=f"a view of .{self.dtype} read as .{dtype}")
         return replace(self, dtype=dtype)
 
-    def _moved(self, index: Sequence[Index]) -> tuple[int, Value | None]:
+    def _moved(self, index: Sequence[Index]) -> Origin:
         """The origin after a step to an index."""
-        known, moving = self.origin
+        origin = self.origin
         for each, extent, stride in zip(index, self.shape, self.strides, strict=True):
             number = each if isinstance(each, int) else each.literal
             size = stride * self.element_bytes
-            if number is None:
-                scaled = self._scaled(each, size)  # type: ignore[arg-type]
-                moving = scaled if moving is None else moving + scaled
+            if isinstance(each, Value) and number is None:
+                # A signed index is taken not to overflow, so that its known part can stand in the instruction.
+                root, apart = sum_parts(each) if TYPES[each.type].kind == "signed" else (each, 0)
+                origin = origin.moved(apart * size, self._scaled(root, size), size)
                 continue
-            if not 0 <= number < extent:
+            if number is None or not 0 <= number < extent:
                 raise Diag.BAD_INDEX.error(here(), what=f"index {number} into {extent} elements")
-            known += int(number) * size
-        return known, moving
+            origin = origin.moved(int(number) * size)
+        return origin
 
     def _scaled(self, index: Value, size: int) -> Value:
         """An index in bytes, in the type of addresses."""
@@ -108,13 +125,14 @@ class View:
             return index.to("u64") * size
         return widening_product(index if row.bits == 32 else index.to(f"{index.type[0]}32"), size).to("u64")
 
-    def _at(self, origin: tuple[int, Value | None]) -> At:
-        known, moving = origin
+    def _at(self, origin: Origin) -> At:
+        if origin.moving is None:
+            return At(self.base, self.swizzle.apply(origin.known))
+        if origin.multiple % self.swizzle.period == 0:
+            return At(self.base + origin.moving, self.swizzle.apply(origin.known))
         if not self.swizzle.bits:
-            return At(self.base if moving is None else self.base + moving, known)
-        if moving is None:
-            return At(self.base, self.swizzle.apply(known))
-        offset = moving + known
+            return At(self.base + origin.moving, origin.known)
+        offset = origin.moving + origin.known
         mask = ((1 << self.swizzle.bits) - 1) << self.swizzle.base
         return At(self.base + (offset ^ ((offset >> self.swizzle.shift) & mask)))
 
@@ -192,7 +210,7 @@ class View:
         """How neighbours are moved: (words, vector, type of a word, byte offset) of each instruction."""
         if count not in (2, 4, 8, 16) or self.strides[-1] != 1:
             raise Diag.BAD_INDEX.error(here(), what=f"{count} neighbours at stride {self.strides[-1]}")
-        type_ = PAIR_OF.get(self.dtype, self.dtype)
+        type_ = PAIR_OF.get(self.dtype, "u32" if TYPES[self.dtype].bits == 16 else self.dtype)
         words = count * self.element_bytes // TYPES[type_].bytes
         each = min(words, GRANULE // TYPES[type_].bytes, 4)
         vector = f".v{each}" if each > 1 else ""

@@ -115,13 +115,13 @@ def split(whole: Value, type_: str) -> tuple[Value, ...]:
     count = TYPES[whole.type].bits // TYPES[type_].bits
     source = _register(whole)
     keys = [("mov.unpack", source, type_, number) for number in range(count)]
-    known = [builder.known(key) for key in keys]
-    if None in known:
+    known = tuple(value for key in keys if (value := builder.known(key)) is not None)
+    if len(known) < count:
         outs = tuple(builder.register(type_) for _ in range(count))
         builder.add(f"mov.{TYPES[whole.type].plain}", (Vector(outs), source))
-        known = [Value(type_, out, builder.region) for out in outs]
-        builder.region.known.update({key: value for key, value in zip(keys, known, strict=True) if value is not None})
-    return tuple(value for value in known if value is not None)
+        known = tuple(Value(type_, out, builder.region) for out in outs)
+        builder.region.known.update(zip(keys, known, strict=True))
+    return known
 
 
 def _register(value: Value) -> Register:

@@ -90,7 +90,28 @@ def encode(number: Number, type_: str) -> int:
     if row.kind != "float":
         return wrap(int(number), type_)
     with np.errstate(all="ignore"):
-        return int.from_bytes(_FLOATS[type_](number).tobytes(), "little")
+        real = float(number) if type_ == "f64" else _sticky_double(number)
+        rounded = _FLOATS[type_](_sticky_single(real) if type_ == "bf16" else real)
+        return int.from_bytes(rounded.tobytes(), "little")
+
+
+def _sticky_double(number: Number) -> float:
+    """A number as a double, rounded to odd where it has more bits, so that rounding it again goes the right way."""
+    if not isinstance(number, int):
+        return number
+    shift = max(abs(number).bit_length() - np.finfo(np.float64).nmant - 1, 0)
+    kept = abs(number) >> shift
+    kept |= kept << shift != abs(number)
+    return float(kept << shift if number >= 0 else -(kept << shift))
+
+
+def _sticky_single(number: float) -> np.float32:
+    """A double as a single, rounded to odd."""
+    near = np.float32(number)
+    if not np.isfinite(near) or float(near) == number:
+        return near
+    below = np.nextafter(near, np.float32(0)) if abs(float(near)) > abs(number) else near
+    return np.uint32(int(below.view(np.uint32)) | 1).view(np.float32)
 
 
 def decode_bits(bits: int, type_: str) -> Number:

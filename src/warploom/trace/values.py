@@ -13,7 +13,7 @@ from warploom.diagnostics import Diag
 from warploom.ptx.model import Immediate, Operand, Register, Special, Symbol
 from warploom.trace.builder import Region, current, here
 from warploom.trace.folding import COMPARE, convert, fold
-from warploom.trace.types import TYPES, Number, decode_bits, encode
+from warploom.trace.types import TYPES, Number, Type, decode_bits, encode
 
 _BITWISE = ("and", "or", "xor", "shl")
 _SHIFTS = ("shl", "shr")
@@ -29,6 +29,7 @@ _KINDS = {
 }
 """The kinds of type that have an operation."""
 _NEUTRAL = {"add": 0, "sub": 0, "or": 0, "xor": 0, "shl": 0, "shr": 0, "mul": 1, "div": 1}
+_MIRRORED = {"eq": "eq", "ne": "ne", "lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
 _COMMUTES = ("add", "mul", "and", "or", "xor", "min", "max")
 
 
@@ -245,7 +246,7 @@ def address_of(name: str, type_: str = "u32") -> Value:
 def compute(opcode: str, type_: str, *inputs: Value) -> Value:
     """One pure instruction, or what it gave when the same was asked before."""
     builder = current(f"`{opcode}`")
-    operands = tuple(_operand(value) for value in inputs)
+    operands = tuple(operand_of(value) for value in inputs)
     key = (opcode, *operands)
     known = builder.known(key)
     if known is not None:
@@ -256,7 +257,7 @@ def compute(opcode: str, type_: str, *inputs: Value) -> Value:
     return value
 
 
-def _operand(value: Value) -> Operand:
+def operand_of(value: Value) -> Operand:
     """What stands in the instruction: 16-bit floats and pairs have no literals in PTX, and are moved to a register."""
     operand, row = value.read(), TYPES[value.type]
     if isinstance(operand, Immediate) and (row.kind == "pair" or value.type in ("f16", "bf16")):
@@ -290,7 +291,27 @@ def binary(family: str, left: Value, other: Value | Number) -> Value:
         return (left.to("f32") / right.to("f32")).to(left.type)
     if family in _COMMUTES and left.literal is not None:
         left, right = right, left
+    if family in ("add", "sub") and isinstance(right.literal, int):
+        return _shifted(left, right.literal if family == "add" else -right.literal)
     return compute(_spelling(family, left.type), left.type, left, right)
+
+
+def sum_parts(value: Value) -> tuple[Value, int]:
+    """An integer as another plus a known number: what it was made from, if it was made so."""
+    now = value.get()
+    root, number = current("A device value").sums.get(now.operand, (now, 0))
+    return Value(value.type, root.operand, root.region), number
+
+
+def _shifted(value: Value, number: int) -> Value:
+    """An integer plus a known one; sums of sums have one known part."""
+    root, before = sum_parts(value)
+    total = literal(before + number, value.type)
+    if not total.literal:
+        return Value(value.type, root.operand, root.region)
+    result = compute(f"add.{value.type}", value.type, root, total)
+    current("A device value").sums[result.operand] = (root, int(total.literal))
+    return result
 
 
 def _narrowed(wide: Value, type_: str) -> Value:
@@ -315,11 +336,13 @@ def _simplified(family: str, left: Value, right: Value) -> Value | None:
     if kind == "pred" and family in ("and", "or") and (a is not None or b is not None):
         known, unknown = (a, right) if a is not None else (b, left)
         return unknown.get() if bool(known) == (family == "and") else literal(bool(known), "pred")
-    if kind == "unsigned" and isinstance(b, int) and b > 0 and b & (b - 1) == 0:
+    if family == "mul" and isinstance(a, int):
+        left, a, b = right, b, a
+    if exact and isinstance(b, int) and b > 0 and b & (b - 1) == 0:
         power = literal(b.bit_length() - 1, "u32")
-        if family in ("mul", "div"):
+        if family == "mul" or (family == "div" and kind == "unsigned"):
             return binary("shl" if family == "mul" else "shr", left, power)
-        if family == "rem":
+        if family == "rem" and kind == "unsigned":
             return binary("and", left, literal(b - 1, left.type))
     return None
 
@@ -344,13 +367,22 @@ def _converted(value: Value, type_: str, rounding: str, saturate: bool) -> Value
     whole = source.kind != "float" and target.kind != "float"
     if whole and not saturate and target.bits == source.bits and target.bits >= 16:
         return Value(type_, value.operand, value.region)
+    if "bf16" in (type_, value.type) and 8 in (source.bits, target.bits):
+        # PTX has no such conversion; the type between holds every number of the other.
+        middle = source.wide if type_ == "bf16" else "f32"
+        return value.to(middle).to(type_, rounding=rounding, saturate=saturate)
     if not rounding:
         if source.kind == "float" and target.kind != "float":
             rounding = "rzi"
-        elif target.kind == "float" and (source.kind != "float" or target.bits <= source.bits):
+        elif target.kind == "float" and (source.kind != "float" or _loses(source, target)):
             rounding = "rn"
     words = ["cvt", *([rounding] if rounding else []), *(["sat"] if saturate else []), type_, value.type]
     return compute(".".join(words), type_, value)
+
+
+def _loses(source: Type, target: Type) -> bool:
+    """Whether a float type cannot hold every number of another."""
+    return target.bits < source.bits or (target.bits == source.bits and target is not source)
 
 
 def compare(relation: str, left: Value, other: object) -> Value:
@@ -367,6 +399,8 @@ def compare(relation: str, left: Value, other: object) -> Value:
     if left.type == "pred":
         same = binary("xor", left, right)
         return same if relation == "ne" else ~same
+    if a is not None:
+        left, right, relation = right, left, _MIRRORED[relation]
     if row.wide:
         left, right = (side.to(row.wide) for side in (left, right))
         row = TYPES[row.wide]

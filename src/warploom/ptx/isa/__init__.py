@@ -17,6 +17,7 @@ from warploom.ptx.isa import (
     tma,
     warp,
     wgmma,
+    wmma,
 )
 from warploom.ptx.isa.table import (
     FORMS,

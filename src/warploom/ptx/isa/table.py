@@ -261,8 +261,16 @@ def decode(instruction: Instruction, registers: dict[str, str], file: str = "<pt
             return op
         problem = wrong
     raise Diag.BAD_OPERANDS.error(
-        where, text=instruction.text[:200], what=problem, takes=" or ".join(row.takes for row, _ in candidates[:3])
+        where, text=instruction.text[:200], what=problem, takes=" or ".join(_takes(*fit) for fit in candidates[:3])
     )
+
+
+def _takes(row: Form, modifiers: dict[str, str | None]) -> str:
+    """What a row takes, with the types that an opcode chose."""
+    text = row.takes
+    for name, chosen in modifiers.items():
+        text = text.replace(f"{{{name}}}", chosen or "")
+    return text
 
 
 def _assign(instruction: Instruction, row: Form) -> dict[str, object] | str:
@@ -315,6 +323,9 @@ def _fits(slot: Slot, operand: object) -> bool:
 
 def _check(op: Op, registers: dict[str, str]) -> str:
     """The first register whose type does not fit its slot, as a sentence."""
+    guard = op.instruction.guard
+    if guard is not None and (have := registers.get(guard.register.name, "pred")) != "pred":
+        return f"`{guard.register}` is a .{have} register where the guard is .pred"
     for slot in op.form.slots:
         operand = op.operands[slot.name]
         if operand is None:
@@ -343,6 +354,8 @@ def _misfit(operand: object, type_: str, slot: Slot, registers: dict[str, str]) 
         operand = operand.register
     if isinstance(operand, Immediate):
         return _literal_misfit(operand, type_, slot)
+    if isinstance(operand, Special | Symbol) and type_ == "pred" and operand.name != "%is_explicit_cluster":
+        return f"`{operand}` is no predicate"
     if not isinstance(operand, Register) or not type_:
         return ""
     have = registers.get(operand.name)

@@ -1,0 +1,50 @@
+"""One small wrong kernel for every way in which a launch can end, and the whole message that a user then reads."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from tests.negatives import cases_barriers, cases_language, cases_memory, cases_progress, cases_tensor
+
+from warploom.diagnostics import _KIND, Diag, Fault, LaunchError, PtxError, Stuck
+
+MODULES = (cases_language, cases_memory, cases_barriers, cases_tensor, cases_progress)
+CASES = {name: case for module in MODULES for name, case in module.CASES.items()}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_message(name, golden):
+    error = CASES[name].error()
+    assert error.code == CASES[name].code, str(error)
+    golden(f"{name}.txt", f"{error}\n")
+
+
+def test_names_are_told_apart():
+    assert len(CASES) == sum(len(module.CASES) for module in MODULES)
+
+
+def test_every_code_that_a_launch_can_end_with_has_a_negative():
+    kinds = (PtxError, LaunchError, Fault, Stuck)
+    raised = {diag.name for diag, kind in _KIND.items() if kind in kinds} | {Diag.BAD_SCHEDULE.name}
+    assert raised == {case.code for case in CASES.values()}
+
+
+FAULTS = [name for name, case in CASES.items() if _KIND.get(Diag[case.code]) is Fault]
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_says_which_instruction_where_and_by_whom(name):
+    """Line, text and agent; except where the text itself, or the end of a CTA, is at fault."""
+    error = CASES[name].error()
+    assert error.loc is not None, str(error)
+    listing = CASES[name].module.splitlines()
+    assert 0 < error.loc.line <= len(listing)
+    told = "\n".join((error.what, *error.notes))
+    assert "CTA (" in told or "`" in error.what, str(error)
+
+
+def test_no_message_is_used_for_two_things():
+    """Goldens differ, so that each case shows something of its own."""
+    seen = Counter(str(case.error()) for case in CASES.values())
+    assert [text for text, count in seen.items() if count > 1] == []
