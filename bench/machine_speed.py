@@ -24,8 +24,8 @@ from pathlib import Path
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[_name] = "1"
 
-import ml_dtypes
-import numpy as np
+import ml_dtypes  # noqa: E402  (after the thread counts are set)
+import numpy as np  # noqa: E402
 
 TILE_M, TILE_N, TILE_K = 128, 128, 64
 KERNEL = """
@@ -81,7 +81,16 @@ def run_machine(ptx: str, shared: int, threads: int, size: int) -> tuple[float, 
     def descriptor(array: np.ndarray, box: tuple[int, int]) -> list[object]:
         return [TensorMap(array, box=box, swizzle="128B"), *array.shape, array.shape[1], 1]
 
-    args = [*descriptor(a, (TILE_M, TILE_K)), *descriptor(b, (TILE_N, TILE_K)), *descriptor(c, (TILE_M, 64)), size, size, size, 0, 0]
+    args = [
+        *descriptor(a, (TILE_M, TILE_K)),
+        *descriptor(b, (TILE_N, TILE_K)),
+        *descriptor(c, (TILE_M, 64)),
+        size,
+        size,
+        size,
+        0,
+        0,
+    ]
     grid = (size // TILE_M, size // TILE_N, 1)
     start = time.perf_counter()
     run = launch(ptx, grid=grid, block=(threads, 1, 1), shared_bytes=shared, args=args)
@@ -103,8 +112,8 @@ def once():
     c = torch.full((size, size), float("nan"), dtype=torch.bfloat16)
     d = lambda t, box: TensorDescriptor(t, list(t.shape), [t.shape[1], 1], box)
     start = time.perf_counter()
-    kernel_source.matmul[(size // 128, size // 128)](d(a, [128, 64]), d(b, [128, 64]), d(c, [128, 128]), size, size, size,
-                                                     BM=128, BN=128, BK=64, CAST=True)
+    grid, boxes = (size // 128, size // 128), (d(a, [128, 64]), d(b, [128, 64]), d(c, [128, 128]))
+    kernel_source.matmul[grid](*boxes, size, size, size, BM=128, BN=128, BK=64, CAST=True)
     return time.perf_counter() - start, c
 once()
 for line in sys.stdin:
@@ -136,8 +145,15 @@ def main() -> None:
             pstats.Stats(profile).sort_stats("tottime").print_stats(18)
     if options.json:
         versions = {name: importlib.metadata.version(name) for name in ("numpy", "triton", "torch")}
-        data = {"machine": platform.processor() or platform.machine(), "cores": os.cpu_count(), "python": platform.python_version(),
-                "versions": versions, "inputs": "standard normal, bf16", "tiles": [TILE_M, TILE_N, TILE_K], "rows": rows}  # fmt: skip
+        data = {
+            "machine": platform.processor() or platform.machine(),
+            "cores": os.cpu_count(),
+            "python": platform.python_version(),
+            "versions": versions,
+            "inputs": "standard normal, bf16",
+            "tiles": [TILE_M, TILE_N, TILE_K],
+            "rows": rows,
+        }
         options.json.write_text(json.dumps(data, indent=1) + "\n")
 
 
@@ -150,12 +166,17 @@ def measure(size: int, repeats: int, builds: dict[str, tuple[str, int, int]]) ->
         for name, array in (("a", a), ("b", b)):
             np.save(f"{folder}/{name}.npy", array.astype(np.float32))
         Path(folder, "kernel_source.py").write_text(KERNEL)
-        with subprocess.Popen([sys.executable, "-c", INTERPRET, folder], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as peer:
-            assert peer.stdin and peer.stdout
+        with subprocess.Popen(
+            [sys.executable, "-c", INTERPRET, folder], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as peer:
+            assert peer.stdin
+            assert peer.stdout
             for _ in range(repeats):
                 peer.stdin.write("\n")
                 peer.stdin.flush()
-                best["interpreter_ms"] = min(best.get("interpreter_ms", np.inf), 1e3 * json.loads(peer.stdout.readline()))
+                best["interpreter_ms"] = min(
+                    best.get("interpreter_ms", np.inf), 1e3 * json.loads(peer.stdout.readline())
+                )
                 check(np.load(f"{folder}/c.npy"), expected)
                 for target, build in builds.items():
                     seconds, c, _ = run_machine(*build, size)

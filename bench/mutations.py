@@ -21,7 +21,6 @@ sys.path[:0] = [str(Path(__file__).parents[1])]
 from rich.console import Console  # noqa: E402
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: E402
 from rich.table import Table  # noqa: E402
-
 from tests.fuzz.bases import trial  # noqa: E402
 from tests.fuzz.harness import Outcome, Summary, attempt, bases, run  # noqa: E402
 
@@ -31,7 +30,9 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=10_000, help="how many mutants of executed lines (10000)")
     parser.add_argument("--first", type=int, default=0, help="the first number (0)")
     parser.add_argument("--workers", type=int, default=2, help="processes (2)")
-    parser.add_argument("--corpus", action="store_true", help="mutate the kernels of tests/corpus too (needs compilers)")
+    parser.add_argument(
+        "--corpus", action="store_true", help="mutate the kernels of tests/corpus too (needs compilers)"
+    )
     parser.add_argument("--show", type=int, help="run one mutant here, and print what was changed")
     options = parser.parse_args()
     if options.show is not None:

@@ -1,6 +1,6 @@
 """A warp-specialised Hopper matmul on one page: TMA fills a ring of stages, two warpgroups multiply with wgmma.
 
-    python examples/first_kernel.py
+python examples/first_kernel.py
 """
 
 from __future__ import annotations

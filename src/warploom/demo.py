@@ -1,4 +1,4 @@
-"""`warploom demo`: two matmuls of another compiler run on this CPU, and what is said when one of their lines is wrong."""
+"""`warploom demo`: two matmuls of another compiler on this CPU, and what is said when one of their lines is wrong."""
 
 from __future__ import annotations
 

@@ -83,7 +83,10 @@ class Diag(Enum):
         "{what}",
         "Look for what is missing: a release that is skipped, or a wrong count, parity, number of bytes or barrier.",
     )
-    LIMIT = ("The run used {used} warp instructions; the limit is {limit}.", "Raise `limit`, or look for an endless loop.")
+    LIMIT = (
+        "The run used {used} warp instructions; the limit is {limit}.",
+        "Raise `limit`, or look for an endless loop.",
+    )
     NO_PROGRESS = (
         "{used} warp instructions ran without any memory effect: every warp only spins.",
         "Look for the store or arrival that the loops wait for.",

@@ -7,7 +7,6 @@ import struct
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any
 
 import ml_dtypes
@@ -40,7 +39,7 @@ from warploom.ptx.tensor_map import TensorMap
 
 _PARAM_BASE = 0x1000_0000
 MOST_STATIC_BYTES = 1 << 30
-"""What the global and constant variables of a module may take together, so that a stranger's text cannot fill memory."""
+"""What the global and constant variables of a module may take together: a stranger's text cannot fill memory."""
 
 
 @dataclass(frozen=True)
@@ -98,21 +97,39 @@ def launch(
     return _report(running, time.perf_counter() - start)
 
 
-@lru_cache(maxsize=64)
+@dataclass
+class _Shelf:
+    """Things made before, each with its size; the oldest leave when all together outgrow `room`."""
+
+    room: int
+    things: dict[Any, tuple[Any, int]] = field(default_factory=dict)
+
+    def put(self, key: object, thing: Any, size: int) -> None:
+        self.things[key] = (thing, size)
+        while len(self.things) > 1 and sum(each for _, each in self.things.values()) > self.room:
+            del self.things[next(iter(self.things))]
+
+
+_MODULES = _Shelf(8 << 20)
+"""Modules by their text, in characters."""
+_PROGRAMS = _Shelf(1 << 17)
+"""Modules with a translated kernel of theirs, in statements."""
+
+
 def _parsed(text: str) -> Module:
-    return parse(text)
-
-
-_PROGRAMS: dict[tuple[int, str, bool], tuple[Module, Program]] = {}
+    if text not in _MODULES.things:
+        _MODULES.put(text, parse(text), len(text))
+    module: Module = _MODULES.things[text][0]
+    return module
 
 
 def _program(module: Module, kernel: Kernel, lanes_follow_x: bool) -> Program:
     key = (id(module), kernel.name, lanes_follow_x)
-    if key not in _PROGRAMS:
-        if len(_PROGRAMS) >= 64:
-            _PROGRAMS.pop(next(iter(_PROGRAMS)))
-        _PROGRAMS[key] = (module, translate(module, kernel, lanes_follow_x=lanes_follow_x))
-    return _PROGRAMS[key][1]
+    if key not in _PROGRAMS.things:
+        made = translate(module, kernel, lanes_follow_x=lanes_follow_x)
+        _PROGRAMS.put(key, (module, made), len(made.kernel.body or ()))
+    program: Program = _PROGRAMS.things[key][0][1]
+    return program
 
 
 def prepare(
@@ -153,7 +170,8 @@ def prepare(
     program.check_symbols(symbols.keys() | shared_symbols.keys())
     return Setup(
         program, hardware, launch_.grid, launch_.block, _cluster_of(launch_, kernel), memory, bank, symbols,
-        shared_symbols, shared_total, launch_.shared_bytes, local_bytes, sms or hardware.sms, schedule, limit, observers,
+        shared_symbols, shared_total, launch_.shared_bytes, local_bytes, sms or hardware.sms, schedule, limit,
+        observers,
         launch_.cluster != (1, 1, 1) or kernel.directive("reqnctapercluster") is not None, {}, on_progress,
     )  # fmt: skip
 
@@ -230,7 +248,10 @@ def _parameters(
     data = padded(max(size, 16), zero=True)
     if len(args) != len(kernel.params):
         raise Diag.BAD_LAUNCH.error(
-            notes=[f"parameter {i}: .{p.type}{f'[{p.count}]' if p.count else ''} {p.name}" for i, p in enumerate(kernel.params)],
+            notes=[
+                f"parameter {i}: .{p.type}{f'[{p.count}]' if p.count else ''} {p.name}"
+                for i, p in enumerate(kernel.params)
+            ],
             what=f"`{kernel.name}` takes {len(kernel.params)} arguments; {len(args)} were given",
         )
     for number, (param, arg) in enumerate(zip(kernel.params, args, strict=True)):
@@ -293,4 +314,6 @@ def _report(grid: Grid, seconds: float) -> Run:
                 loc = grid.loc_of(op)
                 covered.setdefault(loc.file, set()).add(loc.line)
     coverage = {file: frozenset(lines) for file, lines in covered.items()}
-    return Run(counts, dict(grid.moved), coverage, seconds, tuple(grid.warps), grid.schedule, "".join(grid.printed.pieces))
+    return Run(
+        counts, dict(grid.moved), coverage, seconds, tuple(grid.warps), grid.schedule, "".join(grid.printed.pieces)
+    )

@@ -202,7 +202,7 @@ CASES = [
         masked("int8", arch, np.int8, (96, 64, 100), (64, 64, 64), np.int32, accumulator="tl.int32")
         for arch in (90, 100)
     ),
-    # Triton unpacks the f16 accumulators before wgmma.wait_group; ptxas then serialises them, the machine shows old values.
+    # Triton unpacks the f16 accumulators before wgmma.wait_group: ptxas serialises, the machine shows old values.
     masked("f16_accumulator", 90, np.float16, (64, 64, 64), (64, 64, 32), np.float16, accumulator="tl.float16",
         schedules="none"),
     masked("small_tiles", 90, np.float16, (40, 40, 40), (16, 16, 16), np.float32, options={"num_warps": 2}),

@@ -14,7 +14,7 @@ SCHEDULES = [("eager", 0), ("lazy", 0), ("reverse", 0), *(("random", seed) for s
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name.removesuffix(".launch.json"))
-@pytest.mark.parametrize(("schedule", "seed"), SCHEDULES, ids=lambda value: str(value))
+@pytest.mark.parametrize(("schedule", "seed"), SCHEDULES, ids=str)
 def test_the_numbers_are_right(path: Path, schedule: str, seed: int) -> None:
     file = load(path, seed=100 + seed)
     buffers = file.allocate()

@@ -36,7 +36,9 @@ class Base:
 
     def launch(self, text: str | None = None) -> Launch:
         """The launch of a text on fresh copies of the arrays."""
-        return self.bind(self.text if text is None else text, {name: array.copy() for name, array in self.arrays.items()})
+        return self.bind(
+            self.text if text is None else text, {name: array.copy() for name, array in self.arrays.items()}
+        )
 
     def run(self, schedule: str = "eager") -> Grid:
         """The valid kernel, run to its end."""

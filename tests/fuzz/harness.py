@@ -191,9 +191,7 @@ def _hear(worker: _Worker, summary: Summary, on_outcome: Callable[[Outcome], Non
     return f"no answer after {PATIENCE:.0f} s" if worker.late else ""
 
 
-def _blame(
-    worker: _Worker, fault: str, summary: Summary, on_outcome: Callable[[Outcome], None] | None
-) -> list[int]:
+def _blame(worker: _Worker, fault: str, summary: Summary, on_outcome: Callable[[Outcome], None] | None) -> list[int]:
     """The mutant at work is the one that failed; the numbers behind it are still to be done."""
     if not worker.ready:
         raise RuntimeError(f"a worker did not start: {fault}")

@@ -21,7 +21,17 @@ _DECLARATION = re.compile(
     re.MULTILINE,
 )
 _TEMPLATE = re.compile(r"\{(\.?)([a-z0-9_]+)(\??)\}")
-_SPECIALS = ("%tid.x", "%ntid.y", "%ctaid.x", "%laneid", "%clock64", "%cluster_ctarank", "%nsmid", "%lanemask_gt", "%envreg3")
+_SPECIALS = (
+    "%tid.x",
+    "%ntid.y",
+    "%ctaid.x",
+    "%laneid",
+    "%clock64",
+    "%cluster_ctarank",
+    "%nsmid",
+    "%lanemask_gt",
+    "%envreg3",
+)
 _TYPES = (".b8", ".u16", ".b32", ".s32", ".f32", ".u64", ".b64", ".f64", ".pred", ".b128", ".f16x2", ".v4 .b32")
 _WORDS = tuple(sorted({word for form in FORMS for choice in form.choices.values() for word in choice}))
 _NOISE = "%$.,;:()[]{}<>@!|+-_*/\\\"' \t09azAZx\x00é"
@@ -39,7 +49,9 @@ class Statement:
 
     @property
     def text(self) -> str:
-        return f"{self.guard}{self.opcode} {', '.join(self.operands)};" if self.operands else f"{self.guard}{self.opcode};"
+        return (
+            f"{self.guard}{self.opcode} {', '.join(self.operands)};" if self.operands else f"{self.guard}{self.opcode};"
+        )
 
 
 @dataclass(frozen=True)
@@ -371,7 +383,9 @@ def _braces(source: Source, old: Statement, draw: random.Random) -> str | None:
 
 def _retyped(source: Source, text: str, draw: random.Random) -> str:
     """A register where something else stood, or the other way round."""
-    return draw.choice((draw.choice(source.all_registers), draw.choice(source.symbols or ("x",)), "_", "0", draw.choice(_SPECIALS)))
+    return draw.choice(
+        (draw.choice(source.all_registers), draw.choice(source.symbols or ("x",)), "_", "0", draw.choice(_SPECIALS))
+    )
 
 
 _TOKENS: dict[str, tuple[int, Change]] = {
@@ -451,7 +465,9 @@ def _declared(source: Source, line: int, draw: random.Random) -> str | None:
             if not found:
                 return None
             number = draw.choice(found)
-            return source.replaced(line, text[: number.start()] + _value(source, number[0], draw) + text[number.end() :])
+            return source.replaced(
+                line, text[: number.start()] + _value(source, number[0], draw) + text[number.end() :]
+            )
         case 2:
             found = list(re.finditer(r"\.(?:[busf]\d+|pred)\b", text))
             if not found:
@@ -460,7 +476,9 @@ def _declared(source: Source, line: int, draw: random.Random) -> str | None:
             return source.replaced(line, text[: type_.start()] + draw.choice(_TYPES) + text[type_.end() :])
         case 3:
             space = re.search(r"\.(?:reg|shared|local|global|const|param|entry|func|target)\b", text)
-            other = draw.choice((".reg", ".shared", ".local", ".global", ".const", ".param", ".extern .shared", ".func"))
+            other = draw.choice(
+                (".reg", ".shared", ".local", ".global", ".const", ".param", ".extern .shared", ".func")
+            )
             return None if space is None else source.replaced(line, text[: space.start()] + other + text[space.end() :])
         case 4:
             return source.replaced(line, f"{text}\n{text}")

@@ -78,7 +78,13 @@ def elementwise(functions, *inputs, dtype, target="sm_90a"):
             for row, function in enumerate(functions):
                 target_view[row, index] = function(*values)
 
-    run(kernel(target=target)(_with_parameters(traced, len(inputs))), *inputs, out, grid=(-(-size // 128), 1, 1), block=(128, 1, 1))
+    run(
+        kernel(target=target)(_with_parameters(traced, len(inputs))),
+        *inputs,
+        out,
+        grid=(-(-size // 128), 1, 1),
+        block=(128, 1, 1),
+    )
     return out
 
 

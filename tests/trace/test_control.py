@@ -6,10 +6,23 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from tests.trace.harness import accepted, body, run
+
 from warploom import launch
-from warploom.trace import Variable, While, f32, kernel, loop, otherwise, s32, sync_threads, thread, when
+from warploom.trace import (
+    Variable,
+    While,
+    f32,
+    kernel,
+    loop,
+    otherwise,
+    s32,
+    special,
+    sync_threads,
+    thread,
+    warp_index,
+    when,
+)
 
 SCHEDULES = ("eager", "lazy", "reverse", "random")
 
@@ -44,7 +57,7 @@ def expected(bounds, n, step):
     return [len(indices), sum(indices), order - (1 << 32) if order >> 31 else order]
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(
     n=st.integers(-3, 13),
     start=st.integers(-4, 6),
@@ -267,3 +280,48 @@ def test_unread_results_are_gone():
 
     lines = body(run(idle, np.zeros(4, np.int32), 3))
     assert not any(word in line for line in lines for word in ("mul", "tid", "idle_n", "add.s32 %r1, %r1, %r0"))
+
+
+def test_variables_of_predicates():
+    @kernel
+    def found(x, out, n: s32):
+        any_, all_ = Variable("pred", False), Variable("pred", True)
+        for k in loop(n):
+            any_ |= x[k] == 3
+            all_ &= x[k] == 3
+            with when(~any_):
+                out[2, thread()] = k
+        out[0, thread()] = any_.to("s32")
+        out[1, thread()] = all_.to("s32")
+
+    for row in ([1, 2, 3, 4], [3, 3, 3, 3], [1, 1, 2, 2]):
+        out = np.full((3, 32), -1, np.int32)
+        run(found, np.array(row, np.int32), out, 4)
+        before = row.index(3) - 1 if 3 in row else 3
+        assert out[:, 7].tolist() == [3 in row, row == [3] * 4, before]
+
+
+def test_clocks_are_read_each_time():
+    @kernel
+    def ticks(out):
+        before = special("clock64", "u64")
+        sync_threads()
+        out[thread()] = special("clock64", "u64") - before
+
+    out = np.zeros(32, np.uint64)
+    lines = body(run(ticks, out))
+    assert sum("%clock64" in line for line in lines) == 2
+
+
+def test_what_never_changes_is_read_in_front():
+    @kernel
+    def halves(out):
+        with when(thread() < 16):
+            out[thread() * 2] = warp_index().to("s32") + 1
+        with otherwise():
+            out[thread() * 2] = warp_index().to("s32") + 2
+
+    out = np.zeros(128, np.int32)
+    lines = body(run(halves, out, block=(64, 1, 1)))
+    assert out[::2].tolist() == [1] * 16 + [2] * 16 + [3] * 32
+    assert sum("shfl" in line for line in lines) == sum("%tid.x" in line for line in lines) == 1

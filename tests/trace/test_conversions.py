@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
 from tests.trace.harness import body, elementwise, run
 from tests.trace.test_operators import FLOATS, INTEGERS, dtype_of
+
 from warploom.trace import fma, kernel, literal, max_, merge, min_, pack, round_pair, select, split, thread, unpack
 from warploom.trace.folding import convert
 from warploom.trace.types import TYPES, decode_bits, encode
@@ -27,7 +27,7 @@ def word(value):
     return value.bits(f"u{max(TYPES[value.type].bits, 16)}").to("u64")
 
 
-@pytest.mark.parametrize("source", (*INTEGERS, *FLOATS))
+@pytest.mark.parametrize("source", [*INTEGERS, *FLOATS])
 def test_every_conversion(source):
     given = numbers(source, np.random.default_rng())
     targets = [target for target in (*INTEGERS, *FLOATS) if target != source]

@@ -10,8 +10,8 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
+from tests.trace.harness import accepted, assembled
 
-from tests.trace.harness import accepted
 from warploom import TensorMap
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -25,17 +25,23 @@ def load(name):
     return module
 
 
+MATMULS = {"first_kernel": 288, "first_blackwell_kernel": 192}
+
+
 @pytest.mark.parametrize("schedule", ["eager", "lazy", "reverse", "random"])
-def test_first_kernel(schedule):
-    assert load("first_kernel").run(128, 256, 448, schedule) == 0
+@pytest.mark.parametrize("name", MATMULS)
+def test_matmuls_are_exact(name, schedule):
+    assert load(name).run(128, 256, 448, schedule) == 0
 
 
-def test_first_kernel_assembles_without_spills():
-    example = load("first_kernel")
+@pytest.mark.parametrize("name", MATMULS)
+def test_matmuls_assemble_without_spills(name):
     a = TensorMap(np.zeros((256, 64), ml_dtypes.bfloat16), box=(128, 64), swizzle="128B")
-    text = accepted(example.matmul.bind(a, a, np.zeros((256, 256), np.float32), 1, grid=(2, 2, 1), block=(288, 1, 1)))
-    assert "//!wl role load 8 1" in text
+    out = np.zeros((256, 256), np.float32)
+    text = accepted(load(name).matmul.bind(a, a, out, 1, grid=(2, 2, 1), block=(MATMULS[name], 1, 1)))
+    assert "//!wl role load " in text
     assert "//!wl barrier full " in text
+    assert " 0 bytes spill stores, 0 bytes spill loads" in assembled(text)
 
 
 def test_first_kernel_is_a_script():

@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 import pytest
-
 from tests.trace.harness import body, run
+
 from warploom.diagnostics import TraceError
 from warploom.facts.fragments import mma_c, tensor_move, wgmma_d
 from warploom.trace import (

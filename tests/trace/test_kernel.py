@@ -6,8 +6,8 @@ import time
 
 import numpy as np
 import pytest
-
 from tests.trace.harness import accepted, body, run
+
 from warploom import TensorMap, launch
 from warploom.diagnostics import Fault, TraceError
 from warploom.ptx.printer import print_module
@@ -24,7 +24,7 @@ def test_scalars_of_every_type():
             out[4] = e.to("f64")
 
     out = np.zeros(5)
-    run(store, out, -5, 2**40, 0.5, 255, np.array(1.5).astype("float32"))
+    run(store, out, -5, 2**40, 0.5, 255, np.float32(1.5))
     assert out.tolist() == [-5, 2**40, 0.5, 255, 1.5]
 
 
@@ -166,11 +166,11 @@ def test_tracing_is_fast():
 
     x = np.zeros((125, 32), np.float32)
     long.bind(x, **ONE)
-    best = 1.0
-    for size in (33, 34, 35):
-        began = time.perf_counter()
+    best = 9.0
+    for size in range(33, 36):
+        began = time.process_time()
         bound = long.bind(np.zeros((125, size), np.float32), **ONE)
-        best = min(best, time.perf_counter() - began)
+        best = min(best, time.process_time() - began)
     assert len(bound.program.kernels[0].instructions) > 1000
     print_module(bound.program)
     assert best < 0.3, f"{best:.3f} s"

@@ -7,8 +7,8 @@ import math
 import ml_dtypes
 import numpy as np
 import pytest
-
 from tests.trace.harness import elementwise
+
 from warploom import trace
 
 SIZE = 4096

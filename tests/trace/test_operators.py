@@ -7,8 +7,8 @@ import operator
 import ml_dtypes
 import numpy as np
 import pytest
-
 from tests.trace.harness import elementwise
+
 from warploom.trace import abs_, clamp, fma, max_, min_, select
 from warploom.trace.folding import fold
 from warploom.trace.types import TYPES

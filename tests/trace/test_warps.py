@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
 from tests.trace.harness import body, run
+
 from warploom import launch
 from warploom.diagnostics import Stuck, TraceError
 from warploom.trace import (

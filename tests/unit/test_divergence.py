@@ -109,7 +109,7 @@ def test_a_table_of_branches_by_lane(schedule: str, seed: int) -> None:
 def test_a_table_has_an_end() -> None:
     with pytest.raises(WarploomError) as caught:
         threads("T: .branchtargets A, B; brx.idx %r0, T; A: B: st.global.u32 [%rd0], %r0;")
-    assert caught.value.code == "OUT_OF_BOUNDS"
+    assert caught.value.code == "BAD_BRANCH"
 
 
 FUNCTION = """
@@ -368,3 +368,10 @@ def test_random_programs(number: int) -> None:
     for schedule, seed in (("eager", 0), draw.choice([("lazy", 0), ("reverse", 0), ("random", number)])):
         got = threads(text, size, source=values, schedule=schedule, seed=seed, limit=2_000_000)
         assert got[:, 0].tolist() == want, schedule
+
+
+def test_a_guard_is_a_predicate() -> None:
+    with pytest.raises(WarploomError) as caught:
+        threads("@%r0 mov.u32 %r3, 1;")
+    assert caught.value.code == "BAD_OPERANDS"
+    assert "the guard is .pred" in str(caught.value)

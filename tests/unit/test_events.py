@@ -12,6 +12,7 @@ from tests.unit.asynchronous import init, run, wait
 from tests.unit.protocols import PROTOCOLS, RING_STEPS, Protocol, kernel, without
 
 from warploom import TensorMap, launch
+from warploom.machine import events
 from warploom.machine.schedule import Random
 from warploom.ptx.isa.table import decode_kernel
 from warploom.ptx.parse import parse
@@ -225,6 +226,17 @@ def test_watching_does_not_change_a_choice():
         protocol(name).wrong(schedule=logs[0])
         protocol(name).wrong(schedule=logs[1], observers=[Watch()])
         assert logs[0].log == logs[1].log
+
+
+@pytest.mark.parametrize("made", [events.Event, events.Touch, events.Reporter, events.Actor, events.CommitGroup])
+def test_without_observers_nothing_is_made_for_them(made, monkeypatch):
+    def refuse(*args, **kwargs):
+        raise AssertionError(f"{made.__name__} is made")
+
+    monkeypatch.setattr(made, "__init__", refuse)
+    for name in PROTOCOLS:
+        for schedule in ("eager", "random"):
+            assert protocol(name).wrong(schedule=schedule) == 0
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)

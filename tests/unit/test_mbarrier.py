@@ -237,11 +237,11 @@ def test_peers_arrive_and_announce_bytes_on_a_remote_barrier(schedule, seed, clu
 
 
 FAULTS = {
-    "not initialised": ("mbarrier.arrive.shared::cta.b64 _, [bars];", "BARRIER_NOT_INITIALISED", "barriers are none"),
+    "not initialised": ("mbarrier.arrive.shared::cta.b64 _, [bars];", "BARRIER_NOT_INITIALISED", "it has no barriers"),
     "invalidated": (
         f"{init(1)} @%first mbarrier.inval.shared::cta.b64 [bars]; @%first mbarrier.arrive.shared::cta.b64 _, [bars];",
         "BARRIER_NOT_INITIALISED",
-        "0xffffffffffffffff at bars",
+        "0xffffffffffffffff at 0x",
     ),
     "overwritten": (
         f"{init(1)} @%first st.shared.u32 [bars], %thread; @%first mbarrier.arrive.shared::cta.b64 _, [bars];",
@@ -252,7 +252,7 @@ FAULTS = {
     "outside": ("@%first mbarrier.init.shared::cta.b64 [bars+4096], 1;", "OUT_OF_BOUNDS", "shared memory"),
     "count 0": ("@%first mbarrier.init.shared::cta.b64 [bars], 0;", "BARRIER_OVERFLOW", "takes 1 to 1048575"),
     "count 2^20": ("@%first mbarrier.init.shared::cta.b64 [bars], 1048576;", "BARRIER_OVERFLOW", "1048576 arrivals"),
-    "twice": (f"{init(5)} {init(5)}", "BARRIER_REINITIALISED", "needs 5 of 5 arrivals"),
+    "twice": (f"{init(5)} {init(5)}", "BARRIER_REINITIALISED", "5 of 5 arrivals"),
     "by every lane": ("mbarrier.init.shared::cta.b64 [bars], 1;", "BARRIER_REINITIALISED", "32 lanes"),
     "one arrival too many": (
         f"{init(31)} mbarrier.arrive.shared::cta.b64 _, [bars];",

@@ -151,6 +151,35 @@ def test_warps_of_two_ctas_are_told_apart(where, schedule, seed):
     np.testing.assert_array_equal(out, expected)
 
 
+# st.async: the bytes of CTA 1 arrive at a barrier of CTA 0, whose waiter fences and sends.
+STORED = """
+ @%first mbarrier.init.shared::cta.b64 [bars], 1; @%first mbarrier.arrive.expect_tx.shared::cta.b64 _, [bars], 128;
+ barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;
+ ld.param.u64 %out, [out]; mov.u32 %r7, %cluster_ctarank; setp.eq.u32 %q, %r7, 1; mov.u32 %r8, bars;
+ mapa.shared::cluster.u32 %r1, %smem, 0; mapa.shared::cluster.u32 %r8, %r8, 0; shl.b32 %r0, %me, 2;
+ add.u32 %r1, %r1, %r0; mad.lo.u32 %r2, %me, 5, 7;
+ @%q st.async.shared::cluster.mbarrier::complete_tx::bytes.u32 [%r1], %r2, [%r8];
+ @%q bra END;
+ W: mbarrier.try_wait.parity.shared::cta.b64 %p, [bars], 0; @!%p bra W;
+ {fence}
+ @%first cp.async.bulk.global.shared::cta.bulk_group [%out], [data], 128;
+ @%first cp.async.bulk.commit_group;
+ @%first cp.async.bulk.wait_group 0;
+END:
+ barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;
+"""
+
+
+@pytest.mark.parametrize(("schedule", "seed"), LATE)
+@pytest.mark.parametrize("fence", [FENCE, ""])
+def test_bytes_that_arrive_at_a_barrier_bring_knowledge(fence, schedule, seed):
+    out = np.zeros(32, np.uint32)
+    shape = {"grid": (2, 1, 1), "block": (32, 1, 1), "cluster": (2, 1, 1)}
+    launch(kernel("ptr:out", STORED.format(fence=fence)), **shape, args=[out], schedule=schedule, seed=seed)
+    expected = np.arange(32, dtype=np.uint32) * 5 + 7 if fence else np.full(32, 0xFFFFFFFF, np.uint32)
+    np.testing.assert_array_equal(out, expected)
+
+
 class TestTheTwoViews:
     """`SharedMemory` and `Knowledge` by themselves."""
 

@@ -285,8 +285,8 @@ def test_boxes_stay_inside_shared_memory_and_aligned():
     [
         (read_box, (4, 0), "a multiple of 8"),
         (read_box, (0, 0, 0), "the tensor has 2 axes"),
-        (write_box, (0, -1), "not negative"),
-        (write_box, (-8, 0), "not negative"),
+        (write_box, (0, -1), "none below 0"),
+        (write_box, (-8, 0), "none below 0"),
     ],
 )
 def test_illegal_coordinates(action, coords, words):

@@ -339,8 +339,12 @@ FAULTS = {
     "bounds": (("[data],", "[data+3968],"), "OUT_OF_BOUNDS", "shared memory"),
     "no map": (("mov.b64 %rd1, a;", "mov.b64 %rd1, 65536;"), "OUT_OF_BOUNDS", "tensor map"),
     "barrier": (("[bars]; LOADED", "[bars+8]; LOADED"), "BARRIER_NOT_INITIALISED", "its barriers are bars"),
-    "expected too little": (("[bars], 512;", "[bars], 256;"), "DEADLOCK", "needs 0 of 1 arrivals, -256 bytes"),
-    "expected too much": (("[bars], 512;", "[bars], 768;"), "DEADLOCK", "needs 0 of 1 arrivals, 256 bytes"),
+    "expected too little": (
+        ("[bars], 512;", "[bars], 256;"),
+        "DEADLOCK",
+        "all arrivals are in, 256 bytes more than announced",
+    ),
+    "expected too much": (("[bars], 512;", "[bars], 768;"), "DEADLOCK", "all arrivals are in, 256 bytes missing"),
     "peer's barrier": (("[bars]; LOADED", "[bars+16777216]; LOADED"), "ASYNC_MISUSE", "without .cta_group::2"),
 }
 

@@ -70,11 +70,11 @@ def text(shape: str, a: str, c: str, d: str, layouts: str, space: str) -> str:
  mov.u32 %r5, %tid.x; shr.u32 %r5, %r5, 5;
  mul.wide.u32 %p4, %r5, %r3; add.u64 %p1, %p1, %p4; mul.wide.u32 %p4, %r5, %r4; add.u64 %p2, %p2, %p4;
  mul.wide.u32 %p4, %r5, %r6; add.u64 %p3, %p3, %p4;
- wmma.load.a.sync.aligned.{first}.{shape}{where}.{a} {lists['a']}, [%p0], %r0;
- wmma.load.b.sync.aligned.{second}.{shape}{where}.{a} {lists['b']}, [%p1], %r1;
- wmma.load.c.sync.aligned.{third}.{shape}{where}.{c} {lists['c']}, [%p2], %r2;
- wmma.mma.sync.aligned.{first}.{second}.{shape}.{types} {lists['d']}, {lists['a']}, {lists['b']}, {lists['c']};
- wmma.store.d.sync.aligned.{third}.{shape}{where}.{d} [%p3], {lists['d']}, %r2;
+ wmma.load.a.sync.aligned.{first}.{shape}{where}.{a} {lists["a"]}, [%p0], %r0;
+ wmma.load.b.sync.aligned.{second}.{shape}{where}.{a} {lists["b"]}, [%p1], %r1;
+ wmma.load.c.sync.aligned.{third}.{shape}{where}.{c} {lists["c"]}, [%p2], %r2;
+ wmma.mma.sync.aligned.{first}.{second}.{shape}.{types} {lists["d"]}, {lists["a"]}, {lists["b"]}, {lists["c"]};
+ wmma.store.d.sync.aligned.{third}.{shape}{where}.{d} [%p3], {lists["d"]}, %r2;
  ret;
 }}"""
 
@@ -90,7 +90,9 @@ def stored(matrices: np.ndarray[Any, Any], layout: str, type_: str) -> np.ndarra
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: ".".join(form))
 @pytest.mark.parametrize("layouts", ["rrr", "rcc", "crr", "ccc"])
 @pytest.mark.parametrize(("schedule", "warps"), [("eager", 4), ("reverse", 1)])
-def test_fragments_are_loaded_multiplied_and_stored(form: tuple[str, ...], layouts: str, schedule: str, warps: int) -> None:
+def test_fragments_are_loaded_multiplied_and_stored(
+    form: tuple[str, ...], layouts: str, schedule: str, warps: int
+) -> None:
     shape, a_type, c_type, d_type = form
     m, n, k = (int(x) for x in shape[1:].replace("n", " ").replace("k", " ").split())
     low = 0 if a_type == "u8" else -5
@@ -135,12 +137,18 @@ def test_observers_see_every_line_that_is_touched() -> None:
     [
         ("{%a0, ", "{", "BAD_OPERANDS"),
         ("m16n16k16.f32.f32", "m16n16k8.f32.f32", "BAD_SHAPE"),
-        ("wmma.load.a.sync.aligned.row.m16n16k16.global.f16", "wmma.load.a.sync.aligned.row.m16n16k32.global.s4", "UNKNOWN_INSTRUCTION"),
+        (
+            "wmma.load.a.sync.aligned.row.m16n16k16.global.f16",
+            "wmma.load.a.sync.aligned.row.m16n16k32.global.s4",
+            "UNKNOWN_INSTRUCTION",
+        ),
     ],
 )
 def test_what_no_machine_has_is_refused(old: str, new: str, code: str) -> None:
     right = text("m16n16k16", "f16", "f32", "f32", "rrr", "global")
     assert old in right
     with pytest.raises(WarploomError) as caught:
-        launch(right.replace(old, new), grid=(1, 1, 1), block=(32, 1, 1), args=[np.zeros(4096)] * 4 + [32] * 3 + [0] * 3)
+        launch(
+            right.replace(old, new), grid=(1, 1, 1), block=(32, 1, 1), args=[np.zeros(4096)] * 4 + [32] * 3 + [0] * 3
+        )
     assert caught.value.code == code

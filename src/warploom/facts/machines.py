@@ -103,11 +103,28 @@ _SM_100A = replace(
     ),
 )
 
-_EARLIER = ("sm_50", "sm_52", "sm_53", "sm_60", "sm_61", "sm_62", "sm_70", "sm_72", "sm_75", "sm_80", "sm_86", "sm_87", "sm_88", "sm_89")
+_EARLIER = (
+    "sm_50",
+    "sm_52",
+    "sm_53",
+    "sm_60",
+    "sm_61",
+    "sm_62",
+    "sm_70",
+    "sm_72",
+    "sm_75",
+    "sm_80",
+    "sm_86",
+    "sm_87",
+    "sm_88",
+    "sm_89",
+)
 """PTX for an earlier target runs on a later machine (PTX ISA 11.1): these run on the one of sm_90."""
 
 MACHINES: dict[str, Machine] = {
-    **{target: replace(_SM_90A, target=target, has_wgmma=False, setmaxnreg=range(0)) for target in (*_EARLIER, "sm_90")},
+    **{
+        target: replace(_SM_90A, target=target, has_wgmma=False, setmaxnreg=range(0)) for target in (*_EARLIER, "sm_90")
+    },
     "sm_90a": _SM_90A,
     "sm_100": replace(_SM_100A, target="sm_100", has_tcgen05=False, setmaxnreg=range(0)),
     "sm_100f": replace(_SM_100A, target="sm_100f"),

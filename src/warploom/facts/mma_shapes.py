@@ -198,4 +198,4 @@ WMMA_SHAPES: tuple[WarpShape, ...] = (
 """wmma without the four- and one-bit integers (PTX ISA 9.7.14.4.1)."""
 
 WMMA_HALF_REGISTERS = 8
-"""A and B of f16 have so many registers in every shape (PTX ISA 9.7.14.4.1, Table 33): what is left repeats the rest."""
+"""A and B of f16 have so many registers in every shape (PTX ISA 9.7.14.4.1, Table 33): the others repeat."""

@@ -40,7 +40,7 @@ class Spaces:
     def load(self, g: Group, mask: Array | None, address: Any, width: int) -> Any:
         """One unsigned value (uniform address) or one per lane."""
         space = self.space
-        if space == "global" or space == "const":
+        if space in ("global", "const"):
             return g.grid.memory.load(address, width, mask if mask is not None else g.mask, self.what)
         if space == "shared":
             return self._shared(g, address).load(address, width, self._live(g, mask, address), self.what)
@@ -72,7 +72,7 @@ class Spaces:
             self._generic_store(g, mask, address, value, width)
 
     def _in_bank(self, g: Group, mask: Array | None, address: Any) -> Any:
-        """An address of the kernel's own parameters, without its window; None for a parameter of a call, on the stack."""
+        """An address of the kernel's own parameters, without its window; None for a call's, on the stack."""
         base = g.grid.params.base
         if isinstance(address, int):
             near = address - PARAM_WINDOW if address >= PARAM_WINDOW else address
@@ -93,7 +93,9 @@ class Spaces:
         rank = address >> RANK_SHIFT if isinstance(address, int) else int(address.flat[0]) >> RANK_SHIFT
         ctas = g.cta.cluster.ctas
         if rank == g.cta.rank:
-            return own if isinstance(address, int) or not ((address >> np.uint32(RANK_SHIFT)) != rank).any() else _Mixed(g)
+            return (
+                own if isinstance(address, int) or not ((address >> np.uint32(RANK_SHIFT)) != rank).any() else _Mixed(g)
+            )
         if isinstance(address, int) and rank >= len(ctas):
             own.fault(address, 1, self.what)
         return ctas[rank].shared if isinstance(address, int) else _Mixed(g)
@@ -156,7 +158,9 @@ class _Mixed:
 
     def write(self, address: Array, value: Any, width: int, mask: Array | None, what: str, warp: int) -> None:
         for shared, lanes in self._parts(address, mask):
-            shared.write(address[lanes], value[lanes] if isinstance(value, np.ndarray) else value, width, None, what, warp)
+            shared.write(
+                address[lanes], value[lanes] if isinstance(value, np.ndarray) else value, width, None, what, warp
+            )
 
 
 class _Fixed(Spaces):
@@ -265,7 +269,10 @@ def _load_vector(op: Op, spaces: Spaces, element: int, out: Vector) -> Run:
     widen = _extend(op, op["type"], None)
     if len(out.items) != count:
         raise Diag.BAD_OPERANDS.error(
-            op.instruction.loc, text=op.instruction.text[:160], what=f"the list has {len(out.items)} items", takes=f"{count} items"
+            op.instruction.loc,
+            text=op.instruction.text[:160],
+            what=f"the list has {len(out.items)} items",
+            takes=f"{count} items",
         )
     total = element * count
     piece = min(total, 16)
@@ -276,10 +283,7 @@ def _load_vector(op: Op, spaces: Spaces, element: int, out: Vector) -> Run:
         for offset in range(0, total, piece):
             at = address + offset if isinstance(address, int) else address + address.dtype.type(offset)
             value = spaces.load(g, mask, at, piece)
-            if isinstance(value, np.ndarray) and value.ndim:
-                flat = value
-            else:
-                flat = np.array([value], WIDTHS[piece])
+            flat = value if isinstance(value, np.ndarray) and value.ndim else np.array([value], WIDTHS[piece])
             pieces.append(np.ascontiguousarray(flat).view(dtype).reshape(len(flat), piece // element))
         table = (pieces[0] if len(pieces) == 1 else np.concatenate(pieces, axis=1)).T
         if isinstance(address, int) and table.shape[1] == 1:
@@ -314,7 +318,10 @@ def _store_vector(op: Op, spaces: Spaces, element: int, source: Vector) -> Run:
     count = int(op["vec"][1:])
     if len(source.items) != count:
         raise Diag.BAD_OPERANDS.error(
-            op.instruction.loc, text=op.instruction.text[:160], what=f"the list has {len(source.items)} items", takes=f"{count} items"
+            op.instruction.loc,
+            text=op.instruction.text[:160],
+            what=f"the list has {len(source.items)} items",
+            takes=f"{count} items",
         )
     total = element * count
     piece = min(total, 16)
@@ -348,7 +355,11 @@ def is_space(op: Op) -> Run:
 @executes("createpolicy")
 def create_policy(op: Op) -> Run:
     """A cache hint: any value will do."""
-    return lambda g, mask, *operands: 0
+
+    def run(g: Group, mask: Array | None, *operands: Any) -> int:
+        return 0
+
+    return run
 
 
 __all__ = ["OFFSET_MASK", "Spaces", "create_policy", "is_space", "load", "store"]

@@ -16,7 +16,18 @@ from warploom.machine.writer import BITS, Writer, kind_of
 from warploom.ptx.isa.table import Op, Slot
 from warploom.ptx.model import Immediate, Pair, Register, Sink, Vector
 
-_COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "lo": "<", "ls": "<=", "hi": ">", "hs": ">="}
+_COMPARE = {
+    "eq": "==",
+    "ne": "!=",
+    "lt": "<",
+    "le": "<=",
+    "gt": ">",
+    "ge": ">=",
+    "lo": "<",
+    "ls": "<=",
+    "hi": ">",
+    "hs": ">=",
+}
 _COMPARE_UFUNC = {
     "==": "equal", "!=": "not_equal", "<": "less", "<=": "less_equal", ">": "greater", ">=": "greater_equal",
 }  # fmt: skip
@@ -28,13 +39,75 @@ _UFUNC = {
 _OPERATOR = {"add": "+", "sub": "-", "and": "&", "or": "|", "xor": "^", "mul": "*"}
 _WHOLE = frozenset({"u16", "s16", "u32", "s32", "u64", "s64", "b16", "b32", "b64"})
 FAMILIES = frozenset(
-    ["add", "sub", "mul", "mad", "mul24", "mad24", "sad", "div", "rem", "abs", "neg", "min", "max", "popc", "clz", "bfind", "brev", "bfe", "bfi", "fns", "bmsk", "szext", "prmt", "dp4a", "dp2a", "and", "or", "xor", "not", "cnot", "lop3", "shl", "shr", "shf", "fma", "add.mixed", "sub.mixed", "mul.mixed", "fma.mixed", "rcp", "sqrt", "rsqrt", "ex2", "lg2", "sin", "cos", "tanh", "copysign", "testp", "setp", "set", "selp", "slct", "mov", "cvt", "cvt.pair", "cvt.pack"]
+    [
+        "add",
+        "sub",
+        "mul",
+        "mad",
+        "mul24",
+        "mad24",
+        "sad",
+        "div",
+        "rem",
+        "abs",
+        "neg",
+        "min",
+        "max",
+        "popc",
+        "clz",
+        "bfind",
+        "brev",
+        "bfe",
+        "bfi",
+        "fns",
+        "bmsk",
+        "szext",
+        "prmt",
+        "dp4a",
+        "dp2a",
+        "and",
+        "or",
+        "xor",
+        "not",
+        "cnot",
+        "lop3",
+        "shl",
+        "shr",
+        "shf",
+        "fma",
+        "add.mixed",
+        "sub.mixed",
+        "mul.mixed",
+        "fma.mixed",
+        "rcp",
+        "sqrt",
+        "rsqrt",
+        "ex2",
+        "lg2",
+        "sin",
+        "cos",
+        "tanh",
+        "copysign",
+        "testp",
+        "setp",
+        "set",
+        "selp",
+        "slct",
+        "mov",
+        "cvt",
+        "cvt.pair",
+        "cvt.pack",
+    ]
 )
 
 
 def write(w: Writer, op: Op) -> None:
     """Write one arithmetic instruction."""
-    slots = [slot for slot in op.form.slots if slot.kind in ("in", "pred", "immediate") and op.operands[slot.name] is not None]
+    slots = [
+        slot
+        for slot in op.form.slots
+        if slot.kind in ("in", "pred", "immediate") and op.operands[slot.name] is not None
+    ]
     out = op.operands["d"]
     if op.family == "setp":
         _setp(w, op)
@@ -148,12 +221,23 @@ def _inline(w: Writer, op: Op) -> bool:
     if family == "mov":
         w.put_array(out, w.array(op.operands["a"], type_, "p" if type_ == "pred" else "u"), BITS[type_])
         return True
-    if family in ("and", "or", "xor", "add", "sub", "min", "max") and (type_ in _WHOLE or type_ == "pred") and not op["sat"] and not op["relu"]:
+    if (
+        family in ("and", "or", "xor", "add", "sub", "min", "max")
+        and (type_ in _WHOLE or type_ == "pred")
+        and not op["sat"]
+        and not op["relu"]
+    ):
         kind = kind_of(type_) if family in ("min", "max") or type_ == "pred" else "u"
         a, b = w.array(op.operands["a"], type_, kind), w.array(op.operands["b"], type_, kind)
         w.emit(f"{_UFUNC[family]}({a}, {b}, out={w.names.row(w.place(out), kind)}{where})")
         return True
-    if family in ("add", "sub", "mul") and type_ == "f32" and op["rnd"] in ("", "rn") and not op["ftz"] and not op["sat"]:
+    if (
+        family in ("add", "sub", "mul")
+        and type_ == "f32"
+        and op["rnd"] in ("", "rn")
+        and not op["ftz"]
+        and not op["sat"]
+    ):
         a, b = w.array(op.operands["a"], type_), w.array(op.operands["b"], type_)
         w.emit(f"{_UFUNC[family]}({a}, {b}, out={w.names.row(w.place(out), 'f')}{where})")
         return True
@@ -175,7 +259,11 @@ def _inline(w: Writer, op: Op) -> bool:
             c = w.array(op.operands["c"], f"{type_[0]}{wide}", kind)
             w.emit(f"add(multiply({a}, {b}, dtype={dtype}), {c}, out={target}{where})")
         return True
-    if family in ("shl", "shr") and isinstance(op.operands["b"], Immediate) and 0 <= op.operands["b"].value < BITS[type_]:
+    if (
+        family in ("shl", "shr")
+        and isinstance(op.operands["b"], Immediate)
+        and 0 <= op.operands["b"].value < BITS[type_]
+    ):
         kind = "s" if family == "shr" and kind_of(type_) == "s" else "u"
         a = w.array(op.operands["a"], type_, kind)
         amount = w.names.constant(op.operands["b"].value, kind, BITS[type_])
@@ -206,7 +294,11 @@ def _whole_array(w: Writer, op: Op, out: Register, where: str) -> bool:
         kind = kind_of(source)
         w.emit(f"copyto({w.names.row(place, kind)}, {w.array(operand, source, kind)}{where})")
         return True
-    if isinstance(operand, Register) and w.place(operand).file not in "up" and w.place(operand).bits > BITS[destination]:
+    if (
+        isinstance(operand, Register)
+        and w.place(operand).file not in "up"
+        and w.place(operand).bits > BITS[destination]
+    ):
         w.emit(f"copyto({w.names.row(place)}, {w.names.half(w.place(operand), 0, place.bits)}{where})")
         return True
     w.emit(f"copyto({w.names.row(place)}, {w.array(operand, source, 'u')}{where})")
@@ -228,7 +320,11 @@ def _setp(w: Writer, op: Op) -> None:
         read = w.signed if signed and comparison not in ("eq", "ne") else w.scalar
         raw, uniform = f"({read(a, type_)} {_COMPARE[comparison]} {read(b, type_)})", True
     elif simple and comparison in _COMPARE and not (w.uniform(a) and w.uniform(b)):
-        kind = "u" if comparison in _UNSIGNED_COMPARE or (type_ != "f32" and comparison in ("eq", "ne")) else kind_of(type_)
+        kind = (
+            "u"
+            if comparison in _UNSIGNED_COMPARE or (type_ != "f32" and comparison in ("eq", "ne"))
+            else kind_of(type_)
+        )
         left, right = w.array(a, type_, kind), w.array(b, type_, kind)
         ufunc = _COMPARE_UFUNC[_COMPARE[comparison]]
         if isinstance(first, Register) and isinstance(second, Sink) and not op["bool"] and w.place(first).file != "u":
@@ -250,7 +346,7 @@ def _setp_packed(w: Writer, op: Op, first: object, second: object) -> None:
     function = w.names.bind(f"F{id(op):x}", numerics.array_function("setp", _plain(op)))
     operator = {"and": "&", "or": "|", "xor": "^", "": ""}[op["bool"]]
     c = op.operands.get("c")
-    w.emit(f"x0, x1 = {function}({w.array(op.operands['a'], op['type'], 'u')}, {w.array(op.operands['b'], op['type'], 'u')})")
+    w.emit(f"x0, x1 = {function}({', '.join(w.array(op.operands[name], op['type'], 'u') for name in 'ab')})")
     other = "" if c is None else f" {operator} {w.array(c, 'pred')}"
     for target, name in ((first, "x0"), (second, "x1")):
         if isinstance(target, Register) and w.place(target).file == "u":

@@ -158,7 +158,8 @@ class Cta:
         self.at_leave: list[Callable[[], None]] = []
         warps = -(-self.threads // WARP)
         self.warpgroups = [
-            Warpgroup(self, i, min(WARPGROUP, warps * WARP - i * WARPGROUP)) for i in range(-(-warps // (WARPGROUP // WARP)))
+            Warpgroup(self, i, min(WARPGROUP, warps * WARP - i * WARPGROUP))
+            for i in range(-(-warps // (WARPGROUP // WARP)))
         ]
         self.live = [WARP] * warps
         if self.threads % WARP:
@@ -259,7 +260,7 @@ class Cta:
         self._warp_groups, self._convoys, self._free = {}, {}, {}
 
     def merged(self, waiters: list[Group]) -> list[Group]:
-        """Waiters of an open barrier, with the warps of a warpgroup that stand at one place put together as its convoy."""
+        """Waiters of an open barrier; warps of a warpgroup that stand at one place are put together as its convoy."""
         by_warpgroup: dict[int, list[Group]] = {}
         for group in waiters:
             by_warpgroup.setdefault(group.warpgroup.index, []).append(group)

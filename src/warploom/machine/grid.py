@@ -1,4 +1,4 @@
-"""The grid: launches clusters onto SMs, lets groups and asynchronous operations take turns, and knows when nothing can."""
+"""The grid: launches clusters, lets groups and asynchronous operations take turns, and knows when nothing can."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from warploom.diagnostics import Diag, Loc, WarploomError
 from warploom.machine.asynchrony import Operation
 from warploom.machine.cta import Cluster, Cta
 from warploom.machine.events import Reporter
-from warploom.machine.group import DONE, READY, WAITING, WARP, Group, lanes_named
+from warploom.machine.group import DONE, EXPIRED, READY, WAITING, WARP, Group, lanes_named
 from warploom.machine.knowledge import learning
 from warploom.machine.memory import padded
 from warploom.machine.observing import observed
@@ -49,7 +49,11 @@ class Grid:
         self.shape, self.block, self.cluster_shape = setup.shape, setup.block, setup.cluster
         self.memory, self.params = setup.memory, setup.params
         self.symbols, self.shared_symbols = setup.symbols, setup.shared_symbols
-        self.shared_bytes, self.dynamic_bytes, self.local_bytes = setup.shared_bytes, setup.dynamic_bytes, setup.local_bytes
+        self.shared_bytes, self.dynamic_bytes, self.local_bytes = (
+            setup.shared_bytes,
+            setup.dynamic_bytes,
+            setup.local_bytes,
+        )
         self.sms, self.schedule, self.explicit_cluster = setup.sms, setup.schedule, setup.explicit_cluster
         self.tensor_maps = setup.tensor_maps
         self.observers = setup.observers
@@ -227,7 +231,7 @@ class Grid:
             self._look_at = _LOOK_AFTER
             return
         idle = self._budget_at_effect - self.budget
-        if idle > _IDLE_LIMIT:
+        if idle > _IDLE_LIMIT and idle > _IDLE_LIMIT * sum(count > 0 for cta in self.live_ctas() for count in cta.live):
             raise Diag.NO_PROGRESS.error(notes=standing(self), used=idle)
         if idle > self._look_at:
             self._look_at = 2 * idle
@@ -239,7 +243,7 @@ class Grid:
         self.ready.clear()
         self.spent.clear()
         for group in groups:
-            if self._spins(group):
+            if group.state == READY and self._spins(group):
                 self.parked.append(group)
         self._parked_at = self.effects
 
@@ -247,8 +251,9 @@ class Grid:
         """Whether a group comes back to where it stands with the same registers, and nothing was written in between."""
         before, effects = group.snapshot(), self.effects
         for _ in range(_LOOP_BLOCKS):
+            budget = self.budget
             group.run(1)
-            if group.state != READY or self.effects != effects:
+            if group.state != READY or self.effects != effects or self.budget == budget:
                 return False
             if group.pc == before[0] and group.snapshot() == before:
                 self._withdraw(group)
@@ -404,7 +409,7 @@ class Grid:
         self._expiries += 1
         if expired and self._expiries <= _RETRIES:
             for group in expired:
-                group.token = "expired"
+                group.token = EXPIRED
                 group.wake()
             return True
         for group, what in waiting:

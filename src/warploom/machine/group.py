@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from warploom.diagnostics import Diag, WarploomError
+from warploom.machine.block_writer import BLOCKED, ENDED, PARTED, SCATTERED
 from warploom.machine.layout import FILES
 from warploom.machine.memory import LocalMemory
 from warploom.machine.rows import Rows
-from warploom.machine.translate import BLOCKED, ENDED, PARTED, SCATTERED
 
 if TYPE_CHECKING:
     from warploom.machine.cta import Cta
@@ -27,6 +27,7 @@ Array = npt.NDArray[Any]
 WARP = 32
 WARPGROUP = 128
 READY, WAITING, JOINING, DONE = range(4)
+EXPIRED = "expired"
 _PATIENCE = 256
 _MOST_RUNS = 8
 POISON = {"p": False, "h": 0xFFFF, "a": 0xFFFFFFFF, "b": 0xFFFFFFFFFFFFFFFF, "q": complex(np.nan, np.nan)}
@@ -73,6 +74,7 @@ class Warpgroup:
             specials[index] = lane_specials(index * WARPGROUP, lanes, cta.grid.block)
         self.specials: dict[str, Array] = specials[index]
         self.state: dict[Any, Any] = {}
+        self.blocks: dict[tuple[int, int, bool], tuple[Callable[..., int], ...]] = {}
 
     def rows(self, rows: Rows) -> Array:
         """The registers of a brace list for all lanes of the warpgroup: a view where they are adjacent."""
@@ -127,8 +129,6 @@ class Group:
         self.brood: list[Group] = []
         self.patience = 0
         self.counts: list[int] = [0] * len(cta.program.flow.blocks)
-        self._full: tuple[Callable[..., int], ...] | None = None
-        self._masked: tuple[Callable[..., int], ...] | None = None
 
     @property
     def last_warp(self) -> int:
@@ -146,15 +146,14 @@ class Group:
         return np.ones(self.lanes, np.bool_) if self.mask is None else self.mask
 
     def blocks(self, masked: bool) -> tuple[Callable[..., int], ...]:
-        """The group's own block functions, made when first needed."""
-        made = self._masked if masked else self._full
+        """The block functions over the registers of these warps, made when first needed; lane groups share them."""
+        key = (self.first_lane, self.lanes, masked)
+        made = self.warpgroup.blocks.get(key)
         if made is None:
-            program, lanes = self.cta.program, slice(self.first_lane, self.first_lane + self.lanes)
+            lanes = slice(self.first_lane, self.first_lane + self.lanes)
             files = {file: array[:, lanes] for file, array in self.warpgroup.files.items()}
-            made = self.grid.factory(masked)(
-                self,
+            made = self.warpgroup.blocks[key] = self.grid.factory(masked)(
                 *(files[f] for f in FILES),
-                self.u,
                 self.lanes,
                 self.cta.specials,
                 {name: array[lanes] for name, array in self.warpgroup.specials.items()},
@@ -162,17 +161,12 @@ class Group:
                 1,
                 b"\x01" * self.lanes,
             )
-            if masked:
-                self._masked = made
-            else:
-                self._full = made
-            assert program is self.cta.program
         return made
 
     def run(self, steps: int) -> None:
         """Execute blocks until the group waits, ends, parts, or has had its turn."""
         counts, costs = self.counts, self.cta.program.costs
-        pc, mask = self.pc, self.mask
+        pc, mask, u = self.pc, self.mask, self.u
         self.grid.current = self
         budget = self.grid.budget
         try:
@@ -180,7 +174,7 @@ class Group:
                 blocks = self.blocks(masked=False)
                 warps = self.warps
                 while True:
-                    after = blocks[pc]()
+                    after = blocks[pc](self, u)
                     if after < 0:
                         break
                     counts[pc] += 1
@@ -200,7 +194,7 @@ class Group:
                             after = pc
                             break
                         mask = self.mask
-                    after = blocks[pc](mask)
+                    after = blocks[pc](self, u, mask)
                     if after < 0:
                         break
                     counts[pc] += 1
@@ -235,8 +229,7 @@ class Group:
         return self.pc, list(self.u), tuple(array[:, lanes].tobytes() for array in self.warpgroup.files.values())
 
     def forget(self) -> None:
-        """Drop registers and code; the counts stay."""
-        self._full = self._masked = None
+        """Drop the uniform registers; the counts stay."""
         self.u = []
 
     def wait(self, on: Waitable) -> None:
@@ -306,7 +299,7 @@ class Group:
         if self.warps > 1:
             self._split_warps(ways, join)
         else:
-            self._split_lanes(ways, join)
+            self.split_lanes(ways, join)
         return PARTED
 
     def _leave(self, ways: list[tuple[Array, int]]) -> list[tuple[Array, int]]:
@@ -332,9 +325,9 @@ class Group:
                 warp.state = READY
                 self.grid.woken(warp)
             else:
-                warp._split_lanes([(way.copy(), target) for way, target in mine], join)
+                warp.split_lanes([(way.copy(), target) for way, target in mine], join)
 
-    def _split_lanes(self, ways: list[tuple[Array, int]], join: int) -> None:
+    def split_lanes(self, ways: list[tuple[Array, int]], join: int) -> None:
         """Lanes of one warp run apart until the join; where some only leave, the others stay together."""
         ways = self._leave(_by_target(ways))
         if not ways:
@@ -388,7 +381,9 @@ class Group:
     def _reach_join(self) -> None:
         """This group's lanes stand at the join: the parent goes on when all have come."""
         parent = self.parent
-        assert parent is not None and parent.joined is not None and self.mask is not None
+        assert parent is not None
+        assert parent.joined is not None
+        assert self.mask is not None
         parent.joined |= self.mask
         self._finish()
 
@@ -404,9 +399,9 @@ class Group:
             if self in self.parent.brood:
                 self.parent.brood.remove(self)
             self.cta.recycle(self)
-            self.parent._child_done()
+            self.parent.child_done()
 
-    def _child_done(self) -> None:
+    def child_done(self) -> None:
         self.children -= 1
         if self.children or self.state != JOINING:
             return

@@ -53,8 +53,8 @@ class Exchange:
             np.maximum(self._brought, self._knowledge.of[group.number], out=self._brought)
 
     def turn(self) -> None:
-        """The phase is over."""
-        self._taken, self._brought = self._brought, np.zeros_like(self._brought)
+        """The phase is over: who passes it takes what was brought up to now, and not what comes behind."""
+        self._taken = self._brought.copy()
 
     def leave(self, group: Group) -> None:
         """A warp has passed the latest phase that is over."""

@@ -99,6 +99,8 @@ class Mbarrier(Waitable):
 
     def complete(self, count: int) -> None:
         """So many bytes have arrived; they may come before they are expected."""
+        if self.exchange is not None:
+            self.exchange.arrive(self.cta.grid.current)
         if self.reporter is not None:
             self.tell("arrive", "completes", count)
         self._count_bytes(-count)

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from warploom.diagnostics import Diag
 from warploom.machine.events import lanes_as_bits
+from warploom.machine.group import EXPIRED
 from warploom.machine.mbarrier import Mbarrier, barrier_at, by_address, require_own, shared_address
 from warploom.machine.registry import Run, executes
 from warploom.machine.shared import RANK_SHIFT
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 
-_EXPIRED = "expired"
 """What a group that waited too long finds in its token."""
 _PATIENCE = 64
 """How often test_wait may fail in one phase before the tester is suspended: a loop of them must not starve the rest."""
@@ -64,7 +64,7 @@ def wait(op: Op) -> Run:
     def _not_yet(g: Group, barriers: list[Mbarrier]) -> Any:
         """False where the instruction may end now, None where the group is suspended."""
         first = barriers[0]
-        if g.token == _EXPIRED:
+        if g.token == EXPIRED:
             g.token = None
             return False
         if tests and first.tests < _PATIENCE:

@@ -24,4 +24,24 @@ from warploom.machine import (
     wmma,
 )
 
-__all__ = ["access", "atomics", "barriers", "clc", "cluster", "copies", "matrices", "mbarrier", "mbarrier_wait", "misc", "mma", "system", "tcgen05", "tensor_memory", "tensor_moves", "tma", "warp", "wgmma", "wmma"]
+__all__ = [
+    "access",
+    "atomics",
+    "barriers",
+    "clc",
+    "cluster",
+    "copies",
+    "matrices",
+    "mbarrier",
+    "mbarrier_wait",
+    "misc",
+    "mma",
+    "system",
+    "tcgen05",
+    "tensor_memory",
+    "tensor_moves",
+    "tma",
+    "warp",
+    "wgmma",
+    "wmma",
+]

@@ -64,7 +64,7 @@ class GlobalMemory:
         self._next = GLOBAL_BASE
 
     def map_array(self, array: Array, name: str) -> int:
-        """Map the memory an array lives in (once per owner, so that aliases stay aliases); the address of its first element."""
+        """Map the memory an array lives in, once per owner: aliases stay aliases. The address of its first element."""
         root = array
         while isinstance(root.base, np.ndarray):
             root = root.base
@@ -304,7 +304,9 @@ class LocalMemory:
         out: Array = self.rows.view(WIDTHS[width])[index]
         return out
 
-    def store(self, address: int | Array, value: Any, first: int, lanes: int, width: int, mask: Array | None, what: str) -> None:
+    def store(
+        self, address: int | Array, value: Any, first: int, lanes: int, width: int, mask: Array | None, what: str
+    ) -> None:
         index = self.flat(address, first, lanes, width, mask, what) >> np.uint64(SHIFTS[width])
         values = np.broadcast_to(np.asarray(value).astype(WIDTHS[width], copy=False), (lanes,))
         if mask is not None:

@@ -153,7 +153,11 @@ def _accesses(
         return
     given = address.astype(np.uint64)
     part = _part_of(group, said.space, given)
-    for each in np.unique(part[lanes]).tolist():
+    mine = part[lanes]
+    if len(mine) and (mine == mine[0]).all():
+        yield _touch(group, verb, said, given[lanes], width), lanes_as_bits(lanes, group.lanes)
+        return
+    for each in np.unique(mine).tolist():
         some = lanes & (part == each)
         yield _touch(group, verb, said, given[some], width), lanes_as_bits(some, group.lanes)
 

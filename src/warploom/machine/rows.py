@@ -15,7 +15,9 @@ class Rows:
 
     __slots__ = ("block", "file", "indices", "parts")
 
-    def __init__(self, block: Array | None, parts: tuple[Array, ...] | None, file: str, indices: tuple[int, ...]) -> None:
+    def __init__(
+        self, block: Array | None, parts: tuple[Array, ...] | None, file: str, indices: tuple[int, ...]
+    ) -> None:
         self.block, self.parts, self.file, self.indices = block, parts, file, indices
 
     def __len__(self) -> int:

@@ -22,7 +22,8 @@ Array = npt.NDArray[Any]
 
 _LONGEST_TEXT = 4096
 _SPECIFIER = re.compile(
-    r"%(?P<flags>[-+ #0]*)(?P<width>\*|\d{1,3})?(?:\.(?P<precision>\*|\d{0,3}))?(?P<size>hh|h|ll|l|j|z|t|L)?(?P<kind>[a-zA-Z%])"
+    r"%(?P<flags>[-+ #0]*)(?P<width>\*|\d{1,3})?(?:\.(?P<precision>\*|\d{0,3}))?"
+    r"(?P<size>hh|h|ll|l|j|z|t|L)?(?P<kind>[a-zA-Z%])"
 )
 _LONG = ("l", "ll", "j", "z", "t")
 _PARAMETERS = {"vprintf": (8, 8), "__assertfail": (8, 8, 4, 8, 8)}
@@ -38,7 +39,9 @@ def call(op: Op) -> Run:
     if len(items) != len(sizes) or not all(isinstance(item, Symbol) for item in items):
         where = op.instruction.loc or Loc("<ptx>", op.instruction.line)
         takes = f"{len(sizes)} `.param` variables"
-        raise Diag.BAD_OPERANDS.error(where, text=op.instruction.text[:200], what="its parameters do not fit", takes=takes)
+        raise Diag.BAD_OPERANDS.error(
+            where, text=op.instruction.text[:200], what="its parameters do not fit", takes=takes
+        )
     act = _print if function.name == "vprintf" else _fail
     caller = _Caller(op)
 

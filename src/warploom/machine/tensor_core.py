@@ -278,7 +278,8 @@ class TensorCore:
         before = (*self._told.pop(thread, ()), *self._last.get(thread, ()))
         several = tuple(one for one in before if not one.done)
         number = self._counts[thread] = self._counts.get(thread, -1) + 1
-        operation = submit(g, op, run, touches=touches, group=CommitGroup(ENGINE, number), several=several)
+        group = None if g.grid.reporter is None else CommitGroup(ENGINE, number)
+        operation = submit(g, op, run, touches=touches, group=group, several=several)
         self._last[thread] = (operation,)
 
     def fence_before(self, threads: list[int]) -> None:

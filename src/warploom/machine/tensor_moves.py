@@ -186,7 +186,7 @@ class _Moves(Waitable):
         self._last: Operation | None = None
 
     def add(self, g: Group, op: Op, run: Callable[[], None], touches: Touches) -> None:
-        group = CommitGroup(_KINDS[self.what], self._count)
+        group = None if g.grid.reporter is None else CommitGroup(_KINDS[self.what], self._count)
         operation = submit(g, op, run, touches=touches, group=group, after=self._last)
         operation.then.append(self)
         self._last = operation

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from warploom.diagnostics import Diag
 from warploom.machine.group import WARP, lane_bits
 from warploom.machine.meeting import EVERY, Compute, Meeting, Purpose, absent, bring, lanes_of
 from warploom.machine.registry import Run, executes
@@ -50,7 +49,7 @@ def purpose_of(op: Op, compute: Compute, *dtypes: npt.DTypeLike) -> Purpose:
 
 
 def apart(op: Op, purpose: Purpose, g: Group, mask: Array | None, members: Any, values: tuple[Any, ...]) -> Any:
-    """The general case: not all lanes of the warp are named, not all of them stand here, or they name different teams."""
+    """The general case: not all lanes of the warp are named or stand here, or they name different teams."""
     if g.token is not None:
         return _concluded(g)
     if g.warps > 1:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from warploom.diagnostics import Diag, Loc
 from warploom.facts.dtypes import ELEMENT_TYPES
-from warploom.facts.fragments import Fragment, wmma_factor, wmma_sum
+from warploom.facts.fragments import wmma_factor, wmma_sum
 from warploom.facts.mma_shapes import WARP_D_TYPES, WMMA_HALF_REGISTERS, WMMA_SHAPES, WarpShape
 from warploom.machine.access import Spaces
 from warploom.machine.group import WARP
@@ -123,9 +123,7 @@ def multiply(op: Op) -> Run:
     if b_type != a_type or not {c_type, d_type} <= set(WARP_D_TYPES[a_type]):
         raise _bad(op, f"A of .{a_type} does not go with B of .{b_type}, C of .{c_type} and D of .{d_type}")
     a, b = (Moves.of(wmma_factor(rows, shape.k, shape.bits, elements=False)) for rows in (shape.m, shape.n))
-    c, d = (
-        Moves.of(wmma_sum(shape.m, shape.n, packed=type_ == "f16", elements=False)) for type_ in (c_type, d_type)
-    )
+    c, d = (Moves.of(wmma_sum(shape.m, shape.n, packed=type_ == "f16", elements=False)) for type_ in (c_type, d_type))
     factors = {"a": a.registers, "b": b.registers} if a_type != "f16" else dict.fromkeys("ab", WMMA_HALF_REGISTERS)
     check_counts(op, {**factors, "c": c.registers, "d": d.registers})
     word = np.dtype(np.uint64 if shape.bits == 64 else np.uint32)

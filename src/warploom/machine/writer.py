@@ -54,7 +54,11 @@ def literal(operand: Immediate, type_: str) -> int:
             value = float(operand.value)
             return int.from_bytes(struct.pack("<f" if bits == 32 else "<d", value), "little")
         return operand.value & ((1 << bits) - 1)
-    number = struct.unpack("<f", struct.pack("<I", operand.value))[0] if operand.kind == "f32" else struct.unpack("<d", struct.pack("<Q", operand.value))[0]
+    number = (
+        struct.unpack("<f", struct.pack("<I", operand.value))[0]
+        if operand.kind == "f32"
+        else struct.unpack("<d", struct.pack("<Q", operand.value))[0]
+    )
     if operand.kind == "f32" and bits == 32:
         return operand.value
     if operand.kind == "f64" and bits == 64:
@@ -227,7 +231,11 @@ class Writer:
                 return self.names.constant(literal(operand, type_), kind, bits)
             case Special(name) if name in self.names.lane_specials:
                 text, _ = self.names.special(name)
-                return text if bits == 32 and kind == "u" else f"{text}.astype({_DTYPES['u', bits]}).view({_DTYPES[kind, bits]})"
+                return (
+                    text
+                    if bits == 32 and kind == "u"
+                    else f"{text}.astype({_DTYPES['u', bits]}).view({_DTYPES[kind, bits]})"
+                )
         return self._spread(self.scalar(operand, type_), kind, bits)
 
     def _spread(self, scalar: str, kind: str, bits: int) -> str:

@@ -15,6 +15,8 @@ from warploom.ptx.model import BranchTargets, Instruction, Kernel, Label, Symbol
 
 LEAVES = frozenset({"ret", "exit", "trap"})
 BRANCHES = frozenset({"bra", "brx"})
+_LONGEST = 1024
+"""Instructions after which a block is cut, so that what is made of it stays small."""
 
 
 @dataclass(slots=True)
@@ -114,7 +116,8 @@ class Flow:
 
         The other ways must never join that one, and nothing on it may need the other lanes.
         """
-        others = [other for other in self.blocks[source].successors if other != index]
+        others = [other for other in self.blocks[source].successors if other != index] if effort.left > 0 else []
+        effort.left -= len(others)
         tail: set[int] = set()
         while index not in self.ways_out:
             effort.left -= 1
@@ -128,11 +131,13 @@ class Flow:
     @cached_property
     def _collective(self) -> frozenset[int]:
         """The blocks in which an instruction may need lanes other than those that come to it together."""
-        blocks = (block for block in self.blocks if any(op.form.blocks or op.form.issuer != "thread" for op in block.ops))
+        blocks = (
+            block for block in self.blocks if any(op.form.blocks or op.form.issuer != "thread" for op in block.ops)
+        )
         return frozenset(block.index for block in blocks)
 
     def _meets(self, index: int, tail: set[int], without: int, effort: _Effort) -> bool:
-        """Whether from a block some of `tail` can be reached on ways that avoid `without`; yes when it takes too long."""
+        """Whether a block reaches some of `tail` on ways that avoid `without`; yes when that takes too long."""
         seen, stack = {index}, [index]
         while stack:
             at = stack.pop()
@@ -187,7 +192,7 @@ class Flow:
         return order
 
     def region(self, index: int) -> frozenset[int]:
-        """The blocks that lanes may run apart in after parting at the end of a block: up to, not including, its join."""
+        """The blocks that lanes may run apart in after parting at a block's end: up to, not including, its join."""
         join, seen = self.joins[index], set[int]()
         stack = [s for s in self.blocks[index].successors if s != join]
         while stack:
@@ -250,7 +255,7 @@ def build(kernel: Kernel, file: str = "<ptx>", ops: tuple[Op, ...] | None = None
             closed = False
         elif isinstance(statement, Instruction):
             op = next(decoded)
-            if closed or op.form.blocks:
+            if closed or op.form.blocks or len(blocks[-1].ops) == _LONGEST:
                 begin()
             blocks[-1].ops.append(op)
             closed = op.family in BRANCHES or op.family in LEAVES

@@ -90,7 +90,9 @@ class _Inliner:
         if function is None and names and names[0].name in SYSTEM_FUNCTIONS:
             return [call]
         if function is None or function.body is None:
-            raise Diag.NOT_MODELLED.error(where, what=f"`{call.text}` (a call through a pointer or to code outside the module)")
+            raise Diag.NOT_MODELLED.error(
+                where, what=f"`{call.text}` (a call through a pointer or to code outside the module)"
+            )
         if function.name in path or len(path) > _DEEPEST:
             raise Diag.NOT_MODELLED.error(where, what=f"the recursive call of `{function.name}`")
         before_function = bool(call.operands) and isinstance(call.operands[0], Arguments)
@@ -100,7 +102,7 @@ class _Inliner:
             raise Diag.BAD_OPERANDS.error(
                 where,
                 text=call.text,
-                what=f"`{function.name}` takes {len(function.params)} parameters and gives {len(function.results)} results",
+                what=f"`{function.name}` takes {len(function.params)} parameters and gives {len(function.results)}",
                 takes="as many arguments as the function declares",
             )
         self.calls += 1
@@ -146,7 +148,9 @@ class _Inliner:
                     if not isinstance(pair[0], Sink):
                         moves.append(Instruction(f"mov.{kind}", pair, None, call.loc, call.line))
                     continue
-                raise Diag.NOT_MODELLED.error(call.loc or Loc(self.file, call.line), what=f"passing `{actual}` as a .param")
+                raise Diag.NOT_MODELLED.error(
+                    call.loc or Loc(self.file, call.line), what=f"passing `{actual}` as a .param"
+                )
         return enter, leave
 
 

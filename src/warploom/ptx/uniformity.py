@@ -98,7 +98,11 @@ class _Analysis:
         guard = op.instruction.guard
         if op.family == "brx" and self._class(op.operands["index"]) >= LANE_ID:  # type: ignore[arg-type]
             return True
-        return op.family in ("bra", "brx", "ret", "exit") and guard is not None and self.classes[guard.register.name] >= LANE_ID
+        return (
+            op.family in ("bra", "brx", "ret", "exit")
+            and guard is not None
+            and self.classes[guard.register.name] >= LANE_ID
+        )
 
     def _step(self, op: Op, apart: bool) -> list[str]:
         """The registers whose class an instruction has raised."""

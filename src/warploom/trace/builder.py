@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING
 
 from warploom.diagnostics import Diag, Loc
@@ -23,12 +24,13 @@ _MACHINERY = ("warploom", "contextlib", "functools")
 
 def here() -> Loc:
     """The author's line: the innermost frame outside warploom itself; kernels that ship with it are author's code."""
-    frame = sys._getframe(1)
+    frame = sys._getframe(1)  # noqa: SLF001 - what `inspect.currentframe` returns, without its import
     while frame.f_back is not None and _is_machinery(frame.f_globals.get("__name__", "")):
         frame = frame.f_back
     return Loc(frame.f_code.co_filename, frame.f_lineno)
 
 
+@cache
 def _is_machinery(module: str) -> bool:
     return module.partition(".")[0] in _MACHINERY and not module.startswith(_AUTHORS)
 
@@ -78,7 +80,8 @@ class Builder:
         self.registers: dict[str, str] = {}
         self.body: list[Statement] = []
         self.ops: list[Op | None] = []
-        self.region = Region("kernel", here())
+        self.region = self.root = Region("kernel", here())
+        self._prologue: tuple[list[Statement], list[Op | None]] = ([], [])
         self.sums: dict[Operand, tuple[Value, int]] = {}
         """Registers that hold another value plus a known integer."""
         self.registers_at_launch = 0
@@ -121,6 +124,21 @@ class Builder:
         """A line for the machine's and the checker's sentences; ptxas reads it as a comment."""
         self.body.append(Note(text))
         self.ops.append(None)
+
+    @contextmanager
+    def prologue(self) -> Iterator[None]:
+        """Write in front of the body, where every thread passes: what never changes is read there once."""
+        kept = self.body, self.ops, self.region
+        (self.body, self.ops), self.region = self._prologue, self.root
+        try:
+            yield
+        finally:
+            self.body, self.ops, self.region = kept
+
+    @property
+    def statements(self) -> tuple[list[Statement], list[Op | None]]:
+        """All that was traced, and how the table reads it."""
+        return self._prologue[0] + self.body, self._prologue[1] + self.ops
 
     def open(self, kind: str, role: str = "") -> Region:
         """Begin a region."""

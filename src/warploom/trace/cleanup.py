@@ -95,10 +95,19 @@ class Cleanup:
             number += op is not None and op.family in _LEAVES
         return numbers
 
-    def _loops(self) -> list[tuple[int, int]]:
+    def _loops(self) -> list[tuple[tuple[int, int], ...]]:
+        """The loops around each position, as (first, last) position."""
         labels = {s.name: at for at, s in enumerate(self.body) if isinstance(s, Label)}
-        jumps = [(labels[t], at) for at, s in enumerate(self.body) if (t := _target(s)) in labels and labels[t] < at]
-        return sorted(jumps)
+        jumps = ((labels.get(_target(statement), at), at) for at, statement in enumerate(self.body))
+        starts = defaultdict[int, list[tuple[int, int]]](list)
+        for top, bottom in jumps:
+            if top < bottom:
+                starts[top].append((top, bottom))
+        around, open_ = list[tuple[tuple[int, int], ...]](), tuple[tuple[int, int], ...]()
+        for position in range(len(self.body)):
+            open_ = tuple(loop for loop in open_ if loop[1] >= position) + tuple(starts.get(position, ()))
+            around.append(open_)
+        return around
 
     def run(self) -> list[Statement]:
         """All that can go, gone."""
@@ -113,9 +122,10 @@ class Cleanup:
     def _reach(self, start: int, uses: list[int]) -> tuple[int, bool]:
         """The last position at which a value made at `start` may be read, and whether a loop brings it there."""
         last, looped = max(uses, default=start), False
-        for top, bottom in self.loops:
-            if not top < start < bottom and any(top < use < bottom for use in uses) and bottom >= last:
-                last, looped = bottom, True
+        for use in uses:
+            for top, bottom in self.loops[use]:
+                if not top < start < bottom and bottom >= last:
+                    last, looped = bottom, True
         return last, looped
 
     def _changes(self, name: str, start: int, uses: list[int]) -> bool:
@@ -208,11 +218,11 @@ class Cleanup:
 
     def _negations(self) -> None:
         """Guard by a predicate negated, not by its negation."""
-        for statement in self.body:
+        for position, statement in enumerate(self.body):
             match statement:
                 case Instruction("not.pred", (Register() as to, Register() as source), None):
                     once = len(self.writers[to.name]) == len(self.writers[source.name]) == 1
-                    for use in [use for use in self.readers[to.name] if once]:
+                    for use in [use for use in self.readers[to.name] if once and use > position]:
                         self._negate_guard(use, to, source)
 
     def _halves(self) -> None:

@@ -129,7 +129,10 @@ class _Loop:
 
 
 def While(condition: Callable[[], Value]) -> Iterator[None]:  # noqa: N802 - `while` is a word of Python
-    """`for _ in While(lambda: condition):` repeats the body on the device while the condition holds."""
+    """Repeat the body on the device as long as a condition holds, which is asked before each turn.
+
+    `for _ in While(lambda: x < 3):` asks again each time, because the condition is a function.
+    """
     builder = current("While()")
     top, end = builder.label("while"), builder.label("done")
     builder.place(top)

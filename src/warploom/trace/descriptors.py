@@ -1,12 +1,13 @@
-"""Matrix descriptors: where an operand lies in shared memory, as tensor cores read it."""
+"""Descriptors: where an operand lies in shared memory, and what a multiplication is, as tensor cores read them."""
 
 from __future__ import annotations
 
 from warploom.facts.descriptors import encode_shared_descriptor
+from warploom.facts.instruction_descriptors import encode_instruction_descriptor
 from warploom.facts.machines import machine
 from warploom.trace.builder import current
 from warploom.trace.instructions import At
-from warploom.trace.values import Value
+from warploom.trace.values import Value, literal
 
 _ADDRESS_MASK = 0x3FFFF
 _UNIT_SHIFT = 4
@@ -21,3 +22,21 @@ def matrix_descriptor(place: At, *, leading: int, stride: int, swizzle: str = "1
     layout = encode_shared_descriptor(family, 0, leading, stride, swizzle)
     start = (place.address & _ADDRESS_MASK) >> _UNIT_SHIFT
     return start.to("u64") | layout
+
+
+def instruction_descriptor(
+    kind: str,
+    m: int,
+    n: int,
+    a_type: str,
+    b_type: str,
+    d_type: str,
+    *,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+) -> Value:
+    """The shape and types of a Blackwell multiplication, as the instruction takes them."""
+    bits = encode_instruction_descriptor(
+        kind, m, n, a_type, b_type, d_type, transpose_a=transpose_a, transpose_b=transpose_b
+    )
+    return literal(bits, "u32")

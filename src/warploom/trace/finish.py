@@ -6,6 +6,7 @@ import re
 from collections import defaultdict
 from dataclasses import replace
 
+from warploom.ptx.isa.table import decode_kernel
 from warploom.ptx.isa.table import match as rows_of
 from warploom.ptx.model import (
     Address,
@@ -35,7 +36,7 @@ _PREFIX = re.compile(r"\D+")
 def finished(builder: Builder, directives: tuple[Directive, ...]) -> tuple[Module, int]:
     """The module of a trace, and the bytes of dynamic shared memory it must be launched with."""
     places, size, align = layout(builder.shared)
-    body = predicated(Cleanup(builder.body, builder.ops).run())
+    body = predicated(Cleanup(*builder.statements).run())
     body = [_placed(statement, places) for statement in body]
     body, registers = _numbered(body, builder.registers)
     traced = Kernel(
@@ -45,6 +46,7 @@ def finished(builder: Builder, directives: tuple[Directive, ...]) -> tuple[Modul
         registers=registers,
         body=tuple(body),
     )
+    decode_kernel(traced, builder.target)
     files = tuple(enumerate(dict.fromkeys(each.loc.file for each in traced.instructions if each.loc), start=1))
     variables = (Variable("shared", "b8", SHARED, align, 0, linkage="extern"),) if places else ()
     version = max(_OLDEST.get(builder.target, _NEWEST_TARGET), *(_version(each) for each in traced.instructions))
@@ -85,9 +87,7 @@ def _place(operand: Operand, places: dict[str, int]) -> Operand:
     return operand
 
 
-def _numbered(
-    body: list[Statement], types: dict[str, str]
-) -> tuple[list[Statement], tuple[tuple[str, str], ...]]:
+def _numbered(body: list[Statement], types: dict[str, str]) -> tuple[list[Statement], tuple[tuple[str, str], ...]]:
     """Registers without gaps in their numbers, in the order of their first use."""
     names = dict[str, Register]()
     counts = defaultdict[str, int](int)

@@ -1,7 +1,8 @@
-"""Arithmetic on numbers known while tracing, exact in the width of the type: C's rules for integers, IEEE for floats."""
+"""Arithmetic on numbers known while tracing, exact in the type: C's rules for integers, IEEE's for floats."""
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable
 
@@ -70,7 +71,7 @@ def convert(number: Number, source: str, target: str) -> Number | None:
     if TYPES[target].kind == "pred":
         return bool(number)
     if TYPES[source].kind == "float" and TYPES[target].kind in ("signed", "unsigned"):
-        if number != number or abs(number) == float("inf"):
+        if not math.isfinite(number):
             return None
         whole = int(number)
         return whole if wrap(whole, target) == whole else None

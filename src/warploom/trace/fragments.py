@@ -104,7 +104,9 @@ class Fragment:
         """Neighbouring f32 values rounded to pairs, as stores and matrix moves want them."""
         if self.type != "f32" or len(self.values) % 2 or TYPES[type_].kind != "pair":
             raise Diag.TYPE_MISMATCH.error(here(), what=f".{type_} of {len(self.values)} .{self.type} values")
-        return tuple(round_pair(low, high, type_) for low, high in zip(self.values[::2], self.values[1::2], strict=True))
+        return tuple(
+            round_pair(low, high, type_) for low, high in zip(self.values[::2], self.values[1::2], strict=True)
+        )
 
     def __add__(self, other: Fragment | Value | Number) -> Fragment:
         return self.apply(lambda a, b: a + b, other)
@@ -169,4 +171,3 @@ def tensor_store(place: At, fragment: Fragment, shape: str = "32x32b") -> None:
     if fragment.layout != tensor_move(shape, repeats):
         raise Diag.TYPE_MISMATCH.error(here(), what=f"a fragment of another layout stored as {shape}")
     emit(f"tcgen05.st.sync.aligned.{shape}.x{repeats}.b32", place, list(fragment.values))
-

@@ -24,7 +24,7 @@ _RESULTS = ("out", "pair", "outs")
 
 @dataclass(frozen=True, slots=True)
 class At:
-    """A place in memory: a base address (or the name of a variable) and a byte offset; coordinates where it is a tensor."""
+    """A place in memory: a base address, or the name of a variable, and a byte offset; or a box of a tensor."""
 
     base: Value | str
     offset: int = 0
@@ -43,7 +43,9 @@ class At:
 Argument = Value | Number | At | Sequence["Value | Number"] | None
 
 
-def emit(opcode: str, *arguments: Argument, count: int | None = None, guard: Value | None = None, discard: bool = False) -> tuple[Value, ...]:
+def emit(
+    opcode: str, *arguments: Argument, count: int | None = None, guard: Value | None = None, discard: bool = False
+) -> tuple[Value, ...]:
     """One instruction with its inputs in order; None leaves an optional one out. Gives the results.
 
     `count` is the length of a list of results where the opcode does not say it. A list that is read and written takes
@@ -156,7 +158,9 @@ def _item(slot: Slot, type_: str, item: Any) -> Any:
         return operand
     if isinstance(item, float):
         if type_ not in TYPES or TYPES[type_].kind != "float":
-            raise Diag.TYPE_MISMATCH.error(here(), what=f"the number {item} for {slot.name}, which is .{type_ or 'b32'}")
+            raise Diag.TYPE_MISMATCH.error(
+                here(), what=f"the number {item} for {slot.name}, which is .{type_ or 'b32'}"
+            )
         return operand_of(literal(item, type_))
     if isinstance(item, int):
         return Immediate(int(item))

@@ -50,7 +50,7 @@ class KernelFunction:
         """A launch of the kernel on these arguments."""
         values = self._values(arguments, constants)
         traced = self._traced(values, block, cluster)
-        passed = tuple(values[p.name] for p in self._parameters if p.is_passed(values[p.name]))
+        passed = tuple(p.passed(values[p.name]) for p in self._parameters if p.is_passed(values[p.name]))
         return Launch(traced.module, grid, block, passed, self.name, cluster, traced.shared_bytes)
 
     def ptx(self, *arguments: Any, block: Triple, cluster: Triple = (1, 1, 1), **constants: Any) -> str:
@@ -95,7 +95,8 @@ class KernelFunction:
         builder.place_all_at(Loc(code.co_filename, code.co_firstlineno))
         builder.registers_at_launch = self._maxnreg or min(budget, hardware.setmaxnreg.stop or budget)
         with building(builder):
-            arguments = {p.name: p.traced(builder, values[p.name]) for p in self._parameters}
+            with builder.prologue():
+                arguments = {p.name: p.traced(builder, values[p.name]) for p in self._parameters}
             builder.place_all_at(None)
             self._run(arguments)
             if builder.region.parent is not None:
@@ -130,4 +131,3 @@ def kernel(
     if function is None:
         return lambda given: KernelFunction(given, target, maxnreg)
     return KernelFunction(function, target, maxnreg)
-

@@ -13,14 +13,13 @@ from collections.abc import Callable
 
 from warploom.diagnostics import Diag
 from warploom.trace.builder import here
-from warploom.trace.operations import abs_, fma, max_, sign_select
+from warploom.trace.operations import abs_, copysign, fma, max_
 from warploom.trace.values import Value, compute
 
 _ERF = (0.254829592, -0.284496736, 1.421413741, -1.453152027, 1.061405429)
 _ERF_SCALE = 0.3275911
 """Abramowitz and Stegun 7.1.26: 1 - P(t)·exp(-x²) with t = 1/(1 + 0.3275911·x), within 1.5e-7 for x ≥ 0."""
 _GELU_CUBE = 0.044715
-_FAST_TANH = "tanh.approx.f32"
 
 
 def _in_f32(function: Callable[[Value], Value]) -> Callable[[Value], Value]:
@@ -85,13 +84,13 @@ def cos(x: Value) -> Value:
 @_in_f32
 def fast_tanh(x: Value) -> Value:
     """One instruction, right to about eleven bits."""
-    return compute(_FAST_TANH, "f32", x)
+    return compute("tanh.approx.f32", "f32", x)
 
 
 @_in_f32
 def tanh(x: Value) -> Value:
     magnitude = 1.0 - 2.0 * reciprocal(1.0 + exp2(abs_(x) * (2 * math.log2(math.e))))
-    return sign_select(magnitude, x)
+    return copysign(magnitude, x)
 
 
 @_in_f32
@@ -122,7 +121,7 @@ def erf(x: Value) -> Value:
     polynomial = t * _ERF[-1]
     for coefficient in reversed(_ERF[:-1]):
         polynomial = (polynomial + coefficient) * t
-    return sign_select(1.0 - polynomial * exp(-(size * size)), x)
+    return copysign(1.0 - polynomial * exp(-(size * size)), x)
 
 
 @_in_f32

@@ -222,7 +222,7 @@ class View:
         if self.dtype not in _ATOMIC_TYPES.get(operation, ()) or given.type != self.dtype:
             what = f"atomic `{operation}` of a .{given.type} on a .{self.dtype} array"
             raise Diag.TYPE_MISMATCH.error(here(), what=what)
-        type_ = TYPES[self.dtype].plain if operation in _BITWISE else self.dtype
+        type_ = TYPES[self.dtype].register if operation in _BITWISE else self.dtype
         halves = ".noftz" if TYPES[self.dtype].bits == 16 or TYPES[self.dtype].kind == "pair" else ""
         name = "atom" if result or operation == "exch" else "red"
         found = emit(f"{name}.{self.space}.{operation}{halves}.{type_}", self.at(*index), given)
@@ -234,8 +234,10 @@ def dense(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
-def shared(dtype: str, shape: int | tuple[int, ...], *, name: str = "array", align: int = 16, swizzle: str = "none") -> View:
-    """A new array in the CTA's shared memory; its first contents are unknown. The kernel's arrays are laid out at the end."""
+def shared(
+    dtype: str, shape: int | tuple[int, ...], *, name: str = "array", align: int = 16, swizzle: str = "none"
+) -> View:
+    """A new array in the CTA's shared memory, with unknown contents; all arrays are laid out when the trace ends."""
     builder = current("shared()")
     if dtype not in TYPES or swizzle not in SWIZZLES:
         raise Diag.TYPE_MISMATCH.error(here(), what=f"a shared array of .{dtype} with swizzle {swizzle}")

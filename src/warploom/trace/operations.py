@@ -6,7 +6,7 @@ from warploom.diagnostics import Diag
 from warploom.ptx.model import Register, Vector
 from warploom.trace.builder import current, here
 from warploom.trace.types import PAIR_OF, TYPES, Number
-from warploom.trace.values import Value, binary, compute, literal, same_type, select, valued
+from warploom.trace.values import Value, binary, compute, literal, same_type, valued
 
 
 def min_(a: Value, b: Value | Number) -> Value:
@@ -66,9 +66,9 @@ def widening_product(a: Value, b: Value | Number) -> Value:
     return compute(f"mul.wide.{a.type}", wide, a, b)
 
 
-def sign_select(magnitude: Value, sign: Value) -> Value:
+def copysign(magnitude: Value, sign: Value) -> Value:
     """A magnitude with the sign of another value."""
-    same_type("sign_select", magnitude, sign)
+    same_type("copysign", magnitude, sign)
     return compute(f"copysign.{magnitude.type}", magnitude.type, sign, magnitude)
 
 
@@ -104,7 +104,7 @@ def merge(type_: str, *parts: Value) -> Value:
     known = builder.known(key)
     if known is None:
         out = builder.register(type_)
-        builder.add(f"mov.{TYPES[type_].plain}", (out, Vector(items)))
+        builder.add(f"mov.{TYPES[type_].register}", (out, Vector(items)))
         known = builder.region.known[key] = Value(type_, out, builder.region)
     return Value(type_, known.operand, known.region)
 
@@ -118,7 +118,7 @@ def split(whole: Value, type_: str) -> tuple[Value, ...]:
     known = tuple(value for key in keys if (value := builder.known(key)) is not None)
     if len(known) < count:
         outs = tuple(builder.register(type_) for _ in range(count))
-        builder.add(f"mov.{TYPES[whole.type].plain}", (Vector(outs), source))
+        builder.add(f"mov.{TYPES[whole.type].register}", (Vector(outs), source))
         known = tuple(Value(type_, out, builder.region) for out in outs)
         builder.region.known.update(zip(keys, known, strict=True))
     return known
@@ -129,23 +129,6 @@ def _register(value: Value) -> Register:
     operand = value.read()
     if not isinstance(operand, Register):
         row = TYPES[value.type]
-        operand = compute(f"mov.{row.plain}", value.type, Value(f"u{row.bits}", operand)).operand
+        operand = compute(f"mov.{row.register}", value.type, Value(f"u{row.bits}", operand)).operand
     assert isinstance(operand, Register)
     return operand
-
-
-__all__ = [
-    "abs_",
-    "clamp",
-    "fma",
-    "max_",
-    "merge",
-    "min_",
-    "pack",
-    "round_pair",
-    "select",
-    "sign_select",
-    "split",
-    "unpack",
-    "widening_product",
-]

@@ -14,7 +14,7 @@ from warploom.ptx.tensor_map import BoxGeometry, TensorMap
 from warploom.trace.builder import Builder
 from warploom.trace.instructions import At, emit
 from warploom.trace.memory import View
-from warploom.trace.types import OF_NUMPY, TYPES, wrap
+from warploom.trace.types import OF_NUMPY, TYPES, encode, wrap
 from warploom.trace.values import Value, address_of, compute
 
 _ARRAY = re.compile(r"(?:\w+\.)*Array(?:\[['\"]?(\w+)['\"]?\])?")
@@ -48,7 +48,7 @@ class TensorMapArgument:
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter: `kind` is array, map, scalar, constant, or any where only the argument tells; `type` what it must be."""
+    """A parameter: array, map, scalar or constant, or any where only the argument tells; `type` is what it must be."""
 
     name: str
     kind: str
@@ -56,7 +56,13 @@ class Parameter:
 
     def is_passed(self, value: Any) -> bool:
         """Whether an argument goes to the device."""
-        return self.kind in ("array", "map", "scalar") or (self.kind == "any" and isinstance(value, np.ndarray | TensorMap))
+        return self.kind in ("array", "map", "scalar") or (
+            self.kind == "any" and isinstance(value, np.ndarray | TensorMap)
+        )
+
+    def passed(self, value: Any) -> Any:
+        """The argument as a launch takes it: 16-bit floats as their bits."""
+        return encode(value, self.type) if self.type in ("f16", "bf16") and self.kind == "scalar" else value
 
     def problem(self, value: Any) -> str:
         """What is wrong with an argument, or nothing."""

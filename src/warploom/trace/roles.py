@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from warploom.diagnostics import Diag
 from warploom.facts.machines import machine
@@ -44,7 +44,7 @@ class Role:
         """The thread's number in the role."""
         return thread() - self.first * _WARP
 
-    def __enter__(self) -> Role:
+    def __enter__(self) -> Self:
         builder = current(f"Role `{self.name}`")
         if builder.region.role:
             what = f"role `{self.name}` is opened inside role `{builder.region.role}`"
@@ -88,7 +88,7 @@ class Roles:
         except KeyError:
             raise AttributeError(f"no role `{name}`; there are {', '.join(self._roles)}") from None
 
-    def __iter__(self) -> object:
+    def __iter__(self) -> Iterator[Role]:
         return iter(self._roles.values())
 
     @property

@@ -27,17 +27,13 @@ class Type:
 
     @property
     def register(self) -> str:
+        """The type of its registers, and of instructions that only look at bits."""
         return "pred" if self.kind == "pred" else f"b{max(self.bits, 16)}"
-
-    @property
-    def plain(self) -> str:
-        """The type of instructions that only look at bits."""
-        return self.register
 
     @property
     def memory(self) -> str:
         """The type of loads and stores."""
-        return self.plain if self.kind == "pair" or self.prefix == "%h" else self.name
+        return self.register if self.kind == "pair" or self.prefix == "%h" else self.name
 
     @property
     def bytes(self) -> int:
@@ -120,5 +116,3 @@ def decode_bits(bits: int, type_: str) -> Number:
     if row.kind == "float":
         return float(np.frombuffer(bits.to_bytes(row.bytes, "little"), _FLOATS[type_])[0])
     return wrap(bits, type_)
-
-

@@ -10,9 +10,10 @@ from __future__ import annotations
 from typing import NoReturn
 
 from warploom.diagnostics import Diag
-from warploom.ptx.model import Immediate, Operand, Register, Special, Symbol
+from warploom.ptx.model import Immediate, Operand, Special, Symbol
 from warploom.trace.builder import Region, current, here
 from warploom.trace.folding import COMPARE, convert, fold
+from warploom.trace.operators import Operators
 from warploom.trace.types import TYPES, Number, Type, decode_bits, encode
 
 _BITWISE = ("and", "or", "xor", "shl")
@@ -30,14 +31,14 @@ _KINDS = {
 """The kinds of type that have an operation."""
 _NEUTRAL = {"add": 0, "sub": 0, "or": 0, "xor": 0, "shl": 0, "shr": 0, "mul": 1, "div": 1}
 _MIRRORED = {"eq": "eq", "ne": "ne", "lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
+_CHANGING = ("clock", "globaltimer", "pm", "smid", "warpid", "nsmid", "nwarpid")
 _COMMUTES = ("add", "mul", "and", "or", "xor", "min", "max")
 
 
-class Value:
+class Value(Operators):
     """One device value: an operand of a type, alive in the region that made it."""
 
     __slots__ = ("operand", "region", "type")
-    __hash__ = object.__hash__
 
     def __init__(self, type_: str, operand: Operand, region: Region | None = None) -> None:
         self.type, self.operand, self.region = type_, operand, region
@@ -99,74 +100,17 @@ class Value:
         number = self.literal
         return number if isinstance(number, int) else self._decided()
 
-    def __add__(self, other: Value | Number) -> Value:
-        return binary("add", self, other)
+    def _binary(self, family: str, other: Value | Number, *, mirrored: bool = False) -> Value:
+        return binary(family, valued(other, self.type), self) if mirrored else binary(family, self, other)
 
-    def __radd__(self, other: Number) -> Value:
-        return binary("add", self, other)
+    def _compare(self, relation: str, other: object) -> Value:
+        return compare(relation, self, other)
 
-    def __sub__(self, other: Value | Number) -> Value:
-        return binary("sub", self, other)
-
-    def __rsub__(self, other: Number) -> Value:
-        return binary("sub", literal(other, self.type), self)
-
-    def __mul__(self, other: Value | Number) -> Value:
-        return binary("mul", self, other)
-
-    def __rmul__(self, other: Number) -> Value:
-        return binary("mul", self, other)
-
-    def __truediv__(self, other: Value | Number) -> Value:
-        if TYPES[self.type].kind != "float":
-            raise Diag.TYPE_MISMATCH.error(here(), what=f"`/` of .{self.type}; integers divide with `//`")
-        return binary("div", self, other)
-
-    def __rtruediv__(self, other: Number) -> Value:
-        return literal(other, self.type) / self
-
-    def __floordiv__(self, other: Value | Number) -> Value:
-        """C's division: towards zero."""
-        if TYPES[self.type].kind == "float":
-            raise Diag.TYPE_MISMATCH.error(here(), what=f"`//` of .{self.type}; floats divide with `/`")
-        return binary("div", self, other)
-
-    def __rfloordiv__(self, other: Number) -> Value:
-        return literal(other, self.type) // self
-
-    def __mod__(self, other: Value | Number) -> Value:
-        """C's remainder: with the sign of the dividend."""
-        return binary("rem", self, other)
-
-    def __rmod__(self, other: Number) -> Value:
-        return binary("rem", literal(other, self.type), self)
-
-    def __and__(self, other: Value | Number) -> Value:
-        return binary("and", self, other)
-
-    def __rand__(self, other: Number) -> Value:
-        return binary("and", self, other)
-
-    def __or__(self, other: Value | Number) -> Value:
-        return binary("or", self, other)
-
-    def __ror__(self, other: Number) -> Value:
-        return binary("or", self, other)
-
-    def __xor__(self, other: Value | Number) -> Value:
-        return binary("xor", self, other)
-
-    def __rxor__(self, other: Number) -> Value:
-        return binary("xor", self, other)
-
-    def __lshift__(self, other: Value | Number) -> Value:
-        return binary("shl", self, other)
-
-    def __rlshift__(self, other: Number) -> Value:
-        return binary("shl", literal(other, self.type), self)
-
-    def __rshift__(self, other: Value | Number) -> Value:
-        return binary("shr", self, other)
+    def _divide(self, other: Value | Number, *, whole: bool, mirrored: bool = False) -> Value:
+        if whole == (TYPES[self.type].kind == "float"):
+            used, right = ("//", "floats divide with `/`") if whole else ("/", "integers divide with `//`")
+            raise Diag.TYPE_MISMATCH.error(here(), what=f"`{used}` of .{self.type}; {right}")
+        return self._binary("div", other, mirrored=mirrored)
 
     def __invert__(self) -> Value:
         if self.type == "pred":
@@ -180,24 +124,6 @@ class Value:
         if row.kind in ("signed", "unsigned"):
             return binary("sub", literal(0, self.type), self)
         return compute(f"neg.{self.type}", self.type, self)
-
-    def __eq__(self, other: object) -> Value:  # type: ignore[override]
-        return compare("eq", self, other)
-
-    def __ne__(self, other: object) -> Value:  # type: ignore[override]
-        return compare("ne", self, other)
-
-    def __lt__(self, other: Value | Number) -> Value:
-        return compare("lt", self, other)
-
-    def __le__(self, other: Value | Number) -> Value:
-        return compare("le", self, other)
-
-    def __gt__(self, other: Value | Number) -> Value:
-        return compare("gt", self, other)
-
-    def __ge__(self, other: Value | Number) -> Value:
-        return compare("ge", self, other)
 
 
 def check_scope(region: Region | None) -> None:
@@ -234,8 +160,14 @@ def valued(value: Value | Number, type_: str) -> Value:
 
 
 def special(name: str, type_: str = "u32") -> Value:
-    """A hardware register such as `tid.x`."""
-    return compute(f"mov.{type_}", type_, Value(type_, Special(f"%{name}")))
+    """A hardware register such as `tid.x`; one that never changes is read once, in front of everything."""
+    builder, operand = current(f"`%{name}`"), Special(f"%{name}")
+    if name.startswith(_CHANGING):
+        out = builder.register(type_)
+        builder.add(f"mov.{type_}", (out, operand))
+        return Value(type_, out, builder.region)
+    with builder.prologue():
+        return compute(f"mov.{type_}", type_, Value(type_, operand))
 
 
 def address_of(name: str, type_: str = "u32") -> Value:
@@ -261,7 +193,7 @@ def operand_of(value: Value) -> Operand:
     """What stands in the instruction: 16-bit floats and pairs have no literals in PTX, and are moved to a register."""
     operand, row = value.read(), TYPES[value.type]
     if isinstance(operand, Immediate) and (row.kind == "pair" or value.type in ("f16", "bf16")):
-        return compute(f"mov.{row.plain}", value.type, Value(f"u{row.bits}", operand)).operand
+        return compute(f"mov.{row.register}", value.type, Value(f"u{row.bits}", operand)).operand
     return operand
 
 
@@ -350,7 +282,7 @@ def _simplified(family: str, left: Value, right: Value) -> Value | None:
 def _spelling(family: str, type_: str) -> str:
     row = TYPES[type_]
     if family in _BITWISE:
-        return f"{family}.{row.plain}"
+        return f"{family}.{row.register}"
     if family == "mul" and row.kind in ("signed", "unsigned"):
         return f"mul.lo.{type_}"
     if row.kind in ("float", "pair") and family in ("add", "sub", "mul", "div"):
@@ -406,7 +338,7 @@ def compare(relation: str, left: Value, other: object) -> Value:
         row = TYPES[row.wide]
     if row.kind == "float":
         return compute(f"setp.{'neu' if relation == 'ne' else relation}.{row.name}", "pred", left, right)
-    kind = row.plain if relation in ("eq", "ne") else row.name
+    kind = row.register if relation in ("eq", "ne") else row.name
     return compute(f"setp.{relation}.{kind}", "pred", left, right)
 
 
@@ -422,4 +354,4 @@ def select(condition: Value, then: Value | Number, otherwise: Value | Number) ->
         return a.get() if condition.literal else b.get()
     if a.type == "pred":
         return (condition & a) | (~condition & b)
-    return compute(f"selp.{TYPES[a.type].plain}", a.type, a, b, condition)
+    return compute(f"selp.{TYPES[a.type].register}", a.type, a, b, condition)

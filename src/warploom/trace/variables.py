@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 from warploom.diagnostics import Diag
 from warploom.ptx.model import Operand, Register
 from warploom.trace.builder import current, here
@@ -34,7 +36,7 @@ class Variable(Value):
         held = builder.snapshot(self.register)
         if held is None:
             copy = builder.register(self.type)
-            builder.add(f"mov.{TYPES[self.type].plain}", (copy, self.register))
+            builder.add(f"mov.{TYPES[self.type].register}", (copy, self.register))
             held = builder.region.snapshots[self.register] = Value(self.type, copy, builder.region)
         return held
 
@@ -47,37 +49,37 @@ class Variable(Value):
         if new.type != self.type:
             raise Diag.TYPE_MISMATCH.error(here(), what=f"a .{new.type} assigned to a .{self.type} variable")
         check_scope(self.region)
-        current("A variable").add(f"mov.{TYPES[self.type].plain}", (self.register, new.read()))
+        current("A variable").add(f"mov.{TYPES[self.type].register}", (self.register, new.read()))
         self.written()
 
     def written(self) -> None:
         """An instruction wrote the register in place."""
         current("A variable").assigned(self.register)
 
-    def _update(self, family: str, other: Value | Number) -> Variable:
+    def _update(self, family: str, other: Value | Number) -> Self:
         self.set(binary(family, self, other))
         return self
 
-    def __iadd__(self, other: Value | Number) -> Variable:
+    def __iadd__(self, other: Value | Number) -> Self:
         return self._update("add", other)
 
-    def __isub__(self, other: Value | Number) -> Variable:
+    def __isub__(self, other: Value | Number) -> Self:
         return self._update("sub", other)
 
-    def __imul__(self, other: Value | Number) -> Variable:
+    def __imul__(self, other: Value | Number) -> Self:
         return self._update("mul", other)
 
-    def __iand__(self, other: Value | Number) -> Variable:
+    def __iand__(self, other: Value | Number) -> Self:
         return self._update("and", other)
 
-    def __ior__(self, other: Value | Number) -> Variable:
+    def __ior__(self, other: Value | Number) -> Self:
         return self._update("or", other)
 
-    def __ixor__(self, other: Value | Number) -> Variable:
+    def __ixor__(self, other: Value | Number) -> Self:
         return self._update("xor", other)
 
-    def __ilshift__(self, other: Value | Number) -> Variable:
+    def __ilshift__(self, other: Value | Number) -> Self:
         return self._update("shl", other)
 
-    def __irshift__(self, other: Value | Number) -> Variable:
+    def __irshift__(self, other: Value | Number) -> Self:
         return self._update("shr", other)

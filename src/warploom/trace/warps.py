@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from warploom.diagnostics import Diag
-from warploom.trace.builder import here
+from warploom.trace.builder import current, here
 from warploom.trace.instructions import emit
 from warploom.trace.operations import merge, split
 from warploom.trace.types import TYPES
@@ -63,7 +63,12 @@ def thread() -> Value:
 
 def warp_index() -> Value:
     """The warp's number in its CTA; taken from lane 0, so that branches on it are known to be uniform."""
-    return shuffle(thread() >> _WARP_SHIFT, "idx", 0)
+    builder = current("warp_index()")
+    key = ("warp_index",)
+    if builder.known(key) is None:
+        with builder.prologue():
+            builder.root.known[key] = shuffle(thread() >> _WARP_SHIFT, "idx", 0)
+    return builder.root.known[key]
 
 
 def cta_index(axis: str = "x") -> Value:

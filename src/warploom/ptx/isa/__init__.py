@@ -1,6 +1,6 @@
 """The instruction set, one table per family."""
 
-from warploom.ptx.isa import (
+from warploom.ptx.isa import (  # noqa: F401  (each fills the table)
     arithmetic,
     atomics,
     barriers,
@@ -33,4 +33,16 @@ from warploom.ptx.isa.table import (
     unsupported,
 )
 
-__all__ = ["FORMS", "Effect", "Form", "Op", "Slot", "decode", "decode_kernel", "form", "match", "nearest", "unsupported"]
+__all__ = [
+    "FORMS",
+    "Effect",
+    "Form",
+    "Op",
+    "Slot",
+    "decode",
+    "decode_kernel",
+    "form",
+    "match",
+    "nearest",
+    "unsupported",
+]

@@ -125,7 +125,9 @@ def _floating() -> None:
     )
     form("mad", "mad{.rnd?}{.ftz?}{.sat?}.{type}", _TRI, rnd=_RND, type="f32 f64")
     for name in ("min", "max"):
-        form(name, f"{name}{{.ftz?}}{{.nan?}}{{.xorsign?}}.{{type}}", _BIN, nan="NaN", xorsign="xorsign.abs", type="f32")
+        form(
+            name, f"{name}{{.ftz?}}{{.nan?}}{{.xorsign?}}.{{type}}", _BIN, nan="NaN", xorsign="xorsign.abs", type="f32"
+        )
         form(name, f"{name}{{.ftz?}}{{.nan?}}{{.abs?}}.{{type}}", _TRI, nan="NaN", type="f32", targets="sm_100")
         form(name, f"{name}.{{type}}", _BIN, type="f64")
         form(
@@ -165,9 +167,21 @@ def _select() -> None:
         form("setp", f"setp.{{cmp}}{ftz}.{{type}}", f"pair d pred; {both}", shared=given)
         form("setp", f"setp.{{cmp}}.{{bool}}{ftz}.{{type}}", f"pair d pred; {both}; pred c", shared=given, bool=either)
         form("set", f"set.{{cmp}}{ftz}.{{dtype}}.{{type}}", f"out d {{dtype}}; {both}", shared=made)
-        form("set", f"set.{{cmp}}.{{bool}}{ftz}.{{dtype}}.{{type}}", f"out d {{dtype}}; {both}; pred c", shared=made, bool=either)
+        form(
+            "set",
+            f"set.{{cmp}}.{{bool}}{ftz}.{{dtype}}.{{type}}",
+            f"out d {{dtype}}; {both}; pred c",
+            shared=made,
+            bool=either,
+        )
     form("selp", "selp.{type}", "out d {type}; in a {type}; in b {type}; pred c", type=numeric)
-    form("slct", "slct{.ftz?}.{type}.{ctype}", "out d {type}; in a {type}; in b {type}; in c {ctype}", type=numeric, ctype="s32 f32")
+    form(
+        "slct",
+        "slct{.ftz?}.{type}.{ctype}",
+        "out d {type}; in a {type}; in b {type}; in c {ctype}",
+        type=numeric,
+        ctype="s32 f32",
+    )
 
 
 def _move() -> None:
@@ -175,9 +189,20 @@ def _move() -> None:
     form("mov", "mov.{type}", "out d {type}; in a {type}", type=plain)
     form("mov.pack", "mov.{type}", "out d {type}; ins a", type="b16 b32 b64 b128")
     form("mov.unpack", "mov.{type}", "outs d; in a {type}", type="b16 b32 b64 b128")
-    form("cvta", "cvta{.to?}{.space}.{type}", "out d {type}; in a {type}", to="to", type="u32 u64",
-         space="global shared shared::cta shared::cluster local const param param::entry")
-    form("isspacep", "isspacep.{space}", "out d pred; in a b64", space="global shared shared::cta shared::cluster local const param")
+    form(
+        "cvta",
+        "cvta{.to?}{.space}.{type}",
+        "out d {type}; in a {type}",
+        to="to",
+        type="u32 u64",
+        space="global shared shared::cta shared::cluster local const param param::entry",
+    )
+    form(
+        "isspacep",
+        "isspacep.{space}",
+        "out d pred; in a b64",
+        space="global shared shared::cta shared::cluster local const param",
+    )
 
 
 def _convert() -> None:

@@ -33,7 +33,15 @@ for _vector, _slot in (("", "out d {type}+"), (".{vec}", "outs d {type}+")):
         type=_TYPES,
         shared=_HINTS,
     )
-    form("ldu", f"ldu{{.space?}}{_vector}.{{type}}", f"{_slot}; address a", effects=(_READ,), space=_SPACES, vec="v2 v4", type=_TYPES)
+    form(
+        "ldu",
+        f"ldu{{.space?}}{_vector}.{{type}}",
+        f"{_slot}; address a",
+        effects=(_READ,),
+        space=_SPACES,
+        vec="v2 v4",
+        type=_TYPES,
+    )
 for _vector, _slot in (("", "in b {type}+"), (".{vec}", "ins b {type}+")):
     form(
         "st",
@@ -49,6 +57,12 @@ for _vector, _slot in (("", "in b {type}+"), (".{vec}", "ins b {type}+")):
         shared=_HINTS,
     )
 
-form("prefetch", "prefetch{.space?}.{level}", "address a", space="global local const", level="L1 L2 L2::evict_last L2::evict_normal")
+form(
+    "prefetch",
+    "prefetch{.space?}.{level}",
+    "address a",
+    space="global local const",
+    level="L1 L2 L2::evict_last L2::evict_normal",
+)
 form("prefetch", "prefetchu.L1", "address a")
 form("prefetch.tensormap", "prefetch{.space?}.tensormap", "address a", space="param const")

@@ -52,10 +52,33 @@ KINDS = {
 
 BITS = {
     **{f"{kind}{bits}": bits for kind in "usb" for bits in (8, 16, 32, 64)},
-    "pred": 1, "f16": 16, "bf16": 16, "f32": 32, "f64": 64, "f16x2": 32, "bf16x2": 32, "b128": 128, "f32x2": 64,
-    "u16x2": 32, "s16x2": 32, "u8x4": 32, "s8x4": 32, "tf32": 32,
-    "e4m3": 8, "e5m2": 8, "e4m3x2": 16, "e5m2x2": 16, "e2m1x2": 8, "e2m3x2": 16, "e3m2x2": 16, "ue8m0x2": 16,
-    "e4m3x4": 32, "e5m2x4": 32, "e2m1x4": 16, "e2m3x4": 32, "e3m2x4": 32,
+    "pred": 1,
+    "f16": 16,
+    "bf16": 16,
+    "f32": 32,
+    "f64": 64,
+    "f16x2": 32,
+    "bf16x2": 32,
+    "b128": 128,
+    "f32x2": 64,
+    "u16x2": 32,
+    "s16x2": 32,
+    "u8x4": 32,
+    "s8x4": 32,
+    "tf32": 32,
+    "e4m3": 8,
+    "e5m2": 8,
+    "e4m3x2": 16,
+    "e5m2x2": 16,
+    "e2m1x2": 8,
+    "e2m3x2": 16,
+    "e3m2x2": 16,
+    "ue8m0x2": 16,
+    "e4m3x4": 32,
+    "e5m2x4": 32,
+    "e2m1x4": 16,
+    "e2m3x4": 32,
+    "e3m2x4": 32,
 }
 
 
@@ -63,7 +86,8 @@ BITS = {
 class Effect:
     """What an instruction does beyond its result registers, in words that a check can read.
 
-    `verb` is one of reads, writes, arrives, expects, completes, waits, fences, allocates, frees, commits, drains, syncs.
+    `verb` is one of reads, writes, arrives, expects, completes, waits, fences, allocates, frees, commits, drains and
+    syncs.
     `operand` names the slot it happens to; `proxy`, `space` and `scope` may name a choice of the template in braces.
     `later` marks what happens at completion rather than at issue.
     """
@@ -214,7 +238,24 @@ def match(opcode: str) -> tuple[tuple[Form, dict[str, str | None]], ...]:
     return tuple((row, modifiers) for row in rows if (modifiers := _rearranged(row, words)) is not None)
 
 
-_ANY_ORDER = frozenset({"atom", "red", "ld", "st", "fence", "barrier", "shfl", "vote", "match", "redux", "tcgen05"})
+_ANY_ORDER = frozenset(
+    [
+        "atom",
+        "red",
+        "ld",
+        "st",
+        "fence",
+        "barrier",
+        "shfl",
+        "vote",
+        "match",
+        "redux",
+        "tcgen05",
+        "ldmatrix",
+        "stmatrix",
+        "wmma",
+    ]
+)
 """Instructions whose modifiers compilers write in more than one order; ptxas reads all of them."""
 
 
@@ -233,6 +274,13 @@ def _rearranged(row: Form, words: list[str]) -> dict[str, str | None] | None:
     return None if left else modifiers
 
 
+_OUTSIDE = {
+    **dict.fromkeys(("tex", "tld4", "txq", "istypep"), "textures are for graphics"),
+    **dict.fromkeys(("suld", "sust", "sured", "suq"), "surfaces are for graphics"),
+}
+"""Instructions of PTX that no form of the table will ever stand for, and why."""
+
+
 def nearest(opcode: str) -> str:
     """The template whose spelling is closest to an unknown opcode."""
     root = opcode.partition(".")[0]
@@ -247,6 +295,8 @@ def decode(instruction: Instruction, registers: dict[str, str], file: str = "<pt
     """Read an instruction by the table, or say what is wrong with it."""
     where = instruction.loc or Loc(file, instruction.line)
     candidates = match(instruction.opcode)
+    if not candidates and (kind := _OUTSIDE.get(instruction.opcode.partition(".")[0])):
+        raise Diag.NOT_MODELLED.error(where, what=f"`{instruction.opcode}` ({kind})")
     if not candidates:
         raise Diag.UNKNOWN_INSTRUCTION.error(where, text=instruction.opcode, nearest=nearest(instruction.opcode))
     problem = ""
@@ -416,7 +466,7 @@ def _check_target(op: Op, target: str, file: str) -> None:
 
 
 def _has(target: str, needed: str) -> bool:
-    """Whether a target has what `needed` names: `sm_90` means that and newer, `sm_90a` that generation's own features."""
+    """Whether a target has what `needed` names: `sm_90` is that and newer, `sm_90a` that generation's own."""
     have, want = (int(re.sub(r"\D", "", text) or 0) for text in (target, needed))
     if needed[-1] in "af":
         return target[-1] in "af" and have // 10 == want // 10

@@ -44,11 +44,15 @@ for _register, _factors, _sums in (("b32", _FACTORS, _SUMS), ("f64", "f64", "f64
         space=_SPACE,
         type=_sums,
     )
-    for _template in ((".{d_type}.{c_type}",) if _register == "b32" else ()) + (".{d_type}.{a_type}.{b_type}.{c_type}",):
+    for _template in ((".{d_type}.{c_type}",) if _register == "b32" else ()) + (
+        ".{d_type}.{a_type}.{b_type}.{c_type}",
+    ):
         form(
             "wmma.mma",
             "wmma.mma.sync.aligned.{a_layout}.{b_layout}.{shape}" + _template + "{.rn?}{.satfinite?}",
-            "; ".join(f"{kind} {name} {_register}" for kind, name in zip(("outs", "ins", "ins", "ins"), "dabc", strict=True)),
+            "; ".join(
+                f"{kind} {name} {_register}" for kind, name in zip(("outs", "ins", "ins", "ins"), "dabc", strict=True)
+            ),
             issuer="warp",
             result="lane",
             version=(6, 0),
