@@ -157,7 +157,8 @@ class BlockWriter:
                 items = "".join(f"{w.value(item, 's32')}, " for item in coordinates.items)
                 return f"{w.address(Address(operand.base, operand.offset))}, ({items})"
             case Arguments(items):
-                return "(" + "".join(f"{w.address(Address(item))}, " for item in items) + ")"
+                places = [Address(item) for item in items if not isinstance(item, Sink)]
+                return "(" + "".join(f"{w.address(place)}, " for place in places) + ")"
             case Vector() if slot.kind == "rows":
                 return self._rows(operand)
             case Vector(items):

@@ -93,7 +93,7 @@ def _merged(found: list[tuple[int, Any]]) -> Any:
         return first
     if isinstance(first, tuple):
         return tuple(_merged([(mine, result[part]) for mine, result in found]) for part in range(len(first)))
-    out = np.zeros(WARP, np.bool_ if np.asarray(first).dtype == np.bool_ else np.uint32)
+    out: Array = np.zeros(WARP, np.bool_ if np.asarray(first).dtype == np.bool_ else np.uint32)
     for mine, result in found:
         np.copyto(out, result, where=lanes_of(mine))
     return out
