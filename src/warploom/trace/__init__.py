@@ -101,6 +101,7 @@ __all__ = [
     "bf16",
     "bf16x2",
     "clamp",
+    "copysign",
     "cos",
     "cta_index",
     "elect",
