@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
 from tests.fuzz.mutations import Mutant, Source
+
 from warploom import launcher
 from warploom.launch_file import LaunchFile, load
 from warploom.machine.grid import Grid
@@ -98,6 +98,7 @@ def corpus() -> Iterator[Base]:
     from tests.corpus.case import Map
     from tests.corpus.cases import CASES
     from tests.corpus.compile import CompilerMissing
+
     from warploom import TensorMap
 
     for case in CASES:

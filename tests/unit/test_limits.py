@@ -234,7 +234,7 @@ def test_kernels_of_any_shape_are_read_in_time(shape, sizes):
 
 
 def test_a_kernel_with_many_registers_is_cut_into_parts():
-    count = 9000
+    count = 6000
     body = "mov.u32 %r0, %tid.x;\n" + "\n".join(f"add.u32 %r{i + 1}, %r{i}, 1;" for i in range(count))
     out = np.zeros(32, np.uint32)
     store = f"mul.wide.u32 %rd1, %r0, 4; ld.param.u64 %rd0, [out]; add.u64 %rd0, %rd0, %rd1; st.global.u32 [%rd0], %r{count};"

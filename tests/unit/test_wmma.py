@@ -87,7 +87,7 @@ def stored(matrices: np.ndarray[Any, Any], layout: str, type_: str) -> np.ndarra
     return out
 
 
-@pytest.mark.parametrize("form", FORMS, ids=lambda form: ".".join(form))
+@pytest.mark.parametrize("form", FORMS, ids=".".join)
 @pytest.mark.parametrize("layouts", ["rrr", "rcc", "crr", "ccc"])
 @pytest.mark.parametrize(("schedule", "warps"), [("eager", 4), ("reverse", 1)])
 def test_fragments_are_loaded_multiplied_and_stored(

@@ -63,7 +63,7 @@ def copy(op: Op) -> Run:
     def run(g: Group, mask: Array | None, dst: Any, src: Any, size: int, source: Any, policy: Any = None) -> None:
         if size not in legal:
             raise Diag.BAD_SHAPE.error(text=op.instruction.opcode, what=f"{size} bytes; it copies {legal}")
-        places, origins = _spread(dst, g, mask, np.uint32), _spread(src, g, mask, np.uint64)
+        places, origins = _spread(dst, g, mask, np.uint64), _spread(src, g, mask, np.uint64)
         if ignores:
             source = (0 if source else size) if isinstance(source, bool) else np.where(source, 0, size)
         whole = source is None or (isinstance(source, int) and source == size)

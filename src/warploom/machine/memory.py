@@ -28,7 +28,7 @@ GLOBAL_GAP = 1 << 20
 SHARED_WINDOW = 0x1000_0000_0000
 LOCAL_WINDOW = 0x2000_0000_0000
 PARAM_WINDOW = 0x3000_0000_0000
-WINDOW_BYTES = 1 << 40
+WINDOW_BYTES = 1 << 32
 
 
 def padded(size: int, *, zero: bool = False) -> Bytes:

@@ -227,9 +227,9 @@ def store(op: Op) -> Run:
     return run
 
 
-def _words(address: int, dtype: Any) -> Array:
+def _words(address: int) -> Array:
     """The addresses of the eight-byte words of a tensor map."""
-    return np.arange(address, address + MAP_BYTES, 8, dtype=dtype)
+    return np.uint64(address) + np.arange(0, MAP_BYTES, 8, dtype=np.uint64)
 
 
 def _is_shared(address: int, space: str) -> bool:
@@ -247,11 +247,11 @@ def replace(op: Op) -> Run:
         for lane in issuers(g, mask):
             at, new = of_lane(address, lane), of_lane(value, lane)
             if _is_shared(at, space):
-                words, shared = _words(shared_address(at), np.uint32), g.cta.shared
+                words, shared = _words(shared_address(at)), g.cta.shared
                 record = replaced(shared.load(words, 8, None, what).tobytes(), field, ordinal, new)
                 shared.write(words, np.frombuffer(record, np.uint64), 8, None, what, g.number)
             else:
-                words, memory = _words(at, np.uint64), g.grid.memory
+                words, memory = _words(at), g.grid.memory
                 record = replaced(memory.load(words, 8, None, what).tobytes(), field, ordinal, new)
                 memory.store(words, np.frombuffer(record, np.uint64), 8, None, what)
 
@@ -269,9 +269,9 @@ def copy_map(op: Op) -> Run:
         warps = whole_warps(g, mask, op)
         g.grid.effects += 1
         for warp in range(g.warps) if warps is None else np.flatnonzero(warps).tolist():
-            source = _words(shared_address(of_lane(src, warp * WARP)), np.uint32)
+            source = _words(shared_address(of_lane(src, warp * WARP)))
             record = g.cta.shared.load(source, 8, None, what)
-            g.grid.memory.store(_words(of_lane(dst, warp * WARP), np.uint64), record, 8, None, what)
+            g.grid.memory.store(_words(of_lane(dst, warp * WARP)), record, 8, None, what)
 
     return run
 
