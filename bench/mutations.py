@@ -21,8 +21,8 @@ sys.path[:0] = [str(Path(__file__).parents[1])]
 from rich.console import Console  # noqa: E402
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: E402
 from rich.table import Table  # noqa: E402
-from tests.fuzz.bases import trial  # noqa: E402
-from tests.fuzz.harness import Outcome, Summary, attempt, bases, run  # noqa: E402
+from tests.fuzz.bases import KINDS, Plan, trial  # noqa: E402
+from tests.fuzz.harness import Outcome, Summary, attempt, run  # noqa: E402
 
 
 def main() -> int:
@@ -30,13 +30,13 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=10_000, help="how many mutants of executed lines (10000)")
     parser.add_argument("--first", type=int, default=0, help="the first number (0)")
     parser.add_argument("--workers", type=int, default=2, help="processes (2)")
-    parser.add_argument(
-        "--corpus", action="store_true", help="mutate the kernels of tests/corpus too (needs compilers)"
-    )
+    parser.add_argument("--kernels", nargs="+", choices=KINDS, default=Plan().kinds, help="what is mutated")
+    parser.add_argument("--depth", type=int, default=1, help="changes in each mutant (1)")
     parser.add_argument("--show", type=int, help="run one mutant here, and print what was changed")
     options = parser.parse_args()
+    plan = Plan(tuple(options.kernels), options.depth)
     if options.show is not None:
-        return show(options.show, with_corpus=options.corpus)
+        return show(options.show, plan)
     console = Console()
     numbers = [*range(options.first, options.first + options.count)]
     numbers += [-1 - number for number in range(options.first // 10, (options.first + options.count) // 10)]
@@ -52,7 +52,7 @@ def main() -> int:
             if outcome.failure:
                 progress.console.print(f"FAILED {outcome.number}: {outcome.code}\n{outcome.failure}", markup=False)
 
-        summary = run(numbers, workers=options.workers, with_corpus=options.corpus, on_outcome=on_outcome)
+        summary = run(numbers, workers=options.workers, plan=plan, on_outcome=on_outcome)
     report(summary, console)
     return 1 if summary.failures else 0
 
@@ -70,11 +70,11 @@ def report(summary: Summary, console: Console) -> None:
     console.print(f"failures: {numbers or 'none'}", markup=False)
 
 
-def show(number: int, *, with_corpus: bool) -> int:
+def show(number: int, plan: Plan) -> int:
     """One mutant, in this process."""
-    kernels = bases(with_corpus=with_corpus)
-    made = trial(kernels, number)
-    outcome = attempt(kernels, number)
+    kernels = plan.bases()
+    made = trial(kernels, number, plan.depth)
+    outcome = attempt(kernels, number, plan.depth)
     print(made)
     print(f"{outcome.code}, {outcome.seconds:.2f} s")
     print(outcome.failure, end="")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import struct
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -90,11 +92,24 @@ def launch(
     try:
         running = Grid(prepare(launch_, by_name(schedule, seed), sms, limit, tuple(observers), on_progress))
         start = time.perf_counter()
-        with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"), _older_objects_spared():
             running.run()
     except MemoryError as error:
         raise Diag.OUT_OF_MEMORY.error(what=str(error).rstrip(".") or "an allocation failed") from error
     return _report(running, time.perf_counter() - start)
+
+
+@contextmanager
+def _older_objects_spared() -> Iterator[None]:
+    """While a grid runs, the collector leaves out the caller's objects: a machine-learning process has millions."""
+    if gc.get_freeze_count():
+        yield
+        return
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 @dataclass

@@ -125,6 +125,21 @@ def corpus() -> Iterator[Base]:
         yield Base(f"corpus {case.name}", compiled.ptx, prepared.arrays, bind, 1)
 
 
+_KINDS = {"written": written, "foreign": foreign, "corpus": corpus}
+KINDS = tuple(_KINDS)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which kernels are mutated, and how many changes each mutant has."""
+
+    kinds: tuple[str, ...] = ("written", "foreign")
+    depth: int = 1
+
+    def bases(self) -> tuple[Base, ...]:
+        return tuple(base for kind in self.kinds for base in _KINDS[kind]())
+
+
 @dataclass(frozen=True)
 class Trial:
     """One mutant and how it is run."""
@@ -139,9 +154,12 @@ class Trial:
         return f"{self.number} ({self.base.name}, {self.schedule} {self.seed}) {self.mutant.what}"
 
 
-def trial(bases: tuple[Base, ...], number: int) -> Trial:
+def trial(bases: tuple[Base, ...], number: int, depth: int = 1) -> Trial:
     """The mutant of a number: an executed line for 0 and above, a declaration below 0."""
     draw = random.Random(f"trial {number}")
     base = draw.choices(bases, [each.weight for each in bases])[0]
     mutant = base.source.mutant(number) if number >= 0 else base.source.declaration(number)
+    for more in range(1, depth):
+        changed = Source(mutant.text, base.source.lines).mutant(more << 32 | abs(number))
+        mutant = Mutant(changed.text, f"{mutant.what}; {changed.what}")
     return Trial(number, base, mutant, draw.choice(SCHEDULES), draw.randrange(1000))

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
-from tests.fuzz.bases import Base, corpus, foreign, trial, written
+from tests.fuzz.bases import Base, Plan, trial
 
 from warploom import launch
 from warploom.diagnostics import WarploomError
@@ -26,6 +26,7 @@ PATIENCE = 20.0
 _START = 120.0
 _BATCH = 25
 RUN = "a run"
+_DEFAULT = Plan()
 
 
 @dataclass(frozen=True)
@@ -58,14 +59,9 @@ class Summary:
         return self.codes.total()
 
 
-def bases(*, with_corpus: bool = False) -> tuple[Base, ...]:
-    """The kernels that are mutated."""
-    return (*written(), *foreign(), *(corpus() if with_corpus else ()))
-
-
-def attempt(kernels: tuple[Base, ...], number: int) -> Outcome:
+def attempt(kernels: tuple[Base, ...], number: int, depth: int = 1) -> Outcome:
     """Make and run one mutant."""
-    made = trial(kernels, number)
+    made = trial(kernels, number, depth)
     start = time.perf_counter()
     try:
         launch(made.base.launch(made.mutant.text), schedule=made.schedule, seed=made.seed, limit=made.base.limit)
@@ -79,13 +75,13 @@ def attempt(kernels: tuple[Base, ...], number: int) -> Outcome:
     return Outcome(number, RUN, "", time.perf_counter() - start)
 
 
-def _work(pipe: Connection, with_corpus: bool) -> None:
+def _work(pipe: Connection, plan: Plan) -> None:
     _confine()
-    kernels = bases(with_corpus=with_corpus)
+    kernels = plan.bases()
     pipe.send(None)
     for numbers in iter(pipe.recv, None):
         for number in numbers:
-            pipe.send(attempt(kernels, number))
+            pipe.send(attempt(kernels, number, plan.depth))
 
 
 def _confine() -> None:
@@ -107,10 +103,10 @@ class _Worker:
     since: float = field(default_factory=time.monotonic)
 
     @classmethod
-    def start(cls, with_corpus: bool) -> _Worker:
+    def start(cls, plan: Plan) -> _Worker:
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
-        process = context.Process(target=_work, args=(theirs, with_corpus), daemon=True)
+        process = context.Process(target=_work, args=(theirs, plan), daemon=True)
         process.start()
         theirs.close()
         return cls(process, ours)
@@ -129,12 +125,12 @@ def run(
     numbers: Iterable[int],
     *,
     workers: int = 2,
-    with_corpus: bool = False,
+    plan: Plan = _DEFAULT,
     on_outcome: Callable[[Outcome], None] | None = None,
 ) -> Summary:
     """Run the mutants of these numbers."""
     summary, todo = Summary(), _batches(numbers)
-    crew = [_Worker.start(with_corpus) for _ in range(workers)]
+    crew = [_Worker.start(plan) for _ in range(workers)]
     try:
         while crew:
             for at, worker in enumerate(crew):
@@ -150,7 +146,7 @@ def run(
                 elif fault:
                     left = _blame(worker, fault, summary, on_outcome)
                     worker.stop()
-                    crew[at] = _Worker.start(with_corpus)
+                    crew[at] = _Worker.start(plan)
                     todo = _first(left, todo)
                     break
             wait([worker.pipe for worker in crew], timeout=0.5)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from tests.fuzz.bases import SCHEDULES, trial, written
-from tests.fuzz.harness import RUN, attempt, bases, run
+from tests.fuzz.bases import SCHEDULES, Plan, trial, written
+from tests.fuzz.harness import RUN, attempt, run
 from tests.fuzz.mutations import _LINES, _TOKENS, Source
 
 from warploom.machine.alu import FAMILIES
@@ -18,7 +18,7 @@ NEVER = {"trap", "brkpt", "tcgen05.shift", "mul.mixed"}
 
 @pytest.fixture(scope="module")
 def kernels():
-    return bases()
+    return Plan().bases()
 
 
 def test_mutants_give_a_run_or_a_catalogued_error():
@@ -36,7 +36,7 @@ def test_every_schedule_runs_what_is_mutated():
 
 
 def test_the_written_kernels_execute_every_family():
-    executed = set().union(*(kernel.families for kernel in bases()))
+    executed = set().union(*(kernel.families for kernel in Plan().bases()))
     assert (set(MEANINGS) | FAMILIES) - executed - NEVER == set()
 
 
@@ -55,7 +55,7 @@ def test_most_mutations_change_a_token_of_an_executed_line(kernels):
 
 
 def test_a_number_always_means_the_same_mutant(kernels):
-    again = bases()
+    again = Plan().bases()
     for number in (0, 7, 123, -5, 99_999):
         first, second = trial(kernels, number), trial(again, number)
         assert (first.mutant, first.schedule, first.seed) == (second.mutant, second.schedule, second.seed)

@@ -354,6 +354,19 @@ def test_what_a_generic_address_finds_in_local_memory_differs_by_thread():
     assert (out == np.arange(32)).all()
 
 
+@pytest.mark.parametrize("shared", [False, True])
+def test_elements_with_a_sign_are_widened_to_their_registers(shared):
+    """The same whether all lanes load from one address or each from its own."""
+    out, source = np.zeros((32, 4), np.int64), np.full(256, -3, np.int8)
+    body = f"""ld.param.u64 %rd0, [out]; ld.param.u64 %rd1, [source]; mov.u32 %r9, %tid.x; mul.wide.u32 %rd2, %r9, 32; add.u64 %rd0, %rd0, %rd2;
+    {"" if shared else "mul.wide.u32 %rd3, %r9, 4; add.u64 %rd1, %rd1, %rd3;"}
+    ld.global.v2.s8 {{%r0, %rd4}}, [%rd1]; ld.global.s8 %r1, [%rd1]; ld.global.s8 %rd5, [%rd1];
+    cvt.u64.u32 %rd6, %r0; cvt.u64.u32 %rd7, %r1;
+    st.global.v2.u64 [%rd0], {{%rd6, %rd4}}; st.global.v2.u64 [%rd0+16], {{%rd7, %rd5}};"""
+    run(body, [out, source], params=".param .u64 out, .param .u64 source")
+    assert (out == [2**32 - 3, -3, 2**32 - 3, -3]).all()
+
+
 ENDLESS = "ld.param.u64 %rd0, [out]; L: st.global.u32 [%rd0], 1; bra L;"
 
 

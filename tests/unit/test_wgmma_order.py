@@ -25,6 +25,20 @@ def test_what_is_not_committed_is_not_waited_for(schedule):
         np.testing.assert_array_equal(got, data.d)
 
 
+@pytest.mark.parametrize("steps", [1, 3])
+def test_where_nothing_is_late_accumulators_can_be_read_before_the_commit(steps):
+    """Triton adds up short sums of 8-bit products so; ptxas then lets each instruction finish."""
+    case = Case(n=16, steps=steps, a_type="e5m2", accumulate="0")
+    data = Data.make(case)
+    add = "".join(f"add.f32 %d{16 + i}, %d{16 + i}, %d{i};" for i in range(8))
+    back = "".join(f"mov.b32 %d{i}, %d{16 + i};" for i in range(8))
+    start = "".join(f"mov.b32 %d{16 + i}, %d{i};" for i in range(8))
+    once = f"wgmma.fence.sync.aligned; {case.instructions()} {add} wgmma.commit_group.sync.aligned;"
+    body = f"{start} {once} wgmma.wait_group.sync.aligned 0; {once} wgmma.wait_group.sync.aligned 0; {back}"
+    np.testing.assert_array_equal(data.run("eager", body=body), data.d + 2 * data.expected())
+    assert not np.array_equal(data.run("lazy", body=body), data.d + 2 * data.expected())
+
+
 def test_wait_group_1_leaves_one_group_pending():
     case = Case(n=16)
     data = Data.make(case)

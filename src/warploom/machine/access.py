@@ -288,7 +288,9 @@ def _load_vector(op: Op, spaces: Spaces, element: int, out: Vector) -> Run:
         table = (pieces[0] if len(pieces) == 1 else np.concatenate(pieces, axis=1)).T
         if isinstance(address, int) and table.shape[1] == 1:
             values = [int(v) for v in table[:, 0]] if element < 16 else list(table[:, 0])
-            return [widen(v) for v in values] if widen is not None else values
+            if widen is not None:
+                return [widen(v) & _mask_of(g, item) for v, item in zip(values, out.items, strict=True)]
+            return values
         if widen is not None:
             return [_fit(widen(np.ascontiguousarray(row)), g, item) for row, item in zip(table, out.items, strict=True)]
         return table

@@ -157,7 +157,7 @@ def wait(op: Op) -> Run:
 @executes("mapa")
 def map_address(op: Op) -> Run:
     """The same place in the shared memory of another CTA of the cluster."""
-    base = 0 if op["space"] else SHARED_WINDOW
+    base = 0 if op["space"] else SHARED_WINDOW & ((1 << BITS[op["type"]]) - 1)
     dtype = np.dtype(WIDTHS[BITS[op["type"]] // 8])
 
     def run(g: Group, mask: Array | None, address: Any, rank: Any) -> Any:

@@ -256,6 +256,8 @@ class Cta:
         """Give back the memory of an ended CTA."""
         for group in self.all_groups:
             group.forget()
+        for warpgroup in self.warpgroups:
+            warpgroup.blocks.clear()
         self.warpgroups, self.all_groups = [], []
         self._warp_groups, self._convoys, self._free = {}, {}, {}
 

@@ -35,6 +35,7 @@ from warploom.ptx.model import (
     Symbol,
     Vector,
 )
+from warploom.ptx.uncommitted import touched_early
 from warploom.ptx.uniformity import classify
 
 LANE_SPECIALS = frozenset(
@@ -117,6 +118,11 @@ class Program:
     @cached_property
     def masked(self) -> Text:
         return self._text(masked=True)
+
+    @cached_property
+    def touched_early(self) -> frozenset[int]:
+        """The `wgmma`s, by the identity of their `Op`, whose registers are touched before they are committed."""
+        return touched_early(self.flow)
 
     @cached_property
     def costs(self) -> tuple[int, ...]:

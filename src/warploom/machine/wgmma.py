@@ -4,7 +4,8 @@ The four warps of a warpgroup issue the same instruction, together as a convoy o
 accumulators are read, and accumulators written, when the operation completes: what happens to a register or to shared
 memory between issue and completion is seen, or lost, as on hardware. Operations of a warpgroup complete in order.
 
-Where the schedule has convoys, operations wait for their commit and complete together; else each completes by itself.
+Where the schedule has convoys, operations wait for their commit and complete together, unless the kernel touches their
+registers before; else each completes by itself.
 """
 
 from __future__ import annotations
@@ -60,8 +61,8 @@ class Pipeline(Waitable):
         self.submitted = self.completed = 0
         self.last: Operation | None = None
 
-    def issue(self, warps: Sequence[int], new: Issue) -> None:
-        """Some warps issue their next wgmma."""
+    def issue(self, warps: Sequence[int], new: Issue, *, at_once: bool) -> None:
+        """Some warps issue their next wgmma; `at_once` where it must not wait for its commit."""
         for warp in warps:
             at = self.issued[warp] - self.completed
             if at == len(self.flight):
@@ -72,7 +73,7 @@ class Pipeline(Waitable):
                 raise absent(new.multiply.op, f"{_ALL} to issue the same instruction with the same operands", found)
             self.issued[warp] += 1
             self._tell(warp, new)
-        if not self.warpgroup.cta.grid.convoys:
+        if at_once:
             while self.submitted < min(self.issued):
                 self._submit(self.submitted + 1)
 
@@ -187,7 +188,8 @@ def multiply_accumulate(op: Op) -> Run:
         if isinstance(scale_d, np.ndarray):
             scale_d = _same(scale_d, chosen, op, "scale-d")
         issue = multiply.issue(d, a, b, bool(scale_d), len(g.cta.shared.whole))
-        _pipeline(warpgroup).issue(_warps(g, chosen), issue)
+        at_once = not g.grid.convoys or id(op) in g.cta.program.touched_early
+        _pipeline(warpgroup).issue(_warps(g, chosen), issue, at_once=at_once)
 
     return run
 
