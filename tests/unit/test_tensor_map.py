@@ -145,7 +145,8 @@ def test_every_dtype_has_its_type():
 def test_packed_types_count_values():
     packed = np.zeros((8, 64), np.uint8)
     assert TensorMap(packed, box=(8, 64), dtype="16u4_align8b").geometry.shape == (8, 128)
-    assert TensorMap(packed, box=(8, 128), dtype="16u4_align16b", swizzle="128B").box_bytes == 8 * 128
+    padded = TensorMap(packed, box=(8, 128), dtype="16u4_align16b", swizzle="128B")
+    assert (padded.box_bytes, padded.geometry.shared_bytes) == (8 * 64, 8 * 128)
     assert TensorMap(np.zeros((8, 96), np.uint8), box=(8, 128), dtype="16u6_align16b").geometry.shape == (8, 128)
 
 

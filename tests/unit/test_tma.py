@@ -109,6 +109,18 @@ def test_swizzles_exchange_granules_by_their_address(swizzle):
         assert (found[g ^ (g >> 3 & mask)] == granule).all()
 
 
+@pytest.mark.parametrize(("dtype", "group"), [("16u4_align16b", 8), ("16u6_align16b", 12)])
+@pytest.mark.parametrize("schedule", ["eager", "lazy"])
+def test_padding_counts_on_no_barrier(dtype, group, schedule):
+    """Sixteen values take 8 or 12 bytes in global memory and 16 in shared memory; a barrier counts the former."""
+    array = random((16, 8 * group), np.uint8)
+    out = np.zeros(16 * 128 // 4, np.uint32)
+    body = init(1) + load((0, 0), array.nbytes) + dump(out.nbytes)
+    run(body, "map:a ptr:out", (TensorMap(array, box=(16, 128), dtype=dtype), out), schedule=schedule)
+    found = out.view(np.uint8).reshape(16, 8, 16)[..., :group]
+    assert (found == array.reshape(16, 8, group)).all()
+
+
 def test_a_swizzled_load_and_store_undo_each_other_at_any_line():
     """Both use the absolute address, so a box in the middle of a pattern comes back whole."""
     array, copy = random((8, 64), np.uint16), np.zeros((8, 64), np.uint16)

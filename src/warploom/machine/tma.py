@@ -83,7 +83,7 @@ def _check_rank(tensor: MappedTensor, coords: tuple[int, ...], rank: int, four: 
 
 def _span(cta: Cta, address: int, tensor: MappedTensor, *, four: bool, own: bool) -> tuple[Cta, int]:
     geometry = tensor.geometry
-    size = geometry.box_bytes // geometry.row_bytes * geometry.pitch
+    size = geometry.shared_bytes // geometry.row_bytes * geometry.pitch
     size = size * _FOUR_ROWS if four else size
     return shared_span(cta, address, size, SHARED_ALIGNMENT, "The box of a tensor copy", own=own)
 
@@ -117,8 +117,9 @@ def load(op: Op) -> Run:
             place_box(shared.whole, offset, geometry, box)
             if shared.two_views:
                 place_box(shared.async_whole, offset, geometry, box)
-            count_bytes(g, "global→shared", box.nbytes)
-            barrier_at(g.cta, signal).complete(box.nbytes)
+            moved = geometry.box_bytes * (_FOUR_ROWS if four else 1)
+            count_bytes(g, "global→shared", moved)
+            barrier_at(g.cta, signal).complete(moved)
 
         def touches() -> tuple[Touch, ...]:
             written = _in_shared("writes", tensor, target, offset, four=four)
@@ -154,7 +155,7 @@ def _in_global(verb: str, tensor: MappedTensor, coords: tuple[int, ...], *, four
 
 def _in_shared(verb: str, tensor: MappedTensor, cta: Cta, offset: int, *, four: bool) -> Touch:
     """What a copy touches of a CTA's shared memory."""
-    size = tensor.geometry.box_bytes * (_FOUR_ROWS if four else 1)
+    size = tensor.geometry.shared_bytes * (_FOUR_ROWS if four else 1)
     addresses, width = shared_runs(tensor.geometry, offset, size)
     return Touch(verb, "shared", cta.index, "async", addresses | cta.rank << RANK_SHIFT, width)
 

@@ -48,7 +48,15 @@ class BoxGeometry:
 
     @property
     def box_bytes(self) -> int:
-        """Bytes that one box moves, which is also what it counts towards an mbarrier, filled elements included."""
+        """Bytes that one box moves, which is also what it counts towards an mbarrier, filled elements included.
+
+        Padding does not count: a padded type counts what it takes in global memory.
+        """
+        return prod(self.box[:-1]) * self.element.global_row_bytes(self.box[-1])
+
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes of one box in shared memory, without what a row narrower than the swizzle leaves free."""
         return prod(self.box[:-1]) * self.row_bytes
 
 
