@@ -28,6 +28,7 @@ _SPECIFIER = re.compile(
 _LONG = ("l", "ll", "j", "z", "t")
 _PARAMETERS = {"vprintf": (8, 8), "__assertfail": (8, 8, 4, 8, 8)}
 """The bytes of each parameter."""
+_ADDRESS = (1 << 64) - 1
 
 
 @executes("call")
@@ -69,7 +70,7 @@ class _Caller:
         """What lies at a generic address."""
         only = np.zeros(g.lanes, np.bool_)
         only[lane] = True
-        found = self.generic.load(g, only, np.full(g.lanes, address, np.uint64), size)
+        found = self.generic.load(g, only, np.full(g.lanes, address & _ADDRESS, np.uint64), size)
         return int(found[lane])
 
     def text(self, g: Group, lane: int, address: int) -> str:
