@@ -48,6 +48,13 @@ def test_what_threads_print_is_kept(schedule: str, seed: int) -> None:
     assert out.tolist() == [0, 11, 0, 11, 0, 11]
 
 
+def test_arguments_that_lie_nowhere_are_a_fault() -> None:
+    nowhere = PRINT.replace("cvta.local.u64 %rd1, %rd0;", "mov.u64 %rd1, -8;")
+    with pytest.raises(WarploomError) as caught:
+        launch(nowhere, grid=(1, 1, 1), block=(6, 1, 1), args=[np.zeros(6, np.uint32)])
+    assert caught.value.code == "OUT_OF_BOUNDS"
+
+
 def test_printing_has_an_end() -> None:
     forever = PRINT.replace("ld.param.u64 %rd5, [out];", "").replace(
         "mov.u32 %r0, %tid.x;", "mov.u32 %r0, 100000;\nAGAIN:"
