@@ -78,8 +78,10 @@ def try_cancel(op: Op) -> Run:
     return run
 
 
-def _words(g: Group, mask: Array | None, response: Array) -> Array:
+def _words(g: Group, mask: Array | None, response: Array | int) -> Array:
     """The four words of each lane's answer; those of lanes that take part must be one."""
+    if not isinstance(response, np.ndarray):
+        raise Diag.ASYNC_MISUSE.error(what="query_cancel reads a literal, which is no answer of a try_cancel.")
     words = np.ascontiguousarray(response).view(np.uint32).reshape(-1, 4)
     marks = words[:, 3] if mask is None else words[mask, 3]
     if not np.isin(marks, (_GRANTED, _REFUSED)).all():
@@ -102,7 +104,7 @@ def _results(g: Group, mask: Array | None, out: object, columns: list[Array]) ->
 def is_canceled(op: Op) -> Run:
     """Whether a request was granted."""
 
-    def run(g: Group, mask: Array | None, response: Array) -> Any:
+    def run(g: Group, mask: Array | None, response: Array | int) -> Any:
         granted = _words(g, mask, response)[:, 3] == _GRANTED
         if not (granted if mask is None else granted[mask]).all():
             g.cta.state[_REFUSAL_SEEN] = True
@@ -120,7 +122,7 @@ def get_first_ctaid(op: Op) -> Run:
         what = f"the list has {len(out.items)} items"
         raise Diag.BAD_OPERANDS.error(text=op.instruction.text[:160], what=what, takes="4 items")
 
-    def run(g: Group, mask: Array | None, response: Array) -> Any:
+    def run(g: Group, mask: Array | None, response: Array | int) -> Any:
         words = _words(g, mask, response)
         columns = [words[:, 0], words[:, 1], words[:, 2], np.zeros(len(words), np.uint32)]
         results = _results(g, mask, op.operands["d"], columns)
