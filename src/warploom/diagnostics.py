@@ -44,6 +44,14 @@ class Diag(Enum):
 
     # The launch: what the caller passed.
     BAD_LAUNCH = ("The launch cannot be made: {what}.", "Correct the arguments; nothing was run or written.")
+    BAD_ARGUMENTS = (
+        "`{function}` cannot be called so; {count} fault(s), in {what}:",
+        "Correct the arguments; nothing was run or written.",
+    )
+    BAD_CONFIG = (
+        "The configuration breaks {count} rule(s): {what}.",
+        "Change what is named, or leave it out so that it is derived; nothing was run or written.",
+    )
     BAD_TENSOR_MAP = ("The tensor map breaks {count} rule(s): {what}.", "Correct the map; nothing was run or written.")
     NOT_MODELLED = ("{what} is not modelled by the machine.", "Report the kernel; the machine never guesses.")
 
@@ -114,6 +122,100 @@ class Diag(Enum):
     BAD_INDEX = ("The view cannot be indexed so: {what}.", "Index with one integer, or device integer, per dimension.")
     OTHERWISE_WITHOUT_WHEN = ("`otherwise()` does not follow a `when(...)` block.", "Put it directly behind the block.")
     BAD_KERNEL = ("The kernel cannot be traced: {what}.", "Correct the call; nothing was run.")
+    STAGE_DROPPED = (
+        "A {side} stage of `{pipeline}`, acquired here, is never released.",
+        "Use `with`, or call `release()` on every way through the code: the other side waits for it.",
+    )
+    STAGE_RELEASED_TWICE = (
+        "A {side} stage of `{pipeline}` is released again; it was released at {first}.",
+        "Release a stage once: leaving its `with` block does it if nothing else has.",
+    )
+    STAGE_RELEASED_CONDITIONALLY = (
+        "A {side} stage of `{pipeline}`, acquired at {acquired}, is released inside a device {kind}.",
+        "Release it where it was acquired: the count of its barrier holds only if every thread releases it once.",
+    )
+    STAGE_AFTER_RELEASE = (
+        "A {side} stage of `{pipeline}` is used after its release at {released}.",
+        "Use it before: the other side may already have it.",
+    )
+    STAGE_ENTERED_TWICE = (
+        "A {side} stage of `{pipeline}` is acquired while the one from {first} is still open.",
+        "Release the first before; a ring gives its stages one by one.",
+    )
+    STAGE_WRONG_ROLE = (
+        "Role `{role}` acquires a {side} stage of `{pipeline}`, whose {side} is {declared}.",
+        "Name the role when the pipeline is made: the counts of its barriers come from there.",
+    )
+    UNCOUNTABLE_ARRIVAL = (
+        "{what}",
+        "Guard an arrival by `role.elected` or `lane() < n` and nothing else, so that arrivals can be counted.",
+    )
+    COUNT_MISMATCH = (
+        "`{pipeline}` was given {given} {what}; its roles make {derived}.",
+        "Leave the number out: it is derived from the roles and how they signal.",
+    )
+    SIDE_UNUSED = (
+        "Role `{role}` is declared {side} of `{pipeline}` and never acquires a stage.",
+        "Acquire and release stages in that role, or do not declare it: the other side would wait for ever.",
+    )
+    BAD_TILE_LOOP = (
+        "The tiles cannot be walked here: {what}.",
+        "Write `for tile in tiles:` directly under `with roles.…:`, once in each role that works on tiles.",
+    )
+    BAD_EPILOGUE = (
+        "The epilogue has {count} fault(s): {what}.",
+        "An epilogue is `f(value, at, **operands)`: one device value for another, for each element of C.",
+    )
+    BAD_WRITER = (
+        "The tile writer cannot be used so; {count} fault(s): {what}.",
+        "Leave out what it derives, or give what the configuration says.",
+    )
+
+    # Assembly: what NVIDIA's tools said.
+    NO_TOOL = (
+        "There is no {tool} to use: {what}.",
+        "On Linux or Windows run `pip install 'warploom[cuda]'`, or name the program in {variable}.",
+    )
+    NOT_ASSEMBLED = (
+        "{tool} does not assemble the PTX for {target}: {what}.",
+        "Correct the lines that it names; for a newer PTX version or target run `pip install -U nvidia-cuda-nvcc`.",
+    )
+    SLOW_CODE = (
+        "ptxas assembled the PTX for {target}, but the code would be slow: {what}.",
+        "{advice} `strict=False` takes the code as it is.",
+    )
+    NOT_DISASSEMBLED = ("nvdisasm cannot read the cubin: {what}.", "Take a cubin that this ptxas made.")
+    BAD_SETTING = ("{variable} is `{value}`: {what}.", "Correct the environment variable, or remove it.")
+
+    # The GPU: what the driver has and says.
+    NO_DRIVER = (
+        "There is no NVIDIA driver to use: {what}.",
+        "Install the driver, or pass NumPy arrays, which run on the machine. `warploom doctor` tells what is found.",
+    )
+    NO_GPU = (
+        "The NVIDIA driver has no GPU to use: {what}.",
+        "Check it with nvidia-smi, or pass NumPy arrays, which run on the machine.",
+    )
+    OLD_DRIVER = (
+        "The NVIDIA driver is too old: it speaks CUDA {found}, and CUDA {needed} is needed.",
+        "Update the driver, or pass NumPy arrays, which run on the machine.",
+    )
+    WRONG_GPU = (
+        "{gpu} cannot run this: {what}.",
+        "Use a GPU that the kernel is for, or pass NumPy arrays, which run on the machine.",
+    )
+    DRIVER_REFUSED = (
+        "The NVIDIA driver refuses {what}: {sentence}.",
+        "Correct what it names; nothing was launched.",
+    )
+    GPU_FAULT = (
+        "A kernel that was launched before has failed on the GPU: {what}.",
+        "This process cannot use the GPU again. Run the kernel on the machine, or under compute-sanitizer, to see where.",
+    )
+    BAD_PLAN = (
+        "The prepared call does not fit; {count} fault(s): {what}.",
+        "Pass arrays like those that it was made for, or prepare another; nothing was launched.",
+    )
 
     # Files and commands.
     BAD_LAUNCH_FILE = ("{file}: {what}", "See docs/launch-files.md.")
@@ -166,6 +268,14 @@ class TraceError(WarploomError):
     """The author's function says something that no kernel can do."""
 
 
+class AssemblyError(WarploomError):
+    """NVIDIA's tools are missing, refuse the PTX, or make code of it that would be slow."""
+
+
+class DeviceError(WarploomError):
+    """There is no GPU that can be used, or its driver refuses."""
+
+
 class LaunchError(WarploomError):
     """The caller's arguments cannot be launched; nothing was run or written."""
 
@@ -203,10 +313,35 @@ _KIND: dict[Diag, type[WarploomError]] = {
             Diag.BAD_INDEX,
             Diag.OTHERWISE_WITHOUT_WHEN,
             Diag.BAD_KERNEL,
+            Diag.STAGE_DROPPED,
+            Diag.STAGE_RELEASED_TWICE,
+            Diag.STAGE_RELEASED_CONDITIONALLY,
+            Diag.STAGE_AFTER_RELEASE,
+            Diag.STAGE_ENTERED_TWICE,
+            Diag.STAGE_WRONG_ROLE,
+            Diag.UNCOUNTABLE_ARRIVAL,
+            Diag.COUNT_MISMATCH,
+            Diag.SIDE_UNUSED,
+            Diag.BAD_TILE_LOOP,
+            Diag.BAD_EPILOGUE,
+            Diag.BAD_WRITER,
         ),
         TraceError,
     ),
-    **dict.fromkeys((Diag.BAD_LAUNCH, Diag.BAD_TENSOR_MAP, Diag.TOO_MUCH_SHARED), LaunchError),
+    **dict.fromkeys(
+        (
+            Diag.NO_DRIVER,
+            Diag.NO_GPU,
+            Diag.OLD_DRIVER,
+            Diag.WRONG_GPU,
+            Diag.DRIVER_REFUSED,
+            Diag.GPU_FAULT,
+            Diag.BAD_PLAN,
+        ),
+        DeviceError,
+    ),
+    **dict.fromkeys((Diag.NO_TOOL, Diag.NOT_ASSEMBLED, Diag.SLOW_CODE, Diag.NOT_DISASSEMBLED), AssemblyError),
+    **dict.fromkeys((Diag.BAD_LAUNCH, Diag.BAD_ARGUMENTS, Diag.BAD_CONFIG, Diag.BAD_TENSOR_MAP, Diag.TOO_MUCH_SHARED), LaunchError),
     **dict.fromkeys(
         (
             Diag.OUT_OF_BOUNDS,

@@ -143,12 +143,7 @@ def test_values_out_of_their_scope():
             y = Variable("f32", 0.0)
         y += 1.0  # HERE
 
-    def branch_array(x, n: s32):
-        with when(n > 3):
-            tile = shared("f32", 4)
-        tile[0] = 1.0  # HERE
-
-    for function in (after_loop, after_branch, other_side, variable, branch_array):
+    for function in (after_loop, after_branch, other_side, variable):
         told(function, "VALUE_OUT_OF_SCOPE", "after that", "keep it in a variable")
 
 
@@ -170,13 +165,17 @@ def test_values_out_of_their_scope():
         (lambda x, n: select(n > 3, n, x[0]), "`select` of .s32 and .f32"),
         (lambda x, n: Variable("f32", n), "a .s32 assigned to a .f32 variable"),
         (lambda x, n: x[0].bits("u16"), "the bits of a .f32 read as .u16"),
-        (lambda x, n: x[0].to("e4m3"), "a .f32 converted to .e4m3"),
+        (lambda x, n: x[0].to("e2m1"), "a .f32 converted to .e2m1"),
+        (lambda x, n: x[0].to("e4m3", rounding="rz"), "a .e4m3 rounds to nearest even and stays finite"),
+        (lambda x, n: x[0].to("f64").to("e5m2"), "convert it to .f32 first"),
+        (lambda x, n: x[0].to("e4m3") + 1.0, "`add` of .e4m3"),
+        (lambda x, n: round_pair(x[0], x[0], "e4m3x4"), "a .e4m3x4 rounded from .f32"),
         (lambda x, n: exp(n), "`exp` of .s32"),
         (lambda x, n: fma(n > 3, True, True), "`fma` of .pred"),
         (lambda x, n: abs_(n > 3), "`abs` of .pred"),
         (lambda x, n: max_(n > 3, n < 3), "`max` of .pred"),
-        (lambda x, n: pack(n, n), "a pair of .s32"),
-        (lambda x, n: unpack(n), "the halves of a .s32"),
+        (lambda x, n: pack(n, n), "2 .s32 in one register"),
+        (lambda x, n: unpack(n), "the parts of a .s32"),
         (lambda x, n: round_pair(n, n), "a .bf16x2 rounded from .s32"),
         (lambda x, n: pack(x[0].to("f16"), x[1].to("f16")) < 3, "unpack it first"),
         (lambda x, n: widening_product(x[0], x[0]), "`widening_product` of .f32"),
@@ -270,7 +269,8 @@ def test_operands_of_the_wrong_kind():
 
 
 def test_every_tracing_message_is_met_by_a_test():
-    text = "".join(file.read_text("utf-8") for file in Path(__file__).parent.glob("test_*.py"))
+    files = [*Path(__file__).parent.glob("test_*.py"), *Path(__file__).parents[1].glob("structured/test_*.py")]
+    text = "".join(file.read_text("utf-8") for file in files)
     codes = {entry.name for entry, kind in diagnostics._KIND.items() if kind is TraceError}
     assert codes <= set(re.findall(r"\b[A-Z]+(?:_[A-Z]+)+\b", text))
 

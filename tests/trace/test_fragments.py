@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import ml_dtypes
 import numpy as np
 import pytest
 from tests.trace.harness import body, run
@@ -13,18 +14,26 @@ from warploom.facts.fragments import mma_c, tensor_move, wgmma_d
 from warploom.trace import (
     Accumulator,
     Fragment,
+    TensorMemory,
     emit,
     gelu,
     kernel,
+    lane,
     literal,
+    load_matrix,
     loop,
     matrix_descriptor,
     max_,
+    pack,
     s32,
     select,
     shared,
+    store_matrix,
     sync_threads,
+    tensor_load,
+    tensor_store,
     thread,
+    unpack,
     unpacked,
     wgmma_accumulator,
     when,
@@ -168,3 +177,55 @@ def test_wrong_fragments_are_told(act, says):
     with pytest.raises(TraceError) as caught:
         wrong.bind(np.zeros((4, 128), np.float32), grid=(1, 1, 1), block=(128, 1, 1))
     assert says in str(caught.value)
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+@pytest.mark.parametrize("transpose", [False, True])
+def test_matrices_go_to_shared_memory_and_back(count, transpose):
+    @kernel
+    def through(x, y, back):
+        tile = shared("bf16", (8 * count, 8), swizzle="none")
+        row, column = (lane() // 4).to(s32), (lane() % 4 * 2).to(s32)
+        pairs = [pack(*x.load(row + 8 * at, column, count=2)) for at in range(count)]
+        place = tile.at(lane() % (8 * count), 0)
+        store_matrix(place, pairs, transpose=transpose)
+        sync_threads()
+        for at in range(count):
+            y.store(tile.load(row + 8 * at, column, count=2), row + 8 * at, column)
+        for at, pair in enumerate(load_matrix(place, count, transpose=transpose, type_="bf16x2")):
+            back.store(unpack(pair), row + 8 * at, column)
+
+    x = np.random.default_rng().integers(-99, 99, (8 * count, 8)).astype(ml_dtypes.bfloat16)
+    y, back = np.zeros_like(x), np.zeros_like(x)
+    lines = body(run(through, x, y, back))
+    matrices = x.reshape(count, 8, 8)
+    np.testing.assert_array_equal(y, (matrices.transpose(0, 2, 1) if transpose else matrices).reshape(-1, 8))
+    np.testing.assert_array_equal(back, x)
+    assert sum(f"matrix.sync.aligned.m8n8.x{count}" in line for line in lines) == 2
+
+
+def test_the_accumulator_shape_of_tensor_memory_is_that_of_stmatrix():
+    repeats = 4
+
+    @kernel(target="sm_100a")
+    def through(x, y):
+        slot = shared("u32", 1)
+        emit("tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32", slot.place, 32)
+        sync_threads()
+        memory, tile = TensorMemory(slot[0], 32), shared("bf16", (16, 8 * repeats))
+        whole = Fragment(tuple(x[lane(), column] for column in range(8 * repeats)), tensor_move("32x32b", 8 * repeats))
+        tensor_store(memory.at(), whole)
+        emit("tcgen05.wait::st.sync.aligned")
+        part = tensor_load(memory.at(), "16x256b", repeats)
+        emit("tcgen05.wait::ld.sync.aligned")
+        for step, (low, high) in enumerate(zip(part.pairs("bf16x2")[::2], part.pairs("bf16x2")[1::2], strict=True)):
+            store_matrix(tile.at(lane() % 16, 8 * step), [low, high])
+        sync_threads()
+        for row in range(16):
+            y[row, lane()] = tile[row, lane()]
+        emit("tcgen05.dealloc.cta_group::1.sync.aligned.b32", slot[0], 32)
+
+    x = np.random.default_rng().integers(-99, 99, (32, 8 * repeats)).astype(np.float32)
+    y = np.zeros((16, 8 * repeats), ml_dtypes.bfloat16)
+    run(through, x, y)
+    np.testing.assert_array_equal(y.astype(np.float32), x[:16])

@@ -99,8 +99,8 @@ def test_roles_divide_the_warps(schedule):
     np.testing.assert_array_equal(
         out, np.where(i < 128, 3 * i + 1000, np.where(i < 160, 3 * i + 2000, (i - 160) // 32 * 100 + i % 32))
     )
-    assert "//!wl role many 0 4" in text
-    assert "//!wl role two 5 2" in text
+    assert "//!wl role many 0-3" in text
+    assert "//!wl role two 5-6" in text
     lines = body(text)
     assert sum(line.startswith("setp") for line in lines) == 3
     assert sum(line.startswith("shfl") for line in lines) == 1
@@ -209,3 +209,31 @@ def test_shared_arrays_may_be_declared_before_the_roles():
             out[thread()] = tile[thread()]
 
     trace(fine)
+
+
+def test_a_deadlock_speaks_of_roles_and_barriers():
+    @kernel
+    def stuck(out):
+        roles = warp_roles(load=1, multiply=4)
+        full, empty = barriers("inputs.full", 2), barriers("inputs.empty", 2)
+        with when(thread() == 0):
+            full.init(1)
+            empty.init(1)
+            fence_barrier_init()
+        sync_threads()
+        with roles.load:
+            empty[1].wait(0)
+        with roles.multiply:
+            full[1].wait(0)
+            out[thread()] = 1
+
+    out = np.zeros(160, np.int32)
+    with pytest.raises(Stuck) as caught:
+        launch(stuck.bind(out, grid=(1, 1, 1), block=(160, 1, 1)))
+    rows = {
+        line.split()[0]: line for line in str(caught.value).splitlines() if "test_warps.py" in line and "waits" in line
+    }
+    assert "warp 0 " in rows["load"]
+    assert "inputs.empty[1]" in rows["load"]
+    assert "warps 1-4" in rows["multiply"]
+    assert "inputs.full[1]" in rows["multiply"]

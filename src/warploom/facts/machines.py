@@ -14,6 +14,8 @@ class Machine:
     target: str
     family: str
     """Which descriptor and instruction formats it speaks: `sm_90` or `sm_100`."""
+    first_ptx: tuple[int, int]
+    """The first PTX version that knows the target."""
     sms: int
     shared_per_block: int
     shared_reserved: int
@@ -39,6 +41,8 @@ class Machine:
     has_clc: bool
     setmaxnreg: range
     """The register counts that `setmaxnreg` takes."""
+    registers_by_warp: bool
+    """Whether the warps of one warpgroup may ask `setmaxnreg` for different counts."""
     barrier_count_limit: int
     barrier_tx_limit: int
     sources: tuple[str, ...]
@@ -49,6 +53,7 @@ _GUIDE = "CUDA C++ Programming Guide, technical specifications per compute capab
 _SM_90A = Machine(
     target="sm_90a",
     family="sm_90",
+    first_ptx=(8, 0),
     sms=132,
     shared_per_block=232448,
     shared_reserved=1024,
@@ -71,6 +76,7 @@ _SM_90A = Machine(
     has_tcgen05=False,
     has_clc=False,
     setmaxnreg=range(24, 257, 8),
+    registers_by_warp=False,
     barrier_count_limit=(1 << 20) - 1,
     barrier_tx_limit=(1 << 20) - 1,
     sources=(
@@ -81,6 +87,7 @@ _SM_90A = Machine(
         "clusters: CUDA C++ Programming Guide, thread block clusters (8 portable, 16 with the non-portable attribute)",
         "named barriers: PTX ISA 9.7.13.1 (0..15)",
         "setmaxnreg: PTX ISA 9.7.20.5 (24..256, multiples of 8)",
+        "PTX versions: PTX ISA 11.1.2, `.target`, and its table of releases",
         "mbarrier: PTX ISA 9.7.13.15.2 (count 1..2^20-1, transaction count ±(2^20-1))",
     ),
 )
@@ -89,49 +96,54 @@ _SM_100A = replace(
     _SM_90A,
     target="sm_100a",
     family="sm_100",
+    first_ptx=(8, 6),
     sms=148,
     tensor_lanes=128,
     tensor_columns=512,
     has_wgmma=False,
     has_tcgen05=True,
     has_clc=True,
+    registers_by_warp=True,
     sources=(
         "sms: B200 device properties",
         f"shared memory, registers, threads, blocks: {_GUIDE}, 10.0 (the numbers of 9.0)",
         *_SM_90A.sources[2:],
         "tensor memory: PTX ISA 9.7.16.1 (128 lanes, 512 columns of 32 bits)",
+        "registers by warp: PTX ISA 9.7.20.5 forbids it; CUTLASS's FMHA and CuTe DSL's mixed GEMM for sm_100 do it",
     ),
 )
 
-_EARLIER = (
-    "sm_50",
-    "sm_52",
-    "sm_53",
-    "sm_60",
-    "sm_61",
-    "sm_62",
-    "sm_70",
-    "sm_72",
-    "sm_75",
-    "sm_80",
-    "sm_86",
-    "sm_87",
-    "sm_88",
-    "sm_89",
-)
+_EARLIER = {
+    "sm_50": (4, 0),
+    "sm_52": (4, 1),
+    "sm_53": (4, 2),
+    "sm_60": (5, 0),
+    "sm_61": (5, 0),
+    "sm_62": (5, 0),
+    "sm_70": (6, 0),
+    "sm_72": (6, 1),
+    "sm_75": (6, 3),
+    "sm_80": (7, 0),
+    "sm_86": (7, 1),
+    "sm_87": (7, 4),
+    "sm_88": (9, 0),
+    "sm_89": (7, 8),
+    "sm_90": (7, 8),
+}
 """PTX for an earlier target runs on a later machine (PTX ISA 11.1): these run on the one of sm_90."""
 
 MACHINES: dict[str, Machine] = {
     **{
-        target: replace(_SM_90A, target=target, has_wgmma=False, setmaxnreg=range(0)) for target in (*_EARLIER, "sm_90")
+        target: replace(_SM_90A, target=target, first_ptx=version, has_wgmma=False, setmaxnreg=range(0))
+        for target, version in _EARLIER.items()
     },
     "sm_90a": _SM_90A,
     "sm_100": replace(_SM_100A, target="sm_100", has_tcgen05=False, setmaxnreg=range(0)),
-    "sm_100f": replace(_SM_100A, target="sm_100f"),
+    "sm_100f": replace(_SM_100A, target="sm_100f", first_ptx=(8, 8)),
     "sm_100a": _SM_100A,
-    "sm_103": replace(_SM_100A, target="sm_103", has_tcgen05=False, setmaxnreg=range(0)),
-    "sm_103f": replace(_SM_100A, target="sm_103f"),
-    "sm_103a": replace(_SM_100A, target="sm_103a"),
+    "sm_103": replace(_SM_100A, target="sm_103", first_ptx=(8, 8), has_tcgen05=False, setmaxnreg=range(0)),
+    "sm_103f": replace(_SM_100A, target="sm_103f", first_ptx=(8, 8)),
+    "sm_103a": replace(_SM_100A, target="sm_103a", first_ptx=(8, 8)),
 }
 """Every `.target` the machine accepts. Without a suffix a target lacks what PTX gives to `a` (and `f`) targets only."""
 
@@ -141,5 +153,5 @@ def machine(target: str) -> Machine:
     try:
         return MACHINES[target]
     except KeyError:
-        needs = f"a target from {_EARLIER[0]} to sm_90, or one of {', '.join(list(MACHINES)[len(_EARLIER) + 1 :])}"
+        needs = f"a target from {next(iter(_EARLIER))} to sm_90, or one of {', '.join(list(MACHINES)[len(_EARLIER) :])}"
         raise Diag.WRONG_TARGET.error(text="the machine", needs=needs, target=target) from None

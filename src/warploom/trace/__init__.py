@@ -14,6 +14,8 @@ from warploom.trace.descriptors import instruction_descriptor, matrix_descriptor
 from warploom.trace.fragments import (
     Accumulator,
     Fragment,
+    load_matrix,
+    store_matrix,
     tensor_load,
     tensor_store,
     unpacked,
@@ -48,19 +50,18 @@ from warploom.trace.operations import (
     copysign,
     fma,
     max_,
-    merge,
     min_,
-    pack,
-    round_pair,
-    split,
-    unpack,
     widening_product,
 )
-from warploom.trace.parameters import Array, TensorMapArgument
+from warploom.trace.packing import merge, pack, round_pair, split, unpack
+from warploom.trace.parameters import Array, Operands, Tensor, TensorMapArgument
 from warploom.trace.roles import Role, Roles, warp_roles
 from warploom.trace.types import (
     bf16,
     bf16x2,
+    e2m1,
+    e4m3,
+    e5m2,
     f16,
     f16x2,
     f32,
@@ -74,6 +75,7 @@ from warploom.trace.types import (
     u16,
     u32,
     u64,
+    ue8m0,
 )
 from warploom.trace.values import Value, literal, select, special
 from warploom.trace.variables import Variable
@@ -87,8 +89,10 @@ __all__ = [
     "Barriers",
     "Fragment",
     "KernelFunction",
+    "Operands",
     "Role",
     "Roles",
+    "Tensor",
     "TensorMapArgument",
     "TensorMemory",
     "Value",
@@ -104,6 +108,9 @@ __all__ = [
     "copysign",
     "cos",
     "cta_index",
+    "e2m1",
+    "e4m3",
+    "e5m2",
     "elect",
     "emit",
     "erf",
@@ -122,6 +129,7 @@ __all__ = [
     "kernel",
     "lane",
     "literal",
+    "load_matrix",
     "log",
     "log2",
     "loop",
@@ -153,6 +161,7 @@ __all__ = [
     "split",
     "sqrt",
     "squared_relu",
+    "store_matrix",
     "sync_threads",
     "tanh",
     "tensor_load",
@@ -162,6 +171,7 @@ __all__ = [
     "u16",
     "u32",
     "u64",
+    "ue8m0",
     "unpack",
     "unpacked",
     "vote_all",

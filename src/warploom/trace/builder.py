@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from warploom.diagnostics import Diag, Loc
 from warploom.ptx.isa.table import Op, decode
@@ -40,12 +40,15 @@ class Region:
     """A stretch of the kernel in which values live: the kernel, a loop, a branch, a role.
 
     `known` are the pure expressions that were computed here; `snapshots` what variables held when they were last read.
+    `condition` is what a branch depends on; `at_close` is called inside the region, the last first, before it ends.
     """
 
     kind: str
     loc: Loc
     parent: Region | None = None
     role: str = ""
+    condition: Value | None = None
+    at_close: list[Callable[[], None]] = field(default_factory=list)
     known: dict[tuple[object, ...], Value] = field(default_factory=dict)
     snapshots: dict[Register, Value] = field(default_factory=dict)
 
@@ -80,11 +83,18 @@ class Builder:
         self.registers: dict[str, str] = {}
         self.body: list[Statement] = []
         self.ops: list[Op | None] = []
-        self.region = self.root = Region("kernel", here())
+        self._front = Region("kernel", here())
+        self.region = self.root = Region("kernel", here(), self._front)
         self._prologue: tuple[list[Statement], list[Op | None]] = ([], [])
         self.sums: dict[Operand, tuple[Value, int]] = {}
         """Registers that hold another value plus a known integer."""
         self.registers_at_launch = 0
+        self.before_roles: list[Callable[[], None]] = []
+        """What all threads do once, in front of the first role."""
+        self.at_end: list[Callable[[], None]] = []
+        """What all threads do behind everything else."""
+        self.parts: dict[type, Any] = {}
+        """Objects of which a kernel has one each."""
         self.last_branch: tuple[int, str] = (-1, "")
         self._counts: dict[str, int] = {}
         self._loc: Loc | None = None
@@ -127,9 +137,12 @@ class Builder:
 
     @contextmanager
     def prologue(self) -> Iterator[None]:
-        """Write in front of the body, where every thread passes: what never changes is read there once."""
+        """Write in front of the body, where every thread passes: what never changes is read there once.
+
+        It is a region of its own around the body's, so that it uses nothing which the body computes.
+        """
         kept = self.body, self.ops, self.region
-        (self.body, self.ops), self.region = self._prologue, self.root
+        (self.body, self.ops), self.region = self._prologue, self._front
         try:
             yield
         finally:
@@ -147,10 +160,27 @@ class Builder:
 
     def close(self, region: Region) -> None:
         """End a region; one that is still open inside it was left by `break` or `return`."""
-        if self.region is not region:
-            raise Diag.LEFT_LOOP_EARLY.error(self.region.loc, kind=self.region.kind)
+        self._settle(region)
         assert region.parent is not None
         self.region = region.parent
+
+    def start_roles(self) -> None:
+        """Write what comes in front of the first role."""
+        while self.before_roles:
+            self.before_roles.pop(0)()
+
+    def end(self) -> None:
+        """End the kernel: all regions must be closed, and what was left for the end is written."""
+        self.start_roles()
+        for last in self.at_end:
+            last()
+        self._settle(self.root)
+
+    def _settle(self, region: Region) -> None:
+        if self.region is not region:
+            raise Diag.LEFT_LOOP_EARLY.error(self.region.loc, kind=self.region.kind)
+        for last in reversed(region.at_close):
+            last()
 
     def known(self, key: tuple[object, ...]) -> Value | None:
         """What a pure expression gave, here or in a region around."""

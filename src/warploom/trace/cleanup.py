@@ -53,13 +53,21 @@ def rename(instruction: Instruction, names: dict[str, Register]) -> Instruction:
     guard = instruction.guard
     if guard is not None and guard.register.name in names:
         guard = replace(guard, register=names[guard.register.name])
-    return replace(instruction, operands=tuple(renamed(o, names) for o in instruction.operands), guard=guard)
+    operands = tuple(renamed(operand, names) for operand in instruction.operands)
+    return Instruction(instruction.opcode, operands, guard, instruction.loc, instruction.line)
 
 
 def _is_pure(op: Op) -> bool:
-    """Whether an instruction only makes its results; reading a parameter is no more than that."""
+    """Whether an instruction only makes its results; reading a parameter, or electing a lane, is no more than that."""
+    if op.family == "elect":
+        return True
     from_parameters = op.family == "ld" and op["space"].startswith("param")
     return bool(written(op)) and not op.form.blocks and (not op.form.effects or from_parameters)
+
+
+def _gives_state(op: Op) -> bool:
+    """Whether an instruction arrives at a barrier and gives the state before, which few wait for."""
+    return bool(op.form.slots) and op.form.slots[0].kind == "out" and op.form.slots[0].name == "state"
 
 
 class Cleanup:
@@ -78,6 +86,7 @@ class Cleanup:
                 self.readers[name].append(position)
             for name in self.writes[position]:
                 self.writers[name].append(position)
+        self.states = {at for at, op in enumerate(ops) if op is not None and _gives_state(op)}
         self.block = self._blocks(ops)
         self.loops = self._loops()
 
@@ -226,9 +235,12 @@ class Cleanup:
                         self._negate_guard(use, to, source)
 
     def _halves(self) -> None:
-        """Name only those of two results that somebody reads."""
+        """Name only those of two results that somebody reads, and of an arrival only a state that somebody reads."""
         for position, statement in enumerate(self.body):
             match statement:
+                case Instruction(_, (Register() as state, *rest)) if position in self.states:
+                    if not self.readers[state.name]:
+                        self.body[position] = replace(statement, operands=(Sink(), *rest))
                 case Instruction(_, (Pair(Register() as first, Register() as second), *rest)):
                     halves: Pair | Register = Pair(first, second)
                     if not self.readers[second.name]:

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from warploom.diagnostics import Diag
 from warploom.ptx.model import Guard, Register, Symbol
 from warploom.trace.builder import Builder, current, here
+from warploom.trace.hoisting import Landings
 from warploom.trace.types import TYPES, Number
-from warploom.trace.values import Value, compare, valued
+from warploom.trace.values import Value, compare, is_nonnegative, mark_nonnegative, valued
 from warploom.trace.variables import Variable
 
 
@@ -108,14 +109,19 @@ class _Loop:
         top, end = builder.label("loop"), builder.label("done")
         once = _Loop(start, stop, self.step * copies, 1).trips == 1
         entered = self._more((index.get() if start.literal is None else start) + ahead, stop)
+        before = len(builder.body)
         if entered.literal is None:
             leave_unless(builder, entered, end)
         builder.place(top)
         region = builder.open("loop")
+        Landings.of(builder).open(region, before)
         held = start if once else index.get()
         for copy in range(copies):
             turn = builder.open("loop turn")
-            yield held + copy * self.step
+            at = held + copy * self.step
+            if self.step > 0 and is_nonnegative(self.start):
+                mark_nonnegative(at)
+            yield at
             builder.close(turn)
         index += copies * self.step
         more = self._more(index.get() + ahead, stop)
@@ -135,8 +141,10 @@ def While(condition: Callable[[], Value]) -> Iterator[None]:  # noqa: N802 - `wh
     """
     builder = current("While()")
     top, end = builder.label("while"), builder.label("done")
+    before = len(builder.body)
     builder.place(top)
     region = builder.open("loop")
+    Landings.of(builder).open(region, before)
     leave_unless(builder, _predicate("While()", condition()), end)
     yield
     builder.close(region)
@@ -177,6 +185,7 @@ def when(condition: Value | bool) -> Iterator[None]:
     end = builder.label("endif")
     leave_unless(builder, chosen, end)
     region = builder.open("branch")
+    region.condition = chosen
     yield
     builder.close(region)
     builder.place(end)

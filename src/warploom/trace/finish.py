@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import replace
 
+from warploom.facts.machines import machine
 from warploom.ptx.isa.table import decode_kernel
 from warploom.ptx.isa.table import match as rows_of
 from warploom.ptx.model import (
@@ -27,9 +29,6 @@ from warploom.trace.predication import predicated
 
 SHARED = "shared_memory"
 """The one array of dynamic shared memory that all others are parts of."""
-_OLDEST = {"sm_90": (7, 8), "sm_90a": (8, 0), "sm_100": (8, 6), "sm_100a": (8, 6), "sm_100f": (8, 8), "sm_103": (8, 8)}
-"""The first PTX version that knows a target (PTX ISA, release notes)."""
-_NEWEST_TARGET = (8, 8)
 _PREFIX = re.compile(r"\D+")
 
 
@@ -46,11 +45,16 @@ def finished(builder: Builder, directives: tuple[Directive, ...]) -> tuple[Modul
         registers=registers,
         body=tuple(body),
     )
-    decode_kernel(traced, builder.target)
+    decode_kernel(replace(traced, body=tuple(_kinds(traced))), builder.target)
     files = tuple(enumerate(dict.fromkeys(each.loc.file for each in traced.instructions if each.loc), start=1))
     variables = (Variable("shared", "b8", SHARED, align, 0, linkage="extern"),) if places else ()
-    version = max(_OLDEST.get(builder.target, _NEWEST_TARGET), *(_version(each) for each in traced.instructions))
+    version = max(machine(builder.target).first_ptx, *(_version(each) for each in traced.instructions))
     return Module(version, (builder.target,), (traced,), variables, files=files), size
+
+
+def _kinds(kernel: Kernel) -> Iterable[Instruction]:
+    """The first of all instructions alike: each was read when it was written, and only the target is not yet asked."""
+    return {(each.opcode, len(each.operands)): each for each in reversed(kernel.instructions)}.values()
 
 
 def layout(arrays: list[SharedArray]) -> tuple[dict[str, int], int, int]:
@@ -73,9 +77,14 @@ def _placed(statement: Statement, places: dict[str, int]) -> Statement:
     if isinstance(statement, Note):
         words = (f"{SHARED}+{places[word]}" if word in places else word for word in statement.text.split())
         return Note(" ".join(words))
-    if isinstance(statement, Instruction):
+    if isinstance(statement, Instruction) and any(_is_placed(operand, places) for operand in statement.operands):
         return replace(statement, operands=tuple(_place(operand, places) for operand in statement.operands))
     return statement
+
+
+def _is_placed(operand: Operand, places: dict[str, int]) -> bool:
+    symbol = operand.base if isinstance(operand, Address) else operand
+    return isinstance(symbol, Symbol) and symbol.name in places
 
 
 def _place(operand: Operand, places: dict[str, int]) -> Operand:

@@ -70,7 +70,7 @@ def convert(number: Number, source: str, target: str) -> Number | None:
     """A literal of one type as another, as `cvt` does it; None where that leaves the integer's range."""
     if TYPES[target].kind == "pred":
         return bool(number)
-    if TYPES[source].kind == "float" and TYPES[target].kind in ("signed", "unsigned"):
+    if TYPES[source].kind in ("float", "narrow") and TYPES[target].kind in ("signed", "unsigned"):
         if not math.isfinite(number):
             return None
         whole = int(number)

@@ -14,8 +14,8 @@ from warploom.facts.fragments import Fragment as Layout
 from warploom.facts.fragments import tensor_move, wgmma_d
 from warploom.trace.builder import here
 from warploom.trace.instructions import At, emit
-from warploom.trace.operations import round_pair, unpack
-from warploom.trace.types import TYPES, Number
+from warploom.trace.packing import PAIRS, round_pair, unpack
+from warploom.trace.types import Number
 from warploom.trace.values import Value, literal
 from warploom.trace.variables import Variable
 from warploom.trace.warps import lane, thread
@@ -102,7 +102,7 @@ class Fragment:
 
     def pairs(self, type_: str) -> tuple[Value, ...]:
         """Neighbouring f32 values rounded to pairs, as stores and matrix moves want them."""
-        if self.type != "f32" or len(self.values) % 2 or TYPES[type_].kind != "pair":
+        if self.type != "f32" or len(self.values) % 2 or type_ not in PAIRS:
             raise Diag.TYPE_MISMATCH.error(here(), what=f".{type_} of {len(self.values)} .{self.type} values")
         return tuple(
             round_pair(low, high, type_) for low, high in zip(self.values[::2], self.values[1::2], strict=True)
@@ -157,6 +157,20 @@ class Accumulator:
 def wgmma_accumulator(columns: int, type_: str = "f32") -> Accumulator:
     """D of a wgmma with 64 rows; the first wgmma of a sum may leave what it holds aside, so it starts undefined."""
     return Accumulator(type_, wgmma_d(columns), None)
+
+
+def store_matrix(place: At, pairs: Sequence[Value], *, transpose: bool = False) -> None:
+    """One, two or four 8 × 8 matrices of 16-bit elements into shared memory by a warp: lane 8·i + r names row r of
+    matrix i by its place, and each lane gives two neighbours of a row, or of a column where they are transposed.
+    """
+    turned = ".trans" if transpose else ""
+    emit(f"stmatrix.sync.aligned.m8n8.x{len(pairs)}{turned}.shared.b16", place, list(pairs))
+
+
+def load_matrix(place: At, count: int, *, transpose: bool = False, type_: str = "u32") -> tuple[Value, ...]:
+    """One, two or four 8 × 8 matrices of 16-bit elements from shared memory, as `store_matrix` lays them."""
+    words = emit(f"ldmatrix.sync.aligned.m8n8.x{count}{'.trans' if transpose else ''}.shared.b16", place)
+    return tuple(word.bits(type_) for word in words)
 
 
 def tensor_load(place: At, shape: str = "32x32b", repeats: int = 1, type_: str = "f32") -> Fragment:

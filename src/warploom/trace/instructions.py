@@ -19,7 +19,7 @@ from warploom.trace.types import TYPES, Number
 from warploom.trace.values import Value, check_scope, compute, literal, operand_of
 from warploom.trace.variables import Variable
 
-_RESULTS = ("out", "pair", "outs")
+RESULTS = ("out", "pair", "outs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ def emit(
     left = iter(given)
     for slot in form.slots:
         type_ = (modifiers.get(slot.type[1:-1]) or "") if slot.type.startswith("{") else slot.type
-        if slot.kind in _RESULTS:
+        if slot.kind in RESULTS:
             operands.append(Sink() if discard else _result(slot, type_, count or _length(form, modifiers), results))
             continue
         argument = next(left, None)
@@ -78,17 +78,17 @@ def emit(
 
 
 def _accepts(form: Form, given: list[Any]) -> bool:
-    inputs = [slot for slot in form.slots if slot.kind not in _RESULTS]
+    inputs = [slot for slot in form.slots if slot.kind not in RESULTS]
     needed = sum(not slot.optional for slot in inputs)
     if not needed <= len(given) <= len(inputs):
         return False
     return needed != len(given) or all(
-        _suits(slot, argument)
+        suits(slot, argument)
         for slot, argument in zip([slot for slot in inputs if not slot.optional], given, strict=True)
     )
 
 
-def _suits(slot: Slot, argument: Any) -> bool:
+def suits(slot: Slot, argument: Any) -> bool:
     """Whether an argument could stand in a slot, as far as its Python type tells."""
     if slot.kind in ("ins", "rows"):
         return isinstance(argument, list | tuple)

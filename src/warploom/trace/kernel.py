@@ -50,7 +50,9 @@ class KernelFunction:
         """A launch of the kernel on these arguments."""
         values = self._values(arguments, constants)
         traced = self._traced(values, block, cluster)
-        passed = tuple(p.passed(values[p.name]) for p in self._parameters if p.is_passed(values[p.name]))
+        passed = tuple(
+            each for p in self._parameters if p.is_passed(values[p.name]) for each in p.passed(values[p.name])
+        )
         return Launch(traced.module, grid, block, passed, self.name, cluster, traced.shared_bytes)
 
     def ptx(self, *arguments: Any, block: Triple, cluster: Triple = (1, 1, 1), **constants: Any) -> str:
@@ -99,8 +101,7 @@ class KernelFunction:
                 arguments = {p.name: p.traced(builder, values[p.name]) for p in self._parameters}
             builder.place_all_at(None)
             self._run(arguments)
-            if builder.region.parent is not None:
-                raise Diag.LEFT_LOOP_EARLY.error(builder.region.loc, kind=builder.region.kind)
+            builder.end()
             builder.place_all_at(Loc(code.co_filename, code.co_firstlineno))
             emit("ret")
         directives = [Directive("reqntid", block)]

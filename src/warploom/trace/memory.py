@@ -5,15 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
+from itertools import groupby
+from operator import add
 from typing import Any
 
 from warploom.diagnostics import Diag
 from warploom.facts.swizzles import GRANULE, NONE, SWIZZLES, Swizzle
 from warploom.trace.builder import SharedArray, current, here
 from warploom.trace.instructions import At, emit
-from warploom.trace.operations import merge, split, widening_product
-from warploom.trace.types import PAIR_OF, TYPES, Number
-from warploom.trace.values import Value, address_of, sum_parts, valued
+from warploom.trace.operations import widening_product
+from warploom.trace.packing import join, merge, parts_of, split
+from warploom.trace.types import PAIR_OF, PER_BYTE, TYPES, Number
+from warploom.trace.values import Value, address_of, literal, sum_parts, valued
 
 Index = Value | int
 _ATOMIC_TYPES = {
@@ -33,15 +37,26 @@ class Origin:
     """Bytes from a base: those known, those that only the device knows, and what the latter are a multiple of."""
 
     known: int = 0
-    moving: Value | None = None
+    moving: tuple[Value, ...] = ()
     multiple: int = 0
 
     def moved(self, known: int, by: Value | None = None, multiple: int = 0) -> Origin:
         """Further on by known bytes, or by a value that is a multiple of some."""
         if by is None:
             return replace(self, known=self.known + known)
-        moving = by if self.moving is None else self.moving + by
-        return Origin(self.known + known, moving, math.gcd(self.multiple, multiple))
+        return Origin(self.known + known, (*self.moving, by), math.gcd(self.multiple, multiple))
+
+    def added_to(self, base: Value) -> Value:
+        """The sum of a base and what moves, from the outermost region inwards: what a loop repeats stands outside."""
+        depth = {value: _depth(value) for value in self.moving}
+        for _, group in groupby(sorted(self.moving, key=depth.__getitem__), key=depth.__getitem__):
+            base = base + reduce(add, group)
+        return base
+
+
+def _depth(value: Value) -> int:
+    """How many regions a value lies in."""
+    return 0 if value.region is None else sum(1 for _ in value.region.chain())
 
 
 @dataclass(frozen=True)
@@ -55,10 +70,12 @@ class View:
     base: Value
     dtype: str
     shape: tuple[int, ...]
-    strides: tuple[int, ...]
+    strides: tuple[int | Value, ...]
     space: str
     swizzle: Swizzle = NONE
     origin: Origin = Origin()
+    alignment: int = 1
+    """Bytes that the address of every first element of the last axis is known to be a multiple of."""
 
     @property
     def element_bytes(self) -> int:
@@ -103,6 +120,9 @@ class View:
         origin = self.origin
         for each, extent, stride in zip(index, self.shape, self.strides, strict=True):
             number = each if isinstance(each, int) else each.literal
+            if isinstance(stride, Value):
+                origin = origin.moved(0, self._strided(each, stride), self.element_bytes)
+                continue
             size = stride * self.element_bytes
             if isinstance(each, Value) and number is None:
                 # A signed index is taken not to overflow, so that its known part can stand in the instruction.
@@ -113,6 +133,10 @@ class View:
                 raise Diag.BAD_INDEX.error(here(), what=f"index {number} into {extent} elements")
             origin = origin.moved(int(number) * size)
         return origin
+
+    def _strided(self, index: Index, stride: Value) -> Value:
+        """An index in bytes where only the launch knows the stride."""
+        return (valued(index, "s64").to("s64") * (stride * self.element_bytes)).to("u64")
 
     def _scaled(self, index: Value, size: int) -> Value:
         """An index in bytes, in the type of addresses."""
@@ -126,13 +150,13 @@ class View:
         return widening_product(index if row.bits == 32 else index.to(f"{index.type[0]}32"), size).to("u64")
 
     def _at(self, origin: Origin) -> At:
-        if origin.moving is None:
+        if not origin.moving:
             return At(self.base, self.swizzle.apply(origin.known))
         if origin.multiple % self.swizzle.period == 0:
-            return At(self.base + origin.moving, self.swizzle.apply(origin.known))
+            return At(origin.added_to(self.base), self.swizzle.apply(origin.known))
         if not self.swizzle.bits:
-            return At(self.base + origin.moving, origin.known)
-        offset = origin.moving + origin.known
+            return At(origin.added_to(self.base), origin.known)
+        offset = origin.added_to(literal(origin.known, self.base.type))
         mask = ((1 << self.swizzle.bits) - 1) << self.swizzle.base
         return At(self.base + (offset ^ ((offset >> self.swizzle.shift) & mask)))
 
@@ -157,7 +181,7 @@ class View:
 
     def _sliced(self, items: tuple[Any, ...]) -> View:
         padded = (*items, *(slice(None),) * (len(self.shape) - len(items)))
-        start, shape, strides = list[Index](), list[int](), list[int]()
+        start, shape, strides = list[Index](), list[int](), list[int | Value]()
         for item, extent, stride in zip(padded, self.shape, self.strides, strict=True):
             if not isinstance(item, slice):
                 start.append(item)
@@ -185,8 +209,12 @@ class View:
             values = emit(f"ld.{self.space}{width}.{TYPES[type_].memory}", place + step)
             for value in values[:words]:
                 typed = Value(type_, value.operand, value.region)
-                found += split(typed, self.dtype) if type_ != self.dtype else [typed]
+                found += [typed] if type_ == self.dtype else self._taken(typed)
         return found
+
+    def _taken(self, word: Value) -> tuple[Value, ...]:
+        """The elements in a word."""
+        return parts_of(word, self.dtype) if TYPES[self.dtype].bits == 8 else split(word, self.dtype)
 
     def store(self, values: Sequence[Value | Number], *index: Index) -> None:
         """Store neighbours along the last axis, by the widest stores there are."""
@@ -202,7 +230,9 @@ class View:
             each = TYPES[type_].bits // TYPES[self.dtype].bits
             taken, typed = typed[: words * each], typed[words * each :]
             if each > 1:
-                taken = [merge(type_, *taken[at : at + each]) for at in range(0, len(taken), each)]
+                groups = [taken[at : at + each] for at in range(0, len(taken), each)]
+                narrow = TYPES[self.dtype].bits == 8
+                taken = [join(group) if narrow else merge(type_, *group) for group in groups]
             given: Any = taken if width else taken[0]
             emit(f"st.{self.space}{width}.{TYPES[type_].memory}", place + step, given)
 
@@ -210,7 +240,8 @@ class View:
         """How neighbours are moved: (words, vector, type of a word, byte offset) of each instruction."""
         if count not in (2, 4, 8, 16) or self.strides[-1] != 1:
             raise Diag.BAD_INDEX.error(here(), what=f"{count} neighbours at stride {self.strides[-1]}")
-        type_ = PAIR_OF.get(self.dtype, "u32" if TYPES[self.dtype].bits == 16 else self.dtype)
+        bits = TYPES[self.dtype].bits
+        type_ = PAIR_OF.get(self.dtype, f"u{min(count * bits, 32)}" if bits < 32 else self.dtype)
         words = count * self.element_bytes // TYPES[type_].bytes
         each = min(words, GRANULE // TYPES[type_].bytes, 4)
         vector = f".v{each}" if each > 1 else ""
@@ -237,14 +268,21 @@ def dense(shape: Sequence[int]) -> tuple[int, ...]:
 def shared(
     dtype: str, shape: int | tuple[int, ...], *, name: str = "array", align: int = 16, swizzle: str = "none"
 ) -> View:
-    """A new array in the CTA's shared memory, with unknown contents; all arrays are laid out when the trace ends."""
+    """A new array in the CTA's shared memory, with unknown contents; all arrays are laid out when the trace ends.
+
+    Of `e2m1`, two to a byte, and `ue8m0` it is an array of bytes.
+    """
     builder = current("shared()")
-    if dtype not in TYPES or swizzle not in SWIZZLES:
-        raise Diag.TYPE_MISMATCH.error(here(), what=f"a shared array of .{dtype} with swizzle {swizzle}")
     extents = (shape,) if isinstance(shape, int) else tuple(shape)
+    if (dtype not in TYPES and (dtype not in PER_BYTE or extents[-1] % PER_BYTE[dtype])) or swizzle not in SWIZZLES:
+        raise Diag.TYPE_MISMATCH.error(here(), what=f"a shared array of .{dtype} {extents} with swizzle {swizzle}")
+    if dtype in PER_BYTE:
+        dtype, extents = "u8", (*extents[:-1], extents[-1] // PER_BYTE[dtype])
     mode = SWIZZLES[swizzle]
     label = builder.fresh(f"{name}_")
-    view = View(address_of(label), dtype, extents, dense(extents), "shared", mode)
+    with builder.prologue():
+        base = address_of(label)
+    view = View(base, dtype, extents, dense(extents), "shared", mode)
     builder.shared.append(SharedArray(label, view.bytes, max(align, mode.alignment)))
     return view
 

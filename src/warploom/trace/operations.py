@@ -1,11 +1,10 @@
-"""Functions of values that PTX has as instructions: smallest, largest, fused multiply-add, pairs of 16-bit floats."""
+"""Functions of values that PTX has as instructions: smallest, largest, fused multiply-add."""
 
 from __future__ import annotations
 
 from warploom.diagnostics import Diag
-from warploom.ptx.model import Register, Vector
-from warploom.trace.builder import current, here
-from warploom.trace.types import PAIR_OF, TYPES, Number
+from warploom.trace.builder import here
+from warploom.trace.types import TYPES, Number
 from warploom.trace.values import Value, binary, compute, literal, same_type, valued
 
 
@@ -70,65 +69,3 @@ def copysign(magnitude: Value, sign: Value) -> Value:
     """A magnitude with the sign of another value."""
     same_type("copysign", magnitude, sign)
     return compute(f"copysign.{magnitude.type}", magnitude.type, sign, magnitude)
-
-
-def pack(low: Value, high: Value) -> Value:
-    """Two 16-bit floats as one pair; the first in the low bits."""
-    same_type("pack", low, high)
-    if low.type not in PAIR_OF:
-        raise Diag.TYPE_MISMATCH.error(here(), what=f"a pair of .{low.type}")
-    return merge(PAIR_OF[low.type], low, high)
-
-
-def unpack(pair: Value) -> tuple[Value, Value]:
-    """The two halves of a pair, the one in the low bits first."""
-    if TYPES[pair.type].kind != "pair":
-        raise Diag.TYPE_MISMATCH.error(here(), what=f"the halves of a .{pair.type}")
-    low, high = split(pair, TYPES[pair.type].half)
-    return low, high
-
-
-def round_pair(low: Value, high: Value, type_: str = "bf16x2", *, relu: bool = False) -> Value:
-    """Two f32 rounded to a pair by one instruction, negative ones to zero where asked."""
-    same_type("round_pair", low, high)
-    if low.type != "f32" or TYPES[type_].kind != "pair":
-        raise Diag.TYPE_MISMATCH.error(here(), what=f"a .{type_} rounded from .{low.type}")
-    return compute(f"cvt.rn{'.relu' if relu else ''}.{type_}.f32", type_, high, low)
-
-
-def merge(type_: str, *parts: Value) -> Value:
-    """Parts laid side by side in one register, the first in the low bits."""
-    builder = current("merge()")
-    items = tuple(_register(part) for part in parts)
-    key = ("mov.pack", *items)
-    known = builder.known(key)
-    if known is None:
-        out = builder.register(type_)
-        builder.add(f"mov.{TYPES[type_].register}", (out, Vector(items)))
-        known = builder.region.known[key] = Value(type_, out, builder.region)
-    return Value(type_, known.operand, known.region)
-
-
-def split(whole: Value, type_: str) -> tuple[Value, ...]:
-    """The parts of a register as values of a narrower type, the one in the low bits first."""
-    builder = current("split()")
-    count = TYPES[whole.type].bits // TYPES[type_].bits
-    source = _register(whole)
-    keys = [("mov.unpack", source, type_, number) for number in range(count)]
-    known = tuple(value for key in keys if (value := builder.known(key)) is not None)
-    if len(known) < count:
-        outs = tuple(builder.register(type_) for _ in range(count))
-        builder.add(f"mov.{TYPES[whole.type].register}", (Vector(outs), source))
-        known = tuple(Value(type_, out, builder.region) for out in outs)
-        builder.region.known.update(zip(keys, known, strict=True))
-    return known
-
-
-def _register(value: Value) -> Register:
-    """The value in a register, a literal after a move."""
-    operand = value.read()
-    if not isinstance(operand, Register):
-        row = TYPES[value.type]
-        operand = compute(f"mov.{row.register}", value.type, Value(f"u{row.bits}", operand)).operand
-    assert isinstance(operand, Register)
-    return operand

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from warploom.ptx.arrays import Buffer, buffer_of, is_array
 from warploom.ptx.model import Variable
 from warploom.ptx.tensor_map import BoxGeometry, TensorMap
 from warploom.trace.builder import Builder
@@ -18,8 +20,12 @@ from warploom.trace.types import OF_NUMPY, TYPES, encode, wrap
 from warploom.trace.values import Value, address_of, compute
 
 _ARRAY = re.compile(r"(?:\w+\.)*Array(?:\[['\"]?(\w+)['\"]?\])?")
+_TENSOR = re.compile(r"(?:\w+\.)*Tensor(?:\[['\"]?(\w+)['\"]?\])?")
 _SCALAR = re.compile(r"(?:\w+\.)*(\w+)")
+_OR_NONE = " | None"
 _MAP_BYTES, _MAP_ALIGN = 128, 64
+_ANY_EXTENT = (1 << 31) - 1
+_WIDEST = 16
 
 
 class Array:
@@ -27,6 +33,20 @@ class Array:
 
     def __class_getitem__(cls, dtype: str) -> str:
         return f"Array[{dtype}]"
+
+
+class Tensor:
+    """As an annotation: an array whose extents and strides only the launch knows; one trace serves all sizes.
+
+    What is known is the type, the rank, which strides are 0 or 1, and how the rows are aligned.
+    """
+
+    def __class_getitem__(cls, dtype: str) -> str:
+        return f"Tensor[{dtype}]"
+
+
+class Operands:
+    """As an annotation: arrays and numbers by name, each passed as a tensor or as a f32."""
 
 
 @dataclass(frozen=True)
@@ -53,35 +73,52 @@ class Parameter:
     name: str
     kind: str
     type: str = ""
+    optional: bool = False
+    """Whether None may stand for it: then nothing is passed."""
 
     def is_passed(self, value: Any) -> bool:
         """Whether an argument goes to the device."""
-        return self.kind in ("array", "map", "scalar") or (
-            self.kind == "any" and isinstance(value, np.ndarray | TensorMap)
+        if value is None and self.optional:
+            return False
+        return self.kind in ("array", "tensor", "operands", "map", "scalar") or (
+            self.kind == "any" and (isinstance(value, TensorMap) or is_array(value))
         )
 
-    def passed(self, value: Any) -> Any:
-        """The argument as a launch takes it: 16-bit floats as their bits."""
-        return encode(value, self.type) if self.type in ("f16", "bf16") and self.kind == "scalar" else value
+    def passed(self, value: Any) -> tuple[Any, ...]:
+        """The argument as a launch takes it: 16-bit floats as their bits, a tensor with the strides it does not know."""
+        if self.kind == "operands":
+            return tuple(each for name, item in value.items() for each in self._operand(name, item).passed(item))
+        if self.kind == "tensor" and not isinstance(value, TensorMap):
+            return (value, *(stride for stride in _strides(buffer_of(value)) if stride not in (0, 1)))
+        return (encode(value, self.type) if self.type in ("f16", "bf16") and self.kind == "scalar" else value,)
+
+    def _operand(self, name: str, value: Any) -> Parameter:
+        """One of several operands as a parameter of its own."""
+        kind = "scalar" if isinstance(value, int | float) else "tensor"
+        return Parameter(f"{self.name}_{name}", kind, "f32" if kind == "scalar" else "")
 
     def problem(self, value: Any) -> str:
         """What is wrong with an argument, or nothing."""
         if not self.is_passed(value):
             return ""
+        if self.kind == "operands":
+            found = (self._operand(name, item).problem(item) for name, item in value.items())
+            return "; ".join(problem for problem in found if problem)
         if self.kind == "scalar":
             return self._scalar_problem(value)
         if self.kind == "map" and not isinstance(value, TensorMap):
             return f"`{self.name}` is a TensorMap, not {_kind_of(value)}"
         if isinstance(value, TensorMap):
             return f"`{self.name}` is an array, not a TensorMap" if self.kind == "array" else ""
-        if not isinstance(value, np.ndarray):
+        if not is_array(value):
             return f"`{self.name}` is an array, not {_kind_of(value)}"
-        dtype = OF_NUMPY.get(value.dtype.name)
+        buffer = buffer_of(value)
+        dtype = OF_NUMPY.get(buffer.dtype)
         if dtype is None:
-            return f"`{self.name}` has dtype {value.dtype}, which no view reads"
+            return f"`{self.name}` has dtype {buffer.dtype}, which no view reads"
         if self.type and dtype != self.type:
-            return f"`{self.name}` is an array of {self.type}, not of {value.dtype}"
-        if any(stride % value.itemsize for stride in value.strides):
+            return f"`{self.name}` is an array of {self.type}, not of {buffer.dtype}"
+        if any(stride % buffer.item for stride in buffer.strides):
             return f"`{self.name}` has strides that are no whole elements"
         return ""
 
@@ -102,20 +139,53 @@ class Parameter:
         label = f"{builder.name}_{self.name}"
         if isinstance(value, TensorMap):
             builder.params.append(Variable("param", "b8", label, _MAP_ALIGN, _MAP_BYTES))
-            return TensorMapArgument(compute("cvta.param.u64", "u64", address_of(label, "u64")), value.geometry)
-        if isinstance(value, np.ndarray):
+            return TensorMapArgument(compute("cvta.param.u64", "u64", address_of(label, "u64")), _box_of(value))
+        if self.kind == "operands":
+            return {name: self._operand(name, item).traced(builder, item) for name, item in value.items()}
+        if is_array(value):
+            buffer = buffer_of(value)
             builder.params.append(Variable("param", "u64", label))
             (pointer,) = emit("ld.param.u64", At(label))
             address = compute("cvta.to.global.u64", "u64", pointer)
-            strides = tuple(stride // value.itemsize for stride in value.strides)
-            return View(address, OF_NUMPY[value.dtype.name], value.shape, strides, "global")
+            if self.kind == "tensor":
+                return _tensor(builder, label, address, buffer)
+            return View(address, OF_NUMPY[buffer.dtype], buffer.shape, _strides(buffer), "global")
         builder.params.append(Variable("param", TYPES[self.type].memory, label))
         (scalar,) = emit(f"ld.param.{TYPES[self.type].memory}", At(label))
         return Value(self.type, scalar.operand, scalar.region)
 
 
+def _strides(buffer: Buffer) -> tuple[int, ...]:
+    return tuple(stride // buffer.item for stride in buffer.strides)
+
+
+def _alignment(buffer: Buffer) -> int:
+    """Bytes, up to the widest access, that the address of every row is a multiple of; allocations are aligned."""
+    return math.gcd(_WIDEST, buffer.address, *(stride for stride in buffer.strides if stride != buffer.item))
+
+
+def _tensor(builder: Builder, label: str, address: Value, buffer: Buffer) -> View:
+    """A view with the strides that come as parameters of their own."""
+    strides = list[int | Value]()
+    for axis, stride in enumerate(_strides(buffer)):
+        if stride in (0, 1):
+            strides.append(stride)
+            continue
+        name = f"{label}_stride{axis}"
+        builder.params.append(Variable("param", "s64", name))
+        (loaded,) = emit("ld.param.s64", At(name))
+        strides.append(loaded)
+    shape = (_ANY_EXTENT,) * len(buffer.shape)
+    return View(address, OF_NUMPY[buffer.dtype], shape, tuple(strides), "global", alignment=_alignment(buffer))
+
+
+def _box_of(tensor_map: TensorMap) -> BoxGeometry:
+    """What a trace may know of a map: all but the sizes, so that one trace serves them all."""
+    return replace(tensor_map.geometry, shape=(), strides=())
+
+
 def _kind_of(value: Any) -> str:
-    return f"an array of {value.dtype}" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
+    return f"an array of {buffer_of(value).dtype}" if is_array(value) else f"a {type(value).__name__}"
 
 
 def parameters_of(signature: inspect.Signature) -> list[Parameter]:
@@ -130,12 +200,20 @@ def _parameter(each: inspect.Parameter) -> Parameter:
     if annotation in (TensorMap, Array):
         return Parameter(each.name, "map" if annotation is TensorMap else "array")
     text = annotation.strip("'\"") if isinstance(annotation, str) else ""
-    array, scalar = _ARRAY.fullmatch(text), _SCALAR.fullmatch(text)
+    if text.endswith(_OR_NONE):
+        return replace(_parameter(each.replace(annotation=text.removesuffix(_OR_NONE))), optional=True)
+    array, tensor, scalar = (pattern.fullmatch(text) for pattern in (_ARRAY, _TENSOR, _SCALAR))
+    if {part.strip().rpartition(".")[2] for part in text.split("|")} == {"TensorMap", "Tensor"}:
+        return Parameter(each.name, "tensor")
+    if annotation is Operands or text.rpartition(".")[2] == "Operands":
+        return Parameter(each.name, "operands")
+    if annotation is Tensor or tensor:
+        return Parameter(each.name, "tensor", (tensor and tensor[1]) or "")
     if array:
         return Parameter(each.name, "array", array[1] or "")
     if scalar and scalar[1] == "TensorMap":
         return Parameter(each.name, "map")
-    if scalar and scalar[1] in TYPES and TYPES[scalar[1]].kind not in ("pred", "pair"):
+    if scalar and scalar[1] in TYPES and TYPES[scalar[1]].kind in ("signed", "unsigned", "float"):
         return Parameter(each.name, "scalar", scalar[1])
     return Parameter(each.name, "any" if annotation is inspect.Parameter.empty else "constant")
 
@@ -145,7 +223,14 @@ def signature_of(parameter: Parameter, value: Any) -> Any:
     if not parameter.is_passed(value):
         return (type(value), value)
     if isinstance(value, TensorMap):
-        return value.geometry
-    if isinstance(value, np.ndarray):
-        return (value.dtype.name, value.shape, value.strides)
+        return _box_of(value)
+    if parameter.kind == "operands":
+        return tuple((name, signature_of(parameter._operand(name, item), item)) for name, item in value.items())  # noqa: SLF001
+    if parameter.kind == "tensor":
+        buffer = buffer_of(value)
+        pattern = tuple(stride if stride in (0, 1) else None for stride in _strides(buffer))
+        return (buffer.dtype, pattern, _alignment(buffer))
+    if is_array(value):
+        buffer = buffer_of(value)
+        return (buffer.dtype, buffer.shape, buffer.strides)
     return parameter.type

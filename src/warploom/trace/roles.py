@@ -12,7 +12,7 @@ from warploom.trace.builder import Region, current, here
 from warploom.trace.control import leave_unless
 from warploom.trace.instructions import emit
 from warploom.trace.values import Value
-from warploom.trace.warps import thread, warp_index
+from warploom.trace.warps import elect, thread, warp_index
 
 if TYPE_CHECKING:
     from warploom.trace.builder import Builder
@@ -28,6 +28,7 @@ class Role:
         self.name, self.first, self.count = name, first, count
         self.registers = registers
         self._warp = warp
+        self._elected: Value | None = None
         self._open: list[tuple[Region, str]] = []
 
     @property
@@ -44,18 +45,32 @@ class Role:
         """The thread's number in the role."""
         return thread() - self.first * _WARP
 
+    @property
+    def elected(self) -> Value:
+        """True in one lane of each warp: the same lane each time, because a commit speaks for the thread that issued."""
+        if self._elected is None or not self._open:
+            raise Diag.BAD_KERNEL.error(here(), what=f"`{self.name}.elected` outside `with roles.{self.name}`")
+        return self._elected
+
+    @property
+    def first_thread(self) -> Value:
+        """True in one thread of the role."""
+        return self.elected if self.count == 1 else (self._warp == self.first) & self.elected
+
     def __enter__(self) -> Self:
         builder = current(f"Role `{self.name}`")
         if builder.region.role:
             what = f"role `{self.name}` is opened inside role `{builder.region.role}`"
             raise Diag.BAD_KERNEL.error(here(), what=what)
+        builder.start_roles()
         end = builder.label(f"end_{self.name}")
-        builder.note(f"role {self.name} {self.first} {self.count}")
+        builder.note(f"role {self.name} {self.first}-{self.first + self.count - 1}")
         leave_unless(builder, self._is_mine(builder), end)
         self._open.append((builder.open("role", self.name), end))
         if self.registers is not None:
             grows = self.registers > builder.registers_at_launch
             emit(f"setmaxnreg.{'inc' if grows else 'dec'}.sync.aligned.u32", self.registers)
+        self._elected = elect()
         return self
 
     def __exit__(

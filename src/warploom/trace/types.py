@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import ml_dtypes
 import numpy as np
 
+from warploom.facts.dtypes import ELEMENT_TYPES
+
 Number = int | float | bool
 
 
@@ -14,7 +16,10 @@ Number = int | float | bool
 class Type:
     """A row: `wide` is the type that computes for one without arithmetic of its own, `half` what a pair is made of.
 
-    Registers are typed by width alone, so that reading the bits of one type as another costs no instruction.
+    A `narrow` type is a float of eight bits and `packed` are some of them in a register: they are kept and converted.
+    `b128` is moved only: the answer of cluster launch control.
+    `bits` are only moved. Registers are typed by width alone, so that reading the bits of one type as another costs no
+    instruction.
     """
 
     name: str
@@ -33,7 +38,9 @@ class Type:
     @property
     def memory(self) -> str:
         """The type of loads and stores."""
-        return self.register if self.kind == "pair" or self.prefix == "%h" else self.name
+        if self.kind == "narrow":
+            return "b8"
+        return self.register if self.half or self.prefix == "%h" else self.name
 
     @property
     def bytes(self) -> int:
@@ -58,16 +65,39 @@ TYPES: dict[str, Type] = {
         Type("f64", "float", 64, "%fd", "float64"),
         Type("f16x2", "pair", 32, "%hh", half="f16"),
         Type("bf16x2", "pair", 32, "%hh", half="bf16"),
+        Type("e4m3", "narrow", 8, "%rs", "float8_e4m3fn", wide="f16"),
+        Type("e5m2", "narrow", 8, "%rs", "float8_e5m2", wide="f16"),
+        Type("e4m3x2", "packed", 16, "%rs", half="e4m3"),
+        Type("e5m2x2", "packed", 16, "%rs", half="e5m2"),
+        Type("e4m3x4", "packed", 32, "%r", half="e4m3"),
+        Type("e5m2x4", "packed", 32, "%r", half="e5m2"),
+        Type("b128", "bits", 128, "%rq"),
+        Type("b128", "bits", 128, "%q"),
     )
 }
 
-pred, s8, u8, s16, u16, s32, u32, s64, u64, f16, bf16, f32, f64, f16x2, bf16x2 = TYPES
+pred, s8, u8, s16, u16, s32, u32, s64, u64, f16, bf16, f32, f64, f16x2, bf16x2, e4m3, e5m2, *_ = TYPES
 """The names as Python names, for annotations and arguments."""
+e2m1, ue8m0 = "e2m1", "ue8m0"
+"""Elements that no instruction computes with: views hold them as bytes."""
 
-OF_NUMPY = {row.numpy: row.name for row in TYPES.values() if row.numpy and row.kind != "pred"}
-PAIR_OF = {row.half: row.name for row in TYPES.values() if row.half}
+PER_BYTE = {e2m1: 2, ue8m0: 1}
+"""How many of them lie in a byte of shared memory; in NumPy's arrays each has its own."""
+OF_NUMPY = {
+    **{row.numpy: row.name for row in TYPES.values() if row.numpy and row.kind != "pred"},
+    "float4_e2m1fn": u8,
+    "float8_e8m0fnu": u8,
+}
+PAIR_OF = {row.half: row.name for row in TYPES.values() if row.kind == "pair"}
 
-_FLOATS = {"f16": np.float16, "bf16": ml_dtypes.bfloat16, "f32": np.float32, "f64": np.float64}
+_FLOATS = {
+    "f16": np.float16,
+    "bf16": ml_dtypes.bfloat16,
+    "f32": np.float32,
+    "f64": np.float64,
+    "e4m3": ml_dtypes.float8_e4m3fn,
+    "e5m2": ml_dtypes.float8_e5m2,
+}
 
 
 def wrap(number: int, type_: str) -> int:
@@ -78,17 +108,24 @@ def wrap(number: int, type_: str) -> int:
 
 
 def encode(number: Number, type_: str) -> int:
-    """The bits of a number: floating-point types round to nearest even."""
+    """The bits of a number: floating-point types round to nearest even, and those of eight bits stay finite."""
     row = TYPES[type_]
-    if row.kind == "pair":
-        half = encode(number, row.half)
-        return half << 16 | half
-    if row.kind != "float":
+    if row.half:
+        half, bits = encode(number, row.half), TYPES[row.half].bits
+        return sum(half << at for at in range(0, row.bits, bits))
+    if type_ not in _FLOATS:
         return wrap(int(number), type_)
     with np.errstate(all="ignore"):
         real = float(number) if type_ == "f64" else _sticky_double(number)
-        rounded = _FLOATS[type_](_sticky_single(real) if type_ == "bf16" else real)
+        if row.kind == "narrow":
+            largest = decode_bits(ELEMENT_TYPES[type_].largest, type_)
+            real = max(-largest, min(real, largest)) if real == real else real  # noqa: PLR0124 - NaN stays
+        rounded = _FLOATS[type_](_sticky_single(real) if type_ in _FROM_SINGLE else real)
         return int.from_bytes(rounded.tobytes(), "little")
+
+
+_FROM_SINGLE = ("bf16", "e4m3", "e5m2")
+"""Types that ml_dtypes rounds from a single."""
 
 
 def _sticky_double(number: Number) -> float:
@@ -113,6 +150,6 @@ def _sticky_single(number: float) -> np.float32:
 def decode_bits(bits: int, type_: str) -> Number:
     """The number that bits stand for."""
     row = TYPES[type_]
-    if row.kind == "float":
+    if type_ in _FLOATS:
         return float(np.frombuffer(bits.to_bytes(row.bytes, "little"), _FLOATS[type_])[0])
     return wrap(bits, type_)

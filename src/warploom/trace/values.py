@@ -13,6 +13,7 @@ from warploom.diagnostics import Diag
 from warploom.ptx.model import Immediate, Operand, Special, Symbol
 from warploom.trace.builder import Region, current, here
 from warploom.trace.folding import COMPARE, convert, fold
+from warploom.trace.hoisting import Landings
 from warploom.trace.operators import Operators
 from warploom.trace.types import TYPES, Number, Type, decode_bits, encode
 
@@ -32,6 +33,9 @@ _KINDS = {
 _NEUTRAL = {"add": 0, "sub": 0, "or": 0, "xor": 0, "shl": 0, "shr": 0, "mul": 1, "div": 1}
 _MIRRORED = {"eq": "eq", "ne": "ne", "lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
 _CHANGING = ("clock", "globaltimer", "pm", "smid", "warpid", "nsmid", "nwarpid")
+_SMALL = ("tid", "ntid", "ctaid", "nctaid", "laneid", "cluster", "ncluster")
+"""Hardware registers that are less than 2^31."""
+_NONNEGATIVE = "not negative"
 _COMMUTES = ("add", "mul", "and", "or", "xor", "min", "max")
 
 
@@ -46,9 +50,12 @@ class Value(Operators):
     @property
     def literal(self) -> Number | None:
         """The Python number a literal stands for, None for what only the device knows."""
-        if not isinstance(self.operand, Immediate) or TYPES[self.type].kind == "pair":
+        if not isinstance(self.operand, Immediate):
             return None
-        return decode_bits(self.operand.value, self.type) if TYPES[self.type].kind == "float" else self.operand.value
+        row = TYPES[self.type]
+        if row.half:
+            return None
+        return decode_bits(self.operand.value, self.type) if row.kind in ("float", "narrow") else self.operand.value
 
     def get(self) -> Value:
         """The value as it is now."""
@@ -73,9 +80,9 @@ class Value(Operators):
         """The value converted. Integers wrap or extend, or saturate where asked; floats round to nearest even.
 
         `rounding` is `rn`, `rz`, `rm` or `rp` towards a float, and with an `i` behind it towards an integer (`rzi` if
-        not told). `saturate` clamps to an integer's range, and a float to [0, 1].
+        not told). `saturate` clamps to an integer's range, and a float to [0, 1]; 8-bit floats are clamped always.
         """
-        if type_ not in TYPES or "pair" in (TYPES[type_].kind, TYPES[self.type].kind):
+        if type_ not in TYPES or TYPES[type_].half or TYPES[self.type].half:
             raise Diag.TYPE_MISMATCH.error(here(), what=f"a .{self.type} converted to .{type_}")
         if type_ == self.type and not rounding and not saturate:
             return self.get()
@@ -128,8 +135,11 @@ class Value(Operators):
 
 def check_scope(region: Region | None) -> None:
     """A region must be open where something of it is used."""
-    now = current("A device value").region
-    if region is None or region.holds(now):
+    if region is None:
+        return
+    builder = current("A device value")
+    now = builder.region
+    if region is now or region is builder.root or region.holds(now):
         return
     if region.role and now.role and region.role != now.role:
         raise Diag.WRONG_ROLE.error(here(), made=region.loc, maker=region.role, user=now.role)
@@ -141,7 +151,8 @@ def from_bits(pattern: int, type_: str) -> Value:
     kind = TYPES[type_].kind
     if type_ in ("f32", "f64"):
         return Value(type_, Immediate(pattern, type_))
-    return Value(type_, Immediate(pattern if kind in ("float", "pair") else int(decode_bits(pattern, type_))))
+    whole = kind in ("signed", "unsigned", "pred")
+    return Value(type_, Immediate(int(decode_bits(pattern, type_)) if whole else pattern))
 
 
 def literal(number: Number, type_: str) -> Value:
@@ -167,7 +178,10 @@ def special(name: str, type_: str = "u32") -> Value:
         builder.add(f"mov.{type_}", (out, operand))
         return Value(type_, out, builder.region)
     with builder.prologue():
-        return compute(f"mov.{type_}", type_, Value(type_, operand))
+        read = compute(f"mov.{type_}", type_, Value(type_, operand))
+    if name.startswith(_SMALL):
+        mark_nonnegative(read)
+    return read
 
 
 def address_of(name: str, type_: str = "u32") -> Value:
@@ -178,15 +192,20 @@ def address_of(name: str, type_: str = "u32") -> Value:
 def compute(opcode: str, type_: str, *inputs: Value) -> Value:
     """One pure instruction, or what it gave when the same was asked before."""
     builder = current(f"`{opcode}`")
-    operands = tuple(operand_of(value) for value in inputs)
+    settled = [value.get() for value in inputs]
+    operands = tuple(operand_of(value) for value in settled)
     key = (opcode, *operands)
     known = builder.known(key)
     if known is not None:
         return Value(type_, known.operand, known.region)
     out = builder.register(type_)
     builder.add(opcode, (out, *operands))
-    value = builder.region.known[key] = Value(type_, out, builder.region)
-    return value
+    regions = {value.region for value in settled}
+    region = home = Landings.of(builder).move(builder, type_, regions)
+    while home.kind == "loop turn" and home.parent is not None and home not in regions:
+        home = home.parent  # one turn of an unrolled loop comes before the next
+    home.known[key] = Value(type_, out, home)
+    return Value(type_, out, region)
 
 
 def operand_of(value: Value) -> Operand:
@@ -221,11 +240,30 @@ def binary(family: str, left: Value, other: Value | Number) -> Value:
         return _narrowed(binary(family, left.to(row.wide), wide), left.type)
     if family == "div" and left.type in ("f16", "bf16"):
         return (left.to("f32") / right.to("f32")).to(left.type)
+    if family in ("div", "rem") and isinstance(right.literal, int):
+        from warploom.trace.division import divided
+
+        quotient = divided(left.get(), right.literal, remainder=family == "rem")
+        if quotient is not None:
+            return quotient
     if family in _COMMUTES and left.literal is not None:
         left, right = right, left
     if family in ("add", "sub") and isinstance(right.literal, int):
         return _shifted(left, right.literal if family == "add" else -right.literal)
     return compute(_spelling(family, left.type), left.type, left, right)
+
+
+def mark_nonnegative(value: Value) -> None:
+    """Let a value be known not to be negative as a signed one, where it lives."""
+    if value.literal is None and value.region is not None:
+        value.region.known[_NONNEGATIVE, value.operand] = value
+
+
+def is_nonnegative(value: Value) -> bool:
+    """Whether a value is known not to be negative as a signed one."""
+    if value.literal is not None:
+        return value.literal >= 0
+    return current("A device value").known((_NONNEGATIVE, value.operand)) is not None
 
 
 def sum_parts(value: Value) -> tuple[Value, int]:
@@ -270,12 +308,8 @@ def _simplified(family: str, left: Value, right: Value) -> Value | None:
         return unknown.get() if bool(known) == (family == "and") else literal(bool(known), "pred")
     if family == "mul" and isinstance(a, int):
         left, a, b = right, b, a
-    if exact and isinstance(b, int) and b > 0 and b & (b - 1) == 0:
-        power = literal(b.bit_length() - 1, "u32")
-        if family == "mul" or (family == "div" and kind == "unsigned"):
-            return binary("shl" if family == "mul" else "shr", left, power)
-        if family == "rem" and kind == "unsigned":
-            return binary("and", left, literal(b - 1, left.type))
+    if family == "mul" and exact and isinstance(b, int) and b > 0 and b & (b - 1) == 0:
+        return binary("shl", left, literal(b.bit_length() - 1, "u32"))
     return None
 
 
@@ -292,6 +326,8 @@ def _spelling(family: str, type_: str) -> str:
 
 def _converted(value: Value, type_: str, rounding: str, saturate: bool) -> Value:
     source, target = TYPES[value.type], TYPES[type_]
+    if "narrow" in (source.kind, target.kind):
+        return _converted_narrow(value, target, rounding, saturate)
     if target.kind == "pred":
         return compare("ne", value, 0)
     if source.kind == "pred":
@@ -312,6 +348,17 @@ def _converted(value: Value, type_: str, rounding: str, saturate: bool) -> Value
     return compute(".".join(words), type_, value)
 
 
+def _converted_narrow(value: Value, target: Type, rounding: str, saturate: bool) -> Value:
+    from warploom.trace.packing import rounded, widened
+
+    if TYPES[value.type].kind == "narrow":
+        wide = widened(value)
+        return wide.to(target.name, rounding=rounding, saturate=saturate)
+    if rounding or saturate:
+        raise Diag.TYPE_MISMATCH.error(here(), what=f"a .{target.name} rounds to nearest even and stays finite, always")
+    return rounded(value, target)
+
+
 def _loses(source: Type, target: Type) -> bool:
     """Whether a float type cannot hold every number of another."""
     return target.bits < source.bits or (target.bits == source.bits and target is not source)
@@ -324,7 +371,7 @@ def compare(relation: str, left: Value, other: object) -> Value:
     right = valued(other, left.type)
     same_type(relation, left, right)
     row, a, b = TYPES[left.type], left.literal, right.literal
-    if row.kind == "pair":
+    if row.half:
         raise Diag.TYPE_MISMATCH.error(here(), what=f"`{relation}` of .{left.type}; unpack it first")
     if a is not None and b is not None:
         return literal(COMPARE[relation](a, b), "pred")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from warploom.diagnostics import Diag
 from warploom.trace.builder import current, here
 from warploom.trace.instructions import emit
-from warploom.trace.operations import merge, split
+from warploom.trace.packing import merge, split
 from warploom.trace.types import TYPES
 from warploom.trace.values import Value, special
 

@@ -1,0 +1,61 @@
+"""Block-scaled matmul: MXFP8, MXFP4 and NVFP4, whose factors the tensor core applies from tensor memory.
+
+D = epilogue(alpha · Σ_k (sfa·A)[m, k] · (sfb·B)[n, k]), every `vec_sf_size` neighbours along K having one factor.
+"""
+
+from __future__ import annotations
+
+from warploom.kernels.sm100.parts import operand_tiles, tile_scheduler
+from warploom.ptx.tensor_map import TensorMap
+from warploom.structured.block_scaled import BlockScaledMmaOp, scale_factors
+from warploom.structured.cluster import Cluster
+from warploom.structured.config import BlockScaledMatmulConfig
+from warploom.structured.dependent_launch import wait_for_dependencies
+from warploom.structured.epilogue import Epilogue
+from warploom.structured.input_pipeline import BlockScaledTilePayload, InputTilePipeline
+from warploom.structured.output_pipeline import OutputTilePipeline
+from warploom.structured.tile_writer import TileWriter
+from warploom.structured.warp_context import EpilogueWarpContext, MmaWarpContext
+from warploom.trace import Tensor, f32, kernel, loop, s32, warp_roles, when
+
+
+@kernel(target="sm_100a")
+def block_scaled(
+    a: TensorMap, b: TensorMap, sfa: TensorMap, sfb: TensorMap, d: Tensor, m: s32, n: s32, k_tiles: s32, alpha: f32,
+    *, config: BlockScaledMatmulConfig, epilogue: Epilogue,
+) -> None:  # fmt: skip
+    """A (m × k) and B (n × k), 4-bit elements two to a byte; factors in chunks of 128 rows and four blocks of K."""
+    roles = warp_roles(**config.roles)
+    cluster = Cluster(config.cluster_shape, config.cta_group)
+    tiles = tile_scheduler(config, roles, cluster, k_tiles)
+    operands, factors = operand_tiles(a, b, config, cluster), scale_factors(sfa, sfb, config)
+    inputs = InputTilePipeline(
+        BlockScaledTilePayload(*operands, *factors),
+        config.num_group_stages,
+        producer=roles.load,
+        consumer=roles.mma,
+        cluster=cluster,
+    )
+    outputs = OutputTilePipeline(config.output, producer=roles.mma, consumer=roles.epilogue, cluster=cluster)
+    mma_op = BlockScaledMmaOp(config, roles.mma, cluster)
+    writer = TileWriter(d, config, role=roles.epilogue, epilogue=epilogue.bound(alpha=alpha))
+
+    with roles.load:
+        wait_for_dependencies()
+        for tile in tiles:
+            for k in loop(tile.k_tiles):
+                with inputs.produce() as stage:  # waits until the tensor core has read the slot
+                    stage.load(tile, k)
+
+    with roles.mma, MmaWarpContext(outputs) as mma:
+        for tile in tiles:
+            with when(cluster.leader), mma.output_pipeline.producer() as acc:
+                for k in loop(tile.k_tiles):
+                    with inputs.consume() as stage:  # factors go to tensor memory in front of the multiplications
+                        mma_op.mma_scaled(stage, acc.tmem, tile, accumulate=k > 0)
+
+    with roles.epilogue, EpilogueWarpContext(outputs) as epi:
+        wait_for_dependencies()
+        for tile in tiles:
+            with epi.output_pipeline.consumer() as acc:
+                writer.write(acc, tile.coord, (m, n))

@@ -1,0 +1,51 @@
+"""The default matmul for Blackwell: roles, rings of stages, tensor memory; one CTA or pairs, any epilogue, batched."""
+
+from __future__ import annotations
+
+from warploom.kernels.sm100.parts import standard_inputs
+from warploom.ptx.tensor_map import TensorMap
+from warploom.structured.cluster import Cluster
+from warploom.structured.config import MatmulConfig
+from warploom.structured.dependent_launch import wait_for_dependencies
+from warploom.structured.epilogue import Epilogue
+from warploom.structured.mma import MmaOp
+from warploom.structured.output_pipeline import OutputTilePipeline
+from warploom.structured.tile_scheduler import TileScheduler
+from warploom.structured.tile_writer import TileWriter
+from warploom.structured.warp_context import EpilogueWarpContext, MmaWarpContext
+from warploom.trace import Operands, Tensor, kernel, loop, s32, warp_roles, when
+
+
+@kernel(target="sm_100a")
+def matmul(
+    a: TensorMap, b: TensorMap, d: Tensor, m: s32, n: s32, k: s32, batch: s32, operands: Operands,
+    *, config: MatmulConfig, epilogue: Epilogue,
+) -> None:  # fmt: skip
+    """D = epilogue(A·Bᵀ), one tile after another."""
+    roles = warp_roles(**config.roles)
+    cluster = Cluster(config.cluster_shape, config.cta_group)
+    tiles = TileScheduler(config, roles, cluster, m=m, n=n, k=k, batch=batch)
+    inputs = standard_inputs(a, b, config, roles, cluster)
+    outputs = OutputTilePipeline(config.output, producer=roles.mma, consumer=roles.epilogue, cluster=cluster)
+    mma_op = MmaOp(config, roles.mma, cluster)
+    writer = TileWriter(d, config, role=roles.epilogue, epilogue=epilogue.bound(**operands))
+
+    with roles.load:
+        wait_for_dependencies()
+        for tile in tiles:
+            for step in loop(tile.k_tiles):
+                with inputs.produce() as stage:  # waits until the tensor core has read the slot
+                    stage.load(tile, tile.k_start + step)
+
+    with roles.mma, MmaWarpContext(outputs) as mma:  # allocates tensor memory; gives it back when nobody reads it
+        for tile in tiles:
+            with when(cluster.leader), mma.output_pipeline.producer() as acc:  # waits until the epilogue has drained it
+                for step in loop(tile.k_tiles):
+                    with inputs.consume() as stage:  # waits for the copies
+                        mma_op.mma(stage, acc.tmem, accumulate=step > 0)
+
+    with roles.epilogue, EpilogueWarpContext(outputs) as epi:  # waits for the address of tensor memory
+        wait_for_dependencies()
+        for tile in tiles:
+            with epi.output_pipeline.consumer() as acc:  # waits for the tensor core
+                writer.write(acc, tile.coord, (m, n))  # gives the accumulator back once it is in registers

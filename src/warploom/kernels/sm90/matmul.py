@@ -1,0 +1,61 @@
+"""The matmul for Hopper: a load role fills stages, warpgroups multiply them in registers and write their own tiles."""
+
+from __future__ import annotations
+
+from warploom.kernels.sm90.parts import ConsumerWriter, operand_inputs
+from warploom.ptx.tensor_map import TensorMap
+from warploom.structured.cluster import Cluster
+from warploom.structured.config.hopper import HopperConfig
+from warploom.structured.epilogue import Epilogue
+from warploom.structured.static_scheduler import StaticScheduler
+from warploom.structured.turns import Turns
+from warploom.structured.wgmma import Warpgroup, WgmmaOp
+from warploom.trace import Tensor, kernel, loop, s32, warp_roles, when
+
+
+@kernel(target="sm_90a")
+def matmul(
+    a: TensorMap,
+    b: TensorMap,
+    d: TensorMap | Tensor,
+    m: s32,
+    n: s32,
+    m_tiles: s32,
+    n_tiles: s32,
+    batches: s32,
+    k_tiles: s32,
+    *,
+    config: HopperConfig,
+    epilogue: Epilogue,
+) -> None:
+    """D = epilogue(A·Bᵀ): cooperative warpgroups share a tile, ping-pong ones take turns at tiles of their own."""
+    roles = warp_roles(registers=config.role_registers, **config.roles)
+    cluster = Cluster(config.cluster_shape)
+    tiles = StaticScheduler((m_tiles, n_tiles, batches), cluster=cluster, k_tiles=k_tiles, band=config.band)
+    inputs = operand_inputs(a, b, config, roles, cluster)
+    group = Warpgroup(roles.consume)
+    writer = ConsumerWriter(d, config, group, epilogue)
+    turns = Turns(group) if config.pingpong else None
+
+    with roles.load, when(roles.load.warp == 0):
+        for tile in tiles:
+            for k in loop(tile.k_tiles):
+                with inputs.produce() as stage:  # waits until all consumers have read the slot
+                    stage.load(tile, k)
+
+    with roles.consume:
+        core = WgmmaOp(config, inputs, group.number * (0 if turns else 1))
+        if turns:
+            turns.begin(core, k_tiles)
+        for tile in tiles.turns(group.number, 2) if turns else tiles:
+            if turns:
+                turns.take()  # waits until the other warpgroup has issued its last multiplication
+            for k in loop(tile.k_tiles):
+                with core.consume(k) as stage:  # waits for the copies
+                    core.mma(stage, accumulate=k > 0)
+            if turns:
+                turns.give()
+            core.finish()
+            if turns:
+                core.skip(tile.k_tiles)
+            writer.write(core, tile, (m, n))

@@ -1,0 +1,142 @@
+"""The cluster as a kernel sees it: ranks, pair leaders, and who shares operands with whom.
+
+Masks are arithmetic of a CTA's place that works on Python numbers and on device values alike: the kernel computes its
+own mask, and barrier counts come from the masks of all CTAs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+from warploom.diagnostics import Diag
+from warploom.facts.machines import machine
+from warploom.trace.barriers import sync_threads
+from warploom.trace.builder import current, here
+from warploom.trace.instructions import At, emit
+from warploom.trace.values import Value, literal, special, valued
+
+Place = Value | int
+
+
+@dataclass(frozen=True)
+class Mask:
+    """A set of the cluster's CTAs, as a function of the place (x, y) of the CTA that uses it."""
+
+    name: str
+    of: Callable[[Place, Place], Place]
+
+
+SELF = Mask("the CTA itself", lambda _x, _y: 1)
+"""Of a cluster of one."""
+
+
+class Cluster:
+    """The CTAs that are launched together, x by y of them; with `cta_group` 2 neighbours in x are pairs.
+
+    A pair's leader has the even rank: it issues the multiplications and owns the barriers that both wait for.
+    """
+
+    def __init__(self, shape: tuple[int, int] | tuple[int, int, int] = (1, 1), cta_group: int = 1) -> None:
+        self.shape, self.cta_group = (shape[0], shape[1]), cta_group
+        x, y = self.shape
+        most = machine(current("A cluster").target).cluster_size_nonportable
+        if cta_group not in (1, 2) or x % cta_group or not 1 <= x * y <= most:
+            raise Diag.BAD_KERNEL.error(here(), what=f"a cluster of {x} × {y} CTAs in groups of {cta_group}")
+        column = sum(1 << (i * x) for i in range(y))
+        row = (1 << x) - 1
+        stride = sum(1 << i for i in range(0, x, cta_group))
+        self.sharing_a = Mask("CTAs that share A", lambda at_x, _: column << at_x)
+        self.sharing_b = Mask("CTAs that share B", lambda at_x, at_y: stride << (at_x % cta_group + at_y * x))
+        self.pair = Mask("the pair", lambda at_x, at_y: ((1 << cta_group) - 1) << (_even(at_x, cta_group) + at_y * x))
+        self.sharing = Mask(
+            "CTAs that share A or B with the pair",
+            lambda at_x, at_y: row << (at_y * x) | ((column * ((1 << cta_group) - 1)) << _even(at_x, cta_group)),
+        )
+        if self.size > 1:
+            current().at_end.append(self.sync)  # no CTA may end while another can still reach it
+
+    @property
+    def size(self) -> int:
+        return self.shape[0] * self.shape[1]
+
+    @property
+    def places(self) -> list[tuple[int, int]]:
+        """The place of each rank."""
+        return [(rank % self.shape[0], rank // self.shape[0]) for rank in range(self.size)]
+
+    @property
+    def leaders(self) -> list[tuple[int, int]]:
+        """The places of pair leaders: of all CTAs where there are no pairs."""
+        return [place for place in self.places if place[0] % self.cta_group == 0]
+
+    def rank_of(self, place: tuple[int, int]) -> int:
+        return place[0] + place[1] * self.shape[0]
+
+    @cached_property
+    def rank(self) -> Value:
+        return special("cluster_ctarank") if self.size > 1 else literal(0, "u32")
+
+    @cached_property
+    def rank_m(self) -> Value:
+        """The place along x: which rows."""
+        return special("cluster_ctaid.x") if self.shape[0] > 1 else literal(0, "u32")
+
+    @cached_property
+    def rank_n(self) -> Value:
+        """The place along y: which columns."""
+        return special("cluster_ctaid.y") if self.shape[1] > 1 else literal(0, "u32")
+
+    @property
+    def pair_rank(self) -> Value:
+        """0 for the leader of a pair, 1 for its peer."""
+        return self.rank_m % self.cta_group
+
+    @property
+    def leader(self) -> Value:
+        """Whether this CTA leads its pair."""
+        return self.pair_rank == 0
+
+    @property
+    def is_first(self) -> Value:
+        return self.rank == 0
+
+    @property
+    def leader_rank(self) -> Value:
+        return self.rank - self.pair_rank
+
+    @property
+    def peer_rank(self) -> Value:
+        return self.rank ^ 1
+
+    def mask(self, mask: Mask) -> Value:
+        """This CTA's mask, 16 bits."""
+        return valued(mask.of(self.rank_m, self.rank_n), "u32").to("u16")
+
+    def reached(self, mask: Mask, *, leaders: bool) -> int:
+        """How many CTAs have a given one in their masks: the same number for all that are waited at."""
+        senders = self.leaders if leaders else self.places
+        masks = [mask.of(*place) for place in senders]
+        counts = {sum(int(each) >> self.rank_of(place) & 1 for each in masks) for place in self.places}
+        if len(counts) != 1:
+            raise Diag.BAD_KERNEL.error(
+                here(), what=f"{mask.name} reach CTAs by {sorted(counts)} arrivals, not equally"
+            )
+        return counts.pop()
+
+    def remote(self, place: At, rank: Value) -> At:
+        """The same place in another CTA's shared memory, as an address of the cluster's."""
+        return At(emit("mapa.shared::cluster.u32", place.address, rank)[0])
+
+    def sync(self) -> None:
+        """All threads of the cluster meet."""
+        if self.size == 1:
+            sync_threads()
+            return
+        emit("barrier.cluster.arrive.release.aligned")
+        emit("barrier.cluster.wait.acquire.aligned")
+
+
+def _even(place: Place, cta_group: int) -> Place:
+    return place - place % cta_group

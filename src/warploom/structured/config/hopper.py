@@ -1,0 +1,240 @@
+"""`HopperConfig`: what distinguishes one Hopper matmul from another. Accumulators are registers of the consumers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any, Self
+
+from warploom.diagnostics import Diag
+from warploom.facts.dtypes import ELEMENT_TYPES
+from warploom.facts.machines import MACHINES
+from warploom.facts.mma_shapes import WGMMA, WGMMA_M
+from warploom.facts.swizzles import SWIZZLES
+from warploom.facts.synchronisation import BARRIER_BYTES
+from warploom.structured.config.output import OutputPipelineConfig
+
+MACHINE = MACHINES["sm_90a"]
+ROW_BYTES = 128
+WARPGROUP_WARPS = 4
+MOST_ACCUMULATORS = 208
+"""Registers of a thread that may hold sums: what ptxas places beside addresses without a spill, with 240 at hand."""
+_DERIVED: Any = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class HopperConfig:
+    """Tile, rings and schedule of a warp-specialised Hopper matmul; a field that is None is derived.
+
+    Consumers are warpgroups: cooperative ones share a tile's rows, of ping-pong ones each has tiles of its own, so that
+    one stores while the other multiplies. A and B are the kernel's: with `AB_swapped` A is the caller's B, and C is
+    computed transposed.
+    """
+
+    a_type: str = "bf16"
+    b_type: str = _DERIVED
+    c_type: str = _DERIVED
+    a_major: str = "k"
+    b_major: str = "k"
+    tile: tuple[int, int] = (128, 128)
+    consumers: int = 2
+    pingpong: bool = False
+    num_pipeline_stages: int = _DERIVED
+    cluster_shape: tuple[int, int, int] = (1, 1, 1)
+    AB_swapped: bool = False
+    num_split_k: int = 1
+    num_output_stages: int = 2
+    stage_columns: int = _DERIVED
+    band: int = 16
+    """Rows of tiles that are walked together before the next column of tiles: what shares operands in L2."""
+    registers: tuple[int, int] | None = _DERIVED
+    """Registers per thread of the load role and of the consumers; zeros for no reallocation."""
+    depth: int = 1
+    """Groups of multiplications that stay in flight when the stage before them is given back."""
+    use_tma_store: bool = True
+    epilogue_dtype: str = "f32"
+
+    def __post_init__(self) -> None:
+        for name, derived in _DERIVATIONS.items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, derived(self))
+
+    def replace(self, **changes: Any) -> Self:
+        return replace(self, **changes)
+
+    @property
+    def BM(self) -> int:
+        return self.tile[0]
+
+    @property
+    def BN(self) -> int:
+        return self.tile[1]
+
+    @property
+    def MMA_N(self) -> int:
+        return self.tile[1]
+
+    @property
+    def BK(self) -> int:
+        return ROW_BYTES // self.a_bytes
+
+    @property
+    def a_bytes(self) -> int:
+        return ELEMENT_TYPES[self.a_type].storage_bits // 8
+
+    @property
+    def c_bytes(self) -> int:
+        return ELEMENT_TYPES[self.c_type].storage_bits // 8
+
+    @property
+    def element_bits(self) -> int:
+        return 8 * self.a_bytes
+
+    @property
+    def multiplied(self) -> str:
+        """A's type as the tensor core reads it."""
+        return "tf32" if self.a_type == "f32" else self.a_type
+
+    @property
+    def mma_k(self) -> int:
+        return WGMMA[self.multiplied].k
+
+    @property
+    def consumer_rows(self) -> int:
+        """Rows of a tile that one warpgroup multiplies."""
+        return self.BM if self.pingpong else self.BM // self.consumers
+
+    @property
+    def subtiles(self) -> int:
+        """Multiplications of 64 rows that a warpgroup stacks."""
+        return self.consumer_rows // WGMMA_M
+
+    @property
+    def accumulators(self) -> int:
+        """Registers of a thread that hold sums."""
+        return self.subtiles * self.BN // 2
+
+    @property
+    def roles(self) -> dict[str, int]:
+        """The warps of each role, in order."""
+        return {"consume": WARPGROUP_WARPS * self.consumers, "load": WARPGROUP_WARPS if self.reallocates else 1}
+
+    @property
+    def reallocates(self) -> bool:
+        return self.registers is not None and any(self.registers)
+
+    @property
+    def role_registers(self) -> dict[str, int]:
+        if not self.reallocates or self.registers is None:
+            return {}
+        return dict(zip(("load", "consume"), self.registers, strict=True))
+
+    @property
+    def threads(self) -> int:
+        return 32 * sum(self.roles.values())
+
+    # What a TileWriter reads: a consumer writes its tile in pieces of 64 rows.
+    @property
+    def accum_type(self) -> str:
+        return "f32"
+
+    @property
+    def block_tile_shape(self) -> tuple[int, int, int]:
+        return (WGMMA_M, self.BN, self.BK)
+
+    @property
+    def mma_shape(self) -> tuple[int, int, int]:
+        return (WGMMA_M, self.BN, self.mma_k)
+
+    @property
+    def output(self) -> OutputPipelineConfig:
+        return OutputPipelineConfig(1, self.BN, 1)
+
+    @property
+    def transpose_c(self) -> bool:
+        return self.AB_swapped
+
+    @property
+    def stageN(self) -> int:
+        return self.stage_columns
+
+    @property
+    def output_tile_shape(self) -> tuple[int, int]:
+        return (self.stageN, WGMMA_M) if self.AB_swapped else (WGMMA_M, self.stageN)
+
+    @property
+    def c_swizzle(self) -> str:
+        row = self.output_tile_shape[1] * self.c_bytes
+        return next((name for name in ("128B", "64B", "32B") if row % SWIZZLES[name].span == 0), "none")
+
+    @property
+    def epi_load_swizzle(self) -> str:
+        return self.c_swizzle
+
+    @property
+    def register_based_epilogue(self) -> bool:
+        return True
+
+    @property
+    def stage_bytes(self) -> int:
+        """Bytes of one input stage."""
+        return (self.BM + self.BN) * ROW_BYTES
+
+    @property
+    def staging_bytes(self) -> int:
+        if not self.use_tma_store:
+            return 0
+        return self.consumers * self.num_output_stages * prod(self.output_tile_shape) * self.c_bytes
+
+    def shared_bytes(self, stages: int) -> int:
+        """What the kernel keeps in shared memory with so many stages."""
+        return stages * (self.stage_bytes + 2 * BARRIER_BYTES) + self.staging_bytes
+
+    def validated(self) -> Self:
+        """The same, or `BAD_CONFIG` with everything that is wrong."""
+        wrong = list(self._violations())
+        if wrong:
+            raise Diag.BAD_CONFIG.error(count=len(wrong), what="; ".join(wrong))
+        return self
+
+    def _violations(self) -> list[str]:
+        row, x, y = WGMMA[self.multiplied], *self.cluster_shape[:2]
+        limit = MACHINE.shared_per_block
+        checks = (
+            (self.BN in row.n, f"tile={self.tile}: wgmma of {self.a_type} has no N of {self.BN}"),
+            (self.consumer_rows % WGMMA_M == 0, f"tile={self.tile}: a consumer has {self.consumer_rows} rows, not 64s"),
+            (self.accumulators <= MOST_ACCUMULATORS, f"tile={self.tile}: {self.accumulators} sums in a thread"),
+            (self.num_pipeline_stages > self.depth, f"num_pipeline_stages={self.num_pipeline_stages}: too few"),
+            (
+                self.shared_bytes(self.num_pipeline_stages) <= limit,
+                f"num_pipeline_stages={self.num_pipeline_stages}: shared memory of "
+                f"{self.shared_bytes(self.num_pipeline_stages)} bytes; a CTA has {limit}",
+            ),
+            (x * y <= MACHINE.cluster_size_nonportable, f"cluster_shape={self.cluster_shape}: more than a cluster has"),
+            (self.BM % y == 0 and self.BN % x == 0, f"cluster_shape={self.cluster_shape}: tiles cannot be shared so"),
+            (not self.pingpong or self.consumers == 2, f"consumers={self.consumers}: ping-pong is for two"),  # noqa: PLR2004
+            (row.transposable or (self.a_major, self.b_major) == ("k", "k"), f"{self.a_type} is read K-major only"),
+        )
+        return [what for right, what in checks if not right]
+
+
+def _stages(config: HopperConfig) -> int:
+    limit, most = MACHINE.shared_per_block, 8
+    return max(
+        (n for n in range(1, most + 1) if config.shared_bytes(n) <= limit), default=1
+    )
+
+
+def _stage_columns(config: HopperConfig) -> int:
+    """Columns of a strip: the widest whose rows a swizzle spans, of those that divide the tile."""
+    widest = (32 if config.c_bytes == 4 else 64) if config.c_bytes > 1 else 16  # noqa: PLR2004 - bytes of f32
+    return next(n for n in (64, 32, 16, 8) if n <= widest and config.BN % n == 0)
+
+
+_DERIVATIONS: dict[str, Any] = {
+    "b_type": lambda c: c.a_type,
+    "c_type": lambda c: {"f32": "f32", "tf32": "f32", "f16": "f16"}.get(c.a_type, "bf16"),
+    "stage_columns": _stage_columns,
+    "num_pipeline_stages": _stages,
+    "registers": lambda c: (24, 240) if c.accumulators > 64 else (0, 0),  # noqa: PLR2004 - above it ptxas runs short
+}

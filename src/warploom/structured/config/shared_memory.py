@@ -1,0 +1,49 @@
+"""What a kernel keeps in shared memory, array by array, and what that comes to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from warploom.facts.swizzles import SWIZZLES
+from warploom.facts.synchronisation import BARRIER_BYTES
+from warploom.facts.tensor_maps import SHARED_ALIGNMENT
+
+
+def ceil_div(value: int, unit: int) -> int:
+    return -(-value // unit)
+
+
+def align_up(value: int, unit: int) -> int:
+    return ceil_div(value, unit) * unit
+
+
+@dataclass(frozen=True, slots=True)
+class SharedArray:
+    """`count` elements of `element_bytes`, each aligned."""
+
+    name: str
+    count: int
+    element_bytes: int
+    alignment: int
+
+    @property
+    def bytes(self) -> int:
+        return self.count * align_up(self.element_bytes, self.alignment)
+
+
+def tiles(name: str, count: int, tile_bytes: int, swizzle: str = "none") -> SharedArray:
+    """Tiles that TMA moves: each begins where the swizzle's pattern does."""
+    return SharedArray(name, count, tile_bytes, max(SWIZZLES[swizzle].alignment, SHARED_ALIGNMENT))
+
+
+def barriers(name: str, count: int) -> SharedArray:
+    return SharedArray(name, count, BARRIER_BYTES, BARRIER_BYTES)
+
+
+def total_bytes(arrays: Iterable[SharedArray]) -> int:
+    """The arrays one after another, in their order."""
+    end = 0
+    for array in arrays:
+        end = align_up(end, array.alignment) + array.bytes if array.count else end
+    return end

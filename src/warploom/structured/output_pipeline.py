@@ -1,0 +1,265 @@
+"""Accumulators from the tensor core to the epilogue: stages of tensor memory.
+
+Every handle releases by one rule: the MMA side's release is the tensor core's commit, the epilogue side's an arrival
+of each of its threads at the pair leader's barrier. The `with` forms, the linear forms and the per-K forms are the
+same stages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from warploom.diagnostics import Diag
+from warploom.structured.cluster import Cluster
+from warploom.structured.config.output import OutputPipelineConfig
+from warploom.structured.pipeline import ProducerConsumerPipeline, Side
+from warploom.structured.shared_types import SharedMemBarrier, SMemArray
+from warploom.structured.signals import EveryThread, TensorCoreCommit
+from warploom.structured.stages import ConsumerStage, Stage, StageContext
+from warploom.structured.start_up import kernel_cluster
+from warploom.structured.tensor_memory import TmemAllocation, TmemStage
+from warploom.structured.tmem_dealloc import TmemDeallocBarrier
+from warploom.structured.warp_group_barrier import WarpGroupBarrier
+from warploom.trace.builder import current, here
+from warploom.trace.instructions import emit
+from warploom.trace.memory import shared
+from warploom.trace.roles import Role
+from warploom.trace.values import Value
+
+_SYNC_BARRIER = 1
+
+
+class OutputStage(Stage):
+    """An accumulator that one side holds."""
+
+    def __init__(self, side: Side, outputs: OutputTilePipeline) -> None:
+        super().__init__(side)
+        emit("tcgen05.fence::after_thread_sync")
+        self.pipeline = outputs.pipeline
+        self._tmem = TmemStage(outputs.opc, outputs.tmem.addr, self._index)
+
+    @property
+    def tmem(self) -> TmemStage:
+        """Where the accumulator lies."""
+        self.check()
+        return self._tmem
+
+    def tmem_offset(self) -> Value:
+        """The address of its first column."""
+        return self.tmem.offset
+
+
+class MmaStage(OutputStage):
+    """An accumulator to be computed; its release commits it to the epilogue."""
+
+
+class EpilogueStage(OutputStage):
+    """An accumulator to be read; its release gives it back to the tensor core."""
+
+    def release(self) -> None:
+        """Give it back: reads of tensor memory end before."""
+        emit("tcgen05.fence::before_thread_sync")
+        super().release()
+
+
+class MmaKStage(StageContext[MmaStage]):
+    """One accumulator per K step: acquired on entering, committed on leaving."""
+
+
+class OutputProducer(StageContext[MmaStage]):
+    """The MMA role's view: one accumulator per tile."""
+
+
+class OutputConsumer(StageContext[EpilogueStage]):
+    """The epilogue's view: one accumulator per tile."""
+
+
+Held = TypeVar("Held", bound=OutputStage)
+
+
+class OutputTilePipeline:
+    """A ring of accumulators in tensor memory between the MMA role and the epilogue."""
+
+    BarrierArray = SMemArray
+    Pipeline = ProducerConsumerPipeline
+    Stage = OutputStage
+    Tmem = TmemAllocation
+
+    def __init__(
+        self,
+        opc: OutputPipelineConfig,
+        *,
+        producer: Role,
+        consumer: Role,
+        cluster: Cluster | None = None,
+        columns: int | None = None,
+        name: str = "outputs",
+        mma_complete_mask: int | None = None,
+    ) -> None:
+        self.opc, self.name = opc, name
+        self.cluster = kernel_cluster(cluster)
+        self.producer_role, self.consumer_role = producer, consumer
+        self.pipeline = ProducerConsumerPipeline(
+            opc.num_stages,
+            producer=TensorCoreCommit(producer, self.cluster.pair),
+            consumer=EveryThread(consumer, to="leader"),
+            cluster=self.cluster,
+            name=name,
+        )
+        self.columns = columns or TmemAllocation.max_columns
+        self.sync = WarpGroupBarrier(producer.threads + consumer.threads, _SYNC_BARRIER)
+        self.address = shared("u32", 1, name=f"{name}.address")
+        self.dealloc = TmemDeallocBarrier(consumer, self.cluster, f"{name}.dealloc")
+        self.waited: set[str] = set()
+        self._allocations: dict[str, TmemAllocation] = {}
+        self._check_mask(mma_complete_mask)
+
+    @property
+    def cta_group(self) -> int:
+        return self.opc.cta_group
+
+    @property
+    def num_stages(self) -> int:
+        return self.opc.num_stages
+
+    @property
+    def stage_stride_cols(self) -> int:
+        return self.opc.stage_stride_cols
+
+    @property
+    def mma_complete_mask(self) -> Value:
+        """The CTAs that learn that an accumulator is complete: this one, and its peer."""
+        return self.cluster.mask(self.cluster.pair)
+
+    @property
+    def barriers(self) -> tuple[SharedMemBarrier, ...]:
+        """Full barriers, then empty ones."""
+        rows = (self.pipeline.full, self.pipeline.empty)
+        return tuple(SharedMemBarrier(row[stage].at) for row in rows for stage in range(self.num_stages))
+
+    @property
+    def tmem(self) -> TmemAllocation:
+        """The tensor memory, as the role being traced knows it; before its context is entered nobody does."""
+        role = current("Tensor memory").region.role
+        if role not in self._allocations:
+            what = f"role `{role}` uses tensor memory of `{self.name}` before it knows the address"
+            raise Diag.BAD_KERNEL.error(here(), what=f"{what}; enter its warp context first")
+        return self._allocations[role]
+
+    def provide(self, allocation: TmemAllocation) -> None:
+        """The role being traced has learnt where the tensor memory is."""
+        self._allocations[current().region.role] = allocation
+
+    def wait_for_address(self) -> None:
+        """The epilogue's side of the hand-over of the address; waiting twice is waiting once."""
+        role = current().region.role
+        if role not in self.waited:
+            self.waited.add(role)
+            self.sync.wait()
+            emit("tcgen05.fence::after_thread_sync")
+
+    def init_barriers(self, producer_arv_count: int | None = None, consumer_arv_count: int | None = None) -> None:
+        """Initialise the barriers here, in one thread; counts that are given are checked."""
+        self.pipeline.init_mbars(producer_arv_count, consumer_arv_count)
+
+    def _produced(self, side: Side) -> MmaStage:
+        return MmaStage(side, self)
+
+    def _consumed(self, side: Side) -> EpilogueStage:
+        return EpilogueStage(side, self)
+
+    def producer(self) -> OutputProducer:
+        return OutputProducer(self.pipeline.producer_side, self._produced)
+
+    def consumer(self) -> OutputConsumer:
+        return OutputConsumer(self.pipeline.consumer_side, self._consumed)
+
+    def acquire_mma_linear(self) -> MmaStage:
+        """An accumulator to compute, once the epilogue has drained it; it must be released."""
+        return self.pipeline.producer_side.acquire(self._produced)
+
+    def acquire_epilogue_linear(self) -> EpilogueStage:
+        """An accumulator to read, once the tensor core has finished it; it must be released."""
+        return self.pipeline.consumer_side.acquire(self._consumed)
+
+    def acquire_for_mma(self) -> MmaStage:
+        return self.acquire_mma_linear()
+
+    def acquire_for_epilogue(self) -> EpilogueStage:
+        return self.acquire_epilogue_linear()
+
+    def release_from_mma(self, stage: OutputStage) -> None:
+        stage.release()
+
+    def release_from_epilogue(self, stage: OutputStage) -> None:
+        stage.release()
+
+    def get_pipeline(self) -> ProducerConsumerPipeline:
+        return self.pipeline
+
+    def per_k(self) -> OutputKPipeline:
+        """The same ring, one stage for each K step."""
+        return OutputKPipeline(self)
+
+    def per_k_epilogue(self, input_pipeline: ProducerConsumerPipeline) -> EpilogueKContext:
+        """An accumulator and the input stage it was made from, for epilogues that read scales with the operands."""
+        return EpilogueKContext(self, input_pipeline)
+
+    def _check_mask(self, given: int | None) -> None:
+        derived = (1 << self.cta_group) - 1
+        if given is not None and given != derived:
+            fields = {"pipeline": self.name, "given": f"{given:#x}", "derived": f"{derived:#x}"}
+            raise Diag.COUNT_MISMATCH.error(here(), what="as CTAs of a finished accumulator", **fields)
+
+
+class OutputKPipeline:
+    """Producer and consumer of one accumulator for each K step."""
+
+    def __init__(self, outputs: OutputTilePipeline) -> None:
+        self._outputs = outputs
+
+    def produce(self) -> MmaKStage:
+        return MmaKStage(self._outputs.pipeline.producer_side, self._outputs._produced)  # noqa: SLF001 - its own view
+
+    def consume(self) -> OutputConsumer:
+        return self._outputs.consumer()
+
+
+class EpilogueKStage(EpilogueStage):
+    """An accumulator of one K step, and the input stage it came from."""
+
+    def __init__(self, side: Side, outputs: OutputTilePipeline, input_stage: ConsumerStage) -> None:
+        super().__init__(side, outputs)
+        self._input = input_stage
+
+    @property
+    def output_stage(self) -> EpilogueKStage:
+        return self
+
+    @property
+    def input_stage_index(self) -> Value:
+        return self._input.index()
+
+    def arrive_input(self) -> None:
+        """Give the input stage back, sooner than the accumulator; under a guard by lane, those lanes' arrival."""
+        if current().region is self._region:
+            self._input.release()
+        else:
+            self._input.arrive()
+
+    def release(self) -> None:
+        if not self._input.is_released:
+            self._input.release()
+        super().release()
+
+
+class EpilogueKContext(StageContext[EpilogueKStage]):
+    """Waits for the input stage and the accumulator of a K step; leaving arrives once on both sides."""
+
+    def __init__(self, outputs: OutputTilePipeline, inputs: ProducerConsumerPipeline) -> None:
+        def acquired(side: Side) -> EpilogueKStage:
+            return EpilogueKStage(side, outputs, inputs.acquire_consumer())
+
+        kind: Callable[[Side], EpilogueKStage] = acquired
+        super().__init__(outputs.pipeline.consumer_side, kind)

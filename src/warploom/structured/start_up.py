@@ -1,0 +1,53 @@
+"""What a CTA does before its roles part: one thread initialises all barriers, and everybody is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from warploom.structured.cluster import Cluster
+from warploom.trace.barriers import Barriers, fence_barrier_init, sync_threads
+from warploom.trace.builder import current
+from warploom.trace.control import when
+from warploom.trace.instructions import At, emit
+from warploom.trace.parameters import TensorMapArgument
+from warploom.trace.warps import elect, warp_index
+
+
+@dataclass
+class StartUp:
+    """Barriers and tensor maps that a kernel has; counts are asked for when everybody has declared his signals."""
+
+    cluster: Cluster | None = None
+    barriers: list[tuple[Barriers, Callable[[], int]]] = field(default_factory=list)
+    maps: list[TensorMapArgument] = field(default_factory=list)
+
+    def run(self) -> None:
+        """Write it: once, in front of the first role."""
+        with when(warp_index() == 0), when(elect()):
+            for tensor_map in dict.fromkeys(self.maps):
+                emit("prefetch.tensormap", At(tensor_map.address))
+            for row, count in self.barriers:
+                row.init(count())
+            fence_barrier_init()
+        if self.cluster is not None:
+            self.cluster.sync()
+        else:
+            sync_threads()
+
+
+def start_up() -> StartUp:
+    """That of the kernel being traced."""
+    builder = current("A pipeline")
+    if StartUp not in builder.parts:
+        builder.parts[StartUp] = StartUp()
+        builder.before_roles.append(builder.parts[StartUp].run)
+    made: StartUp = builder.parts[StartUp]
+    return made
+
+
+def kernel_cluster(given: Cluster | None) -> Cluster:
+    """The cluster that a pipeline works in: the one given, else the kernel's, else a CTA alone."""
+    setup = start_up()
+    setup.cluster = given or setup.cluster or Cluster()
+    return setup.cluster

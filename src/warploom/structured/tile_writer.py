@@ -1,0 +1,400 @@
+"""`TileWriter`: accumulators from tensor memory to C.
+
+One loop: a strip is loaded, an epilogue computes with it, auxiliary tiles are added, a sink takes it. Every `write…`
+method is a door to that loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, Protocol, runtime_checkable
+
+from warploom.diagnostics import Diag
+from warploom.structured.auxiliary import Addend, AuxiliaryLayout, Bias, StreamedTiles, WholeTile
+from warploom.structured.config import MatmulConfig
+from warploom.structured.epilogue import Epilogue, Function
+from warploom.structured.exchange import Exchange
+from warploom.structured.pipeline import ProducerConsumerPipeline
+from warploom.structured.reduction import SplitReduction
+from warploom.structured.shared_types import SMemTileArray2DRowMajor
+from warploom.structured.sinks import AuthorStore, DirectStore, Sink, TmaStore
+from warploom.structured.staging import StripStore, Values
+from warploom.structured.start_up import start_up
+from warploom.structured.strips import Strip, TileSpot, WarpPart
+from warploom.structured.tensor_memory import TmemAddress, TmemFragments
+from warploom.structured.warp_group_barrier import WarpGroupBarrier
+from warploom.structured.writer_geometry import WriterGeometry
+from warploom.trace.builder import here
+from warploom.trace.control import when
+from warploom.trace.memory import Index, View
+from warploom.trace.parameters import TensorMapArgument
+from warploom.trace.roles import Role
+from warploom.trace.types import Number
+from warploom.trace.values import Value
+
+TileCoord = Any
+"""A scheduler's tile, or (m, n) or (m, n, batch), counted in tiles."""
+Shape = tuple[Index, Index]
+Tiles = View | SMemTileArray2DRowMajor
+_EVERYTHING = (1 << 31) - 1
+
+
+class AccumulatorStage(Protocol):
+    """What is read: an accumulator that the epilogue holds, and gives back once."""
+
+    @property
+    def tmem(self) -> Any: ...
+
+    def release(self) -> None: ...
+
+
+@runtime_checkable
+class RegisterAccumulator(Protocol):
+    """What is read where the sums are in registers: each strip of them."""
+
+    def strip(self, index: int) -> TmemFragments: ...
+
+
+class TileWriter(WriterGeometry):
+    """Writes accumulators to C, which is a tensor map, or a view where the copy engine cannot reach it.
+
+    Shapes and modes come from a configuration or from keywords under the names of the members. Give either; what is
+    given beside a configuration is checked against it.
+    """
+
+    def __init__(
+        self,
+        c_tma_op: TensorMapArgument | View,
+        config: MatmulConfig | None = None,
+        *,
+        role: Role,
+        epilogue: Epilogue | None = None,
+        elementwise_lambda_fn: Function | None = None,
+        elementwise_compute_lambda_fn: Function | None = None,
+        epilogue_dtype: str | None = None,
+        c_tiles: Tiles | None = None,
+        barrier: WarpGroupBarrier | None = None,
+        shape: Shape | None = None,
+        **geometry: Any,
+    ) -> None:
+        super().__init__(config, num_output_warps=role.count, role_first=role.first, c=c_tma_op, **geometry)
+        self.c_tma_op, self.role, self.shape = c_tma_op, role, shape
+        self.epilogue = self._completed(
+            epilogue or Epilogue(dtype=self.default_dtype),
+            function=elementwise_compute_lambda_fn,
+            store=elementwise_lambda_fn,
+            dtype=epilogue_dtype,
+        )
+        self.barrier = barrier or WarpGroupBarrier(role.threads)
+        self.part = WarpPart(self.epc, role.warp)
+        self._exchange: Exchange | None = None
+        self._sink = self._sink_of(c_tiles)
+        if isinstance(c_tma_op, TensorMapArgument):
+            start_up().maps.append(c_tma_op)
+
+    @staticmethod
+    def _completed(epilogue: Epilogue, **given: Any) -> Epilogue:
+        return replace(epilogue, **{name: value for name, value in given.items() if value is not None})
+
+    def _sink_of(self, c_tiles: Tiles | None) -> Sink:
+        if self.epilogue.store is not None:
+            return AuthorStore(self.epilogue, self.c_type)
+        if isinstance(self.c_tma_op, View):
+            return DirectStore(self.c_tma_op)
+        if not self.register_based_epilogue:
+            self._exchange = Exchange(self.part, self.num_output_warps)
+        strips = StripStore(self.staged, self.stageN, self.is_lower_frag_required)
+        tiles = None if c_tiles is None else self._checked(c_tiles)
+        return TmaStore(self.c_tma_op, strips, self.part, self.role, self.barrier, self.num_output_stages, tiles)
+
+    def _checked(self, given: Tiles) -> View:
+        """Buffers of the author's, which must be what C is staged in."""
+        tiles, shape = _view(given), (self.num_output_stages, *self.c_smem_layout)
+        if (tiles.dtype, tiles.shape) != (self.c_type, shape):
+            what = f"c_tiles are {tiles.shape} of .{tiles.dtype}; C is staged in {shape} of .{self.c_type}"
+            raise Diag.BAD_WRITER.error(here(), count=1, what=what)
+        return tiles
+
+    def get_epilogue_dtype(self) -> str:
+        """The type in which the epilogue computes: float32 unless told otherwise."""
+        return self.epilogue.dtype
+
+    @property
+    def epilogue_dtype(self) -> str:
+        return self.get_epilogue_dtype()
+
+    def write(
+        self,
+        stage: AccumulatorStage | RegisterAccumulator,
+        tile_coord: TileCoord,
+        shape: Shape | None = None,
+        *,
+        c_tiles: Tiles | None = None,
+        elect_one_warp: Value | bool | None = None,
+    ) -> None:
+        """Write an accumulator to a tile of C; `shape` is C's, in elements."""
+        self._run(stage, self._spot(tile_coord, shape), sink=self._sink_for(c_tiles))
+
+    def write_batched(
+        self,
+        stage: AccumulatorStage,
+        tile_coord: TileCoord,
+        shape: Shape | None = None,
+        alpha: Value | Number = 1.0,
+        *,
+        c_tiles: Tiles | None = None,
+    ) -> None:
+        """As `write`, to one of several matrices, scaled."""
+        self._run(stage, self._spot(tile_coord, shape), sink=self._sink_for(c_tiles), scale=alpha)
+
+    def write_splitk(
+        self,
+        stage: AccumulatorStage,
+        scheduler: Any,
+        reduction_tensor: View,
+        work_info: Any,
+        shape: Shape | None = None,
+        *,
+        locks: View | None = None,
+        c_tiles: Tiles | None = None,
+        elect_one_warp: Value | bool | None = None,
+    ) -> None:
+        """Add an accumulator to those of the splits before it; the final split writes C."""
+        held = scheduler.locks if locks is None else locks
+        partial = SplitReduction(reduction_tensor, held, work_info, self.role, self.barrier)
+        self._run(stage, self._spot(work_info, shape), sink=self._sink_for(c_tiles), partial=partial)
+
+    def write_absolute_with_bounds_check(
+        self,
+        output_stage: AccumulatorStage,
+        m_abs: Index,
+        n_abs: Index,
+        m_end: Index,
+        expert_scale: Value | Number,
+        c_tensor: View,
+        *,
+        c_tiles: Tiles | None = None,
+        n_end: Index | None = None,
+    ) -> None:
+        """Write from row `m_abs` and column `n_abs` of C on, but no row from `m_end` on: it belongs to another group.
+
+        `n_end` are C's columns, if not those that the writer or the view knows of.
+        """
+        if n_end is None:
+            n_end = self.problem_n or (self.shape[1] if self.shape is not None else c_tensor.shape[-1])
+        spot = self._spot_at((m_abs, n_abs), 0, (m_end, n_end))
+        sink = self._sink_for(c_tiles)
+        if isinstance(sink, TmaStore):
+            sink = sink.bounded(c_tensor)
+        self._run(output_stage, spot, sink=sink, scale=expert_scale)
+
+    def write_with_residual(
+        self,
+        stage: AccumulatorStage,
+        src_tile: Tiles,
+        src_pipeline: ProducerConsumerPipeline,
+        beta: Value | Number,
+        tile_coord: TileCoord,
+        shape: Shape | None = None,
+        *,
+        out_tiles: Tiles | None = None,
+        elect_one_warp: Value | bool | None = None,
+    ) -> None:
+        """Write D = epilogue(accumulator) + beta·C, with a strip of C in each stage of a pipeline, as D is staged."""
+        layout = AuxiliaryLayout(self.epc, self.c_type, "residual", self.c_swizzle)
+        source = StreamedTiles(layout, _view(src_tile), src_pipeline, self.part)
+        spot, sink = self._spot(tile_coord, shape), self._sink_for(out_tiles)
+        self._run(stage, spot, sink=sink, residual=source, beta=beta)
+
+    def write_batched_with_tma_epilogue_load(
+        self,
+        output_stage: AccumulatorStage,
+        epilogue_tile: View,
+        tile_coord: TileCoord,
+        c_shape: Shape | None = None,
+        *,
+        epi_load_swizzle: str | None = None,
+        c_tiles: Tiles | None = None,
+    ) -> None:
+        """Write with a tile added that lies in shared memory; the caller waits for it and gives it back."""
+        layout = AuxiliaryLayout(self.epc, self.c_type, "tile", epi_load_swizzle or self.epi_load_swizzle)
+        source = WholeTile(layout, epilogue_tile.place, self.part)
+        self._run(output_stage, self._spot(tile_coord, c_shape), sink=self._sink_for(c_tiles), residual=source)
+
+    def write_batched_with_1d_bias(
+        self,
+        output_stage: AccumulatorStage,
+        epilogue_tile: View,
+        tile_coord: TileCoord,
+        c_shape: Shape | None = None,
+        *,
+        c_tiles: Tiles | None = None,
+    ) -> None:
+        """Write with a bias added that has a value for each column of C, the tile's part of it in shared memory."""
+        spot, sink = self._spot(tile_coord, c_shape), self._sink_for(c_tiles)
+        self._run(output_stage, spot, sink=sink, bias=Bias(epilogue_tile, self.part))
+
+    def write_batched_with_tma_epilogue_load_strips(
+        self,
+        output_stage: AccumulatorStage,
+        epilogue_pipeline: ProducerConsumerPipeline,
+        epilogue_tiles_base: Tiles,
+        epilogue_tile_elems: int | None,
+        tile_coord: TileCoord,
+        c_shape: Shape | None = None,
+        *,
+        epi_load_swizzle: str | None = None,
+        c_tiles: Tiles | None = None,
+    ) -> None:
+        """Write with strips added that come through a pipeline: strip by strip, of a folded tile left half first."""
+        layout = AuxiliaryLayout(self.epc, self.c_type, "strips", epi_load_swizzle or self.epi_load_swizzle)
+        elements = layout.layout.rows * layout.layout.columns
+        if epilogue_tile_elems is not None and epilogue_tile_elems != elements:
+            what = f"epilogue_tile_elems is {epilogue_tile_elems}; a strip has {elements}"
+            raise Diag.BAD_WRITER.error(here(), count=1, what=what)
+        source = StreamedTiles(layout, _view(epilogue_tiles_base), epilogue_pipeline, self.part)
+        self._run(output_stage, self._spot(tile_coord, c_shape), sink=self._sink_for(c_tiles), residual=source)
+
+    def drain(self) -> None:
+        """Wait until the copy engine has read every buffer; the end of the role does so by itself."""
+        if isinstance(self._sink, TmaStore):
+            self._sink.drain()
+
+    def _sink_for(self, c_tiles: Tiles | None) -> Sink:
+        """The writer's sink; its buffers are one ring, whichever call brings them."""
+        if c_tiles is not None and isinstance(self._sink, TmaStore):
+            tiles = self._checked(c_tiles)
+            if self._sink.tiles is not None and self._sink.tiles.base.operand != tiles.base.operand:
+                raise Diag.BAD_WRITER.error(here(), count=1, what="its c_tiles are others than before")
+            self._sink.tiles = tiles
+        return self._sink
+
+    def _spot(self, tile_coord: TileCoord, shape: Shape | None) -> TileSpot:
+        coord = tile_coord.coord if hasattr(tile_coord, "coord") else tile_coord
+        m, n = coord[0] * self.BM, coord[1] * self.MMA_N
+        batch = coord[2] if len(coord) > 2 else 0
+        rows, columns = self._ends(shape)
+        if self.transpose_c:
+            rows, columns = columns, rows
+        return TileSpot.of(self.part, (m, n), batch, (rows, columns), transposed=self.transpose_c)
+
+    def _spot_at(self, start: tuple[Index, Index], batch: Index, ends: Shape) -> TileSpot:
+        """A tile at a row and column of C, which ends before others."""
+        if self.transpose_c:
+            start, ends = (start[1], start[0]), (ends[1], ends[0])
+        return TileSpot.of(self.part, start, batch, ends, transposed=self.transpose_c)
+
+    def _ends(self, given: Shape | None) -> Shape:
+        """C's rows and columns; where the copy engine alone must know them, none are needed."""
+        shape = given or self.shape
+        if shape is not None:
+            return shape
+        if self.epilogue.needs_bounds or not isinstance(self._sink, TmaStore):
+            what = "C's shape is not known here; give `shape` to the call or to the writer"
+            raise Diag.BAD_WRITER.error(here(), count=1, what=what)
+        return (_EVERYTHING, _EVERYTHING)
+
+    def _run(
+        self,
+        stage: AccumulatorStage | RegisterAccumulator,
+        spot: TileSpot,
+        *,
+        sink: Sink,
+        scale: Value | Number = 1.0,
+        beta: Value | Number | None = None,
+        bias: Addend | None = None,
+        residual: Addend | None = None,
+        partial: SplitReduction | None = None,
+    ) -> None:
+        """The loop: strip by strip."""
+        epilogue = self.epilogue if beta is None else replace(self.epilogue, beta=beta)
+        work = _Work(epilogue, scale, bias, residual, sink, self._exchange)
+        if partial is not None:
+            partial.begin()
+        for index, fragments in enumerate(self._strips(stage)):
+            strip = Strip(index, index * self.stageN, spot)
+            values: Values = fragments.by_place
+            if partial is None:
+                work.finish(strip, values)
+                continue
+            values = partial.add(strip, values)
+            with when(partial.is_final):
+                work.finish(strip, values)
+            with when(~partial.is_final):
+                partial.keep(strip, values)
+        if partial is not None:
+            partial.end()
+
+    def _strips(self, stage: AccumulatorStage | RegisterAccumulator) -> Iterator[TmemFragments]:
+        """An accumulator's strips; from tensor memory, each one's load behind the work on that before it."""
+        if isinstance(stage, RegisterAccumulator):
+            yield from (stage.strip(index) for index in range(self.num_stages))
+            return
+        tensors = self.AccumTmemArray.at(TmemAddress(stage.tmem.offset).of_warp(self.role.warp))
+        following = tensors[0].load_fragments(self.rep)
+        for index in range(self.num_stages):
+            TmemAddress.wait_load()
+            fragments = following
+            if index + 1 < self.num_stages:
+                following = tensors[index + 1].load_fragments(self.rep)
+            else:
+                stage.release()
+            yield fragments
+
+
+class _Work:
+    """What is done with each strip of a tile."""
+
+    def __init__(
+        self,
+        epilogue: Epilogue,
+        scale: Value | Number,
+        bias: Addend | None,
+        residual: Addend | None,
+        sink: Sink,
+        exchange: Exchange | None,
+    ) -> None:
+        self._epilogue, self._scale, self._bias, self._residual = epilogue, scale, bias, residual
+        self._sink, self._exchange = sink, exchange
+
+    def finish(self, strip: Strip, values: Values) -> None:
+        """Compute a strip and hand it on."""
+        bias: Values = self._bias.values(strip) if self._bias is not None else {}
+        residual: Values = self._residual.values(strip) if self._residual is not None else {}
+        if self._exchange is not None and isinstance(self._sink, TmaStore):
+            self._finish_runs(strip, values, bias, residual, self._exchange, self._sink)
+            return
+        done = {
+            where: self._epilogue.apply(
+                value, strip.at(*where), scale=self._scale, bias=bias.get(where), residual=residual.get(where)
+            )
+            for where, value in values.items()
+        }
+        self._sink.put(strip, done)
+
+    def _finish_runs(
+        self, strip: Strip, values: Values, bias: Values, residual: Values, exchange: Exchange, sink: TmaStore
+    ) -> None:
+        """The same on a copy in shared memory: all that an element needs goes through it."""
+        tile = sink.open(strip)
+        given = ({where: value.to("f32") for where, value in each.items()} for each in (values, bias, residual))
+        accumulated, *added = [list(exchange.runs(each)) if each else [] for each in given]
+        for number, (run, held) in enumerate(accumulated):
+            bias_run, residual_run = ([*each[number][1]] if each else [None] * run.length for each in added)
+            done = [
+                self._epilogue.apply(
+                    value,
+                    exchange.position(strip, run, at),
+                    scale=self._scale,
+                    bias=bias_run[at],
+                    residual=residual_run[at],
+                )
+                for at, value in enumerate(held)
+            ]
+            exchange.stage(sink.strips.layout, tile, run, done)
+        sink.close(strip, tile)
+
+
+def _view(tiles: Tiles) -> View:
+    return tiles if isinstance(tiles, View) else tiles.storage

@@ -1,0 +1,120 @@
+"""Hopper's tensor core: accumulators in the registers of a warpgroup, stages read while the next are multiplied."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from warploom.facts.fragments import tensor_move
+from warploom.facts.mma_shapes import WGMMA, WGMMA_M
+from warploom.structured.input_pipeline import InputConsumerStage, InputTilePipeline
+from warploom.structured.config.hopper import HopperConfig
+from warploom.structured.tensor_memory import MOVE, TmemFragments
+from warploom.trace.control import when
+from warploom.trace.fragments import Accumulator, Fragment, wgmma_accumulator
+from warploom.trace.instructions import emit
+from warploom.trace.roles import Role
+from warploom.trace.values import Value
+
+_WARPS = 4
+
+
+class Warpgroup:
+    """One warpgroup of a role, to whom a tile writer is given: its warps and threads count from its own first."""
+
+    def __init__(self, role: Role) -> None:
+        self._role = role
+        self.name, self.count, self.threads, self.first = role.name, _WARPS, _WARPS * 32, role.first
+
+    @property
+    def number(self) -> Value:
+        """Which of the role's warpgroups."""
+        return self._role.warp // _WARPS
+
+    @property
+    def warp(self) -> Value:
+        return self._role.warp % _WARPS
+
+    @property
+    def thread(self) -> Value:
+        return self._role.thread % self.threads
+
+    @property
+    def elected(self) -> Value:
+        return self._role.elected
+
+    @property
+    def first_thread(self) -> Value:
+        return (self.warp == 0) & self.elected
+
+
+class RegisterTile:
+    """64 rows of sums in registers: what a tile writer takes instead of tensor memory."""
+
+    def __init__(self, accumulator: Accumulator, columns: int) -> None:
+        """Strips are `columns` wide."""
+        self._accumulator, self._columns = accumulator, columns
+
+    def strip(self, index: int) -> TmemFragments:
+        """Four registers of a thread for every eight columns, as tensor memory gives them."""
+        each = self._columns // 2
+        values = tuple(register.get() for register in self._accumulator.registers[index * each : (index + 1) * each])
+        return TmemFragments(Fragment(values, tensor_move(MOVE.name, len(values) // MOVE.registers)))
+
+
+class WgmmaOp:
+    """Multiplies the stages of an input pipeline into 64-row accumulators, `depth` groups in flight.
+
+    A stage is given back when the multiplications `depth` stages later have been issued: the tensor core always has
+    the next ones waiting.
+    """
+
+    def __init__(self, config: HopperConfig, inputs: InputTilePipeline, number: Value) -> None:
+        """`number` says which of the warpgroups that share a tile's rows this is."""
+        self._config, self._inputs, self._number = config, inputs, number
+        self.accumulators = [wgmma_accumulator(config.BN) for _ in range(config.subtiles)]
+        self._side = inputs.pipeline.consumer_side
+        a, b = config.multiplied, "tf32" if config.b_type == "f32" else config.b_type
+        self._opcode = f"wgmma.mma_async.sync.aligned.m{WGMMA_M}n{config.BN}k{config.mma_k}.f32.{a}.{b}"
+        turned = (int(config.a_major == "mn"), int(config.b_major == "mn"))
+        self._turned = turned if WGMMA[config.multiplied].transposable else ()
+
+    @property
+    def tiles(self) -> list[RegisterTile]:
+        return [RegisterTile(accumulator, self._config.stageN) for accumulator in self.accumulators]
+
+    @contextmanager
+    def consume(self, k: Value) -> Iterator[InputConsumerStage]:
+        """A loaded stage, the k-th of a tile; leaving gives back the one `depth` before."""
+        depth = self._config.depth
+        stage = self._inputs.acquire_consumer()
+        yield stage
+        emit("wgmma.wait_group.sync.aligned", depth)
+        with when(k >= depth):
+            self._side.signal(self._side.state.earlier(depth))
+        stage.release_without_signal()
+
+    def mma(self, stage: InputConsumerStage, *, accumulate: Value | bool) -> None:
+        """Multiply one stage, as one group; the first of a tile replaces what the registers held."""
+        payload, config = stage.payload(), self._config
+        a, b = payload.a, payload.b
+        left, right = a.descriptor(stage.tile()), b.descriptor(stage.tile())
+        left = left + self._number.to("u64") * a.layout.down(config.consumer_rows)
+        emit("wgmma.fence.sync.aligned")
+        for k in range(0, a.layout.depth, config.mma_k):
+            for number, accumulator in enumerate(self.accumulators):
+                away = a.layout.step(k) + a.layout.down(number * WGMMA_M)
+                operands = (left + away, right + b.layout.step(k), accumulate if k == 0 else True)
+                emit(self._opcode, accumulator.registers, *operands, 1, 1, *self._turned)
+        emit("wgmma.commit_group.sync.aligned")
+
+    def finish(self) -> None:
+        """Wait for the last groups, and give back their stages."""
+        emit("wgmma.wait_group.sync.aligned", 0)
+        for by in range(self._config.depth, 0, -1):
+            self._side.signal(self._side.state.earlier(by))
+
+    def skip(self, count: Value) -> None:
+        """Over the stages of a tile that another warpgroup has."""
+        self._side.state.skip(count)
+
