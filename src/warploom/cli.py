@@ -1,7 +1,7 @@
 """The command line: reads the arguments, calls one command, turns its end into an exit status.
 
-0: all is well; 1: the numbers are not what the file expects, or a form is unsupported; 2: a fault or no progress;
-3: the input or the command is wrong; 4: warploom itself failed.
+0: all is well; 1: the numbers are not what the file expects, a form is unsupported, or the code would be slow;
+2: a fault or no progress; 3: the input or the command is wrong; 4: warploom itself failed.
 """
 
 from __future__ import annotations
@@ -106,11 +106,19 @@ def _parser() -> argparse.ArgumentParser:
     ptx = commands.add_parser("ptx", help="describe a PTX module", allow_abbrev=False)
     ptx.add_argument("file", type=Path, metavar="FILE.ptx")
     ptx.add_argument("--unsupported", action="store_true", help="only list the instruction forms that are not known")
+    ptx.add_argument(
+        "--registers", action="store_true", help="assemble it, and show registers, spills and shared memory"
+    )
+    ptx.add_argument("--sass", action="store_true", help="assemble it, and show the machine code")
     ptx.add_argument("--json", action="store_true", help="print JSON")
     ptx.set_defaults(command=_ptx)
 
     demo = commands.add_parser("demo", help="run a Hopper and a Blackwell matmul on this CPU", allow_abbrev=False)
     demo.set_defaults(command=_demo)
+
+    doctor = commands.add_parser("doctor", help="say what this computer has, and what will be used", allow_abbrev=False)
+    doctor.add_argument("--json", action="store_true", help="print JSON")
+    doctor.set_defaults(command=_doctor)
 
     explain = commands.add_parser("explain", help="say what an error code means", allow_abbrev=False)
     explain.add_argument("code", nargs="?", metavar="CODE")
@@ -146,14 +154,27 @@ def _run(options: argparse.Namespace) -> int:
 def _ptx(options: argparse.Namespace) -> int:
     from warploom.commands.ptx import describe
 
-    known = describe(options.file, only_unsupported=options.unsupported, as_json=getattr(options, "json", False))
-    return OK if known else MISMATCH
+    fine = describe(
+        options.file,
+        only_unsupported=options.unsupported,
+        registers=options.registers,
+        sass=options.sass,
+        as_json=options.json,
+    )
+    return OK if fine else MISMATCH
 
 
 def _demo(options: argparse.Namespace) -> int:
     from warploom.demo import demo
 
     return OK if demo() else MISMATCH
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from warploom.commands.doctor import doctor
+
+    doctor(as_json=options.json)
+    return OK
 
 
 def _explain(options: argparse.Namespace) -> int:

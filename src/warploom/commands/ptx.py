@@ -1,10 +1,12 @@
-"""`warploom ptx FILE`: what a PTX module holds, and which of its instructions the machine does not know."""
+"""`warploom ptx FILE`: what a PTX module holds, which of its instructions are not known, what it assembles to."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
+from rich.console import Console
 from rich.text import Text
 
 from warploom.commands.console import output, printable, table
@@ -13,28 +15,47 @@ from warploom.launch_file.reading import LARGEST_PTX, Unreadable, read_text
 from warploom.ptx.isa import unsupported
 from warploom.ptx.model import Kernel, Module
 from warploom.ptx.parse import parse
+from warploom.runtime import Assembly, assemble, disassemble
 
 
-def describe(path: Path, *, only_unsupported: bool, as_json: bool) -> bool:
-    """The command; says whether every instruction form is known."""
-    module = read_module(path)
+def describe(
+    path: Path, *, only_unsupported: bool = False, registers: bool = False, sass: bool = False, as_json: bool = False
+) -> bool:
+    """The command; says whether every instruction form is known and, where it was assembled, no speed was lost."""
+    text = _read(path)
+    module = parse(text, file=path.name)
     unknown = unsupported(module)
+    assembly = assemble(text, strict=False) if registers or sass else None
     if as_json:
-        print(json.dumps(as_document(module, unknown, only_unsupported=only_unsupported), indent=1))  # noqa: T201
+        document = as_document(module, unknown, only_unsupported=only_unsupported)
+        if assembly is not None:
+            document["assembly"] = _assembly_document(assembly, sass=sass)
+        print(json.dumps(document, indent=1))  # noqa: T201
     else:
+        console = output()
         if not only_unsupported:
             _show_module(path, module)
         _show_unknown(unknown)
-    return not unknown
+        if assembly is not None:
+            _show_assembly(assembly, registers=registers, sass=sass, console=console)
+    return not unknown and not (assembly and assembly.losses)
 
 
-def read_module(path: Path) -> Module:
-    """The module in a file."""
+def report(text: str, *, registers: bool, sass: bool, console: Console) -> bool:
+    """Prints PTX, and on request what its kernels use and their machine code; says whether no speed was lost."""
+    _show_code(text, console)
+    if not (registers or sass):
+        return True
+    assembly = assemble(text, strict=False)
+    _show_assembly(assembly, registers=registers, sass=sass, console=console)
+    return not assembly.losses
+
+
+def _read(path: Path) -> str:
     try:
-        text = read_text(path, LARGEST_PTX)
+        return read_text(path, LARGEST_PTX)
     except Unreadable as reason:
         raise Diag.UNREADABLE_FILE.error(file=str(path), what=str(reason)) from None
-    return parse(text, file=path.name)
 
 
 def as_document(
@@ -89,3 +110,39 @@ def _show_unknown(unknown: tuple[tuple[str, int, str], ...]) -> None:
     for form, line, nearest in unknown:
         rows.add_row(Text(printable(form)), str(line), Text(nearest))
     console.print(rows)
+
+
+def _show_assembly(assembly: Assembly, *, registers: bool, sass: bool, console: Console) -> None:
+    if registers:
+        numbers = ("registers", "bytes spilled", "bytes of stack", "bytes of static shared", "barriers")
+        title = f"{assembly.assembler} for {assembly.target}: a cubin of {len(assembly.cubin)} bytes"
+        rows = table(title, "kernel", *numbers, right=numbers)
+        for row in assembly.kernels:
+            spilled = row.spill_stores + row.spill_loads
+            values = (row.registers, spilled, row.stack_frame, row.shared_bytes, row.barriers)
+            rows.add_row(Text(printable(row.name)), *map(str, values))
+        console.print(rows)
+    for remark in assembly.remarks:
+        console.print(printable(f"ptxas: {remark}"), markup=False)
+    if sass:
+        code = disassemble(assembly.cubin)
+        _show_code(code.text, console)
+        for lint in code.lints:
+            console.print(printable(lint), markup=False)
+
+
+def _show_code(text: str, console: Console) -> None:
+    console.print(printable(text.expandtabs()).rstrip(), markup=False, soft_wrap=True)
+
+
+def _assembly_document(assembly: Assembly, *, sass: bool) -> dict[str, object]:
+    document: dict[str, object] = {
+        "target": assembly.target,
+        "assembler": assembly.assembler,
+        "kernels": [asdict(row) for row in assembly.kernels],
+        "remarks": [str(remark) for remark in assembly.remarks],
+    }
+    if sass:
+        code = disassemble(assembly.cubin)
+        document |= {"sass": code.text, "counts": dict(code.counts), "lints": list(code.lints)}
+    return document

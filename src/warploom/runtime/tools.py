@@ -1,0 +1,96 @@
+"""NVIDIA's command-line tools: where they are and which version."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from warploom.diagnostics import Diag, WarploomError
+
+PTXAS, NVDISASM = "ptxas", "nvdisasm"
+_VERSION = re.compile(r"\bV(\d+(?:\.\d+)+)")
+_TOOLKIT = re.compile(r"cu(\d+)")
+_PATIENCE = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A program that can be run; `origin` says why this one: `pip`, `PATH`, or the variable that names it."""
+
+    name: str
+    path: Path
+    origin: str
+    version: str
+
+    @property
+    def toolkit(self) -> int:
+        """The major version of CUDA whose drivers load what the tool makes; 0 where it does not say."""
+        major = self.version.partition(".")[0]
+        return int(major) if major.isdecimal() else 0
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.version}"
+
+
+def variable_of(name: str) -> str:
+    """The environment variable that names another program, as `WARPLOOM_PTXAS`."""
+    return f"WARPLOOM_{name.upper()}"
+
+
+def find(name: str) -> Tool:
+    """The program that the environment variable names, else pip's, else the one on the PATH."""
+    variable = variable_of(name)
+    named = os.environ.get(variable)
+    if named:
+        program = shutil.which(named)
+        if program is None:
+            raise _missing(name, f"{variable} names {named}, which is not a program")
+        return _tool(name, Path(program), variable)
+    for path in _from_pip(name):
+        return _tool(name, path, "pip")
+    on_path = shutil.which(name)
+    if on_path is None:
+        raise _missing(name, "neither pip's packages nor the PATH has one")
+    return _tool(name, Path(on_path), "PATH")
+
+
+def _from_pip(name: str) -> Iterator[Path]:
+    """What pip installed, the newest toolkit first: `nvidia/cu13/bin`, earlier `nvidia/cuda_nvcc/bin`."""
+    file = f"{name}.exe" if sys.platform == "win32" else name
+    found = [path for folder in sys.path for path in Path(folder or ".").glob(f"nvidia/*/bin/{file}")]
+
+    def toolkit(path: Path) -> int:
+        match = _TOOLKIT.fullmatch(path.parts[-3])
+        return int(match[1]) if match else 0
+
+    return (path for path in sorted(found, key=toolkit, reverse=True) if os.access(path, os.X_OK))
+
+
+def _tool(name: str, path: Path, origin: str) -> Tool:
+    facts = path.stat()
+    try:
+        version = _version(path, facts.st_size, facts.st_mtime_ns)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise _missing(name, f"{path} does not run ({error})") from None
+    return Tool(name, path, origin, version)
+
+
+@functools.lru_cache
+def _version(path: Path, size: int, _changed: int) -> str:
+    """What `--version` says; asked again when the file changes."""
+    run = subprocess.run(  # noqa: S603  the path was found above
+        [path, "--version"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_PATIENCE, check=True
+    )
+    match = _VERSION.search(run.stdout)
+    return match[1] if match else f"of unknown version ({size} bytes)"
+
+
+def _missing(name: str, what: str) -> WarploomError:
+    return Diag.NO_TOOL.error(tool=name, what=what, variable=variable_of(name))

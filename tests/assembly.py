@@ -1,0 +1,47 @@
+"""Assembles what tests make: once per text and process, without a spill and without a remark on performance."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+
+from warploom.diagnostics import Diag, WarploomError
+from warploom.ptx.launch import Launch
+from warploom.ptx.model import Module
+from warploom.ptx.printer import print_module
+from warploom.runtime import Assembly, Sass, assemble, disassemble
+
+
+def assemble_ok(program: Launch | Module | str, target: str | None = None) -> Assembly:
+    """The assembly of a program that loses no speed; a test without ptxas is skipped."""
+    given = program.program if isinstance(program, Launch) else program
+    try:
+        return _assembled(given if isinstance(given, str) else print_module(given), target)
+    except WarploomError as error:
+        return _skip(error)
+
+
+def sass_of(program: Launch | Module | str, target: str | None = None) -> Sass:
+    """The machine code of a program; a test without ptxas or nvdisasm is skipped."""
+    assembly = assemble_ok(program, target)
+    try:
+        return _disassembled(assembly.cubin)
+    except WarploomError as error:
+        return _skip(error)
+
+
+def _skip(error: WarploomError):
+    if error.diag is Diag.NO_TOOL:
+        pytest.skip(error.what)
+    raise error
+
+
+@functools.cache
+def _assembled(text: str, target: str | None) -> Assembly:
+    return assemble(text, target)
+
+
+@functools.cache
+def _disassembled(cubin: bytes) -> Sass:
+    return disassemble(cubin)

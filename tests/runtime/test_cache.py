@@ -1,0 +1,236 @@
+"""The cache on disk: many processes, kills, damage, limits."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from warploom.diagnostics import WarploomError
+from warploom.runtime.cache import DEFAULT_LIMIT, Cache, user_cache
+
+WORKER = """
+import random, sys
+from pathlib import Path
+from warploom.runtime.cache import Cache
+folder, seed, bytes_each = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+cache, rng = Cache(folder, 8 * bytes_each), random.Random(seed)
+print("ready", flush=True)
+while True:
+    number = rng.randrange(16)
+    value = random.Random(number).randbytes(bytes_each)
+    kept = cache.get(("worker", number))
+    assert kept is None or kept == value, number
+    cache.put(("worker", number), value)
+"""
+EACH = 300_000
+
+
+def files(cache: Cache) -> list[Path]:
+    return [path for path in cache.folder.rglob("*") if path.is_file()]
+
+
+def test_what_is_put_is_got_by_another(tmp_path):
+    Cache(tmp_path).put(("a", 1, "x"), b"\0value\n")
+    other = Cache(tmp_path)
+    assert other.get(("a", 1, "x")) == b"\0value\n"
+    assert other.get(("a", "1", "x")) is None
+    assert other.get(("a", 1)) is None
+    assert other.usage().entries == 1
+
+
+def test_empty_bytes_are_something(tmp_path):
+    cache = Cache(tmp_path)
+    cache.put(("empty",), b"")
+    assert cache.get(("empty",)) == b""
+
+
+def test_the_last_put_wins(tmp_path):
+    cache = Cache(tmp_path)
+    cache.put(("a",), b"one")
+    cache.put(("a",), b"two")
+    assert cache.get(("a",)) == b"two"
+
+
+@pytest.mark.parametrize("damage", ["truncate", "flip", "empty", "swap", "grow", "short"])
+def test_a_damaged_entry_is_none_and_made_anew(tmp_path, damage):
+    cache = Cache(tmp_path)
+    cache.put(("a",), bytes(1000))
+    (place,) = files(cache)
+    whole = bytearray(place.read_bytes())
+    if damage == "flip":
+        whole[random.randrange(len(whole))] ^= 1
+    if damage == "swap":
+        cache.put(("b",), b"another key's bytes")
+        whole = bytearray(next(path for path in files(cache) if path != place).read_bytes())
+    changed = {
+        "truncate": whole[:-1],
+        "flip": whole,
+        "empty": b"",
+        "swap": whole,
+        "grow": whole + b"x",
+        "short": whole[:9],
+    }
+    place.write_bytes(changed[damage])
+    assert cache.get(("a",)) is None
+    assert not place.exists()
+    cache.put(("a",), b"new")
+    assert cache.get(("a",)) == b"new"
+
+
+def test_those_unused_for_longest_go_first(tmp_path):
+    cache = Cache(tmp_path, 10_000)
+    for number in range(9):
+        cache.put(("n", number), bytes(1000))
+        (newest,) = set(files(cache)) - {path for path in files(cache) if path.stat().st_mtime < time.time() - 50}
+        os.utime(newest, (time.time() - 1000 + number,) * 2)
+    assert cache.get(("n", 0)) is not None
+    cache.put(("n", 9), bytes(1000))
+    kept = {number for number in range(10) if cache.get(("n", number)) is not None}
+    assert {0, 8, 9} <= kept
+    assert 1 not in kept
+    assert cache.usage().size <= 10_000
+
+
+def test_the_limit_holds_for_any_sizes(tmp_path):
+    rng = random.Random()
+    cache = Cache(tmp_path, 50_000)
+    for number in range(300):
+        cache.put(("n", number), rng.randbytes(rng.choice((1, 100, 5000))))
+    assert cache.usage().size <= 50_000 + 50_000 // 16 + 5100
+    assert cache.get(("n", 299)) is not None
+
+
+def test_another_process_is_counted_too(tmp_path):
+    for writer in range(8):
+        cache = Cache(tmp_path, 20_000)
+        for number in range(10):
+            cache.put((writer, number), bytes(1000))
+    assert Cache(tmp_path, 20_000).usage().size <= 20_000 + 20_000 // 16 + 1100
+
+
+def test_more_than_the_limit_is_not_kept(tmp_path):
+    cache = Cache(tmp_path, 100)
+    cache.put(("a",), bytes(101))
+    assert files(cache) == []
+
+
+def test_a_limit_of_nothing_keeps_nothing(tmp_path):
+    Cache(tmp_path).put(("a",), b"")
+    cache = Cache(tmp_path, 0)
+    cache.put(("b",), b"")
+    assert cache.get(("a",)) is None
+    assert cache.get(("b",)) is None
+
+
+def test_what_killed_processes_left_is_swept(tmp_path):
+    cache = Cache(tmp_path)
+    cache.put(("a",), b"x")
+    folder = files(cache)[0].parent
+    old, young = folder / "0123.part", folder / "4567.part"
+    for part in (old, young):
+        part.write_bytes(b"half")
+    os.utime(old, (time.time() - 7200,) * 2)
+    Cache(tmp_path).put(("b",), b"x")
+    assert not old.exists()
+    assert young.exists()
+
+
+@pytest.mark.parametrize("blocked", ["file", "missing parent is a file", "entry is a folder"])
+def test_a_place_that_cannot_be_used_fails_no_call(tmp_path, blocked):
+    cache = Cache(tmp_path / "cache")
+    if blocked == "file":
+        cache.folder.write_text("in the way")
+    elif blocked == "missing parent is a file":
+        (tmp_path / "x").write_text("in the way")
+        cache = Cache(tmp_path / "x" / "y")
+    else:
+        cache._place(("a",)).mkdir(parents=True)
+        (cache._place(("a",)) / "x").mkdir()
+    cache.put(("a",), b"x")
+    assert cache.get(("a",)) is None
+    assert cache.usage().size >= 0
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL")
+def test_processes_that_are_killed_at_any_moment_leave_it_whole(tmp_path):
+    def start(seed: int) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", WORKER, str(tmp_path), str(seed), str(EACH)]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    workers = [start(seed) for seed in range(3)]
+    try:
+        for worker in workers:
+            assert worker.stdout.readline() == "ready\n", worker.stderr.read()
+        for worker in workers:
+            time.sleep(random.uniform(0.05, 0.3))
+            assert worker.poll() is None, worker.stderr.read()
+            worker.send_signal(signal.SIGKILL)
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.communicate()
+    cache = Cache(tmp_path, 8 * EACH)
+    whole = [cache.get(("worker", number)) for number in range(16)]
+    assert any(value is not None for value in whole)
+    for number, value in enumerate(whole):
+        assert value in (None, random.Random(number).randbytes(EACH))
+    for number in range(16):
+        cache.put(("worker", number), b"new")
+        assert cache.get(("worker", number)) == b"new"
+
+
+def test_the_folder_is_the_users_own(tmp_path, monkeypatch):
+    for name in ("WARPLOOM_CACHE_DIR", "WARPLOOM_CACHE_SIZE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(Path, "home", lambda: tmp_path)
+    rules = {"linux": ".cache/warploom", "darwin": "Library/Caches/warploom", "win32": "AppData/Local/warploom"}
+    monkeypatch.delenv("LOCALAPPDATA", raising=False)
+    for platform, place in rules.items():
+        monkeypatch.setattr(sys, "platform", platform)
+        assert user_cache().folder == tmp_path / place
+        assert user_cache().limit == DEFAULT_LIMIT
+    monkeypatch.setenv("LOCALAPPDATA", str(tmp_path / "local"))
+    assert user_cache().folder == tmp_path / "local" / "warploom"
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert user_cache().folder == tmp_path / "xdg" / "warploom"
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")  # the XDG rules: to be ignored
+    assert user_cache().folder == tmp_path / ".cache" / "warploom"
+    monkeypatch.setenv("WARPLOOM_CACHE_DIR", str(tmp_path / "own"))
+    assert user_cache().folder == tmp_path / "own"
+
+
+def test_without_a_home_nothing_is_kept(monkeypatch):
+    def no_home():
+        raise RuntimeError
+
+    for name in ("WARPLOOM_CACHE_DIR", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(Path, "home", no_home)
+    assert user_cache().limit == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("0", 0), ("4096", 4096), ("3K", 3072), ("512M", 2**29), ("2 GiB", 2**31), ("1gb", 2**30), ("", DEFAULT_LIMIT)],
+)
+def test_the_size_is_read(monkeypatch, text, size):
+    monkeypatch.setenv("WARPLOOM_CACHE_SIZE", text)
+    assert user_cache().limit == size
+
+
+@pytest.mark.parametrize("text", ["big", "-1", "1.5G", "1e9", "٣", "1X"])
+def test_a_size_that_is_none_is_a_sentence(monkeypatch, text):
+    monkeypatch.setenv("WARPLOOM_CACHE_SIZE", text)
+    with pytest.raises(WarploomError) as caught:
+        user_cache()
+    assert caught.value.code == "BAD_SETTING"
+    assert text in caught.value.what

@@ -1,0 +1,158 @@
+"""The doctor: what it says on computers that have everything, something wrong, or nothing."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+
+import pytest
+
+from warploom.cli import main
+from warploom.diagnostics import WarploomError
+from warploom.runtime import doctor
+from warploom.runtime.doctor import Driver, Gpu, driver_here, examine
+from warploom.runtime.tools import find
+
+H200 = {"name": "NVIDIA H200", "capability": [9, 0], "sms": 132, "memory": 150_000_000_000}
+B200 = {"name": "NVIDIA B200", "capability": [10, 0], "sms": 148, "memory": 190_000_000_000}
+A100 = {"name": "NVIDIA A100", "capability": [8, 0], "sms": 108, "memory": 80_000_000_000}
+
+
+def found(subject: str):
+    (finding,) = [finding for finding in examine() if finding.subject == subject]
+    return finding
+
+
+@pytest.fixture
+def probe(monkeypatch, tmp_path):
+    """Puts a program in the place of the one that asks the driver."""
+
+    def put(body: str) -> None:
+        script = tmp_path / "probe.py"
+        script.write_text(body)
+        monkeypatch.setattr(doctor, "_PROBE", script)
+
+    return put
+
+
+@pytest.fixture
+def bindings(monkeypatch):
+    """As if cuda-bindings were installed."""
+    installed = doctor._installed
+    monkeypatch.setattr(doctor, "_installed", lambda name: "13.5.0" if name == "cuda-bindings" else installed(name))
+
+
+def answer(**told: object) -> str:
+    return f"print({json.dumps(told)!r})"
+
+
+def test_a_computer_with_nothing(monkeypatch, tmp_path, capsys):
+    for name in ("WARPLOOM_PTXAS", "WARPLOOM_NVDISASM"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(sys, "path", [])
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(doctor, "driver_here", lambda: Driver(None, problem="libcuda.so.1 cannot be loaded"))
+    told = examine()
+    for finding in told:
+        assert finding.found or finding.do, finding
+    assert {finding.subject for finding in told if finding.found} <= {"warploom", "cache", "NumPy arrays"}
+    assert main(["doctor"]) == 0
+    assert "pip install 'warploom[cuda]'" in capsys.readouterr().out
+
+
+def test_as_json(capsys):
+    assert main(["doctor", "--json"]) == 0
+    told = {row["subject"]: row for row in json.loads(capsys.readouterr().out)}
+    assert told["NumPy arrays"]["found"] is True
+    assert {"driver", "GPU", "ptxas", "nvdisasm", "cuda-bindings", "torch", "cache", "CUDA arrays"} <= set(told)
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "status -11"),
+        ("raise SystemExit(3)", "status 3"),
+        ("print('not json')", "status 0"),
+    ],
+    ids=["crash", "failure", "garbage"],
+)
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no signals")
+def test_a_driver_that_crashes_is_a_sentence(probe, body, said):
+    probe(body)
+    assert said in driver_here().problem
+    assert not found("driver").found
+
+
+def test_a_driver_that_hangs_is_a_sentence(probe, monkeypatch):
+    probe("import time; time.sleep(60)")
+    monkeypatch.setattr(doctor, "_PATIENCE", 0.5)
+    start = time.monotonic()
+    assert "did not answer" in driver_here().problem
+    assert time.monotonic() - start < 20
+
+
+def test_a_driver_without_gpus_that_work(probe):
+    probe(answer(cuda=[12, 4], gpus=[], problem="cuInit says no CUDA-capable device is detected (100)"))
+    assert driver_here() == Driver((12, 4), (), "cuInit says no CUDA-capable device is detected (100)")
+    assert "CUDA 12.4" in found("driver").what
+    assert not found("driver").found
+
+
+@pytest.mark.parametrize(
+    ("gpu", "target"), [(H200, "sm_90a"), (B200, "sm_100a"), (A100, None)], ids=["H200", "B200", "A100"]
+)
+def test_gpus_have_targets(probe, bindings, gpu, target):
+    probe(answer(cuda=[99, 0], gpus=[gpu]))
+    (seen,) = driver_here().gpus
+    assert seen == Gpu(gpu["name"], tuple(gpu["capability"]), gpu["sms"], gpu["memory"])
+    assert seen.target == target
+    assert found("GPU").found == (target is not None)
+    assert gpu["name"] in found("GPU").what
+    if target is None:
+        assert not found("CUDA arrays").found
+
+
+def test_the_gpu_that_can_be_used_is_taken(probe, bindings):
+    try:
+        tool = find("ptxas")
+    except WarploomError as error:
+        pytest.skip(error.what)
+    probe(answer(cuda=[99, 0], gpus=[A100, H200]))
+    verdict = found("CUDA arrays")
+    assert verdict.found
+    for said in ("H200", "sm_90a", tool.version):
+        assert said in verdict.what
+    probe(answer(cuda=[11, 8], gpus=[H200]))
+    assert "too old" in found("CUDA arrays").what
+
+
+def test_the_cache_is_told(monkeypatch, tmp_path):
+    monkeypatch.setenv("WARPLOOM_CACHE_DIR", str(tmp_path / "new" / "place"))
+    monkeypatch.setenv("WARPLOOM_CACHE_SIZE", "4M")
+    assert found("cache").found
+    assert "0 entries, 0.0 of 4 MiB" in found("cache").what
+    assert not (tmp_path / "new").exists()
+    monkeypatch.setenv("WARPLOOM_CACHE_SIZE", "0")
+    assert not found("cache").found
+    monkeypatch.setenv("WARPLOOM_CACHE_SIZE", "lots")
+    assert "lots" in found("cache").what
+    monkeypatch.delenv("WARPLOOM_CACHE_SIZE")
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("WARPLOOM_CACHE_DIR", str(tmp_path / "file" / "x"))
+    assert "cannot be written" in found("cache").what
+
+
+def test_torch_is_told_without_importing_it():
+    known = "torch" in sys.modules
+    found("torch")
+    assert ("torch" in sys.modules) == known
+
+
+@pytest.mark.gpu
+def test_the_gpu_of_this_computer():
+    driver = driver_here()
+    assert driver.cuda is not None
+    assert not driver.problem
+    assert any(gpu.target for gpu in driver.gpus)
+    assert all(gpu.sms > 0 and gpu.memory > 2**30 for gpu in driver.gpus)
