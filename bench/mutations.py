@@ -66,6 +66,7 @@ def report(summary: Summary, console: Console) -> None:
         table.add_row(code, f"{count:,}")
     console.print(table)
     console.print(f"slowest: {summary.slowest.number} ({summary.slowest.code}), {summary.slowest.seconds:.2f} s")
+    console.print(f"most memory of a worker: {summary.memory >> 20:,} MiB")
     numbers = " ".join(str(outcome.number) for outcome in summary.failures)
     console.print(f"failures: {numbers or 'none'}", markup=False)
 

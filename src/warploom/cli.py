@@ -17,6 +17,8 @@ from typing import NoReturn
 
 from warploom.diagnostics import Diag, Fault, Stuck, WarploomError
 
+DTYPES = ("bf16", "f16", "f32", "e4m3", "e5m2", "e2m1")
+_OF_OPERATIONS = ("dtype", "out_dtype", "bias", "residual", "activation")
 OK, MISMATCH, FAULT, BAD_INPUT, INTERNAL, INTERRUPTED = 0, 1, 2, 3, 4, 130
 
 
@@ -103,8 +105,14 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--json", action="store_true", help="print JSON")
     run.set_defaults(command=_run)
 
-    ptx = commands.add_parser("ptx", help="describe a PTX module", allow_abbrev=False)
-    ptx.add_argument("file", type=Path, metavar="FILE.ptx")
+    ptx = commands.add_parser("ptx", help="describe a PTX module, or show the PTX of an operation", allow_abbrev=False)
+    ptx.add_argument("file", type=Path, metavar="FILE.ptx|OPERATION", help="a file, or matmul, linear, …")
+    ptx.add_argument("sizes", nargs="?", metavar="[B]xMxNxK", help="of an operation: its sizes")
+    ptx.add_argument("--dtype", choices=DTYPES, help="of an operation: what it multiplies")
+    ptx.add_argument("--out-dtype", choices=DTYPES, help="of an operation: its result")
+    ptx.add_argument("--bias", action="store_true", help="of an operation: with a bias")
+    ptx.add_argument("--residual", action="store_true", help="of an operation: with a residual")
+    ptx.add_argument("--activation", metavar="NAME", help="of an operation: relu, gelu, silu, …")
     ptx.add_argument("--unsupported", action="store_true", help="only list the instruction forms that are not known")
     ptx.add_argument(
         "--registers", action="store_true", help="assemble it, and show registers, spills and shared memory"
@@ -152,16 +160,21 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _ptx(options: argparse.Namespace) -> int:
+    shown = {"registers": options.registers, "sass": options.sass, "as_json": options.json}
+    if options.sizes is not None:
+        from warploom.commands.operation import Wanted, show
+
+        wanted = Wanted(
+            options.sizes, options.dtype, options.out_dtype, options.bias, options.residual, options.activation
+        )
+        return OK if show(str(options.file), wanted, **shown) else MISMATCH
+    needing = [f"--{name.replace('_', '-')}" for name in _OF_OPERATIONS if getattr(options, name)]
+    if needing:
+        what = f"{', '.join(needing)}: only an operation has that, and its sizes are missing"
+        raise Diag.BAD_COMMAND.error(what=what, command="warploom ptx")
     from warploom.commands.ptx import describe
 
-    fine = describe(
-        options.file,
-        only_unsupported=options.unsupported,
-        registers=options.registers,
-        sass=options.sass,
-        as_json=options.json,
-    )
-    return OK if fine else MISMATCH
+    return OK if describe(options.file, only_unsupported=options.unsupported, **shown) else MISMATCH
 
 
 def _demo(options: argparse.Namespace) -> int:

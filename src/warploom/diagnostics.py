@@ -210,11 +210,15 @@ class Diag(Enum):
     )
     GPU_FAULT = (
         "A kernel that was launched before has failed on the GPU: {what}.",
-        "This process cannot use the GPU again. Run the kernel on the machine, or under compute-sanitizer, to see where.",
+        "Start the process anew, and run the kernel on the machine or under compute-sanitizer to see where.",
     )
     BAD_PLAN = (
         "The prepared call does not fit; {count} fault(s): {what}.",
         "Pass arrays like those that it was made for, or prepare another; nothing was launched.",
+    )
+    NO_DERIVATIVE = (
+        "{what} can have no derivative.",
+        "Call it under torch.no_grad(), or with tensors that need no gradient.",
     )
 
     # Files and commands.
@@ -337,6 +341,7 @@ _KIND: dict[Diag, type[WarploomError]] = {
             Diag.DRIVER_REFUSED,
             Diag.GPU_FAULT,
             Diag.BAD_PLAN,
+            Diag.NO_DERIVATIVE,
         ),
         DeviceError,
     ),

@@ -1,17 +1,13 @@
-"""`launch`: one call that runs a kernel; NumPy arguments run on the machine."""
+"""`launch`: one call that runs a kernel, with arrays of the host on the machine, with those of a GPU there."""
 
 from __future__ import annotations
 
-import gc
 import math
-import struct
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from warploom.diagnostics import Diag
@@ -26,21 +22,16 @@ from warploom.machine.schedule import Schedule, by_name
 from warploom.machine.setup import MOST_RESIDENT_BYTES, Setup, WarpState, resident_bytes
 from warploom.machine.tensor_record import encode as encode_map
 from warploom.machine.translate import Program, translate
-from warploom.machine.variables import (
-    aligned,
-    in_shared_memory,
-    map_static,
-    on_the_stack,
-    size_of,
-    static_bytes,
-)
+from warploom.machine.variables import in_shared_memory, map_static, on_the_stack, static_bytes
+from warploom.ptx.arrays import buffer_of, is_array, numpy_of
 from warploom.ptx.launch import Launch, Triple, entry_of
 from warploom.ptx.model import Kernel, Module, Variable
 from warploom.ptx.parse import parse
+from warploom.ptx.storage import parameter_offsets, scalar_bytes, size_of
 from warploom.ptx.tensor_map import TensorMap
 
 _PARAM_BASE = 0x1000_0000
-MOST_STATIC_BYTES = 1 << 30
+MOST_STATIC_BYTES = 1 << 29
 """What the global and constant variables of a module may take together: a stranger's text cannot fill memory."""
 
 
@@ -48,6 +39,7 @@ MOST_STATIC_BYTES = 1 << 30
 class Run:
     """What a launch did: instructions by family, bytes moved, what was covered, and how long it took.
 
+    A launch on a GPU is only begun when it returns: `wall_seconds` is what that took, and nothing else is known of it.
     `warps` tells of the first 65,536 warps that ended; a larger grid's others are in the sums only.
     """
 
@@ -81,35 +73,66 @@ def launch(
     limit: int | None = None,
     observers: Iterable[Observer] = (),
     on_progress: Callable[[int, int], None] | None = None,
+    stream: Any = None,
 ) -> Run:
-    """Run a kernel; arrays among the arguments are read and written in place."""
+    """Run a kernel; arrays among the arguments are read and written in place.
+
+    `schedule` to `on_progress` are questions to the machine. `stream` is a GPU's: PyTorch's current one unless told.
+    """
     if isinstance(program, Launch):
         launch_ = program
     else:
         if grid is None or block is None:
             raise Diag.BAD_LAUNCH.error(what="`grid` and `block` are needed")
         launch_ = Launch(program, grid, block, tuple(args), entry, cluster, shared_bytes)
+    watching = tuple(observers)
+    if _is_for_a_gpu(launch_):
+        names = ("schedule", "seed", "sms", "limit", "observers", "on_progress")
+        given = (schedule != "eager", seed, sms, limit, watching, on_progress)
+        return _on_the_gpu(launch_, stream, [name for name, value in zip(names, given, strict=True) if value])
+    if stream is not None:
+        raise Diag.BAD_LAUNCH.error(what="`stream` is a GPU's, and the arguments are on the host")
     try:
-        running = Grid(prepare(launch_, by_name(schedule, seed), sms, limit, tuple(observers), on_progress))
+        running = Grid(prepare(launch_, by_name(schedule, seed), sms, limit, watching, on_progress))
         start = time.perf_counter()
-        with np.errstate(all="ignore"), _older_objects_spared():
-            running.run()
+        try:
+            with np.errstate(all="ignore"):
+                running.run()
+            return _report(running, time.perf_counter() - start)
+        finally:
+            running.discard()
     except MemoryError as error:
         raise Diag.OUT_OF_MEMORY.error(what=str(error).rstrip(".") or "an allocation failed") from error
-    return _report(running, time.perf_counter() - start)
 
 
-@contextmanager
-def _older_objects_spared() -> Iterator[None]:
-    """While a grid runs, the collector leaves out the caller's objects: a machine-learning process has millions."""
-    if gc.get_freeze_count():
-        yield
-        return
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
+def _is_for_a_gpu(launch_: Launch) -> bool:
+    """Whether the arrays of a launch are on a GPU; some here and some there is an error."""
+    arrays = [arg.array if isinstance(arg, TensorMap) else arg for arg in launch_.args]
+    places = {number: buffer_of(array).device for number, array in enumerate(arrays) if is_array(array)}
+    on_gpu = [number for number, place in places.items() if place.startswith("cuda")]
+    if on_gpu and len(on_gpu) != len(places):
+        notes = [f"argument {number} is on {place}" for number, place in places.items()]
+        raise Diag.BAD_LAUNCH.error(notes=notes, what="some arrays are on the host and some on a GPU")
+    return bool(on_gpu)
+
+
+def _on_the_gpu(launch_: Launch, stream: Any, options: list[str]) -> Run:
+    """Verify a launch and begin it."""
+    from warploom.runtime.prepared import Prepared
+
+    start = time.perf_counter()
+    module = _parsed(launch_.program) if isinstance(launch_.program, str) else launch_.program
+    kernel = entry_of(module, launch_.entry)
+    hardware = machine_of(module.target[0])
+    problems = [f"`{name}` is a question to the machine, and the arrays are on a GPU" for name in options]
+    problems += _shape_problems(launch_, kernel, hardware)
+    if problems:
+        raise Diag.BAD_LAUNCH.error(notes=problems, what=f"{len(problems)} problem(s)")
+    shared = [v for v in (*module.variables, *kernel.variables) if v.space == "shared"]
+    if (need := in_shared_memory(shared, launch_.shared_bytes)[1]) > hardware.shared_per_block:
+        raise Diag.TOO_MUCH_SHARED.error(need=need, have=hardware.shared_per_block, target=hardware.target)
+    Prepared(launch_)(stream=stream)
+    return Run({}, {}, {}, time.perf_counter() - start)
 
 
 @dataclass
@@ -125,10 +148,10 @@ class _Shelf:
             del self.things[next(iter(self.things))]
 
 
-_MODULES = _Shelf(8 << 20)
+_MODULES = _Shelf(4 << 20)
 """Modules by their text, in characters."""
-_PROGRAMS = _Shelf(1 << 17)
-"""Modules with a translated kernel of theirs, in statements."""
+_PROGRAMS = _Shelf(1 << 16)
+"""Modules with a translated kernel of theirs, in statements, each of which takes one or two kilobytes."""
 
 
 def _parsed(text: str) -> Module:
@@ -237,21 +260,11 @@ def _shape_problems(launch_: Launch, kernel: Kernel, hardware: Machine) -> list[
 def _size_problems(module: Module, kernel: Kernel, local_bytes: int, hardware: Machine) -> list[str]:
     """What is declared larger than the machine has; told before anything is allocated."""
     bounds = (
-        (_parameter_offsets(kernel)[1], hardware.parameter_bytes, "the parameters take"),
+        (parameter_offsets(kernel)[1], hardware.parameter_bytes, "the parameters take"),
         (local_bytes, hardware.local_per_thread, "each thread's local variables take"),
         (static_bytes(module), MOST_STATIC_BYTES, "the module's global and constant variables take"),
     )
     return [f"{what} {need} bytes; at most {most} are to be had" for need, most, what in bounds if need > most]
-
-
-def _parameter_offsets(kernel: Kernel) -> tuple[dict[str, int], int]:
-    offsets: dict[str, int] = {}
-    offset = 0
-    for param in kernel.params:
-        offset = aligned(offset, param)
-        offsets[param.name] = _PARAM_BASE + offset
-        offset += size_of(param)
-    return offsets, offset
 
 
 def _parameters(
@@ -259,7 +272,7 @@ def _parameters(
 ) -> tuple[FlatMemory, dict[str, int], list[str]]:
     """The parameter bank, where each parameter lies in it, and what is wrong."""
     problems: list[str] = []
-    offsets, size = _parameter_offsets(kernel)
+    offsets, size = parameter_offsets(kernel)
     data = padded(max(size, 16), zero=True)
     if len(args) != len(kernel.params):
         raise Diag.BAD_LAUNCH.error(
@@ -269,21 +282,21 @@ def _parameters(
             ],
             what=f"`{kernel.name}` takes {len(kernel.params)} arguments; {len(args)} were given",
         )
-    for number, (param, arg) in enumerate(zip(kernel.params, args, strict=True)):
+    for number, (param, arg, start) in enumerate(zip(kernel.params, args, offsets, strict=True)):
         try:
             raw = _encode(param, arg, memory, f"argument {number}, {param.name}")
-        except (ValueError, OverflowError, TypeError, struct.error) as error:
+        except (ValueError, OverflowError, TypeError) as error:
             problems.append(f"argument {number} ({arg!r:.60}) does not fit .{param.type} {param.name}: {error}")
             continue
-        start = offsets[param.name] - _PARAM_BASE
         data[start : start + len(raw)] = np.frombuffer(raw, np.uint8)
-    return FlatMemory(data, _PARAM_BASE, size, "parameter"), offsets, problems
+    places = {param.name: _PARAM_BASE + start for param, start in zip(kernel.params, offsets, strict=True)}
+    return FlatMemory(data, _PARAM_BASE, size, "parameter"), places, problems
 
 
 def _encode(param: Variable, arg: Any, memory: GlobalMemory, name: str) -> bytes:
     size = size_of(param)
     if isinstance(arg, TensorMap):
-        record = encode_map(arg, memory.map_array(arg.array, name))
+        record = encode_map(arg, memory.map_array(numpy_of(arg.array), name))
         if size == 8:
             held = padded(MAP_BYTES)
             held[:] = np.frombuffer(record, np.uint8)
@@ -291,32 +304,11 @@ def _encode(param: Variable, arg: Any, memory: GlobalMemory, name: str) -> bytes
         if size != MAP_BYTES:
             raise ValueError(f"a tensor map takes a parameter of {MAP_BYTES} bytes or a pointer, this one has {size}")
         return record
-    if isinstance(arg, np.ndarray):
+    if is_array(arg):
         if size != 8:
             raise ValueError(f"an array is passed as a 64-bit pointer, the parameter has {size} bytes")
-        return memory.map_array(arg, name).to_bytes(8, "little")
-    if isinstance(arg, bytes | bytearray):
-        if len(arg) != size:
-            raise ValueError(f"{len(arg)} bytes given, {size} needed")
-        return bytes(arg)
-    if isinstance(arg, np.generic) and arg.dtype.itemsize == size and not isinstance(arg, np.bool_):
-        return arg.tobytes()
-    if param.count is not None:
-        raise ValueError(f"an aggregate of {size} bytes takes `bytes` or a tensor map")
-    if isinstance(arg, bool | np.bool_):
-        arg = int(arg)
-    if param.type in ("f32", "f64"):
-        return struct.pack("<f" if size == 4 else "<d", float(arg))
-    if param.type in ("f16", "bf16"):
-        return bytes(np.array(arg, np.float16 if param.type == "f16" else ml_dtypes.bfloat16).tobytes())
-    if isinstance(arg, float):
-        if param.type.startswith("b") and size in (4, 8):
-            return struct.pack("<f" if size == 4 else "<d", arg)
-        raise ValueError("a float for an integer parameter")
-    value = int(arg)
-    if not -(1 << (8 * size - 1)) <= value < 1 << (8 * size):
-        raise ValueError(f"{value} does not fit in {8 * size} bits")
-    return (value & ((1 << 8 * size) - 1)).to_bytes(size, "little")
+        return memory.map_array(numpy_of(arg), name).to_bytes(8, "little")
+    return scalar_bytes(param, arg)
 
 
 def _report(grid: Grid, seconds: float) -> Run:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import sys
 import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
@@ -31,12 +32,16 @@ _DEFAULT = Plan()
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one mutant: a code or `a run`; `failure` holds what should not have happened."""
+    """What came of one mutant: a code or `a run`; `failure` holds what should not have happened.
+
+    `memory` is the most, in bytes, that its worker had taken by then.
+    """
 
     number: int
     code: str
     failure: str = ""
     seconds: float = 0.0
+    memory: int = 0
 
 
 @dataclass
@@ -46,9 +51,11 @@ class Summary:
     codes: Counter[str] = field(default_factory=Counter)
     failures: list[Outcome] = field(default_factory=list)
     slowest: Outcome = Outcome(0, "", seconds=0.0)
+    memory: int = 0
 
     def add(self, outcome: Outcome) -> None:
         self.codes[outcome.code] += 1
+        self.memory = max(self.memory, outcome.memory)
         if outcome.failure:
             self.failures.append(outcome)
         if outcome.seconds > self.slowest.seconds:
@@ -81,7 +88,7 @@ def _work(pipe: Connection, plan: Plan) -> None:
     pipe.send(None)
     for numbers in iter(pipe.recv, None):
         for number in numbers:
-            pipe.send(attempt(kernels, number, plan.depth))
+            pipe.send(replace(attempt(kernels, number, plan.depth), memory=_taken()))
 
 
 def _confine() -> None:
@@ -90,6 +97,16 @@ def _confine() -> None:
     except ImportError:
         return
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+
+
+def _taken() -> int:
+    """The most memory that this process has had; 0 where the system does not tell."""
+    try:
+        import resource
+    except ImportError:
+        return 0
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 @dataclass

@@ -27,6 +27,7 @@ def test_mutants_give_a_run_or_a_catalogued_error():
     assert summary.total == COUNT + DECLARATIONS
     assert summary.codes[RUN] > COUNT / 5, "most mutants should get past the reader"
     assert len(summary.codes) > 12, summary.codes
+    assert summary.memory < 300 << 20, "what a mutant takes is given back"
 
 
 def test_every_schedule_runs_what_is_mutated():

@@ -91,11 +91,22 @@ CONFIGS = [
     # modes
     (MatmulConfig, {"scheduler": "static", "num_clc_pipeline_stages": 2}, "num_clc_pipeline_stages=2", "must be 0"),
     (MatmulConfig, {"epilogue_is_1d": True}, "epilogue_is_1d=True", "no epilogue load"),
+    (
+        MatmulConfig,
+        {
+            **SINGLE, "mma_shape": (128, 200, 16), "c_type": "e4m3", "use_tma_store": False, "use_tma_epilogue_load": True,
+            "epilogue_is_1d": True,
+        },
+        "epilogue_is_1d=True",
+        "has 200 bytes",
+    ),
     (MatmulConfig, {"num_split_k": 2, "use_tma_epilogue_load": True}, "use_tma_epilogue_load=True", "only the last split"),
     (MatmulConfig, {"gemm_kind": "bmm", "num_split_k": 2}, "num_split_k=2", "must be 1 in bmm"),
     (MatmulConfig, {"gemm_kind": "gmm", "num_split_k": 2}, "num_split_k=2", "must be 1 in gmm"),
     (MatmulConfig, {"gemm_kind": "gmm", "use_tma_epilogue_load": True}, "use_tma_epilogue_load=True", "clipped to their group"),
     (MatmulConfig, {"gemm_kind": "gmm", "scheduler": "clc"}, "scheduler='clc'", "known on the device"),
+    (MatmulConfig, {"gemm_kind": "gmm", "a_major": "mn"}, "a_major='mn'", "begin at any row"),
+    (MatmulConfig, {"gemm_kind": "gmm", "AB_swapped": True, "b_major": "mn"}, "b_major='mn'", "begin at any row"),
     (MatmulConfig, {"gemm_kind": "gmm", "prefetch_tiles_n": 1}, "prefetch_tiles_n=1", "known on the device"),
     (MatmulConfig, {"gemm_kind": "block_scaled_1d2d_fp8"}, "gemm_kind='block_scaled_1d2d_fp8'", "BlockwiseFP8MatmulConfig"),
     (BlockwiseFP8MatmulConfig, {"k_group_size": 2}, "k_group_size=2", "every K tile has an accumulator"),

@@ -33,6 +33,7 @@ from warploom.trace import (
 )
 from warploom.trace.fragments import Fragment, tensor_move
 from warploom.trace.instructions import At
+from warploom.trace.warps import cta_index, warp_index
 
 NUMPY = {
     "bf16": ml_dtypes.bfloat16,
@@ -41,13 +42,19 @@ NUMPY = {
     "e4m3": ml_dtypes.float8_e4m3fn,
     "e5m2": ml_dtypes.float8_e5m2,
 }
+LAYOUTS = [(128, 32, 1), (64, 32, 1), (256, 32, 2), (128, 64, 2), (64, 8, 1), (64, 24, 1), (128, 48, 2)]
+"""MMA_M, MMA_N and CTAs of the four accumulator layouts, with one, few and an odd number of strips."""
+ONE_OF_EACH = [(128, 16, 1), (64, 24, 1), (256, 32, 2), (128, 48, 2)]
+PAIRS = [((128, 32, 1), False), ((128, 48, 2), True)]
+"""Layouts, and whether A and B are swapped: the plainest and the least plain."""
+SCHEDULES = ("eager", "lazy", "reverse", "random")
 THREADS = 128
 COLUMNS = 8
 
 
 @dataclass(frozen=True)
 class Accumulator:
-    """Stands for a stage of the output pipeline."""
+    """Stands for a stage of the output pipeline: it counts releases, and fences as that does."""
 
     offset: Any
     released: list[int] = field(default_factory=list)
@@ -57,9 +64,31 @@ class Accumulator:
         return self
 
     def release(self):
+        assert not self.released, "released once"
         self.released.append(1)
-        assert len(self.released) == 1, "released once"
         emit("tcgen05.fence::before_thread_sync")
+
+
+def config_of(layout, *, swapped=False, c_type="bf16", **fields):
+    m, n, group = layout
+    return MatmulConfig(c_type=c_type, cta_group=group, mma_shape=(m, n, 16), AB_swapped=swapped, **fields)
+
+
+def allocate(slot):
+    """Tensor memory, by the first warp, before the roles part."""
+    with when(warp_index() == 0):
+        emit("tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32", slot.place, 512)
+    emit("tcgen05.fence::before_thread_sync")
+    sync_threads()
+    emit("tcgen05.fence::after_thread_sync")
+
+
+def deallocate(slot, barrier):
+    """By the epilogue's first warp, when the role is done."""
+    emit("tcgen05.fence::before_thread_sync")
+    barrier.sync()
+    with when(warp_index() == 0):
+        TmemAllocation.from_shared(slot).deallocate()
 
 
 def fill(sums, config, role, offset, row, column):
@@ -79,34 +108,38 @@ def fill(sums, config, role, offset, row, column):
     emit("tcgen05.wait::st.sync.aligned")
 
 
-@kernel(target="sm_100a")
+def accumulators(slot, sums, config, role, tiles):
+    """Each tile's coordinates and its accumulator, in turn in two places; `sums` may have one layer for each CTA."""
+    memory = TmemAllocation.from_shared(slot)
+    layer = sums[cta_index("z").to(s32)] if len(sums.shape) > 2 else sums
+    for number in loop(tiles[0] * tiles[1]):
+        tile = (number // tiles[1], number % tiles[1])
+        offset = memory.addr + (number % 2).to(u32) * 256
+        fill(layer, config, role, offset, tile[0] * config.BM, tile[1] * config.MMA_N)
+        stage = Accumulator(offset)
+        yield tile, stage
+        assert stage.released
+
+
+@kernel(target="sm_100a", maxnreg=240)
 def writing(sums: Array, c, d: Array, operands: Operands, m: s32, n: s32, *, config, tiles, body, options):
     """Write some tiles, one after another, by one CTA."""
     roles = warp_roles(epilogue=4)
-    role = roles.epilogue
     slot = shared(u32, 1, name="slot")
-    writer = TileWriter(d if c is None else c, config, role=role, **options(operands))
-    with role:
-        with when(role.warp == 0):
-            emit("tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32", slot.place, 512)
-        emit("tcgen05.fence::before_thread_sync")
-        sync_threads()
-        emit("tcgen05.fence::after_thread_sync")
-        memory = TmemAllocation.from_shared(slot)
-        for number, tile in enumerate(tiles):
-            offset = memory.addr + (number % 2) * 256
-            fill(sums, config, role, offset, tile[0] * config.BM, tile[1] * config.MMA_N)
-            stage = Accumulator(offset)
-            body(writer, stage, tile, (m, n), d, operands)
-            assert stage.released
-        emit("tcgen05.fence::before_thread_sync")
-        sync_threads()
-        with when(role.warp == 0):
-            TmemAllocation.from_shared(slot).deallocate()
+    writer = TileWriter(d if c is None else c, config, role=roles.epilogue, **options(operands))
+    allocate(slot)
+    with roles.epilogue:
+        for tile, stage in accumulators(slot, sums, config, roles.epilogue, tiles):
+            body(writer, stage, tile, (m, n), operands)
+        deallocate(slot, writer.barrier)
 
 
-def plain(writer, stage, tile, shape, d, operands):
+def plain(writer, stage, tile, shape, operands):
     writer.write(stage, tile, shape)
+
+
+def no_options(operands):
+    return {}
 
 
 def empty(shape, dtype):
@@ -114,36 +147,59 @@ def empty(shape, dtype):
     return np.full(shape, np.nan, NUMPY[dtype])
 
 
-def accumulator(config, m, n, rng, low=-8, high=9):
+def aligned(shape, dtype):
+    """Poison whose rows the copy engine can reach, and all of it with what lies between rows."""
+    unit = 16 // np.dtype(NUMPY[dtype]).itemsize
+    whole = empty((*shape[:-1], -(-shape[-1] // unit) * unit), dtype)
+    return whole[..., : shape[-1]], whole
+
+
+def accumulator(config, m, n, low=-8, high=9):
     """Small integers that every output type holds, in the accumulator's orientation, whole tiles of them."""
     rows, columns = (n, m) if config.AB_swapped else (m, n)
     rows, columns = -(-rows // config.BM) * config.BM, -(-columns // config.MMA_N) * config.MMA_N
-    return rng.integers(low, high, (rows, columns)).astype(np.float32)
+    return np.random.default_rng().integers(low, high, (rows, columns)).astype(np.float32)
 
 
-def tiles_of(config, m, n, batch=()):
+def tiles_of(config, m, n):
+    """Tiles along the accumulator's rows and columns."""
     rows, columns = (n, m) if config.AB_swapped else (m, n)
-    return [(i, j, *batch) for i in range(-(-rows // config.BM)) for j in range(-(-columns // config.MMA_N))]
+    return (-(-rows // config.BM), -(-columns // config.MMA_N))
 
 
 def user(config, sums, m, n):
     """The accumulators as C has them."""
-    whole = sums.T if config.AB_swapped else sums
-    return whole[:m, :n]
+    whole = sums.swapaxes(-1, -2) if config.AB_swapped else sums
+    return whole[..., :m, :n]
+
+
+def c_map(config, d):
+    return TensorMap(d, box=(1,) * (d.ndim - 2) + c_box(config), swizzle=config.c_swizzle)
+
+
+@dataclass
+class Written:
+    """What a run left: C, the accumulators as C has them, and the launch."""
+
+    c: Any
+    sums: Any
+    launch: Any
+
+    def check(self, expected=None):
+        """C has the expected numbers, rounded once, and nothing beside C was touched."""
+        wanted = np.asarray(self.sums if expected is None else expected).astype(self.c.dtype)
+        np.testing.assert_array_equal(self.c.astype(np.float32), wanted.astype(np.float32))
 
 
 def run(
-    config, m, n, *, body=plain, options=dict, operands=None, sums=None, d=None, tma=True, seed=0, schedule="eager", tiles=None
+    config, m, n, *, body=plain, options=no_options, operands=None, tma=True, schedule="eager", shape=None, tiles=None
 ):
-    """C after the writer has written all tiles, and the launch."""
-    rng = np.random.default_rng(seed)
-    sums = accumulator(config, m, n, rng) if sums is None else sums
-    d = empty((m, n), config.c_type) if d is None else d
-    c = TensorMap(d, box=(1,) * (d.ndim - 2) + c_box(config), swizzle=config.c_swizzle) if tma else None
-    given = options if options is not dict else no_options
+    """Write all tiles of C."""
+    sums = accumulator(config, m, n)
+    d, whole = aligned(shape or (m, n), config.c_type) if tma else (empty(shape or (m, n), config.c_type),) * 2
     bound = writing.bind(
         sums,
-        c,
+        c_map(config, d) if tma else None,
         d,
         operands or {},
         m,
@@ -151,16 +207,13 @@ def run(
         grid=(1, 1, 1),
         block=(THREADS, 1, 1),
         config=config,
-        tiles=tuple(tiles or tiles_of(config, m, n)),
+        tiles=tiles or tiles_of(config, m, n),
         body=body,
-        options=given,
+        options=options,
     )
     launch(bound, schedule=schedule)
-    return d, sums, bound
-
-
-def no_options(operands):
-    return {}
+    assert np.isnan(whole[..., d.shape[-1] :].astype(np.float32)).all()
+    return Written(d, user(config, sums, m, n), bound)
 
 
 def assemble(bound):
@@ -169,8 +222,10 @@ def assemble(bound):
         return
     verdict = assembled(print_module(bound.program))
     assert verdict.startswith("0\n"), verdict
-    assert "0 bytes spill stores" in verdict, verdict
+    assert " 0 bytes spill stores" in verdict, verdict
 
 
-def matmul_config(m, n, group, *, swapped=False, c_type="bf16", **fields):
-    return MatmulConfig(c_type=c_type, cta_group=group, mma_shape=(m, n, 16), AB_swapped=swapped, **fields)
+def opcodes(bound):
+    """The instructions of a launch's kernel, in order."""
+    (entry,) = bound.program.kernels
+    return [instruction.opcode for instruction in entry.instructions]

@@ -28,11 +28,16 @@ WGMMA = {
     "tf32": {"shape": "m64n8k8", "d_type": "f32"},
     "s8": {"shape": "m64n8k32", "d_type": "s32"},
 }
+SCALES = {
+    ("kind::mxf4nvf4", "scale_vec::1X"): "scale_vec::4X",
+    ("kind::mxf8f6f4", "block16"): "block32",
+}
 CHOSEN = {
     "wgmma.mma_async": lambda form: WGMMA[form.choices["a_type"][0]],
     "wmma": lambda form: {"shape": "m8n8k4"} if form.slots[-2].type == "f64" or form.slots[0].type == "f64" else {},
     "st.async.global": lambda form: {"type": "b32"},
     "mov": lambda form: {"type": "b32"},
+    "tcgen05.mma.scaled": lambda form: {"vector": SCALES.get((form.choices["kind"][0], form.choices["vector"][0]))},
 }
 """Words that go together, by the beginning of a family's name; else the first option of each choice."""
 IMMEDIATES = {
@@ -73,7 +78,7 @@ class Room:
         words, chosen = {}, by_prefix(CHOSEN, form.family, lambda form: {})(form)
         for _, name, optional in PART.findall(form.template):
             keyword = KEYWORDS.get(name, name)
-            if keyword in keywords(form) and (whole or not optional):
+            if keyword in keywords(form) and (whole or not optional or chosen.get(name)):
                 words[keyword] = chosen.get(name) or form.choices.get(name, (name,))[0]
         types = {name: options[0] for name, options in form.choices.items()} | words
         operands = [None if slot.optional else self.operand(form, slot, types) for slot in inputs(form)]

@@ -214,6 +214,12 @@ def test_registers_move_between_warpgroups(less: int, more: int, schedule: str, 
     assert got[:, 0].tolist() == [t // 128 for t in range(384)]
 
 
+@pytest.mark.parametrize("schedule", ["eager", "random"])
+def test_warps_of_a_warpgroup_may_ask_apart_on_blackwell(schedule: str) -> None:
+    body = f"{DISAGREE} st.global.u32 [%rd0], %r3;"
+    assert threads(body, 384, target="sm_100a", schedule=schedule)[:, 0].tolist() == [t // 32 for t in range(384)]
+
+
 @pytest.mark.parametrize(
     ("body", "size", "directives", "code"),
     [

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import _thread
+import gc
+import signal
 import subprocess
 import sys
 import threading
@@ -120,6 +122,62 @@ def test_a_long_grid_keeps_nothing_of_its_ended_ctas():
     assert done.instructions == 600 * 3
     assert len(done.warps) == 600
     assert peak < 16 << 20
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ("", ""),
+        ("setp.eq.u32 %p0, %r0, 33; @%p0 trap;", "TRAP"),
+        ("setp.lt.u32 %p0, %r1, 32; @%p0 bra A; bar.sync 1, 64; A: bar.sync 2, 64;", "DEADLOCK"),
+        ("ld.param.u64 %rd0, [p]; mov.u32 %r2, x; cp.async.ca.shared.global [%r2], [%rd0], 16;", ""),
+    ],
+)
+@pytest.mark.parametrize("schedule", ["eager", "lazy", "random"])
+def test_no_memory_waits_for_the_collector(body, code, schedule):
+    """CTAs and what they have under way refer to each other; they are let go of all the same."""
+    ptx = text(
+        f".shared .align 128 .b8 x[150000]; mov.u32 %r0, %ctaid.x; mov.u32 %r1, %tid.x; st.shared.u32 [x], %r0; {body}",
+        params=".param .u64 p",
+        module=".global .b8 large[4000000];",
+    )
+    array = np.zeros(4, np.uint32)
+
+    def once():
+        try:
+            launch(ptx, grid=(40, 1, 1), block=(64, 1, 1), args=[array], schedule=schedule)
+        except WarploomError as error:
+            return error.code
+        return ""
+
+    assert once() == code
+    gc.collect()
+    gc.disable()
+    tracemalloc.start()
+    try:
+        for _ in range(3):
+            once()
+        left = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+        gc.enable()
+    assert left < 2 << 20, "one launch has 10 MB"
+
+
+def test_a_launch_lets_the_collector_come_to_the_old_objects():
+    """Whoever sets the collector's counts back at every launch keeps it from them for ever."""
+    before = gc.get_threshold()
+    gc.set_threshold(700, 10, 1_000)
+    try:
+        gc.collect()
+        for _ in range(5):
+            gc.collect(1)
+        counted = gc.get_count()[2]
+        run("mov.u32 %r0, 1;")
+        assert gc.get_count()[2] >= counted == 5
+        assert gc.get_freeze_count() == 0
+    finally:
+        gc.set_threshold(*before)
 
 
 def test_fewer_ctas_are_resident_where_they_would_take_too_much():
@@ -367,9 +425,14 @@ def test_elements_with_a_sign_are_widened_to_their_registers(shared):
     assert (out == [2**32 - 3, -3, 2**32 - 3, -3]).all()
 
 
+interruptible = pytest.mark.skipif(
+    signal.getsignal(signal.SIGINT) is not signal.default_int_handler,
+    reason="a shell that starts a process in the background lets it ignore interrupts",
+)
 ENDLESS = "ld.param.u64 %rd0, [out]; L: st.global.u32 [%rd0], 1; bra L;"
 
 
+@interruptible
 def test_an_interrupt_stops_a_run_and_breaks_nothing():
     out = np.zeros(4, np.uint32)
     timer = threading.Timer(0.3, _thread.interrupt_main)
@@ -384,6 +447,7 @@ def test_an_interrupt_stops_a_run_and_breaks_nothing():
     assert out[0] == 6
 
 
+@interruptible
 def test_an_interrupted_process_ends_at_once():
     program = f"""
 import numpy as np, warploom
@@ -410,3 +474,25 @@ def test_memory_that_is_not_there_is_an_error_of_the_catalogue(monkeypatch):
     error = fault()
     assert error.code == "OUT_OF_MEMORY"
     assert "8.00 GiB" in error.what
+
+
+SMALL, LARGE = ".local .b8 x[16]; st.local.u32 [x], 1;", ".local .b8 x[400000]; st.local.u32 [x], 1;"
+SHORT_OF_MEMORY = f"""
+import resource
+import warploom
+taken = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (taken + (1 << 28), taken + (1 << 28)))
+for text in ({text(SMALL)!r}, {text(LARGE)!r}) * 3:
+    try:
+        warploom.launch(text, grid=(4, 1, 1), block=(1024, 1, 1))
+        print("a run")
+    except warploom.WarploomError as error:
+        print(error.code)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the limit of address space is Linux's")
+def test_a_process_goes_on_after_it_was_short_of_memory():
+    command = [sys.executable, "-c", SHORT_OF_MEMORY]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    assert (done.stdout.split("\n"), done.stderr) == (["a run", "OUT_OF_MEMORY"] * 3 + [""], "")

@@ -152,7 +152,12 @@ def test_packed_types_count_values():
 
 def test_torch_like_tensors():
     tensor = SimpleNamespace(
-        shape=(16, 64), dtype="torch.bfloat16", stride=lambda: (64, 1), element_size=lambda: 2, data_ptr=lambda: 0x7F00
+        shape=(16, 64),
+        dtype="torch.bfloat16",
+        device="cuda:0",
+        stride=lambda: (64, 1),
+        element_size=lambda: 2,
+        data_ptr=lambda: 0x7F00,
     )
     tensor_map = TensorMap(tensor, box=(8, 64), swizzle="128B")
     assert tensor_map.array is tensor

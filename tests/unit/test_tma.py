@@ -406,19 +406,34 @@ def test_a_store_to_a_read_only_array_is_refused():
     assert fault(body, "map:a", (TensorMap(array, box=(4, 32)),)).code == "READ_ONLY"
 
 
-@pytest.mark.parametrize(
-    ("kind", "words"), [("load", "load writes shared memory"), ("store", "store reads shared memory")]
-)
-def test_a_cta_must_not_exit_under_its_copies(kind, words):
+def test_a_cta_must_not_exit_under_its_loads():
     body = init(1) + load((0, 0), 512).partition("LOADED:")[0]
-    if kind == "store":
-        body = f"mov.b64 %rd1, a; @%first {STORE.format(rank=2)} [%rd1, {{0, 0}}], [data]; {COMMIT}"
     given = (TensorMap(random((4, 32)), box=(4, 32)),)
     run(body, "map:a", given, schedule="eager")
     error = fault(body, "map:a", given, schedule="lazy")
     assert error.code == "ASYNC_MISUSE"
-    assert words in error.what
+    assert "load writes shared memory" in error.what
     assert error.loc is not None
+
+
+STORES = {
+    "bulk": "ld.param.u64 %rd2, [out]; mad.wide.u32 %rd2, %r1, 128, %rd2; "
+    "@%first cp.async.bulk.global.shared::cta.bulk_group [%rd2], [data], 128;",
+    "tensor": f"mov.b64 %rd2, b; @%first {STORE.format(rank=2)} [%rd2, {{0, %r1}}], [data];",
+}
+
+
+@pytest.mark.parametrize(("schedule", "seed"), SCHEDULES)
+@pytest.mark.parametrize("kind", STORES)
+def test_a_cta_may_exit_under_its_stores(kind, schedule, seed):
+    """They still read what it left, while the next CTAs come."""
+    body = f"""mov.u32 %r1, %ctaid.x; mad.lo.u32 %r2, %r1, 100, %lane; shl.b32 %r3, %lane, 2; mov.u32 %r4, data;
+    add.u32 %r4, %r4, %r3; st.shared.u32 [%r4], %r2; fence.proxy.async.shared::cta; bar.warp.sync -1;
+    {STORES[kind]} {COMMIT}"""
+    out = np.zeros((40, 32), np.uint32)
+    given = (TensorMap(out, box=(1, 32)), out)
+    run(body, "map:b ptr:out", given, grid=40, sms=1, data=100_000, schedule=schedule, seed=seed)
+    assert (out == 100 * np.arange(40)[:, None] + np.arange(32)).all()
 
 
 def test_prefetches_and_hints_change_nothing():

@@ -193,6 +193,22 @@ def test_warps_that_come_one_by_one(schedule):
     np.testing.assert_array_equal(got, data.expected())
 
 
+@pytest.mark.parametrize(("issues", "together"), [(1, 1), (2, 3), (256, 64)])
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_what_is_forgotten_is_found_again(schedule, issues, together, monkeypatch):
+    """A loop with new descriptors every time: the last warp comes when those of the first are forgotten."""
+    monkeypatch.setattr("warploom.machine.wgmma_runs._MOST_ISSUES", issues)
+    monkeypatch.setattr("warploom.machine.wgmma_runs._MOST_TOGETHER", together)
+    case = Case(n=16, steps=4)
+    data = Data.make(case)
+    left, right, multiply = case.instructions().split("\n")[:3]
+    ways = "shr.u32 %y, %t, 5; LOOP: setp.eq.u32 %q, %y, 0; @%q bra THERE; sub.u32 %y, %y, 1; bra.uni LOOP; THERE:"
+    step = f"STEP: {multiply} add.u64 %da, %da, 2; add.u64 %db, %db, 2; add.u32 %i, %i, 1; setp.lt.u32 %q, %i, 4;"
+    wait = "wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0;"
+    body = f"{ways} wgmma.fence.sync.aligned; {left} {right} mov.u32 %i, 0; {step} @%q bra STEP; {wait}"
+    np.testing.assert_array_equal(data.run(schedule, body=body), data.expected())
+
+
 def test_completion_events_name_what_was_read():
     seen = []
 

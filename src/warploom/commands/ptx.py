@@ -29,7 +29,7 @@ def describe(
     if as_json:
         document = as_document(module, unknown, only_unsupported=only_unsupported)
         if assembly is not None:
-            document["assembly"] = _assembly_document(assembly, sass=sass)
+            document["assembly"] = assembly_document(assembly, sass=sass)
         print(json.dumps(document, indent=1))  # noqa: T201
     else:
         console = output()
@@ -135,7 +135,8 @@ def _show_code(text: str, console: Console) -> None:
     console.print(printable(text.expandtabs()).rstrip(), markup=False, soft_wrap=True)
 
 
-def _assembly_document(assembly: Assembly, *, sass: bool) -> dict[str, object]:
+def assembly_document(assembly: Assembly, *, sass: bool) -> dict[str, object]:
+    """What an assembler said, as JSON data."""
     document: dict[str, object] = {
         "target": assembly.target,
         "assembler": assembly.assembler,

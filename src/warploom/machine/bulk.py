@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -50,8 +50,7 @@ def submit(
     *,
     touches: Touches | None = None,
     group: CommitGroup | None = None,
-    after: Operation | None = None,
-    several: tuple[Operation, ...] = (),
+    after: Iterable[Operation] = (),
 ) -> Operation:
     """Issue an operation; a fault at its completion names the instruction that issued it."""
     grid, cta, warp = g.grid, g.cta, g.first_warp
@@ -66,36 +65,26 @@ def submit(
             raise type(error)(error.diag, grid.loc_of(op), notes, error.fields) from None
 
     name = f"{cta.name} warp {warp}: {op.family}"
-    operation = _After(name, placed, several) if several else Operation(name, placed, after)
-    operation.touches, operation.group = touches, group
+    operation = Operation(name, placed, after, touches, group)
     grid.submit(operation)
     return operation
 
 
-class _After(Operation):
-    """An operation that several others must precede."""
-
-    __slots__ = ("several",)
-
-    def __init__(self, name: str, run: Callable[[], None], several: tuple[Operation, ...]) -> None:
-        super().__init__(name, run)
-        self.several = several
-
-    @property
-    def possible(self) -> bool:
-        return all(operation.done for operation in self.several)
+_ROOM = 256
+"""Operations that a list of those under way may hold before the completed ones are looked for."""
 
 
 class ThreadGroups(Waitable):
     """The operations of each thread of a CTA, by how often the thread had committed when it issued them."""
 
-    __slots__ = ("commits", "kind", "name", "under_way")
+    __slots__ = ("_room", "commits", "kind", "name", "under_way")
 
     def __init__(self, name: str, threads: int) -> None:
         super().__init__()
         self.name, self.kind = name, _KINDS[name]
         self.commits = np.zeros(threads, np.int64)
         self.under_way: list[tuple[Operation, Any, Any]] = []
+        self._room = _ROOM
 
     def add(self, operation: Operation, threads: Any) -> None:
         """An operation of some threads (an index, or an array of them); one that is done already needs no place."""
@@ -103,6 +92,9 @@ class ThreadGroups(Waitable):
             operation.then.append(self)
             threads = np.atleast_1d(threads)
             self.under_way.append((operation, threads, self.commits[threads]))
+            if len(self.under_way) > self._room:
+                self._clean()
+                self._room = _ROOM + 2 * len(self.under_way)
 
     def commit(self, threads: Any) -> None:
         """Close the open group of some threads, an empty one too."""

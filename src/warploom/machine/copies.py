@@ -208,7 +208,7 @@ def _arrive_later(
     def touches() -> tuple[Touch, ...]:
         return (barrier_touch("arrives", g.cta, address),)
 
-    submit(g, op, lambda: barrier_at(g.cta, address).arrive(count), touches=touches, group=group, several=before)
+    submit(g, op, lambda: barrier_at(g.cta, address).arrive(count), touches=touches, group=group, after=before)
 
 
 def _checked_size(size: int) -> int:
@@ -315,7 +315,7 @@ def store(op: Op) -> Run:
         data: list[Bytes] = []
 
         def read() -> None:
-            require_live(source, "A bulk copy reads")
+            # The CTA may have exited: an H200 keeps its shared memory until it is read, and CUTLASS relies on it.
             data.append(source.shared.async_whole[start : start + size].copy())
 
         def write() -> None:
@@ -338,7 +338,7 @@ def store(op: Op) -> Run:
         first = submit(
             g, op, read, touches=lambda: (run_of_bytes("reads", "shared", source.index, src, size),), group=group
         )
-        second = submit(g, op, write, touches=written, group=group, after=first)
+        second = submit(g, op, write, touches=written, group=group, after=(first,))
         sources.add(first, thread)
         whole.add(second, thread)
 

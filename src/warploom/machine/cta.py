@@ -28,6 +28,7 @@ class Cluster:
     def __init__(self, grid: Grid, index: Triple) -> None:
         self.grid, self.index = grid, index
         self.ctas: list[Cta] = []
+        self.in_flight = 0
         self.state: dict[Any, Any] = {}
         warps = -(-math.prod(grid.block) // WARP) * math.prod(grid.cluster_shape)
         self.knowledge = Knowledge(warps) if grid.schedule.two_views else None
@@ -39,6 +40,13 @@ class Cluster:
     @property
     def ended(self) -> bool:
         return all(cta.live_threads == 0 for cta in self.ctas)
+
+    def discard(self) -> None:
+        """Let go of everything: its CTAs are part of many cycles, and their memory must not wait for the collector."""
+        for cta in self.ctas:
+            for part in (*cta.warpgroups, cta):
+                vars(part).clear()
+        vars(self).clear()
 
 
 class Generation:

@@ -6,19 +6,18 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from warploom.diagnostics import Diag, Loc, WarploomError
-from warploom.machine.asynchrony import Operation
+from warploom.diagnostics import Diag, Loc
+from warploom.machine.asynchrony import InFlight, Operation
 from warploom.machine.cta import Cluster, Cta
 from warploom.machine.events import Reporter
-from warploom.machine.group import DONE, EXPIRED, READY, WAITING, WARP, Group, lanes_named
+from warploom.machine.group import DONE, EXPIRED, READY, WAITING, WARP, Group
 from warploom.machine.knowledge import learning
 from warploom.machine.memory import padded
 from warploom.machine.observing import observed
 from warploom.machine.schedule import Eager, Replay
 from warploom.machine.setup import MOST_RESIDENT_BYTES, Setup, Triple, WarpState, resident_bytes
-from warploom.machine.standing import culprits, deadlock, standing
+from warploom.machine.standing import deadlock, located, placed, standing
 from warploom.machine.system import Printed
-from warploom.machine.translate import Text
 from warploom.ptx.isa.table import Op
 
 _TURN = 512
@@ -34,6 +33,8 @@ _LAUNCH_COST = 16
 _LAUNCH_BYTES = 8192
 """So many bytes of a CTA's memory count as one instruction more."""
 _MOST_WARP_STATES = 1 << 16
+_MOST_IN_FLIGHT = 1 << 12
+"""Asynchronous operations under way at once; when one more is issued the oldest takes effect."""
 _TRIPLES = ("tid", "ntid", "ctaid", "nctaid", "clusterid", "nclusterid", "cluster_ctaid", "cluster_nctaid")
 _RESERVED = ("%reserved_smem_offset_0", "%reserved_smem_offset_1")
 _WORKSPACE = frozenset({"%envreg1", "%envreg2"})
@@ -63,8 +64,9 @@ class Grid:
         self.ready: deque[Group] = deque()
         self.spent: deque[Group] = deque()
         self.parked: list[Group] = []
-        self.pending: list[Operation] = []
+        self.flight = InFlight()
         self.clusters: list[Cluster] = []
+        self._gone: list[Cluster] = []
         self.executed = [0] * len(self.program.flow.blocks)
         self.warps: list[WarpState] = []
         self.uses_reserved = not self.program.specials.isdisjoint(_RESERVED)
@@ -177,6 +179,8 @@ class Grid:
             group = ready.popleft()
             if group.state == READY:
                 group.run(_TURN)
+                if self.budget < 0:
+                    self._check_limits()
                 if self.parked:
                     self._unpark()
                 if self._idle > len(ready):
@@ -184,8 +188,6 @@ class Grid:
                     self._check_limits()
                     if self._can_launch():
                         self.launch_next()
-            elif self.budget < 0:
-                break
         self._check_limits()
 
     def _step(self) -> bool:
@@ -193,7 +195,7 @@ class Grid:
         self._check_limits()
         self._unpark()
         groups = self._runnable()
-        completions = [operation for operation in self.pending if operation.possible]
+        completions = self.flight.possible
         launch = self._can_launch()
         count = len(groups) + len(completions) + launch
         if count == 0:
@@ -283,6 +285,7 @@ class Grid:
 
     def launch_next(self) -> None:
         """Put the next cluster on the machine."""
+        self._sweep()
         index = self.take_cluster()
         assert index is not None
         cluster = Cluster(self, index)
@@ -338,8 +341,7 @@ class Grid:
             for ended in cluster.ctas:
                 self._count(ended)
                 ended.release()
-            if not self.pending:
-                cluster.ctas.clear()
+            self._gone.append(cluster)
             if self.setup.on_progress is not None:
                 self.setup.on_progress(self._ended, self._total)
 
@@ -366,26 +368,19 @@ class Grid:
             operation.issues = (self.reporter.issue(operation.touches, operation.group),)
         if self.eager and operation.possible:
             self.complete(operation, listed=False)
-            if self.pending:
-                self._drain()
-        else:
-            self.pending.append(operation)
-
-    def _drain(self) -> None:
-        """Eagerly complete what became possible."""
-        found = True
-        while found:
-            found = False
-            for operation in list(self.pending):
-                if operation.possible and not operation.done:
-                    self.complete(operation)
-                    found = True
+            while self.flight.possible:
+                self.complete(self.flight.possible[0])
+            return
+        self.flight.add(operation)
+        operation.cluster.in_flight += 1
+        while self.flight.count > _MOST_IN_FLIGHT and self.flight.possible:
+            self.complete(self.flight.possible[0])
 
     def complete(self, operation: Operation, *, listed: bool = True) -> None:
         """Let an operation take effect."""
         self.effects += 1
         if listed:
-            self.pending.remove(operation)
+            self.flight.remove(operation)
         before, self.current = self.current, operation.issuer
         if self.reporter is None:
             operation.run()
@@ -393,8 +388,27 @@ class Grid:
             self.reporter.complete(operation)
         self.current = before
         operation.done = True
+        self.flight.follow(operation)
         for waitable in operation.then:
             waitable.notify()
+        if listed:
+            operation.cluster.in_flight -= 1
+
+    def discard(self) -> None:
+        """Let go of everything, after a fault too: what is on the machine refers to the grid."""
+        for cluster in (*self.clusters, *self._gone):
+            cluster.discard()
+        vars(self).clear()
+
+    def _sweep(self) -> None:
+        """Let go of the clusters that have ended, with all they had under way."""
+        kept = []
+        for cluster in self._gone:
+            if cluster.in_flight:
+                kept.append(cluster)
+            else:
+                cluster.discard()
+        self._gone = kept
 
     def _stuck(self) -> bool:
         """Nothing is ready and nothing is under way: the end, a time limit that expires, or a deadlock."""
@@ -414,7 +428,7 @@ class Grid:
             return True
         for group, what in waiting:
             if (fault := what.fault()) is not None:
-                raise self._at(fault, group, self.op_at(group))
+                raise placed(self, fault, group, self.op_at(group))
         self._breaks += 1
         if self._breaks <= _BREAKS and any(group.break_join() for group in groups):
             self._expiries = 0
@@ -435,36 +449,8 @@ class Grid:
         return op.instruction.loc or Loc(self.program.file, op.instruction.line)
 
     def located(self, error: Exception, group: Group) -> Exception:
-        """A fault with its place: the instruction, the CTA, the warp and the lanes."""
-        op, called = self._origin(error, self.program.masked if group.mask is not None else self.program.full)
-        if not isinstance(error, WarploomError):
-            return error
-        if error.loc is not None or op is None:
-            return error
-        return self._at(error, group, op, culprits(called, error.fields.get("address")))
-
-    def _at(self, error: WarploomError, group: Group, op: Op | None, lanes: Any = None) -> WarploomError:
-        """A fault with the instruction and the lanes that met it."""
-        if op is None:
-            return error
-        live = group.mask if lanes is None else lanes
-        named = "all lanes" if live is None or live.all() else lanes_named(live)
-        warps = f"warp {group.first_warp}" if group.warps == 1 else f"warps {group.first_warp}-{group.last_warp}"
-        notes = (f"{op.instruction.text[:160]}", f"by {group.cta.name}, {warps}, {named}", *error.notes)
-        return type(error)(error.diag, self.loc_of(op), notes, error.fields)
-
-    def _origin(self, error: Exception, text: Text) -> tuple[Op | None, dict[str, Any]]:
-        """The instruction whose translation raised an error, and what its meaning was called with."""
-        trace, op, called = error.__traceback__, None, dict[str, Any]()
-        name = f"<{self.program.kernel.name}>"
-        while trace is not None:
-            frame = trace.tb_frame
-            if frame.f_code.co_filename == name and trace.tb_lineno <= len(text.ops):
-                op, called = text.ops[trace.tb_lineno - 1], {}
-            elif op is not None and not called and "mask" in frame.f_locals:
-                called = frame.f_locals
-            trace = trace.tb_next
-        return op, called
+        """A fault with its place."""
+        return located(self, error, group)
 
 
 class _Options(Sequence[str]):

@@ -17,7 +17,7 @@ from warploom.diagnostics import Diag, WarploomError
 from warploom.machine.block_writer import BLOCKED, ENDED, PARTED, SCATTERED
 from warploom.machine.layout import FILES
 from warploom.machine.memory import LocalMemory
-from warploom.machine.rows import Rows
+from warploom.machine.rows import RowNames
 
 if TYPE_CHECKING:
     from warploom.machine.cta import Cta
@@ -76,10 +76,10 @@ class Warpgroup:
         self.state: dict[Any, Any] = {}
         self.blocks: dict[tuple[int, int, bool], tuple[Callable[..., int], ...]] = {}
 
-    def rows(self, rows: Rows) -> Array:
+    def rows(self, names: RowNames) -> Array:
         """The registers of a brace list for all lanes of the warpgroup: a view where they are adjacent."""
-        file, indices = self.files[rows.file], rows.indices
-        if rows.block is not None:
+        file, indices = self.files[names.file], names.indices
+        if names.adjacent:
             return file[indices[0] : indices[-1] + 1]
         return file[list(indices)]
 
@@ -212,6 +212,7 @@ class Group:
         if after >= 0:
             self.grid.preempted(self)
         elif after == BLOCKED:
+            self.grid.budget -= 1
             self.grid.blocked(self)
         elif after == ENDED:
             if pc == self.join:

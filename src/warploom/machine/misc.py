@@ -162,6 +162,8 @@ def _check_step(g: Group, pool: RegisterPool, warp: int, action: str, count: int
     if count > owned if action == "dec" else count < owned:
         what = f"setmaxnreg.{action} {count} in warp {warp}, which owns {owned} registers per thread."
         raise Diag.REGISTER_POOL.error(what=what)
+    if g.grid.machine.registers_by_warp:
+        return
     at, each = len(pool.steps[warp]), WARPGROUP // WARP
     first = warp // each * each
     for other in range(first, min(first + each, len(pool.steps))):

@@ -8,7 +8,7 @@ builds few of them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -34,7 +34,7 @@ class _Gather:
     reach: int
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=512)
 def _gather(
     swizzle_name: str,
     leading: int,
@@ -100,7 +100,7 @@ def _check_major(descriptor: SharedDescriptor, element: str, mn_major: bool) -> 
         )
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=512)
 def _layout(
     layout: tuple[str, int, int, int],
     phase: int,
@@ -196,7 +196,7 @@ class Located:
         return matrix if matrix.dtype == np.float32 else matrix.astype(np.float32)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=256)
 def _reordered(gather: _Gather, order: Order) -> _Gather:
     """A K-major gather with its rows in another order."""
     return _Gather(gather.index.take(order(len(gather.index)), axis=0), gather.reach)
@@ -206,8 +206,6 @@ def _reordered(gather: _Gather, order: Order) -> _Gather:
 class OperandForm:
     """What an instruction reads through a descriptor: a matrix [rows, k] of one element type, its rows in a chosen
     order.
-
-    A form remembers every descriptor it has met: an instruction in a loop sees few.
     """
 
     family: str
@@ -216,16 +214,9 @@ class OperandForm:
     element: str
     mn_major: bool
     order: Order
-    _known: dict[tuple[int, int, int], Located] = field(default_factory=dict)
 
     def locate(self, value: int, steps: int = 1, advance: int = 0) -> Located:
         """The operand of a descriptor, or of `steps` descriptors whose starts are `advance` bytes apart."""
-        known = self._known.get((value, steps, advance))
-        if known is None:
-            known = self._known[value, steps, advance] = self._locate(value, steps, advance)
-        return known
-
-    def _locate(self, value: int, steps: int, advance: int) -> Located:
         descriptor = decode_shared_descriptor(value, self.family)
         swizzle = descriptor.swizzle
         phase = descriptor.start % swizzle.alignment

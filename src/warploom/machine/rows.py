@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
+
+
+class RowNames(NamedTuple):
+    """The registers of a brace list without their contents, the same for every group."""
+
+    file: str
+    indices: tuple[int, ...]
+    adjacent: bool
 
 
 class Rows:
@@ -19,6 +27,11 @@ class Rows:
         self, block: Array | None, parts: tuple[Array, ...] | None, file: str, indices: tuple[int, ...]
     ) -> None:
         self.block, self.parts, self.file, self.indices = block, parts, file, indices
+
+    @property
+    def names(self) -> RowNames:
+        """What can be kept when the group is gone."""
+        return RowNames(self.file, self.indices, self.block is not None)
 
     def __len__(self) -> int:
         return len(self.block) if self.block is not None else len(self.parts or ())

@@ -23,6 +23,8 @@ MOST_RESIDENT_BYTES = 1 << 30
 _BYTES_PER_NAME = 400
 """About what a group keeps for each register beside its values: the row, its views and the names bound to them."""
 
+_TWO_VIEWS = 2 + np.dtype(np.int64).itemsize
+
 
 @dataclass(frozen=True)
 class Setup:
@@ -59,9 +61,12 @@ class WarpState:
 
 
 def resident_bytes(program: Program, block: Triple, shared_bytes: int, local_bytes: int, *, two_views: bool) -> int:
-    """About what one CTA takes on the machine: registers, shared and local memory."""
+    """About what one CTA takes on the machine: registers, shared and local memory.
+
+    Where shared memory has two views, each of its bytes has the number of a store beside it.
+    """
     rows = program.layout.rows
     warps = -(-(block[0] * block[1] * block[2]) // WARP)
     registers = sum(rows[file] * np.dtype(dtype).itemsize for file, dtype in FILES.items())
     names = sum(rows.values()) * _BYTES_PER_NAME
-    return warps * (WARP * (registers + local_bytes) + names) + shared_bytes * (2 if two_views else 1)
+    return warps * (WARP * (registers + local_bytes) + names) + shared_bytes * (_TWO_VIEWS if two_views else 1)

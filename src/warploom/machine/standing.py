@@ -1,4 +1,4 @@
-"""Where every warp stands when a run cannot go on, told as a person would want it: who, where, waiting for what."""
+"""Where warps stand when a run cannot go on, told as a person would want it: who, where, waiting for what."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from warploom.machine.names import role_of
 if TYPE_CHECKING:
     from warploom.machine.cta import Cta
     from warploom.machine.grid import Grid
+    from warploom.machine.translate import Text
+    from warploom.ptx.isa.table import Op
 
 Array = npt.NDArray[Any]
 
@@ -22,7 +24,40 @@ _MOST_NAMES = 6
 _MOST_TEXT = 60
 
 
-def culprits(called: dict[str, Any], address: object) -> Array | None:
+def located(grid: Grid, error: Exception, group: Group) -> Exception:
+    """A fault with its place: the instruction, the CTA, the warp and the lanes."""
+    if not isinstance(error, WarploomError) or error.loc is not None:
+        return error
+    op, called = _origin(grid, error, grid.program.masked if group.mask is not None else grid.program.full)
+    return placed(grid, error, group, op, _culprits(called, error.fields.get("address")))
+
+
+def placed(grid: Grid, error: WarploomError, group: Group, op: Op | None, lanes: Any = None) -> WarploomError:
+    """A fault with the instruction and the lanes that met it."""
+    if op is None:
+        return error
+    live = group.mask if lanes is None else lanes
+    named = "all lanes" if live is None or live.all() else lanes_named(live)
+    warps = f"warp {group.first_warp}" if group.warps == 1 else f"warps {group.first_warp}-{group.last_warp}"
+    notes = (f"{op.instruction.text[:160]}", f"by {group.cta.name}, {warps}, {named}", *error.notes)
+    return type(error)(error.diag, grid.loc_of(op), notes, error.fields)
+
+
+def _origin(grid: Grid, error: Exception, text: Text) -> tuple[Op | None, dict[str, Any]]:
+    """The instruction whose translation raised an error, and what its meaning was called with."""
+    trace, op, called = error.__traceback__, None, dict[str, Any]()
+    name = f"<{grid.program.kernel.name}>"
+    while trace is not None:
+        frame = trace.tb_frame
+        if frame.f_code.co_filename == name and trace.tb_lineno <= len(text.ops):
+            op, called = text.ops[trace.tb_lineno - 1], {}
+        elif op is not None and not called and "mask" in frame.f_locals:
+            called = frame.f_locals
+        trace = trace.tb_next
+    return op, called
+
+
+def _culprits(called: dict[str, Any], address: object) -> Array | None:
     """The lanes behind a fault: those whose address is wrong, else those that executed; None for all of the group."""
     mask, given = called.get("mask"), called.get("address")
     if isinstance(address, int) and isinstance(given, np.ndarray):

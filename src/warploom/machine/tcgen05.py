@@ -42,6 +42,10 @@ def _where(op: Op) -> Loc:
     return op.instruction.loc or Loc("<ptx>", op.instruction.line)
 
 
+_MOST_MET = 256
+"""Triples of descriptors that an instruction remembers."""
+
+
 class _Mma:
     """One tcgen05.mma of a program: its modifiers, and the descriptors it has met, of which a loop has few."""
 
@@ -96,6 +100,8 @@ class _Mma:
         key = (0 if self.a_in_memory else a, b, i)
         met = self._met.get(key)
         if met is None:
+            if len(self._met) >= _MOST_MET:
+                self._met.clear()
             met = self._met[key] = self._decoded(*key)
         made, left, right, end = met
         if end > len(g.cta.shared.whole):

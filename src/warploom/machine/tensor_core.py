@@ -110,7 +110,7 @@ class Plan:
         return not self.vectors and self.shape.d_type != "f16" and not self.shape.saturate
 
 
-@lru_cache(maxsize=1 << 10)
+@lru_cache(maxsize=1 << 7)
 def plan(value: int, kind: str, group: int, vectors: int, *, weight_stationary: bool = False) -> Plan:
     """The plan of an instruction descriptor, or the fault that it is illegal."""
     shape = decode_instruction_descriptor(
@@ -276,16 +276,15 @@ class TensorCore:
 
     def _hand_over(self, g: Group, op: Op, thread: int, run: Callable[[], None], touches: Touches | None) -> None:
         before = (*self._told.pop(thread, ()), *self._last.get(thread, ()))
-        several = tuple(one for one in before if not one.done)
         number = self._counts[thread] = self._counts.get(thread, -1) + 1
         group = None if g.grid.reporter is None else CommitGroup(ENGINE, number)
-        operation = submit(g, op, run, touches=touches, group=group, several=several)
+        operation = submit(g, op, run, touches=touches, group=group, after=before)
         self._last[thread] = (operation,)
 
     def fence_before(self, threads: list[int]) -> None:
         """What these threads have issued becomes known to threads that synchronise with them."""
         mine = (one for thread in threads for one in self._last.get(thread, ()))
-        self._fenced = [one for one in (*self._fenced, *mine) if not one.done]
+        self._fenced = [one for one in dict.fromkeys((*self._fenced, *mine)) if not one.done]
 
     def fence_after(self, threads: list[int]) -> None:
         """What these threads issue from now on comes behind what they may have been told of."""

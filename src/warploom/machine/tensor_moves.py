@@ -183,13 +183,13 @@ class _Moves(Waitable):
         super().__init__()
         self.what = what
         self._count = 0
-        self._last: Operation | None = None
+        self._last: tuple[Operation, ...] = ()
 
     def add(self, g: Group, op: Op, run: Callable[[], None], touches: Touches) -> None:
         group = None if g.grid.reporter is None else CommitGroup(_KINDS[self.what], self._count)
         operation = submit(g, op, run, touches=touches, group=group, after=self._last)
         operation.then.append(self)
-        self._last = operation
+        self._last = (operation,)
         self._count += 1
 
     def tell(self, reporter: Reporter, touches: Touches) -> None:
@@ -199,7 +199,7 @@ class _Moves(Waitable):
 
     def drained(self, g: Group) -> bool:
         """Whether all are done, which observers then hear."""
-        if self._last is not None and not self._last.done:
+        if not all(operation.done for operation in self._last):
             return False
         if g.grid.reporter is not None:
             g.grid.reporter.tell("wait", "drains", group=CommitGroup(_KINDS[self.what], self._count))

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 _LAYOUT = struct.Struct("<I6B6xQ5Q4Q5H5B17x")
 _MARK = 0x50414D54
+_MOST_MAPS = 1024
+"""Maps that a grid remembers: more than a kernel has, and few enough for one that makes new ones without end."""
 _BYTE_FIELDS = ("rank", "elemtype", "interleave_layout", "swizzle_mode", "swizzle_atomicity", "fill_mode")
 FIELDS: dict[str, tuple[int, int, int]] = {
     **{name: (4 + at, 1, 1) for at, name in enumerate(_BYTE_FIELDS)},
@@ -87,6 +89,8 @@ def mapped(grid: Grid, address: int) -> MappedTensor:
     record = _bytes_at(grid, address)
     known: MappedTensor | None = grid.tensor_maps.get(record)
     if known is None:
+        if len(grid.tensor_maps) >= _MOST_MAPS:
+            grid.tensor_maps.clear()
         known = grid.tensor_maps[record] = _decode(record, grid.memory, address)
     return known
 

@@ -165,7 +165,7 @@ def write_rows(
         write_box(memory, geometry, (column, row), part, origin)
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=256)
 def _granules(swizzle_name: str, row_bytes: int, pitch: int, rows: int, phase: int) -> NDArray[np.intp]:
     """The granule of shared memory, from a pattern-aligned base, in which each granule of a dense box lies."""
     starts = phase + pitch * np.arange(rows, dtype=np.intp)[:, None]

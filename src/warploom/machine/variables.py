@@ -8,32 +8,12 @@ from collections.abc import Iterable
 import numpy as np
 
 from warploom.machine.memory import Bytes, GlobalMemory, padded
-from warploom.ptx.isa.table import BITS
 from warploom.ptx.model import Kernel, Module, Symbol, Variable
+from warploom.ptx.storage import aligned, element_bytes, size_of
 
 _STATIC = ("global", "const")
 # `x`, `generic(x)`, or one byte of either: `0xFF00(generic(x)+4)`.
 _REFERENCE = re.compile(r"(?:0x(?P<mask>[0-9A-F]+)\()?(?:generic\()?(?P<name>[^()+]+)\)?(?:\+(?P<offset>-?\d+))?\)?")
-
-
-def element_bytes(variable: Variable) -> int:
-    """The bytes of one scalar of a variable's type."""
-    return max(BITS.get(variable.type.rpartition(".")[2], 8) // 8, 1)
-
-
-def size_of(variable: Variable) -> int:
-    """The bytes of a whole variable: a scalar, a vector (`v4.f32`) or an array of either."""
-    width = variable.type.rpartition(".")[0]
-    lanes = int(width[1:]) if width else 1
-    return element_bytes(variable) * lanes * (1 if variable.count is None else variable.count)
-
-
-def aligned(offset: int, variable: Variable) -> int:
-    """The next offset at which a variable may begin: as declared, and as its type needs."""
-    width = variable.type.rpartition(".")[0]
-    natural = element_bytes(variable) * (int(width[1:]) if width else 1)
-    align = max(variable.align, natural)
-    return (offset + align - 1) // align * align
 
 
 def in_shared_memory(variables: Iterable[Variable], dynamic: int) -> tuple[dict[str, int], int]:

@@ -26,7 +26,7 @@ from warploom.machine.group import WARP, WARPGROUP, Waitable
 from warploom.machine.operands import footprint
 from warploom.machine.participation import absent, whole_warps
 from warploom.machine.registry import Run, executes
-from warploom.machine.rows import Rows
+from warploom.machine.rows import RowNames, Rows
 from warploom.machine.shared import RANK_SHIFT
 from warploom.machine.wgmma_runs import FAMILY, Issue, execute, read
 from warploom.ptx.isa.table import BITS, Op
@@ -59,7 +59,7 @@ class Pipeline(Waitable):
         self.commits = [0] * _WARPS
         self.told: deque[list[Issued]] = deque()
         self.submitted = self.completed = 0
-        self.last: Operation | None = None
+        self.last: tuple[Operation, ...] = ()
 
     def issue(self, warps: Sequence[int], new: Issue, *, at_once: bool) -> None:
         """Some warps issue their next wgmma; `at_once` where it must not wait for its commit."""
@@ -67,7 +67,7 @@ class Pipeline(Waitable):
             at = self.issued[warp] - self.completed
             if at == len(self.flight):
                 self.flight.append(new)
-            elif self.flight[at] is not new:
+            elif not self.flight[at].same(new):
                 other = self.flight[at].multiply.op.instruction
                 found = f"warp {warp} with another instruction or other operands than line {other.line} of the others"
                 raise absent(new.multiply.op, f"{_ALL} to issue the same instruction with the same operands", found)
@@ -111,7 +111,8 @@ class Pipeline(Waitable):
         """Let the operations up to the `end`th complete, in one go."""
         first, self.submitted = self.submitted, end
         name = f"{self.warpgroup.cta.name} {self.name} wgmma {first}-{end - 1}"
-        operation = self.last = Operation(name, lambda: self._complete(end - first), self.last)
+        operation = Operation(name, lambda: self._complete(end - first), self.last)
+        self.last = (operation,)
         operation.then.append(self)
         if self.told:
             operation.issues = tuple(self.told[first - self.completed])
@@ -145,14 +146,14 @@ def _touches(issue: Issue, cta: tuple[int, int, int], rank: int) -> tuple[Touch,
             descriptor = decode_shared_descriptor(value, FAMILY)
             granules = footprint(descriptor, form.rows, form.k, form.element, mn_major=form.mn_major)
             found.append(Touch("reads", "shared", cta, "async", granules | rank << RANK_SHIFT, GRANULE))
-    if isinstance(issue.a, Rows):
+    if isinstance(issue.a, RowNames):
         found.append(_registers("reads", cta, issue.a))
     if issue.accumulate:
         found.append(_registers("reads", cta, issue.d))
     return (*found, _registers("writes", cta, issue.d))
 
 
-def _registers(verb: str, cta: tuple[int, int, int], rows: Rows) -> Touch:
+def _registers(verb: str, cta: tuple[int, int, int], rows: RowNames) -> Touch:
     return Touch(verb, "register", cta, "async", np.array(rows.indices, np.int64), BITS["b32"] // 8)
 
 

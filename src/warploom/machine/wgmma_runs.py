@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from warploom.diagnostics import Diag, Loc
 from warploom.facts.descriptors import decode_shared_descriptor
 from warploom.facts.mma_shapes import WGMMA, WGMMA_M
 from warploom.machine.operands import Located, OperandForm
-from warploom.machine.rows import Rows
+from warploom.machine.rows import RowNames, Rows
 from warploom.machine.wgmma_registers import A_REGISTERS, ACCUMULATORS, Accumulator, column_order, read_a, row_order
 from warploom.ptx.isa.table import Op
 from warploom.ptx.model import Immediate, Vector
@@ -32,6 +33,10 @@ Array = npt.NDArray[Any]
 FAMILY = "sm_90"
 _IMMEDIATES = {"scale_a": (1, -1), "scale_b": (1, -1), "trans_a": (0, 1), "trans_b": (0, 1)}
 """The legal values of each immediate; the first where an instruction has none."""
+_MOST_ISSUES = 256
+"""Choices of operands that an instruction remembers: a loop has few, and where they never repeat none is worth it."""
+_MOST_TOGETHER = 64
+"""Instructions that are planned together."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,13 +68,16 @@ class Multiply:
         )
 
     def issue(self, d: Rows, a: Rows | int, b: int, accumulate: bool, size: int) -> Issue:
-        """The instruction with its operands, one object for each choice of them; `size` bytes of memory exist."""
+        """The instruction with its operands, remembered for each choice of them; `size` bytes of memory exist."""
         key = (a if isinstance(a, int) else 0, b, accumulate, size)
         known = self.issues.get(key)
         if known is None:
             left = self._located("A", self.a, key[0], size) if self.a is not None else None
             right = self._located("B", self.b, b, size)
-            known = self.issues[key] = Issue(self, d, a, b, accumulate, left, right)
+            if len(self.issues) >= _MOST_ISSUES:
+                self.issues.clear()
+            registers = a.names if isinstance(a, Rows) else a
+            known = self.issues[key] = Issue(self, d.names, registers, b, accumulate, left, right)
         return known
 
     def _located(self, name: str, form: OperandForm, value: int, size: int) -> Located:
@@ -88,19 +96,23 @@ class Issue:
     """An instruction with its operands."""
 
     multiply: Multiply
-    d: Rows
-    a: Rows | int
+    d: RowNames
+    a: RowNames | int
     b: int
     accumulate: bool
     left: Located | None
     right: Located
-    plans: dict[tuple[Issue, ...], _Plan] = field(default_factory=dict)
-    """What to do for every sequence that began here."""
+
+    def same(self, other: Issue) -> bool:
+        """Whether the other is the same instruction with the same operands."""
+        if self is other:
+            return True
+        mine, others = (self.a, self.b, self.accumulate), (other.a, other.b, other.accumulate)
+        return self.multiply is other.multiply and mine == others
 
     def continues(self, first: Issue) -> bool:
         """Whether it adds to what a run that began with `first` has accumulated."""
-        rows = self.d.indices == first.d.indices and self.d.file == first.d.file
-        return self.accumulate and rows and self.multiply.kind() == first.multiply.kind()
+        return self.accumulate and self.d == first.d and self.multiply.kind() == first.multiply.kind()
 
 
 _Part = tuple[int, slice]
@@ -112,9 +124,9 @@ class _Run:
     """Instructions that add to one accumulator: for each of them where A and B are."""
 
     multiply: Multiply
-    d: Rows
+    d: RowNames
     accumulate: bool
-    left: tuple[_Part | Rows, ...]
+    left: tuple[_Part | RowNames, ...]
     right: tuple[_Part, ...]
 
 
@@ -126,6 +138,7 @@ class _Plan:
     runs: tuple[_Run, ...]
 
 
+@lru_cache(maxsize=256)
 def _plan(batch: tuple[Issue, ...]) -> _Plan:
     reads: dict[tuple[object, ...], Located] = {}
     runs: list[_Run] = []
@@ -136,7 +149,7 @@ def _plan(batch: tuple[Issue, ...]) -> _Plan:
             end += 1
         run = batch[at:end]
         first = run[0]
-        left: tuple[_Part | Rows, ...] = tuple(issue.a for issue in run if isinstance(issue.a, Rows))
+        left: tuple[_Part | RowNames, ...] = tuple(issue.a for issue in run if isinstance(issue.a, RowNames))
         if first.multiply.a is not None:
             values = [issue.a for issue in run if isinstance(issue.a, int)]
             left = _parts(first.multiply.a, values, [issue.left for issue in run if issue.left is not None], reads)
@@ -168,13 +181,12 @@ def _parts(
 
 def execute(warpgroup: Warpgroup, batch: tuple[Issue, ...]) -> None:
     """Complete instructions in order."""
-    plan = batch[0].plans.get(batch)
-    if plan is None:
-        plan = batch[0].plans[batch] = _plan(batch)
     granules = warpgroup.cta.shared.async_whole.view(np.complex128)
-    matrices = [located.read(granules) for located in plan.reads]
-    for run in plan.runs:
-        _execute_run(warpgroup, run, matrices)
+    for first in range(0, len(batch), _MOST_TOGETHER):
+        plan = _plan(batch[first : first + _MOST_TOGETHER])
+        matrices = [located.read(granules) for located in plan.reads]
+        for run in plan.runs:
+            _execute_run(warpgroup, run, matrices)
 
 
 def _execute_run(warpgroup: Warpgroup, run: _Run, matrices: list[Array]) -> None:
@@ -184,14 +196,17 @@ def _execute_run(warpgroup: Warpgroup, run: _Run, matrices: list[Array]) -> None
     total: Array | None = accumulator.load(words) if run.accumulate else None
     product: Array | None = None
     for left, (slot, columns) in zip(run.left, run.right, strict=True):
-        a = read_a(warpgroup.rows(left), multiply.a_type) if isinstance(left, Rows) else matrices[left[0]][:, left[1]]
+        if isinstance(left, RowNames):
+            a = read_a(warpgroup.rows(left), multiply.a_type)
+        else:
+            a = matrices[left[0]][:, left[1]]
         product = np.matmul(a, matrices[slot][:, columns].T, out=product)
         total = add(total, product, negative, saturate)
         if total is product:
             product = None
     assert total is not None
     accumulator.store(words, total)
-    if d.block is None:
+    if not d.adjacent:
         warpgroup.files[d.file][list(d.indices)] = words
 
 

@@ -23,6 +23,8 @@ class Launch:
     entry: str | None = None
     cluster: Triple = (1, 1, 1)
     shared_bytes: int = 0
+    dependent: bool = False
+    """Whether a GPU may begin it before the launch ahead of it in the stream has ended: the kernel waits itself."""
 
     @staticmethod
     def load(path: str | Path) -> Launch:

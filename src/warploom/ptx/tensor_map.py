@@ -13,6 +13,7 @@ from warploom.diagnostics import Diag
 from warploom.facts import tensor_maps as facts
 from warploom.facts.swizzles import SWIZZLES, Swizzle
 from warploom.facts.tensor_maps import MapType
+from warploom.ptx.arrays import Buffer, buffer_of
 
 Sizes = tuple[int, ...]
 
@@ -60,39 +61,6 @@ class BoxGeometry:
         return prod(self.box[:-1]) * self.row_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class _Buffer:
-    """The memory behind an array; `address` counts from the start of the allocation, `span` is the bytes from there
-    on.
-    """
-
-    shape: Sizes
-    strides: Sizes
-    dtype: str
-    item: int
-    span: int
-    address: int
-
-
-def _describe(array: Any) -> _Buffer:
-    """A NumPy array, or anything with PyTorch's shape, stride(), element_size() and data_ptr().
-
-    The machine puts a NumPy allocation on an aligned address, so that only a view's distance from its start counts.
-    """
-    if isinstance(array, np.ndarray):
-        owner = array
-        while isinstance(owner.base, np.ndarray):
-            owner = owner.base
-        shape, strides, item, dtype = array.shape, array.strides, array.itemsize, array.dtype.name
-        address = int(array.__array_interface__["data"][0]) - int(owner.__array_interface__["data"][0])
-    else:
-        shape, item = tuple(array.shape), int(array.element_size())
-        strides = tuple(int(stride) * item for stride in array.stride())
-        address, dtype = int(array.data_ptr()), str(array.dtype).rpartition(".")[2]
-    span = item + sum((extent - 1) * stride for extent, stride in zip(shape, strides, strict=True) if stride > 0)
-    return _Buffer(shape, strides, dtype, item, span if all(shape) else 0, address)
-
-
 def _type_of(dtype: Any, array_dtype: str) -> tuple[str, MapType | None]:
     """The name that was asked for and the map type it stands for."""
     if dtype is None:
@@ -135,7 +103,7 @@ class TensorMap:
         l2_promotion: str = "none",
         offset: int = 0,
     ) -> None:
-        buffer = _describe(array)
+        buffer = buffer_of(array)
         name, element = _type_of(dtype, buffer.dtype)
         if element is None:
             known = ", ".join((*facts.DTYPE_DEFAULTS, *facts.MAP_TYPES))
@@ -181,7 +149,7 @@ def _error(broken: Sequence[tuple[str, str]]) -> Exception:
     return Diag.BAD_TENSOR_MAP.error(notes=notes, count=len(broken), what=subjects)
 
 
-def _default_shape(buffer: _Buffer, element: MapType) -> Sizes:
+def _default_shape(buffer: Buffer, element: MapType) -> Sizes:
     """The array's shape in the map's elements: a packed type has more of them to a row than the array has bytes."""
     if not buffer.shape:
         return ()
@@ -189,7 +157,7 @@ def _default_shape(buffer: _Buffer, element: MapType) -> Sizes:
     return (*buffer.shape[:-1], row * element.group // element.global_bytes)
 
 
-def _default_strides(buffer: _Buffer, element: MapType, shape: Sequence[int] | None) -> Sizes:
+def _default_strides(buffer: Buffer, element: MapType, shape: Sequence[int] | None) -> Sizes:
     """The array's strides, or dense ones under a shape of the caller's; the innermost is what one element takes."""
     if shape is None:
         return buffer.strides
@@ -204,7 +172,7 @@ def _default_strides(buffer: _Buffer, element: MapType, shape: Sequence[int] | N
 class _Request:
     """A map as the caller asked for it, before the rules."""
 
-    buffer: _Buffer
+    buffer: Buffer
     element: MapType
     shape: Sizes
     strides: Sizes

@@ -17,17 +17,15 @@ from warploom.facts.swizzles import SWIZZLES
 from warploom.structured.config.output import EpilogueConfig
 from warploom.structured.pipeline import ProducerConsumerPipeline
 from warploom.structured.stages import ProducerStage
-from warploom.structured.staging import SharedLayout, StripStore, Values, first_place
+from warploom.structured.staging import SharedLayout, StripStore, Values, block_width, first_place
 from warploom.structured.strips import Strip, WarpPart
 from warploom.structured.tile_store import Box, boxes_of, load_box
 from warploom.trace.control import when
-from warploom.trace.instructions import At, emit
+from warploom.trace.instructions import At
 from warploom.trace.memory import View, shared
 from warploom.trace.parameters import TensorMapArgument
 from warploom.trace.roles import Role
-from warploom.trace.types import TYPES
-from warploom.trace.values import Value, literal, select, valued
-from warploom.trace.warps import lane
+from warploom.trace.values import literal, select
 
 WARP = 32
 
@@ -36,15 +34,6 @@ class Addend(Protocol):
     """Gives the values to be added to a strip, as the thread holds it."""
 
     def values(self, strip: Strip) -> Values: ...
-
-
-def swizzled_layout(
-    dtype: str, rows: int, columns: int, swizzle: str, *, transposed: bool, width: int | None = None
-) -> SharedLayout:
-    """A tile in blocks as wide as the swizzle, or as a copy's box."""
-    mode = SWIZZLES[swizzle]
-    span = mode.span // TYPES[dtype].bytes or columns
-    return SharedLayout(dtype, rows, columns, min(width or span, columns), mode, transposed)
 
 
 @dataclass(frozen=True)
@@ -63,7 +52,8 @@ class AuxiliaryLayout:
         rows = epc.BM * (epc.num_col_warp_groups if self.kind == "residual" else 1)
         columns = epc.MMA_N if self.kind == "tile" else epc.stageN
         shape = (columns, rows) if epc.transpose_c else (rows, columns)
-        return swizzled_layout(self.dtype, *shape, self.swizzle, transposed=epc.transpose_c)
+        width = block_width(self.dtype, self.swizzle, epc.BM if epc.transpose_c else columns)
+        return SharedLayout(self.dtype, *shape, width, SWIZZLES[self.swizzle], epc.transpose_c)
 
     @property
     def bytes(self) -> int:
@@ -189,30 +179,3 @@ class Bias:
         first = (self.part.column + along).to("s32") + strip.column
         pairs = {column: self.vector.load(first + column, count=2) for column in columns}
         return {(row, column + p): pairs[column][p] for row in rows for column in columns for p in (0, 1)}
-
-
-def load_bias(source: View, target: View, start: Value, end: Value | int, batch: Value | int = 0) -> None:
-    """Copy a tile's part of a row into shared memory by one warp, element by element: zeros where the row has ended.
-
-    Elements need no alignment, and none is lost at the end of a row of any length.
-    """
-    length = target.shape[0]
-    batches = (batch,) if len(source.shape) > 1 else ()
-    values = []
-    for first in range(0, length, WARP):
-        column = start + lane().to("s32") + first
-        inside = column < end
-        (word,) = emit(f"ld.global.{TYPES[source.dtype].memory}", source.at(*batches, column), guard=inside)
-        bits = word.bits(f"u{max(TYPES[source.dtype].bits, 16)}")
-        values.append(select(inside, bits, valued(0, bits.type)))
-    for first, value in zip(range(0, length, WARP), values, strict=True):
-        place = target.at(lane().to("s32") + first)
-        if length - first >= WARP:
-            _store_bits(place, target.dtype, value)
-            continue
-        with when(lane() < length - first):
-            _store_bits(place, target.dtype, value)
-
-
-def _store_bits(place: At, dtype: str, value: Value) -> None:
-    emit(f"st.shared.b{TYPES[dtype].bits}", place, value)

@@ -104,7 +104,9 @@ class ScaleFactors:
         """Copy a stage's chunks, in the thread that multiplies; gives the first one's address."""
         layout = self.layout
         first = base + self._columns + index * layout.columns
-        start = matrix_descriptor(self.storage[index].place, leading=_COPY.row_bytes, stride=_EIGHT_ROWS, swizzle="none")
+        start = matrix_descriptor(
+            self.storage[index].place, leading=_COPY.row_bytes, stride=_EIGHT_ROWS, swizzle="none"
+        )
         for along in range(layout.along):
             for across in range(layout.across):
                 place = At(first, layout.column(across, along))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import gcd
-from typing import Any
+from typing import Any, Protocol
 
 from warploom.facts.fragments import tensor_move
 from warploom.facts.tensor_maps import SHARED_ALIGNMENT
@@ -31,13 +31,32 @@ from warploom.trace.types import TYPES
 from warploom.trace.values import Value, select
 
 
+class BlockwiseShape(Protocol):
+    """What both machines' configurations tell of factors and of who has which columns."""
+
+    @property
+    def BM(self) -> int: ...
+
+    @property
+    def num_pipeline_stages(self) -> int: ...
+
+    @property
+    def scale_type(self) -> str: ...
+
+    @property
+    def scale_granularity(self) -> int: ...
+
+    @property
+    def accumulator_columns(self) -> int: ...
+
+
 class RowFactors:
     """Factors of A's rows with the input stages: one K tile's, for the rows of this CTA."""
 
     local = True
 
     def __init__(
-        self, source: TensorMapArgument, config: BlockwiseFP8MatmulConfig, row: Callable[[Any], Value] | None = None
+        self, source: TensorMapArgument, config: BlockwiseShape, row: Callable[[Any], Value] | None = None
     ) -> None:
         """The source counts K tiles, then rows; `row` is a tile's first."""
         self.source, self._rows = source, config.BM
@@ -70,7 +89,7 @@ class ColumnFactors:
     """Factors of B in global memory: one for each `granularity` columns of C and each K tile."""
 
     source: View
-    config: BlockwiseFP8MatmulConfig
+    config: BlockwiseShape
     columns: Value
     """Of C: behind them there are no factors."""
 
@@ -86,14 +105,17 @@ class ColumnFactors:
         config = self.config
         return max(scale_blocks(at, config.accumulator_columns, config.scale_granularity) for at in self._starts)
 
-    def load(self, first_column: Value, batch: Value, k: Value) -> list[Value]:
-        """The factors of K tile `k` for all blocks that a warp's columns, from the first on, can touch."""
-        granularity = self.config.scale_granularity
+    def blocks(self, first_column: Value, batch: Value) -> list[View]:
+        """The factors along K for all blocks that a warp's columns, from the first on, can touch."""
+        granularity, source = self.config.scale_granularity, self.source
         first, last = first_column // granularity, (self.columns - 1) // granularity
-        batches = (batch,) if len(self.source.shape) > 2 else ()
-        found: list[Value] = [
-            self.source[(*batches, min_(first + block, last), k)] for block in range(self.most_blocks)
-        ]
+        batches = (batch,) if len(source.shape) > 2 else ()
+        places = [(*batches, min_(first + block, last), 0) for block in range(self.most_blocks)]
+        return [source.window(place, (*(1 for _ in batches), 1, source.shape[-1])) for place in places]
+
+    def load(self, blocks: list[View], k: Value) -> list[Value]:
+        """The factors of K tile `k`."""
+        found: list[Value] = [block[(*(0,) * (len(block.shape) - 1), k)] for block in blocks]
         return [factor.to("f32") for factor in found]
 
     def of(self, factors: list[Value], first_column: Value, column: int) -> Value:
@@ -130,7 +152,7 @@ class PromotedAccumulator:
 
     def factors(self, tile: Any, k: Value) -> list[Value]:
         """B's factors for a K tile; asked for before the accumulator is waited for, they are there in time."""
-        return self._columns.load(self.first_column(tile), tile.batch, k)
+        return self._columns.load(self._columns.blocks(self.first_column(tile), tile.batch), k)
 
     def promote(self, stage: EpilogueKStage, tile: Any, factors: list[Value]) -> None:
         """Add a K tile's product, scaled; the input stage is given back as soon as A's factors are read."""
@@ -173,7 +195,7 @@ class PromotedAccumulator:
 
 
 def _add(sums: Accumulator, product: Fragment, scales: dict[int, Value], down: int) -> None:
-    """sums += product·scale, each rounded once; `down` is the fragment's first row."""
+    """Add product·scale to the sums, each rounded once; `down` is the fragment's first row."""
     rows = [row for row, _ in places_of(len(product.values))]
     for register, value, row in zip(sums.registers, product.values, rows, strict=True):
         register.set(fma(value, scales[down + row], register))

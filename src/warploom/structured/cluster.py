@@ -47,6 +47,7 @@ class Cluster:
         column = sum(1 << (i * x) for i in range(y))
         row = (1 << x) - 1
         stride = sum(1 << i for i in range(0, x, cta_group))
+        self.alone = Mask("the CTA itself", lambda at_x, at_y: 1 << (at_x + at_y * x))
         self.sharing_a = Mask("CTAs that share A", lambda at_x, _: column << at_x)
         self.sharing_b = Mask("CTAs that share B", lambda at_x, at_y: stride << (at_x % cta_group + at_y * x))
         self.pair = Mask("the pair", lambda at_x, at_y: ((1 << cta_group) - 1) << (_even(at_x, cta_group) + at_y * x))

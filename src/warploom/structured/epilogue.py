@@ -30,6 +30,13 @@ ACTIVATIONS: Mapping[str, Callable[[Value], Value]] = {
     "sigmoid": mathematics.sigmoid,
     "squared_relu": mathematics.squared_relu,
 }
+FAST: Mapping[str, Callable[[Value], Value]] = {
+    "gelu_tanh": mathematics.fast_gelu_tanh,
+    "silu": mathematics.fast_silu,
+    "tanh": mathematics.fast_tanh,
+    "sigmoid": mathematics.fast_sigmoid,
+}
+"""What is right to eleven bits: enough for results that keep eight or fewer."""
 DTYPES = ("f32", "bf16", "f16")
 
 Function = Callable[..., Any]
@@ -113,6 +120,8 @@ class Epilogue:
     operands: tuple[tuple[str, Operand], ...] = ()
     dtype: str = "f32"
     """The type in which everything is computed."""
+    fast: bool = False
+    """Whether activations may be right to eleven bits only, because C keeps fewer."""
 
     def __post_init__(self) -> None:
         named = [("bias", self.bias), ("residual", self.residual), *self.operands]
@@ -174,7 +183,8 @@ class Epilogue:
         """What becomes of an accumulator's element; `bias` and `residual` come from elsewhere, if not from operands."""
         value = self._linear(_times(value, scale), at, bias)
         if self.activation is not None:
-            value = ACTIVATIONS[self.activation](value)
+            exact = ACTIVATIONS[self.activation]
+            value = (FAST.get(self.activation, exact) if self.fast else exact)(value)
         if self.function is not None:
             value = self._typed(self.function(value, at, **self._read(at)))
         added = residual if self.residual is None else self.residual.at("residual", at)

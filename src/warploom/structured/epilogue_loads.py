@@ -50,10 +50,7 @@ def epilogue_load(
 
 
 def matrix_layout(config: MatmulConfig) -> AuxiliaryLayout:
-    """How a stage of a matrix lies in shared memory: a strip of a tile, or all of it where A and B are swapped.
-
-    Strips of a swapped tile would be rows of C too short for the copy engine.
-    """
+    """How a stage of a matrix lies in shared memory: a strip of a tile, or all of it where A and B are swapped."""
     kind = "tile" if config.AB_swapped else "strips"
     return AuxiliaryLayout(config.epilogue, config.c_type, kind, config.epi_load_swizzle)
 
@@ -112,9 +109,10 @@ class RowLoad:
         self._pipeline = EpiLoadPipeline(
             stages, producer=roles.epilogue_load, consumer=roles.epilogue, signal=signal, cluster=cluster
         )
+        contiguous = isinstance(source.strides[-1], int) and source.strides[-1] == 1
         problems = [
             *([f"it is of .{source.dtype}, not of .{config.c_type}"] if source.dtype != config.c_type else []),
-            *(["its elements are not contiguous"] if source.strides[-1:] != (1,) else []),
+            *([] if contiguous else ["its elements are not contiguous"]),
             *([f"rows begin at multiples of {source.alignment} bytes"] if source.alignment % GRANULE else []),
         ]
         if problems:

@@ -47,6 +47,11 @@ class GroupedTile:
     k_start: Value
     k_tiles: Value
 
+    @property
+    def batch(self) -> Value:
+        """Which matrix of weights."""
+        return self.expert
+
 
 class GroupedScheduler(Schedule[GroupedTile]):
     """Tiles of `tile_shape` rows and columns, for groups that end at `ends` and have `columns` columns each.
@@ -91,11 +96,18 @@ class GroupedScheduler(Schedule[GroupedTile]):
             return
         yield from self._ring.received()
 
-    def search(self) -> Iterator[GroupedTile]:
+    def turns(self, number: Value, of: int) -> Iterator[GroupedTile]:
+        """Every so many tiles of this CTA, from its `number`-th on, for warpgroups of a role that take turns."""
+        self._check()
+        return self.search(number, of)
+
+    def search(self, number: Value | None = None, of: int = 1) -> Iterator[GroupedTile]:
         """Count through the tiles, group by group; a group without tiles is passed over."""
         if self._dependent:
             wait_for_dependencies()
         first, step = (value.to("s32") for value in self._place)
+        if number is not None:
+            first, step = first + number.to("s32") * step, step * of
         index, group, expert = Variable("s32", first), Variable("s32", -1), Variable("s32", _NOBODY)
         start, end = Variable("s32", 0), Variable("s32", 0)
         before, through = Variable("s32", 0), Variable("s32", 0)

@@ -146,7 +146,7 @@ class InputTilePipeline:
         """
         self.payload, self.num_group_stages, self.k_group_size = payload, num_group_stages, k_group_size
         self.cluster = kernel_cluster(cluster)
-        self.producer_role = producer
+        self.producer_role = start_up().role = producer
         first = TensorCoreCommit(consumer, self.cluster.sharing) if isinstance(consumer, Role) else consumer
         consumers = (first, *also)
         self.pipeline = ProducerConsumerPipeline(

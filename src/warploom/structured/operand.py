@@ -125,7 +125,7 @@ class OperandTiles:
     ) -> None:
         """`row` is the first row of the operand for a tile of work; `share` which slice this CTA copies to `peers`."""
         self.name, self.source, self.layout, self.row = name, source, layout, row
-        self.share, self.peers = share, peers if layout.slices > 1 else None
+        self.share, self.peers = (share, peers) if layout.slices > 1 else (0, None)
         align = max(SWIZZLES[layout.swizzle].alignment, SHARED_ALIGNMENT)
         self.storage: View = shared("u8", (count, layout.tile_bytes), name=name, align=align)
 

@@ -109,7 +109,7 @@ class OutputTilePipeline:
         )
         self.columns = columns or TmemAllocation.max_columns
         self.sync = WarpGroupBarrier(producer.threads + consumer.threads, _SYNC_BARRIER)
-        self.address = shared("u32", 1, name=f"{name}.address")
+        self.address = shared("u32", 1, name=f"{name}.address", align=4)
         self.dealloc = TmemDeallocBarrier(consumer, self.cluster, f"{name}.dealloc")
         self.waited: set[str] = set()
         self._allocations: dict[str, TmemAllocation] = {}

@@ -178,7 +178,10 @@ class ProducerConsumerPipeline:
         self.full, self.empty = barriers(f"{name}.full", num_stages), barriers(f"{name}.empty", num_stages)
         self.producer_side = Side(self, "producer", _several(producer), 1)
         self.consumer_side = Side(self, "consumer", _several(consumer), 0)
-        start_up().barriers += self._rows()
+        setup = start_up()
+        setup.barriers += self._rows()
+        sides = (self.producer_side, self.consumer_side)
+        setup.is_shared |= any(signal.reaches_others(self.cluster) for side in sides for signal in side.signals)
         current().root.at_close.append(self._check_used)
 
     def _rows(self) -> list[tuple[Barriers, Callable[[], int]]]:

@@ -58,10 +58,14 @@ class SplitReduction:
     """One tile's partial sums on their way through the workspace."""
 
     def __init__(self, workspace: View, locks: View, work: Any, role: Role, barrier: WarpGroupBarrier) -> None:
-        if workspace.dtype != "f32" or locks.dtype not in ("u32", "s32"):
-            what = f"a workspace of .{workspace.dtype} with locks of .{locks.dtype}; they are .f32 and .s32"
-            raise Diag.BAD_WRITER.error(here(), count=1, what=what)
         flat = len(workspace.shape) == 2
+        problems = []
+        if workspace.dtype != "f32" or locks.dtype not in ("u32", "s32"):
+            problems.append(f"a workspace of .{workspace.dtype} with locks of .{locks.dtype}; they are .f32 and .s32")
+        if not flat and any(isinstance(stride, Value) for stride in workspace.strides):
+            problems.append("a workspace whose strides only the launch knows has two axes, tiles and elements")
+        if problems:
+            raise Diag.BAD_WRITER.error(here(), count=len(problems), what="; ".join(problems))
         self._sums = workspace if flat else workspace.reshape(workspace.shape[0], prod(workspace.shape[1:]))
         self._work, self._role = work, role
         self._lock = TileLock(locks, work.number, role, barrier)

@@ -32,6 +32,10 @@ class Signal(Protocol):
         """Arrivals in one phase of one CTA's barrier, from all CTAs."""
         ...
 
+    def reaches_others(self, cluster: Cluster) -> bool:
+        """Whether it is said to other CTAs too."""
+        ...
+
     def arrive(self, row: Barriers, stage: Value, cluster: Cluster) -> None:
         """Say it of a stage, in every thread of the role."""
         ...
@@ -46,6 +50,10 @@ class Bytes:
     def arrivals(self, cluster: Cluster) -> int:
         return 1
 
+    def reaches_others(self, cluster: Cluster) -> bool:
+        """With pairs both CTAs' bytes count at the leader's."""
+        return cluster.cta_group > 1
+
     def arrive(self, row: Barriers, stage: Value, cluster: Cluster) -> None:
         """Nothing: the bytes arrive."""
 
@@ -59,6 +67,9 @@ class TensorCoreCommit:
 
     def arrivals(self, cluster: Cluster) -> int:
         return cluster.reached(self.peers, leaders=True)
+
+    def reaches_others(self, cluster: Cluster) -> bool:
+        return cluster.size > 1
 
     def arrive(self, row: Barriers, stage: Value, cluster: Cluster) -> None:
         with when(self.role.elected):
@@ -105,6 +116,9 @@ class _Arrivals:
     def arrivals(self, cluster: Cluster) -> int:
         senders = {"self": 1, "leader": cluster.cta_group, "first": cluster.size}[self.to]
         return self.role.count // self.turns * self.lanes * senders
+
+    def reaches_others(self, cluster: Cluster) -> bool:
+        return self.to != "self" and cluster.size > 1
 
     def arrive_now(self, row: Barriers, stage: Value, cluster: Cluster) -> None:
         """The executing lanes arrive.
@@ -195,10 +209,14 @@ class EachPeer(_Arrivals):
     def arrivals(self, cluster: Cluster) -> int:
         return self.role.count // self.turns * cluster.reached(self.peers, leaders=False)
 
+    def reaches_others(self, cluster: Cluster) -> bool:
+        return cluster.size > 1 and self.peers is not cluster.alone
+
     def arrive(self, row: Barriers, stage: Value, cluster: Cluster) -> None:
-        if cluster.size == 1:
+        if not self.reaches_others(cluster):
+            barrier = row[stage]
             with when(self.role.elected):
-                row[stage].arrive()
+                barrier.arrive()
             return
         mine = (cluster.mask(self.peers).to("u32") >> lane()) & 1
         with when(mine != 0):

@@ -87,9 +87,16 @@ class TmaStore:
             with when(self.role.first_thread):
                 emit("cp.async.bulk.wait_group.read", 0)
             self.barrier.sync()
-        slot: Value | int = strip.index % self.buffers if self._slot is None else self._slot.get()
-        tile: View = self._allocate()[slot]
-        return tile.place
+        return self.current(strip).place
+
+    def current(self, strip: Strip) -> View:
+        """The buffer of a strip."""
+        return self.tile(strip.index % self.buffers if self._slot is None else self._slot.get())
+
+    def tile(self, slot: Value | int) -> View:
+        """One of the buffers."""
+        buffer: View = self._allocate()[slot]
+        return buffer
 
     def close(self, strip: Strip, tile: At) -> None:
         """All threads have written: hand the buffer to the copy engine."""

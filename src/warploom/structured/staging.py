@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 
-from warploom.facts.swizzles import Swizzle
+from warploom.facts.machines import machine
+from warploom.facts.swizzles import SWIZZLES, Swizzle
+from warploom.trace.builder import current
 from warploom.trace.instructions import At, emit
 from warploom.trace.memory import Index, View, dense
 from warploom.trace.packing import merge, pack, round_pair, unpack
@@ -79,6 +81,11 @@ class SharedLayout:
         assert isinstance(offset, int)
         moved = self.swizzle.apply(offset)
         return moved & self._exchanged, moved & ~self._exchanged
+
+
+def block_width(dtype: str, swizzle: str, contiguous: int) -> int:
+    """Elements of a block's row: the swizzle's span, or without one all that lie side by side in global memory."""
+    return min(SWIZZLES[swizzle].span // TYPES[dtype].bytes or contiguous, contiguous)
 
 
 @dataclass(frozen=True)
@@ -163,7 +170,7 @@ class StripStore:
         match self.layout.element_bytes:
             case 2:
                 return self._moves(_DOWN, *self._across, transposed=transposed)
-            case 1 if transposed:
+            case 1 if transposed and machine(current("A strip").target).family != "sm_90":  # it has none for bytes
                 return self._moves(*self._across, transposed=transposed)
         return None
 

@@ -6,11 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from warploom.structured.cluster import Cluster
-from warploom.trace.barriers import Barriers, fence_barrier_init, sync_threads
+from warploom.trace.barriers import Barriers, fence_barrier_init, named_arrive, named_sync, sync_threads
 from warploom.trace.builder import current
-from warploom.trace.control import when
+from warploom.trace.control import otherwise, when
 from warploom.trace.instructions import At, emit
 from warploom.trace.parameters import TensorMapArgument
+from warploom.trace.roles import Role
 from warploom.trace.warps import elect, warp_index
 
 
@@ -19,19 +20,30 @@ class StartUp:
     """Barriers and tensor maps that a kernel has; counts are asked for when everybody has declared his signals."""
 
     cluster: Cluster | None = None
+    is_shared: bool = False
+    """Whether other CTAs reach these barriers, so that all of them must be ready."""
+    role: Role | None = None
+    """Whose first warp initialises: it need not wait for the others, who will wait for what it brings."""
     barriers: list[tuple[Barriers, Callable[[], int]]] = field(default_factory=list)
     maps: list[TensorMapArgument] = field(default_factory=list)
 
     def run(self) -> None:
         """Write it: once, in front of the first role."""
-        with when(warp_index() == 0), when(elect()):
+        first = self.role.first if self.role is not None else 0
+        with when(warp_index() == first), when(elect()):
             for tensor_map in dict.fromkeys(self.maps):
                 emit("prefetch.tensormap", At(tensor_map.address))
             for row, count in self.barriers:
                 row.init(count())
             fence_barrier_init()
-        if self.cluster is not None:
+        threads = current().threads
+        if self.cluster is not None and self.is_shared:
             self.cluster.sync()
+        elif self.role is not None and threads is not None:
+            with when(warp_index() == first):
+                named_arrive(0, threads)
+            with otherwise():
+                named_sync(0, threads)
         else:
             sync_threads()
 

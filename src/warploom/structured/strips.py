@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from warploom.facts.tensor_memory import LANE_ALIGNMENT
@@ -82,6 +82,10 @@ class TileSpot:
         first_row = row + (part.row + down).to("s32")
         first_column = column + (part.column + along).to("s32")
         return cls(row, column, batch_, first_row, first_column, rows_end, columns_end, transposed)
+
+    def moved(self, rows: Value, columns: Value) -> TileSpot:
+        """The same with the thread's first element further on."""
+        return replace(self, first_row=self.first_row + rows, first_column=self.first_column + columns)
 
     def at(self, row: int, column: int) -> Position:
         """The place of an element that is so far from the thread's first."""

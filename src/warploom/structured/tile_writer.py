@@ -38,6 +38,8 @@ TileCoord = Any
 Shape = tuple[Index, Index]
 Tiles = View | SMemTileArray2DRowMajor
 _EVERYTHING = (1 << 31) - 1
+ROUGH_TYPES = ("bf16", "e4m3", "e5m2")
+"""Types of C with eight bits of a number or fewer."""
 
 
 class AccumulatorStage(Protocol):
@@ -85,6 +87,7 @@ class TileWriter(WriterGeometry):
             function=elementwise_compute_lambda_fn,
             store=elementwise_lambda_fn,
             dtype=epilogue_dtype,
+            fast=self.c_type in ROUGH_TYPES or None,
         )
         self.barrier = barrier or WarpGroupBarrier(role.threads)
         self.part = WarpPart(self.epc, role.warp)
@@ -131,10 +134,12 @@ class TileWriter(WriterGeometry):
         shape: Shape | None = None,
         *,
         c_tiles: Tiles | None = None,
+        bias: Addend | None = None,
+        residual: Addend | None = None,
         elect_one_warp: Value | bool | None = None,
     ) -> None:
         """Write an accumulator to a tile of C; `shape` is C's, in elements."""
-        self._run(stage, self._spot(tile_coord, shape), sink=self._sink_for(c_tiles))
+        self._run(stage, self._spot(tile_coord, shape), sink=self._sink_for(c_tiles), bias=bias, residual=residual)
 
     def write_batched(
         self,
@@ -260,6 +265,19 @@ class TileWriter(WriterGeometry):
         """Wait until the copy engine has read every buffer; the end of the role does so by itself."""
         if isinstance(self._sink, TmaStore):
             self._sink.drain()
+
+    @property
+    def sink(self) -> Sink:
+        """Where strips go."""
+        return self._sink
+
+    def spot(self, tile_coord: TileCoord, shape: Shape | None = None) -> TileSpot:
+        """Where a tile lies in C; bounds are needed only where an epilogue asks for them."""
+        return self._spot(tile_coord, shape or (_EVERYTHING, _EVERYTHING))
+
+    def write_values(self, values: Values, spot: TileSpot) -> None:
+        """Write some values that lie so many rows and columns from the thread's first at a spot."""
+        _Work(self.epilogue, 1.0, None, None, self._sink, None).finish(Strip(0, 0, spot), values)
 
     def _sink_for(self, c_tiles: Tiles | None) -> Sink:
         """The writer's sink; its buffers are one ring, whichever call brings them."""

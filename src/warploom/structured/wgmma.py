@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from warploom.facts.fragments import tensor_move
 from warploom.facts.mma_shapes import WGMMA, WGMMA_M
 from warploom.structured.input_pipeline import InputConsumerStage, InputTilePipeline
 from warploom.structured.config.hopper import HopperConfig
+from warploom.structured.operand import OperandTiles
 from warploom.structured.tensor_memory import MOVE, TmemFragments
 from warploom.trace.control import when
-from warploom.trace.fragments import Accumulator, Fragment, wgmma_accumulator
+from warploom.trace.fragments import Fragment, wgmma_accumulator
 from warploom.trace.instructions import emit
 from warploom.trace.roles import Role
-from warploom.trace.values import Value
+from warploom.trace.values import Value, literal
 
 _WARPS = 4
 
@@ -51,14 +52,14 @@ class Warpgroup:
 class RegisterTile:
     """64 rows of sums in registers: what a tile writer takes instead of tensor memory."""
 
-    def __init__(self, accumulator: Accumulator, columns: int) -> None:
+    def __init__(self, sums: Sequence[Value], columns: int) -> None:
         """Strips are `columns` wide."""
-        self._accumulator, self._columns = accumulator, columns
+        self._sums, self._columns = sums, columns
 
     def strip(self, index: int) -> TmemFragments:
         """Four registers of a thread for every eight columns, as tensor memory gives them."""
         each = self._columns // 2
-        values = tuple(register.get() for register in self._accumulator.registers[index * each : (index + 1) * each])
+        values = tuple(value.get() for value in self._sums[index * each : (index + 1) * each])
         return TmemFragments(Fragment(values, tensor_move(MOVE.name, len(values) // MOVE.registers)))
 
 
@@ -71,35 +72,40 @@ class WgmmaOp:
 
     def __init__(self, config: HopperConfig, inputs: InputTilePipeline, number: Value) -> None:
         """`number` says which of the warpgroups that share a tile's rows this is."""
-        self._config, self._inputs, self._number = config, inputs, number
+        self._config, self._inputs = config, inputs
+        self._operands: tuple[OperandTiles, OperandTiles] = (inputs.payload.a, inputs.payload.b)
+        a, b = self._operands
+        self._first = (
+            a.descriptor(literal(0, "u32")) + number.to("u64") * a.layout.down(config.consumer_rows),
+            b.descriptor(literal(0, "u32")),
+        )
         self.accumulators = [wgmma_accumulator(config.BN) for _ in range(config.subtiles)]
         self._side = inputs.pipeline.consumer_side
-        a, b = config.multiplied, "tf32" if config.b_type == "f32" else config.b_type
-        self._opcode = f"wgmma.mma_async.sync.aligned.m{WGMMA_M}n{config.BN}k{config.mma_k}.f32.{a}.{b}"
+        types = f"{config.multiplied}.{'tf32' if config.b_type == 'f32' else config.b_type}"
+        self._opcode = f"wgmma.mma_async.sync.aligned.m{WGMMA_M}n{config.BN}k{config.mma_k}.f32.{types}"
         turned = (int(config.a_major == "mn"), int(config.b_major == "mn"))
         self._turned = turned if WGMMA[config.multiplied].transposable else ()
 
     @property
     def tiles(self) -> list[RegisterTile]:
-        return [RegisterTile(accumulator, self._config.stageN) for accumulator in self.accumulators]
+        return [RegisterTile(each.registers, self._config.stageN) for each in self.accumulators]
 
     @contextmanager
     def consume(self, k: Value) -> Iterator[InputConsumerStage]:
         """A loaded stage, the k-th of a tile; leaving gives back the one `depth` before."""
         depth = self._config.depth
+        self._descriptors(self._side.position)  # in front of the wait, which the multiplications follow at once
         stage = self._inputs.acquire_consumer()
         yield stage
         emit("wgmma.wait_group.sync.aligned", depth)
-        with when(k >= depth):
-            self._side.signal(self._side.state.earlier(depth))
+        with when(k >= depth if depth else True):
+            self._side.signal(self._side.state.earlier(depth) if depth else stage.index())
         stage.release_without_signal()
 
     def mma(self, stage: InputConsumerStage, *, accumulate: Value | bool) -> None:
         """Multiply one stage, as one group; the first of a tile replaces what the registers held."""
-        payload, config = stage.payload(), self._config
-        a, b = payload.a, payload.b
-        left, right = a.descriptor(stage.tile()), b.descriptor(stage.tile())
-        left = left + self._number.to("u64") * a.layout.down(config.consumer_rows)
+        config, (a, b) = self._config, self._operands
+        left, right = self._descriptors(stage.index())
         emit("wgmma.fence.sync.aligned")
         for k in range(0, a.layout.depth, config.mma_k):
             for number, accumulator in enumerate(self.accumulators):
@@ -107,6 +113,14 @@ class WgmmaOp:
                 operands = (left + away, right + b.layout.step(k), accumulate if k == 0 else True)
                 emit(self._opcode, accumulator.registers, *operands, 1, 1, *self._turned)
         emit("wgmma.commit_group.sync.aligned")
+
+    def _descriptors(self, stage: Value) -> tuple[Value, Value]:
+        """Where this warpgroup's rows of A and all rows of B begin in a stage; stages lie one behind the other."""
+        left, right = (
+            first + stage.to("u64") * each.layout.down(each.layout.rows)
+            for first, each in zip(self._first, self._operands, strict=True)
+        )
+        return left, right
 
     def finish(self) -> None:
         """Wait for the last groups, and give back their stages."""

@@ -8,11 +8,10 @@ from typing import Any
 
 from warploom.diagnostics import Diag
 from warploom.facts.swizzles import GRANULE, SWIZZLES
-from warploom.structured.auxiliary import swizzled_layout
 from warploom.structured.config import EpilogueConfig, MatmulConfig, OutputPipelineConfig
 from warploom.structured.output_pipeline import OutputStage
 from warploom.structured.shared_types import SMemTileArray2DRowMajor, TMATensorTile
-from warploom.structured.staging import SharedLayout
+from warploom.structured.staging import SharedLayout, block_width
 from warploom.structured.strips import RowMajor
 from warploom.structured.tensor_memory import TmemArrayType
 from warploom.trace.builder import here
@@ -54,10 +53,9 @@ WARPS = 4
 
 def c_box(config: MatmulConfig) -> tuple[int, int]:
     """The box of C's tensor map, in NumPy's order of axes (a batch's 1 goes in front); its swizzle is `c_swizzle`."""
-    span = SWIZZLES[config.c_swizzle].span // config.c_bytes
-    if config.transpose_c:
-        return (config.stageN, min(span or config.BM, config.BM))
-    return (config.BM, min(span or config.stageN, config.stageN))
+    contiguous = config.BM if config.transpose_c else config.stageN
+    rows = config.stageN if config.transpose_c else config.BM
+    return (rows, block_width(config.c_type, config.c_swizzle, contiguous))
 
 
 class WriterGeometry:
@@ -270,6 +268,7 @@ class WriterGeometry:
     @cached_property
     def staged(self) -> SharedLayout:
         """How a strip lies in shared memory: in blocks as wide as a box."""
-        width = self._box[-1] if self._box is not None else None
         rows, columns = self.c_smem_layout
-        return swizzled_layout(self.c_type, rows, columns, self.c_swizzle, transposed=self.transpose_c, width=width)
+        contiguous = self.BM if self.transpose_c else columns
+        width = self._box[-1] if self._box is not None else block_width(self.c_type, self.c_swizzle, contiguous)
+        return SharedLayout(self.c_type, rows, columns, width, SWIZZLES[self.c_swizzle], self.transpose_c)

@@ -72,8 +72,8 @@ class InstructionFunction:
             return self.members[word]
         for form in self.forms:
             for name in verbs(form):
-                if word.rstrip("_") in form.choices[name] and name not in self.chosen:
-                    return replace(self, chosen={**self.chosen, name: word.rstrip("_")}, members={})
+                if word.rstrip("_") in form.choices[name] and _keyword(name) not in self.chosen:
+                    return replace(self, chosen={**self.chosen, _keyword(name): word.rstrip("_")}, members={})
         nearest = difflib.get_close_matches(word, dir(self), n=1, cutoff=0.0)
         raise AttributeError(f"no instruction `{self.name}.{word}`" + (f"; there is `{nearest[0]}`" if nearest else ""))
 

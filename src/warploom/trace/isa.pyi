@@ -1106,6 +1106,8 @@ class _tcgen05_mma_scaled:
         cta_group: Literal["cta_group::1", "cta_group::2", "1", "2"] | int | None = ..., kind: str | int | None = ...,
         vector: str | int | None = ..., collector: str | int | None = ..., guard: Value | None = ...,
         results: int | None = ...) -> None: ...
+    block16: _tcgen05_mma_scaled
+    block32: _tcgen05_mma_scaled
 
 class _tcgen05_commit:
     def __call__(self, a: _Operand = ..., mask: _Operand = ..., *,

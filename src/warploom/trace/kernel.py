@@ -104,7 +104,8 @@ class KernelFunction:
             builder.end()
             builder.place_all_at(Loc(code.co_filename, code.co_firstlineno))
             emit("ret")
-        directives = [Directive("reqntid", block)]
+        # A CTA with roles has an SM to itself; ptxas would otherwise spill to make room for others.
+        directives = [Directive("reqntid", block), Directive("minnctapersm", (1,))]
         if cluster != (1, 1, 1):
             directives.append(Directive("reqnctapercluster", cluster))
         if self._maxnreg is not None:

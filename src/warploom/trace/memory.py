@@ -283,7 +283,7 @@ def shared(
     with builder.prologue():
         base = address_of(label)
     view = View(base, dtype, extents, dense(extents), "shared", mode)
-    builder.shared.append(SharedArray(label, view.bytes, max(align, mode.alignment)))
+    builder.shared.append(SharedArray(label, view.bytes, max(align, mode.alignment if mode.bits else 1)))
     return view
 
 

@@ -7,25 +7,44 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
+import numpy as np
+
+from warploom.facts.swizzles import GRANULE
 from warploom.facts.tensor_maps import ADDRESS_ALIGNMENT, STRIDE_ALIGNMENT, STRIDE_LIMIT
+from warploom.kernels.sm100.block_scaled import block_scaled
+from warploom.kernels.sm100.blockwise_fp8 import blockwise_fp8
+from warploom.kernels.sm100.grouped import grouped, grouped_grid
 from warploom.kernels.sm100.matmul import matmul
 from warploom.kernels.sm100.parts import layouts
-from warploom.ptx.launch import Launch
-from warploom.ptx.tensor_map import Buffer, TensorMap, buffer_of
-from warploom.structured.config import MatmulConfig, Problem
+from warploom.kernels.sm100.residual import residual
+from warploom.kernels.sm100.split_k import split_k
+from warploom.ptx.arrays import Buffer, buffer_of
+from warploom.ptx.launch import Launch, Triple
+from warploom.ptx.tensor_map import TensorMap
+from warploom.structured.block_scaled import scale_layouts
+from warploom.structured.config import BlockScaledMatmulConfig, MatmulConfig, Problem
 from warploom.structured.config.output import MACHINE
 from warploom.structured.epilogue import Epilogue
+from warploom.structured.epilogue_loads import matrix_box
 from warploom.structured.operand import OperandLayout
+from warploom.structured.split_k import split_k_workspace
 from warploom.structured.tile_scheduler import launch_grid
 from warploom.structured.writer_geometry import c_box
 from warploom.trace.kernel import KernelFunction
 
+_MAP_TYPES = {"tf32": "tf32", "e2m1": "16u4_align8b"}
+"""What a map says of its elements, where the array does not: TMA rounds to tf32, and counts values of four bits."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """A product D = epilogue(A·Bᵀ) as the caller sees it: A is (m, k), B is (n, k), D is (m, n)."""
+    """A product D = epilogue(A·Bᵀ) as the caller sees it: A is (m, k), B is (n, k), D is (m, n).
+
+    Groups have a matrix of B each. A and B are as `major_of` wants them; of 4-bit elements two are in a byte.
+    """
 
     config: MatmulConfig
     problem: Problem
@@ -35,9 +54,13 @@ class Call:
     epilogue: Epilogue = field(default_factory=Epilogue)
     operands: Mapping[str, Any] = field(default_factory=dict)
     """What the epilogue reads, by name."""
-
-
-Arguments = Callable[[Call], tuple[Any, ...]]
+    c: Any = None
+    """What the epilogue adds by a load of its own: a matrix, or a row where `epilogue_is_1d`."""
+    a_scale: Any = None
+    b_scale: Any = None
+    """Blockwise: (K tiles, m) and (blocks of n, K tiles). Block-scaled: chunks as `interleave_scales` makes them."""
+    ends: Any = None
+    """Grouped: the rows behind each group."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +68,8 @@ class Family:
     """A kernel and how its arguments follow from a call."""
 
     kernel: KernelFunction
-    arguments: Arguments
+    arguments: Callable[[Call], tuple[Any, ...]]
+    grid: Callable[[Call], Triple]
 
 
 def bind(call: Call) -> Launch:
@@ -53,7 +77,7 @@ def bind(call: Call) -> Launch:
     config, family = call.config, FAMILIES[family_of(call.config)]
     return family.kernel.bind(
         *family.arguments(call),
-        grid=launch_grid(config, call.problem, MACHINE.sms),
+        grid=family.grid(call),
         block=(config.threads, 1, 1),
         cluster=config.cluster_shape,
         config=config,
@@ -80,8 +104,15 @@ def major_of(array: Any) -> str | None:
 
 
 def is_storable(array: Any) -> bool:
-    """Whether TMA can write rows of an array."""
+    """Whether TMA can write, or load, rows of an array."""
     return _is_legal(buffer_of(array), -1)
+
+
+def is_row(array: Any) -> bool:
+    """Whether threads can load the last axis of an array by 16 bytes."""
+    buffer = buffer_of(array)
+    aligned = all(stride % GRANULE == 0 for stride in buffer.strides[:-1])
+    return aligned and buffer.strides[-1] == buffer.item and buffer.address % GRANULE == 0
 
 
 def row_stride(array: Any, major: str = "k") -> int:
@@ -114,27 +145,32 @@ def _strides(buffer: Buffer) -> tuple[int, ...]:
     return tuple(stride if extent > 1 else row for extent, stride in zip(buffer.shape, buffer.strides, strict=True))
 
 
-def _map(array: Any, box: tuple[int, int], swizzle: str, dtype: str | None = None) -> TensorMap:
+def _map(array: Any, box: tuple[int, ...], swizzle: str = "none", dtype: str | None = None) -> TensorMap:
     """A tensor map of a matrix, or of several: then a box is one of them deep."""
     buffer = buffer_of(array)
+    front = len(buffer.shape) - len(box)
     strides = (*_strides(buffer)[:-1], buffer.item)
-    return TensorMap(array, box=(*(1,) * (len(buffer.shape) - 2), *box), swizzle=swizzle, strides=strides, dtype=dtype)
+    return TensorMap(array, box=(*(1,) * front, *box), swizzle=swizzle, strides=strides, dtype=dtype)
 
 
 def _operand_map(array: Any, layout: OperandLayout, element: str) -> TensorMap:
-    """The map of an operand; TMA rounds where tf32 is asked for, and cuts nothing off where f32 is."""
-    return _map(_as_held(array, layout.major), layout.box, layout.swizzle, "tf32" if element == "tf32" else None)
+    return _map(_as_held(array, layout.major), layout.box, layout.swizzle, _MAP_TYPES.get(element))
 
 
-def operand_maps(call: Call) -> tuple[TensorMap, TensorMap]:
-    """A and B as the kernel sees them."""
+def _swapped(call: Call, first: Any, second: Any) -> tuple[Any, Any]:
+    """Something of A and of B, as the kernel sees them."""
+    return (second, first) if call.config.AB_swapped else (first, second)
+
+
+def _factors(call: Call) -> tuple[TensorMap, TensorMap]:
+    """The maps of A and B."""
     config = call.config
-    first, second = (call.b, call.a) if config.AB_swapped else (call.a, call.b)
+    a, b = _swapped(call, call.a, call.b)
     a_layout, b_layout = layouts(config)
-    return _operand_map(first, a_layout, config.a_type), _operand_map(second, b_layout, config.b_type)
+    return _operand_map(a, a_layout, config.a_type), _operand_map(b, b_layout, config.b_type)
 
 
-def result(call: Call) -> Any:
+def _result(call: Call) -> Any:
     """D as a tensor map, or itself where threads store it."""
     config = call.config
     if config.use_tma_store and call.epilogue.store is None:
@@ -142,14 +178,63 @@ def result(call: Call) -> Any:
     return call.d
 
 
-def _plain(call: Call) -> tuple[Any, ...]:
+def _rest(call: Call) -> tuple[Any, ...]:
+    """What most kernels take last: the sizes, and what the epilogue reads."""
     problem = call.problem
-    sizes = (problem.m, problem.n, problem.k, problem.batch)
-    return (*operand_maps(call), result(call), *sizes, dict(call.operands))
+    return (problem.m, problem.n, problem.k, problem.batch, dict(call.operands))
+
+
+def _plain(call: Call) -> tuple[Any, ...]:
+    return (*_factors(call), _result(call), *_rest(call))
+
+
+def _loading(call: Call) -> tuple[Any, ...]:
+    config = call.config
+    added = call.c if config.epilogue_is_1d else _map(call.c, matrix_box(config), config.epi_load_swizzle)
+    return (*_factors(call), added, _result(call), *_rest(call))
+
+
+def _split(call: Call) -> tuple[Any, ...]:
+    needed, problem = split_k_workspace(call.config, call.problem), call.problem
+    workspace = np.empty((needed.tiles, prod(needed.shape[1:])), np.float32)
+    locks = np.zeros(needed.tiles, np.int32)
+    sizes = (problem.m, problem.n, problem.k)
+    return (*_factors(call), _result(call), workspace, locks, *sizes, dict(call.operands))
+
+
+def _grouped(call: Call) -> tuple[Any, ...]:
+    problem = call.problem
+    return (*_factors(call), _result(call), call.d, call.ends, None, None, problem.n, problem.k, dict(call.operands))
+
+
+def _blockwise(call: Call) -> tuple[Any, ...]:
+    scales = (_map(call.a_scale, (1, call.config.BM)), call.b_scale)
+    return (*_factors(call), *scales, _result(call), *_rest(call))
+
+
+def _block_scaled(call: Call) -> tuple[Any, ...]:
+    config = call.config
+    assert isinstance(config, BlockScaledMatmulConfig)
+    chunks = zip(_swapped(call, call.a_scale, call.b_scale), scale_layouts(config), strict=True)
+    scales = (_map(each, layout.box) for each, layout in chunks)
+    return (*_factors(call), *scales, _result(call), *_rest(call))
+
+
+def _tiles(call: Call) -> Triple:
+    return launch_grid(call.config, call.problem, MACHINE.sms)
+
+
+def _tiles_of_groups(call: Call) -> Triple:
+    return grouped_grid(call.config, call.problem.m, len(call.ends), call.problem.n, MACHINE.sms)
 
 
 FAMILIES: Mapping[str, Family] = {
-    "gemm": Family(matmul, _plain),
-    "bmm": Family(matmul, _plain),
+    "gemm": Family(matmul, _plain, _tiles),
+    "bmm": Family(matmul, _plain, _tiles),
+    "epilogue_load": Family(residual, _loading, _tiles),
+    "split_k": Family(split_k, _split, _tiles),
+    "gmm": Family(grouped, _grouped, _tiles_of_groups),
+    "blockwise_fp8": Family(blockwise_fp8, _blockwise, _tiles),
+    "block_scaled": Family(block_scaled, _block_scaled, _tiles),
 }
 """Every kernel of the library, by family."""

@@ -1,58 +1,69 @@
 """Block-scaled matmul: MXFP8, MXFP4 and NVFP4, whose factors the tensor core applies from tensor memory.
 
-D = epilogue(alpha · Σ_k (sfa·A)[m, k] · (sfb·B)[n, k]), every `vec_sf_size` neighbours along K having one factor.
+D = epilogue(Σ_k (sfa·A)[m, k] · (sfb·B)[n, k]), every `vec_sf_size` neighbours along K having one factor; a factor
+of the whole tensors is the epilogue's alpha.
 """
 
 from __future__ import annotations
 
-from warploom.kernels.sm100.parts import operand_tiles, tile_scheduler
+from warploom.kernels.sm100.parts import operand_tiles
 from warploom.ptx.tensor_map import TensorMap
 from warploom.structured.block_scaled import BlockScaledMmaOp, scale_factors
 from warploom.structured.cluster import Cluster
 from warploom.structured.config import BlockScaledMatmulConfig
-from warploom.structured.dependent_launch import wait_for_dependencies
+from warploom.structured.dependent_launch import launch_dependents, wait_for_dependencies
 from warploom.structured.epilogue import Epilogue
 from warploom.structured.input_pipeline import BlockScaledTilePayload, InputTilePipeline
 from warploom.structured.output_pipeline import OutputTilePipeline
+from warploom.structured.tile_scheduler import TileScheduler
 from warploom.structured.tile_writer import TileWriter
 from warploom.structured.warp_context import EpilogueWarpContext, MmaWarpContext
-from warploom.trace import Tensor, f32, kernel, loop, s32, warp_roles, when
+from warploom.trace import Operands, Tensor, kernel, loop, s32, warp_roles, when
 
 
 @kernel(target="sm_100a")
 def block_scaled(
-    a: TensorMap, b: TensorMap, sfa: TensorMap, sfb: TensorMap, d: Tensor, m: s32, n: s32, k_tiles: s32, alpha: f32,
-    *, config: BlockScaledMatmulConfig, epilogue: Epilogue,
+    a: TensorMap, b: TensorMap, sfa: TensorMap, sfb: TensorMap, d: Tensor, m: s32, n: s32, k: s32, batch: s32,
+    operands: Operands, *, config: BlockScaledMatmulConfig, epilogue: Epilogue,
 ) -> None:  # fmt: skip
-    """A (m × k) and B (n × k), 4-bit elements two to a byte; factors in chunks of 128 rows and four blocks of K."""
+    """A (m × k) and B (n × k), 4-bit elements two to a byte; factors in chunks of 128 rows and four blocks of K.
+
+    Elements behind K count as zero, but a factor behind K must not be NaN, which times zero is NaN.
+    """
     roles = warp_roles(**config.roles)
     cluster = Cluster(config.cluster_shape, config.cta_group)
-    tiles = tile_scheduler(config, roles, cluster, k_tiles)
-    operands, factors = operand_tiles(a, b, config, cluster), scale_factors(sfa, sfb, config)
+    tiles = TileScheduler(config, roles, cluster, m=m, n=n, k=k, batch=batch)
     inputs = InputTilePipeline(
-        BlockScaledTilePayload(*operands, *factors),
+        BlockScaledTilePayload(*operand_tiles(a, b, config, cluster), *scale_factors(sfa, sfb, config)),
         config.num_group_stages,
         producer=roles.load,
         consumer=roles.mma,
         cluster=cluster,
     )
-    outputs = OutputTilePipeline(config.output, producer=roles.mma, consumer=roles.epilogue, cluster=cluster)
+    outputs = OutputTilePipeline(
+        config.output,
+        producer=roles.mma,
+        consumer=roles.epilogue,
+        cluster=cluster,
+        columns=config.tensor_memory_columns,
+    )
     mma_op = BlockScaledMmaOp(config, roles.mma, cluster)
-    writer = TileWriter(d, config, role=roles.epilogue, epilogue=epilogue.bound(alpha=alpha))
+    writer = TileWriter(d, config, role=roles.epilogue, epilogue=epilogue.bound(**operands))
 
     with roles.load:
         wait_for_dependencies()
         for tile in tiles:
-            for k in loop(tile.k_tiles):
+            for step in loop(tile.k_tiles):
                 with inputs.produce() as stage:  # waits until the tensor core has read the slot
-                    stage.load(tile, k)
+                    stage.load(tile, step)
+        launch_dependents()
 
     with roles.mma, MmaWarpContext(outputs) as mma:
         for tile in tiles:
             with when(cluster.leader), mma.output_pipeline.producer() as acc:
-                for k in loop(tile.k_tiles):
+                for step in loop(tile.k_tiles):
                     with inputs.consume() as stage:  # factors go to tensor memory in front of the multiplications
-                        mma_op.mma_scaled(stage, acc.tmem, tile, accumulate=k > 0)
+                        mma_op.mma_scaled(stage, acc.tmem, tile, accumulate=step > 0)
 
     with roles.epilogue, EpilogueWarpContext(outputs) as epi:
         wait_for_dependencies()

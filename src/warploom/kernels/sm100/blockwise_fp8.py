@@ -5,31 +5,32 @@ D = epilogue(Σ_k a_scales[k, m] · b_scales[n // 128, k] · (A_k·B_kᵀ)[m, n]
 
 from __future__ import annotations
 
-from warploom.kernels.sm100.parts import operand_tiles, tile_scheduler
+from warploom.kernels.sm100.parts import operand_tiles
 from warploom.ptx.tensor_map import TensorMap
 from warploom.structured.blockwise import ColumnFactors, PromotedAccumulator, RowFactors
 from warploom.structured.cluster import Cluster
 from warploom.structured.config import BlockwiseFP8MatmulConfig
-from warploom.structured.dependent_launch import wait_for_dependencies
+from warploom.structured.dependent_launch import launch_dependents, wait_for_dependencies
 from warploom.structured.epilogue import Epilogue
 from warploom.structured.input_pipeline import BlockwiseFP8TilePayload, InputTilePipeline
 from warploom.structured.mma import MmaOp
 from warploom.structured.output_pipeline import OutputTilePipeline
 from warploom.structured.signals import FirstLanes
+from warploom.structured.tile_scheduler import TileScheduler
 from warploom.structured.tile_writer import TileWriter
 from warploom.structured.warp_context import EpilogueWarpContext, MmaWarpContext
-from warploom.trace import Tensor, kernel, loop, s32, warp_roles, when
+from warploom.trace import Operands, Tensor, kernel, loop, s32, warp_roles, when
 
 
 @kernel(target="sm_100a")
 def blockwise_fp8(
-    a: TensorMap, b: TensorMap, a_scales: TensorMap, b_scales: Tensor, d: Tensor, m: s32, n: s32, k_tiles: s32,
-    *, config: BlockwiseFP8MatmulConfig, epilogue: Epilogue,
+    a: TensorMap, b: TensorMap, a_scales: TensorMap, b_scales: Tensor, d: Tensor, m: s32, n: s32, k: s32, batch: s32,
+    operands: Operands, *, config: BlockwiseFP8MatmulConfig, epilogue: Epilogue,
 ) -> None:  # fmt: skip
     """A (m × k), B (n × k), a_scales (K tiles × m) and b_scales (blocks of n × K tiles)."""
     roles = warp_roles(**config.roles)
     cluster = Cluster(config.cluster_shape, config.cta_group)
-    tiles = tile_scheduler(config, roles, cluster, k_tiles)
+    tiles = TileScheduler(config, roles, cluster, m=m, n=n, k=k, batch=batch)
     factors = RowFactors(a_scales, config)
     inputs = InputTilePipeline(
         BlockwiseFP8TilePayload(*operand_tiles(a, b, config, cluster), factors),
@@ -39,16 +40,23 @@ def blockwise_fp8(
         cluster=cluster,
         also=(FirstLanes(roles.epilogue, first=cluster.size),),  # the epilogue reads A's factors
     )
-    outputs = OutputTilePipeline(config.output, producer=roles.mma, consumer=roles.epilogue, cluster=cluster)
+    outputs = OutputTilePipeline(
+        config.output,
+        producer=roles.mma,
+        consumer=roles.epilogue,
+        cluster=cluster,
+        columns=config.tensor_memory_columns,
+    )
     mma_op = MmaOp(config, roles.mma, cluster)
-    writer = TileWriter(d, config, role=roles.epilogue, epilogue=epilogue)
+    writer = TileWriter(d, config, role=roles.epilogue, epilogue=epilogue.bound(**operands))
 
     with roles.load:
         wait_for_dependencies()
         for tile in tiles:
-            for k in loop(tile.k_tiles):
+            for step in loop(tile.k_tiles):
                 with inputs.produce() as stage:  # waits until the tensor core and the epilogue have read the slot
-                    stage.load(tile, k)
+                    stage.load(tile, step)
+        launch_dependents()
 
     with roles.mma, MmaWarpContext(outputs) as mma:
         for tile in tiles:
@@ -62,8 +70,8 @@ def blockwise_fp8(
         sums = PromotedAccumulator(config, roles.epilogue, factors, ColumnFactors(b_scales, config, n))
         for tile in tiles:
             sums.clear()
-            for k in loop(tile.k_tiles):
-                of_columns = sums.factors(tile, k)
+            for step in loop(tile.k_tiles):
+                of_columns = sums.factors(tile, step)
                 with epi.per_k_stage(inputs) as product:  # waits for the tensor core, and for A's factors
                     sums.promote(product, tile, of_columns)
             writer.write(sums, tile.coord, (m, n))

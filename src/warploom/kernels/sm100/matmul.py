@@ -6,7 +6,7 @@ from warploom.kernels.sm100.parts import standard_inputs
 from warploom.ptx.tensor_map import TensorMap
 from warploom.structured.cluster import Cluster
 from warploom.structured.config import MatmulConfig
-from warploom.structured.dependent_launch import wait_for_dependencies
+from warploom.structured.dependent_launch import launch_dependents, wait_for_dependencies
 from warploom.structured.epilogue import Epilogue
 from warploom.structured.mma import MmaOp
 from warploom.structured.output_pipeline import OutputTilePipeline
@@ -36,6 +36,7 @@ def matmul(
             for step in loop(tile.k_tiles):
                 with inputs.produce() as stage:  # waits until the tensor core has read the slot
                     stage.load(tile, tile.k_start + step)
+        launch_dependents()
 
     with roles.mma, MmaWarpContext(outputs) as mma:  # allocates tensor memory; gives it back when nobody reads it
         for tile in tiles:

@@ -10,7 +10,7 @@ from warploom.structured.epilogue import Epilogue
 from warploom.structured.static_scheduler import StaticScheduler
 from warploom.structured.turns import Turns
 from warploom.structured.wgmma import Warpgroup, WgmmaOp
-from warploom.trace import Tensor, kernel, loop, s32, warp_roles, when
+from warploom.trace import Operands, Tensor, kernel, loop, s32, warp_roles, when
 
 
 @kernel(target="sm_90a")
@@ -24,6 +24,8 @@ def matmul(
     n_tiles: s32,
     batches: s32,
     k_tiles: s32,
+    loads: Operands,
+    operands: Operands,
     *,
     config: HopperConfig,
     epilogue: Epilogue,
@@ -34,7 +36,7 @@ def matmul(
     tiles = StaticScheduler((m_tiles, n_tiles, batches), cluster=cluster, k_tiles=k_tiles, band=config.band)
     inputs = operand_inputs(a, b, config, roles, cluster)
     group = Warpgroup(roles.consume)
-    writer = ConsumerWriter(d, config, group, epilogue)
+    writer = ConsumerWriter(d, config, group, epilogue.bound(**operands), loads.get("residual"))
     turns = Turns(group) if config.pingpong else None
 
     with roles.load, when(roles.load.warp == 0):
@@ -48,6 +50,7 @@ def matmul(
         if turns:
             turns.begin(core, k_tiles)
         for tile in tiles.turns(group.number, 2) if turns else tiles:
+            writer.begin(tile, (m, n))
             if turns:
                 turns.take()  # waits until the other warpgroup has issued its last multiplication
             for k in loop(tile.k_tiles):
@@ -58,4 +61,4 @@ def matmul(
             core.finish()
             if turns:
                 core.skip(tile.k_tiles)
-            writer.write(core, tile, (m, n))
+            writer.write(core.tiles, tile, (m, n))

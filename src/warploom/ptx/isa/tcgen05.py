@@ -12,11 +12,16 @@ _TENSOR = "tensor"
 _ENGINE = "tcgen05"
 _GROUP = "cta_group::1 cta_group::2"
 _PLAIN = "kind::f16 kind::tf32 kind::f8f6f4 kind::i8"
-_SCALED = "kind::mxf8f6f4 kind::mxf4 kind::mxf4nvf4"
 _USES = ("fill", "use", "lastuse", "discard")
 _COLLECT_A = " ".join(f"collector::a::{use}" for use in _USES)
 _COLLECT_B = " ".join(f"collector::b{buffer}::{use}" for buffer in range(4) for use in _USES)
-_VECTOR = "scale_vec::1X scale_vec::2X scale_vec::4X block16 block32"
+_VECTOR = "scale_vec::1X scale_vec::2X scale_vec::4X"
+_SCALED = (
+    ((8, 6), "kind::mxf8f6f4 kind::mxf4", "{.vector?}", _VECTOR),
+    ((8, 7), "kind::mxf4nvf4", "{.vector?}", _VECTOR),
+    ((8, 8), "kind::mxf8f6f4 kind::mxf4 kind::mxf4nvf4", "{.vector}", "block16 block32"),
+)
+"""The first version, kinds and vectors of block scaling (PTX ISA 9.7.16.10.9.1, PTX ISA Notes; ptxas says the same)."""
 
 
 def _row(
@@ -28,6 +33,7 @@ def _row(
     issuer: str = "thread",
     result: str = "pure",
     blocks: bool = False,
+    version: tuple[int, int] = (8, 6),
     **choices: str,
 ) -> None:
     """A row with what all of them share."""
@@ -39,7 +45,7 @@ def _row(
         issuer=issuer,
         result=result,
         blocks=blocks,
-        version=(8, 6),
+        version=version,
         targets="sm_100a",
         shared=choices,
     )
@@ -97,16 +103,18 @@ for _a, _reads, _shift in (("in a b64", _shared("a"), ""), ("address a", _tensor
         kind=_PLAIN,
         collector=_COLLECT_B,
     )
-    _row(
-        "tcgen05.mma.scaled",
-        "tcgen05.mma.{group}.{kind}.block_scale{.vector?}{.collector?}",
-        f"{_operands}; address sfa; address sfb; pred p",
-        (*_effects, _tensor("reads", "sfa"), _tensor("reads", "sfb")),
-        group=_GROUP,
-        kind=_SCALED,
-        vector=_VECTOR,
-        collector=_COLLECT_A,
-    )
+    for _version, _kinds, _spelled, _vectors in _SCALED:
+        _row(
+            "tcgen05.mma.scaled",
+            f"tcgen05.mma.{{group}}.{{kind}}.block_scale{_spelled}{{.collector?}}",
+            f"{_operands}; address sfa; address sfb; pred p",
+            (*_effects, _tensor("reads", "sfa"), _tensor("reads", "sfb")),
+            version=_version,
+            group=_GROUP,
+            kind=_kinds,
+            vector=_vectors,
+            collector=_COLLECT_A,
+        )
 
 for _multicast, _slots in (("", "address a"), (".multicast::cluster", "address a; in mask b16")):
     _row(

@@ -43,7 +43,9 @@ class HopperConfig:
     cluster_shape: tuple[int, int, int] = (1, 1, 1)
     AB_swapped: bool = False
     num_split_k: int = 1
-    num_output_stages: int = 2
+    split_in_cluster: bool = True
+    """Whether the splits of a tile are a cluster that meets in shared memory; else they meet in global memory."""
+    num_output_stages: int = _DERIVED
     stage_columns: int = _DERIVED
     band: int = 16
     """Rows of tiles that are walked together before the next column of tiles: what shares operands in L2."""
@@ -52,6 +54,8 @@ class HopperConfig:
     depth: int = 1
     """Groups of multiplications that stay in flight when the stage before them is given back."""
     use_tma_store: bool = True
+    residual_in_place: bool = False
+    """Whether a residual comes into the buffers of C, which then hold a consumer's whole tile."""
     epilogue_dtype: str = "f32"
 
     def __post_init__(self) -> None:
@@ -176,6 +180,24 @@ class HopperConfig:
         return True
 
     @property
+    def splits_units(self) -> bool:
+        """Whether there are more splits than slices of eight columns, so that each has a few registers' sums."""
+        return self.num_split_k > 1 and self.BN % (8 * self.num_split_k) != 0
+
+    @property
+    def split_unit(self) -> int:
+        """Sums of a thread that splits exchange together."""
+        return self.accumulators // self.num_split_k if self.splits_units else 4
+
+    @property
+    def sliced(self) -> Self:
+        """What one split writes: its slice of the columns."""
+        if self.num_split_k == 1 or self.splits_units:
+            return self
+        tile = (self.BM, self.BN // self.num_split_k)
+        return replace(self, tile=tile, num_split_k=1, stage_columns=None, cluster_shape=(1, 1, 1))
+
+    @property
     def stage_bytes(self) -> int:
         """Bytes of one input stage."""
         return (self.BM + self.BN) * ROW_BYTES
@@ -184,7 +206,7 @@ class HopperConfig:
     def staging_bytes(self) -> int:
         if not self.use_tma_store:
             return 0
-        return self.consumers * self.num_output_stages * prod(self.output_tile_shape) * self.c_bytes
+        return self.consumers * self.num_output_stages * prod(self.sliced.output_tile_shape) * self.c_bytes
 
     def shared_bytes(self, stages: int) -> int:
         """What the kernel keeps in shared memory with so many stages."""
@@ -212,7 +234,17 @@ class HopperConfig:
             ),
             (x * y <= MACHINE.cluster_size_nonportable, f"cluster_shape={self.cluster_shape}: more than a cluster has"),
             (self.BM % y == 0 and self.BN % x == 0, f"cluster_shape={self.cluster_shape}: tiles cannot be shared so"),
-            (not self.pingpong or self.consumers == 2, f"consumers={self.consumers}: ping-pong is for two"),  # noqa: PLR2004
+            (self.split_unit in (2, 4), f"num_split_k={self.num_split_k}: a thread has {self.accumulators} sums"),
+            (
+                not self.splits_units or not (self.split_in_cluster or self.use_tma_store),
+                f"num_split_k={self.num_split_k}: so many splits meet in global memory and store from registers",
+            ),
+            (self.num_split_k == 1 or not self.pingpong, f"num_split_k={self.num_split_k}: not with ping-pong"),
+            (
+                self.num_split_k == 1 or not self.split_in_cluster or self.num_pipeline_stages * self.stage_bytes >= 4 * self.BM * self.BN,
+                f"num_split_k={self.num_split_k}: the stages have no room for a tile of partial sums",
+            ),
+            (not self.pingpong or self.consumers == 2, f"consumers={self.consumers}: ping-pong is for two"),
             (row.transposable or (self.a_major, self.b_major) == ("k", "k"), f"{self.a_type} is read K-major only"),
         )
         return [what for right, what in checks if not right]
@@ -227,14 +259,15 @@ def _stages(config: HopperConfig) -> int:
 
 def _stage_columns(config: HopperConfig) -> int:
     """Columns of a strip: the widest whose rows a swizzle spans, of those that divide the tile."""
-    widest = (32 if config.c_bytes == 4 else 64) if config.c_bytes > 1 else 16  # noqa: PLR2004 - bytes of f32
-    return next(n for n in (64, 32, 16, 8) if n <= widest and config.BN % n == 0)
+    widest = (32 if config.c_bytes == 4 else 64) if config.c_bytes > 1 else 16
+    return next((n for n in (64, 32, 16) if n <= widest and config.BN % n == 0), 8)
 
 
 _DERIVATIONS: dict[str, Any] = {
     "b_type": lambda c: c.a_type,
     "c_type": lambda c: {"f32": "f32", "tf32": "f32", "f16": "f16"}.get(c.a_type, "bf16"),
     "stage_columns": _stage_columns,
+    "num_output_stages": lambda c: c.subtiles * c.BN // c.stage_columns if c.residual_in_place else 2,
     "num_pipeline_stages": _stages,
-    "registers": lambda c: (24, 240) if c.accumulators > 64 else (0, 0),  # noqa: PLR2004 - above it ptxas runs short
+    "registers": lambda c: (24, 240) if c.accumulators > 64 and c.consumers > 1 else (0, 0),
 }

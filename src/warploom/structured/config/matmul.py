@@ -14,6 +14,7 @@ from warploom.facts.dtypes import ELEMENT_TYPES
 from warploom.facts.mma_shapes import TENSOR_KINDS, TensorKind
 from warploom.facts.swizzles import GRANULE, SWIZZLES
 from warploom.facts.synchronisation import WORK_RESPONSE_BYTES
+from warploom.facts.tensor_memory import LANE_ALIGNMENT
 from warploom.structured.config.form import form_violations
 from warploom.structured.config.output import MACHINE, EpilogueConfig, OutputPipelineConfig, is_folded
 from warploom.structured.config.problem import Problem
@@ -34,6 +35,7 @@ ROW_BITS = 128 * 8
 WARP = 32
 EPILOGUE_WARPS = 4
 """One for each quadrant of tensor memory."""
+ACCUMULATOR_BYTES = 4
 
 _KINDS = {"bf16": "f16", "f16": "f16", "tf32": "tf32", "f32": "tf32"}
 _SWIZZLES_BY_SPAN = ("128B", "64B", "32B")
@@ -249,12 +251,14 @@ class MatmulConfig:
         loads = self.num_tma_epilogue_pipeline_stages if epilogue_load else 0
         swizzle = "none" if self.epilogue_is_1d or not loads else self.epi_load_swizzle
         grouped = _WORK_SLOTS if self.is_grouped else 0
+        scratch = 0 if self.register_based_epilogue else EPILOGUE_WARPS
         return (
             tiles("a_tiles", stages, self.BM * row_bytes, self.a_swizzle),
             tiles("b_tiles", stages, self.BN * row_bytes, self.b_swizzle),
             tiles("c_tiles", self.num_output_stages, prod(self.output_tile_shape) * self.c_bytes, self.c_swizzle),
             *self.scale_arrays(stages),
             tiles("epilogue_tiles", loads, self.epilogue_load_elements * self.c_bytes, swizzle),
+            tiles("epilogue_scratch", scratch, LANE_ALIGNMENT * self.stageN * ACCUMULATOR_BYTES, "128B"),
             SharedArray("reserved", min(self.reserved_shared_bytes, 1), self.reserved_shared_bytes, GRANULE),
             SharedArray("clc_responses", self.num_clc_pipeline_stages, WORK_RESPONSE_BYTES, WORK_RESPONSE_BYTES),
             SharedArray("work_slots", grouped, _WORK_SLOT_BYTES, WORK_RESPONSE_BYTES),
@@ -263,6 +267,7 @@ class MatmulConfig:
             barriers("clc_barriers", 4 * self.num_clc_pipeline_stages),
             barriers("work_barriers", 2 * grouped),
             barriers("epi_load_barriers", 2 * loads),
+            barriers("load_order_barriers", 4 if loads else 0),
             barriers("tmem_dealloc", 1),
             SharedArray("tmem_addr", 1, 4, 4),
         )

@@ -75,6 +75,9 @@ def _majors(config: MatmulConfig) -> Broken:
     for operand in "ab":
         if getattr(config, f"{operand}_major") == "mn" and not config.mma.transpose:
             yield f"{operand}_major", f"kind::{config.mma_kind} takes K-major operands only"
+    tokens = "b_major" if config.AB_swapped else "a_major"
+    if config.is_grouped and getattr(config, tokens) == "mn":
+        yield tokens, f"groups begin at any row, and TMA copies rows from multiples of {STRIDE_ALIGNMENT} bytes on"
 
 
 def _mma_shape(config: MatmulConfig) -> Broken:
@@ -142,6 +145,9 @@ def _output_tile(config: MatmulConfig) -> Broken:
         yield name, f"a row has {row_bytes} bytes; TMA stores multiples of {BOX_ROW_ALIGNMENT}"
     if row_bytes % (SWIZZLES[config.c_swizzle].span or 1):
         yield "c_swizzle", f"a row of the output tile has {row_bytes} bytes, which is not whole patterns"
+    part = config.epilogue_load_elements * config.c_bytes
+    if config.epilogue_is_1d and part % GRANULE:
+        yield "epilogue_is_1d", f"a tile's part of the row has {part} bytes; threads load {GRANULE} at a time"
     loads_tiles = config.use_tma_epilogue_load and not config.epilogue_is_1d
     loaded = (config.BM if config.AB_swapped else config.stageN) * config.c_bytes
     if loads_tiles and loaded % (SWIZZLES[config.epi_load_swizzle].span or BOX_ROW_ALIGNMENT):

@@ -1,16 +1,15 @@
-"""`warploom demo`: two matmuls of another compiler on this CPU, and what is said when one of their lines is wrong."""
+"""Two matmuls of another compiler on this CPU, and what is said when one of their lines is wrong."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from importlib import resources
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
-from warploom.commands.console import output, printable, progress_bar, table
+from warploom.commands.console import printable, progress_bar, table
 from warploom.commands.run import Settings, execute
 from warploom.diagnostics import WarploomError
 from warploom.launch_file import LaunchFile, load
@@ -45,13 +44,11 @@ SLIPS = (
 )
 
 
-def demo() -> bool:
+def show_foreign(console: Console, folder: Path) -> bool:
     """Run both, compare them with NumPy, then break one; says whether the numbers were right."""
-    console = output()
-    with resources.as_file(resources.files("warploom") / "data") as folder:
-        right = _show_runs(console, folder)
-        for slip in SLIPS:
-            _show_slip(console, load(folder / HOPPER), slip)
+    right = _show_runs(console, folder)
+    for slip in SLIPS:
+        _show_slip(console, load(folder / HOPPER), slip)
     return right
 
 

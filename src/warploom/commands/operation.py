@@ -1,0 +1,119 @@
+"""`warploom ptx matmul 4096x4096x4096`: the PTX of a call of the library, and what it assembles to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from warploom.commands.console import output
+from warploom.commands.ptx import as_document, assembly_document, report
+from warploom.diagnostics import Diag
+from warploom.facts.dtypes import ELEMENT_TYPES
+from warploom.ops import block_scaled_matmul, blockwise_matmul, grouped_matmul, linear, matmul, ptx_of
+from warploom.ptx.parse import parse
+from warploom.runtime import assemble
+
+Sizes = tuple[int, int, int]
+Arrays = tuple[np.ndarray[Any, Any], ...]
+BLOCK = 128
+_NVFP4_RUN, _MXFP8_RUN = 16, 32
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The call whose PTX is asked for."""
+
+    sizes: str
+    dtype: str | None = None
+    out_dtype: str | None = None
+    bias: bool = False
+    residual: bool = False
+    activation: str | None = None
+
+
+def _array(dtype: str, *shape: int) -> np.ndarray[Any, Any]:
+    """An array whose elements nobody reads."""
+    return np.empty(shape, ELEMENT_TYPES[dtype].values)
+
+
+def _matmul(batch: tuple[int, ...], sizes: Sizes, dtype: str) -> Arrays:
+    m, n, k = sizes
+    return _array(dtype, *batch, m, k), _array(dtype, *batch, k, n)
+
+
+def _linear(batch: tuple[int, ...], sizes: Sizes, dtype: str) -> Arrays:
+    m, n, k = sizes
+    return _array(dtype, *batch, m, k), _array(dtype, n, k)
+
+
+def _grouped(batch: tuple[int, ...], sizes: Sizes, dtype: str) -> Arrays:
+    m, n, k = sizes
+    groups = batch[0] if batch else 1
+    ends = np.arange(1, groups + 1) * m // groups
+    return _array(dtype, m, k), _array(dtype, groups, k, n), ends
+
+
+def _blockwise(batch: tuple[int, ...], sizes: Sizes, dtype: str) -> Arrays:
+    m, n, k = sizes
+    blocks = -(-k // BLOCK)
+    return *_linear((), sizes, dtype), _array("f32", m, blocks), _array("f32", -(-n // BLOCK), blocks)
+
+
+def _block_scaled(batch: tuple[int, ...], sizes: Sizes, dtype: str) -> Arrays:
+    m, n, k = sizes
+    scale, run = ("ue4m3", _NVFP4_RUN) if dtype == "e2m1" else ("ue8m0", _MXFP8_RUN)
+    return *_linear((), sizes, dtype), _array(scale, m, -(-k // run)), _array(scale, n, -(-k // run))
+
+
+OPERATIONS: Mapping[str, tuple[Any, Callable[[tuple[int, ...], Sizes, str], Arrays], str]] = {
+    "matmul": (matmul, _matmul, "bf16"),
+    "linear": (linear, _linear, "bf16"),
+    "grouped_matmul": (grouped_matmul, _grouped, "bf16"),
+    "blockwise_matmul": (blockwise_matmul, _blockwise, "e4m3"),
+    "block_scaled_matmul": (block_scaled_matmul, _block_scaled, "e4m3"),
+}
+"""By name: the operation, its arrays for given sizes, and the dtype that they have unless told."""
+
+
+def show(name: str, wanted: Wanted, *, registers: bool, sass: bool, as_json: bool) -> bool:
+    """The command; says whether, where it was assembled, no speed was lost."""
+    text = _text(name, wanted)
+    if not as_json:
+        return report(text, registers=registers, sass=sass, console=output())
+    document: dict[str, object] = {"ptx": text, **as_document(parse(text), (), only_unsupported=False)}
+    assembly = assemble(text, strict=False) if registers or sass else None
+    if assembly is not None:
+        document["assembly"] = assembly_document(assembly, sass=sass)
+    print(json.dumps(document, indent=1))  # noqa: T201
+    return assembly is None or not assembly.losses
+
+
+def _text(name: str, wanted: Wanted) -> str:
+    if name not in OPERATIONS:
+        what = f"`{name}` is no operation; there are {', '.join(OPERATIONS)}"
+        raise Diag.BAD_COMMAND.error(what=what, command="warploom ptx")
+    operation, arrays_of, usual = OPERATIONS[name]
+    batch, (m, n, k) = _sizes(wanted.sizes)
+    dtype = wanted.dtype or usual
+    options: dict[str, Any] = {"activation": wanted.activation}
+    result = wanted.out_dtype or ("bf16" if ELEMENT_TYPES[dtype].bits <= 8 else dtype)
+    options["out_dtype"] = ELEMENT_TYPES[result].values
+    front = () if name == "grouped_matmul" else batch
+    if wanted.bias:
+        options["bias"] = _array(result, n)
+    if wanted.residual:
+        options["residual"] = _array(result, *front, m, n)
+    return ptx_of(operation, *arrays_of(batch, (m, n, k), dtype), **options)
+
+
+def _sizes(text: str) -> tuple[tuple[int, ...], Sizes]:
+    """Batches or groups, if any, and m, n, k."""
+    parts = text.lower().split("x")
+    if len(parts) not in (3, 4) or not all(part.isdecimal() and 0 < int(part) < 1 << 31 for part in parts):
+        raise Diag.BAD_COMMAND.error(what=f"`{text}` are no sizes: MxNxK, or BxMxNxK", command="warploom ptx")
+    *batch, m, n, k = map(int, parts)
+    return tuple(batch), (m, n, k)

@@ -1,0 +1,85 @@
+"""Grouped matmul: rows of many groups in one array, each group with the weights of its expert.
+
+D[r] = epilogue(scale[e] · A[r]·B[e]ᵀ) for the rows r of a group whose expert is e. Where groups end only the device
+knows. Tiles begin where their group does, so that one may reach into the next group: what is multiplied there is not
+stored. With A and B swapped rows go along N of the MMA, where tiles can be narrow.
+"""
+
+from __future__ import annotations
+
+from warploom.kernels.sm100.parts import standard_inputs
+from warploom.ptx.tensor_map import TensorMap
+from warploom.structured.cluster import Cluster
+from warploom.structured.config import MatmulConfig
+from warploom.structured.dependent_launch import launch_dependents, wait_for_dependencies
+from warploom.structured.epilogue import Epilogue
+from warploom.structured.grouped_scheduler import GroupedScheduler, GroupedTile
+from warploom.structured.mma import MmaOp
+from warploom.structured.output_pipeline import OutputTilePipeline
+from warploom.structured.raster import ceil_divide
+from warploom.structured.tile_writer import TileWriter
+from warploom.structured.warp_context import EpilogueWarpContext, MmaWarpContext
+from warploom.trace import Array, Operands, Tensor, Value, f32, kernel, loop, s32, warp_roles, when
+
+
+@kernel(target="sm_100a")
+def grouped(
+    a: TensorMap, b: TensorMap, d: Tensor, rows: Tensor, ends: Array[s32], experts: Array[s32] | None,
+    scales: Array[f32] | None, n: s32, k: s32, operands: Operands, *, config: MatmulConfig, epilogue: Epilogue,
+) -> None:  # fmt: skip
+    """Tokens (rows × k) and weights (experts × n × k) as the kernel's A and B; D as a tensor map, and as an array."""
+    roles = warp_roles(**config.roles)
+    cluster = Cluster(config.cluster_shape, config.cta_group)
+    swapped, own = config.AB_swapped, cluster.pair_rank.to(s32) * config.BM  # of a pair each CTA has its part of M
+
+    def row(tile: GroupedTile) -> Value:
+        return tile.m_abs if swapped else tile.m_abs + own
+
+    def column(tile: GroupedTile) -> Value:
+        return tile.n_abs + own if swapped else tile.n_abs
+
+    tiles = GroupedScheduler(
+        ends,
+        cluster=cluster,
+        columns=n,
+        tile_shape=(config.MMA_N, config.MMA_M) if swapped else (config.MMA_M, config.MMA_N),
+        k_tiles=ceil_divide(ceil_divide(k, config.BK), config.k_group_size),
+        experts=experts,
+        scales=scales,
+        roles=roles,
+        dependent=True,
+    )
+    a_row, b_row = (column, row) if swapped else (row, column)
+    inputs = standard_inputs(a, b, config, roles, cluster, a_row=a_row, b_row=b_row)
+    outputs = OutputTilePipeline(config.output, producer=roles.mma, consumer=roles.epilogue, cluster=cluster)
+    mma_op = MmaOp(config, roles.mma, cluster)
+    writer = TileWriter(d, config, role=roles.epilogue, epilogue=epilogue.bound(**operands))
+
+    with roles.load:
+        wait_for_dependencies()
+        for tile in tiles:
+            for step in loop(tile.k_tiles):
+                with inputs.produce() as stage:
+                    stage.load(tile, step)
+        launch_dependents()
+
+    with roles.mma, MmaWarpContext(outputs) as mma:
+        for tile in tiles:
+            with when(cluster.leader), mma.output_pipeline.producer() as acc:
+                for step in loop(tile.k_tiles):
+                    with inputs.consume() as stage:
+                        mma_op.mma(stage, acc.tmem, accumulate=step > 0)
+
+    with roles.epilogue, EpilogueWarpContext(outputs) as epi:
+        wait_for_dependencies()
+        for tile in tiles:
+            with epi.output_pipeline.consumer() as acc:
+                place = (row(tile), column(tile), tile.m_end)
+                writer.write_absolute_with_bounds_check(acc, *place, tile.scale, rows, n_end=n)
+
+
+def grouped_grid(config: MatmulConfig, rows: int, groups: int, n: int, multiprocessors: int) -> tuple[int, int, int]:
+    """The CTAs to launch: for as many tiles as there can be, or as many as there is room for."""
+    along, across = (config.MMA_N, config.MMA_M) if config.AB_swapped else (config.MMA_M, config.MMA_N)
+    tiles = (rows // along + min(groups, rows)) * -(-n // across)
+    return (config.cta_group * max(min(tiles, multiprocessors // config.cta_group), 1), 1, 1)

@@ -1,0 +1,33 @@
+"""Grouped matmul for a few rows in each group, as in decoding: how the grouped kernel is configured for it.
+
+Rows go along N of the MMA, whose tiles are as narrow as eight, and weights along M: every weight is loaded once. K
+tiles come several to a stage, because a narrow tile's multiplications are over too soon.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from warploom.facts.tensor_maps import STRIDE_ALIGNMENT
+from warploom.structured.config import MatmulConfig
+from warploom.structured.config.output import MACHINE
+from warploom.structured.config.shared_memory import align_up, ceil_div
+
+WIDEST = 48
+"""Rows of a tile; with more of them it is no longer narrow."""
+_ROWS_OF_A_STAGE = 64
+
+
+def decode_config(rows: int, n: int, k: int, groups: int = 1, **fields: Any) -> MatmulConfig:
+    """The configuration of `grouped` for groups of so many rows; `fields` are as the caller sees A and B."""
+    fixed: dict[str, Any] = {"gemm_kind": "gmm", "cta_group": 1, "AB_swapped": True}
+    config = MatmulConfig(**fields | fixed).swap_AB_type()
+    mma_n = min(align_up(rows, 16 if config.c_bytes == 1 else 8), WIDEST)
+    mma_m = 128 if groups * ceil_div(n, 128) >= MACHINE.sms else 64  # all SMs load
+    tiles = config.k_tiles(k)
+    wanted: dict[str, Any] = {
+        "mma_shape": (mma_m, mma_n, config.mma.k),
+        "k_group_size": next(size for size in (4, 2, 1) if tiles % size == 0 and size * mma_n <= _ROWS_OF_A_STAGE),
+        "use_tma_store": n * config.c_bytes % STRIDE_ALIGNMENT == 0,
+    }
+    return config.replace(**wanted | {name: fields[name] for name in wanted if name in fields})

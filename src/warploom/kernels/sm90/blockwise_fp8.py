@@ -1,0 +1,55 @@
+"""8-bit matmul for Hopper with factors per block of A and B: each K tile's product is scaled and added in float32.
+
+D = epilogue(Σ_k a_scales[k, m] · b_scales[n // 128, k] · (A_k·B_kᵀ)[m, n]), a K tile being 128 wide. The tensor core
+sums up one K tile only, so its narrow accumulation never runs far. Two warpgroups share a tile: while one adds up, the
+other one multiplies.
+"""
+
+from __future__ import annotations
+
+from warploom.kernels.sm90.parts import ConsumerWriter, operand_tiles, staged_inputs
+from warploom.ptx.tensor_map import TensorMap
+from warploom.structured.blockwise import ColumnFactors, RowFactors
+from warploom.structured.cluster import Cluster
+from warploom.structured.config.hopper_blockwise import HopperBlockwiseConfig
+from warploom.structured.epilogue import Epilogue
+from warploom.structured.input_pipeline import BlockwiseFP8TilePayload
+from warploom.structured.promotion import PromotedSums
+from warploom.structured.static_scheduler import StaticScheduler
+from warploom.structured.wgmma import Warpgroup, WgmmaOp
+from warploom.trace import Operands, Tensor, kernel, loop, s32, warp_roles, when
+
+
+@kernel(target="sm_90a")
+def blockwise_fp8(
+    a: TensorMap, b: TensorMap, a_scales: TensorMap, b_scales: Tensor, d: TensorMap | Tensor, m: s32, n: s32,
+    m_tiles: s32, n_tiles: s32, batches: s32, k_tiles: s32, operands: Operands,
+    *, config: HopperBlockwiseConfig, epilogue: Epilogue,
+) -> None:  # fmt: skip
+    """A (m × k), B (n × k), a_scales (K tiles × m) and b_scales (blocks of n × K tiles)."""
+    roles = warp_roles(registers=config.role_registers, **config.roles)
+    cluster = Cluster(config.cluster_shape)
+    tiles = StaticScheduler((m_tiles, n_tiles, batches), cluster=cluster, k_tiles=k_tiles, band=config.band)
+    of_rows = RowFactors(a_scales, config)
+    payload = BlockwiseFP8TilePayload(*operand_tiles(a, b, config, cluster), of_rows)
+    inputs = staged_inputs(payload, config, roles, cluster)
+    group = Warpgroup(roles.consume)
+    writer = ConsumerWriter(d, config, group, epilogue.bound(**operands), early=False)
+
+    with roles.load, when(roles.load.warp == 0):
+        for tile in tiles:
+            for k in loop(tile.k_tiles):
+                with inputs.produce() as stage:  # waits until all consumers have read the slot
+                    stage.load(tile, k)
+
+    with roles.consume:
+        core = WgmmaOp(config, inputs, group.number)
+        sums = PromotedSums(config, group, core, of_rows, ColumnFactors(b_scales, config, n))
+        for tile in tiles:
+            sums.begin(tile)
+            for k in loop(tile.k_tiles):
+                with core.consume(k) as stage:  # waits for the copies; gives the slot back when it has been multiplied
+                    core.mma(stage, accumulate=False)
+                    factors = sums.factors(stage, tile, k)  # meanwhile
+                sums.promote(factors)
+            writer.write(sums.tiles, tile, (m, n))

@@ -1,0 +1,74 @@
+"""Grouped matmul for Hopper: rows of many groups in one array, each group with the weights of its expert.
+
+D[r] = epilogue(scale[e] · A[r]·B[e]ᵀ) for the rows r of a group whose expert is e. Where groups end only the device
+knows: every role finds the tiles for itself. A tile begins where its group does and may reach into the next: what is
+multiplied there is not stored. With A and B swapped rows go along N of the multiplication, where tiles can be narrow.
+"""
+
+from __future__ import annotations
+
+from warploom.kernels.sm90.parts import ConsumerWriter, operand_inputs
+from warploom.ptx.tensor_map import TensorMap
+from warploom.structured.cluster import Cluster
+from warploom.structured.config.hopper import HopperConfig
+from warploom.structured.epilogue import Epilogue
+from warploom.structured.grouped_scheduler import GroupedScheduler, GroupedTile
+from warploom.structured.turns import Turns
+from warploom.structured.wgmma import Warpgroup, WgmmaOp
+from warploom.trace import Array, Operands, Tensor, Value, f32, kernel, loop, s32, warp_roles, when
+
+
+@kernel(target="sm_90a")
+def grouped(
+    a: TensorMap, b: TensorMap, d: TensorMap | Tensor, rows: Tensor, ends: Array[s32], experts: Array[s32] | None,
+    scales: Array[f32] | None, n: s32, k_tiles: s32, operands: Operands, *, config: HopperConfig, epilogue: Epilogue,
+) -> None:  # fmt: skip
+    """Tokens (rows × k) and weights (experts × n × k) as the kernel's A and B; D as a tensor map, and as an array."""
+    roles = warp_roles(registers=config.role_registers, **config.roles)
+    cluster = Cluster(config.cluster_shape)
+    swapped, shape = config.AB_swapped, (cluster.shape[0] * config.BM, cluster.shape[1] * config.BN)
+    tiles = GroupedScheduler(
+        ends,
+        cluster=cluster,
+        columns=n,
+        tile_shape=(shape[1], shape[0]) if swapped else shape,
+        k_tiles=k_tiles,
+        experts=experts,
+        scales=scales,
+        band=config.band,
+    )
+
+    def row(tile: GroupedTile) -> Value:
+        """Where this CTA's tile begins along M of the multiplication."""
+        return (tile.n_abs if swapped else tile.m_abs) + cluster.rank_m.to(s32) * config.BM
+
+    def column(tile: GroupedTile) -> Value:
+        return (tile.m_abs if swapped else tile.n_abs) + cluster.rank_n.to(s32) * config.BN
+
+    inputs = operand_inputs(a, b, config, roles, cluster, a_row=row, b_row=column)
+    group = Warpgroup(roles.consume)
+    writer = ConsumerWriter(d, config, group, epilogue.bound(**operands), early=False)
+    turns = Turns(group) if config.pingpong else None
+
+    with roles.load, when(roles.load.warp == 0):
+        for tile in tiles:
+            for k in loop(tile.k_tiles):
+                with inputs.produce() as stage:
+                    stage.load(tile, k)
+
+    with roles.consume:
+        core = WgmmaOp(config, inputs, group.number * (0 if turns else 1))
+        if turns:
+            turns.begin(core, k_tiles)
+        for tile in tiles.turns(group.number, 2) if turns else tiles:
+            if turns:
+                turns.take()
+            for k in loop(tile.k_tiles):
+                with core.consume(k) as stage:
+                    core.mma(stage, accumulate=k > 0)
+            if turns:
+                turns.give()
+            core.finish()
+            if turns:
+                core.skip(tile.k_tiles)
+            writer.write_group(core.tiles, (row(tile), column(tile)), (tile.m_end, n), tile.scale, rows)

@@ -1,0 +1,66 @@
+"""Split-K for Hopper: the CTAs of one tile share its depth, and each writes a slice of the sum.
+
+For shapes with fewer tiles than the GPU has multiprocessors. A cluster's CTAs exchange sums in shared memory; more
+splits than a cluster has meet in global memory.
+"""
+
+from __future__ import annotations
+
+from warploom.kernels.sm90.parts import ConsumerWriter, operand_inputs
+from warploom.ptx.tensor_map import TensorMap
+from warploom.structured.cluster import Cluster
+from warploom.structured.config.hopper import HopperConfig
+from warploom.structured.epilogue import Epilogue
+from warploom.structured.partials import ClusterExchange, GlobalExchange, reduced, reduced_unit
+from warploom.structured.split_tile import SplitTile
+from warploom.structured.wgmma import Warpgroup, WgmmaOp
+from warploom.trace import Operands, Tensor, kernel, loop, s32, warp_roles, when
+
+
+@kernel(target="sm_90a")
+def matmul_split_k(
+    a: TensorMap,
+    b: TensorMap,
+    d: TensorMap | Tensor,
+    m: s32,
+    n: s32,
+    m_tiles: s32,
+    n_tiles: s32,
+    k_tiles: s32,
+    scratch: Operands,
+    operands: Operands,
+    *,
+    config: HopperConfig,
+    epilogue: Epilogue,
+) -> None:
+    """D = epilogue(A·Bᵀ), one tile for each group of `num_split_k` CTAs."""
+    roles = warp_roles(registers=config.role_registers, **config.roles)
+    cluster = Cluster((config.num_split_k, 1) if config.split_in_cluster else (1, 1))
+    tile = SplitTile.of(config, cluster, m_tiles, n_tiles, k_tiles)
+    inputs = operand_inputs(a, b, config, roles, cluster)
+    group = Warpgroup(roles.consume)
+    writer = ConsumerWriter(d, config, group, epilogue.bound(**operands))
+
+    with roles.load:
+        with when(roles.load.warp == 0):
+            for k in loop(tile.k_tiles):
+                with inputs.produce() as stage:
+                    stage.load(tile, tile.k_start + k)
+        if config.split_in_cluster:
+            cluster.sync()  # a cluster's barrier is for all of its threads: the consumers exchange sums there
+
+    with roles.consume:
+        core = WgmmaOp(config, inputs, group.number)
+        writer.begin(tile, (m, n), tile.split)
+        for k in loop(tile.k_tiles):
+            with core.consume(k) as stage:
+                core.mma(stage, accumulate=k > 0)
+        core.finish()
+        if config.split_in_cluster:
+            exchange = ClusterExchange(roles.consume, cluster, inputs.payload.a.storage)
+        else:
+            exchange = GlobalExchange(roles.consume, scratch["workspace"], scratch["counters"], tile, config)
+        if config.splits_units:
+            writer.write_unit(*reduced_unit(core, config, exchange, tile), tile, (m, n))
+        else:
+            writer.write(reduced(core, config, exchange, tile), tile, (m, n), tile.split)

@@ -1,0 +1,20 @@
+"""Operations on arrays: one call, one fused kernel."""
+
+from warploom.ops.dense import linear, matmul
+from warploom.ops.grouped import grouped_matmul
+from warploom.ops.plan import ptx_of
+from warploom.ops.quantise import Quantised, interleave_scales, quantise_mxfp8, quantise_nvfp4
+from warploom.ops.scaled import block_scaled_matmul, blockwise_matmul
+
+__all__ = [
+    "Quantised",
+    "block_scaled_matmul",
+    "blockwise_matmul",
+    "grouped_matmul",
+    "interleave_scales",
+    "linear",
+    "matmul",
+    "ptx_of",
+    "quantise_mxfp8",
+    "quantise_nvfp4",
+]

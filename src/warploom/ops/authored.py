@@ -1,0 +1,163 @@
+"""The caller's own functions in an epilogue: what they capture, and when two of them are the same.
+
+A kernel is traced once for functions that do the same: equal code with equal captured values, so that a lambda made
+anew for each call costs no new trace, and a changed number costs one. Arrays cannot be captured: they are passed at
+launch, as operands.
+"""
+
+from __future__ import annotations
+
+import dis
+import inspect
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from types import CodeType, FunctionType, MethodType, ModuleType, NoneType
+from typing import Any
+
+import numpy as np
+
+from warploom.ops.faults import Faults
+
+_FIXED = (int, str, bytes, NoneType, type, CodeType, FunctionType, ModuleType)
+"""What does not change, or, of functions in other modules, is taken not to."""
+_ARRAYS = ("__array_interface__", "__cuda_array_interface__", "__dlpack__")
+_FIRST = 2
+"""Parameters that every function has: the value and its position."""
+
+
+class _Mutable(Exception):
+    """Something captured may change without notice."""
+
+
+@dataclass(frozen=True, eq=False)
+class Authored:
+    """A function as the trace calls it: it gets the operands that it names, and compares by what it does."""
+
+    function: Callable[..., Any]
+    names: tuple[str, ...]
+    key: Hashable = field(default=None)
+
+    def __call__(self, value: Any, at: Any, **operands: Any) -> Any:
+        return self.function(value, at, **{name: operands[name] for name in self.names})
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Authored):
+            return NotImplemented
+        return self is other or (self.key is not None and (self.names, self.key) == (other.names, other.key))
+
+    def __hash__(self) -> int:
+        if self.key is None:
+            raise TypeError("captures something that may change: it is traced anew each time")
+        return hash((self.names, self.key))
+
+
+def authored(argument: str, function: Any, operands: tuple[str, ...], faults: Faults) -> Authored | None:
+    """A caller's function, held to the rules: callable, without captured arrays, and fed with what it asks for."""
+    if not callable(function):
+        faults.add(argument, function, "it is no function")
+        return None
+    for name in sorted({name for name, value in _captured(function) if _holds_array(value)}):
+        what = f"it captures the array `{name}`, which only the launch knows; pass operands={{{name!r}: {name}}}"
+        faults.add(argument, function, f"{what} and take `{name}` as an argument")
+    names = _asked(argument, function, operands, faults)
+    try:
+        return Authored(function, names, _key(function))
+    except _Mutable:
+        return Authored(function, names)
+
+
+def _asked(argument: str, function: Callable[..., Any], operands: tuple[str, ...], faults: Faults) -> tuple[str, ...]:
+    """The operands that a function names."""
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        return operands
+    positional = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    if len(positional) < _FIRST and not any(each.kind is each.VAR_POSITIONAL for each in parameters):
+        faults.add(argument, function, "it takes a value and its position: f(value, at, **operands)")
+        return ()
+    if any(each.kind is each.VAR_KEYWORD for each in parameters):
+        return operands
+    rest = [each for each in parameters if each not in positional[:_FIRST]]
+    for each in rest:
+        if each.name not in operands and each.default is each.empty and each.kind is not each.VAR_POSITIONAL:
+            faults.add(argument, function, f"it takes `{each.name}`, which is not among the operands")
+    return tuple(name for name in operands if name in {each.name for each in rest})
+
+
+def _captured(function: Any, seen: frozenset[int] = frozenset()) -> Iterator[tuple[str, Any]]:
+    """Names and values that a function takes from around it, with those of its helpers in the same module."""
+    if id(function) in seen:
+        return
+    seen |= {id(function)}
+    if isinstance(function, partial):
+        yield from ((f"argument {at}", value) for at, value in enumerate(function.args))
+        yield from function.keywords.items()
+        yield from _captured(function.func, seen)
+    elif isinstance(function, MethodType):
+        yield ("self", function.__self__)
+        yield from _captured(function.__func__, seen)
+    elif isinstance(function, FunctionType):
+        defaults, code = function.__defaults__ or (), function.__code__
+        yield from zip(code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount], defaults, strict=True)
+        yield from (function.__kwdefaults__ or {}).items()
+        for name, value in (*_cells(function), *_globals(function)):
+            if isinstance(value, FunctionType) and value.__globals__ is function.__globals__:
+                yield name, value.__code__
+                yield from _captured(value, seen)
+            else:
+                yield name, value
+
+
+def _cells(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            yield name, cell.cell_contents
+        except ValueError:  # a name that its scope has not bound yet
+            continue
+
+
+def _globals(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    for name in dict.fromkeys(_global_names(function.__code__)):
+        if name in function.__globals__:
+            yield name, function.__globals__[name]
+
+
+def _global_names(code: CodeType) -> Iterator[str]:
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+            yield instruction.argval
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _global_names(constant)
+
+
+def _holds_array(value: Any) -> bool:
+    if isinstance(value, list | tuple | dict):
+        return any(_is_array(each) for each in (value.values() if isinstance(value, dict) else value))
+    return _is_array(value)
+
+
+def _is_array(value: Any) -> bool:
+    return not isinstance(value, type | np.generic) and any(hasattr(value, name) for name in _ARRAYS)
+
+
+def _key(function: Any) -> Hashable:
+    """What a function does, as far as Python can tell."""
+    if isinstance(function, partial):
+        return ("partial", _key(function.func), tuple((name, _held(value)) for name, value in _captured(function)))
+    if isinstance(function, FunctionType):
+        return (function.__code__, tuple((name, _held(value)) for name, value in _captured(function)))
+    return ("object", _held(function))
+
+
+def _held(value: Any) -> Hashable:
+    """A captured value as a key; what may change has none."""
+    if isinstance(value, tuple):
+        return tuple(_held(each) for each in value)
+    if isinstance(value, float | np.generic):
+        return (type(value), repr(value))  # zeros differ in their signs
+    if isinstance(value, _FIXED) or inspect.isbuiltin(value):
+        return (type(value), value)
+    raise _Mutable

@@ -1,0 +1,97 @@
+"""Where a result goes: its dtype, the caller's `out`, and an array apart where that cannot be written directly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from warploom.ops.addends import Result
+from warploom.ops.arrays import ANY_RANK, RESULT_TYPES, Array, is_array, overlaps, result_type
+from warploom.ops.faults import Faults
+from warploom.ops.following import Options, inputs_of
+from warploom.structured.config import MatmulConfig
+from warploom.trace.types import OF_NUMPY
+
+
+@dataclass(frozen=True)
+class Destination:
+    """The caller's array, and what the kernel writes, which may be apart from it."""
+
+    result: Array
+    matrix: Array
+    is_apart: bool = False
+
+
+def result_dtype(first: Array | None, options: Options, faults: Faults) -> np.dtype[Any] | None:
+    """The result's dtype: what `out_dtype`, `out` or the configuration say, else what follows from the first factor."""
+    asked = _asked_dtypes(options, faults)
+    for argument, name in asked.items():
+        leading = next(iter(asked))
+        if name not in RESULT_TYPES:
+            faults.add(argument, getattr(options, argument), f"a result is one of {', '.join(RESULT_TYPES)}")
+            return None
+        if name != asked[leading]:
+            what = f"its dtype is {name}, that of `{leading}` is {asked[leading]}"
+            faults.add(argument, getattr(options, argument), what)
+    if asked:
+        return np.dtype(next(iter(asked.values())))
+    if options.store is not None and options.out is not None:
+        return np.dtype(np.float32)
+    return result_type(first) if first is not None else None
+
+
+def _asked_dtypes(options: Options, faults: Faults) -> dict[str, str]:
+    """By argument, the dtypes that the caller names."""
+    config, out = options.config, options.out
+    asked: dict[str, str] = {}
+    if options.out_dtype is not None:
+        try:
+            asked["out_dtype"] = np.dtype(options.out_dtype).name
+        except TypeError:
+            faults.add("out_dtype", options.out_dtype, "it is no dtype")
+    if isinstance(out, np.ndarray) and (options.store is None or out.dtype.name in RESULT_TYPES):
+        asked["out"] = out.dtype.name
+    if isinstance(config, MatmulConfig) and "c_type" not in dict(config.derived):
+        asked["config"] = next(name for name, type_ in OF_NUMPY.items() if type_ == config.c_type)
+    if options.store is not None and "out_dtype" in asked:
+        asked.pop("out", None)  # a function that stores by itself may convert once more
+    return asked
+
+
+def check_out(result: Result | None, options: Options, faults: Faults) -> None:
+    """Whether the caller's array can be written, and is as the result is."""
+    out = options.out
+    if out is None or not is_array("out", out, faults, types=tuple(OF_NUMPY), axes=ANY_RANK):
+        return
+    if result is not None and options.store is None and out.shape != result.shape:
+        faults.add("out", out, f"the result is {result.shape}")
+    if not out.flags.writeable:
+        faults.add("out", out, "it is read-only")
+    if any(stride == 0 and extent > 1 for stride, extent in zip(out.strides, out.shape, strict=True)):
+        faults.add("out", out, f"its strides {out.strides} put several elements in one place")
+
+
+def destination(
+    factors: Iterable[Any], result: Result, dtype: np.dtype[Any], options: Options, *, is_whole: bool
+) -> Destination:
+    """The caller's array if there is one, else a new one; a kernel writes another where the two would overlap.
+
+    What a kernel does not write whole is zero where it is new, and as it was in the caller's array.
+    """
+    out, inputs = options.out, [*factors, *inputs_of(options)]
+    if options.store is not None:
+        whole = np.zeros(result.shape, dtype) if out is None else out
+        matrix = np.asarray(whole)
+        if overlaps(whole, inputs):
+            return Destination(whole, matrix.copy(), is_apart=True)
+        return Destination(whole, matrix)
+    if out is None:
+        made = np.empty(result.shape, dtype) if is_whole else np.zeros(result.shape, dtype)
+        return Destination(made, made.reshape(result.core))
+    matrix = np.asarray(out).reshape(result.core)
+    if overlaps(out, inputs) or (out.size and not np.may_share_memory(matrix, out)):
+        return Destination(out, matrix.copy(), is_apart=True)
+    return Destination(out, matrix)

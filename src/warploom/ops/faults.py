@@ -1,0 +1,41 @@
+"""What is wrong with a call, collected: one error tells it all, and nothing has been run or written before."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from warploom.diagnostics import Diag
+
+
+def described(value: Any) -> str:
+    """An argument in a few words: an array by dtype and shape."""
+    dtype, shape = getattr(value, "dtype", None), getattr(value, "shape", None)
+    if dtype is not None and isinstance(shape, tuple) and not isinstance(value, np.generic):
+        return f"{dtype} {tuple(shape)}"
+    if isinstance(value, type):
+        return value.__name__
+    return f"{value!r:.40}" if isinstance(value, int | float | str | tuple | None) else f"a {type(value).__name__}"
+
+
+class Faults:
+    """The faults of one call of a function."""
+
+    def __init__(self, function: str) -> None:
+        self._function = function
+        self._notes: dict[str, list[str]] = {}
+
+    def add(self, argument: str, value: Any, sentence: str) -> None:
+        """Say what is wrong with an argument; its value is told with it."""
+        self._notes.setdefault(argument, []).append(f"{argument}, {described(value)}: {sentence}")
+
+    def __len__(self) -> int:
+        return sum(map(len, self._notes.values()))
+
+    def check(self) -> None:
+        """Raise what was found, if anything."""
+        if self._notes:
+            notes = [note for each in self._notes.values() for note in each]
+            names = ", ".join(f"`{name}`" for name in self._notes)
+            raise Diag.BAD_ARGUMENTS.error(notes=notes, function=self._function, count=len(notes), what=names)

@@ -1,0 +1,78 @@
+"""`grouped_matmul`: rows in groups, each group with a matrix of its own; one kernel for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from warploom.ops.addends import Result
+from warploom.ops.arrays import PRODUCT_TYPES, is_array
+from warploom.ops.faults import Faults
+from warploom.ops.following import Options
+from warploom.ops.plan import Plan, operation
+from warploom.ops.product import Product, planned
+from warploom.structured.config import MatmulConfig
+
+_INTEGERS = ("int32", "int64")
+
+
+@operation
+def grouped_matmul(
+    a: Any,
+    b: Any,
+    ends: Any,
+    *,
+    bias: Any = None,
+    residual: Any = None,
+    beta: float = 1.0,
+    alpha: float = 1.0,
+    activation: str | None = None,
+    epilogue: Callable[..., Any] | None = None,
+    store: Callable[..., Any] | None = None,
+    operands: Mapping[str, Any] | None = None,
+    out: Any = None,
+    out_dtype: Any = None,
+    config: MatmulConfig | None = None,
+    target: str | None = None,
+) -> Plan:
+    """Rows of a (m, k) times the matrix b[g] (k, n) of their group, with all that `matmul` has behind it.
+
+    Group g has rows ends[g - 1] to ends[g]; `ends` are integers that do not fall. Rows behind the last group are zero
+    in a new result, and left alone in `out`.
+    """
+    faults = Faults("grouped_matmul")
+    options = Options(
+        bias=bias, residual=residual, beta=beta, alpha=alpha, activation=activation, epilogue=epilogue, store=store,
+        operands=operands, out=out, out_dtype=out_dtype, config=config, target=target,
+    )  # fmt: skip
+    return planned(_grouped(a, b, ends, faults), options, faults)
+
+
+def _grouped(a: Any, b: Any, ends: Any, faults: Faults) -> Product | None:
+    fine = [
+        is_array("a", a, faults, types=PRODUCT_TYPES, axes=range(2, 3)),
+        is_array("b", b, faults, types=PRODUCT_TYPES, axes=range(3, 4)),
+        is_array("ends", ends, faults, types=_INTEGERS, axes=range(1, 2)),
+    ]
+    if not all(fine):
+        return None
+    found = len(faults)
+    if a.dtype != b.dtype:
+        faults.add("b", b, f"its elements must be those of `a`, {a.dtype}")
+    if b.shape[1] != a.shape[1]:
+        faults.add("b", b, f"its matrices have {b.shape[1]} rows; `a`, {a.dtype} {a.shape}, has {a.shape[1]} columns")
+    if ends.shape != b.shape[:1]:
+        faults.add("ends", ends, f"`b` has {b.shape[0]} matrices, one for each group")
+    steps = np.diff(ends, prepend=0, append=a.shape[0])
+    if (steps < 0).any():
+        where = int(np.argmax(steps < 0))
+        what = f"falls at {where}" if where < len(ends) else f"ends behind the {a.shape[0]} rows of `a`"
+        faults.add("ends", ends, f"{ends[max(where - 1, 0) : where + 1].tolist()} {what}")
+    if len(faults) > found:
+        return None
+    fields = {"gemm_kind": "gmm"}
+    extra = {"ends": np.ascontiguousarray(ends, np.int32)}
+    result = Result((a.shape[0], b.shape[2]), 0, 1)
+    return Product(a, b.mT, result, MatmulConfig, fields, extra, groups=max(len(ends), 1))

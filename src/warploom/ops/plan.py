@@ -1,0 +1,82 @@
+"""What every operation is: arguments in, a launch planned, run, and the result handed out."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ParamSpec, Protocol, cast
+
+import numpy as np
+
+from warploom.diagnostics import Diag
+from warploom.launcher import launch
+from warploom.ops.elsewhere import elsewhere
+from warploom.ptx.launch import Launch
+from warploom.ptx.printer import print_module
+
+Array = np.ndarray[Any, Any]
+P = ParamSpec("P")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A launch and the array that it fills, directly or by way of another."""
+
+    result: Array
+    launch: Launch | None = None
+    """None where there is nothing to compute."""
+    staged: Array | None = None
+    """What the launch writes where it cannot write the result: one that overlaps an input."""
+
+    def run(self) -> Array:
+        """Run it and hand out the result."""
+        if self.launch is not None:
+            launch(self.launch)
+        if self.staged is not None:
+            self.result[...] = self.staged.reshape(self.result.shape)
+        return self.result
+
+
+class Operation(Protocol[P]):
+    """A function of arrays; `.bind(…)` takes the same arguments and gives the launch instead of running it."""
+
+    __name__: str
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Array: ...
+
+    def bind(self, *args: P.args, **kwargs: P.kwargs) -> Launch: ...
+
+
+def operation(plan: Callable[P, Plan]) -> Operation[P]:
+    """Make an operation of a function that plans it."""
+
+    @functools.wraps(plan)
+    def run(*args: P.args, **kwargs: P.kwargs) -> Array:
+        first = args[0] if args else next(iter(kwargs.values()), None)
+        if not isinstance(first, np.ndarray):
+            other = elsewhere(plan.__name__, first)
+            if other is not None:
+                return cast("Array", other(*args, **kwargs))
+        return plan(*args, **kwargs).run()
+
+    def bind(*args: P.args, **kwargs: P.kwargs) -> Launch:
+        planned = plan(*args, **kwargs)
+        if planned.launch is None:
+            raise Diag.BAD_LAUNCH.error(what=f"the result of `{run.__name__}` is empty, and there is nothing to run")
+        if planned.staged is not None:
+            raise Diag.BAD_LAUNCH.error(what="`out` overlaps an input, and one launch cannot read and write both")
+        return planned.launch
+
+    run.__annotations__ = {**plan.__annotations__, "return": "Array"}
+    made = cast("Any", run)
+    made.bind = bind
+    return cast("Operation[P]", made)
+
+
+def ptx_of(function: Any, *args: Any, **kwargs: Any) -> str:
+    """The PTX of a call, of an operation as of a kernel: `ptx_of(matmul, a, b, bias=bias)`; nothing is run."""
+    if not hasattr(function, "bind"):
+        raise Diag.BAD_LAUNCH.error(what=f"{function!r:.60} is neither an operation nor a kernel")
+    program = function.bind(*args, **kwargs).program
+    return program if isinstance(program, str) else print_module(program)

@@ -1,0 +1,130 @@
+"""Arrays of any library as warploom sees them: NumPy, PyTorch, `__cuda_array_interface__`, DLPack."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from warploom.diagnostics import Diag
+from warploom.ptx.dlpack import read
+
+Sizes = tuple[int, ...]
+HOST = "cpu"
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """The memory behind an array; strides in bytes, `span` is the bytes from its first element on.
+
+    `address` is the device's; on the host it counts from the start of the allocation, which the machine aligns.
+    """
+
+    shape: Sizes
+    strides: Sizes
+    dtype: str
+    item: int
+    span: int
+    address: int
+    device: str = HOST
+    """`cpu`, `cuda:1`, or `cuda` where only the driver knows which."""
+
+    @property
+    def is_on_gpu(self) -> bool:
+        return self.device.startswith("cuda")
+
+
+def is_array(value: Any) -> bool:
+    """Whether a value is an array of some library."""
+    if isinstance(value, type):
+        return False
+    return hasattr(value, "__dlpack__") or hasattr(value, "__cuda_array_interface__")
+
+
+def buffer_of(array: Any) -> Buffer:
+    """What an array says of itself; no bytes are read."""
+    if isinstance(array, np.ndarray):
+        owner = array
+        while isinstance(owner.base, np.ndarray):
+            owner = owner.base
+        start = int(array.__array_interface__["data"][0]) - int(owner.__array_interface__["data"][0])
+        return _buffer(array.shape, array.strides, array.dtype.name, array.itemsize, start)
+    if hasattr(array, "data_ptr"):
+        return _of_torch(array)
+    if hasattr(array, "__cuda_array_interface__"):
+        return _of_cuda_array(array)
+    if hasattr(array, "__dlpack__"):
+        return _of_dlpack(array)
+    raise Diag.BAD_LAUNCH.error(what=f"a {type(array).__name__} is no array: pass one of NumPy, PyTorch, CuPy or JAX")
+
+
+def _of_torch(array: Any) -> Buffer:
+    item, device = int(array.element_size()), str(array.device)
+    strides = tuple(int(stride) * item for stride in array.stride())
+    address = int(array.storage_offset()) * item if device == HOST else int(array.data_ptr())
+    return _buffer(tuple(array.shape), strides, str(array.dtype).rpartition(".")[2], item, address, device)
+
+
+def _of_cuda_array(array: Any) -> Buffer:
+    facts = array.__cuda_array_interface__
+    dtype = np.dtype(getattr(array, "dtype", None) or facts["typestr"])
+    shape = tuple(facts["shape"])
+    strides = facts.get("strides") or _dense(shape, dtype.itemsize)
+    return _buffer(shape, tuple(strides), dtype.name, dtype.itemsize, int(facts["data"][0]), "cuda")
+
+
+def _of_dlpack(array: Any) -> Buffer:
+    told = read(array)
+    item = np.dtype(getattr(ml_dtypes, told.dtype, told.dtype)).itemsize
+    strides = tuple(stride * item for stride in told.strides) if told.strides else _dense(told.shape, item)
+    return _buffer(told.shape, strides, told.dtype, item, told.address, told.device)
+
+
+def _dense(shape: Sizes, item: int) -> Sizes:
+    strides, step = [], item
+    for extent in reversed(shape):
+        strides.append(step)
+        step *= extent
+    return tuple(reversed(strides))
+
+
+def _buffer(shape: Sizes, strides: Sizes, dtype: str, item: int, address: int, device: str = HOST) -> Buffer:
+    span = item + sum((extent - 1) * stride for extent, stride in zip(shape, strides, strict=True) if stride > 0)
+    return Buffer(shape, strides, dtype, item, span if all(shape) else 0, address, device)
+
+
+def numpy_of(array: Any) -> np.ndarray[Any, Any]:
+    """An array of the host as NumPy's, over the same memory."""
+    if isinstance(array, np.ndarray):
+        return array
+    if not hasattr(array, "untyped_storage"):
+        return np.asarray(array)
+    buffer, storage = buffer_of(array), array.untyped_storage()
+    held = (ctypes.c_uint8 * storage.nbytes()).from_address(storage.data_ptr() or 1)
+    held.owner = storage  # an array over its memory keeps it
+    dtype = np.dtype(getattr(ml_dtypes, buffer.dtype, buffer.dtype))
+    whole = np.frombuffer(held, np.uint8)
+    return np.ndarray(buffer.shape, dtype, whole, buffer.address, buffer.strides)
+
+
+class Scratch(np.ndarray[Any, Any]):
+    """An array that a launch needs for itself: nobody passes it or looks at it, and on a GPU it is made there."""
+
+    starts_at_zero: bool
+
+    def __array_finalize__(self, of: Any) -> None:
+        self.starts_at_zero = getattr(of, "starts_at_zero", False)
+
+
+def scratch(shape: Sizes, dtype: Any, *, starts_at_zero: bool = False) -> Scratch:
+    """Memory for a launch alone.
+
+    With `starts_at_zero` the first launch finds zeros, and each other what the one before it in the stream has left;
+    else a launch finds anything.
+    """
+    made = np.zeros(shape, dtype).view(Scratch)
+    made.starts_at_zero = starts_at_zero
+    return made

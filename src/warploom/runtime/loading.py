@@ -1,0 +1,168 @@
+"""Kernels in a GPU's memory: assembled by ptxas where there is one that fits, else by the driver, and kept."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from warploom.diagnostics import Diag, WarploomError
+from warploom.facts.machines import machine
+from warploom.ptx.launch import Launch, Triple, entry_of
+from warploom.ptx.model import Kernel, Module
+from warploom.ptx.parse import parse
+from warploom.ptx.printer import print_module
+from warploom.runtime.assembler import assemble
+from warploom.runtime.cache import user_cache
+from warploom.runtime.driver import Device
+from warploom.runtime.tools import PTXAS, Tool, find
+
+_CLUSTER_DIMENSION, _DEPENDENT_LAUNCH = 4, 6
+_MAX_DYNAMIC_SHARED, _NON_PORTABLE_CLUSTER = 8, 14
+_ERROR_LOG, _ERROR_LOG_BYTES = 5, 6
+_LOG_BYTES = 8192
+_TARGET = re.compile(r"sm_(\d+)(\d)([af]?)")
+
+
+class _Attribute(ctypes.Structure):
+    """CUlaunchAttribute: what it is, and a union of 64 bytes."""
+
+    _fields_ = (("id", ctypes.c_int), ("padding", ctypes.c_int), ("value", ctypes.c_uint * 16))
+
+
+class Configuration(ctypes.Structure):
+    """CUlaunchConfig."""
+
+    _fields_ = (
+        ("grid", ctypes.c_uint * 3),
+        ("block", ctypes.c_uint * 3),
+        ("shared_bytes", ctypes.c_uint),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.POINTER(_Attribute)),
+        ("count", ctypes.c_uint),
+    )
+
+
+@dataclass
+class Loaded:
+    """A kernel that can be launched; `assembler` says who made its code."""
+
+    device: Device
+    kernel: Kernel
+    function: ctypes.c_void_p
+    assembler: str
+    _shared: int = field(default=0)
+    _non_portable: bool = field(default=False)
+
+    def allow(self, shared_bytes: int, cluster: Triple) -> None:
+        """Let launches have so much dynamic shared memory, and clusters of more CTAs than every GPU has."""
+        call = self.device.driver.call
+        if shared_bytes > self._shared:
+            call("cuFuncSetAttribute", self.function, _MAX_DYNAMIC_SHARED, shared_bytes)
+            self._shared = shared_bytes
+        size = cluster[0] * cluster[1] * cluster[2]
+        if size > machine(self.device.target).cluster_size and not self._non_portable:
+            call("cuFuncSetAttribute", self.function, _NON_PORTABLE_CLUSTER, 1)
+            self._non_portable = True
+
+
+_LOADED: dict[tuple[int | str, str | None, int], tuple[object, Loaded]] = {}
+"""Kernels by program (a module by its identity, and held), entry and GPU; graphs may hold them for ever."""
+
+
+def load(program: Module | str, entry: str | None, device: Device) -> Loaded:
+    """A kernel on a GPU."""
+    key = (program if isinstance(program, str) else id(program), entry, device.index)
+    if key not in _LOADED:
+        module = parse(program) if isinstance(program, str) else program
+        kernel = entry_of(module, entry)
+        _check_target(module.target[0], device)
+        text = program if isinstance(program, str) else print_module(program)
+        with device.current(), device.driver.while_capturing():
+            _LOADED[key] = (program, _load(text, module.target[0], kernel, device))
+    return _LOADED[key][1]
+
+
+def _check_target(target: str, device: Device) -> None:
+    """PTX for a plain target runs on later GPUs, for an `f` target in its family, for an `a` target there alone."""
+    match = _TARGET.fullmatch(target)
+    have = device.gpu.capability
+    wanted = (int(match[1]), int(match[2])) if match else (0, 0)
+    fits = {"": wanted <= have, "f": wanted <= have and wanted[0] == have[0], "a": wanted == have}
+    if match is None or not fits[match[3]]:
+        what = f"the kernel is for {target}, and the GPU is {device.target}"
+        raise Diag.WRONG_GPU.error(gpu=device.gpu.name, what=what)
+
+
+def _load(text: str, target: str, kernel: Kernel, device: Device) -> Loaded:
+    tool = _fitting_ptxas(device)
+    if tool is None:
+        module = _assembled_by_the_driver(text, target, device)
+        made_by = f"the driver (CUDA {device.driver.cuda[0]}.{device.driver.cuda[1]})"
+    else:
+        own = target if target[-1] in "af" else device.target  # code of another generation does not run
+        cubin = assemble(text, own, strict=False, cache=user_cache()).cubin
+        module = ctypes.c_void_p()
+        device.driver.call("cuModuleLoadData", ctypes.byref(module), cubin)
+        made_by = str(tool)
+    function = ctypes.c_void_p()
+    device.driver.call("cuModuleGetFunction", ctypes.byref(function), module, kernel.name.encode())
+    return Loaded(device, kernel, function, made_by)
+
+
+def _fitting_ptxas(device: Device) -> Tool | None:
+    """A ptxas whose code the driver loads: none of a newer major version."""
+    try:
+        tool = find(PTXAS)
+    except WarploomError:
+        return None
+    return tool if tool.toolkit <= device.driver.cuda[0] else None
+
+
+def _assembled_by_the_driver(text: str, target: str, device: Device) -> ctypes.c_void_p:
+    module, log = ctypes.c_void_p(), ctypes.create_string_buffer(_LOG_BYTES)
+    options = (ctypes.c_int * 2)(_ERROR_LOG, _ERROR_LOG_BYTES)
+    values = (ctypes.c_void_p * 2)(ctypes.addressof(log), len(log))
+    load_ = device.driver.library.cuModuleLoadDataEx
+    status = load_(ctypes.byref(module), text.encode(), 2, options, values)
+    if status:
+        said = log.value.decode("utf-8", "replace").strip().rstrip(".") or device.driver.sentence(status)
+        raise Diag.NOT_ASSEMBLED.error(tool="the driver", target=target, what=said)
+    return module
+
+
+def configuration(launch: Launch, stream: int) -> Configuration:
+    """The shape of a launch as the driver takes it."""
+    attributes: list[Any] = []
+    if launch.cluster != (1, 1, 1):
+        attributes.append(_Attribute(_CLUSTER_DIMENSION, 0, (ctypes.c_uint * 16)(*launch.cluster)))
+    if launch.dependent:
+        attributes.append(_Attribute(_DEPENDENT_LAUNCH, 0, (ctypes.c_uint * 16)(1)))
+    array = (_Attribute * max(len(attributes), 1))(*attributes)
+    return Configuration(
+        (ctypes.c_uint * 3)(*launch.grid),
+        (ctypes.c_uint * 3)(*launch.block),
+        launch.shared_bytes,
+        stream,
+        ctypes.cast(array, ctypes.POINTER(_Attribute)),
+        len(attributes),
+    )
+
+
+def resident_clusters(launch: Launch, device: Device) -> int:
+    """How many clusters of a launch the whole GPU holds at once: a persistent grid has no more."""
+    loaded = load(launch.program, launch.entry, device)
+    loaded.allow(launch.shared_bytes, launch.cluster)
+    with device.current():
+        if launch.cluster == (1, 1, 1):
+            threads = launch.block[0] * launch.block[1] * launch.block[2]
+            each = device.driver.number(
+                "cuOccupancyMaxActiveBlocksPerMultiprocessor",
+                loaded.function,
+                threads,
+                ctypes.c_size_t(launch.shared_bytes),
+            )
+            return each * device.gpu.sms
+        asked = configuration(launch, 0)
+        return device.driver.number("cuOccupancyMaxActiveClusters", loaded.function, ctypes.byref(asked))

@@ -1,0 +1,87 @@
+"""A vector with a value for each column of C, read into registers before it is needed: while the tile is multiplied."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from warploom.structured.config.output import EpilogueConfig
+from warploom.structured.staging import Values
+from warploom.structured.strips import Strip, TileSpot
+from warploom.trace.instructions import emit
+from warploom.trace.memory import View
+from warploom.trace.packing import unpack
+from warploom.trace.types import PAIR_OF, TYPES
+from warploom.trace.values import Value, select, valued
+
+_SQUARE = 8
+_PAIR_BYTES = 4
+
+
+class RowVector:
+    """What a thread needs of a vector for one piece of a tile: two neighbours in every eight columns of C.
+
+    Of a transposed tile C's columns are the accumulator's rows, of which a thread has few. Outside C nothing is read.
+    """
+
+    def __init__(self, source: View, epc: EpilogueConfig) -> None:
+        self._source, self._epc = source, epc
+        self._held: dict[object, dict[int, Value]] = {}
+
+    def load(self, spots: Sequence[TileSpot]) -> None:
+        """Read what the tiles at some spots need; those below each other need the same columns."""
+        self._held = {}
+        for spot in spots:
+            key = _key(spot)
+            if key not in self._held:
+                self._held[key] = self._loaded(spot)
+
+    def _loaded(self, spot: TileSpot) -> dict[int, Value]:
+        """By row or column: single values, or two neighbours in one register, which is half of what they would take."""
+        if spot.transposed:
+            return {row: self._one(spot, row, transposed=True) for row in self._rows}
+        paired = self._source.alignment % _PAIR_BYTES == 0 and self._source.dtype in PAIR_OF
+        columns = range(0, self._epc.accumulator_columns, _SQUARE)
+        if paired:
+            return {column: self._two(spot, column) for column in columns}
+        return {at: self._one(spot, at, transposed=False) for column in columns for at in (column, column + 1)}
+
+    @property
+    def _rows(self) -> range:
+        return range(0, 4 * _SQUARE if self._epc.is_lower_frag_required else 2 * _SQUARE, _SQUARE)
+
+    def _one(self, spot: TileSpot, at: int, *, transposed: bool) -> Value:
+        position = spot.at(at, 0) if transposed else spot.at(0, at)
+        return self._read(position.column, position.column_inside, self._source.dtype)
+
+    def _two(self, spot: TileSpot, column: int) -> Value:
+        """Two neighbours; where C ends between them the second is zero."""
+        first, second = spot.at(0, column), spot.at(0, column + 1)
+        pair = self._read(first.column, second.column_inside, PAIR_OF[self._source.dtype])
+        alone = self._read(first.column, first.column_inside & ~second.column_inside, self._source.dtype)
+        return (pair.bits("u32") | alone.bits("u16").to("u32")).bits(pair.type)
+
+    def _read(self, column: Value, inside: Value, type_: str) -> Value:
+        """What lies at a column, zero where nothing does."""
+        (word,) = emit(f"ld.global.{TYPES[type_].memory}", self._source.at(column), guard=inside)
+        value = Value(type_, word.operand, word.region)
+        unsigned = f"u{TYPES[type_].bits}"
+        return select(inside, value.bits(unsigned), valued(0, unsigned)).bits(type_)
+
+    def values(self, strip: Strip) -> Values:
+        """What is to be added to a strip."""
+        held, transposed = self._held[_key(strip.spot)], strip.spot.transposed
+        found = dict[tuple[int, int], Value]()
+        for row in self._rows:
+            for column in range(0, self._epc.stageN, _SQUARE):
+                first = held[row if transposed else strip.column + column]
+                if TYPES[first.type].kind == "pair":
+                    pair = unpack(first)
+                else:
+                    pair = (first, first if transposed else held[strip.column + column + 1])
+                found[row, column], found[row, column + 1] = pair
+        return found
+
+
+def _key(spot: TileSpot) -> object:
+    """What tells the columns of C that a spot has: one expression is one register."""
+    return (spot.first_row if spot.transposed else spot.first_column).operand

@@ -1,0 +1,85 @@
+"""Small kernels that run on a Hopper GPU as on the machine, each for one thing that a launch must get right."""
+
+from __future__ import annotations
+
+from warploom import TensorMap
+from warploom.trace import (
+    Array,
+    barriers,
+    cta_index,
+    emit,
+    f32,
+    fence_barrier_init,
+    kernel,
+    loop,
+    s32,
+    shared,
+    special,
+    sync_threads,
+    thread,
+    u32,
+    when,
+)
+
+THREADS = 128
+
+
+@kernel(target="sm_90a")
+def saxpy(x: Array[f32], y: Array[f32], a: f32, n: s32):
+    """Scalars and pointers."""
+    i = (cta_index() * special("ntid.x") + thread()).to(s32)
+    with when(i < n):
+        y[i] = x[i] * a + y[i]
+
+
+@kernel(target="sm_90a")
+def box(tensor: TensorMap, out: Array[u32], first: s32, second: s32, *, words: int, rank: int):
+    """One box of a tensor map, as it lies in shared memory."""
+    held = shared(u32, (words,), name="held", align=1024)
+    arrived = barriers("arrived", 1)
+    with when(thread() == 0):
+        arrived.init(1)
+        fence_barrier_init()
+    sync_threads()
+    with when(thread() == 0):
+        arrived[0].arrive_and_expect(tensor.box_bytes)
+        load = f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes"
+        emit(load, held.place, tensor.at(*(0,) * (rank - 2), first, second), arrived[0].at)
+    arrived[0].wait(0)
+    for at in loop(thread().to(s32), words, step=THREADS):
+        out[at] = held[at]
+
+
+@kernel(target="sm_90a")
+def ranks(out: Array[u32]):
+    """Who is who in a cluster."""
+    with when(thread() == 0):
+        cta = cta_index().to(s32)
+        out[cta] = special("cluster_ctarank") + special("cluster_nctarank") * 1000
+
+
+@kernel(target="sm_90a")
+def step(x: Array[u32], n: s32):
+    """x = 3x + 1, when all launches before have ended."""
+    emit("griddepcontrol.launch_dependents")
+    emit("griddepcontrol.wait")
+    i = (cta_index() * special("ntid.x") + thread()).to(s32)
+    with when(i < n):
+        x[i] = x[i] * 3 + 1
+
+
+@kernel(target="sm_90a")
+def stray(x: Array[u32], distance: s32):
+    """A store far outside."""
+    with when(thread() == 0):
+        x[distance] = 7
+
+
+@kernel(target="sm_90a")
+def own_memory(x: Array[u32], sums: Array[u32], count: Array[u32]):
+    """Counts its launches in memory of its own, and works in another part of it."""
+    sums[thread()] = thread() + 1
+    sync_threads()
+    with when(thread() == 0):
+        count[0] = count[0] + 1
+        x[0] = sums[THREADS - 1] * 1000 + count[0]

@@ -1,0 +1,163 @@
+"""The default Hopper matmul: every type, transpose and way to divide the work, against NumPy, to the bit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.assembly import assemble_ok, sass_of
+from tests.kernels.hopper_problems import SCHEDULES, product
+
+from warploom.diagnostics import Diag, WarploomError
+from warploom.structured.config.hopper import HopperConfig
+from warploom.structured.epilogue import Epilogue, Operand
+
+SHAPES = [
+    {"tile": (128, 64)},
+    {"tile": (128, 128), "pingpong": True},
+    {"tile": (64, 160), "pingpong": True, "cluster_shape": (2, 1, 1)},
+    {"tile": (128, 64), "cluster_shape": (2, 2, 1)},
+    {"tile": (64, 48), "consumers": 1, "AB_swapped": True},
+]
+
+
+@pytest.mark.parametrize(("schedule", "seed"), SCHEDULES)
+@pytest.mark.parametrize("fields", SHAPES)
+def test_every_way_to_divide_the_work_under_every_schedule(fields, schedule, seed):
+    product(300, 200, 330, **fields).check(schedule, seed)
+
+
+@pytest.mark.parametrize(
+    ("a_type", "b_type"),
+    [
+        ("bf16", "bf16"), ("f16", "f16"), ("f32", "f32"),
+        ("e4m3", "e4m3"), ("e5m2", "e5m2"), ("e4m3", "e5m2"), ("e5m2", "e4m3"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("pingpong", [False, True])
+def test_types(a_type, b_type, pingpong):
+    product(200, 136, 190, a_type=a_type, b_type=b_type, pingpong=pingpong, tile=(128, 64)).check("random", 3)
+
+
+@pytest.mark.parametrize("c_type", ["bf16", "f16", "f32", "e4m3"])
+@pytest.mark.parametrize("fields", [{"tile": (128, 96)}, {"tile": (64, 32), "consumers": 1, "AB_swapped": True}])
+def test_results(c_type, fields):
+    product(130, 100, 9, c_type=c_type, **fields).check()
+
+
+@pytest.mark.parametrize(("a_major", "b_major"), [("k", "mn"), ("mn", "k"), ("mn", "mn")])
+@pytest.mark.parametrize("fields", [SHAPES[1], {**SHAPES[3], "a_type": "f16"}, SHAPES[4]])
+def test_transposes(a_major, b_major, fields):
+    product(200, 168, 150, a_major=a_major, b_major=b_major, **fields).check("random", 4)
+
+
+@pytest.mark.parametrize("columns", [8, 16, 40, 96, 160, 256])
+def test_rows_of_b_side_by_side_in_tiles_of_any_width(columns):
+    """A narrow tile fills no row of the widest swizzle."""
+    product(70, 300, 100, tile=(64, columns), consumers=1, b_major="mn").check()
+
+
+@pytest.mark.parametrize("columns", [8, 104, 208, 256])
+@pytest.mark.parametrize("store", [True, False])
+def test_widths(columns, store):
+    product(129, 211, 70, tile=(128, columns), use_tma_store=store).check("reverse")
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k"), [(1, 1, 1), (1, 257, 63), (128, 64, 64), (129, 65, 65), (127, 63, 1000), (257, 8, 16)]
+)
+@pytest.mark.parametrize("fields", [SHAPES[0], SHAPES[1], SHAPES[3], SHAPES[4]])
+def test_awkward_sizes(m, n, k, fields):
+    product(m, n, k, **fields).check("lazy")
+
+
+@pytest.mark.parametrize("stages", [2, 3, 5])
+@pytest.mark.parametrize("pingpong", [False, True])
+def test_stages(stages, pingpong):
+    for k_tiles in (1, stages, 2 * stages + 1):
+        fields = {"num_pipeline_stages": stages, "pingpong": pingpong, "num_output_stages": 1}
+        product(300, 70, 64 * k_tiles, tile=(128, 40), sms=2, **fields).check("random", stages)
+
+
+@pytest.mark.parametrize("cluster", [(4, 1, 1), (1, 4, 1), (2, 4, 1)])
+@pytest.mark.parametrize("pingpong", [False, True])
+def test_larger_clusters(cluster, pingpong):
+    product(600, 300, 130, tile=(128, 64), cluster_shape=cluster, pingpong=pingpong, sms=16).check("random", 5)
+
+
+@pytest.mark.parametrize("fields", SHAPES)
+@pytest.mark.parametrize("majors", [("k", "k"), ("mn", "mn")])
+def test_batches(fields, majors):
+    product(140, 72, 100, batch=(3,), a_major=majors[0], b_major=majors[1], **fields).check("random", 6)
+
+
+def test_8_bit_floats_with_one_factor():
+    problem = product(200, 150, 400, a_type="e4m3", pingpong=True, operands={"alpha": 0.125})
+    problem.check("random", 7, then=lambda exact: 0.125 * exact)
+
+
+def test_the_epilogue_has_its_say():
+    bias, ramp = np.arange(100, dtype=np.float32), lambda value, at: value + at.row.to("f32")
+    epilogue = Epilogue(alpha=0.5, bias=Operand("row"), activation="relu", function=ramp)
+    problem = product(150, 100, 90, epilogue=epilogue, operands={"bias": bias}, tile=(128, 64), c_type="f32")
+    problem.check(then=lambda exact: np.maximum(0.5 * exact + bias, 0) + np.arange(150)[:, None])
+
+
+@settings(max_examples=6)
+@given(
+    sizes=st.tuples(st.integers(1, 300), st.integers(1, 300), st.integers(1, 300)),
+    tile=st.tuples(st.sampled_from([64, 128]), st.integers(1, 16).map(lambda n: 8 * n)),
+    pingpong=st.booleans(),
+    swapped=st.booleans(),
+    cluster=st.sampled_from([(1, 1, 1), (2, 1, 1), (1, 2, 1)]),
+)
+def test_any_shape(sizes, tile, pingpong, swapped, cluster):
+    consumers = 2 if pingpong or tile[0] == 128 else 1
+    fields = {"pingpong": pingpong, "AB_swapped": swapped, "cluster_shape": cluster, "consumers": consumers}
+    if tile[1] * cluster[0] % 16:
+        fields["cluster_shape"] = (1, 1, 1)
+    product(*sizes, tile=tile, **fields).check("random", sizes[0])
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"a_type": "e4m3", "b_major": "mn"},
+        {"a_type": "f32", "a_major": "mn"},
+        {"tile": (96, 64)},
+        {"tile": (128, 260)},
+        {"pingpong": True, "tile": (192, 256)},
+        {"num_pipeline_stages": 9},
+        {"pingpong": True, "consumers": 1},
+    ],
+)
+def test_what_cannot_be_is_refused(fields):
+    with pytest.raises(WarploomError) as found:
+        HopperConfig(**fields).validated()
+    assert found.value.diag is Diag.BAD_CONFIG
+
+
+ASSEMBLED = [
+    *SHAPES,
+    {"tile": (128, 256)},
+    {"tile": (128, 192), "pingpong": True, "num_output_stages": 1},
+    {"tile": (64, 256), "consumers": 1},
+    {"tile": (128, 128), "a_type": "e4m3", "pingpong": True},
+    {"tile": (128, 160), "b_major": "mn", "pingpong": True},
+]
+
+
+@pytest.mark.parametrize("fields", ASSEMBLED)
+def test_assembles_without_loss(fields):
+    """No spill and no remark."""
+    assert all(kernel.spill_stores == 0 for kernel in assemble_ok(product(300, 500, 300, **fields).launch).kernels)
+
+
+@pytest.mark.parametrize("fields", [SHAPES[1], SHAPES[3]])
+def test_nothing_waits_for_the_whole_gpu(fields):
+    sass = sass_of(product(300, 500, 300, **fields).launch)
+    assert sass.count("UTMALDG")
+    assert sass.count("UTMASTG")
+    assert not sass.count("MEMBAR", "GPU")
+    assert not sass.count("CCTL", "IVALL")

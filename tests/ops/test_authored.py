@@ -1,0 +1,127 @@
+"""When two functions of the caller are the same: a new lambda costs no new trace, a changed number does."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import pytest
+from tests.ops.references import exact, integers
+
+from warploom.kernels.sm100.matmul import matmul as kernel
+from warploom.ops import matmul
+from warploom.ops.authored import authored
+from warploom.ops.faults import Faults
+from warploom.structured.config import MatmulConfig
+from warploom.trace import relu
+
+SMALL = MatmulConfig(cta_group=1, mma_shape=(64, 32, 16))
+FACTOR = 2
+A, B = integers(20, 24), integers(24, 30)
+
+
+def compared(function):
+    return authored("epilogue", function, (), Faults("matmul"))
+
+
+def scaled(acc, at):
+    return helper(acc) * 2
+
+
+def helper(acc):
+    return acc + FACTOR
+
+
+def by(factor):
+    return lambda acc, at: acc * factor
+
+
+def run(function, **options):
+    return exact(matmul(A, B, epilogue=function, out_dtype=np.float32, config=SMALL, **options))
+
+
+def traces(call):
+    """How often a kernel was traced anew."""
+    before = set(kernel._traces)
+    call()
+    return len(set(kernel._traces) - before)
+
+
+def test_a_lambda_in_a_loop_is_traced_once():
+    run(lambda acc, at: acc * 7)
+    assert traces(lambda: [run(by(7.5)) for _ in range(3)]) == 1
+
+
+def test_captured_numbers_count():
+    for factor in (3, 4, 3.0, -0.0):
+        np.testing.assert_array_equal(run(by(factor)), exact(A) @ exact(B) * factor)
+
+
+def test_a_global_number_that_changes(monkeypatch):
+    np.testing.assert_array_equal(run(scaled), (exact(A) @ exact(B) + 2) * 2)
+    monkeypatch.setitem(globals(), "FACTOR", 5)
+    np.testing.assert_array_equal(run(scaled), (exact(A) @ exact(B) + 5) * 2)
+
+
+def test_things_that_may_change_are_traced_each_time():
+    held = {"factor": 3}
+    np.testing.assert_array_equal(run(lambda acc, at: acc * held["factor"]), exact(A) @ exact(B) * 3)
+    held["factor"] = 5
+    np.testing.assert_array_equal(run(lambda acc, at: acc * held["factor"]), exact(A) @ exact(B) * 5)
+
+
+def test_methods_and_partial_functions():
+    class Scaler:
+        factor = 3
+
+        def __call__(self, acc, at):
+            return acc * self.factor
+
+        def method(self, acc, at):
+            return acc * self.factor
+
+    def power(acc, at, times):
+        return acc * times
+
+    for function in (Scaler(), Scaler().method, partial(power, times=3)):
+        np.testing.assert_array_equal(run(function), exact(A) @ exact(B) * 3)
+
+
+def test_operands_are_given_by_name():
+    def one(acc, at, *, x, y=2):
+        return acc * x + y
+
+    def many(acc, at, **operands):
+        return acc * operands["x"]
+
+    np.testing.assert_array_equal(run(one, operands={"x": 3}), exact(A) @ exact(B) * 3 + 2)
+    np.testing.assert_array_equal(run(many, operands={"x": 3}), exact(A) @ exact(B) * 3)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        (by(2), by(2), True),
+        (by(2), by(3), False),
+        (by(0.0), by(-0.0), False),
+        (by(1), by(True), False),
+        (by((1, 2)), by((1, 2)), True),
+        (by("x"), by("y"), False),
+        (by(relu), by(relu), True),
+        (by(by(2)), by(by(3)), False),
+        (by(by(2)), by(by(2)), True),
+        (by(np.float32(2)), by(np.float32(2)), True),
+        (partial(scaled, at=1), partial(scaled, at=2), False),
+        (scaled, helper, False),
+    ],
+)
+def test_equal_functions(one, other, same):
+    first, second = compared(one), compared(other)
+    assert (first == second) is same
+    if same:
+        assert hash(first) == hash(second)
+
+
+def test_mutable_captures_have_no_hash():
+    with pytest.raises(TypeError):
+        hash(compared(by([1])))

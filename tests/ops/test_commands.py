@@ -1,0 +1,133 @@
+"""`warploom ptx OPERATION` and `ptx_of`: the PTX of a call, without running it."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import numpy as np
+import pytest
+from tests.ops.references import BF16, integers
+
+import warploom
+from warploom.cli import main
+from warploom.commands.console import output
+from warploom.commands.operation import OPERATIONS
+from warploom.demo.fused import show_fused
+from warploom.diagnostics import WarploomError
+from warploom.launcher import launch
+from warploom.ops import matmul, ptx_of
+from warploom.ptx.isa import unsupported
+from warploom.ptx.parse import parse
+from warploom.runtime.tools import find
+from warploom.trace import Array, f32, kernel, thread
+
+
+def shown(capsys, *arguments):
+    status = main(["ptx", *arguments])
+    captured = capsys.readouterr()
+    return status, captured.out, captured.err
+
+
+def has_tools():
+    try:
+        find("ptxas"), find("nvdisasm")
+    except WarploomError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_the_ptx_of_every_operation(capsys, name):
+    status, out, _ = shown(capsys, name, "2x100x72x256", "--bias", "--activation", "relu")
+    assert status == 0
+    module = parse(out)
+    assert module.target == ("sm_100a",)
+    assert unsupported(module) == ()
+
+
+@pytest.mark.skipif(not has_tools(), reason="there is no ptxas")
+def test_registers_and_machine_code(capsys):
+    status, out, _ = shown(capsys, "matmul", "4096x4096x4096", "--registers", "--sass", "--json")
+    document = json.loads(out)
+    assert status == 0
+    (row,) = document["assembly"]["kernels"]
+    assert row["spill_stores"] == 0
+    assert any(name.startswith("UTCHMMA") for name in document["assembly"]["counts"])
+    assert "UTCHMMA.2CTA" in document["assembly"]["sass"].replace("gdesc", "")
+
+
+WRONG = {
+    ("matmul", "3x4"): "are no sizes",
+    ("matmul", "0x4x4"): "are no sizes",
+    ("nothing", "3x4x5"): "is no operation",
+    ("matmul", "3x4x5", "--activation", "gel"): "there are relu",
+    ("file.ptx", "--bias", "--out-dtype", "bf16"): "--out-dtype, --bias: only an operation has that",
+    ("block_scaled_matmul", "32x32x32", "--dtype", "bf16"): "elements are none of",
+}
+
+
+@pytest.mark.parametrize("arguments", WRONG, ids=" ".join)
+def test_wrong_commands(capsys, arguments):
+    status, out, err = shown(capsys, *arguments)
+    assert status == 3
+    assert not out
+    assert WRONG[arguments] in err
+
+
+def test_ptx_of_a_call_is_what_the_call_runs():
+    a, b, bias = integers(40, 24), integers(24, 30), integers(30)
+    out = np.full((40, 30), np.nan, BF16)
+    bound = matmul.bind(a, b, bias=bias, out=out)
+    text = ptx_of(matmul, a, b, bias=bias, out=out)
+    assert np.isnan(out.astype(np.float32)).all()
+    launch(
+        text,
+        grid=bound.grid,
+        block=bound.block,
+        cluster=bound.cluster,
+        shared_bytes=bound.shared_bytes,
+        args=bound.args,
+    )
+    np.testing.assert_array_equal(out, matmul(a, b, bias=bias))
+
+
+def test_ptx_of_a_kernel_of_the_authors():
+    @kernel(target="sm_90a")
+    def doubled(x: Array[f32]):
+        x[thread()] = x[thread()] * 2
+
+    text = ptx_of(doubled, np.ones(32, np.float32), grid=(1, 1, 1), block=(32, 1, 1))
+    assert ".entry doubled" in text
+    with pytest.raises(WarploomError, match="neither an operation nor a kernel"):
+        ptx_of(len, [])
+
+
+def test_one_text_serves_all_sizes_of_a_configuration():
+    config = warploom.MatmulConfig(cta_group=2, mma_shape=(256, 128, 16))
+    texts = {
+        ptx_of(matmul, integers(m, 64), integers(64, n), config=config) for m, n in ((512, 256), (1024, 128), (8, 8))
+    }
+    assert len(texts) == 1
+
+
+def test_tracing_the_default_kernel_takes_less_than_a_second_of_one_core():
+    a, b = np.empty((4096, 4096), BF16), np.empty((4096, 4096), BF16)
+    start = time.process_time()
+    ptx_of(matmul, a, b, config=warploom.MatmulConfig(num_output_stages=3))
+    assert time.process_time() - start < 1
+
+
+def test_the_demo_tells_what_each_role_did(capsys):
+    assert show_fused(output())
+    told = capsys.readouterr().out
+    assert "compared  with NumPy in float64: right" in told
+    deeds = {line.split()[0]: line for line in told.splitlines() if line.startswith(" ") and line.strip()}
+    wanted = {"load": "copied in", "mma": "multiplications", "epilogue": "copied out", "epilogue_load": "copied in"}
+    assert all(deed in deeds[role] for role, deed in wanted.items())
+
+
+def test_the_surface_is_sorted_and_small():
+    assert warploom.__all__ == sorted(warploom.__all__)
+    assert len(warploom.__all__) <= 22
+    assert all(hasattr(warploom, name) for name in warploom.__all__)

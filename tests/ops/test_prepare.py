@@ -1,0 +1,93 @@
+"""Operations as prepared calls on a Blackwell GPU that is not there: what the driver would get."""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+import pytest
+from tests.runtime.fake_driver import FakeLibrary, FakeTensor
+
+from warploom.diagnostics import WarploomError
+from warploom.ops import matmul
+from warploom.ops.prepare import plan, plan_matmul, stand_in
+from warploom.ptx.arrays import Buffer, buffer_of
+from warploom.ptx.storage import size_of
+from warploom.runtime import driver, loading
+
+
+@pytest.fixture
+def gpu(monkeypatch, tmp_path):
+    monkeypatch.setenv("WARPLOOM_CACHE_DIR", str(tmp_path))
+    library = FakeLibrary(capability=(10, 0))
+    monkeypatch.setattr(driver, "load_library", lambda: library)
+    monkeypatch.setattr(loading, "_LOADED", {})
+    cached = (driver.driver, driver.device, driver.device_count)
+    for each in cached:
+        each.cache_clear()
+    yield library
+    for each in cached:
+        each.cache_clear()
+
+
+def test_a_stand_in_is_like_what_it_stands_for():
+    for buffer in (
+        Buffer((3, 5, 7), (70, 14, 2), "bfloat16", 2, 210, 0x7F00_0000_0104, "cuda:0"),
+        Buffer((4, 6), (4, 64), "float32", 4, 336, 0x1000, "cuda:0"),
+        Buffer((0, 6), (24, 4), "float32", 4, 0, 0x1000, "cuda:0"),
+    ):
+        made = buffer_of(stand_in(buffer))
+        assert (made.shape, made.strides, made.dtype) == (buffer.shape, buffer.strides, buffer.dtype)
+        assert (made.address - buffer.address) % 256 == 0
+
+
+def test_a_large_stand_in_takes_no_memory():
+    made = stand_in(Buffer((1 << 16, 1 << 16), (1 << 17, 2), "bfloat16", 2, 1 << 33, 0, "cuda:0"))
+    assert made.nbytes == 1 << 33
+
+
+def test_a_prepared_matmul_gets_the_addresses_of_each_call(gpu):
+    def arrays(at):
+        return [
+            FakeTensor(at, (200, 96)),
+            FakeTensor(at + 0x1_0000_0000, (96, 136)),
+            FakeTensor(at + 0x2_0000_0000, (136,)),
+            FakeTensor(at + 0x3_0000_0000, (200, 136)),
+        ]
+
+    a, b, bias, d = arrays(0x7000_0000)
+    call = plan_matmul(a, b, bias=bias, activation="relu", out=d)
+    gpu.sizes = tuple(size_of(param) for param in call.loaded.kernel.params)
+    given = arrays(0x5_0000_0000)
+    call(*given, stream=3)
+    (done,) = gpu.launched
+    found = {struct.unpack_from("<Q", raw, 6)[0] for raw in done.parameters if len(raw) == 128}
+    found |= {struct.unpack("<Q", raw)[0] for raw in done.parameters if len(raw) == 8}
+    assert {each.address for each in given} <= found
+    assert not {each.address for each in (a, b, bias, d)} & found
+    sizes = {struct.unpack("<i", raw)[0] for raw in done.parameters if len(raw) == 4}
+    assert {200, 136, 96} <= sizes
+    reference = matmul.bind(
+        *(np.zeros(each.shape, np.float16) for each in (a, b)), bias=np.zeros(136, np.float16), activation="relu"
+    )
+    assert done.grid == reference.grid
+
+
+def test_what_would_be_copied_is_refused(gpu):
+    a, b, d = FakeTensor(0x1000, (8, 33)), FakeTensor(0x10000, (33, 64)), FakeTensor(0x20000, (8, 64))
+    with pytest.raises(WarploomError) as caught:
+        plan_matmul(a, b, out=d)
+    assert caught.value.code == "BAD_PLAN"
+    assert "`a`: the kernel cannot step through it" in str(caught.value)
+    assert "`b`" not in str(caught.value)
+
+
+def test_where_arrays_must_be(gpu):
+    a, b, d = FakeTensor(0x1000, (8, 32)), FakeTensor(0x10000, (32, 64), device="cuda:1"), FakeTensor(0x20000, (8, 64))
+    with pytest.raises(WarploomError, match="not all on one GPU"):
+        plan_matmul(a, b, out=d)
+    host = [np.zeros(shape, np.float16) for shape in ((8, 32), (32, 64), (8, 64))]
+    with pytest.raises(WarploomError, match="not all on one GPU"):
+        plan_matmul(host[0], host[1], out=host[2])
+    with pytest.raises(WarploomError, match="writes into `out`"):
+        plan(matmul, a=a, b=a)

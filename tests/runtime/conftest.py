@@ -1,0 +1,30 @@
+"""What tests of the runtime share: a driver of their own."""
+
+from __future__ import annotations
+
+import pytest
+
+from warploom.runtime import driver as module
+from warploom.runtime import loading
+
+
+@pytest.fixture
+def install(monkeypatch):
+    """Put a library, or an error, in the place of NVIDIA's."""
+    cached = (module.driver, module.device, module.device_count)
+
+    def put(library):
+        def load():
+            if isinstance(library, Exception):
+                raise library
+            return library
+
+        monkeypatch.setattr(module, "load_library", load)
+        for each in cached:
+            each.cache_clear()
+        return library
+
+    monkeypatch.setattr(loading, "_LOADED", {})
+    yield put
+    for each in cached:
+        each.cache_clear()
