@@ -274,6 +274,10 @@ FAMILIES = {
             "128x192": promoting(192),
             "128x192, 1 buffer": promoting(192, num_output_stages=1),
             "128x192, cluster 2": promoting(192, **PAIR),
+            "128x128, in turn": promoting(in_turn=True),
+            "128x128, in turn, cluster 2": promoting(in_turn=True, **PAIR),
+            "128x192, in turn": promoting(192, in_turn=True),
+            "128x192, in turn, cluster 2": promoting(192, in_turn=True, **PAIR),
         },
     ),
     "fp8": Family(
@@ -286,6 +290,8 @@ FAMILIES = {
             "ping-pong 128x192, cluster 2": narrow(192, num_pipeline_stages=5, num_output_stages=1, **PAIR),
             "cooperative 128x256": HopperConfig(a_type="e4m3", tile=(128, 256)),
             "cooperative 128x256, cluster 2": HopperConfig(a_type="e4m3", tile=(128, 256), **PAIR),
+            "cooperative 256x160, 1 buffer": HopperConfig(a_type="e4m3", tile=(256, 160), num_output_stages=1),
+            "cooperative 256x192": HopperConfig(a_type="e4m3", tile=(256, 192)),
         },
     ),
     "batched": Family(

@@ -160,7 +160,8 @@ def main() -> None:
     parser.add_argument("--buffers", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=15)
     options = parser.parse_args()
-    torch.cuda.init()
+    if not torch.cuda.is_available():
+        sys.exit("PyTorch finds no GPU")
     torch.zeros(1, device="cuda")
     with torch.no_grad():
         calls = candidates(options.buffers)

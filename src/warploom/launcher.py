@@ -74,10 +74,13 @@ def launch(
     observers: Iterable[Observer] = (),
     on_progress: Callable[[int, int], None] | None = None,
     stream: Any = None,
+    patience: float | None = None,
 ) -> Run:
     """Run a kernel; arrays among the arguments are read and written in place.
 
     `schedule` to `on_progress` are questions to the machine. `stream` is a GPU's: PyTorch's current one unless told.
+    `patience` is for a GPU, which does not notice a deadlock as the machine does: after so many seconds a wait is given
+    up, and told as the machine tells it.
     """
     if isinstance(program, Launch):
         launch_ = program
@@ -89,7 +92,7 @@ def launch(
     if _is_for_a_gpu(launch_):
         names = ("schedule", "seed", "sms", "limit", "observers", "on_progress")
         given = (schedule != "eager", seed, sms, limit, watching, on_progress)
-        return _on_the_gpu(launch_, stream, [name for name, value in zip(names, given, strict=True) if value])
+        return _on_the_gpu(launch_, stream, patience, [name for name, value in zip(names, given, strict=True) if value])
     if stream is not None:
         raise Diag.BAD_LAUNCH.error(what="`stream` is a GPU's, and the arguments are on the host")
     try:
@@ -116,7 +119,7 @@ def _is_for_a_gpu(launch_: Launch) -> bool:
     return bool(on_gpu)
 
 
-def _on_the_gpu(launch_: Launch, stream: Any, options: list[str]) -> Run:
+def _on_the_gpu(launch_: Launch, stream: Any, patience: float | None, options: list[str]) -> Run:
     """Verify a launch and begin it."""
     from warploom.runtime.prepared import Prepared
 
@@ -131,7 +134,7 @@ def _on_the_gpu(launch_: Launch, stream: Any, options: list[str]) -> Run:
     shared = [v for v in (*module.variables, *kernel.variables) if v.space == "shared"]
     if (need := in_shared_memory(shared, launch_.shared_bytes)[1]) > hardware.shared_per_block:
         raise Diag.TOO_MUCH_SHARED.error(need=need, have=hardware.shared_per_block, target=hardware.target)
-    Prepared(launch_)(stream=stream)
+    Prepared(launch_, patience=patience)(stream=stream)
     return Run({}, {}, {}, time.perf_counter() - start)
 
 
