@@ -143,7 +143,7 @@ class Maker:
     def values(self, *shape: int, dtype: torch.dtype) -> torch.Tensor:
         options = {"device": self.device, "generator": self.generator}
         if self.exact:
-            return torch.randint(-2, 3, shape, **options).to(dtype)
+            return torch.randint(-2, 3, shape, **options).float().to(dtype)
         return torch.randn(shape, **options).to(dtype)
 
     def scales(self, *shape: int) -> torch.Tensor:

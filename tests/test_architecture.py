@@ -19,8 +19,9 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "warploom"
 FILES = sorted(SOURCE.rglob("*.py"))
 THIRD_PARTIES = {"numpy", "ml_dtypes", "rich"}
+TORCH = {"ops/torch.py", "ops/torch_library.py", "ops/nn.py"}
 LONGEST_FILE = 500
-UNTRACKED = {
+MADE_HERE = {
     ".git",
     ".venv",
     ".mypy_cache",
@@ -107,8 +108,19 @@ def test_imports_follow_the_map(file):
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.relative_to(SOURCE).as_posix())
 def test_the_core_needs_three_packages(file):
-    top = {name.split(".")[0] for name in imported(parse(file))}
-    assert top - set(sys.stdlib_module_names) - THIRD_PARTIES - {"warploom", "__future__"} == set()
+    name = file.relative_to(SOURCE).as_posix()
+    top = {each.split(".")[0] for each in imported(parse(file))}
+    allowed = THIRD_PARTIES | ({"torch"} if name in TORCH else set())
+    assert top - set(sys.stdlib_module_names) - allowed - {"warploom", "__future__"} == set()
+
+
+def test_torch_is_nobody_elses_affair():
+    modules = {f"warploom.{name.removesuffix('.py').replace('/', '.')}" for name in TORCH}
+    for file in FILES:
+        if file.relative_to(SOURCE).as_posix() not in TORCH:
+            assert not modules & set(imported(parse(file))), f"{file.name} imports PyTorch by way of a module that does"
+    program = "import sys, warploom, warploom.cli; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_exceptions_are_used():
@@ -184,10 +196,18 @@ def test_every_message_has_a_code_of_its_own():
         assert advice.strip().endswith((".", "?")), entry
 
 
-def text_files() -> Iterator[Path]:
-    for file in ROOT.rglob("*"):
-        if file.is_file() and not UNTRACKED & set(file.relative_to(ROOT).parts) and file.name != "LICENSE":
-            yield file
+def files_of_the_repository() -> list[Path]:
+    """What git has or would take; where there is no repository, as in an archive, all but what tools leave behind."""
+    ask = ["git", "-c", "safe.directory=*", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    try:
+        listed = subprocess.run(ask, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
+    except (OSError, subprocess.CalledProcessError):
+        return [file for file in ROOT.rglob("*") if not MADE_HERE & set(file.relative_to(ROOT).parts)]
+    return [ROOT / name for name in listed if name]
+
+
+def text_files() -> list[Path]:
+    return [file for file in files_of_the_repository() if file.is_file() and file.name != "LICENSE"]
 
 
 def test_the_repository_speaks_of_no_computer():

@@ -1,5 +1,8 @@
 """Warp-specialised GPU kernels on any CPU: write, run and prove them."""
 
+from importlib import import_module
+from typing import Any
+
 from warploom.diagnostics import Fault, LaunchError, PtxError, Stuck, TraceError, WarploomError
 from warploom.launcher import Run, launch
 from warploom.ops import (
@@ -41,3 +44,14 @@ __all__ = [
     "sigmoid",
     "tanh",
 ]
+
+_LATE = {"nn": ("warploom.ops.nn", ""), "plan_matmul": ("warploom.ops.prepare", "plan_matmul")}
+"""Names whose modules need PyTorch, or the way to a GPU: they are loaded when they are first used."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, attribute = _LATE[name]
+    loaded = import_module(module)
+    return getattr(loaded, attribute) if attribute else loaded

@@ -346,7 +346,9 @@ _KIND: dict[Diag, type[WarploomError]] = {
         DeviceError,
     ),
     **dict.fromkeys((Diag.NO_TOOL, Diag.NOT_ASSEMBLED, Diag.SLOW_CODE, Diag.NOT_DISASSEMBLED), AssemblyError),
-    **dict.fromkeys((Diag.BAD_LAUNCH, Diag.BAD_ARGUMENTS, Diag.BAD_CONFIG, Diag.BAD_TENSOR_MAP, Diag.TOO_MUCH_SHARED), LaunchError),
+    **dict.fromkeys(
+        (Diag.BAD_LAUNCH, Diag.BAD_ARGUMENTS, Diag.BAD_CONFIG, Diag.BAD_TENSOR_MAP, Diag.TOO_MUCH_SHARED), LaunchError
+    ),
     **dict.fromkeys(
         (
             Diag.OUT_OF_BOUNDS,

@@ -5,8 +5,10 @@ from __future__ import annotations
 from warploom import TensorMap
 from warploom.trace import (
     Array,
+    Variable,
     barriers,
     cta_index,
+    elect,
     emit,
     f32,
     fence_barrier_init,
@@ -18,6 +20,7 @@ from warploom.trace import (
     sync_threads,
     thread,
     u32,
+    warp_roles,
     when,
 )
 
@@ -83,3 +86,33 @@ def own_memory(x: Array[u32], sums: Array[u32], count: Array[u32]):
     with when(thread() == 0):
         count[0] = count[0] + 1
         x[0] = sums[THREADS - 1] * 1000 + count[0]
+
+
+@kernel(target="sm_90a")
+def ring(x: Array[u32], turns: s32, *, releases: bool = True):
+    """Numbers handed over by a ring of two stages; without releases it comes to a halt in its second round."""
+    roles = warp_roles(take=4, give=1)
+    held = shared(u32, (2,), name="held")
+    full, empty = barriers("full", 2), barriers("empty", 2)
+    with when(thread() == 0):
+        full.init(1)
+        empty.init(4)
+        fence_barrier_init()
+    sync_threads()
+    with roles.give, when(elect()):
+        for turn in loop(turns):
+            stage = turn % 2
+            empty[stage].wait((turn // 2 & 1) ^ 1)
+            held[stage] = turn.to(u32) + 1
+            full[stage].arrive()
+    with roles.take:
+        total = Variable(u32, 0)
+        for turn in loop(turns):
+            stage = turn % 2
+            full[stage].wait(turn // 2 & 1)
+            total += held[stage]
+            if releases:
+                with when(elect()):
+                    empty[stage].arrive()
+        with when(thread() == 0):
+            x[cta_index().to(s32)] = total

@@ -15,13 +15,21 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 TESTS = ("test_runtime.py", "test_torch_ops.py", "test_hangs.py")
+PATIENCE = 180
 COMMON = ("-q", "-m", "gpu", "--noconftest", "-p", "no:cacheprovider", "-rs", "--tb=short", "-W", "ignore")
 
 
 def run(*command: str) -> int:
     print("$", *command, flush=True)
     environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "PYTHONUNBUFFERED": "1"}
-    return subprocess.run((sys.executable, *command), cwd=ROOT, env=environment, check=False).returncode
+    environment["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"  # JAX would take the GPU's memory for itself
+    try:
+        return subprocess.run(
+            (sys.executable, *command), cwd=ROOT, env=environment, check=False, timeout=PATIENCE
+        ).returncode
+    except subprocess.TimeoutExpired:
+        print(f"no end after {PATIENCE} s", flush=True)
+        return 1
 
 
 def main() -> int:

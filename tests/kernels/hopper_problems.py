@@ -21,7 +21,7 @@ from warploom.structured.epilogue import Epilogue
 from warploom.structured.staging import block_width
 from warploom.structured.static_scheduler import persistent_grid
 
-SCHEDULES = [("eager", 0), ("lazy", 0), ("reverse", 0), ("random", 1), ("random", 2)]
+SCHEDULES = [("eager", 0), ("lazy", 0), ("reverse", 0), ("random", 1)]
 SMS = 8
 
 

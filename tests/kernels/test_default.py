@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.assembly import assemble_ok
+from tests.assembly import assemble_ok, sass_of
 from tests.kernels.plain_problems import OPTIONS, arrays, cases, run, same, waits_before_it_reads
 
 from warploom.kernels.sm100.matmul import matmul
@@ -44,13 +44,27 @@ def test_the_cases_have_every_option():
     assert any(case.config.num_pipeline_stages == 16 for case in CASES)
 
 
-@pytest.mark.parametrize("case", CASES[::8], ids=str)
+@pytest.mark.parametrize("case", CASES[::12], ids=str)
 def test_it_assembles_without_a_spill(case):
     made = arrays(case.config, case.m, case.n, case.k, case.batch)
     assemble_ok(made.bind(matmul, made.result, case.m, case.n, case.k, case.batch))
 
 
-@settings(max_examples=10)
+CODES = [(1, "bf16", "UTCHMMA"), (2, "bf16", "UTCHMMA"), (2, "e4m3", "UTCQMMA"), (1, "tf32", "UTCHMMA")]
+
+
+@pytest.mark.parametrize(("group", "dtype", "multiplies"), CODES)
+def test_its_machine_code_is_what_it_should_be(group, dtype, multiplies):
+    made = arrays(MatmulConfig(cta_group=group, a_type=dtype), 64, 64, 128)
+    code = sass_of(made.bind(matmul, made.result, 64, 64, 128, 1))
+    assert code.count(multiplies) >= 4
+    assert code.count(multiplies, "2CTA") == (code.count(multiplies) if group == 2 else 0)
+    assert all(code.count(each) for each in ("LDTM", "UTMALDG", "UTMASTG"))
+    assert not code.count("LDL")
+    assert not code.count("STL")
+
+
+@settings(max_examples=8)
 @given(st.integers(0, 1 << 32))
 def test_any_configuration_is_the_product(seed):
     check(cases(1, seed)[0])

@@ -66,22 +66,22 @@ def test_every_layout_and_orientation(group, rows, swapped):
 GROUPS = [(0, 0, 0), (1,), (0, 300, 0, 1), (7, 7, 7, 7, 7, 7, 7, 7), (131, 0, 2), (64, 64), (63, 65, 1)]
 
 
-@pytest.mark.parametrize("case", cases(12, seed=5, gemm_kind="gmm"), ids=str)
+@pytest.mark.parametrize("case", cases(9, seed=5, gemm_kind="gmm"), ids=str)
 def test_any_configuration(case):
     rows = GROUPS[(case.m + case.n) % len(GROUPS)]
     n = case.m if case.config.AB_swapped else case.n
     check(case.config, rows, n, case.k, schedule=case.schedule, sms=case.sms)
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
-@pytest.mark.parametrize("swapped", [False, True], ids=["", "swapped"])
-def test_experts_may_be_shared_switched_off_and_scaled(swapped, schedule):
+@pytest.mark.parametrize("number", range(len(SCHEDULES)))
+def test_experts_may_be_shared_switched_off_and_scaled(number):
+    schedule, swapped = SCHEDULES[number], number % 2 == 1
     config = MatmulConfig(gemm_kind="gmm", cta_group=2, mma_shape=(128, 32, 16), AB_swapped=swapped)
     experts, scales = (2, 0, -1, 2, 1, -1), (0.5, -1.0, 2.0, 100.0)
     check(config, (40, 3, 9, 129, 0, 1), 72, 64, experts=experts, scales=scales, schedule=schedule)
 
 
-@settings(max_examples=12)
+@settings(max_examples=8)
 @given(st.lists(st.integers(0, 40), min_size=6, max_size=6))
 @pytest.mark.parametrize("swapped", [False, True], ids=["", "swapped"])
 def test_groups_of_any_sizes(swapped, rows):
@@ -89,8 +89,16 @@ def test_groups_of_any_sizes(swapped, rows):
     check(config, rows, 24, 16)
 
 
-@pytest.mark.parametrize("dtype", ["bf16", "f16", "e4m3", "e5m2"])
-@pytest.mark.parametrize(("rows", "n"), [((1, 0, 2, 1), 136), ((8, 8, 3), 129), ((17, 30, 0, 1), 64), ((50, 56), 200)])
+FEW = [
+    ((1, 0, 2, 1), 136, "bf16"),
+    ((8, 8, 3), 129, "f16"),
+    ((17, 30, 0, 1), 64, "e4m3"),
+    ((50, 47), 200, "e5m2"),
+    ((9, 1, 0), 65, "bf16"),
+]
+
+
+@pytest.mark.parametrize(("rows", "n", "dtype"), FEW)
 def test_a_few_rows_go_along_n_of_the_mma(rows, n, dtype):
     config = decode_config(max(rows), n, 512, len(rows), a_type=dtype)
     assert (config.AB_swapped, config.cta_group, violations(config)) == (True, 1, [])

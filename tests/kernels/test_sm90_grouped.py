@@ -29,8 +29,8 @@ def test_every_way_to_divide_the_work_under_every_schedule(fields, schedule, see
     grouped_product(rows, 200, 200, **fields).check(schedule, seed)
 
 
-@pytest.mark.parametrize("rows", [(1,), (0, 0, 7), (128,), (127, 1, 129), (64, 0, 64), (1,) * 9, (0, 257)])
-@pytest.mark.parametrize("fields", [SHAPES[0], SHAPES[1], SHAPES[4]])
+@pytest.mark.parametrize("rows", [(1,), (0, 0, 7), (127, 1, 129), (64, 0, 64), (1,) * 9])
+@pytest.mark.parametrize("fields", [SHAPES[1], SHAPES[4]])
 def test_awkward_groups(rows, fields):
     grouped_product(rows, 72, 130, **fields).check("random", 1)
 

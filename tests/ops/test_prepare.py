@@ -17,9 +17,9 @@ from warploom.runtime import driver, loading
 
 
 @pytest.fixture
-def gpu(monkeypatch, tmp_path):
+def gpu(request, monkeypatch, tmp_path):
     monkeypatch.setenv("WARPLOOM_CACHE_DIR", str(tmp_path))
-    library = FakeLibrary(capability=(10, 0))
+    library = FakeLibrary(capability=getattr(request, "param", (10, 0)))
     monkeypatch.setattr(driver, "load_library", lambda: library)
     monkeypatch.setattr(loading, "_LOADED", {})
     cached = (driver.driver, driver.device, driver.device_count)

@@ -46,6 +46,9 @@ class FakeLibrary:
     capture_mode: int = 0
     memory: dict[int, int] = field(default_factory=dict)
     zeroed: dict[int, int] = field(default_factory=dict)
+    host: dict[int, Any] = field(default_factory=dict)
+    synchronised: list[int] = field(default_factory=list)
+    on_synchronise: Any = None
 
     def cuDriverGetVersion(self, out):
         out._obj.value = self.version
@@ -125,6 +128,20 @@ class FakeLibrary:
         self.memory[out._obj.value] = size.value
         return SUCCESS
 
+    def cuMemHostAlloc(self, out, size, flags):
+        held = (ctypes.c_uint8 * size.value)()
+        self.host[ctypes.addressof(held)] = held
+        out._obj.value = ctypes.addressof(held)
+        return SUCCESS
+
+    def write(self, address: int, words: tuple[int, ...]) -> None:
+        """Do what a kernel would do to memory of the host."""
+        ctypes.memmove(address, struct.pack(f"<{len(words)}I", *words), 4 * len(words))
+
+    def cuStreamSynchronize(self, stream):
+        self.synchronised.append(stream.value or 0)
+        return self.on_synchronise() if self.on_synchronise else SUCCESS
+
     def cuMemsetD8Async(self, address, value, size, stream):
         assert value == 0
         self.zeroed[address.value] = size.value
@@ -141,7 +158,9 @@ class FakeLibrary:
         out._obj.value = 2
         return SUCCESS
 
-    def cuTensorMapEncodeTiled(self, out, kind, rank, address, dims, strides, box, steps, inter, swizzle, promote, fill):
+    def cuTensorMapEncodeTiled(
+        self, out, kind, rank, address, dims, strides, box, steps, inter, swizzle, promote, fill
+    ):
         assert out.value % 64 == 0
         self.calls.append("cuTensorMapEncodeTiled")
         codes = (kind.value, rank.value, inter.value, swizzle.value, promote.value, fill.value)

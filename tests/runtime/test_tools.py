@@ -48,6 +48,13 @@ def test_pip_comes_before_the_path_and_the_variable_before_both(bare, monkeypatc
     assert (find("ptxas").version, find("ptxas").origin) == ("14.0.1", "WARPLOOM_PTXAS")
 
 
+def test_tritons_own_comes_last(bare):
+    path = program(bare / "site/triton/backends/nvidia/bin/ptxas", "12.8.93")
+    assert (find("ptxas").path, find("ptxas").origin) == (path, "Triton")
+    program(bare / "bin/ptxas", "11.1.1")
+    assert find("ptxas").origin == "PATH"
+
+
 def test_what_cannot_be_executed_is_passed_over(bare):
     program(bare / "site/nvidia/cu13/bin/ptxas").chmod(0o644)
     on_path = program(bare / "bin/ptxas")

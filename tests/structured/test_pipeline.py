@@ -62,8 +62,11 @@ def hand_over(x: Array[f32], y: Array[f32], n: s32, *, stages: int, form: str) -
                 held = pipeline.acquire_consumer()
                 value = ring[held.index(), lane()]
                 held.release()
-            elif form == "steps":
-                pipeline.wait_producer()
+            elif form in ("steps", "if needed"):
+                if form == "steps":
+                    pipeline.wait_producer()
+                else:
+                    pipeline.wait_producer_if_needed(pipeline.try_wait_producer())
                 value = ring[pipeline.consumer_stage(), lane()]
                 pipeline.consumer_mbar().arrive()
                 pipeline.consumer_step()
@@ -115,7 +118,10 @@ def test_the_producer_waits_with_the_parities_of_the_reference() -> None:
                     seen[place, i, 0] = side.state.stage
                     seen[place, i, 1] = side.state.parity
                     (pipeline.producer_signal_and_step if place == 0 else pipeline.consumer_signal_and_step)()
+                if place == 0:
+                    pipeline.drain_producer()
 
+    assert ProducerConsumerPipeline.smem_bytes(2) == 2 * 2 * 8
     seen = np.full((2, 9, 2), 99, np.uint32)
     launch(told.bind(seen, 9, grid=(1, 1, 1), block=(64, 1, 1)), schedule="random", seed=3)
     laps = [(i % 2, i // 2 % 2) for i in range(9)]

@@ -326,6 +326,17 @@ def test_a_writer_from_keywords_alone():
     assert seen
 
 
+def test_what_follows_may_be_said_again():
+    config = config_of((128, 64, 1))
+    same = {"num_output_warps": 4, "c_rank": 2, "c_tile_shape": (128, 64), "c_desc_shape": c_box(config)}
+    run(config, 64, 64, options=lambda operands: same).check()
+    text = fails(config, match="BAD_WRITER", c_rank=3, c_desc_shape=(64, 64), batched=True)
+    assert "c_rank is 3; C's tensor map says 2" in text
+    assert "c_desc_shape is (64, 64)" in text
+    assert "C is batched, but its tensor map has 2 axes" in text
+    assert "num_output_warps is 3" in fails(config, match="BAD_WRITER", num_output_warps=3)
+
+
 def test_the_shape_is_needed_where_something_depends_on_it():
     def body(writer, stage, tile, shape, operands):
         writer.write(stage, tile)

@@ -28,6 +28,20 @@ def test_scalars_of_every_type():
     assert out.tolist() == [-5, 2**40, 0.5, 255, 1.5]
 
 
+def test_none_may_stand_for_a_parameter_that_says_so():
+    @kernel
+    def scaled(out: Array[f32], factors: Array[f32] | None, n: s32 | None):
+        found = out[thread()] if factors is None else out[thread()] * factors[thread()]
+        out[thread()] = found if n is None else found + n.to("f32")
+
+    out, factors = np.ones(32, np.float32), np.full(32, 3, np.float32)
+    for given, added, expected in ((None, None, 1), (factors, None, 3), (factors, 4, 13), (None, -6, 7)):
+        run(scaled, out, given, added)
+        assert (out == expected).all()
+    with pytest.raises(TraceError, match="`out` is an array"):
+        scaled.bind(None, None, None, **ONE)
+
+
 def test_annotations_as_names_or_types():
     def plain(x: Array, y: Array["f32"], m: TensorMap, n: "s32", free, *, constant: int = 3):  # noqa: UP037
         assert constant == 4

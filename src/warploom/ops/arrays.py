@@ -20,8 +20,11 @@ PRODUCT_TYPES = ("bfloat16", "float16", "float32", "float8_e4m3fn", "float8_e5m2
 ANY_RANK = range(65)
 NARROW = ("float8_e4m3fn", "float8_e5m2")
 RESULT_TYPES = tuple(name for name, type_ in OF_NUMPY.items() if type_ in OUTPUT_TYPES)
+ROUNDED = {"f32", "tf32"}
+"""Two ways to multiply float32."""
 _ELEMENTS = {"float32": "tf32"}
-_RESULTS: dict[str, Any] = dict.fromkeys((*NARROW, "float4_e2m1fn"), ml_dtypes.bfloat16)
+_RESULTS: dict[str, Any] = dict.fromkeys((*NARROW, "float4_e2m1fn", "uint8"), ml_dtypes.bfloat16)
+"""Bytes are two elements of four bits."""
 
 
 def is_array(argument: str, value: Any, faults: Faults, *, types: Collection[str], axes: range) -> bool:

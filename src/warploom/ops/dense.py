@@ -12,8 +12,10 @@ from warploom.ops.arrays import NARROW, PRODUCT_TYPES, Array, is_array
 from warploom.ops.faults import Faults
 from warploom.ops.following import Options
 from warploom.ops.plan import Plan, operation
-from warploom.ops.product import Product, planned
+from warploom.ops.product import planned
+from warploom.ops.request import Product
 from warploom.structured.config import MatmulConfig
+from warploom.structured.config.hopper import HopperConfig
 
 _ANY_RANK = range(1, 65)
 
@@ -33,7 +35,7 @@ def matmul(
     operands: Mapping[str, Any] | None = None,
     out: Any = None,
     out_dtype: Any = None,
-    config: MatmulConfig | None = None,
+    config: MatmulConfig | HopperConfig | None = None,
     target: str | None = None,
 ) -> Plan:
     """`a @ b` as in NumPy, then epilogue(activation(alpha·acc + bias)) + beta·residual, in float32, rounded once.
@@ -67,7 +69,7 @@ def linear(
     operands: Mapping[str, Any] | None = None,
     out: Any = None,
     out_dtype: Any = None,
-    config: MatmulConfig | None = None,
+    config: MatmulConfig | HopperConfig | None = None,
     target: str | None = None,
 ) -> Plan:
     """`x @ w.T` with all that `matmul` has; to the kernel, and to `at.row`, the leading axes of x are one."""

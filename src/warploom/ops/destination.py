@@ -13,6 +13,7 @@ from warploom.ops.arrays import ANY_RANK, RESULT_TYPES, Array, is_array, overlap
 from warploom.ops.faults import Faults
 from warploom.ops.following import Options, inputs_of
 from warploom.structured.config import MatmulConfig
+from warploom.structured.config.hopper import HopperConfig
 from warploom.trace.types import OF_NUMPY
 
 
@@ -54,11 +55,18 @@ def _asked_dtypes(options: Options, faults: Faults) -> dict[str, str]:
             faults.add("out_dtype", options.out_dtype, "it is no dtype")
     if isinstance(out, np.ndarray) and (options.store is None or out.dtype.name in RESULT_TYPES):
         asked["out"] = out.dtype.name
-    if isinstance(config, MatmulConfig) and "c_type" not in dict(config.derived):
+    if _names_result(config):
         asked["config"] = next(name for name, type_ in OF_NUMPY.items() if type_ == config.c_type)
     if options.store is not None and "out_dtype" in asked:
         asked.pop("out", None)  # a function that stores by itself may convert once more
     return asked
+
+
+def _names_result(config: Any) -> bool:
+    """Whether a configuration says what the result is, and does not take it from the factors."""
+    if isinstance(config, HopperConfig):
+        return config.c_type != config.replace(c_type=None).c_type
+    return isinstance(config, MatmulConfig) and "c_type" not in dict(config.derived)
 
 
 def check_out(result: Result | None, options: Options, faults: Faults) -> None:

@@ -12,8 +12,10 @@ from warploom.ops.arrays import PRODUCT_TYPES, is_array
 from warploom.ops.faults import Faults
 from warploom.ops.following import Options
 from warploom.ops.plan import Plan, operation
-from warploom.ops.product import Product, planned
+from warploom.ops.product import planned
+from warploom.ops.request import Product
 from warploom.structured.config import MatmulConfig
+from warploom.structured.config.hopper import HopperConfig
 
 _INTEGERS = ("int32", "int64")
 
@@ -34,7 +36,7 @@ def grouped_matmul(
     operands: Mapping[str, Any] | None = None,
     out: Any = None,
     out_dtype: Any = None,
-    config: MatmulConfig | None = None,
+    config: MatmulConfig | HopperConfig | None = None,
     target: str | None = None,
 ) -> Plan:
     """Rows of a (m, k) times the matrix b[g] (k, n) of their group, with all that `matmul` has behind it.
@@ -72,7 +74,6 @@ def _grouped(a: Any, b: Any, ends: Any, faults: Faults) -> Product | None:
         faults.add("ends", ends, f"{ends[max(where - 1, 0) : where + 1].tolist()} {what}")
     if len(faults) > found:
         return None
-    fields = {"gemm_kind": "gmm"}
     extra = {"ends": np.ascontiguousarray(ends, np.int32)}
     result = Result((a.shape[0], b.shape[2]), 0, 1)
-    return Product(a, b.mT, result, MatmulConfig, fields, extra, groups=max(len(ends), 1))
+    return Product(a, b.mT, result, "grouped", extra=extra, groups=max(len(ends), 1))

@@ -8,15 +8,17 @@ from typing import Any
 import numpy as np
 
 from warploom.facts.tensor_memory import SCALE_CHUNK_FACTORS, SCALE_CHUNK_ROWS
-from warploom.kernels.sm100.binding import is_storable
+from warploom.kernels.calls import is_storable
 from warploom.ops.addends import Result
 from warploom.ops.arrays import NARROW, Array, are_arrays, staged
 from warploom.ops.faults import Faults
 from warploom.ops.following import Options
 from warploom.ops.plan import Plan, operation
-from warploom.ops.product import Product, planned
+from warploom.ops.product import planned
 from warploom.ops.quantise import interleave_scales
+from warploom.ops.request import Product
 from warploom.structured.config import BlockScaledMatmulConfig, BlockwiseFP8MatmulConfig
+from warploom.structured.config.hopper_blockwise import HopperBlockwiseConfig
 from warploom.trace.types import OF_NUMPY
 
 BLOCK = 128
@@ -50,7 +52,7 @@ def blockwise_matmul(
     operands: Mapping[str, Any] | None = None,
     out: Any = None,
     out_dtype: Any = None,
-    config: BlockwiseFP8MatmulConfig | None = None,
+    config: BlockwiseFP8MatmulConfig | HopperBlockwiseConfig | None = None,
     target: str | None = None,
 ) -> Plan:
     """The product of 8-bit a (m, k) and the transpose of b (n, k), with a factor for each block of 128 along k.
@@ -131,7 +133,7 @@ def _blockwise(a: Any, b: Any, a_scale: Any, b_scale: Any, faults: Faults) -> Pr
         a,
         b,
         Result((a.shape[0], b.shape[0]), 0, 1),
-        BlockwiseFP8MatmulConfig,
+        "blockwise",
         {"scale_type": OF_NUMPY[a_scale.dtype.name]},
         {"a_scale": rows if rows.size and is_storable(rows) else staged(rows), "b_scale": b_scale},
     )
@@ -165,7 +167,7 @@ def _block_scaled(a: Any, b: Any, a_scale: Any, b_scale: Any, faults: Faults) ->
         _packed(a) if packed else a,
         _packed(b) if packed else b,
         Result((a.shape[0], b.shape[0]), 0, 1),
-        BlockScaledMatmulConfig,
+        "block_scaled",
         {
             "scaling_kind": kind,
             "scale_type": scale_type,

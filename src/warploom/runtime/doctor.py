@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from warploom.diagnostics import WarploomError
-from warploom.facts.machines import MACHINES
 from warploom.runtime.cache import DIRECTORY, SIZE, user_cache
+from warploom.runtime.driver import OLDEST, Gpu
 from warploom.runtime.tools import NVDISASM, PTXAS, Tool, find
 
 _PROBE = Path(__file__).with_name("probe.py")
@@ -35,27 +35,6 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Gpu:
-    """A GPU as its driver describes it."""
-
-    name: str
-    capability: tuple[int, int]
-    sms: int
-    memory: int
-
-    @property
-    def target(self) -> str | None:
-        """The target of kernels for it, if warploom has kernels for it."""
-        name = f"sm_{self.capability[0]}{self.capability[1]}a"
-        row = MACHINES.get(name)
-        return name if row is not None and (row.has_wgmma or row.has_tcgen05) else None
-
-    def __str__(self) -> str:
-        place = self.target or f"compute capability {self.capability[0]}.{self.capability[1]}"
-        return f"{self.name}, {place}, {self.sms} SMs, {self.memory / 2**30:.0f} GiB"
-
-
-@dataclass(frozen=True, slots=True)
 class Driver:
     """The NVIDIA driver: the CUDA version it speaks (None: there is none), its GPUs, and what is wrong with it."""
 
@@ -67,18 +46,16 @@ class Driver:
 def examine() -> tuple[Finding, ...]:
     """Everything that decides where a call runs, in the order in which it is needed."""
     driver, assembler = driver_here(), _tool(PTXAS)
-    bindings = _installed("cuda-bindings")
     return (
         Finding("warploom", found=True, what=_warploom()),
         _told_driver(driver),
         _told_gpus(driver),
         _told_tool(assembler),
         _told_tool(_tool(NVDISASM)),
-        Finding("cuda-bindings", bool(bindings), bindings or "not installed", "" if bindings else _INSTALL),
         _told_torch(),
         _told_cache(),
         Finding("NumPy arrays", found=True, what="run on the machine, on this CPU"),
-        _verdict(driver, assembler, bindings),
+        _verdict(driver, assembler),
     )
 
 
@@ -191,18 +168,17 @@ def _told_cache() -> Finding:
     return Finding("cache", found=True, what=f"{cache.folder}: {size}")
 
 
-def _verdict(driver: Driver, assembler: Tool | WarploomError, bindings: str) -> Finding:
+def _verdict(driver: Driver, assembler: Tool | WarploomError) -> Finding:
     """Whether CUDA arrays can be computed with here, on which GPU and by which assembler; else every reason why not."""
     usable = [gpu for gpu in driver.gpus if gpu.target]
     reasons = [] if usable else ["there is no Hopper or Blackwell GPU with a driver"]
-    if not bindings:
-        reasons.append("cuda-bindings is missing")
-    if isinstance(assembler, WarploomError):
-        reasons.append("there is no ptxas")
-    elif driver.cuda and assembler.toolkit > driver.cuda[0]:
-        reasons.append(f"the driver is too old for the code of ptxas {assembler.version}")
+    if driver.cuda and driver.cuda < OLDEST:
+        reasons.append(f"the driver is too old: CUDA {OLDEST[0]}.{OLDEST[1]} is needed")
     if reasons:
         return Finding("CUDA arrays", found=False, what=f"cannot be used: {', '.join(reasons)}", do="see above")
-    return Finding(
-        "CUDA arrays", found=True, what=f"run on {usable[0].name} ({usable[0].target}), assembled by {assembler}"
-    )
+    by = f"{assembler}"
+    if isinstance(assembler, WarploomError):
+        by = "the driver: there is no ptxas"
+    elif driver.cuda and assembler.toolkit > driver.cuda[0]:
+        by = f"the driver, which is too old for the code of {assembler}"
+    return Finding("CUDA arrays", found=True, what=f"run on {usable[0].name} ({usable[0].target}), assembled by {by}")

@@ -11,10 +11,11 @@ import ctypes
 import functools
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from warploom.diagnostics import Diag, WarploomError
-from warploom.runtime.doctor import Gpu
+from warploom.facts.machines import MACHINES
 from warploom.runtime.probe import LIBRARY
 
 OLDEST = (12, 0)
@@ -26,6 +27,27 @@ _NO_CONTEXT = (3, 201)
 _AFTER_A_FAULT = range(700, 720)
 """A kernel did what hardware forbids; the context is lost."""
 _RELAXED_CAPTURE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """A GPU as its driver describes it."""
+
+    name: str
+    capability: tuple[int, int]
+    sms: int
+    memory: int
+
+    @property
+    def target(self) -> str | None:
+        """The target of kernels for it, if warploom has kernels for it."""
+        name = f"sm_{self.capability[0]}{self.capability[1]}a"
+        row = MACHINES.get(name)
+        return name if row is not None and (row.has_wgmma or row.has_tcgen05) else None
+
+    def __str__(self) -> str:
+        place = self.target or f"compute capability {self.capability[0]}.{self.capability[1]}"
+        return f"{self.name}, {place}, {self.sms} SMs, {self.memory / 2**30:.0f} GiB"
 
 
 class Driver:

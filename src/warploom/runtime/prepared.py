@@ -9,9 +9,8 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from operator import attrgetter, methodcaller
 from typing import Any
 
 from warploom.diagnostics import Diag
@@ -22,6 +21,8 @@ from warploom.ptx.model import Variable
 from warploom.ptx.storage import parameter_offsets, scalar_bytes, size_of
 from warploom.ptx.tensor_map import TensorMap
 from warploom.runtime.driver import Device, device_count, device_of, lost_context
+from warploom.runtime.hangs import Watch
+from warploom.runtime.hangs import patience as asked_patience
 from warploom.runtime.loading import Configuration, Loaded, configuration, load
 from warploom.runtime.scratch import Block, allocated, is_captured, workspace
 from warploom.runtime.tensor_map_encoding import MapTemplate, template_of
@@ -29,8 +30,6 @@ from warploom.runtime.tensor_map_encoding import MapTemplate, template_of
 _MOST_RECORDS = 4096
 _POINTER = 8
 _OWN_ALIGNMENT = 256
-_data_ptr, _stride = methodcaller("data_ptr"), methodcaller("stride")
-_shape, _dtype = attrgetter("shape"), attrgetter("dtype")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +66,25 @@ class Prepared:
     """A launch on a GPU; `prepared(*arrays)` runs it with other arrays in the place of those it was made with.
 
     The arrays it was made with may be NumPy's: they then only stand for GPU arrays of that type, shape and strides.
+    With `patience` (seconds; the environment's WARPLOOM_PATIENCE unless told) waits are bounded, each call waits for
+    its end, and a wait that runs out is a DEADLOCK error.
     """
 
-    def __init__(self, launch: Launch, arrays: Sequence[Any] = (), *, device: Device | None = None) -> None:
-        self.launch = launch
+    def __init__(
+        self,
+        launch: Launch,
+        arrays: Sequence[Any] = (),
+        *,
+        device: Device | None = None,
+        patience: float | None = None,
+    ) -> None:
         self._slots = tuple(_Slot(buffer_of(array), _start(array)) for array in arrays)
         self.device = device or _device(launch, arrays)
+        patience = patience or asked_patience()
+        self._watch = Watch(launch, self.device, patience) if patience else None
+        if self._watch is not None:
+            launch = replace(launch, program=self._watch.program, args=(*launch.args, self._watch.address))
+        self.launch = launch
         self.loaded: Loaded = load(launch.program, launch.entry, self.device)
         self.loaded.allow(launch.shared_bytes, launch.cluster)
         self._held: list[Any] = []
@@ -88,23 +100,22 @@ class Prepared:
         self._go = self.device.driver.library.cuLaunchKernelEx
         self._stream = current_stream(self.device)
         self._many_gpus = device_count() > 1
-        self._shapes = tuple(slot.buffer.shape for slot in self._slots)
-        self._strides = tuple(_in_elements(slot.buffer) for slot in self._slots)
-        self._dtypes: tuple[Any, ...] | None = None
+        self._like: list[tuple[Any, Any, Any]] = []
 
     def __call__(self, *arrays: Any, stream: Any = None) -> None:
         """Launch on a stream, PyTorch's current one unless told; returns without waiting."""
+        addresses: list[int] = []
         try:
-            addresses = tuple(map(_data_ptr, arrays))
-            if (
-                tuple(map(_shape, arrays)) != self._shapes
-                or tuple(map(_stride, arrays)) != self._strides
-                or tuple(map(_dtype, arrays)) != self._dtypes
-            ):
-                self._check(arrays)
-        except AttributeError:
+            for array, (shape, stride, dtype) in zip(arrays, self._like, strict=True):
+                if array.shape != shape or array.stride() != stride or array.dtype is not dtype:
+                    self._check(arrays)
+                addresses.append(array.data_ptr())
+        except (ValueError, AttributeError):  # the first call, or arrays that are not PyTorch's
             addresses = self._check(arrays)
-        self.launch_at(addresses, self._stream() if stream is None else self.device.stream(stream))
+        at = self._stream() if stream is None else self.device.stream(stream)
+        if (at, *addresses) not in self._records:
+            self._check(arrays)  # what was seen before is known to be on this GPU
+        self.launch_at(tuple(addresses), at)
 
     def launch_at(self, addresses: tuple[int, ...], stream: int) -> None:
         """Launch on arrays of which only the addresses are told: their types, shapes and strides must be right."""
@@ -118,6 +129,8 @@ class Prepared:
             status = self._go(*record)
         if status:
             self._again(status, record)
+        if self._watch is not None and not is_captured():
+            self._watch.check(stream)
 
     def _again(self, status: int, record: tuple[Any, ...]) -> None:
         """A thread that never used CUDA has no context: give it one. Anything else is an error."""
@@ -127,7 +140,7 @@ class Prepared:
         if status:
             raise self.device.driver.refusal(status, f"to launch `{self.loaded.kernel.name}`")
 
-    def _check(self, arrays: Sequence[Any]) -> tuple[int, ...]:
+    def _check(self, arrays: Sequence[Any]) -> list[int]:
         """All that is wrong with the arrays of a call; their addresses where nothing is."""
         faults: list[str] = []
         if len(arrays) != len(self._slots):
@@ -140,8 +153,8 @@ class Prepared:
         if faults:
             raise Diag.BAD_PLAN.error(notes=faults[1:], count=len(faults), what=faults[0])
         if all(hasattr(array, "data_ptr") for array in arrays):
-            self._dtypes = tuple(map(_dtype, arrays))
-        return tuple(buffer.address for buffer in buffers)
+            self._like = [(array.shape, array.stride(), array.dtype) for array in arrays]
+        return [buffer.address for buffer in buffers]
 
     def _record(self, addresses: tuple[int, ...], stream: int) -> tuple[Any, ...]:
         """The arguments of the driver's launch for a combination of addresses."""
@@ -253,10 +266,6 @@ def _start(array: Any) -> int:
     if hasattr(array, "__array_interface__"):
         return int(array.__array_interface__["data"][0])
     return int(array.data_ptr()) if hasattr(array, "data_ptr") else buffer_of(array).address
-
-
-def _in_elements(buffer: Buffer) -> tuple[int, ...]:
-    return tuple(stride // buffer.item for stride in buffer.strides)
 
 
 def _differences(given: Buffer, wanted: Buffer) -> list[str]:

@@ -22,7 +22,7 @@ _PATIENCE = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A program that can be run; `origin` says why this one: `pip`, `PATH`, or the variable that names it."""
+    """A program that can be run; `origin` says why this one: `pip`, `PATH`, `Triton`, or the variable that names it."""
 
     name: str
     path: Path
@@ -45,7 +45,7 @@ def variable_of(name: str) -> str:
 
 
 def find(name: str) -> Tool:
-    """The program that the environment variable names, else pip's, else the one on the PATH."""
+    """The program that the environment variable names, else pip's, else the one on the PATH, else Triton's."""
     variable = variable_of(name)
     named = os.environ.get(variable)
     if named:
@@ -56,21 +56,29 @@ def find(name: str) -> Tool:
     for path in _from_pip(name):
         return _tool(name, path, "pip")
     on_path = shutil.which(name)
-    if on_path is None:
-        raise _missing(name, "neither pip's packages nor the PATH has one")
-    return _tool(name, Path(on_path), "PATH")
+    if on_path is not None:
+        return _tool(name, Path(on_path), "PATH")
+    for path in _installed(f"triton/backends/nvidia/bin/{name}"):
+        return _tool(name, path, "Triton")
+    raise _missing(name, "neither pip's packages nor the PATH has one")
 
 
 def _from_pip(name: str) -> Iterator[Path]:
     """What pip installed, the newest toolkit first: `nvidia/cu13/bin`, earlier `nvidia/cuda_nvcc/bin`."""
-    file = f"{name}.exe" if sys.platform == "win32" else name
-    found = [path for folder in sys.path for path in Path(folder or ".").glob(f"nvidia/*/bin/{file}")]
+    found = _installed(f"nvidia/*/bin/{name}")
 
     def toolkit(path: Path) -> int:
         match = _TOOLKIT.fullmatch(path.parts[-3])
         return int(match[1]) if match else 0
 
-    return (path for path in sorted(found, key=toolkit, reverse=True) if os.access(path, os.X_OK))
+    yield from sorted(found, key=toolkit, reverse=True)
+
+
+def _installed(pattern: str) -> list[Path]:
+    """Programs among the installed packages."""
+    end = ".exe" if sys.platform == "win32" else ""
+    found = [path for folder in sys.path for path in Path(folder or ".").glob(pattern + end)]
+    return [path for path in found if os.access(path, os.X_OK)]
 
 
 def _tool(name: str, path: Path, origin: str) -> Tool:

@@ -13,7 +13,7 @@ from warploom.facts.synchronisation import WORK_RESPONSE_BYTES
 from warploom.structured.cluster import Cluster
 from warploom.structured.pipeline import ProducerConsumerPipeline
 from warploom.structured.raster import RasterOrder
-from warploom.structured.schedule import Tile, TileSchedule
+from warploom.structured.schedule import GridScheduler, Tile
 from warploom.structured.signals import Bytes, EveryThread
 from warploom.trace.barriers import Barrier
 from warploom.trace.builder import current, here
@@ -30,7 +30,7 @@ _ANSWER = "clusterlaunchcontrol.query_cancel"
 _AXES = "xyz"
 
 
-class ClcScheduler(TileSchedule):
+class ClcScheduler(GridScheduler):
     """The first tile is the CTA's own; with no stages it is the only one.
 
     The role `scheduler` asks; `workers` are the roles that walk the tiles, all others if not told. The role `paced_by`,

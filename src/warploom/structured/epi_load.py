@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from warploom.structured.cluster import Cluster
 from warploom.structured.pipeline import ProducerConsumerPipeline
+from warploom.structured.shared_types import SMemArray
 from warploom.structured.signals import Bytes, EveryThread, OncePerWarp, Signal
 from warploom.structured.stages import (
     ConsumeContext,
@@ -29,23 +30,29 @@ class EpiLoadPipeline:
         num_stages: int,
         *,
         producer: Role,
-        consumer: Role,
+        consumer: Role | Signal,
         signal: Signal | None = None,
         cluster: Cluster | None = None,
         name: str = "epi_load",
+        ptr: SMemArray | None = None,
     ) -> None:
-        """`signal` is how the producer tells that a stage is full: by the bytes of its copies, if not told."""
+        """`signal` is how the producer tells that a stage is full: by the bytes of its copies, if not told.
+
+        A consumer that is a role arrives with every thread; a signal says how else, as for guarded arrivals.
+        `ptr` are barriers of the author's: full ones, then as many empty ones.
+        """
         self.num_stages = num_stages
         self.pipeline = ProducerConsumerPipeline(
             num_stages,
             producer=signal or Bytes(producer),
-            consumer=EveryThread(consumer),
+            consumer=EveryThread(consumer) if isinstance(consumer, Role) else consumer,
             cluster=cluster,
             name=name,
+            ptr=ptr,
         )
 
     def init_barriers(self, producer_arv_count: int | None = None, consumer_arv_count: int | None = None) -> None:
-        """Initialise the barriers here, in one thread; counts that are given are checked."""
+        """Initialise the barriers here, in one thread, instead of at start-up; counts that are given are checked."""
         self.pipeline.init_mbars(producer_arv_count, consumer_arv_count)
 
     def produce(self) -> ProduceContext:

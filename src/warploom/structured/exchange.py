@@ -46,7 +46,7 @@ def scratch_layout(epc: EpilogueConfig) -> SharedLayout:
     return SharedLayout("f32", *shape, width, SWIZZLES[f"{width * 4}B"], epc.transpose_c)
 
 
-class Exchange:
+class WarpExchange:
     """Each warp's own piece of shared memory, through which its fragments become runs."""
 
     def __init__(self, part: WarpPart, warps: int, name: str = "epilogue_scratch") -> None:

@@ -14,7 +14,7 @@ from warploom.structured.cluster import Cluster
 from warploom.structured.dependent_launch import wait_for_dependencies
 from warploom.structured.pipeline import ProducerConsumerPipeline
 from warploom.structured.raster import ceil_divide, linear_raster
-from warploom.structured.schedule import Schedule
+from warploom.structured.schedule import Scheduler
 from warploom.structured.signals import OncePerWarp
 from warploom.structured.static_scheduler import linear_cluster
 from warploom.trace.builder import current, here
@@ -53,7 +53,7 @@ class GroupedTile:
         return self.expert
 
 
-class GroupedScheduler(Schedule[GroupedTile]):
+class GroupedScheduler(Scheduler[GroupedTile]):
     """Tiles of `tile_shape` rows and columns, for groups that end at `ends` and have `columns` columns each.
 
     `experts` names the expert of each group, its own number if not told; a negative one switches the group off.

@@ -154,13 +154,13 @@ class InputTilePipeline:
         )
         self.arriving = self._arriving()
         start_up().maps += [part.source for part in payload.parts.values() if hasattr(part, "source")]
-        self._drains = False
+        self._drains = self._is_drained = False
 
     def _arriving(self) -> Barriers:
         full = self.pipeline.full
         if self.cluster.cta_group == 1:
             return full
-        remote = self.cluster.remote(full[0].at, self.cluster.leader_rank).address
+        remote = self.cluster.remote(At(full.view.base), self.cluster.leader_rank).address
         return Barriers(full.name, replace(full.view, base=remote))
 
     @property
@@ -190,14 +190,14 @@ class InputTilePipeline:
                     barrier = (self.pipeline.full if part.local else self.arriving)[index].at
                     part.load(index * self.k_group_size + j, tile, k * self.k_group_size + j, barrier, self.cluster)
 
-    def produce(self) -> StageContext[InputProducerStage]:
+    def produce(self, ready: Value | None = None) -> StageContext[InputProducerStage]:
         """A stage to load; in the load role."""
         self._drain_at_end()
-        return StageContext(self.pipeline.producer_side, lambda side: InputProducerStage(side, self))
+        return StageContext(self.pipeline.producer_side, lambda side: InputProducerStage(side, self), ready)
 
-    def consume(self) -> StageContext[InputConsumerStage]:
+    def consume(self, ready: Value | None = None) -> StageContext[InputConsumerStage]:
         """A loaded stage; in a role that reads it."""
-        return StageContext(self.pipeline.consumer_side, lambda side: InputConsumerStage(side, self))
+        return StageContext(self.pipeline.consumer_side, lambda side: InputConsumerStage(side, self), ready)
 
     def acquire_producer(self) -> InputProducerStage:
         self._drain_at_end()
@@ -216,7 +216,10 @@ class InputTilePipeline:
         self.pipeline.init_mbars(producer_arv_count, consumer_arv_count)
 
     def drain_producer(self) -> None:
-        self.pipeline.drain_producer()
+        """Wait until every stage is free, once: who has done so by hand need not at the end."""
+        if not self._is_drained:
+            self._is_drained = True
+            self.pipeline.drain_producer()
 
     def _drain_at_end(self) -> None:
         if self._drains:
@@ -229,7 +232,7 @@ class InputTilePipeline:
             elif region.kind == "loop":
                 inside = None
         if inside is not None:
-            inside.at_close.append(self.pipeline.drain_producer)
+            inside.at_close.append(self.drain_producer)
 
 
 class InputProducer:
@@ -247,8 +250,9 @@ class InputProducer:
     def try_acquire(self) -> Value:
         return self._inputs.pipeline.try_wait_consumer()
 
-    def acquire_if_needed(self, ready: Value) -> None:
-        self._inputs.pipeline.wait_consumer_if_needed(ready)
+    def acquire_if_needed(self, ready: Value) -> StageContext[InputProducerStage]:
+        """As `acquire`, but without a wait where `try_acquire` has said that the stage is free."""
+        return self._inputs.produce(ready)
 
     def drain(self) -> None:
         self._inputs.drain_producer()
@@ -269,5 +273,6 @@ class InputConsumer:
     def try_acquire(self) -> Value:
         return self._inputs.pipeline.try_wait_producer()
 
-    def acquire_if_needed(self, ready: Value) -> None:
-        self._inputs.pipeline.wait_producer_if_needed(ready)
+    def acquire_if_needed(self, ready: Value) -> StageContext[InputConsumerStage]:
+        """As `acquire`, but without a wait where `try_acquire` has said that the stage is loaded."""
+        return self._inputs.consume(ready)

@@ -28,11 +28,13 @@ class MmaOp:
         types = (_multiplied(config.a_type), _multiplied(config.b_type), config.accum_type)
         self._shape = instruction_descriptor(config.mma_kind, m, n, *types, **transposed)
 
-    def mma(self, stage: InputConsumerStage, acc: TmemStage, *, accumulate: Value | bool) -> None:
-        """Multiply all K tiles of a stage into an accumulator, which the first product replaces unless told."""
+    def mma(self, stage: InputConsumerStage, acc: TmemStage | Value, *, accumulate: Value | bool) -> None:
+        """Multiply a stage's K tiles into an accumulator, or to its address; the first product replaces what is there,
+        unless told.
+        """
         payload, group = stage.payload(), stage._inputs.k_group_size  # noqa: SLF001 - its own pipeline
         a, b = payload.a, payload.b
-        place = At(acc.offset)
+        place = At(acc.offset if isinstance(acc, TmemStage) else acc)
         with when(self._role.elected):
             for j in range(group):
                 left, right = a.descriptor(stage.tile(j)), b.descriptor(stage.tile(j))

@@ -8,7 +8,7 @@ same stages.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any
 
 from warploom.diagnostics import Diag
 from warploom.structured.cluster import Cluster
@@ -26,8 +26,6 @@ from warploom.trace.instructions import emit
 from warploom.trace.memory import shared
 from warploom.trace.roles import Role
 from warploom.trace.values import Value
-
-_SYNC_BARRIER = 1
 
 
 class OutputStage(Stage):
@@ -75,13 +73,9 @@ class OutputConsumer(StageContext[EpilogueStage]):
     """The epilogue's view: one accumulator per tile."""
 
 
-Held = TypeVar("Held", bound=OutputStage)
-
-
 class OutputTilePipeline:
     """A ring of accumulators in tensor memory between the MMA role and the epilogue."""
 
-    BarrierArray = SMemArray
     Pipeline = ProducerConsumerPipeline
     Stage = OutputStage
     Tmem = TmemAllocation
@@ -95,8 +89,11 @@ class OutputTilePipeline:
         cluster: Cluster | None = None,
         columns: int | None = None,
         name: str = "outputs",
-        mma_complete_mask: int | None = None,
+        barriers_ptr: SMemArray | None = None,
+        tmem: TmemAllocation | None = None,
+        mma_complete_mask: Value | int | None = None,
     ) -> None:
+        """`barriers_ptr` are barriers of the author's, and `tmem` is tensor memory that all roles already know of."""
         self.opc, self.name = opc, name
         self.cluster = kernel_cluster(cluster)
         self.producer_role, self.consumer_role = producer, consumer
@@ -106,14 +103,38 @@ class OutputTilePipeline:
             consumer=EveryThread(consumer, to="leader"),
             cluster=self.cluster,
             name=name,
+            ptr=barriers_ptr,
         )
         self.columns = columns or TmemAllocation.max_columns
-        self.sync = WarpGroupBarrier(producer.threads + consumer.threads, _SYNC_BARRIER)
+        self.sync = WarpGroupBarrier(producer.threads + consumer.threads)
         self.address = shared("u32", 1, name=f"{name}.address", align=4)
         self.dealloc = TmemDeallocBarrier(consumer, self.cluster, f"{name}.dealloc")
-        self.waited: set[str] = set()
+        self.met: set[str] = set()
+        """Roles that have been where the address is handed over."""
         self._allocations: dict[str, TmemAllocation] = {}
-        self._check_mask(mma_complete_mask)
+        self.given = self.checked(tmem)
+        self.check_mask(mma_complete_mask)
+        current().parts.setdefault(OutputTilePipeline, []).append(self)
+
+    @classmethod
+    def of_role(cls) -> OutputTilePipeline:
+        """The pipeline that the role being traced is a side of; there must be one and no other."""
+        builder = current("A warp context")
+        found = [
+            outputs
+            for outputs in builder.parts.get(cls, [])
+            if builder.region.role in (outputs.producer_role.name, outputs.consumer_role.name)
+        ]
+        if len(found) != 1:
+            what = f"role `{builder.region.role}` is a side of {len(found)} output pipelines, not of one"
+            raise Diag.BAD_KERNEL.error(here(), what=what)
+        only: OutputTilePipeline = found[0]
+        return only
+
+    @staticmethod
+    def BarrierArray(opc: OutputPipelineConfig, *, name: str = "accum_barriers") -> SMemArray:
+        """Barriers for a ring: full ones, then empty ones."""
+        return SMemArray.make(SharedMemBarrier, 2 * opc.num_stages, name=name)
 
     @property
     def cta_group(self) -> int:
@@ -133,35 +154,45 @@ class OutputTilePipeline:
         return self.cluster.mask(self.cluster.pair)
 
     @property
-    def barriers(self) -> tuple[SharedMemBarrier, ...]:
-        """Full barriers, then empty ones."""
-        rows = (self.pipeline.full, self.pipeline.empty)
-        return tuple(SharedMemBarrier(row[stage].at) for row in rows for stage in range(self.num_stages))
-
-    @property
     def tmem(self) -> TmemAllocation:
         """The tensor memory, as the role being traced knows it; before its context is entered nobody does."""
         role = current("Tensor memory").region.role
-        if role not in self._allocations:
+        known = self._allocations.get(role, self.given)
+        if known is None:
             what = f"role `{role}` uses tensor memory of `{self.name}` before it knows the address"
             raise Diag.BAD_KERNEL.error(here(), what=f"{what}; enter its warp context first")
-        return self._allocations[role]
+        return known
 
     def provide(self, allocation: TmemAllocation) -> None:
         """The role being traced has learnt where the tensor memory is."""
         self._allocations[current().region.role] = allocation
 
+    def tell_address(self) -> None:
+        """The MMA role's side of the hand-over of the address; telling twice is telling once."""
+        role = self.pipeline.producer_side.declared().role.name
+        assert self.tmem
+        if role not in self.met:
+            self.met.add(role)
+            emit("tcgen05.fence::before_thread_sync")
+            self.sync.arrive()
+
     def wait_for_address(self) -> None:
         """The epilogue's side of the hand-over of the address; waiting twice is waiting once."""
-        role = current().region.role
-        if role not in self.waited:
-            self.waited.add(role)
+        role = self.pipeline.consumer_side.declared().role.name
+        if role not in self.met:
+            self.met.add(role)
             self.sync.wait()
             emit("tcgen05.fence::after_thread_sync")
 
-    def init_barriers(self, producer_arv_count: int | None = None, consumer_arv_count: int | None = None) -> None:
-        """Initialise the barriers here, in one thread; counts that are given are checked."""
-        self.pipeline.init_mbars(producer_arv_count, consumer_arv_count)
+    def init_barriers(
+        self,
+        producer_arv_count: int | None = None,
+        consumer_arv_count: int | None = None,
+        *,
+        storage_ptr: SMemArray | None = None,
+    ) -> None:
+        """Initialise the barriers here, in one thread; what is given is checked."""
+        self.pipeline.init_mbars(producer_arv_count, consumer_arv_count, storage_ptr=storage_ptr)
 
     def _produced(self, side: Side) -> MmaStage:
         return MmaStage(side, self)
@@ -190,10 +221,12 @@ class OutputTilePipeline:
         return self.acquire_epilogue_linear()
 
     def release_from_mma(self, stage: OutputStage) -> None:
+        """The tensor core tells the epilogue, of both CTAs of a pair, when it is done."""
         stage.release()
 
-    def release_from_epilogue(self, stage: OutputStage) -> None:
-        stage.release()
+    def release_from_epilogue(self, stage: OutputStage | None = None) -> None:
+        """The accumulator that the epilogue holds is free again."""
+        (self.pipeline.consumer_side.held() if stage is None else stage).release()
 
     def get_pipeline(self) -> ProducerConsumerPipeline:
         return self.pipeline
@@ -206,11 +239,22 @@ class OutputTilePipeline:
         """An accumulator and the input stage it was made from, for epilogues that read scales with the operands."""
         return EpilogueKContext(self, input_pipeline)
 
-    def _check_mask(self, given: int | None) -> None:
+    def check_mask(self, given: Value | int | None) -> None:
+        """A mask that is given must be the one that is derived: as a number, that of a cluster's first pair."""
         derived = (1 << self.cta_group) - 1
-        if given is not None and given != derived:
-            fields = {"pipeline": self.name, "given": f"{given:#x}", "derived": f"{derived:#x}"}
+        number = given.literal if isinstance(given, Value) else given
+        known = isinstance(given, Value) and given.operand == self.mma_complete_mask.operand
+        if given is not None and number != derived and not known:
+            shown = "another mask" if number is None else f"{number:#x}"
+            fields = {"pipeline": self.name, "given": shown, "derived": f"{derived:#x}"}
             raise Diag.COUNT_MISMATCH.error(here(), what="as CTAs of a finished accumulator", **fields)
+
+    def checked(self, given: TmemAllocation | None) -> TmemAllocation | None:
+        """Tensor memory that is given must be of as many CTAs as the accumulators are."""
+        if given is not None and given.cta_group != self.cta_group:
+            fields: dict[str, Any] = {"pipeline": self.name, "given": given.cta_group, "derived": self.cta_group}
+            raise Diag.COUNT_MISMATCH.error(here(), what="as CTAs that allocate tensor memory", **fields)
+        return given
 
 
 class OutputKPipeline:

@@ -29,7 +29,7 @@ _PAIR, _SQUARE = 2, 4
 _WORD = 4
 
 
-class Exchange(Protocol):
+class SumExchange(Protocol):
     """Where the partial sums of a tile meet."""
 
     def begin(self) -> None:
@@ -50,7 +50,7 @@ class Exchange(Protocol):
 
 
 class ClusterExchange:
-    """Partial sums in each CTA's own shared memory, read over the cluster's network: the input stages are idle by then."""
+    """Partial sums in each CTA's own shared memory, read over the cluster's network: input stages are idle by then."""
 
     def __init__(self, role: Role, cluster: Cluster, storage: View) -> None:
         self._role, self._cluster = role, cluster
@@ -119,7 +119,7 @@ _MEETING = 15
 """The named barrier at which the consumers of a CTA meet."""
 
 
-def reduced(core: WgmmaOp, config: HopperConfig, exchange: Exchange, tile: SplitTile) -> list[RegisterTile]:
+def reduced(core: WgmmaOp, config: HopperConfig, exchange: SumExchange, tile: SplitTile) -> list[RegisterTile]:
     """This split's slice of the columns, summed over all splits."""
     _park(core, config, exchange)
     each, splits = config.BN // _COLUMNS, config.num_split_k
@@ -134,7 +134,9 @@ def reduced(core: WgmmaOp, config: HopperConfig, exchange: Exchange, tile: Split
     return tiles
 
 
-def reduced_unit(core: WgmmaOp, config: HopperConfig, exchange: Exchange, tile: SplitTile) -> tuple[Values, Value, Value]:
+def reduced_unit(
+    core: WgmmaOp, config: HopperConfig, exchange: SumExchange, tile: SplitTile
+) -> tuple[Values, Value, Value]:
     """This split's unit of the sums, and how many rows and columns it lies from the thread's first."""
     _park(core, config, exchange)
     unit = tile.split.to("u32")
@@ -146,7 +148,7 @@ def reduced_unit(core: WgmmaOp, config: HopperConfig, exchange: Exchange, tile: 
     return values, (piece * WGMMA_M + inside * _ROWS).to("s32"), (column * _COLUMNS).to("s32")
 
 
-def _park(core: WgmmaOp, config: HopperConfig, exchange: Exchange) -> None:
+def _park(core: WgmmaOp, config: HopperConfig, exchange: SumExchange) -> None:
     exchange.begin()
     held = [register.get() for accumulator in core.accumulators for register in accumulator.registers]
     size = config.split_unit

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from warploom.diagnostics import Diag, Loc
+from warploom.diagnostics import Diag
 from warploom.structured.cluster import Cluster
+from warploom.structured.shared_types import SMemArray, is_at
 from warploom.structured.signals import Signal
 from warploom.structured.stages import (
     ConsumeContext,
@@ -21,7 +22,7 @@ from warploom.structured.stages import (
     Stage,
 )
 from warploom.structured.start_up import kernel_cluster, start_up
-from warploom.trace.barriers import Barrier, Barriers, barriers
+from warploom.trace.barriers import Barrier, Barriers, barriers, fence_barrier_init
 from warploom.trace.builder import current, here
 from warploom.trace.control import when
 from warploom.trace.values import Value, literal, select
@@ -87,7 +88,7 @@ class Side:
         self.awaited = pipeline.empty if name == "producer" else pipeline.full
         self.signalled = pipeline.full if name == "producer" else pipeline.empty
         self.used: set[str] = set()
-        self._open: dict[str, Loc] = {}
+        self._open: dict[str, Stage] = {}
 
     @property
     def position(self) -> Value:
@@ -99,11 +100,16 @@ class Side:
         return sum(signal.arrivals(self.pipeline.cluster) for signal in self.signals)
 
     def signal_of(self) -> Signal:
-        """The signal of the role being traced; any other role is an error."""
+        """The signal of the role being traced, which takes part."""
+        signal = self.declared()
+        self.used.add(signal.role.name)
+        return signal
+
+    def declared(self) -> Signal:
+        """The signal that the role being traced was declared with; any other role is an error."""
         role = current(f"`{self.pipeline.name}`").region.role
         for signal in self.signals:
             if signal.role.name == role:
-                self.used.add(role)
                 return signal
         declared = " and ".join(f"`{signal.role.name}`" for signal in self.signals) or "nobody"
         fields = {"side": self.name, "pipeline": self.pipeline.name, "declared": declared}
@@ -121,15 +127,26 @@ class Side:
         with when(~ready):
             self.wait()
 
-    def acquire(self, kind: Callable[[Side], Held]) -> Held:
-        """Wait for the other side, and hold the stage."""
+    def acquire(self, kind: Callable[[Side], Held], ready: Value | None = None) -> Held:
+        """Wait for the other side, where `ready` does not say that it is done, and hold the stage."""
         role = self.signal_of().role.name
         if role in self._open:
-            fields: dict[str, Any] = {"side": self.name, "pipeline": self.pipeline.name, "first": self._open[role]}
+            fields: dict[str, Any] = {"side": self.name, "pipeline": self.pipeline.name, "first": self._open[role].loc}
             raise Diag.STAGE_ENTERED_TWICE.error(here(), **fields)
-        self.wait()
-        self._open[role] = here()
-        return kind(self)
+        if ready is None:
+            self.wait()
+        else:
+            self.wait_if_needed(ready)
+        stage = self._open[role] = kind(self)
+        return stage
+
+    def held(self) -> Stage:
+        """The stage that the role being traced holds."""
+        role = self.declared().role.name
+        if role not in self._open:
+            what = f"role `{role}` releases a {self.name} stage of `{self.pipeline.name}` and holds none"
+            raise Diag.BAD_KERNEL.error(here(), what=what)
+        return self._open[role]
 
     def closed(self) -> None:
         """The held stage was released."""
@@ -170,12 +187,14 @@ class ProducerConsumerPipeline:
         consumer: Signal | Sequence[Signal],
         cluster: Cluster | None = None,
         name: str = "pipeline",
+        ptr: SMemArray | None = None,
     ) -> None:
+        """`ptr` are barriers that the author has made: full ones, then as many empty ones."""
         if num_stages < 1:
             raise Diag.BAD_KERNEL.error(here(), what=f"`{name}` has {num_stages} stages")
         self.name, self.num_stages, self.loc = name, num_stages, here()
         self.cluster = kernel_cluster(cluster)
-        self.full, self.empty = barriers(f"{name}.full", num_stages), barriers(f"{name}.empty", num_stages)
+        self.full, self.empty = _made(name, num_stages) if ptr is None else _halves(name, num_stages, ptr)
         self.producer_side = Side(self, "producer", _several(producer), 1)
         self.consumer_side = Side(self, "consumer", _several(consumer), 0)
         setup = start_up()
@@ -192,8 +211,16 @@ class ProducerConsumerPipeline:
         """Bytes of the barriers."""
         return 2 * num_stages * _BARRIER_BYTES
 
-    def init_mbars(self, producer_arv_count: int | None = None, consumer_arv_count: int | None = None) -> None:
-        """Initialise the barriers here, in one thread, instead of at start-up; counts that are given are checked."""
+    def init_mbars(
+        self,
+        producer_arv_count: int | None = None,
+        consumer_arv_count: int | None = None,
+        *,
+        storage_ptr: SMemArray | None = None,
+    ) -> None:
+        """Initialise the barriers here, in one thread, instead of at start-up; what is given is checked."""
+        if storage_ptr is not None and not is_at(storage_ptr, self.full):
+            raise Diag.BAD_KERNEL.error(here(), what=f"`storage_ptr` are not the barriers of `{self.name}`")
         given = ((producer_arv_count, self.producer_side), (consumer_arv_count, self.consumer_side))
         for count, side in given:
             if count is not None and count != side.count:
@@ -203,6 +230,7 @@ class ProducerConsumerPipeline:
         setup.barriers = [row for row in setup.barriers if row[0] not in (self.full, self.empty)]
         for row, count_of in self._rows():
             row.init(count_of())
+        fence_barrier_init()
 
     init_barriers = init_mbars
 
@@ -279,6 +307,22 @@ class ProducerConsumerPipeline:
                 if signal.role.name not in side.used:
                     fields = {"role": signal.role.name, "side": side.name, "pipeline": self.name}
                     raise Diag.SIDE_UNUSED.error(self.loc, **fields)
+
+
+def _made(name: str, num_stages: int) -> tuple[Barriers, Barriers]:
+    return barriers(f"{name}.full", num_stages), barriers(f"{name}.empty", num_stages)
+
+
+def _halves(name: str, num_stages: int, array: SMemArray) -> tuple[Barriers, Barriers]:
+    """The author's barriers as two rows."""
+    if not isinstance(array.storage, Barriers) or array.size != 2 * num_stages:
+        what = f"`{name}` with {num_stages} stages has {2 * num_stages} barriers; it was given an array of {array.size}"
+        raise Diag.BAD_KERNEL.error(here(), what=what)
+    view = array.storage.view
+    return (
+        Barriers(f"{name}.full", view[:num_stages]),
+        Barriers(f"{name}.empty", view[num_stages:]),
+    )
 
 
 def _several(signals: Signal | Sequence[Signal]) -> tuple[Signal, ...]:

@@ -39,7 +39,9 @@ class RowVector:
         """By row or column: single values, or two neighbours in one register, which is half of what they would take."""
         if spot.transposed:
             return {row: self._one(spot, row, transposed=True) for row in self._rows}
-        paired = self._source.alignment % _PAIR_BYTES == 0 and self._source.dtype in PAIR_OF
+        (stride,) = self._source.strides
+        dense = isinstance(stride, int) and stride == 1
+        paired = dense and self._source.alignment % _PAIR_BYTES == 0 and self._source.dtype in PAIR_OF
         columns = range(0, self._epc.accumulator_columns, _SQUARE)
         if paired:
             return {column: self._two(spot, column) for column in columns}

@@ -41,7 +41,11 @@ class Tile:
         return (self.m, self.n, self.batch)
 
 
-class Schedule(ABC, Generic[Work]):
+WorkInfo = Tile
+"""What a scheduler tells of a tile, as a writer takes it."""
+
+
+class Scheduler(ABC, Generic[Work]):
     """Hands out work, the same to every role: each role that works iterates over it once."""
 
     everybody = False
@@ -72,7 +76,7 @@ class Schedule(ABC, Generic[Work]):
         self.walked[region.role] = here()
 
 
-class TileSchedule(Schedule[Tile]):
+class GridScheduler(Scheduler[Tile]):
     """Tiles of a grid m × n × z, where z counts batches, or the parts into which K is split."""
 
     def __init__(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from warploom.trace.barriers import Barrier, Barriers
+from warploom.trace.barriers import Barrier, Barriers, barriers
 from warploom.trace.instructions import At
 from warploom.trace.memory import View, shared
 from warploom.trace.parameters import TensorMapArgument
@@ -21,8 +21,9 @@ class SMemArray:
     storage: View | Barriers
 
     @classmethod
-    def make(cls, dtype: str, size: int, *, name: str = "array") -> SMemArray:
-        return cls(shared(dtype, size, name=name))
+    def make(cls, dtype: str | type[SharedMemBarrier], size: int, *, name: str = "array") -> SMemArray:
+        """A new one; barriers are not yet initialised."""
+        return cls(shared(dtype, size, name=name) if isinstance(dtype, str) else barriers(name, size))
 
     @property
     def size(self) -> int:
@@ -31,6 +32,16 @@ class SMemArray:
     def ptr(self) -> At:
         """Where the first of them lies."""
         return self.storage[0].at if isinstance(self.storage, Barriers) else self.storage.place
+
+
+def is_at(given: SMemArray | View | Barriers | Barrier, own: View | Barriers) -> bool:
+    """Whether two things in shared memory begin at one place."""
+    places = []
+    for each in (given, own):
+        array = SMemArray(each) if isinstance(each, View | Barriers) else each
+        place = array.at if isinstance(array, Barrier) else array.ptr()
+        places.append((place.base.operand if isinstance(place.base, Value) else place.base, place.offset))
+    return places[0] == places[1]
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from warploom.structured.cluster import SELF, Cluster, Mask
 from warploom.trace.barriers import Barrier, Barriers
 from warploom.trace.builder import current
 from warploom.trace.control import when
-from warploom.trace.instructions import emit
+from warploom.trace.instructions import At, emit
 from warploom.trace.operations import min_
 from warploom.trace.roles import Role
 from warploom.trace.values import Value, literal
@@ -92,7 +92,7 @@ def remote_row(row: Barriers, cluster: Cluster, rank: Callable[[], Value], which
     known: dict[tuple[str, str], Barriers] = builder.parts.setdefault(Barriers, {})
     if (row.name, which) not in known:
         with builder.prologue():
-            base = cluster.remote(row[0].at, rank()).address
+            base = cluster.remote(At(row.view.base), rank()).address
         known[row.name, which] = Barriers(row.name, replace(row.view, base=base))
     return known[row.name, which]
 
@@ -188,7 +188,7 @@ class CopyAsync(_Arrivals):
     def lanes(self) -> int:
         return self.first
 
-    def arrive(self, row: Barriers, stage: Value, cluster: Cluster) -> None:  # noqa: ARG002
+    def arrive(self, row: Barriers, stage: Value, cluster: Cluster) -> None:
         with when(lane() < self.first):
             emit("cp.async.mbarrier.arrive.noinc.shared::cta.b64", row[stage].at)
 

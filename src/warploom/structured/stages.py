@@ -39,6 +39,11 @@ class Stage:
         self.check()
         return self._index
 
+    @property
+    def loc(self) -> Loc:
+        """Where it was acquired."""
+        return self._loc
+
     def mbar(self) -> StageBarrier:
         """The barrier that the other side waits at. An arrival or a commit on it *is* the release signal."""
         self.check()
@@ -138,17 +143,16 @@ Held = TypeVar("Held", bound=Stage)
 class StageContext(Generic[Held]):
     """`with pipeline.produce() as stage:` waits, gives the stage, and releases it at the end if nobody has."""
 
-    def __init__(self, side: Side, kind: Callable[[Side], Held]) -> None:
-        self._side, self._kind = side, kind
+    def __init__(self, side: Side, kind: Callable[[Side], Held], ready: Value | None = None) -> None:
+        """`ready` tells that the other side is done, so that there is nothing to wait for."""
+        self._side, self._kind, self._ready = side, kind, ready
         self._stage: Held | None = None
 
     def __enter__(self) -> Held:
         if self._stage is not None:
-            first = f"{self._stage._loc}"  # noqa: SLF001 - the context made it
-            raise Diag.STAGE_ENTERED_TWICE.error(
-                here(), side=self._side.name, pipeline=self._side.pipeline.name, first=first
-            )
-        self._stage = self._side.acquire(self._kind)
+            fields: dict[str, Any] = {"side": self._side.name, "pipeline": self._side.pipeline.name}
+            raise Diag.STAGE_ENTERED_TWICE.error(here(), first=self._stage.loc, **fields)
+        self._stage = self._side.acquire(self._kind, self._ready)
         return self._stage
 
     def __exit__(
@@ -174,5 +178,5 @@ class ExplicitConsumeContext(StageContext[ConsumerStage]):
 
     def _leave(self, stage: ConsumerStage) -> None:
         if not stage._signalled:  # noqa: SLF001 - the context made it
-            raise stage._error(Diag.STAGE_DROPPED, stage._loc)  # noqa: SLF001
+            raise stage._error(Diag.STAGE_DROPPED, stage.loc)  # noqa: SLF001
         stage.release()

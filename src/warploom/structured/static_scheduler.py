@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 from warploom.structured.cluster import Cluster
 from warploom.structured.raster import RasterOrder, ceil_divide, linear_raster
-from warploom.structured.schedule import Tile, TileSchedule
+from warploom.structured.schedule import GridScheduler, Tile
 from warploom.trace.control import While
 from warploom.trace.memory import Index
 from warploom.trace.values import Value, literal, special, valued
 from warploom.trace.variables import Variable
 
 
-class StaticScheduler(TileSchedule):
+class StaticScheduler(GridScheduler):
     """Tiles of a grid (m, n, z) that is known before the kernel begins, for a launch of any number of clusters."""
 
     def __init__(

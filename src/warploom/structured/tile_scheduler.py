@@ -8,7 +8,7 @@ from warploom.structured.clc_scheduler import ClcScheduler
 from warploom.structured.cluster import Cluster
 from warploom.structured.config import MatmulConfig, Problem
 from warploom.structured.raster import ceil_divide
-from warploom.structured.schedule import TileSchedule
+from warploom.structured.schedule import GridScheduler
 from warploom.structured.static_scheduler import StaticScheduler, persistent_grid
 from warploom.trace.memory import Index
 from warploom.trace.roles import Role, Roles
@@ -24,7 +24,7 @@ def TileScheduler(
     k: Index,
     batch: Index = 1,
     workers: Sequence[Role] | None = None,
-) -> TileSchedule:
+) -> GridScheduler:
     """The tiles of C (m × n, as the caller sees it), `batch` times, as the configuration divides them."""
     rows, columns = (n, m) if config.AB_swapped else (m, n)
     k_tiles = ceil_divide(ceil_divide(k, config.BK), config.k_group_size)

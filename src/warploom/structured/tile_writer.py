@@ -14,7 +14,7 @@ from warploom.diagnostics import Diag
 from warploom.structured.auxiliary import Addend, AuxiliaryLayout, Bias, StreamedTiles, WholeTile
 from warploom.structured.config import MatmulConfig
 from warploom.structured.epilogue import Epilogue, Function
-from warploom.structured.exchange import Exchange
+from warploom.structured.exchange import WarpExchange
 from warploom.structured.pipeline import ProducerConsumerPipeline
 from warploom.structured.reduction import SplitReduction
 from warploom.structured.shared_types import SMemTileArray2DRowMajor
@@ -80,7 +80,7 @@ class TileWriter(WriterGeometry):
         shape: Shape | None = None,
         **geometry: Any,
     ) -> None:
-        super().__init__(config, num_output_warps=role.count, role_first=role.first, c=c_tma_op, **geometry)
+        super().__init__(config, warps=role.count, role_first=role.first, c=c_tma_op, **geometry)
         self.c_tma_op, self.role, self.shape = c_tma_op, role, shape
         self.epilogue = self._completed(
             epilogue or Epilogue(dtype=self.default_dtype),
@@ -91,7 +91,7 @@ class TileWriter(WriterGeometry):
         )
         self.barrier = barrier or WarpGroupBarrier(role.threads)
         self.part = WarpPart(self.epc, role.warp)
-        self._exchange: Exchange | None = None
+        self._exchange: WarpExchange | None = None
         self._sink = self._sink_of(c_tiles)
         if isinstance(c_tma_op, TensorMapArgument):
             start_up().maps.append(c_tma_op)
@@ -106,7 +106,7 @@ class TileWriter(WriterGeometry):
         if isinstance(self.c_tma_op, View):
             return DirectStore(self.c_tma_op)
         if not self.register_based_epilogue:
-            self._exchange = Exchange(self.part, self.num_output_warps)
+            self._exchange = WarpExchange(self.part, self.num_output_warps)
         strips = StripStore(self.staged, self.stageN, self.is_lower_frag_required)
         tiles = None if c_tiles is None else self._checked(c_tiles)
         return TmaStore(self.c_tma_op, strips, self.part, self.role, self.barrier, self.num_output_stages, tiles)
@@ -172,7 +172,7 @@ class TileWriter(WriterGeometry):
 
     def write_absolute_with_bounds_check(
         self,
-        output_stage: AccumulatorStage,
+        output_stage: AccumulatorStage | RegisterAccumulator,
         m_abs: Index,
         n_abs: Index,
         m_end: Index,
@@ -371,7 +371,7 @@ class _Work:
         bias: Addend | None,
         residual: Addend | None,
         sink: Sink,
-        exchange: Exchange | None,
+        exchange: WarpExchange | None,
     ) -> None:
         self._epilogue, self._scale, self._bias, self._residual = epilogue, scale, bias, residual
         self._sink, self._exchange = sink, exchange
@@ -392,7 +392,7 @@ class _Work:
         self._sink.put(strip, done)
 
     def _finish_runs(
-        self, strip: Strip, values: Values, bias: Values, residual: Values, exchange: Exchange, sink: TmaStore
+        self, strip: Strip, values: Values, bias: Values, residual: Values, exchange: WarpExchange, sink: TmaStore
     ) -> None:
         """The same on a copy in shared memory: all that an element needs goes through it."""
         tile = sink.open(strip)

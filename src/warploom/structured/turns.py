@@ -15,11 +15,12 @@ class Turns:
         self._group = group
         self._barriers = WarpgroupBarriers(2 * group.threads, count=2)
 
-    def begin(self, core: WgmmaOp, k_tiles: Value) -> None:
-        """The first warpgroup goes first; the second one's stages begin behind the first one's tile."""
+    def begin(self, core: WgmmaOp, k_tiles: Value | None = None) -> None:
+        """The first warpgroup goes first; the second one's stages begin behind the first one's tile, if they differ."""
         with when(self._group.number == 1):
             self._barriers.arrive(1 - self._group.number)
-            core.skip(k_tiles)
+            if k_tiles is not None:
+                core.skip(k_tiles)
 
     def take(self) -> None:
         """Wait for the turn."""
@@ -28,4 +29,3 @@ class Turns:
     def give(self) -> None:
         """Let the other one go ahead."""
         self._barriers.arrive(1 - self._group.number)
-

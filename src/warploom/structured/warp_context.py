@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 from warploom.diagnostics import Diag
 from warploom.structured.input_pipeline import InputTilePipeline
@@ -14,11 +14,38 @@ from warploom.structured.output_pipeline import (
     MmaStage,
     OutputTilePipeline,
 )
+from warploom.structured.shared_types import SMemArray, is_at
 from warploom.structured.tensor_memory import TmemAllocation
 from warploom.structured.tmem_dealloc import TmemDeallocBarrier
 from warploom.structured.warp_group_barrier import WarpGroupBarrier
-from warploom.trace.builder import here
+from warploom.trace.barriers import Barrier, Barriers
+from warploom.trace.builder import current, here
 from warploom.trace.instructions import emit
+from warploom.trace.memory import View
+from warploom.trace.values import Value
+
+
+class _Sync(WarpGroupBarrier):
+    """The hand-over of the address: what a role does there by hand and what entering its context does are one act."""
+
+    def __init__(self, outputs: OutputTilePipeline) -> None:
+        super().__init__(outputs.sync.num_threads, outputs.sync.id)
+        self._outputs = outputs
+
+    def arrive(self) -> None:
+        self._outputs.tell_address()
+
+    def wait(self) -> None:
+        self._outputs.wait_for_address()
+
+    sync = wait
+
+
+class _SyncOfRole:
+    """Where the MMA role hands the address to the epilogue; before there is a context, that of the role's pipeline."""
+
+    def __get__(self, context: _WarpContext | None, owner: type[_WarpContext]) -> _Sync:
+        return _Sync(OutputTilePipeline.of_role() if context is None else context.output_pipeline)
 
 
 class _WarpContext:
@@ -26,11 +53,22 @@ class _WarpContext:
 
     Dealloc = TmemDeallocBarrier
     Pipeline = OutputTilePipeline
+    Sync = _SyncOfRole()
     Tmem = TmemAllocation
 
-    def __init__(self, output_pipeline: OutputTilePipeline) -> None:
+    def __init__(
+        self,
+        output_pipeline: OutputTilePipeline,
+        *,
+        tmem: TmemAllocation | None = None,
+        dealloc_barrier: TmemDeallocBarrier | None = None,
+    ) -> None:
+        """`tmem` is tensor memory that the role already knows of; parts that are given must be the pipeline's."""
         self.output_pipeline = output_pipeline
         self.dealloc_barrier = output_pipeline.dealloc
+        if dealloc_barrier is not None and dealloc_barrier is not output_pipeline.dealloc:
+            self._refuse("`dealloc_barrier`")
+        self._known = output_pipeline.checked(tmem) or output_pipeline.given
         self._entered = False
 
     @classmethod
@@ -38,33 +76,32 @@ class _WarpContext:
         cls,
         output_pipeline: OutputTilePipeline,
         *,
-        tmem_addr_storage: Any = None,
-        accum_barriers_ptr: Any = None,
-        dealloc_mbar: Any = None,
-        mma_complete_mask: int | None = None,
+        tmem_addr_storage: SMemArray | View | None = None,
+        accum_barriers_ptr: SMemArray | Barriers | Barrier | None = None,
+        dealloc_mbar: SMemArray | Barriers | Barrier | None = None,
+        mma_complete_mask: Value | int | None = None,
     ) -> Self:
         """A context with everything it needs; parts that are given must be those of the pipeline."""
         made = cls(output_pipeline)
-        expected = {
+        expected: dict[str, tuple[Any, View | Barriers]] = {
             "tmem_addr_storage": (tmem_addr_storage, output_pipeline.address),
             "accum_barriers_ptr": (accum_barriers_ptr, output_pipeline.pipeline.full),
             "dealloc_mbar": (dealloc_mbar, made.dealloc_barrier.barriers),
-            "mma_complete_mask": (mma_complete_mask, (1 << output_pipeline.cta_group) - 1),
         }
-        wrong = [name for name, (given, own) in expected.items() if given is not None and given != own]
+        wrong = [name for name, (given, own) in expected.items() if given is not None and not is_at(given, own)]
         if wrong:
-            what = f"{' and '.join(f'`{name}`' for name in wrong)} given to {cls.__name__}.create"
-            raise Diag.BAD_KERNEL.error(here(), what=f"{what} belong to another pipeline than `{output_pipeline.name}`")
+            made._refuse(" and ".join(f"`{name}`" for name in wrong))
+        output_pipeline.check_mask(mma_complete_mask)
         return made
+
+    def _refuse(self, what: str) -> NoReturn:
+        name = self.output_pipeline.name
+        what = f"{what} given to {type(self).__name__} belong to another pipeline than `{name}`"
+        raise Diag.BAD_KERNEL.error(here(), what=what)
 
     @property
     def tmem(self) -> TmemAllocation:
         return self.output_pipeline.tmem
-
-    @property
-    def Sync(self) -> WarpGroupBarrier:
-        """Where the MMA role hands the address of tensor memory to the epilogue."""
-        return _Sync(self.output_pipeline)
 
     def __enter__(self) -> Self:
         if self._entered:
@@ -86,27 +123,15 @@ class _WarpContext:
         raise NotImplementedError
 
 
-class _Sync(WarpGroupBarrier):
-    """The hand-over of the address: the epilogue's explicit wait and that of entering its context are one wait."""
-
-    def __init__(self, outputs: OutputTilePipeline) -> None:
-        super().__init__(outputs.sync.num_threads, outputs.sync.id)
-        self._outputs = outputs
-
-    def wait(self) -> None:
-        self._outputs.wait_for_address()
-
-    sync = wait
-
-
 class MmaWarpContext(_WarpContext):
     """The MMA role: entering allocates tensor memory and tells the epilogue, leaving waits for it and gives it back."""
 
     def _begin(self) -> None:
         outputs = self.output_pipeline
-        outputs.provide(TmemAllocation.allocate(outputs.address, outputs.cta_group, outputs.columns))
-        emit("tcgen05.fence::before_thread_sync")
-        outputs.sync.arrive()
+        outputs.pipeline.producer_side.declared()
+        slot = (outputs.address, outputs.cta_group, outputs.columns)
+        outputs.provide(self._known or TmemAllocation.allocate(*slot))
+        outputs.tell_address()
 
     def _end(self) -> None:
         self.dealloc_barrier.complete_dealloc(self.tmem)
@@ -121,8 +146,12 @@ class EpilogueWarpContext(_WarpContext):
 
     def _begin(self) -> None:
         outputs = self.output_pipeline
+        if self._known is not outputs.given and outputs.consumer_role.name not in outputs.met:
+            what = "the address of tensor memory is read before it is there; call `Sync.wait()` before"
+            raise Diag.BAD_KERNEL.error(here(), what=what)
         outputs.wait_for_address()
-        outputs.provide(TmemAllocation.from_shared(outputs.address, outputs.cta_group, outputs.columns))
+        slot = (outputs.address, outputs.cta_group, outputs.columns)
+        outputs.provide(self._known or TmemAllocation.from_shared(*slot))
 
     def _end(self) -> None:
         emit("tcgen05.fence::before_thread_sync")
@@ -133,29 +162,42 @@ class EpilogueWarpContext(_WarpContext):
         return self.output_pipeline.per_k_epilogue(input_pipeline.pipeline)
 
 
-class MmaWarp(MmaWarpContext):
-    """The linear form: created where the role begins, released where it ends."""
+class _Linear(_WarpContext):
+    """A context without `with`: created where the role begins, released where it ends, once."""
 
     @classmethod
-    def create(cls, *arguments: Any, **parts: Any) -> Self:
-        return super().create(*arguments, **parts).__enter__()
+    def create(cls, output_pipeline: OutputTilePipeline, **parts: Any) -> Self:
+        return super().create(output_pipeline, **parts).__enter__()
+
+    def __enter__(self) -> Self:
+        self._loc, self._region, self._released = here(), current().region, False
+        self._region.at_close.append(self._settled)
+        return super().__enter__()
+
+    def release(self) -> None:
+        """What leaving a context does."""
+        region = current().region
+        if self._released or region is not self._region:
+            what = f"a {type(self).__name__}, made at {self._loc}, is released"
+            how = "twice" if self._released else f"inside a device {region.kind}"
+            raise Diag.BAD_KERNEL.error(here(), what=f"{what} {how}")
+        self._released = True
+        self._end()
+
+    def _settled(self) -> None:
+        if not self._released:
+            raise Diag.BAD_KERNEL.error(self._loc, what=f"a {type(self).__name__} is never released")
+
+
+class MmaWarp(_Linear, MmaWarpContext):
+    """The linear form of the MMA role's context."""
 
     def acquire_k_stage_linear(self) -> MmaStage:
         return self.output_pipeline.acquire_mma_linear()
 
-    def release(self) -> None:
-        self._end()
 
-
-class EpilogueWarp(EpilogueWarpContext):
+class EpilogueWarp(_Linear, EpilogueWarpContext):
     """The linear form of the epilogue's context."""
-
-    @classmethod
-    def create(cls, *arguments: Any, **parts: Any) -> Self:
-        return super().create(*arguments, **parts).__enter__()
 
     def acquire_k_stage_linear(self) -> EpilogueStage:
         return self.output_pipeline.acquire_epilogue_linear()
-
-    def release(self) -> None:
-        self._end()

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 from warploom.facts.fragments import tensor_move
 from warploom.facts.mma_shapes import WGMMA, WGMMA_M
-from warploom.structured.input_pipeline import InputConsumerStage, InputTilePipeline
 from warploom.structured.config.hopper import HopperConfig
+from warploom.structured.input_pipeline import InputConsumerStage, InputTilePipeline
 from warploom.structured.operand import OperandTiles
 from warploom.structured.tensor_memory import MOVE, TmemFragments
 from warploom.trace.control import when
@@ -131,4 +131,3 @@ class WgmmaOp:
     def skip(self, count: Value) -> None:
         """Over the stages of a tile that another warpgroup has."""
         self._side.state.skip(count)
-

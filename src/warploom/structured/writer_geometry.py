@@ -9,6 +9,7 @@ from typing import Any
 from warploom.diagnostics import Diag
 from warploom.facts.swizzles import GRANULE, SWIZZLES
 from warploom.structured.config import EpilogueConfig, MatmulConfig, OutputPipelineConfig
+from warploom.structured.config.form import OUTPUT_TYPES
 from warploom.structured.output_pipeline import OutputStage
 from warploom.structured.shared_types import SMemTileArray2DRowMajor, TMATensorTile
 from warploom.structured.staging import SharedLayout, block_width
@@ -45,9 +46,10 @@ DEFAULTS: Mapping[str, Any] = {
     "batched": False,
     "problem_n": 0,
 }
+OF_C = ("c_rank", "c_tile_shape", "c_desc_shape")
+"""Keywords that C's tensor map answers."""
 STRIP_COLUMNS = (8, 16, 32, 64)
 """Columns of a strip: a load repeats a power of two times, and a row of C fills no more than a swizzle."""
-OUTPUT_TYPES = ("bf16", "f16", "f32", "e4m3", "e5m2")
 WARPS = 4
 
 
@@ -72,6 +74,7 @@ class WriterGeometry:
     c_smem_dim0: int
     c_smem_dim1: int
     num_output_stages: int
+    num_output_warps: int
     register_based_epilogue: bool
     epi_load_swizzle: str
     default_dtype: str
@@ -87,29 +90,35 @@ class WriterGeometry:
         config: MatmulConfig | None,
         *,
         c: TensorMapArgument | View,
-        num_output_warps: int,
+        warps: int,
         role_first: int,
         **given: Any,
     ) -> None:
         known = {name: of(config) for name, of in OF_CONFIG.items()} if config is not None else {}
         if isinstance(c, View):
             known.setdefault("c_type", c.dtype)
+        known["num_output_warps"] = warps
+        of_c = {name: given.pop(name) for name in OF_C if name in given}
         values = {**DEFAULTS, **known, **given}
         self._box = c.geometry.box if isinstance(c, TensorMapArgument) else None
-        self.num_output_warps = num_output_warps
         problems = [
             *(
                 f"{name} is {value}; the configuration says {known[name]}"
                 for name, value in given.items()
                 if known.get(name, value) != value
             ),
-            *(f"there is no `{name}`" for name in given if name not in OF_CONFIG and name not in DEFAULTS),
+            *(f"there is no `{name}`" for name in given if name not in {**OF_CONFIG, **DEFAULTS, **known}),
             *(f"{name} is not given" for name in OF_CONFIG if name not in values),
         ]
         if not problems:
             for name, value in values.items():
                 setattr(self, name, value)
             problems = [*self._shape_problems(role_first), *self._c_problems(c)]
+            problems += [
+                f"{name} is {value}; C's tensor map says {getattr(self, name)}"
+                for name, value in of_c.items()
+                if value != getattr(self, name)
+            ]
         if problems:
             raise Diag.BAD_WRITER.error(here(), count=len(problems), what="; ".join(problems))
 
@@ -133,6 +142,8 @@ class WriterGeometry:
                 yield f"C is a view of .{c.dtype}, not of .{self.c_type}"
             return
         box, size = c.geometry.box[-2:], TYPES[self.c_type].bytes
+        if self.batched and self.c_rank < 3:
+            yield f"C is batched, but its tensor map has {self.c_rank} axes"
         if c.geometry.element.shared_bytes != size:
             yield f"C's tensor map has elements of {c.geometry.element.shared_bytes} bytes, .{self.c_type} has {size}"
         if c.geometry.swizzle.name != self.c_swizzle:

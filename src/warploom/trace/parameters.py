@@ -85,7 +85,7 @@ class Parameter:
         )
 
     def passed(self, value: Any) -> tuple[Any, ...]:
-        """The argument as a launch takes it: 16-bit floats as their bits, a tensor with the strides it does not know."""
+        """The argument as a launch takes it: 16-bit floats as their bits, a tensor with strides it does not know."""
         if self.kind == "operands":
             return tuple(each for name, item in value.items() for each in self._operand(name, item).passed(item))
         if self.kind == "tensor" and not isinstance(value, TensorMap):

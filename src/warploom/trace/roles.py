@@ -47,7 +47,7 @@ class Role:
 
     @property
     def elected(self) -> Value:
-        """True in one lane of each warp: the same lane each time, because a commit speaks for the thread that issued."""
+        """True in one lane of each warp: the same each time, because a commit speaks for the thread that issued."""
         if self._elected is None or not self._open:
             raise Diag.BAD_KERNEL.error(here(), what=f"`{self.name}.elected` outside `with roles.{self.name}`")
         return self._elected

@@ -17,9 +17,8 @@ class Type:
     """A row: `wide` is the type that computes for one without arithmetic of its own, `half` what a pair is made of.
 
     A `narrow` type is a float of eight bits and `packed` are some of them in a register: they are kept and converted.
-    `b128` is moved only: the answer of cluster launch control.
-    `bits` are only moved. Registers are typed by width alone, so that reading the bits of one type as another costs no
-    instruction.
+    `bits` are only moved: `b128` is the answer of cluster launch control. Registers are typed by width alone, so that
+    reading the bits of one type as another costs no instruction.
     """
 
     name: str
@@ -71,7 +70,6 @@ TYPES: dict[str, Type] = {
         Type("e5m2x2", "packed", 16, "%rs", half="e5m2"),
         Type("e4m3x4", "packed", 32, "%r", half="e4m3"),
         Type("e5m2x4", "packed", 32, "%r", half="e5m2"),
-        Type("b128", "bits", 128, "%rq"),
         Type("b128", "bits", 128, "%q"),
     )
 }

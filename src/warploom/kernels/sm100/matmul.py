@@ -10,6 +10,7 @@ from warploom.structured.dependent_launch import launch_dependents, wait_for_dep
 from warploom.structured.epilogue import Epilogue
 from warploom.structured.mma import MmaOp
 from warploom.structured.output_pipeline import OutputTilePipeline
+from warploom.structured.prefetch import load_weights_first
 from warploom.structured.tile_scheduler import TileScheduler
 from warploom.structured.tile_writer import TileWriter
 from warploom.structured.warp_context import EpilogueWarpContext, MmaWarpContext
@@ -31,9 +32,12 @@ def matmul(
     writer = TileWriter(d, config, role=roles.epilogue, epilogue=epilogue.bound(**operands))
 
     with roles.load:
-        wait_for_dependencies()
+        ahead, weights = config.prefetch_tiles_n, "a" if config.AB_swapped else "b"
+        if not ahead:
+            wait_for_dependencies()
         for tile in tiles:
-            for step in loop(tile.k_tiles):
+            first = load_weights_first(inputs, tile, ahead, weights) if ahead else 0
+            for step in loop(first, tile.k_tiles):
                 with inputs.produce() as stage:  # waits until the tensor core has read the slot
                     stage.load(tile, tile.k_start + step)
         launch_dependents()

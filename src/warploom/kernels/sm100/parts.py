@@ -1,18 +1,14 @@
-"""What the families have in common: a configuration as pipelines and a scheduler."""
+"""What the families have in common: a configuration as operands and pipelines."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from warploom.structured.clc_scheduler import ClcScheduler
 from warploom.structured.cluster import Cluster
 from warploom.structured.config import MatmulConfig
 from warploom.structured.input_pipeline import InputTilePipeline, StandardTilePayload
 from warploom.structured.operand import OperandLayout, OperandTiles
-from warploom.structured.schedule import TileSchedule
-from warploom.structured.static_scheduler import StaticScheduler
-from warploom.trace.memory import Index
 from warploom.trace.parameters import TensorMapArgument
 from warploom.trace.roles import Roles
 from warploom.trace.values import Value
@@ -71,19 +67,3 @@ def standard_inputs(
         consumer=roles.mma,
         cluster=cluster,
     )
-
-
-def tile_scheduler(
-    config: MatmulConfig, roles: Roles, cluster: Cluster, k_groups: Index, grid: Any = None
-) -> TileSchedule:
-    """The scheduler that a configuration names; `grid` counts tiles where the launch has fewer CTAs than that."""
-    common: dict[str, Any] = {
-        "cluster": cluster,
-        "k_tiles": k_groups,
-        "splits": config.num_split_k,
-        "order": config.raster_order,
-        "block_swizzle": config.block_swizzle_size,
-    }
-    if config.scheduler == "static":
-        return StaticScheduler(grid, **common)
-    return ClcScheduler(roles, num_stages=config.num_clc_pipeline_stages, **common)

@@ -16,6 +16,7 @@ from warploom.structured.epilogue import Epilogue
 from warploom.structured.input_pipeline import BlockwiseFP8TilePayload
 from warploom.structured.promotion import PromotedSums
 from warploom.structured.static_scheduler import StaticScheduler
+from warploom.structured.turns import Turns
 from warploom.structured.wgmma import Warpgroup, WgmmaOp
 from warploom.trace import Operands, Tensor, kernel, loop, s32, warp_roles, when
 
@@ -29,12 +30,14 @@ def blockwise_fp8(
     """A (m × k), B (n × k), a_scales (K tiles × m) and b_scales (blocks of n × K tiles)."""
     roles = warp_roles(registers=config.role_registers, **config.roles)
     cluster = Cluster(config.cluster_shape)
-    tiles = StaticScheduler((m_tiles, n_tiles, batches), cluster=cluster, k_tiles=k_tiles, band=config.band)
+    depth = batches if len(a.geometry.box) > 2 else 1
+    tiles = StaticScheduler((m_tiles, n_tiles, depth), cluster=cluster, k_tiles=k_tiles, band=config.band)
     of_rows = RowFactors(a_scales, config)
     payload = BlockwiseFP8TilePayload(*operand_tiles(a, b, config, cluster), of_rows)
     inputs = staged_inputs(payload, config, roles, cluster)
     group = Warpgroup(roles.consume)
     writer = ConsumerWriter(d, config, group, epilogue.bound(**operands), early=False)
+    turns = Turns(group) if config.in_turn else None
 
     with roles.load, when(roles.load.warp == 0):
         for tile in tiles:
@@ -45,11 +48,17 @@ def blockwise_fp8(
     with roles.consume:
         core = WgmmaOp(config, inputs, group.number)
         sums = PromotedSums(config, group, core, of_rows, ColumnFactors(b_scales, config, n))
+        if turns:
+            turns.begin(core)
         for tile in tiles:
             sums.begin(tile)
             for k in loop(tile.k_tiles):
                 with core.consume(k) as stage:  # waits for the copies; gives the slot back when it has been multiplied
+                    if turns:
+                        turns.take()
                     core.mma(stage, accumulate=False)
+                    if turns:
+                        turns.give()
                     factors = sums.factors(stage, tile, k)  # meanwhile
                 sums.promote(factors)
             writer.write(sums.tiles, tile, (m, n))

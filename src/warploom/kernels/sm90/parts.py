@@ -10,7 +10,7 @@ from warploom.facts.mma_shapes import WGMMA_M
 from warploom.facts.swizzles import SWIZZLES
 from warploom.structured.cluster import Cluster
 from warploom.structured.config.hopper import ROW_BYTES, HopperConfig
-from warploom.structured.epilogue import Epilogue
+from warploom.structured.epilogue import Epilogue, Operand
 from warploom.structured.in_place import InPlaceResidual
 from warploom.structured.input_pipeline import InputTilePipeline, StandardTilePayload, TilePayload
 from warploom.structured.operand import OperandLayout, OperandTiles
@@ -24,7 +24,6 @@ from warploom.structured.wgmma import RegisterTile, Warpgroup
 from warploom.trace.memory import Index, View, shared
 from warploom.trace.parameters import TensorMapArgument
 from warploom.trace.roles import Roles
-from warploom.trace.values import Value
 from warploom.trace.values import Value
 
 Row = Callable[[Any], Value]
@@ -67,9 +66,7 @@ def staged_inputs(payload: TilePayload, config: HopperConfig, roles: Roles, clus
     """Stages from the load role to the consumers; every warp of theirs answers every CTA that fills its stages."""
     peers = cluster.sharing if config.num_split_k == 1 else cluster.alone
     answer = EachPeer(roles.consume, turns=config.consumers if config.pingpong else 1, peers=peers)
-    return InputTilePipeline(
-        payload, config.num_pipeline_stages, producer=roles.load, consumer=answer, cluster=cluster
-    )
+    return InputTilePipeline(payload, config.num_pipeline_stages, producer=roles.load, consumer=answer, cluster=cluster)
 
 
 def operand_inputs(
@@ -77,6 +74,13 @@ def operand_inputs(
 ) -> InputTilePipeline:
     """A and B from the load role to the consumers."""
     return staged_inputs(StandardTilePayload(*operand_tiles(a, b, config, cluster, **rows)), config, roles, cluster)
+
+
+def _vector_of(bias: Operand | None) -> View | None:
+    """The source of a bias, if it is one row for all rows and batches."""
+    if bias is None or bias.kind != "row" or not isinstance(bias.source, View) or len(bias.source.shape) != 1:
+        return None
+    return bias.source
 
 
 class ConsumerWriter:
@@ -97,16 +101,8 @@ class ConsumerWriter:
         """
         self._config, self._group = config, group
         config = config.sliced
-        bias = epilogue.bias
-        early = (
-            early
-            and not config.splits_units
-            and bias is not None
-            and bias.kind == "row"
-            and isinstance(bias.source, View)
-            and len(bias.source.shape) == 1
-        )
-        epilogue = replace(epilogue, bias=None) if early else epilogue
+        vector = _vector_of(epilogue.bias) if early and not config.splits_units else None
+        epilogue = epilogue if vector is None else replace(epilogue, bias=None)
         barriers = WarpgroupBarriers(group.threads, config.consumers)
         tiles = None
         if isinstance(d, TensorMapArgument):
@@ -120,7 +116,7 @@ class ConsumerWriter:
             c_tiles=tiles,
             barrier=OwnBarrier(barriers, lambda: group.number),  # type: ignore[arg-type]
         )
-        self._bias = RowVector(bias.source, self._writer.epc) if early else None
+        self._bias = None if vector is None else RowVector(vector, self._writer.epc)
         self._residual: InPlaceResidual | None = None
         if residual is not None:
             sink = self._writer.sink

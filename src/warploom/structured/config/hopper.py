@@ -195,7 +195,7 @@ class HopperConfig:
         if self.num_split_k == 1 or self.splits_units:
             return self
         tile = (self.BM, self.BN // self.num_split_k)
-        return replace(self, tile=tile, num_split_k=1, stage_columns=None, cluster_shape=(1, 1, 1))
+        return replace(self, tile=tile, num_split_k=1, stage_columns=_DERIVED, cluster_shape=(1, 1, 1))
 
     @property
     def stage_bytes(self) -> int:
@@ -214,23 +214,23 @@ class HopperConfig:
 
     def validated(self) -> Self:
         """The same, or `BAD_CONFIG` with everything that is wrong."""
-        wrong = list(self._violations())
+        wrong = list(self.violations())
         if wrong:
             raise Diag.BAD_CONFIG.error(count=len(wrong), what="; ".join(wrong))
         return self
 
-    def _violations(self) -> list[str]:
+    def violations(self) -> list[str]:
+        """Everything that is wrong with it."""
         row, x, y = WGMMA[self.multiplied], *self.cluster_shape[:2]
-        limit = MACHINE.shared_per_block
+        limit, needed = MACHINE.shared_per_block, self.shared_bytes(self.num_pipeline_stages)
         checks = (
             (self.BN in row.n, f"tile={self.tile}: wgmma of {self.a_type} has no N of {self.BN}"),
             (self.consumer_rows % WGMMA_M == 0, f"tile={self.tile}: a consumer has {self.consumer_rows} rows, not 64s"),
             (self.accumulators <= MOST_ACCUMULATORS, f"tile={self.tile}: {self.accumulators} sums in a thread"),
             (self.num_pipeline_stages > self.depth, f"num_pipeline_stages={self.num_pipeline_stages}: too few"),
             (
-                self.shared_bytes(self.num_pipeline_stages) <= limit,
-                f"num_pipeline_stages={self.num_pipeline_stages}: shared memory of "
-                f"{self.shared_bytes(self.num_pipeline_stages)} bytes; a CTA has {limit}",
+                needed <= limit,
+                f"num_pipeline_stages={self.num_pipeline_stages}: {needed} bytes of shared memory; a CTA has {limit}",
             ),
             (x * y <= MACHINE.cluster_size_nonportable, f"cluster_shape={self.cluster_shape}: more than a cluster has"),
             (self.BM % y == 0 and self.BN % x == 0, f"cluster_shape={self.cluster_shape}: tiles cannot be shared so"),
@@ -241,7 +241,9 @@ class HopperConfig:
             ),
             (self.num_split_k == 1 or not self.pingpong, f"num_split_k={self.num_split_k}: not with ping-pong"),
             (
-                self.num_split_k == 1 or not self.split_in_cluster or self.num_pipeline_stages * self.stage_bytes >= 4 * self.BM * self.BN,
+                self.num_split_k == 1
+                or not self.split_in_cluster
+                or self.num_pipeline_stages * self.stage_bytes >= 4 * self.BM * self.BN,
                 f"num_split_k={self.num_split_k}: the stages have no room for a tile of partial sums",
             ),
             (not self.pingpong or self.consumers == 2, f"consumers={self.consumers}: ping-pong is for two"),
@@ -252,9 +254,7 @@ class HopperConfig:
 
 def _stages(config: HopperConfig) -> int:
     limit, most = MACHINE.shared_per_block, 8
-    return max(
-        (n for n in range(1, most + 1) if config.shared_bytes(n) <= limit), default=1
-    )
+    return max((n for n in range(1, most + 1) if config.shared_bytes(n) <= limit), default=1)
 
 
 def _stage_columns(config: HopperConfig) -> int:

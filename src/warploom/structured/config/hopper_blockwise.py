@@ -21,6 +21,8 @@ class HopperBlockwiseConfig(HopperConfig):
     scale_type: str = "f32"
     scale_granularity: int = 128
     """Columns of C that share a factor of B."""
+    in_turn: bool = False
+    """Whether the two warpgroups issue their multiplications one after the other, so that they never add up at once."""
 
     @property
     def accumulators(self) -> int:
@@ -35,13 +37,15 @@ class HopperBlockwiseConfig(HopperConfig):
     def stage_bytes(self) -> int:
         return super().stage_bytes + self.BM * ELEMENT_TYPES[self.scale_type].storage_bits // 8
 
-    def _violations(self) -> list[str]:
+    def violations(self) -> list[str]:
+        """Everything that is wrong with it."""
         checks = (
             (self.a_bytes == 1, f"a_type={self.a_type}: factors are for 8-bit floats"),
             (self.depth == 0, f"depth={self.depth}: sums must be complete before they are scaled"),
             (not self.AB_swapped, "AB_swapped: factors of rows stay with A"),
             (not self.pingpong, "pingpong: one warpgroup alone leaves the tensor core idle while it adds up"),
             (self.num_split_k == 1, f"num_split_k={self.num_split_k}: K is not split"),
+            (not self.in_turn or self.consumers == 2, f"in_turn: there are {self.consumers} consumers, not two"),
             (self.scale_granularity % 8 == 0, f"scale_granularity={self.scale_granularity}: not in steps of 8"),
         )
-        return [*super()._violations(), *(what for right, what in checks if not right)]
+        return [*super().violations(), *(what for right, what in checks if not right)]

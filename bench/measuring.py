@@ -1,0 +1,130 @@
+"""How the benchmarks of products measure: prepared calls in CUDA graphs, over inputs that rotate, side by side."""
+
+from __future__ import annotations
+
+import math
+import platform
+import statistics
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import torch
+from families import captured, replayed
+
+from warploom.diagnostics import Diag, WarploomError
+from warploom.ops.prepare import plan
+
+Arguments = dict[str, Any]
+Row = dict[str, Any]
+MOST_SETS, MOST_LAUNCHES = 1024, 300
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to measure."""
+
+    rounds: int
+    window: float
+    """Microseconds of one graph."""
+    limit: float
+    """Seconds after which a shape has hung."""
+    beside: Callable[..., Any] | None
+    compiled: bool
+
+
+def call_of(operation: Any, arguments: Arguments) -> Callable[[Arguments], Any]:
+    """A prepared call for arguments like these; the front door where the kernel gets a copy of one of them."""
+    if not arguments["out"].is_cuda:
+        return lambda each: operation(**each, target="sm_90a")
+    try:
+        prepared = plan(operation, **arguments)
+    except WarploomError as error:
+        if error.diag is not Diag.BAD_PLAN:
+            raise
+        return lambda each: operation(**each)
+    return lambda each: prepared(*(value for value in each.values() if isinstance(value, torch.Tensor)))
+
+
+def wrong_bits(run: Callable[[], Any], out: torch.Tensor, want: torch.Tensor, repeats: int = 3) -> str:
+    """Nothing, or how the result differs; several times, because a race may hide once."""
+    for _ in range(repeats):
+        out.fill_(float("nan"))
+        run()
+        if not torch.equal(out, want):
+            return f"WRONG: {int((out != want).sum())} of {want.numel()} elements"
+    return ""
+
+
+def bytes_of(arguments: Arguments) -> int:
+    return sum(each.numel() * each.element_size() for each in arguments.values() if isinstance(each, torch.Tensor))
+
+
+def rotating(make: Callable[[], Arguments]) -> list[Arguments]:
+    """Sets of inputs that together exceed the L2 three times, as far as there may be so many."""
+    first = make()
+    needed = math.ceil(3 * torch.cuda.get_device_properties(0).L2_cache_size / bytes_of(first))
+    return [first, *(make() for _ in range(max(2, min(MOST_SETS, needed)) - 1))]
+
+
+def timed(
+    sides: dict[str, Callable[[Arguments], Any]], sets: list[Arguments], flops: float, options: Options
+) -> tuple[dict[str, float], float]:
+    """Microseconds of a launch by side, and the first side against itself."""
+    guess = max(flops / 650e6, bytes_of(sets[0]) / 3e6, 3)
+    launches = max(len(sets), min(MOST_LAUNCHES, int(options.window / guess)))
+    graphs = [captured([lambda s=s, each=each: s(each) for each in sets], launches) for s in sides.values()]
+    found = replayed([*graphs, *graphs], launches, options.rounds)
+    count = len(graphs)
+    times = {
+        name: statistics.median(found[at] + found[at + count]) for name, at in zip(sides, range(count), strict=True)
+    }
+    return times, statistics.median(found[0]) / statistics.median(found[count])
+
+
+def mean_of(rows: list[Row], name: str = "ratio") -> float:
+    return math.exp(statistics.fmean(math.log(row[name]) for row in rows))
+
+
+@cache
+def machine() -> Row:
+    """What was measured on, and with what."""
+    gpu = torch.cuda.get_device_properties(0)
+    asked = ["driver_version", "clocks.max.sm", "power.limit", "temperature.gpu"]
+    try:
+        command = ["nvidia-smi", f"--query-gpu={','.join(asked)}", "--format=csv,noheader", "-i", "0"]
+        told = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout
+        driver = dict(zip(asked, (each.strip() for each in told.split(",")), strict=True))
+    except (OSError, subprocess.SubprocessError, ValueError):
+        driver = {}
+    try:
+        own = version("warploom")
+    except PackageNotFoundError:
+        own = "from its folder"
+    return {
+        "gpu": gpu.name,
+        "sms": gpu.multi_processor_count,
+        "l2_bytes": gpu.L2_cache_size,
+        "driver": driver,
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "python": platform.python_version(),
+        "warploom": own,
+    }
+
+
+def one_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
+
+
+def is_lost() -> bool:
+    """Whether the GPU answers no more: a kernel has faulted, and nothing else can run in this process."""
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError:
+        return True
+    torch.cuda.empty_cache()
+    return False

@@ -1,0 +1,150 @@
+"""The Hopper launch of a call: tensor maps, grid and arguments of the kernel that a configuration names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from warploom.kernels.calls import Call, Family, boxed
+from warploom.kernels.sm90.blockwise_fp8 import blockwise_fp8
+from warploom.kernels.sm90.grouped import grouped
+from warploom.kernels.sm90.matmul import matmul
+from warploom.kernels.sm90.parts import layouts
+from warploom.kernels.sm90.split_k import matmul_split_k
+from warploom.ptx.arrays import scratch
+from warploom.ptx.launch import Launch, Triple
+from warploom.ptx.tensor_map import TensorMap
+from warploom.structured.config.hopper import MACHINE, HopperConfig
+from warploom.structured.config.hopper_blockwise import HopperBlockwiseConfig
+from warploom.structured.staging import block_width
+from warploom.structured.static_scheduler import persistent_grid
+
+_Call = Call[HopperConfig]
+
+
+def bind(call: _Call, *, sms: int = MACHINE.sms) -> Launch:
+    """The launch of a call, on a GPU of so many multiprocessors."""
+    config, family = call.config, FAMILIES[family_of(call)]
+    return family.kernel.bind(
+        *family.arguments(call),
+        grid=family.grid(call, sms),
+        block=(config.threads, 1, 1),
+        cluster=_cluster(config),
+        config=config,
+        epilogue=call.epilogue,
+    )
+
+
+def family_of(call: _Call) -> str:
+    """The row of `FAMILIES` that a call is of."""
+    if call.ends is not None:
+        return "grouped"
+    if isinstance(call.config, HopperBlockwiseConfig):
+        return "blockwise_fp8"
+    return "split_k" if call.config.num_split_k > 1 else "matmul"
+
+
+def tiles_of(config: HopperConfig, m: int, n: int) -> tuple[int, int]:
+    """Tiles along M and N of the multiplication, for D (m × n)."""
+    rows, columns = (n, m) if config.AB_swapped else (m, n)
+    return -(-rows // config.BM), -(-columns // config.BN)
+
+
+def meeting_ctas(config: HopperConfig, m: int, n: int) -> int:
+    """CTAs of a launch that wait for each other outside a cluster: all of them must be on the GPU at once."""
+    if config.num_split_k == 1 or config.split_in_cluster:
+        return 0
+    down, along = tiles_of(config, m, n)
+    return down * along * config.num_split_k
+
+
+def _cluster(config: HopperConfig) -> Triple:
+    if config.num_split_k == 1:
+        return config.cluster_shape
+    return (config.num_split_k, 1, 1) if config.split_in_cluster else (1, 1, 1)
+
+
+def _tiles(call: _Call) -> tuple[int, int]:
+    return tiles_of(call.config, call.problem.m, call.problem.n)
+
+
+def _k_tiles(call: _Call) -> int:
+    return -(-call.problem.k // call.config.BK)
+
+
+def _staged(array: Any, config: HopperConfig) -> TensorMap:
+    """The map of a matrix that goes through the buffers of C."""
+    config = config.sliced
+    rows, columns = config.output_tile_shape
+    return boxed(array, (rows, block_width(config.c_type, config.c_swizzle, columns)), config.c_swizzle)
+
+
+def _result(call: _Call) -> Any:
+    """D as a tensor map, or itself where threads store it."""
+    by_map = call.config.use_tma_store and call.epilogue.store is None
+    return _staged(call.d, call.config) if by_map else call.d
+
+
+def _factors(call: _Call) -> tuple[TensorMap, TensorMap]:
+    """The maps of A and B."""
+    return call.factor_maps(*layouts(call.config))
+
+
+def _plain(call: _Call) -> tuple[Any, ...]:
+    problem, config = call.problem, call.config
+    loads = {"residual": _staged(call.c, config)} if config.residual_in_place else {}
+    sizes = (problem.m, problem.n, *_tiles(call), problem.batch, _k_tiles(call))
+    return (*_factors(call), _result(call), *sizes, loads, dict(call.operands))
+
+
+def _split(call: _Call) -> tuple[Any, ...]:
+    problem, config, (down, along) = call.problem, call.config, _tiles(call)
+    held: dict[str, Any] = {}
+    if not config.split_in_cluster:
+        sums = down * along * config.num_split_k * config.BM * config.BN
+        held["workspace"] = scratch((sums,), np.float32)
+        held["counters"] = scratch((down * along,), np.uint32, starts_at_zero=True)
+    sizes = (problem.m, problem.n, down, along, _k_tiles(call))
+    return (*_factors(call), _result(call), *sizes, held, dict(call.operands))
+
+
+def _grouped(call: _Call) -> tuple[Any, ...]:
+    places = (_result(call), call.d, call.ends, None, None)
+    return (*_factors(call), *places, call.problem.n, _k_tiles(call), dict(call.operands))
+
+
+def _blockwise(call: _Call) -> tuple[Any, ...]:
+    problem = call.problem
+    scales = (boxed(call.a_scale, (1, call.config.BM)), call.b_scale)
+    sizes = (problem.m, problem.n, *_tiles(call), problem.batch, _k_tiles(call))
+    return (*_factors(call), *scales, _result(call), *sizes, dict(call.operands))
+
+
+def _persistent(call: _Call, sms: int) -> Triple:
+    return persistent_grid((*_tiles(call), call.problem.batch), call.config.cluster_shape[:2], sms)
+
+
+def _all_splits(call: _Call, sms: int) -> Triple:
+    down, along = _tiles(call)
+    return (call.config.num_split_k * down * along, 1, 1)
+
+
+def _groups(call: _Call, sms: int) -> Triple:
+    """For as many tiles as there can be: every group may end within one."""
+    config, problem = call.config, call.problem
+    x, y = config.cluster_shape[:2]
+    shape = (x * config.BM, y * config.BN)
+    tall, wide = (shape[1], shape[0]) if config.AB_swapped else shape
+    tiles = (problem.m // tall + min(len(call.ends), problem.m)) * -(-problem.n // wide)
+    return (x * max(min(tiles, sms // (x * y)), 1), y, 1)
+
+
+FAMILIES: Mapping[str, Family[HopperConfig]] = {
+    "matmul": Family(matmul, _plain, _persistent),
+    "split_k": Family(matmul_split_k, _split, _all_splits),
+    "grouped": Family(grouped, _grouped, _groups),
+    "blockwise_fp8": Family(blockwise_fp8, _blockwise, _persistent),
+}
+"""Every kernel for Hopper, by family."""
