@@ -15,7 +15,7 @@ from warploom.ops.request import Chosen, Request
 from warploom.structured.config import Problem
 from warploom.structured.config.hopper import MACHINE, HopperConfig
 from warploom.structured.config.hopper_blockwise import HopperBlockwiseConfig
-from warploom.structured.config.hopper_choice import choose_hopper
+from warploom.structured.config.hopper_choice import choose_hopper, expected_time
 from warploom.structured.config.hopper_families import choose_blockwise, choose_grouped
 from warploom.trace.types import OF_NUMPY
 

@@ -28,7 +28,7 @@ _ALONE = {"consumers": 1}
 _TURNED = {"consumers": 1, "AB_swapped": True}
 _GLOBAL = {"split_in_cluster": False}
 CANDIDATES: tuple[dict[str, Any], ...] = (
-    *(_tile(128, n, pingpong=True) for n in (128, 160, 192)),
+    *(_tile(128, n, pingpong=True) for n in (96, 112, 128, 144, 160, 176, 192)),
     *(_tile(128, n, pingpong=True, **_PAIR) for n in (128, 160, 192)),
     _tile(128, 128, pingpong=True, **_COLUMN),
     _tile(64, 128, pingpong=True),
@@ -47,6 +47,21 @@ CANDIDATES: tuple[dict[str, Any], ...] = (
     *(_tile(64, n, **_ALONE, num_split_k=s, **_GLOBAL) for n, s in ((64, 8), (128, 4), (128, 8), (32, 4))),
 )
 """What the model chooses from."""
+
+_NARROWEST, _WIDEST_TILE = 16, 256
+_SHARES = (1, 2, 3, 4)
+
+
+def _cut_to(m: int, n: int) -> Iterator[dict[str, Any]]:
+    """Tiles that divide the smaller side of C without a rest: what a fixed list of widths would waste."""
+    for extent, turned in ((n, False), (m, True)):
+        for share in _SHARES:
+            width = ceil(ceil(extent / share) / _NARROWEST) * _NARROWEST
+            if _NARROWEST <= width <= _WIDEST_TILE:
+                yield _tile(128, width, AB_swapped=turned)
+                yield _tile(64, width, consumers=1, AB_swapped=turned)
+                yield _tile(64, width, consumers=1, AB_swapped=turned, num_split_k=2)
+
 
 TUNED: Mapping[tuple[int, int, int], dict[str, Any]] = {
     (8192, 8192, 8192): _tile(128, 192, pingpong=True, num_pipeline_stages=4),
@@ -128,6 +143,11 @@ class Model:
 MODEL = Model()
 
 
+def expected_time(config: HopperConfig, m: int, n: int, k: int, batch: int = 1, *, sms: int = MACHINE.sms) -> float:
+    """How long a configuration takes by the model, in µs."""
+    return MODEL.time(config, m, n, k, batch, sms)
+
+
 def choose_hopper(m: int, n: int, k: int, batch: int = 1, *, sms: int = MACHINE.sms, **fields: Any) -> HopperConfig:
     """The configuration for D (m × n); `fields` are to be as they say, with A and B as the caller sees them.
 
@@ -142,7 +162,7 @@ def _chosen(m: int, n: int, k: int, batch: int, sms: int, given: tuple[tuple[str
     fused = fields.pop("fused", False) or fields.get("residual_in_place", False)
     tuned = TUNED.get((m, n, k)) if batch == 1 and fields.get("a_type", "bf16") in ("bf16", "f16") else None
     candidates = [*_made((tuned,) if tuned else (), fields, fused=fused)]
-    candidates = candidates or [*_made(CANDIDATES, fields, fused=fused)]
+    candidates = candidates or [*_made((*CANDIDATES, *_cut_to(m, n)), fields, fused=fused)]
     fitting = [config for config in candidates if _fits(config, m, n, k, batch, sms)]
     return min(fitting or candidates[-1:], key=lambda config: MODEL.time(config, m, n, k, batch, sms))
 
