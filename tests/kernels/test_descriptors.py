@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +35,7 @@ TYPES = {"bf16": ml_dtypes.bfloat16, "f16": np.float16, "e4m3": ml_dtypes.float8
 
 
 @pytest.fixture
-def seen(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, set[Any]]]:
+def seen(monkeypatch: pytest.MonkeyPatch) -> dict[str, set[Any]]:
     """Every descriptor that the machine meets: of products, and of their operands with what they are of."""
     found: dict[str, set[Any]] = {"products": set(), "operands": set()}
     issued = tcgen05._Mma.issue
@@ -48,7 +47,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, set[Any]]]:
         return issued(self, core, g, lane, operands)
 
     monkeypatch.setattr(tcgen05._Mma, "issue", product)
-    yield found
+    return found
 
 
 def taken(seen: dict[str, set[Any]]) -> dict[str, set[Any]]:

@@ -55,20 +55,21 @@ def _major(array: Array) -> str | None:
 
 
 def _chosen(request: Request, fields: dict[str, Any]) -> HopperConfig:
-    """The configuration that suits the sizes; a residual comes in place where there is room for it."""
+    """The configuration that suits the sizes; a residual comes in place where there is room, and no split is faster."""
     product = request.product
     m, n, k, batch = product.sizes
     if product.kind == "grouped":
         return choose_grouped(-(-m // product.groups), n, k, product.groups, **fields)
     if product.kind == "blockwise":
         return choose_blockwise(m, n, k, **fields)
-    if request.is_storable and not request.load_problem("residual"):
-        config = choose_hopper(m, n, k, batch, **fields, residual_in_place=True)
-        if config.num_split_k == 1 and not config.violations():
-            return config
     after = request.after.epilogue
     fused = any((after.bias, after.activation, after.function, after.residual, after.store))
-    return choose_hopper(m, n, k, batch, **fields, fused=fused)
+    config = choose_hopper(m, n, k, batch, **fields, fused=fused)
+    if not request.is_storable or request.load_problem("residual"):
+        return config
+    in_place = choose_hopper(m, n, k, batch, **fields, residual_in_place=True)
+    is_split, times = config.num_split_k > 1, [expected_time(each, m, n, k, batch) for each in (config, in_place)]
+    return config if in_place.violations() or (is_split and times[0] < times[1]) else in_place
 
 
 def _completed(given: HopperConfig, fields: dict[str, Any]) -> HopperConfig:

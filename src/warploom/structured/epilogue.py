@@ -167,6 +167,12 @@ class Epilogue:
         return replace(self, operands=tuple(operands.items()), **changes)
 
     @property
+    def reads_tiles(self) -> bool:
+        """Whether it reads an element for each element of C."""
+        named = (self.bias, self.residual, *(each for _, each in self.operands))
+        return any(each is not None and each.kind == "tile" for each in named)
+
+    @property
     def needs_bounds(self) -> bool:
         """Whether C's shape must be known: by whatever reads or stores at an element's place."""
         return bool(self.bias or self.residual or self.function or self.store)

@@ -23,7 +23,8 @@ def _tile(rows: int, columns: int, **more: Any) -> dict[str, Any]:
     return {"tile": (rows, columns), **more}
 
 
-_PAIR, _COLUMN = {"cluster_shape": (2, 1, 1)}, {"cluster_shape": (1, 2, 1)}
+_PAIR: dict[str, Any] = {"cluster_shape": (2, 1, 1)}
+_COLUMN: dict[str, Any] = {"cluster_shape": (1, 2, 1)}
 _ALONE = {"consumers": 1}
 _TURNED = {"consumers": 1, "AB_swapped": True}
 _GLOBAL = {"split_in_cluster": False}
