@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -100,21 +101,19 @@ class Prepared:
         self._go = self.device.driver.library.cuLaunchKernelEx
         self._stream = current_stream(self.device)
         self._many_gpus = device_count() > 1
-        self._like: list[tuple[Any, Any, Any]] = []
+        self._known: list[dict[int, weakref.ref[Any]]] = [{} for _ in self._slots]
+        """Arrays that were checked before, by position: one that is still the same needs no second look."""
 
     def __call__(self, *arrays: Any, stream: Any = None) -> None:
         """Launch on a stream, PyTorch's current one unless told; returns without waiting."""
-        addresses: list[int] = []
-        try:
-            for array, (shape, stride, dtype) in zip(arrays, self._like, strict=True):
-                if array.shape != shape or array.stride() != stride or array.dtype is not dtype:
-                    self._check(arrays)
-                addresses.append(array.data_ptr())
-        except (ValueError, AttributeError):  # the first call, or arrays that are not PyTorch's
+        addresses: list[int] = [
+            array.data_ptr()
+            for array, known in zip(arrays, self._known, strict=False)
+            if (seen := known.get(id(array))) is not None and seen() is array
+        ]
+        if not len(addresses) == len(arrays) == len(self._known):
             addresses = self._check(arrays)
         at = self._stream() if stream is None else self.device.stream(stream)
-        if (at, *addresses) not in self._records:
-            self._check(arrays)  # what was seen before is known to be on this GPU
         self.launch_at(tuple(addresses), at)
 
     def launch_at(self, addresses: tuple[int, ...], stream: int) -> None:
@@ -152,8 +151,11 @@ class Prepared:
                 faults.append(f"array {number}: it is on {given.device}, not on cuda:{self.device.index}")
         if faults:
             raise Diag.BAD_PLAN.error(notes=faults[1:], count=len(faults), what=faults[0])
-        if all(hasattr(array, "data_ptr") for array in arrays):
-            self._like = [(array.shape, array.stride(), array.dtype) for array in arrays]
+        for array, known in zip(arrays, self._known, strict=True):
+            if hasattr(array, "data_ptr"):
+                if len(known) >= _MOST_RECORDS:
+                    known.clear()
+                known[id(array)] = weakref.ref(array)
         return [buffer.address for buffer in buffers]
 
     def _record(self, addresses: tuple[int, ...], stream: int) -> tuple[Any, ...]:
