@@ -107,7 +107,7 @@ class Prepared:
     def __call__(self, *arrays: Any, stream: Any = None) -> None:
         """Launch on a stream, PyTorch's current one unless told; returns without waiting."""
         addresses: list[int] = [
-            array.data_ptr()
+            array.data_ptr()  # type: ignore[union-attr] # mypy takes it for what a dead reference gives
             for array, known in zip(arrays, self._known, strict=False)
             if (seen := known.get(id(array))) is not None and seen() is array
         ]
