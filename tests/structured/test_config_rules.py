@@ -143,7 +143,6 @@ PROBLEMS = [
     ({"a_major": "mn", "AB_swapped": True}, Problem(64, 65, 64), "n=65", "rows of B are 130 bytes apart"),
     ({}, Problem(64, 64, 64, b_stride=68), "b_stride=68", "rows of B are 136 bytes apart"),
     ({}, Problem(64, 64, 64, a_stride=56), "a_stride=56", "rows of A have 64 elements and would overlap"),
-    ({"k_group_size": 2}, Problem(64, 64, 192), "k=192", "has 3 tiles of 64, which are not whole groups of 2"),
     ({"num_split_k": 5}, Problem(64, 64, 256), "k=256", "has 4 groups of tiles; each of 5 splits"),
     ({"num_split_k": 3, "k_group_size": 2}, Problem(64, 64, 256), "k=256", "has 2 groups of tiles; each of 3 splits"),
     ({"num_split_k": 2}, Problem(64, 64, 256, batch=2), "batch=2", "along z"),

@@ -18,6 +18,7 @@ from warploom.structured.config.matmul import MatmulConfig
 from warploom.structured.config.output import MACHINE
 from warploom.structured.config.problem import Problem
 from warploom.structured.config.scaled import BlockScaledMatmulConfig, BlockwiseFP8MatmulConfig
+from warploom.structured.config.shared_memory import ceil_div
 
 Broken = Iterator[tuple[str, str]]
 """Fields and why their values cannot be."""
@@ -281,12 +282,9 @@ def _strides(config: MatmulConfig, problem: Problem) -> Broken:
 
 
 def _k_tiles(config: MatmulConfig, problem: Problem) -> Broken:
-    tiles, group = config.k_tiles(problem.k), config.k_group_size
-    if tiles % group:
-        yield "k", f"has {tiles} tiles of {config.BK}, which are not whole groups of {group} (k_group_size)"
-    if tiles // group < config.num_split_k:
-        what = f"has {tiles // group} groups of tiles; each of {config.num_split_k} splits (num_split_k) needs one"
-        yield "k", what
+    groups = ceil_div(config.k_tiles(problem.k), config.k_group_size)  # the copy engine fills up the last with zeros
+    if groups < config.num_split_k:
+        yield "k", f"has {groups} groups of tiles; each of {config.num_split_k} splits (num_split_k) needs one"
     if isinstance(config, BlockScaledMatmulConfig) and problem.k % config.vec_sf_size:
         yield "k", f"must be a multiple of vec_sf_size, which is {config.vec_sf_size}"
 
