@@ -154,5 +154,5 @@ class _Ring:
 def _expect_at(barrier: Barrier, cluster: Cluster, rank: Value) -> None:
     """Announce an answer at another CTA's barrier."""
     remote = cluster.remote(barrier.at, rank)
-    opcode = "mbarrier.arrive.expect_tx.release.cluster.shared::cluster.b64"
+    opcode = "mbarrier.arrive.expect_tx.shared::cluster.b64"
     emit(opcode, remote, WORK_RESPONSE_BYTES, discard=True)
