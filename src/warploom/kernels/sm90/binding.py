@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ _Call = Call[HopperConfig]
 def bind(call: _Call, *, sms: int = MACHINE.sms) -> Launch:
     """The launch of a call, on a GPU of so many multiprocessors."""
     config, family = call.config, FAMILIES[family_of(call)]
-    return family.kernel.bind(
+    launch = family.kernel.bind(
         *family.arguments(call),
         grid=family.grid(call, sms),
         block=(config.threads, 1, 1),
@@ -35,6 +36,7 @@ def bind(call: _Call, *, sms: int = MACHINE.sms) -> Launch:
         config=config,
         epilogue=call.epilogue,
     )
+    return replace(launch, dependent=config.dependent)
 
 
 def family_of(call: _Call) -> str:

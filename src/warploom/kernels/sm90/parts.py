@@ -10,6 +10,7 @@ from warploom.facts.mma_shapes import WGMMA_M
 from warploom.facts.swizzles import SWIZZLES
 from warploom.structured.cluster import Cluster
 from warploom.structured.config.hopper import ROW_BYTES, HopperConfig
+from warploom.structured.dependent_launch import launch_dependents, wait_for_dependencies
 from warploom.structured.epilogue import Epilogue, Operand
 from warploom.structured.in_place import InPlaceResidual
 from warploom.structured.input_pipeline import InputTilePipeline, StandardTilePayload, TilePayload
@@ -27,6 +28,13 @@ from warploom.trace.roles import Roles
 from warploom.trace.values import Value
 
 Row = Callable[[Any], Value]
+
+
+def begin_role(config: HopperConfig) -> None:
+    """What each role does first where kernels overlap: let the next one come, and wait for the results of the last."""
+    if config.dependent:
+        launch_dependents()
+        wait_for_dependencies()
 
 
 def layouts(config: HopperConfig) -> tuple[OperandLayout, OperandLayout]:

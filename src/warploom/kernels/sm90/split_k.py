@@ -6,7 +6,7 @@ splits than a cluster has meet in global memory.
 
 from __future__ import annotations
 
-from warploom.kernels.sm90.parts import ConsumerWriter, operand_inputs
+from warploom.kernels.sm90.parts import ConsumerWriter, begin_role, operand_inputs
 from warploom.ptx.tensor_map import TensorMap
 from warploom.structured.cluster import Cluster
 from warploom.structured.config.hopper import HopperConfig
@@ -43,6 +43,7 @@ def matmul_split_k(
 
     with roles.load:
         with when(roles.load.warp == 0):
+            begin_role(config)
             for k in loop(tile.k_tiles):
                 with inputs.produce() as stage:
                     stage.load(tile, tile.k_start + k)
@@ -50,6 +51,7 @@ def matmul_split_k(
             cluster.sync()  # a cluster's barrier is for all of its threads: the consumers exchange sums there
 
     with roles.consume:
+        begin_role(config)
         core = WgmmaOp(config, inputs, group.number)
         writer.begin(tile, (m, n), tile.split)
         for k in loop(tile.k_tiles):

@@ -57,6 +57,8 @@ class HopperConfig:
     residual_in_place: bool = False
     """Whether a residual comes into the buffers of C, which then hold a consumer's whole tile."""
     epilogue_dtype: str = "f32"
+    dependent: bool = False
+    """Whether the kernel may begin before the one in front of it has ended: it gains where kernels are short."""
 
     def __post_init__(self) -> None:
         for name, derived in _DERIVATIONS.items():
