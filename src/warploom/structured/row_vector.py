@@ -86,4 +86,4 @@ class RowVector:
 
 def _key(spot: TileSpot) -> object:
     """What tells the columns of C that a spot has: one expression is one register."""
-    return (spot.first_row if spot.transposed else spot.first_column).operand
+    return (spot.row if spot.transposed else spot.column).operand
