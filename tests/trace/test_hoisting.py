@@ -97,7 +97,35 @@ def test_a_branch_alone_keeps_what_is_in_it():
     out = np.zeros(256, np.int32)
     lines = body(run(rare, out, 4))
     assert out.nonzero()[0].tolist() == list(range(0, 224, 7))
-    assert all(line.startswith("@%p0") for line in lines if line.startswith(("@", "mul.lo")))
+    asked = next(at for at, line in enumerate(lines) if line.startswith("setp"))
+    assert all(at > asked for at, line in enumerate(lines) if line.startswith("mul.lo"))
+    assert [line.split()[1].partition(".")[0] for line in lines if line.startswith("@")] == ["st"]
+
+
+def test_a_guard_stands_where_something_happens_or_an_old_value_stays():
+    @kernel
+    def chosen(out, n: s32):
+        kept = Variable("s32", 5)
+        with when(n > 3):
+            kept.set(thread().to(s32) * 7)
+        out[thread()] = kept
+
+    for n in (3, 4):
+        out = np.zeros(32, np.int32)
+        lines = body(run(chosen, out, n))
+        np.testing.assert_array_equal(out, 7 * np.arange(32) if n > 3 else 5)
+    assert [line.split()[1].partition(".")[0] for line in lines if line.startswith("@")] in (["mov"], ["mul"])
+
+
+def test_a_load_under_a_condition_gives_zero_where_it_does_not_hold():
+    @kernel
+    def edge(out, x, n: s32):
+        i = thread().to(s32)
+        out[i] = x.load_where(i < n, i)
+
+    x, out = np.arange(1, 33, dtype=np.int32), np.full(32, -1, np.int32)
+    run(edge, out, x, 20)
+    np.testing.assert_array_equal(out, np.where(np.arange(32) < 20, x, 0))
 
 
 def test_a_role_keeps_what_is_its_own():

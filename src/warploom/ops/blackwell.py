@@ -30,8 +30,6 @@ CONFIGS: Mapping[str, type[MatmulConfig]] = {
 }
 """The configurations of each kind of product."""
 _KINDS = ("gemm", "bmm")
-_READING_COLUMNS = 128
-"""Columns of a tile whose elements threads can read operands for without running out of registers."""
 
 
 def configured(request: Request, faults: Faults) -> Chosen[MatmulConfig] | None:
@@ -44,7 +42,7 @@ def configured(request: Request, faults: Faults) -> Chosen[MatmulConfig] | None:
     if given is not None and given.gemm_kind not in (*_KINDS, fields["gemm_kind"]):
         faults.add("config", given, f"gemm_kind={given.gemm_kind!r}: that is another operation")
         return None
-    config = _narrowed(_chosen(product, fields), request) if given is None else _completed(given, fields)
+    config = _chosen(product, fields) if given is None else _completed(given, fields)
     loaded = ("bias" if config.epilogue_is_1d else "residual") if config.use_tma_epilogue_load else ""
     if loaded and to is not None:
         problem = request.load_problem(loaded)
@@ -97,17 +95,6 @@ def _chosen(product: Product, fields: dict[str, Any]) -> MatmulConfig:
     if violations(config) and fields.get("use_tma_epilogue_load"):
         return choose_config(m, n, k, batch, family=family, **{**fields, "use_tma_epilogue_load": False})
     return config
-
-
-def _narrowed(config: MatmulConfig, request: Request) -> MatmulConfig:
-    """The same with narrower tiles where threads read an element for each of C's: of wide ones ptxas spills some."""
-    epilogue = request.after.epilogue
-    if config.use_tma_epilogue_load and not config.epilogue_is_1d:
-        epilogue = replace(epilogue, residual=None)
-    if not epilogue.reads_tiles or config.MMA_N <= _READING_COLUMNS:
-        return config
-    narrow = config.replace(mma_shape=(config.MMA_M, _READING_COLUMNS, config.MMA_K))
-    return config if violations(narrow) else narrow
 
 
 def _completed(given: MatmulConfig, fields: dict[str, Any]) -> MatmulConfig:

@@ -15,11 +15,10 @@ from warploom.diagnostics import Diag
 from warploom.structured.strips import Position
 from warploom.trace import mathematics
 from warploom.trace.builder import current, here
-from warploom.trace.instructions import emit
 from warploom.trace.memory import Index, View
 from warploom.trace.operations import fma
 from warploom.trace.types import TYPES, Number
-from warploom.trace.values import Value, select, valued
+from warploom.trace.values import Value, valued
 
 ACTIVATIONS: Mapping[str, Callable[[Value], Value]] = {
     "relu": mathematics.relu,
@@ -94,13 +93,9 @@ def _loaded(source: View, index: tuple[Index, ...], inside: Value | None) -> Val
     known = builder.known(key)
     if known is not None:
         return known
-    guarded = inside is not None and inside.literal is None
-    (word,) = emit(f"ld.global.{TYPES[source.dtype].memory}", place, guard=inside if guarded else None)
-    value = Value(source.dtype, word.operand, word.region)
+    value = source.load(*index) if inside is None or inside.literal else source.load_where(inside, *index)
     if TYPES[source.dtype].kind in ("float", "narrow"):
         value = value.to("f32")
-    if inside is not None and guarded:
-        value = select(inside, value, valued(0, value.type))
     builder.region.known[key] = value
     return value
 
@@ -165,12 +160,6 @@ class Epilogue:
             what = f"it reads nothing named {', '.join(unknown)}"
             raise Diag.BAD_EPILOGUE.error(here(), count=len(unknown), what=what)
         return replace(self, operands=tuple(operands.items()), **changes)
-
-    @property
-    def reads_tiles(self) -> bool:
-        """Whether it reads an element for each element of C."""
-        named = (self.bias, self.residual, *(each for _, each in self.operands))
-        return any(each is not None and each.kind == "tile" for each in named)
 
     @property
     def needs_bounds(self) -> bool:

@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from warploom.structured.config.output import EpilogueConfig
 from warploom.structured.staging import Values
 from warploom.structured.strips import Strip, TileSpot
-from warploom.trace.instructions import emit
 from warploom.trace.memory import View
 from warploom.trace.packing import unpack
 from warploom.trace.types import PAIR_OF, TYPES
-from warploom.trace.values import Value, select, valued
+from warploom.trace.values import Value
 
 _SQUARE = 8
 _PAIR_BYTES = 4
@@ -64,10 +63,7 @@ class RowVector:
 
     def _read(self, column: Value, inside: Value, type_: str) -> Value:
         """What lies at a column, zero where nothing does."""
-        (word,) = emit(f"ld.global.{TYPES[type_].memory}", self._source.at(column), guard=inside)
-        value = Value(type_, word.operand, word.region)
-        unsigned = f"u{TYPES[type_].bits}"
-        return select(inside, value.bits(unsigned), valued(0, unsigned)).bits(type_)
+        return self._source.load_where(inside, column, dtype=type_)
 
     def values(self, strip: Strip) -> Values:
         """What is to be added to a strip."""

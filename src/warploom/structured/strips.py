@@ -10,7 +10,6 @@ from warploom.structured.config.output import EpilogueConfig
 from warploom.structured.staging import first_place
 from warploom.trace.memory import Index
 from warploom.trace.values import Value, literal, valued
-from warploom.trace.warps import lane, shuffle
 
 
 class RowMajor(NamedTuple):
@@ -83,13 +82,6 @@ class TileSpot:
         first_row = row + (part.row + down).to("s32")
         first_column = column + (part.column + along).to("s32")
         return cls(row, column, batch_, first_row, first_column, rows_end, columns_end, transposed)
-
-    def anew(self) -> TileSpot:
-        """The same, by a row that each lane asks itself for.
-
-        ptxas would read what all strips need before the first, and spill it; it does not see through a shuffle.
-        """
-        return replace(self, first_row=shuffle(self.first_row, "idx", lane()))
 
     def moved(self, rows: Value, columns: Value) -> TileSpot:
         """The same with the thread's first element further on."""

@@ -331,8 +331,7 @@ class TileWriter(WriterGeometry):
         if partial is not None:
             partial.begin()
         for index, fragments in enumerate(self._strips(stage)):
-            at = spot.anew() if epilogue.reads_tiles and index else spot
-            strip = Strip(index, index * self.stageN, at)
+            strip = Strip(index, index * self.stageN, spot)
             values: Values = fragments.by_place
             if partial is None:
                 work.finish(strip, values)

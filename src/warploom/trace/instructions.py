@@ -77,6 +77,12 @@ def emit(
     return tuple(results)
 
 
+def load_into(variable: Variable, opcode: str, place: At, condition: Value) -> None:
+    """A load into a variable, which stays as it is where a condition does not hold."""
+    current(f"`{opcode}`").add(opcode, (variable.register, _address(place)), _guard(condition))
+    variable.written()
+
+
 def _accepts(form: Form, given: list[Any]) -> bool:
     inputs = [slot for slot in form.slots if slot.kind not in RESULTS]
     needed = sum(not slot.optional for slot in inputs)

@@ -13,11 +13,12 @@ from typing import Any
 from warploom.diagnostics import Diag
 from warploom.facts.swizzles import GRANULE, NONE, SWIZZLES, Swizzle
 from warploom.trace.builder import SharedArray, current, here
-from warploom.trace.instructions import At, emit
+from warploom.trace.instructions import At, emit, load_into
 from warploom.trace.operations import widening_product
 from warploom.trace.packing import join, merge, parts_of, split
 from warploom.trace.types import PAIR_OF, PER_BYTE, TYPES, Number
 from warploom.trace.values import Value, address_of, literal, sum_parts, valued
+from warploom.trace.variables import Variable
 
 Index = Value | int
 _ATOMIC_TYPES = {
@@ -215,6 +216,16 @@ class View:
     def _taken(self, word: Value) -> tuple[Value, ...]:
         """The elements in a word."""
         return parts_of(word, self.dtype) if TYPES[self.dtype].bits == 8 else split(word, self.dtype)
+
+    def load_where(self, condition: Value, *index: Index, dtype: str = "") -> Value:
+        """An element, or several in a wider type, zero where a condition does not hold: nothing is read there.
+
+        The register is zero before: one that only a guarded load writes would be alive, to ptxas, since the loop began.
+        """
+        type_ = dtype or self.dtype
+        held = Variable(f"u{max(TYPES[type_].bits, 16)}", 0)
+        load_into(held, f"ld.{self.space}.{TYPES[type_].memory}", self.at(*index), condition)
+        return Value(type_, held.get().operand, held.region)
 
     def store(self, values: Sequence[Value | Number], *index: Index) -> None:
         """Store neighbours along the last axis, by the widest stores there are."""
