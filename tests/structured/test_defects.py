@@ -98,7 +98,8 @@ def test_01_no_split_of_k_is_empty():
         test_split_k.check(config, 65, 17, tiles * config.BK, ("random", tiles))
     groups = MatmulConfig(**SMALL, num_split_k=3, k_group_size=2)
     test_split_k.check(groups, 64, 16, 5 * 2 * groups.BK)  # five groups of two: splits are counted in groups
-    assert violations(groups, Problem(64, 16, 7 * groups.BK))
+    test_split_k.check(groups, 64, 16, 7 * groups.BK)  # the last group is not whole
+    assert violations(groups, Problem(64, 16, 4 * groups.BK))
     assert violations(MatmulConfig(num_split_k=5), Problem(64, 64, 4 * 64))
 
 
@@ -364,9 +365,14 @@ def test_27_the_barrier_of_the_whole_cta_is_left_to_it(name):
 
 def test_28_all_that_is_wrong_is_told_in_one_place():
     """Rules asserted here and there, or nowhere, and one at a time."""
-    config = MatmulConfig(num_accum_pipeline_stages=3, prefetch_tiles_n=7, num_pipeline_stages=5, k_group_size=2)
-    told = violations(config, Problem(64, 64, 3 * 64))
-    for words in ("accumulators of 256 overlap", "prefetch_tiles_n=7", "multiple of k_group_size", "whole groups of 2"):
+    wrong = {"num_accum_pipeline_stages": 3, "prefetch_tiles_n": 7, "num_pipeline_stages": 5, "k_group_size": 2}
+    told = violations(MatmulConfig(**wrong, num_split_k=3), Problem(64, 64, 3 * 64))
+    for words in (
+        "accumulators of 256 overlap",
+        "prefetch_tiles_n=7",
+        "multiple of k_group_size",
+        "has 2 groups of tiles",
+    ):
         assert any(words in each for each in told), (words, told)
     wide = BlockScaledMatmulConfig(mma_shape=(256, 256, 32), num_accum_pipeline_stages=2, num_pipeline_stages=1)
     assert any("columns of tensor memory are used" in each for each in violations(wide))
