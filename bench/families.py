@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from measuring import machine
 
 from warploom import TensorMap, launch
 from warploom.kernels.sm90.blockwise_fp8 import blockwise_fp8
@@ -439,7 +440,7 @@ def main() -> int:
                 print(f"{name:10} {case.label:30} {error}", flush=True)
             torch.cuda.empty_cache()
     if asked.json is not None:
-        asked.json.write_text(json.dumps(rows, indent=1))
+        asked.json.write_text(json.dumps({"what": "families", "machine": machine(), "rows": rows}, indent=1))
     best: dict[tuple[str, str], float] = {}
     for row in rows:
         key = (row["family"], row["case"])
