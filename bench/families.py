@@ -439,7 +439,7 @@ def main() -> int:
                 print(f"{name:10} {case.label:30} {error}", flush=True)
             torch.cuda.empty_cache()
     if asked.json is not None:
-        from measuring import machine  # noqa: PLC0415 - which measures with what is defined here
+        from measuring import machine
 
         asked.json.write_text(json.dumps({"what": "families", "machine": machine(), "rows": rows}, indent=1))
     best: dict[tuple[str, str], float] = {}
