@@ -279,7 +279,7 @@ def test_a_layer_with_what_follows():
     x, residual = torch.randn(5, 16, dtype=torch.float64), torch.randn(5, 24, dtype=torch.float64)
     want = ACTIVATIONS["gelu_tanh"](torch.nn.functional.linear(x, layer.weight, layer.bias)) + residual
     torch.testing.assert_close(layer(x, residual), want)
-    with pytest.raises(ValueError, match="is none of relu"):
+    with pytest.raises(WarploomError, match="there are relu"):
         wnn.Linear(4, 4, activation="swish")
 
 

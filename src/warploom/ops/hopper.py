@@ -11,7 +11,7 @@ from warploom.kernels.calls import major_of
 from warploom.kernels.sm90.binding import meeting_ctas
 from warploom.ops.arrays import ROUNDED, Array, element_of
 from warploom.ops.faults import Faults
-from warploom.ops.request import Chosen, Request
+from warploom.ops.request import MULTIPROCESSORS, Chosen, Request
 from warploom.structured.config import Problem
 from warploom.structured.config.hopper import MACHINE, HopperConfig
 from warploom.structured.config.hopper_blockwise import HopperBlockwiseConfig
@@ -64,12 +64,18 @@ def _chosen(request: Request, fields: dict[str, Any]) -> HopperConfig:
         return choose_blockwise(m, n, k, **fields)
     after = request.after.epilogue
     fused = any((after.bias, after.activation, after.function, after.residual, after.store))
+    fields = {**fields, "sms": _multiprocessors()}
     config = choose_hopper(m, n, k, batch, **fields, fused=fused)
     if not request.is_storable or request.load_problem("residual"):
         return config
     in_place = choose_hopper(m, n, k, batch, **fields, residual_in_place=True)
-    is_split, times = config.num_split_k > 1, [expected_time(each, m, n, k, batch) for each in (config, in_place)]
-    return config if in_place.violations() or (is_split and times[0] < times[1]) else in_place
+    times = [expected_time(each, m, n, k, batch, sms=fields["sms"]) for each in (config, in_place)]
+    return config if in_place.violations() or (config.num_split_k > 1 and times[0] < times[1]) else in_place
+
+
+def _multiprocessors() -> int:
+    """Of the GPU that the call is for."""
+    return MULTIPROCESSORS.get() or MACHINE.sms
 
 
 def _completed(given: HopperConfig, fields: dict[str, Any]) -> HopperConfig:
@@ -100,9 +106,9 @@ def _violations(config: HopperConfig, request: Request) -> Iterator[str]:
             yield f"num_split_k={splits}: only single products are split"
         if -(-k // config.BK) < splits:
             yield f"num_split_k={splits}: K has only {-(-k // config.BK)} tiles of {config.BK}"
-        if meeting_ctas(config, m, n) > MACHINE.sms:
+        if meeting_ctas(config, m, n) > _multiprocessors():
             what = f"{meeting_ctas(config, m, n)} CTAs that wait for each other"
-            yield f"num_split_k={splits}, split_in_cluster=False: {what}, and {MACHINE.sms} SMs"
+            yield f"num_split_k={splits}, split_in_cluster=False: {what}, and {_multiprocessors()} SMs"
     if config.residual_in_place:
         problem = request.load_problem("residual") if request.to is not None else ""
         if product.kind != "dense" or splits > 1:

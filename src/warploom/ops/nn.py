@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from warploom.ops.faults import Faults
 from warploom.ops.torch import linear
 from warploom.structured.epilogue import ACTIVATIONS
 
@@ -35,7 +36,9 @@ class Linear(nn.Linear):
     ) -> None:
         super().__init__(in_features, out_features, bias, device, dtype)
         if activation is not None and activation not in ACTIVATIONS:
-            raise ValueError(f"activation {activation!r} is none of {', '.join(ACTIVATIONS)}")
+            faults = Faults("Linear")
+            faults.add("activation", activation, f"there are {', '.join(ACTIVATIONS)}")
+            faults.check()
         self.activation = activation
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:

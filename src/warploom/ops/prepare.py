@@ -12,6 +12,7 @@ import numpy as np
 from warploom.diagnostics import Diag
 from warploom.ops.dense import matmul
 from warploom.ops.plan import Operation
+from warploom.ops.request import MULTIPROCESSORS
 from warploom.ptx.arrays import Buffer, buffer_of, is_array
 from warploom.ptx.launch import Launch
 from warploom.runtime.driver import Device, device_of
@@ -38,8 +39,8 @@ class Bound:
     copied: tuple[str, ...]
 
 
-def bound(operation: Operation[...], arguments: Mapping[str, Any], target: str) -> Bound:
-    """Bind an operation on arguments of which the arrays are anywhere; `out` must be among them."""
+def bound(operation: Operation[...], arguments: Mapping[str, Any], gpu: Device) -> Bound:
+    """Bind an operation, for a GPU, on arguments of which the arrays are anywhere; `out` must be among them."""
     arrays: dict[str, np.ndarray[Any, Any]] = {}
     standing: dict[str, Any] = {}
     for name, value in arguments.items():
@@ -47,7 +48,11 @@ def bound(operation: Operation[...], arguments: Mapping[str, Any], target: str) 
             standing[name] = {each: _standing(each, item, arrays) for each, item in value.items()}
         else:
             standing[name] = _standing(name, value, arrays)
-    launch = operation.bind(**standing, target=target)
+    token = MULTIPROCESSORS.set(gpu.gpu.sms)
+    try:
+        launch = operation.bind(**standing, target=gpu.target)
+    finally:
+        MULTIPROCESSORS.reset(token)
     passed = exchanged(launch, tuple(arrays.values()))
     return Bound(launch, arrays, tuple(name for number, name in enumerate(arrays) if number not in passed))
 
@@ -69,7 +74,7 @@ def plan(operation: Operation[...], **arguments: Any) -> Prepared:
         raise Diag.BAD_PLAN.error(count=1, what="a prepared call writes into `out`, and none was given")
     arguments["out"] = arguments.pop("out")
     device = _gpu_of(arguments)
-    made = bound(operation, arguments, device.target)
+    made = bound(operation, arguments, device)
     if made.copied:
         what = "the kernel cannot step through it as it lies, or does not read it: make it contiguous, or leave it out"
         notes = [f"`{name}`: {what}" for name in made.copied]

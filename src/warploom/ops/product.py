@@ -15,7 +15,7 @@ from warploom.ops.destination import Destination, check_out, destination, result
 from warploom.ops.faults import Faults
 from warploom.ops.following import OUT, Following, Options, following
 from warploom.ops.plan import Plan
-from warploom.ops.request import Chosen, Product, Request
+from warploom.ops.request import MULTIPROCESSORS, Chosen, Product, Request
 from warploom.ptx.arrays import scratch
 from warploom.ptx.launch import Launch
 from warploom.trace.types import OF_NUMPY
@@ -28,7 +28,7 @@ class Route:
     configs: Mapping[str, type[Any]]
     """The configurations by the kind of product."""
     configured: Callable[[Request, Faults], Chosen[Any] | None]
-    bind: Callable[[Call[Any]], Launch]
+    bind: Callable[[Call[Any], int | None], Launch]
 
 
 TARGETS: Mapping[str, Route] = {
@@ -60,7 +60,8 @@ def planned(product: Product | None, options: Options, faults: Faults) -> Plan:
     assert route is not None
     if chosen is None:
         return Plan(to.result)
-    return Plan(to.result, route.bind(_call(product, to, after, chosen)), to.matrix if to.is_apart else None)
+    launch = route.bind(_call(product, to, after, chosen), MULTIPROCESSORS.get())
+    return Plan(to.result, launch, to.matrix if to.is_apart else None)
 
 
 def _route(product: Product | None, options: Options, faults: Faults) -> Route | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Generic
 
@@ -16,6 +17,10 @@ from warploom.ops.following import Following, Options
 from warploom.structured.config import Problem
 
 Majors = tuple[str | None, str | None]
+
+
+MULTIPROCESSORS: ContextVar[int | None] = ContextVar("multiprocessors", default=None)
+"""Of the GPU that a call is bound for, None for as many as its target has: CTAs that meet must have room at once."""
 
 
 @dataclass(frozen=True)

@@ -84,10 +84,10 @@ def compute(operation: str, arguments: dict[str, Any], key: Any) -> Plan | None:
 def _planned(operation: str, arguments: dict[str, Any]) -> Plan:
     """Bind an operation; what its kernel cannot step through is bound once more, as a copy that it can."""
     gpu = device(arguments["out"].get_device())
-    made = bound(_OPERATIONS[operation], arguments, gpu.target)
+    made = bound(_OPERATIONS[operation], arguments, gpu)
     copied = made.copied
     if copied:
-        made = bound(_OPERATIONS[operation], _with_copies(operation, arguments, copied), gpu.target)
+        made = bound(_OPERATIONS[operation], _with_copies(operation, arguments, copied), gpu)
         if made.copied:
             what = f"`{operation}` copies {', '.join(made.copied)} whatever its strides are"
             raise Diag.INTERNAL.error(what=what)

@@ -93,13 +93,12 @@ class InputProducerStage(ProducerStage):
         self.check()
         return self._inputs.arriving[self._index]
 
-    def load(self, tile: Any, k: Value, *, only: tuple[str, ...] = (), announce: bool = True) -> None:
+    def load(self, tile: Any, k: Value, *, only: tuple[str, ...] = ()) -> None:
         """Announce and copy the stage's K tiles of every part (or of some); `k` counts stages."""
         self.check()
         inputs = self._inputs
         with when(inputs.producer_role.elected):
-            if announce:
-                inputs.announce(self)
+            inputs.announce(self)
             inputs.copy(self._index, tile, k, only)
 
 

@@ -14,8 +14,8 @@ from warploom.structured.cluster import Cluster
 from warploom.structured.config.hopper import HopperConfig
 from warploom.structured.split_tile import SplitTile
 from warploom.structured.staging import Values
+from warploom.structured.warp_group_barrier import WarpGroupBarrier
 from warploom.structured.wgmma import RegisterTile, WgmmaOp
-from warploom.trace.barriers import named_sync
 from warploom.trace.control import While, when
 from warploom.trace.instructions import At, emit
 from warploom.trace.memory import View
@@ -53,13 +53,13 @@ class ClusterExchange:
     """Partial sums in each CTA's own shared memory, read over the cluster's network: input stages are idle by then."""
 
     def __init__(self, role: Role, cluster: Cluster, storage: View) -> None:
-        self._role, self._cluster = role, cluster
+        self._role, self._cluster, self._barrier = role, cluster, WarpGroupBarrier(role.threads)
         self._row = _SQUARE * _WORD * role.threads
         self._mine = storage.place.address + role.thread * (_SQUARE * _WORD)
         self._peers = [cluster.remote(At(self._mine), literal(rank, "u32")).address for rank in range(cluster.size)]
 
     def begin(self) -> None:
-        named_sync(_MEETING, self._role.threads)  # every warpgroup has read its last stage
+        self._barrier.sync()  # every warpgroup has read its last stage
 
     def park(self, unit: int, values: Sequence[Value]) -> None:
         emit("st.shared.v4.f32", At(self._mine, unit * self._row), list(values))
@@ -78,7 +78,7 @@ class GlobalExchange:
     """
 
     def __init__(self, role: Role, workspace: View, counters: View, tile: SplitTile, config: HopperConfig) -> None:
-        self._role, self._splits = role, config.num_split_k
+        self._role, self._splits, self._barrier = role, config.num_split_k, WarpGroupBarrier(role.threads)
         self._unit = config.split_unit
         self._row = self._unit * role.threads
         self._plane = config.accumulators * role.threads
@@ -105,7 +105,7 @@ class GlobalExchange:
         self._together()
 
     def _together(self) -> None:
-        named_sync(_MEETING, self._role.threads)
+        self._barrier.sync()
 
     def _seen(self) -> Value:
         return emit("ld.acquire.gpu.global.u32", self._counter)[0]
@@ -113,10 +113,6 @@ class GlobalExchange:
     def fetch(self, split: int, unit: Value) -> tuple[Value, ...]:
         place = self._sums.at(unit.to("s32") * self._row + split * self._plane)
         return emit(f"ld.global.cg.v{self._unit}.f32", place)
-
-
-_MEETING = 15
-"""The named barrier at which the consumers of a CTA meet."""
 
 
 def reduced(core: WgmmaOp, config: HopperConfig, exchange: SumExchange, tile: SplitTile) -> list[RegisterTile]:

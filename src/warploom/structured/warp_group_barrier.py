@@ -6,13 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from warploom.diagnostics import Diag
+from warploom.facts.machines import machine
 from warploom.trace.barriers import named_arrive, named_sync
 from warploom.trace.builder import current, here
 from warploom.trace.instructions import emit
 from warploom.trace.values import Value
-
-_MOST = 16
-"""Named barriers of a CTA (PTX ISA, `barrier`); number 0 stays with the whole CTA."""
 
 
 @dataclass
@@ -20,13 +18,18 @@ class _Numbers:
     taken: int = 0
 
 
+def _most() -> int:
+    """Named barriers of a CTA; number 0 stays with all of its threads."""
+    return machine(current("A barrier").target).named_barriers
+
+
 def _taken(count: int) -> int:
     """The first of so many numbers that nobody has."""
     numbers = current("A barrier").parts.setdefault(_Numbers, _Numbers())
     first: int = numbers.taken + 1
     numbers.taken += count
-    if numbers.taken >= _MOST:
-        raise Diag.BAD_KERNEL.error(here(), what=f"named barrier {numbers.taken}; a CTA has {_MOST}")
+    if numbers.taken >= _most():
+        raise Diag.BAD_KERNEL.error(here(), what=f"named barrier {numbers.taken}; a CTA has {_most()}")
     return first
 
 
@@ -35,8 +38,8 @@ class WarpGroupBarrier:
 
     def __init__(self, num_threads: int, id: int | None = None) -> None:  # noqa: A002 - the seed's name
         self.num_threads, self.id = num_threads, _taken(1) if id is None else id
-        if not 0 <= self.id < _MOST:
-            raise Diag.BAD_KERNEL.error(here(), what=f"named barrier {self.id}; a CTA has {_MOST}")
+        if not 0 <= self.id < _most():
+            raise Diag.BAD_KERNEL.error(here(), what=f"named barrier {self.id}; a CTA has {_most()}")
 
     def arrive(self) -> None:
         named_arrive(self.id, self.num_threads)

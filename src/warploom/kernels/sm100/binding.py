@@ -30,12 +30,12 @@ from warploom.structured.writer_geometry import c_box
 _Call = Call[MatmulConfig]
 
 
-def bind(call: _Call, *, sms: int = MACHINE.sms) -> Launch:
-    """The launch of a call, on a GPU of so many multiprocessors."""
+def bind(call: _Call, sms: int | None = None) -> Launch:
+    """The launch of a call, on a GPU of so many multiprocessors: as many as its target has, if not told."""
     config, family = call.config, FAMILIES[family_of(call.config)]
     return family.kernel.bind(
         *family.arguments(call),
-        grid=family.grid(call, sms),
+        grid=family.grid(call, sms or MACHINE.sms),
         block=(config.threads, 1, 1),
         cluster=config.cluster_shape,
         config=config,

@@ -25,12 +25,12 @@ from warploom.structured.static_scheduler import persistent_grid
 _Call = Call[HopperConfig]
 
 
-def bind(call: _Call, *, sms: int = MACHINE.sms) -> Launch:
-    """The launch of a call, on a GPU of so many multiprocessors."""
+def bind(call: _Call, sms: int | None = None) -> Launch:
+    """The launch of a call, on a GPU of so many multiprocessors: as many as its target has, if not told."""
     config, family = call.config, FAMILIES[family_of(call)]
     launch = family.kernel.bind(
         *family.arguments(call),
-        grid=family.grid(call, sms),
+        grid=family.grid(call, sms or MACHINE.sms),
         block=(config.threads, 1, 1),
         cluster=_cluster(config),
         config=config,

@@ -1,8 +1,7 @@
 """Which Hopper configuration suits a problem: a table of what was measured, and a model for every other size.
 
-The model's constants were fitted to 110 problems, 11 of them in the table, and some 25 configurations of each, timed on
-an H200 at its power limit (bf16, random data, CUDA graphs over rotating inputs). Its choices there ran at 0.98 of the
-best configuration's speed on average.
+The model's constants were fitted to the times of some 25 configurations of each of 110 problems on an H200 at its power
+limit (bench/results/hopper_configurations.json). What its choices are worth, `bench/matmul.py --what random` measures.
 """
 
 from __future__ import annotations
@@ -162,10 +161,11 @@ def _chosen(m: int, n: int, k: int, batch: int, sms: int, given: tuple[tuple[str
     fields = dict(given)
     fused = fields.pop("fused", False) or fields.get("residual_in_place", False)
     tuned = TUNED.get((m, n, k)) if batch == 1 and fields.get("a_type", "bf16") in ("bf16", "f16") else None
-    candidates = [*_made((tuned,) if tuned else (), fields, fused=fused)]
-    candidates = candidates or [*_made((*CANDIDATES, *_cut_to(m, n)), fields, fused=fused)]
-    fitting = [config for config in candidates if _fits(config, m, n, k, batch, sms)]
-    return min(fitting or candidates[-1:], key=lambda config: MODEL.time(config, m, n, k, batch, sms))
+    for rows in ((tuned,) if tuned else (), (*CANDIDATES, *_cut_to(m, n))):
+        fitting = [each for each in _made(rows, fields, fused=fused) if _fits(each, m, n, k, batch, sms)]
+        if fitting:
+            return min(fitting, key=lambda config: MODEL.time(config, m, n, k, batch, sms))
+    return HopperConfig(**fields)
 
 
 def _made(rows: tuple[dict[str, Any], ...], fields: Fields, *, fused: bool) -> Iterator[HopperConfig]:
