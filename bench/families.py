@@ -16,11 +16,13 @@ import json
 import statistics
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from inputs import Maker
+from measuring import captured, machine, replayed
 
 from warploom import TensorMap, launch
 from warploom.kernels.sm90.blockwise_fp8 import blockwise_fp8
@@ -127,32 +129,6 @@ class Family:
     flops: Callable[[Tensors], float]
     cases: tuple[Case, ...]
     candidates: dict[str, HopperConfig]
-
-
-@dataclass
-class Maker:
-    """Random tensors: small integers where results are compared, normal values where time is measured."""
-
-    device: str
-    exact: bool = False
-    generator: torch.Generator = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.generator = torch.Generator(self.device).manual_seed(torch.seed() % (1 << 31))
-
-    def values(self, *shape: int, dtype: torch.dtype) -> torch.Tensor:
-        options = {"device": self.device, "generator": self.generator}
-        if self.exact:
-            return torch.randint(-2, 3, shape, **options).float().to(dtype)
-        return torch.randn(shape, **options).to(dtype)
-
-    def scales(self, *shape: int) -> torch.Tensor:
-        if self.exact:
-            return 2.0 ** torch.randint(-2, 3, shape, device=self.device, generator=self.generator)
-        return torch.rand(shape, device=self.device, generator=self.generator) + 0.5
-
-    def out(self, *shape: int) -> torch.Tensor:
-        return torch.full(shape, float("nan"), device=self.device, dtype=torch.bfloat16)
 
 
 def make_grouped(maker: Maker, rows: tuple[int, ...], n: int, k: int) -> Tensors:
@@ -327,39 +303,6 @@ def is_right(tensors: Tensors, run: Call, family: Family, repeats: int) -> str:
     return ""
 
 
-def captured(calls: list[Call], launches: int) -> torch.cuda.CUDAGraph:
-    """One graph that replays the calls in turn."""
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for call in calls:
-            call()
-    torch.cuda.current_stream().wait_stream(side)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for number in range(launches):
-            calls[number % len(calls)]()
-    return graph
-
-
-def replayed(graphs: list[torch.cuda.CUDAGraph], launches: int, rounds: int) -> list[list[float]]:
-    """Microseconds of a launch, by graph and round; the graphs alternate."""
-    times: list[list[float]] = [[] for _ in graphs]
-    for turn in range(rounds + 1):
-        marks = [torch.cuda.Event(enable_timing=True) for _ in range(len(graphs) + 1)]
-        graphs[0].replay()  # keeps the queue full
-        marks[0].record()
-        for graph, mark in zip(graphs, marks[1:], strict=True):
-            graph.replay()
-            mark.record()
-        torch.cuda.synchronize()
-        if turn:
-            for at, found in enumerate(times):
-                found.append(marks[at].elapsed_time(marks[at + 1]) * 1e3 / launches)
-    return times
-
-
 def compared(name: str, case: Case, rounds: int, window: float) -> Iterator[dict[str, Any]]:
     """Every candidate of a family against the peer, on one shape."""
     from warploom.runtime.prepared import Prepared
@@ -439,8 +382,6 @@ def main() -> int:
                 print(f"{name:10} {case.label:30} {error}", flush=True)
             torch.cuda.empty_cache()
     if asked.json is not None:
-        from measuring import machine
-
         asked.json.write_text(json.dumps({"what": "families", "machine": machine(), "rows": rows}, indent=1))
     best: dict[tuple[str, str], float] = {}
     for row in rows:

@@ -7,19 +7,19 @@ import platform
 import statistics
 import subprocess
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import torch
-from families import captured, replayed
+from tables import Row
 
 from warploom.diagnostics import Diag, WarploomError
 from warploom.ops.prepare import plan
 
 Arguments = dict[str, Any]
-Row = dict[str, Any]
+Side = Callable[[Arguments], Any]
 MOST_SETS, MOST_LAUNCHES = 1024, 300
 
 
@@ -27,25 +27,30 @@ MOST_SETS, MOST_LAUNCHES = 1024, 300
 class Options:
     """How to measure."""
 
-    rounds: int
-    window: float
+    rounds: int = 11
+    window: float = 3000
     """Microseconds of one graph."""
-    limit: float
-    """Seconds after which a shape has hung."""
-    beside: Callable[..., Any] | None
-    compiled: bool
+    beside: Callable[..., Any] | None = None
+    """Somebody else's kernel: `beside(a, b, out)` gives a call, or None where it has none for the shape."""
+    compiled: float = 0
+    """Seconds that PyTorch's compiler may take for a shape; it is left out where there are none."""
+
+    @property
+    def hurried(self) -> Options:
+        """For a first look."""
+        return replace(self, rounds=min(self.rounds, 5), window=min(self.window, 1500))
 
 
-def call_of(operation: Any, arguments: Arguments) -> Callable[[Arguments], Any]:
+def call_of(operation: Any, arguments: Arguments, **options: Any) -> Side:
     """A prepared call for arguments like these; the front door where the kernel gets a copy of one of them."""
     if not arguments["out"].is_cuda:
-        return lambda each: operation(**each, target="sm_90a")
+        return lambda each: operation(**each, **options, target="sm_90a")
     try:
-        prepared = plan(operation, **arguments)
+        prepared = plan(operation, **arguments, **options)
     except WarploomError as error:
         if error.diag is not Diag.BAD_PLAN:
             raise
-        return lambda each: operation(**each)
+        return lambda each: operation(**each, **options)
     return lambda each: prepared(*(value for value in each.values() if isinstance(value, torch.Tensor)))
 
 
@@ -70,8 +75,41 @@ def rotating(make: Callable[[], Arguments]) -> list[Arguments]:
     return [first, *(make() for _ in range(max(2, min(MOST_SETS, needed)) - 1))]
 
 
+def captured(calls: list[Callable[[], Any]], launches: int) -> torch.cuda.CUDAGraph:
+    """One graph that replays the calls in turn."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for call in calls:
+            call()
+    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for number in range(launches):
+            calls[number % len(calls)]()
+    return graph
+
+
+def replayed(graphs: list[torch.cuda.CUDAGraph], launches: int, rounds: int) -> list[list[float]]:
+    """Microseconds of a launch, by graph and round; the graphs alternate."""
+    times: list[list[float]] = [[] for _ in graphs]
+    for turn in range(rounds + 1):
+        marks = [torch.cuda.Event(enable_timing=True) for _ in range(len(graphs) + 1)]
+        graphs[0].replay()  # keeps the queue full
+        marks[0].record()
+        for graph, mark in zip(graphs, marks[1:], strict=True):
+            graph.replay()
+            mark.record()
+        torch.cuda.synchronize()
+        if turn:
+            for at, found in enumerate(times):
+                found.append(marks[at].elapsed_time(marks[at + 1]) * 1e3 / launches)
+    return times
+
+
 def timed(
-    sides: dict[str, Callable[[Arguments], Any]], sets: list[Arguments], flops: float, options: Options
+    sides: dict[str, Side], sets: list[Arguments], flops: float, options: Options
 ) -> tuple[dict[str, float], float]:
     """Microseconds of a launch by side, and the first side against itself."""
     guess = max(flops / 650e6, bytes_of(sets[0]) / 3e6, 3)
@@ -114,10 +152,6 @@ def machine() -> Row:
         "python": platform.python_version(),
         "warploom": own,
     }
-
-
-def one_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
 
 
 def is_lost() -> bool:

@@ -8,6 +8,8 @@ from warploom.launcher import Run, launch
 from warploom.ops import (
     block_scaled_matmul,
     blockwise_matmul,
+    determinism,
+    gated_linear,
     grouped_matmul,
     linear,
     matmul,
@@ -33,7 +35,9 @@ __all__ = [
     "WarploomError",
     "block_scaled_matmul",
     "blockwise_matmul",
+    "determinism",
     "exp",
+    "gated_linear",
     "grouped_matmul",
     "launch",
     "linear",
@@ -45,7 +49,11 @@ __all__ = [
     "tanh",
 ]
 
-_LATE = {"nn": ("warploom.ops.nn", ""), "plan_matmul": ("warploom.ops.prepare", "plan_matmul")}
+_LATE = {
+    "nn": ("warploom.ops.nn", ""),
+    "plan_matmul": ("warploom.ops.prepare", "plan_matmul"),
+    "tune": ("warploom.tuning", "tune"),
+}
 """Names whose modules need PyTorch, or the way to a GPU: they are loaded when they are first used."""
 
 

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import sys
@@ -25,6 +26,9 @@ OK, MISMATCH, FAULT, BAD_INPUT, INTERNAL, INTERRUPTED = 0, 1, 2, 3, 4, 130
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns the exit status; an error is a sentence, never a traceback."""
     options: argparse.Namespace | None = None
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # what the terminal cannot show is no reason to stop
     try:
         options = _parser().parse_args(arguments)
         command: Callable[[argparse.Namespace], int] = options.command
@@ -124,6 +128,24 @@ def _parser() -> argparse.ArgumentParser:
     demo = commands.add_parser("demo", help="run a Hopper and a Blackwell matmul on this CPU", allow_abbrev=False)
     demo.set_defaults(command=_demo)
 
+    tune = commands.add_parser("tune", help="measure configurations on the GPU, keep the winner", allow_abbrev=False)
+    tune.add_argument("sizes", nargs="*", metavar="[B]xMxNxK", help="of A (M, K) times the transpose of B (N, K)")
+    tune.add_argument("--dtype", choices=DTYPES[:-1], help="what is multiplied: bf16, or e4m3 with --blockwise")
+    tune.add_argument("--out-dtype", choices=DTYPES[:-1], help="of the result")
+    tune.add_argument("--bias", action="store_true", help="with a bias")
+    tune.add_argument("--residual", action="store_true", help="with a residual")
+    tune.add_argument("--activation", metavar="NAME", help="relu, gelu, gelu_tanh, silu, …")
+    tune.add_argument("--grouped", type=_natural, default=0, metavar="G", help="M rows in G groups with a B each")
+    tune.add_argument("--blockwise", action="store_true", help="8-bit factors with scales for blocks of 128")
+    tune.add_argument(
+        "--most", type=_natural, default=16, metavar="N", help="candidates to measure, the likeliest first"
+    )
+    tune.add_argument("--all", action="store_true", help="measure all candidates")
+    tune.add_argument("--out", type=Path, metavar="FILE.json", help="write the measurements, for --fit")
+    tune.add_argument("--fit", type=Path, nargs="+", metavar="FILE.json", help="fit the model to measurements; no GPU")
+    tune.add_argument("--json", action="store_true", help="print JSON")
+    tune.set_defaults(command=_tune)
+
     doctor = commands.add_parser("doctor", help="say what this computer has, and what will be used", allow_abbrev=False)
     doctor.add_argument("--json", action="store_true", help="print JSON")
     doctor.set_defaults(command=_doctor)
@@ -181,6 +203,21 @@ def _demo(options: argparse.Namespace) -> int:
     from warploom.demo import demo
 
     return OK if demo() else MISMATCH
+
+
+def _tune(options: argparse.Namespace) -> int:
+    if bool(options.sizes) == bool(options.fit):
+        what = "name sizes to measure, or files to fit the model to"
+        raise Diag.BAD_COMMAND.error(what=what, command="warploom tune")
+    from warploom.commands.tune import Asked, fit_model, tune_all
+
+    if options.fit:
+        fit_model(options.fit)
+        return OK
+    names = ("grouped", "blockwise", "dtype", "out_dtype", "bias", "residual", "activation")
+    given = {name: getattr(options, name) for name in names}
+    asked = Asked(sizes=tuple(options.sizes), most=None if options.all else options.most, **given)
+    return OK if tune_all(asked, as_json=options.json, file=options.out) else MISMATCH
 
 
 def _doctor(options: argparse.Namespace) -> int:

@@ -216,9 +216,17 @@ class Diag(Enum):
         "The prepared call does not fit; {count} fault(s): {what}.",
         "Pass arrays like those that it was made for, or prepare another; nothing was launched.",
     )
+    NOTHING_TO_TUNE = (
+        "There is nothing to tune: {what}.",
+        "Pass arrays of a Hopper GPU, or a function of a configuration that gives a launch, and `candidates`.",
+    )
     NO_DERIVATIVE = (
         "{what} can have no derivative.",
         "Call it under torch.no_grad(), or with tensors that need no gradient.",
+    )
+    NOT_IN_THIS_PROCESS = (
+        "The graph calls an operation with functions or a configuration, `{name}`, that this process does not know.",
+        "Compile or export it here, or save it without `epilogue`, `store`, `pair`, `config` and `target`.",
     )
 
     # Files and commands.
@@ -229,6 +237,10 @@ class Diag(Enum):
     UNREADABLE_FILE = ("{file} {what}.", "Name a text file that exists.")
     UNWRITABLE_FILE = ("{file} cannot be written: {what}.", "Name a file in a folder that you may write to.")
     OUT_OF_MEMORY = ("This computer has not enough memory: {what}.", "Declare smaller buffers or variables.")
+    BAD_MEASUREMENTS = (
+        "{file} does not hold measurements of configurations: {what}.",
+        "Name a file that `warploom tune … --out FILE` wrote.",
+    )
     BAD_COMMAND = ("{what}.", "`{command} --help` shows what it takes.")
     NO_SUCH_CODE = ("`{name}` is not a code of the catalogue.", "{hint}`warploom explain` lists all codes.")
     INTERNAL = (
@@ -341,7 +353,9 @@ _KIND: dict[Diag, type[WarploomError]] = {
             Diag.DRIVER_REFUSED,
             Diag.GPU_FAULT,
             Diag.BAD_PLAN,
+            Diag.NOTHING_TO_TUNE,
             Diag.NO_DERIVATIVE,
+            Diag.NOT_IN_THIS_PROCESS,
         ),
         DeviceError,
     ),

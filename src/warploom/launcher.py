@@ -27,6 +27,7 @@ from warploom.ptx.arrays import buffer_of, is_array, numpy_of
 from warploom.ptx.launch import Launch, Triple, entry_of
 from warploom.ptx.model import Kernel, Module, Variable
 from warploom.ptx.parse import parse
+from warploom.ptx.program import Printed, Ptx, text_of
 from warploom.ptx.storage import parameter_offsets, scalar_bytes, size_of
 from warploom.ptx.tensor_map import TensorMap
 
@@ -124,7 +125,8 @@ def _on_the_gpu(launch_: Launch, stream: Any, patience: float | None, options: l
     from warploom.runtime.prepared import Prepared
 
     start = time.perf_counter()
-    module = _parsed(launch_.program) if isinstance(launch_.program, str) else launch_.program
+    program = launch_.program
+    module = program.head if isinstance(program, Printed) else _whole(program)
     kernel = entry_of(module, launch_.entry)
     hardware = machine_of(module.target[0])
     problems = [f"`{name}` is a question to the machine, and the arrays are on a GPU" for name in options]
@@ -157,7 +159,11 @@ _PROGRAMS = _Shelf(1 << 16)
 """Modules with a translated kernel of theirs, in statements, each of which takes one or two kilobytes."""
 
 
-def _parsed(text: str) -> Module:
+def _whole(program: Ptx) -> Module:
+    """The module of a program, read once."""
+    if isinstance(program, Module):
+        return program
+    text = text_of(program)
     if text not in _MODULES.things:
         _MODULES.put(text, parse(text), len(text))
     module: Module = _MODULES.things[text][0]
@@ -182,7 +188,7 @@ def prepare(
     on_progress: Callable[[int, int], None] | None,
 ) -> Setup:
     """Verify a launch as a whole and lay out its memories; nothing is run or written."""
-    module = _parsed(launch_.program) if isinstance(launch_.program, str) else launch_.program
+    module = _whole(launch_.program)
     kernel = entry_of(module, launch_.entry)
     hardware = machine_of(module.target[0])
     problems = _shape_problems(launch_, kernel, hardware)

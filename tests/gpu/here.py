@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 
 try:
-    import torch
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what PyTorch has to say of the machine is no fault of ours
+        import torch
 except ImportError:
     torch = None
 
@@ -20,4 +24,11 @@ def missing(*capabilities: tuple[int, int]) -> str:
     return "" if found in capabilities else f"the GPU has compute capability {found[0]}.{found[1]}"
 
 
-needs_hopper = [pytest.mark.gpu, pytest.mark.skipif(bool(missing((9, 0))), reason=missing((9, 0)) or "-")]
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    _missing = missing((9, 0))
+needs_hopper = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(bool(_missing), reason=_missing or "-"),
+    pytest.mark.filterwarnings("ignore"),
+]

@@ -116,3 +116,11 @@ def ring(x: Array[u32], turns: s32, *, releases: bool = True):
                     empty[stage].arrive()
         with when(thread() == 0):
             x[cta_index().to(s32)] = total
+
+
+@kernel(target="sm_90a")
+def nobody_waits(x: Array[u32]):
+    """A warp reads what another one writes, and no barrier stands between."""
+    held = shared(u32, (THREADS,), name="held")
+    held[thread()] = thread() + 1
+    x[thread()] = held[(thread() + 32) % THREADS]

@@ -19,7 +19,7 @@ _trace = KernelFunction._trace
 
 def _kept(self: KernelFunction, *arguments: Any) -> Any:
     made = _trace(self, *arguments)
-    _traced.append(made.module)
+    _traced.append(made.program)
     return made
 
 

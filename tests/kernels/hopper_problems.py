@@ -15,11 +15,13 @@ from warploom.kernels.sm90.blockwise_fp8 import blockwise_fp8
 from warploom.kernels.sm90.grouped import grouped
 from warploom.kernels.sm90.matmul import matmul
 from warploom.kernels.sm90.parts import layouts
+from warploom.kernels.sm90.stream_k import matmul_stream_k
 from warploom.structured.config.hopper import HopperConfig
 from warploom.structured.config.hopper_blockwise import HopperBlockwiseConfig
 from warploom.structured.epilogue import Epilogue
 from warploom.structured.staging import block_width
 from warploom.structured.static_scheduler import persistent_grid
+from warploom.structured.stream_scheduler import stream_grid
 
 SCHEDULES = [("eager", 0), ("lazy", 0), ("reverse", 0), ("random", 1)]
 SMS = 8
@@ -125,6 +127,32 @@ class Product:
 
 
 @dataclass(eq=False)
+class Streamed(Product):
+    """A product whose last tiles are divided by K tiles; sums are parked in poisoned memory."""
+
+    @cached_property
+    def flags(self):
+        return np.zeros(prod(self.options["grid"]) * self.config.consumers, np.uint32)
+
+    @property
+    def options(self):
+        config = self.config
+        return {**super().options, "grid": stream_grid(self.tiles, config.cluster_shape[:2], self.k_tiles, self.sms)}
+
+    @cached_property
+    def launch(self):
+        sums = prod(self.options["grid"]) * self.config.BM * self.config.BN
+        held = {"workspace": np.full(sums, np.nan, np.float32), "flags": self.flags}
+        given = (*self.maps, self.target, self.m, self.n, *self.tiles, self.k_tiles, {}, held, self.operands)
+        return matmul_stream_k.bind(*given, **self.options)
+
+    def run(self, schedule="eager", seed=0):
+        found = super().run(schedule, seed)
+        assert not self.flags.any()  # as the next launch must find them
+        return found
+
+
+@dataclass(eq=False)
 class Grouped(Product):
     """Rows of several groups, one behind the other, each with the weights of its expert."""
 
@@ -214,6 +242,11 @@ class Blockwise(Product):
 
 def product(m, n, k, *, batch=(), epilogue=None, operands=None, sms=SMS, **fields):
     return Product(m, n, k, HopperConfig(**fields), batch, epilogue or Epilogue(), operands or {}, sms)
+
+
+def streamed(m, n, k, *, batch=(), epilogue=None, operands=None, sms=SMS, **fields):
+    config = HopperConfig(stream_k=True, **fields)
+    return Streamed(m, n, k, config, batch, epilogue or Epilogue(), operands or {}, sms)
 
 
 def grouped_product(rows, n, k, *, experts=None, scales=None, epilogue=None, operands=None, **fields):

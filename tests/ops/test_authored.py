@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -122,6 +123,76 @@ def test_equal_functions(one, other, same):
         assert hash(first) == hash(second)
 
 
-def test_mutable_captures_have_no_hash():
+def test_what_cannot_be_told_has_no_hash():
+    assert hash(compared(by([1]))) != hash(compared(by([2])))
     with pytest.raises(TypeError):
-        hash(compared(by([1])))
+        hash(compared(by(object())))
+
+
+def change_a_module():
+    settings = ModuleType("settings")
+    settings.factor = 2
+    space = {"settings": settings}
+    exec("def function(acc, at):\n    return acc * settings.factor", space)
+    return space["function"], lambda: setattr(settings, "factor", 3)
+
+
+def change_a_module_in_a_closure():
+    settings = ModuleType("settings")
+    settings.factor = 2
+    return lambda acc, at: acc * settings.factor, lambda: setattr(settings, "factor", 3)
+
+
+def change_a_class():
+    class Settings:
+        factor = 2
+
+    return lambda acc, at: acc * Settings.factor, lambda: setattr(Settings, "factor", 3)
+
+
+def change_a_helper_of_another_module():
+    space = {"FACTOR": 2}
+    exec("def helper(value):\n    return value * FACTOR", space)
+    other = space["helper"]
+    return lambda acc, at: other(acc), lambda: space.update(FACTOR=3)
+
+
+def change_a_default():
+    held = [2]
+
+    def inner(value):
+        return value * held[0]
+
+    def change():
+        held[0] = 3
+
+    return lambda acc, at, inner=inner: inner(acc), change
+
+
+def change_an_instance():
+    class Scaler:
+        factor = 2
+
+        def method(self, acc, at):
+            return acc * self.factor
+
+    scaler = Scaler()
+    return scaler.method, lambda: setattr(scaler, "factor", 3)
+
+
+CHANGES = (
+    change_a_module,
+    change_a_module_in_a_closure,
+    change_a_class,
+    change_a_helper_of_another_module,
+    change_a_default,
+    change_an_instance,
+)
+
+
+@pytest.mark.parametrize("changing", CHANGES, ids=lambda each: each.__name__)
+def test_what_a_function_reaches_may_change(changing):
+    function, change = changing()
+    np.testing.assert_array_equal(run(function), exact(A) @ exact(B) * 2)
+    change()
+    np.testing.assert_array_equal(run(function), exact(A) @ exact(B) * 3)

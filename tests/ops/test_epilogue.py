@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 from tests.ops.references import ACTIVATIONS, BF16, E4M3, close, exact, integers, poisoned, reals
 
+from warploom.diagnostics import WarploomError
 from warploom.ops import linear, matmul
 from warploom.structured.config import MatmulConfig
 from warploom.trace import exp, f32, sigmoid, when
@@ -202,3 +205,23 @@ def test_splits_of_the_depth_change_nothing(splits):
     config = MatmulConfig(cta_group=1, mma_shape=(64, 32, 16), num_split_k=splits)
     got = matmul(a, b, bias=bias, activation="relu", out_dtype=np.float32, config=config)
     np.testing.assert_array_equal(exact(got), np.maximum(exact(a) @ exact(b) + exact(bias), 0))
+
+
+class _Nothing:
+    def __call__(self, acc, at):
+        return None
+
+
+def _nothing(acc, at, kind=None):
+    return None
+
+
+@pytest.mark.parametrize("target", ["sm_90a", "sm_100a"])
+@pytest.mark.parametrize(
+    "function", [_nothing, partial(_nothing, kind=3), _Nothing()], ids=["def", "partial", "object"]
+)
+def test_a_function_that_gives_no_value_is_named_by_its_place(a, b, function, target):
+    with pytest.raises(WarploomError, match="its function gave None") as caught:
+        matmul(a, b, epilogue=function, target=target)
+    line = (_Nothing.__call__ if isinstance(function, _Nothing) else _nothing).__code__.co_firstlineno
+    assert f"--> test_epilogue.py:{line}" in str(caught.value)

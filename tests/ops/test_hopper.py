@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from tests.runtime.fake_driver import FakeTensor
 from warploom import ops
 from warploom.diagnostics import WarploomError
 from warploom.ops.prepare import plan_matmul
+from warploom.ops.request import GPU
 from warploom.ptx.storage import size_of
 from warploom.structured.config import MatmulConfig
 from warploom.structured.config.hopper import HopperConfig
@@ -41,6 +43,12 @@ SPLITS = {
     "in a cluster, swapped": {"tile": (64, 16), "consumers": 1, "AB_swapped": True, "num_split_k": 2},
     "in global memory": {"tile": (128, 64), "num_split_k": 4, "split_in_cluster": False},
     "in units": {"tile": (128, 64), "num_split_k": 16, "split_in_cluster": False, "use_tma_store": False},
+}
+STREAMS = {
+    "cooperative": {"tile": (128, 64), "stream_k": True},
+    "in turns": {"tile": (128, 32), "pingpong": True, "stream_k": True},
+    "swapped": {"tile": (64, 64), "consumers": 1, "AB_swapped": True, "stream_k": True},
+    "of pairs": {"tile": (64, 64), "consumers": 1, "cluster_shape": (2, 1, 1), "stream_k": True},
 }
 
 
@@ -235,6 +243,20 @@ def test_splits_of_the_depth_change_nothing(how):
     np.testing.assert_array_equal(exact(got), np.maximum(exact(a) @ exact(b) + exact(bias), 0) + exact(residual))
 
 
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("how", STREAMS)
+def test_streams_of_k_tiles_change_nothing(how, in_place):
+    """On five multiprocessors, each of which parks sums of a tile and writes others."""
+    a, b, bias, residual = integers(200, 500), integers(500, 136), integers(136), integers(200, 136, dtype=np.float32)
+    config = HopperConfig(**STREAMS[how], residual_in_place=in_place)
+    token = GPU.set(SimpleNamespace(name="", sms=5))
+    try:
+        got = matmul(a, b, bias=bias, activation="relu", residual=residual, out_dtype=np.float32, config=config)
+    finally:
+        GPU.reset(token)
+    np.testing.assert_array_equal(exact(got), np.maximum(exact(a) @ exact(b) + exact(bias), 0) + exact(residual))
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("dtype", [BF16, E4M3], ids=name)
 def test_a_configuration_of_the_callers_fits_every_type(shape, dtype):
@@ -322,6 +344,19 @@ def test_splits_that_meet_in_global_memory_have_counters_that_begin_at_zero(gpu)
     assert gpu.launched[0].parameters == gpu.launched[1].parameters
 
 
+@pytest.mark.parametrize("gpu", [(9, 0)], indirect=True)
+def test_stream_k_has_room_for_the_sums_of_each_cta_and_flags_that_begin_at_zero(gpu):  # noqa: F811
+    a, b, d = FakeTensor(0x1000, (200, 512)), FakeTensor(0x100000, (512, 64)), FakeTensor(0x200000, (200, 64))
+    call = plan_matmul(a, b, out=d, config=HopperConfig(tile=(128, 64), stream_k=True))
+    gpu.sizes = tuple(size_of(param) for param in call.loaded.kernel.params)
+    for _ in range(2):
+        call(a, b, d, stream=3)
+    assert gpu.launched[0].grid == (2 * 8, 1, 1)
+    assert sorted(gpu.memory.values()) == [256, 2 * 8 * 128 * 64 * 4]
+    assert list(gpu.zeroed.values()) == [256]
+    assert gpu.launched[0].parameters == gpu.launched[1].parameters
+
+
 WRONG = {
     "another target's configuration": lambda: matmul(integers(8, 8), integers(8, 8), config=MatmulConfig()),
     "another operation's": lambda: matmul(integers(8, 8), integers(8, 8), config=HopperBlockwiseConfig()),
@@ -334,6 +369,9 @@ WRONG = {
     "splits that cannot meet": lambda: matmul(
         integers(2048, 300), integers(300, 2048),
         config=HopperConfig(tile=(128, 64), num_split_k=4, split_in_cluster=False),
+    ),
+    "stream-K of groups": lambda: grouped_matmul(
+        integers(8, 8), integers(1, 8, 8), np.array([8]), config=HopperConfig(stream_k=True)
     ),
     "a tile that is none": lambda: matmul(
         integers(8, 8), integers(8, 8), config=HopperConfig(tile=(128, 12), num_pipeline_stages=1)

@@ -9,8 +9,10 @@ import pytest
 from tests.runtime.fake_driver import FakeLibrary, FakeTensor
 
 from warploom.diagnostics import WarploomError
+from warploom.facts.machines import KERNEL_TARGETS
 from warploom.ops import matmul
 from warploom.ops.prepare import plan, plan_matmul, stand_in
+from warploom.ops.product import TARGETS
 from warploom.ptx.arrays import Buffer, buffer_of
 from warploom.ptx.storage import size_of
 from warploom.runtime import driver, loading
@@ -91,3 +93,51 @@ def test_where_arrays_must_be(gpu):
         plan_matmul(host[0], host[1], out=host[2])
     with pytest.raises(WarploomError, match="writes into `out`"):
         plan(matmul, a=a, b=a)
+
+
+@pytest.mark.parametrize("gpu", [(10, 3)], indirect=True, ids=str)
+def test_a_gpu_that_the_library_has_no_kernels_for(gpu):
+    a, b, d = FakeTensor(0x1000, (8, 32)), FakeTensor(0x10000, (32, 64)), FakeTensor(0x20000, (8, 64))
+    with pytest.raises(WarploomError, match="it is sm_103a, and the library's kernels are for sm_100a and sm_90a"):
+        plan_matmul(a, b, out=d)
+
+
+def test_the_targets_that_have_kernels():
+    assert tuple(TARGETS) == KERNEL_TARGETS
+
+
+def test_a_target_may_be_told_if_it_is_the_gpus(gpu):
+    a, b, d = FakeTensor(0x1000, (8, 32)), FakeTensor(0x10000, (32, 64)), FakeTensor(0x20000, (8, 64))
+    plan_matmul(a, b, target="sm_100a", out=d)(a, b, d)
+    assert len(gpu.launched) == 1
+    with pytest.raises(WarploomError, match=r"`matmul`.*\n.*target, 'sm_90a': the arrays are on a GPU .* sm_100a"):
+        plan_matmul(a, b, target="sm_90a", out=d)
+
+
+def test_operands_may_have_any_name(gpu):
+    a, b, d = FakeTensor(0x1000, (64, 64)), FakeTensor(0x10000, (64, 64)), FakeTensor(0x20000, (64, 64))
+    named = {"a": FakeTensor(0x30000, (64, 64)), "b": FakeTensor(0x40000, (64,))}
+    call = plan_matmul(a, b, operands=named, epilogue=lambda acc, at, a, b: acc * a + b, out=d)
+    gpu.sizes = tuple(size_of(param) for param in call.loaded.kernel.params)
+    call(a, b, *named.values(), d)
+    pointers = {struct.unpack("<Q", raw)[0] for raw in gpu.launched[-1].parameters if len(raw) == 8}
+    assert {each.address for each in named.values()} <= pointers
+
+
+def test_a_result_may_lie_where_it_is_read_in_place_only(gpu):
+    a, b, c = FakeTensor(0x10000, (64, 64)), FakeTensor(0x20000, (64, 64)), FakeTensor(0x30000, (64, 64))
+    for arguments in ({"a": a, "b": b, "out": a}, {"a": a, "b": b, "out": FakeTensor(0x21000, (64, 64))}):
+        with pytest.raises(WarploomError, match="`out` overlaps"):
+            plan_matmul(**arguments)
+    call = plan_matmul(a, b, residual=c, out=c)
+    call(a, b, c, c)
+    call(a, b, FakeTensor(0x40000, (64, 64)), c)
+    for given in ((a, b, c, a), (a, b, c, b), (a, b, c, FakeTensor(0x30800, (64, 64))), (a, b, b, b)):
+        with pytest.raises(WarploomError, match="overlaps"):
+            call(*given)
+    by_function = plan_matmul(
+        a, b, operands={"c": c}, store=lambda value, at, out, c: out.__setitem__((at.row, at.column), value),
+        out=FakeTensor(0x40000, (64, 64)),
+    )  # fmt: skip
+    with pytest.raises(WarploomError, match="overlaps"):
+        by_function(a, b, c, c)

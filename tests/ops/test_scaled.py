@@ -45,12 +45,30 @@ def test_factors_of_any_strides(order, dtype):
     np.testing.assert_array_equal(out, np.maximum(wanted, 0) + 1)
 
 
+@pytest.mark.parametrize("target", ["sm_90a", "sm_100a"])
+@pytest.mark.parametrize("dtype", [np.float32, BF16], ids=lambda d: np.dtype(d).name)
+def test_nothing_to_add_up_in_blocks(target, dtype):
+    a, b, bias = np.zeros((45, 0), E4M3), np.zeros((130, 0), E4M3), integers(130)
+    found = blockwise_matmul(a, b, np.zeros((45, 0), dtype), np.zeros((2, 0), dtype), bias=bias, target=target)
+    np.testing.assert_array_equal(exact(found), np.broadcast_to(exact(bias), (45, 130)))
+
+
 FORMATS = {
     "MXFP8": (E4M3, E8M0, 32, 1),
     "MXFP8 of e5m2": (E5M2, E8M0, 32, 1),
     "MXFP4": (E2M1, E8M0, 32, 1),
     "NVFP4": (E2M1, E4M3, 16, 3),
 }
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_nothing_to_add_up_in_short_runs(name):
+    dtype, scale_type, *_ = FORMATS[name]
+    factors = np.zeros((45, 0), dtype), np.zeros((24, 0), dtype)
+    scales = np.zeros((45, 0), scale_type), np.zeros((24, 0), scale_type)
+    bias = integers(24)
+    found = block_scaled_matmul(*factors, *scales, bias=bias)
+    np.testing.assert_array_equal(exact(found), np.broadcast_to(exact(bias), (45, 24)))
 
 
 @pytest.mark.parametrize("name", FORMATS)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 torch = pytest.importorskip("torch")
 
 import warploom.ops as wl  # noqa: E402
+import warploom.ops.torch as front  # noqa: E402
 from warploom.diagnostics import WarploomError  # noqa: E402
-from warploom.ops import nn as wnn  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 """PyTorch's compiler warns of what it will change."""
@@ -135,13 +137,12 @@ def test_what_has_no_derivative_says_so():
 SCALE = 3
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
-def test_compiled_without_a_break(dynamic):
+def test_compiled_without_a_break():
     def layer(x, w, bias, residual):
         first = wl.linear(x, w, bias=bias, activation="relu", residual=residual)
         return wl.matmul(first, w, epilogue=lambda acc, at, s: acc * SCALE + s, operands={"s": bias[:16]}) + 1
 
-    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True, dynamic=dynamic)
+    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
     for rows in (5, 9):
         x, w, bias, residual = ints(rows, 16), ints(24, 16), ints(24), ints(rows, 24)
         torch.testing.assert_close(compiled(x, w, bias, residual), layer(x, w, bias, residual), rtol=0, atol=0)
@@ -163,16 +164,6 @@ def test_compiled_with_gradients_and_results_in_place():
         results.append((value, out, x.grad, w.grad))
     for one, other in zip(*results, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=0)
-
-
-def test_pytorchs_own_checks_of_an_op():
-    a, b, bias, residual = ints(5, 16), ints(16, 24), ints(24), ints(5, 24)
-    arguments = (bias, residual, [], [], 1.0, 1.0, "relu")
-    op = torch.ops.warploom
-    tests = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
-    torch.library.opcheck(op.matmul.default, (a, b, *arguments, torch.float32, ""), test_utils=tests)
-    torch.library.opcheck(op.matmul.default, (a.clone().requires_grad_(), b, *arguments, None, ""), test_utils=tests)
-    torch.library.opcheck(op.matmul_into.default, (torch.empty(5, 24), a, b, *arguments, ""), test_utils=tests)
 
 
 def test_fake_tensors_and_autocast():
@@ -204,28 +195,88 @@ def test_transforms_see_the_op():
     assert "warploom.matmul.default" in calls
 
 
+def told(function, *args, **options):
+    with pytest.raises(WarploomError) as caught:
+        function(*args, **options)
+    assert caught.value.code == "BAD_ARGUMENTS"
+    return str(caught.value)
+
+
 def test_what_is_wrong_is_told_at_once():
     x, w = ints(5, 16), ints(24, 16)
-    with pytest.raises(WarploomError) as caught:
-        wl.linear(x, w, bias=ints(23), residual=ints(4, 24), out=torch.empty(3, 3))
-    text = str(caught.value)
+    text = told(
+        wl.linear,
+        x,
+        w,
+        bias=ints(23),
+        residual=ints(24, 4).T,
+        out=torch.empty(3, 3),
+        alpha="two",
+        activation="swish",
+    )
     for words in (
-        "bias, torch.bfloat16 (23,)",
-        "residual, torch.bfloat16 (4, 24)",
-        "out, torch.float32 (3, 3)",
-        "(5, 24)",
+        "5 fault(s)",
+        "bias, torch.bfloat16 (23,): it does not broadcast to the result, which is (5, 24)",
+        "residual, torch.bfloat16 (4, 24), strides (1, 4): it does not broadcast",
+        "out, torch.float32 (3, 3): the result is (5, 24)",
+        "alpha, 'two': it is no number",
+        "activation, 'swish': there are relu",
     ):
         assert words in text, text
-    with pytest.raises(WarploomError, match="it is on meta, and `x` is on cpu"):
-        wl.linear(x, w.to("meta"))
-    with pytest.raises(WarploomError, match="it is no tensor"):
-        wl.matmul(x, [1, 2])
-    with pytest.raises(WarploomError, match="has 16 columns"):
-        wl.matmul(x, w)
-    with pytest.raises(WarploomError, match="its batches do not broadcast"):
-        wl.matmul(ints(2, 5, 16), ints(3, 16, 4))
-    with pytest.raises(WarploomError):
-        wl.matmul(x.double(), w.T.double())
+    text = told(wl.linear, x, w.to("meta"), bias=ints(1).to("meta"), out=[1])
+    assert "w, torch.bfloat16 (24, 16) on meta: it is on meta, and `x` is on cpu" in text
+    assert "bias, torch.bfloat16 (1,) on meta: it is on meta" in text
+    assert "out, a list: it is no tensor" in text
+    assert "it is no tensor" in told(wl.matmul, x, [1, 2])
+    assert "has 16 columns" in told(wl.matmul, x, w)
+    assert "its batches do not broadcast" in told(wl.matmul, ints(2, 5, 16), ints(3, 16, 4))
+    text = told(wl.matmul, x.double(), w.T.to(torch.int8), bias=ints(3).to("meta"))
+    for words in ("a, torch.float64 (5, 16): its elements are none of bfloat16", "b, torch.int8 (16, 24)", "on meta"):
+        assert words in text, text
+    assert "its elements must be those of `a`, torch.bfloat16" in told(wl.matmul, x, w.T.half())
+
+
+def test_what_is_wrong_with_groups_and_blocks():
+    text = told(wl.grouped_matmul, ints(5, 16), ints(2, 17, 8), torch.ones(3), bias=ints(1).to("meta"))
+    for words in ("b, torch.bfloat16 (2, 17, 8): it must be (groups, k, n)", "ends, torch.float32 (3,)", "bias"):
+        assert words in text, text
+    narrow = ints(5, 200, dtype=torch.float8_e4m3fn)
+    text = told(wl.blockwise_matmul, narrow, narrow, torch.ones(5, 1), torch.ones(2, 2))
+    assert "a_scale, torch.float32 (5, 1): it must be (5, 2)" in text
+    assert "b_scale, torch.float32 (2, 2): it must be (1, 2)" in text
+
+
+def test_all_that_may_follow_groups_and_blocks():
+    a, b, ends = ints(9, 16), ints(2, 16, 8), torch.tensor([4, 7])
+    bias, residual, scale = ints(8), ints(9, 8), ints(9, 1)
+    follows = {"bias": bias, "residual": residual, "alpha": 2.0, "beta": -1.0, "activation": "relu"}
+    more = {"epilogue": lambda acc, at, scale, shift: acc * scale + shift, "operands": {"scale": scale, "shift": 1.0}}
+    want = torch.cat((exact(a[:4], b[0]), exact(a[4:7], b[1])))
+    want = (torch.relu(2 * want + bias) * scale[:7] + 1) - residual[:7]
+    out = torch.full((9, 8), 7.0, dtype=torch.bfloat16)
+    assert wl.grouped_matmul(a, b, ends, **follows, **more, out=out) is out
+    torch.testing.assert_close(out[:7].double(), want, rtol=0, atol=0)
+    assert (out[7:] == 7).all()
+    turned = torch.full((8, 9), 7.0, dtype=torch.bfloat16).T
+    wl.grouped_matmul(a, b, ends, **follows, **more, out=turned)
+    assert torch.equal(turned, out)
+    narrow = ints(9, 16, dtype=torch.float8_e4m3fn), ints(8, 16, dtype=torch.float8_e4m3fn)
+    factors = torch.full((9, 1), 0.5), torch.full((1, 1), 4.0)
+    found = wl.blockwise_matmul(*narrow, *factors, **follows, **more, out_dtype=torch.float32)
+    want = (torch.relu(4 * exact(narrow[0], narrow[1].double().T) + bias) * scale + 1) - residual
+    torch.testing.assert_close(found.double(), want, rtol=0, atol=0)
+
+
+def test_deterministic_algorithms_are_what_there_is():
+    x, w, bias = ints(5, 16).requires_grad_(), ints(24, 16).requires_grad_(), ints(24).requires_grad_()
+    experts = ints(2, 24, 8).requires_grad_()
+    torch.use_deterministic_algorithms(True)
+    try:
+        made = wl.linear(x, w, bias=bias, activation="gelu")
+        wl.grouped_matmul(made, experts, torch.tensor([2, 5])).sum().backward()
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert all(each.grad.isfinite().all() for each in (x, w, bias, experts))
 
 
 class Other:
@@ -241,46 +292,85 @@ class Other:
         return self._tensor.__dlpack_device__()
 
 
+class OnGpu:
+    """An array of a GPU that has `__cuda_array_interface__` and nothing else."""
+
+    def __init__(self, tensor):
+        self.tensor = tensor
+        self.shape, self.dtype = tuple(tensor.shape), "float16"
+
+    @property
+    def __cuda_array_interface__(self):
+        strides = tuple(stride * self.tensor.element_size() for stride in self.tensor.stride())
+        place = (self.tensor.data_ptr(), False)
+        return {"shape": self.shape, "typestr": "<f2", "data": place, "strides": strides, "version": 3}
+
+
 def test_arrays_of_other_libraries():
     a, b, out = ints(5, 16), ints(16, 24), torch.empty(5, 24, dtype=torch.bfloat16)
     torch.testing.assert_close(wl.matmul(Other(a), Other(b)).double(), exact(a, b), rtol=0, atol=0)
     holder = Other(out)
     assert wl.matmul(Other(a), Other(b), out=holder) is holder
     torch.testing.assert_close(out.double(), exact(a, b), rtol=0, atol=0)
-
-
-def test_layers_are_swapped_where_they_are():
-    model = torch.nn.Sequential(
-        torch.nn.Linear(16, 24),
-        torch.nn.ReLU(),
-        torch.nn.Sequential(torch.nn.Linear(24, 8, bias=False)),
-        torch.nn.Bilinear(8, 8, 2),
+    bias, scale = ints(24), ints(5, 1)
+    found = wl.linear(
+        Other(a),
+        Other(b.T.contiguous()),
+        bias=Other(bias),
+        epilogue=lambda acc, at, scale: acc * scale,
+        operands={"scale": Other(scale)},
     )
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    parameters, x = list(model.parameters()), torch.randn(5, 16)
-    want = model[:3](x)
-    first = model[0]
-    assert wnn.swap_linears(model, only=lambda name, layer: name != "2.0") is model
-    assert (type(model[0]), type(model[2][0])) == (wnn.Linear, torch.nn.Linear)
-    wnn.swap_linears(model)
-    assert model[0] is first
-    assert type(model[2][0]) is wnn.Linear
-    assert type(model[3]) is torch.nn.Bilinear
-    assert list(model.state_dict()) == list(before)
-    assert all(one is other for one, other in zip(model.parameters(), parameters, strict=True))
-    model.load_state_dict(before)
-    torch.testing.assert_close(model[:3](x), want)
-    assert "in_features=16, out_features=24" in repr(model[0])
+    torch.testing.assert_close(found.double(), (exact(a, b) + bias) * scale, rtol=0, atol=0)
+    ends, experts = torch.tensor([2, 5]), ints(2, 16, 24)
+    found = wl.grouped_matmul(Other(a), b=Other(experts), ends=Other(ends))
+    assert torch.equal(found, wl.grouped_matmul(a, experts, ends))
 
 
-def test_a_layer_with_what_follows():
-    layer = wnn.Linear(16, 24, activation="gelu_tanh", dtype=torch.float64)
-    assert "activation=gelu_tanh" in repr(layer)
-    x, residual = torch.randn(5, 16, dtype=torch.float64), torch.randn(5, 24, dtype=torch.float64)
-    want = ACTIVATIONS["gelu_tanh"](torch.nn.functional.linear(x, layer.weight, layer.bias)) + residual
-    torch.testing.assert_close(layer(x, residual), want)
-    with pytest.raises(WarploomError, match="there are relu"):
-        wnn.Linear(4, 4, activation="swish")
+def test_arrays_that_have_cudas_interface(monkeypatch):
+    a, b = ints(5, 16, dtype=torch.float16), ints(16, 24, dtype=torch.float16)
+    seen = []
+
+    def shared(value, device):
+        seen.append((value, device))
+        return value.tensor
+
+    monkeypatch.setattr(torch, "as_tensor", shared)
+    monkeypatch.setattr(front, "device_of", lambda name, address: SimpleNamespace(index=address - a.data_ptr() and 1))
+    first, second = OnGpu(a), OnGpu(b.T.contiguous().T)
+    torch.testing.assert_close(wl.matmul(first, second).double(), exact(a, b), rtol=0, atol=0)
+    assert seen == [(first, "cuda:0"), (second, "cuda:1")]
+
+
+def test_arrays_that_cannot_be_shared():
+    class Strange(Other):
+        shape, dtype = (5, 16), "complex3"
+
+        def __dlpack__(self, **options):
+            raise BufferError("no such type")
+
+    text = told(wl.matmul, Strange(ints(1)), b=Strange(ints(1)), bias=3.0)
+    assert text.count("cannot share its memory: no such type") == 2
+    assert "a, complex3 (5, 16)" in text
+    assert "b, complex3 (5, 16)" in text
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_autocast_is_torchs(dtype):
+    x, w, bias = (ints(*shape, dtype=torch.float32) for shape in ((5, 16), (24, 16), (24,)))
+    with torch.autocast("cpu", dtype=dtype):
+        for mine, theirs in (
+            (wl.linear(x, w, bias=bias), torch.nn.functional.linear(x, w, bias)),
+            (wl.matmul(x, w.T), torch.matmul(x, w.T)),
+            (wl.linear(x.bfloat16(), w), torch.nn.functional.linear(x.bfloat16(), w)),
+            (wl.matmul(ints(2, 5, 16), ints(2, 16, 8, dtype=torch.float32)), torch.empty(2, 5, 8, dtype=dtype)),
+        ):
+            assert mine.dtype == theirs.dtype == dtype
+            assert mine.shape == theirs.shape
+        assert torch.equal(wl.linear(x, w, bias=bias), torch.nn.functional.linear(x, w, bias))
+        assert wl.grouped_matmul(x, ints(1, 16, 8).float(), torch.tensor([5])).dtype == dtype
+        with torch.autocast("cpu", enabled=False):
+            assert wl.linear(x, w).dtype == torch.float32
+    assert wl.linear(x, w).dtype == torch.float32
 
 
 def test_a_kernel_of_ones_own_takes_tensors():

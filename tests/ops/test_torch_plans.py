@@ -44,7 +44,7 @@ def gpu(request, monkeypatch, tmp_path):
 
 
 def run(out, a, b, bias=None, residual=None, alpha=1.0, beta=1.0, activation=""):
-    return torch_library.matmul_into(out, a, b, bias, residual, [], [], alpha, beta, activation, PLAIN)
+    return torch_library.run_into("matmul", out, (a, b), bias, residual, [], [], alpha, beta, activation, PLAIN)
 
 
 def addresses(gpu, plan):
@@ -132,6 +132,8 @@ def test_a_plan_for_misaligned_tensors_is_another(gpu):
 
 def test_nothing_is_launched_for_an_empty_result(gpu):
     assert run(tensor(0, 8), tensor(0, 16), tensor(16, 8)) is None
+    groups = {"a": tensor(9, 16), "b": tensor(0, 16, 8), "ends": tensor(0, dtype=torch.int32), "out": tensor(9, 8)}
+    assert torch_library.compute("grouped_matmul", groups, PLAIN) is None
     assert gpu.launched == []
 
 
@@ -152,3 +154,37 @@ def test_blockwise_scales(gpu):
     assert torch_library.compute("blockwise_matmul", given, PLAIN).copied == ("a_scale",)
     given["a_scale"] = tensor(2, 200, dtype=torch.float32).mT
     assert torch_library.compute("blockwise_matmul", given, PLAIN).copied == ()
+
+
+def test_blockwise_products_of_nothing(gpu):
+    kind = torch.float8_e4m3fn
+    given = {"a": tensor(200, 0, dtype=kind), "b": tensor(136, 0, dtype=kind)}
+    given |= {"a_scale": tensor(200, 0, dtype=torch.float32), "b_scale": tensor(2, 0, dtype=torch.float32)}
+    plan = torch_library.compute("blockwise_matmul", {**given, "out": tensor(200, 136)}, PLAIN)
+    assert plan.copied == ("a", "b", "a_scale", "b_scale")
+    assert len(gpu.launched) == 1
+
+
+def write(out, a, b, residual=None):
+    torch_library.write_into("matmul", out, (a, b), None, residual, [], [], 1.0, 1.0, "", PLAIN)
+
+
+def test_what_is_read_anywhere_is_not_launched_into(gpu):
+    for square in (tensor(64, 64), tensor(64, 64).mT):
+        other, residual = tensor(64, 64), tensor(64, 64)
+        write(residual, square, other, residual)
+        (plan,) = torch_library._PLANS.values()
+        addresses(gpu, plan)
+        write(residual, square, other, residual)
+        assert residual.data_ptr() in found(gpu)
+        gpu.sizes = ()
+        for a, b in ((square, other), (other, square)):
+            torch_library._PLANS.clear()
+            write(square, a, b)
+            (plan,) = torch_library._PLANS.values()
+            addresses(gpu, plan)
+            write(square, a, b)
+            written = [struct.unpack_from("<Q", raw, 6)[0] for raw in gpu.launched[-1].parameters if len(raw) == 128]
+            assert written.count(square.data_ptr()) == 1
+            gpu.sizes = ()
+        torch_library._PLANS.clear()

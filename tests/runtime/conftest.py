@@ -1,4 +1,4 @@
-"""What tests of the runtime share: a driver of their own."""
+"""What tests of the runtime share: a driver and a cache of their own."""
 
 from __future__ import annotations
 
@@ -6,6 +6,14 @@ import pytest
 
 from warploom.runtime import driver as module
 from warploom.runtime import loading
+
+
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch, tmp_path_factory):
+    """A cache on disk that is no user's."""
+    folder = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("WARPLOOM_CACHE_DIR", str(folder))
+    return folder
 
 
 @pytest.fixture

@@ -49,6 +49,11 @@ class FakeLibrary:
     host: dict[int, Any] = field(default_factory=dict)
     synchronised: list[int] = field(default_factory=list)
     on_synchronise: Any = None
+    captured: set[int] = field(default_factory=set)
+    """The streams that are being captured."""
+    graph: int = 1
+    """The number of the graph that they are captured into."""
+    freed: list[int] = field(default_factory=list)
 
     def cuDriverGetVersion(self, out):
         out._obj.value = self.version
@@ -148,6 +153,24 @@ class FakeLibrary:
         return SUCCESS
 
     def cuMemFree_v2(self, address):
+        self.freed.append(address.value)
+        return SUCCESS
+
+    def cuStreamGetCaptureInfo_v2(self, stream, status, number, *_):
+        status._obj.value, number._obj.value = (stream.value or 0) in self.captured, self.graph
+        return SUCCESS
+
+    def cuStreamCreate(self, out, flags):
+        assert self.capture_mode == 2
+        assert flags == 1  # waits for nobody
+        out._obj.value = 0xBEEF
+        return SUCCESS
+
+    def cuStreamDestroy_v2(self, stream):
+        return SUCCESS
+
+    def cuStreamIsCapturing(self, stream, out):
+        out._obj.value = (stream.value or 0) in self.captured
         return SUCCESS
 
     def cuOccupancyMaxActiveClusters(self, out, function, config):

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import subprocess
 import sys
 import time
 
 import pytest
 
+import warploom.commands.doctor  # noqa: F401  (a command is imported when it is called, and `sys.path` is emptied here)
 from warploom.cli import main
 from warploom.diagnostics import WarploomError
 from warploom.runtime import doctor
@@ -16,6 +20,7 @@ from warploom.runtime.tools import find
 
 H200 = {"name": "NVIDIA H200", "capability": [9, 0], "sms": 132, "memory": 150_000_000_000}
 B200 = {"name": "NVIDIA B200", "capability": [10, 0], "sms": 148, "memory": 190_000_000_000}
+B300 = {"name": "NVIDIA B300", "capability": [10, 3], "sms": 148, "memory": 280_000_000_000}
 A100 = {"name": "NVIDIA A100", "capability": [8, 0], "sms": 108, "memory": 80_000_000_000}
 
 
@@ -52,6 +57,17 @@ def test_a_computer_with_nothing(monkeypatch, tmp_path, capsys):
     assert {finding.subject for finding in told if finding.found} <= {"warploom", "cache", "NumPy arrays"}
     assert main(["doctor"]) == 0
     assert "pip install 'warploom[cuda]'" in capsys.readouterr().out
+
+
+def test_a_terminal_without_the_characters():
+    told = subprocess.run(
+        [sys.executable, "-m", "warploom", "doctor"],
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        check=False,
+    )
+    assert told.returncode == 0, told.stderr
+    assert re.search(r"\+ +\| NumPy arrays", told.stdout.decode("ascii"))
 
 
 def test_as_json(capsys):
@@ -118,6 +134,13 @@ def test_the_gpu_that_can_be_used_is_taken(probe):
         assert said in verdict.what
     probe(answer(cuda=[11, 8], gpus=[H200]))
     assert "too old" in found("CUDA arrays").what
+
+
+def test_a_gpu_that_the_library_has_no_kernels_for(probe):
+    probe(answer(cuda=[99, 0], gpus=[B300]))
+    assert found("GPU").found
+    assert not found("CUDA arrays").found
+    assert "NVIDIA B300 (sm_103a) only runs kernels of your own" in found("CUDA arrays").what
 
 
 def test_the_cache_is_told(monkeypatch, tmp_path):

@@ -101,7 +101,7 @@ def test_a_prepared_call_exchanges_its_arrays(gpu):
     assert [each.parameters[0] for each in gpu.launched] == [expected_map(at) for at in (0x10000, 0x40000) * 2]
     assert [each.parameters[1] for each in gpu.launched] == [struct.pack("<Q", at) for at in (0x18000, 0x48000) * 2]
     assert gpu.calls.count("cuTensorMapEncodeTiled") == 2, "maps are kept by address"
-    assert len(prepared._records) == 2
+    assert len(prepared._records[STREAM]) == 2
     prepared(*arrays(), stream=9)
     assert gpu.launched[-1].stream == 9
     assert gpu.calls.count("cuTensorMapEncodeTiled") == 2
@@ -309,6 +309,40 @@ def test_memory_of_its_own_is_made_on_the_gpu_and_kept_by_stream(gpu):
     last = [int.from_bytes(raw, "little") for raw in gpu.launched[-1].parameters]
     assert last[1] == first[1], "launches of a stream share the workspace"
     assert last[2] != first[2], "and not what must keep its contents"
+
+
+def test_memory_of_a_graph_is_its_own_and_stays(gpu):
+    gpu.sizes = (8, 8, 8, 8)
+    x = FakeTensor(0x10000, (32,), "float32")
+    own = scratch((32,), np.float32), scratch((4,), np.int32, starts_at_zero=True), scratch((32,), np.float32)
+    prepared = Prepared(with_scratch.bind(x, *own, grid=(1, 1, 1), block=(32, 1, 1)), (x,))
+    prepared(x, stream=1)
+    gpu.captured = {1}
+    prepared(x, stream=1)
+    prepared(x, stream=2)
+    gpu.captured = set()
+    prepared(x, stream=1)
+    before, graph, beside, after = (
+        [int.from_bytes(raw, "little") for raw in each.parameters[1:]] for each in gpu.launched
+    )
+    assert before == after
+    assert not set(graph) & {*before, *beside}
+    assert not {graph[0], graph[1]} & set(gpu.freed), "the graph runs later"
+
+
+def test_what_starts_at_zero_is_cleared_once_for_all_launches_of_a_graph(gpu):
+    gpu.sizes = (8, 8, 8, 8)
+    x = FakeTensor(0x10000, (32,), "float32")
+    own = scratch((32,), np.float32), scratch((4,), np.int32, starts_at_zero=True), scratch((32,), np.float32)
+    prepared = Prepared(with_scratch.bind(x, *own, grid=(1, 1, 1), block=(32, 1, 1)), (x,))
+    gpu.captured = {1}
+    for graph in (7, 7, 8):
+        gpu.graph = graph
+        prepared(x, stream=1)
+    first, second, third = (int.from_bytes(each.parameters[2], "little") for each in gpu.launched)
+    assert first == second != third
+    assert set(gpu.zeroed) == {first, third}
+    assert gpu.synchronised == [0xBEEF, 0xBEEF], "zero before the graph runs, which has no node for it"
 
 
 def test_which_arrays_a_launch_passes_on():

@@ -20,7 +20,7 @@ from warploom.structured.config import (
     validate,
     violations,
 )
-from warploom.structured.config.form import CHOICES, DIMENSIONS, LEAST
+from warploom.structured.config.form import CHOICES, DIMENSIONS, EACH, LEAST
 from warploom.structured.config.rules import CONFIG_RULES, PROBLEM_RULES
 
 MACHINE = MACHINES["sm_100a"]
@@ -113,6 +113,15 @@ CONFIGS = [
     (BlockwiseFP8MatmulConfig, {"AB_swapped": True}, "AB_swapped=True", "rows of the accumulator"),
     (BlockScaledMatmulConfig, {"num_split_k": 3}, "num_split_k=3", "only plain matmul sums splits up"),
     (BlockScaledMatmulConfig, {"k_group_size": 2}, "k_group_size=2", "scale factors of its own"),
+    # pairs and further outputs
+    (MatmulConfig, {"paired": True, "mma_shape": (128, 128, 16)}, "mma_shape=(128, 128, 16)", "in different lanes"),
+    (MatmulConfig, {**SINGLE, "paired": True, "mma_shape": (128, 24, 16)}, "mma_shape=(128, 24, 16)", "multiples of 8 each"),
+    (MatmulConfig, {"paired": True, "AB_swapped": True}, "AB_swapped=True", "must be False with pairs"),
+    (MatmulConfig, {"paired": True, "num_split_k": 2}, "num_split_k=2", "must be 1 with pairs"),
+    (MatmulConfig, {"paired": True, "use_tma_epilogue_load": True}, "use_tma_epilogue_load=True", "must be False with pairs"),
+    (MatmulConfig, {"paired": True, "gemm_kind": "gmm"}, "paired=True", "gmm has no pairs"),
+    (MatmulConfig, {"output_types": ("f32",), "use_tma_store": False}, "output_types=('f32',)", "not stored by TMA"),
+    (MatmulConfig, {**SINGLE, "mma_shape": (128, 8, 16), "output_types": ("e4m3",)}, "output_types=('e4m3',)", "a row of e4m3 has 8 bytes"),
     # scale factors
     (BlockScaledMatmulConfig, {"a_type": "e2m1", "scaling_kind": "mxf8f6f4"}, "scaling_kind='mxf8f6f4'", "does not hold e2m1"),
     (BlockScaledMatmulConfig, {"scaling_kind": "mxf4"}, "scaling_kind='mxf4'", "does not hold e4m3"),
@@ -217,7 +226,7 @@ def test_every_rule_is_broken_by_a_case():
 
 def test_every_field_has_a_form():
     for family in (MatmulConfig, BlockScaledMatmulConfig, BlockwiseFP8MatmulConfig):
-        assert {field.name for field in fields(family)} - CHOICES.keys() - LEAST.keys() - DIMENSIONS.keys() == {
+        assert {field.name for field in fields(family)} - CHOICES.keys() - LEAST.keys() - EACH.keys() - DIMENSIONS.keys() == {
             "derived"
         }
 
@@ -232,6 +241,7 @@ FIELDS = {
     "tensor_memory_columns": st.sampled_from([32, 64, 128, 192, 256, 512, 1024]),
     "reserved_shared_bytes": st.sampled_from([0, 100, 100000]),
     "mma_shape": SHAPES,
+    "output_types": st.lists(st.sampled_from(EACH["output_types"]), max_size=2).map(tuple),
     "cluster_shape": st.tuples(st.sampled_from([1, 2, 3, 4, 8]), st.sampled_from([1, 2, 3, 4]), st.integers(1, 2)),
     "output_tile_shape": st.tuples(st.sampled_from([8, 16, 24, 32, 64, 128]), st.sampled_from([4, 8, 32, 48, 64, 128])),
     "vec_sf_size": st.sampled_from([16, 32]),

@@ -8,7 +8,10 @@ from dataclasses import asdict
 from rich.text import Text
 
 from warploom.commands.console import output, printable, table
-from warploom.runtime.doctor import Finding, examine
+from warploom.runtime.doctor import examine
+
+_MARKS = {True: Text("✓", "green"), False: Text("–", "yellow")}
+_PLAIN_MARKS = {True: Text("+", "green"), False: Text("-", "yellow")}
 
 
 def doctor(*, as_json: bool) -> None:
@@ -17,11 +20,8 @@ def doctor(*, as_json: bool) -> None:
     if as_json:
         print(json.dumps([asdict(finding) for finding in findings], indent=1))  # noqa: T201
         return
-    rows = table("What is here", "", "", "found", "do")
+    console, rows = output(), table("What is here", "", "", "found", "do")
+    marks = _MARKS if console.encoding.startswith("utf") else _PLAIN_MARKS
     for finding in findings:
-        rows.add_row(_mark(finding), finding.subject, Text(printable(finding.what)), Text(printable(finding.do)))
-    output().print(rows)
-
-
-def _mark(finding: Finding) -> Text:
-    return Text("✓", "green") if finding.found else Text("–", "yellow")
+        rows.add_row(marks[finding.found], finding.subject, Text(printable(finding.what)), Text(printable(finding.do)))
+    console.print(rows)

@@ -48,6 +48,20 @@ class Machine:
     sources: tuple[str, ...]
 
 
+
+_LARGE_CLUSTER = 4
+
+
+def ctas_at_once(sms: int, cluster: int) -> int:
+    """CTAs that run at once, one on each multiprocessor, in clusters of so many.
+
+    A cluster lives in one GPC, and GPCs are not whole multiples of larger ones: an H200, of 132 multiprocessors, has
+    room for 66 clusters of 2, 30 of 4 and 15 of 8 (cuOccupancyMaxActiveClusters); a persistent grid of more runs its
+    last clusters when the first have ended.
+    """
+    return sms if cluster < _LARGE_CLUSTER else max(sms * 10 // 11 // cluster, 1) * cluster
+
+
 _GUIDE = "CUDA C++ Programming Guide, technical specifications per compute capability"
 
 _SM_90A = Machine(
@@ -146,6 +160,16 @@ MACHINES: dict[str, Machine] = {
     "sm_103a": replace(_SM_100A, target="sm_103a", first_ptx=(8, 8)),
 }
 """Every `.target` the machine accepts. Without a suffix a target lacks what PTX gives to `a` (and `f`) targets only."""
+
+KERNEL_TARGETS = ("sm_100a", "sm_90a")
+"""The targets that the library has kernels for, the newest first; an `a` target is for one compute capability only."""
+
+
+def target_of(capability: tuple[int, int]) -> str | None:
+    """The target with everything that GPUs of a compute capability have, if that is Hopper's tensor core or a later."""
+    name = f"sm_{capability[0]}{capability[1]}a"
+    row = MACHINES.get(name)
+    return name if row is not None and (row.has_wgmma or row.has_tcgen05) else None
 
 
 def machine(target: str) -> Machine:

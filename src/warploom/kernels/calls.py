@@ -16,12 +16,18 @@ from warploom.ptx.launch import Triple
 from warploom.ptx.tensor_map import TensorMap
 from warploom.structured.config import MatmulConfig, Problem
 from warploom.structured.config.hopper import HopperConfig
+from warploom.structured.config.matmul import widest_swizzle
 from warploom.structured.epilogue import Epilogue
 from warploom.structured.operand import OperandLayout
+from warploom.structured.staging import block_width
 from warploom.trace.kernel import KernelFunction
+from warploom.trace.types import OF_NUMPY, TYPES
 
 _MAP_TYPES = {"tf32": "tf32", "e2m1": "16u4_align8b"}
 """What a map says of its elements, where the array does not: TMA rounds to tf32, and counts values of four bits."""
+
+L2_PROMOTION = "256B"
+"""What a miss brings into L2: the next K tile's half of it is needed soon."""
 
 Config = TypeVar("Config", MatmulConfig, HopperConfig)
 
@@ -41,6 +47,10 @@ class Call(Generic[Config]):
     epilogue: Epilogue = field(default_factory=Epilogue)
     operands: Mapping[str, Any] = field(default_factory=dict)
     """What the epilogue reads, by name."""
+    up: Any = None
+    """The second B, of pairs."""
+    outputs: Mapping[str, Any] = field(default_factory=dict)
+    """Where the epilogue's further outputs go, by name, in their order."""
     c: Any = None
     """What the epilogue adds by a load of its own: a matrix, or a row where a configuration says so."""
     a_scale: Any = None
@@ -57,6 +67,13 @@ class Call(Generic[Config]):
         """The maps of the kernel's A and B."""
         a, b = self.swapped(self.a, self.b)
         return operand_map(a, a_layout, self.config.a_type), operand_map(b, b_layout, self.config.b_type)
+
+
+    def output_maps(self, strip: tuple[int, int]) -> dict[str, Any]:
+        """The further outputs: as maps of strips, or themselves where threads store them."""
+        if not self.config.output_types:
+            return dict(self.outputs)
+        return {name: _staged_map(each, *strip) for name, each in self.outputs.items()}
 
 
 @dataclass(frozen=True)
@@ -124,7 +141,16 @@ def boxed(array: Any, box: tuple[int, ...], swizzle: str = "none", dtype: str | 
     buffer = buffer_of(array)
     front = len(buffer.shape) - len(box)
     strides = (*_strides(buffer)[:-1], buffer.item)
-    return TensorMap(array, box=(*(1,) * front, *box), swizzle=swizzle, strides=strides, dtype=dtype)
+    return TensorMap(
+        array, box=(*(1,) * front, *box), swizzle=swizzle, strides=strides, dtype=dtype, l2_promotion=L2_PROMOTION
+    )
+
+
+def _staged_map(array: Any, rows: int, columns: int) -> TensorMap:
+    """The map of an output that is stored from strips of some rows and columns, in the widest swizzle."""
+    type_ = OF_NUMPY[buffer_of(array).dtype]
+    swizzle = widest_swizzle(columns * TYPES[type_].bytes)
+    return boxed(array, (rows, block_width(type_, swizzle, columns)), swizzle)
 
 
 def operand_map(array: Any, layout: OperandLayout, element: str) -> TensorMap:

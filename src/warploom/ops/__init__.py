@@ -1,6 +1,8 @@
 """Operations on arrays: one call, one fused kernel."""
 
 from warploom.ops.dense import linear, matmul
+from warploom.ops.determinism import determinism
+from warploom.ops.gated import gated_linear
 from warploom.ops.grouped import grouped_matmul
 from warploom.ops.plan import ptx_of
 from warploom.ops.quantise import Quantised, interleave_scales, quantise_mxfp8, quantise_nvfp4
@@ -10,6 +12,8 @@ __all__ = [
     "Quantised",
     "block_scaled_matmul",
     "blockwise_matmul",
+    "determinism",
+    "gated_linear",
     "grouped_matmul",
     "interleave_scales",
     "linear",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+import sys
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import ml_dtypes
@@ -45,10 +46,11 @@ def is_array(argument: str, value: Any, faults: Faults, *, types: Collection[str
 def _check_memory(argument: str, value: Array, faults: Faults) -> None:
     """Whether elements lie as a kernel reads them, and are all there is to the array."""
     if any(stride % value.itemsize for stride in value.strides):
-        faults.add(argument, value, f"its strides {value.strides} are not whole elements")
+        faults.add(argument, value, "its strides are not whole elements")
     if not value.dtype.isnative:
         faults.add(argument, value, "its bytes are in the order of another computer")
-    if isinstance(value, np.ma.MaskedArray):
+    masked = sys.modules.get("numpy.ma")  # not loaded for the question: without it there is no such array
+    if masked is not None and isinstance(value, masked.MaskedArray):
         faults.add(argument, value, "it is masked, and a kernel reads all elements")
 
 
@@ -75,21 +77,3 @@ def staged(array: Array) -> Array:
     padded = np.zeros((*front, max(-(-depth // unit), 1) * unit), array.dtype)
     padded[..., :depth] = array
     return padded[..., : max(depth, 1)]
-
-
-def overlaps(out: Array, arrays: Iterable[Any]) -> bool:
-    """Whether writing an array would change one that is still to be read; one that is the same element by element may
-    be.
-    """
-    return any(
-        np.may_share_memory(out, each) and not _is_same(out, each) for each in arrays if isinstance(each, np.ndarray)
-    )
-
-
-def _is_same(one: Array, other: Array) -> bool:
-    return (one.__array_interface__["data"], one.shape, one.strides, one.dtype) == (
-        other.__array_interface__["data"],
-        other.shape,
-        other.strides,
-        other.dtype,
-    )

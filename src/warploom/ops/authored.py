@@ -1,33 +1,30 @@
 """The caller's own functions in an epilogue: what they capture, and when two of them are the same.
 
-A kernel is traced once for functions that do the same: equal code with equal captured values, so that a lambda made
-anew for each call costs no new trace, and a changed number costs one. Arrays cannot be captured: they are passed at
-launch, as operands.
+A kernel is traced once for functions that do the same: equal code that reaches equal values, as a fingerprint tells, so
+that a lambda made anew for each call costs no new trace, and a changed number costs one. Arrays cannot be captured:
+they are passed at launch, as operands.
 """
 
 from __future__ import annotations
 
 import dis
 import inspect
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from types import CodeType, FunctionType, MethodType, ModuleType, NoneType
+from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 import numpy as np
 
 from warploom.ops.faults import Faults
+from warploom.runtime.fingerprint import fingerprint
 
-_FIXED = (int, str, bytes, NoneType, type, CodeType, FunctionType, ModuleType)
-"""What does not change, or, of functions in other modules, is taken not to."""
 _ARRAYS = ("__array_interface__", "__cuda_array_interface__", "__dlpack__")
 _FIRST = 2
-"""Parameters that every function has: the value and its position."""
-
-
-class _Mutable(Exception):
-    """Something captured may change without notice."""
+"""Parameters that every function has."""
+_FORMS = {"pair": "two values: pair(gate, up)"}
+"""What they are, where they are not a value and its position."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +33,8 @@ class Authored:
 
     function: Callable[..., Any]
     names: tuple[str, ...]
-    key: Hashable = field(default=None)
+    key: str | None = field(default=None, compare=False)
+    """What it does, as far as Python can tell; None where something that it reaches may change without notice."""
 
     def __call__(self, value: Any, at: Any, **operands: Any) -> Any:
         return self.function(value, at, **{name: operands[name] for name in self.names})
@@ -61,10 +59,7 @@ def authored(argument: str, function: Any, operands: tuple[str, ...], faults: Fa
         what = f"it captures the array `{name}`, which only the launch knows; pass operands={{{name!r}: {name}}}"
         faults.add(argument, function, f"{what} and take `{name}` as an argument")
     names = _asked(argument, function, operands, faults)
-    try:
-        return Authored(function, names, _key(function))
-    except _Mutable:
-        return Authored(function, names)
+    return Authored(function, names, fingerprint(function, lasting=False))
 
 
 def _asked(argument: str, function: Callable[..., Any], operands: tuple[str, ...], faults: Faults) -> tuple[str, ...]:
@@ -75,7 +70,8 @@ def _asked(argument: str, function: Callable[..., Any], operands: tuple[str, ...
         return operands
     positional = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
     if len(positional) < _FIRST and not any(each.kind is each.VAR_POSITIONAL for each in parameters):
-        faults.add(argument, function, "it takes a value and its position: f(value, at, **operands)")
+        form = _FORMS.get(argument, "a value and its position: f(value, at, **operands)")
+        faults.add(argument, function, f"it takes {form}")
         return ()
     if any(each.kind is each.VAR_KEYWORD for each in parameters):
         return operands
@@ -141,23 +137,3 @@ def _holds_array(value: Any) -> bool:
 
 def _is_array(value: Any) -> bool:
     return not isinstance(value, type | np.generic) and any(hasattr(value, name) for name in _ARRAYS)
-
-
-def _key(function: Any) -> Hashable:
-    """What a function does, as far as Python can tell."""
-    if isinstance(function, partial):
-        return ("partial", _key(function.func), tuple((name, _held(value)) for name, value in _captured(function)))
-    if isinstance(function, FunctionType):
-        return (function.__code__, tuple((name, _held(value)) for name, value in _captured(function)))
-    return ("object", _held(function))
-
-
-def _held(value: Any) -> Hashable:
-    """A captured value as a key; what may change has none."""
-    if isinstance(value, tuple):
-        return tuple(_held(each) for each in value)
-    if isinstance(value, float | np.generic):
-        return (type(value), repr(value))  # zeros differ in their signs
-    if isinstance(value, _FIXED) or inspect.isbuiltin(value):
-        return (type(value), value)
-    raise _Mutable

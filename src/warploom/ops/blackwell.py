@@ -10,6 +10,7 @@ from warploom.kernels.calls import major_of, row_stride
 from warploom.kernels.sm100.binding import FAMILIES, family_of
 from warploom.kernels.sm100.grouped_decode import WIDEST, decode_config
 from warploom.ops.arrays import ROUNDED, element_of, staged
+from warploom.ops.determinism import CHOICE, SPLIT_REFUSED
 from warploom.ops.faults import Faults
 from warploom.ops.request import Chosen, Majors, Product, Request
 from warploom.structured.config import (
@@ -37,7 +38,7 @@ def configured(request: Request, faults: Faults) -> Chosen[MatmulConfig] | None:
     product, to, given = request.product, request.to, request.options.config
     if product.is_empty:
         return None
-    majors = (major_of(product.a), major_of(product.b))
+    majors = (major_of(product.a), _common_major(product))
     fields = _fields(request, majors)
     if given is not None and given.gemm_kind not in (*_KINDS, fields["gemm_kind"]):
         faults.add("config", given, f"gemm_kind={given.gemm_kind!r}: that is another operation")
@@ -53,6 +54,8 @@ def configured(request: Request, faults: Faults) -> Chosen[MatmulConfig] | None:
     sizes = Problem(*product.sizes, a_stride, b_stride, c_stride)
     for broken in violations(config) or violations(config, sizes):
         faults.add("config", config, broken)
+    if CHOICE.batch_invariant and config.num_split_k > 1:
+        faults.add("config", config, f"num_split_k={config.num_split_k}: {SPLIT_REFUSED}")
     if family_of(config) not in FAMILIES:
         faults.add("config", config, f"there is no kernel for {family_of(config)}")
     return Chosen(config, sizes, majors, loaded)
@@ -68,12 +71,20 @@ def _fields(request: Request, majors: Majors) -> dict[str, Any]:
         "a_major": majors[0] or "k",
         "b_major": majors[1] or "k",
         "use_tma_store": request.is_storable,
+        **({"output_types": request.output_types} if request.output_types else {}),
+        **({} if product.up is None else {"paired": True, "AB_swapped": False, "use_tma_epilogue_load": False}),
         "gemm_kind": "gmm" if product.kind == "grouped" else "bmm" if product.result.batches else "gemm",
         **product.fields,
     }
-    if product.kind == "dense":
+    if product.kind == "dense" and product.up is None:
         fields["use_tma_epilogue_load"] = not request.load_problem("residual")
     return fields
+
+
+def _common_major(product: Product) -> str | None:
+    """The major of B, or of both of a pair if it is the same."""
+    major = major_of(product.b)
+    return major if product.up is None or major_of(product.up) == major else None
 
 
 def _row_strides(product: Product, majors: Majors) -> list[int]:
@@ -91,6 +102,7 @@ def _chosen(product: Product, fields: dict[str, Any]) -> MatmulConfig:
         if rows <= WIDEST:
             return decode_config(rows, n, k, product.groups, **fields)
         return choose_config(rows, n, k, product.groups, family=family, **fields)
+    n = n if product.up is None else 2 * n
     config = choose_config(m, n, k, batch, family=family, **fields)
     if violations(config) and fields.get("use_tma_epilogue_load"):
         return choose_config(m, n, k, batch, family=family, **{**fields, "use_tma_epilogue_load": False})
@@ -100,8 +112,11 @@ def _chosen(product: Product, fields: dict[str, Any]) -> MatmulConfig:
 def _completed(given: MatmulConfig, fields: dict[str, Any]) -> MatmulConfig:
     """The caller's configuration with the types and majors that the arrays have."""
     names = {"a": "b", "b": "a"} if given.AB_swapped else {"a": "a", "b": "b"}
-    changes = dict(fields, use_tma_store=given.use_tma_store and fields["use_tma_store"])
-    changes.pop("use_tma_epilogue_load", None)
+    stores = given.use_tma_store and fields["use_tma_store"]
+    of_pairs = {"paired": False, "output_types": ()}
+    changes = {**of_pairs, **fields, "use_tma_store": stores, **({} if stores else {"output_types": ()})}
+    for name in ("AB_swapped", "use_tma_epilogue_load"):
+        changes.pop(name, None)
     for own, theirs in names.items():
         changes[f"{own}_major"] = fields[f"{theirs}_major"]
         element, asked = fields[f"{theirs}_type"], getattr(given, f"{own}_type")

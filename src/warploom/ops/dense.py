@@ -33,6 +33,7 @@ def matmul(
     epilogue: Callable[..., Any] | None = None,
     store: Callable[..., Any] | None = None,
     operands: Mapping[str, Any] | None = None,
+    outputs: Mapping[str, Any] | None = None,
     out: Any = None,
     out_dtype: Any = None,
     config: MatmulConfig | HopperConfig | None = None,
@@ -42,14 +43,16 @@ def matmul(
 
     Factors may have any strides, broadcasting batches, or one axis only. Bias, residual and operands broadcast against
     the result: (n,) is a row, (m, 1) a column. `epilogue(acc, at, **operands)` gives one value for another; `at` has
-    `row`, `column` and `batch`. `store(value, at, out, **operands)` stores by itself. With beta = 0 the residual is not
-    read. `activation` is one of relu, gelu (by erf), gelu_tanh, silu, tanh, sigmoid and squared_relu. float32 is
-    multiplied as tf32. NumPy arrays run on the machine.
+    `row`, `column` and `batch`. `outputs` are arrays like the result that are filled too: `pre_activation` with what
+    goes into the activation, and others by name with what `epilogue` gives, if it gives a mapping of `out` and those.
+    `store(value, at, out, **operands)` stores by itself. With beta = 0 the residual is not read. `activation` is one of
+    relu, gelu (by erf), gelu_tanh, silu, tanh, sigmoid and squared_relu. float32 is multiplied as tf32. NumPy arrays
+    run on the machine.
     """
     faults = Faults("matmul")
     options = Options(
         bias=bias, residual=residual, beta=beta, alpha=alpha, activation=activation, epilogue=epilogue, store=store,
-        operands=operands, out=out, out_dtype=out_dtype, config=config, target=target,
+        operands=operands, outputs=outputs, out=out, out_dtype=out_dtype, config=config, target=target,
     )  # fmt: skip
     return planned(_product(a, b, faults), options, faults)
 
@@ -67,6 +70,7 @@ def linear(
     epilogue: Callable[..., Any] | None = None,
     store: Callable[..., Any] | None = None,
     operands: Mapping[str, Any] | None = None,
+    outputs: Mapping[str, Any] | None = None,
     out: Any = None,
     out_dtype: Any = None,
     config: MatmulConfig | HopperConfig | None = None,
@@ -76,9 +80,9 @@ def linear(
     faults = Faults("linear")
     options = Options(
         bias=bias, residual=residual, beta=beta, alpha=alpha, activation=activation, epilogue=epilogue, store=store,
-        operands=operands, out=out, out_dtype=out_dtype, config=config, target=target,
+        operands=operands, outputs=outputs, out=out, out_dtype=out_dtype, config=config, target=target,
     )  # fmt: skip
-    return planned(_flattened(x, w, faults), options, faults)
+    return planned(flattened(x, w, ("x", "w"), faults), options, faults)
 
 
 def _are_factors(first: Any, second: Any, names: tuple[str, str], axes: tuple[range, range], faults: Faults) -> bool:
@@ -119,12 +123,12 @@ def _batched(matrix: Array, batch: tuple[int, ...]) -> Array:
     return spread.reshape(-1, *core) if batch and 0 not in spread.shape else spread
 
 
-def _flattened(x: Any, w: Any, faults: Faults) -> Product | None:
+def flattened(x: Any, w: Any, names: tuple[str, str], faults: Faults) -> Product | None:
     """The factors of `x @ w.T`, with the leading axes of x as rows."""
-    if not _are_factors(x, w, ("x", "w"), (_ANY_RANK, range(2, 3)), faults):
+    if not _are_factors(x, w, names, (_ANY_RANK, range(2, 3)), faults):
         return None
     if x.shape[-1] != w.shape[-1]:
-        faults.add("w", w, f"it has {w.shape[-1]} columns; `x`, {x.dtype} {x.shape}, has {x.shape[-1]}")
+        faults.add(names[1], w, f"it has {w.shape[-1]} columns; `x`, {x.dtype} {x.shape}, has {x.shape[-1]}")
         return None
     result = Result((*x.shape[:-1], w.shape[0]), 0, x.ndim - 1)
     return Product(np.asarray(x).reshape(result.m, x.shape[-1]), np.asarray(w), result)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from warploom.ops.addends import Result
-from warploom.ops.arrays import ANY_RANK, RESULT_TYPES, Array, is_array, overlaps, result_type
+from warploom.ops.aliasing import clashes, overlap
+from warploom.ops.arrays import ANY_RANK, RESULT_TYPES, Array, is_array, result_type
 from warploom.ops.faults import Faults
 from warploom.ops.following import Options, inputs_of
 from warploom.structured.config import MatmulConfig
@@ -76,10 +77,39 @@ def check_out(result: Result | None, options: Options, faults: Faults) -> None:
         return
     if result is not None and options.store is None and out.shape != result.shape:
         faults.add("out", out, f"the result is {result.shape}")
-    if not out.flags.writeable:
-        faults.add("out", out, "it is read-only")
-    if any(stride == 0 and extent > 1 for stride, extent in zip(out.strides, out.shape, strict=True)):
-        faults.add("out", out, f"its strides {out.strides} put several elements in one place")
+    _check_writeable("out", out, faults)
+
+
+def _check_writeable(argument: str, array: Array, faults: Faults) -> None:
+    if not array.flags.writeable:
+        faults.add(argument, array, "it is read-only")
+    if any(stride == 0 and extent > 1 for stride, extent in zip(array.strides, array.shape, strict=True)):
+        faults.add(argument, array, "its strides put several elements in one place")
+
+
+def check_outputs(result: Result | None, options: Options, factors: Iterable[Any], faults: Faults) -> None:
+    """Whether each further output can be written, is as the result is, and is nobody else's memory."""
+    given = options.outputs if isinstance(options.outputs, Mapping) else {}
+    others: dict[str, Any] = {"out": options.out} if options.out is not None else {}
+    for name, array in given.items():
+        argument = f"outputs[{name!r}]"
+        if not is_array(argument, array, faults, types=RESULT_TYPES, axes=ANY_RANK):
+            continue
+        if result is not None and array.shape != result.shape:
+            faults.add(argument, array, f"the result is {result.shape}")
+        elif result is not None and array.size and not np.may_share_memory(array.reshape(result.core), array):
+            faults.add(argument, array, f"its strides {array.strides} are not those of a matrix {result.core}")
+        _check_writeable(argument, array, faults)
+        if any(overlap(array, each) for each in (*factors, *inputs_of(options))):
+            faults.add(argument, array, "it overlaps an array that is read")
+        for other in (other for other, each in others.items() if overlap(array, each)):
+            faults.add(argument, array, f"it overlaps `{other}`")
+        others[argument] = array
+
+
+def further(options: Options, result: Result) -> dict[str, Array]:
+    """The further outputs as the kernel writes them."""
+    return {name: np.asarray(each).reshape(result.core) for name, each in (options.outputs or {}).items()}
 
 
 def destination(
@@ -89,17 +119,16 @@ def destination(
 
     What a kernel does not write whole is zero where it is new, and as it was in the caller's array.
     """
-    out, inputs = options.out, [*factors, *inputs_of(options)]
-    if options.store is not None:
+    out, stores_anywhere = options.out, options.store is not None
+    is_apart = out is not None and clashes(out, factors, inputs_of(options), stores_anywhere=stores_anywhere)
+    if stores_anywhere:
         whole = np.zeros(result.shape, dtype) if out is None else out
         matrix = np.asarray(whole)
-        if overlaps(whole, inputs):
-            return Destination(whole, matrix.copy(), is_apart=True)
-        return Destination(whole, matrix)
+        return Destination(whole, matrix.copy() if is_apart else matrix, is_apart)
     if out is None:
         made = np.empty(result.shape, dtype) if is_whole else np.zeros(result.shape, dtype)
         return Destination(made, made.reshape(result.core))
     matrix = np.asarray(out).reshape(result.core)
-    if overlaps(out, inputs) or (out.size and not np.may_share_memory(matrix, out)):
+    if is_apart or (out.size and not np.may_share_memory(matrix, out)):
         return Destination(out, matrix.copy(), is_apart=True)
     return Destination(out, matrix)

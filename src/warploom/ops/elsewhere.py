@@ -4,28 +4,41 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from importlib import import_module
 from typing import Any
 
 from warploom.ptx.arrays import is_array
 
-_FRONT = "warploom.ops.torch"
+
+_KNOWN: dict[type, dict[str, Any]] = {}
+"""By the type of an array, the module that has operations for it, as far as it was asked for."""
 
 
 def elsewhere(operation: str, first: Any) -> Callable[..., Any] | None:
-    """The operation for arrays of the library of the first argument; None where that is NumPy, or nobody's."""
+    """The operation for arrays of the library of the first argument; None where that is NumPy, or nobody's.
+
+    PyTorch's compiler follows this, and an import statement, but no call of the import system.
+    """
+    known = _KNOWN.get(type(first))
+    if known is not None:
+        return known.get(operation)
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(first, torch.Tensor):
-        found: Callable[..., Any] | None = getattr(sys.modules.get(_FRONT) or import_module(_FRONT), operation, None)
+        from warploom.ops import torch as front
+
+        _KNOWN[type(first)] = vars(front)
+        found: Callable[..., Any] | None = getattr(front, operation, None)
         return found
-    if not is_array(first) or not _has_torch():
+    if not is_array(first):
         return None
-    return import_module(_FRONT).for_others(operation)  # type: ignore[no-any-return]
-
-
-def _has_torch() -> bool:
     try:
-        import_module("torch")
+        from warploom.ops import torch as front
     except ImportError:
-        return False
-    return True
+        return None
+    return front.for_others(operation) if hasattr(front, operation) else None
+
+
+def replan() -> None:
+    """Let calls that were planned before be planned anew: another configuration may be the fastest now."""
+    for module, table in (("warploom.ops.torch_quick", "CALLS"), ("warploom.ops.torch_library", "_PLANS")):
+        if module in sys.modules:
+            getattr(sys.modules[module], table).clear()

@@ -7,16 +7,31 @@ from typing import Any
 import numpy as np
 
 from warploom.diagnostics import Diag
+from warploom.ptx.arrays import HOST
 
 
 def described(value: Any) -> str:
-    """An argument in a few words: an array by dtype and shape."""
+    """An argument in a few words: an array by dtype and shape, strides that leave gaps, and a device."""
     dtype, shape = getattr(value, "dtype", None), getattr(value, "shape", None)
     if dtype is not None and isinstance(shape, tuple) and not isinstance(value, np.generic):
-        return f"{dtype} {tuple(shape)}"
+        return f"{dtype} {tuple(shape)}{_strides(value)}{_place(value)}"
     if isinstance(value, type):
         return value.__name__
     return f"{value!r:.40}" if isinstance(value, int | float | str | tuple | None) else f"a {type(value).__name__}"
+
+
+def _strides(value: Any) -> str:
+    """The strides where elements do not lie one after another, in the units of the array's own library."""
+    if isinstance(value, np.ndarray):
+        return "" if value.flags.c_contiguous else f", strides {value.strides}"
+    if hasattr(value, "is_contiguous"):
+        return "" if value.is_contiguous() else f", strides {tuple(value.stride())}"
+    return ""
+
+
+def _place(value: Any) -> str:
+    device = str(getattr(value, "device", HOST))
+    return "" if device == HOST else f" on {device}"
 
 
 class Faults:

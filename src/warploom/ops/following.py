@@ -11,11 +11,9 @@ import numpy as np
 from warploom.ops.addends import Result, is_number, placed
 from warploom.ops.authored import Authored, authored
 from warploom.ops.faults import Faults
-from warploom.structured.epilogue import ACTIVATIONS, Epilogue, Operand
+from warploom.structured.epilogue import ACTIVATIONS, GATE, OUT, PAIRS, PRE_ACTIVATION, UP, Epilogue, Operand
 
-OUT = "out"
-"""The name under which a function that owns the store gets the result."""
-_TAKEN = ("alpha", "beta", "bias", "residual", OUT)
+_TAKEN = ("alpha", "beta", "bias", "up_bias", "residual", OUT)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,13 +21,17 @@ class Options:
     """What the caller asked for beside the factors."""
 
     bias: Any = None
+    up_bias: Any = None
+    """Of a pair; `bias` is then the gate's."""
     residual: Any = None
     beta: Any = 1.0
     alpha: Any = 1.0
     activation: str | None = None
+    pair: Any = None
     epilogue: Callable[..., Any] | None = None
     store: Callable[..., Any] | None = None
     operands: Any = None
+    outputs: Any = None
     out: Any = None
     out_dtype: Any = None
     config: Any = None
@@ -44,29 +46,38 @@ class Following:
     sources: dict[str, Any] = field(default_factory=dict)
 
 
-def following(options: Options, result: Result | None, faults: Faults) -> Following:
-    """The epilogue of a call; where D is not known its operands are not looked at."""
+def check_choices(options: Options, faults: Faults) -> None:
+    """Whether numbers are numbers, and what is called by a name has one."""
     for name in ("alpha", "beta"):
         if not is_number(getattr(options, name)):
             faults.add(name, getattr(options, name), "it is no number")
     if options.activation is not None and options.activation not in ACTIVATIONS:
         faults.add("activation", options.activation, f"there are {', '.join(ACTIVATIONS)}")
+    if isinstance(options.pair, str) and options.pair not in PAIRS:
+        faults.add("pair", options.pair, f"there are {', '.join(PAIRS)}, or a function of gate and up")
+
+
+def following(options: Options, result: Result | None, faults: Faults) -> Following:
+    """The epilogue of a call; where D is not known its operands are not looked at."""
+    check_choices(options, faults)
     operands = _named(options, faults)
+    given_to = {"epilogue": tuple(operands), "store": (*operands, OUT), "pair": ()}
     functions = {
-        name: authored(name, function, tuple(operands) + ((OUT,) if name == "store" else ()), faults)
-        for name in ("epilogue", "store")
-        if (function := getattr(options, name)) is not None
+        name: authored(name, function, names, faults)
+        for name, names in given_to.items()
+        if (function := getattr(options, name)) is not None and not isinstance(function, str)
     }
     read = {name for each in functions.values() if each is not None for name in each.names}
     for name in operands:
         if name not in read and None not in functions.values():
             faults.add("operands", name, "neither `epilogue` nor `store` takes it")
-    addends = {"bias": options.bias, "residual": options.residual}
+    addends = {"bias": options.bias, "up_bias": options.up_bias, "residual": options.residual}
+    called = {**dict(zip(addends, addends, strict=True)), **({"bias": "gate_bias"} if options.pair is not None else {})}
     given = {name: value for name, value in addends.items() if value is not None} | operands
     found = {
-        name: placed(name if name in addends else f"operands[{name!r}]", value, result, faults)
-        for name, value in given.items()
+        name: placed(called.get(name, f"operands[{name!r}]"), value, result, faults) for name, value in given.items()
     }
+    check_names(options, faults)
     if len(faults) or result is None:
         return Following()
     return _assembled(options, {name: each for name, each in found.items() if each is not None}, functions)
@@ -85,6 +96,9 @@ def _assembled(
         kinds[OUT] = Operand("view")
     epilogue = Epilogue(
         bias=kinds.pop("bias", None),
+        up_bias=kinds.pop("up_bias", None),
+        pair=options.pair if isinstance(options.pair, str) else functions.get("pair"),
+        outputs=tuple(options.outputs or ()),
         activation=options.activation,
         function=functions.get("epilogue"),
         residual=kinds.pop("residual", None),
@@ -112,8 +126,29 @@ def _named(options: Options, faults: Faults) -> dict[str, Any]:
     return dict(options.operands)
 
 
+def check_names(options: Options, faults: Faults) -> None:
+    """Whether the further outputs have names, and somebody who gives them."""
+    if options.outputs is None:
+        return
+    if not isinstance(options.outputs, Mapping):
+        faults.add("outputs", options.outputs, "it is no mapping of names to arrays")
+        return
+    own = (PRE_ACTIVATION,) if options.pair is None else (GATE, UP)
+    for name in options.outputs:
+        if not (isinstance(name, str) and name.isidentifier() and name.isascii()):
+            faults.add("outputs", name, "it is no name")
+        elif name == OUT:
+            faults.add("outputs", name, "the name is taken")
+        elif name not in own and options.epilogue is None:
+            faults.add(
+                "outputs", name, f"there is no `epilogue` that gives it; without one there is {' and '.join(own)}"
+            )
+    if options.store is not None:
+        faults.add("outputs", tuple(options.outputs), "`store` stores by itself, and gets arrays as operands")
+
+
 def inputs_of(options: Options) -> list[Any]:
     """The arrays that the epilogue reads."""
     operands = options.operands if isinstance(options.operands, Mapping) else {}
-    read = (options.bias, options.residual, *operands.values())
+    read = (options.bias, options.up_bias, options.residual, *operands.values())
     return [each for each in read if isinstance(each, np.ndarray)]

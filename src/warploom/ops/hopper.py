@@ -10,13 +10,17 @@ from warploom.facts.mma_shapes import WGMMA
 from warploom.kernels.calls import major_of
 from warploom.kernels.sm90.binding import meeting_ctas
 from warploom.ops.arrays import ROUNDED, Array, element_of
+from warploom.ops.determinism import CHOICE, SPLIT_REFUSED
 from warploom.ops.faults import Faults
-from warploom.ops.request import MULTIPROCESSORS, Chosen, Request
+from warploom.ops.request import GPU, Chosen, Hardware, Request
+from warploom.runtime.winners import recall
 from warploom.structured.config import Problem
 from warploom.structured.config.hopper import MACHINE, HopperConfig
 from warploom.structured.config.hopper_blockwise import HopperBlockwiseConfig
-from warploom.structured.config.hopper_choice import choose_hopper, expected_time
-from warploom.structured.config.hopper_families import choose_blockwise, choose_grouped
+from warploom.structured.config.hopper_choice import candidates_of, choose
+from warploom.structured.config.sought import Sought, sought
+from warploom.structured.config.tuning_table import hashable
+from warploom.structured.tile_writer import ROUGH_TYPES
 from warploom.trace.types import OF_NUMPY
 
 CONFIGS: Mapping[str, type[HopperConfig]] = {
@@ -32,7 +36,7 @@ def configured(request: Request, faults: Faults) -> Chosen[HopperConfig] | None:
     product, given = request.product, request.options.config
     if product.is_empty:
         return None
-    majors = (_major(product.a), _major(product.b))
+    majors = (_major(product.a), _common_major(product.b, product.up))
     fields: dict[str, Any] = {
         "a_type": element_of(product.a),
         "b_type": element_of(product.b),
@@ -40,12 +44,15 @@ def configured(request: Request, faults: Faults) -> Chosen[HopperConfig] | None:
         "a_major": majors[0] or "k",
         "b_major": majors[1] or "k",
         "use_tma_store": request.is_storable,
+        **({"output_types": request.output_types} if request.output_types else {}),
+        **({} if product.up is None else {"paired": True}),
         **product.fields,
     }
-    config = _chosen(request, fields) if given is None else _completed(given, fields)
+    wanted = _sought(request, fields)
+    config = _chosen(wanted) if given is None else completed(given, fields)
     for broken in _violations(config, request):
         faults.add("config", config, broken)
-    return Chosen(config, Problem(*product.sizes), majors, "residual" if config.residual_in_place else "")
+    return Chosen(config, Problem(*product.sizes), majors, "residual" if config.residual_in_place else "", wanted)
 
 
 def _major(array: Array) -> str | None:
@@ -54,34 +61,69 @@ def _major(array: Array) -> str | None:
     return major if major == "k" or WGMMA[element_of(array)].transposable else None
 
 
-def _chosen(request: Request, fields: dict[str, Any]) -> HopperConfig:
-    """The configuration that suits the sizes; a residual comes in place where there is room, and no split is faster."""
+def _common_major(first: Array, second: Array | None) -> str | None:
+    """The major of both of a pair, if it is the same."""
+    major = _major(first)
+    return major if second is None or _major(second) == major else None
+
+
+def _sought(request: Request, fields: dict[str, Any]) -> Sought:
+    """What a configuration is to suit: the sizes, and what follows the product."""
     product = request.product
     m, n, k, batch = product.sizes
-    if product.kind == "grouped":
-        return choose_grouped(-(-m // product.groups), n, k, product.groups, **fields)
-    if product.kind == "blockwise":
-        return choose_blockwise(m, n, k, **fields)
-    after = request.after.epilogue
-    fused = any((after.bias, after.activation, after.function, after.residual, after.store))
-    fields = {**fields, "sms": _multiprocessors()}
-    config = choose_hopper(m, n, k, batch, **fields, fused=fused)
-    if not request.is_storable or request.load_problem("residual"):
-        return config
-    in_place = choose_hopper(m, n, k, batch, **fields, residual_in_place=True)
-    times = [expected_time(each, m, n, k, batch, sms=fields["sms"]) for each in (config, in_place)]
-    return config if in_place.violations() or (config.num_split_k > 1 and times[0] < times[1]) else in_place
+    n = n if product.up is None else 2 * n
+    in_place = product.kind == "dense" and request.is_storable and not request.load_problem("residual")
+    marks = {
+        "whole": CHOICE.batch_invariant,
+        "fused": _needs_registers(request, in_place=in_place),
+        "residual": in_place,
+    }
+    return sought(product.kind, m, n, k, product.groups or batch, **fields, **marks)
+
+
+def _needs_registers(request: Request, *, in_place: bool) -> bool:
+    """Whether an epilogue needs more than a bias that comes early, a fast activation and a residual in place."""
+    after, bias = request.after.epilogue, request.after.sources.get("bias")
+    is_plain = request.product.kind == "dense"
+    is_early = after.bias is not None and after.bias.kind == "row" and getattr(bias, "ndim", 0) == 1
+    is_fast = OF_NUMPY[request.dtype.name] in ROUGH_TYPES
+    return bool(
+        any((after.pair, after.function, after.store, after.outputs))
+        or (after.activation and not (is_plain and is_fast))
+        or (after.bias and not (is_plain and is_early))
+        or (after.residual and not in_place)
+    )
+
+
+def _chosen(wanted: Sought) -> HopperConfig:
+    """The configuration that suits: what this user has tuned on such a GPU, else as `choose` does."""
+    gpu = GPU.get()
+    if gpu is None:
+        return choose(wanted)
+    return tuned(wanted, gpu) or choose(wanted, sms=gpu.sms, gpu=gpu.name)
+
+
+def tuned(wanted: Sought, gpu: Hardware) -> HopperConfig | None:
+    """The winner that was remembered; one of another version of warploom may no longer be possible."""
+    kept = recall(gpu.name, str(wanted))
+    known = {each.name for each in fields_of(CONFIGS[wanted.kind])}
+    if kept is None or not kept.keys() <= known:
+        return None
+    return next(iter(candidates_of((hashable(kept),), wanted, gpu.sms)), None)
 
 
 def _multiprocessors() -> int:
     """Of the GPU that the call is for."""
-    return MULTIPROCESSORS.get() or MACHINE.sms
+    gpu = GPU.get()
+    return gpu.sms if gpu else MACHINE.sms
 
 
-def _completed(given: HopperConfig, fields: dict[str, Any]) -> HopperConfig:
+def completed(given: HopperConfig, fields: dict[str, Any]) -> HopperConfig:
     """The caller's configuration with the types and majors that the arrays have, and what follows from them anew."""
     names = {"a": "b", "b": "a"} if given.AB_swapped else {"a": "a", "b": "b"}
-    changes = dict(fields, use_tma_store=given.use_tma_store and fields["use_tma_store"])
+    stores = given.use_tma_store and fields["use_tma_store"]
+    of_pairs = {"paired": False, "output_types": ()}
+    changes = {**of_pairs, **fields, "use_tma_store": stores, **({} if stores else {"output_types": ()})}
     for own, theirs in names.items():
         changes[f"{own}_major"] = fields[f"{theirs}_major"]
         element, asked = fields[f"{theirs}_type"], getattr(given, f"{own}_type")
@@ -101,6 +143,10 @@ def _violations(config: HopperConfig, request: Request) -> Iterator[str]:
     m, n, k, batch = product.sizes
     yield from config.violations()
     splits = config.num_split_k
+    if CHOICE.batch_invariant and config.is_split:
+        yield f"num_split_k={splits}, stream_k={config.stream_k}: {SPLIT_REFUSED}"
+    if config.stream_k and product.kind != "dense":
+        yield "stream_k=True: only dense products have their last wave shared"
     if splits > 1:
         if product.kind != "dense" or batch > 1:
             yield f"num_split_k={splits}: only single products are split"
@@ -111,9 +157,7 @@ def _violations(config: HopperConfig, request: Request) -> Iterator[str]:
             yield f"num_split_k={splits}, split_in_cluster=False: {what}, and {_multiprocessors()} SMs"
     if config.residual_in_place:
         problem = request.load_problem("residual") if request.to is not None else ""
-        if product.kind != "dense" or splits > 1:
+        if product.kind != "dense":
             problem = "only a plain product loads it so"
-        elif not config.use_tma_store:
-            problem = "the result is not stored by TMA"
         if problem:
             yield f"residual_in_place=True: {problem}"

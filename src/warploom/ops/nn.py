@@ -8,8 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from warploom.facts.machines import KERNEL_TARGETS, target_of
 from warploom.ops.faults import Faults
 from warploom.ops.torch import linear
+from warploom.ops.torch_kept import ACTIVATED
 from warploom.structured.epilogue import ACTIVATIONS
 
 _HALVES = (torch.bfloat16, torch.float16)
@@ -47,30 +49,19 @@ class Linear(nn.Linear):
             return linear(x, self.weight, bias=self.bias, activation=self.activation, residual=residual)
         made = nn.functional.linear(x, self.weight, self.bias)
         if self.activation is not None:
-            made = _FUNCTIONS[self.activation](made)
-        return made if residual is None else made + residual
+            made = ACTIVATED[self.activation](made)
+        return made if residual is None else (made + residual).to(made.dtype)
 
     def extra_repr(self) -> str:
         told: str = super().extra_repr()
         return told if self.activation is None else f"{told}, activation={self.activation}"
 
 
-_FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "relu": torch.relu,
-    "gelu": nn.functional.gelu,
-    "gelu_tanh": lambda x: nn.functional.gelu(x, approximate="tanh"),
-    "silu": nn.functional.silu,
-    "tanh": torch.tanh,
-    "sigmoid": torch.sigmoid,
-    "squared_relu": lambda x: torch.relu(x).square(),
-}
-
-
 def has_kernel(x: Tensor, weight: Tensor) -> bool:
     """Whether our kernels compute such a layer as well as PyTorch does: the same types, no bits less."""
-    if not x.is_cuda or torch.cuda.get_device_capability(x.device) not in ((9, 0), (10, 0), (10, 3)):
+    if not x.is_cuda or target_of(torch.cuda.get_device_capability(x.device)) not in KERNEL_TARGETS:
         return False
-    if torch.is_autocast_enabled("cuda"):
+    if torch.is_autocast_enabled("cuda") and {x.dtype, weight.dtype} <= {torch.float32, *_HALVES}:
         return torch.get_autocast_dtype("cuda") in _HALVES
     if x.dtype != weight.dtype:
         return False
@@ -81,9 +72,25 @@ def swap_linears(model: nn.Module, *, only: Callable[[str, nn.Linear], bool] | N
     """Make every `nn.Linear` of a model, or those that `only(name, layer)` chooses, a warploom `Linear`, in place.
 
     Layers stay the same objects with the same parameters, so that optimisers, hooks and `state_dict` do not notice.
-    Subclasses of `nn.Linear` are left alone: they may mean something else.
+    Subclasses of `nn.Linear` are left alone, since they may mean something else: quantised and parametrised layers,
+    lazy ones before they have seen data, and those whose `forward` somebody has replaced.
     """
+    return _swapped(model, nn.Linear, Linear, only)
+
+
+def restore_linears(model: nn.Module, *, only: Callable[[str, nn.Linear], bool] | None = None) -> nn.Module:
+    """The way back: every warploom `Linear` without an activation, or those that `only` chooses, is an `nn.Linear`."""
+    return _swapped(model, Linear, nn.Linear, only)
+
+
+def _swapped(
+    model: nn.Module,
+    before: type[nn.Linear],
+    after: type[nn.Linear],
+    only: Callable[[str, nn.Linear], bool] | None,
+) -> nn.Module:
     for name, layer in model.named_modules():
-        if type(layer) is nn.Linear and (only is None or only(name, layer)):
-            layer.__class__ = Linear
+        is_plain = type(layer) is before and getattr(layer, "activation", None) is None and "forward" not in vars(layer)
+        if is_plain and (only is None or only(name, layer)):
+            layer.__class__ = after
     return model

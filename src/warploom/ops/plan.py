@@ -13,7 +13,9 @@ from warploom.diagnostics import Diag
 from warploom.launcher import launch
 from warploom.ops.elsewhere import elsewhere
 from warploom.ptx.launch import Launch
-from warploom.ptx.printer import print_module
+from warploom.ptx.program import Traced, text_of
+from warploom.structured.config.sought import Sought
+from warploom.trace.keeping import keep_traces
 
 Array = np.ndarray[Any, Any]
 P = ParamSpec("P")
@@ -28,6 +30,8 @@ class Plan:
     """None where there is nothing to compute."""
     staged: Array | None = None
     """What the launch writes where it cannot write the result: one that overlaps an input."""
+    sought: Sought | None = None
+    """What its configuration was chosen for, where that can be tuned."""
 
     def run(self) -> Array:
         """Run it and hand out the result."""
@@ -37,15 +41,25 @@ class Plan:
             self.result[...] = self.staged.reshape(self.result.shape)
         return self.result
 
+    def alone(self, operation: str) -> Launch:
+        """The launch, where it is all that there is to do."""
+        if self.launch is None:
+            raise Diag.BAD_LAUNCH.error(what=f"the result of `{operation}` is empty, and there is nothing to run")
+        if self.staged is not None:
+            raise Diag.BAD_LAUNCH.error(what="`out` overlaps an input, and one launch cannot read and write both")
+        return self.launch
+
 
 class Operation(Protocol[P]):
-    """A function of arrays; `.bind(…)` takes the same arguments and gives the launch instead of running it."""
+    """A function of arrays; with the same arguments `.bind(…)` gives the launch, and `.plan(…)` what surrounds it."""
 
     __name__: str
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Array: ...
 
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> Launch: ...
+
+    def plan(self, *args: P.args, **kwargs: P.kwargs) -> Plan: ...
 
 
 def operation(plan: Callable[P, Plan]) -> Operation[P]:
@@ -61,22 +75,25 @@ def operation(plan: Callable[P, Plan]) -> Operation[P]:
         return plan(*args, **kwargs).run()
 
     def bind(*args: P.args, **kwargs: P.kwargs) -> Launch:
-        planned = plan(*args, **kwargs)
-        if planned.launch is None:
-            raise Diag.BAD_LAUNCH.error(what=f"the result of `{run.__name__}` is empty, and there is nothing to run")
-        if planned.staged is not None:
-            raise Diag.BAD_LAUNCH.error(what="`out` overlaps an input, and one launch cannot read and write both")
-        return planned.launch
+        return plan(*args, **kwargs).alone(run.__name__)
 
     run.__annotations__ = {**plan.__annotations__, "return": "Array"}
     made = cast("Any", run)
-    made.bind = bind
+    made.bind, made.plan = bind, plan
     return cast("Operation[P]", made)
+
+
+def _kept(parts: tuple[object, ...], make: Callable[[], Traced]) -> Traced:
+    from warploom.runtime.traces import kept
+
+    return kept(parts, make)
+
+
+keep_traces(_kept)
 
 
 def ptx_of(function: Any, *args: Any, **kwargs: Any) -> str:
     """The PTX of a call, of an operation as of a kernel: `ptx_of(matmul, a, b, bias=bias)`; nothing is run."""
     if not hasattr(function, "bind"):
         raise Diag.BAD_LAUNCH.error(what=f"{function!r:.60} is neither an operation nor a kernel")
-    program = function.bind(*args, **kwargs).program
-    return program if isinstance(program, str) else print_module(program)
+    return text_of(function.bind(*args, **kwargs).program)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,14 +10,21 @@ import ml_dtypes
 import numpy as np
 
 from warploom.diagnostics import Diag
+from warploom.facts.machines import KERNEL_TARGETS
+from warploom.ops.aliasing import are_alike, clash
 from warploom.ops.dense import matmul
+from warploom.ops.faults import Faults
 from warploom.ops.plan import Operation
-from warploom.ops.request import MULTIPROCESSORS
+from warploom.ops.request import GPU
 from warploom.ptx.arrays import Buffer, buffer_of, is_array
 from warploom.ptx.launch import Launch
 from warploom.runtime.driver import Device, device_of
-from warploom.runtime.prepared import Prepared, exchanged
+from warploom.runtime.prepared import Apart, Prepared, exchanged
+from warploom.structured.config.sought import Sought
+from warploom.trace.keeping import for_a_gpu
 
+_WRITTEN = ("out", "outputs")
+_ADDENDS = ("bias", "gate_bias", "up_bias", "residual", "operands")
 _ALIGNMENT = 256
 """What an address is known of: its distance from a multiple of this, more than any rule asks for."""
 
@@ -37,31 +44,52 @@ class Bound:
     launch: Launch
     arrays: dict[str, np.ndarray[Any, Any]]
     copied: tuple[str, ...]
+    sought: Sought | None
 
 
 def bound(operation: Operation[...], arguments: Mapping[str, Any], gpu: Device) -> Bound:
     """Bind an operation, for a GPU, on arguments of which the arrays are anywhere; `out` must be among them."""
-    arrays: dict[str, np.ndarray[Any, Any]] = {}
-    standing: dict[str, Any] = {}
+    if not gpu.gpu.has_kernels:
+        what = f"it is {gpu.target}, and the library's kernels are for {' and '.join(KERNEL_TARGETS)}"
+        raise Diag.WRONG_GPU.error(gpu=gpu.gpu.name, what=what)
+    asked = arguments.get("target")
+    if asked not in (None, gpu.target):
+        faults = Faults(operation.__name__)
+        faults.add("target", asked, f"the arrays are on a GPU whose target is {gpu.target}")
+        faults.check()
+    arrays = {path: stand_in(buffer_of(array)) for path, array in leaves(arguments)}
+    standing = {**mapped(arguments, lambda path, _: arrays[path]), "target": gpu.target}
+    token = GPU.set(gpu.gpu)
+    try:
+        with for_a_gpu():
+            planned = operation.plan(**standing)
+    finally:
+        GPU.reset(token)
+    launch = planned.alone(operation.__name__)
+    passed = exchanged(launch, tuple(arrays.values()))
+    copied = tuple(name for number, name in enumerate(arrays) if number not in passed)
+    return Bound(launch, arrays, copied, planned.sought)
+
+
+def leaves(arguments: Mapping[str, Any], within: str = "") -> Iterator[tuple[str, Any]]:
+    """The arrays among arguments by their paths: `bias`, and `operands.scale` for one in a mapping."""
     for name, value in arguments.items():
         if isinstance(value, Mapping):
-            standing[name] = {each: _standing(each, item, arrays) for each, item in value.items()}
-        else:
-            standing[name] = _standing(name, value, arrays)
-    token = MULTIPROCESSORS.set(gpu.gpu.sms)
-    try:
-        launch = operation.bind(**standing, target=gpu.target)
-    finally:
-        MULTIPROCESSORS.reset(token)
-    passed = exchanged(launch, tuple(arrays.values()))
-    return Bound(launch, arrays, tuple(name for number, name in enumerate(arrays) if number not in passed))
+            yield from leaves(value, f"{within}{name}.")
+        elif is_array(value):
+            yield f"{within}{name}", value
 
 
-def _standing(name: str, value: Any, arrays: dict[str, np.ndarray[Any, Any]]) -> Any:
-    if not is_array(value):
-        return value
-    arrays[name] = stand_in(buffer_of(value))
-    return arrays[name]
+def mapped(arguments: Mapping[str, Any], change: Callable[[str, Any], Any], within: str = "") -> dict[str, Any]:
+    """The arguments with every array changed, each by its path."""
+    return {
+        name: mapped(value, change, f"{within}{name}.")
+        if isinstance(value, Mapping)
+        else change(f"{within}{name}", value)
+        if is_array(value)
+        else value
+        for name, value in arguments.items()
+    }
 
 
 def plan(operation: Operation[...], **arguments: Any) -> Prepared:
@@ -73,13 +101,32 @@ def plan(operation: Operation[...], **arguments: Any) -> Prepared:
     if not is_array(arguments.get("out")):
         raise Diag.BAD_PLAN.error(count=1, what="a prepared call writes into `out`, and none was given")
     arguments["out"] = arguments.pop("out")
-    device = _gpu_of(arguments)
+    device, apart = _gpu_of(arguments), _apart(arguments)
     made = bound(operation, arguments, device)
     if made.copied:
         what = "the kernel cannot step through it as it lies, or does not read it: make it contiguous, or leave it out"
         notes = [f"`{name}`: {what}" for name in made.copied]
         raise Diag.BAD_PLAN.error(notes=notes[1:], count=len(notes), what=notes[0])
-    return Prepared(made.launch, tuple(made.arrays.values()), device=device)
+    return Prepared(made.launch, tuple(made.arrays.values()), device=device, apart=apart)
+
+
+def _apart(arguments: Mapping[str, Any]) -> tuple[Apart, ...]:
+    """What a result must not overlap: other results, and what is read, but for an addend that is the very array."""
+    arrays = tuple(leaves(arguments))
+    pairs: list[Apart] = []
+    for written, (result, out) in enumerate(arrays):
+        if result.partition(".")[0] not in _WRITTEN:
+            continue
+        for read, (path, array) in enumerate(arrays):
+            argument = path.partition(".")[0]
+            if read == written or (argument in _WRITTEN and read > written):
+                continue
+            in_place = argument in _ADDENDS and result == "out" and arguments.get("store") is None
+            if clash(out, array, in_place=in_place):
+                what = f"`{result}` overlaps `{path}`, and one launch cannot read and write both"
+                raise Diag.BAD_PLAN.error(count=1, what=what)
+            pairs.append(Apart(written, read, may_be_one=in_place and are_alike(out, array)))
+    return tuple(pairs)
 
 
 def plan_matmul(a: Any, b: Any, *, out: Any, **options: Any) -> Prepared:
@@ -88,17 +135,9 @@ def plan_matmul(a: Any, b: Any, *, out: Any, **options: Any) -> Prepared:
 
 
 def _gpu_of(arguments: Mapping[str, Any]) -> Device:
-    buffers = {name: buffer_of(value) for name, value in _arrays(arguments)}
+    buffers = {name: buffer_of(value) for name, value in leaves(arguments)}
     places = {name: buffer.device for name, buffer in buffers.items()}
     if len(set(places.values())) != 1 or not buffers["out"].is_on_gpu:
         notes = [f"`{name}` is on {place}" for name, place in places.items()]
         raise Diag.BAD_PLAN.error(notes=notes, count=1, what="the arrays are not all on one GPU")
     return device_of(buffers["out"].device, buffers["out"].address)
-
-
-def _arrays(arguments: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    for name, value in arguments.items():
-        if isinstance(value, Mapping):
-            yield from _arrays(value)
-        elif is_array(value):
-            yield name, value

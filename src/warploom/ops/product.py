@@ -10,14 +10,15 @@ from warploom.kernels.calls import Call
 from warploom.kernels.sm90.binding import bind as bind_to_hopper
 from warploom.kernels.sm100.binding import bind as bind_to_blackwell
 from warploom.ops import blackwell, hopper
-from warploom.ops.arrays import staged
-from warploom.ops.destination import Destination, check_out, destination, result_dtype
+from warploom.ops.arrays import Array, staged
+from warploom.ops.destination import Destination, check_out, check_outputs, destination, further, result_dtype
 from warploom.ops.faults import Faults
-from warploom.ops.following import OUT, Following, Options, following
+from warploom.ops.following import Following, Options, following
 from warploom.ops.plan import Plan
-from warploom.ops.request import MULTIPROCESSORS, Chosen, Product, Request
+from warploom.ops.request import GPU, Chosen, Product, Request
 from warploom.ptx.arrays import scratch
 from warploom.ptx.launch import Launch
+from warploom.structured.epilogue import OUT
 from warploom.trace.types import OF_NUMPY
 
 
@@ -45,23 +46,28 @@ def planned(product: Product | None, options: Options, faults: Faults) -> Plan:
     after = following(options, result, faults)
     dtype = result_dtype(product.a if product is not None else None, options, faults)
     check_out(result, options, faults)
+    factors = () if product is None else (product.a, product.b, product.up, *product.extra.values())
+    check_outputs(result, options, factors, faults)
     is_fitting = _is_fitting(product, options, route, faults)
     to: Destination | None = None
+    outputs: dict[str, Array] = {}
     chosen: Chosen[Any] | None = None
     if product is not None and dtype is not None:
         if not len(faults):
-            factors = (product.a, product.b, *product.extra.values())
             to = destination(factors, product.result, dtype, options, is_whole=not product.groups)
+            outputs = further(options, product.result)
         if route is not None and is_fitting:
-            chosen = route.configured(Request(product, dtype, to, after, options), faults)
+            chosen = route.configured(Request(product, dtype, to, after, options, outputs), faults)
     faults.check()
     assert product is not None
     assert to is not None
     assert route is not None
     if chosen is None:
         return Plan(to.result)
-    launch = route.bind(_call(product, to, after, chosen), MULTIPROCESSORS.get())
-    return Plan(to.result, launch, to.matrix if to.is_apart else None)
+    gpu = GPU.get()
+    call = replace(_call(product, to, after, chosen), outputs=outputs)
+    launch = route.bind(call, gpu.sms if gpu else None)
+    return Plan(to.result, launch, to.matrix if to.is_apart else None, chosen.sought)
 
 
 def _route(product: Product | None, options: Options, faults: Faults) -> Route | None:
@@ -97,6 +103,8 @@ def _call(product: Product, to: Destination, after: Following, chosen: Chosen[An
     if epilogue.store is not None:
         sources[OUT] = written
         written = scratch((1, 1), _NUMPY[config.c_type])  # the kernel stores nothing by itself
+    if product.up is not None:
+        extra["up"] = product.up if chosen.majors[1] else staged(product.up)
     if chosen.loaded:
         extra["c"] = sources.pop(chosen.loaded)
         epilogue = replace(epilogue, bias=None) if chosen.loaded == "bias" else replace(epilogue, residual=None)

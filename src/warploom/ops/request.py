@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, Generic
+from typing import Any, Generic, Protocol
 
 import numpy as np
 
@@ -15,12 +15,24 @@ from warploom.ops.arrays import Array
 from warploom.ops.destination import Destination
 from warploom.ops.following import Following, Options
 from warploom.structured.config import Problem
+from warploom.structured.config.sought import Sought
+from warploom.trace.types import OF_NUMPY
 
 Majors = tuple[str | None, str | None]
 
 
-MULTIPROCESSORS: ContextVar[int | None] = ContextVar("multiprocessors", default=None)
-"""Of the GPU that a call is bound for, None for as many as its target has: CTAs that meet must have room at once."""
+class Hardware(Protocol):
+    """What a choice depends on: a GPU's name, and its multiprocessors, since CTAs that meet must have room at once."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def sms(self) -> int: ...
+
+
+GPU: ContextVar[Hardware | None] = ContextVar("gpu", default=None)
+"""The GPU that a call is bound for; None for the machine, which has what its target has."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +51,8 @@ class Product:
     extra: Mapping[str, Any] = field(default_factory=dict)
     packing: int = 1
     """Elements in one of the arrays' items."""
+    up: Array | None = None
+    """The second B, of pairs."""
     groups: int = 0
     """Groups of rows: a configuration is to suit one of them, and rows behind the last are not written."""
 
@@ -62,11 +76,20 @@ class Request:
     to: Destination | None
     after: Following
     options: Options
+    outputs: Mapping[str, Array] = field(default_factory=dict)
+    """The further outputs."""
 
     @property
     def is_storable(self) -> bool:
         """Whether the copy engine can store D."""
         return self.options.store is None and self.to is not None and is_storable(self.to.matrix)
+
+    @property
+    def output_types(self) -> tuple[str, ...]:
+        """The types of the further outputs, where the copy engine can store all of them, with D."""
+        if not self.is_storable or not all(map(is_storable, self.outputs.values())):
+            return ()
+        return tuple(OF_NUMPY[each.dtype.name] for each in self.outputs.values())
 
     def load_problem(self, name: str) -> str:
         """Why a load for the epilogue cannot bring an addend; nothing if it can."""
@@ -92,3 +115,5 @@ class Chosen(Generic[Config]):
     """How A and B lie; None for one of which the kernel gets a copy."""
     loaded: str = ""
     """The addend that the kernel loads by itself, if any."""
+    sought: Sought | None = None
+    """What it was chosen for, where a choice can be tuned."""

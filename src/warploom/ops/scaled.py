@@ -128,6 +128,8 @@ def _blockwise(a: Any, b: Any, a_scale: Any, b_scale: Any, faults: Faults) -> Pr
         faults.add("b_scale", b_scale, f"its elements must be those of `a_scale`, {a_scale.dtype}")
     if len(faults) > found:
         return None
+    if not blocks:  # one zero is added up, and it is scaled
+        a_scale, b_scale = (np.zeros((len(each), 1), each.dtype) for each in (a_scale, b_scale))
     rows = a_scale.mT
     return Product(
         a,
@@ -162,6 +164,9 @@ def _block_scaled(a: Any, b: Any, a_scale: Any, b_scale: Any, faults: Faults) ->
     }
     if len(faults) > found:
         return None
+    if not a.shape[1]:  # a run of zeros is added up
+        nothing = (np.zeros((len(each), run), each.dtype) for each in (a, b))
+        return _block_scaled(*nothing, *(np.zeros((len(each), 1), a_scale.dtype) for each in (a, b)), faults)
     packed = a.dtype.name == _FP4
     return Product(
         _packed(a) if packed else a,

@@ -96,6 +96,23 @@ def _buffer(shape: Sizes, strides: Sizes, dtype: str, item: int, address: int, d
     return Buffer(shape, strides, dtype, item, span if all(shape) else 0, address, device)
 
 
+def start_of(array: Any) -> int:
+    """The address of an array's first element, of the host's memory too."""
+    if hasattr(array, "__array_interface__"):
+        return int(array.__array_interface__["data"][0])
+    return int(array.data_ptr()) if hasattr(array, "data_ptr") else buffer_of(array).address
+
+
+def bounds_of(array: Any) -> range:
+    """The addresses between which an array's elements lie."""
+    buffer, start = buffer_of(array), start_of(array)
+    if not all(buffer.shape):
+        return range(start, start)
+    steps = [(extent - 1) * stride for extent, stride in zip(buffer.shape, buffer.strides, strict=True)]
+    low, high = (sum(step for step in steps if (step > 0) is is_up) for is_up in (False, True))
+    return range(start + low, start + high + buffer.item)
+
+
 def numpy_of(array: Any) -> np.ndarray[Any, Any]:
     """An array of the host as NumPy's, over the same memory."""
     if isinstance(array, np.ndarray):

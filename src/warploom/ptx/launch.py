@@ -8,6 +8,7 @@ from typing import Any
 
 from warploom.diagnostics import Diag
 from warploom.ptx.model import Kernel, Module
+from warploom.ptx.program import Ptx
 
 Triple = tuple[int, int, int]
 
@@ -16,7 +17,7 @@ Triple = tuple[int, int, int]
 class Launch:
     """A program, the kernel of it to run, and the shape and arguments of the grid; `launch` and `check` take it."""
 
-    program: Module | str
+    program: Ptx
     grid: Triple
     block: Triple
     args: tuple[Any, ...]

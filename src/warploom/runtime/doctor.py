@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from warploom.diagnostics import WarploomError
+from warploom.facts.machines import KERNEL_TARGETS
 from warploom.runtime.cache import DIRECTORY, SIZE, user_cache
 from warploom.runtime.driver import OLDEST, Gpu
 from warploom.runtime.tools import NVDISASM, PTXAS, Tool, find
@@ -170,12 +171,15 @@ def _told_cache() -> Finding:
 
 def _verdict(driver: Driver, assembler: Tool | WarploomError) -> Finding:
     """Whether CUDA arrays can be computed with here, on which GPU and by which assembler; else every reason why not."""
-    usable = [gpu for gpu in driver.gpus if gpu.target]
-    reasons = [] if usable else ["there is no Hopper or Blackwell GPU with a driver"]
+    usable = [gpu for gpu in driver.gpus if gpu.has_kernels]
+    reasons = [] if usable else [f"there is no GPU of {' or '.join(KERNEL_TARGETS)} with a driver"]
     if driver.cuda and driver.cuda < OLDEST:
         reasons.append(f"the driver is too old: CUDA {OLDEST[0]}.{OLDEST[1]} is needed")
     if reasons:
-        return Finding("CUDA arrays", found=False, what=f"cannot be used: {', '.join(reasons)}", do="see above")
+        own = (gpu for gpu in driver.gpus if gpu.target and not gpu.has_kernels)
+        others = [f"{gpu.name} ({gpu.target}) only runs kernels of your own" for gpu in own]
+        what = f"cannot be used: {', '.join(reasons + others)}"
+        return Finding("CUDA arrays", found=False, what=what, do="see above")
     by = f"{assembler}"
     if isinstance(assembler, WarploomError):
         by = "the driver: there is no ptxas"

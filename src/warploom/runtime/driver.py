@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from warploom.diagnostics import Diag, WarploomError
-from warploom.facts.machines import MACHINES
+from warploom.facts.machines import KERNEL_TARGETS, target_of
 from warploom.runtime.probe import LIBRARY
 
 OLDEST = (12, 0)
@@ -40,10 +40,13 @@ class Gpu:
 
     @property
     def target(self) -> str | None:
-        """The target of kernels for it, if warploom has kernels for it."""
-        name = f"sm_{self.capability[0]}{self.capability[1]}a"
-        row = MACHINES.get(name)
-        return name if row is not None and (row.has_wgmma or row.has_tcgen05) else None
+        """The target of kernels for it, if warploom can write any."""
+        return target_of(self.capability)
+
+    @property
+    def has_kernels(self) -> bool:
+        """Whether the library's own kernels are for it."""
+        return self.target in KERNEL_TARGETS
 
     def __str__(self) -> str:
         place = self.target or f"compute capability {self.capability[0]}.{self.capability[1]}"

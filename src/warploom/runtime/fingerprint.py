@@ -12,8 +12,10 @@ import dis
 import enum
 import functools
 import hashlib
+import os
 import re
 import sys
+import time
 import types
 from abc import ABCMeta
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -36,6 +38,7 @@ _DOTTED = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 _GENERATED = ("<string>", dataclasses.dataclass.__code__.co_filename)
 """Where the code of the methods that `dataclass` adds says it comes from."""
 _MOST_OBJECTS = 5000
+_IMPORTED = time.time_ns()
 _BOOKKEEPING = (types.MemberDescriptorType, types.GetSetDescriptorType, types.BuiltinFunctionType)
 
 
@@ -43,27 +46,48 @@ class _Unknown(Exception):
     """The value may bring in what no digest covers."""
 
 
-def fingerprint(*things: object) -> str | None:
-    """A digest of values, or None where one of them cannot be told."""
+def fingerprint(*things: object, lasting: bool = True) -> str | None:
+    """A digest of values, or None where one of them cannot be told.
+
+    One that is not `lasting` is compared with others of this process only: packages are then what they are here.
+    """
     try:
-        return _Reader().digest(things).hex()
+        return _Reader(lasting).digest(things).hex()
     except (_Unknown, RecursionError):
         return None
 
 
 @functools.cache
-def source_version() -> str:
-    """A digest of warploom's files by size and time: a change of the library makes everything anew."""
-    root = Path(__file__).parents[1]
-    files = sorted((path.relative_to(root).as_posix(), path.stat()) for path in root.rglob("*.py"))
-    told = "".join(f"{name} {facts.st_size} {facts.st_mtime_ns}\n" for name, facts in files)
-    return hashlib.sha256(told.encode()).hexdigest()
+def source_version() -> str | None:
+    """A digest of warploom's files by place, size and time: a change of the library makes everything anew.
+
+    None where what runs here may be something else: files that were changed since they were imported.
+    """
+    try:
+        files = sorted(_sources(Path(__file__).parents[1]))
+    except OSError:
+        return None
+    if not files or max(changed for _, _, changed in files) >= _IMPORTED:
+        return None
+    return hashlib.sha256(repr((sys.version, files)).encode()).hexdigest()
+
+
+def _sources(folder: str | Path) -> Iterator[tuple[str, int, int]]:
+    """Path, size and time of change of each file of a package."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.endswith(".py"):
+                facts = entry.stat()
+                yield entry.path, facts.st_size, facts.st_mtime_ns
+            elif entry.is_dir() and entry.name != "__pycache__":
+                yield from _sources(entry.path)
 
 
 class _Reader:
     """Walks through values; what is met again on the way down is told by its depth, what is done by its digest."""
 
-    def __init__(self) -> None:
+    def __init__(self, lasting: bool) -> None:
+        self._lasting = lasting
         self._done: dict[int, tuple[object, bytes]] = {}
         self._open: dict[int, int] = {}
         self._count = 0
@@ -132,6 +156,7 @@ class _Reader:
 
     def _record(self, thing: Any) -> list[bytes]:
         names = [field.name for field in dataclasses.fields(thing)]
+        telling = [field.name for field in dataclasses.fields(thing) if field.compare]
         cached = {
             name
             for kind in type(thing).__mro__
@@ -142,7 +167,7 @@ class _Reader:
             raise _Unknown
         return [
             self.digest(type(thing)),
-            *self._all(part for name in names for part in (name, getattr(thing, name, None))),
+            *self._all(part for name in telling for part in (name, getattr(thing, name, None))),
         ]
 
     def partial_(self, thing: functools.partial[Any]) -> list[bytes]:
@@ -208,8 +233,12 @@ class _Reader:
     def _named(self, name: str) -> list[bytes]:
         if name.startswith(_UNSTABLE_NAMES) or not _is_stable(name):
             raise _Unknown
+        if not self._lasting:
+            return [name.encode()]
         package = name.partition(".")[0]
         version = source_version() if package == "warploom" else _STABLE[package] or sys.version
+        if version is None:
+            raise _Unknown
         return [name.encode(), version.encode()]
 
 
@@ -243,17 +272,22 @@ def _is_stable(name: str) -> bool:
 
 
 def _is_public(thing: types.FunctionType | type) -> bool:
-    """Whether a stable package holds the thing under its name, so that the name says it all."""
+    """Whether a stable package holds the thing, itself or wrapped, under its name, so that the name says it all."""
     if not _is_stable(thing.__module__ or ""):
         return False
     found: object = sys.modules.get(thing.__module__)
     for name in thing.__qualname__.split("."):
         found = getattr(found, name, None)
-    return found is thing
+    return found is thing or getattr(found, "__wrapped__", None) is thing
 
 
-def _global_names(code: types.CodeType) -> Iterator[tuple[str, ...]]:
+@functools.lru_cache(1024)
+def _global_names(code: types.CodeType) -> tuple[tuple[str, ...], ...]:
     """The globals that code reads, each with the attributes that follow it; nested code included."""
+    return tuple(_loaded_names(code))
+
+
+def _loaded_names(code: types.CodeType) -> Iterator[tuple[str, ...]]:
     path: tuple[str, ...] = ()
     for step in dis.get_instructions(code):
         if step.opname in ("STORE_GLOBAL", "DELETE_GLOBAL", "IMPORT_NAME"):
@@ -268,7 +302,7 @@ def _global_names(code: types.CodeType) -> Iterator[tuple[str, ...]]:
         yield path
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            yield from _global_names(constant)
+            yield from _loaded_names(constant)
 
 
 def _annotated_names(notes: Mapping[str, object]) -> Iterator[tuple[str, ...]]:

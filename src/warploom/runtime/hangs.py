@@ -10,7 +10,7 @@ from warploom.diagnostics import Diag, WarploomError
 from warploom.ptx.launch import Launch, entry_of
 from warploom.ptx.model import Kernel, Module
 from warploom.ptx.notes import barriers_in, notes_of, roles_in
-from warploom.ptx.parse import parse
+from warploom.ptx.program import module_of
 from warploom.runtime.bounded import CTAS, RECORD_WORDS, UNKNOWN, WARPS, Site, bounded
 from warploom.runtime.driver import Device
 
@@ -39,7 +39,7 @@ class Watch:
     """A kernel with bounded waits, and memory of the host into which it writes who gave up."""
 
     def __init__(self, launch: Launch, device: Device, seconds: float) -> None:
-        module = parse(launch.program) if isinstance(launch.program, str) else launch.program
+        module = module_of(launch.program)
         kernel = entry_of(module, launch.entry)
         self._module, self._kernel, self._device = module, kernel, device
         self.program: Module

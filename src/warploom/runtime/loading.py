@@ -11,8 +11,7 @@ from warploom.diagnostics import Diag, WarploomError
 from warploom.facts.machines import machine
 from warploom.ptx.launch import Launch, Triple, entry_of
 from warploom.ptx.model import Kernel, Module
-from warploom.ptx.parse import parse
-from warploom.ptx.printer import print_module
+from warploom.ptx.program import Ptx, head_of, text_of
 from warploom.runtime.assembler import assemble
 from warploom.runtime.cache import user_cache
 from warploom.runtime.driver import Device
@@ -68,20 +67,33 @@ class Loaded:
 
 
 _LOADED: dict[tuple[int | str, str | None, int], tuple[object, Loaded]] = {}
-"""Kernels by program (a module by its identity, and held), entry and GPU; graphs may hold them for ever."""
+"""Kernels by text, entry and GPU, which graphs may hold for ever; of late modules by identity too, with the module."""
+_MOST_MODULES = 1024
 
 
-def load(program: Module | str, entry: str | None, device: Device) -> Loaded:
+def load(program: Ptx, entry: str | None, device: Device) -> Loaded:
     """A kernel on a GPU."""
-    key = (program if isinstance(program, str) else id(program), entry, device.index)
+    of_module = (id(program), entry, device.index)
+    if of_module in _LOADED:
+        return _LOADED[of_module][1]
+    key = (text_of(program), entry, device.index)
     if key not in _LOADED:
-        module = parse(program) if isinstance(program, str) else program
-        kernel = entry_of(module, entry)
-        _check_target(module.target[0], device)
-        text = program if isinstance(program, str) else print_module(program)
+        head = head_of(program)
+        kernel = entry_of(head, entry)
+        _check_target(head.target[0], device)
         with device.current(), device.driver.while_capturing():
-            _LOADED[key] = (program, _load(text, module.target[0], kernel, device))
+            _LOADED[key] = (None, _load(key[0], head.target[0], kernel, device))
+    if isinstance(program, Module):
+        _forget_modules()
+        _LOADED[of_module] = (program, _LOADED[key][1])
     return _LOADED[key][1]
+
+
+def _forget_modules() -> None:
+    known = [key for key in _LOADED if isinstance(key[0], int)]
+    if len(known) >= _MOST_MODULES:
+        for key in known:
+            del _LOADED[key]
 
 
 def _check_target(target: str, device: Device) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
-import weakref
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,7 +16,7 @@ from typing import Any
 
 from warploom.diagnostics import Diag
 from warploom.facts.tensor_maps import ADDRESS_ALIGNMENT, MAP_BYTES
-from warploom.ptx.arrays import Buffer, Scratch, buffer_of, is_array
+from warploom.ptx.arrays import Buffer, Scratch, bounds_of, buffer_of, is_array, start_of
 from warploom.ptx.launch import Launch
 from warploom.ptx.model import Variable
 from warploom.ptx.storage import parameter_offsets, scalar_bytes, size_of
@@ -24,8 +24,17 @@ from warploom.ptx.tensor_map import TensorMap
 from warploom.runtime.driver import Device, device_count, device_of, lost_context
 from warploom.runtime.hangs import Watch
 from warploom.runtime.hangs import patience as asked_patience
+from warploom.runtime.likeness import Likeness, likeness_of
 from warploom.runtime.loading import Configuration, Loaded, configuration, load
-from warploom.runtime.scratch import Block, allocated, is_captured, workspace
+from warploom.runtime.scratch import (
+    Block,
+    allocated,
+    graph_of,
+    is_captured,
+    is_captured_by_torch,
+    workspace,
+    zero_for_a_graph,
+)
 from warploom.runtime.tensor_map_encoding import MapTemplate, template_of
 
 _MOST_RECORDS = 4096
@@ -49,9 +58,15 @@ class _Slot:
 
     buffer: Buffer
     start: int
+    bounds: range
 
     def holds(self, address: int) -> bool:
         return self.start <= address < self.start + max(self.buffer.span, 1)
+
+    def bounds_at(self, address: int) -> range:
+        """Where its elements lie if the first of them is there."""
+        by = address - self.start
+        return range(self.bounds.start + by, self.bounds.stop + by)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +76,15 @@ class _Own:
     at: int
     offset: int
     starts_at_zero: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """Two arrays of a call, by their numbers, that have no memory in common, unless they are and may be one."""
+
+    written: int
+    read: int
+    may_be_one: bool
 
 
 class Prepared:
@@ -78,8 +102,10 @@ class Prepared:
         *,
         device: Device | None = None,
         patience: float | None = None,
+        apart: Sequence[Apart] = (),
     ) -> None:
-        self._slots = tuple(_Slot(buffer_of(array), _start(array)) for array in arrays)
+        self._slots = tuple(_Slot(buffer_of(array), start_of(array), bounds_of(array)) for array in arrays)
+        self._apart = tuple(apart)
         self.device = device or _device(launch, arrays)
         patience = patience or asked_patience()
         self._watch = Watch(launch, self.device, patience) if patience else None
@@ -95,31 +121,35 @@ class Prepared:
         self._offsets, size = parameter_offsets(self.loaded.kernel)
         self._template = bytearray(max(size, 1))
         self._fill(arrays)
-        self._counters: dict[int, Block] = {}
+        self._counters: dict[tuple[int, int | None], Block] = {}
+        """What starts at zero, by stream, and by the graph that it was captured into."""
         self._configurations: dict[int, Configuration] = {}
-        self._records: dict[tuple[int, ...], tuple[Any, ...]] = {}
+        self._records: defaultdict[int, dict[tuple[int, ...], tuple[Any, ...]]] = defaultdict(dict)
+        """What the driver takes, by stream and addresses."""
         self._go = self.device.driver.library.cuLaunchKernelEx
         self._stream = current_stream(self.device)
         self._many_gpus = device_count() > 1
-        self._known: list[dict[int, weakref.ref[Any]]] = [{} for _ in self._slots]
-        """Arrays that were checked before, by position: one that is still the same needs no second look."""
+        self._is_known: Likeness = likeness_of(())
+        """Whether arrays are like the last that were checked: then they need no second look."""
+
+    @property
+    def count(self) -> int:
+        """How many arrays a call takes."""
+        return len(self._slots)
 
     def __call__(self, *arrays: Any, stream: Any = None) -> None:
         """Launch on a stream, PyTorch's current one unless told; returns without waiting."""
-        addresses: list[int] = [
-            array.data_ptr()  # type: ignore[union-attr] # mypy takes it for what a dead reference gives
-            for array, known in zip(arrays, self._known, strict=False)
-            if (seen := known.get(id(array))) is not None and seen() is array
-        ]
-        if not len(addresses) == len(arrays) == len(self._known):
-            addresses = self._check(arrays)
-        at = self._stream() if stream is None else self.device.stream(stream)
-        self.launch_at(tuple(addresses), at)
+        try:
+            is_known = self._is_known(*arrays)
+        except TypeError:  # there are more or fewer, or they are no tensors
+            is_known = False
+        addresses = tuple([array.data_ptr() for array in arrays]) if is_known else self._check(arrays)
+        self.launch_at(addresses, self._stream() if stream is None else self.device.stream(stream))
 
     def launch_at(self, addresses: tuple[int, ...], stream: int) -> None:
         """Launch on arrays of which only the addresses are told: their types, shapes and strides must be right."""
-        record = self._records.get((stream, *addresses))
-        if record is None or (self._own and is_captured()):
+        record = self._records[stream].get(addresses)
+        if record is None or (self._own and is_captured(self.device, stream)):
             record = self._record(addresses, stream)
         if self._many_gpus:
             with self.device.current():
@@ -128,7 +158,7 @@ class Prepared:
             status = self._go(*record)
         if status:
             self._again(status, record)
-        if self._watch is not None and not is_captured():
+        if self._watch is not None and not is_captured(self.device, stream):
             self._watch.check(stream)
 
     def _again(self, status: int, record: tuple[Any, ...]) -> None:
@@ -139,7 +169,7 @@ class Prepared:
         if status:
             raise self.device.driver.refusal(status, f"to launch `{self.loaded.kernel.name}`")
 
-    def _check(self, arrays: Sequence[Any]) -> list[int]:
+    def _check(self, arrays: Sequence[Any]) -> tuple[int, ...]:
         """All that is wrong with the arrays of a call; their addresses where nothing is."""
         faults: list[str] = []
         if len(arrays) != len(self._slots):
@@ -151,12 +181,8 @@ class Prepared:
                 faults.append(f"array {number}: it is on {given.device}, not on cuda:{self.device.index}")
         if faults:
             raise Diag.BAD_PLAN.error(notes=faults[1:], count=len(faults), what=faults[0])
-        for array, known in zip(arrays, self._known, strict=True):
-            if hasattr(array, "data_ptr"):
-                if len(known) >= _MOST_RECORDS:
-                    known.clear()
-                known[id(array)] = weakref.ref(array)
-        return [buffer.address for buffer in buffers]
+        self._is_known = likeness_of(arrays)
+        return tuple(buffer.address for buffer in buffers)
 
     def _record(self, addresses: tuple[int, ...], stream: int) -> tuple[Any, ...]:
         """The arguments of the driver's launch for a combination of addresses."""
@@ -164,13 +190,14 @@ class Prepared:
             if (address - slot.buffer.address) % ADDRESS_ALIGNMENT:
                 what = f"array {number}: its address {address:#x} is not aligned as that of the array it stands for"
                 raise Diag.BAD_PLAN.error(count=1, what=what)
+        self._check_apart(addresses)
         parameters = (ctypes.c_uint8 * len(self._template)).from_buffer_copy(self._template)
         start = ctypes.addressof(parameters)
         for place in self._places:
             address = addresses[place.slot] + place.offset
             raw = place.template.at(self.device.driver, address) if place.template else address.to_bytes(8, "little")
             ctypes.memmove(start + place.at, raw, len(raw))
-        captured = bool(self._own) and is_captured()
+        captured = bool(self._own) and is_captured(self.device, stream)
         owners = self._place_own(start, stream, captured) if self._own else ()
         pointers: Any = (ctypes.c_void_p * max(len(self._offsets), 1))(*(start + offset for offset in self._offsets))
         pointers.held = (parameters, owners)
@@ -179,10 +206,24 @@ class Prepared:
             shape = self._configurations[stream] = configuration(self.launch, stream)
         record = (ctypes.byref(shape), self.loaded.function, pointers, None)
         if not captured:
-            if len(self._records) >= _MOST_RECORDS:
-                self._records.clear()
-            self._records[stream, *addresses] = record
+            records = self._records[stream]
+            if len(records) >= _MOST_RECORDS:
+                records.clear()
+            records[addresses] = record
+        elif not is_captured_by_torch():
+            self._held.append(owners)
         return record
+
+    def _check_apart(self, addresses: tuple[int, ...]) -> None:
+        """Whether what is written is where something else is still to be read."""
+        bounds = [slot.bounds_at(address) for slot, address in zip(self._slots, addresses, strict=True)]
+        for pair in self._apart:
+            written, read = bounds[pair.written], bounds[pair.read]
+            if max(written.start, read.start) < min(written.stop, read.stop) and not (
+                pair.may_be_one and written == read
+            ):
+                what = f"array {pair.written}, which is written, overlaps array {pair.read}"
+                raise Diag.BAD_PLAN.error(count=1, what=what)
 
     def _place_own(self, start: int, stream: int, captured: bool) -> tuple[Block, ...]:
         """Write pointers to the launch's own memory; in a graph it is the graph's."""
@@ -192,14 +233,20 @@ class Prepared:
             make = partial(allocated, zero=False) if captured else workspace
             blocks[False] = make(self.device, stream, size)
         if zeroed:
-            kept = None if captured else self._counters.get(stream)
-            blocks[True] = kept or allocated(self.device, stream, zeroed, zero=True)
-            if not captured:
-                self._counters[stream] = blocks[True]
+            blocks[True] = self._zeros(stream, zeroed, captured)
         for own in self._own:
             raw = (blocks[own.starts_at_zero].address + own.offset).to_bytes(_POINTER, "little")
             ctypes.memmove(start + own.at, raw, _POINTER)
         return tuple(blocks.values())
+
+    def _zeros(self, stream: int, size: int, captured: bool) -> Block:
+        """What started at zero, for all launches of a stream, or of one that go into the same graph."""
+        key = (stream, graph_of(self.device, stream) if captured else None)
+        found = self._counters.get(key)
+        if found is None:
+            found = zero_for_a_graph(self.device, size) if captured else allocated(self.device, stream, size, zero=True)
+            self._counters[key] = found
+        return found
 
     def _fill(self, arrays: Sequence[Any]) -> None:
         """The parameters that stay, and where those go that do not."""
@@ -234,7 +281,7 @@ class Prepared:
             self._own.append(_Own(at, self._own_bytes[zero], zero))
             self._own_bytes[zero] += -(-array.nbytes // _OWN_ALIGNMENT) * _OWN_ALIGNMENT
             return b""
-        address = _start(array) + (arg.offset if isinstance(arg, TensorMap) else 0)
+        address = start_of(array) + (arg.offset if isinstance(arg, TensorMap) else 0)
         slot = self._slot(array, address, arrays)
         if slot is not None:
             self._places.append(_Place(at, slot, address - self._slots[slot].start, template))
@@ -255,19 +302,12 @@ class Prepared:
 
 def exchanged(launch: Launch, arrays: Sequence[Any]) -> set[int]:
     """Which of the arrays a launch passes on: not those that it got as a copy, or does not read."""
-    starts = [(_start(array), max(buffer_of(array).span, 1)) for array in arrays]
+    starts = [(start_of(array), max(buffer_of(array).span, 1)) for array in arrays]
     passed = [arg.array if isinstance(arg, TensorMap) else arg for arg in launch.args]
-    found = {_start(array) for array in passed if is_array(array)}
+    found = {start_of(array) for array in passed if is_array(array)}
     return {
         number for number, (start, span) in enumerate(starts) if any(start <= each < start + span for each in found)
     }
-
-
-def _start(array: Any) -> int:
-    """The address of an array's first element."""
-    if hasattr(array, "__array_interface__"):
-        return int(array.__array_interface__["data"][0])
-    return int(array.data_ptr()) if hasattr(array, "data_ptr") else buffer_of(array).address
 
 
 def _differences(given: Buffer, wanted: Buffer) -> list[str]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from warploom.diagnostics import Diag, WarploomError
+from warploom.runtime.cache import user_cache
 
 PTXAS, NVDISASM = "ptxas", "nvdisasm"
 _VERSION = re.compile(r"\bV(\d+(?:\.\d+)+)")
@@ -91,8 +92,17 @@ def _tool(name: str, path: Path, origin: str) -> Tool:
 
 
 @functools.lru_cache
-def _version(path: Path, size: int, _changed: int) -> str:
-    """What `--version` says; asked again when the file changes."""
+def _version(path: Path, size: int, changed: int) -> str:
+    """What `--version` says; asked again when the file changes, and else by nobody: starting a program takes long."""
+    cache, key = user_cache(), ("version", str(path), size, changed)
+    known = cache.get(key)
+    if known is None:
+        known = _asked_version(path, size).encode()
+        cache.put(key, known)
+    return known.decode()
+
+
+def _asked_version(path: Path, size: int) -> str:
     run = subprocess.run(  # noqa: S603  the path was found above
         [path, "--version"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_PATIENCE, check=True
     )

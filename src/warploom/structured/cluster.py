@@ -38,7 +38,14 @@ class Cluster:
     A pair's leader has the even rank: it issues the multiplications and owns the barriers that both wait for.
     """
 
-    def __init__(self, shape: tuple[int, int] | tuple[int, int, int] = (1, 1), cta_group: int = 1) -> None:
+    def __init__(
+        self,
+        shape: tuple[int, int] | tuple[int, int, int] = (1, 1),
+        cta_group: int = 1,
+        *,
+        ends_together: bool = True,
+    ) -> None:
+        """Its CTAs end together, unless none is reached by another after its own end."""
         self.shape, self.cta_group = (shape[0], shape[1]), cta_group
         x, y = self.shape
         most = machine(current("A cluster").target).cluster_size_nonportable
@@ -55,7 +62,7 @@ class Cluster:
             "CTAs that share A or B with the pair",
             lambda at_x, at_y: row << (at_y * x) | ((column * ((1 << cta_group) - 1)) << _even(at_x, cta_group)),
         )
-        if self.size > 1:
+        if self.size > 1 and ends_together:
             current().at_end.append(self.sync)  # no CTA may end while another can still reach it
 
     @property
@@ -130,13 +137,21 @@ class Cluster:
         """The same place in another CTA's shared memory, as an address of the cluster's."""
         return At(emit("mapa.shared::cluster.u32", place.address, rank)[0])
 
+    def announce(self) -> None:
+        """Say that this thread is there, and its barriers if they were fenced: nothing else is told."""
+        emit("barrier.cluster.arrive.relaxed.aligned")
+
+    def wait(self) -> None:
+        """Go on when all threads of the cluster are there."""
+        emit("barrier.cluster.wait.acquire.aligned")
+
     def sync(self) -> None:
         """All threads of the cluster meet."""
         if self.size == 1:
             sync_threads()
             return
         emit("barrier.cluster.arrive.release.aligned")
-        emit("barrier.cluster.wait.acquire.aligned")
+        self.wait()
 
 
 def _even(place: Place, cta_group: int) -> Place:

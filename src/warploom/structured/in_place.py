@@ -1,7 +1,7 @@
 """A residual that comes into the very buffers from which C will be stored: it costs no shared memory of its own.
 
 A warpgroup lets the copy engine fill its buffers while it multiplies; afterwards each strip is read, added and written
-where it lies.
+where it lies. The buffers hold a whole tile, or 64 rows of it: then the next rows come when these have been stored.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from warploom.structured.sinks import TmaStore
+from warploom.structured.sinks import StripRing
 from warploom.structured.staging import Values
 from warploom.structured.start_up import start_up
 from warploom.structured.strips import Strip, TileSpot
@@ -26,32 +26,37 @@ from warploom.trace.variables import Variable
 class InPlaceResidual:
     """The residual of a warpgroup's tiles; a barrier for each of `groups` warpgroups counts its bytes."""
 
-    def __init__(self, source: TensorMapArgument, sink: TmaStore, group: Any, groups: int) -> None:
-        self._source, self._sink, self._group = source, sink, group
+    def __init__(self, source: TensorMapArgument, ring: StripRing, group: Any, groups: int) -> None:
+        self._source, self._ring, self._group = source, ring, group
+        self._strips = ring.part.epc.num_stages
+        ring.is_refilled = True
         self._barriers = barriers("residual", groups)
         start_up().barriers.append((self._barriers, lambda: 1))
         start_up().maps.append(source)
         with current("A residual").prologue():
             self._parity = Variable("u32", 0)
 
+    @property
+    def pieces(self) -> int:
+        """How many times 64 rows the buffers hold."""
+        return self._ring.buffers // self._strips
+
     def load(self, spots: Sequence[TileSpot]) -> None:
-        """Fill the buffers for the tiles at some spots, once the stores from them have been read."""
-        sink, strips = self._sink, self._sink.part.epc.num_stages
-        layout = sink.strips.layout
-        barrier = self._barriers[self._group.number]
+        """Fill the buffers for the pieces at some spots, once the stores from them have been read."""
+        ring, barrier = self._ring, self._barriers[self._group.number]
         with when(self._group.first_thread):
             emit("cp.async.bulk.wait_group.read", 0)
-            barrier.arrive_and_expect(len(spots) * strips * layout.bytes)
+            barrier.arrive_and_expect(len(spots) * self._strips * ring.strips.layout.bytes)
             for number, spot in enumerate(spots):
-                for strip in range(strips):
-                    place = sink.tile(number * strips + strip).place
+                for strip in range(self._strips):
+                    place = ring.tile(number * self._strips + strip).place
                     for box in self._boxes(strip):
                         load_box(place + box.offset, box_place(self._source, spot, box), barrier.at)
 
     def _boxes(self, strip: int) -> list[Any]:
-        epc = self._sink.part.epc
+        epc = self._ring.part.epc
         *_, rows, columns = self._source.geometry.box
-        return boxes_of(self._sink.strips.layout, (rows, columns), epc, strip * epc.stageN)
+        return boxes_of(self._ring.strips.layout, (rows, columns), epc, strip * epc.stageN)
 
     def wait(self) -> None:
         """Go on when the buffers are full."""
@@ -60,6 +65,6 @@ class InPlaceResidual:
 
     def values(self, strip: Strip) -> Values:
         """What is to be added to a strip: its buffer's contents."""
-        strips, part = self._sink.strips, self._sink.part
-        place = self._sink.current(strip).place
+        strips, part = self._ring.strips, self._ring.part
+        place = self._ring.current(strip).place
         return strips.load(strips.place_to_load(place, part.staged_row, literal(0, "u32")))

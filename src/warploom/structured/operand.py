@@ -7,12 +7,14 @@ dimension that is not contiguous, so that any swizzle keeps its pattern.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from warploom.facts.swizzles import GRANULE, SWIZZLES
 from warploom.facts.tensor_maps import SHARED_ALIGNMENT
 from warploom.structured.cluster import Cluster, Mask
+from warploom.structured.start_up import start_up
+from warploom.trace.control import otherwise, when
 from warploom.trace.descriptors import matrix_descriptor
 from warploom.trace.instructions import At, emit
 from warploom.trace.memory import View, shared
@@ -35,6 +37,11 @@ class OperandLayout:
     major: str = "k"
     swizzle: str = "128B"
     slices: int = 1
+
+    @property
+    def halved(self) -> OperandLayout:
+        """One half of the rows."""
+        return replace(self, rows=self.rows // 2)
 
     @property
     def span(self) -> int:
@@ -142,7 +149,18 @@ class OperandTiles:
 
     def load(self, index: Value, tile: Any, k: Value, barrier: At, cluster: Cluster) -> None:
         """Copy this CTA's slice of a tile, K tile `k`; its bytes are counted at a barrier."""
-        layout = self.layout
+        self._copy(self.source, self.layout, self.storage[index], tile, k, barrier, cluster)
+
+    def _copy(
+        self,
+        source: TensorMapArgument,
+        layout: OperandLayout,
+        storage: View,
+        tile: Any,
+        k: Value,
+        barrier: At,
+        cluster: Cluster,
+    ) -> None:
         row, deep = valued(self.row(tile), "s32"), k * layout.depth
         share = valued(self.share, "u32")
         step = (layout.rows if layout.major == "k" else layout.depth) // layout.slices
@@ -152,9 +170,44 @@ class OperandTiles:
                 at = (row + share.to("s32") * step, deep + along)
             else:
                 at = (deep + share.to("s32") * step, row + along)
-            batch = (tile.batch,) if len(self.source.geometry.box) > len(at) else ()
-            place = self.storage[index].window((share * layout.slice_bytes,), (1,)).place + column * layout.column_bytes
-            copy_box(place, self.source.at(*batch, *at), barrier, cluster, self.peers)
+            batch = (tile.batch,) if len(source.geometry.box) > len(at) else ()
+            place = storage.window((share * layout.slice_bytes,), (1,)).place + column * layout.column_bytes
+            copy_box(place, source.at(*batch, *at), barrier, cluster, self.peers)
+
+
+Source = TensorMapArgument | tuple[TensorMapArgument, TensorMapArgument]
+
+
+class PairedTiles(OperandTiles):
+    """An operand of pairs: the first half of a tile's rows is one matrix's, the second half another's.
+
+    Row r of both halves is one of a pair: accumulators that belong together are in one thread. Where two CTAs multiply
+    together, each has one half.
+    """
+
+    def __init__(self, name: str, sources: tuple[TensorMapArgument, TensorMapArgument], *rest: Any, **how: Any) -> None:
+        super().__init__(name, sources[0], *rest, **how)
+        self._sources = sources
+        start_up().maps.append(sources[1])
+
+    def load(self, index: Value, tile: Any, k: Value, barrier: At, cluster: Cluster) -> None:
+        if cluster.cta_group == 2:
+            with when(cluster.leader):
+                self._copy(self._sources[0], self.layout, self.storage[index], tile, k, barrier, cluster)
+            with otherwise():
+                self._copy(self._sources[1], self.layout, self.storage[index], tile, k, barrier, cluster)
+            return
+        half = self.layout.halved
+        for number, source in enumerate(self._sources):
+            storage = self.storage[index].window((number * half.tile_bytes,), (half.tile_bytes,))
+            self._copy(source, half, storage, tile, k, barrier, cluster)
+
+
+def operand_tiles(name: str, source: Source, *rest: Any, **how: Any) -> OperandTiles:
+    """The tiles of an operand, or of a pair of them."""
+    if isinstance(source, tuple):
+        return PairedTiles(name, source, *rest, **how)
+    return OperandTiles(name, source, *rest, **how)
 
 
 def copy_box(to: At, source: At, barrier: At, cluster: Cluster, peers: Mask | None = None) -> None:

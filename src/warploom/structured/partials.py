@@ -1,74 +1,91 @@
-"""Split-K with all splits at work at once: each parks its partial sums, meets the others, and reduces a slice.
+"""Split-K with all splits at work at once: each has the sums of all for a slice of the tile, and writes that.
 
-Sums are parked thread by thread, so that a thread finds at its own place what the same thread of another CTA holds.
-They are added in the order of the splits, whoever comes first. All CTAs of a tile must be on the GPU together.
+A thread's partial sums go to the same thread of another CTA. They are added in an order that is the same every time,
+whoever comes first. All CTAs of a tile must be on the GPU together.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 from warploom.facts.mma_shapes import WGMMA_M
 from warploom.structured.cluster import Cluster
 from warploom.structured.config.hopper import HopperConfig
 from warploom.structured.split_tile import SplitTile
 from warploom.structured.staging import Values
+from warploom.structured.start_up import start_up
 from warploom.structured.warp_group_barrier import WarpGroupBarrier
 from warploom.structured.wgmma import RegisterTile, WgmmaOp
+from warploom.trace.barriers import barriers
 from warploom.trace.control import While, when
 from warploom.trace.instructions import At, emit
-from warploom.trace.memory import View
+from warploom.trace.memory import View, shared
 from warploom.trace.roles import Role
-from warploom.trace.values import Value, literal
+from warploom.trace.values import Value, literal, select
 from warploom.trace.variables import Variable
 
 _COLUMNS, _ROWS = 8, 8
 _PAIR, _SQUARE = 2, 4
 """Registers of a thread in eight columns: two in a row, and two in the row eight below."""
 _WORD = 4
-
-
-class SumExchange(Protocol):
-    """Where the partial sums of a tile meet."""
-
-    def begin(self) -> None:
-        """Go on when the place to park is free."""
-        ...
-
-    def park(self, unit: int, values: Sequence[Value]) -> None:
-        """Leave this thread's unit."""
-        ...
-
-    def meet(self) -> None:
-        """Go on when all splits have parked."""
-        ...
-
-    def fetch(self, split: int, unit: Value) -> tuple[Value, ...]:
-        """The same thread's unit of a split."""
-        ...
+_SEND = "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32"
 
 
 class ClusterExchange:
-    """Partial sums in each CTA's own shared memory, read over the cluster's network: input stages are idle by then."""
+    """Each CTA sends every other one its sums of that one's slice, into shared memory, where a barrier counts them.
 
-    def __init__(self, role: Role, cluster: Cluster, storage: View) -> None:
-        self._role, self._cluster, self._barrier = role, cluster, WarpGroupBarrier(role.threads)
+    Nobody waits but for what comes to him. A CTA that has got everything is reached by nobody any more.
+    """
+
+    def __init__(self, role: Role, cluster: Cluster, tile: SplitTile, config: HopperConfig) -> None:
+        self._role, self._cluster, self._split, self._config = role, cluster, tile.split.to("u32"), config
+        self._units = config.accumulators // _SQUARE // config.num_split_k
         self._row = _SQUARE * _WORD * role.threads
-        self._mine = storage.place.address + role.thread * (_SQUARE * _WORD)
-        self._peers = [cluster.remote(At(self._mine), literal(rank, "u32")).address for rank in range(cluster.size)]
+        self._slice = self._units * self._row
+        self._come = shared("u8", (config.num_split_k - 1, self._slice), name="partials", align=_SQUARE * _WORD)
+        self._barriers = barriers("partials")
+        setup = start_up()
+        setup.barriers.append((self._barriers, lambda: 1))
+        setup.meets_later = True
 
     def begin(self) -> None:
-        self._barrier.sync()  # every warpgroup has read its last stage
+        """Expect what the others will send."""
+        with when(self._role.first_thread):
+            self._barriers[0].arrive_and_expect((self._config.num_split_k - 1) * self._slice)
 
-    def park(self, unit: int, values: Sequence[Value]) -> None:
-        emit("st.shared.v4.f32", At(self._mine, unit * self._row), list(values))
+    def reduced(self, core: WgmmaOp) -> list[RegisterTile]:
+        """This split's slice of the columns, summed over all splits: its own first, then those behind it in turn."""
+        splits, mine = self._config.num_split_k, self._split
+        slices = [self._slice_of(core, split) for split in range(splits)]
+        place = self._come.place.address + self._role.thread * (_SQUARE * _WORD)
+        self._cluster.wait()
+        for other in range(splits):
+            with when(mine != other):
+                self._send(slices[other], place, literal(other, "u32"))
+        total = slices[0]
+        for split in range(1, splits):
+            total = [select(mine == split, one, two) for one, two in zip(slices[split], total, strict=True)]
+        self._barriers[0].wait(0)
+        for number in range(splits - 1):
+            places = [At(place, number * self._slice + unit * self._row) for unit in range(self._units)]
+            come = [value for each in places for value in emit("ld.shared.v4.f32", each)]
+            total = [held + more for held, more in zip(total, come, strict=True)]
+        return _tiles(total, self._config)
 
-    def meet(self) -> None:
-        self._cluster.sync()
+    def _slice_of(self, core: WgmmaOp, split: int) -> list[Value]:
+        """The sums of this thread in the columns of a split."""
+        each = self._config.BN // _PAIR // self._config.num_split_k
+        parts = (accumulator.registers[split * each : (split + 1) * each] for accumulator in core.accumulators)
+        return [register.get() for part in parts for register in part]
 
-    def fetch(self, split: int, unit: Value) -> tuple[Value, ...]:
-        return emit("ld.shared::cluster.v4.f32", At(self._peers[split] + unit * self._row))
+    def _send(self, sums: Sequence[Value], place: Value, other: Value) -> None:
+        """Send sums to the same thread of another CTA, where the one behind it has the first place."""
+        splits = self._config.num_split_k
+        number = (self._split + (splits - 1) - other) % splits
+        there = self._cluster.remote(At(place), other).address + number * self._slice
+        barrier = self._cluster.remote(self._barriers[0].at, other)
+        for unit in range(self._units):
+            emit(_SEND, At(there, unit * self._row), list(sums[_SQUARE * unit : _SQUARE * (unit + 1)]), barrier)
 
 
 class GlobalExchange:
@@ -78,79 +95,80 @@ class GlobalExchange:
     """
 
     def __init__(self, role: Role, workspace: View, counters: View, tile: SplitTile, config: HopperConfig) -> None:
-        self._role, self._splits, self._barrier = role, config.num_split_k, WarpGroupBarrier(role.threads)
-        self._unit = config.split_unit
-        self._row = self._unit * role.threads
+        self._role, self._config, self._tile = role, config, tile
+        self._barrier = WarpGroupBarrier(role.threads)
+        self._row = config.split_unit * role.threads
         self._plane = config.accumulators * role.threads
-        first = tile.number * (self._splits * self._plane) + (role.thread * self._unit).to("s32")
+        first = tile.number * (config.num_split_k * self._plane) + (role.thread * config.split_unit).to("s32")
         self._sums = workspace.window((first,), (1 << 30,))
         self._mine = self._sums.window((tile.split * self._plane,), (1 << 30,))
         self._counter = counters.at(tile.number)
 
     def begin(self) -> None:
-        """The workspace is nobody else's."""
+        """Find out how far the counter will go: all splits of earlier launches have counted, and this one has not."""
+        splits = self._config.num_split_k
+        (seen,) = emit("ld.relaxed.gpu.global.u32", self._counter)
+        self._goal = (seen // splits + 1) * splits
 
-    def park(self, unit: int, values: Sequence[Value]) -> None:
-        self._mine.store(values, unit * self._row)
+    def reduced(self, core: WgmmaOp) -> list[RegisterTile]:
+        """This split's slice of the columns, summed over all splits, the first one first."""
+        self._park(core)
+        config = self._config
+        each, splits = config.BN // _COLUMNS, config.num_split_k
+        run = each // splits
+        first = self._tile.split.to("u32") * run
+        units = [first + (piece * each + unit) for piece in range(config.subtiles) for unit in range(run)]
+        parts = [[self._fetch(split, unit) for split in range(splits)] for unit in units]
+        return _tiles([value for part in parts for value in _summed(part)], config)
 
-    def meet(self) -> None:
-        self._together()
+    def reduced_unit(self, core: WgmmaOp) -> Values:
+        """This split's unit of the sums, by its places from the unit's first."""
+        self._park(core)
+        unit = self._tile.split.to("u32")
+        held = _summed([self._fetch(split, unit) for split in range(self._config.num_split_k)])
+        return dict(zip(unit_places(self._config), held, strict=True))
+
+    def _park(self, core: WgmmaOp) -> None:
+        """Leave all sums of this thread, and go on when all splits have."""
+        held = [register.get() for accumulator in core.accumulators for register in accumulator.registers]
+        size = self._config.split_unit
+        for unit in range(len(held) // size):
+            self._mine.store(held[size * unit : size * (unit + 1)], unit * self._row)
+        self._barrier.sync()
         with when(self._role.first_thread):
-            emit("fence.acq_rel.gpu")
-            (ticket,) = emit("atom.add.acq_rel.gpu.global.u32", self._counter, 1)
-            goal = (ticket // self._splits + 1) * self._splits
+            emit("red.release.gpu.global.add.u32", self._counter, 1)
             seen = Variable("u32", self._seen())
-            for _ in While(lambda: (seen - goal).bits("s32") < 0):
+            for _ in While(lambda: (seen - self._goal).bits("s32") < 0):
                 seen.set(self._seen())
-        self._together()
-
-    def _together(self) -> None:
         self._barrier.sync()
 
     def _seen(self) -> Value:
         return emit("ld.acquire.gpu.global.u32", self._counter)[0]
 
-    def fetch(self, split: int, unit: Value) -> tuple[Value, ...]:
+    def _fetch(self, split: int, unit: Value) -> tuple[Value, ...]:
+        """The same thread's unit of a split."""
         place = self._sums.at(unit.to("s32") * self._row + split * self._plane)
-        return emit(f"ld.global.cg.v{self._unit}.f32", place)
+        return emit(f"ld.global.cg.v{self._config.split_unit}.f32", place)
 
 
-def reduced(core: WgmmaOp, config: HopperConfig, exchange: SumExchange, tile: SplitTile) -> list[RegisterTile]:
-    """This split's slice of the columns, summed over all splits."""
-    _park(core, config, exchange)
-    each, splits = config.BN // _COLUMNS, config.num_split_k
-    run = each // splits
-    first = tile.split.to("u32") * run
-    tiles = []
-    for number in range(config.subtiles):
-        parts = [
-            [exchange.fetch(other, first + (number * each + unit)) for other in range(splits)] for unit in range(run)
-        ]
-        tiles.append(RegisterTile([value for part in parts for value in _summed(part)], config.sliced.stageN))
-    return tiles
+def unit_places(config: HopperConfig) -> list[tuple[int, int]]:
+    """Rows and columns of a unit's sums, from its first."""
+    return [(at // _PAIR * _ROWS, at % _PAIR) for at in range(config.split_unit)]
 
 
-def reduced_unit(
-    core: WgmmaOp, config: HopperConfig, exchange: SumExchange, tile: SplitTile
-) -> tuple[Values, Value, Value]:
-    """This split's unit of the sums, and how many rows and columns it lies from the thread's first."""
-    _park(core, config, exchange)
-    unit = tile.split.to("u32")
-    held = _summed([exchange.fetch(other, unit) for other in range(config.num_split_k)])
-    first = unit * config.split_unit
+def unit_start(config: HopperConfig, split: Value) -> tuple[Value, Value]:
+    """How many rows and columns a split's unit lies from a thread's first sum."""
+    first = split.to("u32") * config.split_unit
     square, inside = first // _SQUARE, first // _PAIR % (_SQUARE // _PAIR)
     piece, column = square // (config.BN // _COLUMNS), square % (config.BN // _COLUMNS)
-    values = {(at // _PAIR * _ROWS, at % _PAIR): value for at, value in enumerate(held)}
-    return values, (piece * WGMMA_M + inside * _ROWS).to("s32"), (column * _COLUMNS).to("s32")
+    return (piece * WGMMA_M + inside * _ROWS).to("s32"), (column * _COLUMNS).to("s32")
 
 
-def _park(core: WgmmaOp, config: HopperConfig, exchange: SumExchange) -> None:
-    exchange.begin()
-    held = [register.get() for accumulator in core.accumulators for register in accumulator.registers]
-    size = config.split_unit
-    for unit in range(len(held) // size):
-        exchange.park(unit, held[size * unit : size * (unit + 1)])
-    exchange.meet()
+def _tiles(sums: Sequence[Value], config: HopperConfig) -> list[RegisterTile]:
+    """A slice's sums as tiles of 64 rows."""
+    each = len(sums) // config.subtiles
+    pieces = (sums[piece * each : (piece + 1) * each] for piece in range(config.subtiles))
+    return [RegisterTile(piece, config.sliced.stageN) for piece in pieces]
 
 
 def _summed(parts: Sequence[Sequence[Value]]) -> list[Value]:

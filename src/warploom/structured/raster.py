@@ -47,11 +47,12 @@ def linear_raster(index: Index, grid: tuple[Index, Index], band: int = 0) -> tup
     if not band:
         return _divided(index, rows)
     inside, number = _divided(index, columns * band)
-    first = number * band
-    left = rows - first
-    height = _choose(left < band, left, band)
-    row, column = _divided(inside, height)
-    return first + row, column
+    first, rest = number * band, rows % band
+    last = _choose(rest == 0, band, rest)
+    is_last = first + band > rows
+    # The height of the last band does not wait for the band's number: the device prepares both divisions at once.
+    column = _choose(is_last, inside // last, inside // band)
+    return first + inside - column * _choose(is_last, last, band), column
 
 
 def ceil_divide(value: Index, by: int) -> Index:

@@ -1,23 +1,27 @@
-"""A vector with a value for each column of C, read into registers before it is needed: while the tile is multiplied."""
+"""A vector with a value for each column of C, read before it is needed: while the tile is multiplied."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from warploom.structured.config.output import EpilogueConfig
-from warploom.structured.staging import Values
+from warploom.structured.staging import Values, first_place
 from warploom.structured.strips import Strip, TileSpot
-from warploom.trace.memory import View
+from warploom.trace.control import when
+from warploom.trace.memory import View, shared
 from warploom.trace.packing import unpack
 from warploom.trace.types import PAIR_OF, TYPES
 from warploom.trace.values import Value
 
 _SQUARE = 8
 _PAIR_BYTES = 4
+_ROWS = (0, _SQUARE)
+"""Of a thread in 16 rows."""
 
 
 class RowVector:
-    """What a thread needs of a vector for one piece of a tile: two neighbours in every eight columns of C.
+    """What a thread needs of a vector for one piece of a tile, in registers: two neighbours in every eight columns.
 
     Of a transposed tile C's columns are the accumulator's rows, of which a thread has few. Outside C nothing is read.
     """
@@ -77,6 +81,36 @@ class RowVector:
                 else:
                     pair = (first, first if transposed else held[strip.column + column + 1])
                 found[row, column], found[row, column + 1] = pair
+        return found
+
+
+class SharedVector:
+    """A tile's part of a vector in shared memory, for each of `groups` warpgroups: where registers are full of sums.
+
+    The warpgroup meets between `load` and `values`, and after the last of these before the next tile's `load`.
+    """
+
+    def __init__(self, source: View, epc: EpilogueConfig, group: Any, groups: int) -> None:
+        self._source, self._columns, self._width, self._group = source, epc.accumulator_columns, epc.stageN, group
+        self._held = shared(source.dtype, (groups, self._columns), name="row", align=_PAIR_BYTES)[group.number]
+
+    def load(self, spots: Sequence[TileSpot]) -> None:
+        """Read what the tiles at some spots, below each other, need; outside C it is zero."""
+        spot = spots[0]
+        for start in range(0, self._columns, self._group.threads):
+            at = self._group.thread.to("s32") + start
+            column = spot.column + at
+            value = self._source.load_where((column < spot.columns_end) & (at < self._columns), column)
+            with when(at < self._columns):
+                self._held.store([value], at)
+
+    def values(self, strip: Strip) -> Values:
+        """What is to be added to a strip."""
+        _, along = first_place()
+        found = dict[tuple[int, int], Value]()
+        for column in range(0, self._width, _SQUARE):
+            pair = self._held.load(along.to("s32") + (strip.column + column), count=2)
+            found |= {(row, column + number): value for row in _ROWS for number, value in enumerate(pair)}
         return found
 
 

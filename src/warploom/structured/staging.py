@@ -155,6 +155,13 @@ def first_place() -> tuple[Value, Value]:
     return lane() >> 2, (lane() & 3) * 2
 
 
+def pair_of(low: Value, high: Value, dtype: str) -> Value:
+    """Two neighbours, rounded to a narrow type, in one register."""
+    if low.type == high.type == dtype:
+        return pack(low, high)
+    return round_pair(low.to("f32"), high.to("f32"), f"{dtype}x2")
+
+
 @dataclass(frozen=True)
 class StripStore:
     """Moves strips of `columns` columns between registers and tiles of one layout; `lower` where warps have 32 rows."""
@@ -224,10 +231,7 @@ class StripStore:
         return merge("u32", *(self._pair(values, down, column).bits("u16") for down in (row, row + 8)))
 
     def _pair(self, values: Values, row: int, column: int) -> Value:
-        low, high = values[row, column], values[row, column + 1]
-        if low.type == high.type == self.layout.dtype:
-            return pack(low, high)
-        return round_pair(low.to("f32"), high.to("f32"), f"{self.layout.dtype}x2")
+        return pair_of(values[row, column], values[row, column + 1], self.layout.dtype)
 
     def _opcode(self, name: str, moves: MatrixMoves) -> str:
         shape, element = ("m16n8", "b8") if self.layout.element_bytes == 1 else ("m8n8", "b16")

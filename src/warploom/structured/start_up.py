@@ -22,6 +22,8 @@ class StartUp:
     cluster: Cluster | None = None
     is_shared: bool = False
     """Whether other CTAs reach these barriers, so that all of them must be ready."""
+    meets_later: bool = False
+    """Whether CTAs of the cluster meet later on: here each says that it is there, and goes on."""
     role: Role | None = None
     """Whose first warp initialises: it need not wait for the others, who will wait for what it brings."""
     barriers: list[tuple[Barriers, Callable[[], int]]] = field(default_factory=list)
@@ -36,6 +38,8 @@ class StartUp:
             for row, count in self.barriers:
                 row.init(count())
             fence_barrier_init()
+        if self.cluster is not None and self.meets_later:
+            self.cluster.announce()
         threads = current().threads
         if self.cluster is not None and self.is_shared:
             self.cluster.sync()

@@ -35,7 +35,7 @@ class StaticScheduler(GridScheduler):
             valued(ceil_divide(n_tiles, cluster.shape[1]), "u32"),
         )
         self._layer = self._clusters[0] * self._clusters[1]
-        self._total = self._layer * depth
+        self.total = self._layer * depth
         self._is_flat = depth.literal == 1
         self._first, self._step = linear_cluster(cluster)
         self._band = band
@@ -47,13 +47,17 @@ class StaticScheduler(GridScheduler):
 
     def _walk(self, first: Value | None = None, step: Value | None = None) -> Iterator[Tile]:
         index = Variable("u32", self._first if first is None else first)
-        for _ in While(lambda: index < self._total):
+        for _ in While(lambda: index < self.total):
             at = index.get()
-            z = literal(0, "u32") if self._is_flat else at // self._layer
-            inside = at - z * self._layer
-            m, n = linear_raster(inside, self._clusters, self._band)
-            yield self._tile(valued(m, "u32"), valued(n, "u32"), z, self._clusters)
+            yield self.at(at)
             index.set(at + (self._step if step is None else step))
+
+    def at(self, index: Value) -> Tile:
+        """This CTA's tile of the index-th cluster of tiles."""
+        z = literal(0, "u32") if self._is_flat else index // self._layer
+        inside = index - z * self._layer
+        m, n = linear_raster(inside, self._clusters, self._band)
+        return self._tile(valued(m, "u32"), valued(n, "u32"), z, self._clusters)
 
 
 def linear_cluster(cluster: Cluster) -> tuple[Value, Value]:

@@ -40,7 +40,7 @@ def TileScheduler(
             block_swizzle=config.block_swizzle_size,
         )
     return StaticScheduler(
-        (ceil_divide(rows, config.BM), ceil_divide(columns, config.MMA_N), batch * config.num_split_k),
+        (ceil_divide(rows, config.BM), ceil_divide(columns, config.tile_columns), batch * config.num_split_k),
         cluster=cluster,
         k_tiles=k_tiles,
         splits=config.num_split_k,

@@ -6,25 +6,27 @@ method is a door to that loop.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
 from warploom.diagnostics import Diag
 from warploom.structured.auxiliary import Addend, AuxiliaryLayout, Bias, StreamedTiles, WholeTile
 from warploom.structured.config import MatmulConfig
+from warploom.structured.config.output import FURTHER_BUFFERS
 from warploom.structured.epilogue import Epilogue, Function
 from warploom.structured.exchange import WarpExchange
 from warploom.structured.pipeline import ProducerConsumerPipeline
 from warploom.structured.reduction import SplitReduction
 from warploom.structured.shared_types import SMemTileArray2DRowMajor
-from warploom.structured.sinks import AuthorStore, DirectStore, Sink, TmaStore
-from warploom.structured.staging import StripStore, Values
+from warploom.structured.sinks import AuthorStore, DirectStore, Sink, StripRing, TmaStore
+from warploom.structured.staging import SharedLayout, StripStore, Values
 from warploom.structured.start_up import start_up
+from warploom.structured.strip_work import Addends, StripWork
 from warploom.structured.strips import Strip, TileSpot, WarpPart
 from warploom.structured.tensor_memory import TmemAddress, TmemFragments
 from warploom.structured.warp_group_barrier import WarpGroupBarrier
-from warploom.structured.writer_geometry import WriterGeometry
+from warploom.structured.writer_geometry import StagedOutput, WriterGeometry
 from warploom.trace.builder import here
 from warploom.trace.control import when
 from warploom.trace.memory import Index, View
@@ -37,6 +39,8 @@ TileCoord = Any
 """A scheduler's tile, or (m, n) or (m, n, batch), counted in tiles."""
 Shape = tuple[Index, Index]
 Tiles = View | SMemTileArray2DRowMajor
+Output = StagedOutput | View
+"""Where a further output goes: by the copy engine, or a view for threads to store to."""
 _EVERYTHING = (1 << 31) - 1
 ROUGH_TYPES = ("bf16", "e4m3", "e5m2")
 """Types of C with eight bits of a number or fewer."""
@@ -78,8 +82,10 @@ class TileWriter(WriterGeometry):
         c_tiles: Tiles | None = None,
         barrier: WarpGroupBarrier | None = None,
         shape: Shape | None = None,
+        outputs: Mapping[str, Output] | None = None,
         **geometry: Any,
     ) -> None:
+        """`outputs` are where the epilogue's further outputs go, by their names."""
         super().__init__(config, warps=role.count, role_first=role.first, c=c_tma_op, **geometry)
         self.c_tma_op, self.role, self.shape = c_tma_op, role, shape
         self.epilogue = self._completed(
@@ -92,7 +98,9 @@ class TileWriter(WriterGeometry):
         self.barrier = barrier or WarpGroupBarrier(role.threads)
         self.part = WarpPart(self.epc, role.warp)
         self._exchange: WarpExchange | None = None
-        self._sink = self._sink_of(c_tiles)
+        further = self._ordered(outputs or {})
+        self._direct = [DirectStore(each) for each in further.values() if isinstance(each, View)]
+        self._sink = self._sink_of(c_tiles, further)
         if isinstance(c_tma_op, TensorMapArgument):
             start_up().maps.append(c_tma_op)
 
@@ -100,16 +108,38 @@ class TileWriter(WriterGeometry):
     def _completed(epilogue: Epilogue, **given: Any) -> Epilogue:
         return replace(epilogue, **{name: value for name, value in given.items() if value is not None})
 
-    def _sink_of(self, c_tiles: Tiles | None) -> Sink:
+    def _ordered(self, outputs: Mapping[str, Output]) -> dict[str, Output]:
+        """The further outputs as the epilogue gives them: all staged as C is, or all stored by threads."""
+        problems = [f"output `{name}` has nowhere to go" for name in self.epilogue.outputs if name not in outputs]
+        problems += [f"the epilogue gives no output `{name}`" for name in outputs if name not in self.epilogue.outputs]
+        direct = {isinstance(each, View) for each in outputs.values()}
+        if len(direct) > 1 or (False in direct and isinstance(self.c_tma_op, View)):
+            problems.append("some outputs are staged, and others or C are not")
+        if problems:
+            raise Diag.BAD_WRITER.error(here(), count=len(problems), what="; ".join(problems))
+        return {name: outputs[name] for name in self.epilogue.outputs}
+
+    def _sink_of(self, c_tiles: Tiles | None, outputs: Mapping[str, Output]) -> Sink:
         if self.epilogue.store is not None:
             return AuthorStore(self.epilogue, self.c_type)
         if isinstance(self.c_tma_op, View):
             return DirectStore(self.c_tma_op)
         if not self.register_based_epilogue:
             self._exchange = WarpExchange(self.part, self.num_output_warps)
-        strips = StripStore(self.staged, self.stageN, self.is_lower_frag_required)
         tiles = None if c_tiles is None else self._checked(c_tiles)
-        return TmaStore(self.c_tma_op, strips, self.part, self.role, self.barrier, self.num_output_stages, tiles)
+        ring = StripRing(self.c_tma_op, self._strip_store(self.staged), self.part, self.num_output_stages, tiles)
+        further = [self._ring(name, each) for name, each in outputs.items() if isinstance(each, StagedOutput)]
+        return TmaStore(ring, self.role, self.barrier, further)
+
+    def _strip_store(self, layout: SharedLayout) -> StripStore:
+        return StripStore(layout, self.stageN, self.is_lower_frag_required)
+
+    def _ring(self, name: str, output: StagedOutput) -> StripRing:
+        """Buffers for a further output: fewer than C may have, since nothing comes into them early."""
+        start_up().maps.append(output.tensor)
+        count = min(self.num_output_stages, FURTHER_BUFFERS)
+        strips = self._strip_store(self.staged_as(output))
+        return StripRing(output.tensor, strips, self.part, count, output.tiles, f"{name}_tiles")
 
     def _checked(self, given: Tiles) -> View:
         """Buffers of the author's, which must be what C is staged in."""
@@ -135,11 +165,13 @@ class TileWriter(WriterGeometry):
         *,
         c_tiles: Tiles | None = None,
         bias: Addend | None = None,
+        up_bias: Addend | None = None,
         residual: Addend | None = None,
         elect_one_warp: Value | bool | None = None,
     ) -> None:
-        """Write an accumulator to a tile of C; `shape` is C's, in elements."""
-        self._run(stage, self._spot(tile_coord, shape), sink=self._sink_for(c_tiles), bias=bias, residual=residual)
+        """Write an accumulator, or a pair, to a tile of C; `shape` is C's, in elements."""
+        addends = Addends(bias, up_bias, residual)
+        self._run(stage, self._spot(tile_coord, shape), sink=self._sink_for(c_tiles), addends=addends)
 
     def write_batched(
         self,
@@ -210,7 +242,7 @@ class TileWriter(WriterGeometry):
         layout = AuxiliaryLayout(self.epc, self.c_type, "residual", self.c_swizzle)
         source = StreamedTiles(layout, _view(src_tile), src_pipeline, self.part)
         spot, sink = self._spot(tile_coord, shape), self._sink_for(out_tiles)
-        self._run(stage, spot, sink=sink, residual=source, beta=beta)
+        self._run(stage, spot, sink=sink, addends=Addends(residual=source), beta=beta)
 
     def write_batched_with_tma_epilogue_load(
         self,
@@ -225,7 +257,8 @@ class TileWriter(WriterGeometry):
         """Write with a tile added that lies in shared memory; the caller waits for it and gives it back."""
         layout = AuxiliaryLayout(self.epc, self.c_type, "tile", epi_load_swizzle or self.epi_load_swizzle)
         source = WholeTile(layout, epilogue_tile.place, self.part)
-        self._run(output_stage, self._spot(tile_coord, c_shape), sink=self._sink_for(c_tiles), residual=source)
+        spot, sink = self._spot(tile_coord, c_shape), self._sink_for(c_tiles)
+        self._run(output_stage, spot, sink=sink, addends=Addends(residual=source))
 
     def write_batched_with_1d_bias(
         self,
@@ -238,7 +271,7 @@ class TileWriter(WriterGeometry):
     ) -> None:
         """Write with a bias added that has a value for each column of C, the tile's part of it in shared memory."""
         spot, sink = self._spot(tile_coord, c_shape), self._sink_for(c_tiles)
-        self._run(output_stage, spot, sink=sink, bias=Bias(epilogue_tile, self.part))
+        self._run(output_stage, spot, sink=sink, addends=Addends(bias=Bias(epilogue_tile, self.part)))
 
     def write_batched_with_tma_epilogue_load_strips(
         self,
@@ -259,7 +292,8 @@ class TileWriter(WriterGeometry):
             what = f"epilogue_tile_elems is {epilogue_tile_elems}; a strip has {elements}"
             raise Diag.BAD_WRITER.error(here(), count=1, what=what)
         source = StreamedTiles(layout, _view(epilogue_tiles_base), epilogue_pipeline, self.part)
-        self._run(output_stage, self._spot(tile_coord, c_shape), sink=self._sink_for(c_tiles), residual=source)
+        spot, sink = self._spot(tile_coord, c_shape), self._sink_for(c_tiles)
+        self._run(output_stage, spot, sink=sink, addends=Addends(residual=source))
 
     def drain(self) -> None:
         """Wait until the copy engine has read every buffer; the end of the role does so by itself."""
@@ -275,17 +309,23 @@ class TileWriter(WriterGeometry):
         """Where a tile lies in C; bounds are needed only where an epilogue asks for them."""
         return self._spot(tile_coord, shape or (_EVERYTHING, _EVERYTHING))
 
+    def read_early(self, places: Sequence[tuple[int, int]], spot: TileSpot) -> None:
+        """Read what the epilogue adds to some values, from the thread's first at a spot on: later it is known."""
+        strip = Strip(0, 0, spot)
+        for where in places:
+            self.epilogue.read_early(strip.at(*where))
+
     def write_values(self, values: Values, spot: TileSpot) -> None:
         """Write some values that lie so many rows and columns from the thread's first at a spot."""
-        _Work(self.epilogue, 1.0, None, None, self._sink, None).finish(Strip(0, 0, spot), values)
+        StripWork(self.epilogue, self._sink, direct=self._direct).finish(Strip(0, 0, spot), values)
 
     def _sink_for(self, c_tiles: Tiles | None) -> Sink:
         """The writer's sink; its buffers are one ring, whichever call brings them."""
         if c_tiles is not None and isinstance(self._sink, TmaStore):
-            tiles = self._checked(c_tiles)
-            if self._sink.tiles is not None and self._sink.tiles.base.operand != tiles.base.operand:
+            tiles, ring = self._checked(c_tiles), self._sink.ring
+            if ring.tiles is not None and ring.tiles.base.operand != tiles.base.operand:
                 raise Diag.BAD_WRITER.error(here(), count=1, what="its c_tiles are others than before")
-            self._sink.tiles = tiles
+            ring.tiles = tiles
         return self._sink
 
     def _spot(self, tile_coord: TileCoord, shape: Shape | None) -> TileSpot:
@@ -321,22 +361,20 @@ class TileWriter(WriterGeometry):
         sink: Sink,
         scale: Value | Number = 1.0,
         beta: Value | Number | None = None,
-        bias: Addend | None = None,
-        residual: Addend | None = None,
+        addends: Addends | None = None,
         partial: SplitReduction | None = None,
     ) -> None:
         """The loop: strip by strip."""
         epilogue = self.epilogue if beta is None else replace(self.epilogue, beta=beta)
-        work = _Work(epilogue, scale, bias, residual, sink, self._exchange)
+        work = StripWork(epilogue, sink, scale, addends or Addends(), self._direct, self._exchange)
         if partial is not None:
             partial.begin()
         for index, fragments in enumerate(self._strips(stage)):
             strip = Strip(index, index * self.stageN, spot)
-            values: Values = fragments.by_place
             if partial is None:
-                work.finish(strip, values)
+                work.finish(strip, *(each.by_place for each in fragments))
                 continue
-            values = partial.add(strip, values)
+            values = partial.add(strip, fragments[0].by_place)
             with when(partial.is_final):
                 work.finish(strip, values)
             with when(~partial.is_final):
@@ -344,74 +382,30 @@ class TileWriter(WriterGeometry):
         if partial is not None:
             partial.end()
 
-    def _strips(self, stage: AccumulatorStage | RegisterAccumulator) -> Iterator[TmemFragments]:
-        """An accumulator's strips; from tensor memory, each one's load behind the work on that before it."""
+    def _strips(self, stage: AccumulatorStage | RegisterAccumulator) -> Iterator[list[TmemFragments]]:
+        """An accumulator's strips, of a pair both; from tensor memory, each one's load behind the work on that before.
+
+        The second accumulator of a pair follows the first.
+        """
+        starts = (0,) if self.epilogue.pair is None else (0, self.num_stages)
         if isinstance(stage, RegisterAccumulator):
-            yield from (stage.strip(index) for index in range(self.num_stages))
+            yield from ([stage.strip(start + index) for start in starts] for index in range(self.num_stages))
             return
-        tensors = self.AccumTmemArray.at(TmemAddress(stage.tmem.offset).of_warp(self.role.warp))
-        following = tensors[0].load_fragments(self.rep)
+        both = replace(self.AccumTmemArray, count=len(starts) * self.num_stages)
+        tensors = both.at(TmemAddress(stage.tmem.offset).of_warp(self.role.warp))
+
+        def load(index: int) -> list[TmemFragments]:
+            return [tensors[start + index].load_fragments(self.rep) for start in starts]
+
+        following = load(0)
         for index in range(self.num_stages):
             TmemAddress.wait_load()
             fragments = following
             if index + 1 < self.num_stages:
-                following = tensors[index + 1].load_fragments(self.rep)
+                following = load(index + 1)
             else:
                 stage.release()
             yield fragments
-
-
-class _Work:
-    """What is done with each strip of a tile."""
-
-    def __init__(
-        self,
-        epilogue: Epilogue,
-        scale: Value | Number,
-        bias: Addend | None,
-        residual: Addend | None,
-        sink: Sink,
-        exchange: WarpExchange | None,
-    ) -> None:
-        self._epilogue, self._scale, self._bias, self._residual = epilogue, scale, bias, residual
-        self._sink, self._exchange = sink, exchange
-
-    def finish(self, strip: Strip, values: Values) -> None:
-        """Compute a strip and hand it on."""
-        bias: Values = self._bias.values(strip) if self._bias is not None else {}
-        residual: Values = self._residual.values(strip) if self._residual is not None else {}
-        if self._exchange is not None and isinstance(self._sink, TmaStore):
-            self._finish_runs(strip, values, bias, residual, self._exchange, self._sink)
-            return
-        done = {
-            where: self._epilogue.apply(
-                value, strip.at(*where), scale=self._scale, bias=bias.get(where), residual=residual.get(where)
-            )
-            for where, value in values.items()
-        }
-        self._sink.put(strip, done)
-
-    def _finish_runs(
-        self, strip: Strip, values: Values, bias: Values, residual: Values, exchange: WarpExchange, sink: TmaStore
-    ) -> None:
-        """The same on a copy in shared memory: all that an element needs goes through it."""
-        tile = sink.open(strip)
-        given = ({where: value.to("f32") for where, value in each.items()} for each in (values, bias, residual))
-        accumulated, *added = [list(exchange.runs(each)) if each else [] for each in given]
-        for number, (run, held) in enumerate(accumulated):
-            bias_run, residual_run = ([*each[number][1]] if each else [None] * run.length for each in added)
-            done = [
-                self._epilogue.apply(
-                    value,
-                    exchange.position(strip, run, at),
-                    scale=self._scale,
-                    bias=bias_run[at],
-                    residual=residual_run[at],
-                )
-                for at, value in enumerate(held)
-            ]
-            exchange.stage(sink.strips.layout, tile, run, done)
-        sink.close(strip, tile)
 
 
 def _view(tiles: Tiles) -> View:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from warploom.facts.fragments import tensor_move
@@ -12,7 +12,7 @@ from warploom.structured.input_pipeline import InputConsumerStage, InputTilePipe
 from warploom.structured.operand import OperandTiles
 from warploom.structured.tensor_memory import MOVE, TmemFragments
 from warploom.trace.control import when
-from warploom.trace.fragments import Fragment, wgmma_accumulator
+from warploom.trace.fragments import Accumulator, Fragment, wgmma_accumulator
 from warploom.trace.instructions import emit
 from warploom.trace.roles import Role
 from warploom.trace.values import Value, literal
@@ -70,8 +70,12 @@ class WgmmaOp:
     the next ones waiting.
     """
 
-    def __init__(self, config: HopperConfig, inputs: InputTilePipeline, number: Value) -> None:
-        """`number` says which of the warpgroups that share a tile's rows this is."""
+    def __init__(
+        self, config: HopperConfig, inputs: InputTilePipeline, number: Value, accumulators: int | None = None
+    ) -> None:
+        """`number` says which of the warpgroups that share a tile's rows this is; it has an accumulator for every 64 of
+        its rows, unless the kernel says how many.
+        """
         self._config, self._inputs = config, inputs
         self._operands: tuple[OperandTiles, OperandTiles] = (inputs.payload.a, inputs.payload.b)
         a, b = self._operands
@@ -79,7 +83,8 @@ class WgmmaOp:
             a.descriptor(literal(0, "u32")) + number.to("u64") * a.layout.down(config.consumer_rows),
             b.descriptor(literal(0, "u32")),
         )
-        self.accumulators = [wgmma_accumulator(config.BN) for _ in range(config.subtiles)]
+        count = config.subtiles if accumulators is None else accumulators
+        self.accumulators = [wgmma_accumulator(config.BN) for _ in range(count)]
         self._side = inputs.pipeline.consumer_side
         types = f"{config.multiplied}.{'tf32' if config.b_type == 'f32' else config.b_type}"
         self._opcode = f"wgmma.mma_async.sync.aligned.m{WGMMA_M}n{config.BN}k{config.mma_k}.f32.{types}"
@@ -104,11 +109,17 @@ class WgmmaOp:
 
     def mma(self, stage: InputConsumerStage, *, accumulate: Value | bool) -> None:
         """Multiply one stage, as one group; the first of a tile replaces what the registers held."""
+        self.multiply(stage, dict(enumerate(self.accumulators)), accumulate=accumulate)
+
+    def multiply(
+        self, stage: InputConsumerStage, into: Mapping[int, Accumulator], *, accumulate: Value | bool
+    ) -> None:
+        """Multiply some 64s of rows of a stage, by their numbers, as one group."""
         config, (a, b) = self._config, self._operands
         left, right = self._descriptors(stage.index())
         emit("wgmma.fence.sync.aligned")
         for k in range(0, a.layout.depth, config.mma_k):
-            for number, accumulator in enumerate(self.accumulators):
+            for number, accumulator in into.items():
                 away = a.layout.step(k) + a.layout.down(number * WGMMA_M)
                 operands = (left + away, right + b.layout.step(k), accumulate if k == 0 else True)
                 emit(self._opcode, accumulator.registers, *operands, 1, 1, *self._turned)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
@@ -51,6 +52,15 @@ OF_C = ("c_rank", "c_tile_shape", "c_desc_shape")
 STRIP_COLUMNS = (8, 16, 32, 64)
 """Columns of a strip: a load repeats a power of two times, and a row of C fills no more than a swizzle."""
 WARPS = 4
+
+
+@dataclass(frozen=True)
+class StagedOutput:
+    """A further output that the copy engine stores: its map, its type, and its buffers unless they are to be made."""
+
+    tensor: TensorMapArgument
+    dtype: str
+    tiles: View | None = None
 
 
 def c_box(config: MatmulConfig) -> tuple[int, int]:
@@ -283,3 +293,8 @@ class WriterGeometry:
         contiguous = self.BM if self.transpose_c else columns
         width = self._box[-1] if self._box is not None else block_width(self.c_type, self.c_swizzle, contiguous)
         return SharedLayout(self.c_type, rows, columns, width, SWIZZLES[self.c_swizzle], self.transpose_c)
+
+    def staged_as(self, output: StagedOutput) -> SharedLayout:
+        """How a strip of a further output lies in shared memory: as its map says."""
+        geometry, (rows, columns) = output.tensor.geometry, self.c_smem_layout
+        return SharedLayout(output.dtype, rows, columns, geometry.box[-1], geometry.swizzle, self.transpose_c)

@@ -30,6 +30,17 @@ def here() -> Loc:
     return Loc(frame.f_code.co_filename, frame.f_lineno)
 
 
+_WRAPPED = ("function", "func", "__func__", "__wrapped__")
+
+
+def place_of(function: Any) -> Loc:
+    """Where an author's function was written, whatever wraps it; the author's line where that is not known."""
+    while (inner := next((getattr(function, name) for name in _WRAPPED if hasattr(function, name)), None)) is not None:
+        function = inner
+    code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
+    return Loc(code.co_filename, code.co_firstlineno) if code else here()
+
+
 @cache
 def _is_machinery(module: str) -> bool:
     return module.partition(".")[0] in _MACHINERY and not module.startswith(_AUTHORS)

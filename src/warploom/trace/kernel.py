@@ -3,37 +3,46 @@
 from __future__ import annotations
 
 import functools
+import gc
 import inspect
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, overload
 
 from warploom.diagnostics import Diag, Loc
 from warploom.facts.machines import machine
+from warploom.ptx.arrays import buffer_of, is_array
 from warploom.ptx.launch import Launch, Triple
-from warploom.ptx.model import Directive, Module
-from warploom.ptx.printer import print_module
+from warploom.ptx.model import Directive
+from warploom.ptx.program import Traced, text_of
+from warploom.ptx.tensor_map import TensorMap
 from warploom.trace.builder import Builder, building, here
 from warploom.trace.finish import finished
 from warploom.trace.instructions import emit
+from warploom.trace.keeping import kept
 from warploom.trace.parameters import parameters_of, signature_of
 
 _REGISTER_UNIT = 8
 _LONGEST_CACHE = 256
 
 
-@dataclass(frozen=True, slots=True)
-class Traced:
-    """A module, and the bytes of dynamic shared memory it must be launched with."""
-
-    module: Module
-    shared_bytes: int
+@contextmanager
+def _without_collections() -> Iterator[None]:
+    """A trace makes many objects and leaves few: with a large library loaded, collections would take half its time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 class KernelFunction:
     """A kernel: `.bind(…)` gives a launch for `launch` and `check`, `.ptx(…)` the text.
 
-    Traces are kept by what they depend on: types, shapes and strides of the arguments, and Python values.
+    Traces are kept by what they depend on: types, shapes and strides of the arguments, and Python values. Those for a
+    GPU may come from an earlier process.
     """
 
     def __init__(self, function: Callable[..., None], target: str, maxnreg: int | None) -> None:
@@ -50,14 +59,11 @@ class KernelFunction:
         """A launch of the kernel on these arguments."""
         values = self._values(arguments, constants)
         traced = self._traced(values, block, cluster)
-        passed = tuple(
-            each for p in self._parameters if p.is_passed(values[p.name]) for each in p.passed(values[p.name])
-        )
-        return Launch(traced.module, grid, block, passed, self.name, cluster, traced.shared_bytes)
+        return Launch(traced.program, grid, block, self._passed(values), self.name, cluster, traced.shared_bytes)
 
     def ptx(self, *arguments: Any, block: Triple, cluster: Triple = (1, 1, 1), **constants: Any) -> str:
         """The kernel's PTX for arguments like these."""
-        return print_module(self._traced(self._values(arguments, constants), block, cluster).module)
+        return text_of(self._traced(self._values(arguments, constants), block, cluster).program)
 
     def __call__(self, *arguments: Any, **constants: Any) -> None:
         raise Diag.BAD_KERNEL.error(here(), what=f"`{self.name}` is a kernel and cannot be called; use .bind(…)")
@@ -75,18 +81,26 @@ class KernelFunction:
             raise Diag.BAD_KERNEL.error(here(), what="; ".join(problems))
         return values
 
+    def _passed(self, values: dict[str, Any]) -> tuple[Any, ...]:
+        """The arguments as a launch takes them."""
+        return tuple(each for p in self._parameters if p.is_passed(values[p.name]) for each in p.passed(values[p.name]))
+
     def _traced(self, values: dict[str, Any], block: Triple, cluster: Triple) -> Traced:
-        try:
-            key = (block, cluster, *(signature_of(p, values[p.name]) for p in self._parameters))
-            hash(key)
-        except TypeError:
-            return self._trace(values, block, cluster)
-        if key not in self._traces:
+        """The trace for arguments like these: this process's, or one that somebody kept, or a new one."""
+        key = (block, cluster, *(signature_of(p, values[p.name]) for p in self._parameters))
+        lasts = _is_hashable(key)
+        if lasts and key in self._traces:
+            return self._traces[key]
+        parts = (self._function, self._target, self._maxnreg, key)
+        make = functools.partial(self._trace, values, block, cluster)
+        found = kept(parts, make, is_for_a_gpu=any(map(_is_on_gpu, self._passed(values))))
+        if lasts:
             if len(self._traces) >= _LONGEST_CACHE:
                 self._traces.pop(next(iter(self._traces)))
-            self._traces[key] = self._trace(values, block, cluster)
-        return self._traces[key]
+            self._traces[key] = found
+        return found
 
+    @_without_collections()
     def _trace(self, values: dict[str, Any], block: Triple, cluster: Triple) -> Traced:
         """Run the function once on symbols and collect what it did."""
         hardware = machine(self._target)
@@ -101,8 +115,8 @@ class KernelFunction:
                 arguments = {p.name: p.traced(builder, values[p.name]) for p in self._parameters}
             builder.place_all_at(None)
             self._run(arguments)
-            builder.end()
             builder.place_all_at(Loc(code.co_filename, code.co_firstlineno))
+            builder.end()
             emit("ret")
         # A CTA with roles has an SM to itself; ptxas would otherwise spill to make room for others.
         directives = [Directive("reqntid", block), Directive("minnctapersm", (1,))]
@@ -116,6 +130,19 @@ class KernelFunction:
         kinds = {name: parameter.kind for name, parameter in self._signature.parameters.items()}
         by_name = {name: value for name, value in arguments.items() if kinds[name] == inspect.Parameter.KEYWORD_ONLY}
         self._function(*(value for name, value in arguments.items() if name not in by_name), **by_name)
+
+
+def _is_hashable(key: object) -> bool:
+    try:
+        hash(key)
+    except TypeError:
+        return False
+    return True
+
+
+def _is_on_gpu(argument: Any) -> bool:
+    array = argument.array if isinstance(argument, TensorMap) else argument
+    return is_array(array) and buffer_of(array).is_on_gpu
 
 
 @overload

@@ -140,18 +140,20 @@ def gelu_tanh(x: Value) -> Value:
 
 
 @_in_f32
-def fast_sigmoid(x: Value) -> Value:
-    """By one instruction, right to about eleven bits."""
-    return fma(fast_tanh(x * 0.5), 0.5, 0.5)
+def fast_sigmoid_of_half(half: Value) -> Value:
+    """sigmoid(2·half) by one instruction, right to about eleven bits."""
+    return fma(fast_tanh(half), 0.5, 0.5)
 
 
 @_in_f32
-def fast_silu(x: Value) -> Value:
-    return x * fast_sigmoid(x)
+def fast_silu_of_half(half: Value) -> Value:
+    """silu(2·half), right to about eleven bits."""
+    return fma(half, fast_tanh(half), half)
 
 
 @_in_f32
-def fast_gelu_tanh(x: Value) -> Value:
-    half = x * 0.5
-    inner = x * fma(x * x, _GELU_CUBE * math.sqrt(2 / math.pi), math.sqrt(2 / math.pi))
+def fast_gelu_tanh_of_half(half: Value) -> Value:
+    """gelu_tanh(2·half), right to about eleven bits."""
+    slope = 2 * math.sqrt(2 / math.pi)
+    inner = half * fma(half * half, 4 * _GELU_CUBE * slope, slope)
     return fma(half, fast_tanh(inner), half)

@@ -17,6 +17,7 @@ from warploom.trace.values import Value, binary, compute, from_bits, literal, sa
 
 PAIRS = tuple(row.name for row in TYPES.values() if row.half and row.bits == 2 * TYPES[row.half].bits)
 _BYTE = 8
+_HALF, _UPPER_HALF = 16, 0xFFFF0000
 _SELECT_EVEN = 0x6420
 """`prmt`: bytes 0 and 2 of one word, then of the other."""
 _SOURCE, _IN_LOW, _IN_HIGH, _PART = "rounded from", "low byte of", "high byte of", "part of"
@@ -115,6 +116,17 @@ def widened(value: Value) -> Value:
         if whole is not None:
             return unpack(_widened_pair(whole, row))[half]
     return unpack(_widened_pair(value.bits("u16"), row))[0]
+
+
+def lengthened(value: Value) -> Value | None:
+    """A bf16 that lies in a word with another as the f32 whose upper bits it is: by one instruction, from the word."""
+    builder = current()
+    for number in (0, 1):
+        whole = builder.known((_PART, 2, number, value.operand))
+        if whole is not None:
+            word = Value("u32", whole.operand, whole.region)
+            return (word & _UPPER_HALF if number else word << _HALF).bits("f32")
+    return None
 
 
 def _widened_pair(pair: Value, row: Type) -> Value:

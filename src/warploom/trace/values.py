@@ -332,6 +332,12 @@ def _converted(value: Value, type_: str, rounding: str, saturate: bool) -> Value
         return compare("ne", value, 0)
     if source.kind == "pred":
         return select(value, literal(1, type_), literal(0, type_))
+    if (value.type, type_) == ("bf16", "f32") and not rounding and not saturate:
+        from warploom.trace.packing import lengthened
+
+        longer = lengthened(value)
+        if longer is not None:
+            return longer
     whole = source.kind != "float" and target.kind != "float"
     if whole and not saturate and target.bits == source.bits and target.bits >= 16:
         return Value(type_, value.operand, value.region)

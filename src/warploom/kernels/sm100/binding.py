@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from warploom.kernels.calls import Call, Family, boxed
+from warploom.kernels.calls import Call, Family, boxed, operand_map
 from warploom.kernels.sm100.block_scaled import block_scaled
 from warploom.kernels.sm100.blockwise_fp8 import blockwise_fp8
 from warploom.kernels.sm100.grouped import grouped, grouped_grid
@@ -23,6 +23,7 @@ from warploom.structured.block_scaled import scale_layouts
 from warploom.structured.config import BlockScaledMatmulConfig, MatmulConfig
 from warploom.structured.config.output import MACHINE
 from warploom.structured.epilogue_loads import matrix_box
+from warploom.structured.operand import OperandLayout
 from warploom.structured.split_k import split_k_workspace
 from warploom.structured.tile_scheduler import launch_grid
 from warploom.structured.writer_geometry import c_box
@@ -40,6 +41,7 @@ def bind(call: _Call, sms: int | None = None) -> Launch:
         cluster=config.cluster_shape,
         config=config,
         epilogue=call.epilogue,
+        **_further(call),
     )
 
 
@@ -55,7 +57,24 @@ def family_of(config: MatmulConfig) -> str:
 
 def _factors(call: _Call) -> tuple[TensorMap, TensorMap]:
     """The maps of A and B."""
-    return call.factor_maps(*layouts(call.config))
+    a, b = layouts(call.config)
+    return call.factor_maps(a, _of_one(call.config, b))
+
+
+def _of_one(config: MatmulConfig, b: OperandLayout) -> OperandLayout:
+    """How the rows of one matrix lie in a tile of B."""
+    return b.halved if config.b_rows < config.BN else b
+
+
+def _further(call: _Call) -> dict[str, Any]:
+    """What some calls have: outputs beside D, and of pairs the second B."""
+    config, found = call.config, dict[str, Any]()
+    if call.outputs:
+        strip = (config.stageN, config.BM) if config.transpose_c else (config.BM, config.stageN)
+        found["further"] = call.output_maps(strip)
+    if call.up is not None:
+        found["up"] = operand_map(call.up, _of_one(config, layouts(config)[1]), config.b_type)
+    return found
 
 
 def _result(call: _Call) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from warploom.kernels.sm100.parts import standard_inputs
+from warploom.kernels.sm100.parts import epilogue_writer, standard_inputs
 from warploom.ptx.tensor_map import TensorMap
 from warploom.structured.cluster import Cluster
 from warploom.structured.config import MatmulConfig
@@ -12,7 +12,6 @@ from warploom.structured.mma import MmaOp
 from warploom.structured.output_pipeline import OutputTilePipeline
 from warploom.structured.prefetch import load_weights_first
 from warploom.structured.tile_scheduler import TileScheduler
-from warploom.structured.tile_writer import TileWriter
 from warploom.structured.warp_context import EpilogueWarpContext, MmaWarpContext
 from warploom.trace import Operands, Tensor, kernel, loop, s32, warp_roles, when
 
@@ -20,16 +19,16 @@ from warploom.trace import Operands, Tensor, kernel, loop, s32, warp_roles, when
 @kernel(target="sm_100a")
 def matmul(
     a: TensorMap, b: TensorMap, d: Tensor, m: s32, n: s32, k: s32, batch: s32, operands: Operands,
-    *, config: MatmulConfig, epilogue: Epilogue,
+    further: Operands | None = None, up: TensorMap | None = None, *, config: MatmulConfig, epilogue: Epilogue,
 ) -> None:  # fmt: skip
-    """D = epilogue(A·Bᵀ), one tile after another."""
+    """D = epilogue(A·Bᵀ), one tile after another; of pairs `b` is the first B, and `up` the second."""
     roles = warp_roles(**config.roles)
     cluster = Cluster(config.cluster_shape, config.cta_group)
     tiles = TileScheduler(config, roles, cluster, m=m, n=n, k=k, batch=batch)
-    inputs = standard_inputs(a, b, config, roles, cluster)
+    inputs = standard_inputs(a, b if up is None else (b, up), config, roles, cluster)
     outputs = OutputTilePipeline(config.output, producer=roles.mma, consumer=roles.epilogue, cluster=cluster)
     mma_op = MmaOp(config, roles.mma, cluster)
-    writer = TileWriter(d, config, role=roles.epilogue, epilogue=epilogue.bound(**operands))
+    writer = epilogue_writer(d, config, roles, epilogue.bound(**operands), further)
 
     with roles.load:
         ahead, weights = config.prefetch_tiles_n, "a" if config.AB_swapped else "b"

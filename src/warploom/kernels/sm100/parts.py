@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from warploom.structured.cluster import Cluster
 from warploom.structured.config import MatmulConfig
+from warploom.structured.epilogue import Epilogue
 from warploom.structured.input_pipeline import InputTilePipeline, StandardTilePayload
-from warploom.structured.operand import OperandLayout, OperandTiles
+from warploom.structured.operand import OperandLayout, OperandTiles, Source
+from warploom.structured.operand import operand_tiles as tiles_of
+from warploom.structured.tile_writer import Output, TileWriter
+from warploom.structured.writer_geometry import StagedOutput
 from warploom.trace.parameters import TensorMapArgument
 from warploom.trace.roles import Roles
 from warploom.trace.values import Value
@@ -28,21 +32,21 @@ def layouts(config: MatmulConfig) -> tuple[OperandLayout, OperandLayout]:
 
 def operand_tiles(
     a: TensorMapArgument,
-    b: TensorMapArgument,
+    b: Source,
     config: MatmulConfig,
     cluster: Cluster,
     a_row: Row | None = None,
     b_row: Row | None = None,
 ) -> tuple[OperandTiles, OperandTiles]:
-    """The tiles of A and B; of a pair each CTA has its own rows of A and half of the rows of B."""
+    """The tiles of A and B; of two CTAs each has its own rows of A and half of the rows of B, or one B of a pair."""
     a_layout, b_layout = layouts(config)
-    half = cluster.pair_rank.to("s32") * config.BN
+    half = cluster.pair_rank.to("s32") * (0 if config.paired else config.BN)
     rows = a_row or (lambda tile: tile.m * config.BM)
-    columns = b_row or (lambda tile: tile.n * config.MMA_N)
+    columns = b_row or (lambda tile: tile.n * config.tile_columns)
     count = config.num_pipeline_stages
     return (
         OperandTiles("a_tiles", a, a_layout, count, rows, share=cluster.rank_n, peers=cluster.sharing_a),
-        OperandTiles(
+        tiles_of(
             "b_tiles",
             b,
             b_layout,
@@ -54,10 +58,21 @@ def operand_tiles(
     )
 
 
+def epilogue_writer(
+    d: Any, config: MatmulConfig, roles: Roles, epilogue: Epilogue, further: Mapping[str, Any] | None
+) -> TileWriter:
+    """The writer of the epilogue role; `further` is where further outputs go."""
+    outputs: dict[str, Output] = dict(further or {})
+    if config.output_types:
+        given = zip((further or {}).items(), config.output_types, strict=True)
+        outputs = {name: StagedOutput(target, dtype) for (name, target), dtype in given}
+    return TileWriter(d, config.written, role=roles.epilogue, epilogue=epilogue, outputs=outputs)
+
+
 def standard_inputs(
-    a: TensorMapArgument, b: TensorMapArgument, config: MatmulConfig, roles: Roles, cluster: Cluster, **rows: Row
+    a: TensorMapArgument, b: Source, config: MatmulConfig, roles: Roles, cluster: Cluster, **rows: Row
 ) -> InputTilePipeline:
-    """A and B from the load role to the MMA role."""
+    """A and B, or a pair of them, from the load role to the MMA role."""
     payload = StandardTilePayload(*operand_tiles(a, b, config, cluster, **rows))
     return InputTilePipeline(
         payload,

@@ -6,7 +6,7 @@ swapped; or D = epilogue(A·Bᵀ + C), where C is one row for all rows of D and 
 
 from __future__ import annotations
 
-from warploom.kernels.sm100.parts import standard_inputs
+from warploom.kernels.sm100.parts import epilogue_writer, standard_inputs
 from warploom.ptx.tensor_map import TensorMap
 from warploom.structured.cluster import Cluster
 from warploom.structured.config import MatmulConfig
@@ -17,7 +17,6 @@ from warploom.structured.epilogue_loads import epilogue_load
 from warploom.structured.mma import MmaOp
 from warploom.structured.output_pipeline import OutputTilePipeline
 from warploom.structured.tile_scheduler import TileScheduler
-from warploom.structured.tile_writer import TileWriter
 from warploom.structured.warp_context import EpilogueWarpContext, MmaWarpContext
 from warploom.trace import Operands, Tensor, kernel, loop, s32, warp_roles, when
 
@@ -25,7 +24,7 @@ from warploom.trace import Operands, Tensor, kernel, loop, s32, warp_roles, when
 @kernel(target="sm_100a")
 def residual(
     a: TensorMap, b: TensorMap, c: Tensor, d: Tensor, m: s32, n: s32, k: s32, batch: s32, operands: Operands,
-    *, config: MatmulConfig, epilogue: Epilogue,
+    further: Operands | None = None, *, config: MatmulConfig, epilogue: Epilogue,
 ) -> None:  # fmt: skip
     """C is a tensor map with boxes of `matrix_box`, or an array where `epilogue_is_1d`; `beta` is an operand."""
     roles = warp_roles(**config.roles)
@@ -36,7 +35,7 @@ def residual(
     source = epilogue_load(c, config, roles, cluster, columns=n)
     order = LoadOrderBarrier(first=roles.load, then=roles.epilogue_load, cluster=cluster)
     mma_op = MmaOp(config, roles.mma, cluster)
-    writer = TileWriter(d, config, role=roles.epilogue, epilogue=epilogue.bound(**operands))
+    writer = epilogue_writer(d, config, roles, epilogue.bound(**operands), further)
 
     with roles.load:
         wait_for_dependencies()

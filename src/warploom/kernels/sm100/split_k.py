@@ -6,7 +6,7 @@ each tile; the final one goes on to D and leaves the lock as it found it, so tha
 
 from __future__ import annotations
 
-from warploom.kernels.sm100.parts import standard_inputs
+from warploom.kernels.sm100.parts import epilogue_writer, standard_inputs
 from warploom.ptx.tensor_map import TensorMap
 from warploom.structured.cluster import Cluster
 from warploom.structured.config import MatmulConfig
@@ -15,7 +15,6 @@ from warploom.structured.epilogue import Epilogue
 from warploom.structured.mma import MmaOp
 from warploom.structured.output_pipeline import OutputTilePipeline
 from warploom.structured.tile_scheduler import TileScheduler
-from warploom.structured.tile_writer import TileWriter
 from warploom.structured.warp_context import EpilogueWarpContext, MmaWarpContext
 from warploom.trace import Operands, Tensor, f32, kernel, loop, s32, warp_roles, when
 
@@ -23,7 +22,7 @@ from warploom.trace import Operands, Tensor, f32, kernel, loop, s32, warp_roles,
 @kernel(target="sm_100a")
 def split_k(
     a: TensorMap, b: TensorMap, d: Tensor, workspace: Tensor[f32], locks: Tensor[s32], m: s32, n: s32, k: s32,
-    operands: Operands, *, config: MatmulConfig, epilogue: Epilogue,
+    operands: Operands, further: Operands | None = None, *, config: MatmulConfig, epilogue: Epilogue,
 ) -> None:  # fmt: skip
     """D = epilogue(A·Bᵀ); workspace (tiles × elements) and locks (tiles, all zero) as `split_k_workspace` has them."""
     roles = warp_roles(**config.roles)
@@ -32,7 +31,7 @@ def split_k(
     inputs = standard_inputs(a, b, config, roles, cluster)
     outputs = OutputTilePipeline(config.output, producer=roles.mma, consumer=roles.epilogue, cluster=cluster)
     mma_op = MmaOp(config, roles.mma, cluster)
-    writer = TileWriter(d, config, role=roles.epilogue, epilogue=epilogue.bound(**operands))
+    writer = epilogue_writer(d, config, roles, epilogue.bound(**operands), further)
 
     with roles.load:
         wait_for_dependencies()

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import numpy as np
 
-from warploom.kernels.calls import Call, Family, boxed
+from warploom.facts.machines import ctas_at_once
+from warploom.kernels.calls import Call, Family, boxed, operand_map
 from warploom.kernels.sm90.blockwise_fp8 import blockwise_fp8
 from warploom.kernels.sm90.grouped import grouped
 from warploom.kernels.sm90.matmul import matmul
 from warploom.kernels.sm90.parts import layouts
 from warploom.kernels.sm90.split_k import matmul_split_k
+from warploom.kernels.sm90.stream_k import matmul_stream_k
 from warploom.ptx.arrays import scratch
 from warploom.ptx.launch import Launch, Triple
 from warploom.ptx.tensor_map import TensorMap
@@ -21,6 +24,7 @@ from warploom.structured.config.hopper import MACHINE, HopperConfig
 from warploom.structured.config.hopper_blockwise import HopperBlockwiseConfig
 from warploom.structured.staging import block_width
 from warploom.structured.static_scheduler import persistent_grid
+from warploom.structured.stream_scheduler import stream_grid
 
 _Call = Call[HopperConfig]
 
@@ -30,11 +34,12 @@ def bind(call: _Call, sms: int | None = None) -> Launch:
     config, family = call.config, FAMILIES[family_of(call)]
     launch = family.kernel.bind(
         *family.arguments(call),
-        grid=family.grid(call, sms or MACHINE.sms),
+        grid=family.grid(call, ctas_at_once(sms or MACHINE.sms, prod(config.cluster_shape))),
         block=(config.threads, 1, 1),
         cluster=_cluster(config),
         config=config,
         epilogue=call.epilogue,
+        **_further(call),
     )
     return replace(launch, dependent=config.dependent)
 
@@ -45,13 +50,15 @@ def family_of(call: _Call) -> str:
         return "grouped"
     if isinstance(call.config, HopperBlockwiseConfig):
         return "blockwise_fp8"
+    if call.config.stream_k:
+        return "stream_k"
     return "split_k" if call.config.num_split_k > 1 else "matmul"
 
 
 def tiles_of(config: HopperConfig, m: int, n: int) -> tuple[int, int]:
     """Tiles along M and N of the multiplication, for D (m × n)."""
     rows, columns = (n, m) if config.AB_swapped else (m, n)
-    return -(-rows // config.BM), -(-columns // config.BN)
+    return -(-rows // config.BM), -(-columns // config.tile_columns)
 
 
 def meeting_ctas(config: HopperConfig, m: int, n: int) -> int:
@@ -91,14 +98,29 @@ def _result(call: _Call) -> Any:
 
 def _factors(call: _Call) -> tuple[TensorMap, TensorMap]:
     """The maps of A and B."""
-    return call.factor_maps(*layouts(call.config))
+    a, b = layouts(call.config)
+    return call.factor_maps(a, b.halved if call.config.paired else b)
+
+
+def _further(call: _Call) -> dict[str, Any]:
+    """What some calls have: outputs beside D, and of pairs the second B."""
+    found: dict[str, Any] = {}
+    if call.outputs:
+        found["further"] = call.output_maps(call.config.sliced.output_tile_shape)
+    if call.up is not None:
+        found["up"] = operand_map(call.up, layouts(call.config)[1].halved, call.config.b_type)
+    return found
+
+
+def _loads(call: _Call) -> dict[str, TensorMap]:
+    """What the copy engine brings for the epilogue."""
+    return {"residual": _staged(call.c, call.config)} if call.config.residual_in_place else {}
 
 
 def _plain(call: _Call) -> tuple[Any, ...]:
-    problem, config = call.problem, call.config
-    loads = {"residual": _staged(call.c, config)} if config.residual_in_place else {}
+    problem = call.problem
     sizes = (problem.m, problem.n, *_tiles(call), problem.batch, _k_tiles(call))
-    return (*_factors(call), _result(call), *sizes, loads, dict(call.operands))
+    return (*_factors(call), _result(call), *sizes, _loads(call), dict(call.operands))
 
 
 def _split(call: _Call) -> tuple[Any, ...]:
@@ -109,7 +131,18 @@ def _split(call: _Call) -> tuple[Any, ...]:
         held["workspace"] = scratch((sums,), np.float32)
         held["counters"] = scratch((down * along,), np.uint32, starts_at_zero=True)
     sizes = (problem.m, problem.n, down, along, _k_tiles(call))
-    return (*_factors(call), _result(call), *sizes, held, dict(call.operands))
+    return (*_factors(call), _result(call), *sizes, _loads(call), held, dict(call.operands))
+
+
+def _streamed(call: _Call) -> tuple[Any, ...]:
+    """As a plain product, with room for the sums that each CTA may park."""
+    config, (*given, operands) = call.config, _plain(call)
+    ctas = prod(_streaming(call, MACHINE.sms))
+    held = {
+        "workspace": scratch((ctas * config.BM * config.BN,), np.float32),
+        "flags": scratch((ctas * config.consumers,), np.uint32, starts_at_zero=True),
+    }
+    return (*given, held, operands)
 
 
 def _grouped(call: _Call) -> tuple[Any, ...]:
@@ -126,6 +159,11 @@ def _blockwise(call: _Call) -> tuple[Any, ...]:
 
 def _persistent(call: _Call, sms: int) -> Triple:
     return persistent_grid((*_tiles(call), call.problem.batch), call.config.cluster_shape[:2], sms)
+
+
+def _streaming(call: _Call, sms: int) -> Triple:
+    config, tiles = call.config, (*_tiles(call), call.problem.batch)
+    return stream_grid(tiles, config.cluster_shape[:2], _k_tiles(call), min(sms, MACHINE.sms))
 
 
 def _all_splits(call: _Call, sms: int) -> Triple:
@@ -146,6 +184,7 @@ def _groups(call: _Call, sms: int) -> Triple:
 FAMILIES: Mapping[str, Family[HopperConfig]] = {
     "matmul": Family(matmul, _plain, _persistent),
     "split_k": Family(matmul_split_k, _split, _all_splits),
+    "stream_k": Family(matmul_stream_k, _streamed, _streaming),
     "grouped": Family(grouped, _grouped, _groups),
     "blockwise_fp8": Family(blockwise_fp8, _blockwise, _persistent),
 }

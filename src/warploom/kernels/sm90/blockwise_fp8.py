@@ -7,7 +7,7 @@ other one multiplies.
 
 from __future__ import annotations
 
-from warploom.kernels.sm90.parts import ConsumerWriter, operand_tiles, staged_inputs
+from warploom.kernels.sm90.parts import ConsumerWriter, begin_role, operand_tiles, staged_inputs
 from warploom.ptx.tensor_map import TensorMap
 from warploom.structured.blockwise import ColumnFactors, RowFactors
 from warploom.structured.cluster import Cluster
@@ -40,12 +40,14 @@ def blockwise_fp8(
     turns = Turns(group) if config.in_turn else None
 
     with roles.load, when(roles.load.warp == 0):
+        begin_role(config)
         for tile in tiles:
             for k in loop(tile.k_tiles):
                 with inputs.produce() as stage:  # waits until all consumers have read the slot
                     stage.load(tile, k)
 
     with roles.consume:
+        begin_role(config)
         core = WgmmaOp(config, inputs, group.number)
         sums = PromotedSums(config, group, core, of_rows, ColumnFactors(b_scales, config, n))
         if turns:

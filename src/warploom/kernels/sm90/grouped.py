@@ -7,7 +7,7 @@ multiplied there is not stored. With A and B swapped rows go along N of the mult
 
 from __future__ import annotations
 
-from warploom.kernels.sm90.parts import ConsumerWriter, operand_inputs
+from warploom.kernels.sm90.parts import ConsumerWriter, begin_role, operand_inputs
 from warploom.ptx.tensor_map import TensorMap
 from warploom.structured.cluster import Cluster
 from warploom.structured.config.hopper import HopperConfig
@@ -51,12 +51,14 @@ def grouped(
     turns = Turns(group) if config.pingpong else None
 
     with roles.load, when(roles.load.warp == 0):
+        begin_role(config)
         for tile in tiles:
             for k in loop(tile.k_tiles):
                 with inputs.produce() as stage:
                     stage.load(tile, k)
 
     with roles.consume:
+        begin_role(config)
         core = WgmmaOp(config, inputs, group.number * (0 if turns else 1))
         if turns:
             turns.begin(core, k_tiles)

@@ -26,17 +26,23 @@ def matmul(
     k_tiles: s32,
     loads: Operands,
     operands: Operands,
+    further: Operands | None = None,
+    up: TensorMap | None = None,
     *,
     config: HopperConfig,
     epilogue: Epilogue,
 ) -> None:
-    """D = epilogue(A·Bᵀ): cooperative warpgroups share a tile, ping-pong ones take turns at tiles of their own."""
+    """D = epilogue(A·Bᵀ): cooperative warpgroups share a tile, ping-pong ones take turns at tiles of their own.
+
+    Of pairs `b` is the first B, and `up` the second.
+    """
     roles = warp_roles(registers=config.role_registers, **config.roles)
     cluster = Cluster(config.cluster_shape)
-    tiles = StaticScheduler((m_tiles, n_tiles, batches), cluster=cluster, k_tiles=k_tiles, band=config.band)
-    inputs = operand_inputs(a, b, config, roles, cluster)
+    depth = batches if len(a.geometry.box) > 2 else 1
+    tiles = StaticScheduler((m_tiles, n_tiles, depth), cluster=cluster, k_tiles=k_tiles, band=config.band)
+    inputs = operand_inputs(a, b if up is None else (b, up), config, roles, cluster)
     group = Warpgroup(roles.consume)
-    writer = ConsumerWriter(d, config, group, epilogue.bound(**operands), loads.get("residual"))
+    writer = ConsumerWriter(d, config, group, epilogue.bound(**operands), loads.get("residual"), outputs=further)
     turns = Turns(group) if config.pingpong else None
 
     with roles.load, when(roles.load.warp == 0):
@@ -58,6 +64,7 @@ def matmul(
             for k in loop(tile.k_tiles):
                 with core.consume(k) as stage:  # waits for the copies
                     core.mma(stage, accumulate=k > 0)
+                writer.halfway(k, tile.k_tiles)
             if turns:
                 turns.give()
             core.finish()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,20 +14,27 @@ from warploom.structured.dependent_launch import launch_dependents, wait_for_dep
 from warploom.structured.epilogue import Epilogue, Operand
 from warploom.structured.in_place import InPlaceResidual
 from warploom.structured.input_pipeline import InputTilePipeline, StandardTilePayload, TilePayload
-from warploom.structured.operand import OperandLayout, OperandTiles
-from warploom.structured.row_vector import RowVector
+from warploom.structured.operand import OperandLayout, OperandTiles, Source
+from warploom.structured.operand import operand_tiles as tiles_of
+from warploom.structured.partials import unit_places, unit_start
+from warploom.structured.row_vector import RowVector, SharedVector
 from warploom.structured.signals import EachPeer
 from warploom.structured.sinks import TmaStore
 from warploom.structured.staging import Values
-from warploom.structured.tile_writer import TileWriter
+from warploom.structured.strips import TileSpot
+from warploom.structured.tile_writer import Output, TileWriter
 from warploom.structured.warp_group_barrier import OwnBarrier, WarpgroupBarriers
 from warploom.structured.wgmma import RegisterTile, Warpgroup
+from warploom.structured.writer_geometry import StagedOutput
+from warploom.trace.control import when
 from warploom.trace.memory import Index, View, shared
 from warploom.trace.parameters import TensorMapArgument
 from warploom.trace.roles import Roles
 from warploom.trace.values import Value
 
 Row = Callable[[Any], Value]
+_SUMS_BESIDE_A_BIAS = 160
+"""Sums of a thread beside which its part of a bias finds registers."""
 
 
 def begin_role(config: HopperConfig) -> None:
@@ -48,13 +55,13 @@ def layouts(config: HopperConfig) -> tuple[OperandLayout, OperandLayout]:
 
 def _b_swizzle(config: HopperConfig) -> str:
     """The widest swizzle whose span B's rows fill, where they are contiguous; along K a tile is one span."""
-    row = config.BN * config.element_bits // 8 if config.b_major == "mn" else ROW_BYTES
+    row = config.tile_columns * config.element_bits // 8 if config.b_major == "mn" else ROW_BYTES
     return next(name for name in ("128B", "64B", "32B", "none") if row % (SWIZZLES[name].span or 1) == 0)
 
 
 def operand_tiles(
     a: TensorMapArgument,
-    b: TensorMapArgument,
+    b: Source,
     config: HopperConfig,
     cluster: Cluster,
     a_row: Row | None = None,
@@ -63,10 +70,10 @@ def operand_tiles(
     """The tiles of A and B; where a tile of work has its rows of each is told by functions, if not by its place."""
     (a_layout, b_layout), count = layouts(config), config.num_pipeline_stages
     rows = a_row or (lambda tile: tile.m * config.BM)
-    columns = b_row or (lambda tile: tile.n * config.BN)
+    columns = b_row or (lambda tile: tile.n * config.tile_columns)
     return (
         OperandTiles("a_tiles", a, a_layout, count, rows, share=cluster.rank_n, peers=cluster.sharing_a),
-        OperandTiles("b_tiles", b, b_layout, count, columns, share=cluster.rank_m, peers=cluster.sharing_b),
+        tiles_of("b_tiles", b, b_layout, count, columns, share=cluster.rank_m, peers=cluster.sharing_b),
     )
 
 
@@ -78,9 +85,9 @@ def staged_inputs(payload: TilePayload, config: HopperConfig, roles: Roles, clus
 
 
 def operand_inputs(
-    a: TensorMapArgument, b: TensorMapArgument, config: HopperConfig, roles: Roles, cluster: Cluster, **rows: Row
+    a: TensorMapArgument, b: Source, config: HopperConfig, roles: Roles, cluster: Cluster, **rows: Row
 ) -> InputTilePipeline:
-    """A and B from the load role to the consumers."""
+    """A and B, or a pair of them, from the load role to the consumers."""
     return staged_inputs(StandardTilePayload(*operand_tiles(a, b, config, cluster, **rows)), config, roles, cluster)
 
 
@@ -103,15 +110,18 @@ class ConsumerWriter:
         residual: TensorMapArgument | None = None,
         *,
         early: bool = True,
+        outputs: Mapping[str, Any] | None = None,
     ) -> None:
         """A `residual` that the copy engine loads comes into the buffers of C while the tile is multiplied, and so does
-        a bias into registers, unless they are not to come so `early`.
+        a bias into registers, unless they are not to come so `early`. `outputs` are where further outputs go.
         """
         self._config, self._group = config, group
         config = config.sliced
-        vector = _vector_of(epilogue.bias) if early and not config.splits_units else None
-        epilogue = epilogue if vector is None else replace(epilogue, bias=None)
-        barriers = WarpgroupBarriers(group.threads, config.consumers)
+        found = {name: _vector_of(getattr(epilogue, name)) for name in ("bias", "up_bias")}
+        vectors = {name: each for name, each in found.items() if each is not None and early and not config.splits_units}
+        left: dict[str, Any] = dict.fromkeys(vectors)
+        epilogue = replace(epilogue, **left)
+        self._barrier = OwnBarrier(WarpgroupBarriers(group.threads, config.consumers), lambda: group.number)
         tiles = None
         if isinstance(d, TensorMapArgument):
             shape = (config.consumers, config.num_output_stages, *config.output_tile_shape)
@@ -122,35 +132,72 @@ class ConsumerWriter:
             role=group,  # type: ignore[arg-type]
             epilogue=epilogue,
             c_tiles=tiles,
-            barrier=OwnBarrier(barriers, lambda: group.number),  # type: ignore[arg-type]
+            barrier=self._barrier,  # type: ignore[arg-type]
+            outputs=self._staged(outputs or {}, config),
         )
-        self._bias = None if vector is None else RowVector(vector, self._writer.epc)
+        self._vectors: dict[str, Any] = {name: self._vector(each) for name, each in vectors.items()}
+        self._spots: list[TileSpot] = []
+        self._is_written: Value | bool = True
         self._residual: InPlaceResidual | None = None
         if residual is not None:
             sink = self._writer.sink
             assert isinstance(sink, TmaStore)
-            self._residual = InPlaceResidual(residual, sink, group, config.consumers)
+            self._residual = InPlaceResidual(residual, sink.ring, group, config.consumers)
 
-    def begin(self, tile: Any, shape: tuple[Index, Index], slice_: Index = 0) -> None:
-        """Let bias and residual of a tile, or of a slice of it, come, before the tile is multiplied."""
-        spots = [self._writer.spot(coord, shape) for coord in self._coords(tile, slice_)]
+    def _vector(self, source: View) -> RowVector | SharedVector:
+        """A bias, where there is room for it; of one along the rows of a transposed tile a thread needs little."""
+        config, epc = self._config, self._writer.epc
+        if config.AB_swapped or config.accumulators <= _SUMS_BESIDE_A_BIAS:
+            return RowVector(source, epc)
+        return SharedVector(source, epc, self._group, config.consumers)
+
+    def _staged(self, outputs: Mapping[str, Any], config: HopperConfig) -> dict[str, Output]:
+        """The further outputs, with buffers for those that go through shared memory."""
+        if not config.output_types:
+            return dict(outputs)
+        made = dict[str, Output]()
+        for (name, target), dtype in zip(outputs.items(), config.output_types, strict=True):
+            shape = (config.consumers, config.further_buffers, *config.output_tile_shape)
+            tiles = shared(dtype, shape, name=f"{name}_tiles", align=1024)[self._group.number]
+            made[name] = StagedOutput(target, dtype, tiles)
+        return made
+
+    def begin(
+        self, tile: Any, shape: tuple[Index, Index], slice_: Index = 0, *, is_written: Value | bool = True
+    ) -> None:
+        """Let the bias of a tile, or of a slice of it, come, before the tile is multiplied.
+
+        A residual comes into buffers, so that only what `is_written` may have one.
+        """
+        self._spots = [self._writer.spot(coord, shape) for coord in self._coords(tile, slice_)]
+        self._is_written = is_written
+        if self._config.splits_units:
+            self._spots = [self._spots[0].moved(*unit_start(self._config, tile.split))]
+            self._writer.read_early(unit_places(self._config), self._spots[0])
+        for vector in self._vectors.values():
+            vector.load(self._spots)
+
+    def halfway(self, k: Value, k_tiles: Value) -> None:
+        """Let the residual come when half of the K tiles have been multiplied: at first all wait for operands."""
         if self._residual is not None:
-            self._residual.load(spots)
-        if self._bias is not None:
-            self._bias.load(spots)
+            with when(self._is_written), when(k == k_tiles >> 1):
+                self._residual.load(self._spots[: self._residual.pieces])
 
     def write(self, parts: Sequence[RegisterTile], tile: Any, shape: tuple[Index, Index], slice_: Index = 0) -> None:
         """Write the sums of a tile, or of one slice of its columns; `shape` is C's."""
-        if self._residual is not None:
-            self._residual.wait()
-        for part, coord in zip(parts, self._coords(tile, slice_), strict=True):
-            self._writer.write(part, coord, shape, bias=self._bias, residual=self._residual)
+        residual = self._residual
+        if any(isinstance(vector, SharedVector) for vector in self._vectors.values()):
+            self._barrier.sync()
+        for number, (part, coord) in enumerate(zip(parts, self._coords(tile, slice_), strict=True)):
+            if residual is not None and number % residual.pieces == 0:
+                if number:
+                    residual.load(self._spots[number : number + residual.pieces])
+                residual.wait()
+            self._writer.write(part, coord, shape, **self._vectors, residual=residual)
 
-    def write_unit(self, values: Values, down: Value, along: Value, tile: Any, shape: tuple[Index, Index]) -> None:
-        """Write a few sums of each thread, which lie so many rows and columns from its first."""
-        (own, column, batch), *_ = self._coords(tile, 0)
-        spot = self._writer.spot((own, column, batch), shape)
-        self._writer.write_values(values, spot.moved(down, along))
+    def write_unit(self, values: Values) -> None:
+        """Write a split's unit of the tile that was begun."""
+        self._writer.write_values(values, self._spots[0])
 
     def _coords(self, tile: Any, slice_: Index) -> list[tuple[Index, Index, Index]]:
         """The pieces of a tile, in the writer's units of 64 rows and a slice of columns."""
@@ -158,8 +205,8 @@ class ConsumerWriter:
         own = tile.m * (config.BM // WGMMA_M)
         if not config.pingpong:
             own = own + self._group.number.to("s32") * config.subtiles
-        slices = 1 if config.splits_units else config.num_split_k
-        return [(own + at, tile.n * slices + slice_, tile.batch) for at in range(config.subtiles)]
+        column = tile.n if config.splits_units else tile.n * config.num_split_k + slice_
+        return [(own + at, column, tile.batch) for at in range(config.subtiles)]
 
     def write_group(
         self,

@@ -11,7 +11,7 @@ from warploom.ptx.tensor_map import TensorMap
 from warploom.structured.cluster import Cluster
 from warploom.structured.config.hopper import HopperConfig
 from warploom.structured.epilogue import Epilogue
-from warploom.structured.partials import ClusterExchange, GlobalExchange, reduced, reduced_unit
+from warploom.structured.partials import ClusterExchange, GlobalExchange
 from warploom.structured.split_tile import SplitTile
 from warploom.structured.wgmma import Warpgroup, WgmmaOp
 from warploom.trace import Operands, Tensor, kernel, loop, s32, warp_roles, when
@@ -27,42 +27,43 @@ def matmul_split_k(
     m_tiles: s32,
     n_tiles: s32,
     k_tiles: s32,
+    loads: Operands,
     scratch: Operands,
     operands: Operands,
+    further: Operands | None = None,
     *,
     config: HopperConfig,
     epilogue: Epilogue,
 ) -> None:
     """D = epilogue(A·Bᵀ), one tile for each group of `num_split_k` CTAs."""
     roles = warp_roles(registers=config.role_registers, **config.roles)
-    cluster = Cluster((config.num_split_k, 1) if config.split_in_cluster else (1, 1))
+    cluster = Cluster((config.num_split_k, 1) if config.split_in_cluster else (1, 1), ends_together=False)
     tile = SplitTile.of(config, cluster, m_tiles, n_tiles, k_tiles)
     inputs = operand_inputs(a, b, config, roles, cluster)
     group = Warpgroup(roles.consume)
-    writer = ConsumerWriter(d, config, group, epilogue.bound(**operands))
+    writer = ConsumerWriter(d, config, group, epilogue.bound(**operands), loads.get("residual"), outputs=further)
+    if config.split_in_cluster:
+        exchange: ClusterExchange | GlobalExchange = ClusterExchange(roles.consume, cluster, tile, config)
+    else:
+        exchange = GlobalExchange(roles.consume, scratch["workspace"], scratch["counters"], tile, config)
 
-    with roles.load:
-        with when(roles.load.warp == 0):
-            begin_role(config)
-            for k in loop(tile.k_tiles):
-                with inputs.produce() as stage:
-                    stage.load(tile, tile.k_start + k)
-        if config.split_in_cluster:
-            cluster.sync()  # a cluster's barrier is for all of its threads: the consumers exchange sums there
+    with roles.load, when(roles.load.warp == 0):
+        begin_role(config)
+        for k in loop(tile.k_tiles):
+            with inputs.produce() as stage:
+                stage.load(tile, tile.k_start + k)
 
     with roles.consume:
         begin_role(config)
         core = WgmmaOp(config, inputs, group.number)
+        exchange.begin()
         writer.begin(tile, (m, n), tile.split)
         for k in loop(tile.k_tiles):
             with core.consume(k) as stage:
                 core.mma(stage, accumulate=k > 0)
+            writer.halfway(k, tile.k_tiles)
         core.finish()
-        if config.split_in_cluster:
-            exchange = ClusterExchange(roles.consume, cluster, inputs.payload.a.storage)
+        if isinstance(exchange, GlobalExchange) and config.splits_units:
+            writer.write_unit(exchange.reduced_unit(core))
         else:
-            exchange = GlobalExchange(roles.consume, scratch["workspace"], scratch["counters"], tile, config)
-        if config.splits_units:
-            writer.write_unit(*reduced_unit(core, config, exchange, tile), tile, (m, n))
-        else:
-            writer.write(reduced(core, config, exchange, tile), tile, (m, n), tile.split)
+            writer.write(exchange.reduced(core), tile, (m, n), tile.split)

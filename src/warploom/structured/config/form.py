@@ -29,7 +29,7 @@ CHOICES: Mapping[str, Collection[object]] = {
     "scaling_kind": ("mxf8f6f4", "mxf4", "mxf4nvf4"),
     "scale_type": ("ue8m0", "ue4m3", "f32", "bf16"),
     **dict.fromkeys(
-        ("AB_swapped", "register_based_epilogue", "use_tma_store", "use_tma_epilogue_load", "epilogue_is_1d"),
+        ("AB_swapped", "paired", "register_based_epilogue", "use_tma_store", "use_tma_epilogue_load", "epilogue_is_1d"),
         (False, True),
     ),
 }
@@ -47,6 +47,8 @@ LEAST: Mapping[str, int] = {
     "vec_sf_size": 1,
     "scale_granularity": 1,
 }
+EACH: Mapping[str, Collection[str]] = {"output_types": OUTPUT_TYPES}
+"""What a field has any number of."""
 DIMENSIONS: Mapping[str, int] = {"mma_shape": 3, "cluster_shape": 3, "output_tile_shape": 2}
 
 
@@ -66,6 +68,8 @@ def form_violations(fields: Mapping[str, object]) -> Iterator[str]:
             continue
         if field in CHOICES and not any(type(value) is type(choice) and value == choice for choice in CHOICES[field]):
             yield said(field, value, f"must be one of {', '.join(map(str, CHOICES[field]))}")
+        elif field in EACH and not (isinstance(value, tuple) and all(each in EACH[field] for each in value)):
+            yield said(field, value, f"must be a tuple of {', '.join(EACH[field])}")
         elif field in LEAST and not _is_count(value, LEAST[field]):
             yield said(field, value, f"must be an integer of at least {LEAST[field]}")
         elif field in DIMENSIONS and not (

@@ -10,15 +10,19 @@ from warploom.diagnostics import Diag
 from warploom.facts.dtypes import ELEMENT_TYPES
 from warploom.facts.machines import MACHINES
 from warploom.facts.mma_shapes import WGMMA, WGMMA_M
-from warploom.facts.swizzles import SWIZZLES
+from warploom.facts.swizzles import GRANULE, SWIZZLES
 from warploom.facts.synchronisation import BARRIER_BYTES
-from warploom.structured.config.output import OutputPipelineConfig
+from warploom.structured.config.output import FURTHER_BUFFERS, OutputPipelineConfig
 
 MACHINE = MACHINES["sm_90a"]
 ROW_BYTES = 128
 WARPGROUP_WARPS = 4
 MOST_ACCUMULATORS = 208
 """Registers of a thread that may hold sums: what ptxas places beside addresses without a spill, with 240 at hand."""
+_STAGES_BESIDE_A_TILE = 5
+"""Input stages that are worth more than a residual that comes all at once."""
+_SUMS_BESIDE_WIDE_STRIPS = 176
+"""Sums of a thread beside which the residual of a wide strip finds registers."""
 _DERIVED: Any = None
 
 
@@ -45,6 +49,8 @@ class HopperConfig:
     num_split_k: int = 1
     split_in_cluster: bool = True
     """Whether the splits of a tile are a cluster that meets in shared memory; else they meet in global memory."""
+    stream_k: bool = False
+    """Whether all CTAs share the K tiles of what would be the last wave of tiles, with one whole wave."""
     num_output_stages: int = _DERIVED
     stage_columns: int = _DERIVED
     band: int = 16
@@ -55,7 +61,11 @@ class HopperConfig:
     """Groups of multiplications that stay in flight when the stage before them is given back."""
     use_tma_store: bool = True
     residual_in_place: bool = False
-    """Whether a residual comes into the buffers of C, which then hold a consumer's whole tile."""
+    """Whether a residual comes into the buffers of C, which then hold a consumer's whole tile, or 64 rows of it."""
+    paired: bool = False
+    """Whether an element of C has two accumulators: half the rows of B's tiles are another matrix's."""
+    output_types: tuple[str, ...] = ()
+    """Types of the further outputs, where all of them go through shared memory as C does."""
     epilogue_dtype: str = "f32"
     dependent: bool = False
     """Whether the kernel may begin before the one in front of it has ended: it gains where kernels are short."""
@@ -79,6 +89,11 @@ class HopperConfig:
     @property
     def MMA_N(self) -> int:
         return self.tile[1]
+
+    @property
+    def tile_columns(self) -> int:
+        """Columns of C that a tile has."""
+        return self.BN // 2 if self.paired else self.BN
 
     @property
     def BK(self) -> int:
@@ -193,11 +208,29 @@ class HopperConfig:
 
     @property
     def sliced(self) -> Self:
-        """What one split writes: its slice of the columns."""
+        """What is written of a tile: of pairs one column for two, of one split its slice of the columns."""
+        if self.paired:
+            return replace(self, tile=(self.BM, self.tile_columns), paired=False, cluster_shape=(1, 1, 1))
         if self.num_split_k == 1 or self.splits_units:
             return self
         tile = (self.BM, self.BN // self.num_split_k)
         return replace(self, tile=tile, num_split_k=1, stage_columns=_DERIVED, cluster_shape=(1, 1, 1))
+
+    @property
+    def strips(self) -> int:
+        """Strips of what is written of 64 rows."""
+        written = self.sliced
+        return written.BN // written.stage_columns
+
+    @property
+    def is_split(self) -> bool:
+        """Whether several CTAs share the depth of a sum."""
+        return self.num_split_k > 1 or self.stream_k
+
+    @property
+    def further_buffers(self) -> int:
+        """Buffers of each further output."""
+        return min(self.num_output_stages, FURTHER_BUFFERS)
 
     @property
     def stage_bytes(self) -> int:
@@ -208,11 +241,26 @@ class HopperConfig:
     def staging_bytes(self) -> int:
         if not self.use_tma_store:
             return 0
-        return self.consumers * self.num_output_stages * prod(self.sliced.output_tile_shape) * self.c_bytes
+        further = self.further_buffers * sum(ELEMENT_TYPES[each].storage_bits // 8 for each in self.output_types)
+        strip = prod(self.sliced.output_tile_shape)
+        return self.consumers * strip * (self.num_output_stages * self.c_bytes + further)
+
+    @property
+    def _further_rows(self) -> list[int]:
+        """Bytes of a row of each further output, as it is staged."""
+        columns = self.sliced.output_tile_shape[1]
+        return [columns * ELEMENT_TYPES[each].storage_bits // 8 for each in self.output_types]
+
+    @property
+    def exchange_bytes(self) -> int:
+        """Where the partial sums of the other splits of a cluster come."""
+        if self.num_split_k == 1 or not self.split_in_cluster:
+            return 0
+        return 4 * self.BM * self.BN // self.num_split_k * (self.num_split_k - 1)
 
     def shared_bytes(self, stages: int) -> int:
         """What the kernel keeps in shared memory with so many stages."""
-        return stages * (self.stage_bytes + 2 * BARRIER_BYTES) + self.staging_bytes
+        return stages * (self.stage_bytes + 2 * BARRIER_BYTES) + self.staging_bytes + self.exchange_bytes
 
     def validated(self) -> Self:
         """The same, or `BAD_CONFIG` with everything that is wrong."""
@@ -243,10 +291,32 @@ class HopperConfig:
             ),
             (self.num_split_k == 1 or not self.pingpong, f"num_split_k={self.num_split_k}: not with ping-pong"),
             (
-                self.num_split_k == 1
-                or not self.split_in_cluster
-                or self.num_pipeline_stages * self.stage_bytes >= 4 * self.BM * self.BN,
-                f"num_split_k={self.num_split_k}: the stages have no room for a tile of partial sums",
+                not self.stream_k or (self.num_split_k == 1 and self.depth < 2),
+                "stream_k=True: not with splits or more than one group in flight",
+            ),
+            (
+                not self.paired or self.tile_columns % (8 * x) == 0,
+                f"paired=True: {self.BN} columns are not two times eights for each CTA of cluster_shape[0]={x}",
+            ),
+            (
+                not self.paired or (not self.AB_swapped and self.num_split_k == 1 and not self.stream_k),
+                "paired=True: not with A and B swapped, splits or stream-K",
+            ),
+            (
+                not self.output_types or self.use_tma_store,
+                f"output_types={self.output_types}: they go with C, which is not stored by TMA",
+            ),
+            (
+                all(row_bytes % GRANULE == 0 for row_bytes in self._further_rows),
+                f"output_types={self.output_types}: rows of {self.sliced.output_tile_shape[1]} are no 16 bytes",
+            ),
+            (
+                not self.residual_in_place or (self.use_tma_store and not self.splits_units),
+                "residual_in_place=True: C does not go through shared memory",
+            ),
+            (
+                not self.residual_in_place or self.num_output_stages in (self.strips, self.subtiles * self.strips),
+                f"num_output_stages={self.num_output_stages}: a residual in place has {self.strips} for 64 rows",
             ),
             (not self.pingpong or self.consumers == 2, f"consumers={self.consumers}: ping-pong is for two"),
             (row.transposable or (self.a_major, self.b_major) == ("k", "k"), f"{self.a_type} is read K-major only"),
@@ -255,21 +325,32 @@ class HopperConfig:
 
 
 def _stages(config: HopperConfig) -> int:
-    limit, most = MACHINE.shared_per_block, 8
-    return max((n for n in range(1, most + 1) if config.shared_bytes(n) <= limit), default=1)
+    room = MACHINE.shared_per_block - config.shared_bytes(0)
+    return min(max(room // (config.stage_bytes + 2 * BARRIER_BYTES), 1), 8)
+
+
+def _output_stages(config: HopperConfig) -> int:
+    """Two; with a residual in place the strips of a tile, or of 64 rows where too few stages would be left."""
+    if not config.residual_in_place:
+        return 2
+    whole, stages = config.subtiles * config.strips, config.num_pipeline_stages or _STAGES_BESIDE_A_TILE
+    fits = config.replace(num_output_stages=whole, num_pipeline_stages=stages).shared_bytes(stages)
+    return whole if fits <= MACHINE.shared_per_block else config.strips
 
 
 def _stage_columns(config: HopperConfig) -> int:
     """Columns of a strip: the widest whose rows a swizzle spans, of those that divide the tile."""
     widest = (32 if config.c_bytes == 4 else 64) if config.c_bytes > 1 else 16
-    return next((n for n in (64, 32, 16) if n <= widest and config.BN % n == 0), 8)
+    if config.residual_in_place and config.accumulators > _SUMS_BESIDE_WIDE_STRIPS:
+        widest = min(widest, 32)
+    return next((n for n in (64, 32, 16) if n <= widest and config.tile_columns % n == 0), 8)
 
 
 _DERIVATIONS: dict[str, Any] = {
     "b_type": lambda c: c.a_type,
     "c_type": lambda c: {"f32": "f32", "tf32": "f32", "f16": "f16"}.get(c.a_type, "bf16"),
     "stage_columns": _stage_columns,
-    "num_output_stages": lambda c: c.subtiles * c.BN // c.stage_columns if c.residual_in_place else 2,
+    "num_output_stages": _output_stages,
     "num_pipeline_stages": _stages,
     "registers": lambda c: (24, 240) if c.accumulators > 64 and c.consumers > 1 else (0, 0),
 }

@@ -16,7 +16,7 @@ from warploom.facts.swizzles import GRANULE, SWIZZLES
 from warploom.facts.synchronisation import WORK_RESPONSE_BYTES
 from warploom.facts.tensor_memory import LANE_ALIGNMENT
 from warploom.structured.config.form import form_violations
-from warploom.structured.config.output import MACHINE, EpilogueConfig, OutputPipelineConfig, is_folded
+from warploom.structured.config.output import FURTHER_BUFFERS, MACHINE, EpilogueConfig, OutputPipelineConfig, is_folded
 from warploom.structured.config.problem import Problem
 from warploom.structured.config.shared_memory import (
     SharedArray,
@@ -76,6 +76,10 @@ class MatmulConfig:
     prefetch_tiles_n: int = 0
     register_based_epilogue: bool = True
     use_tma_store: bool = True
+    paired: bool = False
+    """Whether an element of C has two accumulators: half the rows of B's tiles are another matrix's."""
+    output_types: tuple[str, ...] = ()
+    """Types of the further outputs, where all of them go through shared memory as C does."""
     use_tma_epilogue_load: bool = False
     epilogue_is_1d: bool = False
     num_clc_pipeline_stages: int = DERIVED
@@ -175,6 +179,24 @@ class MatmulConfig:
         return self.MMA_N // self.cta_group
 
     @property
+    def tile_columns(self) -> int:
+        """Columns of C that a tile has."""
+        return self.MMA_N // 2 if self.paired else self.MMA_N
+
+    @property
+    def b_rows(self) -> int:
+        """Rows of one matrix that a CTA loads of B: of pairs a CTA by itself has two halves, of two each has one."""
+        return self.BN // 2 if self.paired and self.cta_group == 1 else self.BN
+
+    @property
+    def written(self) -> Self:
+        """What a writer sees: of pairs one column for two."""
+        if not self.paired:
+            return self
+        mma_shape = (self.MMA_M, self.tile_columns, self.MMA_K)
+        return self.replace(mma_shape=mma_shape, paired=False, output_tile_shape=self.output_tile_shape)
+
+    @property
     def BK(self) -> int:
         return ROW_BITS // self.mma.element_bits
 
@@ -256,6 +278,7 @@ class MatmulConfig:
             tiles("a_tiles", stages, self.BM * row_bytes, self.a_swizzle),
             tiles("b_tiles", stages, self.BN * row_bytes, self.b_swizzle),
             tiles("c_tiles", self.num_output_stages, prod(self.output_tile_shape) * self.c_bytes, self.c_swizzle),
+            *(self._further_tiles(type_) for type_ in self.output_types),
             *self.scale_arrays(stages),
             tiles("epilogue_tiles", loads, self.epilogue_load_elements * self.c_bytes, swizzle),
             tiles("epilogue_scratch", scratch, LANE_ALIGNMENT * self.stageN * ACCUMULATOR_BYTES, "128B"),
@@ -271,6 +294,13 @@ class MatmulConfig:
             barriers("tmem_dealloc", 1),
             SharedArray("tmem_addr", 1, 4, 4),
         )
+
+    def _further_tiles(self, type_: str) -> SharedArray:
+        """The buffers of a further output."""
+        count, element = min(self.num_output_stages, FURTHER_BUFFERS), ELEMENT_TYPES[type_].storage_bits // 8
+        contiguous = self.BM if self.AB_swapped else self.stageN
+        swizzle = widest_swizzle(contiguous * element)
+        return tiles("output_tiles", count, prod(self.output_tile_shape) * element, swizzle)
 
     @property
     def epilogue_load_elements(self) -> int:
@@ -303,7 +333,7 @@ class MatmulConfig:
         rows, columns = (problem.n, problem.m) if self.AB_swapped else (problem.m, problem.n)
         return (
             align_up(ceil_div(rows, self.BM), self.cluster_shape[0]),
-            align_up(ceil_div(columns, self.MMA_N), self.cluster_shape[1]),
+            align_up(ceil_div(columns, self.tile_columns), self.cluster_shape[1]),
             problem.batch * self.num_split_k,
         )
 
@@ -339,7 +369,8 @@ def _output_tile_shape(config: MatmulConfig) -> tuple[int, int]:
     widest = {1: 16, 2: 64, 4: 32}[config.c_bytes]
     if config.AB_swapped and config.c_bytes > 1:
         widest //= 2
-    columns = next((n for n in (64, 32, 16) if n <= widest and config.accumulator_columns % n == 0), 8)
+    whole = config.accumulator_columns // (2 if config.paired else 1)
+    columns = next((n for n in (64, 32, 16) if n <= widest and whole % n == 0), 8)
     return (columns, rows) if config.AB_swapped else (rows, columns)
 
 
@@ -383,7 +414,7 @@ MatmulConfig.derivations = {
     "num_clc_pipeline_stages": lambda c: 2 if c.scheduler == "clc" else 0,
     "output_tile_shape": _output_tile_shape,
     "a_swizzle": lambda c: _input_swizzle(c.a_type, c.a_major, c.BM),
-    "b_swizzle": lambda c: _input_swizzle(c.b_type, c.b_major, c.BN),
+    "b_swizzle": lambda c: _input_swizzle(c.b_type, c.b_major, c.b_rows),
     "c_swizzle": _c_swizzle,
     "epi_load_swizzle": lambda c: widest_swizzle((c.BM if c.AB_swapped else c.stageN) * c.c_bytes),
     "num_tma_epilogue_pipeline_stages": _epilogue_stages,

@@ -11,6 +11,8 @@ from warploom.facts.tensor_memory import PLACEMENTS
 MACHINE = MACHINES["sm_100a"]
 _MOVE = TENSOR_MOVES["16x256b"]
 _WORD_BITS = 32
+FURTHER_BUFFERS = 2
+"""Buffers of an output beside C at most: one is read while the other is written."""
 
 
 def is_folded(cta_group: int, mma_m: int) -> bool:

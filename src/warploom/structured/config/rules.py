@@ -54,6 +54,14 @@ FIXED: Mapping[str, Mapping[str, tuple[object, str]]] = {
 }
 """What the modes of a family must be, and why."""
 
+_OF_PAIRS: Mapping[str, tuple[object, str]] = {
+    "AB_swapped": (False, "both accumulators of a pair are in one thread along N"),
+    "num_split_k": (1, _SUMMED),
+    "use_tma_epilogue_load": (False, "an epilogue load brings tiles as wide as the accumulator"),
+}
+"""What the modes of pairs must be, and why."""
+_PATTERN_ROWS = 8
+
 _FAMILIES = {
     "grouped_blockwise_fp8": ("gmm", "blockwise_fp8"),
     "grouped_block_scaled": ("gmm", "block_scaled"),
@@ -106,7 +114,7 @@ def _cluster(config: MatmulConfig) -> Broken:
     if columns % config.cta_group:
         yield "cluster_shape", f"x must be a multiple of cta_group, which is {config.cta_group}: pairs lie along x"
         return
-    for operand, tile_rows, peers in (("a", config.BM, rows), ("b", config.BN, columns // config.cta_group)):
+    for operand, tile_rows, peers in (("a", config.BM, rows), ("b", config.b_rows, columns // config.cta_group)):
         major = getattr(config, f"{operand}_major")
         sliced = tile_rows if major == "k" else config.BK
         if sliced % peers:
@@ -117,7 +125,7 @@ def _cluster(config: MatmulConfig) -> Broken:
 
 
 def _input_swizzles(config: MatmulConfig) -> Broken:
-    for operand, rows in (("a", config.BM), ("b", config.BN)):
+    for operand, rows in (("a", config.BM), ("b", config.b_rows)):
         name, swizzle = f"{operand}_swizzle", SWIZZLES[getattr(config, f"{operand}_swizzle")]
         across = getattr(config, f"{operand}_major") == "mn"
         row_bytes = (rows if across else config.BK) * config.mma.element_bits // 8
@@ -137,8 +145,9 @@ def _output_tile(config: MatmulConfig) -> Broken:
     most = MOVE_REGISTER_LIMIT // epilogue.fragment_size
     if rows != wanted:
         yield name, f"must have the accumulator's {wanted} rows"
-    if config.accumulator_columns % config.stageN:
-        yield name, f"strips of {config.stageN} columns do not divide the accumulator's {config.accumulator_columns}"
+    columns = config.accumulator_columns // (2 if config.paired else 1)
+    if columns % config.stageN:
+        yield name, f"strips of {config.stageN} columns do not divide the accumulator's {columns}"
     if epilogue.rep * 8 != config.stageN or epilogue.rep & (epilogue.rep - 1) or not 1 <= epilogue.rep <= most:
         yield name, f"a strip of {config.stageN} columns is no tcgen05.ld: 8 times a power of two up to {most}"
     row_bytes = shape[1] * config.c_bytes
@@ -146,6 +155,12 @@ def _output_tile(config: MatmulConfig) -> Broken:
         yield name, f"a row has {row_bytes} bytes; TMA stores multiples of {BOX_ROW_ALIGNMENT}"
     if row_bytes % (SWIZZLES[config.c_swizzle].span or 1):
         yield "c_swizzle", f"a row of the output tile has {row_bytes} bytes, which is not whole patterns"
+    for type_ in config.output_types:
+        further = shape[1] * ELEMENT_TYPES[type_].storage_bits // 8
+        if further % BOX_ROW_ALIGNMENT:
+            yield "output_types", f"a row of {type_} has {further} bytes; TMA stores multiples of {BOX_ROW_ALIGNMENT}"
+    if config.output_types and not config.use_tma_store:
+        yield "output_types", "they go with C, which is not stored by TMA"
     part = config.epilogue_load_elements * config.c_bytes
     if config.epilogue_is_1d and part % GRANULE:
         yield "epilogue_is_1d", f"a tile's part of the row has {part} bytes; threads load {GRANULE} at a time"
@@ -203,6 +218,20 @@ def _modes(config: MatmulConfig) -> Broken:
         yield "gemm_kind", "needs a BlockwiseFP8MatmulConfig"
 
 
+def _pairs(config: MatmulConfig) -> Broken:
+    if not config.paired:
+        return
+    if config.family not in ("gemm", "bmm"):
+        yield "paired", f"{config.family} has no pairs"
+    for name, (only, reason) in _OF_PAIRS.items():
+        if getattr(config, name) != only:
+            yield name, f"must be {only!r} with pairs: {reason}"
+    if config.epilogue.is_folded:
+        yield "mma_shape", f"M is {config.MMA_M} of two CTAs: the columns of a pair would be in different lanes"
+    if config.tile_columns % _PATTERN_ROWS:
+        yield "mma_shape", f"N is {config.MMA_N}; two matrices of pairs have multiples of {_PATTERN_ROWS} each"
+
+
 def _block_scales(config: MatmulConfig) -> Broken:
     if not isinstance(config, BlockScaledMatmulConfig):
         return
@@ -249,6 +278,7 @@ CONFIG_RULES: tuple[Callable[[MatmulConfig], Broken], ...] = (
     _tensor_memory,
     _shared_memory,
     _modes,
+    _pairs,
     _block_scales,
     _blockwise_scales,
 )

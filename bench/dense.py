@@ -1,0 +1,197 @@
+"""Single products beside PyTorch's: how arguments are made, results checked and times taken, kind by kind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from compiled import compiled_peer, fused
+from inputs import Maker
+from measuring import Arguments, Options, Side, call_of, rotating, timed, wrong_bits
+from shapes import Shape, flops_of
+from tables import Row, one_line
+
+import warploom
+from warploom.structured.config.hopper import HopperConfig
+from warploom.structured.config.hopper_choice import choose_hopper
+
+TOLERANCE = 2.0**-7
+INPUTS = "A ~ N(0, 1), B ~ N(0, 1) / sqrt(K), bias and residual ~ N(0, 1), rounded to bfloat16; fresh in every run"
+
+
+class WrongError(Exception):
+    """A result that was not what it should be: it is not timed."""
+
+
+def plain_arguments(maker: Maker, shape: Shape) -> Arguments:
+    m, n, k = shape
+    a, b = maker.values(m, k, dtype=torch.bfloat16), maker.values(n, k, dtype=torch.bfloat16)
+    return {"a": a, "b": (b if maker.exact else b * k**-0.5).t(), "out": maker.out(m, n)}
+
+
+def fused_arguments(maker: Maker, shape: Shape) -> Arguments:
+    m, n, _ = shape
+    given = plain_arguments(maker, shape)
+    out = given.pop("out")
+    added = {
+        "bias": maker.values(n, dtype=torch.bfloat16),
+        "activation": "gelu_tanh",
+        "residual": maker.values(m, n, dtype=torch.bfloat16),
+    }
+    return {**given, **added, "out": out}
+
+
+def plain_peer(each: Arguments) -> torch.Tensor:
+    return torch.mm(each["a"], each["b"], out=each["out"])
+
+
+def fused_peer(each: Arguments) -> torch.Tensor:
+    return fused(each["a"], each["b"], each["bias"], each["residual"])
+
+
+def plain_reference(given: Arguments) -> torch.Tensor:
+    """On exact inputs, to the bit."""
+    return (given["a"].float() @ given["b"].float()).to(torch.bfloat16)
+
+
+def wrong_plain(shape: Shape, device: str, **options: Any) -> str:
+    given = plain_arguments(Maker(device, exact=True), shape)
+    run = call_of(warploom.matmul, given, **options)
+    return wrong_bits(lambda: run(given), given["out"], plain_reference(given))
+
+
+def wrong_fused(shape: Shape, device: str) -> str:
+    given = fused_arguments(Maker(device), shape)
+    names = ("a", "b", "bias", "residual")
+    want = fused(*(given[name].float() for name in names))
+    call_of(warploom.matmul, given)(given)
+    error = ((given["out"].float() - want).abs() / (want.abs() + 1)).max().item()
+    return "" if error <= TOLERANCE else f"off by {error:.3g}"
+
+
+def wrong_dependent(shape: Shape, device: str) -> str:
+    return wrong_plain(shape, device, config=chosen(shape).replace(dependent=True))
+
+
+def held(wrong: str) -> None:
+    if wrong:
+        raise WrongError(wrong)
+
+
+def chosen(shape: Shape) -> HopperConfig:
+    """What the front door takes for a plain product."""
+    m, n, k = shape
+    return choose_hopper(m, n, k, a_type="bf16", c_type="bf16", use_tma_store=n % 8 == 0)
+
+
+def named(config: HopperConfig) -> str:
+    parts = [
+        f"{config.BM}x{config.BN}",
+        "ping-pong" if config.pingpong else "cooperative" if config.consumers > 1 else "one consumer",
+        *(["swapped"] if config.AB_swapped else []),
+        *(["stream-K"] if config.stream_k else []),
+        *([f"cluster {config.cluster_shape[:2]}"] if config.cluster_shape[:2] != (1, 1) else []),
+    ]
+    if config.num_split_k > 1:
+        parts.append(f"{config.num_split_k} splits in {'cluster' if config.split_in_cluster else 'memory'}")
+    return " ".join(parts)
+
+
+@dataclass(frozen=True)
+class _Timed:
+    """What every row of a plain product has."""
+
+    shape: Shape
+    sets: list[Arguments]
+    times: dict[str, float]
+    itself: float
+
+    def row(self) -> Row:
+        ours = self.times["ours"]
+        return {
+            "config": named(chosen(self.shape)),
+            "ratio": self.times["cublas"] / ours,
+            "us": ours,
+            "cublas_us": self.times["cublas"],
+            "cublas_against_itself": self.itself,
+            "tflops": flops_of(self.shape) / ours / 1e6,
+            "sets": len(self.sets),
+        }
+
+
+def _timed(shape: Shape, sets: list[Arguments], more: dict[str, Side], options: Options) -> _Timed:
+    sides = {"cublas": plain_peer, "ours": call_of(warploom.matmul, sets[0]), **more}
+    return _Timed(shape, sets, *timed(sides, sets, flops_of(shape), options))
+
+
+def plain_row(shape: Shape, options: Options) -> Row:
+    """Ours against cuBLAS, and against somebody else's kernel where there is one for the shape."""
+    held(wrong_plain(shape, "cuda"))
+    sets = rotating(lambda: plain_arguments(Maker("cuda"), shape))
+    more: dict[str, Side] = {}
+    refusal: Row = {}
+    if options.beside is not None:
+        try:
+            more = _beside(shape, sets, options)
+        except Exception as error:  # noqa: BLE001  (a peer that fails is told, and the others are measured)
+            refusal = {"beside_error": one_line(error)}
+    found = _timed(shape, sets, more, options)
+    row = found.row() | refusal
+    if "beside" in found.times:
+        row |= {"beside_us": found.times["beside"], "ratio_to_beside": found.times["beside"] / found.times["ours"]}
+    return row
+
+
+def _beside(shape: Shape, sets: list[Arguments], options: Options) -> dict[str, Side]:
+    """Somebody else's kernel, if it takes the shape; held to the same bits."""
+    assert options.beside is not None
+    exact = plain_arguments(Maker("cuda", exact=True), shape)
+    first = options.beside(exact["a"], exact["b"].t(), exact["out"])
+    if first is None:
+        return {}
+    held(wrong_bits(first, exact["out"], plain_reference(exact)))
+    bound = {id(each): options.beside(each["a"], each["b"].t(), each["out"]) for each in sets}
+    return {"beside": lambda each: bound[id(each)]()}
+
+
+def dependent_row(shape: Shape, options: Options) -> Row:
+    """Launches that may begin before the one ahead has ended, against the same without, and cuBLAS, which has not."""
+    held(wrong_dependent(shape, "cuda"))
+    config = chosen(shape).replace(dependent=True)
+    sets = rotating(lambda: plain_arguments(Maker("cuda"), shape))
+    found = _timed(shape, sets, {"dependent": call_of(warploom.matmul, sets[0], config=config)}, options)
+    us, plain_us, cublas_us = (found.times[name] for name in ("dependent", "ours", "cublas"))
+    apart = {"plain_us": plain_us, "plain_ratio": cublas_us / plain_us, "ratio_to_plain": plain_us / us}
+    return found.row() | {"ratio": cublas_us / us, "us": us, "tflops": flops_of(shape) / us / 1e6, **apart}
+
+
+def fused_row(shape: Shape, options: Options) -> Row:
+    """Bias, gelu and residual in one kernel, against PyTorch's sequence, its compiler, and cuBLAS's plain product."""
+    held(wrong_fused(shape, "cuda"))
+    sets = rotating(lambda: fused_arguments(Maker("cuda"), shape))
+    sides: dict[str, Side] = {
+        "eager": fused_peer,
+        "cublas": plain_peer,
+        "ours": call_of(warploom.matmul, sets[0]),
+    }
+    refusal: Row = {}
+    if options.compiled:
+        try:
+            sides["compiled"] = compiled_peer(sets[0], options.compiled)
+        except Exception as error:  # noqa: BLE001  (a peer that fails is told, and the others are measured)
+            refusal = {"compiled_error": one_line(error)}
+    times, itself = timed(sides, sets, flops_of(shape), options)
+    ours = times["ours"]
+    row = {
+        "ratio": times["eager"] / ours,
+        "us": ours,
+        "of_plain_cublas": ours / times["cublas"],
+        "eager_us": times["eager"],
+        "cublas_us": times["cublas"],
+        "eager_against_itself": itself,
+        "tflops": flops_of(shape) / ours / 1e6,
+    }
+    if "compiled" in times:
+        row |= {"compiled_us": times["compiled"], "ratio_to_compiled": times["compiled"] / ours}
+    return row | refusal

@@ -1,0 +1,140 @@
+"""The rungs of the ladder: one matmul with one thing added at a time, from a warpgroup that loads for itself on.
+
+All but the first two are the library's own kernel, by its configuration and its grid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from warploom.kernels.calls import Call
+from warploom.kernels.sm90.binding import bind, tiles_of
+from warploom.kernels.sm90.parts import ConsumerWriter, layouts, operand_tiles, staged_inputs
+from warploom.ptx.launch import Launch
+from warploom.ptx.tensor_map import TensorMap
+from warploom.structured.cluster import Cluster
+from warploom.structured.config import Problem
+from warploom.structured.config.hopper import HopperConfig
+from warploom.structured.config.hopper_choice import choose_hopper
+from warploom.structured.epilogue import Epilogue
+from warploom.structured.input_pipeline import StandardTilePayload
+from warploom.structured.static_scheduler import StaticScheduler
+from warploom.structured.wgmma import Warpgroup, WgmmaOp
+from warploom.trace import Tensor, kernel, loop, s32, warp_roles, when
+from warploom.trace.operations import min_
+
+STAGES = 4
+Shape = tuple[int, int, int]
+
+
+@kernel(target="sm_90a")
+def unspecialised(
+    a: TensorMap, b: TensorMap, d: Tensor, m: s32, n: s32, m_tiles: s32, n_tiles: s32, k_tiles: s32,
+    *, config: HopperConfig,
+) -> None:  # fmt: skip
+    """D = A·Bᵀ without roles: the warps that multiply load ahead for themselves, and store from registers."""
+    roles = warp_roles(consume=config.roles["consume"])
+    cluster = Cluster(config.cluster_shape)
+    tiles = StaticScheduler((m_tiles, n_tiles, 1), cluster=cluster, k_tiles=k_tiles, band=config.band)
+    payload = StandardTilePayload(*operand_tiles(a, b, config, cluster))
+    inputs = staged_inputs(payload, config, _BothRoles(roles.consume), cluster)
+    group = Warpgroup(roles.consume)
+    writer = ConsumerWriter(d, config, group, Epilogue())
+    ahead = config.num_pipeline_stages - 1 - config.depth
+    """Stages that can be on their way while one is multiplied and `depth` are in flight."""
+
+    with roles.consume:
+        core = WgmmaOp(config, inputs, group.number)
+        for tile in tiles:
+            with when(roles.consume.warp == 0):
+                for k in loop(min_(tile.k_tiles, ahead)):
+                    with inputs.produce() as stage:
+                        stage.load(tile, k)
+            for k in loop(tile.k_tiles):
+                with when((roles.consume.warp == 0) & (k + ahead < tile.k_tiles)), inputs.produce() as stage:
+                    stage.load(tile, k + ahead)
+                with core.consume(k) as stage:
+                    core.mma(stage, accumulate=k > 0)
+            core.finish()
+            writer.write(core.tiles, tile, (m, n))
+        with when(roles.consume.warp == 0):
+            inputs.drain_producer()
+
+
+@dataclass(frozen=True)
+class _BothRoles:
+    """The same warps as both sides of a pipeline."""
+
+    consume: Any
+
+    @property
+    def load(self) -> Any:
+        return self.consume
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One step of the ladder: what it adds, and how the kernel with it is launched."""
+
+    adds: str
+    fields: Mapping[str, Any]
+    is_persistent: bool = True
+    is_specialised: bool = True
+
+    def config(self, shape: Shape) -> HopperConfig:
+        return HopperConfig(**self.fields).validated()
+
+    def launch(self, a: Any, b: Any, d: Any, sms: int) -> Launch:
+        """A (m × k) and B (n × k) to D; a grid of as many clusters as there is work where nobody stays."""
+        (m, k), n = a.shape, b.shape[0]
+        config = self.config((m, n, k))
+        call: Call[HopperConfig] = Call(config=config, problem=Problem(m, n, k, 1), a=a, b=b, d=d)
+        down, along = tiles_of(config, m, n)
+        if self.is_specialised:
+            return bind(call, sms if self.is_persistent else (down + 1) * (along + 1) * 4)
+        return unspecialised.bind(
+            *call.factor_maps(*layouts(config)),
+            d,
+            *(m, n, down, along, -(-k // config.BK)),
+            grid=(down * along, 1, 1),
+            block=(32 * config.roles["consume"], 1, 1),
+            config=config,
+        )
+
+
+class Chosen(Rung):
+    """The configuration that the library takes for the shape: here, tiles as wide as the waves want them."""
+
+    def config(self, shape: Shape) -> HopperConfig:
+        return choose_hopper(*shape, a_type="bf16", c_type="bf16")
+
+
+_ONE: dict[str, Any] = {
+    "tile": (64, 128),
+    "consumers": 1,
+    "num_pipeline_stages": STAGES,
+    "registers": (0, 0),
+    "use_tma_store": False,
+    "band": 0,
+}
+_TWO = {**_ONE, "tile": (128, 128), "consumers": 2}
+_WIDE = {**_TWO, "tile": (128, 256), "registers": (24, 240)}
+_SHARED = {**_WIDE, "cluster_shape": (2, 1, 1)}
+_STORED = {**_SHARED, "use_tma_store": True}
+_BANDED = {**_STORED, "band": 8}
+_PINGPONG = {**_BANDED, "tile": (128, 128), "pingpong": True, "num_pipeline_stages": 6}
+RUNGS: tuple[Rung, ...] = (
+    Rung("one warpgroup that loads for itself, 64×128 tiles", {**_ONE, "depth": 0}, False, False),
+    Rung("multiplications issued before the last ones are waited for", _ONE, False, False),
+    Rung("warp specialisation: one warp loads, the others multiply", _ONE, False),
+    Rung("bigger tile: two warpgroups, 128×128", _TWO, False),
+    Rung("bigger tile: 128×256, registers moved to where the sums are", _WIDE, False),
+    Rung("persistence: a CTA on each multiprocessor walks the tiles", _WIDE),
+    Rung("multicast: clusters of two share B", _SHARED),
+    Rung("overlapped store: stmatrix and TMA", _STORED),
+    Rung("raster: bands of 8 rows of clusters", _BANDED),
+    Rung("ping-pong: warpgroups take turns, 128×128 tiles", _PINGPONG),
+    Chosen("the library's choice: tiles as wide as fits the waves", {}),
+)

@@ -1,0 +1,62 @@
+"""The shipped tuning table, made of measurements: the fastest configuration of every problem.
+
+    python bench/shipped_table.py                  bench/results/hopper_configurations.json to h200.json of the package
+    python bench/shipped_table.py FILE TABLE       what `warploom tune … --out FILE` measured, to a table of another GPU
+
+Choices under `one_by_one` were measured by the front door, and come before those of `rows`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+MEASURED = ROOT / "bench" / "results" / "hopper_configurations.json"
+TABLE = ROOT / "src" / "warploom" / "structured" / "config" / "tables" / "h200.json"
+MARKS = ("fused", "residual")
+
+
+def entries(document: dict[str, Any]) -> list[dict[str, Any]]:
+    """One entry for each problem, the first that is found."""
+    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for row in (*document.get("one_by_one", ()), *(fastest(row, document["configs"]) for row in document["rows"])):
+        marks = {name: True for name in MARKS if row.get(name)}
+        entry = {
+            "kind": row["kind"],
+            "sizes": row["shape"],
+            **({"count": row["count"]} if row["count"] != 1 else {}),
+            "a_type": row["a_type"],
+            **marks,
+            "config": row["config"],
+            "us": row["us"],
+            **({"peer_us": row["peer_us"]} if row.get("peer_us") else {}),
+        }
+        found.setdefault((row["kind"], *row["shape"], row["count"], row["a_type"], *marks), entry)
+    return list(found.values())
+
+
+def fastest(row: dict[str, Any], configs: dict[str, Any]) -> dict[str, Any]:
+    name = min(row["us"], key=row["us"].__getitem__)
+    return {**row, "config": configs[name], "us": row["us"][name]}
+
+
+def table(document: dict[str, Any]) -> str:
+    """The text of a table; an entry is a line, so that a difference can be read."""
+    about = {"gpu": document["machine"]["gpu"], "sms": document["machine"]["sms"], "when": document["when"]}
+    about |= {name: document["machine"].get(name) for name in ("driver", "cuda", "torch")}
+    about["inputs"] = document["inputs"]
+    lines = ",\n".join(f"  {json.dumps(entry)}" for entry in entries(document))
+    return f'{{\n "measured_on": {json.dumps(about, ensure_ascii=False)},\n "entries": [\n{lines}\n ]\n}}\n'
+
+
+def main() -> int:
+    source, target = (*map(Path, sys.argv[1:3]), MEASURED, TABLE)[:2] if len(sys.argv) == 3 else (MEASURED, TABLE)
+    target.write_text(table(json.loads(source.read_text("utf-8"))), "utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,78 @@
+"""Stream-K for Hopper: the last wave of tiles is divided by K tiles, so that no multiprocessor is idle in it.
+
+For shapes whose tiles fill the GPU a few times and a bit. All but the last waves are as in the default matmul.
+"""
+
+from __future__ import annotations
+
+from warploom.kernels.sm90.parts import ConsumerWriter, begin_role, operand_inputs
+from warploom.ptx.tensor_map import TensorMap
+from warploom.structured.cluster import Cluster
+from warploom.structured.config.hopper import HopperConfig
+from warploom.structured.epilogue import Epilogue
+from warploom.structured.parked_sums import ParkedSums
+from warploom.structured.stream_scheduler import StreamScheduler
+from warploom.structured.turns import Turns
+from warploom.structured.wgmma import Warpgroup, WgmmaOp
+from warploom.trace import Operands, Tensor, kernel, loop, otherwise, s32, warp_roles, when
+
+
+@kernel(target="sm_90a")
+def matmul_stream_k(
+    a: TensorMap,
+    b: TensorMap,
+    d: TensorMap | Tensor,
+    m: s32,
+    n: s32,
+    m_tiles: s32,
+    n_tiles: s32,
+    batches: s32,
+    k_tiles: s32,
+    loads: Operands,
+    scratch: Operands,
+    operands: Operands,
+    further: Operands | None = None,
+    *,
+    config: HopperConfig,
+    epilogue: Epilogue,
+) -> None:
+    """D = epilogue(A·Bᵀ): a tile that several CTAs have parts of is written by the one that has its last K tiles."""
+    roles = warp_roles(registers=config.role_registers, **config.roles)
+    cluster = Cluster(config.cluster_shape)
+    depth = batches if len(a.geometry.box) > 2 else 1
+    tiles = StreamScheduler((m_tiles, n_tiles, depth), cluster=cluster, k_tiles=k_tiles, band=config.band)
+    inputs = operand_inputs(a, b, config, roles, cluster)
+    group = Warpgroup(roles.consume)
+    writer = ConsumerWriter(d, config, group, epilogue.bound(**operands), loads.get("residual"), outputs=further)
+    sums = ParkedSums(scratch["workspace"], scratch["flags"], config, group, cluster)
+    turns = Turns(group) if config.pingpong else None
+
+    with roles.load, when(roles.load.warp == 0):
+        begin_role(config)
+        for tile in tiles:
+            for k in loop(tile.k_tiles):
+                with inputs.produce() as stage:
+                    stage.load(tile, tile.k(k))
+
+    with roles.consume:
+        begin_role(config)
+        core = WgmmaOp(config, inputs, group.number * (0 if turns else 1))
+        if turns:
+            turns.begin(core)
+        for tile in tiles.turns(group.number) if turns else tiles:
+            writer.begin(tile, (m, n), is_written=~tile.is_parked)
+            if turns:
+                core.skip(tile.k_before)  # stages of the other warpgroup, whose parts may be shorter
+                turns.take()
+            for k in loop(tile.k_tiles):
+                with core.consume(k) as stage:
+                    core.mma(stage, accumulate=k > 0)
+                writer.halfway(k, tile.k_tiles)
+            if turns:
+                turns.give()
+            core.finish()
+            with when(tile.is_parked):
+                sums.park(core)
+            with otherwise():
+                sums.add(core, tile)  # waits for CTAs that were launched before this one
+                writer.write(core.tiles, tile, (m, n))

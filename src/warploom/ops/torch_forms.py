@@ -1,0 +1,180 @@
+"""The arguments of a call on PyTorch tensors: what is wrong with them, and the form in which an op takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from warploom.ops.addends import is_number
+from warploom.ops.arrays import PRODUCT_TYPES
+from warploom.ops.faults import Faults
+from warploom.ops.following import Options
+from warploom.ops.scaled import BLOCK
+from warploom.ops.torch_library import NARROW
+
+ADDENDS = ("bias", "up_bias", "residual")
+_PRODUCT_TYPES = tuple(getattr(torch, name) for name in PRODUCT_TYPES)
+_CAST = (torch.float32, torch.float16, torch.bfloat16)
+"""What autocast casts."""
+_INTEGERS = (torch.int32, torch.int64)
+
+
+class Form(NamedTuple):
+    """Factors as an op takes them, the result's shape as the caller sees it, and as the kernel does."""
+
+    factors: tuple[Tensor, ...]
+    shape: tuple[int, ...]
+    core: tuple[int, ...]
+
+
+def check_places(arrays: Mapping[str, Any], factors: int, faults: Faults) -> None:
+    """All are tensors, or numbers where an addend may be one, and on one device."""
+    first = next(iter(arrays.values()))
+    for number, (name, value) in enumerate(arrays.items()):
+        if isinstance(value, Tensor):
+            if isinstance(first, Tensor) and value.device != first.device:
+                faults.add(name, value, f"it is on {value.device}, and `{next(iter(arrays))}` is on {first.device}")
+        elif number < factors or name == "out" or not is_number(value):
+            faults.add(name, value, "it is no tensor")
+
+
+def are_factors(factors: Mapping[str, Tensor], faults: Faults) -> bool:
+    """Whether the first two have elements that multiply."""
+    (first, a), (second, b), *_ = factors.items()
+    fine = True
+    for name, each in ((first, a), (second, b)):
+        if each.dtype not in _PRODUCT_TYPES:
+            faults.add(name, each, f"its elements are none of {', '.join(PRODUCT_TYPES)}")
+            fine = False
+    if fine and a.dtype != b.dtype and not {a.dtype, b.dtype} <= set(NARROW):
+        faults.add(second, b, f"its elements must be those of `{first}`, {a.dtype}")
+        fine = False
+    return fine
+
+
+def cast(factors: tuple[Tensor, ...], count: int) -> tuple[Tensor, ...]:
+    """Under autocast, the first factors in its dtype; scales and ends are what they are."""
+    kind = factors[0].device.type
+    if not torch.is_autocast_enabled(kind):
+        return factors
+    dtype = torch.get_autocast_dtype(kind)
+    changed = (each.to(dtype) if each.dtype in _CAST else each for each in factors[:count])
+    return (*changed, *factors[count:])
+
+
+def _linear_form(factors: Sequence[Tensor], options: Options, faults: Faults) -> Form | None:
+    x, w = factors
+    if w.dim() != 2 or x.dim() < 1 or x.shape[-1] != w.shape[-1]:
+        faults.add("w", w, f"it must be (n, k), with k the last axis of `x`, {x.dtype} {tuple(x.shape)}")
+        return None
+    rows = x if x.dim() == 2 else x.reshape(prod(x.shape[:-1]), x.shape[-1])
+    return Form((rows, w.mT), (*x.shape[:-1], w.shape[0]), (rows.shape[0], w.shape[0]))
+
+
+def _gated_form(factors: Sequence[Tensor], options: Options, faults: Faults) -> Form | None:
+    x, gate, up = factors
+    if (up.shape, up.dtype) != (gate.shape, gate.dtype):
+        faults.add("w_up", up, f"it must be as `w_gate` is, {gate.dtype} {tuple(gate.shape)}")
+    if gate.dim() != 2 or x.dim() < 1 or x.shape[-1] != gate.shape[-1]:
+        faults.add("w_gate", gate, f"it must be (n, k), with k the last axis of `x`, {x.dtype} {tuple(x.shape)}")
+    if len(faults):
+        return None
+    rows = x if x.dim() == 2 else x.reshape(prod(x.shape[:-1]), x.shape[-1])
+    return Form((rows, gate, up), (*x.shape[:-1], gate.shape[0]), (rows.shape[0], gate.shape[0]))
+
+
+def _matmul_form(factors: Sequence[Tensor], options: Options, faults: Faults) -> Form | None:
+    """Vectors as matrices, batches in one axis; many matrices times one are one tall matrix to a kernel."""
+    a, b = factors
+    if not a.dim() or not b.dim():
+        faults.add("a" if not a.dim() else "b", a if not a.dim() else b, "it has no axes")
+        return None
+    left, right = (a if a.dim() > 1 else a.unsqueeze(0)), (b if b.dim() > 1 else b.unsqueeze(1))
+    if left.shape[-1] != right.shape[-2]:
+        what = f"it has {right.shape[-2]} rows; `a`, {a.dtype} {tuple(a.shape)}, has {left.shape[-1]} columns"
+        faults.add("b", b, what)
+        return None
+    try:
+        batch = tuple(torch.broadcast_shapes(left.shape[:-2], right.shape[:-2]))
+    except RuntimeError:
+        faults.add("b", b, f"its batches do not broadcast with those of `a`, {a.dtype} {tuple(a.shape)}")
+        return None
+    (m, k), n, count = left.shape[-2:], right.shape[-1], prod(batch)
+    shape = (*batch, *((m,) if a.dim() > 1 else ()), *((n,) if b.dim() > 1 else ()))
+    if not batch:
+        return Form((left, right), shape, (m, n))
+    if right.dim() == 2 and options.epilogue is None and options.store is None:
+        return Form((left.reshape(count * m, k), right), shape, (count * m, n))
+    spread = (left.expand(*batch, m, k).reshape(count, m, k), right.expand(*batch, k, n).reshape(count, k, n))
+    return Form(spread, shape, (count, m, n))
+
+
+def _grouped_form(factors: Sequence[Tensor], options: Options, faults: Faults) -> Form | None:
+    a, b, ends = factors
+    if a.dim() != 2:
+        faults.add("a", a, "it must be (m, k)")
+    if b.dim() != 3 or (a.dim() == 2 and b.shape[1] != a.shape[1]):
+        faults.add("b", b, f"it must be (groups, k, n), with k the last axis of `a`, {a.dtype} {tuple(a.shape)}")
+    if ends.dim() != 1 or ends.dtype not in _INTEGERS or (b.dim() == 3 and ends.shape[0] != b.shape[0]):
+        faults.add("ends", ends, "it must be a row of integers, one for each matrix of `b`")
+    if len(faults):
+        return None
+    shape = (a.shape[0], b.shape[2])
+    return Form((a, b, ends), shape, shape)
+
+
+def _blockwise_form(factors: Sequence[Tensor], options: Options, faults: Faults) -> Form | None:
+    a, b, a_scale, b_scale = factors
+    if a.dim() != 2:
+        faults.add("a", a, "it must be (m, k)")
+    if b.dim() != 2 or (a.dim() == 2 and b.shape[1] != a.shape[1]):
+        faults.add("b", b, f"it must be (n, k), with k the last axis of `a`, {a.dtype} {tuple(a.shape)}")
+    if len(faults):
+        return None
+    blocks = -(-a.shape[1] // BLOCK)
+    wanted = {"a_scale": (a.shape[0], blocks), "b_scale": (-(-b.shape[0] // BLOCK), blocks)}
+    for (name, shape), each in zip(wanted.items(), (a_scale, b_scale), strict=True):
+        if tuple(each.shape) != shape:
+            faults.add(name, each, f"it must be {shape}")
+    return Form((a, b, a_scale, b_scale), (a.shape[0], b.shape[0]), (a.shape[0], b.shape[0]))
+
+
+class Function(NamedTuple):
+    """An operation as the caller knows it: the op that does it, its factors' names, and how they come to it."""
+
+    operation: str
+    names: tuple[str, ...]
+    form: Callable[[Sequence[Tensor], Options, Faults], Form | None]
+    multiplied: int = 2
+    """Factors that are multiplied; the others tell how."""
+
+
+FUNCTIONS = {
+    "matmul": Function("matmul", ("a", "b"), _matmul_form),
+    "linear": Function("matmul", ("x", "w"), _linear_form),
+    "gated_linear": Function("gated_linear", ("x", "w_gate", "w_up"), _gated_form, 3),
+    "grouped_matmul": Function("grouped_matmul", ("a", "b", "ends"), _grouped_form),
+    "blockwise_matmul": Function("blockwise_matmul", ("a", "b", "a_scale", "b_scale"), _blockwise_form),
+}
+
+
+def addend_of(name: str, value: Any, form: Form, faults: Faults) -> Any:
+    """An addend that broadcasts against the result as the kernel sees it."""
+    if not isinstance(value, Tensor):
+        return (
+            value if value is None or name not in ADDENDS else form.factors[0].new_full((), value, dtype=torch.float32)
+        )
+    is_row = value.dim() == 0 or (value.dim() == 1 and form.shape[-1:] == form.core[-1:])
+    if value.dim() <= len(form.shape) and _broadcasts(value.shape, form.shape):
+        return value if is_row or form.shape == form.core else value.expand(form.shape).reshape(form.core)
+    faults.add(name, value, f"it does not broadcast to the result, which is {form.shape}")
+    return None
+
+
+def _broadcasts(shape: torch.Size, to: tuple[int, ...]) -> bool:
+    # Sizes may be symbols, of which nothing is known but that they are the same: that is asked first.
+    return all(own == other or own == 1 for own, other in zip(reversed(shape), reversed(to), strict=False))  # noqa: PLR1714

@@ -1,0 +1,63 @@
+"""Whether tensors are like earlier ones: in type, shape, strides, device, and whether they want a derivative.
+
+It is asked at every call, so it is asked at once. PyTorch's compiler asks the same before it runs what it compiled, and
+has a function for it. That is not promised to others: it is tried out once, and where it does not answer as it must,
+attributes are compared one by one.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+Likeness = Callable[..., bool]
+"""Whether so many tensors are all like those that it was made of; a TypeError may stand for no."""
+
+
+def likeness_of(arrays: Sequence[Any]) -> Likeness:
+    """What tells arrays like these; of others than PyTorch's nothing is known, and none is like them."""
+    torch = sys.modules.get("torch")
+    if torch is None or not arrays or not all(isinstance(array, torch.Tensor) for array in arrays):
+        return _none_is
+    return _by_guards(torch, arrays) if _guards_tell() else _by_attributes(arrays)
+
+
+def _none_is(*_: Any) -> bool:
+    return False
+
+
+def _by_guards(torch: Any, tensors: Sequence[Any]) -> Likeness:
+    guards = torch._C._dynamo.guards.TensorGuards(  # noqa: SLF001
+        *tensors,
+        dynamic_dims_sizes=[list(each.shape) for each in tensors],
+        dynamic_dims_strides=[list(each.stride()) for each in tensors],
+    )
+    is_like: Likeness = guards.check
+    return is_like
+
+
+def _by_attributes(tensors: Sequence[Any]) -> Likeness:
+    wanted = [_attributes(tensor) for tensor in tensors]
+    return lambda *given: [_attributes(each) for each in given] == wanted
+
+
+def _attributes(tensor: Any) -> tuple[Any, ...]:
+    if not hasattr(tensor, "stride"):
+        raise TypeError(tensor)
+    return (type(tensor), tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.requires_grad)
+
+
+@functools.cache
+def _guards_tell() -> bool:
+    """Whether PyTorch's function takes what is alike and refuses everything else."""
+    torch = sys.modules["torch"]
+    one = torch.zeros(2, 2)
+    wanting = one.clone().requires_grad_()
+    others = (one.double(), one.T, one[:1], one[None], one.to("meta"), torch.nn.Parameter(one), wanting)
+    try:
+        is_like = _by_guards(torch, (one, one))
+        return is_like(torch.ones(2, 2), one) and not any(is_like(one, other) for other in others)
+    except (AttributeError, TypeError, RuntimeError, SystemError):
+        return False

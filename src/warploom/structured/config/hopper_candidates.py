@@ -1,0 +1,149 @@
+"""The Hopper configurations to choose from, as rows of fields; a new one is a new row, here and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from dataclasses import fields as fields_of
+from math import ceil
+from typing import Any
+
+from warploom.structured.config.hopper import HopperConfig
+from warploom.structured.config.hopper_blockwise import HopperBlockwiseConfig
+from warploom.structured.config.sought import Sought
+
+Fields = Mapping[str, Any]
+
+
+def _tile(rows: int, columns: int, **more: Any) -> dict[str, Any]:
+    return {"tile": (rows, columns), **more}
+
+
+_PAIR: dict[str, Any] = {"cluster_shape": (2, 1, 1)}
+_NARROW_PAIR: dict[str, Any] = {**_PAIR, "band": 8}
+_COLUMN: dict[str, Any] = {"cluster_shape": (1, 2, 1)}
+_ALONE = {"consumers": 1}
+_TURNED = {"consumers": 1, "AB_swapped": True}
+_GLOBAL = {"split_in_cluster": False}
+DENSE: tuple[Fields, ...] = (
+    *(_tile(128, n, pingpong=True) for n in (96, 112, 128, 144, 160, 176, 192)),
+    *(_tile(128, n, pingpong=True, **_PAIR) for n in (128, 160, 192)),
+    _tile(128, 128, pingpong=True, **_COLUMN),
+    _tile(64, 128, pingpong=True),
+    *(_tile(*size) for size in ((128, 256), (256, 128), (128, 128), (128, 192), (128, 64), (128, 32))),
+    *(_tile(*size, **_PAIR) for size in ((128, 256), (256, 128), (256, 160), (256, 192), (128, 128), (128, 192))),
+    *(_tile(*size, **_COLUMN) for size in ((256, 128), (128, 256))),
+    *(_tile(64, n, **_ALONE) for n in (32, 64, 96, 128, 192, 256)),
+    *(_tile(64, n, **_ALONE, **_PAIR) for n in (64, 128, 192, 256)),
+    *(_tile(64, n, **_TURNED) for n in (8, 16, 24, 32, 48, 64, 96)),
+    *(_tile(128, n, AB_swapped=True) for n in (16, 32, 64, 96, 128)),
+    *(_tile(64, n, **_TURNED, num_split_k=s) for n, s in ((16, 2), (32, 2), (32, 4), (64, 2), (64, 4), (128, 2))),
+    *(_tile(64, n, **_ALONE, num_split_k=s) for n, s in ((64, 2), (64, 4), (128, 2), (128, 4))),
+    *(_tile(128, n, num_split_k=s) for n, s in ((64, 2), (64, 4), (128, 2), (128, 4))),
+    *(_tile(128, n, num_split_k=s, **_GLOBAL) for n, s in ((64, 4), (64, 8), (128, 4), (128, 8))),
+    _tile(128, 64, num_split_k=16, use_tma_store=False, **_GLOBAL),
+    *(_tile(64, n, **_ALONE, num_split_k=s, **_GLOBAL) for n, s in ((64, 8), (128, 4), (128, 8), (32, 4))),
+    *(_tile(128, n, pingpong=True, stream_k=True) for n in (128, 160, 192)),
+    *(_tile(128, n, pingpong=True, stream_k=True, **_PAIR) for n in (128, 160, 192)),
+    *(_tile(*size, stream_k=True, **_PAIR) for size in ((128, 256), (256, 128), (128, 128))),
+    *(_tile(*size, stream_k=True) for size in ((128, 256), (256, 128), (128, 192), (128, 128), (128, 64))),
+)
+GROUPED: tuple[Fields, ...] = (
+    _tile(128, 128, pingpong=True),
+    _tile(128, 128, pingpong=True, **_NARROW_PAIR),
+    _tile(128, 160, pingpong=True, num_pipeline_stages=5),
+    _tile(128, 192, pingpong=True, num_pipeline_stages=5, num_output_stages=1),
+    _tile(64, 256, pingpong=True),
+    _tile(64, 128, pingpong=True),
+    _tile(128, 256),
+    *(_tile(64, n, **_ALONE) for n in (64, 128)),
+)
+BLOCKWISE: tuple[Fields, ...] = (
+    *(_tile(128, n) for n in (64, 128, 192)),
+    *(_tile(128, n, **_NARROW_PAIR) for n in (128, 192)),
+    *(_tile(64, n, **_ALONE) for n in (32, 64, 128)),
+)
+
+_NARROWEST, _WIDEST_TILE, _STEP = 16, 256, 8
+_SHARES = (1, 2, 3, 4)
+
+
+def _cut_to(sought: Sought) -> Iterator[Fields]:
+    """Tiles that divide the smaller side of C without a rest: what a fixed list of widths would waste."""
+    for extent, turned in ((sought.n, False), (sought.m, True)):
+        for share in _SHARES:
+            width = ceil(ceil(extent / share) / _NARROWEST) * _NARROWEST
+            if _NARROWEST <= width <= _WIDEST_TILE:
+                yield _tile(128, width, AB_swapped=turned)
+                yield _tile(64, width, consumers=1, AB_swapped=turned)
+                yield _tile(64, width, consumers=1, AB_swapped=turned, num_split_k=2)
+
+
+def _cut_to_groups(sought: Sought) -> Iterator[Fields]:
+    """Groups of few rows go along N of the multiplication, where tiles can be narrow."""
+    width = ceil(sought.m / sought.count / _STEP) * _STEP
+    if width <= _WIDEST_TILE:
+        yield _tile(64, width, **_TURNED)
+        yield _tile(128, width, AB_swapped=True)
+
+
+def _not_cut(sought: Sought) -> Iterator[Fields]:
+    """Tiles whose factors come in blocks keep their widths."""
+    yield from ()
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of product: its configurations' type, the rows to choose from, and those that its sizes suggest."""
+
+    config: type[HopperConfig]
+    rows: tuple[Fields, ...]
+    cut: Callable[[Sought], Iterator[Fields]]
+
+
+KINDS: Mapping[str, Kind] = {
+    "dense": Kind(HopperConfig, DENSE, _cut_to),
+    "grouped": Kind(HopperConfig, GROUPED, _cut_to_groups),
+    "blockwise": Kind(HopperBlockwiseConfig, BLOCKWISE, _not_cut),
+}
+FUSED_ACCUMULATORS = 128
+"""Sums of a thread beside which an epilogue's own values find registers."""
+
+
+def rows_for(sought: Sought) -> tuple[Fields, ...]:
+    """All rows that are to be considered."""
+    kind = KINDS[sought.kind]
+    return (*kind.rows, *kind.cut(sought))
+
+
+def made(row: Fields, sought: Sought) -> HopperConfig | None:
+    """The configuration of a row with the types and majors of the arrays; None where they do not go together."""
+    fields = dict(sought.fields)
+    if row.get("AB_swapped"):
+        fields = _in_kernel_terms(fields)
+    if not row.get("use_tma_store", True):
+        fields["use_tma_store"] = False
+    config = KINDS[sought.kind].config(**{**row, **fields})
+    if config.residual_in_place and not sought.residual:
+        return None
+    return None if config.violations() else config
+
+
+def row_of(config: HopperConfig, sought: Sought) -> dict[str, Any]:
+    """The shortest row of which `made` makes a configuration; whether a residual comes in place is always told."""
+    arrays = dict(sought.fields)
+    given = {each.name: getattr(config, each.name) for each in fields_of(config) if each.name not in arrays}
+    if arrays.get("use_tma_store", True) and not config.use_tma_store:
+        given["use_tma_store"] = False
+    for name in tuple(given):
+        without = {each: value for each, value in given.items() if each != name}
+        if made(without, sought) == config and not (sought.residual and name == "residual_in_place"):
+            given = without
+    return given
+
+
+def _in_kernel_terms(fields: Fields) -> dict[str, Any]:
+    """Types and majors of the caller's A and B as those of a kernel that has them swapped."""
+    other = {"a": "b", "b": "a"}
+    pairs = {f"{one}_{what}": f"{two}_{what}" for one, two in other.items() for what in ("type", "major")}
+    return {pairs.get(name, name): value for name, value in fields.items()}

@@ -1,0 +1,166 @@
+"""A small case of each family for Hopper, with what NumPy says: for tools that look at every access of a kernel.
+
+Sizes divide nothing, inputs are small integers, results are exact. Few multiprocessors are told of, so that a CTA has
+several tiles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+import warploom
+from warploom.structured.config.hopper import HopperConfig
+from warploom.structured.config.hopper_blockwise import HopperBlockwiseConfig
+
+Array = np.ndarray[Any, Any]
+BF16, FP8 = np.dtype(ml_dtypes.bfloat16), np.dtype(ml_dtypes.float8_e4m3fn)
+M, N, K = 200, 200, 200
+
+
+@dataclass(frozen=True)
+class Made:
+    """One call: the operation, its arguments with `out` last, and the result."""
+
+    operation: Any
+    arguments: dict[str, Any]
+    want: Array
+
+    further: dict[str, Array] = field(default_factory=dict)
+    """What further outputs should be, by name."""
+
+    @property
+    def arrays(self) -> dict[str, Array]:
+        """All arrays of the call by name, those of a mapping too."""
+        nested = {
+            name: each for value in self.arguments.values() if isinstance(value, dict) for name, each in value.items()
+        }
+        return {name: each for name, each in (*self.arguments.items(), *nested.items()) if isinstance(each, np.ndarray)}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A family, and the configuration that makes the case interesting."""
+
+    make: Callable[..., Made]
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    sizes: Mapping[str, Any] = field(default_factory=dict)
+    sms: int = 4
+    """The multiprocessors that it is told of."""
+
+    def made(self) -> Made:
+        return self.make(np.random.default_rng(), dict(self.fields), **self.sizes)
+
+
+def integers(rng: np.random.Generator, *shape: int, dtype: Any = BF16) -> Array:
+    return rng.integers(-2, 3, shape).astype(dtype)
+
+
+def poisoned(shape: tuple[int, ...], dtype: Any = BF16) -> Array:
+    return np.full(shape, np.nan, dtype)
+
+
+def wide(array: Array) -> Array:
+    return array.astype(np.float64)
+
+
+def product(
+    rng: np.random.Generator,
+    fields: dict[str, Any],
+    *,
+    m: int = M,
+    n: int = N,
+    k: int = K,
+    batch: tuple[int, ...] = (),
+    dtype: Any = BF16,
+    fused: bool = False,
+    keeps: bool = False,
+) -> Made:
+    a, b = integers(rng, *batch, m, k, dtype=dtype), integers(rng, *batch, n, k, dtype=dtype)
+    want = wide(a) @ np.swapaxes(wide(b), -1, -2)
+    more: dict[str, Any] = {}
+    further: dict[str, Array] = {}
+    if fused:
+        bias, residual = integers(rng, n), integers(rng, *batch, m, n)
+        more = {"bias": bias, "residual": residual, "activation": "relu"}
+        want = want + wide(bias)
+        if keeps:
+            more["outputs"] = {"pre_activation": poisoned(want.shape)}
+            further["pre_activation"] = want.astype(BF16)
+        want = np.maximum(want, 0) + wide(residual)
+    out = poisoned(want.shape, BF16 if dtype == FP8 else dtype)
+    given = {"a": a, "b": np.swapaxes(b, -1, -2), **more, "config": HopperConfig(**fields), "out": out}
+    return Made(warploom.matmul, given, want.astype(out.dtype), further)
+
+
+def gated(rng: np.random.Generator, fields: dict[str, Any]) -> Made:
+    """relu(x·gateᵀ) · (x·upᵀ)."""
+    x, gate, up = (integers(rng, rows, K) for rows in (M, N, N))
+    want = np.maximum(wide(x) @ wide(gate).T, 0) * (wide(x) @ wide(up).T)
+    given = {"x": x, "w_gate": gate, "w_up": up, "pair": "reglu", "config": HopperConfig(**fields)}
+    return Made(warploom.gated_linear, {**given, "out": poisoned((M, N))}, want.astype(BF16))
+
+
+def grouped(rng: np.random.Generator, fields: dict[str, Any], *, rows: tuple[int, ...]) -> Made:
+    a, b = integers(rng, sum(rows), K), integers(rng, len(rows), N, K)
+    ends, want, start = np.cumsum(rows).astype(np.int32), [], 0
+    for end, weights in zip(ends, b, strict=True):
+        want.append(wide(a[start:end]) @ wide(weights).T)
+        start = end
+    out = poisoned((sum(rows), N))
+    given = {"a": a, "b": np.swapaxes(b, -1, -2), "ends": ends, "config": HopperConfig(**fields), "out": out}
+    return Made(warploom.grouped_matmul, given, np.concatenate(want).astype(BF16))
+
+
+def blockwise(rng: np.random.Generator, fields: dict[str, Any]) -> Made:
+    k = 272
+    a, b = integers(rng, M, k, dtype=FP8), integers(rng, N, k, dtype=FP8)
+    blocks = -(-k // 128)
+    of_rows, of_columns = (2.0 ** rng.integers(-2, 3, shape) for shape in ((blocks, M), (-(-N // 128), blocks)))
+    want = np.zeros((M, N))
+    for block in range(blocks):
+        part = np.s_[:, 128 * block : 128 * block + 128]
+        columns = np.repeat(of_columns[:, block], 128)[:N]
+        want += (wide(a[part]) @ wide(b[part]).T) * of_rows[block][:, None] * columns
+    scales = {"a_scale": of_rows.astype(np.float32).T, "b_scale": of_columns.astype(np.float32)}
+    given = {"a": a, "b": b, **scales, "config": HopperBlockwiseConfig(**fields), "out": poisoned((M, N))}
+    return Made(warploom.blockwise_matmul, given, want.astype(BF16))
+
+
+_ONE = {"tile": (64, 64), "consumers": 1}
+_SPLIT = {"tile": (128, 64), "num_split_k": 2}
+CASES: dict[str, Case] = {
+    "cooperative": Case(product, {"tile": (128, 64)}),
+    "cooperative, registers moved": Case(product, {"tile": (128, 192)}),
+    "ping-pong": Case(product, {"tile": (64, 64), "pingpong": True}),
+    "ping-pong in clusters": Case(product, {"tile": (64, 64), "pingpong": True, "cluster_shape": (2, 1, 1)}),
+    "clusters of four": Case(product, {"tile": (128, 64), "cluster_shape": (2, 2, 1)}),
+    "swapped": Case(product, {**_ONE, "tile": (64, 24), "AB_swapped": True}, {"m": 33}),
+    "splits in a cluster": Case(product, _SPLIT, {"n": 64}),
+    "splits in memory": Case(product, {**_SPLIT, "split_in_cluster": False}, {"n": 64}),
+    "splits by units": Case(
+        product,
+        {"tile": (128, 32), "num_split_k": 8, "split_in_cluster": False, "use_tma_store": False},
+        {"m": 100, "n": 32, "k": 520},
+        sms=8,
+    ),
+    "stream-K": Case(product, {"tile": (128, 64), "stream_k": True}, {"k": 520}, sms=3),
+    "stream-K, ping-pong": Case(product, {"tile": (64, 64), "pingpong": True, "stream_k": True}, {"k": 520}, sms=3),
+    "odd sizes, stored by threads": Case(product, {"tile": (128, 64)}, {"m": 131, "n": 61, "k": 72}),
+    "dependent": Case(product, {"tile": (64, 64), "pingpong": True, "dependent": True}),
+    "bias, relu, residual": Case(product, {"tile": (128, 64)}, {"fused": True}),
+    "residual in place": Case(product, {"tile": (128, 64), "residual_in_place": True}, {"fused": True}),
+    "a further output": Case(product, {"tile": (128, 64)}, {"fused": True, "keeps": True}),
+    "gated": Case(gated, {"tile": (128, 128)}),
+    "fp8": Case(product, {"tile": (128, 64), "pingpong": True}, {"dtype": FP8, "k": 272}),
+    "tf32": Case(product, {"tile": (128, 64)}, {"dtype": np.float32}),
+    "batched": Case(product, _ONE, {"batch": (3,), "m": 70, "n": 72}),
+    "grouped": Case(grouped, {"tile": (64, 64), "pingpong": True}, {"rows": (70, 0, 3, 129)}),
+    "grouped, swapped": Case(grouped, {**_ONE, "tile": (64, 16), "AB_swapped": True}, {"rows": (5, 0, 16, 17)}),
+    "blockwise": Case(blockwise, {"tile": (128, 64)}),
+    "blockwise in turn": Case(blockwise, {"tile": (128, 64), "in_turn": True}),
+}

@@ -1,0 +1,167 @@
+"""`gated_linear`: two products whose elements meet in pairs, against NumPy, to the bit where that can be."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.ops.references import ACTIVATIONS, BF16, E4M3, E5M2, exact, integers, poisoned, reals, rounded
+
+from warploom.diagnostics import LaunchError
+from warploom.ops import gated_linear, ptx_of
+from warploom.structured.config import MatmulConfig
+from warploom.structured.config.hopper import HopperConfig
+from warploom.structured.epilogue import PAIRS
+
+CONFIGS = {
+    "ping-pong": HopperConfig(tile=(128, 96), pingpong=True),
+    "cooperative": HopperConfig(tile=(128, 128)),
+    "one consumer": HopperConfig(tile=(64, 80), consumers=1),
+    "stacked": HopperConfig(tile=(128, 32), consumers=1),
+    "a cluster": HopperConfig(tile=(128, 64), cluster_shape=(2, 1, 1)),
+    "stores of threads": HopperConfig(tile=(128, 64), use_tma_store=False),
+    "Blackwell": MatmulConfig(cta_group=1, mma_shape=(64, 64, 16)),
+    "Blackwell, a cluster": MatmulConfig(cta_group=1, mma_shape=(128, 64, 16), cluster_shape=(2, 1, 1)),
+    "Blackwell, two CTAs": MatmulConfig(cta_group=2, mma_shape=(256, 128, 16)),
+    "Blackwell, by shared memory": MatmulConfig(cta_group=1, mma_shape=(128, 64, 16), register_based_epilogue=False),
+}
+
+
+def product(gate, up):
+    return gate * up
+
+
+def both(x, gate, up, gate_bias=0, up_bias=0):
+    return exact(x) @ exact(gate).T + exact(gate_bias), exact(x) @ exact(up).T + exact(up_bias)
+
+
+def check(x, gate, up, **options):
+    got = gated_linear(x, gate, up, pair=product, out_dtype=np.float32, **options)
+    first, second = both(x, gate, up)
+    np.testing.assert_array_equal(exact(got), first * second)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("n", [104, 75])
+def test_every_way_to_divide_the_work(name, n):
+    check(integers(130, 200), integers(n, 200), integers(n, 200), config=CONFIGS[name])
+
+
+@pytest.mark.parametrize("target", ["sm_90a", "sm_100a"])
+@pytest.mark.parametrize(("m", "n", "k"), [(1, 1, 1), (1, 129, 63), (64, 64, 64), (65, 8, 65), (131, 97, 70)])
+def test_awkward_sizes(target, m, n, k):
+    check(integers(m, k), integers(n, k), integers(n, k), target=target)
+
+
+@pytest.mark.parametrize("target", ["sm_90a", "sm_100a"])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, E4M3, E5M2], ids=lambda dtype: np.dtype(dtype).name)
+def test_types(target, dtype):
+    check(*(integers(rows, 72, dtype=dtype, largest=2) for rows in (70, 40, 40)), target=target)
+
+
+HALVES = {
+    "of one matrix": lambda n, k: np.split(integers(2 * n, k), 2),
+    "in turn": lambda n, k: integers(n, 2, k).transpose(1, 0, 2),
+    "k by n": lambda n, k: np.split(integers(k, 2 * n).T, 2),
+    "one of each": lambda n, k: (integers(n, k), integers(k, n).T),
+    "backwards": lambda n, k: (integers(n, k)[::-1], integers(n, k)),
+    "odd rows": lambda n, k: (integers(n, k + 1)[:, 1:], integers(n, k)),
+}
+
+
+@pytest.mark.parametrize("target", ["sm_90a", "sm_100a"])
+@pytest.mark.parametrize("how", HALVES)
+def test_weights_of_any_strides(target, how):
+    check(integers(3, 30, 64), *HALVES[how](48, 64), target=target)
+
+
+@pytest.mark.parametrize("target", ["sm_90a", "sm_100a"])
+@pytest.mark.parametrize("pair", PAIRS)
+def test_pairs_by_name(target, pair):
+    x, gate, up, gate_bias, up_bias = reals(60, 40), reals(56, 40, scale=0.3), reals(56, 40), reals(56), reals(56)
+    for dtype in (BF16, np.float32):
+        got = gated_linear(x, gate, up, pair=pair, gate_bias=gate_bias, up_bias=up_bias, out_dtype=dtype, target=target)
+        first, second = both(x, gate, up, gate_bias, up_bias)
+        wanted = ACTIVATIONS[PAIRS[pair]](first) * second
+        step = 2**-7 if dtype is BF16 else 2**-18
+        assert np.abs(exact(got) - wanted).max() <= step * np.abs(wanted).max()
+
+
+@pytest.mark.parametrize("target", ["sm_90a", "sm_100a"])
+@pytest.mark.parametrize(("n", "out_dtype"), [(72, BF16), (61, np.float32)])
+def test_order_of_everything(target, n, out_dtype):
+    """Scale and bias of both, the pair, the function, the residual; gate and up are kept as they go into the pair."""
+    x, gate, up, residual = integers(50, 24), integers(n, 24), integers(n, 24), integers(50, n, dtype=out_dtype)
+    gate_bias, up_bias = integers(n), integers(50, 1, dtype=np.float32)
+    kept = {
+        "gate": poisoned((50, n), BF16),
+        "up": poisoned((50, n), np.float32),
+        "halved": poisoned((50, n), np.float32),
+    }
+    got = gated_linear(
+        x, gate, up, pair=product, gate_bias=gate_bias, up_bias=up_bias, alpha=2, residual=residual, beta=-0.5,
+        epilogue=lambda value, at, shift: {"out": value + shift, "halved": value * 0.5}, operands={"shift": 3.0},
+        outputs=kept, out_dtype=out_dtype, target=target,
+    )  # fmt: skip
+    first, second = both(2 * exact(x), gate, up, gate_bias, up_bias)
+    np.testing.assert_array_equal(exact(kept["gate"]), rounded(first, BF16))
+    np.testing.assert_array_equal(exact(kept["up"]), second)
+    np.testing.assert_array_equal(exact(kept["halved"]), first * second / 2)
+    np.testing.assert_array_equal(exact(got), rounded(first * second + 3 - 0.5 * exact(residual), out_dtype))
+
+
+def test_a_residual_in_the_buffers_of_c():
+    x, gate, up, residual = integers(150, 64), integers(96, 64), integers(96, 64), integers(150, 96)
+    config = HopperConfig(tile=(128, 64), pingpong=True, residual_in_place=True)
+    got = gated_linear(x, gate, up, pair=product, residual=residual, config=config)
+    first, second = both(x, gate, up)
+    np.testing.assert_array_equal(exact(got), rounded(first * second + exact(residual), BF16))
+
+
+@settings(max_examples=8)
+@given(
+    sizes=st.tuples(st.integers(1, 200), st.integers(1, 150), st.integers(1, 150)),
+    columns=st.integers(1, 12).map(lambda n: 16 * n),
+    pingpong=st.booleans(),
+)
+def test_any_shape(sizes, columns, pingpong):
+    m, n, k = sizes
+    check(integers(m, k), integers(n, k), integers(n, k), config=HopperConfig(tile=(128, columns), pingpong=pingpong))
+
+
+def test_it_is_one_kernel():
+    text = ptx_of(gated_linear, *(integers(64, 64) for _ in range(3)), target="sm_90a")
+    assert text.count(".entry") == 1
+
+
+def test_everything_wrong_is_told():
+    x = integers(20, 24)
+    with pytest.raises(LaunchError) as found:
+        gated_linear(x, integers(48, 24), integers(47, 24), pair="swish", up_bias=integers(20))
+    told = str(found.value)
+    assert "w_up, bfloat16 (47, 24): it must be as `w_gate` is, bfloat16 (48, 24)" in told
+    assert "there are swiglu, geglu" in told
+    with pytest.raises(LaunchError, match=r"gate_bias, bfloat16 \(20,\): it does not broadcast"):
+        gated_linear(x, integers(48, 24), integers(48, 24), gate_bias=integers(20))
+    with pytest.raises(LaunchError, match=r"two values: pair\(gate, up\)"):
+        gated_linear(x, integers(48, 24), integers(48, 24), pair=lambda gate: gate)
+    with pytest.raises(LaunchError, match="there is gate and up"):
+        gated_linear(x, integers(48, 24), integers(48, 24), outputs={"pre_activation": poisoned((20, 48), BF16)})
+
+
+@pytest.mark.parametrize(
+    ("config", "what"),
+    [
+        (HopperConfig(tile=(64, 24), consumers=1), "not two times eights"),
+        (HopperConfig(tile=(64, 32), consumers=1, AB_swapped=True), "not with A and B swapped"),
+        (HopperConfig(tile=(64, 64), consumers=1, num_split_k=2), "splits or stream-K"),
+        (MatmulConfig(cta_group=2, mma_shape=(128, 64, 16)), "different lanes"),
+        (MatmulConfig(cta_group=1, mma_shape=(64, 32, 16), AB_swapped=True), "must be False with pairs"),
+        (MatmulConfig(cta_group=1, mma_shape=(64, 64, 16), num_split_k=2), "must be 1 with pairs"),
+        (MatmulConfig(cta_group=1, mma_shape=(64, 24, 16)), "multiples of 8 each"),
+    ],
+)
+def test_configurations_that_have_no_pairs(config, what):
+    with pytest.raises(LaunchError, match=what):
+        gated_linear(integers(64, 128), integers(64, 128), integers(64, 128), config=config)

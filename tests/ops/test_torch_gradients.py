@@ -1,0 +1,192 @@
+"""Derivatives of the operations on PyTorch tensors, against those that autograd finds in float64."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import warploom.ops as wl  # noqa: E402
+from warploom.diagnostics import WarploomError  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+GROUPS = [[5, 5, 21, 33], [0, 0, 1], [37], [13, 37], [0], []]
+"""Where groups end, of 37 rows: empty ones, one row, all rows, none."""
+
+
+@pytest.fixture(autouse=True)
+def _fresh():
+    torch.manual_seed(torch.seed())
+
+
+def ints(*shape, dtype=torch.bfloat16):
+    return torch.randint(-2, 3, shape).to(dtype)
+
+
+def leaves(*tensors):
+    return [each.detach().clone().requires_grad_() for each in tensors]
+
+
+def by_loops(a, b, ends):
+    """The grouped product, group by group; rows behind the last group are zero."""
+    parts, start = [], 0
+    for matrix, end in zip(b, ends.tolist(), strict=True):
+        parts.append(a[start:end] @ matrix)
+        start = end
+    return torch.cat([*parts, a[start:] @ a.new_zeros(a.shape[1], b.shape[2])]) + 0 * b.sum()
+
+
+def same(found, want):
+    torch.testing.assert_close(found.double(), want.double(), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("target", ["sm_100a", "sm_90a"])
+@pytest.mark.parametrize("given", GROUPS, ids=str)
+def test_grouped_products(given, target):
+    ends = torch.tensor(given, dtype=torch.int64)
+    mine = leaves(ints(37, 24), ints(len(given), 24, 40))
+    theirs = leaves(*(each.double() for each in mine))
+    gradient = ints(37, 40)
+    found, want = wl.grouped_matmul(*mine, ends, alpha=2.0, target=target), 2 * by_loops(*theirs, ends)
+    same(found, want)
+    found.backward(gradient)
+    want.backward(gradient.double())
+    for own, other in zip(mine, theirs, strict=True):
+        assert own.grad.dtype == torch.bfloat16
+        same(own.grad, other.grad)
+
+
+def test_what_follows_grouped_products():
+    ends = torch.tensor([5, 5, 30], dtype=torch.int32)
+    mine = leaves(ints(37, 24), ints(3, 24, 40) / 8, ints(40), ints(37, 40))
+    theirs = leaves(*(each.double() for each in mine))
+    gradient = ints(37, 40)
+    found = wl.grouped_matmul(*mine[:2], ends, bias=mine[2], residual=mine[3], beta=0.5, activation="silu")
+    is_in = (torch.arange(37) < 30)[:, None]
+    want = torch.nn.functional.silu(by_loops(*theirs[:2], ends) + theirs[2]) + 0.5 * theirs[3]
+    want = torch.where(is_in, want, 0)
+    torch.testing.assert_close(found.double(), want, rtol=1e-2, atol=2e-2)
+    found.backward(gradient)
+    want.backward(gradient.double())
+    for own, other in zip(mine, theirs, strict=True):
+        torch.testing.assert_close(own.grad.double(), other.grad, rtol=2e-2, atol=0.25)
+    assert not mine[3].grad[30:].any()
+
+
+def test_only_what_is_asked_for_is_derived(monkeypatch):
+    ends, x, w = torch.tensor([5, 9]), ints(9, 16), ints(2, 16, 8)
+    done = []
+
+    class Watch(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            done.append(str(function))
+            return function(*args, **(kwargs or {}))
+
+    for leaf, op in ((x, "warploom.grouped_matmul.default"), (w, "warploom.grouped_weights.default")):
+        leaf.requires_grad_()
+        made = wl.grouped_matmul(x, w, ends)
+        done.clear()
+        with Watch():
+            made.sum().backward()
+        leaf.requires_grad_(False)
+        assert [each for each in done if each.startswith("warploom")] == [op]
+
+
+def test_gradients_have_gradients():
+    ends = torch.tensor([4, 9])
+    mine = leaves(ints(9, 16), ints(2, 16, 8))
+    theirs = leaves(*(each.double() for each in mine))
+    weights = ints(9, 8), ints(9, 16), ints(2, 16, 8)
+    results = []
+    for (a, b), function in ((mine, wl.grouped_matmul), (theirs, by_loops)):
+        w0, w1, w2 = (each.to(a.dtype) for each in weights)
+        by_a, by_b = torch.autograd.grad((function(a, b, ends) * w0).sum(), (a, b), create_graph=True)
+        results.append(torch.autograd.grad((by_a * w1).sum() + (by_b * w2).sum(), (a, b)))
+    for found, want in zip(*results, strict=True):
+        same(found, want)
+    x, w = leaves(ints(5, 16), ints(8, 16))
+    (by_x,) = torch.autograd.grad(wl.linear(x, w).sum(), x, create_graph=True)
+    by_x.sum().backward()
+    same(w.grad, torch.full((8, 16), 5.0))
+
+
+def test_eight_bits_have_no_derivative():
+    narrow = torch.float8_e4m3fn
+    a, b, a_scale, b_scale = ints(5, 16, dtype=narrow), ints(8, 16, dtype=narrow), torch.ones(5, 1), torch.ones(1, 1)
+    bias, residual = leaves(ints(8, dtype=torch.float32), ints(5, 8, dtype=torch.float32))
+    wl.blockwise_matmul(a, b, a_scale, b_scale, bias=bias, residual=residual, beta=3.0).sum().backward()
+    same(bias.grad, torch.full((8,), 5.0))
+    same(residual.grad, torch.full((5, 8), 3.0))
+    made = wl.blockwise_matmul(a, b, a_scale.requires_grad_(), b_scale.requires_grad_())
+    with pytest.raises(WarploomError, match=r"here `a_scale`, `b_scale`\) can have no derivative"):
+        made.sum().backward()
+    made = wl.linear(a.requires_grad_(), b)
+    with pytest.raises(WarploomError, match="8-bit factors"):
+        made.sum().backward()
+
+
+def dispatched(function):
+    """The ops that a call, and its derivative, come to."""
+    done = []
+
+    class Watch(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            if function.namespace == "warploom":
+                done.append(function._opname)
+            return function(*args, **(kwargs or {}))
+
+    with Watch():
+        function()
+    return done
+
+
+def test_what_goes_into_an_activation_is_kept_not_computed_again():
+    x, w = leaves(ints(5, 16), ints(8, 16))
+    both = ["activated_matmul", "matmul", "matmul"]
+    assert dispatched(lambda: wl.linear(x, w, activation="silu").sum().backward()) == both
+    with torch.no_grad():
+        assert dispatched(lambda: wl.linear(x, w, activation="silu")) == ["matmul"]
+    assert dispatched(lambda: wl.linear(x.detach(), w.detach(), activation="silu")) == ["matmul"]
+
+
+@pytest.mark.parametrize("target", ["sm_100a", "sm_90a"])
+@pytest.mark.parametrize("pair", ["swiglu", "geglu", "geglu_tanh", "reglu", "glu"])
+def test_pairs(pair, target):
+    activations = {"swiglu": torch.nn.functional.silu, "geglu": torch.nn.functional.gelu, "reglu": torch.relu}
+    activations |= {"geglu_tanh": lambda x: torch.nn.functional.gelu(x, approximate="tanh"), "glu": torch.sigmoid}
+    mine = leaves(ints(2, 7, 16), ints(24, 16) / 8, ints(24, 16) / 8, ints(24), ints(24), ints(2, 7, 24))
+    theirs = leaves(*(each.double() for each in mine))
+    gradient = ints(2, 7, 24)
+    x, w_gate, w_up, gate_bias, up_bias, residual = mine
+    found = wl.gated_linear(
+        x, w_gate, w_up, pair=pair, gate_bias=gate_bias, up_bias=up_bias, residual=residual, beta=0.5, target=target
+    )
+    x, w_gate, w_up, gate_bias, up_bias, residual = theirs
+    gate, up = torch.nn.functional.linear(x, w_gate, gate_bias), torch.nn.functional.linear(x, w_up, up_bias)
+    want = activations[pair](gate) * up + 0.5 * residual
+    torch.testing.assert_close(found.double(), want, rtol=1e-2, atol=2e-2)
+    found.backward(gradient)
+    want.backward(gradient.double())
+    for own, other in zip(mine, theirs, strict=True):
+        torch.testing.assert_close(own.grad.double(), other.grad, rtol=2e-2, atol=0.3)
+
+
+def test_pairs_and_activations_have_second_derivatives():
+    x0, w0, u0 = ints(5, 16, dtype=torch.float32) / 2, ints(8, 16, dtype=torch.float32) / 4, torch.ones(8, 16) / 8
+    results = []
+    for kind in (torch.float32, torch.float64):
+        x, w, u = leaves(*(each.to(kind) for each in (x0, w0, u0)))
+        if kind == torch.float32:
+            made = wl.gated_linear(x, w, u).sum() + wl.linear(x, w, activation="tanh").square().sum()
+        else:
+            made = (torch.nn.functional.silu(x @ w.T) * (x @ u.T)).sum() + torch.tanh(x @ w.T).square().sum()
+        firsts = torch.autograd.grad(made, (x, w, u), create_graph=True)
+        results.append(torch.autograd.grad(sum(each.square().sum() for each in firsts), (x, w, u)))
+    for found, want in zip(*results, strict=True):
+        torch.testing.assert_close(found.double(), want, rtol=2e-2, atol=2e-2)
+
+
+def test_a_function_of_a_pair_has_no_derivative():
+    x, w, u = leaves(ints(5, 16), ints(8, 16), ints(8, 16))
+    with pytest.raises(WarploomError, match="can have no derivative"):
+        wl.gated_linear(x, w, u, pair=lambda gate, up: gate * up)

@@ -1,0 +1,144 @@
+"""Several outputs and pairs on PyTorch's tensors of the host: results, the compiler, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import warploom.ops as wl  # noqa: E402
+from warploom.diagnostics import WarploomError  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+"""PyTorch's compiler warns of what it will change."""
+
+
+@pytest.fixture(autouse=True)
+def _fresh():
+    torch.manual_seed(torch.seed())
+    torch._dynamo.reset()
+
+
+def ints(*shape, dtype=torch.bfloat16):
+    return torch.randint(-2, 3, shape).to(dtype)
+
+
+def exact(a, b):
+    return a.double() @ b.double()
+
+
+def same(found, want):
+    torch.testing.assert_close(found.double(), want.double(), rtol=0, atol=0)
+
+
+def poisoned(*shape, dtype=torch.float32):
+    return torch.full(shape, torch.nan, dtype=dtype)
+
+
+def times(gate, up):
+    return gate * up
+
+
+def test_the_value_before_the_activation():
+    x, w, bias, residual = ints(3, 5, 40), ints(24, 40), ints(24), ints(3, 5, 24)
+    before, out = poisoned(3, 5, 24), poisoned(3, 5, 24)
+    options = {"bias": bias, "activation": "relu", "residual": residual}
+    found = wl.linear(x, w, **options, outputs={"pre_activation": before})
+    want = exact(x, w.T) + bias
+    same(before, want)
+    same(found, torch.relu(want) + residual)
+    assert wl.linear(x, w, **options, outputs={"pre_activation": before.zero_()}, out=out) is out
+    same(before, want)
+    same(out, torch.relu(want) + residual)
+
+
+def test_outputs_of_the_callers_function():
+    a, b, scale = ints(3, 20, 16), ints(3, 16, 24), ints(20, 1)
+    kept = {"doubled": poisoned(3, 20, 24), "scaled": poisoned(3, 20, 24, dtype=torch.bfloat16)}
+
+    def widened(acc, at, scale, shift):
+        return {"out": acc + shift, "doubled": acc * 2, "scaled": acc * scale}
+
+    found = wl.matmul(a, b, epilogue=widened, operands={"scale": scale, "shift": 3.0}, outputs=kept)
+    same(found, exact(a, b) + 3)
+    same(kept["doubled"], exact(a, b) * 2)
+    same(kept["scaled"], (exact(a, b) * scale).bfloat16())
+
+
+def test_pairs():
+    x, w = ints(2, 33, 40), ints(48, 40)
+    gate, up = poisoned(2, 33, 24), poisoned(2, 33, 24)
+    options = {"gate_bias": ints(24), "up_bias": 2.0, "pair": times, "out_dtype": torch.float32}
+    found = wl.gated_linear(x, *w.chunk(2), **options, outputs={"gate": gate, "up": up})
+    same(gate, exact(x, w[:24].T) + options["gate_bias"])
+    same(up, exact(x, w[24:].T) + 2)
+    same(found, gate.double() * up.double())
+    out = poisoned(2, 33, 24)
+    assert wl.gated_linear(x, w[0::2], w[1::2], pair=times, out=out) is out
+    same(out, exact(x, w[0::2].T) * exact(x, w[1::2].T))
+
+
+@pytest.mark.parametrize("pair", ["swiglu", "geglu", "geglu_tanh", "reglu", "glu"])
+def test_pairs_by_name(pair):
+    functions = {
+        "swiglu": torch.nn.functional.silu,
+        "geglu": torch.nn.functional.gelu,
+        "geglu_tanh": lambda x: torch.nn.functional.gelu(x, approximate="tanh"),
+        "reglu": torch.relu,
+        "glu": torch.sigmoid,
+    }
+    x, gate, up = (torch.randn(*shape).bfloat16() for shape in ((9, 40), (24, 40), (24, 40)))
+    found = wl.gated_linear(x, gate, up, pair=pair)
+    want = functions[pair](exact(x, gate.T)) * exact(x, up.T)
+    torch.testing.assert_close(found.double(), want, rtol=2**-7, atol=2**-7 * float(want.abs().max()))
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_compiled_without_a_break(dynamic):
+    def layer(x, gate, up, bias):
+        before = torch.empty(x.shape[0], 24, dtype=torch.float32)
+        made = wl.linear(x * 2, gate, bias=bias, activation="relu", outputs={"pre_activation": before})
+        return wl.gated_linear(x, gate, up, pair=times, gate_bias=bias) + 1, made, before
+
+    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True, dynamic=dynamic)
+    gate, up, bias = ints(24, 40), ints(24, 40), ints(24)
+    for rows in (5, 9):
+        x = ints(rows, 40)
+        for found, want in zip(compiled(x, gate, up, bias), layer(x, gate, up, bias), strict=True):
+            same(found, want)
+
+
+def test_autocast():
+    x, gate, up = torch.randn(9, 16), torch.randn(24, 16), torch.randn(24, 16)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert wl.gated_linear(x, gate, up).dtype == torch.bfloat16
+
+
+def test_empty():
+    x, w = ints(0, 16), ints(24, 16)
+    assert wl.gated_linear(x, w, w).shape == (0, 24)
+    assert wl.linear(x, w, outputs={"pre_activation": ints(0, 24)}).shape == (0, 24)
+
+
+def test_no_derivative():
+    x, w = ints(9, 16).requires_grad_(), ints(24, 16)
+    with pytest.raises(WarploomError, match="a function for `pair` can have no derivative"):
+        wl.gated_linear(x, w, w, pair=times)
+    with pytest.raises(WarploomError, match="`outputs` can have no derivative"):
+        wl.linear(x, w, outputs={"pre_activation": poisoned(9, 24)})
+    with torch.no_grad():
+        wl.gated_linear(x, w, w, pair=times)
+
+
+def test_everything_wrong_is_told():
+    x, w = ints(9, 16), ints(24, 16)
+    good = poisoned(9, 24)
+    with pytest.raises(WarploomError) as found:
+        wl.linear(x, w, outputs={"pre_activation": poisoned(9, 23), "other": good, "again": good})
+    for part in ("`linear` cannot be called so", "the result is, (9, 24)", "no `epilogue` that gives it", "overlaps"):
+        assert part in str(found.value), part
+    with pytest.raises(WarploomError, match="it must be as `w_gate` is"):
+        wl.gated_linear(x, w, ints(23, 16))
+    ends = torch.tensor([4, 9])
+    with pytest.raises(WarploomError, match="`grouped_matmul` gives none"):
+        wl.grouped_matmul(x, ints(2, 16, 24), ends, outputs={"pre_activation": good})

@@ -1,0 +1,190 @@
+"""`warploom tune`: what it measures, prints, writes and remembers, and what it says where there is no GPU."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+
+import ml_dtypes
+import numpy as np
+import pytest
+from tests.tuning.fake_gpu import TimingLibrary
+
+import warploom
+from warploom.cli import main
+from warploom.diagnostics import WarploomError
+from warploom.ops import blockwise_matmul, grouped_matmul, matmul
+from warploom.ptx.arrays import buffer_of
+from warploom.runtime import driver
+from warploom.runtime.winners import recall
+from warploom.structured.config.sought import sought
+from warploom.tuning.fitting import load
+from warploom.tuning.inputs import Inputs, Wanted
+
+SMALL = "200x136x72"
+
+
+def run(capsys, *arguments):
+    status = main(["tune", *arguments])
+    told = capsys.readouterr()
+    return status, told.out, told.err
+
+
+def test_it_prints_a_table_and_remembers(gpu, capsys):
+    gpu.cost = lambda launched: 4.0 if launched.block[0] > 200 else 8.0
+    status, out, err = run(capsys, SMALL, "--most", "12")
+    assert status == 0, err
+    lines = out.splitlines()
+    assert lines[0].startswith("dense 200x136x72x1")
+    assert lines[0].endswith("on Fake H200")
+    assert sum(" best" in line for line in lines) == 1
+    assert lines[-1] in (
+        "remembered: 2.000 times as fast as the default",
+        "remembered: 1.000 times as fast as the default",
+    )
+    fields = {f"{name}_type": "bf16" for name in "abc"} | {"a_major": "k", "b_major": "k", "use_tma_store": True}
+    assert recall("Fake H200", str(sought("dense", 200, 136, 72, **fields))) is not None
+
+
+def test_it_writes_measurements_that_the_fit_reads(gpu, capsys, tmp_path):
+    file = tmp_path / "measured.json"
+    status, out, _ = run(capsys, SMALL, "2x64x64x128", "--most", "4", "--out", str(file), "--json")
+    assert status == 0
+    assert json.loads(out) == json.loads(file.read_text("utf-8"))
+    measured, sms = load([file])
+    assert sms == 132
+    assert [each.sought.sizes for each in measured] == [(200, 136, 72, 1), (64, 64, 128, 2)]
+    assert all(len(each.us) >= 4 and (each.us > 0).all() for each in measured)
+
+
+def test_a_wrong_candidate_is_told_loudly_and_by_the_status(gpu, capsys):
+    def compute(launched):
+        """No two launches write the same."""
+        for room in gpu.rooms:
+            if room.size == 200 * 136 * 2 + 256:
+                ctypes.memset(room.ctypes.data, len(gpu.launched), room.size)
+
+    gpu.computes = compute
+    status, out, _ = run(capsys, SMALL, "--most", "3")
+    assert status == 1
+    assert "elements are not the default's" in out
+
+
+def test_where_there_is_no_gpu_it_says_so(monkeypatch, capsys):
+    def nothing():
+        raise OSError("no such file")
+
+    monkeypatch.setattr(driver, "load_library", nothing)
+    driver.driver.cache_clear()
+    driver.device.cache_clear()
+    status, out, err = run(capsys, "64x64x64")
+    assert (status, out) == (3, "")
+    assert err.startswith("NO_DRIVER: There is no NVIDIA driver to use")
+    assert len(err.splitlines()) == 2
+
+
+def test_other_gpus_are_told(monkeypatch, capsys):
+    monkeypatch.setattr(driver, "load_library", lambda: TimingLibrary(capability=(8, 0)))
+    driver.driver.cache_clear()
+    driver.device.cache_clear()
+    status, _, err = run(capsys, "64x64x64")
+    driver.driver.cache_clear()
+    driver.device.cache_clear()
+    assert status == 3
+    assert err.startswith("WRONG_GPU: Fake H200 cannot run this")
+
+
+WRONG = {
+    (): "name sizes to measure, or files to fit the model to",
+    ("64x64x64", "--fit", "file"): "name sizes to measure, or files to fit",
+    ("64x64",): "`64x64` are no sizes",
+    ("0x64x64",): "`0x64x64` are no sizes",
+    ("64x64x64", "4x4x4x4x4"): "`4x4x4x4x4` are no sizes",
+    ("2x64x64x64", "--grouped", "2"): "have no batches",
+    ("64x64x64", "--grouped", "2", "--blockwise"): "do not go together",
+    ("64x64x64", "--dtype", "e2m1"): "invalid choice",
+    ("64x64x64", "--most", "-1"): "is not a whole number",
+}
+
+
+@pytest.mark.parametrize("arguments", WRONG, ids=" ".join)
+def test_wrong_commands(capsys, arguments):
+    status, out, err = run(capsys, *arguments)
+    assert (status, out) == (3, "")
+    assert WRONG[arguments] in err
+
+
+def test_a_wrong_activation_is_told(gpu, capsys):
+    status, _, err = run(capsys, SMALL, "--activation", "gel")
+    assert status == 3
+    assert "there are relu" in err
+
+
+def held(array):
+    """The values of an array of the fake's memory."""
+    buffer = buffer_of(array)
+    raw = np.frombuffer(ctypes.string_at(buffer.address, buffer.span), np.uint8)
+    dtype = np.dtype(getattr(ml_dtypes, buffer.dtype, buffer.dtype))
+    return np.ndarray(buffer.shape, dtype, raw, 0, buffer.strides)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "operation", "shapes"),
+    [
+        (Wanted(m=30, n=40, k=64), matmul, {"a": (30, 64), "b": (64, 40), "out": (30, 40)}),
+        (
+            Wanted(m=30, n=40, k=64, batch=3, bias=True, residual=True, activation="relu", dtype="f16"), matmul,
+            {"a": (3, 30, 64), "b": (3, 64, 40), "bias": (40,), "residual": (3, 30, 40), "out": (3, 30, 40)},
+        ),
+        (Wanted(m=90, n=40, k=64, groups=5), grouped_matmul, {"a": (90, 64), "b": (5, 64, 40), "ends": (5,), "out": (90, 40)}),
+        (
+            Wanted(m=30, n=140, k=200, blockwise=True, dtype="e4m3"), blockwise_matmul,
+            {"a": (30, 200), "b": (140, 200), "a_scale": (30, 2), "b_scale": (2, 2), "out": (30, 140)},
+        ),
+    ],
+)  # fmt: skip
+def test_inputs(gpu, wanted, operation, shapes):
+    made, given = Inputs(driver.device(0), seed=3).call(wanted)
+    assert made is operation
+    arrays = {name: value for name, value in given.items() if not isinstance(value, str)}
+    assert {name: buffer_of(value).shape for name, value in arrays.items()} == shapes
+    assert list(given)[-1] == "out"
+    a = held(given["a"]).astype(np.float32)
+    assert abs(a.mean()) < 0.2
+    assert 0.8 < a.std() < 1.2
+    if wanted.groups:
+        ends = held(given["ends"])
+        assert ends[-1] == wanted.m
+        assert (np.diff(ends, prepend=0) >= 0).all()
+    if wanted.blockwise:
+        assert ((held(given["a_scale"]) >= 0.5) & (held(given["a_scale"]) <= 1.5)).all()
+    elif not wanted.groups:
+        assert held(given["b"]).astype(np.float32).std() == pytest.approx(64**-0.5, rel=0.2)
+
+
+def test_large_inputs_repeat_a_pattern_that_no_row_shares(gpu):
+    array = held(Inputs(driver.device(0)).normal("bf16", 1100, 1000))
+    flat = array.reshape(-1)
+    assert (flat[1_048_583:] == flat[: flat.size - 1_048_583]).all()
+    assert len(np.unique(array[:, :8].view(np.uint16), axis=0)) == 1100
+
+
+@pytest.mark.parametrize(
+    "options", [("--grouped", "3"), ("--blockwise",), ("--bias", "--activation", "gelu_tanh", "--residual")]
+)
+def test_every_kind_can_be_tuned(gpu, capsys, options):
+    status, out, err = run(capsys, "256x256x256", "--most", "2", *options)
+    assert status == 0, err
+    assert "best" in out
+
+
+def test_a_folder_is_no_file(gpu, capsys, tmp_path):
+    status, _, err = run(capsys, SMALL, "--most", "1", "--out", str(tmp_path))
+    assert status == 3
+    assert "UNWRITABLE_FILE" in err
+
+
+def test_no_gpu_by_the_function_either():
+    host = {name: np.zeros((8, 8), np.float32) for name in ("a", "b", "out")}
+    with pytest.raises(WarploomError, match="`a` is on cpu"):
+        warploom.tune(matmul, **host)

@@ -1,0 +1,109 @@
+"""The fit of the model: planted constants are found again, choices get no worse, and files are held to their form."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from warploom.cli import main
+from warploom.diagnostics import WarploomError
+from warploom.structured.config.hopper_choice import ranked
+from warploom.structured.config.hopper_model import MODEL, work_of
+from warploom.structured.config.sought import sought
+from warploom.tuning.fitting import Measured, fit, load, regret
+
+RESULTS = Path(__file__).parents[2] / "bench" / "results" / "hopper_configurations.json"
+SMS = 132
+PLANTED = replace(MODEL, launch=3.5, flops=4.0e6, one_consumer=0.6, cluster=1.0, split_element=2e-4)
+
+
+def synthetic(model, count, noise, seed):
+    """Times that a model gives to candidates of random problems, with noise."""
+    rng = np.random.default_rng(seed)
+    for _ in range(count):
+        m, n, k = (int(8 * 2 ** rng.uniform(*span)) for span in ((0, 10), (3, 11), (3, 11)))
+        wanted = sought("dense", m, n, k if rng.integers(2) else -(-k // 64) * 64)
+        found = ranked(wanted)
+        configs = tuple(found[at] for at in rng.choice(len(found), min(25, len(found)), replace=False))
+        times = model.times(work_of(configs, wanted, SMS))
+        yield Measured(wanted, configs, times * np.exp(rng.normal(0, noise, len(configs))))
+
+
+def test_planted_constants_are_found_again():
+    measured = list(synthetic(PLANTED, 50, 0.01, 5))
+    found = fit(measured, sms=SMS, rounds=1)
+    assert found.problems == 50
+    assert found.after[0] < 0.01 < found.before[0]
+    for name in ("launch", "flops", "one_consumer", "cluster", "split_element"):
+        assert getattr(found.model, name) == pytest.approx(getattr(PLANTED, name), rel=0.15), name
+        assert getattr(MODEL, name) != pytest.approx(getattr(PLANTED, name), rel=0.15), name
+
+
+def test_a_fit_holds_for_problems_that_it_has_not_seen():
+    found = fit(list(synthetic(PLANTED, 40, 0.02, 5)), sms=SMS, rounds=1)
+    others = list(synthetic(PLANTED, 20, 0.0, 77))
+    assert regret(found.model, others, SMS)[0] < 0.5 * regret(MODEL, others, SMS)[0]
+
+
+def test_regret_is_what_the_chosen_one_takes_longer():
+    wanted = sought("dense", 512, 512, 512)
+    configs = tuple(ranked(wanted)[:3])
+    assert regret(MODEL, [Measured(wanted, configs, np.array([12.0, 10.0, 30.0]))], SMS) == pytest.approx((0.2, 0.2))
+    assert regret(MODEL, [Measured(wanted, configs, np.array([10.0, 12.0, 30.0]))], SMS) == (0.0, 0.0)
+
+
+def test_the_constants_are_fitted_to_what_was_measured():
+    measured, sms = load([RESULTS])
+    assert sms == SMS
+    mean, most = regret(MODEL, measured, sms)
+    assert mean < 0.03
+    assert most < 0.25
+    again = fit(measured, sms=sms, rounds=0)
+    assert again.after[0] <= mean + 0.004
+
+
+def test_the_command_prints_constants_that_can_be_pasted(capsys):
+    assert main(["tune", "--fit", str(RESULTS)]) == 0
+    told = capsys.readouterr().out
+    assert re.findall(r"^    (\w+): float = [\d.e+-]+$", told, re.MULTILINE) == list(asdict(MODEL))
+    assert re.search(r"^  before +\d+\.\d+% +\d+\.\d+%$", told, re.MULTILINE)
+
+
+def broken(change):
+    document = json.loads(RESULTS.read_text("utf-8"))
+    change(document)
+    return json.dumps(document)
+
+
+BROKEN = {
+    "no JSON": "{",
+    "a list": "[]",
+    "no rows": "{}",
+    "an unknown name": broken(lambda each: each["rows"][0]["us"].update(nothing=1.0)),
+    "no machine": broken(lambda each: each.pop("machine")),
+    "an unknown field": broken(lambda each: each["configs"].update(pp128x128={"tail": [1, 2]})),
+    "a text for a time": broken(lambda each: each["rows"][0]["us"].update(pp128x128="fast")),
+    "an unknown kind": broken(lambda each: each["rows"][0].update(kind="odd")),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_files_that_hold_no_measurements_are_told(tmp_path, capsys, name):
+    file = tmp_path / "file.json"
+    file.write_text(BROKEN[name], "utf-8")
+    assert main(["tune", "--fit", str(file)]) == 3
+    assert capsys.readouterr().err.startswith(f"BAD_MEASUREMENTS: {file} does not hold measurements")
+
+
+def test_a_missing_file_and_mixed_gpus_are_told(tmp_path):
+    with pytest.raises(WarploomError, match="cannot be read"):
+        load([tmp_path / "nothing"])
+    other = tmp_path / "other.json"
+    other.write_text(broken(lambda each: each["machine"].update(sms=114)), "utf-8")
+    with pytest.raises(WarploomError, match=r"GPUs of \[114, 132\] multiprocessors are mixed"):
+        load([RESULTS, other])

@@ -1,0 +1,148 @@
+"""Winners on disk: kept by GPU and problem, whole or not at all, and taken before what was shipped."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from warploom.diagnostics import WarploomError
+from warploom.ops import hopper
+from warploom.ops.request import GPU
+from warploom.runtime.winners import recall, remember
+from warploom.structured.config.hopper_candidates import row_of
+from warploom.structured.config.hopper_choice import choose, ranked
+from warploom.structured.config.sought import sought
+
+H200 = "NVIDIA H200"
+
+
+@dataclass(frozen=True)
+class Hardware:
+    name: str = H200
+    sms: int = 132
+
+
+@pytest.fixture
+def on_h200():
+    token = GPU.set(Hardware())
+    yield
+    GPU.reset(token)
+
+
+def test_a_winner_is_kept_by_gpu_and_problem():
+    assert recall(H200, "one") is None
+    assert remember(H200, "one", {"tile": (128, 96), "band": 3})
+    assert remember(H200, "two", {})
+    assert recall(H200, "one") == {"tile": [128, 96], "band": 3}
+    assert recall(H200, "two") == {}
+    assert recall("NVIDIA H100", "one") is None
+    assert remember(H200, "one", {"band": 4})
+    assert recall(H200, "one") == {"band": 4}
+
+
+@pytest.mark.parametrize(("name", "value"), [("WARPLOOM_TUNED", "0"), ("WARPLOOM_CACHE_SIZE", "0")])
+def test_the_environment_switches_them_off(monkeypatch, name, value):
+    assert remember(H200, "one", {"band": 3})
+    monkeypatch.setenv(name, value)
+    assert recall(H200, "one") is None
+    assert not remember(H200, "one", {"band": 4})
+    monkeypatch.delenv(name)
+    assert recall(H200, "one") == {"band": 3}
+
+
+def test_a_wrong_switch_is_told(monkeypatch):
+    monkeypatch.setenv("WARPLOOM_TUNED", "maybe")
+    with pytest.raises(WarploomError, match="WARPLOOM_TUNED is `maybe`"):
+        recall(H200, "one")
+
+
+def files(cache: Path) -> list[Path]:
+    return [file for file in cache.rglob("*") if file.is_file()]
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b'{"band": 4}', b"\xff" * 300])
+def test_a_corrupt_file_counts_as_none(cache, content):
+    remember(H200, "one", {"band": 3})
+    (file,) = files(cache)
+    file.write_bytes(content)
+    assert recall(H200, "one") is None
+    assert remember(H200, "one", {"band": 5})
+    assert recall(H200, "one") == {"band": 5}
+
+
+def test_nothing_fails_where_nothing_can_be_written(monkeypatch, tmp_path):
+    blocked = tmp_path / "file"
+    blocked.write_text("not a folder")
+    monkeypatch.setenv("WARPLOOM_CACHE_DIR", str(blocked))
+    assert not remember(H200, "one", {"band": 3})
+    assert recall(H200, "one") is None
+
+
+WRITER = """
+import sys
+from warploom.runtime.winners import recall, remember
+for turn in range(12):
+    assert remember("gpu", "shared", {"who": sys.argv[1], "turn": turn, "again": [sys.argv[1]] * 500}) in (True, False)
+    found = recall("gpu", "shared")
+    assert found is None or found["again"] == [found["who"]] * 500, found
+    remember("gpu", f"own {sys.argv[1]} {turn}", {"turn": turn})
+"""
+
+
+def test_many_processes_write_whole_entries(cache):
+    writers = [subprocess.Popen([sys.executable, "-c", WRITER, who]) for who in "ab"]
+    assert [each.wait(60) for each in writers] == [0, 0]
+    assert recall("gpu", "shared")["turn"] == 11
+    assert all(recall("gpu", f"own {who} {turn}") == {"turn": turn} for who in "ab" for turn in range(12))
+    assert not [file for file in files(cache) if file.suffix == ".part"]
+
+
+FIELDS = {"a_type": "bf16", "b_type": "bf16", "c_type": "bf16", "a_major": "k", "b_major": "k", "use_tma_store": True}
+
+
+def test_remembered_comes_before_shipped_and_shipped_before_the_model(on_h200):
+    wanted = sought("dense", 1024, 1024, 1024, **FIELDS)
+    by_model, shipped = ranked(wanted)[0], choose(wanted, gpu=H200)
+    assert shipped.band == 4 != by_model.band
+    assert hopper._chosen(wanted) == shipped
+    unknown = replace(wanted, n=1032)
+    assert hopper._chosen(unknown) == ranked(unknown)[0]
+    other = next(each for each in ranked(wanted) if each not in (by_model, shipped))
+    remember(H200, str(wanted), row_of(other, wanted))
+    assert hopper._chosen(wanted) == other
+    assert hopper._chosen(replace(wanted, m=1032)) != other
+    assert hopper._chosen(replace(wanted, fused=True)) == choose(replace(wanted, fused=True), gpu=H200)
+
+
+def test_only_such_a_gpu_takes_a_winner(on_h200):
+    wanted = sought("dense", 640, 640, 640, **FIELDS)
+    other = ranked(wanted)[3]
+    remember("NVIDIA H100 PCIe", str(wanted), row_of(other, wanted))
+    assert hopper._chosen(wanted) == choose(wanted, gpu=H200)
+    GPU.set(None)
+    assert hopper._chosen(wanted) == choose(wanted)
+
+
+@pytest.mark.parametrize("row", [{"of another": "version"}, {"tile": [1, 2]}, {"tile": [128, 256], "pingpong": True}])
+def test_a_winner_that_is_no_longer_possible_is_passed_over(on_h200, row):
+    wanted = sought("dense", 640, 640, 640, **FIELDS)
+    remember(H200, str(wanted), row)
+    assert hopper._chosen(wanted) == choose(wanted, gpu=H200)
+
+
+def test_a_winner_that_would_wait_for_ever_is_passed_over(on_h200):
+    wanted = sought("dense", 256, 256, 65536, **FIELDS)
+    remember("small", str(wanted), row_of(choose(wanted), wanted))
+    assert hopper.tuned(wanted, Hardware("small", 132)) == choose(wanted)
+    assert hopper.tuned(wanted, Hardware("small", 114)) is None
+
+
+def test_a_residual_stays_where_it_was_measured(on_h200):
+    wanted = sought("dense", 640, 640, 640, fused=True, residual=True, **FIELDS)
+    late = next(each for each in ranked(wanted) if not each.residual_in_place)
+    remember(H200, str(wanted), row_of(late, wanted))
+    assert hopper._chosen(wanted) == late
