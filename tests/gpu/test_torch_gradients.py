@@ -50,6 +50,28 @@ def test_grouped_products(ends, k, n):
         same(own.grad, other.grad.bfloat16())
 
 
+def test_the_host_waits_for_nothing_and_graphs_may_hold_it():
+    ends, gradient = torch.tensor([100, 100, 290], device="cuda"), ints(300, 264)
+    a, b = leaves(ints(300, 128), ints(3, 128, 264))
+    wl.grouped_matmul(a, b, ends).backward(gradient)  # allocates the gradients
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        wl.grouped_matmul(a, b, ends).backward(gradient)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    graph = torch.cuda.CUDAGraph()
+    a.grad = b.grad = None
+    with torch.cuda.graph(graph):
+        wl.grouped_matmul(a, b, ends).backward(gradient)
+    for new in ([0, 7, 300], [300, 300, 300], [64, 128, 129]):
+        ends.copy_(torch.tensor(new))
+        graph.replay()
+        theirs = leaves(a.double(), b.double())
+        by_loops(*theirs, ends).backward(gradient.double())
+        same(a.grad, theirs[0].grad.bfloat16())
+        same(b.grad, theirs[1].grad.bfloat16())
+
+
 def test_what_follows_grouped_products():
     ends = torch.tensor([100, 100, 170], device="cuda")
     given = torch.randn(200, 256), torch.randn(3, 256, 264) / 16, torch.randn(264), torch.randn(200, 264)

@@ -46,7 +46,7 @@ def test_the_default_family_and_its_relatives_are_counted():
     assert FAMILIES[0] == SCRIPT["DEFAULT"]
     both = {"matmul", "split_k", "grouped", "blockwise_fp8"}
     names = {f"{target}/{name}" for target in ("sm100", "sm90") for name in both}
-    assert names | {"sm100/residual", "sm100/block_scaled"} <= set(FAMILIES)
+    assert names | {"sm90/stream_k", "sm100/residual", "sm100/block_scaled"} <= set(FAMILIES)
 
 
 @pytest.mark.parametrize("name", FAMILIES)

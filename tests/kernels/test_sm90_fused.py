@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import ml_dtypes
@@ -13,6 +12,7 @@ from tests.kernels.hopper_problems import SCHEDULES
 
 import warploom
 from warploom import launch
+from warploom.diagnostics import Diag, WarploomError
 from warploom.structured.config.hopper import HopperConfig
 
 BF16 = ml_dtypes.bfloat16
@@ -49,28 +49,27 @@ def check(*sizes: int, schedule: str = "eager", seed: int = 0, **options: Any) -
 
 
 @pytest.mark.parametrize(("schedule", "seed"), SCHEDULES)
-@pytest.mark.parametrize("how", ["two splits", "narrow splits, turned", "four splits", "64 rows at a time"])
+@pytest.mark.parametrize("how", ["two splits", "narrow splits, turned", "64 rows at a time"])
 def test_residuals_come_in_place_under_every_schedule(how: str, schedule: str, seed: int) -> None:
     check(70, 72, 330, schedule=schedule, seed=seed, residual_in_place=True, **IN_PLACE[how])
 
 
 @pytest.mark.parametrize("how", IN_PLACE)
 def test_residuals_come_in_place(how: str) -> None:
-    check(131, 200, 520, schedule="random", seed=1, residual_in_place=True, **IN_PLACE[how])
+    check(67, 80, 330, schedule="random", seed=1, residual_in_place=True, **IN_PLACE[how])
 
 
-@pytest.mark.parametrize("k", [1, 64, 65, 129])
+@pytest.mark.parametrize("k", [1, 129])
 def test_residuals_come_however_shallow_the_product_is(k: int) -> None:
     check(65, 72, k, schedule="lazy", residual_in_place=True, tile=(64, 64), pingpong=True)
 
 
-@pytest.mark.parametrize("m", [1, 63, 300])
-@pytest.mark.parametrize("bias_type", [BF16, np.float16, np.float32], ids=lambda each: np.dtype(each).name)
-def test_a_bias_beside_many_sums_lies_in_shared_memory(bias_type: Any, m: int) -> None:
+@pytest.mark.parametrize(("m", "bias_type"), [(2, np.float32), (300, BF16)])
+def test_a_bias_beside_many_sums_lies_in_shared_memory(m: int, bias_type: Any) -> None:
     fields = {"tile": (128, 176), "pingpong": True, "residual_in_place": True}
     check(m, 200, 100, schedule="random", seed=2, bias_type=bias_type, **fields)
-    text = warploom.ptx.program.text_of(bound(m, 200, 100, bias_type=bias_type, **fields)[0].program)
-    assert "row" in text
+    made, _, _ = bound(m, 200, 100, bias_type=bias_type, **fields)
+    assert sass_of(made).count("LDG") == 2  # by 128 threads for 176 columns
 
 
 @pytest.mark.parametrize("n", [71, 72, 73])
@@ -81,22 +80,18 @@ def test_threads_store_neighbours_together_where_they_are_one_word(n: int) -> No
     assert sass_of(made).count("STG") == sass_of(made).count("STG", "U16") * 2
 
 
-WIDE = {
-    "176 sums": {"tile": (128, 176), "pingpong": True},
+WIDE: dict[str, dict[str, Any]] = {
     "192 sums": {"tile": (128, 192), "pingpong": True},
     "192 sums, cooperative": {"tile": (256, 192), "cluster_shape": (2, 1, 1)},
 }
 
 
-@pytest.mark.parametrize("activation", ["gelu_tanh", "silu", "gelu", None])
 @pytest.mark.parametrize("how", WIDE)
-def test_wide_tiles_keep_everything_in_registers(how: str, activation: str | None) -> None:
-    """Every kernel that is traced here is assembled, and may not spill."""
+def test_wide_tiles_keep_everything_in_registers(how: str) -> None:
     a, b, residual = (np.zeros(shape, BF16) for shape in ((256, 64), (64, 384), (256, 384)))
-    given = {"bias": np.zeros(384, BF16), "activation": activation, "residual": residual}
+    given: dict[str, Any] = {"bias": np.zeros(384, BF16), "activation": "gelu_tanh", "residual": residual}
     config = HopperConfig(**WIDE[how], residual_in_place=True).validated()
-    made = partial(warploom.matmul.bind, a, b, **given, config=config, target="sm_90a")()
-    assert sass_of(made).count("STL") == 0
+    assert sass_of(warploom.matmul.bind(a, b, **given, config=config, target="sm_90a")).count("STL") == 0
 
 
 def test_splits_of_a_cluster_wait_for_nothing_but_sums() -> None:
@@ -111,3 +106,17 @@ def test_splits_of_a_cluster_wait_for_nothing_but_sums() -> None:
 def test_splits_that_meet_in_memory_fence_once() -> None:
     made, _, _ = bound(130, 200, 520, **IN_PLACE["splits that meet in memory"])
     assert sass_of(made).count("MEMBAR", "GPU") == 1
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"use_tma_store": False},
+        {"tile": (128, 64), "num_split_k": 16, "split_in_cluster": False, "use_tma_store": False},
+        {"tile": (128, 128), "pingpong": True, "num_output_stages": 3},
+    ],
+)
+def test_residuals_come_through_the_buffers_of_64_rows_or_of_a_tile(fields: dict[str, Any]) -> None:
+    with pytest.raises(WarploomError) as found:
+        HopperConfig(**fields, residual_in_place=True).validated()
+    assert found.value.diag is Diag.BAD_CONFIG

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 import pytest
-from tests.runtime.fake_driver import FakeLibrary
+from tests.runtime.fake_driver import FakeLibrary, FakeTensor
 
 torch = pytest.importorskip("torch")
 
@@ -41,7 +41,9 @@ def gpu(request, monkeypatch, tmp_path):
     library = FakeLibrary(capability=request.param)
     monkeypatch.setattr(driver, "load_library", lambda: library)
     monkeypatch.setattr(loading, "_LOADED", {})
-    monkeypatch.setattr(loading, "_fitting_ptxas", lambda device: None)  # the driver assembles, and takes no time for it
+    monkeypatch.setattr(
+        loading, "_fitting_ptxas", lambda device: None
+    )  # the driver assembles, and takes no time for it
     monkeypatch.setattr(torch_library, "_PLANS", {})
     monkeypatch.setattr(torch_quick, "CALLS", {})
     monkeypatch.setattr(torch_quick, "_EAGER", (torch.Tensor, OnGpu))
@@ -153,7 +155,7 @@ def test_a_target_may_be_told_if_it_is_the_gpus(gpu):
 @pytest.mark.parametrize("name", ["a", "b", "x", "w", "ends", "acc"])
 def test_operands_may_have_any_name(gpu, name):
     x, w, operand = tensor(*X), tensor(*W), tensor(40, 24)
-    function = eval(f"lambda value, at, {name}: value + {name}")  # noqa: S307
+    function = eval(f"lambda value, at, {name}: value + {name}")
     found = read(gpu, lambda: wl.linear(x, w, operands={name: operand}, epilogue=function))
     assert {x.data_ptr(), w.data_ptr(), operand.data_ptr()} <= set(found)
 
@@ -164,7 +166,9 @@ def test_results_that_lie_where_a_factor_does(gpu):
         cloned = []
         with pytest.MonkeyPatch.context() as patch:
             clone = torch.Tensor.clone
-            patch.setattr(OnGpu, "clone", lambda self, c=clone, k=cloned: k.append(1) or c(self).as_subclass(OnGpu), False)
+            patch.setattr(
+                OnGpu, "clone", lambda self, c=clone, k=cloned: k.append(1) or c(self).as_subclass(OnGpu), False
+            )
             assert wl.matmul(a, b, residual=residual, out=out) is out
         assert len(cloned) == copies
     assert len(gpu.launched) == 4
@@ -205,3 +209,18 @@ def test_families_take_all_options(gpu, family, option):
         assert made.shape == (40, 24)
         assert made.dtype == options.get("out_dtype", options.get("out", made).dtype)
         assert len(gpu.launched) == count
+
+
+def test_a_tensor_that_is_the_negative_of_another_is_made_anew(gpu):
+    x, w = tensor(*X, dtype=torch.float32), tensor(*W, dtype=torch.float32)
+    flipped = torch._neg_view(x)
+    assert x.data_ptr() not in read(gpu, lambda: wl.linear(flipped, w))
+    assert x.data_ptr() in read(gpu, lambda: wl.linear(x, w, activation="relu"))
+
+
+def test_the_ptx_of_a_call_on_a_gpu(gpu):
+    given = FakeTensor(0x1000, (40, 64)), FakeTensor(0x10000, (24, 64))
+    text = wl.ptx_of(wl.linear, *given, activation="relu")
+    assert f".target {driver.device(0).target}" in text
+    assert text == wl.ptx_of(wl.linear, w=given[1], x=given[0], activation="relu", out=FakeTensor(0x40000, (40, 24)))
+    assert gpu.launched == []

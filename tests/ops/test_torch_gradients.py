@@ -10,8 +10,8 @@ import warploom.ops as wl  # noqa: E402
 from warploom.diagnostics import WarploomError  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
-GROUPS = [[5, 5, 21, 33], [0, 0, 1], [37], [13, 37], [0], []]
-"""Where groups end, of 37 rows: empty ones, one row, all rows, none."""
+GROUPS = [[5, 5, 70, 133], [0, 0, 1], [137], [13, 137], [0], []]
+"""Where groups end, of 137 rows: empty ones, one row, more than a K tile, all rows, none."""
 
 
 @pytest.fixture(autouse=True)
@@ -44,16 +44,16 @@ def same(found, want):
 @pytest.mark.parametrize("given", GROUPS, ids=str)
 def test_grouped_products(given, target):
     ends = torch.tensor(given, dtype=torch.int64)
-    mine = leaves(ints(37, 24), ints(len(given), 24, 40))
+    mine = leaves(ints(137, 24), ints(len(given), 24, 40))
     theirs = leaves(*(each.double() for each in mine))
-    gradient = ints(37, 40)
+    gradient = torch.randint(-1, 2, (137, 40)).bfloat16()
     found, want = wl.grouped_matmul(*mine, ends, alpha=2.0, target=target), 2 * by_loops(*theirs, ends)
     same(found, want)
     found.backward(gradient)
     want.backward(gradient.double())
     for own, other in zip(mine, theirs, strict=True):
         assert own.grad.dtype == torch.bfloat16
-        same(own.grad, other.grad)
+        same(own.grad, other.grad.bfloat16())
 
 
 def test_what_follows_grouped_products():

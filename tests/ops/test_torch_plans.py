@@ -146,6 +146,19 @@ def test_grouped_ends_stay_on_the_gpu(gpu):
     assert {each.data_ptr() for each in (a, b, ends, out)} <= found(gpu)
 
 
+@pytest.mark.parametrize(("dtype", "copied"), [(torch.bfloat16, ()), (torch.float32, ("a", "d"))])
+def test_weights_of_groups(gpu, dtype, copied):
+    """What Hopper's tensor core reads along K only is copied."""
+    a, d, starts = tensor(320, 64, dtype=dtype), tensor(320, 72, dtype=dtype), tensor(4, dtype=torch.int32)
+    given = {"a": a, "d": d, "starts": starts, "out": tensor(3, 64, 72, dtype=dtype)}
+    plan = torch_library.compute("padded_weights", given, PLAIN)
+    assert plan.copied == (copied if gpu.capability == (9, 0) else ())
+    addresses(gpu, plan)
+    torch_library.compute("padded_weights", given, PLAIN)
+    passed = [each.data_ptr() for name, each in given.items() if name not in plan.copied]
+    assert set(passed) <= found(gpu)
+
+
 def test_blockwise_scales(gpu):
     kind = torch.float8_e4m3fn
     a, b, out = tensor(200, 256, dtype=kind), tensor(136, 256, dtype=kind), tensor(200, 136)

@@ -121,7 +121,7 @@ CONFIGS = [
     (MatmulConfig, {"paired": True, "use_tma_epilogue_load": True}, "use_tma_epilogue_load=True", "must be False with pairs"),
     (MatmulConfig, {"paired": True, "gemm_kind": "gmm"}, "paired=True", "gmm has no pairs"),
     (MatmulConfig, {"output_types": ("f32",), "use_tma_store": False}, "output_types=('f32',)", "not stored by TMA"),
-    (MatmulConfig, {**SINGLE, "mma_shape": (128, 8, 16), "output_types": ("e4m3",)}, "output_types=('e4m3',)", "a row of e4m3 has 8 bytes"),
+    (MatmulConfig, {**SINGLE, "mma_shape": (128, 8, 16), "output_types": ("e4m3",)}, "output_types=('e4m3',)", "a row of 8 elements"),
     # scale factors
     (BlockScaledMatmulConfig, {"a_type": "e2m1", "scaling_kind": "mxf8f6f4"}, "scaling_kind='mxf8f6f4'", "does not hold e2m1"),
     (BlockScaledMatmulConfig, {"scaling_kind": "mxf4"}, "scaling_kind='mxf4'", "does not hold e4m3"),
@@ -226,9 +226,9 @@ def test_every_rule_is_broken_by_a_case():
 
 def test_every_field_has_a_form():
     for family in (MatmulConfig, BlockScaledMatmulConfig, BlockwiseFP8MatmulConfig):
-        assert {field.name for field in fields(family)} - CHOICES.keys() - LEAST.keys() - EACH.keys() - DIMENSIONS.keys() == {
-            "derived"
-        }
+        assert {
+            field.name for field in fields(family)
+        } - CHOICES.keys() - LEAST.keys() - EACH.keys() - DIMENSIONS.keys() == {"derived"}
 
 
 SHAPES = st.tuples(

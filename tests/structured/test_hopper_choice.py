@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from warploom.structured.config.hopper import HopperConfig
 from warploom.structured.config.hopper_candidates import FUSED_ACCUMULATORS, KINDS, made, row_of, rows_for
 from warploom.structured.config.hopper_choice import choose, choose_hopper, ranked
-from warploom.structured.config.hopper_model import expected_times
+from warploom.structured.config.hopper_model import expected_times, outlines_of
 from warploom.structured.config.sought import Sought, sought
 from warploom.structured.config.tuning_table import Place, table_for, tables
 
@@ -141,10 +141,21 @@ def test_a_configuration_is_told_by_its_row(wanted) -> None:
 
 def test_candidates_are_ranked_by_the_model() -> None:
     wanted = sought("dense", 3000, 5000, 700)
-    times = expected_times(ranked(wanted), wanted)
+    times = expected_times(outlines_of(ranked(wanted)), wanted).tolist()
     assert times == sorted(times)
     assert len(times) > 40
     assert len(rows_for(sought("grouped", 640, 512, 512, 40))) > len(KINDS["grouped"].rows)
+
+
+@pytest.mark.parametrize(("m", "tiles"), [(11 * 128, 132), (13 * 128, 156), (22 * 128, 264)])
+def test_stream_k_is_for_waves_that_are_not_full(m: int, tiles: int) -> None:
+    wanted = sought("dense", m, 12 * 128, 8192)
+    found = [each for each in ranked(wanted) if each.stream_k and each.tile == (128, 128)]
+    shares = [each for each in found if each.cluster_shape == (1, 1, 1)]
+    assert bool(shares) == (tiles % 132 != 0)
+    for each in shares:
+        streamed, whole = expected_times(outlines_of([each, each.replace(stream_k=False)]), wanted)
+        assert tiles / 264 < streamed / whole < 0.85
 
 
 MEASURED = json.loads((BENCH / "results" / "hopper_configurations.json").read_text("utf-8"))
@@ -163,5 +174,5 @@ def test_the_model_alone_chooses_well_among_what_was_measured(kind, a_type, most
             made({n: tuple(v) if isinstance(v, list) else v for n, v in MEASURED["configs"][name].items()}, wanted): us
             for name, us in row["us"].items()
         }
-        times = dict(zip(us, expected_times(list(us), wanted), strict=True))
+        times = dict(zip(us, expected_times(outlines_of(list(us)), wanted), strict=True))
         assert us[min(times, key=times.__getitem__)] / min(us.values()) - 1 < most

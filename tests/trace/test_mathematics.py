@@ -10,6 +10,7 @@ import pytest
 from tests.trace.harness import elementwise
 
 from warploom import trace
+from warploom.trace import mathematics
 
 SIZE = 4096
 ERF = np.vectorize(math.erf)
@@ -75,3 +76,17 @@ def test_the_ends_of_the_line():
     np.testing.assert_array_equal(found[3], [0, np.inf, np.nan, 1, 1, np.inf, 0])
     assert found[4][1] == np.inf
     assert found[4][5] == np.float32(1e30)
+
+
+def test_fast_activations_of_half_their_argument():
+    """Within what eleven bits of tanh leave, for every bf16 there is but those that are not finite."""
+    halves = np.arange(1 << 16, dtype=np.uint16).view(ml_dtypes.bfloat16).astype(np.float32)
+    halves = halves[np.isfinite(halves) & (np.abs(halves) < 1e18)]
+    names = ("sigmoid", "silu", "gelu_tanh")
+    found = elementwise([getattr(mathematics, f"fast_{name}_of_half") for name in names], halves, dtype=np.float32)
+    x = 2 * halves.astype(np.float64)
+    with np.errstate(over="ignore"):
+        exact = (SIGMOID(x), x * SIGMOID(x), gelu_tanh(x))
+    for name, got, want in zip(names, found, exact, strict=True):
+        size = 1 if name == "sigmoid" else np.abs(halves)
+        assert np.all(np.abs(got - want) <= 2.0**-11 * size + 1e-6 * np.abs(want) + 1e-30), name

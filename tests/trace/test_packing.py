@@ -175,3 +175,21 @@ def test_literals_round_as_the_device_does(name):
     for number in range(-70000, 70000, 977):
         assert decode_bits(encode(number, name), name) == float(saturated(np.array(number, np.float32), name))
     assert np.isnan(decode_bits(encode(float("nan"), name), name))
+
+
+def test_every_bf16_is_widened_from_its_word_by_one_instruction():
+    """Neighbours of a word as f32: a shift and a mask, for every number there is."""
+    x = np.arange(1 << 16, dtype=np.uint16)
+    words = np.random.default_rng().permutation(x).view(np.uint32)
+
+    @kernel
+    def widen(x, low, high):
+        for turn in range(0, len(words), 128):
+            at = thread() + turn
+            low[at], high[at] = (part.to(f32) for part in unpack(x[at].bits("bf16x2")))
+
+    low, high = (np.empty(len(words), np.float32) for _ in range(2))
+    run(widen, words, low, high, block=(128, 1, 1))
+    found = np.stack((low, high), axis=1).view(np.uint32).reshape(-1)
+    np.testing.assert_array_equal(found, words.view(np.uint16).astype(np.uint32) << 16)
+    assert "cvt.f32" not in widen.ptx(words, low, high, block=(128, 1, 1))

@@ -48,7 +48,6 @@ class Machine:
     sources: tuple[str, ...]
 
 
-
 _LARGE_CLUSTER = 4
 
 

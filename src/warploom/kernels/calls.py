@@ -58,6 +58,8 @@ class Call(Generic[Config]):
     """Blockwise: (K tiles, m) and (blocks of n, K tiles). Block-scaled: chunks as `interleave_scales` makes them."""
     ends: Any = None
     """Grouped: the rows behind each group."""
+    starts: Any = None
+    """Batches with a depth of their own: the K tile with which each begins, and the one behind the last."""
 
     def swapped(self, first: Any, second: Any) -> tuple[Any, Any]:
         """Something of A and of B, as the kernel sees them."""

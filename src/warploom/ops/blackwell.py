@@ -76,6 +76,8 @@ def _fields(request: Request, majors: Majors) -> dict[str, Any]:
         "gemm_kind": "gmm" if product.kind == "grouped" else "bmm" if product.result.batches else "gemm",
         **product.fields,
     }
+    if "starts" in product.extra:
+        fields |= {"prefetch_tiles_n": 0, "k_group_size": 1}  # depths are counted in K tiles
     if product.kind == "dense" and product.up is None:
         fields["use_tma_epilogue_load"] = not request.load_problem("residual")
     return fields
@@ -121,4 +123,5 @@ def _completed(given: MatmulConfig, fields: dict[str, Any]) -> MatmulConfig:
         changes[f"{own}_major"] = fields[f"{theirs}_major"]
         element, asked = fields[f"{theirs}_type"], getattr(given, f"{own}_type")
         changes[f"{own}_type"] = asked if {element, asked} == ROUNDED else element
-    return replace(given, **changes)
+    config = replace(given, **changes)
+    return config if config.stages_outputs else config.replace(output_types=())

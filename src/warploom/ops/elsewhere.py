@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any
 
+from warploom.ops.faults import Faults
 from warploom.ptx.arrays import is_array
-
 
 _KNOWN: dict[type, dict[str, Any]] = {}
 """By the type of an array, the module that has operations for it, as far as it was asked for."""
@@ -35,6 +36,19 @@ def elsewhere(operation: str, first: Any) -> Callable[..., Any] | None:
     except ImportError:
         return None
     return front.for_others(operation) if hasattr(front, operation) else None
+
+
+def refuse(operation: str, argument: str, first: Any) -> None:
+    """Say why there is no operation for an array that is not NumPy's."""
+    if not is_array(first):
+        return
+    faults = Faults(operation)
+    if find_spec("torch") is None:
+        what = "arrays of other libraries than NumPy come by way of PyTorch, which is not installed"
+    else:
+        what = f"`{operation}` takes NumPy arrays only, and runs on the machine"
+    faults.add(argument, first, what)
+    faults.check()
 
 
 def replan() -> None:

@@ -39,7 +39,8 @@ class Extras:
         names = tuple(name for name, _ in self.operands)
         functions = (self.epilogue, self.store, self.pair if callable(self.pair) else None)
         keys = [_key(each, names) for each in functions if each is not None]
-        named = (self.operands, self.config, self.target, self.pair if isinstance(self.pair, str) else None, self.outputs)
+        pair = self.pair if isinstance(self.pair, str) else None
+        named = (self.operands, self.config, self.target, pair, self.outputs)
         return None if None in keys else (tuple(each is None for each in functions), *keys, *named)
 
 

@@ -17,6 +17,8 @@ def described(value: Any) -> str:
         return f"{dtype} {tuple(shape)}{_strides(value)}{_place(value)}"
     if isinstance(value, type):
         return value.__name__
+    if type(value).__name__ == "dtype":  # PyTorch's
+        return str(value)
     return f"{value!r:.40}" if isinstance(value, int | float | str | tuple | None) else f"a {type(value).__name__}"
 
 
@@ -24,7 +26,7 @@ def _strides(value: Any) -> str:
     """The strides where elements do not lie one after another, in the units of the array's own library."""
     if isinstance(value, np.ndarray):
         return "" if value.flags.c_contiguous else f", strides {value.strides}"
-    if hasattr(value, "is_contiguous"):
+    if hasattr(value, "is_contiguous") and str(value.layout) == "torch.strided":
         return "" if value.is_contiguous() else f", strides {tuple(value.stride())}"
     return ""
 
@@ -48,9 +50,14 @@ class Faults:
     def __len__(self) -> int:
         return sum(map(len, self._notes.values()))
 
+    @property
+    def notes(self) -> list[str]:
+        """What was found, argument by argument."""
+        return [note for each in self._notes.values() for note in each]
+
     def check(self) -> None:
         """Raise what was found, if anything."""
         if self._notes:
-            notes = [note for each in self._notes.values() for note in each]
+            notes = self.notes
             names = ", ".join(f"`{name}`" for name in self._notes)
             raise Diag.BAD_ARGUMENTS.error(notes=notes, function=self._function, count=len(notes), what=names)

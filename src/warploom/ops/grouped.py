@@ -52,6 +52,19 @@ def grouped_matmul(
     return planned(_grouped(a, b, ends, faults), options, faults)
 
 
+@operation
+def padded_weights(
+    a: Any, d: Any, starts: Any, *, alpha: float = 1.0, out: Any = None, target: str | None = None
+) -> Plan:
+    """For each group, alpha times the transpose of its rows of a (p, k), times its rows of d (p, n).
+
+    A group has the rows of the K tiles `starts[g]` to `starts[g + 1]`, one at least; what is not its own is zero there.
+    """
+    result = Result((len(starts) - 1, a.shape[1], d.shape[1]), 1, 1)
+    product = Product(a.mT, d.mT, result, extra={"starts": starts})
+    return planned(product, Options(alpha=alpha, out=out, target=target), Faults("padded_weights"))
+
+
 def _grouped(a: Any, b: Any, ends: Any, faults: Faults) -> Product | None:
     fine = [
         is_array("a", a, faults, types=PRODUCT_TYPES, axes=range(2, 3)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from dataclasses import fields as fields_of
 from typing import Any
 
@@ -13,6 +14,7 @@ from warploom.ops.arrays import ROUNDED, Array, element_of
 from warploom.ops.determinism import CHOICE, SPLIT_REFUSED
 from warploom.ops.faults import Faults
 from warploom.ops.request import GPU, Chosen, Hardware, Request
+from warploom.runtime.choices import found_before
 from warploom.runtime.winners import recall
 from warploom.structured.config import Problem
 from warploom.structured.config.hopper import MACHINE, HopperConfig
@@ -47,6 +49,7 @@ def configured(request: Request, faults: Faults) -> Chosen[HopperConfig] | None:
         **({"output_types": request.output_types} if request.output_types else {}),
         **({} if product.up is None else {"paired": True}),
         **product.fields,
+        **({"pingpong": False} if "starts" in product.extra else {}),
     }
     wanted = _sought(request, fields)
     config = _chosen(wanted) if given is None else completed(given, fields)
@@ -74,7 +77,7 @@ def _sought(request: Request, fields: dict[str, Any]) -> Sought:
     n = n if product.up is None else 2 * n
     in_place = product.kind == "dense" and request.is_storable and not request.load_problem("residual")
     marks = {
-        "whole": CHOICE.batch_invariant,
+        "whole": CHOICE.batch_invariant or "starts" in product.extra,
         "fused": _needs_registers(request, in_place=in_place),
         "residual": in_place,
     }
@@ -100,7 +103,15 @@ def _chosen(wanted: Sought) -> HopperConfig:
     gpu = GPU.get()
     if gpu is None:
         return choose(wanted)
-    return tuned(wanted, gpu) or choose(wanted, sms=gpu.sms, gpu=gpu.name)
+    return tuned(wanted, gpu) or _searched(wanted, gpu)
+
+
+def _searched(wanted: Sought, gpu: Hardware) -> HopperConfig:
+    """What `choose` says, now or in an earlier process: it looks at a hundred configurations and more."""
+    found = found_before(
+        f"{gpu.name}, {gpu.sms} SMs, {wanted}", lambda: asdict(choose(wanted, sms=gpu.sms, gpu=gpu.name))
+    )
+    return CONFIGS[wanted.kind](**hashable(found))
 
 
 def tuned(wanted: Sought, gpu: Hardware) -> HopperConfig | None:
@@ -128,7 +139,8 @@ def completed(given: HopperConfig, fields: dict[str, Any]) -> HopperConfig:
         changes[f"{own}_major"] = fields[f"{theirs}_major"]
         element, asked = fields[f"{theirs}_type"], getattr(given, f"{own}_type")
         changes[f"{own}_type"] = asked if {element, asked} == ROUNDED else element
-    return given.replace(**dict.fromkeys(_derived(given)), **changes)
+    config = given.replace(**dict.fromkeys(_derived(given)), **changes)
+    return config if config.stages_outputs else config.replace(output_types=())
 
 
 def _derived(config: HopperConfig) -> list[str]:

@@ -5,20 +5,25 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any, ParamSpec, Protocol, cast
 
 import numpy as np
 
 from warploom.diagnostics import Diag
 from warploom.launcher import launch
-from warploom.ops.elsewhere import elsewhere
+from warploom.ops.elsewhere import elsewhere, refuse
+from warploom.ops.leaves import leaves, mapped
+from warploom.ptx.arrays import buffer_of, numpy_of
 from warploom.ptx.launch import Launch
-from warploom.ptx.program import Traced, text_of
+from warploom.ptx.program import text_of
+from warploom.runtime.traces import kept
 from warploom.structured.config.sought import Sought
 from warploom.trace.keeping import keep_traces
 
 Array = np.ndarray[Any, Any]
 P = ParamSpec("P")
+keep_traces(kept)
 
 
 @dataclass(frozen=True)
@@ -64,18 +69,27 @@ class Operation(Protocol[P]):
 
 def operation(plan: Callable[P, Plan]) -> Operation[P]:
     """Make an operation of a function that plans it."""
+    parameters = signature(plan)
+    leading = next(iter(parameters.parameters))
 
     @functools.wraps(plan)
     def run(*args: P.args, **kwargs: P.kwargs) -> Array:
-        first = args[0] if args else next(iter(kwargs.values()), None)
+        first = args[0] if args else kwargs.get(leading)
         if not isinstance(first, np.ndarray):
             other = elsewhere(plan.__name__, first)
             if other is not None:
                 return cast("Array", other(*args, **kwargs))
+            refuse(plan.__name__, leading, first)
         return plan(*args, **kwargs).run()
 
     def bind(*args: P.args, **kwargs: P.kwargs) -> Launch:
-        return plan(*args, **kwargs).alone(run.__name__)
+        given = parameters.bind(*args, **kwargs).arguments
+        for name, array in leaves(given):
+            if buffer_of(array).is_on_gpu:
+                what = f"`{name}` is on a GPU, and `{run.__name__}.bind` takes arrays of the host"
+                raise Diag.BAD_LAUNCH.error(what=f"{what}; `plan({run.__name__}, …, out=…)` prepares a call there")
+        made: Plan = cast("Any", plan)(**mapped(given, lambda _, array: numpy_of(array)))
+        return made.alone(run.__name__)
 
     run.__annotations__ = {**plan.__annotations__, "return": "Array"}
     made = cast("Any", run)
@@ -83,17 +97,16 @@ def operation(plan: Callable[P, Plan]) -> Operation[P]:
     return cast("Operation[P]", made)
 
 
-def _kept(parts: tuple[object, ...], make: Callable[[], Traced]) -> Traced:
-    from warploom.runtime.traces import kept
-
-    return kept(parts, make)
-
-
-keep_traces(_kept)
-
-
 def ptx_of(function: Any, *args: Any, **kwargs: Any) -> str:
     """The PTX of a call, of an operation as of a kernel: `ptx_of(matmul, a, b, bias=bias)`; nothing is run."""
     if not hasattr(function, "bind"):
         raise Diag.BAD_LAUNCH.error(what=f"{function!r:.60} is neither an operation nor a kernel")
+    if hasattr(function, "plan"):
+        given = signature(function).bind(*args, **kwargs).arguments
+        there = [buffer for _, array in leaves(given) if (buffer := buffer_of(array)).is_on_gpu]
+        if there:
+            from warploom.ops.prepare import bound
+            from warploom.runtime.driver import device_of
+
+            return text_of(bound(function, given, device_of(there[0].device, there[0].address)).launch.program)
     return text_of(function.bind(*args, **kwargs).program)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from warploom.facts.machines import KERNEL_TARGETS
 from warploom.ops.aliasing import are_alike, clash
 from warploom.ops.dense import matmul
 from warploom.ops.faults import Faults
+from warploom.ops.leaves import leaves, mapped
 from warploom.ops.plan import Operation
 from warploom.ops.request import GPU
 from warploom.ptx.arrays import Buffer, buffer_of, is_array
@@ -48,7 +49,7 @@ class Bound:
 
 
 def bound(operation: Operation[...], arguments: Mapping[str, Any], gpu: Device) -> Bound:
-    """Bind an operation, for a GPU, on arguments of which the arrays are anywhere; `out` must be among them."""
+    """Bind an operation, for a GPU, on arguments of which the arrays are anywhere; to run it needs `out` among them."""
     if not gpu.gpu.has_kernels:
         what = f"it is {gpu.target}, and the library's kernels are for {' and '.join(KERNEL_TARGETS)}"
         raise Diag.WRONG_GPU.error(gpu=gpu.gpu.name, what=what)
@@ -69,27 +70,6 @@ def bound(operation: Operation[...], arguments: Mapping[str, Any], gpu: Device) 
     passed = exchanged(launch, tuple(arrays.values()))
     copied = tuple(name for number, name in enumerate(arrays) if number not in passed)
     return Bound(launch, arrays, copied, planned.sought)
-
-
-def leaves(arguments: Mapping[str, Any], within: str = "") -> Iterator[tuple[str, Any]]:
-    """The arrays among arguments by their paths: `bias`, and `operands.scale` for one in a mapping."""
-    for name, value in arguments.items():
-        if isinstance(value, Mapping):
-            yield from leaves(value, f"{within}{name}.")
-        elif is_array(value):
-            yield f"{within}{name}", value
-
-
-def mapped(arguments: Mapping[str, Any], change: Callable[[str, Any], Any], within: str = "") -> dict[str, Any]:
-    """The arguments with every array changed, each by its path."""
-    return {
-        name: mapped(value, change, f"{within}{name}.")
-        if isinstance(value, Mapping)
-        else change(f"{within}{name}", value)
-        if is_array(value)
-        else value
-        for name, value in arguments.items()
-    }
 
 
 def plan(operation: Operation[...], **arguments: Any) -> Prepared:

@@ -165,8 +165,9 @@ def _block_scaled(a: Any, b: Any, a_scale: Any, b_scale: Any, faults: Faults) ->
     if len(faults) > found:
         return None
     if not a.shape[1]:  # a run of zeros is added up
-        nothing = (np.zeros((len(each), run), each.dtype) for each in (a, b))
-        return _block_scaled(*nothing, *(np.zeros((len(each), 1), a_scale.dtype) for each in (a, b)), faults)
+        a, b = (np.zeros((len(each), run), each.dtype) for each in (a, b))
+        a_scale, b_scale = (np.zeros((len(each), 1), a_scale.dtype) for each in (a, b))
+        return _block_scaled(a, b, a_scale, b_scale, faults)
     packed = a.dtype.name == _FP4
     return Product(
         _packed(a) if packed else a,

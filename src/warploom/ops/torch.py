@@ -6,23 +6,47 @@ Eager calls that need no derivative go straight to a prepared launch; all others
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from importlib import import_module
+from inspect import signature
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from warploom import ops
 from warploom.diagnostics import Diag
 from warploom.ops.extras import PLAIN, Extras, name_of
 from warploom.ops.faults import Faults
 from warploom.ops.following import Options, check_choices
-from warploom.ops.torch_forms import FUNCTIONS, Form, addend_of, are_factors, cast, check_places
+from warploom.ops.torch_forms import (
+    FUNCTIONS,
+    Form,
+    addend_of,
+    are_factors,
+    asked_dtype,
+    cast,
+    check_out,
+    check_places,
+    raise_all,
+)
 from warploom.ops.torch_kept import run_kept
 from warploom.ops.torch_library import result_of, run_into
 from warploom.ops.torch_outputs import run_fused
 from warploom.ops.torch_quick import launched, remember
 from warploom.ptx.arrays import buffer_of, is_array
 from warploom.runtime.driver import device_of
+
+_TAKEN = {name: frozenset(signature(getattr(ops, name)).parameters) for name in FUNCTIONS}
+"""By operation, the arguments that it has."""
+
+
+def _known(function: str, options: dict[str, Any]) -> dict[str, Any]:
+    """The options of a call; one that the operation does not have is what it is to any function."""
+    for name in options:
+        if name not in _TAKEN[function]:
+            raise TypeError(f"{function}() got an unexpected keyword argument {name!r}")
+    return options
 
 
 @torch.compiler.assume_constant_result
@@ -43,19 +67,21 @@ def linear(x: Tensor, w: Tensor, **options: Any) -> Tensor:
 
 def gated_linear(x: Tensor, w_gate: Tensor, w_up: Tensor, **options: Any) -> Tensor:
     """Two products of one matrix, whose elements meet in pairs, in one kernel."""
-    given = {"pair": "swiglu", **options, "bias": options.get("gate_bias")}
+    given = {"pair": "swiglu", **_known("gated_linear", options), "bias": options.get("gate_bias")}
     given.pop("gate_bias", None)
     return _looked_at("gated_linear", None, (x, w_gate, w_up), Options(**given))
 
 
 def grouped_matmul(a: Tensor, b: Tensor, ends: Tensor, **options: Any) -> Tensor:
     """Rows of a times the matrix of their group; `ends` are on the same device, and are not read by the host."""
-    return _looked_at("grouped_matmul", None, (a, b, ends), Options(**options))
+    return _looked_at("grouped_matmul", None, (a, b, ends), Options(**_known("grouped_matmul", options)))
 
 
 def blockwise_matmul(a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor, **options: Any) -> Tensor:
     """The product of 8-bit factors with a scale for each block of 128."""
-    return _looked_at("blockwise_matmul", None, (a, b, a_scale, b_scale), Options(**options))
+    return _looked_at(
+        "blockwise_matmul", None, (a, b, a_scale, b_scale), Options(**_known("blockwise_matmul", options))
+    )
 
 
 _RETURNS = {"cupy": "cupy", "jax": "jax.numpy", "jaxlib": "jax.numpy"}
@@ -73,7 +99,8 @@ def for_others(operation: str) -> Callable[..., Any]:
         made = globals()[operation](*tensors, *args[len(names) :], **given)
         if options.get("out") is not None:
             return options["out"]
-        package = type((*args, *options.values())[0]).__module__.partition(".")[0]
+        first = args[0] if args else options[names[0]]
+        package = type(first).__module__.partition(".")[0]
         return import_module(_RETURNS[package]).from_dlpack(made) if package in _RETURNS else made
 
     return run
@@ -99,12 +126,15 @@ def _tensor(name: str, value: Any, faults: Faults) -> Any:
 def _called(function: str, a: Tensor, b: Tensor, options: dict[str, Any]) -> Tensor:
     """A product: as it was launched before, if it was."""
     made, key = (None, None) if torch.compiler.is_compiling() else launched(function, a, b, options)
-    return _looked_at(function, key, (a, b), Options(**options)) if made is None else made
+    return _looked_at(function, key, (a, b), Options(**_known(function, options))) if made is None else made
 
 
 def _looked_at(function: str, key: Any, given: tuple[Tensor, ...], options: Options) -> Tensor:
     """Check a call, bring it into the form that kernels take, and run it."""
     faults, kind = Faults(function), FUNCTIONS[function]
+    out_dtype = asked_dtype(options.out_dtype, faults)
+    if out_dtype is not options.out_dtype:
+        options = replace(options, out_dtype=out_dtype)
     factors = dict(zip(kind.names, given, strict=True))
     operands = dict(options.operands) if isinstance(options.operands, Mapping) else {}
     addends = {"bias": options.bias, "up_bias": options.up_bias, "residual": options.residual, **operands}
@@ -114,15 +144,14 @@ def _looked_at(function: str, key: Any, given: tuple[Tensor, ...], options: Opti
     check_places({name: value for name, value in arrays.items() if value is not None}, len(factors), faults)
     form: Form | None = None
     if all(isinstance(each, Tensor) for each in given):
-        given = cast(given, kind.multiplied)
+        given = tuple(each.resolve_neg() for each in cast(given, kind.multiplied))
         if are_factors(dict(zip(kind.names, given, strict=True)), faults):
             form = kind.form(given, options, faults)
     if form is not None:
         addends = {name: addend_of(name, value, form, faults) for name, value in addends.items()}
-        if isinstance(options.out, Tensor) and options.store is None and tuple(options.out.shape) != form.shape:
-            faults.add("out", options.out, f"the result is {form.shape}")
+    check_out(options, form.shape if form is not None else None, faults)
     check_choices(options, faults)
-    faults.check()
+    raise_all(faults)
     assert form is not None
     named = [addends[name] for name in operands]
     following = (

@@ -6,21 +6,26 @@ from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from warploom.ops.addends import is_number
-from warploom.ops.arrays import PRODUCT_TYPES
+from warploom.ops.arrays import PRODUCT_TYPES, RESULT_TYPES
 from warploom.ops.faults import Faults
 from warploom.ops.following import Options
 from warploom.ops.scaled import BLOCK
 from warploom.ops.torch_library import NARROW
+from warploom.trace.types import OF_NUMPY
 
 ADDENDS = ("bias", "up_bias", "residual")
 _PRODUCT_TYPES = tuple(getattr(torch, name) for name in PRODUCT_TYPES)
 _CAST = (torch.float32, torch.float16, torch.bfloat16)
 """What autocast casts."""
 _INTEGERS = (torch.int32, torch.int64)
+_DEVICES = ("cpu", "cuda", "meta")
+_CASTING = ("cpu", "cuda")
+"""Where there is an autocast."""
 
 
 class Form(NamedTuple):
@@ -36,8 +41,12 @@ def check_places(arrays: Mapping[str, Any], factors: int, faults: Faults) -> Non
     first = next(iter(arrays.values()))
     for number, (name, value) in enumerate(arrays.items()):
         if isinstance(value, Tensor):
+            if value.layout is not torch.strided:
+                faults.add(name, value, f"its layout is {value.layout}: make it dense")
             if isinstance(first, Tensor) and value.device != first.device:
                 faults.add(name, value, f"it is on {value.device}, and `{next(iter(arrays))}` is on {first.device}")
+            elif value.device.type not in _DEVICES:
+                faults.add(name, value, "kernels run on NVIDIA's GPUs, and on the host")
         elif number < factors or name == "out" or not is_number(value):
             faults.add(name, value, "it is no tensor")
 
@@ -59,7 +68,7 @@ def are_factors(factors: Mapping[str, Tensor], faults: Faults) -> bool:
 def cast(factors: tuple[Tensor, ...], count: int) -> tuple[Tensor, ...]:
     """Under autocast, the first factors in its dtype; scales and ends are what they are."""
     kind = factors[0].device.type
-    if not torch.is_autocast_enabled(kind):
+    if kind not in _CASTING or not torch.is_autocast_enabled(kind):
         return factors
     dtype = torch.get_autocast_dtype(kind)
     changed = (each.to(dtype) if each.dtype in _CAST else each for each in factors[:count])
@@ -162,12 +171,54 @@ FUNCTIONS = {
 }
 
 
+def told(dtype: torch.dtype) -> str:
+    """A dtype by its name, which is NumPy's too."""
+    return str(dtype).rpartition(".")[2]
+
+
+def asked_dtype(value: Any, faults: Faults) -> torch.dtype | None:
+    """`out_dtype`: PyTorch's, or whatever NumPy takes for one."""
+    found = value
+    if value is not None and not isinstance(value, torch.dtype):
+        try:
+            found = getattr(torch, np.dtype(value).name, None)
+        except TypeError:
+            found = None
+        if not isinstance(found, torch.dtype):
+            faults.add("out_dtype", value, "it is no dtype")
+            return None
+    if found is not None and told(found) not in RESULT_TYPES:
+        faults.add("out_dtype", value, f"a result is one of {', '.join(RESULT_TYPES)}")
+    return found
+
+
+def check_out(options: Options, shape: tuple[int, ...] | None, faults: Faults) -> None:
+    """Whether the caller's tensor can be written, and is as the result is."""
+    out = options.out
+    if not isinstance(out, Tensor):
+        return
+    if options.store is None:
+        if shape is not None and tuple(out.shape) != shape:
+            faults.add("out", out, f"the result is {shape}")
+        if told(out.dtype) not in RESULT_TYPES:
+            faults.add("out", out, f"a result is one of {', '.join(RESULT_TYPES)}")
+        elif options.out_dtype is not None and options.out_dtype != out.dtype:
+            faults.add("out", out, f"its dtype is {out.dtype}, that of `out_dtype` is {options.out_dtype}")
+    strides = out.stride() if out.layout is torch.strided else ()
+    if any(stride == 0 and extent > 1 for stride, extent in zip(strides, out.shape, strict=False)):
+        faults.add("out", out, "its strides put several elements in one place")
+
+
 def addend_of(name: str, value: Any, form: Form, faults: Faults) -> Any:
     """An addend that broadcasts against the result as the kernel sees it."""
     if not isinstance(value, Tensor):
         return (
             value if value is None or name not in ADDENDS else form.factors[0].new_full((), value, dtype=torch.float32)
         )
+    if told(value.dtype) not in OF_NUMPY:
+        faults.add(name, value, f"its elements are none of {', '.join(OF_NUMPY)}")
+        return None
+    value = value.resolve_neg()
     is_row = value.dim() == 0 or (value.dim() == 1 and form.shape[-1:] == form.core[-1:])
     if value.dim() <= len(form.shape) and _broadcasts(value.shape, form.shape):
         return value if is_row or form.shape == form.core else value.expand(form.shape).reshape(form.core)
@@ -178,3 +229,10 @@ def addend_of(name: str, value: Any, form: Form, faults: Faults) -> Any:
 def _broadcasts(shape: torch.Size, to: tuple[int, ...]) -> bool:
     # Sizes may be symbols, of which nothing is known but that they are the same: that is asked first.
     return all(own == other or own == 1 for own, other in zip(reversed(shape), reversed(to), strict=False))  # noqa: PLR1714
+
+
+def raise_all(faults: Faults) -> None:
+    """Raise what was found, if anything; PyTorch's compiler can tell a plain error only, and gets one."""
+    if len(faults) and torch.compiler.is_compiling():
+        raise RuntimeError(*faults.notes)
+    faults.check()

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from warploom.diagnostics import Diag
 from warploom.ops.extras import PLAIN, Extras, extras_by, name_of
-from warploom.ops.torch_library import FACTORS, LIBRARY, NARROW, run_into
+from warploom.ops.torch_library import FACTORS, LIBRARY, NARROW, compute
+from warploom.structured.config.hopper import ROW_BYTES
 
 Gradients = tuple[Tensor | None, ...]
 _aten = torch.ops.aten
@@ -151,16 +152,33 @@ LIBRARY.define(
 
 
 def _weights(a: Tensor, d: Tensor, ends: Tensor, alpha: float, extras: str) -> Tensor:
-    """For each group, alpha times the transpose of its rows of a, times its rows of d."""
-    if ends.is_cuda and torch.cuda.is_current_stream_capturing():
-        what = "The weights of `grouped_matmul`, whose groups the host must know, while a CUDA graph is captured,"
-        raise Diag.NO_DERIVATIVE.error(what=what)
+    """For each group, alpha times the transpose of its rows of a, times its rows of d.
+
+    Rows are first moved apart, so that groups begin with a K tile: where they end only the device knows.
+    """
     out = _empty_weights(a, d, ends)
-    start = 0
-    for made, end in zip(out, ends.tolist(), strict=True):
-        run_into("matmul", made, (a[start:end].mT, d[start:end]), None, None, [], [], alpha, 1.0, "", extras)
-        start = end
+    if not a.shape[0] or not out.numel():
+        return out.zero_()
+    starts, rows, is_filling = _whole_tiles(ends, a.shape[0], ROW_BYTES // a.element_size())
+    a, d = (each.index_select(0, rows).masked_fill_(is_filling[:, None], 0) for each in (a, d))
+    arguments = {"a": a, "d": d, "starts": starts, "alpha": alpha, **extras_by(extras).options(), "out": out}
+    compute("padded_weights", arguments, (alpha, extras))
     return out
+
+
+def _whole_tiles(ends: Tensor, count: int, tile: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Groups in whole tiles of rows, one at least: where each begins, the row at every place, and which are none.
+
+    There are as many places as there may be: where groups end is not asked.
+    """
+    groups = ends.shape[0]
+    firsts = torch.cat((ends.new_zeros(1), ends[:-1])).long()
+    tiles = ((ends - firsts + tile - 1) // tile).clamp(min=1)
+    starts = torch.cat((tiles.new_zeros(1), tiles.cumsum(0)))
+    place = torch.arange((count // tile + groups) * tile, device=ends.device)
+    group = torch.searchsorted(starts[1:] * tile, place, right=True).clamp(max=groups - 1)
+    rows = place - starts[group] * tile + firsts[group]
+    return starts.to(torch.int32), rows.clamp(max=count - 1), rows >= ends[group]
 
 
 def _empty_weights(a: Tensor, d: Tensor, ends: Tensor) -> Tensor:

@@ -19,8 +19,10 @@ from warploom.ops.determinism import CHOICE
 from warploom.ops.extras import Extras, extras_by, may_change
 from warploom.ops.gated import gated_linear as gated_linear_of_arrays
 from warploom.ops.grouped import grouped_matmul as grouped_matmul_of_arrays
+from warploom.ops.grouped import padded_weights
+from warploom.ops.leaves import leaves, mapped
 from warploom.ops.plan import Operation
-from warploom.ops.prepare import bound, leaves, mapped
+from warploom.ops.prepare import bound
 from warploom.ops.scaled import blockwise_matmul as blockwise_matmul_of_arrays
 from warploom.ptx.arrays import numpy_of
 from warploom.runtime.driver import device
@@ -31,10 +33,17 @@ _OPERATIONS: dict[str, Operation[...]] = {
     "grouped_matmul": grouped_matmul_of_arrays,
     "blockwise_matmul": blockwise_matmul_of_arrays,
     "gated_linear": gated_linear_of_arrays,
+    "padded_weights": padded_weights,
 }
 _ROWS_OF_WEIGHTS = ("blockwise_matmul", "gated_linear")
 """Operations whose second factor is (n, k)."""
-_INNER = {("matmul", "b"): -2, ("grouped_matmul", "b"): -2, ("blockwise_matmul", "a_scale"): -2}
+_INNER = {
+    ("matmul", "b"): -2,
+    ("grouped_matmul", "b"): -2,
+    ("blockwise_matmul", "a_scale"): -2,
+    ("padded_weights", "a"): -2,
+    ("padded_weights", "d"): -2,
+}
 """The axis along which a copy lies contiguous, where it is not the last."""
 NARROW = (torch.float8_e4m3fn, torch.float8_e5m2)
 _MOST_PLANS = 4096

@@ -16,7 +16,7 @@ from warploom.ops.aliasing import overlap
 from warploom.ops.extras import extras_by
 from warploom.ops.faults import Faults
 from warploom.ops.following import Options, check_names
-from warploom.ops.torch_forms import Form
+from warploom.ops.torch_forms import Form, raise_all
 from warploom.ops.torch_library import LIBRARY, compute, key_of, operands_by_name, result_of
 
 _FACTORS = {"matmul": ("a", "b"), "gated_linear": ("x", "w_gate", "w_up")}
@@ -98,9 +98,7 @@ def run_fused(
     added = [addends.get(name) for name in ("bias", "up_bias", "residual")]
     read = [each for each in (*form.factors, *added, *rest[0]) if isinstance(each, Tensor)]
     further = outputs_of(options, form, read, faults)
-    if operation not in _FACTORS:
-        faults.add("outputs", tuple(options.outputs), f"`{function}` gives none")
-    faults.check()
+    raise_all(faults)
     if torch.is_grad_enabled() and any(each.requires_grad for each in (*read, *further)):
         named = [f"`{name}`" for name in ("epilogue", "outputs", "out") if getattr(options, name) is not None]
         named += ["a function for `pair`"] if callable(options.pair) else []

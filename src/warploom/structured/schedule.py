@@ -5,14 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, Self, TypeVar
 
 from warploom.diagnostics import Diag, Loc
 from warploom.structured.cluster import Cluster
 from warploom.structured.raster import RasterOrder, raster
 from warploom.structured.split_k import split_range
 from warploom.trace.builder import current, here
-from warploom.trace.memory import Index
+from warploom.trace.memory import Index, View
 from warploom.trace.values import Value, valued
 
 Work = TypeVar("Work")
@@ -92,6 +92,12 @@ class GridScheduler(Scheduler[Tile]):
         self.cluster, self.splits = cluster, splits
         self.order, self.block_swizzle = RasterOrder(order), block_swizzle
         self._k_tiles = valued(k_tiles, "s32").to("u32")
+        self._starts: View | None = None
+
+    def with_depths(self, starts: View | None) -> Self:
+        """Let each batch have a depth of its own: of all K tiles those from `starts[batch]` to `starts[batch + 1]`."""
+        self._starts = starts
+        return self
 
     def _tile(self, m: Value, n: Value, z: Value, clusters: tuple[Value, Value]) -> Tile:
         """The tile of this CTA in the cluster that was launched, or counted, as (m, n, z)."""
@@ -103,6 +109,9 @@ class GridScheduler(Scheduler[Tile]):
         m_tiles, n_tiles = (count * size for count, size in zip(clusters, self.cluster.shape, strict=True))
         batch, split = z // self.splits, z % self.splits
         start, count = split_range(self._k_tiles, self.splits, split)
+        if self._starts is not None:
+            start = self._starts[batch].bits("u32")
+            count = self._starts[batch + 1].bits("u32") - start
         return Tile(
             m.to("s32"),
             n.to("s32"),

@@ -13,7 +13,7 @@ import numpy as np
 from warploom.diagnostics import Diag
 from warploom.structured.config.hopper import HopperConfig
 from warploom.structured.config.hopper_candidates import made
-from warploom.structured.config.hopper_model import MODEL, Model, Numbers, Work, work_of
+from warploom.structured.config.hopper_model import MODEL, Model, Numbers, Work, outlines_of, work_of
 from warploom.structured.config.sought import Sought, sought
 from warploom.structured.config.tuning_table import hashable
 
@@ -72,7 +72,7 @@ def regret(model: Model, measured: Sequence[Measured], sms: int) -> tuple[float,
     """How much slower the chosen configuration is than the fastest one: on average, and at most."""
     lost = []
     for each in measured:
-        chosen = int(np.argmin(model.times(work_of(each.configs, each.sought, sms))))
+        chosen = int(np.argmin(model.times(work_of(outlines_of(each.configs), each.sought, sms))))
         lost.append(float(each.us[chosen] / each.us.min()) - 1)
     return float(np.mean(lost)), max(lost)
 
@@ -89,7 +89,7 @@ class _Rows:
 
 
 def _rows(measured: Sequence[Measured], sms: int) -> _Rows:
-    works = [work_of(each.configs, each.sought, sms) for each in measured]
+    works = [work_of(outlines_of(each.configs), each.sought, sms) for each in measured]
     counts = [len(each.us) for each in measured]
     lost = np.concatenate([np.log(each.us / each.us.min()) for each in measured])
     us = np.concatenate([each.us for each in measured])

@@ -67,13 +67,15 @@ def _of_one(config: MatmulConfig, b: OperandLayout) -> OperandLayout:
 
 
 def _further(call: _Call) -> dict[str, Any]:
-    """What some calls have: outputs beside D, and of pairs the second B."""
+    """What some calls have: outputs beside D, of pairs the second B, and depths."""
     config, found = call.config, dict[str, Any]()
     if call.outputs:
         strip = (config.stageN, config.BM) if config.transpose_c else (config.BM, config.stageN)
         found["further"] = call.output_maps(strip)
     if call.up is not None:
         found["up"] = operand_map(call.up, _of_one(config, layouts(config)[1]), config.b_type)
+    if call.starts is not None:
+        found["starts"] = call.starts
     return found
 
 

@@ -13,18 +13,22 @@ from warploom.structured.output_pipeline import OutputTilePipeline
 from warploom.structured.prefetch import load_weights_first
 from warploom.structured.tile_scheduler import TileScheduler
 from warploom.structured.warp_context import EpilogueWarpContext, MmaWarpContext
-from warploom.trace import Operands, Tensor, kernel, loop, s32, warp_roles, when
+from warploom.trace import Array, Operands, Tensor, kernel, loop, s32, warp_roles, when
 
 
 @kernel(target="sm_100a")
 def matmul(
     a: TensorMap, b: TensorMap, d: Tensor, m: s32, n: s32, k: s32, batch: s32, operands: Operands,
-    further: Operands | None = None, up: TensorMap | None = None, *, config: MatmulConfig, epilogue: Epilogue,
+    further: Operands | None = None, up: TensorMap | None = None, starts: Array[s32] | None = None,
+    *, config: MatmulConfig, epilogue: Epilogue,
 ) -> None:  # fmt: skip
-    """D = epilogue(A·Bᵀ), one tile after another; of pairs `b` is the first B, and `up` the second."""
+    """D = epilogue(A·Bᵀ), one tile after another; of pairs `b` is the first B, and `up` the second.
+
+    With `starts` batches share A and B along K, each with K tiles of its own.
+    """
     roles = warp_roles(**config.roles)
     cluster = Cluster(config.cluster_shape, config.cta_group)
-    tiles = TileScheduler(config, roles, cluster, m=m, n=n, k=k, batch=batch)
+    tiles = TileScheduler(config, roles, cluster, m=m, n=n, k=k, batch=batch).with_depths(starts)
     inputs = standard_inputs(a, b if up is None else (b, up), config, roles, cluster)
     outputs = OutputTilePipeline(config.output, producer=roles.mma, consumer=roles.epilogue, cluster=cluster)
     mma_op = MmaOp(config, roles.mma, cluster)

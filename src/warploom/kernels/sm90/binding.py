@@ -103,12 +103,14 @@ def _factors(call: _Call) -> tuple[TensorMap, TensorMap]:
 
 
 def _further(call: _Call) -> dict[str, Any]:
-    """What some calls have: outputs beside D, and of pairs the second B."""
+    """What some calls have: outputs beside D, of pairs the second B, and depths."""
     found: dict[str, Any] = {}
     if call.outputs:
         found["further"] = call.output_maps(call.config.sliced.output_tile_shape)
     if call.up is not None:
         found["up"] = operand_map(call.up, layouts(call.config)[1].halved, call.config.b_type)
+    if call.starts is not None:
+        found["starts"] = call.starts
     return found
 
 

@@ -10,7 +10,7 @@ from warploom.structured.epilogue import Epilogue
 from warploom.structured.static_scheduler import StaticScheduler
 from warploom.structured.turns import Turns
 from warploom.structured.wgmma import Warpgroup, WgmmaOp
-from warploom.trace import Operands, Tensor, kernel, loop, s32, warp_roles, when
+from warploom.trace import Array, Operands, Tensor, kernel, loop, s32, warp_roles, when
 
 
 @kernel(target="sm_90a")
@@ -28,18 +28,21 @@ def matmul(
     operands: Operands,
     further: Operands | None = None,
     up: TensorMap | None = None,
+    starts: Array[s32] | None = None,
     *,
     config: HopperConfig,
     epilogue: Epilogue,
 ) -> None:
     """D = epilogue(A·Bᵀ): cooperative warpgroups share a tile, ping-pong ones take turns at tiles of their own.
 
-    Of pairs `b` is the first B, and `up` the second.
+    Of pairs `b` is the first B, and `up` the second. With `starts` batches share A and B along K, each with K tiles of
+    its own; ping-pong warpgroups would have to know each other's.
     """
     roles = warp_roles(registers=config.role_registers, **config.roles)
     cluster = Cluster(config.cluster_shape)
-    depth = batches if len(a.geometry.box) > 2 else 1
+    depth = batches if len(a.geometry.box) > 2 or starts else 1
     tiles = StaticScheduler((m_tiles, n_tiles, depth), cluster=cluster, k_tiles=k_tiles, band=config.band)
+    tiles.with_depths(starts)
     inputs = operand_inputs(a, b if up is None else (b, up), config, roles, cluster)
     group = Warpgroup(roles.consume)
     writer = ConsumerWriter(d, config, group, epilogue.bound(**operands), loads.get("residual"), outputs=further)
@@ -50,7 +53,7 @@ def matmul(
         for tile in tiles:
             for k in loop(tile.k_tiles):
                 with inputs.produce() as stage:  # waits until all consumers have read the slot
-                    stage.load(tile, k)
+                    stage.load(tile, tile.k_start + k if starts else k)
 
     with roles.consume:
         begin_role(config)

@@ -246,10 +246,10 @@ class HopperConfig:
         return self.consumers * strip * (self.num_output_stages * self.c_bytes + further)
 
     @property
-    def _further_rows(self) -> list[int]:
-        """Bytes of a row of each further output, as it is staged."""
-        columns = self.sliced.output_tile_shape[1]
-        return [columns * ELEMENT_TYPES[each].storage_bits // 8 for each in self.output_types]
+    def stages_outputs(self) -> bool:
+        """Whether the copy engine can store the further outputs from strips as wide as C's."""
+        columns = self.sliced.output_tile_shape[1] if self.output_types else 0
+        return all(columns * ELEMENT_TYPES[each].storage_bits // 8 % GRANULE == 0 for each in self.output_types)
 
     @property
     def exchange_bytes(self) -> int:
@@ -273,6 +273,8 @@ class HopperConfig:
         """Everything that is wrong with it."""
         row, x, y = WGMMA[self.multiplied], *self.cluster_shape[:2]
         limit, needed = MACHINE.shared_per_block, self.shared_bytes(self.num_pipeline_stages)
+        columns = self.sliced.output_tile_shape[1] if self.output_types else 0
+        strips = self.strips if self.residual_in_place else 0
         checks = (
             (self.BN in row.n, f"tile={self.tile}: wgmma of {self.a_type} has no N of {self.BN}"),
             (self.consumer_rows % WGMMA_M == 0, f"tile={self.tile}: a consumer has {self.consumer_rows} rows, not 64s"),
@@ -307,16 +309,16 @@ class HopperConfig:
                 f"output_types={self.output_types}: they go with C, which is not stored by TMA",
             ),
             (
-                all(row_bytes % GRANULE == 0 for row_bytes in self._further_rows),
-                f"output_types={self.output_types}: rows of {self.sliced.output_tile_shape[1]} are no 16 bytes",
+                self.stages_outputs,
+                f"output_types={self.output_types}: rows of {columns} are no 16 bytes",
             ),
             (
                 not self.residual_in_place or (self.use_tma_store and not self.splits_units),
                 "residual_in_place=True: C does not go through shared memory",
             ),
             (
-                not self.residual_in_place or self.num_output_stages in (self.strips, self.subtiles * self.strips),
-                f"num_output_stages={self.num_output_stages}: a residual in place has {self.strips} for 64 rows",
+                not self.residual_in_place or self.num_output_stages in (strips, self.subtiles * strips),
+                f"num_output_stages={self.num_output_stages}: a residual in place has {strips} for 64 rows",
             ),
             (not self.pingpong or self.consumers == 2, f"consumers={self.consumers}: ping-pong is for two"),
             (row.transposable or (self.a_major, self.b_major) == ("k", "k"), f"{self.a_type} is read K-major only"),

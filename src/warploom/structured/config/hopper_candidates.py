@@ -21,26 +21,25 @@ def _tile(rows: int, columns: int, **more: Any) -> dict[str, Any]:
 
 _PAIR: dict[str, Any] = {"cluster_shape": (2, 1, 1)}
 _NARROW_PAIR: dict[str, Any] = {**_PAIR, "band": 8}
-_COLUMN: dict[str, Any] = {"cluster_shape": (1, 2, 1)}
 _ALONE = {"consumers": 1}
 _TURNED = {"consumers": 1, "AB_swapped": True}
 _GLOBAL = {"split_in_cluster": False}
+_CLUSTERS: tuple[dict[str, Any], ...] = (
+    {},
+    *({"cluster_shape": (*xy, 1)} for xy in ((2, 1), (1, 2), (2, 2), (4, 1), (1, 4))),
+)
+_WAYS: tuple[dict[str, Any], ...] = ({}, {"AB_swapped": True})
 DENSE: tuple[Fields, ...] = (
-    *(_tile(128, n, pingpong=True) for n in (96, 112, 128, 144, 160, 176, 192)),
-    *(_tile(128, n, pingpong=True, **_PAIR) for n in (128, 160, 192)),
-    _tile(128, 128, pingpong=True, **_COLUMN),
-    _tile(64, 128, pingpong=True),
-    *(_tile(*size) for size in ((128, 256), (256, 128), (128, 128), (128, 192), (128, 64), (128, 32))),
-    *(_tile(*size, **_PAIR) for size in ((128, 256), (256, 128), (256, 160), (256, 192), (128, 128), (128, 192))),
-    *(_tile(*size, **_COLUMN) for size in ((256, 128), (128, 256))),
-    *(_tile(64, n, **_ALONE) for n in (32, 64, 96, 128, 192, 256)),
-    *(_tile(64, n, **_ALONE, **_PAIR) for n in (64, 128, 192, 256)),
-    *(_tile(64, n, **_TURNED) for n in (8, 16, 24, 32, 48, 64, 96)),
-    *(_tile(128, n, AB_swapped=True) for n in (16, 32, 64, 96, 128)),
-    *(_tile(64, n, **_TURNED, num_split_k=s) for n, s in ((16, 2), (32, 2), (32, 4), (64, 2), (64, 4), (128, 2))),
-    *(_tile(64, n, **_ALONE, num_split_k=s) for n, s in ((64, 2), (64, 4), (128, 2), (128, 4))),
-    *(_tile(128, n, num_split_k=s) for n, s in ((64, 2), (64, 4), (128, 2), (128, 4))),
-    *(_tile(128, n, num_split_k=s, **_GLOBAL) for n, s in ((64, 4), (64, 8), (128, 4), (128, 8))),
+    *(_tile(128, n, pingpong=True, **cluster) for cluster in _CLUSTERS for n in range(64, 209, 16)),
+    *(_tile(64, n, pingpong=True, **cluster) for cluster in _CLUSTERS for n in range(64, 257, 32)),
+    *(_tile(128, n, **way, **cluster) for cluster in _CLUSTERS for way in _WAYS for n in range(32, 257, 16)),
+    *(_tile(256, n, **way, **cluster) for cluster in _CLUSTERS for way in _WAYS for n in range(64, 209, 16)),
+    *(_tile(64, n, **_ALONE, **way, **cluster) for cluster in _CLUSTERS for way in _WAYS for n in range(16, 257, 16)),
+    *(_tile(64, n, **_TURNED) for n in (8, 24, 40, 56)),
+    *(_tile(128, n, AB_swapped=True) for n in (8, 16, 24, 40, 56)),
+    *(_tile(64, n, **_ALONE, **way, num_split_k=s) for way in _WAYS for n in range(16, 129, 16) for s in (2, 3, 4)),
+    *(_tile(128, n, **way, num_split_k=s) for way in _WAYS for n in range(16, 129, 16) for s in (2, 3, 4)),
+    *(_tile(128, n, num_split_k=s, **_GLOBAL) for n, s in ((64, 4), (64, 8), (128, 2), (128, 4), (128, 8))),
     _tile(128, 64, num_split_k=16, use_tma_store=False, **_GLOBAL),
     *(_tile(64, n, **_ALONE, num_split_k=s, **_GLOBAL) for n, s in ((64, 8), (128, 4), (128, 8), (32, 4))),
     *(_tile(128, n, pingpong=True, stream_k=True) for n in (128, 160, 192)),
@@ -48,6 +47,7 @@ DENSE: tuple[Fields, ...] = (
     *(_tile(*size, stream_k=True, **_PAIR) for size in ((128, 256), (256, 128), (128, 128))),
     *(_tile(*size, stream_k=True) for size in ((128, 256), (256, 128), (128, 192), (128, 128), (128, 64))),
 )
+"""Widths in steps of 16, because a width that divides the matrix without a rest is worth more than any other trick."""
 GROUPED: tuple[Fields, ...] = (
     _tile(128, 128, pingpong=True),
     _tile(128, 128, pingpong=True, **_NARROW_PAIR),
@@ -64,19 +64,7 @@ BLOCKWISE: tuple[Fields, ...] = (
     *(_tile(64, n, **_ALONE) for n in (32, 64, 128)),
 )
 
-_NARROWEST, _WIDEST_TILE, _STEP = 16, 256, 8
-_SHARES = (1, 2, 3, 4)
-
-
-def _cut_to(sought: Sought) -> Iterator[Fields]:
-    """Tiles that divide the smaller side of C without a rest: what a fixed list of widths would waste."""
-    for extent, turned in ((sought.n, False), (sought.m, True)):
-        for share in _SHARES:
-            width = ceil(ceil(extent / share) / _NARROWEST) * _NARROWEST
-            if _NARROWEST <= width <= _WIDEST_TILE:
-                yield _tile(128, width, AB_swapped=turned)
-                yield _tile(64, width, consumers=1, AB_swapped=turned)
-                yield _tile(64, width, consumers=1, AB_swapped=turned, num_split_k=2)
+_WIDEST_TILE, _STEP = 256, 8
 
 
 def _cut_to_groups(sought: Sought) -> Iterator[Fields]:
@@ -87,24 +75,19 @@ def _cut_to_groups(sought: Sought) -> Iterator[Fields]:
         yield _tile(128, width, AB_swapped=True)
 
 
-def _not_cut(sought: Sought) -> Iterator[Fields]:
-    """Tiles whose factors come in blocks keep their widths."""
-    yield from ()
-
-
 @dataclass(frozen=True)
 class Kind:
     """A kind of product: its configurations' type, the rows to choose from, and those that its sizes suggest."""
 
     config: type[HopperConfig]
     rows: tuple[Fields, ...]
-    cut: Callable[[Sought], Iterator[Fields]]
+    cut: Callable[[Sought], Iterator[Fields]] = lambda _: iter(())
 
 
 KINDS: Mapping[str, Kind] = {
-    "dense": Kind(HopperConfig, DENSE, _cut_to),
+    "dense": Kind(HopperConfig, DENSE),
     "grouped": Kind(HopperConfig, GROUPED, _cut_to_groups),
-    "blockwise": Kind(HopperBlockwiseConfig, BLOCKWISE, _not_cut),
+    "blockwise": Kind(HopperBlockwiseConfig, BLOCKWISE),
 }
 FUSED_ACCUMULATORS = 128
 """Sums of a thread beside which an epilogue's own values find registers."""

@@ -5,15 +5,19 @@ What the choices are worth, `bench/matmul.py --what random` measures.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from math import ceil
 from typing import Any
 
-from warploom.structured.config.hopper import MACHINE, HopperConfig
+import numpy as np
+
+from warploom.facts.dtypes import ELEMENT_TYPES
+from warploom.structured.config.hopper import MACHINE, ROW_BYTES, HopperConfig
 from warploom.structured.config.hopper_candidates import FUSED_ACCUMULATORS, KINDS, Fields, made, rows_for
-from warploom.structured.config.hopper_model import TOGETHER, expected_times, tiles_of
+from warploom.structured.config.hopper_model import Outlines, expected_times
 from warploom.structured.config.sought import Sought, sought
 from warploom.structured.config.tuning_table import table_for
 
@@ -37,29 +41,60 @@ def choose(sought: Sought, *, sms: int = MACHINE.sms, gpu: str = "") -> HopperCo
     """
     table = table_for(gpu, sms)
     row = table.find(sought) if table else None
-    fitting = candidates_of((row,), sought, sms) if row else []
-    if table and not fitting:  # what suits the product alone suits it with an epilogue too, if there are registers
+    if table and row is None:  # what suits the product alone suits it with an epilogue too, if there are registers
         row = table.find(replace(sought, fused=False, residual=False))
-        fitting = [each for each in candidates_of((row,), sought, sms) if _has_room(each, sought)] if row else []
-    fitting = fitting or ranked(sought, sms=sms)
-    return fitting[0] if fitting else KINDS[sought.kind].config(**dict(sought.fields))
+    known = (each for each in candidates_of((row,), sought, sms) if _has_room(each, sought)) if row else iter(())
+    found = next(known, None) or next(_by_expectation(sought, sms), None)
+    return found or KINDS[sought.kind].config(**dict(sought.fields))
 
 
 def ranked(sought: Sought, *, sms: int = MACHINE.sms) -> list[HopperConfig]:
     """All configurations that may be tried for what is sought, those first that the model takes for fast."""
-    found = candidates_of(rows_for(sought), sought, sms)
-    times = dict(zip(found, expected_times(found, sought, sms=sms), strict=True))
-
-    def order(config: HopperConfig) -> tuple[bool, bool, float]:
-        return not _has_room(config, sought), _loads_late(config, sought), times[config]
-
-    return sorted(found, key=order)
+    return list(_by_expectation(sought, sms))
 
 
-def candidates_of(rows: tuple[Fields, ...], sought: Sought, sms: int) -> list[HopperConfig]:
-    """The configurations of rows, without those that break a rule or do not fit, each once."""
-    made_ = (made(each, sought) for row in rows for each in _variants(row, sought))
-    return list(dict.fromkeys(config for config in made_ if config is not None and _fits(config, sought, sms)))
+def candidates_of(rows: Sequence[Fields], sought: Sought, sms: int) -> Iterator[HopperConfig]:
+    """The configurations of rows, in their order, without those that break a rule or do not fit, each once."""
+    fitting = _fits(Outlines.of(rows), sought, sms)
+    return _made(itertools.compress(rows, fitting), sought)
+
+
+def _by_expectation(sought: Sought, sms: int) -> Iterator[HopperConfig]:
+    """All configurations, the fastest first; each is made when it is asked for, as most never are."""
+    rows, of = _considered(sought)
+    times = expected_times(of, sought, sms=sms)
+    crowded = (of.accumulators > FUSED_ACCUMULATORS) & sought.fused
+    fits = _fits(of, sought, sms)
+    order = [at for at in np.lexsort((times, crowded)).tolist() if fits[at]]
+    late: list[HopperConfig] = []
+    for config in _made((rows[at] for at in order), sought):
+        if _loads_late(config, sought) or not _has_room(config, sought):
+            late.append(config)
+        else:
+            yield config
+    yield from late
+
+
+def _considered(sought: Sought) -> tuple[Sequence[Fields], Outlines]:
+    """The rows of a kind of product and their outlines; those that its sizes suggest come anew each time."""
+    rows = rows_for(sought)
+    return _outlined(sought.kind) if len(rows) == len(KINDS[sought.kind].rows) else (rows, Outlines.of(rows))
+
+
+@cache
+def _outlined(kind: str) -> tuple[Sequence[Fields], Outlines]:
+    return KINDS[kind].rows, Outlines.of(KINDS[kind].rows)
+
+
+def _made(rows: Iterable[Fields], sought: Sought) -> Iterator[HopperConfig]:
+    """The configurations of rows that break no rule, each once."""
+    seen: set[HopperConfig] = set()
+    for row in rows:
+        for each in _variants(row, sought):
+            config = made(each, sought)
+            if config is not None and config not in seen:
+                seen.add(config)
+                yield config
 
 
 def _variants(row: Fields, sought: Sought) -> Iterator[Fields]:
@@ -80,16 +115,13 @@ def _has_room(config: HopperConfig, sought: Sought) -> bool:
     return not (sought.fused or late) or config.accumulators <= FUSED_ACCUMULATORS
 
 
-def _fits(config: HopperConfig, sought: Sought, sms: int) -> bool:
+def _fits(of: Outlines, sought: Sought, sms: int) -> list[bool]:
     """Whether splits may be, have work, and all of them find a place at once."""
-    if sought.whole and config.is_split:
-        return False
-    rows, columns = (sought.n, sought.m) if config.AB_swapped else (sought.m, sought.n)
-    tiles, k_tiles = ceil(rows / config.BM) * ceil(columns / config.BN), ceil(sought.k / config.BK)
-    if config.stream_k:
-        tiles = round(tiles_of(config, sought))
-        return tiles % sms != 0 and tiles * k_tiles >= LEAST_SHARE * sms
-    if config.num_split_k == 1:
-        return True
-    room = TOGETHER if config.split_in_cluster and config.num_split_k >= 4 else sms  # pairs fill the GPU
-    return sought.count == 1 and tiles * config.num_split_k <= room and k_tiles >= 2 * config.num_split_k
+    tiles, k_tiles = of.tiles(sought), ceil(sought.k / (ROW_BYTES // ELEMENT_TYPES[sought.a_type].storage_bits * 8))
+    is_split, is_streamed = of.splits > 1, of.streamed > 0
+    is_whole = ~is_split & ~is_streamed
+    parted = sought.count == 1 and not sought.whole
+    splits = is_split & (tiles * of.splits <= of.slots(sms)) & (k_tiles >= 2 * of.splits) & parted
+    streams = is_streamed & (tiles % sms != 0) & (tiles * k_tiles >= LEAST_SHARE * sms) & (not sought.whole)
+    found: list[bool] = (is_whole | splits | streams).tolist()
+    return found

@@ -1,4 +1,4 @@
-"""How long a Hopper configuration takes, by a model of a dozen constants.
+"""How long a Hopper configuration takes, by a model of some twenty constants.
 
 `warploom tune --fit` fits the constants to measurements. These are fitted to bench/results/hopper_configurations.json.
 """
@@ -6,128 +6,207 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from math import ceil
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 
+from warploom.facts.dtypes import ELEMENT_TYPES
+from warploom.facts.machines import ctas_at_once
 from warploom.structured.config.hopper import MACHINE, ROW_BYTES, HopperConfig
-from warploom.structured.config.hopper_blockwise import HopperBlockwiseConfig
 from warploom.structured.config.sought import Sought
 
+Fields = Mapping[str, Any]
 Numbers = np.ndarray[Any, np.dtype[np.float64]]
+Work = Mapping[str, Numbers]
+"""What some configurations have to do for a problem: numbers that no constant changes, by name."""
 
-TOGETHER = 120
-"""CTAs that run at once in clusters of four or more."""
+_DEFAULTS: Fields = {each.name: each.default for each in fields(HopperConfig)}
 _SECTOR, _LINE = 32, 128
 """Bytes that L2 delivers at once, and of what it looks up at once."""
 _HALF = 0.5
 """Of a tile that a group of rows leaves empty, on average."""
+_STRIP = 32
+"""Columns of C below which a strip is stored slowly."""
+_SHARPNESS = 8
+"""Of two things that overlap the longer one counts, and the other more, the nearer it comes."""
 
 
-Work = Mapping[str, Numbers]
-"""What some configurations have to do for a problem: numbers that no constant changes, by name."""
+@dataclass(frozen=True)
+class Outlines:
+    """What the model reads of configurations, one in a place: thousands are weighed without making any."""
+
+    rows: Numbers
+    columns: Numbers
+    down: Numbers
+    """CTAs of a cluster along the rows of tiles."""
+    along: Numbers
+    consumers: Numbers
+    pingpong: Numbers
+    swapped: Numbers
+    splits: Numbers
+    in_memory: Numbers
+    """Whether splits meet in global memory."""
+    streamed: Numbers
+
+    @classmethod
+    def of(cls, rows: Sequence[Fields]) -> Outlines:
+        """The outlines of rows of fields."""
+
+        def column(name: str, part: int | None = None) -> Numbers:
+            values = [row.get(name, _DEFAULTS[name]) for row in rows]
+            return np.array(values if part is None else [value[part] for value in values], np.float64)
+
+        splits = column("num_split_k")
+        return cls(
+            rows=column("tile", 0),
+            columns=column("tile", 1),
+            down=column("cluster_shape", 0),
+            along=column("cluster_shape", 1),
+            consumers=column("consumers"),
+            pingpong=column("pingpong"),
+            swapped=column("AB_swapped"),
+            splits=splits,
+            in_memory=(splits > 1) * (1 - column("split_in_cluster")),
+            streamed=column("stream_k"),
+        )
+
+    @property
+    def accumulators(self) -> Numbers:
+        """Registers of a thread that hold sums, of products without factors."""
+        each: Numbers = self.rows * self.columns / np.where(self.pingpong > 0, 1, self.consumers) / 128
+        return each
+
+    @property
+    def meeting(self) -> Numbers:
+        """CTAs of a cluster."""
+        in_cluster = np.where(self.in_memory > 0, 1, self.splits)
+        return np.where(self.splits > 1, in_cluster, self.down * self.along)
+
+    def slots(self, sms: int) -> Numbers:
+        """CTAs that run at once."""
+        sizes, places = np.unique(self.meeting, return_inverse=True)
+        return np.array([ctas_at_once(sms, int(size)) for size in sizes], np.float64)[places]
+
+    def tiles(self, sought: Sought) -> Numbers:
+        """Tiles of all CTAs; of groups, whose rows only the GPU knows, as many as there are on average."""
+        down, along = self.rows * self.down, self.columns * self.along
+        of_rows, of_columns = np.where(self.swapped > 0, along, down), np.where(self.swapped > 0, down, along)
+        if sought.kind == "grouped":
+            groups = max(min(sought.count, sought.m), 1)
+            tall = groups * np.maximum(sought.m / groups / of_rows + _HALF, 1)
+        else:
+            tall = np.ceil(sought.m / of_rows) * sought.count
+        found: Numbers = tall * np.ceil(sought.n / of_columns) * self.down * self.along
+        return found
 
 
-def work_of(configs: Sequence[HopperConfig], sought: Sought, sms: int = MACHINE.sms) -> Work:
+def outlines_of(configs: Sequence[HopperConfig]) -> Outlines:
+    """The outlines of configurations."""
+    return Outlines.of([{name: getattr(config, name) for name in _DEFAULTS} for config in configs])
+
+
+def work_of(of: Outlines, sought: Sought, sms: int = MACHINE.sms) -> Work:
     """What each configuration has to do."""
-    rows = [_work(config, sought, sms) for config in configs]
-    return {name: np.array([row[name] for row in rows], np.float64) for name in (rows[0] if rows else ())}
-
-
-def _work(config: HopperConfig, sought: Sought, sms: int) -> dict[str, float]:
-    (x, y), splits = config.cluster_shape[:2], config.num_split_k
-    tiles = tiles_of(config, sought)
-    slots = TOGETHER if splits * x * y >= 4 and config.split_in_cluster and splits > 1 else sms
-    waves = tiles * splits / slots
-    grouped = sought.kind == "grouped"
-    weights, batch = (sought.count, 1) if grouped else (1, sought.count)
-    m, n, k = sought.sizes[:3]
-    memory = batch * (config.a_bytes * (m + weights * n) * k + config.c_bytes * m * n)
-    shared, pitch = (1, 1) if splits > 1 else (x, y), k * config.a_bytes
+    m, n, k, count = sought.sizes
+    a_bytes, c_bytes = (ELEMENT_TYPES[name].storage_bits // 8 for name in (sought.a_type, sought.c_type))
+    tiles, slots = of.tiles(sought), of.slots(sms)
+    waves = tiles * of.splits / slots
+    whole = np.maximum(waves, 1) + _HALF if sought.kind == "grouped" else np.ceil(waves)
+    weights, batch = (count, 1) if sought.kind == "grouped" else (1, count)
+    is_split, pitch, depth = of.splits > 1, k * a_bytes, ROW_BYTES // a_bytes
+    shared = (of.rows / of.along + of.columns / of.down) * ROW_BYTES
+    everywhere = np.ones_like(of.rows)
     return {
-        "waves": max(waves, 1) + _HALF if grouped else waves if config.stream_k else ceil(waves),
-        "steps": ceil(ceil(k / config.BK) / splits),
-        "rows": config.BM,
-        "columns": config.BN,
-        "depth": config.BK,
-        "rate": 2 / config.a_bytes,
-        "is_alone": config.consumers == 1,
-        "loaded": (config.BM / shared[1] + config.BN / shared[0]) * ROW_BYTES,
-        "odd_lines": pitch % _LINE != 0 and pitch % _SECTOR == 0,
-        "half_sectors": pitch % _SECTOR != 0,
-        "active": sms if config.stream_k else min(tiles * splits, sms),
-        "elements": config.BM * config.BN / min(config.consumers, 2),
-        "is_pingpong": config.pingpong,
-        "memory": memory,
-        "is_clustered": splits == 1 and config.cluster_shape != (1, 1, 1),
-        "splits": splits if splits > 1 else 0,
-        "meets_in_memory": splits > 1 and not config.split_in_cluster,
-        "streamed": ceil(sms / tiles) if config.stream_k else 0,
-        "promotes": isinstance(config, HopperBlockwiseConfig),
+        "waves": np.where(of.streamed > 0, waves, whole),
+        "steps": np.ceil(np.ceil(k / depth) / of.splits),
+        "rows": of.rows,
+        "columns": of.columns,
+        "depth": depth * everywhere,
+        "rate": 2 / a_bytes * everywhere,
+        "is_alone": of.consumers == 1,
+        "is_lonely": (of.pingpong > 0) & (waves <= 1),
+        "received": (of.rows + of.columns) * ROW_BYTES,
+        "loaded": np.where(is_split, (of.rows + of.columns) * ROW_BYTES, shared),
+        "odd_lines": (pitch % _LINE != 0 and pitch % _SECTOR == 0) * everywhere,
+        "half_sectors": (pitch % _SECTOR != 0) * everywhere,
+        "active": np.where(of.streamed > 0, slots, np.minimum(tiles * of.splits, slots)),
+        "elements": of.rows * of.columns / np.minimum(of.consumers, 2),
+        "is_swapped": of.swapped,
+        "is_narrow": (of.swapped == 0) & (of.columns % _STRIP != 0),
+        "is_pingpong": of.pingpong,
+        "memory": batch * (a_bytes * (m + weights * n) * k + c_bytes * m * n) * everywhere,
+        "is_clustered": ~is_split & (of.meeting > 1),
+        "splits": np.where(is_split, of.splits, 0),
+        "meets_in_memory": of.in_memory,
+        "streamed": np.where(of.streamed > 0, np.ceil(sms / tiles), 0),
+        "promotes": (sought.kind == "blockwise") * everywhere,
     }
-
-
-def tiles_of(config: HopperConfig, sought: Sought) -> float:
-    """Tiles of all CTAs; of groups, whose rows only the GPU knows, as many as there are on average."""
-    down, along = (config.BM * config.cluster_shape[0], config.BN * config.cluster_shape[1])
-    m, n = sought.m, sought.n
-    of_rows, of_columns = (along, down) if config.AB_swapped else (down, along)
-    if sought.kind == "grouped":
-        groups = max(min(sought.count, m), 1)
-        tall: float = groups * max(m / groups / of_rows + _HALF, 1)
-    else:
-        tall = ceil(m / of_rows) * sought.count
-    return tall * ceil(n / of_columns) * config.cluster_shape[0] * config.cluster_shape[1]
 
 
 @dataclass(frozen=True)
 class Model:
     """Times in µs, rates per multiprocessor in flop or bytes per µs."""
 
-    launch: float = 1.86
-    flops: float = 5.61e6
-    one_consumer: float = 0.843
+    launch: float = 1.44
+    latency: float = 0.443
+    """From the first load to the first multiplication, and from the last one to the last store."""
+    flops: float = 5.99e6
+    one_consumer: float = 0.886
     """The rate of one warpgroup alone, of that of two."""
-    load: float = 8.73e4
-    all_loads: float = 1.57e7
-    """Of all multiprocessors together, from L2."""
-    odd_lines: float = 1.63
+    lonely: float = 0.732
+    """The rate of a ping-pong warpgroup whose partner has no tile."""
+    clustered: float = 1.09
+    """How much longer a K tile takes that a cluster has to finish together."""
+    received: float = 1.05e5
+    load: float = 1.77e5
+    """From L2, with what other CTAs of a cluster load for this one left out."""
+    all_loads: float = 1.3e7
+    """Of all multiprocessors together."""
+    odd_lines: float = 1.33
     """How much longer loads from L2 take of rows that begin at 32 bytes, but not at 128."""
-    half_sectors: float = 2.72
+    half_sectors: float = 2.36
     """The same of rows that do not begin at 32 bytes."""
-    memory: float = 9.53e6
+    memory: float = 5.2e6
     """Of the GPU's memory."""
-    tile: float = 0.202
-    element: float = 6.28e-5
-    cluster_split: float = 0.637
-    global_split: float = 1.81
-    split_element: float = 6.88e-5
+    tile: float = 0.05
+    element: float = 1.44e-4
+    swapped_element: float = 1.37e-4
+    narrow: float = 1.94
+    """How much longer elements take that are stored in narrow strips."""
+    cluster_split: float = 0.763
+    global_split: float = 2.05
+    split_element: float = 9.77e-5
     stream: float = 3.0
     """What CTAs lose that share tiles by stream-K, beside the sums that they exchange."""
-    least_step: float = 0.0274
-    least_columns: float = 32.0
-    cluster: float = 2.22
-    promotion: float = 0.0968
+    least_columns: float = 10.6
+    cluster: float = 0.99
+    promotion: float = 0.0819
     """Of a K tile with factors: what adding up costs that the other warpgroup does not hide."""
 
     def times(self, of: Work) -> Numbers:
         """How long each configuration takes."""
-        multiplied, written = of["steps"] * self._step(of), self.tile + self.element * of["elements"]
+        multiplied, written = of["steps"] * self._step(of), self._written(of)
         # Of ping-pong warpgroups one writes while the other multiplies, as far as that takes as long.
         in_turns = of["waves"] * np.maximum(multiplied, (multiplied + written) / 2) + written
         body = np.where(of["is_pingpong"] > 0, in_turns, of["waves"] * (multiplied + written))
-        return self.launch + self._meeting(of) + np.maximum(body, of["memory"] / self.memory)
+        overlapped = _longest(body + self.latency, of["memory"] / self.memory + self.latency)
+        return self.launch + self._meeting(of) + overlapped
 
     def _step(self, of: Work) -> Numbers:
         """One K tile: what multiplying takes, or loading, whichever is longer."""
-        rate = self.flops * of["rate"] * np.where(of["is_alone"] > 0, self.one_consumer, 1)
+        alone = np.where(of["is_alone"] > 0, self.one_consumer, 1) * np.where(of["is_lonely"] > 0, self.lonely, 1)
+        rate = self.flops * of["rate"] * alone
         multiply = 2 * of["rows"] * np.maximum(of["columns"], self.least_columns) * of["depth"] / rate
-        multiply = multiply + self.promotion * of["promotes"]
+        multiply = (multiply + self.promotion * of["promotes"]) * np.where(of["is_clustered"] > 0, self.clustered, 1)
         slower = 1 + (self.odd_lines - 1) * of["odd_lines"] + (self.half_sectors - 1) * of["half_sectors"]
-        loading = of["loaded"] * np.maximum(1 / self.load, slower * of["active"] / self.all_loads)
-        return np.maximum(np.maximum(multiply, loading), self.least_step)
+        loading = of["loaded"] * slower * np.maximum(1 / self.load, of["active"] / self.all_loads)
+        return _longest(multiply, loading, of["received"] / self.received)
+
+    def _written(self, of: Work) -> Numbers:
+        """What a tile takes after its last multiplication."""
+        element = np.where(of["is_swapped"] > 0, self.swapped_element, self.element)
+        return self.tile + element * np.where(of["is_narrow"] > 0, self.narrow, 1) * of["elements"]
 
     def _meeting(self, of: Work) -> Numbers:
         """What CTAs that work together spend on finding each other."""
@@ -138,10 +217,16 @@ class Model:
         return np.where(of["splits"] > 0, split, streamed + self.cluster * of["is_clustered"])
 
 
+def _longest(*times: Numbers) -> Numbers:
+    """What overlapping things take together: as long as the longest, and a little more."""
+    most = np.maximum.reduce(times)
+    found: Numbers = most * np.add.reduce([(each / most) ** _SHARPNESS for each in times]) ** (1 / _SHARPNESS)
+    return found
+
+
 MODEL = Model()
 
 
-def expected_times(configs: Sequence[HopperConfig], sought: Sought, *, sms: int = MACHINE.sms) -> list[float]:
+def expected_times(of: Outlines, sought: Sought, *, sms: int = MACHINE.sms) -> Numbers:
     """How long configurations take by the model, in µs."""
-    found: list[float] = MODEL.times(work_of(configs, sought, sms)).tolist()
-    return found
+    return MODEL.times(work_of(of, sought, sms))

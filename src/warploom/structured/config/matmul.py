@@ -295,6 +295,12 @@ class MatmulConfig:
             SharedArray("tmem_addr", 1, 4, 4),
         )
 
+    @property
+    def stages_outputs(self) -> bool:
+        """Whether the copy engine can store the further outputs from strips as wide as C's."""
+        columns = self.output_tile_shape[1]
+        return all(columns * ELEMENT_TYPES[each].storage_bits // 8 % GRANULE == 0 for each in self.output_types)
+
     def _further_tiles(self, type_: str) -> SharedArray:
         """The buffers of a further output."""
         count, element = min(self.num_output_stages, FURTHER_BUFFERS), ELEMENT_TYPES[type_].storage_bits // 8

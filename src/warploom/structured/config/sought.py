@@ -44,6 +44,13 @@ class Sought:
         return _ALIKE.get(name, name)
 
     @property
+    def c_type(self) -> str:
+        """The type of C's elements."""
+        usual = {"f32": "f32", "tf32": "f32"}.get(self.a_type, "bf16")
+        name: str = dict(self.fields).get("c_type") or usual
+        return name
+
+    @property
     def flops(self) -> float:
         return 2.0 * self.m * self.n * self.k * (self.count if self.kind == "dense" else 1)
 
