@@ -32,6 +32,14 @@ CASES = {
     "out, torch.float32 (5, 24): its dtype is torch.float32, that of `out_dtype` is torch.float16": lambda: wl.linear(
         X, W, out=torch.empty(5, 24), out_dtype=torch.float16
     ),
+    "operands, 'bias': the name is taken": lambda: wl.linear(
+        X, W, operands={"bias": ints(24)}, epilogue=lambda acc, at, bias: acc + bias
+    ),
+    "operands, ('s',): there is no `epilogue` or `store` that reads them": lambda: wl.linear(X, W, operands={"s": 1}),
+    "operands, a list: it is no mapping of names to arrays": lambda: wl.linear(X, W, operands=[1]),
+    "operands['s'], torch.bfloat16 (3,): it does not broadcast": lambda: wl.linear(
+        X, W, operands={"s": ints(3)}, epilogue=lambda acc, at, s: acc + s
+    ),
     "its strides put several elements in one place": lambda: wl.linear(X, W, out=torch.empty(24).expand(5, 24)),
     "x, torch.float32 (5, 16): its layout is torch.sparse_coo: make it dense": lambda: wl.linear(
         X.float().to_sparse(), W.float()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from importlib.util import find_spec
 from typing import Any
 
 from warploom.ops.faults import Faults
@@ -43,10 +42,11 @@ def refuse(operation: str, argument: str, first: Any) -> None:
     if not is_array(first):
         return
     faults = Faults(operation)
-    if find_spec("torch") is None:
+    what = f"`{operation}` takes NumPy arrays only, and runs on the machine"
+    try:
+        from warploom.ops import torch as front  # noqa: F401
+    except ImportError:
         what = "arrays of other libraries than NumPy come by way of PyTorch, which is not installed"
-    else:
-        what = f"`{operation}` takes NumPy arrays only, and runs on the machine"
     faults.add(argument, first, what)
     faults.check()
 

@@ -66,7 +66,10 @@ def name_of(extras: Extras, *, lasts: bool = True) -> str:
     A name that does not last is forgotten when a thousand others have been given: who runs a call needs no more.
     """
     key = extras.key()
-    name = _NAMES.get(key) if key is not None else None
+    try:
+        name = _NAMES.get(key) if key is not None else None
+    except TypeError:  # a configuration that is none: binding tells
+        key = name = None
     if name is None:
         name = f"{_CHANGING if key is None else ''}{next(_numbers)}"
         if key is not None:

@@ -60,7 +60,7 @@ def check_choices(options: Options, faults: Faults) -> None:
 def following(options: Options, result: Result | None, faults: Faults) -> Following:
     """The epilogue of a call; where D is not known its operands are not looked at."""
     check_choices(options, faults)
-    operands = _named(options, faults)
+    operands = named_operands(options, faults)
     given_to = {"epilogue": tuple(operands), "store": (*operands, OUT), "pair": ()}
     functions = {
         name: authored(name, function, names, faults)
@@ -108,7 +108,7 @@ def _assembled(
     return Following(epilogue, sources)
 
 
-def _named(options: Options, faults: Faults) -> dict[str, Any]:
+def named_operands(options: Options, faults: Faults) -> dict[str, Any]:
     """The operands, with names that a function can have."""
     if options.operands is None:
         return {}

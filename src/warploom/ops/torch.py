@@ -14,11 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from warploom import ops
 from warploom.diagnostics import Diag
 from warploom.ops.extras import PLAIN, Extras, name_of
 from warploom.ops.faults import Faults
-from warploom.ops.following import Options, check_choices
+from warploom.ops.following import Options, check_choices, named_operands
 from warploom.ops.torch_forms import (
     FUNCTIONS,
     Form,
@@ -31,13 +30,13 @@ from warploom.ops.torch_forms import (
     raise_all,
 )
 from warploom.ops.torch_kept import run_kept
-from warploom.ops.torch_library import result_of, run_into
+from warploom.ops.torch_library import OPERATIONS, result_of, run_into
 from warploom.ops.torch_outputs import run_fused
 from warploom.ops.torch_quick import launched, remember
 from warploom.ptx.arrays import buffer_of, is_array
 from warploom.runtime.driver import device_of
 
-_TAKEN = {name: frozenset(signature(getattr(ops, name)).parameters) for name in FUNCTIONS}
+_TAKEN = {name: frozenset(signature(OPERATIONS[kind.operation]).parameters) for name, kind in FUNCTIONS.items()}
 """By operation, the arguments that it has."""
 
 
@@ -79,9 +78,8 @@ def grouped_matmul(a: Tensor, b: Tensor, ends: Tensor, **options: Any) -> Tensor
 
 def blockwise_matmul(a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor, **options: Any) -> Tensor:
     """The product of 8-bit factors with a scale for each block of 128."""
-    return _looked_at(
-        "blockwise_matmul", None, (a, b, a_scale, b_scale), Options(**_known("blockwise_matmul", options))
-    )
+    given = Options(**_known("blockwise_matmul", options))
+    return _looked_at("blockwise_matmul", None, (a, b, a_scale, b_scale), given)
 
 
 _RETURNS = {"cupy": "cupy", "jax": "jax.numpy", "jaxlib": "jax.numpy"}
@@ -136,7 +134,7 @@ def _looked_at(function: str, key: Any, given: tuple[Tensor, ...], options: Opti
     if out_dtype is not options.out_dtype:
         options = replace(options, out_dtype=out_dtype)
     factors = dict(zip(kind.names, given, strict=True))
-    operands = dict(options.operands) if isinstance(options.operands, Mapping) else {}
+    operands = {f"operands[{name!r}]": each for name, each in named_operands(options, faults).items()}
     addends = {"bias": options.bias, "up_bias": options.up_bias, "residual": options.residual, **operands}
     outputs = options.outputs if isinstance(options.outputs, Mapping) else {}
     written = {**{f"outputs[{name!r}]": each for name, each in outputs.items()}, "out": options.out}

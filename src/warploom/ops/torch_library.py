@@ -28,7 +28,7 @@ from warploom.ptx.arrays import numpy_of
 from warploom.runtime.driver import device
 from warploom.runtime.prepared import Prepared, current_stream
 
-_OPERATIONS: dict[str, Operation[...]] = {
+OPERATIONS: dict[str, Operation[...]] = {
     "matmul": matmul_of_arrays,
     "grouped_matmul": grouped_matmul_of_arrays,
     "blockwise_matmul": blockwise_matmul_of_arrays,
@@ -69,7 +69,7 @@ def compute(operation: str, arguments: dict[str, Any], key: Any) -> Plan | None:
     if not out.numel() or not all(arguments.get("b", out).shape[:-2]):
         return None
     if not out.is_cuda:
-        _OPERATIONS[operation](**mapped(arguments, lambda _, tensor: numpy_of(tensor.detach())))
+        OPERATIONS[operation](**mapped(arguments, lambda _, tensor: numpy_of(tensor.detach())))
         return None
     tensors = [tensor for _, tensor in leaves(arguments)]
     addresses = tuple(tensor.data_ptr() for tensor in tensors)
@@ -93,10 +93,10 @@ def compute(operation: str, arguments: dict[str, Any], key: Any) -> Plan | None:
 def _planned(operation: str, arguments: dict[str, Any]) -> Plan:
     """Bind an operation; what its kernel cannot step through is bound once more, as a copy that it can."""
     gpu = device(arguments["out"].get_device())
-    made = bound(_OPERATIONS[operation], arguments, gpu)
+    made = bound(OPERATIONS[operation], arguments, gpu)
     copied = made.copied
     if copied:
-        made = bound(_OPERATIONS[operation], _with_copies(operation, arguments, copied), gpu)
+        made = bound(OPERATIONS[operation], _with_copies(operation, arguments, copied), gpu)
         if made.copied:
             what = f"`{operation}` copies {', '.join(made.copied)} whatever its strides are"
             raise Diag.INTERNAL.error(what=what)
