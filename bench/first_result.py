@@ -148,7 +148,6 @@ def without_a_gpu(case: str) -> float:
     import torch
     from tests.runtime.fake_driver import FakeLibrary
 
-    import warploom.ops.torch
     from warploom.ops import torch_library
     from warploom.runtime import driver
 

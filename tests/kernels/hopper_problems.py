@@ -256,6 +256,6 @@ def grouped_product(rows, n, k, *, experts=None, scales=None, epilogue=None, ope
     )
 
 
-def blockwise(m, n, k, *, batch=(), epilogue=None, operands=None, order="C", **fields):
+def blockwise(m, n, k, *, batch=(), epilogue=None, operands=None, order="C", sms=SMS, **fields):
     config = HopperBlockwiseConfig(**fields)
-    return Blockwise(m, n, k, config, batch, epilogue or Epilogue(), operands or {}, order=order)
+    return Blockwise(m, n, k, config, batch, epilogue or Epilogue(), operands or {}, sms, order=order)

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from tests.assembly import assemble_ok, sass_of
 from tests.kernels.hopper_problems import SCHEDULES, blockwise
 
 from warploom.diagnostics import Diag, WarploomError
+from warploom.runtime.sass import SassInstruction
+from warploom.runtime.sass import read as read_sass
 from warploom.structured.config.hopper_blockwise import HopperBlockwiseConfig
 from warploom.structured.epilogue import Epilogue, Operand
 
 SHAPES = [
     {"tile": (128, 128)},
-    {"tile": (128, 192), "in_turn": True},
+    {"tile": (128, 192), "staggered": True},
     {"tile": (128, 160), "cluster_shape": (2, 1, 1)},
     {"tile": (256, 64), "cluster_shape": (1, 2, 1)},
     {"tile": (64, 72), "consumers": 1},
+    {"tile": (128, 128), "depth": 1},
+    {"tile": (128, 96), "depth": 1, "cluster_shape": (2, 1, 1)},
+    {"tile": (128, 72), "depth": 1, "cluster_shape": (1, 2, 1), "staggered": True},
 ]
 
 
@@ -39,14 +46,31 @@ def test_blocks_of_other_widths(granularity, columns):
 @pytest.mark.parametrize(
     ("m", "n", "k"), [(1, 1, 1), (1, 257, 127), (128, 128, 128), (129, 129, 129), (127, 63, 600), (257, 8, 16)]
 )
-@pytest.mark.parametrize("fields", [SHAPES[0], SHAPES[2]])
+@pytest.mark.parametrize("fields", [SHAPES[0], SHAPES[2], SHAPES[5]])
 def test_awkward_sizes(m, n, k, fields):
     blockwise(m, n, k, **fields).check("lazy")
 
 
-@pytest.mark.parametrize("stages", [1, 2, 5])
-def test_stages(stages):
-    blockwise(100, 72, 800, tile=(128, 64), num_pipeline_stages=stages).check("random", stages)
+@pytest.mark.parametrize(("stages", "depth"), [(1, 0), (2, 0), (2, 1), (3, 1), (5, 1)])
+def test_stages(stages, depth):
+    blockwise(100, 72, 800, tile=(128, 64), num_pipeline_stages=stages, depth=depth).check("random", stages)
+
+
+@pytest.mark.parametrize(("schedule", "seed"), SCHEDULES)
+@pytest.mark.parametrize("k_tiles", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"tile": (64, 40), "consumers": 1, "depth": 1, "num_pipeline_stages": 2},
+        {"tile": (128, 24), "depth": 1, "cluster_shape": (2, 1, 1), "staggered": True},
+        {"tile": (256, 16), "num_pipeline_stages": 1},
+    ],
+)
+def test_tiles_one_behind_the_other_with_few_k_tiles(fields, k_tiles, schedule, seed):
+    """The first K tile of a tile is multiplied before the one in front of it is written; two CTAs have five each."""
+    tall = fields["tile"][0] * fields.get("cluster_shape", (1,))[0]
+    wide = 5 * fields["tile"][1] * (1 if tall > fields["tile"][0] else 2)
+    blockwise(tall - 3, wide - 5, 128 * k_tiles - 16, sms=2, **fields).check(schedule, seed)
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
@@ -83,10 +107,15 @@ def test_factors_count_with_all_their_bits():
     "fields",
     [
         {"a_type": "bf16"},
-        {"depth": 1},
+        {"depth": 2},
+        {"depth": 1, "tile": (128, 136)},
+        {"depth": 1, "tile": (256, 64)},
+        {"depth": 1, "num_pipeline_stages": 1},
+        {"depth": 1, "scale_granularity": 8},
+        {"tile": (256, 136)},
         {"AB_swapped": True},
         {"pingpong": True},
-        {"in_turn": True, "tile": (64, 64), "consumers": 1},
+        {"staggered": True, "tile": (64, 64), "consumers": 1},
         {"tile": (128, 216)},
         {"scale_granularity": 12},
         {"b_major": "mn"},
@@ -98,23 +127,63 @@ def test_what_cannot_be_is_refused(fields):
     assert found.value.diag is Diag.BAD_CONFIG
 
 
-@pytest.mark.parametrize("fields", [*SHAPES, {"tile": (128, 208)}])
+WIDEST = [
+    {"tile": (128, 208)},
+    {"tile": (128, 120), "depth": 1},
+    {"tile": (128, 128), "depth": 1, "scale_granularity": 32},
+    {"tile": (256, 128), "num_output_stages": 1},
+]
+
+
+@pytest.mark.parametrize("fields", [*SHAPES, *WIDEST])
 def test_assembles_without_loss(fields):
     problem = blockwise(300, 500, 300, **fields)
     assert all(kernel.spill_stores == 0 for kernel in assemble_ok(problem.launch).kernels)
 
 
+@pytest.mark.parametrize("fields", [SHAPES[0], SHAPES[1], SHAPES[5]])
+def test_an_epilogue_finds_registers_beside_the_product_that_is_under_way(fields):
+    epilogue = Epilogue(alpha=0.5, bias=Operand("row"), activation="gelu", residual=Operand("tile"))
+    operands = {"bias": np.zeros(500, np.float32), "residual": np.zeros((300, 500), np.float32)}
+    assemble_ok(blockwise(300, 500, 300, epilogue=epilogue, operands=operands, **fields).launch)
+
+
 def test_factors_are_read_while_the_tensor_core_works():
-    """What stands between the end of a K tile's products and the next ones keeps the tensor core waiting."""
-    sass = sass_of(blockwise(300, 500, 300, tile=(128, 192), in_turn=True).launch)
-    names = [each.mnemonic for each in sass.instructions]
-    first = names.index("QGMMA")
-    done = next(at for at, each in enumerate(sass.instructions) if each.opcode.startswith("WARPGROUP.DEPBAR"))
-    last = max(at for at, name in enumerate(names) if name == "QGMMA")
-    assert last < done
+    """What stands between the end of a K tile's product and the next one keeps the tensor core waiting."""
+    loop = k_loop(tile=(128, 192))
+    names = [each.mnemonic for each in loop]
+    done = next(at for at, each in enumerate(loop) if each.opcode.startswith("WARPGROUP.DEPBAR"))
+    first, last = names.index("QGMMA"), len(names) - 1 - names[::-1].index("QGMMA")
     assert names.count("QGMMA") == 4
-    assert names[first:done].count("LDG") == 2
-    assert "R2UR" not in names[first:done]
-    between = names[done : max(at for at, name in enumerate(names) if name == "FFMA")]
-    assert between.count("FFMA") == 95  # and the last one
-    assert len(between) < 95 + 25
+    assert done < first
+    assert names[done:first].count("FFMA") == 96
+    assert len(names[done:first]) < 96 + 35
+    assert names[first:].count("LDG") == 2
+    assert names[last:].count("FMUL") == 4
+    assert "R2UR" not in names[first:last]
+
+
+def test_a_product_is_promoted_while_the_next_is_multiplied():
+    """Between two K tiles the tensor core has one product under way; nothing but additions stands in between."""
+    loop = k_loop(tile=(128, 128), depth=1)
+    names = [each.mnemonic for each in loop]
+    waits = [each.text for each in loop if each.opcode.startswith("WARPGROUP.DEPBAR")]
+    assert [wait.split(",")[-1].strip() for wait in waits] == ["0x1", "0x1"]
+    assert names.count("QGMMA") == 8
+    assert names.count("FFMA") == 128
+    assert len(names) < 128 + 8 + 110
+    assert not {"R2UR", "BAR", "WARPSYNC"} & set(names)
+
+
+def k_loop(**fields):
+    """The instructions of the loop over K tiles: the longest stretch with FFMA from a label to a branch back to it."""
+    listing = sass_of(blockwise(300, 500, 300, **fields).launch)
+    found: list[list[SassInstruction]] = []
+    labels: dict[str, int] = {}
+    lines = listing.text.splitlines()
+    for at, line in enumerate(lines):
+        if label := re.match(r"(\.L_x_\d+):", line.strip()):
+            labels[label[1]] = at
+        elif (target := re.search(r"BRA.*`\((\.L_x_\d+)\)", line)) and target[1] in labels:
+            found.append(read_sass("\t.section .text.k\n" + "\n".join(lines[labels[target[1]] : at])).instructions)
+    return max((each for each in found if any(one.mnemonic == "FFMA" for one in each)), key=lambda each: -len(each))

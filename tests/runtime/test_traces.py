@@ -114,7 +114,7 @@ def test_what_is_found_is_launched_alike(install, traced):
         {"target": "sm_100a"},
         {"maxnreg": 64},
     ],
-    ids=lambda change: "-".join(change),
+    ids="-".join,
 )
 def test_a_change_of_the_kernel_makes_a_new_trace(traced, change):
     made().bind(on_gpu(), **SHAPE)

@@ -20,11 +20,11 @@ def found_before(question: str, search: Callable[[], dict[str, Any]]) -> dict[st
     if answer is None:
         text = json.dumps(search())
         cache.put(key, text.encode())
-        answer = json.loads(text)
+        answer = _read(text.encode()) or {}
     return answer
 
 
-def _read(kept: bytes | None) -> Any:
+def _read(kept: bytes | None) -> dict[str, Any] | None:
     """An answer as it was kept; None for anything else."""
     try:
         answer = None if kept is None else json.loads(kept)

@@ -39,6 +39,7 @@ class StaticScheduler(GridScheduler):
         self._is_flat = depth.literal == 1
         self._first, self._step = linear_cluster(cluster)
         self._band = band
+        self._following = self._first
 
     def turns(self, number: Value, of: int) -> Iterator[Tile]:
         """Every so many tiles of this CTA, from its `number`-th on: for warpgroups of a role that take turns."""
@@ -49,8 +50,15 @@ class StaticScheduler(GridScheduler):
         index = Variable("u32", self._first if first is None else first)
         for _ in While(lambda: index < self.total):
             at = index.get()
+            self._following = at + (self._step if step is None else step)
             yield self.at(at)
-            index.set(at + (self._step if step is None else step))
+            index.set(self._following)
+        self._following = self._first  # of the next role
+
+    @property
+    def is_ahead(self) -> Value:
+        """Whether this CTA has a tile ahead: before the loop the first one, in the loop the next."""
+        return self._following < self.total
 
     def at(self, index: Value) -> Tile:
         """This CTA's tile of the index-th cluster of tiles."""

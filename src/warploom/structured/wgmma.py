@@ -107,16 +107,29 @@ class WgmmaOp:
             self._side.signal(self._side.state.earlier(depth) if depth else stage.index())
         stage.release_without_signal()
 
+    def next_stage(self) -> Value:
+        """Wait for a stage that stays with the warpgroup, while others are taken, until `give_back`."""
+        index = self._side.position
+        self._descriptors(index)
+        self._inputs.acquire_consumer().release_without_signal()
+        return index
+
+    def earlier(self, by: int) -> Value:
+        """The stage that was taken so many stages ago, the last one being the first."""
+        return self._side.state.earlier(by)
+
+    def give_back(self, by: int) -> None:
+        """Give an earlier stage back, whose multiplications are complete."""
+        self._side.signal(self.earlier(by))
+
     def mma(self, stage: InputConsumerStage, *, accumulate: Value | bool) -> None:
         """Multiply one stage, as one group; the first of a tile replaces what the registers held."""
-        self.multiply(stage, dict(enumerate(self.accumulators)), accumulate=accumulate)
+        self.multiply(stage.index(), dict(enumerate(self.accumulators)), accumulate=accumulate)
 
-    def multiply(
-        self, stage: InputConsumerStage, into: Mapping[int, Accumulator], *, accumulate: Value | bool
-    ) -> None:
+    def multiply(self, stage: Value, into: Mapping[int, Accumulator], *, accumulate: Value | bool) -> None:
         """Multiply some 64s of rows of a stage, by their numbers, as one group."""
         config, (a, b) = self._config, self._operands
-        left, right = self._descriptors(stage.index())
+        left, right = self._descriptors(stage)
         emit("wgmma.fence.sync.aligned")
         for k in range(0, a.layout.depth, config.mma_k):
             for number, accumulator in into.items():

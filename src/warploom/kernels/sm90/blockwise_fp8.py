@@ -2,7 +2,7 @@
 
 D = epilogue(Σ_k a_scales[k, m] · b_scales[n // 128, k] · (A_k·B_kᵀ)[m, n]), a K tile being 128 wide. The tensor core
 sums up one K tile only, so its narrow accumulation never runs far. Two warpgroups share a tile: while one adds up, the
-other one multiplies.
+other one multiplies, and the next K tile of its own is multiplied too where registers hold two products.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from warploom.structured.epilogue import Epilogue
 from warploom.structured.input_pipeline import BlockwiseFP8TilePayload
 from warploom.structured.promotion import PromotedSums
 from warploom.structured.static_scheduler import StaticScheduler
-from warploom.structured.turns import Turns
 from warploom.structured.wgmma import Warpgroup, WgmmaOp
 from warploom.trace import Operands, Tensor, kernel, loop, s32, warp_roles, when
 
@@ -37,7 +36,6 @@ def blockwise_fp8(
     inputs = staged_inputs(payload, config, roles, cluster)
     group = Warpgroup(roles.consume)
     writer = ConsumerWriter(d, config, group, epilogue.bound(**operands), early=False)
-    turns = Turns(group) if config.in_turn else None
 
     with roles.load, when(roles.load.warp == 0):
         begin_role(config)
@@ -48,19 +46,11 @@ def blockwise_fp8(
 
     with roles.consume:
         begin_role(config)
-        core = WgmmaOp(config, inputs, group.number)
+        core = WgmmaOp(config, inputs, group.number, config.products)
         sums = PromotedSums(config, group, core, of_rows, ColumnFactors(b_scales, config, n))
-        if turns:
-            turns.begin(core)
+        sums.begin_first(tiles.is_ahead)
         for tile in tiles:
-            sums.begin(tile)
-            for k in loop(tile.k_tiles):
-                with core.consume(k) as stage:  # waits for the copies; gives the slot back when it has been multiplied
-                    if turns:
-                        turns.take()
-                    core.mma(stage, accumulate=False)
-                    if turns:
-                        turns.give()
-                    factors = sums.factors(stage, tile, k)  # meanwhile
-                sums.promote(factors)
+            sums.add_up(tile)
+            sums.begin(tiles.is_ahead)  # what follows does not keep the tensor core waiting
             writer.write(sums.tiles, tile, (m, n))
+        sums.end()

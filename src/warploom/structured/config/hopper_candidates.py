@@ -61,6 +61,7 @@ GROUPED: tuple[Fields, ...] = (
 BLOCKWISE: tuple[Fields, ...] = (
     *(_tile(128, n) for n in (64, 128, 192)),
     *(_tile(128, n, **_NARROW_PAIR) for n in (128, 192)),
+    *(_tile(128, 128, depth=1, **cluster) for cluster in ({}, _NARROW_PAIR)),
     *(_tile(64, n, **_ALONE) for n in (32, 64, 128)),
 )
 
