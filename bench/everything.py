@@ -55,6 +55,7 @@ STEPS = (
     Step("roofline", ("bench/roofline.py", "--out", "OUT"), 150),
     Step("candidates", ("bench/families.py", "--json", "OUT/families.json"), 300, has_quick=False),
     Step("host", ("bench/host_cost.py", "--out", "OUT/host_cost.json"), 120, has_quick=False),
+    Step("first", ("bench/first_result.py", "--out", "OUT/first_result.json"), 300, has_quick=False),
 )
 
 

@@ -399,3 +399,17 @@ def test_what_does_not_fit_is_told(golden):
             call()
         told.append(f"{case}\n{caught.value}\n")
     golden("hopper_faults.txt", "\n".join(told))
+
+
+def test_what_was_given_stays_and_what_was_derived_follows():
+    a, b = integers(70, 96, dtype=np.float16), integers(96, 40, dtype=np.float16)
+    assert HopperConfig().c_type == "bf16"
+    assert matmul(a, b, config=HopperConfig()).dtype == np.float16
+    assert matmul(a, b, config=HopperConfig(c_type="bf16")).dtype == BF16
+    derived = HopperConfig(tile=(128, 256))
+    given = derived.replace(num_pipeline_stages=derived.num_pipeline_stages)
+    assert given == derived
+    other = {"tile": (128, 64), "num_split_k": 2}
+    assert derived.replace(**other) == HopperConfig(**other)
+    assert given.replace(**other).num_pipeline_stages == derived.num_pipeline_stages
+    assert HopperConfig(**other).num_pipeline_stages > derived.num_pipeline_stages

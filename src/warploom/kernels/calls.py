@@ -26,9 +26,6 @@ from warploom.trace.types import OF_NUMPY, TYPES
 _MAP_TYPES = {"tf32": "tf32", "e2m1": "16u4_align8b"}
 """What a map says of its elements, where the array does not: TMA rounds to tf32, and counts values of four bits."""
 
-L2_PROMOTION = "256B"
-"""What a miss brings into L2: the next K tile's half of it is needed soon."""
-
 Config = TypeVar("Config", MatmulConfig, HopperConfig)
 
 
@@ -143,9 +140,7 @@ def boxed(array: Any, box: tuple[int, ...], swizzle: str = "none", dtype: str | 
     buffer = buffer_of(array)
     front = len(buffer.shape) - len(box)
     strides = (*_strides(buffer)[:-1], buffer.item)
-    return TensorMap(
-        array, box=(*(1,) * front, *box), swizzle=swizzle, strides=strides, dtype=dtype, l2_promotion=L2_PROMOTION
-    )
+    return TensorMap(array, box=(*(1,) * front, *box), swizzle=swizzle, strides=strides, dtype=dtype)
 
 
 def _staged_map(array: Any, rows: int, columns: int) -> TensorMap:

@@ -65,9 +65,7 @@ def _asked_dtypes(options: Options, faults: Faults) -> dict[str, str]:
 
 def _names_result(config: Any) -> bool:
     """Whether a configuration says what the result is, and does not take it from the factors."""
-    if isinstance(config, HopperConfig):
-        return config.c_type != config.replace(c_type=None).c_type
-    return isinstance(config, MatmulConfig) and "c_type" not in dict(config.derived)
+    return isinstance(config, MatmulConfig | HopperConfig) and "c_type" not in dict(config.derived)
 
 
 def check_out(result: Result | None, options: Options, faults: Faults) -> None:

@@ -139,14 +139,8 @@ def completed(given: HopperConfig, fields: dict[str, Any]) -> HopperConfig:
         changes[f"{own}_major"] = fields[f"{theirs}_major"]
         element, asked = fields[f"{theirs}_type"], getattr(given, f"{own}_type")
         changes[f"{own}_type"] = asked if {element, asked} == ROUNDED else element
-    config = given.replace(**dict.fromkeys(_derived(given)), **changes)
+    config = given.replace(**changes)
     return config if config.stages_outputs else config.replace(output_types=())
-
-
-def _derived(config: HopperConfig) -> list[str]:
-    """The fields that nobody gave: those that would be the same without."""
-    names = [each.name for each in fields_of(config) if each.default is None and each.name[1:] != "_type"]
-    return [name for name in names if getattr(config.replace(**{name: None}), name) == getattr(config, name)]
 
 
 def _violations(config: HopperConfig, request: Request) -> Iterator[str]:

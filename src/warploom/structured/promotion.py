@@ -18,23 +18,24 @@ from warploom.trace.fragments import Accumulator
 from warploom.trace.instructions import emit
 from warploom.trace.memory import View
 from warploom.trace.operations import fma
-from warploom.trace.values import Value
+from warploom.trace.values import Value, literal
 from warploom.trace.variables import Variable
 
 _WARP_ROWS, _LOWER = 16, 8
 
 
-class Product:
-    """Registers of a thread for the product of 64 rows of a K tile, and for what it is worth.
+Factors = list[list[Value]]
+"""Of a thread: by row, then by piece of the columns that share a factor of B."""
 
-    Factors of A are by row, of all rows that the thread has in the K tile; what elements are worth is by row, then by
-    block of columns that share a factor of B.
-    """
+
+class Product:
+    """Registers of a thread for the product of 64 rows of a K tile, and for the factors of all its rows and columns."""
 
     def __init__(self, accumulator: Accumulator, rows: int, blocks: int) -> None:
+        """Columns come in blocks that share a factor."""
         self.accumulator = accumulator
         self.of_rows = [Variable("f32", None) for _ in range(rows)]
-        self.worth = [[Variable("f32", None) for _ in range(blocks)] for _ in range(rows)]
+        self.of_blocks = [Variable("f32", None) for _ in range(blocks)]
 
 
 class PromotedSums:
@@ -85,8 +86,8 @@ class PromotedSums:
         self._blocks = self._columns.blocks(tile.n * self._config.BN, tile.batch)
         for sums in self._sums:
             sums.set(0.0)
+        self._read_columns(self._products[0], literal(0, "s32"))
         emit("wgmma.wait_group.sync.aligned", 0)  # ptxas counts no groups across the loop of tiles
-        self._weigh(self._products[0], 0)
         if self._config.depth:
             self._overlapped(tile)
         else:
@@ -102,17 +103,17 @@ class PromotedSums:
         for k in loop(1, tile.k_tiles):
             self._promote_rows(product, tile)
             self._multiply_next(product)
-            self._weigh(product, k)
+            self._read_columns(product, k)
         self._promote_rows(product, tile)
 
     def _promote_rows(self, product: Product, tile: Any) -> None:
         """All 64s of rows of a K tile, of which the first has been multiplied, by the same product in turn."""
-        last = self._config.subtiles - 1
+        factors, last = self._factors(product, tile), self._config.subtiles - 1
         for subtile in range(last + 1):
             emit("wgmma.wait_group.sync.aligned", 0)
             if subtile == last:
                 self._core.give_back(1)
-            self._promote(product, tile, subtile)
+            self._promote(product, factors, subtile)
             if subtile < last:
                 self._core.multiply(self._core.earlier(1), {subtile + 1: product.accumulator}, accumulate=False)
 
@@ -123,7 +124,7 @@ class PromotedSums:
         for k in loop(1, last, step=2):
             self._exchange(odd, k, even, tile)
             self._exchange(even, k + 1, odd, tile)
-        with when(tile.k_tiles & 1 == 0):
+        with when((tile.k_tiles & 1) == 0):
             self._exchange(odd, last, even, tile)
             self._finish(odd, tile)
         with otherwise():
@@ -132,15 +133,18 @@ class PromotedSums:
     def _exchange(self, following: Product, k: Value, product: Product, tile: Any) -> None:
         """Multiply K tile `k`, and promote the one before it meanwhile."""
         self._multiply_next(following)
-        self._weigh(following, k)
+        self._read_columns(following, k)
+        factors = self._factors(product, tile)
         emit("wgmma.wait_group.sync.aligned", 1)
         self._core.give_back(2)
-        self._promote(product, tile)
+        self._promote(product, factors)
 
     def _finish(self, product: Product, tile: Any) -> None:
+        """Promote the last K tile."""
+        factors = self._factors(product, tile)
         emit("wgmma.wait_group.sync.aligned", 0)
         self._core.give_back(1)
-        self._promote(product, tile)
+        self._promote(product, factors)
 
     def _multiply_next(self, product: Product) -> None:
         """Multiply the first 64 rows of the next K tile; meanwhile read the factors of all of them.
@@ -153,22 +157,24 @@ class PromotedSums:
             of_row.set(self._rows.read(index, self._first_row + place))
         emit("bar.warp.sync", -1)
 
-    def _weigh(self, product: Product, k: Value | int) -> None:
-        """Find what the elements of K tile `k` are worth, while they are multiplied."""
-        of_blocks = self._columns.load(self._blocks, k)
-        for of_row, worth in zip(product.of_rows, product.worth, strict=True):
-            for of_block, each in zip(of_blocks, worth, strict=True):
-                each.set(of_row * of_block)
+    def _read_columns(self, product: Product, k: Value) -> None:
+        """Read the factors of B for K tile `k`, while it is multiplied."""
+        for of_block, loaded in zip(product.of_blocks, self._columns.load(self._blocks, k), strict=True):
+            of_block.set(loaded)
 
-    def _promote(self, product: Product, tile: Any, subtile: int = 0) -> None:
-        """Add the product of 64 rows, scaled; it must be complete."""
-        config, first = self._config, tile.n * self._config.BN
+    def _factors(self, product: Product, tile: Any) -> Factors:
+        """What the elements of a product are worth."""
+        config, of_blocks = self._config, [each.get() for each in product.of_blocks]
         starts = range(0, config.BN, self._piece)
-        of_rows = [[each.get() for each in row] for row in product.worth[2 * subtile : 2 * subtile + 2]]
-        factors = [[self._columns.of(worth, first, start) for start in starts] for worth in of_rows]
-        registers = zip(self._sums[subtile].registers, product.accumulator.registers, strict=True)
-        for (row, column), (sum_, value) in zip(places_of(config.BN // 2), registers, strict=True):
-            sum_.set(fma(value, factors[row // _LOWER][column // self._piece], sum_))
+        of_columns = [self._columns.of(of_blocks, tile.n * config.BN, start) for start in starts]
+        return [[of_row * of_column for of_column in of_columns] for of_row in product.of_rows]
+
+    def _promote(self, product: Product, factors: Factors, subtile: int = 0) -> None:
+        """Add the product of 64 rows, scaled; it must be complete."""
+        places = places_of(self._config.BN // 2)
+        registers = zip(places, self._sums[subtile].registers, product.accumulator.registers, strict=True)
+        for (row, column), sum_, value in registers:
+            sum_.set(fma(value, factors[2 * subtile + row // _LOWER][column // self._piece], sum_))
 
     @property
     def tiles(self) -> list[RegisterTile]:

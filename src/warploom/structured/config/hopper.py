@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from math import prod
 from typing import Any, Self
 
@@ -71,12 +72,20 @@ class HopperConfig:
     """Whether the kernel may begin before the one in front of it has ended: it gains where kernels are short."""
 
     def __post_init__(self) -> None:
-        for name, derived in _DERIVATIONS.items():
-            if getattr(self, name) is None:
-                object.__setattr__(self, name, derived(self))
+        missing = [name for name in _DERIVATIONS if getattr(self, name) is None]
+        for name in missing:
+            object.__setattr__(self, name, _DERIVATIONS[name](self))
+        object.__setattr__(self, "derived", tuple((name, getattr(self, name)) for name in missing))
+
+    @cached_property
+    def derived(self) -> tuple[tuple[str, object], ...]:
+        """The fields that were derived, and their values; none of them are known before they all are."""
+        return ()
 
     def replace(self, **changes: Any) -> Self:
-        return replace(self, **changes)
+        """The configuration with other values: what was asked for stays, what was derived is derived anew."""
+        asked = {row.name: getattr(self, row.name) for row in fields(self)} | dict.fromkeys(dict(self.derived))
+        return type(self)(**asked | changes)
 
     @property
     def BM(self) -> int:

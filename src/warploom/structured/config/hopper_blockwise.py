@@ -13,9 +13,9 @@ from warploom.structured.config.hopper import MOST_ACCUMULATORS, HopperConfig
 class HopperBlockwiseConfig(HopperConfig):
     """A factor for each row of A and 128 of K, and for each 128 × 128 of B.
 
-    The tensor core's sums are those of one K tile and 64 rows, a *product*, to be added to the rest when it is complete.
-    With a `depth` of 0 registers hold one product: while one warpgroup adds up, the other one multiplies. With 1 they
-    hold two: a warpgroup's next product is multiplied while it adds up the last.
+    The tensor core sums up 64 rows of one K tile, a *product*, which is promoted when it is complete. With a `depth` of
+    0 registers hold one product: while one warpgroup promotes, the other one multiplies. With 1 they hold two: the next
+    product of a warpgroup is multiplied while it promotes the last.
     """
 
     a_type: str = "e4m3"
@@ -24,7 +24,7 @@ class HopperBlockwiseConfig(HopperConfig):
     scale_granularity: int = 128
     """Columns of C that share a factor of B."""
     staggered: bool = False
-    """Whether the second warpgroup begins when the first has its first product, so that they do not add up at once."""
+    """Whether the second warpgroup begins when the first has its first product, so that they do not promote at once."""
 
     @property
     def products(self) -> int:
@@ -42,7 +42,7 @@ class HopperBlockwiseConfig(HopperConfig):
 
     @property
     def factors(self) -> int:
-        """Registers of a thread that tell what products are worth: for each of its rows and blocks of columns."""
+        """Registers of a thread that hold factors of products: one for each of its rows and blocks of columns."""
         granularity = self.scale_granularity
         blocks = (granularity - gcd(self.BN, granularity) + self.BN - 1) // granularity + 1
         return 2 * self.subtiles * blocks * self.products
@@ -58,14 +58,14 @@ class HopperBlockwiseConfig(HopperConfig):
             (self.a_bytes == 1, f"a_type={self.a_type}: factors are for 8-bit floats"),
             (
                 self.depth == 0 or (self.depth == 1 and self.subtiles == 1),
-                f"depth={self.depth}: with {self.consumer_rows} rows of a consumer, products are added up one by one",
+                f"depth={self.depth}: with {self.consumer_rows} rows of a consumer, products are promoted one by one",
             ),
             (
                 is_plain or self.accumulators + self.factors <= MOST_ACCUMULATORS,
                 f"tile={self.tile}, depth={self.depth}: {self.factors} factors beside {self.accumulators} sums",
             ),
             (not self.AB_swapped, "AB_swapped: factors of rows stay with A"),
-            (not self.pingpong, "pingpong: one warpgroup alone leaves the tensor core idle while it adds up"),
+            (not self.pingpong, "pingpong: one warpgroup alone leaves the tensor core idle while it promotes"),
             (self.num_split_k == 1, f"num_split_k={self.num_split_k}: K is not split"),
             (not self.staggered or self.consumers == 2, f"staggered: there are {self.consumers} consumers, not two"),
             (self.scale_granularity % 8 == 0, f"scale_granularity={self.scale_granularity}: not in steps of 8"),

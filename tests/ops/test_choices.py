@@ -1,0 +1,68 @@
+"""Choices that an earlier process has made: found again, equal to what would be chosen, and forgotten with the library."""
+
+from __future__ import annotations
+
+import random
+from importlib import import_module
+
+import pytest
+
+from warploom.ops import hopper
+from warploom.ops.request import GPU
+from warploom.runtime import choices
+from warploom.runtime.cache import user_cache
+from warploom.runtime.driver import Gpu
+from warploom.structured.config.hopper_choice import choose
+from warploom.structured.config.sought import sought
+
+fingerprints = import_module("warploom.runtime.fingerprint")
+H200 = Gpu("NVIDIA H200", (9, 0), 132, 140 << 30)
+
+
+@pytest.fixture(autouse=True)
+def searches(monkeypatch, tmp_path):
+    """What was searched for; on a GPU, with a cache of its own."""
+    monkeypatch.setenv("WARPLOOM_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(fingerprints, "_IMPORTED", 1 << 62)
+    version = fingerprints.source_version
+    version.cache_clear()
+    asked = []
+    monkeypatch.setattr(hopper, "choose", lambda wanted, **more: asked.append(wanted) or choose(wanted, **more))
+    token = GPU.set(H200)
+    yield asked
+    GPU.reset(token)
+    version.cache_clear()
+
+
+def test_a_choice_is_made_once_and_is_the_same(searches):
+    draw = random.Random()
+    for _ in range(6):
+        m, n, k = draw.randrange(1, 5000), 8 * draw.randrange(1, 600), 8 * draw.randrange(1, 600)
+        kind = draw.choice(({}, {"fused": True}, {"residual": True}, {"a_type": "e4m3", "b_type": "e4m3"}))
+        wanted = sought("dense", m, n, k, **kind)
+        first, second = hopper._chosen(wanted), hopper._chosen(wanted)
+        assert first == second == choose(wanted, sms=132, gpu=H200.name)
+        assert searches == [wanted]
+        searches.clear()
+
+
+def test_other_gpus_and_versions_choose_anew(searches, monkeypatch):
+    wanted = sought("dense", 333, 512, 1024)
+    hopper._chosen(wanted)
+    token = GPU.set(Gpu("another", (9, 0), 78, 1))
+    hopper._chosen(wanted)
+    GPU.reset(token)
+    monkeypatch.setattr(choices, "source_version", lambda: "another")
+    hopper._chosen(wanted)
+    hopper._chosen(wanted)
+    assert len(searches) == 3
+    monkeypatch.setattr(choices, "source_version", lambda: None)
+    hopper._chosen(wanted)
+    assert len(searches) == 4
+
+
+@pytest.mark.parametrize("junk", [b"", b"[]", b"\xff", b"{"])
+def test_a_damaged_answer_is_replaced(junk):
+    user_cache().put(("choice", "what", fingerprints.source_version()), junk)
+    for answer in ({"tile": [1, 2]}, {"tile": [3, 4]}):
+        assert choices.found_before("what", lambda answer=answer: answer) == {"tile": [1, 2]}
