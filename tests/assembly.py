@@ -9,7 +9,7 @@ import pytest
 from warploom.diagnostics import Diag, WarploomError
 from warploom.ptx.launch import Launch
 from warploom.ptx.model import Module
-from warploom.ptx.printer import print_module
+from warploom.ptx.program import text_of
 from warploom.runtime import Assembly, Sass, assemble, disassemble
 
 
@@ -17,7 +17,7 @@ def assemble_ok(program: Launch | Module | str, target: str | None = None) -> As
     """The assembly of a program that loses no speed; a test without ptxas is skipped."""
     given = program.program if isinstance(program, Launch) else program
     try:
-        return _assembled(given if isinstance(given, str) else print_module(given), target)
+        return _assembled(text_of(given), target)
     except WarploomError as error:
         return _skip(error)
 

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from types import FunctionType
@@ -209,15 +210,15 @@ def test_the_machine_gets_a_module_and_leaves_nothing_on_disk(traced, own_cache)
 
 
 def test_the_machine_reads_a_found_text_when_it_runs(traced):
-    function = made()
     made().bind(on_gpu(), **SHAPE)
-    function.bind(on_gpu(), **SHAPE)
-    x = np.arange(32, dtype=np.float32)
-    found = function.bind(x, **SHAPE)
-    assert isinstance(found.program, Printed)
-    launch(found)
-    assert np.array_equal(x, np.arange(32, dtype=np.float32) * 2)
+    function = made()
+    found = function.bind(on_gpu(), **SHAPE)
     assert traced == ["scale"]
+    assert isinstance(found.program, Printed)
+    x = np.arange(32, dtype=np.float32)
+    launch(replace(found, args=(x,)))
+    assert np.array_equal(x, np.arange(32, dtype=np.float32) * 2)
+    assert isinstance(function.bind(x, **SHAPE).program, Module), "what is bound to arrays of the host is the machine's"
 
 
 def test_a_trace_does_not_depend_on_who_binds():

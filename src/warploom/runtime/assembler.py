@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from warploom.diagnostics import Diag, Loc, WarploomError
-from warploom.ptx.model import Module
-from warploom.ptx.printer import print_module
+from warploom.ptx.program import Ptx, text_of
 from warploom.runtime.cache import Cache
 from warploom.runtime.log import Remark, Resources, remarks, resources, without_places
 from warploom.runtime.tools import PTXAS, Tool, find
@@ -81,7 +80,7 @@ class Assembly:
 
 
 def assemble(
-    program: Module | str,
+    program: Ptx,
     target: str | None = None,
     *,
     lineinfo: bool = True,
@@ -94,7 +93,7 @@ def assemble(
     With `lineinfo` the cubin knows the author's lines, which costs nothing when it runs; without, it does not change
     when lines move. `strict` makes every spilled byte and every C75xx remark an error.
     """
-    text = program if isinstance(program, str) else print_module(program)
+    text = text_of(program)
     source = text if lineinfo else without_places(text)
     target = target or _target_of(text)
     tool = find(PTXAS)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Any
 
+from warploom.ptx.arrays import buffer_of, is_array
 from warploom.ptx.program import Traced
+from warploom.ptx.tensor_map import TensorMap
 
 Keeper = Callable[[tuple[object, ...], Callable[[], Traced]], Traced]
 """Of all that a trace depends on, and what makes it: the trace, as somebody made it before or as it is made now."""
@@ -30,8 +33,16 @@ def for_a_gpu() -> Iterator[None]:
         _for_a_gpu.reset(token)
 
 
-def kept(parts: tuple[object, ...], make: Callable[[], Traced], *, is_for_a_gpu: bool) -> Traced:
-    """A trace; the machine's are made anew, since it needs the module itself."""
-    if _keepers and (is_for_a_gpu or _for_a_gpu.get()):
-        return _keepers[0](parts, make)
-    return make()
+def is_for_a_gpu(arguments: Iterable[Any]) -> bool:
+    """Whether what is bound to arguments is for a GPU."""
+    return _for_a_gpu.get() or any(map(_is_on_gpu, arguments))
+
+
+def _is_on_gpu(argument: Any) -> bool:
+    array = argument.array if isinstance(argument, TensorMap) else argument
+    return is_array(array) and buffer_of(array).is_on_gpu
+
+
+def kept(parts: tuple[object, ...], make: Callable[[], Traced]) -> Traced:
+    """A trace for a GPU."""
+    return _keepers[0](parts, make) if _keepers else make()

@@ -11,15 +11,13 @@ from typing import Any, overload
 
 from warploom.diagnostics import Diag, Loc
 from warploom.facts.machines import machine
-from warploom.ptx.arrays import buffer_of, is_array
 from warploom.ptx.launch import Launch, Triple
 from warploom.ptx.model import Directive
 from warploom.ptx.program import Traced, text_of
-from warploom.ptx.tensor_map import TensorMap
 from warploom.trace.builder import Builder, building, here
 from warploom.trace.finish import finished
 from warploom.trace.instructions import emit
-from warploom.trace.keeping import kept
+from warploom.trace.keeping import is_for_a_gpu, kept
 from warploom.trace.parameters import parameters_of, signature_of
 
 _REGISTER_UNIT = 8
@@ -42,7 +40,7 @@ class KernelFunction:
     """A kernel: `.bind(…)` gives a launch for `launch` and `check`, `.ptx(…)` the text.
 
     Traces are kept by what they depend on: types, shapes and strides of the arguments, and Python values. Those for a
-    GPU may come from an earlier process.
+    GPU may come, as text, from an earlier process; the machine's are modules of this one.
     """
 
     def __init__(self, function: Callable[..., None], target: str, maxnreg: int | None) -> None:
@@ -87,13 +85,13 @@ class KernelFunction:
 
     def _traced(self, values: dict[str, Any], block: Triple, cluster: Triple) -> Traced:
         """The trace for arguments like these: this process's, or one that somebody kept, or a new one."""
-        key = (block, cluster, *(signature_of(p, values[p.name]) for p in self._parameters))
+        for_gpu = is_for_a_gpu(self._passed(values))
+        key = (for_gpu, block, cluster, *(signature_of(p, values[p.name]) for p in self._parameters))
         lasts = _is_hashable(key)
         if lasts and key in self._traces:
             return self._traces[key]
-        parts = (self._function, self._target, self._maxnreg, key)
         make = functools.partial(self._trace, values, block, cluster)
-        found = kept(parts, make, is_for_a_gpu=any(map(_is_on_gpu, self._passed(values))))
+        found = kept((self._function, self._target, self._maxnreg, key), make) if for_gpu else make()
         if lasts:
             if len(self._traces) >= _LONGEST_CACHE:
                 self._traces.pop(next(iter(self._traces)))
@@ -138,11 +136,6 @@ def _is_hashable(key: object) -> bool:
     except TypeError:
         return False
     return True
-
-
-def _is_on_gpu(argument: Any) -> bool:
-    array = argument.array if isinstance(argument, TensorMap) else argument
-    return is_array(array) and buffer_of(array).is_on_gpu
 
 
 @overload
