@@ -210,8 +210,8 @@ def narrow(columns: int = 128, **fields: Any) -> HopperConfig:
     return pingpong(columns, a_type="e4m3", **fields)
 
 
-def promoting(columns: int = 128, **fields: Any) -> HopperBlockwiseConfig:
-    return HopperBlockwiseConfig(tile=(128, columns), **fields)
+def promoting(*, rows: int = 128, **fields: Any) -> HopperBlockwiseConfig:
+    return HopperBlockwiseConfig(tile=(rows, 128), **fields)
 
 
 RAGGED = (1500, 0, 37, 2048, 129, 0, 640, 1000, 3, 0, 777, 128, 512, 260, 1, 1157)
@@ -245,16 +245,10 @@ FAMILIES = {
         make_blockwise, blockwise_launch, peer_blockwise, reference_blockwise, dense_flops, SQUARES,
         {
             "128x128": promoting(),
+            "128x128, 1 buffer": promoting(num_output_stages=1),
             "128x128, cluster 2": promoting(**PAIR),
-            "128x160": promoting(160),
-            "128x192": promoting(192),
-            "128x192, 1 buffer": promoting(192, num_output_stages=1),
-            "128x192, cluster 2": promoting(192, **PAIR),
-            "128x192, staggered": promoting(192, staggered=True),
-            "128x128, depth 1": promoting(depth=1),
-            "128x128, depth 1, cluster 2": promoting(depth=1, **PAIR),
-            "128x128, depth 1, cluster (1, 2)": promoting(depth=1, cluster_shape=(1, 2, 1)),
-            "256x128, 1 buffer": HopperBlockwiseConfig(tile=(256, 128), num_output_stages=1),
+            "128x128, cluster (1, 2)": promoting(cluster_shape=(1, 2, 1)),
+            "256x128, 1 buffer": promoting(rows=256, num_output_stages=1),
         },
     ),
     "fp8": Family(

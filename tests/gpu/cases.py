@@ -162,5 +162,5 @@ CASES: dict[str, Case] = {
     "grouped": Case(grouped, {"tile": (64, 64), "pingpong": True}, {"rows": (70, 0, 3, 129)}),
     "grouped, swapped": Case(grouped, {**_ONE, "tile": (64, 16), "AB_swapped": True}, {"rows": (5, 0, 16, 17)}),
     "blockwise": Case(blockwise, {"tile": (128, 64)}),
-    "blockwise of two products": Case(blockwise, {"tile": (128, 64), "depth": 1}),
+    "blockwise, 64s of rows in turn": Case(blockwise, {"tile": (256, 64)}),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from types import SimpleNamespace
 
 import ml_dtypes
@@ -9,8 +10,13 @@ import numpy as np
 import pytest
 
 from warploom import launch
+from warploom.ops.addends import Result
+from warploom.ops.faults import Faults
+from warploom.ops.following import Options
 from warploom.ops.grouped import padded_weights
-from warploom.ops.request import GPU
+from warploom.ops.product import planned
+from warploom.ops.request import GPU, Product
+from warploom.structured.config.hopper import HopperConfig
 
 RNG = np.random.default_rng()
 TILE = {ml_dtypes.bfloat16: 64, np.float32: 32}
@@ -20,11 +26,16 @@ def integers(*shape, dtype):
     return RNG.integers(-2, 3, shape).astype(dtype)
 
 
+def sums(a, d, ends):
+    """For each batch the product of its rows of a, transposed, and of d."""
+    return np.stack([a[first:last].astype(float).T @ d[first:last].astype(float) for first, last in pairwise(ends)])
+
+
 @pytest.mark.parametrize("target", ["sm_90a", "sm_100a"])
 @pytest.mark.parametrize(
     ("k", "n", "dtype"), [(136, 72, ml_dtypes.bfloat16), (33, 129, ml_dtypes.bfloat16), (40, 24, np.float32)]
 )
-@pytest.mark.parametrize("tiles", [[1], [1, 3, 1, 2], [5, 1]], ids=str)
+@pytest.mark.parametrize("tiles", [[1], [1, 3, 1, 2], [0, 5, 0, 0, 1, 0]], ids=str)
 @pytest.mark.parametrize("schedule", ["lazy", "random"])
 def test_every_batch_has_its_own_depth(target, k, n, dtype, tiles, schedule):
     tile = TILE[dtype]
@@ -37,6 +48,18 @@ def test_every_batch_has_its_own_depth(target, k, n, dtype, tiles, schedule):
         launch(padded_weights.bind(a, d, starts, alpha=2.0, out=out, target=target), schedule=schedule)
     finally:
         GPU.reset(token)
-    for batch, (first, last) in enumerate(zip(starts * tile, starts[1:] * tile, strict=False)):
-        want = 2 * a[first:last].astype(float).T @ d[first:last].astype(float)
-        np.testing.assert_array_equal(out[batch].astype(float), want.astype(dtype).astype(float))
+    np.testing.assert_array_equal(out.astype(float), (2 * sums(a, d, starts * tile)).astype(dtype).astype(float))
+
+
+@pytest.mark.parametrize("schedule", ["eager", "lazy", "random"])
+def test_a_residual_comes_into_the_buffers_of_an_empty_batch_too(schedule):
+    starts = np.array([0, 0, 2, 2], np.int32)
+    a, d = integers(128, 70, dtype=ml_dtypes.bfloat16), integers(128, 72, dtype=ml_dtypes.bfloat16)
+    residual = integers(3, 70, 72, dtype=ml_dtypes.bfloat16)
+    product = Product(a.mT, d.mT, Result((3, 70, 72), 1, 1), extra={"starts": starts})
+    config = HopperConfig(tile=(64, 64), consumers=1, depth=2, residual_in_place=True)
+    plan = planned(product, Options(residual=residual, config=config, target="sm_90a"), Faults("matmul"))
+    plan.result[...] = np.nan
+    launch(plan.launch, schedule=schedule, sms=2)
+    want = sums(a, d, starts * 64) + residual.astype(float)
+    np.testing.assert_array_equal(plan.result.astype(float), want.astype(ml_dtypes.bfloat16).astype(float))

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.assembly import assemble_ok, sass_of
-from tests.kernels.hopper_problems import SCHEDULES, product
+from tests.kernels.hopper_problems import SCHEDULES, product, streamed
 
+import warploom
 from warploom.diagnostics import Diag, WarploomError
 from warploom.structured.config.hopper import HopperConfig
 from warploom.structured.epilogue import Epilogue, Operand
@@ -76,6 +77,26 @@ def test_stages(stages, pingpong):
     for k_tiles in (1, stages, 2 * stages + 1):
         fields = {"num_pipeline_stages": stages, "pingpong": pingpong, "num_output_stages": 1}
         product(300, 70, 64 * k_tiles, tile=(128, 40), sms=2, **fields).check("random", stages)
+
+
+@pytest.mark.parametrize("depth", [0, 3])
+@pytest.mark.parametrize("made", [product, streamed])
+@pytest.mark.parametrize("fields", [{}, {"pingpong": True}, {"cluster_shape": (2, 1, 1)}])
+def test_tiles_of_fewer_k_tiles_than_groups_stay_in_flight(made, depth, fields):
+    for k_tiles in (1, 2, 5):
+        problem = made(300, 72, 64 * k_tiles, tile=(128, 40), num_pipeline_stages=4, depth=depth, sms=4, **fields)
+        problem.check("random", depth)
+
+
+@pytest.mark.parametrize("depth", [2, 3])
+@pytest.mark.parametrize("how", [{}, {"split_in_cluster": False}], ids=str)
+def test_splits_of_fewer_k_tiles_than_groups_stay_in_flight(depth, how):
+    config = HopperConfig(tile=(64, 64), consumers=1, num_split_k=2, depth=depth, **how)
+    rng = np.random.default_rng()
+    a, b = (rng.integers(-2, 3, shape).astype(np.float16) for shape in ((100, 300), (300, 72)))
+    for k in (65, 192, 300):
+        found = warploom.matmul(a[:, :k], b[:k], config=config, target="sm_90a")
+        np.testing.assert_array_equal(found, a[:, :k].astype(float) @ b[:k].astype(float))
 
 
 @pytest.mark.parametrize("cluster", [(4, 1, 1), (1, 4, 1), (2, 4, 1)])

@@ -54,6 +54,14 @@ def test_the_other_kinds_are_chosen_too(kind: str, m: int, n: int, k: int, group
     assert type(config) is KINDS[kind].config
     assert config.violations() == []
     assert config.num_split_k == 1
+    assert not fused or config.accumulators_held <= FUSED_ACCUMULATORS
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize(("m", "n", "tile"), [(1, 2112, (64, 16)), (16, 7168, (64, 64)), (2000, 7168, (128, 128))])
+def test_few_rows_with_factors_are_multiplied_by_as_many_ctas_as_find_room(m, n, tile, fused) -> None:
+    config = choose(sought("blockwise", m, n, 4096, fused=fused))
+    assert (config.tile, config.depth) == (tile, 1)
 
 
 def test_a_smaller_gpu_gets_no_split_that_would_wait_for_ever() -> None:

@@ -12,6 +12,7 @@ from tests.tuning.fake_gpu import L2_BYTES, HeldTensor
 import warploom
 from warploom.diagnostics import WarploomError
 from warploom.ops import hopper, matmul
+from warploom.ops.fields import completed
 from warploom.ops.prepare import plan
 from warploom.ptx.arrays import scratch
 from warploom.ptx.tensor_map import TensorMap
@@ -125,7 +126,7 @@ def test_what_is_measured_is_what_is_remembered(wanted):
     found = ranked(wanted)
     assert len(found) >= 8
     for config in found:
-        assert hopper.completed(config, dict(wanted.fields)) == config
+        assert completed(config, dict(wanted.fields)) == config
 
 
 WRONG = {

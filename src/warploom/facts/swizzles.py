@@ -65,3 +65,10 @@ SWIZZLES: dict[str, Swizzle] = {s.name: s for s in (NONE, B32, B64, B128, B128_A
 Modes without an sm_90 code are Blackwell's: on an H200 the driver refuses a tensor map that asks for them. The driver's
 128B_ATOM_32B_FLIP_8B (code 5) is absent: no source says which lines it flips.
 """
+BY_SPAN = (B128, B64, B32)
+"""Those that move granules, the widest first."""
+
+
+def widest_swizzle(row_bytes: int) -> str:
+    """The name of the widest pattern that a row consists of."""
+    return next((swizzle.name for swizzle in BY_SPAN if row_bytes % swizzle.span == 0), NONE.name)

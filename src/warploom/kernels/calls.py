@@ -9,14 +9,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from warploom.facts.swizzles import GRANULE
+from warploom.facts.swizzles import GRANULE, widest_swizzle
 from warploom.facts.tensor_maps import ADDRESS_ALIGNMENT, STRIDE_ALIGNMENT, STRIDE_LIMIT
 from warploom.ptx.arrays import Buffer, buffer_of
 from warploom.ptx.launch import Triple
 from warploom.ptx.tensor_map import TensorMap
 from warploom.structured.config import MatmulConfig, Problem
 from warploom.structured.config.hopper import HopperConfig
-from warploom.structured.config.matmul import widest_swizzle
 from warploom.structured.epilogue import Epilogue
 from warploom.structured.operand import OperandLayout
 from warploom.structured.staging import block_width
@@ -66,7 +65,6 @@ class Call(Generic[Config]):
         """The maps of the kernel's A and B."""
         a, b = self.swapped(self.a, self.b)
         return operand_map(a, a_layout, self.config.a_type), operand_map(b, b_layout, self.config.b_type)
-
 
     def output_maps(self, strip: tuple[int, int]) -> dict[str, Any]:
         """The further outputs: as maps of strips, or themselves where threads store them."""

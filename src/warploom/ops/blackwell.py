@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from warploom.kernels.calls import major_of, row_stride
 from warploom.kernels.sm100.binding import FAMILIES, family_of
 from warploom.kernels.sm100.grouped_decode import WIDEST, decode_config
-from warploom.ops.arrays import ROUNDED, element_of, staged
+from warploom.ops.arrays import staged
 from warploom.ops.determinism import CHOICE, SPLIT_REFUSED
 from warploom.ops.faults import Faults
+from warploom.ops.fields import common_fields, completed, majors_of
 from warploom.ops.request import Chosen, Majors, Product, Request
 from warploom.structured.config import (
     BlockScaledMatmulConfig,
@@ -21,7 +21,6 @@ from warploom.structured.config import (
     choose_config,
     violations,
 )
-from warploom.trace.types import OF_NUMPY
 
 CONFIGS: Mapping[str, type[MatmulConfig]] = {
     "dense": MatmulConfig,
@@ -38,12 +37,12 @@ def configured(request: Request, faults: Faults) -> Chosen[MatmulConfig] | None:
     product, to, given = request.product, request.to, request.options.config
     if product.is_empty:
         return None
-    majors = (major_of(product.a), _common_major(product))
+    majors = majors_of(product, major_of)
     fields = _fields(request, majors)
     if given is not None and given.gemm_kind not in (*_KINDS, fields["gemm_kind"]):
         faults.add("config", given, f"gemm_kind={given.gemm_kind!r}: that is another operation")
         return None
-    config = _chosen(product, fields) if given is None else _completed(given, fields)
+    config = _chosen(product, fields) if given is None else completed(given, _demanded(fields))
     loaded = ("bias" if config.epilogue_is_1d else "residual") if config.use_tma_epilogue_load else ""
     if loaded and to is not None:
         problem = request.load_problem(loaded)
@@ -62,20 +61,12 @@ def configured(request: Request, faults: Faults) -> Chosen[MatmulConfig] | None:
 
 
 def _fields(request: Request, majors: Majors) -> dict[str, Any]:
-    """What follows from the arrays."""
+    """What follows from the arrays, and what a choice is not free in."""
     product = request.product
-    fields: dict[str, Any] = {
-        "a_type": element_of(product.a),
-        "b_type": element_of(product.b),
-        "c_type": OF_NUMPY[request.dtype.name],
-        "a_major": majors[0] or "k",
-        "b_major": majors[1] or "k",
-        "use_tma_store": request.is_storable,
-        **({"output_types": request.output_types} if request.output_types else {}),
-        **({} if product.up is None else {"paired": True, "AB_swapped": False, "use_tma_epilogue_load": False}),
-        "gemm_kind": "gmm" if product.kind == "grouped" else "bmm" if product.result.batches else "gemm",
-        **product.fields,
-    }
+    kind = "gmm" if product.kind == "grouped" else "bmm" if product.result.batches else "gemm"
+    fields = {"gemm_kind": kind, **common_fields(request, majors)}
+    if product.up is not None:
+        fields |= {"AB_swapped": False, "use_tma_epilogue_load": False}
     if "starts" in product.extra:
         fields |= {"prefetch_tiles_n": 0, "k_group_size": 1}  # depths are counted in K tiles
     if product.kind == "dense" and product.up is None:
@@ -83,10 +74,9 @@ def _fields(request: Request, majors: Majors) -> dict[str, Any]:
     return fields
 
 
-def _common_major(product: Product) -> str | None:
-    """The major of B, or of both of a pair if it is the same."""
-    major = major_of(product.b)
-    return major if product.up is None or major_of(product.up) == major else None
+def _demanded(fields: dict[str, Any]) -> dict[str, Any]:
+    """Those of the fields that a caller's configuration must have."""
+    return {name: value for name, value in fields.items() if name not in ("AB_swapped", "use_tma_epilogue_load")}
 
 
 def _row_strides(product: Product, majors: Majors) -> list[int]:
@@ -109,19 +99,3 @@ def _chosen(product: Product, fields: dict[str, Any]) -> MatmulConfig:
     if violations(config) and fields.get("use_tma_epilogue_load"):
         return choose_config(m, n, k, batch, family=family, **{**fields, "use_tma_epilogue_load": False})
     return config
-
-
-def _completed(given: MatmulConfig, fields: dict[str, Any]) -> MatmulConfig:
-    """The caller's configuration with the types and majors that the arrays have."""
-    names = {"a": "b", "b": "a"} if given.AB_swapped else {"a": "a", "b": "b"}
-    stores = given.use_tma_store and fields["use_tma_store"]
-    of_pairs = {"paired": False, "output_types": ()}
-    changes = {**of_pairs, **fields, "use_tma_store": stores, **({} if stores else {"output_types": ()})}
-    for name in ("AB_swapped", "use_tma_epilogue_load"):
-        changes.pop(name, None)
-    for own, theirs in names.items():
-        changes[f"{own}_major"] = fields[f"{theirs}_major"]
-        element, asked = fields[f"{theirs}_type"], getattr(given, f"{own}_type")
-        changes[f"{own}_type"] = asked if {element, asked} == ROUNDED else element
-    config = replace(given, **changes)
-    return config if config.stages_outputs else config.replace(output_types=())

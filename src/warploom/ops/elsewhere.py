@@ -9,23 +9,17 @@ from typing import Any
 from warploom.ops.faults import Faults
 from warploom.ptx.arrays import is_array
 
-_KNOWN: dict[type, dict[str, Any]] = {}
-"""By the type of an array, the module that has operations for it, as far as it was asked for."""
-
 
 def elsewhere(operation: str, first: Any) -> Callable[..., Any] | None:
     """The operation for arrays of the library of the first argument; None where that is NumPy, or nobody's.
 
-    PyTorch's compiler follows this, and an import statement, but no call of the import system.
+    PyTorch's compiler follows this, and an import statement, but no call of the import system; what it reads must not
+    change, or it compiles again.
     """
-    known = _KNOWN.get(type(first))
-    if known is not None:
-        return known.get(operation)
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(first, torch.Tensor):
         from warploom.ops import torch as front
 
-        _KNOWN[type(first)] = vars(front)
         found: Callable[..., Any] | None = getattr(front, operation, None)
         return found
     if not is_array(first):

@@ -58,7 +58,7 @@ def padded_weights(
 ) -> Plan:
     """For each group, alpha times the transpose of its rows of a (p, k), times its rows of d (p, n).
 
-    A group has the rows of the K tiles `starts[g]` to `starts[g + 1]`, one at least; what is not its own is zero there.
+    A group has the rows of the K tiles `starts[g]` to `starts[g + 1]`; what is not its own is zero there.
     """
     result = Result((len(starts) - 1, a.shape[1], d.shape[1]), 1, 1)
     product = Product(a.mT, d.mT, result, extra={"starts": starts})

@@ -10,9 +10,10 @@ from typing import Any
 from warploom.facts.mma_shapes import WGMMA
 from warploom.kernels.calls import major_of
 from warploom.kernels.sm90.binding import meeting_ctas
-from warploom.ops.arrays import ROUNDED, Array, element_of
+from warploom.ops.arrays import Array, element_of
 from warploom.ops.determinism import CHOICE, SPLIT_REFUSED
 from warploom.ops.faults import Faults
+from warploom.ops.fields import common_fields, completed, majors_of
 from warploom.ops.request import GPU, Chosen, Hardware, Request
 from warploom.runtime.choices import found_before
 from warploom.runtime.winners import recall
@@ -38,19 +39,10 @@ def configured(request: Request, faults: Faults) -> Chosen[HopperConfig] | None:
     product, given = request.product, request.options.config
     if product.is_empty:
         return None
-    majors = (_major(product.a), _common_major(product.b, product.up))
-    fields: dict[str, Any] = {
-        "a_type": element_of(product.a),
-        "b_type": element_of(product.b),
-        "c_type": OF_NUMPY[request.dtype.name],
-        "a_major": majors[0] or "k",
-        "b_major": majors[1] or "k",
-        "use_tma_store": request.is_storable,
-        **({"output_types": request.output_types} if request.output_types else {}),
-        **({} if product.up is None else {"paired": True}),
-        **product.fields,
-        **({"pingpong": False} if "starts" in product.extra else {}),
-    }
+    majors = majors_of(product, _major)
+    fields = common_fields(request, majors)
+    if "starts" in product.extra:
+        fields["pingpong"] = False  # its warpgroups would have to know the depths of each other's tiles
     wanted = _sought(request, fields)
     config = _chosen(wanted) if given is None else completed(given, fields)
     for broken in _violations(config, request):
@@ -62,12 +54,6 @@ def _major(array: Array) -> str | None:
     """Which dimension lies contiguous; what the tensor core reads along K only is copied if it lies otherwise."""
     major = major_of(array)
     return major if major == "k" or WGMMA[element_of(array)].transposable else None
-
-
-def _common_major(first: Array, second: Array | None) -> str | None:
-    """The major of both of a pair, if it is the same."""
-    major = _major(first)
-    return major if second is None or _major(second) == major else None
 
 
 def _sought(request: Request, fields: dict[str, Any]) -> Sought:
@@ -127,20 +113,6 @@ def _multiprocessors() -> int:
     """Of the GPU that the call is for."""
     gpu = GPU.get()
     return gpu.sms if gpu else MACHINE.sms
-
-
-def completed(given: HopperConfig, fields: dict[str, Any]) -> HopperConfig:
-    """The caller's configuration with the types and majors that the arrays have, and what follows from them anew."""
-    names = {"a": "b", "b": "a"} if given.AB_swapped else {"a": "a", "b": "b"}
-    stores = given.use_tma_store and fields["use_tma_store"]
-    of_pairs = {"paired": False, "output_types": ()}
-    changes = {**of_pairs, **fields, "use_tma_store": stores, **({} if stores else {"output_types": ()})}
-    for own, theirs in names.items():
-        changes[f"{own}_major"] = fields[f"{theirs}_major"]
-        element, asked = fields[f"{theirs}_type"], getattr(given, f"{own}_type")
-        changes[f"{own}_type"] = asked if {element, asked} == ROUNDED else element
-    config = given.replace(**changes)
-    return config if config.stages_outputs else config.replace(output_types=())
 
 
 def _violations(config: HopperConfig, request: Request) -> Iterator[str]:

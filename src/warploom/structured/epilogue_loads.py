@@ -15,7 +15,8 @@ from warploom.structured.config import MatmulConfig
 from warploom.structured.epi_load import EpiLoadPipeline
 from warploom.structured.signals import CopyAsync
 from warploom.structured.start_up import start_up
-from warploom.structured.tile_writer import AccumulatorStage, Shape, TileWriter
+from warploom.structured.tile_writer import Shape, TileWriter
+from warploom.structured.writer_protocols import AccumulatorStage
 from warploom.trace.builder import here
 from warploom.trace.control import when
 from warploom.trace.instructions import emit

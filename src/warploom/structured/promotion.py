@@ -11,7 +11,6 @@ from warploom.structured.blockwise import ColumnFactors, RowFactors
 from warploom.structured.config.hopper_blockwise import HopperBlockwiseConfig
 from warploom.structured.staging import first_place
 from warploom.structured.tensor_memory import places_of
-from warploom.structured.warp_group_barrier import WarpGroupBarrier
 from warploom.structured.wgmma import RegisterTile, Warpgroup, WgmmaOp
 from warploom.trace.control import loop, otherwise, when
 from warploom.trace.fragments import Accumulator
@@ -41,9 +40,9 @@ class Product:
 class PromotedSums:
     """A warpgroup's part of a tile: what `core` multiplies, K tile by K tile, each with its factors.
 
-    With one product, the other warpgroup has the tensor core while this one promotes. With two, the next K tile is
-    multiplied into one while the other is promoted. Either way the first K tile of a tile is multiplied while the tile
-    before it is written.
+    With two products, the next K tile is multiplied into one while the other is promoted. With one, the other
+    warpgroup has the tensor core while this one promotes. Either way the first K tile of a tile is multiplied while the
+    tile before it is written.
     """
 
     def __init__(
@@ -54,7 +53,7 @@ class PromotedSums:
         rows: RowFactors,
         columns: ColumnFactors,
     ) -> None:
-        self._config, self._group, self._core, self._rows, self._columns = config, group, core, rows, columns
+        self._config, self._core, self._rows, self._columns = config, core, rows, columns
         row = group.number * config.consumer_rows + group.warp * _WARP_ROWS + first_place()[0]
         self._first_row = row.to("s32")
         self._places = [subtile * WGMMA_M + row for subtile in range(config.subtiles) for row in (0, _LOWER)]
@@ -62,19 +61,6 @@ class PromotedSums:
         self._products = [Product(each, len(self._places), columns.most_blocks) for each in core.accumulators]
         self._piece = gcd(config.BN, config.scale_granularity)
         self._blocks: list[View] = []
-
-    def begin_first(self, is_there: Value) -> None:
-        """Begin the first tile: both warpgroups at once, or one when the other has its first product."""
-        if not self._config.staggered:
-            self.begin(is_there)
-            return
-        barrier = WarpGroupBarrier(2 * self._group.threads)
-        with when(self._group.number == 1):
-            barrier.wait()
-        self.begin(is_there)
-        emit("wgmma.wait_group.sync.aligned", 0)
-        with when(self._group.number == 0):
-            barrier.arrive()
 
     def begin(self, is_there: Value) -> None:
         """Multiply the first K tile of the tile ahead, if there is one."""

@@ -13,12 +13,11 @@ from typing import Any
 from warploom.diagnostics import Diag
 from warploom.structured.staging import Values
 from warploom.structured.strips import Strip
-from warploom.structured.warp_group_barrier import WarpGroupBarrier
+from warploom.structured.writer_protocols import MeetingPlace, WriterRole
 from warploom.trace.builder import here
 from warploom.trace.control import While, when
 from warploom.trace.instructions import emit
 from warploom.trace.memory import View
-from warploom.trace.roles import Role
 from warploom.trace.values import Value, literal, select
 from warploom.trace.variables import Variable
 
@@ -32,8 +31,8 @@ class TileLock:
 
     locks: View
     number: Value
-    role: Role
-    barrier: WarpGroupBarrier
+    role: WriterRole
+    barrier: MeetingPlace
 
     def wait(self, value: Value) -> None:
         """Go on, all together, when the lock has a value: what was written before it was set is visible."""
@@ -57,7 +56,7 @@ class TileLock:
 class SplitReduction:
     """One tile's partial sums on their way through the workspace."""
 
-    def __init__(self, workspace: View, locks: View, work: Any, role: Role, barrier: WarpGroupBarrier) -> None:
+    def __init__(self, workspace: View, locks: View, work: Any, role: WriterRole, barrier: MeetingPlace) -> None:
         flat = len(workspace.shape) == 2
         problems = []
         if workspace.dtype != "f32" or locks.dtype not in ("u32", "s32"):

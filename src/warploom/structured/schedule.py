@@ -13,7 +13,8 @@ from warploom.structured.raster import RasterOrder, raster
 from warploom.structured.split_k import split_range
 from warploom.trace.builder import current, here
 from warploom.trace.memory import Index, View
-from warploom.trace.values import Value, valued
+from warploom.trace.operations import max_
+from warploom.trace.values import Value, select, valued
 
 Work = TypeVar("Work")
 
@@ -95,7 +96,10 @@ class GridScheduler(Scheduler[Tile]):
         self._starts: View | None = None
 
     def with_depths(self, starts: View | None) -> Self:
-        """Let each batch have a depth of its own: of all K tiles those from `starts[batch]` to `starts[batch + 1]`."""
+        """Let each batch have a depth of its own: of all K tiles those from `starts[batch]` to `starts[batch + 1]`.
+
+        One that would have none has the K tile behind the last, where copies bring zeros: no role meets an empty sum.
+        """
         self._starts = starts
         return self
 
@@ -110,8 +114,9 @@ class GridScheduler(Scheduler[Tile]):
         batch, split = z // self.splits, z % self.splits
         start, count = split_range(self._k_tiles, self.splits, split)
         if self._starts is not None:
-            start = self._starts[batch].bits("u32")
-            count = self._starts[batch + 1].bits("u32") - start
+            first = self._starts[batch].bits("u32")
+            count = self._starts[batch + 1].bits("u32") - first
+            start, count = select(count == 0, self._k_tiles, first), max_(count, 1)
         return Tile(
             m.to("s32"),
             n.to("s32"),

@@ -16,14 +16,13 @@ from warploom.structured.epilogue import Epilogue
 from warploom.structured.staging import StripStore, Values, pair_of
 from warploom.structured.strips import Position, Strip, WarpPart
 from warploom.structured.tile_store import MaskedCopy, box_place, boxes_of, store_box, store_inside
-from warploom.structured.warp_group_barrier import WarpGroupBarrier
+from warploom.structured.writer_protocols import MeetingPlace, WriterRole
 from warploom.trace.builder import current
 from warploom.trace.control import otherwise, when
 from warploom.trace.instructions import At, emit
 from warploom.trace.memory import View, shared
 from warploom.trace.packing import unpack
 from warploom.trace.parameters import TensorMapArgument
-from warploom.trace.roles import Role
 from warploom.trace.types import PAIR_OF, TYPES
 from warploom.trace.values import Value, literal, select
 from warploom.trace.variables import Variable
@@ -101,8 +100,8 @@ class TmaStore:
     """
 
     ring: StripRing
-    role: Role
-    barrier: WarpGroupBarrier
+    role: WriterRole
+    barrier: MeetingPlace
     further: Sequence[StripRing] = ()
     """The rings of further outputs."""
     target: View | None = None

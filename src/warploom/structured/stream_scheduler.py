@@ -70,10 +70,10 @@ class StreamScheduler(Scheduler[StreamTile]):
         self._begin, self._end = start - first * depth, stop - (self._last - 1) * depth
         self._others = number - _holder(first * depth, each, longer)
 
-    def turns(self, number: Value) -> Iterator[StreamTile]:
-        """Every other tile of this CTA, from its `number`-th on: for two warpgroups that take turns."""
+    def turns(self, number: Value, of: int) -> Iterator[StreamTile]:
+        """Every so many tiles of this CTA, from its `number`-th on: for warpgroups of a role that take turns."""
         self._check()
-        return self._walk(number, 2)
+        return self._walk(number, of)
 
     def _walk(self, first: Value | None = None, step: int = 1) -> Iterator[StreamTile]:
         index = Variable("u32", 0 if first is None else first)

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from warploom.diagnostics import Diag
 from warploom.structured.auxiliary import Addend, AuxiliaryLayout, Bias, StreamedTiles, WholeTile
-from warploom.structured.config import MatmulConfig
 from warploom.structured.config.output import FURTHER_BUFFERS
 from warploom.structured.epilogue import Epilogue, Function
 from warploom.structured.exchange import WarpExchange
@@ -27,11 +26,17 @@ from warploom.structured.strips import Strip, TileSpot, WarpPart
 from warploom.structured.tensor_memory import TmemAddress, TmemFragments
 from warploom.structured.warp_group_barrier import WarpGroupBarrier
 from warploom.structured.writer_geometry import StagedOutput, WriterGeometry
+from warploom.structured.writer_protocols import (
+    AccumulatorStage,
+    MeetingPlace,
+    RegisterAccumulator,
+    WriterConfig,
+    WriterRole,
+)
 from warploom.trace.builder import here
 from warploom.trace.control import when
 from warploom.trace.memory import Index, View
 from warploom.trace.parameters import TensorMapArgument
-from warploom.trace.roles import Role
 from warploom.trace.types import Number
 from warploom.trace.values import Value
 
@@ -46,22 +51,6 @@ ROUGH_TYPES = ("bf16", "e4m3", "e5m2")
 """Types of C with eight bits of a number or fewer."""
 
 
-class AccumulatorStage(Protocol):
-    """What is read: an accumulator that the epilogue holds, and gives back once."""
-
-    @property
-    def tmem(self) -> Any: ...
-
-    def release(self) -> None: ...
-
-
-@runtime_checkable
-class RegisterAccumulator(Protocol):
-    """What is read where the sums are in registers: each strip of them."""
-
-    def strip(self, index: int) -> TmemFragments: ...
-
-
 class TileWriter(WriterGeometry):
     """Writes accumulators to C, which is a tensor map, or a view where the copy engine cannot reach it.
 
@@ -72,15 +61,15 @@ class TileWriter(WriterGeometry):
     def __init__(
         self,
         c_tma_op: TensorMapArgument | View,
-        config: MatmulConfig | None = None,
+        config: WriterConfig | None = None,
         *,
-        role: Role,
+        role: WriterRole,
         epilogue: Epilogue | None = None,
         elementwise_lambda_fn: Function | None = None,
         elementwise_compute_lambda_fn: Function | None = None,
         epilogue_dtype: str | None = None,
         c_tiles: Tiles | None = None,
-        barrier: WarpGroupBarrier | None = None,
+        barrier: MeetingPlace | None = None,
         shape: Shape | None = None,
         outputs: Mapping[str, Output] | None = None,
         **geometry: Any,
@@ -100,7 +89,7 @@ class TileWriter(WriterGeometry):
         self._exchange: WarpExchange | None = None
         further = self._ordered(outputs or {})
         self._direct = [DirectStore(each) for each in further.values() if isinstance(each, View)]
-        self._sink = self._sink_of(c_tiles, further)
+        self.sink = self._sink_of(c_tiles, further)
         if isinstance(c_tma_op, TensorMapArgument):
             start_up().maps.append(c_tma_op)
 
@@ -297,13 +286,8 @@ class TileWriter(WriterGeometry):
 
     def drain(self) -> None:
         """Wait until the copy engine has read every buffer; the end of the role does so by itself."""
-        if isinstance(self._sink, TmaStore):
-            self._sink.drain()
-
-    @property
-    def sink(self) -> Sink:
-        """Where strips go."""
-        return self._sink
+        if isinstance(self.sink, TmaStore):
+            self.sink.drain()
 
     def spot(self, tile_coord: TileCoord, shape: Shape | None = None) -> TileSpot:
         """Where a tile lies in C; bounds are needed only where an epilogue asks for them."""
@@ -317,16 +301,16 @@ class TileWriter(WriterGeometry):
 
     def write_values(self, values: Values, spot: TileSpot) -> None:
         """Write some values that lie so many rows and columns from the thread's first at a spot."""
-        StripWork(self.epilogue, self._sink, direct=self._direct).finish(Strip(0, 0, spot), values)
+        StripWork(self.epilogue, self.sink, direct=self._direct).finish(Strip(0, 0, spot), values)
 
     def _sink_for(self, c_tiles: Tiles | None) -> Sink:
         """The writer's sink; its buffers are one ring, whichever call brings them."""
-        if c_tiles is not None and isinstance(self._sink, TmaStore):
-            tiles, ring = self._checked(c_tiles), self._sink.ring
+        if c_tiles is not None and isinstance(self.sink, TmaStore):
+            tiles, ring = self._checked(c_tiles), self.sink.ring
             if ring.tiles is not None and ring.tiles.base.operand != tiles.base.operand:
                 raise Diag.BAD_WRITER.error(here(), count=1, what="its c_tiles are others than before")
             ring.tiles = tiles
-        return self._sink
+        return self.sink
 
     def _spot(self, tile_coord: TileCoord, shape: Shape | None) -> TileSpot:
         coord = tile_coord.coord if hasattr(tile_coord, "coord") else tile_coord
@@ -348,7 +332,7 @@ class TileWriter(WriterGeometry):
         shape = given or self.shape
         if shape is not None:
             return shape
-        if self.epilogue.needs_bounds or not isinstance(self._sink, TmaStore):
+        if self.epilogue.needs_bounds or not isinstance(self.sink, TmaStore):
             what = "C's shape is not known here; give `shape` to the call or to the writer"
             raise Diag.BAD_WRITER.error(here(), count=1, what=what)
         return (_EVERYTHING, _EVERYTHING)

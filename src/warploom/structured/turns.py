@@ -1,31 +1,90 @@
-"""Two warpgroups that take turns at the tensor core: one stores its tile while the other multiplies."""
+"""Whose turn it is at the tensor core: of ping-pong warpgroups one stores its tile while the other multiplies."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Protocol, TypeVar
+
+from warploom.structured.config.hopper import HopperConfig
 from warploom.structured.warp_group_barrier import WarpgroupBarriers
 from warploom.structured.wgmma import Warpgroup, WgmmaOp
 from warploom.trace.control import when
 from warploom.trace.values import Value
 
+Work = TypeVar("Work")
+Work_co = TypeVar("Work_co", covariant=True)
 
-class Turns:
-    """Ping-pong: a named barrier for each of two warpgroups, at which the other one lets it go ahead."""
 
-    def __init__(self, group: Warpgroup) -> None:
-        self._group = group
+class Divisible(Protocol[Work_co]):
+    """A scheduler whose tiles warpgroups can have in turn."""
+
+    def __iter__(self) -> Iterator[Work_co]: ...
+
+    def turns(self, number: Value, of: int) -> Iterator[Work_co]: ...
+
+
+class Turns(ABC):
+    """Which tiles of a CTA the executing warpgroup multiplies, and when."""
+
+    @abstractmethod
+    def over(self, tiles: Divisible[Work]) -> Iterator[Work]:
+        """The tiles of this warpgroup."""
+
+    @abstractmethod
+    def mine(self, tile: Any) -> AbstractContextManager[None]:
+        """Have the tensor core for a tile; leaving waits for the tile's sums."""
+
+
+class Cooperative(Turns):
+    """Every warpgroup has its rows of all tiles, and none waits for another."""
+
+    def __init__(self, core: WgmmaOp) -> None:
+        self._core = core
+
+    def over(self, tiles: Divisible[Work]) -> Iterator[Work]:
+        return iter(tiles)
+
+    @contextmanager
+    def mine(self, tile: Any) -> Iterator[None]:
+        yield
+        self._core.finish(tile.k_tiles)
+
+
+class PingPong(Turns):
+    """Each of two warpgroups has every other tile; at a named barrier of its own the other one lets it go ahead.
+
+    It passes over the stages of the other one's tiles: of `k_tiles` each, or, if that is None, of as many as a tile
+    says were before it.
+    """
+
+    def __init__(self, core: WgmmaOp, group: Warpgroup, k_tiles: Value | None) -> None:
+        self._core, self._group, self._k_tiles = core, group, k_tiles
         self._barriers = WarpgroupBarriers(2 * group.threads, count=2)
 
-    def begin(self, core: WgmmaOp, k_tiles: Value | None = None) -> None:
-        """The first warpgroup goes first; the second one's stages begin behind the first one's tile, if they differ."""
+    def over(self, tiles: Divisible[Work]) -> Iterator[Work]:
         with when(self._group.number == 1):
-            self._barriers.arrive(1 - self._group.number)
-            if k_tiles is not None:
-                core.skip(k_tiles)
+            self._let_the_other()
+            if self._k_tiles is not None:
+                self._core.skip(self._k_tiles)
+        return tiles.turns(self._group.number, 2)
 
-    def take(self) -> None:
-        """Wait for the turn."""
+    @contextmanager
+    def mine(self, tile: Any) -> Iterator[None]:
+        if self._k_tiles is None:
+            self._core.skip(tile.k_before)
         self._barriers.wait(self._group.number)
+        yield
+        self._let_the_other()
+        self._core.finish(tile.k_tiles)
+        if self._k_tiles is not None:
+            self._core.skip(tile.k_tiles)
 
-    def give(self) -> None:
-        """Let the other one go ahead."""
+    def _let_the_other(self) -> None:
         self._barriers.arrive(1 - self._group.number)
+
+
+def turns_of(config: HopperConfig, core: WgmmaOp, group: Warpgroup, k_tiles: Value | None = None) -> Turns:
+    """As the configuration says; `k_tiles` are those of every tile, where all have as many."""
+    return PingPong(core, group, k_tiles) if config.pingpong else Cooperative(core)

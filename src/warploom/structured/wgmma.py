@@ -71,16 +71,15 @@ class WgmmaOp:
     """
 
     def __init__(
-        self, config: HopperConfig, inputs: InputTilePipeline, number: Value, accumulators: int | None = None
+        self, config: HopperConfig, inputs: InputTilePipeline, group: Warpgroup, accumulators: int | None = None
     ) -> None:
-        """`number` says which of the warpgroups that share a tile's rows this is; it has an accumulator for every 64 of
-        its rows, unless the kernel says how many.
-        """
+        """A warpgroup has an accumulator for every 64 of its rows, unless the kernel says how many."""
         self._config, self._inputs = config, inputs
         self._operands: tuple[OperandTiles, OperandTiles] = (inputs.payload.a, inputs.payload.b)
         a, b = self._operands
+        above = literal(0, "u32") if config.pingpong else group.number
         self._first = (
-            a.descriptor(literal(0, "u32")) + number.to("u64") * a.layout.down(config.consumer_rows),
+            a.descriptor(literal(0, "u32")) + above.to("u64") * a.layout.down(config.consumer_rows),
             b.descriptor(literal(0, "u32")),
         )
         count = config.subtiles if accumulators is None else accumulators
@@ -146,11 +145,12 @@ class WgmmaOp:
         )
         return left, right
 
-    def finish(self) -> None:
-        """Wait for the last groups, and give back their stages."""
+    def finish(self, k_tiles: Value) -> None:
+        """Wait for the last groups of a tile, and give back their stages; it has one K tile at least."""
         emit("wgmma.wait_group.sync.aligned", 0)
         for by in range(self._config.depth, 0, -1):
-            self._side.signal(self._side.state.earlier(by))
+            with when(k_tiles >= by if by > 1 else True):
+                self._side.signal(self._side.state.earlier(by))
 
     def skip(self, count: Value) -> None:
         """Over the stages of a tile that another warpgroup has."""

@@ -16,12 +16,13 @@ from warploom.structured.shared_types import SMemTileArray2DRowMajor, TMATensorT
 from warploom.structured.staging import SharedLayout, block_width
 from warploom.structured.strips import RowMajor
 from warploom.structured.tensor_memory import TmemArrayType
+from warploom.structured.writer_protocols import WriterConfig
 from warploom.trace.builder import here
 from warploom.trace.memory import View
 from warploom.trace.parameters import TensorMapArgument
 from warploom.trace.types import TYPES
 
-OF_CONFIG: Mapping[str, Callable[[MatmulConfig], Any]] = {
+OF_CONFIG: Mapping[str, Callable[[WriterConfig], Any]] = {
     "a_type": lambda config: config.a_type,
     "c_type": lambda config: config.c_type,
     "accum_type": lambda config: config.accum_type,
@@ -97,7 +98,7 @@ class WriterGeometry:
 
     def __init__(
         self,
-        config: MatmulConfig | None,
+        config: WriterConfig | None,
         *,
         c: TensorMapArgument | View,
         warps: int,

@@ -9,7 +9,8 @@ from typing import Any, cast
 
 from warploom.diagnostics import Diag
 from warploom.ops.elsewhere import replan
-from warploom.ops.hopper import completed, tuned
+from warploom.ops.fields import completed
+from warploom.ops.hopper import tuned
 from warploom.ops.plan import Operation
 from warploom.ops.prepare import bound
 from warploom.ptx.arrays import buffer_of, is_array

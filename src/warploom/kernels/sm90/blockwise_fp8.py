@@ -1,8 +1,8 @@
 """8-bit matmul for Hopper with factors per block of A and B: each K tile's product is scaled and added in float32.
 
 D = epilogue(Σ_k a_scales[k, m] · b_scales[n // 128, k] · (A_k·B_kᵀ)[m, n]), a K tile being 128 wide. The tensor core
-sums up one K tile only, so its narrow accumulation never runs far. Two warpgroups share a tile: while one adds up, the
-other one multiplies, and the next K tile of its own is multiplied too where registers hold two products.
+sums up one K tile only, so its narrow accumulation never runs far. While a warpgroup adds up, its next K tile is being
+multiplied, where registers hold two products; where they hold one, the other warpgroup multiplies.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ def blockwise_fp8(
 
     with roles.consume:
         begin_role(config)
-        core = WgmmaOp(config, inputs, group.number, config.products)
+        core = WgmmaOp(config, inputs, group, config.products)
         sums = PromotedSums(config, group, core, of_rows, ColumnFactors(b_scales, config, n))
-        sums.begin_first(tiles.is_ahead)
+        sums.begin(tiles.is_ahead)
         for tile in tiles:
             sums.add_up(tile)
             sums.begin(tiles.is_ahead)  # what follows does not keep the tensor core waiting

@@ -13,7 +13,7 @@ from warploom.structured.cluster import Cluster
 from warploom.structured.config.hopper import HopperConfig
 from warploom.structured.epilogue import Epilogue
 from warploom.structured.grouped_scheduler import GroupedScheduler, GroupedTile
-from warploom.structured.turns import Turns
+from warploom.structured.turns import turns_of
 from warploom.structured.wgmma import Warpgroup, WgmmaOp
 from warploom.trace import Array, Operands, Tensor, Value, f32, kernel, loop, s32, warp_roles, when
 
@@ -48,7 +48,6 @@ def grouped(
     inputs = operand_inputs(a, b, config, roles, cluster, a_row=row, b_row=column)
     group = Warpgroup(roles.consume)
     writer = ConsumerWriter(d, config, group, epilogue.bound(**operands), early=False)
-    turns = Turns(group) if config.pingpong else None
 
     with roles.load, when(roles.load.warp == 0):
         begin_role(config)
@@ -59,18 +58,11 @@ def grouped(
 
     with roles.consume:
         begin_role(config)
-        core = WgmmaOp(config, inputs, group.number * (0 if turns else 1))
-        if turns:
-            turns.begin(core, k_tiles)
-        for tile in tiles.turns(group.number, 2) if turns else tiles:
-            if turns:
-                turns.take()
-            for k in loop(tile.k_tiles):
-                with core.consume(k) as stage:
-                    core.mma(stage, accumulate=k > 0)
-            if turns:
-                turns.give()
-            core.finish()
-            if turns:
-                core.skip(tile.k_tiles)
+        core = WgmmaOp(config, inputs, group)
+        turns = turns_of(config, core, group, k_tiles)
+        for tile in turns.over(tiles):
+            with turns.mine(tile):
+                for k in loop(tile.k_tiles):
+                    with core.consume(k) as stage:
+                        core.mma(stage, accumulate=k > 0)
             writer.write_group(core.tiles, (row(tile), column(tile)), (tile.m_end, n), tile.scale, rows)

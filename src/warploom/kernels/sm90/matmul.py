@@ -8,7 +8,7 @@ from warploom.structured.cluster import Cluster
 from warploom.structured.config.hopper import HopperConfig
 from warploom.structured.epilogue import Epilogue
 from warploom.structured.static_scheduler import StaticScheduler
-from warploom.structured.turns import Turns
+from warploom.structured.turns import turns_of
 from warploom.structured.wgmma import Warpgroup, WgmmaOp
 from warploom.trace import Array, Operands, Tensor, kernel, loop, s32, warp_roles, when
 
@@ -46,31 +46,23 @@ def matmul(
     inputs = operand_inputs(a, b if up is None else (b, up), config, roles, cluster)
     group = Warpgroup(roles.consume)
     writer = ConsumerWriter(d, config, group, epilogue.bound(**operands), loads.get("residual"), outputs=further)
-    turns = Turns(group) if config.pingpong else None
 
     with roles.load, when(roles.load.warp == 0):
         begin_role(config)
         for tile in tiles:
             for k in loop(tile.k_tiles):
                 with inputs.produce() as stage:  # waits until all consumers have read the slot
-                    stage.load(tile, tile.k_start + k if starts else k)
+                    stage.load(tile, tile.k_start + k)
 
     with roles.consume:
         begin_role(config)
-        core = WgmmaOp(config, inputs, group.number * (0 if turns else 1))
-        if turns:
-            turns.begin(core, k_tiles)
-        for tile in tiles.turns(group.number, 2) if turns else tiles:
+        core = WgmmaOp(config, inputs, group)
+        turns = turns_of(config, core, group, k_tiles)
+        for tile in turns.over(tiles):
             writer.begin(tile, (m, n))
-            if turns:
-                turns.take()  # waits until the other warpgroup has issued its last multiplication
-            for k in loop(tile.k_tiles):
-                with core.consume(k) as stage:  # waits for the copies
-                    core.mma(stage, accumulate=k > 0)
-                writer.halfway(k, tile.k_tiles)
-            if turns:
-                turns.give()
-            core.finish()
-            if turns:
-                core.skip(tile.k_tiles)
+            with turns.mine(tile):  # of ping-pong, waits until the other warpgroup has issued its last multiplication
+                for k in loop(tile.k_tiles):
+                    with core.consume(k) as stage:  # waits for the copies
+                        core.mma(stage, accumulate=k > 0)
+                    writer.halfway(k, tile.k_tiles)
             writer.write(core.tiles, tile, (m, n))

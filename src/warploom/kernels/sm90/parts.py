@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from warploom.facts.mma_shapes import WGMMA_M
-from warploom.facts.swizzles import SWIZZLES
+from warploom.facts.swizzles import widest_swizzle
 from warploom.structured.cluster import Cluster
 from warploom.structured.config.hopper import ROW_BYTES, HopperConfig
 from warploom.structured.dependent_launch import launch_dependents, wait_for_dependencies
@@ -55,8 +55,7 @@ def layouts(config: HopperConfig) -> tuple[OperandLayout, OperandLayout]:
 
 def _b_swizzle(config: HopperConfig) -> str:
     """The widest swizzle whose span B's rows fill, where they are contiguous; along K a tile is one span."""
-    row = config.tile_columns * config.element_bits // 8 if config.b_major == "mn" else ROW_BYTES
-    return next(name for name in ("128B", "64B", "32B", "none") if row % (SWIZZLES[name].span or 1) == 0)
+    return widest_swizzle(config.tile_columns * config.element_bits // 8 if config.b_major == "mn" else ROW_BYTES)
 
 
 def operand_tiles(
@@ -128,11 +127,11 @@ class ConsumerWriter:
             tiles = shared(config.c_type, shape, name="c_tiles", align=1024)[group.number]
         self._writer = TileWriter(
             d,
-            config,  # type: ignore[arg-type] # it has what a writer reads
-            role=group,  # type: ignore[arg-type]
+            config,
+            role=group,
             epilogue=epilogue,
             c_tiles=tiles,
-            barrier=self._barrier,  # type: ignore[arg-type]
+            barrier=self._barrier,
             outputs=self._staged(outputs or {}, config),
         )
         self._vectors: dict[str, Any] = {name: self._vector(each) for name, each in vectors.items()}

@@ -55,14 +55,14 @@ def matmul_split_k(
 
     with roles.consume:
         begin_role(config)
-        core = WgmmaOp(config, inputs, group.number)
+        core = WgmmaOp(config, inputs, group)
         exchange.begin()
         writer.begin(tile, (m, n), tile.split)
         for k in loop(tile.k_tiles):
             with core.consume(k) as stage:
                 core.mma(stage, accumulate=k > 0)
             writer.halfway(k, tile.k_tiles)
-        core.finish()
+        core.finish(tile.k_tiles)
         if isinstance(exchange, GlobalExchange) and config.splits_units:
             writer.write_unit(exchange.reduced_unit(core))
         else:

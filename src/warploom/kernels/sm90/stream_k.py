@@ -12,7 +12,7 @@ from warploom.structured.config.hopper import HopperConfig
 from warploom.structured.epilogue import Epilogue
 from warploom.structured.parked_sums import ParkedSums
 from warploom.structured.stream_scheduler import StreamScheduler
-from warploom.structured.turns import Turns
+from warploom.structured.turns import turns_of
 from warploom.structured.wgmma import Warpgroup, WgmmaOp
 from warploom.trace import Operands, Tensor, kernel, loop, otherwise, s32, warp_roles, when
 
@@ -45,7 +45,6 @@ def matmul_stream_k(
     group = Warpgroup(roles.consume)
     writer = ConsumerWriter(d, config, group, epilogue.bound(**operands), loads.get("residual"), outputs=further)
     sums = ParkedSums(scratch["workspace"], scratch["flags"], config, group, cluster)
-    turns = Turns(group) if config.pingpong else None
 
     with roles.load, when(roles.load.warp == 0):
         begin_role(config)
@@ -56,21 +55,15 @@ def matmul_stream_k(
 
     with roles.consume:
         begin_role(config)
-        core = WgmmaOp(config, inputs, group.number * (0 if turns else 1))
-        if turns:
-            turns.begin(core)
-        for tile in tiles.turns(group.number) if turns else tiles:
+        core = WgmmaOp(config, inputs, group)
+        turns = turns_of(config, core, group)
+        for tile in turns.over(tiles):
             writer.begin(tile, (m, n), is_written=~tile.is_parked)
-            if turns:
-                core.skip(tile.k_before)  # stages of the other warpgroup, whose parts may be shorter
-                turns.take()
-            for k in loop(tile.k_tiles):
-                with core.consume(k) as stage:
-                    core.mma(stage, accumulate=k > 0)
-                writer.halfway(k, tile.k_tiles)
-            if turns:
-                turns.give()
-            core.finish()
+            with turns.mine(tile):
+                for k in loop(tile.k_tiles):
+                    with core.consume(k) as stage:
+                        core.mma(stage, accumulate=k > 0)
+                    writer.halfway(k, tile.k_tiles)
             with when(tile.is_parked):
                 sums.park(core)
             with otherwise():

@@ -11,7 +11,7 @@ from warploom.diagnostics import Diag
 from warploom.facts.dtypes import ELEMENT_TYPES
 from warploom.facts.machines import MACHINES
 from warploom.facts.mma_shapes import WGMMA, WGMMA_M
-from warploom.facts.swizzles import GRANULE, SWIZZLES
+from warploom.facts.swizzles import GRANULE, widest_swizzle
 from warploom.facts.synchronisation import BARRIER_BYTES
 from warploom.structured.config.output import FURTHER_BUFFERS, OutputPipelineConfig
 
@@ -58,7 +58,7 @@ class HopperConfig:
     """Rows of tiles that are walked together before the next column of tiles: what shares operands in L2."""
     registers: tuple[int, int] | None = _DERIVED
     """Registers per thread of the load role and of the consumers; zeros for no reallocation."""
-    depth: int = 1
+    depth: int = _DERIVED
     """Groups of multiplications that stay in flight when the stage before them is given back."""
     use_tma_store: bool = True
     residual_in_place: bool = False
@@ -145,6 +145,16 @@ class HopperConfig:
         return self.subtiles * self.BN // 2
 
     @property
+    def accumulators_held(self) -> int:
+        """Those of them that hold something while a tile is written."""
+        return self.accumulators
+
+    @property
+    def usual_depth(self) -> int:
+        """The depth, where none is given."""
+        return 1
+
+    @property
     def roles(self) -> dict[str, int]:
         """The warps of each role, in order."""
         return {"consume": WARPGROUP_WARPS * self.consumers, "load": WARPGROUP_WARPS if self.reallocates else 1}
@@ -194,8 +204,7 @@ class HopperConfig:
 
     @property
     def c_swizzle(self) -> str:
-        row = self.output_tile_shape[1] * self.c_bytes
-        return next((name for name in ("128B", "64B", "32B") if row % SWIZZLES[name].span == 0), "none")
+        return widest_swizzle(self.output_tile_shape[1] * self.c_bytes)
 
     @property
     def epi_load_swizzle(self) -> str:
@@ -301,10 +310,7 @@ class HopperConfig:
                 f"num_split_k={self.num_split_k}: so many splits meet in global memory and store from registers",
             ),
             (self.num_split_k == 1 or not self.pingpong, f"num_split_k={self.num_split_k}: not with ping-pong"),
-            (
-                not self.stream_k or (self.num_split_k == 1 and self.depth < 2),
-                "stream_k=True: not with splits or more than one group in flight",
-            ),
+            (not self.stream_k or self.num_split_k == 1, f"stream_k=True: not with num_split_k={self.num_split_k}"),
             (
                 not self.paired or self.tile_columns % (8 * x) == 0,
                 f"paired=True: {self.BN} columns are not two times eights for each CTA of cluster_shape[0]={x}",
@@ -360,6 +366,7 @@ def _stage_columns(config: HopperConfig) -> int:
 _DERIVATIONS: dict[str, Any] = {
     "b_type": lambda c: c.a_type,
     "c_type": lambda c: {"f32": "f32", "tf32": "f32", "f16": "f16"}.get(c.a_type, "bf16"),
+    "depth": lambda c: c.usual_depth,
     "stage_columns": _stage_columns,
     "num_output_stages": _output_stages,
     "num_pipeline_stages": _stages,

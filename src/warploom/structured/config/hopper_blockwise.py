@@ -13,18 +13,19 @@ from warploom.structured.config.hopper import MOST_ACCUMULATORS, HopperConfig
 class HopperBlockwiseConfig(HopperConfig):
     """A factor for each row of A and 128 of K, and for each 128 × 128 of B.
 
-    The tensor core sums up 64 rows of one K tile, a *product*, which is promoted when it is complete. With a `depth` of
-    0 registers hold one product: while one warpgroup promotes, the other one multiplies. With 1 they hold two: the next
-    product of a warpgroup is multiplied while it promotes the last.
+    The tensor core sums up 64 rows of one K tile, a *product*, which is promoted when it is complete. A consumer of 64
+    rows has two products, a `depth` of 1: the next is multiplied while the last is promoted. One of 128 rows has two
+    sums instead and one product: while it promotes, the other consumer multiplies.
     """
 
     a_type: str = "e4m3"
-    depth: int = 0
     scale_type: str = "f32"
     scale_granularity: int = 128
     """Columns of C that share a factor of B."""
-    staggered: bool = False
-    """Whether the second warpgroup begins when the first has its first product, so that they do not promote at once."""
+
+    @property
+    def usual_depth(self) -> int:
+        return 1 if self.subtiles == 1 else 0
 
     @property
     def products(self) -> int:
@@ -34,6 +35,11 @@ class HopperBlockwiseConfig(HopperConfig):
     @property
     def accumulators(self) -> int:
         return (self.subtiles + self.products) * self.BN // 2
+
+    @property
+    def accumulators_held(self) -> int:
+        """Sums, and the first product of the tile behind."""
+        return (self.subtiles + 1) * self.BN // 2
 
     @property
     def accumulator_columns(self) -> int:
@@ -53,21 +59,20 @@ class HopperBlockwiseConfig(HopperConfig):
 
     def violations(self) -> list[str]:
         """Everything that is wrong with it."""
-        is_plain = self.subtiles == self.products == 1
+        sums, factors = self.accumulators, self.factors
         checks = (
             (self.a_bytes == 1, f"a_type={self.a_type}: factors are for 8-bit floats"),
             (
-                self.depth == 0 or (self.depth == 1 and self.subtiles == 1),
-                f"depth={self.depth}: with {self.consumer_rows} rows of a consumer, products are promoted one by one",
+                self.depth == self.usual_depth,
+                f"depth={self.depth}: a consumer of {self.consumer_rows} rows has {self.usual_depth}",
             ),
             (
-                is_plain or self.accumulators + self.factors <= MOST_ACCUMULATORS,
-                f"tile={self.tile}, depth={self.depth}: {self.factors} factors beside {self.accumulators} sums",
+                not sums <= MOST_ACCUMULATORS < sums + factors,
+                f"tile={self.tile}, scale_granularity={self.scale_granularity}: {factors} factors beside {sums} sums",
             ),
             (not self.AB_swapped, "AB_swapped: factors of rows stay with A"),
-            (not self.pingpong, "pingpong: one warpgroup alone leaves the tensor core idle while it promotes"),
+            (not self.pingpong, "pingpong: warpgroups share a tile, so that one multiplies while the other promotes"),
             (self.num_split_k == 1, f"num_split_k={self.num_split_k}: K is not split"),
-            (not self.staggered or self.consumers == 2, f"staggered: there are {self.consumers} consumers, not two"),
             (self.scale_granularity % 8 == 0, f"scale_granularity={self.scale_granularity}: not in steps of 8"),
         )
         return [*super().violations(), *(what for right, what in checks if not right)]

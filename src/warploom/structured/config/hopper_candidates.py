@@ -21,6 +21,7 @@ def _tile(rows: int, columns: int, **more: Any) -> dict[str, Any]:
 
 _PAIR: dict[str, Any] = {"cluster_shape": (2, 1, 1)}
 _NARROW_PAIR: dict[str, Any] = {**_PAIR, "band": 8}
+_ROW_PAIR: dict[str, Any] = {"cluster_shape": (1, 2, 1)}
 _ALONE = {"consumers": 1}
 _TURNED = {"consumers": 1, "AB_swapped": True}
 _GLOBAL = {"split_in_cluster": False}
@@ -59,11 +60,13 @@ GROUPED: tuple[Fields, ...] = (
     *(_tile(64, n, **_ALONE) for n in (64, 128)),
 )
 BLOCKWISE: tuple[Fields, ...] = (
-    *(_tile(128, n) for n in (64, 128, 192)),
-    *(_tile(128, n, **_NARROW_PAIR) for n in (128, 192)),
-    *(_tile(128, 128, depth=1, **cluster) for cluster in ({}, _NARROW_PAIR)),
-    *(_tile(64, n, **_ALONE) for n in (32, 64, 128)),
+    _tile(128, 128, num_output_stages=1),  # the model knows no buffers: of equals it takes the first
+    *(_tile(128, 128, **cluster) for cluster in ({}, _ROW_PAIR, _NARROW_PAIR)),
+    _tile(256, 128, num_output_stages=1),
+    *(_tile(128, n) for n in (32, 64, 96)),
+    *(_tile(64, n, **_ALONE) for n in (16, 32, 48, 64, 96, 128)),
 )
+"""Narrow tiles are for few rows: all multiprocessors are to read B."""
 
 _WIDEST_TILE, _STEP = 256, 8
 

@@ -112,7 +112,7 @@ def _loads_late(config: HopperConfig, sought: Sought) -> bool:
 def _has_room(config: HopperConfig, sought: Sought) -> bool:
     """Whether an epilogue's own values, or a residual that threads load, find registers beside the sums."""
     late = sought.residual and not config.residual_in_place
-    return not (sought.fused or late) or config.accumulators <= FUSED_ACCUMULATORS
+    return not (sought.fused or late) or config.accumulators_held <= FUSED_ACCUMULATORS
 
 
 def _fits(of: Outlines, sought: Sought, sms: int) -> list[bool]:

@@ -13,6 +13,7 @@ import numpy as np
 
 from warploom.facts.dtypes import ELEMENT_TYPES
 from warploom.facts.machines import ctas_at_once
+from warploom.facts.mma_shapes import WGMMA_M
 from warploom.structured.config.hopper import MACHINE, ROW_BYTES, HopperConfig
 from warploom.structured.config.sought import Sought
 
@@ -116,7 +117,7 @@ def work_of(of: Outlines, sought: Sought, sms: int = MACHINE.sms) -> Work:
     weights, batch = (count, 1) if sought.kind == "grouped" else (1, count)
     is_split, pitch, depth = of.splits > 1, k * a_bytes, ROW_BYTES // a_bytes
     shared = (of.rows / of.along + of.columns / of.down) * ROW_BYTES
-    everywhere = np.ones_like(of.rows)
+    everywhere, stacked = np.ones_like(of.rows), of.rows / of.consumers / WGMMA_M
     return {
         "waves": np.where(of.streamed > 0, waves, whole),
         "steps": np.ceil(np.ceil(k / depth) / of.splits),
@@ -140,7 +141,7 @@ def work_of(of: Outlines, sought: Sought, sms: int = MACHINE.sms) -> Work:
         "splits": np.where(is_split, of.splits, 0),
         "meets_in_memory": of.in_memory,
         "streamed": np.where(of.streamed > 0, np.ceil(sms / tiles), 0),
-        "promotes": (sought.kind == "blockwise") * everywhere,
+        "promoted": np.where((stacked > 1) & (sought.kind == "blockwise"), stacked, 0),
     }
 
 
@@ -181,8 +182,8 @@ class Model:
     """What CTAs lose that share tiles by stream-K, beside the sums that they exchange."""
     least_columns: float = 10.6
     cluster: float = 0.99
-    promotion: float = 0.0819
-    """Of a K tile with factors: what adding up costs that the other warpgroup does not hide."""
+    promotion: float = 0.0335
+    """Of a product that a warpgroup promotes before it multiplies the next: what the other one does not hide."""
 
     def times(self, of: Work) -> Numbers:
         """How long each configuration takes."""
@@ -198,7 +199,7 @@ class Model:
         alone = np.where(of["is_alone"] > 0, self.one_consumer, 1) * np.where(of["is_lonely"] > 0, self.lonely, 1)
         rate = self.flops * of["rate"] * alone
         multiply = 2 * of["rows"] * np.maximum(of["columns"], self.least_columns) * of["depth"] / rate
-        multiply = (multiply + self.promotion * of["promotes"]) * np.where(of["is_clustered"] > 0, self.clustered, 1)
+        multiply = (multiply + self.promotion * of["promoted"]) * np.where(of["is_clustered"] > 0, self.clustered, 1)
         slower = 1 + (self.odd_lines - 1) * of["odd_lines"] + (self.half_sectors - 1) * of["half_sectors"]
         loading = of["loaded"] * slower * np.maximum(1 / self.load, of["active"] / self.all_loads)
         return _longest(multiply, loading, of["received"] / self.received)
