@@ -1,6 +1,6 @@
 """From nothing to the first result of a new kernel, in new processes, without and with caches, beside Triton's.
 
-    python bench/first_result.py [--out bench/results/first_result.json] [--rounds 5] [--dry]
+    python bench/first_result.py [--out bench/results/first_result.json] [--rounds 5] [--jobs 1] [--dry]
 
 Each figure is the median over processes of milliseconds from the call to the result on the GPU; imports, the CUDA
 context and the inputs are there before. Without a cache means empty folders (WARPLOOM_CACHE_DIR, TRITON_CACHE_DIR), with
@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -191,6 +192,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--jobs", type=int, default=1, help="cases that are measured side by side")
     parser.add_argument("--dry", action="store_true")
     parser.add_argument("--case", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -198,7 +200,8 @@ def main() -> None:
         print((without_a_gpu if options.dry else on_the_gpu)(options.case))
         return
     cases = [case for case in CASES if not options.dry or ("warploom" in case and "own" not in case)]
-    rows = [measured(case, options.rounds, options.dry) for case in cases]
+    with ThreadPoolExecutor(options.jobs) as pool:
+        rows = list(pool.map(lambda case: measured(case, options.rounds, options.dry), cases))
     peer = next((row for row in rows if row["case"] == YARDSTICK), None)
     print(f"{M}×{N}×{K}, milliseconds to the first result{' of the host alone' if options.dry else ''}")
     print(f"{'':42} {'without a cache':>18} {'with it':>12}")

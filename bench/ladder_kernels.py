@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from warploom.kernels.calls import Call
-from warploom.kernels.sm90.binding import bind, tiles_of
+from warploom.kernels.sm90.binding import bind, tile_counts
 from warploom.kernels.sm90.parts import ConsumerWriter, layouts, operand_tiles, staged_inputs
 from warploom.ptx.launch import Launch
 from warploom.ptx.tensor_map import TensorMap
@@ -46,7 +46,7 @@ def unspecialised(
     """Stages that can be on their way while one is multiplied and `depth` are in flight."""
 
     with roles.consume:
-        core = WgmmaOp(config, inputs, group.number)
+        core = WgmmaOp(config, inputs, group)
         for tile in tiles:
             with when(roles.consume.warp == 0):
                 for k in loop(min_(tile.k_tiles, ahead)):
@@ -57,7 +57,7 @@ def unspecialised(
                     stage.load(tile, k + ahead)
                 with core.consume(k) as stage:
                     core.mma(stage, accumulate=k > 0)
-            core.finish()
+            core.finish(tile.k_tiles)
             writer.write(core.tiles, tile, (m, n))
         with when(roles.consume.warp == 0):
             inputs.drain_producer()
@@ -91,7 +91,7 @@ class Rung:
         (m, k), n = a.shape, b.shape[0]
         config = self.config((m, n, k))
         call: Call[HopperConfig] = Call(config=config, problem=Problem(m, n, k, 1), a=a, b=b, d=d)
-        down, along = tiles_of(config, m, n)
+        down, along = tile_counts(config, m, n)
         if self.is_specialised:
             return bind(call, sms if self.is_persistent else (down + 1) * (along + 1) * 4)
         return unspecialised.bind(

@@ -1,6 +1,6 @@
 """The numbers in the documents: every block between two marks is made of the result files.
 
-    python bench/pages.py             write the blocks of README.md and docs/hopper.md, and docs/ladder.svg
+    python bench/pages.py             write the blocks of README.md, docs/hopper.md and docs/gpu.md, and docs/ladder.svg
     python bench/pages.py --check     only say what would change
 
 A block begins with `<!-- made by bench/pages.py: NAME -->` and ends with `<!-- end -->`. One whose results are not there
@@ -20,7 +20,7 @@ from charts import Bar, bars
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results"
-PAGES = ("README.md", "docs/hopper.md")
+PAGES = ("README.md", "docs/hopper.md", "docs/gpu.md")
 CHART = "docs/ladder.svg"
 BLOCK = re.compile(r"(<!-- made by bench/pages.py: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 Row = dict[str, Any]
@@ -134,18 +134,25 @@ def dependent() -> str:
 
 
 def families() -> str:
-    best: dict[tuple[str, str], Row] = {}
-    for row in rows_of("families"):
-        key = (row["family"], row["case"])
-        if key not in best or row["ratio"] > best[key]["ratio"]:
-            best[key] = row
-    door = {(name, row["label"]): row for name in FAMILIES for row in rows_of(f"matmul_{name}")}
-    head = ("family", "case", "configuration", "TFLOP/s", "to PyTorch's", *(("by the front door",) if door else ()))
-    lines = []
-    for key, row in best.items():
-        more = (ratio(door.get(key, {}).get("ratio")),) if door else ()
-        lines.append((*key, row["config"], f"{row['tflops']:.0f}", ratio(row["ratio"]), *more))
+    head = ("family", "case", "µs", "TFLOP/s", "to PyTorch's")
+    measured = [(name, row) for name in FAMILIES for row in rows_of(f"matmul_{name}")]
+    lines = [
+        (name, row["label"], f"{row['us']:.1f}", f"{row['tflops']:.0f}", ratio(row["ratio"])) for name, row in measured
+    ]
     return table(head, lines) if lines else ""
+
+
+def host() -> str:
+    lines = [
+        (row["call"], f"{row['us']:.1f}", f"{row['ratio']:.2f} × {row['yardstick']}" if row["yardstick"] else "")
+        for row in rows_of("host_cost")
+    ]
+    return table(("call", "µs of the host", ""), lines) if lines else ""
+
+
+def first() -> str:
+    lines = [(row["case"], f"{row['without_ms']:.0f}", f"{row['with_ms']:.0f}") for row in rows_of("first_result")]
+    return table(("first result of a new process, ms", "without a cache", "with one"), lines) if lines else ""
 
 
 def ladder_rows() -> tuple[list[str], list[tuple[str, list[Row | None]]]]:
@@ -229,7 +236,8 @@ def sanitizer() -> str:
 
 
 BLOCKS: dict[str, Callable[[], str]] = {
-    each.__name__: each for each in (summary, plain, means, odd, dependent, families, ladder, roofline, sanitizer)
+    each.__name__: each
+    for each in (summary, plain, means, odd, dependent, families, ladder, roofline, sanitizer, host, first)
 }
 
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 import warploom
+from warploom.ops.grouped import padded_weights
 from warploom.structured.config.hopper import HopperConfig
 from warploom.structured.config.hopper_blockwise import HopperBlockwiseConfig
 
@@ -116,6 +118,16 @@ def grouped(rng: np.random.Generator, fields: dict[str, Any], *, rows: tuple[int
     return Made(warploom.grouped_matmul, given, np.concatenate(want).astype(BF16))
 
 
+def weights(rng: np.random.Generator, fields: dict[str, Any], *, tiles: tuple[int, ...]) -> Made:
+    """Batches with a depth of their own, in K tiles; one without any is zero."""
+    starts = np.cumsum((0, *tiles)).astype(np.int32)
+    a, d = integers(rng, 64 * sum(tiles), M), integers(rng, 64 * sum(tiles), N)
+    parts = [np.s_[64 * first : 64 * last] for first, last in pairwise(starts)]
+    want = np.stack([wide(a[part]).T @ wide(d[part]) for part in parts])
+    given = {"a": a, "d": d, "starts": starts, "out": poisoned(want.shape)}
+    return Made(padded_weights, given, want.astype(BF16))
+
+
 def blockwise(rng: np.random.Generator, fields: dict[str, Any]) -> Made:
     k = 272
     a, b = integers(rng, M, k, dtype=FP8), integers(rng, N, k, dtype=FP8)
@@ -150,6 +162,8 @@ CASES: dict[str, Case] = {
     ),
     "stream-K": Case(product, {"tile": (128, 64), "stream_k": True}, {"k": 520}, sms=3),
     "stream-K, ping-pong": Case(product, {"tile": (64, 64), "pingpong": True, "stream_k": True}, {"k": 520}, sms=3),
+    "stream-K, three groups in flight": Case(product, {"tile": (128, 64), "stream_k": True, "depth": 3}, sms=3),
+    "more groups in flight than K tiles": Case(product, {"tile": (64, 64), "pingpong": True, "depth": 3}, {"k": 65}),
     "odd sizes, stored by threads": Case(product, {"tile": (128, 64)}, {"m": 131, "n": 61, "k": 72}),
     "dependent": Case(product, {"tile": (64, 64), "pingpong": True, "dependent": True}),
     "bias, relu, residual": Case(product, {"tile": (128, 64)}, {"fused": True}),
@@ -161,6 +175,7 @@ CASES: dict[str, Case] = {
     "batched": Case(product, _ONE, {"batch": (3,), "m": 70, "n": 72}),
     "grouped": Case(grouped, {"tile": (64, 64), "pingpong": True}, {"rows": (70, 0, 3, 129)}),
     "grouped, swapped": Case(grouped, {**_ONE, "tile": (64, 16), "AB_swapped": True}, {"rows": (5, 0, 16, 17)}),
+    "depths of their own": Case(weights, sizes={"tiles": (0, 2, 0, 0, 3, 1, 0)}),
     "blockwise": Case(blockwise, {"tile": (128, 64)}),
     "blockwise, 64s of rows in turn": Case(blockwise, {"tile": (256, 64)}),
 }

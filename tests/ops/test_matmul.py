@@ -8,6 +8,7 @@ from tests.ops.references import BF16, E4M3, E5M2, close, exact, integers, poiso
 
 from warploom.ops import linear, matmul
 from warploom.structured.config import MatmulConfig
+from warploom.structured.config.hopper import HopperConfig
 
 
 def agree(got, a, b):
@@ -39,6 +40,15 @@ def test_result_types(dtype):
     a, b = integers(70, 40, largest=1), integers(40, 33, largest=1)
     got = matmul(a, b, out_dtype=dtype)
     assert got.dtype == dtype
+    agree(got, a, b)
+
+
+@pytest.mark.parametrize(("config", "target"), [(MatmulConfig(), "sm_100a"), (HopperConfig(), "sm_90a")])
+def test_a_configuration_serves_other_types_than_it_was_derived_for(config, target):
+    """Of bfloat16 it derives a result in bfloat16; of float32 that is what the caller asks for."""
+    a, b = integers(70, 40, dtype=np.float32, largest=1), integers(40, 33, dtype=np.float32, largest=1)
+    got = matmul(a, b, out_dtype=BF16, config=config, target=target)
+    assert got.dtype == BF16
     agree(got, a, b)
 
 

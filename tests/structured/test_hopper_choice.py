@@ -170,7 +170,7 @@ MEASURED = json.loads((BENCH / "results" / "hopper_configurations.json").read_te
 
 
 @pytest.mark.parametrize(
-    ("kind", "a_type", "most"), [("grouped", "bf16", 0.05), ("blockwise", "e4m3", 0.05), ("dense", "e4m3", 0.04)]
+    ("kind", "a_type", "most"), [("grouped", "bf16", 0.05), ("blockwise", "e4m3", 0.05), ("dense", "e4m3", 0.08)]
 )
 def test_the_model_alone_chooses_well_among_what_was_measured(kind, a_type, most) -> None:
     """Problems of the table would be found in it; the model is asked as if they were not there."""

@@ -66,10 +66,18 @@ class Call(Generic[Config]):
         a, b = self.swapped(self.a, self.b)
         return operand_map(a, a_layout, self.config.a_type), operand_map(b, b_layout, self.config.b_type)
 
-    def output_maps(self, strip: tuple[int, int]) -> dict[str, Any]:
-        """The further outputs: as maps of strips, or themselves where threads store them."""
-        if not self.config.output_types:
-            return dict(self.outputs)
+    def further(self, strip: tuple[int, int], b_layout: OperandLayout) -> dict[str, Any]:
+        """What some calls have: outputs beside D, staged in strips of some rows and columns, a second B, and depths."""
+        found: dict[str, Any] = {}
+        if self.outputs:
+            found["further"] = self._output_maps(strip) if self.config.output_types else dict(self.outputs)
+        if self.up is not None:
+            found["up"] = operand_map(self.up, b_layout, self.config.b_type)
+        if self.starts is not None:
+            found["starts"] = self.starts
+        return found
+
+    def _output_maps(self, strip: tuple[int, int]) -> dict[str, TensorMap]:
         return {name: _staged_map(each, *strip) for name, each in self.outputs.items()}
 
 

@@ -18,6 +18,8 @@ from warploom.structured.epilogue import Operand
 from warploom.trace.types import OF_NUMPY
 
 Array = np.ndarray[Any, Any]
+ADDENDS = ("bias", "up_bias", "residual")
+"""In the order in which a launch takes them."""
 
 
 @dataclass(frozen=True, slots=True)

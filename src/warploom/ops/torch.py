@@ -1,6 +1,6 @@
 """The operations on PyTorch tensors, as `warploom.matmul` and the others call them.
 
-Eager calls that need no derivative go straight to a prepared launch; all others go through PyTorch's dispatcher.
+Eager calls go straight to a prepared launch where they concern nobody else; all others go through PyTorch's dispatcher.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from warploom.diagnostics import Diag
 from warploom.ops.extras import PLAIN, Extras, name_of
 from warploom.ops.faults import Faults
 from warploom.ops.following import Options, check_choices, named_operands
+from warploom.ops.torch_derived import derived
 from warploom.ops.torch_forms import (
     FUNCTIONS,
     Form,
@@ -27,14 +28,16 @@ from warploom.ops.torch_forms import (
     cast,
     check_out,
     check_places,
+    is_regular,
     raise_all,
 )
 from warploom.ops.torch_kept import run_kept
-from warploom.ops.torch_library import OPERATIONS, result_of, run_into
+from warploom.ops.torch_library import LIBRARY, OPERATIONS, result_of, run_into
 from warploom.ops.torch_outputs import run_fused
-from warploom.ops.torch_quick import launched, remember
+from warploom.ops.torch_quick import is_graded, launched, remember
 from warploom.ptx.arrays import buffer_of, is_array
 from warploom.runtime.driver import device_of
+from warploom.structured.epilogue import PRE_ACTIVATION
 
 _TAKEN = {name: frozenset(signature(OPERATIONS[kind.operation]).parameters) for name, kind in FUNCTIONS.items()}
 """By operation, the arguments that it has."""
@@ -122,9 +125,36 @@ def _tensor(name: str, value: Any, faults: Faults) -> Any:
 
 
 def _called(function: str, a: Tensor, b: Tensor, options: dict[str, Any]) -> Tensor:
+    """A product; the compiler is given an op that it need not follow, where nothing can be wrong with the call."""
+    if not torch.compiler.is_compiling():
+        return _eager(function, a, b, **options)
+    if is_regular(function, a, b, **options):
+        made: Tensor = torch.ops.warploom.front(function, a, b, **options)
+        return made
+    return _looked_at(function, None, (a, b), Options(**_known(function, options)))
+
+
+def _eager(function: str, a: Tensor, b: Tensor, **options: Any) -> Tensor:
     """A product: as it was launched before, if it was."""
-    made, key = (None, None) if torch.compiler.is_compiling() else launched(function, a, b, options)
-    return _looked_at(function, key, (a, b), Options(**_known(function, options))) if made is None else made
+    made = derived(function, a, b, options, _run) if is_graded() else None
+    return _run(function, a, b, options) if made is None else made
+
+
+LIBRARY.define(
+    "front(str function, Tensor a, Tensor b, *, Tensor? bias=None, Tensor? residual=None, float alpha=1.0, "
+    "float beta=1.0, str? activation=None, ScalarType? out_dtype=None) -> Tensor",
+    tags=(torch.Tag.pt2_compliant_tag,),
+)
+LIBRARY.impl("front", _eager, "CompositeImplicitAutograd")
+
+
+def _run(function: str, a: Tensor, b: Tensor, options: dict[str, Any], kept: tuple[Tensor, ...] = ()) -> Tensor:
+    """A product outside the compiler, with what goes into its activation where that is to be kept."""
+    made, key = launched(function, a, b, options, kept)
+    if made is not None:
+        return made
+    outputs = {"outputs": {PRE_ACTIVATION: kept[0]}} if kept else {}
+    return _looked_at(function, key, (a, b), Options(**_known(function, options), **outputs))
 
 
 def _looked_at(function: str, key: Any, given: tuple[Tensor, ...], options: Options) -> Tensor:
@@ -165,17 +195,17 @@ def _looked_at(function: str, key: Any, given: tuple[Tensor, ...], options: Opti
     kept = run_kept(kind.operation, form, addends, extras, options)
     if kept is not None:
         return kept
+    tensors, own = _tensors_of(form, following), [each for each in arrays.values() if isinstance(each, Tensor)]
+    key = key if all(each.is_cuda for each in tensors) else None
     if options.pair is not None or options.outputs is not None:
-        return run_fused(function, kind.operation, form, addends, following[2:], extras, options)
+        return run_fused(function, kind.operation, form, addends, following[2:], extras, options, key, own)
     if options.out is not None:
         return _into(kind.operation, options.out, form, following, extras, options)
-    tensors = _tensors_of(form, following)
-    if key is not None and all(each.is_cuda for each in tensors):
+    if key is not None:
         made = result_of(kind.operation, form.factors, options.out_dtype)
         plan = run_into(kind.operation, made, form.factors, *following, extras)
         made = made.view(form.shape)
-        originals = [each for each in arrays.values() if isinstance(each, Tensor)]
-        remember(key, plan, made, originals, tensors)
+        remember(key, plan, made, own, tensors)
         return made
     op = getattr(torch.ops.warploom, kind.operation)
     return op(*form.factors, *following, options.out_dtype, extras).reshape(form.shape)

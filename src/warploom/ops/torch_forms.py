@@ -10,15 +10,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from warploom.ops.addends import is_number
+from warploom.ops.addends import ADDENDS, is_number
 from warploom.ops.arrays import PRODUCT_TYPES, RESULT_TYPES
 from warploom.ops.faults import Faults
 from warploom.ops.following import Options
 from warploom.ops.scaled import BLOCK
 from warploom.ops.torch_library import NARROW
+from warploom.structured.epilogue import ACTIVATIONS
 from warploom.trace.types import OF_NUMPY
 
-ADDENDS = ("bias", "up_bias", "residual")
 _PRODUCT_TYPES = tuple(getattr(torch, name) for name in PRODUCT_TYPES)
 _CAST = (torch.float32, torch.float16, torch.bfloat16)
 """What autocast casts."""
@@ -169,6 +169,43 @@ FUNCTIONS = {
     "grouped_matmul": Function("grouped_matmul", ("a", "b", "ends"), _grouped_form),
     "blockwise_matmul": Function("blockwise_matmul", ("a", "b", "a_scale", "b_scale"), _blockwise_form),
 }
+
+
+def is_regular(
+    function: str,
+    a: Any,
+    b: Any,
+    *,
+    bias: Any = None,
+    residual: Any = None,
+    alpha: Any = 1.0,
+    beta: Any = 1.0,
+    activation: Any = None,
+    out_dtype: Any = None,
+    **others: Any,
+) -> bool:
+    """Whether a product is of matrices with which nothing is wrong: the calls that most are.
+
+    PyTorch's compiler follows this, and compares what it reads at every call: it reads little.
+    """
+    given = [each for each in (a, b, bias, residual) if each is not None]
+    if others or not all([isinstance(each, Tensor) for each in given]):
+        return False
+    if b.dim() != 2 or a.dim() < 2 or (a.dim() > 2 and function != "linear"):
+        return False
+    depth, columns = (b.shape[1], b.shape[0]) if function == "linear" else (b.shape[0], b.shape[1])
+    if a.shape[-1] != depth or a.dtype != b.dtype:
+        return False
+    if bias is not None and (bias.dim() != 1 or bias.shape[0] != columns):
+        return False
+    if residual is not None and (residual.dim() != a.dim() or residual.shape != (*a.shape[:-1], columns)):
+        return False
+    return (
+        all([each.device == a.device and each.dtype in _CAST for each in given])
+        and type(alpha) is type(beta) is float
+        and (activation is None or activation in ACTIVATIONS)
+        and (out_dtype is None or out_dtype in _CAST)
+    )
 
 
 def told(dtype: torch.dtype) -> str:

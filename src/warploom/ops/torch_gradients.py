@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,7 +11,8 @@ from torch import Tensor
 
 from warploom.diagnostics import Diag
 from warploom.ops.extras import PLAIN, Extras, extras_by, name_of
-from warploom.ops.torch_library import FACTORS, LIBRARY, NARROW, compute
+from warploom.ops.torch_library import FACTORS, LIBRARY, NARROW, compute, make
+from warploom.ops.torch_quick import are_plain, is_graded, is_heard
 from warploom.structured.config.hopper import ROW_BYTES
 
 Gradients = tuple[Tensor | None, ...]
@@ -36,6 +38,14 @@ DERIVATIVES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "squared_relu": lambda gradient, x: gradient * 2 * torch.relu(x),
 }
 """By activation, the gradient of what goes into it."""
+
+
+def of_input(activation: str, before: Tensor, gradient: Tensor | None, of_before: Tensor | None) -> Tensor | None:
+    """The gradient of what goes into an activation: by what comes out of it, and by itself."""
+    if gradient is None:
+        return of_before
+    made = DERIVATIVES[activation](gradient.to(before.dtype), before)
+    return made if of_before is None else of_before + made
 
 
 def keep_following(ctx: Any, residual: Tensor | None, alpha: float, beta: float, extras: str) -> None:
@@ -77,7 +87,9 @@ def product(
     residual: Tensor | None = None,
 ) -> Tensor:
     """`alpha` times a product, for the same target as the one that is derived."""
-    op = getattr(torch.ops.warploom, operation)
+    op, tensors = getattr(torch.ops.warploom, operation), [each for each in (*factors, bias, residual) if each is not None]
+    if not torch.compiler.is_compiling() and not is_graded() and not is_heard() and are_plain(tensors):
+        op, factors = partial(make, operation), tuple([each.resolve_neg() for each in factors])
     made: Tensor = op(*factors, bias, residual, [], [], like.alpha, 1.0, "", dtype, like.plain)
     return made
 
@@ -87,6 +99,14 @@ def of_matmul(ctx: Any, gradient: Tensor, a: Tensor, b: Tensor) -> Gradients:
     by_a = product("matmul", gradient, b.mT, like=ctx, dtype=a.dtype) if needs[0] else None
     by_b = product("matmul", a.mT, gradient, like=ctx, dtype=b.dtype) if needs[1] else None
     return by_a, by_b
+
+
+def of_linear(ctx: Any, gradient: Tensor, x: Tensor, w: Tensor) -> Gradients:
+    """Each as its factor lies in memory."""
+    needs = ctx.needs_input_grad
+    by_x = product("matmul", gradient, w, like=ctx, dtype=x.dtype) if needs[0] else None
+    by_w = product("matmul", gradient.mT, x, like=ctx, dtype=w.dtype) if needs[1] else None
+    return by_x, by_w
 
 
 def _of_grouped(ctx: Any, gradient: Tensor, a: Tensor, b: Tensor, ends: Tensor) -> Gradients:

@@ -20,6 +20,7 @@ from warploom.ops.torch_gradients import (
     by_bias,
     by_residual,
     keep_following,
+    of_input,
     of_matmul,
     product,
     refuse,
@@ -92,7 +93,7 @@ def _of_activated(ctx: Any, gradient: Tensor | None, of_before: Tensor | None) -
     refuse(ctx, ("a", "b"), a)
     if gradient is not None:
         of_residual = by_residual(ctx, gradient, needs[3])
-        of_before = _sum(of_before, DERIVATIVES[ctx.activation](gradient.to(before.dtype), before))
+    of_before = of_input(ctx.activation, before, gradient, of_before)
     if of_before is None:
         return (None,) * len(needs)
     of_factors = of_matmul(ctx, of_before.to(a.dtype), a, b)

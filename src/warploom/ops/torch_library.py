@@ -6,6 +6,7 @@ Tensors of a GPU are launched there, tensors of the host run on the machine.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -16,7 +17,7 @@ from warploom.facts.tensor_maps import ADDRESS_ALIGNMENT, STRIDE_ALIGNMENT
 from warploom.ops.aliasing import clashes
 from warploom.ops.dense import matmul as matmul_of_arrays
 from warploom.ops.determinism import CHOICE
-from warploom.ops.extras import Extras, extras_by, may_change
+from warploom.ops.extras import PLAIN, Extras, extras_by, may_change
 from warploom.ops.gated import gated_linear as gated_linear_of_arrays
 from warploom.ops.grouped import grouped_matmul as grouped_matmul_of_arrays
 from warploom.ops.grouped import padded_weights
@@ -24,6 +25,7 @@ from warploom.ops.leaves import leaves, mapped
 from warploom.ops.plan import Operation
 from warploom.ops.prepare import bound
 from warploom.ops.scaled import blockwise_matmul as blockwise_matmul_of_arrays
+from warploom.ops.torch_quick import launched_again, remember
 from warploom.ptx.arrays import numpy_of
 from warploom.runtime.driver import device
 from warploom.runtime.prepared import Prepared, current_stream
@@ -197,6 +199,27 @@ def write_into(operation: str, out: Tensor, factors: Sequence[Tensor], *followin
         run_into(operation, out, factors, *following)
 
 
+def make(operation: str, *given: Any) -> Tensor:
+    """What the op of an operation does: a new result, of a call that was made before or of one that is planned."""
+    count = len(FACTORS[operation])
+    factors, (*following, out_dtype, extras) = given[:count], given[count:]
+    key, tensors = None, [each for each in given[: count + 2] if each is not None]
+    if operation == "matmul" and extras == PLAIN:
+        bias, residual, *numbers = following[:2] + following[4:]
+        key = (make, CHOICE.batch_invariant, out_dtype, bias is None, residual is None, *numbers)
+        key += (factors[0].shape, factors[1].shape)
+        made = launched_again(key, tensors)
+        if made is not None:
+            return made
+    out = result_of(operation, factors, out_dtype)
+    if operation == "grouped_matmul" or extras_by(extras).store is not None:
+        out.zero_()  # not all of it is written
+    plan = run_into(operation, out, factors, *(*following, extras))
+    if key is not None:
+        remember(key, plan, out, tensors, tensors)
+    return out
+
+
 def _define(operation: str) -> None:
     """An op that makes its result, and one that writes the caller's: what they take, what they do, and their shapes."""
     count, tensors = len(FACTORS[operation]), ", ".join(f"Tensor {name}" for name in FACTORS[operation])
@@ -207,19 +230,11 @@ def _define(operation: str) -> None:
     for schema in schemas:
         LIBRARY.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
 
-    def make(*given: Any) -> Tensor:
-        *following, out_dtype, extras = given[count:]
-        out = result_of(operation, given[:count], out_dtype)
-        if operation == "grouped_matmul" or extras_by(extras).store is not None:
-            out.zero_()  # not all of it is written
-        run_into(operation, out, given[:count], *(*following, extras))
-        return out
-
     def write(out: Tensor, *given: Any) -> None:
         write_into(operation, out, given[:count], *given[count:])
 
     for key in ("CUDA", "CPU"):
-        LIBRARY.impl(operation, make, key)
+        LIBRARY.impl(operation, partial(make, operation), key)
         LIBRARY.impl(f"{operation}_into", write, key)
     torch.library.register_fake(
         f"warploom::{operation}", lambda *given: result_of(operation, given[:count], given[-2]), lib=LIBRARY

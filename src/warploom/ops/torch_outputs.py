@@ -17,7 +17,8 @@ from warploom.ops.extras import extras_by
 from warploom.ops.faults import Faults
 from warploom.ops.following import Options, check_names
 from warploom.ops.torch_forms import Form, raise_all
-from warploom.ops.torch_library import LIBRARY, compute, key_of, operands_by_name, result_of
+from warploom.ops.torch_library import LIBRARY, Plan, compute, key_of, operands_by_name, result_of
+from warploom.ops.torch_quick import remember
 
 _FACTORS = {"matmul": ("a", "b"), "gated_linear": ("x", "w_gate", "w_up")}
 _BIAS = {"matmul": "bias", "gated_linear": "gate_bias"}
@@ -42,8 +43,8 @@ def _fused_into(
     beta: float,
     activation: str,
     extras: str,
-) -> None:
-    """D into `out`, and what the extras name into the further tensors."""
+) -> Plan | None:
+    """D into `out`, and what the extras name into the further tensors; the plan by which it was computed, if any."""
     more = extras_by(extras)
     given: dict[str, Any] = {
         **dict(zip(_FACTORS[operation], factors, strict=True)),
@@ -56,11 +57,15 @@ def _fused_into(
     }
     arguments = {name: value for name, value in given.items() if value is not None}
     arguments |= {"alpha": alpha, "beta": beta, **more.options(), "out": out}
-    compute(operation, arguments, key_of(extras, alpha, beta, activation, *numbers, *arguments))
+    return compute(operation, arguments, key_of(extras, alpha, beta, activation, *numbers, *arguments))
+
+
+def _write(*given: Any) -> None:
+    _fused_into(*given)
 
 
 for _key in ("CUDA", "CPU"):
-    LIBRARY.impl("fused_into", _fused_into, _key)
+    LIBRARY.impl("fused_into", _write, _key)
 torch.library.register_fake("warploom::fused_into", lambda *given: None, lib=LIBRARY)  # noqa: ARG005
 
 
@@ -92,8 +97,13 @@ def run_fused(
     rest: tuple[Any, ...],
     extras: str,
     options: Options,
+    key: Any,
+    own: list[Tensor],
 ) -> Tensor:
-    """D and its further outputs; `rest` are operands, numbers, alpha, beta and activation, as the op takes them."""
+    """D and its further outputs; `rest` are operands, numbers, alpha, beta and activation, as the op takes them.
+
+    With a key, nobody else is to hear of the call, which is remembered with the caller's own tensors.
+    """
     faults = Faults(function)
     added = [addends.get(name) for name in ("bias", "up_bias", "residual")]
     read = [each for each in (*form.factors, *added, *rest[0]) if isinstance(each, Tensor)]
@@ -109,7 +119,11 @@ def run_fused(
         made = out.view(form.core)
     else:
         made = result_of(operation, form.factors, options.out_dtype if out is None else out.dtype)
-    torch.ops.warploom.fused_into(made, further, operation, list(form.factors), *added, *rest, extras)
+    given = (made, further, operation, list(form.factors), *added, *rest, extras)
+    if key is None:
+        torch.ops.warploom.fused_into(*given)
+    else:
+        remember(key, _fused_into(*given), made.view(form.shape), own, [*read, *further])
     if out is None:
         return made.view(form.shape)
     return out if directly else out.copy_(made.view(form.shape))

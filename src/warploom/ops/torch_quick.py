@@ -1,30 +1,32 @@
-"""Eager calls that were made before: looked up by what they depend on, and launched on the addresses of their tensors.
+"""Calls that were made before: looked up by what they depend on, and launched on the addresses of their tensors.
 
-Only calls that concern nobody but us are: without derivative, subclass, mode, transform or autocast.
+Of eager calls only those that concern nobody but us: without derivative, subclass, mode, transform or autocast.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial, reduce
 from operator import or_
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from warploom.facts.tensor_maps import ADDRESS_ALIGNMENT
+from warploom.ops.addends import ADDENDS
 from warploom.ops.determinism import CHOICE
-from warploom.ops.torch_forms import ADDENDS
-from warploom.ops.torch_library import Plan
 from warploom.runtime.likeness import Likeness, likeness_of
+
+if TYPE_CHECKING:
+    from warploom.ops.torch_library import Plan
 
 _MOST_CALLS = 4096
 _EAGER = (Tensor, torch.nn.Parameter)
-_ALWAYS_PLANNED = frozenset(("epilogue", "store", "operands", "outputs", "out", "config", "target"))
+ALWAYS_PLANNED = frozenset(("epilogue", "store", "operands", "outputs", "out", "config", "target"))
 """Options with which a call is looked at each time."""
 _modes, _transforms = torch._C._len_torch_dispatch_stack, torch._C._functorch.peek_interpreter_stack  # noqa: SLF001
-_has_autocast, _is_graded = torch._C._is_any_autocast_enabled, torch.is_grad_enabled  # noqa: SLF001
+has_autocast, is_graded = torch._C._is_any_autocast_enabled, torch.is_grad_enabled  # noqa: SLF001
 _new_on_gpu = getattr(torch._C._dynamo.guards, "_empty_strided_cuda", None)  # noqa: SLF001
 
 
@@ -40,30 +42,55 @@ class Quick(NamedTuple):
 CALLS: dict[Any, Quick] = {}
 
 
-def launched(function: str, a: Tensor, b: Tensor, options: dict[str, Any]) -> tuple[Tensor | None, Any]:
-    """The result of a product that is launched as it was before; else the key under which it may be remembered."""
-    if _modes() or _transforms() is not None or _has_autocast() or not _ALWAYS_PLANNED.isdisjoint(options):
+def is_heard() -> bool:
+    """Whether somebody else is to hear of eager calls: a mode, or a transform."""
+    return _modes() or _transforms() is not None
+
+
+def are_plain(tensors: Iterable[Any]) -> bool:
+    """Whether all are tensors that nobody has made another class of."""
+    return all([type(each) in _EAGER for each in tensors])
+
+
+def launched(
+    function: str, a: Tensor, b: Tensor, options: dict[str, Any], kept: tuple[Tensor, ...] = ()
+) -> tuple[Tensor | None, Any]:
+    """The result of a product that is launched as it was before; else the key under which it may be remembered.
+
+    `kept` are further outputs, with memory of their own.
+    """
+    if is_heard() or has_autocast() or not ALWAYS_PLANNED.isdisjoint(options):
         return None, None
     tensors = (a, b)
     try:
-        key: Any = (function, CHOICE.batch_invariant, _is_graded(), a.shape, b.shape)
+        key: Any = (function, CHOICE.batch_invariant, is_graded(), len(kept), a.shape, b.shape)
         if options:
             tensors += tuple([each for name in ADDENDS if isinstance(each := options.get(name), Tensor)])
             key += (*options, *[... if isinstance(each, Tensor) else each for each in options.values()])
         quick = CALLS.get(key)
     except (AttributeError, TypeError):  # an argument that is nothing that it can be
         return None, None
-    if quick is not None and quick.is_like(*tensors):
-        addresses = [each.data_ptr() for each in tensors]
-        if not reduce(or_, addresses) % ADDRESS_ALIGNMENT:
-            out = quick.make()
-            quick.launch((*addresses, out.data_ptr()), quick.stream())
-            return out, key
-    return None, key if all(map(_is_direct, tensors)) else None
+    out = _relaunched(quick, (*tensors, *kept))
+    if out is not None:
+        return out, key
+    is_direct = are_plain(tensors) and not (is_graded() and any(each.requires_grad for each in tensors))
+    return None, key if is_direct else None
 
 
-def _is_direct(tensor: Tensor) -> bool:
-    return type(tensor) in _EAGER and not (_is_graded() and tensor.requires_grad)
+def launched_again(key: Any, tensors: Sequence[Tensor]) -> Tensor | None:
+    """The result of a call that was remembered, if it was made of tensors like these."""
+    return _relaunched(CALLS.get(key), tensors)
+
+
+def _relaunched(quick: Quick | None, tensors: Sequence[Tensor]) -> Tensor | None:
+    if quick is None or not quick.is_like(*tensors):
+        return None
+    addresses = [each.data_ptr() for each in tensors]
+    if reduce(or_, addresses) % ADDRESS_ALIGNMENT:
+        return None
+    out = quick.make()
+    quick.launch((*addresses, out.data_ptr()), quick.stream())
+    return out
 
 
 def remember(key: Any, plan: Plan | None, made: Tensor, own: Sequence[Tensor], given: Sequence[Tensor]) -> None:

@@ -7,13 +7,13 @@ where it lies. The buffers hold a whole tile, or 64 rows of it: then the next ro
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from warploom.structured.sinks import StripRing
 from warploom.structured.staging import Values
 from warploom.structured.start_up import start_up
 from warploom.structured.strips import Strip, TileSpot
-from warploom.structured.tile_store import box_place, boxes_of, load_box
+from warploom.structured.tile_store import box_place, load_box
+from warploom.structured.wgmma import Warpgroup
 from warploom.trace.barriers import barriers
 from warploom.trace.builder import current
 from warploom.trace.control import when
@@ -26,7 +26,7 @@ from warploom.trace.variables import Variable
 class InPlaceResidual:
     """The residual of a warpgroup's tiles; a barrier for each of `groups` warpgroups counts its bytes."""
 
-    def __init__(self, source: TensorMapArgument, ring: StripRing, group: Any, groups: int) -> None:
+    def __init__(self, source: TensorMapArgument, ring: StripRing, group: Warpgroup, groups: int) -> None:
         self._source, self._ring, self._group = source, ring, group
         self._strips = ring.part.epc.num_stages
         ring.is_refilled = True
@@ -50,13 +50,8 @@ class InPlaceResidual:
             for number, spot in enumerate(spots):
                 for strip in range(self._strips):
                     place = ring.tile(number * self._strips + strip).place
-                    for box in self._boxes(strip):
+                    for box in ring.boxes(self._source, strip * ring.part.epc.stageN):
                         load_box(place + box.offset, box_place(self._source, spot, box), barrier.at)
-
-    def _boxes(self, strip: int) -> list[Any]:
-        epc = self._ring.part.epc
-        *_, rows, columns = self._source.geometry.box
-        return boxes_of(self._ring.strips.layout, (rows, columns), epc, strip * epc.stageN)
 
     def wait(self) -> None:
         """Go on when the buffers are full."""

@@ -203,7 +203,7 @@ class PairedTiles(OperandTiles):
             self._copy(source, half, storage, tile, k, barrier, cluster)
 
 
-def operand_tiles(name: str, source: Source, *rest: Any, **how: Any) -> OperandTiles:
+def tiles_of(name: str, source: Source, *rest: Any, **how: Any) -> OperandTiles:
     """The tiles of an operand, or of a pair of them."""
     if isinstance(source, tuple):
         return PairedTiles(name, source, *rest, **how)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from warploom.structured.config.output import EpilogueConfig
 from warploom.structured.staging import Values, first_place
 from warploom.structured.strips import Strip, TileSpot
+from warploom.structured.wgmma import Warpgroup
 from warploom.trace.control import when
 from warploom.trace.memory import View, shared
 from warploom.trace.packing import unpack
@@ -90,7 +90,7 @@ class SharedVector:
     The warpgroup meets between `load` and `values`, and after the last of these before the next tile's `load`.
     """
 
-    def __init__(self, source: View, epc: EpilogueConfig, group: Any, groups: int) -> None:
+    def __init__(self, source: View, epc: EpilogueConfig, group: Warpgroup, groups: int) -> None:
         self._source, self._columns, self._width, self._group = source, epc.accumulator_columns, epc.stageN, group
         self._held = shared(source.dtype, (groups, self._columns), name="row", align=_PAIR_BYTES)[group.number]
 

@@ -15,7 +15,7 @@ from warploom.facts.tensor_maps import SHARED_ALIGNMENT
 from warploom.structured.epilogue import Epilogue
 from warploom.structured.staging import StripStore, Values, pair_of
 from warploom.structured.strips import Position, Strip, WarpPart
-from warploom.structured.tile_store import MaskedCopy, box_place, boxes_of, store_box, store_inside
+from warploom.structured.tile_store import Box, MaskedCopy, box_place, boxes_of, store_box, store_inside
 from warploom.structured.writer_protocols import MeetingPlace, WriterRole
 from warploom.trace.builder import current
 from warploom.trace.control import otherwise, when
@@ -78,10 +78,14 @@ class StripRing:
         """Write this thread's part of a strip into a buffer."""
         self.strips.store(self.strips.place_to_store(tile, self.part.staged_row, literal(0, "u32")), values)
 
+    def boxes(self, tensor: TensorMapArgument, column: int) -> list[Box]:
+        """The boxes of a map that fill a strip, which starts at a column."""
+        *_, rows, columns = tensor.geometry.box
+        return boxes_of(self.strips.layout, (rows, columns), self.part.epc, column)
+
     def send(self, strip: Strip, tile: At) -> None:
         """Let the copy engine store a strip that all threads have written into a buffer."""
-        *_, rows, columns = self.tensor.geometry.box
-        for box in boxes_of(self.strips.layout, (rows, columns), self.part.epc, strip.column):
+        for box in self.boxes(self.tensor, strip.column):
             store_box(tile + box.offset, box_place(self.tensor, strip.spot, box))
 
     def advance(self) -> None:

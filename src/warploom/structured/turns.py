@@ -65,7 +65,7 @@ class PingPong(Turns):
 
     def over(self, tiles: Divisible[Work]) -> Iterator[Work]:
         with when(self._group.number == 1):
-            self._let_the_other()
+            self._give_turn()
             if self._k_tiles is not None:
                 self._core.skip(self._k_tiles)
         return tiles.turns(self._group.number, 2)
@@ -76,12 +76,12 @@ class PingPong(Turns):
             self._core.skip(tile.k_before)
         self._barriers.wait(self._group.number)
         yield
-        self._let_the_other()
+        self._give_turn()
         self._core.finish(tile.k_tiles)
         if self._k_tiles is not None:
             self._core.skip(tile.k_tiles)
 
-    def _let_the_other(self) -> None:
+    def _give_turn(self) -> None:
         self._barriers.arrive(1 - self._group.number)
 
 

@@ -87,8 +87,8 @@ class WgmmaOp:
         self._side = inputs.pipeline.consumer_side
         types = f"{config.multiplied}.{'tf32' if config.b_type == 'f32' else config.b_type}"
         self._opcode = f"wgmma.mma_async.sync.aligned.m{WGMMA_M}n{config.BN}k{config.mma_k}.f32.{types}"
-        turned = (int(config.a_major == "mn"), int(config.b_major == "mn"))
-        self._turned = turned if WGMMA[config.multiplied].transposable else ()
+        majors = (int(config.a_major == "mn"), int(config.b_major == "mn"))
+        self._majors = majors if WGMMA[config.multiplied].transposable else ()
 
     @property
     def tiles(self) -> list[RegisterTile]:
@@ -134,7 +134,7 @@ class WgmmaOp:
             for number, accumulator in into.items():
                 away = a.layout.step(k) + a.layout.down(number * WGMMA_M)
                 operands = (left + away, right + b.layout.step(k), accumulate if k == 0 else True)
-                emit(self._opcode, accumulator.registers, *operands, 1, 1, *self._turned)
+                emit(self._opcode, accumulator.registers, *operands, 1, 1, *self._majors)
         emit("wgmma.commit_group.sync.aligned")
 
     def _descriptors(self, stage: Value) -> tuple[Value, Value]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from warploom.kernels.calls import Call, Family, boxed, operand_map
+from warploom.kernels.calls import Call, Family, boxed
 from warploom.kernels.sm100.block_scaled import block_scaled
 from warploom.kernels.sm100.blockwise_fp8 import blockwise_fp8
 from warploom.kernels.sm100.grouped import grouped, grouped_grid
@@ -34,6 +34,7 @@ _Call = Call[MatmulConfig]
 def bind(call: _Call, sms: int | None = None) -> Launch:
     """The launch of a call, on a GPU of so many multiprocessors: as many as its target has, if not told."""
     config, family = call.config, FAMILIES[family_of(call.config)]
+    strip = (config.stageN, config.BM) if config.transpose_c else (config.BM, config.stageN)
     return family.kernel.bind(
         *family.arguments(call),
         grid=family.grid(call, sms or MACHINE.sms),
@@ -41,7 +42,7 @@ def bind(call: _Call, sms: int | None = None) -> Launch:
         cluster=config.cluster_shape,
         config=config,
         epilogue=call.epilogue,
-        **_further(call),
+        **call.further(strip, _layouts(config)[1]),
     )
 
 
@@ -57,26 +58,13 @@ def family_of(config: MatmulConfig) -> str:
 
 def _factors(call: _Call) -> tuple[TensorMap, TensorMap]:
     """The maps of A and B."""
-    a, b = layouts(call.config)
-    return call.factor_maps(a, _of_one(call.config, b))
+    return call.factor_maps(*_layouts(call.config))
 
 
-def _of_one(config: MatmulConfig, b: OperandLayout) -> OperandLayout:
-    """How the rows of one matrix lie in a tile of B."""
-    return b.halved if config.b_rows < config.BN else b
-
-
-def _further(call: _Call) -> dict[str, Any]:
-    """What some calls have: outputs beside D, of pairs the second B, and depths."""
-    config, found = call.config, dict[str, Any]()
-    if call.outputs:
-        strip = (config.stageN, config.BM) if config.transpose_c else (config.BM, config.stageN)
-        found["further"] = call.output_maps(strip)
-    if call.up is not None:
-        found["up"] = operand_map(call.up, _of_one(config, layouts(config)[1]), config.b_type)
-    if call.starts is not None:
-        found["starts"] = call.starts
-    return found
+def _layouts(config: MatmulConfig) -> tuple[OperandLayout, OperandLayout]:
+    """How the rows of each matrix lie in a tile: of a pair of B's, each has half of it, or the whole of one CTA's."""
+    a, b = layouts(config)
+    return a, b.halved if config.b_rows < config.BN else b
 
 
 def _result(call: _Call) -> Any:

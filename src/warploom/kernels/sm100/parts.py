@@ -9,8 +9,7 @@ from warploom.structured.cluster import Cluster
 from warploom.structured.config import MatmulConfig
 from warploom.structured.epilogue import Epilogue
 from warploom.structured.input_pipeline import InputTilePipeline, StandardTilePayload
-from warploom.structured.operand import OperandLayout, OperandTiles, Source
-from warploom.structured.operand import operand_tiles as tiles_of
+from warploom.structured.operand import OperandLayout, OperandTiles, Source, tiles_of
 from warploom.structured.tile_writer import Output, TileWriter
 from warploom.structured.writer_geometry import StagedOutput
 from warploom.trace.parameters import TensorMapArgument

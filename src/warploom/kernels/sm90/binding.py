@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from warploom.facts.machines import ctas_at_once
-from warploom.kernels.calls import Call, Family, boxed, operand_map
+from warploom.kernels.calls import Call, Family, boxed
 from warploom.kernels.sm90.blockwise_fp8 import blockwise_fp8
 from warploom.kernels.sm90.grouped import grouped
 from warploom.kernels.sm90.matmul import matmul
@@ -22,6 +22,7 @@ from warploom.ptx.launch import Launch, Triple
 from warploom.ptx.tensor_map import TensorMap
 from warploom.structured.config.hopper import MACHINE, HopperConfig
 from warploom.structured.config.hopper_blockwise import HopperBlockwiseConfig
+from warploom.structured.operand import OperandLayout
 from warploom.structured.staging import block_width
 from warploom.structured.static_scheduler import persistent_grid
 from warploom.structured.stream_scheduler import stream_grid
@@ -39,7 +40,7 @@ def bind(call: _Call, sms: int | None = None) -> Launch:
         cluster=_cluster(config),
         config=config,
         epilogue=call.epilogue,
-        **_further(call),
+        **call.further(config.sliced.output_tile_shape, _layouts(config)[1]),
     )
     return replace(launch, dependent=config.dependent)
 
@@ -55,7 +56,7 @@ def family_of(call: _Call) -> str:
     return "split_k" if call.config.num_split_k > 1 else "matmul"
 
 
-def tiles_of(config: HopperConfig, m: int, n: int) -> tuple[int, int]:
+def tile_counts(config: HopperConfig, m: int, n: int) -> tuple[int, int]:
     """Tiles along M and N of the multiplication, for D (m × n)."""
     rows, columns = (n, m) if config.AB_swapped else (m, n)
     return -(-rows // config.BM), -(-columns // config.tile_columns)
@@ -65,7 +66,7 @@ def meeting_ctas(config: HopperConfig, m: int, n: int) -> int:
     """CTAs of a launch that wait for each other outside a cluster: all of them must be on the GPU at once."""
     if config.num_split_k == 1 or config.split_in_cluster:
         return 0
-    down, along = tiles_of(config, m, n)
+    down, along = tile_counts(config, m, n)
     return down * along * config.num_split_k
 
 
@@ -76,7 +77,7 @@ def _cluster(config: HopperConfig) -> Triple:
 
 
 def _tiles(call: _Call) -> tuple[int, int]:
-    return tiles_of(call.config, call.problem.m, call.problem.n)
+    return tile_counts(call.config, call.problem.m, call.problem.n)
 
 
 def _k_tiles(call: _Call) -> int:
@@ -98,20 +99,13 @@ def _result(call: _Call) -> Any:
 
 def _factors(call: _Call) -> tuple[TensorMap, TensorMap]:
     """The maps of A and B."""
-    a, b = layouts(call.config)
-    return call.factor_maps(a, b.halved if call.config.paired else b)
+    return call.factor_maps(*_layouts(call.config))
 
 
-def _further(call: _Call) -> dict[str, Any]:
-    """What some calls have: outputs beside D, of pairs the second B, and depths."""
-    found: dict[str, Any] = {}
-    if call.outputs:
-        found["further"] = call.output_maps(call.config.sliced.output_tile_shape)
-    if call.up is not None:
-        found["up"] = operand_map(call.up, layouts(call.config)[1].halved, call.config.b_type)
-    if call.starts is not None:
-        found["starts"] = call.starts
-    return found
+def _layouts(config: HopperConfig) -> tuple[OperandLayout, OperandLayout]:
+    """How the rows of each matrix lie in a tile: of a pair of B's, each has half of it."""
+    a, b = layouts(config)
+    return a, b.halved if config.paired else b
 
 
 def _loads(call: _Call) -> dict[str, TensorMap]:

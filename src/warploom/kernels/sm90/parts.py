@@ -14,8 +14,7 @@ from warploom.structured.dependent_launch import launch_dependents, wait_for_dep
 from warploom.structured.epilogue import Epilogue, Operand
 from warploom.structured.in_place import InPlaceResidual
 from warploom.structured.input_pipeline import InputTilePipeline, StandardTilePayload, TilePayload
-from warploom.structured.operand import OperandLayout, OperandTiles, Source
-from warploom.structured.operand import operand_tiles as tiles_of
+from warploom.structured.operand import OperandLayout, OperandTiles, Source, tiles_of
 from warploom.structured.partials import unit_places, unit_start
 from warploom.structured.row_vector import RowVector, SharedVector
 from warploom.structured.signals import EachPeer

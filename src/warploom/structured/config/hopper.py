@@ -173,7 +173,7 @@ class HopperConfig:
     def threads(self) -> int:
         return 32 * sum(self.roles.values())
 
-    # What a TileWriter reads: a consumer writes its tile in pieces of 64 rows.
+    # As a `WriterConfig`: a consumer writes its tile in pieces of 64 rows.
     @property
     def accum_type(self) -> str:
         return "f32"

@@ -1,0 +1,87 @@
+"""Eager products that somebody will derive: launched as those that nobody will, without PyTorch's dispatcher.
+
+Whatever else takes part in a call (subclasses, modes, transforms, autocast, the compiler) goes by way of the custom ops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from warploom.ops.extras import PLAIN
+from warploom.ops.torch_gradients import (
+    Gradients,
+    by_bias,
+    by_residual,
+    keep_following,
+    of_input,
+    of_linear,
+    of_matmul,
+)
+from warploom.ops.torch_library import NARROW
+from warploom.ops.torch_quick import ALWAYS_PLANNED, are_plain, has_autocast, is_heard
+
+Run = Callable[[str, Tensor, Tensor, dict[str, Any], tuple[Tensor, ...]], Tensor]
+"""What computes a product that nobody derives, and fills what is to be kept."""
+_OF_FACTORS: dict[str, Callable[..., Gradients]] = {"matmul": of_matmul, "linear": of_linear}
+
+
+def derived(function: str, a: Tensor, b: Tensor, options: dict[str, Any], run: Run) -> Tensor | None:
+    """The result of a product, if it is to be derived and concerns nobody else."""
+    addends = [each if isinstance(each := options.get(name), Tensor) else None for name in ("bias", "residual")]
+    tensors = [each for each in (a, b, *addends) if each is not None]
+    if not are_plain(tensors) or not any([each.requires_grad for each in tensors]):
+        return None
+    if is_heard() or has_autocast() or not ALWAYS_PLANNED.isdisjoint(options) or a.dtype in NARROW:
+        return None
+    if b.dim() != 2 or (a.dim() != 2 and (function != "linear" or not a.dim())):
+        return None
+    made: Tensor | tuple[Tensor, Tensor] = _Derived.apply(a, b, *addends, function, options, run)
+    return made if isinstance(made, Tensor) else made[0]
+
+
+class _Derived(torch.autograd.Function):
+    """A product of two matrices, or of rows and a matrix; with an activation, what goes into it is a result too."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        a: Tensor,
+        b: Tensor,
+        bias: Tensor | None,
+        residual: Tensor | None,
+        function: str,
+        options: dict[str, Any],
+        run: Run,
+    ) -> Any:
+        ctx.function, ctx.activation = function, options.get("activation")
+        kept: tuple[Tensor, ...] = ()
+        if ctx.activation is not None:
+            kept = (a.new_empty((*a.shape[:-1], b.shape[0 if function == "linear" else 1])),)
+        made = run(function, a, b, options, kept)
+        keep_following(ctx, residual, float(options.get("alpha", 1.0)), float(options.get("beta", 1.0)), PLAIN)
+        ctx.save_for_backward(a, b, bias, *kept)
+        return (made, *kept) if kept else made
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> Gradients:
+        a, b, bias, *kept = ctx.saved_tensors
+        needs, of_residual, (gradient, *of_kept) = ctx.needs_input_grad, None, gradients
+        if gradient is not None:
+            of_residual = by_residual(ctx, gradient, needs[3])
+        if kept:
+            gradient = of_input(ctx.activation, kept[0], gradient, of_kept[0])
+        if gradient is None:
+            return (None,) * len(needs)
+        of_bias, rows = by_bias(bias, gradient, needs[2]), gradient.to(a.dtype)
+        if a.dim() == 2:
+            by_a, by_b = _OF_FACTORS[ctx.function](ctx, rows, a, b)
+        else:
+            count = prod(a.shape[:-1])
+            by_a, by_b = of_linear(ctx, rows.reshape(count, b.shape[0]), a.reshape(count, a.shape[-1]), b)
+            by_a = by_a.view(a.shape) if by_a is not None else None
+        return by_a, by_b, of_bias, of_residual, None, None, None
