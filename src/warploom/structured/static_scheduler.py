@@ -29,14 +29,14 @@ class StaticScheduler(GridScheduler):
     ) -> None:
         """`band` rows of clusters are walked together before the next column of them."""
         super().__init__(cluster=cluster, k_tiles=k_tiles, splits=splits, order=order, block_swizzle=block_swizzle)
-        m_tiles, n_tiles, depth = (valued(extent, "s32").to("u32") for extent in grid)
+        m_tiles, n_tiles, layers = (valued(extent, "s32").to("u32") for extent in grid)
         self._clusters = (
             valued(ceil_divide(m_tiles, cluster.shape[0]), "u32"),
             valued(ceil_divide(n_tiles, cluster.shape[1]), "u32"),
         )
         self._layer = self._clusters[0] * self._clusters[1]
-        self.total = self._layer * depth
-        self._is_flat = depth.literal == 1
+        self.total = self._layer * layers
+        self._is_flat = layers.literal == 1
         self._first, self._step = linear_cluster(cluster)
         self._band = band
         self._following = self._first

@@ -29,8 +29,8 @@ def blockwise_fp8(
     """A (m × k), B (n × k), a_scales (K tiles × m) and b_scales (blocks of n × K tiles)."""
     roles = warp_roles(registers=config.role_registers, **config.roles)
     cluster = Cluster(config.cluster_shape)
-    depth = batches if len(a.geometry.box) > 2 else 1
-    tiles = StaticScheduler((m_tiles, n_tiles, depth), cluster=cluster, k_tiles=k_tiles, band=config.band)
+    layers = batches if len(a.geometry.box) > 2 else 1
+    tiles = StaticScheduler((m_tiles, n_tiles, layers), cluster=cluster, k_tiles=k_tiles, band=config.band)
     of_rows = RowFactors(a_scales, config)
     payload = BlockwiseFP8TilePayload(*operand_tiles(a, b, config, cluster), of_rows)
     inputs = staged_inputs(payload, config, roles, cluster)

@@ -40,8 +40,8 @@ def matmul(
     """
     roles = warp_roles(registers=config.role_registers, **config.roles)
     cluster = Cluster(config.cluster_shape)
-    depth = batches if len(a.geometry.box) > 2 or starts else 1
-    tiles = StaticScheduler((m_tiles, n_tiles, depth), cluster=cluster, k_tiles=k_tiles, band=config.band)
+    layers = batches if len(a.geometry.box) > 2 or starts else 1
+    tiles = StaticScheduler((m_tiles, n_tiles, layers), cluster=cluster, k_tiles=k_tiles, band=config.band)
     tiles.with_depths(starts)
     inputs = operand_inputs(a, b if up is None else (b, up), config, roles, cluster)
     group = Warpgroup(roles.consume)

@@ -39,8 +39,8 @@ def matmul_stream_k(
     """D = epilogue(A·Bᵀ): a tile that several CTAs have parts of is written by the one that has its last K tiles."""
     roles = warp_roles(registers=config.role_registers, **config.roles)
     cluster = Cluster(config.cluster_shape)
-    depth = batches if len(a.geometry.box) > 2 else 1
-    tiles = StreamScheduler((m_tiles, n_tiles, depth), cluster=cluster, k_tiles=k_tiles, band=config.band)
+    layers = batches if len(a.geometry.box) > 2 else 1
+    tiles = StreamScheduler((m_tiles, n_tiles, layers), cluster=cluster, k_tiles=k_tiles, band=config.band)
     inputs = operand_inputs(a, b, config, roles, cluster)
     group = Warpgroup(roles.consume)
     writer = ConsumerWriter(d, config, group, epilogue.bound(**operands), loads.get("residual"), outputs=further)
