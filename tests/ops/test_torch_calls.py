@@ -46,7 +46,7 @@ def gpu(request, monkeypatch, tmp_path):
     )  # the driver assembles, and takes no time for it
     monkeypatch.setattr(torch_library, "_PLANS", {})
     monkeypatch.setattr(torch_quick, "CALLS", {})
-    monkeypatch.setattr(torch_quick, "_EAGER", (torch.Tensor, OnGpu))
+    monkeypatch.setattr(torch_quick, "_EAGER", frozenset((torch.Tensor, OnGpu)))
     monkeypatch.setattr(torch_quick, "_maker_of", lambda made: lambda: tensor(*made.shape, dtype=made.dtype))
     monkeypatch.setattr(likeness, "_guards_tell", lambda: False)
     empty = torch.empty
@@ -224,3 +224,35 @@ def test_the_ptx_of_a_call_on_a_gpu(gpu):
     assert f".target {driver.device(0).target}" in text
     assert text == wl.ptx_of(wl.linear, w=given[1], x=given[0], activation="relu", out=FakeTensor(0x40000, (40, 24)))
     assert gpu.launched == []
+
+
+@pytest.mark.parametrize("options", [{}, {"activation": "gelu"}, {"bias": 1, "activation": "relu"}], ids=str)
+def test_what_is_derived_is_launched_as_before_and_so_are_its_gradients(gpu, monkeypatch, options):
+    def leaves():
+        x, w = tensor(*X), tensor(*W)
+        given = {name: tensor(24) if name == "bias" else value for name, value in options.items()}
+        return x.requires_grad_(), w.requires_grad_(), given
+
+    for _ in range(2):
+        x, w, given = leaves()
+        wl.linear(x, w, **given).backward(tensor(40, 24))
+    planned = len(torch_library._PLANS)
+    assert planned == 3
+    assert len(gpu.launched) == 6
+    monkeypatch.setattr(torch_library, "compute", None)
+    x, w, given = leaves()
+    gradient, done = tensor(40, 24), []
+    monkeypatch.setattr(
+        torch_quick,
+        "_relaunched",
+        lambda quick, tensors, again=torch_quick._relaunched: done.append(tensors) or again(quick, tensors),
+    )
+    made = wl.linear(x, w, **given)
+    kept = done[0][2 + ("bias" in options) :]
+    assert [each.shape for each in kept] == ([(40, 24)] if "activation" in options else [])
+    assert done[0][0].data_ptr() == x.data_ptr()
+    made.backward(gradient)
+    assert len(gpu.launched) == 9
+    assert [[tuple(each.shape) for each in tensors] for tensors in done[1:]] == [[(40, 24), W], [(24, 40), X]]
+    assert x.grad.shape == X
+    assert w.grad.is_contiguous()

@@ -34,7 +34,7 @@ from warploom.ops.torch_forms import (
 from warploom.ops.torch_kept import run_kept
 from warploom.ops.torch_library import LIBRARY, OPERATIONS, result_of, run_into
 from warploom.ops.torch_outputs import run_fused
-from warploom.ops.torch_quick import is_graded, launched, remember
+from warploom.ops.torch_quick import has_autocast, is_graded, launched, remember
 from warploom.ptx.arrays import buffer_of, is_array
 from warploom.runtime.driver import device_of
 from warploom.structured.epilogue import PRE_ACTIVATION
@@ -127,15 +127,17 @@ def _tensor(name: str, value: Any, faults: Faults) -> Any:
 def _called(function: str, a: Tensor, b: Tensor, options: dict[str, Any]) -> Tensor:
     """A product; the compiler is given an op that it need not follow, where nothing can be wrong with the call."""
     if not torch.compiler.is_compiling():
-        return _eager(function, a, b, **options)
+        return _eager(function, a, b, options)
     if is_regular(function, a, b, **options):
         made: Tensor = torch.ops.warploom.front(function, a, b, **options)
         return made
     return _looked_at(function, None, (a, b), Options(**_known(function, options)))
 
 
-def _eager(function: str, a: Tensor, b: Tensor, **options: Any) -> Tensor:
+def _eager(function: str, a: Tensor, b: Tensor, options: dict[str, Any]) -> Tensor:
     """A product: as it was launched before, if it was."""
+    if has_autocast() and isinstance(a, Tensor) and isinstance(b, Tensor):
+        a, b = cast((a, b), 2)
     made = derived(function, a, b, options, _run) if is_graded() else None
     return _run(function, a, b, options) if made is None else made
 
@@ -145,7 +147,7 @@ LIBRARY.define(
     "float beta=1.0, str? activation=None, ScalarType? out_dtype=None) -> Tensor",
     tags=(torch.Tag.pt2_compliant_tag,),
 )
-LIBRARY.impl("front", _eager, "CompositeImplicitAutograd")
+LIBRARY.impl("front", lambda function, a, b, **options: _eager(function, a, b, options), "CompositeImplicitAutograd")
 
 
 def _run(function: str, a: Tensor, b: Tensor, options: dict[str, Any], kept: tuple[Tensor, ...] = ()) -> Tensor:
@@ -153,8 +155,8 @@ def _run(function: str, a: Tensor, b: Tensor, options: dict[str, Any], kept: tup
     made, key = launched(function, a, b, options, kept)
     if made is not None:
         return made
-    outputs = {"outputs": {PRE_ACTIVATION: kept[0]}} if kept else {}
-    return _looked_at(function, key, (a, b), Options(**_known(function, options), **outputs))
+    given = Options(**_known(function, options))
+    return _looked_at(function, key, (a, b), replace(given, outputs={PRE_ACTIVATION: kept[0]}) if kept else given)
 
 
 def _looked_at(function: str, key: Any, given: tuple[Tensor, ...], options: Options) -> Tensor:

@@ -1,6 +1,6 @@
 """Eager products that somebody will derive: launched as those that nobody will, without PyTorch's dispatcher.
 
-Whatever else takes part in a call (subclasses, modes, transforms, autocast, the compiler) goes by way of the custom ops.
+Calls in which others take part (subclasses, modes, transforms, the compiler) are custom ops.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from warploom.ops.torch_gradients import (
     of_matmul,
 )
 from warploom.ops.torch_library import NARROW
-from warploom.ops.torch_quick import ALWAYS_PLANNED, are_plain, has_autocast, is_heard
+from warploom.ops.torch_quick import ALWAYS_PLANNED, are_plain, is_heard
 
 Run = Callable[[str, Tensor, Tensor, dict[str, Any], tuple[Tensor, ...]], Tensor]
 """What computes a product that nobody derives, and fills what is to be kept."""
@@ -34,9 +34,9 @@ def derived(function: str, a: Tensor, b: Tensor, options: dict[str, Any], run: R
     """The result of a product, if it is to be derived and concerns nobody else."""
     addends = [each if isinstance(each := options.get(name), Tensor) else None for name in ("bias", "residual")]
     tensors = [each for each in (a, b, *addends) if each is not None]
-    if not are_plain(tensors) or not any([each.requires_grad for each in tensors]):
+    if not are_plain(tensors) or not any(each.requires_grad for each in tensors):
         return None
-    if is_heard() or has_autocast() or not ALWAYS_PLANNED.isdisjoint(options) or a.dtype in NARROW:
+    if is_heard() or not ALWAYS_PLANNED.isdisjoint(options) or a.dtype in NARROW:
         return None
     if b.dim() != 2 or (a.dim() != 2 and (function != "linear" or not a.dim())):
         return None
@@ -44,7 +44,7 @@ def derived(function: str, a: Tensor, b: Tensor, options: dict[str, Any], run: R
     return made if isinstance(made, Tensor) else made[0]
 
 
-class _Derived(torch.autograd.Function):
+class _Derived(torch.autograd.Function):  # type: ignore[misc]  # PyTorch has no types for it
     """A product of two matrices, or of rows and a matrix; with an activation, what goes into it is a result too."""
 
     @staticmethod

@@ -189,7 +189,7 @@ def is_regular(
     PyTorch's compiler follows this, and compares what it reads at every call: it reads little.
     """
     given = [each for each in (a, b, bias, residual) if each is not None]
-    if others or not all([isinstance(each, Tensor) for each in given]):
+    if others or not all(isinstance(each, Tensor) for each in given):
         return False
     if b.dim() != 2 or a.dim() < 2 or (a.dim() > 2 and function != "linear"):
         return False
@@ -201,7 +201,7 @@ def is_regular(
     if residual is not None and (residual.dim() != a.dim() or residual.shape != (*a.shape[:-1], columns)):
         return False
     return (
-        all([each.device == a.device and each.dtype in _CAST for each in given])
+        all(each.device == a.device and each.dtype in _CAST for each in given)
         and type(alpha) is type(beta) is float
         and (activation is None or activation in ACTIVATIONS)
         and (out_dtype is None or out_dtype in _CAST)

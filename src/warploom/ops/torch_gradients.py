@@ -11,6 +11,7 @@ from torch import Tensor
 
 from warploom.diagnostics import Diag
 from warploom.ops.extras import PLAIN, Extras, extras_by, name_of
+from warploom.ops.torch_autograd import register_autograd
 from warploom.ops.torch_library import FACTORS, LIBRARY, NARROW, compute, make
 from warploom.ops.torch_quick import are_plain, is_graded, is_heard
 from warploom.structured.config.hopper import ROW_BYTES
@@ -87,11 +88,11 @@ def product(
     residual: Tensor | None = None,
 ) -> Tensor:
     """`alpha` times a product, for the same target as the one that is derived."""
-    op, tensors = getattr(torch.ops.warploom, operation), [each for each in (*factors, bias, residual) if each is not None]
-    if not torch.compiler.is_compiling() and not is_graded() and not is_heard() and are_plain(tensors):
-        op, factors = partial(make, operation), tuple([each.resolve_neg() for each in factors])
-    made: Tensor = op(*factors, bias, residual, [], [], like.alpha, 1.0, "", dtype, like.plain)
-    return made
+    given = (*factors, bias, residual, [], [], like.alpha, 1.0, "", dtype, like.plain)
+    if torch.compiler.is_compiling() or is_graded() or is_heard() or not are_plain(factors):
+        made: Tensor = getattr(torch.ops.warploom, operation)(*given)
+        return made
+    return make(operation, *(each.resolve_neg() for each in factors), *given[len(factors) :])
 
 
 def of_matmul(ctx: Any, gradient: Tensor, a: Tensor, b: Tensor) -> Gradients:
@@ -151,7 +152,7 @@ def _register(operation: str) -> None:
         of_factors = _OF_FACTORS[operation](ctx, gradient.to(factors[0].dtype), *factors)
         return (*of_factors, of_bias, of_residual, *ctx.lists, *(None,) * 5)
 
-    torch.library.register_autograd(f"warploom::{operation}", derive, setup_context=keep, lib=LIBRARY)
+    register_autograd(operation, derive, keep, partial(make, operation))
 
 
 def _within_groups(gradient: Tensor, ends: Tensor) -> Tensor:
@@ -221,4 +222,4 @@ def _keep_weights(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 for _key in ("CUDA", "CPU"):
     LIBRARY.impl("grouped_weights", _weights, _key)
 torch.library.register_fake("warploom::grouped_weights", lambda *given: _empty_weights(*given[:3]), lib=LIBRARY)
-torch.library.register_autograd("warploom::grouped_weights", _of_weights, setup_context=_keep_weights, lib=LIBRARY)
+register_autograd("grouped_weights", _of_weights, _keep_weights, _weights)

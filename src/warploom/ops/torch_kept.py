@@ -14,6 +14,7 @@ from torch import Tensor
 
 from warploom.ops.extras import extras_by, name_of
 from warploom.ops.following import Options
+from warploom.ops.torch_autograd import register_autograd
 from warploom.ops.torch_forms import Form
 from warploom.ops.torch_gradients import (
     DERIVATIVES,
@@ -26,6 +27,7 @@ from warploom.ops.torch_gradients import (
     refuse,
 )
 from warploom.ops.torch_library import LIBRARY, result_of
+from warploom.ops.torch_outputs import fused_into
 from warploom.structured.epilogue import GATE, PAIRS, PRE_ACTIVATION, UP
 
 ACTIVATED: dict[str, Callable[[Tensor], Tensor]] = {
@@ -63,15 +65,21 @@ def _run(
     residual, alpha, beta, activation, out_dtype, extras = rest
     out, *further = _results(operation, factors, out_dtype)
     name = name_of(replace(extras_by(extras), outputs=_KEPT[operation]))
-    torch.ops.warploom.fused_into(
-        out, further, operation, list(factors), bias, up_bias, residual, [], [], alpha, beta, activation, name
-    )
+    fused_into(out, further, operation, list(factors), bias, up_bias, residual, [], [], alpha, beta, activation, name)
     return out, *further
 
 
+def _activated(a: Tensor, b: Tensor, bias: Tensor | None, *rest: Any) -> tuple[Tensor, ...]:
+    return _run("matmul", (a, b), bias, None, rest)
+
+
+def _gated(*given: Any) -> tuple[Tensor, ...]:
+    return _run("gated_linear", given[:3], given[3], given[4], given[5:])
+
+
 for _key in ("CUDA", "CPU"):
-    LIBRARY.impl("activated_matmul", lambda a, b, bias, *rest: _run("matmul", (a, b), bias, None, rest), _key)
-    LIBRARY.impl("gated_linear", lambda *given: _run("gated_linear", given[:3], given[3], given[4], given[5:]), _key)
+    LIBRARY.impl("activated_matmul", _activated, _key)
+    LIBRARY.impl("gated_linear", _gated, _key)
 torch.library.register_fake(
     "warploom::activated_matmul", lambda *given: _results("matmul", given[:2], given[-2]), lib=LIBRARY
 )
@@ -136,8 +144,8 @@ def _sum(one: Tensor | None, other: Tensor) -> Tensor:
     return other if one is None else one + other
 
 
-torch.library.register_autograd("warploom::activated_matmul", _of_activated, setup_context=_keep_activated, lib=LIBRARY)
-torch.library.register_autograd("warploom::gated_linear", _of_gated, setup_context=_keep_gated, lib=LIBRARY)
+register_autograd("activated_matmul", _of_activated, _keep_activated, _activated)
+register_autograd("gated_linear", _of_gated, _keep_gated, _gated)
 
 
 def run_kept(operation: str, form: Form, addends: Mapping[str, Any], extras: str, options: Options) -> Tensor | None:

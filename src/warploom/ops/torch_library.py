@@ -25,7 +25,7 @@ from warploom.ops.leaves import leaves, mapped
 from warploom.ops.plan import Operation
 from warploom.ops.prepare import bound
 from warploom.ops.scaled import blockwise_matmul as blockwise_matmul_of_arrays
-from warploom.ops.torch_quick import launched_again, remember
+from warploom.ops.torch_quick import launched_again, remember, state
 from warploom.ptx.arrays import numpy_of
 from warploom.runtime.driver import device
 from warploom.runtime.prepared import Prepared, current_stream
@@ -199,15 +199,18 @@ def write_into(operation: str, out: Tensor, factors: Sequence[Tensor], *followin
         run_into(operation, out, factors, *following)
 
 
-def make(operation: str, *given: Any) -> Tensor:
-    """What the op of an operation does: a new result, of a call that was made before or of one that is planned."""
+def make(operation: str, *given: Any, is_dispatched: bool = False) -> Tensor:
+    """What the op of an operation does: a new result, of a call that was made before or of one that is planned.
+
+    Below PyTorch's dispatcher tensors are not like those above it, and are remembered apart.
+    """
     count = len(FACTORS[operation])
     factors, (*following, out_dtype, extras) = given[:count], given[count:]
     key, tensors = None, [each for each in given[: count + 2] if each is not None]
     if operation == "matmul" and extras == PLAIN:
         bias, residual, *numbers = following[:2] + following[4:]
-        key = (make, CHOICE.batch_invariant, out_dtype, bias is None, residual is None, *numbers)
-        key += (factors[0].shape, factors[1].shape)
+        key = (is_dispatched, *state(), factors[0].shape, factors[1].shape)
+        key += (out_dtype, bias is None, residual is None, *numbers)
         made = launched_again(key, tensors)
         if made is not None:
             return made
@@ -234,7 +237,7 @@ def _define(operation: str) -> None:
         write_into(operation, out, given[:count], *given[count:])
 
     for key in ("CUDA", "CPU"):
-        LIBRARY.impl(operation, partial(make, operation), key)
+        LIBRARY.impl(operation, partial(make, operation, is_dispatched=True), key)
         LIBRARY.impl(f"{operation}_into", write, key)
     torch.library.register_fake(
         f"warploom::{operation}", lambda *given: result_of(operation, given[:count], given[-2]), lib=LIBRARY

@@ -29,7 +29,7 @@ _FUSED = (
 LIBRARY.define(f"fused_into({_FUSED}) -> ()", tags=(torch.Tag.pt2_compliant_tag,))
 
 
-def _fused_into(
+def fused_into(
     out: Tensor,
     further: list[Tensor],
     operation: str,
@@ -61,7 +61,7 @@ def _fused_into(
 
 
 def _write(*given: Any) -> None:
-    _fused_into(*given)
+    fused_into(*given)
 
 
 for _key in ("CUDA", "CPU"):
@@ -123,7 +123,7 @@ def run_fused(
     if key is None:
         torch.ops.warploom.fused_into(*given)
     else:
-        remember(key, _fused_into(*given), made.view(form.shape), own, [*read, *further])
+        remember(key, fused_into(*given), made.view(form.shape), own, [*read, *further])
     if out is None:
         return made.view(form.shape)
     return out if directly else out.copy_(made.view(form.shape))

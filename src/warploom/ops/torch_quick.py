@@ -1,6 +1,6 @@
 """Calls that were made before: looked up by what they depend on, and launched on the addresses of their tensors.
 
-Of eager calls only those that concern nobody but us: without derivative, subclass, mode, transform or autocast.
+Of eager calls only those that concern nobody but us: without derivative, subclass, mode or transform.
 """
 
 from __future__ import annotations
@@ -22,11 +22,13 @@ if TYPE_CHECKING:
     from warploom.ops.torch_library import Plan
 
 _MOST_CALLS = 4096
-_EAGER = (Tensor, torch.nn.Parameter)
+_EAGER = frozenset((Tensor, torch.nn.Parameter))
 ALWAYS_PLANNED = frozenset(("epilogue", "store", "operands", "outputs", "out", "config", "target"))
 """Options with which a call is looked at each time."""
 _modes, _transforms = torch._C._len_torch_dispatch_stack, torch._C._functorch.peek_interpreter_stack  # noqa: SLF001
-has_autocast, is_graded = torch._C._is_any_autocast_enabled, torch.is_grad_enabled  # noqa: SLF001
+_tracer = torch._C._get_tracing_state  # noqa: SLF001
+has_autocast = torch._C._is_any_autocast_enabled  # noqa: SLF001
+is_graded, _is_inference = torch.is_grad_enabled, torch.is_inference_mode_enabled
 _new_on_gpu = getattr(torch._C._dynamo.guards, "_empty_strided_cuda", None)  # noqa: SLF001
 
 
@@ -43,13 +45,18 @@ CALLS: dict[Any, Quick] = {}
 
 
 def is_heard() -> bool:
-    """Whether somebody else is to hear of eager calls: a mode, or a transform."""
-    return _modes() or _transforms() is not None
+    """Whether somebody else is to hear of eager calls: a mode, a transform, or a tracer."""
+    return _modes() > 0 or _transforms() is not None or _tracer() is not None
+
+
+def state() -> tuple[bool, ...]:
+    """What a remembered call depends on beside its arguments; tensors are not like those of another state."""
+    return CHOICE.batch_invariant, _is_inference(), has_autocast()
 
 
 def are_plain(tensors: Iterable[Any]) -> bool:
     """Whether all are tensors that nobody has made another class of."""
-    return all([type(each) in _EAGER for each in tensors])
+    return {*map(type, tensors)} <= _EAGER
 
 
 def launched(
@@ -59,11 +66,11 @@ def launched(
 
     `kept` are further outputs, with memory of their own.
     """
-    if is_heard() or has_autocast() or not ALWAYS_PLANNED.isdisjoint(options):
+    if is_heard() or not ALWAYS_PLANNED.isdisjoint(options):
         return None, None
     tensors = (a, b)
     try:
-        key: Any = (function, CHOICE.batch_invariant, is_graded(), len(kept), a.shape, b.shape)
+        key: Any = (function, *state(), is_graded(), len(kept), a.shape, b.shape)
         if options:
             tensors += tuple([each for name in ADDENDS if isinstance(each := options.get(name), Tensor)])
             key += (*options, *[... if isinstance(each, Tensor) else each for each in options.values()])

@@ -1,0 +1,38 @@
+"""How an op gets its derivative: as PyTorch registers one, with a short way for calls that nobody derives.
+
+Ops that compiled code calls need no derivative, as the compiler has derived them already; by PyTorch's own registration
+each would still go through Python twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from warploom.ops.torch_library import LIBRARY
+from warploom.ops.torch_quick import is_graded
+
+_BACKENDS = (torch._C.DispatchKey.CUDA, torch._C.DispatchKey.CPU)  # noqa: SLF001
+
+
+def register_autograd(
+    name: str, derive: Callable[..., Any], keep: Callable[..., None], make: Callable[..., Any]
+) -> None:
+    """Give an op its derivative, by what `keep` keeps for it; `make` is what the op does on every device."""
+    try:
+        from torch._library.autograd import Info, make_autograd_impl
+
+        below = torch._C._after_autograd_keyset  # noqa: SLF001
+    except (ImportError, AttributeError):  # nobody has promised them
+        torch.library.register_autograd(f"warploom::{name}", derive, setup_context=keep, lib=LIBRARY)
+        return
+    followed = make_autograd_impl(getattr(torch.ops.warploom, name).default, Info(derive, keep))
+
+    def call(keys: Any, *given: Any) -> Any:
+        if not is_graded() and (keys & below).highestPriorityTypeId() in _BACKENDS:
+            return make(*given)
+        return followed(keys, *given)
+
+    LIBRARY.impl(name, call, "Autograd", with_keyset=True)
