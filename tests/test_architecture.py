@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "warploom"
 FILES = sorted(SOURCE.rglob("*.py"))
 THIRD_PARTIES = {"numpy", "ml_dtypes", "rich"}
-TORCH = {"ops/nn.py", *(f"ops/{file.name}" for file in (SOURCE / "ops").glob("torch*.py"))}
+TORCH = {"nn.py", "ops/nn.py", *(f"ops/{file.name}" for file in (SOURCE / "ops").glob("torch*.py"))}
 LONGEST_FILE = 500
 MADE_HERE = {
     ".git",

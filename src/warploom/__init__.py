@@ -50,7 +50,7 @@ __all__ = [
 ]
 
 _LATE = {
-    "nn": ("warploom.ops.nn", ""),
+    "nn": ("warploom.nn", ""),
     "plan_matmul": ("warploom.ops.prepare", "plan_matmul"),
     "tune": ("warploom.tuning", "tune"),
 }

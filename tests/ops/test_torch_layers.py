@@ -180,3 +180,11 @@ def test_which_layers_have_a_kernel(monkeypatch, x, weight, autocast, wanted):
     with torch.autocast("cuda", dtype=getattr(torch, autocast or "bfloat16"), enabled=autocast is not None):
         monkeypatch.setattr(torch, "is_autocast_enabled", lambda kind: autocast is not None)
         assert wnn.has_kernel(x, weight) is wanted
+
+
+def test_layers_have_a_public_name():
+    import warploom
+    from warploom.nn import Linear, swap_linears
+
+    assert (Linear, swap_linears) == (wnn.Linear, wnn.swap_linears)
+    assert warploom.nn.Linear is Linear
