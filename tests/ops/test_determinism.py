@@ -133,3 +133,8 @@ def test_a_configuration_that_cannot_keep_it_is_refused(name):
     a, b = normal(100, K), normal(K, 64)
     with wl.determinism(batch_invariant=True), pytest.raises(wl.LaunchError, match="results are to be batch-invariant"):
         wl.matmul.bind(a, b, config=CONFIGS[name])
+
+
+def test_the_switch_is_on_or_off():
+    with pytest.raises(wl.WarploomError, match="batch_invariant, 3: it is True or False"):
+        wl.determinism(batch_invariant=3)

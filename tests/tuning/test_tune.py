@@ -276,6 +276,7 @@ def test_maps_views_and_memory_of_the_kernels_own(gpu):
 @pytest.mark.parametrize(
     ("what", "given", "told"),
     [
+        (5, {}, "5 is neither an operation, nor a function of a configuration, nor a mapping of launches"),
         (lambda config: None, {"candidates": []}, "there are no candidates"),
         (lambda config: None, {"candidates": [1]}, "a candidate is a NoneType, not a launch"),
         ({}, {"a": 3}, "`a`: a launch has its arguments already; there are no candidates"),

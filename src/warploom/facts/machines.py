@@ -48,7 +48,10 @@ class Machine:
     sources: tuple[str, ...]
 
 
+L2_SECTOR, L2_LINE = 32, 128
+"""Bytes that L2 delivers at once, and of what it looks up at once (CUDA C++ Best Practices Guide, global memory)."""
 _LARGE_CLUSTER = 4
+"""The least number of CTAs of which not every multiprocessor finds a place in a cluster: measured, see below."""
 
 
 def ctas_at_once(sms: int, cluster: int) -> int:

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from types import TracebackType
+from typing import cast
+
+from warploom.ops.faults import Faults
 
 
 class Choice:
@@ -42,5 +45,9 @@ def determinism(*, batch_invariant: bool) -> AbstractContextManager[None]:
     With `batch_invariant=True` none splits it: a row has the same bits in a batch of one and of a thousand. Shapes with
     few rows and a deep sum take longer. It holds for the whole process, at once, and for what is called from then on.
     """
+    if not isinstance(cast("object", batch_invariant), bool):
+        faults = Faults("determinism")
+        faults.add("batch_invariant", batch_invariant, "it is True or False")
+        faults.check()
     before, CHOICE.batch_invariant = CHOICE.batch_invariant, batch_invariant
     return _Restoring(before)

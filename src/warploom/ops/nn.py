@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -75,20 +75,27 @@ def swap_linears(model: nn.Module, *, only: Callable[[str, nn.Linear], bool] | N
     Subclasses of `nn.Linear` are left alone, since they may mean something else: quantised and parametrised layers,
     lazy ones before they have seen data, and those whose `forward` somebody has replaced.
     """
-    return _swapped(model, nn.Linear, Linear, only)
+    return _swapped("swap_linears", model, (nn.Linear, Linear), only)
 
 
 def restore_linears(model: nn.Module, *, only: Callable[[str, nn.Linear], bool] | None = None) -> nn.Module:
     """The way back: every warploom `Linear` without an activation, or those that `only` chooses, is an `nn.Linear`."""
-    return _swapped(model, Linear, nn.Linear, only)
+    return _swapped("restore_linears", model, (Linear, nn.Linear), only)
 
 
 def _swapped(
+    function: str,
     model: nn.Module,
-    before: type[nn.Linear],
-    after: type[nn.Linear],
+    kinds: tuple[type[nn.Linear], type[nn.Linear]],
     only: Callable[[str, nn.Linear], bool] | None,
 ) -> nn.Module:
+    faults = Faults(function)
+    if not isinstance(cast("object", model), nn.Module):
+        faults.add("model", model, "it is no module of PyTorch")
+    if only is not None and not callable(cast("object", only)):
+        faults.add("only", only, "it is no function of a layer's name and the layer")
+    faults.check()
+    before, after = kinds
     for name, layer in model.named_modules():
         is_plain = type(layer) is before and getattr(layer, "activation", None) is None and "forward" not in vars(layer)
         if is_plain and (only is None or only(name, layer)):

@@ -58,6 +58,9 @@ def tune(
     """
     if patience():
         raise Diag.NOTHING_TO_TUNE.error(what="WARPLOOM_PATIENCE is set, and bounded waits would be what is measured")
+    if not (hasattr(what, "plan") or isinstance(cast("object", what), Mapping) or callable(cast("object", what))):
+        named = f"{what!r:.60} is neither an operation, nor a function of a configuration, nor a mapping of launches"
+        raise Diag.NOTHING_TO_TUNE.error(what=named)
     given = None if candidates is None else list(candidates)
     if hasattr(what, "plan"):
         return _of_operation(cast("Operation[...]", what), {**arguments, "out": out}, given, most, on_progress)

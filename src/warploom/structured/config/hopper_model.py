@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from warploom.facts.dtypes import ELEMENT_TYPES
-from warploom.facts.machines import ctas_at_once
+from warploom.facts.machines import L2_LINE, L2_SECTOR, ctas_at_once
 from warploom.facts.mma_shapes import WGMMA_M
 from warploom.structured.config.hopper import MACHINE, ROW_BYTES, HopperConfig
 from warploom.structured.config.sought import Sought
@@ -23,8 +23,6 @@ Work = Mapping[str, Numbers]
 """What some configurations have to do for a problem: numbers that no constant changes, by name."""
 
 _DEFAULTS: Fields = {each.name: each.default for each in fields(HopperConfig)}
-_SECTOR, _LINE = 32, 128
-"""Bytes that L2 delivers at once, and of what it looks up at once."""
 _HALF = 0.5
 """Of a tile that a group of rows leaves empty, on average."""
 _STRIP = 32
@@ -129,8 +127,8 @@ def work_of(of: Outlines, sought: Sought, sms: int = MACHINE.sms) -> Work:
         "is_lonely": (of.pingpong > 0) & (waves <= 1),
         "received": (of.rows + of.columns) * ROW_BYTES,
         "loaded": np.where(is_split, (of.rows + of.columns) * ROW_BYTES, shared),
-        "odd_lines": (pitch % _LINE != 0 and pitch % _SECTOR == 0) * everywhere,
-        "half_sectors": (pitch % _SECTOR != 0) * everywhere,
+        "odd_lines": (pitch % L2_LINE != 0 and pitch % L2_SECTOR == 0) * everywhere,
+        "half_sectors": (pitch % L2_SECTOR != 0) * everywhere,
         "active": np.where(of.streamed > 0, slots, np.minimum(tiles * of.splits, slots)),
         "elements": of.rows * of.columns / np.minimum(of.consumers, 2),
         "is_swapped": of.swapped,
