@@ -28,10 +28,10 @@ from typing import Any
 
 import numpy as np
 from tests.gpu import kernels
-from tests.gpu.cases import CASES, Array, Case
+from tests.gpu.cases import CASES, Array, Case, Made
 
 from warploom import launch
-from warploom.ops.prepare import bound
+from warploom.ops.prepare import Bound, bound
 from warploom.ops.request import GPU
 from warploom.runtime.driver import Gpu, device
 from warploom.runtime.prepared import Prepared
@@ -81,12 +81,18 @@ def placed(array: Array) -> Array:
     return array.transpose(sorted(range(array.ndim), key=lambda axis: -array.strides[axis]))
 
 
+def call_of(case: Case, made: Made, gpu: Gpu, target: str) -> Bound:
+    """A case bound for a GPU with few SMs; no array may be copied, since the addresses are those of the arrays."""
+    small = SimpleNamespace(gpu=replace(gpu, sms=case.sms), target=target)
+    call = bound(made.operation, made.arguments, small)
+    assert not call.copied, call.copied
+    return call
+
+
 def run_on_gpu(case: Case) -> bool:
     """Twice, since what a launch leaves behind may disturb the next; whether the result was right."""
     gpu, made = Memory(), case.made()
-    small = SimpleNamespace(gpu=replace(gpu.device.gpu, sms=case.sms), target=gpu.device.target)
-    call = bound(made.operation, made.arguments, small)
-    assert not call.copied, call.copied
+    call = call_of(case, made, gpu.device.gpu, gpu.device.target)
     prepared = Prepared(call.launch, tuple(call.arrays.values()), device=gpu.device)
     names = [name.rpartition(".")[2] for name in call.arrays]  # those of a mapping stand behind its name
     addresses = tuple(gpu.put(placed(made.arrays[name])) for name in names)
@@ -99,7 +105,9 @@ def run_on_gpu(case: Case) -> bool:
 
 
 def run_on_the_machine(case: Case) -> bool:
-    made, token = case.made(), GPU.set(Gpu("", (9, 0), case.sms, 0))
+    made, hopper = case.made(), Gpu("", (9, 0), case.sms, 0)
+    call_of(case, made, hopper, "sm_90a")
+    token = GPU.set(hopper)
     try:
         call = made.operation.bind(**made.arguments, target="sm_90a")
     finally:
