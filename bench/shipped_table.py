@@ -20,10 +20,14 @@ MARKS = ("fused", "residual")
 
 
 def entries(document: dict[str, Any]) -> list[dict[str, Any]]:
-    """One entry for each problem; of those that were measured more than once, the one that was fastest by the peer."""
+    """One entry for each problem; of those that were measured more than once, the one that was fastest by the peer.
+
+    A bias or an activation that takes no registers makes no other problem; the product alone comes first.
+    """
     found: dict[tuple[Any, ...], dict[str, Any]] = {}
-    measured = [fastest(row, document["configs"]) for row in document["rows"]]
-    measured.sort(key=lambda row: row["us"] / row["peer_us"] if row.get("peer_us") else 0)
+    compared = (row for row in document["rows"] if len(row["us"]) > 1)  # one time alone is no fastest
+    measured = [fastest(row, document["configs"]) for row in compared]
+    measured.sort(key=lambda row: (row.get("followed", False), row["us"] / row["peer_us"] if row.get("peer_us") else 0))
     for row in (*document.get("one_by_one", ()), *measured):
         marks = {name: True for name in MARKS if row.get(name)}
         entry = {

@@ -13,14 +13,27 @@ import numpy as np
 from warploom.diagnostics import Diag
 from warploom.structured.config.hopper import HopperConfig
 from warploom.structured.config.hopper_candidates import made
-from warploom.structured.config.hopper_model import MODEL, Model, Numbers, Work, outlines_of, work_of
+from warploom.structured.config.hopper_model import (
+    MODEL,
+    OTHERS,
+    Model,
+    Numbers,
+    Work,
+    is_single,
+    outlines_of,
+    work_of,
+)
 from warploom.structured.config.sought import Sought, sought
 from warploom.structured.config.tuning_table import hashable
 
 _SHARPNESS = 40.0
 """How strongly a configuration that is expected to be faster is preferred: one of 5 % by a factor of 8."""
-_ACCURACY = 0.1
-"""What a wrong time counts beside a wrong choice."""
+_ACCURACY, _BAD = 0.4, 4.0
+"""What a wrong time counts beside a wrong choice, and how much more a bad choice counts than many small losses."""
+_NEAR = 4.0
+"""How much more the time of a fast configuration counts than that of a slow one: by this power of their times."""
+_SHARES = ("one_consumer", "lonely")
+"""Constants that are parts of a rate."""
 _FIRST_STEP, _LAST_STEP = 1.0, 0.002
 """Of logarithms: a bound that no time comes near is felt only from far away."""
 _JUMP = 0.25
@@ -49,9 +62,10 @@ def fit(measured: Sequence[Measured], *, start: Model = MODEL, sms: int, rounds:
     """The constants by which choices cost least.
 
     What is minimised is the regret of the chosen configuration, averaged over problems: the logarithm of its measured
-    time by that of the fastest one measured. Since the chosen one changes in jumps, each configuration counts with a
-    weight that falls with its expected time. To this comes, a tenth as heavy, how far expected times are from measured
-    ones (the mean of the logarithms' distances), which tells constants apart that no choice depends on.
+    time by that of the fastest one measured, and some of its square, since no choice is to be bad. As the chosen one
+    changes in jumps, each configuration counts with a weight that falls with its expected time. To this comes, less
+    heavy, how far expected times are from measured ones (the mean of the logarithms' distances), which tells constants
+    apart that no choice depends on.
     """
     rows = _rows(measured, sms)
     names = tuple(asdict(start))
@@ -66,6 +80,15 @@ def fit(measured: Sequence[Measured], *, start: Model = MODEL, sms: int, rounds:
         best = min(best, other, key=cost)
     model = _model(names, best)
     return Fit(model, len(measured), regret(start, measured, sms), regret(model, measured, sms))
+
+
+def fit_kinds(measured: Sequence[Measured], *, sms: int) -> Iterator[tuple[str, Fit]]:
+    """The constants of single 16-bit products by themselves, and those of the others, as far as there are any."""
+    single = [each for each in measured if is_single(each.sought)]
+    others = [each for each in measured if not is_single(each.sought)]
+    for name, start, found in (("single 16-bit products", MODEL, single), ("other products", OTHERS, others)):
+        if found:
+            yield name, fit(found, start=start, sms=sms)
 
 
 def regret(model: Model, measured: Sequence[Measured], sms: int) -> tuple[float, float]:
@@ -104,11 +127,14 @@ def _cost(model: Model, rows: _Rows) -> float:
     np.minimum.at(least, rows.problem, expected)
     weights = (least[rows.problem] / expected) ** _SHARPNESS
     regrets = np.bincount(rows.problem, weights * rows.lost) / np.bincount(rows.problem, weights)
-    return float(regrets.mean() + _ACCURACY * np.abs(np.log(expected / rows.us)).mean())
+    near = np.exp(-_NEAR * rows.lost)
+    missed = float((near * np.abs(np.log(expected / rows.us))).sum() / near.sum())
+    return float(regrets.mean() + _BAD * (regrets**2).mean()) + _ACCURACY * missed
 
 
 def _model(names: tuple[str, ...], logarithms: Numbers) -> Model:
-    return Model(**dict(zip(names, np.exp(logarithms).tolist(), strict=True)))
+    values = dict(zip(names, np.exp(logarithms).tolist(), strict=True))
+    return Model(**values | {name: min(values[name], 1.0) for name in _SHARES})
 
 
 def _searched(cost: Callable[[Numbers], float], start: Numbers) -> Numbers:
@@ -151,7 +177,7 @@ def _document(path: Path) -> dict[str, Any]:
         int(document["machine"]["sms"])
     except OSError as error:
         raise Diag.UNREADABLE_FILE.error(file=path, what=f"cannot be read: {error.strerror}") from None
-    except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError) as error:
         raise Diag.BAD_MEASUREMENTS.error(file=str(path), what=f"{type(error).__name__}: {error}") from None
     return document
 

@@ -62,10 +62,12 @@ def candidates_of(rows: Sequence[Fields], sought: Sought, sms: int) -> Iterator[
 def _by_expectation(sought: Sought, sms: int) -> Iterator[HopperConfig]:
     """All configurations, the fastest first; each is made when it is asked for, as most never are."""
     rows, of = _considered(sought)
-    times = expected_times(of, sought, sms=sms)
+    places = np.flatnonzero(_fits(of, sought, sms))
+    if not len(places):
+        return
+    of = of.only(places)
     crowded = (of.accumulators > FUSED_ACCUMULATORS) & sought.fused
-    fits = _fits(of, sought, sms)
-    order = [at for at in np.lexsort((times, crowded)).tolist() if fits[at]]
+    order = places[np.lexsort((expected_times(of, sought, sms=sms), crowded))].tolist()
     late: list[HopperConfig] = []
     for config in _made((rows[at] for at in order), sought):
         if _loads_late(config, sought) or not _has_room(config, sought):

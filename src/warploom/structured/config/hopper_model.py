@@ -1,6 +1,7 @@
 """How long a Hopper configuration takes, by a model of some twenty constants.
 
-`warploom tune --fit` fits the constants to measurements. These are fitted to bench/results/hopper_configurations.json.
+`warploom tune --fit` fits the constants to measurements. These are fitted to bench/results/hopper_configurations.json,
+those of single 16-bit products by themselves.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ Work = Mapping[str, Numbers]
 _DEFAULTS: Fields = {each.name: each.default for each in fields(HopperConfig)}
 _HALF = 0.5
 """Of a tile that a group of rows leaves empty, on average."""
+_BAND: int = _DEFAULTS["band"]
 _STRIP = 32
 """Columns of C below which a strip is stored slowly."""
 _SHARPNESS = 8
@@ -70,6 +72,10 @@ class Outlines:
             streamed=column("stream_k"),
         )
 
+    def only(self, places: np.ndarray[Any, np.dtype[np.intp]]) -> Outlines:
+        """Those in some places."""
+        return Outlines(**{each.name: getattr(self, each.name)[places] for each in fields(self)})
+
     @property
     def accumulators(self) -> Numbers:
         """Registers of a thread that hold sums, of products without factors."""
@@ -87,17 +93,52 @@ class Outlines:
         sizes, places = np.unique(self.meeting, return_inverse=True)
         return np.array([ctas_at_once(sms, int(size)) for size in sizes], np.float64)[places]
 
-    def tiles(self, sought: Sought) -> Numbers:
-        """Tiles of all CTAs; of groups, whose rows only the GPU knows, as many as there are on average."""
+    def sides(self, sought: Sought) -> tuple[Numbers, Numbers]:
+        """Tiles of one product along M and along N of C; of groups, whose rows only the GPU knows, the average."""
         down, along = self.rows * self.down, self.columns * self.along
         of_rows, of_columns = np.where(self.swapped > 0, along, down), np.where(self.swapped > 0, down, along)
         if sought.kind == "grouped":
-            groups = max(min(sought.count, sought.m), 1)
-            tall = groups * np.maximum(sought.m / groups / of_rows + _HALF, 1)
+            tall = np.maximum(sought.m / self._groups(sought) / of_rows + _HALF, 1)
         else:
-            tall = np.ceil(sought.m / of_rows) * sought.count
-        found: Numbers = tall * np.ceil(sought.n / of_columns) * self.down * self.along
+            tall = np.ceil(sought.m / of_rows)
+        across, up = (
+            np.where(self.swapped > 0, self.down, self.along),
+            np.where(self.swapped > 0, self.along, self.down),
+        )
+        return tall * up, np.ceil(sought.n / of_columns) * across
+
+    def tiles(self, sought: Sought) -> Numbers:
+        """Tiles of all CTAs."""
+        tall, wide = self.sides(sought)
+        found: Numbers = tall * wide * (self._groups(sought) if sought.kind == "grouped" else sought.count)
         return found
+
+    def reads(self, sought: Sought, sms: int) -> tuple[Numbers, Numbers]:
+        """Reads of rows of A and B from L2 in one step of all CTAs: all of them, and the squares of those of one row.
+
+        A row that the copy engine gives to a cluster is read once for it.
+        """
+        tall, wide = self.sides(sought)
+        tall, wide = np.where(self.swapped > 0, wide, tall), np.where(self.swapped > 0, tall, wide)
+        at_once = np.minimum(self.tiles(sought) * self.splits, self.slots(sms)) / self.splits
+        products = np.maximum(at_once / (tall * wide), 1)
+        of_one = at_once / products
+        high = np.minimum(np.minimum(tall, np.maximum(np.minimum(_BAND, tall), np.ceil(of_one / wide))), of_one)
+        broad = np.minimum(wide, np.ceil(of_one / high))
+        found = []
+        for rows, others in (
+            (high * self.rows, of_one / high / self.along),
+            (broad * self.columns, of_one / broad / self.down),
+        ):
+            times = np.maximum(others, 1)
+            found.append((rows * times, rows * times**2))
+        (a, a_squares), (b, b_squares) = found
+        each = products * self.splits
+        return each * (a + b), each * (a_squares + b_squares)
+
+    @staticmethod
+    def _groups(sought: Sought) -> int:
+        return max(min(sought.count, sought.m), 1)
 
 
 def outlines_of(configs: Sequence[HopperConfig]) -> Outlines:
@@ -116,7 +157,10 @@ def work_of(of: Outlines, sought: Sought, sms: int = MACHINE.sms) -> Work:
     is_split, pitch, depth = of.splits > 1, k * a_bytes, ROW_BYTES // a_bytes
     shared = (of.rows / of.along + of.columns / of.down) * ROW_BYTES
     everywhere, stacked = np.ones_like(of.rows), of.rows / of.consumers / WGMMA_M
+    reads, squares = of.reads(sought, sms)
     return {
+        "reads": reads,
+        "squares": squares,
         "waves": np.where(of.streamed > 0, waves, whole),
         "steps": np.ceil(np.ceil(k / depth) / of.splits),
         "rows": of.rows,
@@ -147,40 +191,44 @@ def work_of(of: Outlines, sought: Sought, sms: int = MACHINE.sms) -> Work:
 class Model:
     """Times in µs, rates per multiprocessor in flop or bytes per µs."""
 
-    launch: float = 1.44
-    latency: float = 0.443
+    launch: float = 1.02
+    latency: float = 1.0
     """From the first load to the first multiplication, and from the last one to the last store."""
-    flops: float = 5.99e6
-    one_consumer: float = 0.886
+    flops: float = 6.24e6
+    one_consumer: float = 0.98
     """The rate of one warpgroup alone, of that of two."""
-    lonely: float = 0.732
+    lonely: float = 0.861
     """The rate of a ping-pong warpgroup whose partner has no tile."""
-    clustered: float = 1.09
+    clustered: float = 1.07
     """How much longer a K tile takes that a cluster has to finish together."""
-    received: float = 1.05e5
-    load: float = 1.77e5
+    received: float = 1.13e5
+    load: float = 2.05e5
     """From L2, with what other CTAs of a cluster load for this one left out."""
-    all_loads: float = 1.3e7
+    all_loads: float = 1.47e7
     """Of all multiprocessors together."""
-    odd_lines: float = 1.33
+    read: float = 6.23e-06
+    """Of one row of a K tile from L2, with all of it at work."""
+    uneven: float = 0.000127
+    """Where few rows are read by many CTAs, some parts of L2 have more of them than others, by the root of squares."""
+    odd_lines: float = 1.38
     """How much longer loads from L2 take of rows that begin at 32 bytes, but not at 128."""
-    half_sectors: float = 2.36
+    half_sectors: float = 2.15
     """The same of rows that do not begin at 32 bytes."""
-    memory: float = 5.2e6
+    memory: float = 3.99e6
     """Of the GPU's memory."""
-    tile: float = 0.05
-    element: float = 1.44e-4
-    swapped_element: float = 1.37e-4
-    narrow: float = 1.94
+    tile: float = 0.199
+    element: float = 0.000137
+    swapped_element: float = 0.000127
+    narrow: float = 1.47
     """How much longer elements take that are stored in narrow strips."""
-    cluster_split: float = 0.763
-    global_split: float = 2.05
-    split_element: float = 9.77e-5
-    stream: float = 3.0
+    cluster_split: float = 0.257
+    global_split: float = 1.25
+    split_element: float = 0.000105
+    stream: float = 4.76
     """What CTAs lose that share tiles by stream-K, beside the sums that they exchange."""
-    least_columns: float = 10.6
-    cluster: float = 0.99
-    promotion: float = 0.0335
+    least_columns: float = 79.1
+    cluster: float = 0.836
+    promotion: float = 0.0481
     """Of a product that a warpgroup promotes before it multiplies the next: what the other one does not hide."""
 
     def times(self, of: Work) -> Numbers:
@@ -200,7 +248,8 @@ class Model:
         multiply = (multiply + self.promotion * of["promoted"]) * np.where(of["is_clustered"] > 0, self.clustered, 1)
         slower = 1 + (self.odd_lines - 1) * of["odd_lines"] + (self.half_sectors - 1) * of["half_sectors"]
         loading = of["loaded"] * slower * np.maximum(1 / self.load, of["active"] / self.all_loads)
-        return _longest(multiply, loading, of["received"] / self.received)
+        crowded = (self.read * of["reads"] + self.uneven * np.sqrt(of["squares"])) * slower
+        return _longest(multiply, loading, crowded, of["received"] / self.received)
 
     def _written(self, of: Work) -> Numbers:
         """What a tile takes after its last multiplication."""
@@ -224,8 +273,46 @@ def _longest(*times: Numbers) -> Numbers:
 
 
 MODEL = Model()
+OTHERS = Model(
+    launch=1.44,
+    latency=0.443,
+    flops=5.99e6,
+    one_consumer=0.886,
+    lonely=0.732,
+    clustered=1.09,
+    received=1.05e5,
+    load=1.77e5,
+    all_loads=1.3e7,
+    read=1e-9,
+    uneven=1e-9,
+    odd_lines=1.33,
+    half_sectors=2.36,
+    memory=5.2e6,
+    tile=0.05,
+    element=1.44e-4,
+    swapped_element=1.37e-4,
+    narrow=1.94,
+    cluster_split=0.763,
+    global_split=2.05,
+    split_element=9.77e-5,
+    stream=3.0,
+    least_columns=10.6,
+    cluster=0.99,
+    promotion=0.0335,
+)
+"""Of products of which little was measured: grouped, blockwise, batched, of 8-bit and of 32-bit elements."""
+
+
+def is_single(sought: Sought) -> bool:
+    """Whether it is one product of 16-bit elements: of such much was measured."""
+    return (sought.kind, sought.a_type, sought.count) == ("dense", "bf16", 1)
+
+
+def model_for(sought: Sought) -> Model:
+    """The constants that were fitted to such products."""
+    return MODEL if is_single(sought) else OTHERS
 
 
 def expected_times(of: Outlines, sought: Sought, *, sms: int = MACHINE.sms) -> Numbers:
     """How long configurations take by the model, in µs."""
-    return MODEL.times(work_of(of, sought, sms))
+    return model_for(sought).times(work_of(of, sought, sms))

@@ -1,0 +1,224 @@
+"""What Hopper configurations take on shapes drawn at random, beside cuBLAS: what the model of their choice is fitted to.
+
+    PYTHONPATH=src python3 bench/configurations.py --out FILE.json                        40 shapes, 48 configurations each
+    PYTHONPATH=src python3 bench/configurations.py --shapes 7079x136x232,6365x120x200 --most 200 --out FILE.json
+    PYTHONPATH=src python3 bench/configurations.py --below 0.95 matmul_random.json … --out FILE.json     the slow ones of a run
+    python3 bench/configurations.py --add FILE.json …     into bench/results/hopper_configurations.json; needs no GPU.
+                                                          Files of bench/matmul.py too: of each problem, what was chosen
+    python3 -m warploom.cli tune --fit bench/results/hopper_configurations.json     the model's constants; needs no GPU
+    python3 bench/shipped_table.py                                                  the table; needs no GPU
+
+The likeliest configurations by the model are measured, and as many others at random, so that the model is also told where
+it is wrong. All are assembled first, in processes side by side; nothing else runs while times are taken. Needs PyTorch.
+Names of configurations are those that hopper_configurations.json explains.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import torch
+from dense import INPUTS, plain_arguments, plain_peer
+from dense import named as long_name
+from inputs import Maker
+from measuring import Options, call_of, machine, rotating, timed
+from shapes import Shape, flops_of, label_of, parsed, random_shapes
+from tables import RESULTS
+
+import warploom
+from warploom.diagnostics import WarploomError
+from warploom.ops.prepare import plan
+from warploom.structured.config.hopper import HopperConfig
+from warploom.structured.config.hopper_candidates import DENSE, made, row_of
+from warploom.structured.config.hopper_choice import ranked
+from warploom.structured.config.sought import Sought, sought
+from warploom.structured.config.tuning_table import hashable
+
+MEASURED = RESULTS / "hopper_configurations.json"
+TURNS = 12
+"""Configurations whose graphs take turns with cuBLAS's: more would need more memory than they are worth."""
+
+
+def named(config: HopperConfig) -> str:
+    """As short as it can be told from the others: there are thousands of rows."""
+    x, y = config.cluster_shape[:2]
+    way = "pp" if config.pingpong else "sw" if config.AB_swapped else "co" if config.consumers > 1 else "one"
+    cluster = "" if config.num_split_k > 1 or (x, y) == (1, 1) else f"c{x}" if y == 1 else f"c{x}{y}"
+    split = f"k{config.num_split_k}{'c' if config.split_in_cluster else 'g'}" if config.num_split_k > 1 else ""
+    return f"{way}{config.BM}x{config.BN}{cluster}{split}{'st' if config.stream_k else ''}"
+
+
+def problem(shape: Shape) -> Sought:
+    return sought("dense", *shape, a_type="bf16", c_type="bf16")
+
+
+def tried(shape: Shape, most: int, others: int, rng: random.Random) -> list[HopperConfig]:
+    """The likeliest, and some of the rest."""
+    order = ranked(problem(shape))
+    rest = order[most : len(order) // 2]
+    return [*order[:most], *rng.sample(rest, min(others, len(rest)))]
+
+
+def build(job: tuple[Shape, HopperConfig]) -> str:
+    """Assemble a configuration into the cache; what is wrong with it, or nothing."""
+    shape, config = job
+    try:
+        plan(warploom.matmul, **plain_arguments(Maker("cuda"), shape), config=config)
+    except WarploomError as error:
+        return str(error).splitlines()[0]
+    return ""
+
+
+def built(jobs: dict[HopperConfig, Shape], processes: int) -> set[HopperConfig]:
+    """Those that can be assembled."""
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        told = list(pool.map(build, [(shape, config) for config, shape in jobs.items()], chunksize=4))
+    for config, wrong in zip(jobs, told, strict=True):
+        if wrong:
+            print(f"{named(config)}: {wrong}", flush=True)
+    return {config for config, wrong in zip(jobs, told, strict=True) if not wrong}
+
+
+def row_for(shape: Sequence[int], peer: float, us: dict[str, float]) -> dict[str, Any]:
+    times = {name: round(each, 3) for name, each in us.items()}
+    return {"kind": "dense", "shape": [*shape], "count": 1, "a_type": "bf16", "peer_us": round(peer, 3), "us": times}
+
+
+def measured(shape: Shape, configs: list[HopperConfig], options: Options) -> dict[str, Any]:
+    """Microseconds by the configuration's name, each as it would be at cuBLAS's median: clocks differ between turns."""
+    sets = rotating(lambda: plain_arguments(Maker("cuda"), shape))
+    found: dict[str, float] = {}
+    peers: list[float] = []
+    for at in range(0, len(configs), TURNS):
+        part = configs[at : at + TURNS]
+        sides = {named(each): call_of(warploom.matmul, sets[0], config=each) for each in part}
+        times, _ = timed({"cublas": plain_peer, **sides}, sets, flops_of(shape), options)
+        peers.append(times.pop("cublas"))
+        found |= {name: us / peers[-1] for name, us in times.items()}
+    peer = sorted(peers)[len(peers) // 2]
+    return row_for(shape, peer, {name: ratio * peer for name, ratio in found.items()})
+
+
+def same(row: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether rows make one configuration: a field may be told that would be derived."""
+    wanted = problem((512, 512, 4096))
+    return made(hashable(row), wanted) == made(hashable(other), wanted)
+
+
+def told_by(document: dict[str, Any]) -> dict[str, Any]:
+    """Measurements as `main` writes them, also of a file of bench/matmul.py, which has the chosen configurations only."""
+    if "configs" in document:
+        return document
+    wanted = problem((512, 512, 4096))
+    of_names = {long_name(config): config for row in DENSE if (config := made(row, wanted))}
+    rows = [row for row in document["rows"] if row.get("config") in of_names]
+    found = [of_names[row["config"]] for row in rows]
+    return {
+        "when": document["when"],
+        "configs": {named(config): row_of(config, wanted) for config in found},
+        "rows": [
+            row_for(row["shape"], row["cublas_us"], {named(config): row["us"]})
+            for row, config in zip(rows, found, strict=True)
+        ],
+    }
+
+
+def lines(document: dict[str, Any]) -> str:
+    """JSON with a line for each configuration and for each problem, so that a difference can be read."""
+
+    def told(value: Any) -> str:
+        return json.dumps(value, ensure_ascii=False)
+
+    parts = []
+    for name, value in document.items():
+        if isinstance(value, list):
+            body = "[\n" + ",\n".join(map(told, value)) + "\n]"
+        elif name == "configs":
+            body = "{\n" + ",\n".join(f"{told(each)}: {told(row)}" for each, row in value.items()) + "\n}"
+        else:
+            body = told(value)
+        parts.append(f"{told(name)}: {body}")
+    return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
+def add(files: list[Path]) -> None:
+    """Put what was measured behind what was measured before."""
+    whole = json.loads(MEASURED.read_text("utf-8"))
+    for document in (told_by(json.loads(file.read_text("utf-8"))) for file in files):
+        known = whole["configs"]
+        other = [name for name, row in document["configs"].items() if name in known and not same(row, known[name])]
+        if other:
+            raise SystemExit(f"{', '.join(other)}: the name of another configuration")
+        whole["configs"] = document["configs"] | known
+        whole["rows"] += document["rows"]
+        whole["when"] = document["when"]
+    whole["configs"] = dict(sorted(whole["configs"].items()))
+    MEASURED.write_text(lines(whole), "utf-8")
+
+
+def slow_shapes(below: float, files: list[Path]) -> list[Shape]:
+    rows = [row for file in files for row in json.loads(file.read_text("utf-8"))["rows"]]
+    slow = sorted((row for row in rows if row.get("ratio", 1) < below), key=lambda row: row["ratio"])
+    return [(row["shape"][0], row["shape"][1], row["shape"][2]) for row in slow]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shapes", default="", help="MxNxK,…")
+    parser.add_argument("--count", type=int, default=40, help="shapes drawn at random, where none are named")
+    parser.add_argument("--seed", type=int, default=torch.seed() % 1_000_000)
+    parser.add_argument("--below", type=float, help="with FILES: shapes whose ratio to cuBLAS is less")
+    parser.add_argument("files", type=Path, nargs="*", help="what bench/matmul.py wrote")
+    parser.add_argument("--most", type=int, default=32, help="the likeliest configurations")
+    parser.add_argument("--others", type=int, default=16, help="configurations at random")
+    parser.add_argument("--seconds", type=float, default=540, help="after which no shape is begun")
+    parser.add_argument("--processes", type=int, default=max((os.cpu_count() or 2) - 2, 1))
+    parser.add_argument("--out", type=Path, default=Path("configurations.json"))
+    parser.add_argument("--add", action="store_true", help="only add FILES to what was measured before")
+    asked = parser.parse_args()
+    if asked.add:
+        add(asked.files)
+        return 0
+    started, rng = time.monotonic(), random.Random(asked.seed)
+    shapes = parsed(asked.shapes) if asked.shapes else random_shapes(asked.seed, asked.count)
+    if asked.below is not None:
+        shapes = slow_shapes(asked.below, asked.files)
+    wanted = {shape: tried(shape, asked.most, asked.others, rng) for shape in shapes}
+    ready = built({config: shape for shape, configs in wanted.items() for config in configs}, asked.processes)
+    print(f"{len(ready)} configurations for {len(shapes)} shapes, {time.monotonic() - started:.0f} s", flush=True)
+    rows: list[dict[str, Any]] = []
+    configs: dict[str, Any] = {}
+    about = {
+        "what": "microseconds of configurations, and of cuBLAS (torch.mm)",
+        "when": time.strftime("%Y-%m-%dT%H:%MZ", time.gmtime()),
+        "machine": machine(),
+        "inputs": INPUTS,
+        "seed": asked.seed,
+    }
+    for shape, all_of_them in wanted.items():
+        if time.monotonic() - started > asked.seconds:
+            print("out of time", flush=True)
+            break
+        fitting = [each for each in all_of_them if each in ready]
+        row = measured(shape, fitting, Options(rounds=3, window=1000))
+        rows.append(row)
+        configs |= {named(each): row_of(each, problem(shape)) for each in fitting}
+        first, best = named(fitting[0]), min(row["us"], key=row["us"].__getitem__)
+        ratios = " ".join(f"{row['peer_us'] / row['us'][name]:.3f} {name};" for name in (first, best))
+        print(f"{label_of(shape):20} cuBLAS {row['peer_us']:8.2f} µs  {ratios}", flush=True)
+        asked.out.write_text(json.dumps(about | {"configs": configs, "rows": rows}, ensure_ascii=False) + "\n", "utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
