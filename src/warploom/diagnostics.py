@@ -6,6 +6,7 @@ A member's name is the stable code. Its value is (what happened, what to do), in
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
@@ -83,6 +84,10 @@ class Diag(Enum):
     TENSOR_MEMORY = ("{what}", "Check the column, the allocation and the warp's lane quadrant.")
     REGISTER_POOL = ("{what}", "Check setmaxnreg against the registers of the other warpgroups.")
     BAD_BRANCH = ("Target {index} of a table of {count} does not exist.", "Check the index of `brx.idx`.")
+    BAD_CALL = (
+        "`{text}` goes to {address:#x}, where there is no function of its signature.",
+        "Check the pointer: whether it was set, and whether parameters and results fit the function.",
+    )
     TRAP = ("The kernel executed `trap`.", "It is the kernel's own assertion: look at the condition above it.")
     ASYNC_MISUSE = ("{what}", "Check the order of issue, commit and wait.")
 
@@ -104,7 +109,7 @@ class Diag(Enum):
     OUTSIDE_KERNEL = ("{what} was used outside a kernel.", "Call it from a function decorated with @kernel.")
     BRANCH_ON_DEVICE_VALUE = (
         "Python tried to decide `if`, `while` or `and` on a value that exists only on the device.",
-        "Use `with when(condition):`, or make the value a Python number so that it is decided while tracing.",
+        "Use `with when(condition):`, for a value `select(condition, a, b)`; a Python number is known while tracing.",
     )
     LEFT_LOOP_EARLY = (
         "The body of a device {kind} was left before its end (break, return or an error).",
@@ -248,6 +253,22 @@ class Diag(Enum):
         "Report it with the input that shows it; WARPLOOM_TRACEBACK=1 in the environment shows where it failed.",
     )
 
+    @property
+    def meaning(self) -> str:
+        """The sentence without the values of one error."""
+        return _IN_GENERAL.get(self, _FIELD.sub(r"<\1>", self.value[0]))
+
+    @property
+    def advice(self) -> str:
+        """What to do, without the values of one error."""
+        return _FIELD.sub(r"<\1>", self.value[1])
+
+    @property
+    def kind(self) -> str:
+        """The exception that it is raised as, and what all of them have in common."""
+        raised = _KIND.get(self, WarploomError)
+        return f"{raised.__name__}: {raised.__doc__}"
+
     def error(self, loc: Loc | None = None, notes: Iterable[str] = (), **fields: object) -> WarploomError:
         """The exception for this entry; the subclass says at which step it happened."""
         return _KIND.get(self, WarploomError)(self, loc, tuple(notes), fields)
@@ -304,6 +325,25 @@ class Stuck(WarploomError):
     """The run cannot, or may not, go on."""
 
 
+_FIELD = re.compile(r"\{(\w+)[^}]*\}")
+_IN_GENERAL = {
+    Diag.SYNTAX: "The text is not PTX.",
+    Diag.BAD_OPERANDS: "An instruction has operands that its form does not take.",
+    Diag.BAD_SHAPE: "An instruction has a shape, or sizes, that it does not come in.",
+    Diag.BAD_SETTING: "An environment variable of warploom's has a value that it cannot have.",
+    Diag.UNREADABLE_FILE: "A file does not exist, or is not text.",
+    Diag.BARRIER_OVERFLOW: "An mbarrier gets more arrivals or bytes than its phase has room for.",
+    Diag.BAD_BARRIER: "A barrier is used as no barrier of its kind can be.",
+    Diag.TENSOR_MEMORY: "Tensor memory is used that is not allocated, or by a warp that does not reach it.",
+    Diag.REGISTER_POOL: "The warpgroups ask for more registers than the CTA has.",
+    Diag.ASYNC_MISUSE: "Asynchronous work is issued, waited for or left behind as hardware does not allow.",
+    Diag.DEADLOCK: "All warps that have not finished wait, and nothing is in flight that could end a wait.",
+    Diag.UNCOUNTABLE_ARRIVAL: "How many threads arrive at a barrier cannot be told while the kernel is traced.",
+    Diag.MISMATCH: "A comparison of a launch file does not hold.",
+    Diag.BAD_COMMAND: "The command line is not one that warploom takes.",
+    Diag.BAD_LAUNCH_FILE: "The launch file is not one that warploom takes.",
+}
+"""What codes mean whose whole sentence is written where they are raised."""
 _KIND: dict[Diag, type[WarploomError]] = {
     **dict.fromkeys(
         (
@@ -379,6 +419,7 @@ _KIND: dict[Diag, type[WarploomError]] = {
             Diag.TENSOR_MEMORY,
             Diag.REGISTER_POOL,
             Diag.BAD_BRANCH,
+            Diag.BAD_CALL,
             Diag.TRAP,
             Diag.ASYNC_MISUSE,
             Diag.NOT_MODELLED,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from . import cases_cuda, cases_gluon, cases_triton, cases_triton_matmul
+from . import cases_cuda, cases_cuda_more, cases_gluon, cases_triton, cases_triton_matmul, cases_triton_more
 from .case import Case
 
-CASES: tuple[Case, ...] = (*cases_triton.CASES, *cases_triton_matmul.CASES, *cases_gluon.CASES, *cases_cuda.CASES)
+_MODULES = (cases_triton, cases_triton_matmul, cases_triton_more, cases_gluon, cases_cuda, cases_cuda_more)
+CASES: tuple[Case, ...] = tuple(case for module in _MODULES for case in module.CASES)

@@ -27,7 +27,7 @@ def module(name: str) -> ModuleType:
 
 def test_a_flipped_bit_is_a_difference(tmp_path: Path) -> None:
     pytest.importorskip("nvidia")
-    subprocess.run([*PREPARE, str(tmp_path), "--only", "cuda_t", "--no-machine"], check=True, capture_output=True)
+    subprocess.run([*PREPARE, str(tmp_path), "--only", "cuda_tma", "--no-machine"], check=True, capture_output=True)
     differential = module("differential")
     cases = json.loads((tmp_path / "cases.json").read_text())
     assert [case["name"] for case in cases] == ["cuda_tma_rank3_sm90", "cuda_tma_multicast_sm90"]

@@ -90,6 +90,11 @@ CASES = {
     "branch_table": Negative(
         "BAD_BRANCH", "T: .branchtargets A, B; mov.u32 %r0, 7; brx.idx %r0, T; A: mov.u32 %r1, 1; B:"
     ),
+    "call_of_nothing": Negative(
+        "BAD_CALL",
+        "mov.b64 %rd0, 4096; { .param .b32 given; st.param.b32 [given], %me; call %rd0, (given), SIGNATURE; }"
+        " SIGNATURE: .callprototype _ (.param .b32 _);",
+    ),
     "tensor_map_nowhere": Negative(
         "OUT_OF_BOUNDS",
         f"{INIT.format(1)} mov.b64 %rd0, 4096; @%first {_TENSOR_LOAD} [data], [%rd0, {{0, 0}}], [bars];",

@@ -37,7 +37,9 @@ CHOSEN = {
     "wmma": lambda form: {"shape": "m8n8k4"} if form.slots[-2].type == "f64" or form.slots[0].type == "f64" else {},
     "st.async.global": lambda form: {"type": "b32"},
     "mov": lambda form: {"type": "b32"},
-    "tcgen05.mma.scaled": lambda form: {"vector": SCALES.get((form.choices["kind"][0], form.choices["vector"][0]))},
+    "tcgen05.mma.scaled": lambda form: {
+        "vector": SCALES.get((form.choices["kind"][0], *form.choices.get("vector", ())[:1]))
+    },
 }
 """Words that go together, by the beginning of a family's name; else the first option of each choice."""
 IMMEDIATES = {
@@ -48,6 +50,7 @@ IMMEDIATES = {
     "lop3": 0x96,
     "tensormap.replace": 0,
     "pmevent": 7,
+    "st.bulk": 0,
 }
 """Literals that a family takes; else 128."""
 LENGTHS = {"stmatrix": 1, "tcgen05.st": 1, "tcgen05.mma": 4, "mov": 2}

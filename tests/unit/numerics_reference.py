@@ -30,13 +30,13 @@ def signature_of(opcode: str) -> tuple[str, dict[str, str]]:
             continue
         if word == "pack":
             family = "cvt.pack"
-        elif root in ("set", "setp") and word in COMPARISONS:
+        elif root in ("set", "setp", "vset2", "vset4") and word in COMPARISONS:
             found["cmp"] = word
         elif root in ("set", "setp", "lop3") and word in ("and", "or", "xor"):
             found["bool"] = word
         elif word == "NaN":
             found["nan"] = word
-        elif word in FLAGS or word in ("abs", "xorsign"):
+        elif word in FLAGS or word in ("abs", "xorsign") or (root[0] == "v" and word == "add"):
             found[word] = word
         elif word in ROUNDINGS:
             found["rnd"] = word
@@ -47,7 +47,8 @@ def signature_of(opcode: str) -> tuple[str, dict[str, str]]:
         else:
             found["mode"] = word
     names = {"cvt": ("dtype", "atype"), "set": ("dtype", "type"), "slct": ("type", "ctype")}
-    names |= dict.fromkeys(("dp4a", "dp2a"), ("atype", "btype"))
+    names |= dict.fromkeys(("dp4a", "dp2a", "vset2", "vset4"), ("atype", "btype"))
+    names |= {root: ("dtype", "atype", "btype")} if root[0] == "v" and len(types) == 3 else {}
     if root in ("add", "sub", "fma") and len(types) == 2:
         family, names[root] = f"{root}.mixed", ("type", "atype")
     found |= dict(zip(names.get(root, ("type",)), types, strict=False))

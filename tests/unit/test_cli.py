@@ -219,12 +219,17 @@ class TestExplain:
     def test_every_code(self, capsys, code):
         status, out, _ = call(capsys, "explain", code.lower())
         assert status == 0
-        assert out.startswith(code)
+        assert out.startswith(f"{code}: ")
         assert "do: " in out
+        sentence = out.splitlines()[0].removeprefix(f"{code}: ")
+        assert len(sentence) > 15, "a code that stands alone explains nothing"
+        assert "{" not in out
 
     def test_lists_all(self, capsys):
         _, out, _ = call(capsys, "explain")
-        assert out.split() == list(Diag.__members__)
+        words = (line.split() for line in out.splitlines())
+        assert [line[0] for line in words if line and line[0] in Diag.__members__] == list(Diag.__members__)
+        assert "nothing is in flight" in out
 
     def test_suggests(self, capsys):
         status, _, err = call(capsys, "explain", "DEADLOK")
@@ -291,6 +296,51 @@ def test_the_installed_command(tmp_path):
         f"{sys.executable} -m warploom.cli explain | head -n 1", shell=True, capture_output=True, text=True, check=True
     )
     assert piped.stderr == ""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("ptx", "matmul", f"{'9' * 5000}x1x1"),
+        ("ptx", "matmul", "4294967296x1x1"),
+        ("ptx", "matmul", "\N{ARABIC-INDIC DIGIT THREE}x3x3"),
+        ("ptx", "blockwise_matmul", "2x64x64x64"),
+        ("ptx", "block_scaled_matmul", "2x64x64x64"),
+        ("ptx", "matmul", "8x8x8", "--unsupported"),
+        ("tune", f"{'9' * 5000}x1x1"),
+        ("tune", "0x1x1"),
+    ],
+    ids=lambda arguments: " ".join(arguments)[:40],
+)
+def test_sizes_that_are_none(capsys, arguments):
+    status, _, err = call(capsys, *arguments)
+    assert status == 3
+    assert err.startswith("BAD_COMMAND")
+    assert len(err) < 400
+
+
+def test_measurements_that_are_nested_too_deep(tmp_path, capsys):
+    deep = tmp_path / "deep.json"
+    deep.write_text("[" * 100_000)
+    status, _, err = call(capsys, "tune", "--fit", str(deep))
+    assert status == 3
+    assert err.startswith("BAD_MEASUREMENTS")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="streams as Linux has them")
+@pytest.mark.parametrize(("to", "status"), [(">&-", 0), ("2>&-", 0), (">/dev/full", 3), (">&- 2>&-", 0)])
+def test_streams_that_take_nothing(to, status):
+    command = f"{sys.executable} -m warploom.cli explain DEADLOCK {to}"
+    run = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+    assert run.returncode == status
+    assert "INTERNAL" not in run.stderr
+    assert "Exception ignored" not in run.stderr
+
+
+def test_a_closed_stream_leaves_the_other_alone():
+    command = f"{sys.executable} -m warploom.cli run missing.launch.json --json 2>&-"
+    run = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+    assert json.loads(run.stdout)["error"]["code"] == "BAD_LAUNCH_FILE"
 
 
 def test_the_documentation_is_true(tmp_path, capsys, monkeypatch):

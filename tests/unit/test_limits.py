@@ -224,15 +224,15 @@ def test_the_end_of_patience_grows_with_the_warps(monkeypatch):
     assert fault(loop.format(count=20_000), block=(1024, 1, 1)).code == "NO_PROGRESS"
 
 
-def test_recursion_is_told():
+def test_recursion_without_an_end_is_told():
     error = fault(
         "call f;",
         module=".func f() { call g; ret; }\n.func g() { call f; ret; }".replace(
             ".func f()", ".func g();\n.func f()", 1
         ),
     )
-    assert error.code == "NOT_MODELLED"
-    assert "recursive" in error.what
+    assert error.code == "OUT_OF_BOUNDS"
+    assert "recursion" in str(error)
 
 
 def test_calls_that_would_make_billions_of_instructions_are_refused():
@@ -383,7 +383,6 @@ def test_an_unknown_target_is_told_which_are_known(target):
 
 def test_a_name_without_a_place_is_told():
     assert fault("mov.u64 %rd0, x;", module=".extern .global .b32 x;").code == "UNDECLARED"
-    assert fault("mov.u64 %rd0, f;", module=".func f() { ret; }").code == "NOT_MODELLED"
     assert fault("mov.u32 %r0, %envreg3;").code == "NOT_MODELLED"
 
 

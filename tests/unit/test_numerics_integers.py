@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import operator
+
 import numpy as np
 import pytest
 from tests.unit.numerics_reference import edge_bits, random_bits, run, signature_of, to_signed
@@ -195,6 +198,36 @@ def dot(count, a_type, b_type, first):
     return meaning
 
 
+VIDEO = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "avrg": lambda x, y: x + y + (x + y >= 0) >> 1,
+    "absdiff": lambda x, y: abs(x - y),
+    "min": min,
+    "max": max,
+}
+COMPARED = {name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")}
+
+
+def video(function, count, d_type, a_type, b_type, end):
+    """A function on the parts of two registers; `.add` sums up all results, `.sat` cuts each."""
+    bits = 32 // count
+    least, most = (0, (1 << bits) - 1) if d_type == "u32" else (-(1 << bits - 1), (1 << bits - 1) - 1)
+
+    def part(value, at, type_name):
+        return read(value >> bits * at & ((1 << bits) - 1), f"{type_name[0]}{bits}")
+
+    def meaning(a, b, c):
+        results = [int(function(part(a, at, a_type), part(b, at, b_type))) for at in range(count)]
+        if end == ".add":
+            return c + sum(results) & WORD
+        if end == ".sat":
+            results = [min(max(each, least), most) for each in results]
+        return sum((each & (1 << bits) - 1) << bits * at for at, each in enumerate(results))
+
+    return meaning
+
+
 def in_halves(function):
     """A function of 16-bit numbers on both halves of a register."""
 
@@ -266,6 +299,12 @@ def everything():
             yield f"dp4a.{a}.{b}", ("b32",) * 3, dot(4, a, b, 0)
             yield f"dp2a.lo.{a}.{b}", ("b32",) * 3, dot(2, a, b, 0)
             yield f"dp2a.hi.{a}.{b}", ("b32",) * 3, dot(2, a, b, 2)
+            for count in (2, 4):
+                ends = itertools.cycle((("u32", ".sat"), ("s32", ".sat"), ("s32", ""), ("u32", ".add")))
+                for (name, function), (d, end) in zip(VIDEO.items(), ends, strict=False):
+                    yield f"v{name}{count}.{d}.{a}.{b}{end}", ("b32",) * 3, video(function, count, d, a, b, end)
+                for (name, holds), end in zip(COMPARED.items(), itertools.cycle(("", ".add")), strict=False):
+                    yield f"vset{count}.{a}.{b}.{name}{end}", ("b32",) * 3, video(holds, count, "u32", a, b, end)
 
 
 def operand(rng, type_name, count):

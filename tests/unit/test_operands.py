@@ -275,6 +275,13 @@ def test_every_code_decodes(name):
         codes = np.arange(1 << bits).astype(np.uint8)
         raw = codes << 2 | 3 << 6 | 3 if bits == 4 else codes | 0xC0
         expected = codes.view(dtype).astype(np.float32)
+    elif name in ("s4", "u4"):
+        raw = np.arange(256).astype(np.uint8)
+        halves = np.stack([raw & 15, raw >> 4], 1).reshape(-1)
+        expected = (halves ^ 8).astype(np.int8) - np.int8(8) if name == "s4" else halves
+    elif name == "b1":
+        raw = np.arange(256).astype(np.uint8)
+        expected = (raw[:, None] >> np.arange(8) & 1).astype(np.uint8).reshape(-1)
     elif name == "e2m1_packed":
         raw = np.arange(256).astype(np.uint8)
         expected = np.stack([raw & 15, raw >> 4], 1).reshape(-1).view(ml_dtypes.float4_e2m1fn).astype(np.float32)

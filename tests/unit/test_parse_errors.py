@@ -65,7 +65,7 @@ def refused(text: str) -> PtxError:
         (HEAD + ".entry k() { .reg .b64 a; mov.u64 a, 1<<64; }", "SYNTAX", 4, 39),
         (HEAD + ".entry k() { .reg .b64 a; ld.u64 a, [a-8]; }", "SYNTAX", 4, 39),
         (HEAD + ".entry k() { .reg .b64 a; ld.u64 a, [%tid.x]; }", "SYNTAX", 4, 38),
-        (HEAD + ".entry k() { .reg .b64 a; mov.u64 a, %tid; }", "UNDECLARED", 4, 38),
+        (HEAD + ".entry k() { .reg .b64 a; mov.u64 a, %tidy; }", "UNDECLARED", 4, 38),
         (HEAD + ".entry k() { ret; é }", "SYNTAX", 4, 19),
         (HEAD + ".entry k() { ret; \x00 }", "SYNTAX", 4, 19),
         (HEAD + ".entry k() { /* ret; }", "SYNTAX", 4, 14),

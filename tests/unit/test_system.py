@@ -98,7 +98,7 @@ def test_a_failed_assertion_says_what_failed() -> None:
 
 def test_other_functions_of_the_system_are_not_modelled() -> None:
     with pytest.raises(WarploomError) as caught:
-        launch(ASSERT.replace("__assertfail", "malloc"), grid=(1, 1, 1), block=(1, 1, 1), args=[35])
+        launch(ASSERT.replace("__assertfail", "cudaGetLastError"), grid=(1, 1, 1), block=(1, 1, 1), args=[35])
     assert caught.value.code == "NOT_MODELLED"
 
 

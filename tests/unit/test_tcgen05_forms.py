@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sysconfig
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 from tests.unit.tensor_kernels import Product
 
+from warploom.diagnostics import WarploomError
 from warploom.facts.descriptors import encode_shared_descriptor
 from warploom.facts.instruction_descriptors import encode_instruction_descriptor
 from warploom.ptx.isa import decode_kernel
@@ -27,6 +29,21 @@ ENTRY = """.visible .entry group_{group}()
   ret;
 }}
 """
+
+
+ASKED = "clusterlaunchcontrol.try_cancel.async.shared::cta.mbarrier::complete_tx::bytes"
+BEYOND = [
+    "setmaxnreg.inc.sync.aligned.u32 64;",
+    f"{ASKED}.b128 [%r0], [%r1];",
+    f"{ASKED}.multicast::cluster::all.b128 [%r0], [%r1];",
+    "ldmatrix.sync.aligned.m16n16.x1.trans.shared.b8 {%r0, %r1}, [%r2];",
+    "ldmatrix.sync.aligned.m8n16.x1.shared.b8x16.b4x16_p64 {%r0}, [%r2];",
+    "stmatrix.sync.aligned.m16n8.x1.trans.shared.b8 [%r2], {%r0};",
+    "tensormap.replace.tile.global_address.global.b1024.b64 [%d0], %d1;",
+    "tensormap.replace.tile.swizzle_atomicity.global.b1024.b32 [%d0], 1;",
+    "wgmma.fence.sync.aligned;",
+]
+"""Instructions of other families that some targets have and others do not."""
 
 
 def listed(count: int) -> str:
@@ -113,6 +130,37 @@ def module() -> str:
     return HEADER + "".join(entries)
 
 
+def taken(lines: list[str], target: str, folder: Path) -> set[str]:
+    """Those of the instructions that ptxas takes for a target, each in a kernel of its own."""
+    entries = [ENTRY.format(group=number, body=line) for number, line in enumerate(lines)]
+    (folder / "in.ptx").write_text(HEADER.replace("sm_100a", target) + "".join(entries))
+    command = [ptxas(), f"-arch={target}", "-O0", "-o", str(folder / "out.cubin"), str(folder / "in.ptx")]
+    said = subprocess.run(command, capture_output=True, text=True, check=False).stderr
+    before, size = HEADER.count("\n"), ENTRY.count("\n")
+    refused = {(int(line) - 1 - before) // size for line in re.findall(r"line (\d+); error", said)}
+    assert refused or not said, said
+    return {line for number, line in enumerate(lines) if number not in refused}
+
+
+def has(line: str, target: str) -> bool:
+    (kernel,) = parse(HEADER + ENTRY.format(group=0, body=line)).kernels
+    try:
+        decode_kernel(kernel, target)
+    except WarploomError as error:
+        assert error.code == "WRONG_TARGET", error
+        return False
+    return True
+
+
+@pytest.mark.parametrize("target", ["sm_100a", "sm_100f", "sm_103a", "sm_103f", "sm_103"])
+def test_a_target_has_what_ptxas_says(target, tmp_path):
+    group = "cta_group::1"
+    lines = [*management(group), *copies(group), *multiplications(group), *(each for each in moves() if "x1." in each)]
+    lines += BEYOND
+    lines = list({line.split()[0]: line for line in lines}.values())
+    assert {line for line in lines if has(line, target)} == taken(lines, target, tmp_path)
+
+
 def test_every_form_is_read():
     for kernel in parse(module()).kernels:
         assert len(decode_kernel(kernel, "sm_100a")) == len(kernel.instructions)
@@ -125,14 +173,16 @@ SOURCES = {
 }
 
 
-@pytest.mark.parametrize("name", SOURCES)
-def test_ptxas_takes_what_is_read(name, tmp_path):
+def ptxas() -> str:
     packages = Path(sysconfig.get_paths()["purelib"])
     found = shutil.which("ptxas") or next(map(str, packages.glob("nvidia/*/bin/ptxas")), None)
-    if found is None:
-        pytest.skip("there is no ptxas")
+    return found or pytest.skip("there is no ptxas")
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_ptxas_takes_what_is_read(name, tmp_path):
     (tmp_path / "in.ptx").write_text(SOURCES[name]())
-    command = [found, "-arch=sm_100a", "-O0", "-o", str(tmp_path / "out.cubin"), str(tmp_path / "in.ptx")]
+    command = [ptxas(), "-arch=sm_100a", "-O0", "-o", str(tmp_path / "out.cubin"), str(tmp_path / "in.ptx")]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
 

@@ -234,7 +234,7 @@ def test_an_mma_with_two_ctas_needs_a_cluster():
 
 
 REFUSED = {
-    "tcgen05.mma.sp.cta_group::1.kind::f16 [%taddr], %d0, %d1, [%r1], %r0, %p0;": ("UNKNOWN_INSTRUCTION", "mma"),
+    "tcgen05.mma.sp.cta_group::1.kind::f16 [%taddr], %d0, %d1, [%r1], %r0, %p0;": ("NOT_MODELLED", "sparse"),
     "tcgen05.shift.cta_group::1.down [%taddr];": ("NOT_MODELLED", "direction"),
     "tcgen05.shift.down.cta_group::1 [%taddr];": ("NOT_MODELLED", "direction"),
     "tcgen05.mma.cta_group::1.kind::f16.ashift [%taddr], [%r1], %d1, %r0, %p0;": ("NOT_MODELLED", "direction"),

@@ -88,7 +88,7 @@ def encode_shared_descriptor(
     return pack(LAYOUT[family], contents)
 
 
-def _violations(value: int, family: str, target: str) -> list[str]:
+def _violations(value: int, family: str) -> list[str]:
     fields = LAYOUT[family]
     got = unpack(fields, value)
     broken = broken_constants(fields, value)
@@ -97,15 +97,15 @@ def _violations(value: int, family: str, target: str) -> list[str]:
         legal = ", ".join(f"{code} = {mode.name}" for code, mode in sorted(codes.items()))
         broken.append(f"swizzle is {got['swizzle']} and must be one of {legal}")
     if got.get("leading_absolute"):
-        broken.append(f"leading_absolute (bit 52) exists on sm_103a only, not on {target}")
+        broken.append("leading_absolute (bit 52) exists on sm_103a only, and is not modelled")
     return broken
 
 
 @lru_cache(maxsize=1 << 14)
-def decode_shared_descriptor(value: int, family: str, target: str = "") -> SharedDescriptor:
+def decode_shared_descriptor(value: int, family: str) -> SharedDescriptor:
     """The fields of a descriptor, or `BAD_DESCRIPTOR` with every rule it breaks."""
     fields = LAYOUT[family]
-    broken = _violations(value, family, target or family)
+    broken = _violations(value, family)
     if broken:
         raise Diag.BAD_DESCRIPTOR.error(
             kind=f"{family} shared-memory matrix", value=value, what="; ".join(broken), fields=text(fields, value)

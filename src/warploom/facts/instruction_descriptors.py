@@ -208,7 +208,7 @@ def _option_violations(
     if (got["transpose_a"] or got["transpose_b"]) and not row.transpose:
         broken.append(f"kind::{row.name} cannot transpose")
     if got.get("k96"):
-        broken.append("K = 96 (bit 31) exists on sm_103a only")
+        broken.append("K = 96 (bit 31) exists on sm_103a only, and is not modelled")
     return broken
 
 

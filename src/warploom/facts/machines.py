@@ -50,18 +50,25 @@ class Machine:
 
 L2_SECTOR, L2_LINE = 32, 128
 """Bytes that L2 delivers at once, and of what it looks up at once (CUDA C++ Best Practices Guide, global memory)."""
-_LARGE_CLUSTER = 4
-"""The least number of CTAs of which not every multiprocessor finds a place in a cluster: measured, see below."""
+HEAP_BYTES = 8 << 20
+"""What `malloc` on the device has to give unless the host asks for more (CUDA C++ Programming Guide, heap memory)."""
+_ROOM = {3: (19, 22)}
+_ROOM_OF_LARGER = (10, 11)
+"""Of the multiprocessors, those that find a place in clusters of three, and of more: measured, see below."""
 
 
 def ctas_at_once(sms: int, cluster: int) -> int:
     """CTAs that run at once, one on each multiprocessor, in clusters of so many.
 
     A cluster lives in one GPC, and GPCs are not whole multiples of larger ones: an H200, of 132 multiprocessors, has
-    room for 66 clusters of 2, 30 of 4 and 15 of 8 (cuOccupancyMaxActiveClusters); a persistent grid of more runs its
-    last clusters when the first have ended.
+    room for 66 clusters of 2, 30 of 4 and 15 of 8 (cuOccupancyMaxActiveClusters), and kernels of more than 38 clusters
+    of 3 take longer than their work explains (bench/results/hopper_configurations.json). A persistent grid of more runs
+    its last clusters when the first have ended.
     """
-    return sms if cluster < _LARGE_CLUSTER else max(sms * 10 // 11 // cluster, 1) * cluster
+    if cluster < min(_ROOM):
+        return sms
+    part, whole = _ROOM.get(cluster, _ROOM_OF_LARGER)
+    return max(sms * part // whole // cluster, 1) * cluster
 
 
 _GUIDE = "CUDA C++ Programming Guide, technical specifications per compute capability"
@@ -163,15 +170,26 @@ MACHINES: dict[str, Machine] = {
 }
 """Every `.target` the machine accepts. Without a suffix a target lacks what PTX gives to `a` (and `f`) targets only."""
 
-KERNEL_TARGETS = ("sm_100a", "sm_90a")
-"""The targets that the library has kernels for, the newest first; an `a` target is for one compute capability only."""
+KERNEL_TARGETS: dict[tuple[int, int], str] = {(10, 0): "sm_100a", (10, 3): "sm_103a", (9, 0): "sm_90a"}
+"""The targets that there are kernels for, by the one compute capability on which code for an `a` target runs."""
+
+_WITHOUT_KERNELS = {
+    12: "which has neither wgmma nor tcgen05 and tensor memory",
+    11: "whose tensor core is of another family than that of 10.x",
+}
+"""Why there are no kernels for the compute capabilities of a major version (PTX ISA 11.1.2, 9.7.16; ptxas)."""
 
 
 def target_of(capability: tuple[int, int]) -> str | None:
-    """The target with everything that GPUs of a compute capability have, if that is Hopper's tensor core or a later."""
-    name = f"sm_{capability[0]}{capability[1]}a"
-    row = MACHINES.get(name)
-    return name if row is not None and (row.has_wgmma or row.has_tcgen05) else None
+    """The target with everything that GPUs of a compute capability have, if there are kernels for it."""
+    return KERNEL_TARGETS.get(capability)
+
+
+def lack_of(capability: tuple[int, int]) -> str:
+    """Why there are no kernels for a compute capability, as the end of a sentence that names it."""
+    known = ", ".join(f"{major}.{minor}" for major, minor in sorted(KERNEL_TARGETS))
+    why = "which is older than Hopper" if capability < min(KERNEL_TARGETS) else _WITHOUT_KERNELS.get(capability[0], "")
+    return f"compute capability {capability[0]}.{capability[1]}{f', {why}' if why else ''}; kernels are for {known}"
 
 
 def machine(target: str) -> Machine:

@@ -166,6 +166,12 @@ WARP_SHAPES: tuple[WarpShape, ...] = (
     WarpShape(16, 8, 32, 8, ("e4m3", "e5m2", "s8", "u8")),
     WarpShape(16, 8, 16, 8, ("e4m3", "e5m2", "s8", "u8")),
     WarpShape(8, 8, 16, 8, ("s8", "u8")),
+    WarpShape(16, 8, 64, 4, ("s4", "u4")),
+    WarpShape(16, 8, 32, 4, ("s4", "u4")),
+    WarpShape(8, 8, 32, 4, ("s4", "u4")),
+    WarpShape(16, 8, 256, 1, ("b1",)),
+    WarpShape(16, 8, 128, 1, ("b1",)),
+    WarpShape(8, 8, 128, 1, ("b1",)),
     WarpShape(8, 8, 4, 64, ("f64",)),
     WarpShape(16, 8, 4, 64, ("f64",)),
     WarpShape(16, 8, 8, 64, ("f64",)),
@@ -181,11 +187,18 @@ WARP_D_TYPES: Mapping[str, tuple[str, ...]] = {
     "e5m2": ("f16", "f32"),
     "s8": ("s32",),
     "u8": ("s32",),
+    "s4": ("s32",),
+    "u4": ("s32",),
+    "b1": ("s32",),
     "f64": ("f64",),
 }
 """The types that C and D of mma.sync share, by the type of A."""
 
-WARP_MIXES: tuple[frozenset[str], ...] = (frozenset({"e4m3", "e5m2"}), frozenset({"s8", "u8"}))
+WARP_MIXES: tuple[frozenset[str], ...] = (
+    frozenset({"e4m3", "e5m2"}),
+    frozenset({"s8", "u8"}),
+    frozenset({"s4", "u4"}),
+)
 """Types that A and B of mma.sync may have side by side; every other type goes with itself."""
 
 _TILES = ((16, 16, 16), (32, 8, 16), (8, 32, 16))
@@ -193,9 +206,11 @@ WMMA_SHAPES: tuple[WarpShape, ...] = (
     *(WarpShape(m, n, k, 16, ("f16", "bf16")) for m, n, k in _TILES),
     *(WarpShape(m, n, k, 8, ("s8", "u8")) for m, n, k in _TILES),
     WarpShape(16, 16, 8, 32, ("tf32",)),
+    WarpShape(8, 8, 32, 4, ("s4", "u4")),
+    WarpShape(8, 8, 128, 1, ("b1",)),
     WarpShape(8, 8, 4, 64, ("f64",)),
 )
-"""wmma without the four- and one-bit integers (PTX ISA 9.7.14.4.1)."""
+"""wmma on these machines (PTX ISA 9.7.14.4.1)."""
 
 WMMA_HALF_REGISTERS = 8
 """A and B of f16 have so many registers in every shape (PTX ISA 9.7.14.4.1, Table 33): the others repeat."""

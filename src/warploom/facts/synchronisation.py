@@ -8,8 +8,5 @@ BARRIER_BYTES = 8
 WORK_RESPONSE_BYTES = 16
 """The reply of clusterlaunchcontrol.try_cancel, size and alignment (PTX ISA, clusterlaunchcontrol.try_cancel)."""
 
-SUSPEND_HINT = 10_000_000
-"""Nanoseconds that mbarrier.try_wait may sleep before it looks again: what CUTLASS passes (ClusterBarrier::wait)."""
-
 REGISTERS_PER_THREAD = 255
 """The most that a thread may have (CUDA C++ Programming Guide, technical specifications per compute capability)."""

@@ -65,6 +65,7 @@ FAMILIES = frozenset(
         "prmt",
         "dp4a",
         "dp2a",
+        *(f"v{name}{count}" for name in ("add", "sub", "avrg", "absdiff", "min", "max", "set") for count in (2, 4)),
         "and",
         "or",
         "xor",

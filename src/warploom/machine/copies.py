@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 Bytes = npt.NDArray[np.uint8]
-_UNIT = 16
+_UNIT, _WORD = 16, 8
 _ELEMENT = {"s32": "i32", "s64": "i64", "b32": "u32", "b64": "u64"}
 """PTX types by their tensor-map names. PTX ISA 9.7.9.25.4.2 says that add.f32 flushes subnormal numbers; an H200 does
 not.
@@ -373,5 +373,26 @@ def wait_bulk(op: Op) -> Run:
 
     def run(g: Group, mask: Array | None, count: int) -> bool:
         return _wait(g, mask, groups_of(g.cta, name), count)
+
+    return run
+
+
+@executes("st.bulk")
+def clear(op: Op) -> Run:
+    """A run of zeros in shared memory, stored by each lane; no copy, and nobody waits for it."""
+    opcode = op.instruction.opcode
+
+    def run(g: Group, mask: Array | None, address: Any, size: Any, value: int) -> None:
+        for lane in issuers(g, g.mask if mask is None else mask):
+            start, count = shared_address(of_lane(address, lane)), of_lane(size, lane)
+            if start % _WORD or count % _WORD or value:
+                what = (
+                    f"{count} bytes of {value} at {start:#x}; address and size are multiples of {_WORD}, the value is 0"
+                )
+                raise Diag.BAD_SHAPE.error(text=opcode, what=what)
+            g.grid.effects += 1
+            words = np.arange(start, start + count, _WORD, dtype=np.uint64)
+            if count:
+                g.cta.shared.write(words, np.zeros(len(words), np.uint64), _WORD, None, f"`{opcode}`", g.number)
 
     return run

@@ -90,6 +90,22 @@ def _contained(dtype: type, bits: int, shift: int = 0) -> Decode:
     return decode
 
 
+def _halves_of_bytes(dtype: type) -> Decode:
+    """Two integers to a byte, the lower one first."""
+
+    def decode(raw: NDArray[Any]) -> NDArray[Any]:
+        both: NDArray[Any] = np.repeat(raw.view(dtype), 2, axis=-1)
+        both[..., ::2] <<= 4
+        both >>= 4
+        return both
+
+    return decode
+
+
+def _single_bits(raw: NDArray[Any]) -> NDArray[Any]:
+    return np.unpackbits(raw.view(np.uint8), axis=-1, bitorder="little")
+
+
 def _nibbles(raw: NDArray[Any]) -> NDArray[Any]:
     return _nibble_table().take(raw.view(np.uint8), mode="wrap").view(np.float32)
 
@@ -140,6 +156,9 @@ ELEMENTS: dict[str, Element] = {
         Element("e5m2", 8, _bytes_of(ml_dtypes.float8_e5m2)),
         Element("s8", 8, lambda raw: raw.view(np.int8)),
         Element("u8", 8, lambda raw: raw.view(np.uint8)),
+        Element("s4", 4, _halves_of_bytes(np.int8)),
+        Element("u4", 4, _halves_of_bytes(np.uint8)),
+        Element("b1", 1, _single_bits),
         Element("e2m1_packed", 4, _nibbles),
         Element("e2m1", 8, _padded(_E2M1, 4, "b4x16_p64")),
         Element("e2m3", 8, _padded(_E2M3, 6, "b6x16_p32")),

@@ -76,6 +76,7 @@ class Grid:
         self.effects = 0
         self.moved: dict[str, int] = {}
         self.printed = Printed()
+        self.heap: dict[int, int] = {}
         self._factories: dict[bool, Callable[..., Any]] = {}
         self._clusters_x = [-(-self.shape[i] // self.cluster_shape[i]) for i in range(3)]
         self._total = self._clusters_x[0] * self._clusters_x[1] * self._clusters_x[2]

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from warploom.diagnostics import Diag, WarploomError
+from warploom.facts.threads import WARP_LANES, WARPGROUP_WARPS
 from warploom.machine.block_writer import BLOCKED, ENDED, PARTED, SCATTERED
 from warploom.machine.layout import FILES
 from warploom.machine.memory import LocalMemory
@@ -24,8 +25,7 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 
-WARP = 32
-WARPGROUP = 128
+WARP, WARPGROUP = WARP_LANES, WARP_LANES * WARPGROUP_WARPS
 READY, WAITING, JOINING, DONE = range(4)
 EXPIRED = "expired"
 _PATIENCE = 256

@@ -91,6 +91,12 @@ class GlobalMemory:
         self._next += (len(data) + 2 * GLOBAL_GAP - 1) // GLOBAL_GAP * GLOBAL_GAP
         return region
 
+    def discard(self, base: int) -> None:
+        """Take a region away; its addresses are not given again."""
+        at = bisect_right(self._bases, base) - 1
+        if at >= 0 and self.regions[at].base == base:
+            del self.regions[at], self._bases[at]
+
     def find(self, address: int, size: int) -> Region | None:
         """The buffer that holds a whole range, or None."""
         at = bisect_right(self._bases, address) - 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -70,7 +71,7 @@ def multiply(op: Op) -> Run:
     a_moves, b_moves = Moves.of(mma_a(shape.m, shape.a_registers)), Moves.of(mma_b(shape.b_registers))
     c_moves = Moves.of(mma_c_packed(shape.m) if d_type == "f16" else mma_c(shape.m))
     check_counts(op, {"a": a_moves.registers, "b": b_moves.registers, "c": c_moves.registers, "d": c_moves.registers})
-    a_decode, b_decode, combine = decoder(op["a_type"]), decoder(op["b_type"]), COMBINE[d_type]
+    a_decode, b_decode, combine = decoder(op["a_type"]), decoder(op["b_type"]), combined(op)
     saturate = bool(op["satfinite"])
     c_values = ELEMENT_TYPES[d_type].values
 
@@ -97,7 +98,7 @@ def decoder(element: str) -> Any:
     if element == "f64":
         return lambda words: words.view(np.float64)
     decode = ELEMENTS[element].decode
-    if ELEMENT_TYPES[element].is_float:
+    if element in ELEMENT_TYPES and ELEMENT_TYPES[element].is_float:
         return decode
     return lambda words: decode(words).astype(np.float32)
 
@@ -118,12 +119,20 @@ def _halves(a: Array, b: Array, c: Array, saturate: bool) -> Array:
 
 
 def _integers(a: Array, b: Array, c: Array, saturate: bool) -> Array:
-    """Products are exact: at most 32 terms below 2^16."""
+    """Products are exact: at most 32 terms below 2^16, or more that are smaller."""
     product: Array = np.matmul(a, b.transpose(0, 2, 1))
     if saturate:
         product = np.clip(product.astype(np.int64) + c, _LIMITS.min, _LIMITS.max)
         return product.astype(np.int32)
     total: Array = product.astype(np.int32)
+    total += c
+    return total
+
+
+def _differences(a: Array, b: Array, c: Array, saturate: bool) -> Array:
+    """How many bits differ: those that either has, without those that both have."""
+    either = a.sum(2)[:, :, None] + b.sum(2)[:, None, :]
+    total: Array = (either - 2 * np.matmul(a, b.transpose(0, 2, 1))).astype(np.int32)
     total += c
     return total
 
@@ -140,7 +149,12 @@ def _doubles(a: Array, b: Array, c: Array, saturate: bool) -> Array:
     return total.view(np.float64).reshape(c.shape)
 
 
-COMBINE = {"f16": _halves, "f32": _floats, "f64": _doubles, "s32": _integers}
+_COMBINE = {"f16": _halves, "f32": _floats, "f64": _doubles, "s32": _integers}
+
+
+def combined(op: Op) -> Callable[[Array, Array, Array, bool], Array]:
+    """How an instruction makes D of A, B and C."""
+    return _differences if op["bits"] == "xor" else _COMBINE[op["d_type"]]
 
 
 def _read(op: Op) -> WarpShape:

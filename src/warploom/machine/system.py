@@ -1,16 +1,20 @@
-"""What the driver links into kernels: `printf`, and the end of a failed `assert`."""
+"""What the driver links into kernels: `printf`, the end of a failed `assert`, and the heap."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from warploom.diagnostics import Diag, Loc
+from warploom.facts.machines import HEAP_BYTES
 from warploom.machine.access import Spaces
+from warploom.machine.bulk import of_lane
+from warploom.machine.group import WARP
+from warploom.machine.memory import padded
 from warploom.machine.registry import Run, executes
 from warploom.ptx.isa.table import Op
 from warploom.ptx.model import Arguments, Symbol
@@ -26,8 +30,9 @@ _SPECIFIER = re.compile(
     r"(?P<size>hh|h|ll|l|j|z|t|L)?(?P<kind>[a-zA-Z%])"
 )
 _LONG = ("l", "ll", "j", "z", "t")
-_PARAMETERS = {"vprintf": (8, 8), "__assertfail": (8, 8, 4, 8, 8)}
+_PARAMETERS = {"vprintf": (8, 8), "__assertfail": (8, 8, 4, 8, 8), "malloc": (8,), "free": (8,)}
 """The bytes of each parameter."""
+_RESULT_BYTES = {"malloc": 8}
 _ADDRESS = (1 << 64) - 1
 
 
@@ -43,18 +48,18 @@ def call(op: Op) -> Run:
         raise Diag.BAD_OPERANDS.error(
             where, text=op.instruction.text[:200], what="its parameters do not fit", takes=takes
         )
-    act = _print if function.name == "vprintf" else _fail
+    act, result_bytes = _ACTS[function.name], _RESULT_BYTES.get(function.name, 4)
     caller = _Caller(op)
 
     def run(g: Group, mask: Array | None, *operands: Any) -> None:
         parameters, results = operands[-1], operands[0] if len(operands) == 3 else ()
         live = g.active if mask is None else mask
         table = [caller.parameters.load(g, live, at, size) for at, size in zip(parameters, sizes, strict=True)]
-        counts = np.zeros(g.lanes, np.uint32)
+        given = np.zeros(g.lanes, np.uint64 if result_bytes == 8 else np.uint32)
         for lane in np.flatnonzero(live).tolist():
-            counts[lane] = act(caller, g, lane, *(int(column[lane]) for column in table))
+            given[lane] = act(caller, g, lane, *(int(column[lane]) for column in table))
         for result in results:
-            caller.parameters.store(g, live, result, counts, 4)
+            caller.parameters.store(g, live, result, given, result_bytes)
 
     return run
 
@@ -136,6 +141,45 @@ def _bounded(value: int) -> str:
 def _signed(value: int, bits: int) -> int:
     value &= (1 << bits) - 1
     return value - (1 << bits) if value >> (bits - 1) else value
+
+
+def _allocate(caller: _Caller, g: Group, lane: int, size: int) -> int:
+    """A region of global memory, poisoned; 0 where the heap has no room left."""
+    heap = g.grid.heap
+    if size > HEAP_BYTES - sum(heap.values()):
+        return 0
+    data = padded(max(size, 1))[: max(size, 1)]
+    data.fill(0xFF)
+    region = g.grid.memory.add(data, f"malloc({size}) of thread {g.first_warp * WARP + lane}")
+    heap[region.base] = max(size, 1)
+    return region.base
+
+
+def _release(caller: _Caller, g: Group, lane: int, address: int) -> int:
+    """Give a region back: nothing lies at its address any more."""
+    if address and g.grid.heap.pop(address, None) is None:
+        raise Diag.OUT_OF_BOUNDS.error(what=f"`free` of {address:#x}, which `malloc` has not given,", space="heap")
+    g.grid.memory.discard(address)
+    return 0
+
+
+_ACTS: dict[str, Callable[..., int]] = {
+    "vprintf": _print,
+    "__assertfail": _fail,
+    "malloc": _allocate,
+    "free": _release,
+}
+
+
+@executes("call.pointer")
+def nowhere(op: Op) -> Run:
+    """A call through a pointer that named none of the functions in front of it."""
+
+    def run(g: Group, mask: Array | None, pointer: Any) -> None:
+        lane = int(np.flatnonzero(g.active if mask is None else mask)[0])
+        raise Diag.BAD_CALL.error(text=op.instruction.text, address=of_lane(pointer, lane))
+
+    return run
 
 
 class Printed:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from warploom.machine.memory import Bytes, GlobalMemory, padded
+from warploom.ptx.calls import function_addresses
 from warploom.ptx.model import Kernel, Module, Symbol, Variable
 from warploom.ptx.storage import aligned, element_bytes, size_of
 
@@ -52,8 +53,8 @@ def _defined(module: Module) -> list[Variable]:
 
 
 def map_static(module: Module, memory: GlobalMemory) -> dict[str, int]:
-    """Put the module's variables into global memory with their initial values; where each lies."""
-    symbols: dict[str, int] = {}
+    """Put the module's variables into global memory with their initial values; where each, and each function, lies."""
+    symbols = function_addresses(module)
     held: list[tuple[Variable, Bytes]] = []
     for variable in _defined(module):
         data = padded(max(size_of(variable), 1), zero=True)[: max(size_of(variable), 1)]
@@ -68,7 +69,7 @@ def map_static(module: Module, memory: GlobalMemory) -> dict[str, int]:
 
 
 def _initial(value: int | Symbol, symbols: dict[str, int]) -> int:
-    """An element's initial value; the address of a function, which nothing can call, is 0."""
+    """An element's initial value; of what the module only declares, 0."""
     if not isinstance(value, Symbol):
         return value
     found = _REFERENCE.fullmatch(value.name)

@@ -13,7 +13,7 @@ from warploom.facts.fragments import wmma_factor, wmma_sum
 from warploom.facts.mma_shapes import WARP_D_TYPES, WMMA_HALF_REGISTERS, WMMA_SHAPES, WarpShape
 from warploom.machine.access import Spaces
 from warploom.machine.group import WARP
-from warploom.machine.mma import COMBINE, Moves, check_counts, decoder, gathered
+from warploom.machine.mma import Moves, check_counts, combined, decoder, gathered
 from warploom.machine.participation import whole_warps
 from warploom.machine.registry import Run, executes
 from warploom.ptx.isa.table import Op
@@ -30,9 +30,12 @@ class _Tile:
     def __init__(self, op: Op, which: str) -> None:
         type_ = op["type"]
         shape = _shape(op, type_ if which in "ab" else "")
-        self.bytes = (shape.bits if which in "ab" else ELEMENT_TYPES[type_].bits) // 8
+        bits = shape.bits if which in "ab" else ELEMENT_TYPES[type_].bits
+        self.packed = 32 // bits if bits < 8 else 1  # elements narrower than a byte move as whole words
+        self.bytes = bits * self.packed // 8
         if which in "ab":
-            self.fragment = wmma_factor(shape.m if which == "a" else shape.n, shape.k, shape.bits, elements=True)
+            rows = shape.m if which == "a" else shape.n
+            self.fragment = wmma_factor(rows, shape.k, shape.bits, elements=self.packed == 1)
         else:
             self.fragment = wmma_sum(shape.m, shape.n, packed=type_ == "f16", elements=True)
         row, column = self.fragment.coordinates()
@@ -46,11 +49,15 @@ class _Tile:
         self.count = held * self.repeats
         self.lines, self.line = int(major.max()) + 1, int(minor.max()) + 1
 
+    def step(self, stride: Any) -> Any:
+        """What is moved at once, so many times from one line to the next."""
+        return self.line if stride is None else stride // self.packed
+
     def places(self, g: Group, address: Any, stride: Any) -> Array:
         """The address of every element as [register, sub-word, lane]; the stride counts elements."""
         warps = g.warps
         start = np.full(g.lanes, address, np.uint64) if isinstance(address, int) else address.astype(np.uint64)
-        step = np.full(g.lanes, self.line if stride is None else stride, np.uint64)
+        step = np.full(g.lanes, self.step(stride), np.uint64)
         major, minor = (np.tile(x.transpose(0, 2, 1).astype(np.uint64), warps) for x in (self.major, self.minor))
         return start + (major * step + minor) * np.uint64(self.bytes)
 
@@ -64,7 +71,7 @@ def lines_of(op: Op) -> tuple[int, int]:
 def line_addresses(op: Op, address: Any, stride: Any, lanes: int) -> Array:
     """The address of one line of the matrix in each lane of its warp."""
     tile = _Tile(op, op["which"])
-    step = np.uint64(tile.line if stride is None else stride) * np.uint64(tile.bytes)
+    step = np.uint64(tile.step(stride)) * np.uint64(tile.bytes)
     return np.asarray(address, np.uint64) + np.arange(lanes, dtype=np.uint64) % np.uint64(WARP) * step
 
 
@@ -127,7 +134,7 @@ def multiply(op: Op) -> Run:
     factors = {"a": a.registers, "b": b.registers} if a_type != "f16" else dict.fromkeys("ab", WMMA_HALF_REGISTERS)
     check_counts(op, {**factors, "c": c.registers, "d": d.registers})
     word = np.dtype(np.uint64 if shape.bits == 64 else np.uint32)
-    decode, combine, c_values = decoder(a_type), COMBINE[d_type], ELEMENT_TYPES[c_type].values
+    decode, combine, c_values = decoder(a_type), combined(op), ELEMENT_TYPES[c_type].values
     saturate = bool(op["satfinite"])
 
     def run(g: Group, mask: Array | None, *operands: tuple[Any, ...]) -> Array:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass
-from typing import Any
+import functools
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -16,8 +16,7 @@ Sizes = tuple[int, ...]
 HOST = "cpu"
 
 
-@dataclass(frozen=True, slots=True)
-class Buffer:
+class Buffer(NamedTuple):
     """The memory behind an array; strides in bytes, `span` is the bytes from its first element on.
 
     `address` is the device's; on the host it counts from the start of the allocation, which the machine aligns.
@@ -39,7 +38,7 @@ class Buffer:
 
 def is_array(value: Any) -> bool:
     """Whether a value is an array of some library."""
-    if isinstance(value, type):
+    if isinstance(value, type | int | float):
         return False
     return hasattr(value, "__dlpack__") or hasattr(value, "__cuda_array_interface__")
 
@@ -61,11 +60,20 @@ def buffer_of(array: Any) -> Buffer:
     raise Diag.BAD_LAUNCH.error(what=f"a {type(array).__name__} is no array: pass one of NumPy, PyTorch, CuPy or JAX")
 
 
+def place_of(array: Any) -> str:
+    """The device of an array, as a buffer tells it."""
+    return _name_of(array.device) if hasattr(array, "data_ptr") else buffer_of(array).device
+
+
+_name_of = functools.cache(str)
+_type_of = functools.cache(lambda dtype: str(dtype).rpartition(".")[2])
+
+
 def _of_torch(array: Any) -> Buffer:
-    item, device = int(array.element_size()), str(array.device)
-    strides = tuple(int(stride) * item for stride in array.stride())
-    address = int(array.storage_offset()) * item if device == HOST else int(array.data_ptr())
-    return _buffer(tuple(array.shape), strides, str(array.dtype).rpartition(".")[2], item, address, device)
+    item, device = array.element_size(), _name_of(array.device)
+    strides = tuple([stride * item for stride in array.stride()])
+    address = array.storage_offset() * item if device == HOST else array.data_ptr()
+    return _buffer(tuple(array.shape), strides, _type_of(array.dtype), item, address, device)
 
 
 def _of_cuda_array(array: Any) -> Buffer:
@@ -92,8 +100,8 @@ def _dense(shape: Sizes, item: int) -> Sizes:
 
 
 def _buffer(shape: Sizes, strides: Sizes, dtype: str, item: int, address: int, device: str = HOST) -> Buffer:
-    span = item + sum((extent - 1) * stride for extent, stride in zip(shape, strides, strict=True) if stride > 0)
-    return Buffer(shape, strides, dtype, item, span if all(shape) else 0, address, device)
+    steps = [(extent - 1) * stride for extent, stride in zip(shape, strides, strict=True) if stride > 0]
+    return Buffer(shape, strides, dtype, item, item + sum(steps) if all(shape) else 0, address, device)
 
 
 def start_of(array: Any) -> int:
@@ -105,7 +113,10 @@ def start_of(array: Any) -> int:
 
 def bounds_of(array: Any) -> range:
     """The addresses between which an array's elements lie."""
-    buffer, start = buffer_of(array), start_of(array)
+    return _bounds(buffer_of(array), start_of(array))
+
+
+def _bounds(buffer: Buffer, start: int) -> range:
     if not all(buffer.shape):
         return range(start, start)
     steps = [(extent - 1) * stride for extent, stride in zip(buffer.shape, buffer.strides, strict=True)]
@@ -113,18 +124,57 @@ def bounds_of(array: Any) -> range:
     return range(start + low, start + high + buffer.item)
 
 
+def may_share(one: Buffer, start: int, other: Buffer, other_start: int) -> bool:
+    """Whether two arrays that start somewhere may have an element's memory in common; different columns have not."""
+    mine, theirs = _bounds(one, start), _bounds(other, other_start)
+    if max(mine.start, theirs.start) >= min(mine.stop, theirs.stop):
+        return False
+    row, other_row = _row(one), _row(other)
+    if row is None or other_row is None or row[1] != other_row[1]:
+        return True
+    (width, step), (other_width, _) = row, other_row
+    return not width <= (other_start - start) % step <= step - other_width
+
+
+def _row(buffer: Buffer) -> tuple[int, int] | None:
+    """The bytes of a row, and from row to row; None for an array without gaps between its rows."""
+    width = buffer.item
+    steps = sorted((step, extent) for step, extent in zip(buffer.strides, buffer.shape, strict=True) if extent > 1)
+    for number, (step, extent) in enumerate(steps):
+        if step > width:
+            return (width, step) if all(outer % step == 0 for outer, _ in steps[number:]) else None
+        if step <= 0:
+            return None
+        width += (extent - 1) * step
+    return None
+
+
 def numpy_of(array: Any) -> np.ndarray[Any, Any]:
     """An array of the host as NumPy's, over the same memory."""
     if isinstance(array, np.ndarray):
         return array
     if not hasattr(array, "untyped_storage"):
-        return np.asarray(array)
+        return np.asarray(array) if hasattr(array, "__array__") else np.from_dlpack(array)
+    if problem := _unreadable(array):
+        raise Diag.BAD_LAUNCH.error(what=f"a tensor, {array.dtype} {tuple(array.shape)}, {problem}")
     buffer, storage = buffer_of(array), array.untyped_storage()
     held = (ctypes.c_uint8 * storage.nbytes()).from_address(storage.data_ptr() or 1)
     held.owner = storage  # an array over its memory keeps it
     dtype = np.dtype(getattr(ml_dtypes, buffer.dtype, buffer.dtype))
     whole = np.frombuffer(held, np.uint8)
     return np.ndarray(buffer.shape, dtype, whole, buffer.address, buffer.strides)
+
+
+def _unreadable(tensor: Any) -> str:
+    """Why the memory of one of PyTorch's tensors is not its elements; nothing if it is."""
+    if str(tensor.layout) != "torch.strided" or tensor.is_quantized:
+        return "is not dense: its memory is not one element after another"
+    if tensor.is_neg() or tensor.is_conj():
+        return "has its elements kept with the other sign: pass `.resolve_neg().resolve_conj()`"
+    storage = tensor.untyped_storage()
+    if storage.device.type != HOST or (storage.nbytes() and not storage.data_ptr()):
+        return f"on {tensor.device}, has no elements on the host"
+    return ""
 
 
 class Scratch(np.ndarray[Any, Any]):

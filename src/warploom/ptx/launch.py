@@ -13,7 +13,7 @@ from warploom.ptx.program import Ptx
 Triple = tuple[int, int, int]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Launch:
     """A program, the kernel of it to run, and the shape and arguments of the grid; `launch` and `check` take it."""
 

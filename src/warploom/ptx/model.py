@@ -22,6 +22,13 @@ class Register:
         return self.name
 
 
+VECTOR_SPECIALS = frozenset(
+    f"%{name}"
+    for name in ("tid", "ntid", "ctaid", "nctaid", "clusterid", "nclusterid", "cluster_ctaid", "cluster_nctaid")
+)
+"""Special registers of four parts, x to w, of which an instruction names one; only `mov.v4` moves all."""
+
+
 @dataclass(frozen=True, slots=True)
 class Special:
     """A read-only hardware register such as `%tid.x` or `%cluster_ctarank`."""

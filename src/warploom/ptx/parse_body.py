@@ -21,7 +21,7 @@ from warploom.ptx.model import (
 )
 from warploom.ptx.parse_constant import integer
 from warploom.ptx.parse_declare import SPACES, registers, variables
-from warploom.ptx.parse_operand import ENDS, NAME_START, guard, operand
+from warploom.ptx.parse_operand import ENDS, NAME_START, guard, operand, parts_of
 from warploom.ptx.parse_scope import Names
 
 _TABLE_WORD = re.compile(r"[\w$%.]+|[(),\[\]]", re.ASCII)
@@ -104,7 +104,9 @@ def _instruction(reader: Reader, read: Body, guarded: Guard | None) -> None:
                 raise reader.fail(f"expected `,` or `;` in `{opcode[:60]}`, found {reader.shown(at)}", at)
             at += 1
     reader.at = at + 1
-    read.statements.append(Instruction(opcode, tuple(operands), guarded, read.loc, reader.line(start)))
+    line = reader.line(start)
+    for each, given in parts_of(opcode, tuple(operands)):
+        read.statements.append(Instruction(each, given, guarded, read.loc, line))
 
 
 def _label(reader: Reader, read: Body) -> None:
@@ -139,8 +141,13 @@ def _directive(reader: Reader, read: Body, files: dict[int, str]) -> None:
         read.loc = _location(reader, files)
     elif word == ".reg":
         for name, count, type_, index in registers(reader):
-            if count is None:
+            width, _, element = type_.rpartition(".")
+            if width and count is None:
+                names.declare_vector(name, int(width[1:]), element, index)
+            elif count is None:
                 names.declare(name, type_, index)
+            elif width:
+                raise reader.fail("a range of vectors cannot be declared; name each", index)
             else:
                 names.declare_range(name, count, type_, index)
     elif word in SPACES:

@@ -59,9 +59,14 @@ def parameters(reader: Reader) -> Iterator[tuple[Variable, int]]:
 
 
 def registers(reader: Reader) -> Iterator[tuple[str, int | None, str, int]]:
-    """Take `.reg .type a, %r<n>, …;`: name, count (None for one register), type, and the index of the name."""
+    """Take `.reg .type a, %r<n>, …;`: name, count (None for one register), type, and the index of the name.
+
+    A vector's type begins with its length, `v2.f32`.
+    """
     reader.at += 1
-    type_ = _type(reader)
+    vector = reader.tokens[reader.at][1:] if reader.tokens[reader.at] in (".v2", ".v4") else ""
+    reader.at += bool(vector)
+    type_ = f"{vector}.{_type(reader)}" if vector else _type(reader)
     while True:
         index = reader.at
         name = reader.name("a register's name")

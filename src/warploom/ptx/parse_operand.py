@@ -51,6 +51,20 @@ def operand(reader: Reader, names: Names, *, call: bool) -> Operand:
     raise reader.fail(f"expected an operand, found {reader.shown()}")
 
 
+def parts_of(opcode: str, operands: tuple[Operand, ...]) -> list[tuple[str, tuple[Operand, ...]]]:
+    """An instruction, or one for each part of a vector that `mov` moves whole: `mov.v4.u32 {a, b, c, d}, %tid`."""
+    words = opcode.split(".")
+    if words[0] != "mov" or len(words) != 3 or words[1] not in ("v2", "v4") or len(operands) != 2:
+        return [(opcode, operands)]
+    target, source = operands
+    if isinstance(source, Special):
+        source = Vector(tuple(Special(f"{source.name}.{axis}") for axis in "xyzw"))
+    if not isinstance(target, Vector) or not isinstance(source, Vector) or len(target.items) != len(source.items):
+        return [(opcode, operands)]
+    pairs = zip(target.items, source.items, strict=True)
+    return [(f"mov.{words[2]}", (to, given)) for to, given in pairs if not isinstance(to, Sink)]
+
+
 def guard(reader: Reader, names: Names) -> Guard:
     """Take `@p` or `@!p`."""
     reader.at += 1
@@ -87,6 +101,10 @@ def _item(reader: Reader, names: Names) -> Name:
 
 
 def _named(reader: Reader, names: Names) -> Operand:
+    vector = names.vector(reader.tokens[reader.at])
+    if vector is not None:
+        reader.at += 1
+        return vector
     found = _item(reader, names)
     if reader.tokens[reader.at] != "|" or not isinstance(found, Register | Sink):
         return found

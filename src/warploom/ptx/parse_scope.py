@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from warploom.diagnostics import Diag
 from warploom.ptx.lexer import Reader
 from warploom.ptx.model import (
+    VECTOR_SPECIALS,
     Address,
     Arguments,
     BranchTargets,
@@ -23,7 +24,7 @@ from warploom.ptx.model import (
 from warploom.ptx.parse_constant import NAMED
 
 _DEEPEST = 256
-_TRIPLES = ("tid", "ntid", "ctaid", "nctaid", "clusterid", "nclusterid", "cluster_ctaid", "cluster_nctaid")
+_AXES = "xyzw"
 _SCALARS = (
     "laneid warpid nwarpid smid nsmid gridid is_explicit_cluster cluster_ctarank cluster_nctarank lanemask_eq "
     "lanemask_le lanemask_lt lanemask_ge lanemask_gt clock clock_hi clock64 globaltimer globaltimer_lo globaltimer_hi "
@@ -31,7 +32,7 @@ _SCALARS = (
     "reserved_smem_offset_1 total_smem_size aggr_smem_size dynamic_smem_size current_graph_exec"
 )
 SPECIALS = frozenset(
-    [f"%{name}.{axis}" for name in _TRIPLES for axis in "xyzw"]
+    [f"{name}{axis}" for name in VECTOR_SPECIALS for axis in ("", ".x", ".y", ".z", ".w")]
     + [f"%{name}" for name in _SCALARS.split()]
     + [f"%pm{index}{width}" for index in range(8) for width in ("", "_64")]
     + [f"%envreg{index}" for index in range(32)]
@@ -72,6 +73,7 @@ class Scope:
     ranges: dict[str, _Range] = field(default_factory=dict)
     labels: dict[str, str] = field(default_factory=dict)
     known: dict[str, Name] = field(default_factory=dict)
+    vectors: dict[str, int] = field(default_factory=dict)
 
     def in_range(self, name: str) -> tuple[int, _Range] | None:
         """The range that covers a name, with the register's number in it."""
@@ -131,6 +133,28 @@ class Names:
         scope.declared[name] = _Declared(flat, type_, self._order, index)
         scope.known.pop(name, None)
         return flat
+
+    def declare_vector(self, name: str, length: int, type_: str, index: int) -> None:
+        """Declare a vector: registers that have its name and an axis each."""
+        scope = self.scope
+        for axis in _AXES[:length]:
+            part = f"{name}_{axis}"
+            while part in self.reader.words:
+                part += "_"
+            flat = self.declare(part, type_, index)
+            scope.declared[f"{name}.{axis}"] = scope.declared.pop(part)
+            scope.declared[part] = replace(scope.declared[f"{name}.{axis}"], name=flat)
+        scope.vectors[name] = length
+
+    def vector(self, name: str) -> Vector | None:
+        """The registers of a vector, by its name alone."""
+        scope: Scope | None = self.scope
+        while scope is not None and name not in scope.vectors:
+            scope = None if name in scope.declared else scope.parent
+        if scope is None:
+            return None
+        found = [self.find(f"{name}.{axis}") for axis in _AXES[: scope.vectors[name]]]
+        return Vector(tuple(each for each in found if each is not None))
 
     def parameter(self, name: str, type_: str, index: int) -> None:
         """Declare a parameter; one in a register (it has a type) stands in the header, not among the registers."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
@@ -10,6 +11,13 @@ import numpy as np
 
 from warploom.ptx.isa.table import BITS
 from warploom.ptx.model import Kernel, Variable
+
+_CODES = {"u8": "B", "u16": "H", "u32": "I", "u64": "Q", "s8": "b", "s16": "h", "s32": "i", "s64": "q"}
+_PACKED: dict[tuple[str, type], Callable[[Any], bytes]] = {
+    **{(name, int): struct.Struct(f"<{code}").pack for name, code in _CODES.items()},
+    **{(name, float): struct.Struct(f"<{code}").pack for name, code in (("f32", "f"), ("f64", "d"))},
+}
+"""What packs the most usual values, by the type of the parameter and theirs."""
 
 
 def element_bytes(variable: Variable) -> int:
@@ -43,6 +51,12 @@ def parameter_offsets(kernel: Kernel) -> tuple[tuple[int, ...], int]:
 
 def scalar_bytes(param: Variable, value: Any) -> bytes:
     """A number, or raw bytes, as a parameter holds it; a ValueError or its like where it does not fit."""
+    pack = _PACKED.get((param.type, type(value)))
+    if pack is not None and param.count is None:
+        try:
+            return pack(value)
+        except (struct.error, OverflowError):
+            pass  # it fits as the other kind of integer, or not at all
     size = size_of(param)
     if isinstance(value, bytes | bytearray):
         if len(value) != size:

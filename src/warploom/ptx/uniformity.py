@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 
+from warploom.facts.threads import WARP_LANES
 from warploom.ptx.flow import Flow
 from warploom.ptx.isa.table import Op
 from warploom.ptx.model import Address, Immediate, Kernel, Negated, Operand, Pair, Register, Special, Symbol, Vector
@@ -19,7 +20,6 @@ CONVOY, WARP, LANE_ID, LANE = range(4)
 
 _SPECIAL = {"%tid.x": LANE_ID, "%laneid": LANE_ID, "%tid.y": LANE, "%tid.z": LANE, "%warpid": WARP}
 _LANE_MASK = "%lanemask_"
-_WARP_SIZE = 32
 _SHUFFLE_BOUNDS = 0x1F1F
 
 
@@ -148,7 +148,7 @@ class _Analysis:
     def _broadcasts(self, op: Op) -> bool:
         """Whether a shuffle gives every lane of a warp one lane's value: so compilers make a warp's number uniform."""
         source, bounds = op.operands["b"], op.operands["c"]
-        whole = isinstance(bounds, Immediate) and bounds.value & _SHUFFLE_BOUNDS == _WARP_SIZE - 1
+        whole = isinstance(bounds, Immediate) and bounds.value & _SHUFFLE_BOUNDS == WARP_LANES - 1
         return op["mode"] == "idx" and whole and self._class(source) <= WARP  # type: ignore[arg-type]
 
     def _may_be_private(self, op: Op) -> bool:
@@ -187,16 +187,16 @@ class _Analysis:
         if len(sources) != 2 or len(constants) != 1 or not isinstance(sources[1], Immediate):
             return LANE
         constant = constants[0]
-        low = constant & (_WARP_SIZE - 1)
+        low = constant & (WARP_LANES - 1)
         match op.family:
             case "shr" if constant >= 5:
                 return WARP
             case "and" if low == 0:
                 return WARP
-            case "and" | "add" if low == (_WARP_SIZE - 1 if op.family == "and" else 0):
+            case "and" | "add" if low == (WARP_LANES - 1 if op.family == "and" else 0):
                 return LANE_ID
             case "setp" if op["cmp"] in ("lt", "ge", "lo", "hs") and low == 0 and constant >= 0:
                 return WARP
-            case "setp" if op["cmp"] in ("gt", "le", "hi", "ls") and low == _WARP_SIZE - 1 and constant >= 0:
+            case "setp" if op["cmp"] in ("gt", "le", "hi", "ls") and low == WARP_LANES - 1 and constant >= 0:
                 return WARP
         return LANE

@@ -205,6 +205,102 @@ class _dp2a:
     hi: _dp2a
     lo: _dp2a
 
+class _vadd2:
+    def __call__(self, a: _Operand = ..., b: _Operand = ..., c: _Operand = ..., *,
+        dtype: Literal["u32", "s32"] | int | None = ..., atype: Literal["u32", "s32"] | int | None = ...,
+        btype: Literal["u32", "s32"] | int | None = ..., sat: bool | str | None = ..., add: bool | str | None = ...,
+        guard: Value | None = ..., results: int | None = ...) -> Value: ...
+
+class _vsub2:
+    def __call__(self, a: _Operand = ..., b: _Operand = ..., c: _Operand = ..., *,
+        dtype: Literal["u32", "s32"] | int | None = ..., atype: Literal["u32", "s32"] | int | None = ...,
+        btype: Literal["u32", "s32"] | int | None = ..., sat: bool | str | None = ..., add: bool | str | None = ...,
+        guard: Value | None = ..., results: int | None = ...) -> Value: ...
+
+class _vavrg2:
+    def __call__(self, a: _Operand = ..., b: _Operand = ..., c: _Operand = ..., *,
+        dtype: Literal["u32", "s32"] | int | None = ..., atype: Literal["u32", "s32"] | int | None = ...,
+        btype: Literal["u32", "s32"] | int | None = ..., sat: bool | str | None = ..., add: bool | str | None = ...,
+        guard: Value | None = ..., results: int | None = ...) -> Value: ...
+
+class _vabsdiff2:
+    def __call__(self, a: _Operand = ..., b: _Operand = ..., c: _Operand = ..., *,
+        dtype: Literal["u32", "s32"] | int | None = ..., atype: Literal["u32", "s32"] | int | None = ...,
+        btype: Literal["u32", "s32"] | int | None = ..., sat: bool | str | None = ..., add: bool | str | None = ...,
+        guard: Value | None = ..., results: int | None = ...) -> Value: ...
+
+class _vmin2:
+    def __call__(self, a: _Operand = ..., b: _Operand = ..., c: _Operand = ..., *,
+        dtype: Literal["u32", "s32"] | int | None = ..., atype: Literal["u32", "s32"] | int | None = ...,
+        btype: Literal["u32", "s32"] | int | None = ..., sat: bool | str | None = ..., add: bool | str | None = ...,
+        guard: Value | None = ..., results: int | None = ...) -> Value: ...
+
+class _vmax2:
+    def __call__(self, a: _Operand = ..., b: _Operand = ..., c: _Operand = ..., *,
+        dtype: Literal["u32", "s32"] | int | None = ..., atype: Literal["u32", "s32"] | int | None = ...,
+        btype: Literal["u32", "s32"] | int | None = ..., sat: bool | str | None = ..., add: bool | str | None = ...,
+        guard: Value | None = ..., results: int | None = ...) -> Value: ...
+
+class _vset2:
+    def __call__(self, a: _Operand = ..., b: _Operand = ..., c: _Operand = ..., *,
+        atype: Literal["u32", "s32"] | int | None = ..., btype: Literal["u32", "s32"] | int | None = ...,
+        cmp: Literal["eq", "ne", "lt", "le", "gt", "ge"] | None = ..., add: bool | str | None = ...,
+        guard: Value | None = ..., results: int | None = ...) -> Value: ...
+    eq: _vset2
+    ge: _vset2
+    gt: _vset2
+    le: _vset2
+    lt: _vset2
+    ne: _vset2
+
+class _vadd4:
+    def __call__(self, a: _Operand = ..., b: _Operand = ..., c: _Operand = ..., *,
+        dtype: Literal["u32", "s32"] | int | None = ..., atype: Literal["u32", "s32"] | int | None = ...,
+        btype: Literal["u32", "s32"] | int | None = ..., sat: bool | str | None = ..., add: bool | str | None = ...,
+        guard: Value | None = ..., results: int | None = ...) -> Value: ...
+
+class _vsub4:
+    def __call__(self, a: _Operand = ..., b: _Operand = ..., c: _Operand = ..., *,
+        dtype: Literal["u32", "s32"] | int | None = ..., atype: Literal["u32", "s32"] | int | None = ...,
+        btype: Literal["u32", "s32"] | int | None = ..., sat: bool | str | None = ..., add: bool | str | None = ...,
+        guard: Value | None = ..., results: int | None = ...) -> Value: ...
+
+class _vavrg4:
+    def __call__(self, a: _Operand = ..., b: _Operand = ..., c: _Operand = ..., *,
+        dtype: Literal["u32", "s32"] | int | None = ..., atype: Literal["u32", "s32"] | int | None = ...,
+        btype: Literal["u32", "s32"] | int | None = ..., sat: bool | str | None = ..., add: bool | str | None = ...,
+        guard: Value | None = ..., results: int | None = ...) -> Value: ...
+
+class _vabsdiff4:
+    def __call__(self, a: _Operand = ..., b: _Operand = ..., c: _Operand = ..., *,
+        dtype: Literal["u32", "s32"] | int | None = ..., atype: Literal["u32", "s32"] | int | None = ...,
+        btype: Literal["u32", "s32"] | int | None = ..., sat: bool | str | None = ..., add: bool | str | None = ...,
+        guard: Value | None = ..., results: int | None = ...) -> Value: ...
+
+class _vmin4:
+    def __call__(self, a: _Operand = ..., b: _Operand = ..., c: _Operand = ..., *,
+        dtype: Literal["u32", "s32"] | int | None = ..., atype: Literal["u32", "s32"] | int | None = ...,
+        btype: Literal["u32", "s32"] | int | None = ..., sat: bool | str | None = ..., add: bool | str | None = ...,
+        guard: Value | None = ..., results: int | None = ...) -> Value: ...
+
+class _vmax4:
+    def __call__(self, a: _Operand = ..., b: _Operand = ..., c: _Operand = ..., *,
+        dtype: Literal["u32", "s32"] | int | None = ..., atype: Literal["u32", "s32"] | int | None = ...,
+        btype: Literal["u32", "s32"] | int | None = ..., sat: bool | str | None = ..., add: bool | str | None = ...,
+        guard: Value | None = ..., results: int | None = ...) -> Value: ...
+
+class _vset4:
+    def __call__(self, a: _Operand = ..., b: _Operand = ..., c: _Operand = ..., *,
+        atype: Literal["u32", "s32"] | int | None = ..., btype: Literal["u32", "s32"] | int | None = ...,
+        cmp: Literal["eq", "ne", "lt", "le", "gt", "ge"] | None = ..., add: bool | str | None = ...,
+        guard: Value | None = ..., results: int | None = ...) -> Value: ...
+    eq: _vset4
+    ge: _vset4
+    gt: _vset4
+    le: _vset4
+    lt: _vset4
+    ne: _vset4
+
 class _and_:
     def __call__(self, a: _Operand = ..., b: _Operand = ..., *,
         type: Literal["b16", "b32", "b64", "pred"] | int | None = ..., guard: Value | None = ...,
@@ -633,6 +729,10 @@ class _st_async_global:
     gpu: _st_async_global
     sys: _st_async_global
 
+class _st_bulk:
+    def __call__(self, a: _Operand = ..., size: _Operand = ..., value: _Operand = ..., *, weak: bool | str | None = ...,
+        space: bool | str | None = ..., guard: Value | None = ..., results: int | None = ...) -> None: ...
+
 class _st:
     def __call__(self, a: _Operand = ..., b: _Operand = ..., policy: _Operand = ..., *,
         order: Literal["weak", "volatile", "relaxed", "release", "mmio", "mmio.relaxed"] | None = ...,
@@ -646,6 +746,7 @@ class _st:
     v8: _st
     async_: _st_async_
     async_global: _st_async_global
+    bulk: _st_bulk
 
 class _ret:
     def __call__(self, *, uni: bool | str | None = ..., guard: Value | None = ...,
@@ -670,9 +771,9 @@ class _pmevent:
 class _cp_async_:
     def __call__(self, dst: _Operand = ..., src: _Operand = ..., size: _Operand = ..., source: _Operand = ...,
         policy: _Operand = ..., *, cache: Literal["ca", "cg"] | None = ...,
-        space: Literal["shared", "shared::cta", "cta"] | None = ..., hint: bool | str | None = ...,
+        space: Literal["shared", "shared::cta", "cta"] | None = ...,
         prefetch: Literal["L2::64B", "L2::128B", "L2::256B", "64B", "128B", "256B"] | None = ...,
-        guard: Value | None = ..., results: int | None = ...) -> None: ...
+        hint: bool | str | None = ..., guard: Value | None = ..., results: int | None = ...) -> None: ...
     ca: _cp_async_
     cg: _cp_async_
     shared: _cp_async_
@@ -1057,22 +1158,35 @@ class _applypriority:
         results: int | None = ...) -> None: ...
 
 class _mma_sync:
-    def __call__(self, a: _Operand = ..., b: _Operand = ..., c: _Operand = ..., *,
-        shape: Literal["m16n8k16", "m16n8k8", "m16n8k4", "m16n8k32", "m8n8k16", "m8n8k4"] | int | None = ...,
-        d_type: Literal["f16", "f32", "s32", "f64"] | int | None = ...,
-        a_type: Literal["f16", "bf16", "tf32", "e4m3", "e5m2", "s8", "u8", "f64"] | int | None = ...,
-        b_type: Literal["f16", "bf16", "tf32", "e4m3", "e5m2", "s8", "u8", "f64"] | int | None = ...,
-        c_type: Literal["f16", "f32", "s32", "f64"] | int | None = ..., satfinite: bool | str | None = ...,
-        rn: bool | str | None = ..., guard: Value | None = ..., results: int | None = ...) -> Any: ...
+    def __call__(self, a: _Operand = ..., b: _Operand = ..., c: _Operand = ..., *, shape: str | int | None = ...,
+        d_type: Literal["f16", "f32", "s32", "f64"] | int | None = ..., a_type: str | int | None = ...,
+        b_type: str | int | None = ..., c_type: Literal["f16", "f32", "s32", "f64"] | int | None = ...,
+        satfinite: bool | str | None = ..., bits: Literal["xor", "and"] | None = ..., rn: bool | str | None = ...,
+        guard: Value | None = ..., results: int | None = ...) -> Any: ...
+    and_: _mma_sync
+    m16n8k128: _mma_sync
     m16n8k16: _mma_sync
+    m16n8k256: _mma_sync
     m16n8k32: _mma_sync
     m16n8k4: _mma_sync
+    m16n8k64: _mma_sync
     m16n8k8: _mma_sync
+    m8n8k128: _mma_sync
     m8n8k16: _mma_sync
+    m8n8k32: _mma_sync
     m8n8k4: _mma_sync
+    xor: _mma_sync
+
+class _mma_sync_kind_f8f6f4:
+    def __call__(self, a: _Operand = ..., b: _Operand = ..., c: _Operand = ..., *, shape: bool | str | None = ...,
+        d_type: Literal["f16", "f32"] | int | None = ..., a_type: Literal["e4m3", "e5m2"] | int | None = ...,
+        b_type: Literal["e4m3", "e5m2"] | int | None = ..., c_type: Literal["f16", "f32"] | int | None = ...,
+        guard: Value | None = ..., results: int | None = ...) -> Any: ...
+    m16n8k32: _mma_sync_kind_f8f6f4
 
 class _mma:
     sync: _mma_sync
+    sync_kind_f8f6f4: _mma_sync_kind_f8f6f4
 
 class _tcgen05_alloc:
     def __call__(self, d: _Operand = ..., columns: _Operand = ..., *,
@@ -1104,7 +1218,7 @@ class _tcgen05_mma_scaled:
     def __call__(self, d: _Operand = ..., a: _Operand = ..., b: _Operand = ..., i: _Operand = ..., sfa: _Operand = ...,
         sfb: _Operand = ..., p: _Operand = ..., *,
         cta_group: Literal["cta_group::1", "cta_group::2", "1", "2"] | int | None = ..., kind: str | int | None = ...,
-        vector: str | int | None = ..., collector: str | int | None = ..., guard: Value | None = ...,
+        collector: str | int | None = ..., vector: str | int | None = ..., guard: Value | None = ...,
         results: int | None = ...) -> None: ...
     block16: _tcgen05_mma_scaled
     block32: _tcgen05_mma_scaled
@@ -1380,11 +1494,9 @@ class _wgmma:
 
 class _wmma_load:
     def __call__(self, a: _Operand = ..., stride: _Operand = ..., *, which: Literal["a", "b", "c"] | None = ...,
-        layout: Literal["row", "col"] | None = ...,
-        shape: Literal["m16n16k16", "m32n8k16", "m8n32k16", "m16n16k8", "m8n8k4"] | int | None = ...,
+        layout: Literal["row", "col"] | None = ..., shape: str | int | None = ...,
         space: Literal["global", "shared", "shared::cta", "shared::cluster", "cta", "cluster"] | None = ...,
-        type: Literal["f16", "bf16", "tf32", "s8", "u8", "f32", "s32", "f64"] | int | None = ...,
-        guard: Value | None = ..., results: int | None = ...) -> Any: ...
+        type: str | int | None = ..., guard: Value | None = ..., results: int | None = ...) -> Any: ...
     a: _wmma_load
     b: _wmma_load
     c: _wmma_load
@@ -1393,13 +1505,14 @@ class _wmma_load:
     m16n16k8: _wmma_load
     m32n8k16: _wmma_load
     m8n32k16: _wmma_load
+    m8n8k128: _wmma_load
+    m8n8k32: _wmma_load
     m8n8k4: _wmma_load
     row: _wmma_load
 
 class _wmma_store:
     def __call__(self, a: _Operand = ..., b: _Operand = ..., stride: _Operand = ..., *, which: bool | str | None = ...,
-        layout: Literal["row", "col"] | None = ...,
-        shape: Literal["m16n16k16", "m32n8k16", "m8n32k16", "m16n16k8", "m8n8k4"] | int | None = ...,
+        layout: Literal["row", "col"] | None = ..., shape: str | int | None = ...,
         space: Literal["global", "shared", "shared::cta", "shared::cluster", "cta", "cluster"] | None = ...,
         type: Literal["f16", "f32", "s32", "f64"] | int | None = ..., guard: Value | None = ...,
         results: int | None = ...) -> None: ...
@@ -1409,26 +1522,31 @@ class _wmma_store:
     m16n16k8: _wmma_store
     m32n8k16: _wmma_store
     m8n32k16: _wmma_store
+    m8n8k128: _wmma_store
+    m8n8k32: _wmma_store
     m8n8k4: _wmma_store
     row: _wmma_store
 
 class _wmma_mma:
     def __call__(self, a: _Operand = ..., b: _Operand = ..., c: _Operand = ..., *,
         a_layout: Literal["row", "col"] | None = ..., b_layout: Literal["row", "col"] | None = ...,
-        shape: Literal["m16n16k16", "m32n8k16", "m8n32k16", "m16n16k8", "m8n8k4"] | int | None = ...,
-        d_type: Literal["f16", "f32", "s32", "f64"] | int | None = ...,
+        shape: str | int | None = ..., d_type: Literal["f16", "f32", "s32", "f64"] | int | None = ...,
         c_type: Literal["f16", "f32", "s32", "f64"] | int | None = ..., rn: bool | str | None = ...,
         satfinite: bool | str | None = ...,
-        a_type: Literal["f16", "bf16", "tf32", "s8", "u8", "f64"] | int | None = ...,
-        b_type: Literal["f16", "bf16", "tf32", "s8", "u8", "f64"] | int | None = ..., guard: Value | None = ...,
-        results: int | None = ...) -> Any: ...
+        a_type: Literal["f16", "bf16", "tf32", "s8", "u8", "s4", "u4", "b1", "f64"] | int | None = ...,
+        b_type: Literal["f16", "bf16", "tf32", "s8", "u8", "s4", "u4", "b1", "f64"] | int | None = ...,
+        bits: Literal["xor", "and"] | None = ..., guard: Value | None = ..., results: int | None = ...) -> Any: ...
+    and_: _wmma_mma
     col: _wmma_mma
     m16n16k16: _wmma_mma
     m16n16k8: _wmma_mma
     m32n8k16: _wmma_mma
     m8n32k16: _wmma_mma
+    m8n8k128: _wmma_mma
+    m8n8k32: _wmma_mma
     m8n8k4: _wmma_mma
     row: _wmma_mma
+    xor: _wmma_mma
 
 class _wmma:
     load: _wmma_load
@@ -1463,6 +1581,20 @@ szext: _szext
 prmt: _prmt
 dp4a: _dp4a
 dp2a: _dp2a
+vadd2: _vadd2
+vsub2: _vsub2
+vavrg2: _vavrg2
+vabsdiff2: _vabsdiff2
+vmin2: _vmin2
+vmax2: _vmax2
+vset2: _vset2
+vadd4: _vadd4
+vsub4: _vsub4
+vavrg4: _vavrg4
+vabsdiff4: _vabsdiff4
+vmin4: _vmin4
+vmax4: _vmax4
+vset4: _vset4
 and_: _and_
 or_: _or_
 xor: _xor

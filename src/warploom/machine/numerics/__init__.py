@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from warploom.facts.dtypes import ELEMENT_TYPES, PACKED_TYPES, storage_of
-from warploom.machine.numerics import bitfields, compare, floats, functions, integers, signs
+from warploom.machine.numerics import bitfields, compare, floats, functions, integers, signs, video
 from warploom.machine.numerics.bits import (
     INTEGERS,
     ArrayFunction,
@@ -77,6 +77,11 @@ ARRAY_OPS: Mapping[str, Factory] = MappingProxyType(
         **{name: _by_kind(integers.extreme(name), compare.extreme(name)) for name in ("min", "max")},
         "dp4a": integers.dp4a,
         "dp2a": integers.dp2a,
+        **{
+            f"v{name}{count}": video.simd(name, count)
+            for name in ("add", "sub", "avrg", "absdiff", "min", "max", "set")
+            for count in (2, 4)
+        },
         **{name: bitfields.logic(name) for name in ("and", "or", "xor", "not")},
         "cnot": bitfields.cnot,
         "lop3": bitfields.lop3,

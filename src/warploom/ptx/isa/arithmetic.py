@@ -70,6 +70,19 @@ def _integer() -> None:
     )
 
 
+def _video() -> None:
+    """Parts of registers at once; which parts, and into which, is not chosen here."""
+    slots, types = (
+        "out d b32; in a b32; in b b32; in c b32",
+        {"dtype": "u32 s32", "atype": "u32 s32", "btype": "u32 s32"},
+    )
+    for count in (2, 4):
+        for name in ("add", "sub", "avrg", "absdiff", "min", "max"):
+            for end in ("{.sat?}", ".{add}"):
+                form(f"v{name}{count}", f"v{name}{count}.{{dtype}}.{{atype}}.{{btype}}{end}", slots, shared=types)
+        form(f"vset{count}", f"vset{count}.{{atype}}.{{btype}}.{{cmp}}{{.add?}}", slots, cmp=_ORDERED, shared=types)
+
+
 def _logic() -> None:
     for name in ("and", "or", "xor"):
         form(name, f"{name}.{{type}}", _BIN, type="b16 b32 b64 pred")
@@ -292,6 +305,7 @@ def _convert() -> None:
 
 
 _integer()
+_video()
 _logic()
 _floating()
 _select()

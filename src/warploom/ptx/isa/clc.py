@@ -9,7 +9,7 @@ _ASKED = (
     Effect("completes", "barrier", space="shared", scope="cluster", later=True),
 )
 _CLC = "clusterlaunchcontrol"
-for _cast, _targets in (("", "sm_100"), (".{multicast}", "sm_100a")):
+for _cast, _targets in (("", "sm_100"), (".{multicast}", "sm_100a sm_100f")):
     form(
         "clusterlaunchcontrol.try_cancel",
         f"{_CLC}.try_cancel.async{{.space?}}.mbarrier::complete_tx::bytes{_cast}.b128",

@@ -11,11 +11,15 @@ _COPIED = (
     Effect("reads", "src", space="global", later=True),
     Effect("writes", "dst", space="shared", later=True),
 )
-for _family, _operand in (("cp.async", "opt in source u32"), ("cp.async.ignore", "pred ignored")):
+for _family, _hint, _operands in (
+    ("cp.async", "", "opt in source u32"),
+    ("cp.async", ".{hint}", "opt in source u32; in policy b64"),
+    ("cp.async.ignore", "{.hint?}", "pred ignored; opt in policy b64"),
+):
     form(
         _family,
-        "cp.async.{cache}.{space}.global{.hint?}{.prefetch?}",
-        f"address dst; address src; immediate size; {_operand}; opt in policy b64",
+        f"cp.async.{{cache}}.{{space}}.global{_hint}{{.prefetch?}}",
+        f"address dst; address src; immediate size; {_operands}",
         effects=_COPIED,
         cache="ca cg",
         space=_OWN,

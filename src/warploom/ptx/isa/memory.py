@@ -58,6 +58,16 @@ for _vector, _slot in (("", "in b {type}+"), (".{vec}", "ins b {type}+")):
     )
 
 form(
+    "st.bulk",
+    "st.bulk{.weak?}{.space?}",
+    "address a; in size b64; immediate value",
+    effects=(Effect("writes", "a", space="shared"),),
+    version=(8, 6),
+    targets="sm_100",
+    space="shared::cta",
+)
+
+form(
     "prefetch",
     "prefetch{.space?}.{level}",
     "address a",

@@ -1,7 +1,6 @@
 """Matrix multiply-accumulate by one warp, from registers into registers, at once.
 
-The forms are those of `facts/mma_shapes.WARP_SHAPES`. One-bit and four-bit integers, and the block-scaled kinds of
-sm_120, are not among them.
+The forms are those of `facts/mma_shapes.WARP_SHAPES`. The block-scaled kinds of sm_120 are not among them.
 """
 
 from __future__ import annotations
@@ -32,20 +31,49 @@ form(
     a_type=_FLOATS,
     b_type=_FLOATS,
 )
-for _template in ("{.satfinite?}" + _TYPES, _TYPES + ".{satfinite}"):
-    form(
-        "mma.sync",
-        _ROOT + _template,
-        _LISTS.format(type="b32"),
-        issuer="warp",
-        result="lane",
-        targets="sm_80",
-        shape=_shapes("s8"),
-        d_type="s32",
-        c_type="s32",
-        a_type="s8 u8",
-        b_type="s8 u8",
-    )
+form(
+    "mma.sync",
+    "mma.sync.aligned.kind::f8f6f4.{shape}.row.col" + _TYPES,
+    _LISTS.format(type="b32"),
+    issuer="warp",
+    result="lane",
+    version=(8, 7),
+    targets="sm_100a sm_100f sm_120a",
+    shape="m16n8k32",
+    d_type="f16 f32",
+    c_type="f16 f32",
+    a_type="e4m3 e5m2",
+    b_type="e4m3 e5m2",
+)
+for _signed, _unsigned in (("s8", "u8"), ("s4", "u4")):
+    for _template in ("{.satfinite?}" + _TYPES, _TYPES + ".{satfinite}"):
+        form(
+            "mma.sync",
+            _ROOT + _template,
+            _LISTS.format(type="b32"),
+            issuer="warp",
+            result="lane",
+            targets="sm_80",
+            shape=_shapes(_signed),
+            d_type="s32",
+            c_type="s32",
+            a_type=f"{_signed} {_unsigned}",
+            b_type=f"{_signed} {_unsigned}",
+        )
+form(
+    "mma.sync",
+    _ROOT + _TYPES + ".{bits}.popc",
+    _LISTS.format(type="b32"),
+    issuer="warp",
+    result="lane",
+    targets="sm_80",
+    shape=_shapes("b1"),
+    d_type="s32",
+    c_type="s32",
+    a_type="b1",
+    b_type="b1",
+    bits="xor and",
+)
 form(
     "mma.sync",
     _ROOT + _TYPES + "{.rn?}",

@@ -18,7 +18,9 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from warploom.diagnostics import Diag, Loc, PtxError
+from warploom.ptx.isa.outside import why_outside
 from warploom.ptx.model import (
+    VECTOR_SPECIALS,
     Address,
     Arguments,
     Immediate,
@@ -121,8 +123,8 @@ class Form:
     """A row of the table.
 
     `result` tells the uniformity analysis what the results depend on: `pure` (the operands alone), `lane` (differs by
-    lane) or `warp` (the same in a warp). `blocks` marks what a warp may have to wait in. `issuer` is who must execute
-    it together: a `thread`, a `warp` or a `warpgroup`.
+    lane) or `warp` (the same in a warp). `blocks` marks what a warp may have to wait in, `steers` what decides which
+    instruction comes next. `issuer` is who must execute it together: a `thread`, a `warp` or a `warpgroup`.
     """
 
     family: str
@@ -135,11 +137,22 @@ class Form:
     blocks: bool = False
     version: tuple[int, int] = (1, 0)
     targets: tuple[str, ...] = ()
+    steers: bool = False
     pattern: re.Pattern[str] = field(default=re.compile(""), compare=False)
 
     @property
     def takes(self) -> str:
         return ", ".join(map(str, self.slots)) or "no operands"
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it leaves nothing behind but registers and goes on: a loop of such rows can at most wait."""
+        return not self.steers and all(effect.verb in _IDLE for effect in self.effects)
+
+    def looks(self, modifiers: Mapping[str, str | None]) -> bool:
+        """Whether others may change its answer: it asks an mbarrier, or loads in an order that is not weak."""
+        asks = any(effect.verb == "waits" and effect.operand for effect in self.effects)
+        return asks or (self.is_idle and modifiers.get("order") not in (None, "weak"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +177,8 @@ class Op:
         return self[slot.type[1:-1]] if slot.type.startswith("{") else slot.type
 
 
+_IDLE = frozenset({"reads", "waits", "fences"})
+"""Verbs of effects that change nothing that others can see."""
 FORMS: list[Form] = []
 _BY_ROOT: dict[str, list[Form]] = {}
 _PART = re.compile(r"\{(\.?)([a-z0-9_]+)(\??)\}")
@@ -181,6 +196,7 @@ def form(
     blocks: bool = False,
     version: tuple[int, int] = (1, 0),
     targets: str = "",
+    steers: bool = False,
     shared: Mapping[str, str] | None = None,
     **choices: str,
 ) -> None:
@@ -197,6 +213,7 @@ def form(
         blocks,
         version,
         tuple(targets.split()),
+        steers,
         _compile(template, split),
     )
     FORMS.append(row)
@@ -238,25 +255,12 @@ def match(opcode: str) -> tuple[tuple[Form, dict[str, str | None]], ...]:
     return tuple((row, modifiers) for row in rows if (modifiers := _rearranged(row, words)) is not None)
 
 
-_ANY_ORDER = frozenset(
-    [
-        "atom",
-        "red",
-        "ld",
-        "st",
-        "fence",
-        "barrier",
-        "shfl",
-        "vote",
-        "match",
-        "redux",
-        "tcgen05",
-        "ldmatrix",
-        "stmatrix",
-        "wmma",
-    ]
-)
-"""Instructions whose modifiers compilers write in more than one order; ptxas reads all of them."""
+_ANY_ORDER = frozenset((
+    "atom", "red", "ld", "st", "fence", "bar", "barrier", "shfl", "vote", "match", "redux", "tcgen05", "ldmatrix",
+    "stmatrix", "wmma", "add", "sub", "mul", "fma", "mad", "div", "rcp", "sqrt", "rsqrt", "ex2", "lg2", "sin", "cos",
+    "tanh", "abs", "neg", "min", "max", "cvt", "setp", "set", "prmt",
+))  # fmt: skip
+"""Instructions whose modifiers compilers and authors write in more than one order; ptxas reads all of them."""
 
 
 def _rearranged(row: Form, words: list[str]) -> dict[str, str | None] | None:
@@ -274,13 +278,6 @@ def _rearranged(row: Form, words: list[str]) -> dict[str, str | None] | None:
     return None if left else modifiers
 
 
-_OUTSIDE = {
-    **dict.fromkeys(("tex", "tld4", "txq", "istypep"), "textures are for graphics"),
-    **dict.fromkeys(("suld", "sust", "sured", "suq"), "surfaces are for graphics"),
-}
-"""Instructions of PTX that no form of the table will ever stand for, and why."""
-
-
 def nearest(opcode: str) -> str:
     """The template whose spelling is closest to an unknown opcode."""
     root = opcode.partition(".")[0]
@@ -295,7 +292,7 @@ def decode(instruction: Instruction, registers: dict[str, str], file: str = "<pt
     """Read an instruction by the table, or say what is wrong with it."""
     where = instruction.loc or Loc(file, instruction.line)
     candidates = match(instruction.opcode)
-    if not candidates and (kind := _OUTSIDE.get(instruction.opcode.partition(".")[0])):
+    if not candidates and (kind := why_outside(instruction.opcode)):
         raise Diag.NOT_MODELLED.error(where, what=f"`{instruction.opcode}` ({kind})")
     if not candidates:
         raise Diag.UNKNOWN_INSTRUCTION.error(where, text=instruction.opcode, nearest=nearest(instruction.opcode))
@@ -404,6 +401,8 @@ def _misfit(operand: object, type_: str, slot: Slot, registers: dict[str, str]) 
         operand = operand.register
     if isinstance(operand, Immediate):
         return _literal_misfit(operand, type_, slot)
+    if isinstance(operand, Special) and operand.name in VECTOR_SPECIALS:
+        return f"`{operand}` has four parts; name one, as in `{operand}.x`"
     if isinstance(operand, Special | Symbol) and type_ == "pred" and operand.name != "%is_explicit_cluster":
         return f"`{operand}` is no predicate"
     if not isinstance(operand, Register) or not type_:
@@ -466,10 +465,12 @@ def _check_target(op: Op, target: str, file: str) -> None:
 
 
 def _has(target: str, needed: str) -> bool:
-    """Whether a target has what `needed` names: `sm_90` is that and newer, `sm_90a` that generation's own."""
+    """Whether a target has what `needed` names: `sm_90` is that and newer, `sm_100f` its family, `sm_90a` itself."""
     have, want = (int(re.sub(r"\D", "", text) or 0) for text in (target, needed))
-    if needed[-1] in "af":
-        return target[-1] in "af" and have // 10 == want // 10
+    if needed.endswith("a"):
+        return target == needed
+    if needed.endswith("f"):
+        return target[-1] in "af" and have // 10 == want // 10 and have >= want
     return have >= want
 
 

@@ -11,17 +11,20 @@ from warploom.ptx.isa.table import Effect, form
 _TENSOR = "tensor"
 _ENGINE = "tcgen05"
 _GROUP = "cta_group::1 cta_group::2"
-_PLAIN = "kind::f16 kind::tf32 kind::f8f6f4 kind::i8"
 _USES = ("fill", "use", "lastuse", "discard")
 _COLLECT_A = " ".join(f"collector::a::{use}" for use in _USES)
 _COLLECT_B = " ".join(f"collector::b{buffer}::{use}" for buffer in range(4) for use in _USES)
+_FAMILY, _OWN, _FIRST = "sm_100a sm_100f", "sm_100a sm_103a", "sm_100a"
+"""What all targets of the family have, what those of one compute capability have, and what 10.3 does not (by ptxas)."""
+_PLAIN = (("kind::f16 kind::tf32 kind::f8f6f4", _FAMILY), ("kind::i8", _FIRST))
 _VECTOR = "scale_vec::1X scale_vec::2X scale_vec::4X"
 _SCALED = (
-    ((8, 6), "kind::mxf8f6f4 kind::mxf4", "{.vector?}", _VECTOR),
-    ((8, 7), "kind::mxf4nvf4", "{.vector?}", _VECTOR),
-    ((8, 8), "kind::mxf8f6f4 kind::mxf4 kind::mxf4nvf4", "{.vector}", "block16 block32"),
+    ((8, 6), "kind::mxf8f6f4 kind::mxf4", "", "", _FAMILY),
+    ((8, 6), "kind::mxf8f6f4 kind::mxf4", "{.vector}", _VECTOR, _OWN),
+    ((8, 7), "kind::mxf4nvf4", "{.vector?}", _VECTOR, _OWN),
+    ((8, 8), "kind::mxf8f6f4 kind::mxf4 kind::mxf4nvf4", "{.vector}", "block16 block32", _FAMILY),
 )
-"""The first version, kinds and vectors of block scaling (PTX ISA 9.7.16.10.9.1, PTX ISA Notes; ptxas says the same)."""
+"""The first version, kinds, vectors and targets of block scaling (PTX ISA 9.7.16.10.9.1; ptxas says the same)."""
 
 
 def _row(
@@ -34,9 +37,10 @@ def _row(
     result: str = "pure",
     blocks: bool = False,
     version: tuple[int, int] = (8, 6),
+    targets: str = _FAMILY,
     **choices: str,
 ) -> None:
-    """A row with what all of them share."""
+    """A row with what all of them share; a choice without words is none."""
     form(
         family,
         template,
@@ -46,8 +50,8 @@ def _row(
         result=result,
         blocks=blocks,
         version=version,
-        targets="sm_100a",
-        shared=choices,
+        targets=targets,
+        shared={name: words for name, words in choices.items() if words},
     )
 
 
@@ -85,31 +89,35 @@ _row("tcgen05.relinquish", "tcgen05.relinquish_alloc_permit.{group}.sync.aligned
 for _a, _reads, _shift in (("in a b64", _shared("a"), ""), ("address a", _tensor("reads", "a"), "{.ashift?}")):
     _effects = (_reads, _shared("b"), _tensor("reads", "d"), _tensor("writes", "d"))
     _operands = f"address d; {_a}; in b b64; in i b32"
-    _row(
-        "tcgen05.mma",
-        f"tcgen05.mma.{{group}}.{{kind}}{_shift}{{.collector?}}",
-        f"{_operands}; opt ins disable b32; pred p; opt immediate scale",
-        _effects,
-        group=_GROUP,
-        kind=_PLAIN,
-        collector=_COLLECT_A,
-    )
-    _row(
-        "tcgen05.mma.ws",
-        "tcgen05.mma.ws.{group}.{kind}{.collector?}",
-        f"{_operands}; pred p; opt in zero b64",
-        _effects,
-        group="cta_group::1",
-        kind=_PLAIN,
-        collector=_COLLECT_B,
-    )
-    for _version, _kinds, _spelled, _vectors in _SCALED:
+    for _kinds, _targets in _PLAIN:
+        _row(
+            "tcgen05.mma",
+            f"tcgen05.mma.{{group}}.{{kind}}{_shift}{{.collector?}}",
+            f"{_operands}; opt ins disable b32; pred p; opt immediate scale",
+            _effects,
+            targets=_targets,
+            group=_GROUP,
+            kind=_kinds,
+            collector=_COLLECT_A,
+        )
+        _row(
+            "tcgen05.mma.ws",
+            "tcgen05.mma.ws.{group}.{kind}{.collector?}",
+            f"{_operands}; pred p; opt in zero b64",
+            _effects,
+            targets=_targets,
+            group="cta_group::1",
+            kind=_kinds,
+            collector=_COLLECT_B,
+        )
+    for _version, _kinds, _spelled, _vectors, _targets in _SCALED:
         _row(
             "tcgen05.mma.scaled",
             f"tcgen05.mma.{{group}}.{{kind}}.block_scale{_spelled}{{.collector?}}",
             f"{_operands}; address sfa; address sfb; pred p",
             (*_effects, _tensor("reads", "sfa"), _tensor("reads", "sfb")),
             version=_version,
+            targets=_targets,
             group=_GROUP,
             kind=_kinds,
             vector=_vectors,
@@ -175,6 +183,7 @@ _row(
     "tcgen05.shift.{group}.down",
     "address a",
     (_tensor("reads", "a"), _tensor("writes", "a")),
+    targets=_OWN,
     group=_GROUP,
 )
 _row(

@@ -100,7 +100,7 @@ for _fields, _type, _slots in (
         _slots,
         effects=_CHANGED,
         version=(8, 3),
-        targets="sm_90a sm_100a",
+        targets="sm_90a sm_100a sm_100f",
         field=_fields,
         space="global shared::cta",
     )
@@ -110,7 +110,7 @@ form(
     "address a; immediate value",
     effects=_CHANGED,
     version=(8, 6),
-    targets="sm_100a",
+    targets="sm_100a sm_100f",
     field="swizzle_atomicity",
     space="global shared::cta",
 )

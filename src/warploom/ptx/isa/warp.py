@@ -76,7 +76,7 @@ form(
     result="warp",
     blocks=True,
     version=(8, 6),
-    targets="sm_100a",
+    targets="sm_100a sm_100f",
     op="min max",
     nan="NaN",
     type="f32",

@@ -1,6 +1,6 @@
 """Matrix multiply-accumulate by one warp, on fragments that only wmma.load and wmma.store give a place.
 
-The forms are those of `facts/mma_shapes.WMMA_SHAPES`; four- and one-bit integers are not among them.
+The forms are those of `facts/mma_shapes.WMMA_SHAPES`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from warploom.ptx.isa.table import Effect, form
 _SPACE = "global shared shared::cta shared::cluster"
 _LAYOUT = "row col"
 _SHAPES = " ".join(dict.fromkeys(f"m{row.m}n{row.n}k{row.k}" for row in WMMA_SHAPES))
-_FACTORS, _SUMS = "f16 bf16 tf32 s8 u8", "f16 f32 s32"
+_FACTORS, _SUMS = "f16 bf16 tf32 s8 u8 s4 u4 b1", "f16 f32 s32"
 
 for _register, _factors, _sums in (("b32", _FACTORS, _SUMS), ("f64", "f64", "f64")):
     for _which, _types in (("a", _factors), ("b", _factors), ("c", _sums)):
@@ -44,12 +44,14 @@ for _register, _factors, _sums in (("b32", _FACTORS, _SUMS), ("f64", "f64", "f64
         space=_SPACE,
         type=_sums,
     )
-    for _template in ((".{d_type}.{c_type}",) if _register == "b32" else ()) + (
-        ".{d_type}.{a_type}.{b_type}.{c_type}",
+    for _bits, _template in (
+        *((("", ".{d_type}.{c_type}{.rn?}{.satfinite?}"),) if _register == "b32" else ()),
+        ("", ".{d_type}.{a_type}.{b_type}.{c_type}{.rn?}{.satfinite?}"),
+        *(((".{bits}.popc", ".{d_type}.{a_type}.{b_type}.{c_type}"),) if _register == "b32" else ()),
     ):
         form(
             "wmma.mma",
-            "wmma.mma.sync.aligned.{a_layout}.{b_layout}.{shape}" + _template + "{.rn?}{.satfinite?}",
+            f"wmma.mma{_bits}.sync.aligned.{{a_layout}}.{{b_layout}}.{{shape}}{_template}",
             "; ".join(
                 f"{kind} {name} {_register}" for kind, name in zip(("outs", "ins", "ins", "ins"), "dabc", strict=True)
             ),
@@ -60,6 +62,7 @@ for _register, _factors, _sums in (("b32", _FACTORS, _SUMS), ("f64", "f64", "f64
             a_layout=_LAYOUT,
             b_layout=_LAYOUT,
             shape=_SHAPES,
+            bits="xor and",
             d_type=_sums,
             c_type=_sums,
             a_type=_factors,

@@ -1,0 +1,33 @@
+"""Launches from several threads: what they share is a memory of modules and programs."""
+
+from __future__ import annotations
+
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from warploom.launcher import _Shelf
+
+
+@pytest.fixture
+def eager_switches():
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("eager_switches")
+def test_a_shelf_is_filled_and_emptied_by_several():
+    shelf = _Shelf(40)
+
+    def fill(first: int) -> None:
+        for number in range(first, first + 2000):
+            shelf.put(number, number, 3)
+            assert shelf.get(number) in (None, number)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(fill, range(0, 8000, 2000)))
+    kept = [number for number in range(8000) if shelf.get(number) is not None]
+    assert 0 < len(kept) <= 40 // 3
