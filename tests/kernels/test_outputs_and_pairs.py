@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from tests.assembly import assemble_ok
 
-from warploom.ops import gated_linear, linear
+from warploom.ops import blockwise_matmul, gated_grouped_matmul, gated_linear, grouped_matmul, linear
 from warploom.structured.config.hopper import HopperConfig
 
 TYPES = {"bf16": ml_dtypes.bfloat16, "f16": np.float16, "e4m3": ml_dtypes.float8_e4m3fn}
@@ -51,3 +51,26 @@ def test_the_largest_tiles():
     x, gate, up = like(1024, 512), like(4096, 512), like(4096, 512)
     for config in (HopperConfig(tile=(128, 192), pingpong=True), HopperConfig(tile=(128, 256))):
         assert is_lossless(gated_linear.bind(x, gate, up, config=config))
+
+
+@pytest.mark.parametrize("rows", [1024, 16])
+@pytest.mark.parametrize("target", ["sm_90a", "sm_100a"])
+def test_experts(rows, target):
+    """Eight groups: a product that keeps what goes into its activation, pairs, and pairs that are kept."""
+    (m, n, k), ends = (8 * rows, 1408, 512), np.arange(1, 9) * rows
+    a, gate, up = like(m, k), like(8, k, n), like(8, k, n)
+    kept = {"pre_activation": like(m, n)}
+    options = {"activation": "gelu_tanh", "bias": like(n), "outputs": kept, "target": target}
+    assert is_lossless(grouped_matmul.bind(a, gate, ends, **options))
+    assert is_lossless(gated_grouped_matmul.bind(a, gate, up, ends, target=target))
+    kept = {"gate": like(m, n), "up": like(m, n)}
+    assert is_lossless(gated_grouped_matmul.bind(a, gate, up, ends, outputs=kept, target=target))
+
+
+@pytest.mark.parametrize("m", [1024, 64])
+@pytest.mark.parametrize("target", ["sm_90a", "sm_100a"])
+def test_blocks(m, target):
+    factors = like(m, 512, dtype="e4m3"), like(1408, 512, dtype="e4m3")
+    scales = np.zeros((m, 4), np.float32), np.zeros((11, 4), np.float32)
+    options = {"activation": "gelu_tanh", "outputs": {"pre_activation": like(m, 1408)}, "target": target}
+    assert is_lossless(blockwise_matmul.bind(*factors, *scales, **options))

@@ -119,7 +119,7 @@ CONFIGS = [
     (MatmulConfig, {"paired": True, "AB_swapped": True}, "AB_swapped=True", "must be False with pairs"),
     (MatmulConfig, {"paired": True, "num_split_k": 2}, "num_split_k=2", "must be 1 with pairs"),
     (MatmulConfig, {"paired": True, "use_tma_epilogue_load": True}, "use_tma_epilogue_load=True", "must be False with pairs"),
-    (MatmulConfig, {"paired": True, "gemm_kind": "gmm"}, "paired=True", "gmm has no pairs"),
+    (BlockwiseFP8MatmulConfig, {"paired": True}, "paired=True", "blockwise_fp8 has no pairs"),
     (MatmulConfig, {"output_types": ("f32",), "use_tma_store": False}, "output_types=('f32',)", "not stored by TMA"),
     (MatmulConfig, {**SINGLE, "mma_shape": (128, 8, 16), "output_types": ("e4m3",)}, "output_types=('e4m3',)", "a row of 8 elements"),
     # scale factors

@@ -19,7 +19,9 @@ from tests.structured.writing import (
     writing,
 )
 
-from warploom import launch
+from warploom import TraceError, launch
+from warploom.structured.epilogue import Epilogue
+from warploom.structured.writer_geometry import StagedOutput
 
 SCALE = 2.0
 
@@ -83,3 +85,30 @@ def test_one_row_and_whole_tiles(rows, tma):
 def test_copies_by_threads_and_by_the_engine_share_the_buffers(buffers, schedule):
     swapped = buffers == 3
     run(config_of((64, 40, 1), num_output_stages=buffers, swapped=swapped), 70, 100, schedule=schedule)
+
+
+def test_an_output_that_is_staged_comes_with_its_array():
+    config = config_of(next(iter(LAYOUTS)))
+    d, _ = aligned((128, 64), config.c_type)
+    kept, _ = aligned((128, 64), config.c_type)
+    epilogue = Epilogue(outputs=("pre_activation",))
+
+    def options(operands):
+        return {"outputs": {"pre_activation": StagedOutput(operands["kept"], config.c_type)}, "epilogue": epilogue}
+
+    bounds = np.array([0, 128], np.int32)
+    with pytest.raises(TraceError, match="an output is staged, and comes without its array"):
+        writing.bind(
+            accumulator(config, 128, 64),
+            c_map(config, d),
+            d,
+            {"out": d, "bounds": bounds, "kept": c_map(config, kept)},
+            128,
+            64,
+            grid=(1, 1, 1),
+            block=(THREADS, 1, 1),
+            config=config,
+            tiles=tiles_of(config, 128, 64),
+            body=absolute,
+            options=options,
+        )

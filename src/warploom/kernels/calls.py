@@ -67,10 +67,15 @@ class Call(Generic[Config]):
         return operand_map(a, a_layout, self.config.a_type), operand_map(b, b_layout, self.config.b_type)
 
     def further(self, strip: tuple[int, int], b_layout: OperandLayout) -> dict[str, Any]:
-        """What some calls have: outputs beside D, staged in strips of some rows and columns, a second B, and depths."""
+        """What some calls have: outputs beside D, staged in strips of some rows and columns, a second B, and depths.
+
+        Of groups a tile may be cut where only the device knows: there threads store to the outputs themselves.
+        """
         found: dict[str, Any] = {}
         if self.outputs:
             found["further"] = self._output_maps(strip) if self.config.output_types else dict(self.outputs)
+        if self.ends is not None and self.config.output_types:
+            found["further_rows"] = dict(self.outputs)
         if self.up is not None:
             found["up"] = operand_map(self.up, b_layout, self.config.b_type)
         if self.starts is not None:

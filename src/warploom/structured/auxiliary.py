@@ -27,8 +27,6 @@ from warploom.trace.parameters import TensorMapArgument
 from warploom.trace.roles import Role
 from warploom.trace.values import literal, select
 
-WARP = 32
-
 
 class Addend(Protocol):
     """Gives the values to be added to a strip, as the thread holds it."""

@@ -171,7 +171,7 @@ class Epilogue:
         if problems:
             raise Diag.BAD_EPILOGUE.error(here(), count=len(problems), what="; ".join(problems))
 
-    def bound(self, **sources: Any) -> Self:
+    def bound(self, /, **sources: Any) -> Self:
         """The same with sources: `alpha`, `beta`, `bias`, `residual` and the operands by name."""
         operands = dict(self.operands)
         changes: dict[str, Any] = {}

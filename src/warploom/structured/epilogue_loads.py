@@ -9,7 +9,8 @@ from typing import Any, Protocol
 
 from warploom.diagnostics import Diag
 from warploom.facts.swizzles import GRANULE
-from warploom.structured.auxiliary import WARP, AuxiliaryLayout, AuxiliaryTiles
+from warploom.facts.threads import WARP_LANES
+from warploom.structured.auxiliary import AuxiliaryLayout, AuxiliaryTiles
 from warploom.structured.cluster import Cluster
 from warploom.structured.config import MatmulConfig
 from warploom.structured.epi_load import EpiLoadPipeline
@@ -106,7 +107,7 @@ class RowLoad:
         self._width = GRANULE // source.element_bytes
         self._pieces = length // self._width
         self._rows = shared(config.c_type, (stages, length), name="epilogue_tiles")
-        signal = CopyAsync(roles.epilogue_load, first=min(self._pieces, WARP))
+        signal = CopyAsync(roles.epilogue_load, first=min(self._pieces, WARP_LANES))
         self._pipeline = EpiLoadPipeline(
             stages, producer=roles.epilogue_load, consumer=roles.epilogue, signal=signal, cluster=cluster
         )
@@ -124,7 +125,7 @@ class RowLoad:
         start = tile.coord[dimension] * extent
         batch = (tile.batch,) if len(self._source.shape) > 1 else ()
         with self._pipeline.produce() as stage:
-            for first in range(0, self._pieces, WARP):
+            for first in range(0, self._pieces, WARP_LANES):
                 with when(lane() + first < self._pieces):
                     at = (lane() + first).to("s32") * self._width
                     left = clamp((self._columns - start - at) * self._source.element_bytes, 0, GRANULE)

@@ -12,6 +12,7 @@ from functools import cached_property
 
 from warploom.facts.swizzles import GRANULE, SWIZZLES
 from warploom.facts.tensor_memory import LANE_ALIGNMENT
+from warploom.facts.threads import WARP_LANES
 from warploom.structured.config.output import EpilogueConfig
 from warploom.structured.staging import SharedLayout, StripStore, Values
 from warploom.structured.strips import Position, Strip, WarpPart
@@ -20,7 +21,6 @@ from warploom.trace.memory import Index, View, shared
 from warploom.trace.values import Value, literal
 from warploom.trace.warps import lane
 
-WARP = 32
 _WIDEST = 8
 """Neighbours that a lane gets."""
 
@@ -63,7 +63,7 @@ class WarpExchange:
     @property
     def length(self) -> int:
         """Elements of a run."""
-        return min(_WIDEST, self.layout.rows * self.layout.columns // WARP)
+        return min(_WIDEST, self.layout.rows * self.layout.columns // WARP_LANES)
 
     @cached_property
     def halves(self) -> tuple[int, ...]:
@@ -88,7 +88,7 @@ class WarpExchange:
 
     def _read(self, view: View, half: int) -> Iterator[tuple[Run, list[Value]]]:
         in_row = self.layout.columns // self.length
-        rows = WARP // in_row
+        rows = WARP_LANES // in_row
         for first in range(0, self.layout.rows, rows):
             row, column = lane() // in_row + first, lane() % in_row * self.length
             found: list[Value] = []

@@ -108,8 +108,8 @@ class TmaStore:
     barrier: MeetingPlace
     further: Sequence[StripRing] = ()
     """The rings of further outputs."""
-    target: View | None = None
-    """C, where rows that belong to somebody else follow the tile's: there threads copy."""
+    targets: Sequence[View] = ()
+    """C and the further outputs, where rows that belong to somebody else follow the tile's: there threads copy."""
     _drained: list[object] = field(init=False, default_factory=list)
 
     @property
@@ -121,11 +121,12 @@ class TmaStore:
         """Buffers of the shortest ring that nobody refills: a group of stores is one strip, of all rings."""
         return min((ring.buffers for ring in self.rings if not ring.is_refilled), default=0)
 
-    def bounded(self, target: View) -> TmaStore:
-        """The same ring of buffers, for tiles that a bound may cut which the copy engine does not know of."""
-        self.ring.allocate()
+    def bounded(self, *targets: View) -> TmaStore:
+        """The same rings of buffers, for tiles that a bound may cut which the copy engine does not know of."""
+        for ring in self.rings:
+            ring.allocate()
         same = copy(self)
-        same.target = target
+        same.targets = targets
         return same
 
     def put(self, strip: Strip, values: Values, *further: Values) -> None:
@@ -158,17 +159,18 @@ class TmaStore:
         with when(self._is_whole(strip)), when(self.role.first_thread):
             for ring, tile in zip(self.rings, tiles, strict=True):
                 ring.send(strip, tile)
-        if self.target is not None:
+        if self.targets:
             with otherwise():
-                copied = MaskedCopy(self.ring.strips.layout, self.ring.part.epc, self.target, self.role.threads)
-                copied.run(tiles[0], self.role.thread, strip)
+                for ring, tile, target in zip(self.rings, tiles, self.targets, strict=True):
+                    copied = MaskedCopy(ring.strips.layout, ring.part.epc, target, self.role.threads)
+                    copied.run(tile, self.role.thread, strip)
         with when(self.role.first_thread):
             emit("cp.async.bulk.commit_group")  # empty where threads copied: buffers are counted by groups
 
     def _is_whole(self, strip: Strip) -> Value:
         """Whether no bound of ours cuts the strip."""
         epc, spot = self.ring.part.epc, strip.spot
-        if self.target is None:
+        if not self.targets:
             return literal(True, "pred")
         if not spot.transposed:
             return spot.row + epc.BM <= spot.rows_end

@@ -89,6 +89,7 @@ class TileWriter(WriterGeometry):
         self._exchange: WarpExchange | None = None
         further = self._ordered(outputs or {})
         self._direct = [DirectStore(each) for each in further.values() if isinstance(each, View)]
+        self._arrays = [each.array for each in further.values() if isinstance(each, StagedOutput)]
         self.sink = self._sink_of(c_tiles, further)
         if isinstance(c_tma_op, TensorMapArgument):
             start_up().maps.append(c_tma_op)
@@ -212,8 +213,15 @@ class TileWriter(WriterGeometry):
         spot = self._spot_at((m_abs, n_abs), 0, (m_end, n_end))
         sink = self._sink_for(c_tiles)
         if isinstance(sink, TmaStore):
-            sink = sink.bounded(c_tensor)
+            sink = sink.bounded(c_tensor, *self._output_arrays())
         self._run(output_stage, spot, sink=sink, scale=expert_scale)
+
+    def _output_arrays(self) -> list[View]:
+        """The arrays of the staged outputs, for threads to write to."""
+        found = [each for each in self._arrays if each is not None]
+        if len(found) < len(self._arrays):
+            raise Diag.BAD_WRITER.error(here(), count=1, what="an output is staged, and comes without its array")
+        return found
 
     def write_with_residual(
         self,

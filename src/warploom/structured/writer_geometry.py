@@ -62,6 +62,8 @@ class StagedOutput:
     tensor: TensorMapArgument
     dtype: str
     tiles: View | None = None
+    array: View | None = None
+    """The output once more, for threads to write where rows of another group follow."""
 
 
 def c_box(config: MatmulConfig) -> tuple[int, int]:

@@ -12,6 +12,7 @@ from typing import Any
 from warploom.diagnostics import Diag
 from warploom.facts.fragments import Fragment as Layout
 from warploom.facts.fragments import tensor_move, wgmma_d
+from warploom.facts.threads import WARP_LANES, WARPGROUP_WARPS
 from warploom.trace.builder import here
 from warploom.trace.instructions import At, emit
 from warploom.trace.packing import PAIRS, round_pair, unpack
@@ -20,7 +21,7 @@ from warploom.trace.values import Value, literal
 from warploom.trace.variables import Variable
 from warploom.trace.warps import lane, thread
 
-_WARPGROUP = 128
+_WARPGROUP = WARP_LANES * WARPGROUP_WARPS
 
 
 def _steps(layout: Layout, letters: str) -> dict[str, int]:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from warploom.ptx.arrays import buffer_of, is_array
+from warploom.ptx.arrays import is_array, place_of
 from warploom.ptx.program import Traced
 from warploom.ptx.tensor_map import TensorMap
 
@@ -40,7 +40,7 @@ def is_for_a_gpu(arguments: Iterable[Any]) -> bool:
 
 def _is_on_gpu(argument: Any) -> bool:
     array = argument.array if isinstance(argument, TensorMap) else argument
-    return is_array(array) and buffer_of(array).is_on_gpu
+    return is_array(array) and place_of(array).startswith("cuda")
 
 
 def kept(parts: tuple[object, ...], make: Callable[[], Traced]) -> Traced:

@@ -18,7 +18,7 @@ from warploom.trace.builder import Builder, building, here
 from warploom.trace.finish import finished
 from warploom.trace.instructions import emit
 from warploom.trace.keeping import is_for_a_gpu, kept
-from warploom.trace.parameters import parameters_of, signature_of
+from warploom.trace.parameters import Looked, parameters_of
 
 _REGISTER_UNIT = 8
 _LONGEST_CACHE = 256
@@ -49,47 +49,73 @@ class KernelFunction:
         self._function, self._target, self._maxnreg = function, target, maxnreg
         self._signature = inspect.signature(function)
         self._parameters = parameters_of(self._signature)
+        names = self._signature.parameters
+        self._positional = [name for name, each in names.items() if each.kind is each.POSITIONAL_OR_KEYWORD]
+        self._defaults = {name: each.default for name, each in names.items() if each.default is not each.empty}
+        usual = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+        self._usual = names.keys() if all(each.kind in usual for each in names.values()) else None
         self._traces: dict[Any, Traced] = {}
+        self._others: dict[str, KernelFunction] = {}
+        """The kernel for other targets than its author's."""
 
     def bind(
         self, *arguments: Any, grid: Triple, block: Triple, cluster: Triple = (1, 1, 1), **constants: Any
     ) -> Launch:
         """A launch of the kernel on these arguments."""
         values = self._values(arguments, constants)
-        traced = self._traced(values, block, cluster)
-        return Launch(traced.program, grid, block, self._passed(values), self.name, cluster, traced.shared_bytes)
+        looked = self._looked(values)
+        passed = tuple([each for one in looked for each in one.passed])
+        traced = self._traced(values, looked, passed, block, cluster)
+        return Launch(traced.program, grid, block, passed, self.name, cluster, traced.shared_bytes)
+
+    def for_target(self, target: str) -> KernelFunction:
+        """The same kernel for another target."""
+        if target == self._target:
+            return self
+        if target not in self._others:
+            self._others[target] = KernelFunction(self._function, target, self._maxnreg)
+        return self._others[target]
 
     def ptx(self, *arguments: Any, block: Triple, cluster: Triple = (1, 1, 1), **constants: Any) -> str:
         """The kernel's PTX for arguments like these."""
-        return text_of(self._traced(self._values(arguments, constants), block, cluster).program)
+        return text_of(self.bind(*arguments, grid=(1, 1, 1), block=block, cluster=cluster, **constants).program)
 
     def __call__(self, *arguments: Any, **constants: Any) -> None:
         raise Diag.BAD_KERNEL.error(here(), what=f"`{self.name}` is a kernel and cannot be called; use .bind(…)")
 
     def _values(self, arguments: tuple[Any, ...], constants: dict[str, Any]) -> dict[str, Any]:
-        """The arguments by name; whatever is wrong with them comes in one error."""
+        """The arguments by name, with defaults."""
+        given = dict(zip(self._positional, arguments, strict=False))
+        values = {**self._defaults, **given, **constants}
+        if len(given) == len(arguments) and constants.keys().isdisjoint(given) and values.keys() == self._usual:
+            return values  # as Python's own way below would have it, which takes long
         try:
             bound = self._signature.bind(*arguments, **constants)
         except TypeError as error:
             raise Diag.BAD_KERNEL.error(here(), what=f"{error}") from None
         bound.apply_defaults()
-        values = dict(bound.arguments)
-        problems = [problem for p in self._parameters if (problem := p.problem(values[p.name]))]
+        return dict(bound.arguments)
+
+    def _looked(self, values: dict[str, Any]) -> list[Looked]:
+        """The arguments as a launch takes them; whatever is wrong with them comes in one error."""
+        looked = [parameter.look(values[parameter.name]) for parameter in self._parameters]
+        problems = [each.problem for each in looked if each.problem]
         if problems:
             raise Diag.BAD_KERNEL.error(here(), what="; ".join(problems))
-        return values
+        return looked
 
-    def _passed(self, values: dict[str, Any]) -> tuple[Any, ...]:
-        """The arguments as a launch takes them."""
-        return tuple(each for p in self._parameters if p.is_passed(values[p.name]) for each in p.passed(values[p.name]))
-
-    def _traced(self, values: dict[str, Any], block: Triple, cluster: Triple) -> Traced:
+    def _traced(
+        self, values: dict[str, Any], looked: list[Looked], passed: tuple[Any, ...], block: Triple, cluster: Triple
+    ) -> Traced:
         """The trace for arguments like these: this process's, or one that somebody kept, or a new one."""
-        for_gpu = is_for_a_gpu(self._passed(values))
-        key = (for_gpu, block, cluster, *(signature_of(p, values[p.name]) for p in self._parameters))
-        lasts = _is_hashable(key)
-        if lasts and key in self._traces:
-            return self._traces[key]
+        for_gpu = is_for_a_gpu(passed)
+        key = (for_gpu, block, cluster, *[each.signature for each in looked])
+        try:
+            known, lasts = self._traces.get(key), True
+        except TypeError:  # a Python value that nothing can be kept by
+            known, lasts = None, False
+        if known is not None:
+            return known
         make = functools.partial(self._trace, values, block, cluster)
         found = kept((self._function, self._target, self._maxnreg, key), make) if for_gpu else make()
         if lasts:
@@ -128,14 +154,6 @@ class KernelFunction:
         kinds = {name: parameter.kind for name, parameter in self._signature.parameters.items()}
         by_name = {name: value for name, value in arguments.items() if kinds[name] == inspect.Parameter.KEYWORD_ONLY}
         self._function(*(value for name, value in arguments.items() if name not in by_name), **by_name)
-
-
-def _is_hashable(key: object) -> bool:
-    try:
-        hash(key)
-    except TypeError:
-        return False
-    return True
 
 
 @overload

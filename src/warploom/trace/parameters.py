@@ -6,7 +6,7 @@ import inspect
 import math
 import re
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -66,6 +66,15 @@ class TensorMapArgument:
         return At(self.address, 0, tuple(reversed(coordinates)))
 
 
+class Looked(NamedTuple):
+    """An argument as a launch takes it, what a trace depends on of it, and what is wrong with it, if anything is."""
+
+    passed: tuple[Any, ...]
+    """16-bit floats as their bits, a tensor with the strides that the trace does not know."""
+    signature: Any
+    problem: str = ""
+
+
 @dataclass(frozen=True)
 class Parameter:
     """A parameter: array, map, scalar or constant, or any where only the argument tells; `type` is what it must be."""
@@ -84,43 +93,47 @@ class Parameter:
             self.kind == "any" and (isinstance(value, TensorMap) or is_array(value))
         )
 
-    def passed(self, value: Any) -> tuple[Any, ...]:
-        """The argument as a launch takes it: 16-bit floats as their bits, a tensor with strides it does not know."""
-        if self.kind == "operands":
-            return tuple(each for name, item in value.items() for each in self._operand(name, item).passed(item))
-        if self.kind == "tensor" and not isinstance(value, TensorMap):
-            return (value, *(stride for stride in _strides(buffer_of(value)) if stride not in (0, 1)))
-        return (encode(value, self.type) if self.type in ("f16", "bf16") and self.kind == "scalar" else value,)
-
     def _operand(self, name: str, value: Any) -> Parameter:
         """One of several operands as a parameter of its own."""
         kind = "scalar" if isinstance(value, int | float) else "tensor"
         return Parameter(f"{self.name}_{name}", kind, "f32" if kind == "scalar" else "")
 
-    def problem(self, value: Any) -> str:
-        """What is wrong with an argument, or nothing."""
+    def look(self, value: Any) -> Looked:
+        """An argument, looked at once: asking an array for all that it is takes long."""
         if not self.is_passed(value):
-            return ""
+            return Looked((), (type(value), value))
         if self.kind == "operands":
-            found = (self._operand(name, item).problem(item) for name, item in value.items())
-            return "; ".join(problem for problem in found if problem)
+            found = {name: self._operand(name, item).look(item) for name, item in value.items()}
+            passed = tuple(each for looked in found.values() for each in looked.passed)
+            problem = "; ".join(looked.problem for looked in found.values() if looked.problem)
+            return Looked(passed, tuple((name, looked.signature) for name, looked in found.items()), problem)
         if self.kind == "scalar":
-            return self._scalar_problem(value)
-        if self.kind == "map" and not isinstance(value, TensorMap):
-            return f"`{self.name}` is a TensorMap, not {_kind_of(value)}"
+            problem = self._scalar_problem(value)
+            bits = encode(value, self.type) if self.type in ("f16", "bf16") and not problem else value
+            return Looked((bits,), self.type, problem)
         if isinstance(value, TensorMap):
-            return f"`{self.name}` is an array, not a TensorMap" if self.kind == "array" else ""
-        if not is_array(value):
-            return f"`{self.name}` is an array, not {_kind_of(value)}"
-        buffer = buffer_of(value)
-        dtype = OF_NUMPY.get(buffer.dtype)
+            problem = f"`{self.name}` is an array, not a TensorMap" if self.kind == "array" else ""
+            return Looked((value,), _box_of(value), problem)
+        if self.kind == "map" or not is_array(value):
+            wanted = "a TensorMap" if self.kind == "map" else "an array"
+            return Looked((), None, f"`{self.name}` is {wanted}, not {_kind_of(value)}")
+        return self._looked_at_array(value, buffer_of(value))
+
+    def _looked_at_array(self, value: Any, buffer: Buffer) -> Looked:
+        """An array, and of a tensor those strides that the trace does not know."""
+        problem, dtype = "", OF_NUMPY.get(buffer.dtype)
         if dtype is None:
-            return f"`{self.name}` has dtype {buffer.dtype}, which no view reads"
-        if self.type and dtype != self.type:
-            return f"`{self.name}` is an array of {self.type}, not of {buffer.dtype}"
-        if any(stride % buffer.item for stride in buffer.strides):
-            return f"`{self.name}` has strides that are no whole elements"
-        return ""
+            problem = f"`{self.name}` has dtype {buffer.dtype}, which no view reads"
+        elif self.type and dtype != self.type:
+            problem = f"`{self.name}` is an array of {self.type}, not of {buffer.dtype}"
+        elif any(stride % buffer.item for stride in buffer.strides):
+            problem = f"`{self.name}` has strides that are no whole elements"
+        if self.kind != "tensor":
+            return Looked((value,), (buffer.dtype, buffer.shape, buffer.strides), problem)
+        strides = _strides(buffer)
+        pattern = tuple([stride if stride in (0, 1) else None for stride in strides])
+        unknown = [stride for stride in strides if stride not in (0, 1)]
+        return Looked((value, *unknown), (buffer.dtype, pattern, _alignment(buffer)), problem)
 
     def _scalar_problem(self, value: Any) -> str:
         whole = TYPES[self.type].kind != "float"
@@ -216,21 +229,3 @@ def _parameter(each: inspect.Parameter) -> Parameter:
     if scalar and scalar[1] in TYPES and TYPES[scalar[1]].kind in ("signed", "unsigned", "float"):
         return Parameter(each.name, "scalar", scalar[1])
     return Parameter(each.name, "any" if annotation is inspect.Parameter.empty else "constant")
-
-
-def signature_of(parameter: Parameter, value: Any) -> Any:
-    """What a trace depends on of an argument."""
-    if not parameter.is_passed(value):
-        return (type(value), value)
-    if isinstance(value, TensorMap):
-        return _box_of(value)
-    if parameter.kind == "operands":
-        return tuple((name, signature_of(parameter._operand(name, item), item)) for name, item in value.items())  # noqa: SLF001
-    if parameter.kind == "tensor":
-        buffer = buffer_of(value)
-        pattern = tuple(stride if stride in (0, 1) else None for stride in _strides(buffer))
-        return (buffer.dtype, pattern, _alignment(buffer))
-    if is_array(value):
-        buffer = buffer_of(value)
-        return (buffer.dtype, buffer.shape, buffer.strides)
-    return parameter.type

@@ -10,7 +10,6 @@ from warploom.ptx.model import Guard, Instruction, Label, Pair, Register, Statem
 
 _LONGEST = 8
 """Instructions of one side; beyond that a branch that nobody takes is cheaper."""
-_LEAVES = ("bra", "brx", "call", "ret", "exit", "trap")
 _WRITTEN = ("out", "pair", "outs", "inout", "rows")
 """Kinds of operands that an instruction writes."""
 _TOGETHER = ("syncs", "waits", "drains")
@@ -96,10 +95,10 @@ def _names(operand: object) -> list[str]:
 def _may_be_guarded(statement: Statement, predicate: Register) -> bool:
     if not isinstance(statement, Instruction) or statement.guard is not None:
         return False
-    if statement.opcode.partition(".")[0] in _LEAVES or predicate in statement.operands:
+    if predicate in statement.operands:
         return False
     return not any(
-        row.blocks or row.issuer != "thread" or any(effect.verb in _TOGETHER for effect in row.effects)
+        row.steers or row.blocks or row.issuer != "thread" or any(effect.verb in _TOGETHER for effect in row.effects)
         for row, _ in rows_of(statement.opcode)
     )
 

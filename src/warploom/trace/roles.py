@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Self
 
 from warploom.diagnostics import Diag
 from warploom.facts.machines import machine
+from warploom.facts.threads import WARP_LANES, WARPGROUP_WARPS
 from warploom.trace.builder import Region, current, here
 from warploom.trace.control import leave_unless
 from warploom.trace.instructions import emit
@@ -16,9 +17,6 @@ from warploom.trace.warps import elect, thread, warp_index
 
 if TYPE_CHECKING:
     from warploom.trace.builder import Builder
-
-_WARP = 32
-_WARPGROUP_WARPS = 4
 
 
 class Role:
@@ -33,7 +31,7 @@ class Role:
 
     @property
     def threads(self) -> int:
-        return self.count * _WARP
+        return self.count * WARP_LANES
 
     @property
     def warp(self) -> Value:
@@ -43,7 +41,7 @@ class Role:
     @property
     def thread(self) -> Value:
         """The thread's number in the role."""
-        return thread() - self.first * _WARP
+        return thread() - self.first * WARP_LANES
 
     @property
     def elected(self) -> Value:
@@ -86,7 +84,7 @@ class Role:
         """One comparison, whichever warps they are."""
         if self.count == 1:
             return self._warp == self.first
-        if builder.threads == (self.first + self.count) * _WARP:
+        if builder.threads == (self.first + self.count) * WARP_LANES:
             return self._warp >= self.first
         return self.warp < self.count
 
@@ -118,7 +116,7 @@ def warp_roles(registers: Mapping[str, int] | None = None, **warps: int) -> Role
     `registers` are the registers per thread that a role asks for when it begins; roles that do must fill warpgroups.
     """
     builder = current("warp_roles()")
-    total = sum(warps.values()) * _WARP
+    total = sum(warps.values()) * WARP_LANES
     wanted = dict(registers or {})
     allowed = machine(builder.target).setmaxnreg
     problems = [
@@ -133,7 +131,7 @@ def warp_roles(registers: Mapping[str, int] | None = None, **warps: int) -> Role
     warp = warp_index()
     roles, first = dict[str, Role](), 0
     for name, count in warps.items():
-        if name in wanted and (first % _WARPGROUP_WARPS or count % _WARPGROUP_WARPS):
+        if name in wanted and (first % WARPGROUP_WARPS or count % WARPGROUP_WARPS):
             what = f"role `{name}` asks for registers but is warps {first} to {first + count - 1}, not whole warpgroups"
             raise Diag.BAD_KERNEL.error(here(), what=what)
         roles[name] = Role(name, first, count, warp, wanted.get(name))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from warploom.diagnostics import Diag
+from warploom.facts.threads import WARP_LANES
 from warploom.trace.builder import current, here
 from warploom.trace.instructions import emit
 from warploom.trace.packing import merge, split
@@ -11,8 +12,8 @@ from warploom.trace.values import Value, special
 
 ALL = -1
 """The mask of all lanes."""
-_WARP_SHIFT = 5
-_LAST_LANE = 31
+_LAST_LANE = WARP_LANES - 1
+_WARP_SHIFT = _LAST_LANE.bit_length()
 _MODES = {"up": 0, "down": _LAST_LANE, "bfly": _LAST_LANE, "idx": _LAST_LANE}
 """The clamp of each mode for whole warps."""
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from warploom.facts.machines import machine
 from warploom.kernels.calls import Call, Family, boxed
 from warploom.kernels.sm100.block_scaled import block_scaled
 from warploom.kernels.sm100.blockwise_fp8 import blockwise_fp8
@@ -31,13 +32,13 @@ from warploom.structured.writer_geometry import c_box
 _Call = Call[MatmulConfig]
 
 
-def bind(call: _Call, sms: int | None = None) -> Launch:
+def bind(call: _Call, sms: int | None = None, *, target: str = MACHINE.target) -> Launch:
     """The launch of a call, on a GPU of so many multiprocessors: as many as its target has, if not told."""
     config, family = call.config, FAMILIES[family_of(call.config)]
     strip = (config.stageN, config.BM) if config.transpose_c else (config.BM, config.stageN)
-    return family.kernel.bind(
+    return family.kernel.for_target(target).bind(
         *family.arguments(call),
-        grid=family.grid(call, sms or MACHINE.sms),
+        grid=family.grid(call, sms or machine(target).sms),
         block=(config.threads, 1, 1),
         cluster=config.cluster_shape,
         config=config,

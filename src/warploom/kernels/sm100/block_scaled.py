@@ -6,7 +6,7 @@ of the whole tensors is the epilogue's alpha.
 
 from __future__ import annotations
 
-from warploom.kernels.sm100.parts import operand_tiles
+from warploom.kernels.sm100.parts import epilogue_writer, operand_tiles
 from warploom.ptx.tensor_map import TensorMap
 from warploom.structured.block_scaled import BlockScaledMmaOp, scale_factors
 from warploom.structured.cluster import Cluster
@@ -16,7 +16,6 @@ from warploom.structured.epilogue import Epilogue
 from warploom.structured.input_pipeline import BlockScaledTilePayload, InputTilePipeline
 from warploom.structured.output_pipeline import OutputTilePipeline
 from warploom.structured.tile_scheduler import TileScheduler
-from warploom.structured.tile_writer import TileWriter
 from warploom.structured.warp_context import EpilogueWarpContext, MmaWarpContext
 from warploom.trace import Operands, Tensor, kernel, loop, s32, warp_roles, when
 
@@ -24,7 +23,7 @@ from warploom.trace import Operands, Tensor, kernel, loop, s32, warp_roles, when
 @kernel(target="sm_100a")
 def block_scaled(
     a: TensorMap, b: TensorMap, sfa: TensorMap, sfb: TensorMap, d: Tensor, m: s32, n: s32, k: s32, batch: s32,
-    operands: Operands, *, config: BlockScaledMatmulConfig, epilogue: Epilogue,
+    operands: Operands, further: Operands | None = None, *, config: BlockScaledMatmulConfig, epilogue: Epilogue,
 ) -> None:  # fmt: skip
     """A (m × k) and B (n × k), 4-bit elements two to a byte; factors in chunks of 128 rows and four blocks of K.
 
@@ -48,7 +47,7 @@ def block_scaled(
         columns=config.tensor_memory_columns,
     )
     mma_op = BlockScaledMmaOp(config, roles.mma, cluster)
-    writer = TileWriter(d, config, role=roles.epilogue, epilogue=epilogue.bound(**operands))
+    writer = epilogue_writer(d, config, roles, epilogue.bound(**operands), further)
 
     with roles.load:
         wait_for_dependencies()

@@ -5,7 +5,7 @@ D = epilogue(Σ_k a_scales[k, m] · b_scales[n // 128, k] · (A_k·B_kᵀ)[m, n]
 
 from __future__ import annotations
 
-from warploom.kernels.sm100.parts import operand_tiles
+from warploom.kernels.sm100.parts import epilogue_writer, operand_tiles
 from warploom.ptx.tensor_map import TensorMap
 from warploom.structured.blockwise import ColumnFactors, PromotedAccumulator, RowFactors
 from warploom.structured.cluster import Cluster
@@ -17,7 +17,6 @@ from warploom.structured.mma import MmaOp
 from warploom.structured.output_pipeline import OutputTilePipeline
 from warploom.structured.signals import FirstLanes
 from warploom.structured.tile_scheduler import TileScheduler
-from warploom.structured.tile_writer import TileWriter
 from warploom.structured.warp_context import EpilogueWarpContext, MmaWarpContext
 from warploom.trace import Operands, Tensor, kernel, loop, s32, warp_roles, when
 
@@ -25,7 +24,7 @@ from warploom.trace import Operands, Tensor, kernel, loop, s32, warp_roles, when
 @kernel(target="sm_100a")
 def blockwise_fp8(
     a: TensorMap, b: TensorMap, a_scales: TensorMap, b_scales: Tensor, d: Tensor, m: s32, n: s32, k: s32, batch: s32,
-    operands: Operands, *, config: BlockwiseFP8MatmulConfig, epilogue: Epilogue,
+    operands: Operands, further: Operands | None = None, *, config: BlockwiseFP8MatmulConfig, epilogue: Epilogue,
 ) -> None:  # fmt: skip
     """A (m × k), B (n × k), a_scales (K tiles × m) and b_scales (blocks of n × K tiles)."""
     roles = warp_roles(**config.roles)
@@ -48,7 +47,7 @@ def blockwise_fp8(
         columns=config.tensor_memory_columns,
     )
     mma_op = MmaOp(config, roles.mma, cluster)
-    writer = TileWriter(d, config, role=roles.epilogue, epilogue=epilogue.bound(**operands))
+    writer = epilogue_writer(d, config, roles, epilogue.bound(**operands), further)
 
     with roles.load:
         wait_for_dependencies()

@@ -2,12 +2,13 @@
 
 D[r] = epilogue(scale[e] · A[r]·B[e]ᵀ) for the rows r of a group whose expert is e. Where groups end only the device
 knows. Tiles begin where their group does, so that one may reach into the next group: what is multiplied there is not
-stored. With A and B swapped rows go along N of the MMA, where tiles can be narrow.
+stored. With A and B swapped rows go along N of the MMA, where tiles can be narrow. Of pairs an expert has two matrices,
+whose products meet before anything is stored.
 """
 
 from __future__ import annotations
 
-from warploom.kernels.sm100.parts import standard_inputs
+from warploom.kernels.sm100.parts import epilogue_writer, standard_inputs
 from warploom.ptx.tensor_map import TensorMap
 from warploom.structured.cluster import Cluster
 from warploom.structured.config import MatmulConfig
@@ -17,7 +18,6 @@ from warploom.structured.grouped_scheduler import GroupedScheduler, GroupedTile
 from warploom.structured.mma import MmaOp
 from warploom.structured.output_pipeline import OutputTilePipeline
 from warploom.structured.raster import ceil_divide
-from warploom.structured.tile_writer import TileWriter
 from warploom.structured.warp_context import EpilogueWarpContext, MmaWarpContext
 from warploom.trace import Array, Operands, Tensor, Value, f32, kernel, loop, s32, warp_roles, when
 
@@ -25,9 +25,13 @@ from warploom.trace import Array, Operands, Tensor, Value, f32, kernel, loop, s3
 @kernel(target="sm_100a")
 def grouped(
     a: TensorMap, b: TensorMap, d: Tensor, rows: Tensor, ends: Array[s32], experts: Array[s32] | None,
-    scales: Array[f32] | None, n: s32, k: s32, operands: Operands, *, config: MatmulConfig, epilogue: Epilogue,
+    scales: Array[f32] | None, n: s32, k: s32, operands: Operands, further: Operands | None = None,
+    further_rows: Operands | None = None, up: TensorMap | None = None, *, config: MatmulConfig, epilogue: Epilogue,
 ) -> None:  # fmt: skip
-    """Tokens (rows × k) and weights (experts × n × k) as the kernel's A and B; D as a tensor map, and as an array."""
+    """Tokens (rows × k) and weights (experts × n × k) as the kernel's A and B; D as a tensor map, and as an array.
+
+    So are further outputs, where the copy engine stores them. Of pairs `b` is the first B, and `up` the second.
+    """
     roles = warp_roles(**config.roles)
     cluster = Cluster(config.cluster_shape, config.cta_group)
     swapped, own = config.AB_swapped, cluster.pair_rank.to(s32) * config.BM  # of a pair each CTA has its part of M
@@ -42,7 +46,7 @@ def grouped(
         ends,
         cluster=cluster,
         columns=n,
-        tile_shape=(config.MMA_N, config.MMA_M) if swapped else (config.MMA_M, config.MMA_N),
+        tile_shape=(config.MMA_N, config.MMA_M) if swapped else (config.MMA_M, config.tile_columns),
         k_tiles=ceil_divide(ceil_divide(k, config.BK), config.k_group_size),
         experts=experts,
         scales=scales,
@@ -50,10 +54,10 @@ def grouped(
         dependent=True,
     )
     a_row, b_row = (column, row) if swapped else (row, column)
-    inputs = standard_inputs(a, b, config, roles, cluster, a_row=a_row, b_row=b_row)
+    inputs = standard_inputs(a, b if up is None else (b, up), config, roles, cluster, a_row=a_row, b_row=b_row)
     outputs = OutputTilePipeline(config.output, producer=roles.mma, consumer=roles.epilogue, cluster=cluster)
     mma_op = MmaOp(config, roles.mma, cluster)
-    writer = TileWriter(d, config, role=roles.epilogue, epilogue=epilogue.bound(**operands))
+    writer = epilogue_writer(d, config, roles, epilogue.bound(**operands), further, further_rows)
 
     with roles.load:
         wait_for_dependencies()
@@ -80,6 +84,6 @@ def grouped(
 
 def grouped_grid(config: MatmulConfig, rows: int, groups: int, n: int, multiprocessors: int) -> tuple[int, int, int]:
     """The CTAs to launch: for as many tiles as there can be, or as many as there is room for."""
-    along, across = (config.MMA_N, config.MMA_M) if config.AB_swapped else (config.MMA_M, config.MMA_N)
+    along, across = (config.MMA_N, config.MMA_M) if config.AB_swapped else (config.MMA_M, config.tile_columns)
     tiles = (rows // along + min(groups, rows)) * -(-n // across)
     return (config.cta_group * max(min(tiles, multiprocessors // config.cta_group), 1), 1, 1)

@@ -18,12 +18,12 @@ WIDEST = 48
 _ROWS_OF_A_STAGE = 64
 
 
-def decode_config(rows: int, n: int, k: int, groups: int = 1, **fields: Any) -> MatmulConfig:
+def decode_config(rows: int, n: int, k: int, groups: int = 1, *, sms: int = MACHINE.sms, **fields: Any) -> MatmulConfig:
     """The configuration of `grouped` for groups of so many rows; `fields` are as the caller sees A and B."""
     fixed: dict[str, Any] = {"gemm_kind": "gmm", "cta_group": 1, "AB_swapped": True}
     config = MatmulConfig(**fields | fixed).swap_AB_type()
     mma_n = min(align_up(rows, 16 if config.c_bytes == 1 else 8), WIDEST)
-    mma_m = 128 if groups * ceil_div(n, 128) >= MACHINE.sms else 64  # all SMs load
+    mma_m = 128 if groups * ceil_div(n, 128) >= sms else 64  # all SMs load
     tiles = config.k_tiles(k)
     wanted: dict[str, Any] = {
         "mma_shape": (mma_m, mma_n, config.mma.k),

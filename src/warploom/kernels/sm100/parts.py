@@ -12,6 +12,7 @@ from warploom.structured.input_pipeline import InputTilePipeline, StandardTilePa
 from warploom.structured.operand import OperandLayout, OperandTiles, Source, tiles_of
 from warploom.structured.tile_writer import Output, TileWriter
 from warploom.structured.writer_geometry import StagedOutput
+from warploom.trace.memory import View
 from warploom.trace.parameters import TensorMapArgument
 from warploom.trace.roles import Roles
 from warploom.trace.values import Value
@@ -58,13 +59,18 @@ def operand_tiles(
 
 
 def epilogue_writer(
-    d: Any, config: MatmulConfig, roles: Roles, epilogue: Epilogue, further: Mapping[str, Any] | None
+    d: Any,
+    config: MatmulConfig,
+    roles: Roles,
+    epilogue: Epilogue,
+    further: Mapping[str, Any] | None,
+    arrays: Mapping[str, View] | None = None,
 ) -> TileWriter:
-    """The writer of the epilogue role; `further` is where further outputs go."""
+    """The writer of the epilogue role; `further` is where further outputs go, `arrays` the same of groups once more."""
     outputs: dict[str, Output] = dict(further or {})
     if config.output_types:
-        given = zip((further or {}).items(), config.output_types, strict=True)
-        outputs = {name: StagedOutput(target, dtype) for (name, target), dtype in given}
+        given, held = zip((further or {}).items(), config.output_types, strict=True), arrays or {}
+        outputs = {name: StagedOutput(target, dtype, array=held.get(name)) for (name, target), dtype in given}
     return TileWriter(d, config.written, role=roles.epilogue, epilogue=epilogue, outputs=outputs)
 
 

@@ -171,7 +171,7 @@ def _groups(call: _Call, sms: int) -> Triple:
     """For as many tiles as there can be: every group may end within one."""
     config, problem = call.config, call.problem
     x, y = config.cluster_shape[:2]
-    shape = (x * config.BM, y * config.BN)
+    shape = (x * config.BM, y * config.tile_columns)
     tall, wide = (shape[1], shape[0]) if config.AB_swapped else shape
     tiles = (problem.m // tall + min(len(call.ends), problem.m)) * -(-problem.n // wide)
     return (x * max(min(tiles, sms // (x * y)), 1), y, 1)

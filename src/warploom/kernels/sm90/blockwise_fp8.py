@@ -23,7 +23,7 @@ from warploom.trace import Operands, Tensor, kernel, loop, s32, warp_roles, when
 @kernel(target="sm_90a")
 def blockwise_fp8(
     a: TensorMap, b: TensorMap, a_scales: TensorMap, b_scales: Tensor, d: TensorMap | Tensor, m: s32, n: s32,
-    m_tiles: s32, n_tiles: s32, batches: s32, k_tiles: s32, operands: Operands,
+    m_tiles: s32, n_tiles: s32, batches: s32, k_tiles: s32, operands: Operands, further: Operands | None = None,
     *, config: HopperBlockwiseConfig, epilogue: Epilogue,
 ) -> None:  # fmt: skip
     """A (m × k), B (n × k), a_scales (K tiles × m) and b_scales (blocks of n × K tiles)."""
@@ -35,7 +35,7 @@ def blockwise_fp8(
     payload = BlockwiseFP8TilePayload(*operand_tiles(a, b, config, cluster), of_rows)
     inputs = staged_inputs(payload, config, roles, cluster)
     group = Warpgroup(roles.consume)
-    writer = ConsumerWriter(d, config, group, epilogue.bound(**operands), early=False)
+    writer = ConsumerWriter(d, config, group, epilogue.bound(**operands), early=False, outputs=further)
 
     with roles.load, when(roles.load.warp == 0):
         begin_role(config)

@@ -3,6 +3,7 @@
 D[r] = epilogue(scale[e] · A[r]·B[e]ᵀ) for the rows r of a group whose expert is e. Where groups end only the device
 knows: every role finds the tiles for itself. A tile begins where its group does and may reach into the next: what is
 multiplied there is not stored. With A and B swapped rows go along N of the multiplication, where tiles can be narrow.
+Of pairs an expert has two matrices, whose products meet before anything is stored.
 """
 
 from __future__ import annotations
@@ -21,12 +22,16 @@ from warploom.trace import Array, Operands, Tensor, Value, f32, kernel, loop, s3
 @kernel(target="sm_90a")
 def grouped(
     a: TensorMap, b: TensorMap, d: TensorMap | Tensor, rows: Tensor, ends: Array[s32], experts: Array[s32] | None,
-    scales: Array[f32] | None, n: s32, k_tiles: s32, operands: Operands, *, config: HopperConfig, epilogue: Epilogue,
+    scales: Array[f32] | None, n: s32, k_tiles: s32, operands: Operands, further: Operands | None = None,
+    further_rows: Operands | None = None, up: TensorMap | None = None, *, config: HopperConfig, epilogue: Epilogue,
 ) -> None:  # fmt: skip
-    """Tokens (rows × k) and weights (experts × n × k) as the kernel's A and B; D as a tensor map, and as an array."""
+    """Tokens (rows × k) and weights (experts × n × k) as the kernel's A and B; D as a tensor map, and as an array.
+
+    So are further outputs, where the copy engine stores them. Of pairs `b` is the first B, and `up` the second.
+    """
     roles = warp_roles(registers=config.role_registers, **config.roles)
     cluster = Cluster(config.cluster_shape)
-    swapped, shape = config.AB_swapped, (cluster.shape[0] * config.BM, cluster.shape[1] * config.BN)
+    swapped, shape = config.AB_swapped, (cluster.shape[0] * config.BM, cluster.shape[1] * config.tile_columns)
     tiles = GroupedScheduler(
         ends,
         cluster=cluster,
@@ -43,11 +48,13 @@ def grouped(
         return (tile.n_abs if swapped else tile.m_abs) + cluster.rank_m.to(s32) * config.BM
 
     def column(tile: GroupedTile) -> Value:
-        return (tile.m_abs if swapped else tile.n_abs) + cluster.rank_n.to(s32) * config.BN
+        return (tile.m_abs if swapped else tile.n_abs) + cluster.rank_n.to(s32) * config.tile_columns
 
-    inputs = operand_inputs(a, b, config, roles, cluster, a_row=row, b_row=column)
+    inputs = operand_inputs(a, b if up is None else (b, up), config, roles, cluster, a_row=row, b_row=column)
     group = Warpgroup(roles.consume)
-    writer = ConsumerWriter(d, config, group, epilogue.bound(**operands), early=False)
+    writer = ConsumerWriter(
+        d, config, group, epilogue.bound(**operands), early=False, outputs=further, arrays=further_rows
+    )
 
     with roles.load, when(roles.load.warp == 0):
         begin_role(config)

@@ -109,9 +109,11 @@ class ConsumerWriter:
         *,
         early: bool = True,
         outputs: Mapping[str, Any] | None = None,
+        arrays: Mapping[str, View] | None = None,
     ) -> None:
         """A `residual` that the copy engine loads comes into the buffers of C while the tile is multiplied, and so does
-        a bias into registers, unless they are not to come so `early`. `outputs` are where further outputs go.
+        a bias into registers, unless they are not to come so `early`. `outputs` are where further outputs go, and
+        `arrays` the same once more for `write_group`, where the copy engine stores them.
         """
         self._config, self._group = config, group
         config = config.sliced
@@ -131,7 +133,7 @@ class ConsumerWriter:
             epilogue=epilogue,
             c_tiles=tiles,
             barrier=self._barrier,
-            outputs=self._staged(outputs or {}, config),
+            outputs=self._staged(outputs or {}, arrays or {}, config),
         )
         self._vectors: dict[str, Any] = {name: self._vector(each) for name, each in vectors.items()}
         self._spots: list[TileSpot] = []
@@ -149,7 +151,9 @@ class ConsumerWriter:
             return RowVector(source, epc)
         return SharedVector(source, epc, self._group, config.consumers)
 
-    def _staged(self, outputs: Mapping[str, Any], config: HopperConfig) -> dict[str, Output]:
+    def _staged(
+        self, outputs: Mapping[str, Any], arrays: Mapping[str, View], config: HopperConfig
+    ) -> dict[str, Output]:
         """The further outputs, with buffers for those that go through shared memory."""
         if not config.output_types:
             return dict(outputs)
@@ -157,7 +161,7 @@ class ConsumerWriter:
         for (name, target), dtype in zip(outputs.items(), config.output_types, strict=True):
             shape = (config.consumers, config.further_buffers, *config.output_tile_shape)
             tiles = shared(dtype, shape, name=f"{name}_tiles", align=1024)[self._group.number]
-            made[name] = StagedOutput(target, dtype, tiles)
+            made[name] = StagedOutput(target, dtype, tiles, arrays.get(name))
         return made
 
     def begin(

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from warploom.facts.tensor_maps import STRIDE_ALIGNMENT
 from warploom.structured.config.matmul import MatmulConfig
 from warploom.structured.config.output import MACHINE, is_folded
+from warploom.structured.config.problem import Problem
 from warploom.structured.config.rules import fixed_modes, violations
 from warploom.structured.config.scaled import BlockScaledMatmulConfig
 from warploom.structured.config.shared_memory import align_up, ceil_div
@@ -122,4 +123,7 @@ def choose_config(
         return _configured(config, cuts[0], n, k, sms, fields)
     if m < _PREFETCHED_ROWS and "prefetch_tiles_n" not in fixed_modes(chosen).keys() | fields.keys():
         chosen = chosen.replace(prefetch_tiles_n=min(_MOST_PREFETCHED, chosen.num_group_stages))
+    blocks = zip(chosen.grid(Problem(m, n, k, batch)), MACHINE.largest_grid, strict=True)
+    if "scheduler" not in fields and any(count > most for count, most in blocks):
+        chosen = chosen.replace(scheduler="static", num_clc_pipeline_stages=0)
     return chosen

@@ -291,7 +291,7 @@ class HopperConfig:
         """Everything that is wrong with it."""
         row, x, y = WGMMA[self.multiplied], *self.cluster_shape[:2]
         limit, needed = MACHINE.shared_per_block, self.shared_bytes(self.num_pipeline_stages)
-        columns = self.sliced.output_tile_shape[1] if self.output_types else 0
+        columns = self.sliced.output_tile_shape[1] if self.use_tma_store else GRANULE
         strips = self.strips if self.residual_in_place else 0
         checks = (
             (self.BN in row.n, f"tile={self.tile}: wgmma of {self.a_type} has no N of {self.BN}"),
@@ -318,6 +318,10 @@ class HopperConfig:
             (
                 not self.paired or (not self.AB_swapped and self.num_split_k == 1 and not self.stream_k),
                 "paired=True: not with A and B swapped, splits or stream-K",
+            ),
+            (
+                columns * self.c_bytes % GRANULE == 0,
+                f"use_tma_store=True: strips of {columns} columns of {self.c_type} are no 16 bytes",
             ),
             (
                 not self.output_types or self.use_tma_store,

@@ -15,6 +15,7 @@ from warploom.facts.mma_shapes import TENSOR_KINDS, TensorKind
 from warploom.facts.swizzles import GRANULE, widest_swizzle
 from warploom.facts.synchronisation import WORK_RESPONSE_BYTES
 from warploom.facts.tensor_memory import LANE_ALIGNMENT
+from warploom.facts.threads import WARP_LANES
 from warploom.structured.config.derivations import DERIVATIONS
 from warploom.structured.config.form import form_violations
 from warploom.structured.config.output import FURTHER_BUFFERS, MACHINE, EpilogueConfig, OutputPipelineConfig, is_folded
@@ -33,7 +34,6 @@ DERIVED: Any = None
 
 ROW_BITS = 128 * 8
 """K of a tile: one row fills the widest swizzle."""
-WARP = 32
 EPILOGUE_WARPS = 4
 """One for each quadrant of tensor memory."""
 ACCUMULATOR_BYTES = 4
@@ -132,7 +132,7 @@ class MatmulConfig:
 
     @property
     def threads(self) -> int:
-        return WARP * sum(self.roles.values())
+        return WARP_LANES * sum(self.roles.values())
 
     @property
     def mma_kind(self) -> str:

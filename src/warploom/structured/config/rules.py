@@ -219,7 +219,7 @@ def _modes(config: MatmulConfig) -> Broken:
 def _pairs(config: MatmulConfig) -> Broken:
     if not config.paired:
         return
-    if config.family not in ("gemm", "bmm"):
+    if config.family not in ("gemm", "bmm", "gmm"):
         yield "paired", f"{config.family} has no pairs"
     for name, (only, reason) in _OF_PAIRS.items():
         if getattr(config, name) != only:
@@ -322,6 +322,8 @@ def _grid(config: MatmulConfig, problem: Problem) -> Broken:
         yield "batch", f"batches and splits (num_split_k={config.num_split_k}) are both counted along z of the grid"
     if problem.batch > 1 and config.is_grouped:
         yield "batch", "groups are the batch already"
+    if config.scheduler == "static":  # a CTA for each place on the GPU counts through the tiles
+        return
     across = ("n", "m", "batch") if config.AB_swapped else ("m", "n", "batch")
     for name, blocks, most in zip(across, config.grid(problem), MACHINE.largest_grid, strict=True):
         if blocks > most:

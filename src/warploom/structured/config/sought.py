@@ -7,7 +7,7 @@ from typing import Any
 
 _ALIKE = {"f16": "bf16", "e5m2": "e4m3"}
 """Element types that take the time of another."""
-_MARKS = ("fused", "residual", "whole")
+_MARKS = ("followed", "fused", "residual", "whole")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +25,9 @@ class Sought:
     count: int = 1
     """Batches, or groups of rows; m is the rows of one batch, or of all groups together."""
     fields: tuple[tuple[str, Any], ...] = ()
+    followed: bool = False
+    """Whether a bias or an activation follows that takes no registers: a plain product to tables and to the model, but
+    a problem of its own to who measures."""
     fused: bool = False
     """Whether an epilogue needs registers: more than a row of bias, a fast activation and a residual in place take."""
     residual: bool = False
