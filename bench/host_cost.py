@@ -3,7 +3,8 @@
     python bench/host_cost.py [--out FILE.json] [--buffers 64] [--rounds 15]
 
 Needs a Hopper or Blackwell GPU, PyTorch and cuda-bindings; Triton if it is there. Every figure is the median over
-rounds of microseconds per call, and a ratio to its yardstick in the same run; the candidates take turns.
+rounds of microseconds per call, and a ratio to its yardstick in the same run; the candidates take turns. Chains of
+layers are told per layer.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from measuring import machine
 from tests.gpu import kernels
 
 from warploom import launch
@@ -28,6 +30,24 @@ from warploom.runtime.prepared import Prepared
 
 M, N, K = 64, 256, 128
 """Small, so that the GPU is never what is waited for."""
+LAYERS, GROUPS = 8, 4
+MOST_LAUNCHES = 768
+"""Fewer than a stream takes before the host waits for it."""
+NOTHING, PRODUCT, SEQUENCE = "nothing, cuda.bindings", "torch.mm", "torch addmm, gelu, add"
+
+
+class Candidate(NamedTuple):
+    """What is measured: its yardstick, and a call with the number of a buffer."""
+
+    yardstick: str
+    call: Callable[[int], Any]
+    launches: int = 1
+    """Kernels that a call launches."""
+    calls: int = 1
+    """Calls that it stands for."""
+
+
+Candidates = dict[str, Candidate]
 
 
 def nothing(buffers: int) -> Callable[[int], Any]:
@@ -68,78 +88,137 @@ def triton_call(xs: list[Any], ys: list[Any]) -> Callable[[int], Any] | None:
     return lambda at: add[(8,)](xs[at], ys[at], 1000, block=128)
 
 
-def candidates(buffers: int) -> dict[str, tuple[str, Callable[[int], Any]]]:
-    """Name → (yardstick, call with the number of a buffer)."""
-    xs = [torch.randn(1000, device="cuda") for _ in range(buffers)]
-    ys = [torch.randn(1000, device="cuda") for _ in range(buffers)]
+def random(buffers: int, *shape: int, kind: torch.dtype = torch.bfloat16) -> list[torch.Tensor]:
+    """Normally distributed numbers, a tensor for each buffer."""
+    return [torch.randn(*shape, device="cuda").to(kind) for _ in range(buffers)]
+
+
+def own_kernels(buffers: int) -> Candidates:
+    """An author's kernel, by every way to launch it."""
+    xs, ys = (random(buffers, 1000, kind=torch.float32) for _ in range(2))
     addresses = [(x.data_ptr(), y.data_ptr()) for x, y in zip(xs, ys, strict=True)]
-    bound = kernels.saxpy.bind(xs[0], ys[0], 1.0, 1000, grid=(8, 1, 1), block=(kernels.THREADS, 1, 1))
-    prepared = Prepared(bound, (xs[0], ys[0]))
+    shape = {"grid": (8, 1, 1), "block": (kernels.THREADS, 1, 1)}
+
+    def bind(at: int) -> Any:
+        return kernels.saxpy.bind(xs[at], ys[at], 1.0, 1000, **shape)
+
+    bound = [bind(at) for at in range(buffers)]
+    prepared = Prepared(bound[0], (xs[0], ys[0]))
     stream = torch.cuda.current_stream().cuda_stream
-    found: dict[str, tuple[str, Callable[[int], Any]]] = {
-        "nothing, cuda.bindings": ("", nothing(buffers)),
-        "prepared saxpy": ("nothing, cuda.bindings", lambda at: prepared(xs[at], ys[at])),
-        "prepared saxpy, addresses only": (
-            "nothing, cuda.bindings",
-            lambda at: prepared.launch_at(addresses[at], stream),
-        ),
-        "launch(bound saxpy)": ("nothing, cuda.bindings", lambda at: launch(bound)),
+    found = {
+        NOTHING: Candidate("", nothing(buffers)),
+        "prepared saxpy": Candidate(NOTHING, lambda at: prepared(xs[at], ys[at])),
+        "prepared saxpy, addresses only": Candidate(NOTHING, lambda at: prepared.launch_at(addresses[at], stream)),
+        "launch(bound saxpy)": Candidate(NOTHING, lambda at: launch(bound[at])),
+        "launch(saxpy.bind(…))": Candidate(NOTHING, lambda at: launch(bind(at))),
     }
     triton = triton_call(xs, ys)
-    if triton is not None:
-        found["a Triton kernel"] = ("nothing, cuda.bindings", triton)
-    return found | products(buffers)
+    return found | ({"a Triton kernel": Candidate(NOTHING, triton)} if triton is not None else {})
 
 
-def products(buffers: int) -> dict[str, tuple[str, Callable[[int], Any]]]:
+def products(buffers: int) -> Candidates:
+    """Products, and what follows them, beside PyTorch's."""
     import warploom.ops as wl
     from warploom.ops.prepare import plan_matmul
+
+    xs, ws, biases = random(buffers, M, K), random(buffers, N, K), random(buffers, N)
+    residuals, outs = random(buffers, M, N), random(buffers, M, N)
+    turned = [w.T for w in ws]
+    call, fused = plan_matmul(xs[0], turned[0], out=outs[0]), {"activation": "gelu_tanh"}
+
+    def theirs(x: Any, w: Any, bias: Any, residual: Any) -> Any:
+        return torch.nn.functional.gelu(torch.addmm(bias, x, w.T), approximate="tanh") + residual
+
+    def ours(x: Any, w: Any, bias: Any, residual: Any) -> Any:
+        return wl.linear(x, w, bias=bias, residual=residual, **fused)
+
+    def over(function: Callable[..., Any]) -> Callable[[int], Any]:
+        return lambda at: function(xs[at], ws[at], biases[at], residuals[at])
+
+    compiled = {function: over(torch.compile(function, fullgraph=True)) for function in (theirs, ours)}
+    return {
+        PRODUCT: Candidate("", lambda at: torch.mm(xs[at], turned[at])),
+        SEQUENCE: Candidate(PRODUCT, over(theirs), 3),
+        "prepared matmul": Candidate(NOTHING, lambda at: call(xs[at], turned[at], outs[at])),
+        "linear": Candidate(PRODUCT, lambda at: wl.linear(xs[at], ws[at])),
+        "linear, bias, gelu, residual": Candidate(SEQUENCE, over(ours)),
+        f"{SEQUENCE}, compiled": Candidate(SEQUENCE, compiled[theirs], 2),
+        "linear, bias, gelu, residual, compiled": Candidate(f"{SEQUENCE}, compiled", compiled[ours]),
+    }
+
+
+def chains(buffers: int) -> Candidates:
+    """Layers one after another in one compiled function, without what fuses or differs between them."""
+    import warploom.ops as wl
+
+    xs, weights = random(buffers, M, K), [layer / K**0.5 for layer in random(LAYERS, K, K)]
+
+    def chain(linear: Callable[..., Any]) -> Callable[[int], Any]:
+        def layers(x: Any, weights: list[Any]) -> Any:
+            for weight in weights:
+                x = linear(x, weight)
+            return x
+
+        compiled = torch.compile(layers, fullgraph=True)
+        return lambda at: compiled(xs[at], weights)
+
+    names = {"torch": torch.nn.functional.linear, "warploom": wl.linear}
+    calls = {name: chain(linear) for name, linear in names.items()}
+    theirs = f"one of {LAYERS} torch linears, compiled"
+    return {
+        theirs: Candidate(PRODUCT, calls["torch"], LAYERS, LAYERS),
+        f"one of {LAYERS} linears, compiled": Candidate(theirs, calls["warploom"], LAYERS, LAYERS),
+    }
+
+
+def derived(buffers: int) -> Candidates:
+    import warploom.ops as wl
+
+    xs, ws = ([each.requires_grad_() for each in random(buffers, *shape)] for shape in ((M, K), (N, K)))
+
+    def graded(linear: Callable[..., Any]) -> Callable[[int], Any]:
+        def call(at: int) -> Any:
+            with torch.enable_grad():
+                return linear(xs[at], ws[at])
+
+        return call
+
+    theirs = "torch linear with grad"
+    return {
+        theirs: Candidate(PRODUCT, graded(torch.nn.functional.linear)),
+        "linear with grad": Candidate(theirs, graded(wl.linear)),
+    }
+
+
+def pairs_and_groups(buffers: int) -> Candidates:
+    """Gated and grouped products, beside PyTorch's where it has them."""
+    import warploom.ops as wl
+
+    xs, gates, ups = random(buffers, M, K), random(buffers, N, K), random(buffers, N, K)
+    experts = [each.transpose(1, 2) for each in random(buffers, GROUPS, N, K)]
+    ends = torch.tensor([M * group // GROUPS for group in range(1, GROUPS + 1)], dtype=torch.int32, device="cuda")
+    linear, silu = torch.nn.functional.linear, torch.nn.functional.silu
+    gated, grouped = "torch two linears, silu, mul", "torch._grouped_mm"
+    found = {
+        gated: Candidate(PRODUCT, lambda at: silu(linear(xs[at], gates[at])) * linear(xs[at], ups[at]), 4),
+        "gated_linear": Candidate(gated, lambda at: wl.gated_linear(xs[at], gates[at], ups[at])),
+    }
+    peer = getattr(torch, "_grouped_mm", None)
+    if peer is not None:
+        found[grouped] = Candidate(PRODUCT, lambda at: peer(xs[at], experts[at], offs=ends), 3)
+    ours = Candidate(grouped if peer else PRODUCT, lambda at: wl.grouped_matmul(xs[at], experts[at], ends), 2)
+    return found | {"grouped_matmul": ours}
+
+
+def candidates(buffers: int) -> Candidates:
     from warploom.ops.product import TARGETS
     from warploom.runtime.driver import device
 
-    def make(*shape: int) -> list[Any]:
-        return [torch.randn(*shape, device="cuda").bfloat16() for _ in range(buffers)]
-
-    xs, ws, biases, residuals, outs = make(M, K), make(N, K), make(N), make(M, N), make(M, N)
-    turned = [w.T for w in ws]
-    gelu = torch.nn.functional.gelu
-
-    def sequence(at: int) -> Any:
-        return gelu(torch.addmm(biases[at], xs[at], turned[at]), approximate="tanh") + residuals[at]
-
-    found: dict[str, tuple[str, Callable[[int], Any]]] = {
-        "torch.mm": ("", lambda at: torch.mm(xs[at], turned[at])),
-        "torch addmm, gelu, add": ("torch.mm", sequence),
-    }
-    if device(torch.cuda.current_device()).target not in TARGETS:
-        return found
-    call = plan_matmul(xs[0], turned[0], out=outs[0])
-    fused = {"activation": "gelu_tanh"}
-    compiled = torch.compile(lambda x, w, b, r: wl.linear(x, w, bias=b, residual=r, **fused), fullgraph=True)
-    grads = [(x.clone().requires_grad_(), w.clone().requires_grad_()) for x, w in zip(xs, ws, strict=True)]
-
-    def graded(at: int) -> Any:
-        with torch.enable_grad():
-            return wl.linear(*grads[at])
-
-    def theirs(at: int) -> Any:
-        with torch.enable_grad():
-            return torch.nn.functional.linear(*grads[at])
-
-    return found | {
-        "prepared matmul": ("nothing, cuda.bindings", lambda at: call(xs[at], turned[at], outs[at])),
-        "linear": ("torch.mm", lambda at: wl.linear(xs[at], ws[at])),
-        "linear, bias, gelu, residual": (
-            "torch addmm, gelu, add",
-            lambda at: wl.linear(xs[at], ws[at], bias=biases[at], residual=residuals[at], **fused),
-        ),
-        "the same, compiled": (
-            "torch addmm, gelu, add",
-            lambda at: compiled(xs[at], ws[at], biases[at], residuals[at]),
-        ),
-        "torch linear with grad": ("torch.mm", theirs),
-        "linear with grad": ("torch linear with grad", graded),
-    }
+    found = own_kernels(buffers)
+    if device(torch.cuda.current_device()).target in TARGETS:
+        for make in (products, chains, derived, pairs_and_groups):
+            found |= make(buffers)
+    return found
 
 
 def measured(call: Callable[[int], Any], buffers: int, turns: int = 4) -> float:
@@ -152,6 +231,20 @@ def measured(call: Callable[[int], Any], buffers: int, turns: int = 4) -> float:
     seconds = time.perf_counter() - start
     torch.cuda.synchronize()
     return seconds / (turns * buffers) * 1e6
+
+
+def about(buffers: int, rounds: int) -> dict[str, Any]:
+    """What was measured, of what, and on which machine."""
+    shapes = {"products": [M, N, K], "layers of a chain": [M, K, K], "groups": GROUPS, "saxpy": [1000]}
+    return {
+        "what": "host_cost",
+        "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "machine": machine(),
+        "shapes": shapes,
+        "inputs": "N(0, 1) in bfloat16, weights of a chain / sqrt(K); saxpy in float32",
+        "buffers": buffers,
+        "rounds": rounds,
+    }
 
 
 def main() -> None:
@@ -167,20 +260,26 @@ def main() -> None:
         calls = candidates(options.buffers)
         times: dict[str, list[float]] = {name: [] for name in calls}
         for round_ in range(options.rounds + 2):
-            for name, (_, call) in calls.items():
-                took = measured(call, options.buffers)
+            for name, each in calls.items():
+                turns = max(1, min(4, MOST_LAUNCHES // (options.buffers * each.launches)))
+                took = measured(each.call, options.buffers, turns) / each.calls
                 if round_ >= 2:
                     times[name].append(took)
     medians = {name: statistics.median(values) for name, values in times.items()}
     rows = [
-        {"call": name, "us": medians[name], "yardstick": yardstick, "ratio": medians[name] / medians[yardstick or name]}
-        for name, (yardstick, _) in calls.items()
+        {
+            "call": name,
+            "us": us,
+            "yardstick": calls[name].yardstick,
+            "ratio": us / medians[calls[name].yardstick or name],
+        }
+        for name, us in medians.items()
     ]
     for row in rows:
-        print(f"{row['call']:34} {row['us']:8.2f} µs   {row['ratio']:6.2f} × {row['yardstick'] or 'itself'}")
+        print(f"{row['call']:40} {row['us']:8.2f} µs   {row['ratio']:6.2f} × {row['yardstick'] or 'itself'}")
     if options.out:
-        told = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "rows": rows}
-        options.out.write_text(json.dumps(told, indent=1) + "\n")
+        told = {**about(options.buffers, options.rounds), "rows": rows}
+        options.out.write_text(json.dumps(told, indent=1, ensure_ascii=False) + "\n", "utf-8")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Warp-specialised GPU kernels on any CPU: write, run and prove them."""
+"""Warp-specialised GPU kernels in Python: matmuls of every kind, and what it takes to write, run and tune one's own."""
 
 from importlib import import_module
 from typing import Any
@@ -9,6 +9,7 @@ from warploom.ops import (
     block_scaled_matmul,
     blockwise_matmul,
     determinism,
+    gated_grouped_matmul,
     gated_linear,
     grouped_matmul,
     linear,
@@ -37,6 +38,7 @@ __all__ = [
     "blockwise_matmul",
     "determinism",
     "exp",
+    "gated_grouped_matmul",
     "gated_linear",
     "grouped_matmul",
     "launch",

@@ -107,15 +107,34 @@ def gated(rng: np.random.Generator, fields: dict[str, Any]) -> Made:
     return Made(warploom.gated_linear, {**given, "out": poisoned((M, N))}, want.astype(BF16))
 
 
-def grouped(rng: np.random.Generator, fields: dict[str, Any], *, rows: tuple[int, ...]) -> Made:
+def by_groups(a: Array, b: Array, ends: Array) -> Array:
+    """Rows of a times the transposed matrix b of their group."""
+    parts = pairwise((0, *ends.tolist()))
+    return np.concatenate([wide(a[start:end]) @ wide(each).T for (start, end), each in zip(parts, b, strict=True)])
+
+
+def grouped(rng: np.random.Generator, fields: dict[str, Any], *, rows: tuple[int, ...], keeps: bool = False) -> Made:
     a, b = integers(rng, sum(rows), K), integers(rng, len(rows), N, K)
-    ends, want, start = np.cumsum(rows).astype(np.int32), [], 0
-    for end, weights in zip(ends, b, strict=True):
-        want.append(wide(a[start:end]) @ wide(weights).T)
-        start = end
-    out = poisoned((sum(rows), N))
-    given = {"a": a, "b": np.swapaxes(b, -1, -2), "ends": ends, "config": HopperConfig(**fields), "out": out}
-    return Made(warploom.grouped_matmul, given, np.concatenate(want).astype(BF16))
+    ends = np.cumsum(rows).astype(np.int32)
+    want = by_groups(a, b, ends)
+    given: dict[str, Any] = {"a": a, "b": np.swapaxes(b, -1, -2), "ends": ends, "config": HopperConfig(**fields)}
+    further: dict[str, Array] = {}
+    if keeps:
+        given |= {"activation": "relu", "outputs": {"pre_activation": poisoned(want.shape, np.float32)}}
+        further["pre_activation"], want = want.astype(np.float32), np.maximum(want, 0)
+    return Made(warploom.grouped_matmul, {**given, "out": poisoned(want.shape)}, want.astype(BF16), further)
+
+
+def gated_groups(rng: np.random.Generator, fields: dict[str, Any], *, rows: tuple[int, ...]) -> Made:
+    """relu(a·gate) · (a·up), with both matrices of a row's group; the gate is kept."""
+    a, gate, up = integers(rng, sum(rows), K), *(integers(rng, len(rows), N, K) for _ in range(2))
+    ends = np.cumsum(rows).astype(np.int32)
+    before = by_groups(a, gate, ends)
+    want = np.maximum(before, 0) * by_groups(a, up, ends)
+    given = {"a": a, "b_gate": np.swapaxes(gate, -1, -2), "b_up": np.swapaxes(up, -1, -2), "ends": ends}
+    given |= {"pair": "reglu", "config": HopperConfig(**fields), "outputs": {"gate": poisoned(want.shape)}}
+    given["out"] = poisoned(want.shape)
+    return Made(warploom.gated_grouped_matmul, given, want.astype(BF16), {"gate": before.astype(BF16)})
 
 
 def weights(rng: np.random.Generator, fields: dict[str, Any], *, tiles: tuple[int, ...]) -> Made:
@@ -128,7 +147,7 @@ def weights(rng: np.random.Generator, fields: dict[str, Any], *, tiles: tuple[in
     return Made(padded_weights, given, want.astype(BF16))
 
 
-def blockwise(rng: np.random.Generator, fields: dict[str, Any]) -> Made:
+def blockwise(rng: np.random.Generator, fields: dict[str, Any], *, keeps: bool = False) -> Made:
     k = 272
     a, b = integers(rng, M, k, dtype=FP8), integers(rng, N, k, dtype=FP8)
     blocks = -(-k // 128)
@@ -139,8 +158,12 @@ def blockwise(rng: np.random.Generator, fields: dict[str, Any]) -> Made:
         columns = np.repeat(of_columns[:, block], 128)[:N]
         want += (wide(a[part]) @ wide(b[part]).T) * of_rows[block][:, None] * columns
     scales = {"a_scale": of_rows.astype(np.float32).T, "b_scale": of_columns.astype(np.float32)}
-    given = {"a": a, "b": b, **scales, "config": HopperBlockwiseConfig(**fields), "out": poisoned((M, N))}
-    return Made(warploom.blockwise_matmul, given, want.astype(BF16))
+    given: dict[str, Any] = {"a": a, "b": b, **scales, "config": HopperBlockwiseConfig(**fields)}
+    further: dict[str, Array] = {}
+    if keeps:
+        given |= {"activation": "relu", "outputs": {"pre_activation": poisoned((M, N), np.float32)}}
+        further["pre_activation"], want = want.astype(np.float32), np.maximum(want, 0)
+    return Made(warploom.blockwise_matmul, {**given, "out": poisoned((M, N))}, want.astype(BF16), further)
 
 
 _ONE = {"tile": (64, 64), "consumers": 1}
@@ -175,7 +198,12 @@ CASES: dict[str, Case] = {
     "batched": Case(product, _ONE, {"batch": (3,), "m": 70, "n": 72}),
     "grouped": Case(grouped, {"tile": (64, 64), "pingpong": True}, {"rows": (70, 0, 3, 129)}),
     "grouped, swapped": Case(grouped, {**_ONE, "tile": (64, 16), "AB_swapped": True}, {"rows": (5, 0, 16, 17)}),
+    "grouped, a further output": Case(
+        grouped, {"tile": (64, 64), "pingpong": True}, {"rows": (70, 0, 3, 129), "keeps": True}
+    ),
+    "grouped, gated": Case(gated_groups, {"tile": (64, 128), "pingpong": True}, {"rows": (70, 0, 3, 129)}),
     "depths of their own": Case(weights, sizes={"tiles": (0, 2, 0, 0, 3, 1, 0)}),
     "blockwise": Case(blockwise, {"tile": (128, 64)}),
     "blockwise, 64s of rows in turn": Case(blockwise, {"tile": (256, 64)}),
+    "blockwise, a further output": Case(blockwise, {"tile": (128, 64)}, {"keeps": True}),
 }

@@ -7,6 +7,7 @@ from tests.gpu.here import needs_hopper, torch
 
 import warploom.ops as wl
 from warploom.structured.config.hopper import HopperConfig
+from warploom.structured.config.hopper_blockwise import HopperBlockwiseConfig
 
 pytestmark = [*needs_hopper, pytest.mark.filterwarnings("ignore")]
 
@@ -183,3 +184,150 @@ def test_compiled_without_a_break(backend, dynamic):
             x = ints(rows, 128)
             for found, want in zip(compiled(x, gate, up, bias), layer(x, gate, up, bias), strict=True):
                 torch.testing.assert_close(found, want, rtol=2e-2, atol=2e-2)
+
+
+ENDS = [0, 300, 300, 301, 429, 560]
+"""Where groups of 570 rows end: empty ones, one row, a tile and one; rows follow the last."""
+
+
+def in_groups(a, b, ends):
+    """The grouped product of the rows that belong to a group."""
+    firsts = [0, *ends]
+    return torch.cat([exact(a[first:end], each) for first, end, each in zip(firsts, ends, b, strict=False)])
+
+
+def on_gpu(ends):
+    return torch.tensor(ends, device="cuda", dtype=torch.int32)
+
+
+GROUPED = [
+    {"tile": (128, 96), "pingpong": True},
+    {"tile": (128, 64), "num_output_stages": 1},
+    {"tile": (64, 64), "consumers": 1},
+    {"tile": (64, 24), "consumers": 1, "AB_swapped": True},
+    {"tile": (128, 64), "cluster_shape": (2, 2, 1)},
+    {"tile": (128, 64), "use_tma_store": False},
+    None,
+]
+
+
+@pytest.mark.parametrize("fields", GROUPED, ids=str)
+@pytest.mark.parametrize("n", [264, 261])
+def test_outputs_of_groups(fields, n):
+    a, b, scale = ints(570, 520), ints(len(ENDS), 520, n), ints(570, 1)
+    kept = {"pre_activation": poisoned(570, n), "scaled": poisoned(570, n, dtype=torch.float16)}
+    out = poisoned(570, n, dtype=torch.bfloat16)
+    options = {"epilogue": lambda acc, at, scale: {"out": acc + 1, "scaled": acc * scale}, "operands": {"scale": scale}}
+    config = None if fields is None else HopperConfig(**fields)
+    for _ in range(3):
+        wl.grouped_matmul(a, b, on_gpu(ENDS), activation="relu", **options, outputs=kept, out=out, config=config)
+    want = in_groups(a, b, ENDS)
+    same(kept["pre_activation"][:560], want)
+    same(kept["scaled"][:560], (torch.relu(want) * scale[:560]).half())
+    same(out[:560], (torch.relu(want) + 1).bfloat16())
+    assert all(each[560:].isnan().all() for each in (*kept.values(), out))
+
+
+GATED = [
+    *(fields for fields in PAIRED if fields["tile"][1] <= 128),
+    {"tile": (64, 128), "cluster_shape": (2, 2, 1), "pingpong": True},
+    None,
+]
+
+
+@pytest.mark.parametrize("fields", GATED, ids=str)
+@pytest.mark.parametrize("how", ["halves", "columns in turn", "n by k"])
+def test_pairs_of_groups(fields, how):
+    n, a = 264, ints(570, 520)
+    b = ints(len(ENDS), 520, 2 * n)
+    gate, up = (b[..., 0::2], b[..., 1::2]) if how == "columns in turn" else b.chunk(2, 2)
+    if how == "n by k":
+        gate, up = b.mT.contiguous().mT.chunk(2, 2)
+    kept = {"gate": poisoned(570, n), "up": poisoned(570, n, dtype=torch.bfloat16)}
+    config = None if fields is None else HopperConfig(**fields)
+    options = {"pair": times, "outputs": kept, "out_dtype": torch.float32, "config": config}
+    for _ in range(3):
+        found = wl.gated_grouped_matmul(a, gate, up, on_gpu(ENDS), **options)
+    wanted = in_groups(a, gate, ENDS), in_groups(a, up, ENDS)
+    same(kept["gate"][:560], wanted[0])
+    same(kept["up"][:560], wanted[1].bfloat16())
+    same(found[:560], wanted[0].float() * wanted[1].float())
+    assert not found[560:].any()
+    assert kept["gate"][560:].isnan().all()
+
+
+@pytest.mark.parametrize("rows", [(1,), (1,) * 16, (1024,) * 8, (0, 5000, 3, 0, 129, 64, 63, 7)], ids=str)
+@pytest.mark.parametrize(("n", "k"), [(512, 64), (1408, 1024)])
+def test_groups_of_every_size(rows, n, k):
+    ends = torch.tensor(rows).cumsum(0).tolist()
+    a, gate, up = ints(ends[-1], k), ints(len(rows), k, n), ints(len(rows), k, n)
+    found = wl.gated_grouped_matmul(a, gate, up, on_gpu(ends), pair=times, out_dtype=torch.float32)
+    same(found, in_groups(a, gate, ends).float() * in_groups(a, up, ends).float())
+    before = poisoned(ends[-1], n)
+    found = wl.grouped_matmul(a, gate, on_gpu(ends), activation="relu", outputs={"pre_activation": before})
+    same(before, in_groups(a, gate, ends))
+    same(found, torch.relu(in_groups(a, gate, ends)).bfloat16())
+
+
+def test_groups_whose_rows_lie_side_by_side():
+    a, b = ints(520, 568).T, ints(len(ENDS), 520, 264)
+    same(wl.grouped_matmul(a, b, on_gpu(ENDS))[:560], in_groups(a, b, ENDS).bfloat16())
+
+
+@pytest.mark.parametrize("fields", [{"tile": (128, 64)}, {"tile": (256, 64)}, None], ids=str)
+@pytest.mark.parametrize("n", [264, 261])
+def test_outputs_of_blocks(fields, n):
+    a, b = ints(300, 384, dtype=torch.float8_e4m3fn), ints(n, 384, dtype=torch.float8_e4m3fn)
+    a_scale, b_scale = (2.0 ** torch.randint(-2, 3, (rows, 3), device="cuda") for rows in (300, 3))
+    wide = a.double() * a_scale.double().repeat_interleave(128, 1)
+    wide_b = b.double() * b_scale.double().repeat_interleave(128, 0)[:n].repeat_interleave(128, 1)
+    before, want = poisoned(300, n), wide @ wide_b.T
+    config = None if fields is None else HopperBlockwiseConfig(**fields)
+    options = {"activation": "relu", "outputs": {"pre_activation": before}, "config": config}
+    found = wl.blockwise_matmul(a, b, a_scale, b_scale, **options, out_dtype=torch.float32)
+    same(before, want)
+    same(found, torch.relu(want))
+
+
+def test_gradients_of_pairs_of_groups():
+    """Against those of PyTorch, group by group, in float64; rows behind the last group get none."""
+    ends, given = (
+        [70, 70, 200, 201],
+        [torch.randn(210, 128), torch.randn(4, 128, 96) / 11, torch.randn(4, 128, 96) / 11],
+    )
+    mine = [each.bfloat16().cuda().requires_grad_() for each in given]
+    theirs = [each.detach().double().requires_grad_() for each in mine]
+    gradient = torch.randn(210, 96, device="cuda").bfloat16()
+    found = wl.gated_grouped_matmul(*mine, on_gpu(ends))
+    found.backward(gradient)
+    a, gate, up = theirs
+    want = torch.nn.functional.silu(in_groups(a, gate, ends)) * in_groups(a, up, ends)
+    want.backward(gradient[:201].double())
+    torch.testing.assert_close(found[:201].double(), want, rtol=2e-2, atol=2e-2)
+    for own, other in zip(mine, theirs, strict=True):
+        torch.testing.assert_close(own.grad.double(), other.grad, rtol=3e-2, atol=0.03 * float(other.grad.abs().max()))
+    assert not mine[0].grad[201:].any()
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_a_layer_of_experts_compiled_and_in_a_graph(backend):
+    def layer(x, gate, up, down, ends):
+        return wl.grouped_matmul(wl.gated_grouped_matmul(x, gate, up, ends), down, ends)
+
+    gate, up, down = (
+        torch.randn(4, *shape, device="cuda").bfloat16() / 16 for shape in ((128, 96), (128, 96), (96, 128))
+    )
+    compiled, x, ends = (
+        torch.compile(layer, backend=backend, fullgraph=True),
+        ints(300, 128),
+        on_gpu([10, 10, 150, 300]),
+    )
+    with torch.no_grad():
+        same(compiled(x, gate, up, down, ends), layer(x, gate, up, down, ends))
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            made = layer(x, gate, up, down, ends)
+        ends.copy_(on_gpu([200, 201, 201, 290]))  # only the device knows
+        graph.replay()
+        same(made, layer(x, gate, up, down, ends))
+        assert not made[290:].any()

@@ -17,7 +17,7 @@ from tests.gpu.here import needs_hopper, torch
 from warploom import TensorMap, launch
 from warploom.diagnostics import WarploomError
 from warploom.ptx.arrays import scratch
-from warploom.runtime import loading
+from warploom.runtime import loading, shaped
 from warploom.runtime.driver import device
 from warploom.runtime.loading import resident_clusters
 from warploom.runtime.prepared import Prepared
@@ -131,6 +131,7 @@ def test_streams():
 
 def test_a_graph_takes_launches_loading_included(monkeypatch):
     monkeypatch.setattr(loading, "_LOADED", {})
+    monkeypatch.setattr(shaped, "_SHAPES", {})
     x, y = torch.ones(1000, device="cuda"), torch.zeros(1000, device="cuda")
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -140,6 +141,40 @@ def test_a_graph_takes_launches_loading_included(monkeypatch):
     for _ in range(3):
         graph.replay()
     assert y.unique().tolist() == [9.0]
+
+
+def test_a_launch_is_begun_again_and_again():
+    n, side = 1000, torch.cuda.Stream()
+    x, y = torch.ones(n, device="cuda"), torch.zeros(n, device="cuda")
+    bound = saxpy(x, y, 1.0)
+    for _ in range(3):
+        launch(bound)
+    torch.cuda.synchronize()
+    with torch.cuda.stream(side):
+        launch(bound)
+    side.synchronize()
+    launch(bound, stream=side)
+    side.synchronize()
+    assert y.unique().tolist() == [5.0]
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        launch(bound)
+        launch(bound)
+    graph.replay()
+    assert y.unique().tolist() == [7.0]
+    before, y.data = y.data, torch.zeros(n, device="cuda")
+    launch(bound)
+    assert (y.unique().tolist(), before.unique().tolist()) == ([1.0], [7.0]), "an array may lie elsewhere by now"
+    x.data = x.cpu()
+    with pytest.raises(WarploomError, match="some arrays are on the host"):
+        launch(bound)
+
+
+def test_launches_of_one_shape_have_arguments_of_their_own():
+    x, y = torch.ones(1000, device="cuda"), torch.zeros(1000, device="cuda")
+    for turn, a in enumerate((1.0, 2.0, 4.0, -0.0, 0.5)):
+        launch(saxpy(x, y[turn:], a))
+    assert y[:6].tolist() == [1.0, 3.0, 7.0, 7.0, 7.5, 7.5]
 
 
 def test_prepared_calls_over_rotating_buffers():
@@ -203,7 +238,7 @@ def test_arrays_of_other_libraries(library):
 
 def test_the_driver_assembles_too(monkeypatch):
     monkeypatch.setattr(loading, "_LOADED", {})
-    monkeypatch.setattr(loading, "_fitting_ptxas", lambda device: None)
+    monkeypatch.setattr(loading, "_fitting_ptxas", lambda *_: None)
     x, y = torch.ones(64, device="cuda"), torch.zeros(64, device="cuda")
     call = Prepared(saxpy(x, y, 2.0), (x, y))
     call(x, y)

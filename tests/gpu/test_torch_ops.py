@@ -268,3 +268,49 @@ def test_blockwise():
     wide_b = b.double() * b_scale.double().repeat_interleave(128, 0)[:264].repeat_interleave(128, 1)
     found = wl.blockwise_matmul(a, b, a_scale, b_scale, out_dtype=torch.float32)
     same(found, wide_a @ wide_b.T)
+
+
+def poisoned(*shape):
+    """Memory that PyTorch hands out next holds what nobody may take for a result."""
+    torch.full(shape, torch.nan, device="cuda", dtype=torch.bfloat16)
+
+
+@torch.no_grad()
+def test_pairs_groups_and_blocks_are_launched_again():
+    for turn in range(4):
+        x, gate, up = ints(96, 128), ints(136, 128), ints(136, 128)
+        poisoned(96, 136)
+        found = wl.gated_linear(x, gate, up, pair="reglu", out_dtype=torch.float32)
+        same(found, torch.relu(exact(x, gate.T)) * exact(x, up.T))
+        experts, ends = ints(3, 128, 136), torch.tensor([10, 10, 80], dtype=torch.int32, device="cuda")
+        ends = ends.long() if turn == 2 else ends  # of another type, for which there is a copy
+        poisoned(96, 136)
+        found = wl.grouped_matmul(x, experts, ends, bias=ints(136) * 0 + 1)
+        want = torch.zeros(96, 136, dtype=torch.float64, device="cuda")
+        want[:10], want[10:80] = exact(x[:10], experts[0]) + 1, exact(x[10:80], experts[2]) + 1
+        same(found, want.to(torch.bfloat16))
+        a, b = ints(96, 256, dtype=torch.float8_e4m3fn), ints(136, 256, dtype=torch.float8_e4m3fn)
+        a_scale = torch.ones(2, 96, device="cuda").T * 2
+        found = wl.blockwise_matmul(a, b, a_scale, torch.ones(2, 2, device="cuda"), out_dtype=torch.float32)
+        same(found, 2 * exact(a.double(), b.double().T))
+
+
+def test_one_call_with_and_without_derivatives_and_compiled():
+    """Each of these ways remembers calls of its own, and none gets another's."""
+    x, w = ints(64, 128), ints(136, 128)
+    compiled = torch.compile(wl.linear, fullgraph=True)
+    rest = (None, None, [], [], 1.0, 1.0, "", None, "")
+    for _ in range(3):
+        want = exact(x, w.T).to(torch.bfloat16)
+        with torch.no_grad():
+            same(wl.linear(x, w), want)
+            same(compiled(x, w), want)
+        same(torch.ops.warploom.matmul(x, w.T, *rest), want)
+        leaf = w.clone().requires_grad_()
+        for function in (wl.linear, compiled):
+            leaf.grad = None
+            made = function(x, leaf)
+            same(made.detach(), want)
+            made.backward(gradient := ints(64, 136))
+            same(leaf.grad, exact(gradient.T, x).to(torch.bfloat16))
+        x, w = ints(64, 128), ints(136, 128)

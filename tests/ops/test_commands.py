@@ -39,11 +39,20 @@ def has_tools():
 
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_the_ptx_of_every_operation(capsys, name):
-    status, out, _ = shown(capsys, name, "2x100x72x256", "--bias", "--activation", "relu")
+    activation = () if name == "gated_linear" else ("--activation", "relu")
+    sizes = "100x72x256" if name in ("blockwise_matmul", "block_scaled_matmul") else "2x100x72x256"
+    status, out, _ = shown(capsys, name, sizes, "--bias", *activation)
     assert status == 0
     module = parse(out)
     assert module.target == ("sm_100a",)
     assert unsupported(module) == ()
+
+
+@pytest.mark.parametrize("name", sorted(OPERATIONS.keys() - {"block_scaled_matmul"}))
+def test_the_ptx_for_hopper(capsys, name):
+    status, out, _ = shown(capsys, name, "100x72x256", "--residual", "--target", "sm_90a")
+    assert status == 0
+    assert parse(out).target == ("sm_90a",)
 
 
 @pytest.mark.skipif(not has_tools(), reason="there is no ptxas")
@@ -61,6 +70,11 @@ WRONG = {
     ("matmul", "3x4"): "are no sizes",
     ("matmul", "0x4x4"): "are no sizes",
     ("nothing", "3x4x5"): "is no operation",
+    ("matmul",): "an operation needs its sizes",
+    ("matmul", "--bias"): "an operation needs its sizes",
+    ("nothing",): "nothing does not exist",
+    ("matmul", "3x4x5", "--target", "sm_80"): "there are kernels for sm_100a",
+    ("gated_linear", "3x4x5", "--activation", "silu"): "has a pair in its place",
     ("matmul", "3x4x5", "--activation", "gel"): "there are relu",
     ("file.ptx", "--bias", "--out-dtype", "bf16"): "--out-dtype, --bias: only an operation has that",
     ("block_scaled_matmul", "32x32x32", "--dtype", "bf16"): "elements are none of",
@@ -129,5 +143,5 @@ def test_the_demo_tells_what_each_role_did(capsys):
 
 def test_the_surface_is_sorted_and_small():
     assert warploom.__all__ == sorted(warploom.__all__)
-    assert len(warploom.__all__) <= 24
+    assert len(warploom.__all__) <= 25
     assert all(hasattr(warploom, name) for name in warploom.__all__)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.ops.references import BF16, E4M3, exact, integers, poisoned
+from tests.ops.references import BF16, E4M3, exact, integers, poisoned, rounded
 
 from warploom.ops import grouped_matmul
 from warploom.structured.config import MatmulConfig
+from warploom.structured.config.hopper import HopperConfig
 
 ENDS = {
     "one group": (40, [40]),
@@ -44,6 +45,16 @@ def test_types(dtype):
     np.testing.assert_array_equal(exact(grouped_matmul(a, b, ends, out_dtype=np.float32)), by_groups(a, b, ends))
 
 
+@pytest.mark.parametrize("target", ["sm_90a", "sm_100a"])
+@pytest.mark.parametrize("k", [1, 64])
+def test_rows_that_lie_side_by_side(target, k):
+    """Groups begin at any row, and the copy engine steps along rows."""
+    a, b, ends = integers(k, 24).T, integers(3, k, 40), np.array([3, 4, 24])
+    np.testing.assert_array_equal(
+        exact(grouped_matmul(a, b, ends, target=target)), rounded(by_groups(a, b, ends), BF16)
+    )
+
+
 def test_rows_behind_the_last_group_are_left_alone():
     a, b, ends = integers(60, 24), integers(2, 24, 64), np.array([7, 50])
     out = poisoned((60, 64), BF16)
@@ -75,3 +86,57 @@ def test_no_groups_at_all():
     got = grouped_matmul(integers(3, 8), integers(0, 8, 5), np.zeros(0, np.int64))
     assert got.shape == (3, 5)
     assert not exact(got).any()
+
+
+CONFIGS = {
+    "ping-pong": HopperConfig(tile=(128, 96), pingpong=True),
+    "cooperative, one buffer": HopperConfig(tile=(128, 40), num_output_stages=1),
+    "one consumer": HopperConfig(tile=(64, 48), consumers=1),
+    "swapped": HopperConfig(tile=(64, 24), consumers=1, AB_swapped=True),
+    "swapped ping-pong": HopperConfig(tile=(64, 16), pingpong=True, AB_swapped=True),
+    "clusters": HopperConfig(tile=(64, 64), pingpong=True, cluster_shape=(2, 2, 1)),
+    "stores of threads": HopperConfig(tile=(128, 64), use_tma_store=False),
+    "Blackwell": MatmulConfig(cta_group=1, mma_shape=(64, 32, 16)),
+    "Blackwell, two CTAs": MatmulConfig(cta_group=2, mma_shape=(256, 64, 16)),
+    "Blackwell, swapped": MatmulConfig(cta_group=1, mma_shape=(128, 32, 16), AB_swapped=True),
+    "Blackwell, by shared memory": MatmulConfig(cta_group=1, mma_shape=(128, 64, 16), register_based_epilogue=False),
+}
+
+
+@pytest.mark.parametrize("n", [104, 61])
+@pytest.mark.parametrize("name", CONFIGS)
+def test_outputs_of_every_type(name, n):
+    """Each ends where its group does, whether the copy engine or threads store it."""
+    ends = np.array([0, 1, 130, 130, 167, 190])
+    a, b, bias, factor = integers(193, 72, largest=1), integers(6, 72, n, largest=1), integers(n), integers(193, 1)
+    kept = {
+        "pre_activation": poisoned((193, n), np.float32),
+        "double": poisoned((193, n), BF16),
+        "scaled": poisoned((193, n), E4M3),
+    }
+    out = poisoned((193, n), BF16)
+    grouped_matmul(
+        a, b, ends, bias=bias, activation="relu", operands={"factor": factor}, outputs=kept, out=out,
+        epilogue=lambda acc, at, factor: {"out": acc + 1, "double": acc * 2, "scaled": acc * factor},
+        config=CONFIGS[name],
+    )  # fmt: skip
+    before = by_groups(a, b, ends) + exact(bias)
+    after = np.maximum(before, 0)
+    wanted = {"pre_activation": before, "double": 2 * after, "scaled": after * exact(factor), "out": after + 1}
+    for each, array in {**kept, "out": out}.items():
+        np.testing.assert_array_equal(exact(array[:190]), rounded(wanted[each], array.dtype)[:190], each)
+        assert np.isnan(exact(array[190:])).all(), each
+
+
+@pytest.mark.parametrize("target", ["sm_90a", "sm_100a"])
+@pytest.mark.parametrize("name", ENDS)
+def test_outputs_of_chosen_configurations(name, target):
+    rows, ends = ENDS[name]
+    a, b = integers(rows, 64), integers(len(ends), 64, 72)
+    whole = poisoned((rows, 144), np.float32)
+    before = whole[:, 8:80]
+    got = grouped_matmul(a, b, np.array(ends), activation="relu", outputs={"pre_activation": before}, target=target)
+    wanted = by_groups(a, b, ends)
+    np.testing.assert_array_equal(exact(before[: ends[-1]]), wanted[: ends[-1]])
+    np.testing.assert_array_equal(exact(got), rounded(np.maximum(wanted, 0), BF16))
+    assert np.isnan(whole).sum() == whole.size - 72 * ends[-1]

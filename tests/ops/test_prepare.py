@@ -10,7 +10,7 @@ from tests.runtime.fake_driver import FakeLibrary, FakeTensor
 
 from warploom.diagnostics import WarploomError
 from warploom.facts.machines import KERNEL_TARGETS
-from warploom.ops import matmul
+from warploom.ops import block_scaled_matmul, matmul
 from warploom.ops.prepare import plan, plan_matmul, stand_in
 from warploom.ops.product import TARGETS
 from warploom.ptx.arrays import Buffer, buffer_of
@@ -95,15 +95,61 @@ def test_where_arrays_must_be(gpu):
         plan(matmul, a=a, b=a)
 
 
-@pytest.mark.parametrize("gpu", [(10, 3)], indirect=True, ids=str)
-def test_a_gpu_that_the_library_has_no_kernels_for(gpu):
+@pytest.mark.parametrize("gpu", KERNEL_TARGETS, indirect=True, ids=str)
+def test_every_gpu_gets_code_of_its_own(gpu, monkeypatch):
+    monkeypatch.setattr(loading, "_fitting_ptxas", lambda *_: None)
     a, b, d = FakeTensor(0x1000, (8, 32)), FakeTensor(0x10000, (32, 64)), FakeTensor(0x20000, (8, 64))
-    with pytest.raises(WarploomError, match="it is sm_103a, and the library's kernels are for sm_100a and sm_90a"):
-        plan_matmul(a, b, out=d)
+    plan_matmul(a, b, out=d)(a, b, d)
+    target = KERNEL_TARGETS[gpu.capability]
+    assert f".target {target}\n".encode() in gpu.images[0]
+    assert len(gpu.launched) == 1
+
+
+BLACKWELL = pytest.mark.parametrize("gpu", [(10, 0), (10, 3)], indirect=True, ids=str)
+
+
+@BLACKWELL
+def test_pairs_of_ctas_and_their_memory_are_asked_for(gpu, monkeypatch):
+    monkeypatch.setattr(loading, "_fitting_ptxas", lambda *_: None)
+    a, b, d = (FakeTensor(number << 32, (4096, 4096)) for number in (1, 2, 3))
+    plan_matmul(a, b, out=d)(a, b, d)
+    (done,) = gpu.launched
+    assert done.attributes[4][:3] == (2, 1, 1)
+    assert done.grid[0] % 2 == 0
+    assert done.grid[0] * done.grid[1] > 132, "those that are not yet launched are taken over by those that run"
+    assert gpu.function_attributes == [(8, done.shared_bytes)]
+    assert 48 << 10 < done.shared_bytes <= 227 << 10
+
+
+@BLACKWELL
+def test_what_the_driver_encodes_of_block_scales(gpu, monkeypatch):
+    monkeypatch.setattr(loading, "_fitting_ptxas", lambda *_: None)
+    a, b = (FakeTensor(rows << 32, (rows, 256), "float8_e4m3fn") for rows in (256, 512))
+    scales = [FakeTensor(rows << 33, (rows // 128, 2, 32, 4, 4), "float8_e8m0fnu") for rows in (256, 512)]
+    d = FakeTensor(0x7_0000_0000, (256, 512))
+    call = plan(block_scaled_matmul, a=a, b=b, a_scale=scales[0], b_scale=scales[1], out=d)
+    gpu.sizes = tuple(size_of(param) for param in call.loaded.kernel.params)
+    call(a, b, *scales, d)
+    maps = [raw for raw in gpu.launched[0].parameters if len(raw) == 128]
+    found = {struct.unpack_from("<Q", raw, 6)[0]: raw[0] for raw in maps}
+    bytes_, words, bf16 = 0, 2, 9  # CUtensorMapDataType
+    assert found == {
+        a.address: bytes_,
+        b.address: bytes_,
+        scales[0].address: words,
+        scales[1].address: words,
+        d.address: bf16,
+    }
+
+
+def test_elements_that_nobody_knows_are_told(gpu):
+    a = FakeTensor(0x1000, (64, 64), "float4_e2m1fn_x2")
+    with pytest.raises(WarploomError, match="there is no kernel for arrays of float4_e2m1fn_x2"):
+        plan_matmul(a, a, out=FakeTensor(0x20000, (64, 64)))
 
 
 def test_the_targets_that_have_kernels():
-    assert tuple(TARGETS) == KERNEL_TARGETS
+    assert list(TARGETS) == list(KERNEL_TARGETS.values())
 
 
 def test_a_target_may_be_told_if_it_is_the_gpus(gpu):
@@ -141,3 +187,26 @@ def test_a_result_may_lie_where_it_is_read_in_place_only(gpu):
     )  # fmt: skip
     with pytest.raises(WarploomError, match="overlaps"):
         by_function(a, b, c, c)
+
+
+class Columns(FakeTensor):
+    """Columns of a wider array."""
+
+    def __init__(self, address, shape, width):
+        super().__init__(address, shape)
+        self.width = width
+
+    def stride(self):
+        return self.width, 1
+
+
+def test_a_result_may_be_other_columns_of_the_array_that_is_read(gpu):
+    """One buffer for all steps of a layer: nothing of it is read and written at once."""
+    a, b, d = Columns(0x10000, (64, 32), 128), FakeTensor(0x80000, (32, 64)), Columns(0x10040, (64, 64), 128)
+    call = plan_matmul(a, b, out=d)
+    call(a, b, d)
+    for address in (0x1003E, 0x10000, 0x10082):
+        with pytest.raises(WarploomError, match="overlaps"):
+            plan_matmul(a, b, out=Columns(address, (64, 64), 128))
+    with pytest.raises(WarploomError, match="overlaps"):
+        call(a, b, Columns(0x10020, (64, 64), 128))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.ops.references import BF16, E2M1, E4M3, E5M2, E8M0, close, exact, integers, poisoned, reals
+from tests.ops.references import BF16, E2M1, E4M3, E5M2, E8M0, close, exact, integers, poisoned, reals, rounded
 
 from warploom.ops import (
     block_scaled_matmul,
@@ -13,6 +13,8 @@ from warploom.ops import (
     quantise_mxfp8,
     quantise_nvfp4,
 )
+from warploom.structured.config import BlockwiseFP8MatmulConfig
+from warploom.structured.config.hopper_blockwise import HopperBlockwiseConfig
 
 RNG = np.random.default_rng()
 
@@ -103,3 +105,40 @@ def test_what_follows_blocks_and_runs():
     np.testing.assert_array_equal(exact(blockwise_matmul(a, b, *ones, **options)), wanted)
     ones = np.ones((45, 2), np.float32).astype(E8M0), np.ones((40, 2), np.float32).astype(E8M0)
     np.testing.assert_array_equal(exact(block_scaled_matmul(a, b, *ones, **options)), wanted)
+
+
+BLOCKWISE = {
+    "cooperative": HopperBlockwiseConfig(tile=(128, 64)),
+    "64s of rows in turn": HopperBlockwiseConfig(tile=(256, 64), num_output_stages=1),
+    "one consumer": HopperBlockwiseConfig(tile=(64, 48), consumers=1),
+    "a cluster": HopperBlockwiseConfig(tile=(128, 64), cluster_shape=(2, 1, 1)),
+    "Blackwell": BlockwiseFP8MatmulConfig(cta_group=1),
+    "Blackwell, two CTAs": BlockwiseFP8MatmulConfig(),
+}
+
+
+@pytest.mark.parametrize("n", [136, 75])
+@pytest.mark.parametrize("name", BLOCKWISE)
+def test_outputs_of_blocks(name, n):
+    a, b, bias = integers(133, 200, dtype=E4M3, largest=2), integers(n, 200, dtype=E4M3, largest=2), integers(n)
+    of_a, of_b = powers(133, 2), powers(-(-n // 128), 2)
+    kept = {"pre_activation": poisoned((133, n), np.float32), "double": poisoned((133, n), BF16)}
+    got = blockwise_matmul(
+        a, b, of_a, of_b, bias=bias, activation="relu", outputs=kept, config=BLOCKWISE[name], out_dtype=np.float32,
+        epilogue=lambda acc, at: {"out": acc + 1, "double": acc * 2},
+    )  # fmt: skip
+    before = (exact(a) * spread(of_a, 1, 128, a.shape)) @ (exact(b) * spread(of_b, 128, 128, b.shape)).T + exact(bias)
+    np.testing.assert_array_equal(kept["pre_activation"], before)
+    np.testing.assert_array_equal(got, np.maximum(before, 0) + 1)
+    np.testing.assert_array_equal(exact(kept["double"]), rounded(2 * np.maximum(before, 0), BF16))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_outputs_of_short_runs(name):
+    dtype, scale_type, run, _ = FORMATS[name]
+    a, b = integers(45, 64, dtype=dtype, largest=2), integers(40, 64, dtype=dtype, largest=2)
+    ones = (np.ones((rows, 64 // run), np.float32).astype(scale_type) for rows in (45, 40))
+    before = poisoned((45, 40), np.float32)
+    got = block_scaled_matmul(a, b, *ones, activation="relu", outputs={"pre_activation": before}, out_dtype=np.float32)
+    np.testing.assert_array_equal(before, exact(a) @ exact(b).T)
+    np.testing.assert_array_equal(got, np.maximum(before, 0))

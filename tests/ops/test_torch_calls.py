@@ -41,9 +41,7 @@ def gpu(request, monkeypatch, tmp_path):
     library = FakeLibrary(capability=request.param)
     monkeypatch.setattr(driver, "load_library", lambda: library)
     monkeypatch.setattr(loading, "_LOADED", {})
-    monkeypatch.setattr(
-        loading, "_fitting_ptxas", lambda device: None
-    )  # the driver assembles, and takes no time for it
+    monkeypatch.setattr(loading, "_fitting_ptxas", lambda *_: None)  # the driver assembles, and takes no time for it
     monkeypatch.setattr(torch_library, "_PLANS", {})
     monkeypatch.setattr(torch_quick, "CALLS", {})
     monkeypatch.setattr(torch_quick, "_EAGER", frozenset((torch.Tensor, OnGpu)))

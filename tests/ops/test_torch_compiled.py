@@ -55,6 +55,7 @@ CASES = {
     ),
     "pairs": (lambda x: wl.gated_linear(x, W, W + 1), lambda rows: (ints(rows, 16),)),
     "grouped": (lambda x: wl.grouped_matmul(x, EXPERTS, ENDS, bias=BIAS[:8]), lambda rows: (ints(rows, 16),)),
+    "pairs of groups": (lambda x: wl.gated_grouped_matmul(x, EXPERTS, EXPERTS, ENDS), lambda rows: (ints(rows, 16),)),
     "blockwise": (
         lambda x, s: wl.blockwise_matmul(x, NARROW, s, torch.ones(1, 1)),
         lambda rows: (ints(rows, 16, dtype=E4M3), torch.ones(rows, 1)),
@@ -81,7 +82,8 @@ def test_one_graph_serves_all_sizes(case, marked):
 def test_gradients_of_symbols():
     def loss(x, w, bias, experts):
         made = wl.linear(x, w, bias=bias, activation="silu") + wl.gated_linear(x, w, w + 1, up_bias=bias)
-        return wl.grouped_matmul(made, experts, ENDS).float().square().mean()
+        hidden = wl.gated_grouped_matmul(made / 8, experts, experts + 1, ENDS)
+        return wl.grouped_matmul(hidden, experts.mT, ENDS, activation="silu").float().square().mean()
 
     counter, counts = CompileCounterWithBackend("aot_eager"), set()
     compiled = torch.compile(loss, backend=counter, fullgraph=True, dynamic=True)
@@ -178,14 +180,20 @@ def test_pytorchs_own_checks_of_an_op(name):
 
 
 def test_pytorchs_own_checks_of_the_ops_that_keep():
+    import warploom.ops.torch  # noqa: F401  # it defines the ops
     from warploom.ops.extras import Extras, name_of
 
     pair = name_of(Extras(pair="swiglu"))
     given = ints(5, 16), ints(16, 24), ints(24), ints(5, 24)
     pairs = ints(5, 16), ints(24, 16), ints(24, 16), ints(24), ints(24), ints(5, 24)
+    ends = torch.tensor([1, 1, 5])  # all rows, since others are not kept
+    groups = ints(5, 16), ints(3, 16, 24), ends, ints(24), ints(5, 24)
+    paired_groups = ints(5, 16), ints(3, 16, 24), ints(3, 16, 24), ends, ints(24), ints(24), ints(5, 24)
     for name, tensors, rest in (
         ("activated_matmul", given, ("gelu", None, "")),
+        ("activated_grouped_matmul", groups, ("gelu", None, "")),
         ("gated_linear", pairs, ("", None, pair)),
+        ("gated_grouped_matmul", paired_groups, ("", None, pair)),
     ):
         for leaf in (None, 0):
             own = [each.clone() for each in tensors]

@@ -67,8 +67,9 @@ def test_a_dtype_may_be_numpys(dtype):
         (lambda **options: wl.linear(X, W, **options), "swish"),
         (lambda **options: wl.linear(X, W, **options), "up_bias"),
         (lambda **options: wl.matmul(X, W.T, **options), "pair"),
-        (lambda **options: wl.grouped_matmul(X, W.T[None], torch.tensor([5]), **options), "outputs"),
+        (lambda **options: wl.grouped_matmul(X, W.T[None], torch.tensor([5]), **options), "pair"),
         (lambda **options: wl.gated_linear(X, W, W, **options), "bias"),
+        (lambda **options: wl.gated_grouped_matmul(X, *[W.T[None]] * 2, torch.tensor([5]), **options), "activation"),
     ],
 )
 def test_options_that_there_are_not(call, option):
@@ -103,7 +104,9 @@ def test_tensors_of_the_host_can_be_bound():
 
 def test_what_is_on_a_gpu_is_prepared_and_not_bound():
     a, b = FakeTensor(0x1000, (8, 32)), FakeTensor(0x10000, (32, 64))
-    with pytest.raises(WarploomError, match=r"`a` is on a GPU, and `matmul.bind` takes arrays of the host; `plan"):
+    with pytest.raises(
+        WarploomError, match=r"`a` is on a GPU, and `matmul.bind` takes arrays of the host; `warploom.ops.prepare.plan"
+    ):
         wl.matmul.bind(a, b)
 
 

@@ -93,6 +93,70 @@ def test_pairs_by_name(pair):
     torch.testing.assert_close(found.double(), want, rtol=2**-7, atol=2**-7 * float(want.abs().max()))
 
 
+def in_groups(a, b, ends):
+    """The grouped product of the rows that belong to a group."""
+    firsts = [0, *ends.tolist()]
+    return torch.cat([exact(a[first:end], each) for first, end, each in zip(firsts, firsts[1:], b, strict=False)])
+
+
+@pytest.mark.parametrize("kind", [torch.int32, torch.int64])
+def test_outputs_of_groups(kind):
+    a, b, ends, bias = ints(40, 16), ints(3, 16, 24), torch.tensor([7, 7, 33], dtype=kind), ints(24)
+    before, out = poisoned(40, 24), poisoned(24, 40).T
+    want = in_groups(a, b, ends) + bias
+    options = {"bias": bias, "activation": "relu", "outputs": {"pre_activation": before}}
+    found = wl.grouped_matmul(a, b, ends, **options)
+    same(before[:33], want)
+    same(found, torch.cat((torch.relu(want), torch.zeros(7, 24))))
+    assert wl.grouped_matmul(a, b, ends, **options, out=out) is out
+    same(out[:33], torch.relu(want))
+    assert before[33:].isnan().all()
+    assert out[33:].isnan().all()
+
+
+def test_pairs_of_groups():
+    a, b, ends = ints(40, 16), ints(3, 16, 48), torch.tensor([7, 7, 33])
+    kept = {"gate": poisoned(40, 24), "up": poisoned(40, 24, dtype=torch.bfloat16)}
+    options = {"gate_bias": ints(24), "up_bias": 2.0, "pair": times, "out_dtype": torch.float32}
+    for gate, up in ((b[..., :24], b[..., 24:]), (b[..., 0::2], b[..., 1::2])):
+        found = wl.gated_grouped_matmul(a, gate, up, ends, **options, outputs=kept)
+        same(kept["gate"][:33], in_groups(a, gate, ends) + options["gate_bias"])
+        same(kept["up"][:33], in_groups(a, up, ends) + 2)
+        same(found[:33], kept["gate"][:33].double() * kept["up"][:33].double())
+        assert not found[33:].any()
+    out, residual = torch.full((40, 24), 7.0), ints(40, 24, dtype=torch.float32)
+    assert wl.gated_grouped_matmul(a, gate, gate, ends, pair=times, residual=residual, out=out) is out
+    same(out[:33], in_groups(a, gate, ends).square() + residual[:33])
+    assert (out[33:] == 7).all()
+    want = torch.cat((out[:33], residual[33:]))
+    same(wl.gated_grouped_matmul(a, gate, gate, ends, pair=times, residual=residual, out=residual), want)
+
+
+def test_outputs_of_blocks():
+    narrow = ints(9, 16, dtype=torch.float8_e4m3fn), ints(24, 16, dtype=torch.float8_e4m3fn)
+    before = poisoned(9, 24)
+    scales = torch.full((9, 1), 0.5), torch.full((1, 1), 4.0)
+    found = wl.blockwise_matmul(*narrow, *scales, activation="relu", outputs={"pre_activation": before})
+    want = 2 * exact(narrow[0], narrow[1].double().T)
+    same(before, want)
+    same(found, torch.relu(want))
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_groups_compiled_without_a_break(dynamic):
+    def layer(x, gate, up, down, ends):
+        before, out = x.new_full((x.shape[0], 16), 7.0), x.new_full((x.shape[0], 24), 7.0)
+        hidden = wl.gated_grouped_matmul(x * 2, gate, up, ends, pair=times, out=out)
+        return wl.grouped_matmul(hidden, down, ends, activation="relu", outputs={"pre_activation": before}), before
+
+    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True, dynamic=dynamic)
+    gate, up, down, ends = ints(2, 16, 24), ints(2, 16, 24), ints(2, 24, 16), torch.tensor([2, 4])
+    for rows in (5, 9):
+        x = ints(rows, 16)
+        for found, want in zip(compiled(x, gate, up, down, ends), layer(x, gate, up, down, ends), strict=True):
+            same(found, want)
+
+
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_compiled_without_a_break(dynamic):
     def layer(x, gate, up, bias):
@@ -118,6 +182,8 @@ def test_empty():
     x, w = ints(0, 16), ints(24, 16)
     assert wl.gated_linear(x, w, w).shape == (0, 24)
     assert wl.linear(x, w, outputs={"pre_activation": ints(0, 24)}).shape == (0, 24)
+    nobody = ints(0, 16, 24), ints(0, 16, 24), torch.zeros(0, dtype=torch.int32)
+    assert not wl.gated_grouped_matmul(ints(5, 16), *nobody).any()
 
 
 def test_no_derivative():
@@ -126,6 +192,11 @@ def test_no_derivative():
         wl.gated_linear(x, w, w, pair=times)
     with pytest.raises(WarploomError, match="`outputs` can have no derivative"):
         wl.linear(x, w, outputs={"pre_activation": poisoned(9, 24)})
+    groups = w.T[None], torch.tensor([9])
+    with pytest.raises(WarploomError, match="`outputs` can have no derivative"):
+        wl.grouped_matmul(x, *groups, outputs={"pre_activation": poisoned(9, 24)})
+    with pytest.raises(WarploomError, match="a function for `pair` can have no derivative"):
+        wl.gated_grouped_matmul(x, groups[0], *groups, pair=times)
     with torch.no_grad():
         wl.gated_linear(x, w, w, pair=times)
 
@@ -139,6 +210,10 @@ def test_everything_wrong_is_told():
         assert part in str(found.value), part
     with pytest.raises(WarploomError, match="it must be as `w_gate` is"):
         wl.gated_linear(x, w, ints(23, 16))
-    ends = torch.tensor([4, 9])
-    with pytest.raises(TypeError, match="outputs"):
-        wl.grouped_matmul(x, ints(2, 16, 24), ends, outputs={"pre_activation": good})
+    experts, ends = ints(2, 16, 24), torch.tensor([4, 9])
+    with pytest.raises(WarploomError) as found:
+        wl.gated_grouped_matmul(x, experts, experts[:, :, 1:], ends[:1], outputs={"gate": poisoned(9, 23)})
+    assert "b_up, torch.bfloat16 (2, 16, 23), strides (384, 24, 1): it must be as `b_gate` is" in str(found.value)
+    assert "one for each matrix of `b_gate`" in str(found.value)
+    with pytest.raises(WarploomError, match="the result is, \\(9, 24\\)"):
+        wl.grouped_matmul(x, experts, ends, outputs={"pre_activation": poisoned(9, 23)})

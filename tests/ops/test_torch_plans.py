@@ -146,6 +146,22 @@ def test_grouped_ends_stay_on_the_gpu(gpu):
     assert {each.data_ptr() for each in (a, b, ends, out)} <= found(gpu)
 
 
+@pytest.mark.parametrize("copied", [(), ("b_gate", "b_up"), ("a",)])
+def test_pairs_of_groups(gpu, copied):
+    """Halves of one array are read where they lie; columns in turn are copied, and rows that lie side by side."""
+    a = tensor(64, 304).mT if "a" in copied else tensor(304, 64)
+    both = tensor(4, 64, 144)
+    gate, up = (both[..., 0::2], both[..., 1::2]) if "b_up" in copied else (both[..., :72], both[..., 72:])
+    given = {"a": a, "b_gate": gate, "b_up": up, "ends": tensor(4, dtype=torch.int32), "pair": "swiglu"}
+    given |= {"outputs": {"gate": tensor(304, 72)}, "out": tensor(304, 72)}
+    plan = torch_library.compute("gated_grouped_matmul", given, PLAIN)
+    assert plan.copied == copied
+    addresses(gpu, plan)
+    torch_library.compute("gated_grouped_matmul", given, PLAIN)
+    passed = [*(given[name] for name in ("a", "b_gate", "b_up", "ends", "out") if name not in copied)]
+    assert {each.data_ptr() for each in (*passed, given["outputs"]["gate"])} <= found(gpu)
+
+
 @pytest.mark.parametrize(("dtype", "copied"), [(torch.bfloat16, ()), (torch.float32, ("a", "d"))])
 def test_weights_of_groups(gpu, dtype, copied):
     """What Hopper's tensor core reads along K only is copied."""

@@ -34,7 +34,7 @@ def given(m=8, **more):
 
 
 def remembered(plan, arguments, options):
-    made, key = torch_quick.launched("linear", *arguments, options)
+    made, key = torch_quick.launched("linear", arguments, options)
     assert made is None
     own = [*arguments, *(options[name] for name in ("bias", "residual") if torch.is_tensor(options.get(name)))]
     plan.prepared.count = len(own) + 1
@@ -43,17 +43,17 @@ def remembered(plan, arguments, options):
 
 
 def is_quick(arguments, options) -> bool:
-    return torch_quick.launched("linear", *arguments, options)[0] is not None
+    return torch_quick.launched("linear", arguments, options)[0] is not None
 
 
 def test_a_call_like_one_before_is_launched_on_its_own_tensors(plan):
     remembered(plan, *given())
     for _ in range(3):
         (x, w), _ = given()
-        out, _ = torch_quick.launched("linear", x, w, {})
+        out, _ = torch_quick.launched("linear", (x, w), {})
         assert plan.done[-1] == (x.data_ptr(), w.data_ptr(), out.data_ptr(), 7)
         assert (out.shape, out.dtype, out.is_contiguous()) == ((8, 24), torch.bfloat16, True)
-    assert torch_quick.launched("matmul", *given()[0], {})[0] is None
+    assert torch_quick.launched("matmul", given()[0], {})[0] is None
 
 
 @pytest.mark.parametrize("order", [("bias", "residual"), ("residual", "bias")])
@@ -62,7 +62,7 @@ def test_addends_come_in_the_order_of_the_launch(plan, order):
     options = {name: addends[name] for name in order} | {"activation": "gelu"}
     remembered(plan, given()[0], options)
     x, w = given()[0]
-    torch_quick.launched("linear", x, w, options)
+    torch_quick.launched("linear", (x, w), options)
     assert plan.done[-1][2:4] == (addends["bias"].data_ptr(), addends["residual"].data_ptr())
 
 
@@ -118,7 +118,7 @@ def test_weights_that_want_derivatives_are_quick_without_them_only(plan):
     with torch.no_grad():
         remembered(plan, (x, w), {})
         assert is_quick((x, w), {})
-    made, key = torch_quick.launched("linear", x, w, {})
+    made, key = torch_quick.launched("linear", (x, w), {})
     assert (made, key) == (None, None)
 
 
@@ -136,3 +136,21 @@ def test_copies_and_unread_tensors_are_not_remembered(plan):
     plan.copied = ("a",)
     torch_quick.remember(key, plan, out, [x, w], [x, w])
     assert torch_quick.CALLS == {}
+
+
+def test_any_number_of_factors_and_results_that_start_at_zero(plan):
+    def factors():
+        return tensor(8, 16), tensor(2, 16, 24), torch.tensor([3, 5], dtype=torch.int32)
+
+    first, out = factors(), tensor(8, 24)
+    _, key = torch_quick.launched("grouped_matmul", first, {})
+    plan.prepared.count = 4
+    torch_quick.remember(key, plan, out, first, first, starts_at_zero=True)
+    for _ in range(3):
+        given = factors()
+        made, _ = torch_quick.launched("grouped_matmul", given, {})
+        assert plan.done[-1] == (*(each.data_ptr() for each in given), made.data_ptr(), 7)
+        assert not made.any(), "what the launch does not write"
+        made.fill_(torch.nan)
+    assert torch_quick.launched("grouped_matmul", (*factors()[:2], torch.tensor([3, 5])), {})[0] is None
+    assert torch_quick.launched("grouped_matmul", factors()[:2], {})[0] is None

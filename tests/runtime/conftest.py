@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from warploom.runtime import driver as module
-from warploom.runtime import loading
+from warploom.runtime import loading, shaped
 
 
 @pytest.fixture(autouse=True)
@@ -33,6 +33,7 @@ def install(monkeypatch):
         return library
 
     monkeypatch.setattr(loading, "_LOADED", {})
+    monkeypatch.setattr(shaped, "_SHAPES", {})
     yield put
     for each in cached:
         each.cache_clear()

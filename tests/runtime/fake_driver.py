@@ -218,7 +218,7 @@ class FakeTensor:
 
     def __init__(self, address: int, shape: tuple[int, ...], dtype: str = "bfloat16", device: str = "cuda:0") -> None:
         self.address, self.shape, self.dtype, self.device = address, shape, f"torch.{dtype}", device
-        self.item = {"bfloat16": 2, "float32": 4, "uint8": 1, "float16": 2}[dtype]
+        self.item = {"bfloat16": 2, "float32": 4, "float16": 2}.get(dtype, 1)
 
     def data_ptr(self) -> int:
         return self.address

@@ -10,6 +10,8 @@ from warploom.diagnostics import AssemblyError, Loc, PtxError, WarploomError
 from warploom.runtime import Cache, assemble
 from warploom.runtime.tools import find
 
+HEAD = ".version 8.6\n.target sm_90a\n.address_size 64\n"
+
 
 @pytest.fixture
 def ptxas():
@@ -66,6 +68,13 @@ class TestResources:
         assert whole.kernels == bare.kernels
         assert b"first_kernel.py" in whole.cubin
         assert b"first_kernel.py" not in bare.cubin
+
+    @pytest.mark.parametrize("name", ["/jos\u00e9/k.py", "/\u7528\u6237/k.py", "/\udcff/k.py", '/a \\"b\\"/k.py'])
+    @pytest.mark.parametrize("lineinfo", [True, False])
+    def test_files_may_have_any_name(self, ptxas, tmp_path, name, lineinfo):
+        """ptxas takes no other characters than those of ASCII, nor a quote in quotes."""
+        text = f'{HEAD}.file 1 "{name}"\n.visible .entry k()\n{{\n\t.loc 1 3 0\n\tret; // \u00e9\n}}\n'
+        assert assemble(text, lineinfo=lineinfo, cache=Cache(tmp_path)).kernels[0].name == "k"
 
     def test_another_target_is_the_callers_choice(self, ptxas):
         text = sums(4, 32).replace("sm_90a", "sm_90")

@@ -88,6 +88,28 @@ def test_other_loops_stay_as_they_are():
     assemble(made)
 
 
+LOOPS = {
+    "ld.volatile.global.u32 %r0, [%rd1];": True,
+    "ld.global.relaxed.gpu.u32 %r0, [%rd1];": True,
+    "ld.acquire.sys.global.u32 %r0, [%rd1]; nanosleep.u32 20; membar.gl;": True,
+    "ld.acquire.gpu.global.u32 %r0, [%rd1]; popc.b32 %r0, %r0; lop3.b32 %r0, %r0, %r1, 1, 0x80;": True,
+    "ld.global.u32 %r0, [%rd1];": False,
+    "ld.weak.global.u32 %r0, [%rd1];": False,
+    "ld.acquire.gpu.global.u32 %r0, [%rd1]; st.global.u32 [%rd1+8], %r0;": False,
+    "ld.acquire.gpu.global.u32 %r0, [%rd1]; bar.sync 0;": False,
+    "ld.acquire.gpu.global.u32 %r0, [%rd1]; @%p1 bra done;": False,
+    "atom.acquire.gpu.global.or.b32 %r0, [%rd1], 0;": False,
+    "ld.acquire.gpu.global.u32 %r0, [%rd1]; of.an.unknown.family %r0;": False,
+}
+
+
+@pytest.mark.parametrize("inside", LOOPS)
+def test_a_loop_is_a_wait_if_it_looks_and_leaves_nothing_behind(inside):
+    module = parse(SPIN.replace("ld.acquire.gpu.global.u32 %r0, [%rd1+4];", inside).replace("\tret;", "done:\n\tret;"))
+    _, _, sites = bounded(module, module.kernels[0], MILLISECOND)
+    assert [site.text.partition(" ")[0] for site in sites] == ([inside.partition(" ")[0]] if LOOPS[inside] else [])
+
+
 def test_a_kernel_without_waits_only_gets_the_parameter():
     module = parse(SPIN.replace("@%p0 bra wait;", ""))
     _, kernel, sites = bounded(module, module.kernels[0], MILLISECOND)

@@ -207,6 +207,16 @@ def test_the_folder_is_the_users_own(tmp_path, monkeypatch):
     assert user_cache().folder == tmp_path / "own"
 
 
+def test_a_working_directory_that_is_gone_fails_no_call(monkeypatch, tmp_path):
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    monkeypatch.setenv("WARPLOOM_CACHE_DIR", "kept")
+    user_cache().put(("key",), b"value")
+    assert user_cache().get(("key",)) is None
+
+
 def test_without_a_home_nothing_is_kept(monkeypatch):
     def no_home():
         raise RuntimeError

@@ -8,15 +8,16 @@ import re
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
 import warploom.commands.doctor  # noqa: F401  (a command is imported when it is called, and `sys.path` is emptied here)
 from warploom.cli import main
 from warploom.diagnostics import WarploomError
-from warploom.runtime import doctor
+from warploom.runtime import doctor, tools
 from warploom.runtime.doctor import Driver, Gpu, driver_here, examine
-from warploom.runtime.tools import find
+from warploom.runtime.tools import Tool, find
 
 H200 = {"name": "NVIDIA H200", "capability": [9, 0], "sms": 132, "memory": 150_000_000_000}
 B200 = {"name": "NVIDIA B200", "capability": [10, 0], "sms": 148, "memory": 190_000_000_000}
@@ -109,7 +110,9 @@ def test_a_driver_without_gpus_that_work(probe):
 
 
 @pytest.mark.parametrize(
-    ("gpu", "target"), [(H200, "sm_90a"), (B200, "sm_100a"), (A100, None)], ids=["H200", "B200", "A100"]
+    ("gpu", "target"),
+    [(H200, "sm_90a"), (B200, "sm_100a"), (B300, "sm_103a"), (A100, None)],
+    ids=["H200", "B200", "B300", "A100"],
 )
 def test_gpus_have_targets(probe, gpu, target):
     probe(answer(cuda=[99, 0], gpus=[gpu]))
@@ -136,11 +139,30 @@ def test_the_gpu_that_can_be_used_is_taken(probe):
     assert "too old" in found("CUDA arrays").what
 
 
-def test_a_gpu_that_the_library_has_no_kernels_for(probe):
-    probe(answer(cuda=[99, 0], gpus=[B300]))
-    assert found("GPU").found
-    assert not found("CUDA arrays").found
-    assert "NVIDIA B300 (sm_103a) only runs kernels of your own" in found("CUDA arrays").what
+@pytest.mark.parametrize(
+    ("gpu", "driver", "ptxas", "by"),
+    [
+        (B300, [13, 0], "12.9.86", "(sm_103a), assembled by ptxas 12.9.86"),
+        (B300, [12, 9], "12.8.93", "(sm_103a), assembled by the driver, since ptxas 12.8.93 is too old for PTX 8.8"),
+        (B200, [12, 8], "12.8.93", "(sm_100a), assembled by ptxas 12.8.93"),
+        (B200, [12, 8], "12.4.131", "(sm_100a), assembled by the driver, since ptxas 12.4.131 is too old for PTX 8.6"),
+        (B200, [12, 8], "13.0.88", "assembled by the driver, which is too old for the code of ptxas 13.0.88"),
+        (H200, [12, 4], "of unknown version (7 bytes)", "assembled by ptxas of unknown version"),
+    ],
+)
+def test_who_assembles_is_told(probe, monkeypatch, gpu, driver, ptxas, by):
+    monkeypatch.setattr(doctor, "find", lambda name: Tool(name, Path(name), "PATH", ptxas))
+    probe(answer(cuda=driver, gpus=[gpu]))
+    assert found("CUDA arrays").found
+    assert by in found("CUDA arrays").what
+
+
+def test_gpus_without_kernels_are_told_why(probe):
+    thor = {"name": "NVIDIA Thor", "capability": [11, 0], "sms": 20, "memory": 128 << 30}
+    probe(answer(cuda=[13, 0], gpus=[A100, thor]))
+    what = found("CUDA arrays").what
+    assert "NVIDIA A100 has compute capability 8.0, which is older than Hopper; kernels are for 9.0, 10.0, 10.3" in what
+    assert "NVIDIA Thor has compute capability 11.0, whose tensor core is of another family" in what
 
 
 def test_the_cache_is_told(monkeypatch, tmp_path):
@@ -156,6 +178,21 @@ def test_the_cache_is_told(monkeypatch, tmp_path):
     monkeypatch.delenv("WARPLOOM_CACHE_SIZE")
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("WARPLOOM_CACHE_DIR", str(tmp_path / "file" / "x"))
+    assert "cannot be written" in found("cache").what
+
+
+@pytest.mark.parametrize("size", ["lots", "-1", "1.5G"])
+def test_a_setting_that_is_wrong_is_told_and_stops_nothing(monkeypatch, size):
+    tools._version.cache_clear()  # as in a process that has not asked yet
+    monkeypatch.setenv("WARPLOOM_CACHE_SIZE", size)
+    findings = {each.subject: each for each in examine()}
+    assert size in findings["cache"].what
+    assert size in findings["ptxas"].what or not findings["ptxas"].found
+    assert "environment variable" in findings["cache"].do
+
+
+def test_a_place_that_nobody_can_look_at_is_told(monkeypatch, tmp_path):
+    monkeypatch.setenv("WARPLOOM_CACHE_DIR", str(tmp_path / ("x" * 300)))
     assert "cannot be written" in found("cache").what
 
 

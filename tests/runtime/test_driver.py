@@ -20,10 +20,16 @@ from warploom.runtime.driver import Driver, device, device_of, driver
         (FakeLibrary(init=100), "NO_GPU", "none is visible"),
         (FakeLibrary(init=999), "NO_GPU", "cuInit says unknown (999)"),
         (FakeLibrary(version=11080), "OLD_DRIVER", "it speaks CUDA 11.8, and CUDA 12.0 is needed"),
-        (FakeLibrary(capability=(8, 0)), "WRONG_GPU", "Fake H200 cannot run this: it has compute capability 8.0"),
-        (FakeLibrary(capability=(12, 0)), "WRONG_GPU", "compute capability 12.0"),
+        (
+            FakeLibrary(capability=(8, 0)),
+            "WRONG_GPU",
+            "H200 cannot run this: it has compute capability 8.0, which is older",
+        ),
+        (FakeLibrary(capability=(10, 7)), "WRONG_GPU", "capability 10.7; kernels are for 9.0, 10.0, 10.3"),
+        (FakeLibrary(capability=(11, 0)), "WRONG_GPU", "capability 11.0, whose tensor core is of another family"),
+        (FakeLibrary(capability=(12, 0)), "WRONG_GPU", "capability 12.0, which has neither wgmma nor tcgen05"),
     ],
-    ids=["no library", "stub", "no GPU", "broken", "old", "Ampere", "consumer Blackwell"],
+    ids=["no library", "stub", "no GPU", "broken", "old", "Ampere", "later", "Thor", "consumer Blackwell"],
 )
 def test_what_is_missing_is_told_in_a_sentence(install, library, code, words):
     install(library)

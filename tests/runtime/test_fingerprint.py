@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import functools
 import math
 import os
@@ -9,7 +10,7 @@ import subprocess
 import sys
 import threading
 import types
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import ml_dtypes
@@ -210,3 +211,89 @@ def test_another_process_agrees():
         told.add(run.stdout.strip())
     assert len(told) == 1
     assert told != {"None"}
+
+
+@dataclass
+class Scaling:
+    """What the author calls may have fields by which it is not compared."""
+
+    factor: float = field(compare=False)
+
+    def __call__(self, acc, at):
+        return acc * self.factor
+
+
+class Listed(list):
+    pass
+
+
+class Paired(tuple):  # noqa: SLOT001  attributes are the case
+    pass
+
+
+class Chosen(set):
+    pass
+
+
+class Level(enum.Enum):
+    LOW = 1
+
+
+class Bound(functools.partial):
+    pass
+
+
+class Slotted:
+    __slots__ = ("hidden",)
+
+
+@dataclass
+class Inheriting(Slotted):
+    shown: int = 0
+
+
+def test_a_field_that_is_not_compared_counts():
+    assert fingerprint(Scaling(2.0)) not in (None, fingerprint(Scaling(3.0)))
+
+
+HOLDERS = {
+    "list": Listed([1]),
+    "tuple": Paired([1]),
+    "set": Chosen([1]),
+    "member": Level.LOW,
+    "partial": Bound(max, 1),
+    "slot": Inheriting(),
+}
+
+
+@pytest.mark.parametrize("kind", HOLDERS)
+def test_what_hangs_on_a_value_is_not_overlooked(kind):
+    """Two of the same contents may do different things: nothing is told of either."""
+    holder = HOLDERS[kind]
+    found = set()
+    for number in (2.0, 3.0):
+        setattr(holder, "hidden" if kind == "slot" else "factor", number)
+        found.add(fingerprint(holder))
+    assert found == {None}
+
+
+def test_a_class_may_call_its_members_as_python_does():
+    def of(factor):
+        class Author:
+            __factor__ = factor
+
+            @property
+            def __twice__(self):
+                return 2 * factor
+
+            @staticmethod
+            def __plain__():
+                return factor
+
+        return Author
+
+    assert fingerprint(of(2.0)) not in (None, fingerprint(of(3.0)))
+    for name in ("__factor__", "__twice__", "__plain__"):
+        one, other = of(2.0), of(2.0)
+        setattr(other, name, vars(of(3.0))[name])
+        assert fingerprint(one) != fingerprint(other), name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,13 +12,13 @@ from tests.runtime.fake_driver import NO_CONTEXT, FakeLibrary, FakeTensor
 from warploom import Launch, TensorMap, launch
 from warploom.diagnostics import WarploomError
 from warploom.ptx.arrays import scratch
-from warploom.runtime import loading
+from warploom.runtime import loading, shaped
 from warploom.runtime import scratch as scratch_memory
-from warploom.runtime.driver import device
+from warploom.runtime.driver import device, driver
 from warploom.runtime.loading import load, resident_clusters
 from warploom.runtime.prepared import Prepared, exchanged
-from warploom.runtime.tensor_map_encoding import _TEMPLATES
-from warploom.runtime.tools import find
+from warploom.runtime.tensor_map_encoding import _TEMPLATES, template_of
+from warploom.runtime.tools import Tool, find
 from warploom.trace import Array, f32, kernel, s32, thread, u8, when
 
 SIZES = (128, 8, 4, 4, 1)
@@ -66,6 +67,22 @@ def test_a_launch_reaches_the_driver(gpu):
         b"\3",
     ]
     assert gpu.images[0][:4] == b"\x7fELF"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "code", "swizzle", "by", "values"),
+    [
+        ("16u4_align8b", 13, "128B", 3, 256),
+        ("16u6_align16b", 15, "128B", 3, 128),
+        ("tf32", 11, "128B_32B_atom", 4, 32),
+    ],
+)
+def test_maps_that_only_blackwell_has_count_values_and_bytes(gpu, dtype, code, swizzle, by, values):
+    row = {"16u4_align8b": 128, "16u6_align16b": 96, "tf32": 128}[dtype]
+    array = FakeTensor(0x10000, (16, 32), "float32") if dtype == "tf32" else FakeTensor(0x10000, (16, row), "uint8")
+    encoded = template_of(TensorMap(array, box=(8, values), swizzle=swizzle, dtype=dtype)).at(driver(), 0x10000)
+    fields = (code, 2, 0, by, 0, 0, 0x10000, values, 16, row, values, 8, 1, 1)
+    assert encoded == struct.pack("<6B8Q", *fields).ljust(128, b"\0")
 
 
 def test_without_a_cluster_there_is_no_attribute(gpu):
@@ -210,11 +227,18 @@ def test_the_driver_assembles_where_ptxas_is_too_new(install, monkeypatch):
     launch(bound(*arrays()))
     assert b".visible .entry sample" in library.images[0]
     monkeypatch.setattr(loading, "_LOADED", {})
+    monkeypatch.setattr(shaped, "_SHAPES", {})
     library.load_status = 218
     with pytest.raises(WarploomError) as caught:
         launch(bound(*arrays()))
     assert caught.value.code == "NOT_ASSEMBLED"
     assert "ptxas error : bad" in str(caught.value)
+
+
+def test_the_driver_assembles_where_ptxas_is_too_old(gpu, monkeypatch):
+    monkeypatch.setattr(loading, "find", lambda name: Tool(name, Path(name), "PATH", "11.8.89"))
+    launch(bound(*arrays()))
+    assert b".visible .entry sample" in gpu.images[0]
 
 
 def test_the_driver_assembles_where_there_is_no_ptxas(gpu, monkeypatch):

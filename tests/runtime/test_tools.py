@@ -30,7 +30,7 @@ def bare(monkeypatch, tmp_path):
 def test_both_layouts_of_pip_are_found(bare, layout):
     path = program(bare / f"site/nvidia/{layout}/bin/ptxas", "13.0.88")
     tool = find("ptxas")
-    assert (tool.path, tool.origin, tool.version, tool.toolkit) == (path, "pip", "13.0.88", 13)
+    assert (tool.path, tool.origin, tool.version, tool.cuda) == (path, "pip", "13.0.88", (13, 0))
 
 
 def test_the_newest_toolkit_of_pip_is_taken(bare):
@@ -94,4 +94,4 @@ def test_a_program_that_was_replaced_is_asked_again(bare):
 
 def test_a_program_without_a_version_is_used(bare):
     program(bare / "bin/ptxas", body="#!/bin/sh\necho hello\n")
-    assert find("ptxas").toolkit == 0
+    assert find("ptxas").cuda == (0, 0)

@@ -256,6 +256,20 @@ def fused(gpu, factor, *, m=136, activation="gelu_tanh", scale=None):
     return bound(matmul, arguments, gpu).launch
 
 
+def test_an_authors_file_may_have_a_name_that_is_no_text(install, traced, monkeypatch):
+    install(FakeLibrary())
+    monkeypatch.setattr(matmul_kernel.matmul, "_traces", {})
+    space: dict[str, object] = {}
+    exec(compile("def scale(acc, at): return acc * 2.0", os.fsdecode(b"/tmp/\xff/author.py"), "exec"), space)
+    texts = []
+    for _ in range(2):
+        matmul_kernel.matmul._traces.clear()
+        texts.append(text_of(fused(device(0), 0.5, scale=space["scale"]).program))
+    assert len(traced) == 1
+    assert texts[0] == texts[1]
+    assert "/tmp/\udcff/author.py" in texts[0]
+
+
 def test_an_operation_with_an_epilogue_is_found(install, traced, monkeypatch):
     install(FakeLibrary())
     gpu = device(0)

@@ -58,7 +58,7 @@ def read_text(path: Path, largest: int) -> str:
     """The text of an ordinary file that is not too large."""
     try:
         if not path.is_file():
-            raise Unreadable("there is no such file" if not path.exists() else "is not a file")
+            raise Unreadable("does not exist" if not path.exists() else "is not a file")
         with path.open("rb") as stream:
             data = stream.read(largest + 1)
     except OSError as error:

@@ -2,7 +2,7 @@
 
 from warploom.ops.dense import linear, matmul
 from warploom.ops.determinism import determinism
-from warploom.ops.gated import gated_linear
+from warploom.ops.gated import gated_grouped_matmul, gated_linear
 from warploom.ops.grouped import grouped_matmul
 from warploom.ops.plan import ptx_of
 from warploom.ops.quantise import Quantised, interleave_scales, quantise_mxfp8, quantise_nvfp4
@@ -13,6 +13,7 @@ __all__ = [
     "block_scaled_matmul",
     "blockwise_matmul",
     "determinism",
+    "gated_grouped_matmul",
     "gated_linear",
     "grouped_matmul",
     "interleave_scales",

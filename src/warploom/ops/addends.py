@@ -7,7 +7,7 @@ batches stand in front. A vector is a row, also where m equals n.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
+from math import isfinite, prod
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,9 @@ from warploom.trace.types import OF_NUMPY
 Array = np.ndarray[Any, Any]
 ADDENDS = ("bias", "up_bias", "residual")
 """In the order in which a launch takes them."""
+_TOO_LARGE = 2.0**128 - 2.0**103
+"""The first number that float32 rounds to an infinity."""
+OUT_OF_RANGE = "float32, in which it is computed, has no such number"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +62,28 @@ class Result:
 
 
 def is_number(value: Any) -> bool:
-    return isinstance(value, int | float | np.number) and not isinstance(value, bool | np.bool_)
+    """Whether a value is a real number, of Python's or of NumPy's."""
+    if isinstance(value, np.generic):
+        return isinstance(value, np.floating) or value.dtype.name in OF_NUMPY
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def is_in_range(number: Any) -> bool:
+    """Whether float32, in which everything is computed, has a number, rounded; an infinity and a NaN it has."""
+    try:
+        wide = float(number)
+    except OverflowError:
+        return False
+    return not isfinite(wide) or abs(wide) < _TOO_LARGE
 
 
 def placed(argument: str, value: Any, result: Result | None, faults: Faults) -> tuple[Operand, Any] | None:
     """An addend as the epilogue knows it, and as a launch passes it; None where something is wrong, or D not known."""
     if is_number(value):
-        return Operand("scalar"), float(value)
+        if is_in_range(value):
+            return Operand("scalar"), float(value)
+        faults.add(argument, value, OUT_OF_RANGE)
+        return None
     if not isinstance(value, np.ndarray):
         faults.add(argument, value, "it is neither an array nor a number")
         return None

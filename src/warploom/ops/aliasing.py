@@ -5,15 +5,32 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from warploom.ptx.arrays import bounds_of, buffer_of, is_array
+from warploom.ptx.arrays import bounds_of, buffer_of, is_array, may_share, start_of
+
+FOLDED = "its strides put several elements in one place"
 
 
 def overlap(one: Any, other: Any) -> bool:
-    """Whether two arrays may have memory in common; what is no array has none."""
-    if not is_array(one) or not is_array(other):
+    """Whether two arrays may have memory in common; what is no array has none, nor has one that is only a shape."""
+    if not is_array(one) or not is_array(other) or _is_nowhere(one) or _is_nowhere(other):
         return False
-    mine, theirs = bounds_of(one), bounds_of(other)
-    return max(mine.start, theirs.start) < min(mine.stop, theirs.stop)
+    return may_share(buffer_of(one), start_of(one), buffer_of(other), start_of(other))
+
+
+def _is_nowhere(array: Any) -> bool:
+    """Whether it is a tensor without memory: on PyTorch's device `meta`, or one of its compiler's."""
+    return hasattr(array, "untyped_storage") and array.untyped_storage().device.type == "meta"
+
+
+def is_folded(shape: Iterable[int], strides: Iterable[int]) -> bool:
+    """Whether strides may put several elements of an array in one place: one steps no further than those below it."""
+    steps = sorted((abs(step), extent) for step, extent in zip(strides, shape, strict=True) if extent > 1)
+    span = 0
+    for step, extent in steps:
+        if step <= span:
+            return True
+        span += (extent - 1) * step
+    return False
 
 
 def clashes(out: Any, factors: Iterable[Any], addends: Iterable[Any], *, stores_anywhere: bool) -> bool:

@@ -36,7 +36,7 @@ class Authored:
     key: str | None = field(default=None, compare=False)
     """What it does, as far as Python can tell; None where something that it reaches may change without notice."""
 
-    def __call__(self, value: Any, at: Any, **operands: Any) -> Any:
+    def __call__(self, value: Any, at: Any, /, **operands: Any) -> Any:
         return self.function(value, at, **{name: operands[name] for name in self.names})
 
     def __eq__(self, other: object) -> bool:
@@ -56,8 +56,9 @@ def authored(argument: str, function: Any, operands: tuple[str, ...], faults: Fa
         faults.add(argument, function, "it is no function")
         return None
     for name in sorted({name for name, value in _captured(function) if _holds_array(value)}):
-        what = f"it captures the array `{name}`, which only the launch knows; pass operands={{{name!r}: {name}}}"
-        faults.add(argument, function, f"{what} and take `{name}` as an argument")
+        own = name.rpartition(".")[2]
+        what = f"it captures the array `{name}`, which only the launch knows; pass operands={{{own!r}: {name}}}"
+        faults.add(argument, function, f"{what} and take `{own}` as an argument")
     names = _asked(argument, function, operands, faults)
     return Authored(function, names, fingerprint(function, lasting=False))
 
@@ -74,7 +75,8 @@ def _asked(argument: str, function: Callable[..., Any], operands: tuple[str, ...
         faults.add(argument, function, f"it takes {form}")
         return ()
     if any(each.kind is each.VAR_KEYWORD for each in parameters):
-        return operands
+        taken = {each.name for each in positional[:_FIRST] if each.kind is not each.POSITIONAL_ONLY}
+        return tuple(name for name in operands if name not in taken)
     rest = [each for each in parameters if each not in positional[:_FIRST]]
     for each in rest:
         if each.name not in operands and each.default is each.empty and each.kind is not each.VAR_POSITIONAL:
@@ -93,6 +95,7 @@ def _captured(function: Any, seen: frozenset[int] = frozenset()) -> Iterator[tup
         yield from _captured(function.func, seen)
     elif isinstance(function, MethodType):
         yield ("self", function.__self__)
+        yield from _attributes("self", function.__self__)
         yield from _captured(function.__func__, seen)
     elif isinstance(function, FunctionType):
         defaults, code = function.__defaults__ or (), function.__code__
@@ -104,6 +107,13 @@ def _captured(function: Any, seen: frozenset[int] = frozenset()) -> Iterator[tup
                 yield from _captured(value, seen)
             else:
                 yield name, value
+    elif not isinstance(function, type):
+        yield from _attributes(type(function).__name__, function)
+
+
+def _attributes(name: str, thing: Any) -> Iterator[tuple[str, Any]]:
+    """What an object that is called holds."""
+    yield from ((f"{name}.{attribute}", value) for attribute, value in getattr(thing, "__dict__", {}).items())
 
 
 def _cells(function: FunctionType) -> Iterator[tuple[str, Any]]:

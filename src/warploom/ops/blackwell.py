@@ -12,7 +12,7 @@ from warploom.ops.arrays import staged
 from warploom.ops.determinism import CHOICE, SPLIT_REFUSED
 from warploom.ops.faults import Faults
 from warploom.ops.fields import common_fields, completed, majors_of
-from warploom.ops.request import Chosen, Majors, Product, Request
+from warploom.ops.request import GPU, Chosen, Majors, Product, Request
 from warploom.structured.config import (
     BlockScaledMatmulConfig,
     BlockwiseFP8MatmulConfig,
@@ -21,6 +21,7 @@ from warploom.structured.config import (
     choose_config,
     violations,
 )
+from warploom.structured.config.output import MACHINE
 
 CONFIGS: Mapping[str, type[MatmulConfig]] = {
     "dense": MatmulConfig,
@@ -70,7 +71,7 @@ def _fields(request: Request, majors: Majors) -> dict[str, Any]:
     if "starts" in product.extra:
         fields |= {"prefetch_tiles_n": 0, "k_group_size": 1}  # depths are counted in K tiles
     if product.kind == "dense" and product.up is None:
-        fields["use_tma_epilogue_load"] = not request.load_problem("residual")
+        fields["use_tma_epilogue_load"] = request.is_storable and not request.load_problem("residual")
     return fields
 
 
@@ -88,13 +89,14 @@ def _row_strides(product: Product, majors: Majors) -> list[int]:
 
 def _chosen(product: Product, fields: dict[str, Any]) -> MatmulConfig:
     """The configuration that suits the sizes; without a load for the epilogue where there is no room for one."""
-    (m, n, k, batch), family = product.sizes, CONFIGS[product.kind]
+    (m, n, k, batch), family, gpu = product.sizes, CONFIGS[product.kind], GPU.get()
+    fields = {**fields, "sms": gpu.sms if gpu else MACHINE.sms}
+    n = n if product.up is None else 2 * n
     if product.kind == "grouped":
         rows = -(-m // product.groups)
-        if rows <= WIDEST:
+        if rows <= WIDEST and product.up is None:  # pairs are not swapped
             return decode_config(rows, n, k, product.groups, **fields)
         return choose_config(rows, n, k, product.groups, family=family, **fields)
-    n = n if product.up is None else 2 * n
     config = choose_config(m, n, k, batch, family=family, **fields)
     if violations(config) and fields.get("use_tma_epilogue_load"):
         return choose_config(m, n, k, batch, family=family, **{**fields, "use_tma_epilogue_load": False})

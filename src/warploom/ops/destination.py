@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from warploom.ops.addends import Result
-from warploom.ops.aliasing import clashes, overlap
+from warploom.ops.aliasing import FOLDED, clashes, is_folded, overlap
 from warploom.ops.arrays import ANY_RANK, RESULT_TYPES, Array, is_array, result_type
 from warploom.ops.faults import Faults
 from warploom.ops.following import Options, inputs_of
@@ -51,7 +51,7 @@ def _asked_dtypes(options: Options, faults: Faults) -> dict[str, str]:
     asked: dict[str, str] = {}
     if options.out_dtype is not None:
         try:
-            asked["out_dtype"] = np.dtype(options.out_dtype).name
+            asked["out_dtype"] = np.dtype(_name_of(options.out_dtype)).name
         except TypeError:
             faults.add("out_dtype", options.out_dtype, "it is no dtype")
     if isinstance(out, np.ndarray) and (options.store is None or out.dtype.name in RESULT_TYPES):
@@ -61,6 +61,11 @@ def _asked_dtypes(options: Options, faults: Faults) -> dict[str, str]:
     if options.store is not None and "out_dtype" in asked:
         asked.pop("out", None)  # a function that stores by itself may convert once more
     return asked
+
+
+def _name_of(dtype: Any) -> Any:
+    """A dtype of PyTorch's by its name, which is NumPy's too; whatever else NumPy may take for one as it is."""
+    return str(dtype).rpartition(".")[2] if type(dtype).__module__ == "torch" else dtype
 
 
 def _names_result(config: Any) -> bool:
@@ -81,8 +86,8 @@ def check_out(result: Result | None, options: Options, faults: Faults) -> None:
 def _check_writeable(argument: str, array: Array, faults: Faults) -> None:
     if not array.flags.writeable:
         faults.add(argument, array, "it is read-only")
-    if any(stride == 0 and extent > 1 for stride, extent in zip(array.strides, array.shape, strict=True)):
-        faults.add(argument, array, "its strides put several elements in one place")
+    if array.size and is_folded(array.shape, array.strides):
+        faults.add(argument, array, FOLDED)
 
 
 def check_outputs(result: Result | None, options: Options, factors: Iterable[Any], faults: Faults) -> None:

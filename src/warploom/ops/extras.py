@@ -39,7 +39,7 @@ class Extras:
         names = tuple(name for name, _ in self.operands)
         functions = (self.epilogue, self.store, self.pair if callable(self.pair) else None)
         keys = [_key(each, names) for each in functions if each is not None]
-        pair = self.pair if isinstance(self.pair, str) else None
+        pair = None if callable(self.pair) else self.pair
         named = (self.operands, self.config, self.target, pair, self.outputs)
         return None if None in keys else (tuple(each is None for each in functions), *keys, *named)
 

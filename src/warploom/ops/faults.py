@@ -12,6 +12,8 @@ from warploom.ptx.arrays import HOST
 
 def described(value: Any) -> str:
     """An argument in a few words: an array by dtype and shape, strides that leave gaps, and a device."""
+    if getattr(value, "is_nested", False):
+        return f"{value.dtype} nested"  # of its shape PyTorch may not tell
     dtype, shape = getattr(value, "dtype", None), getattr(value, "shape", None)
     if dtype is not None and isinstance(shape, tuple) and not isinstance(value, np.generic):
         return f"{dtype} {tuple(shape)}{_strides(value)}{_place(value)}"

@@ -12,9 +12,13 @@ from warploom.trace.types import OF_NUMPY
 
 
 def majors_of(product: Product, major: Callable[[Array], str | None]) -> Majors:
-    """The majors of A and B, as a target sees them; of a pair of B's it is the one that both have."""
-    of_b = major(product.b)
-    return major(product.a), of_b if product.up is None or major(product.up) == of_b else None
+    """The majors of A and B, as a target sees them; of a pair of B's it is the one that both have.
+
+    Groups begin at any row, and the copy engine at every 16 bytes: their rows do not lie side by side.
+    """
+    of_a, of_b = major(product.a), major(product.b)
+    of_a = None if product.kind == "grouped" and of_a == "mn" else of_a
+    return of_a, of_b if product.up is None or major(product.up) == of_b else None
 
 
 def common_fields(request: Request, majors: Majors) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from warploom.ops.addends import Result, is_number, placed
+from warploom.ops.addends import OUT_OF_RANGE, Result, is_in_range, is_number, placed
 from warploom.ops.authored import Authored, authored
 from warploom.ops.faults import Faults
 from warploom.structured.epilogue import ACTIVATIONS, GATE, OUT, PAIRS, PRE_ACTIVATION, UP, Epilogue, Operand
@@ -46,27 +46,44 @@ class Following:
     sources: dict[str, Any] = field(default_factory=dict)
 
 
-def check_choices(options: Options, faults: Faults) -> None:
-    """Whether numbers are numbers, and what is called by a name has one."""
+def check_choices(options: Options, faults: Faults, *, are_known: bool = True) -> None:
+    """Whether numbers are numbers, and what is called by a name has one; a compiler's numbers are not known yet."""
     for name in ("alpha", "beta"):
-        if not is_number(getattr(options, name)):
-            faults.add(name, getattr(options, name), "it is no number")
-    if options.activation is not None and options.activation not in ACTIVATIONS:
+        number = getattr(options, name)
+        if not is_number(number):
+            faults.add(name, number, "it is no number")
+        elif are_known and not is_in_range(number):
+            faults.add(name, number, OUT_OF_RANGE)
+    if options.activation is not None and not is_named(options.activation, ACTIVATIONS):
         faults.add("activation", options.activation, f"there are {', '.join(ACTIVATIONS)}")
-    if isinstance(options.pair, str) and options.pair not in PAIRS:
-        faults.add("pair", options.pair, f"there are {', '.join(PAIRS)}, or a function of gate and up")
+
+
+def check_pair(pair: Any, faults: Faults) -> None:
+    """Whether something makes one value of two."""
+    if not (is_named(pair, PAIRS) or callable(pair)):
+        faults.add("pair", pair, f"there are {', '.join(PAIRS)}, or a function of gate and up")
+
+
+def is_named(value: Any, among: Mapping[str, Any]) -> bool:
+    """Whether a value is a name of something."""
+    return isinstance(value, str) and value in among
+
+
+def functions_of(options: Options, operands: Mapping[str, Any], faults: Faults) -> dict[str, Authored | None]:
+    """The caller's functions, held to the rules."""
+    given_to = {"epilogue": tuple(operands), "store": (*operands, OUT), "pair": ()}
+    return {
+        name: authored(name, function, names, faults)
+        for name, names in given_to.items()
+        if (function := getattr(options, name)) is not None and (name != "pair" or callable(function))
+    }
 
 
 def following(options: Options, result: Result | None, faults: Faults) -> Following:
     """The epilogue of a call; where D is not known its operands are not looked at."""
     check_choices(options, faults)
     operands = named_operands(options, faults)
-    given_to = {"epilogue": tuple(operands), "store": (*operands, OUT), "pair": ()}
-    functions = {
-        name: authored(name, function, names, faults)
-        for name, names in given_to.items()
-        if (function := getattr(options, name)) is not None and not isinstance(function, str)
-    }
+    functions = functions_of(options, operands, faults)
     read = {name for each in functions.values() if each is not None for name in each.names}
     for name in operands:
         if name not in read and None not in functions.values():

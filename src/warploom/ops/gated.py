@@ -1,4 +1,4 @@
-"""`gated_linear`: two products of one matrix, whose elements meet in pairs before anything is stored (SwiGLU)."""
+"""Two products of one matrix, whose elements meet in pairs before anything is stored (SwiGLU); in groups too."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from warploom.ops.arrays import PRODUCT_TYPES, is_array
+from warploom.ops.arrays import PRODUCT_TYPES, Array, is_array
 from warploom.ops.dense import flattened
 from warploom.ops.faults import Faults
-from warploom.ops.following import Options
+from warploom.ops.following import Options, check_pair
+from warploom.ops.grouped import in_groups
 from warploom.ops.plan import Plan, operation
 from warploom.ops.product import planned
 from warploom.ops.request import Product
@@ -46,19 +47,60 @@ def gated_linear(
     `w[1::2]`. `outputs` may keep `gate` and `up`. All else is as in `linear`.
     """
     faults = Faults("gated_linear")
+    check_pair(pair, faults)
     options = Options(
         bias=gate_bias, up_bias=up_bias, residual=residual, beta=beta, alpha=alpha, pair=pair, epilogue=epilogue,
         operands=operands, outputs=outputs, out=out, out_dtype=out_dtype, config=config, target=target,
     )  # fmt: skip
-    return planned(_paired(x, w_gate, w_up, faults), options, faults)
-
-
-def _paired(x: Any, w_gate: Any, w_up: Any, faults: Faults) -> Product | None:
-    """The product of the first of the pair, with the second beside it."""
     product = flattened(x, w_gate, ("x", "w_gate"), faults)
-    if not is_array("w_up", w_up, faults, types=PRODUCT_TYPES, axes=range(2, 3)) or product is None:
+    up = _second({"w_gate": w_gate, "w_up": w_up}, 2, product, faults)
+    return planned(None if product is None or up is None else replace(product, up=up), options, faults)
+
+
+@operation
+def gated_grouped_matmul(
+    a: Any,
+    b_gate: Any,
+    b_up: Any,
+    ends: Any,
+    *,
+    pair: str | Callable[..., Any] = "swiglu",
+    gate_bias: Any = None,
+    up_bias: Any = None,
+    residual: Any = None,
+    beta: float = 1.0,
+    alpha: float = 1.0,
+    epilogue: Callable[..., Any] | None = None,
+    operands: Mapping[str, Any] | None = None,
+    outputs: Mapping[str, Any] | None = None,
+    out: Any = None,
+    out_dtype: Any = None,
+    config: MatmulConfig | HopperConfig | None = None,
+    target: str | None = None,
+) -> Plan:
+    """As `gated_linear`, for rows of a (m, k) in groups: gate is a times b_gate[g] (k, n) of a row's group, up b_up[g].
+
+    Groups are as in `grouped_matmul`. Both weights are (groups, k, n), of any strides: the halves of one array as
+    `b[..., :n]` and `b[..., n:]`, or its columns in turn as `b[..., 0::2]` and `b[..., 1::2]`.
+    """
+    faults = Faults("gated_grouped_matmul")
+    check_pair(pair, faults)
+    options = Options(
+        bias=gate_bias, up_bias=up_bias, residual=residual, beta=beta, alpha=alpha, pair=pair, epilogue=epilogue,
+        operands=operands, outputs=outputs, out=out, out_dtype=out_dtype, config=config, target=target,
+    )  # fmt: skip
+    product = in_groups(a, b_gate, ends, "b_gate", faults)
+    up = _second({"b_gate": b_gate, "b_up": b_up}, 3, product, faults)
+    return planned(None if product is None or up is None else replace(product, up=up.mT), options, faults)
+
+
+def _second(both: Mapping[str, Any], axes: int, product: Product | None, faults: Faults) -> Array | None:
+    """The second of two weights, if it is as the first, of which there is a product."""
+    (first, gate), (second, up) = both.items()
+    fine = is_array(second, up, faults, types=PRODUCT_TYPES, axes=range(axes, axes + 1))
+    if not fine or product is None:
         return None
-    if (w_up.shape, w_up.dtype) != (w_gate.shape, w_gate.dtype):
-        faults.add("w_up", w_up, f"it must be as `w_gate` is, {w_gate.dtype} {w_gate.shape}")
+    if (up.shape, up.dtype) != (gate.shape, gate.dtype):
+        faults.add(second, up, f"it must be as `{first}` is, {gate.dtype} {gate.shape}")
         return None
-    return replace(product, up=np.asarray(w_up))
+    return np.asarray(up)

@@ -34,6 +34,7 @@ def grouped_matmul(
     epilogue: Callable[..., Any] | None = None,
     store: Callable[..., Any] | None = None,
     operands: Mapping[str, Any] | None = None,
+    outputs: Mapping[str, Any] | None = None,
     out: Any = None,
     out_dtype: Any = None,
     config: MatmulConfig | HopperConfig | None = None,
@@ -42,14 +43,14 @@ def grouped_matmul(
     """Rows of a (m, k) times the matrix b[g] (k, n) of their group, with all that `matmul` has behind it.
 
     Group g has rows ends[g - 1] to ends[g]; `ends` are integers that do not fall. Rows behind the last group are zero
-    in a new result, and left alone in `out`.
+    in a new result, and left alone in `out` and `outputs`.
     """
     faults = Faults("grouped_matmul")
     options = Options(
         bias=bias, residual=residual, beta=beta, alpha=alpha, activation=activation, epilogue=epilogue, store=store,
-        operands=operands, out=out, out_dtype=out_dtype, config=config, target=target,
+        operands=operands, outputs=outputs, out=out, out_dtype=out_dtype, config=config, target=target,
     )  # fmt: skip
-    return planned(_grouped(a, b, ends, faults), options, faults)
+    return planned(in_groups(a, b, ends, "b", faults), options, faults)
 
 
 @operation
@@ -65,21 +66,23 @@ def padded_weights(
     return planned(product, Options(alpha=alpha, out=out, target=target), Faults("padded_weights"))
 
 
-def _grouped(a: Any, b: Any, ends: Any, faults: Faults) -> Product | None:
+def in_groups(a: Any, b: Any, ends: Any, called: str, faults: Faults) -> Product | None:
+    """Rows of a times the matrices b of their groups, where b is called so by the caller; None if that cannot be."""
     fine = [
         is_array("a", a, faults, types=PRODUCT_TYPES, axes=range(2, 3)),
-        is_array("b", b, faults, types=PRODUCT_TYPES, axes=range(3, 4)),
+        is_array(called, b, faults, types=PRODUCT_TYPES, axes=range(3, 4)),
         is_array("ends", ends, faults, types=_INTEGERS, axes=range(1, 2)),
     ]
     if not all(fine):
         return None
     found = len(faults)
     if a.dtype != b.dtype:
-        faults.add("b", b, f"its elements must be those of `a`, {a.dtype}")
+        faults.add(called, b, f"its elements must be those of `a`, {a.dtype}")
     if b.shape[1] != a.shape[1]:
-        faults.add("b", b, f"its matrices have {b.shape[1]} rows; `a`, {a.dtype} {a.shape}, has {a.shape[1]} columns")
+        what = f"its matrices have {b.shape[1]} rows; `a`, {a.dtype} {a.shape}, has {a.shape[1]} columns"
+        faults.add(called, b, what)
     if ends.shape != b.shape[:1]:
-        faults.add("ends", ends, f"`b` has {b.shape[0]} matrices, one for each group")
+        faults.add("ends", ends, f"`{called}` has {b.shape[0]} matrices, one for each group")
     steps = np.diff(ends, prepend=0, append=a.shape[0])
     if (steps < 0).any():
         where = int(np.argmax(steps < 0))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from dataclasses import fields as fields_of
 from typing import Any
 
@@ -62,9 +62,11 @@ def _sought(request: Request, fields: dict[str, Any]) -> Sought:
     m, n, k, batch = product.sizes
     n = n if product.up is None else 2 * n
     in_place = product.kind == "dense" and request.is_storable and not request.load_problem("residual")
+    after, is_fused = request.after.epilogue, _needs_registers(request, in_place=in_place)
     marks = {
         "whole": CHOICE.batch_invariant or "starts" in product.extra,
-        "fused": _needs_registers(request, in_place=in_place),
+        "followed": not is_fused and (after.bias or after.activation),
+        "fused": is_fused,
         "residual": in_place,
     }
     return sought(product.kind, m, n, k, product.groups or batch, **fields, **marks)
@@ -101,8 +103,10 @@ def _searched(wanted: Sought, gpu: Hardware) -> HopperConfig:
 
 
 def tuned(wanted: Sought, gpu: Hardware) -> HopperConfig | None:
-    """The winner that was remembered; one of another version of warploom may no longer be possible."""
+    """The winner that was remembered, for it or else for the product alone, if it is still possible."""
     kept = recall(gpu.name, str(wanted))
+    if kept is None and wanted.followed:
+        kept = recall(gpu.name, str(replace(wanted, followed=False)))
     known = {each.name for each in fields_of(CONFIGS[wanted.kind])}
     if kept is None or not kept.keys() <= known:
         return None

@@ -8,8 +8,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from warploom.facts.machines import KERNEL_TARGETS, target_of
+from warploom.facts.machines import target_of
 from warploom.ops.faults import Faults
+from warploom.ops.following import is_named
 from warploom.ops.torch import linear
 from warploom.ops.torch_kept import ACTIVATED
 from warploom.structured.epilogue import ACTIVATIONS
@@ -37,17 +38,17 @@ class Linear(nn.Linear):
         dtype: Any = None,
     ) -> None:
         super().__init__(in_features, out_features, bias, device, dtype)
-        if activation is not None and activation not in ACTIVATIONS:
+        if activation is not None and not is_named(activation, ACTIVATIONS):
             faults = Faults("Linear")
             faults.add("activation", activation, f"there are {', '.join(ACTIVATIONS)}")
             faults.check()
         self.activation = activation
 
-    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
-        """`activation(x @ weight.T + bias) + residual`."""
-        if has_kernel(x, self.weight):
-            return linear(x, self.weight, bias=self.bias, activation=self.activation, residual=residual)
-        made = nn.functional.linear(x, self.weight, self.bias)
+    def forward(self, input: Tensor, residual: Tensor | None = None) -> Tensor:  # noqa: A002  `nn.Linear` calls it so
+        """`activation(input @ weight.T + bias) + residual`."""
+        if has_kernel(input, self.weight):
+            return linear(input, self.weight, bias=self.bias, activation=self.activation, residual=residual)
+        made = nn.functional.linear(input, self.weight, self.bias)
         if self.activation is not None:
             made = ACTIVATED[self.activation](made)
         return made if residual is None else (made + residual).to(made.dtype)
@@ -59,7 +60,7 @@ class Linear(nn.Linear):
 
 def has_kernel(x: Tensor, weight: Tensor) -> bool:
     """Whether our kernels compute such a layer as well as PyTorch does: the same types, no bits less."""
-    if not x.is_cuda or target_of(torch.cuda.get_device_capability(x.device)) not in KERNEL_TARGETS:
+    if not x.is_cuda or target_of(torch.cuda.get_device_capability(x.device)) is None:
         return False
     if torch.is_autocast_enabled("cuda") and {x.dtype, weight.dtype} <= {torch.float32, *_HALVES}:
         return torch.get_autocast_dtype("cuda") in _HALVES

@@ -87,7 +87,8 @@ def operation(plan: Callable[P, Plan]) -> Operation[P]:
         for name, array in leaves(given):
             if buffer_of(array).is_on_gpu:
                 what = f"`{name}` is on a GPU, and `{run.__name__}.bind` takes arrays of the host"
-                raise Diag.BAD_LAUNCH.error(what=f"{what}; `plan({run.__name__}, …, out=…)` prepares a call there")
+                instead = f"`warploom.ops.prepare.plan({run.__name__}, …, out=…)` prepares a call there"
+                raise Diag.BAD_LAUNCH.error(what=f"{what}; {instead}")
         made: Plan = cast("Any", plan)(**mapped(given, lambda _, array: numpy_of(array)))
         return made.alone(run.__name__)
 

@@ -10,7 +10,6 @@ import ml_dtypes
 import numpy as np
 
 from warploom.diagnostics import Diag
-from warploom.facts.machines import KERNEL_TARGETS
 from warploom.ops.aliasing import are_alike, clash
 from warploom.ops.dense import matmul
 from warploom.ops.faults import Faults
@@ -32,7 +31,10 @@ _ALIGNMENT = 256
 
 def stand_in(buffer: Buffer) -> np.ndarray[Any, Any]:
     """A NumPy array like one of a GPU, in type, shape, strides and alignment; unread, its zeros take no memory."""
-    dtype = np.dtype(getattr(ml_dtypes, buffer.dtype, buffer.dtype))
+    try:
+        dtype = np.dtype(getattr(ml_dtypes, buffer.dtype, buffer.dtype))
+    except TypeError:
+        raise Diag.BAD_PLAN.error(count=1, what=f"there is no kernel for arrays of {buffer.dtype}") from None
     skipped = buffer.address % _ALIGNMENT
     room = np.zeros(skipped + max(buffer.span, buffer.item), np.uint8)
     return np.ndarray(buffer.shape, dtype, room, skipped, buffer.strides)
@@ -50,9 +52,6 @@ class Bound:
 
 def bound(operation: Operation[...], arguments: Mapping[str, Any], gpu: Device) -> Bound:
     """Bind an operation, for a GPU, on arguments of which the arrays are anywhere; to run it needs `out` among them."""
-    if not gpu.gpu.has_kernels:
-        what = f"it is {gpu.target}, and the library's kernels are for {' and '.join(KERNEL_TARGETS)}"
-        raise Diag.WRONG_GPU.error(gpu=gpu.gpu.name, what=what)
     asked = arguments.get("target")
     if asked not in (None, gpu.target):
         faults = Faults(operation.__name__)

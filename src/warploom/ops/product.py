@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from warploom.kernels.calls import Call
@@ -34,6 +35,7 @@ class Route:
 
 TARGETS: Mapping[str, Route] = {
     "sm_100a": Route(blackwell.CONFIGS, blackwell.configured, bind_to_blackwell),
+    "sm_103a": Route(blackwell.CONFIGS, blackwell.configured, partial(bind_to_blackwell, target="sm_103a")),
     "sm_90a": Route(hopper.CONFIGS, hopper.configured, bind_to_hopper),
 }
 """The targets that there are kernels for; the first is taken where nobody says."""
@@ -70,6 +72,11 @@ def planned(product: Product | None, options: Options, faults: Faults) -> Plan:
     return Plan(to.result, launch, to.matrix if to.is_apart else None, chosen.sought)
 
 
+def check_way(options: Options, faults: Faults) -> None:
+    """Whether there are kernels for the caller's target and configuration, of a product that is not known."""
+    _is_fitting(None, options, _route(None, options, faults), faults)
+
+
 def _route(product: Product | None, options: Options, faults: Faults) -> Route | None:
     """The way to the caller's target, to that of the caller's configuration, or to the first."""
     target, fitting = options.target, list(TARGETS)
@@ -88,7 +95,7 @@ def _is_fitting(product: Product | None, options: Options, route: Route | None, 
     """Whether the caller's configuration, if there is one, is of the product's kind and target."""
     config, kind = options.config, product.kind if product is not None else "dense"
     routes = TARGETS.values() if route is None else (route,)
-    wanted = [each.configs[kind] for each in routes if kind in each.configs]
+    wanted = list(dict.fromkeys(each.configs[kind] for each in routes if kind in each.configs))
     if config is None or type(config) in wanted or (product is None and isinstance(config, tuple(wanted))):
         return True
     faults.add("config", config, f"it is no {' or '.join(each.__name__ for each in wanted)}")

@@ -1,7 +1,7 @@
 """Block formats: elements of a few bits, and one scale factor for each run of them along the last axis.
 
-Sources: OCP Microscaling Formats 1.0 §5 and §6.3 (MXFP8); NVIDIA's NVFP4 (runs of 16, e4m3 factors, one float32 for the
-tensor). A product with such factors is `block_scaled_matmul`.
+Sources: OCP Microscaling Formats 1.0 §5 and §6.3 (MXFP8); NVIDIA's NVFP4 (runs of 16, e4m3 scales, one float32 for the
+tensor). A product with such scales is `block_scaled_matmul`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _E8M0 = ELEMENT_TYPES["ue8m0"]
 
 
 class Quantised(NamedTuple):
-    """x ≈ values · scales · scale, with a factor of `scales` for each block of the last axis."""
+    """x ≈ values · scales · scale, with one of `scales` for each run of the last axis."""
 
     values: Array
     scales: Array
@@ -38,9 +38,9 @@ def quantise_mxfp8(x: Array, dtype: Any = ml_dtypes.float8_e4m3fn) -> Quantised:
     """MXFP8: runs of 32 share a power of two, 2^(⌊log2 of the largest⌋ - the type's largest exponent).
 
     Elements are rounded to nearest even, and to the largest that the type has where they are larger; a run of zeros
-    has the smallest factor, and one with a NaN or an infinity is NaN throughout.
+    has the smallest scale, and one with a NaN or an infinity is NaN throughout.
     """
-    element = next((row for row in (_type("e4m3"), _type("e5m2")) if row.values == np.dtype(dtype)), None)
+    element = next((row for row in (_type("e4m3"), _type("e5m2")) if _is_dtype(dtype, row)), None)
     blocks = _blocks("quantise_mxfp8", x, MXFP8_BLOCK, None if element else dtype)
     assert element is not None
     largest = np.abs(blocks).max(axis=-1, initial=0.0)
@@ -57,18 +57,21 @@ def quantise_mxfp8(x: Array, dtype: Any = ml_dtypes.float8_e4m3fn) -> Quantised:
 
 
 def quantise_nvfp4(x: Array) -> Quantised:
-    """NVFP4: runs of 16 elements of e2m1 share an e4m3 factor, and the tensor a float32 that keeps those in range.
+    """NVFP4: runs of 16 elements of e2m1 share an e4m3 scale, and the tensor a float32 that keeps those in range.
 
     Every step rounds to nearest even. A NaN or an infinity has no place in e2m1: it is an error.
     """
     e2m1, e4m3 = _type("e2m1"), _type("e4m3")
     blocks = _blocks("quantise_nvfp4", x, NVFP4_BLOCK, None)
+    faults = Faults("quantise_nvfp4")
     if not np.isfinite(blocks).all():
-        faults = Faults("quantise_nvfp4")
         faults.add("x", x, "it has a NaN or an infinity, which e2m1 has not")
-        faults.check()
     largest = np.abs(blocks).max(axis=-1, initial=0.0)
-    whole = np.float32(largest.max(initial=0.0) / (_greatest(e4m3) * _greatest(e2m1)))
+    with np.errstate(over="ignore"):
+        whole = np.float32(largest.max(initial=0.0) / (_greatest(e4m3) * _greatest(e2m1)))
+    if not len(faults) and not np.isfinite(whole):
+        faults.add("x", x, "the scale of the whole, a float32, cannot be as large as its elements ask for")
+    faults.check()
     scale = float(whole) if whole > 0 else 1.0
     scales = _saturated(largest / _greatest(e2m1) / scale, e4m3)
     factors = scales.astype(np.float64) * scale
@@ -77,7 +80,7 @@ def quantise_nvfp4(x: Array) -> Quantised:
 
 
 def interleave_scales(scales: Array) -> Array:
-    """Factors (rows, runs) as the tensor core reads them: atoms of 128 rows by 4, (⌈rows/128⌉, ⌈runs/4⌉, 32, 4, 4).
+    """Scales (rows, runs) as the tensor core reads them: atoms of 128 rows by 4, (⌈rows/128⌉, ⌈runs/4⌉, 32, 4, 4).
 
     What an atom has beyond the array is zero bits: nothing multiplies with it but zeros.
     """
@@ -87,6 +90,13 @@ def interleave_scales(scales: Array) -> Array:
     padded[:rows, :runs] = scales.view(np.uint8)
     atoms = padded.reshape(down, SCALE_CHUNK_ROWS // QUADRANT, QUADRANT, along, SCALE_CHUNK_FACTORS)
     return np.ascontiguousarray(atoms.transpose(0, 3, 2, 1, 4)).view(scales.dtype)
+
+
+def _is_dtype(dtype: Any, element: ElementType) -> bool:
+    try:
+        return bool(np.dtype(dtype) == element.values)
+    except TypeError:
+        return False
 
 
 def _type(name: str) -> ElementType:

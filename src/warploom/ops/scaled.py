@@ -50,6 +50,7 @@ def blockwise_matmul(
     epilogue: Callable[..., Any] | None = None,
     store: Callable[..., Any] | None = None,
     operands: Mapping[str, Any] | None = None,
+    outputs: Mapping[str, Any] | None = None,
     out: Any = None,
     out_dtype: Any = None,
     config: BlockwiseFP8MatmulConfig | HopperBlockwiseConfig | None = None,
@@ -63,7 +64,7 @@ def blockwise_matmul(
     faults = Faults("blockwise_matmul")
     options = Options(
         bias=bias, residual=residual, beta=beta, alpha=alpha, activation=activation, epilogue=epilogue, store=store,
-        operands=operands, out=out, out_dtype=out_dtype, config=config, target=target,
+        operands=operands, outputs=outputs, out=out, out_dtype=out_dtype, config=config, target=target,
     )  # fmt: skip
     return planned(_blockwise(a, b, a_scale, b_scale, faults), options, faults)
 
@@ -83,6 +84,7 @@ def block_scaled_matmul(
     epilogue: Callable[..., Any] | None = None,
     store: Callable[..., Any] | None = None,
     operands: Mapping[str, Any] | None = None,
+    outputs: Mapping[str, Any] | None = None,
     out: Any = None,
     out_dtype: Any = None,
     config: BlockScaledMatmulConfig | None = None,
@@ -98,7 +100,7 @@ def block_scaled_matmul(
     faults = Faults("block_scaled_matmul")
     options = Options(
         bias=bias, residual=residual, beta=beta, alpha=alpha, activation=activation, epilogue=epilogue, store=store,
-        operands=operands, out=out, out_dtype=out_dtype, config=config, target=target,
+        operands=operands, outputs=outputs, out=out, out_dtype=out_dtype, config=config, target=target,
     )  # fmt: skip
     return planned(_block_scaled(a, b, a_scale, b_scale, faults), options, faults)
 

@@ -13,11 +13,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from warploom.diagnostics import Diag
 from warploom.ops.extras import PLAIN, Extras, name_of
 from warploom.ops.faults import Faults
-from warploom.ops.following import Options, check_choices, named_operands
+from warploom.ops.following import Options, check_choices, check_names, check_pair, functions_of, named_operands
+from warploom.ops.product import check_way
 from warploom.ops.torch_derived import derived
 from warploom.ops.torch_forms import (
     FUNCTIONS,
@@ -32,13 +34,16 @@ from warploom.ops.torch_forms import (
     raise_all,
 )
 from warploom.ops.torch_kept import run_kept
-from warploom.ops.torch_library import LIBRARY, OPERATIONS, result_of, run_into
+from warploom.ops.torch_library import GROUPED, LIBRARY, OPERATIONS, read_ends, result_of, run_into
 from warploom.ops.torch_outputs import run_fused
-from warploom.ops.torch_quick import has_autocast, is_graded, launched, remember
+from warploom.ops.torch_quick import changed, has_autocast, is_forward, is_graded, launched, remember
 from warploom.ptx.arrays import buffer_of, is_array
 from warploom.runtime.driver import device_of
+from warploom.runtime.fingerprint import source_version
 from warploom.structured.epilogue import PRE_ACTIVATION
 
+_COMPARES_FUNCTIONS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13)
+"""Whether PyTorch's compiler, asked for a function's identity, compiles anew for another."""
 _TAKEN = {name: frozenset(signature(OPERATIONS[kind.operation]).parameters) for name, kind in FUNCTIONS.items()}
 """By operation, the arguments that it has."""
 
@@ -57,6 +62,12 @@ def _name(lasts: bool, *parts: Any) -> str:
     return name_of(Extras(*parts), lasts=lasts)
 
 
+@torch.compiler.assume_constant_result
+def _of_this_version(function: str) -> str:
+    """A function's name for the compiler, which keeps on disk what it made of the op that gets it."""
+    return f"{function} {source_version() or ''}"
+
+
 def matmul(a: Tensor, b: Tensor, **options: Any) -> Tensor:
     """`a @ b` and what follows it, in one kernel."""
     return _called("matmul", a, b, options)
@@ -69,20 +80,34 @@ def linear(x: Tensor, w: Tensor, **options: Any) -> Tensor:
 
 def gated_linear(x: Tensor, w_gate: Tensor, w_up: Tensor, **options: Any) -> Tensor:
     """Two products of one matrix, whose elements meet in pairs, in one kernel."""
-    given = {"pair": "swiglu", **_known("gated_linear", options), "bias": options.get("gate_bias")}
+    return _paired("gated_linear", (x, w_gate, w_up), options)
+
+
+def gated_grouped_matmul(a: Tensor, b_gate: Tensor, b_up: Tensor, ends: Tensor, **options: Any) -> Tensor:
+    """Rows of a times both matrices of their group, whose elements meet in pairs, in one kernel."""
+    return _paired("gated_grouped_matmul", (a, b_gate, b_up, ends), options)
+
+
+def _paired(function: str, factors: tuple[Tensor, ...], options: dict[str, Any]) -> Tensor:
+    given = {"pair": "swiglu", **_known(function, options), "bias": options.get("gate_bias")}
     given.pop("gate_bias", None)
-    return _looked_at("gated_linear", None, (x, w_gate, w_up), Options(**given))
+    return _ran(function, factors, given)
 
 
 def grouped_matmul(a: Tensor, b: Tensor, ends: Tensor, **options: Any) -> Tensor:
     """Rows of a times the matrix of their group; `ends` are on the same device, and are not read by the host."""
-    return _looked_at("grouped_matmul", None, (a, b, ends), Options(**_known("grouped_matmul", options)))
+    return _ran("grouped_matmul", (a, b, ends), _known("grouped_matmul", options))
 
 
 def blockwise_matmul(a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor, **options: Any) -> Tensor:
     """The product of 8-bit factors with a scale for each block of 128."""
-    given = Options(**_known("blockwise_matmul", options))
-    return _looked_at("blockwise_matmul", None, (a, b, a_scale, b_scale), given)
+    return _ran("blockwise_matmul", (a, b, a_scale, b_scale), _known("blockwise_matmul", options))
+
+
+def _ran(function: str, factors: tuple[Tensor, ...], options: dict[str, Any]) -> Tensor:
+    """An operation that is derived as an op only; else as it was launched before, if it was."""
+    made, key = (None, None) if torch.compiler.is_compiling() else launched(function, factors, options)
+    return _looked_at(function, key, factors, Options(**options)) if made is None else made
 
 
 _RETURNS = {"cupy": "cupy", "jax": "jax.numpy", "jaxlib": "jax.numpy"}
@@ -129,7 +154,7 @@ def _called(function: str, a: Tensor, b: Tensor, options: dict[str, Any]) -> Ten
     if not torch.compiler.is_compiling():
         return _eager(function, a, b, options)
     if is_regular(function, a, b, **options):
-        made: Tensor = torch.ops.warploom.front(function, a, b, **options)
+        made: Tensor = torch.ops.warploom.front(_of_this_version(function), a, b, **options)
         return made
     return _looked_at(function, None, (a, b), Options(**_known(function, options)))
 
@@ -147,12 +172,16 @@ LIBRARY.define(
     "float beta=1.0, str? activation=None, ScalarType? out_dtype=None) -> Tensor",
     tags=(torch.Tag.pt2_compliant_tag,),
 )
-LIBRARY.impl("front", lambda function, a, b, **options: _eager(function, a, b, options), "CompositeImplicitAutograd")
+LIBRARY.impl(
+    "front",
+    lambda function, a, b, **options: _eager(function.partition(" ")[0], a, b, options),
+    "CompositeImplicitAutograd",
+)
 
 
 def _run(function: str, a: Tensor, b: Tensor, options: dict[str, Any], kept: tuple[Tensor, ...] = ()) -> Tensor:
     """A product outside the compiler, with what goes into its activation where that is to be kept."""
-    made, key = launched(function, a, b, options, kept)
+    made, key = launched(function, (a, b), options, kept)
     if made is not None:
         return made
     given = Options(**_known(function, options))
@@ -165,23 +194,33 @@ def _looked_at(function: str, key: Any, given: tuple[Tensor, ...], options: Opti
     out_dtype = asked_dtype(options.out_dtype, faults)
     if out_dtype is not options.out_dtype:
         options = replace(options, out_dtype=out_dtype)
-    factors = dict(zip(kind.names, given, strict=True))
-    operands = {f"operands[{name!r}]": each for name, each in named_operands(options, faults).items()}
+    factors, own_names = dict(zip(kind.names, given, strict=True)), {"bias": kind.bias}
+    by_name = named_operands(options, faults)
+    operands = {f"operands[{name!r}]": each for name, each in by_name.items()}
     addends = {"bias": options.bias, "up_bias": options.up_bias, "residual": options.residual, **operands}
     outputs = options.outputs if isinstance(options.outputs, Mapping) else {}
     written = {**{f"outputs[{name!r}]": each for name, each in outputs.items()}, "out": options.out}
     arrays = {**factors, **addends, **written}
-    check_places({name: value for name, value in arrays.items() if value is not None}, len(factors), faults)
+    places = {own_names.get(name, name): value for name, value in arrays.items() if value is not None}
+    is_dense = check_places(places, len(factors), faults)
     form: Form | None = None
-    if all(isinstance(each, Tensor) for each in given):
+    if is_dense and all(isinstance(each, Tensor) for each in given):
         given = tuple(each.resolve_neg() for each in cast(given, kind.multiplied))
         if are_factors(dict(zip(kind.names, given, strict=True)), faults):
             form = kind.form(given, options, faults)
     if form is not None:
-        addends = {name: addend_of(name, value, form, faults) for name, value in addends.items()}
-    check_out(options, form.shape if form is not None else None, faults)
-    check_choices(options, faults)
+        addends = {name: addend_of(own_names.get(name, name), each, form, faults) for name, each in addends.items()}
+    if is_dense:
+        check_out(options, form.shape if form is not None else None, faults)
+    check_choices(options, faults, are_known=not torch.compiler.is_compiling())
+    if kind.is_paired:
+        check_pair(options.pair, faults)
+    if len(faults) and not torch.compiler.is_compiling():  # all that binding would tell next
+        functions_of(options, by_name, faults)
+        check_names(options, faults)
+        check_way(options, faults)
     raise_all(faults)
+    _refuse_tangents([each for each in arrays.values() if isinstance(each, Tensor)])
     assert form is not None
     named = [addends[name] for name in operands]
     following = (
@@ -198,19 +237,30 @@ def _looked_at(function: str, key: Any, given: tuple[Tensor, ...], options: Opti
     if kept is not None:
         return kept
     tensors, own = _tensors_of(form, following), [each for each in arrays.values() if isinstance(each, Tensor)]
-    key = key if all(each.is_cuda for each in tensors) else None
+    is_partial = kind.operation in GROUPED
+    if not all(each.is_cuda for each in tensors) or (is_partial and read_ends(given[-1]) is not given[-1]):
+        key = None
     if options.pair is not None or options.outputs is not None:
         return run_fused(function, kind.operation, form, addends, following[2:], extras, options, key, own)
     if options.out is not None:
         return _into(kind.operation, options.out, form, following, extras, options)
     if key is not None:
         made = result_of(kind.operation, form.factors, options.out_dtype)
+        made = made.zero_() if is_partial else made
         plan = run_into(kind.operation, made, form.factors, *following, extras)
         made = made.view(form.shape)
-        remember(key, plan, made, own, tensors)
+        remember(key, plan, made, own, tensors, starts_at_zero=is_partial)
         return made
     op = getattr(torch.ops.warploom, kind.operation)
     return op(*form.factors, *following, options.out_dtype, extras).reshape(form.shape)
+
+
+def _refuse_tangents(tensors: list[Tensor]) -> None:
+    """There are no derivatives in forward mode, and without a word they would be zero."""
+    if not is_forward() or torch.compiler.is_compiling():
+        return
+    if any(forward_ad.unpack_dual(each).tangent is not None for each in tensors):
+        raise Diag.NO_DERIVATIVE.error(what="a product in forward mode (`jvp`, `jacfwd`, dual tensors)")
 
 
 def _tensors_of(form: Form, following: tuple[Any, ...]) -> list[Tensor]:
@@ -226,10 +276,10 @@ def _into(operation: str, out: Tensor, form: Form, following: tuple[Any, ...], e
     run = getattr(torch.ops.warploom, f"{operation}_into")
     if options.store is not None:
         run(out, *form.factors, *following, extras)
-        return out
+        return changed(out)
     if out.is_contiguous() or tuple(out.shape) == form.core:
         run(out.view(form.core), *form.factors, *following, extras)
-        return out
+        return changed(out)
     apart = out.reshape(form.core).clone()  # what a kernel does not write is to stay
     run(apart, *form.factors, *following, extras)
     return out.copy_(apart.view(form.shape))
@@ -244,5 +294,8 @@ def _extras(options: Options) -> str:
     operands = dict(options.operands) if isinstance(options.operands, Mapping) else {}
     kinds = tuple((name, not isinstance(value, Tensor)) for name, value in operands.items())
     outputs = tuple(options.outputs) if isinstance(options.outputs, Mapping) else ()
-    name: str = _name(torch.compiler.is_compiling(), *functions, kinds, *rest, outputs)
+    is_compiling = torch.compiler.is_compiling()
+    if is_compiling and _COMPARES_FUNCTIONS:
+        _ = [id(each) for each in (*functions, options.pair)]  # else one of the same code passes for what was compiled
+    name: str = _name(is_compiling, *functions, kinds, *rest, outputs)
     return name

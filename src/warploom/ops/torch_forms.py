@@ -10,10 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from warploom.ops.addends import ADDENDS, is_number
+from warploom.ops.addends import OUT_OF_RANGE, is_in_range, is_number
+from warploom.ops.aliasing import FOLDED, is_folded
 from warploom.ops.arrays import PRODUCT_TYPES, RESULT_TYPES
 from warploom.ops.faults import Faults
-from warploom.ops.following import Options
+from warploom.ops.following import Options, is_named
 from warploom.ops.scaled import BLOCK
 from warploom.ops.torch_library import NARROW
 from warploom.structured.epilogue import ACTIVATIONS
@@ -36,19 +37,24 @@ class Form(NamedTuple):
     core: tuple[int, ...]
 
 
-def check_places(arrays: Mapping[str, Any], factors: int, faults: Faults) -> None:
-    """All are tensors, or numbers where an addend may be one, and on one device."""
-    first = next(iter(arrays.values()))
+def check_places(arrays: Mapping[str, Any], factors: int, faults: Faults) -> bool:
+    """All are tensors, or numbers where an addend may be one, and on one device; says whether all tensors are dense."""
+    first, is_dense = next(iter(arrays.values())), True
     for number, (name, value) in enumerate(arrays.items()):
         if isinstance(value, Tensor):
-            if value.layout is not torch.strided:
-                faults.add(name, value, f"its layout is {value.layout}: make it dense")
+            if value.layout is not torch.strided or value.is_nested:
+                layout = "nested" if value.is_nested else value.layout
+                faults.add(name, value, f"its layout is {layout}: make it dense")
+                is_dense = False
             if isinstance(first, Tensor) and value.device != first.device:
                 faults.add(name, value, f"it is on {value.device}, and `{next(iter(arrays))}` is on {first.device}")
             elif value.device.type not in _DEVICES:
                 faults.add(name, value, "kernels run on NVIDIA's GPUs, and on the host")
         elif number < factors or name == "out" or not is_number(value):
             faults.add(name, value, "it is no tensor")
+        elif not torch.compiler.is_compiling() and not is_in_range(value):
+            faults.add(name, value, OUT_OF_RANGE)
+    return is_dense
 
 
 def are_factors(factors: Mapping[str, Tensor], faults: Faults) -> bool:
@@ -86,11 +92,12 @@ def _linear_form(factors: Sequence[Tensor], options: Options, faults: Faults) ->
 
 def _gated_form(factors: Sequence[Tensor], options: Options, faults: Faults) -> Form | None:
     x, gate, up = factors
+    found = len(faults)
     if (up.shape, up.dtype) != (gate.shape, gate.dtype):
         faults.add("w_up", up, f"it must be as `w_gate` is, {gate.dtype} {tuple(gate.shape)}")
     if gate.dim() != 2 or x.dim() < 1 or x.shape[-1] != gate.shape[-1]:
         faults.add("w_gate", gate, f"it must be (n, k), with k the last axis of `x`, {x.dtype} {tuple(x.shape)}")
-    if len(faults):
+    if len(faults) > found:
         return None
     rows = x if x.dim() == 2 else x.reshape(prod(x.shape[:-1]), x.shape[-1])
     return Form((rows, gate, up), (*x.shape[:-1], gate.shape[0]), (rows.shape[0], gate.shape[0]))
@@ -124,25 +131,40 @@ def _matmul_form(factors: Sequence[Tensor], options: Options, faults: Faults) ->
 
 def _grouped_form(factors: Sequence[Tensor], options: Options, faults: Faults) -> Form | None:
     a, b, ends = factors
+    return _in_groups(a, b, ends, "b", faults)
+
+
+def _in_groups(a: Tensor, b: Tensor, ends: Tensor, called: str, faults: Faults) -> Form | None:
+    """Rows of a and the matrices b of their groups, where b is called so by the caller."""
+    found = len(faults)
     if a.dim() != 2:
         faults.add("a", a, "it must be (m, k)")
     if b.dim() != 3 or (a.dim() == 2 and b.shape[1] != a.shape[1]):
-        faults.add("b", b, f"it must be (groups, k, n), with k the last axis of `a`, {a.dtype} {tuple(a.shape)}")
+        faults.add(called, b, f"it must be (groups, k, n), with k the last axis of `a`, {a.dtype} {tuple(a.shape)}")
     if ends.dim() != 1 or ends.dtype not in _INTEGERS or (b.dim() == 3 and ends.shape[0] != b.shape[0]):
-        faults.add("ends", ends, "it must be a row of integers, one for each matrix of `b`")
-    if len(faults):
+        faults.add("ends", ends, f"it must be a row of integers, one for each matrix of `{called}`")
+    if len(faults) > found:
         return None
     shape = (a.shape[0], b.shape[2])
     return Form((a, b, ends), shape, shape)
 
 
+def _gated_groups_form(factors: Sequence[Tensor], options: Options, faults: Faults) -> Form | None:
+    a, gate, up, ends = factors
+    if (up.shape, up.dtype) != (gate.shape, gate.dtype):
+        faults.add("b_up", up, f"it must be as `b_gate` is, {gate.dtype} {tuple(gate.shape)}")
+    form = _in_groups(a, gate, ends, "b_gate", faults)
+    return None if form is None else form._replace(factors=(a, gate, up, ends))
+
+
 def _blockwise_form(factors: Sequence[Tensor], options: Options, faults: Faults) -> Form | None:
     a, b, a_scale, b_scale = factors
+    found = len(faults)
     if a.dim() != 2:
         faults.add("a", a, "it must be (m, k)")
     if b.dim() != 2 or (a.dim() == 2 and b.shape[1] != a.shape[1]):
         faults.add("b", b, f"it must be (n, k), with k the last axis of `a`, {a.dtype} {tuple(a.shape)}")
-    if len(faults):
+    if len(faults) > found:
         return None
     blocks = -(-a.shape[1] // BLOCK)
     wanted = {"a_scale": (a.shape[0], blocks), "b_scale": (-(-b.shape[0] // BLOCK), blocks)}
@@ -161,12 +183,23 @@ class Function(NamedTuple):
     multiplied: int = 2
     """Factors that are multiplied; the others tell how."""
 
+    @property
+    def is_paired(self) -> bool:
+        """Whether there are two weights, whose products meet."""
+        return self.multiplied > 2
+
+    @property
+    def bias(self) -> str:
+        """What the caller calls the first bias."""
+        return "gate_bias" if self.is_paired else "bias"
+
 
 FUNCTIONS = {
     "matmul": Function("matmul", ("a", "b"), _matmul_form),
     "linear": Function("matmul", ("x", "w"), _linear_form),
     "gated_linear": Function("gated_linear", ("x", "w_gate", "w_up"), _gated_form, 3),
     "grouped_matmul": Function("grouped_matmul", ("a", "b", "ends"), _grouped_form),
+    "gated_grouped_matmul": Function("gated_grouped_matmul", ("a", "b_gate", "b_up", "ends"), _gated_groups_form, 3),
     "blockwise_matmul": Function("blockwise_matmul", ("a", "b", "a_scale", "b_scale"), _blockwise_form),
 }
 
@@ -203,7 +236,7 @@ def is_regular(
     return (
         all(each.device == a.device and each.dtype in _CAST for each in given)
         and type(alpha) is type(beta) is float
-        and (activation is None or activation in ACTIVATIONS)
+        and (activation is None or is_named(activation, ACTIVATIONS))
         and (out_dtype is None or out_dtype in _CAST)
     )
 
@@ -241,17 +274,26 @@ def check_out(options: Options, shape: tuple[int, ...] | None, faults: Faults) -
             faults.add("out", out, f"a result is one of {', '.join(RESULT_TYPES)}")
         elif options.out_dtype is not None and options.out_dtype != out.dtype:
             faults.add("out", out, f"its dtype is {out.dtype}, that of `out_dtype` is {options.out_dtype}")
-    strides = out.stride() if out.layout is torch.strided else ()
-    if any(stride == 0 and extent > 1 for stride, extent in zip(strides, out.shape, strict=False)):
-        faults.add("out", out, "its strides put several elements in one place")
+    check_written("out", out, faults)
+
+
+def check_written(name: str, tensor: Tensor, faults: Faults) -> None:
+    """Whether a kernel can write a tensor; the strides of one that is compiled for are not known yet."""
+    if tensor.layout is not torch.strided or torch.compiler.is_compiling():
+        return
+    if tensor.numel() and is_folded(tensor.shape, tensor.stride()):
+        faults.add(name, tensor, FOLDED)
+    if tensor.is_neg():
+        faults.add(name, tensor, "its elements are kept with the other sign, as PyTorch does behind `conj`")
 
 
 def addend_of(name: str, value: Any, form: Form, faults: Faults) -> Any:
     """An addend that broadcasts against the result as the kernel sees it."""
+    if value is None or (not isinstance(value, Tensor) and name.startswith("operands[")):
+        return value
     if not isinstance(value, Tensor):
-        return (
-            value if value is None or name not in ADDENDS else form.factors[0].new_full((), value, dtype=torch.float32)
-        )
+        is_sound = torch.compiler.is_compiling() or (is_number(value) and is_in_range(value))
+        return form.factors[0].new_full((), value, dtype=torch.float32) if is_sound else None
     if told(value.dtype) not in OF_NUMPY:
         faults.add(name, value, f"its elements are none of {', '.join(OF_NUMPY)}")
         return None

@@ -13,6 +13,7 @@ from warploom.diagnostics import Diag
 from warploom.ops.extras import PLAIN, Extras, extras_by, name_of
 from warploom.ops.torch_autograd import register_autograd
 from warploom.ops.torch_library import FACTORS, LIBRARY, NARROW, compute, make
+from warploom.ops.torch_plain import plain_or_whole
 from warploom.ops.torch_quick import are_plain, is_graded, is_heard
 from warploom.structured.config.hopper import ROW_BYTES
 
@@ -121,7 +122,7 @@ def _of_blockwise(ctx: Any, gradient: Tensor, *factors: Tensor) -> Gradients:
     return (None,) * len(factors)
 
 
-_OF_FACTORS: dict[str, Callable[..., Gradients]] = {
+OF_FACTORS: dict[str, Callable[..., Gradients]] = {
     "matmul": of_matmul,
     "grouped_matmul": _of_grouped,
     "blockwise_matmul": _of_blockwise,
@@ -143,19 +144,20 @@ def _register(operation: str) -> None:
         needs = ctx.needs_input_grad
         refuse(ctx, FACTORS[operation], factors[0])
         if operation == "grouped_matmul" and (needs[count] or needs[count + 1]):
-            gradient = _within_groups(gradient, factors[2])
+            gradient = within_groups(gradient, factors[2])
         of_residual = by_residual(ctx, gradient, needs[count + 1])
         if ctx.activation:
             before = product(operation, *factors, like=ctx, dtype=torch.float32, bias=bias)
             gradient = DERIVATIVES[ctx.activation](gradient.float(), before)
         of_bias = by_bias(bias, gradient, needs[count])
-        of_factors = _OF_FACTORS[operation](ctx, gradient.to(factors[0].dtype), *factors)
+        of_factors = OF_FACTORS[operation](ctx, gradient.to(factors[0].dtype), *factors)
         return (*of_factors, of_bias, of_residual, *ctx.lists, *(None,) * 5)
 
-    register_autograd(operation, derive, keep, partial(make, operation))
+    below = plain_or_whole if operation == "matmul" else None
+    register_autograd(operation, derive, keep, partial(make, operation), below)
 
 
-def _within_groups(gradient: Tensor, ends: Tensor) -> Tensor:
+def within_groups(gradient: Tensor, ends: Tensor) -> Tensor:
     """Without the rows behind the last group, on which nothing depends."""
     if not ends.shape[0]:
         return torch.zeros_like(gradient)

@@ -18,6 +18,7 @@ from warploom.ops.aliasing import clashes
 from warploom.ops.dense import matmul as matmul_of_arrays
 from warploom.ops.determinism import CHOICE
 from warploom.ops.extras import PLAIN, Extras, extras_by, may_change
+from warploom.ops.gated import gated_grouped_matmul as gated_grouped_matmul_of_arrays
 from warploom.ops.gated import gated_linear as gated_linear_of_arrays
 from warploom.ops.grouped import grouped_matmul as grouped_matmul_of_arrays
 from warploom.ops.grouped import padded_weights
@@ -27,21 +28,26 @@ from warploom.ops.prepare import bound
 from warploom.ops.scaled import blockwise_matmul as blockwise_matmul_of_arrays
 from warploom.ops.torch_quick import launched_again, remember, state
 from warploom.ptx.arrays import numpy_of
-from warploom.runtime.driver import device
-from warploom.runtime.prepared import Prepared, current_stream
+from warploom.runtime.driver import current_stream, device
+from warploom.runtime.prepared import Prepared
 
 OPERATIONS: dict[str, Operation[...]] = {
     "matmul": matmul_of_arrays,
     "grouped_matmul": grouped_matmul_of_arrays,
     "blockwise_matmul": blockwise_matmul_of_arrays,
     "gated_linear": gated_linear_of_arrays,
+    "gated_grouped_matmul": gated_grouped_matmul_of_arrays,
     "padded_weights": padded_weights,
 }
 _ROWS_OF_WEIGHTS = ("blockwise_matmul", "gated_linear")
 """Operations whose second factor is (n, k)."""
+GROUPED = ("grouped_matmul", "gated_grouped_matmul")
+"""Operations that leave rows behind the last group as they are."""
 _INNER = {
     ("matmul", "b"): -2,
     ("grouped_matmul", "b"): -2,
+    ("gated_grouped_matmul", "b_gate"): -2,
+    ("gated_grouped_matmul", "b_up"): -2,
     ("blockwise_matmul", "a_scale"): -2,
     ("padded_weights", "a"): -2,
     ("padded_weights", "d"): -2,
@@ -68,7 +74,7 @@ def compute(operation: str, arguments: dict[str, Any], key: Any) -> Plan | None:
     `key` says what it depends on beside the tensors; None where that cannot be told, and nothing is kept.
     """
     out: Tensor = arguments["out"]
-    if not out.numel() or not all(arguments.get("b", out).shape[:-2]):
+    if not out.numel() or out.is_meta or not all(arguments.get("b", arguments.get("b_gate", out)).shape[:-2]):
         return None
     if not out.is_cuda:
         OPERATIONS[operation](**mapped(arguments, lambda _, tensor: numpy_of(tensor.detach())))
@@ -156,6 +162,11 @@ def key_of(extras: str, *rest: Any) -> Any:
     return None if may_change(extras) else (extras, *rest)
 
 
+def read_ends(ends: Tensor) -> Tensor:
+    """Where groups end, as kernels read it."""
+    return ends.to(torch.int32).contiguous()
+
+
 def run_into(
     operation: str,
     out: Tensor,
@@ -173,7 +184,7 @@ def run_into(
     more = extras_by(extras)
     arguments: dict[str, Any] = dict(zip(FACTORS[operation], factors, strict=True))
     if "ends" in arguments:
-        arguments["ends"] = arguments["ends"].to(torch.int32).contiguous()
+        arguments["ends"] = read_ends(arguments["ends"])
     arguments |= {"alpha": alpha, **more.options()}
     if bias is not None:
         arguments["bias"] = bias
@@ -215,7 +226,7 @@ def make(operation: str, *given: Any, is_dispatched: bool = False) -> Tensor:
         if made is not None:
             return made
     out = result_of(operation, factors, out_dtype)
-    if operation == "grouped_matmul" or extras_by(extras).store is not None:
+    if operation in GROUPED or extras_by(extras).store is not None:
         out.zero_()  # not all of it is written
     plan = run_into(operation, out, factors, *(*following, extras))
     if key is not None:

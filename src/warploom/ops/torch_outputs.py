@@ -16,12 +16,22 @@ from warploom.ops.aliasing import overlap
 from warploom.ops.extras import extras_by
 from warploom.ops.faults import Faults
 from warploom.ops.following import Options, check_names
-from warploom.ops.torch_forms import Form, raise_all
-from warploom.ops.torch_library import LIBRARY, Plan, compute, key_of, operands_by_name, result_of
-from warploom.ops.torch_quick import remember
+from warploom.ops.torch_forms import Form, check_written, raise_all
+from warploom.ops.torch_library import (
+    FACTORS,
+    GROUPED,
+    LIBRARY,
+    Plan,
+    compute,
+    key_of,
+    operands_by_name,
+    read_ends,
+    result_of,
+)
+from warploom.ops.torch_quick import changed, remember
 
-_FACTORS = {"matmul": ("a", "b"), "gated_linear": ("x", "w_gate", "w_up")}
-_BIAS = {"matmul": "bias", "gated_linear": "gate_bias"}
+PAIRED = {"gated_linear": ("x", "w_gate", "w_up"), "gated_grouped_matmul": ("a", "b_gate", "b_up", "ends")}
+"""By operation of pairs, the tensors that it multiplies."""
 _FUSED = (
     "Tensor(z!) out, Tensor(y!)[] further, str operation, Tensor[] factors, Tensor? bias, Tensor? up_bias, "
     "Tensor? residual, Tensor[] operands, float[] numbers, float alpha, float beta, str activation, str extras"
@@ -47,8 +57,8 @@ def fused_into(
     """D into `out`, and what the extras name into the further tensors; the plan by which it was computed, if any."""
     more = extras_by(extras)
     given: dict[str, Any] = {
-        **dict(zip(_FACTORS[operation], factors, strict=True)),
-        _BIAS[operation]: bias,
+        **dict(zip({**FACTORS, **PAIRED}[operation], factors, strict=True)),
+        "gate_bias" if operation in PAIRED else "bias": bias,
         "up_bias": up_bias,
         "residual": residual if beta != 0 else None,
         "activation": activation or None,
@@ -56,6 +66,8 @@ def fused_into(
         "outputs": dict(zip(more.outputs, further, strict=True)) or None,
     }
     arguments = {name: value for name, value in given.items() if value is not None}
+    if "ends" in arguments:
+        arguments["ends"] = read_ends(arguments["ends"])
     arguments |= {"alpha": alpha, "beta": beta, **more.options(), "out": out}
     return compute(operation, arguments, key_of(extras, alpha, beta, activation, *numbers, *arguments))
 
@@ -79,14 +91,28 @@ def outputs_of(options: Options, form: Form, read: list[Tensor], faults: Faults)
         argument = f"outputs[{name!r}]"
         if not isinstance(value, Tensor) or tuple(value.shape) != form.shape:
             faults.add(argument, value, f"it must be a tensor as the result is, {form.shape}")
-        elif not (value.is_contiguous() or form.shape == form.core):
+        elif not _is_matrix(value, form):
             faults.add(argument, value, f"its strides {value.stride()} are not those of a matrix {form.core}")
         elif not torch.compiler.is_compiling() and any(overlap(value, other) for other in others):
             faults.add(argument, value, "it overlaps another tensor of the call")
         else:
+            check_written(argument, value, faults)
             found.append(value.view(form.core))
             others.append(value)
     return found
+
+
+def _is_matrix(tensor: Tensor, form: Form) -> bool:
+    """Whether a tensor like the result lies as the kernel sees it."""
+    if tensor.is_contiguous() or form.shape == form.core:
+        return True
+    if torch.compiler.is_compiling():
+        return False
+    try:
+        tensor.view(form.core)
+    except RuntimeError:
+        return False
+    return True
 
 
 def run_fused(
@@ -109,7 +135,8 @@ def run_fused(
     read = [each for each in (*form.factors, *added, *rest[0]) if isinstance(each, Tensor)]
     further = outputs_of(options, form, read, faults)
     raise_all(faults)
-    if torch.is_grad_enabled() and any(each.requires_grad for each in (*read, *further)):
+    results = [each for each in (*further, options.out) if each is not None]
+    if torch.is_grad_enabled() and any(each.requires_grad for each in (*read, *results)):
         named = [f"`{name}`" for name in ("epilogue", "outputs", "out") if getattr(options, name) is not None]
         named += ["a function for `pair`"] if callable(options.pair) else []
         raise Diag.NO_DERIVATIVE.error(what=" and ".join(named))
@@ -117,16 +144,23 @@ def run_fused(
     directly = out is not None and _is_writable(out, form, read)
     if out is not None and directly:
         made = out.view(form.core)
+    elif out is not None and operation in GROUPED:
+        made = out.reshape(form.core).clone()  # what a kernel does not write is to stay
     else:
         made = result_of(operation, form.factors, options.out_dtype if out is None else out.dtype)
+        if operation in GROUPED:
+            made.zero_()
     given = (made, further, operation, list(form.factors), *added, *rest, extras)
     if key is None:
         torch.ops.warploom.fused_into(*given)
     else:
-        remember(key, fused_into(*given), made.view(form.shape), own, [*read, *further])
+        plan, is_partial = fused_into(*given), operation in GROUPED
+        remember(key, plan, made.view(form.shape), own, [*read, *further], starts_at_zero=is_partial)
+    for each in further:
+        changed(each)
     if out is None:
         return made.view(form.shape)
-    return out if directly else out.copy_(made.view(form.shape))
+    return changed(out) if directly else out.copy_(made.view(form.shape))
 
 
 def _is_writable(out: Tensor, form: Form, read: list[Tensor]) -> bool:

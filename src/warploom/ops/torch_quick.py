@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from warploom.facts.tensor_maps import ADDRESS_ALIGNMENT
 from warploom.ops.addends import ADDENDS
@@ -27,6 +28,7 @@ ALWAYS_PLANNED = frozenset(("epilogue", "store", "operands", "outputs", "out", "
 """Options with which a call is looked at each time."""
 _modes, _transforms = torch._C._len_torch_dispatch_stack, torch._C._functorch.peek_interpreter_stack  # noqa: SLF001
 _tracer = torch._C._get_tracing_state  # noqa: SLF001
+_is_excluded, _AUTOGRAD = torch._C._dispatch_tls_is_dispatch_key_excluded, torch._C.DispatchKey.AutogradCUDA  # noqa: SLF001
 has_autocast = torch._C._is_any_autocast_enabled  # noqa: SLF001
 is_graded, _is_inference = torch.is_grad_enabled, torch.is_inference_mode_enabled
 _new_on_gpu = getattr(torch._C._dynamo.guards, "_empty_strided_cuda", None)  # noqa: SLF001
@@ -44,9 +46,28 @@ class Quick(NamedTuple):
 CALLS: dict[Any, Quick] = {}
 
 
+def is_below_autograd() -> bool:
+    """Whether derivatives have been seen to: tensors are not like those of which that is still to be asked."""
+    is_below: bool = _is_excluded(_AUTOGRAD)
+    return is_below
+
+
 def is_heard() -> bool:
-    """Whether somebody else is to hear of eager calls: a mode, a transform, or a tracer."""
-    return _modes() > 0 or _transforms() is not None or _tracer() is not None
+    """Whether somebody else is to hear of eager calls: a mode, a transform, a tracer, derivatives in forward mode."""
+    return _modes() > 0 or _transforms() is not None or _tracer() is not None or is_forward()
+
+
+def is_forward() -> bool:
+    """Whether tensors may have derivatives in forward mode."""
+    level: int = forward_ad._current_level  # noqa: SLF001
+    return level >= 0
+
+
+def changed(tensor: Tensor) -> Tensor:
+    """A tensor of the caller's that was written without PyTorch's knowing: derivatives of what it was say so."""
+    if not torch.compiler.is_compiling() and not tensor.is_inference():
+        torch.autograd.graph.increment_version(tensor)
+    return tensor
 
 
 def state() -> tuple[bool, ...]:
@@ -60,22 +81,22 @@ def are_plain(tensors: Iterable[Any]) -> bool:
 
 
 def launched(
-    function: str, a: Tensor, b: Tensor, options: dict[str, Any], kept: tuple[Tensor, ...] = ()
+    function: str, factors: tuple[Tensor, ...], options: dict[str, Any], kept: tuple[Tensor, ...] = ()
 ) -> tuple[Tensor | None, Any]:
     """The result of a product that is launched as it was before; else the key under which it may be remembered.
 
     `kept` are further outputs, with memory of their own.
     """
-    if is_heard() or not ALWAYS_PLANNED.isdisjoint(options):
+    if is_heard() or not ALWAYS_PLANNED.isdisjoint(options) or callable(options.get("pair")):
         return None, None
-    tensors = (a, b)
+    tensors = factors
     try:
-        key: Any = (function, *state(), is_graded(), len(kept), a.shape, b.shape)
+        key: Any = (function, *state(), is_graded(), len(kept), *[each.shape for each in factors])
         if options:
             tensors += tuple([each for name in ADDENDS if isinstance(each := options.get(name), Tensor)])
             key += (*options, *[... if isinstance(each, Tensor) else each for each in options.values()])
         quick = CALLS.get(key)
-    except (AttributeError, TypeError):  # an argument that is nothing that it can be
+    except (AttributeError, RuntimeError, TypeError):  # an argument that is nothing that it can be
         return None, None
     out = _relaunched(quick, (*tensors, *kept))
     if out is not None:
@@ -100,8 +121,19 @@ def _relaunched(quick: Quick | None, tensors: Sequence[Tensor]) -> Tensor | None
     return out
 
 
-def remember(key: Any, plan: Plan | None, made: Tensor, own: Sequence[Tensor], given: Sequence[Tensor]) -> None:
-    """Keep a call whose launch takes the caller's own tensors and no copies: then their addresses are all it needs."""
+def remember(
+    key: Any,
+    plan: Plan | None,
+    made: Tensor,
+    own: Sequence[Tensor],
+    given: Sequence[Tensor],
+    *,
+    starts_at_zero: bool = False,
+) -> None:
+    """Keep a call whose launch takes the caller's own tensors and no copies: then their addresses are all it needs.
+
+    A result that starts at zero is one of which the launch does not write all.
+    """
     if plan is None or plan.copied or len(own) != len(given) or plan.prepared.count != len(own) + 1:
         return
     if any(one.data_ptr() != other.data_ptr() for one, other in zip(own, given, strict=True)):
@@ -110,7 +142,14 @@ def remember(key: Any, plan: Plan | None, made: Tensor, own: Sequence[Tensor], g
         return
     if len(CALLS) >= _MOST_CALLS:
         CALLS.clear()
-    CALLS[key] = Quick(likeness_of(own), plan.prepared.launch_at, plan.stream, _maker_of(made))
+    make = _maker_of(made)
+    if starts_at_zero:
+        make = partial(_zero, make)
+    CALLS[key] = Quick(likeness_of(own), plan.prepared.launch_at, plan.stream, make)
+
+
+def _zero(make: Callable[[], Tensor]) -> Tensor:
+    return make().zero_()
 
 
 def _maker_of(made: Tensor) -> Callable[[], Tensor]:

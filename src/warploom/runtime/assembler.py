@@ -15,7 +15,7 @@ from typing import Literal
 from warploom.diagnostics import Diag, Loc, WarploomError
 from warploom.ptx.program import Ptx, text_of
 from warploom.runtime.cache import Cache
-from warploom.runtime.log import Remark, Resources, remarks, resources, without_places
+from warploom.runtime.log import Remark, Resources, in_ascii, remarks, resources, without_places
 from warploom.runtime.tools import PTXAS, Tool, find
 
 Level = Literal[0, 1, 2, 3]
@@ -94,7 +94,7 @@ def assemble(
     when lines move. `strict` makes every spilled byte and every C75xx remark an error.
     """
     text = text_of(program)
-    source = text if lineinfo else without_places(text)
+    source = in_ascii(text if lineinfo else without_places(text))
     target = target or _target_of(text)
     tool = find(PTXAS)
     key = ("cubin", hashlib.sha256(source.encode()).hexdigest(), target, tool.name, tool.version, opt)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from warploom.diagnostics import Loc
+from warploom.ptx.isa import match
 from warploom.ptx.model import (
     Address,
     Guard,
@@ -31,12 +32,6 @@ PARAMETER = "wl_report"
 CTAS, WARPS, RECORD_WORDS = 1024, 32, 16
 """Records for so many CTAs (of more, some share one) and warps, and the 32-bit words of a record."""
 UNKNOWN = 0xFFFFFFFF
-_IN_A_WAIT = (
-    "mbarrier.try_wait", "mbarrier.test_wait", "ld", "setp", "mov", "add", "sub", "and", "or", "xor", "not", "shl",
-    "shr", "selp", "cvt", "cvta", "mul", "mad", "nanosleep", "fence",
-)  # fmt: skip
-"""What a loop that only waits consists of."""
-_AWAITING = ("mbarrier.try_wait", "mbarrier.test_wait", "ld.acquire", "ld.relaxed", "ld.volatile")
 _SCRATCH = {
     "%wl_now": "u64", "%wl_from": "u64", "%wl_age": "u64", "%wl_to": "u64", "%wl_wide": "u64", "%wl_late": "pred",
     "%wl_site": "b32", "%wl_turns": "b32", "%wl_phase": "b32", "%wl_place": "b32", "%wl_base": "b32", "%wl_cta": "b32",
@@ -101,14 +96,10 @@ def _waits(body: list[Statement]) -> Iterator[_Wait]:
         target = statement.operands[0]
         start = labels.get(target.name, at) if isinstance(target, Symbol) else at
         inside = [each for each in body[start:at] if isinstance(each, Instruction)]
-        looks = [each for each in inside if each.opcode.startswith(_AWAITING)]
-        if looks and all(_is_of(each.opcode, _IN_A_WAIT) for each in inside):
+        looks = [each for each in inside if any(row.looks(modifiers) for row, modifiers in match(each.opcode))]
+        if looks and all(any(row.is_idle for row, _ in match(each.opcode)) for each in inside):
             assert isinstance(target, Symbol)
             yield _Wait(looks[-1], at, target.name)
-
-
-def _is_of(opcode: str, families: tuple[str, ...]) -> bool:
-    return any(opcode == family or opcode.startswith(f"{family}.") for family in families)
 
 
 def _do(opcode: str, *operands: Operand | int, guard: Guard | None = None) -> Instruction:

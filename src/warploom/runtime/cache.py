@@ -116,7 +116,10 @@ def user_cache() -> Cache:
     limit = _size(os.environ.get(SIZE, ""))
     named = os.environ.get(DIRECTORY)
     if named:
-        return Cache(Path(named).absolute(), limit)
+        try:
+            return Cache(Path(named).absolute(), limit)
+        except OSError:  # the working directory is gone, and nothing can be kept in it
+            return Cache(Path(named), limit)
     try:
         return Cache(_user_folder() / "warploom", limit)
     except RuntimeError:

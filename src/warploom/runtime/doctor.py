@@ -13,8 +13,8 @@ from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
 from typing import Any
 
-from warploom.diagnostics import WarploomError
-from warploom.facts.machines import KERNEL_TARGETS
+from warploom.diagnostics import Diag, WarploomError
+from warploom.facts.machines import lack_of, machine
 from warploom.runtime.cache import DIRECTORY, SIZE, user_cache
 from warploom.runtime.driver import OLDEST, Gpu
 from warploom.runtime.tools import NVDISASM, PTXAS, Tool, find
@@ -51,8 +51,8 @@ def examine() -> tuple[Finding, ...]:
         Finding("warploom", found=True, what=_warploom()),
         _told_driver(driver),
         _told_gpus(driver),
-        _told_tool(assembler),
-        _told_tool(_tool(NVDISASM)),
+        _told_tool(PTXAS, assembler),
+        _told_tool(NVDISASM, _tool(NVDISASM)),
         _told_torch(),
         _told_cache(),
         Finding("NumPy arrays", found=True, what="run on the machine, on this CPU"),
@@ -120,11 +120,12 @@ def _tool(name: str) -> Tool | WarploomError:
         return error
 
 
-def _told_tool(tool: Tool | WarploomError) -> Finding:
-    if isinstance(tool, WarploomError):
-        name = str(tool.fields["tool"])
+def _told_tool(name: str, tool: Tool | WarploomError) -> Finding:
+    if isinstance(tool, Tool):
+        return Finding(name, found=True, what=f"{tool.version} from {tool.origin}: {tool.path}")
+    if tool.diag is Diag.NO_TOOL:
         return Finding(name, found=False, what=str(tool.fields["what"]), do=_INSTALL)
-    return Finding(tool.name, found=True, what=f"{tool.version} from {tool.origin}: {tool.path}")
+    return Finding(name, found=False, what=tool.what.rstrip("."), do=tool.advice)
 
 
 def _installed(package: str) -> str:
@@ -161,28 +162,35 @@ def _told_cache() -> Finding:
         return Finding(
             "cache", found=False, what=f"off: {reason}", do=elsewhere if "home" in reason else f"unset {SIZE}"
         )
-    existing = next(folder for folder in (cache.folder, *cache.folder.parents) if folder.exists())
-    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+    existing = _existing(cache.folder)
+    if existing is None or not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         return Finding("cache", found=False, what=f"{cache.folder} cannot be written", do=elsewhere)
     usage = cache.usage()
     size = f"{usage.entries} entries, {usage.size / 2**20:.1f} of {cache.limit / 2**20:.0f} MiB"
     return Finding("cache", found=True, what=f"{cache.folder}: {size}")
 
 
+def _existing(folder: Path) -> Path | None:
+    """A folder, or the nearest above it that there is; None where nobody can look."""
+    try:
+        return next((each for each in (folder, *folder.parents) if each.exists()), None)
+    except OSError:  # too long a name, or a folder that is closed to us
+        return None
+
+
 def _verdict(driver: Driver, assembler: Tool | WarploomError) -> Finding:
     """Whether CUDA arrays can be computed with here, on which GPU and by which assembler; else every reason why not."""
-    usable = [gpu for gpu in driver.gpus if gpu.has_kernels]
-    reasons = [] if usable else [f"there is no GPU of {' or '.join(KERNEL_TARGETS)} with a driver"]
+    usable = [(gpu.name, gpu.target) for gpu in driver.gpus if gpu.target]
+    reasons = [] if usable else [f"{gpu.name} has {lack_of(gpu.capability)}" for gpu in driver.gpus]
+    if not driver.gpus:
+        reasons.append("there is no GPU with a driver")
     if driver.cuda and driver.cuda < OLDEST:
         reasons.append(f"the driver is too old: CUDA {OLDEST[0]}.{OLDEST[1]} is needed")
     if reasons:
-        own = (gpu for gpu in driver.gpus if gpu.target and not gpu.has_kernels)
-        others = [f"{gpu.name} ({gpu.target}) only runs kernels of your own" for gpu in own]
-        what = f"cannot be used: {', '.join(reasons + others)}"
-        return Finding("CUDA arrays", found=False, what=what, do="see above")
-    by = f"{assembler}"
+        return Finding("CUDA arrays", found=False, what=f"cannot be used: {'; '.join(reasons)}", do="see above")
+    (name, target), by = usable[0], f"{assembler}"
     if isinstance(assembler, WarploomError):
         by = "the driver: there is no ptxas"
-    elif driver.cuda and assembler.toolkit > driver.cuda[0]:
-        by = f"the driver, which is too old for the code of {assembler}"
-    return Finding("CUDA arrays", found=True, what=f"run on {usable[0].name} ({usable[0].target}), assembled by {by}")
+    elif driver.cuda and (misfit := assembler.misfit(driver.cuda, machine(target).first_ptx)):
+        by = f"the driver, {misfit}"
+    return Finding("CUDA arrays", found=True, what=f"run on {name} ({target}), assembled by {by}")

@@ -10,12 +10,12 @@ import contextlib
 import ctypes
 import functools
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from warploom.diagnostics import Diag, WarploomError
-from warploom.facts.machines import KERNEL_TARGETS, target_of
+from warploom.facts.machines import lack_of, target_of
 from warploom.runtime.probe import LIBRARY
 
 OLDEST = (12, 0)
@@ -40,13 +40,8 @@ class Gpu:
 
     @property
     def target(self) -> str | None:
-        """The target of kernels for it, if warploom can write any."""
+        """The target of kernels for it, if there are any."""
         return target_of(self.capability)
-
-    @property
-    def has_kernels(self) -> bool:
-        """Whether the library's own kernels are for it."""
-        return self.target in KERNEL_TARGETS
 
     def __str__(self) -> str:
         place = self.target or f"compute capability {self.capability[0]}.{self.capability[1]}"
@@ -119,9 +114,7 @@ class Device:
         driver.call("cuDeviceGet", ctypes.byref(handle), index)
         self.gpu = _gpu(driver, handle)
         if self.gpu.target is None:
-            major, minor = self.gpu.capability
-            what = f"it has compute capability {major}.{minor}; kernels are for Hopper (9.0) and Blackwell (10.x)"
-            raise Diag.WRONG_GPU.error(gpu=self.gpu.name, what=what)
+            raise Diag.WRONG_GPU.error(gpu=self.gpu.name, what=f"it has {lack_of(self.gpu.capability)}")
         self.target: str = self.gpu.target
         driver.call("cuDevicePrimaryCtxRetain", ctypes.byref(self.context), handle)
 
@@ -159,6 +152,15 @@ class Device:
         if hasattr(given, "__cuda_stream__"):
             return int(given.__cuda_stream__()[1])
         return int(given)
+
+
+def current_stream(device: Device) -> Callable[[], int]:
+    """What tells PyTorch's current stream of a GPU fastest; the default stream where PyTorch is not used."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return device.stream
+    raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # noqa: SLF001  what compiled PyTorch code calls too
+    return functools.partial(raw, device.index) if raw else device.stream
 
 
 def lost_context(status: int) -> bool:

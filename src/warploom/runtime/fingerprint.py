@@ -39,6 +39,16 @@ _GENERATED = ("<string>", dataclasses.dataclass.__code__.co_filename)
 """Where the code of the methods that `dataclass` adds says it comes from."""
 _MOST_OBJECTS = 5000
 _IMPORTED = time.time_ns()
+_OF_CLASSES = frozenset(
+    """
+    _abc_impl __abstractmethods__ __annotate__ __annotate_func__ __annotations__ __annotations_cache__ __classcell__
+    __dataclass_fields__ __dataclass_params__ __dict__ __doc__ __firstlineno__ __hash__ __match_args__ __module__
+    __orig_bases__ __parameters__ __qualname__ __slots__ __static_attributes__ __type_params__ __weakref__
+    """.split()  # noqa: SIM905  a list of them would be longer than all that reads it
+)
+"""What Python adds to a class, and what says nothing of what it does."""
+_OF_C = (types.WrapperDescriptorType, types.MethodDescriptorType, types.ClassMethodDescriptorType)
+_OF_MEMBERS = ("_value_", "_name_", "__objclass__", "_sort_order_")
 _BOOKKEEPING = (types.MemberDescriptorType, types.GetSetDescriptorType, types.BuiltinFunctionType)
 
 
@@ -137,7 +147,7 @@ class _Reader:
 
     def sequence_(self, thing: tuple[Any, ...] | list[Any]) -> list[bytes]:
         if type(thing) not in (tuple, list):
-            return [self.digest(type(thing)), *self._all(thing)]
+            return [self.digest(type(thing)), *_without_more(thing), *self._all(thing)]
         return self._all(thing)
 
     def mapping_(self, thing: dict[Any, Any]) -> list[bytes]:
@@ -146,32 +156,37 @@ class _Reader:
         return self._all(part for item in thing.items() for part in item)
 
     def set_(self, thing: set[Any] | frozenset[Any]) -> list[bytes]:
+        if type(thing) not in (set, frozenset):
+            raise _Unknown
         return sorted(self._all(thing))
 
     def range_(self, thing: range | slice) -> list[bytes]:
         return self._all((thing.start, thing.stop, thing.step))
 
     def member_(self, thing: enum.Enum) -> list[bytes]:
-        return [self.digest(type(thing)), self.digest(thing.name), self.digest(thing.value)]
+        parts = [self.digest(type(thing)), self.digest(thing.name), self.digest(thing.value)]
+        return [*_without_more(thing, *_OF_MEMBERS), *parts]
 
     def _record(self, thing: Any) -> list[bytes]:
         names = [field.name for field in dataclasses.fields(thing)]
-        telling = [field.name for field in dataclasses.fields(thing) if field.compare]
+        silent = () if not _is_public(type(thing)) else [f.name for f in dataclasses.fields(thing) if not f.compare]
+        telling = [name for name in names if name not in silent]
         cached = {
             name
             for kind in type(thing).__mro__
             for name, m in vars(kind).items()
             if isinstance(m, functools.cached_property)
         }
-        if set(getattr(thing, "__dict__", ())) - set(names) - cached:
-            raise _Unknown
         return [
             self.digest(type(thing)),
+            *_without_more(thing, *names, *cached),
             *self._all(part for name in telling for part in (name, getattr(thing, name, None))),
         ]
 
     def partial_(self, thing: functools.partial[Any]) -> list[bytes]:
-        return self._all((thing.func, thing.args, thing.keywords))
+        if type(thing) is not functools.partial:
+            raise _Unknown
+        return [*_without_more(thing), *self._all((thing.func, thing.args, thing.keywords))]
 
     def method_(self, thing: types.MethodType) -> list[bytes]:
         return self._all((thing.__func__, thing.__self__))
@@ -260,6 +275,19 @@ _READERS: tuple[tuple[Any, Callable[[_Reader, Any], Iterable[bytes]]], ...] = (
 )
 
 
+def _without_more(thing: object, *known: str) -> tuple[()]:
+    """Nothing, of a thing that has no attributes but those that are known; of another nothing is known."""
+    slots = {name for kind in type(thing).__mro__ for name in _slots(kind)}
+    if slots.union(getattr(thing, "__dict__", ())) - {*known, "__dict__", "__weakref__"}:
+        raise _Unknown
+    return ()
+
+
+def _slots(kind: type) -> tuple[str, ...]:
+    named = vars(kind).get("__slots__", ())
+    return (named,) if isinstance(named, str) else tuple(named)
+
+
 def _join(tag: str, parts: Iterable[bytes]) -> bytes:
     made = hashlib.sha256(tag.encode())
     for part in parts:
@@ -332,7 +360,8 @@ def _is_own(kind: type, name: str, member: object) -> bool:
     if isinstance(member, types.FunctionType):
         made_by_dataclass = dataclasses.is_dataclass(kind) and member.__code__.co_filename in _GENERATED
         return not made_by_dataclass and not _is_public(member)
-    if isinstance(member, _BOOKKEEPING) or name == "_abc_impl" or (name.startswith("__") and name.endswith("__")):
+    is_special = name.startswith("__") and name.endswith("__")
+    if isinstance(member, _BOOKKEEPING) or name in _OF_CLASSES or (is_special and isinstance(member, _OF_C)):
         return False
     return not issubclass(kind, enum.Enum) or isinstance(member, property | classmethod | staticmethod)
 

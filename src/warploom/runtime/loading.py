@@ -15,6 +15,7 @@ from warploom.ptx.program import Ptx, head_of, text_of
 from warploom.runtime.assembler import assemble
 from warploom.runtime.cache import user_cache
 from warploom.runtime.driver import Device
+from warploom.runtime.log import in_ascii
 from warploom.runtime.tools import PTXAS, Tool, find
 
 _CLUSTER_DIMENSION, _DEPENDENT_LAUNCH = 4, 6
@@ -82,7 +83,7 @@ def load(program: Ptx, entry: str | None, device: Device) -> Loaded:
         kernel = entry_of(head, entry)
         _check_target(head.target[0], device)
         with device.current(), device.driver.while_capturing():
-            _LOADED[key] = (None, _load(key[0], head.target[0], kernel, device))
+            _LOADED[key] = (None, _load(key[0], head, kernel, device))
     if isinstance(program, Module):
         _forget_modules()
         _LOADED[of_module] = (program, _LOADED[key][1])
@@ -107,13 +108,14 @@ def _check_target(target: str, device: Device) -> None:
         raise Diag.WRONG_GPU.error(gpu=device.gpu.name, what=what)
 
 
-def _load(text: str, target: str, kernel: Kernel, device: Device) -> Loaded:
-    tool = _fitting_ptxas(device)
+def _load(text: str, head: Module, kernel: Kernel, device: Device) -> Loaded:
+    target = head.target[0]
+    own = target if target[-1] in "af" else device.target  # code of another generation does not run
+    tool = _fitting_ptxas(device, max(head.version, machine(own).first_ptx))
     if tool is None:
         module = _assembled_by_the_driver(text, target, device)
         made_by = f"the driver (CUDA {device.driver.cuda[0]}.{device.driver.cuda[1]})"
     else:
-        own = target if target[-1] in "af" else device.target  # code of another generation does not run
         cubin = assemble(text, own, strict=False, cache=user_cache()).cubin
         module = ctypes.c_void_p()
         device.driver.call("cuModuleLoadData", ctypes.byref(module), cubin)
@@ -123,13 +125,13 @@ def _load(text: str, target: str, kernel: Kernel, device: Device) -> Loaded:
     return Loaded(device, kernel, function, made_by)
 
 
-def _fitting_ptxas(device: Device) -> Tool | None:
-    """A ptxas whose code the driver loads: none of a newer major version."""
+def _fitting_ptxas(device: Device, version: tuple[int, int]) -> Tool | None:
+    """A ptxas that reads a version of PTX and whose code the driver loads."""
     try:
         tool = find(PTXAS)
     except WarploomError:
         return None
-    return tool if tool.toolkit <= device.driver.cuda[0] else None
+    return None if tool.misfit(device.driver.cuda, version) else tool
 
 
 def _assembled_by_the_driver(text: str, target: str, device: Device) -> ctypes.c_void_p:
@@ -137,7 +139,7 @@ def _assembled_by_the_driver(text: str, target: str, device: Device) -> ctypes.c
     options = (ctypes.c_int * 2)(_ERROR_LOG, _ERROR_LOG_BYTES)
     values = (ctypes.c_void_p * 2)(ctypes.addressof(log), len(log))
     load_ = device.driver.library.cuModuleLoadDataEx
-    status = load_(ctypes.byref(module), text.encode(), 2, options, values)
+    status = load_(ctypes.byref(module), in_ascii(text).encode(), 2, options, values)
     if status:
         said = log.value.decode("utf-8", "replace").strip().rstrip(".") or device.driver.sentence(status)
         raise Diag.NOT_ASSEMBLED.error(tool="the driver", target=target, what=said)

@@ -127,3 +127,11 @@ class Places:
 def without_places(ptx: str) -> str:
     """The text with its `.file` and `.loc` lines blank, so that every other line keeps its number."""
     return "".join("\n" if _FILE.match(line) or _LOC.match(line) else line for line in ptx.splitlines(keepends=True))
+
+
+def in_ascii(ptx: str) -> str:
+    """The text as assemblers take it, line by line: in ASCII, and without quotes in the names of files."""
+    if ptx.isascii() and '\\"' not in ptx:
+        return ptx
+    plain = ptx.encode("ascii", "replace").decode()
+    return _FILE.sub(lambda named: named[0].replace('\\"', "'"), plain)

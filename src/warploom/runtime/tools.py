@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from warploom.diagnostics import Diag, WarploomError
+from warploom.facts.ptx_releases import first_cuda
 from warploom.runtime.cache import user_cache
 
 PTXAS, NVDISASM = "ptxas", "nvdisasm"
@@ -31,10 +32,18 @@ class Tool:
     version: str
 
     @property
-    def toolkit(self) -> int:
-        """The major version of CUDA whose drivers load what the tool makes; 0 where it does not say."""
-        major = self.version.partition(".")[0]
-        return int(major) if major.isdecimal() else 0
+    def cuda(self) -> tuple[int, int]:
+        """The version of CUDA that it is of; zeros where it does not say."""
+        numbers = self.version.split(".")[:2]
+        return (int(numbers[0]), int(numbers[1])) if len(numbers) > 1 and "".join(numbers).isdecimal() else (0, 0)
+
+    def misfit(self, driver: tuple[int, int], version: tuple[int, int]) -> str:
+        """Why it is no assembler of some version of PTX for a driver; nothing if it is one, or may be."""
+        if self.cuda[0] > driver[0]:
+            return f"which is too old for the code of {self}"
+        if (0, 0) < self.cuda < first_cuda(version):
+            return f"since {self} is too old for PTX {version[0]}.{version[1]}"
+        return ""
 
     def __str__(self) -> str:
         return f"{self.name} {self.version}"

@@ -12,6 +12,9 @@ from warploom.ptx.program import Printed, Traced, head_of, text_of, without_stat
 from warploom.runtime.cache import user_cache
 from warploom.runtime.fingerprint import fingerprint, source_version
 
+_AS_NAMES_ARE = "surrogateescape"
+"""Files whose names are no text have such characters in them."""
+
 
 def kept(parts: tuple[object, ...], make: Callable[[], Traced]) -> Traced:
     """What was made of equal parts before, else what is made now; what cannot be fingerprinted is always made now."""
@@ -33,13 +36,13 @@ def _packed(traced: Traced) -> bytes:
     """The head as a text of its own in front: reading all of it back would cost as much as the rest together."""
     head = print_module(without_statements(head_of(traced.program)))
     told = json.dumps({"shared_bytes": traced.shared_bytes, "head": head})
-    return f"{told}\n{text_of(traced.program)}".encode()
+    return f"{told}\n{text_of(traced.program)}".encode(errors=_AS_NAMES_ARE)
 
 
 def _unpacked(found: bytes) -> Traced | None:
     """A trace as it was packed; None for anything else, which is then replaced."""
     try:
-        told, _, text = found.decode().partition("\n")
+        told, _, text = found.decode(errors=_AS_NAMES_ARE).partition("\n")
         facts = json.loads(told)
         return Traced(Printed(parse(facts["head"]), text), int(facts["shared_bytes"]))
     except (ValueError, KeyError, TypeError, WarploomError):
