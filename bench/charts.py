@@ -11,16 +11,18 @@ STYLE = """
   text { font: 13px system-ui, -apple-system, "Segoe UI", sans-serif; fill: #656d76; }
   .small { font-size: 11px; }
   .line { stroke: #8c959f; stroke-width: 1; }
-  .mark { stroke: #8c959f; stroke-width: 1.5; stroke-dasharray: 4 3; }
-  @media (prefers-color-scheme: dark) { text { fill: #d1d7e0; } }
+  .grid { stroke: #8c959f; stroke-width: 1; opacity: 0.3; }
+  .mark { stroke: #656d76; stroke-width: 1.5; stroke-dasharray: 4 3; }
+  @media (prefers-color-scheme: dark) { text { fill: #d1d7e0; } .mark { stroke: #d1d7e0; } }
 """
-WIDTH, LABELS, RIGHT, TOP = 980, 420, 110, 58
+WIDTH, LABELS, RIGHT, TOP, FOOT = 1000, 440, 130, 58, 44
 BAR, GAP, ROW_GAP = 12, 2, 12
+TICK = 0.25
 
 
 @dataclass(frozen=True)
 class Bar:
-    """A length, in units of the axis, and what stands behind it."""
+    """A length, in units of the axis, and what stands at the right end of its line."""
 
     value: float
     text: str
@@ -32,19 +34,23 @@ def bars(
     series: Sequence[str],
     values: Sequence[Sequence[Bar | None]],
     mark: tuple[float, str],
+    axis: str,
 ) -> str:
-    """Rows of horizontal bars, one for each series, with a vertical mark; `values` are by row, then by series."""
+    """Rows of horizontal bars, one for each series, with a vertical mark; `values` are by row, then by series.
+
+    `axis` says what the lengths are, with their unit.
+    """
     most = max([mark[0], *(bar.value for row in values for bar in row if bar)])
     unit = (WIDTH - LABELS - RIGHT) / most
     height = len(series) * (BAR + GAP) + ROW_GAP
     bottom = TOP + len(labels) * height
     at = LABELS + mark[0] * unit
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {bottom + 12}" role="img">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {bottom + FOOT}" role="img">',
         f"<title>{escape(title)}</title>",
         f"<style>{STYLE}</style>",
         *_legend(series),
-        f'<line class="line" x1="{LABELS}" y1="{TOP - 8}" x2="{LABELS}" y2="{bottom}"/>',
+        *_axis(axis, most, unit, bottom),
     ]
     for number, (label, row) in enumerate(zip(labels, values, strict=True)):
         first = TOP + number * height
@@ -54,16 +60,26 @@ def bars(
             if bar is not None:
                 top, length = first + place * (BAR + GAP), bar.value * unit
                 parts.append(f'<rect x="{LABELS}" y="{top}" width="{length:.1f}" height="{BAR}" fill="{colour}"/>')
-                text = (
-                    f'<text class="small" x="{LABELS + length + 5:.1f}" y="{top + BAR - 2}">{escape(bar.text)}</text>'
-                )
-                parts.append(text)
+                where = f'x="{WIDTH - 4}" y="{top + BAR - 2}" text-anchor="end"'
+                parts.append(f'<text class="small" {where}>{escape(bar.text)}</text>')
     parts += [
         f'<line class="mark" x1="{at:.1f}" y1="{TOP - 8}" x2="{at:.1f}" y2="{bottom}"/>',
         f'<text class="small" x="{at:.1f}" y="{TOP - 14}" text-anchor="middle">{escape(mark[1])}</text>',
         "</svg>",
     ]
     return "\n".join(parts) + "\n"
+
+
+def _axis(text: str, most: float, unit: float, bottom: float) -> list[str]:
+    parts = []
+    for tick in range(int(most / TICK) + 1):
+        x = LABELS + tick * TICK * unit
+        kind = "grid" if tick else "line"
+        parts.append(f'<line class="{kind}" x1="{x:.1f}" y1="{TOP - 8}" x2="{x:.1f}" y2="{bottom}"/>')
+        parts.append(f'<text class="small" x="{x:.1f}" y="{bottom + 14}" text-anchor="middle">{tick * TICK:g}</text>')
+    middle = LABELS + most * unit / 2
+    parts.append(f'<text class="small" x="{middle:.1f}" y="{bottom + 32}" text-anchor="middle">{escape(text)}</text>')
+    return parts
 
 
 def _legend(series: Sequence[str]) -> list[str]:

@@ -83,9 +83,8 @@ def matmul(a: TensorMap, b: TensorMap, d: Array[f32], tiles: s32, k_tiles: s32) 
                 sums = TmemTensor("f32", (TILE_M, TILE_N), 1, acc.tmem.address(roles.epilogue.warp))
                 held = sums.load_fragments(TILE_N // 8)
                 TmemAddress.wait_load()
-            column = tile * TILE_N + (lane() % 4 * 2).to(
-                s32
-            )  # the next accumulator is computed while this one is stored
+            # The next accumulator is computed while this one is stored.
+            column = tile * TILE_N + (lane() % 4 * 2).to(s32)
             for (down, along), value in held.by_place.items():
                 d[first + down, column + along] = value
 

@@ -1,7 +1,8 @@
 """The pages of docs/ and the README: their Python runs, prints what they say, and is the code that they quote.
 
 A block that follows a Python block without a word between them is what it prints; a block under `<!-- from FILE -->` is
-that file from the block's first line on. `pytest --update-golden` writes both anew.
+that file from the block's first line on. `pytest --update-golden` writes both anew. What cannot run here stands under
+`<!-- not run: WHY -->`.
 """
 
 from __future__ import annotations
@@ -11,11 +12,15 @@ from pathlib import Path
 
 import pytest
 
+from warploom.demo import demo
+
 ROOT = Path(__file__).parents[1]
-RUN = [ROOT / "docs" / name for name in ("structured.md", "matmul.md", "hopper.md")]
-QUOTING = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+RUN = sorted((ROOT / "docs").glob("*.md"))
+QUOTING = [ROOT / "README.md", *RUN]
+LINK = re.compile(r"\]\((?!https?:)(?P<file>[^)#\s]*)(?:#(?P<heading>[^)\s]+))?\)")
+VARIABLE = re.compile(r"WARPLOOM(?:_[A-Z]+)+")
 BLOCK = re.compile(
-    r"^(?P<mark><!-- from \S+ -->\n)?```python\n(?P<code>.*?)^```\n(?:```\n(?P<output>.*?)^```\n)?",
+    r"^(?P<mark><!-- (?:from|not run:) [^\n]+ -->\n)?```python\n(?P<code>.*?)^```\n(?:```\n(?P<output>.*?)^```\n)?",
     re.MULTILINE | re.DOTALL,
 )
 QUOTE = re.compile(r"^<!-- from (?P<file>\S+) -->\n```python\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -60,3 +65,46 @@ def test_its_python_runs_and_prints_what_it_says(page, request, capsys):
         page.write_text(changed, "utf-8")
     else:
         assert text == changed, f"{page.name} says what is no longer printed: run with --update-golden"
+
+
+def without_times(text):
+    """What a demo tells, on any computer: neither seconds, nor its rounding, nor how wide a column is or where a line breaks."""
+    text = re.sub(r"[\d.]+ s:|\d+%|[\d,]+ characters|\b\d+ +(?=right$)", "", text, flags=re.MULTILINE)
+    return re.sub(r"─+", "─", text).split()
+
+
+def test_the_transcript_is_what_the_demo_prints(capsys):
+    (transcript,) = re.findall(
+        r"^<!-- demo transcript.*?-->\n```\n(.*?)^```$", QUOTING[0].read_text("utf-8"), re.MULTILINE | re.DOTALL
+    )
+    assert demo()
+    lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    assert without_times("\n".join(lines)) == without_times(transcript)
+
+
+def headings(page):
+    """What a link may name: a heading in small letters, its words joined, without marks."""
+    lines = re.findall(r"^#+ (.+)$", page.read_text("utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", line.lower()).replace(" ", "-") for line in lines}
+
+
+@pytest.mark.parametrize("page", [*QUOTING, *(ROOT / f"{name}.md" for name in ("ARCHITECTURE", "STYLE"))], ids=str)
+def test_its_links_lead_somewhere(page):
+    for link in LINK.finditer(page.read_text("utf-8")):
+        target = page.parent / link["file"] if link["file"] else page
+        assert target.exists(), link[0]
+        assert link["heading"] is None or link["heading"] in headings(target), link[0]
+
+
+def test_the_index_names_every_page():
+    index = (ROOT / "docs" / "README.md").read_text("utf-8")
+    pages = {link["file"] for link in LINK.finditer(index)}
+    assert {page.name for page in RUN} - {"README.md"} <= pages
+    assert {f"../examples/{path.name}" for path in (ROOT / "examples").glob("*.py")} <= pages
+
+
+def test_the_index_tells_every_variable_of_the_environment():
+    index = (ROOT / "docs" / "README.md").read_text("utf-8")
+    sources = (path.read_text("utf-8") for path in (ROOT / "src").rglob("*.py"))
+    named = {name for source in sources for name in VARIABLE.findall(source)}
+    assert named <= set(VARIABLE.findall(index))

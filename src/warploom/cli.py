@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import io
 import json
 import os
@@ -14,18 +15,21 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from warploom.diagnostics import Diag, Fault, Stuck, WarploomError
 
 DTYPES = ("bf16", "f16", "f32", "e4m3", "e5m2", "e2m1")
-_OF_OPERATIONS = ("dtype", "out_dtype", "bias", "residual", "activation")
+_ACTIVATIONS = "relu, gelu, gelu_tanh, silu, tanh, sigmoid or squared_relu"
+_OF_OPERATIONS = ("target", "dtype", "out_dtype", "bias", "residual", "activation")
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 OK, MISMATCH, FAULT, BAD_INPUT, INTERNAL, INTERRUPTED = 0, 1, 2, 3, 4, 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns the exit status; an error is a sentence, never a traceback."""
     options: argparse.Namespace | None = None
+    _fill_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # what the terminal cannot show is no reason to stop
@@ -47,15 +51,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("interrupted", file=sys.stderr)  # noqa: T201
         return INTERRUPTED
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has gone; so may the rest
+        _close_output()  # the reader has gone; so may the rest
         return OK
     except Exception as error:  # the last door: whatever it is, the user gets a sentence
         if os.environ.get("WARPLOOM_TRACEBACK"):
             raise
+        if isinstance(error, OSError) and error.errno in _NO_ROOM and error.filename is None:
+            _close_output()
+            _tell(Diag.UNWRITABLE_FILE.error(file="standard output", what=error.strerror), as_json=False)
+            return BAD_INPUT
         what = f"{type(error).__name__}: {error}".rstrip(" :.")
         _tell(Diag.INTERNAL.error(what=what), as_json=getattr(options, "json", False))
         return INTERNAL
     return status
+
+
+def _fill_streams() -> None:
+    """What is said where somebody has closed a stream goes nowhere."""
+    if sys.stdout is None or sys.stderr is None:
+        nowhere = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  it stays open, as streams do
+        sys.stdout, sys.stderr = sys.stdout or nowhere, sys.stderr or nowhere
+
+
+def _close_output() -> None:
+    """Nobody takes what is still to be written."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _tell(error: WarploomError, *, as_json: bool) -> None:
@@ -91,68 +111,98 @@ class _Parser(argparse.ArgumentParser):
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
-        prog="warploom", description="Executes Hopper and Blackwell PTX on a CPU, exactly.", allow_abbrev=False
+        prog="warploom",
+        description="Warp-specialised GPU kernels: run on this CPU, shown as PTX and machine code, tuned on a GPU.",
+        epilog="`warploom COMMAND --help` says what a command takes; docs/README.md, which page answers what.",
+        allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"warploom {_version()}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
-    run = commands.add_parser("run", help="run a launch file on the machine and compare", allow_abbrev=False)
-    run.add_argument("file", type=Path, metavar="FILE.launch.json")
+    run = _command(commands, "run", "run a launch file on the machine, this CPU, and compare its outputs")
     run.add_argument(
-        "--schedule", default="eager", metavar="NAME|FILE", help="eager, lazy, reverse, random or a recording"
+        "file", type=Path, metavar="FILE.launch.json", help="a kernel's PTX, inputs and what they must give"
     )
-    run.add_argument("--seed", type=_natural, default=0, help="seed of the random schedule")
-    run.add_argument("--data-seed", type=_natural, help="seed of the random inputs, instead of the file's")
-    run.add_argument("--limit", type=_natural, help="most warp instructions that may run")
-    run.add_argument("--max-bytes", type=_natural, help="most bytes that all buffers together may take")
+    run.add_argument(
+        "--schedule",
+        default="eager",
+        metavar="NAME|FILE",
+        help="when asynchronous work takes effect: eager (unless told), lazy, reverse, random, or a file of --record",
+    )
+    run.add_argument("--seed", type=_natural, default=0, metavar="N", help="seed of the random schedule (0)")
+    run.add_argument("--data-seed", type=_natural, metavar="N", help="seed of the random inputs, instead of the file's")
+    run.add_argument("--limit", type=_natural, metavar="N", help="most warp instructions that may run (50 million)")
+    run.add_argument(
+        "--max-bytes", type=_natural, metavar="N", help="most bytes that all buffers together may take (1 GiB)"
+    )
     run.add_argument("--record", type=Path, metavar="FILE.json", help="write the schedule's choices, for --schedule")
     run.add_argument("--json", action="store_true", help="print JSON")
     run.set_defaults(command=_run)
 
-    ptx = commands.add_parser("ptx", help="describe a PTX module, or show the PTX of an operation", allow_abbrev=False)
-    ptx.add_argument("file", type=Path, metavar="FILE.ptx|OPERATION", help="a file, or matmul, linear, …")
-    ptx.add_argument("sizes", nargs="?", metavar="[B]xMxNxK", help="of an operation: its sizes")
+    ptx = _command(commands, "ptx", "describe a PTX file, or show the PTX of an operation; no GPU is needed")
+    ptx.add_argument(
+        "file",
+        type=Path,
+        metavar="FILE.ptx|OPERATION",
+        help="a file, or matmul, linear, gated_linear, grouped_matmul, blockwise_matmul, block_scaled_matmul",
+    )
+    ptx.add_argument(
+        "sizes", nargs="?", metavar="[Bx]MxNxK", help="of an operation: batches or groups, then M, N and K"
+    )
+    ptx.add_argument("--target", metavar="NAME", help="of an operation: sm_90a (Hopper) or sm_100a (Blackwell)")
     ptx.add_argument("--dtype", choices=DTYPES, help="of an operation: what it multiplies")
     ptx.add_argument("--out-dtype", choices=DTYPES, help="of an operation: its result")
     ptx.add_argument("--bias", action="store_true", help="of an operation: with a bias")
     ptx.add_argument("--residual", action="store_true", help="of an operation: with a residual")
-    ptx.add_argument("--activation", metavar="NAME", help="of an operation: relu, gelu, silu, …")
+    ptx.add_argument("--activation", metavar="NAME", help=f"of an operation: {_ACTIVATIONS}")
     ptx.add_argument("--unsupported", action="store_true", help="only list the instruction forms that are not known")
     ptx.add_argument(
-        "--registers", action="store_true", help="assemble it, and show registers, spills and shared memory"
+        "--registers", action="store_true", help="assemble it with ptxas; show registers, spills and shared memory"
     )
-    ptx.add_argument("--sass", action="store_true", help="assemble it, and show the machine code")
+    ptx.add_argument("--sass", action="store_true", help="assemble it with ptxas; show the machine code")
     ptx.add_argument("--json", action="store_true", help="print JSON")
     ptx.set_defaults(command=_ptx)
 
-    demo = commands.add_parser("demo", help="run a Hopper and a Blackwell matmul on this CPU", allow_abbrev=False)
+    demo = _command(commands, "demo", "run a fused layer and two matmuls of Triton's on this CPU, right and wrong")
     demo.set_defaults(command=_demo)
 
-    tune = commands.add_parser("tune", help="measure configurations on the GPU, keep the winner", allow_abbrev=False)
-    tune.add_argument("sizes", nargs="*", metavar="[B]xMxNxK", help="of A (M, K) times the transpose of B (N, K)")
+    tune = _command(commands, "tune", "measure configurations on the GPU, and remember the winner for later calls")
+    tune.add_argument(
+        "sizes", nargs="*", metavar="[Bx]MxNxK", help="B batches of A (M, K) times the transpose of B (N, K)"
+    )
     tune.add_argument("--dtype", choices=DTYPES[:-1], help="what is multiplied: bf16, or e4m3 with --blockwise")
     tune.add_argument("--out-dtype", choices=DTYPES[:-1], help="of the result")
     tune.add_argument("--bias", action="store_true", help="with a bias")
     tune.add_argument("--residual", action="store_true", help="with a residual")
-    tune.add_argument("--activation", metavar="NAME", help="relu, gelu, gelu_tanh, silu, …")
+    tune.add_argument("--activation", metavar="NAME", help=_ACTIVATIONS)
     tune.add_argument("--grouped", type=_natural, default=0, metavar="G", help="M rows in G groups with a B each")
     tune.add_argument("--blockwise", action="store_true", help="8-bit factors with scales for blocks of 128")
     tune.add_argument(
-        "--most", type=_natural, default=16, metavar="N", help="candidates to measure, the likeliest first"
+        "--most", type=_natural, default=16, metavar="N", help="candidates to measure, the likeliest first (16)"
     )
     tune.add_argument("--all", action="store_true", help="measure all candidates")
     tune.add_argument("--out", type=Path, metavar="FILE.json", help="write the measurements, for --fit")
-    tune.add_argument("--fit", type=Path, nargs="+", metavar="FILE.json", help="fit the model to measurements; no GPU")
+    tune.add_argument(
+        "--fit", type=Path, nargs="+", metavar="FILE.json", help="fit the model to measurements instead; needs no GPU"
+    )
     tune.add_argument("--json", action="store_true", help="print JSON")
     tune.set_defaults(command=_tune)
 
-    doctor = commands.add_parser("doctor", help="say what this computer has, and what will be used", allow_abbrev=False)
+    doctor = _command(commands, "doctor", "say what this computer has, what will be used, and what to install")
     doctor.add_argument("--json", action="store_true", help="print JSON")
     doctor.set_defaults(command=_doctor)
 
-    explain = commands.add_parser("explain", help="say what an error code means", allow_abbrev=False)
-    explain.add_argument("code", nargs="?", metavar="CODE")
+    explain = _command(commands, "explain", "say what an error code means")
+    explain.add_argument("code", nargs="?", metavar="CODE", help="as DEADLOCK; without it, all codes are listed")
     explain.set_defaults(command=_explain)
+    return parser
+
+
+def _command(commands: Any, name: str, help_: str) -> argparse.ArgumentParser:
+    """A command that is described alike in the list of all and in its own help."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name, help=help_, description=f"{help_[0].upper()}{help_[1:]}.", allow_abbrev=False
+    )
     return parser
 
 
@@ -183,13 +233,14 @@ def _run(options: argparse.Namespace) -> int:
 
 def _ptx(options: argparse.Namespace) -> int:
     shown = {"registers": options.registers, "sass": options.sass, "as_json": options.json}
-    if options.sizes is not None:
+    if options.sizes is not None or _is_operation(options.file):
         from warploom.commands.operation import Wanted, show
 
-        wanted = Wanted(
-            options.sizes, options.dtype, options.out_dtype, options.bias, options.residual, options.activation
-        )
-        return OK if show(str(options.file), wanted, **shown) else MISMATCH
+        if options.unsupported:
+            what = "--unsupported: of an operation every instruction form is known"
+            raise Diag.BAD_COMMAND.error(what=what, command="warploom ptx")
+        given = {name: getattr(options, name) for name in _OF_OPERATIONS}
+        return OK if show(str(options.file), Wanted(options.sizes or "", **given), **shown) else MISMATCH
     needing = [f"--{name.replace('_', '-')}" for name in _OF_OPERATIONS if getattr(options, name)]
     if needing:
         what = f"{', '.join(needing)}: only an operation has that, and its sizes are missing"
@@ -197,6 +248,15 @@ def _ptx(options: argparse.Namespace) -> int:
     from warploom.commands.ptx import describe
 
     return OK if describe(options.file, only_unsupported=options.unsupported, **shown) else MISMATCH
+
+
+def _is_operation(file: Path) -> bool:
+    """Whether somebody names an operation, and forgot its sizes."""
+    if file.suffix or file.exists():
+        return False
+    from warploom.commands.operation import OPERATIONS
+
+    return str(file) in OPERATIONS
 
 
 def _demo(options: argparse.Namespace) -> int:

@@ -22,7 +22,7 @@ def gpu(monkeypatch):
     library = TimingLibrary()
     monkeypatch.setattr(driver, "load_library", lambda: library)
     monkeypatch.setattr(loading, "_LOADED", {})
-    monkeypatch.setattr(loading, "_fitting_ptxas", lambda device: None)  # the driver assembles, and takes no time
+    monkeypatch.setattr(loading, "_fitting_ptxas", lambda *_: None)  # the driver assembles, and takes no time
     monkeypatch.setattr(stopwatch, "_STREAMS", {})
     cached = (driver.driver, driver.device, driver.device_count)
     for each in cached:

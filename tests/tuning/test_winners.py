@@ -7,10 +7,12 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import ml_dtypes
+import numpy as np
 import pytest
 
 from warploom.diagnostics import WarploomError
-from warploom.ops import hopper
+from warploom.ops import hopper, linear
 from warploom.ops.request import GPU
 from warploom.runtime.winners import recall, remember
 from warploom.structured.config.hopper_candidates import row_of
@@ -116,6 +118,29 @@ def test_remembered_comes_before_shipped_and_shipped_before_the_model(on_h200):
     assert hopper._chosen(wanted) == other
     assert hopper._chosen(replace(wanted, m=1032)) != other
     assert hopper._chosen(replace(wanted, fused=True)) == choose(replace(wanted, fused=True), gpu=H200)
+
+
+def wanted_by(**following):
+    """What a call of a Hopper product looks for."""
+    x, w = np.ones((1024, 1024), ml_dtypes.bfloat16), np.ones((1024, 1024), ml_dtypes.bfloat16)
+    return linear.plan(x, w, target="sm_90a", **following).sought
+
+
+def test_what_follows_a_product_is_tuned_by_itself(on_h200):
+    bias = np.ones(1024, ml_dtypes.bfloat16)
+    plain, followed = wanted_by(), wanted_by(bias=bias, activation="gelu_tanh")
+    assert plain == replace(followed, followed=False) != followed
+    assert wanted_by(activation="relu") == wanted_by(bias=bias) == followed
+    assert wanted_by(bias=bias, epilogue=lambda acc, at: acc + 1) == replace(plain, fused=True)
+    assert hopper._chosen(followed) == hopper._chosen(plain) == choose(plain, gpu=H200)
+    assert ranked(followed) == ranked(plain)
+
+    one, other = ranked(plain)[5:7]
+    remember(H200, str(plain), row_of(one, plain))
+    assert hopper._chosen(followed) == hopper._chosen(plain) == one
+    remember(H200, str(followed), row_of(other, followed))
+    assert hopper._chosen(plain) == one
+    assert hopper._chosen(followed) == other
 
 
 def test_only_such_a_gpu_takes_a_winner(on_h200):

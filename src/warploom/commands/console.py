@@ -51,10 +51,11 @@ def complain(error: WarploomError) -> None:
 
 @contextmanager
 def progress_bar(title: str) -> Iterator[OnProgress]:
-    """A bar that counts CTAs; it appears on a terminal only."""
+    """A bar that counts CTAs; it appears on a terminal only, and goes when they have run."""
     console = Console(file=sys.stderr)
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TextColumn("CTAs"))
-    with Progress(*columns, TimeElapsedColumn(), console=console, disable=not console.is_terminal) as progress:
+    told = TextColumn("{task.description}", markup=False)
+    columns = (told, BarColumn(), MofNCompleteColumn(), TextColumn("CTAs"), TimeElapsedColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
         task = progress.add_task(printable(title), total=None)
 
         def on_progress(done: int, total: int, /) -> None:

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from difflib import get_close_matches
 
-from warploom.commands.console import output
+from rich.text import Text
+
+from warploom.commands.console import output, table
 from warploom.diagnostics import Diag
 
 
 def explain(code: str | None) -> None:
-    """Prints one entry, or the list of all codes."""
+    """Prints one entry, or the list of all."""
     console = output()
     if code is None:
+        rows = table("", "code", "meaning")
         for entry in Diag:
-            console.print(entry.name, markup=False)
+            rows.add_row(entry.name, Text(entry.meaning))
+        console.print(rows)
         return
     name = code.upper()
     if name not in Diag.__members__:
         close = get_close_matches(name, Diag.__members__, n=1)
         hint = f"Did you mean {close[0]}? " if close else ""
         raise Diag.NO_SUCH_CODE.error(name=code, hint=hint)
-    sentence, advice = Diag[name].value
-    console.print(f"{name}\n  {sentence}\n  do: {advice}", markup=False)
+    entry = Diag[name]
+    console.print(f"{name}: {entry.meaning}\n  {entry.kind}\n  do: {entry.advice}", markup=False)

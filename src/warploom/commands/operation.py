@@ -11,16 +11,25 @@ import numpy as np
 
 from warploom.commands.console import output
 from warploom.commands.ptx import as_document, assembly_document, report
+from warploom.commands.sizes import sizes_of
 from warploom.diagnostics import Diag
 from warploom.facts.dtypes import ELEMENT_TYPES
-from warploom.ops import block_scaled_matmul, blockwise_matmul, grouped_matmul, linear, matmul, ptx_of
+from warploom.ops import (
+    block_scaled_matmul,
+    blockwise_matmul,
+    gated_linear,
+    grouped_matmul,
+    linear,
+    matmul,
+    ptx_of,
+)
+from warploom.ops.quantise import MXFP8_BLOCK, NVFP4_BLOCK
+from warploom.ops.scaled import BLOCK
 from warploom.ptx.parse import parse
 from warploom.runtime import assemble
 
 Sizes = tuple[int, int, int]
 Arrays = tuple[np.ndarray[Any, Any], ...]
-BLOCK = 128
-_NVFP4_RUN, _MXFP8_RUN = 16, 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +37,7 @@ class Wanted:
     """The call whose PTX is asked for."""
 
     sizes: str
+    target: str | None = None
     dtype: str | None = None
     out_dtype: str | None = None
     bias: bool = False
@@ -50,6 +60,11 @@ def _linear(batch: tuple[int, ...], sizes: Sizes, dtype: str) -> Arrays:
     return _array(dtype, *batch, m, k), _array(dtype, n, k)
 
 
+def _gated(batch: tuple[int, ...], sizes: Sizes, dtype: str) -> Arrays:
+    x, w = _linear(batch, sizes, dtype)
+    return x, w, np.empty_like(w)
+
+
 def _grouped(batch: tuple[int, ...], sizes: Sizes, dtype: str) -> Arrays:
     m, n, k = sizes
     groups = batch[0] if batch else 1
@@ -65,18 +80,21 @@ def _blockwise(batch: tuple[int, ...], sizes: Sizes, dtype: str) -> Arrays:
 
 def _block_scaled(batch: tuple[int, ...], sizes: Sizes, dtype: str) -> Arrays:
     m, n, k = sizes
-    scale, run = ("ue4m3", _NVFP4_RUN) if dtype == "e2m1" else ("ue8m0", _MXFP8_RUN)
+    scale, run = ("ue4m3", NVFP4_BLOCK) if dtype == "e2m1" else ("ue8m0", MXFP8_BLOCK)
     return *_linear((), sizes, dtype), _array(scale, m, -(-k // run)), _array(scale, n, -(-k // run))
 
 
 OPERATIONS: Mapping[str, tuple[Any, Callable[[tuple[int, ...], Sizes, str], Arrays], str]] = {
     "matmul": (matmul, _matmul, "bf16"),
     "linear": (linear, _linear, "bf16"),
+    "gated_linear": (gated_linear, _gated, "bf16"),
     "grouped_matmul": (grouped_matmul, _grouped, "bf16"),
     "blockwise_matmul": (blockwise_matmul, _blockwise, "e4m3"),
     "block_scaled_matmul": (block_scaled_matmul, _block_scaled, "e4m3"),
 }
 """By name: the operation, its arrays for given sizes, and the dtype that they have unless told."""
+
+_UNBATCHED = ("blockwise_matmul", "block_scaled_matmul")
 
 
 def show(name: str, wanted: Wanted, *, registers: bool, sass: bool, as_json: bool) -> bool:
@@ -98,13 +116,22 @@ def _text(name: str, wanted: Wanted) -> str:
         raise Diag.BAD_COMMAND.error(what=what, command="warploom ptx")
     operation, arrays_of, usual = OPERATIONS[name]
     batch, (m, n, k) = _sizes(wanted.sizes)
+    if batch and name in _UNBATCHED:
+        what = f"`{wanted.sizes}`: {name} has no batches, its sizes are MxNxK"
+        raise Diag.BAD_COMMAND.error(what=what, command="warploom ptx")
     dtype = wanted.dtype or usual
-    options: dict[str, Any] = {"activation": wanted.activation}
+    options: dict[str, Any] = {"target": wanted.target}
     result = wanted.out_dtype or ("bf16" if ELEMENT_TYPES[dtype].bits <= 8 else dtype)
     options["out_dtype"] = ELEMENT_TYPES[result].values
     front = () if name == "grouped_matmul" else batch
+    is_gated = operation is gated_linear
+    if wanted.activation and is_gated:
+        what = "--activation: gated_linear has a pair in its place, silu(gate) times up"
+        raise Diag.BAD_COMMAND.error(what=what, command="warploom ptx")
+    if wanted.activation:
+        options["activation"] = wanted.activation
     if wanted.bias:
-        options["bias"] = _array(result, n)
+        options |= {name: _array(result, n) for name in (("gate_bias", "up_bias") if is_gated else ("bias",))}
     if wanted.residual:
         options["residual"] = _array(result, *front, m, n)
     return ptx_of(operation, *arrays_of(batch, (m, n, k), dtype), **options)
@@ -112,8 +139,9 @@ def _text(name: str, wanted: Wanted) -> str:
 
 def _sizes(text: str) -> tuple[tuple[int, ...], Sizes]:
     """Batches or groups, if any, and m, n, k."""
-    parts = text.lower().split("x")
-    if len(parts) not in (3, 4) or not all(part.isdecimal() and 0 < int(part) < 1 << 31 for part in parts):
-        raise Diag.BAD_COMMAND.error(what=f"`{text}` are no sizes: MxNxK, or BxMxNxK", command="warploom ptx")
-    *batch, m, n, k = map(int, parts)
+    sizes = sizes_of(text)
+    if not sizes:
+        what = f"`{text:.60}` are no sizes" if text else "an operation needs its sizes"
+        raise Diag.BAD_COMMAND.error(what=f"{what}: MxNxK, or BxMxNxK", command="warploom ptx")
+    *batch, m, n, k = sizes
     return tuple(batch), (m, n, k)

@@ -15,18 +15,19 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from warploom.commands.console import output, printable, table
+from warploom.commands.sizes import sizes_of
 from warploom.diagnostics import Diag
 from warploom.runtime.driver import device
 from warploom.runtime.winners import SWITCH
 from warploom.tuning.contest import OnProgress
-from warploom.tuning.fitting import fit, load
+from warploom.tuning.fitting import fit_kinds, load
 from warploom.tuning.inputs import Inputs, Wanted
 from warploom.tuning.measurements import document
 from warploom.tuning.report import Report
 from warploom.tuning.tuner import tune
 
 _STEPS = {"build": "building", "check": "checking", "measure": "measuring"}
-_LEAST_ROWS = 1
+_BATCHED = "BMNK"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,28 +69,28 @@ def tune_all(asked: Asked, *, as_json: bool, file: Path | None) -> bool:
 def fit_model(files: Sequence[Path]) -> None:
     """Fits the constants of the model to measurements, and prints them."""
     measured, sms = load(files)
-    found = fit(measured, sms=sms)
     console = output()
-    console.print(f"{found.problems} problems; what a choice by the model costs, on average and at most:", markup=False)
-    for when, (mean, most) in (("before", found.before), ("after", found.after)):
-        console.print(f"  {when:6}  {mean:7.2%}  {most:7.2%}", markup=False)
-    for name, value in asdict(found.model).items():
-        console.print(f"    {name}: float = {value:.3g}", markup=False)
+    for name, found in fit_kinds(measured, sms=sms):
+        told = f"{name}, {found.problems} problems; what a choice by the model costs, on average and at most:"
+        console.print(told, markup=False)
+        for when, (mean, most) in (("before", found.before), ("after", found.after)):
+            console.print(f"  {when:6}  {mean:7.2%}  {most:7.2%}", markup=False)
+        for constant, value in asdict(found.model).items():
+            console.print(f"    {constant}: float = {value:.3g}", markup=False)
 
 
 def _wanted(text: str, asked: Asked) -> Wanted:
     """The problem of one text: MxNxK, or BxMxNxK."""
-    parts = text.lower().split("x")
-    problem = ""
-    if len(parts) not in (3, 4) or not all(part.isdecimal() and _LEAST_ROWS <= int(part) < 1 << 31 for part in parts):
-        problem = f"`{text}` are no sizes: MxNxK, or BxMxNxK for batches"
-    elif len(parts) == 4 and (asked.grouped or asked.blockwise):
+    sizes, problem = sizes_of(text), ""
+    if not sizes:
+        problem = f"`{text:.60}` are no sizes: MxNxK, or BxMxNxK for batches"
+    elif len(sizes) == len(_BATCHED) and (asked.grouped or asked.blockwise):
         problem = f"`{text}`: grouped and blockwise products have no batches"
     elif asked.grouped and asked.blockwise:
         problem = "--grouped and --blockwise do not go together"
     if problem:
         raise Diag.BAD_COMMAND.error(what=problem, command="warploom tune")
-    *batch, m, n, k = map(int, parts)
+    *batch, m, n, k = sizes
     return Wanted(
         m=m,
         n=n,
@@ -131,10 +132,10 @@ def _write(file: Path, text: str) -> None:
 
 @contextmanager
 def _bar(title: str) -> Iterator[OnProgress]:
-    """A bar that tells the step; it appears on a terminal only."""
+    """A bar that tells the step; it appears on a terminal only, and goes when all are measured."""
     console = Console(file=sys.stderr)
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
         task = progress.add_task(title, total=None)
 
         def on_progress(step: str, done: int, total: int, /) -> None:

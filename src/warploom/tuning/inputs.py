@@ -10,11 +10,11 @@ import numpy as np
 from warploom.facts.dtypes import ELEMENT_TYPES
 from warploom.ops import blockwise_matmul, grouped_matmul, matmul
 from warploom.ops.plan import Operation
+from warploom.ops.scaled import BLOCK
 from warploom.runtime.driver import Device
 from warploom.runtime.scratch import Block, allocated
 from warploom.tuning.stopwatch import Stopwatch
 
-BLOCK = 128
 _PATTERN = 1_048_583
 """Random values that an array repeats: a prime, so that no two rows begin alike."""
 _NARROW_BITS = 8

@@ -11,9 +11,10 @@ from warploom.diagnostics import Diag
 from warploom.ops.elsewhere import replan
 from warploom.ops.fields import completed
 from warploom.ops.hopper import tuned
+from warploom.ops.leaves import leaves
 from warploom.ops.plan import Operation
 from warploom.ops.prepare import bound
-from warploom.ptx.arrays import buffer_of, is_array
+from warploom.ptx.arrays import buffer_of
 from warploom.ptx.launch import Launch
 from warploom.runtime.driver import Device, device_of
 from warploom.runtime.hangs import patience
@@ -107,7 +108,7 @@ class _Problem:
     @staticmethod
     def of(operation: Operation[...], arguments: Mapping[str, Any], given: Sequence[Any] | None) -> _Problem:
         """Look at the arguments; all that is wrong with them is one error."""
-        given_arrays = dict(_arrays(arguments))
+        given_arrays = dict(leaves(arguments))
         wrong = [f"`{name}` is chosen by tuning" for name in ("config", "target") if arguments.get(name) is not None]
         if "out" not in given_arrays:
             wrong.append("`out` is missing: what is measured writes into an array")
@@ -243,12 +244,3 @@ def label_of(config: Any) -> str:
 
 def _compact(value: Any) -> str:
     return "x".join(map(str, value)) if isinstance(value, tuple) else str(value)
-
-
-def _arrays(arguments: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
-    """The arrays among arguments, in the order in which `bound` has them."""
-    for name, value in arguments.items():
-        if isinstance(value, Mapping):
-            yield from _arrays(value)
-        elif is_array(value):
-            yield name, value
