@@ -25,7 +25,7 @@ from warploom.machine.setup import MOST_RESIDENT_BYTES, Setup, WarpState, reside
 from warploom.machine.tensor_record import encode as encode_map
 from warploom.machine.translate import Program, translate
 from warploom.machine.variables import in_shared_memory, map_static, on_the_stack, static_bytes
-from warploom.ptx.arrays import is_array, numpy_of, place_of
+from warploom.ptx.arrays import Pointers, is_array, numpy_of, place_of
 from warploom.ptx.launch import Launch, Triple, entry_of
 from warploom.ptx.model import Kernel, Module, Variable
 from warploom.ptx.parse import parse
@@ -122,10 +122,17 @@ def launch(
 def _arrays_on_gpu(launch_: Launch) -> list[tuple[str, Any]]:
     """The arrays of a launch and their devices, if they are on a GPU; some here and some there is an error."""
     held = [arg.array if isinstance(arg, TensorMap) else arg for arg in launch_.args]
+    behind = [(number, arg.arrays) for number, arg in enumerate(held) if isinstance(arg, Pointers)]
+    held += [each for _, nested in behind for each in nested]
     arrays = [(place_of(array), array) for array in held if is_array(array)]
     on_gpu = [each for each in arrays if each[0].startswith("cuda")]
     if on_gpu and len(on_gpu) != len(arrays):
-        notes = [f"argument {number} is on {place_of(each)}" for number, each in enumerate(held) if is_array(each)]
+        names = [
+            *range(len(launch_.args)),
+            *(f"{number}[{at}]" for number, nested in behind for at in range(len(nested))),
+        ]
+        named = zip(names, held, strict=True)
+        notes = [f"argument {name} is on {place_of(each)}" for name, each in named if is_array(each)]
         raise Diag.BAD_LAUNCH.error(notes=notes, what="some arrays are on the host and some on a GPU")
     return on_gpu
 
@@ -346,11 +353,21 @@ def _encode(param: Variable, arg: Any, memory: GlobalMemory, name: str) -> bytes
         if size != MAP_BYTES:
             raise ValueError(f"a tensor map takes a parameter of {MAP_BYTES} bytes or a pointer, this one has {size}")
         return record
-    if is_array(arg):
+    if is_array(arg) or isinstance(arg, Pointers):
         if size != 8:
             raise ValueError(f"an array is passed as a 64-bit pointer, the parameter has {size} bytes")
-        return memory.map_array(numpy_of(arg), name).to_bytes(8, "little")
+        return _place(arg, memory, name).to_bytes(8, "little")
     return scalar_bytes(param, arg)
+
+
+def _place(arg: Any, memory: GlobalMemory, name: str) -> int:
+    """Where the machine has an array, or the addresses of several."""
+    if not isinstance(arg, Pointers):
+        return memory.map_array(numpy_of(arg), name)
+    words = arg.words(lambda number, array: _place(array, memory, f"{name}[{number}]"))
+    held = padded(len(words))[: len(words)]
+    held[:] = np.frombuffer(words, np.uint8)
+    return memory.add(held, name, writeable=False).base
 
 
 def _report(grid: Grid, seconds: float) -> Run:

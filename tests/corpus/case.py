@@ -81,7 +81,14 @@ class Tile:
     layout: str = ""
 
 
-Argument = str | Map | int | float
+@dataclass(frozen=True)
+class Pointers:
+    """A buffer of the addresses of other buffers."""
+
+    buffers: tuple[str | None, ...]
+
+
+Argument = str | Map | Pointers | int | float
 
 
 @dataclass(frozen=True)
@@ -108,7 +115,7 @@ class Case:
     arch: int
     build: Callable[[int | None], Compiled]
     buffers: Mapping[str, Buffer]
-    args: tuple[str | Map | Tile | int | float, ...]
+    args: tuple[str | Map | Tile | Pointers | int | float, ...]
     grid: tuple[int, ...]
     expected: Callable[[Arrays], Arrays]
     exact: bool = True

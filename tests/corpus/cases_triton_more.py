@@ -7,7 +7,7 @@ from math import erf, lgamma
 
 import numpy as np
 
-from .case import BFLOAT16, Arrays, Case, drawn, integers, normal, output, zeros
+from .case import BFLOAT16, Arrays, Case, Pointers, drawn, integers, normal, output, zeros
 from .triton_case import triton_case as any_triton_case
 
 triton_case = partial(any_triton_case, module="kernels_triton_more", schedules="one")
@@ -125,8 +125,42 @@ def half_sums(arch: int) -> Case:
     )  # fmt: skip
 
 
+def products_behind_pointers(arch: int) -> Case:
+    sizes = np.array([(65, 33, 40), (1, 64, 17), (64, 70, 64)])
+    strides = sizes[:, [2, 1, 1]] + [0, 3, 5]
+    groups, programs = len(sizes), 3
+    buffers = {
+        "sizes": drawn(np.int32, lambda _, shape: sizes.reshape(shape), sizes.size),
+        "strides": drawn(np.int32, lambda _, shape: strides.reshape(shape), strides.size),
+    }
+    for group, ((m, _, k), (step_a, step_b, step_c)) in enumerate(zip(sizes.tolist(), strides.tolist(), strict=True)):
+        buffers |= {
+            f"a{group}": integers(np.float16, m, step_a), f"b{group}": integers(np.float16, k, step_b),
+            f"c{group}": output(np.float16, m, step_c),
+        }  # fmt: skip
+
+    def expected(arrays: Arrays) -> Arrays:
+        results = {}
+        for group, (_, n, k) in enumerate(sizes.tolist()):
+            a, b = (arrays[f"{name}{group}"].astype(np.float64) for name in "ab")
+            results[f"c{group}"] = arrays[f"c{group}"].copy()
+            results[f"c{group}"][:, :n] = a[:, :k] @ b[:, :n]
+        return results
+
+    pointers = {f"{name}_of": Pointers(tuple(f"{name}{group}" for group in range(groups))) for name in "abc"}
+    return triton_case(
+        "products_behind_pointers", arch, (programs,), buffers,
+        {**pointers, "sizes": "sizes", "strides": "strides", "groups": groups},
+        {"BM": 64, "BN": 64, "BK": 32, "PROGRAMS": programs}, expected, options={"num_stages": 2}, schedules="few",
+    )  # fmt: skip
+
+
 CASES = [
-    *(make(arch) for arch in (90, 100) for make in (welford, packed_weights, picked_and_ranked)),
+    *(
+        make(arch)
+        for arch in (90, 100)
+        for make in (welford, packed_weights, picked_and_ranked, products_behind_pointers)
+    ),
     precise_dot(90, "tf32x3", 1e-5),
     precise_dot(100, "bf16x3", 1e-4),
     precise_dot(90, "ieee", 1e-5),

@@ -87,3 +87,38 @@ def half_sums(x, rows, halves, brains, n, WIDTH: tl.constexpr):
     to = tl.load(rows + row) * WIDTH + at
     tl.atomic_add(halves + to, value.to(tl.float16), sem="relaxed")
     tl.atomic_add(brains + to, value.to(tl.bfloat16), sem="relaxed")
+
+
+@triton.jit
+def products_behind_pointers(
+    a_of, b_of, c_of, sizes, strides, groups,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PROGRAMS: tl.constexpr,
+):  # fmt: skip
+    """Many products in one launch: programs take turns at the tiles of all, whose matrices only pointers tell."""
+    tile = tl.program_id(0)
+    first = 0
+    for group in range(groups):
+        m, n, k = tl.load(sizes + 3 * group), tl.load(sizes + 3 * group + 1), tl.load(sizes + 3 * group + 2)
+        across = tl.cdiv(n, BN)
+        end = first + tl.cdiv(m, BM) * across
+        while tile < end:
+            a = tl.load(a_of + group).to(tl.pointer_type(tl.float16))
+            b = tl.load(b_of + group).to(tl.pointer_type(tl.float16))
+            c = tl.load(c_of + group).to(tl.pointer_type(tl.float16))
+            step_a, step_b, step_c = (
+                tl.load(strides + 3 * group), tl.load(strides + 3 * group + 1), tl.load(strides + 3 * group + 2),
+            )  # fmt: skip
+            rows = (tile - first) // across * BM + tl.arange(0, BM)
+            columns = (tile - first) % across * BN + tl.arange(0, BN)
+            total = tl.zeros((BM, BN), tl.float32)
+            for start in range(0, k, BK):
+                depth = start + tl.arange(0, BK)
+                here = (rows < m)[:, None] & (depth < k)[None, :]
+                left = tl.load(a + rows[:, None] * step_a + depth[None, :], mask=here, other=0.0)
+                here = (depth < k)[:, None] & (columns < n)[None, :]
+                right = tl.load(b + depth[:, None] * step_b + columns[None, :], mask=here, other=0.0)
+                total = tl.dot(left, right, total)
+            here = (rows < m)[:, None] & (columns < n)[None, :]
+            tl.store(c + rows[:, None] * step_c + columns[None, :], total.to(tl.float16), mask=here)
+            tile += PROGRAMS
+        first = end

@@ -6,23 +6,27 @@ import copy
 from typing import Any
 
 import warploom
+from warploom.ptx import arrays as arrays_of
 
-from .case import Arrays, Map, Prepared
+from .case import Argument, Arrays, Map, Pointers, Prepared
+
+
+def bound(argument: Argument, arrays: Arrays) -> Any:
+    """An argument as `launch` takes it, over these arrays."""
+    match argument:
+        case Map(buffer, box, swizzle):
+            return warploom.TensorMap(arrays[buffer], box=box, swizzle=swizzle)
+        case Pointers(buffers):
+            return arrays_of.Pointers(None if name is None else arrays[name] for name in buffers)
+        case str():
+            return arrays[argument]
+        case _:
+            return argument
 
 
 def run(prepared: Prepared, *, schedule: str = "eager", seed: int = 0) -> Arrays:
     """Launch on copies of the arrays and return them as the kernel left them."""
     arrays = copy.deepcopy(prepared.arrays)
-
-    def bound(argument: Any) -> Any:
-        match argument:
-            case Map(buffer, box, swizzle):
-                return warploom.TensorMap(arrays[buffer], box=box, swizzle=swizzle)
-            case str():
-                return arrays[argument]
-            case _:
-                return argument
-
     compiled = prepared.compiled
     warploom.launch(
         compiled.ptx,
@@ -31,7 +35,7 @@ def run(prepared: Prepared, *, schedule: str = "eager", seed: int = 0) -> Arrays
         block=compiled.block,
         cluster=compiled.cluster,
         shared_bytes=compiled.shared_bytes,
-        args=[bound(argument) for argument in prepared.args],
+        args=[bound(argument, arrays) for argument in prepared.args],
         schedule=schedule,
         seed=seed,
     )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
-from .case import Arrays, Buffer, Case, Tile
+from .case import Arrays, Buffer, Case, Pointers, Tile
 from .compile import Compiled, compile_gluon, compile_triton, version_of
 
 POINTEE = {
@@ -16,13 +16,15 @@ POINTEE = {
 }  # fmt: skip
 
 
-def type_of(argument: str | Tile | float, buffers: Mapping[str, Buffer]) -> str:
+def type_of(argument: str | Tile | Pointers | float, buffers: Mapping[str, Buffer]) -> str:
     """The type of an argument as a Triton signature spells it."""
     match argument:
         case str():
             return "*" + POINTEE[buffers[argument].dtype.name]
         case Tile(buffer, block, layout):
             return f"tensordesc<{POINTEE[buffers[buffer].dtype.name]}{list(block)}{layout and ',' + layout}>"
+        case Pointers():
+            return "*i64"
         case int():
             return "i32"
         case float():
@@ -34,7 +36,7 @@ def triton_case(
     arch: int,
     grid: tuple[int, ...],
     buffers: Mapping[str, Buffer],
-    args: Mapping[str, str | Tile | int | float],
+    args: Mapping[str, str | Tile | Pointers | int | float],
     constants: Mapping[str, Any],
     expected: Callable[[Arrays], Arrays],
     *,
@@ -58,7 +60,7 @@ def triton_case(
         aligned = tuple(
             parameter
             for parameter, argument in args.items()
-            if isinstance(argument, str) or (isinstance(argument, int) and argument % 16 == 0)
+            if isinstance(argument, str | Pointers) or (isinstance(argument, int) and argument % 16 == 0)
         )
         signature = {parameter: type_of(argument, buffers) for parameter, argument in args.items()}
         chosen = {"enable_fp_fusion": True, "ptx_version": ptx_version, **(options or {})}

@@ -95,11 +95,9 @@ def foreign() -> Iterator[Base]:
 
 def corpus() -> Iterator[Base]:
     """The kernels of the corpus whose compilers are installed."""
-    from tests.corpus.case import Map
     from tests.corpus.cases import CASES
     from tests.corpus.compile import CompilerMissing
-
-    from warploom import TensorMap
+    from tests.corpus.run import bound
 
     for case in CASES:
         try:
@@ -109,15 +107,7 @@ def corpus() -> Iterator[Base]:
         compiled = prepared.compiled
 
         def bind(text: str, arrays: Arrays, prepared: Any = prepared, compiled: Any = compiled) -> Launch:
-            def bound(argument: Any) -> Any:
-                match argument:
-                    case Map(buffer, box, swizzle):
-                        return TensorMap(arrays[buffer], box=box, swizzle=swizzle)
-                    case str():
-                        return arrays[argument]
-                return argument
-
-            args = tuple(bound(argument) for argument in prepared.args)
+            args = tuple(bound(argument, arrays) for argument in prepared.args)
             return Launch(
                 text, prepared.grid, compiled.block, args, compiled.entry, compiled.cluster, compiled.shared_bytes
             )

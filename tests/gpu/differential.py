@@ -120,6 +120,13 @@ class Driver:
         )  # fmt: skip
         return storage, aligned
 
+    def word(self, argument: dict[str, Any], addresses: dict[str, int]) -> Any:
+        """The value of an argument that is no map."""
+        if "pointers" in argument:
+            found = [0 if name is None else addresses[name] for name in argument["pointers"]]
+            return self.upload(np.array(found, np.uint64))
+        return addresses[argument["pointer"]] if "pointer" in argument else argument["scalar"]
+
     def launch(self, case: dict[str, Any], function: ctypes.c_void_p, addresses: dict[str, int]) -> None:
         """One launch, waited for."""
         keep, pointers = [], []
@@ -128,7 +135,7 @@ class Driver:
                 name = argument["map"]
                 storage, address = self.tensor_map(addresses[name], case["buffers"][name], argument)
             else:
-                value = addresses[argument["pointer"]] if "pointer" in argument else argument["scalar"]
+                value = self.word(argument, addresses)
                 storage = scalar(value, argument.get("type", "u64"))
                 address = storage.ctypes.data
             keep.append(storage)

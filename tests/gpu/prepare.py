@@ -19,7 +19,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from corpus.case import Arrays, Case, Map
+from corpus.case import Arrays, Case, Map, Pointers
 from corpus.cases import CASES
 from corpus.compile import CompilerMissing
 from corpus.run import run
@@ -41,6 +41,8 @@ def describe(argument: Any, declared: str) -> dict[str, Any]:
     match argument:
         case Map(buffer, box, swizzle):
             return {"map": buffer, "box": list(box), "swizzle": swizzle}
+        case Pointers(buffers):
+            return {"pointers": list(buffers)}
         case str():
             return {"pointer": argument}
         case _:

@@ -16,7 +16,7 @@ from tests.gpu.here import needs_hopper, torch
 
 from warploom import TensorMap, launch
 from warploom.diagnostics import WarploomError
-from warploom.ptx.arrays import scratch
+from warploom.ptx.arrays import Pointers, scratch
 from warploom.runtime import loading, shaped
 from warploom.runtime.driver import device
 from warploom.runtime.loading import resident_clusters
@@ -114,6 +114,37 @@ def test_the_dependent_wait_for_each_other():
         call(x)
         want = want * np.uint32(3) + np.uint32(1)
     assert np.array_equal(x.cpu().numpy(), want)
+
+
+POINTEES = """
+.version 8.0
+.target sm_90a
+.address_size 64
+.visible .entry pointees(.param .u64 table)
+{
+ .reg .pred %p; .reg .b32 %r<2>; .reg .b64 %rd<4>;
+ ld.param.u64 %rd0, [table]; mov.u32 %r0, %ctaid.x;
+ mul.wide.u32 %rd1, %r0, 8; add.u64 %rd0, %rd0, %rd1; ld.global.u64 %rd2, [%rd0];
+ setp.eq.u64 %p, %rd2, 0;
+ @%p ret;
+ ld.global.u32 %r1, [%rd2]; add.u32 %r1, %r1, %r0; st.global.u32 [%rd2], %r1;
+ ret;
+}
+"""
+
+
+@pytest.mark.parametrize("count", [1, 3, 1000])
+def test_pointers_to_arrays(count):
+    whole = torch.zeros((count, 8), dtype=torch.int32, device="cuda")
+    side = torch.cuda.Stream()
+    torch.cuda.synchronize()
+    for stream in (None, side, None):
+        for _ in range(20):  # the addresses' memory goes back and is taken again while launches wait
+            pointers = Pointers([*whole.unbind()[:-1], None, whole[-1]])
+            launch(POINTEES, grid=(count + 1, 1, 1), block=ONE, args=[pointers], stream=stream)
+        torch.cuda.synchronize()
+    assert whole[:, 0].tolist() == [60 * number for number in (*range(count - 1), count)]
+    assert whole[:, 1:].count_nonzero() == 0
 
 
 def test_streams():

@@ -148,11 +148,10 @@ def test_what_follows(name, following, target):
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", ["grouped", "blockwise"])
-def test_activations(name, target):
+def test_an_activation(name, target):
     product = PRODUCTS[name](33)
-    for activation in ("gelu_tanh", "sigmoid", "squared_relu"):
-        got = product.call(target, activation=activation, alpha=1 / 16, out_dtype=F32)
-        assert close(got, ACTIVATIONS[activation](product.sums / 16), 33), activation
+    got = product.call(target, activation="gelu_tanh", alpha=1 / 16, out_dtype=F32)
+    assert close(got, ACTIVATIONS["gelu_tanh"](product.sums / 16), 33)
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -22,6 +22,12 @@ def ints(*shape, dtype=torch.bfloat16):
 
 X, W = ints(5, 16), ints(24, 16)
 CASES = {
+    "config, 3: it is no MatmulConfig": lambda: wl.linear(X, W, config=3),
+    "target, 'sm_1': there are kernels for": lambda: wl.linear(X, W, target="sm_1", out=torch.empty(5, 24)),
+    "epilogue, 3: it is no function": lambda: wl.linear(X, W, epilogue=3),
+    "epilogue, a function: it takes a value and its position": lambda: wl.linear(
+        X, W, epilogue=lambda acc: acc, outputs={"pre_activation": torch.empty(5, 24)}
+    ),
     "bias, torch.bool (24,): its elements are none of int8": lambda: wl.linear(X, W, bias=torch.ones(24, dtype=bool)),
     "residual, torch.complex64 (5, 24): its elements are none of": lambda: wl.linear(
         X, W, residual=torch.ones(5, 24, dtype=torch.complex64)

@@ -61,12 +61,13 @@ def test_layers_are_swapped_where_they_are_and_restored():
     model().load_state_dict(given.state_dict())
     given.load_state_dict(before)
     torch.testing.assert_close(given[:3](x), want, rtol=0, atol=0)
-    assert "in_features=16, out_features=24" in repr(given[0])
+    assert repr(given).splitlines()[1] == "  (0): warploom.Linear(in_features=16, out_features=24, bias=True)"
     wnn.restore_linears(given, only=lambda name, layer: name == "0")
     assert kinds(given) == {"0": nn.Linear, "2.0": wnn.Linear}
     wnn.restore_linears(given)
     assert kinds(given) == {"0": nn.Linear, "2.0": nn.Linear}
     assert vars(given[0]).keys() == vars(nn.Linear(1, 1)).keys()
+    assert repr(given) == repr(model())
 
 
 def test_what_a_layer_has_stays():
@@ -143,7 +144,8 @@ def test_old_weight_norm_goes_on_working():
 
 def test_a_layer_with_what_follows():
     layer = wnn.Linear(16, 24, activation="gelu_tanh", dtype=torch.float64)
-    assert "activation=gelu_tanh" in repr(layer)
+    assert repr(layer) == "warploom.Linear(in_features=16, out_features=24, bias=True, activation=gelu_tanh)"
+    assert repr(type("Own", (wnn.Linear,), {})(1, 2)) == "Own(in_features=1, out_features=2, bias=True)"
     x, residual = torch.randn(5, 16, dtype=torch.float64), torch.randn(5, 24, dtype=torch.float64)
     made = nn.functional.gelu(nn.functional.linear(x, layer.weight, layer.bias), approximate="tanh")
     torch.testing.assert_close(layer(x, residual), made + residual)

@@ -46,6 +46,8 @@ class FakeLibrary:
     capture_mode: int = 0
     memory: dict[int, int] = field(default_factory=dict)
     zeroed: dict[int, int] = field(default_factory=dict)
+    copied: dict[int, tuple[bytes, int]] = field(default_factory=dict)
+    """What was copied to the GPU, and on which stream, by address."""
     host: dict[int, Any] = field(default_factory=dict)
     synchronised: list[int] = field(default_factory=list)
     on_synchronise: Any = None
@@ -150,6 +152,10 @@ class FakeLibrary:
     def cuMemsetD8Async(self, address, value, size, stream):
         assert value == 0
         self.zeroed[address.value] = size.value
+        return SUCCESS
+
+    def cuMemcpyHtoDAsync_v2(self, address, source, size, stream):
+        self.copied[address.value] = ctypes.string_at(source, size.value), stream.value or 0
         return SUCCESS
 
     def cuMemFree_v2(self, address):

@@ -110,6 +110,90 @@ def test_a_loop_is_a_wait_if_it_looks_and_leaves_nothing_behind(inside):
     assert [site.text.partition(" ")[0] for site in sites] == ([inside.partition(" ")[0]] if LOOPS[inside] else [])
 
 
+TURNS = """
+.version 8.0
+.target sm_90a
+.address_size 64
+.visible .entry turns(.param .u64 to)
+{
+	.reg .b64 %rd<2>;
+	.reg .b32 %r<4>;
+	.reg .pred %p<2>;
+	.shared .align 8 .b64 full;
+	mov.u32 %r0, full;
+	mov.u32 %r1, %tid.x;
+	mov.u32 %r2, 0;
+	setp.eq.u32 %p0, %r1, 0;
+	@%p0 mbarrier.init.shared.b64 [%r0], 64;
+	bar.sync 0;
+again:
+	mbarrier.arrive.shared.b64 _, [%r0];
+	and.b32 %r3, %r2, 1;
+	{
+	.reg .pred P1;
+	LAB_WAIT:
+	mbarrier.try_wait.parity.shared::cta.b64 P1, [%r0], %r3;
+	@P1 bra DONE;
+	bra LAB_WAIT;
+	DONE:
+	}
+	add.u32 %r2, %r2, 1;
+	setp.lt.u32 %p1, %r2, 3;
+	@%p1 bra again;
+	and.b32 %r3, %r2, 1;
+	xor.b32 %r3, %r3, 1;
+	{
+	.reg .pred P1;
+	LAB_WAIT:
+	mbarrier.try_wait.parity.shared::cta.b64 P1, [%r0], %r3;
+	@P1 bra.uni DONE;
+	bra.uni LAB_WAIT;
+	DONE:
+	}
+	ld.param.u64 %rd0, [to];
+	cvta.to.global.u64 %rd1, %rd0;
+	@%p0 st.global.u32 [%rd1], %r2;
+	ret;
+}
+"""
+
+
+def test_a_wait_that_is_left_from_its_middle():
+    """As CUTLASS writes it: a guarded branch out, and one back that is not guarded."""
+    module = parse(TURNS)
+    made, kernel, sites = bounded(module, module.kernels[0], MILLISECOND)
+    assert [site.text.split()[1] for site in sites] == ["P1$1,", "P1$2,"]
+    assert parse(print_module(made)) == made
+    text = print_module(made)
+    for number in (0, 1):
+        assert f"$wl_over_{number}:\n\tmov.u64 %wl_since_{number}, 0;\n\tadd.u32 %wl_count_{number}" in text
+        assert text.count(f"$wl_over_{number};") == 1
+    assert "bra DONE$1;" not in text
+    to, records = np.zeros(1, np.uint32), np.zeros(CTAS * WARPS * RECORD_WORDS, np.uint32)
+    launch(Launch(made, (1, 1, 1), (64, 1, 1), (to, records)))
+    assert to[0] == 3
+    assert not records.any()
+    assert assemble(made).kernel(kernel.name).spill_stores == 0
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("@P1 bra DONE;", "@P1 bra DONE; add.u32 %r3, %r3, 0; st.shared.u32 [full], %r3;"),
+        ("@P1 bra DONE;", "@P1 bra far;"),
+        ("@P1 bra DONE;", "@P1 bra DONE; @%p0 bra far;"),
+        ("@P1 bra DONE;", ""),
+        ("\tDONE:\n", "\tadd.u32 %r2, %r2, 7;\n\tDONE:\n"),
+    ],
+    ids=["it stores", "it goes elsewhere", "it may go elsewhere", "it never ends", "something lies between"],
+)
+def test_a_loop_that_does_more_or_ends_elsewhere_stays_as_it_is(before, after):
+    module = parse(TURNS.replace(before, after, 1).replace("\tret;", "far:\n\tret;"))
+    made, _, sites = bounded(module, module.kernels[0], MILLISECOND)
+    assert [site.text.split()[1] for site in sites] == ["P1$2,"]
+    assert "bra LAB_WAIT$1;" in print_module(made)
+
+
 def test_a_kernel_without_waits_only_gets_the_parameter():
     module = parse(SPIN.replace("@%p0 bra wait;", ""))
     _, kernel, sites = bounded(module, module.kernels[0], MILLISECOND)

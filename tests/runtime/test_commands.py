@@ -79,3 +79,16 @@ def test_a_report_begins_with_ptx_that_can_be_read_again(registers, sass):
 
 def test_a_report_says_whether_speed_was_lost():
     assert not report(sums(64, 24), registers=True, sass=False, console=Console(file=io.StringIO()))
+
+
+@pytest.mark.parametrize(("missing", "flag"), [("nvdisasm", "--sass"), ("ptxas", "--registers")])
+@pytest.mark.parametrize("what", ["file", "operation"])
+def test_without_a_tool_nothing_is_shown_but_the_error(what, missing, flag, capsys, tmp_path, monkeypatch):
+    file = tmp_path / "kernel.ptx"
+    file.write_text(sums(8, 24))
+    monkeypatch.setenv(f"WARPLOOM_{missing.upper()}", str(tmp_path / "nothing"))
+    status = main(["ptx", *([str(file)] if what == "file" else ["matmul", "64x64x64"]), flag])
+    captured = capsys.readouterr()
+    assert status == 3
+    assert captured.out == ""
+    assert missing in captured.err

@@ -8,10 +8,12 @@ from weakref import ref
 import pytest
 from tests.runtime.fake_driver import FakeLibrary, FakeTensor
 
-from warploom import TensorMap, launch, launcher
+from warploom import Launch, TensorMap, launch, launcher
 from warploom.diagnostics import WarploomError
+from warploom.ptx.arrays import Pointers
 from warploom.runtime import hangs, shaped
 from warploom.runtime.driver import device
+from warploom.runtime.prepared import Prepared
 from warploom.trace import Array, f32, kernel, s32, thread, when
 
 
@@ -137,3 +139,42 @@ def test_shapes_are_forgotten_when_there_are_many(gpu, monkeypatch):
         launch(bound(vector(), grid=(count, 1, 1)))
         assert len(shaped._SHAPES) <= 3
     assert [each.grid[0] for each in gpu.launched] == list(range(1, 9))
+
+
+def addressing(*arrays, table=None):
+    """A launch whose first argument points to the addresses of arrays."""
+    table = Pointers(arrays) if table is None else table
+    return Launch(bound(vector()).program, (1, 1, 1), (64, 1, 1), (table, 7, 0.5))
+
+
+def test_pointers_are_copied_to_the_gpu_at_each_launch(gpu):
+    x, y = vector(0x10000), vector(0x20000)
+    made = addressing(x, None, y, 77)
+    for address, stream in ((0x10000, 0), (0x10000, 9), (0x30000, 9)):
+        x.address = address
+        launch(made, stream=stream)
+        (at,) = struct.unpack("<Q", gpu.launched[-1].parameters[0])
+        assert gpu.memory[at] == 32
+        assert gpu.copied[at] == (struct.pack("<4Q", address, 0, 0x20000, 77), stream)
+        assert at not in gpu.freed, "it is there while the launch may run"
+    assert len(gpu.freed) == 2
+    del made
+    assert len(gpu.freed) == 3
+
+
+def test_pointers_are_refused_where_something_outlives_them(gpu):
+    x = vector()
+    gpu.captured = {9}
+    with pytest.raises(WarploomError, match="BAD_LAUNCH") as caught:
+        launch(addressing(x), stream=9)
+    assert "pass a tensor of the addresses" in caught.value.notes[0]
+    with pytest.raises(WarploomError, match="BAD_LAUNCH") as caught:
+        Prepared(addressing(x), (x,))
+    assert "takes a tensor of the addresses" in caught.value.notes[0]
+    assert not gpu.launched
+
+
+def test_pointers_to_the_host_and_to_a_gpu_are_refused_together(gpu):
+    with pytest.raises(WarploomError, match="some arrays are on the host") as caught:
+        launch(addressing(vector(), FakeTensor(0x7000, (4,), "float32", "cpu")))
+    assert caught.value.notes == ("argument 0[0] is on cuda:0", "argument 0[1] is on cpu")

@@ -42,6 +42,7 @@ GOOD = {
         {"pointer": "y", "offset": 4},
         {"u32": 5},
         {"bytes": "00ff10"},
+        {"pointers": ["x", None, {"pointer": "y", "offset": 8}]},
     ],
     "compare": [{"expr": "y == x", "rtol": 0.01, "atol": 0}],
     "expect": "y is x",
@@ -179,13 +180,14 @@ class TestArguments:
         buffers = file.allocate()
         launch = file.launch(buffers)
         assert isinstance(launch, Launch)
-        tensor, pointer, number, raw = launch.args
+        tensor, pointer, number, raw, pointers = launch.args
         assert isinstance(tensor, TensorMap)
         assert tensor.box == (3, 4)
         assert np.shares_memory(tensor.array, buffers["x"])
         pointer[:2] = np.array([1.5], np.float16).view(np.uint8)
         assert buffers["y"][0, 2] == 1.5
         assert (number, type(number), raw) == (5, np.uint32, b"\x00\xff\x10")
+        assert pointers.arrays[2].ctypes.data == buffers["y"].ctypes.data + 8
         assert launch.program == file.ptx
 
     @pytest.mark.parametrize("name", ["u8", "u16", "u32", "u64", "s8", "s16", "s32", "s64", "b8", "b16", "b32", "b64"])
@@ -227,11 +229,8 @@ class TestArguments:
             "interleave": "none",
             "l2_promotion": "128B",
         }
-        args = (
-            load(write(tmp_path, changed(buffers=buffers, args=[{"tensor_map": "x", **keys}], compare=[])))
-            .launch()
-            .args
-        )
+        document = changed(buffers=buffers, args=[{"tensor_map": "x", **keys}], compare=[])
+        args = load(write(tmp_path, document)).launch().args
         direct = TensorMap(np.zeros(4096, np.float32), **keys)
         assert (args[0].geometry, args[0].offset, args[0].dtype) == (direct.geometry, 64, "tf32")
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from warploom.commands.console import output
-from warploom.commands.ptx import as_document, assembly_document, report
+from warploom.commands.ptx import as_document, assembled, assembly_document, report
 from warploom.commands.sizes import sizes_of
 from warploom.diagnostics import Diag
 from warploom.facts.dtypes import ELEMENT_TYPES
@@ -26,7 +26,6 @@ from warploom.ops import (
 from warploom.ops.quantise import MXFP8_BLOCK, NVFP4_BLOCK
 from warploom.ops.scaled import BLOCK
 from warploom.ptx.parse import parse
-from warploom.runtime import assemble
 
 Sizes = tuple[int, int, int]
 Arrays = tuple[np.ndarray[Any, Any], ...]
@@ -103,9 +102,9 @@ def show(name: str, wanted: Wanted, *, registers: bool, sass: bool, as_json: boo
     if not as_json:
         return report(text, registers=registers, sass=sass, console=output())
     document: dict[str, object] = {"ptx": text, **as_document(parse(text), (), only_unsupported=False)}
-    assembly = assemble(text, strict=False) if registers or sass else None
+    assembly, code = assembled(text, registers=registers, sass=sass)
     if assembly is not None:
-        document["assembly"] = assembly_document(assembly, sass=sass)
+        document["assembly"] = assembly_document(assembly, code)
     print(json.dumps(document, indent=1))  # noqa: T201
     return assembly is None or not assembly.losses
 

@@ -15,7 +15,7 @@ from warploom.launch_file.reading import LARGEST_PTX, Unreadable, read_text
 from warploom.ptx.isa import unsupported
 from warploom.ptx.model import Kernel, Module
 from warploom.ptx.parse import parse
-from warploom.runtime import Assembly, assemble, disassemble
+from warploom.runtime import Assembly, Sass, assemble, disassemble
 
 
 def describe(
@@ -25,11 +25,11 @@ def describe(
     text = _read(path)
     module = parse(text, file=path.name)
     unknown = unsupported(module)
-    assembly = assemble(text, strict=False) if registers or sass else None
+    assembly, code = assembled(text, registers=registers, sass=sass)
     if as_json:
         document = as_document(module, unknown, only_unsupported=only_unsupported)
         if assembly is not None:
-            document["assembly"] = assembly_document(assembly, sass=sass)
+            document["assembly"] = assembly_document(assembly, code)
         print(json.dumps(document, indent=1))  # noqa: T201
     else:
         console = output()
@@ -37,18 +37,24 @@ def describe(
             _show_module(path, module)
         _show_unknown(unknown)
         if assembly is not None:
-            _show_assembly(assembly, registers=registers, sass=sass, console=console)
+            _show_assembly(assembly, code, registers=registers, console=console)
     return not unknown and not (assembly and assembly.losses)
 
 
 def report(text: str, *, registers: bool, sass: bool, console: Console) -> bool:
     """Prints PTX, and on request what its kernels use and their machine code; says whether no speed was lost."""
+    assembly, code = assembled(text, registers=registers, sass=sass)
     _show_code(text, console)
-    if not (registers or sass):
+    if assembly is None:
         return True
-    assembly = assemble(text, strict=False)
-    _show_assembly(assembly, registers=registers, sass=sass, console=console)
+    _show_assembly(assembly, code, registers=registers, console=console)
     return not assembly.losses
+
+
+def assembled(text: str, *, registers: bool, sass: bool) -> tuple[Assembly | None, Sass | None]:
+    """What is to be shown of the tools' work, before anything is: one of them may be missing, or refuse."""
+    assembly = assemble(text, strict=False) if registers or sass else None
+    return assembly, disassemble(assembly.cubin) if assembly is not None and sass else None
 
 
 def _read(path: Path) -> str:
@@ -112,7 +118,7 @@ def _show_unknown(unknown: tuple[tuple[str, int, str], ...]) -> None:
     console.print(rows)
 
 
-def _show_assembly(assembly: Assembly, *, registers: bool, sass: bool, console: Console) -> None:
+def _show_assembly(assembly: Assembly, code: Sass | None, *, registers: bool, console: Console) -> None:
     if registers:
         numbers = ("registers", "bytes spilled", "bytes of stack", "bytes of static shared", "barriers")
         title = f"{assembly.assembler} for {assembly.target}: a cubin of {len(assembly.cubin)} bytes"
@@ -124,8 +130,7 @@ def _show_assembly(assembly: Assembly, *, registers: bool, sass: bool, console: 
         console.print(rows)
     for remark in assembly.remarks:
         console.print(printable(f"ptxas: {remark}"), markup=False)
-    if sass:
-        code = disassemble(assembly.cubin)
+    if code is not None:
         _show_code(code.text, console)
         for lint in code.lints:
             console.print(printable(lint), markup=False)
@@ -135,15 +140,14 @@ def _show_code(text: str, console: Console) -> None:
     console.print(printable(text.expandtabs()).rstrip(), markup=False, soft_wrap=True)
 
 
-def assembly_document(assembly: Assembly, *, sass: bool) -> dict[str, object]:
-    """What an assembler said, as JSON data."""
+def assembly_document(assembly: Assembly, code: Sass | None) -> dict[str, object]:
+    """What an assembler said, and what it made, as JSON data."""
     document: dict[str, object] = {
         "target": assembly.target,
         "assembler": assembly.assembler,
         "kernels": [asdict(row) for row in assembly.kernels],
         "remarks": [str(remark) for remark in assembly.remarks],
     }
-    if sass:
-        code = disassemble(assembly.cubin)
+    if code is not None:
         document |= {"sass": code.text, "counts": dict(code.counts), "lints": list(code.lints)}
     return document

@@ -101,12 +101,6 @@ def wgmma_d(n: int) -> Fragment:
     return _recipe("jhp", "wgq", "whg", "jqp", {**_WARPGROUP, **_HALVES, "j": n // 8})
 
 
-@lru_cache(maxsize=64)
-def wgmma_d_packed(n: int) -> Fragment:
-    """Accumulator D[64, n] of f16 in words of two columns: n/4 registers of 128 threads, a matrix [64, n/2]."""
-    return _recipe("jh", "wgq", "whg", "jq", {**_WARPGROUP, "h": 2, "j": n // 8})
-
-
 WGMMA_A = _recipe("ch", "wgq", "whg", "cq", {**_WARPGROUP, "h": 2, "c": 2})
 """A[64, 32 bytes] from four registers of 128 threads, as words [64, 8], whatever the element type."""
 

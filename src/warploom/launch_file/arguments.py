@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,21 +10,27 @@ import numpy as np
 from warploom.diagnostics import WarploomError
 from warploom.facts.dtypes import ELEMENT_TYPES
 from warploom.launch_file.buffers import LARGEST_INTEGER, Array, Buffer, memory_of
+from warploom.ptx.arrays import Pointers
 from warploom.ptx.tensor_map import TensorMap
 
 Argument = dict[str, Any]
 
 
-def violations(argument: Argument, buffers: Mapping[str, Buffer]) -> Iterator[str]:
-    """What is wrong with an argument beyond what the schema can say."""
+def violations(argument: Argument, buffers: Mapping[str, Buffer], faulty: Collection[str]) -> Iterator[str]:
+    """What is wrong with an argument beyond what the schema can say; of faulty buffers all was told already."""
     name = argument.get("tensor_map", argument.get("pointer"))
     if name is not None and name not in buffers:
-        yield f"there is no buffer `{name}`; the file has {', '.join(buffers) or 'none'}"
+        if name not in faulty:
+            yield f"there is no buffer `{name}`; the file has {', '.join(buffers) or 'none'}"
     elif "tensor_map" in argument:
         try:
             _tensor_map(argument, buffers[argument["tensor_map"]].blank())
         except WarploomError as error:
             yield from error.notes
+    elif "pointers" in argument:
+        for number, each in enumerate(map(_pointer, argument["pointers"])):
+            for problem in violations(each, buffers, faulty) if each else ():
+                yield f"element {number}: {problem}"
     elif "pointer" in argument:
         buffer, offset = buffers[argument["pointer"]], int(argument.get("offset", 0))
         if offset and offset >= buffer.span_bytes:
@@ -46,6 +52,8 @@ def build(argument: Argument, buffers: Mapping[str, Array]) -> object:
     """The value to launch with; arrays and maps share memory with the buffers they name."""
     if "tensor_map" in argument:
         return _tensor_map(argument, buffers[argument["tensor_map"]])
+    if "pointers" in argument:
+        return Pointers(build(each, buffers) if each else None for each in map(_pointer, argument["pointers"]))
     if "pointer" in argument:
         array, offset = buffers[argument["pointer"]], int(argument.get("offset", 0))
         return memory_of(array).view(np.uint8)[offset:] if offset else array
@@ -55,6 +63,11 @@ def build(argument: Argument, buffers: Mapping[str, Array]) -> object:
     kind = ELEMENT_TYPES[name]
     with np.errstate(over="ignore"):  # a number beyond the type's range is its infinity
         return kind.values.type(float(value) if kind.is_float else _integer(value))
+
+
+def _pointer(element: str | Argument | None) -> Argument:
+    """An element of `pointers` as the argument that it would be alone; nothing for null."""
+    return {"pointer": element} if isinstance(element, str) else element or {}
 
 
 def _integer(value: str | float) -> int:

@@ -149,14 +149,13 @@ class _Reader:
         return sound
 
     def _args(self, document: dict[str, Json], buffers: dict[str, Buffer]) -> list[Argument]:
-        args = document.get("args")
+        args, specs = document.get("args"), document.get("buffers")
+        faulty = specs.keys() - buffers.keys() if isinstance(specs, dict) else set()
         sound: list[Argument] = []
         for index, argument in enumerate(args if isinstance(args, list) else []):
             if not isinstance(argument, dict) or not self._sound(document, "args", index):
                 continue
-            named = argument.get("tensor_map", argument.get("pointer"))
-            if named in buffers or not self._named_wrongly(document, named):
-                self._tell(("args", index), list(arguments.violations(argument, buffers)))
+            self._tell(("args", index), list(arguments.violations(argument, buffers, faulty)))
             sound.append(argument)
         return sound
 
@@ -173,11 +172,6 @@ class _Reader:
                 except WarploomError as error:
                     self._tell(("compare", index), [error.what])
         return sound
-
-    def _named_wrongly(self, document: dict[str, Json], name: Json) -> bool:
-        """Whether the file has such a buffer, only a faulty one, which was told already."""
-        specs = document.get("buffers")
-        return isinstance(specs, dict) and name in specs
 
     def _tell(self, where: JsonPath, problems: list[str]) -> None:
         self.problems += [f"{show(where)}: {problem}" for problem in problems]

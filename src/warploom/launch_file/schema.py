@@ -147,6 +147,7 @@ _ARTICLE = {
     "integer": "an integer",
     "number": "a number",
     "boolean": "true or false",
+    "null": "null",
 }
 
 
@@ -160,6 +161,8 @@ def _is(value: Json, kind: str) -> bool:
             return isinstance(value, str)
         case "boolean":
             return isinstance(value, bool)
+        case "null":
+            return value is None
         case "integer":
             return not isinstance(value, bool) and (
                 isinstance(value, int) or (isinstance(value, float) and value.is_integer())

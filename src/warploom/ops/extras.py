@@ -18,7 +18,7 @@ from warploom.ops.faults import Faults
 @dataclass(frozen=True)
 class Extras:
     """The caller's functions, the operands that they read (with whether each is a number), configuration, target, what
-    is made of a pair, and the names of further outputs.
+    is made of a pair, the names of further outputs, and the function that was called.
     """
 
     epilogue: Callable[..., Any] | None = None
@@ -28,6 +28,7 @@ class Extras:
     target: str | None = None
     pair: Any = None
     outputs: tuple[str, ...] = ()
+    function: str | None = None
 
     def options(self) -> dict[str, Any]:
         """As an operation takes them, without those that say nothing."""
@@ -40,7 +41,7 @@ class Extras:
         functions = (self.epilogue, self.store, self.pair if callable(self.pair) else None)
         keys = [_key(each, names) for each in functions if each is not None]
         pair = None if callable(self.pair) else self.pair
-        named = (self.operands, self.config, self.target, pair, self.outputs)
+        named = (self.operands, self.config, self.target, pair, self.outputs, self.function)
         return None if None in keys else (tuple(each is None for each in functions), *keys, *named)
 
 

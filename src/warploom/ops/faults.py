@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -38,6 +41,20 @@ def _place(value: Any) -> str:
     return "" if device == HOST else f" on {device}"
 
 
+_CALLED: ContextVar[str | None] = ContextVar("called", default=None)
+"""The function that the caller knows of, where another does its work."""
+
+
+@contextmanager
+def called(function: str | None) -> Iterator[None]:
+    """Tell faults as those of this function; None leaves them to the one that finds them."""
+    token = _CALLED.set(function)
+    try:
+        yield
+    finally:
+        _CALLED.reset(token)
+
+
 class Faults:
     """The faults of one call of a function."""
 
@@ -62,4 +79,5 @@ class Faults:
         if self._notes:
             notes = self.notes
             names = ", ".join(f"`{name}`" for name in self._notes)
-            raise Diag.BAD_ARGUMENTS.error(notes=notes, function=self._function, count=len(notes), what=names)
+            function = _CALLED.get() or self._function
+            raise Diag.BAD_ARGUMENTS.error(notes=notes, function=function, count=len(notes), what=names)

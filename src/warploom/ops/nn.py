@@ -53,6 +53,11 @@ class Linear(nn.Linear):
             made = ACTIVATED[self.activation](made)
         return made if residual is None else (made + residual).to(made.dtype)
 
+    def _get_name(self) -> str:
+        """What PyTorch prints of a layer before its sizes: else a model that was swapped looks as it did."""
+        own: str = super()._get_name()
+        return f"warploom.{own}" if type(self) is Linear else own
+
     def extra_repr(self) -> str:
         told: str = super().extra_repr()
         return told if self.activation is None else f"{told}, activation={self.activation}"

@@ -30,8 +30,8 @@ class Quantised(NamedTuple):
     def dequantised(self) -> Array:
         """What the values stand for, in float32."""
         block = self.values.shape[-1] // self.scales.shape[-1] if self.scales.shape[-1] else 1
-        factors = np.repeat(self.scales.astype(np.float32), block, axis=-1)
-        return self.values.astype(np.float32) * factors * np.float32(self.scale)
+        spread = np.repeat(self.scales.astype(np.float32), block, axis=-1)
+        return self.values.astype(np.float32) * spread * np.float32(self.scale)
 
 
 def quantise_mxfp8(x: Array, dtype: Any = ml_dtypes.float8_e4m3fn) -> Quantised:
@@ -49,8 +49,7 @@ def quantise_mxfp8(x: Array, dtype: Any = ml_dtypes.float8_e4m3fn) -> Quantised:
     top = int(np.frexp(_greatest(element))[1]) - 1
     code = np.clip(exponent - top + _E8M0.bias, 0, _E8M0.largest)
     code = np.where(largest == 0, 0, code)
-    factors = np.ldexp(1.0, code - _E8M0.bias)
-    values = _saturated(blocks / factors[..., None], element)
+    values = _saturated(blocks / np.ldexp(1.0, code - _E8M0.bias)[..., None], element)
     values[~finite] = np.nan
     scales = np.where(finite, code, _E8M0.nan_code).astype(np.uint8).view(ml_dtypes.float8_e8m0fnu)
     return Quantised(values.reshape(x.shape), scales)
@@ -74,8 +73,8 @@ def quantise_nvfp4(x: Array) -> Quantised:
     faults.check()
     scale = float(whole) if whole > 0 else 1.0
     scales = _saturated(largest / _greatest(e2m1) / scale, e4m3)
-    factors = scales.astype(np.float64) * scale
-    ratio = np.divide(blocks, factors[..., None], out=np.zeros_like(blocks), where=factors[..., None] > 0)
+    products = scales.astype(np.float64) * scale
+    ratio = np.divide(blocks, products[..., None], out=np.zeros_like(blocks), where=products[..., None] > 0)
     return Quantised(_saturated(ratio, e2m1).reshape(x.shape), scales, scale)
 
 

@@ -22,7 +22,7 @@ from warploom.structured.config.hopper_blockwise import HopperBlockwiseConfig
 from warploom.trace.types import OF_NUMPY
 
 BLOCK = 128
-"""Rows of B, and elements of K, that share a factor."""
+"""Rows of B, and elements of K, that share a scale."""
 _MATRIX = range(2, 3)
 _FP4 = "float4_e2m1fn"
 _WORD = 4
@@ -32,7 +32,7 @@ _FORMATS = {
     (_FP4, "float8_e8m0fnu"): ("mxf4", "ue8m0", 32),
     (_FP4, "float8_e4m3fn"): ("mxf4nvf4", "ue4m3", 16),
 }
-"""By the dtypes of elements and factors: the kind of multiplication, the factors' type, and the length of a run."""
+"""By the dtypes of elements and scales: the kind of multiplication, the scales' type, and the length of a run."""
 
 
 @operation
@@ -56,7 +56,7 @@ def blockwise_matmul(
     config: BlockwiseFP8MatmulConfig | HopperBlockwiseConfig | None = None,
     target: str | None = None,
 ) -> Plan:
-    """The product of 8-bit a (m, k) and the transpose of b (n, k), with a factor for each block of 128 along k.
+    """The product of 8-bit a (m, k) and the transpose of b (n, k), with a scale for each block of 128 along k.
 
     `a_scale` is (m, ⌈k/128⌉) and `b_scale` (⌈n/128⌉, ⌈k/128⌉), both float32 or both bfloat16, of any strides. The sum
     over blocks is in float32, and all that `matmul` has follows it.
@@ -90,10 +90,10 @@ def block_scaled_matmul(
     config: BlockScaledMatmulConfig | None = None,
     target: str | None = None,
 ) -> Plan:
-    """The product of a (m, k) and the transpose of b (n, k), with a factor for each short run along k.
+    """The product of a (m, k) and the transpose of b (n, k), with a scale for each short run along k.
 
-    MXFP8: float8 elements, float8_e8m0fnu factors for runs of 32; MXFP4: float4_e2m1fn with the same; NVFP4: with
-    float8_e4m3fn factors for runs of 16. Factors are (m, k/run) and (n, k/run), as `quantise_mxfp8` and
+    MXFP8: float8 elements, float8_e8m0fnu scales for runs of 32; MXFP4: float4_e2m1fn with the same; NVFP4: with
+    float8_e4m3fn scales for runs of 16. Scales are (m, k/run) and (n, k/run), as `quantise_mxfp8` and
     `quantise_nvfp4` give them, or as `interleave_scales` makes them of those. The tensor core applies them,
     and all that `matmul` has follows: alpha is where the scale of a whole tensor goes.
     """
@@ -156,7 +156,7 @@ def _block_scaled(a: Any, b: Any, a_scale: Any, b_scale: Any, faults: Faults) ->
         faults.add("b_scale", b_scale, f"its elements must be those of `a_scale`, {a_scale.dtype}")
     kind, scale_type, run = _FORMATS.get((a.dtype.name, a_scale.dtype.name), ("", "", 0))
     if not kind:
-        faults.add("a_scale", a_scale, f"{a.dtype} elements have no such factors")
+        faults.add("a_scale", a_scale, f"{a.dtype} elements have no such scales")
         return None
     if a.shape[1] % run:
         faults.add("a", a, f"its last axis is not whole runs of {run}")
@@ -188,7 +188,7 @@ def _block_scaled(a: Any, b: Any, a_scale: Any, b_scale: Any, faults: Faults) ->
 
 
 def _chunks(name: str, scales: Array, shape: tuple[int, int], faults: Faults) -> Array | None:
-    """Factors in chunks, as words; they may come in chunks already."""
+    """Scales in chunks, as words; they may come in chunks already."""
     down, along = -(-shape[0] // SCALE_CHUNK_ROWS), -(-shape[1] // SCALE_CHUNK_FACTORS)
     chunked = (down, along, 32, 4, SCALE_CHUNK_FACTORS)
     if scales.shape not in (shape, chunked):

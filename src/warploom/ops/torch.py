@@ -232,7 +232,7 @@ def _looked_at(function: str, key: Any, given: tuple[Tensor, ...], options: Opti
         float(options.beta),
         options.activation or "",
     )
-    extras = _extras(options)
+    extras = _extras(function, options)
     kept = run_kept(kind.operation, form, addends, extras, options)
     if kept is not None:
         return kept
@@ -285,7 +285,7 @@ def _into(operation: str, out: Tensor, form: Form, following: tuple[Any, ...], e
     return out.copy_(apart.view(form.shape))
 
 
-def _extras(options: Options) -> str:
+def _extras(function: str, options: Options) -> str:
     """The name of what is no tensor, number or text of a call."""
     functions = (options.epilogue, options.store)
     rest = (options.config, options.target, options.pair)
@@ -297,5 +297,5 @@ def _extras(options: Options) -> str:
     is_compiling = torch.compiler.is_compiling()
     if is_compiling and _COMPARES_FUNCTIONS:
         _ = [id(each) for each in (*functions, options.pair)]  # else one of the same code passes for what was compiled
-    name: str = _name(is_compiling, *functions, kinds, *rest, outputs)
+    name: str = _name(is_compiling, *functions, kinds, *rest, outputs, function)
     return name

@@ -18,6 +18,7 @@ from warploom.ops.aliasing import clashes
 from warploom.ops.dense import matmul as matmul_of_arrays
 from warploom.ops.determinism import CHOICE
 from warploom.ops.extras import PLAIN, Extras, extras_by, may_change
+from warploom.ops.faults import called
 from warploom.ops.gated import gated_grouped_matmul as gated_grouped_matmul_of_arrays
 from warploom.ops.gated import gated_linear as gated_linear_of_arrays
 from warploom.ops.grouped import grouped_matmul as grouped_matmul_of_arrays
@@ -68,16 +69,18 @@ class Plan(NamedTuple):
 _PLANS: dict[Any, Plan] = {}
 
 
-def compute(operation: str, arguments: dict[str, Any], key: Any) -> Plan | None:
+def compute(operation: str, arguments: dict[str, Any], key: Any, function: str | None = None) -> Plan | None:
     """Run an operation into `out`, the last of its arguments; the plan by which it ran on a GPU, if it did.
 
-    `key` says what it depends on beside the tensors; None where that cannot be told, and nothing is kept.
+    `key` says what it depends on beside the tensors; None where that cannot be told, and nothing is kept. `function` is
+    what the caller knows it by.
     """
     out: Tensor = arguments["out"]
     if not out.numel() or out.is_meta or not all(arguments.get("b", arguments.get("b_gate", out)).shape[:-2]):
         return None
     if not out.is_cuda:
-        OPERATIONS[operation](**mapped(arguments, lambda _, tensor: numpy_of(tensor.detach())))
+        with called(function):
+            OPERATIONS[operation](**mapped(arguments, lambda _, tensor: numpy_of(tensor.detach())))
         return None
     tensors = [tensor for _, tensor in leaves(arguments)]
     addresses = tuple(tensor.data_ptr() for tensor in tensors)
@@ -86,7 +89,8 @@ def compute(operation: str, arguments: dict[str, Any], key: Any) -> Plan | None:
     signature += tuple(address % ADDRESS_ALIGNMENT for address in addresses)
     plan = _PLANS.get(signature) if key is not None else None
     if plan is None:
-        plan = _planned(operation, arguments)
+        with called(function):
+            plan = _planned(operation, arguments)
         if key is not None:
             if len(_PLANS) >= _MOST_PLANS:
                 _PLANS.clear()
@@ -195,7 +199,8 @@ def run_into(
     if more.operands:
         arguments["operands"] = operands_by_name(operands, numbers, more)
     arguments["out"] = out
-    return compute(operation, arguments, key_of(extras, alpha, beta, activation, *numbers, *arguments))
+    key = key_of(extras, alpha, beta, activation, *numbers, *arguments)
+    return compute(operation, arguments, key, more.function)
 
 
 def write_into(operation: str, out: Tensor, factors: Sequence[Tensor], *following: Any) -> None:

@@ -69,7 +69,8 @@ def fused_into(
     if "ends" in arguments:
         arguments["ends"] = read_ends(arguments["ends"])
     arguments |= {"alpha": alpha, "beta": beta, **more.options(), "out": out}
-    return compute(operation, arguments, key_of(extras, alpha, beta, activation, *numbers, *arguments))
+    key = key_of(extras, alpha, beta, activation, *numbers, *arguments)
+    return compute(operation, arguments, key, more.function)
 
 
 def _write(*given: Any) -> None:

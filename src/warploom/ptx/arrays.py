@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import ml_dtypes
@@ -175,6 +176,38 @@ def _unreadable(tensor: Any) -> str:
     if storage.device.type != HOST or (storage.nbytes() and not storage.data_ptr()):
         return f"on {tensor.device}, has no elements on the host"
     return ""
+
+
+class Pointers:
+    """An argument that points to the addresses of arrays, a 64-bit word each; None is 0, a whole number is itself.
+
+    Only a launch knows where its arrays lie: the machine has addresses of its own.
+    """
+
+    def __init__(self, arrays: Iterable[Any]) -> None:
+        self.arrays = tuple(arrays)
+        faults = [f"element {number}: {fault}" for number, each in enumerate(self.arrays) if (fault := _no_place(each))]
+        if faults:
+            raise Diag.BAD_LAUNCH.error(notes=faults, what=f"`Pointers` has {len(faults)} faulty element(s)")
+
+    def __repr__(self) -> str:
+        return f"Pointers of {len(self.arrays)}"
+
+    def words(self, place: Callable[[int, Any], int]) -> bytes:
+        """The addresses as memory holds them; `place` tells that of an array, by its number."""
+        addresses = [
+            place(number, each) if is_array(each) else int(each or 0) for number, each in enumerate(self.arrays)
+        ]
+        return np.array(addresses, "<u8").tobytes()
+
+
+def _no_place(value: Any) -> str:
+    """Why a value is no address; nothing if it is one, or has one."""
+    if value is None or is_array(value):
+        return ""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        return f"a {type(value).__name__} is neither an array, None nor a whole number"
+    return "" if 0 <= value < 1 << 64 else f"{value} is no 64-bit address"
 
 
 class Scratch(np.ndarray[Any, Any]):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import islice, takewhile
 
 from warploom.diagnostics import Loc
 from warploom.ptx.isa import match
@@ -50,11 +51,15 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class _Wait:
-    """The instruction that looks, the branch that goes round again, and where each stands in the body."""
+    """The instruction that looks, where in the body the branch stands that goes round again, and where it goes.
+
+    `exits_at` are the branches out of its middle, to what stands right behind it.
+    """
 
     look: Instruction
     branch_at: int
     target: str
+    exits_at: tuple[int, ...]
 
 
 def bounded(module: Module, kernel: Kernel, nanoseconds: int) -> tuple[Module, Kernel, tuple[Site, ...]]:
@@ -69,11 +74,12 @@ def bounded(module: Module, kernel: Kernel, nanoseconds: int) -> tuple[Module, K
         since, turns = Register(f"%wl_since_{number}"), Register(f"%wl_count_{number}")
         registers |= {since.name: "u64", turns.name: "b32"}
         head += [_do("mov.u64", since, 0), _do("mov.b32", turns, 0)]
-        slow = f"$wl_slow_{number}"
-        branch = body[wait.branch_at]
-        assert isinstance(branch, Instruction)
-        body[wait.branch_at] = replace(branch, operands=(Symbol(slow),))
-        after[wait.branch_at] = [_do("mov.u64", since, 0), _do("add.u32", turns, turns, 1)]
+        slow, over = f"$wl_slow_{number}", f"$wl_over_{number}"
+        _redirect(body, wait.branch_at, slow)
+        for at in wait.exits_at:
+            _redirect(body, at, over)
+        ends: list[Statement] = [Label(over)] if wait.exits_at else []
+        after[wait.branch_at] = [*ends, _do("mov.u64", since, 0), _do("add.u32", turns, turns, 1)]
         tail += _slow(number, slow, wait, since, turns, nanoseconds, dict(kernel.registers))
     if waits:
         tail += _tell(_base(module, kernel), nanoseconds)
@@ -88,18 +94,37 @@ def bounded(module: Module, kernel: Kernel, nanoseconds: int) -> tuple[Module, K
     return replace(module, kernels=kernels), made, sites
 
 
+def _redirect(body: list[Statement], at: int, to: str) -> None:
+    branch = body[at]
+    assert isinstance(branch, Instruction)
+    body[at] = replace(branch, operands=(Symbol(to),))
+
+
 def _waits(body: list[Statement]) -> Iterator[_Wait]:
     labels = {statement.name: at for at, statement in enumerate(body) if isinstance(statement, Label)}
-    for at, statement in enumerate(body):
-        if not isinstance(statement, Instruction) or not statement.opcode.startswith("bra") or statement.guard is None:
+    targets = {at: target for at, each in enumerate(body) if (target := _target(each)) is not None}
+    for at, target in targets.items():
+        start, branch = labels.get(target, at), body[at]
+        if start >= at:
             continue
-        target = statement.operands[0]
-        start = labels.get(target.name, at) if isinstance(target, Symbol) else at
-        inside = [each for each in body[start:at] if isinstance(each, Instruction)]
-        looks = [each for each in inside if any(row.looks(modifiers) for row, modifiers in match(each.opcode))]
-        if looks and all(any(row.is_idle for row, _ in match(each.opcode)) for each in inside):
-            assert isinstance(target, Symbol)
-            yield _Wait(looks[-1], at, target.name)
+        assert isinstance(branch, Instruction)
+        behind = takewhile(lambda each: not isinstance(each, Instruction), islice(body, at + 1, None))
+        ends = {each.name for each in behind if isinstance(each, Label)}
+        exits = tuple(each for each in range(start, at) if targets.get(each) in ends)
+        inside = [each for place, each in enumerate(body[start:at], start) if place not in exits]
+        work = [each for each in inside if isinstance(each, Instruction)]
+        looks = [each for each in work if any(row.looks(modifiers) for row, modifiers in match(each.opcode))]
+        is_left = branch.guard is not None or exits
+        if is_left and looks and all(any(row.is_idle for row, _ in match(each.opcode)) for each in work):
+            yield _Wait(looks[-1], at, target, exits)
+
+
+def _target(statement: Statement) -> str | None:
+    """The label that a branch goes to; None of what is no branch, or of one to no label."""
+    if not isinstance(statement, Instruction) or statement.opcode.partition(".")[0] != "bra":
+        return None
+    target = statement.operands[0]
+    return target.name if isinstance(target, Symbol) else None
 
 
 def _do(opcode: str, *operands: Operand | int, guard: Guard | None = None) -> Instruction:

@@ -71,6 +71,16 @@ def allocated(device: Device, stream: int, size: int, *, zero: bool) -> Block:
     return Block(int(tensor.data_ptr()), size, tensor)
 
 
+def holding(device: Device, stream: int, raw: bytes) -> Block:
+    """New memory that holds these bytes when the stream gets there; no graph may be in the making."""
+    block, size = allocated(device, stream, max(len(raw), 1), zero=False), ctypes.c_size_t(len(raw))
+    if raw:
+        with device.current():
+            to = ctypes.c_uint64(block.address)
+            device.driver.call("cuMemcpyHtoDAsync_v2", to, ctypes.c_char_p(raw), size, ctypes.c_void_p(stream))
+    return block
+
+
 def zero_for_a_graph(device: Device, size: int) -> Block:
     """New memory that is zero already: a graph needs no node that clears it, and each replay finds what the last left.
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from warploom.diagnostics import Diag
 from warploom.facts.tensor_maps import MAP_BYTES
-from warploom.ptx.arrays import is_array, start_of
+from warploom.ptx.arrays import Pointers, is_array, start_of
 from warploom.ptx.launch import Launch
 from warploom.ptx.model import Variable
 from warploom.ptx.storage import parameter_offsets, scalar_bytes, size_of
@@ -18,7 +18,7 @@ from warploom.ptx.tensor_map import TensorMap
 from warploom.runtime.driver import Device, current_stream, device_count, device_of, lost_context
 from warploom.runtime.hangs import Watch, patience
 from warploom.runtime.loading import Configuration, Loaded, configuration, load
-from warploom.runtime.scratch import is_captured
+from warploom.runtime.scratch import Block, holding, is_captured
 from warploom.runtime.tensor_map_encoding import template_of
 
 POINTER_BYTES = 8
@@ -71,6 +71,8 @@ class Shaped:
             check_room(param, is_map=True)
             return template_of(arg).at(self.device.driver, start_of(arg.array) + arg.offset)
         if not is_array(arg):
+            if isinstance(arg, Pointers):
+                raise TypeError("a prepared call takes a tensor of the addresses in its place")
             return scalar_bytes(param, arg)
         check_room(param, is_map=False)
         return start_of(arg).to_bytes(POINTER_BYTES, "little")
@@ -126,11 +128,15 @@ class Begun:
     addresses: list[Callable[[], int]]
     """What tells where each array begins."""
     places: list[int]
+    addressed: list[Block]
+    """The addresses that arguments point to, in memory of one stream: with any, a launch is not begun again."""
     records: dict[int, tuple[Any, ...]] = field(default_factory=dict)
 
     def again(self, stream: Any, seconds: float | None) -> bool:
         """Begin it once more, unless something else is asked for, or an array is elsewhere; says whether it was."""
-        if (seconds or patience()) != self.seconds or [address() for address in self.addresses] != self.places:
+        if self.addressed or (seconds or patience()) != self.seconds:
+            return False
+        if [address() for address in self.addresses] != self.places:
             return False
         self.begin(stream)
         return True
@@ -141,7 +147,7 @@ class Begun:
         handle = shaped.stream() if stream is None else shaped.device.stream(stream)
         record = self.records.get(handle)
         if record is None:
-            record = self.records[handle] = shaped.record(self.parameters, handle)
+            record = self.records[handle] = shaped.record(self.parameters, handle, self.addressed)
         shaped.begin(record, handle)
 
 
@@ -157,9 +163,24 @@ def begin(
     shaped = _shaped(launch, device_for(arrays), seconds, verify)
     addresses = [_address_of(array) for _, array in arrays]
     places = [address() for address in addresses]
-    begun = Begun(shaped, seconds, shaped.filled((*launch.args, *shaped.further), shaped.encoded), addresses, places)
+    addressed: list[Block] = []
+    encode = partial(_encoded, shaped, stream, addressed)
+    parameters = shaped.filled((*launch.args, *shaped.further), encode)
+    begun = Begun(shaped, seconds, parameters, addresses, places, addressed)
     begun.begin(stream)
     return begun
+
+
+def _encoded(shaped: Shaped, stream: Any, addressed: list[Block], param: Variable, arg: Any, at: int) -> bytes:
+    """An argument of one launch; the addresses of `Pointers` get memory of its stream."""
+    if not isinstance(arg, Pointers):
+        return shaped.encoded(param, arg, at)
+    check_room(param, is_map=False)
+    handle = shaped.stream() if stream is None else shaped.device.stream(stream)
+    if is_captured(shaped.device, handle):
+        raise ValueError("a graph may outlive it; pass a tensor of the addresses in its place")
+    addressed.append(holding(shaped.device, handle, arg.words(lambda _, array: start_of(array))))
+    return addressed[-1].address.to_bytes(POINTER_BYTES, "little")
 
 
 def device_for(arrays: Iterable[tuple[str, Any]]) -> Device:

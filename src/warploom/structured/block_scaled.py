@@ -1,6 +1,6 @@
-"""Factors for blocks of A and B that the tensor core applies: with the input stages, then in tensor memory.
+"""Scales for blocks of A and B that the tensor core applies: with the input stages, then in tensor memory.
 
-Factors come in chunks of 128 rows times four blocks of K: 512 bytes that global memory, shared memory and the copy to
+Scales come in chunks of 128 rows times four blocks of K: 512 bytes that global memory, shared memory and the copy to
 tensor memory all have in one order. A chunk takes four columns; chunks of one K lie side by side, as many as an operand
 has rows, and the multiplications of a stage step from one K to the next.
 """
@@ -44,7 +44,7 @@ class ScaleFactorLayout:
 
     @property
     def box(self) -> tuple[int, int, int]:
-        """The box of one copy, of factors as (chunks of rows, chunks of K, 128 words of 32 bits)."""
+        """The box of one copy, of scales as (chunks of rows, chunks of K, 128 words of 32 bits)."""
         return (self.across, self.along, CHUNK_BYTES // _WORD)
 
     @property
@@ -66,14 +66,14 @@ class ScaleFactorLayout:
 
 
 def scale_layouts(config: BlockScaledMatmulConfig) -> tuple[ScaleFactorLayout, ScaleFactorLayout]:
-    """The chunks of A's and of B's factors; each CTA of a pair has those of its rows of A, and all of B's."""
+    """The chunks of A's and of B's scales; each CTA of a pair has those of its rows of A, and all of B's."""
     rows = (config.sfa_rows, config.sfb_rows)
     sfa, sfb = (ScaleFactorLayout(each // SCALE_CHUNK_ROWS, config.num_sf_k_tiles) for each in rows)
     return sfa, sfb
 
 
 class ScaleFactors:
-    """One operand's factors in the input stages, and on to tensor memory."""
+    """One operand's scales in the input stages, and on to tensor memory."""
 
     local = False
 
@@ -126,7 +126,7 @@ def scale_factors(
     a_row: Callable[[Any], Value] | None = None,
     b_row: Callable[[Any], Value] | None = None,
 ) -> tuple[ScaleFactors, ScaleFactors]:
-    """The factors of A and of B, where the configuration's plan of tensor memory puts them."""
+    """The scales of A and of B, where the configuration's plan of tensor memory puts them."""
     rows = (a_row or (lambda tile: tile.m * config.BM), b_row or (lambda tile: tile.n * config.MMA_N))
     plan, stages, (of_a, of_b) = config.tmem, config.num_pipeline_stages, scale_layouts(config)
     return (
@@ -136,7 +136,7 @@ def scale_factors(
 
 
 class BlockScaledMmaOp(MmaOp):
-    """The multiplications of one stage with the factors of its operands."""
+    """The multiplications of one stage with the scales of its operands."""
 
     def __init__(self, config: BlockScaledMatmulConfig, role: Role, cluster: Cluster) -> None:
         super().__init__(config, role, cluster)
@@ -162,7 +162,7 @@ class BlockScaledMmaOp(MmaOp):
                 emit(self._opcode, At(acc.offset), *operands, *factors, adds)
 
     def _descriptor(self, factor: int) -> Value:
-        """Shape and types, and which of a chunk's factors come first."""
+        """Shape and types, and which of a chunk's scales come first."""
         config = self._config
         m, n, _ = config.mma_shape
         bits = encode_instruction_descriptor(

@@ -1,7 +1,7 @@
-"""8-bit floats with factors per block: the epilogue scales each K tile's product and sums up in registers.
+"""8-bit floats with scales per block: the epilogue scales each K tile's product and sums up in registers.
 
 A tile of one K step is one accumulator in tensor memory, so that the tensor core computes the next while this one is
-being promoted. A's factors, one for each row, come with the operands; B's, one for many columns, are read from memory.
+being promoted. A's scales, one for each row, come with the operands; B's, one for many columns, are read from memory.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from warploom.trace.values import Value, select
 
 
 class BlockwiseShape(Protocol):
-    """What both machines' configurations tell of factors and of who has which columns."""
+    """What both machines' configurations tell of scales and of who has which columns."""
 
     @property
     def BM(self) -> int: ...
@@ -51,7 +51,7 @@ class BlockwiseShape(Protocol):
 
 
 class RowFactors:
-    """Factors of A's rows with the input stages: one K tile's, for the rows of this CTA."""
+    """Scales of A's rows with the input stages: one K tile's, for the rows of this CTA."""
 
     local = True
 
@@ -69,29 +69,29 @@ class RowFactors:
         return self._rows * TYPES[self.storage.dtype].bytes
 
     def load(self, index: Value, tile: Any, k: Value, barrier: At, cluster: Cluster) -> None:
-        """Copy the factors of K tile `k`; rows that A does not have are zero."""
+        """Copy the scales of K tile `k`; rows that A does not have are zero."""
         batch = (tile.batch,) if len(self.source.geometry.box) > 2 else ()
         copy_box(self.storage[index].place, self.source.at(*batch, k, self._row(tile)), barrier, cluster)
 
     def read(self, index: Value, row: Value) -> Value:
-        """The factor of a row of the CTA's tile."""
+        """The scale of a row of the CTA's tile."""
         value: Value = self.storage[index, row]
         return value.to("f32")
 
 
 def scale_blocks(start: int, width: int, granularity: int) -> int:
-    """How many blocks of factors the columns from `start` on touch."""
+    """How many blocks of scales the columns from `start` on touch."""
     return (start + width - 1) // granularity - start // granularity + 1
 
 
 @dataclass(frozen=True)
 class ColumnFactors:
-    """Factors of B in global memory: one for each `granularity` columns of C and each K tile."""
+    """Scales of B in global memory: one for each `granularity` columns of C and each K tile."""
 
     source: View
     config: BlockwiseShape
     columns: Value
-    """Of C: behind them there are no factors."""
+    """Of C: behind them there are no scales."""
 
     @property
     def _starts(self) -> range:
@@ -106,7 +106,7 @@ class ColumnFactors:
         return max(scale_blocks(at, config.accumulator_columns, config.scale_granularity) for at in self._starts)
 
     def blocks(self, first_column: Value, batch: Value) -> list[View]:
-        """The factors along K for all blocks that a warp's columns, from the first on, can touch."""
+        """The scales along K for all blocks that a warp's columns, from the first on, can touch."""
         granularity, source = self.config.scale_granularity, self.source
         first, last = first_column // granularity, (self.columns - 1) // granularity
         batches = (batch,) if len(source.shape) > 2 else ()
@@ -114,12 +114,12 @@ class ColumnFactors:
         return [source.window(place, (*(1 for _ in batches), 1, source.shape[-1])) for place in places]
 
     def load(self, blocks: list[View], k: Value) -> list[Value]:
-        """The factors of K tile `k`."""
+        """The scales of K tile `k`."""
         found: list[Value] = [block[(*(0,) * (len(block.shape) - 1), k)] for block in blocks]
         return [factor.to("f32") for factor in found]
 
     def of(self, factors: list[Value], first_column: Value, column: int) -> Value:
-        """Which of a warp's factors a column has that is so far behind its first."""
+        """Which of a warp's scales a column has that is so far behind its first."""
         granularity = self.config.scale_granularity
         possible = [(at + column) // granularity for at in self._starts]
         chosen, inside = factors[min(possible)], first_column % granularity + column
@@ -151,11 +151,11 @@ class PromotedAccumulator:
         return start + self._part.column.to("s32")
 
     def factors(self, tile: Any, k: Value) -> list[Value]:
-        """B's factors for a K tile; asked for before the accumulator is waited for, they are there in time."""
+        """B's scales for a K tile; asked for before the accumulator is waited for, they are there in time."""
         return self._columns.load(self._columns.blocks(self.first_column(tile), tile.batch), k)
 
     def promote(self, stage: EpilogueKStage, tile: Any, factors: list[Value]) -> None:
-        """Add a K tile's product, scaled; the input stage is given back as soon as A's factors are read."""
+        """Add a K tile's product, scaled; the input stage is given back as soon as A's scales are read."""
         of_rows = self._row_factors(stage)
         stage.arrive_input()
         config, first = self._config, self.first_column(tile)
@@ -178,7 +178,7 @@ class PromotedAccumulator:
                 _add(sums, loaded, scales, half * LANE_ALIGNMENT)
 
     def _row_factors(self, stage: EpilogueKStage) -> dict[int, Value]:
-        """A's factors of the rows that a thread has, by their distance from its first."""
+        """A's scales of the rows that a thread has, by their distance from its first."""
         down, _ = first_place()
         first = self._part.row + down
         rows = range(0, self._part.rows, MOVE.lanes // 2)

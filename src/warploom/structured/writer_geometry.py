@@ -9,6 +9,7 @@ from typing import Any
 
 from warploom.diagnostics import Diag
 from warploom.facts.swizzles import GRANULE, SWIZZLES
+from warploom.facts.threads import WARPGROUP_WARPS
 from warploom.structured.config import EpilogueConfig, MatmulConfig, OutputPipelineConfig
 from warploom.structured.config.form import OUTPUT_TYPES
 from warploom.structured.output_pipeline import OutputStage
@@ -52,7 +53,6 @@ OF_C = ("c_rank", "c_tile_shape", "c_desc_shape")
 """Keywords that C's tensor map answers."""
 STRIP_COLUMNS = (8, 16, 32, 64)
 """Columns of a strip: a load repeats a power of two times, and a row of C fills no more than a swizzle."""
-WARPS = 4
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class WriterGeometry:
             raise Diag.BAD_WRITER.error(here(), count=len(problems), what="; ".join(problems))
 
     def _shape_problems(self, role_first: int) -> Iterator[str]:
-        if self.num_output_warps != WARPS or role_first % WARPS:
+        if self.num_output_warps != WARPGROUP_WARPS or role_first % WARPGROUP_WARPS:
             yield f"its role has {self.num_output_warps} warps from warp {role_first} on, and must be a warpgroup"
         if self.stageN not in STRIP_COLUMNS:
             yield f"stageN is {self.stageN}, not one of {STRIP_COLUMNS}"

@@ -1,4 +1,4 @@
-"""8-bit matmul with factors per block of A and B, promoted K tile by K tile: the sum over K is in float32 registers.
+"""8-bit matmul with scales per block of A and B, promoted K tile by K tile: the sum over K is in float32 registers.
 
 D = epilogue(Σ_k a_scales[k, m] · b_scales[n // 128, k] · (A_k·B_kᵀ)[m, n]), a K tile being 128 wide.
 """
@@ -37,7 +37,7 @@ def blockwise_fp8(
         producer=roles.load,
         consumer=roles.mma,
         cluster=cluster,
-        also=(FirstLanes(roles.epilogue, first=cluster.size),),  # the epilogue reads A's factors
+        also=(FirstLanes(roles.epilogue, first=cluster.size),),  # the epilogue reads A's scales
     )
     outputs = OutputTilePipeline(
         config.output,
@@ -71,6 +71,6 @@ def blockwise_fp8(
             sums.clear()
             for step in loop(tile.k_tiles):
                 of_columns = sums.factors(tile, step)
-                with epi.per_k_stage(inputs) as product:  # waits for the tensor core, and for A's factors
+                with epi.per_k_stage(inputs) as product:  # waits for the tensor core, and for A's scales
                     sums.promote(product, tile, of_columns)
             writer.write(sums, tile.coord, (m, n))

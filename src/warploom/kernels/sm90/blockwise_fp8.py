@@ -1,4 +1,4 @@
-"""8-bit matmul for Hopper with factors per block of A and B: each K tile's product is scaled and added in float32.
+"""8-bit matmul for Hopper with scales per block of A and B: each K tile's product is scaled and added in float32.
 
 D = epilogue(Σ_k a_scales[k, m] · b_scales[n // 128, k] · (A_k·B_kᵀ)[m, n]), a K tile being 128 wide. The tensor core
 sums up one K tile only, so its narrow accumulation never runs far. While a warpgroup adds up, its next K tile is being

@@ -13,11 +13,11 @@ from warploom.facts.machines import MACHINES
 from warploom.facts.mma_shapes import WGMMA, WGMMA_M
 from warploom.facts.swizzles import GRANULE, widest_swizzle
 from warploom.facts.synchronisation import BARRIER_BYTES
+from warploom.facts.threads import WARPGROUP_WARPS
 from warploom.structured.config.output import FURTHER_BUFFERS, OutputPipelineConfig
 
 MACHINE = MACHINES["sm_90a"]
 ROW_BYTES = 128
-WARPGROUP_WARPS = 4
 MOST_ACCUMULATORS = 208
 """Registers of a thread that may hold sums: what ptxas places beside addresses without a spill, with 240 at hand."""
 _STAGES_BESIDE_A_TILE = 5

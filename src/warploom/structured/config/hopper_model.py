@@ -78,7 +78,7 @@ class Outlines:
 
     @property
     def accumulators(self) -> Numbers:
-        """Registers of a thread that hold sums, of products without factors."""
+        """Registers of a thread that hold sums, of products without scales."""
         each: Numbers = self.rows * self.columns / np.where(self.pingpong > 0, 1, self.consumers) / 128
         return each
 

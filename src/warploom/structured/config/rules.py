@@ -40,7 +40,7 @@ FIXED: Mapping[str, Mapping[str, tuple[object, str]]] = {
     },
     "blockwise_fp8": {
         "num_split_k": (1, _SUMMED),
-        "AB_swapped": (False, "factors of A go with rows of the accumulator"),
+        "AB_swapped": (False, "scales of A go with rows of the accumulator"),
         "k_group_size": (1, _PER_K),
         "use_tma_epilogue_load": (False, "the epilogue sums up in registers and has none left"),
         "prefetch_tiles_n": (0, "a stage is filled as a whole"),
@@ -259,7 +259,7 @@ def _blockwise_scales(config: MatmulConfig) -> Broken:
     if config.scale_type not in ("f32", "bf16"):
         yield "scale_type", "must be f32 or bf16"
     if config.scale_granularity % TENSOR_MOVES["16x256b"].columns:
-        yield "scale_granularity", "must be a multiple of 8: columns that are loaded together have one factor"
+        yield "scale_granularity", "must be a multiple of 8: columns that are loaded together have one scale"
     registers = config.promotion_registers
     if registers > REGISTERS_PER_THREAD:
         what = f"the epilogue sums up in registers: {registers} of each thread, which has {REGISTERS_PER_THREAD}"

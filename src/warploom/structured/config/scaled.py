@@ -18,7 +18,7 @@ _ATOM_COLUMNS = SCALE_CHUNK_ROWS // QUADRANT
 _SMALL_N = 64
 _MANY_SUMS, _NARROW_PIECE, _WIDE_PIECE = 128, 8, 32
 _OTHER_REGISTERS = 31
-"""Of a thread of the blockwise epilogue: places, factors, where it stands in its rings (ptxas 13.4, plain epilogue)."""
+"""Of a thread of the blockwise epilogue: places, scales, where it stands in its rings (ptxas 13.4, plain epilogue)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class BlockScaledTmem:
 
 @dataclass(frozen=True, kw_only=True)
 class BlockScaledMatmulConfig(MatmulConfig):
-    """MXFP8, MXFP4 or NVFP4: every `vec_sf_size` elements of a row share a factor that the tensor core applies."""
+    """MXFP8, MXFP4 or NVFP4: every `vec_sf_size` elements of a row share a scale that the tensor core applies."""
 
     a_type: str = "e4m3"
     num_accum_pipeline_stages: int = DERIVED
@@ -79,7 +79,7 @@ class BlockScaledMatmulConfig(MatmulConfig):
 
     @property
     def is_small_bn(self) -> bool:
-        """Whether B's factors reach tensor memory through registers: tiles begin inside a lane group of an atom."""
+        """Whether B's scales reach tensor memory through registers: tiles begin inside a lane group of an atom."""
         return self.MMA_N < _SMALL_N
 
     @property
@@ -139,12 +139,12 @@ class BlockScaledMatmulConfig(MatmulConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class BlockwiseFP8MatmulConfig(MatmulConfig):
-    """8-bit floats with a factor per row of A and 128 of K, and per 128 × 128 of B: the epilogue applies both."""
+    """8-bit floats with a scale per row of A and 128 of K, and per 128 × 128 of B: the epilogue applies both."""
 
     a_type: str = "e4m3"
     scale_type: str = "f32"
     scale_granularity: int = 128
-    """Columns of C that share a factor of B."""
+    """Columns of C that share a scale of B."""
 
     derivations: ClassVar[Mapping[str, Callable[[Any], object]]] = {
         **MatmulConfig.derivations,
@@ -169,7 +169,7 @@ class BlockwiseFP8MatmulConfig(MatmulConfig):
 
     @property
     def promoted_columns(self) -> int:
-        """Columns of an accumulator that the epilogue scales at once, by one factor, while it loads the next ones.
+        """Columns of an accumulator that the epilogue promotes at once, by one scale, while it loads the next ones.
 
         Fewer where registers are scarce.
         """
