@@ -8,7 +8,7 @@
     python3 -m warploom.cli tune --fit bench/results/hopper_configurations.json     the model's constants; needs no GPU
     python3 bench/shipped_table.py                                                  the table; needs no GPU
 
-The likeliest configurations by the model are measured, and as many others at random, so that the model is also told where
+The likeliest configurations by the model are measured, and some others at random, so that the model is also told where
 it is wrong. All are assembled first, in processes side by side; nothing else runs while times are taken. Needs PyTorch.
 Names of configurations are those that hopper_configurations.json explains.
 """

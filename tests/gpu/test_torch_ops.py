@@ -275,7 +275,6 @@ def poisoned(*shape):
     torch.full(shape, torch.nan, device="cuda", dtype=torch.bfloat16)
 
 
-@torch.no_grad()
 def test_pairs_groups_and_blocks_are_launched_again():
     for turn in range(4):
         x, gate, up = ints(96, 128), ints(136, 128), ints(136, 128)
