@@ -92,12 +92,12 @@ def fit_kinds(measured: Sequence[Measured], *, sms: int) -> Iterator[tuple[str, 
 
 
 def regret(model: Model, measured: Sequence[Measured], sms: int) -> tuple[float, float]:
-    """How much slower the chosen configuration is than the fastest one: on average, and at most."""
+    """How much slower the chosen configuration is than the fastest, where there is a choice: on average, at most."""
     lost = []
-    for each in measured:
+    for each in (each for each in measured if len(each.us) > 1):
         chosen = int(np.argmin(model.times(work_of(outlines_of(each.configs), each.sought, sms))))
         lost.append(float(each.us[chosen] / each.us.min()) - 1)
-    return float(np.mean(lost)), max(lost)
+    return (float(np.mean(lost)), max(lost)) if lost else (0.0, 0.0)
 
 
 @dataclass(frozen=True)
