@@ -152,6 +152,9 @@ def test_everything_wrong_is_told():
         assert part in told, part
     with pytest.raises(LaunchError, match=r"b_up, bfloat16 \(2, 24, 47\): it must be as `b_gate` is"):
         gated_grouped_matmul(integers(20, 24), integers(2, 24, 48), integers(2, 24, 47), np.array([5, 20]))
+    with pytest.raises(LaunchError, match=r"b_up, .* it must be as `b_gate` is") as both:
+        gated_grouped_matmul(integers(20, 24), integers(2, 24, 48), integers(2, 24, 47), np.array([5, 21]))
+    assert "ends behind the 20 rows" in str(both.value)
     with pytest.raises(LaunchError, match="there is gate and up"):
         gated_grouped_matmul(
             integers(20, 24),

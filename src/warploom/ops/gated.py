@@ -15,7 +15,6 @@ from warploom.ops.following import Options, check_pair
 from warploom.ops.grouped import in_groups
 from warploom.ops.plan import Plan, operation
 from warploom.ops.product import planned
-from warploom.ops.request import Product
 from warploom.structured.config import MatmulConfig
 from warploom.structured.config.hopper import HopperConfig
 
@@ -53,7 +52,7 @@ def gated_linear(
         operands=operands, outputs=outputs, out=out, out_dtype=out_dtype, config=config, target=target,
     )  # fmt: skip
     product = flattened(x, w_gate, ("x", "w_gate"), faults)
-    up = _second({"w_gate": w_gate, "w_up": w_up}, 2, product, faults)
+    up = _second({"w_gate": w_gate, "w_up": w_up}, 2, faults)
     return planned(None if product is None or up is None else replace(product, up=up), options, faults)
 
 
@@ -90,17 +89,16 @@ def gated_grouped_matmul(
         operands=operands, outputs=outputs, out=out, out_dtype=out_dtype, config=config, target=target,
     )  # fmt: skip
     product = in_groups(a, b_gate, ends, "b_gate", faults)
-    up = _second({"b_gate": b_gate, "b_up": b_up}, 3, product, faults)
+    up = _second({"b_gate": b_gate, "b_up": b_up}, 3, faults)
     return planned(None if product is None or up is None else replace(product, up=up.mT), options, faults)
 
 
-def _second(both: Mapping[str, Any], axes: int, product: Product | None, faults: Faults) -> Array | None:
-    """The second of two weights, if it is as the first, of which there is a product."""
+def _second(both: Mapping[str, Any], axes: int, faults: Faults) -> Array | None:
+    """The second of two weights, if it is as the first."""
     (first, gate), (second, up) = both.items()
-    fine = is_array(second, up, faults, types=PRODUCT_TYPES, axes=range(axes, axes + 1))
-    if not fine or product is None:
+    if not is_array(second, up, faults, types=PRODUCT_TYPES, axes=range(axes, axes + 1)):
         return None
-    if (up.shape, up.dtype) != (gate.shape, gate.dtype):
+    if isinstance(gate, np.ndarray) and (up.shape, up.dtype) != (gate.shape, gate.dtype):
         faults.add(second, up, f"it must be as `{first}` is, {gate.dtype} {gate.shape}")
         return None
     return np.asarray(up)

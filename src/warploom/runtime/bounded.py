@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import islice, takewhile
 
 from warploom.diagnostics import Loc
+from warploom.ptx.flow import BRANCHES
 from warploom.ptx.isa import match
 from warploom.ptx.model import (
     Address,
@@ -121,7 +122,7 @@ def _waits(body: list[Statement]) -> Iterator[_Wait]:
 
 def _target(statement: Statement) -> str | None:
     """The label that a branch goes to; None of what is no branch, or of one to no label."""
-    if not isinstance(statement, Instruction) or statement.opcode.partition(".")[0] != "bra":
+    if not isinstance(statement, Instruction) or all(row.family not in BRANCHES for row, _ in match(statement.opcode)):
         return None
     target = statement.operands[0]
     return target.name if isinstance(target, Symbol) else None
