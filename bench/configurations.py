@@ -55,7 +55,11 @@ def named(config: HopperConfig) -> str:
     way = "pp" if config.pingpong else "sw" if config.AB_swapped else "co" if config.consumers > 1 else "one"
     cluster = "" if config.num_split_k > 1 or (x, y) == (1, 1) else f"c{x}" if y == 1 else f"c{x}{y}"
     split = f"k{config.num_split_k}{'c' if config.split_in_cluster else 'g'}" if config.num_split_k > 1 else ""
-    return f"{way}{config.BM}x{config.BN}{cluster}{split}{'st' if config.stream_k else ''}"
+    stored = ("stage_columns", "num_output_stages")
+    usual = config.replace(**dict.fromkeys(stored), num_pipeline_stages=None)
+    is_usual = all(getattr(config, name) == getattr(usual, name) for name in stored)
+    strips = "" if is_usual else f"/{config.stage_columns}x{config.num_output_stages}"
+    return f"{way}{config.BM}x{config.BN}{cluster}{split}{'st' if config.stream_k else ''}{strips}"
 
 
 def problem(shape: Shape) -> Sought:

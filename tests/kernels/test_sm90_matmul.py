@@ -63,6 +63,32 @@ def test_widths(columns, store):
     product(129, 211, 70, tile=(128, columns), use_tma_store=store).check("reverse")
 
 
+STRIPS = {
+    "half a tile, without a swizzle": {"tile": (128, 176), "pingpong": True},
+    "a tile of an odd number of eights": {"tile": (64, 72), "consumers": 1, "num_output_stages": 1},
+    "a tile in lines": {"tile": (128, 128)},
+    "a tile in half lines": {"tile": (64, 96), "consumers": 1},
+    "a transposed tile": {"tile": (128, 112), "AB_swapped": True},
+    "a transposed tile, three buffers": {"tile": (64, 56), "consumers": 1, "AB_swapped": True, "num_output_stages": 3},
+    "half a transposed tile": {"tile": (128, 208), "AB_swapped": True},
+    "of a prime number of eights": {"tile": (64, 136), "consumers": 1, "AB_swapped": True},
+    "three consumers": {"tile": (192, 112), "consumers": 3},
+    "three consumers, turned": {"tile": (192, 80), "consumers": 3, "AB_swapped": True, "cluster_shape": (2, 1, 1)},
+    "a share of a tile": {"tile": (64, 144), "consumers": 1, "num_split_k": 3},
+    "wider than one move": {"tile": (64, 192), "consumers": 1, "AB_swapped": True, "stage_columns": 192},
+}
+
+
+@pytest.mark.parametrize("fields", STRIPS.values(), ids=STRIPS)
+@pytest.mark.parametrize(("m", "n"), [(1, 8), (193, 184), (260, 392)])
+def test_strips_of_every_width(fields, m, n):
+    config = HopperConfig(**fields).validated()
+    rng = np.random.default_rng()
+    a, b = (rng.integers(-2, 3, shape).astype(np.float16) for shape in ((m, 400), (400, n)))
+    found = warploom.matmul(a, b, config=config, target="sm_90a")
+    np.testing.assert_array_equal(found, a.astype(float) @ b.astype(float))
+
+
 @pytest.mark.parametrize(
     ("m", "n", "k"), [(1, 1, 1), (1, 257, 63), (128, 64, 64), (129, 65, 65), (127, 63, 600), (257, 8, 16)]
 )
@@ -148,6 +174,9 @@ def test_any_shape(sizes, tile, pingpong, swapped, cluster):
         {"pingpong": True, "tile": (192, 256)},
         {"num_pipeline_stages": 9},
         {"pingpong": True, "consumers": 1},
+        {"tile": (192, 208), "consumers": 3},
+        {"tile": (128, 88), "stage_columns": 16},
+        {"tile": (128, 88), "stage_columns": 44},
     ],
 )
 def test_what_cannot_be_is_refused(fields):
@@ -163,6 +192,10 @@ ASSEMBLED = [
     {"tile": (64, 256), "consumers": 1},
     {"tile": (128, 128), "a_type": "e4m3", "pingpong": True},
     {"tile": (128, 160), "b_major": "mn", "pingpong": True},
+    {"tile": (128, 208), "pingpong": True},
+    {"tile": (256, 208), "AB_swapped": True},
+    {"tile": (192, 192), "consumers": 3},
+    {"tile": (192, 192), "consumers": 3, "AB_swapped": True, "cluster_shape": (1, 2, 1)},
 ]
 
 

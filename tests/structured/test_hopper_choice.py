@@ -8,10 +8,13 @@ from dataclasses import replace
 from math import ceil
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.assembly import assemble_ok
 
+import warploom
 from warploom.structured.config.hopper import HopperConfig
 from warploom.structured.config.hopper_candidates import FUSED_ACCUMULATORS, KINDS, made, row_of, rows_for
 from warploom.structured.config.hopper_choice import choose, choose_hopper, ranked
@@ -127,6 +130,16 @@ def test_a_residual_comes_in_place_where_it_can() -> None:
     assert config.residual_in_place
     assert not choose_hopper(4096, 4096, 4096, fused=True).residual_in_place
     assert not choose_hopper(4096, 4096, 4096, fused=True, residual=True, use_tma_store=False).residual_in_place
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("sizes", [(4096, 4097, 4096), (8191, 8191, 512), (300, 9001, 64)], ids=str)
+def test_what_threads_store_assembles_without_loss(sizes, fused) -> None:
+    """Rows of C that the copy engine cannot reach: no spill, and no multiplication that waits for the one before."""
+    config = choose_hopper(*sizes, use_tma_store=False, a_type="f16", fused=fused)
+    a, b = np.zeros((130, 72), np.float16), np.zeros((72, 131), np.float16)
+    launch = warploom.matmul.bind(a, b, config=config, target="sm_90a", activation="relu" if fused else None)
+    assert assemble_ok(launch).kernel().spill_stores == 0
 
 
 WANTED = [

@@ -9,26 +9,28 @@ from typing import Any
 from warploom.ops.faults import Faults
 from warploom.ptx.arrays import is_array
 
+_NO_ARRAYS = (list, tuple, dict, str, int, float, complex, type(None))
+"""For these no library is loaded."""
+
 
 def elsewhere(operation: str, first: Any) -> Callable[..., Any] | None:
     """The operation for arrays of the library of the first argument; None where that is NumPy, or nobody's.
 
-    PyTorch's compiler follows this, and an import statement, but no call of the import system; what it reads must not
-    change, or it compiles again.
+    PyTorch's compiler follows this, and an import statement, but no call of the import system; nor may it see
+    `sys.modules`, which it walks over while it imports. What it reads must not change, or it compiles again.
     """
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(first, torch.Tensor):
-        from warploom.ops import torch as front
-
-        found: Callable[..., Any] | None = getattr(front, operation, None)
-        return found
-    if not is_array(first):
+    if isinstance(first, _NO_ARRAYS):
         return None
     try:
+        import torch
+
         from warploom.ops import torch as front
     except ImportError:
         return None
-    return front.for_others(operation) if hasattr(front, operation) else None
+    if isinstance(first, torch.Tensor):
+        found: Callable[..., Any] | None = getattr(front, operation, None)
+        return found
+    return front.for_others(operation) if is_array(first) and hasattr(front, operation) else None
 
 
 def refuse(operation: str, argument: str, first: Any) -> None:

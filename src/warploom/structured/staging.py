@@ -119,11 +119,9 @@ class MatrixMoves:
 
     together: tuple[Axis, ...]
     apart: tuple[Axis, ...]
+    columns: int
+    """Columns of the strip, which may be fewer than the steps lead to."""
     transposed: bool
-
-    @property
-    def count(self) -> int:
-        return 1 << len(self.together)
 
     def lane_place(self) -> tuple[Value, Value]:
         """Row and column that a lane addresses."""
@@ -135,9 +133,12 @@ class MatrixMoves:
         return (row, column + along) if self.transposed else (row + along, column)
 
     def __iter__(self) -> Iterator[list[tuple[int, int]]]:
-        """The first row and column of each matrix, by instruction."""
+        """The first row and column of each matrix of the strip, by instruction."""
         for start in _steps(self.apart):
-            yield [(start[0] + row, start[1] + column) for row, column in _steps(self.together)]
+            places = [(start[0] + row, start[1] + column) for row, column in _steps(self.together)]
+            inside = [place for place in places if place[1] < self.columns]
+            if inside:
+                yield inside
 
 
 def _steps(axes: tuple[Axis, ...]) -> Iterator[tuple[int, int]]:
@@ -189,12 +190,11 @@ class StripStore:
     @property
     def _across(self) -> list[Axis]:
         """Steps over all matrices of eight columns: two columns of them first, then down."""
-        right = [Axis(0, step) for step in (8, 16, 32) if step < self.columns]
+        right = [Axis(0, step) for step in (8, 16, 32, 64, 128) if step < self.columns]
         return [*right[:1], *([_LOWER] if self.lower else []), *right[1:]]
 
-    @staticmethod
-    def _moves(*axes: Axis, transposed: bool) -> MatrixMoves:
-        return MatrixMoves(axes[:2], axes[2:], transposed)
+    def _moves(self, *axes: Axis, transposed: bool) -> MatrixMoves:
+        return MatrixMoves(axes[:2], axes[2:], self.columns, transposed)
 
     def _place(self, moves: MatrixMoves | None, tile: At, row: Value, column: Value) -> LanePlace:
         own = first_place() if moves is None else moves.lane_place()
@@ -212,7 +212,7 @@ class StripStore:
         if self.stores is not None:
             for matrices in self.stores:
                 words = [self._word(values, *matrix) for matrix in matrices]
-                emit(self._opcode("stmatrix", self.stores), place.at(*matrices[0]), words)
+                emit(self._opcode("stmatrix", len(matrices)), place.at(*matrices[0]), words)
         elif self.layout.transposed:
             for where, value in values.items():
                 emit(f"st.shared.{TYPES[self.layout.dtype].memory}", place.at(*where), value.to(self.layout.dtype))
@@ -233,10 +233,10 @@ class StripStore:
     def _pair(self, values: Values, row: int, column: int) -> Value:
         return pair_of(values[row, column], values[row, column + 1], self.layout.dtype)
 
-    def _opcode(self, name: str, moves: MatrixMoves) -> str:
+    def _opcode(self, name: str, count: int) -> str:
         shape, element = ("m16n8", "b8") if self.layout.element_bytes == 1 else ("m8n8", "b16")
-        transposed = ".trans" if moves.transposed else ""
-        return f"{name}.sync.aligned.{shape}.x{moves.count}{transposed}.shared.{element}"
+        transposed = ".trans" if self.layout.transposed else ""
+        return f"{name}.sync.aligned.{shape}.x{count}{transposed}.shared.{element}"
 
     def load(self, place: LanePlace) -> dict[tuple[int, int], Value]:
         """Read a strip; values are of the tile's type."""
@@ -244,7 +244,7 @@ class StripStore:
         found = dict[tuple[int, int], Value]()
         if self.loads is not None:
             for matrices in self.loads:
-                words = emit(self._opcode("ldmatrix", self.loads), place.at(*matrices[0]))
+                words = emit(self._opcode("ldmatrix", len(matrices)), place.at(*matrices[0]))
                 for (row, column), word in zip(matrices, words, strict=True):
                     found[row, column], found[row, column + 1] = unpack(word.bits(f"{dtype}x2"))
             return found

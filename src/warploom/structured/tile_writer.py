@@ -47,6 +47,8 @@ Tiles = View | SMemTileArray2DRowMajor
 Output = StagedOutput | View
 """Where a further output goes: by the copy engine, or a view for threads to store to."""
 _EVERYTHING = (1 << 31) - 1
+STRIP_COLUMNS = (8, 16, 32, 64)
+"""Columns of a strip from tensor memory: a load repeats a power of two times."""
 ROUGH_TYPES = ("bf16", "e4m3", "e5m2")
 """Types of C with eight bits of a number or fewer."""
 
@@ -383,6 +385,9 @@ class TileWriter(WriterGeometry):
         if isinstance(stage, RegisterAccumulator):
             yield from ([stage.strip(start + index) for start in starts] for index in range(self.num_stages))
             return
+        if self.stageN not in STRIP_COLUMNS:
+            what = f"stageN is {self.stageN}; from tensor memory strips are loaded whose columns are of {STRIP_COLUMNS}"
+            raise Diag.BAD_WRITER.error(here(), count=1, what=what)
         both = replace(self.AccumTmemArray, count=len(starts) * self.num_stages)
         tensors = both.at(TmemAddress(stage.tmem.offset).of_warp(self.role.warp))
 

@@ -16,7 +16,7 @@ from warploom.structured.output_pipeline import OutputStage
 from warploom.structured.shared_types import SMemTileArray2DRowMajor, TMATensorTile
 from warploom.structured.staging import SharedLayout, block_width
 from warploom.structured.strips import RowMajor
-from warploom.structured.tensor_memory import TmemArrayType
+from warploom.structured.tensor_memory import MOVE, TmemArrayType
 from warploom.structured.writer_protocols import WriterConfig
 from warploom.trace.builder import here
 from warploom.trace.memory import View
@@ -51,8 +51,6 @@ DEFAULTS: Mapping[str, Any] = {
 }
 OF_C = ("c_rank", "c_tile_shape", "c_desc_shape")
 """Keywords that C's tensor map answers."""
-STRIP_COLUMNS = (8, 16, 32, 64)
-"""Columns of a strip: a load repeats a power of two times, and a row of C fills no more than a swizzle."""
 
 
 @dataclass(frozen=True)
@@ -138,8 +136,8 @@ class WriterGeometry:
     def _shape_problems(self, role_first: int) -> Iterator[str]:
         if self.num_output_warps != WARPGROUP_WARPS or role_first % WARPGROUP_WARPS:
             yield f"its role has {self.num_output_warps} warps from warp {role_first} on, and must be a warpgroup"
-        if self.stageN not in STRIP_COLUMNS:
-            yield f"stageN is {self.stageN}, not one of {STRIP_COLUMNS}"
+        if self.stageN % MOVE.columns:
+            yield f"stageN is {self.stageN}, no multiple of {MOVE.columns}"
         elif self.epc.accumulator_columns % self.stageN:
             yield f"strips of {self.stageN} columns do not fill an accumulator of {self.epc.accumulator_columns}"
         if self.c_type not in OUTPUT_TYPES:

@@ -14,6 +14,7 @@ from warploom.facts.mma_shapes import WGMMA, WGMMA_M
 from warploom.facts.swizzles import GRANULE, widest_swizzle
 from warploom.facts.synchronisation import BARRIER_BYTES
 from warploom.facts.threads import WARPGROUP_WARPS
+from warploom.structured.config.hopper_strips import swizzled_strip, wide_strip
 from warploom.structured.config.output import FURTHER_BUFFERS, OutputPipelineConfig
 
 MACHINE = MACHINES["sm_90a"]
@@ -24,6 +25,8 @@ _STAGES_BESIDE_A_TILE = 5
 """Input stages that are worth more than a residual that comes all at once."""
 _SUMS_BESIDE_WIDE_STRIPS = 176
 """Sums of a thread beside which the residual of a wide strip finds registers."""
+_MOST_COLUMNS_OF_THREE = 192
+"""Columns of a tile of three consumers: with 128 registers for each thread ptxas refuses wider multiplications."""
 _DERIVED: Any = None
 
 
@@ -241,6 +244,11 @@ class HopperConfig:
         return written.BN // written.stage_columns
 
     @property
+    def has_wide_strips(self) -> bool:
+        """Whether strips may be as wide as they like: nothing comes into their buffers, and they are C's alone."""
+        return self.c_bytes == 2 and self.use_tma_store and not (self.residual_in_place or self.output_types)
+
+    @property
     def is_split(self) -> bool:
         """Whether several CTAs share the depth of a sum."""
         return self.num_split_k > 1 or self.stream_k
@@ -297,6 +305,10 @@ class HopperConfig:
             (self.BN in row.n, f"tile={self.tile}: wgmma of {self.a_type} has no N of {self.BN}"),
             (self.consumer_rows % WGMMA_M == 0, f"tile={self.tile}: a consumer has {self.consumer_rows} rows, not 64s"),
             (self.accumulators <= MOST_ACCUMULATORS, f"tile={self.tile}: {self.accumulators} sums in a thread"),
+            (
+                self.stage_columns % 8 == 0 == self.tile_columns % self.stage_columns or self.BN not in row.n,
+                f"stage_columns={self.stage_columns}: not eights of which a tile of {self.tile_columns} consists",
+            ),
             (self.num_pipeline_stages > self.depth, f"num_pipeline_stages={self.num_pipeline_stages}: too few"),
             (
                 needed <= limit,
@@ -340,6 +352,10 @@ class HopperConfig:
                 f"num_output_stages={self.num_output_stages}: a residual in place has {strips} for 64 rows",
             ),
             (not self.pingpong or self.consumers == 2, f"consumers={self.consumers}: ping-pong is for two"),
+            (
+                self.consumers < 3 or self.BN <= _MOST_COLUMNS_OF_THREE,
+                f"consumers={self.consumers}: registers for {_MOST_COLUMNS_OF_THREE} columns, not for {self.BN}",
+            ),
             (row.transposable or (self.a_major, self.b_major) == ("k", "k"), f"{self.a_type} is read K-major only"),
         )
         return [what for right, what in checks if not right]
@@ -351,20 +367,30 @@ def _stages(config: HopperConfig) -> int:
 
 
 def _output_stages(config: HopperConfig) -> int:
-    """Two; with a residual in place the strips of a tile, or of 64 rows where too few stages would be left."""
+    """Two, or one where strips are few and the second buffer would cost an input stage.
+
+    With a residual in place the strips of a tile, or of 64 rows where too few stages would be left.
+    """
     if not config.residual_in_place:
-        return 2
+        are_few = config.has_wide_strips and config.strips <= (2 if config.pingpong else 3)
+        return 1 if are_few and _stages_beside(config, 1) > _stages_beside(config, 2) else 2
     whole, stages = config.subtiles * config.strips, config.num_pipeline_stages or _STAGES_BESIDE_A_TILE
     fits = config.replace(num_output_stages=whole, num_pipeline_stages=stages).shared_bytes(stages)
     return whole if fits <= MACHINE.shared_per_block else config.strips
 
 
+def _stages_beside(config: HopperConfig, buffers: int) -> int:
+    return _stages(replace(config, num_output_stages=buffers, num_pipeline_stages=1))
+
+
 def _stage_columns(config: HopperConfig) -> int:
-    """Columns of a strip: the widest whose rows a swizzle spans, of those that divide the tile."""
+    """Columns of a strip, of those that divide the tile: wide ones, or the widest whose rows a swizzle spans."""
+    if config.has_wide_strips:
+        return wide_strip(config.tile_columns, swapped=config.AB_swapped, pingpong=config.pingpong)
     widest = (32 if config.c_bytes == 4 else 64) if config.c_bytes > 1 else 16
     if config.residual_in_place and config.accumulators > _SUMS_BESIDE_WIDE_STRIPS:
         widest = min(widest, 32)
-    return next((n for n in (64, 32, 16) if n <= widest and config.tile_columns % n == 0), 8)
+    return swizzled_strip(config.tile_columns, widest)
 
 
 _DERIVATIONS: dict[str, Any] = {
@@ -374,5 +400,5 @@ _DERIVATIONS: dict[str, Any] = {
     "stage_columns": _stage_columns,
     "num_output_stages": _output_stages,
     "num_pipeline_stages": _stages,
-    "registers": lambda c: (24, 240) if c.accumulators > 64 and c.consumers > 1 else (0, 0),
+    "registers": lambda c: (24, 240) if c.accumulators > 64 and c.consumers == 2 else (0, 0),
 }

@@ -29,6 +29,7 @@ _CLUSTERS: tuple[dict[str, Any], ...] = (
     {},
     *({"cluster_shape": (*xy, 1)} for xy in ((2, 1), (1, 2), (2, 2), (4, 1), (1, 4))),
 )
+_EIGHTS: tuple[dict[str, Any], ...] = tuple({"cluster_shape": (*xy, 1)} for xy in ((4, 2), (2, 4)))
 _WAYS: tuple[dict[str, Any], ...] = ({}, {"AB_swapped": True})
 DENSE: tuple[Fields, ...] = (
     *(_tile(128, n, pingpong=True, **cluster) for cluster in _CLUSTERS for n in range(64, 209, 16)),
@@ -36,10 +37,20 @@ DENSE: tuple[Fields, ...] = (
     *(_tile(128, n, **way, **cluster) for cluster in _CLUSTERS for way in _WAYS for n in range(32, 257, 16)),
     *(_tile(256, n, **way, **cluster) for cluster in _CLUSTERS for way in _WAYS for n in range(64, 209, 16)),
     *(_tile(64, n, **_ALONE, **way, **cluster) for cluster in _CLUSTERS for way in _WAYS for n in range(16, 257, 16)),
+    *(
+        _tile(192, n, consumers=3, **way, **cluster)
+        for cluster in _CLUSTERS
+        for way in _WAYS
+        for n in range(64, 193, 16)
+    ),
+    *(_tile(64, n, **_ALONE, **way, **cluster) for cluster in _EIGHTS for way in _WAYS for n in range(32, 129, 8)),
+    *(_tile(128, n, **way, **cluster) for cluster in _EIGHTS for way in _WAYS for n in range(32, 161, 16)),
     *(_tile(64, n, **_TURNED) for n in (8, 24, 40, 56)),
     *(_tile(128, n, AB_swapped=True) for n in (8, 16, 24, 40, 56)),
-    *(_tile(64, n, **_ALONE, **way, num_split_k=s) for way in _WAYS for n in range(16, 129, 16) for s in (2, 3, 4)),
-    *(_tile(128, n, **way, num_split_k=s) for way in _WAYS for n in range(16, 129, 16) for s in (2, 3, 4)),
+    *(_tile(64, n, **_TURNED, **cluster) for cluster in _CLUSTERS for n in (72, 88, 104, 120)),
+    *(_tile(128, n, AB_swapped=True, **cluster) for cluster in _CLUSTERS for n in (72, 88, 104, 120, 136)),
+    *(_tile(64, n, **_ALONE, **way, num_split_k=s) for way in _WAYS for n in range(16, 257, 16) for s in (2, 3, 4)),
+    *(_tile(128, n, **way, num_split_k=s) for way in _WAYS for n in range(16, 193, 16) for s in (2, 3, 4)),
     *(_tile(128, n, num_split_k=s, **_GLOBAL) for n, s in ((64, 4), (64, 8), (128, 2), (128, 4), (128, 8))),
     _tile(128, 64, num_split_k=16, use_tma_store=False, **_GLOBAL),
     *(_tile(64, n, **_ALONE, num_split_k=s, **_GLOBAL) for n, s in ((64, 8), (128, 4), (128, 8), (32, 4))),

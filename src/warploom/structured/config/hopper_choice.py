@@ -112,9 +112,14 @@ def _loads_late(config: HopperConfig, sought: Sought) -> bool:
 
 
 def _has_room(config: HopperConfig, sought: Sought) -> bool:
-    """Whether an epilogue's own values, or a residual that threads load, find registers beside the sums."""
+    """Whether an epilogue's own values, or what threads load or store themselves, find registers beside the sums.
+
+    Of ping-pong warpgroups that store from registers ptxas lets no two multiplications overlap.
+    """
     late = sought.residual and not config.residual_in_place
-    return not (sought.fused or late) or config.accumulators_held <= FUSED_ACCUMULATORS
+    by_threads = not config.use_tma_store
+    is_slow = by_threads and config.pingpong and not config.stream_k
+    return not is_slow and (not (sought.fused or late or by_threads) or config.accumulators_held <= FUSED_ACCUMULATORS)
 
 
 def _fits(of: Outlines, sought: Sought, sms: int) -> list[bool]:

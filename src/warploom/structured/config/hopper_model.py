@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from warploom.facts.dtypes import ELEMENT_TYPES
 from warploom.facts.machines import L2_LINE, L2_SECTOR, ctas_at_once
 from warploom.facts.mma_shapes import WGMMA_M
 from warploom.structured.config.hopper import MACHINE, ROW_BYTES, HopperConfig
+from warploom.structured.config.hopper_strips import wide_strip
 from warploom.structured.config.sought import Sought
 
 Fields = Mapping[str, Any]
@@ -27,8 +29,8 @@ _DEFAULTS: Fields = {each.name: each.default for each in fields(HopperConfig)}
 _HALF = 0.5
 """Of a tile that a group of rows leaves empty, on average."""
 _BAND: int = _DEFAULTS["band"]
-_STRIP = 32
-"""Columns of C below which a strip is stored slowly."""
+_LINE_COLUMNS, _NARROW_COLUMNS, _SQUARE = 64, 16, 8
+"""Columns of a strip whose rows in C are whole lines of 128 bytes; of one that is stored slowly; in steps of which."""
 _SHARPNESS = 8
 """Of two things that overlap the longer one counts, and the other more, the nearer it comes."""
 
@@ -49,6 +51,8 @@ class Outlines:
     in_memory: Numbers
     """Whether splits meet in global memory."""
     streamed: Numbers
+    strip: Numbers
+    """Columns of a strip of 16-bit elements."""
 
     @classmethod
     def of(cls, rows: Sequence[Fields]) -> Outlines:
@@ -58,10 +62,14 @@ class Outlines:
             values = [row.get(name, _DEFAULTS[name]) for row in rows]
             return np.array(values if part is None else [value[part] for value in values], np.float64)
 
-        splits = column("num_split_k")
+        splits, columns = column("num_split_k"), column("tile", 1)
+        strips = [
+            row.get("stage_columns") or _strip(row["tile"][1], bool(row.get("AB_swapped")), bool(row.get("pingpong")))
+            for row in rows
+        ]
         return cls(
             rows=column("tile", 0),
-            columns=column("tile", 1),
+            columns=columns,
             down=column("cluster_shape", 0),
             along=column("cluster_shape", 1),
             consumers=column("consumers"),
@@ -70,6 +78,7 @@ class Outlines:
             splits=splits,
             in_memory=(splits > 1) * (1 - column("split_in_cluster")),
             streamed=column("stream_k"),
+            strip=np.array(strips, np.float64),
         )
 
     def only(self, places: np.ndarray[Any, np.dtype[np.intp]]) -> Outlines:
@@ -136,9 +145,27 @@ class Outlines:
         each = products * self.splits
         return each * (a + b), each * (a_squares + b_squares)
 
+    def outside(self, sought: Sought, sms: int) -> Numbers:
+        """Rows of A and B outside the matrices that a CTA loads for a K tile: the last of a wave, or one on average."""
+        if sought.kind == "grouped":
+            return np.zeros_like(self.rows)
+        tall, wide = self.sides(sought)
+        is_last = self.tiles(sought) * self.splits <= self.slots(sms)
+        found = np.zeros_like(self.rows)
+        for tiles, size, of_rows in ((tall, sought.m, self.swapped == 0), (wide, sought.n, self.swapped > 0)):
+            each, shared = np.where(of_rows, self.rows, self.columns), np.where(of_rows, self.along, self.down)
+            missing = np.minimum(tiles * each - size, each) / np.where(self.splits > 1, 1, shared)
+            found += np.where(is_last, missing, missing / tiles)
+        return found
+
     @staticmethod
     def _groups(sought: Sought) -> int:
         return max(min(sought.count, sought.m), 1)
+
+
+@cache
+def _strip(columns: int, swapped: bool, pingpong: bool) -> int:
+    return wide_strip(columns, swapped=swapped, pingpong=pingpong)
 
 
 def outlines_of(configs: Sequence[HopperConfig]) -> Outlines:
@@ -170,13 +197,18 @@ def work_of(of: Outlines, sought: Sought, sms: int = MACHINE.sms) -> Work:
         "is_alone": of.consumers == 1,
         "is_lonely": (of.pingpong > 0) & (waves <= 1),
         "received": (of.rows + of.columns) * ROW_BYTES,
+        "outside": of.outside(sought, sms),
         "loaded": np.where(is_split, (of.rows + of.columns) * ROW_BYTES, shared),
         "odd_lines": (pitch % L2_LINE != 0 and pitch % L2_SECTOR == 0) * everywhere,
         "half_sectors": (pitch % L2_SECTOR != 0) * everywhere,
         "active": np.where(of.streamed > 0, slots, np.minimum(tiles * of.splits, slots)),
-        "elements": of.rows * of.columns / np.minimum(of.consumers, 2),
+        "elements": of.rows * of.columns / np.where(of.pingpong > 0, 1, of.consumers),
+        "stored": of.rows * of.columns,
         "is_swapped": of.swapped,
-        "is_narrow": (of.swapped == 0) & (of.columns % _STRIP != 0),
+        "strips": of.rows / WGMMA_M / np.where(of.pingpong > 0, 1, of.consumers) * of.columns / of.strip,
+        "is_narrow": (of.swapped == 0) & (of.strip <= _NARROW_COLUMNS),
+        "is_ragged": (of.swapped == 0) & (of.strip > _NARROW_COLUMNS) & (of.strip % (2 * _SQUARE) != 0),
+        "is_short": (of.swapped == 0) & (of.strip > _NARROW_COLUMNS) & (of.strip % _LINE_COLUMNS == 32),
         "is_pingpong": of.pingpong,
         "memory": batch * (a_bytes * (m + weights * n) * k + c_bytes * m * n) * everywhere,
         "is_clustered": ~is_split & (of.meeting > 1),
@@ -191,44 +223,54 @@ def work_of(of: Outlines, sought: Sought, sms: int = MACHINE.sms) -> Work:
 class Model:
     """Times in µs, rates per multiprocessor in flop or bytes per µs."""
 
-    launch: float = 1.02
-    latency: float = 1.0
+    launch: float = 0.547
+    latency: float = 1.57
     """From the first load to the first multiplication, and from the last one to the last store."""
-    flops: float = 6.24e6
-    one_consumer: float = 0.98
+    flops: float = 6.11e6
+    one_consumer: float = 1
     """The rate of one warpgroup alone, of that of two."""
-    lonely: float = 0.861
+    lonely: float = 1
     """The rate of a ping-pong warpgroup whose partner has no tile."""
-    clustered: float = 1.07
+    clustered: float = 1.05
     """How much longer a K tile takes that a cluster has to finish together."""
     received: float = 1.13e5
-    load: float = 2.05e5
+    load: float = 6.82e5
     """From L2, with what other CTAs of a cluster load for this one left out."""
-    all_loads: float = 1.47e7
+    all_loads: float = 5.23e7
     """Of all multiprocessors together."""
-    read: float = 6.23e-06
+    read: float = 2.02e-06
     """Of one row of a K tile from L2, with all of it at work."""
-    uneven: float = 0.000127
+    uneven: float = 4.26e-05
     """Where few rows are read by many CTAs, some parts of L2 have more of them than others, by the root of squares."""
-    odd_lines: float = 1.38
+    odd_lines: float = 4.37
     """How much longer loads from L2 take of rows that begin at 32 bytes, but not at 128."""
-    half_sectors: float = 2.15
+    half_sectors: float = 6.93
     """The same of rows that do not begin at 32 bytes."""
-    memory: float = 3.99e6
+    memory: float = 4.93e6
     """Of the GPU's memory."""
-    tile: float = 0.199
-    element: float = 0.000137
-    swapped_element: float = 0.000127
-    narrow: float = 1.47
-    """How much longer elements take that are stored in narrow strips."""
-    cluster_split: float = 0.257
-    global_split: float = 1.25
-    split_element: float = 0.000105
-    stream: float = 4.76
+    outside: float = 0.000978
+    """Of a row outside the matrices, where all that a CTA does is to wait for memory."""
+    tile: float = 0.044
+    element: float = 2.55e-05
+    swapped_element: float = 4.47e-06
+    store: float = 4.8e-05
+    """Of an element, by whichever warpgroup it is stored."""
+    strip: float = 0.0661
+    """Of a strip, at which the threads of a warpgroup meet."""
+    narrow: float = 2.07
+    """How much longer elements take that are stored in rows of 32 bytes or less."""
+    ragged: float = 1.93
+    """The same of rows that do not begin at 32 bytes."""
+    short: float = 1.43
+    """The same of rows of 64 bytes."""
+    cluster_split: float = 0.219
+    global_split: float = 1.27
+    split_element: float = 0.000108
+    stream: float = 6.69
     """What CTAs lose that share tiles by stream-K, beside the sums that they exchange."""
-    least_columns: float = 79.1
-    cluster: float = 0.836
-    promotion: float = 0.0481
+    least_columns: float = 81.6
+    cluster: float = 0.844
+    promotion: float = 0.037
     """Of a product that a warpgroup promotes before it multiplies the next: what the other one does not hide."""
 
     def times(self, of: Work) -> Numbers:
@@ -237,7 +279,8 @@ class Model:
         # Of ping-pong warpgroups one writes while the other multiplies, as far as that takes as long.
         in_turns = of["waves"] * np.maximum(multiplied, (multiplied + written) / 2) + written
         body = np.where(of["is_pingpong"] > 0, in_turns, of["waves"] * (multiplied + written))
-        overlapped = _longest(body + self.latency, of["memory"] / self.memory + self.latency)
+        streamed = of["memory"] / self.memory + self.outside * of["outside"] * of["steps"] * of["waves"]
+        overlapped = _longest(body + self.latency, streamed + self.latency)
         return self.launch + self._meeting(of) + overlapped
 
     def _step(self, of: Work) -> Numbers:
@@ -254,7 +297,9 @@ class Model:
     def _written(self, of: Work) -> Numbers:
         """What a tile takes after its last multiplication."""
         element = np.where(of["is_swapped"] > 0, self.swapped_element, self.element)
-        return self.tile + element * np.where(of["is_narrow"] > 0, self.narrow, 1) * of["elements"]
+        for kind, longer in (("narrow", self.narrow), ("ragged", self.ragged), ("short", self.short)):
+            element = element * np.where(of[f"is_{kind}"] > 0, longer, 1)
+        return self.tile + self.strip * of["strips"] + element * of["elements"] + self.store * of["stored"]
 
     def _meeting(self, of: Work) -> Numbers:
         """What CTAs that work together spend on finding each other."""
@@ -288,10 +333,15 @@ OTHERS = Model(
     odd_lines=1.33,
     half_sectors=2.36,
     memory=5.2e6,
+    outside=1e-9,
     tile=0.05,
-    element=1.44e-4,
-    swapped_element=1.37e-4,
-    narrow=1.94,
+    element=2.55e-5,
+    swapped_element=4.47e-6,
+    store=4.8e-5,
+    strip=0.0661,
+    narrow=2.07,
+    ragged=1.93,
+    short=1.43,
     cluster_split=0.763,
     global_split=2.05,
     split_element=9.77e-5,
