@@ -86,7 +86,7 @@ def plain() -> str:
 def seeds_of(document: Row) -> str:
     """The seeds of one run, or of several that were put together."""
     seeds = document["seed"] if isinstance(document["seed"], list) else [document["seed"]]
-    return f"seed{'s' if len(seeds) > 1 else ''} {' and '.join(map(str, seeds))}"
+    return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
 
 
 def few(rows: list[Row], bound: float = 0.8) -> str:
@@ -108,7 +108,7 @@ def means() -> str:
     text += (
         f"\nOf {random['summary']['shapes']} shapes drawn at random (M 1–8192, N and K multiples of 8 up to 16384; {seeds_of(random)}) the mean is "
         f"{random['summary']['geometric_mean']:.3f} and the lowest {random['summary']['lowest']:.3f}; {few(random['rows'])}\n"
-        f"below 0.80, {few(random['rows'], 0.9)} below 0.90. These were chosen by the model; what was measured then went into it. Where K is "
+        f"below 0.80, {few(random['rows'], 0.9)} below 0.90. These were chosen by the model alone; what was measured then went into it and its trees. Where K is "
         f"an odd\nmultiple of 8, rows begin in the middle of a sector and L2 is what limits. Of {odd['summary']['shapes']} odd shapes "
         f"the mean is {odd['summary']['geometric_mean']:.3f}, because cuBLAS\nleaves its fast kernels where a size is odd, "
         f"and the lowest {odd['summary']['lowest']:.3f}.\n"

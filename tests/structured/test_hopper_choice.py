@@ -161,7 +161,7 @@ def test_a_configuration_is_told_by_its_row(wanted) -> None:
 
 
 def test_candidates_are_ranked_by_the_model() -> None:
-    wanted = sought("dense", 3000, 5000, 700)
+    wanted = sought("dense", 3000, 5000, 700, 3)
     times = expected_times(outlines_of(ranked(wanted)), wanted).tolist()
     assert times == sorted(times)
     assert len(times) > 40

@@ -22,12 +22,10 @@ def elsewhere(operation: str, first: Any) -> Callable[..., Any] | None:
     if isinstance(first, _NO_ARRAYS):
         return None
     try:
-        import torch
-
         from warploom.ops import torch as front
     except ImportError:
         return None
-    if isinstance(first, torch.Tensor):
+    if front.is_tensor(first):
         found: Callable[..., Any] | None = getattr(front, operation, None)
         return found
     return front.for_others(operation) if is_array(first) and hasattr(front, operation) else None

@@ -114,6 +114,11 @@ _RETURNS = {"cupy": "cupy", "jax": "jax.numpy", "jaxlib": "jax.numpy"}
 """By the package of an array's type, the module that takes a tensor back."""
 
 
+def is_tensor(value: Any) -> bool:
+    """Whether a value is PyTorch's own."""
+    return isinstance(value, Tensor)
+
+
 def for_others(operation: str) -> Callable[..., Any]:
     """An operation for arrays of other libraries, which share their memory with tensors (DLPack)."""
 

@@ -17,10 +17,13 @@ import numpy as np
 from warploom.facts.dtypes import ELEMENT_TYPES
 from warploom.structured.config.hopper import MACHINE, ROW_BYTES, HopperConfig
 from warploom.structured.config.hopper_candidates import FUSED_ACCUMULATORS, KINDS, Fields, made, rows_for
-from warploom.structured.config.hopper_model import Outlines, expected_times
+from warploom.structured.config.hopper_model import Outlines, expected_times, is_single
+from warploom.structured.config.hopper_trees import Places, trees_for
 from warploom.structured.config.sought import Sought, sought
 from warploom.structured.config.tuning_table import table_for
 
+_LOOKED_AT = 64
+"""The model's first configurations, among which the trees choose: the fastest is nearly always one of these."""
 LEAST_SHARE = 4
 """K tiles that each CTA must have for stream-K to be worth a thought."""
 
@@ -66,8 +69,7 @@ def _by_expectation(sought: Sought, sms: int) -> Iterator[HopperConfig]:
     if not len(places):
         return
     of = of.only(places)
-    crowded = (of.accumulators > FUSED_ACCUMULATORS) & sought.fused
-    order = places[np.lexsort((expected_times(of, sought, sms=sms), crowded))].tolist()
+    order = places[_ordered(of, sought, sms)].tolist()
     late: list[HopperConfig] = []
     for config in _made((rows[at] for at in order), sought):
         if _loads_late(config, sought) or not _has_room(config, sought):
@@ -75,6 +77,18 @@ def _by_expectation(sought: Sought, sms: int) -> Iterator[HopperConfig]:
         else:
             yield config
     yield from late
+
+
+def _ordered(of: Outlines, sought: Sought, sms: int) -> Places:
+    """The places of configurations in the order of their expected times; those that leave no registers come last."""
+    crowded = (of.accumulators > FUSED_ACCUMULATORS) & sought.fused
+    order = np.lexsort((expected_times(of, sought, sms=sms), crowded))
+    trees = trees_for(sms) if is_single(sought) else None
+    if trees is None:
+        return order
+    first = order[:_LOOKED_AT]
+    again = np.lexsort((trees.times(of.only(first), sought), crowded[first]))
+    return np.concatenate((first[again], order[_LOOKED_AT:]))
 
 
 def _considered(sought: Sought) -> tuple[Sequence[Fields], Outlines]:

@@ -212,6 +212,7 @@ def work_of(of: Outlines, sought: Sought, sms: int = MACHINE.sms) -> Work:
         "is_pingpong": of.pingpong,
         "memory": batch * (a_bytes * (m + weights * n) * k + c_bytes * m * n) * everywhere,
         "is_clustered": ~is_split & (of.meeting > 1),
+        "doublings": np.where(is_split, 0, np.log2(of.meeting)),
         "splits": np.where(is_split, of.splits, 0),
         "meets_in_memory": of.in_memory,
         "streamed": np.where(of.streamed > 0, np.ceil(sms / tiles), 0),
@@ -223,54 +224,58 @@ def work_of(of: Outlines, sought: Sought, sms: int = MACHINE.sms) -> Work:
 class Model:
     """Times in µs, rates per multiprocessor in flop or bytes per µs."""
 
-    launch: float = 0.547
-    latency: float = 1.57
+    launch: float = 0.997
+    start: float = 0.00365
+    """Of each CTA of a wave, since all begin with loads at once."""
+    latency: float = 1.11
     """From the first load to the first multiplication, and from the last one to the last store."""
-    flops: float = 6.11e6
+    flops: float = 6.03e6
     one_consumer: float = 1
     """The rate of one warpgroup alone, of that of two."""
-    lonely: float = 1
+    lonely: float = 0.957
     """The rate of a ping-pong warpgroup whose partner has no tile."""
-    clustered: float = 1.05
-    """How much longer a K tile takes that a cluster has to finish together."""
-    received: float = 1.13e5
-    load: float = 6.82e5
+    clustered: float = 1.01
+    """How much longer a K tile takes that a cluster has to finish together, for each doubling of the cluster."""
+    received: float = 1.16e5
+    load: float = 7.71e5
     """From L2, with what other CTAs of a cluster load for this one left out."""
-    all_loads: float = 5.23e7
+    all_loads: float = 6.08e7
     """Of all multiprocessors together."""
-    read: float = 2.02e-06
+    read: float = 1.78e-06
     """Of one row of a K tile from L2, with all of it at work."""
-    uneven: float = 4.26e-05
+    uneven: float = 2.27e-05
     """Where few rows are read by many CTAs, some parts of L2 have more of them than others, by the root of squares."""
-    odd_lines: float = 4.37
+    odd_lines: float = 5.16
     """How much longer loads from L2 take of rows that begin at 32 bytes, but not at 128."""
-    half_sectors: float = 6.93
+    half_sectors: float = 8.14
     """The same of rows that do not begin at 32 bytes."""
-    memory: float = 4.93e6
+    memory: float = 5.43e6
     """Of the GPU's memory."""
-    outside: float = 0.000978
+    overlap: float = 2.32
+    """How sharply the longer one counts of what CTAs do and what memory delivers."""
+    outside: float = 0.000476
     """Of a row outside the matrices, where all that a CTA does is to wait for memory."""
-    tile: float = 0.044
-    element: float = 2.55e-05
-    swapped_element: float = 4.47e-06
-    store: float = 4.8e-05
+    tile: float = 3.51e-14
+    element: float = 1.35e-05
+    swapped_element: float = 3.46e-19
+    store: float = 4.13e-05
     """Of an element, by whichever warpgroup it is stored."""
-    strip: float = 0.0661
+    strip: float = 0.063
     """Of a strip, at which the threads of a warpgroup meet."""
-    narrow: float = 2.07
+    narrow: float = 2.56
     """How much longer elements take that are stored in rows of 32 bytes or less."""
-    ragged: float = 1.93
+    ragged: float = 2.84
     """The same of rows that do not begin at 32 bytes."""
-    short: float = 1.43
+    short: float = 1.99
     """The same of rows of 64 bytes."""
-    cluster_split: float = 0.219
-    global_split: float = 1.27
-    split_element: float = 0.000108
-    stream: float = 6.69
+    cluster_split: float = 0.188
+    global_split: float = 1.18
+    split_element: float = 9.31e-05
+    stream: float = 5.52
     """What CTAs lose that share tiles by stream-K, beside the sums that they exchange."""
-    least_columns: float = 81.6
-    cluster: float = 0.844
-    promotion: float = 0.037
+    least_columns: float = 69.2
+    cluster: float = 0.717
+    promotion: float = 0.0395
     """Of a product that a warpgroup promotes before it multiplies the next: what the other one does not hide."""
 
     def times(self, of: Work) -> Numbers:
@@ -280,19 +285,19 @@ class Model:
         in_turns = of["waves"] * np.maximum(multiplied, (multiplied + written) / 2) + written
         body = np.where(of["is_pingpong"] > 0, in_turns, of["waves"] * (multiplied + written))
         streamed = of["memory"] / self.memory + self.outside * of["outside"] * of["steps"] * of["waves"]
-        overlapped = _longest(body + self.latency, streamed + self.latency)
-        return self.launch + self._meeting(of) + overlapped
+        overlapped = _longest(body, streamed, sharpness=self.overlap)
+        return self.launch + self.latency + self.start * of["active"] + self._meeting(of) + overlapped
 
     def _step(self, of: Work) -> Numbers:
         """One K tile: what multiplying takes, or loading, whichever is longer."""
         alone = np.where(of["is_alone"] > 0, self.one_consumer, 1) * np.where(of["is_lonely"] > 0, self.lonely, 1)
         rate = self.flops * of["rate"] * alone
         multiply = 2 * of["rows"] * np.maximum(of["columns"], self.least_columns) * of["depth"] / rate
-        multiply = (multiply + self.promotion * of["promoted"]) * np.where(of["is_clustered"] > 0, self.clustered, 1)
+        multiply = multiply + self.promotion * of["promoted"]
         slower = 1 + (self.odd_lines - 1) * of["odd_lines"] + (self.half_sectors - 1) * of["half_sectors"]
         loading = of["loaded"] * slower * np.maximum(1 / self.load, of["active"] / self.all_loads)
         crowded = (self.read * of["reads"] + self.uneven * np.sqrt(of["squares"])) * slower
-        return _longest(multiply, loading, crowded, of["received"] / self.received)
+        return _longest(multiply, loading, crowded, of["received"] / self.received) * self.clustered ** of["doublings"]
 
     def _written(self, of: Work) -> Numbers:
         """What a tile takes after its last multiplication."""
@@ -310,16 +315,17 @@ class Model:
         return np.where(of["splits"] > 0, split, streamed + self.cluster * of["is_clustered"])
 
 
-def _longest(*times: Numbers) -> Numbers:
+def _longest(*times: Numbers, sharpness: float = _SHARPNESS) -> Numbers:
     """What overlapping things take together: as long as the longest, and a little more."""
     most = np.maximum.reduce(times)
-    found: Numbers = most * np.add.reduce([(each / most) ** _SHARPNESS for each in times]) ** (1 / _SHARPNESS)
+    found: Numbers = most * np.add.reduce([(each / most) ** sharpness for each in times]) ** (1 / sharpness)
     return found
 
 
 MODEL = Model()
 OTHERS = Model(
     launch=1.44,
+    start=1e-9,
     latency=0.443,
     flops=5.99e6,
     one_consumer=0.886,
@@ -333,6 +339,7 @@ OTHERS = Model(
     odd_lines=1.33,
     half_sectors=2.36,
     memory=5.2e6,
+    overlap=8.0,
     outside=1e-9,
     tile=0.05,
     element=2.55e-5,

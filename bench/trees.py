@@ -1,0 +1,133 @@
+"""The trees that put the model's first configurations into order, fitted to what the model misses.
+
+    python bench/trees.py                 bench/results/hopper_configurations.json to trees/h200.json of the package
+    python bench/trees.py --judge         what they are worth on shapes that they have not seen; writes nothing
+
+Needs scikit-learn, and no GPU. After `warploom tune --fit` has changed the model's constants, the trees are fitted anew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sklearn.ensemble import GradientBoostingRegressor
+from sklearn.model_selection import GroupKFold
+
+from warploom.structured.config.hopper_model import is_single, outlines_of
+from warploom.structured.config.hopper_trees import FEATURES, features_of
+from warploom.tuning.fitting import Measured, load
+
+ROOT = Path(__file__).parents[1]
+MEASURED = ROOT / "bench" / "results" / "hopper_configurations.json"
+TREES = ROOT / "src" / "warploom" / "structured" / "config" / "trees" / "h200.json"
+NEAR = 4
+"""How much more a fast configuration counts than a slow one: by this power of their times."""
+ENOUGH = 20
+"""Configurations of a problem among which a choice is one."""
+FORM = {"n_estimators": 150, "learning_rate": 0.12, "max_leaf_nodes": 24, "max_depth": None, "min_samples_leaf": 40}
+
+
+@dataclass(frozen=True)
+class Rows:
+    """All measurements as one table."""
+
+    features: np.ndarray[Any, Any]
+    missed: np.ndarray[Any, Any]
+    weights: np.ndarray[Any, Any]
+    us: np.ndarray[Any, Any]
+    problem: np.ndarray[Any, Any]
+    shape: np.ndarray[Any, Any]
+    """A number for each shape: one may have been measured more than once."""
+
+
+def rows_of(measured: list[Measured], sms: int) -> Rows:
+    parts: list[tuple[Any, ...]] = []
+    shapes: dict[tuple[int, ...], int] = {}
+    for number, each in enumerate(measured):
+        features, times = features_of(outlines_of(each.configs), each.sought, sms)
+        shape = shapes.setdefault(each.sought.sizes, len(shapes))
+        count = len(each.us)
+        near = (each.us.min() / each.us) ** NEAR
+        parts.append((features, np.log(each.us / times), near, each.us, [number] * count, [shape] * count))
+    return Rows(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+
+def fitted(rows: Rows, places: Any) -> GradientBoostingRegressor:
+    found = GradientBoostingRegressor(random_state=0, **FORM)
+    return found.fit(rows.features[places], rows.missed[places], sample_weight=rows.weights[places])
+
+
+def regrets(rows: Rows, expected: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """What choices cost, problem by problem, by the times that are expected of the configurations."""
+    lost = []
+    for number in np.unique(rows.problem):
+        us, times = rows.us[rows.problem == number], expected[rows.problem == number]
+        if len(us) >= ENOUGH:
+            lost.append(us[times.argmin()] / us.min() - 1)
+    return np.array(lost)
+
+
+def judge(rows: Rows) -> None:
+    by_model = rows.us / np.exp(rows.missed)
+    told = np.zeros(len(rows.us))
+    for known, left_out in GroupKFold(6).split(rows.features, groups=rows.shape):
+        told[left_out] = fitted(rows, known).predict(rows.features[left_out])
+    for name, expected in (("the model", by_model), ("with trees", by_model * np.exp(told))):
+        lost = regrets(rows, expected)
+        shares = "  ".join(f"more than {limit:.0%}: {(lost > limit).mean():.1%}" for limit in (0.05, 0.1, 0.15))
+        print(f"{name:12s} {len(lost)} problems, a choice costs {lost.mean():.2%}; {shares}; at most {lost.max():.0%}")
+
+
+def nodes_of(tree: Any) -> list[list[float]]:
+    """The features asked, the limits, and where to go on; a leaf asks -1, for its value."""
+    is_leaf = tree.children_left < 0
+    values = np.round(FORM["learning_rate"] * tree.value[:, 0, 0], 5)
+    limits = [float(f"{each:.7g}") for each in np.where(is_leaf, values, tree.threshold)]
+    asked = np.where(is_leaf, -1, tree.feature).tolist()
+    return [
+        asked,
+        limits,
+        np.where(is_leaf, 0, tree.children_left).tolist(),
+        np.where(is_leaf, 0, tree.children_right).tolist(),
+    ]
+
+
+def text_of(found: GradientBoostingRegressor, document: dict[str, Any]) -> str:
+    """JSON, a tree in a line."""
+    about = {name: document["machine"].get(name) for name in ("gpu", "sms", "driver", "cuda", "torch")}
+    about["when"] = document["when"]
+    trees = [each[0].tree_ for each in found.estimators_]
+    lines = ",\n".join(json.dumps(nodes_of(tree), separators=(",", ":")) for tree in trees)
+    head = {
+        "measured_on": about,
+        "features": [*FEATURES],
+        "start": round(float(found.init_.constant_[0, 0]), 5),
+        "depth": max(tree.max_depth for tree in trees),
+    }
+    told = ",\n".join(f"{json.dumps(name)}: {json.dumps(value)}" for name, value in head.items())
+    return f'{{\n{told},\n"trees": [\n{lines}\n]\n}}\n'
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--judge", action="store_true", help="fit to some shapes, and choose for the others")
+    asked = parser.parse_args()
+    measured, sms = load([MEASURED])
+    rows = rows_of([each for each in measured if is_single(each.sought)], sms)
+    if asked.judge:
+        judge(rows)
+        return 0
+    TREES.parent.mkdir(exist_ok=True)
+    TREES.write_text(text_of(fitted(rows, slice(None)), json.loads(MEASURED.read_text("utf-8"))), "utf-8")
+    print(f"{TREES.relative_to(ROOT)}: {TREES.stat().st_size} bytes")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
