@@ -3,9 +3,11 @@
     PYTHONPATH=src python3 bench/configurations.py --out FILE.json                        40 shapes, 48 configurations each
     PYTHONPATH=src python3 bench/configurations.py --shapes 7079x136x232,6365x120x200 --most 200 --out FILE.json
     PYTHONPATH=src python3 bench/configurations.py --below 0.95 matmul_random.json … --out FILE.json     the slow ones of a run
+    PYTHONPATH=src python3 bench/configurations.py --most 8 --vary num_pipeline_stages=12,16 --out FILE.json
     python3 bench/configurations.py --add FILE.json …     into bench/results/hopper_configurations.json; needs no GPU.
                                                           Files of bench/matmul.py too: of each problem, what was chosen
     python3 -m warploom.cli tune --fit bench/results/hopper_configurations.json     the model's constants; needs no GPU
+    python3 bench/trees.py                                                          what the model misses; needs no GPU
     python3 bench/shipped_table.py                                                  the table; needs no GPU
 
 The likeliest configurations by the model are measured, and some others at random, so that the model is also told where
@@ -59,7 +61,10 @@ def named(config: HopperConfig) -> str:
     usual = config.replace(**dict.fromkeys(stored), num_pipeline_stages=None)
     is_usual = all(getattr(config, name) == getattr(usual, name) for name in stored)
     strips = "" if is_usual else f"/{config.stage_columns}x{config.num_output_stages}"
-    return f"{way}{config.BM}x{config.BN}{cluster}{split}{'st' if config.stream_k else ''}{strips}"
+    stages = config.num_pipeline_stages
+    more = "" if stages == config.replace(num_pipeline_stages=None).num_pipeline_stages else f"s{stages}"
+    more += "" if config.band == HopperConfig().band else f"b{config.band}"
+    return f"{way}{config.BM}x{config.BN}{cluster}{split}{'st' if config.stream_k else ''}{more}{strips}"
 
 
 def problem(shape: Shape) -> Sought:
@@ -71,6 +76,15 @@ def tried(shape: Shape, most: int, others: int, rng: random.Random) -> list[Hopp
     order = ranked(problem(shape))
     rest = order[most : len(order) // 2]
     return [*order[:most], *rng.sample(rest, min(others, len(rest)))]
+
+
+def varied(configs: list[HopperConfig], variations: list[str]) -> list[HopperConfig]:
+    """Configurations, and each with other values of a field: `num_pipeline_stages=12,16`."""
+    found = list(configs)
+    for name, _, values in (each.partition("=") for each in variations):
+        made_so = (config.replace(**{name: int(value)}) for config in configs for value in values.split(","))
+        found += [config for config in made_so if not config.violations()]
+    return list(dict.fromkeys(found))
 
 
 def build(job: tuple[Shape, HopperConfig]) -> str:
@@ -185,6 +199,9 @@ def main() -> int:
     parser.add_argument("files", type=Path, nargs="*", help="what bench/matmul.py wrote")
     parser.add_argument("--most", type=int, default=32, help="the likeliest configurations")
     parser.add_argument("--others", type=int, default=16, help="configurations at random")
+    parser.add_argument(
+        "--vary", action="append", default=[], help="FIELD=VALUE,…: each also with other values of a field"
+    )
     parser.add_argument("--seconds", type=float, default=540, help="after which no shape is begun")
     parser.add_argument("--processes", type=int, default=max((os.cpu_count() or 2) - 2, 1))
     parser.add_argument("--out", type=Path, default=Path("configurations.json"))
@@ -197,7 +214,7 @@ def main() -> int:
     shapes = parsed(asked.shapes) if asked.shapes else random_shapes(asked.seed, asked.count)
     if asked.below is not None:
         shapes = slow_shapes(asked.below, asked.files)
-    wanted = {shape: tried(shape, asked.most, asked.others, rng) for shape in shapes}
+    wanted = {shape: varied(tried(shape, asked.most, asked.others, rng), asked.vary) for shape in shapes}
     ready = built({config: shape for shape, configs in wanted.items() for config in configs}, asked.processes)
     print(f"{len(ready)} configurations for {len(shapes)} shapes, {time.monotonic() - started:.0f} s", flush=True)
     rows: list[dict[str, Any]] = []

@@ -17,8 +17,8 @@ from tests.assembly import assemble_ok
 import warploom
 from warploom.structured.config.hopper import HopperConfig
 from warploom.structured.config.hopper_candidates import FUSED_ACCUMULATORS, KINDS, made, row_of, rows_for
-from warploom.structured.config.hopper_choice import choose, choose_hopper, ranked
-from warploom.structured.config.hopper_model import expected_times, outlines_of
+from warploom.structured.config.hopper_choice import candidates_of, choose, choose_hopper, ranked
+from warploom.structured.config.hopper_model import Outlines, expected_times, outlines_of
 from warploom.structured.config.sought import Sought, sought
 from warploom.structured.config.tuning_table import Place, table_for, tables
 
@@ -158,6 +158,15 @@ def test_a_configuration_is_told_by_its_row(wanted) -> None:
         assert made(row, wanted) == config
         assert row.get("tile", (128, 128)) == config.tile
         assert not {"a_type", "c_type", "a_major", "registers", "stage_columns"} & row.keys()
+
+
+def test_a_row_may_leave_out_what_is_usual() -> None:
+    """As the winners of `warploom tune` do: a tile of 128 × 128 is not told."""
+    wanted = sought("dense", 4096, 4096, 4096)
+    rows = [{"pingpong": True}, {"AB_swapped": True, "tile": (128, 112)}, {}]
+    found = list(candidates_of(rows, wanted, 132))
+    assert [config.tile for config in found] == [(128, 128), (128, 112), (128, 128)]
+    assert Outlines.of(rows).strip.tolist() == [config.stage_columns for config in found] == [64, 112, 128]
 
 
 def test_candidates_are_ranked_by_the_model() -> None:

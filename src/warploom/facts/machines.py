@@ -52,23 +52,22 @@ L2_SECTOR, L2_LINE = 32, 128
 """Bytes that L2 delivers at once, and of what it looks up at once (CUDA C++ Best Practices Guide, global memory)."""
 HEAP_BYTES = 8 << 20
 """What `malloc` on the device has to give unless the host asks for more (CUDA C++ Programming Guide, heap memory)."""
-_ROOM = {3: (19, 22)}
-_ROOM_OF_LARGER = (10, 11)
-"""Of the multiprocessors, those that find a place in clusters of three, and of more: measured, see below."""
+_ROOM_OF, _ROOM = 132, {3: 38, 4: 30, 5: 22, 6: 17, 7: 15, 8: 15, 9: 9} | dict.fromkeys(range(10, 17), 7)
+"""Clusters of each size that an H200's multiprocessors have room for: see below."""
 
 
 def ctas_at_once(sms: int, cluster: int) -> int:
     """CTAs that run at once, one on each multiprocessor, in clusters of so many.
 
-    A cluster lives in one GPC, and GPCs are not whole multiples of larger ones: an H200, of 132 multiprocessors, has
-    room for 66 clusters of 2, 30 of 4 and 15 of 8 (cuOccupancyMaxActiveClusters), and kernels of more than 38 clusters
-    of 3 take longer than their work explains (bench/results/hopper_configurations.json). A persistent grid of more runs
-    its last clusters when the first have ended.
+    A cluster lives in one GPC, and GPCs are not whole multiples of larger ones: of an H200's 132 multiprocessors
+    cuOccupancyMaxActiveClusters says how many find room. GPCs differ from one H200 to the next: one has room for 39
+    clusters of three, but on another kernels of more than 38 took longer than their work explains
+    (bench/results/hopper_configurations.json). A persistent grid of more runs its last clusters when the first have
+    ended.
     """
     if cluster < min(_ROOM):
         return sms
-    part, whole = _ROOM.get(cluster, _ROOM_OF_LARGER)
-    return max(sms * part // whole // cluster, 1) * cluster
+    return max(sms * _ROOM[cluster] // _ROOM_OF, 1) * cluster
 
 
 _GUIDE = "CUDA C++ Programming Guide, technical specifications per compute capability"

@@ -64,8 +64,8 @@ class Outlines:
 
         splits, columns = column("num_split_k"), column("tile", 1)
         strips = [
-            row.get("stage_columns") or _strip(row["tile"][1], bool(row.get("AB_swapped")), bool(row.get("pingpong")))
-            for row in rows
+            row.get("stage_columns") or _strip(int(width), bool(row.get("AB_swapped")), bool(row.get("pingpong")))
+            for row, width in zip(rows, columns, strict=True)
         ]
         return cls(
             rows=column("tile", 0),
