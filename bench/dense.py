@@ -79,10 +79,10 @@ def held(wrong: str) -> None:
         raise WrongError(wrong)
 
 
-def chosen(shape: Shape) -> HopperConfig:
-    """What the front door takes for a plain product."""
+def chosen(shape: Shape, **more: bool) -> HopperConfig:
+    """What the front door takes for a product, plain or with `fused=True, residual=True`."""
     m, n, k = shape
-    return choose_hopper(m, n, k, a_type="bf16", c_type="bf16", use_tma_store=n % 8 == 0)
+    return choose_hopper(m, n, k, a_type="bf16", c_type="bf16", use_tma_store=n % 8 == 0, **more)
 
 
 def named(config: HopperConfig) -> str:
@@ -191,6 +191,7 @@ def fused_row(shape: Shape, options: Options) -> Row:
         "cublas_us": times["cublas"],
         "eager_against_itself": itself,
         "tflops": flops_of(shape) / ours / 1e6,
+        "config": named(chosen(shape, fused=True, residual=True)),
     }
     if "compiled" in times:
         row |= {"compiled_us": times["compiled"], "ratio_to_compiled": times["compiled"] / ours}

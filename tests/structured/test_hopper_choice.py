@@ -142,6 +142,43 @@ def test_what_threads_store_assembles_without_loss(sizes, fused) -> None:
     assert assemble_ok(launch).kernel().spill_stores == 0
 
 
+LISTED = [
+    (what, row)
+    for what in ("plain", "fused")
+    for row in json.loads((BENCH / "results" / f"matmul_{what}.json").read_text("utf-8"))["rows"]
+]
+
+
+@pytest.mark.parametrize(
+    ("what", "row"), LISTED, ids=lambda each: each if isinstance(each, str) else str(each["shape"])
+)
+def test_what_was_measured_of_the_listed_shapes_is_what_is_chosen(what, row) -> None:
+    """The numbers on the pages are of configurations; another model must not silently take others."""
+    config = choose_hopper(*row["shape"], a_type="bf16", fused=what == "fused", residual=what == "fused")
+    tile, *words = row["config"].split(" ", 1)
+    assert tile == f"{config.BM}x{config.BN}"
+    told = " ".join(words)
+    assert ("ping-pong" in told, "stream-K" in told, "swapped" in told) == (
+        config.pingpong,
+        config.stream_k,
+        config.AB_swapped,
+    )
+    assert (f"{config.num_split_k} splits" in told) == (config.num_split_k > 1)
+    assert (f"cluster {config.cluster_shape[:2]}" in told) == (config.cluster_shape != (1, 1, 1))
+
+
+def test_a_residual_comes_through_narrower_strips() -> None:
+    """Which the model knows: tiles of odd widths cost more with one."""
+    odd, even = (HopperConfig(tile=(128, columns), pingpong=True) for columns in (176, 192))
+    sizes = (3000, 3000, 128)
+    lost = {}
+    for residual in (False, True):
+        wanted = replace(sought("dense", *sizes), residual=residual)
+        times = expected_times(outlines_of([odd, even]), wanted)
+        lost[residual] = times[0] / times[1]
+    assert lost[True] > 1.1 * lost[False]
+
+
 WANTED = [
     sought("dense", 1000, 1000, 1000, a_type="bf16", c_type="f32", a_major="m", b_major="k"),
     sought("dense", 100, 4096, 4096, fused=True, residual=True, a_type="f16"),

@@ -83,7 +83,8 @@ def _ordered(of: Outlines, sought: Sought, sms: int) -> Places:
     """The places of configurations in the order of their expected times; those that leave no registers come last."""
     crowded = (of.accumulators > FUSED_ACCUMULATORS) & sought.fused
     order = np.lexsort((expected_times(of, sought, sms=sms), crowded))
-    trees = trees_for(sms) if is_single(sought) else None
+    is_plain = is_single(sought) and not sought.fused and not sought.residual
+    trees = trees_for(sms) if is_plain else None
     if trees is None:
         return order
     first = order[:_LOOKED_AT]

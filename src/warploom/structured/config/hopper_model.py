@@ -1,4 +1,4 @@
-"""How long a Hopper configuration takes, by a model of some twenty constants.
+"""How long a Hopper configuration takes, by a model of some thirty constants.
 
 `warploom tune --fit` fits the constants to measurements. These are fitted to bench/results/hopper_configurations.json,
 those of single 16-bit products by themselves.
@@ -90,6 +90,12 @@ class Outlines:
         """Registers of a thread that hold sums, of products without scales."""
         each: Numbers = self.rows * self.columns / np.where(self.pingpong > 0, 1, self.consumers) / 128
         return each
+
+    @property
+    def swizzled(self) -> Numbers:
+        """Columns of a strip where a residual comes into its buffer: rows that a swizzle spans."""
+        widths = (_LINE_COLUMNS, _LINE_COLUMNS // 2, _NARROW_COLUMNS)
+        return np.select([self.columns % each == 0 for each in widths], widths, _SQUARE).astype(np.float64)
 
     @property
     def meeting(self) -> Numbers:
@@ -185,6 +191,7 @@ def work_of(of: Outlines, sought: Sought, sms: int = MACHINE.sms) -> Work:
     shared = (of.rows / of.along + of.columns / of.down) * ROW_BYTES
     everywhere, stacked = np.ones_like(of.rows), of.rows / of.consumers / WGMMA_M
     reads, squares = of.reads(sought, sms)
+    strip = of.swizzled if sought.residual else of.strip
     return {
         "reads": reads,
         "squares": squares,
@@ -205,10 +212,10 @@ def work_of(of: Outlines, sought: Sought, sms: int = MACHINE.sms) -> Work:
         "elements": of.rows * of.columns / np.where(of.pingpong > 0, 1, of.consumers),
         "stored": of.rows * of.columns,
         "is_swapped": of.swapped,
-        "strips": of.rows / WGMMA_M / np.where(of.pingpong > 0, 1, of.consumers) * of.columns / of.strip,
-        "is_narrow": (of.swapped == 0) & (of.strip <= _NARROW_COLUMNS),
-        "is_ragged": (of.swapped == 0) & (of.strip > _NARROW_COLUMNS) & (of.strip % (2 * _SQUARE) != 0),
-        "is_short": (of.swapped == 0) & (of.strip > _NARROW_COLUMNS) & (of.strip % _LINE_COLUMNS == 32),
+        "strips": of.rows / WGMMA_M / np.where(of.pingpong > 0, 1, of.consumers) * of.columns / strip,
+        "is_narrow": (of.swapped == 0) & (strip <= _NARROW_COLUMNS),
+        "is_ragged": (of.swapped == 0) & (strip > _NARROW_COLUMNS) & (strip % (2 * _SQUARE) != 0),
+        "is_short": (of.swapped == 0) & (strip > _NARROW_COLUMNS) & (strip % _LINE_COLUMNS == 32),
         "is_pingpong": of.pingpong,
         "memory": batch * (a_bytes * (m + weights * n) * k + c_bytes * m * n) * everywhere,
         "is_clustered": ~is_split & (of.meeting > 1),
@@ -255,9 +262,8 @@ class Model:
     """How sharply the longer one counts of what CTAs do and what memory delivers."""
     outside: float = 0.000476
     """Of a row outside the matrices, where all that a CTA does is to wait for memory."""
-    tile: float = 3.51e-14
     element: float = 1.35e-05
-    swapped_element: float = 3.46e-19
+    """Of an element of a strip that is not transposed, by the warpgroup that stores it."""
     store: float = 4.13e-05
     """Of an element, by whichever warpgroup it is stored."""
     strip: float = 0.063
@@ -301,10 +307,10 @@ class Model:
 
     def _written(self, of: Work) -> Numbers:
         """What a tile takes after its last multiplication."""
-        element = np.where(of["is_swapped"] > 0, self.swapped_element, self.element)
+        element = np.where(of["is_swapped"] > 0, 0, self.element)
         for kind, longer in (("narrow", self.narrow), ("ragged", self.ragged), ("short", self.short)):
             element = element * np.where(of[f"is_{kind}"] > 0, longer, 1)
-        return self.tile + self.strip * of["strips"] + element * of["elements"] + self.store * of["stored"]
+        return self.strip * of["strips"] + element * of["elements"] + self.store * of["stored"]
 
     def _meeting(self, of: Work) -> Numbers:
         """What CTAs that work together spend on finding each other."""
@@ -341,9 +347,7 @@ OTHERS = Model(
     memory=5.2e6,
     overlap=8.0,
     outside=1e-9,
-    tile=0.05,
     element=2.55e-5,
-    swapped_element=4.47e-6,
     store=4.8e-5,
     strip=0.0661,
     narrow=2.07,
