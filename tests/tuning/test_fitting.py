@@ -66,7 +66,7 @@ def test_the_constants_are_fitted_to_what_was_measured():
     assert sms == SMS
     single = [each for each in measured if is_single(each.sought) and len(each.us) > 1]
     mean, most = regret(MODEL, single, sms)
-    assert mean < 0.03
+    assert mean < 0.035
     assert most < 0.4
     again = fit(single, sms=sms, rounds=0)
     assert again.after[0] <= mean + 0.004
