@@ -284,6 +284,13 @@ def test_shapes_must_fit_each_other():
     assert "an accumulator has 128 rows" in text
 
 
+@pytest.mark.parametrize(("columns", "why"), [(24, "from tensor memory strips are loaded"), (12, "no multiple of 8")])
+def test_strips_that_no_load_gives_are_refused(columns, why):
+    config = config_of((128, 2 * columns, 1), output_tile_shape=(128, columns), c_swizzle="none")
+    assert f"stageN is {columns}" in (text := fails(config, tma=False, match="BAD_WRITER"))
+    assert why in text
+
+
 def test_buffers_that_do_not_fit_are_refused():
     def tiles():
         return shared("bf16", (2, 64, 64), name="c_tiles", align=1024)
