@@ -81,7 +81,10 @@ def tried(shape: Shape, most: int, others: int, rng: random.Random) -> list[Hopp
 def varied(configs: list[HopperConfig], variations: list[str]) -> list[HopperConfig]:
     """Configurations, and each with other values of a field: `num_pipeline_stages=12,16`."""
     found = list(configs)
+    numbers = sorted(name for name, value in vars(HopperConfig()).items() if type(value) is int)
     for name, _, values in (each.partition("=") for each in variations):
+        if name not in numbers or not all(value.isdecimal() for value in values.split(",")):
+            raise SystemExit(f"--vary {name}={values}: FIELD=NUMBER,… with a field of {', '.join(numbers)}")
         made_so = (config.replace(**{name: int(value)}) for config in configs for value in values.split(","))
         found += [config for config in made_so if not config.violations()]
     return list(dict.fromkeys(found))

@@ -102,13 +102,13 @@ def means() -> str:
     own, compiled = plain["summary"], fused["summary"].get("mean_to_compiled")
     text = f"The geometric means are {own['geometric_mean']:.3f} (plain) and {fused['summary']['geometric_mean']:.3f} (fused"
     text += f"; {compiled:.3f} to `torch.compile` in the mode max-autotune-no-cudagraphs)." if compiled else ")."
-    text += f" cuBLAS against itself differs by up to {own['spread_of_the_peer']:.3f}."
+    text += f" Plain and fused are two runs, each with its peers in it. cuBLAS against itself differs by up to {own['spread_of_the_peer']:.3f}."
     if "mean_to_beside" in own:
         text += f" Kernels written as PTX by hand for these shapes, in the same run, take {own['mean_to_beside']:.3f} times our time."
     text += (
         f"\nOf {random['summary']['shapes']} shapes drawn at random (M 1–8192, N and K multiples of 8 up to 16384; {seeds_of(random)}) the mean is "
         f"{random['summary']['geometric_mean']:.3f} and the lowest {random['summary']['lowest']:.3f}; {few(random['rows'])}\n"
-        f"below 0.80, {few(random['rows'], 0.9)} below 0.90. These were chosen by the model alone; what was measured then went into it and its trees. Where K is "
+        f"below 0.80, {few(random['rows'], 0.9)} below 0.90. These were chosen by {random.get('chosen_by', 'the model and its trees')}; what was measured then went into it. Where K is "
         f"an odd\nmultiple of 8, rows begin in the middle of a sector and L2 is what limits. Of {odd['summary']['shapes']} odd shapes "
         f"the mean is {odd['summary']['geometric_mean']:.3f}, because cuBLAS\nleaves its fast kernels where a size is odd, "
         f"and the lowest {odd['summary']['lowest']:.3f}.\n"

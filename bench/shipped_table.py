@@ -4,7 +4,7 @@
     python bench/shipped_table.py FILE TABLE       what `warploom tune … --out FILE` measured, to a table of another GPU
 
 Choices under `one_by_one` were measured by the front door, and come before those of `rows`. How wide the strips of C are
-follows from the rest, and is not in the table: where others were measured, those that are derived are no slower.
+follows from the rest, and is not in the table: a time may be one of other strips (hopper_strips.py says what they cost).
 """
 
 from __future__ import annotations

@@ -185,6 +185,22 @@ def test_what_cannot_be_is_refused(fields):
     assert found.value.diag is Diag.BAD_CONFIG
 
 
+def test_numbers_that_are_none_are_told_at_once():
+    wrong = {
+        "tile": (128, 0),
+        "consumers": 0,
+        "cluster_shape": (1, -2, 1),
+        "num_split_k": 0,
+        "stage_columns": -8,
+        "depth": -1,
+    }
+    with pytest.raises(WarploomError, match="breaks 6 rule") as found:
+        HopperConfig(**wrong)
+    assert found.value.diag is Diag.BAD_CONFIG
+    for name, value in wrong.items():
+        assert f"{name}={value}: at least" in str(found.value)
+
+
 ASSEMBLED = [
     *SHAPES,
     {"tile": (128, 256)},

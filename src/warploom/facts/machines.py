@@ -67,7 +67,7 @@ def ctas_at_once(sms: int, cluster: int) -> int:
     """
     if cluster < min(_ROOM):
         return sms
-    return max(sms * _ROOM[cluster] // _ROOM_OF, 1) * cluster
+    return max(sms * _ROOM.get(cluster, 1) // _ROOM_OF, 1) * cluster
 
 
 _GUIDE = "CUDA C++ Programming Guide, technical specifications per compute capability"

@@ -93,11 +93,14 @@ def fit_kinds(measured: Sequence[Measured], *, sms: int) -> Iterator[tuple[str, 
 
 def regret(model: Model, measured: Sequence[Measured], sms: int) -> tuple[float, float]:
     """How much slower the chosen configuration is than the fastest, where there is a choice: on average, at most."""
-    lost = []
-    for each in (each for each in measured if len(each.us) > 1):
-        chosen = int(np.argmin(model.times(work_of(outlines_of(each.configs), each.sought, sms))))
-        lost.append(float(each.us[chosen] / each.us.min()) - 1)
+    choices = [each for each in measured if len(each.us) > 1]
+    lost = [cost_of(each, model.times(work_of(outlines_of(each.configs), each.sought, sms))) for each in choices]
     return (float(np.mean(lost)), max(lost)) if lost else (0.0, 0.0)
+
+
+def cost_of(each: Measured, expected: Numbers) -> float:
+    """How much slower the configuration is that is expected to be fastest than the one that was."""
+    return float(each.us[int(np.argmin(expected))] / each.us.min()) - 1
 
 
 @dataclass(frozen=True)

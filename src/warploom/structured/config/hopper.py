@@ -28,6 +28,11 @@ _SUMS_BESIDE_WIDE_STRIPS = 176
 _MOST_COLUMNS_OF_THREE = 192
 """Columns of a tile of three consumers: with 128 registers for each thread ptxas refuses wider multiplications."""
 _DERIVED: Any = None
+_LEAST = {
+    "tile": 1, "consumers": 1, "num_pipeline_stages": 1, "cluster_shape": 1, "num_split_k": 1, "num_output_stages": 1,
+    "stage_columns": 1, "band": 1, "depth": 0,
+}  # fmt: skip
+"""Numbers that are divided by, or counted to, before any rule is looked at."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,10 +80,20 @@ class HopperConfig:
     """Whether the kernel may begin before the one in front of it has ended: it gains where kernels are short."""
 
     def __post_init__(self) -> None:
+        small = [
+            f"{name}={getattr(self, name)}: at least {least}" for name, least in _LEAST.items() if self._is_less(name)
+        ]
+        if small:
+            raise Diag.BAD_CONFIG.error(count=len(small), what="; ".join(small))
         missing = [name for name in _DERIVATIONS if getattr(self, name) is None]
         for name in missing:
             object.__setattr__(self, name, _DERIVATIONS[name](self))
         object.__setattr__(self, "derived", tuple((name, getattr(self, name)) for name in missing))
+
+    def _is_less(self, name: str) -> bool:
+        """Whether a number that was given, or one of some, is less than it must be."""
+        given = getattr(self, name)
+        return given is not None and min(given if isinstance(given, tuple) else (given,)) < _LEAST[name]
 
     @cached_property
     def derived(self) -> tuple[tuple[str, object], ...]:

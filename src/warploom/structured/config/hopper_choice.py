@@ -22,7 +22,7 @@ from warploom.structured.config.hopper_trees import Places, trees_for
 from warploom.structured.config.sought import Sought, sought
 from warploom.structured.config.tuning_table import table_for
 
-_LOOKED_AT = 64
+LOOKED_AT = 64
 """The model's first configurations, among which the trees choose: the fastest is nearly always one of these."""
 LEAST_SHARE = 4
 """K tiles that each CTA must have for stream-K to be worth a thought."""
@@ -87,9 +87,9 @@ def _ordered(of: Outlines, sought: Sought, sms: int) -> Places:
     trees = trees_for(sms) if is_plain else None
     if trees is None:
         return order
-    first = order[:_LOOKED_AT]
+    first = order[:LOOKED_AT]
     again = np.lexsort((trees.times(of.only(first), sought), crowded[first]))
-    return np.concatenate((first[again], order[_LOOKED_AT:]))
+    return np.concatenate((first[again], order[LOOKED_AT:]))
 
 
 def _considered(sought: Sought) -> tuple[Sequence[Fields], Outlines]:

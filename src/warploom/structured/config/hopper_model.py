@@ -17,7 +17,7 @@ from warploom.facts.dtypes import ELEMENT_TYPES
 from warploom.facts.machines import L2_LINE, L2_SECTOR, ctas_at_once
 from warploom.facts.mma_shapes import WGMMA_M
 from warploom.structured.config.hopper import MACHINE, ROW_BYTES, HopperConfig
-from warploom.structured.config.hopper_strips import wide_strip
+from warploom.structured.config.hopper_strips import LINE, SQUARE, wide_strip
 from warploom.structured.config.sought import Sought
 
 Fields = Mapping[str, Any]
@@ -29,8 +29,8 @@ _DEFAULTS: Fields = {each.name: each.default for each in fields(HopperConfig)}
 _HALF = 0.5
 """Of a tile that a group of rows leaves empty, on average."""
 _BAND: int = _DEFAULTS["band"]
-_LINE_COLUMNS, _NARROW_COLUMNS, _SQUARE = 64, 16, 8
-"""Columns of a strip whose rows in C are whole lines of 128 bytes; of one that is stored slowly; in steps of which."""
+_NARROW_COLUMNS = LINE // 4
+"""Columns of a strip that is stored slowly."""
 _SHARPNESS = 8
 """Of two things that overlap the longer one counts, and the other more, the nearer it comes."""
 
@@ -94,8 +94,8 @@ class Outlines:
     @property
     def swizzled(self) -> Numbers:
         """Columns of a strip where a residual comes into its buffer: rows that a swizzle spans."""
-        widths = (_LINE_COLUMNS, _LINE_COLUMNS // 2, _NARROW_COLUMNS)
-        return np.select([self.columns % each == 0 for each in widths], widths, _SQUARE).astype(np.float64)
+        widths = (LINE, LINE // 2, _NARROW_COLUMNS)
+        return np.select([self.columns % each == 0 for each in widths], widths, SQUARE).astype(np.float64)
 
     @property
     def meeting(self) -> Numbers:
@@ -214,8 +214,8 @@ def work_of(of: Outlines, sought: Sought, sms: int = MACHINE.sms) -> Work:
         "is_swapped": of.swapped,
         "strips": of.rows / WGMMA_M / np.where(of.pingpong > 0, 1, of.consumers) * of.columns / strip,
         "is_narrow": (of.swapped == 0) & (strip <= _NARROW_COLUMNS),
-        "is_ragged": (of.swapped == 0) & (strip > _NARROW_COLUMNS) & (strip % (2 * _SQUARE) != 0),
-        "is_short": (of.swapped == 0) & (strip > _NARROW_COLUMNS) & (strip % _LINE_COLUMNS == 32),
+        "is_ragged": (of.swapped == 0) & (strip > _NARROW_COLUMNS) & (strip % (2 * SQUARE) != 0),
+        "is_short": (of.swapped == 0) & (strip > _NARROW_COLUMNS) & (strip % LINE == LINE // 2),
         "is_pingpong": of.pingpong,
         "memory": batch * (a_bytes * (m + weights * n) * k + c_bytes * m * n) * everywhere,
         "is_clustered": ~is_split & (of.meeting > 1),

@@ -1,16 +1,20 @@
 """How wide the strips are in which a Hopper tile is stored: threads meet at each, so that few of them are best.
 
-The copy engine stores a strip row by row, and short rows as slowly as long ones: strips of 16 columns of C made whole
-products up to 1.5 times as long as wide ones do (M × N × K of 2944 × 3000 × 128, tiles of 128 × 208, an H200).
+Of 34 tiles in bench/results/hopper_configurations.json that were measured with strips of 16 to 64 columns too (`/16x2`
+and the like), wide ones are 1.18 times as fast on average for M × N × K of 2944 × 3000 × 128, 1.12 times for a K of
+512, 1.03 for 2048, and the same for 8192; of single tiles 0.85 to 1.6 times.
 """
 
 from __future__ import annotations
 
+from warploom.facts.fragments import TENSOR_MOVES
+from warploom.facts.machines import L2_LINE
+
 _WIDEST, _NARROW = 128, 24
-_SQUARE = 8
+SQUARE = TENSOR_MOVES["16x256b"].columns
 """Columns that threads hold together."""
-_LINE = 64
-"""16-bit elements of a line of 128 bytes."""
+LINE = L2_LINE // 2
+"""16-bit elements of a line of memory."""
 
 
 def wide_strip(columns: int, *, swapped: bool, pingpong: bool) -> int:
@@ -20,16 +24,16 @@ def wide_strip(columns: int, *, swapped: bool, pingpong: bool) -> int:
     tile consists of these; else eights of an odd number do without a swizzle, as their rows begin in different banks.
     """
     if swapped:
-        return _widest(columns, _SQUARE)
-    if columns % (_LINE // 2) and columns >= _NARROW:
-        return columns if columns % (2 * _SQUARE) else columns // 2
-    in_lines = swizzled_strip(columns, _LINE)
-    return in_lines if pingpong or in_lines < _LINE // 2 else _widest(columns, in_lines)
+        return _widest(columns, SQUARE)
+    if columns % (LINE // 2) and columns >= _NARROW:
+        return columns if columns % (2 * SQUARE) else columns // 2
+    in_lines = swizzled_strip(columns, LINE)
+    return in_lines if pingpong or in_lines < LINE // 2 else _widest(columns, in_lines)
 
 
 def swizzled_strip(columns: int, widest: int) -> int:
     """The widest power of two that divides a tile's columns, or eight."""
-    return next((each for each in (64, 32, 16) if each <= widest and columns % each == 0), _SQUARE)
+    return next((each for each in (LINE, LINE // 2, LINE // 4) if each <= widest and columns % each == 0), SQUARE)
 
 
 def _widest(columns: int, unit: int) -> int:

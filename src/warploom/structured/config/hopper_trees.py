@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from warploom.structured.config.hopper_model import MODEL, Numbers, Outlines, Work, work_of
+from warploom.structured.config.hopper_strips import LINE
 from warploom.structured.config.sought import Sought
 
 _FOLDER = "trees"
@@ -37,7 +38,7 @@ class Seen:
 
 def _power(number: int) -> int:
     """The power of two that divides a number, as far as it matters to lines of memory."""
-    return min(number & -number, 64)
+    return min(number & -number, LINE)
 
 
 FEATURES: Mapping[str, Callable[[Seen], Numbers | float]] = {
@@ -76,6 +77,11 @@ def features_of(of: Outlines, sought: Sought, sms: int) -> tuple[Numbers, Number
     return np.stack(columns, axis=1), seen.times
 
 
+def believed(missed: Numbers) -> Numbers:
+    """What is taken of what trees say."""
+    return np.clip(missed, -_MOST, _MOST)
+
+
 @dataclass(frozen=True)
 class Trees:
     """Trees of one machine, padded to one size; a leaf leads to itself."""
@@ -98,8 +104,7 @@ class Trees:
         for _ in range(self.depth):
             asked = features[who, self.question[tree, node]]
             node = np.where(asked <= self.limit[tree, node], self.below[tree, node], self.above[tree, node])
-        found: Numbers = np.clip(self.start + self.value[tree, node].sum(axis=0), -_MOST, _MOST)
-        return found
+        return believed(self.start + self.value[tree, node].sum(axis=0))
 
     def times(self, of: Outlines, sought: Sought) -> Numbers:
         """How long configurations take by the model and the trees together, in µs."""
