@@ -29,8 +29,8 @@ _MOST_COLUMNS_OF_THREE = 192
 """Columns of a tile of three consumers: with 128 registers for each thread ptxas refuses wider multiplications."""
 _DERIVED: Any = None
 _LEAST = {
-    "tile": 1, "consumers": 1, "num_pipeline_stages": 1, "cluster_shape": 1, "num_split_k": 1, "num_output_stages": 1,
-    "stage_columns": 1, "band": 1, "depth": 0,
+    "tile": 1, "consumers": 1, "num_pipeline_stages": 1, "cluster_shape": 1, "num_split_k": 1, "num_output_stages": 0,
+    "stage_columns": 1, "band": 0, "depth": 0,
 }  # fmt: skip
 """Numbers that are divided by, or counted to, before any rule is looked at."""
 
