@@ -63,6 +63,8 @@ def test_widths(columns, store):
     product(129, 211, 70, tile=(128, columns), use_tma_store=store).check("reverse")
 
 
+IN_MEMORY = {"split_in_cluster": False}
+TWELVE_OF_EIGHT = {"cluster_shape": (2, 4, 1), "num_pipeline_stages": 12}
 STRIPS = {
     "half a tile, without a swizzle": {"tile": (128, 176), "pingpong": True},
     "a tile of an odd number of eights": {"tile": (64, 72), "consumers": 1, "num_output_stages": 1},
@@ -75,6 +77,13 @@ STRIPS = {
     "three consumers": {"tile": (192, 112), "consumers": 3},
     "three consumers, turned": {"tile": (192, 80), "consumers": 3, "AB_swapped": True, "cluster_shape": (2, 1, 1)},
     "a share of a tile": {"tile": (64, 144), "consumers": 1, "num_split_k": 3},
+    "an odd number of eights for two": {"tile": (128, 136), "cluster_shape": (2, 1, 1)},
+    "an odd number of eights, 256 rows": {"tile": (256, 88), "AB_swapped": True},
+    "an odd number of eights, three consumers": {"tile": (192, 136), "consumers": 3, "AB_swapped": True},
+    "a fifth of a tile": {"tile": (64, 80), "consumers": 1, "AB_swapped": True, "num_split_k": 5},
+    "an eighth of a tile": {"tile": (64, 64), "consumers": 1, "num_split_k": 8},
+    "a seventh of a tile, in memory": {"tile": (128, 168), "AB_swapped": True, "num_split_k": 7, **IN_MEMORY},
+    "twelve stages, a cluster of eight": {"tile": (64, 72), "consumers": 1, "AB_swapped": True, **TWELVE_OF_EIGHT},
     "wider than one move": {"tile": (64, 192), "consumers": 1, "AB_swapped": True, "stage_columns": 192},
 }
 
@@ -84,9 +93,10 @@ STRIPS = {
 def test_strips_of_every_width(fields, m, n):
     config = HopperConfig(**fields).validated()
     rng = np.random.default_rng()
-    a, b = (rng.integers(-2, 3, shape).astype(np.float16) for shape in ((m, 400), (400, n)))
-    found = warploom.matmul(a, b, config=config, target="sm_90a")
-    np.testing.assert_array_equal(found, a.astype(float) @ b.astype(float))
+    k = 64 * 2 * config.num_split_k - 16 if config.num_split_k > 3 else 400
+    a, b = (rng.integers(-2, 3, (rows, k)).astype(np.float16) for rows in (m, n))
+    found = warploom.matmul(a, b.T, config=config, target="sm_90a")
+    np.testing.assert_array_equal(found, a.astype(float) @ b.T.astype(float))
 
 
 @pytest.mark.parametrize(
@@ -177,6 +187,8 @@ def test_any_shape(sizes, tile, pingpong, swapped, cluster):
         {"tile": (192, 208), "consumers": 3},
         {"tile": (128, 88), "stage_columns": 16},
         {"tile": (128, 88), "stage_columns": 44},
+        {"a_type": "bf16", "b_type": "f16"},
+        {"a_type": "f32", "b_type": "bf16"},
     ],
 )
 def test_what_cannot_be_is_refused(fields):
@@ -185,8 +197,13 @@ def test_what_cannot_be_is_refused(fields):
     assert found.value.diag is Diag.BAD_CONFIG
 
 
-def test_numbers_that_are_none_are_told_at_once():
+def test_values_that_no_configuration_has_are_told_at_once():
     wrong = {
+        "a_type": "e2m1",
+        "c_type": "int8",
+        "a_major": "m",
+        "pingpong": 1,
+        "output_types": ("bf16", "half"),
         "tile": (128, 0),
         "consumers": 0,
         "cluster_shape": (1, -2, 1),
@@ -194,11 +211,11 @@ def test_numbers_that_are_none_are_told_at_once():
         "stage_columns": -8,
         "depth": -1,
     }
-    with pytest.raises(WarploomError, match="breaks 6 rule") as found:
+    with pytest.raises(WarploomError, match="breaks 11 rule") as found:
         HopperConfig(**wrong)
     assert found.value.diag is Diag.BAD_CONFIG
     for name, value in wrong.items():
-        assert f"{name}={value}: at least" in str(found.value)
+        assert f"{name}={value!r}: must be" in str(found.value)
 
 
 ASSEMBLED = [
@@ -210,6 +227,8 @@ ASSEMBLED = [
     {"tile": (128, 160), "b_major": "mn", "pingpong": True},
     {"tile": (128, 208), "pingpong": True},
     {"tile": (256, 208), "AB_swapped": True},
+    {"tile": (256, 200), "AB_swapped": True, "cluster_shape": (1, 2, 1)},
+    {"tile": (128, 248)},
     {"tile": (192, 192), "consumers": 3},
     {"tile": (192, 192), "consumers": 3, "AB_swapped": True, "cluster_shape": (1, 2, 1)},
 ]

@@ -111,7 +111,7 @@ def test_a_wrong_candidate_is_told(gpu):
         assert (128, 128) in failures
 
 
-FIELDS = {"b_type": "bf16", "c_type": "bf16", "a_major": "m", "b_major": "k", "use_tma_store": True}
+FIELDS = {"b_type": "bf16", "c_type": "bf16", "a_major": "mn", "b_major": "k", "use_tma_store": True}
 WANTED = [
     sought("dense", 1000, 512, 4096, a_type="bf16", **FIELDS),
     sought("dense", 64, 4096, 4096, fused=True, residual=True, a_type="bf16", **FIELDS),

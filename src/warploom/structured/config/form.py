@@ -10,6 +10,19 @@ INPUT_TYPES = ("bf16", "f16", "tf32", "f32", "e4m3", "e5m2")
 SCALED_INPUT_TYPES = ("e4m3", "e5m2", "e2m1")
 OUTPUT_TYPES = ("bf16", "f16", "f32", "e4m3", "e5m2")
 
+_SWITCHES = (
+    "AB_swapped",
+    "dependent",
+    "epilogue_is_1d",
+    "paired",
+    "pingpong",
+    "register_based_epilogue",
+    "residual_in_place",
+    "split_in_cluster",
+    "stream_k",
+    "use_tma_epilogue_load",
+    "use_tma_store",
+)
 CHOICES: Mapping[str, Collection[object]] = {
     "a_type": (*INPUT_TYPES, "e2m1"),
     "b_type": (*INPUT_TYPES, "e2m1"),
@@ -28,12 +41,12 @@ CHOICES: Mapping[str, Collection[object]] = {
     "epi_load_swizzle": ("none", "32B", "64B", "128B"),
     "scaling_kind": ("mxf8f6f4", "mxf4", "mxf4nvf4"),
     "scale_type": ("ue8m0", "ue4m3", "f32", "bf16"),
-    **dict.fromkeys(
-        ("AB_swapped", "paired", "register_based_epilogue", "use_tma_store", "use_tma_epilogue_load", "epilogue_is_1d"),
-        (False, True),
-    ),
+    **dict.fromkeys(_SWITCHES, (False, True)),
 }
 LEAST: Mapping[str, int] = {
+    "band": 0,
+    "consumers": 1,
+    "depth": 0,
     "num_split_k": 1,
     "k_group_size": 1,
     "prefetch_tiles_n": 0,
@@ -42,6 +55,7 @@ LEAST: Mapping[str, int] = {
     "num_output_stages": 1,
     "num_tma_epilogue_pipeline_stages": 1,
     "num_pipeline_stages": 1,
+    "stage_columns": 1,
     "tensor_memory_columns": 1,
     "reserved_shared_bytes": 0,
     "vec_sf_size": 1,
@@ -49,7 +63,7 @@ LEAST: Mapping[str, int] = {
 }
 EACH: Mapping[str, Collection[str]] = {"output_types": OUTPUT_TYPES}
 """What a field has any number of."""
-DIMENSIONS: Mapping[str, int] = {"mma_shape": 3, "cluster_shape": 3, "output_tile_shape": 2}
+DIMENSIONS: Mapping[str, int] = {"mma_shape": 3, "cluster_shape": 3, "output_tile_shape": 2, "tile": 2}
 
 
 def said(field: str, value: object, reason: str) -> str:
@@ -61,17 +75,21 @@ def _is_count(value: object, least: int) -> bool:
     return type(value) is int and value >= least
 
 
-def form_violations(fields: Mapping[str, object]) -> Iterator[str]:
+def form_violations(
+    fields: Mapping[str, object],
+    choices: Mapping[str, Collection[object]] = CHOICES,
+    least: Mapping[str, int] = LEAST,
+) -> Iterator[str]:
     """The fields whose value no configuration could have."""
     for field, value in fields.items():
         if value is None:
             continue
-        if field in CHOICES and not any(type(value) is type(choice) and value == choice for choice in CHOICES[field]):
-            yield said(field, value, f"must be one of {', '.join(map(str, CHOICES[field]))}")
+        if field in choices and not any(type(value) is type(choice) and value == choice for choice in choices[field]):
+            yield said(field, value, f"must be one of {', '.join(map(str, choices[field]))}")
         elif field in EACH and not (isinstance(value, tuple) and all(each in EACH[field] for each in value)):
             yield said(field, value, f"must be a tuple of {', '.join(EACH[field])}")
-        elif field in LEAST and not _is_count(value, LEAST[field]):
-            yield said(field, value, f"must be an integer of at least {LEAST[field]}")
+        elif field in least and not _is_count(value, least[field]):
+            yield said(field, value, f"must be an integer of at least {least[field]}")
         elif field in DIMENSIONS and not (
             isinstance(value, tuple) and len(value) == DIMENSIONS[field] and all(_is_count(size, 1) for size in value)
         ):

@@ -14,6 +14,7 @@ from warploom.facts.mma_shapes import WGMMA, WGMMA_M
 from warploom.facts.swizzles import GRANULE, widest_swizzle
 from warploom.facts.synchronisation import BARRIER_BYTES
 from warploom.facts.threads import WARPGROUP_WARPS
+from warploom.structured.config.form import CHOICES, INPUT_TYPES, LEAST, form_violations
 from warploom.structured.config.hopper_strips import swizzled_strip, wide_strip
 from warploom.structured.config.output import FURTHER_BUFFERS, OutputPipelineConfig
 
@@ -27,12 +28,13 @@ _SUMS_BESIDE_WIDE_STRIPS = 176
 """Sums of a thread beside which the residual of a wide strip finds registers."""
 _MOST_COLUMNS_OF_THREE = 192
 """Columns of a tile of three consumers: with 128 registers for each thread ptxas refuses wider multiplications."""
+USUAL_STAGES = 8
+"""Input stages, as far as they find room; more have to be asked for, as they take longer to set up."""
+_TOGETHER = (("e4m3", "e5m2"), ("f32", "tf32"))
+"""Types that may be multiplied with each other; others only with themselves."""
 _DERIVED: Any = None
-_LEAST = {
-    "tile": 1, "consumers": 1, "num_pipeline_stages": 1, "cluster_shape": 1, "num_split_k": 1, "num_output_stages": 0,
-    "stage_columns": 1, "band": 0, "depth": 0,
-}  # fmt: skip
-"""Numbers that are divided by, or counted to, before any rule is looked at."""
+_CHOICES = {**CHOICES, "a_type": INPUT_TYPES, "b_type": INPUT_TYPES}
+_LEAST = {**LEAST, "num_output_stages": 0}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,20 +82,13 @@ class HopperConfig:
     """Whether the kernel may begin before the one in front of it has ended: it gains where kernels are short."""
 
     def __post_init__(self) -> None:
-        small = [
-            f"{name}={getattr(self, name)}: at least {least}" for name, least in _LEAST.items() if self._is_less(name)
-        ]
-        if small:
-            raise Diag.BAD_CONFIG.error(count=len(small), what="; ".join(small))
+        wrong = list(form_violations({row.name: getattr(self, row.name) for row in fields(self)}, _CHOICES, _LEAST))
+        if wrong:
+            raise Diag.BAD_CONFIG.error(count=len(wrong), what="; ".join(wrong))
         missing = [name for name in _DERIVATIONS if getattr(self, name) is None]
         for name in missing:
             object.__setattr__(self, name, _DERIVATIONS[name](self))
         object.__setattr__(self, "derived", tuple((name, getattr(self, name)) for name in missing))
-
-    def _is_less(self, name: str) -> bool:
-        """Whether a number that was given, or one of some, is less than it must be."""
-        given = getattr(self, name)
-        return given is not None and min(given if isinstance(given, tuple) else (given,)) < _LEAST[name]
 
     @cached_property
     def derived(self) -> tuple[tuple[str, object], ...]:
@@ -316,7 +311,9 @@ class HopperConfig:
         limit, needed = MACHINE.shared_per_block, self.shared_bytes(self.num_pipeline_stages)
         columns = self.sliced.output_tile_shape[1] if self.use_tma_store else GRANULE
         strips = self.strips if self.residual_in_place else 0
+        together = next((each for each in _TOGETHER if self.a_type in each), (self.a_type,))
         checks = (
+            (self.b_type in together, f"b_type={self.b_type}: beside A of {self.a_type}, B is {' or '.join(together)}"),
             (self.BN in row.n, f"tile={self.tile}: wgmma of {self.a_type} has no N of {self.BN}"),
             (self.consumer_rows % WGMMA_M == 0, f"tile={self.tile}: a consumer has {self.consumer_rows} rows, not 64s"),
             (self.accumulators <= MOST_ACCUMULATORS, f"tile={self.tile}: {self.accumulators} sums in a thread"),
@@ -378,7 +375,7 @@ class HopperConfig:
 
 def _stages(config: HopperConfig) -> int:
     room = MACHINE.shared_per_block - config.shared_bytes(0)
-    return min(max(room // (config.stage_bytes + 2 * BARRIER_BYTES), 1), 8)
+    return min(max(room // (config.stage_bytes + 2 * BARRIER_BYTES), 1), USUAL_STAGES)
 
 
 def _output_stages(config: HopperConfig) -> int:
