@@ -13,10 +13,14 @@ from shapes import Shape, flops_of
 from tables import Row, one_line
 
 import warploom
-from warploom.structured.config.hopper import HopperConfig
+from warploom.structured.config.hopper import USUAL_STAGES, HopperConfig
 from warploom.structured.config.hopper_choice import choose_hopper
 
 TOLERANCE = 2.0**-7
+Majors = tuple[str, str]
+K_MAJOR: Majors = ("k", "k")
+ROW_MAJOR: Majors = ("k", "mn")
+"""What is contiguous of A and of B: with B as N × K, as weights lie, and as K × N."""
 INPUTS = "A ~ N(0, 1), B ~ N(0, 1) / sqrt(K), bias and residual ~ N(0, 1), rounded to bfloat16; fresh in every run"
 
 
@@ -24,10 +28,19 @@ class WrongError(Exception):
     """A result that was not what it should be: it is not timed."""
 
 
-def plain_arguments(maker: Maker, shape: Shape) -> Arguments:
+def plain_arguments(maker: Maker, shape: Shape, majors: Majors = K_MAJOR) -> Arguments:
+    """With B as N × K, or what else of A and B is contiguous."""
     m, n, k = shape
-    a, b = maker.values(m, k, dtype=torch.bfloat16), maker.values(n, k, dtype=torch.bfloat16)
-    return {"a": a, "b": (b if maker.exact else b * k**-0.5).t(), "out": maker.out(m, n)}
+    a, b = (
+        maker.values(*((rows, k) if major == "k" else (k, rows)), dtype=torch.bfloat16)
+        for rows, major in zip((m, n), majors, strict=True)
+    )
+    b = b if maker.exact else b * k**-0.5
+    return {
+        "a": a if majors[0] == "k" else a.t(),
+        "b": b.t() if majors[1] == "k" else b,
+        "out": maker.out(m, n),
+    }
 
 
 def fused_arguments(maker: Maker, shape: Shape) -> Arguments:
@@ -55,8 +68,8 @@ def plain_reference(given: Arguments) -> torch.Tensor:
     return (given["a"].float() @ given["b"].float()).to(torch.bfloat16)
 
 
-def wrong_plain(shape: Shape, device: str, **options: Any) -> str:
-    given = plain_arguments(Maker(device, exact=True), shape)
+def wrong_plain(shape: Shape, device: str, majors: Majors = K_MAJOR, **options: Any) -> str:
+    given = plain_arguments(Maker(device, exact=True), shape, majors)
     run = call_of(warploom.matmul, given, **options)
     return wrong_bits(lambda: run(given), given["out"], plain_reference(given))
 
@@ -70,6 +83,10 @@ def wrong_fused(shape: Shape, device: str) -> str:
     return "" if error <= TOLERANCE else f"off by {error:.3g}"
 
 
+def wrong_turned(shape: Shape, device: str) -> str:
+    return wrong_plain(shape, device, ROW_MAJOR)
+
+
 def wrong_dependent(shape: Shape, device: str) -> str:
     return wrong_plain(shape, device, config=chosen(shape).replace(dependent=True))
 
@@ -79,7 +96,7 @@ def held(wrong: str) -> None:
         raise WrongError(wrong)
 
 
-def chosen(shape: Shape, **more: bool) -> HopperConfig:
+def chosen(shape: Shape, **more: Any) -> HopperConfig:
     """What the front door takes for a product, plain or with `fused=True, residual=True`."""
     m, n, k = shape
     return choose_hopper(m, n, k, a_type="bf16", c_type="bf16", use_tma_store=n % 8 == 0, **more)
@@ -95,6 +112,8 @@ def named(config: HopperConfig) -> str:
     ]
     if config.num_split_k > 1:
         parts.append(f"{config.num_split_k} splits in {'cluster' if config.split_in_cluster else 'memory'}")
+    if config.num_pipeline_stages > USUAL_STAGES:
+        parts.append(f"{config.num_pipeline_stages} stages")
     return " ".join(parts)
 
 
@@ -107,10 +126,10 @@ class _Timed:
     times: dict[str, float]
     itself: float
 
-    def row(self) -> Row:
-        ours = self.times["ours"]
+    def row(self, majors: Majors = K_MAJOR) -> Row:
+        ours, (a_major, b_major) = self.times["ours"], majors
         return {
-            "config": named(chosen(self.shape)),
+            "config": named(chosen(self.shape, a_major=a_major, b_major=b_major)),
             "ratio": self.times["cublas"] / ours,
             "us": ours,
             "cublas_us": self.times["cublas"],
@@ -141,6 +160,13 @@ def plain_row(shape: Shape, options: Options) -> Row:
     if "beside" in found.times:
         row |= {"beside_us": found.times["beside"], "ratio_to_beside": found.times["beside"] / found.times["ours"]}
     return row
+
+
+def turned_row(shape: Shape, options: Options) -> Row:
+    """Ours against cuBLAS with B as K × N."""
+    held(wrong_turned(shape, "cuda"))
+    sets = rotating(lambda: plain_arguments(Maker("cuda"), shape, ROW_MAJOR))
+    return _timed(shape, sets, {}, options).row(ROW_MAJOR)
 
 
 def _beside(shape: Shape, sets: list[Arguments], options: Options) -> dict[str, Side]:

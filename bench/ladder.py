@@ -121,7 +121,7 @@ def main() -> int:
     if asked.machine:
         return 1 if on_the_machine(numbers) else 0
     torch.backends.cuda.matmul.allow_tf32 = False  # sums of the reference are exact
-    options, shapes = Options(asked.rounds, asked.window), asked.shapes
+    options, shapes = Options(rounds=asked.rounds, window=asked.window), asked.shapes
     if asked.quick:
         options, shapes = options.hurried, [SHAPES[1]]
     about = {"machine": machine(), "inputs": INPUTS, "rounds": options.rounds}

@@ -7,9 +7,10 @@
     python bench/matmul.py --machine                        no GPU: small shapes on the CPU machine, not timed
 
 Every launch sits in a CUDA graph, inputs rotate over sets that together exceed the L2 three times, the sides take turns
-in one run, medians are compared, and the peer is also compared with itself. A shape is timed only after its result was
-right: to the bit on small integers, and within a tolerance where an activation follows. What fails is told and counted,
-and the rest goes on. Tables go to the terminal, JSON to matmul_*.json in bench/results.
+in one run, from when the power limit has found its clock, medians are compared, and the peer is also compared with
+itself. A shape is timed only after its result was right: to the bit on small integers, and within a tolerance where an
+activation follows. What fails is told and counted, and the rest goes on. Tables go to the terminal, JSON to
+matmul_*.json in bench/results.
 """
 
 from __future__ import annotations
@@ -25,11 +26,21 @@ from typing import Any
 
 import torch
 from compiled import warmed
-from dense import INPUTS, dependent_row, fused_row, plain_row, wrong_dependent, wrong_fused, wrong_plain
+from dense import (
+    INPUTS,
+    dependent_row,
+    fused_row,
+    plain_row,
+    turned_row,
+    wrong_dependent,
+    wrong_fused,
+    wrong_plain,
+    wrong_turned,
+)
 from families import FAMILIES
 from front_door import family_row, wrong_family
 from measuring import Options, is_lost, machine, mean_of
-from shapes import LISTED, ODD, RANDOM_SHAPES, SMALL, label_of, parsed, random_shapes
+from shapes import LISTED, ODD, RANDOM_SHAPES, SMALL, Shape, label_of, parsed, random_shapes
 from tables import GpuLostError, Row, Table, folder_of, good, worded
 
 ABOVE_US = 100
@@ -43,6 +54,13 @@ DENSE: dict[str, Callable[..., Row]] = {
     "random": plain_row,
     "fused": fused_row,
     "dependent": dependent_row,
+    "turned": turned_row,
+}
+
+CHECKS: dict[str, Callable[[Shape, str], str]] = {
+    "fused": wrong_fused,
+    "dependent": wrong_dependent,
+    "turned": wrong_turned,
 }
 
 
@@ -97,6 +115,7 @@ def measured(kind: str, asked: argparse.Namespace, options: Options) -> Table:
         "machine": machine(),
         "inputs": INPUTS,
         "rounds": options.rounds,
+        "settled_s": options.settled,
         "seed": asked.seed if kind == "random" else None,
     }
     table = Table(
@@ -120,7 +139,7 @@ def on_the_machine(kinds: list[str], asked: argparse.Namespace) -> int:
     failed = 0
     for kind in kinds:
         for label, shape in cases_of(kind, asked):
-            check = {"fused": wrong_fused, "dependent": wrong_dependent}.get(kind, wrong_plain)
+            check = CHECKS.get(kind, wrong_plain)
             wrong = wrong_family(kind, shape, "cpu") if kind in FAMILIES else check(shape, "cpu")
             failed += bool(wrong)
             print(f"{kind:9} {label:32} {wrong or 'right'}", flush=True)
@@ -169,7 +188,7 @@ def main() -> int:
         return 1 if on_the_machine(kinds, asked) else 0
     torch.backends.cuda.matmul.allow_tf32 = False  # sums of the reference are exact
     beside = loaded(asked.beside) if asked.beside else None
-    options = Options(asked.rounds, asked.window, beside, asked.compiled)
+    options = Options(rounds=asked.rounds, window=asked.window, beside=beside, compiled=asked.compiled)
     if "fused" in kinds and asked.compiled and asked.warm:
         shapes = [shape for _, shape in cases_of("fused", asked)]
         how = warmed(shapes, asked.warm)

@@ -6,6 +6,7 @@ import math
 import platform
 import statistics
 import subprocess
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
@@ -23,13 +24,15 @@ Side = Callable[[Arguments], Any]
 MOST_SETS, MOST_LAUNCHES = 1024, 300
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Options:
     """How to measure."""
 
     rounds: int = 11
     window: float = 3000
     """Microseconds of one graph."""
+    settled: float = 0.2
+    """Seconds in which the sides take turns before times are taken: by then the power limit has found its clock."""
     beside: Callable[..., Any] | None = None
     """Somebody else's kernel: `beside(a, b, out)` gives a call, or None where it has none for the shape."""
     compiled: float = 0
@@ -38,7 +41,7 @@ class Options:
     @property
     def hurried(self) -> Options:
         """For a first look."""
-        return replace(self, rounds=min(self.rounds, 5), window=min(self.window, 1500))
+        return replace(self, rounds=min(self.rounds, 5), window=min(self.window, 1500), settled=0)
 
 
 def call_of(operation: Any, arguments: Arguments, **options: Any) -> Side:
@@ -91,9 +94,14 @@ def captured(calls: list[Callable[[], Any]], launches: int) -> torch.cuda.CUDAGr
     return graph
 
 
-def replayed(graphs: list[torch.cuda.CUDAGraph], launches: int, rounds: int) -> list[list[float]]:
-    """Microseconds of a launch, by graph and round; the graphs alternate."""
+def replayed(graphs: list[torch.cuda.CUDAGraph], launches: int, rounds: int, settled: float = 0) -> list[list[float]]:
+    """Microseconds of a launch, by graph and round; the graphs alternate, `settled` seconds before times are taken."""
     times: list[list[float]] = [[] for _ in graphs]
+    until = time.monotonic() + settled
+    while time.monotonic() < until:
+        for graph in graphs:
+            graph.replay()
+        torch.cuda.synchronize()
     for turn in range(rounds + 1):
         marks = [torch.cuda.Event(enable_timing=True) for _ in range(len(graphs) + 1)]
         graphs[0].replay()  # keeps the queue full
@@ -115,7 +123,7 @@ def timed(
     guess = max(flops / 650e6, bytes_of(sets[0]) / 3e6, 3)
     launches = max(len(sets), min(MOST_LAUNCHES, int(options.window / guess)))
     graphs = [captured([lambda s=s, each=each: s(each) for each in sets], launches) for s in sides.values()]
-    found = replayed([*graphs, *graphs], launches, options.rounds)
+    found = replayed([*graphs, *graphs], launches, options.rounds, options.settled)
     count = len(graphs)
     times = {
         name: statistics.median(found[at] + found[at + count]) for name, at in zip(sides, range(count), strict=True)

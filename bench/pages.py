@@ -116,13 +116,28 @@ def means() -> str:
     return text
 
 
-def odd() -> str:
+def against_cublas(name: str) -> str:
     head = ("M × N × K", "configuration", "µs", "TFLOP/s", "to cuBLAS")
     lines = [
         (times(row["shape"]), row["config"], f"{row['us']:.1f}", f"{row['tflops']:.0f}", ratio(row["ratio"]))
-        for row in rows_of("matmul_odd")
+        for row in rows_of(name)
     ]
     return table(head, lines) if lines else ""
+
+
+def odd() -> str:
+    return against_cublas("matmul_odd")
+
+
+def turned() -> str:
+    found = results("matmul_turned")
+    if not found:
+        return ""
+    return (
+        f"With B as K × N, the columns of a tile are copied in pieces of 128 bytes, so that its width is a multiple of 64: "
+        f"geometric\nmean {found['summary']['geometric_mean']:.3f}, lowest {found['summary']['lowest']:.3f}.\n\n"
+        + against_cublas("matmul_turned")
+    )
 
 
 def dependent() -> str:
@@ -252,7 +267,7 @@ def sanitizer() -> str:
 
 BLOCKS: dict[str, Callable[[], str]] = {
     each.__name__: each
-    for each in (summary, plain, means, odd, dependent, families, ladder, roofline, sanitizer, host, first)
+    for each in (summary, plain, means, turned, odd, dependent, families, ladder, roofline, sanitizer, host, first)
 }
 
 

@@ -208,7 +208,7 @@ def main() -> int:
     if asked.machine:
         return 1 if on_the_machine() else 0
     torch.backends.cuda.matmul.allow_tf32 = False  # sums of the reference are exact
-    options = Options(asked.rounds, asked.window)
+    options = Options(rounds=asked.rounds, window=asked.window)
     options = options.hurried if asked.quick else options
     about = {"machine": machine(), "inputs": INPUTS, "rounds": options.rounds}
     table = Table("roofline", about, told, folder=folder_of(asked), limit=asked.limit, is_lost=is_lost)
