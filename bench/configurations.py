@@ -4,6 +4,7 @@
     PYTHONPATH=src python3 bench/configurations.py --shapes 7079x136x232,6365x120x200 --most 200 --out FILE.json
     PYTHONPATH=src python3 bench/configurations.py --below 0.95 matmul_random.json … --out FILE.json     the slow ones of a run
     PYTHONPATH=src python3 bench/configurations.py --most 8 --vary num_pipeline_stages=12,16 --out FILE.json
+    PYTHONPATH=src python3 bench/configurations.py --majors k,mn --out FILE.json          with B as K × N
     python3 bench/configurations.py --add FILE.json …     into bench/results/hopper_configurations.json; needs no GPU.
                                                           Files of bench/matmul.py too: of each problem, what was chosen
     python3 -m warploom.cli tune --fit bench/results/hopper_configurations.json     the model's constants; needs no GPU
@@ -25,16 +26,17 @@ import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
+from math import ceil
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import torch
-from dense import INPUTS, plain_arguments, plain_peer
+from dense import INPUTS, K_MAJOR, Majors, plain_arguments, plain_peer
 from dense import named as long_name
 from inputs import Maker
 from measuring import Options, call_of, machine, rotating, timed
-from shapes import Shape, flops_of, label_of, parsed, random_shapes
+from shapes import STEP, Shape, flops_of, label_of, parsed, random_shapes
 from tables import RESULTS
 
 import warploom
@@ -67,13 +69,14 @@ def named(config: HopperConfig) -> str:
     return f"{way}{config.BM}x{config.BN}{cluster}{split}{'st' if config.stream_k else ''}{more}{strips}"
 
 
-def problem(shape: Shape) -> Sought:
-    return sought("dense", *shape, a_type="bf16", c_type="bf16")
+def problem(shape: Shape, majors: Majors = K_MAJOR) -> Sought:
+    a, b = majors
+    return sought("dense", *shape, a_type="bf16", c_type="bf16", a_major=a, b_major=b)
 
 
-def tried(shape: Shape, most: int, others: int, rng: random.Random) -> list[HopperConfig]:
+def tried(wanted: Sought, most: int, others: int, rng: random.Random) -> list[HopperConfig]:
     """The likeliest, and some of the rest."""
-    order = ranked(problem(shape))
+    order = ranked(wanted)
     rest = order[most : len(order) // 2]
     return [*order[:most], *rng.sample(rest, min(others, len(rest)))]
 
@@ -90,34 +93,36 @@ def varied(configs: list[HopperConfig], variations: list[str]) -> list[HopperCon
     return list(dict.fromkeys(found))
 
 
-def build(job: tuple[Shape, HopperConfig]) -> str:
+def build(job: tuple[Shape, Majors, HopperConfig]) -> str:
     """Assemble a configuration into the cache; what is wrong with it, or nothing."""
-    shape, config = job
+    shape, majors, config = job
     try:
-        plan(warploom.matmul, **plain_arguments(Maker("cuda"), shape), config=config)
+        plan(warploom.matmul, **plain_arguments(Maker("cuda"), shape, majors), config=config)
     except WarploomError as error:
         return str(error).splitlines()[0]
     return ""
 
 
-def built(jobs: dict[HopperConfig, Shape], processes: int) -> set[HopperConfig]:
+def built(jobs: dict[HopperConfig, Shape], majors: Majors, processes: int) -> set[HopperConfig]:
     """Those that can be assembled."""
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        told = list(pool.map(build, [(shape, config) for config, shape in jobs.items()], chunksize=4))
+        told = list(pool.map(build, [(shape, majors, config) for config, shape in jobs.items()], chunksize=4))
     for config, wrong in zip(jobs, told, strict=True):
         if wrong:
             print(f"{named(config)}: {wrong}", flush=True)
     return {config for config, wrong in zip(jobs, told, strict=True) if not wrong}
 
 
-def row_for(shape: Sequence[int], peer: float, us: dict[str, float]) -> dict[str, Any]:
+def row_for(shape: Sequence[int], majors: Majors, peer: float, us: dict[str, float]) -> dict[str, Any]:
+    turned = {name: major for name, major in zip(("a_major", "b_major"), majors, strict=True) if major != "k"}
     times = {name: round(each, 3) for name, each in us.items()}
-    return {"kind": "dense", "shape": [*shape], "count": 1, "a_type": "bf16", "peer_us": round(peer, 3), "us": times}
+    about = {"kind": "dense", "shape": [*shape], "count": 1, "a_type": "bf16", **turned}
+    return {**about, "peer_us": round(peer, 3), "us": times}
 
 
-def measured(shape: Shape, configs: list[HopperConfig], options: Options) -> dict[str, Any]:
+def measured(shape: Shape, majors: Majors, configs: list[HopperConfig], options: Options) -> dict[str, Any]:
     """Microseconds by the configuration's name, each as it would be at cuBLAS's median: clocks differ between turns."""
-    sets = rotating(lambda: plain_arguments(Maker("cuda"), shape))
+    sets = rotating(lambda: plain_arguments(Maker("cuda"), shape, majors))
     found: dict[str, float] = {}
     peers: list[float] = []
     for at in range(0, len(configs), TURNS):
@@ -127,7 +132,7 @@ def measured(shape: Shape, configs: list[HopperConfig], options: Options) -> dic
         peers.append(times.pop("cublas"))
         found |= {name: us / peers[-1] for name, us in times.items()}
     peer = sorted(peers)[len(peers) // 2]
-    return row_for(shape, peer, {name: ratio * peer for name, ratio in found.items()})
+    return row_for(shape, majors, peer, {name: ratio * peer for name, ratio in found.items()})
 
 
 def same(row: dict[str, Any], other: dict[str, Any]) -> bool:
@@ -148,7 +153,7 @@ def told_by(document: dict[str, Any]) -> dict[str, Any]:
         "when": document["when"],
         "configs": {named(config): row_of(config, wanted) for config in found},
         "rows": [
-            row_for(row["shape"], row["cublas_us"], {named(config): row["us"]})
+            row_for(row["shape"], K_MAJOR, row["cublas_us"], {named(config): row["us"]})
             for row, config in zip(rows, found, strict=True)
         ],
     }
@@ -187,6 +192,13 @@ def add(files: list[Path]) -> None:
     MEASURED.write_text(lines(whole), "utf-8")
 
 
+def majors_of(text: str) -> Majors:
+    a, _, b = text.partition(",")
+    if not {a, b} <= {"k", "mn"}:
+        raise SystemExit(f"--majors {text}: k or mn for A, a comma, and k or mn for B")
+    return a, b
+
+
 def slow_shapes(below: float, files: list[Path]) -> list[Shape]:
     rows = [row for file in files for row in json.loads(file.read_text("utf-8"))["rows"]]
     slow = sorted((row for row in rows if row.get("ratio", 1) < below), key=lambda row: row["ratio"])
@@ -205,6 +217,7 @@ def main() -> int:
     parser.add_argument(
         "--vary", action="append", default=[], help="FIELD=VALUE,…: each also with other values of a field"
     )
+    parser.add_argument("--majors", default="k,k", help="what of A and of B is contiguous: k or mn each")
     parser.add_argument("--seconds", type=float, default=540, help="after which no shape is begun")
     parser.add_argument("--processes", type=int, default=max((os.cpu_count() or 2) - 2, 1))
     parser.add_argument("--out", type=Path, default=Path("configurations.json"))
@@ -217,8 +230,13 @@ def main() -> int:
     shapes = parsed(asked.shapes) if asked.shapes else random_shapes(asked.seed, asked.count)
     if asked.below is not None:
         shapes = slow_shapes(asked.below, asked.files)
-    wanted = {shape: varied(tried(shape, asked.most, asked.others, rng), asked.vary) for shape in shapes}
-    ready = built({config: shape for shape, configs in wanted.items() for config in configs}, asked.processes)
+    majors = majors_of(asked.majors)
+    if majors[0] == "mn":  # the copy engine steps through rows of whole pieces
+        shapes = [(ceil(m / STEP) * STEP, n, k) for m, n, k in shapes]
+    wanted = {
+        shape: varied(tried(problem(shape, majors), asked.most, asked.others, rng), asked.vary) for shape in shapes
+    }
+    ready = built({config: shape for shape, configs in wanted.items() for config in configs}, majors, asked.processes)
     print(f"{len(ready)} configurations for {len(shapes)} shapes, {time.monotonic() - started:.0f} s", flush=True)
     rows: list[dict[str, Any]] = []
     configs: dict[str, Any] = {}
@@ -234,9 +252,12 @@ def main() -> int:
             print("out of time", flush=True)
             break
         fitting = [each for each in all_of_them if each in ready]
-        row = measured(shape, fitting, Options(rounds=3, window=1000))
+        if not fitting:
+            print(f"{label_of(shape):20} nothing fits", flush=True)
+            continue
+        row = measured(shape, majors, fitting, Options(rounds=3, window=1000, settled=0))
         rows.append(row)
-        configs |= {named(each): row_of(each, problem(shape)) for each in fitting}
+        configs |= {named(each): row_of(each, problem(shape, majors)) for each in fitting}
         first, best = named(fitting[0]), min(row["us"], key=row["us"].__getitem__)
         ratios = " ".join(f"{row['peer_us'] / row['us'][name]:.3f} {name};" for name in (first, best))
         print(f"{label_of(shape):20} cuBLAS {row['peer_us']:8.2f} µs  {ratios}", flush=True)

@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[1]
 MEASURED = ROOT / "bench" / "results" / "hopper_configurations.json"
 TABLE = ROOT / "src" / "warploom" / "structured" / "config" / "tables" / "h200.json"
 MARKS = ("fused", "residual")
+MAJORS = ("a_major", "b_major")
 STRIPS = ("stage_columns", "num_output_stages")
 
 
@@ -31,7 +32,7 @@ def entries(document: dict[str, Any]) -> list[dict[str, Any]]:
     measured = [fastest(row, document["configs"]) for row in compared]
     measured.sort(key=lambda row: (row.get("followed", False), row["us"] / row["peer_us"] if row.get("peer_us") else 0))
     for row in (*document.get("one_by_one", ()), *measured):
-        marks = {name: True for name in MARKS if row.get(name)}
+        marks = {name: row[name] for name in (*MAJORS, *MARKS) if row.get(name)}
         entry = {
             "kind": row["kind"],
             "sizes": row["shape"],
@@ -42,7 +43,7 @@ def entries(document: dict[str, Any]) -> list[dict[str, Any]]:
             "us": row["us"],
             **({"peer_us": row["peer_us"]} if row.get("peer_us") else {}),
         }
-        found.setdefault((row["kind"], *row["shape"], row["count"], row["a_type"], *marks), entry)
+        found.setdefault((row["kind"], *row["shape"], row["count"], row["a_type"], *marks.items()), entry)
     return list(found.values())
 
 

@@ -23,7 +23,7 @@ from warploom.structured.config.hopper_trees import FEATURES, believed, features
 from warploom.tuning.fitting import Measured, cost_of, load
 
 try:
-    from sklearn.ensemble import GradientBoostingRegressor
+    from sklearn.ensemble import HistGradientBoostingRegressor
     from sklearn.model_selection import GroupKFold
 except ImportError:
     sys.exit("trees are fitted by scikit-learn, which is not installed: pip install scikit-learn")
@@ -35,7 +35,14 @@ NEAR = 4
 """How much more a fast configuration counts than a slow one: by this power of their times."""
 ENOUGH = 20
 """Configurations of a problem among which a choice is one."""
-FORM = {"n_estimators": 150, "learning_rate": 0.12, "max_leaf_nodes": 24, "max_depth": None, "min_samples_leaf": 40}
+FORM = {
+    "max_iter": 240,
+    "learning_rate": 0.1,
+    "max_leaf_nodes": 32,
+    "max_depth": 8,
+    "min_samples_leaf": 40,
+    "l2_regularization": 5.0,
+}
 
 
 @dataclass(frozen=True)
@@ -62,8 +69,8 @@ def rows_of(measured: list[Measured], sms: int) -> Rows:
     return Rows(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 
-def fitted(rows: Rows, places: Any) -> GradientBoostingRegressor:
-    found = GradientBoostingRegressor(random_state=0, **FORM)
+def fitted(rows: Rows, places: Any) -> HistGradientBoostingRegressor:
+    found = HistGradientBoostingRegressor(random_state=0, **FORM)
     return found.fit(rows.features[places], rows.missed[places], sample_weight=rows.weights[places])
 
 
@@ -89,29 +96,24 @@ def judge(measured: list[Measured], rows: Rows) -> None:
 
 def nodes_of(tree: Any) -> list[list[float]]:
     """The features asked, the limits, and where to go on; a leaf asks -1, for its value."""
-    is_leaf = tree.children_left < 0
-    values = np.round(FORM["learning_rate"] * tree.value[:, 0, 0], 5)
-    limits = [float(f"{each:.7g}") for each in np.where(is_leaf, values, tree.threshold)]
-    asked = np.where(is_leaf, -1, tree.feature).tolist()
-    return [
-        asked,
-        limits,
-        np.where(is_leaf, 0, tree.children_left).tolist(),
-        np.where(is_leaf, 0, tree.children_right).tolist(),
-    ]
+    nodes = tree.nodes
+    is_leaf = nodes["is_leaf"] > 0
+    limits = [float(f"{each:.5g}") for each in np.where(is_leaf, nodes["value"], nodes["num_threshold"])]
+    asked = np.where(is_leaf, -1, nodes["feature_idx"].astype(int)).tolist()
+    return [asked, limits, *(np.where(is_leaf, 0, nodes[side].astype(int)).tolist() for side in ("left", "right"))]
 
 
-def text_of(found: GradientBoostingRegressor, document: dict[str, Any]) -> str:
+def text_of(found: HistGradientBoostingRegressor, document: dict[str, Any]) -> str:
     """JSON, a tree in a line."""
     about = {name: document["machine"].get(name) for name in ("gpu", "sms", "driver", "cuda", "torch")}
     about["when"] = document["when"]
-    trees = [each[0].tree_ for each in found.estimators_]
+    trees = [each[0] for each in found._predictors]
     lines = ",\n".join(json.dumps(nodes_of(tree), separators=(",", ":")) for tree in trees)
     head = {
         "measured_on": about,
         "features": [*FEATURES],
-        "start": round(float(found.init_.constant_[0, 0]), 5),
-        "depth": max(tree.max_depth for tree in trees),
+        "start": round(float(found._baseline_prediction.item()), 5),
+        "depth": max(int(tree.get_max_depth()) for tree in trees),
     }
     told = ",\n".join(f"{json.dumps(name)}: {json.dumps(value)}" for name, value in head.items())
     return f'{{\n{told},\n"trees": [\n{lines}\n]\n}}\n'

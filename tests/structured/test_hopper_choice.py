@@ -77,8 +77,9 @@ def test_a_smaller_gpu_gets_no_split_that_would_wait_for_ever() -> None:
 
 
 def sought_of(place: Place) -> Sought:
-    kind, m, n, k, count, a_type, fused, residual = place
-    return sought(kind, m, n, k, count, a_type=a_type, fused=fused, residual=residual)
+    kind, m, n, k, count, a_type, a_major, b_major, fused, residual = place
+    majors = {"a_major": a_major, "b_major": b_major}
+    return sought(kind, m, n, k, count, a_type=a_type, **majors, fused=fused, residual=residual)
 
 
 @pytest.mark.parametrize(("table", "place"), ENTRIES, ids=lambda each: str(each)[:60])
@@ -89,7 +90,37 @@ def test_every_entry_of_the_tables_is_what_is_chosen(table, place) -> None:
     assert config.violations() == []
     assert entry.us > 0
     other = {"bf16": "f16", "e4m3": "e5m2"}[wanted.a_type]
-    assert choose(replace(wanted, fields=(("a_type", other),))).tile == config.tile
+    alike = tuple((name, other if name == "a_type" else value) for name, value in wanted.fields)
+    assert choose(replace(wanted, fields=alike)).tile == config.tile
+
+
+@pytest.mark.parametrize("majors", [("k", "mn"), ("mn", "k"), ("mn", "mn")])
+@given(st.integers(1, 8192), st.integers(1, 2048).map(lambda n: 8 * n), st.integers(1, 2048).map(lambda k: 8 * k))
+def test_operands_whose_k_is_not_contiguous_come_in_lines(majors, m: int, n: int, k: int) -> None:
+    """Of 64 16-bit elements; tiles that are narrower are one piece."""
+    config = choose_hopper(m, n, k, a_type="bf16", a_major=majors[0], b_major=majors[1])
+    assert (config.b_major, config.a_major)[:: 1 if config.AB_swapped else -1] == majors
+    if config.b_major == "mn":
+        assert config.BN % 64 == 0 or config.BN in (8, 16, 32)
+
+
+def test_what_was_measured_with_k_contiguous_is_not_taken_for_other_arrays() -> None:
+    (table,) = tables()
+    wanted = sought("dense", 8192, 8192, 8192, a_type="bf16")
+    assert table.find(wanted)
+    assert table.find(replace(wanted, fields=(*wanted.fields, ("a_major", "mn"), ("b_major", "mn")))) is None
+
+
+def test_rows_that_begin_at_no_line_take_longer_where_they_are_read_more_often() -> None:
+    """Rows of B of 2000 elements begin at sectors, those of 2048 at lines."""
+
+    def slower(swapped: bool) -> float:
+        of = outlines_of([HopperConfig(tile=(128, 128), AB_swapped=swapped)])
+        odd, even = (sought("dense", 2048, n, 2048, a_type="bf16", b_major="mn") for n in (2000, 2048))
+        (longer,), (shorter,) = (expected_times(of, wanted).tolist() for wanted in (odd, even))
+        return longer / shorter
+
+    assert 1 < slower(swapped=True) < slower(swapped=False)
 
 
 def test_tables_have_the_problems_that_are_asked_for() -> None:
@@ -144,7 +175,7 @@ def test_what_threads_store_assembles_without_loss(sizes, fused) -> None:
 
 LISTED = [
     (what, row)
-    for what in ("plain", "fused")
+    for what in ("plain", "fused", "turned")
     for row in json.loads((BENCH / "results" / f"matmul_{what}.json").read_text("utf-8"))["rows"]
 ]
 
@@ -154,7 +185,8 @@ LISTED = [
 )
 def test_what_was_measured_of_the_listed_shapes_is_what_is_chosen(what, row) -> None:
     """The numbers on the pages are of configurations; another model must not silently take others."""
-    config = choose_hopper(*row["shape"], a_type="bf16", fused=what == "fused", residual=what == "fused")
+    marks = {"fused": {"fused": True, "residual": True}, "turned": {"b_major": "mn"}}.get(what, {})
+    config = choose_hopper(*row["shape"], a_type="bf16", **marks)
     tile, *words = row["config"].split(" ", 1)
     assert tile == f"{config.BM}x{config.BN}"
     told = " ".join(words)
@@ -180,7 +212,7 @@ def test_a_residual_comes_through_narrower_strips() -> None:
 
 
 WANTED = [
-    sought("dense", 1000, 1000, 1000, a_type="bf16", c_type="f32", a_major="m", b_major="k"),
+    sought("dense", 1000, 1000, 1000, a_type="bf16", c_type="f32", a_major="mn", b_major="k"),
     sought("dense", 100, 4096, 4096, fused=True, residual=True, a_type="f16"),
     sought("dense", 77, 1680, 10128, use_tma_store=False),
     sought("grouped", 500, 4096, 512, 9, a_type="bf16"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 
@@ -44,13 +45,13 @@ def test_the_shipped_trees_ask_about_what_is_known_and_end():
     assert SHIPPED["features"] == [*FEATURES]
     trees = trees_for(SHIPPED["measured_on"]["sms"])
     assert trees is not None
-    for number, (asked, _, below, above) in enumerate(SHIPPED["trees"]):
+    for root, (asked, limits, below, above) in zip(trees.roots, SHIPPED["trees"], strict=True):
         ends = {0}
         for _ in range(SHIPPED["depth"]):
             ends = {way[at] if asked[at] >= 0 else at for at in ends for way in (below, above)}
         assert all(asked[at] < 0 for at in ends)
         assert max(asked) < len(FEATURES)
-        assert set(trees.value[number, sorted(ends)]) <= set(SHIPPED["trees"][number][1])
+        assert trees.value[[root + at for at in ends]].tolist() == [limits[at] for at in ends]
 
 
 def test_questions_are_of_the_configuration_and_the_problem():
@@ -61,7 +62,12 @@ def test_questions_are_of_the_configuration_and_the_problem():
     assert (by_name["rows"], by_name["columns"]) == ([128, 64], [176, 16])
     assert (by_name["pingpong"], by_name["swapped"], by_name["strip"]) == ([1, 0], [0, 1], [88, 16])
     assert (by_name["m"], by_name["n"], by_name["k"]) == ([300] * 2, [1000] * 2, [72] * 2)
-    assert (by_name["k_power"], by_name["n_power"]) == ([8, 8], [8, 8])
+    assert [by_name[f"pitch_of_{name}"] for name in "abc"] == [[16, 16], [16, 16], [8, 8]]
+    assert (by_name["a_turned"], by_name["b_turned"]) == ([0, 0], [0, 0])
+    turned = features_of(outlines_of(configs), replace(wanted, fields=(("b_major", "mn"),)), 132)[0]
+    by_name |= dict(zip(FEATURES, turned.T.tolist(), strict=True))
+    assert (by_name["a_turned"], by_name["b_turned"]) == ([0, 1], [1, 0])
+    assert [by_name[f"pitch_of_{name}"] for name in "ab"] == [[16, 16], [16, 16]]
     assert by_name["tiles"] == [3 * 6, 16 * 19]
     assert by_name["expected"] == times.tolist() == expected_times(outlines_of(configs), wanted).tolist()
 

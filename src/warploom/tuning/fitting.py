@@ -189,7 +189,7 @@ def _measured(document: Mapping[str, Any]) -> Iterator[Measured]:
     for row in document["rows"]:
         m, n, k = row["shape"]
         marks = {name: row.get(name, False) for name in ("fused", "residual")}
-        fields = {"a_type": row["a_type"]}
+        fields = {name: row[name] for name in ("a_type", "a_major", "b_major") if name in row}
         wanted = replace(sought(row["kind"], m, n, k, row.get("count", 1), **fields), **marks)
         found = [(made(hashable(document["configs"][name]), wanted), us) for name, us in row["us"].items()]
         pairs = [(config, us) for config, us in found if config is not None]

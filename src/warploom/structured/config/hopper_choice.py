@@ -46,7 +46,11 @@ def choose(sought: Sought, *, sms: int = MACHINE.sms, gpu: str = "") -> HopperCo
     row = table.find(sought) if table else None
     if table and row is None:  # what suits the product alone suits it with an epilogue too, if there are registers
         row = table.find(replace(sought, fused=False, residual=False))
-    known = (each for each in candidates_of((row,), sought, sms) if _has_room(each, sought)) if row else iter(())
+    known = (
+        (each for each in candidates_of((row,), sought, sms) if _has_room(each, sought))
+        if row is not None
+        else iter(())
+    )
     found = next(known, None) or next(_by_expectation(sought, sms), None)
     return found or KINDS[sought.kind].config(**dict(sought.fields))
 
@@ -144,6 +148,21 @@ def _fits(of: Outlines, sought: Sought, sms: int) -> list[bool]:
     is_whole = ~is_split & ~is_streamed
     parted = sought.count == 1 and not sought.whole
     splits = is_split & (tiles * of.splits <= of.slots(sms)) & (k_tiles >= 2 * of.splits) & parted
+    in_lines = _in_lines(of, sought)
     streams = is_streamed & (tiles % sms != 0) & (tiles * k_tiles >= LEAST_SHARE * sms) & (not sought.whole)
-    found: list[bool] = (is_whole | splits | streams).tolist()
+    found: list[bool] = ((is_whole | splits | streams) & in_lines).tolist()
+    return found
+
+
+def _in_lines(of: Outlines, sought: Sought) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Whether an operand whose K is not contiguous comes in whole lines, or, where its tile is narrower, at once.
+
+    Else it comes in as many copies as it has pieces: tiles of 176 columns take twice as long as those of 192 then, and
+    tiles of 136 three times.
+    """
+    line = ROW_BYTES * 8 // ELEMENT_TYPES[sought.a_type].storage_bits
+    _, is_turned = of.turned(sought)
+    columns = of.columns.astype(np.int64)
+    is_piece = (columns < line) & (columns & (columns - 1) == 0)
+    found: np.ndarray[Any, np.dtype[np.bool_]] = (is_turned == 0) | (columns % line == 0) | is_piece
     return found

@@ -16,7 +16,7 @@ import numpy as np
 from warploom.facts.dtypes import ELEMENT_TYPES
 from warploom.facts.machines import L2_LINE, L2_SECTOR, ctas_at_once
 from warploom.facts.mma_shapes import WGMMA_M
-from warploom.structured.config.hopper import MACHINE, ROW_BYTES, HopperConfig
+from warploom.structured.config.hopper import MACHINE, ROW_BYTES, USUAL_STAGES, HopperConfig
 from warploom.structured.config.hopper_strips import LINE, SQUARE, wide_strip
 from warploom.structured.config.sought import Sought
 
@@ -31,6 +31,8 @@ _HALF = 0.5
 _BAND: int = _DEFAULTS["band"]
 _NARROW_COLUMNS = LINE // 4
 """Columns of a strip that is stored slowly."""
+_READS = (("reads", 1), ("squares", 2))
+"""Of which power of what a read takes these are sums."""
 _SHARPNESS = 8
 """Of two things that overlap the longer one counts, and the other more, the nearer it comes."""
 
@@ -53,6 +55,8 @@ class Outlines:
     streamed: Numbers
     strip: Numbers
     """Columns of a strip of 16-bit elements."""
+    stages: Numbers
+    """Input stages, where they are more than usual, else the most that are usual."""
 
     @classmethod
     def of(cls, rows: Sequence[Fields]) -> Outlines:
@@ -79,6 +83,7 @@ class Outlines:
             in_memory=(splits > 1) * (1 - column("split_in_cluster")),
             streamed=column("stream_k"),
             strip=np.array(strips, np.float64),
+            stages=np.array([max(row.get("num_pipeline_stages") or 0, USUAL_STAGES) for row in rows], np.float64),
         )
 
     def only(self, places: np.ndarray[Any, np.dtype[np.intp]]) -> Outlines:
@@ -128,8 +133,8 @@ class Outlines:
         found: Numbers = tall * wide * (self._groups(sought) if sought.kind == "grouped" else sought.count)
         return found
 
-    def reads(self, sought: Sought, sms: int) -> tuple[Numbers, Numbers]:
-        """Reads of rows of A and B from L2 in one step of all CTAs: all of them, and the squares of those of one row.
+    def reads(self, sought: Sought, sms: int) -> tuple[tuple[Numbers, Numbers], tuple[Numbers, Numbers]]:
+        """Reads of rows of the kernel's A, and of its B, from L2 in one step of all CTAs, and the squares of one row's.
 
         A row that the copy engine gives to a cluster is read once for it.
         """
@@ -140,16 +145,24 @@ class Outlines:
         of_one = at_once / products
         high = np.minimum(np.minimum(tall, np.maximum(np.minimum(_BAND, tall), np.ceil(of_one / wide))), of_one)
         broad = np.minimum(wide, np.ceil(of_one / high))
-        found = []
-        for rows, others in (
-            (high * self.rows, of_one / high / self.along),
-            (broad * self.columns, of_one / broad / self.down),
-        ):
-            times = np.maximum(others, 1)
-            found.append((rows * times, rows * times**2))
-        (a, a_squares), (b, b_squares) = found
         each = products * self.splits
-        return each * (a + b), each * (a_squares + b_squares)
+        of_a, of_b = np.maximum(of_one / high / self.along, 1), np.maximum(of_one / broad / self.down, 1)
+        a, b = each * high * self.rows * of_a, each * broad * self.columns * of_b
+        return (a, a * of_a), (b, b * of_b)
+
+    def turned(self, sought: Sought) -> tuple[Numbers, Numbers]:
+        """Whether K is not what is contiguous in the kernel's A, and in its B."""
+        a, b = (float(major == "mn") for major in sought.majors)
+        return np.where(self.swapped > 0, b, a), np.where(self.swapped > 0, a, b)
+
+    def pitches(self, sought: Sought) -> tuple[Numbers, Numbers]:
+        """Bytes from a row of the kernel's A in memory to the next, and of its B; a row is what is contiguous."""
+        element = ELEMENT_TYPES[sought.a_type].storage_bits // 8
+        a, b = (
+            (sought.k if major == "k" else other) * element
+            for major, other in zip(sought.majors, (sought.m, sought.n), strict=True)
+        )
+        return np.where(self.swapped > 0, b, a), np.where(self.swapped > 0, a, b)
 
     def outside(self, sought: Sought, sms: int) -> Numbers:
         """Rows of A and B outside the matrices that a CTA loads for a K tile: the last of a wave, or one on average."""
@@ -187,14 +200,16 @@ def work_of(of: Outlines, sought: Sought, sms: int = MACHINE.sms) -> Work:
     waves = tiles * of.splits / slots
     whole = np.maximum(waves, 1) + _HALF if sought.kind == "grouped" else np.ceil(waves)
     weights, batch = (count, 1) if sought.kind == "grouped" else (1, count)
-    is_split, pitch, depth = of.splits > 1, k * a_bytes, ROW_BYTES // a_bytes
-    shared = (of.rows / of.along + of.columns / of.down) * ROW_BYTES
+    is_split, depth = of.splits > 1, ROW_BYTES // a_bytes
     everywhere, stacked = np.ones_like(of.rows), of.rows / of.consumers / WGMMA_M
-    reads, squares = of.reads(sought, sms)
+    (of_a, squares_of_a), (of_b, squares_of_b) = of.reads(sought, sms)
+    pitch_of_a, pitch_of_b = of.pitches(sought)
     strip = of.swizzled if sought.residual else of.strip
     return {
-        "reads": reads,
-        "squares": squares,
+        "reads_of_a": of_a,
+        "reads_of_b": of_b,
+        "squares_of_a": squares_of_a,
+        "squares_of_b": squares_of_b,
         "waves": np.where(of.streamed > 0, waves, whole),
         "steps": np.ceil(np.ceil(k / depth) / of.splits),
         "rows": of.rows,
@@ -205,9 +220,10 @@ def work_of(of: Outlines, sought: Sought, sms: int = MACHINE.sms) -> Work:
         "is_lonely": (of.pingpong > 0) & (waves <= 1),
         "received": (of.rows + of.columns) * ROW_BYTES,
         "outside": of.outside(sought, sms),
-        "loaded": np.where(is_split, (of.rows + of.columns) * ROW_BYTES, shared),
-        "odd_lines": (pitch % L2_LINE != 0 and pitch % L2_SECTOR == 0) * everywhere,
-        "half_sectors": (pitch % L2_SECTOR != 0) * everywhere,
+        "loaded_of_a": np.where(is_split, of.rows, of.rows / of.along) * ROW_BYTES,
+        "loaded_of_b": np.where(is_split, of.columns, of.columns / of.down) * ROW_BYTES,
+        "pitch_of_a": pitch_of_a,
+        "pitch_of_b": pitch_of_b,
         "active": np.where(of.streamed > 0, slots, np.minimum(tiles * of.splits, slots)),
         "elements": of.rows * of.columns / np.where(of.pingpong > 0, 1, of.consumers),
         "stored": of.rows * of.columns,
@@ -231,62 +247,62 @@ def work_of(of: Outlines, sought: Sought, sms: int = MACHINE.sms) -> Work:
 class Model:
     """Times in µs, rates per multiprocessor in flop or bytes per µs."""
 
-    launch: float = 0.997
-    start: float = 0.00365
+    launch: float = 1.04
+    start: float = 0.00349
     """Of each CTA of a wave, since all begin with loads at once."""
-    latency: float = 1.11
+    latency: float = 1.08
     """From the first load to the first multiplication, and from the last one to the last store."""
     flops: float = 6.03e6
-    one_consumer: float = 1
+    one_consumer: float = 0.942
     """The rate of one warpgroup alone, of that of two."""
-    lonely: float = 0.957
+    lonely: float = 0.97
     """The rate of a ping-pong warpgroup whose partner has no tile."""
-    clustered: float = 1.01
+    clustered: float = 0.999
     """How much longer a K tile takes that a cluster has to finish together, for each doubling of the cluster."""
-    received: float = 1.16e5
-    load: float = 7.71e5
+    received: float = 1.15e5
+    load: float = 1.01e6
     """From L2, with what other CTAs of a cluster load for this one left out."""
-    all_loads: float = 6.08e7
+    all_loads: float = 7.06e7
     """Of all multiprocessors together."""
-    read: float = 1.78e-06
+    read: float = 6.82e-07
     """Of one row of a K tile from L2, with all of it at work."""
-    uneven: float = 2.27e-05
+    uneven: float = 3.17e-05
     """Where few rows are read by many CTAs, some parts of L2 have more of them than others, by the root of squares."""
-    odd_lines: float = 5.16
+    odd_lines: float = 6.36
     """How much longer loads from L2 take of rows that begin at 32 bytes, but not at 128."""
-    half_sectors: float = 8.14
+    half_sectors: float = 10.6
     """The same of rows that do not begin at 32 bytes."""
-    memory: float = 5.43e6
+    memory: float = 5.34e6
     """Of the GPU's memory."""
-    overlap: float = 2.32
+    overlap: float = 2.3
     """How sharply the longer one counts of what CTAs do and what memory delivers."""
-    outside: float = 0.000476
+    outside: float = 0.000431
     """Of a row outside the matrices, where all that a CTA does is to wait for memory."""
-    element: float = 1.35e-05
+    element: float = 1.11e-05
     """Of an element of a strip that is not transposed, by the warpgroup that stores it."""
-    store: float = 4.13e-05
+    store: float = 4.44e-05
     """Of an element, by whichever warpgroup it is stored."""
-    strip: float = 0.063
+    strip: float = 0.0581
     """Of a strip, at which the threads of a warpgroup meet."""
-    narrow: float = 2.56
+    narrow: float = 3.6
     """How much longer elements take that are stored in rows of 32 bytes or less."""
-    ragged: float = 2.84
+    ragged: float = 3.7
     """The same of rows that do not begin at 32 bytes."""
-    short: float = 1.99
+    short: float = 2.34
     """The same of rows of 64 bytes."""
-    cluster_split: float = 0.188
-    global_split: float = 1.18
-    split_element: float = 9.31e-05
-    stream: float = 5.52
+    cluster_split: float = 0.1
+    global_split: float = 1.03
+    split_element: float = 0.000112
+    stream: float = 4.47
     """What CTAs lose that share tiles by stream-K, beside the sums that they exchange."""
-    least_columns: float = 69.2
-    cluster: float = 0.717
-    promotion: float = 0.0395
+    least_columns: float = 68.8
+    cluster: float = 0.754
+    promotion: float = 0.0335
     """Of a product that a warpgroup promotes before it multiplies the next: what the other one does not hide."""
 
     def times(self, of: Work) -> Numbers:
         """How long each configuration takes."""
-        multiplied, written = of["steps"] * self._step(of), self._written(of)
+        multiplied, written = self.of_a_tile(of)
         # Of ping-pong warpgroups one writes while the other multiplies, as far as that takes as long.
         in_turns = of["waves"] * np.maximum(multiplied, (multiplied + written) / 2) + written
         body = np.where(of["is_pingpong"] > 0, in_turns, of["waves"] * (multiplied + written))
@@ -294,16 +310,27 @@ class Model:
         overlapped = _longest(body, streamed, sharpness=self.overlap)
         return self.launch + self.latency + self.start * of["active"] + self._meeting(of) + overlapped
 
+    def of_a_tile(self, of: Work) -> tuple[Numbers, Numbers]:
+        """What multiplying a tile takes, and what writing it."""
+        return of["steps"] * self._step(of), self._written(of)
+
     def _step(self, of: Work) -> Numbers:
         """One K tile: what multiplying takes, or loading, whichever is longer."""
         alone = np.where(of["is_alone"] > 0, self.one_consumer, 1) * np.where(of["is_lonely"] > 0, self.lonely, 1)
         rate = self.flops * of["rate"] * alone
         multiply = 2 * of["rows"] * np.maximum(of["columns"], self.least_columns) * of["depth"] / rate
         multiply = multiply + self.promotion * of["promoted"]
-        slower = 1 + (self.odd_lines - 1) * of["odd_lines"] + (self.half_sectors - 1) * of["half_sectors"]
-        loading = of["loaded"] * slower * np.maximum(1 / self.load, of["active"] / self.all_loads)
-        crowded = (self.read * of["reads"] + self.uneven * np.sqrt(of["squares"])) * slower
+        a, b = (self._slower(of[f"pitch_of_{name}"]) for name in "ab")
+        loaded = of["loaded_of_a"] * a + of["loaded_of_b"] * b
+        loading = loaded * np.maximum(1 / self.load, of["active"] / self.all_loads)
+        reads, squares = (of[f"{name}_of_a"] * a**power + of[f"{name}_of_b"] * b**power for name, power in _READS)
+        crowded = self.read * reads + self.uneven * np.sqrt(squares)
         return _longest(multiply, loading, crowded, of["received"] / self.received) * self.clustered ** of["doublings"]
+
+    def _slower(self, pitch: Numbers) -> Numbers:
+        """How much longer loads from L2 take of rows that do not begin where lines do."""
+        in_sectors = np.where(pitch % L2_LINE == 0, 1, self.odd_lines)
+        return np.where(pitch % L2_SECTOR == 0, in_sectors, self.half_sectors)
 
     def _written(self, of: Work) -> Numbers:
         """What a tile takes after its last multiplication."""

@@ -1,6 +1,6 @@
 """What the model of Hopper configurations misses, by decision trees that were fitted to measurements.
 
-The model knows why a configuration is fast, and orders hundreds of them; what it does not know is still alike for
+The model knows why a configuration is fast, and orders thousands of them; what it does not know is still alike for
 problems that are alike. bench/trees.py fits trees to that, and writes `trees/`. Where shapes are left out of the fit,
 they halve how often a choice by the model costs more than a tenth.
 """
@@ -10,14 +10,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from importlib.resources import files
 from typing import Any
 
 import numpy as np
 
+from warploom.facts.machines import L2_LINE
 from warploom.structured.config.hopper_model import MODEL, Numbers, Outlines, Work, work_of
-from warploom.structured.config.hopper_strips import LINE
 from warploom.structured.config.sought import Sought
 
 _FOLDER = "trees"
@@ -26,19 +26,28 @@ _MOST = 0.3
 Places = np.ndarray[Any, np.dtype[np.intp]]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Seen:
     """What trees may ask about: configurations, the problem, what they do for it, and what the model expects."""
 
     of: Outlines
     sought: Sought
+    sms: int
     work: Work
     times: Numbers
 
+    @cached_property
+    def tiles(self) -> Numbers:
+        return self.of.tiles(self.sought)
 
-def _power(number: int) -> int:
+    @cached_property
+    def of_a_tile(self) -> tuple[Numbers, Numbers]:
+        return MODEL.of_a_tile(self.work)
+
+
+def _power(number: Any) -> Any:
     """The power of two that divides a number, as far as it matters to lines of memory."""
-    return min(number & -number, LINE)
+    return np.minimum(number & -number, L2_LINE)
 
 
 FEATURES: Mapping[str, Callable[[Seen], Numbers | float]] = {
@@ -53,18 +62,30 @@ FEATURES: Mapping[str, Callable[[Seen], Numbers | float]] = {
     "in_memory": lambda seen: seen.of.in_memory,
     "streamed": lambda seen: seen.of.streamed,
     "strip": lambda seen: seen.of.strip,
+    "stages": lambda seen: seen.of.stages,
     "m": lambda seen: seen.sought.m,
     "n": lambda seen: seen.sought.n,
     "k": lambda seen: seen.sought.k,
-    "k_power": lambda seen: _power(seen.sought.k),
-    "n_power": lambda seen: _power(seen.sought.n),
+    "pitch_of_a": lambda seen: _power(seen.work["pitch_of_a"]),
+    "pitch_of_b": lambda seen: _power(seen.work["pitch_of_b"]),
+    "pitch_of_c": lambda seen: _power(seen.sought.n),
+    "a_turned": lambda seen: seen.of.turned(seen.sought)[0],
+    "b_turned": lambda seen: seen.of.turned(seen.sought)[1],
     "waves": lambda seen: seen.work["waves"],
     "active": lambda seen: seen.work["active"],
     "steps": lambda seen: seen.work["steps"],
     "outside": lambda seen: seen.work["outside"],
-    "tiles": lambda seen: seen.of.tiles(seen.sought) * seen.of.splits,
+    "tiles": lambda seen: seen.tiles * seen.of.splits,
     "expected": lambda seen: seen.times,
     "memory": lambda seen: seen.work["memory"] / MODEL.memory / seen.times,
+    "bytes": lambda seen: seen.work["memory"],
+    "m_by_n": lambda seen: seen.sought.m / seen.sought.n,
+    "filled": lambda seen: seen.sought.m * seen.sought.n / (seen.tiles * seen.of.rows * seen.of.columns),
+    "busy": lambda seen: seen.tiles * seen.of.splits / (seen.work["waves"] * seen.of.slots(seen.sms)),
+    "all_steps": lambda seen: seen.work["steps"] * seen.work["waves"],
+    "received": lambda seen: seen.work["received"],
+    "multiplied": lambda seen: seen.of_a_tile[0] / seen.times,
+    "written": lambda seen: seen.of_a_tile[1] / seen.times,
 }
 """The trees' questions, in their order."""
 
@@ -72,7 +93,7 @@ FEATURES: Mapping[str, Callable[[Seen], Numbers | float]] = {
 def features_of(of: Outlines, sought: Sought, sms: int) -> tuple[Numbers, Numbers]:
     """What trees are asked about each configuration for a problem, and how long the model takes it for."""
     work = work_of(of, sought, sms)
-    seen = Seen(of, sought, work, MODEL.times(work))
+    seen = Seen(of, sought, sms, work, MODEL.times(work))
     columns = [np.broadcast_to(np.asarray(ask(seen), np.float64), seen.times.shape) for ask in FEATURES.values()]
     return np.stack(columns, axis=1), seen.times
 
@@ -84,27 +105,27 @@ def believed(missed: Numbers) -> Numbers:
 
 @dataclass(frozen=True)
 class Trees:
-    """Trees of one machine, padded to one size; a leaf leads to itself."""
+    """Trees of one machine, their nodes in one row; a leaf leads to itself."""
 
     sms: int
     start: float
+    roots: Places
     question: Places
-    """By tree and node: which feature decides."""
+    """By node: which feature decides."""
     limit: Numbers
-    below: Places
-    """Where it goes on if the feature is not above the limit."""
-    above: Places
+    next: Places
+    """By node, two of them: where it goes on if the feature is not above the limit, and where if it is."""
     value: Numbers
     depth: int
 
     def missed(self, features: Numbers) -> Numbers:
         """The logarithm of how much longer each configuration takes than the model says."""
-        tree, who = np.arange(len(self.limit))[:, None], np.arange(len(features))[None, :]
-        node = np.zeros((len(self.limit), len(features)), np.intp)
+        row, flat = np.arange(len(features)) * features.shape[1], features.ravel()
+        node = np.repeat(self.roots[:, None], len(features), axis=1)
         for _ in range(self.depth):
-            asked = features[who, self.question[tree, node]]
-            node = np.where(asked <= self.limit[tree, node], self.below[tree, node], self.above[tree, node])
-        return believed(self.start + self.value[tree, node].sum(axis=0))
+            is_above = flat[row + self.question[node]] > self.limit[node]
+            node = self.next[2 * node + is_above]
+        return believed(self.start + self.value[node].sum(axis=0))
 
     def times(self, of: Outlines, sought: Sought) -> Numbers:
         """How long configurations take by the model and the trees together, in µs."""
@@ -125,20 +146,19 @@ def trees_for(sms: int) -> Trees | None:
 def read(document: Mapping[str, Any]) -> Trees:
     """Trees of a document: of each the features asked, limits, and where to go on; a leaf asks -1 and has a value."""
     trees = document["trees"]
-    shape = (len(trees), max(len(tree[0]) for tree in trees))
-    asked, below, above = (np.full(shape, -1, np.intp) for _ in range(3))
-    limit = np.zeros(shape)
-    for number, tree in enumerate(trees):
-        for numbers, given in zip((asked, limit, below, above), tree, strict=True):
-            numbers[number, : len(given)] = given
-    is_leaf, itself = asked < 0, np.arange(shape[1])
+    sizes = [len(tree[0]) for tree in trees]
+    roots = np.concatenate(([0], np.cumsum(sizes)[:-1]))
+    first = np.repeat(roots, sizes)
+    asked, limit, below, above = (np.concatenate([tree[part] for tree in trees]) for part in range(4))
+    is_leaf, itself = asked < 0, np.arange(len(asked))
+    ways = (np.where(is_leaf, itself, first + way) for way in (below, above))
     return Trees(
         sms=document["measured_on"]["sms"],
         start=document["start"],
+        roots=roots,
         question=np.where(is_leaf, 0, asked),
-        limit=limit,
-        below=np.where(is_leaf, itself, below),
-        above=np.where(is_leaf, itself, above),
-        value=np.where(is_leaf, limit, 0),
+        limit=limit.astype(np.float64),
+        next=np.stack(tuple(ways), axis=1).ravel(),
+        value=np.where(is_leaf, limit, 0).astype(np.float64),
         depth=document["depth"],
     )

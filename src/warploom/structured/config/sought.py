@@ -47,6 +47,12 @@ class Sought:
         return _ALIKE.get(name, name)
 
     @property
+    def majors(self) -> tuple[str, str]:
+        """Which side of A and of B is contiguous: "k" or "mn"."""
+        given = dict(self.fields)
+        return given.get("a_major", "k"), given.get("b_major", "k")
+
+    @property
     def c_type(self) -> str:
         """The type of C's elements."""
         usual = {"f32": "f32", "tf32": "f32"}.get(self.a_type, "bf16")

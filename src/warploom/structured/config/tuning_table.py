@@ -17,8 +17,8 @@ from warploom.structured.config.hopper_candidates import Fields
 from warploom.structured.config.sought import Sought
 
 _FOLDER = "tables"
-Place = tuple[str, int, int, int, int, str, bool, bool]
-"""Kind, m, n, k, count, A's type, and whether it is fused and has a residual."""
+Place = tuple[str, int, int, int, int, str, str, str, bool, bool]
+"""Kind, m, n, k, count, A's type, the majors of A and B, and whether it is fused and has a residual."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,8 @@ class Table:
 
     def find(self, sought: Sought) -> Fields | None:
         """The fields for a problem, if it was measured."""
-        found = self.entries.get((sought.kind, *sought.sizes, sought.a_type, sought.fused, sought.residual))
+        place = (sought.kind, *sought.sizes, sought.a_type, *sought.majors, sought.fused, sought.residual)
+        found = self.entries.get(place)
         return None if found is None else found.config
 
 
@@ -66,7 +67,8 @@ def _read(document: dict[str, Any]) -> Table:
     entries = {}
     for row in document["entries"]:
         marks = (row.get("fused", False), row.get("residual", False))
-        place = (row["kind"], *row["sizes"], row.get("count", 1), row["a_type"], *marks)
+        majors = (row.get("a_major", "k"), row.get("b_major", "k"))
+        place = (row["kind"], *row["sizes"], row.get("count", 1), row["a_type"], *majors, *marks)
         entries[place] = Entry(hashable(row["config"]), row["us"], row.get("peer_us"))
     return Table(about["gpu"], about["sms"], entries)
 
