@@ -285,6 +285,15 @@ def test_a_choice_respects_majors_and_what_is_given(a_type, m):
     assert violations(single) == []
 
 
+@pytest.mark.parametrize(("a_type", "line"), [("bf16", 64), ("e4m3", 128), ("tf32", 32)])
+@pytest.mark.parametrize(("m", "n"), [(4096, 4096), (1000, 3000), (513, 264), (40, 8192)])
+@pytest.mark.parametrize("swapped", [False, True])
+def test_operands_whose_k_is_not_contiguous_come_in_whole_lines(m, n, a_type, line, swapped):
+    """Of 128 bytes, unless there are fewer columns than that."""
+    config = choose_config(m, n, 1024, a_type=a_type, a_major="mn", b_major="mn", AB_swapped=swapped)
+    assert config.b_rows % line == 0 or (m if swapped else n) < line * config.cta_group
+
+
 def test_fewer_sms_mean_more_waves():
     assert choose_config(512, 4096, 1024, sms=148).num_clc_pipeline_stages == 0
     assert choose_config(512, 4096, 1024, sms=16).num_clc_pipeline_stages == 2

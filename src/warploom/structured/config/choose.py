@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from warploom.facts.swizzles import SWIZZLES
 from warploom.facts.tensor_maps import STRIDE_ALIGNMENT
 from warploom.structured.config.matmul import MatmulConfig
 from warploom.structured.config.output import MACHINE, is_folded
@@ -25,6 +26,10 @@ _K_GROUPS = ((1024, 4), (6144, 2))
 
 _ROWS_ACROSS = {32: 32, 16: 8, 8: 16, 4: 8}
 """What the rows of an MN-major operand are a multiple of, in each CTA, by the bits of an element."""
+
+_LINE_BITS = SWIZZLES["128B"].span * 8
+"""What they are a multiple of where there are so many: narrower pieces are more copies, which on Hopper, whose copy
+engine is the same, take up to three times as long."""
 
 Config = TypeVar("Config", bound=MatmulConfig)
 
@@ -68,7 +73,9 @@ def _cuts(m: int, n: int, batch: int, config: MatmulConfig, cta_group: int, *, f
             if config.c_bytes == 1:
                 step = 32 if is_folded(cta_group, bm * cta_group) else 16
             if (config.a_major if swapped else config.b_major) == "mn":
-                step = max(step, _ROWS_ACROSS[config.mma.element_bits] * cta_group)
+                line = _LINE_BITS // config.mma.element_bits * cta_group
+                across = _ROWS_ACROSS[config.mma.element_bits] * cta_group
+                step = max(step, line if columns >= line else across)
             step = 64 if scaled else step
             widest = min(align_up(columns, step), _WIDEST)
             narrowest = step if few else min(widest, max(step, _NARROWEST_PAIR))
