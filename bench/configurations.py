@@ -114,9 +114,9 @@ def built(jobs: dict[HopperConfig, Shape], majors: Majors, processes: int) -> se
 
 
 def row_for(shape: Sequence[int], majors: Majors, peer: float, us: dict[str, float]) -> dict[str, Any]:
-    turned = {name: major for name, major in zip(("a_major", "b_major"), majors, strict=True) if major != "k"}
+    others = {name: major for name, major in zip(("a_major", "b_major"), majors, strict=True) if major != "k"}
     times = {name: round(each, 3) for name, each in us.items()}
-    about = {"kind": "dense", "shape": [*shape], "count": 1, "a_type": "bf16", **turned}
+    about = {"kind": "dense", "shape": [*shape], "count": 1, "a_type": "bf16", **others}
     return {**about, "peer_us": round(peer, 3), "us": times}
 
 

@@ -19,7 +19,7 @@ from warploom.structured.config.hopper_choice import choose_hopper
 TOLERANCE = 2.0**-7
 Majors = tuple[str, str]
 K_MAJOR: Majors = ("k", "k")
-ROW_MAJOR: Majors = ("k", "mn")
+N_MAJOR: Majors = ("k", "mn")
 """What is contiguous of A and of B: with B as N × K, as weights lie, and as K × N."""
 INPUTS = "A ~ N(0, 1), B ~ N(0, 1) / sqrt(K), bias and residual ~ N(0, 1), rounded to bfloat16; fresh in every run"
 
@@ -83,8 +83,8 @@ def wrong_fused(shape: Shape, device: str) -> str:
     return "" if error <= TOLERANCE else f"off by {error:.3g}"
 
 
-def wrong_turned(shape: Shape, device: str) -> str:
-    return wrong_plain(shape, device, ROW_MAJOR)
+def wrong_mn_major(shape: Shape, device: str) -> str:
+    return wrong_plain(shape, device, N_MAJOR)
 
 
 def wrong_dependent(shape: Shape, device: str) -> str:
@@ -162,11 +162,11 @@ def plain_row(shape: Shape, options: Options) -> Row:
     return row
 
 
-def turned_row(shape: Shape, options: Options) -> Row:
+def mn_major_row(shape: Shape, options: Options) -> Row:
     """Ours against cuBLAS with B as K × N."""
-    held(wrong_turned(shape, "cuda"))
-    sets = rotating(lambda: plain_arguments(Maker("cuda"), shape, ROW_MAJOR))
-    return _timed(shape, sets, {}, options).row(ROW_MAJOR)
+    held(wrong_mn_major(shape, "cuda"))
+    sets = rotating(lambda: plain_arguments(Maker("cuda"), shape, N_MAJOR))
+    return _timed(shape, sets, {}, options).row(N_MAJOR)
 
 
 def _beside(shape: Shape, sets: list[Arguments], options: Options) -> dict[str, Side]:

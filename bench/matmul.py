@@ -30,12 +30,12 @@ from dense import (
     INPUTS,
     dependent_row,
     fused_row,
+    mn_major_row,
     plain_row,
-    turned_row,
     wrong_dependent,
     wrong_fused,
+    wrong_mn_major,
     wrong_plain,
-    wrong_turned,
 )
 from families import FAMILIES
 from front_door import family_row, wrong_family
@@ -54,13 +54,13 @@ DENSE: dict[str, Callable[..., Row]] = {
     "random": plain_row,
     "fused": fused_row,
     "dependent": dependent_row,
-    "turned": turned_row,
+    "mn_major": mn_major_row,
 }
 
 CHECKS: dict[str, Callable[[Shape, str], str]] = {
     "fused": wrong_fused,
     "dependent": wrong_dependent,
-    "turned": wrong_turned,
+    "mn_major": wrong_mn_major,
 }
 
 

@@ -129,14 +129,14 @@ def odd() -> str:
     return against_cublas("matmul_odd")
 
 
-def turned() -> str:
-    found = results("matmul_turned")
+def mn_major() -> str:
+    found = results("matmul_mn_major")
     if not found:
         return ""
     return (
         f"With B as K × N, the columns of a tile are copied in pieces of 128 bytes, so that its width is a multiple of 64: "
         f"geometric\nmean {found['summary']['geometric_mean']:.3f}, lowest {found['summary']['lowest']:.3f}.\n\n"
-        + against_cublas("matmul_turned")
+        + against_cublas("matmul_mn_major")
     )
 
 
@@ -267,7 +267,7 @@ def sanitizer() -> str:
 
 BLOCKS: dict[str, Callable[[], str]] = {
     each.__name__: each
-    for each in (summary, plain, means, turned, odd, dependent, families, ladder, roofline, sanitizer, host, first)
+    for each in (summary, plain, means, mn_major, odd, dependent, families, ladder, roofline, sanitizer, host, first)
 }
 
 

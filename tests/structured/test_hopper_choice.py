@@ -175,7 +175,7 @@ def test_what_threads_store_assembles_without_loss(sizes, fused) -> None:
 
 LISTED = [
     (what, row)
-    for what in ("plain", "fused", "turned")
+    for what in ("plain", "fused", "mn_major")
     for row in json.loads((BENCH / "results" / f"matmul_{what}.json").read_text("utf-8"))["rows"]
 ]
 
@@ -185,7 +185,7 @@ LISTED = [
 )
 def test_what_was_measured_of_the_listed_shapes_is_what_is_chosen(what, row) -> None:
     """The numbers on the pages are of configurations; another model must not silently take others."""
-    marks = {"fused": {"fused": True, "residual": True}, "turned": {"b_major": "mn"}}.get(what, {})
+    marks = {"fused": {"fused": True, "residual": True}, "mn_major": {"b_major": "mn"}}.get(what, {})
     config = choose_hopper(*row["shape"], a_type="bf16", **marks)
     tile, *words = row["config"].split(" ", 1)
     assert tile == f"{config.BM}x{config.BN}"

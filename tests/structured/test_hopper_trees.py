@@ -63,10 +63,10 @@ def test_questions_are_of_the_configuration_and_the_problem():
     assert (by_name["pingpong"], by_name["swapped"], by_name["strip"]) == ([1, 0], [0, 1], [88, 16])
     assert (by_name["m"], by_name["n"], by_name["k"]) == ([300] * 2, [1000] * 2, [72] * 2)
     assert [by_name[f"pitch_of_{name}"] for name in "abc"] == [[16, 16], [16, 16], [8, 8]]
-    assert (by_name["a_turned"], by_name["b_turned"]) == ([0, 0], [0, 0])
-    turned = features_of(outlines_of(configs), replace(wanted, fields=(("b_major", "mn"),)), 132)[0]
-    by_name |= dict(zip(FEATURES, turned.T.tolist(), strict=True))
-    assert (by_name["a_turned"], by_name["b_turned"]) == ([0, 1], [1, 0])
+    assert (by_name["a_mn_major"], by_name["b_mn_major"]) == ([0, 0], [0, 0])
+    others = features_of(outlines_of(configs), replace(wanted, fields=(("b_major", "mn"),)), 132)[0]
+    by_name |= dict(zip(FEATURES, others.T.tolist(), strict=True))
+    assert (by_name["a_mn_major"], by_name["b_mn_major"]) == ([0, 1], [1, 0])
     assert [by_name[f"pitch_of_{name}"] for name in "ab"] == [[16, 16], [16, 16]]
     assert by_name["tiles"] == [3 * 6, 16 * 19]
     assert by_name["expected"] == times.tolist() == expected_times(outlines_of(configs), wanted).tolist()

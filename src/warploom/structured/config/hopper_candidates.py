@@ -23,7 +23,7 @@ _PAIR: dict[str, Any] = {"cluster_shape": (2, 1, 1)}
 _NARROW_PAIR: dict[str, Any] = {**_PAIR, "band": 8}
 _ROW_PAIR: dict[str, Any] = {"cluster_shape": (1, 2, 1)}
 _ALONE = {"consumers": 1}
-_TURNED = {"consumers": 1, "AB_swapped": True}
+_SWAPPED = {"consumers": 1, "AB_swapped": True}
 _GLOBAL = {"split_in_cluster": False}
 _FEW: tuple[dict[str, Any], ...] = ({}, *({"cluster_shape": (*xy, 1)} for xy in ((2, 1), (1, 2))))
 _FOURS: tuple[dict[str, Any], ...] = tuple({"cluster_shape": (*xy, 1)} for xy in ((4, 1), (1, 4)))
@@ -63,7 +63,7 @@ DENSE: tuple[Fields, ...] = (
         for way in _WAYS
         for n in range(32, 97, 8)
     ),
-    *(_tile(64, n, **_TURNED) for n in (8, 24, 40, 56)),
+    *(_tile(64, n, **_SWAPPED) for n in (8, 24, 40, 56)),
     *(_tile(128, n, AB_swapped=True) for n in (8, 16, 24)),
     *(
         _tile(64, n, **_ALONE, **way, num_split_k=s)
@@ -115,7 +115,7 @@ def _cut_to_groups(sought: Sought) -> Iterator[Fields]:
     """Groups of few rows go along N of the multiplication, where tiles can be narrow."""
     width = ceil(sought.m / sought.count / _STEP) * _STEP
     if width <= _WIDEST_TILE:
-        yield _tile(64, width, **_TURNED)
+        yield _tile(64, width, **_SWAPPED)
         yield _tile(128, width, AB_swapped=True)
 
 

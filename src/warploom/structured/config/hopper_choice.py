@@ -161,8 +161,8 @@ def _in_lines(of: Outlines, sought: Sought) -> np.ndarray[Any, np.dtype[np.bool_
     tiles of 136 three times.
     """
     line = ROW_BYTES * 8 // ELEMENT_TYPES[sought.a_type].storage_bits
-    _, is_turned = of.turned(sought)
+    _, is_mn_major = of.mn_major(sought)
     columns = of.columns.astype(np.int64)
     is_piece = (columns < line) & (columns & (columns - 1) == 0)
-    found: np.ndarray[Any, np.dtype[np.bool_]] = (is_turned == 0) | (columns % line == 0) | is_piece
+    found: np.ndarray[Any, np.dtype[np.bool_]] = (is_mn_major == 0) | (columns % line == 0) | is_piece
     return found

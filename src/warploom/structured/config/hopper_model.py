@@ -150,7 +150,7 @@ class Outlines:
         a, b = each * high * self.rows * of_a, each * broad * self.columns * of_b
         return (a, a * of_a), (b, b * of_b)
 
-    def turned(self, sought: Sought) -> tuple[Numbers, Numbers]:
+    def mn_major(self, sought: Sought) -> tuple[Numbers, Numbers]:
         """Whether K is not what is contiguous in the kernel's A, and in its B."""
         a, b = (float(major == "mn") for major in sought.majors)
         return np.where(self.swapped > 0, b, a), np.where(self.swapped > 0, a, b)
