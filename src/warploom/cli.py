@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 from warploom.diagnostics import Diag, Fault, Stuck, WarploomError
 
 DTYPES = ("bf16", "f16", "f32", "e4m3", "e5m2", "e2m1")
+_MAJORS = ("k,k", "k,mn", "mn,k", "mn,mn")
 _ACTIVATIONS = "relu, gelu, gelu_tanh, silu, tanh, sigmoid or squared_relu"
 _OF_OPERATIONS = ("target", "dtype", "out_dtype", "bias", "residual", "activation")
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
@@ -171,6 +172,12 @@ def _parser() -> argparse.ArgumentParser:
         "sizes", nargs="*", metavar="[Bx]MxNxK", help="B batches of A (M, K) times the transpose of B (N, K)"
     )
     tune.add_argument("--dtype", choices=DTYPES[:-1], help="what is multiplied: bf16, or e4m3 with --blockwise")
+    tune.add_argument(
+        "--majors",
+        choices=_MAJORS,
+        default=_MAJORS[0],
+        help="what is contiguous of A and of B: k,mn is A (M, K) times B (K, N)",
+    )
     tune.add_argument("--out-dtype", choices=DTYPES[:-1], help="of the result")
     tune.add_argument("--bias", action="store_true", help="with a bias")
     tune.add_argument("--residual", action="store_true", help="with a residual")
@@ -274,7 +281,7 @@ def _tune(options: argparse.Namespace) -> int:
     if options.fit:
         fit_model(options.fit)
         return OK
-    names = ("grouped", "blockwise", "dtype", "out_dtype", "bias", "residual", "activation")
+    names = ("grouped", "blockwise", "dtype", "majors", "out_dtype", "bias", "residual", "activation")
     given = {name: getattr(options, name) for name in names}
     asked = Asked(sizes=tuple(options.sizes), most=None if options.all else options.most, **given)
     return OK if tune_all(asked, as_json=options.json, file=options.out) else MISMATCH

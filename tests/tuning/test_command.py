@@ -103,6 +103,10 @@ WRONG = {
     ("2x64x64x64", "--grouped", "2"): "have no batches",
     ("64x64x64", "--grouped", "2", "--blockwise"): "do not go together",
     ("64x64x64", "--dtype", "e2m1"): "invalid choice",
+    ("64x64x64", "--majors", "k"): "invalid choice",
+    ("64x64x64", "--majors", "mn,k", "--grouped", "2"): "of which K is contiguous",
+    ("64x64x64", "--majors", "k,mn", "--blockwise"): "16-bit elements only so",
+    ("64x64x64", "--majors", "k,mn", "--dtype", "e5m2"): "16-bit elements only so",
     ("64x64x64", "--most", "-1"): "is not a whole number",
 }
 
@@ -132,6 +136,7 @@ def held(array):
     ("wanted", "operation", "shapes"),
     [
         (Wanted(m=30, n=40, k=64), matmul, {"a": (30, 64), "b": (64, 40), "out": (30, 40)}),
+        (Wanted(m=30, n=40, k=64, majors=("mn", "mn")), matmul, {"a": (30, 64), "b": (64, 40), "out": (30, 40)}),
         (
             Wanted(m=30, n=40, k=64, batch=3, bias=True, residual=True, activation="relu", dtype="f16"), matmul,
             {"a": (3, 30, 64), "b": (3, 64, 40), "bias": (40,), "residual": (3, 30, 40), "out": (3, 30, 40)},
@@ -149,6 +154,8 @@ def test_inputs(gpu, wanted, operation, shapes):
     arrays = {name: value for name, value in given.items() if not isinstance(value, str)}
     assert {name: buffer_of(value).shape for name, value in arrays.items()} == shapes
     assert list(given)[-1] == "out"
+    if wanted.majors == ("mn", "mn"):
+        assert (buffer_of(given["a"]).strides, buffer_of(given["b"]).strides) == ((2, 60), (80, 2))
     a = held(given["a"]).astype(np.float32)
     assert abs(a.mean()) < 0.2
     assert 0.8 < a.std() < 1.2
@@ -176,6 +183,18 @@ def test_every_kind_can_be_tuned(gpu, capsys, options):
     status, out, err = run(capsys, "256x256x256", "--most", "2", *options)
     assert status == 0, err
     assert "best" in out
+
+
+def test_another_major_is_another_problem(gpu, capsys, tmp_path):
+    file = tmp_path / "measured.json"
+    status, out, err = run(capsys, "256x256x256", "--majors", "k,mn", "--most", "2", "--out", str(file))
+    assert status == 0, err
+    assert "b_major=mn" in out
+    (row,) = json.loads(file.read_text("utf-8"))["rows"]
+    assert (row.get("a_major"), row["b_major"]) == (None, "mn")
+    (measured,), _ = load([file])
+    assert measured.sought.majors == ("k", "mn")
+    assert all((each.a_major if each.AB_swapped else each.b_major) == "mn" for each in measured.configs)
 
 
 def test_a_folder_is_no_file(gpu, capsys, tmp_path):

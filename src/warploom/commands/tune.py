@@ -28,6 +28,8 @@ from warploom.tuning.tuner import tune
 
 _STEPS = {"build": "building", "check": "checking", "measure": "measuring"}
 _BATCHED = "BMNK"
+_K_MAJOR = ("f32", "e4m3", "e5m2")
+"""Types of which the tensor core reads rows along K only; others are copied."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +41,7 @@ class Asked:
     grouped: int = 0
     blockwise: bool = False
     dtype: str | None = None
+    majors: str = "k,k"
     out_dtype: str | None = None
     bias: bool = False
     residual: bool = False
@@ -88,9 +91,14 @@ def _wanted(text: str, asked: Asked) -> Wanted:
         problem = f"`{text}`: grouped and blockwise products have no batches"
     elif asked.grouped and asked.blockwise:
         problem = "--grouped and --blockwise do not go together"
+    elif asked.grouped and asked.majors.startswith("mn"):
+        problem = f"--majors {asked.majors}: groups are rows of A, of which K is contiguous"
+    elif asked.majors != Asked.majors and (asked.blockwise or asked.dtype in _K_MAJOR):
+        problem = f"--majors {asked.majors}: the tensor core reads 16-bit elements only so"
     if problem:
         raise Diag.BAD_COMMAND.error(what=problem, command="warploom tune")
     *batch, m, n, k = sizes
+    a_major, b_major = asked.majors.split(",")
     return Wanted(
         m=m,
         n=n,
@@ -99,6 +107,7 @@ def _wanted(text: str, asked: Asked) -> Wanted:
         groups=asked.grouped,
         blockwise=asked.blockwise,
         dtype=asked.dtype or ("e4m3" if asked.blockwise else "bf16"),
+        majors=(a_major, b_major),
         out_dtype=asked.out_dtype,
         bias=asked.bias,
         residual=asked.residual,

@@ -53,6 +53,7 @@ class Wanted:
     groups: int = 0
     blockwise: bool = False
     dtype: str = "bf16"
+    majors: tuple[str, str] = ("k", "k")
     out_dtype: str | None = None
     bias: bool = False
     residual: bool = False
@@ -66,15 +67,16 @@ class Inputs:
         self._device, self._random = device, np.random.default_rng(seed)
 
     def call(self, wanted: Wanted) -> tuple[Operation[...], dict[str, Any]]:
-        """The operation, and its arguments: A ~ N(0, 1), B ~ N(0, 1) / sqrt(K), as (n, k), and so on."""
+        """The operation, and its arguments: A ~ N(0, 1), B ~ N(0, 1) / sqrt(K), by their majors, and so on."""
         m, n, k = wanted.m, wanted.n, wanted.k
         front = (wanted.batch,) if wanted.batch else ()
         narrow = ELEMENT_TYPES[wanted.dtype].bits <= _NARROW_BITS
         result = wanted.out_dtype or ("bf16" if narrow else wanted.dtype)
         of_weights = (wanted.groups,) if wanted.groups else front
+        scale = 1.0 if narrow else k**-0.5
         given: dict[str, Any] = {
-            "a": self.normal(wanted.dtype, *front, m, k),
-            "b": self.normal(wanted.dtype, *of_weights, n, k, scale=1.0 if narrow else k**-0.5),
+            "a": self._along(wanted.majors[0], wanted.dtype, *front, m, k),
+            "b": self._along(wanted.majors[1], wanted.dtype, *of_weights, n, k, scale=scale),
         }
         operation: Operation[...] = matmul
         if wanted.blockwise:
@@ -98,6 +100,13 @@ class Inputs:
     def normal(self, dtype: str, *shape: int, scale: float = 1.0) -> GpuArray:
         values = self._random.standard_normal(_PATTERN, np.float32) * np.float32(scale)
         return self._repeated(values.astype(ELEMENT_TYPES[dtype].values), shape)
+
+    def _along(self, major: str, dtype: str, *shape: int, scale: float = 1.0) -> GpuArray:
+        """An array of so many rows, and K columns, of which its major is contiguous."""
+        *front, rows, k = shape
+        if major == "k":
+            return self.normal(dtype, *shape, scale=scale)
+        return self.normal(dtype, *front, k, rows, scale=scale).mT
 
     def uniform(self, *shape: int) -> GpuArray:
         return self._repeated(self._random.uniform(0.5, 1.5, _PATTERN).astype(np.float32), shape)

@@ -35,6 +35,7 @@ def _row(report: Report) -> dict[str, Any]:
         "shape": [sought.m, sought.n, sought.k],
         "count": sought.count,
         "a_type": sought.a_type,
+        **{f"{name}_major": major for name, major in zip("ab", sought.majors, strict=True) if major != "k"},
         **{name: True for name in ("followed", "fused", "residual") if getattr(sought, name)},
         "us": {row.label: round(row.us, 3) for row in report.rows if row.us is not None},
         "failures": {row.label: row.failure for row in report.rows if row.failure},
