@@ -46,11 +46,8 @@ def choose(sought: Sought, *, sms: int = MACHINE.sms, gpu: str = "") -> HopperCo
     row = table.find(sought) if table else None
     if table and row is None:  # what suits the product alone suits it with an epilogue too, if there are registers
         row = table.find(replace(sought, fused=False, residual=False))
-    known = (
-        (each for each in candidates_of((row,), sought, sms) if _has_room(each, sought))
-        if row is not None
-        else iter(())
-    )
+    rows = () if row is None else (row,)
+    known = (each for each in candidates_of(rows, sought, sms) if _has_room(each, sought))
     found = next(known, None) or next(_by_expectation(sought, sms), None)
     return found or KINDS[sought.kind].config(**dict(sought.fields))
 
@@ -62,7 +59,7 @@ def ranked(sought: Sought, *, sms: int = MACHINE.sms) -> list[HopperConfig]:
 
 def candidates_of(rows: Sequence[Fields], sought: Sought, sms: int) -> Iterator[HopperConfig]:
     """The configurations of rows, in their order, without those that break a rule or do not fit, each once."""
-    fitting = _fits(Outlines.of(rows), sought, sms)
+    fitting = _fits(Outlines.of(rows), sought, sms) if rows else []
     return _made(itertools.compress(rows, fitting), sought)
 
 
