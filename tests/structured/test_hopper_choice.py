@@ -8,6 +8,7 @@ from dataclasses import replace
 from math import ceil
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -170,6 +171,21 @@ def test_what_threads_store_assembles_without_loss(sizes, fused) -> None:
     config = choose_hopper(*sizes, use_tma_store=False, a_type="f16", fused=fused)
     a, b = np.zeros((130, 72), np.float16), np.zeros((72, 131), np.float16)
     launch = warploom.matmul.bind(a, b, config=config, target="sm_90a", activation="relu" if fused else None)
+    assert assemble_ok(launch).kernel().spill_stores == 0
+
+
+@pytest.mark.parametrize("residual", [False, True])
+@pytest.mark.parametrize(
+    "sizes", [(730, 12400, 2112), (346, 9456, 120), (4346, 11880, 432), (2176, 1464, 9576), (1345, 2416, 3144)], ids=str
+)
+def test_what_follows_a_product_assembles_without_loss(sizes, residual) -> None:
+    """A bias, a fast activation and a residual in place, which are no problem of their own to tables and trees."""
+    m, n, k = sizes
+    wanted = sought("dense", m, n, k, a_type="bf16", c_type="bf16", followed=True, residual=residual)
+    config = choose(wanted)
+    a, b, c = (np.zeros(shape, ml_dtypes.bfloat16) for shape in ((m, 64), (64, n), (m, n)))
+    more = {"bias": b[0], "activation": "gelu_tanh", **({"residual": c} if residual else {})}
+    launch = warploom.matmul.bind(a, b.T.copy().T, config=config, target="sm_90a", **more)
     assert assemble_ok(launch).kernel().spill_stores == 0
 
 

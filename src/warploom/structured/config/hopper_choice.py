@@ -24,6 +24,12 @@ from warploom.structured.config.tuning_table import table_for
 
 LOOKED_AT = 64
 """The model's first configurations, among which the trees choose: the fastest is nearly always one of these."""
+_OF_THREE = 56
+"""Sums of a thread of three consumers beside which a bias and an activation do not spill."""
+_IN_PLACE, _OF_THREE_IN_PLACE = 192, 92
+"""Sums beside which they do not with a residual in place, whose strips are narrow."""
+_WIDEST_STRIP, _WIDEST_OF_MORE = 232, 128
+"""Columns of a strip beside which they do not, where a thread holds the sums of 64 rows, and of more."""
 LEAST_SHARE = 4
 """K tiles that each CTA must have for stream-K to be worth a thought."""
 
@@ -135,7 +141,19 @@ def _has_room(config: HopperConfig, sought: Sought) -> bool:
     late = sought.residual and not config.residual_in_place
     by_threads = not config.use_tma_store
     is_slow = by_threads and config.pingpong and not config.stream_k
-    return not is_slow and (not (sought.fused or late or by_threads) or config.accumulators_held <= FUSED_ACCUMULATORS)
+    if is_slow or ((sought.fused or late or by_threads) and config.accumulators_held > FUSED_ACCUMULATORS):
+        return False
+    return not (sought.fused or sought.followed or sought.residual) or _holds_what_follows(config)
+
+
+def _holds_what_follows(config: HopperConfig) -> bool:
+    """Whether even a bias, an activation and a residual in place find registers."""
+    has_three, sums = config.consumers > 2, config.accumulators_held
+    if config.residual_in_place:
+        return sums <= (_OF_THREE_IN_PLACE if has_three else _IN_PLACE)
+    if has_three:
+        return sums <= _OF_THREE
+    return config.stage_columns <= (_WIDEST_STRIP if config.subtiles == 1 else _WIDEST_OF_MORE)
 
 
 def _fits(of: Outlines, sought: Sought, sms: int) -> list[bool]:
