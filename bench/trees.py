@@ -42,6 +42,7 @@ FORM = {
     "max_depth": 8,
     "min_samples_leaf": 40,
     "l2_regularization": 5.0,
+    "early_stopping": False,
 }
 
 
@@ -94,11 +95,19 @@ def judge(measured: list[Measured], rows: Rows) -> None:
         )
 
 
+def _rounded(limit: float) -> float:
+    """A limit in fewer digits, and never below it: limits are values that occur."""
+    return next(found for digits in range(7, 18) if (found := float(f"{limit:.{digits}g}")) >= limit)
+
+
 def nodes_of(tree: Any) -> list[list[float]]:
     """The features asked, the limits, and where to go on; a leaf asks -1, for its value."""
     nodes = tree.nodes
     is_leaf = nodes["is_leaf"] > 0
-    limits = [float(f"{each:.5g}") for each in np.where(is_leaf, nodes["value"], nodes["num_threshold"])]
+    limits = [
+        float(f"{value:.4g}") if ends else _rounded(limit)
+        for ends, value, limit in zip(is_leaf, nodes["value"], nodes["num_threshold"], strict=True)
+    ]
     asked = np.where(is_leaf, -1, nodes["feature_idx"].astype(int)).tolist()
     return [asked, limits, *(np.where(is_leaf, 0, nodes[side].astype(int)).tolist() for side in ("left", "right"))]
 

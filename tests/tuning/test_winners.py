@@ -133,7 +133,7 @@ def test_what_follows_a_product_is_tuned_by_itself(on_h200):
     assert wanted_by(activation="relu") == wanted_by(bias=bias) == followed
     assert wanted_by(bias=bias, epilogue=lambda acc, at: acc + 1) == replace(plain, fused=True)
     assert hopper._chosen(followed) == hopper._chosen(plain) == choose(plain, gpu=H200)
-    assert ranked(followed) == ranked(plain)
+    assert set(ranked(followed)) == set(ranked(plain))  # those come last beside which a bias finds no registers
 
     one, other = ranked(plain)[5:7]
     remember(H200, str(plain), row_of(one, plain))
