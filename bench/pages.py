@@ -102,7 +102,8 @@ def means() -> str:
     own, compiled = plain["summary"], fused["summary"].get("mean_to_compiled")
     text = f"The geometric means are {own['geometric_mean']:.3f} (plain) and {fused['summary']['geometric_mean']:.3f} (fused"
     text += f"; {compiled:.3f} to `torch.compile` in the mode max-autotune-no-cudagraphs)." if compiled else ")."
-    text += f" Plain and fused are two runs, each with its peers in it. cuBLAS against itself differs by up to {own['spread_of_the_peer']:.3f}."
+    at_once = "" if "settled_s" in fused else "; times of the fused one were taken at once"
+    text += f" Plain and fused are two runs, each with its peers in it{at_once}. cuBLAS against itself differs by up to {own['spread_of_the_peer']:.3f}."
     if "mean_to_beside" in own:
         text += f" Kernels written as PTX by hand for these shapes, in the same run, take {own['mean_to_beside']:.3f} times our time."
     text += (
