@@ -75,6 +75,11 @@ def _is_count(value: object, least: int) -> bool:
     return type(value) is int and value >= least
 
 
+def _is_choice(value: object, choices: Collection[object]) -> bool:
+    """Whether it is one of some values, all of one type: 1 is not True."""
+    return value in choices and type(value) is type(next(iter(choices)))
+
+
 def form_violations(
     fields: Mapping[str, object],
     choices: Mapping[str, Collection[object]] = CHOICES,
@@ -84,7 +89,7 @@ def form_violations(
     for field, value in fields.items():
         if value is None:
             continue
-        if field in choices and not any(type(value) is type(choice) and value == choice for choice in choices[field]):
+        if field in choices and not _is_choice(value, choices[field]):
             yield said(field, value, f"must be one of {', '.join(map(str, choices[field]))}")
         elif field in EACH and not (isinstance(value, tuple) and all(each in EACH[field] for each in value)):
             yield said(field, value, f"must be a tuple of {', '.join(EACH[field])}")
