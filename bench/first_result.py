@@ -123,7 +123,7 @@ CASES: dict[str, Callable[[str], Callable[[Arguments], Any]]] = {
     "warploom, plain": product_call,
     "warploom, bias, gelu, residual": product_call,
     "warploom, bias, gelu, epilogue, residual": product_call,
-    "warploom, an own kernel": own_kernel_call,
+    "warploom, user kernel": own_kernel_call,
     YARDSTICK: triton_call,
 }
 

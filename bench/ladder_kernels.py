@@ -126,15 +126,15 @@ _STORED = {**_SHARED, "use_tma_store": True}
 _BANDED = {**_STORED, "band": 8}
 _PINGPONG = {**_BANDED, "tile": (128, 128), "pingpong": True, "num_pipeline_stages": 6}
 RUNGS: tuple[Rung, ...] = (
-    Rung("one warpgroup that loads for itself, 64×128 tiles", {**_ONE, "depth": 0}, False, False),
-    Rung("multiplications issued before the last ones are waited for", _ONE, False, False),
-    Rung("warp specialisation: one warp loads, the others multiply", _ONE, False),
-    Rung("bigger tile: two warpgroups, 128×128", _TWO, False),
-    Rung("bigger tile: 128×256, registers moved to where the sums are", _WIDE, False),
-    Rung("persistence: a CTA on each multiprocessor walks the tiles", _WIDE),
-    Rung("multicast: clusters of two share B", _SHARED),
-    Rung("overlapped store: stmatrix and TMA", _STORED),
-    Rung("raster: bands of 8 rows of clusters", _BANDED),
-    Rung("ping-pong: warpgroups take turns, 128×128 tiles", _PINGPONG),
-    Chosen("the library's choice: tiles as wide as fits the waves", {}),
+    Rung("one warpgroup issues its own TMA loads, 64×128 tiles", {**_ONE, "depth": 0}, False, False),
+    Rung("asynchronous wgmma: issue the next group before waiting for the last", _ONE, False, False),
+    Rung("warp specialisation: a producer warp and a consumer warpgroup", _ONE, False),
+    Rung("larger tile: two consumer warpgroups, 128×128", _TWO, False),
+    Rung("larger tile: 128×256, setmaxnreg moves registers to the accumulators", _WIDE, False),
+    Rung("persistent kernel: one CTA per SM loops over tiles", _WIDE),
+    Rung("multicast: clusters of two CTAs share B", _SHARED),
+    Rung("overlapped epilogue: stmatrix and TMA stores", _STORED),
+    Rung("tile swizzle: supergroups of 8 rows of clusters", _BANDED),
+    Rung("ping-pong consumers, 128×128 tiles", _PINGPONG),
+    Chosen("the library's own choice of tile", {}),
 )

@@ -1,10 +1,10 @@
-"""The numbers in the documents: every block between two marks is made of the result files.
+"""Write the measured numbers into the documents, from the result files.
 
     python bench/pages.py             write the blocks of README.md, docs/hopper.md and docs/gpu.md, and docs/ladder.svg
-    python bench/pages.py --check     only say what would change
+    python bench/pages.py --check     only list the files that would change
 
-A block begins with `<!-- made by bench/pages.py: NAME -->` and ends with `<!-- end -->`. One whose results are not there
-is empty. `tests/test_numbers.py` holds the pages to the files.
+A block begins with `<!-- made by bench/pages.py: NAME -->` and ends with `<!-- end -->`. A block without results is
+empty. `tests/test_numbers.py` compares the pages with the files.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ FAMILIES = ("grouped", "blockwise", "fp8", "batched")
 
 
 def results(name: str) -> Row | None:
-    """A file of results; None if there is none."""
+    """Read a file of results; None if it does not exist."""
     file = RESULTS / f"{name}.json"
     return json.loads(file.read_text("utf-8")) if file.exists() else None
 
 
 def rows_of(name: str) -> list[Row]:
-    """The rows of a file that did not fail."""
+    """List the rows of a file that did not fail."""
     found = results(name)
     return [row for row in found["rows"] if "error" not in row] if found else []
 
@@ -54,24 +54,47 @@ def times(shape: list[int]) -> str:
 
 
 def summary() -> str:
-    plain, random, fused = (results(f"matmul_{what}") for what in ("plain", "random", "fused"))
-    if not (plain and random and fused):
+    plain, random, fused, alone = (results(f"matmul_{what}") for what in ("plain", "random", "fused", "alone"))
+    if not (plain and random and fused and alone):
         return ""
+    own, large = alone["summary"], alone["summary"]["large"]
     compiled = fused["summary"].get("mean_to_compiled")
-    more = f" and are {compiled:.3f} times as fast as what `torch.compile` makes of them" if compiled else ""
+    more = f", and are {compiled:.3f} times as fast as the `torch.compile` version" if compiled else ""
     return (
-        f"On an H200, against `torch.mm` in the same run: geometric mean {plain['summary']['geometric_mean']:.3f} over eleven "
-        f"shapes, {random['summary']['geometric_mean']:.3f} over {random['summary']['shapes']} random ones; bias, gelu and residual in one kernel take "
-        f"at most {fused['summary']['most_of_plain']:.3f} times cuBLAS's *plain* time where that is 100 µs or more{more} "
-        f"([docs/hopper.md](docs/hopper.md#numbers)).\n"
+        f"bf16 GEMM on an H200, speed relative to cuBLAS (`torch.mm`), geometric mean over {own['shapes']} shapes: **{own['cool']:.2f}** with each "
+        f"side running\nalone ({own['alone']:.3f} under sustained load, {own['cool']:.3f} cool; {large['alone']:.3f} over the {large['shapes']} largest shapes). "
+        f"With the two sides alternating every few\nmilliseconds, where they share one power budget, it is {plain['summary']['geometric_mean']:.3f}, and "
+        f"{random['summary']['geometric_mean']:.3f} over {random['summary']['shapes']} random shapes. Bias, GELU and residual\nfused into the GEMM take "
+        f"at most {fused['summary']['most_of_plain']:.3f} times the *plain* cuBLAS time where that is 100 µs or more{more}\n(alternating). "
+        f"[docs/hopper.md](docs/hopper.md#numbers) has the tables and the method.\n"
     )
+
+
+def alone() -> str:
+    found = results("matmul_alone")
+    if not found:
+        return ""
+    own, large = found["summary"], found["summary"]["large"]
+    lines = [
+        (
+            row["label"],
+            ratio(row["alternating"]),
+            ", ".join(map(ratio, row["alone"])),
+            ratio(row["cool"]),
+            " / ".join(map(str, row["mhz_alone"])) if "mhz_alone" in row else "",
+        )
+        for row in found["rows"]
+    ]
+    for name, each in ((f"geometric mean of {own['shapes']}", own), (f"of the {large['shapes']} largest", large)):
+        lines.append((name, *(ratio(each[column]) for column in ("alternating", "alone", "cool")), ""))
+    return table(("M × N × K", "alternating", "alone", "cool", "SM clock alone in MHz, ours / cuBLAS"), lines)
 
 
 def plain() -> str:
     fused = {times(row["shape"]): row for row in rows_of("matmul_fused")}
     head = (
-        *("M × N × K", "configuration", "µs", "TFLOP/s", "plain: to cuBLAS"),
-        *("fused: to eager", "fused: of cuBLAS's plain time"),
+        *("M × N × K", "configuration", "µs", "TFLOP/s", "plain: speed vs cuBLAS"),
+        *("fused: speed vs eager", "fused: time / plain cuBLAS time"),
     )
     has_compiled = any("ratio_to_compiled" in row for row in fused.values())
     lines = []
@@ -80,17 +103,17 @@ def plain() -> str:
         cells = (ratio(row["ratio"]), ratio(other.get("ratio")), ratio(other.get("of_plain_cublas")))
         more = (ratio(other.get("ratio_to_compiled")),) if has_compiled else ()
         lines.append((times(row["shape"]), row["config"], f"{row['us']:.1f}", f"{row['tflops']:.0f}", *cells, *more))
-    return table((*head, *(("fused: to torch.compile",) if has_compiled else ())), lines) if lines else ""
+    return table((*head, *(("fused: speed vs torch.compile",) if has_compiled else ())), lines) if lines else ""
 
 
 def seeds_of(document: Row) -> str:
-    """The seeds of one run, or of several that were put together."""
+    """Name the seeds of one run, or of several merged ones."""
     seeds = document["seed"] if isinstance(document["seed"], list) else [document["seed"]]
     return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
 
 
 def few(rows: list[Row], bound: float = 0.8) -> str:
-    """How many were slower than a bound."""
+    """Count the shapes that are slower than a bound, in words."""
     count = sum(row["ratio"] < bound for row in rows)
     return "one is" if count == 1 else f"{count or 'none'} are"
 
@@ -100,25 +123,28 @@ def means() -> str:
     if not (plain and fused and random and odd):
         return ""
     own, compiled = plain["summary"], fused["summary"].get("mean_to_compiled")
-    text = f"The geometric means are {own['geometric_mean']:.3f} (plain) and {fused['summary']['geometric_mean']:.3f} (fused"
-    text += f"; {compiled:.3f} to `torch.compile` in the mode max-autotune-no-cudagraphs)." if compiled else ")."
-    at_once = "" if "settled_s" in fused else "; times of the fused one were taken at once"
-    text += f" Plain and fused are two runs, each with its peers in it{at_once}. cuBLAS against itself differs by up to {own['spread_of_the_peer']:.3f}."
-    if "mean_to_beside" in own:
-        text += f" Kernels written as PTX by hand for these shapes, in the same run, take {own['mean_to_beside']:.3f} times our time."
+    text = f"Geometric means: {own['geometric_mean']:.3f} plain, {fused['summary']['geometric_mean']:.3f} fused"
+    text += f" ({compiled:.3f} against `torch.compile`, mode max-autotune-no-cudagraphs)." if compiled else "."
+    unsettled = "" if "settled_s" in fused else "; the fused run was timed without settling first"
     text += (
-        f"\nOf {random['summary']['shapes']} shapes drawn at random (M 1–8192, N and K multiples of 8 up to 16384; {seeds_of(random)}) the mean is "
-        f"{random['summary']['geometric_mean']:.3f} and the lowest {random['summary']['lowest']:.3f}; {few(random['rows'])}\n"
-        f"below 0.80, {few(random['rows'], 0.9)} below 0.90. These were chosen by {random.get('chosen_by', 'the model and its trees')}; what was measured then went into it. Where K is "
-        f"an odd\nmultiple of 8, rows begin in the middle of a sector and L2 is what limits. Of {odd['summary']['shapes']} odd shapes "
-        f"the mean is {odd['summary']['geometric_mean']:.3f}, because cuBLAS\nleaves its fast kernels where a size is odd, "
-        f"and the lowest {odd['summary']['lowest']:.3f}.\n"
+        f" Plain and fused are two runs, each\nwith its own baselines{unsettled}. "
+        f"cuBLAS against itself differs by up to {own['spread_of_the_peer']:.3f}."
+    )
+    if "mean_to_beside" in own:
+        text += f"\nPTX kernels written by hand for these shapes, in the same run, take {own['mean_to_beside']:.3f} times our time."
+    text += (
+        f"\n\nOver {random['summary']['shapes']} random shapes (M 1–8192, N and K multiples of 8 up to 16384; {seeds_of(random)}) the mean is "
+        f"{random['summary']['geometric_mean']:.3f} and\nthe lowest {random['summary']['lowest']:.3f}; {few(random['rows'])} "
+        f"below 0.80 and {few(random['rows'], 0.9)} below 0.90. Their configurations were chosen by {random.get('chosen_by', 'the cost model and its trees')},\n"
+        f"which were fitted to these measurements afterwards. Where K is an odd multiple of 8, rows start in the middle of a\n32-byte sector and L2 "
+        f"is the bottleneck. Over {odd['summary']['shapes']} odd shapes the mean is {odd['summary']['geometric_mean']:.3f}, because cuBLAS does not use its fast "
+        f"kernels\nfor odd sizes, and the lowest {odd['summary']['lowest']:.3f}.\n"
     )
     return text
 
 
 def against_cublas(name: str) -> str:
-    head = ("M × N × K", "configuration", "µs", "TFLOP/s", "to cuBLAS")
+    head = ("M × N × K", "configuration", "µs", "TFLOP/s", "speed vs cuBLAS")
     lines = [
         (times(row["shape"]), row["config"], f"{row['us']:.1f}", f"{row['tflops']:.0f}", ratio(row["ratio"]))
         for row in rows_of(name)
@@ -135,22 +161,22 @@ def mn_major() -> str:
     if not found:
         return ""
     return (
-        f"With B as K × N, the columns of a tile are copied in pieces of 128 bytes, so that its width is a multiple of 64: "
-        f"geometric\nmean {found['summary']['geometric_mean']:.3f}, lowest {found['summary']['lowest']:.3f}.\n\n"
+        f"With B stored as K × N (N contiguous), the columns of a tile are copied in 128-byte pieces, so the tile width is a multiple of\n64: "
+        f"geometric mean {found['summary']['geometric_mean']:.3f}, lowest {found['summary']['lowest']:.3f}.\n\n"
         + against_cublas("matmul_mn_major")
     )
 
 
 def dependent() -> str:
-    """Apart from the others: torch's launches of cuBLAS do not overlap."""
+    """Write the table of dependent launches, on its own because torch's launches of cuBLAS do not overlap."""
     rows = rows_of("matmul_dependent")
     if not rows:
         return ""
     text = (
-        "With `HopperConfig(dependent=True)` a launch may begin while the one ahead of it ends (programmatic dependent launch). "
-        "PyTorch's\nlaunches of cuBLAS do not, so this is no comparison of kernels, and stands apart:\n\n"
+        "With `HopperConfig(dependent=True)` a launch may start before the previous one has ended (programmatic dependent launch).\n"
+        "PyTorch launches cuBLAS without it, so this table does not compare kernels alone:\n\n"
     )
-    head = ("M × N × K", "µs", "to the same without", "to cuBLAS", "without: to cuBLAS")
+    head = ("M × N × K", "µs", "speed vs without", "speed vs cuBLAS", "without: speed vs cuBLAS")
     lines = [
         (
             times(row["shape"]),
@@ -163,7 +189,7 @@ def dependent() -> str:
 
 
 def families() -> str:
-    head = ("family", "case", "µs", "TFLOP/s", "to PyTorch's")
+    head = ("family", "case", "µs", "TFLOP/s", "speed vs PyTorch")
     measured = [(name, row) for name in FAMILIES for row in rows_of(f"matmul_{name}")]
     lines = [
         (name, row["label"], f"{row['us']:.1f}", f"{row['tflops']:.0f}", ratio(row["ratio"])) for name, row in measured
@@ -176,16 +202,16 @@ def host() -> str:
         (row["call"], f"{row['us']:.1f}", f"{row['ratio']:.2f} × {row['yardstick']}" if row["yardstick"] else "")
         for row in rows_of("host_cost")
     ]
-    return table(("call", "µs of the host", ""), lines) if lines else ""
+    return table(("call", "host time, µs", ""), lines) if lines else ""
 
 
 def first() -> str:
     lines = [(row["case"], f"{row['without_ms']:.0f}", f"{row['with_ms']:.0f}") for row in rows_of("first_result")]
-    return table(("first result of a new process, ms", "without a cache", "with one"), lines) if lines else ""
+    return table(("first result of a new process, ms", "empty cache", "warm cache"), lines) if lines else ""
 
 
 def ladder_rows() -> tuple[list[str], list[tuple[str, list[Row | None]]]]:
-    """The shapes, and for each rung what it adds and its row by shape."""
+    """List the shapes and, for each step, what it adds and its row for each shape."""
     rows = rows_of("ladder")
     shapes = list(dict.fromkeys(row["label"] for row in rows))
     found = {(row["rung"], row["label"]): row for row in rows}
@@ -198,8 +224,8 @@ def ladder() -> str:
     if not rungs:
         return ""
     text = (
-        "## The ladder\n\nOne kernel with one thing added at a time, each line on top of those above it; TFLOP/s, and the ratio to cuBLAS in "
-        "the same run\n(`python bench/ladder.py`). The clock moves with the power limit from run to run: compare the ratios.\n\n"
+        "## Optimisation steps\n\nOne kernel with one optimisation added at a time, on top of those above it: TFLOP/s, and the speed relative to cuBLAS in the\n"
+        "same run (`python bench/ladder.py`). The clock varies from run to run with the power limit, so compare the ratios.\n\n"
     )
     lines = [
         (
@@ -208,7 +234,9 @@ def ladder() -> str:
         )
         for number, (adds, found) in enumerate(rungs)
     ]
-    return text + table(("", *shapes), lines) + "\n![The ladder: every step's speed against cuBLAS](ladder.svg)\n"
+    return (
+        text + table(("", *shapes), lines) + "\n![Speed relative to cuBLAS after each optimisation step](ladder.svg)\n"
+    )
 
 
 def chart() -> str:
@@ -220,7 +248,10 @@ def chart() -> str:
         for _, found in rungs
     ]
     labels = [adds if number == 0 else f"+ {adds}" for number, (adds, _) in enumerate(rungs)]
-    title, axis = "Speed against cuBLAS, with one thing added at a time", "speed relative to cuBLAS in the same run"
+    title, axis = (
+        "Speed relative to cuBLAS, one optimisation added at a time",
+        "speed relative to cuBLAS in the same run",
+    )
     return bars(title, labels, shapes, values, (1.0, "cuBLAS"), axis)
 
 
@@ -232,13 +263,21 @@ def roofline() -> str:
     if not products:
         return ""
     text = (
-        f"## The roof\n\nWhat the GPU gives at best, by kernels that do nothing else (`python bench/roofline.py`): multiplications of random "
-        f"operands in shared\nmemory at {peaks['bf16']['tflops']:.0f} TFLOP/s in bf16 and {peaks['e4m3']['tflops']:.0f} in "
-        f"e4m3, reading at {rates['read']['terabytes']:.2f} TB/s, PyTorch's copy at {rates['copy']['terabytes']:.2f}. The roof of "
-        f"a product is the longer\nof the two times that its operations and its bytes take at these rates; where it takes long, "
-        f"the peak is measured beside it, at the\nclock that the power limit leaves.\n\n"
+        f"## Roofline\n\nPeak rates measured with microbenchmarks (`python bench/roofline.py`): MMAs on random operands in shared memory run at\n"
+        f"{peaks['bf16']['tflops']:.0f} TFLOP/s in bf16 and {peaks['e4m3']['tflops']:.0f} in e4m3; DRAM reads at {rates['read']['terabytes']:.2f} TB/s, "
+        f"PyTorch's copy at {rates['copy']['terabytes']:.2f}. The roofline of a GEMM is the longer of\nits compute time and its memory time at these rates. "
+        f"For long-running shapes the peak is measured next to the GEMM, at the clock\nthat the power limit leaves.\n\n"
     )
-    head = ("M × N × K", "type", "bound by", "µs", "TFLOP/s", "TB/s", "of the roof", "peer: of the roof")
+    head = (
+        "M × N × K",
+        "type",
+        "bound by",
+        "µs",
+        "TFLOP/s",
+        "TB/s",
+        "fraction of roofline",
+        "cuBLAS: fraction of roofline",
+    )
     lines = [
         (
             *(row["label"], row["element"], row["bound"], f"{row['us']:.1f}", f"{row['tflops']:.0f}"),
@@ -258,9 +297,9 @@ def sanitizer() -> str:
     tools = sorted({row["tool"] for row in own})
     planted = [row for row in found["rows"] if row["case"].startswith("planted")]
     text = (
-        f"## Checked\n\ncompute-sanitizer ({', '.join(tools)}) over {len({row['case'] for row in own})} small cases of all families: "
-        f"{len(clean)} of {len(own)} runs without a finding and with the right\nresult; of {len(planted)} planted faults it found "
-        f"{sum(row['well'] for row in planted)} (`python tests/gpu/sanitise.py`)."
+        f"## compute-sanitizer\n\n{', '.join(tools)} over {len({row['case'] for row in own})} small cases of all families: "
+        f"{len(clean)} of {len(own)} runs without a finding and with the right result;\n{sum(row['well'] for row in planted)} of {len(planted)} planted faults "
+        f"found (`python tests/gpu/sanitise.py`)."
     )
     bad = [f"{row['tool']} on {row['case']}" for row in own if not row["well"]]
     return text + (f" Not clean: {'; '.join(bad)}.\n" if bad else "\n")
@@ -268,12 +307,26 @@ def sanitizer() -> str:
 
 BLOCKS: dict[str, Callable[[], str]] = {
     each.__name__: each
-    for each in (summary, plain, means, mn_major, odd, dependent, families, ladder, roofline, sanitizer, host, first)
+    for each in (
+        summary,
+        alone,
+        plain,
+        means,
+        mn_major,
+        odd,
+        dependent,
+        families,
+        ladder,
+        roofline,
+        sanitizer,
+        host,
+        first,
+    )
 }
 
 
 def rendered(text: str) -> str:
-    """A page with its blocks made anew."""
+    """Write the blocks of a page anew."""
 
     def made(match: re.Match[str]) -> str:
         block = BLOCKS[match[2]]()
@@ -283,7 +336,7 @@ def rendered(text: str) -> str:
 
 
 def pages() -> dict[Path, str]:
-    """Every file that is made here, as it should be."""
+    """Render every file that this script writes."""
     made = {ROOT / name: rendered((ROOT / name).read_text("utf-8")) for name in PAGES}
     drawn = chart()
     return made | ({ROOT / CHART: drawn} if drawn else {})

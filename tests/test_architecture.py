@@ -235,6 +235,19 @@ def test_the_readme_has_two_commands():
     assert "pytest" in found["test"]
 
 
+def on_windows(command: str) -> str:
+    """Spell one of the README's commands for cmd."""
+    command = command.replace("python3 -m", "py -m").replace(".venv/bin/", ".venv\\Scripts\\")
+    return command.replace("'", '"')
+
+
+def test_the_readme_spells_its_commands_for_windows():
+    text = (ROOT / "README.md").read_text("utf-8")
+    (block,) = re.findall(r"^<!-- the same on Windows -->\n```bat\n(.+?)\n```$", text, re.MULTILINE | re.DOTALL)
+    found = commands()
+    assert block.splitlines() == [on_windows(found["demo"]), on_windows(found["test"])]
+
+
 def test_ci_runs_the_readme_command():
     shown = subprocess.run(["bash", str(ROOT / ".ci" / "run"), "--show"], capture_output=True, text=True, check=True)
     assert shown.stdout == commands()["test"] + "\n"
