@@ -28,6 +28,8 @@ _COLUMNS, _ROWS = 8, 8
 _PAIR, _SQUARE = 2, 4
 """Registers of a thread in eight columns: two in a row, and two in the row eight below."""
 _WORD = 4
+_FLIP = 1 << 31
+"""What all arrivals of a launch add to a counter of `GlobalExchange`: it flips the top bit."""
 _SEND = "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32"
 
 
@@ -89,9 +91,19 @@ class ClusterExchange:
 
 
 class GlobalExchange:
-    """Partial sums in a workspace that stays in L2; a counter for each tile says how many have parked.
+    """Partial sums in a workspace that stays in L2; a counter for each tile flips its top bit when all have parked.
 
-    The counter is never reset: every launch adds as many as there are splits, so it belongs to one configuration.
+    Every split polls the counter, so no split can reset it. Instead the arrivals of a launch add exactly H = 2³¹: the
+    first split adds H - (splits - 1) and each other split 1. Between launches a counter is 0 or H:
+
+    - It starts at 0, and adding H modulo 2³² leads from 0 to H and from H to 0. No number of launches changes that.
+    - While any split is missing, the others have added less than H: at most splits - 1 without the first split, at
+      most H - 1 with it. So the top bit flips at the last arrival, not before.
+    - A split reads the counter in `begin`, before its own arrival: it sees the top bit of before this launch. The bit
+      flips once in a launch, and the next launch reads and adds only when this one has ended (stream order, or
+      `griddepcontrol.wait` in front of `begin`). So a split that polls late still sees the flip.
+
+    Nothing here depends on how many splits earlier launches had.
     """
 
     def __init__(self, role: Role, workspace: View, counters: View, tile: SplitTile, config: HopperConfig) -> None:
@@ -105,10 +117,8 @@ class GlobalExchange:
         self._counter = counters.at(tile.number)
 
     def begin(self) -> None:
-        """Find out how far the counter will go: all splits of earlier launches have counted, and this one has not."""
-        splits = self._config.num_split_k
-        (seen,) = emit("ld.relaxed.gpu.global.u32", self._counter)
-        self._goal = (seen // splits + 1) * splits
+        """Read the counter, before this split arrives."""
+        (self._before,) = emit("ld.relaxed.gpu.global.u32", self._counter)
 
     def reduced(self, core: WgmmaOp) -> list[RegisterTile]:
         """This split's slice of the columns, summed over all splits, the first one first."""
@@ -129,16 +139,17 @@ class GlobalExchange:
         return dict(zip(unit_places(self._config), held, strict=True))
 
     def _park(self, core: WgmmaOp) -> None:
-        """Leave all sums of this thread, and go on when all splits have."""
+        """Store all sums of this thread and wait until all splits have done so."""
         held = [register.get() for accumulator in core.accumulators for register in accumulator.registers]
         size = self._config.split_unit
         for unit in range(len(held) // size):
             self._mine.store(held[size * unit : size * (unit + 1)], unit * self._row)
         self._barrier.sync()
         with when(self._role.first_thread):
-            emit("red.release.gpu.global.add.u32", self._counter, 1)
+            first, other = (literal(each, "u32") for each in (_FLIP - (self._config.num_split_k - 1), 1))
+            emit("red.release.gpu.global.add.u32", self._counter, select(self._tile.split == 0, first, other))
             seen = Variable("u32", self._seen())
-            for _ in While(lambda: (seen - self._goal).bits("s32") < 0):
+            for _ in While(lambda: (seen ^ self._before).bits("s32") >= 0):  # the top bits are the same
                 seen.set(self._seen())
         self._barrier.sync()
 
