@@ -1,8 +1,8 @@
-"""Writes docs/seeds.md: where every member of the five pages is here, and which test exercises it.
+"""Write docs/seeds.md: the home and the test of every member of the five Mojo pages.
 
     python tests/seeds/table.py
 
-The page is compared with what this makes in tests/seeds/test_seeds.py.
+tests/seeds/test_seeds.py compares the page with the output of this script.
 """
 
 from __future__ import annotations
@@ -17,20 +17,21 @@ sys.path[:0] = [str(ROOT)]
 from tests.seeds.pages import BEHIND, PAGES, USAGE, Class  # noqa: E402
 
 PAGE = ROOT / "docs" / "seeds.md"
-HEAD = """# The five pages, and where each of their members is
+HEAD = """# The five Mojo pages, and where each of their members is
 
-<!-- written by tests/seeds/table.py from tests/seeds/pages.py; tests/seeds/test_seeds.py holds it to the code -->
+<!-- written by tests/seeds/table.py from tests/seeds/pages.py; tests/seeds/test_seeds.py compares it with the code -->
 
-warploom began with five pages about a system for Blackwell matmuls: warp contexts, an output pipeline, an epilogue-load pipeline, a tile
-writer. Every class, field, compile-time member and method of those pages is here, under its name and with its meaning; the tables say
-where, and which test exercises it.
+warploom started from five API pages of Modular's structured Mojo kernels for Blackwell: `EpilogueWarpContext`, `MmaWarpContext`,
+`EpiLoadPipeline`, `OutputTilePipeline` and `TileWriter`. Every class, field, compile-time member and method of those pages exists here
+under the same name and with the same semantics. The tables list where each is defined and which test covers it;
+[vocabulary.md](vocabulary.md) compares the vocabulary with CUTLASS and Gluon.
 
-- What is a compile-time parameter there is an argument here, and a compile-time member an attribute.
-- What we derive (barrier pointers, counts, masks, buffers, shapes, the electing warp) is an optional keyword of the same name. If it is
-  given it is checked, and a mismatch is an error at that line.
-- Lifetimes and origins are Python's affair.
+- A compile-time parameter there is an argument here, and a compile-time member is an attribute.
+- Arguments that warploom derives (barrier pointers, counts, masks, buffers, shapes, the electing warp) are optional keywords of the same
+  name. If given, they are checked, and a mismatch is an error at that line.
+- Lifetimes and origins have no counterpart in Python.
 
-Homes are in `warploom.structured`, tests in `tests/structured`.
+Definitions are in `warploom.structured`, tests in `tests/structured`.
 """
 
 
@@ -41,11 +42,11 @@ def table(header: tuple[str, ...], rows: Iterator[tuple[str, ...]]) -> str:
 
 def section(title: str, each: Class) -> str:
     rows = ((f"`{row.name}`", row.kind, f"`{row.where}`", f"`{row.test}`") for row in each.rows)
-    return f"\n## {title}\n\n{table(('there', 'what', 'home', 'test'), rows)}"
+    return f"\n## {title}\n\n{table(('member', 'kind', 'defined in', 'test'), rows)}"
 
 
 def text() -> str:
-    """The whole page."""
+    """Render the page."""
     examples = ((example, f"`{test}`") for example, test in USAGE.items())
     behind = (row for each in BEHIND for row in each.rows)
     rows = ((f"`{row.name}`", row.kind, f"`{row.where}`", f"`{row.test}`") for row in behind)
@@ -53,7 +54,7 @@ def text() -> str:
         HEAD
         + "".join(section(f"`{each.name}`", each) for each in PAGES)
         + f"\n## Usage examples\n\n{table(('example', 'test'), examples)}"
-        + f"\n## What stands behind the pages\n\n{table(('there', 'what', 'home', 'test'), rows)}"
+        + f"\n## Classes that the pages refer to\n\n{table(('member', 'kind', 'defined in', 'test'), rows)}"
     )
 
 
