@@ -237,7 +237,7 @@ def test_the_readme_has_two_commands():
 
 def on_windows(command: str) -> str:
     """Spell one of the README's commands for cmd."""
-    command = command.replace("python3 -m", "py -m").replace(".venv/bin/", ".venv\\Scripts\\")
+    command = command.replace("python3 -m", "python -m").replace(".venv/bin/", ".venv\\Scripts\\")
     return command.replace("'", '"')
 
 
@@ -246,6 +246,13 @@ def test_the_readme_spells_its_commands_for_windows():
     (block,) = re.findall(r"^<!-- the same on Windows -->\n```bat\n(.+?)\n```$", text, re.MULTILINE | re.DOTALL)
     found = commands()
     assert block.splitlines() == [on_windows(found["demo"]), on_windows(found["test"])]
+
+
+def test_the_workflow_runs_the_readme_commands_on_every_system():
+    lines = (ROOT / ".github" / "workflows" / "test.yml").read_text("utf-8").splitlines()
+    found = commands()
+    for command in (*found.values(), *map(on_windows, found.values())):
+        assert f"          {command}" in lines
 
 
 def test_ci_runs_the_readme_command():
