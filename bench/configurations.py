@@ -41,12 +41,12 @@ from tables import RESULTS
 
 import warploom
 from warploom.diagnostics import WarploomError
-from warploom.ops.prepare import plan
-from warploom.structured.config.hopper import HopperConfig
-from warploom.structured.config.hopper_candidates import DENSE, made, row_of
-from warploom.structured.config.hopper_choice import ranked
-from warploom.structured.config.sought import Sought, sought
-from warploom.structured.config.tuning_table import hashable
+from warploom.heuristics.problem_key import Sought, sought
+from warploom.heuristics.sm90.candidates import DENSE, made, row_of
+from warploom.heuristics.sm90.ranking import ranked
+from warploom.heuristics.table import hashable
+from warploom.ops.planning.prepare import plan
+from warploom.structured.config.sm90 import HopperConfig
 
 MEASURED = RESULTS / "hopper_configurations.json"
 TURNS = 12

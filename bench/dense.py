@@ -13,8 +13,8 @@ from shapes import Shape, flops_of
 from tables import Row, one_line
 
 import warploom
-from warploom.structured.config.hopper import USUAL_STAGES, HopperConfig
-from warploom.structured.config.hopper_choice import choose_hopper
+from warploom.heuristics.sm90.ranking import choose_hopper
+from warploom.structured.config.sm90 import USUAL_STAGES, HopperConfig
 
 TOLERANCE = 2.0**-7
 Majors = tuple[str, str]

@@ -25,16 +25,16 @@ from inputs import Maker
 from measuring import captured, machine, replayed
 
 from warploom import TensorMap, launch
+from warploom.host.launch import Launch
 from warploom.kernels.sm90.blockwise_fp8 import blockwise_fp8
 from warploom.kernels.sm90.grouped import grouped
 from warploom.kernels.sm90.matmul import matmul
 from warploom.kernels.sm90.parts import layouts
-from warploom.ptx.launch import Launch
-from warploom.structured.config.hopper import HopperConfig
-from warploom.structured.config.hopper_blockwise import HopperBlockwiseConfig
-from warploom.structured.epilogue import Epilogue
-from warploom.structured.staging import block_width
-from warploom.structured.static_scheduler import persistent_grid
+from warploom.structured.config.sm90 import HopperConfig
+from warploom.structured.config.sm90_blockwise import HopperBlockwiseConfig
+from warploom.structured.epilogue.epilogue import Epilogue
+from warploom.structured.epilogue.staging import block_width
+from warploom.structured.schedulers.static import persistent_grid
 
 L2_BYTES = 60 << 20
 FP8 = torch.float8_e4m3fn
@@ -300,7 +300,7 @@ def is_right(tensors: Tensors, run: Call, family: Family, repeats: int) -> str:
 
 def compared(name: str, case: Case, rounds: int, window: float) -> Iterator[dict[str, Any]]:
     """Every candidate of a family against the peer, on one shape."""
-    from warploom.runtime.prepared import Prepared
+    from warploom.runtime.gpu.prepared import Prepared
 
     family, sms = FAMILIES[name], torch.cuda.get_device_properties(0).multi_processor_count
     exact, good = family.make(Maker("cuda", exact=True), *case.shape), []

@@ -56,7 +56,7 @@ def wanted(given: Arguments, case: str) -> Any:
 
 def product_call(case: str) -> Callable[[Arguments], Any]:
     import warploom
-    import warploom.ops.torch
+    import warploom.torch.dispatch
 
     factor = 0.5
     options: Arguments = {} if "plain" in case else {"activation": "gelu_tanh"}
@@ -70,7 +70,7 @@ def own_kernel_call(_: str) -> Callable[[Arguments], Any]:
     import torch
 
     from warploom import launch
-    from warploom.runtime import prepared, traces  # noqa: F401  what a launch on a GPU imports
+    from warploom.runtime.cache import traces  # noqa: F401  what a launch on a GPU imports
     from warploom.trace import Array, cta_index, kernel, thread
 
     @kernel
@@ -149,8 +149,8 @@ def without_a_gpu(case: str) -> float:
     import torch
     from tests.runtime.fake_driver import FakeLibrary
 
-    from warploom.ops import torch_library
-    from warploom.runtime import driver
+    from warploom.runtime.gpu import driver
+    from warploom.torch import op_library as torch_library
 
     library = FakeLibrary()
     driver.load_library = lambda: library

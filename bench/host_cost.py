@@ -26,7 +26,7 @@ from measuring import machine
 from tests.gpu import kernels
 
 from warploom import launch
-from warploom.runtime.prepared import Prepared
+from warploom.runtime.gpu.prepared import Prepared
 
 M, N, K = 64, 256, 128
 """Small, so that the GPU is never what is waited for."""
@@ -119,7 +119,7 @@ def own_kernels(buffers: int) -> Candidates:
 def products(buffers: int) -> Candidates:
     """Products, and what follows them, beside PyTorch's."""
     import warploom.ops as wl
-    from warploom.ops.prepare import plan_matmul
+    from warploom.ops.planning.prepare import plan_matmul
 
     xs, ws, biases = random(buffers, M, K), random(buffers, N, K), random(buffers, N)
     residuals, outs = random(buffers, M, N), random(buffers, M, N)
@@ -211,8 +211,8 @@ def pairs_and_groups(buffers: int) -> Candidates:
 
 
 def candidates(buffers: int) -> Candidates:
-    from warploom.ops.product import TARGETS
-    from warploom.runtime.driver import device
+    from warploom.ops.planning.gemm import TARGETS
+    from warploom.runtime.gpu.driver import device
 
     found = own_kernels(buffers)
     if device(torch.cuda.current_device()).target in TARGETS:

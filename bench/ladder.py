@@ -25,8 +25,8 @@ from shapes import Shape, flops_of, label_of, parsed
 from tables import GpuLostError, Row, Table, folder_of, good
 
 from warploom import launch
-from warploom.ptx.launch import Launch
-from warploom.runtime.prepared import Prepared
+from warploom.host.launch import Launch
+from warploom.runtime.gpu.prepared import Prepared
 
 SHAPES: tuple[Shape, ...] = ((8192, 8192, 8192), (4096, 4096, 4096), (4096, 14336, 4096))
 SMALL: tuple[Shape, ...] = ((200, 264, 328), (64, 128, 64))

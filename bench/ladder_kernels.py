@@ -9,21 +9,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from warploom.kernels.calls import Call
+from warploom.heuristics.sm90.ranking import choose_hopper
+from warploom.host.launch import Launch
+from warploom.host.tensor_map import TensorMap
+from warploom.kernels.call import Call
 from warploom.kernels.sm90.binding import bind, tile_counts
 from warploom.kernels.sm90.parts import ConsumerWriter, layouts, operand_tiles, staged_inputs
-from warploom.ptx.launch import Launch
-from warploom.ptx.tensor_map import TensorMap
 from warploom.structured.cluster import Cluster
 from warploom.structured.config import Problem
-from warploom.structured.config.hopper import HopperConfig
-from warploom.structured.config.hopper_choice import choose_hopper
-from warploom.structured.epilogue import Epilogue
-from warploom.structured.input_pipeline import StandardTilePayload
-from warploom.structured.static_scheduler import StaticScheduler
-from warploom.structured.wgmma import Warpgroup, WgmmaOp
+from warploom.structured.config.sm90 import HopperConfig
+from warploom.structured.epilogue.epilogue import Epilogue
+from warploom.structured.pipelines.input_pipeline import StandardTilePayload
+from warploom.structured.schedulers.static import StaticScheduler
+from warploom.structured.tensor_cores.wgmma import Warpgroup, WgmmaOp
 from warploom.trace import Tensor, kernel, loop, s32, warp_roles, when
-from warploom.trace.operations import min_
+from warploom.trace.language.operations import min_
 
 STAGES = 4
 Shape = tuple[int, int, int]

@@ -17,7 +17,7 @@ import torch
 from tables import Row
 
 from warploom.diagnostics import Diag, WarploomError
-from warploom.ops.prepare import plan
+from warploom.ops.planning.prepare import plan
 
 Arguments = dict[str, Any]
 Side = Callable[[Arguments], Any]

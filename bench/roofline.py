@@ -30,7 +30,7 @@ from tables import GpuLostError, Row, Table, folder_of, good
 
 import warploom
 from warploom import launch
-from warploom.runtime.prepared import Prepared
+from warploom.runtime.gpu.prepared import Prepared
 
 TYPES = {"bf16": torch.bfloat16, "e4m3": FP8}
 GUESSES = {"bf16": 750e6, "e4m3": 1400e6}

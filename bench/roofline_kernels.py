@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from warploom import TensorMap
-from warploom.facts.dtypes import ELEMENT_TYPES
-from warploom.facts.mma_shapes import WGMMA
-from warploom.ptx.launch import Launch
+from warploom.hardware.dtypes import ELEMENT_TYPES
+from warploom.hardware.mma_shapes import WGMMA
+from warploom.host.launch import Launch
 from warploom.trace import (
     Array,
     barriers,

@@ -16,7 +16,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 MEASURED = ROOT / "bench" / "results" / "hopper_configurations.json"
-TABLE = ROOT / "src" / "warploom" / "structured" / "config" / "tables" / "h200.json"
+TABLE = ROOT / "src" / "warploom" / "heuristics" / "data" / "h200.table.json"
 MARKS = ("fused", "residual")
 MAJORS = ("a_major", "b_major")
 STRIPS = ("stage_columns", "num_output_stages")

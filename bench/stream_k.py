@@ -21,10 +21,10 @@ from shapes import Shape, flops_of, label_of, parsed
 from tables import GpuLostError, Row, Table, folder_of, good
 
 import warploom
-from warploom.structured.config.hopper import HopperConfig
-from warploom.structured.config.hopper_candidates import row_of
-from warploom.structured.config.hopper_choice import ranked
-from warploom.structured.config.sought import Sought, sought
+from warploom.heuristics.problem_key import Sought, sought
+from warploom.heuristics.sm90.candidates import row_of
+from warploom.heuristics.sm90.ranking import ranked
+from warploom.structured.config.sm90 import HopperConfig
 
 SHAPES: tuple[Shape, ...] = (
     (1152, 1408, 8192),

@@ -1,6 +1,6 @@
 """The trees that put the model's first configurations into order, fitted to what the model misses.
 
-    python bench/trees.py                 bench/results/hopper_configurations.json to trees/h200.json of the package
+    python bench/trees.py                 bench/results/hopper_configurations.json to heuristics/data/h200.trees.json
     python bench/trees.py --judge         what they are worth on shapes that they have not seen; writes nothing
 
 Needs scikit-learn, and no GPU. After `warploom tune --fit` has changed the model's constants, the trees are fitted anew.
@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from warploom.structured.config.hopper_choice import LOOKED_AT
-from warploom.structured.config.hopper_model import is_single, outlines_of
-from warploom.structured.config.hopper_trees import FEATURES, believed, features_of
+from warploom.heuristics.sm90.cost_model import is_single, outlines_of
+from warploom.heuristics.sm90.ranking import LOOKED_AT
+from warploom.heuristics.sm90.trees import FEATURES, believed, features_of
 from warploom.tuning.fitting import Measured, cost_of, load
 
 try:
@@ -30,7 +30,7 @@ except ImportError:
 
 ROOT = Path(__file__).parents[1]
 MEASURED = ROOT / "bench" / "results" / "hopper_configurations.json"
-TREES = ROOT / "src" / "warploom" / "structured" / "config" / "trees" / "h200.json"
+TREES = ROOT / "src" / "warploom" / "heuristics" / "data" / "h200.trees.json"
 NEAR = 4
 """How much more a fast configuration counts than a slow one: by this power of their times."""
 ENOUGH = 20

@@ -13,11 +13,11 @@ import numpy as np
 from warploom import TensorMap, launch
 from warploom.structured.cluster import SELF
 from warploom.structured.config import OutputPipelineConfig
-from warploom.structured.output_pipeline import OutputTilePipeline
-from warploom.structured.pipeline import ProducerConsumerPipeline
-from warploom.structured.signals import Bytes, TensorCoreCommit
-from warploom.structured.tensor_memory import TmemAddress, TmemTensor
-from warploom.structured.warp_context import EpilogueWarpContext, MmaWarpContext
+from warploom.structured.pipelines.output_pipeline import OutputTilePipeline
+from warploom.structured.pipelines.pipeline import ProducerConsumerPipeline
+from warploom.structured.pipelines.signals import Bytes, TensorCoreCommit
+from warploom.structured.tensor_cores.tmem import TmemAddress, TmemTensor
+from warploom.structured.tensor_cores.warp_context import EpilogueWarpContext, MmaWarpContext
 from warploom.trace import (
     Array,
     bf16,

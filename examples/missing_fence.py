@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 import warploom as wl
-from warploom.machine.schedule import Recorded, by_name
+from warploom.machine.core.schedule import Recorded, by_name
 
 # 32 threads write a row to shared memory; the copy engine stores it. The engine reads through another proxy, so that
 # the threads' own stores must be fenced before it may start.

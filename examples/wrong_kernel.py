@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 
 import warploom as wl
-from warploom.structured.pipeline import ProducerConsumerPipeline
-from warploom.structured.signals import Bytes, EveryThread
+from warploom.structured.pipelines.pipeline import ProducerConsumerPipeline
+from warploom.structured.pipelines.signals import Bytes, EveryThread
 from warploom.trace import Array, f32, kernel, loop, s32, shared, warp_roles, when
 from warploom.trace.isa import cp
 

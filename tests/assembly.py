@@ -7,9 +7,9 @@ import functools
 import pytest
 
 from warploom.diagnostics import Diag, WarploomError
-from warploom.ptx.launch import Launch
-from warploom.ptx.model import Module
-from warploom.ptx.program import text_of
+from warploom.host.launch import Launch
+from warploom.host.program import text_of
+from warploom.ptx.syntax.model import Module
 from warploom.runtime import Assembly, Sass, assemble, disassemble
 
 

@@ -4,6 +4,8 @@ from importlib import import_module
 from typing import Any
 
 from warploom.diagnostics import Fault, LaunchError, PtxError, Stuck, TraceError, WarploomError
+from warploom.host.launch import Launch
+from warploom.host.tensor_map import TensorMap
 from warploom.launcher import Run, launch
 from warploom.ops import (
     block_scaled_matmul,
@@ -18,8 +20,6 @@ from warploom.ops import (
     quantise_mxfp8,
     quantise_nvfp4,
 )
-from warploom.ptx.launch import Launch
-from warploom.ptx.tensor_map import TensorMap
 from warploom.structured.config import MatmulConfig
 from warploom.trace import exp, sigmoid, tanh
 
@@ -53,7 +53,7 @@ __all__ = [
 
 _LATE = {
     "nn": ("warploom.nn", ""),
-    "plan_matmul": ("warploom.ops.prepare", "plan_matmul"),
+    "plan_matmul": ("warploom.ops.planning.prepare", "plan_matmul"),
     "tune": ("warploom.tuning", "tune"),
 }
 """Names whose modules need PyTorch, or the way to a GPU: they are loaded when they are first used."""

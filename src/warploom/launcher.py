@@ -13,25 +13,25 @@ from weakref import ref
 import numpy as np
 
 from warploom.diagnostics import Diag
-from warploom.facts.machines import Machine
-from warploom.facts.machines import machine as machine_of
-from warploom.facts.tensor_maps import MAP_BYTES
-from warploom.machine import meanings  # noqa: F401  (fills the registry)
-from warploom.machine.events import Observer
-from warploom.machine.grid import Grid
-from warploom.machine.memory import FlatMemory, GlobalMemory, padded
-from warploom.machine.schedule import Schedule, by_name
-from warploom.machine.setup import MOST_RESIDENT_BYTES, Setup, WarpState, resident_bytes
-from warploom.machine.tensor_record import encode as encode_map
-from warploom.machine.translate import Program, translate
-from warploom.machine.variables import in_shared_memory, map_static, on_the_stack, static_bytes
-from warploom.ptx.arrays import Pointers, is_array, numpy_of, place_of
-from warploom.ptx.launch import Launch, Triple, entry_of
-from warploom.ptx.model import Kernel, Module, Variable
-from warploom.ptx.parse import parse
-from warploom.ptx.program import Printed, Ptx, text_of
-from warploom.ptx.storage import parameter_offsets, scalar_bytes, size_of
-from warploom.ptx.tensor_map import TensorMap
+from warploom.hardware.targets import Machine
+from warploom.hardware.targets import machine as machine_of
+from warploom.hardware.tensor_maps import MAP_BYTES
+from warploom.host.arrays import Pointers, is_array, numpy_of, place_of
+from warploom.host.launch import Launch, Triple, entry_of
+from warploom.host.program import Printed, Ptx, text_of
+from warploom.host.tensor_map import TensorMap
+from warploom.machine import instructions as meanings  # noqa: F401  (fills the registry)
+from warploom.machine.copy.tensor_map_bytes import encode as encode_map
+from warploom.machine.core.events import Observer
+from warploom.machine.core.grid import Grid
+from warploom.machine.core.schedule import Schedule, by_name
+from warploom.machine.core.setup import MOST_RESIDENT_BYTES, Setup, WarpState, resident_bytes
+from warploom.machine.memory.byte_memory import FlatMemory, GlobalMemory, padded
+from warploom.machine.memory.static_variables import in_shared_memory, map_static, on_the_stack, static_bytes
+from warploom.machine.translate.translator import Program, translate
+from warploom.ptx.analysis.storage import parameter_offsets, scalar_bytes, size_of
+from warploom.ptx.syntax.model import Kernel, Module, Variable
+from warploom.ptx.syntax.parser import parse
 
 _PARAM_BASE = 0x1000_0000
 MOST_STATIC_BYTES = 1 << 29
@@ -148,7 +148,7 @@ def _is_begun_again(launch_: Launch, stream: Any, patience: float | None) -> boo
 
 
 def _begin_on_gpu(launch_: Launch, arrays: list[tuple[str, Any]], stream: Any, patience: float | None) -> None:
-    from warploom.runtime.shaped import begin
+    from warploom.runtime.gpu.launching import begin
 
     begun = begin(launch_, arrays, stream, patience, _verify)
     key, table = id(launch_), _BEGUN

@@ -1,5 +1,5 @@
 """Layers for PyTorch models, and the swap of those that a model has."""
 
-from warploom.ops.nn import Linear, restore_linears, swap_linears
+from warploom.torch.nn import Linear, restore_linears, swap_linears
 
 __all__ = ["Linear", "restore_linears", "swap_linears"]

@@ -12,7 +12,7 @@ from tests.gpu import kernels, sanitise
 from tests.gpu.cases import CASES
 
 from warploom import launch
-from warploom.ptx.program import text_of
+from warploom.host.program import text_of
 
 SMS = 3
 

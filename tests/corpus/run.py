@@ -6,7 +6,7 @@ import copy
 from typing import Any
 
 import warploom
-from warploom.ptx import arrays as arrays_of
+from warploom.host import arrays as arrays_of
 
 from .case import Argument, Arrays, Map, Pointers, Prepared
 

@@ -13,10 +13,10 @@ import numpy as np
 from tests.fuzz.mutations import Mutant, Source
 
 from warploom import launcher
+from warploom.host.launch import Launch
 from warploom.launch_file import LaunchFile, load
-from warploom.machine.grid import Grid
-from warploom.machine.schedule import by_name
-from warploom.ptx.launch import Launch
+from warploom.machine.core.grid import Grid
+from warploom.machine.core.schedule import by_name
 
 Arrays = dict[str, Any]
 TESTS = Path(__file__).parents[1]

@@ -7,8 +7,8 @@ from tests.fuzz.bases import SCHEDULES, Plan, trial, written
 from tests.fuzz.harness import RUN, attempt, run
 from tests.fuzz.mutations import _LINES, _TOKENS, Source
 
-from warploom.machine.alu import FAMILIES
-from warploom.machine.registry import MEANINGS
+from warploom.machine.core.registry import MEANINGS
+from warploom.machine.translate.arithmetic import FAMILIES
 
 COUNT = 500
 DECLARATIONS = 40

@@ -16,8 +16,8 @@ import numpy as np
 
 import warploom
 from warploom.ops.grouped import padded_weights
-from warploom.structured.config.hopper import HopperConfig
-from warploom.structured.config.hopper_blockwise import HopperBlockwiseConfig
+from warploom.structured.config.sm90 import HopperConfig
+from warploom.structured.config.sm90_blockwise import HopperBlockwiseConfig
 
 Array = np.ndarray[Any, Any]
 BF16, FP8 = np.dtype(ml_dtypes.bfloat16), np.dtype(ml_dtypes.float8_e4m3fn)

@@ -31,10 +31,10 @@ from tests.gpu import kernels
 from tests.gpu.cases import CASES, Array, Case, Made
 
 from warploom import launch
-from warploom.ops.prepare import Bound, bound
-from warploom.ops.request import GPU
-from warploom.runtime.driver import Gpu, device
-from warploom.runtime.prepared import Prepared
+from warploom.ops.planning.prepare import Bound, bound
+from warploom.ops.planning.request import GPU
+from warploom.runtime.gpu.driver import Gpu, device
+from warploom.runtime.gpu.prepared import Prepared
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "bench" / "results"

@@ -12,7 +12,7 @@ from tests.gpu.here import needs_hopper, torch
 
 import warploom.ops as wl
 from warploom.diagnostics import WarploomError
-from warploom.ops.prepare import plan_matmul
+from warploom.ops.planning.prepare import plan_matmul
 
 pytestmark = needs_hopper
 ROOT = Path(__file__).parents[2]

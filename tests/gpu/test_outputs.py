@@ -6,8 +6,8 @@ import pytest
 from tests.gpu.here import needs_hopper, torch
 
 import warploom.ops as wl
-from warploom.structured.config.hopper import HopperConfig
-from warploom.structured.config.hopper_blockwise import HopperBlockwiseConfig
+from warploom.structured.config.sm90 import HopperConfig
+from warploom.structured.config.sm90_blockwise import HopperBlockwiseConfig
 
 pytestmark = [*needs_hopper, pytest.mark.filterwarnings("ignore")]
 

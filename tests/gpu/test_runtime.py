@@ -16,11 +16,12 @@ from tests.gpu.here import needs_hopper, torch
 
 from warploom import TensorMap, launch
 from warploom.diagnostics import WarploomError
-from warploom.ptx.arrays import Pointers, scratch
-from warploom.runtime import loading, shaped
-from warploom.runtime.driver import device
-from warploom.runtime.loading import resident_clusters
-from warploom.runtime.prepared import Prepared
+from warploom.host.arrays import Pointers, scratch
+from warploom.runtime.gpu import launching as shaped
+from warploom.runtime.gpu import loading
+from warploom.runtime.gpu.driver import device
+from warploom.runtime.gpu.loading import resident_clusters
+from warploom.runtime.gpu.prepared import Prepared
 
 pytestmark = needs_hopper
 ONE = (1, 1, 1)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.gpu.here import needs_hopper, torch
 
-from warploom.ops.prepare import plan_matmul
-from warploom.structured.config.hopper import HopperConfig
+from warploom.ops.planning.prepare import plan_matmul
+from warploom.structured.config.sm90 import HopperConfig
 
 pytestmark = [*needs_hopper, pytest.mark.filterwarnings("ignore")]
 

@@ -6,8 +6,8 @@ import pytest
 from tests.gpu.here import needs_hopper, torch
 
 import warploom.ops as wl
-from warploom.ops.prepare import plan_matmul
-from warploom.structured.config.hopper import HopperConfig
+from warploom.ops.planning.prepare import plan_matmul
+from warploom.structured.config.sm90 import HopperConfig
 
 pytestmark = [*needs_hopper, pytest.mark.filterwarnings("ignore")]
 

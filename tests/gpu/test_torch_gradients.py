@@ -105,7 +105,7 @@ def test_autocast_is_torchs(dtype):
         assert found.dtype == want.dtype == getattr(torch, dtype)
         same(found, want)
         same(wl.matmul(x, w.T), torch.matmul(x, w.T))
-        from warploom.ops.nn import Linear
+        from warploom.torch.nn import Linear
 
         layer = Linear(256, 264, device="cuda")
         made = layer(x)

@@ -6,7 +6,7 @@ import pytest
 from tests.gpu.here import needs_hopper, torch
 
 import warploom.ops as wl
-from warploom.ops.product import TARGETS
+from warploom.ops.planning.gemm import TARGETS
 
 pytestmark = [
     *needs_hopper,
@@ -202,7 +202,7 @@ def test_autocast():
 
 
 def test_a_models_layers_swapped():
-    from warploom.ops.nn import Linear, swap_linears
+    from warploom.torch.nn import Linear, swap_linears
 
     model = (
         torch.nn.Sequential(torch.nn.Linear(256, 1024), torch.nn.GELU(), torch.nn.Linear(1024, 256)).cuda().bfloat16()
@@ -225,7 +225,7 @@ def test_a_models_layers_swapped():
 
 
 def test_prepared_matmuls():
-    from warploom.ops.prepare import plan_matmul
+    from warploom.ops.planning.prepare import plan_matmul
 
     sets = [
         (ints(256, 128), ints(136, 128).T, ints(136), torch.empty(256, 136, device="cuda", dtype=torch.bfloat16))

@@ -10,11 +10,12 @@ from tests.gpu.here import needs_hopper, torch
 
 import warploom
 from warploom.cli import main
-from warploom.ops import blockwise_matmul, grouped_matmul, hopper, linear, matmul
-from warploom.ops.prepare import plan
-from warploom.runtime.driver import device
-from warploom.structured.config.hopper import HopperConfig
-from warploom.structured.config.hopper_choice import choose
+from warploom.heuristics.sm90.ranking import choose
+from warploom.ops import blockwise_matmul, grouped_matmul, linear, matmul
+from warploom.ops.planning import sm90 as hopper
+from warploom.ops.planning.prepare import plan
+from warploom.runtime.gpu.driver import device
+from warploom.structured.config.sm90 import HopperConfig
 from warploom.trace import Array, cta_index, f32, kernel, s32, special, thread, when
 from warploom.tuning import tune
 

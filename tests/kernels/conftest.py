@@ -9,8 +9,8 @@ import pytest
 from tests.assembly import assemble_ok
 
 from warploom.diagnostics import WarploomError
-from warploom.ptx.model import Module
-from warploom.runtime import tools
+from warploom.ptx.syntax.model import Module
+from warploom.runtime.toolchain import tools
 from warploom.trace.kernel import KernelFunction
 
 _traced: list[Module] = []

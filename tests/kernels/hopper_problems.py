@@ -16,12 +16,12 @@ from warploom.kernels.sm90.grouped import grouped
 from warploom.kernels.sm90.matmul import matmul
 from warploom.kernels.sm90.parts import layouts
 from warploom.kernels.sm90.stream_k import matmul_stream_k
-from warploom.structured.config.hopper import HopperConfig
-from warploom.structured.config.hopper_blockwise import HopperBlockwiseConfig
-from warploom.structured.epilogue import Epilogue
-from warploom.structured.staging import block_width
-from warploom.structured.static_scheduler import persistent_grid
-from warploom.structured.stream_scheduler import stream_grid
+from warploom.structured.config.sm90 import HopperConfig
+from warploom.structured.config.sm90_blockwise import HopperBlockwiseConfig
+from warploom.structured.epilogue.epilogue import Epilogue
+from warploom.structured.epilogue.staging import block_width
+from warploom.structured.schedulers.static import persistent_grid
+from warploom.structured.schedulers.stream_k import stream_grid
 
 SCHEDULES = [("eager", 0), ("lazy", 0), ("reverse", 0), ("random", 1)]
 SMS = 8

@@ -14,11 +14,11 @@ import numpy as np
 
 from warploom import TensorMap, launch
 from warploom.kernels.sm100.parts import layouts
-from warploom.ptx.printer import print_module
+from warploom.ptx.syntax.printer import print_module
 from warploom.structured.config import MatmulConfig, Problem, validate, violations
-from warploom.structured.epilogue import Epilogue
-from warploom.structured.tile_scheduler import launch_grid
-from warploom.structured.writer_geometry import c_box
+from warploom.structured.epilogue.epilogue import Epilogue
+from warploom.structured.epilogue.writer_geometry import c_box
+from warploom.structured.schedulers.tile_scheduler import launch_grid
 
 NUMPY = {
     "bf16": ml_dtypes.bfloat16,

@@ -13,10 +13,10 @@ from warploom import TensorMap, launch
 from warploom.kernels.sm100.block_scaled import block_scaled
 from warploom.kernels.sm100.blockwise_fp8 import blockwise_fp8
 from warploom.kernels.sm100.parts import layouts
-from warploom.structured.block_scaled import scale_layouts
 from warploom.structured.config import BlockScaledMatmulConfig, BlockwiseFP8MatmulConfig, Problem, validate
-from warploom.structured.epilogue import Epilogue
-from warploom.structured.tile_scheduler import launch_grid
+from warploom.structured.epilogue.epilogue import Epilogue
+from warploom.structured.schedulers.tile_scheduler import launch_grid
+from warploom.structured.tensor_cores.block_scaled import scale_layouts
 
 DTYPES = {
     "e4m3": ml_dtypes.float8_e4m3fn,

@@ -14,7 +14,7 @@ import pytest
 
 import warploom
 from warploom import launch
-from warploom.ptx.arrays import Scratch
+from warploom.host.arrays import Scratch
 from warploom.structured.config import HopperConfig, MatmulConfig
 
 BF16 = ml_dtypes.bfloat16

@@ -6,7 +6,7 @@ import numpy as np
 from tests.negatives.negative import Negative
 
 from warploom import TensorMap
-from warploom.machine.schedule import Schedule
+from warploom.machine.core.schedule import Schedule
 
 _MODULE = """.version 8.7
 .target {target}

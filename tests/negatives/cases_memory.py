@@ -6,7 +6,7 @@ import numpy as np
 from tests.negatives.negative import ADDRESS, INIT, Negative
 
 from warploom import TensorMap
-from warploom.facts.descriptors import encode_shared_descriptor
+from warploom.hardware.matrix_descriptors import encode_shared_descriptor
 
 _TENSOR_LOAD = "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
 _BULK_LOAD = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"

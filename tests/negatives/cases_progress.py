@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
+from tests.machine.protocols import PROTOCOLS
 from tests.negatives.negative import INIT, WAIT, Negative
-from tests.unit.protocols import PROTOCOLS
 
 from warploom import TensorMap
 
@@ -16,7 +16,7 @@ def boxes():
 
 
 def ring(old, new):
-    """The ring of tests/unit/protocols.py with one line wrong."""
+    """The ring of tests/machine/protocols.py with one line wrong."""
     protocol = PROTOCOLS["ring"]()
     assert old in protocol.text
     text = protocol.text.replace(old, new)

@@ -6,8 +6,8 @@ import numpy as np
 from tests.negatives.negative import INIT, Negative
 
 from warploom import TensorMap
-from warploom.facts.descriptors import encode_shared_descriptor
-from warploom.facts.instruction_descriptors import encode_instruction_descriptor
+from warploom.hardware.instruction_descriptors import encode_instruction_descriptor
+from warploom.hardware.matrix_descriptors import encode_shared_descriptor
 
 _LOAD = "cp.async.bulk.tensor.{}d.shared::cluster.global.mbarrier::complete_tx::bytes"
 _WGMMA = "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%f0, %f1, %f2, %f3}, %d0, %d0, 0, 1, 1, 0, 0;"

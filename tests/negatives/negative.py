@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.unit.protocols import kernel
+from tests.machine.protocols import kernel
 
 from warploom import launch
 from warploom.diagnostics import WarploomError
@@ -14,7 +14,7 @@ from warploom.diagnostics import WarploomError
 
 @dataclass(frozen=True)
 class Negative:
-    """`text` is a whole module, or the body of a kernel with the usual registers (tests/unit/protocols.py)."""
+    """`text` is a whole module, or the body of a kernel with the usual registers (tests/machine/protocols.py)."""
 
     code: str
     text: str

@@ -11,8 +11,8 @@ from tests.ops.references import exact, integers
 
 from warploom.kernels.sm100.matmul import matmul as kernel
 from warploom.ops import matmul
-from warploom.ops.authored import authored
-from warploom.ops.faults import Faults
+from warploom.ops.planning.user_functions import authored
+from warploom.ops.planning.violations import Faults
 from warploom.structured.config import MatmulConfig
 from warploom.trace import relu
 

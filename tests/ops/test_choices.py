@@ -7,15 +7,15 @@ from importlib import import_module
 
 import pytest
 
-from warploom.ops import hopper
-from warploom.ops.request import GPU
-from warploom.runtime import choices
-from warploom.runtime.cache import user_cache
-from warploom.runtime.driver import Gpu
-from warploom.structured.config.hopper_choice import choose
-from warploom.structured.config.sought import sought
+from warploom.heuristics.problem_key import sought
+from warploom.heuristics.sm90.ranking import choose
+from warploom.ops.planning import sm90 as hopper
+from warploom.ops.planning.request import GPU
+from warploom.runtime.cache import choices
+from warploom.runtime.cache.disk import user_cache
+from warploom.runtime.gpu.driver import Gpu
 
-fingerprints = import_module("warploom.runtime.fingerprint")
+fingerprints = import_module("warploom.runtime.cache.fingerprint")
 H200 = Gpu("NVIDIA H200", (9, 0), 132, 140 << 30)
 
 

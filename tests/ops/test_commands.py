@@ -18,8 +18,8 @@ from warploom.diagnostics import WarploomError
 from warploom.launcher import launch
 from warploom.ops import matmul, ptx_of
 from warploom.ptx.isa import unsupported
-from warploom.ptx.parse import parse
-from warploom.runtime.tools import find
+from warploom.ptx.syntax.parser import parse
+from warploom.runtime.toolchain.tools import find
 from warploom.trace import Array, f32, kernel, thread
 
 

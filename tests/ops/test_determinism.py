@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 import warploom as wl
+from warploom.heuristics.problem_key import sought
+from warploom.heuristics.sm90.ranking import choose, choose_hopper
 from warploom.ops.determinism import CHOICE
-from warploom.ops.request import GPU
-from warploom.structured.config.hopper import HopperConfig
-from warploom.structured.config.hopper_choice import choose, choose_hopper
-from warploom.structured.config.sought import sought
+from warploom.ops.planning.request import GPU
+from warploom.structured.config.sm90 import HopperConfig
 
 K = 512
 SPLIT = HopperConfig(tile=(64, 32), consumers=1, num_split_k=4)

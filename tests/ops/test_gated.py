@@ -11,8 +11,8 @@ from tests.ops.references import ACTIVATIONS, BF16, E4M3, E5M2, exact, integers,
 from warploom.diagnostics import LaunchError
 from warploom.ops import gated_linear, ptx_of
 from warploom.structured.config import MatmulConfig
-from warploom.structured.config.hopper import HopperConfig
-from warploom.structured.epilogue import PAIRS
+from warploom.structured.config.sm90 import HopperConfig
+from warploom.structured.epilogue.epilogue import PAIRS
 
 CONFIGS = {
     "ping-pong": HopperConfig(tile=(128, 96), pingpong=True),

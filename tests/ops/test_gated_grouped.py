@@ -13,8 +13,8 @@ from tests.ops.test_grouped import by_groups
 from warploom.diagnostics import LaunchError
 from warploom.ops import gated_grouped_matmul, ptx_of
 from warploom.structured.config import BlockwiseFP8MatmulConfig, MatmulConfig
-from warploom.structured.config.hopper import HopperConfig
-from warploom.structured.epilogue import PAIRS
+from warploom.structured.config.sm90 import HopperConfig
+from warploom.structured.epilogue.epilogue import PAIRS
 
 TARGETS = ["sm_90a", "sm_100a"]
 CLUSTERS = {

@@ -8,7 +8,7 @@ from tests.ops.references import BF16, E4M3, exact, integers, poisoned, rounded
 
 from warploom.ops import grouped_matmul
 from warploom.structured.config import MatmulConfig
-from warploom.structured.config.hopper import HopperConfig
+from warploom.structured.config.sm90 import HopperConfig
 
 ENDS = {
     "one group": (40, [40]),

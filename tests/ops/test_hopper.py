@@ -17,12 +17,12 @@ from tests.runtime.fake_driver import FakeTensor
 
 from warploom import ops
 from warploom.diagnostics import WarploomError
-from warploom.ops.prepare import plan_matmul
-from warploom.ops.request import GPU
-from warploom.ptx.storage import size_of
+from warploom.ops.planning.prepare import plan_matmul
+from warploom.ops.planning.request import GPU
+from warploom.ptx.analysis.storage import size_of
 from warploom.structured.config import MatmulConfig
-from warploom.structured.config.hopper import HopperConfig
-from warploom.structured.config.hopper_blockwise import HopperBlockwiseConfig
+from warploom.structured.config.sm90 import HopperConfig
+from warploom.structured.config.sm90_blockwise import HopperBlockwiseConfig
 from warploom.trace import f32
 from warploom.trace.kernel import KernelFunction
 

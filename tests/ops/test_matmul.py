@@ -8,7 +8,7 @@ from tests.ops.references import BF16, E4M3, E5M2, close, exact, integers, poiso
 
 from warploom.ops import linear, matmul
 from warploom.structured.config import MatmulConfig
-from warploom.structured.config.hopper import HopperConfig
+from warploom.structured.config.sm90 import HopperConfig
 
 
 def agree(got, a, b):

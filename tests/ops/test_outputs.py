@@ -9,7 +9,7 @@ from tests.ops.references import BF16, E4M3, exact, integers, poisoned, reals, r
 from warploom.diagnostics import LaunchError, TraceError
 from warploom.ops import linear, matmul
 from warploom.structured.config import MatmulConfig
-from warploom.structured.config.hopper import HopperConfig
+from warploom.structured.config.sm90 import HopperConfig
 from warploom.trace import gelu_tanh
 
 SMALL = HopperConfig(tile=(64, 32), consumers=1)

@@ -9,13 +9,13 @@ import pytest
 from tests.runtime.fake_driver import FakeLibrary, FakeTensor
 
 from warploom.diagnostics import WarploomError
-from warploom.facts.machines import KERNEL_TARGETS
+from warploom.hardware.targets import KERNEL_TARGETS
+from warploom.host.arrays import Buffer, buffer_of
 from warploom.ops import block_scaled_matmul, matmul
-from warploom.ops.prepare import plan, plan_matmul, stand_in
-from warploom.ops.product import TARGETS
-from warploom.ptx.arrays import Buffer, buffer_of
-from warploom.ptx.storage import size_of
-from warploom.runtime import driver, loading
+from warploom.ops.planning.gemm import TARGETS
+from warploom.ops.planning.prepare import plan, plan_matmul, stand_in
+from warploom.ptx.analysis.storage import size_of
+from warploom.runtime.gpu import driver, loading
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from warploom.ops import (
     quantise_nvfp4,
 )
 from warploom.structured.config import BlockwiseFP8MatmulConfig
-from warploom.structured.config.hopper_blockwise import HopperBlockwiseConfig
+from warploom.structured.config.sm90_blockwise import HopperBlockwiseConfig
 
 RNG = np.random.default_rng()
 

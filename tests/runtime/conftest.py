@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from warploom.runtime import driver as module
-from warploom.runtime import loading, shaped
+from warploom.runtime.gpu import driver as module
+from warploom.runtime.gpu import launching as shaped
+from warploom.runtime.gpu import loading
 
 
 @pytest.fixture(autouse=True)

@@ -8,8 +8,8 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 
-from warploom.ptx.launch import Launch
-from warploom.ptx.tensor_map import TensorMap
+from warploom.host.launch import Launch
+from warploom.host.tensor_map import TensorMap
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 HEAD = '.version 8.6\n.target sm_90a\n.address_size 64\n.file 1 "author.py"\n'

@@ -8,7 +8,7 @@ from tests.runtime.kernels import ERRORS, LOCAL_AND_FENCES, READS_TOO_EARLY, exa
 
 from warploom.diagnostics import AssemblyError, Loc, PtxError, WarploomError
 from warploom.runtime import Cache, assemble
-from warploom.runtime.tools import find
+from warploom.runtime.toolchain.tools import find
 
 HEAD = ".version 8.6\n.target sm_90a\n.address_size 64\n"
 
@@ -182,7 +182,7 @@ class TestCaching:
     def test_the_second_time_nothing_is_run(self, ptxas, tmp_path, monkeypatch):
         cache = Cache(tmp_path)
         first = assemble(sums(20, 64), cache=cache)
-        monkeypatch.setattr("warploom.runtime.assembler._run", lambda *_: pytest.fail("ptxas was run"))
+        monkeypatch.setattr("warploom.runtime.toolchain.assembler._run", lambda *_: pytest.fail("ptxas was run"))
         assert assemble(sums(20, 64), cache=cache) == first
 
     def test_everything_that_matters_is_in_the_key(self, ptxas, tmp_path, monkeypatch):
@@ -199,7 +199,7 @@ class TestCaching:
             change()
             assert cache.usage().entries == before + 1
         other = type(ptxas)(ptxas.name, ptxas.path, ptxas.origin, "0.0.1")
-        monkeypatch.setattr("warploom.runtime.assembler.find", lambda _: other)
+        monkeypatch.setattr("warploom.runtime.toolchain.assembler.find", lambda _: other)
         before = cache.usage().entries
         assemble(text, cache=cache)
         assert cache.usage().entries == before + 1

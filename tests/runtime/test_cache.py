@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from warploom.diagnostics import WarploomError
-from warploom.runtime.cache import DEFAULT_LIMIT, Cache, user_cache
+from warploom.runtime.cache.disk import DEFAULT_LIMIT, Cache, user_cache
 
 WORKER = """
 import random, sys
 from pathlib import Path
-from warploom.runtime.cache import Cache
+from warploom.runtime.cache.disk import Cache
 folder, seed, bytes_each = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 cache, rng = Cache(folder, 8 * bytes_each), random.Random(seed)
 print("ready", flush=True)

@@ -12,8 +12,8 @@ from tests.runtime.kernels import ERRORS, LOCAL_AND_FENCES, sums
 from warploom.cli import main
 from warploom.commands.ptx import report
 from warploom.diagnostics import WarploomError
-from warploom.ptx.parse import parse
-from warploom.runtime.tools import find
+from warploom.ptx.syntax.parser import parse
+from warploom.runtime.toolchain.tools import find
 
 
 @pytest.fixture(autouse=True)

@@ -15,9 +15,10 @@ import pytest
 import warploom.commands.doctor  # noqa: F401  (a command is imported when it is called, and `sys.path` is emptied here)
 from warploom.cli import main
 from warploom.diagnostics import WarploomError
-from warploom.runtime import doctor, tools
+from warploom.runtime import doctor
 from warploom.runtime.doctor import Driver, Gpu, driver_here, examine
-from warploom.runtime.tools import Tool, find
+from warploom.runtime.toolchain import tools
+from warploom.runtime.toolchain.tools import Tool, find
 
 H200 = {"name": "NVIDIA H200", "capability": [9, 0], "sms": 132, "memory": 150_000_000_000}
 B200 = {"name": "NVIDIA B200", "capability": [10, 0], "sms": 148, "memory": 190_000_000_000}

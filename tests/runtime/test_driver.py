@@ -9,7 +9,7 @@ import pytest
 from tests.runtime.fake_driver import FakeLibrary
 
 from warploom.diagnostics import WarploomError
-from warploom.runtime.driver import Driver, device, device_of, driver
+from warploom.runtime.gpu.driver import Driver, device, device_of, driver
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_importing_loads_no_driver_and_no_torch():
         "    assert 'cuda' not in str(name), name\n"
         "    return real(name, *a, **k)\n"
         "ctypes.CDLL = spy\n"
-        "import warploom, warploom.runtime.driver, warploom.runtime.prepared\n"
+        "import warploom, warploom.runtime.gpu.driver, warploom.runtime.gpu.prepared\n"
         "assert not {'torch', 'cuda'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

@@ -19,7 +19,7 @@ import pytest
 from tests.runtime import sample
 
 import warploom
-from warploom.facts.dtypes import ELEMENT_TYPES
+from warploom.hardware.dtypes import ELEMENT_TYPES
 from warploom.runtime import fingerprint
 from warploom.trace import sigmoid
 

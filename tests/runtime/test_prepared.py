@@ -11,14 +11,15 @@ from tests.runtime.fake_driver import NO_CONTEXT, FakeLibrary, FakeTensor
 
 from warploom import Launch, TensorMap, launch
 from warploom.diagnostics import WarploomError
-from warploom.ptx.arrays import scratch
-from warploom.runtime import loading, shaped
-from warploom.runtime import scratch as scratch_memory
-from warploom.runtime.driver import device, driver
-from warploom.runtime.loading import load, resident_clusters
-from warploom.runtime.prepared import Prepared, exchanged
-from warploom.runtime.tensor_map_encoding import _TEMPLATES, template_of
-from warploom.runtime.tools import Tool, find
+from warploom.host.arrays import scratch
+from warploom.runtime.gpu import launching as shaped
+from warploom.runtime.gpu import loading
+from warploom.runtime.gpu import workspace as scratch_memory
+from warploom.runtime.gpu.driver import device, driver
+from warploom.runtime.gpu.loading import load, resident_clusters
+from warploom.runtime.gpu.prepared import Prepared, exchanged
+from warploom.runtime.gpu.tensor_map_encoding import _TEMPLATES, template_of
+from warploom.runtime.toolchain.tools import Tool, find
 from warploom.trace import Array, f32, kernel, s32, thread, u8, when
 
 SIZES = (128, 8, 4, 4, 1)

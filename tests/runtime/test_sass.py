@@ -6,8 +6,8 @@ from tests.runtime.kernels import LOCAL_AND_FENCES
 
 from warploom.diagnostics import AssemblyError, Loc, WarploomError
 from warploom.runtime import disassemble
-from warploom.runtime.sass import read
-from warploom.runtime.tools import find
+from warploom.runtime.toolchain.sass import read
+from warploom.runtime.toolchain.tools import find
 
 LISTING = """
 	.target	sm_100a

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from warploom.diagnostics import AssemblyError
-from warploom.runtime.tools import find
+from warploom.runtime.toolchain.tools import find
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the stand-ins are shell scripts")
 

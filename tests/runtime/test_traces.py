@@ -21,20 +21,20 @@ import pytest
 from tests.runtime.fake_driver import FakeLibrary, FakeTensor
 
 from warploom import launch, matmul
+from warploom.host.program import Printed, module_of, text_of
 from warploom.kernels.sm90 import matmul as matmul_kernel
-from warploom.ops.prepare import bound
-from warploom.ptx.model import Module
-from warploom.ptx.program import Printed, module_of, text_of
-from warploom.runtime import traces
-from warploom.runtime.cache import Cache, user_cache
-from warploom.runtime.driver import device
-from warploom.runtime.prepared import Prepared
+from warploom.ops.planning.prepare import bound
+from warploom.ptx.syntax.model import Module
+from warploom.runtime.cache import traces
+from warploom.runtime.cache.disk import Cache, user_cache
+from warploom.runtime.gpu.driver import device
+from warploom.runtime.gpu.prepared import Prepared
 from warploom.structured.cluster import Cluster
 from warploom.trace import Array, f32, kernel, thread
 from warploom.trace.kernel import KernelFunction
 
 ROOT = Path(__file__).parents[2]
-fingerprints = import_module("warploom.runtime.fingerprint")
+fingerprints = import_module("warploom.runtime.cache.fingerprint")
 SHAPE = {"grid": (1, 1, 1), "block": (32, 1, 1)}
 SOURCE = "def scale(x: 'Array[f32]', *, steps=1):\n    x[thread()] = x[thread()] * factor\n"
 LATER = 1 << 62
@@ -296,7 +296,7 @@ def test_an_operation_with_an_epilogue_is_found(install, traced, monkeypatch):
 WORKER = """
 import hashlib, sys
 from tests.runtime import test_traces as tests
-from warploom.ptx.program import text_of
+from warploom.host.program import text_of
 from warploom.trace.kernel import KernelFunction
 tests.fingerprints._IMPORTED = tests.LATER
 traced, own = [], KernelFunction._trace

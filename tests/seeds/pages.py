@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 CONTEXT, OUTPUT, INPUT = "test_warp_context", "test_output_pipeline", "test_input_pipeline"
 EPI_LOAD, EXAMPLES, PIPELINE, MEMORY = "test_epi_load", "test_seed_examples", "test_pipeline", "test_tensor_memory"
 WRITER, ADDED, BOUNDS, SPLIT = (
-    f"test_tile_writer{more}" for more in ("", "_auxiliary", "_bounds", "_split_k")
+    f"epilogue/test_tile_writer{more}" for more in ("", "_auxiliary", "_bounds", "_split_k")
 )  # fmt: skip
-FUNCTIONS, SCHEDULERS, CONFIG = "test_tile_writer_epilogue", "test_schedulers", "test_config"
+FUNCTIONS, SCHEDULERS, CONFIG = "epilogue/test_tile_writer_epilogue", "schedulers/test_schedulers", "config/test_config"
 
 
 def all_by(test: str, *names: str) -> dict[str, str]:
@@ -93,7 +93,7 @@ def _context(name: str) -> Class:
     """The two contexts' pages list the same."""
     return Class(
         name,
-        "warp_context",
+        "tensor_cores.warp_context",
         _SAME,
         fields=all_by(_SAME, "tmem", "output_pipeline", "dealloc_barrier"),
         members=all_by(f"{CONTEXT}::test_members", "Dealloc", "Pipeline", "Sync", "Tmem"),
@@ -112,7 +112,7 @@ PAGES = (
     _context("MmaWarpContext"),
     Class(
         "EpiLoadPipeline",
-        "epi_load",
+        "pipelines.epilogue_load_pipeline",
         _BOTH_SIDES,
         parameters={"num_stages": _BOTH_SIDES},
         fields={"pipeline": _BOTH_SIDES},
@@ -128,7 +128,7 @@ PAGES = (
     ),
     Class(
         "OutputTilePipeline",
-        "output_pipeline",
+        "pipelines.output_pipeline",
         _FORMS,
         fields={**all_by(_MEMBERS, "pipeline", "tmem"), "mma_complete_mask": f"{OUTPUT}::test_the_mask_names_the_pair"},
         members={
@@ -149,7 +149,7 @@ PAGES = (
     ),
     Class(
         "TileWriter",
-        "tile_writer",
+        "epilogue.tile_writer",
         f"{WRITER}::test_the_copy_engine_stores_every_element_at_its_place",
         parameters={
             **all_by(_KEYWORDS, "a_type", "accum_type", "block_tile_shape", "mma_shape", "opc", "c_swizzle"),
@@ -183,7 +183,7 @@ PAGES = (
 BEHIND = (
     Class(
         "ProducerConsumerPipeline",
-        "pipeline",
+        "pipelines.pipeline",
         _ROWS,
         parameters={"num_stages": _BOTH_SIDES},
         methods={
@@ -198,23 +198,26 @@ BEHIND = (
     ),
     Class(
         "ProducerStage",
-        "stages",
+        "pipelines.stages",
         _BOTH_SIDES,
         methods={**all_by(_BOTH_SIDES, "index", "mbar", "release"), "expect_bytes": _PRODUCES},
     ),
     Class(
         "ConsumerStage",
-        "stages",
+        "pipelines.stages",
         _BOTH_SIDES,
         methods={
             **all_by(_BOTH_SIDES, "index", "arrive", "release", "release_without_signal"),
             "mbar": _ROWS,
         },
     ),
-    *(Class(name, "stages", _BOTH_SIDES) for name in ("ProduceContext", "ConsumeContext", "ExplicitConsumeContext")),
+    *(
+        Class(name, "pipelines.stages", _BOTH_SIDES)
+        for name in ("ProduceContext", "ConsumeContext", "ExplicitConsumeContext")
+    ),
     Class(
         "InputTilePipeline",
-        "input_pipeline",
+        "pipelines.input_pipeline",
         _FILLED,
         parameters=all_by(f"{INPUT}::test_one_barrier_guards_a_group_of_k_tiles", "num_group_stages", "k_group_size"),
         fields={"pipeline": _PER_K, "payload": _FILLED},
@@ -227,7 +230,7 @@ BEHIND = (
     ),
     Class(
         "InputProducer",
-        "input_pipeline",
+        "pipelines.input_pipeline",
         _FILLED,
         methods={
             **all_by(_FILLED, "acquire", "acquire_stage", "try_acquire", "acquire_if_needed"),
@@ -236,36 +239,36 @@ BEHIND = (
     ),
     Class(
         "InputConsumer",
-        "input_pipeline",
+        "pipelines.input_pipeline",
         _LOADED,
         methods=all_by(_LOADED, "acquire", "acquire_stage", "try_acquire", "acquire_if_needed"),
     ),
     Class(
         "InputProducerStage",
-        "input_pipeline",
+        "pipelines.input_pipeline",
         _FILLED,
         methods=all_by(_FILLED, "payload", "stage", "expect_bytes", "barrier", "load"),
     ),
-    Class("InputConsumerStage", "input_pipeline", _LOADED, methods=all_by(_LOADED, "payload", "stage")),
+    Class("InputConsumerStage", "pipelines.input_pipeline", _LOADED, methods=all_by(_LOADED, "payload", "stage")),
     Class(
         "TilePayload",
-        "input_pipeline",
+        "pipelines.input_pipeline",
         _PAYLOADS,
         methods={"get_tile": f"{INPUT}::test_where_a_tile_of_a_stage_lies"},
     ),
     *(
-        Class(name, "input_pipeline", _PAYLOADS)
+        Class(name, "pipelines.input_pipeline", _PAYLOADS)
         for name in ("StandardTilePayload", "BlockScaledTilePayload", "BlockwiseFP8TilePayload")
     ),
     Class(
         "SMemArray",
-        "shared_types",
+        "pipelines.shared_types",
         f"{EPI_LOAD}::test_words_in_shared_memory",
         methods=all_by(f"{EPI_LOAD}::test_words_in_shared_memory", "make", "size", "ptr"),
     ),
-    Class("SharedMemBarrier", "shared_types", _BOTH_SIDES),
-    Class("SMemTileArray2DRowMajor", "shared_types", _BOTH_SIDES, methods={"make": _BOTH_SIDES}),
-    Class("TMATensorTile", "shared_types", _BOTH_SIDES),
+    Class("SharedMemBarrier", "pipelines.shared_types", _BOTH_SIDES),
+    Class("SMemTileArray2DRowMajor", "pipelines.shared_types", _BOTH_SIDES, methods={"make": _BOTH_SIDES}),
+    Class("TMATensorTile", "pipelines.shared_types", _BOTH_SIDES),
     Class(
         "OutputPipelineConfig",
         "config.output",
@@ -274,60 +277,73 @@ BEHIND = (
     ),
     Class(
         "OutputStage",
-        "output_pipeline",
+        "pipelines.output_pipeline",
         _MEMBERS,
         fields=all_by(_MEMBERS, "tmem", "pipeline"),
         methods=all_by(_MEMBERS, "index", "tmem_offset"),
     ),
     *(
-        Class(name, "output_pipeline", _FORMS)
+        Class(name, "pipelines.output_pipeline", _FORMS)
         for name in ("OutputProducer", "OutputConsumer", "OutputKPipeline", "MmaKStage")
     ),
     Class(
         "MmaStage",
-        "output_pipeline",
+        "pipelines.output_pipeline",
         _FORMS,
         methods={
             **all_by(_FORMS, "tmem_offset", "release"),
             "mbar": _LINEAR,
         },
     ),
-    Class("EpilogueStage", "output_pipeline", _FORMS, methods=all_by(_FORMS, "tmem", "release")),
-    Class("EpilogueKContext", "output_pipeline", _PER_K),
+    Class("EpilogueStage", "pipelines.output_pipeline", _FORMS, methods=all_by(_FORMS, "tmem", "release")),
+    Class("EpilogueKContext", "pipelines.output_pipeline", _PER_K),
     Class(
         "EpilogueKStage",
-        "output_pipeline",
+        "pipelines.output_pipeline",
         _PER_K,
         fields=all_by(_PER_K, "output_stage", "input_stage_index"),
         methods={"arrive_input": _PER_K},
     ),
-    Class("PromotedAccumulator", "blockwise", _PROMOTES, methods=all_by(_PROMOTES, "clear", "factors", "promote")),
-    Class("MmaWarp", "warp_context", _TWINS, methods=all_by(_TWINS, "create", "acquire_k_stage_linear", "release")),
     Class(
-        "EpilogueWarp", "warp_context", _TWINS, methods=all_by(_TWINS, "create", "acquire_k_stage_linear", "release")
+        "PromotedAccumulator",
+        "tensor_cores.blockwise",
+        _PROMOTES,
+        methods=all_by(_PROMOTES, "clear", "factors", "promote"),
+    ),
+    Class(
+        "MmaWarp",
+        "tensor_cores.warp_context",
+        _TWINS,
+        methods=all_by(_TWINS, "create", "acquire_k_stage_linear", "release"),
+    ),
+    Class(
+        "EpilogueWarp",
+        "tensor_cores.warp_context",
+        _TWINS,
+        methods=all_by(_TWINS, "create", "acquire_k_stage_linear", "release"),
     ),
     Class(
         "TmemAllocation",
-        "tensor_memory",
+        "tensor_cores.tmem",
         _ALLOCATES,
         fields={"addr": _ALLOCATES},
         methods={**all_by(_ALLOCATES, "allocate", "release_lock", "deallocate"), "from_shared": _FRAGMENTS},
     ),
     Class(
         "TmemDeallocBarrier",
-        "tmem_dealloc",
+        "tensor_cores.tmem_dealloc",
         f"{CONTEXT}::test_members",
         methods=all_by(_FREED, "signal_peer", "signal_self", "signal_complete", "wait", "complete_dealloc"),
     ),
     Class(
         "TmemAddress",
-        "tensor_memory",
+        "tensor_cores.tmem",
         _FRAGMENTS,
         methods={**all_by(_STRIDES, "upper_addr", "lower_addr"), **all_by(_FRAGMENTS, "wait_load", "wait_store")},
     ),
     Class(
         "TmemTensor",
-        "tensor_memory",
+        "tensor_cores.tmem",
         _STRIDES,
         fields={
             "col_addr": _STRIDES,
@@ -340,30 +356,39 @@ BEHIND = (
     ),
     Class(
         "TmemFragments",
-        "tensor_memory",
+        "tensor_cores.tmem",
         _FRAGMENTS,
         fields=all_by(_FRAGMENTS, "upper", "lower"),
         methods={"cast": _FRAGMENTS},
     ),
-    Class("TmemArrayType", "tensor_memory", _FRAGMENTS),
-    Class("TmemStage", "tensor_memory", _STRIDES, methods=all_by(_STRIDES, "offset", "from_offset", "base", "index")),
+    Class("TmemArrayType", "tensor_cores.tmem", _FRAGMENTS),
+    Class(
+        "TmemStage", "tensor_cores.tmem", _STRIDES, methods=all_by(_STRIDES, "offset", "from_offset", "base", "index")
+    ),
     Class(
         "WarpGroupBarrier",
-        "warp_group_barrier",
+        "named_barriers",
         f"{CONTEXT}::test_named_barriers_have_numbers_of_their_own",
         methods=all_by(f"{CONTEXT}::test_named_barriers_have_numbers_of_their_own", "arrive", "wait", "sync"),
     ),
-    Class("LoadOrderBarrier", "epi_load", _ORDER, methods=all_by(_ORDER, "arrive_and_step", "wait_and_step")),
+    Class(
+        "LoadOrderBarrier",
+        "pipelines.epilogue_load_pipeline",
+        _ORDER,
+        methods=all_by(_ORDER, "arrive_and_step", "wait_and_step"),
+    ),
     Class(
         "EpilogueConfig",
         "config.output",
         f"{CONFIG}::test_epilogue_config_has_the_names_of_its_page",
         methods={"create": f"{CONFIG}::test_epilogue_config_has_the_names_of_its_page"},
     ),
-    Class("TileScheduler", "tile_scheduler", f"{SCHEDULERS}::test_a_configuration_gets_the_tiles_of_its_grid"),
+    Class(
+        "TileScheduler", "schedulers.tile_scheduler", f"{SCHEDULERS}::test_a_configuration_gets_the_tiles_of_its_grid"
+    ),
     Class(
         "WorkInfo",
-        "schedule",
+        "schedulers.base",
         _PROMOTES,
         fields=all_by(_SHARES, "m", "n", "batch", "k_start", "k_tiles", "split", "is_first", "is_final", "number"),
     ),

@@ -6,9 +6,9 @@ import pytest
 
 from warploom.diagnostics import TraceError
 from warploom.structured.cluster import Cluster
-from warploom.structured.signals import EveryThread, FirstLanes, OncePerWarp, TensorCoreCommit
+from warploom.structured.pipelines.signals import EveryThread, FirstLanes, OncePerWarp, TensorCoreCommit
 from warploom.trace.builder import Builder, building
-from warploom.trace.roles import warp_roles
+from warploom.trace.language.roles import warp_roles
 
 SHAPES = [(1, 1, 1), (2, 1, 1), (2, 1, 2), (4, 2, 1), (4, 4, 1), (4, 4, 2), (8, 2, 1), (8, 2, 2), (2, 4, 2)]
 COUNTS = {

@@ -11,11 +11,12 @@ import re
 
 import numpy as np
 import pytest
-from tests.kernels import test_grouped, test_residual, test_split_k
 from tests.kernels.plain_problems import arrays, role_texts, run, same, waits_before_it_reads
 from tests.kernels.scaled_problems import blockwise, scaled
-from tests.structured import test_pipeline, test_tile_writer_auxiliary, test_tile_writer_bounds
+from tests.kernels.sm100 import test_grouped, test_residual, test_split_k
+from tests.structured import test_pipeline
 from tests.structured.accumulating import check, multiply, plain_epilogue, plain_mma
+from tests.structured.epilogue import test_tile_writer_auxiliary, test_tile_writer_bounds
 from tests.structured.scheduling import counts
 from tests.structured.test_cluster import made as cluster_of
 from tests.structured.test_output_pipeline import EPILOGUE_FORMS, MMA_FORMS, epilogue_by, mma_by
@@ -24,13 +25,12 @@ from tests.structured.writing import config_of, opcodes
 from tests.structured.writing import run as write
 
 from warploom import launch
-from warploom.facts.machines import MACHINES
-from warploom.facts.swizzles import GRANULE, SWIZZLES
-from warploom.facts.synchronisation import WORK_RESPONSE_BYTES
+from warploom.hardware.swizzles import GRANULE, SWIZZLES
+from warploom.hardware.synchronisation import WORK_RESPONSE_BYTES
+from warploom.hardware.targets import MACHINES
 from warploom.kernels.sm100.binding import FAMILIES
 from warploom.kernels.sm100.matmul import matmul
-from warploom.ptx.printer import print_module
-from warploom.structured.blockwise import scale_blocks
+from warploom.ptx.syntax.printer import print_module
 from warploom.structured.config import (
     BlockScaledMatmulConfig,
     BlockwiseFP8MatmulConfig,
@@ -38,10 +38,11 @@ from warploom.structured.config import (
     Problem,
     violations,
 )
-from warploom.structured.epilogue import Epilogue, Operand
-from warploom.structured.split_k import split_k_workspace, split_range
-from warploom.structured.warp_context import MmaWarpContext
-from warploom.trace.cleanup import registers_of
+from warploom.structured.epilogue.epilogue import Epilogue, Operand
+from warploom.structured.split_k.workspace import split_k_workspace, split_range
+from warploom.structured.tensor_cores.blockwise import scale_blocks
+from warploom.structured.tensor_cores.warp_context import MmaWarpContext
+from warploom.trace.passes.cleanup import registers_of
 
 DOES_NOT_APPLY = {
     33: "The other system's pipeline and context types have no unit tests of their own. Here docs/seeds.md names the "

@@ -8,12 +8,17 @@ from tests.structured.scheduling import SCHEDULES
 
 from warploom import TensorMap, launch
 from warploom.diagnostics import TraceError
-from warploom.ptx.printer import print_module
-from warploom.structured.epi_load import EpiLoadPipeline, LoadOrderBarrier
-from warploom.structured.pipeline import ProducerConsumerPipeline
-from warploom.structured.shared_types import SharedMemBarrier, SMemArray, SMemTileArray2DRowMajor, TMATensorTile
-from warploom.structured.signals import FirstLanes
-from warploom.structured.stages import (
+from warploom.ptx.syntax.printer import print_module
+from warploom.structured.pipelines.epilogue_load_pipeline import EpiLoadPipeline, LoadOrderBarrier
+from warploom.structured.pipelines.pipeline import ProducerConsumerPipeline
+from warploom.structured.pipelines.shared_types import (
+    SharedMemBarrier,
+    SMemArray,
+    SMemTileArray2DRowMajor,
+    TMATensorTile,
+)
+from warploom.structured.pipelines.signals import FirstLanes
+from warploom.structured.pipelines.stages import (
     ConsumeContext,
     ConsumerStage,
     ExplicitConsumeContext,

@@ -10,7 +10,7 @@ from tests.structured.accumulating import ONE, PAIR, check, plain_epilogue, plai
 from tests.structured.scheduling import SCHEDULES
 
 from warploom.structured.config import MatmulConfig
-from warploom.structured.input_pipeline import (
+from warploom.structured.pipelines.input_pipeline import (
     BlockScaledTilePayload,
     BlockwiseFP8TilePayload,
     InputConsumer,
@@ -21,8 +21,8 @@ from warploom.structured.input_pipeline import (
     StandardTilePayload,
     TilePayload,
 )
-from warploom.structured.operand import OperandLayout, OperandTiles
-from warploom.structured.warp_context import MmaWarpContext
+from warploom.structured.pipelines.operand_tiles import OperandLayout, OperandTiles
+from warploom.structured.tensor_cores.warp_context import MmaWarpContext
 from warploom.trace import literal, loop, when
 from warploom.trace.builder import Builder, building
 

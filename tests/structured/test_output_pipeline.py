@@ -12,10 +12,11 @@ from tests.structured.scheduling import SCHEDULES
 from tests.structured.writing import opcodes
 
 from warploom import launch
-from warploom.ptx.printer import print_module
+from warploom.ptx.syntax.printer import print_module
 from warploom.structured.cluster import Cluster
 from warploom.structured.config import OutputPipelineConfig
-from warploom.structured.output_pipeline import (
+from warploom.structured.epilogue.tile_writer import TileWriter
+from warploom.structured.pipelines.output_pipeline import (
     EpilogueKContext,
     EpilogueKStage,
     EpilogueStage,
@@ -27,12 +28,11 @@ from warploom.structured.output_pipeline import (
     OutputStage,
     OutputTilePipeline,
 )
-from warploom.structured.pipeline import ProducerConsumerPipeline
-from warploom.structured.shared_types import SharedMemBarrier, SMemArray
-from warploom.structured.signals import FirstLanes
-from warploom.structured.tensor_memory import TmemAllocation, TmemStage
-from warploom.structured.tile_writer import TileWriter
-from warploom.structured.warp_context import EpilogueWarpContext, MmaWarpContext
+from warploom.structured.pipelines.pipeline import ProducerConsumerPipeline
+from warploom.structured.pipelines.shared_types import SharedMemBarrier, SMemArray
+from warploom.structured.pipelines.signals import FirstLanes
+from warploom.structured.tensor_cores.tmem import TmemAllocation, TmemStage
+from warploom.structured.tensor_cores.warp_context import EpilogueWarpContext, MmaWarpContext
 from warploom.trace import (
     Array,
     elect,

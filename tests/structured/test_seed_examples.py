@@ -11,18 +11,18 @@ from tests.structured.writing import opcodes
 
 from warploom import TensorMap, launch
 from warploom.kernels.sm100.parts import operand_tiles
-from warploom.structured.blockwise import ColumnFactors, PromotedAccumulator, RowFactors
 from warploom.structured.cluster import Cluster
-from warploom.structured.epi_load import EpiLoadPipeline
-from warploom.structured.input_pipeline import BlockwiseFP8TilePayload, InputTilePipeline
-from warploom.structured.mma import MmaOp
-from warploom.structured.output_pipeline import OutputTilePipeline
-from warploom.structured.schedule import WorkInfo
-from warploom.structured.shared_types import SMemTileArray2DRowMajor
-from warploom.structured.signals import FirstLanes
-from warploom.structured.tile_scheduler import TileScheduler
-from warploom.structured.tile_writer import TileWriter
-from warploom.structured.warp_context import EpilogueWarpContext, MmaWarpContext
+from warploom.structured.epilogue.tile_writer import TileWriter
+from warploom.structured.pipelines.epilogue_load_pipeline import EpiLoadPipeline
+from warploom.structured.pipelines.input_pipeline import BlockwiseFP8TilePayload, InputTilePipeline
+from warploom.structured.pipelines.output_pipeline import OutputTilePipeline
+from warploom.structured.pipelines.shared_types import SMemTileArray2DRowMajor
+from warploom.structured.pipelines.signals import FirstLanes
+from warploom.structured.schedulers.base import WorkInfo
+from warploom.structured.schedulers.tile_scheduler import TileScheduler
+from warploom.structured.tensor_cores.blockwise import ColumnFactors, PromotedAccumulator, RowFactors
+from warploom.structured.tensor_cores.tcgen05 import MmaOp
+from warploom.structured.tensor_cores.warp_context import EpilogueWarpContext, MmaWarpContext
 from warploom.trace import Array, Tensor, kernel, loop, s32, warp_roles, when
 from warploom.trace.isa import cp
 

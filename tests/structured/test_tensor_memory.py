@@ -9,7 +9,8 @@ from tests.trace.harness import run
 
 from warploom import launch
 from warploom.structured.config import OutputPipelineConfig
-from warploom.structured.tensor_memory import (
+from warploom.structured.named_barriers import WarpGroupBarrier
+from warploom.structured.tensor_cores.tmem import (
     TmemAddress,
     TmemAllocation,
     TmemArrayType,
@@ -18,7 +19,6 @@ from warploom.structured.tensor_memory import (
     TmemTensor,
     places_of,
 )
-from warploom.structured.warp_group_barrier import WarpGroupBarrier
 from warploom.trace import Array, f32, kernel, lane, s32, shared, thread, u32, warp_index, when
 
 BLOCK = (128, 1, 1)

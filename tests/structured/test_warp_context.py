@@ -8,12 +8,12 @@ from tests.structured.accumulating import ONE, PAIR, check, multiply, plain_epil
 from tests.structured.scheduling import SCHEDULES
 from tests.structured.writing import opcodes
 
-from warploom.structured.output_pipeline import OutputTilePipeline
-from warploom.structured.shared_types import SharedMemBarrier, SMemArray
-from warploom.structured.tensor_memory import TmemAllocation
-from warploom.structured.tmem_dealloc import TmemDeallocBarrier
-from warploom.structured.warp_context import EpilogueWarp, EpilogueWarpContext, MmaWarp, MmaWarpContext
-from warploom.structured.warp_group_barrier import WarpGroupBarrier
+from warploom.structured.named_barriers import WarpGroupBarrier
+from warploom.structured.pipelines.output_pipeline import OutputTilePipeline
+from warploom.structured.pipelines.shared_types import SharedMemBarrier, SMemArray
+from warploom.structured.tensor_cores.tmem import TmemAllocation
+from warploom.structured.tensor_cores.tmem_dealloc import TmemDeallocBarrier
+from warploom.structured.tensor_cores.warp_context import EpilogueWarp, EpilogueWarpContext, MmaWarp, MmaWarpContext
 from warploom.trace import emit, lane, loop, when
 
 SHAPES = pytest.mark.parametrize("shape", [ONE, PAIR], ids=["one", "pair"])

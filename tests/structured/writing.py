@@ -10,12 +10,12 @@ import numpy as np
 from tests.trace.harness import assembled, find_ptxas
 
 from warploom import TensorMap, launch
-from warploom.facts.tensor_memory import PLACEMENTS
-from warploom.ptx.printer import print_module
+from warploom.hardware.tmem import PLACEMENTS
+from warploom.ptx.syntax.printer import print_module
 from warploom.structured.config import MatmulConfig
-from warploom.structured.tensor_memory import TmemAllocation
-from warploom.structured.tile_writer import TileWriter
-from warploom.structured.writer_geometry import c_box
+from warploom.structured.epilogue.tile_writer import TileWriter
+from warploom.structured.epilogue.writer_geometry import c_box
+from warploom.structured.tensor_cores.tmem import TmemAllocation
 from warploom.trace import (
     Array,
     Operands,
@@ -31,9 +31,9 @@ from warploom.trace import (
     warp_roles,
     when,
 )
-from warploom.trace.fragments import Fragment, tensor_move
-from warploom.trace.instructions import At
-from warploom.trace.warps import cta_index, warp_index
+from warploom.trace.isa.emit import At
+from warploom.trace.language.fragments import Fragment, tensor_move
+from warploom.trace.language.warps import cta_index, warp_index
 
 NUMPY = {
     "bf16": ml_dtypes.bfloat16,

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from warploom import launch
-from warploom.ptx.parse import parse
-from warploom.ptx.printer import print_module
+from warploom.ptx.syntax.parser import parse
+from warploom.ptx.syntax.printer import print_module
 from warploom.trace import cta_index, kernel, special, thread, when
 
 

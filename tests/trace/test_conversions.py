@@ -8,8 +8,8 @@ from tests.trace.harness import body, elementwise, run
 from tests.trace.test_operators import FLOATS, INTEGERS, dtype_of
 
 from warploom.trace import fma, kernel, literal, max_, merge, min_, pack, round_pair, select, split, thread, unpack
-from warploom.trace.folding import convert
-from warploom.trace.types import TYPES, decode_bits, encode
+from warploom.trace.language.folding import convert
+from warploom.trace.language.types import TYPES, decode_bits, encode
 
 SIZE = 131
 

@@ -10,7 +10,7 @@ import pytest
 from tests.trace.harness import body, run
 
 from warploom.diagnostics import TraceError
-from warploom.facts.fragments import mma_c, tensor_move, wgmma_d
+from warploom.hardware.fragments import mma_c, tensor_move, wgmma_d
 from warploom.trace import (
     Accumulator,
     Fragment,

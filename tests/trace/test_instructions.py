@@ -13,9 +13,9 @@ from warploom.diagnostics import PtxError
 from warploom.ptx.isa.table import BITS, FORMS, match
 from warploom.trace import Array, Variable, barriers, f32, kernel, merge, shared, thread, u32
 from warploom.trace.builder import current
-from warploom.trace.functions import functions, inputs, keywords, name_of
 from warploom.trace.isa import bar, clusterlaunchcontrol, cp, ld, mapa, mbarrier, shfl, st, tcgen05
-from warploom.trace.types import TYPES
+from warploom.trace.isa.functions import functions, inputs, keywords, name_of
+from warploom.trace.language.types import TYPES
 
 TRACED = ("bra", "brx", "call")
 """What control flow and Python's calls write: nobody needs a function for them."""

@@ -10,7 +10,7 @@ from tests.trace.harness import accepted, body, run
 
 from warploom import TensorMap, launch
 from warploom.diagnostics import Fault, TraceError
-from warploom.ptx.printer import print_module
+from warploom.ptx.syntax.printer import print_module
 from warploom.trace import Array, Variable, bf16, emit, f32, kernel, loop, s32, s64, thread, u8, when
 
 ONE = {"grid": (1, 1, 1), "block": (32, 1, 1)}

@@ -10,7 +10,7 @@ import pytest
 from tests.trace.harness import elementwise
 
 from warploom import trace
-from warploom.trace import mathematics
+from warploom.trace.language import mathematics
 
 SIZE = 4096
 ERF = np.vectorize(math.erf)

@@ -8,7 +8,7 @@ import pytest
 from tests.trace.harness import body, run
 
 from warploom.diagnostics import TraceError
-from warploom.facts.swizzles import SWIZZLES
+from warploom.hardware.swizzles import SWIZZLES
 from warploom.trace import (
     Array,
     TensorMemory,
@@ -27,7 +27,7 @@ from warploom.trace import (
     when,
 )
 from warploom.trace.builder import SharedArray
-from warploom.trace.finish import layout
+from warploom.trace.passes.finish import layout
 
 
 def test_strided_and_transposed_arrays():

@@ -10,8 +10,8 @@ import pytest
 from tests.trace.harness import elementwise
 
 from warploom.trace import abs_, clamp, fma, max_, min_, select
-from warploom.trace.folding import fold
-from warploom.trace.types import TYPES
+from warploom.trace.language.folding import fold
+from warploom.trace.language.types import TYPES
 
 SIZE = 133
 INTEGERS = ("s8", "u8", "s16", "u16", "s32", "u32", "s64", "u64")

@@ -24,7 +24,7 @@ from warploom.trace import (
     ue8m0,
     unpack,
 )
-from warploom.trace.types import decode_bits, encode
+from warploom.trace.language.types import decode_bits, encode
 
 NARROW = {"e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2}
 

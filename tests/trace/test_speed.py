@@ -9,8 +9,8 @@ import time
 import ml_dtypes
 import numpy as np
 
-from warploom.facts.fragments import wgmma_d
-from warploom.ptx.printer import print_module
+from warploom.hardware.fragments import wgmma_d
+from warploom.ptx.syntax.printer import print_module
 from warploom.trace import Fragment, kernel, literal, loop, relu, s32, select, unpack, warp_roles, when
 
 PER_INSTRUCTION = 0.5 / 1500
@@ -44,7 +44,7 @@ def test_a_large_kernel_is_traced_and_printed_in_half_a_second():
 def test_the_functions_of_instructions_cost_nothing_until_one_is_used():
     code = (
         "import warploom, time; start = time.process_time(); import warploom.trace, warploom.trace.isa;"
-        "from warploom.trace.functions import functions; assert functions.cache_info().currsize == 0;"
+        "from warploom.trace.isa.functions import functions; assert functions.cache_info().currsize == 0;"
         "assert time.process_time() - start < 0.3; from warploom.trace.isa import tcgen05;"
         "assert functions.cache_info().currsize == 1"
     )

@@ -7,16 +7,16 @@ import re
 from pathlib import Path
 
 import warploom.trace
-from warploom.trace.functions import functions, inputs, keywords, verbs
-from warploom.trace.instructions import RESULTS
+from warploom.trace.isa.emit import RESULTS
+from warploom.trace.isa.functions import functions, inputs, keywords, verbs
 
-STUB = Path(warploom.trace.__file__).with_name("isa.pyi")
+STUB = Path(warploom.trace.__file__).with_name("isa") / "__init__.pyi"
 HEAD = """# Made from the instruction table: `pytest tests/trace/test_stub.py --update-golden` writes it anew.
 # ruff: noqa: A001, A002, N801, N815
 # fmt: off
 from typing import Any, Literal, TypeAlias
 
-from warploom.trace.values import Value
+from warploom.trace.language.values import Value
 
 _Operand: TypeAlias = Any
 """

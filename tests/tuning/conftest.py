@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.tuning.fake_gpu import TimingLibrary
 
-from warploom.runtime import driver, loading
+from warploom.runtime.gpu import driver, loading
 from warploom.tuning import stopwatch
 
 

@@ -13,11 +13,11 @@ from tests.tuning.fake_gpu import TimingLibrary
 import warploom
 from warploom.cli import main
 from warploom.diagnostics import WarploomError
+from warploom.heuristics.problem_key import sought
+from warploom.host.arrays import buffer_of
 from warploom.ops import blockwise_matmul, grouped_matmul, matmul
-from warploom.ptx.arrays import buffer_of
-from warploom.runtime import driver
-from warploom.runtime.winners import recall
-from warploom.structured.config.sought import sought
+from warploom.runtime.cache.winners import recall
+from warploom.runtime.gpu import driver
 from warploom.tuning.fitting import load
 from warploom.tuning.inputs import Inputs, Wanted
 

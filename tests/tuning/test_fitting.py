@@ -12,9 +12,9 @@ import pytest
 
 from warploom.cli import main
 from warploom.diagnostics import WarploomError
-from warploom.structured.config.hopper_choice import ranked
-from warploom.structured.config.hopper_model import MODEL, OTHERS, is_single, outlines_of, work_of
-from warploom.structured.config.sought import sought
+from warploom.heuristics.problem_key import sought
+from warploom.heuristics.sm90.cost_model import MODEL, OTHERS, is_single, outlines_of, work_of
+from warploom.heuristics.sm90.ranking import ranked
 from warploom.tuning.fitting import Measured, fit, load, regret
 
 RESULTS = Path(__file__).parents[2] / "bench" / "results" / "hopper_configurations.json"

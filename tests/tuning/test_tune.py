@@ -11,15 +11,16 @@ from tests.tuning.fake_gpu import L2_BYTES, HeldTensor
 
 import warploom
 from warploom.diagnostics import WarploomError
-from warploom.ops import hopper, matmul
-from warploom.ops.fields import completed
-from warploom.ops.prepare import plan
-from warploom.ptx.arrays import scratch
-from warploom.ptx.tensor_map import TensorMap
-from warploom.runtime.winners import recall
-from warploom.structured.config.hopper import HopperConfig
-from warploom.structured.config.hopper_choice import choose, ranked
-from warploom.structured.config.sought import sought
+from warploom.heuristics.problem_key import sought
+from warploom.heuristics.sm90.ranking import choose, ranked
+from warploom.host.arrays import scratch
+from warploom.host.tensor_map import TensorMap
+from warploom.ops import matmul
+from warploom.ops.planning import sm90 as hopper
+from warploom.ops.planning.config_fields import completed
+from warploom.ops.planning.prepare import plan
+from warploom.runtime.cache.winners import recall
+from warploom.structured.config.sm90 import HopperConfig
 from warploom.trace import Array, cta_index, f32, kernel, s32, special, thread, when
 from warploom.tuning import tune
 from warploom.tuning.tuner import label_of

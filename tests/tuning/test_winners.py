@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 
 from warploom.diagnostics import WarploomError
-from warploom.ops import hopper, linear
-from warploom.ops.request import GPU
-from warploom.runtime.winners import recall, remember
-from warploom.structured.config.hopper_candidates import row_of
-from warploom.structured.config.hopper_choice import choose, ranked
-from warploom.structured.config.sought import sought
+from warploom.heuristics.problem_key import sought
+from warploom.heuristics.sm90.candidates import row_of
+from warploom.heuristics.sm90.ranking import choose, ranked
+from warploom.ops import linear
+from warploom.ops.planning import sm90 as hopper
+from warploom.ops.planning.request import GPU
+from warploom.runtime.cache.winners import recall, remember
 
 H200 = "NVIDIA H200"
 
@@ -86,7 +87,7 @@ def test_nothing_fails_where_nothing_can_be_written(monkeypatch, tmp_path):
 
 WRITER = """
 import sys
-from warploom.runtime.winners import recall, remember
+from warploom.runtime.cache.winners import recall, remember
 for turn in range(12):
     assert remember("gpu", "shared", {"who": sys.argv[1], "turn": turn, "again": [sys.argv[1]] * 500}) in (True, False)
     found = recall("gpu", "shared")

@@ -13,7 +13,7 @@ from warploom.commands.console import output
 from warploom.commands.ptx import as_document, assembled, assembly_document, report
 from warploom.commands.sizes import sizes_of
 from warploom.diagnostics import Diag
-from warploom.facts.dtypes import ELEMENT_TYPES
+from warploom.hardware.dtypes import ELEMENT_TYPES
 from warploom.ops import (
     block_scaled_matmul,
     blockwise_matmul,
@@ -25,7 +25,7 @@ from warploom.ops import (
 )
 from warploom.ops.quantise import MXFP8_BLOCK, NVFP4_BLOCK
 from warploom.ops.scaled import BLOCK
-from warploom.ptx.parse import parse
+from warploom.ptx.syntax.parser import parse
 
 Sizes = tuple[int, int, int]
 Arrays = tuple[np.ndarray[Any, Any], ...]

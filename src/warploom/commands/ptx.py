@@ -13,8 +13,8 @@ from warploom.commands.console import output, printable, table
 from warploom.diagnostics import Diag
 from warploom.launch_file.reading import LARGEST_PTX, Unreadable, read_text
 from warploom.ptx.isa import unsupported
-from warploom.ptx.model import Kernel, Module
-from warploom.ptx.parse import parse
+from warploom.ptx.syntax.model import Kernel, Module
+from warploom.ptx.syntax.parser import parse
 from warploom.runtime import Assembly, Sass, assemble, disassemble
 
 

@@ -11,7 +11,7 @@ from warploom.compare import Mismatch
 from warploom.diagnostics import Diag
 from warploom.launch_file import LaunchFile, load
 from warploom.launcher import Run, launch
-from warploom.machine.schedule import Recorded, by_name
+from warploom.machine.core.schedule import Recorded, by_name
 
 DEFAULT_LIMIT = 50_000_000
 

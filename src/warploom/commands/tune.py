@@ -17,8 +17,8 @@ from rich.text import Text
 from warploom.commands.console import output, printable, table
 from warploom.commands.sizes import sizes_of
 from warploom.diagnostics import Diag
-from warploom.runtime.driver import device
-from warploom.runtime.winners import SWITCH
+from warploom.runtime.cache.winners import SWITCH
+from warploom.runtime.gpu.driver import device
 from warploom.tuning.contest import OnProgress
 from warploom.tuning.fitting import fit_kinds, load
 from warploom.tuning.inputs import Inputs, Wanted

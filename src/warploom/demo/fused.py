@@ -14,13 +14,13 @@ from rich.console import Console
 from rich.table import Table
 
 from warploom.commands.console import progress_bar, table
+from warploom.host.launch import Launch
 from warploom.launcher import Run, launch
-from warploom.machine.events import Event
+from warploom.machine.core.events import Event
 from warploom.ops import linear
 from warploom.ptx.isa import unsupported
-from warploom.ptx.launch import Launch
-from warploom.ptx.model import Module, Note
-from warploom.ptx.printer import print_module
+from warploom.ptx.syntax.model import Module, Note
+from warploom.ptx.syntax.printer import print_module
 from warploom.structured.config import MatmulConfig
 
 Array = np.ndarray[Any, Any]

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from warploom.diagnostics import WarploomError
-from warploom.facts.dtypes import ELEMENT_TYPES
+from warploom.hardware.dtypes import ELEMENT_TYPES
+from warploom.host.arrays import Pointers
+from warploom.host.tensor_map import TensorMap
 from warploom.launch_file.buffers import LARGEST_INTEGER, Array, Buffer, memory_of
-from warploom.ptx.arrays import Pointers
-from warploom.ptx.tensor_map import TensorMap
 
 Argument = dict[str, Any]
 

@@ -8,13 +8,13 @@ from typing import Any
 
 from warploom.compare import Comparison, Mismatch, type_of
 from warploom.diagnostics import Diag, WarploomError
+from warploom.host.launch import Launch, Triple
 from warploom.launch_file import arguments
 from warploom.launch_file.arguments import Argument
 from warploom.launch_file.buffers import Array, Buffer
 from warploom.launch_file.reading import Unreadable, read_document, read_ptx
 from warploom.launch_file.schema import Json, launch_file_schema, show, violations
 from warploom.launch_file.schema import Path as JsonPath
-from warploom.ptx.launch import Launch, Triple
 
 DEFAULT_MAX_BYTES = 1 << 30
 

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import cast
 
-from warploom.ops.faults import Faults
+from warploom.ops.planning.violations import Faults
 
 
 class Choice:

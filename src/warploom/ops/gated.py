@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from warploom.ops.arrays import PRODUCT_TYPES, Array, is_array
 from warploom.ops.dense import flattened
-from warploom.ops.faults import Faults
-from warploom.ops.following import Options, check_pair
 from warploom.ops.grouped import in_groups
-from warploom.ops.plan import Plan, operation
-from warploom.ops.product import planned
+from warploom.ops.planning.arrays import PRODUCT_TYPES, Array, is_array
+from warploom.ops.planning.epilogue import Options, check_pair
+from warploom.ops.planning.gemm import planned
+from warploom.ops.planning.operation import Plan, operation
+from warploom.ops.planning.violations import Faults
 from warploom.structured.config import MatmulConfig
-from warploom.structured.config.hopper import HopperConfig
+from warploom.structured.config.sm90 import HopperConfig
 
 
 @operation

@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from warploom.ops.addends import Result
-from warploom.ops.arrays import PRODUCT_TYPES, is_array
-from warploom.ops.faults import Faults
-from warploom.ops.following import Options
-from warploom.ops.plan import Plan, operation
-from warploom.ops.product import planned
-from warploom.ops.request import Product
+from warploom.ops.planning.arrays import PRODUCT_TYPES, is_array
+from warploom.ops.planning.epilogue import Options
+from warploom.ops.planning.epilogue_inputs import Result
+from warploom.ops.planning.gemm import planned
+from warploom.ops.planning.operation import Plan, operation
+from warploom.ops.planning.request import Product
+from warploom.ops.planning.violations import Faults
 from warploom.structured.config import MatmulConfig
-from warploom.structured.config.hopper import HopperConfig
+from warploom.structured.config.sm90 import HopperConfig
 
 _INTEGERS = ("int32", "int64")
 

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 
-from warploom.facts.dtypes import ELEMENT_TYPES, ElementType
-from warploom.facts.tensor_memory import QUADRANT, SCALE_CHUNK_FACTORS, SCALE_CHUNK_ROWS
-from warploom.ops.faults import Faults
+from warploom.hardware.dtypes import ELEMENT_TYPES, ElementType
+from warploom.hardware.tmem import QUADRANT, SCALE_CHUNK_FACTORS, SCALE_CHUNK_ROWS
+from warploom.ops.planning.violations import Faults
 
 Array = np.ndarray[Any, Any]
 MXFP8_BLOCK, NVFP4_BLOCK = 32, 16

@@ -7,19 +7,19 @@ from typing import Any
 
 import numpy as np
 
-from warploom.facts.tensor_memory import SCALE_CHUNK_FACTORS, SCALE_CHUNK_ROWS
-from warploom.kernels.calls import is_storable
-from warploom.ops.addends import Result
-from warploom.ops.arrays import NARROW, Array, are_arrays, staged
-from warploom.ops.faults import Faults
-from warploom.ops.following import Options
-from warploom.ops.plan import Plan, operation
-from warploom.ops.product import planned
+from warploom.hardware.tmem import SCALE_CHUNK_FACTORS, SCALE_CHUNK_ROWS
+from warploom.kernels.call import is_storable
+from warploom.ops.planning.arrays import NARROW, Array, are_arrays, staged
+from warploom.ops.planning.epilogue import Options
+from warploom.ops.planning.epilogue_inputs import Result
+from warploom.ops.planning.gemm import planned
+from warploom.ops.planning.operation import Plan, operation
+from warploom.ops.planning.request import Product
+from warploom.ops.planning.violations import Faults
 from warploom.ops.quantise import interleave_scales
-from warploom.ops.request import Product
 from warploom.structured.config import BlockScaledMatmulConfig, BlockwiseFP8MatmulConfig
-from warploom.structured.config.hopper_blockwise import HopperBlockwiseConfig
-from warploom.trace.types import OF_NUMPY
+from warploom.structured.config.sm90_blockwise import HopperBlockwiseConfig
+from warploom.trace.language.types import OF_NUMPY
 
 BLOCK = 128
 """Rows of B, and elements of K, that share a scale."""

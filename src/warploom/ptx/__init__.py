@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from warploom.ptx.parse import parse
-from warploom.ptx.printer import print_module
+from warploom.ptx.syntax.parser import parse
+from warploom.ptx.syntax.printer import print_module
 
 __all__ = ["parse", "print_module"]

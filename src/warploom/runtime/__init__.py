@@ -1,8 +1,8 @@
 """The way to a GPU: assembly by ptxas, a look at its code, the cache on disk, what this computer has."""
 
-from warploom.runtime.assembler import Assembly, assemble
-from warploom.runtime.cache import Cache, user_cache
-from warploom.runtime.fingerprint import fingerprint, source_version
-from warploom.runtime.sass import Sass, disassemble
+from warploom.runtime.cache.disk import Cache, user_cache
+from warploom.runtime.cache.fingerprint import fingerprint, source_version
+from warploom.runtime.toolchain.assembler import Assembly, assemble
+from warploom.runtime.toolchain.sass import Sass, disassemble
 
 __all__ = ["Assembly", "Cache", "Sass", "assemble", "disassemble", "fingerprint", "source_version", "user_cache"]

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from warploom.diagnostics import Diag, WarploomError
-from warploom.facts.machines import lack_of, machine
-from warploom.runtime.cache import DIRECTORY, SIZE, user_cache
-from warploom.runtime.driver import OLDEST, Gpu
-from warploom.runtime.tools import NVDISASM, PTXAS, Tool, find
+from warploom.hardware.targets import lack_of, machine
+from warploom.runtime.cache.disk import DIRECTORY, SIZE, user_cache
+from warploom.runtime.gpu.driver import OLDEST, Gpu
+from warploom.runtime.toolchain.tools import NVDISASM, PTXAS, Tool, find
 
-_PROBE = Path(__file__).with_name("probe.py")
+_PROBE = Path(__file__).parent / "gpu" / "probe.py"
 _PATIENCE = 30.0
 _TORCH_CUDA = re.compile(r"^cuda\b[^=]*=\s*(?:'([\d.]+)'|\"([\d.]+)\"|None)", re.MULTILINE)
 _INSTALL = "pip install 'warploom[cuda]'"

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from warploom.diagnostics import Diag
-from warploom.facts.machines import machine
-from warploom.trace.barriers import sync_threads
+from warploom.hardware.targets import machine
 from warploom.trace.builder import current, here
-from warploom.trace.instructions import At, emit
-from warploom.trace.values import Value, literal, special, valued
+from warploom.trace.isa.emit import At, emit
+from warploom.trace.language.barriers import sync_threads
+from warploom.trace.language.values import Value, literal, special, valued
 
 Place = Value | int
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from warploom.trace.instructions import emit
+from warploom.trace.isa.emit import emit
 
 
 def wait_for_dependencies() -> None:

@@ -1,6 +1,8 @@
 """Python in, PTX out: the author's function runs once, on symbols, and what it does is the kernel."""
 
-from warploom.trace.barriers import (
+from warploom.trace.isa.emit import At, emit
+from warploom.trace.kernel import KernelFunction, kernel
+from warploom.trace.language.barriers import (
     Barrier,
     Barriers,
     barriers,
@@ -9,9 +11,9 @@ from warploom.trace.barriers import (
     named_sync,
     sync_threads,
 )
-from warploom.trace.control import While, loop, otherwise, when
-from warploom.trace.descriptors import instruction_descriptor, matrix_descriptor
-from warploom.trace.fragments import (
+from warploom.trace.language.control import While, loop, otherwise, when
+from warploom.trace.language.descriptors import instruction_descriptor, matrix_descriptor
+from warploom.trace.language.fragments import (
     Accumulator,
     Fragment,
     load_matrix,
@@ -21,9 +23,7 @@ from warploom.trace.fragments import (
     unpacked,
     wgmma_accumulator,
 )
-from warploom.trace.instructions import At, emit
-from warploom.trace.kernel import KernelFunction, kernel
-from warploom.trace.mathematics import (
+from warploom.trace.language.mathematics import (
     cos,
     erf,
     exp,
@@ -43,20 +43,10 @@ from warploom.trace.mathematics import (
     squared_relu,
     tanh,
 )
-from warploom.trace.memory import TensorMemory, View, shared
-from warploom.trace.operations import (
-    abs_,
-    clamp,
-    copysign,
-    fma,
-    max_,
-    min_,
-    widening_product,
-)
-from warploom.trace.packing import merge, pack, round_pair, split, unpack
-from warploom.trace.parameters import Array, Operands, Tensor, TensorMapArgument
-from warploom.trace.roles import Role, Roles, warp_roles
-from warploom.trace.types import (
+from warploom.trace.language.operations import abs_, clamp, copysign, fma, max_, min_, widening_product
+from warploom.trace.language.packing import merge, pack, round_pair, split, unpack
+from warploom.trace.language.roles import Role, Roles, warp_roles
+from warploom.trace.language.types import (
     bf16,
     bf16x2,
     e2m1,
@@ -77,9 +67,21 @@ from warploom.trace.types import (
     u64,
     ue8m0,
 )
-from warploom.trace.values import Value, literal, select, special
-from warploom.trace.variables import Variable
-from warploom.trace.warps import ballot, cta_index, elect, lane, shuffle, thread, vote_all, vote_any, warp_index
+from warploom.trace.language.values import Value, literal, select, special
+from warploom.trace.language.variables import Variable
+from warploom.trace.language.views import TensorMemory, View, shared
+from warploom.trace.language.warps import (
+    ballot,
+    cta_index,
+    elect,
+    lane,
+    shuffle,
+    thread,
+    vote_all,
+    vote_any,
+    warp_index,
+)
+from warploom.trace.parameters import Array, Operands, Tensor, TensorMapArgument
 
 __all__ = [
     "Accumulator",

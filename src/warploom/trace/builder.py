@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from warploom.diagnostics import Diag, Loc
 from warploom.ptx.isa.table import Op, decode
-from warploom.ptx.model import Guard, Instruction, Label, Note, Operand, Register, Statement, Variable
-from warploom.trace.types import TYPES
+from warploom.ptx.syntax.model import Guard, Instruction, Label, Note, Operand, Register, Statement, Variable
+from warploom.trace.language.types import TYPES
 
 if TYPE_CHECKING:
-    from warploom.trace.values import Value
+    from warploom.trace.language.values import Value
 
 _AUTHORS = "warploom.kernels"
 _MACHINERY = ("warploom", "contextlib", "functools")

@@ -10,15 +10,15 @@ from contextlib import contextmanager
 from typing import Any, overload
 
 from warploom.diagnostics import Diag, Loc
-from warploom.facts.machines import machine
-from warploom.ptx.launch import Launch, Triple
-from warploom.ptx.model import Directive
-from warploom.ptx.program import Traced, text_of
+from warploom.hardware.targets import machine
+from warploom.host.launch import Launch, Triple
+from warploom.host.program import Traced, text_of
+from warploom.ptx.syntax.model import Directive
 from warploom.trace.builder import Builder, building, here
-from warploom.trace.finish import finished
-from warploom.trace.instructions import emit
-from warploom.trace.keeping import is_for_a_gpu, kept
+from warploom.trace.isa.emit import emit
 from warploom.trace.parameters import Looked, parameters_of
+from warploom.trace.passes.finish import finished
+from warploom.trace.trace_store import is_for_a_gpu, kept
 
 _REGISTER_UNIT = 8
 _LONGEST_CACHE = 256

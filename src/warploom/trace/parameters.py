@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from warploom.ptx.arrays import Buffer, buffer_of, is_array
-from warploom.ptx.model import Variable
-from warploom.ptx.tensor_map import BoxGeometry, TensorMap
+from warploom.host.arrays import Buffer, buffer_of, is_array
+from warploom.host.tensor_map import BoxGeometry, TensorMap
+from warploom.ptx.syntax.model import Variable
 from warploom.trace.builder import Builder
-from warploom.trace.instructions import At, emit
-from warploom.trace.memory import View
-from warploom.trace.types import OF_NUMPY, TYPES, encode, wrap
-from warploom.trace.values import Value, address_of, compute
+from warploom.trace.isa.emit import At, emit
+from warploom.trace.language.types import OF_NUMPY, TYPES, encode, wrap
+from warploom.trace.language.values import Value, address_of, compute
+from warploom.trace.language.views import View
 
 _ARRAY = re.compile(r"(?:\w+\.)*Array(?:\[['\"]?(\w+)['\"]?\])?")
 _TENSOR = re.compile(r"(?:\w+\.)*Tensor(?:\[['\"]?(\w+)['\"]?\])?")

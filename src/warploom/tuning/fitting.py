@@ -11,20 +11,11 @@ from typing import Any
 import numpy as np
 
 from warploom.diagnostics import Diag
-from warploom.structured.config.hopper import HopperConfig
-from warploom.structured.config.hopper_candidates import made
-from warploom.structured.config.hopper_model import (
-    MODEL,
-    OTHERS,
-    Model,
-    Numbers,
-    Work,
-    is_single,
-    outlines_of,
-    work_of,
-)
-from warploom.structured.config.sought import Sought, sought
-from warploom.structured.config.tuning_table import hashable
+from warploom.heuristics.problem_key import Sought, sought
+from warploom.heuristics.sm90.candidates import made
+from warploom.heuristics.sm90.cost_model import MODEL, OTHERS, Model, Numbers, Work, is_single, outlines_of, work_of
+from warploom.heuristics.table import hashable
+from warploom.structured.config.sm90 import HopperConfig
 
 _SHARPNESS = 40.0
 """How strongly a configuration that is expected to be faster is preferred: one of 5 % by a factor of 8."""

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from warploom.facts.dtypes import ELEMENT_TYPES
+from warploom.hardware.dtypes import ELEMENT_TYPES
 from warploom.ops import blockwise_matmul, grouped_matmul, matmul
-from warploom.ops.plan import Operation
+from warploom.ops.planning.operation import Operation
 from warploom.ops.scaled import BLOCK
-from warploom.runtime.driver import Device
-from warploom.runtime.scratch import Block, allocated
+from warploom.runtime.gpu.driver import Device
+from warploom.runtime.gpu.workspace import Block, allocated
 from warploom.tuning.stopwatch import Stopwatch
 
 _PATTERN = 1_048_583

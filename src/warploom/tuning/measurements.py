@@ -6,8 +6,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from warploom.runtime.driver import Gpu, driver
-from warploom.structured.config.hopper_candidates import row_of
+from warploom.heuristics.sm90.candidates import row_of
+from warploom.runtime.gpu.driver import Gpu, driver
 from warploom.tuning.report import Report
 
 INPUTS = "A ~ N(0, 1), B ~ N(0, 1) / sqrt(K), 8-bit ones unscaled, the others ~ N(0, 1); groups ragged, at random"

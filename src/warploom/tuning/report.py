@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from warploom.structured.config.sought import Sought
+from warploom.heuristics.problem_key import Sought
 
 
 @dataclass(frozen=True)

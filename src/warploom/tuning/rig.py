@@ -8,11 +8,11 @@ from functools import partial
 from math import ceil
 from typing import Any, Self
 
-from warploom.ptx.arrays import Buffer, Scratch, buffer_of, is_array
-from warploom.ptx.launch import Launch
-from warploom.ptx.tensor_map import TensorMap
-from warploom.runtime.driver import Device
-from warploom.runtime.prepared import Prepared
+from warploom.host.arrays import Buffer, Scratch, buffer_of, is_array
+from warploom.host.launch import Launch
+from warploom.host.tensor_map import TensorMap
+from warploom.runtime.gpu.driver import Device
+from warploom.runtime.gpu.prepared import Prepared
 from warploom.tuning.contest import Result
 from warploom.tuning.stopwatch import Call, Stopwatch
 

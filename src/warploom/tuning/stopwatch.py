@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from warploom.diagnostics import Diag
-from warploom.runtime.driver import Device
-from warploom.runtime.scratch import Block, allocated
+from warploom.runtime.gpu.driver import Device
+from warploom.runtime.gpu.workspace import Block, allocated
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 Call = Callable[[], None]

@@ -8,21 +8,21 @@ from functools import partial
 from typing import Any, cast
 
 from warploom.diagnostics import Diag
-from warploom.ops.elsewhere import replan
-from warploom.ops.fields import completed
-from warploom.ops.hopper import tuned
-from warploom.ops.leaves import leaves
-from warploom.ops.plan import Operation
-from warploom.ops.prepare import bound
-from warploom.ptx.arrays import buffer_of
-from warploom.ptx.launch import Launch
-from warploom.runtime.driver import Device, device_of
-from warploom.runtime.hangs import patience
-from warploom.runtime.winners import recall, remember
-from warploom.structured.config.hopper import HopperConfig
-from warploom.structured.config.hopper_candidates import row_of
-from warploom.structured.config.hopper_choice import choose, ranked
-from warploom.structured.config.sought import Sought
+from warploom.heuristics.problem_key import Sought
+from warploom.heuristics.sm90.candidates import row_of
+from warploom.heuristics.sm90.ranking import choose, ranked
+from warploom.host.arrays import buffer_of
+from warploom.host.launch import Launch
+from warploom.ops.planning.array_arguments import leaves
+from warploom.ops.planning.config_fields import completed
+from warploom.ops.planning.dispatch import replan
+from warploom.ops.planning.operation import Operation
+from warploom.ops.planning.prepare import bound
+from warploom.ops.planning.sm90 import tuned
+from warploom.runtime.cache.winners import recall, remember
+from warploom.runtime.gpu.driver import Device, device_of
+from warploom.runtime.gpu.hangs import patience
+from warploom.structured.config.sm90 import HopperConfig
 from warploom.tuning.contest import Contestant, OnProgress, compete, silent, winner
 from warploom.tuning.report import Report, Row
 from warploom.tuning.rig import GpuRig, Made, Region, gpu_arrays, regions_of

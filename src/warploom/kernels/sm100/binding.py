@@ -8,8 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from warploom.facts.machines import machine
-from warploom.kernels.calls import Call, Family, boxed
+from warploom.hardware.targets import machine
+from warploom.host.arrays import scratch
+from warploom.host.launch import Launch, Triple
+from warploom.host.tensor_map import TensorMap
+from warploom.kernels.call import Call, Family, boxed
 from warploom.kernels.sm100.block_scaled import block_scaled
 from warploom.kernels.sm100.blockwise_fp8 import blockwise_fp8
 from warploom.kernels.sm100.grouped import grouped, grouped_grid
@@ -17,17 +20,14 @@ from warploom.kernels.sm100.matmul import matmul
 from warploom.kernels.sm100.parts import layouts
 from warploom.kernels.sm100.residual import residual
 from warploom.kernels.sm100.split_k import split_k
-from warploom.ptx.arrays import scratch
-from warploom.ptx.launch import Launch, Triple
-from warploom.ptx.tensor_map import TensorMap
-from warploom.structured.block_scaled import scale_layouts
 from warploom.structured.config import BlockScaledMatmulConfig, MatmulConfig
 from warploom.structured.config.output import MACHINE
-from warploom.structured.epilogue_loads import matrix_box
-from warploom.structured.operand import OperandLayout
-from warploom.structured.split_k import split_k_workspace
-from warploom.structured.tile_scheduler import launch_grid
-from warploom.structured.writer_geometry import c_box
+from warploom.structured.epilogue.epilogue_loads import matrix_box
+from warploom.structured.epilogue.writer_geometry import c_box
+from warploom.structured.pipelines.operand_tiles import OperandLayout
+from warploom.structured.schedulers.tile_scheduler import launch_grid
+from warploom.structured.split_k.workspace import split_k_workspace
+from warploom.structured.tensor_cores.block_scaled import scale_layouts
 
 _Call = Call[MatmulConfig]
 

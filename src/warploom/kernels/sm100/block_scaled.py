@@ -6,17 +6,17 @@ of the whole tensors is the epilogue's alpha.
 
 from __future__ import annotations
 
+from warploom.host.tensor_map import TensorMap
 from warploom.kernels.sm100.parts import epilogue_writer, operand_tiles
-from warploom.ptx.tensor_map import TensorMap
-from warploom.structured.block_scaled import BlockScaledMmaOp, scale_factors
 from warploom.structured.cluster import Cluster
 from warploom.structured.config import BlockScaledMatmulConfig
 from warploom.structured.dependent_launch import launch_dependents, wait_for_dependencies
-from warploom.structured.epilogue import Epilogue
-from warploom.structured.input_pipeline import BlockScaledTilePayload, InputTilePipeline
-from warploom.structured.output_pipeline import OutputTilePipeline
-from warploom.structured.tile_scheduler import TileScheduler
-from warploom.structured.warp_context import EpilogueWarpContext, MmaWarpContext
+from warploom.structured.epilogue.epilogue import Epilogue
+from warploom.structured.pipelines.input_pipeline import BlockScaledTilePayload, InputTilePipeline
+from warploom.structured.pipelines.output_pipeline import OutputTilePipeline
+from warploom.structured.schedulers.tile_scheduler import TileScheduler
+from warploom.structured.tensor_cores.block_scaled import BlockScaledMmaOp, scale_factors
+from warploom.structured.tensor_cores.warp_context import EpilogueWarpContext, MmaWarpContext
 from warploom.trace import Operands, Tensor, kernel, loop, s32, warp_roles, when
 
 

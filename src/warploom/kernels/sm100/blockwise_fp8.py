@@ -5,19 +5,19 @@ D = epilogue(Σ_k a_scales[k, m] · b_scales[n // 128, k] · (A_k·B_kᵀ)[m, n]
 
 from __future__ import annotations
 
+from warploom.host.tensor_map import TensorMap
 from warploom.kernels.sm100.parts import epilogue_writer, operand_tiles
-from warploom.ptx.tensor_map import TensorMap
-from warploom.structured.blockwise import ColumnFactors, PromotedAccumulator, RowFactors
 from warploom.structured.cluster import Cluster
 from warploom.structured.config import BlockwiseFP8MatmulConfig
 from warploom.structured.dependent_launch import launch_dependents, wait_for_dependencies
-from warploom.structured.epilogue import Epilogue
-from warploom.structured.input_pipeline import BlockwiseFP8TilePayload, InputTilePipeline
-from warploom.structured.mma import MmaOp
-from warploom.structured.output_pipeline import OutputTilePipeline
-from warploom.structured.signals import FirstLanes
-from warploom.structured.tile_scheduler import TileScheduler
-from warploom.structured.warp_context import EpilogueWarpContext, MmaWarpContext
+from warploom.structured.epilogue.epilogue import Epilogue
+from warploom.structured.pipelines.input_pipeline import BlockwiseFP8TilePayload, InputTilePipeline
+from warploom.structured.pipelines.output_pipeline import OutputTilePipeline
+from warploom.structured.pipelines.signals import FirstLanes
+from warploom.structured.schedulers.tile_scheduler import TileScheduler
+from warploom.structured.tensor_cores.blockwise import ColumnFactors, PromotedAccumulator, RowFactors
+from warploom.structured.tensor_cores.tcgen05 import MmaOp
+from warploom.structured.tensor_cores.warp_context import EpilogueWarpContext, MmaWarpContext
 from warploom.trace import Operands, Tensor, kernel, loop, s32, warp_roles, when
 
 

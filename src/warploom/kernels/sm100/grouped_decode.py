@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from warploom.facts.tensor_maps import STRIDE_ALIGNMENT
+from warploom.hardware.tensor_maps import STRIDE_ALIGNMENT
 from warploom.structured.config import MatmulConfig
 from warploom.structured.config.output import MACHINE
 from warploom.structured.config.shared_memory import align_up, ceil_div

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from warploom.host.tensor_map import TensorMap
 from warploom.kernels.sm100.parts import epilogue_writer, standard_inputs
-from warploom.ptx.tensor_map import TensorMap
 from warploom.structured.cluster import Cluster
 from warploom.structured.config import MatmulConfig
 from warploom.structured.dependent_launch import launch_dependents, wait_for_dependencies
-from warploom.structured.epilogue import Epilogue
-from warploom.structured.mma import MmaOp
-from warploom.structured.output_pipeline import OutputTilePipeline
-from warploom.structured.prefetch import load_weights_first
-from warploom.structured.tile_scheduler import TileScheduler
-from warploom.structured.warp_context import EpilogueWarpContext, MmaWarpContext
+from warploom.structured.epilogue.epilogue import Epilogue
+from warploom.structured.pipelines.output_pipeline import OutputTilePipeline
+from warploom.structured.pipelines.weight_prefetch import load_weights_first
+from warploom.structured.schedulers.tile_scheduler import TileScheduler
+from warploom.structured.tensor_cores.tcgen05 import MmaOp
+from warploom.structured.tensor_cores.warp_context import EpilogueWarpContext, MmaWarpContext
 from warploom.trace import Array, Operands, Tensor, kernel, loop, s32, warp_roles, when
 
 

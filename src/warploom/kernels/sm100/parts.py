@@ -7,15 +7,15 @@ from typing import Any
 
 from warploom.structured.cluster import Cluster
 from warploom.structured.config import MatmulConfig
-from warploom.structured.epilogue import Epilogue
-from warploom.structured.input_pipeline import InputTilePipeline, StandardTilePayload
-from warploom.structured.operand import OperandLayout, OperandTiles, Source, tiles_of
-from warploom.structured.tile_writer import Output, TileWriter
-from warploom.structured.writer_geometry import StagedOutput
-from warploom.trace.memory import View
+from warploom.structured.epilogue.epilogue import Epilogue
+from warploom.structured.epilogue.tile_writer import Output, TileWriter
+from warploom.structured.epilogue.writer_geometry import StagedOutput
+from warploom.structured.pipelines.input_pipeline import InputTilePipeline, StandardTilePayload
+from warploom.structured.pipelines.operand_tiles import OperandLayout, OperandTiles, Source, tiles_of
+from warploom.trace.language.roles import Roles
+from warploom.trace.language.values import Value
+from warploom.trace.language.views import View
 from warploom.trace.parameters import TensorMapArgument
-from warploom.trace.roles import Roles
-from warploom.trace.values import Value
 
 Row = Callable[[Any], Value]
 

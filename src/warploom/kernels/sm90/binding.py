@@ -9,23 +9,23 @@ from typing import Any
 
 import numpy as np
 
-from warploom.facts.machines import ctas_at_once
-from warploom.kernels.calls import Call, Family, boxed
+from warploom.hardware.targets import ctas_at_once
+from warploom.host.arrays import scratch
+from warploom.host.launch import Launch, Triple
+from warploom.host.tensor_map import TensorMap
+from warploom.kernels.call import Call, Family, boxed
 from warploom.kernels.sm90.blockwise_fp8 import blockwise_fp8
 from warploom.kernels.sm90.grouped import grouped
 from warploom.kernels.sm90.matmul import matmul
 from warploom.kernels.sm90.parts import layouts
 from warploom.kernels.sm90.split_k import matmul_split_k
 from warploom.kernels.sm90.stream_k import matmul_stream_k
-from warploom.ptx.arrays import scratch
-from warploom.ptx.launch import Launch, Triple
-from warploom.ptx.tensor_map import TensorMap
-from warploom.structured.config.hopper import MACHINE, HopperConfig
-from warploom.structured.config.hopper_blockwise import HopperBlockwiseConfig
-from warploom.structured.operand import OperandLayout
-from warploom.structured.staging import block_width
-from warploom.structured.static_scheduler import persistent_grid
-from warploom.structured.stream_scheduler import stream_grid
+from warploom.structured.config.sm90 import MACHINE, HopperConfig
+from warploom.structured.config.sm90_blockwise import HopperBlockwiseConfig
+from warploom.structured.epilogue.staging import block_width
+from warploom.structured.pipelines.operand_tiles import OperandLayout
+from warploom.structured.schedulers.static import persistent_grid
+from warploom.structured.schedulers.stream_k import stream_grid
 
 _Call = Call[HopperConfig]
 

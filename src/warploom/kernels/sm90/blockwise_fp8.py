@@ -7,16 +7,16 @@ multiplied, where registers hold two products; where they hold one, the other wa
 
 from __future__ import annotations
 
+from warploom.host.tensor_map import TensorMap
 from warploom.kernels.sm90.parts import ConsumerWriter, begin_role, operand_tiles, staged_inputs
-from warploom.ptx.tensor_map import TensorMap
-from warploom.structured.blockwise import ColumnFactors, RowFactors
 from warploom.structured.cluster import Cluster
-from warploom.structured.config.hopper_blockwise import HopperBlockwiseConfig
-from warploom.structured.epilogue import Epilogue
-from warploom.structured.input_pipeline import BlockwiseFP8TilePayload
-from warploom.structured.promotion import PromotedSums
-from warploom.structured.static_scheduler import StaticScheduler
-from warploom.structured.wgmma import Warpgroup, WgmmaOp
+from warploom.structured.config.sm90_blockwise import HopperBlockwiseConfig
+from warploom.structured.epilogue.epilogue import Epilogue
+from warploom.structured.pipelines.input_pipeline import BlockwiseFP8TilePayload
+from warploom.structured.schedulers.static import StaticScheduler
+from warploom.structured.tensor_cores.blockwise import ColumnFactors, RowFactors
+from warploom.structured.tensor_cores.promotion import PromotedSums
+from warploom.structured.tensor_cores.wgmma import Warpgroup, WgmmaOp
 from warploom.trace import Operands, Tensor, kernel, loop, s32, warp_roles, when
 
 

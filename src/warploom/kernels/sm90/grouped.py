@@ -8,14 +8,14 @@ Of pairs an expert has two matrices, whose products meet before anything is stor
 
 from __future__ import annotations
 
+from warploom.host.tensor_map import TensorMap
 from warploom.kernels.sm90.parts import ConsumerWriter, begin_role, operand_inputs
-from warploom.ptx.tensor_map import TensorMap
 from warploom.structured.cluster import Cluster
-from warploom.structured.config.hopper import HopperConfig
-from warploom.structured.epilogue import Epilogue
-from warploom.structured.grouped_scheduler import GroupedScheduler, GroupedTile
-from warploom.structured.turns import turns_of
-from warploom.structured.wgmma import Warpgroup, WgmmaOp
+from warploom.structured.config.sm90 import HopperConfig
+from warploom.structured.epilogue.epilogue import Epilogue
+from warploom.structured.schedulers.grouped import GroupedScheduler, GroupedTile
+from warploom.structured.tensor_cores.warpgroup_order import turns_of
+from warploom.structured.tensor_cores.wgmma import Warpgroup, WgmmaOp
 from warploom.trace import Array, Operands, Tensor, Value, f32, kernel, loop, s32, warp_roles, when
 
 

@@ -6,30 +6,30 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from warploom.facts.mma_shapes import WGMMA_M
-from warploom.facts.swizzles import widest_swizzle
+from warploom.hardware.mma_shapes import WGMMA_M
+from warploom.hardware.swizzles import widest_swizzle
 from warploom.structured.cluster import Cluster
-from warploom.structured.config.hopper import ROW_BYTES, HopperConfig
+from warploom.structured.config.sm90 import ROW_BYTES, HopperConfig
 from warploom.structured.dependent_launch import launch_dependents, wait_for_dependencies
-from warploom.structured.epilogue import Epilogue, Operand
-from warploom.structured.in_place import InPlaceResidual
-from warploom.structured.input_pipeline import InputTilePipeline, StandardTilePayload, TilePayload
-from warploom.structured.operand import OperandLayout, OperandTiles, Source, tiles_of
-from warploom.structured.partials import unit_places, unit_start
-from warploom.structured.row_vector import RowVector, SharedVector
-from warploom.structured.signals import EachPeer
-from warploom.structured.sinks import TmaStore
-from warploom.structured.staging import Values
-from warploom.structured.strips import TileSpot
-from warploom.structured.tile_writer import Output, TileWriter
-from warploom.structured.warp_group_barrier import OwnBarrier, WarpgroupBarriers
-from warploom.structured.wgmma import RegisterTile, Warpgroup
-from warploom.structured.writer_geometry import StagedOutput
-from warploom.trace.control import when
-from warploom.trace.memory import Index, View, shared
+from warploom.structured.epilogue.epilogue import Epilogue, Operand
+from warploom.structured.epilogue.in_place_residual import InPlaceResidual
+from warploom.structured.epilogue.row_vector import RowVector, SharedVector
+from warploom.structured.epilogue.sinks import TmaStore
+from warploom.structured.epilogue.staging import Values
+from warploom.structured.epilogue.subtiles import TileSpot
+from warploom.structured.epilogue.tile_writer import Output, TileWriter
+from warploom.structured.epilogue.writer_geometry import StagedOutput
+from warploom.structured.named_barriers import OwnBarrier, WarpgroupBarriers
+from warploom.structured.pipelines.input_pipeline import InputTilePipeline, StandardTilePayload, TilePayload
+from warploom.structured.pipelines.operand_tiles import OperandLayout, OperandTiles, Source, tiles_of
+from warploom.structured.pipelines.signals import EachPeer
+from warploom.structured.split_k.exchange import unit_places, unit_start
+from warploom.structured.tensor_cores.wgmma import RegisterTile, Warpgroup
+from warploom.trace.language.control import when
+from warploom.trace.language.roles import Roles
+from warploom.trace.language.values import Value
+from warploom.trace.language.views import Index, View, shared
 from warploom.trace.parameters import TensorMapArgument
-from warploom.trace.roles import Roles
-from warploom.trace.values import Value
 
 Row = Callable[[Any], Value]
 _SUMS_BESIDE_A_BIAS = 160

@@ -6,14 +6,14 @@ splits than a cluster has meet in global memory.
 
 from __future__ import annotations
 
+from warploom.host.tensor_map import TensorMap
 from warploom.kernels.sm90.parts import ConsumerWriter, begin_role, operand_inputs
-from warploom.ptx.tensor_map import TensorMap
 from warploom.structured.cluster import Cluster
-from warploom.structured.config.hopper import HopperConfig
-from warploom.structured.epilogue import Epilogue
-from warploom.structured.partials import ClusterExchange, GlobalExchange
-from warploom.structured.split_tile import SplitTile
-from warploom.structured.wgmma import Warpgroup, WgmmaOp
+from warploom.structured.config.sm90 import HopperConfig
+from warploom.structured.epilogue.epilogue import Epilogue
+from warploom.structured.split_k.exchange import ClusterExchange, GlobalExchange
+from warploom.structured.split_k.split_tile import SplitTile
+from warploom.structured.tensor_cores.wgmma import Warpgroup, WgmmaOp
 from warploom.trace import Operands, Tensor, kernel, loop, s32, warp_roles, when
 
 

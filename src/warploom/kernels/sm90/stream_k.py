@@ -5,15 +5,15 @@ For shapes whose tiles fill the GPU a few times and a bit. All but the last wave
 
 from __future__ import annotations
 
+from warploom.host.tensor_map import TensorMap
 from warploom.kernels.sm90.parts import ConsumerWriter, begin_role, operand_inputs
-from warploom.ptx.tensor_map import TensorMap
 from warploom.structured.cluster import Cluster
-from warploom.structured.config.hopper import HopperConfig
-from warploom.structured.epilogue import Epilogue
-from warploom.structured.parked_sums import ParkedSums
-from warploom.structured.stream_scheduler import StreamScheduler
-from warploom.structured.turns import turns_of
-from warploom.structured.wgmma import Warpgroup, WgmmaOp
+from warploom.structured.config.sm90 import HopperConfig
+from warploom.structured.epilogue.epilogue import Epilogue
+from warploom.structured.schedulers.stream_k import StreamScheduler
+from warploom.structured.split_k.partial_tiles import ParkedSums
+from warploom.structured.tensor_cores.warpgroup_order import turns_of
+from warploom.structured.tensor_cores.wgmma import Warpgroup, WgmmaOp
 from warploom.trace import Operands, Tensor, kernel, loop, otherwise, s32, warp_roles, when
 
 

@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from warploom.facts.dtypes import ELEMENT_TYPES, PACKED_TYPES, storage_of
+from warploom.hardware.dtypes import ELEMENT_TYPES, PACKED_TYPES, storage_of
 from warploom.machine.numerics import bitfields, compare, floats, functions, integers, signs, video
 from warploom.machine.numerics.bits import (
     INTEGERS,

@@ -12,7 +12,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from warploom.facts.dtypes import ELEMENT_TYPES
+from warploom.hardware.dtypes import ELEMENT_TYPES
 from warploom.machine.numerics import scalar_fields
 from warploom.machine.numerics.bits import (
     F64,

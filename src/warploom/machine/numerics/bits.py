@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from warploom.diagnostics import Diag, WarploomError
-from warploom.facts.dtypes import ELEMENT_TYPES, PACKED_TYPES, ElementType, storage_of
+from warploom.hardware.dtypes import ELEMENT_TYPES, PACKED_TYPES, ElementType, storage_of
 
 Array = npt.NDArray[Any]
 ArrayFunction = Callable[..., Any]

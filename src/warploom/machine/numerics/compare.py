@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from warploom.facts.dtypes import ELEMENT_TYPES, PACKED_TYPES, storage_of
+from warploom.hardware.dtypes import ELEMENT_TYPES, PACKED_TYPES, storage_of
 from warploom.machine.numerics.bits import (
     F16,
     F32,

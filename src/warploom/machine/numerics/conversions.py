@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from warploom.facts.dtypes import ELEMENT_TYPES, ElementType
+from warploom.hardware.dtypes import ELEMENT_TYPES, ElementType
 from warploom.machine.numerics.bits import (
     F16,
     F32,

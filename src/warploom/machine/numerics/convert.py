@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from warploom.facts.dtypes import ELEMENT_TYPES, PACKED_TYPES
+from warploom.hardware.dtypes import ELEMENT_TYPES, PACKED_TYPES
 from warploom.machine.numerics import small
 from warploom.machine.numerics.bits import I32, U8, U32, Array, ArrayFunction, Signature, pieces, unknown
 from warploom.machine.numerics.conversions import float_to_float, from_integer, to_integer

@@ -11,7 +11,7 @@ from math import isqrt
 
 import numpy as np
 
-from warploom.facts.dtypes import ELEMENT_TYPES
+from warploom.hardware.dtypes import ELEMENT_TYPES
 from warploom.machine.numerics.bits import U64, Array
 
 _F64 = ELEMENT_TYPES["f64"]

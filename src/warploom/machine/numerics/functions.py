@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from warploom.facts.dtypes import ELEMENT_TYPES
+from warploom.hardware.dtypes import ELEMENT_TYPES
 from warploom.machine.numerics import exact
 from warploom.machine.numerics.bits import (
     F16,

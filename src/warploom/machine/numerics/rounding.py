@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from warploom.facts.dtypes import ElementType
+from warploom.hardware.dtypes import ElementType
 from warploom.machine.numerics.bits import F32, F64, I32, I64, U64, Array, constant
 
 _ONE = constant(1, I64)

@@ -10,7 +10,7 @@ import operator
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from warploom.facts.dtypes import ELEMENT_TYPES
+from warploom.hardware.dtypes import ELEMENT_TYPES
 from warploom.machine.numerics import scalar_fields as fields
 from warploom.machine.numerics.bits import ScalarFunction, Signature, bits_of, is_signed
 from warploom.machine.numerics.scalar_fields import to_signed

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from warploom.facts.dtypes import ELEMENT_TYPES
+from warploom.hardware.dtypes import ELEMENT_TYPES
 from warploom.machine.numerics.bits import Array, ArrayFunction, Signature, constant, element_of, per_element
 from warploom.machine.numerics.floats import flush, flushes
 

@@ -11,7 +11,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from warploom.facts.dtypes import ELEMENT_TYPES, ElementType
+from warploom.hardware.dtypes import ELEMENT_TYPES, ElementType
 from warploom.machine.numerics.bits import F16, F32, F64, U8, U16, U32, Array, ArrayFunction, constant
 from warploom.machine.numerics.floats import BF16, rectify
 from warploom.machine.numerics.rounding import round_bits

@@ -5,7 +5,7 @@ The forms are those of `facts/mma_shapes.WARP_SHAPES`. The block-scaled kinds of
 
 from __future__ import annotations
 
-from warploom.facts.mma_shapes import WARP_SHAPES
+from warploom.hardware.mma_shapes import WARP_SHAPES
 from warploom.ptx.isa.table import form
 
 _ROOT = "mma.sync.aligned.{shape}.row.col"

@@ -19,7 +19,7 @@ from functools import lru_cache
 
 from warploom.diagnostics import Diag, Loc, PtxError
 from warploom.ptx.isa.outside import why_outside
-from warploom.ptx.model import (
+from warploom.ptx.syntax.model import (
     VECTOR_SPECIALS,
     Address,
     Arguments,

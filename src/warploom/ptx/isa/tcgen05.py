@@ -5,7 +5,7 @@ The sparse forms (`.sp`) are not here: the manual shows how their metadata lies 
 
 from __future__ import annotations
 
-from warploom.facts.fragments import TENSOR_MOVES
+from warploom.hardware.fragments import TENSOR_MOVES
 from warploom.ptx.isa.table import Effect, form
 
 _TENSOR = "tensor"

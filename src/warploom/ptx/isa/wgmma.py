@@ -5,7 +5,7 @@ Which combinations of shape and types exist is in `facts/mma_shapes`; the machin
 
 from __future__ import annotations
 
-from warploom.facts.mma_shapes import WGMMA, WGMMA_M
+from warploom.hardware.mma_shapes import WGMMA, WGMMA_M
 from warploom.ptx.isa.table import Effect, form
 
 _COUNTS = sorted({n for row in WGMMA.values() for n in row.n})

@@ -5,7 +5,7 @@ The forms are those of `facts/mma_shapes.WMMA_SHAPES`.
 
 from __future__ import annotations
 
-from warploom.facts.mma_shapes import WMMA_SHAPES
+from warploom.hardware.mma_shapes import WMMA_SHAPES
 from warploom.ptx.isa.table import Effect, form
 
 _SPACE = "global shared shared::cta shared::cluster"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from warploom.facts.fragments import TENSOR_MOVES
-from warploom.facts.machines import MACHINES
-from warploom.facts.tensor_memory import PLACEMENTS
+from warploom.hardware.fragments import TENSOR_MOVES
+from warploom.hardware.targets import MACHINES
+from warploom.hardware.tmem import PLACEMENTS
 
 MACHINE = MACHINES["sm_100a"]
 _MOVE = TENSOR_MOVES["16x256b"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from warploom.facts.swizzles import SWIZZLES
-from warploom.facts.synchronisation import BARRIER_BYTES
-from warploom.facts.tensor_maps import SHARED_ALIGNMENT
+from warploom.hardware.swizzles import SWIZZLES
+from warploom.hardware.synchronisation import BARRIER_BYTES
+from warploom.hardware.tensor_maps import SHARED_ALIGNMENT
 
 
 def ceil_div(value: int, unit: int) -> int:

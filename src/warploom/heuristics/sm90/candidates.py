@@ -1,0 +1,181 @@
+"""The Hopper configurations to choose from, as rows of fields; a new one is a new row, here and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from dataclasses import fields as fields_of
+from math import ceil
+from typing import Any
+
+from warploom.heuristics.problem_key import Sought
+from warploom.structured.config.sm90 import HopperConfig
+from warploom.structured.config.sm90_blockwise import HopperBlockwiseConfig
+
+Fields = Mapping[str, Any]
+
+
+def _tile(rows: int, columns: int, **more: Any) -> dict[str, Any]:
+    return {"tile": (rows, columns), **more}
+
+
+_PAIR: dict[str, Any] = {"cluster_shape": (2, 1, 1)}
+_NARROW_PAIR: dict[str, Any] = {**_PAIR, "band": 8}
+_ROW_PAIR: dict[str, Any] = {"cluster_shape": (1, 2, 1)}
+_ALONE = {"consumers": 1}
+_SWAPPED = {"consumers": 1, "AB_swapped": True}
+_GLOBAL = {"split_in_cluster": False}
+_FEW: tuple[dict[str, Any], ...] = ({}, *({"cluster_shape": (*xy, 1)} for xy in ((2, 1), (1, 2))))
+_FOURS: tuple[dict[str, Any], ...] = tuple({"cluster_shape": (*xy, 1)} for xy in ((4, 1), (1, 4)))
+_EIGHTS: tuple[dict[str, Any], ...] = tuple({"cluster_shape": (*xy, 1)} for xy in ((4, 2), (2, 4)))
+_CLUSTERS = (*_FEW, {"cluster_shape": (2, 2, 1)}, *_FOURS)
+_WAYS: tuple[dict[str, Any], ...] = ({}, {"AB_swapped": True})
+_THREE = {"consumers": 3}
+_OF_ONE = (*range(16, 65, 16), *range(72, 129, 8), *range(144, 257, 16))
+"""Columns of one consumer's tiles."""
+
+
+def _stages_of(columns: int) -> int:
+    """Input stages of 64 rows and so many columns that find room, up to those after which more do no good."""
+    return 12 if columns <= 72 else 10
+
+
+def _widths(splits: int, least: int, most: int) -> range:
+    """Columns of which every split can have some eights."""
+    unit = 8 * splits
+    return range(unit * ceil(least / unit), most + 1, unit)
+
+
+DENSE: tuple[Fields, ...] = (
+    *(_tile(128, n, pingpong=True, **cluster) for cluster in _CLUSTERS for n in range(64, 209, 8)),
+    *(_tile(64, n, pingpong=True, **cluster) for cluster in _CLUSTERS for n in range(64, 257, 32)),
+    *(_tile(128, n, **way, **cluster) for cluster in _CLUSTERS for way in _WAYS for n in range(32, 257, 8)),
+    *(_tile(256, n, **way, **cluster) for cluster in _CLUSTERS for way in _WAYS for n in range(64, 209, 16)),
+    *(_tile(256, n, **way, **cluster) for cluster in _FEW for way in _WAYS for n in range(72, 201, 16)),
+    *(_tile(64, n, **_ALONE, **way, **cluster) for cluster in _CLUSTERS for way in _WAYS for n in _OF_ONE),
+    *(_tile(192, n, **_THREE, **way, **cluster) for cluster in _CLUSTERS for way in _WAYS for n in range(64, 193, 16)),
+    *(_tile(192, n, **_THREE, **way, **cluster) for cluster in _FEW for way in _WAYS for n in range(72, 185, 16)),
+    *(_tile(64, n, **_ALONE, **way, **cluster) for cluster in _EIGHTS for way in _WAYS for n in range(32, 129, 8)),
+    *(_tile(128, n, **way, **cluster) for cluster in _EIGHTS for way in _WAYS for n in range(32, 161, 16)),
+    *(
+        _tile(64, n, **_ALONE, **way, **cluster, num_pipeline_stages=_stages_of(n))
+        for cluster in (*_FOURS, *_EIGHTS)
+        for way in _WAYS
+        for n in range(32, 97, 8)
+    ),
+    *(_tile(64, n, **_SWAPPED) for n in (8, 24, 40, 56)),
+    *(_tile(128, n, AB_swapped=True) for n in (8, 16, 24)),
+    *(
+        _tile(64, n, **_ALONE, **way, num_split_k=s)
+        for way in _WAYS
+        for s in range(2, 9)
+        for n in _widths(s, 16, 256 if s < 5 else 160)
+    ),
+    *(_tile(128, n, **way, num_split_k=s) for way in _WAYS for s in (2, 3, 4) for n in _widths(s, 16, 192)),
+    *(
+        _tile(rows, n, **of_rows, **way, num_split_k=s, **_GLOBAL)
+        for rows, of_rows, least, most, splits in ((64, _ALONE, 120, 200, (3, 4, 5)), (128, {}, 96, 256, (3, 5, 6, 7)))
+        for way in _WAYS
+        for s in splits
+        for n in _widths(s, least, most)
+    ),
+    *(_tile(192, n, **_THREE, AB_swapped=True, num_split_k=s, **_GLOBAL) for n, s in ((144, 6), (160, 5), (168, 7))),
+    *(_tile(256, n, **way, num_split_k=s, **_GLOBAL) for way in _WAYS for n, s in ((160, 5), (192, 6))),
+    *(_tile(128, n, num_split_k=s, **_GLOBAL) for n, s in ((64, 4), (64, 8), (128, 2), (128, 4), (128, 8))),
+    _tile(128, 64, num_split_k=16, use_tma_store=False, **_GLOBAL),
+    *(_tile(64, n, **_ALONE, num_split_k=s, **_GLOBAL) for n, s in ((64, 8), (128, 4), (128, 8), (32, 4))),
+    *(_tile(128, n, pingpong=True, stream_k=True, **pair) for pair in ({}, _PAIR) for n in (128, 160, 192, 208)),
+    *(_tile(*size, stream_k=True, **_PAIR) for size in ((128, 256), (256, 128), (128, 128))),
+    *(_tile(*size, stream_k=True) for size in ((128, 256), (256, 128), (128, 192), (128, 128), (128, 64))),
+)
+"""Widths in steps of 8, because a width that divides the matrix without a rest is worth more than any other trick."""
+GROUPED: tuple[Fields, ...] = (
+    _tile(128, 128, pingpong=True),
+    _tile(128, 128, pingpong=True, **_NARROW_PAIR),
+    _tile(128, 160, pingpong=True, num_pipeline_stages=5),
+    _tile(128, 192, pingpong=True, num_pipeline_stages=5, num_output_stages=1),
+    _tile(64, 256, pingpong=True),
+    _tile(64, 128, pingpong=True),
+    _tile(128, 256),
+    *(_tile(64, n, **_ALONE) for n in (64, 128)),
+)
+BLOCKWISE: tuple[Fields, ...] = (
+    _tile(128, 128, num_output_stages=1),  # the model knows no buffers: of equals it takes the first
+    *(_tile(128, 128, **cluster) for cluster in ({}, _ROW_PAIR, _NARROW_PAIR)),
+    _tile(256, 128, num_output_stages=1),
+    *(_tile(128, n) for n in (32, 64, 96)),
+    *(_tile(64, n, **_ALONE) for n in (16, 32, 48, 64, 96, 128)),
+)
+"""Narrow tiles are for few rows: all multiprocessors are to read B."""
+
+_WIDEST_TILE, _STEP = 256, 8
+
+
+def _cut_to_groups(sought: Sought) -> Iterator[Fields]:
+    """Groups of few rows go along N of the multiplication, where tiles can be narrow."""
+    width = ceil(sought.m / sought.count / _STEP) * _STEP
+    if width <= _WIDEST_TILE:
+        yield _tile(64, width, **_SWAPPED)
+        yield _tile(128, width, AB_swapped=True)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of product: its configurations' type, the rows to choose from, and those that its sizes suggest."""
+
+    config: type[HopperConfig]
+    rows: tuple[Fields, ...]
+    cut: Callable[[Sought], Iterator[Fields]] = lambda _: iter(())
+
+
+KINDS: Mapping[str, Kind] = {
+    "dense": Kind(HopperConfig, DENSE),
+    "grouped": Kind(HopperConfig, GROUPED, _cut_to_groups),
+    "blockwise": Kind(HopperBlockwiseConfig, BLOCKWISE),
+}
+FUSED_ACCUMULATORS = 128
+"""Sums of a thread beside which an epilogue's own values find registers."""
+
+
+def rows_for(sought: Sought) -> tuple[Fields, ...]:
+    """All rows that are to be considered."""
+    kind = KINDS[sought.kind]
+    return (*kind.rows, *kind.cut(sought))
+
+
+def made(row: Fields, sought: Sought) -> HopperConfig | None:
+    """The configuration of a row with the types and majors of the arrays; None where they do not go together."""
+    fields = dict(sought.fields)
+    if row.get("AB_swapped"):
+        fields = _in_kernel_terms(fields)
+    if not row.get("use_tma_store", True):
+        fields["use_tma_store"] = False
+    config = KINDS[sought.kind].config(**{**row, **fields})
+    if config.residual_in_place and not sought.residual:
+        return None
+    return None if config.violations() else config
+
+
+def row_of(config: HopperConfig, sought: Sought) -> dict[str, Any]:
+    """The shortest row of which `made` makes a configuration; whether a residual comes in place is always told."""
+    arrays = dict(sought.fields)
+    given = {each.name: getattr(config, each.name) for each in fields_of(config) if each.name not in arrays}
+    if arrays.get("use_tma_store", True) and not config.use_tma_store:
+        given["use_tma_store"] = False
+    for name in tuple(given):
+        without = {each: value for each, value in given.items() if each != name}
+        if made(without, sought) == config and not (sought.residual and name == "residual_in_place"):
+            given = without
+    return given
+
+
+def _in_kernel_terms(fields: Fields) -> dict[str, Any]:
+    """Types and majors of the caller's A and B as those of a kernel that has them swapped.
+
+    Where B's type is not told it is A's: that of the kernel's A has to be.
+    """
+    if "a_type" in fields:
+        fields = {"b_type": fields["a_type"], **fields}
+    other = {"a": "b", "b": "a"}
+    pairs = {f"{one}_{what}": f"{two}_{what}" for one, two in other.items() for what in ("type", "major")}
+    return {pairs.get(name, name): value for name, value in fields.items()}

@@ -1,0 +1,45 @@
+"""One launch as a frozen value: what runs, on how many threads, with which arguments."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from warploom.diagnostics import Diag
+from warploom.host.program import Ptx
+from warploom.ptx.syntax.model import Kernel, Module
+
+Triple = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True, weakref_slot=True)
+class Launch:
+    """A program, the kernel of it to run, and the shape and arguments of the grid; `launch` and `check` take it."""
+
+    program: Ptx
+    grid: Triple
+    block: Triple
+    args: tuple[Any, ...]
+    entry: str | None = None
+    cluster: Triple = (1, 1, 1)
+    shared_bytes: int = 0
+    dependent: bool = False
+    """Whether a GPU may begin it before the launch ahead of it in the stream has ended: the kernel waits itself."""
+
+    @staticmethod
+    def load(path: str | Path) -> Launch:
+        """The launch that a launch file describes, with freshly drawn inputs."""
+        from warploom.launch_file import load
+
+        return load(path).launch()
+
+
+def entry_of(module: Module, name: str | None) -> Kernel:
+    """The kernel to run: the named one, or the only one."""
+    entries = {kernel.name: kernel for kernel in module.kernels if kernel.entry and kernel.body is not None}
+    if name is None and len(entries) == 1:
+        return next(iter(entries.values()))
+    if name not in entries:
+        raise Diag.NO_SUCH_ENTRY.error(entry=name or "(none named)", entries=", ".join(entries) or "none")
+    return entries[name]

@@ -1,0 +1,300 @@
+"""Tensor maps: an array, a box and a swizzle, held to every rule of the driver's encoder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from warploom.diagnostics import Diag
+from warploom.hardware import tensor_maps as facts
+from warploom.hardware.swizzles import SWIZZLES, Swizzle
+from warploom.hardware.tensor_maps import MapType
+from warploom.host.arrays import Buffer, buffer_of
+
+Sizes = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BoxGeometry:
+    """What a copy engine needs of a map: all of it but the array. Axes in NumPy order, sizes in elements, strides in
+    bytes.
+    """
+
+    element: MapType
+    shape: Sizes
+    strides: Sizes
+    """Byte strides of all axes but the innermost."""
+    box: Sizes
+    """Elements that a box holds along each axis: what the element strides leave of the map's box."""
+    element_strides: Sizes
+    swizzle: Swizzle
+    fill: str
+    interleave: str
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one innermost row in shared memory."""
+        return self.element.row_bytes(self.box[-1])
+
+    @property
+    def pitch(self) -> int:
+        """Bytes from one row to the next in shared memory: a row narrower than the swizzle still takes its whole
+        span.
+        """
+        return max(self.row_bytes, self.swizzle.span)
+
+    @property
+    def box_bytes(self) -> int:
+        """Bytes that one box moves, which is also what it counts towards an mbarrier, filled elements included.
+
+        Padding does not count: a padded type counts what it takes in global memory.
+        """
+        return prod(self.box[:-1]) * self.element.global_row_bytes(self.box[-1])
+
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes of one box in shared memory, without what a row narrower than the swizzle leaves free."""
+        return prod(self.box[:-1]) * self.row_bytes
+
+
+def _type_of(dtype: Any, array_dtype: str) -> tuple[str, MapType | None]:
+    """The name that was asked for and the map type it stands for."""
+    if dtype is None:
+        name = array_dtype
+    elif isinstance(dtype, str) and dtype in facts.MAP_TYPES:
+        return dtype, facts.MAP_TYPES[dtype]
+    else:
+        name = dtype if isinstance(dtype, str) else np.dtype(dtype).name
+    return name, facts.DTYPE_DEFAULTS.get(name)
+
+
+@dataclass(frozen=True, slots=True, init=False, eq=False)
+class TensorMap:
+    """A tensor in global memory and the box of it that TMA moves.
+
+    `box`, `shape`, `strides` and `element_strides` are in NumPy axis order, innermost last. `shape` counts elements
+    (of a packed type: single values), `strides` are the bytes of every axis, `offset` is the byte of the array where
+    the tensor begins; what is left out comes from the array. `dtype` is a NumPy or ml_dtypes type, or a name of
+    `facts.tensor_maps.MAP_TYPES`. A map that breaks rules is one BAD_TENSOR_MAP error with a note for each.
+    """
+
+    array: Any
+    dtype: str
+    offset: int
+    l2_promotion: str
+    geometry: BoxGeometry
+
+    def __init__(
+        self,
+        array: Any,
+        *,
+        box: Sequence[int],
+        swizzle: str = "none",
+        shape: Sequence[int] | None = None,
+        strides: Sequence[int] | None = None,
+        dtype: Any = None,
+        element_strides: Sequence[int] | None = None,
+        interleave: str = "none",
+        fill: str = "zero",
+        l2_promotion: str = "none",
+        offset: int = 0,
+    ) -> None:
+        buffer = buffer_of(array)
+        name, element = _type_of(dtype, buffer.dtype)
+        if element is None:
+            known = ", ".join((*facts.DTYPE_DEFAULTS, *facts.MAP_TYPES))
+            raise _error([("dtype", f"{name} is no tensor-map type; there are {known}")])
+        request = _Request(
+            buffer=buffer,
+            element=element,
+            shape=tuple(map(int, shape)) if shape is not None else _default_shape(buffer, element),
+            strides=tuple(map(int, strides)) if strides is not None else _default_strides(buffer, element, shape),
+            box=tuple(map(int, box)),
+            element_strides=(1,) * len(box) if element_strides is None else tuple(map(int, element_strides)),
+            swizzle=swizzle,
+            interleave=interleave,
+            fill=fill,
+            l2_promotion=l2_promotion,
+            offset=int(offset),
+        )
+        broken = list(request.violations())
+        if broken:
+            raise _error(broken)
+        for field, value in (
+            ("array", array),
+            ("dtype", element.name),
+            ("offset", request.offset),
+            ("l2_promotion", l2_promotion),
+            ("geometry", request.geometry()),
+        ):
+            object.__setattr__(self, field, value)
+
+    @property
+    def box(self) -> Sizes:
+        """Elements that one copy moves along each axis."""
+        return self.geometry.box
+
+    @property
+    def box_bytes(self) -> int:
+        return self.geometry.box_bytes
+
+
+def _error(broken: Sequence[tuple[str, str]]) -> Exception:
+    subjects = ", ".join(dict.fromkeys(subject for subject, _ in broken))
+    notes = [f"{subject}: {sentence}" for subject, sentence in broken]
+    return Diag.BAD_TENSOR_MAP.error(notes=notes, count=len(broken), what=subjects)
+
+
+def _default_shape(buffer: Buffer, element: MapType) -> Sizes:
+    """The array's shape in the map's elements: a packed type has more of them to a row than the array has bytes."""
+    if not buffer.shape:
+        return ()
+    row = buffer.shape[-1] * buffer.item
+    return (*buffer.shape[:-1], row * element.group // element.global_bytes)
+
+
+def _default_strides(buffer: Buffer, element: MapType, shape: Sequence[int] | None) -> Sizes:
+    """The array's strides, or dense ones under a shape of the caller's; the innermost is what one element takes."""
+    if shape is None:
+        return buffer.strides
+    strides = [max(element.global_bytes // element.group, 1)]
+    row = element.global_row_bytes(int(shape[-1])) if len(shape) else 0
+    for extent in reversed(shape[1:]):
+        strides.append(row if len(strides) == 1 else strides[-1] * int(extent))
+    return tuple(reversed(strides[: len(shape)]))
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """A map as the caller asked for it, before the rules."""
+
+    buffer: Buffer
+    element: MapType
+    shape: Sizes
+    strides: Sizes
+    box: Sizes
+    element_strides: Sizes
+    swizzle: str
+    interleave: str
+    fill: str
+    l2_promotion: str
+    offset: int
+
+    def geometry(self) -> BoxGeometry:
+        """The driver ignores the innermost element stride of a tensor without interleave; so does the machine."""
+        steps = (*self.element_strides[:-1], self.element_strides[-1] if self.interleave != "none" else 1)
+        loaded = tuple(-(-extent // step) for extent, step in zip(self.box, steps, strict=True))
+        swizzle = SWIZZLES[self.swizzle]
+        return BoxGeometry(
+            self.element, self.shape, self.strides[:-1], loaded, steps, swizzle, self.fill, self.interleave
+        )
+
+    def violations(self) -> Iterator[tuple[str, str]]:
+        """Every broken rule as (subject, sentence with the values)."""
+        yield from self._names()
+        rank = len(self.shape)
+        yield from self._ranks(rank)
+        if 1 <= rank == len(self.box) == len(self.element_strides) == len(self.strides):
+            yield from self._shapes()
+            yield from self._strides()
+            yield from self._boxes()
+            yield from self._extent()
+        yield from self._combinations()
+
+    def _names(self) -> Iterator[tuple[str, str]]:
+        for subject, value, legal in (
+            ("swizzle", self.swizzle, SWIZZLES),
+            ("interleave", self.interleave, facts.INTERLEAVES),
+            ("fill", self.fill, facts.FILLS),
+            ("l2_promotion", self.l2_promotion, facts.L2_PROMOTIONS),
+        ):
+            if value not in legal:
+                yield subject, f"{value!r} is not one of {', '.join(legal)}"
+
+    def _ranks(self, rank: int) -> Iterator[tuple[str, str]]:
+        if not 1 <= rank <= facts.RANK_LIMIT:
+            yield "rank", f"{rank} is not 1 to {facts.RANK_LIMIT}"
+        if self.interleave != "none" and rank < facts.INTERLEAVE_RANK:
+            yield "rank", f"{rank} is less than {facts.INTERLEAVE_RANK}, which interleave {self.interleave} needs"
+        for subject, value in (("box", self.box), ("element_strides", self.element_strides), ("strides", self.strides)):
+            if len(value) != rank:
+                yield subject, f"{value} has {len(value)} axes, the tensor has {rank}"
+
+    def _shapes(self) -> Iterator[tuple[str, str]]:
+        for axis, extent in enumerate(self.shape):
+            if not 1 <= extent <= facts.DIMENSION_LIMIT:
+                yield "shape", f"axis {axis} has {extent} elements, not 1 to 2^32"
+        unit = self.element.inner_unit
+        if self.shape[-1] % unit:
+            yield (
+                "shape",
+                f"the innermost axis of {self.element.name} has {self.shape[-1]} values, not a multiple of {unit}",
+            )
+
+    def _strides(self) -> Iterator[tuple[str, str]]:
+        item = self.element.global_bytes if not self.element.packed else self.buffer.item
+        if self.strides[-1] != item and self.shape[-1] > 1 and not self.element.packed:
+            yield "strides", f"the innermost axis has stride {self.strides[-1]}, not the {item} bytes of one element"
+        unit = facts.WIDE_ALIGNMENT if self._wide else facts.STRIDE_ALIGNMENT
+        for axis, stride in enumerate(self.strides[:-1]):
+            if stride % unit:
+                yield "strides", f"axis {axis} has stride {stride} bytes, not a multiple of {unit}"
+            if not 0 <= stride < facts.STRIDE_LIMIT:
+                yield "strides", f"axis {axis} has stride {stride} bytes, not 0 to 2^40 - 1"
+        unit = facts.WIDE_ALIGNMENT if self._wide else facts.ADDRESS_ALIGNMENT
+        if (self.buffer.address + self.offset) % unit:
+            where = self.buffer.address + self.offset
+            yield "address", f"the tensor begins at byte {where:#x} of its memory, not on a multiple of {unit}"
+
+    def _boxes(self) -> Iterator[tuple[str, str]]:
+        for axis, (extent, step) in enumerate(zip(self.box, self.element_strides, strict=True)):
+            if not 1 <= extent <= facts.BOX_LIMIT:
+                yield "box", f"axis {axis} has {extent} elements, not 1 to {facts.BOX_LIMIT}"
+            if not 1 <= step <= facts.ELEMENT_STRIDE_LIMIT:
+                yield "element_strides", f"axis {axis} has {step}, not 1 to {facts.ELEMENT_STRIDE_LIMIT}"
+        row = self.element.global_row_bytes(self.box[-1])
+        if self.element.padded:
+            if self.box[-1] != facts.PADDED_BOX:
+                yield (
+                    "box",
+                    f"the innermost axis of {self.element.name} has {self.box[-1]} values, not {facts.PADDED_BOX}",
+                )
+        elif row % facts.BOX_ROW_ALIGNMENT:
+            yield "box", f"the innermost axis takes {row} bytes, not a multiple of {facts.BOX_ROW_ALIGNMENT}"
+        yield from self._box_sizes()
+
+    def _box_sizes(self) -> Iterator[tuple[str, str]]:
+        swizzle = SWIZZLES.get(self.swizzle)
+        row = self.element.row_bytes(self.box[-1])
+        if swizzle and swizzle.span and self.interleave == "none" and row > swizzle.span:
+            yield "box", f"the innermost axis takes {row} bytes; swizzle {swizzle.name} allows {swizzle.span}"
+        steps = (max(step, 1) for step in self.element_strides)
+        loaded = prod(-(-extent // step) for extent, step in zip(self.box, steps, strict=True))
+        if self.element.row_bytes(loaded) > facts.BOX_BYTES_LIMIT:
+            size = self.element.row_bytes(loaded)
+            yield "box", f"it takes {size} bytes of shared memory, more than {facts.BOX_BYTES_LIMIT}"
+
+    def _extent(self) -> Iterator[tuple[str, str]]:
+        row = self.element.global_row_bytes(self.shape[-1])
+        steps = zip(self.shape[:-1], self.strides[:-1], strict=True)
+        end = self.offset + row + sum((extent - 1) * stride for extent, stride in steps)
+        if self.offset < 0 or end > self.buffer.span:
+            yield "array", f"the tensor takes bytes {self.offset} to {end} of an array of {self.buffer.span} bytes"
+
+    def _combinations(self) -> Iterator[tuple[str, str]]:
+        if self.interleave == "32B" and self.swizzle != "32B":
+            yield "swizzle", f"interleave 32B needs swizzle 32B, not {self.swizzle}"
+        if self.element.padded and self.interleave != "none":
+            yield "interleave", f"{self.element.name} has none, not {self.interleave}"
+        if self.element.swizzles and self.swizzle in SWIZZLES and self.swizzle not in self.element.swizzles:
+            yield "swizzle", f"{self.element.name} has {', '.join(self.element.swizzles)}, not {self.swizzle}"
+        if self.fill == "nan" and not self.element.floating:
+            yield "fill", f"nan needs a floating-point type, and the map's is {self.element.name}"
+
+    @property
+    def _wide(self) -> bool:
+        return self.interleave == "32B" or self.element.padded

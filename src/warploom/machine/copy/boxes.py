@@ -1,0 +1,231 @@
+"""Boxes of the copy engine: global memory to dense bytes and back, and dense bytes to their swizzled place in shared
+memory.
+
+Coordinates come as PTX gives them, innermost first, and count elements; everything else is in NumPy axis order.
+`origin` is the byte of `memory` (flat uint8) at which the tensor begins. A dense box is a flat uint8 array: the
+elements in order, no swizzle and no gaps. Checked against an H200 byte by byte: fill, clipping, element strides,
+every rank, swizzles at every 128-byte line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from warploom.diagnostics import Diag
+from warploom.hardware.swizzles import GRANULE, SWIZZLES
+from warploom.hardware.tensor_maps import NAN_FILL, SHARED_ALIGNMENT
+from warploom.host.tensor_map import BoxGeometry
+from warploom.machine.copy.reductions import DTYPES, reduce_values
+from warploom.machine.tensor.elements import pack_six_bits, round_to_tf32
+
+Bytes = NDArray[np.uint8]
+Slices = tuple[slice, ...]
+
+_UNDEFINED = 0xFF
+"""What the machine leaves in the padding that PTX calls uninitialised."""
+
+
+def require_mode(mode: str) -> None:
+    """Refuse the copy modes that do not exist here: everything but tile, tile::gather4 and tile::scatter4."""
+    if not mode.startswith("tile"):
+        raise Diag.NOT_MODELLED.error(what=f"The tensor copy mode .{mode}")
+
+
+def _check(geometry: BoxGeometry, coords: Sequence[int], *, storing: bool) -> None:
+    """What hardware answers with an illegal instruction (seen on an H200), or what PTX forbids for the type."""
+    element = geometry.element
+    broken = []
+    if geometry.interleave != "none":
+        raise Diag.NOT_MODELLED.error(what=f"A tensor map with interleave {geometry.interleave}")
+    if len(coords) != len(geometry.box):
+        broken.append(f"the tensor has {len(geometry.box)} axes")
+    if coords[0] % element.coordinate_unit:
+        broken.append(f"the innermost one of a {element.name} tensor is a multiple of {element.coordinate_unit}")
+    if storing and min(coords) < 0:
+        broken.append("a store takes none below 0")
+    if storing and element.padded and element.group * 6 != element.global_bytes * 8:
+        broken.append(f"a {element.name} tensor cannot be stored to")
+    if broken:
+        raise Diag.BAD_COORDINATES.error(coords=tuple(coords), what=", and ".join(broken))
+
+
+def _window(geometry: BoxGeometry, coords: Sequence[int]) -> tuple[Slices | None, int, list[int], list[int]]:
+    """The part of a box inside the tensor.
+
+    Its slices of the box in elements (None: all of it), and its offset, counts and strides in global memory; the
+    innermost count is in bytes.
+    """
+    element, box, shape = geometry.element, geometry.box, geometry.shape
+    whole = True
+    inside: list[slice] = []
+    counts: list[int] = []
+    strides: list[int] = []
+    offset = 0
+    for axis in range(len(box) - 1, -1, -1):
+        first, step, extent = coords[len(box) - 1 - axis], geometry.element_strides[axis], box[axis]
+        low, high = (-(first // step) if first < 0 else 0), -((first - shape[axis]) // step)
+        if low or high < extent:
+            whole = False
+            low, high = min(low, extent), max(min(high, extent), 0)
+            high = max(low, high)
+        else:
+            high = extent
+        inside.append(slice(low, high))
+        if strides:
+            offset += (first + low * step) * geometry.strides[axis]
+            counts.append(high - low)
+            strides.append(step * geometry.strides[axis])
+        else:
+            offset += element.global_row_bytes(first + low)
+            counts.append(element.global_row_bytes(high - low))
+            strides.append(1)
+    return None if whole else tuple(reversed(inside)), offset, counts[::-1], strides[::-1]
+
+
+def _rows(memory: Bytes, offset: int, counts: list[int], strides: list[int]) -> Bytes:
+    """Rows of bytes in global memory: a view. An empty one needs no memory."""
+    if 0 in counts:
+        return np.empty(counts, np.uint8)
+    return np.ndarray(tuple(counts), np.uint8, memory, offset, tuple(strides))
+
+
+def _in_bytes(inside: Slices, geometry: BoxGeometry) -> Slices:
+    """Slices of a box whose innermost axis counts bytes of global memory."""
+    count = geometry.element.global_row_bytes
+    return (*inside[:-1], slice(count(inside[-1].start), count(inside[-1].stop)))
+
+
+def read_box(memory: Bytes, geometry: BoxGeometry, coords: Sequence[int], origin: int = 0) -> Bytes:
+    """The dense box at `coords`; elements outside the tensor are zero, or NaN where the map says so."""
+    element = geometry.element
+    _check(geometry, coords, storing=False)
+    inside, offset, counts, strides = _window(geometry, coords)
+    rows = _rows(memory, origin + offset, counts, strides)
+    if element.rounds_to_tf32:
+        rows = round_to_tf32(np.ascontiguousarray(rows).view(np.uint32)).view(np.uint8)
+    if inside is None:
+        box = rows.copy()
+    else:
+        box = np.zeros((*geometry.box[:-1], element.global_row_bytes(geometry.box[-1])), np.uint8)
+        if geometry.fill == "nan":
+            box.view(np.uint16)[...] = NAN_FILL
+        box[_in_bytes(inside, geometry)] = rows
+    if element.padded:
+        groups = np.full((box.size // element.global_bytes, element.shared_bytes), _UNDEFINED, np.uint8)
+        groups[:, : element.global_bytes] = box.reshape(-1, element.global_bytes)
+        return groups.reshape(-1)
+    return box.reshape(-1)
+
+
+def _stored(geometry: BoxGeometry, dense: Bytes) -> Bytes:
+    """The rows of a dense box as global memory packs them."""
+    element = geometry.element
+    if element.padded:
+        dense = pack_six_bits(dense)
+    return dense.reshape(*geometry.box[:-1], element.global_row_bytes(geometry.box[-1]))
+
+
+def write_box(memory: Bytes, geometry: BoxGeometry, coords: Sequence[int], dense: Bytes, origin: int = 0) -> None:
+    """Store a dense box at `coords`; elements outside the tensor are dropped."""
+    _check(geometry, coords, storing=True)
+    inside, offset, counts, strides = _window(geometry, coords)
+    box = _stored(geometry, dense)
+    _rows(memory, origin + offset, counts, strides)[...] = box if inside is None else box[_in_bytes(inside, geometry)]
+
+
+def reduce_box(
+    operation: str, memory: Bytes, geometry: BoxGeometry, coords: Sequence[int], dense: Bytes, origin: int = 0
+) -> None:
+    """Combine a dense box with what lies at `coords`; elements outside the tensor are dropped."""
+    _check(geometry, coords, storing=True)
+    inside, offset, counts, strides = _window(geometry, coords)
+    box = _stored(geometry, dense)
+    rows = _rows(memory, origin + offset, counts, strides)
+    operand = np.ascontiguousarray(box if inside is None else box[_in_bytes(inside, geometry)])
+    dtype = DTYPES.get(geometry.element.name, np.dtype(np.uint8))
+    current = np.ascontiguousarray(rows).view(dtype)
+    rows[...] = reduce_values(operation, geometry.element.name, current, operand.view(dtype)).view(np.uint8)
+
+
+def read_rows(memory: Bytes, geometry: BoxGeometry, column: int, rows: Sequence[int], origin: int = 0) -> Bytes:
+    """tile::gather4: one row of a 2-D tensor for each of the coordinates, from `column` on, one after the other."""
+    return np.concatenate([read_box(memory, geometry, (column, row), origin) for row in rows])
+
+
+def write_rows(
+    memory: Bytes, geometry: BoxGeometry, column: int, rows: Sequence[int], dense: Bytes, origin: int = 0
+) -> None:
+    """tile::scatter4: the parts of a dense box to one row each of a 2-D tensor."""
+    for row, part in zip(rows, np.split(dense, len(rows)), strict=True):
+        write_box(memory, geometry, (column, row), part, origin)
+
+
+@lru_cache(maxsize=256)
+def _granules(swizzle_name: str, row_bytes: int, pitch: int, rows: int, phase: int) -> NDArray[np.intp]:
+    """The granule of shared memory, from a pattern-aligned base, in which each granule of a dense box lies."""
+    starts = phase + pitch * np.arange(rows, dtype=np.intp)[:, None]
+    placed = SWIZZLES[swizzle_name].apply(starts + np.arange(0, row_bytes, GRANULE, dtype=np.intp))
+    return np.ascontiguousarray(placed.reshape(-1) // GRANULE)
+
+
+def _place(shared: Bytes, address: int, geometry: BoxGeometry, size: int) -> tuple[int, NDArray[np.intp] | None]:
+    """Where a box of `size` dense bytes lies: its base granule and the granules from there (None: one run of them)."""
+    if address % SHARED_ALIGNMENT:
+        raise Diag.MISALIGNED.error(
+            what=f"The shared-memory address {address:#x} of a tensor copy", align=SHARED_ALIGNMENT
+        )
+    swizzle, row_bytes = geometry.swizzle, geometry.row_bytes
+    rows = size // row_bytes
+    pitch = geometry.pitch
+    if address + rows * pitch > shared.nbytes:
+        raise Diag.OUT_OF_BOUNDS.error(
+            what=f"The tensor copy to {address:#x} ({rows * pitch} bytes; {shared.nbytes:#x} exist)", space="shared"
+        )
+    if not swizzle.bits:
+        return address // GRANULE, None
+    phase = address % swizzle.alignment
+    return (address - phase) // GRANULE, _granules(swizzle.name, row_bytes, pitch, rows, phase)
+
+
+def global_runs(geometry: BoxGeometry, coords: Sequence[int], start: int) -> tuple[NDArray[np.int64], int]:
+    """The runs of global memory behind a box, clipped to the tensor that begins at `start`: addresses, bytes each."""
+    _, offset, counts, strides = _window(geometry, coords)
+    if 0 in counts:
+        return np.empty(0, np.int64), 0
+    addresses = np.array([start + offset], np.int64)
+    for count, stride in zip(counts[:-1], strides[:-1], strict=True):
+        addresses = (addresses[:, None] + stride * np.arange(count, dtype=np.int64)).reshape(-1)
+    return addresses, counts[-1]
+
+
+def shared_runs(geometry: BoxGeometry, address: int, size: int) -> tuple[NDArray[np.int64], int]:
+    """The runs of shared memory that a box of `size` dense bytes takes at an address: addresses, bytes each."""
+    if not geometry.swizzle.bits or geometry.pitch == geometry.row_bytes:
+        return np.array([address], np.int64), size
+    phase = address % geometry.swizzle.alignment
+    index = _granules(geometry.swizzle.name, geometry.row_bytes, geometry.pitch, size // geometry.row_bytes, phase)
+    return np.sort(index).astype(np.int64) * GRANULE + (address - phase), GRANULE
+
+
+def place_box(shared: Bytes, address: int, geometry: BoxGeometry, dense: Bytes) -> None:
+    """Write a dense box to its swizzled place in shared memory at `address`."""
+    base, index = _place(shared, address, geometry, dense.nbytes)
+    if index is None:
+        shared[address : address + dense.nbytes] = dense
+    else:
+        shared.view(np.complex128)[base:][index] = dense.view(np.complex128)
+
+
+def collect_box(shared: Bytes, address: int, geometry: BoxGeometry, rows: int | None = None) -> Bytes:
+    """The dense box that lies swizzled in shared memory at `address`; `rows` limits it (scatter4 has four)."""
+    count = prod(geometry.box[:-1]) if rows is None else rows
+    size = count * geometry.row_bytes
+    base, index = _place(shared, address, geometry, size)
+    if index is None:
+        return shared[address : address + size].copy()
+    return shared.view(np.complex128)[base:].take(index).view(np.uint8)

@@ -1,0 +1,210 @@
+"""What asynchronous copies share: who issues them, where they may write, how threads wait for groups of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from warploom.diagnostics import Diag, WarploomError
+from warploom.machine.core.async_operations import Operation
+from warploom.machine.core.events import CommitGroup, Touches
+from warploom.machine.core.group import WARP, Waitable
+from warploom.machine.instructions.mbarrier import peer_at
+from warploom.machine.memory.shared_memory import OFFSET_MASK, RANK_SHIFT
+from warploom.ptx.isa.table import Op
+
+if TYPE_CHECKING:
+    from warploom.machine.core.cta import Cta
+    from warploom.machine.core.group import Group
+    from warploom.machine.memory.byte_memory import Region
+
+Array = npt.NDArray[Any]
+
+READS, WRITES, SMALL = "bulk groups (sources)", "bulk groups", "cp.async groups"
+"""What threads wait for: a bulk group in two halves (what `wait_group.read` asks for, and the whole), and cp.async."""
+_KINDS = {READS: "bulk", WRITES: "bulk", SMALL: "cp.async"}
+
+
+def issuers(g: Group, mask: Array | None) -> Iterator[int]:
+    """The lanes that execute an instruction, one after the other; each issues its own copy."""
+    lanes = range(g.lanes) if mask is None else np.flatnonzero(mask).tolist()
+    reporter = g.grid.reporter
+    for lane in lanes:
+        if reporter is not None:
+            reporter.narrow(1 << lane)
+        yield lane
+
+
+def of_lane(value: Any, lane: int) -> int:
+    """An operand's value in one lane."""
+    return value if isinstance(value, int) else int(value[lane])
+
+
+def submit(
+    g: Group,
+    op: Op,
+    run: Callable[[], None],
+    *,
+    touches: Touches | None = None,
+    group: CommitGroup | None = None,
+    after: Iterable[Operation] = (),
+) -> Operation:
+    """Issue an operation; a fault at its completion names the instruction that issued it."""
+    grid, cta, warp = g.grid, g.cta, g.first_warp
+
+    def placed() -> None:
+        try:
+            run()
+        except WarploomError as error:
+            if error.loc is not None:
+                raise
+            notes = (op.instruction.text[:160], f"issued by {cta.name}, warp {warp}", *error.notes)
+            raise type(error)(error.diag, grid.loc_of(op), notes, error.fields) from None
+
+    name = f"{cta.name} warp {warp}: {op.family}"
+    operation = Operation(name, placed, after, touches, group)
+    grid.submit(operation)
+    return operation
+
+
+_ROOM = 256
+"""Operations that a list of those under way may hold before the completed ones are looked for."""
+
+
+class ThreadGroups(Waitable):
+    """The operations of each thread of a CTA, by how often the thread had committed when it issued them."""
+
+    __slots__ = ("_room", "commits", "kind", "name", "under_way")
+
+    def __init__(self, name: str, threads: int) -> None:
+        super().__init__()
+        self.name, self.kind = name, _KINDS[name]
+        self.commits = np.zeros(threads, np.int64)
+        self.under_way: list[tuple[Operation, Any, Any]] = []
+        self._room = _ROOM
+
+    def add(self, operation: Operation, threads: Any) -> None:
+        """An operation of some threads (an index, or an array of them); one that is done already needs no place."""
+        if not operation.done:
+            operation.then.append(self)
+            threads = np.atleast_1d(threads)
+            self.under_way.append((operation, threads, self.commits[threads]))
+            if len(self.under_way) > self._room:
+                self._clean()
+                self._room = _ROOM + 2 * len(self.under_way)
+
+    def commit(self, threads: Any) -> None:
+        """Close the open group of some threads, an empty one too."""
+        self.commits[threads] += 1
+
+    def open_group(self, g: Group, threads: Any) -> CommitGroup | None:
+        """The group that these threads have open, the latest of them where they differ; None if nobody observes."""
+        if g.grid.reporter is None:
+            return None
+        return CommitGroup(self.kind, int(self.commits[threads].max()))
+
+    def complete_below(self, threads: Any, leave: int) -> CommitGroup:
+        """What a wait that leaves so many groups knows: all groups below the number are complete."""
+        return CommitGroup(self.kind, max(int(self.commits[threads].min()) - leave, 0))
+
+    def _clean(self) -> bool:
+        if self.under_way:
+            self.under_way = [entry for entry in self.under_way if not entry[0].done]
+        return bool(self.under_way)
+
+    def drained(self, threads: Any, leave: int) -> bool:
+        """Whether at most the `leave` most recent groups of each of these threads are incomplete."""
+        if not self._clean():
+            return True
+        asked = np.zeros(len(self.commits), np.bool_)
+        asked[threads] = True
+        return not any((asked[who] & (number < self.commits[who] - leave)).any() for _, who, number in self.under_way)
+
+    def of(self, threads: Any) -> tuple[Operation, ...]:
+        """What these threads have under way, committed or not."""
+        if not self._clean():
+            return ()
+        asked = np.zeros(len(self.commits), np.bool_)
+        asked[threads] = True
+        return tuple(operation for operation, who, _ in self.under_way if asked[who].any())
+
+    def describe(self) -> str:
+        count = sum(not operation.done for operation, _, _ in self.under_way)
+        return f"{self.name}: {count} operations incomplete"
+
+
+def groups_of(cta: Cta, name: str) -> ThreadGroups:
+    """The groups of a kind that the threads of a CTA keep."""
+    groups: ThreadGroups | None = cta.state.get(name)
+    if groups is None:
+        groups = cta.state[name] = ThreadGroups(name, len(cta.live) * WARP)
+    return groups
+
+
+def threads_of(g: Group, mask: Array | None) -> Any:
+    """The threads of the CTA that execute an instruction, as something that indexes an array of them."""
+    first = g.first_warp * WARP
+    return slice(first, first + g.lanes) if mask is None else first + np.flatnonzero(mask)
+
+
+def shared_span(cta: Cta, address: int, size: int, align: int, what: str, *, own: bool = False) -> tuple[Cta, int]:
+    """The CTA that a range of shared memory lies in, and its offset there; `own` allows no other CTA's."""
+    owner = cta if address >> RANK_SHIFT == cta.rank else peer_at(cta, address)
+    offset, shared = address & OFFSET_MASK, owner.shared
+    if own and owner is not cta:
+        note = f"address {address:#x} lies in the CTA of rank {owner.rank}; {cta.name} has rank {cta.rank}"
+        raise Diag.OUT_OF_BOUNDS.error(notes=(note,), what=what, space="the CTA's own shared")
+    if offset % align:
+        raise Diag.MISALIGNED.error(what=f"{what} at shared address {address:#x}", align=align)
+    start = offset - shared.reserved
+    if start < 0 or start + size > shared.size:
+        note = f"bytes {start} to {start + size} of {shared.size} bytes of shared memory of {owner.name}"
+        raise Diag.OUT_OF_BOUNDS.error(notes=(note,), what=f"{what} at {address:#x}", space="shared")
+    return owner, offset
+
+
+def global_span(
+    g: Group, address: int, size: int, align: int, what: str, *, writes: bool = False
+) -> tuple[Region, int]:
+    """The buffer that a range of global memory lies in, and its offset there."""
+    memory = g.grid.memory
+    if address % align:
+        raise Diag.MISALIGNED.error(notes=(memory.describe(address),), what=f"{what} at {address:#x}", align=align)
+    region = memory.find(address, size)
+    if region is None:
+        raise Diag.OUT_OF_BOUNDS.error(
+            notes=(memory.describe(address),), what=f"{what} of {size} bytes", space="global"
+        )
+    if writes:
+        require_writeable(region, what)
+    return region, address - region.base
+
+
+def multicast_targets(cta: Cta, mask: int) -> list[Cta]:
+    """The CTAs of the cluster that a multicast mask names."""
+    found = cta.cluster.ctas
+    if mask >> len(found):
+        what = f"The multicast mask {mask:#06x} names CTAs that a cluster of {len(found)} does not have."
+        raise Diag.ASYNC_MISUSE.error(what=what)
+    return [target for target in found if mask >> target.rank & 1]
+
+
+def require_writeable(region: Region, what: str) -> None:
+    """Refuse to write a read-only buffer."""
+    if not region.writeable:
+        raise Diag.READ_ONLY.error(notes=(f"the buffer is `{region.name}`",), what=what)
+
+
+def require_live(cta: Cta, what: str) -> None:
+    """Shared memory ends with its CTA: an operation that completes later has nothing to work on."""
+    if not cta.live_threads:
+        raise Diag.ASYNC_MISUSE.error(what=f"{what} shared memory of {cta.name} after that CTA has exited.")
+
+
+def count_bytes(g: Group, way: str, size: int) -> None:
+    """Add to the bytes moved."""
+    moved = g.grid.moved
+    moved[way] = moved.get(way, 0) + size

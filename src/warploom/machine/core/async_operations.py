@@ -1,0 +1,99 @@
+"""Operations that complete later: copies, tensor-core work, requests to the launcher.
+
+An operation may complete once those it must follow have; when it does is the schedule's choice. Under the eager
+schedule it happens at issue.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from warploom.machine.core.group import Waitable
+
+if TYPE_CHECKING:
+    from warploom.machine.core.cta import Cluster
+    from warploom.machine.core.events import CommitGroup, Issued, Touches
+    from warploom.machine.core.group import Group
+
+
+class Operation:
+    """One asynchronous operation: `run` is its effect, `after` are the operations that must complete before it.
+
+    `touches` and `group` are for observers, who are told of `issues`: one, or one for each warp that takes part.
+    """
+
+    __slots__ = (
+        "after", "awaited", "done", "followers", "group", "issuer", "issues", "name", "number", "run", "then",
+        "touches",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        name: str,
+        run: Callable[[], None],
+        after: Iterable[Operation] = (),
+        touches: Touches | None = None,
+        group: CommitGroup | None = None,
+    ) -> None:
+        self.name, self.run = name, run
+        self.done = False
+        self.after = tuple(dict.fromkeys(operation for operation in after if not operation.done))
+        self.touches, self.group = touches, group
+        self.then: list[Waitable] = []
+        self.followers: list[Operation] = []
+        self.awaited = self.number = 0
+        self.issues: tuple[Issued, ...] = ()
+        self.issuer: Group | None = None
+
+    @property
+    def cluster(self) -> Cluster:
+        """Where it was issued, and all that it touches beside global memory lies."""
+        assert self.issuer is not None
+        return self.issuer.cta.cluster
+
+    @property
+    def possible(self) -> bool:
+        """Whether nothing that must come first is still under way."""
+        return all(operation.done for operation in self.after)
+
+
+class InFlight:
+    """The operations that were issued and have not taken effect; those that may are listed in the order of issue."""
+
+    __slots__ = ("_issued", "count", "possible")
+
+    def __init__(self) -> None:
+        self.possible: list[Operation] = []
+        self.count = self._issued = 0
+
+    def add(self, operation: Operation) -> None:
+        """An operation was issued and does not take effect at once."""
+        self._issued += 1
+        self.count += 1
+        operation.number = self._issued
+        for earlier in operation.after:
+            if not earlier.done:
+                earlier.followers.append(operation)
+                operation.awaited += 1
+        operation.after = ()
+        if not operation.awaited:
+            self.possible.append(operation)
+
+    def remove(self, operation: Operation) -> None:
+        """An operation is about to take effect."""
+        del self.possible[bisect_left(self.possible, operation.number, key=_number)]
+        self.count -= 1
+
+    def follow(self, operation: Operation) -> None:
+        """An operation is done: those that waited for it, and for no other, may take effect."""
+        for follower in operation.followers:
+            follower.awaited -= 1
+            if not follower.awaited:
+                insort(self.possible, follower, key=_number)
+        operation.followers.clear()
+
+
+def _number(operation: Operation) -> int:
+    return operation.number

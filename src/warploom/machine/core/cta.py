@@ -1,0 +1,297 @@
+"""A CTA on the machine: its shared memory, warps, named barriers, and what instruction families keep per CTA."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from warploom.diagnostics import Diag
+from warploom.machine.core.events import BarrierName
+from warploom.machine.core.group import DONE, READY, WAITING, WARP, WARPGROUP, Group, Waitable, Warpgroup, lane_bits
+from warploom.machine.memory.proxy_visibility import Exchange, Knowledge
+from warploom.machine.memory.shared_memory import SharedMemory
+
+if TYPE_CHECKING:
+    from warploom.machine.core.grid import Grid
+
+Array = npt.NDArray[Any]
+Triple = tuple[int, int, int]
+
+
+class Cluster:
+    """CTAs that run together and reach each other's shared memory."""
+
+    def __init__(self, grid: Grid, index: Triple) -> None:
+        self.grid, self.index = grid, index
+        self.ctas: list[Cta] = []
+        self.in_flight = 0
+        self.state: dict[Any, Any] = {}
+        warps = -(-math.prod(grid.block) // WARP) * math.prod(grid.cluster_shape)
+        self.knowledge = Knowledge(warps) if grid.schedule.two_views else None
+
+    def exchange(self) -> Exchange | None:
+        """What a barrier of the cluster keeps of its visitors' knowledge: nothing where shared memory is one view."""
+        return None if self.knowledge is None else Exchange(self.knowledge)
+
+    @property
+    def ended(self) -> bool:
+        return all(cta.live_threads == 0 for cta in self.ctas)
+
+    def discard(self) -> None:
+        """Let go of everything: its CTAs are part of many cycles, and their memory must not wait for the collector."""
+        for cta in self.ctas:
+            for part in (*cta.warpgroups, cta):
+                vars(part).clear()
+        vars(self).clear()
+
+
+class Generation:
+    """One use of a named barrier: who has come, how many it takes (None: all that live), what they voted."""
+
+    __slots__ = ("arrived", "needed", "number", "over", "voters", "yes")
+
+    def __init__(self, number: int) -> None:
+        self.number, self.arrived, self.yes, self.over = number, 0, 0, False
+        self.needed: int | None = None
+        self.voters: int | None = None
+
+
+class NamedBarrier(Waitable):
+    """`bar.sync id`: used by one generation of threads after another."""
+
+    __slots__ = ("cta", "exchange", "generation", "index")
+
+    def __init__(self, cta: Cta, index: int) -> None:
+        super().__init__()
+        self.cta, self.index, self.exchange = cta, index, cta.cluster.exchange()
+        self.generation = Generation(0)
+
+    def arrive(self, threads: int, needed: int | None, yes: int | None = None, voters: int = 0) -> None:
+        """Count threads in, with their votes where the barrier reduces; the last one opens it."""
+        now = self.generation
+        if now.arrived and needed != now.needed:
+            uses, open_for = needed or "all", now.needed or "all"
+            what = f"Barrier {self.index} is used with {uses} threads while it is open for {open_for}."
+            raise Diag.BAD_BARRIER.error(what=what)
+        if now.arrived and (yes is None) != (now.voters is None):
+            what = f"Barrier {self.index} is open for a reduction and for a plain arrival at once."
+            raise Diag.BAD_BARRIER.error(what=what)
+        now.needed = needed
+        now.arrived += threads
+        if yes is not None:
+            now.yes += yes
+            now.voters = (now.voters or 0) + voters
+        if self.exchange is not None:
+            self.exchange.arrive(self.cta.grid.current)
+        self._tell("arrive", now, threads)
+        self.settle()
+
+    def passed(self, group: Group, generation: Generation) -> None:
+        """A group goes on, with a generation that is over."""
+        if self.exchange is not None:
+            self.exchange.leave(group)
+        self._tell("wait", generation)
+
+    def _tell(self, kind: str, generation: Generation, threads: int = 0) -> None:
+        """Let observers know that threads arrive at the barrier, or have passed it."""
+        reporter = self.cta.grid.reporter
+        if reporter is not None:
+            verb = "syncs" if "syncs" in reporter.actor.declared else "arrives"
+            name = BarrierName("named", self.cta.index, self.index, f"barrier {self.index}")
+            reporter.tell(kind, verb, barrier=name, phase=generation.number, count=threads)
+
+    @property
+    def expected(self) -> int:
+        """How many threads open the barrier."""
+        needed = self.generation.needed
+        return self.cta.live_threads if needed is None else needed
+
+    def settle(self) -> None:
+        """Open the barrier if enough have arrived."""
+        now = self.generation
+        if not now.arrived:
+            return
+        if now.arrived > self.expected:
+            what = f"Barrier {self.index} got {now.arrived} arrivals; it takes {self.expected}."
+            raise Diag.BAD_BARRIER.error(what=what)
+        if now.arrived == self.expected:
+            now.over = True
+            self.generation = Generation(now.number + 1)
+            if self.exchange is not None:
+                self.exchange.turn()
+            if self.cta.grid.convoys:
+                self.waiters = self.cta.merged(self.waiters)
+            self.notify()
+
+    def describe(self) -> str:
+        return f"barrier {self.index}: {self.generation.arrived} of {self.expected} threads have come"
+
+
+class NamedBarriers(dict[int, NamedBarrier]):
+    """The named barriers of a CTA by number, each made when it is first used."""
+
+    def __init__(self, cta: Cta) -> None:
+        super().__init__()
+        self.cta = cta
+
+    def __missing__(self, index: int) -> NamedBarrier:
+        barrier = self[index] = NamedBarrier(self.cta, index)
+        return barrier
+
+
+class Cta:
+    """One CTA: identity, memory and groups."""
+
+    def __init__(self, grid: Grid, cluster: Cluster, index: Triple, rank: int) -> None:
+        self.grid, self.cluster, self.index, self.rank = grid, cluster, index, rank
+        self.program = grid.program
+        self.local_bytes = grid.local_bytes
+        reserved = grid.machine.shared_reserved
+        opened = reserved if grid.uses_reserved else 0
+        self.shared = SharedMemory(rank, reserved - opened, grid.shared_bytes + opened, cluster.knowledge)
+        self.shared.symbols = {name: opened + offset for name, offset in grid.shared_symbols.items()}
+        self.symbols = grid.symbols | {name: self.shared.base + at for name, at in self.shared.symbols.items()}
+        self.specials = self._specials()
+        x, y, z = grid.block
+        self.threads = x * y * z
+        self.live_threads = self.threads
+        self.barriers = NamedBarriers(self)
+        self.mbarriers: dict[int, Any] = {}
+        self.state: dict[Any, Any] = {}
+        self.at_end: list[Callable[[Cta], None]] = []
+        self.at_leave: list[Callable[[], None]] = []
+        warps = -(-self.threads // WARP)
+        self.warpgroups = [
+            Warpgroup(self, i, min(WARPGROUP, warps * WARP - i * WARPGROUP))
+            for i in range(-(-warps // (WARPGROUP // WARP)))
+        ]
+        self.live = [WARP] * warps
+        if self.threads % WARP:
+            self.live[-1] = self.threads % WARP
+        self.present = [(1 << count) - 1 for count in self.live]
+        self.broken: set[int] = set()
+        self._warp_groups: dict[int, Group] = {}
+        self._free: dict[int, list[Group]] = {}
+        self._convoys: dict[int, Group] = {}
+        self.all_groups: list[Group] = []
+
+    @property
+    def name(self) -> str:
+        x, y, z = self.index
+        return f"CTA ({x},{y},{z})" if z else f"CTA ({x},{y})"
+
+    def _specials(self) -> dict[str, int]:
+        """The special registers that all threads of the CTA see alike."""
+        grid, out = self.grid, self.grid.specials.copy()
+        for axis, letter in enumerate("xyz"):
+            at, size = self.index[axis], grid.cluster_shape[axis]
+            out[f"%ctaid.{letter}"] = at
+            out[f"%cluster_ctaid.{letter}"] = at % size
+            out[f"%clusterid.{letter}"] = at // size
+        out["%cluster_ctarank"] = self.rank
+        out["%smid"] = grid.sm_of(self)
+        return out
+
+    def start(self) -> None:
+        """Make the first groups: convoys where the schedule allows, else warps."""
+        for warpgroup in self.warpgroups:
+            first = warpgroup.index * (WARPGROUP // WARP)
+            count = warpgroup.lanes // WARP
+            if self.grid.convoys and count > 1 and all(n == WARP for n in self.live[first : first + count]):
+                self.grid.woken(self.convoy(warpgroup))
+                continue
+            for warp in range(first, first + count):
+                group = self.warp_group(warp)
+                if self.live[warp] < WARP:
+                    group.mask = np.arange(WARP) < self.live[warp]
+                self.grid.woken(group)
+
+    def convoy(self, warpgroup: Warpgroup) -> Group:
+        """All warps of a warpgroup as one group."""
+        if warpgroup.index not in self._convoys:
+            first = warpgroup.index * (WARPGROUP // WARP)
+            self._convoys[warpgroup.index] = self._new(warpgroup, first, warpgroup.lanes // WARP)
+        group = self._convoys[warpgroup.index]
+        group.state = READY
+        return group
+
+    def warp_group(self, warp: int) -> Group:
+        """The group of one whole warp."""
+        if warp not in self._warp_groups:
+            self._warp_groups[warp] = self._new(self.warpgroups[warp * WARP // WARPGROUP], warp, 1)
+        return self._warp_groups[warp]
+
+    def lane_group(self, warp: int) -> Group:
+        """A group for some lanes of a warp."""
+        free = self._free.get(warp)
+        return free.pop() if free else self._new(self.warpgroups[warp * WARP // WARPGROUP], warp, 1)
+
+    def recycle(self, group: Group) -> None:
+        if group is not self._warp_groups.get(group.first_warp):
+            self._free.setdefault(group.first_warp, []).append(group)
+
+    def _new(self, warpgroup: Warpgroup, first: int, warps: int) -> Group:
+        group = Group(self, warpgroup, first, warps)
+        self.all_groups.append(group)
+        return group
+
+    def lanes_ended(self, group: Group, lanes: Array | None) -> None:
+        """Lanes of a group (None: all of them) left the kernel: whoever waits for all live threads looks again."""
+        if lanes is None:
+            gone = group.lanes
+            for warp in range(group.first_warp, group.first_warp + group.warps):
+                self.live[warp] = self.present[warp] = 0
+        else:
+            gone = int(lanes.sum())
+            self.live[group.first_warp] -= gone
+            self.present[group.first_warp] &= ~lane_bits(lanes)
+        self.live_threads -= gone
+        for barrier in self.barriers.values():
+            if barrier.generation.needed is None:
+                barrier.settle()
+        for look in self.at_leave:
+            look()
+        if not self.live_threads:
+            for check in self.at_end:
+                check(self)
+        self.grid.threads_ended(self)
+
+    def release(self) -> None:
+        """Give back the memory of an ended CTA."""
+        for group in self.all_groups:
+            group.forget()
+        for warpgroup in self.warpgroups:
+            warpgroup.blocks.clear()
+        self.warpgroups, self.all_groups = [], []
+        self._warp_groups, self._convoys, self._free = {}, {}, {}
+
+    def merged(self, waiters: list[Group]) -> list[Group]:
+        """Waiters of an open barrier; warps of a warpgroup that stand at one place are put together as its convoy."""
+        by_warpgroup: dict[int, list[Group]] = {}
+        for group in waiters:
+            by_warpgroup.setdefault(group.warpgroup.index, []).append(group)
+        out: list[Group] = []
+        for index, groups in by_warpgroup.items():
+            warpgroup, first = self.warpgroups[index], groups[0]
+            whole = sum(group.warps for group in groups) * WARP == warpgroup.lanes > WARP
+            needed = self.program.shared_needs(first.pc)
+            values = [first.u[i] for i in needed]
+            same = all(
+                g.pc == first.pc and g.mask is None and g.state == WAITING and g.parent is None
+                and [g.u[i] for i in needed] == values
+                for g in groups
+            )  # fmt: skip
+            if whole and same and len(groups) > 1:
+                convoy = self.convoy(warpgroup)
+                convoy.u[:] = first.u
+                convoy.pc, convoy.mask, convoy.token, convoy.state = first.pc, None, first.token, WAITING
+                for group in groups:
+                    group.state, group.waiting = DONE, None
+                out.append(convoy)
+            else:
+                out += groups
+        return out

@@ -1,0 +1,148 @@
+"""Where warps stand when a run cannot go on, told as a person would want it: who, where, waiting for what."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from warploom.diagnostics import Diag, WarploomError
+from warploom.machine.core.group import JOINING, READY, WAITING, Group, lanes_named
+from warploom.machine.core.names import role_of
+
+if TYPE_CHECKING:
+    from warploom.machine.core.cta import Cta
+    from warploom.machine.core.grid import Grid
+    from warploom.machine.translate.translator import Text
+    from warploom.ptx.isa.table import Op
+
+Array = npt.NDArray[Any]
+
+_MOST_LINES = 40
+_MOST_NAMES = 6
+_MOST_TEXT = 60
+
+
+def located(grid: Grid, error: Exception, group: Group) -> Exception:
+    """A fault with its place: the instruction, the CTA, the warp and the lanes."""
+    if not isinstance(error, WarploomError) or error.loc is not None:
+        return error
+    op, called = _origin(grid, error, grid.program.masked if group.mask is not None else grid.program.full)
+    return placed(grid, error, group, op, _culprits(called, error.fields.get("address")))
+
+
+def placed(grid: Grid, error: WarploomError, group: Group, op: Op | None, lanes: Any = None) -> WarploomError:
+    """A fault with the instruction and the lanes that met it."""
+    if op is None:
+        return error
+    live = group.mask if lanes is None else lanes
+    named = "all lanes" if live is None or live.all() else lanes_named(live)
+    warps = f"warp {group.first_warp}" if group.warps == 1 else f"warps {group.first_warp}-{group.last_warp}"
+    notes = (f"{op.instruction.text[:160]}", f"by {group.cta.name}, {warps}, {named}", *error.notes)
+    return type(error)(error.diag, grid.loc_of(op), notes, error.fields)
+
+
+def _origin(grid: Grid, error: Exception, text: Text) -> tuple[Op | None, dict[str, Any]]:
+    """The instruction whose translation raised an error, and what its meaning was called with."""
+    trace, op, called = error.__traceback__, None, dict[str, Any]()
+    name = f"<{grid.program.kernel.name}>"
+    while trace is not None:
+        frame = trace.tb_frame
+        if frame.f_code.co_filename == name and trace.tb_lineno <= len(text.ops):
+            op, called = text.ops[trace.tb_lineno - 1], {}
+        elif op is not None and not called and "mask" in frame.f_locals:
+            called = frame.f_locals
+        trace = trace.tb_next
+    return op, called
+
+
+def _culprits(called: dict[str, Any], address: object) -> Array | None:
+    """The lanes behind a fault: those whose address is wrong, else those that executed; None for all of the group."""
+    mask, given = called.get("mask"), called.get("address")
+    if isinstance(address, int) and isinstance(given, np.ndarray):
+        found: Array = given == given.dtype.type(address & np.iinfo(given.dtype).max)
+        found = found if mask is None else found & mask
+        if found.any():
+            return found
+    return mask
+
+
+def deadlock(grid: Grid) -> WarploomError:
+    """The error of a grid in which every group waits and nothing is under way."""
+    ctas = grid.live_ctas()
+    blocked = [group for cta in ctas for group in cta.all_groups if group.state == WAITING]
+    waiting = {(g.cta.index, warp) for g in blocked for warp in range(g.first_warp, g.first_warp + g.warps)}
+    total = sum(len(cta.live) for cta in ctas)
+    ended = sum(not live for cta in ctas for live in cta.live)
+    what = f"{_names(ctas)}: {len(waiting)} of {total} warps blocked, {ended} finished, nothing in flight."
+    op = grid.op_at(blocked[0]) if blocked else None
+    return Diag.DEADLOCK.error(None if op is None else grid.loc_of(op), notes=standing(grid), what=what)
+
+
+def standing(grid: Grid) -> list[str]:
+    """A line for the warps of a CTA that stand at one place and wait for one thing; CTAs that look alike are one."""
+    pictures: dict[tuple[str, ...], list[Cta]] = {}
+    for cta in grid.live_ctas():
+        pictures.setdefault(tuple(_lines(grid, cta)), []).append(cta)
+    lines: list[str] = []
+    for picture, ctas in pictures.items():
+        if len(pictures) > 1:
+            lines.append(f"{_names(ctas)}:")
+        lines += picture
+    if grid.not_started:
+        lines.append(f"{grid.not_started} clusters have not started: the machine is full")
+    if len(lines) > _MOST_LINES:
+        lines[_MOST_LINES - 1 :] = [f"and {len(lines) - _MOST_LINES + 1} more lines"]
+    return lines
+
+
+def _names(ctas: list[Cta]) -> str:
+    names = [cta.name for cta in ctas[:_MOST_NAMES]]
+    more = f" and {len(ctas) - _MOST_NAMES} more" if len(ctas) > _MOST_NAMES else ""
+    return (names[0] if len(names) == 1 else "CTAs " + " ".join(name.removeprefix("CTA ") for name in names)) + more
+
+
+def _lines(grid: Grid, cta: Cta) -> list[str]:
+    """What the groups of a CTA do, those that do the same together, in columns."""
+    rows: dict[tuple[str, str, str, str], list[tuple[Group, int]]] = {}
+    for group in sorted(cta.all_groups, key=lambda group: group.first_warp):
+        doing = _doing(grid, group)
+        if doing:
+            op = grid.op_at(group)
+            place = "the end" if op is None else str(grid.loc_of(op))
+            text = "" if op is None else op.instruction.text
+            short = text if len(text) <= _MOST_TEXT else text[: _MOST_TEXT - 1] + "…"
+            for warp in range(group.first_warp, group.first_warp + group.warps):
+                rows.setdefault((role_of(grid, warp), place, doing, short), []).append((group, warp))
+    cells = [(role, _who(warps), place, doing, f"`{text}`") for (role, place, doing, text), warps in rows.items()]
+    widths = [max((len(row[column]) for row in cells), default=0) for column in range(4)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, (*widths, 0), strict=True) if width or cell)
+        for row in cells
+    ]
+
+
+def _doing(grid: Grid, group: Group) -> str:
+    """What a group waits for; nothing if it is done, or if its lanes have lines of their own."""
+    if group.state == WAITING and group.waiting is not None:
+        return f"waits for {group.waiting.describe()}"
+    if group.state == READY:
+        return "only spins" if group in grid.parked else "can run"
+    if group.state == JOINING and group.joined is not None and group.joined.any():
+        return f"{lanes_named(group.joined)} wait for the other lanes of their warp"
+    return ""
+
+
+def _who(warps: list[tuple[Group, int]]) -> str:
+    """Warps as ranges; lanes where they are not all."""
+    whole = sorted({warp for group, warp in warps if group.mask is None})
+    runs: list[list[int]] = []
+    for warp in whole:
+        if runs and runs[-1][-1] == warp - 1:
+            runs[-1].append(warp)
+        else:
+            runs.append([warp])
+    parts = [f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs]
+    named = [f"warp{'s' if len(whole) > 1 else ''} {','.join(parts)}"] if parts else []
+    return ", ".join([*named, *(group.name for group, _ in warps if group.mask is not None)])

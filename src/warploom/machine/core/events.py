@@ -1,0 +1,299 @@
+"""What observers see: one event for everything that an instruction or an operation does to memory or to a barrier.
+
+Events come through three doors. A run with observers binds every meaning in a wrapper (`core/observation.py`) that
+says who acts and tells the accesses and fences that the instruction's row declares. Things with a state (barriers,
+groups, tensor memory) tell what happens to them, because they know the phase or the group. The grid tells when an
+asynchronous operation is issued and when it completes. Without observers there is no `Reporter`, and no event is built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from warploom.diagnostics import Loc
+from warploom.ptx.syntax.model import Instruction
+
+if TYPE_CHECKING:
+    from warploom.machine.core.async_operations import Operation
+
+Array = npt.NDArray[Any]
+Triple = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Touch:
+    """Equal runs of bytes that something reads or writes: `width` bytes from each of `addresses`.
+
+    A lane's access, the rows of a box, the granules of an operand and a plain range all have this form. `cta` owns the
+    memory (None: global). Shared addresses are those of the cluster: rank << 24 | offset. In tensor memory an address
+    is lane << 16 | column and a run goes along the columns, four bytes each. In registers it is the row of the register
+    file. An access of a warp has one address for each lane of its event, or one for all of them.
+    """
+
+    verb: str
+    space: str
+    cta: Triple | None
+    proxy: str
+    addresses: Array
+    width: int
+
+    @property
+    def bytes(self) -> int:
+        """How many bytes there are, those that several lanes touch counted once for each address."""
+        return len(self.addresses) * self.width
+
+    def _key(self) -> tuple[object, ...]:
+        return self.verb, self.space, self.cta, self.proxy, self.width
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Touch):
+            return NotImplemented
+        return self._key() == other._key() and np.array_equal(self.addresses, other.addresses)
+
+    def __hash__(self) -> int:
+        return hash((self._key(), self.addresses.tobytes()))
+
+
+Touches = Callable[[], Sequence[Touch]]
+"""What an operation will touch, worked out only if somebody observes."""
+
+
+def run_of_bytes(verb: str, space: str, cta: Triple | None, address: int, size: int, proxy: str = "async") -> Touch:
+    """One plain range."""
+    return Touch(verb, space, cta, proxy, np.array([address], np.int64), size)
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """A warp of a CTA, or (with an operation) the engine that works on that operation for it."""
+
+    cta: Triple
+    warp: int
+    operation: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The instruction behind an event, and its place: the author's line where the PTX carries it."""
+
+    loc: Loc
+    instruction: Instruction
+
+    @property
+    def text(self) -> str:
+        return self.instruction.text
+
+    @property
+    def line(self) -> int:
+        """The line of the PTX."""
+        return self.instruction.line
+
+
+@dataclass(frozen=True, slots=True)
+class BarrierName:
+    """Which barrier: `kind` is mbarrier, named, cluster or warp; `address` its shared address, number or warp."""
+
+    kind: str
+    cta: Triple
+    address: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class CommitGroup:
+    """Operations of one thread (of one warp for wgmma and tensor memory) between two commits, counted from 0.
+
+    `kind` is cp.async, bulk, wgmma, tensor load, tensor store, or tcgen05, where every operation is its own group and
+    groups complete in order. An operation belongs to the group, a commit closes it, and a wait knows that all groups
+    *below* the number are complete.
+    """
+
+    kind: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One thing that happened.
+
+    `kind` is issue, complete, access, arrive, wait, fence, alloc or free, and `verb` the effect of the instruction's
+    row behind it; `operation` where an operation is issued or completes, `phase` where a barrier's phase does. `lanes`
+    are the lanes of the agent's warp as bits. `count` is what a barrier counts: arrivals, bytes (expects, completes) or
+    threads. `phase` is the one that an arrival belongs to or that a wait has passed; a wait that has not `passed` names
+    the phase it asked for. `operation` is the number that joins an issue, its complete, and what its completion does.
+    """
+
+    kind: str
+    verb: str
+    agent: Agent
+    lanes: int
+    source: Source
+    touches: tuple[Touch, ...] = ()
+    space: str = ""
+    proxy: str = "generic"
+    scope: str = ""
+    semantics: str = ""
+    barrier: BarrierName | None = None
+    phase: int | None = None
+    count: int = 0
+    group: CommitGroup | None = None
+    operation: int = 0
+    passed: bool = True
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of all that it touches."""
+        return sum(touch.bytes for touch in self.touches)
+
+
+class Observer(Protocol):
+    """Receives every event of a run, in order."""
+
+    def on_event(self, event: Event) -> None:
+        """See one event; must not change what the program sees."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """An effect of a row with the choices of the instruction filled in."""
+
+    space: str = ""
+    proxy: str = "generic"
+    scope: str = ""
+    semantics: str = ""
+
+
+_UNDECLARED = Declared()
+
+
+@dataclass(slots=True)
+class Actor:
+    """Who does what is being told: set by the wrapper of an instruction, and by the completion of an operation."""
+
+    agent: Agent
+    lanes: int
+    source: Source
+    declared: dict[str, Declared]
+    told: set[str] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True)
+class Issued:
+    """An operation, or one warp's part of it, as observers were told of it."""
+
+    number: int
+    actor: Actor
+    lanes: int
+    touches: tuple[Touch, ...]
+    group: CommitGroup | None
+
+
+_NOBODY = Actor(Agent((0, 0, 0), -1), 0, Source(Loc("<machine>", 0), Instruction("")), {})
+
+
+class Reporter:
+    """Makes events and hands them to the observers of a run."""
+
+    def __init__(self, observers: Iterable[Observer]) -> None:
+        self.observers = tuple(observers)
+        self.actor = _NOBODY
+        self.lanes = 0
+        self.operations = 0
+        self.meetings = 0
+
+    def acts(self, actor: Actor) -> None:
+        """From now on this one acts, with all its lanes."""
+        self.actor, self.lanes = actor, actor.lanes
+
+    def narrow(self, lanes: int) -> None:
+        """What is told next concerns some of the actor's lanes only."""
+        self.lanes = lanes
+
+    def tell(
+        self,
+        kind: str,
+        verb: str,
+        touches: tuple[Touch, ...] = (),
+        *,
+        barrier: BarrierName | None = None,
+        phase: int | None = None,
+        count: int = 0,
+        group: CommitGroup | None = None,
+        operation: int | None = None,
+        passed: bool = True,
+        declared: Declared | None = None,
+    ) -> None:
+        """Make an event of what the actor does; space, scope and semantics are those that its row declares."""
+        actor = self.actor
+        actor.told.add(verb)
+        if declared is None:
+            declared = actor.declared.get(verb, _UNDECLARED)
+        number = actor.agent.operation if operation is None else operation
+        event = Event(
+            kind,
+            verb,
+            actor.agent,
+            self.lanes,
+            actor.source,
+            touches,
+            declared.space,
+            declared.proxy,
+            declared.scope,
+            declared.semantics,
+            barrier,
+            phase,
+            count,
+            group,
+            number,
+            passed,
+        )
+        for observer in self.observers:
+            observer.on_event(event)
+
+    def issue(self, touches: Touches | None, group: CommitGroup | None = None) -> Issued:
+        """The actor issues an operation."""
+        self.operations += 1
+        actor = self.actor
+        given = tuple(touches()) if touches is not None else ()
+        issued = Issued(self.operations, actor, self.lanes, given, group)
+        actor.told.update(touch.verb for touch in given)
+        self.tell("issue", "operation", given, group=group, operation=issued.number, declared=_engine(given))
+        return issued
+
+    def complete(self, operation: Operation) -> None:
+        """An operation takes effect: its engine acts."""
+        before, lanes = self.actor, self.lanes
+        for issued in operation.issues:
+            self._complete(issued)
+        operation.run()
+        self.actor, self.lanes = before, lanes
+
+    def at_once(self, touches: Touches, group: CommitGroup) -> None:
+        """The actor issues an operation that takes effect here and now, and completes for observers only."""
+        before, lanes = self.actor, self.lanes
+        self._complete(self.issue(touches, group))
+        self.actor, self.lanes = before, lanes
+
+    def _complete(self, issued: Issued) -> None:
+        actor = issued.actor
+        agent = Agent(actor.agent.cta, actor.agent.warp, issued.number)
+        self.acts(Actor(agent, issued.lanes, actor.source, actor.declared))
+        self.tell("complete", "operation", issued.touches, group=issued.group, declared=_engine(issued.touches))
+
+
+def _engine(touches: tuple[Touch, ...]) -> Declared:
+    """An operation's own space and proxy: those of what it touches first."""
+    return Declared(touches[0].space, touches[0].proxy) if touches else Declared(proxy="async")
+
+
+def lanes_as_bits(lanes: Array | None, count: int) -> int:
+    """Lanes as bits, lane 0 the lowest; None for all of so many."""
+    if lanes is None:
+        return (1 << count) - 1
+    return int.from_bytes(np.packbits(lanes, bitorder="little").tobytes(), "little")

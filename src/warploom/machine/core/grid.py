@@ -1,0 +1,477 @@
+"""The grid: launches clusters, lets groups and asynchronous operations take turns, and knows when nothing can."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from warploom.diagnostics import Diag, Loc
+from warploom.machine.core.async_operations import InFlight, Operation
+from warploom.machine.core.cta import Cluster, Cta
+from warploom.machine.core.deadlock_report import deadlock, located, placed, standing
+from warploom.machine.core.events import Reporter
+from warploom.machine.core.group import DONE, EXPIRED, READY, WAITING, WARP, Group
+from warploom.machine.core.observation import observed
+from warploom.machine.core.schedule import Eager, Replay
+from warploom.machine.core.setup import MOST_RESIDENT_BYTES, Setup, Triple, WarpState, resident_bytes
+from warploom.machine.instructions.control import Printed
+from warploom.machine.memory.byte_memory import padded
+from warploom.machine.memory.proxy_visibility import learning
+from warploom.ptx.isa.table import Op
+
+_TURN = 512
+_SHORT_TURN = 1
+_IDLE_LIMIT = 50_000_000
+_RETRIES = 3
+_BREAKS = 10_000
+_LOOK_AFTER = 8_000
+"""Instructions without a memory effect after which groups are examined: do they only spin?"""
+_LOOP_BLOCKS = 256
+_LAUNCH_COST = 16
+"""What putting a warp on the machine counts against the limit: about the time of so many instructions."""
+_LAUNCH_BYTES = 8192
+"""So many bytes of a CTA's memory count as one instruction more."""
+_MOST_WARP_STATES = 1 << 16
+_MOST_IN_FLIGHT = 1 << 12
+"""Asynchronous operations under way at once; when one more is issued the oldest takes effect."""
+_TRIPLES = ("tid", "ntid", "ctaid", "nctaid", "clusterid", "nclusterid", "cluster_ctaid", "cluster_nctaid")
+_RESERVED = ("%reserved_smem_offset_0", "%reserved_smem_offset_1")
+_WORKSPACE = frozenset({"%envreg1", "%envreg2"})
+_WORKSPACE_BYTES = 64
+
+
+class Grid:
+    """One running launch."""
+
+    def __init__(self, setup: Setup) -> None:
+        self.setup = setup
+        self.program, self.machine = setup.program, setup.machine
+        self.shape, self.block, self.cluster_shape = setup.shape, setup.block, setup.cluster
+        self.memory, self.params = setup.memory, setup.params
+        self.symbols, self.shared_symbols = setup.symbols, setup.shared_symbols
+        self.shared_bytes, self.dynamic_bytes, self.local_bytes = (
+            setup.shared_bytes,
+            setup.dynamic_bytes,
+            setup.local_bytes,
+        )
+        self.sms, self.schedule, self.explicit_cluster = setup.sms, setup.schedule, setup.explicit_cluster
+        self.tensor_maps = setup.tensor_maps
+        self.observers = setup.observers
+        self.reporter = Reporter(setup.observers) if setup.observers else None
+        self.convoys = setup.schedule.convoys and not (setup.observers or setup.schedule.two_views)
+        self.current: Group | None = None
+        self.ready: deque[Group] = deque()
+        self.spent: deque[Group] = deque()
+        self.parked: list[Group] = []
+        self.flight = InFlight()
+        self.clusters: list[Cluster] = []
+        self._gone: list[Cluster] = []
+        self.executed = [0] * len(self.program.flow.blocks)
+        self.warps: list[WarpState] = []
+        self.uses_reserved = not self.program.specials.isdisjoint(_RESERVED)
+        self.specials = self._specials()
+        self.lane_specials: dict[int, dict[str, Any]] = {}
+        self.budget = setup.limit if setup.limit is not None else 1 << 62
+        self.effects = 0
+        self.moved: dict[str, int] = {}
+        self.printed = Printed()
+        self.heap: dict[int, int] = {}
+        self._factories: dict[bool, Callable[..., Any]] = {}
+        self._clusters_x = [-(-self.shape[i] // self.cluster_shape[i]) for i in range(3)]
+        self._total = self._clusters_x[0] * self._clusters_x[1] * self._clusters_x[2]
+        self._next = 0
+        self._ended = 0
+        self._idle = 0
+        self._last_effects = self._parked_at = self._expired_at = -1
+        self._expiries = self._breaks = 0
+        self._look_at = _LOOK_AFTER
+        self._budget_at_effect = self.budget
+        self._bytes_per_cta = resident_bytes(
+            self.program, self.block, self.shared_bytes, self.local_bytes, two_views=self.schedule.two_views
+        )
+        self._capacity = self._occupancy()
+        self.eager = isinstance(self.schedule, Eager)
+
+    def factory(self, masked: bool) -> Callable[..., Any]:
+        if masked not in self._factories:
+            text = self.program.masked if masked else self.program.full
+            wrap = self._wrapped if self.observers or self.schedule.two_views else None
+            self._factories[masked] = self.program.make(text, wrap)
+        return self._factories[masked]
+
+    def _wrapped(self, op: Op, run: Any) -> Any:
+        """A meaning as this run needs it."""
+        if self.schedule.two_views:
+            run = learning(op, run)
+        return observed(op, run, self) if self.observers else run
+
+    def _occupancy(self) -> int:
+        """How many clusters are resident at once."""
+        ctas = self.cluster_shape[0] * self.cluster_shape[1] * self.cluster_shape[2]
+        threads = self.block[0] * self.block[1] * self.block[2]
+        per_sm = min(
+            self.machine.blocks_per_sm,
+            self.machine.threads_per_sm // max(threads, 1),
+            self.machine.shared_per_sm // (self.shared_bytes + self.machine.shared_reserved),
+        )
+        held = MOST_RESIDENT_BYTES // max(self._bytes_per_cta * ctas, 1)
+        return max(1, min(self.sms * max(per_sm, 1) // ctas, held))
+
+    def _specials(self) -> dict[str, int]:
+        """The special registers that all threads of the grid see alike."""
+        out = dict[str, int]()
+        for axis, letter in enumerate("xyz"):
+            size = self.cluster_shape[axis]
+            out[f"%ntid.{letter}"] = self.block[axis]
+            out[f"%nctaid.{letter}"] = self.shape[axis]
+            out[f"%cluster_nctaid.{letter}"] = size
+            out[f"%nclusterid.{letter}"] = self.shape[axis] // size
+        out |= {f"%{name}.w": 0 for name in _TRIPLES}
+        reserved = self.machine.shared_reserved
+        out["%cluster_nctarank"] = self.cluster_shape[0] * self.cluster_shape[1] * self.cluster_shape[2]
+        out["%is_explicit_cluster"] = int(self.explicit_cluster)
+        out["%nsmid"] = self.sms
+        out["%gridid"] = 1
+        out["%current_graph_exec"] = 0
+        out["%nwarpid"] = -(-(self.block[0] * self.block[1] * self.block[2]) // WARP)
+        out["%dynamic_smem_size"] = self.dynamic_bytes
+        out["%total_smem_size"] = out["%aggr_smem_size"] = self.shared_bytes + reserved
+        out["%reserved_smem_offset_begin"] = 0
+        out["%reserved_smem_offset_end"] = out["%reserved_smem_offset_cap"] = reserved
+        out |= zip(_RESERVED, self.machine.shared_reserved_parts, strict=True)
+        if self.program.specials & _WORKSPACE:
+            # Cooperative groups keep the arrivals at a barrier of the whole grid there; the driver clears it.
+            workspace = self.memory.add(padded(_WORKSPACE_BYTES, zero=True), "the grid's workspace").base
+            out |= {"%envreg1": workspace >> 32, "%envreg2": workspace & 0xFFFFFFFF}
+        return out
+
+    def sm_of(self, cta: Cta) -> int:
+        linear = (cta.index[2] * self.shape[1] + cta.index[1]) * self.shape[0] + cta.index[0]
+        return linear % self.sms
+
+    def time(self) -> int:
+        """A clock that advances with the instructions executed."""
+        self.budget -= 1
+        return (self.setup.limit if self.setup.limit is not None else 1 << 62) - self.budget
+
+    def run(self) -> None:
+        """Execute the whole grid."""
+        while True:
+            if self.eager:
+                self._eager_steps()
+            if not self._step():
+                break
+        if isinstance(self.schedule, Replay):
+            self.schedule.finish()
+
+    def choose(self, kind: str, options: Sequence[str], groups: int = 0) -> int:
+        """What the schedule takes, which must be one of the options."""
+        answer = self.schedule.choose(kind, options, groups)
+        if not 0 <= answer < len(options):
+            what = f"its answer to `{kind}` is {answer!r}, and there are {len(options)} options"
+            raise Diag.BAD_SCHEDULE.error(name=self.schedule.name, what=what)
+        return answer
+
+    def _eager_steps(self) -> None:
+        """The fast path of the eager schedule: run ready groups in turn."""
+        ready = self.ready
+        while ready:
+            group = ready.popleft()
+            if group.state == READY:
+                group.run(_TURN)
+                if self.budget < 0:
+                    self._check_limits()
+                if self.parked:
+                    self._unpark()
+                if self._idle > len(ready):
+                    self._idle = 0
+                    self._check_limits()
+                    if self._can_launch():
+                        self.launch_next()
+        self._check_limits()
+
+    def _step(self) -> bool:
+        """Ask the schedule for one step; False when the grid is done."""
+        self._check_limits()
+        self._unpark()
+        groups = self._runnable()
+        completions = self.flight.possible
+        launch = self._can_launch()
+        count = len(groups) + len(completions) + launch
+        if count == 0:
+            return self._stuck()
+        if self.eager and not groups:
+            answer = 0
+        else:
+            options = _Options(groups, completions, launch)
+            answer = self.choose("step", options, len(groups)) if count > 1 else 0
+        if answer < len(groups):
+            del self.ready[answer]
+            groups[answer].run(_SHORT_TURN if self.schedule.preempts else _TURN)
+        elif answer < len(groups) + len(completions):
+            self.complete(completions[answer - len(groups)])
+        else:
+            self.launch_next()
+        return True
+
+    def _runnable(self) -> list[Group]:
+        """The groups that can run: those that have had their turn come after all others have."""
+        groups = [group for group in self.ready if group.state == READY]
+        if not groups and self.spent:
+            groups = [group for group in self.spent if group.state == READY]
+            self.spent.clear()
+        self.ready = deque(groups)
+        return groups
+
+    def _check_limits(self) -> None:
+        if self.budget < 0:
+            limit = self.setup.limit
+            counted = f"putting a warp on the machine counts as {_LAUNCH_COST} instructions, or more with its memory"
+            raise Diag.LIMIT.error(notes=(*standing(self), counted), used=(limit or 0) - self.budget, limit=limit)
+        if self.effects != self._last_effects:
+            self._last_effects, self._budget_at_effect = self.effects, self.budget
+            self._look_at = _LOOK_AFTER
+            return
+        idle = self._budget_at_effect - self.budget
+        if idle > _IDLE_LIMIT and idle > _IDLE_LIMIT * sum(count > 0 for cta in self.live_ctas() for count in cta.live):
+            raise Diag.NO_PROGRESS.error(notes=standing(self), used=idle)
+        if idle > self._look_at:
+            self._look_at = 2 * idle
+            self._park_spinners()
+
+    def _park_spinners(self) -> None:
+        """Set aside the groups that only spin until something changes: the others, and what is under way, get on."""
+        groups = [group for group in (*self.ready, *self.spent) if group.state == READY]
+        self.ready.clear()
+        self.spent.clear()
+        for group in groups:
+            if group.state == READY and self._spins(group):
+                self.parked.append(group)
+        self._parked_at = self.effects
+
+    def _spins(self, group: Group) -> bool:
+        """Whether a group comes back to where it stands with the same registers, and nothing was written in between."""
+        before, effects = group.snapshot(), self.effects
+        for _ in range(_LOOP_BLOCKS):
+            budget = self.budget
+            group.run(1)
+            if group.state != READY or self.effects != effects or self.budget == budget:
+                return False
+            if group.pc == before[0] and group.snapshot() == before:
+                self._withdraw(group)
+                return True
+            self._withdraw(group)
+        self.ready.append(group)
+        return False
+
+    def _withdraw(self, group: Group) -> None:
+        for queue in (self.ready, self.spent):
+            if group in queue:
+                queue.remove(group)
+
+    def _unpark(self) -> None:
+        """Something has changed: those who only spun look again."""
+        if self.parked and self.effects != self._parked_at:
+            self.ready.extend(self.parked)
+            self.parked.clear()
+
+    def _can_launch(self) -> bool:
+        return self._next < self._total and len(self.clusters) < self._capacity
+
+    @property
+    def not_started(self) -> int:
+        """How many clusters have not been launched."""
+        return self._total - self._next
+
+    def launch_next(self) -> None:
+        """Put the next cluster on the machine."""
+        self._sweep()
+        index = self.take_cluster()
+        assert index is not None
+        cluster = Cluster(self, index)
+        self.clusters.append(cluster)
+        shape = self.cluster_shape
+        rank = 0
+        for z in range(shape[2]):
+            for y in range(shape[1]):
+                for x in range(shape[0]):
+                    at = (index[0] * shape[0] + x, index[1] * shape[1] + y, index[2] * shape[2] + z)
+                    cluster.ctas.append(Cta(self, cluster, at, rank))
+                    rank += 1
+        for cta in cluster.ctas:
+            self.budget -= _LAUNCH_COST * len(cta.live) + self._bytes_per_cta // _LAUNCH_BYTES
+            cta.start()
+
+    def take_cluster(self) -> Triple | None:
+        """The next cluster that was not launched, taken off the list; None when all are."""
+        if self._next >= self._total:
+            return None
+        x, y, _ = self._clusters_x
+        linear = self._next
+        self._next += 1
+        return linear % x, linear // x % y, linear // (x * y)
+
+    def cancelled(self) -> None:
+        """A cluster's work was taken over by a running one: it counts as ended."""
+        self._ended += 1
+
+    def woken(self, group: Group) -> None:
+        self.ready.append(group)
+
+    def preempted(self, group: Group) -> None:
+        """A group has had its turn: all others come first, whatever the schedule prefers."""
+        self._idle += 1
+        if self.eager or self.schedule.preempts:
+            self.ready.append(group)
+        else:
+            self.spent.append(group)
+
+    def blocked(self, group: Group) -> None:
+        self._idle = 0
+
+    def threads_ended(self, cta: Cta) -> None:
+        self._idle = 0
+        if cta.live_threads:
+            return
+        cluster = cta.cluster
+        if cluster.ended:
+            self.effects += 1
+            self.clusters.remove(cluster)
+            self._ended += 1
+            for ended in cluster.ctas:
+                self._count(ended)
+                ended.release()
+            self._gone.append(cluster)
+            if self.setup.on_progress is not None:
+                self.setup.on_progress(self._ended, self._total)
+
+    def _count(self, cta: Cta) -> None:
+        """Add what an ended CTA executed to the sums, and its warps to the list while that is short."""
+        totals, costs = self.executed, self.program.costs
+        executed = [0] * len(cta.live)
+        for group in cta.all_groups:
+            own = 0
+            for index, count in enumerate(group.counts):
+                if count:
+                    totals[index] += count * group.warps
+                    own += count * costs[index]
+            for warp in range(group.first_warp, group.first_warp + group.warps):
+                executed[warp] += own
+        room = _MOST_WARP_STATES - len(self.warps)
+        self.warps += [WarpState(cta.index, warp, count) for warp, count in enumerate(executed[:room])]
+
+    def submit(self, operation: Operation) -> None:
+        """An asynchronous operation was issued."""
+        self.effects += 1
+        operation.issuer = self.current
+        if self.reporter is not None and not operation.issues:
+            operation.issues = (self.reporter.issue(operation.touches, operation.group),)
+        if self.eager and operation.possible:
+            self.complete(operation, listed=False)
+            while self.flight.possible:
+                self.complete(self.flight.possible[0])
+            return
+        self.flight.add(operation)
+        operation.cluster.in_flight += 1
+        while self.flight.count > _MOST_IN_FLIGHT and self.flight.possible:
+            self.complete(self.flight.possible[0])
+
+    def complete(self, operation: Operation, *, listed: bool = True) -> None:
+        """Let an operation take effect."""
+        self.effects += 1
+        if listed:
+            self.flight.remove(operation)
+        before, self.current = self.current, operation.issuer
+        if self.reporter is None:
+            operation.run()
+        else:
+            self.reporter.complete(operation)
+        self.current = before
+        operation.done = True
+        self.flight.follow(operation)
+        for waitable in operation.then:
+            waitable.notify()
+        if listed:
+            operation.cluster.in_flight -= 1
+
+    def discard(self) -> None:
+        """Let go of everything, after a fault too: what is on the machine refers to the grid."""
+        for cluster in (*self.clusters, *self._gone):
+            cluster.discard()
+        vars(self).clear()
+
+    def _sweep(self) -> None:
+        """Let go of the clusters that have ended, with all they had under way."""
+        kept = []
+        for cluster in self._gone:
+            if cluster.in_flight:
+                kept.append(cluster)
+            else:
+                cluster.discard()
+        self._gone = kept
+
+    def _stuck(self) -> bool:
+        """Nothing is ready and nothing is under way: the end, a time limit that expires, or a deadlock."""
+        if not self.clusters:
+            return False
+        if self.effects != self._expired_at:
+            self._expired_at = self.effects
+            self._expiries = self._breaks = 0
+        groups = [group for cta in self.live_ctas() for group in cta.all_groups]
+        waiting = [(group, group.waiting) for group in groups if group.state == WAITING and group.waiting is not None]
+        expired = [group for group, what in waiting if getattr(what, "expires", False)]
+        self._expiries += 1
+        if expired and self._expiries <= _RETRIES:
+            for group in expired:
+                group.token = EXPIRED
+                group.wake()
+            return True
+        for group, what in waiting:
+            if (fault := what.fault()) is not None:
+                raise placed(self, fault, group, self.op_at(group))
+        self._breaks += 1
+        if self._breaks <= _BREAKS and any(group.break_join() for group in groups):
+            self._expiries = 0
+            return True
+        if self.parked:
+            raise Diag.NO_PROGRESS.error(notes=standing(self), used=self._budget_at_effect - self.budget)
+        raise deadlock(self)
+
+    def live_ctas(self) -> list[Cta]:
+        return [cta for cluster in self.clusters for cta in cluster.ctas]
+
+    def op_at(self, group: Group) -> Op | None:
+        """The instruction a group stands at."""
+        ops = self.program.flow.blocks[group.pc].ops
+        return ops[0] if ops else None
+
+    def loc_of(self, op: Op) -> Loc:
+        return op.instruction.loc or Loc(self.program.file, op.instruction.line)
+
+    def located(self, error: Exception, group: Group) -> Exception:
+        """A fault with its place."""
+        return located(self, error, group)
+
+
+class _Options(Sequence[str]):
+    """Descriptions of the possible steps, written only when a schedule reads them."""
+
+    def __init__(self, groups: list[Group], completions: list[Operation], launch: bool) -> None:
+        self.groups, self.completions, self.launch = groups, completions, launch
+
+    def __len__(self) -> int:
+        return len(self.groups) + len(self.completions) + self.launch
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[each] for each in range(len(self))[index]]
+        index = range(len(self))[index]
+        if index < len(self.groups):
+            group = self.groups[index]
+            return f"{group.cta.name} {group.name}"
+        index -= len(self.groups)
+        return self.completions[index].name if index < len(self.completions) else "launch"
+
+
+__all__ = ["DONE", "Grid"]

@@ -1,0 +1,463 @@
+"""A group: lanes that execute together.
+
+A group is a convoy (the full warps of a warpgroup), one warp, or some lanes of a warp. It runs translated blocks until
+it must wait, ends, or its lanes part ways. Warps that part become groups of their own; lanes that part become groups
+that end at the branch's join, where the warp goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from warploom.diagnostics import Diag, WarploomError
+from warploom.hardware.threads import WARP_LANES, WARPGROUP_WARPS
+from warploom.machine.memory.byte_memory import LocalMemory
+from warploom.machine.tensor.register_rows import RowNames
+from warploom.machine.translate.blocks import BLOCKED, ENDED, PARTED, SCATTERED
+from warploom.machine.translate.register_layout import FILES
+
+if TYPE_CHECKING:
+    from warploom.machine.core.cta import Cta
+
+Array = npt.NDArray[Any]
+
+WARP, WARPGROUP = WARP_LANES, WARP_LANES * WARPGROUP_WARPS
+READY, WAITING, JOINING, DONE = range(4)
+EXPIRED = "expired"
+_PATIENCE = 256
+_MOST_RUNS = 8
+POISON = {"p": False, "h": 0xFFFF, "a": 0xFFFFFFFF, "b": 0xFFFFFFFFFFFFFFFF, "q": complex(np.nan, np.nan)}
+
+
+class Waitable:
+    """Something that groups wait for; whoever changes it calls `notify`."""
+
+    __slots__ = ("waiters",)
+
+    def __init__(self) -> None:
+        self.waiters: list[Group] = []
+
+    def notify(self) -> None:
+        """Let every waiting group look again."""
+        if self.waiters:
+            waiters, self.waiters = self.waiters, []
+            for group in waiters:
+                group.wake()
+
+    def describe(self) -> str:
+        """What a group that waits here waits for, for the deadlock report."""
+        return "something"
+
+    def fault(self) -> WarploomError | None:
+        """What is wrong if nobody who waits here can ever go on, where that is more than a deadlock."""
+        return None
+
+
+class Warpgroup:
+    """Four consecutive warps: their register files, one column per lane, and their local memory."""
+
+    def __init__(self, cta: Cta, index: int, lanes: int) -> None:
+        self.cta, self.index, self.lanes = cta, index, lanes
+        rows = cta.program.layout.rows
+        self.files: dict[str, Array] = {}
+        for file, dtype in FILES.items():
+            array = np.empty((rows[file], lanes), dtype)
+            array.fill(POISON[file])
+            self.files[file] = array
+        self.local = LocalMemory(lanes, cta.local_bytes) if cta.local_bytes else None
+        specials = cta.grid.lane_specials
+        if index not in specials:
+            specials[index] = lane_specials(index * WARPGROUP, lanes, cta.grid.block)
+        self.specials: dict[str, Array] = specials[index]
+        self.state: dict[Any, Any] = {}
+        self.blocks: dict[tuple[int, int, bool], tuple[Callable[..., int], ...]] = {}
+
+    def rows(self, names: RowNames) -> Array:
+        """The registers of a brace list for all lanes of the warpgroup: a view where they are adjacent."""
+        file, indices = self.files[names.file], names.indices
+        if names.adjacent:
+            return file[indices[0] : indices[-1] + 1]
+        return file[list(indices)]
+
+
+def lane_specials(first: int, lanes: int, block: tuple[int, int, int]) -> dict[str, Array]:
+    """The special registers that tell the threads of a warpgroup apart, the same in every CTA."""
+    thread = np.arange(first, first + lanes, dtype=np.uint32)
+    x, y, _ = block
+    lane = thread % WARP
+    bit = np.uint32(1) << lane
+    specials = {
+        "%tid.x": thread % x,
+        "%tid.y": thread // x % y,
+        "%tid.z": thread // (x * y),
+        "%laneid": lane,
+        "%warpid": thread // WARP,
+        "%lanemask_eq": bit,
+        "%lanemask_lt": bit - np.uint32(1),
+        "%lanemask_le": bit | (bit - np.uint32(1)),
+        "%lanemask_gt": ~(bit | (bit - np.uint32(1))),
+        "%lanemask_ge": ~(bit - np.uint32(1)),
+    }
+    for array in specials.values():
+        array.setflags(write=False)
+    return specials
+
+
+class Group:
+    """Some lanes of a warpgroup in lockstep: where they stand and what they wait for."""
+
+    def __init__(self, cta: Cta, warpgroup: Warpgroup, first_warp: int, warps: int) -> None:
+        self.cta, self.grid, self.warpgroup = cta, cta.grid, warpgroup
+        self.first_warp, self.warps = first_warp, warps
+        self.number = cta.rank * len(cta.live) + first_warp
+        self.first_lane = first_warp * WARP - warpgroup.index * WARPGROUP
+        self.lanes = warps * WARP
+        self.u: list[Any] = cta.program.layout.uniform.copy()
+        self.mask: Array | None = None
+        self.pc = 0
+        self.state = READY
+        self.waiting: Waitable | None = None
+        self.token: Any = None
+        self.join: int | None = None
+        self.parent: Group | None = None
+        self.children = 0
+        self.joined: Array | None = None
+        self.brood: list[Group] = []
+        self.patience = 0
+        self.counts: list[int] = [0] * len(cta.program.flow.blocks)
+
+    @property
+    def last_warp(self) -> int:
+        return self.first_warp + self.warps - 1
+
+    @property
+    def name(self) -> str:
+        """How messages call the group."""
+        text = f"warp {self.first_warp}" if self.warps == 1 else f"warps {self.first_warp}-{self.last_warp}"
+        return text if self.mask is None else f"{text} lanes {lane_list(self.mask)}"
+
+    @property
+    def active(self) -> Array:
+        """Which lanes take part, always as an array."""
+        return np.ones(self.lanes, np.bool_) if self.mask is None else self.mask
+
+    def blocks(self, masked: bool) -> tuple[Callable[..., int], ...]:
+        """The block functions over the registers of these warps, made when first needed; lane groups share them."""
+        key = (self.first_lane, self.lanes, masked)
+        made = self.warpgroup.blocks.get(key)
+        if made is None:
+            lanes = slice(self.first_lane, self.first_lane + self.lanes)
+            files = {file: array[:, lanes] for file, array in self.warpgroup.files.items()}
+            made = self.warpgroup.blocks[key] = self.grid.factory(masked)(
+                *(files[f] for f in FILES),
+                self.lanes,
+                self.cta.specials,
+                {name: array[lanes] for name, array in self.warpgroup.specials.items()},
+                self.cta.symbols,
+                1,
+                b"\x01" * self.lanes,
+            )
+        return made
+
+    def run(self, steps: int) -> None:
+        """Execute blocks until the group waits, ends, parts, or has had its turn."""
+        counts, costs = self.counts, self.cta.program.costs
+        pc, mask, u = self.pc, self.mask, self.u
+        self.grid.current = self
+        budget = self.grid.budget
+        try:
+            if mask is None:
+                blocks = self.blocks(masked=False)
+                warps = self.warps
+                while True:
+                    after = blocks[pc](self, u)
+                    if after < 0:
+                        break
+                    counts[pc] += 1
+                    budget -= costs[pc] * warps
+                    pc = after
+                    steps -= 1
+                    if steps <= 0 or budget < 0:
+                        break
+            else:
+                blocks = self.blocks(masked=True)
+                while True:
+                    if pc == self.join:
+                        after = ENDED
+                        break
+                    if self.parent is not None and len(self.parent.brood) > 1:
+                        if self._gives_way(pc):
+                            after = pc
+                            break
+                        mask = self.mask
+                    after = blocks[pc](self, u, mask)
+                    if after < 0:
+                        break
+                    counts[pc] += 1
+                    budget -= costs[pc]
+                    pc = after
+                    steps -= 1
+                    if steps <= 0 or budget < 0:
+                        break
+        except Exception as error:
+            self.pc = pc
+            raise self.grid.located(error, self) from error
+        if after > PARTED:
+            self.pc = pc
+        self.grid.budget = budget
+        if after >= 0:
+            self.grid.preempted(self)
+        elif after == BLOCKED:
+            self.grid.budget -= 1
+            self.grid.blocked(self)
+        elif after == ENDED:
+            if pc == self.join:
+                self._reach_join()
+            else:
+                counts[pc] += 1
+                self._end()
+        elif after == PARTED:
+            counts[pc] += 1
+            self.grid.budget -= costs[pc] * self.warps
+
+    def snapshot(self) -> tuple[int, list[Any], tuple[bytes, ...]]:
+        """Where the group stands and what its registers hold."""
+        lanes = slice(self.first_lane, self.first_lane + self.lanes)
+        return self.pc, list(self.u), tuple(array[:, lanes].tobytes() for array in self.warpgroup.files.values())
+
+    def forget(self) -> None:
+        """Drop the uniform registers; the counts stay."""
+        self.u = []
+
+    def wait(self, on: Waitable) -> None:
+        """Say what the group waits for; the caller then returns None or False."""
+        self.waiting = on
+        self.state = WAITING
+        on.waiters.append(self)
+
+    def wake(self) -> None:
+        if self.state == WAITING:
+            self.state = READY
+            self.grid.woken(self)
+
+    def clock(self) -> int:
+        return self.grid.time() & 0xFFFFFFFF
+
+    def clock_high(self) -> int:
+        return self.grid.time() >> 32
+
+    def clock64(self) -> int:
+        return self.grid.time()
+
+    def part(self, condition: Array, mask: Array | None, taken: int, fall: int, join: int) -> int:
+        """Lanes disagree at a branch: go on together if the live ones agree, else split."""
+        if taken == fall:
+            return taken
+        if mask is not None:
+            yes, no = condition & mask, mask & ~condition
+            if not no.any():
+                return taken
+            if not yes.any():
+                return fall
+        else:
+            yes, no = condition.copy(), ~condition
+        return self._split([(yes, taken), (no, fall)], join)
+
+    def jump(self, index: int | Array, mask: Array | None, targets: tuple[int, ...], join: int) -> int:
+        """`brx.idx`: each lane goes where its index says."""
+        if isinstance(index, int):
+            if index >= len(targets):
+                raise Diag.BAD_BRANCH.error(index=index, count=len(targets))
+            return targets[index]
+        live = self.active if mask is None else mask
+        chosen = np.unique(index[live])
+        if len(chosen) and int(chosen[-1]) >= len(targets):
+            raise Diag.BAD_BRANCH.error(index=int(chosen[-1]), count=len(targets))
+        if len(chosen) == 1:
+            return targets[int(chosen[0])]
+        return self._split([(live & (index == each), targets[int(each)]) for each in chosen], join)
+
+    def scatter(self, pc: int) -> int:
+        """A convoy breaks up where its warps must wait apart; each executes the block itself."""
+        self.state = DONE
+        for number in range(self.warps):
+            warp = self._detached(number)
+            warp.pc, warp.state = pc, READY
+            self.grid.woken(warp)
+        return SCATTERED
+
+    def _detached(self, number: int) -> Group:
+        warp = self.cta.warp_group(self.first_warp + number)
+        warp.u[:] = self.u
+        warp.mask, warp.join, warp.parent, warp.token, warp.waiting = None, None, None, None, None
+        return warp
+
+    def _split(self, ways: list[tuple[Array, int]], join: int) -> int:
+        if self.warps > 1:
+            self._split_warps(ways, join)
+        else:
+            self.split_lanes(ways, join)
+        return PARTED
+
+    def _leave(self, ways: list[tuple[Array, int]]) -> list[tuple[Array, int]]:
+        """Lanes whose way only leads out of the kernel leave at once; the ways of those that stay."""
+        staying = []
+        for lanes, target in ways:
+            if target not in self.cta.program.flow.ways_out:
+                staying.append((lanes, target))
+                continue
+            self.counts[target] += 1
+            self.cta.lanes_ended(self, lanes)
+        return staying
+
+    def _split_warps(self, ways: list[tuple[Array, int]], join: int) -> None:
+        """A convoy breaks up into its warps, each with its own copy of the uniform registers."""
+        self.state = DONE
+        for number in range(self.warps):
+            warp = self._detached(number)
+            lanes = slice(number * WARP, (number + 1) * WARP)
+            mine = [(way[lanes], target) for way, target in ways if way[lanes].any()]
+            if len(mine) == 1:
+                warp.pc = mine[0][1]
+                warp.state = READY
+                self.grid.woken(warp)
+            else:
+                warp.split_lanes([(way.copy(), target) for way, target in mine], join)
+
+    def split_lanes(self, ways: list[tuple[Array, int]], join: int) -> None:
+        """Lanes of one warp run apart until the join; where some only leave, the others stay together."""
+        ways = self._leave(_by_target(ways))
+        if not ways:
+            self._finish()
+            return
+        if len(ways) == 1:
+            self.mask, self.pc = ways[0]
+            self.state = READY
+            self.grid.woken(self)
+            return
+        self.state, self.pc = JOINING, join
+        self.joined = np.zeros(self.lanes, np.bool_)
+        self.children, self.brood = 0, []
+        meets = None if join == self.cta.program.flow.exit else join
+        for lanes, target in ways:
+            if target == join:
+                self.joined |= lanes
+                continue
+            child = self.cta.lane_group(self.first_warp)
+            child.u[:] = self.u
+            child.mask, child.pc, child.join, child.parent = lanes, target, meets, self
+            child.token, child.waiting, child.state = None, None, READY
+            child.patience = _PATIENCE
+            self.children += 1
+            self.brood.append(child)
+            self.grid.woken(child)
+
+    def _gives_way(self, pc: int) -> bool:
+        """Take in lanes of the same warp that stand at this block; let those at an earlier one come first.
+
+        Compilers thread jumps, so that lanes can meet before the join that the flow promises. Patience is bounded: the
+        earlier lanes may be spinning on what these do next.
+        """
+        assert self.parent is not None
+        behind = False
+        for other in list(self.parent.brood):
+            if other is self or other.state != READY or other.mask is None or self.mask is None:
+                continue
+            if other.pc == pc and other.token is None:
+                self.mask = self.mask | other.mask
+                other.state = DONE
+                self.parent.brood.remove(other)
+                self.parent.children -= 1
+            elif other.pc < pc:
+                behind = True
+        if behind and self.patience > 0:
+            self.patience -= 1
+            return True
+        return False
+
+    def _reach_join(self) -> None:
+        """This group's lanes stand at the join: the parent goes on when all have come."""
+        parent = self.parent
+        assert parent is not None
+        assert parent.joined is not None
+        assert self.mask is not None
+        parent.joined |= self.mask
+        self._finish()
+
+    def _end(self) -> None:
+        """The lanes of this group have left the kernel."""
+        self.cta.lanes_ended(self, self.mask)
+        self._finish()
+
+    def _finish(self) -> None:
+        """Nothing is left for this group to do; its parent may be waiting for that."""
+        self.state = DONE
+        if self.parent is not None:
+            if self in self.parent.brood:
+                self.parent.brood.remove(self)
+            self.cta.recycle(self)
+            self.parent.child_done()
+
+    def child_done(self) -> None:
+        self.children -= 1
+        if self.children or self.state != JOINING:
+            return
+        assert self.joined is not None
+        if not self.joined.any():
+            self._finish()
+            return
+        self.mask = None if self.joined.all() else self.joined
+        self.state = READY
+        self.grid.woken(self)
+
+    def break_join(self) -> bool:
+        """Let lanes that already stand at the join go on alone: the last resort before a deadlock is declared."""
+        if self.state != JOINING or self.joined is None or not self.joined.any() or not self.children:
+            return False
+        free = self.cta.lane_group(self.first_warp)
+        free.u[:] = self.u
+        free.mask, free.pc, free.join, free.parent = self.joined, self.pc, self.join, self.parent
+        free.token, free.waiting, free.state = None, None, READY
+        self.cta.broken.add(self.first_warp)
+        if self.parent is not None:
+            self.parent.children += 1
+        self.joined = np.zeros(self.lanes, np.bool_)
+        self.grid.woken(free)
+        return True
+
+
+def _by_target(ways: list[tuple[Array, int]]) -> list[tuple[Array, int]]:
+    """Ways that lead to one place are one way."""
+    found: dict[int, Array] = {}
+    for lanes, target in ways:
+        found[target] = found[target] | lanes if target in found else lanes
+    return [(lanes, target) for target, lanes in found.items()]
+
+
+def lane_bits(mask: Array) -> int:
+    """Lanes as a bit mask: lane 0 is the lowest bit."""
+    return int.from_bytes(np.packbits(mask, bitorder="little").tobytes(), "little")
+
+
+def lane_list(mask: Array) -> str:
+    """Lanes as ranges: `0-7,12`."""
+    lanes = np.flatnonzero(mask).tolist()
+    parts: list[str] = []
+    while lanes:
+        first = last = lanes.pop(0)
+        while lanes and lanes[0] == last + 1:
+            last = lanes.pop(0)
+        parts.append(str(first) if first == last else f"{first}-{last}")
+    return ",".join(parts) or "none"
+
+
+def lanes_named(mask: Array) -> str:
+    """Lanes as a message calls them: `lane 3`, `lanes 0-7,12`, or the first and the mask where they are scattered."""
+    listed = lane_list(mask)
+    if listed.count(",") >= _MOST_RUNS:
+        listed = f"{','.join(listed.split(',')[:4])},… ({lane_bits(mask):#010x})"
+    return f"lane {listed}" if listed.isdigit() else f"lanes {listed}"

@@ -1,0 +1,188 @@
+"""The wrapper around a meaning in a run with observers: it says who acts, and tells what the row declares.
+
+Accesses and fences are told here, from the row's effects and the operands. Whatever has a state tells for itself while
+the meaning runs; an effect that nobody told is told here without phase or group, so that none is ever silent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from warploom.diagnostics import Loc
+from warploom.hardware.fragments import MATRIX_MOVES
+from warploom.hardware.swizzles import GRANULE
+from warploom.hardware.tensor_maps import MAP_BYTES
+from warploom.machine.core.events import Actor, Agent, Declared, Source, Touch, lanes_as_bits
+from warploom.machine.core.group import WARP
+from warploom.machine.instructions.wmma import line_addresses, lines_of
+from warploom.machine.memory.byte_memory import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW, WINDOW_BYTES
+from warploom.machine.memory.shared_memory import RANK_SHIFT
+from warploom.ptx.isa.table import BITS, Effect, Op
+
+if TYPE_CHECKING:
+    from warploom.machine.core.grid import Grid
+    from warploom.machine.core.group import Group
+
+Array = npt.NDArray[Any]
+
+_KIND = {
+    "reads": "access",
+    "writes": "access",
+    "arrives": "arrive",
+    "expects": "arrive",
+    "completes": "arrive",
+    "waits": "wait",
+    "syncs": "wait",
+    "drains": "wait",
+    "fences": "fence",
+    "allocates": "alloc",
+    "frees": "free",
+    "commits": "issue",
+}
+_DEFAULTS = {
+    "reads": ("weak", ""),
+    "writes": ("weak", ""),
+    "arrives": ("release", "cta"),
+    "expects": ("relaxed", "cta"),
+    "completes": ("relaxed", "cta"),
+    "waits": ("acquire", "cta"),
+    "syncs": ("acq_rel", "cta"),
+}
+"""(semantics, scope) where an instruction says neither (PTX ISA: ld, st, mbarrier.arrive, mbarrier.try_wait, bar)."""
+_OUTPUTS = ("out", "pair", "outs")
+_WINDOW_SHIFT = WINDOW_BYTES.bit_length() - 1
+_WINDOWS = {
+    base >> _WINDOW_SHIFT: (space, base)
+    for space, base in (("shared", SHARED_WINDOW), ("local", LOCAL_WINDOW), ("param", PARAM_WINDOW))
+}
+
+
+def _filled(op: Op, text: str) -> str:
+    return op[text[1:-1]] if text.startswith("{") else text
+
+
+def _declared(op: Op, effect: Effect) -> Declared:
+    """An effect as the instruction spells it, with PTX's defaults."""
+    semantics, scope = _filled(op, effect.detail), _filled(op, effect.scope)
+    usual = _DEFAULTS.get(effect.verb, ("", ""))
+    if semantics == "atomic":
+        semantics = f"atomic {op['sem'] or 'relaxed'}"
+    space = _filled(op, effect.space).partition("::")[0]
+    return Declared(space, _filled(op, effect.proxy), scope or usual[1], semantics or usual[0])
+
+
+def _elements(op: Op) -> tuple[int, int]:
+    """The bytes of the type, times the length of a vector."""
+    type_ = op["type"] or op.instruction.opcode.rpartition(".")[2]
+    return BITS.get(type_, 8) // 8 * int(op["vec"][1:] or 1), WARP
+
+
+def _matrix_rows(op: Op) -> tuple[int, int]:
+    move = MATRIX_MOVES[op["shape"], bool(op["trans"]), op["type"].rpartition(".")[2]]
+    return GRANULE, move.rows * int(op["count"][1:])
+
+
+def _tensor_map(_: Op) -> tuple[int, int]:
+    return MAP_BYTES, WARP
+
+
+_SHAPES: dict[str, Callable[[Op], tuple[int, int]]] = {
+    "ldmatrix": _matrix_rows,
+    "stmatrix": _matrix_rows,
+    "wmma.load": lines_of,
+    "wmma.store": lines_of,
+    **dict.fromkeys(("tensormap.replace", "tensormap.replace.whole", "tensormap.cp_fenceproxy"), _tensor_map),
+}
+"""The bytes at each address and the lanes of a warp that give one, where the type does not tell."""
+
+
+def observed(op: Op, run: Any, grid: Grid) -> Any:
+    """A meaning that tells what it does."""
+    effects, reporter = op.form.effects, grid.reporter
+    if not effects or reporter is None:
+        return run
+    instruction = op.instruction
+    source = Source(instruction.loc or Loc(grid.program.file, instruction.line), instruction)
+    declared = {effect.verb: _declared(op, effect) for effect in effects}
+    here = [(effect, _declared(op, effect)) for effect in effects if not effect.later]
+    width, givers = _SHAPES.get(op.family, _elements)(op)
+    inputs = [slot for slot in op.form.slots if slot.kind not in _OUTPUTS]
+    places = {slot.name: at + sum(s.kind == "tensor" for s in inputs[:at]) for at, slot in enumerate(inputs)}
+    outputs = [slot for slot in op.form.slots if slot.kind in _OUTPUTS and op.operands[slot.name] is not None]
+
+    def wrapped(group: Group, mask: Array | None, *operands: Any) -> Any:
+        live = mask if mask is not None else group.mask
+        before, lanes = reporter.actor, reporter.lanes
+        actor = Actor(Agent(group.cta.index, group.first_warp), lanes_as_bits(live, group.lanes), source, declared)
+        reporter.acts(actor)
+        result = run(group, mask, *operands)
+        reporter.narrow(actor.lanes)
+        if not op.form.blocks or (result is not None if outputs else result):
+            for effect, said in here:
+                place = places.get(effect.operand, -1)
+                address = operands[place] if 0 <= place < len(operands) else None
+                if op.family in ("wmma.load", "wmma.store"):
+                    address = line_addresses(op, address, operands[places["stride"]], group.lanes)
+                if effect.verb in ("reads", "writes") and address is not None:
+                    for touch, some in _accesses(group, live, address, said, effect.verb, width, givers):
+                        reporter.narrow(some)
+                        found = Declared(touch.space, said.proxy, said.scope, said.semantics)
+                        reporter.tell("access", effect.verb, (touch,), declared=found)
+                    reporter.narrow(actor.lanes)
+                elif effect.verb not in actor.told:
+                    reporter.tell(_KIND[effect.verb], effect.verb)
+        reporter.actor, reporter.lanes = before, lanes
+        return result
+
+    return wrapped
+
+
+def _accesses(
+    group: Group, live: Array | None, address: Any, said: Declared, verb: str, width: int, givers: int
+) -> Iterator[tuple[Touch, int]]:
+    """What a generic access touches, by space and by the CTA that owns it, each with the lanes that do."""
+    lanes = np.ones(group.lanes, np.bool_) if live is None else live
+    if givers < WARP:
+        lanes = lanes & (np.arange(group.lanes) % WARP < givers)
+    if isinstance(address, int):
+        yield _touch(group, verb, said, np.array([address], np.uint64), width), lanes_as_bits(lanes, group.lanes)
+        return
+    given = address.astype(np.uint64)
+    part = _part_of(group, said.space, given)
+    mine = part[lanes]
+    if len(mine) and (mine == mine[0]).all():
+        yield _touch(group, verb, said, given[lanes], width), lanes_as_bits(lanes, group.lanes)
+        return
+    for each in np.unique(mine).tolist():
+        some = lanes & (part == each)
+        yield _touch(group, verb, said, given[some], width), lanes_as_bits(some, group.lanes)
+
+
+def _part_of(group: Group, space: str, address: Array) -> Array:
+    """A number for each lane that tells spaces, and CTAs of the cluster, apart."""
+    if space == "shared":
+        return address >> np.uint64(RANK_SHIFT)
+    if space:
+        return np.zeros(len(address), np.uint64)
+    high = address >> np.uint64(_WINDOW_SHIFT)
+    shared = high == np.uint64(SHARED_WINDOW >> _WINDOW_SHIFT)
+    windows = np.isin(high, [np.uint64(number) for number in _WINDOWS])
+    return np.where(shared, address >> np.uint64(RANK_SHIFT), np.where(windows, high, np.uint64(0)))
+
+
+def _touch(group: Group, verb: str, said: Declared, addresses: Array, width: int) -> Touch:
+    """One touch of lanes whose addresses lie in one space and one CTA."""
+    first, space = int(addresses[0]), said.space
+    if not space:
+        space, base = _WINDOWS.get(first >> _WINDOW_SHIFT, ("global", 0))
+        addresses = addresses - np.uint64(base)
+        first -= base
+    owner = None if space in ("global", "const", "param") else group.cta.index
+    if space == "shared":
+        ctas = group.cta.cluster.ctas
+        owner = ctas[first >> RANK_SHIFT].index if first >> RANK_SHIFT < len(ctas) else None
+    return Touch(verb, space, owner, said.proxy, addresses.astype(np.int64), width)

@@ -1,0 +1,72 @@
+"""What a grid is made of, and what its CTAs take while they are on the machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from warploom.hardware.targets import Machine
+from warploom.machine.core.events import Observer
+from warploom.machine.core.group import WARP
+from warploom.machine.core.schedule import Schedule
+from warploom.machine.memory.byte_memory import FlatMemory, GlobalMemory
+from warploom.machine.translate.register_layout import FILES
+from warploom.machine.translate.translator import Program
+
+Triple = tuple[int, int, int]
+
+MOST_RESIDENT_BYTES = 1 << 30
+"""What the CTAs on the machine may take together; where it would be more, fewer of them are resident at once."""
+_BYTES_PER_NAME = 400
+"""About what a group keeps for each register beside its values: the row, its views and the names bound to them."""
+
+_TWO_VIEWS = 2 + np.dtype(np.int64).itemsize
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a grid is made of: the program, its shape, its memories, and how it is to run."""
+
+    program: Program
+    machine: Machine
+    shape: Triple
+    block: Triple
+    cluster: Triple
+    memory: GlobalMemory
+    params: FlatMemory
+    symbols: dict[str, int]
+    shared_symbols: dict[str, int]
+    shared_bytes: int
+    dynamic_bytes: int
+    local_bytes: int
+    sms: int
+    schedule: Schedule
+    limit: int | None
+    observers: tuple[Observer, ...]
+    explicit_cluster: bool
+    tensor_maps: dict[bytes, Any]
+    on_progress: Callable[[int, int], None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WarpState:
+    """One warp at the end of a run: whose it was, and how many instructions it executed."""
+
+    cta: Triple
+    warp: int
+    instructions: int
+
+
+def resident_bytes(program: Program, block: Triple, shared_bytes: int, local_bytes: int, *, two_views: bool) -> int:
+    """About what one CTA takes on the machine: registers, shared and local memory.
+
+    Where shared memory has two views, each of its bytes has the number of a store beside it.
+    """
+    rows = program.layout.rows
+    warps = -(-(block[0] * block[1] * block[2]) // WARP)
+    registers = sum(rows[file] * np.dtype(dtype).itemsize for file, dtype in FILES.items())
+    names = sum(rows.values()) * _BYTES_PER_NAME
+    return warps * (WARP * (registers + local_bytes) + names) + shared_bytes * (_TWO_VIEWS if two_views else 1)

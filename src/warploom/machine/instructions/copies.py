@@ -1,0 +1,398 @@
+"""Asynchronous copies of bytes: `cp.async` and `cp.async.bulk`, and the groups that threads wait for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from warploom.diagnostics import Diag
+from warploom.machine.copy.bulk import (
+    READS,
+    SMALL,
+    WRITES,
+    ThreadGroups,
+    count_bytes,
+    global_span,
+    groups_of,
+    issuers,
+    multicast_targets,
+    of_lane,
+    require_live,
+    shared_span,
+    submit,
+    threads_of,
+)
+from warploom.machine.copy.reductions import DTYPES, reduce_values
+from warploom.machine.core.events import CommitGroup, Touch, run_of_bytes
+from warploom.machine.core.group import WARP
+from warploom.machine.core.registry import Run, executes
+from warploom.machine.instructions.mbarrier import barrier_at, barrier_touch, by_address, shared_address
+from warploom.machine.memory.byte_memory import WIDTHS
+from warploom.machine.memory.shared_memory import OFFSET_MASK, RANK_SHIFT
+from warploom.ptx.isa.table import Op
+
+if TYPE_CHECKING:
+    from warploom.machine.core.cta import Cta
+    from warploom.machine.core.group import Group
+
+Array = npt.NDArray[Any]
+Bytes = npt.NDArray[np.uint8]
+_UNIT, _WORD = 16, 8
+_ELEMENT = {"s32": "i32", "s64": "i64", "b32": "u32", "b64": "u64"}
+"""PTX types by their tensor-map names. PTX ISA 9.7.9.25.4.2 says that add.f32 flushes subnormal numbers; an H200 does
+not.
+"""
+
+
+def _spread(value: Any, g: Group, mask: Array | None, dtype: Any) -> Array:
+    """An operand as an array of the lanes that take part, copied."""
+    if isinstance(value, int):
+        return np.full(g.lanes if mask is None else np.count_nonzero(mask), value, dtype)
+    out: Array = value.astype(dtype) if mask is None else value[mask].astype(dtype)
+    return out
+
+
+@executes("cp.async", "cp.async.ignore")
+def copy(op: Op) -> Run:
+    """4, 8 or 16 bytes per lane from global to shared memory; bytes past the source size become zero."""
+    what, ignores = f"`{op.instruction.opcode}`", op.family == "cp.async.ignore"
+    legal = (16,) if op["cache"] == "cg" else (4, 8, 16)
+
+    def run(g: Group, mask: Array | None, dst: Any, src: Any, size: int, source: Any, policy: Any = None) -> None:
+        if size not in legal:
+            raise Diag.BAD_SHAPE.error(text=op.instruction.opcode, what=f"{size} bytes; it copies {legal}")
+        places, origins = _spread(dst, g, mask, np.uint64), _spread(src, g, mask, np.uint64)
+        if ignores:
+            source = (0 if source else size) if isinstance(source, bool) else np.where(source, 0, size)
+        whole = source is None or (isinstance(source, int) and source == size)
+        sizes = None if whole else _spread(source, g, mask, np.uint32)
+        if sizes is not None and int(sizes.max()) > size:
+            note = f"a source of {int(sizes.max())} bytes for a copy of {size}"
+            raise Diag.BAD_SHAPE.error(text=op.instruction.opcode, what=note)
+
+        def complete() -> None:
+            if not g.cta.live_threads:
+                return  # A thread may exit under its small copies: hardware keeps the memory until they are done.
+            values = _read(g, origins, sizes, size, what)
+            g.cta.shared.write(places, values, size, None, what, g.number)
+            count_bytes(g, "global→shared", len(places) * size)
+
+        def touches() -> tuple[Touch, ...]:
+            return (
+                *_sources(origins, sizes, size),
+                Touch("writes", "shared", g.cta.index, "generic", places.astype(np.int64), size),
+            )
+
+        groups, threads = groups_of(g.cta, SMALL), _threads(g, mask)
+        groups.add(submit(g, op, complete, touches=touches, group=groups.open_group(g, threads)), threads)
+
+    return run
+
+
+def _sources(origins: Array, sizes: Array | None, size: int) -> tuple[Touch, ...]:
+    """What cp.async reads: `size` bytes per lane, or byte by byte where lanes read less."""
+    if sizes is None:
+        return (Touch("reads", "global", None, "generic", origins.astype(np.int64), size),)
+    runs = [
+        np.arange(start, start + count) for start, count in zip(origins.tolist(), sizes.tolist(), strict=True) if count
+    ]
+    return (Touch("reads", "global", None, "generic", np.concatenate(runs).astype(np.int64), 1),) if runs else ()
+
+
+def _threads(g: Group, mask: Array | None) -> Array:
+    first = g.first_warp * WARP
+    return np.arange(first, first + g.lanes) if mask is None else first + np.flatnonzero(mask)
+
+
+def _read(g: Group, origins: Array, sizes: Array | None, size: int, what: str) -> Array:
+    """One value per lane from global memory; nothing is read past a lane's source size."""
+    memory = g.grid.memory
+    if sizes is None:
+        whole: Array = memory.load(origins, size, None, what)
+        return whole
+    values = np.zeros(len(origins), WIDTHS[size])
+    full = sizes == size
+    if full.any():
+        values[full] = memory.load(origins[full], size, None, what)
+    parts = values.view(np.uint8).reshape(-1, size)
+    for lane in np.flatnonzero((sizes > 0) & ~full).tolist():
+        count = int(sizes[lane])
+        region, start = global_span(g, int(origins[lane]), count, size, what)
+        parts[lane, :count] = region.data[start : start + count]
+    return values
+
+
+@executes("cp.async.commit_group")
+def commit(op: Op) -> Run:
+    """What a thread has issued becomes a group."""
+
+    def run(g: Group, mask: Array | None) -> None:
+        _commit(g, mask, SMALL)
+
+    return run
+
+
+def _commit(g: Group, mask: Array | None, *names: str) -> None:
+    """Close the open groups of the executing threads: one group, which bulk copies keep in two halves."""
+    reporter, kept = g.grid.reporter, [groups_of(g.cta, name) for name in names]
+    if reporter is None and not any(groups.under_way for groups in kept):
+        return  # Groups are counted from those under way: where there are none, an empty one changes nothing.
+    threads = threads_of(g, mask)
+    if reporter is not None:
+        reporter.tell("issue", "commits", group=kept[0].open_group(g, threads))
+    for groups in kept:
+        groups.commit(threads)
+
+
+def _wait(g: Group, mask: Array | None, groups: ThreadGroups, count: int) -> bool:
+    reporter = g.grid.reporter
+    if reporter is None and not groups.under_way:
+        return True
+    threads = threads_of(g, mask)
+    if groups.under_way and not groups.drained(threads, count):
+        g.wait(groups)
+        return False
+    if reporter is not None:
+        reporter.tell("wait", "drains", group=groups.complete_below(threads, count))
+    return True
+
+
+@executes("cp.async.wait_group")
+def wait(op: Op) -> Run:
+    """Wait until all but the most recent groups of every thread are complete."""
+
+    def run(g: Group, mask: Array | None, count: int) -> bool:
+        return _wait(g, mask, groups_of(g.cta, SMALL), count)
+
+    return run
+
+
+@executes("cp.async.wait_all")
+def wait_all(op: Op) -> Run:
+    """Commit, and wait for every group."""
+
+    def run(g: Group, mask: Array | None) -> bool:
+        if g.token is None:
+            g.token = SMALL
+            _commit(g, mask, SMALL)
+        if not _wait(g, mask, groups_of(g.cta, SMALL), 0):
+            return False
+        g.token = None
+        return True
+
+    return run
+
+
+@executes("cp.async.mbarrier.arrive")
+def arrive(op: Op) -> Run:
+    """Arrive on a barrier when the copies that each lane has issued are complete."""
+    counted = bool(op["noinc"])
+
+    def run(g: Group, mask: Array | None, address: Any) -> None:
+        before = groups_of(g.cta, SMALL).of(threads_of(g, mask))
+        for at, lanes, many in by_address(g, mask, address):
+            barrier = barrier_at(g.cta, at)
+            if not counted:
+                barrier.raise_pending(many)
+            group = groups_of(g.cta, SMALL).open_group(g, threads_of(g, lanes))
+            _arrive_later(g, op, at, many, before, group)
+
+    return run
+
+
+def _arrive_later(
+    g: Group, op: Op, address: int, count: int, before: tuple[Any, ...], group: CommitGroup | None
+) -> None:
+    def touches() -> tuple[Touch, ...]:
+        return (barrier_touch("arrives", g.cta, address),)
+
+    submit(g, op, lambda: barrier_at(g.cta, address).arrive(count), touches=touches, group=group, after=before)
+
+
+def _checked_size(size: int) -> int:
+    if size % _UNIT:
+        raise Diag.MISALIGNED.error(what=f"The size of a bulk copy, {size} bytes,", align=_UNIT)
+    return size
+
+
+@executes("cp.async.bulk.load")
+def load(op: Op) -> Run:
+    """A run of bytes from global to shared memory, of one CTA or of each in a mask."""
+    multicast, own = bool(op["multicast"]), op["dst"] == "shared::cta"
+
+    def issue(g: Group, target: Cta, offset: int, src: int, size: int, signal: int) -> None:
+        region, start = global_span(g, src, size, _UNIT, "A bulk copy")
+        barrier_at(g.cta, signal)
+
+        def complete() -> None:
+            require_live(target, "A bulk copy writes")
+            target.shared.async_write(offset, region.data[start : start + size])
+            count_bytes(g, "global→shared", size)
+            barrier_at(g.cta, signal).complete(size)
+
+        def touches() -> tuple[Touch, ...]:
+            return (
+                run_of_bytes("reads", "global", None, src, size),
+                run_of_bytes("writes", "shared", target.index, target.rank << RANK_SHIFT | offset, size),
+                barrier_touch("completes", g.cta, signal),
+            )
+
+        submit(g, op, complete, touches=touches)
+
+    def run(g: Group, mask: Array | None, dst: Any, src: Any, size: Any, barrier: Any, *rest: Any) -> None:
+        for lane in issuers(g, mask):
+            count, signal = _checked_size(of_lane(size, lane)), shared_address(of_lane(barrier, lane))
+            address = shared_address(of_lane(dst, lane))
+            owner, offset = shared_span(g.cta, address, count, _UNIT, "A bulk copy", own=own)
+            if not multicast:
+                issue(g, owner, offset, of_lane(src, lane), count, signal)
+                continue
+            for target in multicast_targets(g.cta, of_lane(rest[0], lane)):
+                at = target.rank << RANK_SHIFT | signal & OFFSET_MASK
+                issue(g, target, offset, of_lane(src, lane), count, at)
+
+    return run
+
+
+def _combined(op: Op, current: Bytes, operand: Bytes) -> Bytes:
+    """What a copy leaves at its destination: its own bytes, or their reduction with those there."""
+    if not op["op"]:
+        return operand
+    name = _ELEMENT.get(op["type"], op["type"])
+    dtype = DTYPES[name]
+    mine, theirs = operand.view(dtype), current.view(dtype)
+    combined = theirs + mine if name == "f64" else reduce_values(op["op"], name, theirs, mine)
+    out: Bytes = combined.view(np.uint8)
+    return out
+
+
+@executes("cp.async.bulk.send")
+def send(op: Op) -> Run:
+    """A run of bytes from the CTA's shared memory to a peer's, copied or combined, counted on a barrier there."""
+
+    def issue(g: Group, dst: int, src: int, size: int, signal: int) -> None:
+        source, start = shared_span(g.cta, src, size, _UNIT, "A bulk copy", own=True)
+        target, offset = shared_span(g.cta, dst, size, _UNIT, "A bulk copy")
+        barrier_at(g.cta, signal)
+
+        def complete() -> None:
+            require_live(source, "A bulk copy reads")
+            require_live(target, "A bulk copy writes")
+            data = source.shared.async_whole[start : start + size].copy()
+            there = target.shared.async_whole[offset : offset + size].copy()
+            target.shared.async_write(offset, _combined(op, there, data))
+            count_bytes(g, "shared→shared", size)
+            barrier_at(g.cta, signal).complete(size)
+
+        def touches() -> tuple[Touch, ...]:
+            return (
+                run_of_bytes("reads", "shared", source.index, src, size),
+                run_of_bytes("writes", "shared", target.index, dst, size),
+                barrier_touch("completes", g.cta, signal),
+            )
+
+        submit(g, op, complete, touches=touches)
+
+    def run(g: Group, mask: Array | None, dst: Any, src: Any, size: Any, barrier: Any) -> None:
+        for lane in issuers(g, mask):
+            count = _checked_size(of_lane(size, lane))
+            places = [shared_address(of_lane(value, lane)) for value in (dst, src, barrier)]
+            issue(g, places[0], places[1], count, places[2])
+
+    return run
+
+
+@executes("cp.async.bulk.store", "cp.async.bulk.store.masked")
+def store(op: Op) -> Run:
+    """A run of bytes from shared to global memory, copied, copied in part or combined; it belongs to a bulk group."""
+    masked = op.family.endswith("masked")
+
+    def issue(g: Group, dst: int, src: int, size: int, chosen: int | None, thread: int) -> None:
+        source, start = shared_span(g.cta, src, size, _UNIT, "A bulk copy", own=True)
+        region, offset = global_span(g, dst, size, _UNIT, "A bulk copy", writes=True)
+        data: list[Bytes] = []
+
+        def read() -> None:
+            # The CTA may have exited: an H200 keeps its shared memory until it is read, and CUTLASS relies on it.
+            data.append(source.shared.async_whole[start : start + size].copy())
+
+        def write() -> None:
+            there = region.data[offset : offset + size]
+            if chosen is None:
+                there[:] = _combined(op, there, data.pop())
+            else:
+                some = np.tile((chosen >> np.arange(_UNIT)) & 1 == 1, size // _UNIT)
+                there[some] = data.pop()[some]
+            count_bytes(g, "shared→global", size)
+
+        def written() -> tuple[Touch, ...]:
+            if chosen is None:
+                return (run_of_bytes("writes", "global", None, dst, size),)
+            some = np.flatnonzero(np.tile((chosen >> np.arange(_UNIT)) & 1 == 1, size // _UNIT))
+            return (Touch("writes", "global", None, "async", dst + some, 1),)
+
+        sources, whole = groups_of(g.cta, READS), groups_of(g.cta, WRITES)
+        group = whole.open_group(g, thread)
+        first = submit(
+            g, op, read, touches=lambda: (run_of_bytes("reads", "shared", source.index, src, size),), group=group
+        )
+        second = submit(g, op, write, touches=written, group=group, after=(first,))
+        sources.add(first, thread)
+        whole.add(second, thread)
+
+    def run(g: Group, mask: Array | None, dst: Any, src: Any, size: Any, *rest: Any) -> None:
+        for lane in issuers(g, mask):
+            issue(
+                g,
+                of_lane(dst, lane),
+                shared_address(of_lane(src, lane)),
+                _checked_size(of_lane(size, lane)),
+                of_lane(rest[-1], lane) if masked else None,
+                g.first_warp * WARP + lane,
+            )
+
+    return run
+
+
+@executes("cp.async.bulk.commit_group")
+def commit_bulk(op: Op) -> Run:
+    """What a thread has issued becomes a bulk group."""
+
+    def run(g: Group, mask: Array | None) -> None:
+        _commit(g, mask, WRITES, READS)
+
+    return run
+
+
+@executes("cp.async.bulk.wait_group")
+def wait_bulk(op: Op) -> Run:
+    """Wait until all but the most recent bulk groups are complete, or with `.read` until their sources were read."""
+    name = READS if op["read"] else WRITES
+
+    def run(g: Group, mask: Array | None, count: int) -> bool:
+        return _wait(g, mask, groups_of(g.cta, name), count)
+
+    return run
+
+
+@executes("st.bulk")
+def clear(op: Op) -> Run:
+    """A run of zeros in shared memory, stored by each lane; no copy, and nobody waits for it."""
+    opcode = op.instruction.opcode
+
+    def run(g: Group, mask: Array | None, address: Any, size: Any, value: int) -> None:
+        for lane in issuers(g, g.mask if mask is None else mask):
+            start, count = shared_address(of_lane(address, lane)), of_lane(size, lane)
+            if start % _WORD or count % _WORD or value:
+                what = (
+                    f"{count} bytes of {value} at {start:#x}; address and size are multiples of {_WORD}, the value is 0"
+                )
+                raise Diag.BAD_SHAPE.error(text=opcode, what=what)
+            g.grid.effects += 1
+            words = np.arange(start, start + count, _WORD, dtype=np.uint64)
+            if count:
+                g.cta.shared.write(words, np.zeros(len(words), np.uint64), _WORD, None, f"`{opcode}`", g.number)
+
+    return run

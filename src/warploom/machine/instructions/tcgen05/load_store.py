@@ -1,0 +1,234 @@
+"""Tensor memory to registers and back: `tcgen05.ld`, `tcgen05.st` and the waits for them.
+
+A load reads at issue. Hardware may read later, up to the first use of a result, which counts as a wait: a kernel that
+lets an MMA overwrite what it has not waited for is found by its events, not by its numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from warploom.diagnostics import Diag, Loc
+from warploom.hardware.fragments import MOVE_REGISTER_LIMIT, TENSOR_MOVES
+from warploom.hardware.tmem import LANE_ALIGNMENT, QUADRANT
+from warploom.machine.copy.bulk import submit
+from warploom.machine.core.async_operations import Operation
+from warploom.machine.core.events import CommitGroup, Reporter, Touch, Touches
+from warploom.machine.core.group import WARP, Waitable
+from warploom.machine.core.participation import whole_warps
+from warploom.machine.core.registry import Run, executes
+from warploom.machine.tensor.accumulators import tensor_load, tensor_store
+from warploom.machine.tensor.tmem import TensorMemory, cells, split_address, tensor_memory
+from warploom.ptx.isa.table import Op
+from warploom.ptx.syntax.model import Vector
+
+if TYPE_CHECKING:
+    from warploom.machine.core.group import Group
+
+Array = npt.NDArray[Any]
+Words = npt.NDArray[np.uint32]
+
+_QUADRANTS = 4
+_WHOLE = "32x32b"
+_SPLIT = "16x32bx2"
+
+
+class _Move:
+    """What ld and st have in common: the shape, and the lanes that each warp of a group reaches."""
+
+    __slots__ = ("lanes", "op", "packed", "registers", "repeats", "shape", "text", "width")
+
+    def __init__(self, op: Op, listed: object) -> None:
+        self.op, self.text = op, f"`{op.instruction.opcode}`"
+        self.shape, self.repeats = op["shape"], int(op["count"][1:])
+        self.packed = bool(op["pack"] or op["unpack"])
+        move = TENSOR_MOVES[self.shape]
+        self.lanes = move.lanes
+        self.registers = move.registers * self.repeats
+        self.width = move.columns * self.repeats * (2 if self.packed else 1)
+        where = op.instruction.loc or Loc("<ptx>", op.instruction.line)
+        if self.registers > MOVE_REGISTER_LIMIT:
+            what = f"{self.registers} registers; a list has at most {MOVE_REGISTER_LIMIT}"
+            raise Diag.BAD_SHAPE.error(where, text=op.instruction.opcode, what=what)
+        given = len(listed.items) if isinstance(listed, Vector) else 1
+        if given != self.registers:
+            what, takes = f"the list has {given} registers", f"{self.registers} registers"
+            raise Diag.BAD_OPERANDS.error(where, text=op.instruction.opcode, what=what, takes=takes)
+
+    def places(self, g: Group, mask: Array | None, address: Any, half: int) -> list[tuple[int, int] | None]:
+        """(lane, column) for each warp that takes part, checked against its quadrant and the allocation."""
+        chosen = whole_warps(g, mask, self.op)
+        memory = tensor_memory(g.cta)
+        memory.settle()
+        found: list[tuple[int, int] | None] = []
+        for warp, first in enumerate(self._addresses(g, chosen, address)):
+            if chosen is not None and not chosen[warp]:
+                found.append(None)
+                continue
+            lane, column = split_address(first)
+            within, quadrant = lane % QUADRANT, (g.first_warp + warp) % _QUADRANTS
+            if lane // QUADRANT != quadrant or within % LANE_ALIGNMENT or within + self.lanes > QUADRANT:
+                self._misplaced(g.first_warp + warp, lane, quadrant)
+            memory.require(column, self.width, self.text)
+            if half or self.shape == _SPLIT:
+                memory.require(column + half, self.width, self.text)
+            found.append((lane, column))
+        return found
+
+    def _addresses(self, g: Group, chosen: Array | None, address: Any) -> list[int]:
+        """The address of each warp, which its lanes must agree on."""
+        if isinstance(address, int):
+            return [address] * g.warps
+        firsts = address[::WARP]
+        differs = (address.reshape(-1, WARP) != firsts[:, None]).any(axis=1)
+        if (differs if chosen is None else differs & chosen).any():
+            raise Diag.TENSOR_MEMORY.error(what=f"{self.text}: the address differs among the lanes of a warp.")
+        listed: list[int] = firsts.tolist()
+        return listed
+
+    def _misplaced(self, warp: int, lane: int, quadrant: int) -> None:
+        low = QUADRANT * quadrant
+        raise Diag.TENSOR_MEMORY.error(
+            what=f"{self.text} at lane {lane}: warp {warp} reaches lanes {low} to {low + QUADRANT - 1} only, "
+            f"in runs of {self.lanes} that begin at a multiple of {LANE_ALIGNMENT}."
+        )
+
+    def block(self, memory: TensorMemory, places: list[tuple[int, int] | None]) -> Words | None:
+        """The cells of all warps as [register, lane], where shape and addresses make them one block."""
+        first = places[0]
+        if first is None or self.shape != _WHOLE or self.packed:
+            return None
+        lane, column = first
+        if any(place != (lane + QUADRANT * warp, column) for warp, place in enumerate(places)):
+            return None
+        return memory.cells[column : column + self.repeats, lane : lane + QUADRANT * len(places)]
+
+    def touches(self, g: Group, verb: str, places: list[tuple[int, int] | None], half: int) -> tuple[Touch, ...]:
+        """What the warps of a group touch, for observers."""
+        found = []
+        for place in places:
+            if place is not None:
+                starts = (place[1], place[1] + half) if self.shape == _SPLIT else (place[1],)
+                lanes = np.arange(place[0], place[0] + self.lanes)
+                found += [cells(verb, g.cta, lanes, start, self.width) for start in starts]
+        return tuple(found)
+
+
+@executes("tcgen05.ld")
+def load(op: Op) -> Run:
+    """Tensor memory to registers."""
+    move = _Move(op, op.operands["d"])
+
+    def run(g: Group, mask: Array | None, address: Any, half: int = 0) -> Words:
+        places = move.places(g, mask, address, half)
+        memory = tensor_memory(g.cta)
+        if g.grid.reporter is not None:
+            _moves(g, "ld").tell(g.grid.reporter, partial(move.touches, g, "reads", places, half))
+        block = move.block(memory, places)
+        if block is not None:
+            return block
+        table = np.empty((move.registers, g.lanes), np.uint32)
+        for warp, place in enumerate(places):
+            if place is not None:
+                part = tensor_load(memory.words, move.shape, move.repeats, *place, split=half, packed=move.packed)
+                table[:, warp * WARP : (warp + 1) * WARP] = part
+        return table
+
+    return run
+
+
+@executes("tcgen05.st")
+def store(op: Op) -> Run:
+    """Registers to tensor memory, asynchronously: tcgen05.wait::st tells when."""
+    move = _Move(op, op.operands["b"])
+
+    def run(g: Group, mask: Array | None, address: Any, *rest: Any) -> None:
+        half: int = rest[0] if len(rest) > 1 else 0
+        places = move.places(g, mask, address, half)
+        memory, table = tensor_memory(g.cta), np.empty((move.registers, g.lanes), np.uint32)
+        for row, value in zip(table, rest[-1], strict=True):
+            row[...] = value
+        if g.grid.convoys:
+            g.grid.effects += 1
+            _write(move, memory, places, table, half)
+            return
+        write = partial(_write, move, memory, places, table, half)
+        _moves(g, "st").add(g, op, write, partial(move.touches, g, "writes", places, half))
+
+    return run
+
+
+def _write(move: _Move, memory: TensorMemory, places: list[tuple[int, int] | None], table: Words, half: int) -> None:
+    block = move.block(memory, places)
+    if block is not None:
+        block[...] = table
+        return
+    for warp, place in enumerate(places):
+        if place is not None:
+            part = table[:, warp * WARP : (warp + 1) * WARP]
+            tensor_store(memory.words, move.shape, move.repeats, *place, part, split=half, packed=move.packed)
+
+
+class _Moves(Waitable):
+    """The loads or the stores of one warp: how many there were, and those under way. They complete in order."""
+
+    __slots__ = ("_count", "_last", "what")
+
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self.what = what
+        self._count = 0
+        self._last: tuple[Operation, ...] = ()
+
+    def add(self, g: Group, op: Op, run: Callable[[], None], touches: Touches) -> None:
+        group = None if g.grid.reporter is None else CommitGroup(_KINDS[self.what], self._count)
+        operation = submit(g, op, run, touches=touches, group=group, after=self._last)
+        operation.then.append(self)
+        self._last = (operation,)
+        self._count += 1
+
+    def tell(self, reporter: Reporter, touches: Touches) -> None:
+        """Let observers know of a load, which reads at issue."""
+        reporter.at_once(touches, CommitGroup(_KINDS[self.what], self._count))
+        self._count += 1
+
+    def drained(self, g: Group) -> bool:
+        """Whether all are done, which observers then hear."""
+        if not all(operation.done for operation in self._last):
+            return False
+        if g.grid.reporter is not None:
+            g.grid.reporter.tell("wait", "drains", group=CommitGroup(_KINDS[self.what], self._count))
+        return True
+
+    def describe(self) -> str:
+        return f"tcgen05.wait::{self.what}: some of {self._count} are incomplete"
+
+
+_KINDS = {"ld": "tensor load", "st": "tensor store"}
+
+
+def _moves(g: Group, what: str) -> _Moves:
+    moves: _Moves = g.cta.state.setdefault((_KINDS[what], g.first_warp), _Moves(what))
+    return moves
+
+
+@executes("tcgen05.wait")
+def wait(op: Op) -> Run:
+    """Wait until this warp's loads or stores of tensor memory are done; under convoys they were at issue."""
+    what = op["what"]
+
+    def run(g: Group, mask: Array | None) -> bool:
+        whole_warps(g, mask, op)
+        if not g.grid.convoys:
+            moves = _moves(g, what)
+            if not moves.drained(g):
+                g.wait(moves)
+                return False
+        return True
+
+    return run

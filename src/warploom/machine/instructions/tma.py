@@ -1,0 +1,287 @@
+"""Tensor copies: the copy engine moves boxes between tensors in global memory and shared memory.
+
+A box is read and written when its operation completes. A multicast load is one operation per destination CTA. A store
+reads shared memory in one operation and writes global memory in the next, which is what `wait_group.read` tells apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from warploom.diagnostics import Diag
+from warploom.hardware.tensor_maps import MAP_BYTES, SHARED_ALIGNMENT
+from warploom.machine.copy.boxes import (
+    collect_box,
+    global_runs,
+    place_box,
+    read_box,
+    read_rows,
+    reduce_box,
+    require_mode,
+    shared_runs,
+    write_box,
+    write_rows,
+)
+from warploom.machine.copy.bulk import (
+    READS,
+    WRITES,
+    count_bytes,
+    groups_of,
+    issuers,
+    multicast_targets,
+    of_lane,
+    require_live,
+    require_writeable,
+    shared_span,
+    submit,
+)
+from warploom.machine.copy.tensor_map_bytes import MappedTensor, mapped, replaced
+from warploom.machine.core.events import Touch
+from warploom.machine.core.group import WARP
+from warploom.machine.core.participation import whole_warps
+from warploom.machine.core.registry import Run, executes
+from warploom.machine.instructions.mbarrier import barrier_at, barrier_touch, shared_address
+from warploom.machine.memory.byte_memory import SHARED_WINDOW, WINDOW_BYTES
+from warploom.machine.memory.shared_memory import OFFSET_MASK, RANK_SHIFT
+from warploom.ptx.isa.table import Op
+
+if TYPE_CHECKING:
+    from warploom.machine.core.cta import Cta
+    from warploom.machine.core.group import Group
+
+Array = npt.NDArray[Any]
+_FOUR_ROWS = 4
+
+
+def _mode(op: Op) -> str:
+    return op["mode"] or op["late_mode"] or op["last_mode"] or "tile"
+
+
+def _coordinates(coords: Sequence[Any], lane: int) -> tuple[int, ...]:
+    """Coordinates of one lane as signed numbers."""
+    values = [of_lane(value, lane) for value in coords]
+    return tuple([value - (1 << 32) if value >> 31 else value for value in values])
+
+
+def _check_rank(tensor: MappedTensor, coords: tuple[int, ...], rank: int, four: bool) -> None:
+    """The instruction, its coordinates and the map must agree."""
+    box = tensor.geometry.box
+    what = ""
+    if len(box) != rank:
+        what = f"the instruction is {rank}d and the map's tensor has rank {len(box)}"
+    elif len(coords) != (_FOUR_ROWS + 1 if four else rank):
+        what = f"there are {len(coords)} of them"
+    elif four and box[0] != 1:
+        what = f"a box of gather4 or scatter4 has one row, the map's has {box[0]}"
+    if what:
+        raise Diag.BAD_COORDINATES.error(coords=coords, what=what)
+
+
+def _span(cta: Cta, address: int, tensor: MappedTensor, *, four: bool, own: bool) -> tuple[Cta, int]:
+    geometry = tensor.geometry
+    size = geometry.shared_bytes // geometry.row_bytes * geometry.pitch
+    size = size * _FOUR_ROWS if four else size
+    return shared_span(cta, address, size, SHARED_ALIGNMENT, "The box of a tensor copy", own=own)
+
+
+@executes("cp.async.bulk.tensor.load")
+def load(op: Op) -> Run:
+    """A box from global to shared memory, of one CTA or of each in a mask; its bytes count on a barrier there."""
+    mode, rank = _mode(op), int(op["rank"][0])
+    four = mode == "tile::gather4"
+    pair = "cta_group::2" in (op["group"], op["late_group"], op["last_group"], op["end_group"])
+    multicast, local = bool(op["multicast"]), op["dst"] == "shared::cta"
+
+    def one(g: Group, dst: int, where: int, coords: tuple[int, ...], barrier: int, ctas: int | None) -> None:
+        tensor = mapped(g.grid, where)
+        _check_rank(tensor, coords, rank, four)
+        owner, offset = _span(g.cta, dst, tensor, four=four, own=local)
+        for target, signal in _targets(g.cta, owner, barrier, ctas, pair):
+            _issue(g, target, offset, tensor, coords, signal)
+
+    def _issue(g: Group, target: Cta, offset: int, tensor: MappedTensor, coords: tuple[int, ...], signal: int) -> None:
+        barrier_at(g.cta, signal)
+
+        def complete() -> None:
+            require_live(target, "A tensor load writes")
+            memory, geometry = tensor.region.data, tensor.geometry
+            if four:
+                box = read_rows(memory, geometry, coords[0], coords[1:], tensor.origin)
+            else:
+                box = read_box(memory, geometry, coords, tensor.origin)
+            shared = target.shared
+            place_box(shared.whole, offset, geometry, box)
+            if shared.two_views:
+                place_box(shared.async_whole, offset, geometry, box)
+            moved = geometry.box_bytes * (_FOUR_ROWS if four else 1)
+            count_bytes(g, "global→shared", moved)
+            barrier_at(g.cta, signal).complete(moved)
+
+        def touches() -> tuple[Touch, ...]:
+            written = _in_shared("writes", tensor, target, offset, four=four)
+            return (*_in_global("reads", tensor, coords, four=four), written, barrier_touch("completes", g.cta, signal))
+
+        submit(g, op, complete, touches=touches)
+
+    def run(
+        g: Group, mask: Array | None, dst: Any, where: Any, coords: Any, barrier: Any, offsets: Any, *rest: Any
+    ) -> None:
+        require_mode(mode)
+        ctas = rest[0] if multicast else None
+        for lane in issuers(g, mask):
+            one(
+                g,
+                shared_address(of_lane(dst, lane)),
+                of_lane(where, lane),
+                _coordinates(coords, lane),
+                shared_address(of_lane(barrier, lane)),
+                None if ctas is None else of_lane(ctas, lane),
+            )
+
+    return run
+
+
+def _in_global(verb: str, tensor: MappedTensor, coords: tuple[int, ...], *, four: bool) -> tuple[Touch, ...]:
+    """What a copy touches of its tensor: the box, or a row for each of four coordinates."""
+    start = tensor.region.base + tensor.origin
+    places = [(coords[0], row) for row in coords[1:]] if four else [coords]
+    runs = [global_runs(tensor.geometry, place, start) for place in places]
+    return tuple(Touch(verb, "global", None, "async", addresses, width) for addresses, width in runs if width)
+
+
+def _in_shared(verb: str, tensor: MappedTensor, cta: Cta, offset: int, *, four: bool) -> Touch:
+    """What a copy touches of a CTA's shared memory."""
+    size = tensor.geometry.shared_bytes * (_FOUR_ROWS if four else 1)
+    addresses, width = shared_runs(tensor.geometry, offset, size)
+    return Touch(verb, "shared", cta.index, "async", addresses | cta.rank << RANK_SHIFT, width)
+
+
+def _targets(cta: Cta, owner: Cta, barrier: int, ctas: int | None, pair: bool) -> list[tuple[Cta, int]]:
+    """The CTAs that get the box, each with the address of the barrier that counts its bytes."""
+    rank, offset = barrier >> RANK_SHIFT, barrier & OFFSET_MASK
+    if ctas is None:
+        allowed = (owner.rank, owner.rank ^ 1) if pair else (owner.rank,)
+        if rank not in allowed:
+            what = (
+                f"The box goes to CTA rank {owner.rank} and its bytes count in rank {rank}; "
+                f"{'the pair of both is meant' if pair else 'without .cta_group::2 both are the same CTA'}."
+            )
+            raise Diag.ASYNC_MISUSE.error(what=what)
+        return [(owner, barrier)]
+    chosen = multicast_targets(cta, ctas)
+    if pair:
+        return [(target, (target.rank & ~1 | rank & 1) << RANK_SHIFT | offset) for target in chosen]
+    return [(target, target.rank << RANK_SHIFT | offset) for target in chosen]
+
+
+@executes("cp.async.bulk.tensor.store", "cp.reduce.async.bulk.tensor")
+def store(op: Op) -> Run:
+    """A box from shared to global memory, written over what is there or combined with it."""
+    mode, rank, reduction = _mode(op), int(op["rank"][0]), op["op"]
+    four = mode == "tile::scatter4"
+
+    def one(g: Group, where: int, coords: tuple[int, ...], src: int, thread: int) -> None:
+        tensor = mapped(g.grid, where)
+        _check_rank(tensor, coords, rank, four)
+        _, offset = _span(g.cta, src, tensor, four=four, own=True)
+        require_writeable(tensor.region, "A tensor store")
+        memory, geometry = tensor.region.data, tensor.geometry
+        box: list[Any] = []
+
+        def read() -> None:
+            # As for bulk copies, the CTA may have exited.
+            box.append(collect_box(g.cta.shared.async_whole, offset, geometry, _FOUR_ROWS if four else None))
+
+        def write() -> None:
+            dense = box.pop()
+            if reduction:
+                reduce_box(reduction, memory, geometry, coords, dense, tensor.origin)
+            elif four:
+                write_rows(memory, geometry, coords[0], coords[1:], dense, tensor.origin)
+            else:
+                write_box(memory, geometry, coords, dense, tensor.origin)
+            count_bytes(g, "shared→global", dense.nbytes)
+
+        def written() -> tuple[Touch, ...]:
+            combined = _in_global("reads", tensor, coords, four=four) if reduction else ()
+            return (*combined, *_in_global("writes", tensor, coords, four=four))
+
+        sources, whole = groups_of(g.cta, READS), groups_of(g.cta, WRITES)
+        group = whole.open_group(g, thread)
+        first = submit(
+            g, op, read, touches=lambda: (_in_shared("reads", tensor, g.cta, offset, four=four),), group=group
+        )
+        second = submit(g, op, write, touches=written, group=group, after=(first,))
+        sources.add(first, thread)
+        whole.add(second, thread)
+
+    def run(g: Group, mask: Array | None, where: Any, coords: Any, src: Any, policy: Any = None) -> None:
+        require_mode(mode)
+        for lane in issuers(g, mask):
+            source = shared_address(of_lane(src, lane))
+            one(g, of_lane(where, lane), _coordinates(coords, lane), source, g.first_warp * WARP + lane)
+
+    return run
+
+
+def _words(address: int) -> Array:
+    """The addresses of the eight-byte words of a tensor map."""
+    return np.uint64(address) + np.arange(0, MAP_BYTES, 8, dtype=np.uint64)
+
+
+def _is_shared(address: int, space: str) -> bool:
+    return space.startswith("shared") or (not space and SHARED_WINDOW <= address < SHARED_WINDOW + WINDOW_BYTES)
+
+
+@executes("tensormap.replace", "tensormap.replace.whole")
+def replace(op: Op) -> Run:
+    """Change one field of a tensor map in shared or global memory."""
+    field, space, what = op["field"], op["space"], f"`{op.instruction.opcode}`"
+
+    def run(g: Group, mask: Array | None, address: Any, *operands: Any) -> None:
+        g.grid.effects += 1
+        ordinal, value = operands if len(operands) == 2 else (0, operands[0])
+        for lane in issuers(g, mask):
+            at, new = of_lane(address, lane), of_lane(value, lane)
+            if _is_shared(at, space):
+                words, shared = _words(shared_address(at)), g.cta.shared
+                record = replaced(shared.load(words, 8, None, what).tobytes(), field, ordinal, new)
+                shared.write(words, np.frombuffer(record, np.uint64), 8, None, what, g.number)
+            else:
+                words, memory = _words(at), g.grid.memory
+                record = replaced(memory.load(words, 8, None, what).tobytes(), field, ordinal, new)
+                memory.store(words, np.frombuffer(record, np.uint64), 8, None, what)
+
+    return run
+
+
+@executes("tensormap.cp_fenceproxy")
+def copy_map(op: Op) -> Run:
+    """A warp copies a tensor map from shared to global memory; copies that follow see it."""
+    what = f"`{op.instruction.opcode}`"
+
+    def run(g: Group, mask: Array | None, dst: Any, src: Any, size: int) -> None:
+        if size != MAP_BYTES:
+            raise Diag.BAD_SHAPE.error(text=op.instruction.opcode, what=f"the size is {size}, not {MAP_BYTES}")
+        warps = whole_warps(g, mask, op)
+        g.grid.effects += 1
+        for warp in range(g.warps) if warps is None else np.flatnonzero(warps).tolist():
+            source = _words(shared_address(of_lane(src, warp * WARP)))
+            record = g.cta.shared.load(source, 8, None, what)
+            g.grid.memory.store(_words(of_lane(dst, warp * WARP)), record, 8, None, what)
+
+    return run
+
+
+@executes("cp.async.bulk.prefetch")
+def prefetch(op: Op) -> Run:
+    """A hint: nothing that a run can see."""
+
+    def run(g: Group, mask: Array | None, *operands: Any) -> None:
+        pass
+
+    return run

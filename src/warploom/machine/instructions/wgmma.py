@@ -1,0 +1,246 @@
+"""Hopper's tensor core: `wgmma`, its groups, and when it reads and writes.
+
+The four warps of a warpgroup issue the same instruction, together as a convoy or one after the other. Operands and
+accumulators are read, and accumulators written, when the operation completes: what happens to a register or to shared
+memory between issue and completion is seen, or lost, as on hardware. Operations of a warpgroup complete in order.
+
+Where the schedule has convoys, operations wait for their commit and complete together, unless the kernel touches their
+registers before; else each completes by itself.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from warploom.hardware.matrix_descriptors import decode_shared_descriptor
+from warploom.hardware.swizzles import GRANULE
+from warploom.machine.core.async_operations import Operation
+from warploom.machine.core.events import CommitGroup, Issued, Touch
+from warploom.machine.core.group import WARP, WARPGROUP, Waitable
+from warploom.machine.core.participation import absent, whole_warps
+from warploom.machine.core.registry import Run, executes
+from warploom.machine.memory.shared_memory import RANK_SHIFT
+from warploom.machine.tensor.operands import footprint
+from warploom.machine.tensor.register_rows import RowNames, Rows
+from warploom.machine.tensor.wgmma_execution import FAMILY, Issue, execute, read
+from warploom.ptx.isa.table import BITS, Op
+
+if TYPE_CHECKING:
+    from warploom.machine.core.group import Group, Warpgroup
+
+Array = npt.NDArray[Any]
+
+_WARPS = WARPGROUP // WARP
+_ALL = f"the {_WARPS} warps of a warpgroup"
+
+
+class Pipeline(Waitable):
+    """The wgmma operations of one warpgroup, counted from its first in the order of issue.
+
+    `issued` counts them for each warp; `committed` holds for each warp how many it had issued at each commit that is
+    not yet complete, `commits` how many commits there were; `submitted` is how many the grid knows of, `completed` how
+    many are done, `flight` the others. To observers each warp's part is an operation; `told` are those in flight.
+    """
+
+    __slots__ = ("commits", "committed", "completed", "flight", "issued", "last", "submitted", "told", "warpgroup")
+
+    def __init__(self, warpgroup: Warpgroup) -> None:
+        super().__init__()
+        self.warpgroup = warpgroup
+        self.flight: deque[Issue] = deque()
+        self.issued = [0] * _WARPS
+        self.committed: list[deque[int]] = [deque() for _ in range(_WARPS)]
+        self.commits = [0] * _WARPS
+        self.told: deque[list[Issued]] = deque()
+        self.submitted = self.completed = 0
+        self.last: tuple[Operation, ...] = ()
+
+    def issue(self, warps: Sequence[int], new: Issue, *, at_once: bool) -> None:
+        """Some warps issue their next wgmma; `at_once` where it must not wait for its commit."""
+        for warp in warps:
+            at = self.issued[warp] - self.completed
+            if at == len(self.flight):
+                self.flight.append(new)
+            elif not self.flight[at].same(new):
+                other = self.flight[at].multiply.op.instruction
+                found = f"warp {warp} with another instruction or other operands than line {other.line} of the others"
+                raise absent(new.multiply.op, f"{_ALL} to issue the same instruction with the same operands", found)
+            self.issued[warp] += 1
+            self._tell(warp, new)
+        if at_once:
+            while self.submitted < min(self.issued):
+                self._submit(self.submitted + 1)
+
+    def _tell(self, warp: int, new: Issue) -> None:
+        """Let observers know of a warp's part of its latest operation."""
+        cta = self.warpgroup.cta
+        if cta.grid.reporter is not None:
+            if self.issued[warp] - self.completed > len(self.told):
+                self.told.append([])
+            group = CommitGroup("wgmma", self.commits[warp])
+            issued = cta.grid.reporter.issue(lambda: _touches(new, cta.index, cta.rank), group)
+            self.told[self.issued[warp] - self.completed - 1].append(issued)
+
+    def commit(self, warps: Sequence[int]) -> None:
+        """Some warps close their open group."""
+        reporter = self.warpgroup.cta.grid.reporter
+        for warp in warps:
+            if reporter is not None:
+                reporter.tell("issue", "commits", group=CommitGroup("wgmma", self.commits[warp]))
+            self.commits[warp] += 1
+            self.committed[warp].append(self.issued[warp])
+        if self.warpgroup.cta.grid.convoys:
+            ready = min(groups[-1] if groups else self.completed for groups in self.committed)
+            if ready > self.submitted:
+                self._submit(ready)
+
+    def drained(self, warp: int, leave: int) -> bool:
+        """Whether at most the `leave` latest groups of a warp are incomplete."""
+        groups = self.committed[warp]
+        while groups and groups[0] <= self.completed:
+            groups.popleft()
+        return len(groups) <= leave
+
+    def _submit(self, end: int) -> None:
+        """Let the operations up to the `end`th complete, in one go."""
+        first, self.submitted = self.submitted, end
+        name = f"{self.warpgroup.cta.name} {self.name} wgmma {first}-{end - 1}"
+        operation = Operation(name, lambda: self._complete(end - first), self.last)
+        self.last = (operation,)
+        operation.then.append(self)
+        if self.told:
+            operation.issues = tuple(self.told[first - self.completed])
+        self.warpgroup.cta.grid.submit(operation)
+
+    def _complete(self, count: int) -> None:
+        batch = tuple(self.flight.popleft() for _ in range(count))
+        if self.told:
+            self.told.popleft()
+        self.completed += count
+        execute(self.warpgroup, batch)
+
+    @property
+    def name(self) -> str:
+        first = self.warpgroup.index * _WARPS
+        return f"warps {first}-{first + _WARPS - 1}"
+
+    def describe(self) -> str:
+        text = f"wgmma groups of {self.name}: {self.completed} of {max(self.issued)} operations complete"
+        first, most = self.warpgroup.index * _WARPS, max(self.issued)
+        late = [f"warp {first + warp} has issued {count}" for warp, count in enumerate(self.issued) if count < most]
+        return ", ".join([text, *late])
+
+
+@lru_cache(maxsize=1024)
+def _touches(issue: Issue, cta: tuple[int, int, int], rank: int) -> tuple[Touch, ...]:
+    """What an operation reads and writes. Any warp's part may read all of A and B; registers are each warp's own."""
+    multiply, found = issue.multiply, []
+    for form, value in ((multiply.a, issue.a), (multiply.b, issue.b)):
+        if form is not None and isinstance(value, int):
+            descriptor = decode_shared_descriptor(value, FAMILY)
+            granules = footprint(descriptor, form.rows, form.k, form.element, mn_major=form.mn_major)
+            found.append(Touch("reads", "shared", cta, "async", granules | rank << RANK_SHIFT, GRANULE))
+    if isinstance(issue.a, RowNames):
+        found.append(_registers("reads", cta, issue.a))
+    if issue.accumulate:
+        found.append(_registers("reads", cta, issue.d))
+    return (*found, _registers("writes", cta, issue.d))
+
+
+def _registers(verb: str, cta: tuple[int, int, int], rows: RowNames) -> Touch:
+    return Touch(verb, "register", cta, "async", np.array(rows.indices, np.int64), BITS["b32"] // 8)
+
+
+def _pipeline(warpgroup: Warpgroup) -> Pipeline:
+    pipeline: Pipeline | None = warpgroup.state.get("wgmma")
+    if pipeline is None:
+        pipeline = warpgroup.state["wgmma"] = Pipeline(warpgroup)
+    return pipeline
+
+
+def _warps(g: Group, chosen: Array | None) -> Sequence[int]:
+    """The executing warps by their number in the warpgroup."""
+    first = g.first_lane // WARP
+    if chosen is None:
+        return range(first, first + g.warps)
+    return [first + int(warp) for warp in np.flatnonzero(chosen)]
+
+
+@executes("wgmma.mma_async")
+def multiply_accumulate(op: Op) -> Run:
+    """Issue D = A·B + D, or D = A·B where scale-d is false."""
+    multiply = read(op)
+
+    def run(g: Group, mask: Array | None, d: Rows, a: Any, b: Any, scale_d: Any, *immediates: int) -> None:
+        chosen = whole_warps(g, mask, op)
+        warpgroup = g.warpgroup
+        if warpgroup.lanes != WARPGROUP:
+            raise absent(op, _ALL, f"a warpgroup of {warpgroup.lanes // WARP} warps")
+        if isinstance(a, np.ndarray):
+            a = _same(a, chosen, op, "a-desc")
+        if isinstance(b, np.ndarray):
+            b = _same(b, chosen, op, "b-desc")
+        if isinstance(scale_d, np.ndarray):
+            scale_d = _same(scale_d, chosen, op, "scale-d")
+        issue = multiply.issue(d, a, b, bool(scale_d), len(g.cta.shared.whole))
+        at_once = not g.grid.convoys or id(op) in g.cta.program.touched_early
+        _pipeline(warpgroup).issue(_warps(g, chosen), issue, at_once=at_once)
+
+    return run
+
+
+def _same(value: Array, chosen: Array | None, op: Op, what: str) -> int:
+    """An operand that must be the same in every executing lane."""
+    live = value if chosen is None else value[chosen.repeat(WARP)]
+    one = live[0]
+    if (live != one).any():
+        raise absent(
+            op, f"the same {what} in all threads of a warpgroup", f"threads with {len(np.unique(live))} values of it"
+        )
+    return int(one)
+
+
+@executes("wgmma.fence")
+def fence(op: Op) -> Run:
+    """Order register accesses before it with the wgmmas behind it: here they are already in order."""
+
+    def run(g: Group, mask: Array | None) -> None:
+        whole_warps(g, mask, op)
+
+    return run
+
+
+@executes("wgmma.commit_group")
+def commit(op: Op) -> Run:
+    """Close the group of the wgmmas issued since the last commit; an empty group counts too."""
+
+    def run(g: Group, mask: Array | None) -> None:
+        chosen = whole_warps(g, mask, op)
+        g.grid.effects += 1
+        _pipeline(g.warpgroup).commit(_warps(g, chosen))
+
+    return run
+
+
+@executes("wgmma.wait_group")
+def wait(op: Op) -> Run:
+    """Wait until at most so many of the latest groups are incomplete."""
+
+    def run(g: Group, mask: Array | None, count: int) -> bool:
+        chosen = whole_warps(g, mask, op)
+        pipeline, reporter = _pipeline(g.warpgroup), g.grid.reporter
+        if all(pipeline.drained(warp, count) for warp in _warps(g, chosen)):
+            if reporter is not None:
+                below = max(pipeline.commits[_warps(g, chosen)[0]] - count, 0)
+                reporter.tell("wait", "drains", group=CommitGroup("wgmma", below))
+            return True
+        g.wait(pipeline)
+        return False
+
+    return run

@@ -1,0 +1,84 @@
+"""Who knows of whose stores to shared memory, where the async proxy's view is kept apart.
+
+A `fence.proxy.async` publishes what its own warp has stored and what the warp has learnt of by synchronising with
+others: not what others have stored since, nor what nobody told it. Knowledge travels with barriers, like vector clocks.
+Where warps synchronise by memory alone, a strong load, an atomic or a fence counts as learning everything: the machine
+does not follow which store such a load has seen, and a right kernel must never read stale bytes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from warploom.ptx.isa.table import Effect, Op
+
+if TYPE_CHECKING:
+    from warploom.machine.core.group import Group
+
+_STRONG = frozenset({"volatile", "relaxed", "acquire", "mmio", "mmio.relaxed", "atomic"})
+
+
+class Knowledge:
+    """For every warp of a cluster: up to which store it knows those of each warp. Stores are numbered from 1."""
+
+    __slots__ = ("latest", "of")
+
+    def __init__(self, warps: int) -> None:
+        self.latest = 0
+        self.of: npt.NDArray[np.int64] = np.zeros((warps, warps), np.int64)
+
+    def stored(self, warp: int) -> int:
+        """The number of a new store by a warp, which knows it."""
+        self.latest += 1
+        self.of[warp, warp] = self.latest
+        return self.latest
+
+
+class Exchange:
+    """What those who arrive at a barrier know, handed to those who pass it."""
+
+    __slots__ = ("_brought", "_knowledge", "_taken")
+
+    def __init__(self, knowledge: Knowledge) -> None:
+        self._knowledge = knowledge
+        self._brought = np.zeros(len(knowledge.of), np.int64)
+        self._taken = self._brought
+
+    def arrive(self, group: Group | None) -> None:
+        """A warp arrives in the present phase."""
+        if group is not None:
+            np.maximum(self._brought, self._knowledge.of[group.number], out=self._brought)
+
+    def turn(self) -> None:
+        """The phase is over: who passes it takes what was brought up to now, and not what comes behind."""
+        self._taken = self._brought.copy()
+
+    def leave(self, group: Group) -> None:
+        """A warp has passed the latest phase that is over."""
+        mine = self._knowledge.of[group.number]
+        np.maximum(mine, self._taken, out=mine)
+
+
+def learning(op: Op, run: Any) -> Any:
+    """A meaning after which its warp knows everything, where the instruction may synchronise by memory alone."""
+    if not any(_is_strong(op, effect) for effect in op.form.effects):
+        return run
+
+    def wrapped(group: Group, mask: Any, *operands: Any) -> Any:
+        result = run(group, mask, *operands)
+        knowledge = group.cta.cluster.knowledge
+        if knowledge is not None:
+            knowledge.of[group.number] = knowledge.latest
+        return result
+
+    return wrapped
+
+
+def _is_strong(op: Op, effect: Effect) -> bool:
+    detail, proxy = (op[text[1:-1]] if text.startswith("{") else text for text in (effect.detail, effect.proxy))
+    if effect.verb == "fences":
+        return proxy == "generic" and detail != "mbarrier_init"
+    return effect.verb == "reads" and not effect.later and detail in _STRONG

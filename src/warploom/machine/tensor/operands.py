@@ -1,0 +1,281 @@
+"""Operands of the tensor cores: what a decoded descriptor names in shared memory, and the product of two of them.
+
+Reading is one `take` of 16-byte granules through a cached index array, then one conversion. The index depends on the
+layout and on where in the swizzle pattern the operand starts, not on the buffer it lies in: a kernel with many stages
+builds few of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from warploom.diagnostics import Diag
+from warploom.hardware.matrix_descriptors import SharedDescriptor, decode_shared_descriptor
+from warploom.hardware.mma_shapes import WGMMA
+from warploom.hardware.swizzles import B128_ATOM_32B, GRANULE, SWIZZLES, Swizzle
+from warploom.machine.tensor.elements import ELEMENTS, decode_scales
+
+_CORE_ROWS = 8
+_CORE_LINES = {True: 4, False: 8}
+"""Lines (values of k) of an MN-major atom: with 32-byte atoms four, else eight (PTX ISA Table 55; CUTLASS agrees)."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Gather:
+    """Granule numbers [outer, inner] from a pattern-aligned base, and the first byte after the last of them."""
+
+    index: NDArray[np.intp]
+    reach: int
+
+
+@lru_cache(maxsize=512)
+def _gather(
+    swizzle_name: str,
+    leading: int,
+    stride: int,
+    base_offset: int,
+    phase: int,
+    outer: int,
+    inner: int,
+    mn_major: bool,
+    steps: int,
+    advance: int,
+) -> _Gather:
+    """Where the granules of an operand lie.
+
+    K-major: `outer` rows of `inner` granules along k. MN-major: `outer` values of k with `inner` granules along m or
+    n. `steps` operands, `advance` bytes apart, follow each other along k. The canonical layouts are PTX ISA
+    9.7.15.5.1.2.1.3 and 9.7.16.3.3.
+    """
+    swizzle = SWIZZLES[swizzle_name]
+    far, near = np.arange(outer)[:, None], np.arange(inner)[None, :]
+    width = max(swizzle.span, GRANULE)
+    if mn_major:
+        lines = _CORE_LINES[swizzle is B128_ATOM_32B]
+        per_line = width // GRANULE
+        between = (leading, stride) if swizzle.bits else (stride, leading)
+        lines_offset = (far % lines) * width + (far // lines) * between[1]
+        offset = lines_offset + (near % per_line) * GRANULE + (near // per_line) * between[0]
+    else:
+        rows_offset = (far % _CORE_ROWS) * width + (far // _CORE_ROWS) * stride
+        offset = rows_offset + near * (GRANULE if swizzle.bits else leading)
+    starts = phase + advance * np.arange(steps)
+    all_offsets = np.concatenate([offset + start for start in starts], axis=0 if mn_major else 1)
+    placed = swizzle.apply(all_offsets.astype(np.intp), base_offset)
+    return _Gather(np.ascontiguousarray(placed // GRANULE), int(placed.max()) + GRANULE)
+
+
+def _check_major(descriptor: SharedDescriptor, element: str, mn_major: bool) -> None:
+    """Which types may be MN-major, and with which swizzle (wgmma: PTX ISA 9.7.15.5.2; tcgen05: Tables 51 and 54).
+
+    Table 54 leaves out MN-major 4- and 6-bit elements; CUTLASS has kernels with them (kind::f8f6f4, all four
+    layouts), so they are allowed here as the bytes they occupy. Table 54 allows K-major with 32-byte atoms and Table
+    55 has no layout for it.
+    """
+    bits = ELEMENTS[element].bits
+    atom = descriptor.swizzle is B128_ATOM_32B
+    broken = ""
+    if mn_major and descriptor.family == "sm_90" and not WGMMA[element].transposable:
+        broken = f"wgmma reads {element} K-major only"
+    elif mn_major and bits < 8:
+        broken = f"tcgen05 reads {element} K-major only"
+    elif mn_major and descriptor.family == "sm_100" and (bits == 32) != atom:
+        broken = f"an MN-major operand of {bits}-bit elements {'needs' if bits == 32 else 'cannot have'} 128B_32B_atom"
+    if broken:
+        raise Diag.BAD_DESCRIPTOR.error(
+            kind=f"{descriptor.family} shared-memory matrix",
+            value=descriptor.value,
+            what=f"{broken}, and the swizzle is {descriptor.swizzle.name}",
+            fields=descriptor.fields,
+        )
+    if atom and not mn_major:
+        raise Diag.NOT_MODELLED.error(
+            what="A K-major operand with swizzle 128B_32B_atom (PTX ISA tables 54 and 55 disagree)"
+        )
+
+
+@lru_cache(maxsize=512)
+def _layout(
+    layout: tuple[str, int, int, int],
+    phase: int,
+    rows: int,
+    k: int,
+    element: str,
+    mn_major: bool,
+    steps: int,
+    advance: int,
+) -> _Gather:
+    """The gather of an operand in elements."""
+    per_granule = GRANULE * 8 // ELEMENTS[element].bits
+    outer, inner = (k, -(-rows // per_granule)) if mn_major else (rows, -(-k // per_granule))
+    return _gather(*layout, phase, outer, inner, mn_major, steps, advance)
+
+
+class OperandReader:
+    """Reads operands from one CTA's shared memory (uint8, 16-byte aligned, a multiple of 16 bytes long)."""
+
+    __slots__ = ("_granules", "_size")
+
+    def __init__(self, shared: NDArray[np.uint8]) -> None:
+        self._granules = shared.view(np.complex128)
+        self._size = shared.nbytes
+
+    def read(
+        self,
+        descriptor: SharedDescriptor,
+        rows: int,
+        k: int,
+        element: str,
+        *,
+        mn_major: bool = False,
+        steps: int = 1,
+        advance: int = 0,
+    ) -> NDArray[Any]:
+        """The matrix [rows, steps * k]: float32, or int8/uint8 for s8/u8.
+
+        `steps` > 1 reads a run of MMAs along k whose descriptors start `advance` bytes after each other, in one go.
+        """
+        swizzle = descriptor.swizzle
+        phase = descriptor.start % swizzle.alignment
+        layout = (swizzle.name, descriptor.leading, descriptor.stride, descriptor.base_offset)
+        if mn_major or swizzle is B128_ATOM_32B:
+            _check_major(descriptor, element, mn_major)
+        gather = _layout(layout, phase, rows, k, element, mn_major, steps, advance)
+        matrix = ELEMENTS[element].decode(self._take(descriptor, descriptor.start - phase, gather))
+        return matrix[:, :rows].T if mn_major else matrix
+
+    def read_bytes(self, descriptor: SharedDescriptor, rows: int, row_bytes: int) -> NDArray[np.uint8]:
+        """The rows that tcgen05.cp copies: a K-major matrix of raw bytes."""
+        swizzle = descriptor.swizzle
+        phase = descriptor.start % swizzle.alignment
+        layout = (swizzle.name, descriptor.leading, descriptor.stride, descriptor.base_offset)
+        gather = _gather(*layout, phase, rows, row_bytes // GRANULE, False, 1, 0)
+        return self._take(descriptor, descriptor.start - phase, gather).view(np.uint8)
+
+    def _take(self, descriptor: SharedDescriptor, base: int, gather: _Gather) -> NDArray[np.complex128]:
+        if base + gather.reach > self._size:
+            raise Diag.OUT_OF_BOUNDS.error(
+                notes=(f"descriptor {descriptor.value:#x}: {descriptor.fields}",),
+                what=f"The operand at {descriptor.start:#x} to {base + gather.reach:#x} ({self._size:#x} bytes exist)",
+                space="shared",
+            )
+        return self._granules[base // GRANULE :].take(gather.index)
+
+
+Order = Callable[[int], NDArray[np.intp]]
+"""Which row of an operand comes first, second, … of so many: a product's rows and columns then come in that order."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Located:
+    """An operand, or a run of them along k, that a descriptor names: where its granules lie and how they become a
+    matrix.
+    """
+
+    start: int
+    layout: tuple[str, int, int, int]
+    end: int
+    """The first byte after the operand."""
+    first: int
+    index: NDArray[np.intp]
+    element: str
+    columns: NDArray[np.intp] | None
+    """For an MN-major operand the order of its rows, which are the columns that memory holds."""
+
+    def read(self, granules: NDArray[np.complex128]) -> NDArray[Any]:
+        """The matrix [rows, k] in float32, which holds every element exactly."""
+        matrix = ELEMENTS[self.element].decode(granules[self.first :].take(self.index))
+        if self.columns is not None:
+            matrix = matrix.take(self.columns, axis=1).T
+        return matrix if matrix.dtype == np.float32 else matrix.astype(np.float32)
+
+
+@lru_cache(maxsize=256)
+def _reordered(gather: _Gather, order: Order) -> _Gather:
+    """A K-major gather with its rows in another order."""
+    return _Gather(gather.index.take(order(len(gather.index)), axis=0), gather.reach)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OperandForm:
+    """What an instruction reads through a descriptor: a matrix [rows, k] of one element type, its rows in a chosen
+    order.
+    """
+
+    family: str
+    rows: int
+    k: int
+    element: str
+    mn_major: bool
+    order: Order
+
+    def locate(self, value: int, steps: int = 1, advance: int = 0) -> Located:
+        """The operand of a descriptor, or of `steps` descriptors whose starts are `advance` bytes apart."""
+        descriptor = decode_shared_descriptor(value, self.family)
+        swizzle = descriptor.swizzle
+        phase = descriptor.start % swizzle.alignment
+        layout = (swizzle.name, descriptor.leading, descriptor.stride, descriptor.base_offset)
+        if self.mn_major or swizzle is B128_ATOM_32B:
+            _check_major(descriptor, self.element, self.mn_major)
+        gather = _layout(layout, phase, self.rows, self.k, self.element, self.mn_major, steps, advance)
+        base, columns = descriptor.start - phase, None
+        if self.mn_major:
+            columns = self.order(self.rows)
+        else:
+            gather = _reordered(gather, self.order)
+        end = base + gather.reach
+        return Located(descriptor.start, layout, end, base // GRANULE, gather.index, self.element, columns)
+
+
+def footprint(
+    descriptor: SharedDescriptor, rows: int, k: int, element: str, *, mn_major: bool = False
+) -> NDArray[np.intp]:
+    """The shared-memory address of every granule that an operand reads, sorted: what an observer needs of it."""
+    swizzle: Swizzle = descriptor.swizzle
+    phase = descriptor.start % swizzle.alignment
+    layout = (swizzle.name, descriptor.leading, descriptor.stride, descriptor.base_offset)
+    gather = _layout(layout, phase, rows, k, element, mn_major, 1, 0)
+    return np.sort(gather.index.reshape(-1)) * GRANULE + (descriptor.start - phase)
+
+
+_EXACT_F32 = 1 << 24
+"""Integers up to here are exact in float32, and so is a sum of products that stays below."""
+
+
+def multiply(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
+    """The product a @ b.T: float32, or int32 from 8-bit integers (through floating point: exact there, and fast)."""
+    if a.dtype.kind == "f":
+        with np.errstate(all="ignore"):
+            floats: NDArray[Any] = a @ b.T
+            return floats
+    largest = a.shape[1] * (1 << 16 if a.dtype == np.uint8 and b.dtype == np.uint8 else 1 << 15)
+    wide = np.dtype(np.float32 if largest <= _EXACT_F32 else np.float64)
+    integers: NDArray[Any] = a.astype(wide) @ b.astype(wide).T
+    return integers.astype(np.int32)
+
+
+def multiply_scaled(
+    a: NDArray[np.float32],
+    b: NDArray[np.float32],
+    scale_a: NDArray[np.uint8],
+    scale_b: NDArray[np.uint8],
+    scale_type: str,
+) -> NDArray[np.float32]:
+    """(a * scale_a) @ (b * scale_b).T, where a row's k elements are cut into as many blocks as it has scale factors.
+
+    In float64: a ue8m0 factor alone can leave float32's range while the product of both does not.
+    """
+    with np.errstate(all="ignore"):
+        product = _scaled(a, scale_a, scale_type) @ _scaled(b, scale_b, scale_type).T
+        return product.astype(np.float32)
+
+
+def _scaled(values: NDArray[np.float32], codes: NDArray[np.uint8], scale_type: str) -> NDArray[np.float64]:
+    rows, blocks = codes.shape
+    return (values.reshape(rows, blocks, -1) * decode_scales(codes, scale_type)[:, :, None]).reshape(rows, -1)

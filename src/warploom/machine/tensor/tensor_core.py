@@ -1,0 +1,394 @@
+"""The tensor core of a CTA, or of a pair of CTAs: what was issued to it, in what order it completes, and how it counts.
+
+Operations of one thread complete in the order of issue. Across threads the schedule decides, unless a
+`tcgen05.fence::before_thread_sync` of the one and a later `::after_thread_sync` of the other stand between them.
+
+Where the schedule has convoys, operations complete at once, except that MMAs wait for the next instruction that could
+tell whether they have: a commit, a copy, any access to tensor memory. Those that follow each other along k into one
+accumulator then read their operands at once and become one product. Everywhere else each is an operation of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache, partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from warploom.diagnostics import WarploomError
+from warploom.hardware.instruction_descriptors import InstructionDescriptor, decode_instruction_descriptor
+from warploom.hardware.matrix_descriptors import SharedDescriptor, decode_shared_descriptor
+from warploom.hardware.swizzles import GRANULE
+from warploom.hardware.tmem import PLACEMENTS, QUADRANT, Placement
+from warploom.machine.copy.bulk import require_live, submit
+from warploom.machine.core.async_operations import Operation
+from warploom.machine.core.events import CommitGroup, Touch, Touches
+from warploom.machine.core.group import WARP
+from warploom.machine.memory.shared_memory import RANK_SHIFT
+from warploom.machine.tensor.accumulators import tensor_a, tensor_accumulate, tensor_scales
+from warploom.machine.tensor.elements import contained
+from warploom.machine.tensor.operands import OperandReader, footprint, multiply_scaled
+from warploom.machine.tensor.tmem import ENGINE, cells, check_group, pair_of, tensor_memory
+from warploom.ptx.isa.table import Op
+
+if TYPE_CHECKING:
+    from warploom.machine.core.cta import Cta
+    from warploom.machine.core.group import Group
+
+Array = npt.NDArray[Any]
+FAMILY = "sm_100"
+"""Whose shared-memory descriptors these are."""
+Place = tuple[int, int]
+"""Lane and column."""
+
+Known = dict[tuple[object, ...], Array]
+"""Operands that were read already, by what and where they are."""
+
+_LONGEST_RUN = 8
+"""MMAs in one product: the sums of eight of kind::i8 stay below 2^24, up to where float32 is exact."""
+
+
+class _Form(NamedTuple):
+    """How an operand, or a run of them, is read through its descriptor."""
+
+    rows: int
+    k: int
+    element: str
+    mn_major: bool
+    steps: int = 1
+    advance: int = 0
+
+
+def _operand(cta: Cta, descriptor: SharedDescriptor, form: _Form) -> Touch:
+    """An operand in a CTA's shared memory, for observers."""
+    addresses = footprint(descriptor, form.rows, form.k, form.element, mn_major=form.mn_major)
+    return Touch("reads", "shared", cta.index, "async", addresses | cta.rank << RANK_SHIFT, GRANULE)
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """What an MMA does wherever its operands lie: one for each instruction descriptor and form of the instruction."""
+
+    shape: InstructionDescriptor
+    placement: Placement
+    group: int
+    vectors: int
+    """Scale factors to a row; 0 without block scaling."""
+
+    @cached_property
+    def rows(self) -> int:
+        """Rows of A and D in each CTA."""
+        return self.shape.m // self.group
+
+    @cached_property
+    def columns(self) -> int:
+        """Columns of tensor memory that D takes."""
+        return self.shape.n // self.placement.blocks if self.placement.folded else self.shape.n
+
+    @cached_property
+    def a_columns(self) -> int:
+        """Columns that A takes where it lies in tensor memory."""
+        return self.shape.k * contained(self.shape.a_element).bits // 32
+
+    @cached_property
+    def b_halves(self) -> bool:
+        """Whether each half of the lanes holds the scale factors of its half of B only."""
+        return self.group == 2 and self.placement.folded
+
+    @cached_property
+    def scale_columns(self) -> tuple[int, int]:
+        """Columns that the scale factors of A and of B take."""
+        of_b = self.shape.n // 2 if self.b_halves else self.shape.n
+        return -(-self.rows // QUADRANT), -(-of_b // QUADRANT)
+
+    @cached_property
+    def merges(self) -> bool:
+        """Whether a run may be one product: nothing but addition happens to D between its MMAs."""
+        return not self.vectors and self.shape.d_type != "f16" and not self.shape.saturate
+
+
+@lru_cache(maxsize=1 << 7)
+def plan(value: int, kind: str, group: int, vectors: int, *, weight_stationary: bool = False) -> Plan:
+    """The plan of an instruction descriptor, or the fault that it is illegal."""
+    shape = decode_instruction_descriptor(
+        value, kind, group, weight_stationary=weight_stationary, scale_vectors=vectors or None
+    )
+    return Plan(shape, PLACEMENTS[group, shape.m, weight_stationary], group, vectors)
+
+
+@dataclass(slots=True, eq=False)
+class Issue:
+    """One MMA as issued: everything but the memory that it will read."""
+
+    g: Group
+    op: Op
+    thread: int
+    plan: Plan
+    d: Place
+    a: SharedDescriptor | Place
+    b: SharedDescriptor
+    accumulate: bool
+    scale: int = 0
+    disabled: tuple[int, ...] = ()
+    """Four words for each CTA, a bit for each lane that keeps what it holds."""
+    zeroed: Array | None = None
+    """Which columns of B count as zero."""
+    scales: tuple[int, int] = (0, 0)
+    """The columns of the scale factors of A and B."""
+
+    def continues(self, first: Issue) -> bool:
+        """Whether it only adds to what `first` has left in the accumulator."""
+        return (
+            self.plan is first.plan
+            and self.plan.merges
+            and self.accumulate
+            and not self.scale
+            and self.thread == first.thread
+            and self.d == first.d
+            and self.disabled == first.disabled
+            and self.zeroed is first.zeroed
+            and not (isinstance(self.a, tuple) and self._overlaps(self.a))
+        )
+
+    def touches(self, ctas: tuple[Cta, ...]) -> tuple[Touch, ...]:
+        """What it will read and write in each CTA, for observers."""
+        made, shape, where = self.plan, self.plan.shape, self.plan.placement
+        (lane, column), found = self.d, list[Touch]()
+        lanes = where.pitch * np.arange(where.blocks)[:, None] + np.arange(where.height) + lane
+        for number, cta in enumerate(ctas):
+            b_rows = shape.n // made.group
+            found.append(_operand(cta, self.b, _Form(b_rows, shape.k, shape.b_element, shape.transpose_b)))
+            if isinstance(self.a, SharedDescriptor):
+                found.append(_operand(cta, self.a, _Form(made.rows, shape.k, shape.a_element, shape.transpose_a)))
+            else:
+                found.append(cells("reads", cta, lanes, self.a[1], made.a_columns))
+            if made.vectors:
+                everywhere = np.arange(tensor_memory(cta).cells.shape[1])
+                factors = zip(self.scales, made.scale_columns, strict=True)
+                found += [cells("reads", cta, everywhere, at, count) for at, count in factors]
+            disabled = _lanes(self.disabled, number)
+            kept = lanes if disabled is None else lanes[~disabled[lanes]]
+            verbs = ("reads", "writes") if self.accumulate else ("writes",)
+            found += [cells(verb, cta, kept, column, made.columns) for verb in verbs]
+        return tuple(found)
+
+    def _overlaps(self, a: Place) -> bool:
+        """Whether A in tensor memory shares columns with D."""
+        return a[1] < self.d[1] + self.plan.columns and self.d[1] < a[1] + self.plan.a_columns
+
+
+@lru_cache(maxsize=1 << 14)
+def _distance(before: int, after: int) -> int:
+    """How many bytes the start of one descriptor lies behind that of another; -1 where they differ in more."""
+    one, two = (decode_shared_descriptor(value, FAMILY) for value in (before, after))
+    same = replace(one, start=0, value=0) == replace(two, start=0, value=0)
+    return two.start - one.start if same else -1
+
+
+def _advance(before: SharedDescriptor | Place, after: SharedDescriptor | Place, columns: int) -> int:
+    """How far an operand lies behind another, in bytes or columns; -1 where the two are no run."""
+    if isinstance(before, SharedDescriptor) and isinstance(after, SharedDescriptor):
+        return _distance(before.value, after.value)
+    return columns if isinstance(before, tuple) and after == (before[0], before[1] + columns) else -1
+
+
+@dataclass(slots=True, eq=False)
+class _Run:
+    """MMAs that one product does: the first of them, how many, and how far A and B advance from each to the next."""
+
+    first: Issue
+    steps: int = 1
+    advance: tuple[int, int] = (0, 0)
+
+
+def _runs(issues: list[Issue]) -> Iterator[_Run]:
+    """Issues in runs, in order."""
+    run: _Run | None = None
+    last = issues[0]
+    for issue in issues:
+        if run is not None and run.steps < _LONGEST_RUN and issue.continues(run.first):
+            step = _advance(last.a, issue.a, issue.plan.a_columns), _advance(last.b, issue.b, 0)
+            if min(step) >= 0 and (run.steps == 1 or step == run.advance):
+                run.advance = step
+                run.steps += 1
+                last = issue
+                continue
+        if run is not None:
+            yield run
+        run, last = _Run(issue), issue
+    if run is not None:
+        yield run
+
+
+class TensorCore:
+    """Takes operations of the threads of one CTA or a pair, and hands them to the grid in order."""
+
+    __slots__ = ("_counts", "_fenced", "_last", "_queue", "_readers", "_told", "ctas")
+
+    def __init__(self, ctas: tuple[Cta, ...]) -> None:
+        self.ctas = ctas
+        self._readers = [OperandReader(cta.shared.async_whole) for cta in ctas]
+        self._queue: list[Issue] = []
+        self._counts: dict[int, int] = {}
+        self._last: dict[int, tuple[Operation, ...]] = {}
+        self._fenced: list[Operation] = []
+        self._told: dict[int, tuple[Operation, ...]] = {}
+
+    def require_pair(self) -> None:
+        """An operation of a pair needs both CTAs alive."""
+        for cta in self.ctas:
+            require_live(cta, "A tcgen05 operation needs")
+
+    def issue(self, issue: Issue) -> None:
+        """Take one MMA."""
+        if issue.g.grid.convoys:
+            self._queue.append(issue)
+        else:
+            run = partial(self._multiply, _Run(issue), {})
+            self._hand_over(issue.g, issue.op, issue.thread, run, partial(issue.touches, self.ctas))
+
+    def submit(self, g: Group, op: Op, thread: int, run: Callable[[], None], touches: Touches | None = None) -> None:
+        """Take another operation of a thread: it completes behind the thread's earlier ones."""
+        if g.grid.convoys:
+            self.settle()
+            g.grid.effects += 1
+            run()
+        else:
+            self._hand_over(g, op, thread, run, touches)
+
+    def settle(self) -> None:
+        """Do the MMAs that were kept back."""
+        if self._queue:
+            issues, self._queue = self._queue, []
+            known: Known = {}
+            for run in _runs(issues):
+                first = run.first
+                try:
+                    self._multiply(run, known)
+                except WarploomError as error:
+                    if error.loc is not None:
+                        raise
+                    notes = (first.op.instruction.text, f"issued by {first.g.cta.name}, {first.g.name}", *error.notes)
+                    raise type(error)(error.diag, first.g.grid.loc_of(first.op), notes, error.fields) from None
+
+    def _hand_over(self, g: Group, op: Op, thread: int, run: Callable[[], None], touches: Touches | None) -> None:
+        before = (*self._told.pop(thread, ()), *self._last.get(thread, ()))
+        number = self._counts[thread] = self._counts.get(thread, -1) + 1
+        group = None if g.grid.reporter is None else CommitGroup(ENGINE, number)
+        operation = submit(g, op, run, touches=touches, group=group, after=before)
+        self._last[thread] = (operation,)
+
+    def fence_before(self, threads: list[int]) -> None:
+        """What these threads have issued becomes known to threads that synchronise with them."""
+        mine = (one for thread in threads for one in self._last.get(thread, ()))
+        self._fenced = [one for one in dict.fromkeys((*self._fenced, *mine)) if not one.done]
+
+    def fence_after(self, threads: list[int]) -> None:
+        """What these threads issue from now on comes behind what they may have been told of."""
+        told = tuple(one for one in self._fenced if not one.done)
+        if told:
+            self._told |= dict.fromkeys(threads, told)
+
+    def _multiply(self, run: _Run, known: Known) -> None:
+        """Read operands through the async view and update every CTA's share of the accumulator."""
+        first, shape = run.first, run.first.plan.shape
+        self.require_pair()
+        b = self._b(run, known)
+        for number, cta in enumerate(self.ctas):
+            memory = tensor_memory(cta)
+            lane, column = first.d
+            memory.require(column, first.plan.columns, "The accumulator of an MMA")
+            product = self._product(run, number, self._a(run, number, known), b)
+            if shape.negate_a != shape.negate_b:
+                np.negative(product, out=product)
+            tensor_accumulate(
+                memory.words,
+                first.plan.placement,
+                lane,
+                column,
+                product,
+                shape.d_type,
+                accumulate=first.accumulate,
+                scale=first.scale,
+                saturate=shape.saturate,
+                disabled=_lanes(first.disabled, number),
+            )
+
+    def _product(self, run: _Run, number: int, a: Array, b: Array) -> Array:
+        """[rows, n], its rows next to each other in memory as lanes are."""
+        first, shape = run.first, run.first.plan.shape
+        if first.plan.vectors:
+            return multiply_scaled(b, a, *self._scales(first, number), shape.scale_type or "").T
+        product: Array = np.dot(b, a.T).T
+        return product.astype(np.int32) if shape.d_type == "s32" else product
+
+    def _scales(self, first: Issue, number: int) -> tuple[Array, Array]:
+        """The scale factors of B and of A."""
+        plan, shape, words = first.plan, first.plan.shape, tensor_memory(self.ctas[number]).words
+        of_a, of_b = first.scales
+        return (
+            tensor_scales(words, of_b, shape.n, plan.vectors, shape.scale_b_id, folded=plan.b_halves),
+            tensor_scales(words, of_a, plan.rows, plan.vectors, shape.scale_a_id),
+        )
+
+    def _a(self, run: _Run, number: int, known: Known) -> Array:
+        a, plan, shape = run.first.a, run.first.plan, run.first.plan.shape
+        if isinstance(a, SharedDescriptor):
+            form = _Form(plan.rows, shape.k, shape.a_element, shape.transpose_a, run.steps, run.advance[0])
+            return self._read(number, a, form, known)
+        words = tensor_memory(self.ctas[number]).words
+        return _float32(tensor_a(words, plan.placement, *a, shape.k * run.steps, shape.a_element))
+
+    def _b(self, run: _Run, known: Known) -> Array:
+        """B[n, k]: each CTA of a pair holds half of its rows."""
+        first, shape = run.first, run.first.plan.shape
+        rows = shape.n // len(self.ctas)
+        form = _Form(rows, shape.k, shape.b_element, shape.transpose_b, run.steps, run.advance[1])
+        parts = [self._read(number, first.b, form, known) for number in range(len(self.ctas))]
+        b = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        return b if first.zeroed is None else np.where(first.zeroed[:, None], np.float32(0), b)
+
+    def _read(self, number: int, descriptor: SharedDescriptor, form: _Form, known: Known) -> Array:
+        """An operand in shared memory as float32, which holds every element exactly; read once where runs share it."""
+        key = (number, descriptor.value, form)
+        found = known.get(key)
+        if found is None:
+            rows, k, element, mn_major, steps, advance = form
+            matrix = self._readers[number].read(
+                descriptor, rows, k, element, mn_major=mn_major, steps=steps, advance=advance
+            )
+            found = known[key] = _float32(matrix)
+        return found
+
+
+def _float32(matrix: Array) -> Array:
+    return matrix if matrix.dtype == np.float32 else matrix.astype(np.float32)
+
+
+def _lanes(disabled: tuple[int, ...], number: int) -> Array | None:
+    """The lanes of a CTA that keep what they hold; None for none."""
+    if not any(disabled):
+        return None
+    words = np.array(disabled[4 * number : 4 * number + 4], "<u4")
+    return np.unpackbits(words.view(np.uint8), bitorder="little").astype(np.bool_)
+
+
+def tensor_core(cta: Cta, group: int) -> TensorCore:
+    """The tensor core that a CTA's instructions of a cta_group go to, made when first used."""
+    core: TensorCore | None = cta.state.get("tensor_core")
+    if core is None or len(core.ctas) != group:
+        check_group(cta, group)
+        core = TensorCore(pair_of(cta) if group == 2 else (cta,))
+        for each in core.ctas:
+            check_group(each, group)
+            each.state["tensor_core"] = core
+            tensor_memory(each).settle = core.settle
+    return core
+
+
+def thread_of(g: Group, lane: int) -> int:
+    """A thread's number among those of its cluster."""
+    return (g.cta.rank * len(g.cta.live) + g.first_warp) * WARP + lane

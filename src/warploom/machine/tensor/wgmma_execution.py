@@ -1,0 +1,260 @@
+"""What a `wgmma` does when it completes: operands become matrices, products are added to registers.
+
+Instructions that follow each other into the same accumulator are one run, and a run whose descriptors advance by a
+fixed distance gathers its operands at once. How a sequence of instructions falls into runs is planned once; a loop
+meets the same sequence again and again. Merging changes only how bytes are fetched: each instruction's product is made
+and added by itself, so that every schedule gives the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from warploom.diagnostics import Diag, Loc
+from warploom.hardware.matrix_descriptors import decode_shared_descriptor
+from warploom.hardware.mma_shapes import WGMMA, WGMMA_M
+from warploom.machine.tensor.operands import Located, OperandForm
+from warploom.machine.tensor.register_rows import RowNames, Rows
+from warploom.machine.tensor.wgmma_registers import (
+    A_REGISTERS,
+    ACCUMULATORS,
+    Accumulator,
+    column_order,
+    read_a,
+    row_order,
+)
+from warploom.ptx.isa.table import Op
+from warploom.ptx.syntax.model import Immediate, Vector
+
+if TYPE_CHECKING:
+    from warploom.machine.core.group import Warpgroup
+
+Array = npt.NDArray[Any]
+
+FAMILY = "sm_90"
+_IMMEDIATES = {"scale_a": (1, -1), "scale_b": (1, -1), "trans_a": (0, 1), "trans_b": (0, 1)}
+"""The legal values of each immediate; the first where an instruction has none."""
+_MOST_ISSUES = 256
+"""Choices of operands that an instruction remembers: a loop has few, and where they never repeat none is worth it."""
+_MOST_TOGETHER = 64
+"""Instructions that are planned together."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Multiply:
+    """One wgmma.mma_async of a program: types, and how it reads its operands."""
+
+    op: Op
+    a: OperandForm | None
+    """None where A is in registers."""
+    a_type: str
+    b: OperandForm
+    accumulator: Accumulator
+    negative: bool
+    saturate: bool
+    issues: dict[tuple[int, int, bool, int], Issue] = field(default_factory=dict)
+
+    def kind(self) -> tuple[object, ...]:
+        """What two instructions must share to be one run."""
+        a, b = self.a, self.b
+        return (
+            self.a_type,
+            b.element,
+            a is None,
+            a and a.mn_major,
+            b.mn_major,
+            self.accumulator,
+            self.negative,
+            self.saturate,
+        )
+
+    def issue(self, d: Rows, a: Rows | int, b: int, accumulate: bool, size: int) -> Issue:
+        """The instruction with its operands, remembered for each choice of them; `size` bytes of memory exist."""
+        key = (a if isinstance(a, int) else 0, b, accumulate, size)
+        known = self.issues.get(key)
+        if known is None:
+            left = self._located("A", self.a, key[0], size) if self.a is not None else None
+            right = self._located("B", self.b, b, size)
+            if len(self.issues) >= _MOST_ISSUES:
+                self.issues.clear()
+            registers = a.names if isinstance(a, Rows) else a
+            known = self.issues[key] = Issue(self, d.names, registers, b, accumulate, left, right)
+        return known
+
+    def _located(self, name: str, form: OperandForm, value: int, size: int) -> Located:
+        located = form.locate(value)
+        if located.end > size:
+            raise Diag.OUT_OF_BOUNDS.error(
+                notes=(f"descriptor {value:#x}: {decode_shared_descriptor(value, FAMILY).fields}",),
+                what=f"Operand {name} from {located.start:#x} to {located.end:#x} ({size:#x} bytes exist)",
+                space="shared",
+            )
+        return located
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Issue:
+    """An instruction with its operands."""
+
+    multiply: Multiply
+    d: RowNames
+    a: RowNames | int
+    b: int
+    accumulate: bool
+    left: Located | None
+    right: Located
+
+    def same(self, other: Issue) -> bool:
+        """Whether the other is the same instruction with the same operands."""
+        if self is other:
+            return True
+        mine, others = (self.a, self.b, self.accumulate), (other.a, other.b, other.accumulate)
+        return self.multiply is other.multiply and mine == others
+
+    def continues(self, first: Issue) -> bool:
+        """Whether it adds to what a run that began with `first` has accumulated."""
+        return self.accumulate and self.d == first.d and self.multiply.kind() == first.multiply.kind()
+
+
+_Part = tuple[int, slice]
+"""Which of the matrices that a plan reads, and which of its columns."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Run:
+    """Instructions that add to one accumulator: for each of them where A and B are."""
+
+    multiply: Multiply
+    d: RowNames
+    accumulate: bool
+    left: tuple[_Part | RowNames, ...]
+    right: tuple[_Part, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What to read from shared memory, and the runs that use it."""
+
+    reads: tuple[Located, ...]
+    runs: tuple[_Run, ...]
+
+
+@lru_cache(maxsize=256)
+def _plan(batch: tuple[Issue, ...]) -> _Plan:
+    reads: dict[tuple[object, ...], Located] = {}
+    runs: list[_Run] = []
+    at = 0
+    while at < len(batch):
+        end = at + 1
+        while end < len(batch) and batch[end].continues(batch[at]):
+            end += 1
+        run = batch[at:end]
+        first = run[0]
+        left: tuple[_Part | RowNames, ...] = tuple(issue.a for issue in run if isinstance(issue.a, RowNames))
+        if first.multiply.a is not None:
+            values = [issue.a for issue in run if isinstance(issue.a, int)]
+            left = _parts(first.multiply.a, values, [issue.left for issue in run if issue.left is not None], reads)
+        right = _parts(first.multiply.b, [issue.b for issue in run], [issue.right for issue in run], reads)
+        runs.append(_Run(first.multiply, first.d, first.accumulate, left, right))
+        at = end
+    return _Plan(tuple(reads.values()), tuple(runs))
+
+
+def _parts(
+    form: OperandForm, values: Sequence[int], located: Sequence[Located], reads: dict[tuple[object, ...], Located]
+) -> tuple[_Part, ...]:
+    """Where a run finds one operand of each of its instructions; what another run reads too is read once."""
+    first, steps = located[0], len(located)
+    advance = located[1].start - first.start if steps > 1 else 0
+    regular = all(
+        one.layout == first.layout and one.start == first.start + i * advance for i, one in enumerate(located)
+    )
+    merged = steps > 1 and advance > 0 and regular
+    whole = [form.locate(values[0], steps, advance)] if merged else located
+    slots: list[int] = []
+    for one in whole:
+        key = (id(one.index), one.first, one.element, form.mn_major)
+        reads.setdefault(key, one)
+        slots.append(list(reads).index(key))
+    k = form.k
+    return tuple((slots[0], slice(i * k, i * k + k)) if merged else (slots[i], slice(0, k)) for i in range(steps))
+
+
+def execute(warpgroup: Warpgroup, batch: tuple[Issue, ...]) -> None:
+    """Complete instructions in order."""
+    granules = warpgroup.cta.shared.async_whole.view(np.complex128)
+    for first in range(0, len(batch), _MOST_TOGETHER):
+        plan = _plan(batch[first : first + _MOST_TOGETHER])
+        matrices = [located.read(granules) for located in plan.reads]
+        for run in plan.runs:
+            _execute_run(warpgroup, run, matrices)
+
+
+def _execute_run(warpgroup: Warpgroup, run: _Run, matrices: list[Array]) -> None:
+    multiply, d = run.multiply, run.d
+    accumulator, words = multiply.accumulator, warpgroup.rows(d)
+    add, negative, saturate = accumulator.add, multiply.negative, multiply.saturate
+    total: Array | None = accumulator.load(words) if run.accumulate else None
+    product: Array | None = None
+    for left, (slot, columns) in zip(run.left, run.right, strict=True):
+        if isinstance(left, RowNames):
+            a = read_a(warpgroup.rows(left), multiply.a_type)
+        else:
+            a = matrices[left[0]][:, left[1]]
+        product = np.matmul(a, matrices[slot][:, columns].T, out=product)
+        total = add(total, product, negative, saturate)
+        if total is product:
+            product = None
+    assert total is not None
+    accumulator.store(words, total)
+    if not d.adjacent:
+        warpgroup.files[d.file][list(d.indices)] = words
+
+
+def read(op: Op) -> Multiply:
+    """The shape and the types of an instruction, if they exist together; all that is wrong comes in one error."""
+    shape, d_type, a_type, b_type = op["shape"], op["d_type"], op["a_type"], op["b_type"]
+    n, k = (int(part) for part in shape.removeprefix(f"m{WGMMA_M}n").split("k"))
+    row = WGMMA[a_type]
+    b_types = row.b_types or (a_type,)
+    where = op.instruction.loc or Loc("<ptx>", op.instruction.line)
+    rules = (
+        (b_type in b_types, f"A of .{a_type} goes with B of {_list(b_types)}, not .{b_type}"),
+        (d_type in row.d_types, f"A of .{a_type} goes with D of {_list(row.d_types)}, not .{d_type}"),
+        (k == row.k, f"k of .{a_type} is {row.k}, not {k}"),
+        (n in row.n, f"n of .{a_type} is one of {', '.join(map(str, row.n))}, not {n}"),
+    )
+    wrong = [text for holds, text in rules if not holds]
+    if wrong:
+        raise Diag.BAD_SHAPE.error(where, text=op.instruction.opcode, what="; ".join(wrong))
+    accumulator = ACCUMULATORS[d_type](n)
+    counts = {"d": accumulator.registers, "a": A_REGISTERS}
+    lists = {name: operand for name in counts if isinstance(operand := op.operands[name], Vector)}
+    options = {name: operand.value for name in _IMMEDIATES if isinstance(operand := op.operands.get(name), Immediate)}
+    wrong = [
+        f"{name} has {len(given.items)} registers and must have {counts[name]}"
+        for name, given in lists.items()
+        if len(given.items) != counts[name]
+    ]
+    wrong += [
+        f"{name} is {value} and must be {' or '.join(map(str, _IMMEDIATES[name]))}"
+        for name, value in options.items()
+        if value not in _IMMEDIATES[name]
+    ]
+    if wrong:
+        raise Diag.BAD_OPERANDS.error(where, text=op.instruction.text[:200], what="; ".join(wrong), takes=op.form.takes)
+    order = column_order if accumulator.paired else np.arange
+    a = None if "a" in lists else OperandForm(FAMILY, WGMMA_M, k, a_type, bool(options.get("trans_a")), row_order)
+    b = OperandForm(FAMILY, n, k, b_type, bool(options.get("trans_b")), order)
+    negative = options.get("scale_a", 1) != options.get("scale_b", 1)
+    return Multiply(op, a, a_type, b, accumulator, negative, bool(op["satfinite"]))
+
+
+def _list(types: tuple[str, ...]) -> str:
+    return " or ".join(f".{name}" for name in types)

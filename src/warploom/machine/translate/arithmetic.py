@@ -1,0 +1,440 @@
+"""How arithmetic is written into translated source.
+
+Where every operand is uniform the result is a Python expression; common vector forms are one ufunc call into the
+destination row; everything else calls the exact function of `numerics`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from warploom.machine import numerics
+from warploom.machine.core.registry import Run, executes
+from warploom.machine.translate.expressions import BITS, Writer, kind_of
+from warploom.ptx.isa.table import Op, Slot
+from warploom.ptx.syntax.model import Immediate, Pair, Register, Sink, Vector
+
+_COMPARE = {
+    "eq": "==",
+    "ne": "!=",
+    "lt": "<",
+    "le": "<=",
+    "gt": ">",
+    "ge": ">=",
+    "lo": "<",
+    "ls": "<=",
+    "hi": ">",
+    "hs": ">=",
+}
+_COMPARE_UFUNC = {
+    "==": "equal", "!=": "not_equal", "<": "less", "<=": "less_equal", ">": "greater", ">=": "greater_equal",
+}  # fmt: skip
+_UNSIGNED_COMPARE = frozenset({"lo", "ls", "hi", "hs"})
+_UFUNC = {
+    "add": "add", "sub": "subtract", "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor",
+    "min": "minimum", "max": "maximum", "mul": "multiply",
+}  # fmt: skip
+_OPERATOR = {"add": "+", "sub": "-", "and": "&", "or": "|", "xor": "^", "mul": "*"}
+_WHOLE = frozenset({"u16", "s16", "u32", "s32", "u64", "s64", "b16", "b32", "b64"})
+FAMILIES = frozenset(
+    [
+        "add",
+        "sub",
+        "mul",
+        "mad",
+        "mul24",
+        "mad24",
+        "sad",
+        "div",
+        "rem",
+        "abs",
+        "neg",
+        "min",
+        "max",
+        "popc",
+        "clz",
+        "bfind",
+        "brev",
+        "bfe",
+        "bfi",
+        "fns",
+        "bmsk",
+        "szext",
+        "prmt",
+        "dp4a",
+        "dp2a",
+        *(f"v{name}{count}" for name in ("add", "sub", "avrg", "absdiff", "min", "max", "set") for count in (2, 4)),
+        "and",
+        "or",
+        "xor",
+        "not",
+        "cnot",
+        "lop3",
+        "shl",
+        "shr",
+        "shf",
+        "fma",
+        "add.mixed",
+        "sub.mixed",
+        "mul.mixed",
+        "fma.mixed",
+        "rcp",
+        "sqrt",
+        "rsqrt",
+        "ex2",
+        "lg2",
+        "sin",
+        "cos",
+        "tanh",
+        "copysign",
+        "testp",
+        "setp",
+        "set",
+        "selp",
+        "slct",
+        "mov",
+        "cvt",
+        "cvt.pair",
+        "cvt.pack",
+    ]
+)
+
+
+def write(w: Writer, op: Op) -> None:
+    """Write one arithmetic instruction."""
+    slots = [
+        slot
+        for slot in op.form.slots
+        if slot.kind in ("in", "pred", "immediate") and op.operands[slot.name] is not None
+    ]
+    out = op.operands["d"]
+    if op.family == "setp":
+        _setp(w, op)
+        return
+    if all(w.uniform(op.operands[slot.name]) for slot in slots):
+        w.put_scalar(out, _scalar(w, op, slots))
+    elif not _inline(w, op):
+        _call(w, op, slots, out)
+
+
+def _signature(op: Op) -> dict[str, Any]:
+    return {name: text for name, text in op.modifiers.items() if text is not None}
+
+
+def _bits_out(op: Op) -> int:
+    slot = op.form.slots[0]
+    return BITS[op.type_of(slot)]
+
+
+def _call(w: Writer, op: Op, slots: list[Slot], out: object) -> None:
+    function = w.names.bind(f"F{id(op):x}", numerics.array_function(op.family, _signature(op)))
+    arguments = ", ".join(_argument(w, op, slot) for slot in slots)
+    type_ = op.type_of(op.form.slots[0])
+    if isinstance(out, Register) and kind_of(type_) == "s" and BITS[type_] < w.place(out).bits:
+        where = f", where={w.mask}" if w.mask else ""
+        w.emit(f"copyto({w.names.row(w.place(out), 's')}, {function}({arguments}).view(int{BITS[type_]}){where})")
+    else:
+        w.put_array(out, f"{function}({arguments})", _bits_out(op))
+
+
+def _argument(w: Writer, op: Op, slot: Slot) -> str:
+    operand = op.operands[slot.name]
+    if slot.kind == "immediate":
+        assert isinstance(operand, Immediate)
+        return str(operand.value)
+    type_ = "pred" if slot.kind == "pred" else op.type_of(slot)
+    return w.array(operand, type_, "p" if type_ == "pred" else "u")
+
+
+def _scalar(w: Writer, op: Op, slots: list[Slot]) -> str:
+    """A Python expression for the result of uniform operands."""
+    type_ = op["type"]
+    mask = (1 << BITS.get(type_, 64)) - 1
+    operands = [op.operands[slot.name] for slot in slots]
+    types = ["pred" if slot.kind == "pred" else op.type_of(slot) for slot in slots]
+    match op.family:
+        case "mov" | "cvta":
+            return w.scalar(operands[0], type_)
+        case "and" | "or" | "xor" if type_ in _WHOLE or type_ == "pred":
+            a, b = (w.scalar(o, type_) for o in operands)
+            return f"({a} {_OPERATOR[op.family]} {b})"
+        case "add" | "sub" if type_ in _WHOLE and not op["sat"]:
+            a, b = (w.scalar(o, type_) for o in operands)
+            return f"(({a} {_OPERATOR[op.family]} {b}) & {mask})"
+        case "mul" if op["mode"] == "lo":
+            a, b = (w.scalar(o, type_) for o in operands)
+            return f"(({a} * {b}) & {mask})"
+        case "mad" if op["mode"] == "lo":
+            a, b, c = (w.scalar(o, type_) for o in operands)
+            return f"(({a} * {b} + {c}) & {mask})"
+        case "mul" if op["mode"] == "wide":
+            read = w.signed if kind_of(type_) == "s" else w.scalar
+            a, b = (read(o, type_) for o in operands)
+            return f"(({a} * {b}) & {(1 << 2 * BITS[type_]) - 1})"
+        case "shl" if isinstance(operands[1], Immediate):
+            amount = operands[1].value
+            return f"(({w.scalar(operands[0], type_)} << {amount}) & {mask})" if 0 <= amount < BITS[type_] else "0"
+        case "shr" if isinstance(operands[1], Immediate) and 0 <= operands[1].value < BITS[type_]:
+            amount = operands[1].value
+            if kind_of(type_) == "s":
+                return f"(({w.signed(operands[0], type_)} >> {amount}) & {mask})"
+            return f"({w.scalar(operands[0], type_)} >> {amount})"
+        case "selp":
+            a, b, c = (w.scalar(o, t) for o, t in zip(operands, types, strict=True))
+            return f"({a} if {c} else {b})"
+        case "not" if type_ == "pred":
+            return f"(not {w.scalar(operands[0], type_)})"
+        case "cvt" if op["dtype"] in numerics.INTEGERS and op["atype"] in numerics.INTEGERS and not op["sat"]:
+            return _whole_scalar(w, op)
+    function = w.names.bind(f"S{id(op):x}", numerics.scalar_function(op.family, _signature(op), tuple(types)))
+    return f"{function}({', '.join(_scalar_argument(w, o, t) for o, t in zip(operands, types, strict=True))})"
+
+
+def _scalar_argument(w: Writer, operand: object, type_: str) -> str:
+    return str(operand.value) if isinstance(operand, Immediate) and not type_ else w.scalar(operand, type_)
+
+
+def _whole_scalar(w: Writer, op: Op) -> str:
+    """Integer to integer: truncate, or extend by the source's sign, to the width of the destination register."""
+    destination, source = op["dtype"], op["atype"]
+    out = op.operands["d"]
+    wide = w.place(out).bits if isinstance(out, Register) else BITS[destination]
+    if kind_of(source) == "s" and BITS[source] < wide:
+        text = f"({w.signed(op.operands['a'], source)} & {(1 << BITS[destination]) - 1})"
+    else:
+        text = f"({w.scalar(op.operands['a'], source)} & {(1 << BITS[destination]) - 1})"
+    if kind_of(destination) == "s" and BITS[destination] < wide:
+        top = 1 << (BITS[destination] - 1)
+        return f"((({text} ^ {top}) - {top}) & {(1 << wide) - 1})"
+    return text
+
+
+def _inline(w: Writer, op: Op) -> bool:
+    """One ufunc straight into the destination row, where there is one."""
+    out = op.operands["d"]
+    if not isinstance(out, Register):
+        return False
+    type_, family = op["type"], op.family
+    where = f", where={w.mask}" if w.mask else ""
+    row = w.names.row(w.place(out), "p" if type_ == "pred" else "u")
+    if family == "mov":
+        w.put_array(out, w.array(op.operands["a"], type_, "p" if type_ == "pred" else "u"), BITS[type_])
+        return True
+    if (
+        family in ("and", "or", "xor", "add", "sub", "min", "max")
+        and (type_ in _WHOLE or type_ == "pred")
+        and not op["sat"]
+        and not op["relu"]
+    ):
+        kind = kind_of(type_) if family in ("min", "max") or type_ == "pred" else "u"
+        a, b = w.array(op.operands["a"], type_, kind), w.array(op.operands["b"], type_, kind)
+        w.emit(f"{_UFUNC[family]}({a}, {b}, out={w.names.row(w.place(out), kind)}{where})")
+        return True
+    if (
+        family in ("add", "sub", "mul")
+        and type_ == "f32"
+        and op["rnd"] in ("", "rn")
+        and not op["ftz"]
+        and not op["sat"]
+    ):
+        a, b = w.array(op.operands["a"], type_), w.array(op.operands["b"], type_)
+        w.emit(f"{_UFUNC[family]}({a}, {b}, out={w.names.row(w.place(out), 'f')}{where})")
+        return True
+    if family in ("mul", "mad") and op["mode"] == "lo" and type_ in _WHOLE:
+        a, b = w.array(op.operands["a"], type_, "u"), w.array(op.operands["b"], type_, "u")
+        if family == "mul":
+            w.emit(f"multiply({a}, {b}, out={row}{where})")
+        else:
+            w.emit(f"add(multiply({a}, {b}), {w.array(op.operands['c'], type_, 'u')}, out={row}{where})")
+        return True
+    if family in ("mul", "mad") and op["mode"] == "wide":
+        kind, wide = kind_of(type_), 2 * BITS[type_]
+        a, b = w.array(op.operands["a"], type_, kind), w.array(op.operands["b"], type_, kind)
+        dtype = f"{'int' if kind == 's' else 'uint'}{wide}"
+        target = w.names.row(w.place(out), kind)
+        if family == "mul":
+            w.emit(f"multiply({a}, {b}, out={target}, dtype={dtype}{where})")
+        else:
+            c = w.array(op.operands["c"], f"{type_[0]}{wide}", kind)
+            w.emit(f"add(multiply({a}, {b}, dtype={dtype}), {c}, out={target}{where})")
+        return True
+    if (
+        family in ("shl", "shr")
+        and isinstance(op.operands["b"], Immediate)
+        and 0 <= op.operands["b"].value < BITS[type_]
+    ):
+        kind = "s" if family == "shr" and kind_of(type_) == "s" else "u"
+        a = w.array(op.operands["a"], type_, kind)
+        amount = w.names.constant(op.operands["b"].value, kind, BITS[type_])
+        name = "left_shift" if family == "shl" else "right_shift"
+        w.emit(f"{name}({a}, {amount}, out={w.names.row(w.place(out), kind)}{where})")
+        return True
+    if family == "not":
+        name = "logical_not" if type_ == "pred" else "invert"
+        w.emit(f"{name}({w.array(op.operands['a'], type_, 'p' if type_ == 'pred' else 'u')}, out={row}{where})")
+        return True
+    if family == "selp":
+        a, b = w.array(op.operands["a"], type_, "u"), w.array(op.operands["b"], type_, "u")
+        choice = w.array(op.operands["c"], "pred")
+        w.put_array(out, f"select({choice}, {a}, {b})", BITS[type_])
+        return True
+    if family == "cvt" and op["dtype"] in numerics.INTEGERS and op["atype"] in numerics.INTEGERS and not op["sat"]:
+        return _whole_array(w, op, out, where)
+    return False
+
+
+def _whole_array(w: Writer, op: Op, out: Register, where: str) -> bool:
+    destination, source = op["dtype"], op["atype"]
+    place = w.place(out)
+    operand = op.operands["a"]
+    if BITS[destination] != place.bits:
+        return False
+    if BITS[source] < BITS[destination]:
+        kind = kind_of(source)
+        w.emit(f"copyto({w.names.row(place, kind)}, {w.array(operand, source, kind)}{where})")
+        return True
+    if (
+        isinstance(operand, Register)
+        and w.place(operand).file not in "up"
+        and w.place(operand).bits > BITS[destination]
+    ):
+        w.emit(f"copyto({w.names.row(place)}, {w.names.half(w.place(operand), 0, place.bits)}{where})")
+        return True
+    w.emit(f"copyto({w.names.row(place)}, {w.array(operand, source, 'u')}{where})")
+    return True
+
+
+def _setp(w: Writer, op: Op) -> None:
+    """Compare; with `|` a second predicate takes the negated comparison, both combined with c where one is given."""
+    type_, comparison = op["type"], op["cmp"]
+    d = op.operands["d"]
+    first, second = (d.first, d.second) if isinstance(d, Pair) else (d, Sink())
+    a, b = op.operands["a"], op.operands["b"]
+    if type_ in ("f16x2", "bf16x2"):
+        _setp_packed(w, op, first, second)
+        return
+    simple = type_ in _WHOLE or (type_ == "f32" and comparison in ("lt", "le", "gt", "ge", "eq") and not op["ftz"])
+    if type_ in _WHOLE and w.uniform(a) and w.uniform(b) and comparison in _COMPARE:
+        signed = kind_of(type_) == "s" and comparison not in _UNSIGNED_COMPARE
+        read = w.signed if signed and comparison not in ("eq", "ne") else w.scalar
+        raw, uniform = f"({read(a, type_)} {_COMPARE[comparison]} {read(b, type_)})", True
+    elif simple and comparison in _COMPARE and not (w.uniform(a) and w.uniform(b)):
+        kind = (
+            "u"
+            if comparison in _UNSIGNED_COMPARE or (type_ != "f32" and comparison in ("eq", "ne"))
+            else kind_of(type_)
+        )
+        left, right = w.array(a, type_, kind), w.array(b, type_, kind)
+        ufunc = _COMPARE_UFUNC[_COMPARE[comparison]]
+        if isinstance(first, Register) and isinstance(second, Sink) and not op["bool"] and w.place(first).file != "u":
+            where = f", where={w.mask}" if w.mask else ""
+            w.emit(f"{ufunc}({left}, {right}, out={w.names.row(w.place(first))}{where})")
+            return
+        raw, uniform = f"{ufunc}({left}, {right})", False
+    elif w.uniform(a) and w.uniform(b):
+        function = w.names.bind(f"S{id(op):x}", numerics.scalar_function("setp", _plain(op), (type_, type_)))
+        raw, uniform = f"{function}({w.scalar(a, type_)}, {w.scalar(b, type_)})", True
+    else:
+        function = w.names.bind(f"F{id(op):x}", numerics.array_function("setp", _plain(op)))
+        raw, uniform = f"{function}({w.array(a, type_, 'u')}, {w.array(b, type_, 'u')})", False
+    _combine(w, op, raw, uniform, first, second)
+
+
+def _setp_packed(w: Writer, op: Op, first: object, second: object) -> None:
+    """Two comparisons at once: of the low halves into the first predicate, of the high halves into the second."""
+    function = w.names.bind(f"F{id(op):x}", numerics.array_function("setp", _plain(op)))
+    operator = {"and": "&", "or": "|", "xor": "^", "": ""}[op["bool"]]
+    c = op.operands.get("c")
+    w.emit(f"x0, x1 = {function}({', '.join(w.array(op.operands[name], op['type'], 'u') for name in 'ab')})")
+    other = "" if c is None else f" {operator} {w.array(c, 'pred')}"
+    for target, name in ((first, "x0"), (second, "x1")):
+        if isinstance(target, Register) and w.place(target).file == "u":
+            w.emit(f"u[{w.place(target).index}] = bool(({name}{other})[0])")
+        elif isinstance(target, Register):
+            w.put_array(target, f"({name}{other})", 1)
+
+
+def _plain(op: Op) -> dict[str, Any]:
+    return {name: text for name, text in _signature(op).items() if name != "bool"}
+
+
+def _combine(w: Writer, op: Op, raw: str, uniform: bool, first: object, second: object) -> None:
+    operator = {"and": "&", "or": "|", "xor": "^", "": ""}[op["bool"]]
+    c = op.operands.get("c")
+    flat = uniform and (c is None or w.uniform(c))
+    w.emit(f"x = {raw}")
+    if not flat and uniform:
+        w.emit("x = full(W, x)")
+    other = "" if c is None else f" {operator} {w.scalar(c, 'pred') if flat else w.array(c, 'pred')}"
+    results = [(first, f"(x{other})"), (second, f"((not x){other})" if flat else f"(logical_not(x){other})")]
+    targets = [(target, text) for target, text in results if isinstance(target, Register)]
+    if len(targets) == 2:
+        for at, (_, text) in enumerate(targets):
+            w.emit(f"x{at} = {text}")
+        targets = [(target, f"x{at}") for at, (target, _) in enumerate(targets)]
+    for target, text in targets:
+        (w.put_scalar if flat else lambda o, t: w.put_array(o, t, 1))(target, text)
+
+
+def write_pack(w: Writer, op: Op) -> None:
+    """`mov.b64 %rd, {%r1, %r2}`: the first item is the lowest."""
+    vector, out = op.operands["a"], op.operands["d"]
+    assert isinstance(vector, Vector)
+    total = BITS[op["type"]]
+    bits = total // len(vector.items)
+    if isinstance(out, Sink):
+        return
+    assert isinstance(out, Register)
+    place = w.place(out)
+    if place.file == "u":
+        parts = [f"({w.scalar(item, f'b{bits}')} << {bits * i})" for i, item in enumerate(vector.items)]
+        w.emit(f"u[{place.index}] = {' | '.join(parts)}")
+        return
+    where = f", where={w.mask}" if w.mask else ""
+    sources = [w.array(item, f"b{bits}", "u") for item in vector.items]
+    overlap = any(isinstance(item, Register) and w.place(item) == place for item in vector.items)
+    for part, source in enumerate(sources):
+        w.emit(f"copyto({w.names.half(place, part, bits)}, {source}{'.copy()' if overlap else ''}{where})")
+
+
+def write_unpack(w: Writer, op: Op) -> None:
+    """`mov.b64 {%r1, %r2}, %rd`."""
+    vector, source = op.operands["d"], op.operands["a"]
+    assert isinstance(vector, Vector)
+    total = BITS[op["type"]]
+    bits = total // len(vector.items)
+    if w.uniform(source):
+        w.emit(f"x = {w.scalar(source, op['type'])}")
+        for part, item in enumerate(vector.items):
+            w.put_scalar(item, f"(x >> {bits * part}) & {(1 << bits) - 1}")
+        return
+    where = f", where={w.mask}" if w.mask else ""
+    if isinstance(source, Register) and w.place(source).bits == total:
+        parts = [w.names.half(w.place(source), part, bits) for part in range(len(vector.items))]
+    else:
+        w.emit(f"x = {w.array(source, op['type'], 'u')}.view(uint{bits})")
+        parts = [f"x[{part}::{len(vector.items)}]" for part in range(len(vector.items))]
+    for view, item in zip(parts, vector.items, strict=True):
+        if isinstance(item, Register) and w.place(item).file == "u":
+            w.emit(f"u[{w.place(item).index}] = {view}[{'M.argmax()' if w.masked else 0}].item()")
+        elif isinstance(item, Register):
+            w.emit(f"copyto({w.names.row(w.place(item))}, {view}{where})")
+
+
+@executes("lop3.bool")
+def lop3_bool(op: Op) -> Run:
+    """A three-input logic function, and whether any bit of it is set, combined with a predicate."""
+    function = numerics.array_function("lop3", {"type": "b32"})
+    both = np.logical_or if op["bool"] == "or" else np.logical_and
+
+    def run(g: Any, mask: Any, a: Any, b: Any, c: Any, lut: int, q: Any) -> Any:
+        arrays = [np.full(g.lanes, value, np.uint32) if isinstance(value, int) else value for value in (a, b, c)]
+        result = function(*arrays, lut)
+        nonzero = both(result != 0, q)
+        if all(isinstance(value, int) for value in (a, b, c, q)):
+            return int(result[0]), bool(nonzero[0])
+        return result, nonzero
+
+    return run

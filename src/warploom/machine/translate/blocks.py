@@ -1,0 +1,287 @@
+"""How one basic block is written: operands in, the meaning called or inlined, results stored, the way out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from warploom.diagnostics import WarploomError
+from warploom.machine.core.registry import MEANINGS
+from warploom.machine.memory.byte_memory import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW
+from warploom.machine.tensor.register_rows import Rows, as_rows
+from warploom.machine.translate import arithmetic as alu
+from warploom.machine.translate.expressions import Lines, Names, Writer
+from warploom.machine.translate.register_layout import Place
+from warploom.ptx.analysis import control_flow as flows
+from warploom.ptx.analysis.control_flow import Block
+from warploom.ptx.analysis.uniformity import registers_of
+from warploom.ptx.isa.table import BITS, Op, Slot
+from warploom.ptx.syntax.model import Address, Arguments, Immediate, Pair, Register, Sink, Vector
+
+if TYPE_CHECKING:
+    from warploom.machine.translate.translator import Program
+
+BLOCKED, ENDED, PARTED, SCATTERED = -1, -2, -3, -4
+"""What a block returns instead of the next one: the group waits, has left, parted its lanes, or broke into warps."""
+
+_OUTPUTS = ("out", "pair", "outs")
+_RUN = 4
+_WINDOWS = {"global": 0, "const": 0, "shared": SHARED_WINDOW, "local": LOCAL_WINDOW, "param": PARAM_WINDOW}
+
+
+class BlockWriter:
+    """Writes the function of one block."""
+
+    def __init__(self, program: Program, names: Names, lines: Lines, masked: bool) -> None:
+        self.program, self.names, self.lines, self.masked = program, names, lines, masked
+        self.index = 0
+        self.w = Writer(names, lines, masked, program.file)
+
+    def write(self, block: Block) -> None:
+        lines, self.index = self.lines, block.index
+        lines.op, lines.indent = None, " "
+        lines.add(f"def block_{block.index}(G, u{', M' if self.masked else ''}):")
+        lines.indent = "  "
+        if block.index == self.program.flow.exit:
+            lines.add(f"return {ENDED}")
+            return
+        at = 0
+        while at < len(block.ops):
+            op = block.ops[at]
+            lines.op = op
+            skipped = self._moves(block.ops, at)
+            if skipped:
+                at += skipped
+                continue
+            if op.family in flows.BRANCHES or op.family in ("ret", "exit"):
+                self._branch(block, op)
+                return
+            self._instruction(op)
+            at += 1
+        lines.op = None
+        lines.add(f"return {block.next if block.next is not None else self.program.flow.exit}")
+
+    def _moves(self, ops: list[Op], at: int) -> int:
+        """A run of moves of one source into adjacent rows is one copy; the number of moves it covers."""
+        first = ops[at]
+        if first.family != "mov" or first.instruction.guard or self.masked:
+            return 0
+        source = first.operands["a"]
+        rows: list[Place] = []
+        for op in ops[at:]:
+            out = op.operands.get("d")
+            if (
+                op.family != "mov"
+                or op.instruction.guard
+                or op.operands["a"] != source
+                or not isinstance(out, Register)
+            ):
+                break
+            place = self.w.place(out)
+            if place.file not in "ab" or out == source or (rows and place.index != rows[-1].index + 1):
+                break
+            rows.append(place)
+        if len(rows) < _RUN or len({row.file for row in rows}) > 1:
+            return 0
+        file, low, high = rows[0].file, rows[0].index, rows[-1].index + 1
+        name = f"{file}{low}to{high}"
+        self.names.bindings.setdefault(name, f"F{file}[{low}:{high}]")
+        value = (
+            self.w.scalar(source, first["type"]) if self.w.uniform(source) else self.w.array(source, first["type"], "u")
+        )
+        self.lines.add(f"{name}[...] = {value}")
+        return len(rows)
+
+    def _instruction(self, op: Op) -> None:
+        try:
+            self._write(op)
+        except WarploomError as error:
+            if error.loc is not None:
+                raise
+            raise type(error)(error.diag, self.w.where(), error.notes, error.fields) from None
+
+    def _write(self, op: Op) -> None:
+        close = self.w.guard(op.instruction.guard)
+        writer = WRITERS.get(op.family)
+        if writer is not None:
+            writer(self.w, op)
+        elif op.family in MEANINGS:
+            self._call(op)
+        else:
+            alu.write(self.w, op)
+        close()
+
+    def _call(self, op: Op) -> None:
+        """Call the meaning of a family with its operands and store what it returns."""
+        name = f"X{id(op):x}"
+        if name not in self.program.functions:
+            self.program.functions[name] = MEANINGS[op.family](op)
+            self.program.runs[name] = op
+        mask = "None" if self.w.mask is None else "(None if mb == FULL else m)" if self.w.mask == "m" else "M"
+        arguments = [self._argument(op, slot) for slot in op.form.slots if slot.kind not in _OUTPUTS]
+        call = f"{name}(G, {mask}{''.join(f', {a}' for a in arguments)})"
+        outputs = [slot for slot in op.form.slots if slot.kind in _OUTPUTS and op.operands[slot.name] is not None]
+        if op.form.blocks:
+            self._scatter(op)
+            self.w.emit(f"G.pc = {self.index}")
+            self.w.emit(f"x = {call}")
+            self.w.emit(f"if {'x is None' if outputs else 'not x'}: return {BLOCKED}")
+            call = "x"
+        if not outputs:
+            if not op.form.blocks:
+                self.w.emit(call)
+            return
+        for slot in outputs:
+            self._store(op, slot, call)
+
+    def _scatter(self, op: Op) -> None:
+        """A convoy whose warps would not all wait for the same thing breaks up before it waits."""
+        if self.masked or any(effect.verb == "syncs" and effect.scope == "warp" for effect in op.form.effects):
+            return
+        inputs = [op.operands[slot.name] for slot in op.form.slots if slot.kind not in _OUTPUTS]
+        if not all(self.w.uniform(operand) for operand in inputs if operand is not None):
+            self.w.emit(f"if W != 32 and G.token is None: return G.scatter({self.index})")
+        elif self.w.mask == "m":
+            self.w.emit(f"if W != 32 and mb != FULL and G.token is None: return G.scatter({self.index})")
+
+    def _argument(self, op: Op, slot: Slot) -> str:
+        operand, w = op.operands[slot.name], self.w
+        if operand is None or slot.kind == "label":
+            return "None"
+        type_ = "pred" if slot.kind == "pred" else op.type_of(slot)
+        match operand:
+            case Address(_, _, None):
+                return w.address(operand)
+            case Address(_, _, coordinates):
+                assert coordinates is not None
+                items = "".join(f"{w.value(item, 's32')}, " for item in coordinates.items)
+                return f"{w.address(Address(operand.base, operand.offset))}, ({items})"
+            case Arguments(items):
+                places = [Address(item) for item in items if not isinstance(item, Sink)]
+                return "(" + "".join(f"{w.address(place)}, " for place in places) + ")"
+            case Vector() if slot.kind == "rows":
+                return self._rows(operand)
+            case Vector(items):
+                types = [type_ or self._type(item) for item in items]
+                return "(" + "".join(f"{w.value(i, t)}, " for i, t in zip(items, types, strict=True)) + ")"
+            case Immediate() if slot.kind == "immediate":
+                return str(operand.value)
+        return w.value(operand, type_ or self._type(operand))
+
+    def _type(self, operand: object) -> str:
+        if isinstance(operand, Register):
+            type_ = self.w.place(operand).type
+            return type_ if type_ == "pred" else f"b{self.w.place(operand).bits}"
+        return "b32"
+
+    def _rows(self, vector: Vector) -> str:
+        run = self.program.layout.run_of(vector)
+        if run is not None:
+            file, low, high = run
+            name = f"{file}{low}to{high}"
+            self.names.bindings.setdefault(name, f"F{file}[{low}:{high}]")
+            rows = f"Rows_({name}, None, {file!r}, {tuple(range(low, high))})"
+        else:
+            places = [self.w.place(r) for r in vector.items if isinstance(r, Register)]
+            parts = [self.names.row(place) for place in places]
+            rows = f"Rows_(None, ({', '.join(parts)},), {places[0].file!r}, {tuple(place.index for place in places)})"
+        key = f"rows_{'_'.join(registers_of(vector))}"
+        local = self.names.row_lists.setdefault(key, f"rows{len(self.names.row_lists)}")
+        self.names.functions["Rows_"] = Rows
+        self.names.bindings.setdefault(local, rows)
+        return local
+
+    def _store(self, op: Op, slot: Slot, call: str) -> None:
+        operand, w = op.operands[slot.name], self.w
+        type_ = op.type_of(slot)
+        if isinstance(operand, Pair) or slot.kind == "pair":
+            first, second = (operand.first, operand.second) if isinstance(operand, Pair) else (operand, Sink())
+            w.emit(f"x, y = {call}")
+            if isinstance(first, Register):
+                w.put(first, "x", BITS[type_])
+            if isinstance(second, Register):
+                w.put(second, "y", 1)
+        elif isinstance(operand, Vector):
+            run = self.program.layout.run_of(operand)
+            if run is not None:
+                file, low, high = run
+                name = f"{file}{low}to{high}"
+                self.names.bindings.setdefault(name, f"F{file}[{low}:{high}]")
+                where = f", where={w.mask}" if w.mask else ""
+                self.names.functions["as_rows"] = as_rows
+                w.emit(f"copyto({name}, as_rows({call}){where})")
+                return
+            w.emit(f"x = {call}")
+            for part, item in enumerate(operand.items):
+                if isinstance(item, Register):
+                    w.put(item, f"x[{part}]", self.w.place(item).bits)
+        elif isinstance(operand, Sink):
+            w.emit(call)
+        else:
+            w.put(operand, call, BITS[type_] if type_ else 32)
+
+    def _branch(self, block: Block, op: Op) -> None:
+        guard, w, lines = op.instruction.guard, self.w, self.lines
+        exit_, join = self.program.flow.exit, self.program.flow.joins[block.index]
+        if op.family == "brx":
+            self._table(block, op, join)
+            return
+        taken = block.targets[0] if op.family == "bra" else exit_
+        if guard is None:
+            lines.add(f"return {taken}")
+            return
+        fall = block.next if block.next is not None else exit_
+        place = w.place(guard.register)
+        if guard.negated:
+            taken, fall = fall, taken
+        if place.file == "u":
+            lines.add(f"return {taken} if u[{place.index}] else {fall}")
+        elif self.masked:
+            lines.add(f"return G.part({self.names.row(place)}, M, {taken}, {fall}, {join})")
+        else:
+            row = self.names.row(place)
+            lines.add(f"c = {row}.tobytes()")
+            lines.add(f"if c == FULL: return {taken}")
+            lines.add(f"if ONE not in c: return {fall}")
+            lines.add(f"return G.part({row}, None, {taken}, {fall}, {join})")
+
+    def _table(self, block: Block, op: Op, join: int) -> None:
+        w, index = self.w, op.operands["index"]
+        close = w.guard(op.instruction.guard)
+        mask = w.mask or "None"
+        targets = f"({', '.join(map(str, block.targets))},)"
+        w.emit(f"return G.jump({w.value(index, 'u32')}, {mask}, {targets}, {join})")
+        close()
+        if op.instruction.guard is not None:
+            self.lines.add(f"return {block.next}")
+
+
+def _cvta(w: Writer, op: Op) -> None:
+    """Between a space's own addresses and generic ones: the window's base is added or taken away."""
+    window = _WINDOWS[op["space"].partition("::")[0]]
+    source, type_ = op.operands["a"], op["type"]
+    sign = "-" if op["to"] else "+"
+    if w.uniform(source):
+        w.put_scalar(op.operands["d"], f"(({w.scalar(source, type_)} {sign} {window}) & {(1 << BITS[type_]) - 1})")
+    else:
+        offset = w.names.constant(window & ((1 << BITS[type_]) - 1), "u", BITS[type_])
+        w.put_array(op.operands["d"], f"({w.array(source, type_, 'u')} {sign} {offset})", BITS[type_])
+
+
+def _nothing(w: Writer, op: Op) -> None:
+    """Hints and fences that change nothing a run can see."""
+    w.emit("pass")
+
+
+WRITERS: dict[str, Callable[[Writer, Op], None]] = {
+    "mov.pack": alu.write_pack,
+    "mov.unpack": alu.write_unpack,
+    "cvta": _cvta,
+    "ret": _nothing,
+    "exit": _nothing,
+    "bra": _nothing,
+    "brx": _nothing,
+    **dict.fromkeys(
+        ("prefetch", "prefetch.tensormap", "discard", "applypriority", "pmevent", "nanosleep", "brkpt"), _nothing
+    ),
+}

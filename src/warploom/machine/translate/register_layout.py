@@ -1,0 +1,85 @@
+"""Where each register lives: a row of a register file, or a slot of the uniform integers.
+
+Registers of one brace list sit in adjacent rows, so that a tensor-core instruction reads its accumulators as one slice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from warploom.ptx.analysis.control_flow import Flow
+from warploom.ptx.analysis.uniformity import CONVOY
+from warploom.ptx.isa.table import BITS
+from warploom.ptx.syntax.model import Kernel, Register, Vector
+
+FILES: dict[str, npt.DTypeLike] = {"p": np.bool_, "h": np.uint16, "a": np.uint32, "b": np.uint64, "q": np.complex128}
+_FILE_OF_BITS = {1: "p", 8: "h", 16: "h", 32: "a", 64: "b", 128: "q"}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A register's home: `file` is a key of FILES, or `u` for a uniform integer."""
+
+    file: str
+    index: int
+    bits: int
+    type: str
+
+
+@dataclass(slots=True)
+class Layout:
+    """The homes of all registers and how many rows each file has."""
+
+    places: dict[str, Place] = field(default_factory=dict)
+    rows: dict[str, int] = field(default_factory=lambda: dict.fromkeys((*FILES, "u"), 0))
+    uniform: list[int] = field(default_factory=list)
+    """What the uniform registers hold at first: False where they are predicates, else 0."""
+
+    def run_of(self, vector: Vector) -> tuple[str, int, int] | None:
+        """(file, first row, end row) where a brace list is one slice of a file, else None."""
+        places = [self.places[item.name] for item in vector.items if isinstance(item, Register)]
+        if not places or len(places) != len(vector.items):
+            return None
+        first = places[0]
+        adjacent = all(p.file == first.file and p.index == first.index + i for i, p in enumerate(places))
+        return (first.file, first.index, first.index + len(places)) if adjacent and first.file != "u" else None
+
+
+def lay_out(kernel: Kernel, flow: Flow, classes: dict[str, int]) -> Layout:
+    """Give every register a home."""
+    layout = Layout()
+    types = dict(kernel.registers)
+
+    def place(name: str) -> None:
+        if name in layout.places:
+            return
+        bits = BITS.get(types[name], 32)
+        file = "u" if classes[name] == CONVOY and bits <= 64 else _FILE_OF_BITS[bits]
+        layout.places[name] = Place(file, layout.rows[file], bits, types[name])
+        layout.rows[file] += 1
+        if file == "u":
+            layout.uniform.append(False if bits == 1 else 0)
+
+    for vector in _brace_lists(flow):
+        names = [item.name for item in vector.items if isinstance(item, Register)]
+        if not any(name in layout.places for name in names):
+            for name in names:
+                place(name)
+    for name in types:
+        place(name)
+    return layout
+
+
+def _brace_lists(flow: Flow) -> list[Vector]:
+    """The brace lists worth a slice, longest first."""
+    found: dict[Vector, None] = {}
+    for block in flow.blocks:
+        for op in block.ops:
+            for slot in op.form.slots:
+                operand = op.operands[slot.name]
+                if slot.kind in ("rows", "outs", "ins") and isinstance(operand, Vector) and len(operand.items) > 1:
+                    found[operand] = None
+    return sorted(found, key=lambda vector: -len(vector.items))

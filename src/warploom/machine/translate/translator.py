@@ -1,0 +1,234 @@
+"""PTX basic blocks become Python functions over the lanes of a group.
+
+One source text per kernel: a `make` function binds the group's registers to local names and returns a function per
+block. A block function runs to its end and returns the index of the next block, or one of the codes below. The masked
+text, for lanes that run apart from the rest of their warp, is written only when a warp first diverges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from types import CodeType
+from typing import Any
+
+import numpy as np
+
+from warploom.diagnostics import Diag, Loc
+from warploom.machine.core.registry import MEANINGS
+from warploom.machine.translate import arithmetic as alu
+from warploom.machine.translate.blocks import WRITERS, BlockWriter
+from warploom.machine.translate.expressions import Lines, Names
+from warploom.machine.translate.register_layout import Layout, lay_out
+from warploom.ptx.analysis import control_flow as flows
+from warploom.ptx.analysis.control_flow import Flow
+from warploom.ptx.analysis.inlining import inline
+from warploom.ptx.analysis.liveness import live_at_entry
+from warploom.ptx.analysis.uniformity import classify
+from warploom.ptx.analysis.wgmma_hazards import touched_early
+from warploom.ptx.isa.table import Op, decode_kernel
+from warploom.ptx.syntax.model import Address, Arguments, Kernel, Module, Special, Symbol, Vector
+
+LANE_SPECIALS = frozenset(
+    {"%tid.x", "%tid.y", "%tid.z", "%laneid", "%warpid"} | {f"%lanemask_{c}" for c in ("eq", "le", "lt", "ge", "gt")}
+)
+_UNMODELLED = ("%pm", "%envreg")
+_MODELLED = frozenset({"%envreg1", "%envreg2"})
+_NUMPY = [
+    "add",
+    "subtract",
+    "multiply",
+    "bitwise_and",
+    "bitwise_or",
+    "bitwise_xor",
+    "minimum",
+    "maximum",
+    "left_shift",
+    "right_shift",
+    "invert",
+    "logical_not",
+    "logical_and",
+    "greater",
+    "equal",
+    "not_equal",
+    "less",
+    "less_equal",
+    "greater_equal",
+    "copyto",
+    "putmask",
+    "full",
+    "empty",
+    "bool_",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "float16",
+    "float32",
+    "float64",
+    "complex128",
+]
+_PART_BLOCKS, _PART_LINES = 256, 4096
+"""What shares one `make`: the time that Python takes to compile it grows with its functions times its names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Compiled source, in parts, and for each of its lines the instruction behind it."""
+
+    parts: tuple[CodeType, ...]
+    ops: tuple[Op | None, ...]
+    source: str
+
+
+@dataclass
+class Program:
+    """A kernel ready to run: its flow, register homes and translated blocks."""
+
+    module: Module
+    kernel: Kernel
+    flow: Flow
+    layout: Layout
+    file: str
+    functions: dict[str, Any] = field(default_factory=dict)
+    runs: dict[str, Op] = field(default_factory=dict)
+    _needs: dict[int, tuple[int, ...]] = field(default_factory=dict)
+
+    @property
+    def target(self) -> str:
+        return self.module.target[0]
+
+    @cached_property
+    def full(self) -> Text:
+        return self._text(masked=False)
+
+    @cached_property
+    def masked(self) -> Text:
+        return self._text(masked=True)
+
+    @cached_property
+    def touched_early(self) -> frozenset[int]:
+        """The `wgmma`s, by the identity of their `Op`, whose registers are touched before they are committed."""
+        return touched_early(self.flow)
+
+    @cached_property
+    def costs(self) -> tuple[int, ...]:
+        """Instructions per block."""
+        return tuple(len(block.ops) for block in self.flow.blocks)
+
+    def shared_needs(self, block: int) -> tuple[int, ...]:
+        """The uniform integers that a block or a later one may still read."""
+        if block not in self._needs:
+            alive = self._alive[block]
+            self._needs[block] = tuple(index for index in range(self.layout.rows["u"]) if alive >> index & 1)
+        return self._needs[block]
+
+    @cached_property
+    def _alive(self) -> tuple[int, ...]:
+        places = sorted((place.index, name) for name, place in self.layout.places.items() if place.file == "u")
+        return live_at_entry(self.flow, [name for _, name in places])
+
+    def check_symbols(self, known: Container[str]) -> None:
+        """Every variable whose address is taken lies somewhere: the launch says where, by name."""
+        for name, op in self._symbols.items():
+            if name not in known:
+                where = op.instruction.loc or Loc(self.file, op.instruction.line)
+                if any(kernel.name == name for kernel in self.module.kernels):
+                    raise Diag.NOT_MODELLED.error(where, what=f"the address of the function `{name}`")
+                raise Diag.UNDECLARED.error(where, name=name)
+
+    @cached_property
+    def specials(self) -> frozenset[str]:
+        """The special registers that are read."""
+        ops = (op for block in self.flow.blocks for op in block.ops)
+        return frozenset(leaf.name for op in ops for leaf in _leaves(op.operands.values()) if isinstance(leaf, Special))
+
+    @cached_property
+    def _symbols(self) -> dict[str, Op]:
+        """The variables that are named, each with an instruction that does."""
+        ops = (op for block in self.flow.blocks for op in block.ops)
+        named = ((op, slot.name) for op in ops for slot in op.form.slots if slot.kind != "label")
+        return {
+            leaf.name: op for op, name in named for leaf in _leaves((op.operands[name],)) if isinstance(leaf, Symbol)
+        }
+
+    def make(
+        self, text: Text, wrap: Callable[[Op, Any], Any] | None = None
+    ) -> Callable[..., tuple[Callable[..., int], ...]]:
+        """The factory of a text; `wrap` puts an observer around every meaning."""
+        space: dict[str, Any] = {name: getattr(np, name) for name in _NUMPY}
+        space["select"] = np.where
+        space |= self.functions
+        if wrap is not None:
+            space |= {name: wrap(op, self.functions[name]) for name, op in self.runs.items()}
+        factories: list[Callable[..., tuple[Callable[..., int], ...]]] = []
+        for code in text.parts:
+            exec(code, space)  # noqa: S102  (the source is this module's own)
+            factories.append(space["make"])
+        if len(factories) == 1:
+            return factories[0]
+        return lambda *given: tuple(block for factory in factories for block in factory(*given))
+
+    def _text(self, *, masked: bool) -> Text:
+        blocks = self.flow.blocks
+        parts: list[CodeType] = []
+        lines: list[str] = []
+        ops: list[Op | None] = []
+        at = 0
+        while at < len(blocks):
+            names, body = Names(self.layout, lane_specials=LANE_SPECIALS), Lines()
+            first = at
+            while at < len(blocks) and at - first < _PART_BLOCKS and len(body.text) < _PART_LINES:
+                BlockWriter(self, names, body, masked).write(blocks[at])
+                at += 1
+            some = blocks[first:at]
+            header = ["def make(Fp, Fh, Fa, Fb, Fq, W, SPECIALS, LANES, SYMBOLS, ONE, FULL):"]
+            header += [f" {name} = {expression}" for name, expression in names.bindings.items()]
+            footer = f" return ({', '.join(f'block_{block.index}' for block in some)},)"
+            self.functions |= names.functions
+            part = [*header, *body.text, footer]
+            # Empty lines in front keep the numbers of lines those of the whole text.
+            parts.append(compile("\n" * len(lines) + "\n".join(part) + "\n", f"<{self.kernel.name}>", "exec"))
+            lines += part
+            ops += [*[None] * len(header), *body.ops, None]
+        return Text(tuple(parts), tuple(ops), "\n".join(lines) + "\n")
+
+
+def translate(module: Module, kernel: Kernel, *, lanes_follow_x: bool, file: str = "<ptx>") -> Program:
+    """Verify a kernel and prepare its blocks."""
+    kernel = inline(module, kernel, file)
+    ops = decode_kernel(kernel, module.target[0], file)
+    flow = flows.build(kernel, file, ops)
+    _check_modelled(flow, file)
+    classes = classify(kernel, flow, lanes_follow_x=lanes_follow_x)
+    return Program(module, kernel, flow, lay_out(kernel, flow, classes), file)
+
+
+def _check_modelled(flow: Flow, file: str) -> None:
+    for block in flow.blocks:
+        for op in block.ops:
+            where = op.instruction.loc or Loc(file, op.instruction.line)
+            if op.family not in MEANINGS and op.family not in WRITERS and op.family not in alu.FAMILIES:
+                raise Diag.NOT_MODELLED.error(where, what=f"`{op.instruction.opcode}`")
+            for operand in _leaves(op.operands.values()):
+                if not isinstance(operand, Special) or operand.name in _MODELLED:
+                    continue
+                if operand.name.startswith(_UNMODELLED):
+                    raise Diag.NOT_MODELLED.error(where, what=f"the special register `{operand}`")
+
+
+def _leaves(operands: Iterable[object]) -> Iterator[object]:
+    """Operands, and what stands inside brace lists, argument lists and addresses."""
+    for operand in operands:
+        if isinstance(operand, Vector | Arguments):
+            yield from operand.items
+        elif isinstance(operand, Address):
+            yield operand.base
+            yield from operand.coordinates.items if operand.coordinates is not None else ()
+        else:
+            yield operand

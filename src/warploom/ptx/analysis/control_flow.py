@@ -1,0 +1,291 @@
+"""The control flow of a kernel: basic blocks, immediate post-dominators, natural loops.
+
+A block ends at a branch, and a new one begins at a label and at every instruction that may have to wait, so that a
+warp which wakes up starts again exactly there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from warploom.diagnostics import Diag, Loc
+from warploom.ptx.isa.table import Op, decode
+from warploom.ptx.syntax.model import BranchTargets, Instruction, Kernel, Label, Symbol
+
+LEAVES = frozenset({"ret", "exit", "trap"})
+BRANCHES = frozenset({"bra", "brx"})
+_LONGEST = 1024
+"""Instructions after which a block is cut, so that what is made of it stays small."""
+
+
+@dataclass(slots=True)
+class _Effort:
+    """Steps that a search over the blocks may still take: kernels of any shape are read in bounded time."""
+
+    left: int = 3_000_000
+
+
+@dataclass(slots=True)
+class Block:
+    """A run of instructions entered only at its top; `next` is where it falls through to, None after the last."""
+
+    index: int
+    ops: list[Op] = field(default_factory=list)
+    targets: list[int] = field(default_factory=list)
+    next: int | None = None
+
+    @property
+    def successors(self) -> tuple[int, ...]:
+        return tuple(self.targets) + (() if self.next is None else (self.next,))
+
+
+@dataclass(frozen=True)
+class Flow:
+    """The blocks of a kernel; `exit` is one empty block behind all others, where every path ends."""
+
+    blocks: tuple[Block, ...]
+    exit: int
+
+    @cached_property
+    def reachable(self) -> frozenset[int]:
+        """The blocks that some path from the entry meets."""
+        return frozenset(self._after(0))
+
+    @cached_property
+    def ways_out(self) -> frozenset[int]:
+        """The blocks in which a lane does nothing but leave the kernel."""
+        bare = [block for block in self.blocks if len(block.ops) == 1 and block.next is None]
+        return frozenset((self.exit, *(block.index for block in bare if block.ops[0].family in ("ret", "exit"))))
+
+    @cached_property
+    def joins(self) -> tuple[int, ...]:
+        """Where lanes that part ways at the end of a block meet again: its immediate post-dominator.
+
+        Ways on which lanes only leave the kernel do not count, as long as some other way leads to the end: those who
+        stay behind an early return or a failed assertion still meet.
+        """
+        successors = self._staying()
+        predecessors: list[list[int]] = [[] for _ in self.blocks]
+        for index, each in enumerate(successors):
+            for successor in each:
+                predecessors[successor].append(index)
+        order = self._postorder_backwards(predecessors)
+        rank = {block: position for position, block in enumerate(order)}
+        join = [self.exit] * len(self.blocks)
+        known = {self.exit}
+        changed = True
+        while changed:
+            changed = False
+            for index in reversed(order):
+                if index == self.exit:
+                    continue
+                candidates = [s for s in successors[index] if s in known and s in rank]
+                if not candidates:
+                    continue
+                new = candidates[0]
+                for other in candidates[1:]:
+                    new = _meet(new, other, join, rank)
+                if index not in known or join[index] != new:
+                    join[index] = new
+                    known.add(index)
+                    changed = True
+        return tuple(self.exit if at in self.ways_out else at for at in join)
+
+    def _staying(self) -> list[tuple[int, ...]]:
+        """The successors of every block without the ways on which lanes only leave, where another leads to the end."""
+        kept = [tuple(dict.fromkeys(block.successors)) for block in self.blocks]
+        left: dict[int, tuple[int, ...]] = {}
+        effort = _Effort()
+        for index, successors in enumerate(kept):
+            leaving = [s for s in successors if len(successors) > 1 and self._leaves(s, index, effort)]
+            if leaving and len(leaving) < len(successors):
+                left[index] = successors
+                kept[index] = tuple(s for s in successors if s not in leaving)
+        while left:
+            lost = left.keys() & self.reachable - self._reaching(kept)
+            if not lost:
+                break
+            effort.left -= len(kept)
+            for latest in [max(lost)] if effort.left > 0 else lost:
+                kept[latest] = left.pop(latest)
+        return kept
+
+    def _leaves(self, index: int, source: int, effort: _Effort) -> bool:
+        """Whether from `source` a block and what follows only lead out of the kernel.
+
+        The other ways must never join that one, and nothing on it may need the other lanes.
+        """
+        others = [other for other in self.blocks[source].successors if other != index] if effort.left > 0 else []
+        effort.left -= len(others)
+        tail: set[int] = set()
+        while index not in self.ways_out:
+            effort.left -= 1
+            after = self.blocks[index].successors
+            if len(after) != 1 or index in tail or index in self._collective or effort.left < 0:
+                return False
+            tail.add(index)
+            index = after[0]
+        return not tail or not any(self._meets(other, tail, source, effort) for other in others)
+
+    @cached_property
+    def _collective(self) -> frozenset[int]:
+        """The blocks in which an instruction may need lanes other than those that come to it together."""
+        blocks = (
+            block for block in self.blocks if any(op.form.blocks or op.form.issuer != "thread" for op in block.ops)
+        )
+        return frozenset(block.index for block in blocks)
+
+    def _meets(self, index: int, tail: set[int], without: int, effort: _Effort) -> bool:
+        """Whether a block reaches some of `tail` on ways that avoid `without`; yes when that takes too long."""
+        seen, stack = {index}, [index]
+        while stack:
+            at = stack.pop()
+            effort.left -= 1
+            if at in tail or effort.left < 0:
+                return True
+            for successor in self.blocks[at].successors:
+                if successor not in seen and successor != without:
+                    seen.add(successor)
+                    stack.append(successor)
+        return False
+
+    def _after(self, index: int) -> set[int]:
+        """A block and every block that can follow it."""
+        seen, stack = {index}, [index]
+        while stack:
+            for successor in self.blocks[stack.pop()].successors:
+                if successor not in seen:
+                    seen.add(successor)
+                    stack.append(successor)
+        return seen
+
+    def _reaching(self, successors: list[tuple[int, ...]]) -> frozenset[int]:
+        """The blocks from which the exit can be reached."""
+        before: list[list[int]] = [[] for _ in successors]
+        for index, each in enumerate(successors):
+            for successor in each:
+                before[successor].append(index)
+        seen, stack = {self.exit}, [self.exit]
+        while stack:
+            for index in before[stack.pop()]:
+                if index not in seen:
+                    seen.add(index)
+                    stack.append(index)
+        return frozenset(seen)
+
+    def _postorder_backwards(self, predecessors: list[list[int]]) -> list[int]:
+        order: list[int] = []
+        seen = {self.exit}
+        stack: list[tuple[int, int]] = [(self.exit, 0)]
+        while stack:
+            index, at = stack[-1]
+            if at < len(predecessors[index]):
+                stack[-1] = (index, at + 1)
+                before = predecessors[index][at]
+                if before not in seen:
+                    seen.add(before)
+                    stack.append((before, 0))
+            else:
+                order.append(index)
+                stack.pop()
+        return order
+
+    def region(self, index: int) -> frozenset[int]:
+        """The blocks that lanes may run apart in after parting at a block's end: up to, not including, its join."""
+        join, seen = self.joins[index], set[int]()
+        stack = [s for s in self.blocks[index].successors if s != join]
+        while stack:
+            at = stack.pop()
+            if at not in seen:
+                seen.add(at)
+                stack += [s for s in self.blocks[at].successors if s != join]
+        return frozenset(seen)
+
+    @cached_property
+    def back_edges(self) -> frozenset[tuple[int, int]]:
+        """Edges to a block that is still being walked: the loops of the kernel."""
+        colour: dict[int, int] = {0: 1}
+        found: set[tuple[int, int]] = set()
+        stack: list[tuple[int, int]] = [(0, 0)]
+        while stack:
+            index, at = stack[-1]
+            successors = self.blocks[index].successors
+            if at == len(successors):
+                colour[index] = 2
+                stack.pop()
+                continue
+            stack[-1] = (index, at + 1)
+            successor = successors[at]
+            if colour.get(successor) == 1:
+                found.add((index, successor))
+            elif successor not in colour:
+                colour[successor] = 1
+                stack.append((successor, 0))
+        return frozenset(found)
+
+
+def _meet(a: int, b: int, join: list[int], rank: dict[int, int]) -> int:
+    while a != b:
+        while rank[a] < rank[b]:
+            a = join[a]
+        while rank[b] < rank[a]:
+            b = join[b]
+    return a
+
+
+def build(kernel: Kernel, file: str = "<ptx>", ops: tuple[Op, ...] | None = None) -> Flow:
+    """Cut a kernel's body into blocks; `ops` are its instructions where they have been decoded already."""
+    registers = dict(kernel.registers)
+    decoded = iter(ops) if ops is not None else (decode(each, registers, file) for each in kernel.instructions)
+    blocks = [Block(0)]
+    labels: dict[str, int] = {}
+    tables = {s.name: s.targets for s in kernel.body or () if isinstance(s, BranchTargets)}
+
+    def begin() -> Block:
+        if blocks[-1].ops:
+            blocks.append(Block(len(blocks)))
+        return blocks[-1]
+
+    closed = False
+    for statement in kernel.body or ():
+        if isinstance(statement, Label):
+            block = begin()
+            labels[statement.name] = block.index
+            closed = False
+        elif isinstance(statement, Instruction):
+            op = next(decoded)
+            if closed or op.form.blocks or len(blocks[-1].ops) == _LONGEST:
+                begin()
+            blocks[-1].ops.append(op)
+            closed = op.family in BRANCHES or op.family in LEAVES
+    if blocks[-1].ops:
+        blocks.append(Block(len(blocks)))
+    exit_ = blocks[-1].index
+    for block in blocks[:-1]:
+        last = block.ops[-1] if block.ops else None
+        falls = last is None or last.family not in BRANCHES | LEAVES or last.instruction.guard is not None
+        block.next = block.index + 1 if falls else None
+        if last is not None and last.family in ("ret", "exit"):
+            block.targets = [exit_]
+        elif last is not None and last.family in BRANCHES:
+            names = _names(last, tables, file)
+            missing = [name for name in names if name not in labels]
+            if missing:
+                raise Diag.UNDECLARED.error(_where(last, file), name=missing[0])
+            block.targets = [labels[name] for name in names]
+    return Flow(tuple(blocks), exit_)
+
+
+def _names(op: Op, tables: dict[str, tuple[str, ...]], file: str) -> tuple[str, ...]:
+    target = op.operands["target" if op.family == "bra" else "table"]
+    assert isinstance(target, Symbol)
+    if op.family == "bra":
+        return (target.name,)
+    if target.name not in tables:
+        raise Diag.UNDECLARED.error(_where(op, file), name=target.name)
+    return tables[target.name]
+
+
+def _where(op: Op, file: str) -> Loc:
+    return op.instruction.loc or Loc(file, op.instruction.line)

@@ -1,0 +1,48 @@
+"""Which registers a block may still read before they are written again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from warploom.ptx.analysis.control_flow import Flow
+from warploom.ptx.analysis.uniformity import registers_of, written
+from warploom.ptx.isa.table import Op
+
+_READS = ("in", "pred", "address", "tensor", "ins", "inout", "rows")
+
+
+def read(op: Op) -> list[str]:
+    """The registers an instruction reads, its guard among them."""
+    found = [op.instruction.guard.register.name] if op.instruction.guard is not None else []
+    for slot in op.form.slots:
+        if slot.kind in _READS:
+            found += registers_of(op.operands[slot.name])
+    return found
+
+
+def live_at_entry(flow: Flow, names: Sequence[str]) -> tuple[int, ...]:
+    """For every block which of the named registers some path from its top reads before writing: bit i is names[i]."""
+    bits = {name: 1 << number for number, name in enumerate(names)}
+    uses, kills = [0] * len(flow.blocks), [0] * len(flow.blocks)
+    for block in flow.blocks:
+        used = killed = 0
+        for op in block.ops:
+            for name in read(op):
+                used |= bits.get(name, 0) & ~killed
+            if op.instruction.guard is None:
+                for name in written(op):
+                    killed |= bits.get(name, 0)
+        uses[block.index], kills[block.index] = used, killed
+    live = list(uses)
+    changed = True
+    while changed:
+        changed = False
+        for block in reversed(flow.blocks):
+            after = 0
+            for successor in block.successors:
+                after |= live[successor]
+            new = uses[block.index] | (after & ~kills[block.index])
+            if new != live[block.index]:
+                live[block.index] = new
+                changed = True
+    return tuple(live)

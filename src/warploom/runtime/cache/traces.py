@@ -1,0 +1,49 @@
+"""Traces on disk: PTX by a fingerprint of all that it was made from, so that a later process need not trace."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+from warploom.diagnostics import WarploomError
+from warploom.host.program import Printed, Traced, head_of, text_of, without_statements
+from warploom.ptx.syntax.parser import parse
+from warploom.ptx.syntax.printer import print_module
+from warploom.runtime.cache.disk import user_cache
+from warploom.runtime.cache.fingerprint import fingerprint, source_version
+
+_AS_NAMES_ARE = "surrogateescape"
+"""Files whose names are no text have such characters in them."""
+
+
+def kept(parts: tuple[object, ...], make: Callable[[], Traced]) -> Traced:
+    """What was made of equal parts before, else what is made now; what cannot be fingerprinted is always made now."""
+    cache, version = user_cache(), source_version()
+    digest = fingerprint(parts) if cache.limit and version else None
+    if digest is None:
+        return make()
+    key = ("ptx", digest, str(version))
+    found = cache.get(key)
+    traced = None if found is None else _unpacked(found)
+    if traced is None:
+        made = make()
+        traced = Traced(Printed(head_of(made.program), text_of(made.program)), made.shared_bytes)
+        cache.put(key, _packed(traced))
+    return traced
+
+
+def _packed(traced: Traced) -> bytes:
+    """The head as a text of its own in front: reading all of it back would cost as much as the rest together."""
+    head = print_module(without_statements(head_of(traced.program)))
+    told = json.dumps({"shared_bytes": traced.shared_bytes, "head": head})
+    return f"{told}\n{text_of(traced.program)}".encode(errors=_AS_NAMES_ARE)
+
+
+def _unpacked(found: bytes) -> Traced | None:
+    """A trace as it was packed; None for anything else, which is then replaced."""
+    try:
+        told, _, text = found.decode(errors=_AS_NAMES_ARE).partition("\n")
+        facts = json.loads(told)
+        return Traced(Printed(parse(facts["head"]), text), int(facts["shared_bytes"]))
+    except (ValueError, KeyError, TypeError, WarploomError):
+        return None

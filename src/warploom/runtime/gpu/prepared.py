@@ -1,0 +1,271 @@
+"""Prepared calls: a launch whose arrays are exchanged at every call, with as little work as a call can have.
+
+What a call needs of its arrays is their addresses. All that follows from them (parameters, tensor maps, the driver's
+structures) is made when a combination of addresses is first seen, and kept.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from warploom.diagnostics import Diag
+from warploom.hardware.tensor_maps import ADDRESS_ALIGNMENT
+from warploom.host.arrays import Buffer, Scratch, buffer_of, is_array, may_share, place_of, start_of
+from warploom.host.launch import Launch
+from warploom.host.tensor_map import TensorMap
+from warploom.ptx.syntax.model import Variable
+from warploom.runtime.gpu.driver import Device
+from warploom.runtime.gpu.hangs import patience as asked_patience
+from warploom.runtime.gpu.launching import POINTER_BYTES, Shaped, check_room, device_for
+from warploom.runtime.gpu.tensor_map_encoding import MapTemplate, template_of
+from warploom.runtime.gpu.tensor_signature import Likeness, likeness_of
+from warploom.runtime.gpu.workspace import (
+    Block,
+    allocated,
+    graph_of,
+    is_captured,
+    is_captured_by_torch,
+    workspace,
+    zero_for_a_graph,
+)
+
+_MOST_RECORDS = 4096
+_OWN_ALIGNMENT = 256
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where an exchanged array's address goes: into which bytes of the parameters, as a pointer or inside a map."""
+
+    at: int
+    slot: int
+    offset: int
+    template: MapTemplate | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Slot:
+    """An array that calls exchange, as it was when the call was prepared."""
+
+    buffer: Buffer
+    start: int
+
+    def holds(self, address: int) -> bool:
+        return self.start <= address < self.start + max(self.buffer.span, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Own:
+    """Memory of the launch's own: where its pointer goes, and where it lies in the workspace or among the zeros."""
+
+    at: int
+    offset: int
+    starts_at_zero: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """Two arrays of a call, by their numbers, that have no memory in common, unless they are and may be one."""
+
+    written: int
+    read: int
+    may_be_one: bool
+
+
+class Prepared:
+    """A launch on a GPU; `prepared(*arrays)` runs it with other arrays in the place of those it was made with.
+
+    The arrays it was made with may be NumPy's: they then only stand for GPU arrays of that type, shape and strides.
+    With `patience` (seconds; the environment's WARPLOOM_PATIENCE unless told) waits are bounded, each call waits for
+    its end, and a wait that runs out is a DEADLOCK error.
+    """
+
+    def __init__(
+        self,
+        launch: Launch,
+        arrays: Sequence[Any] = (),
+        *,
+        device: Device | None = None,
+        patience: float | None = None,
+        apart: Sequence[Apart] = (),
+    ) -> None:
+        self._slots = tuple(_Slot(buffer_of(array), start_of(array)) for array in arrays)
+        self._apart = tuple(apart)
+        self.device = device or _device(launch, arrays)
+        self._shaped = Shaped(launch, self.device, patience or asked_patience())
+        self.loaded = self._shaped.loaded
+        self._held: list[Any] = []
+        self._places: list[_Place] = []
+        self._own: list[_Own] = []
+        self._own_bytes = {False: 0, True: 0}
+        self._template = self._shaped.filled((*launch.args, *self._shaped.further), partial(self._argument, arrays))
+        self._counters: dict[tuple[int, int | None], Block] = {}
+        """What starts at zero, by stream, and by the graph that it was captured into."""
+        self._records: defaultdict[int, dict[tuple[int, ...], tuple[Any, ...]]] = defaultdict(dict)
+        """What the driver takes, by stream and addresses."""
+        self._begin, self._stream = self._shaped.begin, self._shaped.stream
+        self._is_known: Likeness = likeness_of(())
+        """Whether arrays are like the last that were checked: then they need no second look."""
+
+    @property
+    def count(self) -> int:
+        """How many arrays a call takes."""
+        return len(self._slots)
+
+    def __call__(self, *arrays: Any, stream: Any = None) -> None:
+        """Launch on a stream, PyTorch's current one unless told; returns without waiting."""
+        try:
+            is_known = self._is_known(*arrays)
+        except TypeError:  # there are more or fewer, or they are no tensors
+            is_known = False
+        addresses = tuple([array.data_ptr() for array in arrays]) if is_known else self._check(arrays)
+        self.launch_at(addresses, self._stream() if stream is None else self.device.stream(stream))
+
+    def launch_at(self, addresses: tuple[int, ...], stream: int) -> None:
+        """Launch on arrays of which only the addresses are told: their types, shapes and strides must be right."""
+        record = self._records[stream].get(addresses)
+        if record is None or (self._own and is_captured(self.device, stream)):
+            record = self._record(addresses, stream)
+        self._begin(record, stream)
+
+    def _check(self, arrays: Sequence[Any]) -> tuple[int, ...]:
+        """All that is wrong with the arrays of a call; their addresses where nothing is."""
+        faults: list[str] = []
+        if len(arrays) != len(self._slots):
+            faults.append(f"{len(arrays)} arrays were given, it takes {len(self._slots)}")
+        buffers = [buffer_of(array) for array in arrays]
+        for number, (given, slot) in enumerate(zip(buffers, self._slots, strict=False)):
+            faults += [f"array {number}: {fault}" for fault in _differences(given, slot.buffer)]
+            if given.device not in ("cuda", f"cuda:{self.device.index}"):
+                faults.append(f"array {number}: it is on {given.device}, not on cuda:{self.device.index}")
+        if faults:
+            raise Diag.BAD_PLAN.error(notes=faults[1:], count=len(faults), what=faults[0])
+        self._is_known = likeness_of(arrays)
+        return tuple(buffer.address for buffer in buffers)
+
+    def _record(self, addresses: tuple[int, ...], stream: int) -> tuple[Any, ...]:
+        """The arguments of the driver's launch for a combination of addresses."""
+        for number, (address, slot) in enumerate(zip(addresses, self._slots, strict=True)):
+            if (address - slot.buffer.address) % ADDRESS_ALIGNMENT:
+                what = f"array {number}: its address {address:#x} is not aligned as that of the array it stands for"
+                raise Diag.BAD_PLAN.error(count=1, what=what)
+        self._check_apart(addresses)
+        parameters = bytearray(self._template)
+        for place in self._places:
+            address = addresses[place.slot] + place.offset
+            raw = place.template.at(self.device.driver, address) if place.template else _pointer(address)
+            parameters[place.at : place.at + len(raw)] = raw
+        captured = bool(self._own) and is_captured(self.device, stream)
+        owners = self._place_own(parameters, stream, captured) if self._own else ()
+        record = self._shaped.record(parameters, stream, owners)
+        if not captured:
+            records = self._records[stream]
+            if len(records) >= _MOST_RECORDS:
+                records.clear()
+            records[addresses] = record
+        elif not is_captured_by_torch():
+            self._held.append(owners)
+        return record
+
+    def _check_apart(self, addresses: tuple[int, ...]) -> None:
+        """Whether what is written is where something else is still to be read."""
+        for pair in self._apart:
+            written, read = addresses[pair.written], addresses[pair.read]
+            shares = may_share(self._slots[pair.written].buffer, written, self._slots[pair.read].buffer, read)
+            if shares and not (pair.may_be_one and written == read):
+                what = f"array {pair.written}, which is written, overlaps array {pair.read}"
+                raise Diag.BAD_PLAN.error(count=1, what=what)
+
+    def _place_own(self, parameters: bytearray, stream: int, captured: bool) -> tuple[Block, ...]:
+        """Write pointers to the launch's own memory; in a graph it is the graph's."""
+        size, zeroed = self._own_bytes[False], self._own_bytes[True]
+        blocks: dict[bool, Block] = {}
+        if size:
+            make = partial(allocated, zero=False) if captured else workspace
+            blocks[False] = make(self.device, stream, size)
+        if zeroed:
+            blocks[True] = self._zeros(stream, zeroed, captured)
+        for own in self._own:
+            raw = _pointer(blocks[own.starts_at_zero].address + own.offset)
+            parameters[own.at : own.at + len(raw)] = raw
+        return tuple(blocks.values())
+
+    def _zeros(self, stream: int, size: int, captured: bool) -> Block:
+        """What started at zero, for all launches of a stream, or of one that go into the same graph."""
+        key = (stream, graph_of(self.device, stream) if captured else None)
+        found = self._counters.get(key)
+        if found is None:
+            found = zero_for_a_graph(self.device, size) if captured else allocated(self.device, stream, size, zero=True)
+            self._counters[key] = found
+        return found
+
+    def _argument(self, arrays: Sequence[Any], param: Variable, arg: Any, at: int) -> bytes:
+        """The bytes of an argument that stays; nothing, and a place, for one that is exchanged."""
+        array = arg.array if isinstance(arg, TensorMap) else arg
+        if not is_array(array):
+            return self._shaped.encoded(param, arg, at)
+        check_room(param, is_map=array is not arg)
+        if isinstance(array, Scratch):
+            if array is not arg:
+                raise ValueError("a launch's own memory has no tensor map")
+            zero = array.starts_at_zero
+            self._own.append(_Own(at, self._own_bytes[zero], zero))
+            self._own_bytes[zero] += -(-array.nbytes // _OWN_ALIGNMENT) * _OWN_ALIGNMENT
+            return b""
+        address = start_of(array) + (arg.offset if isinstance(arg, TensorMap) else 0)
+        slot = self._slot(array, address, arrays)
+        if slot is None:
+            if not place_of(array).startswith("cuda"):
+                raise ValueError("it lies on the host, and is none of the arrays that calls exchange")
+            self._held.append(array)
+            return self._shaped.encoded(param, arg, at)
+        template = template_of(arg) if isinstance(arg, TensorMap) else None
+        self._places.append(_Place(at, slot, address - self._slots[slot].start, template))
+        return b""
+
+    def _slot(self, array: Any, address: int, arrays: Sequence[Any]) -> int | None:
+        """Which exchanged array an argument is, or is a part of."""
+        found = [number for number, each in enumerate(arrays) if each is array]
+        found = found or [number for number, slot in enumerate(self._slots) if slot.holds(address)]
+        if len(found) > 1:
+            raise ValueError(f"it is part of {len(found)} of the arrays that calls exchange")
+        return found[0] if found else None
+
+
+def _pointer(address: int) -> bytes:
+    return address.to_bytes(POINTER_BYTES, "little")
+
+
+def exchanged(launch: Launch, arrays: Sequence[Any]) -> set[int]:
+    """Which of the arrays a launch passes on: not those that it got as a copy, or does not read."""
+    starts = [(start_of(array), max(buffer_of(array).span, 1)) for array in arrays]
+    passed = [arg.array if isinstance(arg, TensorMap) else arg for arg in launch.args]
+    found = {start_of(array) for array in passed if is_array(array)}
+    return {
+        number for number, (start, span) in enumerate(starts) if any(start <= each < start + span for each in found)
+    }
+
+
+def _differences(given: Buffer, wanted: Buffer) -> list[str]:
+    pairs = (
+        ("dtype", given.dtype, wanted.dtype),
+        ("shape", given.shape, wanted.shape),
+        ("strides in bytes", _steps(given), _steps(wanted)),
+    )
+    return [f"its {what} {have} should be {want}" for what, have, want in pairs if have != want]
+
+
+def _steps(buffer: Buffer) -> tuple[int, ...]:
+    """The strides of axes along which anyone steps."""
+    return tuple(stride for extent, stride in zip(buffer.shape, buffer.strides, strict=True) if extent > 1)
+
+
+def _device(launch: Launch, arrays: Sequence[Any]) -> Device:
+    """The one GPU on which those arrays are that are on any."""
+    held = [arg.array if isinstance(arg, TensorMap) else arg for arg in launch.args]
+    places = [(place_of(array), array) for array in (*arrays, *held) if is_array(array)]
+    return device_for(each for each in places if each[0].startswith("cuda"))

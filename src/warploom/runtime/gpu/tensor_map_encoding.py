@@ -1,0 +1,73 @@
+"""Tensor maps as the 128 bytes that the copy engine reads, encoded by the driver and kept by address."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+from warploom.hardware import tensor_maps as facts
+from warploom.host.tensor_map import BoxGeometry, TensorMap
+from warploom.runtime.gpu.driver import Driver
+
+_MOST_ADDRESSES = 4096
+_MOST_TEMPLATES = 1024
+_TEMPLATES: dict[tuple[BoxGeometry, str], MapTemplate] = {}
+
+
+class MapTemplate:
+    """A tensor map without its address: what the encoder takes is made once, and each answer is kept."""
+
+    def __init__(self, geometry: BoxGeometry, l2_promotion: str) -> None:
+        rank = len(geometry.shape)
+        box = [(extent - 1) * step + 1 for extent, step in zip(geometry.box, geometry.element_strides, strict=True)]
+        self._before = (ctypes.c_int(geometry.element.code), ctypes.c_uint32(rank))
+        self._after = (
+            _integers(ctypes.c_uint64, geometry.shape),
+            _integers(ctypes.c_uint64, geometry.strides or (0,)),
+            _integers(ctypes.c_uint32, box),
+            _integers(ctypes.c_uint32, geometry.element_strides),
+            ctypes.c_int(facts.INTERLEAVES[geometry.interleave]),
+            ctypes.c_int(geometry.swizzle.tensor_map_code),
+            ctypes.c_int(facts.L2_PROMOTIONS[l2_promotion]),
+            ctypes.c_int(facts.FILLS[geometry.fill]),
+        )
+        self._encoded: dict[int, bytes] = {}
+
+    def at(self, driver: Driver, address: int) -> bytes:
+        """The map of a tensor that begins at an address."""
+        found = self._encoded.get(address)
+        if found is None:
+            if len(self._encoded) >= _MOST_ADDRESSES:
+                self._encoded.clear()
+            found = self._encoded[address] = self._encode(driver, address)
+        return found
+
+    def _encode(self, driver: Driver, address: int) -> bytes:
+        room = (ctypes.c_uint8 * (facts.MAP_BYTES + facts.MAP_ALIGNMENT))()
+        start = ctypes.addressof(room)
+        skipped = -start % facts.MAP_ALIGNMENT
+        driver.call(
+            "cuTensorMapEncodeTiled",
+            ctypes.c_void_p(start + skipped),
+            *self._before,
+            ctypes.c_void_p(address),
+            *self._after,
+        )
+        return bytes(room[skipped : skipped + facts.MAP_BYTES])
+
+
+def template_of(map_: TensorMap) -> MapTemplate:
+    """The template of a map, shared by all maps that differ in their address only."""
+    key = (map_.geometry, map_.l2_promotion)
+    found = _TEMPLATES.get(key)
+    if found is None:
+        if len(_TEMPLATES) >= _MOST_TEMPLATES:
+            _TEMPLATES.clear()
+        found = _TEMPLATES[key] = MapTemplate(*key)
+    return found
+
+
+def _integers(kind: Any, values: Sequence[int]) -> Any:
+    """Innermost first, as the driver counts axes."""
+    return (kind * len(values))(*values[::-1])

@@ -1,0 +1,122 @@
+"""Memory that launches need for themselves: one workspace for all of a stream, and what must keep its contents apart.
+
+Launches of one stream follow each other, so that they can share what each finds in any state. While a stream is being
+captured into a graph nothing is shared, since the graph may run beside the stream; PyTorch's graphs own what PyTorch
+gives, and for anyone else's it is kept.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from warploom.runtime.gpu.driver import Device
+
+_NO_CAPTURE, _NON_BLOCKING = 0, 1
+_shared: dict[tuple[int, int], Block] = {}
+"""The workspaces by GPU and stream."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Memory of a GPU, for as long as its owner lives."""
+
+    address: int
+    size: int
+    owner: Any
+
+
+def is_captured(device: Device, stream: int) -> bool:
+    """Whether what is launched on a stream now goes into a graph, PyTorch's or anyone's."""
+    status = ctypes.c_int()
+    refused = device.driver.library.cuStreamIsCapturing(ctypes.c_void_p(stream), ctypes.byref(status))
+    return not refused and status.value != _NO_CAPTURE
+
+
+def graph_of(device: Device, stream: int) -> int:
+    """The number of the graph that a stream is being captured into; 0 where it is not."""
+    status, number = ctypes.c_int(), ctypes.c_uint64()
+    asked = ctypes.c_void_p(stream), ctypes.byref(status), ctypes.byref(number), None, None, None
+    refused = device.driver.library.cuStreamGetCaptureInfo_v2(*asked)
+    return 0 if refused or status.value == _NO_CAPTURE else number.value
+
+
+def is_captured_by_torch() -> bool:
+    """Whether what PyTorch allocates now is a graph's, and stays for as long as that."""
+    torch = _torch()
+    return torch is not None and bool(torch.cuda.is_current_stream_capturing())
+
+
+def workspace(device: Device, stream: int, size: int) -> Block:
+    """Memory that every launch of a stream may write; one that is too small stays with those who have it."""
+    found = _shared.get((device.index, stream))
+    if found is None or found.size < size:
+        found = _shared[device.index, stream] = allocated(device, stream, size, zero=False)
+    return found
+
+
+def allocated(device: Device, stream: int, size: int, *, zero: bool) -> Block:
+    """New memory, zero when the stream gets there if asked for."""
+    torch = _torch()
+    if torch is None:
+        memory = _Memory(device, size)
+        if zero:
+            device.driver.call("cuMemsetD8Async", memory.address, 0, ctypes.c_size_t(size), ctypes.c_void_p(stream))
+        return Block(int(memory.address.value), size, memory)
+    with torch.cuda.stream(_torch_stream(torch, device, stream)):
+        make = torch.zeros if zero else torch.empty
+        tensor = make(size, dtype=torch.uint8, device=f"cuda:{device.index}")
+    return Block(int(tensor.data_ptr()), size, tensor)
+
+
+def holding(device: Device, stream: int, raw: bytes) -> Block:
+    """New memory that holds these bytes when the stream gets there; no graph may be in the making."""
+    block, size = allocated(device, stream, max(len(raw), 1), zero=False), ctypes.c_size_t(len(raw))
+    if raw:
+        with device.current():
+            to = ctypes.c_uint64(block.address)
+            device.driver.call("cuMemcpyHtoDAsync_v2", to, ctypes.c_char_p(raw), size, ctypes.c_void_p(stream))
+    return block
+
+
+def zero_for_a_graph(device: Device, size: int) -> Block:
+    """New memory that is zero already: a graph needs no node that clears it, and each replay finds what the last left.
+
+    It is none of PyTorch's, which takes what is allocated in a capture for the graph's own, to be cleared by it.
+    """
+    memory, stream, driver = _Memory(device, size), ctypes.c_void_p(), device.driver
+    with device.current(), driver.while_capturing():
+        driver.call("cuStreamCreate", ctypes.byref(stream), _NON_BLOCKING)
+        driver.call("cuMemsetD8Async", memory.address, 0, ctypes.c_size_t(size), stream)
+        driver.call("cuStreamSynchronize", stream)
+        driver.call("cuStreamDestroy_v2", stream)
+    return Block(int(memory.address.value), size, memory)
+
+
+def _torch_stream(torch: Any, device: Device, stream: int) -> Any:
+    current = torch.cuda.current_stream(device.index)
+    if current.cuda_stream == stream:
+        return current
+    known = torch.cuda.default_stream(device.index)
+    return known if known.cuda_stream == stream else torch.cuda.ExternalStream(stream, device.index)
+
+
+class _Memory:
+    """Memory of the driver's, for a process without PyTorch; it is freed with its owner."""
+
+    def __init__(self, device: Device, size: int) -> None:
+        self.address = ctypes.c_uint64()
+        self._free = device.driver.library.cuMemFree_v2
+        with device.current(), device.driver.while_capturing():
+            device.driver.call("cuMemAlloc_v2", ctypes.byref(self.address), ctypes.c_size_t(max(size, 1)))
+
+    def __del__(self) -> None:
+        if self.address.value:
+            self._free(self.address)
+
+
+def _torch() -> Any:
+    torch = sys.modules.get("torch")
+    return torch if torch is not None and torch.cuda.is_initialized() else None

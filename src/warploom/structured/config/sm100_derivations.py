@@ -1,0 +1,82 @@
+"""How the fields of a `MatmulConfig` that are left out follow from the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from warploom.hardware.dtypes import ELEMENT_TYPES
+from warploom.hardware.swizzles import BY_SPAN, NONE, widest_swizzle
+from warploom.structured.config.output import MACHINE
+
+if TYPE_CHECKING:
+    from warploom.structured.config.sm100 import MatmulConfig
+
+
+def _c_type(config: MatmulConfig) -> str:
+    """What A has, but for the types that are too narrow, or none that memory knows."""
+    return {"tf32": "f32", "f32": "f32", "f16": "f16"}.get(config.a_type, "bf16")
+
+
+def _mma_shape(config: MatmulConfig) -> tuple[int, int, int]:
+    return (128 * config.cta_group, 128 * config.cta_group, config.mma.k)
+
+
+def _output_tile_shape(config: MatmulConfig) -> tuple[int, int]:
+    """Strips as wide as the widest swizzle, but for narrow types, whose fragments have no more than 16 columns."""
+    rows = MACHINE.tensor_lanes if config.cta_group == 2 else config.MMA_M
+    widest = {1: 16, 2: 64, 4: 32}[config.c_bytes]
+    if config.AB_swapped and config.c_bytes > 1:
+        widest //= 2
+    whole = config.accumulator_columns // (2 if config.paired else 1)
+    columns = next((n for n in (64, 32, 16) if n <= widest and whole % n == 0), 8)
+    return (columns, rows) if config.AB_swapped else (rows, columns)
+
+
+def _input_swizzle(operand_type: str, major: str, rows: int) -> str:
+    if major == "k":
+        return "128B"
+    if operand_type in ("tf32", "f32"):
+        return "128B_32B_atom"
+    return widest_swizzle(rows * ELEMENT_TYPES[operand_type].storage_bits // 8)
+
+
+def _c_swizzle(config: MatmulConfig) -> str:
+    if config.c_bytes == 1:
+        return "none"
+    if config.AB_swapped:
+        return "32B" if config.gemm_kind == "gmm" else "128B"
+    row = config.stageN * config.c_bytes
+    return next((swizzle.name for swizzle in BY_SPAN if row == swizzle.span), NONE.name)
+
+
+def _epilogue_stages(config: MatmulConfig) -> int:
+    """As many whole tiles or vectors as accumulators; of strips, what the input stages leave room for."""
+    if config.AB_swapped or config.epilogue_is_1d:
+        return config.num_accum_pipeline_stages
+    if config.mma_shape[:2] == (256, 256):
+        return 1
+    return 4 if config.fits(8, epilogue_load=False) else 2
+
+
+def _pipeline_stages(config: MatmulConfig) -> int:
+    most = config.stages_wanted
+    return min(config.most_stages(), most - most % config.k_group_size)
+
+
+DERIVATIONS: Mapping[str, Callable[[Any], object]] = {
+    "b_type": lambda c: c.a_type,
+    "c_type": _c_type,
+    "mma_shape": _mma_shape,
+    "cluster_shape": lambda c: (c.cta_group, 1, 1),
+    "scheduler": lambda c: "static" if c.is_grouped else "clc",
+    "num_clc_pipeline_stages": lambda c: 2 if c.scheduler == "clc" else 0,
+    "output_tile_shape": _output_tile_shape,
+    "a_swizzle": lambda c: _input_swizzle(c.a_type, c.a_major, c.BM),
+    "b_swizzle": lambda c: _input_swizzle(c.b_type, c.b_major, c.b_rows),
+    "c_swizzle": _c_swizzle,
+    "epi_load_swizzle": lambda c: widest_swizzle((c.BM if c.AB_swapped else c.stageN) * c.c_bytes),
+    "num_tma_epilogue_pipeline_stages": _epilogue_stages,
+    "num_pipeline_stages": _pipeline_stages,
+}
+"""By field, in the order in which they follow from each other."""

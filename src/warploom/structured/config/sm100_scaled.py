@@ -1,0 +1,186 @@
+"""Matmuls whose inputs have scale factors: per block in tensor memory, or per 128 × 128 applied by the epilogue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import gcd
+from typing import Any, ClassVar
+
+from warploom.hardware.dtypes import ELEMENT_TYPES
+from warploom.hardware.tmem import QUADRANT, SCALE_CHUNK_FACTORS, SCALE_CHUNK_ROWS
+from warploom.structured.config.shared_memory import SharedArray, align_up, barriers, ceil_div, tiles
+from warploom.structured.config.sm100 import DERIVED, EPILOGUE_WARPS, MatmulConfig
+
+_ATOM_BYTES = SCALE_CHUNK_ROWS * SCALE_CHUNK_FACTORS
+_ATOM_COLUMNS = SCALE_CHUNK_ROWS // QUADRANT
+_SMALL_N = 64
+_MANY_SUMS, _NARROW_PIECE, _WIDE_PIECE = 128, 8, 32
+_OTHER_REGISTERS = 31
+"""Of a thread of the blockwise epilogue: places, scales, where it stands in its rings (ptxas 13.4, plain epilogue)."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockScaledTmem:
+    """Which columns hold what: accumulators, then the scale factors of A and of B for every input stage."""
+
+    accum_stages: int
+    accum_cols: int
+    sf_stages: int
+    sfa_cols: int
+    sfb_cols: int
+
+    def accum(self, stage: int) -> int:
+        return stage * self.accum_cols
+
+    def sfa(self, stage: int) -> int:
+        return self.accum(self.accum_stages) + stage * self.sfa_cols
+
+    def sfb(self, stage: int) -> int:
+        return self.sfa(self.sf_stages) + stage * self.sfb_cols
+
+    @property
+    def columns(self) -> int:
+        return self.sfb(self.sf_stages)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockScaledMatmulConfig(MatmulConfig):
+    """MXFP8, MXFP4 or NVFP4: every `vec_sf_size` elements of a row share a scale that the tensor core applies."""
+
+    a_type: str = "e4m3"
+    num_accum_pipeline_stages: int = DERIVED
+    scaling_kind: str = DERIVED
+    scale_type: str = DERIVED
+    vec_sf_size: int = DERIVED
+
+    stages_wanted: ClassVar[int] = 1 << 10
+    derivations: ClassVar[Mapping[str, Callable[[Any], object]]] = {
+        "scaling_kind": lambda c: "mxf4nvf4" if c.a_type == "e2m1" else "mxf8f6f4",
+        "scale_type": lambda c: "ue4m3" if c.scaling_kind == "mxf4nvf4" else "ue8m0",
+        "vec_sf_size": lambda c: c.mma.k // max((c.mma.scale_vectors or {}).get(c.scale_type, (1,))),
+        "mma_shape": MatmulConfig.derivations["mma_shape"],
+        "num_accum_pipeline_stages": lambda c: 2 if c.MMA_N <= 128 else 1,
+        **MatmulConfig.derivations,
+    }
+
+    @property
+    def family(self) -> str:
+        return "grouped_block_scaled" if self.is_gmm else "block_scaled"
+
+    @property
+    def mma_kind(self) -> str:
+        return self.scaling_kind
+
+    @property
+    def is_gmm(self) -> bool:
+        return self.is_grouped
+
+    @property
+    def is_small_bn(self) -> bool:
+        """Whether B's scales reach tensor memory through registers: tiles begin inside a lane group of an atom."""
+        return self.MMA_N < _SMALL_N
+
+    @property
+    def roles(self) -> dict[str, int]:
+        if self.is_gmm and self.is_small_bn:
+            return {"epilogue": EPILOGUE_WARPS, "load": 1, "mma": 1, "sfb_tma": 1, "sfb_load": 4, "scheduler": 1}
+        return super().roles
+
+    @property
+    def num_sf_k_tiles(self) -> int:
+        """Atoms along K of one tile."""
+        return ceil_div(self.BK, SCALE_CHUNK_FACTORS * self.vec_sf_size)
+
+    @property
+    def sfa_rows(self) -> int:
+        """Rows that the atoms of an A tile have."""
+        return align_up(self.BM, SCALE_CHUNK_ROWS)
+
+    @property
+    def sfb_rows(self) -> int:
+        """Rows that the atoms of a B tile have: each CTA of a pair holds them all."""
+        return align_up(self.MMA_N, SCALE_CHUNK_ROWS)
+
+    @property
+    def stage_stride_cols(self) -> int:
+        return self.MMA_N
+
+    def tensor_memory(self, stages: int) -> BlockScaledTmem:
+        atoms_a, atoms_b = self._atoms
+        return BlockScaledTmem(
+            self.num_accum_pipeline_stages, self.MMA_N, stages, atoms_a * _ATOM_COLUMNS, atoms_b * _ATOM_COLUMNS
+        )
+
+    @cached_property
+    def tmem(self) -> BlockScaledTmem:
+        return self.tensor_memory(self.num_pipeline_stages)
+
+    @property
+    def _atoms(self) -> tuple[int, int]:
+        """Atoms of one stage, of A and of B."""
+        return (
+            self.num_sf_k_tiles * self.sfa_rows // SCALE_CHUNK_ROWS,
+            self.num_sf_k_tiles * self.sfb_rows // SCALE_CHUNK_ROWS,
+        )
+
+    def columns_used(self, stages: int) -> int:
+        return self.tensor_memory(stages).columns
+
+    def scale_arrays(self, stages: int) -> tuple[SharedArray, ...]:
+        atoms_a, atoms_b = self._atoms
+        return (
+            tiles("sfa_tiles", stages, atoms_a * _ATOM_BYTES),
+            tiles("sfb_tiles", stages, atoms_b * _ATOM_BYTES),
+            barriers("sfb_barriers", 3 * stages if self.is_gmm and self.is_small_bn else 0),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockwiseFP8MatmulConfig(MatmulConfig):
+    """8-bit floats with a scale per row of A and 128 of K, and per 128 × 128 of B: the epilogue applies both."""
+
+    a_type: str = "e4m3"
+    scale_type: str = "f32"
+    scale_granularity: int = 128
+    """Columns of C that share a scale of B."""
+
+    derivations: ClassVar[Mapping[str, Callable[[Any], object]]] = {
+        **MatmulConfig.derivations,
+        "mma_shape": lambda c: (128 * c.cta_group, 128, c.mma.k),
+    }
+
+    @property
+    def family(self) -> str:
+        return "grouped_blockwise_fp8" if self.is_grouped else "blockwise_fp8"
+
+    @property
+    def roles(self) -> dict[str, int]:
+        if self.is_grouped:
+            return {"epilogue": EPILOGUE_WARPS, "load": 1, "mma": 1}
+        return super().roles
+
+    @property
+    def accumulators_per_thread(self) -> int:
+        """Registers in which a thread of the epilogue sums up its part of the tile."""
+        epilogue = self.epilogue
+        return epilogue.num_stages * epilogue.rep_frag_size * (2 if epilogue.is_lower_frag_required else 1)
+
+    @property
+    def promoted_columns(self) -> int:
+        """Columns of an accumulator that the epilogue promotes at once, by one scale, while it loads the next ones.
+
+        Fewer where registers are scarce.
+        """
+        few = self.accumulators_per_thread > _MANY_SUMS
+        return gcd(self.stageN, self.scale_granularity, _NARROW_PIECE if few else _WIDE_PIECE)
+
+    @property
+    def promotion_registers(self) -> int:
+        """Registers of a thread: the sums of its part of a tile, two pieces of a product on their way, and the rest."""
+        halves = 2 if self.epilogue.is_lower_frag_required else 1
+        return self.accumulators_per_thread + halves * self.promoted_columns + _OTHER_REGISTERS
+
+    def scale_arrays(self, stages: int) -> tuple[SharedArray, ...]:
+        return (tiles("a_scales", stages, self.BM * ELEMENT_TYPES[self.scale_type].bits // 8),)

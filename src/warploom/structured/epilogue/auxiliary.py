@@ -1,0 +1,179 @@
+"""Tiles that an epilogue adds to the accumulator: how they lie in shared memory, who fills them, and who reads them.
+
+One object speaks for both sides, so that producer and consumer agree on the order and on every byte. A `residual` has
+one stage for each strip and lies as C is staged; `strips` have one for each strip and half of a folded accumulator; a
+`tile` is whole. A `Bias` is one row of C, or with transposed tiles still one row of C, which the accumulator has as
+a column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+from warploom.hardware.swizzles import SWIZZLES
+from warploom.structured.config.output import EpilogueConfig
+from warploom.structured.epilogue.staging import SharedLayout, StripStore, Values, block_width, first_place
+from warploom.structured.epilogue.subtiles import Strip, WarpPart
+from warploom.structured.epilogue.tile_store import Box, boxes_of, load_box
+from warploom.structured.pipelines.pipeline import ProducerConsumerPipeline
+from warploom.structured.pipelines.stages import ProducerStage
+from warploom.trace.isa.emit import At
+from warploom.trace.language.control import when
+from warploom.trace.language.roles import Role
+from warploom.trace.language.values import literal, select
+from warploom.trace.language.views import View, shared
+from warploom.trace.parameters import TensorMapArgument
+
+
+class Addend(Protocol):
+    """Gives the values to be added to a strip, as the thread holds it."""
+
+    def values(self, strip: Strip) -> Values: ...
+
+
+@dataclass(frozen=True)
+class AuxiliaryLayout:
+    """How an auxiliary tile of a kind lies in shared memory."""
+
+    epc: EpilogueConfig
+    dtype: str
+    kind: str
+    swizzle: str
+
+    @cached_property
+    def layout(self) -> SharedLayout:
+        """One stage."""
+        epc = self.epc
+        rows = epc.BM * (epc.num_col_warp_groups if self.kind == "residual" else 1)
+        columns = epc.MMA_N if self.kind == "tile" else epc.stageN
+        shape = (columns, rows) if epc.transpose_c else (rows, columns)
+        width = block_width(self.dtype, self.swizzle, epc.BM if epc.transpose_c else columns)
+        return SharedLayout(self.dtype, *shape, width, SWIZZLES[self.swizzle], epc.transpose_c)
+
+    @property
+    def bytes(self) -> int:
+        """Of one stage: what its copies bring."""
+        return self.layout.bytes
+
+    @property
+    def box(self) -> tuple[int, int]:
+        """The box of the tensor map that fills it."""
+        epc = self.epc
+        return (self.layout.rows, self.layout.width) if epc.transpose_c else (epc.BM, self.layout.width)
+
+    @property
+    def order(self) -> Iterator[tuple[int, int]]:
+        """Strip and half of each stage of a tile, as they are produced and consumed."""
+        strips = 1 if self.kind == "tile" else self.epc.num_stages
+        groups = self.epc.num_col_warp_groups if self.kind == "strips" else 1
+        return ((strip, group) for strip in range(strips) for group in range(groups))
+
+    @property
+    def strips(self) -> StripStore:
+        return StripStore(self.layout, self.epc.stageN, self.epc.is_lower_frag_required)
+
+    def boxes(self, strip: int, group: int) -> list[Box]:
+        """The copies of one stage."""
+        start = strip * self.epc.stageN + group * self.epc.accumulator_columns
+        return boxes_of(self.layout, self.box, self.epc, start)
+
+
+class AuxiliaryTiles:
+    """Auxiliary tiles of a kernel: a ring in shared memory, filled from a tensor."""
+
+    def __init__(
+        self,
+        source: TensorMapArgument,
+        epc: EpilogueConfig,
+        kind: str,
+        stages: int,
+        *,
+        dtype: str,
+        swizzle: str,
+        role: Role,
+        name: str = "epilogue_tiles",
+    ) -> None:
+        self.source, self.role = source, role
+        self.layout = AuxiliaryLayout(epc, dtype, kind, swizzle)
+        layout = self.layout.layout
+        align = max(128, layout.swizzle.alignment)
+        self.tiles = shared(dtype, (stages, layout.rows, layout.columns), name=name, align=align)
+
+    @property
+    def order(self) -> Iterator[tuple[int, int]]:
+        """Strip and half of each stage of a tile: `for strip, half in tiles.order:`."""
+        return self.layout.order
+
+    def load(self, stage: ProducerStage, tile: Any, strip: int = 0, group: int = 0) -> None:
+        """Fill a stage with its part of a tile; the role's elected lane announces the bytes and copies."""
+        epc = self.layout.epc
+        barrier, place = stage.mbar().at, self.tiles[stage.index()].place
+        m, n, batch = tile.coord
+        with when(self.role.elected):
+            stage.expect_bytes(self.layout.bytes)
+            for box in self.layout.boxes(strip, group):
+                row, column = m * epc.BM + box.row, n * epc.MMA_N + box.column
+                where = (column, row) if epc.transpose_c else (row, column)
+                batches = (batch,) if len(self.source.geometry.box) > 2 else ()
+                load_box(place + box.offset, self.source.at(*batches, *where), barrier)
+
+
+@dataclass(frozen=True)
+class StreamedTiles:
+    """An addend that comes through a pipeline, a stage for each strip, or for each half of it."""
+
+    layout: AuxiliaryLayout
+    tiles: View
+    pipeline: ProducerConsumerPipeline
+    part: WarpPart
+
+    def values(self, strip: Strip) -> Values:
+        """Each stage is waited for, read by all threads, and given back; a warp keeps what its half has."""
+        groups = self.part.epc.num_col_warp_groups if self.layout.kind == "strips" else 1
+        row = self.part.row if self.layout.kind == "strips" else self.part.staged_row
+        found: list[Values] = []
+        for _ in range(groups):
+            with self.pipeline.consume() as stage:
+                tile: View = self.tiles[stage.index()]
+                store = self.layout.strips
+                found.append(store.load(store.place_to_load(tile.place, row, literal(0, "u32"))))
+        if groups == 1:
+            return found[0]
+        is_right = self.part.group == 1
+        return {where: select(is_right, found[1][where], value) for where, value in found[0].items()}
+
+
+@dataclass(frozen=True)
+class WholeTile:
+    """An addend that lies in shared memory as a whole; who waits for it and gives it back is the caller's affair."""
+
+    layout: AuxiliaryLayout
+    tile: At
+    part: WarpPart
+
+    def values(self, strip: Strip) -> Values:
+        store = self.layout.strips
+        return store.load(store.place_to_load(self.tile, self.part.row, self.part.column + strip.column))
+
+
+@dataclass(frozen=True)
+class Bias:
+    """One value for each column of C, in shared memory, from the tile's first column on."""
+
+    vector: View
+    part: WarpPart
+
+    def values(self, strip: Strip) -> Values:
+        down, along = first_place()
+        epc = self.part.epc
+        rows = (0, 8, 16, 24)[: 4 if epc.is_lower_frag_required else 2]
+        columns = range(0, epc.stageN, 8)
+        if strip.spot.transposed:
+            of_row = {row: self.vector[(self.part.row + down).to("s32") + row] for row in rows}
+            return {(row, column + p): of_row[row] for row in rows for column in columns for p in (0, 1)}
+        first = (self.part.column + along).to("s32") + strip.column
+        pairs = {column: self.vector.load(first + column, count=2) for column in columns}
+        return {(row, column + p): pairs[column][p] for row in rows for column in columns for p in (0, 1)}

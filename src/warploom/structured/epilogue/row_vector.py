@@ -1,0 +1,119 @@
+"""A vector with a value for each column of C, read before it is needed: while the tile is multiplied."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from warploom.structured.config.output import EpilogueConfig
+from warploom.structured.epilogue.staging import Values, first_place
+from warploom.structured.epilogue.subtiles import Strip, TileSpot
+from warploom.structured.tensor_cores.wgmma import Warpgroup
+from warploom.trace.language.control import when
+from warploom.trace.language.packing import unpack
+from warploom.trace.language.types import PAIR_OF, TYPES
+from warploom.trace.language.values import Value
+from warploom.trace.language.views import View, shared
+
+_SQUARE = 8
+_PAIR_BYTES = 4
+_ROWS = (0, _SQUARE)
+"""Of a thread in 16 rows."""
+
+
+class RowVector:
+    """What a thread needs of a vector for one piece of a tile, in registers: two neighbours in every eight columns.
+
+    Of a transposed tile C's columns are the accumulator's rows, of which a thread has few. Outside C nothing is read.
+    """
+
+    def __init__(self, source: View, epc: EpilogueConfig) -> None:
+        self._source, self._epc = source, epc
+        self._held: dict[object, dict[int, Value]] = {}
+
+    def load(self, spots: Sequence[TileSpot]) -> None:
+        """Read what the tiles at some spots need; those below each other need the same columns."""
+        self._held = {}
+        for spot in spots:
+            key = _key(spot)
+            if key not in self._held:
+                self._held[key] = self._loaded(spot)
+
+    def _loaded(self, spot: TileSpot) -> dict[int, Value]:
+        """By row or column: single values, or two neighbours in one register, which is half of what they would take."""
+        if spot.transposed:
+            return {row: self._one(spot, row, transposed=True) for row in self._rows}
+        (stride,) = self._source.strides
+        dense = isinstance(stride, int) and stride == 1
+        paired = dense and self._source.alignment % _PAIR_BYTES == 0 and self._source.dtype in PAIR_OF
+        columns = range(0, self._epc.accumulator_columns, _SQUARE)
+        if paired:
+            return {column: self._two(spot, column) for column in columns}
+        return {at: self._one(spot, at, transposed=False) for column in columns for at in (column, column + 1)}
+
+    @property
+    def _rows(self) -> range:
+        return range(0, 4 * _SQUARE if self._epc.is_lower_frag_required else 2 * _SQUARE, _SQUARE)
+
+    def _one(self, spot: TileSpot, at: int, *, transposed: bool) -> Value:
+        position = spot.at(at, 0) if transposed else spot.at(0, at)
+        return self._read(position.column, position.column_inside, self._source.dtype)
+
+    def _two(self, spot: TileSpot, column: int) -> Value:
+        """Two neighbours; where C ends between them the second is zero."""
+        first, second = spot.at(0, column), spot.at(0, column + 1)
+        pair = self._read(first.column, second.column_inside, PAIR_OF[self._source.dtype])
+        alone = self._read(first.column, first.column_inside & ~second.column_inside, self._source.dtype)
+        return (pair.bits("u32") | alone.bits("u16").to("u32")).bits(pair.type)
+
+    def _read(self, column: Value, inside: Value, type_: str) -> Value:
+        """What lies at a column, zero where nothing does."""
+        return self._source.load_where(inside, column, dtype=type_)
+
+    def values(self, strip: Strip) -> Values:
+        """What is to be added to a strip."""
+        held, transposed = self._held[_key(strip.spot)], strip.spot.transposed
+        found = dict[tuple[int, int], Value]()
+        for row in self._rows:
+            for column in range(0, self._epc.stageN, _SQUARE):
+                first = held[row if transposed else strip.column + column]
+                if TYPES[first.type].kind == "pair":
+                    pair = unpack(first)
+                else:
+                    pair = (first, first if transposed else held[strip.column + column + 1])
+                found[row, column], found[row, column + 1] = pair
+        return found
+
+
+class SharedVector:
+    """A tile's part of a vector in shared memory, for each of `groups` warpgroups: where registers are full of sums.
+
+    The warpgroup meets between `load` and `values`, and after the last of these before the next tile's `load`.
+    """
+
+    def __init__(self, source: View, epc: EpilogueConfig, group: Warpgroup, groups: int) -> None:
+        self._source, self._columns, self._width, self._group = source, epc.accumulator_columns, epc.stageN, group
+        self._held = shared(source.dtype, (groups, self._columns), name="row", align=_PAIR_BYTES)[group.number]
+
+    def load(self, spots: Sequence[TileSpot]) -> None:
+        """Read what the tiles at some spots, below each other, need; outside C it is zero."""
+        spot = spots[0]
+        for start in range(0, self._columns, self._group.threads):
+            at = self._group.thread.to("s32") + start
+            column = spot.column + at
+            value = self._source.load_where((column < spot.columns_end) & (at < self._columns), column)
+            with when(at < self._columns):
+                self._held.store([value], at)
+
+    def values(self, strip: Strip) -> Values:
+        """What is to be added to a strip."""
+        _, along = first_place()
+        found = dict[tuple[int, int], Value]()
+        for column in range(0, self._width, _SQUARE):
+            pair = self._held.load(along.to("s32") + (strip.column + column), count=2)
+            found |= {(row, column + number): value for row in _ROWS for number, value in enumerate(pair)}
+        return found
+
+
+def _key(spot: TileSpot) -> object:
+    """What tells the columns of C that a spot has: one expression is one register."""
+    return (spot.row if spot.transposed else spot.column).operand

@@ -1,0 +1,80 @@
+"""Shared memory under the names of the structured system: arrays of words and barriers, and rows of tiles."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from warploom.trace.isa.emit import At
+from warploom.trace.language.barriers import Barrier, Barriers, barriers
+from warploom.trace.language.values import Value
+from warploom.trace.language.views import View, shared
+from warploom.trace.parameters import TensorMapArgument
+
+SharedMemBarrier = Barrier
+TMATensorTile = TensorMapArgument
+
+
+@dataclass(frozen=True)
+class SMemArray:
+    """`size` words of a type in shared memory, or a row of barriers."""
+
+    storage: View | Barriers
+
+    @classmethod
+    def make(cls, dtype: str | type[SharedMemBarrier], size: int, *, name: str = "array") -> SMemArray:
+        """A new one; barriers are not yet initialised."""
+        return cls(shared(dtype, size, name=name) if isinstance(dtype, str) else barriers(name, size))
+
+    @property
+    def size(self) -> int:
+        return len(self.storage) if isinstance(self.storage, Barriers) else self.storage.shape[0]
+
+    def ptr(self) -> At:
+        """Where the first of them lies."""
+        return self.storage[0].at if isinstance(self.storage, Barriers) else self.storage.place
+
+
+def is_at(given: SMemArray | View | Barriers | Barrier, own: View | Barriers) -> bool:
+    """Whether two things in shared memory begin at one place."""
+    places = []
+    for each in (given, own):
+        array = SMemArray(each) if isinstance(each, View | Barriers) else each
+        place = array.at if isinstance(array, Barrier) else array.ptr()
+        places.append((place.base.operand if isinstance(place.base, Value) else place.base, place.offset))
+    return places[0] == places[1]
+
+
+@dataclass(frozen=True)
+class SMemTileArray2DRowMajor:
+    """`count` tiles of `dim0` rows by `dim1` columns, one behind the other."""
+
+    storage: View
+
+    @classmethod
+    def make(
+        cls,
+        dtype: str,
+        dim0: int,
+        dim1: int,
+        count: int,
+        *,
+        name: str = "tiles",
+        swizzle: str = "none",
+        align: int = 128,
+    ) -> SMemTileArray2DRowMajor:
+        return cls(shared(dtype, (count, dim0, dim1), name=name, swizzle=swizzle, align=align))
+
+    @property
+    def dtype(self) -> str:
+        return self.storage.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.storage.shape[1:]
+
+    def __len__(self) -> int:
+        return self.storage.shape[0]
+
+    def __getitem__(self, index: Value | int) -> View:
+        tile: View = self.storage[index]
+        return tile

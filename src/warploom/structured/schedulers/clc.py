@@ -1,0 +1,158 @@
+"""The scheduler on cluster launch control: a cluster that has done its tile takes over one that was not yet launched.
+
+The grid is launched with a CTA for every tile. One warp of each cluster's first CTA asks the hardware for the next
+cluster; the answer comes to all CTAs of the cluster, into a ring of 16-byte slots, and every role reads it there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from warploom.diagnostics import Diag
+from warploom.hardware.synchronisation import WORK_RESPONSE_BYTES
+from warploom.structured.cluster import Cluster
+from warploom.structured.pipelines.pipeline import ProducerConsumerPipeline
+from warploom.structured.pipelines.signals import Bytes, EveryThread
+from warploom.structured.schedulers.base import GridScheduler, Tile
+from warploom.structured.schedulers.raster import RasterOrder
+from warploom.trace.builder import current, here
+from warploom.trace.isa.emit import emit
+from warploom.trace.language.barriers import Barrier
+from warploom.trace.language.control import While, when
+from warploom.trace.language.roles import Role, Roles
+from warploom.trace.language.values import Value, special
+from warploom.trace.language.variables import Variable
+from warploom.trace.language.views import Index, shared
+from warploom.trace.language.warps import lane
+
+_ASK = "clusterlaunchcontrol.try_cancel.async.shared::cta.mbarrier::complete_tx::bytes"
+_ANSWER = "clusterlaunchcontrol.query_cancel"
+_AXES = "xyz"
+
+
+class ClcScheduler(GridScheduler):
+    """The first tile is the CTA's own; with no stages it is the only one.
+
+    The role `scheduler` asks; `workers` are the roles that walk the tiles, all others if not told. The role `paced_by`,
+    `load` if not told, lets it ask for a cluster only when it has begun on the last: who asks early robs the idle.
+    """
+
+    everybody = True
+
+    def __init__(
+        self,
+        roles: Roles,
+        *,
+        cluster: Cluster,
+        k_tiles: Index,
+        num_stages: int,
+        paced_by: Role | None = None,
+        workers: Sequence[Role] | None = None,
+        splits: int = 1,
+        order: str = RasterOrder.ALONG_M,
+        block_swizzle: int = 0,
+    ) -> None:
+        super().__init__(cluster=cluster, k_tiles=k_tiles, splits=splits, order=order, block_swizzle=block_swizzle)
+        self._grid = (special("nctaid.x"), special("nctaid.y"))
+        self._ring: _Ring | None = None
+        if num_stages:
+            others = [role for role in roles if role is not roles.scheduler] if workers is None else workers
+            self._ring = _Ring(num_stages, roles.scheduler, paced_by or roles.load, tuple(others), cluster)
+
+    def _walk(self) -> Iterator[Tile]:
+        place = [Variable("u32", special(f"ctaid.{axis}")) for axis in _AXES]
+        if self._ring is None:
+            yield self._of(place)
+            return
+        more = Variable("pred", True)
+        for _ in While(more.get):
+            self._ring.pace()
+            yield self._of(place)
+            self._ring.fetch(more, place)
+
+    def _of(self, place: Sequence[Value]) -> Tile:
+        x, y = self.cluster.shape
+        m, n, z = (at.get() for at in place)
+        return self._tile(m // x, n // y, z, (self._grid[0] // x, self._grid[1] // y))
+
+
+class _Ring:
+    """Answers on their way from the launcher to all roles, and the pace at which they are asked for."""
+
+    def __init__(self, num_stages: int, asker: Role, pacer: Role, workers: tuple[Role, ...], cluster: Cluster) -> None:
+        self._asker, self._pacer, self._cluster = asker, pacer, cluster
+        problems = [
+            *([f"role `{asker.name}` asks for tiles and cannot also work on them"] if asker in workers else []),
+            *([f"role `{pacer.name}` sets the pace but is no worker"] if pacer not in workers else []),
+        ]
+        if problems:
+            raise Diag.BAD_KERNEL.error(here(), what="; ".join(problems))
+        self._slots = shared("b128", num_stages, name="clc_response")
+        self._answers = ProducerConsumerPipeline(
+            num_stages,
+            producer=Bytes(asker),
+            consumer=(*(EveryThread(role, "first") for role in workers), EveryThread(asker)),
+            cluster=cluster,
+            name="clc",
+        )
+        self._throttle = ProducerConsumerPipeline(
+            num_stages,
+            producer=EveryThread(pacer),
+            consumer=EveryThread(asker),
+            cluster=cluster,
+            name="clc_throttle",
+        )
+        current().before_roles.append(self._run)
+        self._loc = here()
+
+    def pace(self) -> None:
+        """Say that the role has begun on a tile, if it is the one to say so."""
+        if current().region.role == self._pacer.name:
+            with when(self._cluster.is_first):
+                self._throttle.producer_signal_and_step()
+
+    def fetch(self, more: Variable, place: Sequence[Variable]) -> None:
+        """Read the next answer: whether there is another cluster, and which."""
+        with self._answers.consume() as stage:
+            answer = self._slots[stage.index()]
+            granted = emit(f"{_ANSWER}.is_canceled.pred.b128", answer)[0]
+            more.set(granted)
+            with when(granted):
+                for axis, at in zip(_AXES, place, strict=True):
+                    at.set(emit(f"{_ANSWER}.get_first_ctaid::{axis}.b32.b128", answer)[0])
+            emit("fence.proxy.async.shared::cta")  # the slot is read before the next answer comes by the other way
+
+    def _run(self) -> None:
+        """The scheduler's role: ask as long as there is an answer, and stay until all have read the last."""
+        builder = current()
+        builder.place_all_at(self._loc)
+        with self._asker, when(self._cluster.is_first):
+            more, place = Variable("pred", True), [Variable("u32", 0) for _ in _AXES]
+            for _ in While(more.get):
+                self._throttle.consumer_signal_and_step()
+                self._ask()
+                self.fetch(more, place)
+            self._answers.drain_producer()
+        builder.place_all_at(None)
+
+    def _ask(self) -> None:
+        """Every CTA expects an answer, and one lane asks for all of them."""
+        size = self._cluster.size
+        with self._answers.produce() as stage:
+            slot, barrier = self._slots.at(stage.index()), stage.mbar()
+            if size == 1:
+                with when(self._asker.elected):
+                    stage.expect_bytes(WORK_RESPONSE_BYTES)
+                    emit(f"{_ASK}.b128", slot, barrier.at)
+                return
+            with when(lane() < size):
+                _expect_at(barrier, self._cluster, lane())
+            with when(self._asker.elected):
+                emit(f"{_ASK}.multicast::cluster::all.b128", slot, barrier.at)
+
+
+def _expect_at(barrier: Barrier, cluster: Cluster, rank: Value) -> None:
+    """Announce an answer at another CTA's barrier."""
+    remote = cluster.remote(barrier.at, rank)
+    opcode = "mbarrier.arrive.expect_tx.shared::cluster.b64"
+    emit(opcode, remote, WORK_RESPONSE_BYTES, discard=True)

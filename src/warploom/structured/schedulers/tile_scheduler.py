@@ -1,0 +1,57 @@
+"""Which scheduler a configuration asks for, in the kernel and at its launch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from warploom.structured.cluster import Cluster
+from warploom.structured.config import MatmulConfig, Problem
+from warploom.structured.schedulers.base import GridScheduler
+from warploom.structured.schedulers.clc import ClcScheduler
+from warploom.structured.schedulers.raster import ceil_divide
+from warploom.structured.schedulers.static import StaticScheduler, persistent_grid
+from warploom.trace.language.roles import Role, Roles
+from warploom.trace.language.views import Index
+
+
+def TileScheduler(
+    config: MatmulConfig,
+    roles: Roles,
+    cluster: Cluster,
+    *,
+    m: Index,
+    n: Index,
+    k: Index,
+    batch: Index = 1,
+    workers: Sequence[Role] | None = None,
+) -> GridScheduler:
+    """The tiles of C (m × n, as the caller sees it), `batch` times, as the configuration divides them."""
+    rows, columns = (n, m) if config.AB_swapped else (m, n)
+    k_tiles = ceil_divide(ceil_divide(k, config.BK), config.k_group_size)
+    if config.scheduler == "clc":
+        return ClcScheduler(
+            roles,
+            cluster=cluster,
+            k_tiles=k_tiles,
+            num_stages=config.num_clc_pipeline_stages,
+            workers=workers,
+            splits=config.num_split_k,
+            order=config.raster_order,
+            block_swizzle=config.block_swizzle_size,
+        )
+    return StaticScheduler(
+        (ceil_divide(rows, config.BM), ceil_divide(columns, config.tile_columns), batch * config.num_split_k),
+        cluster=cluster,
+        k_tiles=k_tiles,
+        splits=config.num_split_k,
+        order=config.raster_order,
+        block_swizzle=config.block_swizzle_size,
+    )
+
+
+def launch_grid(config: MatmulConfig, problem: Problem, multiprocessors: int) -> tuple[int, int, int]:
+    """The CTAs to launch: one for each tile, or as many as there is room for where they count through the tiles."""
+    tiles = config.grid(problem)
+    if config.scheduler == "clc":
+        return tiles
+    return persistent_grid(tiles, config.cluster_shape[:2], multiprocessors)

@@ -1,0 +1,190 @@
+"""Split-K with all splits at work at once: each has the sums of all for a slice of the tile, and writes that.
+
+A thread's partial sums go to the same thread of another CTA. They are added in an order that is the same every time,
+whoever comes first. All CTAs of a tile must be on the GPU together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from warploom.hardware.mma_shapes import WGMMA_M
+from warploom.structured.cluster import Cluster
+from warploom.structured.config.sm90 import HopperConfig
+from warploom.structured.epilogue.staging import Values
+from warploom.structured.named_barriers import WarpGroupBarrier
+from warploom.structured.pipelines.start_up import start_up
+from warploom.structured.split_k.split_tile import SplitTile
+from warploom.structured.tensor_cores.wgmma import RegisterTile, WgmmaOp
+from warploom.trace.isa.emit import At, emit
+from warploom.trace.language.barriers import barriers
+from warploom.trace.language.control import While, when
+from warploom.trace.language.roles import Role
+from warploom.trace.language.values import Value, literal, select
+from warploom.trace.language.variables import Variable
+from warploom.trace.language.views import View, shared
+
+_COLUMNS, _ROWS = 8, 8
+_PAIR, _SQUARE = 2, 4
+"""Registers of a thread in eight columns: two in a row, and two in the row eight below."""
+_WORD = 4
+_FLIP = 1 << 31
+"""What all arrivals of a launch add to a counter of `GlobalExchange`: it flips the top bit."""
+_SEND = "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32"
+
+
+class ClusterExchange:
+    """Each CTA sends every other one its sums of that one's slice, into shared memory, where a barrier counts them.
+
+    Nobody waits but for what comes to him. A CTA that has got everything is reached by nobody any more.
+    """
+
+    def __init__(self, role: Role, cluster: Cluster, tile: SplitTile, config: HopperConfig) -> None:
+        self._role, self._cluster, self._split, self._config = role, cluster, tile.split.to("u32"), config
+        self._units = config.accumulators // _SQUARE // config.num_split_k
+        self._row = _SQUARE * _WORD * role.threads
+        self._slice = self._units * self._row
+        self._come = shared("u8", (config.num_split_k - 1, self._slice), name="partials", align=_SQUARE * _WORD)
+        self._barriers = barriers("partials")
+        setup = start_up()
+        setup.barriers.append((self._barriers, lambda: 1))
+        setup.meets_later = True
+
+    def begin(self) -> None:
+        """Expect what the others will send."""
+        with when(self._role.first_thread):
+            self._barriers[0].arrive_and_expect((self._config.num_split_k - 1) * self._slice)
+
+    def reduced(self, core: WgmmaOp) -> list[RegisterTile]:
+        """This split's slice of the columns, summed over all splits: its own first, then those behind it in turn."""
+        splits, mine = self._config.num_split_k, self._split
+        slices = [self._slice_of(core, split) for split in range(splits)]
+        place = self._come.place.address + self._role.thread * (_SQUARE * _WORD)
+        self._cluster.wait()
+        for other in range(splits):
+            with when(mine != other):
+                self._send(slices[other], place, literal(other, "u32"))
+        total = slices[0]
+        for split in range(1, splits):
+            total = [select(mine == split, one, two) for one, two in zip(slices[split], total, strict=True)]
+        self._barriers[0].wait(0)
+        for number in range(splits - 1):
+            places = [At(place, number * self._slice + unit * self._row) for unit in range(self._units)]
+            come = [value for each in places for value in emit("ld.shared.v4.f32", each)]
+            total = [held + more for held, more in zip(total, come, strict=True)]
+        return _tiles(total, self._config)
+
+    def _slice_of(self, core: WgmmaOp, split: int) -> list[Value]:
+        """The sums of this thread in the columns of a split."""
+        each = self._config.BN // _PAIR // self._config.num_split_k
+        parts = (accumulator.registers[split * each : (split + 1) * each] for accumulator in core.accumulators)
+        return [register.get() for part in parts for register in part]
+
+    def _send(self, sums: Sequence[Value], place: Value, other: Value) -> None:
+        """Send sums to the same thread of another CTA, where the one behind it has the first place."""
+        splits = self._config.num_split_k
+        number = (self._split + (splits - 1) - other) % splits
+        there = self._cluster.remote(At(place), other).address + number * self._slice
+        barrier = self._cluster.remote(self._barriers[0].at, other)
+        for unit in range(self._units):
+            emit(_SEND, At(there, unit * self._row), list(sums[_SQUARE * unit : _SQUARE * (unit + 1)]), barrier)
+
+
+class GlobalExchange:
+    """Partial sums in a workspace that stays in L2; a counter for each tile flips its top bit when all have parked.
+
+    Every split polls the counter, so no split can reset it. Instead the arrivals of a launch add exactly H = 2³¹: the
+    first split adds H - (splits - 1) and each other split 1. Between launches a counter is 0 or H:
+
+    - It starts at 0, and adding H modulo 2³² leads from 0 to H and from H to 0. No number of launches changes that.
+    - While any split is missing, the others have added less than H: at most splits - 1 without the first split, at
+      most H - 1 with it. So the top bit flips at the last arrival, not before.
+    - A split reads the counter in `begin`, before its own arrival: it sees the top bit of before this launch. The bit
+      flips once in a launch, and the next launch reads and adds only when this one has ended (stream order, or
+      `griddepcontrol.wait` in front of `begin`). So a split that polls late still sees the flip.
+
+    Nothing here depends on how many splits earlier launches had.
+    """
+
+    def __init__(self, role: Role, workspace: View, counters: View, tile: SplitTile, config: HopperConfig) -> None:
+        self._role, self._config, self._tile = role, config, tile
+        self._barrier = WarpGroupBarrier(role.threads)
+        self._row = config.split_unit * role.threads
+        self._plane = config.accumulators * role.threads
+        first = tile.number * (config.num_split_k * self._plane) + (role.thread * config.split_unit).to("s32")
+        self._sums = workspace.window((first,), (1 << 30,))
+        self._mine = self._sums.window((tile.split * self._plane,), (1 << 30,))
+        self._counter = counters.at(tile.number)
+
+    def begin(self) -> None:
+        """Read the counter, before this split arrives."""
+        (self._before,) = emit("ld.relaxed.gpu.global.u32", self._counter)
+
+    def reduced(self, core: WgmmaOp) -> list[RegisterTile]:
+        """This split's slice of the columns, summed over all splits, the first one first."""
+        self._park(core)
+        config = self._config
+        each, splits = config.BN // _COLUMNS, config.num_split_k
+        run = each // splits
+        first = self._tile.split.to("u32") * run
+        units = [first + (piece * each + unit) for piece in range(config.subtiles) for unit in range(run)]
+        parts = [[self._fetch(split, unit) for split in range(splits)] for unit in units]
+        return _tiles([value for part in parts for value in _summed(part)], config)
+
+    def reduced_unit(self, core: WgmmaOp) -> Values:
+        """This split's unit of the sums, by its places from the unit's first."""
+        self._park(core)
+        unit = self._tile.split.to("u32")
+        held = _summed([self._fetch(split, unit) for split in range(self._config.num_split_k)])
+        return dict(zip(unit_places(self._config), held, strict=True))
+
+    def _park(self, core: WgmmaOp) -> None:
+        """Store all sums of this thread and wait until all splits have done so."""
+        held = [register.get() for accumulator in core.accumulators for register in accumulator.registers]
+        size = self._config.split_unit
+        for unit in range(len(held) // size):
+            self._mine.store(held[size * unit : size * (unit + 1)], unit * self._row)
+        self._barrier.sync()
+        with when(self._role.first_thread):
+            first, other = (literal(each, "u32") for each in (_FLIP - (self._config.num_split_k - 1), 1))
+            emit("red.release.gpu.global.add.u32", self._counter, select(self._tile.split == 0, first, other))
+            seen = Variable("u32", self._seen())
+            for _ in While(lambda: (seen ^ self._before).bits("s32") >= 0):  # the top bits are the same
+                seen.set(self._seen())
+        self._barrier.sync()
+
+    def _seen(self) -> Value:
+        return emit("ld.acquire.gpu.global.u32", self._counter)[0]
+
+    def _fetch(self, split: int, unit: Value) -> tuple[Value, ...]:
+        """The same thread's unit of a split."""
+        place = self._sums.at(unit.to("s32") * self._row + split * self._plane)
+        return emit(f"ld.global.cg.v{self._config.split_unit}.f32", place)
+
+
+def unit_places(config: HopperConfig) -> list[tuple[int, int]]:
+    """Rows and columns of a unit's sums, from its first."""
+    return [(at // _PAIR * _ROWS, at % _PAIR) for at in range(config.split_unit)]
+
+
+def unit_start(config: HopperConfig, split: Value) -> tuple[Value, Value]:
+    """How many rows and columns a split's unit lies from a thread's first sum."""
+    first = split.to("u32") * config.split_unit
+    square, inside = first // _SQUARE, first // _PAIR % (_SQUARE // _PAIR)
+    piece, column = square // (config.BN // _COLUMNS), square % (config.BN // _COLUMNS)
+    return (piece * WGMMA_M + inside * _ROWS).to("s32"), (column * _COLUMNS).to("s32")
+
+
+def _tiles(sums: Sequence[Value], config: HopperConfig) -> list[RegisterTile]:
+    """A slice's sums as tiles of 64 rows."""
+    each = len(sums) // config.subtiles
+    pieces = (sums[piece * each : (piece + 1) * each] for piece in range(config.subtiles))
+    return [RegisterTile(piece, config.sliced.stageN) for piece in pieces]
+
+
+def _summed(parts: Sequence[Sequence[Value]]) -> list[Value]:
+    """Element by element, the first split first."""
+    total = list(parts[0])
+    for part in parts[1:]:
+        total = [held + more for held, more in zip(total, part, strict=True)]
+    return total

@@ -1,0 +1,81 @@
+"""Sums of a tile of which several CTAs have a part: parked in global memory until the one that writes the tile comes.
+
+Sums are parked thread by thread, and added by the same thread of the other CTA, the nearest CTA's first, whoever is
+ready first: the result is the same every time. A CTA parks at most once in a launch. Its flags are zero before and
+after: who has waited for one takes it down.
+"""
+
+from __future__ import annotations
+
+from warploom.structured.cluster import Cluster
+from warploom.structured.config.sm90 import HopperConfig
+from warploom.structured.named_barriers import OwnBarrier, WarpgroupBarriers
+from warploom.structured.schedulers.static import linear_cluster
+from warploom.structured.schedulers.stream_k import StreamTile
+from warploom.structured.tensor_cores.wgmma import Warpgroup, WgmmaOp
+from warploom.trace.isa.emit import At, emit
+from warploom.trace.language.control import While, loop, when
+from warploom.trace.language.values import Value, literal
+from warploom.trace.language.variables import Variable
+from warploom.trace.language.views import View
+
+_UNIT = 4
+"""Sums that a thread moves at once."""
+
+
+class ParkedSums:
+    """The parked sums of all CTAs, those of a warpgroup's rows together; a flag for each says that they are there."""
+
+    def __init__(self, workspace: View, flags: View, config: HopperConfig, group: Warpgroup, cluster: Cluster) -> None:
+        self._workspace, self._flags, self._group, self._cluster = workspace, flags, group, cluster
+        self._shares = 1 if config.pingpong else config.consumers
+        self._size = config.accumulators * group.threads
+        self._row = _UNIT * group.threads
+        barriers = WarpgroupBarriers(group.threads, config.consumers)
+        self._barrier = OwnBarrier(barriers, lambda: group.number)
+
+    def park(self, core: WgmmaOp) -> None:
+        """Leave this warpgroup's sums, and tell."""
+        share = self._share(literal(0, "u32"))
+        place = self._place(share)
+        held = _registers(core)
+        for at in range(0, len(held), _UNIT):
+            place.store([register.get() for register in held[at : at + _UNIT]], at // _UNIT * self._row)
+        self._barrier.sync()
+        with when(self._group.first_thread):
+            emit("st.release.gpu.global.u32", self._flags.at(share), 1)
+
+    def add(self, core: WgmmaOp, tile: StreamTile) -> None:
+        """Add what others have parked of a tile."""
+        held = _registers(core)
+        for number in loop(tile.others):
+            share = self._share(number.to("u32") + 1)
+            self._wait(self._flags.at(share))
+            place = self._place(share)
+            for at in range(0, len(held), _UNIT):
+                parked = emit("ld.global.cg.v4.f32", place.at(at // _UNIT * self._row))
+                for register, value in zip(held[at : at + _UNIT], parked, strict=True):
+                    register.set(register + value)
+
+    def _wait(self, flag: At) -> None:
+        with when(self._group.first_thread):
+            seen = Variable("u32", 0)
+            for _ in While(lambda: seen == 0):
+                seen.set(emit("ld.acquire.gpu.global.u32", flag)[0])
+            emit("st.global.u32", flag, 0)
+        self._barrier.sync()
+
+    def _share(self, back: Value) -> Value:
+        """The number of the sums of this warpgroup, or of the same one so many clusters back."""
+        number, _ = linear_cluster(self._cluster)
+        cta = (number - back) * self._cluster.size + self._cluster.rank
+        return cta if self._shares == 1 else cta * self._shares + self._group.number
+
+    def _place(self, share: Value) -> View:
+        """Where this thread's sums of a share begin."""
+        first = share * self._size + self._group.thread * _UNIT
+        return self._workspace.window((first.to("s32"),), (1 << 30,))
+
+
+def _registers(core: WgmmaOp) -> list[Variable]:
+    return [register for accumulator in core.accumulators for register in accumulator.registers]

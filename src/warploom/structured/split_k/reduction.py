@@ -1,0 +1,111 @@
+"""Split-K: the partial sums of one tile added up, always in the same order, by a lock that counts k-groups.
+
+A split may add when the lock says that all k-groups before its own are in the workspace. The first stores, those
+between add, the final one adds in registers and goes on to C; it leaves the lock at zero, as it found it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from warploom.diagnostics import Diag
+from warploom.structured.epilogue.staging import Values
+from warploom.structured.epilogue.subtiles import Strip
+from warploom.structured.epilogue.writer_protocols import MeetingPlace, WriterRole
+from warploom.trace.builder import here
+from warploom.trace.isa.emit import emit
+from warploom.trace.language.control import While, when
+from warploom.trace.language.values import Value, literal, select
+from warploom.trace.language.variables import Variable
+from warploom.trace.language.views import View
+
+_TOGETHER = 4
+"""f32 that a thread moves in one instruction."""
+
+
+@dataclass(frozen=True)
+class TileLock:
+    """The lock of one tile, as the threads of a role use it."""
+
+    locks: View
+    number: Value
+    role: WriterRole
+    barrier: MeetingPlace
+
+    def wait(self, value: Value) -> None:
+        """Go on, all together, when the lock has a value: what was written before it was set is visible."""
+        with when(self.role.first_thread):
+            held = Variable("u32", self._load())
+            for _ in While(lambda: held != value.to("u32")):
+                held.set(self._load())
+        self.barrier.sync()
+
+    def _load(self) -> Value:
+        (value,) = emit("ld.acquire.gpu.global.u32", self.locks.at(self.number))
+        return value
+
+    def set(self, value: Value | int) -> None:
+        """When all threads are here, let the next one in."""
+        self.barrier.sync()
+        with when(self.role.first_thread):
+            emit("st.release.gpu.global.u32", self.locks.at(self.number), value)
+
+
+class SplitReduction:
+    """One tile's partial sums on their way through the workspace."""
+
+    def __init__(self, workspace: View, locks: View, work: Any, role: WriterRole, barrier: MeetingPlace) -> None:
+        flat = len(workspace.shape) == 2
+        problems = []
+        if workspace.dtype != "f32" or locks.dtype not in ("u32", "s32"):
+            problems.append(f"a workspace of .{workspace.dtype} with locks of .{locks.dtype}; they are .f32 and .s32")
+        if not flat and any(isinstance(stride, Value) for stride in workspace.strides):
+            problems.append("a workspace whose strides only the launch knows has two axes, tiles and elements")
+        if problems:
+            raise Diag.BAD_WRITER.error(here(), count=len(problems), what="; ".join(problems))
+        self._sums = workspace if flat else workspace.reshape(workspace.shape[0], prod(workspace.shape[1:]))
+        self._work, self._role = work, role
+        self._lock = TileLock(locks, work.number, role, barrier)
+
+    @property
+    def is_final(self) -> Value:
+        final: Value = self._work.is_final
+        return final
+
+    def begin(self) -> None:
+        """Wait for the splits before, if there are any."""
+        with when(~self._work.is_first):
+            self._lock.wait(self._work.k_start)
+
+    def end(self) -> None:
+        """Let the next split in; after the final one the lock is as it was."""
+        done = (self._work.k_start + self._work.k_tiles).to("u32")
+        self._lock.set(select(self.is_final, literal(0, "u32"), done))
+
+    def add(self, strip: Strip, values: Values) -> dict[tuple[int, int], Value]:
+        """The sum so far: what the workspace holds, and these."""
+        sums = {where: Variable("f32", value) for where, value in values.items()}
+        with when(~self._work.is_first):
+            for group, at in self._groups(strip, list(values)):
+                before = self._sums.load(self._work.number, at, count=_TOGETHER)
+                for where, held in zip(group, before, strict=True):
+                    sums[where].set(held + values[where])
+        return {where: held.get() for where, held in sums.items()}
+
+    def keep(self, strip: Strip, values: Values) -> None:
+        """Leave the sum so far to the next split."""
+        for group, at in self._groups(strip, list(values)):
+            self._sums.store([values[where] for where in group], self._work.number, at)
+
+    def _groups(self, strip: Strip, places: list[tuple[int, int]]) -> list[tuple[list[tuple[int, int]], Value]]:
+        """Values that move together and where: neighbouring threads use neighbouring bytes, whatever the layout."""
+        first = strip.index * len(places)
+        return [
+            (
+                places[at : at + _TOGETHER],
+                (self._role.thread * _TOGETHER).to("s32") + (first + at) * self._role.threads,
+            )
+            for at in range(0, len(places), _TOGETHER)
+        ]

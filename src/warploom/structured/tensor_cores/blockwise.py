@@ -1,0 +1,201 @@
+"""8-bit floats with scales per block: the epilogue scales each K tile's product and sums up in registers.
+
+A tile of one K step is one accumulator in tensor memory, so that the tensor core computes the next while this one is
+being promoted. A's scales, one for each row, come with the operands; B's, one for many columns, are read from memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import gcd
+from typing import Any, Protocol
+
+from warploom.hardware.fragments import tensor_move
+from warploom.hardware.tensor_maps import SHARED_ALIGNMENT
+from warploom.hardware.tmem import LANE_ALIGNMENT
+from warploom.structured.cluster import Cluster
+from warploom.structured.config import BlockwiseFP8MatmulConfig
+from warploom.structured.epilogue.staging import first_place
+from warploom.structured.epilogue.subtiles import WarpPart
+from warploom.structured.pipelines.operand_tiles import copy_box
+from warploom.structured.pipelines.output_pipeline import EpilogueKStage
+from warploom.structured.tensor_cores.tmem import MOVE, TmemAddress, TmemArrayType, TmemFragments, places_of
+from warploom.trace.isa.emit import At
+from warploom.trace.language.fragments import Accumulator, Fragment
+from warploom.trace.language.operations import fma, min_
+from warploom.trace.language.roles import Role
+from warploom.trace.language.types import TYPES
+from warploom.trace.language.values import Value, select
+from warploom.trace.language.views import View, shared
+from warploom.trace.parameters import TensorMapArgument
+
+
+class BlockwiseShape(Protocol):
+    """What both machines' configurations tell of scales and of who has which columns."""
+
+    @property
+    def BM(self) -> int: ...
+
+    @property
+    def num_pipeline_stages(self) -> int: ...
+
+    @property
+    def scale_type(self) -> str: ...
+
+    @property
+    def scale_granularity(self) -> int: ...
+
+    @property
+    def accumulator_columns(self) -> int: ...
+
+
+class RowFactors:
+    """Scales of A's rows with the input stages: one K tile's, for the rows of this CTA."""
+
+    local = True
+
+    def __init__(
+        self, source: TensorMapArgument, config: BlockwiseShape, row: Callable[[Any], Value] | None = None
+    ) -> None:
+        """The source counts K tiles, then rows; `row` is a tile's first."""
+        self.source, self._rows = source, config.BM
+        self._row = row or (lambda tile: tile.m * config.BM)
+        shape = (config.num_pipeline_stages, config.BM)
+        self.storage: View = shared(config.scale_type, shape, name="a_scales", align=SHARED_ALIGNMENT)
+
+    @property
+    def bytes(self) -> int:
+        return self._rows * TYPES[self.storage.dtype].bytes
+
+    def load(self, index: Value, tile: Any, k: Value, barrier: At, cluster: Cluster) -> None:
+        """Copy the scales of K tile `k`; rows that A does not have are zero."""
+        batch = (tile.batch,) if len(self.source.geometry.box) > 2 else ()
+        copy_box(self.storage[index].place, self.source.at(*batch, k, self._row(tile)), barrier, cluster)
+
+    def read(self, index: Value, row: Value) -> Value:
+        """The scale of a row of the CTA's tile."""
+        value: Value = self.storage[index, row]
+        return value.to("f32")
+
+
+def scale_blocks(start: int, width: int, granularity: int) -> int:
+    """How many blocks of scales the columns from `start` on touch."""
+    return (start + width - 1) // granularity - start // granularity + 1
+
+
+@dataclass(frozen=True)
+class ColumnFactors:
+    """Scales of B in global memory: one for each `granularity` columns of C and each K tile."""
+
+    source: View
+    config: BlockwiseShape
+    columns: Value
+    """Of C: behind them there are no scales."""
+
+    @property
+    def _starts(self) -> range:
+        """Where in a block the columns of a warp may begin."""
+        config = self.config
+        return range(0, config.scale_granularity, gcd(config.accumulator_columns, config.scale_granularity))
+
+    @property
+    def most_blocks(self) -> int:
+        """The most blocks that the columns of a warp touch."""
+        config = self.config
+        return max(scale_blocks(at, config.accumulator_columns, config.scale_granularity) for at in self._starts)
+
+    def blocks(self, first_column: Value, batch: Value) -> list[View]:
+        """The scales along K for all blocks that a warp's columns, from the first on, can touch."""
+        granularity, source = self.config.scale_granularity, self.source
+        first, last = first_column // granularity, (self.columns - 1) // granularity
+        batches = (batch,) if len(source.shape) > 2 else ()
+        places = [(*batches, min_(first + block, last), 0) for block in range(self.most_blocks)]
+        return [source.window(place, (*(1 for _ in batches), 1, source.shape[-1])) for place in places]
+
+    def load(self, blocks: list[View], k: Value) -> list[Value]:
+        """The scales of K tile `k`."""
+        found: list[Value] = [block[(*(0,) * (len(block.shape) - 1), k)] for block in blocks]
+        return [factor.to("f32") for factor in found]
+
+    def of(self, factors: list[Value], first_column: Value, column: int) -> Value:
+        """Which of a warp's scales a column has that is so far behind its first."""
+        granularity = self.config.scale_granularity
+        possible = [(at + column) // granularity for at in self._starts]
+        chosen, inside = factors[min(possible)], first_column % granularity + column
+        for block in range(min(possible) + 1, max(possible) + 1):
+            chosen = select(inside >= block * granularity, factors[block], chosen)
+        return chosen
+
+
+class PromotedAccumulator:
+    """A warp's part of a tile in registers, strip by strip, as a `TileWriter` takes it."""
+
+    def __init__(self, config: BlockwiseFP8MatmulConfig, role: Role, rows: RowFactors, columns: ColumnFactors) -> None:
+        self._config, self._role, self._rows, self._columns = config, role, rows, columns
+        self._part = WarpPart(config.epilogue, role.warp)
+        pieces = config.accumulator_columns // config.promoted_columns
+        layout = tensor_move(MOVE.name, config.promoted_columns // MOVE.columns)
+        halves = 2 if config.epilogue.is_lower_frag_required else 1
+        self._pieces = [[Accumulator("f32", layout) for _ in range(halves)] for _ in range(pieces)]
+
+    def clear(self) -> None:
+        """Begin a new tile."""
+        for halves in self._pieces:
+            for half in halves:
+                half.set(0.0)
+
+    def first_column(self, tile: Any) -> Value:
+        """Where the warp's columns of a tile begin in C."""
+        start: Value = tile.n * self._config.MMA_N
+        return start + self._part.column.to("s32")
+
+    def factors(self, tile: Any, k: Value) -> list[Value]:
+        """B's scales for a K tile; asked for before the accumulator is waited for, they are there in time."""
+        return self._columns.load(self._columns.blocks(self.first_column(tile), tile.batch), k)
+
+    def promote(self, stage: EpilogueKStage, tile: Any, factors: list[Value]) -> None:
+        """Add a K tile's product, scaled; the input stage is given back as soon as A's scales are read."""
+        of_rows = self._row_factors(stage)
+        stage.arrive_input()
+        config, first = self._config, self.first_column(tile)
+        shape, width = (config.BM, config.promoted_columns), config.promoted_columns
+        array = TmemArrayType("f32", shape, len(self._pieces), config.cta_group)
+        products = array.at(stage.tmem.address(self._role.warp))
+        following = products[0].load_fragments(width // MOVE.columns)
+        for piece, halves in enumerate(self._pieces):
+            TmemAddress.wait_load()
+            product = following
+            if piece + 1 < len(self._pieces):
+                following = products[piece + 1].load_fragments(width // MOVE.columns)
+            else:
+                stage.release()
+            of_columns = self._columns.of(factors, first, piece * width)
+            scales = {row: factor * of_columns for row, factor in of_rows.items()}
+            for half, sums in enumerate(halves):
+                loaded = product.lower if half else product.upper
+                assert loaded is not None
+                _add(sums, loaded, scales, half * LANE_ALIGNMENT)
+
+    def _row_factors(self, stage: EpilogueKStage) -> dict[int, Value]:
+        """A's scales of the rows that a thread has, by their distance from its first."""
+        down, _ = first_place()
+        first = self._part.row + down
+        rows = range(0, self._part.rows, MOVE.lanes // 2)
+        return {row: self._rows.read(stage.input_stage_index, first + row) for row in rows}
+
+    def strip(self, index: int) -> TmemFragments:
+        """The sums of one strip."""
+        config = self._config
+        count = config.stageN // config.promoted_columns
+        halves = zip(*self._pieces[index * count : (index + 1) * count], strict=True)
+        layout = tensor_move(MOVE.name, config.epilogue.rep)
+        joined = (tuple(value for piece in half for value in piece.read().values) for half in halves)
+        return TmemFragments(*(Fragment(values, layout) for values in joined))
+
+
+def _add(sums: Accumulator, product: Fragment, scales: dict[int, Value], down: int) -> None:
+    """Add product·scale to the sums, each rounded once; `down` is the fragment's first row."""
+    rows = [row for row, _ in places_of(len(product.values))]
+    for register, value, row in zip(sums.registers, product.values, rows, strict=True):
+        register.set(fma(value, scales[down + row], register))

@@ -1,0 +1,57 @@
+"""The multiplications of one stage: shape and types in one instruction descriptor, operands by their descriptors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from warploom.hardware.mma_shapes import TENSOR_KINDS
+from warploom.structured.cluster import Cluster, Mask
+from warploom.structured.pipelines.input_pipeline import InputConsumerStage
+from warploom.structured.pipelines.signals import commit
+from warploom.structured.tensor_cores.tmem import TmemStage
+from warploom.trace.isa.emit import At, emit
+from warploom.trace.language.barriers import Barrier
+from warploom.trace.language.control import when
+from warploom.trace.language.descriptors import instruction_descriptor
+from warploom.trace.language.roles import Role
+from warploom.trace.language.values import Value
+
+
+class MmaOp:
+    """Issues the multiplications of a role; one thread does, the same that commits."""
+
+    def __init__(self, config: Any, role: Role, cluster: Cluster) -> None:
+        self._role, self._cluster = role, cluster
+        self._kind = TENSOR_KINDS[config.mma_kind]
+        m, n, _ = config.mma_shape
+        transposed = {"transpose_a": config.a_major == "mn", "transpose_b": config.b_major == "mn"}
+        types = (_multiplied(config.a_type), _multiplied(config.b_type), config.accum_type)
+        self._shape = instruction_descriptor(config.mma_kind, m, n, *types, **transposed)
+
+    def mma(self, stage: InputConsumerStage, acc: TmemStage | Value, *, accumulate: Value | bool) -> None:
+        """Multiply a stage's K tiles into an accumulator, or to its address; the first product replaces what is there,
+        unless told.
+        """
+        payload, group = stage.payload(), stage._inputs.k_group_size  # noqa: SLF001 - its own pipeline
+        a, b = payload.a, payload.b
+        place = At(acc.offset if isinstance(acc, TmemStage) else acc)
+        with when(self._role.elected):
+            for j in range(group):
+                left, right = a.descriptor(stage.tile(j)), b.descriptor(stage.tile(j))
+                for k in range(0, a.layout.depth, self._kind.k):
+                    adds: Any = accumulate if j == 0 and k == 0 else True
+                    operands = (left + a.layout.step(k), right + b.layout.step(k), self._shape, adds)
+                    emit(f"tcgen05.mma.cta_group::{self._cluster.cta_group}.kind::{self._kind.name}", place, *operands)
+
+    def commit(self, barrier: Barrier, peers: Mask | None = None) -> None:
+        """Let the tensor core arrive at a barrier when all so far is done: at a stage's own, that is its release."""
+        with when(self._role.elected):
+            commit(barrier, self._cluster, peers or self._cluster.pair)
+        stage = getattr(barrier, "_stage", None)
+        if stage is not None:
+            stage.signalled()
+
+
+def _multiplied(element: str) -> str:
+    """The type as the tensor core reads it: of a single it takes the upper bits."""
+    return "tf32" if element == "f32" else element

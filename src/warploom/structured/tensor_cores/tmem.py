@@ -1,0 +1,199 @@
+"""Tensor memory under the names of the structured system: allocations, addresses, tensors and their fragments.
+
+An address is a lane and a column. A warp reaches the 32 lanes of its own quadrant, a `16x256b` move sixteen of them:
+the *upper* fragment begins at the quadrant's first lane, the *lower* one sixteen lanes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+from warploom.hardware.fragments import TENSOR_MOVES, tensor_move
+from warploom.hardware.targets import MACHINES
+from warploom.hardware.tmem import LANE_ALIGNMENT, LANE_SHIFT, QUADRANT
+from warploom.structured.config.output import OutputPipelineConfig
+from warploom.trace.isa.emit import At, emit
+from warploom.trace.language.fragments import Fragment, tensor_load, tensor_store
+from warploom.trace.language.values import Value
+from warploom.trace.language.views import Index, View
+
+MOVE = TENSOR_MOVES["16x256b"]
+"""The move of every fragment here: sixteen lanes, eight columns and four registers of a thread for each repeat."""
+
+
+@dataclass(frozen=True)
+class TmemAllocation:
+    """Columns of tensor memory that a CTA holds, and where they begin. Warps of both CTAs of a pair allocate."""
+
+    addr: Value
+    cta_group: int = 1
+    columns: int = MACHINES["sm_100a"].tensor_columns
+
+    max_columns: ClassVar[int] = MACHINES["sm_100a"].tensor_columns
+
+    @classmethod
+    def allocate(cls, slot: View, cta_group: int = 1, columns: int = max_columns) -> TmemAllocation:
+        """Allocate, by one whole warp; the address is left in shared memory for the others."""
+        emit(f"tcgen05.alloc.cta_group::{cta_group}.sync.aligned.shared::cta.b32", slot.place, columns)
+        emit("bar.warp.sync", -1)
+        return cls.from_shared(slot, cta_group, columns)
+
+    @classmethod
+    def from_shared(cls, slot: View, cta_group: int = 1, columns: int = max_columns) -> TmemAllocation:
+        """What another warp has allocated; it must have told so at a barrier."""
+        return cls(slot[0], cta_group, columns)
+
+    def release_lock(self) -> None:
+        """Let other CTAs of the SM allocate: this one will not do so again."""
+        emit(f"tcgen05.relinquish_alloc_permit.cta_group::{self.cta_group}.sync.aligned")
+
+    def deallocate(self) -> None:
+        """Give the columns back, by one whole warp, when nobody reads them any more."""
+        emit(f"tcgen05.dealloc.cta_group::{self.cta_group}.sync.aligned.b32", self.addr, self.columns)
+
+
+@dataclass(frozen=True)
+class TmemAddress:
+    """A place in tensor memory; the fragments there, sixteen lanes each."""
+
+    addr: Value
+
+    def __add__(self, columns: Index) -> TmemAddress:
+        return TmemAddress(self.addr + columns)
+
+    def of_warp(self, warp: Value) -> TmemAddress:
+        """The same columns in the lanes that a warp of a warpgroup reaches."""
+        return TmemAddress(self.addr + warp * (QUADRANT << LANE_SHIFT))
+
+    @property
+    def upper_addr(self) -> At:
+        return At(self.addr)
+
+    @property
+    def lower_addr(self) -> At:
+        return At(self.addr + (LANE_ALIGNMENT << LANE_SHIFT))
+
+    def load_upper(self, repeat: int, dtype: str = "f32") -> Fragment:
+        return tensor_load(self.upper_addr, MOVE.name, repeat, dtype)
+
+    def load_lower(self, repeat: int, dtype: str = "f32") -> Fragment:
+        return tensor_load(self.lower_addr, MOVE.name, repeat, dtype)
+
+    def store_upper(self, fragment: Fragment) -> None:
+        tensor_store(self.upper_addr, fragment, MOVE.name)
+
+    def store_lower(self, fragment: Fragment) -> None:
+        tensor_store(self.lower_addr, fragment, MOVE.name)
+
+    @staticmethod
+    def wait_load() -> None:
+        """Go on when the registers of all loads so far are there: before that nothing may read them."""
+        emit("tcgen05.wait::ld.sync.aligned")
+
+    @staticmethod
+    def wait_store() -> None:
+        emit("tcgen05.wait::st.sync.aligned")
+
+
+@dataclass(frozen=True)
+class TmemFragments:
+    """What a thread holds of a strip: the upper fragment, and the lower one where its warp has 32 rows."""
+
+    upper: Fragment
+    lower: Fragment | None = None
+
+    def cast(self, dtype: str) -> TmemFragments:
+        """Every value in another type."""
+        return TmemFragments(self.upper.to(dtype), self.lower and self.lower.to(dtype))
+
+    @property
+    def by_place(self) -> dict[tuple[int, int], Value]:
+        """Values by row and column, counted from those of the thread's first."""
+        halves = (fragment for fragment in (self.upper, self.lower) if fragment is not None)
+        return {
+            (row + half * LANE_ALIGNMENT, column): value
+            for half, fragment in enumerate(halves)
+            for (row, column), value in zip(places_of(len(fragment.values)), fragment.values, strict=True)
+        }
+
+
+def places_of(registers: int) -> Sequence[tuple[int, int]]:
+    """Row and column of each register of a fragment, counted from the thread's first."""
+    rows, columns = tensor_move(MOVE.name, registers // MOVE.registers).coordinates()
+    return list(zip(rows[:, 0].tolist(), columns[:, 0].tolist(), strict=True))
+
+
+@dataclass(frozen=True)
+class TmemTensor:
+    """M × N elements of an accumulator of one CTA, from a column on."""
+
+    dtype: str
+    shape: tuple[int, int]
+    cta_group: int
+    col_addr: TmemAddress
+
+    frag_size: ClassVar[int] = MOVE.registers
+
+    @property
+    def is_lower_required(self) -> bool:
+        """Whether a warp has 32 rows: all but the 64 rows of one CTA, which lie in four quadrants of sixteen."""
+        return not (self.cta_group == 1 and self.shape[0] == 4 * LANE_ALIGNMENT)
+
+    def load_fragments(self, rep: int) -> TmemFragments:
+        """`8·rep` columns of the warp's rows, complete after `wait_load`."""
+        upper = self.col_addr.load_upper(rep, self.dtype)
+        return TmemFragments(upper, self.col_addr.load_lower(rep, self.dtype) if self.is_lower_required else None)
+
+    def store_fragments(self, fragments: TmemFragments) -> None:
+        """The reverse, complete after `wait_store`."""
+        self.col_addr.store_upper(fragments.upper)
+        if fragments.lower is not None:
+            self.col_addr.store_lower(fragments.lower)
+
+
+@dataclass(frozen=True)
+class TmemArrayType:
+    """`count` tensors side by side: what type they are, and with a base where."""
+
+    dtype: str
+    shape: tuple[int, int]
+    count: int
+    cta_group: int
+    base: TmemAddress | None = field(default=None)
+
+    def at(self, base: TmemAddress) -> TmemArrayType:
+        """The tensors that begin at an address."""
+        return replace(self, base=base)
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> TmemTensor:
+        if self.base is None or not 0 <= index < self.count:
+            raise IndexError(index)
+        return TmemTensor(self.dtype, self.shape, self.cta_group, self.base + index * self.shape[1])
+
+
+@dataclass(frozen=True)
+class TmemStage:
+    """One accumulator of a ring in tensor memory."""
+
+    config: OutputPipelineConfig
+    base: Value
+    index: Index
+
+    @classmethod
+    def from_offset(cls, config: OutputPipelineConfig, offset: Value, index: Index) -> TmemStage:
+        """The stage whose first column is known."""
+        return cls(config, offset - index * config.stage_stride_cols, index)
+
+    @property
+    def offset(self) -> Value:
+        """The address of its first column, lane 0."""
+        return self.base + self.index * self.config.stage_stride_cols
+
+    def address(self, warp: Value) -> TmemAddress:
+        """Its first column, in the lanes of a warp."""
+        return TmemAddress(self.offset).of_warp(warp)

@@ -1,0 +1,50 @@
+"""The end of tensor memory: who must have read it last before it is given back."""
+
+from __future__ import annotations
+
+from warploom.structured.cluster import Cluster
+from warploom.structured.pipelines.signals import REMOTE_ARRIVE
+from warploom.structured.pipelines.start_up import start_up
+from warploom.structured.tensor_cores.tmem import TmemAllocation
+from warploom.trace.isa.emit import emit
+from warploom.trace.language.barriers import Barrier, barriers
+from warploom.trace.language.roles import Role
+
+
+class TmemDeallocBarrier:
+    """Tells the MMA role that no epilogue, of either CTA of a pair, reads tensor memory any more."""
+
+    def __init__(self, role: Role, cluster: Cluster, name: str = "tmem_dealloc") -> None:
+        self._cluster = cluster
+        self.barriers = barriers(name)
+        self.count = role.threads * cluster.cta_group
+        start_up().barriers.append((self.barriers, lambda: self.count))
+        start_up().is_shared |= cluster.cta_group > 1
+
+    @property
+    def barrier(self) -> Barrier:
+        return self.barriers[0]
+
+    def signal_peer(self) -> None:
+        """Each thread arrives at the other CTA of its pair, if there is one."""
+        if self._cluster.cta_group > 1:
+            remote = self._cluster.remote(self.barrier.at, self._cluster.peer_rank)
+            emit(REMOTE_ARRIVE, remote, discard=True)
+
+    def signal_self(self) -> None:
+        self.barrier.arrive()
+
+    def signal_complete(self) -> None:
+        """The peer first: this CTA may end as soon as its own is told."""
+        self.signal_peer()
+        self.signal_self()
+
+    def wait(self) -> None:
+        self.barrier.wait(0)
+
+    def complete_dealloc(self, tmem: TmemAllocation) -> None:
+        """Let others allocate, wait for all readers, and give the tensor memory back."""
+        tmem.release_lock()
+        self.wait()
+        emit("tcgen05.fence::after_thread_sync")
+        tmem.deallocate()

@@ -1,0 +1,90 @@
+"""Whose turn it is at the tensor core: of ping-pong warpgroups one stores its tile while the other multiplies."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Protocol, TypeVar
+
+from warploom.structured.config.sm90 import HopperConfig
+from warploom.structured.named_barriers import WarpgroupBarriers
+from warploom.structured.tensor_cores.wgmma import Warpgroup, WgmmaOp
+from warploom.trace.language.control import when
+from warploom.trace.language.values import Value
+
+Work = TypeVar("Work")
+Work_co = TypeVar("Work_co", covariant=True)
+
+
+class Divisible(Protocol[Work_co]):
+    """A scheduler whose tiles warpgroups can have in turn."""
+
+    def __iter__(self) -> Iterator[Work_co]: ...
+
+    def turns(self, number: Value, of: int) -> Iterator[Work_co]: ...
+
+
+class Turns(ABC):
+    """Which tiles of a CTA the executing warpgroup multiplies, and when."""
+
+    @abstractmethod
+    def over(self, tiles: Divisible[Work]) -> Iterator[Work]:
+        """The tiles of this warpgroup."""
+
+    @abstractmethod
+    def mine(self, tile: Any) -> AbstractContextManager[None]:
+        """Have the tensor core for a tile; leaving waits for the tile's sums."""
+
+
+class Cooperative(Turns):
+    """Every warpgroup has its rows of all tiles, and none waits for another."""
+
+    def __init__(self, core: WgmmaOp) -> None:
+        self._core = core
+
+    def over(self, tiles: Divisible[Work]) -> Iterator[Work]:
+        return iter(tiles)
+
+    @contextmanager
+    def mine(self, tile: Any) -> Iterator[None]:
+        yield
+        self._core.finish(tile.k_tiles)
+
+
+class PingPong(Turns):
+    """Each of two warpgroups has every other tile; at a named barrier of its own the other one lets it go ahead.
+
+    It passes over the stages of the other one's tiles: of `k_tiles` each, or, if that is None, of as many as a tile
+    says were before it.
+    """
+
+    def __init__(self, core: WgmmaOp, group: Warpgroup, k_tiles: Value | None) -> None:
+        self._core, self._group, self._k_tiles = core, group, k_tiles
+        self._barriers = WarpgroupBarriers(2 * group.threads, count=2)
+
+    def over(self, tiles: Divisible[Work]) -> Iterator[Work]:
+        with when(self._group.number == 1):
+            self._give_turn()
+            if self._k_tiles is not None:
+                self._core.skip(self._k_tiles)
+        return tiles.turns(self._group.number, 2)
+
+    @contextmanager
+    def mine(self, tile: Any) -> Iterator[None]:
+        if self._k_tiles is None:
+            self._core.skip(tile.k_before)
+        self._barriers.wait(self._group.number)
+        yield
+        self._give_turn()
+        self._core.finish(tile.k_tiles)
+        if self._k_tiles is not None:
+            self._core.skip(tile.k_tiles)
+
+    def _give_turn(self) -> None:
+        self._barriers.arrive(1 - self._group.number)
+
+
+def turns_of(config: HopperConfig, core: WgmmaOp, group: Warpgroup, k_tiles: Value | None = None) -> Turns:
+    """As the configuration says; `k_tiles` are those of every tile, where all have as many."""
+    return PingPong(core, group, k_tiles) if config.pingpong else Cooperative(core)

@@ -1,0 +1,157 @@
+"""Hopper's tensor core: accumulators in the registers of a warpgroup, stages read while the next are multiplied."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from warploom.hardware.fragments import tensor_move
+from warploom.hardware.mma_shapes import WGMMA, WGMMA_M
+from warploom.structured.config.sm90 import HopperConfig
+from warploom.structured.pipelines.input_pipeline import InputConsumerStage, InputTilePipeline
+from warploom.structured.pipelines.operand_tiles import OperandTiles
+from warploom.structured.tensor_cores.tmem import MOVE, TmemFragments
+from warploom.trace.isa.emit import emit
+from warploom.trace.language.control import when
+from warploom.trace.language.fragments import Accumulator, Fragment, wgmma_accumulator
+from warploom.trace.language.roles import Role
+from warploom.trace.language.values import Value, literal
+
+_WARPS = 4
+
+
+class Warpgroup:
+    """One warpgroup of a role, to whom a tile writer is given: its warps and threads count from its own first."""
+
+    def __init__(self, role: Role) -> None:
+        self._role = role
+        self.name, self.count, self.threads, self.first = role.name, _WARPS, _WARPS * 32, role.first
+
+    @property
+    def number(self) -> Value:
+        """Which of the role's warpgroups."""
+        return self._role.warp // _WARPS
+
+    @property
+    def warp(self) -> Value:
+        return self._role.warp % _WARPS
+
+    @property
+    def thread(self) -> Value:
+        return self._role.thread % self.threads
+
+    @property
+    def elected(self) -> Value:
+        return self._role.elected
+
+    @property
+    def first_thread(self) -> Value:
+        return (self.warp == 0) & self.elected
+
+
+class RegisterTile:
+    """64 rows of sums in registers: what a tile writer takes instead of tensor memory."""
+
+    def __init__(self, sums: Sequence[Value], columns: int) -> None:
+        """Strips are `columns` wide."""
+        self._sums, self._columns = sums, columns
+
+    def strip(self, index: int) -> TmemFragments:
+        """Four registers of a thread for every eight columns, as tensor memory gives them."""
+        each = self._columns // 2
+        values = tuple(value.get() for value in self._sums[index * each : (index + 1) * each])
+        return TmemFragments(Fragment(values, tensor_move(MOVE.name, len(values) // MOVE.registers)))
+
+
+class WgmmaOp:
+    """Multiplies the stages of an input pipeline into 64-row accumulators, `depth` groups in flight.
+
+    A stage is given back when the multiplications `depth` stages later have been issued: the tensor core always has
+    the next ones waiting.
+    """
+
+    def __init__(
+        self, config: HopperConfig, inputs: InputTilePipeline, group: Warpgroup, accumulators: int | None = None
+    ) -> None:
+        """A warpgroup has an accumulator for every 64 of its rows, unless the kernel says how many."""
+        self._config, self._inputs = config, inputs
+        self._operands: tuple[OperandTiles, OperandTiles] = (inputs.payload.a, inputs.payload.b)
+        a, b = self._operands
+        above = literal(0, "u32") if config.pingpong else group.number
+        self._first = (
+            a.descriptor(literal(0, "u32")) + above.to("u64") * a.layout.down(config.consumer_rows),
+            b.descriptor(literal(0, "u32")),
+        )
+        count = config.subtiles if accumulators is None else accumulators
+        self.accumulators = [wgmma_accumulator(config.BN) for _ in range(count)]
+        self._side = inputs.pipeline.consumer_side
+        types = f"{config.multiplied}.{'tf32' if config.b_type == 'f32' else config.b_type}"
+        self._opcode = f"wgmma.mma_async.sync.aligned.m{WGMMA_M}n{config.BN}k{config.mma_k}.f32.{types}"
+        majors = (int(config.a_major == "mn"), int(config.b_major == "mn"))
+        self._majors = majors if WGMMA[config.multiplied].transposable else ()
+
+    @property
+    def tiles(self) -> list[RegisterTile]:
+        return [RegisterTile(each.registers, self._config.stageN) for each in self.accumulators]
+
+    @contextmanager
+    def consume(self, k: Value) -> Iterator[InputConsumerStage]:
+        """A loaded stage, the k-th of a tile; leaving gives back the one `depth` before."""
+        depth = self._config.depth
+        self._descriptors(self._side.position)  # in front of the wait, which the multiplications follow at once
+        stage = self._inputs.acquire_consumer()
+        yield stage
+        emit("wgmma.wait_group.sync.aligned", depth)
+        with when(k >= depth if depth else True):
+            self._side.signal(self._side.state.earlier(depth) if depth else stage.index())
+        stage.release_without_signal()
+
+    def next_stage(self) -> Value:
+        """Wait for a stage that stays with the warpgroup, while others are taken, until `give_back`."""
+        index = self._side.position
+        self._descriptors(index)
+        self._inputs.acquire_consumer().release_without_signal()
+        return index
+
+    def earlier(self, by: int) -> Value:
+        """The stage that was taken so many stages ago, the last one being the first."""
+        return self._side.state.earlier(by)
+
+    def give_back(self, by: int) -> None:
+        """Give an earlier stage back, whose multiplications are complete."""
+        self._side.signal(self.earlier(by))
+
+    def mma(self, stage: InputConsumerStage, *, accumulate: Value | bool) -> None:
+        """Multiply one stage, as one group; the first of a tile replaces what the registers held."""
+        self.multiply(stage.index(), dict(enumerate(self.accumulators)), accumulate=accumulate)
+
+    def multiply(self, stage: Value, into: Mapping[int, Accumulator], *, accumulate: Value | bool) -> None:
+        """Multiply some 64s of rows of a stage, by their numbers, as one group."""
+        config, (a, b) = self._config, self._operands
+        left, right = self._descriptors(stage)
+        emit("wgmma.fence.sync.aligned")
+        for k in range(0, a.layout.depth, config.mma_k):
+            for number, accumulator in into.items():
+                away = a.layout.step(k) + a.layout.down(number * WGMMA_M)
+                operands = (left + away, right + b.layout.step(k), accumulate if k == 0 else True)
+                emit(self._opcode, accumulator.registers, *operands, 1, 1, *self._majors)
+        emit("wgmma.commit_group.sync.aligned")
+
+    def _descriptors(self, stage: Value) -> tuple[Value, Value]:
+        """Where this warpgroup's rows of A and all rows of B begin in a stage; stages lie one behind the other."""
+        left, right = (
+            first + stage.to("u64") * each.layout.down(each.layout.rows)
+            for first, each in zip(self._first, self._operands, strict=True)
+        )
+        return left, right
+
+    def finish(self, k_tiles: Value) -> None:
+        """Wait for the last groups of a tile, and give back their stages; it has one K tile at least."""
+        emit("wgmma.wait_group.sync.aligned", 0)
+        for by in range(self._config.depth, 0, -1):
+            with when(k_tiles >= by if by > 1 else True):
+                self._side.signal(self._side.state.earlier(by))
+
+    def skip(self, count: Value) -> None:
+        """Over the stages of a tile that another warpgroup has."""
+        self._side.state.skip(count)

@@ -1,0 +1,182 @@
+"""PTX instructions as Python calls, typed by the instruction table.
+
+`emit("mbarrier.init.shared::cta.b64", At(address), 1)` writes one instruction; the results that its row declares come
+back as values. What the table does not know, or takes otherwise, is an error at the author's line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from warploom.diagnostics import Diag
+from warploom.hardware.fragments import MATRIX_MOVES, TENSOR_MOVES
+from warploom.ptx.isa.table import BITS, Form, Slot, match, nearest
+from warploom.ptx.syntax.model import Address, Guard, Immediate, Operand, Pair, Register, Sink, Special, Symbol, Vector
+from warploom.trace.builder import current, here
+from warploom.trace.language.types import TYPES, Number
+from warploom.trace.language.values import Value, check_scope, compute, literal, operand_of
+from warploom.trace.language.variables import Variable
+
+RESULTS = ("out", "pair", "outs")
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """A place in memory: a base address, or the name of a variable, and a byte offset; or a box of a tensor."""
+
+    base: Value | str
+    offset: int = 0
+    coordinates: tuple[Value | int, ...] | None = None
+
+    def __add__(self, bytes_: int) -> At:
+        return At(self.base, self.offset + bytes_, self.coordinates)
+
+    @property
+    def address(self) -> Value:
+        """The address as a value."""
+        base = Value("u32", Symbol(self.base)) if isinstance(self.base, str) else self.base
+        return base + self.offset
+
+
+Argument = Value | Number | At | Sequence["Value | Number"] | None
+
+
+def emit(
+    opcode: str, *arguments: Argument, count: int | None = None, guard: Value | None = None, discard: bool = False
+) -> tuple[Value, ...]:
+    """One instruction with its inputs in order; None leaves an optional one out. Gives the results.
+
+    `count` is the length of a list of results where the opcode does not say it. A list that is read and written takes
+    variables. `discard` writes `_` for results that nobody wants.
+    """
+    builder = current(f"`{opcode}`")
+    rows = match(opcode)
+    if not rows:
+        raise Diag.UNKNOWN_INSTRUCTION.error(here(), text=opcode, nearest=nearest(opcode))
+    given = [argument for argument in arguments if argument is not None]
+    form, modifiers = next(((row, m) for row, m in rows if _accepts(row, given)), rows[0])
+    results: list[Value] = []
+    operands: list[Operand] = []
+    left = iter(given)
+    for slot in form.slots:
+        type_ = (modifiers.get(slot.type[1:-1]) or "") if slot.type.startswith("{") else slot.type
+        if slot.kind in RESULTS:
+            operands.append(Sink() if discard else _result(slot, type_, count or _length(form, modifiers), results))
+            continue
+        argument = next(left, None)
+        if argument is not None:
+            operands.append(_operand(slot, type_, argument))
+    operands += [_operand(form.slots[-1], "", argument) for argument in left] if form.slots else []
+    builder.add(opcode, tuple(operands), _guard(guard))
+    for argument in given:
+        for item in argument if isinstance(argument, list | tuple) else (argument,):
+            if isinstance(item, Variable):
+                item.written()
+    return tuple(results)
+
+
+def load_into(variable: Variable, opcode: str, place: At, condition: Value) -> None:
+    """A load into a variable, which stays as it is where a condition does not hold."""
+    current(f"`{opcode}`").add(opcode, (variable.register, _address(place)), _guard(condition))
+    variable.written()
+
+
+def _accepts(form: Form, given: list[Any]) -> bool:
+    inputs = [slot for slot in form.slots if slot.kind not in RESULTS]
+    needed = sum(not slot.optional for slot in inputs)
+    if not needed <= len(given) <= len(inputs):
+        return False
+    return needed != len(given) or all(
+        suits(slot, argument)
+        for slot, argument in zip([slot for slot in inputs if not slot.optional], given, strict=True)
+    )
+
+
+def suits(slot: Slot, argument: Any) -> bool:
+    """Whether an argument could stand in a slot, as far as its Python type tells."""
+    if slot.kind in ("ins", "rows"):
+        return isinstance(argument, list | tuple)
+    if slot.kind in ("address", "tensor"):
+        return isinstance(argument, At) and (argument.coordinates is not None) == (slot.kind == "tensor")
+    return not isinstance(argument, list | tuple | At)
+
+
+def _length(form: Form, modifiers: dict[str, str | None]) -> int:
+    """How many registers a list of results has, from the opcode's words."""
+    vector, repeats, shape = modifiers.get("vec"), modifiers.get("count"), modifiers.get("shape") or ""
+    if vector:
+        return int(vector[1:])
+    if not repeats:
+        return 1
+    move = TENSOR_MOVES.get(shape)
+    each = move.registers if move else next((m.registers for key, m in MATRIX_MOVES.items() if key[0] == shape), 1)
+    return int(repeats[1:]) * each
+
+
+def _result(slot: Slot, type_: str, count: int, results: list[Value]) -> Operand:
+    """New registers for a slot; what the table knows as bits only, or packed, comes back as an unsigned integer."""
+    builder = current()
+
+    def fresh(name: str) -> Register:
+        typed = name if name in TYPES else f"u{max(BITS[name or 'b32'], 16)}"
+        register = builder.register(typed)
+        results.append(Value(typed, register, builder.region))
+        return register
+
+    if slot.kind == "outs":
+        return Vector(tuple(fresh(type_) for _ in range(count)))
+    if slot.kind == "pair" and type_ != "pred":
+        return Pair(fresh(type_), fresh("pred"))
+    return fresh(type_)
+
+
+def _operand(slot: Slot, type_: str, argument: Argument) -> Operand:
+    if isinstance(argument, At):
+        return _address(argument)
+    if isinstance(argument, list | tuple):
+        return Vector(tuple(_item(slot, type_, item) for item in argument))
+    operand: Operand = _item(slot, type_, argument)
+    return operand
+
+
+def _address(place: At) -> Address:
+    base = Symbol(place.base) if isinstance(place.base, str) else place.base.read()
+    if isinstance(base, Immediate):
+        return Address(Immediate(base.value + place.offset))
+    if not isinstance(base, Register | Symbol):
+        raise Diag.TYPE_MISMATCH.error(here(), what=f"`{base}` is not an address")
+    items = place.coordinates
+    slot = Slot("in", "coordinate")
+    vector = None if items is None else Vector(tuple(_item(slot, "s32", item) for item in items))
+    return Address(base, place.offset, vector)
+
+
+def _item(slot: Slot, type_: str, item: Any) -> Any:
+    if isinstance(item, Variable) and slot.kind in ("rows", "inout"):
+        check_scope(item.region)
+        return item.register
+    if isinstance(item, Value):
+        operand = operand_of(item)
+        if isinstance(operand, Special | Symbol) and slot.kind in ("ins", "rows"):
+            return compute(f"mov.{item.type}", item.type, item).operand
+        return operand
+    if isinstance(item, float):
+        if type_ not in TYPES or TYPES[type_].kind != "float":
+            raise Diag.TYPE_MISMATCH.error(
+                here(), what=f"the number {item} for {slot.name}, which is .{type_ or 'b32'}"
+            )
+        return operand_of(literal(item, type_))
+    if isinstance(item, int):
+        return Immediate(int(item))
+    raise Diag.TYPE_MISMATCH.error(here(), what=f"{item!r:.60} cannot be an operand")
+
+
+def _guard(condition: Value | None) -> Guard | None:
+    if condition is None:
+        return None
+    operand = condition.read()
+    if condition.type != "pred" or not isinstance(operand, Register):
+        raise Diag.TYPE_MISMATCH.error(here(), what="a guard is a predicate that only the device knows")
+    return Guard(operand)

@@ -1,0 +1,65 @@
+"""Batches that share A and B along K, each with K tiles of its own: what the weights of a grouped product need."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from types import SimpleNamespace
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from warploom import launch
+from warploom.ops.grouped import padded_weights
+from warploom.ops.planning.epilogue import Options
+from warploom.ops.planning.epilogue_inputs import Result
+from warploom.ops.planning.gemm import planned
+from warploom.ops.planning.request import GPU, Product
+from warploom.ops.planning.violations import Faults
+from warploom.structured.config.sm90 import HopperConfig
+
+RNG = np.random.default_rng()
+TILE = {ml_dtypes.bfloat16: 64, np.float32: 32}
+
+
+def integers(*shape, dtype):
+    return RNG.integers(-2, 3, shape).astype(dtype)
+
+
+def sums(a, d, ends):
+    """For each batch the product of its rows of a, transposed, and of d."""
+    return np.stack([a[first:last].astype(float).T @ d[first:last].astype(float) for first, last in pairwise(ends)])
+
+
+@pytest.mark.parametrize("target", ["sm_90a", "sm_100a"])
+@pytest.mark.parametrize(
+    ("k", "n", "dtype"), [(136, 72, ml_dtypes.bfloat16), (33, 129, ml_dtypes.bfloat16), (40, 24, np.float32)]
+)
+@pytest.mark.parametrize("tiles", [[1], [1, 3, 1, 2], [0, 5, 0, 0, 1, 0]], ids=str)
+@pytest.mark.parametrize("schedule", ["lazy", "random"])
+def test_every_batch_has_its_own_depth(target, k, n, dtype, tiles, schedule):
+    tile = TILE[dtype]
+    starts = np.cumsum([0, *tiles]).astype(np.int32)
+    rows = (starts[-1] + 1) * tile  # more than any batch has
+    a, d = integers(rows, k, dtype=dtype), integers(rows, n, dtype=dtype)
+    out = np.full((len(tiles), k, n), np.nan, dtype)
+    token = GPU.set(SimpleNamespace(name="", sms=2))
+    try:
+        launch(padded_weights.bind(a, d, starts, alpha=2.0, out=out, target=target), schedule=schedule)
+    finally:
+        GPU.reset(token)
+    np.testing.assert_array_equal(out.astype(float), (2 * sums(a, d, starts * tile)).astype(dtype).astype(float))
+
+
+@pytest.mark.parametrize("schedule", ["eager", "lazy", "random"])
+def test_a_residual_comes_into_the_buffers_of_an_empty_batch_too(schedule):
+    starts = np.array([0, 0, 2, 2], np.int32)
+    a, d = integers(128, 70, dtype=ml_dtypes.bfloat16), integers(128, 72, dtype=ml_dtypes.bfloat16)
+    residual = integers(3, 70, 72, dtype=ml_dtypes.bfloat16)
+    product = Product(a.mT, d.mT, Result((3, 70, 72), 1, 1), extra={"starts": starts})
+    config = HopperConfig(tile=(64, 64), consumers=1, depth=2, residual_in_place=True)
+    plan = planned(product, Options(residual=residual, config=config, target="sm_90a"), Faults("matmul"))
+    plan.result[...] = np.nan
+    launch(plan.launch, schedule=schedule, sms=2)
+    want = sums(a, d, starts * 64) + residual.astype(float)
+    np.testing.assert_array_equal(plan.result.astype(float), want.astype(ml_dtypes.bfloat16).astype(float))

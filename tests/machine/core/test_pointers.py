@@ -1,0 +1,179 @@
+"""Arrays of pointers: nested arrays are the launch's own, whatever else they are passed as."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from warploom import launch
+from warploom.diagnostics import WarploomError
+from warploom.host.arrays import Pointers
+from warploom.launch_file import load
+
+# Thread i takes word i of `table`; where that is not null it adds `step` to its element i of what the word points to.
+ADD = """
+.version 8.7
+.target sm_90a
+.address_size 64
+.visible .entry add_to(.param .u64 table, .param .u64 other, .param .u32 step)
+{
+ .reg .pred %p<2>; .reg .b32 %r<4>; .reg .b64 %rd<8>;
+ ld.param.u64 %rd0, [table]; ld.param.u32 %r0, [step];
+ mov.u32 %r1, %tid.x;
+ mul.wide.u32 %rd1, %r1, 8; add.u64 %rd0, %rd0, %rd1;
+ ld.global.u64 %rd2, [%rd0];
+ setp.eq.u64 %p0, %rd2, 0;
+ @%p0 ret;
+ mul.wide.u32 %rd3, %r1, 4; add.u64 %rd2, %rd2, %rd3;
+ ld.global.u32 %r2, [%rd2]; add.u32 %r2, %r2, %r0; st.global.u32 [%rd2], %r2;
+ ret;
+}
+"""
+
+
+def add(pointers, other=0, *, threads=None, step=5, text=ADD, **options):
+    threads = len(pointers.arrays) if threads is None else threads
+    return launch(text, grid=(1, 1, 1), block=(threads, 1, 1), args=[pointers, other, step], **options)
+
+
+def drawn(size):
+    return np.random.default_rng().integers(0, 1 << 20, size).astype(np.uint32)
+
+
+@pytest.mark.parametrize("schedule", ["eager", "lazy", "random"])
+@pytest.mark.parametrize("count", [1, 2, 7, 33])
+def test_each_array_is_written_through_its_pointer(count, schedule):
+    arrays = [drawn(count + size % 3) for size in range(count)]
+    before = [array.copy() for array in arrays]
+    add(Pointers(arrays), schedule=schedule)
+    for number, (array, old) in enumerate(zip(arrays, before, strict=True)):
+        old[number] += 5
+        assert np.array_equal(array, old)
+
+
+def test_none_is_a_null_pointer():
+    array = drawn(3)
+    before = array.copy()
+    add(Pointers([None, array, None]))
+    assert (array - before).tolist() == [0, 5, 0]
+
+
+def test_an_array_has_one_memory_however_often_it_is_passed():
+    whole = drawn(8)
+    before = whole.copy()
+    add(Pointers(iter([whole, whole, whole[3:]])), whole)
+    assert (whole - before).tolist() == [5, 5, 0, 0, 0, 5, 0, 0]
+    same = ADD.replace(
+        "ld.global.u64 %rd2, [%rd0];", "ld.global.u64 %rd2, [%rd0]; ld.param.u64 %rd4, [other];"
+    ).replace("setp.eq.u64 %p0, %rd2, 0;", "setp.ne.u64 %p0, %rd2, %rd4;")
+    add(Pointers([whole[3:], whole]), whole, text=same)
+    assert (whole - before).tolist() == [5, 10, 0, 0, 0, 5, 0, 0]
+
+
+def test_tensors_of_pytorch_are_written_in_place():
+    torch = pytest.importorskip("torch")
+    tensors = [torch.arange(4, dtype=torch.int32) for _ in range(3)]
+    add(Pointers([*tensors[:2], None, tensors[2]]))
+    assert [tensor.tolist() for tensor in tensors] == [[5, 1, 2, 3], [0, 6, 2, 3], [0, 1, 2, 8]]
+
+
+def test_numbers_are_the_words_themselves():
+    words = np.zeros(4, np.uint32)
+    text = ADD.replace("setp.eq.u64 %p0, %rd2, 0;", "ld.param.u64 %rd4, [other]; add.u64 %rd4, %rd4, %rd1;").replace(
+        "@%p0 ret;", "st.global.u64 [%rd4], %rd2; ret;"
+    )
+    add(Pointers([np.uint64(7), (1 << 64) - 2]), words, text=text)
+    assert words.view(np.uint64).tolist() == [7, (1 << 64) - 2]
+
+
+def test_a_fault_behind_a_pointer_names_the_array():
+    arrays = [drawn(4), drawn(1)]
+    with pytest.raises(WarploomError, match="OUT_OF_BOUNDS") as caught:
+        add(Pointers(arrays))
+    assert "lies right behind `argument 0, table[1]` (4 bytes)" in str(caught.value)
+
+
+def test_the_pointers_end_where_they_end_and_are_only_read():
+    with pytest.raises(WarploomError, match="OUT_OF_BOUNDS") as caught:
+        add(Pointers([drawn(4)]), threads=2)
+    assert "lies right behind `argument 0, table` (8 bytes)" in str(caught.value)
+    with pytest.raises(WarploomError, match="READ_ONLY") as caught:
+        add(Pointers([None]), text=ADD.replace("setp.eq", "st.global.u64 [%rd0], %rd2; setp.eq"))
+    assert "`argument 0, table`" in str(caught.value)
+
+
+def test_an_array_that_is_only_read_stays_so():
+    array = drawn(2)
+    array.flags.writeable = False
+    with pytest.raises(WarploomError, match="READ_ONLY") as caught:
+        add(Pointers([array]))
+    assert "`argument 0, table[0]`" in str(caught.value)
+
+
+def test_all_faulty_elements_are_told_at_once():
+    with pytest.raises(WarploomError, match="BAD_LAUNCH") as caught:
+        Pointers([drawn(1), "x", None, -1, 1 << 64, True, 0.5, [1]])
+    assert [note.partition(":")[0] for note in caught.value.notes] == [f"element {at}" for at in (1, 3, 4, 5, 6, 7)]
+
+
+def test_they_take_a_parameter_of_64_bits():
+    with pytest.raises(WarploomError, match="BAD_LAUNCH") as caught:
+        launch(ADD, grid=(1, 1, 1), block=(1, 1, 1), args=[0, 0, Pointers([])])
+    assert "Pointers of 0" in caught.value.notes[0]
+
+
+FILE = {
+    "ptx": "k.ptx",
+    "grid": [1, 1, 1],
+    "block": [4, 1, 1],
+    "buffers": {
+        "a": {"dtype": "uint32", "shape": [5], "output": True, "init": "arange"},
+        "b": {"dtype": "uint32", "shape": [7], "output": True, "init": "zeros"},
+        "c": {"dtype": "uint32", "shape": [2]},
+    },
+    "args": [{"pointers": ["a", None, {"pointer": "b", "offset": 12}, "b"]}, {"pointer": "a"}, {"u32": 9}],
+    "compare": [
+        {"expr": "a == initial(a) + where(arange(5) == 0, 9, 0)"},
+        {"expr": "b == where(arange(7) == 5, 9, 0) + where(arange(7) == 3, 9, 0)"},
+    ],
+}
+
+
+def written(folder, **parts):
+    (folder / "k.ptx").write_text(ADD)
+    path = folder / "k.launch.json"
+    path.write_text(json.dumps({**FILE, **parts}))
+    return path
+
+
+def test_a_launch_file_runs(tmp_path):
+    file = load(written(tmp_path))
+    buffers = file.allocate()
+    assert len(file.check(buffers)) == 2
+    made = file.launch(buffers)
+    assert [None if each is None else np.shares_memory(each, buffers["a"]) for each in made.args[0].arrays] == [
+        True, None, False, False,
+    ]  # fmt: skip
+    launch(made)
+    assert file.check(buffers) == []
+
+
+def test_a_launch_file_tells_all_that_is_wrong_with_pointers(tmp_path):
+    elements = ["a", "nobody", {"pointer": "b", "offset": 28}, {"pointer": "nothing", "offset": 1}]
+    with pytest.raises(WarploomError, match="BAD_LAUNCH_FILE") as caught:
+        load(written(tmp_path, args=[{"pointers": elements}, {"pointers": [3, {"pointer": "a"}, True]}]))
+    notes = sorted(caught.value.notes)
+    assert notes[:3] == [
+        "args[0]: element 1: there is no buffer `nobody`; the file has a, b, c",
+        "args[0]: element 2: starts at byte 28 of `b`, which has 28",
+        "args[0]: element 3: there is no buffer `nothing`; the file has a, b, c",
+    ]
+    assert [note.partition(":")[0] for note in notes[3:]] == [f"args[1].pointers[{at}]" for at in range(3)]
+
+
+def test_an_input_of_a_launch_file_is_read_only_behind_a_pointer(tmp_path):
+    made = load(written(tmp_path, block=[1, 1, 1], args=[{"pointers": ["c"]}, {"u64": 0}, {"u32": 1}])).launch()
+    with pytest.raises(WarploomError, match="READ_ONLY"):
+        launch(made)

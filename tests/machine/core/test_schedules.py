@@ -1,0 +1,375 @@
+"""Schedules: what each lets through, what they show of a kernel that lacks a synchronisation, recording and replay."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from functools import cache
+
+import numpy as np
+import pytest
+from tests.machine.asynchronous import run
+from tests.machine.instructions.test_clc import loop
+from tests.machine.protocols import PROTOCOLS, Protocol, kernel, without
+
+from warploom import launch
+from warploom.diagnostics import WarploomError
+from warploom.machine.core.schedule import Eager, Lazy, Random, Recorded, Reverse, Schedule
+from warploom.machine.memory.proxy_visibility import Exchange, Knowledge
+from warploom.machine.memory.shared_memory import SharedMemory
+
+SCHEDULES = (("eager", 0), ("lazy", 0), ("reverse", 0), *(("random", seed) for seed in range(5)))
+LATE = SCHEDULES[1:]
+
+
+@cache
+def protocol(name: str) -> Protocol:
+    return PROTOCOLS[name]()
+
+
+class Watch:
+    """Keeps every event."""
+
+    def __init__(self):
+        self.events = []
+
+    def on_event(self, event):
+        self.events.append(event)
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+@pytest.mark.parametrize(("schedule", "seed"), SCHEDULES)
+def test_whole_protocols_are_right(name, schedule, seed):
+    assert protocol(name).wrong(schedule=schedule, seed=seed) == 0
+
+
+@pytest.mark.parametrize(("name", "mark"), [(name, mark) for name in PROTOCOLS for mark in protocol(name).marks])
+def test_without_a_synchronisation_some_schedule_gives_wrong_numbers(name, mark):
+    cut, found = without(protocol(name).text, mark), Counter()
+    for schedule, seed in LATE:
+        try:
+            found["wrong" if protocol(name).wrong(cut, schedule=schedule, seed=seed) else "right"] += 1
+        except WarploomError as error:
+            found[error.code] += 1
+    assert found["wrong"], found
+
+
+def test_the_eager_schedule_hides_what_the_others_show():
+    """A kernel that is right only because copies are fast: the reason why there are other schedules."""
+    cut = without(protocol("load").text, "wait")
+    assert protocol("load").wrong(cut, schedule="eager") == 0
+    assert protocol("load").wrong(cut, schedule="lazy") == 128
+
+
+# Who may publish whose stores. Two warps store 32 words each; thread 0 sends all of them with a bulk copy.
+SEND = """
+ ld.param.u64 %out, [out]; shl.b32 %r0, %me, 2; add.u32 %r1, %smem, %r0; mad.lo.u32 %r2, %me, 5, 7;
+ setp.eq.u32 %q, %warp, 1;
+ {before}
+ st.shared.u32 [%r1], %r2;
+ {between}
+ bar.sync 0;
+ {after}
+ @%first cp.async.bulk.global.shared::cta.bulk_group [%out], [data], 256;
+ @%first cp.async.bulk.commit_group;
+ @%first cp.async.bulk.wait_group 0;
+"""
+FENCE = "fence.proxy.async.shared::cta;"
+PLACES = {
+    "every writer": ("", FENCE, "", set()),
+    "the sender, behind the barrier": ("", "", "@%first " + FENCE, set()),
+    "nobody": ("", "", "", {0, 1}),
+    "too early": (FENCE, "", "", {0, 1}),
+    "warp 0 only": ("", "@!%q " + FENCE, "", {1}),
+    "warp 1 only": ("", "@%q " + FENCE, "", {0}),
+    "another warp, behind the barrier": ("", "", "@%q " + FENCE + " bar.sync 1;", set()),
+    "the wrong fence": ("", "fence.acq_rel.gpu;", "", {0, 1}),
+    "the wrong space": ("", "fence.proxy.async.global;", "", {0, 1}),
+    "one who saw the other's flag": (
+        "",
+        f"""@%q st.volatile.shared.u32 [slot], 1; @%q bra ON;
+        SPIN: ld.volatile.shared.u32 %r5, [slot]; setp.ne.u32 %p, %r5, 1; @%p bra SPIN;
+        {FENCE} ON:""",
+        "",
+        set(),
+    ),
+}
+
+
+@pytest.mark.parametrize(("schedule", "seed"), LATE)
+@pytest.mark.parametrize("where", PLACES)
+def test_a_fence_publishes_what_its_warp_knows(where, schedule, seed):
+    before, between, after, stale = PLACES[where]
+    body = SEND.format(before=before, between=between, after=after)
+    out = np.zeros(64, np.uint32)
+    launch(kernel("ptr:out", body), grid=(1, 1, 1), block=(64, 1, 1), args=[out], schedule=schedule, seed=seed)
+    right = out == np.arange(64, dtype=np.uint32) * 5 + 7
+    poison = out == 0xFFFFFFFF
+    for warp in (0, 1):
+        lanes = slice(32 * warp, 32 * warp + 32)
+        assert (poison if warp in stale else right)[lanes].all()
+
+
+# The same through a peer: CTA 1 stores into CTA 0, which sends.
+REMOTE = """
+ ld.param.u64 %out, [out]; mov.u32 %r7, %cluster_ctarank; setp.eq.u32 %q, %r7, 1;
+ mapa.shared::cluster.u32 %r1, %smem, 0; shl.b32 %r0, %me, 2; add.u32 %r1, %r1, %r0; mad.lo.u32 %r2, %me, 5, 7;
+ @%q st.shared::cluster.u32 [%r1], %r2;
+ {between}
+ barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;
+ {after}
+ not.pred %q, %q; and.pred %q, %q, %first;
+ @%q cp.async.bulk.global.shared::cta.bulk_group [%out], [data], 128;
+ @%q cp.async.bulk.commit_group;
+ @%q cp.async.bulk.wait_group 0;
+ barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;
+"""
+REMOTE_PLACES = {
+    "the writer": ("@%q fence.proxy.async;", "", True),
+    "the sender": ("", "@!%q fence.proxy.async;", True),
+    "the sender, too early": ("@!%q fence.proxy.async;", "", False),
+    "nobody": ("", "", False),
+}
+
+
+@pytest.mark.parametrize(("schedule", "seed"), LATE)
+@pytest.mark.parametrize("where", REMOTE_PLACES)
+def test_warps_of_two_ctas_are_told_apart(where, schedule, seed):
+    """Warp 0 of one CTA is not warp 0 of the other, and knowledge crosses the cluster barrier."""
+    between, after, fresh = REMOTE_PLACES[where]
+    out = np.zeros(32, np.uint32)
+    launch(
+        kernel("ptr:out", REMOTE.format(between=between, after=after)),
+        grid=(2, 1, 1),
+        block=(32, 1, 1),
+        cluster=(2, 1, 1),
+        args=[out],
+        schedule=schedule,
+        seed=seed,
+    )
+    expected = np.arange(32, dtype=np.uint32) * 5 + 7 if fresh else np.full(32, 0xFFFFFFFF, np.uint32)
+    np.testing.assert_array_equal(out, expected)
+
+
+# st.async: the bytes of CTA 1 arrive at a barrier of CTA 0, whose waiter fences and sends.
+STORED = """
+ @%first mbarrier.init.shared::cta.b64 [bars], 1; @%first mbarrier.arrive.expect_tx.shared::cta.b64 _, [bars], 128;
+ barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;
+ ld.param.u64 %out, [out]; mov.u32 %r7, %cluster_ctarank; setp.eq.u32 %q, %r7, 1; mov.u32 %r8, bars;
+ mapa.shared::cluster.u32 %r1, %smem, 0; mapa.shared::cluster.u32 %r8, %r8, 0; shl.b32 %r0, %me, 2;
+ add.u32 %r1, %r1, %r0; mad.lo.u32 %r2, %me, 5, 7;
+ @%q st.async.shared::cluster.mbarrier::complete_tx::bytes.u32 [%r1], %r2, [%r8];
+ @%q bra END;
+ W: mbarrier.try_wait.parity.shared::cta.b64 %p, [bars], 0; @!%p bra W;
+ {fence}
+ @%first cp.async.bulk.global.shared::cta.bulk_group [%out], [data], 128;
+ @%first cp.async.bulk.commit_group;
+ @%first cp.async.bulk.wait_group 0;
+END:
+ barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;
+"""
+
+
+@pytest.mark.parametrize(("schedule", "seed"), LATE)
+@pytest.mark.parametrize("fence", [FENCE, ""])
+def test_bytes_that_arrive_at_a_barrier_bring_knowledge(fence, schedule, seed):
+    out = np.zeros(32, np.uint32)
+    shape = {"grid": (2, 1, 1), "block": (32, 1, 1), "cluster": (2, 1, 1)}
+    launch(kernel("ptr:out", STORED.format(fence=fence)), **shape, args=[out], schedule=schedule, seed=seed)
+    expected = np.arange(32, dtype=np.uint32) * 5 + 7 if fence else np.full(32, 0xFFFFFFFF, np.uint32)
+    np.testing.assert_array_equal(out, expected)
+
+
+class TestTheTwoViews:
+    """`SharedMemory` and `Knowledge` by themselves."""
+
+    def make(self, warps=3):
+        knowledge = Knowledge(warps)
+        return SharedMemory(0, 0, 64, knowledge), knowledge
+
+    def test_an_old_store_does_not_come_back_over_a_newer_copy(self):
+        shared, _ = self.make()
+        shared.write(0, 7, 4, None, "a store", 0)
+        shared.async_write(0, np.full(4, 9, np.uint8))
+        shared.fence_async(0)
+        assert shared.async_whole[:4].tolist() == [9] * 4
+        assert shared.whole[:4].tolist() == [9] * 4
+
+    def test_a_fence_does_not_publish_a_later_store_of_another_warp_to_the_same_bytes(self):
+        shared, _ = self.make()
+        shared.write(0, 7, 4, None, "a store", 0)
+        shared.write(2, 1, 1, None, "a store", 1)
+        shared.fence_async(0)
+        assert shared.async_whole[:4].tolist() == [7, 0, 255, 0]
+        shared.fence_async(1)
+        assert shared.async_whole[:4].tolist() == [7, 0, 1, 0]
+
+    def test_knowledge_is_handed_on_by_barriers_and_only_as_of_the_arrival(self):
+        shared, knowledge = self.make()
+
+        class Warp:
+            def __init__(self, number):
+                self.number = number
+
+        first, second, third = (Warp(number) for number in range(3))
+        one, two = Exchange(knowledge), Exchange(knowledge)
+        shared.write(0, 1, 1, None, "a store", 0)
+        one.arrive(first)
+        shared.write(1, 1, 1, None, "a store", 0)
+        one.turn()
+        one.leave(second)
+        two.arrive(second)
+        two.turn()
+        two.leave(third)
+        shared.fence_async(2)
+        assert shared.async_whole[:2].tolist() == [1, 255]
+
+    def test_many_stores_to_the_same_place_are_not_kept(self):
+        shared, _ = self.make()
+        for value in range(5000):
+            shared.write(np.arange(4, dtype=np.uint32) * 4, value & 255, 1, None, "a store", value % 3)
+        assert len(shared._unfenced) < 2000
+        for warp in range(3):
+            shared.fence_async(warp)
+        assert shared.async_whole[0] == 4999 & 255
+
+
+def stream(name: str, schedule, seed: int = 0) -> list:
+    watch = Watch()
+    protocol(name).wrong(schedule=schedule, seed=seed, observers=[watch])
+    return watch.events
+
+
+@pytest.mark.parametrize("name", ["wgmma", "tensor copy", "store"])
+def test_the_same_seed_gives_the_same_events(name):
+    seeds = [stream(name, "random", seed) for seed in (3, 4, 3)]
+    assert seeds[0] == seeds[2]
+    assert seeds[0] != seeds[1]
+
+
+@pytest.mark.parametrize("inner", [Eager, Lazy, Reverse, Random], ids=lambda cls: cls.__name__)
+@pytest.mark.parametrize("name", ["wgmma", "tensor copy", "store"])
+def test_a_recording_gives_the_same_events_again(name, inner, tmp_path):
+    recorded, file = Recorded(inner()), tmp_path / "choices.json"
+    first = stream(name, recorded)
+    recorded.save(file)
+    assert len(recorded.choices) == len(json.loads(file.read_text())["choices"]) > 0
+    assert stream(name, str(file)) == first
+    assert protocol(name).wrong(schedule=str(file)) == 0
+
+
+@pytest.mark.parametrize("mark", ["fence0", "read"])
+def test_a_recording_shows_a_wrong_number_again(mark, tmp_path):
+    """What a checker hands out as a witness."""
+    cut = without(protocol("store").text, mark)
+    for seed in range(20):
+        recorded = Recorded(Random(seed))
+        wrong = protocol("store").wrong(cut, schedule=recorded)
+        if wrong:
+            break
+    recorded.save(tmp_path / "witness.json")
+    assert protocol("store").wrong(cut, schedule=str(tmp_path / "witness.json")) == wrong > 0
+
+
+def refused(name: str, schedule, cut: str | None = None) -> str:
+    with pytest.raises(WarploomError) as caught:
+        protocol(name).wrong(cut, schedule=schedule)
+    assert caught.value.code == "BAD_SCHEDULE"
+    return caught.value.what
+
+
+def test_a_recording_of_another_launch_is_refused(tmp_path):
+    recorded, file = Recorded(Random(1)), tmp_path / "choices.json"
+    protocol("store").wrong(schedule=recorded)
+    recorded.save(file)
+    assert "recorded from another launch" in refused("wgmma", str(file))
+    assert "recorded from another launch" in refused("store", str(file), without(protocol("store").text, "read"))
+    assert "of its" in refused("load", str(file)) or "takes" in refused("load", str(file))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"schedule": "lazy", "two_views": true, "preempts": true, "choices": [["step", "x", 2, ""]]}',
+        "[" * 5000,
+    ],
+    ids=["empty", "list", "object", "letters", "deep"],
+)
+def test_a_file_that_is_no_recording_is_refused(content, tmp_path):
+    file = tmp_path / "choices.json"
+    file.write_text(content)
+    assert "cannot be read as a recording" in refused("load", str(file))
+
+
+@pytest.mark.parametrize("name", ["quick", "no/such.json", "random.txt"])
+def test_an_unknown_name_is_refused(name):
+    assert name in refused("load", name)
+
+
+class Own(Schedule):
+    """Takes the last option of every choice, and remembers what it was asked."""
+
+    name = "last"
+
+    def __init__(self):
+        self.asked = Counter()
+        self.steps = Counter()
+
+    def choose(self, kind, options, groups):
+        self.asked[kind] += 1
+        answer = len(options) - 1 if kind in ("step", "lanes") else self.asked[kind] % 2
+        if kind == "step":
+            self.steps["group" if answer < groups else "launch" if options[answer] == "launch" else "operation"] += 1
+        return answer
+
+
+def test_every_open_choice_is_asked_for():
+    """Who runs, what completes, what is launched, what the launcher replies, whom an atomic serves, who gives up."""
+    own, out = Own(), np.zeros(9, np.uint32)
+    served = "atom.shared.exch.b32 %r11, [bars+64], %lane;"
+    run(served + loop(), "ptr:out", (out,), grid=9, sms=2, block=64, target="sm_100a", schedule=own)
+    assert (out == 1).all()
+    assert set(own.asked) == {"step", "cancel", "lanes", "giveup"}
+    assert set(own.steps) == {"group", "launch", "operation"}
+
+
+@pytest.mark.parametrize("answer", [-1, 10_000])
+def test_an_answer_that_is_no_option_is_refused(answer):
+    class Wrong(Own):
+        def choose(self, kind, options, groups):
+            return answer
+
+    assert "there are" in refused("store", Wrong())
+
+
+LANES = """ ld.param.u64 %rd1, [out]; mul.wide.u32 %rd2, %me, 4; add.u64 %rd1, %rd1, %rd2;
+ @%first st.shared.u32 [slot], 0; bar.sync 0;
+ atom.shared.add.u32 %r1, [slot], 1; st.global.u32 [%rd1], %r1;"""
+
+
+def test_the_schedule_says_whom_an_atomic_serves_first():
+    """Lane i gets the number of lanes that were served before it."""
+    orders = {}
+    for schedule, seed in SCHEDULES:
+        out = np.zeros(32, np.uint32)
+        launch(kernel("ptr:out", LANES), grid=(1, 1, 1), block=(32, 1, 1), args=[out], schedule=schedule, seed=seed)
+        assert sorted(out.tolist()) == list(range(32))
+        orders[schedule, seed] = out.tolist()
+    assert orders["eager", 0] == list(range(32))
+    assert len({tuple(order) for order in orders.values()}) > 3
+
+
+def test_a_try_wait_that_gives_up_is_tried_again():
+    """A schedule under which every second wait returns early."""
+
+    class Impatient(Own):
+        def choose(self, kind, options, groups):
+            self.asked[kind] += 1
+            return self.asked[kind] % 2 if kind == "giveup" else 0
+
+    own = Impatient()
+    assert protocol("load").wrong(schedule=own) == 0
+    assert own.asked["giveup"] > 1

@@ -1,0 +1,108 @@
+"""Flow, uniformity, liveness and the control slice of small kernels whose answers are plain to see."""
+
+from __future__ import annotations
+
+from warploom.machine import instructions as meanings  # noqa: F401  (the rows of every family)
+from warploom.ptx.analysis.control_flow import Flow, build
+from warploom.ptx.analysis.control_slice import control_slice
+from warploom.ptx.analysis.liveness import live_at_entry
+from warploom.ptx.analysis.uniformity import CONVOY, LANE, LANE_ID, WARP, classify
+from warploom.ptx.syntax.model import Kernel
+from warploom.ptx.syntax.parser import parse
+
+HEAD = ".version 8.0\n.target sm_90a\n.address_size 64\n.visible .entry k(.param .u64 out, .param .u32 n)\n{\n"
+REGISTERS = ".reg .pred %p<8>; .reg .b32 %r<24>; .reg .b64 %rd<8>; .reg .f32 %f<8>; .shared .b32 slot[4];\n"
+
+
+def kernel(body: str) -> tuple[Kernel, Flow]:
+    (made,) = parse(HEAD + REGISTERS + body + "\n}").kernels
+    return made, build(made)
+
+
+def classes(body: str) -> dict[str, int]:
+    return classify(*kernel(body))
+
+
+DIAMOND = """
+    mov.u32 %r0, %tid.x; setp.lt.u32 %p0, %r0, 7; @%p0 bra LEFT;
+    mov.u32 %r1, 1; bra JOIN;
+LEFT: mov.u32 %r1, 2;
+JOIN: add.u32 %r2, %r1, 1; ret;
+"""
+
+
+def test_the_arms_of_a_branch_meet_at_its_join():
+    _, flow = kernel(DIAMOND)
+    assert [block.successors for block in flow.blocks] == [(2, 1), (3,), (3,), (4,), ()]
+    assert flow.joins[0] == 3
+    assert flow.region(0) == {1, 2}
+    assert flow.back_edges == frozenset()
+
+
+def test_a_loop_is_a_back_edge_and_its_exit_the_join():
+    text = "mov.u32 %r0, 0;\nTOP: add.u32 %r0, %r0, 1; setp.lt.u32 %p0, %r0, 9; @%p0 bra TOP; mov.u32 %r1, 1; bar.sync 0; ret;"
+    _, flow = kernel(text)
+    assert flow.back_edges == {(1, 1)}
+    assert flow.joins[1] == 2
+
+
+def test_what_waits_begins_a_block():
+    _, flow = kernel("mov.u32 %r0, 0; bar.sync 0; mov.u32 %r1, 1; ret;")
+    assert [[op.family for op in block.ops] for block in flow.blocks] == [["mov"], ["bar.sync", "mov", "ret"], []]
+
+
+def test_values_of_the_grid_are_uniform_and_those_of_threads_are_not():
+    found = classes("""
+        mov.u32 %r0, %ctaid.x; ld.param.u32 %r1, [n]; mad.lo.u32 %r2, %r0, %r1, 3; ld.shared.u32 %r3, [slot];
+        mov.u32 %r4, %tid.x; add.u32 %r5, %r4, %r2; mov.u32 %r6, %laneid; xor.b32 %r7, %r6, 1;
+        elect.sync %r8|%p0, -1; ret;""")
+    assert {name: found[name] for name in ("%r0", "%r1", "%r2", "%r3")} == dict.fromkeys(
+        ("%r0", "%r1", "%r2", "%r3"), CONVOY
+    )
+    assert found["%r4"] == LANE_ID
+    assert {found["%r5"], found["%r7"], found["%p0"]} == {LANE}
+
+
+def test_the_warp_index_is_one_value_per_warp_however_it_is_made():
+    found = classes("""
+        mov.u32 %r0, %tid.x; shr.u32 %r1, %r0, 5; shfl.sync.idx.b32 %r2, %r1, 0, 31, -1; setp.eq.u32 %p0, %r2, 1;
+        setp.lt.u32 %p1, %r0, 64; and.b32 %r3, %r0, 96; setp.lt.u32 %p2, %r0, 65; shr.u32 %r4, %r0, 4; ret;""")
+    assert {found[name] for name in ("%r1", "%r2", "%p0", "%p1", "%r3")} == {WARP}
+    assert {found["%p2"], found["%r4"]} == {LANE}
+
+
+def test_what_lanes_define_apart_is_theirs_and_what_warps_define_apart_is_not():
+    assert classes(DIAMOND)["%r1"] == LANE
+    by_warp = DIAMOND.replace("setp.lt.u32 %p0, %r0, 7", "setp.lt.u32 %p0, %r0, 32")
+    assert classes(by_warp)["%r1"] == CONVOY
+
+
+def test_lanes_that_only_leave_take_nobody_apart():
+    found = classes("mov.u32 %r0, %tid.x; setp.gt.u32 %p0, %r0, 5; @%p0 ret; mov.u32 %r1, 4; ret;")
+    assert found["%r1"] == CONVOY
+
+
+def test_lanes_do_not_follow_x_in_a_narrow_block():
+    made, flow = kernel("mov.u32 %r0, %tid.x; shr.u32 %r1, %r0, 5; ret;")
+    assert classify(made, flow, lanes_follow_x=False)["%r1"] == LANE
+
+
+def test_a_register_lives_until_its_last_read_and_through_a_guarded_write():
+    _, flow = kernel("""
+        mov.u32 %r0, 1; mov.u32 %r1, 2; setp.eq.u32 %p0, %r0, 1;
+        @%p0 bra NEXT;
+        mov.u32 %r1, 5;
+    NEXT: @%p0 mov.u32 %r2, 7; add.u32 %r3, %r1, %r2; ret;""")
+    names = ("%p0", "%r0", "%r1", "%r2", "%r3")
+    live = [{name for bit, name in enumerate(names) if bits >> bit & 1} for bits in live_at_entry(flow, names)]
+    assert live[:3] == [{"%r2"}, {"%p0", "%r2"}, {"%p0", "%r1", "%r2"}]
+
+
+def test_the_control_slice_holds_what_steers_and_leaves_data_out():
+    _, flow = kernel("""
+        ld.param.u64 %rd0, [out]; ld.param.u32 %r0, [n]; mov.u32 %r1, 0; mov.f32 %f0, 0f00000000;
+    TOP: add.f32 %f0, %f0, 0f3F800000; mul.wide.u32 %rd1, %r1, 4; add.u64 %rd2, %rd0, %rd1; st.global.f32 [%rd2], %f0;
+        ld.shared.u32 %r2, [slot]; add.u32 %r1, %r1, %r2; setp.lt.u32 %p0, %r1, %r0; @%p0 bra TOP; ret;""")
+    found = control_slice(flow)
+    assert found.registers == {"%rd0", "%rd1", "%rd2", "%r0", "%r1", "%r2", "%p0"}
+    assert [op.family for op in found.loads] == ["ld", "ld", "ld"]

@@ -1,0 +1,211 @@
+"""PyTorch's compiler and exporter on the operations: sizes that are symbols, one graph for all of them, no breaks."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch._dynamo.testing import CompileCounterWithBackend  # noqa: E402
+
+import warploom.ops as wl  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+E4M3 = torch.float8_e4m3fn
+CHECKS = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
+
+
+@pytest.fixture(autouse=True)
+def _fresh():
+    torch.manual_seed(torch.seed())
+    torch._dynamo.reset()
+
+
+def ints(*shape, dtype=torch.bfloat16):
+    return torch.randint(-2, 3, shape).to(dtype)
+
+
+def same(found, want):
+    torch.testing.assert_close(found, want, rtol=0, atol=0)
+
+
+W, BIAS, ENDS, EXPERTS, NARROW = (
+    ints(24, 16),
+    ints(24),
+    torch.tensor([1, 1, 2]),
+    ints(3, 16, 8),
+    ints(8, 16, dtype=E4M3),
+)
+CASES = {
+    "linear": (
+        lambda x, r: wl.linear(x, W, bias=BIAS, activation="relu", residual=r) + 1,
+        lambda rows: (ints(rows, 16), ints(rows, 24)),
+    ),
+    "many axes": (
+        lambda x, r: wl.linear(x, W, bias=BIAS, residual=r, alpha=2.0),
+        lambda rows: (ints(3, rows, 16), ints(rows, 24)),
+    ),
+    "batches": (wl.matmul, lambda rows: (ints(rows, 3, 16), ints(rows, 16, 8))),
+    "many by one": (wl.matmul, lambda rows: (ints(rows, 3, 16), ints(16, 8))),
+    "a function": (
+        lambda x: wl.linear(x, W, epilogue=lambda acc, at, s: acc * s, operands={"s": 2.0}),
+        lambda rows: (ints(rows, 16),),
+    ),
+    "pairs": (lambda x: wl.gated_linear(x, W, W + 1), lambda rows: (ints(rows, 16),)),
+    "grouped": (lambda x: wl.grouped_matmul(x, EXPERTS, ENDS, bias=BIAS[:8]), lambda rows: (ints(rows, 16),)),
+    "pairs of groups": (lambda x: wl.gated_grouped_matmul(x, EXPERTS, EXPERTS, ENDS), lambda rows: (ints(rows, 16),)),
+    "blockwise": (
+        lambda x, s: wl.blockwise_matmul(x, NARROW, s, torch.ones(1, 1)),
+        lambda rows: (ints(rows, 16, dtype=E4M3), torch.ones(rows, 1)),
+    ),
+}
+
+
+@pytest.mark.parametrize("marked", [False, True])
+@pytest.mark.parametrize("case", CASES)
+def test_one_graph_serves_all_sizes(case, marked):
+    function, make = CASES[case]
+    counter, counts = CompileCounterWithBackend("aot_eager"), set()
+    compiled = torch.compile(function, backend=counter, fullgraph=True, dynamic=None if marked else True)
+    for rows in (5, 9, 2):
+        arguments = make(rows)
+        for each in arguments:
+            if marked and rows in each.shape:
+                torch._dynamo.mark_dynamic(each, each.shape.index(rows))
+        same(compiled(*arguments), function(*arguments))
+        counts.add(counter.frame_count)
+    assert len(counts) == 1, "the first size may be compiled in two goes, but no other is"
+
+
+def test_gradients_of_symbols():
+    def loss(x, w, bias, experts):
+        made = wl.linear(x, w, bias=bias, activation="silu") + wl.gated_linear(x, w, w + 1, up_bias=bias)
+        hidden = wl.gated_grouped_matmul(made / 8, experts, experts + 1, ENDS)
+        return wl.grouped_matmul(hidden, experts.mT, ENDS, activation="silu").float().square().mean()
+
+    counter, counts = CompileCounterWithBackend("aot_eager"), set()
+    compiled = torch.compile(loss, backend=counter, fullgraph=True, dynamic=True)
+    for rows in (5, 9):
+        given, found = (ints(rows, 16), W, BIAS, ints(3, 24, 8)), []
+        for function in (loss, compiled):
+            leaves = [each.clone().requires_grad_() for each in given]
+            function(*leaves).backward()
+            found.append([each.grad for each in leaves])
+        for one, other in zip(*found, strict=True):
+            same(one, other)
+        counts.add(counter.frame_count)
+    assert len(counts) == 1
+
+
+@torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True)
+def test_sizes_that_nobody_knows():
+    def chosen(x, mask):
+        rows = x[mask.nonzero().squeeze(1)]
+        residual = torch.ones(rows.shape[0], 1, 24, dtype=rows.dtype)
+        return wl.linear(rows.unsqueeze(1), W, bias=BIAS, residual=residual)
+
+    compiled = torch.compile(chosen, backend="aot_eager", fullgraph=True)
+    for _ in range(3):
+        x, mask = ints(9, 16), torch.rand(9) > 0.5
+        same(compiled(x, mask), chosen(x, mask))
+
+
+class Layer(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight, self.bias = torch.nn.Parameter(W.clone()), torch.nn.Parameter(BIAS.clone())
+
+    def forward(self, x):
+        return wl.linear(x, self.weight, bias=self.bias, activation="relu")
+
+
+def test_exported_with_a_size_that_is_open():
+    layer = Layer()
+    rows = torch.export.Dim("rows", min=2, max=4096)
+    file = io.BytesIO()
+    torch.export.save(torch.export.export(layer, (ints(5, 16),), dynamic_shapes=({0: rows},)), file)
+    file.seek(0)
+    loaded = torch.export.load(file).module()
+    for count in (2, 33):
+        x = ints(count, 16)
+        same(loaded(x), layer(x))
+
+
+def test_autocast_is_compiled_as_it_runs():
+    x, w = ints(5, 16, dtype=torch.float32), W.float()
+
+    def inside(x, w):
+        with torch.autocast("cpu", torch.bfloat16):
+            return wl.linear(x, w, bias=BIAS.float())
+
+    compiled = torch.compile(inside, backend="aot_eager", fullgraph=True)
+    found = compiled(x, w)
+    assert found.dtype == torch.bfloat16
+    same(found, inside(x, w))
+    outside = torch.compile(wl.linear, backend="aot_eager", fullgraph=True)
+    with torch.autocast("cpu", torch.float16):
+        assert outside(x, w).dtype == torch.float16
+    assert outside(x, w).dtype == torch.float32
+
+
+FOLLOWING = ([], [], 1.0, 1.0, "relu")
+OPS = {
+    "matmul": (ints(5, 16), ints(16, 24), ints(24), ints(5, 24)),
+    "grouped_matmul": (ints(5, 16), ints(3, 16, 24), ENDS, ints(24), ints(5, 24)),
+    "blockwise_matmul": (
+        ints(5, 16, dtype=E4M3),
+        ints(24, 16, dtype=E4M3),
+        torch.ones(5, 1),
+        torch.ones(1, 1),
+        ints(24, dtype=torch.float32),
+        ints(5, 24),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_pytorchs_own_checks_of_an_op(name):
+    library, given = torch.ops.warploom, OPS[name]
+    checks = CHECKS if name != "blockwise_matmul" else CHECKS[1:]  # the first multiplies tensors of 8 bits
+    for leaf in (None, 0) if name != "blockwise_matmul" else (None, -1):
+        tensors = [each.clone() for each in given]
+        if leaf is not None:
+            tensors[leaf].requires_grad_()
+        arguments = (*tensors, *FOLLOWING, torch.float32 if leaf is None else None, "")
+        torch.library.opcheck(getattr(library, name).default, arguments, test_utils=checks)
+    into = getattr(library, f"{name}_into").default
+    torch.library.opcheck(into, (torch.zeros(5, 24), *given, *FOLLOWING, ""), test_utils=checks)
+
+
+def test_pytorchs_own_checks_of_the_ops_that_keep():
+    import warploom.torch.dispatch  # noqa: F401  # it defines the ops
+    from warploom.ops.planning.extras import Extras, name_of
+
+    pair = name_of(Extras(pair="swiglu"))
+    given = ints(5, 16), ints(16, 24), ints(24), ints(5, 24)
+    pairs = ints(5, 16), ints(24, 16), ints(24, 16), ints(24), ints(24), ints(5, 24)
+    ends = torch.tensor([1, 1, 5])  # all rows, since others are not kept
+    groups = ints(5, 16), ints(3, 16, 24), ends, ints(24), ints(5, 24)
+    paired_groups = ints(5, 16), ints(3, 16, 24), ints(3, 16, 24), ends, ints(24), ints(24), ints(5, 24)
+    for name, tensors, rest in (
+        ("activated_matmul", given, ("gelu", None, "")),
+        ("activated_grouped_matmul", groups, ("gelu", None, "")),
+        ("gated_linear", pairs, ("", None, pair)),
+        ("gated_grouped_matmul", paired_groups, ("", None, pair)),
+    ):
+        for leaf in (None, 0):
+            own = [each.clone() for each in tensors]
+            if leaf is not None:
+                own[leaf].requires_grad_()
+            op = getattr(torch.ops.warploom, name).default
+            torch.library.opcheck(op, (*own, 1.0, 1.0, *rest), test_utils=CHECKS)
+
+
+def test_pytorchs_own_checks_of_the_gradient():
+    a, d = ints(5, 16), ints(5, 8)
+    for leaf in (None, 0):
+        tensors = [each.clone().requires_grad_(number == leaf) for number, each in enumerate((a, d))]
+        op = torch.ops.warploom.grouped_weights.default
+        torch.library.opcheck(op, (*tensors, ENDS, 1.0, ""), test_utils=CHECKS)

@@ -1,0 +1,139 @@
+"""The op of few arguments that stands in compiled graphs: when it does, what it computes, and what it remembers."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch._dynamo.backends.common import aot_autograd  # noqa: E402
+
+import warploom.ops as wl  # noqa: E402
+from warploom.torch import fast_path as torch_quick  # noqa: E402
+from warploom.torch import plain as torch_plain  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.fixture(autouse=True)
+def _fresh(monkeypatch):
+    torch._dynamo.reset()
+    monkeypatch.setattr(torch_quick, "CALLS", {})
+
+
+def ints(*shape, dtype=torch.bfloat16):
+    return torch.randint(-2, 3, shape).to(dtype)
+
+
+def graphs_of(function, *given):
+    """The ops of ours in the graphs that a backend gets behind the derivation, and the result."""
+    found = []
+
+    def backend(module, inputs):
+        ops = [str(node.target) for node in module.graph.nodes if node.op == "call_function"]
+        found.append([op.split(".")[1] for op in ops if op.startswith("warploom.")])
+        return module.forward
+
+    made = torch.compile(function, backend=aot_autograd(fw_compiler=backend, bw_compiler=backend), fullgraph=True)(
+        *given
+    )
+    return found, made
+
+
+def test_compiled_products_have_few_arguments():
+    x, w, bias, residual = ints(5, 16), ints(24, 16), ints(24), ints(5, 24)
+    options = {"bias": bias, "residual": residual, "activation": "relu", "alpha": 0.5, "beta": -2.0}
+    for given in ({}, options, {"out_dtype": torch.float32}):
+        found, made = graphs_of(lambda x, w, given=given: wl.linear(x, w, **given), x, w)
+        assert found == [["plain_matmul"]]
+        assert torch.equal(made, wl.linear(x, w, **given))
+
+
+def test_so_have_their_derivatives():
+    x, w = (each.requires_grad_() for each in (ints(5, 16, dtype=torch.float32), ints(24, 16, dtype=torch.float32)))
+    found, made = graphs_of(wl.linear, x, w)
+    made.backward(gradient := ints(5, 24, dtype=torch.float32))
+    assert found == [["plain_matmul"], ["plain_matmul", "plain_matmul"]]
+    assert torch.equal(x.grad, gradient @ w)
+    assert torch.equal(w.grad, gradient.T @ x)
+
+
+def test_the_callers_functions_need_the_whole_op():
+    x, w = ints(5, 16), ints(24, 16)
+    found, made = graphs_of(lambda x, w: wl.linear(x, w, epilogue=lambda acc, at: acc * 2), x, w)
+    assert found == [["matmul"]]
+    assert torch.equal(made, 2 * wl.linear(x, w))
+
+
+@pytest.mark.parametrize(
+    "following",
+    [(1.0, 1.0, "", None), (0.1, -0.0, "gelu_tanh", torch.float32), (float("inf"), 1e-300, "relu", torch.bfloat16)],
+)
+def test_what_follows_is_a_text_that_says_all(following):
+    assert torch_plain._read(torch_plain._written(*following)) == following
+    assert str(torch_plain._read(torch_plain._written(*following))) == str(following), "zeros have a sign"
+
+
+def test_pytorchs_own_checks():
+    checks = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
+    op = torch.ops.warploom.plain_matmul.default
+    torch.library.opcheck(op, (ints(5, 16), ints(16, 24), None, None, "1.0 1.0 - None"), test_utils=checks)
+    given = (ints(3, 5, 16), ints(3, 16, 8), ints(8), ints(3, 5, 8), "2.0 0.5 relu float32")
+    torch.library.opcheck(op, given, test_utils=checks)
+
+
+def test_calls_below_a_derivative_and_beside_it_are_remembered_apart(monkeypatch):
+    """Tensors are not like each other there: one place for both would be made anew at every call."""
+    plans, done = [], []
+
+    def plan(*given):
+        plans.append(given)
+        prepared = SimpleNamespace(launch_at=lambda addresses, stream: done.append(addresses), count=3)
+        return SimpleNamespace(prepared=prepared, stream=lambda: 0, copied=())
+
+    monkeypatch.setattr(torch_plain, "run_into", plan)
+    a, b = ints(5, 16), ints(16, 8)
+    op = torch.ops.warploom.plain_matmul.default
+    excluded = torch._C.DispatchKeySet(torch._C.DispatchKey.AutogradCUDA) | torch._C.DispatchKeySet(
+        torch._C.DispatchKey.AutogradCPU
+    )
+    for _ in range(3):
+        op(a, b, None, None, "1.0 1.0 - None")
+        with torch._C._ExcludeDispatchKeyGuard(excluded):
+            op(a, b, None, None, "1.0 1.0 - None")
+    assert (len(plans), len(done)) == (2, 4)
+    assert {each[:2] for each in done} == {(a.data_ptr(), b.data_ptr())}
+
+
+def test_calls_with_other_addends_are_remembered_apart(monkeypatch):
+    plans, done = [], []
+
+    def plan(*given):
+        plans.append(given)
+        count = 3 + sum(each is not None for each in given[3:5])
+        prepared = SimpleNamespace(launch_at=lambda addresses, stream: done.append(len(addresses)), count=count)
+        return SimpleNamespace(prepared=prepared, stream=lambda: 0, copied=())
+
+    monkeypatch.setattr(torch_plain, "run_into", plan)
+    a, b, bias, residual = ints(5, 16), ints(16, 8), ints(8), ints(5, 8)
+    for _ in range(2):
+        for addends in ((None, None), (bias, None), (None, residual), (bias, residual)):
+            torch.ops.warploom.plain_matmul(a, b, *addends, "1.0 1.0 - None")
+    assert len(plans) == 4
+    assert done == [3, 4, 4, 5]
+
+
+def test_another_version_is_compiled_anew(monkeypatch):
+    """The compiler keeps on disk what it made of an op, and does not know that its library has changed."""
+    from warploom.torch import dispatch as front
+
+    names = []
+    for version in ("one", "another", None):
+        monkeypatch.setattr(front, "source_version", lambda version=version: version)
+        names.append(front._of_this_version("linear"))
+    assert len(set(names)) == 3
+    x, w = ints(5, 16), ints(24, 16)
+    for name in names:
+        assert torch.equal(torch.ops.warploom.front(name, x, w), wl.linear(x, w))

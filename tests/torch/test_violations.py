@@ -1,0 +1,156 @@
+"""Wrong calls on tensors, and odd ones: told in the caller's own words, or taken for what they are."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+from tests.ops.references import E4M3, E8M0
+from tests.runtime.fake_driver import FakeTensor
+
+torch = pytest.importorskip("torch")
+
+import warploom.ops as wl  # noqa: E402
+from warploom.diagnostics import WarploomError  # noqa: E402
+from warploom.launcher import launch  # noqa: E402
+
+
+def ints(*shape, dtype=torch.bfloat16):
+    return torch.randint(-2, 3, shape).to(dtype)
+
+
+X, W = ints(5, 16), ints(24, 16)
+CASES = {
+    "config, 3: it is no MatmulConfig": lambda: wl.linear(X, W, config=3),
+    "target, 'sm_1': there are kernels for": lambda: wl.linear(X, W, target="sm_1", out=torch.empty(5, 24)),
+    "epilogue, 3: it is no function": lambda: wl.linear(X, W, epilogue=3),
+    "epilogue, a function: it takes a value and its position": lambda: wl.linear(
+        X, W, epilogue=lambda acc: acc, outputs={"pre_activation": torch.empty(5, 24)}
+    ),
+    "bias, torch.bool (24,): its elements are none of int8": lambda: wl.linear(X, W, bias=torch.ones(24, dtype=bool)),
+    "residual, torch.complex64 (5, 24): its elements are none of": lambda: wl.linear(
+        X, W, residual=torch.ones(5, 24, dtype=torch.complex64)
+    ),
+    "out_dtype, 'float17': it is no dtype": lambda: wl.linear(X, W, out_dtype="float17"),
+    "out_dtype, torch.int32: a result is one of float16": lambda: wl.linear(X, W, out_dtype=torch.int32),
+    "out, torch.int32 (5, 24): a result is one of": lambda: wl.linear(X, W, out=torch.empty(5, 24, dtype=torch.int32)),
+    "out, torch.float32 (5, 24): its dtype is torch.float32, that of `out_dtype` is torch.float16": lambda: wl.linear(
+        X, W, out=torch.empty(5, 24), out_dtype=torch.float16
+    ),
+    "operands, 'bias': the name is taken": lambda: wl.linear(
+        X, W, operands={"bias": ints(24)}, epilogue=lambda acc, at, bias: acc + bias
+    ),
+    "operands, ('s',): there is no `epilogue` or `store` that reads them": lambda: wl.linear(X, W, operands={"s": 1}),
+    "operands, a list: it is no mapping of names to arrays": lambda: wl.linear(X, W, operands=[1]),
+    "operands['s'], torch.bfloat16 (3,): it does not broadcast": lambda: wl.linear(
+        X, W, operands={"s": ints(3)}, epilogue=lambda acc, at, s: acc + s
+    ),
+    "its strides put several elements in one place": lambda: wl.linear(X, W, out=torch.empty(24).expand(5, 24)),
+    "x, torch.float32 (5, 16): its layout is torch.sparse_coo: make it dense": lambda: wl.linear(
+        X.float().to_sparse(), W.float()
+    ),
+}
+
+
+@pytest.mark.parametrize("words", CASES)
+def test_each_is_told_of_the_function_that_was_called(words):
+    with pytest.raises(WarploomError) as caught:
+        CASES[words]()
+    assert words in str(caught.value)
+    assert "`linear` cannot be called so; 1 fault(s)" in str(caught.value)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, "float32", np.dtype("float32"), torch.float32], ids=str)
+def test_a_dtype_may_be_numpys(dtype):
+    assert wl.linear(X, W, out_dtype=dtype).dtype == torch.float32
+    assert wl.linear(X, W, out_dtype=dtype, out=torch.empty(5, 24)).dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("call", "option"),
+    [
+        (lambda **options: wl.linear(X, W, **options), "swish"),
+        (lambda **options: wl.linear(X, W, **options), "up_bias"),
+        (lambda **options: wl.matmul(X, W.T, **options), "pair"),
+        (lambda **options: wl.grouped_matmul(X, W.T[None], torch.tensor([5]), **options), "pair"),
+        (lambda **options: wl.gated_linear(X, W, W, **options), "bias"),
+        (lambda **options: wl.gated_grouped_matmul(X, *[W.T[None]] * 2, torch.tensor([5]), **options), "activation"),
+    ],
+)
+def test_options_that_there_are_not(call, option):
+    with pytest.raises(TypeError, match=f"unexpected keyword argument '{option}'"):
+        call(**{option: None})
+
+
+def test_arguments_may_come_in_any_order():
+    want = X.double() @ W.double().T
+    torch.testing.assert_close(wl.linear(bias=None, w=W, x=X).double(), want, rtol=0, atol=0)
+
+
+def test_tensors_without_elements_have_a_result_without():
+    made = wl.linear(X.to("meta"), W.to("meta"), bias=ints(24).to("meta"))
+    assert (made.device.type, made.shape, made.dtype) == ("meta", (5, 24), torch.bfloat16)
+
+
+def test_a_tensor_that_is_the_negative_of_another():
+    flipped = torch._neg_view(X.float())
+    torch.testing.assert_close(wl.linear(flipped, W.float()).double(), -(X.double() @ W.double().T), rtol=0, atol=0)
+    bias = torch._neg_view(torch.ones(24))
+    torch.testing.assert_close(wl.linear(X, W, bias=bias).double(), X.double() @ W.double().T - 1, rtol=0, atol=0)
+
+
+def test_tensors_of_the_host_can_be_bound():
+    out = torch.full((5, 24), torch.nan, dtype=torch.bfloat16)
+    launch(wl.linear.bind(X, W, out=out))
+    torch.testing.assert_close(out.double(), X.double() @ W.double().T, rtol=0, atol=0)
+    assert wl.ptx_of(wl.linear, X, W) == wl.ptx_of(wl.linear, x=X, w=W)
+    assert ".target sm_90a" in wl.ptx_of(wl.linear, X, W, target="sm_90a")
+
+
+def test_what_is_on_a_gpu_is_prepared_and_not_bound():
+    a, b = FakeTensor(0x1000, (8, 32)), FakeTensor(0x10000, (32, 64))
+    with pytest.raises(
+        WarploomError,
+        match=r"`a` is on a GPU, and `matmul.bind` takes arrays of the host; `warploom.ops.planning.prepare.plan",
+    ):
+        wl.matmul.bind(a, b)
+
+
+def test_operations_that_tensors_have_not():
+    elements, scales = np.ones((8, 64), E4M3), np.ones((8, 2), E8M0)
+    tensors = torch.ones(8, 64).to(torch.float8_e4m3fn), torch.ones(8, 2).to(torch.float8_e8m0fnu)
+    assert wl.block_scaled_matmul(elements, elements, scales, scales).shape == (8, 8)
+    with pytest.raises(WarploomError, match="`block_scaled_matmul` takes NumPy arrays only"):
+        wl.block_scaled_matmul(tensors[0], tensors[0], tensors[1], tensors[1])
+
+
+def test_other_libraries_need_torch(monkeypatch):
+    class Strange:
+        shape, dtype, device = (5, 16), "float32", "cuda:0"
+
+        def __dlpack__(self):
+            raise NotImplementedError
+
+    for name in [name for name in sys.modules if name.startswith("warploom.torch")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delattr("warploom.torch", raising=False)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(WarploomError, match=r"a, float32 \(5, 16\) on cuda:0: .* PyTorch, which is not installed"):
+        wl.matmul(Strange(), Strange())
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.filterwarnings("ignore")
+def test_the_compiler_has_the_words(dynamic):
+    def wrong(x, w):
+        return wl.linear(x, w[:, :9], activation="swish")
+
+    torch._dynamo.reset()
+    with pytest.raises(WarploomError, match=r"w, torch\.bfloat16"):
+        torch.compile(wrong, backend="eager", dynamic=dynamic)(X, W)
+    torch._dynamo.reset()
+    with pytest.raises(Exception, match="Observed exception") as caught:
+        torch.compile(wrong, backend="eager", dynamic=dynamic, fullgraph=True)(X, W)
+    for words in ("torch.bfloat16 (", "it must be (n, k), with k the last axis of `x`", "'swish': there are relu"):
+        assert words in str(caught.value)
