@@ -1,7 +1,7 @@
-"""A custom epilogue: any Python function of the accumulator becomes part of the kernel.
+"""A custom epilogue: a Python function of the accumulator is traced into the GEMM kernel.
 
-One layer of a gated network, y = silu(gate) · (x·wᵀ + bias), scaled for each token and clipped; then the same product
-stored in another layout by a function that owns the store. The kernels run on the CPU and are compared with NumPy.
+One layer of a gated network, y = silu(gate) · (x·wᵀ + bias), scaled per token and clipped; then the same GEMM stored in
+another layout by a function that does its own store. The kernels run on the CPU emulator and are compared with NumPy.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ scale = rng.uniform(0.5, 2.0, (TOKENS, 1)).astype(np.float32)
 
 
 def gated(acc, at, gate, scale):
-    """For each element: `acc` in float32, `at` its place, operands by name; numbers like LIMIT may be captured."""
+    """Compute one element: `acc` is float32, `at` its position, operands come by name; numbers like LIMIT may be captured."""
     return clamp(acc * silu(gate) * scale, -LIMIT, LIMIT)
 
 
 def main() -> None:
-    # Shapes say what an operand is: (m, n) is a tile, (m, 1) a value for each row, (n,) for each column.
+    # Operands broadcast as in NumPy: (m, n) is a matrix, (m, 1) a value per row, (n,) a value per column.
     y = wl.linear(x, w, bias=bias, operands={"gate": gate, "scale": scale}, epilogue=gated, out_dtype=np.float32)
 
     xs, ws, bs, gs = (each.astype(np.float64) for each in (x, w, bias, gate))
@@ -38,7 +38,7 @@ def main() -> None:
     print(f"gated layer {y.shape}: largest error {error:.1e}")
     assert error < 1e-4
 
-    # The elementwise form owns the store: heads go in front of tokens.
+    # A store function replaces the store: here heads become the leading axis.
     def by_heads(value, at, out):
         width = OUTPUTS // HEADS
         out[at.column // width, at.row, at.column % width] = value
@@ -46,9 +46,9 @@ def main() -> None:
     heads = np.full((HEADS, TOKENS, OUTPUTS // HEADS), np.nan, np.float32)
     wl.linear(x, w, store=by_heads, out=heads)
     assert np.allclose(heads.transpose(1, 0, 2).reshape(TOKENS, OUTPUTS), xs @ ws.T, atol=1e-4)
-    print(f"the product by heads {heads.shape}: right")
+    print(f"stored by heads {heads.shape}: right")
 
-    # An array is passed, not captured; warploom says so.
+    # Arrays must be passed as operands; capturing one is an error.
     try:
         wl.linear(x, w, epilogue=lambda acc, at: acc * scale)
     except wl.LaunchError as error:

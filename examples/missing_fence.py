@@ -1,4 +1,4 @@
-"""A kernel that is right on most days: find out on a laptop why. Every line of this file runs in the test suite."""
+"""A missing proxy fence, found on the CPU emulator, recorded and replayed. This file runs in the test suite."""
 
 import tempfile
 from pathlib import Path
@@ -8,8 +8,8 @@ import numpy as np
 import warploom as wl
 from warploom.machine.core.schedule import Recorded, by_name
 
-# 32 threads write a row to shared memory; the copy engine stores it. The engine reads through another proxy, so that
-# the threads' own stores must be fenced before it may start.
+# 32 threads write a row to shared memory and a bulk copy stores it. The copy reads through the async proxy, so the
+# threads must fence their generic-proxy stores before it starts.
 COPY_OUT = """
 .version 8.0
 .target sm_90a
@@ -49,21 +49,21 @@ def result(text: str, schedule: object) -> np.ndarray:
 expected = np.arange(100, 132, dtype=np.uint32)
 broken = COPY_OUT.replace("fence.proxy.async.shared::cta;", "")
 
-# With the fence the kernel is right under every schedule; without it, under the one that nobody fears.
+# With the fence the kernel is right under every schedule; without it, it is still right under `eager`.
 for name in ("eager", "lazy", "reverse", "random"):
     assert np.array_equal(result(COPY_OUT, name), expected)
 assert np.array_equal(result(broken, "eager"), expected)
 
-# A schedule that lets everything happen as late as it may shows the bytes that were there before.
+# Under `lazy` the stores become visible to the async proxy as late as allowed, and the copy reads the old bytes.
 stale = result(broken, "lazy")
 assert not np.array_equal(stale, expected)
-print(f"without the fence the copy engine stored {stale[0]:#x} instead of {expected[0]}")
+print(f"without the fence the bulk copy stored {stale[0]:#x} instead of {expected[0]}")
 
-# The run can be kept and shown to somebody else.
+# A run can be recorded, sent to someone else and replayed.
 recorded = Recorded(by_name("random", 7))
 seen = result(broken, recorded)
 with tempfile.TemporaryDirectory() as folder:
     path = Path(folder, "witness.json")
     recorded.save(path)
     assert np.array_equal(result(broken, str(path)), seen)
-print("the same run was replayed from its file")
+print("replayed the same run from its file")

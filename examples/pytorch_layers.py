@@ -1,6 +1,6 @@
-"""warploom from PyTorch: a fused layer, its gradients, and the layers of a model swapped.
+"""warploom from PyTorch: a fused layer, its gradients, and the layers of a model replaced.
 
-On a GPU the calls run there; elsewhere on the machine, slowly and with the same numbers. The only difference is DEVICE.
+CUDA tensors run on the GPU, CPU tensors on the emulator, slowly and with the same results. Only DEVICE differs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def exact(tensor: torch.Tensor) -> np.ndarray:
 
 
 def agrees(made: torch.Tensor, wanted: np.ndarray) -> bool:
-    """Whether they differ by a few roundings to bfloat16 at most."""
+    """Compare up to a few roundings to bfloat16."""
     return bool(np.abs(exact(made) - wanted).max() < 2**-6 * np.abs(wanted).max())
 
 
@@ -38,13 +38,13 @@ def main() -> None:
     x, w, bias = random(TOKENS, WIDTH), random(HIDDEN, WIDTH, scale=WIDTH**-0.5), random(HIDDEN)
     residual = random(TOKENS, HIDDEN)
 
-    # One kernel for x @ w.T + bias, the activation and the sum; PyTorch takes three.
+    # One kernel for x @ w.T + bias, the activation and the residual; PyTorch needs three.
     y = wl.linear(x, w, bias=bias, activation="silu", residual=residual)
-    sums = exact(x) @ exact(w).T + exact(bias)
-    assert agrees(y, sums / (1 + np.exp(-sums)) + exact(residual))
+    pre_activation = exact(x) @ exact(w).T + exact(bias)
+    assert agrees(y, pre_activation / (1 + np.exp(-pre_activation)) + exact(residual))
     print(f"a fused layer on {y.device}, {tuple(y.shape)}: right")
 
-    # Autograd: each gradient is a product by the same kernels.
+    # Autograd: each gradient is a GEMM by the same kernels.
     x.requires_grad_()
     w.requires_grad_()
     grad = random(TOKENS, HIDDEN)
@@ -55,8 +55,8 @@ def main() -> None:
     assert agrees(w.grad, exact(grad).T @ exact(x))
     print("the gradients of x and w: right")
 
-    # The layers of a model, in place: parameters, their names and state_dict stay. On the host they still compute by
-    # PyTorch's own kernels.
+    # Replace the layers of a model in place; parameters, names and state_dict do not change. On the CPU they still use
+    # PyTorch's kernels.
     model = torch.nn.Sequential(torch.nn.Linear(WIDTH, HIDDEN), torch.nn.GELU(), torch.nn.Linear(HIDDEN, WIDTH))
     before = model.state_dict()
     wl.nn.swap_linears(model.to(DEVICE, torch.bfloat16))

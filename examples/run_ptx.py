@@ -1,10 +1,10 @@
-"""Run a kernel from its PTX text, with NumPy arrays, on any CPU. Every line of this file runs in the test suite."""
+"""Run a kernel from its PTX text, with NumPy arrays, on any CPU. This file runs in the test suite."""
 
 import numpy as np
 
 import warploom as wl
 
-# A row sum: each warp takes one row, its lanes add their elements and meet in shuffles.
+# A row sum: each warp takes one row; its lanes add their elements and reduce with shuffles.
 ROW_SUM = """
 .version 8.0
 .target sm_90a
@@ -28,7 +28,7 @@ ROW_SUM = """
     mov.u32 %column, %lane;
 NEXT:
     setp.ge.u32 %p, %column, %columns;
-    @%p bra ADD;                            // lanes leave the loop at different times, and meet again at ADD
+    @%p bra ADD;                            // lanes leave the loop at different times and reconverge at ADD
     mad.lo.u32 %at, %row, %columns, %column;
     mul.wide.u32 %offset, %at, 4;
     add.u64 %address, %x, %offset;
@@ -63,7 +63,7 @@ run = wl.launch(ROW_SUM, grid=(3, 1, 1), block=(64, 1, 1), args=[x, out, x.shape
 assert np.array_equal(out, x.sum(axis=1))
 print(f"{run.instructions} warp instructions, of them {run.counts['shfl']} shuffles; sums {out}")
 
-# The machine says what a GPU would not: which lane reached where.
+# One CTA too many: the emulator reports the out-of-bounds access with its lane and address.
 try:
     wl.launch(ROW_SUM, grid=(4, 1, 1), block=(64, 1, 1), args=[x, out, x.shape[1]])
 except wl.Fault as fault:

@@ -1,8 +1,8 @@
-"""Wrong kernels, and what warploom says about them.
+"""Four wrong kernels, and how warploom reports each.
 
-One role copies rows to shared memory, another doubles them; a ring of two stages lies between. Four mistakes of the kind
-that hangs a GPU without a word: three are told while the kernel is traced, at the line that is wrong; the fourth is a
-number that only the run can show to be wrong, and the run says who waits for what.
+One role copies rows to shared memory, another doubles them, with a ring of two stages between them. Each mistake would
+hang a GPU without a message. Three are errors at trace time, at the line that is wrong; the fourth is a wrong byte count,
+which the emulator reports as a deadlock, with who waits for what.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def doubled(x: wl.TensorMap, y: Array[f32], rows: s32, *, mistake: str) -> None:
     with roles.load:
         for row in loop(rows):
             with stages.produce() as stage, when(roles.load.elected):
-                announced = 2 * x.box_bytes if mistake == "bytes that nobody brings" else x.box_bytes
+                announced = 2 * x.box_bytes if mistake == "bytes that never arrive" else x.box_bytes
                 stage.expect_bytes(announced)
                 cp.async_bulk_tensor_load(ring[stage.index()], x.at(row, 0), stage.mbar())
 
@@ -48,7 +48,7 @@ def doubled(x: wl.TensorMap, y: Array[f32], rows: s32, *, mistake: str) -> None:
 
 
 def attempt(mistake: str) -> wl.WarploomError | None:
-    """What is said of a kernel with a mistake."""
+    """Return the error that a mistake leads to."""
     x = np.random.default_rng().random((5, ROW), np.float32)
     y = np.full_like(x, np.nan)
     source = wl.TensorMap(x, box=(1, ROW))
@@ -66,7 +66,7 @@ def main() -> None:
         "a stage that is never released": "STAGE_DROPPED",
         "a release that some threads skip": "STAGE_RELEASED_CONDITIONALLY",
         "a stage used after its release": "STAGE_AFTER_RELEASE",
-        "bytes that nobody brings": "DEADLOCK",
+        "bytes that never arrive": "DEADLOCK",
     }
     for mistake, code in expected.items():
         error = attempt(mistake)
