@@ -99,7 +99,7 @@ def headings(page):
     return {re.sub(r"[^\w\- ]", "", line.lower()).replace(" ", "-") for line in lines}
 
 
-@pytest.mark.parametrize("page", [*QUOTING, *(ROOT / f"{name}.md" for name in ("ARCHITECTURE", "STYLE"))], ids=str)
+@pytest.mark.parametrize("page", [*ROOT.glob("*.md"), *RUN], ids=lambda page: page.name)
 def test_its_links_lead_somewhere(page):
     for link in LINK.finditer(page.read_text("utf-8")):
         target = page.parent / link["file"] if link["file"] else page
