@@ -22,7 +22,7 @@ TICK = 0.25
 
 @dataclass(frozen=True)
 class Bar:
-    """A length, in units of the axis, and what stands at the right end of its line."""
+    """A length in units of the axis, and the text at its right end."""
 
     value: float
     text: str
@@ -36,9 +36,9 @@ def bars(
     mark: tuple[float, str],
     axis: str,
 ) -> str:
-    """Rows of horizontal bars, one for each series, with a vertical mark; `values` are by row, then by series.
+    """Draw rows of horizontal bars, one for each series, with a vertical mark; `values` are by row, then by series.
 
-    `axis` says what the lengths are, with their unit.
+    `axis` labels the lengths, with their unit.
     """
     most = max([mark[0], *(bar.value for row in values for bar in row if bar)])
     unit = (WIDTH - LABELS - RIGHT) / most

@@ -1,10 +1,10 @@
-"""PyTorch's compiler as a peer: `max-autotune-no-cudagraphs`, tuned by its own measurements on a quiet GPU.
+"""PyTorch's compiler as a baseline: `max-autotune-no-cudagraphs`, tuned by its own measurements on an idle GPU.
 
     python bench/compiled.py 8192x8192x8192,4096x4096x4096      compile the candidates of these shapes ahead
 
-Most of the time that tuning takes is Triton compiling candidates. `warmed` has them compiled by processes side by side:
-what they share is Triton's cache of compiled kernels; what they measured meanwhile is thrown away, since processes that
-share a GPU measure each other. All of PyTorch's backends stay in the race.
+Most of the tuning time is Triton compiling candidates. `warmed` compiles them in parallel processes that share Triton's
+cache of compiled kernels; what they measure meanwhile is discarded, since processes that share a GPU disturb each other.
+All of PyTorch's backends stay enabled.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ Peer = Callable[[dict[str, Any]], torch.Tensor]
 
 
 def fused(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
-    """What both sides compute; b is K × N."""
+    """Compute the reference of both sides; b is K × N."""
     return functional.gelu(functional.linear(a, b.t(), bias), approximate="tanh") + residual
 
 
 def use_shared_kernels() -> None:
-    """Find what `warmed` compiled; before PyTorch's compiler first runs."""
+    """Use the cache that `warmed` filled; call it before PyTorch's compiler first runs."""
     os.environ.setdefault("TRITON_CACHE_DIR", str(TRITON_CACHE))
 
 
 @contextmanager
 def at_most(seconds: float) -> Iterator[None]:
-    """Give up what takes longer."""
+    """Raise TimeoutError when the body takes longer."""
 
     def give_up(number: int, frame: FrameType | None) -> None:
         raise TimeoutError(f"no end after {seconds:.0f} s")
@@ -57,7 +57,7 @@ def at_most(seconds: float) -> Iterator[None]:
 
 
 def compiled_peer(each: dict[str, Any], limit: float) -> Peer:
-    """The compiled function; it has been tuned and has run once when it is returned."""
+    """Compile the function; it has been tuned and has run once when it is returned."""
     use_shared_kernels()
     torch._dynamo.reset()
     made = torch.compile(fused, mode=MODE, dynamic=False)
@@ -72,7 +72,7 @@ def compiled_peer(each: dict[str, Any], limit: float) -> Peer:
 
 
 def warmed(shapes: Sequence[Shape], limit: float) -> dict[Shape, str]:
-    """Compile what tuning will try, all shapes at once; how each ended."""
+    """Compile the candidates of all shapes in parallel, and report how each ended."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
@@ -97,14 +97,14 @@ def _ended(child: subprocess.Popen[bytes], limit: float) -> str:
     try:
         status = child.wait(max(limit, 0.1))
     except subprocess.TimeoutExpired:
-        os.killpg(child.pid, signal.SIGKILL)  # its compiling processes are of its group
+        os.killpg(child.pid, signal.SIGKILL)  # its compiler processes are in its process group
         child.wait()
         return "no end in time"
     return "compiled" if status == 0 else f"status {status}"
 
 
 def _one(shape: Shape) -> None:
-    """A shape in a process of its own."""
+    """Start the process of one shape."""
     m, n, k = shape
 
     def made(*sizes: int) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""What Hopper configurations take on shapes drawn at random, beside cuBLAS: what the model of their choice is fitted to.
+"""Times of Hopper configurations on random shapes, next to cuBLAS: the data that the cost model is fitted to.
 
     PYTHONPATH=src python3 bench/configurations.py --out FILE.json                        40 shapes, 48 configurations each
     PYTHONPATH=src python3 bench/configurations.py --shapes 7079x136x232,6365x120x200 --most 200 --out FILE.json
@@ -6,14 +6,14 @@
     PYTHONPATH=src python3 bench/configurations.py --most 8 --vary num_pipeline_stages=12,16 --out FILE.json
     PYTHONPATH=src python3 bench/configurations.py --majors k,mn --out FILE.json          with B as K × N
     python3 bench/configurations.py --add FILE.json …     into bench/results/hopper_configurations.json; needs no GPU.
-                                                          Files of bench/matmul.py too: of each problem, what was chosen
+                                                          Also files of bench/matmul.py, with the chosen configurations
     python3 -m warploom.cli tune --fit bench/results/hopper_configurations.json     the model's constants; needs no GPU
-    python3 bench/trees.py                                                          what the model misses; needs no GPU
+    python3 bench/trees.py                                                          trees for the model's errors; needs no GPU
     python3 bench/shipped_table.py                                                  the table; needs no GPU
 
-The likeliest configurations by the model are measured, and some others at random, so that the model is also told where
-it is wrong. All are assembled first, in processes side by side; nothing else runs while times are taken. Needs PyTorch.
-Names of configurations are those that hopper_configurations.json explains.
+The model's likeliest configurations are measured, and some others at random, so that the model also learns where it is
+wrong. All are assembled first, in parallel processes; nothing else runs during timing. Needs PyTorch. The names of
+configurations are explained in hopper_configurations.json.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ from warploom.structured.config.sm90 import HopperConfig
 
 MEASURED = RESULTS / "hopper_configurations.json"
 TURNS = 12
-"""Configurations whose graphs take turns with cuBLAS's: more would need more memory than they are worth."""
+"""Configurations whose graphs alternate with cuBLAS's; more would need too much memory."""
 
 
 def named(config: HopperConfig) -> str:
-    """As short as it can be told from the others: there are thousands of rows."""
+    """Shorten the name as far as it stays unique: there are thousands of rows."""
     x, y = config.cluster_shape[:2]
     way = "pp" if config.pingpong else "sw" if config.AB_swapped else "co" if config.consumers > 1 else "one"
     cluster = "" if config.num_split_k > 1 or (x, y) == (1, 1) else f"c{x}" if y == 1 else f"c{x}{y}"
@@ -75,14 +75,14 @@ def problem(shape: Shape, majors: Majors = K_MAJOR) -> Sought:
 
 
 def tried(wanted: Sought, most: int, others: int, rng: random.Random) -> list[HopperConfig]:
-    """The likeliest, and some of the rest."""
+    """Pick the likeliest configurations and some of the rest."""
     order = ranked(wanted)
     rest = order[most : len(order) // 2]
     return [*order[:most], *rng.sample(rest, min(others, len(rest)))]
 
 
 def varied(configs: list[HopperConfig], variations: list[str]) -> list[HopperConfig]:
-    """Configurations, and each with other values of a field: `num_pipeline_stages=12,16`."""
+    """Add variants with other values of a field: `num_pipeline_stages=12,16`."""
     found = list(configs)
     numbers = sorted(name for name, value in vars(HopperConfig()).items() if type(value) is int)
     for name, _, values in (each.partition("=") for each in variations):
@@ -94,7 +94,7 @@ def varied(configs: list[HopperConfig], variations: list[str]) -> list[HopperCon
 
 
 def build(job: tuple[Shape, Majors, HopperConfig]) -> str:
-    """Assemble a configuration into the cache; what is wrong with it, or nothing."""
+    """Assemble a configuration into the cache; return its error, or an empty string."""
     shape, majors, config = job
     try:
         plan(warploom.matmul, **plain_arguments(Maker("cuda"), shape, majors), config=config)
@@ -104,7 +104,7 @@ def build(job: tuple[Shape, Majors, HopperConfig]) -> str:
 
 
 def built(jobs: dict[HopperConfig, Shape], majors: Majors, processes: int) -> set[HopperConfig]:
-    """Those that can be assembled."""
+    """Keep the configurations that can be assembled."""
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
         told = list(pool.map(build, [(shape, majors, config) for config, shape in jobs.items()], chunksize=4))
     for config, wrong in zip(jobs, told, strict=True):
@@ -121,7 +121,7 @@ def row_for(shape: Sequence[int], majors: Majors, peer: float, us: dict[str, flo
 
 
 def measured(shape: Shape, majors: Majors, configs: list[HopperConfig], options: Options) -> dict[str, Any]:
-    """Microseconds by the configuration's name, each as it would be at cuBLAS's median: clocks differ between turns."""
+    """Return microseconds by configuration name, scaled to cuBLAS's median, because the clock differs between turns."""
     sets = rotating(lambda: plain_arguments(Maker("cuda"), shape, majors))
     found: dict[str, float] = {}
     peers: list[float] = []
@@ -136,13 +136,13 @@ def measured(shape: Shape, majors: Majors, configs: list[HopperConfig], options:
 
 
 def same(row: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether rows make one configuration: a field may be told that would be derived."""
+    """Compare rows as configurations: a given field may equal its derived value."""
     wanted = problem((512, 512, 4096))
     return made(hashable(row), wanted) == made(hashable(other), wanted)
 
 
 def told_by(document: dict[str, Any]) -> dict[str, Any]:
-    """Measurements as `main` writes them, also of a file of bench/matmul.py, which has the chosen configurations only."""
+    """Read measurements as `main` writes them, or a file of bench/matmul.py, which has only the chosen configurations."""
     if "configs" in document:
         return document
     wanted = problem((512, 512, 4096))
@@ -160,7 +160,7 @@ def told_by(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def lines(document: dict[str, Any]) -> str:
-    """JSON with a line for each configuration and for each problem, so that a difference can be read."""
+    """Write JSON with one line per configuration and per problem, for readable diffs."""
 
     def told(value: Any) -> str:
         return json.dumps(value, ensure_ascii=False)
@@ -178,7 +178,7 @@ def lines(document: dict[str, Any]) -> str:
 
 
 def add(files: list[Path]) -> None:
-    """Put what was measured behind what was measured before."""
+    """Append measurements to those of earlier runs."""
     whole = json.loads(MEASURED.read_text("utf-8"))
     for document in (told_by(json.loads(file.read_text("utf-8"))) for file in files):
         known = whole["configs"]
@@ -211,17 +211,17 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=40, help="shapes drawn at random, where none are named")
     parser.add_argument("--seed", type=int, default=torch.seed() % 1_000_000)
     parser.add_argument("--below", type=float, help="with FILES: shapes whose ratio to cuBLAS is less")
-    parser.add_argument("files", type=Path, nargs="*", help="what bench/matmul.py wrote")
+    parser.add_argument("files", type=Path, nargs="*", help="output files of bench/matmul.py")
     parser.add_argument("--most", type=int, default=32, help="the likeliest configurations")
     parser.add_argument("--others", type=int, default=16, help="configurations at random")
     parser.add_argument(
         "--vary", action="append", default=[], help="FIELD=VALUE,…: each also with other values of a field"
     )
-    parser.add_argument("--majors", default="k,k", help="what of A and of B is contiguous: k or mn each")
-    parser.add_argument("--seconds", type=float, default=540, help="after which no shape is begun")
+    parser.add_argument("--majors", default="k,k", help="contiguous dimension of A and of B: k or mn each")
+    parser.add_argument("--seconds", type=float, default=540, help="time after which no new shape is started")
     parser.add_argument("--processes", type=int, default=max((os.cpu_count() or 2) - 2, 1))
     parser.add_argument("--out", type=Path, default=Path("configurations.json"))
-    parser.add_argument("--add", action="store_true", help="only add FILES to what was measured before")
+    parser.add_argument("--add", action="store_true", help="only add FILES to the stored measurements")
     asked = parser.parse_args()
     if asked.add:
         add(asked.files)
@@ -231,7 +231,7 @@ def main() -> int:
     if asked.below is not None:
         shapes = slow_shapes(asked.below, asked.files)
     majors = majors_of(asked.majors)
-    if majors[0] == "mn":  # the copy engine steps through rows of whole pieces
+    if majors[0] == "mn":  # TMA needs rows of whole 16-byte pieces
         shapes = [(ceil(m / STEP) * STEP, n, k) for m, n, k in shapes]
     wanted = {
         shape: varied(tried(problem(shape, majors), asked.most, asked.others, rng), asked.vary) for shape in shapes

@@ -1,4 +1,4 @@
-"""Single products beside PyTorch's: how arguments are made, results checked and times taken, kind by kind."""
+"""Single GEMMs against PyTorch's: arguments, checks and timing of each kind."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ TOLERANCE = 2.0**-7
 Majors = tuple[str, str]
 K_MAJOR: Majors = ("k", "k")
 N_MAJOR: Majors = ("k", "mn")
-"""What is contiguous of A and of B: with B as N × K, as weights lie, and as K × N."""
+"""Contiguous dimension of A and of B: B as N × K, like weights, and as K × N."""
 INPUTS = "A ~ N(0, 1), B ~ N(0, 1) / sqrt(K), bias and residual ~ N(0, 1), rounded to bfloat16; fresh in every run"
 
 
 class WrongError(Exception):
-    """A result that was not what it should be: it is not timed."""
+    """A wrong result; the case is not timed."""
 
 
 def plain_arguments(maker: Maker, shape: Shape, majors: Majors = K_MAJOR) -> Arguments:
-    """With B as N × K, or what else of A and B is contiguous."""
+    """Make the arguments, with B as N × K by default."""
     m, n, k = shape
     a, b = (
         maker.values(*((rows, k) if major == "k" else (k, rows)), dtype=torch.bfloat16)
@@ -64,7 +64,7 @@ def fused_peer(each: Arguments) -> torch.Tensor:
 
 
 def plain_reference(given: Arguments) -> torch.Tensor:
-    """On exact inputs, to the bit."""
+    """Check exact inputs bit for bit."""
     return (given["a"].float() @ given["b"].float()).to(torch.bfloat16)
 
 
@@ -97,7 +97,7 @@ def held(wrong: str) -> None:
 
 
 def chosen(shape: Shape, **more: Any) -> HopperConfig:
-    """What the front door takes for a product, plain or with `fused=True, residual=True`."""
+    """Name the configuration that a call uses, plain or with `fused=True, residual=True`."""
     m, n, k = shape
     return choose_hopper(m, n, k, a_type="bf16", c_type="bf16", use_tma_store=n % 8 == 0, **more)
 
@@ -119,7 +119,7 @@ def named(config: HopperConfig) -> str:
 
 @dataclass(frozen=True)
 class _Timed:
-    """What every row of a plain product has."""
+    """Fields that every row of a plain GEMM has."""
 
     shape: Shape
     sets: list[Arguments]
@@ -145,7 +145,7 @@ def _timed(shape: Shape, sets: list[Arguments], more: dict[str, Side], options: 
 
 
 def plain_row(shape: Shape, options: Options) -> Row:
-    """Ours against cuBLAS, and against somebody else's kernel where there is one for the shape."""
+    """Time ours against cuBLAS, and against a third kernel if there is one for the shape."""
     held(wrong_plain(shape, "cuda"))
     sets = rotating(lambda: plain_arguments(Maker("cuda"), shape))
     more: dict[str, Side] = {}
@@ -153,7 +153,7 @@ def plain_row(shape: Shape, options: Options) -> Row:
     if options.beside is not None:
         try:
             more = _beside(shape, sets, options)
-        except Exception as error:  # noqa: BLE001  (a peer that fails is told, and the others are measured)
+        except Exception as error:  # noqa: BLE001  (a baseline that fails is reported, and the others are measured)
             refusal = {"beside_error": one_line(error)}
     found = _timed(shape, sets, more, options)
     row = found.row() | refusal
@@ -163,14 +163,14 @@ def plain_row(shape: Shape, options: Options) -> Row:
 
 
 def mn_major_row(shape: Shape, options: Options) -> Row:
-    """Ours against cuBLAS with B as K × N."""
+    """Time ours against cuBLAS with B as K × N."""
     held(wrong_mn_major(shape, "cuda"))
     sets = rotating(lambda: plain_arguments(Maker("cuda"), shape, N_MAJOR))
     return _timed(shape, sets, {}, options).row(N_MAJOR)
 
 
 def _beside(shape: Shape, sets: list[Arguments], options: Options) -> dict[str, Side]:
-    """Somebody else's kernel, if it takes the shape; held to the same bits."""
+    """Bind the third kernel, if it takes the shape, and check its bits."""
     assert options.beside is not None
     exact = plain_arguments(Maker("cuda", exact=True), shape)
     first = options.beside(exact["a"], exact["b"].t(), exact["out"])
@@ -182,7 +182,7 @@ def _beside(shape: Shape, sets: list[Arguments], options: Options) -> dict[str, 
 
 
 def dependent_row(shape: Shape, options: Options) -> Row:
-    """Launches that may begin before the one ahead has ended, against the same without, and cuBLAS, which has not."""
+    """Time programmatic dependent launches against the same without, and against cuBLAS, which does not use them."""
     held(wrong_dependent(shape, "cuda"))
     config = chosen(shape).replace(dependent=True)
     sets = rotating(lambda: plain_arguments(Maker("cuda"), shape))
@@ -193,7 +193,7 @@ def dependent_row(shape: Shape, options: Options) -> Row:
 
 
 def fused_row(shape: Shape, options: Options) -> Row:
-    """Bias, gelu and residual in one kernel, against PyTorch's sequence, its compiler, and cuBLAS's plain product."""
+    """Time bias, GELU and residual in one kernel, against PyTorch's sequence, its compiler, and the plain cuBLAS GEMM."""
     held(wrong_fused(shape, "cuda"))
     sets = rotating(lambda: fused_arguments(Maker("cuda"), shape))
     sides: dict[str, Side] = {
@@ -205,7 +205,7 @@ def fused_row(shape: Shape, options: Options) -> Row:
     if options.compiled:
         try:
             sides["compiled"] = compiled_peer(sets[0], options.compiled)
-        except Exception as error:  # noqa: BLE001  (a peer that fails is told, and the others are measured)
+        except Exception as error:  # noqa: BLE001  (a baseline that fails is reported, and the others are measured)
             refusal = {"compiled_error": one_line(error)}
     times, itself = timed(sides, sets, flops_of(shape), options)
     ours = times["ours"]

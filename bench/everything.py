@@ -1,13 +1,13 @@
-"""Every measurement that needs a GPU, one after another, and the pages made of them.
+"""Run every measurement that needs a GPU, one after another, and write the pages from them.
 
-    PYTHONPATH=src python3 bench/everything.py                       all of it, some twenty minutes on an H200
-    PYTHONPATH=src python3 bench/everything.py --quick               a look at everything
+    PYTHONPATH=src python3 bench/everything.py                       everything, about twenty minutes on an H200
+    PYTHONPATH=src python3 bench/everything.py --quick               everything, quickly
     PYTHONPATH=src python3 bench/everything.py --only ladder,plain --out FOLDER
     python3 bench/everything.py --list                               the commands
 
-What is not timed runs first and side by side: the sanitizer, and PyTorch's compiler, whose kernels then lie in its cache.
-Each step writes its own JSON as it goes; one that fails or takes too long is told, and the others go on. What the model
-of configurations is fitted to is not among them: bench/configurations.py measures that.
+Untimed work runs first and in parallel: the sanitizer, and PyTorch's compiler, which fills its cache. Each step writes its
+own JSON as it goes; a step that fails or takes too long is reported, and the others continue. The data for the cost model
+is not included: bench/configurations.py measures it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tables import RESULTS, ROOT, folder_of
 
 @dataclass(frozen=True)
 class Step:
-    """One command, and the seconds that it may take."""
+    """A command and its time limit in seconds."""
 
     name: str
     command: tuple[str, ...]
@@ -61,7 +61,7 @@ STEPS = (
 
 
 def run(step: Step, out: Path, *, quick: bool) -> str:
-    """How a step ended."""
+    """Run a step and describe how it ended."""
     command = step.arguments(out, quick=quick)
     environment = {
         **os.environ,
@@ -82,7 +82,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", help=f"some of {', '.join(step.name for step in STEPS)}")
     parser.add_argument("--quick", action="store_true", help="a few shapes and rounds of each")
-    parser.add_argument("--out", type=Path, help="the folder for JSON: bench/results, of --quick build/bench")
+    parser.add_argument("--out", type=Path, help="output directory; default bench/results, with --quick build/bench")
     parser.add_argument("--list", action="store_true", help="the commands alone")
     asked = parser.parse_args()
     names = asked.only.split(",") if asked.only else [step.name for step in STEPS]

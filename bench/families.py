@@ -1,12 +1,12 @@
-"""Hopper's further families beside PyTorch's own: grouped, blockwise FP8, tensor-wise FP8 and batched matmuls.
+"""Hopper's other kernel families against PyTorch: grouped, blockwise FP8, tensor-wise FP8 and batched GEMMs.
 
-Every launch sits in a CUDA graph, inputs rotate over sets that together exceed the L2 three times, the two sides
-alternate, and medians are compared; the peer is also compared with itself. A kernel is timed only after its result was
-right to the bit on small integers.
+Launches are captured in CUDA graphs, inputs rotate over sets that together exceed three times the L2, the two sides
+alternate, and medians are compared; the baseline is also compared with itself. A kernel is timed only if its result on
+small integers is bit-exact.
 
     python bench/families.py                        every family, every candidate
     python bench/families.py grouped blockwise      some families
-    python bench/families.py --machine              no GPU: the same launches on the CPU machine, small, not timed
+    python bench/families.py --machine              no GPU: the same launches on the emulator, small, not timed
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def grouped_launch(tensors: Tensors, config: HopperConfig, sms: int) -> Launch:
 
 
 def blockwise_launch(tensors: Tensors, config: HopperBlockwiseConfig, sms: int) -> Launch:
-    """A's factors are held with rows side by side, as the peer wants them too."""
+    """Scales of A are stored with contiguous rows, as the baseline needs them too."""
     tiles, (m, k) = tiles_of(tensors, config), tensors["a"].shape
     of_rows = boxed(tensors["a_scale"].t(), (1, config.BM))
     given = (*operand_maps(tensors, config), of_rows, tensors["b_scale"], c_map(tensors["out"], config))
@@ -105,22 +105,22 @@ def blockwise_launch(tensors: Tensors, config: HopperBlockwiseConfig, sms: int) 
 
 
 ALPHA = 0.5
-"""The product of both factors of a tensor-wise FP8 matmul."""
+"""The product of both scale factors of a tensor-wise FP8 GEMM."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One shape of a family, as its `make` takes it."""
+    """A shape of a family, as its `make` takes it."""
 
     label: str
     shape: tuple[Any, ...]
     small: tuple[Any, ...]
-    """The same for the CPU machine."""
+    """A small shape for the emulator."""
 
 
 @dataclass(frozen=True)
 class Family:
-    """Ours, the peer's, and what to try."""
+    """A family: our launch, the baseline's, and the configurations to try."""
 
     make: Callable[..., Tensors]
     launch: Callable[[Tensors, Any, int], Launch]
@@ -215,7 +215,7 @@ def promoting(*, rows: int = 128, **fields: Any) -> HopperBlockwiseConfig:
 
 
 RAGGED = (1500, 0, 37, 2048, 129, 0, 640, 1000, 3, 0, 777, 128, 512, 260, 1, 1157)
-"""Rows of 16 groups, three without any; 8192 together."""
+"""Rows of 16 groups, three of them empty; 8192 in total."""
 PAIR = {"cluster_shape": (2, 1, 1), "band": 8}
 SQUARES = (
     Case("8192³", (8192, 8192, 8192), (300, 400, 304)),
@@ -286,7 +286,7 @@ FAMILIES = {
 
 
 def is_right(tensors: Tensors, run: Call, family: Family, repeats: int) -> str:
-    """Nothing, or how the result differs on exact inputs; several times, because a race may hide once."""
+    """Describe how the result differs on exact inputs, if it does; runs several times, since a race may not show once."""
     want = family.reference(tensors).to(torch.bfloat16)
     for _ in range(repeats):
         tensors["out"].fill_(float("nan"))
@@ -299,7 +299,7 @@ def is_right(tensors: Tensors, run: Call, family: Family, repeats: int) -> str:
 
 
 def compared(name: str, case: Case, rounds: int, window: float) -> Iterator[dict[str, Any]]:
-    """Every candidate of a family against the peer, on one shape."""
+    """Time every candidate of a family against the baseline, on one shape."""
     from warploom.runtime.gpu.prepared import Prepared
 
     family, sms = FAMILIES[name], torch.cuda.get_device_properties(0).multi_processor_count
@@ -334,7 +334,7 @@ def compared(name: str, case: Case, rounds: int, window: float) -> Iterator[dict
 
 
 def on_the_machine(names: list[str]) -> None:
-    """Every launch of the table, small, on the CPU machine."""
+    """Run every launch of the table, small, on the emulator."""
     for name in names:
         family = FAMILIES[name]
         for case in family.cases:
@@ -356,7 +356,7 @@ def told(row: dict[str, Any]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("families", nargs="*", help=f"{', '.join(FAMILIES)}; all of them if none is named")
-    parser.add_argument("--machine", action="store_true", help="run on the CPU machine; nothing is timed")
+    parser.add_argument("--machine", action="store_true", help="run on the emulator; nothing is timed")
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--window", type=float, default=3000, help="microseconds of one graph")
     parser.add_argument("--json", type=Path, help="where the rows go")
@@ -373,7 +373,7 @@ def main() -> int:
                 for row in compared(name, case, asked.rounds, asked.window):
                     rows.append(row)
                     print(told(row), flush=True)
-            except RuntimeError as error:  # what the peer refuses is told, and the others go on
+            except RuntimeError as error:  # a shape that the baseline rejects is reported, and the others continue
                 print(f"{name:10} {case.label:30} {error}", flush=True)
             torch.cuda.empty_cache()
     if asked.json is not None:

@@ -1,11 +1,11 @@
-"""From nothing to the first result of a new kernel, in new processes, without and with caches, beside Triton's.
+"""Time to the first result of a new kernel, in new processes, with empty and with warm caches, next to Triton's.
 
     python bench/first_result.py [--out bench/results/first_result.json] [--rounds 5] [--jobs 1] [--dry]
 
 Each figure is the median over processes of milliseconds from the call to the result on the GPU; imports, the CUDA
-context and the inputs are there before. Without a cache means empty folders (WARPLOOM_CACHE_DIR, TRITON_CACHE_DIR), with
-one means those that another process has left. Every result is compared with PyTorch's. `--dry` runs warploom's cases
-where there is no GPU, with a driver that launches nothing.
+context and the inputs exist before. An empty cache is an empty directory (WARPLOOM_CACHE_DIR, TRITON_CACHE_DIR), a warm
+one was filled by another process. Every result is compared with PyTorch's. `--dry` runs warploom's cases without a GPU,
+with a driver that launches nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 M, N, K = 1024, 3072, 2048
-"""A size that no table holds: the configuration is chosen by the model."""
+"""A size that is in no table, so that the cost model chooses the configuration."""
 BARS = {"without": 1000, "with": 50}
 YARDSTICK = "Triton, plain"
 Arguments = dict[str, Any]
@@ -42,7 +42,7 @@ def inputs(device: str) -> Arguments:
 
 
 def wanted(given: Arguments, case: str) -> Any:
-    """What PyTorch computes, in float32."""
+    """Compute the reference with PyTorch in float32."""
     import torch
 
     product = given["a"].float() @ given["b"].float()
@@ -70,7 +70,7 @@ def own_kernel_call(_: str) -> Callable[[Arguments], Any]:
     import torch
 
     from warploom import launch
-    from warploom.runtime.cache import traces  # noqa: F401  what a launch on a GPU imports
+    from warploom.runtime.cache import traces  # noqa: F401  imported by a launch on a GPU
     from warploom.trace import Array, cta_index, kernel, thread
 
     @kernel
@@ -87,7 +87,7 @@ def own_kernel_call(_: str) -> Callable[[Arguments], Any]:
 
 
 def triton_call(_: str) -> Callable[[Arguments], Any]:
-    """A matmul as Triton's tutorial has it; another kernel runs before, since Triton builds its own tools once."""
+    """A matmul like that of Triton's tutorial; another kernel runs before, since Triton builds its own tools once."""
     import torch
     import triton
     import triton.language as tl
@@ -129,7 +129,7 @@ CASES: dict[str, Callable[[str], Callable[[Arguments], Any]]] = {
 
 
 def on_the_gpu(case: str) -> float:
-    """Milliseconds of the first call of this process."""
+    """Time the first call of this process, in milliseconds."""
     import torch
 
     call, given = CASES[case](case), inputs("cuda")
@@ -145,7 +145,7 @@ def on_the_gpu(case: str) -> float:
 
 
 def without_a_gpu(case: str) -> float:
-    """The same with a driver that launches nothing: all that the host does."""
+    """Time the host work alone, with a driver that launches nothing."""
     import torch
     from tests.runtime.fake_driver import FakeLibrary
 
@@ -169,7 +169,7 @@ def without_a_gpu(case: str) -> float:
 
 
 def in_a_new_process(case: str, folder: str, dry: bool) -> float:
-    """Milliseconds, with caches in a folder."""
+    """Time a case in a new process, with its caches in a directory."""
     environment = {**os.environ, "WARPLOOM_CACHE_DIR": f"{folder}/warploom", "TRITON_CACHE_DIR": f"{folder}/triton"}
     command = [sys.executable, __file__, "--case", case, *(["--dry"] if dry else [])]
     run = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=False)
@@ -179,7 +179,7 @@ def in_a_new_process(case: str, folder: str, dry: bool) -> float:
 
 
 def measured(case: str, rounds: int, dry: bool) -> dict[str, Any]:
-    """Both figures of a case; each round has a folder of its own."""
+    """Measure a case with an empty and a warm cache; each round has its own directory."""
     times: dict[str, list[float]] = {"without": [], "with": []}
     for _ in range(rounds):
         with tempfile.TemporaryDirectory() as folder:
@@ -192,7 +192,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--jobs", type=int, default=1, help="cases that are measured side by side")
+    parser.add_argument("--jobs", type=int, default=1, help="cases measured in parallel")
     parser.add_argument("--dry", action="store_true")
     parser.add_argument("--case", help=argparse.SUPPRESS)
     options = parser.parse_args()

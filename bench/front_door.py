@@ -1,4 +1,4 @@
-"""The families as the front door gives them, beside PyTorch's."""
+"""Kernel families through the public operations, against PyTorch's."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import warploom
 
 
 def family_arguments(name: str, tensors: dict[str, torch.Tensor]) -> tuple[Any, Arguments]:
-    """The operation that is a family, and its arguments."""
+    """Select the operation of a family, and its arguments."""
     if name in ("fp8", "batched"):
         scaled = {"alpha": ALPHA} if name == "fp8" else {}
         return warploom.matmul, {"a": tensors["a"], "b": tensors["b"].mT, **scaled, "out": tensors["out"]}

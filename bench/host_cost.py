@@ -1,10 +1,10 @@
-"""What a call costs the host, over rotating buffers, against a launch of nothing, PyTorch's calls and Triton's.
+"""Host time per call, over rotating buffers, against an empty kernel, PyTorch and Triton.
 
     python bench/host_cost.py [--out FILE.json] [--buffers 64] [--rounds 15]
 
-Needs a Hopper or Blackwell GPU, PyTorch and cuda-bindings; Triton if it is there. Every figure is the median over
-rounds of microseconds per call, and a ratio to its yardstick in the same run; the candidates take turns. Chains of
-layers are told per layer.
+Needs a Hopper or Blackwell GPU, PyTorch and cuda-bindings; Triton is optional. Every figure is the median over rounds of
+microseconds per call, and its ratio to a yardstick in the same run; the candidates alternate. Chains of layers are
+reported per layer.
 """
 
 from __future__ import annotations
@@ -29,29 +29,29 @@ from warploom import launch
 from warploom.runtime.gpu.prepared import Prepared
 
 M, N, K = 64, 256, 128
-"""Small, so that the GPU is never what is waited for."""
+"""Small, so that the GPU is never the bottleneck."""
 LAYERS, GROUPS = 8, 4
 MOST_LAUNCHES = 768
-"""Fewer than a stream takes before the host waits for it."""
+"""Fewer launches than a stream queues before the host blocks."""
 NOTHING, PRODUCT, SEQUENCE = "empty kernel, cuda.bindings", "torch.mm", "torch addmm, gelu, add"
 
 
 class Candidate(NamedTuple):
-    """What is measured: its yardstick, and a call with the number of a buffer."""
+    """A measured call, which takes the number of a buffer, and its yardstick."""
 
     yardstick: str
     call: Callable[[int], Any]
     launches: int = 1
     """Kernels that a call launches."""
     calls: int = 1
-    """Calls that it stands for."""
+    """Operations that one call performs."""
 
 
 Candidates = dict[str, Candidate]
 
 
 def nothing(buffers: int) -> Callable[[int], Any]:
-    """A launch of an empty kernel by cuda.bindings, as its documentation has it, with parameters packed before."""
+    """Launch an empty kernel with cuda.bindings, as in its documentation, with packed parameters."""
     from cuda.bindings import driver
 
     text = b".version 8.0\n.target sm_90a\n.address_size 64\n.visible .entry nothing(.param .u64 a) { ret; }\n"
@@ -89,12 +89,12 @@ def triton_call(xs: list[Any], ys: list[Any]) -> Callable[[int], Any] | None:
 
 
 def random(buffers: int, *shape: int, kind: torch.dtype = torch.bfloat16) -> list[torch.Tensor]:
-    """Normally distributed numbers, a tensor for each buffer."""
+    """Make a tensor of normally distributed numbers for each buffer."""
     return [torch.randn(*shape, device="cuda").to(kind) for _ in range(buffers)]
 
 
 def own_kernels(buffers: int) -> Candidates:
-    """An author's kernel, by every way to launch it."""
+    """Launch a user kernel in every way."""
     xs, ys = (random(buffers, 1000, kind=torch.float32) for _ in range(2))
     addresses = [(x.data_ptr(), y.data_ptr()) for x, y in zip(xs, ys, strict=True)]
     shape = {"grid": (8, 1, 1), "block": (kernels.THREADS, 1, 1)}
@@ -117,7 +117,7 @@ def own_kernels(buffers: int) -> Candidates:
 
 
 def products(buffers: int) -> Candidates:
-    """Products, and what follows them, beside PyTorch's."""
+    """GEMMs with and without epilogues, against PyTorch's."""
     import warploom.ops as wl
     from warploom.ops.planning.prepare import plan_matmul
 
@@ -148,7 +148,7 @@ def products(buffers: int) -> Candidates:
 
 
 def chains(buffers: int) -> Candidates:
-    """Layers one after another in one compiled function, without what fuses or differs between them."""
+    """Chain equal layers in one compiled function, with nothing to fuse between them."""
     import warploom.ops as wl
 
     xs, weights = random(buffers, M, K), [layer / K**0.5 for layer in random(LAYERS, K, K)]
@@ -191,7 +191,7 @@ def derived(buffers: int) -> Candidates:
 
 
 def pairs_and_groups(buffers: int) -> Candidates:
-    """Gated and grouped products, beside PyTorch's where it has them."""
+    """Gated and grouped GEMMs, against PyTorch's where it has them."""
     import warploom.ops as wl
 
     xs, gates, ups = random(buffers, M, K), random(buffers, N, K), random(buffers, N, K)
@@ -222,7 +222,7 @@ def candidates(buffers: int) -> Candidates:
 
 
 def measured(call: Callable[[int], Any], buffers: int, turns: int = 4) -> float:
-    """Microseconds per call of a burst that the GPU's queue holds."""
+    """Time a burst that fits into the GPU's queue, in microseconds per call."""
     torch.cuda.synchronize()
     start = time.perf_counter()
     for _ in range(turns):
@@ -234,7 +234,7 @@ def measured(call: Callable[[int], Any], buffers: int, turns: int = 4) -> float:
 
 
 def about(buffers: int, rounds: int) -> dict[str, Any]:
-    """What was measured, of what, and on which machine."""
+    """Describe the measurement and the system."""
     shapes = {"products": [M, N, K], "layers of a chain": [M, K, K], "groups": GROUPS, "saxpy": [1000]}
     return {
         "what": "host_cost",

@@ -9,7 +9,7 @@ import torch
 
 @dataclass
 class Maker:
-    """Fresh tensors on a device; `exact` ones are small integers, whose sums are exact in every type."""
+    """Makes fresh tensors on a device; `exact` ones are small integers, whose dot products are exact in every type."""
 
     device: str
     exact: bool = False

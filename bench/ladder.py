@@ -1,12 +1,12 @@
-"""The ladder: one matmul with one thing added at a time, from a warpgroup that loads for itself to the library's kernel.
+"""One GEMM with one optimisation added at a time, from an unspecialised warpgroup to the library's kernel.
 
-    python bench/ladder.py                          three shapes, every rung
+    python bench/ladder.py                          three shapes, every step
     python bench/ladder.py --quick                  one shape, few rounds
     python bench/ladder.py --shapes 4096x4096x4096 --rungs 0,2,7 --add
-    python bench/ladder.py --machine                no GPU: every rung, small, on the CPU machine, not timed
+    python bench/ladder.py --machine                no GPU: every step, small, on the emulator, not timed
 
-Measured as `bench/matmul.py` does, each rung beside cuBLAS; a rung is timed only where it was right to the bit. JSON goes
-to ladder.json in bench/results; `python bench/pages.py` makes the table and the plot of it.
+Measured like `bench/matmul.py`, each step against cuBLAS; a step is timed only if it is bit-exact. JSON goes to
+ladder.json in bench/results; `python bench/pages.py` makes the table and the plot.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from warploom.runtime.gpu.prepared import Prepared
 
 SHAPES: tuple[Shape, ...] = ((8192, 8192, 8192), (4096, 4096, 4096), (4096, 14336, 4096))
 SMALL: tuple[Shape, ...] = ((200, 264, 328), (64, 128, 64))
-"""For the CPU machine: tiles that reach over the end, and a single one."""
+"""For the emulator: ragged tiles, and a single tile."""
 
 
 def bound(rung: Rung, each: Arguments, sms: int) -> tuple[Launch, tuple[torch.Tensor, ...]]:
@@ -40,7 +40,7 @@ def bound(rung: Rung, each: Arguments, sms: int) -> tuple[Launch, tuple[torch.Te
 
 @dataclass(frozen=True)
 class Case:
-    """A shape with its inputs: those that are timed, and small integers with their product."""
+    """A shape with its inputs: those that are timed, and small integers with their reference."""
 
     shape: Shape
     sets: list[Arguments]
@@ -55,7 +55,7 @@ class Case:
 
 
 def rung_row(rung: Rung, case: Case, options: Options) -> Row:
-    """One rung beside cuBLAS, after its bits were compared."""
+    """Time a step against cuBLAS, after a bit-exact check."""
     shape, exact = case.shape, case.exact
     sms = torch.cuda.get_device_properties(0).multi_processor_count
     prepared = Prepared(*bound(rung, exact, sms))
@@ -93,7 +93,7 @@ def measured(table: Table, shapes: list[Shape], numbers: list[int], options: Opt
 
 
 def on_the_machine(numbers: list[int]) -> int:
-    """Every rung, small, without a GPU."""
+    """Run every step, small, without a GPU."""
     failed = 0
     for shape in SMALL:
         given = plain_arguments(Maker("cpu", exact=True), shape)
@@ -111,16 +111,16 @@ def main() -> int:
     parser.add_argument("--rungs", help="numbers, from 0 on; all of them if none is named")
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--window", type=float, default=3000, help="microseconds of one graph")
-    parser.add_argument("--limit", type=float, default=90, help="seconds after which a rung has hung")
+    parser.add_argument("--limit", type=float, default=90, help="seconds after which a step counts as hung")
     parser.add_argument("--quick", action="store_true", help="4096³ alone, a few rounds")
-    parser.add_argument("--out", type=Path, help="the folder for JSON: bench/results, of --quick build/bench")
+    parser.add_argument("--out", type=Path, help="output directory; default bench/results, with --quick build/bench")
     parser.add_argument("--add", action="store_true", help="keep rows of earlier runs that are not measured again")
-    parser.add_argument("--machine", action="store_true", help="the checks alone, small, on the CPU machine")
+    parser.add_argument("--machine", action="store_true", help="the checks alone, small, on the emulator")
     asked = parser.parse_args()
     numbers = [int(each) for each in asked.rungs.split(",")] if asked.rungs else list(range(len(RUNGS)))
     if asked.machine:
         return 1 if on_the_machine(numbers) else 0
-    torch.backends.cuda.matmul.allow_tf32 = False  # sums of the reference are exact
+    torch.backends.cuda.matmul.allow_tf32 = False  # the reference must accumulate exactly
     options, shapes = Options(rounds=asked.rounds, window=asked.window), asked.shapes
     if asked.quick:
         options, shapes = options.hurried, [SHAPES[1]]

@@ -1,6 +1,6 @@
-"""The rungs of the ladder: one matmul with one thing added at a time, from a warpgroup that loads for itself on.
+"""The steps of bench/ladder.py: one GEMM with one optimisation added at a time.
 
-All but the first two are the library's own kernel, by its configuration and its grid.
+All but the first two are the library's own kernel with a configuration and a grid.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def unspecialised(
     a: TensorMap, b: TensorMap, d: Tensor, m: s32, n: s32, m_tiles: s32, n_tiles: s32, k_tiles: s32,
     *, config: HopperConfig,
 ) -> None:  # fmt: skip
-    """D = A·Bᵀ without roles: the warps that multiply load ahead for themselves, and store from registers."""
+    """D = A·Bᵀ without roles: the consumer warps issue their own loads ahead, and store from registers."""
     roles = warp_roles(consume=config.roles["consume"])
     cluster = Cluster(config.cluster_shape)
     tiles = StaticScheduler((m_tiles, n_tiles, 1), cluster=cluster, k_tiles=k_tiles, band=config.band)
@@ -43,7 +43,7 @@ def unspecialised(
     group = Warpgroup(roles.consume)
     writer = ConsumerWriter(d, config, group, Epilogue())
     ahead = config.num_pipeline_stages - 1 - config.depth
-    """Stages that can be on their way while one is multiplied and `depth` are in flight."""
+    """Stages that can be loading while one is consumed and `depth` are in flight."""
 
     with roles.consume:
         core = WgmmaOp(config, inputs, group)
@@ -65,7 +65,7 @@ def unspecialised(
 
 @dataclass(frozen=True)
 class _BothRoles:
-    """The same warps as both sides of a pipeline."""
+    """A role whose warps are producer and consumer of a pipeline."""
 
     consume: Any
 
@@ -76,7 +76,7 @@ class _BothRoles:
 
 @dataclass(frozen=True)
 class Rung:
-    """One step of the ladder: what it adds, and how the kernel with it is launched."""
+    """A step: what it adds, and how its kernel is launched."""
 
     adds: str
     fields: Mapping[str, Any]
@@ -87,7 +87,7 @@ class Rung:
         return HopperConfig(**self.fields).validated()
 
     def launch(self, a: Any, b: Any, d: Any, sms: int) -> Launch:
-        """A (m × k) and B (n × k) to D; a grid of as many clusters as there is work where nobody stays."""
+        """Launch A (m × k) and B (n × k) to D; without persistence, the grid has one cluster per tile."""
         (m, k), n = a.shape, b.shape[0]
         config = self.config((m, n, k))
         call: Call[HopperConfig] = Call(config=config, problem=Problem(m, n, k, 1), a=a, b=b, d=d)
@@ -105,7 +105,7 @@ class Rung:
 
 
 class Chosen(Rung):
-    """The configuration that the library takes for the shape: here, tiles as wide as the waves want them."""
+    """The library's own choice for the shape."""
 
     def config(self, shape: Shape) -> HopperConfig:
         return choose_hopper(*shape, a_type="bf16", c_type="bf16")

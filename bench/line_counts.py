@@ -1,8 +1,8 @@
-"""Counts the author's lines of each kernel family: comments, docstrings, imports and blank lines aside.
+"""Count the code lines of each kernel family, without comments, docstrings, imports and blank lines.
 
     python bench/line_counts.py
 
-A family is a module with a kernel in it; what families share stands below them.
+A family is a module with a kernel in it; shared modules are listed after them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NO_CODE = (
 
 @dataclass(frozen=True)
 class Count:
-    """The lines of a module."""
+    """Line counts of a module."""
 
     name: str
     lines: int
@@ -42,7 +42,7 @@ class Count:
 
 
 def authors_lines(text: str) -> int:
-    """Lines of a module on which the author has written code."""
+    """List the lines of a module that hold code."""
     tree = ast.parse(text)
     aside: set[int] = set()
     for node in ast.walk(tree):
@@ -57,7 +57,7 @@ def authors_lines(text: str) -> int:
 
 
 def has_kernel(text: str) -> bool:
-    """Whether a function of the module is decorated with `@kernel`."""
+    """Check for a function that is decorated with `@kernel`."""
     functions = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)]
     names = (
         ast.unparse(decorator).partition("(")[0] for function in functions for decorator in function.decorator_list
@@ -66,7 +66,7 @@ def has_kernel(text: str) -> bool:
 
 
 def counts() -> list[Count]:
-    """Families first, the default one in front."""
+    """Sort families first, the default one at the top."""
     found = []
     for file in sorted(KERNELS.rglob("*.py")):
         text = file.read_text("utf-8")

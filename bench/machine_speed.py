@@ -1,7 +1,7 @@
-"""How fast the machine is, beside Triton's own interpreter, on one descriptor matmul.
+"""Speed of the emulator against Triton's own interpreter, on one matmul with tensor descriptors.
 
-The kernel is compiled to PTX for sm_90a and sm_100a and run by the machine; its source runs under TRITON_INTERPRET=1
-with operands cast to float32 (the interpreter has no bf16 dot). One BLAS thread, runs alternate, best of N counts.
+The kernel is compiled to PTX for sm_90a and sm_100a and run by the emulator; its source runs under TRITON_INTERPRET=1
+with operands cast to float32 (the interpreter has no bf16 dot). One BLAS thread, alternating runs, the best of N.
 
     python bench/machine_speed.py [--size 512] [--repeats 7] [--profile] [--json FILE]
 """
@@ -54,7 +54,7 @@ def inputs(size: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def compile_ptx(arch: int) -> tuple[str, int, int]:
-    """(PTX, shared bytes, threads) of the kernel for one architecture."""
+    """Compile the kernel for one architecture; return (PTX, shared bytes, threads)."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -135,7 +135,7 @@ def main() -> None:
     for row in rows:
         print(f"{row['size']}³  Triton interpreter {row['interpreter_ms']:8.1f} ms")
         for target in builds:
-            print(f"       machine {target:8} {row[target + '_ms']:8.1f} ms   ratio {row[target + '_ratio']:.2f}")
+            print(f"       emulator {target:8} {row[target + '_ms']:8.1f} ms   ratio {row[target + '_ratio']:.2f}")
     if options.profile:
         profile = cProfile.Profile()
         for target, build in builds.items():
@@ -158,7 +158,7 @@ def main() -> None:
 
 
 def measure(size: int, repeats: int, builds: dict[str, tuple[str, int, int]]) -> dict[str, float]:
-    """Best times of alternating runs; every result is checked."""
+    """Return the best times of alternating runs; every result is checked."""
     a, b = inputs(size)
     expected = a.astype(np.float32) @ b.astype(np.float32).T
     best: dict[str, float] = {}

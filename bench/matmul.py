@@ -1,16 +1,16 @@
-"""Our products beside PyTorch's on a Hopper GPU, by the front door: plain, fused, of random shapes, of every family.
+"""GEMMs against PyTorch's on a Hopper GPU, through the public operations: plain, fused, random shapes, every family.
 
     python bench/matmul.py                                  everything
     python bench/matmul.py --what plain,fused --quick       a few shapes, a few rounds
     python bench/matmul.py --what plain --shapes 4096x4096x4096,16x4096x14336 --add
     python bench/matmul.py --what random --seed 7
-    python bench/matmul.py --machine                        no GPU: small shapes on the CPU machine, not timed
+    python bench/matmul.py --machine                        no GPU: small shapes on the emulator, not timed
 
-Every launch sits in a CUDA graph, inputs rotate over sets that together exceed the L2 three times, the sides take turns
-in one run, from when the power limit has found its clock, medians are compared, and the peer is also compared with
-itself. A shape is timed only after its result was right: to the bit on small integers, and within a tolerance where an
-activation follows. What fails is told and counted, and the rest goes on. Tables go to the terminal, JSON to
-matmul_*.json in bench/results.
+Launches are captured in CUDA graphs, inputs rotate over sets that together exceed three times the L2, the sides
+alternate in one run after a settling time, medians are compared, and the baseline is also compared with itself. Sides
+that alternate share one power budget: see docs/hopper.md, "Numbers". A shape is timed only if its result is right:
+bit-exact on small integers, within a tolerance with an activation. A failure is reported and counted, and the rest
+continues. Tables go to the terminal, JSON to matmul_*.json in bench/results.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from shapes import LISTED, ODD, RANDOM_SHAPES, SMALL, Shape, label_of, parsed, r
 from tables import GpuLostError, Row, Table, folder_of, good, worded
 
 ABOVE_US = 100
-"""A fused product is held against the plain one where that takes at least so long."""
+"""Microseconds from which a fused GEMM is compared with the plain one."""
 ASKED: dict[str, tuple[float, float]] = {"plain": (1.04, 1.0), "random": (0.97, 0.8), "fused": (1.25, 0.0)}
-"""The geometric mean of the ratios and the lowest of them, as asked for; of families, each at least `OF_FAMILIES`."""
+"""Goals for the geometric mean of the ratios and the lowest ratio; for families, each at least `OF_FAMILIES`."""
 OF_FAMILIES, OF_COMPILED, OF_PLAIN = 1.02, 1.10, 1.06
 DENSE: dict[str, Callable[..., Row]] = {
     "plain": plain_row,
@@ -72,7 +72,7 @@ def told(kind: str, row: Row) -> str:
 
 
 def summary(kind: str, rows: list[Row]) -> Row:
-    """What the rows come to, and what was asked for."""
+    """Summarise the rows, next to the goals."""
     right = good(rows)
     found: Row = {"shapes": len(rows), "failed": len(rows) - len(right)}
     if not right:
@@ -93,7 +93,7 @@ def summary(kind: str, rows: list[Row]) -> Row:
 
 
 def cases_of(kind: str, asked: argparse.Namespace) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    """Labels and shapes of a table."""
+    """List the labels and shapes of a table."""
     if kind in FAMILIES:
         cases = FAMILIES[kind].cases[: 1 if asked.quick else None]
         yield from ((case.label, case.small if asked.machine else case.shape) for case in cases)
@@ -110,7 +110,7 @@ def cases_of(kind: str, asked: argparse.Namespace) -> Iterator[tuple[str, tuple[
 
 
 def measured(kind: str, asked: argparse.Namespace, options: Options) -> Table:
-    """A table, as far as the GPU answers."""
+    """Measure a table, until the GPU is lost."""
     about = {
         "machine": machine(),
         "inputs": INPUTS,
@@ -135,7 +135,7 @@ def measured(kind: str, asked: argparse.Namespace, options: Options) -> Table:
 
 
 def on_the_machine(kinds: list[str], asked: argparse.Namespace) -> int:
-    """Every table's checks, small, without a GPU."""
+    """Run the checks of every table, small, without a GPU."""
     failed = 0
     for kind in kinds:
         for label, shape in cases_of(kind, asked):
@@ -147,7 +147,7 @@ def on_the_machine(kinds: list[str], asked: argparse.Namespace) -> int:
 
 
 def loaded(path: Path) -> Callable[..., Any]:
-    """`bind(a, b, out)` of a Python file: a call of somebody else's kernel, or None where there is none."""
+    """Load `bind(a, b, out)` of a Python file: it returns a call of a third kernel, or None if there is none for the shape."""
     spec = spec_from_file_location("beside", path)
     assert spec is not None
     assert spec.loader is not None
@@ -166,13 +166,13 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--window", type=float, default=3000, help="microseconds of one graph")
     parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000, help="of the random shapes")
     parser.add_argument("--quick", action="store_true", help="a few shapes and rounds")
-    parser.add_argument("--limit", type=float, default=300, help="seconds after which a shape has hung")
+    parser.add_argument("--limit", type=float, default=300, help="seconds after which a shape counts as hung")
     parser.add_argument("--compiled", type=float, default=45, help="seconds of torch.compile for a shape; 0: without")
     parser.add_argument("--warm", type=float, default=150, help="seconds to compile its candidates ahead; 0: do not")
-    parser.add_argument("--beside", type=Path, help="a Python file with bind(a, b, out), measured beside plain")
-    parser.add_argument("--out", type=Path, help="the folder for JSON: bench/results, of --quick build/bench")
+    parser.add_argument("--beside", type=Path, help="a Python file with bind(a, b, out), measured next to plain")
+    parser.add_argument("--out", type=Path, help="output directory; default bench/results, with --quick build/bench")
     parser.add_argument("--add", action="store_true", help="keep rows of earlier runs that are not measured again")
-    parser.add_argument("--machine", action="store_true", help="the checks alone, small, on the CPU machine")
+    parser.add_argument("--machine", action="store_true", help="the checks alone, small, on the emulator")
     return parser.parse_args()
 
 
@@ -186,7 +186,7 @@ def main() -> int:
         return 2
     if asked.machine:
         return 1 if on_the_machine(kinds, asked) else 0
-    torch.backends.cuda.matmul.allow_tf32 = False  # sums of the reference are exact
+    torch.backends.cuda.matmul.allow_tf32 = False  # the reference must accumulate exactly
     beside = loaded(asked.beside) if asked.beside else None
     options = Options(rounds=asked.rounds, window=asked.window, beside=beside, compiled=asked.compiled)
     if "fused" in kinds and asked.compiled and asked.warm:

@@ -1,4 +1,4 @@
-"""How the benchmarks of products measure: prepared calls in CUDA graphs, over inputs that rotate, side by side."""
+"""Timing for the GEMM benchmarks: prepared calls in CUDA graphs, over rotating inputs, with alternating sides."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ MOST_SETS, MOST_LAUNCHES = 1024, 300
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """How to measure."""
+    """Options of a measurement."""
 
     rounds: int = 11
     window: float = 3000
-    """Microseconds of one graph."""
+    """Length of one graph in microseconds."""
     settled: float = 0.2
-    """Seconds in which the sides take turns before times are taken: by then the power limit has found its clock."""
+    """Seconds in which the sides alternate before timing starts, so that the clock settles at the power limit."""
     beside: Callable[..., Any] | None = None
-    """Somebody else's kernel: `beside(a, b, out)` gives a call, or None where it has none for the shape."""
+    """A third kernel: `beside(a, b, out)` returns a call, or None if it has none for the shape."""
     compiled: float = 0
-    """Seconds that PyTorch's compiler may take for a shape; it is left out where there are none."""
+    """Time limit of PyTorch's compiler for a shape, in seconds; 0 leaves it out."""
 
     @property
     def hurried(self) -> Options:
-        """For a first look."""
+        """Return options for a quick run."""
         return replace(self, rounds=min(self.rounds, 5), window=min(self.window, 1500), settled=0)
 
 
 def call_of(operation: Any, arguments: Arguments, **options: Any) -> Side:
-    """A prepared call for arguments like these; the front door where the kernel gets a copy of one of them."""
+    """Prepare a call for arguments like these; call the operation itself if the kernel needs a copy of one of them."""
     if not arguments["out"].is_cuda:
         return lambda each: operation(**each, **options, target="sm_90a")
     try:
@@ -58,7 +58,7 @@ def call_of(operation: Any, arguments: Arguments, **options: Any) -> Side:
 
 
 def wrong_bits(run: Callable[[], Any], out: torch.Tensor, want: torch.Tensor, repeats: int = 3) -> str:
-    """Nothing, or how the result differs; several times, because a race may hide once."""
+    """Describe how the result differs, if it does; runs several times, since a race may not show once."""
     for _ in range(repeats):
         out.fill_(float("nan"))
         run()
@@ -72,14 +72,14 @@ def bytes_of(arguments: Arguments) -> int:
 
 
 def rotating(make: Callable[[], Arguments]) -> list[Arguments]:
-    """Sets of inputs that together exceed the L2 three times, as far as there may be so many."""
+    """Make sets of inputs that together exceed three times the L2, up to a maximum number."""
     first = make()
     needed = math.ceil(3 * torch.cuda.get_device_properties(0).L2_cache_size / bytes_of(first))
     return [first, *(make() for _ in range(max(2, min(MOST_SETS, needed)) - 1))]
 
 
 def captured(calls: list[Callable[[], Any]], launches: int) -> torch.cuda.CUDAGraph:
-    """One graph that replays the calls in turn."""
+    """Capture one graph that replays the calls in turn."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -95,7 +95,7 @@ def captured(calls: list[Callable[[], Any]], launches: int) -> torch.cuda.CUDAGr
 
 
 def replayed(graphs: list[torch.cuda.CUDAGraph], launches: int, rounds: int, settled: float = 0) -> list[list[float]]:
-    """Microseconds of a launch, by graph and round; the graphs alternate, `settled` seconds before times are taken."""
+    """Return microseconds per launch by graph and round; the graphs alternate, for `settled` seconds before timing."""
     times: list[list[float]] = [[] for _ in graphs]
     until = time.monotonic() + settled
     while time.monotonic() < until:
@@ -119,7 +119,7 @@ def replayed(graphs: list[torch.cuda.CUDAGraph], launches: int, rounds: int, set
 def timed(
     sides: dict[str, Side], sets: list[Arguments], flops: float, options: Options
 ) -> tuple[dict[str, float], float]:
-    """Microseconds of a launch by side, and the first side against itself."""
+    """Return microseconds per launch by side, and the first side against itself."""
     guess = max(flops / 650e6, bytes_of(sets[0]) / 3e6, 3)
     launches = max(len(sets), min(MOST_LAUNCHES, int(options.window / guess)))
     graphs = [captured([lambda s=s, each=each: s(each) for each in sets], launches) for s in sides.values()]
@@ -137,7 +137,7 @@ def mean_of(rows: list[Row], name: str = "ratio") -> float:
 
 @cache
 def machine() -> Row:
-    """What was measured on, and with what."""
+    """Describe the GPU and the software."""
     gpu = torch.cuda.get_device_properties(0)
     asked = ["driver_version", "clocks.max.sm", "power.limit", "temperature.gpu"]
     try:
@@ -163,7 +163,7 @@ def machine() -> Row:
 
 
 def is_lost() -> bool:
-    """Whether the GPU answers no more: a kernel has faulted, and nothing else can run in this process."""
+    """Check whether a kernel has faulted, so that nothing else can run in this process."""
     try:
         torch.cuda.synchronize()
     except RuntimeError:

@@ -1,10 +1,10 @@
-"""Mutates executed lines of valid PTX and shows that each mutant gives a run or a catalogued error.
+"""Mutate executed lines of valid PTX, and check that each mutant runs or raises an error of the catalogue.
 
     python bench/mutations.py --count 10000
-    python bench/mutations.py --show 4711      # the mutant of one number, and what comes of it
+    python bench/mutations.py --show 4711      # one mutant and its outcome
 
-Mutants run under a limit of instructions in workers of 2 GB; one that says nothing for 20 seconds counts as a hang.
-To every ten mutants of executed lines comes one of a declaration (numbers below zero).
+Mutants run with an instruction limit in workers of 2 GB; one without progress for 20 seconds counts as a hang. For every
+ten mutants of executed lines there is one of a declaration (negative numbers).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=10_000, help="how many mutants of executed lines (10000)")
     parser.add_argument("--first", type=int, default=0, help="the first number (0)")
     parser.add_argument("--workers", type=int, default=2, help="processes (2)")
-    parser.add_argument("--kernels", nargs="+", choices=KINDS, default=Plan().kinds, help="what is mutated")
+    parser.add_argument("--kernels", nargs="+", choices=KINDS, default=Plan().kinds, help="kernels to mutate")
     parser.add_argument("--depth", type=int, default=1, help="changes in each mutant (1)")
     parser.add_argument("--show", type=int, help="run one mutant here, and print what was changed")
     options = parser.parse_args()
@@ -58,7 +58,7 @@ def main() -> int:
 
 
 def report(summary: Summary, console: Console) -> None:
-    """Distinct outcomes by code, and the numbers that failed."""
+    """Return outcomes by code, and the numbers of the failures."""
     table = Table(title=f"{summary.total:,} mutants")
     table.add_column("outcome")
     table.add_column("count", justify="right")
@@ -72,7 +72,7 @@ def report(summary: Summary, console: Console) -> None:
 
 
 def show(number: int, plan: Plan) -> int:
-    """One mutant, in this process."""
+    """Run one mutant in this process."""
     kernels = plan.bases()
     made = trial(kernels, number, plan.depth)
     outcome = attempt(kernels, number, plan.depth)

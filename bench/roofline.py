@@ -1,13 +1,13 @@
-"""How near to the roof: what the GPU gives at best, measured here, and what products take against it.
+"""Measured roofline of the GPU, and how close GEMMs come to it.
 
     python bench/roofline.py                listed shapes in bf16, a few in fp8
     python bench/roofline.py --quick        four shapes, few rounds
-    python bench/roofline.py --machine      no GPU: the two kernels that are the roof, small, on the CPU machine
+    python bench/roofline.py --machine      no GPU: the two microbenchmarks, small, on the emulator
 
-The roof is the longer of two times: that of the multiplications by a kernel that only multiplies (random operands in
-shared memory, since power counts), and that of the bytes of A, B and D, each once, by a kernel that only reads. Where a
-product takes at least 100 µs, the multiplying kernel takes turns with it, at the clock that it meets. JSON goes to
-roofline.json in bench/results.
+The roofline is the longer of two times: the MMAs at the rate of a kernel that only issues MMAs (on random operands in
+shared memory, because power matters), and the bytes of A, B and D, each once, at the rate of a kernel that only reads.
+For a GEMM of 100 µs or more, the MMA kernel alternates with it, at the same clock. JSON goes to roofline.json in
+bench/results.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from warploom.runtime.gpu.prepared import Prepared
 
 TYPES = {"bf16": torch.bfloat16, "e4m3": FP8}
 GUESSES = {"bf16": 750e6, "e4m3": 1400e6}
-"""Flop per µs, only to make the multiplying kernel take about as long as the product beside it."""
+"""Flop per µs, used only to make the MMA kernel take about as long as the GEMM."""
 LONG_US, PEAK_US = 100, 300
 READ_BYTES, ROW_WORDS = 2 << 30, 64
 DEVICE = "cuda"
@@ -42,18 +42,18 @@ DEVICE = "cuda"
 
 @dataclass(frozen=True)
 class Roof:
-    """Flop per µs by element, and bytes per µs."""
+    """Peak rates: flop per µs by element type, and bytes per µs."""
 
     flops: dict[str, float]
     bytes: float
 
     def us(self, flops: float, size: int, element: str) -> tuple[float, str]:
-        """The time that no product can beat, and what it is bound by."""
+        """Return the lower bound of the time, and what bounds it."""
         return max((flops / self.flops[element], "tensor core"), (size / self.bytes, "memory"))
 
 
 def multiplying(element: str, us: float, sms: int) -> tuple[Side, float]:
-    """A call of the multiplying kernel that takes about so long, and its flop."""
+    """Return a call of the MMA kernel that takes about this long, and its flop."""
     made = Multiplications(element, 1, sms)
     made = Multiplications(element, max(1, round(us * GUESSES[element] / made.flops)), sms)
     maker = Maker(DEVICE)
@@ -75,7 +75,7 @@ def peak_row(element: str, sms: int, options: Options) -> Row:
 
 
 def bandwidth_row(what: str, sms: int, options: Options) -> Row:
-    """Bytes that move to or from the GPU's memory, by our reading kernel or by PyTorch's copy."""
+    """Measure DRAM bandwidth with our read kernel or PyTorch's copy."""
     shape = (READ_BYTES // 4 // ROW_WORDS, ROW_WORDS)
     source = torch.randint(-(1 << 31), (1 << 31) - 1, shape, dtype=torch.int32, device=DEVICE)
     if what == "read":
@@ -91,14 +91,14 @@ def bandwidth_row(what: str, sms: int, options: Options) -> Row:
 
 @dataclass(frozen=True)
 class Case:
-    """One product, of an element type."""
+    """A GEMM of an element type."""
 
     element: str
     shape: Shape
     sides: dict[str, Side]
     sets: list[Arguments]
     size: int
-    """Bytes of A, B and D."""
+    """Count the bytes of A, B and D."""
 
 
 def bf16_case(shape: Shape) -> Case:
@@ -123,7 +123,7 @@ CASES = {"bf16": bf16_case, "e4m3": fp8_case}
 
 
 def product_row(element: str, shape: Shape, roof: Roof, sms: int, options: Options) -> Row:
-    """A product against the roof, and the peer's beside it."""
+    """Time a GEMM and the baseline against the roofline."""
     case, flops = CASES[element](shape), flops_of(shape)
     sides, beside = dict(case.sides), 0.0
     if flops / roof.flops[element] >= LONG_US:
@@ -176,7 +176,7 @@ def measured(table: Table, *, quick: bool, options: Options) -> None:
 
 
 def on_the_machine() -> int:
-    """The two kernels of the roof, small, without a GPU."""
+    """Run the two microbenchmarks, small, without a GPU."""
     maker, failed = Maker("cpu", exact=True), 0
     for element, dtype in TYPES.items():
         made = Multiplications(element, 2, 2)
@@ -200,14 +200,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--window", type=float, default=3000, help="microseconds of one graph")
-    parser.add_argument("--limit", type=float, default=90, help="seconds after which a case has hung")
+    parser.add_argument("--limit", type=float, default=90, help="seconds after which a case counts as hung")
     parser.add_argument("--quick", action="store_true", help="a few shapes and rounds")
-    parser.add_argument("--out", type=Path, help="the folder for JSON: bench/results, of --quick build/bench")
-    parser.add_argument("--machine", action="store_true", help="the checks alone, small, on the CPU machine")
+    parser.add_argument("--out", type=Path, help="output directory; default bench/results, with --quick build/bench")
+    parser.add_argument("--machine", action="store_true", help="the checks alone, small, on the emulator")
     asked = parser.parse_args()
     if asked.machine:
         return 1 if on_the_machine() else 0
-    torch.backends.cuda.matmul.allow_tf32 = False  # sums of the reference are exact
+    torch.backends.cuda.matmul.allow_tf32 = False  # the reference must accumulate exactly
     options = Options(rounds=asked.rounds, window=asked.window)
     options = options.hurried if asked.quick else options
     about = {"machine": machine(), "inputs": INPUTS, "rounds": options.rounds}
@@ -216,7 +216,7 @@ def main() -> int:
         try:
             measured(table, quick=asked.quick, options=options)
         except (GpuLostError, KeyError) as error:
-            print(f"no roof: {error!r}")
+            print(f"no roofline: {error!r}")
             return 1
     return 0 if len(good(table.rows)) == len(table.rows) else 1
 

@@ -1,7 +1,7 @@
-"""What the hardware gives at best: a kernel that only multiplies, and one that only reads.
+"""Microbenchmarks of peak rates: a kernel that only issues MMAs, and one that only reads.
 
-Both are as right as any other: the first sums what lies in shared memory, over and over, and the second leaves what it
-read last, so that tests can hold them to NumPy.
+Both have results that tests compare with NumPy: the first accumulates the operands in shared memory repeatedly, the second
+writes what it read last.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from warploom.trace import (
 )
 
 ROWS, COLUMNS, ROW_BYTES, STAGES = 128, 256, 128, 4
-"""The tile of two warpgroups with the widest multiplication, and how many different stages of operands it has."""
+"""The tile of two warpgroups with the widest MMA, and its number of operand stages."""
 WORDS, SLOTS = 4096, 8
-"""A box of the reading kernel in 32-bit words, and how many are on their way."""
+"""The box of the read kernel in 32-bit words, and how many are in flight."""
 LOAD = "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
 SWIZZLED = {"leading": 16, "stride": 1024, "swizzle": "128B"}
 
 
 @kernel(target="sm_90a")
 def multiply_only(a: TensorMap, b: TensorMap, d: Array[f32], turns: s32, *, element: str) -> None:
-    """D = A·Bᵀ from operands that are loaded once; every turn computes it anew."""
+    """D = A·Bᵀ from operands that are loaded once; every iteration computes it again."""
     row, roles = WGMMA[element], warp_roles(multiply=8)
     a_tiles = shared("u8", (STAGES, 2, ROWS // 2 * ROW_BYTES), name="a_tiles", align=1024)
     b_tiles = shared("u8", (STAGES, COLUMNS * ROW_BYTES), name="b_tiles", align=1024)
@@ -84,7 +84,7 @@ def multiply_only(a: TensorMap, b: TensorMap, d: Array[f32], turns: s32, *, elem
 
 @kernel(target="sm_90a")
 def read_only(source: TensorMap, out: Array[u32], boxes: s32) -> None:
-    """Every box of an array, in turn by all CTAs; each leaves the first words of the box that it read last."""
+    """Read every box of an array, distributed over all CTAs; each writes the first words of its last box."""
     held = shared(u32, (SLOTS, WORDS), name="held", align=1024)
     full = barriers("full", SLOTS)
     first, step = cta_index().to(s32), special("nctaid.x").to(s32)
@@ -109,7 +109,7 @@ def read_only(source: TensorMap, out: Array[u32], boxes: s32) -> None:
 
 @dataclass(frozen=True)
 class Multiplications:
-    """Launches of `multiply_only`: a (128 × k) and b (256 × k), k being four rows of 128 bytes, to d (sms · 128 × 256)."""
+    """Launch `multiply_only`: a (128 × k) and b (256 × k), with k four rows of 128 bytes, to d (sms · 128 × 256)."""
 
     element: str
     turns: int
@@ -132,7 +132,7 @@ class Multiplications:
 
 
 def reading(source: Any, out: Any, sms: int) -> Launch:
-    """A launch of `read_only`: source (rows × 64 words), out (sms × 32)."""
+    """Launch `read_only`: source (rows × 64 words), out (sms × 32)."""
     rows = WORDS // source.shape[1]
     boxes = source.shape[0] // rows
     tensor = TensorMap(source, box=(rows, source.shape[1]))

@@ -1,4 +1,4 @@
-"""The shapes that are measured, M × N × K with B as N × K: those that were asked for, odd ones, and random ones."""
+"""Measured shapes, M × N × K with B as N × K: a fixed list, odd ones, and random ones."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ ODD: tuple[Shape, ...] = (
     (5000, 5000, 5000),
     (8191, 4096, 1024),
 )
-"""Sizes that no tile divides; rows that the copy engine cannot step through among them."""
+"""Sizes that no tile divides, some with rows that are not TMA-compatible."""
 SMALL: tuple[Shape, ...] = ((130, 136, 200), (16, 200, 72), (33, 61, 50))
-"""For the CPU machine."""
+"""For the emulator."""
 RANDOM_SHAPES, MOST_ROWS, MOST_OTHERS, LEAST_OTHERS, STEP = 60, 8192, 16384, 64, 8
 
 
 def random_shapes(seed: int, count: int) -> list[Shape]:
-    """Log-uniform sizes, N and K in steps of 8."""
+    """Draw log-uniform sizes, N and K in steps of 8."""
     rng = random.Random(seed)
 
     def size(least: int, most: int) -> int:
@@ -57,7 +57,7 @@ def random_shapes(seed: int, count: int) -> list[Shape]:
 
 
 def parsed(text: str) -> list[Shape]:
-    """`MxNxK,…`."""
+    """Parse `MxNxK,…`."""
     return [(int(m), int(n), int(k)) for m, n, k in (each.split("x") for each in text.split(","))]
 
 

@@ -1,10 +1,11 @@
-"""The shipped tuning table, made of measurements: the fastest configuration of every problem.
+"""Write the shipped tuning table from measurements: the fastest configuration of every problem.
 
-    python bench/shipped_table.py                  bench/results/hopper_configurations.json to h200.json of the package
-    python bench/shipped_table.py FILE TABLE       what `warploom tune … --out FILE` measured, to a table of another GPU
+    python bench/shipped_table.py                  bench/results/hopper_configurations.json to h200.table.json of the package
+    python bench/shipped_table.py FILE TABLE       a file of `warploom tune … --out FILE`, to a table of another GPU
 
-Choices under `one_by_one` were measured by the front door, and come before those of `rows`. How wide the strips of C are
-follows from the rest, and is not in the table: a time may be one of other strips (hopper_strips.py says what they cost).
+Choices under `one_by_one` were measured through the public operations, and take precedence over those of `rows`. The
+width of the epilogue subtiles is derived and not in the table, so a time may be of another width
+(structured/config/sm90_subtiles.py).
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ STRIPS = ("stage_columns", "num_output_stages")
 
 
 def entries(document: dict[str, Any]) -> list[dict[str, Any]]:
-    """One entry for each problem; of those that were measured more than once, the one that was fastest by the peer.
+    """Make one entry per problem; if it was measured more than once, the entry that is fastest relative to the baseline.
 
-    A bias or an activation that takes no registers makes no other problem; the product alone comes first.
+    A bias or an activation that needs no registers is not a problem of its own; the plain GEMM comes first.
     """
     found: dict[tuple[Any, ...], dict[str, Any]] = {}
-    compared = (row for row in document["rows"] if len(row["us"]) > 1)  # one time alone is no fastest
+    compared = (row for row in document["rows"] if len(row["us"]) > 1)  # a single measurement has no fastest
     measured = [fastest(row, document["configs"]) for row in compared]
     measured.sort(key=lambda row: (row.get("followed", False), row["us"] / row["peer_us"] if row.get("peer_us") else 0))
     for row in (*document.get("one_by_one", ()), *measured):
@@ -48,7 +49,7 @@ def entries(document: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def derived(config: dict[str, Any]) -> dict[str, Any]:
-    """A configuration whose strips are left to be derived, if they are not the usual ones."""
+    """Drop the width of the subtiles from a configuration, so that it is derived."""
     return {name: value for name, value in config.items() if name not in STRIPS or STRIPS[0] not in config}
 
 
@@ -58,7 +59,7 @@ def fastest(row: dict[str, Any], configs: dict[str, Any]) -> dict[str, Any]:
 
 
 def table(document: dict[str, Any]) -> str:
-    """The text of a table; an entry is a line, so that a difference can be read."""
+    """Write a table with one line per entry, for readable diffs."""
     about = {"gpu": document["machine"]["gpu"], "sms": document["machine"]["sms"], "when": document["when"]}
     about |= {name: document["machine"].get(name) for name in ("driver", "cuda", "torch")}
     about["inputs"] = document["inputs"]

@@ -1,10 +1,10 @@
-"""Stream-K beside the fastest configurations without it, and beside cuBLAS, where the last wave of tiles is not full.
+"""Stream-K against the fastest configurations without it, and against cuBLAS, for shapes with a partial last wave.
 
     python bench/stream_k.py
     python bench/stream_k.py --quick --shapes 1920x1152x8192
-    python bench/stream_k.py --machine          no GPU: a small shape on the CPU machine, not timed
+    python bench/stream_k.py --machine          no GPU: a small shape on the emulator, not timed
 
-As bench/matmul.py measures. `warploom tune --fit` reads bench/results/stream_k.json beside what else was measured.
+Measured like bench/matmul.py. `warploom tune --fit` reads bench/results/stream_k.json with the other measurements.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ SHAPES: tuple[Shape, ...] = (
     (4096, 4096, 14336),
     (512, 4096, 16384),
 )
-"""With tiles of 128 x 128 on 132 multiprocessors: 0.75, 1.02, 1.09, 1.21, 1.45, 2.18, 4.36, 7.76, 7.76, 0.97 waves."""
+"""With tiles of 128 x 128 on 132 SMs: 0.75, 1.02, 1.09, 1.21, 1.45, 2.18, 4.36, 7.76, 7.76, 0.97 waves."""
 SMALL: Shape = (300, 200, 300)
 OTHERS = 4
-"""Configurations without stream-K, those that the model takes for fastest, beside the one that is chosen."""
+"""Configurations without stream-K that the model ranks first, in addition to the chosen one."""
 
 
 def sought_of(shape: Shape) -> Sought:
@@ -49,7 +49,7 @@ def sought_of(shape: Shape) -> Sought:
 
 
 def compared(shape: Shape) -> dict[str, HopperConfig]:
-    """What is measured, by name: all that stream, and some that do not."""
+    """List the measured configurations by name: all with stream-K, and some without."""
     found = ranked(sought_of(shape))
     whole = [each for each in (chosen(shape), *found) if not each.stream_k][: OTHERS + 1]
     return {named(config): config for config in (*whole, *(each for each in found if each.stream_k))}
@@ -96,7 +96,7 @@ def summary(rows: list[Row]) -> Row:
 
 
 def on_the_machine() -> int:
-    """Whether every configuration that streams gives the right bits there."""
+    """Check that every stream-K configuration is bit-exact on a shape."""
     wrong = 0
     for name, config in compared((1920, 1152, 8192)).items():
         if config.stream_k:
@@ -110,8 +110,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shapes", type=parsed, default=list(SHAPES), help="MxNxK,…")
     parser.add_argument("--quick", action="store_true", help="a few rounds")
-    parser.add_argument("--machine", action="store_true", help="no GPU: on the CPU machine, not timed")
-    parser.add_argument("--out", type=Path, help="the folder for JSON")
+    parser.add_argument("--machine", action="store_true", help="no GPU: on the emulator, not timed")
+    parser.add_argument("--out", type=Path, help="output directory")
     asked = parser.parse_args(arguments)
     if asked.machine:
         return 1 if on_the_machine() else 0

@@ -1,4 +1,4 @@
-"""Tables of results: measured case by case, told as they grow, and written so that a later failure loses nothing."""
+"""Tables of results: measured case by case, printed as they grow, and written after each case."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _nothing(rows: list[Row]) -> Row:
 
 @dataclass
 class Table:
-    """Rows under a name, each with a `label`; `about` says what they were measured on and how."""
+    """Rows under a name, each with a `label`; `about` describes the system and the method."""
 
     name: str
     about: Row
@@ -35,10 +35,10 @@ class Table:
     summary: Callable[[list[Row]], Row] = _nothing
     folder: Path = RESULTS
     limit: float = 300
-    """Seconds after which a case has hung: the process then ends, with what was written."""
+    """Seconds after which a case counts as hung; the process then ends, and the written rows remain."""
     is_lost: Callable[[], bool] = bool
     adds: bool = False
-    """Whether rows that an earlier run has written stay, where this one does not measure them again."""
+    """Keep rows of an earlier run that this one does not measure again."""
     rows: list[Row] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
@@ -50,7 +50,7 @@ class Table:
         return self.folder / f"{self.name}.json"
 
     def measure(self, key: Row, measured: Callable[[], Row]) -> Row:
-        """One case, by its key; one that fails is told and counted, and the others go on unless the GPU is gone."""
+        """Measure one case, by its key; a failure is reported and counted, and the others continue unless the GPU is lost."""
         faulthandler.dump_traceback_later(self.limit, exit=True, file=sys.__stderr__)
         try:
             found = measured()
@@ -62,7 +62,7 @@ class Table:
         print(self.told(row), flush=True)
         self.write()
         if self.is_lost():
-            raise GpuLostError("the GPU answers no more after a fault; the other cases are left out")
+            raise GpuLostError("the GPU is lost after a fault; the remaining cases are skipped")
         return row
 
     def _place(self, row: Row, key: Row) -> None:
@@ -83,7 +83,7 @@ class Table:
 
 
 def folder_of(asked: argparse.Namespace) -> Path:
-    """Where JSON goes: where it was asked for, else to the results, which nothing hurried replaces."""
+    """Choose the output directory: the requested one, else bench/results, except for quick runs."""
     given: Path | None = asked.out
     return given or (HURRIED if asked.quick else RESULTS)
 
@@ -97,7 +97,7 @@ def good(rows: list[Row]) -> list[Row]:
 
 
 def worded(row: Row, *left_out: str) -> str:
-    """The rest of a row, name by name."""
+    """Format the remaining fields of a row."""
     rest = {name: value for name, value in row.items() if name not in left_out}
     return ", ".join(
         f"{name} {value:.3f}" if isinstance(value, float) else f"{name} {value}" for name, value in rest.items()

@@ -1,9 +1,9 @@
-"""The trees that put the model's first configurations into order, fitted to what the model misses.
+"""Fit the decision trees that re-rank the model's first configurations to the model's errors.
 
     python bench/trees.py                 bench/results/hopper_configurations.json to heuristics/data/h200.trees.json
-    python bench/trees.py --judge         what they are worth on shapes that they have not seen; writes nothing
+    python bench/trees.py --judge         cross-validate them; writes nothing
 
-Needs scikit-learn, and no GPU. After `warploom tune --fit` has changed the model's constants, the trees are fitted anew.
+Needs scikit-learn, and no GPU. Fit them again after `warploom tune --fit` has changed the model's constants.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ ROOT = Path(__file__).parents[1]
 MEASURED = ROOT / "bench" / "results" / "hopper_configurations.json"
 TREES = ROOT / "src" / "warploom" / "heuristics" / "data" / "h200.trees.json"
 NEAR = 4
-"""How much more a fast configuration counts than a slow one: by this power of their times."""
+"""Weight of a configuration: its time to this power, so that fast ones count more."""
 ENOUGH = 20
-"""Configurations of a problem among which a choice is one."""
+"""Minimum number of measured configurations for a problem to count."""
 FORM = {
     "max_iter": 240,
     "learning_rate": 0.1,
@@ -48,14 +48,14 @@ FORM = {
 
 @dataclass(frozen=True)
 class Rows:
-    """All measurements as one table."""
+    """Collect all measurements in one table."""
 
     features: np.ndarray[Any, Any]
     missed: np.ndarray[Any, Any]
     weights: np.ndarray[Any, Any]
     problem: np.ndarray[Any, Any]
     shape: np.ndarray[Any, Any]
-    """A number for each shape: one may have been measured more than once."""
+    """Number the shapes: one may have been measured more than once."""
 
 
 def rows_of(measured: list[Measured], sms: int) -> Rows:
@@ -76,7 +76,7 @@ def fitted(rows: Rows, places: Any) -> HistGradientBoostingRegressor:
 
 
 def judge(measured: list[Measured], rows: Rows) -> None:
-    """Choices as the library makes them: among the model's first, by what trees say that do not know the shape."""
+    """Choose as the library does, among the model's first, with trees that have not seen the shape."""
     told = np.zeros(len(rows.missed))
     for known, left_out in GroupKFold(6).split(rows.features, groups=rows.shape):
         told[left_out] = believed(fitted(rows, known).predict(rows.features[left_out]))
@@ -96,12 +96,12 @@ def judge(measured: list[Measured], rows: Rows) -> None:
 
 
 def _rounded(limit: float) -> float:
-    """A limit in fewer digits, and never below it: limits are values that occur."""
+    """Round a threshold to fewer digits, never down: thresholds are values that occur."""
     return next(found for digits in range(7, 18) if (found := float(f"{limit:.{digits}g}")) >= limit)
 
 
 def nodes_of(tree: Any) -> list[list[float]]:
-    """The features asked, the limits, and where to go on; a leaf asks -1, for its value."""
+    """Flatten a tree: features, thresholds and children; a leaf has feature -1 and a value."""
     nodes = tree.nodes
     is_leaf = nodes["is_leaf"] > 0
     limits = [
@@ -113,7 +113,7 @@ def nodes_of(tree: Any) -> list[list[float]]:
 
 
 def text_of(found: HistGradientBoostingRegressor, document: dict[str, Any]) -> str:
-    """JSON, a tree in a line."""
+    """Write JSON with one line per tree."""
     about = {name: document["machine"].get(name) for name in ("gpu", "sms", "driver", "cuda", "torch")}
     about["when"] = document["when"]
     trees = [each[0] for each in found._predictors]
