@@ -12,7 +12,7 @@ from warploom.hardware.swizzles import SWIZZLES
 from warploom.host.tensor_map import TensorMap
 from warploom.machine.copy.boxes import place_box, read_box
 from warploom.machine.tensor.elements import ELEMENTS, decode_scales
-from warploom.machine.tensor.operands import OperandReader, footprint, multiply, multiply_scaled
+from warploom.machine.tensor.operands import OperandReader, footprint, multiply_scaled
 
 SHARED = 1 << 17
 
@@ -301,25 +301,6 @@ def test_scale_codes():
     codes = np.array([[127, 128, 0, 255]], np.uint8)
     np.testing.assert_array_equal(decode_scales(codes, "ue8m0"), [[1, 2, 2.0**-127, np.nan]])
     np.testing.assert_array_equal(decode_scales(np.array([0x38, 0xB8, 1], np.uint8), "ue4m3"), [1, 1, 2.0**-9])
-
-
-@pytest.mark.parametrize(("a_type", "b_type"), [(np.int8, np.int8), (np.uint8, np.uint8), (np.int8, np.uint8)])
-@pytest.mark.parametrize("k", [32, 1024])
-def test_integer_products_are_exact(a_type, b_type, k):
-    rng = np.random.default_rng(7)
-    a, b = (rng.integers(0, 256, (n, k)).astype(np.uint8) | 0x70 for n in (64, 24))
-    a, b = a.view(a_type), b.view(b_type)
-    product = multiply(a, b)
-    assert product.dtype == np.int32
-    assert (product == a.astype(np.int64) @ b.astype(np.int64).T).all()
-
-
-def test_products_of_floats_take_infinities_without_a_warning():
-    a = np.array([[np.inf, 1], [0, 2]], np.float32)
-    b = np.array([[0, 1], [1, 1]], np.float32)
-    product = multiply(a, b)
-    assert np.isnan(product[0, 0])
-    assert product[1, 1] == 2
 
 
 @pytest.mark.parametrize(("vectors", "scale_type", "k"), [(1, "ue8m0", 32), (2, "ue8m0", 64), (4, "ue4m3", 64)])

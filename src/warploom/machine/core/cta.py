@@ -246,7 +246,7 @@ class Cta:
             for warp in range(group.first_warp, group.first_warp + group.warps):
                 self.live[warp] = self.present[warp] = 0
         else:
-            gone = int(lanes.sum())
+            gone = int(np.count_nonzero(lanes))
             self.live[group.first_warp] -= gone
             self.present[group.first_warp] &= ~lane_bits(lanes)
         self.live_threads -= gone

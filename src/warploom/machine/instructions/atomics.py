@@ -195,7 +195,7 @@ def _by_turns(
     """The first lane of every cell, then the second of every cell that has one, and so on."""
     order = np.argsort(where, kind="stable")
     turn = np.empty(len(index), np.intp)
-    turn[order] = np.arange(len(index)) - np.repeat(np.cumsum(counts) - counts, counts)
+    turn[order] = np.arange(len(index)) - np.repeat(np.cumsum(counts, dtype=np.intp) - counts, counts)
     olds = np.empty(len(index), view.dtype)
     for number in range(int(counts.max())):
         lanes = np.flatnonzero(turn == number)

@@ -76,7 +76,7 @@ def _arrive(
         return _count(barrier, g.lanes, g.lanes, needed, votes)
     bits, present = lane_bits(live), g.cta.present[g.first_warp]
     if bits == present:
-        return _count(barrier, WARP if needed else int(live.sum()), live, needed, votes)
+        return _count(barrier, WARP if needed else int(np.count_nonzero(live)), live, needed, votes)
     if (present if g.mask is None else lane_bits(g.mask)) & ~bits:
         raise absent(op, present, bits)
     aligned = is_aligned(op) and g.first_warp not in g.cta.broken
@@ -84,7 +84,9 @@ def _arrive(
     def all_here(lanes: int, came: Array, *brought: Array) -> Generation:
         if g.grid.reporter is not None:
             g.grid.reporter.narrow(lane_bits(came))
-        return _count(barrier, WARP if needed else int(came.sum()), came, needed, brought[0] if brought else None)
+        return _count(
+            barrier, WARP if needed else int(np.count_nonzero(came)), came, needed, brought[0] if brought else None
+        )
 
     key = ("bar", barrier.index, needed, votes is None, id(op) if aligned else None)
     purpose = Purpose(
@@ -99,7 +101,7 @@ def _count(barrier: NamedBarrier, threads: int, live: Any, needed: int | None, v
     if votes is None:
         barrier.arrive(threads, needed)
         return generation
-    voters = live if isinstance(live, int) else int(live.sum())
+    voters = live if isinstance(live, int) else int(np.count_nonzero(live))
     if not isinstance(votes, np.ndarray):
         yes = voters if votes else 0
     else:

@@ -16,6 +16,7 @@ from warploom.hardware.mma_shapes import WARP_D_TYPES, WARP_MIXES, WARP_SHAPES, 
 from warploom.machine.core.participation import whole_warps
 from warploom.machine.core.registry import Run, executes
 from warploom.machine.numerics import array_function
+from warploom.machine.numerics.products import products
 from warploom.machine.tensor.elements import ELEMENTS, settle
 from warploom.ptx.isa.table import Op
 from warploom.ptx.syntax.model import Vector
@@ -103,27 +104,24 @@ def decoder(element: str) -> Any:
     return lambda words: decode(words).astype(np.float32)
 
 
-def _floats(a: Array, b: Array, c: Array, saturate: bool) -> Array:
-    total: Array = np.matmul(a, b.transpose(0, 2, 1))
-    total += c
-    settle(total)
-    return total
+def _floats(product: Array, c: Array, saturate: bool) -> Array:
+    product += c
+    settle(product)
+    return product
 
 
-def _halves(a: Array, b: Array, c: Array, saturate: bool) -> Array:
-    total: Array = np.matmul(a, b.transpose(0, 2, 1))
-    total += c
-    rounded: Array = total.astype(np.float16)
+def _halves(product: Array, c: Array, saturate: bool) -> Array:
+    product += c
+    rounded: Array = product.astype(np.float16)
     settle(rounded)
     return rounded
 
 
-def _integers(a: Array, b: Array, c: Array, saturate: bool) -> Array:
+def _integers(product: Array, c: Array, saturate: bool) -> Array:
     """Products are exact: at most 32 terms below 2^16, or more that are smaller."""
-    product: Array = np.matmul(a, b.transpose(0, 2, 1))
     if saturate:
-        product = np.clip(product.astype(np.int64) + c, _LIMITS.min, _LIMITS.max)
-        return product.astype(np.int32)
+        wide: Array = np.clip(product.astype(np.int64) + c, _LIMITS.min, _LIMITS.max)
+        return wide.astype(np.int32)
     total: Array = product.astype(np.int32)
     total += c
     return total
@@ -131,8 +129,8 @@ def _integers(a: Array, b: Array, c: Array, saturate: bool) -> Array:
 
 def _differences(a: Array, b: Array, c: Array, saturate: bool) -> Array:
     """How many bits differ: those that either has, without those that both have."""
-    either = a.sum(2)[:, :, None] + b.sum(2)[:, None, :]
-    total: Array = (either - 2 * np.matmul(a, b.transpose(0, 2, 1))).astype(np.int32)
+    ones = products(a, np.ones_like(b), "b1", "b1") + products(np.ones_like(a), b, "b1", "b1")
+    total: Array = (ones - 2 * products(a, b, "b1", "b1")).astype(np.int32)
     total += c
     return total
 
@@ -149,12 +147,17 @@ def _doubles(a: Array, b: Array, c: Array, saturate: bool) -> Array:
     return total.view(np.float64).reshape(c.shape)
 
 
-_COMBINE = {"f16": _halves, "f32": _floats, "f64": _doubles, "s32": _integers}
+_ADD = {"f16": _halves, "f32": _floats, "s32": _integers}
 
 
 def combined(op: Op) -> Callable[[Array, Array, Array, bool], Array]:
     """How an instruction makes D of A, B and C."""
-    return _differences if op["bits"] == "xor" else _COMBINE[op["d_type"]]
+    if op["bits"] == "xor":
+        return _differences
+    if op["d_type"] == "f64":
+        return _doubles
+    add, a_type, b_type = _ADD[op["d_type"]], op["a_type"] or "f16", op["b_type"] or "f16"
+    return lambda a, b, c, saturate: add(products(a, b, a_type, b_type), c, saturate)
 
 
 def _read(op: Op) -> WarpShape:

@@ -4,7 +4,7 @@ The rounded forms are exact. The approximate ones (`.approx`, `.full`) are compu
 closer than the ISA asks, so that a kernel may differ from a GPU by the GPU's own error. Seen on an H200 for normal
 arguments and results: rcp, sqrt and rsqrt one unit in the last place, ex2 two, tanh 2^-16 relative, lg2 and (over a few
 turns) sin and cos about 1e-6 absolute. Special values are the ISA's; sin and cos of huge arguments, for which the ISA
-promises nothing, are those of float64.
+promises nothing, are those of the exact argument. `transcendental` makes them the same on every host.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable
 import numpy as np
 
 from warploom.hardware.dtypes import ELEMENT_TYPES
-from warploom.machine.numerics import exact
+from warploom.machine.numerics import exact, transcendental
 from warploom.machine.numerics.bits import (
     F16,
     F32,
@@ -38,14 +38,14 @@ Values = Callable[..., Array]
 
 _DOUBLE: dict[str, Values] = {
     "div": np.divide,
-    "rcp": np.reciprocal,
+    "rcp": lambda x: np.divide(1.0, x),
     "sqrt": np.sqrt,
-    "rsqrt": lambda x: np.reciprocal(np.sqrt(x)),
-    "ex2": np.exp2,
-    "lg2": np.log2,
-    "sin": np.sin,
-    "cos": np.cos,
-    "tanh": np.tanh,
+    "rsqrt": lambda x: np.divide(1.0, np.sqrt(x)),
+    "ex2": transcendental.exp2,
+    "lg2": transcendental.log2,
+    "sin": transcendental.sin,
+    "cos": transcendental.cos,
+    "tanh": transcendental.tanh,
 }
 _ROUNDED = frozenset({"rn", "rz", "rm", "rp"})
 

@@ -266,7 +266,7 @@ def dp2a(signature: Signature) -> ArrayFunction:
     def whole(a: Array, b: Array, c: Array) -> Array:
         shorts = pieces(a, a_view).reshape(-1, 2)
         chosen = pieces(b, b_view).reshape(-1, 4)[:, first : first + 2]
-        total: Array = np.multiply(shorts, chosen, dtype=I64).sum(axis=1).astype(U32)
+        total: Array = np.multiply(shorts, chosen, dtype=I64).sum(axis=1, dtype=I64).astype(U32)
         total += c
         return total
 

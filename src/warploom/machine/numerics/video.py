@@ -43,7 +43,7 @@ def simd(name: str, count: int) -> Callable[[Signature], ArrayFunction]:
         def whole(a: Array, b: Array, c: Array) -> Array:
             parts = operate(pieces(a, a_part).astype(I64), pieces(b, b_part).astype(I64)).astype(I64)
             if adds:
-                total: Array = parts.reshape(-1, count).sum(1).astype(U32)
+                total: Array = parts.reshape(-1, count).sum(axis=1, dtype=np.int64).astype(U32)
                 total += c
                 return total
             if limits is not None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from warploom.diagnostics import Diag
 from warploom.hardware.fragments import TENSOR_MOVES, tensor_move
 from warploom.hardware.tmem import QUADRANT, CopyShape, Placement
-from warploom.machine.tensor.elements import contained
+from warploom.machine.tensor.elements import contained, settle
 
 Words = NDArray[np.uint32]
 
@@ -78,6 +78,7 @@ def tensor_accumulate(
                 target += moved
         else:
             target[...] = moved
+        settle(target)
         return
     new = _combined(words, moved, d_type, accumulate=accumulate, scale=scale, saturate=saturate)
     if disabled is None:
@@ -97,9 +98,9 @@ def _combined(
         total = product
         if accumulate:
             total = product + np.ldexp(_values(words, d_type).astype(np.float32), -scale)
-        if d_type == "f32":
-            return np.ascontiguousarray(total, dtype=np.float32).view(np.uint32)
-        return total.astype(np.float16).view(np.uint16).astype(np.uint32)
+        rounded = np.array(total, dtype=np.float32 if d_type == "f32" else np.float16, order="C")
+    settle(rounded)
+    return rounded.view(np.uint32) if d_type == "f32" else rounded.view(np.uint16).astype(np.uint32)
 
 
 def _values(words: Words, d_type: str) -> NDArray[Any]:

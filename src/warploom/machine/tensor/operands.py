@@ -19,6 +19,7 @@ from warploom.diagnostics import Diag
 from warploom.hardware.matrix_descriptors import SharedDescriptor, decode_shared_descriptor
 from warploom.hardware.mma_shapes import WGMMA
 from warploom.hardware.swizzles import B128_ATOM_32B, GRANULE, SWIZZLES, Swizzle
+from warploom.machine.numerics.products import Factor, product
 from warploom.machine.tensor.elements import ELEMENTS, decode_scales
 
 _CORE_ROWS = 8
@@ -185,6 +186,8 @@ class Located:
     first: int
     index: NDArray[np.intp]
     element: str
+    k: int
+    """Columns that one instruction multiplies."""
     columns: NDArray[np.intp] | None
     """For an MN-major operand the order of its rows, which are the columns that memory holds."""
 
@@ -230,7 +233,7 @@ class OperandForm:
         else:
             gather = _reordered(gather, self.order)
         end = base + gather.reach
-        return Located(descriptor.start, layout, end, base // GRANULE, gather.index, self.element, columns)
+        return Located(descriptor.start, layout, end, base // GRANULE, gather.index, self.element, self.k, columns)
 
 
 def footprint(
@@ -244,22 +247,6 @@ def footprint(
     return np.sort(gather.index.reshape(-1)) * GRANULE + (descriptor.start - phase)
 
 
-_EXACT_F32 = 1 << 24
-"""Integers up to here are exact in float32, and so is a sum of products that stays below."""
-
-
-def multiply(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
-    """The product a @ b.T: float32, or int32 from 8-bit integers (through floating point: exact there, and fast)."""
-    if a.dtype.kind == "f":
-        with np.errstate(all="ignore"):
-            floats: NDArray[Any] = a @ b.T
-            return floats
-    largest = a.shape[1] * (1 << 16 if a.dtype == np.uint8 and b.dtype == np.uint8 else 1 << 15)
-    wide = np.dtype(np.float32 if largest <= _EXACT_F32 else np.float64)
-    integers: NDArray[Any] = a.astype(wide) @ b.astype(wide).T
-    return integers.astype(np.int32)
-
-
 def multiply_scaled(
     a: NDArray[np.float32],
     b: NDArray[np.float32],
@@ -271,9 +258,9 @@ def multiply_scaled(
 
     In float64: a ue8m0 factor alone can leave float32's range while the product of both does not.
     """
+    k = a.shape[1]
     with np.errstate(all="ignore"):
-        product = _scaled(a, scale_a, scale_type) @ _scaled(b, scale_b, scale_type).T
-        return product.astype(np.float32)
+        return product(Factor(_scaled(a, scale_a, scale_type), k), Factor(_scaled(b, scale_b, scale_type), k))
 
 
 def _scaled(values: NDArray[np.float32], codes: NDArray[np.uint8], scale_type: str) -> NDArray[np.float64]:

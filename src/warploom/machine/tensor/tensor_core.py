@@ -5,7 +5,8 @@ Operations of one thread complete in the order of issue. Across threads the sche
 
 Where the schedule has convoys, operations complete at once, except that MMAs wait for the next instruction that could
 tell whether they have: a commit, a copy, any access to tensor memory. Those that follow each other along k into one
-accumulator then read their operands at once and become one product. Everywhere else each is an operation of its own.
+accumulator then read their operands at once; each product is still made and added by itself, so that every schedule
+gives the same bits. Everywhere else each is an operation of its own.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from warploom.machine.core.async_operations import Operation
 from warploom.machine.core.events import CommitGroup, Touch, Touches
 from warploom.machine.core.group import WARP
 from warploom.machine.memory.shared_memory import RANK_SHIFT
+from warploom.machine.numerics.products import Factor, product
 from warploom.machine.tensor.accumulators import tensor_a, tensor_accumulate, tensor_scales
 from warploom.machine.tensor.elements import contained
 from warploom.machine.tensor.operands import OperandReader, footprint, multiply_scaled
@@ -44,11 +46,11 @@ FAMILY = "sm_100"
 Place = tuple[int, int]
 """Lane and column."""
 
-Known = dict[tuple[object, ...], Array]
+Known = dict[tuple[object, ...], Factor]
 """Operands that were read already, by what and where they are."""
 
 _LONGEST_RUN = 8
-"""MMAs in one product: the sums of eight of kind::i8 stay below 2^24, up to where float32 is exact."""
+"""MMAs whose operands are read together."""
 
 
 class _Form(NamedTuple):
@@ -106,7 +108,7 @@ class Plan:
 
     @cached_property
     def merges(self) -> bool:
-        """Whether a run may be one product: nothing but addition happens to D between its MMAs."""
+        """Whether MMAs may read their operands together: nothing but addition happens to D between them."""
         return not self.vectors and self.shape.d_type != "f16" and not self.shape.saturate
 
 
@@ -197,7 +199,7 @@ def _advance(before: SharedDescriptor | Place, after: SharedDescriptor | Place, 
 
 @dataclass(slots=True, eq=False)
 class _Run:
-    """MMAs that one product does: the first of them, how many, and how far A and B advance from each to the next."""
+    """MMAs that read their operands together: the first, how many, and how far A and B advance each time."""
 
     first: Issue
     steps: int = 1
@@ -301,29 +303,31 @@ class TensorCore:
             memory = tensor_memory(cta)
             lane, column = first.d
             memory.require(column, first.plan.columns, "The accumulator of an MMA")
-            product = self._product(run, number, self._a(run, number, known), b)
-            if shape.negate_a != shape.negate_b:
-                np.negative(product, out=product)
-            tensor_accumulate(
-                memory.words,
-                first.plan.placement,
-                lane,
-                column,
-                product,
-                shape.d_type,
-                accumulate=first.accumulate,
-                scale=first.scale,
-                saturate=shape.saturate,
-                disabled=_lanes(first.disabled, number),
-            )
+            a = self._a(run, number, known)
+            for step in range(run.steps):
+                added = self._product(first, number, a, b, step)
+                if shape.negate_a != shape.negate_b:
+                    np.negative(added, out=added)
+                tensor_accumulate(
+                    memory.words,
+                    first.plan.placement,
+                    lane,
+                    column,
+                    added,
+                    shape.d_type,
+                    accumulate=first.accumulate or step > 0,
+                    scale=first.scale if step == 0 else 0,
+                    saturate=shape.saturate,
+                    disabled=_lanes(first.disabled, number),
+                )
 
-    def _product(self, run: _Run, number: int, a: Array, b: Array) -> Array:
+    def _product(self, first: Issue, number: int, a: Factor, b: Factor, step: int) -> Array:
         """[rows, n], its rows next to each other in memory as lanes are."""
-        first, shape = run.first, run.first.plan.shape
+        shape = first.plan.shape
         if first.plan.vectors:
-            return multiply_scaled(b, a, *self._scales(first, number), shape.scale_type or "").T
-        product: Array = np.dot(b, a.T).T
-        return product.astype(np.int32) if shape.d_type == "s32" else product
+            return multiply_scaled(b.values, a.values, *self._scales(first, number), shape.scale_type or "").T
+        found = product(b, a, step, step).T
+        return found.astype(np.int32) if shape.d_type == "s32" else found
 
     def _scales(self, first: Issue, number: int) -> tuple[Array, Array]:
         """The scale factors of B and of A."""
@@ -334,24 +338,29 @@ class TensorCore:
             tensor_scales(words, of_a, plan.rows, plan.vectors, shape.scale_a_id),
         )
 
-    def _a(self, run: _Run, number: int, known: Known) -> Array:
+    def _a(self, run: _Run, number: int, known: Known) -> Factor:
         a, plan, shape = run.first.a, run.first.plan, run.first.plan.shape
         if isinstance(a, SharedDescriptor):
             form = _Form(plan.rows, shape.k, shape.a_element, shape.transpose_a, run.steps, run.advance[0])
             return self._read(number, a, form, known)
         words = tensor_memory(self.ctas[number]).words
-        return _float32(tensor_a(words, plan.placement, *a, shape.k * run.steps, shape.a_element))
+        matrix = tensor_a(words, plan.placement, *a, shape.k * run.steps, shape.a_element)
+        return Factor(_float32(matrix), shape.k, shape.a_element)
 
-    def _b(self, run: _Run, known: Known) -> Array:
+    def _b(self, run: _Run, known: Known) -> Factor:
         """B[n, k]: each CTA of a pair holds half of its rows."""
         first, shape = run.first, run.first.plan.shape
         rows = shape.n // len(self.ctas)
         form = _Form(rows, shape.k, shape.b_element, shape.transpose_b, run.steps, run.advance[1])
         parts = [self._read(number, first.b, form, known) for number in range(len(self.ctas))]
-        b = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        return b if first.zeroed is None else np.where(first.zeroed[:, None], np.float32(0), b)
+        if len(parts) == 1 and first.zeroed is None:
+            return parts[0]
+        b = np.concatenate([part.values for part in parts])
+        if first.zeroed is not None:
+            b = np.where(first.zeroed[:, None], np.float32(0), b)
+        return Factor(b, shape.k, shape.b_element)
 
-    def _read(self, number: int, descriptor: SharedDescriptor, form: _Form, known: Known) -> Array:
+    def _read(self, number: int, descriptor: SharedDescriptor, form: _Form, known: Known) -> Factor:
         """An operand in shared memory as float32, which holds every element exactly; read once where runs share it."""
         key = (number, descriptor.value, form)
         found = known.get(key)
@@ -360,7 +369,7 @@ class TensorCore:
             matrix = self._readers[number].read(
                 descriptor, rows, k, element, mn_major=mn_major, steps=steps, advance=advance
             )
-            found = known[key] = _float32(matrix)
+            found = known[key] = Factor(_float32(matrix), k, element)
         return found
 
 

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from warploom.diagnostics import Diag, Loc
 from warploom.hardware.matrix_descriptors import decode_shared_descriptor
 from warploom.hardware.mma_shapes import WGMMA, WGMMA_M
+from warploom.machine.numerics.products import Factor, product
 from warploom.machine.tensor.operands import Located, OperandForm
 from warploom.machine.tensor.register_rows import RowNames, Rows
 from warploom.machine.tensor.wgmma_registers import (
@@ -122,7 +123,7 @@ class Issue:
         return self.accumulate and self.d == first.d and self.multiply.kind() == first.multiply.kind()
 
 
-_Part = tuple[int, slice]
+_Part = tuple[int, int]
 """Which of the matrices that a plan reads, and which of its columns."""
 
 
@@ -182,8 +183,7 @@ def _parts(
         key = (id(one.index), one.first, one.element, form.mn_major)
         reads.setdefault(key, one)
         slots.append(list(reads).index(key))
-    k = form.k
-    return tuple((slots[0], slice(i * k, i * k + k)) if merged else (slots[i], slice(0, k)) for i in range(steps))
+    return tuple((slots[0], i) if merged else (slots[i], 0) for i in range(steps))
 
 
 def execute(warpgroup: Warpgroup, batch: tuple[Issue, ...]) -> None:
@@ -191,26 +191,23 @@ def execute(warpgroup: Warpgroup, batch: tuple[Issue, ...]) -> None:
     granules = warpgroup.cta.shared.async_whole.view(np.complex128)
     for first in range(0, len(batch), _MOST_TOGETHER):
         plan = _plan(batch[first : first + _MOST_TOGETHER])
-        matrices = [located.read(granules) for located in plan.reads]
+        factors = [Factor(located.read(granules), located.k, located.element) for located in plan.reads]
         for run in plan.runs:
-            _execute_run(warpgroup, run, matrices)
+            _execute_run(warpgroup, run, factors)
 
 
-def _execute_run(warpgroup: Warpgroup, run: _Run, matrices: list[Array]) -> None:
+def _execute_run(warpgroup: Warpgroup, run: _Run, factors: list[Factor]) -> None:
     multiply, d = run.multiply, run.d
     accumulator, words = multiply.accumulator, warpgroup.rows(d)
     add, negative, saturate = accumulator.add, multiply.negative, multiply.saturate
     total: Array | None = accumulator.load(words) if run.accumulate else None
-    product: Array | None = None
-    for left, (slot, columns) in zip(run.left, run.right, strict=True):
+    k = multiply.b.k
+    for left, (b, b_step) in zip(run.left, run.right, strict=True):
         if isinstance(left, RowNames):
-            a = read_a(warpgroup.rows(left), multiply.a_type)
+            a, a_step = Factor(read_a(warpgroup.rows(left), multiply.a_type), k, multiply.a_type), 0
         else:
-            a = matrices[left[0]][:, left[1]]
-        product = np.matmul(a, matrices[slot][:, columns].T, out=product)
-        total = add(total, product, negative, saturate)
-        if total is product:
-            product = None
+            a, a_step = factors[left[0]], left[1]
+        total = add(total, product(a, factors[b], a_step, b_step), negative, saturate)
     assert total is not None
     accumulator.store(words, total)
     if not d.adjacent:

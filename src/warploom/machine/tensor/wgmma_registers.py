@@ -3,7 +3,7 @@
 Four neighbouring lanes hold sixteen consecutive bytes of a row, so that registers move as 16-byte granules. To keep it
 so for 32-bit accumulators, whose neighbouring columns lie in neighbouring registers, products are made with their rows
 and columns in the order that registers have them: `row_order` puts the two halves of a warp's sixteen rows apart,
-`column_order` the even and the odd columns of every eight. The recipes of `facts/fragments` define both.
+`column_order` the even and the odd columns of every eight. The recipes of `hardware/fragments` define both.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -88,7 +89,7 @@ class Accumulator:
 
 @lru_cache(maxsize=128)
 def _load_index(split: tuple[int, ...]) -> NDArray[np.intp]:
-    count = int(np.prod(split))
+    count = prod(split)
     return np.ascontiguousarray(np.arange(count, dtype=np.intp).reshape(split).transpose(1, 3, 0, 2))
 
 

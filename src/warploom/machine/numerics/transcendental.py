@@ -1,0 +1,283 @@
+"""Exponential, logarithm, sine, cosine and hyperbolic tangent in float64: the same bits on every host.
+
+NumPy takes these from the host's math library or from vector code chosen by the CPU, which differ in the last bits.
+Here they are made of additions, multiplications, divisions, integer operations and table look-ups, which IEEE 754
+defines to the bit. Tables and coefficients come from integer arithmetic at first use.
+
+Arguments are float32, float16 or bfloat16 numbers widened to float64. Errors stay below 2^-46 relative to the result
+(2^-51 but for sine and cosine near their zeros), so that a result rounded to float32 is nearly always the nearest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from functools import cache
+from math import factorial, isqrt
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+_BITS = 400
+"""Fraction bits of the integers that stand for real numbers here."""
+_ONE = 1 << _BITS
+
+_STEPS_BITS = 11
+_STEPS = 1 << _STEPS_BITS
+"""Powers of two in the table of 2^x, for each power of two."""
+_SHIFT = 1.5 * 2.0**52
+"""Added to a small number, it rounds it to an integer, which the low bits of the sum then hold."""
+_TO_EXPONENT = 52 - _STEPS_BITS
+_ONE_WORD = 1023 << 52
+
+
+def _float(value: int) -> float:
+    """The float64 nearest to a fixed-point number."""
+    return float(Fraction(value, _ONE))
+
+
+def _arctan_of_inverse(n: int) -> int:
+    """arctan(1/n), fixed-point."""
+    power = total = _ONE // n
+    sign, k = -1, 3
+    while power:
+        power //= n * n
+        total += sign * (power // k)
+        sign, k = -sign, k + 2
+    return total
+
+
+@cache
+def _pi() -> int:
+    """Machin's sum, fixed-point."""
+    return 4 * (4 * _arctan_of_inverse(5) - _arctan_of_inverse(239))
+
+
+@cache
+def _ln2() -> int:
+    """The sum of 1 / (k 2^k), fixed-point."""
+    return sum((_ONE >> k) // k for k in range(1, _BITS))
+
+
+class _Powers(NamedTuple):
+    """The table of 2^(i / _STEPS) for i below _STEPS, and the series of 2^(r / _STEPS) - 1 in r, without r^0."""
+
+    values: NDArray[np.float64]
+    less_one: NDArray[np.float64]
+    """The values less one, which have more bits then."""
+    words: NDArray[np.int64]
+    """The values' words less i << _TO_EXPONENT: with n << _TO_EXPONENT added, that of 2^(n / _STEPS)."""
+    series: tuple[float, ...]
+
+
+@cache
+def _powers() -> _Powers:
+    root = 2 * _ONE
+    for _ in range(_STEPS_BITS):
+        root = isqrt(root << _BITS)
+    exact = [_ONE]
+    for _ in range(_STEPS - 1):
+        exact.append(exact[-1] * root >> _BITS)
+    step = _ln2() // _STEPS
+    powers, power = [], _ONE
+    for k in range(1, 5):
+        power = power * step >> _BITS
+        powers.append(_float(power // factorial(k)))
+    values = np.array([_float(one) for one in exact])
+    less_one = np.array([_float(one - _ONE) for one in exact])
+    words = values.view(np.int64) - (np.arange(_STEPS, dtype=np.int64) << _TO_EXPONENT)
+    return _Powers(values, less_one, words, tuple(powers))
+
+
+def exp2(x: Array) -> Array:
+    """2^x; arguments beyond ±1000 count as ±1000, whose powers every narrower type rounds to infinity and to zero."""
+    _, _, words, (c1, c2, c3, _) = _powers()
+    scaled = np.maximum(x, -1000.0)
+    np.minimum(scaled, 1000.0, out=scaled)
+    scaled *= _STEPS
+    whole = scaled + _SHIFT
+    index = whole.view(np.int64)
+    power = words.take(index & (_STEPS - 1))
+    power += index << _TO_EXPONENT
+    whole -= _SHIFT
+    scaled -= whole
+    series = scaled * c3
+    series += c2
+    series *= scaled
+    series += c1
+    series *= scaled
+    value = power.view(np.float64)
+    series *= value
+    series += value
+    return series
+
+
+def tanh(x: Array) -> Array:
+    """The hyperbolic tangent: q / (q + 2), where q is e^(2|x|) - 1."""
+    values, less_one, _, (c1, c2, c3, c4) = _powers()
+    scaled = np.minimum(np.abs(x), 32.0)
+    scaled *= _double_log2_e()
+    whole = scaled + _SHIFT
+    index = whole.view(np.int64)
+    place = index & (_STEPS - 1)
+    scale = (((index - place) << _TO_EXPONENT) + _ONE_WORD).view(np.float64)
+    whole -= _SHIFT
+    scaled -= whole
+    series = scaled * (c1 + scaled * (c2 + scaled * (c3 + scaled * c4)))
+    rest = less_one.take(place) + series * values.take(place)
+    grown = rest * scale + (scale - 1.0)
+    return np.copysign(grown / (grown + 2.0), x)
+
+
+@cache
+def _double_log2_e() -> float:
+    """Steps of the table in 2 / ln 2."""
+    return _float((2 * _STEPS * _ONE << _BITS) // _ln2())
+
+
+_LOG_BITS = 7
+_LOG_CELLS = 1 << _LOG_BITS
+_LOG_OFFSET = (1022 << 52) + (0x6B << 44)
+"""The bits of about sqrt(1/2): numbers are taken between it and twice it, and 1 lies inside a cell of the table."""
+
+
+class _Logarithms(NamedTuple):
+    """For each cell an inverse of few bits and its negative logarithm; the series of log2(1 + r) without r^0."""
+
+    inverses: NDArray[np.float64]
+    logarithms: NDArray[np.float64]
+    series: tuple[float, ...]
+
+
+def _log2(value: Fraction) -> float:
+    """The logarithm of a number in [1/2, 2), by squaring: each square tells one bit."""
+    sign = 1
+    if value < 1:
+        value, sign = 1 / value, -1
+    x, bits, digits = int(value * (1 << 128)), 0, 80
+    for _ in range(digits):
+        x = x * x >> 128
+        bits <<= 1
+        if x >> 129:
+            bits |= 1
+            x >>= 1
+    return float(sign * Fraction(bits, 1 << digits))
+
+
+@cache
+def _logarithms() -> _Logarithms:
+    inverses, logarithms = [], []
+    for cell in range(_LOG_CELLS):
+        first = np.array([_LOG_OFFSET + (cell << (52 - _LOG_BITS)), _LOG_OFFSET + ((cell + 1) << (52 - _LOG_BITS))])
+        low, high = (Fraction(float(one)) for one in first.view(np.float64))
+        inverse = Fraction(1) if low <= 1 < high else Fraction(round(2 / (low + high) * 1024), 1024)
+        inverses.append(float(inverse))
+        logarithms.append(_log2(1 / inverse) if inverse != 1 else 0.0)
+    series = [_float((1 if k % 2 else -1) * ((_ONE << _BITS) // _ln2()) // k) for k in range(1, 9)]
+    return _Logarithms(np.array(inverses), np.array(logarithms), tuple(series))
+
+
+def log2(x: Array) -> Array:
+    """The logarithm to base 2 of a number of at most 24 significant bits."""
+    inverses, logarithms, series = _logarithms()
+    bits = np.ascontiguousarray(x).view(np.int64)
+    above = bits - _LOG_OFFSET
+    cell = (above >> (52 - _LOG_BITS)) & (_LOG_CELLS - 1)
+    exponent = above >> 52
+    r = (bits - (exponent << 52)).view(np.float64) * inverses.take(cell)
+    r -= 1.0  # exact, as the product of 24 and 11 bits is
+    total = r * series[-1]
+    for coefficient in series[-2::-1]:
+        total += coefficient
+        total *= r
+    total += logarithms.take(cell) + exponent.astype(np.float64)
+    odd = ~((x > 0) & (x < np.inf))
+    if np.count_nonzero(odd):
+        total = np.where(odd, np.where(x == 0, -np.inf, np.where(x == np.inf, np.inf, np.nan)), total)
+    return total
+
+
+class _Circle(NamedTuple):
+    """2^(e - 23) * 2 / pi modulo 4 in four parts for each exponent e from 0 on; the series of sine and cosine."""
+
+    parts: NDArray[np.float64]
+    sine: tuple[float, ...]
+    cosine: tuple[float, ...]
+
+
+_PART = 26
+_FIRST = -1
+"""The least exponent of an argument that is reduced."""
+
+
+@cache
+def _circle() -> _Circle:
+    digits = 300
+    two_over_pi = (2 * _ONE << digits) // _pi()
+    parts = []
+    for exponent in range(_FIRST, 128):
+        shifted = two_over_pi << (exponent + 64) >> (64 + 23)
+        turns = shifted & ((4 << digits) - 1)
+        row, done = [], digits + 2
+        for number in range(4):
+            done = digits + 2 - _PART * (number + 1)
+            row.append(float(Fraction(turns >> done << done, 1 << digits)))
+            turns &= (1 << done) - 1
+        parts.append(row)
+    sine = tuple(float(Fraction((-1) ** k, factorial(2 * k + 1))) for k in range(9))
+    cosine = tuple(float(Fraction((-1) ** k, factorial(2 * k))) for k in range(10))
+    return _Circle(np.ascontiguousarray(np.array(parts).T), sine, cosine)
+
+
+def _reduced(x: Array) -> tuple[Array, Array]:
+    """Split x into n * pi / 2 + z with |z| at most pi / 4: z, and n modulo 4.
+
+    x is an integer of 24 bits times a power of two. Times 26 bits of 2 / pi it is exact, and so are the parts' sums
+    until the quarter turns are split off; what is lost afterwards is below 2^-76 of a quarter turn.
+    """
+    parts = _circle().parts
+    size = np.abs(x)
+    plain = size < 0.75
+    size = np.where(plain | ~(size < np.inf), 1.0, size)
+    exponent = (size.view(np.int64) >> 52) - 1023
+    integer = (size.view(np.int64) - ((exponent - 23) << 52)).view(np.float64)
+    at = exponent - _FIRST
+    turns = integer * parts[0].take(at)
+    turns -= 4.0 * np.rint(turns * 0.25)
+    turns += integer * parts[1].take(at)
+    quarters = np.rint(turns)
+    turns -= quarters
+    turns += integer * parts[2].take(at)
+    turns += integer * parts[3].take(at)
+    z = np.copysign(1.0, x) * (turns * _float(_pi() // 2))
+    n = np.where(np.signbit(x), -quarters, quarters)
+    return np.where(plain, x, np.where(np.abs(x) < np.inf, z, np.nan)), np.where(plain, 0.0, n).astype(np.int64) & 3
+
+
+def _evaluate(series: tuple[float, ...], square: Array) -> Array:
+    total = square * series[-1]
+    for coefficient in series[-2:0:-1]:
+        total += coefficient
+        total *= square
+    total += series[0]
+    return total
+
+
+def _circular(quarter: int) -> Callable[[Array], Array]:
+    """The sine of an angle so many quarter turns further."""
+
+    def function(x: Array) -> Array:
+        z, n = _reduced(x)
+        n = (n + quarter) & 3
+        square = z * z
+        sine, cosine = _evaluate(_circle().sine, square) * z, _evaluate(_circle().cosine, square)
+        value = np.where(n & 1, cosine, sine)
+        return np.where(n & 2, -value, value)
+
+    return function
+
+
+sin, cos = _circular(0), _circular(1)
