@@ -399,7 +399,7 @@ USAGE = {
     "EpiLoadPipeline.produce: wait, load onto `stage.mbar()`, advance": _PRODUCES,
     "EpiLoadPipeline.consume: wait, read the tile of `stage.index()`, signal": (_PRODUCES),
     "OutputTilePipeline.acquire_mma_linear: multiply, commit on `stage.mbar()`, release": (_LINEAR),
-    "OutputTilePipeline.acquire_epilogue_linear: read tensor memory, release": (_LINEAR),
+    "OutputTilePipeline.acquire_epilogue_linear: read TMEM, release": (_LINEAR),
     "OutputTilePipeline.per_k_epilogue: promote in the epilogue, both rings signalled": _PROMOTES,
     "MmaWarpContext.per_k_stage: multiply into `mma_stage.tmem.offset`, committed on leaving": _PROMOTES,
     "EpilogueWarpContext.per_k_stage: promote, both rings signalled": _PROMOTES,
