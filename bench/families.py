@@ -29,7 +29,7 @@ from warploom.host.launch import Launch
 from warploom.kernels.sm90.blockwise_fp8 import blockwise_fp8
 from warploom.kernels.sm90.grouped import grouped
 from warploom.kernels.sm90.matmul import matmul
-from warploom.kernels.sm90.parts import layouts
+from warploom.structured.composition.operands import operand_layouts
 from warploom.structured.config.sm90 import HopperConfig
 from warploom.structured.config.sm90_blockwise import HopperBlockwiseConfig
 from warploom.structured.epilogue.epilogue import Epilogue
@@ -57,7 +57,7 @@ def c_map(out: torch.Tensor, config: HopperConfig) -> TensorMap:
 
 
 def operand_maps(tensors: Tensors, config: HopperConfig) -> list[TensorMap]:
-    pairs = zip(("a", "b"), layouts(config), strict=True)
+    pairs = zip(("a", "b"), operand_layouts(config), strict=True)
     return [boxed(tensors[name], layout.box, layout.swizzle) for name, layout in pairs]
 
 

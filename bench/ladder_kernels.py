@@ -14,7 +14,7 @@ from warploom.host.launch import Launch
 from warploom.host.tensor_map import TensorMap
 from warploom.kernels.call import Call
 from warploom.kernels.sm90.binding import bind, tile_counts
-from warploom.kernels.sm90.parts import ConsumerWriter, layouts, operand_tiles, staged_inputs
+from warploom.structured import ConsumerWriter, input_pipeline, operand_layouts, operand_tiles
 from warploom.structured.cluster import Cluster
 from warploom.structured.config import Problem
 from warploom.structured.config.sm90 import HopperConfig
@@ -39,7 +39,7 @@ def unspecialised(
     cluster = Cluster(config.cluster_shape)
     tiles = StaticScheduler((m_tiles, n_tiles, 1), cluster=cluster, k_tiles=k_tiles, band=config.band)
     payload = StandardTilePayload(*operand_tiles(a, b, config, cluster))
-    inputs = staged_inputs(payload, config, _BothRoles(roles.consume), cluster)
+    inputs = input_pipeline(payload, config, _BothRoles(roles.consume), cluster)
     group = Warpgroup(roles.consume)
     writer = ConsumerWriter(d, config, group, Epilogue())
     ahead = config.num_pipeline_stages - 1 - config.depth
@@ -95,7 +95,7 @@ class Rung:
         if self.is_specialised:
             return bind(call, sms if self.is_persistent else (down + 1) * (along + 1) * 4)
         return unspecialised.bind(
-            *call.factor_maps(*layouts(config)),
+            *call.factor_maps(*operand_layouts(config)),
             d,
             *(m, n, down, along, -(-k // config.BK)),
             grid=(down * along, 1, 1),

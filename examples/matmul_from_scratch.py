@@ -11,19 +11,25 @@ import ml_dtypes
 import numpy as np
 
 from warploom import TensorMap, launch
-from warploom.structured.cluster import SELF
-from warploom.structured.config import OutputPipelineConfig
-from warploom.structured.pipelines.output_pipeline import OutputTilePipeline
-from warploom.structured.pipelines.pipeline import ProducerConsumerPipeline
-from warploom.structured.pipelines.signals import Bytes, TensorCoreCommit
-from warploom.structured.tensor_cores.tmem import TmemAddress, TmemTensor
-from warploom.structured.tensor_cores.warp_context import EpilogueWarpContext, MmaWarpContext
+from warploom.structured import (
+    SELF,
+    Bytes,
+    EpilogueWarpContext,
+    MmaWarpContext,
+    OutputPipelineConfig,
+    OutputTilePipeline,
+    ProducerConsumerPipeline,
+    TensorCoreCommit,
+    TmemAddress,
+    TmemTensor,
+)
 from warploom.trace import (
     Array,
     bf16,
     cta_index,
     f32,
     instruction_descriptor,
+    isa,
     kernel,
     lane,
     loop,
@@ -33,7 +39,6 @@ from warploom.trace import (
     warp_roles,
     when,
 )
-from warploom.trace.isa import cp, tcgen05
 
 TILE_M, TILE_N, TILE_K, MMA_K = 128, 64, 64, 16
 STAGES, ACCUMULATORS = 3, 2
@@ -60,8 +65,8 @@ def matmul(a: TensorMap, b: TensorMap, d: Array[f32], tiles: s32, k_tiles: s32) 
             for k in loop(k_tiles):
                 with inputs.produce() as stage, when(roles.load.elected):  # waits until the MMAs have read the slot
                     stage.expect_bytes(a.box_bytes + b.box_bytes)
-                    cp.async_bulk_tensor_load(a_tiles[stage.index()], a.at(row, k * TILE_K), stage.mbar())
-                    cp.async_bulk_tensor_load(b_tiles[stage.index()], b.at(tile * TILE_N, k * TILE_K), stage.mbar())
+                    isa.cp.async_bulk_tensor_load(a_tiles[stage.index()], a.at(row, k * TILE_K), stage.mbar())
+                    isa.cp.async_bulk_tensor_load(b_tiles[stage.index()], b.at(tile * TILE_N, k * TILE_K), stage.mbar())
 
     with roles.mma, MmaWarpContext(outputs):  # allocates TMEM; frees it after the last read
         shape = instruction_descriptor("f16", TILE_M, TILE_N, "bf16", "bf16", "f32")
@@ -74,7 +79,7 @@ def matmul(a: TensorMap, b: TensorMap, d: Array[f32], tiles: s32, k_tiles: s32) 
                         for step in range(TILE_K // MMA_K):
                             accumulate = k > 0 if step == 0 else True
                             operands = (left + 2 * step, right + 2 * step, shape, accumulate)
-                            tcgen05.mma(acc.tmem_offset(), *operands, cta_group=1, kind="f16")
+                            isa.tcgen05.mma(acc.tmem_offset(), *operands, cta_group=1, kind="f16")
 
     with roles.epilogue, EpilogueWarpContext(outputs):  # waits for the TMEM address
         first = row + (roles.epilogue.warp * 32 + lane() // 4).to(s32)

@@ -10,8 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 import warploom as wl
-from warploom.structured.pipelines.pipeline import ProducerConsumerPipeline
-from warploom.structured.pipelines.signals import Bytes, EveryThread
+from warploom.structured import Bytes, EveryThread, ProducerConsumerPipeline
 from warploom.trace import Array, f32, kernel, loop, s32, shared, warp_roles, when
 from warploom.trace.isa import cp
 

@@ -14,8 +14,8 @@ from warploom import TensorMap, launch
 from warploom.kernels.sm90.blockwise_fp8 import blockwise_fp8
 from warploom.kernels.sm90.grouped import grouped
 from warploom.kernels.sm90.matmul import matmul
-from warploom.kernels.sm90.parts import layouts
 from warploom.kernels.sm90.stream_k import matmul_stream_k
+from warploom.structured.composition.operands import operand_layouts
 from warploom.structured.config.sm90 import HopperConfig
 from warploom.structured.config.sm90_blockwise import HopperBlockwiseConfig
 from warploom.structured.epilogue.epilogue import Epilogue
@@ -81,7 +81,7 @@ class Product:
         """A and B as the kernel takes them: exchanged where it computes the transpose."""
         config = self.config
         given = (self.b, self.a) if config.AB_swapped else (self.a, self.b)
-        rows = zip(given, (config.a_type, config.b_type), layouts(config), strict=True)
+        rows = zip(given, (config.a_type, config.b_type), operand_layouts(config), strict=True)
         return tuple(
             self.boxed(
                 padded((np.swapaxes(array, -1, -2) if layout.major == "mn" else array).astype(DTYPES[dtype])),

@@ -13,8 +13,8 @@ import ml_dtypes
 import numpy as np
 
 from warploom import TensorMap, launch
-from warploom.kernels.sm100.parts import layouts
 from warploom.ptx.syntax.printer import print_module
+from warploom.structured.composition.operands import operand_layouts
 from warploom.structured.config import MatmulConfig, Problem, validate, violations
 from warploom.structured.epilogue.epilogue import Epilogue
 from warploom.structured.epilogue.writer_geometry import c_box
@@ -100,7 +100,7 @@ class Arrays:
     def maps(self):
         """A and B as the kernel sees them."""
         config = self.config
-        given = zip((self.b, self.a) if config.AB_swapped else (self.a, self.b), layouts(config), strict=True)
+        given = zip((self.b, self.a) if config.AB_swapped else (self.a, self.b), operand_layouts(config), strict=True)
         held = [(array if layout.major == "k" else array.mT, layout) for array, layout in given]
         dtype = "tf32" if config.a_type == "tf32" else None
         return [mapped(array, layout.box, layout.swizzle, dtype=dtype) for array, layout in held]

@@ -12,7 +12,7 @@ import numpy as np
 from warploom import TensorMap, launch
 from warploom.kernels.sm100.block_scaled import block_scaled
 from warploom.kernels.sm100.blockwise_fp8 import blockwise_fp8
-from warploom.kernels.sm100.parts import layouts
+from warploom.structured.composition.operands import operand_layouts
 from warploom.structured.config import BlockScaledMatmulConfig, BlockwiseFP8MatmulConfig, Problem, validate
 from warploom.structured.epilogue.epilogue import Epilogue
 from warploom.structured.schedulers.tile_scheduler import launch_grid
@@ -108,7 +108,7 @@ class Scaled:
         """A and B as the kernel takes them: exchanged where it computes the transpose."""
         config, given = self.config, (self.a, self.b)
         left, right = reversed(given) if config.AB_swapped else given
-        of_a, of_b = layouts(config)
+        of_a, of_b = operand_layouts(config)
         return (
             self.operand(left, config.a_type, of_a, config.a_major),
             self.operand(right, config.b_type, of_b, config.b_major),

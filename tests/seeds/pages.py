@@ -1,6 +1,6 @@
-"""What the five pages have, member by member, and the test that exercises each.
+"""The members of the five pages, and the test that exercises each.
 
-A row is a member's name and the name of a test; where a member has another home than its class here, the row says so.
+A row is a member's name and the name of a test.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ def all_by(test: str, *names: str) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Row:
-    """One member: what the page calls it, what it is there, where it is here, and its test."""
+    """One member: its name on the page, its kind there, its path from `warploom.structured`, and its test."""
 
     name: str
     kind: str
-    where: str
+    path: str
+    module: str
     test: str
     says: str
     """The word by which the test mentions it."""
@@ -35,7 +36,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Class:
-    """A class, of a page or behind it: its module here, and its members by kind."""
+    """A class of a page, or one that a page refers to: the module that defines it, and its members by kind."""
 
     name: str
     module: str
@@ -44,18 +45,15 @@ class Class:
     members: Mapping[str, str] = field(default_factory=dict)
     methods: Mapping[str, str] = field(default_factory=dict)
     parameters: Mapping[str, str] = field(default_factory=dict)
-    here: str = ""
-    """Its name here, where that is another."""
 
     @property
     def rows(self) -> Iterator[Row]:
-        own = self.here or self.name
-        yield Row(self.name, "class", f"{self.module}.{own}", self.test, own)
+        yield Row(self.name, "class", self.name, self.module, self.test, self.name)
         kinds = {"parameter": self.parameters, "field": self.fields, "member": self.members, "method": self.methods}
         for kind, rows in kinds.items():
             for name, test in rows.items():
-                says = own if name in ("__init__", "__enter__", "__exit__") else name
-                yield Row(name, kind, f"{self.module}.{own}.{name}", test, says)
+                says = self.name if name in ("__init__", "__enter__", "__exit__") else name
+                yield Row(name, kind, f"{self.name}.{name}", self.module, test, says)
 
 
 _SAME = f"{CONTEXT}::test_what_is_entered_is_the_context_itself"
@@ -180,7 +178,7 @@ PAGES = (
 )
 """The pages, in their order."""
 
-BEHIND = (
+REFERRED = (
     Class(
         "ProducerConsumerPipeline",
         "pipelines.pipeline",
@@ -393,7 +391,7 @@ BEHIND = (
         fields=all_by(_SHARES, "m", "n", "batch", "k_start", "k_tiles", "split", "is_first", "is_final", "number"),
     ),
 )
-"""Classes that the pages' signatures name, and those that stand behind them."""
+"""Classes that the pages refer to."""
 
 USAGE = {
     "EpiLoadPipeline.produce: wait, load onto `stage.mbar()`, advance": _PRODUCES,

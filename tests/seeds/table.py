@@ -1,4 +1,4 @@
-"""Write docs/seeds.md: the home and the test of every member of the five Mojo pages.
+"""Write docs/seeds.md: the name, the module and the test of every member of the five Mojo pages.
 
     python tests/seeds/table.py
 
@@ -14,7 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT)]
 
-from tests.seeds.pages import BEHIND, PAGES, USAGE, Class  # noqa: E402
+from tests.seeds.pages import PAGES, REFERRED, USAGE, Class  # noqa: E402
 
 PAGE = ROOT / "docs" / "seeds.md"
 HEAD = """# The five Mojo pages, and where each of their members is
@@ -31,7 +31,8 @@ under the same name and with the same semantics. The tables list where each is d
   name. If given, they are checked, and a mismatch is an error at that line.
 - Lifetimes and origins have no counterpart in Python.
 
-Definitions are in `warploom.structured`, tests in `tests/structured`.
+Every name is imported from `warploom.structured`: `from warploom.structured import EpilogueWarpContext, MmaWarpContext, EpiLoadPipeline,
+OutputTilePipeline, TileWriter`. "defined in" is the module below it, for readers of the source. Tests are in `tests/structured`.
 """
 
 
@@ -41,20 +42,20 @@ def table(header: tuple[str, ...], rows: Iterator[tuple[str, ...]]) -> str:
 
 
 def section(title: str, each: Class) -> str:
-    rows = ((f"`{row.name}`", row.kind, f"`{row.where}`", f"`{row.test}`") for row in each.rows)
-    return f"\n## {title}\n\n{table(('member', 'kind', 'defined in', 'test'), rows)}"
+    rows = ((f"`{row.path}`", row.kind, f"`{row.module}`", f"`{row.test}`") for row in each.rows)
+    return f"\n## {title}\n\n{table(('name', 'kind', 'defined in', 'test'), rows)}"
 
 
 def text() -> str:
     """Render the page."""
     examples = ((example, f"`{test}`") for example, test in USAGE.items())
-    behind = (row for each in BEHIND for row in each.rows)
-    rows = ((f"`{row.name}`", row.kind, f"`{row.where}`", f"`{row.test}`") for row in behind)
+    referred = (row for each in REFERRED for row in each.rows)
+    rows = ((f"`{row.path}`", row.kind, f"`{row.module}`", f"`{row.test}`") for row in referred)
     return (
         HEAD
         + "".join(section(f"`{each.name}`", each) for each in PAGES)
         + f"\n## Usage examples\n\n{table(('example', 'test'), examples)}"
-        + f"\n## Classes that the pages refer to\n\n{table(('member', 'kind', 'defined in', 'test'), rows)}"
+        + f"\n## Classes that the pages refer to\n\n{table(('name', 'kind', 'defined in', 'test'), rows)}"
     )
 
 

@@ -13,8 +13,8 @@ from tests.structured.scheduling import SCHEDULES
 
 from warploom import TensorMap, launch
 from warploom.diagnostics import TraceError
-from warploom.kernels.sm100.parts import operand_tiles
 from warploom.structured.cluster import Cluster
+from warploom.structured.composition.operands import operand_tiles
 from warploom.structured.config import MatmulConfig
 from warploom.structured.epilogue.staging import first_place
 from warploom.structured.epilogue.subtiles import WarpPart

@@ -10,8 +10,8 @@ from tests.structured.scheduling import SCHEDULES
 from tests.structured.writing import opcodes
 
 from warploom import TensorMap, launch
-from warploom.kernels.sm100.parts import operand_tiles
 from warploom.structured.cluster import Cluster
+from warploom.structured.composition.operands import operand_tiles
 from warploom.structured.epilogue.tile_writer import TileWriter
 from warploom.structured.pipelines.epilogue_load_pipeline import EpiLoadPipeline
 from warploom.structured.pipelines.input_pipeline import BlockwiseFP8TilePayload, InputTilePipeline

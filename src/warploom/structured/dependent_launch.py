@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from warploom.structured.config import HopperConfig
 from warploom.trace.isa.emit import emit
 
 
@@ -13,3 +14,13 @@ def wait_for_dependencies() -> None:
 def launch_dependents() -> None:
     """Let the next grid begin, once every CTA of this one has said so or ended."""
     emit("griddepcontrol.launch_dependents")
+
+
+def begin_role(config: HopperConfig) -> None:
+    """Start a role of a kernel whose grids overlap: let the next grid start, then wait for the previous one.
+
+    Does nothing where the configuration is not `dependent`.
+    """
+    if config.dependent:
+        launch_dependents()
+        wait_for_dependencies()

@@ -17,16 +17,19 @@ from warploom.kernels.sm100.block_scaled import block_scaled
 from warploom.kernels.sm100.blockwise_fp8 import blockwise_fp8
 from warploom.kernels.sm100.grouped import grouped, grouped_grid
 from warploom.kernels.sm100.matmul import matmul
-from warploom.kernels.sm100.parts import layouts
 from warploom.kernels.sm100.residual import residual
 from warploom.kernels.sm100.split_k import split_k
-from warploom.structured.config import BlockScaledMatmulConfig, MatmulConfig
+from warploom.structured import (
+    BlockScaledMatmulConfig,
+    MatmulConfig,
+    OperandLayout,
+    c_box,
+    launch_grid,
+    matrix_box,
+    operand_layouts,
+    split_k_workspace,
+)
 from warploom.structured.config.output import MACHINE
-from warploom.structured.epilogue.epilogue_loads import matrix_box
-from warploom.structured.epilogue.writer_geometry import c_box
-from warploom.structured.pipelines.operand_tiles import OperandLayout
-from warploom.structured.schedulers.tile_scheduler import launch_grid
-from warploom.structured.split_k.workspace import split_k_workspace
 from warploom.structured.tensor_cores.block_scaled import scale_layouts
 
 _Call = Call[MatmulConfig]
@@ -64,7 +67,7 @@ def _factors(call: _Call) -> tuple[TensorMap, TensorMap]:
 
 def _layouts(config: MatmulConfig) -> tuple[OperandLayout, OperandLayout]:
     """How the rows of each matrix lie in a tile: of a pair of B's, each has half of it, or the whole of one CTA's."""
-    a, b = layouts(config)
+    a, b = operand_layouts(config)
     return a, b.halved if config.b_rows < config.BN else b
 
 

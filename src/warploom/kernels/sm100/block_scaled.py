@@ -7,16 +7,23 @@ of the whole tensors is the epilogue's alpha.
 from __future__ import annotations
 
 from warploom.host.tensor_map import TensorMap
-from warploom.kernels.sm100.parts import epilogue_writer, operand_tiles
-from warploom.structured.cluster import Cluster
-from warploom.structured.config import BlockScaledMatmulConfig
-from warploom.structured.dependent_launch import launch_dependents, wait_for_dependencies
-from warploom.structured.epilogue.epilogue import Epilogue
-from warploom.structured.pipelines.input_pipeline import BlockScaledTilePayload, InputTilePipeline
-from warploom.structured.pipelines.output_pipeline import OutputTilePipeline
-from warploom.structured.schedulers.tile_scheduler import TileScheduler
-from warploom.structured.tensor_cores.block_scaled import BlockScaledMmaOp, scale_factors
-from warploom.structured.tensor_cores.warp_context import EpilogueWarpContext, MmaWarpContext
+from warploom.structured import (
+    BlockScaledMatmulConfig,
+    BlockScaledMmaOp,
+    BlockScaledTilePayload,
+    Cluster,
+    Epilogue,
+    EpilogueWarpContext,
+    MmaWarpContext,
+    OutputTilePipeline,
+    TileScheduler,
+    epilogue_writer,
+    input_pipeline,
+    launch_dependents,
+    operand_tiles,
+    scale_factors,
+    wait_for_dependencies,
+)
 from warploom.trace import Operands, Tensor, kernel, loop, s32, warp_roles, when
 
 
@@ -32,13 +39,8 @@ def block_scaled(
     roles = warp_roles(**config.roles)
     cluster = Cluster(config.cluster_shape, config.cta_group)
     tiles = TileScheduler(config, roles, cluster, m=m, n=n, k=k, batch=batch)
-    inputs = InputTilePipeline(
-        BlockScaledTilePayload(*operand_tiles(a, b, config, cluster), *scale_factors(sfa, sfb, config)),
-        config.num_group_stages,
-        producer=roles.load,
-        consumer=roles.mma,
-        cluster=cluster,
-    )
+    payload = BlockScaledTilePayload(*operand_tiles(a, b, config, cluster), *scale_factors(sfa, sfb, config))
+    inputs = input_pipeline(payload, config, roles, cluster)
     outputs = OutputTilePipeline(
         config.output,
         producer=roles.mma,

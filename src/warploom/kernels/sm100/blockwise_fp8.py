@@ -6,18 +6,26 @@ D = epilogue(Σ_k a_scales[k, m] · b_scales[n // 128, k] · (A_k·B_kᵀ)[m, n]
 from __future__ import annotations
 
 from warploom.host.tensor_map import TensorMap
-from warploom.kernels.sm100.parts import epilogue_writer, operand_tiles
-from warploom.structured.cluster import Cluster
-from warploom.structured.config import BlockwiseFP8MatmulConfig
-from warploom.structured.dependent_launch import launch_dependents, wait_for_dependencies
-from warploom.structured.epilogue.epilogue import Epilogue
-from warploom.structured.pipelines.input_pipeline import BlockwiseFP8TilePayload, InputTilePipeline
-from warploom.structured.pipelines.output_pipeline import OutputTilePipeline
-from warploom.structured.pipelines.signals import FirstLanes
-from warploom.structured.schedulers.tile_scheduler import TileScheduler
-from warploom.structured.tensor_cores.blockwise import ColumnFactors, PromotedAccumulator, RowFactors
-from warploom.structured.tensor_cores.tcgen05 import MmaOp
-from warploom.structured.tensor_cores.warp_context import EpilogueWarpContext, MmaWarpContext
+from warploom.structured import (
+    BlockwiseFP8MatmulConfig,
+    BlockwiseFP8TilePayload,
+    Cluster,
+    ColumnFactors,
+    Epilogue,
+    EpilogueWarpContext,
+    FirstLanes,
+    MmaOp,
+    MmaWarpContext,
+    OutputTilePipeline,
+    PromotedAccumulator,
+    RowFactors,
+    TileScheduler,
+    epilogue_writer,
+    input_pipeline,
+    launch_dependents,
+    operand_tiles,
+    wait_for_dependencies,
+)
 from warploom.trace import Operands, Tensor, kernel, loop, s32, warp_roles, when
 
 
@@ -31,14 +39,9 @@ def blockwise_fp8(
     cluster = Cluster(config.cluster_shape, config.cta_group)
     tiles = TileScheduler(config, roles, cluster, m=m, n=n, k=k, batch=batch)
     factors = RowFactors(a_scales, config)
-    inputs = InputTilePipeline(
-        BlockwiseFP8TilePayload(*operand_tiles(a, b, config, cluster), factors),
-        config.num_group_stages,
-        producer=roles.load,
-        consumer=roles.mma,
-        cluster=cluster,
-        also=(FirstLanes(roles.epilogue, first=cluster.size),),  # the epilogue reads A's scales
-    )
+    payload = BlockwiseFP8TilePayload(*operand_tiles(a, b, config, cluster), factors)
+    reads_scales = FirstLanes(roles.epilogue, first=cluster.size)  # the epilogue reads A's scales from the stage
+    inputs = input_pipeline(payload, config, roles, cluster, also=(reads_scales,))
     outputs = OutputTilePipeline(
         config.output,
         producer=roles.mma,

@@ -9,16 +9,22 @@ whose products meet before anything is stored.
 from __future__ import annotations
 
 from warploom.host.tensor_map import TensorMap
-from warploom.kernels.sm100.parts import epilogue_writer, standard_inputs
-from warploom.structured.cluster import Cluster
-from warploom.structured.config import MatmulConfig
-from warploom.structured.dependent_launch import launch_dependents, wait_for_dependencies
-from warploom.structured.epilogue.epilogue import Epilogue
-from warploom.structured.pipelines.output_pipeline import OutputTilePipeline
-from warploom.structured.schedulers.grouped import GroupedScheduler, GroupedTile
-from warploom.structured.schedulers.raster import ceil_divide
-from warploom.structured.tensor_cores.tcgen05 import MmaOp
-from warploom.structured.tensor_cores.warp_context import EpilogueWarpContext, MmaWarpContext
+from warploom.structured import (
+    Cluster,
+    Epilogue,
+    EpilogueWarpContext,
+    GroupedScheduler,
+    GroupedTile,
+    MatmulConfig,
+    MmaOp,
+    MmaWarpContext,
+    OutputTilePipeline,
+    ceil_divide,
+    epilogue_writer,
+    launch_dependents,
+    standard_inputs,
+    wait_for_dependencies,
+)
 from warploom.trace import Array, Operands, Tensor, Value, f32, kernel, loop, s32, warp_roles, when
 
 

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from warploom.host.tensor_map import TensorMap
-from warploom.kernels.sm100.parts import epilogue_writer, standard_inputs
-from warploom.structured.cluster import Cluster
-from warploom.structured.config import MatmulConfig
-from warploom.structured.dependent_launch import launch_dependents, wait_for_dependencies
-from warploom.structured.epilogue.epilogue import Epilogue
-from warploom.structured.pipelines.output_pipeline import OutputTilePipeline
-from warploom.structured.pipelines.weight_prefetch import load_weights_first
-from warploom.structured.schedulers.tile_scheduler import TileScheduler
-from warploom.structured.tensor_cores.tcgen05 import MmaOp
-from warploom.structured.tensor_cores.warp_context import EpilogueWarpContext, MmaWarpContext
+from warploom.structured import (
+    Cluster,
+    Epilogue,
+    EpilogueWarpContext,
+    MatmulConfig,
+    MmaOp,
+    MmaWarpContext,
+    OutputTilePipeline,
+    TileScheduler,
+    epilogue_writer,
+    launch_dependents,
+    load_weights_first,
+    standard_inputs,
+    wait_for_dependencies,
+)
 from warploom.trace import Array, Operands, Tensor, kernel, loop, s32, warp_roles, when
 
 

@@ -7,17 +7,22 @@ swapped; or D = epilogue(A·Bᵀ + C), where C is one row for all rows of D and 
 from __future__ import annotations
 
 from warploom.host.tensor_map import TensorMap
-from warploom.kernels.sm100.parts import epilogue_writer, standard_inputs
-from warploom.structured.cluster import Cluster
-from warploom.structured.config import MatmulConfig
-from warploom.structured.dependent_launch import launch_dependents, wait_for_dependencies
-from warploom.structured.epilogue.epilogue import Epilogue
-from warploom.structured.epilogue.epilogue_loads import epilogue_load
-from warploom.structured.pipelines.epilogue_load_pipeline import LoadOrderBarrier
-from warploom.structured.pipelines.output_pipeline import OutputTilePipeline
-from warploom.structured.schedulers.tile_scheduler import TileScheduler
-from warploom.structured.tensor_cores.tcgen05 import MmaOp
-from warploom.structured.tensor_cores.warp_context import EpilogueWarpContext, MmaWarpContext
+from warploom.structured import (
+    Cluster,
+    Epilogue,
+    EpilogueWarpContext,
+    LoadOrderBarrier,
+    MatmulConfig,
+    MmaOp,
+    MmaWarpContext,
+    OutputTilePipeline,
+    TileScheduler,
+    epilogue_load,
+    epilogue_writer,
+    launch_dependents,
+    standard_inputs,
+    wait_for_dependencies,
+)
 from warploom.trace import Operands, Tensor, kernel, loop, s32, warp_roles, when
 
 

@@ -17,15 +17,18 @@ from warploom.kernels.call import Call, Family, boxed
 from warploom.kernels.sm90.blockwise_fp8 import blockwise_fp8
 from warploom.kernels.sm90.grouped import grouped
 from warploom.kernels.sm90.matmul import matmul
-from warploom.kernels.sm90.parts import layouts
 from warploom.kernels.sm90.split_k import matmul_split_k
 from warploom.kernels.sm90.stream_k import matmul_stream_k
-from warploom.structured.config.sm90 import MACHINE, HopperConfig
-from warploom.structured.config.sm90_blockwise import HopperBlockwiseConfig
+from warploom.structured import (
+    HopperBlockwiseConfig,
+    HopperConfig,
+    OperandLayout,
+    operand_layouts,
+    persistent_grid,
+    stream_grid,
+)
+from warploom.structured.config.sm90 import MACHINE
 from warploom.structured.epilogue.staging import block_width
-from warploom.structured.pipelines.operand_tiles import OperandLayout
-from warploom.structured.schedulers.static import persistent_grid
-from warploom.structured.schedulers.stream_k import stream_grid
 
 _Call = Call[HopperConfig]
 
@@ -104,7 +107,7 @@ def _factors(call: _Call) -> tuple[TensorMap, TensorMap]:
 
 def _layouts(config: HopperConfig) -> tuple[OperandLayout, OperandLayout]:
     """How the rows of each matrix lie in a tile: of a pair of B's, each has half of it."""
-    a, b = layouts(config)
+    a, b = operand_layouts(config)
     return a, b.halved if config.paired else b
 
 

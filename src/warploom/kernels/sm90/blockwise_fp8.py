@@ -8,15 +8,22 @@ multiplied, where registers hold two products; where they hold one, the other wa
 from __future__ import annotations
 
 from warploom.host.tensor_map import TensorMap
-from warploom.kernels.sm90.parts import ConsumerWriter, begin_role, operand_tiles, staged_inputs
-from warploom.structured.cluster import Cluster
-from warploom.structured.config.sm90_blockwise import HopperBlockwiseConfig
-from warploom.structured.epilogue.epilogue import Epilogue
-from warploom.structured.pipelines.input_pipeline import BlockwiseFP8TilePayload
-from warploom.structured.schedulers.static import StaticScheduler
-from warploom.structured.tensor_cores.blockwise import ColumnFactors, RowFactors
-from warploom.structured.tensor_cores.promotion import PromotedSums
-from warploom.structured.tensor_cores.wgmma import Warpgroup, WgmmaOp
+from warploom.structured import (
+    BlockwiseFP8TilePayload,
+    Cluster,
+    ColumnFactors,
+    ConsumerWriter,
+    Epilogue,
+    HopperBlockwiseConfig,
+    PromotedSums,
+    RowFactors,
+    StaticScheduler,
+    Warpgroup,
+    WgmmaOp,
+    begin_role,
+    input_pipeline,
+    operand_tiles,
+)
 from warploom.trace import Operands, Tensor, kernel, loop, s32, warp_roles, when
 
 
@@ -33,7 +40,7 @@ def blockwise_fp8(
     tiles = StaticScheduler((m_tiles, n_tiles, layers), cluster=cluster, k_tiles=k_tiles, band=config.band)
     of_rows = RowFactors(a_scales, config)
     payload = BlockwiseFP8TilePayload(*operand_tiles(a, b, config, cluster), of_rows)
-    inputs = staged_inputs(payload, config, roles, cluster)
+    inputs = input_pipeline(payload, config, roles, cluster)
     group = Warpgroup(roles.consume)
     writer = ConsumerWriter(d, config, group, epilogue.bound(**operands), early=False, outputs=further)
 

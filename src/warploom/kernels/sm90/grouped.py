@@ -9,13 +9,19 @@ Of pairs an expert has two matrices, whose products meet before anything is stor
 from __future__ import annotations
 
 from warploom.host.tensor_map import TensorMap
-from warploom.kernels.sm90.parts import ConsumerWriter, begin_role, operand_inputs
-from warploom.structured.cluster import Cluster
-from warploom.structured.config.sm90 import HopperConfig
-from warploom.structured.epilogue.epilogue import Epilogue
-from warploom.structured.schedulers.grouped import GroupedScheduler, GroupedTile
-from warploom.structured.tensor_cores.warpgroup_order import turns_of
-from warploom.structured.tensor_cores.wgmma import Warpgroup, WgmmaOp
+from warploom.structured import (
+    Cluster,
+    ConsumerWriter,
+    Epilogue,
+    GroupedScheduler,
+    GroupedTile,
+    HopperConfig,
+    Warpgroup,
+    WgmmaOp,
+    begin_role,
+    standard_inputs,
+    turns_of,
+)
 from warploom.trace import Array, Operands, Tensor, Value, f32, kernel, loop, s32, warp_roles, when
 
 
@@ -50,7 +56,7 @@ def grouped(
     def column(tile: GroupedTile) -> Value:
         return (tile.m_abs if swapped else tile.n_abs) + cluster.rank_n.to(s32) * config.tile_columns
 
-    inputs = operand_inputs(a, b if up is None else (b, up), config, roles, cluster, a_row=row, b_row=column)
+    inputs = standard_inputs(a, b if up is None else (b, up), config, roles, cluster, a_row=row, b_row=column)
     group = Warpgroup(roles.consume)
     writer = ConsumerWriter(
         d, config, group, epilogue.bound(**operands), early=False, outputs=further, arrays=further_rows

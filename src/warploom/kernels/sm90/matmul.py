@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from warploom.host.tensor_map import TensorMap
-from warploom.kernels.sm90.parts import ConsumerWriter, begin_role, operand_inputs
-from warploom.structured.cluster import Cluster
-from warploom.structured.config.sm90 import HopperConfig
-from warploom.structured.epilogue.epilogue import Epilogue
-from warploom.structured.schedulers.static import StaticScheduler
-from warploom.structured.tensor_cores.warpgroup_order import turns_of
-from warploom.structured.tensor_cores.wgmma import Warpgroup, WgmmaOp
+from warploom.structured import (
+    Cluster,
+    ConsumerWriter,
+    Epilogue,
+    HopperConfig,
+    StaticScheduler,
+    Warpgroup,
+    WgmmaOp,
+    begin_role,
+    standard_inputs,
+    turns_of,
+)
 from warploom.trace import Array, Operands, Tensor, kernel, loop, s32, warp_roles, when
 
 
@@ -43,7 +48,7 @@ def matmul(
     layers = batches if len(a.geometry.box) > 2 or starts else 1
     tiles = StaticScheduler((m_tiles, n_tiles, layers), cluster=cluster, k_tiles=k_tiles, band=config.band)
     tiles.with_depths(starts)
-    inputs = operand_inputs(a, b if up is None else (b, up), config, roles, cluster)
+    inputs = standard_inputs(a, b if up is None else (b, up), config, roles, cluster)
     group = Warpgroup(roles.consume)
     writer = ConsumerWriter(d, config, group, epilogue.bound(**operands), loads.get("residual"), outputs=further)
 

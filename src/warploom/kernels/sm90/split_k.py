@@ -7,13 +7,19 @@ splits than a cluster has meet in global memory.
 from __future__ import annotations
 
 from warploom.host.tensor_map import TensorMap
-from warploom.kernels.sm90.parts import ConsumerWriter, begin_role, operand_inputs
-from warploom.structured.cluster import Cluster
-from warploom.structured.config.sm90 import HopperConfig
-from warploom.structured.epilogue.epilogue import Epilogue
-from warploom.structured.split_k.exchange import ClusterExchange, GlobalExchange
-from warploom.structured.split_k.split_tile import SplitTile
-from warploom.structured.tensor_cores.wgmma import Warpgroup, WgmmaOp
+from warploom.structured import (
+    Cluster,
+    ClusterExchange,
+    ConsumerWriter,
+    Epilogue,
+    GlobalExchange,
+    HopperConfig,
+    SplitTile,
+    Warpgroup,
+    WgmmaOp,
+    begin_role,
+    standard_inputs,
+)
 from warploom.trace import Operands, Tensor, kernel, loop, s32, warp_roles, when
 
 
@@ -39,7 +45,7 @@ def matmul_split_k(
     roles = warp_roles(registers=config.role_registers, **config.roles)
     cluster = Cluster((config.num_split_k, 1) if config.split_in_cluster else (1, 1), ends_together=False)
     tile = SplitTile.of(config, cluster, m_tiles, n_tiles, k_tiles)
-    inputs = operand_inputs(a, b, config, roles, cluster)
+    inputs = standard_inputs(a, b, config, roles, cluster)
     group = Warpgroup(roles.consume)
     writer = ConsumerWriter(d, config, group, epilogue.bound(**operands), loads.get("residual"), outputs=further)
     if config.split_in_cluster:

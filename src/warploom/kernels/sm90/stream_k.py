@@ -6,14 +6,19 @@ For shapes whose tiles fill the GPU a few times and a bit. All but the last wave
 from __future__ import annotations
 
 from warploom.host.tensor_map import TensorMap
-from warploom.kernels.sm90.parts import ConsumerWriter, begin_role, operand_inputs
-from warploom.structured.cluster import Cluster
-from warploom.structured.config.sm90 import HopperConfig
-from warploom.structured.epilogue.epilogue import Epilogue
-from warploom.structured.schedulers.stream_k import StreamScheduler
-from warploom.structured.split_k.partial_tiles import ParkedSums
-from warploom.structured.tensor_cores.warpgroup_order import turns_of
-from warploom.structured.tensor_cores.wgmma import Warpgroup, WgmmaOp
+from warploom.structured import (
+    Cluster,
+    ConsumerWriter,
+    Epilogue,
+    HopperConfig,
+    ParkedSums,
+    StreamScheduler,
+    Warpgroup,
+    WgmmaOp,
+    begin_role,
+    standard_inputs,
+    turns_of,
+)
 from warploom.trace import Operands, Tensor, kernel, loop, otherwise, s32, warp_roles, when
 
 
@@ -41,7 +46,7 @@ def matmul_stream_k(
     cluster = Cluster(config.cluster_shape)
     layers = batches if len(a.geometry.box) > 2 else 1
     tiles = StreamScheduler((m_tiles, n_tiles, layers), cluster=cluster, k_tiles=k_tiles, band=config.band)
-    inputs = operand_inputs(a, b, config, roles, cluster)
+    inputs = standard_inputs(a, b, config, roles, cluster)
     group = Warpgroup(roles.consume)
     writer = ConsumerWriter(d, config, group, epilogue.bound(**operands), loads.get("residual"), outputs=further)
     sums = ParkedSums(scratch["workspace"], scratch["flags"], config, group, cluster)

@@ -1,16 +1,13 @@
-"""What the Hopper families have in common: a configuration as an input pipeline and a writer."""
+"""Writers from a configuration: the epilogue role of Blackwell kernels, consumer warpgroups of Hopper kernels."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from warploom.hardware.mma_shapes import WGMMA_M
-from warploom.hardware.swizzles import widest_swizzle
-from warploom.structured.cluster import Cluster
-from warploom.structured.config.sm90 import ROW_BYTES, HopperConfig
-from warploom.structured.dependent_launch import launch_dependents, wait_for_dependencies
+from warploom.structured.config import HopperConfig, MatmulConfig
 from warploom.structured.epilogue.epilogue import Epilogue, Operand
 from warploom.structured.epilogue.in_place_residual import InPlaceResidual
 from warploom.structured.epilogue.row_vector import RowVector, SharedVector
@@ -20,9 +17,6 @@ from warploom.structured.epilogue.subtiles import TileSpot
 from warploom.structured.epilogue.tile_writer import Output, TileWriter
 from warploom.structured.epilogue.writer_geometry import StagedOutput
 from warploom.structured.named_barriers import OwnBarrier, WarpgroupBarriers
-from warploom.structured.pipelines.input_pipeline import InputTilePipeline, StandardTilePayload, TilePayload
-from warploom.structured.pipelines.operand_tiles import OperandLayout, OperandTiles, Source, tiles_of
-from warploom.structured.pipelines.signals import EachPeer
 from warploom.structured.split_k.exchange import unit_places, unit_start
 from warploom.structured.tensor_cores.wgmma import RegisterTile, Warpgroup
 from warploom.trace.language.control import when
@@ -31,62 +25,28 @@ from warploom.trace.language.values import Value
 from warploom.trace.language.views import Index, View, shared
 from warploom.trace.parameters import TensorMapArgument
 
-Row = Callable[[Any], Value]
 _SUMS_BESIDE_A_BIAS = 160
 """Sums of a thread beside which its part of a bias finds registers."""
 
 
-def begin_role(config: HopperConfig) -> None:
-    """What each role does first where kernels overlap: let the next one come, and wait for the results of the last."""
-    if config.dependent:
-        launch_dependents()
-        wait_for_dependencies()
+def epilogue_writer(
+    d: Any,
+    config: MatmulConfig,
+    roles: Roles,
+    epilogue: Epilogue,
+    auxiliary: Mapping[str, Any] | None = None,
+    arrays: Mapping[str, View] | None = None,
+) -> TileWriter:
+    """Create the writer of the epilogue role of a Blackwell kernel.
 
-
-def layouts(config: HopperConfig) -> tuple[OperandLayout, OperandLayout]:
-    """How a tile of A and of B lies in shared memory, and how it is cut among the CTAs that share it."""
-    x, y = (1, 1) if config.num_split_k > 1 else config.cluster_shape[:2]
-    return (
-        OperandLayout(config.BM, config.BK, config.element_bits, config.a_major, "128B", y),
-        OperandLayout(config.BN, config.BK, config.element_bits, config.b_major, _b_swizzle(config), x),
-    )
-
-
-def _b_swizzle(config: HopperConfig) -> str:
-    """The widest swizzle whose span B's rows fill, where they are contiguous; along K a tile is one span."""
-    return widest_swizzle(config.tile_columns * config.element_bits // 8 if config.b_major == "mn" else ROW_BYTES)
-
-
-def operand_tiles(
-    a: TensorMapArgument,
-    b: Source,
-    config: HopperConfig,
-    cluster: Cluster,
-    a_row: Row | None = None,
-    b_row: Row | None = None,
-) -> tuple[OperandTiles, OperandTiles]:
-    """The tiles of A and B; where a tile of work has its rows of each is told by functions, if not by its place."""
-    (a_layout, b_layout), count = layouts(config), config.num_pipeline_stages
-    rows = a_row or (lambda tile: tile.m * config.BM)
-    columns = b_row or (lambda tile: tile.n * config.tile_columns)
-    return (
-        OperandTiles("a_tiles", a, a_layout, count, rows, share=cluster.rank_n, peers=cluster.sharing_a),
-        tiles_of("b_tiles", b, b_layout, count, columns, share=cluster.rank_m, peers=cluster.sharing_b),
-    )
-
-
-def staged_inputs(payload: TilePayload, config: HopperConfig, roles: Roles, cluster: Cluster) -> InputTilePipeline:
-    """Stages from the load role to the consumers; every warp of theirs answers every CTA that fills its stages."""
-    peers = cluster.sharing if config.num_split_k == 1 else cluster.alone
-    answer = EachPeer(roles.consume, turns=config.consumers if config.pingpong else 1, peers=peers)
-    return InputTilePipeline(payload, config.num_pipeline_stages, producer=roles.load, consumer=answer, cluster=cluster)
-
-
-def operand_inputs(
-    a: TensorMapArgument, b: Source, config: HopperConfig, roles: Roles, cluster: Cluster, **rows: Row
-) -> InputTilePipeline:
-    """A and B, or a pair of them, from the load role to the consumers."""
-    return staged_inputs(StandardTilePayload(*operand_tiles(a, b, config, cluster, **rows)), config, roles, cluster)
+    `auxiliary` are the destinations of the epilogue's auxiliary outputs. In grouped GEMMs `arrays` are the same outputs
+    as arrays, for tiles that end inside a box and are stored by threads.
+    """
+    outputs: dict[str, Output] = dict(auxiliary or {})
+    if config.output_types:
+        given, held = zip((auxiliary or {}).items(), config.output_types, strict=True), arrays or {}
+        outputs = {name: StagedOutput(target, dtype, array=held.get(name)) for (name, target), dtype in given}
+    return TileWriter(d, config.written, role=roles.epilogue, epilogue=epilogue, outputs=outputs)
 
 
 def _vector_of(bias: Operand | None) -> View | None:

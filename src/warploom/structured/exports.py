@@ -1,0 +1,228 @@
+"""The public names of `warploom.structured`, in one place; `from warploom.structured import …` loads this module."""
+
+from __future__ import annotations
+
+from warploom.structured.cluster import SELF, Cluster, Mask
+from warploom.structured.composition.operands import input_pipeline, operand_layouts, operand_tiles, standard_inputs
+from warploom.structured.composition.writers import ConsumerWriter, epilogue_writer
+from warploom.structured.config import (
+    BlockScaledMatmulConfig,
+    BlockScaledTmem,
+    BlockwiseFP8MatmulConfig,
+    EpilogueConfig,
+    HopperBlockwiseConfig,
+    HopperConfig,
+    MatmulConfig,
+    OutputPipelineConfig,
+    Problem,
+    validate,
+    violations,
+)
+from warploom.structured.dependent_launch import begin_role, launch_dependents, wait_for_dependencies
+from warploom.structured.epilogue.auxiliary import AuxiliaryLayout, AuxiliaryTiles, Bias
+from warploom.structured.epilogue.epilogue import Epilogue, Operand
+from warploom.structured.epilogue.epilogue_loads import EpilogueLoad, epilogue_load, matrix_box
+from warploom.structured.epilogue.subtiles import Position
+from warploom.structured.epilogue.tile_writer import TileWriter
+from warploom.structured.epilogue.writer_geometry import StagedOutput, c_box
+from warploom.structured.named_barriers import WarpGroupBarrier
+from warploom.structured.pipelines.epilogue_load_pipeline import EpiLoadPipeline, LoadOrderBarrier
+from warploom.structured.pipelines.input_pipeline import (
+    BlockScaledTilePayload,
+    BlockwiseFP8TilePayload,
+    InputConsumer,
+    InputConsumerStage,
+    InputProducer,
+    InputProducerStage,
+    InputTilePipeline,
+    StandardTilePayload,
+    TilePayload,
+)
+from warploom.structured.pipelines.operand_tiles import OperandLayout, OperandTiles
+from warploom.structured.pipelines.output_pipeline import (
+    EpilogueKContext,
+    EpilogueKStage,
+    EpilogueStage,
+    MmaKStage,
+    MmaStage,
+    OutputConsumer,
+    OutputKPipeline,
+    OutputProducer,
+    OutputStage,
+    OutputTilePipeline,
+)
+from warploom.structured.pipelines.pipeline import ProducerConsumerPipeline
+from warploom.structured.pipelines.shared_types import (
+    SharedMemBarrier,
+    SMemArray,
+    SMemTileArray2DRowMajor,
+    TMATensorTile,
+)
+from warploom.structured.pipelines.signals import (
+    Bytes,
+    CopyAsync,
+    EachPeer,
+    EveryThread,
+    FirstLanes,
+    OncePerWarp,
+    Signal,
+    TensorCoreCommit,
+)
+from warploom.structured.pipelines.stages import (
+    ConsumeContext,
+    ConsumerStage,
+    ExplicitConsumeContext,
+    ProduceContext,
+    ProducerStage,
+)
+from warploom.structured.pipelines.weight_prefetch import load_weights_first
+from warploom.structured.schedulers.base import Tile, WorkInfo
+from warploom.structured.schedulers.clc import ClcScheduler
+from warploom.structured.schedulers.grouped import GroupedScheduler, GroupedTile
+from warploom.structured.schedulers.raster import RasterOrder, ceil_divide
+from warploom.structured.schedulers.static import StaticScheduler, persistent_grid
+from warploom.structured.schedulers.stream_k import StreamScheduler, StreamTile, stream_grid
+from warploom.structured.schedulers.tile_scheduler import TileScheduler, launch_grid
+from warploom.structured.split_k.exchange import ClusterExchange, GlobalExchange
+from warploom.structured.split_k.partial_tiles import ParkedSums
+from warploom.structured.split_k.split_tile import SplitTile
+from warploom.structured.split_k.workspace import split_k_workspace
+from warploom.structured.tensor_cores.block_scaled import BlockScaledMmaOp, ScaleFactors, scale_factors
+from warploom.structured.tensor_cores.blockwise import ColumnFactors, PromotedAccumulator, RowFactors
+from warploom.structured.tensor_cores.promotion import PromotedSums
+from warploom.structured.tensor_cores.tcgen05 import MmaOp
+from warploom.structured.tensor_cores.tmem import (
+    TmemAddress,
+    TmemAllocation,
+    TmemArrayType,
+    TmemFragments,
+    TmemStage,
+    TmemTensor,
+)
+from warploom.structured.tensor_cores.tmem_dealloc import TmemDeallocBarrier
+from warploom.structured.tensor_cores.warp_context import EpilogueWarp, EpilogueWarpContext, MmaWarp, MmaWarpContext
+from warploom.structured.tensor_cores.warpgroup_order import turns_of
+from warploom.structured.tensor_cores.wgmma import RegisterTile, Warpgroup, WgmmaOp
+
+__all__ = [
+    "SELF",
+    "AuxiliaryLayout",
+    "AuxiliaryTiles",
+    "Bias",
+    "BlockScaledMatmulConfig",
+    "BlockScaledMmaOp",
+    "BlockScaledTilePayload",
+    "BlockScaledTmem",
+    "BlockwiseFP8MatmulConfig",
+    "BlockwiseFP8TilePayload",
+    "Bytes",
+    "ClcScheduler",
+    "Cluster",
+    "ClusterExchange",
+    "ColumnFactors",
+    "ConsumeContext",
+    "ConsumerStage",
+    "ConsumerWriter",
+    "CopyAsync",
+    "EachPeer",
+    "EpiLoadPipeline",
+    "Epilogue",
+    "EpilogueConfig",
+    "EpilogueKContext",
+    "EpilogueKStage",
+    "EpilogueLoad",
+    "EpilogueStage",
+    "EpilogueWarp",
+    "EpilogueWarpContext",
+    "EveryThread",
+    "ExplicitConsumeContext",
+    "FirstLanes",
+    "GlobalExchange",
+    "GroupedScheduler",
+    "GroupedTile",
+    "HopperBlockwiseConfig",
+    "HopperConfig",
+    "InputConsumer",
+    "InputConsumerStage",
+    "InputProducer",
+    "InputProducerStage",
+    "InputTilePipeline",
+    "LoadOrderBarrier",
+    "Mask",
+    "MatmulConfig",
+    "MmaKStage",
+    "MmaOp",
+    "MmaStage",
+    "MmaWarp",
+    "MmaWarpContext",
+    "OncePerWarp",
+    "Operand",
+    "OperandLayout",
+    "OperandTiles",
+    "OutputConsumer",
+    "OutputKPipeline",
+    "OutputPipelineConfig",
+    "OutputProducer",
+    "OutputStage",
+    "OutputTilePipeline",
+    "ParkedSums",
+    "Position",
+    "Problem",
+    "ProduceContext",
+    "ProducerConsumerPipeline",
+    "ProducerStage",
+    "PromotedAccumulator",
+    "PromotedSums",
+    "RasterOrder",
+    "RegisterTile",
+    "RowFactors",
+    "SMemArray",
+    "SMemTileArray2DRowMajor",
+    "ScaleFactors",
+    "SharedMemBarrier",
+    "Signal",
+    "SplitTile",
+    "StagedOutput",
+    "StandardTilePayload",
+    "StaticScheduler",
+    "StreamScheduler",
+    "StreamTile",
+    "TMATensorTile",
+    "TensorCoreCommit",
+    "Tile",
+    "TilePayload",
+    "TileScheduler",
+    "TileWriter",
+    "TmemAddress",
+    "TmemAllocation",
+    "TmemArrayType",
+    "TmemDeallocBarrier",
+    "TmemFragments",
+    "TmemStage",
+    "TmemTensor",
+    "WarpGroupBarrier",
+    "Warpgroup",
+    "WgmmaOp",
+    "WorkInfo",
+    "begin_role",
+    "c_box",
+    "ceil_divide",
+    "epilogue_load",
+    "epilogue_writer",
+    "input_pipeline",
+    "launch_dependents",
+    "launch_grid",
+    "load_weights_first",
+    "matrix_box",
+    "operand_layouts",
+    "operand_tiles",
+    "persistent_grid",
+    "scale_factors",
+    "split_k_workspace",
+    "standard_inputs",
+    "stream_grid",
+    "turns_of",
+    "validate",
+    "violations",
+    "wait_for_dependencies",
+]
