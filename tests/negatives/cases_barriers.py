@@ -86,9 +86,6 @@ CASES = {
         grid=2,
         cluster=2,
     ),
-    "parity_of_two": Negative(
-        "BAD_BARRIER", f"{INIT.format(1)} mbarrier.try_wait.parity.shared::cta.b64 %p, [bars], 2;"
-    ),
     "state_of_an_old_phase": Negative(
         "BAD_BARRIER",
         f"{INIT.format(32)} mbarrier.arrive.shared::cta.b64 %rd0, [bars]; {_ARRIVE} {_ARRIVE}"

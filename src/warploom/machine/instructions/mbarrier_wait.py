@@ -26,9 +26,8 @@ _PATIENCE = 64
 
 
 def _passed_parity(barrier: Mbarrier, parity: int) -> bool:
-    if parity > 1:
-        raise Diag.BAD_BARRIER.error(what=f"The phase parity {parity} is neither 0 nor 1.")
-    return barrier.phase & 1 != parity
+    """Whether the phase of a parity is complete; only bit 0 of the operand counts, as in ptxas's code."""
+    return barrier.phase & 1 != parity & 1
 
 
 def _passed_state(barrier: Mbarrier, state: int) -> bool:
