@@ -247,6 +247,17 @@ def test_wrong_commands_exit_3(capsys, arguments):
     assert "--help" in err
 
 
+def test_comparisons_of_slices(tmp_path, capsys):
+    right, wrong = {"expr": "y[1:9] == x[1:9] * 2"}, {"expr": "y[::2] == x[::2]"}
+    status, out, _ = call(capsys, "run", write(tmp_path, compare=[right]))
+    assert status == 0
+    assert "ok        y[1:9] == x[1:9] * 2" in out
+    status, out, err = call(capsys, "run", write(tmp_path, compare=[right, wrong]))
+    assert status == 1
+    assert "ok        y[1:9]" in out + err
+    assert "MISMATCH" in out + err
+
+
 def test_a_failure_of_our_own_is_a_sentence(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("warploom.commands.run.load", lambda *a, **k: 1 // 0)
     status, _, err = call(capsys, "run", write(tmp_path))

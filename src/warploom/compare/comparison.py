@@ -178,7 +178,7 @@ class _Typing:
     def _indexed(self, node: Index, operand: Type) -> Type:
         """Asked of an array of that shape without memory: all its strides are zero."""
         try:
-            return Type(np.broadcast_to(np.empty(()), operand.shape)[node.items].shape, operand.number)
+            return Type(np.broadcast_to(np.empty(()), operand.shape)[node.key].shape, operand.number)
         except (IndexError, ValueError) as error:
             raise bad(self.text, _sentence(error), node.column) from None
 
@@ -209,8 +209,8 @@ class _Evaluation:
                 array = self.initial(name) if initial else self.buffers[name]
                 kind = type_of(array).number
                 return array.astype({BOOLEAN: np.bool_, INTEGER: np.int64, REAL: np.float64}[kind])
-            case Index(operand, items):
-                return np.asarray(self.of(operand)[items])
+            case Index(operand):
+                return np.asarray(self.of(operand)[node.key])
             case Call():
                 arguments = [self.of(item) if isinstance(item, Node) else item for item in _bind(node, self.text)]
                 return np.asarray(FUNCTIONS[node.function].meaning(*arguments))

@@ -48,12 +48,26 @@ class Name:
 
 
 @dataclass(frozen=True, slots=True)
+class Slice:
+    """A slice of one axis: Python's own has no hash before 3.12, and nodes are looked up by theirs."""
+
+    start: int | None
+    stop: int | None
+    step: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Index:
     """Basic indexing; None adds an axis."""
 
     operand: Node
-    items: tuple[int | slice | None, ...]
+    items: tuple[int | Slice | None, ...]
     column: int = field(default=0, compare=False)
+
+    @property
+    def key(self) -> tuple[int | slice | None, ...]:
+        """The items as NumPy takes them."""
+        return tuple(slice(i.start, i.stop, i.step) if isinstance(i, Slice) else i for i in self.items)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +206,7 @@ class _Parser:
             column = self.token.column
         return node
 
-    def item(self) -> int | slice | None:
+    def item(self) -> int | Slice | None:
         if self.token.kind == "name" and self.token.text == "None":
             self.at += 1
             return None
@@ -202,7 +216,7 @@ class _Parser:
                 raise self.surprise("an integer, a slice or None")
             return start
         stop = self.integer()
-        return slice(start, stop, self.integer() if self.accept(":") else None)
+        return Slice(start, stop, self.integer() if self.accept(":") else None)
 
     def integer(self) -> int | None:
         """An integer if one stands here; a lone sign is an error."""
