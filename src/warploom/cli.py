@@ -1,7 +1,8 @@
-"""The command line: reads the arguments, calls one command, turns its end into an exit status.
+"""The command line: reads the arguments, calls one command, returns its exit status.
 
-0: all is well; 1: the numbers are not what the file expects, a form is unsupported, or the code would be slow;
-2: a fault or no progress; 3: the input or the command is wrong; 4: warploom itself failed.
+0: success; 1: the numbers are not what the file expects, a form is unsupported, or the code would be slow; 2: a fault,
+a deadlock or the instruction limit; 3: the input or the command is wrong; 4: warploom itself failed; 5: a launch file
+ran without a fault and compares nothing.
 """
 
 from __future__ import annotations
@@ -17,94 +18,74 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NoReturn
 
-from warploom.diagnostics import Diag, Fault, Stuck, WarploomError
+from warploom.commands.errors import (
+    INTERRUPTED,
+    MISMATCH,
+    OK,
+    catalogued,
+    error_document,
+    status_of,
+)
+from warploom.diagnostics import Diag, WarploomError
 
 DTYPES = ("bf16", "f16", "f32", "e4m3", "e5m2", "e2m1")
 _MAJORS = ("k,k", "k,mn", "mn,k", "mn,mn")
 _ACTIVATIONS = "relu, gelu, gelu_tanh, silu, tanh, sigmoid or squared_relu"
 _OF_OPERATIONS = ("target", "dtype", "out_dtype", "bias", "residual", "activation")
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-OK, MISMATCH, FAULT, BAD_INPUT, INTERNAL, INTERRUPTED = 0, 1, 2, 3, 4, 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command and returns the exit status; an error is a sentence, never a traceback."""
+    """Run one command and return the exit status; an error is reported as a sentence, never as a traceback."""
     options: argparse.Namespace | None = None
     _fill_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # what the terminal cannot show is no reason to stop
+            stream.reconfigure(errors="replace")  # a character that the terminal cannot show is no reason to stop
     try:
         options = _parser().parse_args(arguments)
         command: Callable[[argparse.Namespace], int] = options.command
         status = command(options)
         sys.stdout.flush()
-    except WarploomError as error:
-        _tell(error, as_json=getattr(options, "json", False))
-        return _status(error)
-    except MemoryError as error:
-        _tell(
-            Diag.OUT_OF_MEMORY.error(what=str(error).rstrip(".") or "an allocation failed"),
-            as_json=getattr(options, "json", False),
-        )
-        return BAD_INPUT
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)  # noqa: T201
         return INTERRUPTED
     except BrokenPipeError:
-        _close_output()  # the reader has gone; so may the rest
+        _close_output()  # the reader has gone
         return OK
-    except Exception as error:  # the last door: whatever it is, the user gets a sentence
-        if os.environ.get("WARPLOOM_TRACEBACK"):
-            raise
+    except Exception as error:  # noqa: BLE001  every exception becomes a sentence
+        as_json = getattr(options, "json", False)
         if isinstance(error, OSError) and error.errno in _NO_ROOM and error.filename is None:
             _close_output()
-            _tell(Diag.UNWRITABLE_FILE.error(file="standard output", what=error.strerror), as_json=False)
-            return BAD_INPUT
-        what = f"{type(error).__name__}: {error}".rstrip(" :.")
-        _tell(Diag.INTERNAL.error(what=what), as_json=getattr(options, "json", False))
-        return INTERNAL
+            error, as_json = Diag.UNWRITABLE_FILE.error(file="standard output", what=error.strerror), False
+        found = catalogued(error)
+        _report(found, as_json=as_json)
+        return status_of(found)
     return status
 
 
 def _fill_streams() -> None:
-    """What is said where somebody has closed a stream goes nowhere."""
+    """Send output to the null device where the caller has closed a stream."""
     if sys.stdout is None or sys.stderr is None:
         nowhere = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  it stays open, as streams do
         sys.stdout, sys.stderr = sys.stdout or nowhere, sys.stderr or nowhere
 
 
 def _close_output() -> None:
-    """Nobody takes what is still to be written."""
+    """Discard what is still to be written."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _tell(error: WarploomError, *, as_json: bool) -> None:
+def _report(error: WarploomError, *, as_json: bool) -> None:
     from warploom.commands.console import complain
 
     if as_json:
-        document = {
-            "outcome": "error",
-            "error": {
-                "code": error.code,
-                "what": error.what,
-                "where": str(error.loc) if error.loc else None,
-                "notes": list(error.notes),
-                "do": error.advice,
-            },
-        }
-        print(json.dumps(document, indent=1))  # noqa: T201
+        print(json.dumps({"outcome": "error", "error": error_document(error)}, indent=1))  # noqa: T201
     complain(error)
 
 
-def _status(error: WarploomError) -> int:
-    if isinstance(error, Fault | Stuck):
-        return FAULT
-    return INTERNAL if error.diag is Diag.INTERNAL else BAD_INPUT
-
-
 class _Parser(argparse.ArgumentParser):
-    """Complains in the catalogue's way."""
+    """Reports wrong arguments as an error of the catalogue."""
 
     def error(self, message: str) -> NoReturn:
         raise Diag.BAD_COMMAND.error(what=message.rstrip("."), command=self.prog)
@@ -120,15 +101,19 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"warploom {_version()}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
-    run = _command(commands, "run", "run a launch file on the machine, this CPU, and compare its outputs")
+    run = _command(commands, "run", "run launch files on the emulator, on this CPU, and compare their outputs")
     run.add_argument(
-        "file", type=Path, metavar="FILE.launch.json", help="a kernel's PTX, inputs and what they must give"
+        "files",
+        type=Path,
+        nargs="+",
+        metavar="FILE.launch.json",
+        help="a kernel's PTX, its inputs and expected outputs; `warploom new-launch` writes one",
     )
     run.add_argument(
         "--schedule",
         default="eager",
         metavar="NAME|FILE",
-        help="when asynchronous work takes effect: eager (unless told), lazy, reverse, random, or a file of --record",
+        help="when asynchronous work takes effect: eager (default), lazy, reverse, random, or a file from --record",
     )
     run.add_argument("--seed", type=_natural, default=0, metavar="N", help="seed of the random schedule (0)")
     run.add_argument("--data-seed", type=_natural, metavar="N", help="seed of the random inputs, instead of the file's")
@@ -139,6 +124,13 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--record", type=Path, metavar="FILE.json", help="write the schedule's choices, for --schedule")
     run.add_argument("--json", action="store_true", help="print JSON")
     run.set_defaults(command=_run)
+
+    new = _command(commands, "new-launch", "write a launch file for a kernel of a PTX file, to edit and run")
+    new.add_argument("file", type=Path, metavar="FILE.ptx", help="the PTX; the launch file is written next to it")
+    new.add_argument("--entry", metavar="NAME", help="the kernel, where the file has more than one")
+    new.add_argument("--out", type=Path, metavar="FILE.launch.json", help="the launch file (FILE.launch.json)")
+    new.add_argument("--force", action="store_true", help="replace an existing file")
+    new.set_defaults(command=_new_launch)
 
     ptx = _command(commands, "ptx", "describe a PTX file, or show the PTX of an operation; no GPU is needed")
     ptx.add_argument(
@@ -228,14 +220,19 @@ def _natural(text: str) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from warploom.commands.run import DEFAULT_LIMIT, Settings, run
-    from warploom.launch_file import DEFAULT_MAX_BYTES
+    from warploom.commands.run import Settings, run
 
-    limit = DEFAULT_LIMIT if options.limit is None else options.limit
-    max_bytes = DEFAULT_MAX_BYTES if options.max_bytes is None else options.max_bytes
-    settings = Settings(options.schedule, options.seed, limit, options.record)
-    ok = run(options.file, settings, as_json=options.json, data_seed=options.data_seed, max_bytes=max_bytes)
-    return OK if ok else MISMATCH
+    given = {"limit": options.limit, "max_bytes": options.max_bytes}
+    bounds = {name: value for name, value in given.items() if value is not None}
+    settings = Settings(options.schedule, options.seed, record=options.record, data_seed=options.data_seed, **bounds)
+    return run(options.files, settings, as_json=options.json)
+
+
+def _new_launch(options: argparse.Namespace) -> int:
+    from warploom.commands.new_launch import new_launch
+
+    new_launch(options.file, entry=options.entry, out=options.out, force=options.force)
+    return OK
 
 
 def _ptx(options: argparse.Namespace) -> int:

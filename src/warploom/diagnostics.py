@@ -58,6 +58,10 @@ class Diag(Enum):
 
     # Faults: what an instruction did.
     OUT_OF_BOUNDS = ("{what} reaches outside {space} memory.", "Mask the access or enlarge the buffer.")
+    NO_DYNAMIC_SHARED = (
+        "{what} reaches outside {space} memory; the kernel uses `{name}`, and the launch gives it no bytes.",
+        "Pass `shared_bytes`: Triton has it in `compiled.metadata.shared`, CUDA as the third value of <<<...>>>.",
+    )
     MISALIGNED = ("{what} is not aligned to {align} bytes.", "Align the address to the width of the access.")
     READ_ONLY = ("{what} writes a buffer that is read-only.", "Pass a writeable array.")
     TOO_MUCH_SHARED = (
@@ -236,6 +240,10 @@ class Diag(Enum):
 
     # Files and commands.
     BAD_LAUNCH_FILE = ("{file}: {what}", "See docs/launch-files.md.")
+    NOT_A_LAUNCH_FILE = (
+        "{file} is PTX; `warploom run` takes launch files, which name a kernel, its inputs and its outputs.",
+        "`warploom new-launch {file}` writes a launch file to edit; see docs/launch-files.md.",
+    )
     BAD_EXPRESSION = ("`{text}` is not a comparison: {what}.", "See docs/launch-files.md for the grammar.")
     BAD_SCHEDULE = ("`{name}` is not a schedule: {what}.", "Use eager, lazy, reverse, random, or a recorded file.")
     MISMATCH = ("{what}", "The kernel's numbers are not what the file expects.")
@@ -406,6 +414,7 @@ _KIND: dict[Diag, type[WarploomError]] = {
     **dict.fromkeys(
         (
             Diag.OUT_OF_BOUNDS,
+            Diag.NO_DYNAMIC_SHARED,
             Diag.MISALIGNED,
             Diag.READ_ONLY,
             Diag.BARRIER_NOT_INITIALISED,

@@ -12,7 +12,7 @@ from weakref import ref
 
 import numpy as np
 
-from warploom.diagnostics import Diag
+from warploom.diagnostics import Diag, Fault, WarploomError
 from warploom.hardware.targets import Machine
 from warploom.hardware.targets import machine as machine_of
 from warploom.hardware.tensor_maps import MAP_BYTES
@@ -27,7 +27,13 @@ from warploom.machine.core.grid import Grid
 from warploom.machine.core.schedule import Schedule, by_name
 from warploom.machine.core.setup import MOST_RESIDENT_BYTES, Setup, WarpState, resident_bytes
 from warploom.machine.memory.byte_memory import FlatMemory, GlobalMemory, padded
-from warploom.machine.memory.static_variables import in_shared_memory, map_static, on_the_stack, static_bytes
+from warploom.machine.memory.static_variables import (
+    in_shared_memory,
+    is_dynamic_shared,
+    map_static,
+    on_the_stack,
+    static_bytes,
+)
 from warploom.machine.translate.translator import Program, translate
 from warploom.ptx.analysis.storage import parameter_offsets, scalar_bytes, size_of
 from warploom.ptx.syntax.model import Kernel, Module, Variable
@@ -113,10 +119,26 @@ def launch(
             with np.errstate(all="ignore"):
                 running.run()
             return _report(running, time.perf_counter() - start)
+        except Fault as fault:
+            better = _without_dynamic_shared(fault, running.setup)
+            if better is None:
+                raise
+            raise better from None
         finally:
             running.discard()
     except MemoryError as error:
         raise Diag.OUT_OF_MEMORY.error(what=str(error).rstrip(".") or "an allocation failed") from error
+
+
+def _without_dynamic_shared(fault: Fault, setup: Setup) -> WarploomError | None:
+    """A better error for an access outside shared memory where the launch forgot the kernel's dynamic shared memory."""
+    space = str(fault.fields.get("space", ""))
+    program = setup.program
+    dynamic = [v for v in (*program.module.variables, *program.kernel.variables) if is_dynamic_shared(v)]
+    if fault.diag is not Diag.OUT_OF_BOUNDS or "shared" not in space or setup.dynamic_bytes or not dynamic:
+        return None
+    what = fault.fields["what"]
+    return Diag.NO_DYNAMIC_SHARED.error(fault.loc, fault.notes, what=what, space=space, name=dynamic[0].name)
 
 
 def _arrays_on_gpu(launch_: Launch) -> list[tuple[str, Any]]:

@@ -84,8 +84,8 @@ class TestRun:
 
     def test_without_compare_it_says_so(self, tmp_path, capsys):
         status, out, _ = call(capsys, "run", write(tmp_path, compare=[], expect="twice x"))
-        assert status == 0
-        assert "nothing compared" in out
+        assert status == 5
+        assert "nothing compared: the file has no `compare`; it ran without a fault" in out
         assert "the file expects: twice x" in out
 
     def test_json(self, tmp_path, capsys):
@@ -178,6 +178,74 @@ class TestRun:
     def test_markup_is_not_obeyed(self, tmp_path, capsys):
         _, out, _ = call(capsys, "run", write(tmp_path, expect="[red]x[/red] [/]", compare=[]))
         assert "[red]x[/red] [/]" in out
+
+
+class TestManyFiles:
+    def files(self, folder: Path) -> list[str]:
+        parts = {
+            "right": {},
+            "wrong": {"compare": [{"expr": "y == x"}]},
+            "silent": {"compare": []},
+            "faulty": {"args": [{"pointer": "x"}, {"pointer": "y"}, {"u32": 96}]},
+            "unreadable": {"grid": [0, 1, 1]},
+        }
+        for name, part in parts.items():
+            (folder / name).mkdir(exist_ok=True)
+            write(folder / name, **part)
+        return [str(folder / name / "twice.launch.json") for name in parts]
+
+    def test_a_table_and_the_worst_status(self, tmp_path, capsys):
+        right, wrong, silent, faulty, unreadable = self.files(tmp_path)
+        status, out, err = call(capsys, "run", right, wrong, silent, faulty, unreadable)
+        assert status == 3
+        assert "5 launch files, 4 not ok" in out
+        for word in ("ok", "mismatch", "not compared", "OUT_OF_BOUNDS", "BAD_LAUNCH_FILE"):
+            assert re.search(rf"^.*launch\.json +{word}\b", out, re.MULTILINE), word
+        assert "MISMATCH  `y == x`" in out
+        assert "OUT_OF_BOUNDS:" in err
+        assert "BAD_LAUNCH_FILE:" in err
+
+    def test_the_order_of_statuses(self, tmp_path, capsys):
+        right, wrong, silent, faulty, unreadable = self.files(tmp_path)
+        chosen = {(right,): 0, (right, right): 0, (right, silent): 5, (silent, wrong): 1, (faulty, wrong): 2}
+        for files, expected in {**chosen, (unreadable, faulty): 3}.items():
+            assert call(capsys, "run", *files)[0] == expected
+
+    def test_json_has_a_document_for_each(self, tmp_path, capsys):
+        files = self.files(tmp_path)
+        status, out, _ = call(capsys, "run", *files, "--json", "--schedule", "random", "--seed", "9")
+        documents = json.loads(out)["files"]
+        assert status == 3
+        assert [document["file"] for document in documents] == files
+        assert [d["outcome"] for d in documents] == ["ok", "mismatch", "not compared", "error", "error"]
+        assert {(d["schedule"], d["seed"]) for d in documents} == {("random", 9)}
+
+    def test_a_recording_is_of_one_file(self, tmp_path, capsys):
+        files = self.files(tmp_path)[:2]
+        status, _, err = call(capsys, "run", *files, "--record", str(tmp_path / "r.json"))
+        assert status == 3
+        assert "--record takes one launch file" in err
+
+    def test_an_internal_failure_of_one_does_not_stop_the_others(self, tmp_path, capsys, monkeypatch):
+        import warploom.commands.run as module
+
+        right, wrong, *_ = self.files(tmp_path)
+        load = module.load
+        monkeypatch.setattr(module, "load", lambda path, **k: 1 // 0 if str(path) == right else load(path, **k))
+        status, out, err = call(capsys, "run", right, wrong)
+        assert status == 4
+        assert "INTERNAL" in err
+        assert "MISMATCH  `y == x`" in out
+
+
+def test_json_of_a_fault_keeps_file_schedule_seed_and_the_path_of_the_line(tmp_path, capsys):
+    path = write(tmp_path, args=[{"pointer": "x"}, {"pointer": "y"}, {"u32": 96}])
+    _, out, _ = call(capsys, "run", path, "--json", "--schedule", "random", "--seed", "4", "--data-seed", "2")
+    document = json.loads(out)
+    assert (document["file"], document["schedule"]) == (path, "random")
+    assert (document["seed"], document["data_seed"]) == (4, 2)
+    line = next(n for n, text in enumerate(KERNEL.splitlines(), 1) if "ld.global" in text)
+    assert document["error"]["where"] == f"{tmp_path / 'twice.ptx'}:{line}"
 
 
 class TestPtx:

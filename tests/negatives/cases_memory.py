@@ -60,6 +60,22 @@ CASES = {
     "shared_past_the_end": Negative(
         "OUT_OF_BOUNDS", "mad.lo.u32 %r0, %me, 48, %smem; st.shared.u32 [%r0], %me;", block=32
     ),
+    "dynamic_shared_forgotten": Negative(
+        "NO_DYNAMIC_SHARED",
+        """.version 8.6
+.target sm_90a
+.address_size 64
+.extern .shared .align 16 .b8 global_smem[];
+.visible .entry k()
+{
+  .reg .b32 %r<3>;
+  mov.u32 %r0, %tid.x;
+  mad.lo.u32 %r1, %r0, 4, global_smem;
+  st.shared.u32 [%r1], %r0;
+  ret;
+}
+""",
+    ),
     "shared_zero": Negative("OUT_OF_BOUNDS", "mov.u32 %r0, 0; ld.shared.u32 %r1, [%r0];"),
     "shared_of_no_cta": Negative(
         "OUT_OF_BOUNDS", "mapa.shared::cluster.u32 %r0, %smem, 3; st.shared::cluster.u32 [%r0], 1;", grid=2, cluster=2

@@ -1,29 +1,36 @@
-"""`warploom run FILE.launch.json`: runs a launch file on the machine and compares what came out."""
+"""`warploom run FILE.launch.json …`: runs launch files on the emulator and compares their outputs."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from warploom.commands.console import OnProgress, output, printable, progress_bar, table
+from rich.text import Text
+
+from warploom.commands.console import OnProgress, complain, output, printable, progress_bar, table
+from warploom.commands.errors import MISMATCH, NOT_COMPARED, OK, catalogued, error_document, status_of, worst
 from warploom.compare import Mismatch
-from warploom.diagnostics import Diag
-from warploom.launch_file import LaunchFile, load
+from warploom.diagnostics import Diag, WarploomError
+from warploom.launch_file import DEFAULT_MAX_BYTES, LaunchFile, load
 from warploom.launcher import Run, launch
 from warploom.machine.core.schedule import Recorded, by_name
 
 DEFAULT_LIMIT = 50_000_000
+_VERDICTS = {OK: "ok", MISMATCH: "mismatch", NOT_COMPARED: "not compared"}
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How a launch file is run; the defaults bound what a stranger's file can use."""
+    """How launch files are run; the defaults bound what an untrusted file can use."""
 
     schedule: str = "eager"
     seed: int = 0
     limit: int = DEFAULT_LIMIT
     record: Path | None = None
+    data_seed: int | None = None
+    max_bytes: int = DEFAULT_MAX_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,36 +44,112 @@ class Outcome:
 
     @property
     def ok(self) -> bool:
+        """No comparison failed; there may have been none."""
         return not self.mismatches
+
+    @property
+    def status(self) -> int:
+        if self.mismatches:
+            return MISMATCH
+        return OK if self.file.comparisons else NOT_COMPARED
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A launch file that did not run to its end, and the error."""
+
+    path: Path
+    settings: Settings
+    error: WarploomError
+
+    @property
+    def status(self) -> int:
+        return status_of(self.error)
 
 
 def execute(file: LaunchFile, settings: Settings, on_progress: OnProgress | None = None) -> Outcome:
-    """Runs a launch file on fresh buffers; a recording is written even where the run ends in a fault."""
+    """Run a launch file on fresh buffers; a recording is written even if the run ends in a fault."""
     buffers = file.allocate()
     schedule = by_name(settings.schedule, settings.seed)
     recorded = Recorded(schedule) if settings.record is not None else None
     try:
         run = launch(file.launch(buffers), schedule=recorded or schedule, limit=settings.limit, on_progress=on_progress)
+    except WarploomError as error:
+        raise _with_path(error, file.ptx_path) from None
     finally:
         if recorded is not None and settings.record is not None:
             _save(recorded, settings.record)
     return Outcome(file, settings, run, tuple(file.check(buffers)))
 
 
-def run(path: Path, settings: Settings, *, as_json: bool, data_seed: int | None, max_bytes: int) -> bool:
-    """The command; says whether every comparison held."""
-    file = load(path, seed=data_seed, max_bytes=max_bytes)
-    with progress_bar(path.name) as on_progress:
-        outcome = execute(file, settings, on_progress)
+def run(paths: Sequence[Path], settings: Settings, *, as_json: bool) -> int:
+    """Run every file, print the results, and return the worst exit status."""
+    if settings.record is not None and len(paths) > 1:
+        raise Diag.BAD_COMMAND.error(what="--record takes one launch file", command="warploom run")
+    results = []
+    for path in paths:
+        results.append(_run_one(path, settings))
+        if not as_json:
+            _show_one(results[-1], alone=len(paths) == 1)
+        elif isinstance(results[-1], Failure):
+            complain(results[-1].error)
     if as_json:
-        print(json.dumps(as_document(outcome), indent=1))  # noqa: T201
-    else:
-        show(outcome)
-    return outcome.ok
+        documents = [as_document(result) for result in results]
+        print(json.dumps(documents[0] if len(paths) == 1 else {"files": documents}, indent=1))  # noqa: T201
+    elif len(paths) > 1:
+        _show_summary(paths, results)
+    return worst(*(result.status for result in results))
+
+
+def _run_one(path: Path, settings: Settings) -> Outcome | Failure:
+    if path.suffix == ".ptx" and path.is_file():
+        return Failure(path, settings, Diag.NOT_A_LAUNCH_FILE.error(file=str(path)))
+    try:
+        file = load(path, seed=settings.data_seed, max_bytes=settings.max_bytes)
+        with progress_bar(path.name) as on_progress:
+            return execute(file, settings, on_progress)
+    except OSError:
+        raise  # standard output or error: nothing of this file's
+    except Exception as error:  # noqa: BLE001  the other files are still run
+        return Failure(path, settings, catalogued(error))
+
+
+def _show_one(result: Outcome | Failure, *, alone: bool) -> None:
+    """Print one result: all of it where it is the only one, else only what is wrong."""
+    if isinstance(result, Failure):
+        if not alone:
+            output().print(printable(f"{result.path}:"), markup=False)
+        complain(result.error)
+    elif alone:
+        show(result)
+    elif result.status != OK:
+        console = output()
+        console.print(printable(f"{result.file.path}:"), markup=False)
+        for line in verdicts(result):
+            console.print(printable(line), markup=False)
+
+
+def _show_summary(paths: Sequence[Path], results: Sequence[Outcome | Failure]) -> None:
+    numbers = ("instructions", "seconds")
+    failed = sum(result.status != OK for result in results)
+    title = f"{len(results)} launch files, {failed} not ok" if failed else f"{len(results)} launch files, all ok"
+    rows = table(title, "file", "result", *numbers, right=numbers)
+    for path, result in zip(paths, results, strict=True):
+        if isinstance(result, Failure):
+            cells = (str(path), result.error.code, "", "")
+        else:
+            cells = (
+                str(path),
+                _VERDICTS[result.status],
+                f"{result.run.instructions:,}",
+                f"{result.run.wall_seconds:.3f}",
+            )
+        rows.add_row(*(Text(printable(cell)) for cell in cells))
+    output().print(rows)
 
 
 def show(outcome: Outcome) -> None:
-    """Prints what was executed and whether the numbers are right."""
+    """Print the instruction counts and the comparisons of one run."""
     file, run = outcome.file, outcome.run
     rows = table(_title(outcome), "executed", "count", right=("count",))
     for family, count in sorted(run.counts.items(), key=lambda item: -item[1]):
@@ -80,32 +163,43 @@ def show(outcome: Outcome) -> None:
     console.print(rows)
     for line in verdicts(outcome):
         console.print(printable(line), markup=False)
-    if not file.comparisons:
-        console.print("nothing compared: the file has no `compare`", markup=False)
     if file.expect:
         console.print(printable(f"the file expects: {file.expect}"), markup=False)
 
 
 def verdicts(outcome: Outcome) -> list[str]:
-    """One line per comparison, in the file's order."""
+    """One line per comparison, in the file's order, or one that says that there are none."""
     wrong = {mismatch.comparison: mismatch for mismatch in outcome.mismatches}
-    return [
+    lines = [
         f"MISMATCH  {wrong[comparison]}" if comparison in wrong else f"ok        {comparison.text}"
         for comparison in outcome.file.comparisons
     ]
+    return lines or [
+        f"nothing compared: the file has no `compare`; it ran without a fault (exit status {NOT_COMPARED})"
+    ]
 
 
-def as_document(outcome: Outcome) -> dict[str, object]:
-    """The outcome as JSON data."""
-    file, run, settings = outcome.file, outcome.run, outcome.settings
-    wrong = {mismatch.comparison: mismatch for mismatch in outcome.mismatches}
+def as_document(result: Outcome | Failure) -> dict[str, object]:
+    """A result as JSON data."""
+    settings = result.settings
+    if isinstance(result, Failure):
+        return {
+            "file": str(result.path),
+            "schedule": settings.schedule,
+            "seed": settings.seed,
+            "data_seed": settings.data_seed,
+            "outcome": "error",
+            "error": error_document(result.error),
+        }
+    file, run = result.file, result.run
+    wrong = {mismatch.comparison: mismatch for mismatch in result.mismatches}
     return {
         "file": str(file.path),
         "entry": file.entry,
         "schedule": settings.schedule,
         "seed": settings.seed,
         "data_seed": file.seed,
-        "outcome": "ok" if outcome.ok else "mismatch",
+        "outcome": _VERDICTS[result.status],
         "instructions": run.instructions,
         "counts": run.counts,
         "bytes_moved": run.bytes_moved,
@@ -124,7 +218,7 @@ def as_document(outcome: Outcome) -> dict[str, object]:
 
 
 def _mismatch(mismatch: Mismatch) -> dict[str, object]:
-    """JSON has no NaN and no infinity, so that the two values are texts."""
+    """A mismatch as JSON data; the values are texts, because JSON has neither NaN nor infinity."""
     values = {"left": repr(mismatch.left), "right": repr(mismatch.right), "largest_error": repr(mismatch.largest_error)}
     return {"count": mismatch.count, "total": mismatch.total, "where": list(mismatch.where), **values}
 
@@ -134,6 +228,15 @@ def _title(outcome: Outcome) -> str:
     entry = file.entry or "its kernel"
     seed = f", seed {outcome.settings.seed}" if outcome.settings.schedule == "random" else ""
     return f"{entry} from {file.path.name}: grid {file.grid}, block {file.block}, {outcome.settings.schedule}{seed}"
+
+
+def _with_path(error: WarploomError, path: Path) -> WarploomError:
+    """The error with the PTX file's path for `<ptx>`, which is all that a launch knows of a text."""
+    loc = error.loc
+    if loc is not None and loc.file == "<ptx>":
+        loc = replace(loc, file=str(path))
+    notes = tuple(note.replace("<ptx>:", f"{path.name}:") for note in error.notes)
+    return error.diag.error(loc, notes, **error.fields)
 
 
 def _save(recorded: Recorded, path: Path) -> None:

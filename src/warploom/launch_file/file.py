@@ -35,6 +35,8 @@ class LaunchFile:
     args: tuple[Argument, ...]
     comparisons: tuple[Comparison, ...]
     expect: str = ""
+    ptx_path: Path = Path("<ptx>")
+    """The PTX file, for messages."""
 
     def allocate(self) -> dict[str, Array]:
         """The buffers as the kernel finds them; the same seed gives the same numbers everywhere."""
@@ -110,6 +112,7 @@ class _Reader:
             args=tuple(args),
             comparisons=tuple(comparisons),
             expect=fields.get("expect", ""),
+            ptx_path=self.path.parent / fields["ptx"],
         )
 
     def _sound(self, document: dict[str, Json], *where: str | int) -> bool:

@@ -22,10 +22,15 @@ def in_shared_memory(variables: Iterable[Variable], dynamic: int) -> tuple[dict[
     fixed: list[Variable] = []
     open_ended: list[Variable] = []
     for variable in variables:
-        (open_ended if variable.linkage == "extern" or variable.count == 0 else fixed).append(variable)
+        (open_ended if is_dynamic_shared(variable) else fixed).append(variable)
     symbols, offset = _in_sequence(fixed)
     symbols |= {variable.name: aligned(offset, variable) for variable in open_ended}
     return symbols, max([offset, *(symbols[variable.name] for variable in open_ended)]) + dynamic
+
+
+def is_dynamic_shared(variable: Variable) -> bool:
+    """True for a shared variable whose size only the launch knows (`shared_bytes`)."""
+    return variable.space == "shared" and (variable.linkage == "extern" or variable.count == 0)
 
 
 def on_the_stack(kernel: Kernel) -> tuple[dict[str, int], int]:
