@@ -73,24 +73,25 @@ def without_times(text):
     return re.sub(r"─+", "─", text).split()
 
 
-def test_the_transcript_is_what_the_demo_prints(capsys):
-    """The README shows the demo in parts; together they are all of it."""
-    parts = re.findall(
-        r"^<!-- demo transcript.*?-->\n```\n(.*?)^```$", QUOTING[0].read_text("utf-8"), re.MULTILINE | re.DOTALL
-    )
+TRANSCRIPT = re.compile(r"^<!-- demo transcript.*?-->\n```\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def test_the_transcript_is_what_the_demo_prints(request, capsys):
+    """The README shows the planted bugs first and the rest of the demo later."""
+    readme = QUOTING[0]
+    text = readme.read_text("utf-8")
     assert demo()
     lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
-    printed = without_times("\n".join(lines))
-    shown = [without_times(part) for part in parts]
-    starts = [_position(part, printed) for part in shown]
-    assert [word for _, part in sorted(zip(starts, shown, strict=True)) for word in part] == printed
-
-
-def _position(part: list[str], words: list[str]) -> int:
-    """Find where a part of a transcript begins."""
-    found = [i for i in range(len(words)) if words[i : i + len(part)] == part]
-    assert found, f"the demo no longer prints this:\n{' '.join(part)}\nbut prints:\n{' '.join(words)}"
-    return found[0]
+    cut = next(number for number, line in enumerate(lines) if line.startswith("Planted bug"))
+    printed = ["\n".join(part).strip() + "\n" for part in (lines[cut:], lines[:cut])]
+    shown = list(TRANSCRIPT.finditer(text))
+    if request.config.getoption("--update-golden"):
+        changes = [(*found.span(1), part) for found, part in zip(shown, printed, strict=True)]
+        readme.write_text(replaced(text, changes), "utf-8")
+    else:
+        assert [without_times(found[1]) for found in shown] == [without_times(part) for part in printed], (
+            "the demo prints something else: run with --update-golden"
+        )
 
 
 def headings(page):

@@ -1,4 +1,4 @@
-"""`warploom demo`: a kernel of the library from a call to its numbers, then kernels of another compiler."""
+"""`warploom demo`: a library call from trace to result, then kernels of another compiler, right and broken."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from warploom.demo.fused import show_fused
 
 
 def demo() -> bool:
-    """Run everything; says whether the numbers were right."""
+    """Run everything; return True if all results are right."""
     console = output()
     fused = show_fused(console)
     with resources.as_file(resources.files("warploom") / "data") as folder:

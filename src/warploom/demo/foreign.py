@@ -1,4 +1,4 @@
-"""Two matmuls of another compiler on this CPU, and what is said when one of their lines is wrong."""
+"""Two Triton matmuls on the emulator, and the reports when one of their lines is wrong."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ COUNTED = {
 
 
 @dataclass(frozen=True, slots=True)
-class Slip:
-    """A change of one line, the schedule that shows it, and what it is."""
+class PlantedBug:
+    """A planted bug: a change of one line, and the schedule that shows it."""
 
     title: str
     line: str
@@ -35,23 +35,23 @@ class Slip:
     schedule: str
 
 
-SLIPS = (
-    Slip("without its fence.proxy.async", "fence.proxy.async.shared::cta;", "", "lazy"),
-    Slip("expecting 16 bytes too many", "[%r6], 32768;", "[%r6], 32784;", "eager"),
+PLANTED = (
+    PlantedBug("without its fence.proxy.async", "fence.proxy.async.shared::cta;", "", "lazy"),
+    PlantedBug("expecting 16 bytes too many", "[%r6], 32768;", "[%r6], 32784;", "eager"),
 )
 
 
 def show_foreign(console: Console, folder: Path) -> bool:
-    """Run both, compare them with NumPy, then break one; says whether the numbers were right."""
+    """Run both, compare them with NumPy, then break one; return True if the unbroken results are right."""
     right = _show_runs(console, folder)
-    for slip in SLIPS:
-        _show_slip(console, load(folder / HOPPER), slip)
+    for bug in PLANTED:
+        _show_bug(console, load(folder / HOPPER), bug)
     return right
 
 
 def _show_runs(console: Console, folder: Path) -> bool:
     counts = ("instructions", *COUNTED, "ms")
-    title = "Two matmuls compiled by Triton, executed from their PTX; c == a @ b.T?"
+    title = "Two Triton matmuls, run from their PTX and compared with NumPy"
     rows = table(title, "kernel", "schedule", *counts, "result", right=counts)
     right = True
     for title, name in CASES:
@@ -74,14 +74,14 @@ def _total(counts: Mapping[str, int], prefixes: tuple[str, ...]) -> int:
     return sum(count for family, count in counts.items() if family.startswith(prefixes))
 
 
-def _show_slip(console: Console, file: LaunchFile, slip: Slip) -> None:
-    """Run the Hopper kernel with one line changed and print what warploom says."""
-    console.print(f"\nOn purpose, the Hopper kernel {slip.title}, schedule {slip.schedule}:", style="bold")
+def _show_bug(console: Console, file: LaunchFile, bug: PlantedBug) -> None:
+    """Run the Hopper kernel with one line changed and print the report."""
+    console.print(f"\nPlanted bug: the Hopper kernel {bug.title}, schedule {bug.schedule}:", style="bold")
     buffers = file.allocate()
     whole = file.launch(buffers)
-    changed = replace(whole, program=str(whole.program).replace(slip.line, slip.becomes, 1))
+    changed = replace(whole, program=str(whole.program).replace(bug.line, bug.becomes, 1))
     try:
-        launch(changed, schedule=slip.schedule)
+        launch(changed, schedule=bug.schedule)
         for mismatch in file.check(buffers):
             console.print(printable(f"MISMATCH  {mismatch}"), markup=False)
     except WarploomError as error:

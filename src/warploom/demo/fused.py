@@ -1,4 +1,4 @@
-"""A matmul of pairs of CTAs with bias, gelu and residual: traced, verified, executed, compared, and who did what."""
+"""A two-CTA GEMM with bias, GELU and residual: traced, verified, run, compared, with the work of each role."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ M, N, K = 300, 256, 320
 CONFIG = MatmulConfig(cta_group=2, mma_shape=(256, 128, 16), use_tma_epilogue_load=True)
 CALL = 'linear(x, w, bias=bias, activation="gelu", residual=residual)'
 SMS = 4
-"""Few, so that CTAs take a second tile each."""
-COPIES = ("boxes copied in", "boxes copied out")
-DEEDS = (
+"""SMs of the emulated GPU: few, so that CTAs process a second tile each."""
+COPIES = ("TMA loads", "TMA stores")
+OPERATIONS = (
     ("cp.async.bulk.tensor", "shared::cluster.global", COPIES[0]),
     ("cp.async.bulk.tensor", "global.shared::cta", COPIES[1]),
-    ("tcgen05.mma", "", "multiplications"),
-    ("tcgen05.ld", "", "loads of tensor memory"),
-    ("clusterlaunchcontrol.try_cancel", "", "requests for work"),
+    ("tcgen05.mma", "", "MMAs"),
+    ("tcgen05.ld", "", "TMEM loads"),
+    ("clusterlaunchcontrol.try_cancel", "", "work requests"),
 )
-"""What an operation is, by how its instruction begins and what it has inside."""
+"""Operations by the start of their opcode and by a part of it."""
 
 
 @dataclass
-class Deeds:
-    """Watches a run: what each warp issued, and how often it waited and arrived."""
+class RoleWork:
+    """Observes a run: counts what each warp issued, and how often it waited and arrived."""
 
     counts: dict[int, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
 
@@ -53,19 +53,19 @@ class Deeds:
         if event.barrier is not None and event.kind in ("wait", "arrive") and not event.agent.operation:
             mine[event.kind] += 1
         elif event.kind == "issue":
-            for start, inside, deed in DEEDS:
+            for start, inside, operation in OPERATIONS:
                 if opcode.startswith(start) and inside in opcode:
-                    mine[deed] += 1
-                    if deed in COPIES:
-                        mine[f"{deed}, bytes"] += sum(touch.bytes for touch in event.touches if touch.verb == "writes")
+                    mine[operation] += 1
+                    if operation in COPIES:
+                        mine[f"{operation}, bytes"] += sum(
+                            touch.bytes for touch in event.touches if touch.verb == "writes"
+                        )
 
 
 def show_fused(console: Console) -> bool:
-    """Print the story of one call; says whether its numbers were right."""
+    """Print the steps of one call; return True if its result is right."""
     console.print(f"y = warploom.{CALL}", style="bold", markup=False)
-    console.print(
-        f"x {(M, K)}, w {(N, K)}, bfloat16; a cluster is a pair of CTAs that multiplies {CONFIG.mma_shape[:2]}"
-    )
+    console.print(f"x {(M, K)}, w {(N, K)}, bfloat16; cta_group::2, MMA tile {CONFIG.mma_shape[:2]}")
     rng = np.random.default_rng()
     shapes = ((M, K), (N, K), (N,), (M, N))
     x, w, bias, residual = (rng.standard_normal(shape).astype(ml_dtypes.bfloat16) for shape in shapes)
@@ -81,13 +81,15 @@ def show_fused(console: Console) -> bool:
         f"traced    in {traced:.2f} s: {len(kernel.instructions):,} instructions, {len(text):,} characters of PTX, "
         f"{bound.shared_bytes:,} bytes of shared memory"
     )
-    console.print(f"verified  in {verified:.2f} s: {len(unknown)} unknown forms; the configuration breaks no rule")
-    deeds = Deeds()
-    with progress_bar("executing") as on_progress:
-        run = launch(bound, sms=SMS, observers=(deeds,), on_progress=on_progress)
-    console.print(f"executed  in {run.wall_seconds:.2f} s: {run.instructions:,} warp instructions, grid {bound.grid}")
+    console.print(
+        f"verified  in {verified:.2f} s: {len(unknown)} unknown instruction forms; the configuration is valid"
+    )
+    work = RoleWork()
+    with progress_bar("emulating") as on_progress:
+        run = launch(bound, sms=SMS, observers=(work,), on_progress=on_progress)
+    console.print(f"emulated  in {run.wall_seconds:.2f} s: {run.instructions:,} warp instructions, grid {bound.grid}")
     right = _compare(console, y, _reference(x, w, bias, residual))
-    console.print(_roles(module, run, deeds))
+    console.print(_roles(module, run, work))
     return right and not unknown
 
 
@@ -104,26 +106,30 @@ def _reference(x: Array, w: Array, bias: Array, residual: Array) -> Array:
 
 
 def _compare(console: Console, got: Array, wanted: Array) -> bool:
-    """Whether every element is rounded as bfloat16 rounds, but for what float32 lost before."""
+    """Check that every element is within one rounding to bfloat16, plus what float32 lost before."""
     error = np.abs(got.astype(np.float64) - wanted)
     allowed = np.abs(wanted) * 2.0**-8 + 1e-4
     right = bool((error <= allowed).all())
     worst = float((error / allowed).max())
     verdict = "right" if right else "WRONG"
     console.print(
-        f"compared  with NumPy in float64: {verdict}; the worst of {got.size:,} elements has {worst:.0%} of the error "
-        "that rounding to bfloat16 allows"
+        f"compared  with NumPy in float64: {verdict}; the largest of {got.size:,} errors is {worst:.0%} of what "
+        "rounding to bfloat16 allows"
     )
     return right
 
 
-def _roles(module: Module, run: Run, deeds: Deeds) -> Table:
+def _roles(module: Module, run: Run, work: RoleWork) -> Table:
     numbers = ("warps", "instructions", "waits", "arrivals")
-    rows = table("What each role did, in all CTAs", "role", *numbers, "operations", right=numbers)
+    rows = table("Work of each role, over all CTAs", "role", *numbers, "operations", right=numbers)
     for role, warps in _warps_of(module).items():
         instructions = sum(state.instructions for state in run.warps if state.warp in warps)
-        total = sum((deeds.counts[warp] for warp in warps), Counter[str]())
-        done = [f"{total[deed]:,} {deed}{_bytes(total[f'{deed}, bytes'])}" for _, _, deed in DEEDS if total[deed]]
+        total = sum((work.counts[warp] for warp in warps), Counter[str]())
+        done = [
+            f"{total[operation]:,} {operation}{_bytes(total[f'{operation}, bytes'])}"
+            for _, _, operation in OPERATIONS
+            if total[operation]
+        ]
         rows.add_row(
             role, str(len(warps)), f"{instructions:,}", f"{total['wait']:,}", f"{total['arrive']:,}", "; ".join(done)
         )
@@ -135,7 +141,7 @@ def _bytes(count: int) -> str:
 
 
 def _warps_of(module: Module) -> dict[str, range]:
-    """The warps of each role, as the kernel's notes tell."""
+    """Read the warps of each role from the kernel's `//!wl` notes."""
     (kernel,) = module.kernels
     words = [statement.text.split() for statement in kernel.body or () if isinstance(statement, Note)]
     ends = {
