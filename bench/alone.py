@@ -1,0 +1,324 @@
+"""Time each side as a user meets it: alone at the power limit, and cool at the free clock.
+
+    PYTHONPATH=src python3 bench/alone.py                                     the eleven shapes, cuBLAS and the shipped choice
+    PYTHONPATH=src python3 bench/alone.py --shapes 4096x4096x4096 --screen 40 other configurations too
+    PYTHONPATH=src python3 bench/alone.py --seconds 300                       stop in time; run again to go on
+
+Two kernels that alternate share one power budget, so the one that draws more energy borrows clock from its peer. Here
+one side runs at a time:
+
+- *alone*: back-to-back CUDA graphs of one side for `--settle` seconds, then timed for `--time` seconds;
+- *cool*: bursts of a few milliseconds after an idle gap, when the clock is free.
+
+The order of the sides is random in each of `--repeats` rounds, and medians are compared. SM clock, power and energy per
+call are logged where the driver reports them. With `--screen N`, the N configurations that the heuristics rank first are
+timed alone, briefly; the best of them enter the final rounds. Inputs rotate over sets that exceed the L2 three times.
+A result is checked, to the bit on small integers, before its side is timed. JSON goes to alone.json in bench/results;
+shapes that it already holds are skipped unless `--again`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import subprocess
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import torch
+from configurations import build, problem
+from configurations import named as short_name
+from dense import INPUTS, K_MAJOR, chosen, plain_arguments, plain_peer, wrong_plain
+from inputs import Maker
+from measuring import Arguments, Side, bytes_of, call_of, captured, is_lost, machine, rotating
+from shapes import LISTED, Shape, flops_of, label_of, parsed
+from tables import RESULTS, GpuLostError, Row, Table, good
+
+import warploom
+from warploom.heuristics.sm90.ranking import ranked
+from warploom.structured.config.sm90 import HopperConfig
+
+PEER, OURS = "cublas", "shipped"
+GRAPH_US, BURST_US, IDLE = 4000.0, 3000.0, 0.25
+FINALISTS = 3
+SAMPLE_MS = 20
+
+
+class Sensors:
+    """SM clock (MHz) and power (W) of the GPU, sampled by nvidia-smi in the background."""
+
+    def __init__(self) -> None:
+        self.samples: list[tuple[float, float, float]] = []
+        query = ["nvidia-smi", "--query-gpu=clocks.sm,power.draw.instant", "--format=csv,noheader,nounits"]
+        try:
+            self._process = subprocess.Popen([*query, "-i", "0", "-lms", str(SAMPLE_MS)], stdout=-1, text=True)
+        except OSError:
+            return
+        Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            try:
+                clock, power = (float(each) for each in line.split(","))
+            except ValueError:
+                continue
+            self.samples.append((time.monotonic(), clock, power))
+
+    def between(self, start: float, end: float) -> tuple[float, float] | None:
+        """Return the mean clock and power of a stretch of time, or None without samples."""
+        found = [(clock, power) for at, clock, power in list(self.samples) if start <= at <= end]
+        if not found:
+            return None
+        return statistics.fmean(each[0] for each in found), statistics.fmean(each[1] for each in found)
+
+
+@dataclass
+class Timed:
+    """A side's graph, the calls in it, and the times measured so far."""
+
+    graph: torch.cuda.CUDAGraph
+    calls: int
+    alone: list[float]
+    cool: list[float]
+    clocks: list[tuple[float, float]]
+
+
+def graph_of(side: Side, sets: list[Arguments], shape: Shape) -> tuple[torch.cuda.CUDAGraph, int]:
+    guess = max(flops_of(shape) / 650e6, bytes_of(sets[0]) / 3e6, 3)
+    calls = max(len(sets), min(1000, int(GRAPH_US / guess)))
+    return captured([lambda each=each: side(each) for each in sets], calls), calls
+
+
+def run_alone(graph: torch.cuda.CUDAGraph, calls: int, settle: float, timed: float) -> tuple[float, float, float]:
+    """Microseconds per call, back to back after the clock has settled; and when timing began and ended."""
+
+    def replay_for(seconds: float) -> int:
+        count, until = 0, time.monotonic() + seconds
+        while time.monotonic() < until:
+            for _ in range(8):
+                graph.replay()
+            count += 8
+            torch.cuda.synchronize()
+        return count
+
+    replay_for(settle)
+    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start = time.monotonic()
+    graph.replay()  # keeps the queue full while the event is recorded
+    first.record()
+    count, earlier = 0, first
+    while time.monotonic() < start + timed:
+        pending = torch.cuda.Event()
+        for _ in range(8):
+            graph.replay()
+        pending.record()
+        count += 8
+        earlier.synchronize()  # one batch runs while the next is queued
+        earlier = pending
+    last.record()
+    torch.cuda.synchronize()
+    return first.elapsed_time(last) * 1e3 / (count * calls), start, time.monotonic()
+
+
+def run_cool(graph: torch.cuda.CUDAGraph, calls: int, bursts: int) -> float:
+    """Microseconds per call in short bursts after idle gaps: the median of the bursts."""
+    times = []
+    for _ in range(bursts):
+        torch.cuda.synchronize()
+        time.sleep(IDLE)
+        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        graph.replay()  # wakes the clock up
+        first.record()
+        graph.replay()
+        last.record()
+        torch.cuda.synchronize()
+        times.append(first.elapsed_time(last) * 1e3 / calls)
+    return statistics.median(times)
+
+
+def candidates(shape: Shape, asked: argparse.Namespace) -> dict[str, HopperConfig]:
+    """The configurations to screen, by name: those ranked first, and large tiles that move fewer bytes per FLOP."""
+    if not asked.screen:
+        return {}
+    found = list(ranked(problem(shape)))[: asked.screen]
+    for fields in (
+        {"tile": (128, 256)},
+        {"tile": (128, 256), "band": 8},
+        {"tile": (128, 256), "cluster_shape": (2, 1, 1)},
+        {"tile": (128, 256), "cluster_shape": (2, 1, 1), "band": 8},
+        {"tile": (128, 256), "cluster_shape": (1, 2, 1)},
+        {"tile": (128, 256), "stream_k": True},
+        {"tile": (128, 256), "cluster_shape": (2, 1, 1), "stream_k": True, "band": 8},
+        {"tile": (256, 128)},
+        {"tile": (256, 128), "cluster_shape": (1, 2, 1)},
+        {"tile": (256, 128), "cluster_shape": (2, 1, 1)},
+        {"tile": (256, 128), "stream_k": True},
+    ):
+        try:
+            config = HopperConfig(**fields)
+        except Exception:  # noqa: BLE001  (a configuration that the rules refuse is not a candidate)
+            continue
+        if not config.violations():
+            found.append(config)
+    return {short_name(config): config for config in dict.fromkeys(found)}
+
+
+def assembled(wanted: dict[Shape, dict[str, HopperConfig]]) -> set[HopperConfig]:
+    """The configurations that assemble, built into the cache by processes side by side."""
+    jobs = {config: shape for shape, configs in wanted.items() for config in configs.values()}
+    if not jobs:
+        return set()
+    with ProcessPoolExecutor(15, mp_context=get_context("spawn")) as pool:
+        wrong = list(pool.map(build, [(shape, K_MAJOR, config) for config, shape in jobs.items()], chunksize=2))
+    return {config for config, each in zip(jobs, wrong, strict=True) if not each}
+
+
+def measured(shape: Shape, configs: dict[str, HopperConfig], asked: argparse.Namespace, sensors: Sensors) -> Row:
+    wrong = wrong_plain(shape, "cuda")
+    if wrong:
+        return {"error": wrong}
+    rng = random.Random(asked.seed)
+    sets = rotating(lambda: plain_arguments(Maker("cuda"), shape))
+    sides: dict[str, Side] = {PEER: plain_peer, OURS: call_of(warploom.matmul, sets[0])}
+    screened: dict[str, float] = {}
+    if configs:
+        peer_graph = graph_of(plain_peer, sets, shape)
+        peer, since = 0.0, 99
+        order = rng.sample(list(configs), len(configs))
+        for name in order:
+            if since >= 8:  # the board warms up: the peer is measured often
+                peer, since = run_alone(*peer_graph, 0.25, 0.15)[0], 0
+            since += 1
+            try:
+                graph = graph_of(call_of(warploom.matmul, sets[0], config=configs[name]), sets, shape)
+                screened[name] = peer / run_alone(*graph, 0.2, 0.12)[0]
+                del graph
+            except Exception as error:  # noqa: BLE001
+                print(f"  {name}: {error}"[:200], flush=True)
+        best = sorted(screened, key=screened.__getitem__, reverse=True)[:FINALISTS]
+        for name in best:
+            bad = wrong_plain(shape, "cuda", config=configs[name])
+            if bad:
+                print(f"  {name}: {bad}", flush=True)
+            else:
+                sides[name] = call_of(warploom.matmul, sets[0], config=configs[name])
+    graphs = {name: Timed(*graph_of(side, sets, shape), [], [], []) for name, side in sides.items()}
+    for _ in range(asked.repeats):
+        for name in rng.sample(list(graphs), len(graphs)):
+            each = graphs[name]
+            us, start, end = run_alone(each.graph, each.calls, asked.settle, asked.time)
+            each.alone.append(us)
+            seen = sensors.between(start + 0.1, end)
+            if seen:
+                each.clocks.append(seen)
+        time.sleep(0.5)
+        for name in rng.sample(list(graphs), len(graphs)):
+            each = graphs[name]
+            each.cool.append(run_cool(each.graph, each.calls, 3))
+    return row_of(shape, graphs, screened)
+
+
+def row_of(shape: Shape, graphs: dict[str, Timed], screened: dict[str, float]) -> Row:
+    alone = {name: statistics.median(each.alone) for name, each in graphs.items()}
+    cool = {name: statistics.median(each.cool) for name, each in graphs.items()}
+    ratios = {
+        name: {"alone": alone[PEER] / alone[name], "cool": cool[PEER] / cool[name]} for name in graphs if name != PEER
+    }
+    sides = {}
+    for name, each in graphs.items():
+        sides[name] = {"alone_us": alone[name], "cool_us": cool[name], "alone_runs_us": each.alone}
+        if each.clocks:
+            clock, power = (statistics.fmean(pair[part] for pair in each.clocks) for part in range(2))
+            sides[name] |= {"mhz": clock, "watts": power, "joules": power * alone[name] * 1e-6}
+        if name in ratios:
+            sides[name] |= ratios[name]
+    worst = {name: min(each.values()) for name, each in ratios.items()}
+    return {
+        "config": short_name(chosen(shape)),
+        "alone": ratios[OURS]["alone"],
+        "cool": ratios[OURS]["cool"],
+        "worst": worst[OURS],
+        "best": max(worst, key=worst.__getitem__),
+        "best_worst": max(worst.values()),
+        "tflops": flops_of(shape) / alone[OURS] / 1e6,
+        "sides": sides,
+        "screened": screened,
+    }
+
+
+def told(row: Row) -> str:
+    if "error" in row:
+        return f"{row['label']:20} FAILED: {row['error']}"
+    text = f"{row['label']:20} alone {row['alone']:.3f} cool {row['cool']:.3f} {row['config']:24}"
+    if row["best"] != OURS:
+        each = row["sides"][row["best"]]
+        text += f" best {row['best']:24} alone {each['alone']:.3f} cool {each['cool']:.3f}"
+    return text
+
+
+def summary(rows: list[Row]) -> Row:
+    right = good(rows)
+    found: Row = {"shapes": len(rows), "failed": len(rows) - len(right)}
+    for name in ("alone", "cool", "worst", "best_worst"):
+        if right:
+            found[name] = statistics.geometric_mean(row[name] for row in right)
+            found[f"lowest_{name}"] = min(row[name] for row in right)
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shapes", help="MxNxK,… instead of the eleven listed ones")
+    parser.add_argument("--screen", type=int, default=0, help="how many other configurations to try per shape")
+    parser.add_argument("--settle", type=float, default=0.5, help="seconds before timing")
+    parser.add_argument("--time", type=float, default=0.5, help="seconds timed")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=1e9, help="begin no shape after this long")
+    parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000, help="of the order of the sides")
+    parser.add_argument("--again", action="store_true", help="measure shapes that the file already holds again")
+    parser.add_argument("--name", default="alone", help="of the JSON file")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="the folder for JSON")
+    asked = parser.parse_args()
+    started, sensors = time.monotonic(), Sensors()
+    torch.backends.cuda.matmul.allow_tf32 = False  # the reference must be exact
+    about: dict[str, Any] = {
+        "machine": machine(),
+        "inputs": INPUTS,
+        "settle_s": asked.settle,
+        "time_s": asked.time,
+        "repeats": asked.repeats,
+        "idle_s": IDLE,
+    }
+    table = Table(asked.name, about, told, summary, asked.out, 400, is_lost, adds=True)
+    known = {row["label"] for row in good(table.rows)}
+    shapes = parsed(asked.shapes) if asked.shapes else list(LISTED)
+    shapes = [shape for shape in shapes if asked.again or label_of(shape) not in known]
+    wanted = {shape: candidates(shape, asked) for shape in shapes}
+    fine = assembled(wanted)
+    print(f"{len(fine)} configurations assembled in {time.monotonic() - started:.0f} s", flush=True)
+    with torch.no_grad():
+        for shape in shapes:
+            if time.monotonic() - started > asked.seconds:
+                break
+            configs = {name: config for name, config in wanted[shape].items() if config in fine}
+            key = {"label": label_of(shape), "shape": shape}
+            try:
+                table.measure(key, lambda shape=shape, configs=configs: measured(shape, configs, asked, sensors))
+            except GpuLostError as error:
+                print(error)
+                return 1
+            torch.cuda.empty_cache()
+    print(summary(table.rows))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
