@@ -116,8 +116,8 @@ class Diag(Enum):
         "Use `with when(condition):`, for a value `select(condition, a, b)`; a Python number is known while tracing.",
     )
     LEFT_LOOP_EARLY = (
-        "The body of a device {kind} was left before its end (break, return or an error).",
-        "Guard the rest of the body with `with when(...):`; device control flow has no early exit.",
+        "{statement} leaves the body of a device {kind} (opened at {opened}); it would drop code for all threads.",
+        "Python runs it while tracing. Put the code that it should skip under `with when(...):` instead.",
     )
     VALUE_OUT_OF_SCOPE = (
         "A device value made in a {kind} (opened at {made}) is used after that {kind} has ended.",

@@ -59,7 +59,7 @@ def told(function, code, *words):
     lines, start = inspect.getsourcelines(function)
     marked = [start + at for at, line in enumerate(lines) if f"# {HERE}" in line]
     assert [error.loc.line] == marked, text
-    assert error.loc.file == __file__
+    assert error.loc.file == inspect.getsourcefile(function)
     return error
 
 
@@ -85,30 +85,30 @@ def test_python_if_on_a_device_value():
 
 def test_loops_left_early():
     def break_(x, n: s32):
-        for _ in loop(n):  # HERE
-            break
+        for _ in loop(n):
+            break  # HERE
 
     def return_(x, n: s32):
-        for _ in loop(n):  # HERE
+        for _ in loop(n):
             x[0] = 1.0
-            return
+            return  # HERE
 
     def inner(x, n: s32):
         for _ in loop(n):
-            for _ in loop(2):  # HERE
-                break
+            for _ in loop(2):
+                break  # HERE
 
     def within_branch(x, n: s32):
-        for _ in loop(n, unroll=2):  # HERE
+        for _ in loop(n, unroll=2):
             with when(n > 2):
-                break
+                break  # HERE
 
     def while_(x, n: s32):
-        for _ in While(lambda: n > 3):  # HERE
-            break
+        for _ in While(lambda: n > 3):
+            break  # HERE
 
     for function in (break_, return_, inner, within_branch, while_):
-        told(function, "LEFT_LOOP_EARLY", "left before its end", "with when(...):")
+        told(function, "LEFT_LOOP_EARLY", "leaves the body of a device", "with when(...):")
 
 
 def test_exceptions_pass_through_unchanged():

@@ -8,26 +8,51 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cache
+from inspect import CO_GENERATOR
+from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
 
 from warploom.diagnostics import Diag, Loc
 from warploom.ptx.isa.table import Op, decode
 from warploom.ptx.syntax.model import Guard, Instruction, Label, Note, Operand, Register, Statement, Variable
+from warploom.trace.early_exits import exit_of_loop, verify_exit
 from warploom.trace.language.types import TYPES
 
 if TYPE_CHECKING:
     from warploom.trace.language.values import Value
 
+_WITH_STATEMENTS = ("branch", "role")
+"""Kinds of region that a `with` statement opens and closes."""
 _AUTHORS = "warploom.kernels"
 _MACHINERY = ("warploom", "contextlib", "functools")
 
 
-def here() -> Loc:
-    """The author's line: the innermost frame outside warploom itself; kernels that ship with it are author's code."""
-    frame = sys._getframe(1)  # noqa: SLF001 - what `inspect.currentframe` returns, without its import
-    while frame.f_back is not None and _is_machinery(frame.f_globals.get("__name__", "")):
+def author_frame(frame: FrameType) -> FrameType:
+    """Return the innermost frame, from this one outwards, of the author's code: outside warploom or in its kernels."""
+    while frame.f_back is not None and _is_machinery(frame.f_globals.get("__name__") or ""):
         frame = frame.f_back
+    return frame
+
+
+def here() -> Loc:
+    """Return the author's line."""
+    frame = author_frame(sys._getframe(1))  # noqa: SLF001 - what `inspect.currentframe` returns, without its import
     return Loc(frame.f_code.co_filename, frame.f_lineno)
+
+
+def _owners() -> list[FrameType]:
+    """Return the frames whose `with` statement may be opening or closing a region now.
+
+    That is the author's frame and, if it belongs to a context manager of the author's own, the frame that uses it.
+    """
+    found = [author_frame(sys._getframe(1))]  # noqa: SLF001
+    while _is_context_manager(found[-1].f_code) and found[-1].f_back is not None:
+        found.append(author_frame(found[-1].f_back))
+    return [frame for frame in found if not (frame.f_globals.get("__name__") or "").startswith("warploom.")]
+
+
+def _is_context_manager(code: CodeType) -> bool:
+    return code.co_name in ("__enter__", "__exit__") or bool(code.co_flags & CO_GENERATOR)
 
 
 _WRAPPED = ("function", "func", "__func__", "__wrapped__")
@@ -62,6 +87,8 @@ class Region:
     at_close: list[Callable[[], None]] = field(default_factory=list)
     known: dict[tuple[object, ...], Value] = field(default_factory=dict)
     snapshots: dict[Register, Value] = field(default_factory=dict)
+    opened: list[tuple[int, int]] = field(default_factory=list)
+    """Frames that opened it, by identity, and the instruction at which each was."""
 
     def chain(self) -> Iterator[Region]:
         """This region and those around it, from inside out."""
@@ -167,10 +194,14 @@ class Builder:
     def open(self, kind: str, role: str = "") -> Region:
         """Begin a region."""
         self.region = Region(kind, here(), self.region, role or self.region.role)
+        if kind in _WITH_STATEMENTS:
+            self.region.opened = [(id(frame), frame.f_lasti) for frame in _owners()]
         return self.region
 
     def close(self, region: Region) -> None:
         """End a region; one that is still open inside it was left by `break` or `return`."""
+        if region.opened and self.region is region:
+            self._verify_exit(region)
         self._settle(region)
         assert region.parent is not None
         self.region = region.parent
@@ -187,9 +218,25 @@ class Builder:
             last()
         self._settle(self.root)
 
+    def _verify_exit(self, region: Region) -> None:
+        """Raise an error if the author's `with` block ended by `return`, `break` or `continue`.
+
+        A frame that is still at the instruction which opened the region has executed no block in between.
+        """
+        opened = dict(region.opened)
+        for frame in _owners():
+            start = opened.get(id(frame), frame.f_lasti)
+            if start != frame.f_lasti:
+                verify_exit(frame, start, region.kind, region.loc)
+
     def _settle(self, region: Region) -> None:
         if self.region is not region:
-            raise Diag.LEFT_LOOP_EARLY.error(self.region.loc, kind=self.region.kind)
+            left = self.region
+            exit_ = exit_of_loop(left.loc)
+            loc = left.loc if exit_ is None else Loc(left.loc.file, exit_.line)
+            statement = "`break` or `return`" if exit_ is None else f"`{exit_.word}`"
+            kind = "loop" if left.kind == "loop turn" else left.kind
+            raise Diag.LEFT_LOOP_EARLY.error(loc, statement=statement, kind=kind, opened=left.loc)
         for last in reversed(region.at_close):
             last()
 

@@ -15,7 +15,9 @@ from warploom.host.launch import Launch, Triple
 from warploom.host.program import Traced, text_of
 from warploom.ptx.syntax.model import Directive
 from warploom.trace.builder import Builder, building, here
+from warploom.trace.early_exits import namespace_of, rewritten
 from warploom.trace.isa.emit import emit
+from warploom.trace.language.control import otherwise, unless, when
 from warploom.trace.parameters import Looked, parameters_of
 from warploom.trace.passes.finish import finished
 from warploom.trace.trace_store import is_for_a_gpu, kept
@@ -153,7 +155,15 @@ class KernelFunction:
     def _run(self, arguments: dict[str, Any]) -> None:
         kinds = {name: parameter.kind for name, parameter in self._signature.parameters.items()}
         by_name = {name: value for name, value in arguments.items() if kinds[name] == inspect.Parameter.KEYWORD_ONLY}
-        self._function(*(value for name, value in arguments.items() if name not in by_name), **by_name)
+        self._guarded(*(value for name, value in arguments.items() if name not in by_name), **by_name)
+
+    @functools.cached_property
+    def _guarded(self) -> Callable[..., None]:
+        """The function with `with when(…): return` as a guard of the rest; the library's kernels have none."""
+        if (self._function.__module__ or "").startswith("warploom."):
+            return self._function
+        guarded: Callable[..., None] = rewritten(self._function, namespace_of(self._function), when, otherwise, unless)
+        return guarded
 
 
 @overload

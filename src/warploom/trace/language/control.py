@@ -7,7 +7,7 @@ do nothing when Python closes them: a loop left by `break` stays open, which the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
 from warploom.diagnostics import Diag
@@ -190,6 +190,11 @@ def when(condition: Value | bool) -> Iterator[None]:
     builder.close(region)
     builder.place(end)
     builder.last_branch = (len(builder.body), end)
+
+
+def unless(condition: Value | bool) -> AbstractContextManager[None]:
+    """Run the block where a condition does not hold: the rest of a kernel after `with when(condition): return`."""
+    return when(~_predicate("when()", condition))
 
 
 @contextmanager
