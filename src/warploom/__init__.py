@@ -20,11 +20,12 @@ from warploom.ops import (
     quantise_mxfp8,
     quantise_nvfp4,
 )
-from warploom.structured.config import MatmulConfig
+from warploom.structured.config import HopperConfig, MatmulConfig
 from warploom.trace import exp, sigmoid, tanh
 
 __all__ = [
     "Fault",
+    "HopperConfig",
     "Launch",
     "LaunchError",
     "MatmulConfig",

@@ -13,7 +13,7 @@ EPI_LOAD, EXAMPLES, PIPELINE, MEMORY = "test_epi_load", "test_seed_examples", "t
 WRITER, ADDED, BOUNDS, SPLIT = (
     f"epilogue/test_tile_writer{more}" for more in ("", "_auxiliary", "_bounds", "_split_k")
 )  # fmt: skip
-FUNCTIONS, SCHEDULERS, CONFIG = "epilogue/test_tile_writer_epilogue", "schedulers/test_schedulers", "config/test_config"
+FUNCTIONS, SCHEDULERS, CONFIG = "epilogue/test_tile_writer_epilogue", "schedulers/test_schedulers", "config/test_sm100"
 
 
 def all_by(test: str, *names: str) -> dict[str, str]:
@@ -378,8 +378,8 @@ REFERRED = (
     Class(
         "EpilogueConfig",
         "config.output",
-        f"{CONFIG}::test_epilogue_config_has_the_names_of_its_page",
-        methods={"create": f"{CONFIG}::test_epilogue_config_has_the_names_of_its_page"},
+        f"{CONFIG}::test_epilogue_config_fields",
+        methods={"create": f"{CONFIG}::test_epilogue_config_fields"},
     ),
     Class(
         "TileScheduler", "schedulers.tile_scheduler", f"{SCHEDULERS}::test_a_configuration_gets_the_tiles_of_its_grid"

@@ -319,7 +319,7 @@ def test_24_shared_memory_is_counted_to_the_byte(name):
     assert 0 <= config.shared_bytes - launched.shared_bytes <= GRANULE * 8, "what was budgeted is what is used"
     assert config.shared_bytes <= MACHINES["sm_100a"].shared_per_block
     more = config.replace(num_pipeline_stages=config.num_pipeline_stages * 99)
-    assert any("shared memory are needed" in told or "tensor memory" in told for told in violations(more))
+    assert any("bytes of shared memory" in told or "TMEM" in told for told in violations(more))
     answers = [each for each in config.shared_arrays(1, epilogue_load=False) if each.name == "clc_responses"]
     assert [each.element_bytes for each in answers] == [WORK_RESPONSE_BYTES] == [16]
 
@@ -369,14 +369,14 @@ def test_28_all_that_is_wrong_is_told_in_one_place():
     wrong = {"num_accum_pipeline_stages": 3, "prefetch_tiles_n": 7, "num_pipeline_stages": 5, "k_group_size": 2}
     told = violations(MatmulConfig(**wrong, num_split_k=3), Problem(64, 64, 3 * 64))
     for words in (
-        "accumulators of 256 overlap",
+        "accumulators of 256 columns 170 columns apart: overlap",
         "prefetch_tiles_n=7",
         "multiple of k_group_size",
-        "has 2 groups of tiles",
+        "has 2 groups of K tiles",
     ):
         assert any(words in each for each in told), (words, told)
     wide = BlockScaledMatmulConfig(mma_shape=(256, 256, 32), num_accum_pipeline_stages=2, num_pipeline_stages=1)
-    assert any("columns of tensor memory are used" in each for each in violations(wide))
+    assert any("columns of TMEM" in each for each in violations(wide))
 
 
 def test_29_arrivals_that_free_an_input_stage_are_counted_from_who_arrives():

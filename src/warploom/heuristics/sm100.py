@@ -12,7 +12,7 @@ from warploom.structured.config.output import MACHINE, is_folded
 from warploom.structured.config.problem import Problem
 from warploom.structured.config.shared_memory import align_up, ceil_div
 from warploom.structured.config.sm100 import MatmulConfig
-from warploom.structured.config.sm100_rules import fixed_modes, violations
+from warploom.structured.config.sm100_rules import fixed_modes
 from warploom.structured.config.sm100_scaled import BlockScaledMatmulConfig
 
 _FEW_ROWS = 32
@@ -125,7 +125,7 @@ def choose_config(
         and fields.get("AB_swapped", cut.swapped) == cut.swapped
     ]
     tried = (_configured(config, cut, n, k, sms, fields) for cut in cuts)
-    chosen = next((config for config in tried if not violations(config)), None)
+    chosen = next((config for config in tried if not config.violations()), None)
     if chosen is None:  # the violations of the likeliest cut say why
         return _configured(config, cuts[0], n, k, sms, fields)
     if m < _PREFETCHED_ROWS and "prefetch_tiles_n" not in fixed_modes(chosen).keys() | fields.keys():

@@ -234,7 +234,7 @@ def label_of(config: Any) -> str:
         config = {
             each.name: getattr(config, each.name)
             for each in fields(config)
-            if getattr(config, each.name) != each.default
+            if each.compare and getattr(config, each.name) != each.default
         }
     if not isinstance(config, Mapping):
         return str(config)

@@ -131,7 +131,7 @@ def test_rows_that_tma_cannot_step_through_are_read_by_threads():
     """The rule for a residual: C's type and rows of whole 16 bytes go through the role; all else is an operand."""
     n = 61
     loading = MatmulConfig(cta_group=1, mma_shape=(64, 32, 16), use_tma_epilogue_load=True)
-    assert any("rows of C are 122 bytes apart" in told for told in violations(loading, Problem(70, n, 64)))
+    assert any("rows of C 122 bytes apart" in told for told in violations(loading, Problem(70, n, 64)))
     config = MatmulConfig(cta_group=1, mma_shape=(64, 32, 16), use_tma_store=False)
     made = arrays(config, 70, n, 64, seed=None)
     source = np.random.default_rng().integers(-9, 9, (70, n)).astype(np.float32)

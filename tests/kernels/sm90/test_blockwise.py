@@ -125,8 +125,8 @@ def test_what_cannot_be_is_refused(fields):
 
 def test_the_rows_of_a_consumer_say_how_many_products_it_has():
     tall = HopperBlockwiseConfig(tile=(256, 64))
-    assert (tall.depth, tall.products) == (0, 1)
-    assert (tall.replace(tile=(128, 64)).depth, HopperBlockwiseConfig().products) == (1, 2)
+    assert (tall.depth, tall.partials) == (0, 1)
+    assert (tall.replace(tile=(128, 64)).depth, HopperBlockwiseConfig().partials) == (1, 2)
 
 
 WIDEST = [

@@ -215,7 +215,8 @@ def test_values_that_no_configuration_has_are_told_at_once():
         HopperConfig(**wrong)
     assert found.value.diag is Diag.BAD_CONFIG
     for name, value in wrong.items():
-        assert f"{name}={value!r}: must be" in str(found.value)
+        subject = f"{name} {value}" if isinstance(value, tuple) else f"{name}={value!r}"
+        assert f"{subject} must be" in str(found.value)
 
 
 ASSEMBLED = [

@@ -1,4 +1,4 @@
-"""How wide strips are: they divide the tile, their rows lie in different banks, and few of them are left."""
+"""Subtile widths on Hopper: they divide the tile, their rows begin in different banks, and they are few."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from warploom.hardware.swizzles import widest_swizzle
 from warploom.structured.config.sm90 import HopperConfig
-from warploom.structured.config.sm90_subtiles import swizzled_strip, wide_strip
+from warploom.structured.config.sm90_subtiles import swizzled_subtile, wide_subtile
 
 WIDTHS = range(8, 257, 8)
 WAYS = {"cooperative": (False, False), "ping-pong": (False, True), "swapped": (True, False)}
@@ -14,20 +14,20 @@ WAYS = {"cooperative": (False, False), "ping-pong": (False, True), "swapped": (T
 
 @pytest.mark.parametrize("columns", WIDTHS)
 @pytest.mark.parametrize(("swapped", "pingpong"), WAYS.values(), ids=WAYS)
-def test_strips_divide_a_tile(columns, swapped, pingpong):
-    strip = wide_strip(columns, swapped=swapped, pingpong=pingpong)
-    assert columns % strip == strip % 8 == 0
-    assert strip >= min(columns, 24)
-    assert strip >= swizzled_strip(columns, 64)
+def test_subtiles_divide_a_tile(columns, swapped, pingpong):
+    subtile = wide_subtile(columns, swapped=swapped, pingpong=pingpong)
+    assert columns % subtile == subtile % 8 == 0
+    assert subtile >= min(columns, 24)
+    assert subtile >= swizzled_subtile(columns, 64)
 
 
 @pytest.mark.parametrize("columns", WIDTHS)
 @pytest.mark.parametrize("pingpong", [False, True])
-def test_eight_rows_of_a_strip_begin_in_different_banks(columns, pingpong):
-    """What one matrix instruction writes: eight pieces of 16 bytes, for which memory has 128."""
-    strip = wide_strip(columns, swapped=False, pingpong=pingpong)
-    if widest_swizzle(2 * strip) == "none":
-        assert len({2 * strip * row % 128 // 16 for row in range(8)}) == 8
+def test_eight_rows_of_a_subtile_begin_in_different_banks(columns, pingpong):
+    """One matrix instruction writes eight pieces of 16 bytes, which must hit different banks of the 128 bytes."""
+    subtile = wide_subtile(columns, swapped=False, pingpong=pingpong)
+    if widest_swizzle(2 * subtile) == "none":
+        assert len({2 * subtile * row % 128 // 16 for row in range(8)}) == 8
 
 
 MEASURED = {
@@ -38,14 +38,14 @@ MEASURED = {
 
 
 @pytest.mark.parametrize(("rows", "columns", "pingpong", "swapped"), MEASURED)
-def test_a_second_buffer_costs_no_stage_where_strips_are_few(rows, columns, pingpong, swapped):
+def test_few_subtiles_have_one_buffer_if_a_second_costs_an_input_stage(rows, columns, pingpong, swapped):
     config = HopperConfig(tile=(rows, columns), pingpong=pingpong, AB_swapped=swapped)
     assert (config.stage_columns, config.num_output_stages) == MEASURED[rows, columns, pingpong, swapped]
     if config.num_output_stages == 1:
         assert config.replace(num_output_stages=2).num_pipeline_stages < config.num_pipeline_stages
 
 
-def test_what_comes_into_buffers_or_shares_them_keeps_its_strips():
+def test_residuals_and_auxiliary_outputs_have_swizzled_subtiles():
     tile = {"tile": (128, 176), "pingpong": True}
     assert HopperConfig(**tile, residual_in_place=True).stage_columns == 16
     assert HopperConfig(**tile, output_types=("bf16",)).stage_columns == 16

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from dataclasses import fields as fields_of
 from math import ceil
 from typing import Any
 
 from warploom.heuristics.problem_key import Sought
+from warploom.structured.config.base import field_names
 from warploom.structured.config.sm90 import HopperConfig
 from warploom.structured.config.sm90_blockwise import HopperBlockwiseConfig
 
@@ -159,7 +159,7 @@ def made(row: Fields, sought: Sought) -> HopperConfig | None:
 def row_of(config: HopperConfig, sought: Sought) -> dict[str, Any]:
     """The shortest row of which `made` makes a configuration; whether a residual comes in place is always told."""
     arrays = dict(sought.fields)
-    given = {each.name: getattr(config, each.name) for each in fields_of(config) if each.name not in arrays}
+    given = {name: getattr(config, name) for name in field_names(type(config)) if name not in arrays}
     if arrays.get("use_tma_store", True) and not config.use_tma_store:
         given["use_tma_store"] = False
     for name in tuple(given):

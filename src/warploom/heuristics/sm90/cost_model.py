@@ -18,14 +18,14 @@ from warploom.hardware.mma_shapes import WGMMA_M
 from warploom.hardware.targets import L2_LINE, L2_SECTOR, ctas_at_once
 from warploom.heuristics.problem_key import Sought
 from warploom.structured.config.sm90 import MACHINE, ROW_BYTES, USUAL_STAGES, HopperConfig
-from warploom.structured.config.sm90_subtiles import LINE, SQUARE, wide_strip
+from warploom.structured.config.sm90_subtiles import LINE, SQUARE, wide_subtile
 
 Fields = Mapping[str, Any]
 Numbers = np.ndarray[Any, np.dtype[np.float64]]
 Work = Mapping[str, Numbers]
 """What some configurations have to do for a problem: numbers that no constant changes, by name."""
 
-_DEFAULTS: Fields = {each.name: each.default for each in fields(HopperConfig)}
+_DEFAULTS: Fields = {each.name: each.default for each in fields(HopperConfig) if each.compare}
 _HALF = 0.5
 """Of a tile that a group of rows leaves empty, on average."""
 _BAND: int = _DEFAULTS["band"]
@@ -184,7 +184,7 @@ class Outlines:
 
 @cache
 def _strip(columns: int, swapped: bool, pingpong: bool) -> int:
-    return wide_strip(columns, swapped=swapped, pingpong=pingpong)
+    return wide_subtile(columns, swapped=swapped, pingpong=pingpong)
 
 
 def outlines_of(configs: Sequence[HopperConfig]) -> Outlines:

@@ -53,7 +53,7 @@ def blockwise_fp8(
 
     with roles.consume:
         begin_role(config)
-        core = WgmmaOp(config, inputs, group, config.products)
+        core = WgmmaOp(config, inputs, group, config.partials)
         sums = PromotedSums(config, group, core, of_rows, ColumnFactors(b_scales, config, n))
         sums.begin(tiles.is_ahead)
         for tile in tiles:

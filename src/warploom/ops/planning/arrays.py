@@ -11,7 +11,7 @@ import numpy as np
 
 from warploom.hardware.tensor_maps import STRIDE_ALIGNMENT
 from warploom.ops.planning.violations import Faults
-from warploom.structured.config.sm100_fields import OUTPUT_TYPES
+from warploom.structured.config.fields import OUTPUT_TYPES
 from warploom.trace.language.types import OF_NUMPY
 
 Array = np.ndarray[Any, Any]

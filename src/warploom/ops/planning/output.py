@@ -13,8 +13,7 @@ from warploom.ops.planning.arrays import ANY_RANK, RESULT_TYPES, Array, is_array
 from warploom.ops.planning.epilogue import Options, inputs_of
 from warploom.ops.planning.epilogue_inputs import Result
 from warploom.ops.planning.violations import Faults
-from warploom.structured.config import MatmulConfig
-from warploom.structured.config.sm90 import HopperConfig
+from warploom.structured.config import GemmConfig
 from warploom.trace.language.types import OF_NUMPY
 
 
@@ -70,7 +69,7 @@ def _name_of(dtype: Any) -> Any:
 
 def _names_result(config: Any) -> bool:
     """Whether a configuration says what the result is, and does not take it from the factors."""
-    return isinstance(config, MatmulConfig | HopperConfig) and "c_type" not in dict(config.derived)
+    return isinstance(config, GemmConfig) and "c_type" not in dict(config.derived)
 
 
 def check_out(result: Result | None, options: Options, faults: Faults) -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, replace
-from dataclasses import fields as fields_of
+from dataclasses import replace
 from typing import Any
 
 from warploom.hardware.mma_shapes import WGMMA
@@ -21,6 +20,7 @@ from warploom.ops.planning.violations import Faults
 from warploom.runtime.cache.choices import found_before
 from warploom.runtime.cache.winners import recall
 from warploom.structured.config import Problem
+from warploom.structured.config.base import field_names
 from warploom.structured.config.sm90 import MACHINE, HopperConfig
 from warploom.structured.config.sm90_blockwise import HopperBlockwiseConfig
 from warploom.structured.epilogue.tile_writer import ROUGH_TYPES
@@ -97,7 +97,7 @@ def _chosen(wanted: Sought) -> HopperConfig:
 def _searched(wanted: Sought, gpu: Hardware) -> HopperConfig:
     """What `choose` says, now or in an earlier process: it looks at a hundred configurations and more."""
     found = found_before(
-        f"{gpu.name}, {gpu.sms} SMs, {wanted}", lambda: asdict(choose(wanted, sms=gpu.sms, gpu=gpu.name))
+        f"{gpu.name}, {gpu.sms} SMs, {wanted}", lambda: choose(wanted, sms=gpu.sms, gpu=gpu.name).given
     )
     return CONFIGS[wanted.kind](**hashable(found))
 
@@ -107,8 +107,7 @@ def tuned(wanted: Sought, gpu: Hardware) -> HopperConfig | None:
     kept = recall(gpu.name, str(wanted))
     if kept is None and wanted.followed:
         kept = recall(gpu.name, str(replace(wanted, followed=False)))
-    known = {each.name for each in fields_of(CONFIGS[wanted.kind])}
-    if kept is None or not kept.keys() <= known:
+    if kept is None or not kept.keys() <= {*field_names(CONFIGS[wanted.kind])}:
         return None
     return next(iter(candidates_of((hashable(kept),), wanted, gpu.sms)), None)
 

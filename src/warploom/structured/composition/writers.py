@@ -119,7 +119,7 @@ class ConsumerWriter:
             return dict(outputs)
         made = dict[str, Output]()
         for (name, target), dtype in zip(outputs.items(), config.output_types, strict=True):
-            shape = (config.consumers, config.further_buffers, *config.output_tile_shape)
+            shape = (config.consumers, config.auxiliary_buffers, *config.output_tile_shape)
             tiles = shared(dtype, shape, name=f"{name}_tiles", align=1024)[self._group.number]
             made[name] = StagedOutput(target, dtype, tiles, arrays.get(name))
         return made

@@ -1,4 +1,4 @@
-"""How accumulators pass from the MMA role to the epilogue: their ring in tensor memory, and the strips of a tile."""
+"""The accumulator ring in TMEM, and the subtiles in which the epilogue reads an accumulator."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from warploom.hardware.tmem import PLACEMENTS
 MACHINE = MACHINES["sm_100a"]
 _MOVE = TENSOR_MOVES["16x256b"]
 _WORD_BITS = 32
-FURTHER_BUFFERS = 2
-"""Buffers of an output beside C at most: one is read while the other is written."""
+AUXILIARY_BUFFERS = 2
+"""Buffers of an auxiliary output at most: one is read while the other is written."""
 
 
 def is_folded(cta_group: int, mma_m: int) -> bool:
-    """Whether an accumulator lies in half as many columns as it has, the other half in the upper lanes."""
+    """Return True if an accumulator takes half of its columns in TMEM, with the other half in the upper lanes."""
     placement = PLACEMENTS.get((cta_group, mma_m, False))
     return placement is not None and placement.folded
 
 
 @dataclass(frozen=True)
 class OutputPipelineConfig:
-    """A ring of accumulators: how many, how many columns apart, and for how many CTAs an MMA computes."""
+    """A ring of accumulators: their number, the columns from one to the next, and the CTAs of an MMA."""
 
     num_stages: int
     stage_stride_cols: int
@@ -32,7 +32,7 @@ class OutputPipelineConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class EpilogueConfig:
-    """How a warp of the epilogue walks one accumulator: strips of `stageN` columns, in fragments of `16x256b` loads."""
+    """The loop of an epilogue warp over an accumulator: subtiles of `stageN` columns, loaded by `16x256b` fragments."""
 
     MMA_M: int
     MMA_N: int
@@ -50,32 +50,32 @@ class EpilogueConfig:
 
     @property
     def is_folded(self) -> bool:
-        """Whether warps 2 and 3 hold the right half of the columns (Layout B) rather than further rows."""
+        """True if warps 2 and 3 hold the right half of the columns (Layout B) instead of more rows."""
         return is_folded(self.cta_group, self.MMA_M)
 
     @property
     def is_lower_frag_required(self) -> bool:
-        """Whether a warp's quadrant holds 32 rows, so that a second load reads lanes 16 onwards."""
+        """True if a warp's quadrant holds 32 rows, so that a second load reads lanes 16 to 31."""
         return not (self.cta_group == 1 and self.BM == 64)
 
     @property
     def accumulator_columns(self) -> int:
-        """Tensor-memory columns that one accumulator takes."""
+        """TMEM columns of one accumulator."""
         return self.MMA_N // 2 if self.is_folded else self.MMA_N
 
     @property
     def num_stages(self) -> int:
-        """Strips of one accumulator."""
+        """Subtiles of one accumulator."""
         return self.accumulator_columns // self.stageN
 
     @property
     def num_col_warp_groups(self) -> int:
-        """How many strips lie side by side in the lanes: two where the accumulator is folded."""
+        """Subtiles next to each other in the lanes: two if the accumulator is folded."""
         return 2 if self.is_folded else 1
 
     @property
     def data_paths(self) -> int:
-        """Lanes that one load reads."""
+        """TMEM lanes that one load reads."""
         return _MOVE.lanes
 
     @property
@@ -85,20 +85,20 @@ class EpilogueConfig:
 
     @property
     def rep(self) -> int:
-        """Repeats of a load that read a strip."""
+        """Repeats of a load for one subtile."""
         return self.stageN // _MOVE.columns
 
     @property
     def fragment_size(self) -> int:
-        """Registers of a thread per repeat."""
+        """Registers per thread and repeat."""
         return _MOVE.registers
 
     @property
     def rep_frag_size(self) -> int:
-        """Registers of a thread per strip; as many again where a lower fragment is required."""
+        """Registers per thread and subtile; twice as many if a lower fragment is required."""
         return self.fragment_size * self.rep
 
     @property
     def N_dim(self) -> int:
-        """Which dimension of the shared C tile runs along the accumulator's columns."""
+        """The dimension of the shared C tile along the accumulator's columns."""
         return 0 if self.transpose_c else 1

@@ -1,4 +1,4 @@
-"""The sizes that one launch has, as the caller sees them."""
+"""`Problem`: the sizes of one GEMM as the caller sees them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """C (m × n) = A (m × k) times B (n × k), `batch` times.
+    """C (m × n) = A (m × k) · Bᵀ (n × k), `batch` times.
 
-    Strides count elements from one row (or column) of an operand to the next; None means that there is no gap.
+    Strides count elements from one row (or column) of an operand to the next; None means contiguous.
     """
 
     m: int

@@ -1,4 +1,4 @@
-"""What a kernel keeps in shared memory, array by array, and what that comes to."""
+"""The arrays in a kernel's shared memory, and their total size."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class SharedArray:
 
 
 def tiles(name: str, count: int, tile_bytes: int, swizzle: str = "none") -> SharedArray:
-    """Tiles that TMA moves: each begins where the swizzle's pattern does."""
+    """Return an array of tiles that TMA copies, each aligned to its swizzle pattern."""
     return SharedArray(name, count, tile_bytes, max(SWIZZLES[swizzle].alignment, SHARED_ALIGNMENT))
 
 
@@ -42,7 +42,7 @@ def barriers(name: str, count: int) -> SharedArray:
 
 
 def total_bytes(arrays: Iterable[SharedArray]) -> int:
-    """The arrays one after another, in their order."""
+    """Return the bytes of the arrays placed one after another, in their order."""
     end = 0
     for array in arrays:
         end = align_up(end, array.alignment) + array.bytes if array.count else end

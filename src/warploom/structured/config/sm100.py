@@ -1,22 +1,27 @@
-"""`MatmulConfig`: what distinguishes one matmul kernel from another, and all that follows from it."""
+"""`MatmulConfig`: the configuration of a Blackwell (sm_100a) GEMM kernel, and the sizes that follow from it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import count
 from math import prod
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
-from warploom.diagnostics import Diag
-from warploom.hardware.dtypes import ELEMENT_TYPES
 from warploom.hardware.mma_shapes import TENSOR_KINDS, TensorKind
 from warploom.hardware.swizzles import GRANULE, widest_swizzle
 from warploom.hardware.synchronisation import WORK_RESPONSE_BYTES
-from warploom.hardware.threads import WARP_LANES
 from warploom.hardware.tmem import LANE_ALIGNMENT
-from warploom.structured.config.output import FURTHER_BUFFERS, MACHINE, EpilogueConfig, OutputPipelineConfig, is_folded
+from warploom.structured.config.base import DERIVED, Derivation, GemmConfig, ProblemRule, Rule, element_bytes
+from warploom.structured.config.fields import INPUT_TYPES
+from warploom.structured.config.output import (
+    AUXILIARY_BUFFERS,
+    MACHINE,
+    EpilogueConfig,
+    OutputPipelineConfig,
+    is_folded,
+)
 from warploom.structured.config.problem import Problem
 from warploom.structured.config.shared_memory import (
     SharedArray,
@@ -27,15 +32,12 @@ from warploom.structured.config.shared_memory import (
     total_bytes,
 )
 from warploom.structured.config.sm100_derivations import DERIVATIONS
-from warploom.structured.config.sm100_fields import form_violations
-
-DERIVED: Any = None
-"""The value of a field that follows from the others."""
+from warploom.structured.config.sm100_rules import CONFIG_RULES, PROBLEM_RULES
 
 ROW_BITS = 128 * 8
 """K of a tile: one row fills the widest swizzle."""
 EPILOGUE_WARPS = 4
-"""One for each quadrant of tensor memory."""
+"""One for each quadrant of TMEM."""
 ACCUMULATOR_BYTES = 4
 
 _KINDS = {"bf16": "f16", "f16": "f16", "tf32": "tf32", "f32": "tf32"}
@@ -43,42 +45,22 @@ _WORK_SLOTS, _WORK_SLOT_BYTES = 2, 32
 
 
 @dataclass(frozen=True, kw_only=True)
-class MatmulConfig:
-    """A matmul kernel's shape and modes; a field that is left out is derived, and anew when another is replaced.
+class MatmulConfig(GemmConfig):
+    """The shape and modes of a Blackwell GEMM kernel; a field that is left out is derived."""
 
-    A and B are the operands as the kernel sees them: with `AB_swapped` A is the caller's B, and the kernel computes the
-    transpose of C.
-    """
-
-    a_type: str = "bf16"
-    """`f32` and `tf32` both multiply as tf32: the tensor core cuts the one off, TMA rounds the other."""
-    b_type: str = DERIVED
-    c_type: str = DERIVED
-    epilogue_dtype: str = "f32"
-    a_major: str = "k"
-    b_major: str = "k"
-    """Which dimension lies contiguous in memory: `k`, or `mn` for the operand's rows."""
     cta_group: int = 2
     mma_shape: tuple[int, int, int] = DERIVED
-    cluster_shape: tuple[int, int, int] = DERIVED
-    AB_swapped: bool = False
     gemm_kind: str = "gemm"
     scheduler: str = DERIVED
     raster_order: str = "along_m"
     block_swizzle_size: int = 0
-    num_split_k: int = 1
     k_group_size: int = 1
     prefetch_tiles_n: int = 0
     register_based_epilogue: bool = True
-    use_tma_store: bool = True
-    paired: bool = False
-    """Whether an element of C has two accumulators: half the rows of B's tiles are another matrix's."""
-    output_types: tuple[str, ...] = ()
-    """Types of the further outputs, where all of them go through shared memory as C does."""
     use_tma_epilogue_load: bool = False
     epilogue_is_1d: bool = False
     num_clc_pipeline_stages: int = DERIVED
-    """Zero means that no CTA asks for further work: one tile each."""
+    """Zero means that no CTA asks for more work: one tile each."""
     num_accum_pipeline_stages: int = 2
     num_output_stages: int = 2
     output_tile_shape: tuple[int, int] = DERIVED
@@ -88,34 +70,20 @@ class MatmulConfig:
     epi_load_swizzle: str = DERIVED
     tensor_memory_columns: int = MACHINE.tensor_columns
     reserved_shared_bytes: int = 0
-    """What the kernel keeps in shared memory beyond the arrays that are known here."""
+    """Shared memory that the kernel uses in addition to the arrays listed in `shared_arrays`."""
     num_tma_epilogue_pipeline_stages: int = DERIVED
-    num_pipeline_stages: int = DERIVED
-    derived: tuple[tuple[str, object], ...] = field(default=(), repr=False, compare=False)
-    """The fields that were derived, and their values."""
 
-    stages_wanted: ClassVar[int] = 16
-    """Input stages beyond which latency is hidden anyway."""
-    derivations: ClassVar[Mapping[str, Callable[[Any], object]]] = DERIVATIONS
-    """How each field is derived, from those above it."""
-
-    def __post_init__(self) -> None:
-        # dataclasses.replace passes every value and cannot say which ones were asked for; `replace` below can.
-        for name, value in self.derived:
-            if getattr(self, name) == value:
-                object.__setattr__(self, name, DERIVED)
-        given = {row.name: getattr(self, row.name) for row in fields(self)}
-        wrong = list(form_violations(given))
-        if wrong:
-            raise Diag.BAD_CONFIG.error(count=len(wrong), what="; ".join(wrong))
-        missing = [name for name in self.derivations if given[name] is None]
-        for name in missing:
-            object.__setattr__(self, name, self.derivations[name](self))
-        object.__setattr__(self, "derived", tuple((name, getattr(self, name)) for name in missing))
+    input_types: ClassVar[tuple[str, ...]] = INPUT_TYPES
+    """Operand types of this class's kernels."""
+    max_stages: ClassVar[int] = 16
+    """Input stages after which more do not hide more latency."""
+    derivations: ClassVar[Mapping[str, Derivation]] = DERIVATIONS
+    rules: ClassVar[tuple[Rule, ...]] = CONFIG_RULES
+    problem_rules: ClassVar[tuple[ProblemRule, ...]] = PROBLEM_RULES
 
     @property
     def family(self) -> str:
-        """Which kernel this configures."""
+        """The kernel family that this configures."""
         return self.gemm_kind
 
     @property
@@ -124,15 +92,11 @@ class MatmulConfig:
 
     @property
     def roles(self) -> dict[str, int]:
-        """The warps of each role, in order: what `warp_roles` takes."""
+        """The number of warps of each role, in order, as `warp_roles` takes them."""
         if self.is_grouped:
             return {"epilogue": EPILOGUE_WARPS, "load": 1, "mma": 1, "scheduler": 1}
         roles = {"epilogue": EPILOGUE_WARPS, "scheduler": 1, "load": 1, "mma": 1}
         return roles | ({"epilogue_load": 1} if self.use_tma_epilogue_load else {})
-
-    @property
-    def threads(self) -> int:
-        return WARP_LANES * sum(self.roles.values())
 
     @property
     def mma_kind(self) -> str:
@@ -140,16 +104,8 @@ class MatmulConfig:
 
     @property
     def mma(self) -> TensorKind:
-        """What the tensor core has of this kind."""
+        """The MMA shapes and types of this kind."""
         return TENSOR_KINDS[self.mma_kind]
-
-    @property
-    def accum_type(self) -> str:
-        return "f32"
-
-    @property
-    def transpose_c(self) -> bool:
-        return self.AB_swapped
 
     @property
     def MMA_M(self) -> int:
@@ -170,22 +126,17 @@ class MatmulConfig:
 
     @property
     def BN(self) -> int:
-        """Rows of B that a CTA loads: of a pair, each loads half of what both multiply with."""
+        """Rows of B that a CTA loads: each CTA of a pair loads half of the tile that both use."""
         return self.MMA_N // self.cta_group
 
     @property
-    def tile_columns(self) -> int:
-        """Columns of C that a tile has."""
-        return self.MMA_N // 2 if self.paired else self.MMA_N
-
-    @property
     def b_rows(self) -> int:
-        """Rows of one matrix that a CTA loads of B: of pairs a CTA by itself has two halves, of two each has one."""
+        """Rows that a CTA loads of one B matrix: with `paired`, a single CTA loads half a tile of each of the two."""
         return self.BN // 2 if self.paired and self.cta_group == 1 else self.BN
 
     @property
     def written(self) -> Self:
-        """What a writer sees: of pairs one column for two."""
+        """The configuration as the tile writer sees it: with `paired`, two accumulators become one column."""
         if not self.paired:
             return self
         mma_shape = (self.MMA_M, self.tile_columns, self.MMA_K)
@@ -201,12 +152,12 @@ class MatmulConfig:
 
     @property
     def a_slice(self) -> tuple[int, int]:
-        """Rows and K that one CTA loads of an A tile; multicast brings the rest from the CTAs of its column."""
+        """Rows and K of an A tile that one CTA loads; the CTAs of its column multicast the rest."""
         return self._slice(self.BM, self.a_major, self.cluster_shape[1])
 
     @property
     def b_slice(self) -> tuple[int, int]:
-        """Rows and K that one CTA loads of a B tile; multicast brings the rest from the CTAs of its row."""
+        """Rows and K of a B tile that one CTA loads; the CTAs of its row multicast the rest."""
         return self._slice(self.BN, self.b_major, max(self.cluster_shape[0] // self.cta_group, 1))
 
     def _slice(self, rows: int, major: str, peers: int) -> tuple[int, int]:
@@ -214,13 +165,8 @@ class MatmulConfig:
 
     @property
     def stageN(self) -> int:
-        """Accumulator columns of one strip of the epilogue."""
+        """Accumulator columns of one epilogue subtile."""
         return self.output_tile_shape[0 if self.AB_swapped else 1]
-
-    @property
-    def c_bytes(self) -> int:
-        """Of one element of C."""
-        return ELEMENT_TYPES[self.c_type].storage_bits // 8
 
     @cached_property
     def epilogue(self) -> EpilogueConfig:
@@ -241,7 +187,7 @@ class MatmulConfig:
 
     @property
     def accumulator_columns(self) -> int:
-        """Tensor-memory columns of one accumulator."""
+        """TMEM columns of one accumulator."""
         return self.MMA_N // 2 if is_folded(self.cta_group, self.MMA_M) else self.MMA_N
 
     @property
@@ -254,15 +200,15 @@ class MatmulConfig:
         return OutputPipelineConfig(self.num_accum_pipeline_stages, self.stage_stride_cols, self.cta_group)
 
     def columns_used(self, stages: int) -> int:
-        """Tensor-memory columns in use with so many input stages."""
+        """Return the TMEM columns in use with so many input stages."""
         return (self.num_accum_pipeline_stages - 1) * self.stage_stride_cols + self.accumulator_columns
 
     def scale_arrays(self, stages: int) -> tuple[SharedArray, ...]:
-        """What the input stages hold beside A and B, and the barriers that come with it."""
+        """Return the arrays of the input stages in addition to A and B: scale factors and their barriers."""
         return ()
 
     def shared_arrays(self, stages: int, *, epilogue_load: bool) -> tuple[SharedArray, ...]:
-        """The kernel's shared memory with so many input stages, with or without tiles for an epilogue load."""
+        """Return the kernel's shared memory with so many input stages, with or without tiles for an epilogue load."""
         row_bytes = self.mma.element_bits * self.BK // 8
         groups = ceil_div(stages, self.k_group_size)
         loads = self.num_tma_epilogue_pipeline_stages if epilogue_load else 0
@@ -273,7 +219,7 @@ class MatmulConfig:
             tiles("a_tiles", stages, self.BM * row_bytes, self.a_swizzle),
             tiles("b_tiles", stages, self.BN * row_bytes, self.b_swizzle),
             tiles("c_tiles", self.num_output_stages, prod(self.output_tile_shape) * self.c_bytes, self.c_swizzle),
-            *(self._further_tiles(type_) for type_ in self.output_types),
+            *(self._auxiliary_tiles(type_) for type_ in self.output_types),
             *self.scale_arrays(stages),
             tiles("epilogue_tiles", loads, self.epilogue_load_elements * self.c_bytes, swizzle),
             tiles("epilogue_scratch", scratch, LANE_ALIGNMENT * self.stageN * ACCUMULATOR_BYTES, "128B"),
@@ -292,20 +238,20 @@ class MatmulConfig:
 
     @property
     def stages_outputs(self) -> bool:
-        """Whether the copy engine can store the further outputs from strips as wide as C's."""
+        """True if TMA can store the auxiliary outputs from subtiles as wide as C's."""
         columns = self.output_tile_shape[1]
-        return all(columns * ELEMENT_TYPES[each].storage_bits // 8 % GRANULE == 0 for each in self.output_types)
+        return all(columns * element_bytes(each) % GRANULE == 0 for each in self.output_types)
 
-    def _further_tiles(self, type_: str) -> SharedArray:
-        """The buffers of a further output."""
-        count, element = min(self.num_output_stages, FURTHER_BUFFERS), ELEMENT_TYPES[type_].storage_bits // 8
+    def _auxiliary_tiles(self, type_: str) -> SharedArray:
+        """Return the buffers of an auxiliary output."""
+        count, element = min(self.num_output_stages, AUXILIARY_BUFFERS), element_bytes(type_)
         contiguous = self.BM if self.AB_swapped else self.stageN
         swizzle = widest_swizzle(contiguous * element)
         return tiles("output_tiles", count, prod(self.output_tile_shape) * element, swizzle)
 
     @property
     def epilogue_load_elements(self) -> int:
-        """Elements of C's type in one stage of the epilogue-load pipeline: a vector, a whole tile or a strip."""
+        """Elements of C's type in one stage of the epilogue-load pipeline: a vector, a whole tile or a subtile."""
         if self.epilogue_is_1d:
             return self.BM if self.AB_swapped else self.MMA_N
         return self.BM * (self.MMA_N if self.AB_swapped else self.stageN)
@@ -315,22 +261,19 @@ class MatmulConfig:
         return total_bytes(self.shared_arrays(self.num_pipeline_stages, epilogue_load=self.use_tma_epilogue_load))
 
     def fits(self, stages: int, *, epilogue_load: bool) -> bool:
-        """Whether shared and tensor memory have room for so many input stages."""
+        """Return True if shared memory and TMEM have room for so many input stages."""
         return (
             total_bytes(self.shared_arrays(stages, epilogue_load=epilogue_load)) <= MACHINE.shared_per_block
             and self.columns_used(stages) <= self.tensor_memory_columns
         )
 
     def most_stages(self) -> int:
-        """Input stages that fit, whole groups of them."""
+        """Return the largest number of input stages that fit, a multiple of `k_group_size`."""
         steps = count(self.k_group_size, self.k_group_size)
         return next(s for s in steps if not self.fits(s, epilogue_load=self.use_tma_epilogue_load)) - self.k_group_size
 
-    def k_tiles(self, k: int) -> int:
-        return ceil_div(k, self.BK)
-
     def grid(self, problem: Problem) -> tuple[int, int, int]:
-        """A CTA for every tile; whole clusters in x and y, batches or splits of K in z."""
+        """Return a grid with a CTA for every tile: whole clusters in x and y, batches or K splits in z."""
         rows, columns = (problem.n, problem.m) if self.AB_swapped else (problem.m, problem.n)
         return (
             align_up(ceil_div(rows, self.BM), self.cluster_shape[0]),
@@ -338,13 +281,8 @@ class MatmulConfig:
             problem.batch * self.num_split_k,
         )
 
-    def replace(self, **changes: Any) -> Self:
-        """The configuration with other values: what was asked for stays, what was derived is derived anew."""
-        asked = {row.name: getattr(self, row.name) for row in fields(self)} | dict.fromkeys(dict(self.derived))
-        return type(self)(**asked | {"derived": ()} | changes)
-
     def swap_AB_type(self) -> Self:
-        """The same kernel with the types and majors of A and B exchanged; their swizzles are derived anew."""
+        """Return the same kernel with the types and majors of A and B exchanged; their swizzles are derived again."""
         return self.replace(
             a_type=self.b_type,
             b_type=self.a_type,

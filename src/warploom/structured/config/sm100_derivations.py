@@ -1,21 +1,16 @@
-"""How the fields of a `MatmulConfig` that are left out follow from the others."""
+"""Derivations of the fields of a `MatmulConfig` that are left out."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from warploom.hardware.dtypes import ELEMENT_TYPES
 from warploom.hardware.swizzles import BY_SPAN, NONE, widest_swizzle
+from warploom.structured.config.base import COMMON_DERIVATIONS, Derivation, element_bytes
 from warploom.structured.config.output import MACHINE
 
 if TYPE_CHECKING:
     from warploom.structured.config.sm100 import MatmulConfig
-
-
-def _c_type(config: MatmulConfig) -> str:
-    """What A has, but for the types that are too narrow, or none that memory knows."""
-    return {"tf32": "f32", "f32": "f32", "f16": "f16"}.get(config.a_type, "bf16")
 
 
 def _mma_shape(config: MatmulConfig) -> tuple[int, int, int]:
@@ -23,7 +18,7 @@ def _mma_shape(config: MatmulConfig) -> tuple[int, int, int]:
 
 
 def _output_tile_shape(config: MatmulConfig) -> tuple[int, int]:
-    """Strips as wide as the widest swizzle, but for narrow types, whose fragments have no more than 16 columns."""
+    """Choose subtiles as wide as the widest swizzle; fragments of 8-bit types have at most 16 columns."""
     rows = MACHINE.tensor_lanes if config.cta_group == 2 else config.MMA_M
     widest = {1: 16, 2: 64, 4: 32}[config.c_bytes]
     if config.AB_swapped and config.c_bytes > 1:
@@ -38,7 +33,7 @@ def _input_swizzle(operand_type: str, major: str, rows: int) -> str:
         return "128B"
     if operand_type in ("tf32", "f32"):
         return "128B_32B_atom"
-    return widest_swizzle(rows * ELEMENT_TYPES[operand_type].storage_bits // 8)
+    return widest_swizzle(rows * element_bytes(operand_type))
 
 
 def _c_swizzle(config: MatmulConfig) -> str:
@@ -51,7 +46,7 @@ def _c_swizzle(config: MatmulConfig) -> str:
 
 
 def _epilogue_stages(config: MatmulConfig) -> int:
-    """As many whole tiles or vectors as accumulators; of strips, what the input stages leave room for."""
+    """Choose as many tiles or vectors as accumulators; of subtiles, as many as the input stages leave room for."""
     if config.AB_swapped or config.epilogue_is_1d:
         return config.num_accum_pipeline_stages
     if config.mma_shape[:2] == (256, 256):
@@ -60,13 +55,12 @@ def _epilogue_stages(config: MatmulConfig) -> int:
 
 
 def _pipeline_stages(config: MatmulConfig) -> int:
-    most = config.stages_wanted
+    most = config.max_stages
     return min(config.most_stages(), most - most % config.k_group_size)
 
 
-DERIVATIONS: Mapping[str, Callable[[Any], object]] = {
-    "b_type": lambda c: c.a_type,
-    "c_type": _c_type,
+DERIVATIONS: Mapping[str, Derivation] = {
+    **COMMON_DERIVATIONS,
     "mma_shape": _mma_shape,
     "cluster_shape": lambda c: (c.cta_group, 1, 1),
     "scheduler": lambda c: "static" if c.is_grouped else "clc",
@@ -79,4 +73,4 @@ DERIVATIONS: Mapping[str, Callable[[Any], object]] = {
     "num_tma_epilogue_pipeline_stages": _epilogue_stages,
     "num_pipeline_stages": _pipeline_stages,
 }
-"""By field, in the order in which they follow from each other."""
+"""By field, in the order in which they depend on each other."""

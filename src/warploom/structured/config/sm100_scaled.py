@@ -1,29 +1,38 @@
-"""Matmuls whose inputs have scale factors: per block in tensor memory, or per 128 × 128 applied by the epilogue."""
+"""Blackwell GEMMs with scale factors: per block in TMEM, or per 128 × 128 applied by the epilogue."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import gcd
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from warploom.hardware.dtypes import ELEMENT_TYPES
 from warploom.hardware.tmem import QUADRANT, SCALE_CHUNK_FACTORS, SCALE_CHUNK_ROWS
+from warploom.structured.config.base import DERIVED, Derivation, ProblemRule, Rule
+from warploom.structured.config.fields import BLOCKWISE_INPUT_TYPES, SCALED_INPUT_TYPES
 from warploom.structured.config.shared_memory import SharedArray, align_up, barriers, ceil_div, tiles
-from warploom.structured.config.sm100 import DERIVED, EPILOGUE_WARPS, MatmulConfig
+from warploom.structured.config.sm100 import EPILOGUE_WARPS, MatmulConfig
+from warploom.structured.config.sm100_rules import (
+    BLOCK_SCALE_PROBLEM_RULES,
+    BLOCK_SCALE_RULES,
+    BLOCKWISE_RULES,
+    CONFIG_RULES,
+    PROBLEM_RULES,
+)
 
 _ATOM_BYTES = SCALE_CHUNK_ROWS * SCALE_CHUNK_FACTORS
 _ATOM_COLUMNS = SCALE_CHUNK_ROWS // QUADRANT
 _SMALL_N = 64
-_MANY_SUMS, _NARROW_PIECE, _WIDE_PIECE = 128, 8, 32
+_MANY_ACCUMULATORS, _NARROW_PIECE, _WIDE_PIECE = 128, 8, 32
 _OTHER_REGISTERS = 31
-"""Of a thread of the blockwise epilogue: places, scales, where it stands in its rings (ptxas 13.4, plain epilogue)."""
+"""Other registers of a blockwise epilogue thread: addresses, scales, ring positions (ptxas 13.4, plain epilogue)."""
 
 
 @dataclass(frozen=True, slots=True)
 class BlockScaledTmem:
-    """Which columns hold what: accumulators, then the scale factors of A and of B for every input stage."""
+    """TMEM columns: accumulators, then the scale factors of A and of B for every input stage."""
 
     accum_stages: int
     accum_cols: int
@@ -47,7 +56,7 @@ class BlockScaledTmem:
 
 @dataclass(frozen=True, kw_only=True)
 class BlockScaledMatmulConfig(MatmulConfig):
-    """MXFP8, MXFP4 or NVFP4: every `vec_sf_size` elements of a row share a scale that the tensor core applies."""
+    """MXFP8, MXFP4 or NVFP4: each `vec_sf_size` elements of a row share a scale that the tensor core applies."""
 
     a_type: str = "e4m3"
     num_accum_pipeline_stages: int = DERIVED
@@ -55,8 +64,11 @@ class BlockScaledMatmulConfig(MatmulConfig):
     scale_type: str = DERIVED
     vec_sf_size: int = DERIVED
 
-    stages_wanted: ClassVar[int] = 1 << 10
-    derivations: ClassVar[Mapping[str, Callable[[Any], object]]] = {
+    input_types: ClassVar[tuple[str, ...]] = SCALED_INPUT_TYPES
+    max_stages: ClassVar[int] = 1 << 10
+    rules: ClassVar[tuple[Rule, ...]] = (*CONFIG_RULES, *BLOCK_SCALE_RULES)
+    problem_rules: ClassVar[tuple[ProblemRule, ...]] = (*PROBLEM_RULES, *BLOCK_SCALE_PROBLEM_RULES)
+    derivations: ClassVar[Mapping[str, Derivation]] = {
         "scaling_kind": lambda c: "mxf4nvf4" if c.a_type == "e2m1" else "mxf8f6f4",
         "scale_type": lambda c: "ue4m3" if c.scaling_kind == "mxf4nvf4" else "ue8m0",
         "vec_sf_size": lambda c: c.mma.k // max((c.mma.scale_vectors or {}).get(c.scale_type, (1,))),
@@ -79,7 +91,7 @@ class BlockScaledMatmulConfig(MatmulConfig):
 
     @property
     def is_small_bn(self) -> bool:
-        """Whether B's scales reach tensor memory through registers: tiles begin inside a lane group of an atom."""
+        """True if B's scales reach TMEM through registers, because tiles begin inside a lane group of an atom."""
         return self.MMA_N < _SMALL_N
 
     @property
@@ -90,17 +102,17 @@ class BlockScaledMatmulConfig(MatmulConfig):
 
     @property
     def num_sf_k_tiles(self) -> int:
-        """Atoms along K of one tile."""
+        """Scale atoms along K of one tile."""
         return ceil_div(self.BK, SCALE_CHUNK_FACTORS * self.vec_sf_size)
 
     @property
     def sfa_rows(self) -> int:
-        """Rows that the atoms of an A tile have."""
+        """Rows of the scale atoms of an A tile."""
         return align_up(self.BM, SCALE_CHUNK_ROWS)
 
     @property
     def sfb_rows(self) -> int:
-        """Rows that the atoms of a B tile have: each CTA of a pair holds them all."""
+        """Rows of the scale atoms of a B tile: each CTA of a pair holds all of them."""
         return align_up(self.MMA_N, SCALE_CHUNK_ROWS)
 
     @property
@@ -119,7 +131,7 @@ class BlockScaledMatmulConfig(MatmulConfig):
 
     @property
     def _atoms(self) -> tuple[int, int]:
-        """Atoms of one stage, of A and of B."""
+        """Scale atoms of one stage, of A and of B."""
         return (
             self.num_sf_k_tiles * self.sfa_rows // SCALE_CHUNK_ROWS,
             self.num_sf_k_tiles * self.sfb_rows // SCALE_CHUNK_ROWS,
@@ -139,14 +151,16 @@ class BlockScaledMatmulConfig(MatmulConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class BlockwiseFP8MatmulConfig(MatmulConfig):
-    """8-bit floats with a scale per row of A and 128 of K, and per 128 × 128 of B: the epilogue applies both."""
+    """FP8 with a scale per row of A and 128 of K, and per 128 × 128 of B: the epilogue applies both."""
 
     a_type: str = "e4m3"
     scale_type: str = "f32"
     scale_granularity: int = 128
     """Columns of C that share a scale of B."""
 
-    derivations: ClassVar[Mapping[str, Callable[[Any], object]]] = {
+    input_types: ClassVar[tuple[str, ...]] = BLOCKWISE_INPUT_TYPES
+    rules: ClassVar[tuple[Rule, ...]] = (*CONFIG_RULES, *BLOCKWISE_RULES)
+    derivations: ClassVar[Mapping[str, Derivation]] = {
         **MatmulConfig.derivations,
         "mma_shape": lambda c: (128 * c.cta_group, 128, c.mma.k),
     }
@@ -163,22 +177,22 @@ class BlockwiseFP8MatmulConfig(MatmulConfig):
 
     @property
     def accumulators_per_thread(self) -> int:
-        """Registers in which a thread of the epilogue sums up its part of the tile."""
+        """Registers in which an epilogue thread accumulates its part of the tile."""
         epilogue = self.epilogue
         return epilogue.num_stages * epilogue.rep_frag_size * (2 if epilogue.is_lower_frag_required else 1)
 
     @property
     def promoted_columns(self) -> int:
-        """Columns of an accumulator that the epilogue promotes at once, by one scale, while it loads the next ones.
+        """Accumulator columns that the epilogue promotes at a time, by one scale, while it loads the next ones.
 
-        Fewer where registers are scarce.
+        They are fewer if registers are scarce.
         """
-        few = self.accumulators_per_thread > _MANY_SUMS
+        few = self.accumulators_per_thread > _MANY_ACCUMULATORS
         return gcd(self.stageN, self.scale_granularity, _NARROW_PIECE if few else _WIDE_PIECE)
 
     @property
     def promotion_registers(self) -> int:
-        """Registers of a thread: the sums of its part of a tile, two pieces of a product on their way, and the rest."""
+        """Registers of a thread: accumulators of its part of a tile, two loaded pieces, and the rest."""
         halves = 2 if self.epilogue.is_lower_frag_required else 1
         return self.accumulators_per_thread + halves * self.promoted_columns + _OTHER_REGISTERS
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from warploom.diagnostics import Diag
-from warploom.structured.config.output import FURTHER_BUFFERS
+from warploom.structured.config.output import AUXILIARY_BUFFERS
 from warploom.structured.epilogue.auxiliary import Addend, AuxiliaryLayout, Bias, StreamedTiles, WholeTile
 from warploom.structured.epilogue.epilogue import Epilogue, Function
 from warploom.structured.epilogue.sinks import AuthorStore, DirectStore, Sink, StripRing, TmaStore
@@ -129,7 +129,7 @@ class TileWriter(WriterGeometry):
     def _ring(self, name: str, output: StagedOutput) -> StripRing:
         """Buffers for a further output: fewer than C may have, since nothing comes into them early."""
         start_up().maps.append(output.tensor)
-        count = min(self.num_output_stages, FURTHER_BUFFERS)
+        count = min(self.num_output_stages, AUXILIARY_BUFFERS)
         strips = self._strip_store(self.staged_as(output))
         return StripRing(output.tensor, strips, self.part, count, output.tiles, f"{name}_tiles")
 

@@ -11,7 +11,7 @@ from warploom.diagnostics import Diag
 from warploom.hardware.swizzles import GRANULE, SWIZZLES
 from warploom.hardware.threads import WARPGROUP_WARPS
 from warploom.structured.config import EpilogueConfig, MatmulConfig, OutputPipelineConfig
-from warploom.structured.config.sm100_fields import OUTPUT_TYPES
+from warploom.structured.config.fields import OUTPUT_TYPES
 from warploom.structured.epilogue.staging import SharedLayout, block_width
 from warploom.structured.epilogue.subtiles import RowMajor
 from warploom.structured.epilogue.writer_protocols import WriterConfig

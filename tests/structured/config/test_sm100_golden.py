@@ -1,4 +1,4 @@
-"""The derived values of known configurations: tables of the reference system, and sums made by hand."""
+"""Derived values of known configurations: tables of the reference system, and numbers computed by hand."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from warploom.heuristics.sm100 import choose_config
 from warploom.structured.config import BlockwiseFP8MatmulConfig, MatmulConfig, violations
 
-# a, c | mma shape | cta_group | swapped | tile | output tile | C swizzle | stages (as many as fit) | strips | epilogue stages | its swizzle
+# a, c | mma shape | cta_group | swapped | tile | output tile | C swizzle | stages (as many as fit) | subtiles | epilogue stages | its swizzle
 DEFAULTS = """
 bf16 bf16 64x8x16    1 N 64,8,64     64x8   none 16 24 1  4 none
 bf16 bf16 64x8x16    1 Y 64,8,64     8x64   128B 16 24 1  2 128B
@@ -33,7 +33,7 @@ bf16 e4m3 256x256x16 2 N 128,128,64  128x16 none 6  6  16 1 none
 bf16 e4m3 128x64x16  2 N 64,32,64    128x16 none 16 18 2  4 none
 """
 TWINS = {"bf16": "f16", "e4m3": "e5m2", "f32": "tf32"}
-"""Types of one size: what holds for the first holds for the second."""
+"""Types of equal size have equal derived values."""
 
 
 def numbers(text, separator):
@@ -48,7 +48,7 @@ def rows(table):
 @rows(DEFAULTS)
 @pytest.mark.parametrize("twin", [False, True])
 def test_defaults(row, twin):
-    a, c, shape, group, swapped, tile, output, c_swizzle, stages, fitting, strips, epilogue, epilogue_swizzle = row
+    a, c, shape, group, swapped, tile, output, c_swizzle, stages, fitting, subtiles, epilogue, epilogue_swizzle = row
     config = MatmulConfig(
         a_type=TWINS[a] if twin else a,
         c_type={"bf16": "f16", "e4m3": "e5m2"}.get(c, c) if twin else c,
@@ -60,7 +60,7 @@ def test_defaults(row, twin):
     assert config.output_tile_shape == numbers(output, "x")
     assert (config.c_swizzle, config.epi_load_swizzle) == (c_swizzle, epilogue_swizzle)
     assert (config.num_pipeline_stages, config.most_stages()) == (int(stages), int(fitting))
-    assert config.epilogue.num_stages == int(strips)
+    assert config.epilogue.num_stages == int(subtiles)
     assert config.num_tma_epilogue_pipeline_stages == int(epilogue)
     assert (config.a_swizzle, config.b_swizzle) == ("128B", "128B")
     assert config.output.stage_stride_cols == 256
@@ -98,7 +98,7 @@ def test_an_epilogue_load_takes_stages(shape, cta_group, swapped, vector, withou
 @pytest.mark.parametrize(
     ("shape", "cta_group", "stages"), [((64, 16, 32), 1, 16), ((128, 128, 32), 1, 5), ((256, 256, 32), 2, 5)]
 )
-def test_factors_of_blockwise_fp8_take_stages(shape, cta_group, stages):
+def test_scale_factors_of_blockwise_fp8_take_stages(shape, cta_group, stages):
     config = BlockwiseFP8MatmulConfig(mma_shape=shape, cta_group=cta_group)
     assert config.num_pipeline_stages == stages
     assert config.threads == 224

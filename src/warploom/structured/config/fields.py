@@ -1,4 +1,4 @@
-"""What the value of a field may be, taken by itself: all that must hold before anything can be derived."""
+"""Allowed values of each field on its own: checked before anything is derived from the fields."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from warploom.hardware.swizzles import SWIZZLES
 
 INPUT_TYPES = ("bf16", "f16", "tf32", "f32", "e4m3", "e5m2")
 SCALED_INPUT_TYPES = ("e4m3", "e5m2", "e2m1")
+BLOCKWISE_INPUT_TYPES = ("e4m3", "e5m2")
 OUTPUT_TYPES = ("bf16", "f16", "f32", "e4m3", "e5m2")
 
-_SWITCHES = (
+_FLAGS = (
     "AB_swapped",
     "dependent",
     "epilogue_is_1d",
@@ -41,9 +42,10 @@ CHOICES: Mapping[str, Collection[object]] = {
     "epi_load_swizzle": ("none", "32B", "64B", "128B"),
     "scaling_kind": ("mxf8f6f4", "mxf4", "mxf4nvf4"),
     "scale_type": ("ue8m0", "ue4m3", "f32", "bf16"),
-    **dict.fromkeys(_SWITCHES, (False, True)),
+    **dict.fromkeys(_FLAGS, (False, True)),
 }
-LEAST: Mapping[str, int] = {
+"""Fields with a fixed set of values."""
+MINIMUMS: Mapping[str, int] = {
     "band": 0,
     "consumers": 1,
     "depth": 0,
@@ -61,41 +63,44 @@ LEAST: Mapping[str, int] = {
     "vec_sf_size": 1,
     "scale_granularity": 1,
 }
-EACH: Mapping[str, Collection[str]] = {"output_types": OUTPUT_TYPES}
-"""What a field has any number of."""
-DIMENSIONS: Mapping[str, int] = {"mma_shape": 3, "cluster_shape": 3, "output_tile_shape": 2, "tile": 2}
+"""Integer fields and their smallest value."""
+LISTS: Mapping[str, Collection[str]] = {"output_types": OUTPUT_TYPES}
+"""Fields that are tuples of any length, and the allowed elements."""
+SHAPES: Mapping[str, int] = {"mma_shape": 3, "cluster_shape": 3, "output_tile_shape": 2, "tile": 2}
+"""Fields that are tuples of positive integers, and their length."""
 
 
-def said(field: str, value: object, reason: str) -> str:
-    """A violation as it is told: which field, its value, why not."""
-    return f"{field}={value!r}: {reason}"
+def violation(field: str, value: object, reason: str) -> str:
+    """Return the sentence for a broken rule, such as `tile (192, 256) needs 384 accumulator registers …`."""
+    subject = f"{field} {value}" if isinstance(value, tuple) else f"{field}={value!r}"
+    return f"{subject} {reason}"
 
 
-def _is_count(value: object, least: int) -> bool:
-    return type(value) is int and value >= least
+def _is_count(value: object, minimum: int) -> bool:
+    return type(value) is int and value >= minimum
 
 
 def _is_choice(value: object, choices: Collection[object]) -> bool:
-    """Whether it is one of some values, all of one type: 1 is not True."""
+    """Compare the type too: 1 is not an allowed value of a flag."""
     return value in choices and type(value) is type(next(iter(choices)))
 
 
-def form_violations(
+def field_violations(
     fields: Mapping[str, object],
     choices: Mapping[str, Collection[object]] = CHOICES,
-    least: Mapping[str, int] = LEAST,
+    minimums: Mapping[str, int] = MINIMUMS,
 ) -> Iterator[str]:
-    """The fields whose value no configuration could have."""
+    """Yield a sentence for each field whose value no configuration may have; None is left to be derived."""
     for field, value in fields.items():
         if value is None:
             continue
         if field in choices and not _is_choice(value, choices[field]):
-            yield said(field, value, f"must be one of {', '.join(map(str, choices[field]))}")
-        elif field in EACH and not (isinstance(value, tuple) and all(each in EACH[field] for each in value)):
-            yield said(field, value, f"must be a tuple of {', '.join(EACH[field])}")
-        elif field in least and not _is_count(value, least[field]):
-            yield said(field, value, f"must be an integer of at least {least[field]}")
-        elif field in DIMENSIONS and not (
-            isinstance(value, tuple) and len(value) == DIMENSIONS[field] and all(_is_count(size, 1) for size in value)
+            yield violation(field, value, f"must be one of {', '.join(map(str, choices[field]))}")
+        elif field in LISTS and not (isinstance(value, tuple) and all(each in LISTS[field] for each in value)):
+            yield violation(field, value, f"must be a tuple of {', '.join(LISTS[field])}")
+        elif field in minimums and not _is_count(value, minimums[field]):
+            yield violation(field, value, f"must be an integer of at least {minimums[field]}")
+        elif field in SHAPES and not (
+            isinstance(value, tuple) and len(value) == SHAPES[field] and all(_is_count(size, 1) for size in value)
         ):
-            yield said(field, value, f"must be a tuple of {DIMENSIONS[field]} positive integers")
+            yield violation(field, value, f"must be a tuple of {SHAPES[field]} positive integers")

@@ -1,8 +1,7 @@
-"""Configurations: deriving, replacing, memory plans, and what the parts say of an accumulator."""
+"""Blackwell configurations: derived values, memory plans, and the geometry of an accumulator."""
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +11,6 @@ from warploom.diagnostics import LaunchError
 from warploom.hardware.tmem import PLACEMENTS
 from warploom.heuristics.sm100 import choose_config
 from warploom.structured.config import (
-    DERIVED,
     BlockScaledMatmulConfig,
     BlockwiseFP8MatmulConfig,
     EpilogueConfig,
@@ -25,57 +23,6 @@ from warploom.structured.config import (
 PAIR = MatmulConfig(mma_shape=(256, 256, 16))
 
 
-def test_every_field_has_a_value():
-    for family in (MatmulConfig, BlockScaledMatmulConfig, BlockwiseFP8MatmulConfig):
-        config = family()
-        assert None not in {getattr(config, field.name) for field in dataclasses.fields(config)}
-        assert violations(config) == []
-
-
-def test_fields_are_keywords_and_frozen():
-    with pytest.raises(TypeError):
-        MatmulConfig("bf16")
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        PAIR.cta_group = 1
-
-
-def exactly(config, **changes):
-    return config.replace(**changes)
-
-
-@pytest.mark.parametrize("change", [exactly, replace])
-def test_a_replaced_field_is_followed_by_what_is_derived_from_it(change):
-    narrow = change(PAIR, mma_shape=(256, 128, 16))
-    assert (PAIR.num_pipeline_stages, narrow.num_pipeline_stages) == (6, 8)
-    assert change(PAIR, c_type="f32").output_tile_shape == (128, 32)
-    assert change(PAIR, AB_swapped=True).output_tile_shape == (32, 128)
-    assert change(narrow, mma_shape=(256, 256, 16)) == PAIR
-
-
-@pytest.mark.parametrize("change", [exactly, replace])
-def test_what_was_asked_for_stays(change):
-    asked = MatmulConfig(mma_shape=(256, 256, 16), num_pipeline_stages=6, c_swizzle="none")
-    narrow = change(asked, mma_shape=(256, 128, 16))
-    assert (narrow.num_pipeline_stages, narrow.c_swizzle) == (6, "none")
-    assert change(narrow, num_pipeline_stages=DERIVED).num_pipeline_stages == 8
-    assert change(change(PAIR, num_pipeline_stages=3), c_type="f32").num_pipeline_stages == 3
-
-
-def test_a_value_that_would_have_been_derived_can_be_asked_for():
-    base = MatmulConfig()
-    config = base.replace(cta_group=1, cluster_shape=base.cluster_shape, a_type="f16", c_type=base.c_type)
-    assert (config.cluster_shape, config.c_type, config.mma_shape) == ((2, 1, 1), "bf16", (128, 128, 16))
-    later = config.replace(cta_group=2).replace(cta_group=1)
-    assert later == config
-
-
-def test_equal_values_are_equal_configs():
-    asked = MatmulConfig(mma_shape=(256, 256, 16), num_pipeline_stages=6)
-    assert asked == PAIR
-    assert hash(asked) == hash(PAIR)
-    assert asked != replace(PAIR, num_pipeline_stages=5)
-
-
 def test_a_pair_has_these_numbers():
     assert (PAIR.MMA_M, PAIR.MMA_N, PAIR.MMA_K, PAIR.BM, PAIR.BN, PAIR.BK) == (256, 256, 16, 128, 128, 64)
     assert (PAIR.mma_kind, PAIR.accum_type, PAIR.epilogue_dtype) == ("f16", "f32", "f32")
@@ -85,13 +32,13 @@ def test_a_pair_has_these_numbers():
 
 
 def test_shared_bytes_are_the_sum_of_the_arrays():
-    # A and B tiles with two barriers each stage, two C tiles, two barriers per accumulator, four barriers and a
-    # response per CLC stage, the barrier and the address of tensor memory.
+    # A and B tiles with two barriers per stage, two C tiles, two barriers per accumulator, four barriers and a response
+    # per CLC stage, the dealloc barrier and the TMEM address.
     assert PAIR.shared_bytes == 6 * (2 * 16384 + 16) + 2 * 16384 + 2 * 16 + 2 * (32 + 16) + 8 + 4
     small = MatmulConfig(mma_shape=(64, 8, 16), cta_group=1, k_group_size=4, num_clc_pipeline_stages=0)
     assert small.num_group_stages == 4
     assert small.shared_bytes == 16 * 72 * 128 + 4 * 16 + 2 * 64 * 8 * 2 + 2 * 16 + 8 + 4
-    # With strips of two buffers, each with two barriers, there are four to keep the loads in order.
+    # Epilogue loads of subtiles: two buffers with two barriers each, and four barriers that order the loads.
     strips = MatmulConfig(mma_shape=(128, 128, 16), cta_group=1, use_tma_epilogue_load=True)
     assert strips.shared_bytes == 5 * (2 * 16384 + 16) + 2 * 16384 + 2 * (16384 + 16) + 32 + 32 + 96 + 12
 
@@ -107,16 +54,16 @@ def test_one_more_group_of_stages_would_not_fit(config):
 
 @pytest.mark.parametrize(("cta_group", "mma_m"), [(1, 64), (1, 128), (2, 128), (2, 256)])
 @pytest.mark.parametrize("mma_n", [16, 48, 128, 256])
-def test_strips_cover_the_accumulator_once(cta_group, mma_m, mma_n):
-    """Warps, strips, fragments and registers against the placement of the MMA in tensor memory."""
+def test_subtiles_cover_the_accumulator_once(cta_group, mma_m, mma_n):
+    """Compare warps, subtiles, fragments and registers with the placement of the MMA in TMEM."""
     config = MatmulConfig(mma_shape=(mma_m, mma_n, 16), cta_group=cta_group)
     epilogue, placement = config.epilogue, PLACEMENTS[cta_group, mma_m, False]
     seen = np.zeros((128, 512), int)
     for warp in range(4):
-        for strip in range(epilogue.num_stages):
+        for subtile in range(epilogue.num_stages):
             for half in range(2 if epilogue.is_lower_frag_required else 1):
                 lane = 32 * warp + epilogue.data_paths * half
-                column = strip * epilogue.stageN
+                column = subtile * epilogue.stageN
                 seen[lane : lane + epilogue.data_paths, column : column + 8 * epilogue.rep] += 1
     expected = np.zeros((128, 512), int)
     for block in range(placement.blocks):
@@ -128,10 +75,11 @@ def test_strips_cover_the_accumulator_once(cta_group, mma_m, mma_n):
     assert config.accumulator_columns == columns
 
 
-def test_epilogue_config_has_the_names_of_its_page():
-    made = EpilogueConfig.create(MMA_M=64, MMA_N=88, stageN=8, cta_group=1, transpose_c=True, BM=64, BN=88)
-    assert (made.num_stages, made.is_lower_frag_required, made.N_dim) == (11, False, 0)
-    assert (made.data_paths, made.bits, made.rep, made.fragment_size, made.rep_frag_size) == (16, 256, 1, 4, 4)
+def test_epilogue_config_fields():
+    epilogue = EpilogueConfig.create(MMA_M=64, MMA_N=88, stageN=8, cta_group=1, transpose_c=True, BM=64, BN=88)
+    assert (epilogue.num_stages, epilogue.is_lower_frag_required, epilogue.N_dim) == (11, False, 0)
+    assert (epilogue.data_paths, epilogue.bits, epilogue.rep) == (16, 256, 1)
+    assert (epilogue.fragment_size, epilogue.rep_frag_size) == (4, 4)
     assert PAIR.epilogue == EpilogueConfig.create(
         MMA_M=256, MMA_N=256, stageN=64, cta_group=2, transpose_c=False, BM=128, BN=128
     )
@@ -149,7 +97,7 @@ def test_epilogue_config_has_the_names_of_its_page():
     ],
 )
 @pytest.mark.parametrize("output", ["bf16", "f16", "f32", "e4m3", "e5m2"])
-def test_any_output_goes_with_any_input(a_type, kind, bk, c_type, output):
+def test_any_output_type_with_any_input_type(a_type, kind, bk, c_type, output):
     assert MatmulConfig(a_type=a_type).c_type == c_type
     for swapped in (False, True):
         config = MatmulConfig(a_type=a_type, c_type=output, AB_swapped=swapped)
@@ -169,14 +117,14 @@ def test_any_output_goes_with_any_input(a_type, kind, bk, c_type, output):
         ("tf32", 96, "128B_32B_atom"),
     ],
 )
-def test_an_operand_along_n_has_the_widest_pattern_of_its_rows(a_type, rows, swizzle):
+def test_an_mn_major_operand_has_the_widest_swizzle_that_divides_its_rows(a_type, rows, swizzle):
     k = {"bf16": 16, "e4m3": 32, "tf32": 8}[a_type]
     config = MatmulConfig(a_type=a_type, mma_shape=(128, rows, k), cta_group=1, a_major="mn", b_major="mn")
     assert config.b_swizzle == swizzle
     assert violations(config) == []
 
 
-def test_exchanging_the_operands_exchanges_what_belongs_to_them():
+def test_swapping_a_and_b_exchanges_types_majors_and_swizzles():
     config = MatmulConfig(
         a_type="e4m3", b_type="e5m2", a_major="mn", mma_shape=(128, 48, 32), cta_group=1, num_pipeline_stages=3
     )
@@ -195,7 +143,7 @@ def test_exchanging_the_operands_exchanges_what_belongs_to_them():
         ((4, 4, 1), 2, "mn", (128, 16), (32, 64)),
     ],
 )
-def test_slices_of_a_cluster_make_whole_tiles(cluster, cta_group, a_major, a_slice, b_slice):
+def test_slices_of_a_cluster(cluster, cta_group, a_major, a_slice, b_slice):
     config = MatmulConfig(
         mma_shape=(128 * cta_group, 64 * cta_group, 16), cta_group=cta_group, cluster_shape=cluster, a_major=a_major
     )
@@ -211,7 +159,7 @@ def test_the_grid_has_whole_clusters_and_every_tile():
     assert replace(config, num_split_k=4).grid(Problem(1, 1, 640)) == (4, 2, 4)
 
 
-def test_tensor_memory_may_be_shared_with_other_kernels():
+def test_a_part_of_tmem_can_be_allocated():
     config = MatmulConfig(mma_shape=(128, 64, 16), cta_group=1, tensor_memory_columns=128)
     assert config.output.stage_stride_cols == 64
     assert violations(config) == []
@@ -229,14 +177,14 @@ def test_tensor_memory_may_be_shared_with_other_kernels():
 )
 @pytest.mark.parametrize("mma_n", [64, 128, 192, 256])
 @pytest.mark.parametrize("cta_group", [1, 2])
-def test_scale_factors_fit_behind_the_accumulators(a_type, kind, vector, k_tiles, bk, mma_n, cta_group):
+def test_scale_factors_follow_the_accumulators_in_tmem(a_type, kind, vector, k_tiles, bk, mma_n, cta_group):
     shape = (128 * cta_group, mma_n, bk // 4)
     config = BlockScaledMatmulConfig(a_type=a_type, scaling_kind=kind, mma_shape=shape, cta_group=cta_group)
     assert (config.vec_sf_size, config.num_sf_k_tiles, config.BK, config.mma_kind) == (vector, k_tiles, bk, kind)
     assert config.num_accum_pipeline_stages == (2 if mma_n <= 128 else 1)
     assert config.output.stage_stride_cols == mma_n
     assert violations(config, Problem(300, 352, 512)) == []
-    # Every column that an accumulator, or an atom of 128 rows and four factors, takes: none twice, none beyond.
+    # The columns of accumulators and of atoms of 128 rows and four scale factors: none overlap, none are outside.
     taken = np.zeros(512, int)
     for stage in range(config.num_accum_pipeline_stages):
         taken[config.tmem.accum(stage) :][:mma_n] += 1
@@ -266,7 +214,7 @@ def test_grouped_kernels_have_their_own_warps():
 @pytest.mark.parametrize("family", [MatmulConfig, BlockScaledMatmulConfig, BlockwiseFP8MatmulConfig])
 @pytest.mark.parametrize("m", [1, 8, 31, 32, 77, 1000])
 @pytest.mark.parametrize("n", [1, 100, 4097])
-def test_there_is_a_choice_for_every_problem_and_family(family, m, n):
+def test_every_problem_and_family_has_a_valid_choice(family, m, n):
     config = choose_config(m, n, 1024, family=family)
     assert isinstance(config, family)
     assert violations(config) == []
@@ -276,7 +224,7 @@ def test_there_is_a_choice_for_every_problem_and_family(family, m, n):
 
 @pytest.mark.parametrize("a_type", ["bf16", "tf32", "e4m3"])
 @pytest.mark.parametrize("m", [16, 208])
-def test_a_choice_respects_majors_and_what_is_given(a_type, m):
+def test_a_choice_keeps_majors_and_given_fields(a_type, m):
     config = choose_config(m, 320, 512, a_type=a_type, a_major="mn", b_major="k")
     assert ((config.b_major, config.a_major) if config.AB_swapped else (config.a_major, config.b_major)) == ("mn", "k")
     assert violations(config, Problem(m, 320, 512)) == []
@@ -288,8 +236,8 @@ def test_a_choice_respects_majors_and_what_is_given(a_type, m):
 @pytest.mark.parametrize(("a_type", "line"), [("bf16", 64), ("e4m3", 128), ("tf32", 32)])
 @pytest.mark.parametrize(("m", "n"), [(4096, 4096), (1000, 3000), (513, 264), (40, 8192)])
 @pytest.mark.parametrize("swapped", [False, True])
-def test_operands_whose_k_is_not_contiguous_come_in_whole_lines(m, n, a_type, line, swapped):
-    """Of 128 bytes, unless there are fewer columns than that."""
+def test_mn_major_operands_are_loaded_in_whole_lines(m, n, a_type, line, swapped):
+    """A line has 128 bytes; narrower matrices are exempt."""
     config = choose_config(m, n, 1024, a_type=a_type, a_major="mn", b_major="mn", AB_swapped=swapped)
     assert config.b_rows % line == 0 or (m if swapped else n) < line * config.cta_group
 
@@ -299,17 +247,17 @@ def test_fewer_sms_mean_more_waves():
     assert choose_config(512, 4096, 1024, sms=16).num_clc_pipeline_stages == 2
 
 
-def test_values_that_no_configuration_has_are_told_all_at_once():
+def test_all_invalid_field_values_are_reported_at_once():
     with pytest.raises(LaunchError) as caught:
         MatmulConfig(a_type="int3", cta_group=3, mma_shape=(128, 0, 16), raster_order="diagonal", num_split_k=True)
     text = str(caught.value)
     assert caught.value.code == "BAD_CONFIG"
     assert "breaks 5 rule(s)" in text
-    for said in (
+    for subject in (
         "a_type='int3'",
         "cta_group=3",
-        "mma_shape=(128, 0, 16)",
+        "mma_shape (128, 0, 16)",
         "raster_order='diagonal'",
         "num_split_k=True",
     ):
-        assert said in text
+        assert subject in text
