@@ -124,7 +124,9 @@ def test_more_than_tensor_memory_has_is_refused():
 
 @pytest.mark.parametrize("columns", [32, 96, 160, 224])
 def test_widths_whose_factors_lie_askew_are_refused(columns):
-    assert any(f"has N = {columns}" in each for each in violations(BlockScaledMatmulConfig(mma_shape=(256, columns, 32))))
+    assert any(
+        f"has N = {columns}" in each for each in violations(BlockScaledMatmulConfig(mma_shape=(256, columns, 32)))
+    )
 
 
 @pytest.mark.parametrize(

@@ -67,11 +67,11 @@ class GemmConfig:
     choices: ClassVar[Mapping[str, Collection[object]]] = CHOICES
     minimums: ClassVar[Mapping[str, int]] = MINIMUMS
     derivations: ClassVar[Mapping[str, Derivation]] = COMMON_DERIVATIONS
-    """How to derive each field, in the order in which they depend on each other."""
+    """Functions that derive a field, in the order in which the fields depend on each other."""
     rules: ClassVar[tuple[Rule, ...]] = ()
-    """What a configuration must fulfil by itself."""
+    """Rules for a configuration by itself."""
     problem_rules: ClassVar[tuple[ProblemRule, ...]] = ()
-    """What it must fulfil for a problem."""
+    """Rules for a configuration together with a problem."""
 
     def __new__(cls, **given: Any) -> Self:
         """Record which fields a `replace` names.

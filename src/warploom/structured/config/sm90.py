@@ -272,7 +272,7 @@ class HopperConfig(GemmConfig):
 
     @property
     def exchange_bytes(self) -> int:
-        """Bytes that receive the partial sums of the other splits of a cluster."""
+        """Bytes that receive the partial accumulators of the other splits of a cluster."""
         if self.num_split_k == 1 or not self.split_in_cluster:
             return 0
         return 4 * self.BM * self.BN // self.num_split_k * (self.num_split_k - 1)

@@ -1,4 +1,4 @@
-"""`HopperBlockwiseConfig`: FP8 with block scales; the consumers accumulate scaled partial sums in registers."""
+"""`HopperBlockwiseConfig`: FP8 with block scales; the consumers accumulate scaled partial results in registers."""
 
 from __future__ import annotations
 
