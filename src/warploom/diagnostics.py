@@ -6,10 +6,18 @@ A member's name is the stable code. Its value is (what happened, what to do), in
 
 from __future__ import annotations
 
+import functools
+import os
+import pickle
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
+from types import TracebackType
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +291,11 @@ class Diag(Enum):
 
 
 class WarploomError(Exception):
-    """What every catalogued error is: code, place, sentence, notes and advice."""
+    """Base class of all catalogued errors: code, location, message, notes and advice.
+
+    Subclasses are also the builtin exception that Python's conventions ask for: `ValueError`, `TypeError`,
+    `RuntimeError` and so on. Errors can be copied and pickled, so they reach the parent of a process pool.
+    """
 
     def __init__(self, diag: Diag, loc: Loc | None, notes: tuple[str, ...], fields: dict[str, object]) -> None:
         self.diag, self.loc, self.notes, self.fields = diag, loc, notes, fields
@@ -294,6 +306,7 @@ class WarploomError(Exception):
 
     @property
     def code(self) -> str:
+        """The stable name of the catalogue entry."""
         return self.diag.name
 
     def __str__(self) -> str:
@@ -304,33 +317,141 @@ class WarploomError(Exception):
         lines.append(f"  do: {self.advice}")
         return "\n".join(lines)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The finished sentences travel with the error: a field that cannot be pickled becomes its text, which the
+        # entry's format (`{value:#x}`) might refuse.
+        fields = {name: _picklable(value) for name, value in self.fields.items()}
+        state = {**self.__dict__, "fields": fields}
+        del state["diag"]  # by name: an enumeration pickles its members by value, here their sentences
+        return _restored, (type(self), self.diag.name), state
 
-class PtxError(WarploomError):
+
+def _restored(kind: type[WarploomError], code: str) -> WarploomError:
+    """An error of a kind, whose other attributes `pickle` and `copy` set afterwards."""
+    error = kind(Diag.INTERNAL, None, (), {"what": ""})  # any entry will do; MemoryError has no __new__ for subclasses
+    error.args, error.diag = (code,), Diag[code]
+    return error
+
+
+def _picklable(value: object) -> object:
+    """The value if it survives pickling, else its text."""
+    if value is None or isinstance(value, str | int | float):
+        return value
+    try:
+        pickle.dumps(value)
+    except Exception:  # noqa: BLE001  whatever a foreign object raises from its own __reduce__
+        return str(value)
+    return value
+
+
+def hide_library_frames(error: WarploomError) -> None:
+    """Leave only the caller's frames in the traceback of an error that is about to leave the library.
+
+    For the `except WarploomError` of a public function, followed by a bare `raise`, which does not add the frame that
+    it is in (see `user_traceback`). Chained errors stay if the user's code took part in them.
+    WARPLOOM_TRACEBACK=1 in the environment shows everything.
+    """
+    if error.diag is Diag.INTERNAL or os.environ.get("WARPLOOM_TRACEBACK"):
+        return
+    error.__traceback__ = _users_part(error.__traceback__)
+    chained, seen = error.__cause__ or error.__context__, {id(error)}
+    while chained is not None and id(chained) not in seen:
+        seen.add(id(chained))
+        theirs = _users_part(chained.__traceback__)
+        if theirs is not None:
+            chained.__traceback__ = theirs
+            break
+        chained = chained.__cause__ or chained.__context__
+    else:
+        chained = None
+    error.__cause__, error.__context__ = None, chained
+    error.__suppress_context__ = chained is None
+
+
+def user_traceback(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorate a public function so that its errors show only the caller's frames."""
+
+    @functools.wraps(function)
+    def called(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except WarploomError as error:
+            hide_library_frames(error)
+            raise
+
+    return called
+
+
+def _users_part(trace: TracebackType | None) -> TracebackType | None:
+    """The entries of a traceback whose code is not warploom's."""
+    entries = []
+    while trace is not None:
+        if str(trace.tb_frame.f_globals.get("__name__", "")).partition(".")[0] != _PACKAGE:
+            entries.append(trace)
+        trace = trace.tb_next
+    linked = None
+    for entry in reversed(entries):
+        linked = TracebackType(linked, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+    return linked
+
+
+_PACKAGE = __name__.partition(".")[0]
+
+
+class PtxError(WarploomError, ValueError):
     """The text is not PTX that warploom can execute."""
 
 
 class TraceError(WarploomError):
-    """The author's function says something that no kernel can do."""
+    """The kernel function, or the call that traces it, is invalid."""
 
 
-class AssemblyError(WarploomError):
-    """NVIDIA's tools are missing, refuse the PTX, or make code of it that would be slow."""
+class TraceTypeError(TraceError, TypeError):
+    """A device value or a view is used in a way that its type does not allow."""
 
 
-class DeviceError(WarploomError):
-    """There is no GPU that can be used, or its driver refuses."""
+class TraceArgumentError(TraceError, ValueError, TypeError):
+    """Arguments of a kernel or of one of its parts have a wrong value or type."""
 
 
-class LaunchError(WarploomError):
-    """The caller's arguments cannot be launched; nothing was run or written."""
+class AssemblyError(WarploomError, RuntimeError):
+    """NVIDIA's tools are missing, reject the PTX, or produce slow code from it."""
 
 
-class Fault(WarploomError):
-    """An instruction did what hardware forbids; the run stopped there."""
+class DeviceError(WarploomError, RuntimeError):
+    """No GPU can be used, or its driver reports an error."""
 
 
-class Stuck(WarploomError):
-    """The run cannot, or may not, go on."""
+class LaunchError(WarploomError, ValueError):
+    """The arguments cannot be launched; nothing was run or written."""
+
+
+class ArgumentError(LaunchError, TypeError):
+    """Arguments have a wrong value or type; nothing was run or written."""
+
+
+class UnsupportedError(WarploomError, NotImplementedError):
+    """The request is valid, but warploom does not implement it."""
+
+
+class InputError(WarploomError, ValueError):
+    """A file, a setting or a command line is invalid."""
+
+
+class FileError(WarploomError, OSError):
+    """A file cannot be read or written."""
+
+
+class OutOfMemory(WarploomError, MemoryError):
+    """The computer does not have enough memory."""
+
+
+class Fault(WarploomError, RuntimeError):
+    """An instruction did something that the hardware does not allow; the run stopped there."""
+
+
+class Stuck(WarploomError, RuntimeError):
+    """The run cannot make progress, or reached its limit."""
 
 
 _FIELD = re.compile(r"\{(\w+)[^}]*\}")
@@ -353,87 +474,45 @@ _IN_GENERAL = {
 }
 """What codes mean whose whole sentence is written where they are raised."""
 _KIND: dict[Diag, type[WarploomError]] = {
-    **dict.fromkeys(
-        (
-            Diag.SYNTAX,
-            Diag.UNKNOWN_INSTRUCTION,
-            Diag.BAD_OPERANDS,
-            Diag.UNDECLARED,
-            Diag.DUPLICATE,
-            Diag.WRONG_TARGET,
-            Diag.NO_SUCH_ENTRY,
-            Diag.TOO_LONG,
+    diag: kind
+    for kind, diags in {
+        PtxError: (
+            Diag.SYNTAX, Diag.UNKNOWN_INSTRUCTION, Diag.BAD_OPERANDS, Diag.UNDECLARED, Diag.DUPLICATE,
+            Diag.WRONG_TARGET, Diag.NO_SUCH_ENTRY, Diag.TOO_LONG,
         ),
-        PtxError,
-    ),
-    **dict.fromkeys(
-        (
-            Diag.OUTSIDE_KERNEL,
-            Diag.BRANCH_ON_DEVICE_VALUE,
-            Diag.LEFT_LOOP_EARLY,
-            Diag.VALUE_OUT_OF_SCOPE,
-            Diag.TYPE_MISMATCH,
-            Diag.WRONG_ROLE,
-            Diag.BAD_INDEX,
-            Diag.OTHERWISE_WITHOUT_WHEN,
-            Diag.BAD_KERNEL,
-            Diag.STAGE_DROPPED,
-            Diag.STAGE_RELEASED_TWICE,
-            Diag.STAGE_RELEASED_CONDITIONALLY,
-            Diag.STAGE_AFTER_RELEASE,
-            Diag.STAGE_ENTERED_TWICE,
-            Diag.STAGE_WRONG_ROLE,
-            Diag.UNCOUNTABLE_ARRIVAL,
-            Diag.COUNT_MISMATCH,
-            Diag.SIDE_UNUSED,
-            Diag.BAD_TILE_LOOP,
-            Diag.BAD_EPILOGUE,
-            Diag.BAD_WRITER,
+        TraceError: (
+            Diag.OUTSIDE_KERNEL, Diag.LEFT_LOOP_EARLY, Diag.VALUE_OUT_OF_SCOPE, Diag.WRONG_ROLE,
+            Diag.OTHERWISE_WITHOUT_WHEN, Diag.STAGE_DROPPED, Diag.STAGE_RELEASED_TWICE,
+            Diag.STAGE_RELEASED_CONDITIONALLY, Diag.STAGE_AFTER_RELEASE, Diag.STAGE_ENTERED_TWICE,
+            Diag.STAGE_WRONG_ROLE, Diag.UNCOUNTABLE_ARRIVAL, Diag.SIDE_UNUSED, Diag.BAD_TILE_LOOP,
         ),
-        TraceError,
-    ),
-    **dict.fromkeys(
-        (
-            Diag.NO_DRIVER,
-            Diag.NO_GPU,
-            Diag.OLD_DRIVER,
-            Diag.WRONG_GPU,
-            Diag.DRIVER_REFUSED,
-            Diag.GPU_FAULT,
-            Diag.BAD_PLAN,
-            Diag.NOTHING_TO_TUNE,
-            Diag.NO_DERIVATIVE,
+        # Not an IndexError: Python's old iteration protocol takes that for the end of a sequence.
+        TraceTypeError: (Diag.TYPE_MISMATCH, Diag.BRANCH_ON_DEVICE_VALUE, Diag.BAD_INDEX),
+        TraceArgumentError: (Diag.BAD_KERNEL, Diag.COUNT_MISMATCH, Diag.BAD_EPILOGUE, Diag.BAD_WRITER),
+        AssemblyError: (Diag.NO_TOOL, Diag.NOT_ASSEMBLED, Diag.SLOW_CODE, Diag.NOT_DISASSEMBLED),
+        DeviceError: (
+            Diag.NO_DRIVER, Diag.NO_GPU, Diag.OLD_DRIVER, Diag.WRONG_GPU, Diag.DRIVER_REFUSED, Diag.GPU_FAULT,
+        ),
+        LaunchError: (
+            Diag.BAD_LAUNCH, Diag.BAD_CONFIG, Diag.BAD_TENSOR_MAP, Diag.TOO_MUCH_SHARED, Diag.NOTHING_TO_TUNE,
             Diag.NOT_IN_THIS_PROCESS,
         ),
-        DeviceError,
-    ),
-    **dict.fromkeys((Diag.NO_TOOL, Diag.NOT_ASSEMBLED, Diag.SLOW_CODE, Diag.NOT_DISASSEMBLED), AssemblyError),
-    **dict.fromkeys(
-        (Diag.BAD_LAUNCH, Diag.BAD_ARGUMENTS, Diag.BAD_CONFIG, Diag.BAD_TENSOR_MAP, Diag.TOO_MUCH_SHARED), LaunchError
-    ),
-    **dict.fromkeys(
-        (
-            Diag.OUT_OF_BOUNDS,
-            Diag.NO_DYNAMIC_SHARED,
-            Diag.MISALIGNED,
-            Diag.READ_ONLY,
-            Diag.BARRIER_NOT_INITIALISED,
-            Diag.BARRIER_REINITIALISED,
-            Diag.BARRIER_OVERFLOW,
-            Diag.BAD_BARRIER,
-            Diag.BAD_PARTICIPATION,
-            Diag.BAD_DESCRIPTOR,
-            Diag.BAD_COORDINATES,
-            Diag.BAD_SHAPE,
-            Diag.TENSOR_MEMORY,
-            Diag.REGISTER_POOL,
-            Diag.BAD_BRANCH,
-            Diag.BAD_CALL,
-            Diag.TRAP,
-            Diag.ASYNC_MISUSE,
-            Diag.NOT_MODELLED,
+        ArgumentError: (Diag.BAD_ARGUMENTS, Diag.BAD_PLAN),
+        UnsupportedError: (Diag.NOT_MODELLED, Diag.NO_DERIVATIVE),
+        InputError: (
+            Diag.BAD_LAUNCH_FILE, Diag.NOT_A_LAUNCH_FILE, Diag.BAD_EXPRESSION, Diag.BAD_SCHEDULE, Diag.BAD_MEASUREMENTS, Diag.BAD_SETTING,
+            Diag.BAD_COMMAND, Diag.NO_SUCH_CODE,
         ),
-        Fault,
-    ),
-    **dict.fromkeys((Diag.DEADLOCK, Diag.LIMIT, Diag.NO_PROGRESS), Stuck),
-}
+        FileError: (Diag.UNREADABLE_FILE, Diag.UNWRITABLE_FILE),
+        OutOfMemory: (Diag.OUT_OF_MEMORY,),
+        Fault: (
+            Diag.OUT_OF_BOUNDS, Diag.NO_DYNAMIC_SHARED, Diag.MISALIGNED, Diag.READ_ONLY, Diag.BARRIER_NOT_INITIALISED,
+            Diag.BARRIER_REINITIALISED, Diag.BARRIER_OVERFLOW, Diag.BAD_BARRIER, Diag.BAD_PARTICIPATION,
+            Diag.BAD_DESCRIPTOR, Diag.BAD_COORDINATES, Diag.BAD_SHAPE, Diag.TENSOR_MEMORY, Diag.REGISTER_POOL,
+            Diag.BAD_BRANCH, Diag.BAD_CALL, Diag.TRAP, Diag.ASYNC_MISUSE,
+        ),
+        Stuck: (Diag.DEADLOCK, Diag.LIMIT, Diag.NO_PROGRESS),
+    }.items()
+    for diag in diags
+}  # fmt: skip
+"""The exception that an entry is raised as; MISMATCH and INTERNAL are plain `WarploomError`s."""

@@ -12,7 +12,7 @@ from weakref import ref
 
 import numpy as np
 
-from warploom.diagnostics import Diag, Fault, WarploomError
+from warploom.diagnostics import Diag, Fault, WarploomError, user_traceback
 from warploom.hardware.targets import Machine
 from warploom.hardware.targets import machine as machine_of
 from warploom.hardware.tensor_maps import MAP_BYTES
@@ -67,6 +67,7 @@ class Run:
         return sum(self.counts.values())
 
 
+@user_traceback
 def launch(
     program: str | Module | Launch,
     *,
@@ -126,8 +127,10 @@ def launch(
             raise better from None
         finally:
             running.discard()
+    except WarploomError:
+        raise
     except MemoryError as error:
-        raise Diag.OUT_OF_MEMORY.error(what=str(error).rstrip(".") or "an allocation failed") from error
+        raise Diag.OUT_OF_MEMORY.error(what=str(error).rstrip(".") or "an allocation failed") from None
 
 
 def _without_dynamic_shared(fault: Fault, setup: Setup) -> WarploomError | None:
@@ -356,6 +359,8 @@ def _parameters(
     for number, (param, arg, start) in enumerate(zip(kernel.params, args, offsets, strict=True)):
         try:
             raw = _encode(param, arg, memory, f"argument {number}, {param.name}")
+        except WarploomError:
+            raise
         except (ValueError, OverflowError, TypeError) as error:
             problems.append(f"argument {number} ({arg!r:.60}) does not fit .{param.type} {param.name}: {error}")
             continue

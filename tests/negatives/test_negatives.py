@@ -1,4 +1,4 @@
-"""One small wrong kernel for every way in which a launch can end, and the whole message that a user then reads."""
+"""One small wrong kernel for every error that a launch can end with, and its complete message."""
 
 from __future__ import annotations
 
@@ -24,13 +24,16 @@ def test_names_are_told_apart():
     assert len(CASES) == sum(len(module.CASES) for module in MODULES)
 
 
-OF_CALLS = {Diag.BAD_ARGUMENTS.name, Diag.BAD_CONFIG.name}
-"""What an operation says before there is a launch: tests/ops has those."""
+OF_CALLS = {Diag.BAD_ARGUMENTS.name, Diag.BAD_CONFIG.name, Diag.NOTHING_TO_TUNE.name, Diag.NOT_IN_THIS_PROCESS.name}
+"""Codes raised before there is a launch; tests/ops, tests/tuning and tests/torch have those."""
 
 
 def test_every_code_that_a_launch_can_end_with_has_a_negative():
     kinds = (PtxError, LaunchError, Fault, Stuck)
-    raised = {diag.name for diag, kind in _KIND.items() if kind in kinds} | {Diag.BAD_SCHEDULE.name}
+    raised = {diag.name for diag, kind in _KIND.items() if kind in kinds} | {
+        Diag.BAD_SCHEDULE.name,
+        Diag.NOT_MODELLED.name,
+    }
     assert raised - OF_CALLS == {case.code for case in CASES.values()}
 
 

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from warploom.diagnostics import PtxError
+from warploom.diagnostics import PtxError, WarploomError
 from warploom.ptx import parse, print_module
+from warploom.ptx.isa.table import decode_kernel
 
 TESTS = Path(__file__).parent.parent
 FOREIGN = sorted((TESTS / "foreign").glob("*.ptx"))
@@ -157,3 +158,58 @@ def test_any_characters_in_a_body_are_read_or_refused(text):
     except PtxError:
         return
     assert parse(print_module(module)) == module
+
+
+def decoding_error(body: str) -> WarploomError:
+    """The error of decoding a kernel with this body."""
+    text = f"{HEAD}.entry k() {{ .reg .b64 %rd<4>; .reg .b32 %r<4>; .reg .f32 %f<64>; .reg .pred %p; {body} ret; }}"
+    with pytest.raises(WarploomError) as caught:
+        decode_kernel(parse(text).kernels[0], "sm_90a")
+    return caught.value
+
+
+D = "{" + ", ".join(f"%f{number}" for number in range(64)) + "}"
+WGMMA = "wgmma.mma_async.sync.aligned.{} {}, %rd1, %rd2, %p{};"
+
+
+@pytest.mark.parametrize(
+    ("opcode", "operands", "what", "takes"),
+    [
+        ("m64n128k16.f32.bf16.bf16", ", 1, 1, 0", "it has 7 operands instead of 8", "trans_a integer literal, trans_b"),
+        ("m64n128k32.s32.s8.s8", ", 1, 1, 0, 0", "it has 8 operands instead of 4", "b .b64, scale_d .pred."),
+        (
+            "m64n128k32.f32.e4m3.e4m3",
+            ", 1, %p",
+            "operand 6 (`%p`) is not an integer literal",
+            "scale_b integer literal.",
+        ),
+    ],
+)
+def test_operands_that_do_not_fit_are_reported_with_the_nearest_form(opcode, operands, what, takes):
+    error = decoding_error(WGMMA.format(opcode, D, operands))
+    assert error.code == "BAD_OPERANDS"
+    assert error.what.endswith(f"{what}.")
+    assert takes in error.advice
+    assert len(str(error)) < 500
+
+
+@pytest.mark.parametrize(
+    ("opcode", "note"),
+    [
+        ("m64n127k16.f32.bf16.bf16", "`.m64n127k16` is not a `{shape}` of the nearest form, which can be"),
+        ("m64n128k16.f32.f32.f32", "`.f32` is not a `{a_type}` of the nearest form, which can be f16, bf16"),
+        ("m64n128k16.f32.bf16", "the nearest form needs `{b_type}` as well"),
+    ],
+)
+def test_a_wrong_modifier_is_named_with_what_it_can_be(opcode, note):
+    error = decoding_error(WGMMA.format(opcode, D, ", 1, 1, 0, 0"))
+    assert error.code == "UNKNOWN_INSTRUCTION"
+    assert error.notes[0].startswith(note)
+
+
+def test_long_and_many_unknown_opcodes_give_a_short_error():
+    long = decoding_error("".join(f"ld.{number}{'ab.cd' * 12000} %r0;" for number in range(5)))
+    assert len(str(long)) < 3000
+    many = decoding_error("".join(f"foo{number}.x %r0;" for number in range(3000)))
+    assert len(str(many)) < 1500
+    assert many.notes[-1] == "and 2991 more kinds"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from warploom.diagnostics import Diag, Fault, Stuck, WarploomError
+from warploom.diagnostics import Diag, Fault, Stuck, UnsupportedError, WarploomError
 
 OK, MISMATCH, FAULT, BAD_INPUT, INTERNAL, NOT_COMPARED, INTERRUPTED = 0, 1, 2, 3, 4, 5, 130
 _SEVERITY = (OK, NOT_COMPARED, MISMATCH, FAULT, BAD_INPUT, INTERNAL)
@@ -17,7 +17,7 @@ def worst(*statuses: int) -> int:
 
 def status_of(error: WarploomError) -> int:
     """The exit status of an error."""
-    if isinstance(error, Fault | Stuck):
+    if isinstance(error, Fault | Stuck | UnsupportedError):
         return FAULT
     return INTERNAL if error.diag is Diag.INTERNAL else BAD_INPUT
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from warploom.diagnostics import Diag
+from warploom.diagnostics import Diag, user_traceback
 from warploom.host.program import Ptx
 from warploom.ptx.syntax.model import Kernel, Module
 
@@ -15,7 +15,7 @@ Triple = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class Launch:
-    """A program, the kernel of it to run, and the shape and arguments of the grid; `launch` and `check` take it."""
+    """A program, the kernel of it to run, and the shape and arguments of the grid; `launch` runs it."""
 
     program: Ptx
     grid: Triple
@@ -25,9 +25,11 @@ class Launch:
     cluster: Triple = (1, 1, 1)
     shared_bytes: int = 0
     dependent: bool = False
-    """Whether a GPU may begin it before the launch ahead of it in the stream has ended: the kernel waits itself."""
+    """Programmatic dependent launch: a GPU may start it before the previous launch in the stream has finished, and the
+    kernel itself waits for that launch."""
 
     @staticmethod
+    @user_traceback
     def load(path: str | Path) -> Launch:
         """The launch that a launch file describes, with freshly drawn inputs."""
         from warploom.launch_file import load

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from warploom.diagnostics import Diag
+from warploom.diagnostics import Diag, WarploomError
 from warploom.host.arrays import buffer_of, is_array
 from warploom.ops.planning.epilogue import Options, check_choices, check_names, check_pair, functions_of, named_operands
 from warploom.ops.planning.extras import PLAIN, Extras, name_of
@@ -148,6 +148,8 @@ def _tensor(name: str, value: Any, faults: Faults) -> Any:
             return torch.from_dlpack(value)
         where = device_of("cuda", buffer_of(value).address)  # on any other GPU it would be a copy
         return torch.as_tensor(value, device=f"cuda:{where.index}")
+    except WarploomError:
+        raise
     except (RuntimeError, TypeError, ValueError, BufferError) as error:
         reason = str(error).partition("\n")[0]
         faults.add(name, value, f"PyTorch, by way of which it is passed, cannot share its memory: {reason}")

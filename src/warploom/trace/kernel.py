@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, overload
 
-from warploom.diagnostics import Diag, Loc
+from warploom.diagnostics import Diag, Loc, user_traceback
 from warploom.hardware.targets import machine
 from warploom.host.launch import Launch, Triple
 from warploom.host.program import Traced, text_of
@@ -60,6 +60,7 @@ class KernelFunction:
         self._others: dict[str, KernelFunction] = {}
         """The kernel for other targets than its author's."""
 
+    @user_traceback
     def bind(
         self, *arguments: Any, grid: Triple, block: Triple, cluster: Triple = (1, 1, 1), **constants: Any
     ) -> Launch:
@@ -78,10 +79,12 @@ class KernelFunction:
             self._others[target] = KernelFunction(self._function, target, self._maxnreg)
         return self._others[target]
 
+    @user_traceback
     def ptx(self, *arguments: Any, block: Triple, cluster: Triple = (1, 1, 1), **constants: Any) -> str:
         """The kernel's PTX for arguments like these."""
         return text_of(self.bind(*arguments, grid=(1, 1, 1), block=block, cluster=cluster, **constants).program)
 
+    @user_traceback
     def __call__(self, *arguments: Any, **constants: Any) -> None:
         raise Diag.BAD_KERNEL.error(here(), what=f"`{self.name}` is a kernel and cannot be called; use .bind(…)")
 

@@ -205,7 +205,10 @@ class Group:
                         break
         except Exception as error:
             self.pc = pc
-            raise self.grid.located(error, self) from error
+            located = self.grid.located(error, self)
+            if located is error:
+                raise
+            raise located from None
         if after > PARTED:
             self.pc = pc
         self.grid.budget = budget

@@ -10,7 +10,7 @@ from typing import Any, ParamSpec, Protocol, cast
 
 import numpy as np
 
-from warploom.diagnostics import Diag
+from warploom.diagnostics import Diag, WarploomError, hide_library_frames
 from warploom.heuristics.problem_key import Sought
 from warploom.host.arrays import buffer_of, numpy_of
 from warploom.host.launch import Launch
@@ -80,7 +80,11 @@ def operation(plan: Callable[P, Plan]) -> Operation[P]:
             if other is not None:
                 return cast("Array", other(*args, **kwargs))
             refuse(plan.__name__, leading, first)
-        return plan(*args, **kwargs).run()
+        try:
+            return plan(*args, **kwargs).run()
+        except WarploomError as error:
+            hide_library_frames(error)
+            raise
 
     def bind(*args: P.args, **kwargs: P.kwargs) -> Launch:
         given = parameters.bind(*args, **kwargs).arguments

@@ -12,6 +12,7 @@ A slot's kind is one of KINDS. The meaning of a form lives in the machine, under
 from __future__ import annotations
 
 import difflib
+import itertools
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -51,6 +52,19 @@ KINDS = {
     "label": "a label",
     "arguments": "a list in parentheses",
 }
+
+_SIGNATURE = {
+    **dict.fromkeys(("out", "in", "inout"), "{}"),
+    "pred": ".pred",
+    "pair": "{}|.pred",
+    "address": "[address]",
+    "tensor": "[map, {{coordinates}}]",
+    **dict.fromkeys(("outs", "ins", "rows"), "{{{}, …}}"),
+    "immediate": "integer literal",
+    "label": "label",
+    "arguments": "(arguments)",
+}
+"""The kinds as they stand in a form's signature, with the place of the type: `d {.b32, …}, a .b64, scale_d .pred`."""
 
 BITS = {
     **{f"{kind}{bits}": bits for kind in "usb" for bits in (8, 16, 32, 64)},
@@ -114,7 +128,7 @@ class Slot:
     optional: bool = False
 
     def __str__(self) -> str:
-        text = f"{self.name}: {KINDS[self.kind]}" + (f" of {self.type}" if self.type else "")
+        text = f"{self.name} {_SIGNATURE[self.kind].format(f'.{self.type}' if self.type else '')}".strip()
         return f"[{text}]" if self.optional else text
 
 
@@ -247,6 +261,8 @@ def _compile(template: str, choices: dict[str, tuple[str, ...]]) -> re.Pattern[s
 @lru_cache(maxsize=4096)
 def match(opcode: str) -> tuple[tuple[Form, dict[str, str | None]], ...]:
     """Every row that an opcode's spelling fits, with its modifiers."""
+    if len(opcode) > _LONGEST_MATCH:
+        return ()
     words = opcode.split(".")
     rows = _BY_ROOT.get(words[0], ())
     found = tuple((row, spelled.groupdict()) for row in rows if (spelled := row.pattern.fullmatch(opcode)))
@@ -278,14 +294,73 @@ def _rearranged(row: Form, words: list[str]) -> dict[str, str | None] | None:
     return None if left else modifiers
 
 
+_LONGEST_MATCH = 400
+"""No form is spelled with more characters."""
+_LONGEST_OPCODE = 100
+"""As much of an unknown opcode is compared with the table."""
+_LONGEST_TEXT = 200
+_MOST_WORDS = 6
+_MOST_ERRORS = 8
+
+
+def shortened(text: str) -> str:
+    """A text as a message quotes it: long ones lose their middle."""
+    if len(text) <= _LONGEST_TEXT:
+        return text
+    return f"{text[: _LONGEST_TEXT // 2]} … {text[-_LONGEST_TEXT // 4 :]}"
+
+
 def nearest(opcode: str) -> str:
     """The template whose spelling is closest to an unknown opcode."""
+    return _nearest(opcode).template
+
+
+def _nearest(opcode: str) -> Form:
+    """The row that has most of an unknown opcode's words, and of those the one that is spelled most like it."""
+    opcode = opcode[:_LONGEST_OPCODE]  # the time of a comparison grows with the length of both texts
     root = opcode.partition(".")[0]
     rows = _BY_ROOT.get(root)
     if not rows:
         roots = difflib.get_close_matches(root, _BY_ROOT, n=1, cutoff=0.0)
         rows = _BY_ROOT[roots[0]]
-    return max(rows, key=lambda row: difflib.SequenceMatcher(None, opcode, row.template).ratio()).template
+    words = set(opcode.split("."))
+    return max(
+        rows,
+        key=lambda row: (
+            sum(not words.isdisjoint(options) for _, options, _ in _parts(row)),
+            difflib.SequenceMatcher(None, opcode, row.template).ratio(),
+        ),
+    )
+
+
+def _parts(row: Form) -> Iterable[tuple[str, tuple[str, ...], bool]]:
+    """The words of a template: the name of the choice, what may be chosen, and whether it may be left out."""
+    for name, optional, literal in _WORD.findall(row.template):
+        yield (name, row.choices.get(name, (name,)), bool(optional)) if name else ("", (literal,), False)
+
+
+def _unknown_word(opcode: str, row: Form) -> Iterable[str]:
+    """A note on the first word of an opcode that does not fit the nearest row."""
+    parts = list(_parts(row))
+    for word in opcode[:_LONGEST_OPCODE].split("."):
+        while parts and parts[0][2] and word not in parts[0][1]:
+            parts.pop(0)
+        if not parts or word not in parts[0][1]:
+            break
+        parts.pop(0)
+    else:
+        word = ""
+    missing = next((part for part in parts if not part[2]), parts[0] if parts else None)
+    if not word and missing is not None:
+        yield f"the nearest form needs `{f'{{{missing[0]}}}' if missing[0] else missing[1][0]}` as well"
+    elif word and missing is None:
+        yield f"`.{word}` is one modifier too many for the nearest form"
+    elif missing is not None:
+        name, options, _ = missing
+        close = difflib.get_close_matches(word, options, n=_MOST_WORDS, cutoff=0.0)
+        listed = ", ".join(close) + (", …" if len(options) > len(close) else "")
+        kind = f"a `{{{name}}}` of the nearest form, which can be" if name else "what the nearest form has there,"
+        yield f"`.{word}` is not {kind} {listed}"
 
 
 def decode(instruction: Instruction, registers: dict[str, str], file: str = "<ptx>") -> Op:
@@ -295,21 +370,23 @@ def decode(instruction: Instruction, registers: dict[str, str], file: str = "<pt
     if not candidates and (kind := why_outside(instruction.opcode)):
         raise Diag.NOT_MODELLED.error(where, what=f"`{instruction.opcode}` ({kind})")
     if not candidates:
-        raise Diag.UNKNOWN_INSTRUCTION.error(where, text=instruction.opcode, nearest=nearest(instruction.opcode))
-    problem = ""
+        row, text = _nearest(instruction.opcode), shortened(instruction.opcode)
+        notes = _unknown_word(instruction.opcode, row) if instruction.opcode.partition(".")[0] in _BY_ROOT else ()
+        raise Diag.UNKNOWN_INSTRUCTION.error(where, notes, text=text, nearest=row.template)
+    # Of the rows that do not fit, the one that got furthest is what the author most likely meant.
+    furthest, problem, meant = -1, "", candidates[0]
     for row, modifiers in candidates:
         assigned = _assign(instruction, row)
-        if isinstance(assigned, str):
-            problem = problem or assigned
+        if isinstance(assigned, _Misassigned):
+            if assigned.fitting > furthest:
+                furthest, problem, meant = assigned.fitting, assigned.problem, (row, modifiers)
             continue
         op = Op(instruction, row, modifiers, assigned)
         wrong = _check(op, registers)
         if not wrong:
             return op
-        problem = wrong
-    raise Diag.BAD_OPERANDS.error(
-        where, text=instruction.text[:200], what=problem, takes=" or ".join(_takes(*fit) for fit in candidates[:3])
-    )
+        furthest, problem, meant = len(assigned), wrong, (row, modifiers)
+    raise Diag.BAD_OPERANDS.error(where, text=shortened(instruction.text), what=problem, takes=_takes(*meant))
 
 
 def _takes(row: Form, modifiers: dict[str, str | None]) -> str:
@@ -320,10 +397,21 @@ def _takes(row: Form, modifiers: dict[str, str | None]) -> str:
     return text
 
 
-def _assign(instruction: Instruction, row: Form) -> dict[str, object] | str:
+@dataclass(frozen=True, slots=True)
+class _Misassigned:
+    """Why operands cannot be assigned to the slots of a row, and how many leading ones can."""
+
+    fitting: int
+    problem: str
+
+
+def _assign(instruction: Instruction, row: Form) -> dict[str, object] | _Misassigned:
     given, needed = len(instruction.operands), sum(not slot.optional for slot in row.slots)
     if not needed <= given <= len(row.slots):
-        return f"it has {given} operands"
+        pairs = zip(row.slots, instruction.operands, strict=False)
+        fitting = sum(1 for _ in itertools.takewhile(lambda pair: _fits(*pair), pairs))
+        takes = f"{needed}" if needed == len(row.slots) else f"{needed} to {len(row.slots)}"
+        return _Misassigned(fitting, f"it has {given} operands instead of {takes}")
     spare, at = given - needed, 0
     operands: dict[str, object] = {}
     for slot in row.slots:
@@ -334,11 +422,13 @@ def _assign(instruction: Instruction, row: Form) -> dict[str, object] | str:
             operands[slot.name] = None
             continue
         if operand is None or not _fits(slot, operand):
-            return f"operand {at + 1} (`{operand}`) is not {KINDS[slot.kind]}"
+            return _Misassigned(at, f"operand {at + 1} (`{shortened(str(operand))}`) is not {KINDS[slot.kind]}")
         spare -= slot.optional
         operands[slot.name] = operand
         at += 1
-    return operands if at == given else f"operand {at + 1} (`{instruction.operands[at]}`) is one too many"
+    if at < given:
+        return _Misassigned(at, f"operand {at + 1} (`{shortened(str(instruction.operands[at]))}`) is one too many")
+    return operands
 
 
 def _fits(slot: Slot, operand: object) -> bool:
@@ -440,7 +530,11 @@ def decode_kernel(kernel: Kernel, target: str, file: str = "<ptx>") -> tuple[Op,
     registers = dict(kernel.registers)
     ops: list[Op] = []
     errors: list[PtxError] = []
+    uncounted: set[str] = set()
     for instruction in kernel.instructions:
+        if len(errors) > _MOST_ERRORS and not match(instruction.opcode):
+            uncounted.add(instruction.opcode)  # to look for the nearest form of each would take too long
+            continue
         try:
             op = decode(instruction, registers, file)
             _check_target(op, target, file)
@@ -450,8 +544,9 @@ def decode_kernel(kernel: Kernel, target: str, file: str = "<ptx>") -> tuple[Op,
     if errors:
         first = errors[0]
         others = {e.what: e for e in reversed(errors) if e.what != first.what}
-        more = [f"also: {what}  ({e.loc})" for what, e in list(reversed(others.items()))[:8]]
-        more += [f"and {len(others) - 8} more kinds"] if len(others) > 8 else []
+        more = [f"also: {what}  ({e.loc})" for what, e in list(reversed(others.items()))[:_MOST_ERRORS]]
+        left = len(others) + len(uncounted - {e.fields.get("text") for e in errors}) - len(more)
+        more += [f"and {left} more kinds"] if left else []
         raise type(first)(first.diag, first.loc, (*first.notes, *more), first.fields)
     return tuple(ops)
 
@@ -480,5 +575,5 @@ def unsupported(module: Module) -> tuple[tuple[str, int, str], ...]:
     for kernel in module.kernels:
         for instruction in kernel.instructions:
             if not match(instruction.opcode):
-                found.setdefault(instruction.opcode, instruction.line)
+                found.setdefault(shortened(instruction.opcode), instruction.line)
     return tuple((opcode, line, nearest(opcode)) for opcode, line in found.items())

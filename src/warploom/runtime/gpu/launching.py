@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from warploom.diagnostics import Diag
+from warploom.diagnostics import Diag, WarploomError
 from warploom.hardware.tensor_maps import MAP_BYTES
 from warploom.host.arrays import Pointers, is_array, start_of
 from warploom.host.launch import Launch
@@ -57,6 +57,8 @@ class Shaped:
         for number, ((param, at), arg) in enumerate(zip(self._params, args, strict=True)):
             try:
                 raw = encode(param, arg, at)
+            except WarploomError:
+                raise
             except (ValueError, OverflowError, TypeError) as error:
                 problems.append(f"argument {number} ({arg!r:.60}) does not fit .{param.type} {param.name}: {error}")
                 continue

@@ -26,6 +26,7 @@ from warploom.trace.language.values import Value
 _PART = re.compile(r"\{(\.?)([a-z0-9_]+)(\??)\}")
 _UNNAMED = {"sync", "aligned", "approx", "rn", "sat", "relaxed", "cluster", "tile", "m8n8", "trans", "L1", "L2"}
 """Words that an opcode begins with and nobody would miss in a name."""
+_MOST_OPTIONS = 8
 _TRACED = ("bra", "brx", "call")
 """What `loop`, `when` and Python's own calls write."""
 _TYPE_WORD = re.compile(r"b\d+|[us]\d+|f\d+|pred|v\d")
@@ -85,7 +86,7 @@ class InstructionFunction:
     def _error(self, tries: list[_Try]) -> Exception:
         if not tries:
             return AttributeError(f"`{self.name}` begins the names of {', '.join(dir(self))}")
-        best = min(tries, key=lambda each: len(each.problems))
+        best = min(tries, key=lambda each: (each.refused, len(each.problems)))
         what, takes = "; ".join(best.problems), _signature(best.form)
         return Diag.BAD_OPERANDS.error(here(), text=self.name, what=what, takes=takes)
 
@@ -117,16 +118,25 @@ def _signature(form: Form) -> str:
     operands = [f"{slot.name}?" if slot.optional else slot.name for slot in inputs(form)]
     optional = {_keyword(name): bool(maybe) for _, name, maybe in _PART.findall(form.template)}
     words = [
-        f"{name}{'?' if optional[name] else ''}={'|'.join(options[:8])}" for name, options in keywords(form).items()
+        f"{name}{'?' if optional[name] else ''}={_listed(options, between='|')}"
+        for name, options in keywords(form).items()
     ]
     return f"({', '.join((*operands, *words))})"
+
+
+def _listed(options: tuple[str, ...], like: str = "", between: str = ", ") -> str:
+    """The options of a choice; of many only some, those most like a given word."""
+    if len(options) <= _MOST_OPTIONS:
+        return between.join(options)
+    close = difflib.get_close_matches(like, options, n=_MOST_OPTIONS, cutoff=0.0) if like else options[:_MOST_OPTIONS]
+    return between.join((*close, f"… ({len(options)} in all)"))
 
 
 class _Try:
     """A call read by one form: the opcode and its operands, or what keeps them from fitting."""
 
     def __init__(self, form: Form, operands: tuple[Any, ...], given: dict[str, Any]) -> None:
-        self.form, self.problems, self.stretched = form, list[str](), 0
+        self.form, self.problems, self.stretched, self.refused = form, list[str](), 0, 0
         self.given = {name: value for name, value in given.items() if value is not None}
         self._left_out = {name for name, value in given.items() if value is None}
         self._by_slot = self._assigned(operands)
@@ -173,12 +183,13 @@ class _Try:
         if given is not None and given is not False:
             word = _word(options, given)
             if word is None:
-                self.problems.append(f"{keyword_}={given!r} is none of {', '.join(options)}")
+                self.refused += 1
+                self.problems.append(f"{keyword_}={given!r:.40} is not one of {_listed(options, str(given))}")
             return f"{dot}{word}"
         said_no = given is False or keyword_ in self._left_out
         word = None if said_no else self._implied(name, options, bool(optional))
         if word is None and not optional:
-            self.problems.append(f"it needs {keyword_}={'|'.join(options)}")
+            self.problems.append(f"it needs {keyword_}=, one of {_listed(options)}")
         return f"{dot}{word}" if word else ""
 
     def _implied(self, name: str, options: tuple[str, ...], optional: bool) -> str | None:
