@@ -500,8 +500,8 @@ _KIND: dict[Diag, type[WarploomError]] = {
         ArgumentError: (Diag.BAD_ARGUMENTS, Diag.BAD_PLAN),
         UnsupportedError: (Diag.NOT_MODELLED, Diag.NO_DERIVATIVE),
         InputError: (
-            Diag.BAD_LAUNCH_FILE, Diag.NOT_A_LAUNCH_FILE, Diag.BAD_EXPRESSION, Diag.BAD_SCHEDULE, Diag.BAD_MEASUREMENTS, Diag.BAD_SETTING,
-            Diag.BAD_COMMAND, Diag.NO_SUCH_CODE,
+            Diag.BAD_LAUNCH_FILE, Diag.NOT_A_LAUNCH_FILE, Diag.BAD_EXPRESSION, Diag.BAD_SCHEDULE, Diag.BAD_MEASUREMENTS,
+            Diag.BAD_SETTING, Diag.BAD_COMMAND, Diag.NO_SUCH_CODE,
         ),
         FileError: (Diag.UNREADABLE_FILE, Diag.UNWRITABLE_FILE),
         OutOfMemory: (Diag.OUT_OF_MEMORY,),
