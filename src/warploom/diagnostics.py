@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import os
-import pickle
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -334,14 +333,12 @@ def _restored(kind: type[WarploomError], code: str) -> WarploomError:
 
 
 def _picklable(value: object) -> object:
-    """The value if it survives pickling, else its text."""
-    if value is None or isinstance(value, str | int | float):
+    """Plain data as it is, anything else as its text."""
+    if value is None or isinstance(value, str | int | float | Loc):
         return value
-    try:
-        pickle.dumps(value)
-    except Exception:  # noqa: BLE001  whatever a foreign object raises from its own __reduce__
-        return str(value)
-    return value
+    if isinstance(value, tuple | list):
+        return type(value)(map(_picklable, value)) if type(value) in (tuple, list) else str(value)
+    return str(value)
 
 
 def hide_library_frames(error: WarploomError) -> None:
