@@ -57,6 +57,7 @@ class Class:
 
 
 _SAME = f"{CONTEXT}::test_what_is_entered_is_the_context_itself"
+_THREADS = f"{CONTEXT}::test_thread_counts_that_are_given_are_checked"
 _KNOWN = f"{CONTEXT}::test_tensor_memory_that_the_role_already_knows_of"
 _GIVEN = f"{CONTEXT}::test_parts_that_are_given_must_be_those_of_the_pipeline"
 _ENDS = f"{CONTEXT}::test_tensor_memory_is_allocated_once_and_given_back_when_both_ctas_have_read_it"
@@ -91,8 +92,9 @@ def _context(name: str) -> Class:
     """The two contexts' pages list the same."""
     return Class(
         name,
-        "tensor_cores.warp_context",
+        "pages.warp_contexts",
         _SAME,
+        parameters=all_by(_THREADS, "mma_threads", "epilogue_threads"),
         fields=all_by(_SAME, "tmem", "output_pipeline", "dealloc_barrier"),
         members=all_by(f"{CONTEXT}::test_members", "Dealloc", "Pipeline", "Sync", "Tmem"),
         methods={
@@ -126,7 +128,7 @@ PAGES = (
     ),
     Class(
         "OutputTilePipeline",
-        "pipelines.output_pipeline",
+        "pages.output_pipeline",
         _FORMS,
         fields={**all_by(_MEMBERS, "pipeline", "tmem"), "mma_complete_mask": f"{OUTPUT}::test_the_mask_names_the_pair"},
         members={
@@ -147,7 +149,7 @@ PAGES = (
     ),
     Class(
         "TileWriter",
-        "epilogue.tile_writer",
+        "pages.tile_writer",
         f"{WRITER}::test_the_copy_engine_stores_every_element_at_its_place",
         parameters={
             **all_by(_KEYWORDS, "a_type", "accum_type", "block_tile_shape", "mma_shape", "opc", "c_swizzle"),
@@ -310,13 +312,13 @@ REFERRED = (
     ),
     Class(
         "MmaWarp",
-        "tensor_cores.warp_context",
+        "pages.warp_contexts",
         _TWINS,
         methods=all_by(_TWINS, "create", "acquire_k_stage_linear", "release"),
     ),
     Class(
         "EpilogueWarp",
-        "tensor_cores.warp_context",
+        "pages.warp_contexts",
         _TWINS,
         methods=all_by(_TWINS, "create", "acquire_k_stage_linear", "release"),
     ),

@@ -29,6 +29,7 @@ under the same name and with the same semantics. The tables list where each is d
 - A compile-time parameter there is an argument here, and a compile-time member is an attribute.
 - Arguments that warploom derives (barrier pointers, counts, masks, buffers, shapes, the electing warp) are optional keywords of the same
   name. If given, they are checked, and a mismatch is an error at that line.
+- The `write…` methods of `TileWriter` take the accumulator stage first. The page's order, in which the buffers of C come first, works too.
 - Lifetimes and origins have no counterpart in Python.
 
 Every name is imported from `warploom.structured`: `from warploom.structured import EpilogueWarpContext, MmaWarpContext, EpiLoadPipeline,

@@ -13,16 +13,21 @@ from tests.structured.scheduling import SCHEDULES
 
 from warploom import TensorMap, launch
 from warploom.diagnostics import TraceError
-from warploom.structured.cluster import Cluster
-from warploom.structured.composition.operands import operand_tiles
-from warploom.structured.config import MatmulConfig
+from warploom.structured import (
+    Cluster,
+    EpilogueWarpContext,
+    InputTilePipeline,
+    MatmulConfig,
+    MmaOp,
+    MmaWarpContext,
+    OutputTilePipeline,
+    StandardTilePayload,
+    TmemAddress,
+    TmemArrayType,
+    operand_tiles,
+)
 from warploom.structured.epilogue.staging import first_place
 from warploom.structured.epilogue.subtiles import WarpPart
-from warploom.structured.pipelines.input_pipeline import InputTilePipeline, StandardTilePayload
-from warploom.structured.pipelines.output_pipeline import OutputTilePipeline
-from warploom.structured.tensor_cores.tcgen05 import MmaOp
-from warploom.structured.tensor_cores.tmem import TmemAddress, TmemArrayType
-from warploom.structured.tensor_cores.warp_context import EpilogueWarpContext, MmaWarpContext
 from warploom.trace import Array, Roles, Value, View, kernel, literal, loop, s32, warp_roles, when
 
 ONE = {"cta_group": 1, "mma_shape": (64, 16, 16)}

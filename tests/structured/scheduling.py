@@ -10,7 +10,7 @@ import numpy as np
 from tests.trace.harness import accepted
 
 from warploom import launch
-from warploom.structured.cluster import Cluster
+from warploom.structured import Cluster
 from warploom.trace import Array, Variable, cta_index, f32, kernel, s32, special, warp_roles, when
 
 SCHEDULES = (("eager", 0), ("lazy", 0), ("reverse", 0), ("random", 1), ("random", 2))

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from warploom.diagnostics import TraceError
-from warploom.structured.cluster import Cluster
-from warploom.structured.pipelines.signals import EveryThread, FirstLanes, OncePerWarp, TensorCoreCommit
+from warploom.structured import Cluster, EveryThread, FirstLanes, OncePerWarp, TensorCoreCommit
 from warploom.trace.builder import Builder, building
 from warploom.trace.language.roles import warp_roles
 

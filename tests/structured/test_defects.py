@@ -31,17 +31,19 @@ from warploom.hardware.targets import MACHINES
 from warploom.kernels.sm100.binding import FAMILIES
 from warploom.kernels.sm100.matmul import matmul
 from warploom.ptx.syntax.printer import print_module
-from warploom.structured.config import (
+from warploom.structured import (
     BlockScaledMatmulConfig,
     BlockwiseFP8MatmulConfig,
+    Epilogue,
     MatmulConfig,
+    MmaWarpContext,
+    Operand,
     Problem,
+    split_k_workspace,
     violations,
 )
-from warploom.structured.epilogue.epilogue import Epilogue, Operand
-from warploom.structured.split_k.workspace import split_k_workspace, split_range
+from warploom.structured.split_k.workspace import split_range
 from warploom.structured.tensor_cores.blockwise import scale_blocks
-from warploom.structured.tensor_cores.warp_context import MmaWarpContext
 from warploom.trace.passes.cleanup import registers_of
 
 DOES_NOT_APPLY = {

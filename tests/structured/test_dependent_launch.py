@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from tests.trace.harness import run
 
-from warploom.structured.dependent_launch import launch_dependents, wait_for_dependencies
+from warploom.structured import launch_dependents, wait_for_dependencies
 from warploom.trace import Array, kernel, s32, thread, warp_roles
 
 

@@ -9,21 +9,20 @@ from tests.structured.scheduling import SCHEDULES
 from warploom import TensorMap, launch
 from warploom.diagnostics import TraceError
 from warploom.ptx.syntax.printer import print_module
-from warploom.structured.pipelines.epilogue_load_pipeline import EpiLoadPipeline, LoadOrderBarrier
-from warploom.structured.pipelines.pipeline import ProducerConsumerPipeline
-from warploom.structured.pipelines.shared_types import (
+from warploom.structured import (
+    ConsumeContext,
+    ConsumerStage,
+    EpiLoadPipeline,
+    ExplicitConsumeContext,
+    FirstLanes,
+    LoadOrderBarrier,
+    ProduceContext,
+    ProducerConsumerPipeline,
+    ProducerStage,
     SharedMemBarrier,
     SMemArray,
     SMemTileArray2DRowMajor,
     TMATensorTile,
-)
-from warploom.structured.pipelines.signals import FirstLanes
-from warploom.structured.pipelines.stages import (
-    ConsumeContext,
-    ConsumerStage,
-    ExplicitConsumeContext,
-    ProduceContext,
-    ProducerStage,
 )
 from warploom.trace import Array, elect, emit, kernel, lane, loop, s32, u32, warp_index, warp_roles, when
 from warploom.trace.isa import cp

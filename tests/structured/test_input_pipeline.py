@@ -9,8 +9,7 @@ from tests.kernels.plain_problems import role_texts
 from tests.structured.accumulating import ONE, PAIR, check, plain_epilogue, plain_mma, told
 from tests.structured.scheduling import SCHEDULES
 
-from warploom.structured.config import MatmulConfig
-from warploom.structured.pipelines.input_pipeline import (
+from warploom.structured import (
     BlockScaledTilePayload,
     BlockwiseFP8TilePayload,
     InputConsumer,
@@ -18,11 +17,13 @@ from warploom.structured.pipelines.input_pipeline import (
     InputProducer,
     InputProducerStage,
     InputTilePipeline,
+    MatmulConfig,
+    MmaWarpContext,
+    OperandLayout,
+    OperandTiles,
     StandardTilePayload,
     TilePayload,
 )
-from warploom.structured.pipelines.operand_tiles import OperandLayout, OperandTiles
-from warploom.structured.tensor_cores.warp_context import MmaWarpContext
 from warploom.trace import literal, loop, when
 from warploom.trace.builder import Builder, building
 

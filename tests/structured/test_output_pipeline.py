@@ -13,26 +13,29 @@ from tests.structured.writing import opcodes
 
 from warploom import launch
 from warploom.ptx.syntax.printer import print_module
-from warploom.structured.cluster import Cluster
-from warploom.structured.config import OutputPipelineConfig
-from warploom.structured.epilogue.tile_writer import TileWriter
-from warploom.structured.pipelines.output_pipeline import (
+from warploom.structured import (
+    Cluster,
     EpilogueKContext,
     EpilogueKStage,
     EpilogueStage,
+    EpilogueWarpContext,
+    FirstLanes,
     MmaKStage,
     MmaStage,
+    MmaWarpContext,
     OutputConsumer,
     OutputKPipeline,
+    OutputPipelineConfig,
     OutputProducer,
     OutputStage,
     OutputTilePipeline,
+    ProducerConsumerPipeline,
+    SharedMemBarrier,
+    SMemArray,
+    TileWriter,
+    TmemAllocation,
+    TmemStage,
 )
-from warploom.structured.pipelines.pipeline import ProducerConsumerPipeline
-from warploom.structured.pipelines.shared_types import SharedMemBarrier, SMemArray
-from warploom.structured.pipelines.signals import FirstLanes
-from warploom.structured.tensor_cores.tmem import TmemAllocation, TmemStage
-from warploom.structured.tensor_cores.warp_context import EpilogueWarpContext, MmaWarpContext
 from warploom.trace import (
     Array,
     elect,

@@ -9,9 +9,15 @@ import pytest
 
 from warploom import launch
 from warploom.diagnostics import TraceError
-from warploom.structured.pipelines.epilogue_load_pipeline import EpiLoadPipeline, LoadOrderBarrier
-from warploom.structured.pipelines.pipeline import ProducerConsumerPipeline
-from warploom.structured.pipelines.signals import CopyAsync, EveryThread, FirstLanes, OncePerWarp
+from warploom.structured import (
+    CopyAsync,
+    EpiLoadPipeline,
+    EveryThread,
+    FirstLanes,
+    LoadOrderBarrier,
+    OncePerWarp,
+    ProducerConsumerPipeline,
+)
 from warploom.trace import Array, emit, f32, kernel, lane, loop, s32, shared, u32, warp_roles, when
 
 SCHEDULES = [("eager", 0), ("lazy", 0), ("reverse", 0), ("random", 1), ("random", 2)]

@@ -10,19 +10,25 @@ from tests.structured.scheduling import SCHEDULES
 from tests.structured.writing import opcodes
 
 from warploom import TensorMap, launch
-from warploom.structured.cluster import Cluster
-from warploom.structured.composition.operands import operand_tiles
-from warploom.structured.epilogue.tile_writer import TileWriter
-from warploom.structured.pipelines.epilogue_load_pipeline import EpiLoadPipeline
-from warploom.structured.pipelines.input_pipeline import BlockwiseFP8TilePayload, InputTilePipeline
-from warploom.structured.pipelines.output_pipeline import OutputTilePipeline
-from warploom.structured.pipelines.shared_types import SMemTileArray2DRowMajor
-from warploom.structured.pipelines.signals import FirstLanes
-from warploom.structured.schedulers.base import WorkInfo
-from warploom.structured.schedulers.tile_scheduler import TileScheduler
-from warploom.structured.tensor_cores.blockwise import ColumnFactors, PromotedAccumulator, RowFactors
-from warploom.structured.tensor_cores.tcgen05 import MmaOp
-from warploom.structured.tensor_cores.warp_context import EpilogueWarpContext, MmaWarpContext
+from warploom.structured import (
+    BlockwiseFP8TilePayload,
+    Cluster,
+    ColumnFactors,
+    EpiLoadPipeline,
+    EpilogueWarpContext,
+    FirstLanes,
+    InputTilePipeline,
+    MmaOp,
+    MmaWarpContext,
+    OutputTilePipeline,
+    PromotedAccumulator,
+    RowFactors,
+    SMemTileArray2DRowMajor,
+    TileScheduler,
+    TileWriter,
+    WorkInfo,
+    operand_tiles,
+)
 from warploom.trace import Array, Tensor, kernel, loop, s32, warp_roles, when
 from warploom.trace.isa import cp
 

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from warploom.diagnostics import TraceError
-from warploom.structured.pipelines.pipeline import ProducerConsumerPipeline
-from warploom.structured.pipelines.signals import EveryThread, FirstLanes
+from warploom.structured import EveryThread, FirstLanes, ProducerConsumerPipeline
 from warploom.trace import kernel, lane, loop, s32, warp_roles, when
 
 Body = Callable[[Any, ProducerConsumerPipeline, Any], None]

@@ -8,17 +8,17 @@ from tests.structured.writing import allocate, deallocate
 from tests.trace.harness import run
 
 from warploom import launch
-from warploom.structured.config import OutputPipelineConfig
-from warploom.structured.named_barriers import WarpGroupBarrier
-from warploom.structured.tensor_cores.tmem import (
+from warploom.structured import (
+    OutputPipelineConfig,
     TmemAddress,
     TmemAllocation,
     TmemArrayType,
     TmemFragments,
     TmemStage,
     TmemTensor,
-    places_of,
+    WarpGroupBarrier,
 )
+from warploom.structured.tensor_cores.tmem import places_of
 from warploom.trace import Array, f32, kernel, lane, s32, shared, thread, u32, warp_index, when
 
 BLOCK = (128, 1, 1)

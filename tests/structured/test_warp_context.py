@@ -8,12 +8,19 @@ from tests.structured.accumulating import ONE, PAIR, check, multiply, plain_epil
 from tests.structured.scheduling import SCHEDULES
 from tests.structured.writing import opcodes
 
-from warploom.structured.named_barriers import WarpGroupBarrier
-from warploom.structured.pipelines.output_pipeline import OutputTilePipeline
-from warploom.structured.pipelines.shared_types import SharedMemBarrier, SMemArray
-from warploom.structured.tensor_cores.tmem import TmemAllocation
-from warploom.structured.tensor_cores.tmem_dealloc import TmemDeallocBarrier
-from warploom.structured.tensor_cores.warp_context import EpilogueWarp, EpilogueWarpContext, MmaWarp, MmaWarpContext
+from warploom.ptx.syntax.printer import print_module
+from warploom.structured import (
+    EpilogueWarp,
+    EpilogueWarpContext,
+    MmaWarp,
+    MmaWarpContext,
+    OutputTilePipeline,
+    SharedMemBarrier,
+    SMemArray,
+    TmemAllocation,
+    TmemDeallocBarrier,
+    WarpGroupBarrier,
+)
 from warploom.trace import emit, lane, loop, when
 
 SHAPES = pytest.mark.parametrize("shape", [ONE, PAIR], ids=["one", "pair"])
@@ -146,6 +153,66 @@ def test_parts_that_are_given_must_be_those_of_the_pipeline():
 
     launched = check(mma, epilogue)
     assert opcodes(launched) == opcodes(check(plain_mma, plain_epilogue, []))
+
+
+def test_thread_counts_that_are_given_are_checked():
+    def mma(kit):
+        with kit.roles.mma, MmaWarpContext(kit.outputs, mma_threads=32, epilogue_threads=128) as made:
+            for _ in kit.work:
+                with made.output_pipeline.producer() as stage:
+                    multiply(kit, stage)
+
+    def epilogue(kit):
+        with kit.roles.epilogue, EpilogueWarpContext.create(kit.outputs, mma_threads=32, epilogue_threads=128) as made:
+            for tile in kit.work:
+                with made.output_pipeline.consumer() as stage:
+                    kit.process(stage.tmem, tile)
+
+    check(mma, epilogue)
+
+    def too_few(kit):
+        with kit.roles.mma, MmaWarpContext(kit.outputs, epilogue_threads=96):  # HERE
+            pass
+
+    told("COUNT_MISMATCH", "was given 96 as `epilogue_threads`; its roles make 128", mma=too_few)
+
+    def too_many(kit):
+        with kit.roles.mma, MmaWarpContext.create(kit.outputs, mma_threads=64):  # HERE
+            pass
+
+    told("COUNT_MISMATCH", "was given 64 as `mma_threads`; its roles make 32", mma=too_many)
+
+
+@SHAPES
+def test_a_context_is_created_on_storage_of_the_author_s_own(shape):
+    """The signature of the page: `create` with the storage alone, in both roles."""
+    made = {}
+
+    def storage(config):
+        made.update(
+            tmem_addr_storage=SMemArray.make("u32", 1, name="my_address"),
+            accum_barriers_ptr=SMemArray.make(SharedMemBarrier, 2 * config.output.num_stages, name="my_barriers"),
+            dealloc_mbar=SMemArray.make(SharedMemBarrier, 1, name="my_dealloc"),
+        )
+        return {"barriers_ptr" if name == "accum_barriers_ptr" else name: each for name, each in made.items()}
+
+    def mma(kit):
+        with kit.roles.mma, MmaWarpContext.create(**made) as context:
+            for _ in kit.work:
+                with when(kit.cluster.leader), context.output_pipeline.producer() as stage:
+                    multiply(kit, stage)
+
+    def epilogue(kit):
+        with kit.roles.epilogue:
+            EpilogueWarpContext.Sync.wait()
+            with EpilogueWarpContext.create(**made) as context:
+                for tile in kit.work:
+                    with context.output_pipeline.consumer() as stage:
+                        kit.process(stage.tmem, tile)
+
+    text = print_module(check(mma, epilogue, shape=shape, options=storage).program)
+    assert "barrier my_dealloc" in text
+    assert "barrier outputs.dealloc" not in text
 
 
 def test_tensor_memory_that_the_role_already_knows_of():

@@ -12,10 +12,7 @@ from tests.trace.harness import assembled, find_ptxas
 from warploom import TensorMap, launch
 from warploom.hardware.tmem import PLACEMENTS
 from warploom.ptx.syntax.printer import print_module
-from warploom.structured.config import MatmulConfig
-from warploom.structured.epilogue.tile_writer import TileWriter
-from warploom.structured.epilogue.writer_geometry import c_box
-from warploom.structured.tensor_cores.tmem import TmemAllocation
+from warploom.structured import MatmulConfig, TileWriter, TmemAllocation, c_box
 from warploom.trace import (
     Array,
     Operands,

@@ -23,9 +23,11 @@ from warploom.structured.epilogue.auxiliary import AuxiliaryLayout, AuxiliaryTil
 from warploom.structured.epilogue.epilogue import Epilogue, Operand
 from warploom.structured.epilogue.epilogue_loads import EpilogueLoad, epilogue_load, matrix_box
 from warploom.structured.epilogue.subtiles import Position
-from warploom.structured.epilogue.tile_writer import TileWriter
 from warploom.structured.epilogue.writer_geometry import StagedOutput, c_box
 from warploom.structured.named_barriers import WarpGroupBarrier
+from warploom.structured.pages.output_pipeline import OutputTilePipeline
+from warploom.structured.pages.tile_writer import TileWriter
+from warploom.structured.pages.warp_contexts import EpilogueWarp, EpilogueWarpContext, MmaWarp, MmaWarpContext
 from warploom.structured.pipelines.epilogue_load_pipeline import EpiLoadPipeline, LoadOrderBarrier
 from warploom.structured.pipelines.input_pipeline import (
     BlockScaledTilePayload,
@@ -49,7 +51,6 @@ from warploom.structured.pipelines.output_pipeline import (
     OutputKPipeline,
     OutputProducer,
     OutputStage,
-    OutputTilePipeline,
 )
 from warploom.structured.pipelines.pipeline import ProducerConsumerPipeline
 from warploom.structured.pipelines.shared_types import (
@@ -100,7 +101,6 @@ from warploom.structured.tensor_cores.tmem import (
     TmemTensor,
 )
 from warploom.structured.tensor_cores.tmem_dealloc import TmemDeallocBarrier
-from warploom.structured.tensor_cores.warp_context import EpilogueWarp, EpilogueWarpContext, MmaWarp, MmaWarpContext
 from warploom.structured.tensor_cores.warpgroup_order import turns_of
 from warploom.structured.tensor_cores.wgmma import RegisterTile, Warpgroup, WgmmaOp
 

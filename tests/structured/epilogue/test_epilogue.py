@@ -8,7 +8,8 @@ import pytest
 from tests.structured.writing import config_of, run
 
 from warploom.diagnostics import TraceError
-from warploom.structured.epilogue.epilogue import ACTIVATIONS, Epilogue, Operand
+from warploom.structured import Epilogue, Operand
+from warploom.structured.epilogue.epilogue import ACTIVATIONS
 
 
 def test_all_faults_are_told_at_once():

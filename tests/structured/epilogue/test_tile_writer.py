@@ -12,13 +12,18 @@ from tests.structured.writing import LAYOUTS, NUMPY, ONE_OF_EACH, PAIRS, SCHEDUL
 
 from warploom.diagnostics import TraceError
 from warploom.hardware.swizzles import SWIZZLES
-from warploom.structured.config import EpilogueConfig, OutputPipelineConfig
+from warploom.structured import (
+    EpilogueConfig,
+    OutputPipelineConfig,
+    OutputStage,
+    SMemTileArray2DRowMajor,
+    TileWriter,
+    TMATensorTile,
+    c_box,
+)
 from warploom.structured.epilogue.staging import SharedLayout, block_width
 from warploom.structured.epilogue.tile_store import boxes_of
-from warploom.structured.epilogue.writer_geometry import c_box
-from warploom.structured.pipelines.output_pipeline import OutputStage
-from warploom.structured.pipelines.shared_types import SMemTileArray2DRowMajor, TMATensorTile
-from warploom.trace import shared
+from warploom.trace import shared, warp_index
 
 WIDE = [(256, 256, 2), (128, 248, 1), (128, 256, 2)]
 
@@ -305,13 +310,69 @@ def test_buffers_of_the_author_are_used():
     assert written.launch.shared_bytes < 2 * 128 * 64 * 2 + 1024, "no others were made"
 
 
+def test_the_electing_warp_is_checked():
+    config = config_of((128, 64, 1))
+
+    def by(elected):
+        def body(writer, stage, tile, shape, operands):
+            writer.write(stage, tile, shape, elect_one_warp=elected(writer))
+
+        return body
+
+    for right in (lambda writer: writer.role.warp == 0, lambda writer: warp_index() == 0):
+        run(config, 64, 64, body=by(right), tiles=(1, 1)).check()
+    for wrong in (lambda writer: "banana", lambda writer: writer.role.warp == 1, lambda writer: False):
+        with pytest.raises(TraceError, match=r"elect_one_warp is .* the first warp of the role") as found:
+            run(config, 64, 64, body=by(wrong), tiles=(1, 1))
+        assert found.value.loc.file == __file__
+
+
+def test_arguments_in_the_order_of_the_page():
+    config = config_of((128, 64, 1))
+
+    def write(writer, tiles, stage, tile, shape):
+        writer.write(tiles, stage, tile, shape, writer.role.warp == 0)
+
+    def write_batched(writer, tiles, stage, tile, shape):
+        writer.write_batched(tiles, stage, (*tile, 0), shape, 1.0)
+
+    def write_absolute(writer, tiles, stage, tile, shape):
+        place = (tile[0] * config.BM, tile[1] * config.MMA_N, shape[0])
+        writer.write_absolute_with_bounds_check(tiles, stage, *place, 1.0, targets[0])
+
+    def options(operands):
+        targets[:] = [operands["target"]]
+        return {"shape": (128, 96)}
+
+    targets = []
+    for method in (write, write_batched, write_absolute):
+        arrays = []
+
+        def body(writer, stage, tile, shape, operands, method=method, arrays=arrays):
+            if not arrays:
+                arrays.append(writer.CTileArray(name="mine"))
+            method(writer, arrays[0], stage, tile, shape)
+
+        target = np.zeros((128, 96), NUMPY["bf16"])
+        run(config, 128, 96, body=body, options=options, operands={"target": target}).check()
+
+
+def test_an_argument_given_by_position_and_by_name():
+    config = config_of((128, 64, 1))
+
+    def body(writer, stage, tile, shape, operands):
+        tiles = writer.CTileArray(name="mine")
+        writer.write(tiles, stage, tile, shape, shape=shape)
+
+    with pytest.raises(TraceError, match="shape given twice; the page's order is c_tiles, stage, tile_coord, shape"):
+        run(config, 64, 64, body=body, tiles=(1, 1))
+
+
 def test_a_writer_from_keywords_alone():
     config = config_of((128, 48, 2), swapped=True)
     seen = []
 
     def body(writer, stage, tile, shape, operands):
-        from warploom.structured.epilogue.tile_writer import TileWriter
-
         names = ("a_type", "accum_type", "block_tile_shape", "mma_shape", "opc", "c_swizzle", "transpose_c", "c_type")
         names += ("c_smem_dim0", "c_smem_dim1", "num_output_stages", "register_based_epilogue", "batched", "problem_n")
         same = {name: getattr(writer, name) for name in names}

@@ -26,11 +26,15 @@ from tests.structured.writing import (
 
 from warploom import TensorMap, launch
 from warploom.diagnostics import TraceError
-from warploom.structured.epilogue.auxiliary import AuxiliaryLayout, AuxiliaryTiles
-from warploom.structured.epilogue.epilogue import Epilogue
-from warploom.structured.epilogue.tile_writer import TileWriter
-from warploom.structured.pipelines.pipeline import ProducerConsumerPipeline
-from warploom.structured.pipelines.signals import Bytes, EveryThread
+from warploom.structured import (
+    AuxiliaryLayout,
+    AuxiliaryTiles,
+    Bytes,
+    Epilogue,
+    EveryThread,
+    ProducerConsumerPipeline,
+    TileWriter,
+)
 from warploom.trace import Array, kernel, lane, loop, s32, shared, u32, warp_roles, when
 
 THREADS = 160

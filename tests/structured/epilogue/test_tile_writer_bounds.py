@@ -20,8 +20,7 @@ from tests.structured.writing import (
 )
 
 from warploom import TraceError, launch
-from warploom.structured.epilogue.epilogue import Epilogue
-from warploom.structured.epilogue.writer_geometry import StagedOutput
+from warploom.structured import Epilogue, StagedOutput
 
 SCALE = 2.0
 

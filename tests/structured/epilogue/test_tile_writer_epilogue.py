@@ -8,7 +8,7 @@ import pytest
 from tests.structured.writing import NUMPY, ONE_OF_EACH, PAIRS, SCHEDULES, assemble, config_of, empty, opcodes, run
 
 from warploom.diagnostics import TraceError
-from warploom.structured.epilogue.epilogue import Epilogue, Operand
+from warploom.structured import Epilogue, Operand
 
 M, N = 45, 37
 NAMED = (

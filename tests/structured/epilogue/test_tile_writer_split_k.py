@@ -19,10 +19,11 @@ from tests.structured.writing import (
     user,
     writing,
 )
+from tests.structured.writing import run as writing_run
 
 from warploom import launch
 from warploom.diagnostics import TraceError
-from warploom.structured.epilogue.epilogue import Epilogue
+from warploom.structured import Epilogue
 from warploom.structured.split_k.workspace import split_range
 from warploom.trace import cta_index, s32
 
@@ -131,3 +132,14 @@ def test_a_workspace_of_another_type_and_shape_is_refused():
     with pytest.raises(TraceError, match=r"a workspace of \.f16") as found:
         run_plain(config, 16, 16, body=body, operands={"workspace": np.zeros((1, 64, 16), np.float16)})
     assert "two axes" in str(found.value)
+
+
+def test_locks_are_needed():
+    config = config_of(ONE_OF_EACH[0])
+
+    def body(writer, stage, tile, shape, operands):
+        work = work_of(tile, 1, 1, 1)
+        writer.write_splitk(stage, SimpleNamespace(locks=None), operands["workspace"], work, shape)  # HERE
+
+    with pytest.raises(TraceError, match="split-K needs `locks`"):
+        writing_run(config, 16, 16, body=body, tiles=(1, 1), operands={"workspace": np.zeros((1, 4), np.float32)})

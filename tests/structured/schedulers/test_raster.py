@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from tests.trace.harness import run
 
-from warploom.structured.schedulers.raster import RasterOrder, linear_raster, raster
+from warploom.structured import RasterOrder
+from warploom.structured.schedulers.raster import linear_raster, raster
 from warploom.trace import Array, kernel, s32, thread, u32, when
 
 SIZES = range(1, 20)

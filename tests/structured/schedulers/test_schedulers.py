@@ -9,12 +9,18 @@ import pytest
 from tests.structured.scheduling import SCHEDULES, Recorder, counts, everything
 
 from warploom.diagnostics import TraceError
-from warploom.structured.cluster import Cluster
-from warploom.structured.config import MatmulConfig, Problem
+from warploom.structured import (
+    Cluster,
+    MatmulConfig,
+    Problem,
+    StaticScheduler,
+    TileScheduler,
+    launch_grid,
+    persistent_grid,
+    split_k_workspace,
+)
 from warploom.structured.schedulers.raster import raster
-from warploom.structured.schedulers.static import StaticScheduler, persistent_grid
-from warploom.structured.schedulers.tile_scheduler import TileScheduler, launch_grid
-from warploom.structured.split_k.workspace import split_k_workspace, split_range
+from warploom.structured.split_k.workspace import split_range
 from warploom.trace import Array, kernel, s32, warp_roles
 
 PLACE = ("m", "n", "batch")

@@ -12,9 +12,8 @@ from tests.structured.scheduling import SCHEDULES, WARPS, Recorder, counts, ever
 
 from warploom import launch
 from warploom.diagnostics import Stuck, TraceError
-from warploom.structured.cluster import Cluster
+from warploom.structured import ClcScheduler, Cluster
 from warploom.structured.pipelines.start_up import start_up
-from warploom.structured.schedulers.clc import ClcScheduler
 from warploom.structured.schedulers.raster import raster
 from warploom.structured.split_k.workspace import split_range
 from warploom.trace import Array, barriers, kernel, s32, warp_roles, when

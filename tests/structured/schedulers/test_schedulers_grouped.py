@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.structured.scheduling import SCHEDULES, Recorder, counts
 
-from warploom.structured.schedulers.grouped import GroupedScheduler
+from warploom.structured import GroupedScheduler
 from warploom.structured.schedulers.raster import linear_raster
 
 FIELDS = ("m_abs", "n_abs", "group", "expert", "m_start", "m_end", "scale", "k_start", "k_tiles")

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.structured.scheduling import Recorder
 
-from warploom.structured.schedulers.stream_k import StreamScheduler, stream_grid
+from warploom.structured import StreamScheduler, stream_grid
 
 FIELDS = ("m", "n", "batch", "k_tiles", "k_before", "is_parked", "others", "_k_start")
 

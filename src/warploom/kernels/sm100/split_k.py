@@ -32,7 +32,7 @@ def split_k(
     """D = epilogue(A·Bᵀ); workspace (tiles × elements) and locks (tiles, all zero) as `split_k_workspace` has them."""
     roles = warp_roles(**config.roles)
     cluster = Cluster(config.cluster_shape, config.cta_group)
-    tiles = TileScheduler(config, roles, cluster, m=m, n=n, k=k)
+    tiles = TileScheduler(config, roles, cluster, m=m, n=n, k=k, locks=locks)
     inputs = standard_inputs(a, b, config, roles, cluster)
     outputs = OutputTilePipeline(config.output, producer=roles.mma, consumer=roles.epilogue, cluster=cluster)
     mma_op = MmaOp(config, roles.mma, cluster)
@@ -57,4 +57,4 @@ def split_k(
         wait_for_dependencies()  # the workspace may be another launch's
         for tile in tiles:
             with epi.output_pipeline.consumer() as acc:
-                writer.write_splitk(acc, tiles, workspace, tile, (m, n), locks=locks)  # waits for the splits before
+                writer.write_splitk(acc, tiles, workspace, tile, (m, n))  # waits for the splits before

@@ -14,9 +14,10 @@ from warploom.structured.epilogue.row_vector import RowVector, SharedVector
 from warploom.structured.epilogue.sinks import TmaStore
 from warploom.structured.epilogue.staging import Values
 from warploom.structured.epilogue.subtiles import TileSpot
-from warploom.structured.epilogue.tile_writer import Output, TileWriter
+from warploom.structured.epilogue.tile_writer import Output
 from warploom.structured.epilogue.writer_geometry import StagedOutput
 from warploom.structured.named_barriers import OwnBarrier, WarpgroupBarriers
+from warploom.structured.pages.tile_writer import TileWriter
 from warploom.structured.split_k.exchange import unit_places, unit_start
 from warploom.structured.tensor_cores.wgmma import RegisterTile, Warpgroup
 from warploom.trace.language.control import when

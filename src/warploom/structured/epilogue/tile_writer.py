@@ -141,14 +141,6 @@ class TileWriter(WriterGeometry):
             raise Diag.BAD_WRITER.error(here(), count=1, what=what)
         return tiles
 
-    def get_epilogue_dtype(self) -> str:
-        """The type in which the epilogue computes: float32 unless told otherwise."""
-        return self.epilogue.dtype
-
-    @property
-    def epilogue_dtype(self) -> str:
-        return self.get_epilogue_dtype()
-
     def write(
         self,
         stage: AccumulatorStage | RegisterAccumulator,
@@ -159,7 +151,6 @@ class TileWriter(WriterGeometry):
         bias: Addend | None = None,
         up_bias: Addend | None = None,
         residual: Addend | None = None,
-        elect_one_warp: Value | bool | None = None,
     ) -> None:
         """Write an accumulator, or a pair, to a tile of C; `shape` is C's, in elements."""
         addends = Addends(bias, up_bias, residual)
@@ -187,10 +178,12 @@ class TileWriter(WriterGeometry):
         *,
         locks: View | None = None,
         c_tiles: Tiles | None = None,
-        elect_one_warp: Value | bool | None = None,
     ) -> None:
         """Add an accumulator to those of the splits before it; the final split writes C."""
-        held = scheduler.locks if locks is None else locks
+        held = getattr(scheduler, "locks", None) if locks is None else locks
+        if held is None:
+            what = "split-K needs `locks`, one s32 per tile; give them to the scheduler or to this call"
+            raise Diag.BAD_WRITER.error(here(), count=1, what=what)
         partial = SplitReduction(reduction_tensor, held, work_info, self.role, self.barrier)
         self._run(stage, self._spot(work_info, shape), sink=self._sink_for(c_tiles), partial=partial)
 
@@ -235,7 +228,6 @@ class TileWriter(WriterGeometry):
         shape: Shape | None = None,
         *,
         out_tiles: Tiles | None = None,
-        elect_one_warp: Value | bool | None = None,
     ) -> None:
         """Write D = epilogue(accumulator) + beta·C, with a strip of C in each stage of a pipeline, as D is staged."""
         layout = AuxiliaryLayout(self.epc, self.c_type, "residual", self.c_swizzle)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
-from typing import Any
+from functools import cached_property
+from typing import Any, ClassVar
 
 from warploom.diagnostics import Diag
 from warploom.hardware.swizzles import GRANULE, SWIZZLES
@@ -15,8 +15,6 @@ from warploom.structured.config.fields import OUTPUT_TYPES
 from warploom.structured.epilogue.staging import SharedLayout, block_width
 from warploom.structured.epilogue.subtiles import RowMajor
 from warploom.structured.epilogue.writer_protocols import WriterConfig
-from warploom.structured.pipelines.output_pipeline import OutputStage
-from warploom.structured.pipelines.shared_types import SMemTileArray2DRowMajor, TMATensorTile
 from warploom.structured.tensor_cores.tmem import MOVE, TmemArrayType
 from warploom.trace.builder import here
 from warploom.trace.language.types import TYPES
@@ -49,8 +47,6 @@ DEFAULTS: Mapping[str, Any] = {
     "batched": False,
     "problem_n": 0,
 }
-OF_C = ("c_rank", "c_tile_shape", "c_desc_shape")
-"""Keywords that C's tensor map answers."""
 
 
 @dataclass(frozen=True)
@@ -92,9 +88,8 @@ class WriterGeometry:
     batched: bool
     problem_n: int
 
-    Stage = OutputStage
-    TmaOp = TMATensorTile
-    TmaOpPtr = TMATensorTile
+    map_keywords: ClassVar[tuple[str, ...]] = ("c_rank", "c_desc_shape")
+    """Keywords that follow from C's tensor map."""
 
     def __init__(
         self,
@@ -109,7 +104,7 @@ class WriterGeometry:
         if isinstance(c, View):
             known.setdefault("c_type", c.dtype)
         known["num_output_warps"] = warps
-        of_c = {name: given.pop(name) for name in OF_C if name in given}
+        of_c = {name: given.pop(name) for name in self.map_keywords if name in given}
         values = {**DEFAULTS, **known, **given}
         self._box = c.geometry.box if isinstance(c, TensorMapArgument) else None
         problems = [
@@ -186,26 +181,9 @@ class WriterGeometry:
         return self.opc.cta_group
 
     @property
-    def num_accum_pipeline_stages(self) -> int:
-        return self.opc.num_stages
-
-    @property
-    def stage_stride_cols(self) -> int:
-        return self.opc.stage_stride_cols
-
-    @property
-    def N_dim(self) -> int:
-        return self.epc.N_dim
-
-    @property
     def stageN(self) -> int:
         """Columns of a strip."""
         return self.c_smem_dim0 if self.transpose_c else self.c_smem_dim1
-
-    @property
-    def stage_contiguous_size(self) -> int:
-        """Elements of a row of a staged strip."""
-        return self.c_smem_dim1
 
     @cached_property
     def epc(self) -> EpilogueConfig:
@@ -229,24 +207,8 @@ class WriterGeometry:
         return self.epc.is_lower_frag_required
 
     @property
-    def data_paths(self) -> int:
-        return self.epc.data_paths
-
-    @property
-    def bits(self) -> int:
-        return self.epc.bits
-
-    @property
     def rep(self) -> int:
         return self.epc.rep
-
-    @property
-    def fragment_size(self) -> int:
-        return self.epc.fragment_size
-
-    @property
-    def rep_frag_size(self) -> int:
-        return self.epc.rep_frag_size
 
     @property
     def accum_tile_layout(self) -> RowMajor:
@@ -263,17 +225,6 @@ class WriterGeometry:
         return RowMajor(self.c_smem_dim0, self.c_smem_dim1)
 
     @property
-    def CTileArray(self) -> Callable[..., SMemTileArray2DRowMajor]:
-        """Makes the buffers of staged strips."""
-        return partial(
-            SMemTileArray2DRowMajor.make,
-            self.c_type,
-            *self.c_smem_layout,
-            self.num_output_stages,
-            swizzle=self.c_swizzle,
-        )
-
-    @property
     def c_desc_shape(self) -> tuple[int, ...]:
         """The box of C's tensor map."""
         return self._box or ()
@@ -281,11 +232,6 @@ class WriterGeometry:
     @property
     def c_rank(self) -> int:
         return len(self.c_desc_shape)
-
-    @property
-    def c_tile_shape(self) -> tuple[int, ...]:
-        """A staged strip as a box has it: ones in front for batches."""
-        return (*(1,) * (self.c_rank - 2), *self.c_smem_layout)
 
     @cached_property
     def staged(self) -> SharedLayout:

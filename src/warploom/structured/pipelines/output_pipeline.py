@@ -15,7 +15,7 @@ from warploom.structured.cluster import Cluster
 from warploom.structured.config.output import OutputPipelineConfig
 from warploom.structured.named_barriers import WarpGroupBarrier
 from warploom.structured.pipelines.pipeline import ProducerConsumerPipeline, Side
-from warploom.structured.pipelines.shared_types import SharedMemBarrier, SMemArray
+from warploom.structured.pipelines.shared_types import SMemArray
 from warploom.structured.pipelines.signals import EveryThread, TensorCoreCommit
 from warploom.structured.pipelines.stages import ConsumerStage, Stage, StageContext
 from warploom.structured.pipelines.start_up import kernel_cluster
@@ -25,7 +25,7 @@ from warploom.trace.builder import current, here
 from warploom.trace.isa.emit import emit
 from warploom.trace.language.roles import Role
 from warploom.trace.language.values import Value
-from warploom.trace.language.views import shared
+from warploom.trace.language.views import View, shared
 
 
 class OutputStage(Stage):
@@ -76,10 +76,6 @@ class OutputConsumer(StageContext[EpilogueStage]):
 class OutputTilePipeline:
     """A ring of accumulators in tensor memory between the MMA role and the epilogue."""
 
-    Pipeline = ProducerConsumerPipeline
-    Stage = OutputStage
-    Tmem = TmemAllocation
-
     def __init__(
         self,
         opc: OutputPipelineConfig,
@@ -90,10 +86,14 @@ class OutputTilePipeline:
         columns: int | None = None,
         name: str = "outputs",
         barriers_ptr: SMemArray | None = None,
+        tmem_addr_storage: SMemArray | None = None,
+        dealloc_mbar: SMemArray | None = None,
         tmem: TmemAllocation | None = None,
-        mma_complete_mask: Value | int | None = None,
     ) -> None:
-        """`barriers_ptr` are barriers of the author's, and `tmem` is tensor memory that all roles already know of."""
+        """`columns` are the TMEM columns to allocate; `tmem` is TMEM that all roles already know.
+
+        `barriers_ptr` (full barriers, then empty ones), `tmem_addr_storage` and `dealloc_mbar` are your own storage.
+        """
         self.opc, self.name = opc, name
         self.cluster = kernel_cluster(cluster)
         self.producer_role, self.consumer_role = producer, consumer
@@ -107,22 +107,21 @@ class OutputTilePipeline:
         )
         self.columns = columns or TmemAllocation.max_columns
         self.sync = WarpGroupBarrier(producer.threads + consumer.threads)
-        self.address = shared("u32", 1, name=f"{name}.address", align=4)
-        self.dealloc = TmemDeallocBarrier(consumer, self.cluster, f"{name}.dealloc")
+        self.address = _address_slot(name, tmem_addr_storage)
+        self.dealloc = TmemDeallocBarrier(consumer, self.cluster, f"{name}.dealloc", storage=dealloc_mbar)
         self.met: set[str] = set()
         """Roles that have been where the address is handed over."""
         self._allocations: dict[str, TmemAllocation] = {}
         self.given = self.checked(tmem)
-        self.check_mask(mma_complete_mask)
         current().parts.setdefault(OutputTilePipeline, []).append(self)
 
-    @classmethod
-    def of_role(cls) -> OutputTilePipeline:
+    @staticmethod
+    def of_role() -> OutputTilePipeline:
         """The pipeline that the role being traced is a side of; there must be one and no other."""
         builder = current("A warp context")
         found = [
             outputs
-            for outputs in builder.parts.get(cls, [])
+            for outputs in builder.parts.get(OutputTilePipeline, [])
             if builder.region.role in (outputs.producer_role.name, outputs.consumer_role.name)
         ]
         if len(found) != 1:
@@ -131,27 +130,9 @@ class OutputTilePipeline:
         only: OutputTilePipeline = found[0]
         return only
 
-    @staticmethod
-    def BarrierArray(opc: OutputPipelineConfig, *, name: str = "accum_barriers") -> SMemArray:
-        """Barriers for a ring: full ones, then empty ones."""
-        return SMemArray.make(SharedMemBarrier, 2 * opc.num_stages, name=name)
-
     @property
     def cta_group(self) -> int:
         return self.opc.cta_group
-
-    @property
-    def num_stages(self) -> int:
-        return self.opc.num_stages
-
-    @property
-    def stage_stride_cols(self) -> int:
-        return self.opc.stage_stride_cols
-
-    @property
-    def mma_complete_mask(self) -> Value:
-        """The CTAs that learn that an accumulator is complete: this one, and its peer."""
-        return self.cluster.mask(self.cluster.pair)
 
     @property
     def tmem(self) -> TmemAllocation:
@@ -167,7 +148,7 @@ class OutputTilePipeline:
         """The role being traced has learnt where the tensor memory is."""
         self._allocations[current().region.role] = allocation
 
-    def tell_address(self) -> None:
+    def publish_address(self) -> None:
         """The MMA role's side of the hand-over of the address; telling twice is telling once."""
         role = self.pipeline.producer_side.declared().role.name
         assert self.tmem
@@ -214,23 +195,6 @@ class OutputTilePipeline:
         """An accumulator to read, once the tensor core has finished it; it must be released."""
         return self.pipeline.consumer_side.acquire(self._consumed)
 
-    def acquire_for_mma(self) -> MmaStage:
-        return self.acquire_mma_linear()
-
-    def acquire_for_epilogue(self) -> EpilogueStage:
-        return self.acquire_epilogue_linear()
-
-    def release_from_mma(self, stage: OutputStage) -> None:
-        """The tensor core tells the epilogue, of both CTAs of a pair, when it is done."""
-        stage.release()
-
-    def release_from_epilogue(self, stage: OutputStage | None = None) -> None:
-        """The accumulator that the epilogue holds is free again."""
-        (self.pipeline.consumer_side.held() if stage is None else stage).release()
-
-    def get_pipeline(self) -> ProducerConsumerPipeline:
-        return self.pipeline
-
     def per_k(self) -> OutputKPipeline:
         """The same ring, one stage for each K step."""
         return OutputKPipeline(self)
@@ -239,22 +203,21 @@ class OutputTilePipeline:
         """An accumulator and the input stage it was made from, for epilogues that read scales with the operands."""
         return EpilogueKContext(self, input_pipeline)
 
-    def check_mask(self, given: Value | int | None) -> None:
-        """A mask that is given must be the one that is derived: as a number, that of a cluster's first pair."""
-        derived = (1 << self.cta_group) - 1
-        number = given.literal if isinstance(given, Value) else given
-        known = isinstance(given, Value) and given.operand == self.mma_complete_mask.operand
-        if given is not None and number != derived and not known:
-            shown = "another mask" if number is None else f"{number:#x}"
-            fields = {"pipeline": self.name, "given": shown, "derived": f"{derived:#x}"}
-            raise Diag.COUNT_MISMATCH.error(here(), what="as CTAs of a finished accumulator", **fields)
-
     def checked(self, given: TmemAllocation | None) -> TmemAllocation | None:
         """Tensor memory that is given must be of as many CTAs as the accumulators are."""
         if given is not None and given.cta_group != self.cta_group:
             fields: dict[str, Any] = {"pipeline": self.name, "given": given.cta_group, "derived": self.cta_group}
             raise Diag.COUNT_MISMATCH.error(here(), what="as CTAs that allocate tensor memory", **fields)
         return given
+
+
+def _address_slot(name: str, given: SMemArray | None) -> View:
+    """The word of shared memory that holds the address of TMEM."""
+    if given is None:
+        return shared("u32", 1, name=f"{name}.address", align=4)
+    if not isinstance(given.storage, View) or (given.storage.dtype, given.size) != ("u32", 1):
+        raise Diag.BAD_KERNEL.error(here(), what="`tmem_addr_storage` must be one u32 word of shared memory")
+    return given.storage
 
 
 class OutputKPipeline:

@@ -90,6 +90,8 @@ class GridScheduler(Scheduler[Tile]):
         block_swizzle: int = 0,
     ) -> None:
         super().__init__()
+        self.locks: View | None = None
+        """A lock (s32) per tile, at `Tile.number`, where K is split: `TileWriter.write_splitk` waits for them."""
         self.cluster, self.splits = cluster, splits
         self.order, self.block_swizzle = RasterOrder(order), block_swizzle
         self._k_tiles = valued(k_tiles, "s32").to("u32")

@@ -11,7 +11,7 @@ from warploom.structured.schedulers.clc import ClcScheduler
 from warploom.structured.schedulers.raster import ceil_divide
 from warploom.structured.schedulers.static import StaticScheduler, persistent_grid
 from warploom.trace.language.roles import Role, Roles
-from warploom.trace.language.views import Index
+from warploom.trace.language.views import Index, View
 
 
 def TileScheduler(
@@ -24,8 +24,27 @@ def TileScheduler(
     k: Index,
     batch: Index = 1,
     workers: Sequence[Role] | None = None,
+    locks: View | None = None,
 ) -> GridScheduler:
-    """The tiles of C (m × n, as the caller sees it), `batch` times, as the configuration divides them."""
+    """Create the scheduler that a configuration asks for: tiles of C (m × n, as the caller sees it), `batch` times.
+
+    `workers` are the roles that iterate over the tiles, by default all; `locks` are those of split-K.
+    """
+    tiles = _scheduler(config, roles, cluster, m, n, k, batch, workers)
+    tiles.locks = locks
+    return tiles
+
+
+def _scheduler(
+    config: MatmulConfig,
+    roles: Roles,
+    cluster: Cluster,
+    m: Index,
+    n: Index,
+    k: Index,
+    batch: Index,
+    workers: Sequence[Role] | None,
+) -> GridScheduler:
     rows, columns = (n, m) if config.AB_swapped else (m, n)
     k_tiles = ceil_divide(ceil_divide(k, config.BK), config.k_group_size)
     if config.scheduler == "clc":

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from warploom.diagnostics import Diag
 from warploom.structured.cluster import Cluster
+from warploom.structured.pipelines.shared_types import SMemArray
 from warploom.structured.pipelines.signals import REMOTE_ARRIVE
 from warploom.structured.pipelines.start_up import start_up
 from warploom.structured.tensor_cores.tmem import TmemAllocation
+from warploom.trace.builder import here
 from warploom.trace.isa.emit import emit
-from warploom.trace.language.barriers import Barrier, barriers
+from warploom.trace.language.barriers import Barrier, Barriers, barriers
 from warploom.trace.language.roles import Role
 
 
 class TmemDeallocBarrier:
     """Tells the MMA role that no epilogue, of either CTA of a pair, reads tensor memory any more."""
 
-    def __init__(self, role: Role, cluster: Cluster, name: str = "tmem_dealloc") -> None:
+    def __init__(
+        self, role: Role, cluster: Cluster, name: str = "tmem_dealloc", *, storage: SMemArray | None = None
+    ) -> None:
+        """Use your own barrier as `storage`, or allocate one."""
         self._cluster = cluster
-        self.barriers = barriers(name)
+        self.barriers = barriers(name) if storage is None else _own(storage)
         self.count = role.threads * cluster.cta_group
         start_up().barriers.append((self.barriers, lambda: self.count))
         start_up().is_shared |= cluster.cta_group > 1
@@ -48,3 +54,9 @@ class TmemDeallocBarrier:
         self.wait()
         emit("tcgen05.fence::after_thread_sync")
         tmem.deallocate()
+
+
+def _own(storage: SMemArray) -> Barriers:
+    if not isinstance(storage.storage, Barriers) or storage.size != 1:
+        raise Diag.BAD_KERNEL.error(here(), what="`dealloc_mbar` must be one barrier")
+    return storage.storage
