@@ -1,11 +1,14 @@
-"""`launch`: one call that runs a kernel, with arrays of the host on the machine, with those of a GPU there."""
+"""`launch`: runs a kernel on the emulator if its arrays are in host memory, on the GPU if they are there."""
 
 from __future__ import annotations
 
+import html
 import math
+import operator
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import Any
 from weakref import ref
@@ -17,7 +20,7 @@ from warploom.hardware.targets import Machine
 from warploom.hardware.targets import machine as machine_of
 from warploom.hardware.tensor_maps import MAP_BYTES
 from warploom.host.arrays import Pointers, is_array, numpy_of, place_of
-from warploom.host.launch import Launch, Triple, entry_of
+from warploom.host.launch import Launch, Triple, entry_of, triple
 from warploom.host.program import Printed, Ptx, text_of
 from warploom.host.tensor_map import TensorMap
 from warploom.machine import instructions as meanings  # noqa: F401  (fills the registry)
@@ -35,21 +38,34 @@ from warploom.machine.memory.static_variables import (
     static_bytes,
 )
 from warploom.machine.translate.translator import Program, translate
+from warploom.progress import Bar, is_wanted
 from warploom.ptx.analysis.storage import parameter_offsets, scalar_bytes, size_of
 from warploom.ptx.syntax.model import Kernel, Module, Variable
 from warploom.ptx.syntax.parser import parse
 
+Extents = int | tuple[int, ...] | Sequence[int]
+"""A shape as `launch` takes it: along x, or along x and y, or along x, y and z."""
 _PARAM_BASE = 0x1000_0000
 MOST_STATIC_BYTES = 1 << 29
 """What the global and constant variables of a module may take together: a stranger's text cannot fill memory."""
 
 
-@dataclass(frozen=True)
-class Run:
-    """What a launch did: instructions by family, bytes moved, what was covered, and how long it took.
+class _BytesMoved(dict[str, int]):
+    """Bytes by direction, `global->shared`; the keys of 0.1, with the arrow `→`, are still found."""
 
-    A launch on a GPU is only begun when it returns: `wall_seconds` is what that took, and nothing else is known of it.
-    `warps` tells of the first 65,536 warps that ended; a larger grid's others are in the sums only.
+    def __missing__(self, key: str) -> int:
+        spelled = key.replace("→", "->")
+        if spelled == key:
+            raise KeyError(key)
+        return self[spelled]
+
+
+@dataclass(frozen=True, repr=False)
+class Run:
+    """The result of a launch: instructions by family, bytes moved, lines covered, and the time it took.
+
+    A launch on a GPU has only started when it returns: `wall_seconds` is the time to start it, and the rest is empty.
+    `warps` has the first 65,536 warps that ended; the others of a larger grid are in the sums only.
     """
 
     counts: Mapping[str, int]
@@ -59,21 +75,34 @@ class Run:
     warps: tuple[WarpState, ...] = ()
     schedule: Schedule | None = field(default=None, compare=False, repr=False)
     printed: str = ""
-    """What the kernel's `printf` calls wrote; the first mebibyte of it."""
+    """Output of the kernel's `printf` calls, at most one mebibyte."""
 
     @property
     def instructions(self) -> int:
         """Warp instructions executed."""
         return sum(self.counts.values())
 
+    def __repr__(self) -> str:
+        if not self.counts:
+            return f"Run(started on the GPU in {self.wall_seconds * 1e6:.0f} µs)"
+        schedule = f", schedule {self.schedule.name}" if self.schedule is not None else ""
+        return f"Run({self.instructions:,} warp instructions in {self.wall_seconds:.3f} s{schedule})"
+
+    def _repr_html_(self) -> str:
+        """A table for notebooks: instructions by family, then bytes moved."""
+        rows = [*sorted(self.counts.items(), key=lambda item: -item[1])]
+        rows += [(f"bytes, {direction}", count) for direction, count in self.bytes_moved.items()]
+        cells = "".join(f"<tr><td>{html.escape(name)}</td><td>{count:,}</td></tr>" for name, count in rows)
+        return f"<p>{html.escape(repr(self))}</p><table>{cells}</table>"
+
 
 @user_traceback
 def launch(
     program: str | Module | Launch,
     *,
-    grid: Triple | None = None,
-    block: Triple | None = None,
-    cluster: Triple = (1, 1, 1),
+    grid: Extents | None = None,
+    block: Extents | None = None,
+    cluster: Extents = (1, 1, 1),
     shared_bytes: int = 0,
     args: Iterable[Any] = (),
     entry: str | None = None,
@@ -83,41 +112,46 @@ def launch(
     limit: int | None = None,
     observers: Iterable[Observer] = (),
     on_progress: Callable[[int, int], None] | None = None,
+    progress: bool | None = None,
     stream: Any = None,
     patience: float | None = None,
 ) -> Run:
     """Run a kernel; arrays among the arguments are read and written in place.
 
-    `schedule` to `on_progress` are questions to the machine. `stream` is a GPU's: PyTorch's current one unless told.
-    `patience` is for a GPU, which does not notice a deadlock as the machine does: after so many seconds a wait is given
-    up, and told as the machine tells it.
+    `grid`, `block` and `cluster` are an integer or up to three, along x, y and z. `schedule`, `seed`, `sms`, `limit`,
+    `observers`, `on_progress` and `progress` are for the emulator. `progress` shows a bar on standard error after two
+    seconds: by default on a terminal and in a notebook, and not in CI. `stream` is for a GPU: by default PyTorch's
+    current one. `patience` is for a GPU too, where a deadlock would hang: a wait that takes longer (seconds) is given
+    up and reported as the emulator reports a deadlock.
     """
     start = time.perf_counter()
     if isinstance(program, Launch):
         launch_ = program
     else:
-        if grid is None or block is None:
-            raise Diag.BAD_LAUNCH.error(what="`grid` and `block` are needed")
-        launch_ = Launch(program, grid, block, tuple(args), entry, cluster, shared_bytes)
-    watching = tuple(observers)
-    asked = watching or seed or sms or limit or on_progress or schedule != "eager"
+        launch_ = _launch_of(program, grid, block, cluster, shared_bytes, args, entry)
+    asked = bool(observers) or seed or sms or limit or on_progress or progress or schedule != "eager"
     if not asked and _is_begun_again(launch_, stream, patience):
         return Run({}, {}, {}, time.perf_counter() - start)
+    launch_ = _with_triples(launch_)
+    watching = _check_options(schedule, seed, sms, limit, observers, on_progress)
     on_gpu = _arrays_on_gpu(launch_)
     if on_gpu:
         if asked:
-            names = ("schedule", "seed", "sms", "limit", "observers", "on_progress")
-            given = (schedule != "eager", seed, sms, limit, watching, on_progress)
+            names = ("schedule", "seed", "sms", "limit", "observers", "on_progress", "progress")
+            given = (schedule != "eager", seed, sms, limit, watching, on_progress, progress)
             _verify(launch_, [name for name, value in zip(names, given, strict=True) if value])
         _begin_on_gpu(launch_, on_gpu, stream, patience)
         return Run({}, {}, {}, time.perf_counter() - start)
     if stream is not None:
-        raise Diag.BAD_LAUNCH.error(what="`stream` is a GPU's, and the arguments are on the host")
+        raise Diag.BAD_LAUNCH.error(what="`stream` is for a GPU, and the arguments are in host memory")
     try:
-        running = Grid(prepare(launch_, by_name(schedule, seed), sms, limit, watching, on_progress))
+        shows = is_wanted(progress) and on_progress is None
+        bar = Bar(launch_.entry or "kernel", lambda: running.used) if shows else None
+        told = on_progress if bar is None else bar.update
+        running = Grid(prepare(launch_, by_name(schedule, seed), sms, limit, watching, told))
         start = time.perf_counter()
         try:
-            with np.errstate(all="ignore"):
+            with np.errstate(all="ignore"), bar or nullcontext():
                 running.run()
             return _report(running, time.perf_counter() - start)
         except Fault as fault:
@@ -131,6 +165,81 @@ def launch(
         raise
     except MemoryError as error:
         raise Diag.OUT_OF_MEMORY.error(what=str(error).rstrip(".") or "an allocation failed") from None
+
+
+def _launch_of(
+    program: Any, grid: Any, block: Any, cluster: Any, shared_bytes: Any, args: Any, entry: str | None
+) -> Launch:
+    """The launch that the keywords of `launch` describe, or an error for a program that is none."""
+    if not isinstance(program, str | Module | Printed):
+        raise Diag.BAD_LAUNCH.error(what=_not_a_program(program))
+    if isinstance(program, str) and "\n" not in program and program.endswith((".ptx", ".json")):
+        reader = "Launch.load(path)" if program.endswith(".json") else "pathlib.Path(path).read_text()"
+        raise Diag.BAD_LAUNCH.error(what=f"`{program:.60}` is the name of a file; pass `{reader}`")
+    missing = [f"`{name}`" for name, value in (("grid", grid), ("block", block)) if value is None]
+    if missing:
+        raise Diag.BAD_LAUNCH.error(what=f"{' and '.join(missing)} must be given")
+    if is_array(args) or not isinstance(args, Iterable) or isinstance(args, str | bytes | Mapping):
+        what = f"`args` is {_kind(args)}; it must be a list of the kernel's arguments, in order"
+        raise Diag.BAD_LAUNCH.error(what=what)
+    shape = triple(grid, "grid"), triple(block, "block")
+    return Launch(program, *shape, tuple(args), entry, triple(cluster, "cluster"), shared_bytes)
+
+
+def _not_a_program(program: Any) -> str:
+    """An explanation for a first argument of `launch` that cannot be run."""
+    if isinstance(program, bytes | bytearray):
+        return "the program is bytes; pass text, `program.decode()`"
+    if callable(getattr(program, "bind", None)):
+        name = getattr(program, "__name__", "kernel")
+        return f"`{name}` is a kernel without arguments; pass `{name}.bind(…, grid=…, block=…)`"
+    if hasattr(program, "read_text"):
+        return "the program is a path; pass its text, `path.read_text()`"
+    return f"the program is {_kind(program)}; pass PTX text, or a launch made by `kernel.bind(…)`"
+
+
+def _kind(value: Any) -> str:
+    """`an int`, `a str`: the type of a value, for messages."""
+    name = type(value).__name__
+    return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
+
+
+def _with_triples(launch_: Launch) -> Launch:
+    """The launch with three integers for each shape; a `Launch` may have been made with fewer."""
+    grid, block = triple(launch_.grid, "grid"), triple(launch_.block, "block")
+    cluster = triple(launch_.cluster, "cluster")
+    if grid is launch_.grid and block is launch_.block and cluster is launch_.cluster:
+        return launch_
+    return replace(launch_, grid=grid, block=block, cluster=cluster)
+
+
+def _check_options(
+    schedule: Any, seed: Any, sms: Any, limit: Any, observers: Any, on_progress: Any
+) -> tuple[Observer, ...]:
+    """Verify the emulator's options and return the observers; all that is wrong is reported at once."""
+    problems: list[str] = []
+    if not isinstance(schedule, str) and not callable(getattr(schedule, "choose", None)):
+        names = "`eager`, `lazy`, `reverse`, `random` or a recorded file"
+        problems.append(f"`schedule` is {schedule!r:.60}; it must be {names}, or an object with a method `choose`")
+    for name, value in (("seed", seed), ("sms", sms), ("limit", limit)):
+        try:
+            value is None or operator.index(value)
+        except TypeError:
+            problems.append(f"`{name}` is {value!r:.60}; it must be an integer")
+    watching: tuple[Any, ...] = ()
+    if not isinstance(observers, Iterable):
+        problems.append(f"`observers` is {_kind(observers)}; it must be a list of objects with a method `on_event`")
+    else:
+        watching = tuple(observers)
+        for number, each in enumerate(watching):
+            if not callable(getattr(each, "on_event", None)):
+                problems.append(f"observer {number} is {each!r:.60}; it has no method `on_event`")
+    if on_progress is not None and not callable(on_progress):
+        problems.append(f"`on_progress` is {_kind(on_progress)}; it must be a function of two integers")
+    if problems:
+        only = problems[0] if len(problems) == 1 else f"{len(problems)} problems"
+        raise Diag.BAD_LAUNCH.error(notes=problems if len(problems) > 1 else (), what=only)
+    return watching
 
 
 def _without_dynamic_shared(fault: Fault, setup: Setup) -> WarploomError | None:
@@ -298,17 +407,17 @@ def _cluster_of(launch_: Launch, kernel: Kernel) -> Triple:
 
 def _shape_problems(launch_: Launch, kernel: Kernel, hardware: Machine) -> list[str]:
     out: list[str] = []
-    for name, triple in (("grid", launch_.grid), ("block", launch_.block), ("cluster", launch_.cluster)):
-        if len(triple) != 3 or not all(isinstance(n, int) and n >= 1 for n in triple):
-            out.append(f"`{name}` is {triple}; it must be three positive integers")
+    for name, extents in (("grid", launch_.grid), ("block", launch_.block), ("cluster", launch_.cluster)):
+        if min(extents) < 1:
+            out.append(f"`{name}` is {extents}; every extent must be positive")
     if out:
         raise Diag.BAD_LAUNCH.error(notes=out, what=f"{len(out)} problem(s)")
-    for name, triple, largest in (
+    for name, extents, largest in (
         ("grid", launch_.grid, hardware.largest_grid),
         ("block", launch_.block, hardware.largest_block),
     ):
-        if any(n > most for n, most in zip(triple, largest, strict=True)):
-            out.append(f"`{name}` is {triple}; {hardware.target} takes at most {largest}")
+        if any(n > most for n, most in zip(extents, largest, strict=True)):
+            out.append(f"`{name}` is {extents}; {hardware.target} takes at most {largest}")
     threads = launch_.block[0] * launch_.block[1] * launch_.block[2]
     if threads > hardware.threads_per_block:
         out.append(f"`block` has {threads} threads; {hardware.target} takes at most {hardware.threads_per_block}")
@@ -407,6 +516,5 @@ def _report(grid: Grid, seconds: float) -> Run:
                 loc = grid.loc_of(op)
                 covered.setdefault(loc.file, set()).add(loc.line)
     coverage = {file: frozenset(lines) for file, lines in covered.items()}
-    return Run(
-        counts, dict(grid.moved), coverage, seconds, tuple(grid.warps), grid.schedule, "".join(grid.printed.pieces)
-    )
+    moved, printed = _BytesMoved(grid.moved), "".join(grid.printed.pieces)
+    return Run(counts, moved, coverage, seconds, tuple(grid.warps), grid.schedule, printed)

@@ -354,16 +354,6 @@ def test_an_interrupt_is_quiet(tmp_path, capsys, monkeypatch):
     assert call(capsys, "run", write(tmp_path)) == (130, "", "interrupted\n")
 
 
-def test_progress_counts_ctas(tmp_path):
-    from warploom.commands.run import Settings, execute
-    from warploom.launch_file import load
-
-    seen: list[tuple[int, int]] = []
-    execute(load(write(tmp_path)), Settings(), lambda done, total: seen.append((done, total)))
-    assert seen[-1] == (3, 3)
-    assert seen == sorted(seen)
-
-
 def test_the_installed_command(tmp_path):
     """As a user calls it: a process of its own, its reader gone before the end."""
     command = [sys.executable, "-m", "warploom.cli"]

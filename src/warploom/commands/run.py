@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.text import Text
 
-from warploom.commands.console import OnProgress, complain, output, printable, progress_bar, table
+from warploom.commands.console import complain, output, printable, table
 from warploom.commands.errors import MISMATCH, NOT_COMPARED, OK, catalogued, error_document, status_of, worst
 from warploom.compare import Mismatch
 from warploom.diagnostics import Diag, WarploomError
@@ -67,13 +67,13 @@ class Failure:
         return status_of(self.error)
 
 
-def execute(file: LaunchFile, settings: Settings, on_progress: OnProgress | None = None) -> Outcome:
+def execute(file: LaunchFile, settings: Settings) -> Outcome:
     """Run a launch file on fresh buffers; a recording is written even if the run ends in a fault."""
     buffers = file.allocate()
     schedule = by_name(settings.schedule, settings.seed)
     recorded = Recorded(schedule) if settings.record is not None else None
     try:
-        run = launch(file.launch(buffers), schedule=recorded or schedule, limit=settings.limit, on_progress=on_progress)
+        run = launch(file.launch(buffers), schedule=recorded or schedule, limit=settings.limit)
     except WarploomError as error:
         raise _with_path(error, file.ptx_path) from None
     finally:
@@ -106,8 +106,7 @@ def _run_one(path: Path, settings: Settings) -> Outcome | Failure:
         return Failure(path, settings, Diag.NOT_A_LAUNCH_FILE.error(file=str(path)))
     try:
         file = load(path, seed=settings.data_seed, max_bytes=settings.max_bytes)
-        with progress_bar(path.name) as on_progress:
-            return execute(file, settings, on_progress)
+        return execute(file, settings)
     except OSError:
         raise  # standard output or error: nothing of this file's
     except Exception as error:  # noqa: BLE001  the other files are still run

@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from warploom.commands.console import printable, progress_bar, table
+from warploom.commands.console import printable, table
 from warploom.commands.run import Settings, execute
 from warploom.diagnostics import WarploomError
 from warploom.launch_file import LaunchFile, load
@@ -57,8 +57,7 @@ def _show_runs(console: Console, folder: Path) -> bool:
     for title, name in CASES:
         for settings in SCHEDULES:
             file = load(folder / name)
-            with progress_bar(f"{title}, {settings.schedule}") as on_progress:
-                outcome = execute(file, settings, on_progress)
+            outcome = execute(file, settings)
             right = right and outcome.ok
             _add(rows, title, settings.schedule, outcome.run, "right" if outcome.ok else str(outcome.mismatches[0]))
     console.print(rows)

@@ -13,7 +13,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from warploom.commands.console import progress_bar, table
+from warploom.commands.console import table
 from warploom.host.launch import Launch
 from warploom.launcher import Run, launch
 from warploom.machine.core.events import Event
@@ -85,8 +85,7 @@ def show_fused(console: Console) -> bool:
         f"verified  in {verified:.2f} s: {len(unknown)} unknown instruction forms; the configuration is valid"
     )
     work = RoleWork()
-    with progress_bar("emulating") as on_progress:
-        run = launch(bound, sms=SMS, observers=(work,), on_progress=on_progress)
+    run = launch(bound, sms=SMS, observers=(work,))
     console.print(f"emulated  in {run.wall_seconds:.2f} s: {run.instructions:,} warp instructions, grid {bound.grid}")
     right = _compare(console, y, _reference(x, w, bias, residual))
     console.print(_roles(module, run, work))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,22 @@ class Launch:
         from warploom.launch_file import load
 
         return load(path).launch()
+
+
+def triple(value: Any, name: str) -> Triple:
+    """Extents along x, y and z from an integer or from up to three; those left out are 1. `name` is for the message."""
+    if type(value) is tuple and len(value) == 3 and all(type(extent) is int for extent in value):
+        return value
+    try:
+        listed = [value] if not hasattr(value, "__len__") else list(value)
+        extents = [operator.index(extent) for extent in listed if not isinstance(extent, bool)]
+    except TypeError:
+        listed, extents = [], []
+    if not listed or len(extents) != len(listed) or len(extents) > 3:
+        what = f"`{name}` is {value!r:.60}; it must be an integer or up to three integers (x, y, z)"
+        raise Diag.BAD_LAUNCH.error(what=what)
+    x, y, z = (*extents, 1, 1)[:3]
+    return x, y, z
 
 
 def entry_of(module: Module, name: str | None) -> Kernel:

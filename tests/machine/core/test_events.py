@@ -187,11 +187,11 @@ def test_bytes_of_events_are_the_bytes_moved(name):
         if event.kind == "complete" and event.operation:
             spaces = {(t.verb, t.space): t.bytes for t in event.touches}
             if ("writes", "shared") in spaces:
-                moved["global→shared"] += spaces["writes", "shared"]
+                moved["global->shared"] += spaces["writes", "shared"]
             elif ("writes", "global") in spaces:
-                moved["shared→global"] += spaces["writes", "global"]
+                moved["shared->global"] += spaces["writes", "global"]
             elif "cp" in event.source.text.split(".")[1]:
-                moved["shared→tensor"] += spaces["writes", "tensor"]
+                moved["shared->tensor"] += spaces["writes", "tensor"]
     assert moved == done.bytes_moved
 
 

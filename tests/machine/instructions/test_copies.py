@@ -35,7 +35,7 @@ def test_every_lane_copies_its_bytes(cache, size, schedule, seed, block):
     cp.async.commit_group; cp.async.wait_group 0; {OUT[size]}"""
     moved = run(body, "ptr:src ptr:out", (source, out), block=block, schedule=schedule, seed=seed).bytes_moved
     assert (out == source).all()
-    assert moved["global→shared"] == block * size
+    assert moved["global->shared"] == block * size
 
 
 @pytest.mark.parametrize(("schedule", "seed"), SCHEDULES[:4])
@@ -134,7 +134,7 @@ def test_a_bulk_copy_goes_there_and_back(schedule, seed, size):
     @%first cp.async.bulk.wait_group 0;"""
     moved = run(body, "ptr:src ptr:out", (source, out), schedule=schedule, seed=seed).bytes_moved
     assert (out == source).all()
-    assert moved == {"global→shared": size, "shared→global": size}
+    assert moved == {"global->shared": size, "shared->global": size}
 
 
 @pytest.mark.parametrize(("schedule", "seed"), SCHEDULES)

@@ -189,7 +189,7 @@ def test_multicast_fills_every_cta_of_the_mask_and_counts_on_its_own_barrier(sch
     given = TensorMap(array, box=(4, 32)), out
     moved = run(body, "map:a ptr:out", given, grid=cluster, cluster=cluster, schedule=schedule, seed=seed).bytes_moved
     assert (out == array).all()
-    assert moved["global→shared"] == cluster * size
+    assert moved["global->shared"] == cluster * size
 
 
 @pytest.mark.parametrize(("schedule", "seed"), SCHEDULES)

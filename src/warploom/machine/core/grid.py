@@ -153,6 +153,11 @@ class Grid:
     def time(self) -> int:
         """A clock that advances with the instructions executed."""
         self.budget -= 1
+        return self.used
+
+    @property
+    def used(self) -> int:
+        """Warp instructions executed so far, as the limit counts them."""
         return (self.setup.limit if self.setup.limit is not None else 1 << 62) - self.budget
 
     def run(self) -> None:

@@ -77,7 +77,7 @@ def copy(op: Op) -> Run:
                 return  # A thread may exit under its small copies: hardware keeps the memory until they are done.
             values = _read(g, origins, sizes, size, what)
             g.cta.shared.write(places, values, size, None, what, g.number)
-            count_bytes(g, "global→shared", len(places) * size)
+            count_bytes(g, "global->shared", len(places) * size)
 
         def touches() -> tuple[Touch, ...]:
             return (
@@ -229,7 +229,7 @@ def load(op: Op) -> Run:
         def complete() -> None:
             require_live(target, "A bulk copy writes")
             target.shared.async_write(offset, region.data[start : start + size])
-            count_bytes(g, "global→shared", size)
+            count_bytes(g, "global->shared", size)
             barrier_at(g.cta, signal).complete(size)
 
         def touches() -> tuple[Touch, ...]:
@@ -283,7 +283,7 @@ def send(op: Op) -> Run:
             data = source.shared.async_whole[start : start + size].copy()
             there = target.shared.async_whole[offset : offset + size].copy()
             target.shared.async_write(offset, _combined(op, there, data))
-            count_bytes(g, "shared→shared", size)
+            count_bytes(g, "shared->shared", size)
             barrier_at(g.cta, signal).complete(size)
 
         def touches() -> tuple[Touch, ...]:
@@ -325,7 +325,7 @@ def store(op: Op) -> Run:
             else:
                 some = np.tile((chosen >> np.arange(_UNIT)) & 1 == 1, size // _UNIT)
                 there[some] = data.pop()[some]
-            count_bytes(g, "shared→global", size)
+            count_bytes(g, "shared->global", size)
 
         def written() -> tuple[Touch, ...]:
             if chosen is None:

@@ -118,7 +118,7 @@ def load(op: Op) -> Run:
             if shared.two_views:
                 place_box(shared.async_whole, offset, geometry, box)
             moved = geometry.box_bytes * (_FOUR_ROWS if four else 1)
-            count_bytes(g, "global→shared", moved)
+            count_bytes(g, "global->shared", moved)
             barrier_at(g.cta, signal).complete(moved)
 
         def touches() -> tuple[Touch, ...]:
@@ -204,7 +204,7 @@ def store(op: Op) -> Run:
                 write_rows(memory, geometry, coords[0], coords[1:], dense, tensor.origin)
             else:
                 write_box(memory, geometry, coords, dense, tensor.origin)
-            count_bytes(g, "shared→global", dense.nbytes)
+            count_bytes(g, "shared->global", dense.nbytes)
 
         def written() -> tuple[Touch, ...]:
             combined = _in_global("reads", tensor, coords, four=four) if reduction else ()

@@ -290,7 +290,7 @@ def _copy(
             memory = tensor_memory(cta)
             memory.require(place[1], shape.row_bytes // 4, f"`{op.instruction.opcode}`")
             tensor_copy(memory.words, shape, *place, rows)
-            count_bytes(g, "shared→tensor", rows.nbytes)
+            count_bytes(g, "shared->tensor", rows.nbytes)
 
     def touches() -> tuple[Touch, ...]:
         targets = np.concatenate([np.arange(shape.height) + target for group in shape.targets for target in group])
