@@ -93,6 +93,12 @@ def settle_f32(values: Array) -> Array:
     return bits
 
 
+def settle_lanes(values: Array, mask: Array | None) -> None:
+    """Make every NaN of a single-precision row the one that the hardware writes, in the lanes of a mask."""
+    where = np.isnan(values)
+    values.view(U32)[where if mask is None else where & mask] = _NAN_F32
+
+
 def settle_f64(values: Array, *operands: Array) -> Array:
     """The bits of double-precision results: a NaN comes, quieted, from the first operand that is one.
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from warploom.machine import numerics
 from warploom.machine.core.registry import Run, executes
+from warploom.machine.numerics.bits import settle_lanes
 from warploom.machine.translate.expressions import BITS, Writer, kind_of
 from warploom.ptx.isa.table import Op, Slot
 from warploom.ptx.syntax.model import Immediate, Pair, Register, Sink, Vector
@@ -240,7 +241,11 @@ def _inline(w: Writer, op: Op) -> bool:
         and not op["sat"]
     ):
         a, b = w.array(op.operands["a"], type_), w.array(op.operands["b"], type_)
-        w.emit(f"{_UFUNC[family]}({a}, {b}, out={w.names.row(w.place(out), 'f')}{where})")
+        target = w.names.row(w.place(out), "f")
+        w.emit(f"{_UFUNC[family]}({a}, {b}, out={target}{where})")
+        # Squares never cancel: their sum is NaN only if a term is, in whatever order BLAS adds them.
+        settle = w.names.bind("settle_nan", settle_lanes)
+        w.emit(f"if isnan({target}.dot({target})): {settle}({target}, {w.mask or None})")
         return True
     if family in ("mul", "mad") and op["mode"] == "lo" and type_ in _WHOLE:
         a, b = w.array(op.operands["a"], type_, "u"), w.array(op.operands["b"], type_, "u")

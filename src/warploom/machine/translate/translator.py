@@ -7,6 +7,7 @@ text, for lanes that run apart from the rest of their warp, is written only when
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -163,6 +164,7 @@ class Program:
         """The factory of a text; `wrap` puts an observer around every meaning."""
         space: dict[str, Any] = {name: getattr(np, name) for name in _NUMPY}
         space |= {"select": np.where, "__name__": __name__}  # the name marks its frames as the library's
+        space["isnan"] = math.isnan
         space |= self.functions
         if wrap is not None:
             space |= {name: wrap(op, self.functions[name]) for name, op in self.runs.items()}
