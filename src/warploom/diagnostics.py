@@ -1,7 +1,7 @@
-"""Every message a user can meet: one catalogue, one place to say it well.
+"""The catalogue of error messages, and the exceptions that carry them.
 
-A member's name is the stable code. Its value is (what happened, what to do), in the user's words;
-`{braces}` are filled in where the error is raised.
+The name of a `Diag` member is its stable code. Its value is (what is wrong, what to do); `{braces}` are filled in where
+the error is raised.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class Loc:
-    """A line of source text: the author's when the PTX carries it, else the line of the PTX itself."""
+    """A line of source code: of the kernel's own source if the PTX has line information, else of the PTX."""
 
     file: str
     line: int
@@ -32,260 +32,302 @@ class Loc:
 
 
 class Diag(Enum):
-    """The catalogue: (sentence, advice)."""
+    """The catalogue of errors: (message, advice)."""
 
-    # The language: reading and verifying PTX.
-    SYNTAX = ("Not PTX: {what}.", "Correct the line; warploom reads the text that ptxas reads.")
+    # Reading and verifying PTX.
+    SYNTAX = ("Invalid PTX: {what}.", "Correct this line; warploom accepts the syntax that ptxas accepts.")
     UNKNOWN_INSTRUCTION = (
         "`{text}` is not an instruction form that warploom knows.",
         "The nearest known form is `{nearest}`; `warploom ptx --unsupported FILE` lists all unknown forms of a module.",
     )
     BAD_OPERANDS = ("`{text}`: {what}.", "The form takes: {takes}.")
     UNDECLARED = ("`{name}` is used but never declared.", "Declare it, or correct its spelling.")
-    DUPLICATE = ("`{name}` is declared twice in one scope.", "Rename one of the two.")
-    WRONG_TARGET = ("`{text}` needs {needs}; the module says `.target {target}`.", "Compile for a target that has it.")
+    DUPLICATE = ("`{name}` is declared twice in the same scope.", "Rename one of the two.")
+    WRONG_TARGET = (
+        "`{text}` requires {needs}, but the module has `.target {target}`.",
+        "Compile for a target that supports the instruction.",
+    )
     TOO_LONG = (
-        "`{name}` has more than {most} instructions once its calls are put in place.",
-        "Split the kernel, or unroll less: the machine translates no more at once.",
+        "`{name}` has more than {most} instructions after its calls are inlined.",
+        "Split the kernel or unroll less: this is the most that the emulator translates.",
     )
-    NO_SUCH_ENTRY = ("There is no kernel `{entry}` in the module; it has {entries}.", "Name one of them with `entry=`.")
+    NO_SUCH_ENTRY = (
+        "The module has no kernel `{entry}`; its kernels are: {entries}.",
+        "Select one of them with `entry=`.",
+    )
 
-    # The launch: what the caller passed.
-    BAD_LAUNCH = ("The launch cannot be made: {what}.", "Correct the arguments; nothing was run or written.")
-    BAD_ARGUMENTS = (
-        "`{function}` cannot be called so; {count} fault(s), in {what}:",
-        "Correct the arguments; nothing was run or written.",
-    )
+    # The launch and its arguments.
+    BAD_LAUNCH = ("Invalid launch: {what}.", "Correct the arguments; nothing was run or written.")
+    BAD_ARGUMENTS = ("{function}(): invalid arguments: {what}.", "Correct the arguments; nothing was run or written.")
     BAD_CONFIG = (
-        "The configuration breaks {count} rule(s): {what}.",
-        "Change what is named, or leave it out so that it is derived; nothing was run or written.",
+        "Invalid configuration, {count} rule(s) violated: {what}.",
+        "Change the fields that are named, or leave them out so that they are derived; nothing was run or written.",
     )
-    BAD_TENSOR_MAP = ("The tensor map breaks {count} rule(s): {what}.", "Correct the map; nothing was run or written.")
-    NOT_MODELLED = ("{what} is not modelled by the machine.", "Report the kernel; the machine never guesses.")
+    BAD_TENSOR_MAP = (
+        "Invalid tensor map, {count} rule(s) violated: {what}.",
+        "Correct the tensor map; nothing was run or written.",
+    )
+    NOT_MODELLED = (
+        "{what} is not supported by the emulator.",
+        "Please report the kernel: the emulator stops rather than guess a result.",
+    )
 
-    # Faults: what an instruction did.
-    OUT_OF_BOUNDS = ("{what} reaches outside {space} memory.", "Mask the access or enlarge the buffer.")
+    # Faults of an instruction.
+    OUT_OF_BOUNDS = (
+        "{what}: out-of-bounds access to {space} memory.",
+        "Mask the access, or enlarge the buffer.",
+    )
     NO_DYNAMIC_SHARED = (
-        "{what} reaches outside {space} memory; the kernel uses `{name}`, and the launch gives it no bytes.",
+        "{what}: out-of-bounds access to {space} memory; `{name}` is dynamic shared memory, and the launch has none.",
         "Pass `shared_bytes`: Triton has it in `compiled.metadata.shared`, CUDA as the third value of <<<...>>>.",
     )
-    MISALIGNED = ("{what} is not aligned to {align} bytes.", "Align the address to the width of the access.")
-    READ_ONLY = ("{what} writes a buffer that is read-only.", "Pass a writeable array.")
+    MISALIGNED = (
+        "{what} is not aligned to {align} bytes.",
+        "Align the address to the size of the access.",
+    )
+    READ_ONLY = ("{what} writes to a read-only buffer.", "Pass a writable array.")
     TOO_MUCH_SHARED = (
         "The kernel needs {need} bytes of shared memory; {target} has {have} per block.",
-        "Use fewer stages or smaller tiles.",
+        "Use fewer pipeline stages or smaller tiles.",
     )
     BARRIER_NOT_INITIALISED = (
         "There is no initialised mbarrier at {what}.",
-        "Run mbarrier.init, fence it, and synchronise before the first use.",
+        "Run mbarrier.init, a fence and a CTA or cluster synchronisation before the first use.",
     )
-    BARRIER_REINITIALISED = ("The mbarrier {what} is initialised while it is live.", "Run mbarrier.inval first.")
+    BARRIER_REINITIALISED = (
+        "The mbarrier {what} is initialised while it is in use.",
+        "Initialise it once, by one thread; run mbarrier.inval before initialising it again.",
+    )
     BARRIER_OVERFLOW = ("{what}", "Check the arrival count and the expected bytes of this phase.")
-    BAD_BARRIER = ("{what}", "Check which barrier it is, who uses it, and in what order.")
+    BAD_BARRIER = ("{what}", "Check which barrier this is, which threads use it, and in what order.")
     BAD_PARTICIPATION = (
-        "`{text}` needs {needs}; {found} took part.",
+        "`{text}` requires {needs}, but was executed by {found}.",
         "Move it out of the divergent branch, or pass the mask of the lanes that reach it.",
     )
-    BAD_DESCRIPTOR = ("The {kind} descriptor {value:#x} is illegal: {what}.", "Correct the encoding. Fields: {fields}.")
+    BAD_DESCRIPTOR = (
+        "The {kind} descriptor {value:#x} is invalid: {what}.",
+        "Correct the encoding. Its fields: {fields}.",
+    )
     BAD_COORDINATES = (
-        "The tensor copy at coordinates {coords} is illegal: {what}.",
-        "Correct the coordinates; they count elements, innermost first.",
+        "The tensor copy at coordinates {coords} is invalid: {what}.",
+        "Correct the coordinates: they count elements, with the innermost dimension first.",
     )
-    BAD_SHAPE = ("`{text}`: {what}.", "Choose a shape that the instruction has.")
-    TENSOR_MEMORY = ("{what}", "Check the column, the allocation and the warp's lane quadrant.")
+    BAD_SHAPE = ("`{text}`: {what}.", "Choose a shape and types that the instruction supports.")
+    TENSOR_MEMORY = ("{what}", "Check the column, the allocation, and the lanes that this warp can access.")
     REGISTER_POOL = ("{what}", "Check setmaxnreg against the registers of the other warpgroups.")
-    BAD_BRANCH = ("Target {index} of a table of {count} does not exist.", "Check the index of `brx.idx`.")
-    BAD_CALL = (
-        "`{text}` goes to {address:#x}, where there is no function of its signature.",
-        "Check the pointer: whether it was set, and whether parameters and results fit the function.",
+    BAD_BRANCH = (
+        "`brx.idx` with index {index}: its table has {count} targets.",
+        "Check the index; it must be smaller than the number of targets.",
     )
-    TRAP = ("The kernel executed `trap`.", "It is the kernel's own assertion: look at the condition above it.")
+    BAD_CALL = (
+        "`{text}` calls address {address:#x}, which is not a function with this signature.",
+        "Check that the function pointer was set and that its parameters and results match the call.",
+    )
+    TRAP = (
+        "The kernel executed `trap`.",
+        "This is usually a failed assertion in the kernel: check the condition before the trap.",
+    )
     ASYNC_MISUSE = ("{what}", "Check the order of issue, commit and wait.")
 
     # No progress.
     DEADLOCK = (
         "{what}",
-        "Look for what is missing: a release that is skipped, or a wrong count, parity, number of bytes or barrier.",
+        "Look for a missing release or arrival, or for a wrong arrival count, parity, byte count or barrier.",
     )
     LIMIT = (
-        "The run used {used} warp instructions; the limit is {limit}.",
+        "The run reached its limit: {used} warp instructions executed, limit {limit}.",
         "Raise `limit`, or look for an endless loop.",
     )
     NO_PROGRESS = (
-        "{used} warp instructions ran without any memory effect: every warp only spins.",
-        "Look for the store or arrival that the loops wait for.",
+        "{used} warp instructions ran without any effect on memory: every warp is polling.",
+        "Look for the store or arrival that the polling loops wait for.",
     )
 
-    # Tracing: what the author's Python said.
-    OUTSIDE_KERNEL = ("{what} was used outside a kernel.", "Call it from a function decorated with @kernel.")
+    # Tracing: the kernel function as Python executes it.
+    OUTSIDE_KERNEL = (
+        "{what} was used outside a kernel.",
+        "Call it from a function decorated with @kernel, while the kernel is traced.",
+    )
     BRANCH_ON_DEVICE_VALUE = (
-        "Python tried to decide `if`, `while` or `and` on a value that exists only on the device.",
-        "Use `with when(condition):`, for a value `select(condition, a, b)`; a Python number is known while tracing.",
+        "A device value is not known while tracing: it cannot be used in `if`, `while`, `and`, `range` or an index.",
+        "Use `with when(condition):` or `loop(…)`, or `select(condition, a, b)` to choose between two values.",
     )
     LEFT_LOOP_EARLY = (
         "{statement} leaves the body of a device {kind} (opened at {opened}); it would drop code for all threads.",
         "Python runs it while tracing. Put the code that it should skip under `with when(...):` instead.",
     )
     VALUE_OUT_OF_SCOPE = (
-        "A device value made in a {kind} (opened at {made}) is used after that {kind} has ended.",
-        "Python keeps the name alive, the device does not: compute it again here, or keep it in a variable.",
+        "A device value computed in a {kind} (opened at {made}) is used after the end of that {kind}.",
+        "The Python name is still bound, but the device value is not: recompute it here, or store it in a variable.",
     )
-    TYPE_MISMATCH = ("The types do not fit: {what}.", "Convert one side with `.to(type)`.")
+    TYPE_MISMATCH = ("Types do not match: {what}.", "Convert one of the operands with `.to(type)`.")
     WRONG_ROLE = (
-        "A device value made by role `{maker}` (opened at {made}) is used by role `{user}`.",
-        "Roles are different warps: pass it through shared memory and a barrier, or compute it before the roles part.",
+        "A device value computed in role `{maker}` (opened at {made}) is used in role `{user}`.",
+        "Roles are different warps: pass it through shared memory and a barrier, or compute it before the roles start.",
     )
-    BAD_INDEX = ("The view cannot be indexed so: {what}.", "Index with one integer, or device integer, per dimension.")
-    OTHERWISE_WITHOUT_WHEN = ("`otherwise()` does not follow a `when(...)` block.", "Put it directly behind the block.")
-    BAD_KERNEL = ("The kernel cannot be traced: {what}.", "Correct the call; nothing was run.")
+    BAD_INDEX = (
+        "Invalid index: {what}.",
+        "Index with one integer or device integer per dimension.",
+    )
+    OTHERWISE_WITHOUT_WHEN = (
+        "`otherwise()` has no `when(...)` block directly before it.",
+        "Write it directly after the `with when(...):` block.",
+    )
+    BAD_KERNEL = ("The kernel cannot be traced: {what}.", "Correct the kernel or the call; nothing was run.")
     STAGE_DROPPED = (
         "A {side} stage of `{pipeline}`, acquired here, is never released.",
-        "Use `with`, or call `release()` on every way through the code: the other side waits for it.",
+        "Use `with`, or call `release()` on every path: the other side waits for it.",
     )
     STAGE_RELEASED_TWICE = (
-        "A {side} stage of `{pipeline}` is released again; it was released at {first}.",
-        "Release a stage once: leaving its `with` block does it if nothing else has.",
+        "A {side} stage of `{pipeline}` is released twice; the first release is at {first}.",
+        "Release each stage once; the end of its `with` block releases it if nothing else has.",
     )
     STAGE_RELEASED_CONDITIONALLY = (
         "A {side} stage of `{pipeline}`, acquired at {acquired}, is released inside a device {kind}.",
-        "Release it where it was acquired: the count of its barrier holds only if every thread releases it once.",
+        "Release it where it was acquired: the barrier counts on exactly one release by every thread.",
     )
     STAGE_AFTER_RELEASE = (
         "A {side} stage of `{pipeline}` is used after its release at {released}.",
-        "Use it before: the other side may already have it.",
+        "Use it before the release: afterwards the other side may already own the stage.",
     )
     STAGE_ENTERED_TWICE = (
         "A {side} stage of `{pipeline}` is acquired while the one from {first} is still open.",
-        "Release the first before; a ring gives its stages one by one.",
+        "Release the first stage before acquiring the next: a pipeline hands out one stage at a time.",
     )
     STAGE_WRONG_ROLE = (
-        "Role `{role}` acquires a {side} stage of `{pipeline}`, whose {side} is {declared}.",
-        "Name the role when the pipeline is made: the counts of its barriers come from there.",
+        "Role `{role}` acquires a {side} stage of `{pipeline}`, but its {side} is {declared}.",
+        "Name the role when the pipeline is created: its barrier counts are computed from there.",
     )
     UNCOUNTABLE_ARRIVAL = (
         "{what}",
-        "Guard an arrival by `role.elected` or `lane() < n` and nothing else, so that arrivals can be counted.",
+        "Guard an arrival with `role.elected` or `lane() < n` only, so that the number of arrivals is known.",
     )
     COUNT_MISMATCH = (
-        "`{pipeline}` was given {given} {what}; its roles make {derived}.",
+        "`{pipeline}` was given {given} {what}, but its roles make {derived}.",
         "Leave the number out: it is derived from the roles and how they signal.",
     )
     SIDE_UNUSED = (
-        "Role `{role}` is declared {side} of `{pipeline}` and never acquires a stage.",
-        "Acquire and release stages in that role, or do not declare it: the other side would wait for ever.",
+        "Role `{role}` is declared as {side} of `{pipeline}` but never acquires a stage.",
+        "Acquire and release stages in this role, or do not declare it: the other side would wait forever.",
     )
     BAD_TILE_LOOP = (
-        "The tiles cannot be walked here: {what}.",
-        "Write `for tile in tiles:` directly under `with roles.…:`, once in each role that works on tiles.",
+        "The tile loop is not allowed here: {what}.",
+        "Write `for tile in tiles:` directly inside `with roles.…:`, once in every role that processes tiles.",
     )
     BAD_EPILOGUE = (
-        "The epilogue has {count} fault(s): {what}.",
-        "An epilogue is `f(value, at, **operands)`: one device value for another, for each element of C.",
+        "Invalid epilogue, {count} problem(s): {what}.",
+        "An epilogue is `f(value, at, **operands)`: for each element of C it returns the value to store.",
     )
     BAD_WRITER = (
-        "The tile writer cannot be used so; {count} fault(s): {what}.",
-        "Leave out what it derives, or give what the configuration says.",
+        "Invalid use of the tile writer, {count} problem(s): {what}.",
+        "Leave out what the writer derives, or pass what the configuration says.",
     )
 
-    # Assembly: what NVIDIA's tools said.
+    # NVIDIA's assembler and disassembler.
     NO_TOOL = (
-        "There is no {tool} to use: {what}.",
-        "On Linux or Windows run `pip install 'warploom[cuda]'`, or name the program in {variable}.",
+        "{tool} cannot be used: {what}.",
+        "On Linux or Windows run `pip install 'warploom[cuda]'`, or set {variable} to the program.",
     )
     NOT_ASSEMBLED = (
-        "{tool} does not assemble the PTX for {target}: {what}.",
+        "{tool} rejects the PTX for {target}: {what}.",
         "Correct the lines that it names; for a newer PTX version or target run `pip install -U nvidia-cuda-nvcc`.",
     )
     SLOW_CODE = (
         "ptxas assembled the PTX for {target}, but the code would be slow: {what}.",
-        "{advice} `strict=False` takes the code as it is.",
+        "{advice} `strict=False` accepts the code as it is.",
     )
-    NOT_DISASSEMBLED = ("nvdisasm cannot read the cubin: {what}.", "Take a cubin that this ptxas made.")
-    BAD_SETTING = ("{variable} is `{value}`: {what}.", "Correct the environment variable, or remove it.")
+    NOT_DISASSEMBLED = (
+        "nvdisasm cannot read the cubin: {what}.",
+        "Use a cubin that was made by this version of ptxas.",
+    )
+    BAD_SETTING = (
+        "Invalid environment variable {variable}=`{value}`: {what}.",
+        "Correct the variable, or unset it.",
+    )
 
-    # The GPU: what the driver has and says.
+    # The GPU and its driver.
     NO_DRIVER = (
-        "There is no NVIDIA driver to use: {what}.",
-        "Install the driver, or pass NumPy arrays, which run on the machine. `warploom doctor` tells what is found.",
+        "The NVIDIA driver cannot be used: {what}.",
+        "Install the driver, or pass NumPy arrays, which run on the emulator. `warploom doctor` shows what was found.",
     )
     NO_GPU = (
-        "The NVIDIA driver has no GPU to use: {what}.",
-        "Check it with nvidia-smi, or pass NumPy arrays, which run on the machine.",
+        "The NVIDIA driver has no usable GPU: {what}.",
+        "Check with nvidia-smi, or pass NumPy arrays, which run on the emulator.",
     )
     OLD_DRIVER = (
-        "The NVIDIA driver is too old: it speaks CUDA {found}, and CUDA {needed} is needed.",
-        "Update the driver, or pass NumPy arrays, which run on the machine.",
+        "The NVIDIA driver is too old: it supports CUDA {found}, but CUDA {needed} is needed.",
+        "Update the driver, or pass NumPy arrays, which run on the emulator.",
     )
     WRONG_GPU = (
-        "{gpu} cannot run this: {what}.",
-        "Use a GPU that the kernel is for, or pass NumPy arrays, which run on the machine.",
+        "{gpu} cannot run this kernel: {what}.",
+        "Use a GPU that the kernel was built for, or pass NumPy arrays, which run on the emulator.",
     )
     DRIVER_REFUSED = (
-        "The NVIDIA driver refuses {what}: {sentence}.",
-        "Correct what it names; nothing was launched.",
+        "The NVIDIA driver rejected {what}: {sentence}.",
+        "Correct what the driver names; nothing was launched.",
     )
     GPU_FAULT = (
-        "A kernel that was launched before has failed on the GPU: {what}.",
-        "Start the process anew, and run the kernel on the machine or under compute-sanitizer to see where.",
+        "A kernel launched earlier failed on the GPU: {what}.",
+        "Restart the process, and run the kernel on the emulator or under compute-sanitizer to find the cause.",
     )
     BAD_PLAN = (
-        "The prepared call does not fit; {count} fault(s): {what}.",
-        "Pass arrays like those that it was made for, or prepare another; nothing was launched.",
+        "The arguments do not match the prepared launch, {count} problem(s): {what}.",
+        "Pass arrays like those that it was prepared for, or prepare another one; nothing was launched.",
     )
     NOTHING_TO_TUNE = (
         "There is nothing to tune: {what}.",
-        "Pass arrays of a Hopper GPU, or a function of a configuration that gives a launch, and `candidates`.",
+        "Pass arrays on a Hopper GPU, or a function from a configuration to a launch together with `candidates`.",
     )
     NO_DERIVATIVE = (
-        "{what} can have no derivative.",
-        "Call it under torch.no_grad(), or with tensors that need no gradient.",
+        "Autograd is not supported for {what}.",
+        "Call it under torch.no_grad(), or with tensors that do not require gradients.",
     )
     NOT_IN_THIS_PROCESS = (
-        "The graph calls an operation with functions or a configuration, `{name}`, that this process does not know.",
-        "Compile or export it here, or save it without `epilogue`, `store`, `pair`, `config` and `target`.",
+        "The graph calls an operation whose functions or configuration, `{name}`, are not known in this process.",
+        "Compile or export it in this process, or save it without `epilogue`, `store`, `pair`, `config` and `target`.",
     )
 
     # Files and commands.
     BAD_LAUNCH_FILE = ("{file}: {what}", "See docs/launch-files.md.")
     NOT_A_LAUNCH_FILE = (
-        "{file} is PTX; `warploom run` takes launch files, which name a kernel, its inputs and its outputs.",
+        "{file} is PTX, but `warploom run` takes launch files, which name a kernel, its inputs and its outputs.",
         "`warploom new-launch {file}` writes a launch file to edit; see docs/launch-files.md.",
     )
-    BAD_EXPRESSION = ("`{text}` is not a comparison: {what}.", "See docs/launch-files.md for the grammar.")
-    BAD_SCHEDULE = ("`{name}` is not a schedule: {what}.", "Use eager, lazy, reverse, random, or a recorded file.")
-    MISMATCH = ("{what}", "The kernel's numbers are not what the file expects.")
-    UNREADABLE_FILE = ("{file} {what}.", "Name a text file that exists.")
-    UNWRITABLE_FILE = ("{file} cannot be written: {what}.", "Name a file in a folder that you may write to.")
-    OUT_OF_MEMORY = ("This computer has not enough memory: {what}.", "Declare smaller buffers or variables.")
+    BAD_EXPRESSION = ("Invalid comparison `{text}`: {what}.", "See docs/launch-files.md for the grammar.")
+    BAD_SCHEDULE = ("Invalid schedule `{name}`: {what}.", "Use eager, lazy, reverse, random, or a recorded file.")
+    MISMATCH = ("{what}", "The kernel's results differ from what the launch file expects.")
+    UNREADABLE_FILE = ("{file} {what}.", "Pass the path of an existing text file.")
+    UNWRITABLE_FILE = ("Cannot write {file}: {what}.", "Pass a path in a folder that you may write to.")
+    OUT_OF_MEMORY = ("Not enough memory on this computer: {what}.", "Use smaller buffers or variables.")
     BAD_MEASUREMENTS = (
-        "{file} does not hold measurements of configurations: {what}.",
-        "Name a file that `warploom tune … --out FILE` wrote.",
+        "{file} does not contain measurements of configurations: {what}.",
+        "Pass a file that `warploom tune … --out FILE` wrote.",
     )
-    BAD_COMMAND = ("{what}.", "`{command} --help` shows what it takes.")
-    NO_SUCH_CODE = ("`{name}` is not a code of the catalogue.", "{hint}`warploom explain` lists all codes.")
+    BAD_COMMAND = ("{what}.", "`{command} --help` shows the options.")
+    NO_SUCH_CODE = ("`{name}` is not an error code.", "{hint}`warploom explain` lists all codes.")
     INTERNAL = (
-        "warploom itself failed: {what}.",
-        "Report it with the input that shows it; WARPLOOM_TRACEBACK=1 in the environment shows where it failed.",
+        "Internal error in warploom: {what}.",
+        "Please report it with the input that causes it; WARPLOOM_TRACEBACK=1 in the environment shows the traceback.",
     )
 
     @property
     def meaning(self) -> str:
-        """The sentence without the values of one error."""
+        """The message of the entry, without the values of a particular error."""
         return _IN_GENERAL.get(self, _FIELD.sub(r"<\1>", self.value[0]))
 
     @property
     def advice(self) -> str:
-        """What to do, without the values of one error."""
+        """The advice of the entry, without the values of a particular error."""
         return _FIELD.sub(r"<\1>", self.value[1])
 
     @property
     def kind(self) -> str:
-        """The exception that it is raised as, and what all of them have in common."""
+        """The exception that the entry is raised as, with its description."""
         raised = _KIND.get(self, WarploomError)
         return f"{raised.__name__}: {raised.__doc__}"
 
     def error(self, loc: Loc | None = None, notes: Iterable[str] = (), **fields: object) -> WarploomError:
-        """The exception for this entry; the subclass says at which step it happened."""
+        """An exception for this entry, of the class that its kind of error is raised as."""
         return _KIND.get(self, WarploomError)(self, loc, tuple(notes), fields)
 
 
@@ -453,23 +495,24 @@ class Stuck(WarploomError, RuntimeError):
 
 _FIELD = re.compile(r"\{(\w+)[^}]*\}")
 _IN_GENERAL = {
-    Diag.SYNTAX: "The text is not PTX.",
-    Diag.BAD_OPERANDS: "An instruction has operands that its form does not take.",
-    Diag.BAD_SHAPE: "An instruction has a shape, or sizes, that it does not come in.",
-    Diag.BAD_SETTING: "An environment variable of warploom's has a value that it cannot have.",
+    Diag.SYNTAX: "The text is not valid PTX.",
+    Diag.BAD_ARGUMENTS: "Arguments of an operation have invalid values or types.",
+    Diag.BAD_OPERANDS: "The operands of an instruction do not match its form.",
+    Diag.BAD_SHAPE: "An instruction does not support the shape, sizes or types it is used with.",
+    Diag.BAD_SETTING: "An environment variable of warploom has an invalid value.",
     Diag.UNREADABLE_FILE: "A file does not exist, or is not text.",
-    Diag.BARRIER_OVERFLOW: "An mbarrier gets more arrivals or bytes than its phase has room for.",
-    Diag.BAD_BARRIER: "A barrier is used as no barrier of its kind can be.",
-    Diag.TENSOR_MEMORY: "Tensor memory is used that is not allocated, or by a warp that does not reach it.",
-    Diag.REGISTER_POOL: "The warpgroups ask for more registers than the CTA has.",
-    Diag.ASYNC_MISUSE: "Asynchronous work is issued, waited for or left behind as hardware does not allow.",
-    Diag.DEADLOCK: "All warps that have not finished wait, and nothing is in flight that could end a wait.",
-    Diag.UNCOUNTABLE_ARRIVAL: "How many threads arrive at a barrier cannot be told while the kernel is traced.",
+    Diag.BARRIER_OVERFLOW: "An mbarrier receives more arrivals or bytes than its phase expects.",
+    Diag.BAD_BARRIER: "A barrier is used in a way that the hardware does not allow.",
+    Diag.TENSOR_MEMORY: "TMEM is accessed that is not allocated, or by a warp that cannot access these lanes.",
+    Diag.REGISTER_POOL: "The warpgroups request more registers than the CTA has.",
+    Diag.ASYNC_MISUSE: "Asynchronous work is issued, awaited or left unfinished against the rules of the hardware.",
+    Diag.DEADLOCK: "All unfinished warps wait, and no operation in flight can end a wait.",
+    Diag.UNCOUNTABLE_ARRIVAL: "The number of threads that arrive at a barrier is not known while tracing.",
     Diag.MISMATCH: "A comparison of a launch file does not hold.",
-    Diag.BAD_COMMAND: "The command line is not one that warploom takes.",
-    Diag.BAD_LAUNCH_FILE: "The launch file is not one that warploom takes.",
+    Diag.BAD_COMMAND: "The command line is invalid.",
+    Diag.BAD_LAUNCH_FILE: "The launch file is invalid.",
 }
-"""What codes mean whose whole sentence is written where they are raised."""
+"""Descriptions of the codes whose whole message is written where they are raised."""
 _KIND: dict[Diag, type[WarploomError]] = {
     diag: kind
     for kind, diags in {

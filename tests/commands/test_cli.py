@@ -297,7 +297,7 @@ class TestExplain:
         _, out, _ = call(capsys, "explain")
         words = (line.split() for line in out.splitlines())
         assert [line[0] for line in words if line and line[0] in Diag.__members__] == list(Diag.__members__)
-        assert "nothing is in flight" in out
+        assert "no operation in flight can end a wait" in out
 
     def test_suggests(self, capsys):
         status, _, err = call(capsys, "explain", "DEADLOK")
@@ -330,7 +330,7 @@ def test_a_failure_of_our_own_is_a_sentence(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("warploom.commands.run.load", lambda *a, **k: 1 // 0)
     status, _, err = call(capsys, "run", write(tmp_path))
     assert status == 4
-    assert err.startswith("INTERNAL: warploom itself failed: ZeroDivisionError")
+    assert err.startswith("INTERNAL: Internal error in warploom: ZeroDivisionError")
     monkeypatch.setenv("WARPLOOM_TRACEBACK", "1")
     with pytest.raises(ZeroDivisionError):
         main(["run", write(tmp_path)])
@@ -343,7 +343,7 @@ def test_too_little_memory_is_a_sentence(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("warploom.commands.run.load", refuse)
     status, _, err = call(capsys, "run", write(tmp_path))
     assert status == 3
-    assert err.startswith("OUT_OF_MEMORY: This computer has not enough memory: Unable to allocate 1.00 TiB.")
+    assert err.startswith("OUT_OF_MEMORY: Not enough memory on this computer: Unable to allocate 1.00 TiB.")
 
 
 def test_an_interrupt_is_quiet(tmp_path, capsys, monkeypatch):

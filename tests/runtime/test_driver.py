@@ -19,11 +19,11 @@ from warploom.runtime.gpu.driver import Driver, device, device_of, driver
         (FakeLibrary(init=34), "NO_DRIVER", "stub"),
         (FakeLibrary(init=100), "NO_GPU", "none is visible"),
         (FakeLibrary(init=999), "NO_GPU", "cuInit says unknown (999)"),
-        (FakeLibrary(version=11080), "OLD_DRIVER", "it speaks CUDA 11.8, and CUDA 12.0 is needed"),
+        (FakeLibrary(version=11080), "OLD_DRIVER", "it supports CUDA 11.8, but CUDA 12.0 is needed"),
         (
             FakeLibrary(capability=(8, 0)),
             "WRONG_GPU",
-            "H200 cannot run this: it has compute capability 8.0, which is older",
+            "H200 cannot run this kernel: it has compute capability 8.0, which is older",
         ),
         (FakeLibrary(capability=(10, 7)), "WRONG_GPU", "capability 10.7; kernels are for 9.0, 10.0, 10.3"),
         (FakeLibrary(capability=(11, 0)), "WRONG_GPU", "capability 11.0, whose tensor core is of another family"),

@@ -67,7 +67,7 @@ def test_a_stage_that_is_released_in_a_loop() -> None:
 
 
 def test_a_stage_that_is_released_twice() -> None:
-    @told("STAGE_RELEASED_TWICE", "consumer stage", "it was released at", Path(__file__).name)
+    @told("STAGE_RELEASED_TWICE", "consumer stage", "the first release is at", Path(__file__).name)
     def _(roles: Any, ring: ProducerConsumerPipeline, n: Any) -> None:
         with roles.use, ring.consume() as stage:
             stage.release()
@@ -102,7 +102,7 @@ def test_a_context_that_is_entered_twice() -> None:
 
 
 def test_a_stage_of_another_role() -> None:
-    @told("STAGE_WRONG_ROLE", "Role `other` acquires a consumer stage", "whose consumer is `use`")
+    @told("STAGE_WRONG_ROLE", "Role `other` acquires a consumer stage", "but its consumer is `use`")
     def _(roles: Any, ring: ProducerConsumerPipeline, n: Any) -> None:
         with roles.other, ring.consume():  # HERE
             pass
@@ -146,6 +146,6 @@ def test_a_role_that_is_declared_and_takes_no_part() -> None:
         with roles.load, ring.produce():
             pass
 
-    with pytest.raises(TraceError, match="Role `use` is declared consumer of `ring` and never acquires") as caught:
+    with pytest.raises(TraceError, match="Role `use` is declared as consumer of `ring` but never acquires") as caught:
         lonely.ptx(1, block=(64, 1, 1))
     assert caught.value.code == "SIDE_UNUSED"

@@ -126,9 +126,9 @@ def test_only_what_is_asked_for_is_derived():
 def test_what_has_no_derivative_says_so():
     x, w = ints(5, 16).requires_grad_(), ints(24, 16)
     made = wl.linear(x, w, epilogue=lambda acc, at: acc)
-    with pytest.raises(WarploomError, match="`epilogue` and `store` can have no derivative"):
+    with pytest.raises(WarploomError, match="not supported for `epilogue` and `store`"):
         made.sum().backward()
-    with pytest.raises(WarploomError, match="`out` can have no derivative"):
+    with pytest.raises(WarploomError, match="not supported for `out`"):
         wl.linear(x, w, out=torch.empty(5, 24, dtype=torch.bfloat16))
     with torch.no_grad():
         wl.linear(x, w, out=torch.empty(5, 24, dtype=torch.bfloat16))
@@ -215,7 +215,7 @@ def test_what_is_wrong_is_told_at_once():
         activation="swish",
     )
     for words in (
-        "5 fault(s)",
+        "linear(): invalid arguments: `bias`, `residual`, `out`, `alpha`, `activation`",
         "bias, torch.bfloat16 (23,): it does not broadcast to the result, which is (5, 24)",
         "residual, torch.bfloat16 (4, 24), strides (1, 4): it does not broadcast",
         "out, torch.float32 (3, 3): the result is (5, 24)",

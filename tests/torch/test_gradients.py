@@ -188,7 +188,7 @@ def test_eight_bits_have_no_derivative():
     same(bias.grad, torch.full((8,), 5.0))
     same(residual.grad, torch.full((5, 8), 3.0))
     made = wl.blockwise_matmul(a, b, a_scale.requires_grad_(), b_scale.requires_grad_())
-    with pytest.raises(WarploomError, match=r"here `a_scale`, `b_scale`\) can have no derivative"):
+    with pytest.raises(WarploomError, match=r"not supported for .*\(here `a_scale`, `b_scale`\)"):
         made.sum().backward()
     made = wl.linear(a.requires_grad_(), b)
     with pytest.raises(WarploomError, match="8-bit factors"):
@@ -256,5 +256,5 @@ def test_pairs_and_activations_have_second_derivatives():
 
 def test_a_function_of_a_pair_has_no_derivative():
     x, w, u = leaves(ints(5, 16), ints(8, 16), ints(8, 16))
-    with pytest.raises(WarploomError, match="can have no derivative"):
+    with pytest.raises(WarploomError, match="Autograd is not supported for"):
         wl.gated_linear(x, w, u, pair=lambda gate, up: gate * up)

@@ -80,7 +80,7 @@ def test_python_if_on_a_device_value():
             pass
 
     for function in (if_, while_, and_, range_):
-        told(function, "BRANCH_ON_DEVICE_VALUE", "exists only on the device", "with when(condition):")
+        told(function, "BRANCH_ON_DEVICE_VALUE", "not known while tracing", "with when(condition):")
 
 
 def test_loops_left_early():
@@ -144,7 +144,7 @@ def test_values_out_of_their_scope():
         y += 1.0  # HERE
 
     for function in (after_loop, after_branch, other_side, variable):
-        told(function, "VALUE_OUT_OF_SCOPE", "after that", "keep it in a variable")
+        told(function, "VALUE_OUT_OF_SCOPE", "after the end of that", "store it in a variable")
 
 
 @pytest.mark.parametrize(
@@ -228,7 +228,7 @@ def test_otherwise_without_when():
             x[0] = 2.0
 
     for function in (alone, too_late):
-        told(function, "OTHERWISE_WITHOUT_WHEN", "does not follow a `when(...)`", "directly behind")
+        told(function, "OTHERWISE_WITHOUT_WHEN", "no `when(...)` block directly before it", "directly after")
 
 
 def test_unknown_instructions_name_the_nearest():
@@ -246,7 +246,7 @@ def test_instructions_of_another_target():
     def blackwell(x, n: s32):
         emit("tcgen05.fence::before_thread_sync")  # HERE
 
-    told(blackwell, "WRONG_TARGET", "needs sm_100a", ".target sm_90a")
+    told(blackwell, "WRONG_TARGET", "requires sm_100a", ".target sm_90a")
 
 
 def test_operands_of_the_wrong_kind():

@@ -79,7 +79,7 @@ def test_where_there_is_no_gpu_it_says_so(monkeypatch, capsys):
     driver.device.cache_clear()
     status, out, err = run(capsys, "64x64x64")
     assert (status, out) == (3, "")
-    assert err.startswith("NO_DRIVER: There is no NVIDIA driver to use")
+    assert err.startswith("NO_DRIVER: The NVIDIA driver cannot be used")
     assert len(err.splitlines()) == 2
 
 

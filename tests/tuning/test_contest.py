@@ -81,7 +81,7 @@ def test_one_that_cannot_be_made_assembled_or_launched_stops_nobody():
     assert [row.config for row in rows] == ["e", "a", "b", "c", "d"]
     assert rig.timed == ["a", "e"]
     told = {row.config: row.failure for row in rows}
-    assert told["b"].startswith("BAD_CONFIG: The configuration breaks 1 rule(s)")
+    assert told["b"].startswith("BAD_CONFIG: Invalid configuration, 1 rule(s) violated")
     assert told["c"] == "ValueError: assembled badly very"
     assert "too many resources" in told["d"]
     assert all(row.us is None for row in rows[2:])

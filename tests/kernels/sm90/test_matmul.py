@@ -211,7 +211,7 @@ def test_values_that_no_configuration_has_are_told_at_once():
         "stage_columns": -8,
         "depth": -1,
     }
-    with pytest.raises(WarploomError, match="breaks 11 rule") as found:
+    with pytest.raises(WarploomError, match=r"11 rule\(s\) violated") as found:
         HopperConfig(**wrong)
     assert found.value.diag is Diag.BAD_CONFIG
     for name, value in wrong.items():

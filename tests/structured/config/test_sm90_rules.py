@@ -78,7 +78,7 @@ def test_a_broken_rule_names_its_field_and_reason(family, fields, named, reason)
     with pytest.raises(LaunchError) as caught:
         family(**fields).validated()
     assert caught.value.code == "BAD_CONFIG"
-    assert f"breaks {len(found)} rule(s)" in str(caught.value)
+    assert f"{len(found)} rule(s) violated" in str(caught.value)
 
 
 def test_every_rule_is_broken_by_a_case():
