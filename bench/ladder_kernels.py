@@ -95,7 +95,7 @@ class Rung:
         if self.is_specialised:
             return bind(call, sms if self.is_persistent else (down + 1) * (along + 1) * 4)
         return unspecialised.bind(
-            *call.factor_maps(*operand_layouts(config)),
+            *call.operand_maps(*operand_layouts(config)),
             d,
             *(m, n, down, along, -(-k // config.BK)),
             grid=(down * along, 1, 1),

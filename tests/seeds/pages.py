@@ -308,7 +308,7 @@ REFERRED = (
         "PromotedAccumulator",
         "tensor_cores.blockwise",
         _PROMOTES,
-        methods=all_by(_PROMOTES, "clear", "factors", "promote"),
+        methods=all_by(_PROMOTES, "clear", "column_scales", "promote"),
     ),
     Class(
         "MmaWarp",

@@ -13,7 +13,7 @@ from warploom import TensorMap, launch
 from warploom.structured import (
     BlockwiseFP8TilePayload,
     Cluster,
-    ColumnFactors,
+    ColumnScales,
     EpiLoadPipeline,
     EpilogueWarpContext,
     FirstLanes,
@@ -22,7 +22,7 @@ from warploom.structured import (
     MmaWarpContext,
     OutputTilePipeline,
     PromotedAccumulator,
-    RowFactors,
+    RowScales,
     SMemTileArray2DRowMajor,
     TileScheduler,
     TileWriter,
@@ -141,8 +141,8 @@ def promoting(
     roles = warp_roles(**config.roles)
     cluster = Cluster(config.cluster_shape, config.cta_group)
     tiles = TileScheduler(config, roles, cluster, m=m, n=n, k=k)
-    factors = RowFactors(a_scales, config)
-    payload = BlockwiseFP8TilePayload(*operand_tiles(a, b, config, cluster), factors)
+    row_scales = RowScales(a_scales, config)
+    payload = BlockwiseFP8TilePayload(*operand_tiles(a, b, config, cluster), row_scales)
     input_pipeline = InputTilePipeline(
         payload,
         config.num_group_stages,
@@ -174,18 +174,18 @@ def promoting(
                             mma_op.mma(stage, mma_stage.tmem.offset, accumulate=False)
 
     with roles.epilogue, EpilogueWarpContext(outputs) as epi_ctx:
-        accum = PromotedAccumulator(config, roles.epilogue, factors, ColumnFactors(b_scales, config, n))
+        accum = PromotedAccumulator(config, roles.epilogue, row_scales, ColumnScales(b_scales, config, n))
         for tile in tiles:
             assert isinstance(tile, WorkInfo)
             accum.clear()
             for step in loop(tile.k_tiles):
-                of_columns = accum.factors(tile, step)
+                column_scales = accum.column_scales(tile, step)
                 if form == "context":
                     with epi_ctx.per_k_stage(input_pipeline) as epi_stage:
-                        accum.promote(epi_stage, tile, of_columns)
+                        accum.promote(epi_stage, tile, column_scales)
                 else:
                     with epi_ctx.output_pipeline.per_k_epilogue(input_pipeline.pipeline) as stage:
-                        accum.promote(stage, tile, of_columns)
+                        accum.promote(stage, tile, column_scales)
             writer.write(accum, tile.coord, (m, n))
 
 

@@ -61,29 +61,29 @@ class Call(Generic[Config]):
         """Something of A and of B, as the kernel sees them."""
         return (second, first) if self.config.AB_swapped else (first, second)
 
-    def factor_maps(self, a_layout: OperandLayout, b_layout: OperandLayout) -> tuple[TensorMap, TensorMap]:
+    def operand_maps(self, a_layout: OperandLayout, b_layout: OperandLayout) -> tuple[TensorMap, TensorMap]:
         """The maps of the kernel's A and B."""
         a, b = self.swapped(self.a, self.b)
         return operand_map(a, a_layout, self.config.a_type), operand_map(b, b_layout, self.config.b_type)
 
-    def further(self, strip: tuple[int, int], b_layout: OperandLayout) -> dict[str, Any]:
+    def auxiliary_arguments(self, subtile: tuple[int, int], b_layout: OperandLayout) -> dict[str, Any]:
         """What some calls have: outputs beside D, staged in strips of some rows and columns, a second B, and depths.
 
         Of groups a tile may be cut where only the device knows: there threads store to the outputs themselves.
         """
         found: dict[str, Any] = {}
         if self.outputs:
-            found["further"] = self._output_maps(strip) if self.config.output_types else dict(self.outputs)
+            found["auxiliary"] = self._output_maps(subtile) if self.config.output_types else dict(self.outputs)
         if self.ends is not None and self.config.output_types:
-            found["further_rows"] = dict(self.outputs)
+            found["auxiliary_arrays"] = dict(self.outputs)
         if self.up is not None:
             found["up"] = operand_map(self.up, b_layout, self.config.b_type)
         if self.starts is not None:
             found["starts"] = self.starts
         return found
 
-    def _output_maps(self, strip: tuple[int, int]) -> dict[str, TensorMap]:
-        return {name: _staged_map(each, *strip) for name, each in self.outputs.items()}
+    def _output_maps(self, subtile: tuple[int, int]) -> dict[str, TensorMap]:
+        return {name: _staged_map(each, *subtile) for name, each in self.outputs.items()}
 
 
 @dataclass(frozen=True)

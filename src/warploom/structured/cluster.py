@@ -43,7 +43,7 @@ class Cluster:
         shape: tuple[int, int] | tuple[int, int, int] = (1, 1),
         cta_group: int = 1,
         *,
-        ends_together: bool = True,
+        sync_at_exit: bool = True,
     ) -> None:
         """Its CTAs end together, unless none is reached by another after its own end."""
         self.shape, self.cta_group = (shape[0], shape[1]), cta_group
@@ -62,7 +62,7 @@ class Cluster:
             "CTAs that share A or B with the pair",
             lambda at_x, at_y: row << (at_y * x) | ((column * ((1 << cta_group) - 1)) << _even(at_x, cta_group)),
         )
-        if self.size > 1 and ends_together:
+        if self.size > 1 and sync_at_exit:
             current().at_end.append(self.sync)  # no CTA may end while another can still reach it
 
     @property
@@ -137,7 +137,7 @@ class Cluster:
         """The same place in another CTA's shared memory, as an address of the cluster's."""
         return At(emit("mapa.shared::cluster.u32", place.address, rank)[0])
 
-    def announce(self) -> None:
+    def arrive(self) -> None:
         """Say that this thread is there, and its barriers if they were fenced: nothing else is told."""
         emit("barrier.cluster.arrive.relaxed.aligned")
 

@@ -85,12 +85,12 @@ from warploom.structured.schedulers.static import StaticScheduler, persistent_gr
 from warploom.structured.schedulers.stream_k import StreamScheduler, StreamTile, stream_grid
 from warploom.structured.schedulers.tile_scheduler import TileScheduler, launch_grid
 from warploom.structured.split_k.exchange import ClusterExchange, GlobalExchange
-from warploom.structured.split_k.partial_tiles import ParkedSums
+from warploom.structured.split_k.partial_tiles import PartialTiles
 from warploom.structured.split_k.split_tile import SplitTile
 from warploom.structured.split_k.workspace import split_k_workspace
 from warploom.structured.tensor_cores.block_scaled import BlockScaledMmaOp, ScaleFactors, scale_factors
-from warploom.structured.tensor_cores.blockwise import ColumnFactors, PromotedAccumulator, RowFactors
-from warploom.structured.tensor_cores.promotion import PromotedSums
+from warploom.structured.tensor_cores.blockwise import ColumnScales, PromotedAccumulator, RowScales
+from warploom.structured.tensor_cores.promotion import PromotedAccumulators
 from warploom.structured.tensor_cores.tcgen05 import MmaOp
 from warploom.structured.tensor_cores.tmem import (
     TmemAddress,
@@ -101,7 +101,7 @@ from warploom.structured.tensor_cores.tmem import (
     TmemTensor,
 )
 from warploom.structured.tensor_cores.tmem_dealloc import TmemDeallocBarrier
-from warploom.structured.tensor_cores.warpgroup_order import turns_of
+from warploom.structured.tensor_cores.warpgroup_order import warpgroup_order
 from warploom.structured.tensor_cores.wgmma import RegisterTile, Warpgroup, WgmmaOp
 
 __all__ = [
@@ -119,7 +119,7 @@ __all__ = [
     "ClcScheduler",
     "Cluster",
     "ClusterExchange",
-    "ColumnFactors",
+    "ColumnScales",
     "ConsumeContext",
     "ConsumerStage",
     "ConsumerWriter",
@@ -165,17 +165,17 @@ __all__ = [
     "OutputProducer",
     "OutputStage",
     "OutputTilePipeline",
-    "ParkedSums",
+    "PartialTiles",
     "Position",
     "Problem",
     "ProduceContext",
     "ProducerConsumerPipeline",
     "ProducerStage",
     "PromotedAccumulator",
-    "PromotedSums",
+    "PromotedAccumulators",
     "RasterOrder",
     "RegisterTile",
-    "RowFactors",
+    "RowScales",
     "SMemArray",
     "SMemTileArray2DRowMajor",
     "ScaleFactors",
@@ -221,8 +221,8 @@ __all__ = [
     "split_k_workspace",
     "standard_inputs",
     "stream_grid",
-    "turns_of",
     "validate",
     "violations",
     "wait_for_dependencies",
+    "warpgroup_order",
 ]

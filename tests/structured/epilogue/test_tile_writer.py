@@ -279,7 +279,7 @@ def test_shapes_must_fit_each_other():
     assert "an accumulator has 128 rows" in text
 
 
-@pytest.mark.parametrize(("columns", "why"), [(24, "from tensor memory strips are loaded"), (12, "no multiple of 8")])
+@pytest.mark.parametrize(("columns", "why"), [(24, "a subtile that is loaded from TMEM"), (12, "no multiple of 8")])
 def test_strips_that_no_load_gives_are_refused(columns, why):
     config = config_of((128, 2 * columns, 1), output_tile_shape=(128, columns), c_swizzle="none")
     assert f"stageN is {columns}" in (text := fails(config, tma=False, match="BAD_WRITER"))

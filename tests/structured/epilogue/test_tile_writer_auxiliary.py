@@ -38,7 +38,7 @@ from warploom.structured import (
 from warploom.trace import Array, kernel, lane, loop, s32, shared, u32, warp_roles, when
 
 THREADS = 160
-KINDS = ("residual", "strips", "tile", "bias")
+KINDS = ("residual", "subtiles", "tile", "bias")
 BETA = -2.0
 
 
@@ -85,7 +85,7 @@ def streaming(sums: Array, c, source, m: s32, n: s32, *, config, tiles, kind, st
             match kind:
                 case "residual":
                     writer.write_with_residual(acc, held.tiles, added, BETA, tile, (m, n))
-                case "strips":
+                case "subtiles":
                     elements = config.BM * config.stageN
                     writer.write_batched_with_tma_epilogue_load_strips(acc, added, held.tiles, elements, tile, (m, n))
                 case "tile":
@@ -161,7 +161,7 @@ def test_every_type(kind, c_type):
 
 
 @pytest.mark.parametrize(("stages", "schedule"), list(zip((1, 3, 1, 3), SCHEDULES, strict=True)))
-@pytest.mark.parametrize("kind", ["residual", "strips"])
+@pytest.mark.parametrize("kind", ["residual", "subtiles"])
 def test_any_number_of_stages_under_any_schedule(kind, stages, schedule):
     config = config_of((128, 96, 2))  # folded, three strips of sixteen columns in each half
     written, source = run(config, kind, 70, 200, stages=stages, schedule=schedule)
@@ -199,7 +199,7 @@ def test_sums_are_rounded_once():
 @pytest.mark.parametrize("layout", [(256, 256, 2), (128, 256, 2)], ids=str)
 def test_strips_of_wide_tiles_assemble_without_spills(layout, swapped):
     config = config_of(layout, swapped=swapped)
-    kind = "tile" if swapped else "strips"
+    kind = "tile" if swapped else "subtiles"
     written, source = run(config, kind, 256, 256)
     written.check(written.sums + source)
     assemble(written.launch)

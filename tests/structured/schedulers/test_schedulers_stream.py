@@ -12,7 +12,7 @@ from tests.structured.scheduling import Recorder
 
 from warploom.structured import StreamScheduler, stream_grid
 
-FIELDS = ("m", "n", "batch", "k_tiles", "k_before", "is_parked", "others", "_k_start")
+FIELDS = ("m", "n", "batch", "k_tiles", "k_before", "is_partial", "partial_ctas", "_k_start")
 
 
 def stream(roles, cluster, sizes, arrays):
@@ -38,24 +38,24 @@ def seen_by(tiles, k_tiles, sms, cluster=(1, 1)):
 
 def check(tiles, k_tiles, sms, cluster=(1, 1)):
     seen = seen_by(tiles, k_tiles, sms, cluster)
-    covered, writers, parked = defaultdict(list), {}, defaultdict(list)
+    covered, writers, partial = defaultdict(list), {}, defaultdict(list)
     for cta, rows in seen.items():
         for place, row in enumerate(rows):
             assert row["k_tiles"] >= 1
             assert row["k_before"] == (rows[place - 1]["k_tiles"] if place else 0)
             covered[row["tile"]] += row["k"]
-            if row["is_parked"]:
-                assert place == 0  # nobody waits before it has parked
-                parked[row["tile"]].append(cta)
+            if row["is_partial"]:
+                assert place == 0  # nobody waits before it has partial
+                partial[row["tile"]].append(cta)
             else:
                 assert row["tile"] not in writers
-                writers[row["tile"]] = (cta, row["others"])
+                writers[row["tile"]] = (cta, row["partial_ctas"])
     x, y = cluster
     whole = itertools.product(range(-(-tiles[0] // x) * x), range(-(-tiles[1] // y) * y), range(tiles[2]))
     assert set(covered) == set(writers) == set(whole)
     assert all(sorted(each) == list(range(k_tiles)) for each in covered.values())
     for tile, (cta, others) in writers.items():
-        assert parked[tile] == [cta - x * back for back in range(others, 0, -1)]  # all launched before
+        assert partial[tile] == [cta - x * back for back in range(others, 0, -1)]  # all launched before
     shares = {sum(row["k_tiles"] for row in rows) for rows in seen.values()}
     assert max(shares) - min(shares) <= 1
     return seen
@@ -73,7 +73,7 @@ def test_any_problem(tiles, k_tiles, sms, cluster):
 @pytest.mark.parametrize("k_tiles", [1, 4])
 def test_full_waves_are_not_shared(k_tiles):
     seen = check((4, 6, 1), k_tiles, 8)
-    assert all(row["k_tiles"] == k_tiles and not row["others"] for row in itertools.chain(*seen.values()))
+    assert all(row["k_tiles"] == k_tiles and not row["partial_ctas"] for row in itertools.chain(*seen.values()))
 
 
 def test_one_tile_is_shared_by_all():
@@ -84,7 +84,7 @@ def test_one_tile_is_shared_by_all():
 def test_where_there_is_a_full_wave_a_tile_has_at_most_two_ctas():
     """Nine tiles on eight CTAs: the one too many is not cut into eight, but all are shared by neighbours."""
     seen = check((9, 1, 1), 16, 8)
-    assert max(row["others"] for row in itertools.chain(*seen.values())) == 1
+    assert max(row["partial_ctas"] for row in itertools.chain(*seen.values())) == 1
 
 
 def test_the_same_k_tiles_are_read_at_the_same_time():

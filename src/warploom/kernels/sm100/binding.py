@@ -38,7 +38,7 @@ _Call = Call[MatmulConfig]
 def bind(call: _Call, sms: int | None = None, *, target: str = MACHINE.target) -> Launch:
     """The launch of a call, on a GPU of so many multiprocessors: as many as its target has, if not told."""
     config, family = call.config, FAMILIES[family_of(call.config)]
-    strip = (config.stageN, config.BM) if config.transpose_c else (config.BM, config.stageN)
+    subtile = (config.stageN, config.BM) if config.transpose_c else (config.BM, config.stageN)
     return family.kernel.for_target(target).bind(
         *family.arguments(call),
         grid=family.grid(call, sms or machine(target).sms),
@@ -46,7 +46,7 @@ def bind(call: _Call, sms: int | None = None, *, target: str = MACHINE.target) -
         cluster=config.cluster_shape,
         config=config,
         epilogue=call.epilogue,
-        **call.further(strip, _layouts(config)[1]),
+        **call.auxiliary_arguments(subtile, _layouts(config)[1]),
     )
 
 
@@ -60,9 +60,9 @@ def family_of(config: MatmulConfig) -> str:
     return config.family
 
 
-def _factors(call: _Call) -> tuple[TensorMap, TensorMap]:
+def _operand_maps(call: _Call) -> tuple[TensorMap, TensorMap]:
     """The maps of A and B."""
-    return call.factor_maps(*_layouts(call.config))
+    return call.operand_maps(*_layouts(call.config))
 
 
 def _layouts(config: MatmulConfig) -> tuple[OperandLayout, OperandLayout]:
@@ -86,13 +86,13 @@ def _rest(call: _Call) -> tuple[Any, ...]:
 
 
 def _plain(call: _Call) -> tuple[Any, ...]:
-    return (*_factors(call), _result(call), *_rest(call))
+    return (*_operand_maps(call), _result(call), *_rest(call))
 
 
 def _loading(call: _Call) -> tuple[Any, ...]:
     config = call.config
     added = call.c if config.epilogue_is_1d else boxed(call.c, matrix_box(config), config.epi_load_swizzle)
-    return (*_factors(call), added, _result(call), *_rest(call))
+    return (*_operand_maps(call), added, _result(call), *_rest(call))
 
 
 def _split(call: _Call) -> tuple[Any, ...]:
@@ -100,17 +100,27 @@ def _split(call: _Call) -> tuple[Any, ...]:
     workspace = scratch((needed.tiles, prod(needed.shape[1:])), np.float32)
     locks = scratch((needed.tiles,), np.int32, starts_at_zero=True)
     sizes = (problem.m, problem.n, problem.k)
-    return (*_factors(call), _result(call), workspace, locks, *sizes, dict(call.operands))
+    return (*_operand_maps(call), _result(call), workspace, locks, *sizes, dict(call.operands))
 
 
 def _grouped(call: _Call) -> tuple[Any, ...]:
     problem = call.problem
-    return (*_factors(call), _result(call), call.d, call.ends, None, None, problem.n, problem.k, dict(call.operands))
+    return (
+        *_operand_maps(call),
+        _result(call),
+        call.d,
+        call.ends,
+        None,
+        None,
+        problem.n,
+        problem.k,
+        dict(call.operands),
+    )
 
 
 def _blockwise(call: _Call) -> tuple[Any, ...]:
     scales = (boxed(call.a_scale, (1, call.config.BM)), call.b_scale)
-    return (*_factors(call), *scales, _result(call), *_rest(call))
+    return (*_operand_maps(call), *scales, _result(call), *_rest(call))
 
 
 def _block_scaled(call: _Call) -> tuple[Any, ...]:
@@ -118,7 +128,7 @@ def _block_scaled(call: _Call) -> tuple[Any, ...]:
     assert isinstance(config, BlockScaledMatmulConfig)
     chunks = zip(call.swapped(call.a_scale, call.b_scale), scale_layouts(config), strict=True)
     scales = (boxed(each, layout.box) for each, layout in chunks)
-    return (*_factors(call), *scales, _result(call), *_rest(call))
+    return (*_operand_maps(call), *scales, _result(call), *_rest(call))
 
 
 def _tiles(call: _Call, sms: int) -> Triple:

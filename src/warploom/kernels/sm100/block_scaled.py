@@ -30,7 +30,7 @@ from warploom.trace import Operands, Tensor, kernel, loop, s32, warp_roles, when
 @kernel(target="sm_100a")
 def block_scaled(
     a: TensorMap, b: TensorMap, sfa: TensorMap, sfb: TensorMap, d: Tensor, m: s32, n: s32, k: s32, batch: s32,
-    operands: Operands, further: Operands | None = None, *, config: BlockScaledMatmulConfig, epilogue: Epilogue,
+    operands: Operands, auxiliary: Operands | None = None, *, config: BlockScaledMatmulConfig, epilogue: Epilogue,
 ) -> None:  # fmt: skip
     """A (m × k) and B (n × k), 4-bit elements two to a byte; scales in chunks of 128 rows and four blocks of K.
 
@@ -49,7 +49,7 @@ def block_scaled(
         columns=config.tensor_memory_columns,
     )
     mma_op = BlockScaledMmaOp(config, roles.mma, cluster)
-    writer = epilogue_writer(d, config, roles, epilogue.bound(**operands), further)
+    writer = epilogue_writer(d, config, roles, epilogue.bound(**operands), auxiliary)
 
     with roles.load:
         wait_for_dependencies()

@@ -10,7 +10,7 @@ from warploom.structured import (
     BlockwiseFP8MatmulConfig,
     BlockwiseFP8TilePayload,
     Cluster,
-    ColumnFactors,
+    ColumnScales,
     Epilogue,
     EpilogueWarpContext,
     FirstLanes,
@@ -18,7 +18,7 @@ from warploom.structured import (
     MmaWarpContext,
     OutputTilePipeline,
     PromotedAccumulator,
-    RowFactors,
+    RowScales,
     TileScheduler,
     epilogue_writer,
     input_pipeline,
@@ -32,14 +32,14 @@ from warploom.trace import Operands, Tensor, kernel, loop, s32, warp_roles, when
 @kernel(target="sm_100a")
 def blockwise_fp8(
     a: TensorMap, b: TensorMap, a_scales: TensorMap, b_scales: Tensor, d: Tensor, m: s32, n: s32, k: s32, batch: s32,
-    operands: Operands, further: Operands | None = None, *, config: BlockwiseFP8MatmulConfig, epilogue: Epilogue,
+    operands: Operands, auxiliary: Operands | None = None, *, config: BlockwiseFP8MatmulConfig, epilogue: Epilogue,
 ) -> None:  # fmt: skip
     """A (m × k), B (n × k), a_scales (K tiles × m) and b_scales (blocks of n × K tiles)."""
     roles = warp_roles(**config.roles)
     cluster = Cluster(config.cluster_shape, config.cta_group)
     tiles = TileScheduler(config, roles, cluster, m=m, n=n, k=k, batch=batch)
-    factors = RowFactors(a_scales, config)
-    payload = BlockwiseFP8TilePayload(*operand_tiles(a, b, config, cluster), factors)
+    row_scales = RowScales(a_scales, config)
+    payload = BlockwiseFP8TilePayload(*operand_tiles(a, b, config, cluster), row_scales)
     reads_scales = FirstLanes(roles.epilogue, first=cluster.size)  # the epilogue reads A's scales from the stage
     inputs = input_pipeline(payload, config, roles, cluster, also=(reads_scales,))
     outputs = OutputTilePipeline(
@@ -50,7 +50,7 @@ def blockwise_fp8(
         columns=config.tensor_memory_columns,
     )
     mma_op = MmaOp(config, roles.mma, cluster)
-    writer = epilogue_writer(d, config, roles, epilogue.bound(**operands), further)
+    writer = epilogue_writer(d, config, roles, epilogue.bound(**operands), auxiliary)
 
     with roles.load:
         wait_for_dependencies()
@@ -69,11 +69,11 @@ def blockwise_fp8(
 
     with roles.epilogue, EpilogueWarpContext(outputs) as epi:
         wait_for_dependencies()
-        sums = PromotedAccumulator(config, roles.epilogue, factors, ColumnFactors(b_scales, config, n))
+        accumulator = PromotedAccumulator(config, roles.epilogue, row_scales, ColumnScales(b_scales, config, n))
         for tile in tiles:
-            sums.clear()
+            accumulator.clear()
             for step in loop(tile.k_tiles):
-                of_columns = sums.factors(tile, step)
-                with epi.per_k_stage(inputs) as product:  # waits for the tensor core, and for A's scales
-                    sums.promote(product, tile, of_columns)
-            writer.write(sums, tile.coord, (m, n))
+                column_scales = accumulator.column_scales(tile, step)
+                with epi.per_k_stage(inputs) as partial:  # waits for the tensor core, and for A's scales
+                    accumulator.promote(partial, tile, column_scales)
+            writer.write(accumulator, tile.coord, (m, n))

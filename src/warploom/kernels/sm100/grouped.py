@@ -31,8 +31,8 @@ from warploom.trace import Array, Operands, Tensor, Value, f32, kernel, loop, s3
 @kernel(target="sm_100a")
 def grouped(
     a: TensorMap, b: TensorMap, d: Tensor, rows: Tensor, ends: Array[s32], experts: Array[s32] | None,
-    scales: Array[f32] | None, n: s32, k: s32, operands: Operands, further: Operands | None = None,
-    further_rows: Operands | None = None, up: TensorMap | None = None, *, config: MatmulConfig, epilogue: Epilogue,
+    scales: Array[f32] | None, n: s32, k: s32, operands: Operands, auxiliary: Operands | None = None,
+    auxiliary_arrays: Operands | None = None, up: TensorMap | None = None, *, config: MatmulConfig, epilogue: Epilogue,
 ) -> None:  # fmt: skip
     """Tokens (rows × k) and weights (experts × n × k) as the kernel's A and B; D as a tensor map, and as an array.
 
@@ -63,7 +63,7 @@ def grouped(
     inputs = standard_inputs(a, b if up is None else (b, up), config, roles, cluster, a_row=a_row, b_row=b_row)
     outputs = OutputTilePipeline(config.output, producer=roles.mma, consumer=roles.epilogue, cluster=cluster)
     mma_op = MmaOp(config, roles.mma, cluster)
-    writer = epilogue_writer(d, config, roles, epilogue.bound(**operands), further, further_rows)
+    writer = epilogue_writer(d, config, roles, epilogue.bound(**operands), auxiliary, auxiliary_arrays)
 
     with roles.load:
         wait_for_dependencies()

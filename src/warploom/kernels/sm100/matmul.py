@@ -24,7 +24,7 @@ from warploom.trace import Array, Operands, Tensor, kernel, loop, s32, warp_role
 @kernel(target="sm_100a")
 def matmul(
     a: TensorMap, b: TensorMap, d: Tensor, m: s32, n: s32, k: s32, batch: s32, operands: Operands,
-    further: Operands | None = None, up: TensorMap | None = None, starts: Array[s32] | None = None,
+    auxiliary: Operands | None = None, up: TensorMap | None = None, starts: Array[s32] | None = None,
     *, config: MatmulConfig, epilogue: Epilogue,
 ) -> None:  # fmt: skip
     """D = epilogue(A·Bᵀ), one tile after another; of pairs `b` is the first B, and `up` the second.
@@ -33,11 +33,11 @@ def matmul(
     """
     roles = warp_roles(**config.roles)
     cluster = Cluster(config.cluster_shape, config.cta_group)
-    tiles = TileScheduler(config, roles, cluster, m=m, n=n, k=k, batch=batch).with_depths(starts)
+    tiles = TileScheduler(config, roles, cluster, m=m, n=n, k=k, batch=batch).with_k_ranges(starts)
     inputs = standard_inputs(a, b if up is None else (b, up), config, roles, cluster)
     outputs = OutputTilePipeline(config.output, producer=roles.mma, consumer=roles.epilogue, cluster=cluster)
     mma_op = MmaOp(config, roles.mma, cluster)
-    writer = epilogue_writer(d, config, roles, epilogue.bound(**operands), further)
+    writer = epilogue_writer(d, config, roles, epilogue.bound(**operands), auxiliary)
 
     with roles.load:
         ahead, weights = config.prefetch_tiles_n, "a" if config.AB_swapped else "b"

@@ -29,7 +29,7 @@ from warploom.trace import Operands, Tensor, kernel, loop, s32, warp_roles, when
 @kernel(target="sm_100a")
 def residual(
     a: TensorMap, b: TensorMap, c: Tensor, d: Tensor, m: s32, n: s32, k: s32, batch: s32, operands: Operands,
-    further: Operands | None = None, *, config: MatmulConfig, epilogue: Epilogue,
+    auxiliary: Operands | None = None, *, config: MatmulConfig, epilogue: Epilogue,
 ) -> None:  # fmt: skip
     """C is a tensor map with boxes of `matrix_box`, or an array where `epilogue_is_1d`; `beta` is an operand."""
     roles = warp_roles(**config.roles)
@@ -40,7 +40,7 @@ def residual(
     source = epilogue_load(c, config, roles, cluster, columns=n)
     order = LoadOrderBarrier(first=roles.load, then=roles.epilogue_load, cluster=cluster)
     mma_op = MmaOp(config, roles.mma, cluster)
-    writer = epilogue_writer(d, config, roles, epilogue.bound(**operands), further)
+    writer = epilogue_writer(d, config, roles, epilogue.bound(**operands), auxiliary)
 
     with roles.load:
         wait_for_dependencies()

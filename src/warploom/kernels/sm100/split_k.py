@@ -27,7 +27,7 @@ from warploom.trace import Operands, Tensor, f32, kernel, loop, s32, warp_roles,
 @kernel(target="sm_100a")
 def split_k(
     a: TensorMap, b: TensorMap, d: Tensor, workspace: Tensor[f32], locks: Tensor[s32], m: s32, n: s32, k: s32,
-    operands: Operands, further: Operands | None = None, *, config: MatmulConfig, epilogue: Epilogue,
+    operands: Operands, auxiliary: Operands | None = None, *, config: MatmulConfig, epilogue: Epilogue,
 ) -> None:  # fmt: skip
     """D = epilogue(A·Bᵀ); workspace (tiles × elements) and locks (tiles, all zero) as `split_k_workspace` has them."""
     roles = warp_roles(**config.roles)
@@ -36,7 +36,7 @@ def split_k(
     inputs = standard_inputs(a, b, config, roles, cluster)
     outputs = OutputTilePipeline(config.output, producer=roles.mma, consumer=roles.epilogue, cluster=cluster)
     mma_op = MmaOp(config, roles.mma, cluster)
-    writer = epilogue_writer(d, config, roles, epilogue.bound(**operands), further)
+    writer = epilogue_writer(d, config, roles, epilogue.bound(**operands), auxiliary)
 
     with roles.load:
         wait_for_dependencies()

@@ -43,7 +43,7 @@ def bind(call: _Call, sms: int | None = None) -> Launch:
         cluster=_cluster(config),
         config=config,
         epilogue=call.epilogue,
-        **call.further(config.sliced.output_tile_shape, _layouts(config)[1]),
+        **call.auxiliary_arguments(config.sliced.output_tile_shape, _layouts(config)[1]),
     )
     return replace(launch, dependent=config.dependent)
 
@@ -100,9 +100,9 @@ def _result(call: _Call) -> Any:
     return _staged(call.d, call.config) if by_map else call.d
 
 
-def _factors(call: _Call) -> tuple[TensorMap, TensorMap]:
+def _operand_maps(call: _Call) -> tuple[TensorMap, TensorMap]:
     """The maps of A and B."""
-    return call.factor_maps(*_layouts(call.config))
+    return call.operand_maps(*_layouts(call.config))
 
 
 def _layouts(config: HopperConfig) -> tuple[OperandLayout, OperandLayout]:
@@ -119,7 +119,7 @@ def _loads(call: _Call) -> dict[str, TensorMap]:
 def _plain(call: _Call) -> tuple[Any, ...]:
     problem = call.problem
     sizes = (problem.m, problem.n, *_tiles(call), problem.batch, _k_tiles(call))
-    return (*_factors(call), _result(call), *sizes, _loads(call), dict(call.operands))
+    return (*_operand_maps(call), _result(call), *sizes, _loads(call), dict(call.operands))
 
 
 def _split(call: _Call) -> tuple[Any, ...]:
@@ -130,7 +130,7 @@ def _split(call: _Call) -> tuple[Any, ...]:
         held["workspace"] = scratch((sums,), np.float32)
         held["counters"] = scratch((down * along,), np.uint32, starts_at_zero=True)
     sizes = (problem.m, problem.n, down, along, _k_tiles(call))
-    return (*_factors(call), _result(call), *sizes, _loads(call), held, dict(call.operands))
+    return (*_operand_maps(call), _result(call), *sizes, _loads(call), held, dict(call.operands))
 
 
 def _streamed(call: _Call) -> tuple[Any, ...]:
@@ -146,14 +146,14 @@ def _streamed(call: _Call) -> tuple[Any, ...]:
 
 def _grouped(call: _Call) -> tuple[Any, ...]:
     places = (_result(call), call.d, call.ends, None, None)
-    return (*_factors(call), *places, call.problem.n, _k_tiles(call), dict(call.operands))
+    return (*_operand_maps(call), *places, call.problem.n, _k_tiles(call), dict(call.operands))
 
 
 def _blockwise(call: _Call) -> tuple[Any, ...]:
     problem = call.problem
     scales = (boxed(call.a_scale, (1, call.config.BM)), call.b_scale)
     sizes = (problem.m, problem.n, *_tiles(call), problem.batch, _k_tiles(call))
-    return (*_factors(call), *scales, _result(call), *sizes, dict(call.operands))
+    return (*_operand_maps(call), *scales, _result(call), *sizes, dict(call.operands))
 
 
 def _persistent(call: _Call, sms: int) -> Triple:

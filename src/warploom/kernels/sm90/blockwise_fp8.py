@@ -11,12 +11,12 @@ from warploom.host.tensor_map import TensorMap
 from warploom.structured import (
     BlockwiseFP8TilePayload,
     Cluster,
-    ColumnFactors,
+    ColumnScales,
     ConsumerWriter,
     Epilogue,
     HopperBlockwiseConfig,
-    PromotedSums,
-    RowFactors,
+    PromotedAccumulators,
+    RowScales,
     StaticScheduler,
     Warpgroup,
     WgmmaOp,
@@ -30,7 +30,7 @@ from warploom.trace import Operands, Tensor, kernel, loop, s32, warp_roles, when
 @kernel(target="sm_90a")
 def blockwise_fp8(
     a: TensorMap, b: TensorMap, a_scales: TensorMap, b_scales: Tensor, d: TensorMap | Tensor, m: s32, n: s32,
-    m_tiles: s32, n_tiles: s32, batches: s32, k_tiles: s32, operands: Operands, further: Operands | None = None,
+    m_tiles: s32, n_tiles: s32, batches: s32, k_tiles: s32, operands: Operands, auxiliary: Operands | None = None,
     *, config: HopperBlockwiseConfig, epilogue: Epilogue,
 ) -> None:  # fmt: skip
     """A (m × k), B (n × k), a_scales (K tiles × m) and b_scales (blocks of n × K tiles)."""
@@ -38,11 +38,11 @@ def blockwise_fp8(
     cluster = Cluster(config.cluster_shape)
     layers = batches if len(a.geometry.box) > 2 else 1
     tiles = StaticScheduler((m_tiles, n_tiles, layers), cluster=cluster, k_tiles=k_tiles, band=config.band)
-    of_rows = RowFactors(a_scales, config)
-    payload = BlockwiseFP8TilePayload(*operand_tiles(a, b, config, cluster), of_rows)
+    row_scales = RowScales(a_scales, config)
+    payload = BlockwiseFP8TilePayload(*operand_tiles(a, b, config, cluster), row_scales)
     inputs = input_pipeline(payload, config, roles, cluster)
     group = Warpgroup(roles.consume)
-    writer = ConsumerWriter(d, config, group, epilogue.bound(**operands), early=False, outputs=further)
+    writer = ConsumerWriter(d, config, group, epilogue.bound(**operands), early=False, outputs=auxiliary)
 
     with roles.load, when(roles.load.warp == 0):
         begin_role(config)
@@ -54,10 +54,10 @@ def blockwise_fp8(
     with roles.consume:
         begin_role(config)
         core = WgmmaOp(config, inputs, group, config.partials)
-        sums = PromotedSums(config, group, core, of_rows, ColumnFactors(b_scales, config, n))
-        sums.begin(tiles.is_ahead)
+        accumulators = PromotedAccumulators(config, group, core, row_scales, ColumnScales(b_scales, config, n))
+        accumulators.begin(tiles.has_next)
         for tile in tiles:
-            sums.add_up(tile)
-            sums.begin(tiles.is_ahead)  # what follows does not keep the tensor core waiting
-            writer.write(sums.tiles, tile, (m, n))
-        sums.end()
+            accumulators.accumulate(tile)
+            accumulators.begin(tiles.has_next)  # what follows does not keep the tensor core waiting
+            writer.write(accumulators.tiles, tile, (m, n))
+        accumulators.end()

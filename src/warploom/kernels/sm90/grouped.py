@@ -20,7 +20,7 @@ from warploom.structured import (
     WgmmaOp,
     begin_role,
     standard_inputs,
-    turns_of,
+    warpgroup_order,
 )
 from warploom.trace import Array, Operands, Tensor, Value, f32, kernel, loop, s32, warp_roles, when
 
@@ -28,8 +28,8 @@ from warploom.trace import Array, Operands, Tensor, Value, f32, kernel, loop, s3
 @kernel(target="sm_90a")
 def grouped(
     a: TensorMap, b: TensorMap, d: TensorMap | Tensor, rows: Tensor, ends: Array[s32], experts: Array[s32] | None,
-    scales: Array[f32] | None, n: s32, k_tiles: s32, operands: Operands, further: Operands | None = None,
-    further_rows: Operands | None = None, up: TensorMap | None = None, *, config: HopperConfig, epilogue: Epilogue,
+    scales: Array[f32] | None, n: s32, k_tiles: s32, operands: Operands, auxiliary: Operands | None = None,
+    auxiliary_arrays: Operands | None = None, up: TensorMap | None = None, *, config: HopperConfig, epilogue: Epilogue,
 ) -> None:  # fmt: skip
     """Tokens (rows × k) and weights (experts × n × k) as the kernel's A and B; D as a tensor map, and as an array.
 
@@ -59,7 +59,7 @@ def grouped(
     inputs = standard_inputs(a, b if up is None else (b, up), config, roles, cluster, a_row=row, b_row=column)
     group = Warpgroup(roles.consume)
     writer = ConsumerWriter(
-        d, config, group, epilogue.bound(**operands), early=False, outputs=further, arrays=further_rows
+        d, config, group, epilogue.bound(**operands), early=False, outputs=auxiliary, arrays=auxiliary_arrays
     )
 
     with roles.load, when(roles.load.warp == 0):
@@ -72,9 +72,9 @@ def grouped(
     with roles.consume:
         begin_role(config)
         core = WgmmaOp(config, inputs, group)
-        turns = turns_of(config, core, group, k_tiles)
-        for tile in turns.over(tiles):
-            with turns.mine(tile):
+        order = warpgroup_order(config, core, group, k_tiles)
+        for tile in order.tiles_of(tiles):
+            with order.mainloop(tile):
                 for k in loop(tile.k_tiles):
                     with core.consume(k) as stage:
                         core.mma(stage, accumulate=k > 0)

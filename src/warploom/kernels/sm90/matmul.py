@@ -13,7 +13,7 @@ from warploom.structured import (
     WgmmaOp,
     begin_role,
     standard_inputs,
-    turns_of,
+    warpgroup_order,
 )
 from warploom.trace import Array, Operands, Tensor, kernel, loop, s32, warp_roles, when
 
@@ -31,7 +31,7 @@ def matmul(
     k_tiles: s32,
     loads: Operands,
     operands: Operands,
-    further: Operands | None = None,
+    auxiliary: Operands | None = None,
     up: TensorMap | None = None,
     starts: Array[s32] | None = None,
     *,
@@ -47,10 +47,10 @@ def matmul(
     cluster = Cluster(config.cluster_shape)
     layers = batches if len(a.geometry.box) > 2 or starts else 1
     tiles = StaticScheduler((m_tiles, n_tiles, layers), cluster=cluster, k_tiles=k_tiles, band=config.band)
-    tiles.with_depths(starts)
+    tiles.with_k_ranges(starts)
     inputs = standard_inputs(a, b if up is None else (b, up), config, roles, cluster)
     group = Warpgroup(roles.consume)
-    writer = ConsumerWriter(d, config, group, epilogue.bound(**operands), loads.get("residual"), outputs=further)
+    writer = ConsumerWriter(d, config, group, epilogue.bound(**operands), loads.get("residual"), outputs=auxiliary)
 
     with roles.load, when(roles.load.warp == 0):
         begin_role(config)
@@ -62,12 +62,12 @@ def matmul(
     with roles.consume:
         begin_role(config)
         core = WgmmaOp(config, inputs, group)
-        turns = turns_of(config, core, group, k_tiles)
-        for tile in turns.over(tiles):
+        order = warpgroup_order(config, core, group, k_tiles)
+        for tile in order.tiles_of(tiles):
             writer.begin(tile, (m, n))
-            with turns.mine(tile):  # of ping-pong, waits until the other warpgroup has issued its last multiplication
+            with order.mainloop(tile):  # ping-pong: waits until the other warpgroup has issued its MMAs
                 for k in loop(tile.k_tiles):
                     with core.consume(k) as stage:  # waits for the copies
                         core.mma(stage, accumulate=k > 0)
-                    writer.halfway(k, tile.k_tiles)
+                    writer.load_residual(k, tile.k_tiles)
             writer.write(core.tiles, tile, (m, n))

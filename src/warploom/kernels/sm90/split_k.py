@@ -36,18 +36,18 @@ def matmul_split_k(
     loads: Operands,
     scratch: Operands,
     operands: Operands,
-    further: Operands | None = None,
+    auxiliary: Operands | None = None,
     *,
     config: HopperConfig,
     epilogue: Epilogue,
 ) -> None:
     """D = epilogue(A·Bᵀ), one tile for each group of `num_split_k` CTAs."""
     roles = warp_roles(registers=config.role_registers, **config.roles)
-    cluster = Cluster((config.num_split_k, 1) if config.split_in_cluster else (1, 1), ends_together=False)
+    cluster = Cluster((config.num_split_k, 1) if config.split_in_cluster else (1, 1), sync_at_exit=False)
     tile = SplitTile.of(config, cluster, m_tiles, n_tiles, k_tiles)
     inputs = standard_inputs(a, b, config, roles, cluster)
     group = Warpgroup(roles.consume)
-    writer = ConsumerWriter(d, config, group, epilogue.bound(**operands), loads.get("residual"), outputs=further)
+    writer = ConsumerWriter(d, config, group, epilogue.bound(**operands), loads.get("residual"), outputs=auxiliary)
     if config.split_in_cluster:
         exchange: ClusterExchange | GlobalExchange = ClusterExchange(roles.consume, cluster, tile, config)
     else:
@@ -67,7 +67,7 @@ def matmul_split_k(
         for k in loop(tile.k_tiles):
             with core.consume(k) as stage:
                 core.mma(stage, accumulate=k > 0)
-            writer.halfway(k, tile.k_tiles)
+            writer.load_residual(k, tile.k_tiles)
         core.finish(tile.k_tiles)
         if isinstance(exchange, GlobalExchange) and config.splits_units:
             writer.write_unit(exchange.reduced_unit(core))

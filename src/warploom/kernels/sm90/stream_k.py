@@ -11,13 +11,13 @@ from warploom.structured import (
     ConsumerWriter,
     Epilogue,
     HopperConfig,
-    ParkedSums,
+    PartialTiles,
     StreamScheduler,
     Warpgroup,
     WgmmaOp,
     begin_role,
     standard_inputs,
-    turns_of,
+    warpgroup_order,
 )
 from warploom.trace import Operands, Tensor, kernel, loop, otherwise, s32, warp_roles, when
 
@@ -36,7 +36,7 @@ def matmul_stream_k(
     loads: Operands,
     scratch: Operands,
     operands: Operands,
-    further: Operands | None = None,
+    auxiliary: Operands | None = None,
     *,
     config: HopperConfig,
     epilogue: Epilogue,
@@ -48,8 +48,8 @@ def matmul_stream_k(
     tiles = StreamScheduler((m_tiles, n_tiles, layers), cluster=cluster, k_tiles=k_tiles, band=config.band)
     inputs = standard_inputs(a, b, config, roles, cluster)
     group = Warpgroup(roles.consume)
-    writer = ConsumerWriter(d, config, group, epilogue.bound(**operands), loads.get("residual"), outputs=further)
-    sums = ParkedSums(scratch["workspace"], scratch["flags"], config, group, cluster)
+    writer = ConsumerWriter(d, config, group, epilogue.bound(**operands), loads.get("residual"), outputs=auxiliary)
+    partials = PartialTiles(scratch["workspace"], scratch["flags"], config, group, cluster)
 
     with roles.load, when(roles.load.warp == 0):
         begin_role(config)
@@ -61,16 +61,16 @@ def matmul_stream_k(
     with roles.consume:
         begin_role(config)
         core = WgmmaOp(config, inputs, group)
-        turns = turns_of(config, core, group)
-        for tile in turns.over(tiles):
-            writer.begin(tile, (m, n), is_written=~tile.is_parked)
-            with turns.mine(tile):
+        order = warpgroup_order(config, core, group)
+        for tile in order.tiles_of(tiles):
+            writer.begin(tile, (m, n), is_written=~tile.is_partial)
+            with order.mainloop(tile):
                 for k in loop(tile.k_tiles):
                     with core.consume(k) as stage:
                         core.mma(stage, accumulate=k > 0)
-                    writer.halfway(k, tile.k_tiles)
-            with when(tile.is_parked):
-                sums.park(core)
+                    writer.load_residual(k, tile.k_tiles)
+            with when(tile.is_partial):
+                partials.store(core)
             with otherwise():
-                sums.add(core, tile)  # waits for CTAs that were launched before this one
+                partials.add(core, tile)  # waits for CTAs that were launched before this one
                 writer.write(core.tiles, tile, (m, n))

@@ -23,7 +23,7 @@ from warploom.structured.config import Problem
 from warploom.structured.config.base import field_names
 from warploom.structured.config.sm90 import MACHINE, HopperConfig
 from warploom.structured.config.sm90_blockwise import HopperBlockwiseConfig
-from warploom.structured.epilogue.tile_writer import ROUGH_TYPES
+from warploom.structured.epilogue.tile_writer import LOW_PRECISION_TYPES
 from warploom.trace.language.types import OF_NUMPY
 
 CONFIGS: Mapping[str, type[HopperConfig]] = {
@@ -77,7 +77,7 @@ def _needs_registers(request: Request, *, in_place: bool) -> bool:
     after, bias = request.after.epilogue, request.after.sources.get("bias")
     is_plain = request.product.kind == "dense"
     is_early = after.bias is not None and after.bias.kind == "row" and getattr(bias, "ndim", 0) == 1
-    is_fast = OF_NUMPY[request.dtype.name] in ROUGH_TYPES
+    is_fast = OF_NUMPY[request.dtype.name] in LOW_PRECISION_TYPES
     return bool(
         any((after.pair, after.function, after.store, after.outputs))
         or (after.activation and not (is_plain and is_fast))

@@ -88,8 +88,8 @@ def input_pipeline(
     """
     if isinstance(config, HopperConfig):
         peers = cluster.sharing if config.num_split_k == 1 else cluster.alone
-        turns = config.consumers if config.pingpong else 1
-        consumer: Role | Signal = EachPeer(roles.consume, turns=turns, peers=peers)
+        alternating = config.consumers if config.pingpong else 1
+        consumer: Role | Signal = EachPeer(roles.consume, alternating=alternating, peers=peers)
         stages, k_group_size = config.num_pipeline_stages, 1
     else:
         consumer, stages, k_group_size = roles.mma, config.num_group_stages, config.k_group_size

@@ -26,7 +26,7 @@ from warploom.trace.language.values import Value
 from warploom.trace.language.views import Index, View, shared
 from warploom.trace.parameters import TensorMapArgument
 
-_SUMS_BESIDE_A_BIAS = 160
+_MAX_ACCUMULATORS_WITH_BIAS = 160
 """Sums of a thread beside which its part of a bias finds registers."""
 
 
@@ -108,7 +108,7 @@ class ConsumerWriter:
     def _vector(self, source: View) -> RowVector | SharedVector:
         """A bias, where there is room for it; of one along the rows of a transposed tile a thread needs little."""
         config, epc = self._config, self._writer.epc
-        if config.AB_swapped or config.accumulators <= _SUMS_BESIDE_A_BIAS:
+        if config.AB_swapped or config.accumulators <= _MAX_ACCUMULATORS_WITH_BIAS:
             return RowVector(source, epc)
         return SharedVector(source, epc, self._group, config.consumers)
 
@@ -140,7 +140,7 @@ class ConsumerWriter:
         for vector in self._vectors.values():
             vector.load(self._spots)
 
-    def halfway(self, k: Value, k_tiles: Value) -> None:
+    def load_residual(self, k: Value, k_tiles: Value) -> None:
         """Let the residual come when half of the K tiles have been multiplied: at first all wait for operands."""
         if self._residual is not None:
             with when(self._is_written), when(k == k_tiles >> 1):

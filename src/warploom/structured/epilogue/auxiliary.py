@@ -15,8 +15,8 @@ from typing import Any, Protocol
 
 from warploom.hardware.swizzles import SWIZZLES
 from warploom.structured.config.output import EpilogueConfig
-from warploom.structured.epilogue.staging import SharedLayout, StripStore, Values, block_width, first_place
-from warploom.structured.epilogue.subtiles import Strip, WarpPart
+from warploom.structured.epilogue.staging import SharedLayout, SubtileStore, Values, block_width, first_place
+from warploom.structured.epilogue.subtiles import Subtile, WarpPart
 from warploom.structured.epilogue.tile_store import Box, boxes_of, load_box
 from warploom.structured.pipelines.pipeline import ProducerConsumerPipeline
 from warploom.structured.pipelines.stages import ProducerStage
@@ -28,10 +28,10 @@ from warploom.trace.language.views import View, shared
 from warploom.trace.parameters import TensorMapArgument
 
 
-class Addend(Protocol):
+class EpilogueInput(Protocol):
     """Gives the values to be added to a strip, as the thread holds it."""
 
-    def values(self, strip: Strip) -> Values: ...
+    def values(self, subtile: Subtile) -> Values: ...
 
 
 @dataclass(frozen=True)
@@ -67,17 +67,17 @@ class AuxiliaryLayout:
     @property
     def order(self) -> Iterator[tuple[int, int]]:
         """Strip and half of each stage of a tile, as they are produced and consumed."""
-        strips = 1 if self.kind == "tile" else self.epc.num_stages
-        groups = self.epc.num_col_warp_groups if self.kind == "strips" else 1
-        return ((strip, group) for strip in range(strips) for group in range(groups))
+        subtiles = 1 if self.kind == "tile" else self.epc.num_stages
+        groups = self.epc.num_col_warp_groups if self.kind == "subtiles" else 1
+        return ((subtile, group) for subtile in range(subtiles) for group in range(groups))
 
     @property
-    def strips(self) -> StripStore:
-        return StripStore(self.layout, self.epc.stageN, self.epc.is_lower_frag_required)
+    def subtiles(self) -> SubtileStore:
+        return SubtileStore(self.layout, self.epc.stageN, self.epc.is_lower_frag_required)
 
-    def boxes(self, strip: int, group: int) -> list[Box]:
+    def boxes(self, subtile: int, group: int) -> list[Box]:
         """The copies of one stage."""
-        start = strip * self.epc.stageN + group * self.epc.accumulator_columns
+        start = subtile * self.epc.stageN + group * self.epc.accumulator_columns
         return boxes_of(self.layout, self.box, self.epc, start)
 
 
@@ -107,14 +107,14 @@ class AuxiliaryTiles:
         """Strip and half of each stage of a tile: `for strip, half in tiles.order:`."""
         return self.layout.order
 
-    def load(self, stage: ProducerStage, tile: Any, strip: int = 0, group: int = 0) -> None:
+    def load(self, stage: ProducerStage, tile: Any, subtile: int = 0, group: int = 0) -> None:
         """Fill a stage with its part of a tile; the role's elected lane announces the bytes and copies."""
         epc = self.layout.epc
         barrier, place = stage.mbar().at, self.tiles[stage.index()].place
         m, n, batch = tile.coord
         with when(self.role.elected):
             stage.expect_bytes(self.layout.bytes)
-            for box in self.layout.boxes(strip, group):
+            for box in self.layout.boxes(subtile, group):
                 row, column = m * epc.BM + box.row, n * epc.MMA_N + box.column
                 where = (column, row) if epc.transpose_c else (row, column)
                 batches = (batch,) if len(self.source.geometry.box) > 2 else ()
@@ -130,15 +130,15 @@ class StreamedTiles:
     pipeline: ProducerConsumerPipeline
     part: WarpPart
 
-    def values(self, strip: Strip) -> Values:
+    def values(self, subtile: Subtile) -> Values:
         """Each stage is waited for, read by all threads, and given back; a warp keeps what its half has."""
-        groups = self.part.epc.num_col_warp_groups if self.layout.kind == "strips" else 1
-        row = self.part.row if self.layout.kind == "strips" else self.part.staged_row
+        groups = self.part.epc.num_col_warp_groups if self.layout.kind == "subtiles" else 1
+        row = self.part.row if self.layout.kind == "subtiles" else self.part.staged_row
         found: list[Values] = []
         for _ in range(groups):
             with self.pipeline.consume() as stage:
                 tile: View = self.tiles[stage.index()]
-                store = self.layout.strips
+                store = self.layout.subtiles
                 found.append(store.load(store.place_to_load(tile.place, row, literal(0, "u32"))))
         if groups == 1:
             return found[0]
@@ -154,9 +154,9 @@ class WholeTile:
     tile: At
     part: WarpPart
 
-    def values(self, strip: Strip) -> Values:
-        store = self.layout.strips
-        return store.load(store.place_to_load(self.tile, self.part.row, self.part.column + strip.column))
+    def values(self, subtile: Subtile) -> Values:
+        store = self.layout.subtiles
+        return store.load(store.place_to_load(self.tile, self.part.row, self.part.column + subtile.column))
 
 
 @dataclass(frozen=True)
@@ -166,14 +166,14 @@ class Bias:
     vector: View
     part: WarpPart
 
-    def values(self, strip: Strip) -> Values:
+    def values(self, subtile: Subtile) -> Values:
         down, along = first_place()
         epc = self.part.epc
         rows = (0, 8, 16, 24)[: 4 if epc.is_lower_frag_required else 2]
         columns = range(0, epc.stageN, 8)
-        if strip.spot.transposed:
+        if subtile.spot.transposed:
             of_row = {row: self.vector[(self.part.row + down).to("s32") + row] for row in rows}
             return {(row, column + p): of_row[row] for row in rows for column in columns for p in (0, 1)}
-        first = (self.part.column + along).to("s32") + strip.column
+        first = (self.part.column + along).to("s32") + subtile.column
         pairs = {column: self.vector.load(first + column, count=2) for column in columns}
         return {(row, column + p): pairs[column][p] for row in rows for column in columns for p in (0, 1)}

@@ -217,29 +217,29 @@ class Epilogue:
         What is added comes from elsewhere, if not from operands.
         """
         factor = _HALF if self._takes_half else 1.0
-        value = self._linear(_times(value, scale), self._addend("bias", at, bias), factor)
+        value = self._linear(_times(value, scale), self._input("bias", at, bias), factor)
         if self.pair is None:
             kept = {PRE_ACTIVATION: value}
             value = value if self.activation is None else self._activated(self.activation, value, factor)
         else:
             assert up is not None
-            up = self._linear(_times(up, scale), self._addend("up_bias", at, up_bias))
+            up = self._linear(_times(up, scale), self._input("up_bias", at, up_bias))
             kept = {GATE: value, UP: up}
             value = self._paired(self.pair, value, up, factor)
         if self.function is not None:
             given = self._given(self.function, self.function(value, at, **self._read(at)))
             value = given.pop(OUT)
             kept |= given
-        added = self._addend("residual", at, residual)
+        added = self._input("residual", at, residual)
         value = value if added is None else self._plus(value, added, self.beta)
         return (value, *(kept[name] for name in self.outputs))
 
     def read_early(self, at: Position) -> None:
         """Read what is added to an element, so that it is there when the element is."""
         for name in ("bias", "up_bias", "residual"):
-            self._addend(name, at, None)
+            self._input(name, at, None)
 
-    def _addend(self, name: str, at: Position, value: Value | None) -> Value | None:
+    def _input(self, name: str, at: Position, value: Value | None) -> Value | None:
         operand: Operand | None = getattr(self, name)
         return value if operand is None else operand.at(name, at)
 

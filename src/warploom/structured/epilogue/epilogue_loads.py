@@ -53,7 +53,7 @@ def epilogue_load(
 
 def matrix_layout(config: MatmulConfig) -> AuxiliaryLayout:
     """How a stage of a matrix lies in shared memory: a strip of a tile, or all of it where A and B are swapped."""
-    kind = "tile" if config.AB_swapped else "strips"
+    kind = "tile" if config.AB_swapped else "subtiles"
     return AuxiliaryLayout(config.epilogue, config.c_type, kind, config.epi_load_swizzle)
 
 
@@ -80,13 +80,13 @@ class MatrixLoad:
         start_up().maps.append(source)
 
     def load(self, tile: Any) -> None:
-        for strip, half in self._tiles.order:
+        for subtile, half in self._tiles.order:
             with self._pipeline.produce() as stage:
-                self._tiles.load(stage, tile, strip, half)
+                self._tiles.load(stage, tile, subtile, half)
 
     def write(self, writer: TileWriter, acc: AccumulatorStage, tile: Any, shape: Shape) -> None:
         tiles = self._tiles.tiles
-        if self._tiles.layout.kind == "strips":
+        if self._tiles.layout.kind == "subtiles":
             pipeline = self._pipeline.pipeline
             writer.write_batched_with_tma_epilogue_load_strips(acc, pipeline, tiles, None, tile, shape)
             return

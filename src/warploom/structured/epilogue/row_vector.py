@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from warploom.structured.config.output import EpilogueConfig
 from warploom.structured.epilogue.staging import Values, first_place
-from warploom.structured.epilogue.subtiles import Strip, TileSpot
+from warploom.structured.epilogue.subtiles import Subtile, TileSpot
 from warploom.structured.tensor_cores.wgmma import Warpgroup
 from warploom.trace.language.control import when
 from warploom.trace.language.packing import unpack
@@ -69,17 +69,17 @@ class RowVector:
         """What lies at a column, zero where nothing does."""
         return self._source.load_where(inside, column, dtype=type_)
 
-    def values(self, strip: Strip) -> Values:
+    def values(self, subtile: Subtile) -> Values:
         """What is to be added to a strip."""
-        held, transposed = self._held[_key(strip.spot)], strip.spot.transposed
+        held, transposed = self._held[_key(subtile.spot)], subtile.spot.transposed
         found = dict[tuple[int, int], Value]()
         for row in self._rows:
             for column in range(0, self._epc.stageN, _SQUARE):
-                first = held[row if transposed else strip.column + column]
+                first = held[row if transposed else subtile.column + column]
                 if TYPES[first.type].kind == "pair":
                     pair = unpack(first)
                 else:
-                    pair = (first, first if transposed else held[strip.column + column + 1])
+                    pair = (first, first if transposed else held[subtile.column + column + 1])
                 found[row, column], found[row, column + 1] = pair
         return found
 
@@ -104,12 +104,12 @@ class SharedVector:
             with when(at < self._columns):
                 self._held.store([value], at)
 
-    def values(self, strip: Strip) -> Values:
+    def values(self, subtile: Subtile) -> Values:
         """What is to be added to a strip."""
         _, along = first_place()
         found = dict[tuple[int, int], Value]()
         for column in range(0, self._width, _SQUARE):
-            pair = self._held.load(along.to("s32") + (strip.column + column), count=2)
+            pair = self._held.load(along.to("s32") + (subtile.column + column), count=2)
             found |= {(row, column + number): value for row in _ROWS for number, value in enumerate(pair)}
         return found
 

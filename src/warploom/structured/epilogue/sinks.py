@@ -13,10 +13,10 @@ from typing import Protocol
 
 from warploom.hardware.tensor_maps import SHARED_ALIGNMENT
 from warploom.structured.epilogue.epilogue import Epilogue
-from warploom.structured.epilogue.staging import StripStore, Values, pair_of
-from warploom.structured.epilogue.subtiles import Position, Strip, WarpPart
+from warploom.structured.epilogue.staging import SubtileStore, Values, pair_of
+from warploom.structured.epilogue.subtiles import Position, Subtile, WarpPart
 from warploom.structured.epilogue.tile_store import Box, MaskedCopy, box_place, boxes_of, store_box, store_inside
-from warploom.structured.epilogue.writer_protocols import MeetingPlace, WriterRole
+from warploom.structured.epilogue.writer_protocols import GroupBarrier, WriterRole
 from warploom.trace.builder import current
 from warploom.trace.isa.emit import At, emit
 from warploom.trace.language.control import otherwise, when
@@ -31,15 +31,15 @@ from warploom.trace.parameters import TensorMapArgument
 class Sink(Protocol):
     """Takes the strips of a tile in order."""
 
-    def put(self, strip: Strip, values: Values, *further: Values) -> None: ...
+    def put(self, subtile: Subtile, values: Values, *auxiliary: Values) -> None: ...
 
 
 @dataclass
-class StripRing:
+class SubtileRing:
     """Buffers in shared memory for the strips of one output, taken in turn, across tiles."""
 
     tensor: TensorMapArgument
-    strips: StripStore
+    subtiles: SubtileStore
     part: WarpPart
     buffers: int
     tiles: View | None = None
@@ -57,7 +57,7 @@ class StripRing:
     def allocate(self) -> View:
         """All buffers."""
         if self.tiles is None:
-            layout = self.strips.layout
+            layout = self.subtiles.layout
             align = max(SHARED_ALIGNMENT, layout.swizzle.alignment)
             with current("A tile writer").prologue():
                 self.tiles = shared(
@@ -70,29 +70,29 @@ class StripRing:
         buffer: View = self.allocate()[slot]
         return buffer
 
-    def current(self, strip: Strip) -> View:
+    def current(self, subtile: Subtile) -> View:
         """The buffer of a strip."""
-        return self.tile(strip.index % self.buffers if self._slot is None else self._slot.get())
+        return self.tile(subtile.index % self.buffers if self._slot is None else self._slot.get())
 
     def stage(self, tile: At, values: Values) -> None:
         """Write this thread's part of a strip into a buffer."""
-        self.strips.store(self.strips.place_to_store(tile, self.part.staged_row, literal(0, "u32")), values)
+        self.subtiles.store(self.subtiles.place_to_store(tile, self.part.staged_row, literal(0, "u32")), values)
 
     def boxes(self, tensor: TensorMapArgument, column: int) -> list[Box]:
         """The boxes of a map that fill a strip, which starts at a column."""
         *_, rows, columns = tensor.geometry.box
-        return boxes_of(self.strips.layout, (rows, columns), self.part.epc, column)
+        return boxes_of(self.subtiles.layout, (rows, columns), self.part.epc, column)
 
-    def send(self, strip: Strip, tile: At) -> None:
+    def send(self, subtile: Subtile, tile: At) -> None:
         """Let the copy engine store a strip that all threads have written into a buffer."""
-        for box in self.boxes(self.tensor, strip.column):
-            store_box(tile + box.offset, box_place(self.tensor, strip.spot, box))
+        for box in self.boxes(self.tensor, subtile.column):
+            store_box(tile + box.offset, box_place(self.tensor, subtile.spot, box))
 
     def advance(self) -> None:
         """Go on to the next buffer."""
         if self._slot is not None:
-            following = self._slot + 1
-            self._slot.set(select(following == self.buffers, literal(0, "u32"), following))
+            upcoming = self._slot + 1
+            self._slot.set(select(upcoming == self.buffers, literal(0, "u32"), upcoming))
 
 
 @dataclass
@@ -103,18 +103,18 @@ class TmaStore:
     has been read, so that everybody who passes may write those.
     """
 
-    ring: StripRing
+    ring: SubtileRing
     role: WriterRole
-    barrier: MeetingPlace
-    further: Sequence[StripRing] = ()
+    barrier: GroupBarrier
+    auxiliary: Sequence[SubtileRing] = ()
     """The rings of further outputs."""
     targets: Sequence[View] = ()
     """C and the further outputs, where rows that belong to somebody else follow the tile's: there threads copy."""
     _drained: list[object] = field(init=False, default_factory=list)
 
     @property
-    def rings(self) -> tuple[StripRing, ...]:
-        return (self.ring, *self.further)
+    def rings(self) -> tuple[SubtileRing, ...]:
+        return (self.ring, *self.auxiliary)
 
     @property
     def _fewest(self) -> int:
@@ -129,52 +129,52 @@ class TmaStore:
         same.targets = targets
         return same
 
-    def put(self, strip: Strip, values: Values, *further: Values) -> None:
-        tiles = self.open(strip)
-        for ring, tile, each in zip(self.rings, tiles, (values, *further), strict=True):
+    def put(self, subtile: Subtile, values: Values, *auxiliary: Values) -> None:
+        tiles = self.open(subtile)
+        for ring, tile, each in zip(self.rings, tiles, (values, *auxiliary), strict=True):
             ring.stage(tile, each)
-        self.close(strip, tiles)
+        self.close(subtile, tiles)
 
-    def open(self, strip: Strip) -> list[At]:
+    def open(self, subtile: Subtile) -> list[At]:
         """The buffers of a strip, free to be written."""
         self._drain_at_end()
         if self._fewest == 1:
             with when(self.role.first_thread):
                 emit("cp.async.bulk.wait_group.read", 0)
             self.barrier.sync()
-        return [ring.current(strip).place for ring in self.rings]
+        return [ring.current(subtile).place for ring in self.rings]
 
-    def close(self, strip: Strip, tiles: Sequence[At]) -> None:
+    def close(self, subtile: Subtile, tiles: Sequence[At]) -> None:
         """All threads have written: hand the buffers to the copy engine."""
         emit("fence.proxy.async.shared::cta")
         if self._fewest > 1:
             with when(self.role.first_thread):
                 emit("cp.async.bulk.wait_group.read", self._fewest - 2)
         self.barrier.sync()
-        self._send(strip, tiles)
+        self._send(subtile, tiles)
         for ring in self.rings:
             ring.advance()
 
-    def _send(self, strip: Strip, tiles: Sequence[At]) -> None:
-        with when(self._is_whole(strip)), when(self.role.first_thread):
+    def _send(self, subtile: Subtile, tiles: Sequence[At]) -> None:
+        with when(self._is_whole(subtile)), when(self.role.first_thread):
             for ring, tile in zip(self.rings, tiles, strict=True):
-                ring.send(strip, tile)
+                ring.send(subtile, tile)
         if self.targets:
             with otherwise():
                 for ring, tile, target in zip(self.rings, tiles, self.targets, strict=True):
-                    copied = MaskedCopy(ring.strips.layout, ring.part.epc, target, self.role.threads)
-                    copied.run(tile, self.role.thread, strip)
+                    copied = MaskedCopy(ring.subtiles.layout, ring.part.epc, target, self.role.threads)
+                    copied.run(tile, self.role.thread, subtile)
         with when(self.role.first_thread):
             emit("cp.async.bulk.commit_group")  # empty where threads copied: buffers are counted by groups
 
-    def _is_whole(self, strip: Strip) -> Value:
+    def _is_whole(self, subtile: Subtile) -> Value:
         """Whether no bound of ours cuts the strip."""
-        epc, spot = self.ring.part.epc, strip.spot
+        epc, spot = self.ring.part.epc, subtile.spot
         if not self.targets:
             return literal(True, "pred")
         if not spot.transposed:
             return spot.row + epc.BM <= spot.rows_end
-        last = (epc.num_col_warp_groups - 1) * epc.accumulator_columns + strip.column + epc.stageN
+        last = (epc.num_col_warp_groups - 1) * epc.accumulator_columns + subtile.column + epc.stageN
         return spot.column + last <= spot.columns_end
 
     def _drain_at_end(self) -> None:
@@ -196,24 +196,24 @@ class DirectStore:
 
     target: View
 
-    def put(self, strip: Strip, values: Values, *further: Values) -> None:
-        assert not further, "each output has a store of its own"
+    def put(self, subtile: Subtile, values: Values, *auxiliary: Values) -> None:
+        assert not auxiliary, "each output has a store of its own"
         left = dict(values)
         while left:
             (row, column), value = next(iter(left.items()))
             del left[row, column]
-            right = left.pop((row, column + 1), None) if self._has_pairs(strip) and column % 2 == 0 else None
-            at = strip.at(row, column)
+            right = left.pop((row, column + 1), None) if self._has_pairs(subtile) and column % 2 == 0 else None
+            at = subtile.at(row, column)
             if right is None:
                 self.put_at(at, value)
             else:
-                self._put_two(at, strip.at(row, column + 1), pair_of(value, right, self.target.dtype))
+                self._put_two(at, subtile.at(row, column + 1), pair_of(value, right, self.target.dtype))
 
-    def _has_pairs(self, strip: Strip) -> bool:
+    def _has_pairs(self, subtile: Subtile) -> bool:
         """Whether neighbours in a row, of which the first has an even column, are one aligned word."""
         target, word = self.target, 2 * TYPES[self.target.dtype].bytes
         dense = isinstance(target.strides[-1], int) and target.strides[-1] == 1
-        return dense and not strip.spot.transposed and target.dtype in PAIR_OF and target.alignment % word == 0
+        return dense and not subtile.spot.transposed and target.dtype in PAIR_OF and target.alignment % word == 0
 
     def put_at(self, at: Position, value: Value) -> None:
         """Store one element, if C has it."""
@@ -236,9 +236,9 @@ class AuthorStore:
     epilogue: Epilogue
     dtype: str
 
-    def put(self, strip: Strip, values: Values, *further: Values) -> None:
-        assert not further, "the author's function stores all"
+    def put(self, subtile: Subtile, values: Values, *auxiliary: Values) -> None:
+        assert not auxiliary, "the author's function stores all"
         for place, value in values.items():
-            at = strip.at(*place)
+            at = subtile.at(*place)
             with when(at.inside):
                 self.epilogue.store_at(value.to(self.dtype), at)

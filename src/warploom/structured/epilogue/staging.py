@@ -164,7 +164,7 @@ def pair_of(low: Value, high: Value, dtype: str) -> Value:
 
 
 @dataclass(frozen=True)
-class StripStore:
+class SubtileStore:
     """Moves strips of `columns` columns between registers and tiles of one layout; `lower` where warps have 32 rows."""
 
     layout: SharedLayout

@@ -5,50 +5,50 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from warploom.structured.epilogue.auxiliary import Addend
+from warploom.structured.epilogue.auxiliary import EpilogueInput
 from warploom.structured.epilogue.epilogue import Epilogue
 from warploom.structured.epilogue.sinks import DirectStore, Sink, TmaStore
 from warploom.structured.epilogue.staging import Values
-from warploom.structured.epilogue.subtiles import Position, Strip
+from warploom.structured.epilogue.subtiles import Position, Subtile
 from warploom.structured.epilogue.warp_exchange import WarpExchange
 from warploom.trace.language.types import Number
 from warploom.trace.language.values import Value
 
 
 @dataclass(frozen=True)
-class Addends:
+class EpilogueInputs:
     """What is added to strips and comes from elsewhere than the epilogue's operands."""
 
-    bias: Addend | None = None
-    up_bias: Addend | None = None
-    residual: Addend | None = None
+    bias: EpilogueInput | None = None
+    up_bias: EpilogueInput | None = None
+    residual: EpilogueInput | None = None
 
-    def values(self, strip: Strip) -> dict[str, Values]:
+    def values(self, subtile: Subtile) -> dict[str, Values]:
         """Those that there are, by the epilogue's names."""
         named = {"bias": self.bias, "up_bias": self.up_bias, "residual": self.residual}
-        return {name: each.values(strip) for name, each in named.items() if each is not None}
+        return {name: each.values(subtile) for name, each in named.items() if each is not None}
 
 
 @dataclass(frozen=True)
-class StripWork:
+class SubtileWork:
     """The epilogue of a tile, and where its outputs go: C and what is staged beside it to a sink, the rest directly."""
 
     epilogue: Epilogue
     sink: Sink
     scale: Value | Number = 1.0
-    addends: Addends = Addends()
+    inputs: EpilogueInputs = EpilogueInputs()
     direct: Sequence[DirectStore] = ()
     """The threads' stores of the further outputs, where the sink does not take them."""
     exchange: WarpExchange | None = None
 
-    def finish(self, strip: Strip, values: Values, up: Values | None = None) -> None:
+    def finish(self, subtile: Subtile, values: Values, up: Values | None = None) -> None:
         """Compute a strip of an accumulator, or of a pair, and hand it on."""
-        given = {"value": values, **({} if up is None else {"up": up}), **self.addends.values(strip)}
+        given = {"value": values, **({} if up is None else {"up": up}), **self.inputs.values(subtile)}
         if self.exchange is not None and isinstance(self.sink, TmaStore):
-            self._finish_runs(strip, given, self.exchange, self.sink)
+            self._finish_runs(subtile, given, self.exchange, self.sink)
             return
-        made = {where: self._applied(strip.at(*where), _picked(given, where)) for where in values}
-        self._hand_on(strip, [{where: each[number] for where, each in made.items()} for number in self._numbers])
+        made = {where: self._applied(subtile.at(*where), _picked(given, where)) for where in values}
+        self._hand_on(subtile, [{where: each[number] for where, each in made.items()} for number in self._numbers])
 
     @property
     def _numbers(self) -> range:
@@ -57,28 +57,28 @@ class StripWork:
     def _applied(self, at: Position, given: dict[str, Value]) -> tuple[Value, ...]:
         return self.epilogue.apply(given.pop("value"), at, scale=self.scale, **given)
 
-    def _hand_on(self, strip: Strip, results: Sequence[Values]) -> None:
+    def _hand_on(self, subtile: Subtile, results: Sequence[Values]) -> None:
         for store, values in zip(self.direct, results[1:], strict=False):
-            store.put(strip, values)
-        self.sink.put(strip, *(results[:1] if self.direct else results))
+            store.put(subtile, values)
+        self.sink.put(subtile, *(results[:1] if self.direct else results))
 
-    def _finish_runs(self, strip: Strip, given: dict[str, Values], exchange: WarpExchange, sink: TmaStore) -> None:
+    def _finish_runs(self, subtile: Subtile, given: dict[str, Values], exchange: WarpExchange, sink: TmaStore) -> None:
         """The same on a copy in shared memory: all that an element needs goes through it."""
-        tiles = sink.open(strip)
+        tiles = sink.open(subtile)
         wide = {name: {where: value.to("f32") for where, value in each.items()} for name, each in given.items()}
         runs = {name: list(exchange.runs(each)) for name, each in wide.items()}
         for number, (run, held) in enumerate(runs["value"]):
-            places = [exchange.position(strip, run, at) for at in range(len(held))]
+            places = [exchange.position(subtile, run, at) for at in range(len(held))]
             made = [
                 self._applied(place, {name: each[number][1][at] for name, each in runs.items()})
                 for at, place in enumerate(places)
             ]
             for output, (ring, tile) in enumerate(zip(sink.rings, tiles, strict=True)):
-                exchange.stage(ring.strips.layout, tile, run, [each[output] for each in made])
+                exchange.stage(ring.subtiles.layout, tile, run, [each[output] for each in made])
             for output, store in enumerate(self.direct, 1):
                 for place, each in zip(places, made, strict=True):
                     store.put_at(place, each[output])
-        sink.close(strip, tiles)
+        sink.close(subtile, tiles)
 
 
 def _picked(given: dict[str, Values], where: tuple[int, int]) -> dict[str, Value]:

@@ -93,7 +93,7 @@ class TileSpot:
 
 
 @dataclass(frozen=True)
-class Strip:
+class Subtile:
     """Some columns of a tile, all of its rows: what is loaded, computed and stored together."""
 
     index: int

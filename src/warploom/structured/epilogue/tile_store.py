@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from warploom.hardware.swizzles import GRANULE
 from warploom.structured.config.output import EpilogueConfig
 from warploom.structured.epilogue.staging import SharedLayout
-from warploom.structured.epilogue.subtiles import Strip, TileSpot
+from warploom.structured.epilogue.subtiles import Subtile, TileSpot
 from warploom.trace.isa.emit import At, emit
 from warploom.trace.language.control import loop, otherwise, when
 from warploom.trace.language.types import TYPES
@@ -78,7 +78,7 @@ class MaskedCopy:
         contiguous = isinstance(self.target.strides[-1], int) and self.target.strides[-1] == 1
         return GRANULE // self.layout.element_bytes if contiguous and self.target.alignment % GRANULE == 0 else 1
 
-    def run(self, tile: At, thread: Value, strip: Strip) -> None:
+    def run(self, tile: At, thread: Value, subtile: Subtile) -> None:
         """Copy a staged strip; every thread of the role takes part."""
         width, staged = self._width, self.layout.view(tile)
         in_row = self.layout.columns // width
@@ -87,16 +87,16 @@ class MaskedCopy:
             number = turn.to("u32") * self.threads + thread
             with when(number < moves):
                 row, column = number // in_row, number % in_row * width
-                self._move(staged, row, column, strip)
+                self._move(staged, row, column, subtile)
 
-    def _move(self, staged: View, row: Value, column: Value, strip: Strip) -> None:
-        spot = strip.spot
+    def _move(self, staged: View, row: Value, column: Value, subtile: Subtile) -> None:
+        spot = subtile.spot
         block, within = (column // self.layout.width, column % self.layout.width)
         values = staged.load(block, row, within, count=self._width) if self._width > 1 else [staged[block, row, within]]
         down, along = self.layout.of_accumulator(row, column)
         assert isinstance(down, Value)
         assert isinstance(along, Value)
-        along = along + strip.column
+        along = along + subtile.column
         if self.epc.is_folded:
             along, down = along + down // self.epc.BM * self.epc.accumulator_columns, down % self.epc.BM
         place = (spot.row + down.to("s32"), spot.column + along.to("s32"))

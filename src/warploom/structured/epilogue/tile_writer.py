@@ -12,17 +12,17 @@ from typing import Any
 
 from warploom.diagnostics import Diag
 from warploom.structured.config.output import AUXILIARY_BUFFERS
-from warploom.structured.epilogue.auxiliary import Addend, AuxiliaryLayout, Bias, StreamedTiles, WholeTile
+from warploom.structured.epilogue.auxiliary import AuxiliaryLayout, Bias, EpilogueInput, StreamedTiles, WholeTile
 from warploom.structured.epilogue.epilogue import Epilogue, Function
-from warploom.structured.epilogue.sinks import AuthorStore, DirectStore, Sink, StripRing, TmaStore
-from warploom.structured.epilogue.staging import SharedLayout, StripStore, Values
-from warploom.structured.epilogue.subtile_work import Addends, StripWork
-from warploom.structured.epilogue.subtiles import Strip, TileSpot, WarpPart
+from warploom.structured.epilogue.sinks import AuthorStore, DirectStore, Sink, SubtileRing, TmaStore
+from warploom.structured.epilogue.staging import SharedLayout, SubtileStore, Values
+from warploom.structured.epilogue.subtile_work import EpilogueInputs, SubtileWork
+from warploom.structured.epilogue.subtiles import Subtile, TileSpot, WarpPart
 from warploom.structured.epilogue.warp_exchange import WarpExchange
 from warploom.structured.epilogue.writer_geometry import StagedOutput, WriterGeometry
 from warploom.structured.epilogue.writer_protocols import (
     AccumulatorStage,
-    MeetingPlace,
+    GroupBarrier,
     RegisterAccumulator,
     WriterConfig,
     WriterRole,
@@ -47,9 +47,9 @@ Tiles = View | SMemTileArray2DRowMajor
 Output = StagedOutput | View
 """Where a further output goes: by the copy engine, or a view for threads to store to."""
 _EVERYTHING = (1 << 31) - 1
-STRIP_COLUMNS = (8, 16, 32, 64)
+SUBTILE_COLUMNS = (8, 16, 32, 64)
 """Columns of a strip from tensor memory: a load repeats a power of two times."""
-ROUGH_TYPES = ("bf16", "e4m3", "e5m2")
+LOW_PRECISION_TYPES = ("bf16", "e4m3", "e5m2")
 """Types of C with eight bits of a number or fewer."""
 
 
@@ -71,7 +71,7 @@ class TileWriter(WriterGeometry):
         elementwise_compute_lambda_fn: Function | None = None,
         epilogue_dtype: str | None = None,
         c_tiles: Tiles | None = None,
-        barrier: MeetingPlace | None = None,
+        barrier: GroupBarrier | None = None,
         shape: Shape | None = None,
         outputs: Mapping[str, Output] | None = None,
         **geometry: Any,
@@ -84,15 +84,15 @@ class TileWriter(WriterGeometry):
             function=elementwise_compute_lambda_fn,
             store=elementwise_lambda_fn,
             dtype=epilogue_dtype,
-            fast=self.c_type in ROUGH_TYPES or None,
+            fast=self.c_type in LOW_PRECISION_TYPES or None,
         )
         self.barrier = barrier or WarpGroupBarrier(role.threads)
         self.part = WarpPart(self.epc, role.warp)
         self._exchange: WarpExchange | None = None
-        further = self._ordered(outputs or {})
-        self._direct = [DirectStore(each) for each in further.values() if isinstance(each, View)]
-        self._arrays = [each.array for each in further.values() if isinstance(each, StagedOutput)]
-        self.sink = self._sink_of(c_tiles, further)
+        auxiliary = self._ordered(outputs or {})
+        self._direct = [DirectStore(each) for each in auxiliary.values() if isinstance(each, View)]
+        self._arrays = [each.array for each in auxiliary.values() if isinstance(each, StagedOutput)]
+        self.sink = self._sink_of(c_tiles, auxiliary)
         if isinstance(c_tma_op, TensorMapArgument):
             start_up().maps.append(c_tma_op)
 
@@ -119,19 +119,19 @@ class TileWriter(WriterGeometry):
         if not self.register_based_epilogue:
             self._exchange = WarpExchange(self.part, self.num_output_warps)
         tiles = None if c_tiles is None else self._checked(c_tiles)
-        ring = StripRing(self.c_tma_op, self._strip_store(self.staged), self.part, self.num_output_stages, tiles)
-        further = [self._ring(name, each) for name, each in outputs.items() if isinstance(each, StagedOutput)]
-        return TmaStore(ring, self.role, self.barrier, further)
+        ring = SubtileRing(self.c_tma_op, self._subtile_store(self.staged), self.part, self.num_output_stages, tiles)
+        auxiliary = [self._ring(name, each) for name, each in outputs.items() if isinstance(each, StagedOutput)]
+        return TmaStore(ring, self.role, self.barrier, auxiliary)
 
-    def _strip_store(self, layout: SharedLayout) -> StripStore:
-        return StripStore(layout, self.stageN, self.is_lower_frag_required)
+    def _subtile_store(self, layout: SharedLayout) -> SubtileStore:
+        return SubtileStore(layout, self.stageN, self.is_lower_frag_required)
 
-    def _ring(self, name: str, output: StagedOutput) -> StripRing:
+    def _ring(self, name: str, output: StagedOutput) -> SubtileRing:
         """Buffers for a further output: fewer than C may have, since nothing comes into them early."""
         start_up().maps.append(output.tensor)
         count = min(self.num_output_stages, AUXILIARY_BUFFERS)
-        strips = self._strip_store(self.staged_as(output))
-        return StripRing(output.tensor, strips, self.part, count, output.tiles, f"{name}_tiles")
+        subtiles = self._subtile_store(self.staged_as(output))
+        return SubtileRing(output.tensor, subtiles, self.part, count, output.tiles, f"{name}_tiles")
 
     def _checked(self, given: Tiles) -> View:
         """Buffers of the author's, which must be what C is staged in."""
@@ -148,13 +148,13 @@ class TileWriter(WriterGeometry):
         shape: Shape | None = None,
         *,
         c_tiles: Tiles | None = None,
-        bias: Addend | None = None,
-        up_bias: Addend | None = None,
-        residual: Addend | None = None,
+        bias: EpilogueInput | None = None,
+        up_bias: EpilogueInput | None = None,
+        residual: EpilogueInput | None = None,
     ) -> None:
         """Write an accumulator, or a pair, to a tile of C; `shape` is C's, in elements."""
-        addends = Addends(bias, up_bias, residual)
-        self._run(stage, self._spot(tile_coord, shape), sink=self._sink_for(c_tiles), addends=addends)
+        inputs = EpilogueInputs(bias, up_bias, residual)
+        self._run(stage, self._spot(tile_coord, shape), sink=self._sink_for(c_tiles), inputs=inputs)
 
     def write_batched(
         self,
@@ -233,7 +233,7 @@ class TileWriter(WriterGeometry):
         layout = AuxiliaryLayout(self.epc, self.c_type, "residual", self.c_swizzle)
         source = StreamedTiles(layout, _view(src_tile), src_pipeline, self.part)
         spot, sink = self._spot(tile_coord, shape), self._sink_for(out_tiles)
-        self._run(stage, spot, sink=sink, addends=Addends(residual=source), beta=beta)
+        self._run(stage, spot, sink=sink, inputs=EpilogueInputs(residual=source), beta=beta)
 
     def write_batched_with_tma_epilogue_load(
         self,
@@ -249,7 +249,7 @@ class TileWriter(WriterGeometry):
         layout = AuxiliaryLayout(self.epc, self.c_type, "tile", epi_load_swizzle or self.epi_load_swizzle)
         source = WholeTile(layout, epilogue_tile.place, self.part)
         spot, sink = self._spot(tile_coord, c_shape), self._sink_for(c_tiles)
-        self._run(output_stage, spot, sink=sink, addends=Addends(residual=source))
+        self._run(output_stage, spot, sink=sink, inputs=EpilogueInputs(residual=source))
 
     def write_batched_with_1d_bias(
         self,
@@ -262,7 +262,7 @@ class TileWriter(WriterGeometry):
     ) -> None:
         """Write with a bias added that has a value for each column of C, the tile's part of it in shared memory."""
         spot, sink = self._spot(tile_coord, c_shape), self._sink_for(c_tiles)
-        self._run(output_stage, spot, sink=sink, addends=Addends(bias=Bias(epilogue_tile, self.part)))
+        self._run(output_stage, spot, sink=sink, inputs=EpilogueInputs(bias=Bias(epilogue_tile, self.part)))
 
     def write_batched_with_tma_epilogue_load_strips(
         self,
@@ -277,14 +277,14 @@ class TileWriter(WriterGeometry):
         c_tiles: Tiles | None = None,
     ) -> None:
         """Write with strips added that come through a pipeline: strip by strip, of a folded tile left half first."""
-        layout = AuxiliaryLayout(self.epc, self.c_type, "strips", epi_load_swizzle or self.epi_load_swizzle)
+        layout = AuxiliaryLayout(self.epc, self.c_type, "subtiles", epi_load_swizzle or self.epi_load_swizzle)
         elements = layout.layout.rows * layout.layout.columns
         if epilogue_tile_elems is not None and epilogue_tile_elems != elements:
             what = f"epilogue_tile_elems is {epilogue_tile_elems}; a strip has {elements}"
             raise Diag.BAD_WRITER.error(here(), count=1, what=what)
         source = StreamedTiles(layout, _view(epilogue_tiles_base), epilogue_pipeline, self.part)
         spot, sink = self._spot(tile_coord, c_shape), self._sink_for(c_tiles)
-        self._run(output_stage, spot, sink=sink, addends=Addends(residual=source))
+        self._run(output_stage, spot, sink=sink, inputs=EpilogueInputs(residual=source))
 
     def drain(self) -> None:
         """Wait until the copy engine has read every buffer; the end of the role does so by itself."""
@@ -297,13 +297,13 @@ class TileWriter(WriterGeometry):
 
     def read_early(self, places: Sequence[tuple[int, int]], spot: TileSpot) -> None:
         """Read what the epilogue adds to some values, from the thread's first at a spot on: later it is known."""
-        strip = Strip(0, 0, spot)
+        subtile = Subtile(0, 0, spot)
         for where in places:
-            self.epilogue.read_early(strip.at(*where))
+            self.epilogue.read_early(subtile.at(*where))
 
     def write_values(self, values: Values, spot: TileSpot) -> None:
         """Write some values that lie so many rows and columns from the thread's first at a spot."""
-        StripWork(self.epilogue, self.sink, direct=self._direct).finish(Strip(0, 0, spot), values)
+        SubtileWork(self.epilogue, self.sink, direct=self._direct).finish(Subtile(0, 0, spot), values)
 
     def _sink_for(self, c_tiles: Tiles | None) -> Sink:
         """The writer's sink; its buffers are one ring, whichever call brings them."""
@@ -347,38 +347,38 @@ class TileWriter(WriterGeometry):
         sink: Sink,
         scale: Value | Number = 1.0,
         beta: Value | Number | None = None,
-        addends: Addends | None = None,
+        inputs: EpilogueInputs | None = None,
         partial: SplitReduction | None = None,
     ) -> None:
         """The loop: strip by strip."""
         epilogue = self.epilogue if beta is None else replace(self.epilogue, beta=beta)
-        work = StripWork(epilogue, sink, scale, addends or Addends(), self._direct, self._exchange)
+        work = SubtileWork(epilogue, sink, scale, inputs or EpilogueInputs(), self._direct, self._exchange)
         if partial is not None:
             partial.begin()
-        for index, fragments in enumerate(self._strips(stage)):
-            strip = Strip(index, index * self.stageN, spot)
+        for index, fragments in enumerate(self._subtiles(stage)):
+            subtile = Subtile(index, index * self.stageN, spot)
             if partial is None:
-                work.finish(strip, *(each.by_place for each in fragments))
+                work.finish(subtile, *(each.by_place for each in fragments))
                 continue
-            values = partial.add(strip, fragments[0].by_place)
+            values = partial.add(subtile, fragments[0].by_place)
             with when(partial.is_final):
-                work.finish(strip, values)
+                work.finish(subtile, values)
             with when(~partial.is_final):
-                partial.keep(strip, values)
+                partial.store(subtile, values)
         if partial is not None:
             partial.end()
 
-    def _strips(self, stage: AccumulatorStage | RegisterAccumulator) -> Iterator[list[TmemFragments]]:
+    def _subtiles(self, stage: AccumulatorStage | RegisterAccumulator) -> Iterator[list[TmemFragments]]:
         """An accumulator's strips, of a pair both; from tensor memory, each one's load behind the work on that before.
 
         The second accumulator of a pair follows the first.
         """
         starts = (0,) if self.epilogue.pair is None else (0, self.num_stages)
         if isinstance(stage, RegisterAccumulator):
-            yield from ([stage.strip(start + index) for start in starts] for index in range(self.num_stages))
+            yield from ([stage.subtile(start + index) for start in starts] for index in range(self.num_stages))
             return
-        if self.stageN not in STRIP_COLUMNS:
-            what = f"stageN is {self.stageN}; from tensor memory strips are loaded whose columns are of {STRIP_COLUMNS}"
+        if self.stageN not in SUBTILE_COLUMNS:
+            what = f"stageN is {self.stageN}; a subtile that is loaded from TMEM has one of {SUBTILE_COLUMNS} columns"
             raise Diag.BAD_WRITER.error(here(), count=1, what=what)
         both = replace(self.AccumTmemArray, count=len(starts) * self.num_stages)
         tensors = both.at(TmemAddress(stage.tmem.offset).of_warp(self.role.warp))
@@ -386,12 +386,12 @@ class TileWriter(WriterGeometry):
         def load(index: int) -> list[TmemFragments]:
             return [tensors[start + index].load_fragments(self.rep) for start in starts]
 
-        following = load(0)
+        upcoming = load(0)
         for index in range(self.num_stages):
             TmemAddress.wait_load()
-            fragments = following
+            fragments = upcoming
             if index + 1 < self.num_stages:
-                following = load(index + 1)
+                upcoming = load(index + 1)
             else:
                 stage.release()
             yield fragments

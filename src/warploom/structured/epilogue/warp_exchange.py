@@ -14,8 +14,8 @@ from warploom.hardware.swizzles import GRANULE, SWIZZLES
 from warploom.hardware.threads import WARP_LANES
 from warploom.hardware.tmem import LANE_ALIGNMENT
 from warploom.structured.config.output import EpilogueConfig
-from warploom.structured.epilogue.staging import SharedLayout, StripStore, Values
-from warploom.structured.epilogue.subtiles import Position, Strip, WarpPart
+from warploom.structured.epilogue.staging import SharedLayout, SubtileStore, Values
+from warploom.structured.epilogue.subtiles import Position, Subtile, WarpPart
 from warploom.trace.isa.emit import At, emit
 from warploom.trace.language.values import Value, literal
 from warploom.trace.language.views import Index, View, shared
@@ -53,7 +53,7 @@ class WarpExchange:
         self.part, self.layout = part, scratch_layout(part.epc)
         align = self.layout.swizzle.alignment
         self._scratch = shared("f32", (warps, self.layout.rows, self.layout.columns), name=name, align=align)
-        self._store = StripStore(self.layout, part.epc.stageN, lower=False)
+        self._store = SubtileStore(self.layout, part.epc.stageN, lower=False)
 
     @staticmethod
     def bytes(epc: EpilogueConfig, warps: int = 4) -> int:
@@ -100,11 +100,11 @@ class WarpExchange:
             assert isinstance(along, Value)
             yield Run(down + half, along, self.length, self.layout.transposed), found
 
-    def position(self, strip: Strip, run: Run, number: int) -> Position:
+    def position(self, subtile: Subtile, run: Run, number: int) -> Position:
         """Where an element of a run belongs in C."""
-        spot, (down, along) = strip.spot, run.place(number)
+        spot, (down, along) = subtile.spot, run.place(number)
         row = spot.row + (self.part.row + down).to("s32")
-        column = spot.column + (self.part.column + along).to("s32") + strip.column
+        column = spot.column + (self.part.column + along).to("s32") + subtile.column
         return Position(spot, row, column)
 
     def stage(self, layout: SharedLayout, tile: At, run: Run, values: list[Value]) -> None:

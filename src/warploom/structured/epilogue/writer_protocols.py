@@ -22,7 +22,7 @@ class AccumulatorStage(Protocol):
 class RegisterAccumulator(Protocol):
     """What is read where the sums are in registers: each strip of them."""
 
-    def strip(self, index: int) -> TmemFragments: ...
+    def subtile(self, index: int) -> TmemFragments: ...
 
 
 class WriterRole(Protocol):
@@ -47,7 +47,7 @@ class WriterRole(Protocol):
     def first_thread(self) -> Value: ...
 
 
-class MeetingPlace(Protocol):
+class GroupBarrier(Protocol):
     """Where those who write wait for each other."""
 
     def sync(self) -> None: ...

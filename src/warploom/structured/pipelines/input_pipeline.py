@@ -98,7 +98,7 @@ class InputProducerStage(ProducerStage):
         self.check()
         inputs = self._inputs
         with when(inputs.producer_role.elected):
-            inputs.announce(self)
+            inputs.expect(self)
             inputs.copy(self._index, tile, k, only)
 
 
@@ -173,7 +173,7 @@ class InputTilePipeline:
         local = sum(part.bytes for part in self.payload.parts.values() if part.local)
         return self.k_group_size * (self.cluster.cta_group - 1) * local
 
-    def announce(self, stage: InputProducerStage) -> None:
+    def expect(self, stage: InputProducerStage) -> None:
         """Expect the bytes of a stage, in one thread: at a pair leader's barrier, at its peer's own only."""
         if self._peer_bytes:
             stage.expect_bytes(select(self.cluster.leader, literal(self.stage_bytes, "u32"), self._peer_bytes))

@@ -32,7 +32,7 @@ class OperandLayout:
     """A tile of `rows` by `depth` (along K) elements; `major` says which of the two is contiguous: "k" or "mn"."""
 
     rows: int
-    depth: int
+    k_extent: int
     element_bits: int
     major: str = "k"
     swizzle: str = "128B"
@@ -54,19 +54,19 @@ class OperandLayout:
 
     @property
     def tile_bytes(self) -> int:
-        return self.rows * self.depth * self.element_bits // _BITS
+        return self.rows * self.k_extent * self.element_bits // _BITS
 
     @property
     def box(self) -> tuple[int, int]:
         """The box of one copy, in the order of the array's axes."""
         if self.major == "k":
             return (self.rows // self.slices, self.span)
-        return (self.depth // self.slices, self.span)
+        return (self.k_extent // self.slices, self.span)
 
     @property
     def columns(self) -> int:
         """How many boxes lie side by side in a tile."""
-        return (self.depth if self.major == "k" else self.rows) // self.span
+        return (self.k_extent if self.major == "k" else self.rows) // self.span
 
     @property
     def column_bytes(self) -> int:
@@ -161,15 +161,15 @@ class OperandTiles:
         barrier: At,
         cluster: Cluster,
     ) -> None:
-        row, deep = valued(self.row(tile), "s32"), k * layout.depth
+        row, k_offset = valued(self.row(tile), "s32"), k * layout.k_extent
         share = valued(self.share, "u32")
-        step = (layout.rows if layout.major == "k" else layout.depth) // layout.slices
+        step = (layout.rows if layout.major == "k" else layout.k_extent) // layout.slices
         for column in range(layout.columns):
             along = column * layout.span
             if layout.major == "k":
-                at = (row + share.to("s32") * step, deep + along)
+                at = (row + share.to("s32") * step, k_offset + along)
             else:
-                at = (deep + share.to("s32") * step, row + along)
+                at = (k_offset + share.to("s32") * step, row + along)
             batch = (tile.batch,) if len(source.geometry.box) > len(at) else ()
             place = storage.window((share * layout.slice_bytes,), (1,)).place + column * layout.column_bytes
             copy_box(place, source.at(*batch, *at), barrier, cluster, self.peers)

@@ -54,9 +54,9 @@ class RingState:
         if self._stage is None:
             self._parity ^= 1
             return
-        following = self._stage + 1
-        wrapped = following == self._stages
-        self._stage.set(select(wrapped, literal(0, "u32"), following))
+        upcoming = self._stage + 1
+        wrapped = upcoming == self._stages
+        self._stage.set(select(wrapped, literal(0, "u32"), upcoming))
         self._parity.set(self._parity ^ wrapped.to("u32"))
 
     def skip(self, count: Value) -> None:
@@ -200,7 +200,7 @@ class ProducerConsumerPipeline:
         setup = start_up()
         setup.barriers += self._rows()
         sides = (self.producer_side, self.consumer_side)
-        setup.is_shared |= any(signal.reaches_others(self.cluster) for side in sides for signal in side.signals)
+        setup.is_remote |= any(signal.reaches_others(self.cluster) for side in sides for signal in side.signals)
         current().root.at_close.append(self._check_used)
 
     def _rows(self) -> list[tuple[Barriers, Callable[[], int]]]:

@@ -106,7 +106,7 @@ class _Arrivals:
 
     role: Role
     to: str = "self"
-    turns: int = 1
+    alternating: int = 1
 
     @property
     def lanes(self) -> int:
@@ -115,7 +115,7 @@ class _Arrivals:
 
     def arrivals(self, cluster: Cluster) -> int:
         senders = {"self": 1, "leader": cluster.cta_group, "first": cluster.size}[self.to]
-        return self.role.count // self.turns * self.lanes * senders
+        return self.role.count // self.alternating * self.lanes * senders
 
     def reaches_others(self, cluster: Cluster) -> bool:
         return self.to != "self" and cluster.size > 1
@@ -207,7 +207,7 @@ class EachPeer(_Arrivals):
         return 1
 
     def arrivals(self, cluster: Cluster) -> int:
-        return self.role.count // self.turns * cluster.reached(self.peers, leaders=False)
+        return self.role.count // self.alternating * cluster.reached(self.peers, leaders=False)
 
     def reaches_others(self, cluster: Cluster) -> bool:
         return cluster.size > 1 and self.peers is not cluster.alone

@@ -20,9 +20,9 @@ class StartUp:
     """Barriers and tensor maps that a kernel has; counts are asked for when everybody has declared his signals."""
 
     cluster: Cluster | None = None
-    is_shared: bool = False
+    is_remote: bool = False
     """Whether other CTAs reach these barriers, so that all of them must be ready."""
-    meets_later: bool = False
+    syncs_later: bool = False
     """Whether CTAs of the cluster meet later on: here each says that it is there, and goes on."""
     role: Role | None = None
     """Whose first warp initialises: it need not wait for the others, who will wait for what it brings."""
@@ -38,10 +38,10 @@ class StartUp:
             for row, count in self.barriers:
                 row.init(count())
             fence_barrier_init()
-        if self.cluster is not None and self.meets_later:
-            self.cluster.announce()
+        if self.cluster is not None and self.syncs_later:
+            self.cluster.arrive()
         threads = current().threads
-        if self.cluster is not None and self.is_shared:
+        if self.cluster is not None and self.is_remote:
             self.cluster.sync()
         elif self.role is not None and threads is not None:
             with when(warp_index() == first):

@@ -49,32 +49,32 @@ WorkInfo = Tile
 class Scheduler(ABC, Generic[Work]):
     """Hands out work, the same to every role: each role that works iterates over it once."""
 
-    everybody = False
+    all_threads = False
     """Whether all threads of a role must walk together, because barriers count them."""
 
     def __init__(self) -> None:
-        self.walked: dict[str, Loc] = {}
+        self.visited: dict[str, Loc] = {}
         current("A scheduler")
 
     def __iter__(self) -> Iterator[Work]:
         self._check()
-        return self._walk()
+        return self._iterate()
 
     @abstractmethod
-    def _walk(self) -> Iterator[Work]:
+    def _iterate(self) -> Iterator[Work]:
         """The loop of the role being traced."""
 
     def _check(self) -> None:
         region = current("A scheduler").region
         if not region.role:
             raise Diag.BAD_TILE_LOOP.error(here(), what="no role is open")
-        if region.role in self.walked:
-            what = f"role `{region.role}` has already walked them at {self.walked[region.role]}"
+        if region.role in self.visited:
+            what = f"role `{region.role}` has already walked them at {self.visited[region.role]}"
             raise Diag.BAD_TILE_LOOP.error(here(), what=what)
-        if self.everybody and region.kind != "role":
+        if self.all_threads and region.kind != "role":
             what = f"the loop lies in a device {region.kind} (opened at {region.loc}), and every thread must take part"
             raise Diag.BAD_TILE_LOOP.error(here(), what=what)
-        self.walked[region.role] = here()
+        self.visited[region.role] = here()
 
 
 class GridScheduler(Scheduler[Tile]):
@@ -97,7 +97,7 @@ class GridScheduler(Scheduler[Tile]):
         self._k_tiles = valued(k_tiles, "s32").to("u32")
         self._starts: View | None = None
 
-    def with_depths(self, starts: View | None) -> Self:
+    def with_k_ranges(self, starts: View | None) -> Self:
         """Let each batch have a depth of its own: of all K tiles those from `starts[batch]` to `starts[batch + 1]`.
 
         One that would have none has the K tile behind the last, where copies bring zeros: no role meets an empty sum.

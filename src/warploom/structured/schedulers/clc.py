@@ -37,7 +37,7 @@ class ClcScheduler(GridScheduler):
     `load` if not told, lets it ask for a cluster only when it has begun on the last: who asks early robs the idle.
     """
 
-    everybody = True
+    all_threads = True
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class ClcScheduler(GridScheduler):
             others = [role for role in roles if role is not roles.scheduler] if workers is None else workers
             self._ring = _Ring(num_stages, roles.scheduler, paced_by or roles.load, tuple(others), cluster)
 
-    def _walk(self) -> Iterator[Tile]:
+    def _iterate(self) -> Iterator[Tile]:
         place = [Variable("u32", special(f"ctaid.{axis}")) for axis in _AXES]
         if self._ring is None:
             yield self._of(place)

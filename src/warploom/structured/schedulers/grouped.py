@@ -88,15 +88,15 @@ class GroupedScheduler(Scheduler[GroupedTile]):
         if roles is not None:
             others = [role for role in roles if role is not roles.scheduler] if workers is None else workers
             self._ring = _Ring(self, roles.scheduler, tuple(others), cluster, num_slots)
-            self.everybody = True
+            self.all_threads = True
 
-    def _walk(self) -> Iterator[GroupedTile]:
+    def _iterate(self) -> Iterator[GroupedTile]:
         if self._ring is None:
             yield from self.search()
             return
         yield from self._ring.received()
 
-    def turns(self, number: Value, of: int) -> Iterator[GroupedTile]:
+    def every(self, number: Value, of: int) -> Iterator[GroupedTile]:
         """Every so many tiles of this CTA, from its `number`-th on, for warpgroups of a role that take turns."""
         self._check()
         return self.search(number, of)

@@ -39,26 +39,26 @@ class StaticScheduler(GridScheduler):
         self._is_flat = layers.literal == 1
         self._first, self._step = linear_cluster(cluster)
         self._band = band
-        self._following = self._first
+        self._next = self._first
 
-    def turns(self, number: Value, of: int) -> Iterator[Tile]:
+    def every(self, number: Value, of: int) -> Iterator[Tile]:
         """Every so many tiles of this CTA, from its `number`-th on: for warpgroups of a role that take turns."""
         self._check()
-        return self._walk(self._first + number * self._step, self._step * of)
+        return self._iterate(self._first + number * self._step, self._step * of)
 
-    def _walk(self, first: Value | None = None, step: Value | None = None) -> Iterator[Tile]:
+    def _iterate(self, first: Value | None = None, step: Value | None = None) -> Iterator[Tile]:
         index = Variable("u32", self._first if first is None else first)
         for _ in While(lambda: index < self.total):
             at = index.get()
-            self._following = at + (self._step if step is None else step)
+            self._next = at + (self._step if step is None else step)
             yield self.at(at)
-            index.set(self._following)
-        self._following = self._first  # of the next role
+            index.set(self._next)
+        self._next = self._first  # of the next role
 
     @property
-    def is_ahead(self) -> Value:
+    def has_next(self) -> Value:
         """Whether this CTA has a tile ahead: before the loop the first one, in the loop the next."""
-        return self._following < self.total
+        return self._next < self.total
 
     def at(self, index: Value) -> Tile:
         """This CTA's tile of the index-th cluster of tiles."""

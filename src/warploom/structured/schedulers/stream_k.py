@@ -34,9 +34,9 @@ class StreamTile:
     k_tiles: Value
     k_before: Value
     """K tiles of what this CTA had before: stages that another warpgroup has, if they take turns."""
-    is_parked: Value
+    is_partial: Value
     """Whether the sums are for a CTA that has the tile's last K tiles."""
-    others: Value
+    partial_ctas: Value
     """How many clusters, those in front of this one, park sums of the tile that this CTA writes."""
     _k_start: Value
     _depth: Value
@@ -68,14 +68,14 @@ class StreamScheduler(Scheduler[StreamTile]):
         self._count = self._parts + waves
         self._whole, self._step = streamed + number - self._parts * count, count
         self._begin, self._end = start - first * depth, stop - (self._last - 1) * depth
-        self._others = number - _holder(first * depth, each, longer)
+        self._partial_ctas = number - _holder(first * depth, each, longer)
 
-    def turns(self, number: Value, of: int) -> Iterator[StreamTile]:
+    def every(self, number: Value, of: int) -> Iterator[StreamTile]:
         """Every so many tiles of this CTA, from its `number`-th on: for warpgroups of a role that take turns."""
         self._check()
-        return self._walk(number, of)
+        return self._iterate(number, of)
 
-    def _walk(self, first: Value | None = None, step: int = 1) -> Iterator[StreamTile]:
+    def _iterate(self, first: Value | None = None, step: int = 1) -> Iterator[StreamTile]:
         index = Variable("u32", 0 if first is None else first)
         for _ in While(lambda: index < self._count):
             at = index.get()
@@ -92,13 +92,15 @@ class StreamScheduler(Scheduler[StreamTile]):
         values = (
             stop - start,
             select(index == 0, none, before[1] - before[0]),
-            select(index + 1 == self._parts, self._others, none),
+            select(index + 1 == self._parts, self._partial_ctas, none),
             # All CTAs are at about the same K tile at the same time, so that they find it in L2.
             select(is_whole & is_streamed, self._end, start),
             self._depth,
         )
-        k_tiles, k_before, others, k_start, depth = (value.to("s32") for value in values)
-        return StreamTile(tile.m, tile.n, tile.batch, k_tiles, k_before, stop < self._depth, others, k_start, depth)
+        k_tiles, k_before, partial_ctas, k_start, depth = (value.to("s32") for value in values)
+        return StreamTile(
+            tile.m, tile.n, tile.batch, k_tiles, k_before, stop < self._depth, partial_ctas, k_start, depth
+        )
 
     def _range(self, index: Value) -> tuple[Value, Value]:
         """From which to which K tile of its tile this CTA has what is at a place in its order."""

@@ -44,11 +44,11 @@ class ClusterExchange:
         self._units = config.accumulators // _SQUARE // config.num_split_k
         self._row = _SQUARE * _WORD * role.threads
         self._slice = self._units * self._row
-        self._come = shared("u8", (config.num_split_k - 1, self._slice), name="partials", align=_SQUARE * _WORD)
+        self._inbox = shared("u8", (config.num_split_k - 1, self._slice), name="partials", align=_SQUARE * _WORD)
         self._barriers = barriers("partials")
         setup = start_up()
         setup.barriers.append((self._barriers, lambda: 1))
-        setup.meets_later = True
+        setup.syncs_later = True
 
     def begin(self) -> None:
         """Expect what the others will send."""
@@ -59,7 +59,7 @@ class ClusterExchange:
         """This split's slice of the columns, summed over all splits: its own first, then those behind it in turn."""
         splits, mine = self._config.num_split_k, self._split
         slices = [self._slice_of(core, split) for split in range(splits)]
-        place = self._come.place.address + self._role.thread * (_SQUARE * _WORD)
+        place = self._inbox.place.address + self._role.thread * (_SQUARE * _WORD)
         self._cluster.wait()
         for other in range(splits):
             with when(mine != other):
@@ -70,8 +70,8 @@ class ClusterExchange:
         self._barriers[0].wait(0)
         for number in range(splits - 1):
             places = [At(place, number * self._slice + unit * self._row) for unit in range(self._units)]
-            come = [value for each in places for value in emit("ld.shared.v4.f32", each)]
-            total = [held + more for held, more in zip(total, come, strict=True)]
+            received = [value for each in places for value in emit("ld.shared.v4.f32", each)]
+            total = [held + more for held, more in zip(total, received, strict=True)]
         return _tiles(total, self._config)
 
     def _slice_of(self, core: WgmmaOp, split: int) -> list[Value]:
@@ -80,14 +80,14 @@ class ClusterExchange:
         parts = (accumulator.registers[split * each : (split + 1) * each] for accumulator in core.accumulators)
         return [register.get() for part in parts for register in part]
 
-    def _send(self, sums: Sequence[Value], place: Value, other: Value) -> None:
+    def _send(self, values: Sequence[Value], place: Value, other: Value) -> None:
         """Send sums to the same thread of another CTA, where the one behind it has the first place."""
         splits = self._config.num_split_k
         number = (self._split + (splits - 1) - other) % splits
         there = self._cluster.remote(At(place), other).address + number * self._slice
         barrier = self._cluster.remote(self._barriers[0].at, other)
         for unit in range(self._units):
-            emit(_SEND, At(there, unit * self._row), list(sums[_SQUARE * unit : _SQUARE * (unit + 1)]), barrier)
+            emit(_SEND, At(there, unit * self._row), list(values[_SQUARE * unit : _SQUARE * (unit + 1)]), barrier)
 
 
 class GlobalExchange:
@@ -112,8 +112,8 @@ class GlobalExchange:
         self._row = config.split_unit * role.threads
         self._plane = config.accumulators * role.threads
         first = tile.number * (config.num_split_k * self._plane) + (role.thread * config.split_unit).to("s32")
-        self._sums = workspace.window((first,), (1 << 30,))
-        self._mine = self._sums.window((tile.split * self._plane,), (1 << 30,))
+        self._workspace = workspace.window((first,), (1 << 30,))
+        self._mine = self._workspace.window((tile.split * self._plane,), (1 << 30,))
         self._counter = counters.at(tile.number)
 
     def begin(self) -> None:
@@ -122,23 +122,23 @@ class GlobalExchange:
 
     def reduced(self, core: WgmmaOp) -> list[RegisterTile]:
         """This split's slice of the columns, summed over all splits, the first one first."""
-        self._park(core)
+        self._store(core)
         config = self._config
         each, splits = config.BN // _COLUMNS, config.num_split_k
         run = each // splits
         first = self._tile.split.to("u32") * run
         units = [first + (piece * each + unit) for piece in range(config.subtiles) for unit in range(run)]
         parts = [[self._fetch(split, unit) for split in range(splits)] for unit in units]
-        return _tiles([value for part in parts for value in _summed(part)], config)
+        return _tiles([value for part in parts for value in _add(part)], config)
 
     def reduced_unit(self, core: WgmmaOp) -> Values:
         """This split's unit of the sums, by its places from the unit's first."""
-        self._park(core)
+        self._store(core)
         unit = self._tile.split.to("u32")
-        held = _summed([self._fetch(split, unit) for split in range(self._config.num_split_k)])
+        held = _add([self._fetch(split, unit) for split in range(self._config.num_split_k)])
         return dict(zip(unit_places(self._config), held, strict=True))
 
-    def _park(self, core: WgmmaOp) -> None:
+    def _store(self, core: WgmmaOp) -> None:
         """Store all sums of this thread and wait until all splits have done so."""
         held = [register.get() for accumulator in core.accumulators for register in accumulator.registers]
         size = self._config.split_unit
@@ -158,7 +158,7 @@ class GlobalExchange:
 
     def _fetch(self, split: int, unit: Value) -> tuple[Value, ...]:
         """The same thread's unit of a split."""
-        place = self._sums.at(unit.to("s32") * self._row + split * self._plane)
+        place = self._workspace.at(unit.to("s32") * self._row + split * self._plane)
         return emit(f"ld.global.cg.v{self._config.split_unit}.f32", place)
 
 
@@ -175,14 +175,14 @@ def unit_start(config: HopperConfig, split: Value) -> tuple[Value, Value]:
     return (piece * WGMMA_M + inside * _ROWS).to("s32"), (column * _COLUMNS).to("s32")
 
 
-def _tiles(sums: Sequence[Value], config: HopperConfig) -> list[RegisterTile]:
+def _tiles(values: Sequence[Value], config: HopperConfig) -> list[RegisterTile]:
     """A slice's sums as tiles of 64 rows."""
-    each = len(sums) // config.subtiles
-    pieces = (sums[piece * each : (piece + 1) * each] for piece in range(config.subtiles))
+    each = len(values) // config.subtiles
+    pieces = (values[piece * each : (piece + 1) * each] for piece in range(config.subtiles))
     return [RegisterTile(piece, config.sliced.stageN) for piece in pieces]
 
 
-def _summed(parts: Sequence[Sequence[Value]]) -> list[Value]:
+def _add(parts: Sequence[Sequence[Value]]) -> list[Value]:
     """Element by element, the first split first."""
     total = list(parts[0])
     for part in parts[1:]:

@@ -23,7 +23,7 @@ _UNIT = 4
 """Sums that a thread moves at once."""
 
 
-class ParkedSums:
+class PartialTiles:
     """The parked sums of all CTAs, those of a warpgroup's rows together; a flag for each says that they are there."""
 
     def __init__(self, workspace: View, flags: View, config: HopperConfig, group: Warpgroup, cluster: Cluster) -> None:
@@ -34,7 +34,7 @@ class ParkedSums:
         barriers = WarpgroupBarriers(group.threads, config.consumers)
         self._barrier = OwnBarrier(barriers, lambda: group.number)
 
-    def park(self, core: WgmmaOp) -> None:
+    def store(self, core: WgmmaOp) -> None:
         """Leave this warpgroup's sums, and tell."""
         share = self._share(literal(0, "u32"))
         place = self._place(share)
@@ -48,13 +48,13 @@ class ParkedSums:
     def add(self, core: WgmmaOp, tile: StreamTile) -> None:
         """Add what others have parked of a tile."""
         held = _registers(core)
-        for number in loop(tile.others):
+        for number in loop(tile.partial_ctas):
             share = self._share(number.to("u32") + 1)
             self._wait(self._flags.at(share))
             place = self._place(share)
             for at in range(0, len(held), _UNIT):
-                parked = emit("ld.global.cg.v4.f32", place.at(at // _UNIT * self._row))
-                for register, value in zip(held[at : at + _UNIT], parked, strict=True):
+                partial = emit("ld.global.cg.v4.f32", place.at(at // _UNIT * self._row))
+                for register, value in zip(held[at : at + _UNIT], partial, strict=True):
                     register.set(register + value)
 
     def _wait(self, flag: At) -> None:

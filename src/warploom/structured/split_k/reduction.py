@@ -12,8 +12,8 @@ from typing import Any
 
 from warploom.diagnostics import Diag
 from warploom.structured.epilogue.staging import Values
-from warploom.structured.epilogue.subtiles import Strip
-from warploom.structured.epilogue.writer_protocols import MeetingPlace, WriterRole
+from warploom.structured.epilogue.subtiles import Subtile
+from warploom.structured.epilogue.writer_protocols import GroupBarrier, WriterRole
 from warploom.trace.builder import here
 from warploom.trace.isa.emit import emit
 from warploom.trace.language.control import While, when
@@ -21,7 +21,7 @@ from warploom.trace.language.values import Value, literal, select
 from warploom.trace.language.variables import Variable
 from warploom.trace.language.views import View
 
-_TOGETHER = 4
+_VECTOR = 4
 """f32 that a thread moves in one instruction."""
 
 
@@ -32,7 +32,7 @@ class TileLock:
     locks: View
     number: Value
     role: WriterRole
-    barrier: MeetingPlace
+    barrier: GroupBarrier
 
     def wait(self, value: Value) -> None:
         """Go on, all together, when the lock has a value: what was written before it was set is visible."""
@@ -56,7 +56,7 @@ class TileLock:
 class SplitReduction:
     """One tile's partial sums on their way through the workspace."""
 
-    def __init__(self, workspace: View, locks: View, work: Any, role: WriterRole, barrier: MeetingPlace) -> None:
+    def __init__(self, workspace: View, locks: View, work: Any, role: WriterRole, barrier: GroupBarrier) -> None:
         flat = len(workspace.shape) == 2
         problems = []
         if workspace.dtype != "f32" or locks.dtype not in ("u32", "s32"):
@@ -65,7 +65,7 @@ class SplitReduction:
             problems.append("a workspace whose strides only the launch knows has two axes, tiles and elements")
         if problems:
             raise Diag.BAD_WRITER.error(here(), count=len(problems), what="; ".join(problems))
-        self._sums = workspace if flat else workspace.reshape(workspace.shape[0], prod(workspace.shape[1:]))
+        self._workspace = workspace if flat else workspace.reshape(workspace.shape[0], prod(workspace.shape[1:]))
         self._work, self._role = work, role
         self._lock = TileLock(locks, work.number, role, barrier)
 
@@ -84,28 +84,28 @@ class SplitReduction:
         done = (self._work.k_start + self._work.k_tiles).to("u32")
         self._lock.set(select(self.is_final, literal(0, "u32"), done))
 
-    def add(self, strip: Strip, values: Values) -> dict[tuple[int, int], Value]:
+    def add(self, subtile: Subtile, values: Values) -> dict[tuple[int, int], Value]:
         """The sum so far: what the workspace holds, and these."""
         sums = {where: Variable("f32", value) for where, value in values.items()}
         with when(~self._work.is_first):
-            for group, at in self._groups(strip, list(values)):
-                before = self._sums.load(self._work.number, at, count=_TOGETHER)
+            for group, at in self._groups(subtile, list(values)):
+                before = self._workspace.load(self._work.number, at, count=_VECTOR)
                 for where, held in zip(group, before, strict=True):
                     sums[where].set(held + values[where])
         return {where: held.get() for where, held in sums.items()}
 
-    def keep(self, strip: Strip, values: Values) -> None:
+    def store(self, subtile: Subtile, values: Values) -> None:
         """Leave the sum so far to the next split."""
-        for group, at in self._groups(strip, list(values)):
-            self._sums.store([values[where] for where in group], self._work.number, at)
+        for group, at in self._groups(subtile, list(values)):
+            self._workspace.store([values[where] for where in group], self._work.number, at)
 
-    def _groups(self, strip: Strip, places: list[tuple[int, int]]) -> list[tuple[list[tuple[int, int]], Value]]:
+    def _groups(self, subtile: Subtile, places: list[tuple[int, int]]) -> list[tuple[list[tuple[int, int]], Value]]:
         """Values that move together and where: neighbouring threads use neighbouring bytes, whatever the layout."""
-        first = strip.index * len(places)
+        first = subtile.index * len(places)
         return [
             (
-                places[at : at + _TOGETHER],
-                (self._role.thread * _TOGETHER).to("s32") + (first + at) * self._role.threads,
+                places[at : at + _VECTOR],
+                (self._role.thread * _VECTOR).to("s32") + (first + at) * self._role.threads,
             )
-            for at in range(0, len(places), _TOGETHER)
+            for at in range(0, len(places), _VECTOR)
         ]

@@ -154,7 +154,7 @@ class BlockScaledMmaOp(MmaOp):
             of_a = sfa.to_tensor_memory(index, acc.base, self._cluster.cta_group)
             of_b = sfb.to_tensor_memory(index, acc.base, self._cluster.cta_group) + skipped
             left, right = a.descriptor(index), b.descriptor(index)
-            for number, k in enumerate(range(0, a.layout.depth, self._kind.k)):
+            for number, k in enumerate(range(0, a.layout.k_extent, self._kind.k)):
                 along, factor = divmod(number * self._vectors, SCALE_CHUNK_FACTORS)
                 operands = (left + a.layout.step(k), right + b.layout.step(k), self._descriptor(factor))
                 factors = (At(of_a, sfa.layout.column(0, along)), At(of_b, sfb.layout.column(0, along)))

@@ -50,7 +50,7 @@ class BlockwiseShape(Protocol):
     def accumulator_columns(self) -> int: ...
 
 
-class RowFactors:
+class RowScales:
     """Scales of A's rows with the input stages: one K tile's, for the rows of this CTA."""
 
     local = True
@@ -85,7 +85,7 @@ def scale_blocks(start: int, width: int, granularity: int) -> int:
 
 
 @dataclass(frozen=True)
-class ColumnFactors:
+class ColumnScales:
     """Scales of B in global memory: one for each `granularity` columns of C and each K tile."""
 
     source: View
@@ -116,22 +116,22 @@ class ColumnFactors:
     def load(self, blocks: list[View], k: Value) -> list[Value]:
         """The scales of K tile `k`."""
         found: list[Value] = [block[(*(0,) * (len(block.shape) - 1), k)] for block in blocks]
-        return [factor.to("f32") for factor in found]
+        return [scale.to("f32") for scale in found]
 
-    def of(self, factors: list[Value], first_column: Value, column: int) -> Value:
+    def of(self, column_scales: list[Value], first_column: Value, column: int) -> Value:
         """Which of a warp's scales a column has that is so far behind its first."""
         granularity = self.config.scale_granularity
         possible = [(at + column) // granularity for at in self._starts]
-        chosen, inside = factors[min(possible)], first_column % granularity + column
+        chosen, inside = column_scales[min(possible)], first_column % granularity + column
         for block in range(min(possible) + 1, max(possible) + 1):
-            chosen = select(inside >= block * granularity, factors[block], chosen)
+            chosen = select(inside >= block * granularity, column_scales[block], chosen)
         return chosen
 
 
 class PromotedAccumulator:
     """A warp's part of a tile in registers, strip by strip, as a `TileWriter` takes it."""
 
-    def __init__(self, config: BlockwiseFP8MatmulConfig, role: Role, rows: RowFactors, columns: ColumnFactors) -> None:
+    def __init__(self, config: BlockwiseFP8MatmulConfig, role: Role, rows: RowScales, columns: ColumnScales) -> None:
         self._config, self._role, self._rows, self._columns = config, role, rows, columns
         self._part = WarpPart(config.epilogue, role.warp)
         pieces = config.accumulator_columns // config.promoted_columns
@@ -150,41 +150,41 @@ class PromotedAccumulator:
         start: Value = tile.n * self._config.MMA_N
         return start + self._part.column.to("s32")
 
-    def factors(self, tile: Any, k: Value) -> list[Value]:
+    def column_scales(self, tile: Any, k: Value) -> list[Value]:
         """B's scales for a K tile; asked for before the accumulator is waited for, they are there in time."""
         return self._columns.load(self._columns.blocks(self.first_column(tile), tile.batch), k)
 
-    def promote(self, stage: EpilogueKStage, tile: Any, factors: list[Value]) -> None:
+    def promote(self, stage: EpilogueKStage, tile: Any, column_scales: list[Value]) -> None:
         """Add a K tile's product, scaled; the input stage is given back as soon as A's scales are read."""
-        of_rows = self._row_factors(stage)
+        row_scales = self._row_scales(stage)
         stage.arrive_input()
         config, first = self._config, self.first_column(tile)
         shape, width = (config.BM, config.promoted_columns), config.promoted_columns
         array = TmemArrayType("f32", shape, len(self._pieces), config.cta_group)
-        products = array.at(stage.tmem.address(self._role.warp))
-        following = products[0].load_fragments(width // MOVE.columns)
+        partials = array.at(stage.tmem.address(self._role.warp))
+        upcoming = partials[0].load_fragments(width // MOVE.columns)
         for piece, halves in enumerate(self._pieces):
             TmemAddress.wait_load()
-            product = following
+            partial = upcoming
             if piece + 1 < len(self._pieces):
-                following = products[piece + 1].load_fragments(width // MOVE.columns)
+                upcoming = partials[piece + 1].load_fragments(width // MOVE.columns)
             else:
                 stage.release()
-            of_columns = self._columns.of(factors, first, piece * width)
-            scales = {row: factor * of_columns for row, factor in of_rows.items()}
-            for half, sums in enumerate(halves):
-                loaded = product.lower if half else product.upper
+            column_scale = self._columns.of(column_scales, first, piece * width)
+            scales = {row: scale * column_scale for row, scale in row_scales.items()}
+            for half, accumulator in enumerate(halves):
+                loaded = partial.lower if half else partial.upper
                 assert loaded is not None
-                _add(sums, loaded, scales, half * LANE_ALIGNMENT)
+                _add(accumulator, loaded, scales, half * LANE_ALIGNMENT)
 
-    def _row_factors(self, stage: EpilogueKStage) -> dict[int, Value]:
+    def _row_scales(self, stage: EpilogueKStage) -> dict[int, Value]:
         """A's scales of the rows that a thread has, by their distance from its first."""
         down, _ = first_place()
         first = self._part.row + down
         rows = range(0, self._part.rows, MOVE.lanes // 2)
         return {row: self._rows.read(stage.input_stage_index, first + row) for row in rows}
 
-    def strip(self, index: int) -> TmemFragments:
+    def subtile(self, index: int) -> TmemFragments:
         """The sums of one strip."""
         config = self._config
         count = config.stageN // config.promoted_columns
@@ -194,8 +194,8 @@ class PromotedAccumulator:
         return TmemFragments(*(Fragment(values, layout) for values in joined))
 
 
-def _add(sums: Accumulator, product: Fragment, scales: dict[int, Value], down: int) -> None:
+def _add(accumulator: Accumulator, partial: Fragment, scales: dict[int, Value], down: int) -> None:
     """Add product·scale to the sums, each rounded once; `down` is the fragment's first row."""
-    rows = [row for row, _ in places_of(len(product.values))]
-    for register, value, row in zip(sums.registers, product.values, rows, strict=True):
+    rows = [row for row, _ in places_of(len(partial.values))]
+    for register, value, row in zip(accumulator.registers, partial.values, rows, strict=True):
         register.set(fma(value, scales[down + row], register))

@@ -38,7 +38,7 @@ class MmaOp:
         with when(self._role.elected):
             for j in range(group):
                 left, right = a.descriptor(stage.tile(j)), b.descriptor(stage.tile(j))
-                for k in range(0, a.layout.depth, self._kind.k):
+                for k in range(0, a.layout.k_extent, self._kind.k):
                     adds: Any = accumulate if j == 0 and k == 0 else True
                     operands = (left + a.layout.step(k), right + b.layout.step(k), self._shape, adds)
                     emit(f"tcgen05.mma.cta_group::{self._cluster.cta_group}.kind::{self._kind.name}", place, *operands)

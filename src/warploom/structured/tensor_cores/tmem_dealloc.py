@@ -25,7 +25,7 @@ class TmemDeallocBarrier:
         self.barriers = barriers(name) if storage is None else _own(storage)
         self.count = role.threads * cluster.cta_group
         start_up().barriers.append((self.barriers, lambda: self.count))
-        start_up().is_shared |= cluster.cta_group > 1
+        start_up().is_remote |= cluster.cta_group > 1
 
     @property
     def barrier(self) -> Barrier:

@@ -52,14 +52,14 @@ class Warpgroup:
 class RegisterTile:
     """64 rows of sums in registers: what a tile writer takes instead of tensor memory."""
 
-    def __init__(self, sums: Sequence[Value], columns: int) -> None:
+    def __init__(self, registers: Sequence[Value], columns: int) -> None:
         """Strips are `columns` wide."""
-        self._sums, self._columns = sums, columns
+        self._registers, self._columns = registers, columns
 
-    def strip(self, index: int) -> TmemFragments:
+    def subtile(self, index: int) -> TmemFragments:
         """Four registers of a thread for every eight columns, as tensor memory gives them."""
         each = self._columns // 2
-        values = tuple(value.get() for value in self._sums[index * each : (index + 1) * each])
+        values = tuple(value.get() for value in self._registers[index * each : (index + 1) * each])
         return TmemFragments(Fragment(values, tensor_move(MOVE.name, len(values) // MOVE.registers)))
 
 
@@ -77,9 +77,9 @@ class WgmmaOp:
         self._config, self._inputs = config, inputs
         self._operands: tuple[OperandTiles, OperandTiles] = (inputs.payload.a, inputs.payload.b)
         a, b = self._operands
-        above = literal(0, "u32") if config.pingpong else group.number
+        row_block = literal(0, "u32") if config.pingpong else group.number
         self._first = (
-            a.descriptor(literal(0, "u32")) + above.to("u64") * a.layout.down(config.consumer_rows),
+            a.descriptor(literal(0, "u32")) + row_block.to("u64") * a.layout.down(config.consumer_rows),
             b.descriptor(literal(0, "u32")),
         )
         count = config.subtiles if accumulators is None else accumulators
@@ -117,20 +117,20 @@ class WgmmaOp:
         """The stage that was taken so many stages ago, the last one being the first."""
         return self._side.state.earlier(by)
 
-    def give_back(self, by: int) -> None:
+    def release_earlier(self, by: int) -> None:
         """Give an earlier stage back, whose multiplications are complete."""
         self._side.signal(self.earlier(by))
 
     def mma(self, stage: InputConsumerStage, *, accumulate: Value | bool) -> None:
         """Multiply one stage, as one group; the first of a tile replaces what the registers held."""
-        self.multiply(stage.index(), dict(enumerate(self.accumulators)), accumulate=accumulate)
+        self.issue(stage.index(), dict(enumerate(self.accumulators)), accumulate=accumulate)
 
-    def multiply(self, stage: Value, into: Mapping[int, Accumulator], *, accumulate: Value | bool) -> None:
+    def issue(self, stage: Value, into: Mapping[int, Accumulator], *, accumulate: Value | bool) -> None:
         """Multiply some 64s of rows of a stage, by their numbers, as one group."""
         config, (a, b) = self._config, self._operands
         left, right = self._descriptors(stage)
         emit("wgmma.fence.sync.aligned")
-        for k in range(0, a.layout.depth, config.mma_k):
+        for k in range(0, a.layout.k_extent, config.mma_k):
             for number, accumulator in into.items():
                 away = a.layout.step(k) + a.layout.down(number * WGMMA_M)
                 operands = (left + away, right + b.layout.step(k), accumulate if k == 0 else True)
