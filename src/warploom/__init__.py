@@ -1,27 +1,36 @@
-"""Warp-specialised GPU kernels in Python: matmuls of every kind, and what it takes to write, run and tune one's own."""
+"""Warp-specialised GPU kernels in Python: GEMMs of every kind, and the parts to write, emulate and tune your own.
+
+Names are imported when they are first used, so that `import warploom` and `warploom --help` start fast.
+"""
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from warploom.diagnostics import Fault, LaunchError, PtxError, Stuck, TraceError, WarploomError
-from warploom.host.launch import Launch
-from warploom.host.tensor_map import TensorMap
-from warploom.launcher import Run, launch
-from warploom.ops import (
-    block_scaled_matmul,
-    blockwise_matmul,
-    determinism,
-    gated_grouped_matmul,
-    gated_linear,
-    grouped_matmul,
-    linear,
-    matmul,
-    ptx_of,
-    quantise_mxfp8,
-    quantise_nvfp4,
-)
-from warploom.structured.config import HopperConfig, MatmulConfig
-from warploom.trace import exp, sigmoid, tanh
+from warploom.version import __version__
+
+if TYPE_CHECKING:
+    import warploom.nn as nn  # noqa: F401, PLR0402  re-exported
+    from warploom.diagnostics import Fault, LaunchError, PtxError, Stuck, TraceError, WarploomError
+    from warploom.host.launch import Launch
+    from warploom.host.tensor_map import TensorMap
+    from warploom.launcher import Run, launch
+    from warploom.ops import (
+        block_scaled_matmul,
+        blockwise_matmul,
+        gated_grouped_matmul,
+        gated_linear,
+        grouped_matmul,
+        linear,
+        matmul,
+        ptx_of,
+        quantise_mxfp8,
+        quantise_nvfp4,
+    )
+    from warploom.ops.determinism import determinism
+    from warploom.ops.planning.prepare import plan_matmul as plan_matmul
+    from warploom.structured.config import HopperConfig, MatmulConfig
+    from warploom.trace import exp, sigmoid, tanh
+    from warploom.tuning import tune as tune
 
 __all__ = [
     "Fault",
@@ -35,6 +44,7 @@ __all__ = [
     "TensorMap",
     "TraceError",
     "WarploomError",
+    "__version__",
     "block_scaled_matmul",
     "blockwise_matmul",
     "determinism",
@@ -52,17 +62,47 @@ __all__ = [
     "tanh",
 ]
 
-_LATE = {
-    "nn": ("warploom.nn", ""),
-    "plan_matmul": ("warploom.ops.planning.prepare", "plan_matmul"),
-    "tune": ("warploom.tuning", "tune"),
+_NAMES = {
+    "warploom.diagnostics": ("Fault", "LaunchError", "PtxError", "Stuck", "TraceError", "WarploomError"),
+    "warploom.host.launch": ("Launch",),
+    "warploom.host.tensor_map": ("TensorMap",),
+    "warploom.launcher": ("Run", "launch"),
+    "warploom.ops": (
+        "block_scaled_matmul",
+        "blockwise_matmul",
+        "gated_grouped_matmul",
+        "gated_linear",
+        "grouped_matmul",
+        "linear",
+        "matmul",
+        "ptx_of",
+        "quantise_mxfp8",
+        "quantise_nvfp4",
+    ),
+    "warploom.ops.determinism": ("determinism",),
+    "warploom.ops.planning.prepare": ("plan_matmul",),
+    "warploom.structured.config": ("HopperConfig", "MatmulConfig"),
+    "warploom.trace": ("exp", "sigmoid", "tanh"),
+    "warploom.tuning": ("tune",),
 }
-"""Names whose modules need PyTorch, or the way to a GPU: they are loaded when they are first used."""
+"""The names of this package by the module that defines them, as above; a test holds the two lists together."""
+_HOMES = {name: module for module, names in _NAMES.items() for name in names}
+_PACKAGES = frozenset((
+    "compare", "diagnostics", "hardware", "heuristics", "host", "kernels", "launch_file", "machine", "nn", "ops", "ptx",
+    "runtime", "structured", "torch", "trace", "tuning",
+))  # fmt: skip
+"""Subpackages that `warploom.NAME` finds without an import of its own."""
+
+if not TYPE_CHECKING:  # a type checker sees the imports above, and reports names that are not there
+
+    def __getattr__(name: str) -> Any:
+        if name in _PACKAGES:
+            return import_module(f"{__name__}.{name}")
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = globals()[name] = getattr(import_module(_HOMES[name]), name)
+        return value
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _LATE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module, attribute = _LATE[name]
-    loaded = import_module(module)
-    return getattr(loaded, attribute) if attribute else loaded
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_HOMES, *_PACKAGES})

@@ -14,7 +14,6 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -27,6 +26,7 @@ from warploom.commands.errors import (
     status_of,
 )
 from warploom.diagnostics import Diag, WarploomError
+from warploom.version import __version__
 
 DTYPES = ("bf16", "f16", "f32", "e4m3", "e5m2", "e2m1")
 _MAJORS = ("k,k", "k,mn", "mn,k", "mn,mn")
@@ -95,10 +95,10 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="warploom",
         description="Warp-specialised GPU kernels: run on this CPU, shown as PTX and machine code, tuned on a GPU.",
-        epilog="`warploom COMMAND --help` says what a command takes; docs/README.md, which page answers what.",
+        epilog="`warploom COMMAND --help` shows the options of a command; `warploom docs` prints the documentation.",
         allow_abbrev=False,
     )
-    parser.add_argument("--version", action="version", version=f"warploom {_version()}")
+    parser.add_argument("--version", action="version", version=f"warploom {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
     run = _command(commands, "run", "run launch files on the emulator, on this CPU, and compare their outputs")
@@ -191,6 +191,10 @@ def _parser() -> argparse.ArgumentParser:
     doctor.add_argument("--json", action="store_true", help="print JSON")
     doctor.set_defaults(command=_doctor)
 
+    docs = _command(commands, "docs", "list the pages of the documentation, or print one")
+    docs.add_argument("page", nargs="?", metavar="PAGE", help="for example launch-files")
+    docs.set_defaults(command=_docs)
+
     explain = _command(commands, "explain", "say what an error code means")
     explain.add_argument("code", nargs="?", metavar="CODE", help="as DEADLOCK; without it, all codes are listed")
     explain.set_defaults(command=_explain)
@@ -203,13 +207,6 @@ def _command(commands: Any, name: str, help_: str) -> argparse.ArgumentParser:
         name, help=help_, description=f"{help_[0].upper()}{help_[1:]}.", allow_abbrev=False
     )
     return parser
-
-
-def _version() -> str:
-    try:
-        return version("warploom")
-    except PackageNotFoundError:  # run from a checkout that nobody installed
-        return "(not installed)"
 
 
 def _natural(text: str) -> int:
@@ -288,6 +285,13 @@ def _doctor(options: argparse.Namespace) -> int:
     from warploom.commands.doctor import doctor
 
     doctor(as_json=options.json)
+    return OK
+
+
+def _docs(options: argparse.Namespace) -> int:
+    from warploom.commands.docs import docs
+
+    docs(options.page)
     return OK
 
 

@@ -288,12 +288,12 @@ class Diag(Enum):
     )
 
     # Files and commands.
-    BAD_LAUNCH_FILE = ("{file}: {what}", "See docs/launch-files.md.")
+    BAD_LAUNCH_FILE = ("{file}: {what}", "`warploom docs launch-files` describes the format.")
     NOT_A_LAUNCH_FILE = (
         "{file} is PTX, but `warploom run` takes launch files, which name a kernel, its inputs and its outputs.",
-        "`warploom new-launch {file}` writes a launch file to edit; see docs/launch-files.md.",
+        "`warploom new-launch {file}` writes a launch file to edit; `warploom docs launch-files` describes it.",
     )
-    BAD_EXPRESSION = ("Invalid comparison `{text}`: {what}.", "See docs/launch-files.md for the grammar.")
+    BAD_EXPRESSION = ("Invalid comparison `{text}`: {what}.", "`warploom docs launch-files` has the grammar.")
     BAD_SCHEDULE = ("Invalid schedule `{name}`: {what}.", "Use eager, lazy, reverse, random, or a recorded file.")
     MISMATCH = ("{what}", "The kernel's results differ from what the launch file expects.")
     UNREADABLE_FILE = ("{file} {what}.", "Pass the path of an existing text file.")

@@ -16,7 +16,7 @@ import itertools
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from warploom.diagnostics import Diag, Loc, PtxError
 from warploom.ptx.isa.outside import why_outside
@@ -132,7 +132,7 @@ class Slot:
         return f"[{text}]" if self.optional else text
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Form:
     """A row of the table.
 
@@ -152,7 +152,11 @@ class Form:
     version: tuple[int, int] = (1, 0)
     targets: tuple[str, ...] = ()
     steers: bool = False
-    pattern: re.Pattern[str] = field(default=re.compile(""), compare=False)
+
+    @cached_property
+    def pattern(self) -> re.Pattern[str]:
+        """The spellings of its opcode; compiled at first use, because a program uses few of the 400 forms."""
+        return _compile(self.template, self.choices)
 
     @property
     def takes(self) -> str:
@@ -228,7 +232,6 @@ def form(
         version,
         tuple(targets.split()),
         steers,
-        _compile(template, split),
     )
     FORMS.append(row)
     _BY_ROOT.setdefault(template.partition(".")[0].partition("{")[0], []).append(row)
