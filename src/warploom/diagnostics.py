@@ -169,6 +169,10 @@ class Diag(Enum):
         "Invalid index: {what}.",
         "Index with one integer or device integer per dimension.",
     )
+    BOX_MISMATCH = (
+        "The copy between tensor map `{map}` and shared array `{array}` would mix up elements: {what}.",
+        "Give `TensorMap(…, box=, swizzle=, dtype=)` and `shared(dtype, shape, swizzle=)` the same layout.",
+    )
     OTHERWISE_WITHOUT_WHEN = (
         "`otherwise()` has no `when(...)` block directly before it.",
         "Write it directly after the `with when(...):` block.",
@@ -521,7 +525,7 @@ _KIND: dict[Diag, type[WarploomError]] = {
             Diag.WRONG_TARGET, Diag.NO_SUCH_ENTRY, Diag.TOO_LONG,
         ),
         TraceError: (
-            Diag.OUTSIDE_KERNEL, Diag.LEFT_LOOP_EARLY, Diag.VALUE_OUT_OF_SCOPE, Diag.WRONG_ROLE,
+            Diag.OUTSIDE_KERNEL, Diag.LEFT_LOOP_EARLY, Diag.BOX_MISMATCH, Diag.VALUE_OUT_OF_SCOPE, Diag.WRONG_ROLE,
             Diag.OTHERWISE_WITHOUT_WHEN, Diag.STAGE_DROPPED, Diag.STAGE_RELEASED_TWICE,
             Diag.STAGE_RELEASED_CONDITIONALLY, Diag.STAGE_AFTER_RELEASE, Diag.STAGE_ENTERED_TWICE,
             Diag.STAGE_WRONG_ROLE, Diag.UNCOUNTABLE_ARRIVAL, Diag.SIDE_UNUSED, Diag.BAD_TILE_LOOP,

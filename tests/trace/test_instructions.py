@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import ml_dtypes
 import numpy as np
 import pytest
 from tests.trace.harness import accepted, assembled, body, find_ptxas
@@ -73,7 +74,7 @@ class Room:
     """Operands of every kind, inside a kernel."""
 
     def __init__(self, view, box):
-        self.shared, self.box = shared("u32", 256, name="room", align=128), box
+        self.shared, self.box = shared("u32", 256, name="room", align=128).place + 0, box
         self.word, self.place = view[0], view.place
 
     def call(self, form, *, whole):
@@ -199,7 +200,7 @@ def test_how_calls_read():
         bar.sync(1, 64)
         st(x.at(2), [ld(x.at(moved), type=f32, space="global", l1="no_allocate"), x[1]], space="global")
 
-    box = TensorMap(np.zeros((128, 128), np.float16), box=(64, 64), swizzle="128B")
+    box = TensorMap(np.zeros((128, 128), ml_dtypes.bfloat16), box=(64, 64), swizzle="128B")
     text = accepted(calls.bind(box, np.zeros(64, np.float32), grid=(2, 1, 1), block=(64, 1, 1), cluster=(2, 1, 1)))
     lines = [
         line for line in body(text) if not line.startswith(("mov", "//", "cvt", "mul", "add", "ret", "cvta", "ld.p"))

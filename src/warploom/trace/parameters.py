@@ -55,6 +55,7 @@ class TensorMapArgument:
 
     address: Value
     geometry: BoxGeometry
+    name: str = ""
 
     @property
     def box_bytes(self) -> int:
@@ -63,7 +64,7 @@ class TensorMapArgument:
 
     def at(self, *coordinates: Value | int) -> At:
         """The box that begins at coordinates in NumPy's order of axes."""
-        return At(self.address, 0, tuple(reversed(coordinates)))
+        return At(self.address, 0, tuple(reversed(coordinates)), self)
 
 
 class Looked(NamedTuple):
@@ -152,7 +153,8 @@ class Parameter:
         label = f"{builder.name}_{self.name}"
         if isinstance(value, TensorMap):
             builder.params.append(Variable("param", "b8", label, _MAP_ALIGN, _MAP_BYTES))
-            return TensorMapArgument(compute("cvta.param.u64", "u64", address_of(label, "u64")), _box_of(value))
+            address = compute("cvta.param.u64", "u64", address_of(label, "u64"))
+            return TensorMapArgument(address, _box_of(value), self.name)
         if self.kind == "operands":
             return {name: self._operand(name, item).traced(builder, item) for name, item in value.items()}
         if is_array(value):

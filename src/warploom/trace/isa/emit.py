@@ -6,12 +6,14 @@ back as values. What the table does not know, or takes otherwise, is an error at
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 from warploom.diagnostics import Diag
 from warploom.hardware.fragments import MATRIX_MOVES, TENSOR_MOVES
+from warploom.host.tensor_map import BoxGeometry
 from warploom.ptx.isa.table import BITS, Form, Slot, match, nearest
 from warploom.ptx.syntax.model import Address, Guard, Immediate, Operand, Pair, Register, Sink, Special, Symbol, Vector
 from warploom.trace.builder import current, here
@@ -29,6 +31,8 @@ class At:
     base: Value | str
     offset: int = 0
     coordinates: tuple[Value | int, ...] | None = None
+    of: Any = field(default=None, compare=False, repr=False)
+    """The view that begins here, or the tensor map of a box: a copy between the two is checked while tracing."""
 
     def __add__(self, bytes_: int) -> At:
         return At(self.base, self.offset + bytes_, self.coordinates)
@@ -56,6 +60,8 @@ def emit(
     if not rows:
         raise Diag.UNKNOWN_INSTRUCTION.error(here(), text=opcode, nearest=nearest(opcode))
     given = [argument for argument in arguments if argument is not None]
+    if ".tensor" in opcode:
+        verify_box(opcode, given)
     form, modifiers = next(((row, m) for row, m in rows if _accepts(row, given)), rows[0])
     results: list[Value] = []
     operands: list[Operand] = []
@@ -75,6 +81,42 @@ def emit(
             if isinstance(item, Variable):
                 item.written()
     return tuple(results)
+
+
+def verify_box(opcode: str, arguments: Sequence[Any]) -> None:
+    """Raise an error if a tensor copy moves a box of a map to or from a shared array that is laid out otherwise."""
+    places = [each for each in arguments if isinstance(each, At) and each.of is not None]
+    box = next((each.of for each in places if each.coordinates is not None), None)
+    view = next((each.of for each in places if each.coordinates is None and each.of.space == "shared"), None)
+    if box is None or view is None or any(word in opcode for word in ("gather4", "scatter4", "im2col", ".prefetch.")):
+        return
+    problems = list(_box_problems(box.geometry, view))
+    if problems:
+        raise Diag.BOX_MISMATCH.error(here(), map=box.name, array=view.name or "array", what="; ".join(problems))
+
+
+def _box_problems(box: BoxGeometry, view: Any) -> Iterator[str]:
+    if box.interleave != "none" or box.element.padded:
+        return
+    row = TYPES[view.dtype]
+    raw = row.kind == "unsigned" or box.element.name.startswith("u") or box.element.packed
+    name = _ELEMENT_NAMES.get(box.element.name, box.element.name)
+    if not raw and name != view.dtype:
+        yield f"the map has elements of {box.element.name}, the array of {view.dtype}"
+    elif not box.element.packed and row.bytes not in (1, box.element.shared_bytes):
+        yield f"the map has elements of {box.element.shared_bytes} bytes, the array of {row.bytes}"
+    if box.swizzle.name != view.swizzle.name:
+        yield f"the map has swizzle {box.swizzle.name}, the array {view.swizzle.name}"
+    rows = [row.bytes * prod(view.shape[axis:]) for axis in range(len(view.shape))]
+    whole = box.pitch * prod(box.box[:-1])
+    if rows[0] != whole or (len(view.shape) > 1 and box.pitch not in rows):
+        pad = f" in rows of {box.pitch} bytes" if box.pitch != box.row_bytes else ""
+        mapped = f"the map has boxes of {box.box}, which take {whole} bytes{pad}"
+        yield f"{mapped}, the array has {view.shape}, {rows[0]} bytes"
+
+
+_ELEMENT_NAMES = {"i32": "s32", "i64": "s64", "f32_ftz": "f32", "tf32": "f32", "tf32_ftz": "f32"}
+"""Types of tensor maps whose elements are called otherwise in shared memory."""
 
 
 def load_into(variable: Variable, opcode: str, place: At, condition: Value) -> None:

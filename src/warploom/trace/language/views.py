@@ -77,6 +77,8 @@ class View:
     origin: Origin = Origin()
     alignment: int = 1
     """Bytes that the address of every first element of the last axis is known to be a multiple of."""
+    name: str = ""
+    """The name of the shared array, for messages."""
 
     @property
     def element_bytes(self) -> int:
@@ -89,8 +91,8 @@ class View:
 
     @property
     def place(self) -> At:
-        """Where the first element lies."""
-        return self._at(self.origin)
+        """The address of the first element."""
+        return replace(self._at(self.origin), of=self)
 
     def at(self, *index: Index) -> At:
         """The place of an element: what is known while tracing goes into the instruction's offset."""
@@ -293,7 +295,7 @@ def shared(
     label = builder.fresh(f"{name}_")
     with builder.prologue():
         base = address_of(label)
-    view = View(base, dtype, extents, dense(extents), "shared", mode)
+    view = View(base, dtype, extents, dense(extents), "shared", mode, name=name)
     builder.shared.append(SharedArray(label, view.bytes, max(align, mode.alignment if mode.bits else 1)))
     return view
 
