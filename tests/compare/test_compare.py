@@ -1,4 +1,4 @@
-"""Comparisons: the grammar against NumPy, its bounds, and that nothing of Python can be reached."""
+"""Comparisons: the grammar against NumPy, its limits, and that no Python can be executed."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("text", CASES)
-def test_means_what_numpy_means(text):
+def test_functions_agree_with_numpy(text):
     value = evaluate(text)
     assert value.shape == CASES[text].shape
     np.testing.assert_array_equal(value, CASES[text])
@@ -121,7 +121,7 @@ def test_every_function_is_tried():
 
 
 @pytest.mark.parametrize("symbol", ["<", "<=", ">", ">=", "==", "!="])
-def test_relations_give_truth(symbol):
+def test_relations_give_booleans(symbol):
     expected = {"<": I < 3, "<=": I <= 3, ">": I > 3, ">=": I >= 3, "==": I == 3, "!=": I != 3}[symbol]
     np.testing.assert_array_equal(evaluate(f"where(i {symbol} 3, 1, 0)"), expected.astype(int))
 
@@ -136,7 +136,7 @@ def test_unpacks_the_low_half_first():
 
 @pytest.mark.parametrize("dtype", [t for t in REAL_TYPES if t not in ("float64", "float32")])
 def test_cast_rounds_once(dtype):
-    """Midpoints of neighbouring values and the doubles just beside them: the nearer one, and at a tie the even code."""
+    """Midpoints of neighbouring values and the doubles just next to them: the nearer one, and at a tie the even code."""
     target = np.dtype(getattr(ml_dtypes, dtype, dtype))
     codes = np.arange(16 if dtype == "float4_e2m1fn" else 1 << 8 * target.itemsize).astype(f"u{target.itemsize}")
     with np.errstate(invalid="ignore"):
@@ -167,7 +167,7 @@ def test_cast_to_integers_goes_towards_zero_and_saturates():
         assert comparison.mismatch({"x": x, "y": expected}, None) is None
 
 
-def test_mismatch_tells_the_first_place_and_the_largest_error():
+def test_mismatch_has_the_first_position_and_the_largest_error():
     x = np.zeros((3, 4), np.float32)
     y = x.copy()
     y[1, 2], y[2, 0] = 0.5, -3
@@ -219,7 +219,7 @@ ERRORS = {
     "a == missing": "no buffer `missing`",
     "a == softmx(a)": "did you mean `softmax`",
     "a == __import__('os')": "no function `__import__`",
-    "a == a.__class__": "'.' has no meaning here (column 7)",
+    "a == a.__class__": "'.' is not allowed here (column 7)",
     "a == a.T.T.x": "has no meaning",
     "a == (lambda: 0)()": "where `)` was expected",
     "a == [1, 2]": "expected",
@@ -229,7 +229,7 @@ ERRORS = {
     "a == a[9]": "out of bounds",
     "a == a[::0]": "zero",
     "a == a[0, 0, 0]": "too many indices",
-    "a == a @ b": "do not multiply",
+    "a == a @ b": "do not match for `@`",
     "a == 1 @ a": "needs an axis",
     "a == a + b": "broadcast",
     "a == sum(a, 5)": "no axis 5",
@@ -252,10 +252,10 @@ ERRORS = {
     "a == " + "(" * 40: "nested deeper",
     "a == " + "-" * 40 + "a": "nested deeper",
     "a == " + "a" * 2000: "characters",
-    "a == a" + "+a" * 200: "words and marks",
-    "a == a" + ".T" * 400: "words and marks",
-    "arange(99999999999) == 1": "values on the way",
-    "arange(400000) @ (arange(400000)[:, None] * arange(400000)) == 1": "values on the way",
+    "a == a" + "+a" * 200: "tokens, at most",
+    "a == a" + ".T" * 400: "tokens, at most",
+    "arange(99999999999) == 1": "intermediate values",
+    "arange(400000) @ (arange(400000)[:, None] * arange(400000)) == 1": "intermediate values",
     "sum(reshape(arange(100000000), 10000, 10000) @ reshape(arange(100000000), 10000, 10000)) == 0": "would take about",
     "sum(erf(erf(arange(170000000)))) == 0": "would take about",
     "a == a; a": "has no meaning",
@@ -296,7 +296,7 @@ WORDS = [
 
 
 @given(st.lists(st.sampled_from(WORDS), max_size=24))
-def test_any_words_give_a_verdict_or_a_catalogued_error(words):
+def test_any_text_gives_a_result_or_a_catalogued_error(words):
     try:
         comparison = Comparison.read(" ".join(words), TYPES, rtol=1.0)
     except WarploomError as error:
@@ -330,13 +330,13 @@ def expressions(draw, depth=3):
 
 
 @given(expressions())
-def test_random_expressions_mean_what_numpy_means(expression):
+def test_random_expressions_agree_with_numpy(expression):
     text, expected = expression
     np.testing.assert_array_equal(evaluate(text), expected)
 
 
-def test_type_is_what_the_value_has():
-    """What is promised before the run is what comes out of it."""
+def test_the_static_type_is_the_type_of_the_value():
+    """The type computed before the run is that of the result."""
     for text in CASES:
         comparison = Comparison.read(f"{text} == {text}", TYPES)
         from warploom.compare.comparison import _Typing
@@ -347,7 +347,7 @@ def test_type_is_what_the_value_has():
         assert promised == Type(value.shape, kind), text
 
 
-def test_reads_as_it_is_written():
+def test_str_parses_back():
     assert parse("c == a@b.T") == parse(" c==( a ) @ (b.T) ")
     assert parse("c == a - b - a") != parse("c == a - (b - a)")
 

@@ -89,7 +89,7 @@ def test_broken_shared_descriptor(family, value, words):
     assert words in caught.value.what
 
 
-def test_all_broken_rules_are_told_at_once():
+def test_all_violated_rules_are_in_one_error():
     with pytest.raises(Fault) as caught:
         decode_shared_descriptor(1 << 14 | 1 << 30 | 1 << 52 | 7 << 61, "sm_100")
     for words in ("bits 14-15", "bits 30-31", "version", "leading_absolute", "swizzle is 7"):
@@ -227,7 +227,7 @@ def test_packing_refuses_what_does_not_fit():
         pack((BitField("x", 0, 2),), {"x": 4})
 
 
-def test_machines():
+def test_targets():
     assert machine("sm_90a").shared_per_block == machine("sm_100a").shared_per_block == 227 * 1024
     assert machine("sm_100a").tensor_columns == 512
     assert not machine("sm_90").has_wgmma

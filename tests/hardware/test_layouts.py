@@ -1,4 +1,4 @@
-"""Layouts: swizzles, shared-memory layouts, register fragments, tensor memory, against independent formulas."""
+"""Layouts: swizzles, shared-memory layouts, register fragments and TMEM, against independent formulas."""
 
 import itertools
 
@@ -242,7 +242,7 @@ TENSOR_FORMULAS = {
 
 @pytest.mark.parametrize("shape", sorted(TENSOR_MOVES))
 @pytest.mark.parametrize("repeats", [1, 2, 4, 32])
-def test_tensor_memory_fragments(shape, repeats):
+def test_tmem_fragments(shape, repeats):
     fragment = tensor_move(shape, repeats)
     rows, columns = fragment.coordinates()
     assert rows.shape == (TENSOR_MOVES[shape].registers * repeats, 32)
@@ -260,7 +260,7 @@ def test_tensor_memory_fragments(shape, repeats):
     ],
 )
 @pytest.mark.parametrize("n", [1, 2, 4])
-def test_tensor_memory_fragments_of_cutlass(shape, thread, values, n):
+def test_tmem_fragments_of_cutlass(shape, thread, values, n):
     pitch = int(shape[3:-1]) * n
     rows, columns = tensor_move(shape, n).coordinates()
     for lane, r in itertools.product(range(32), range(rows.shape[0])):
@@ -269,7 +269,7 @@ def test_tensor_memory_fragments_of_cutlass(shape, thread, values, n):
 
 
 @given(st.sampled_from(sorted(TENSOR_MOVES)), st.sampled_from([1, 2, 8]), st.integers(0, 1 << 30))
-def test_fragments_go_there_and_back(shape, repeats, seed):
+def test_fragments_round_trip(shape, repeats, seed):
     fragment = tensor_move(shape, repeats)
     matrix = np.random.default_rng(seed).integers(0, 1 << 32, fragment.matrix_shape, dtype=np.uint32)
     assert (fragment.to_matrix(fragment.to_registers(matrix)) == matrix).all()
@@ -303,7 +303,7 @@ def test_accumulator_placement(case, base):
         assert divmod(int(words[m, c]), 512) == (lane + base, column + offset)
 
 
-def test_copy_shapes_write_every_lane_they_name():
+def test_copy_shapes_write_all_their_lanes():
     lanes = {
         name: sorted(t + i for targets in s.targets for t in targets for i in range(s.height))
         for name, s in COPY_SHAPES.items()

@@ -1,4 +1,4 @@
-"""Launches from several threads: what they share is a memory of modules and programs."""
+"""Launches from several threads, which share the cache of modules and programs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def eager_switches():
 
 
 @pytest.mark.usefixtures("eager_switches")
-def test_a_shelf_is_filled_and_emptied_by_several():
+def test_the_cache_is_used_by_several_threads():
     shelf = _Shelf(40)
 
     def fill(first: int) -> None:

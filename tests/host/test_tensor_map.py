@@ -32,7 +32,7 @@ def array(*shape, dtype=np.float16):
 
 
 BROKEN = [
-    ("dtype", {"array": array(8, 64, dtype=np.complex64)}, "complex64 is no tensor-map type"),
+    ("dtype", {"array": array(8, 64, dtype=np.complex64)}, "complex64 is not a tensor-map type"),
     ("rank", {"array": array(1, 1, 1, 1, 1, 16), "box": (1, 1, 1, 1, 1, 8)}, "6 is not 1 to 5"),
     ("rank", {"interleave": "16B"}, "2 is less than 3"),
     ("box", {"box": (8,)}, "(8,) has 1 axes, the tensor has 2"),
@@ -304,7 +304,7 @@ def test_illegal_coordinates(action, coords, words):
     assert words in caught.value.what
 
 
-def test_what_is_not_modelled_says_so():
+def test_unsupported_modes_are_reported():
     interleaved = TensorMap(array(4, 8, 16), box=(4, 8, 8), interleave="16B").geometry
     for action in (
         lambda: read_box(np.zeros(2048, np.uint8), interleaved, (0, 0, 0)),
@@ -332,7 +332,7 @@ def test_packed_tensors_are_padded_in_shared_memory():
     assert (read_box(memory, plain.geometry, (64, 0)) == memory.reshape(5, 128)[:, 32:64].reshape(-1)).all()
 
 
-def test_six_bit_tensors_go_out_and_in():
+def test_six_bit_tensors_round_trip():
     rng = np.random.default_rng(4)
     values = rng.integers(0, 64, (3, 128)).astype(np.uint8)
     memory = np.zeros((3, 96), np.uint8)
@@ -407,7 +407,7 @@ def test_reduce_box(operation, name):
 
 
 def test_reductions_of_special_numbers():
-    """What an H200 did."""
+    """The expected values are those of an H200."""
     f32 = np.array([0x0045A6D8, 0x8013B9A2, 0x7F800000, 0x7F800001], np.uint32).view(np.float32)
     other = np.array([0x02B465E2, 0x004FAA4B, 0xFF800000, 0x3F800000], np.uint32).view(np.float32)
     assert (

@@ -1,4 +1,4 @@
-"""Launch files: schema and reader agree, buffers are what they say, a stranger's file reaches nothing else."""
+"""Launch files: schema and reader agree, buffers match their specification, untrusted files access nothing else."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def allocated(folder: Path, **spec: object) -> np.ndarray:
 
 
 class TestReading:
-    def test_says_what_the_file_says(self, tmp_path):
+    def test_fields_have_the_values_of_the_file(self, tmp_path):
         file = load(write(tmp_path, GOOD, ptx="// text\n"))
         assert (file.ptx, file.entry, file.grid, file.block) == ("// text\n", "k", (2, 1, 1), (32, 1, 1))
         assert (file.cluster, file.shared_bytes, file.seed, file.expect) == ((1, 1, 1), 128, 7, "y is x")
@@ -234,7 +234,7 @@ class TestArguments:
         direct = TensorMap(np.zeros(4096, np.float32), **keys)
         assert (args[0].geometry, args[0].offset, args[0].dtype) == (direct.geometry, 64, "tf32")
 
-    def test_the_schema_names_what_the_facts_have(self):
+    def test_the_schema_has_the_names_of_the_hardware_tables(self):
         keys = next(
             a["properties"] for a in launch_file_schema()["$defs"]["argument"]["oneOf"] if "tensor_map" in a["required"]
         )
@@ -245,7 +245,7 @@ class TestArguments:
 
 
 class TestCheck:
-    def test_tells_every_comparison_that_fails(self, tmp_path):
+    def test_reports_every_comparison_that_fails(self, tmp_path):
         compare = [{"expr": "y == x", "rtol": 0.01}, {"expr": "y == 0"}, {"expr": "x == initial(x)"}]
         file = load(write(tmp_path, changed(compare=compare)))
         buffers = file.allocate()
@@ -253,7 +253,7 @@ class TestCheck:
         buffers["y"][...] = buffers["x"]
         assert [m.comparison.text for m in file.check(buffers)] == ["y == 0"]
 
-    def test_initial_knows_the_seed_in_force(self, tmp_path):
+    def test_initial_uses_the_current_seed(self, tmp_path):
         file = load(
             write(
                 tmp_path, with_buffer(output=True, init={"normal": [0, 1]}) | {"compare": [{"expr": "x == initial(x)"}]}
@@ -326,7 +326,9 @@ WRONG = {
     "not JSON": ("{", "is not JSON"),
     "NaN in JSON": ('{"seed": NaN}', "NaN is not a JSON number"),
     "infinity in JSON": ('{"seed": 1e999}', "too large"),
-    "a key said twice": ('{"seed": 1, "seed": 2}', "`seed` is said twice"),
+    "a repeated key": ('{"seed": 1, "seed": 2}', "`seed` is given twice"),
+    "half of a surrogate pair": ('{"ptx": "\\ud800"}', "half of a surrogate pair"),
+    "half of a pair in a key": ('{"\\uDC00": 1}', "half of a surrogate pair"),
     "a huge number": ('{"seed": ' + "9" * 10_000 + "}", "is not JSON"),
     "deep nesting": ("[" * 100_000, "is nested deeper than 32 levels"),
     "quotes without end": ('"' + '\\"' * 1_000_000, "is not JSON"),
@@ -337,15 +339,15 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_refuses_with_the_place_and_the_reason(tmp_path, name):
+def test_invalid_files_are_rejected_with_path_and_reason(tmp_path, name):
     document, reason = WRONG[name]
     assert reason in "\n".join(problems(tmp_path, document))
 
 
-def test_all_violations_are_told_at_once(tmp_path):
+def test_all_violations_are_in_one_error(tmp_path):
     wrong = changed(grid=[0, 1, 1], ptx="missing.ptx", surprise=1, compare=[{"expr": "y == z"}, {"expr": "y =="}])
     wrong["buffers"]["n"]["init"] = {"integers": [0, 300]}
-    wrong["args"] = [{"u8": 256}, {"pointer": "nobody"}, {"tensor_map": "x", "box": [0, 1]}]
+    wrong["args"] = [{"u8": 256}, {"pointer": "missing"}, {"tensor_map": "x", "box": [0, 1]}]
     found = "\n".join(problems(tmp_path, wrong))
     for part in ("grid[0]", "ptx:", "`surprise`", "buffers.n", "args[0]", "args[1]", "args[2].box[0]"):
         assert part in found
@@ -355,7 +357,7 @@ def test_all_violations_are_told_at_once(tmp_path):
     assert "compare[1]" in found
 
 
-class TestStrangers:
+class TestUntrustedFiles:
     @pytest.mark.parametrize(
         "name",
         [
@@ -392,7 +394,7 @@ class TestStrangers:
         for name in ("sub/real.ptx", "link.ptx"):
             assert load(write(tmp_path, changed(ptx=name))).ptx == "// inside\n"
 
-    def test_a_pipe_is_not_waited_for(self, tmp_path):
+    def test_a_named_pipe_does_not_block(self, tmp_path):
         os.mkfifo(tmp_path / "pipe.ptx")
         assert "is not a file" in problems(tmp_path, changed(ptx="pipe.ptx"))[0]
 
@@ -405,12 +407,12 @@ class TestStrangers:
         monkeypatch.setattr("warploom.launch_file.reading.LARGEST_DOCUMENT", 100)
         assert "is larger than 100 bytes" in problems(tmp_path, GOOD)[0]
 
-    def test_a_missing_file_is_a_sentence(self, tmp_path):
+    def test_a_missing_file_is_a_catalogued_error(self, tmp_path):
         with pytest.raises(WarploomError) as caught:
             load(tmp_path / "nothing.launch.json")
         assert caught.value.code == "BAD_LAUNCH_FILE"
 
-    def test_the_bound_on_bytes_can_be_moved(self, tmp_path):
+    def test_max_bytes_can_be_raised(self, tmp_path):
         path = write(tmp_path, GOOD)
         need = 6 * 16 * 4 + (3 * 32 + 8 * 2) + 9 + 6 * 16 * 2
         load(path, max_bytes=need)

@@ -1,4 +1,4 @@
-"""Texts that are no PTX, launches that cannot be made, and schedules that are none."""
+"""Invalid PTX, invalid launches and invalid schedules."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def module(body="", params="", directives="", target="sm_90a"):
 
 
 def nested(levels, each=16):
-    """A kernel whose calls, put in place, are each ** levels instructions."""
+    """A kernel with each ** levels instructions after inlining."""
     functions = [".func f0 ()\n{\n .reg .b32 %r<2>;\n mov.u32 %r0, %r1;\n ret;\n}\n"]
     functions += [
         f".func f{level} ()\n{{\n{each * f' call f{level - 1};{chr(10)}'} ret;\n}}\n" for level in range(1, levels)
@@ -35,7 +35,7 @@ def nested(levels, each=16):
 
 
 class Last(Schedule):
-    """Answers with what is no option."""
+    """Answers with a number that is not an option."""
 
     name = "mine"
 
@@ -61,15 +61,15 @@ CASES = {
     "wrong_target": Negative(
         "WRONG_TARGET", module("tcgen05.wait::ld.sync.aligned;\n setmaxnreg.inc.sync.aligned.u32 64;", target="sm_90")
     ),
-    "calls_of_calls_of_calls": Negative("TOO_LONG", nested(6)),
+    "inlined_calls_too_long": Negative("TOO_LONG", nested(6)),
     "no_such_kernel": Negative("NO_SUCH_ENTRY", module(), options={"entry": "matmul"}),
     "arguments_missing": Negative("BAD_LAUNCH", module(params=".param .u64 a, .param .u32 n"), args=lambda: [3]),
-    "arguments_that_do_not_fit": Negative(
+    "arguments_of_wrong_types": Negative(
         "BAD_LAUNCH",
         module(params=".param .u64 a, .param .u32 n, .param .align 64 .b8 m[128], .param .f32 x"),
         args=lambda: [np.zeros(4), 1 << 40, 5, np.zeros(3, np.float32)],
     ),
-    "shape_that_does_not_fit": Negative(
+    "launch_shape_over_limits": Negative(
         "BAD_LAUNCH",
         module(directives=".reqntid 64, 1, 1"),
         block=2048,
@@ -77,10 +77,10 @@ CASES = {
         cluster=32,
         options={"sms": 0, "shared_bytes": -1},
     ),
-    "no_grid_at_all": Negative("BAD_LAUNCH", module(), grid=0),
+    "empty_grid": Negative("BAD_LAUNCH", module(), grid=0),
     "stack_too_large": Negative("BAD_LAUNCH", module(".local .b8 s[10000000]; mov.u32 %r0, s;")),
     "too_much_shared": Negative("TOO_MUCH_SHARED", module(".shared .b8 s[1024];"), options={"shared_bytes": 232_000}),
-    "tensor_map_of_many_faults": Negative(
+    "tensor_map_with_several_violations": Negative(
         "BAD_TENSOR_MAP",
         module(params=".param .align 64 .b8 m[128]"),
         args=lambda: [TensorMap(np.zeros((7, 9), np.uint16), box=(300, 3), swizzle="128B")],
@@ -90,8 +90,8 @@ CASES = {
         module(params=".param .align 64 .b8 m[128]"),
         args=lambda: [TensorMap(np.zeros((64, 128), np.float32), box=(64, 64), swizzle="64B")],
     ),
-    "schedule_by_a_name_that_is_none": Negative("BAD_SCHEDULE", module(), options={"schedule": "quick"}),
-    "schedule_that_answers_wrongly": Negative(
+    "schedule_name_unknown": Negative("BAD_SCHEDULE", module(), options={"schedule": "quick"}),
+    "schedule_answer_out_of_range": Negative(
         "BAD_SCHEDULE", module("bar.sync 0;"), block=64, options={"schedule": Last()}
     ),
     "schedule_file_missing": Negative("BAD_SCHEDULE", module(), options={"schedule": "missing.json"}),

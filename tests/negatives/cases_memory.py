@@ -1,4 +1,4 @@
-"""Accesses outside memory, misaligned ones, and writes to what is read-only, in every space."""
+"""Out-of-bounds and misaligned accesses and writes to read-only memory, in every space."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ CASES = {
     "global_guarded_lanes": Negative(
         "OUT_OF_BOUNDS", f"{ADDRESS} setp.gt.u32 %q, %me, 20; @%q st.global.u32 [%rd0], %me;", "ptr:a", words()
     ),
-    "global_one_address": Negative(
+    "global_uniform_address": Negative(
         "OUT_OF_BOUNDS", "ld.param.u64 %rd0, [a]; ld.global.u64 %rd1, [%rd0+96];", "ptr:a", words()
     ),
-    "global_null": Negative("OUT_OF_BOUNDS", "mov.u64 %rd0, 0; st.global.u32 [%rd0], 1;"),
+    "global_null_pointer": Negative("OUT_OF_BOUNDS", "mov.u64 %rd0, 0; st.global.u32 [%rd0], 1;"),
     "global_atomic": Negative("OUT_OF_BOUNDS", f"{ADDRESS} red.global.add.u32 [%rd0], 1;", "ptr:a", words()),
     "global_bulk_copy": Negative(
         "OUT_OF_BOUNDS",
@@ -76,8 +76,8 @@ CASES = {
 }
 """,
     ),
-    "shared_zero": Negative("OUT_OF_BOUNDS", "mov.u32 %r0, 0; ld.shared.u32 %r1, [%r0];"),
-    "shared_of_no_cta": Negative(
+    "shared_address_zero": Negative("OUT_OF_BOUNDS", "mov.u32 %r0, 0; ld.shared.u32 %r1, [%r0];"),
+    "shared_address_outside_the_cluster": Negative(
         "OUT_OF_BOUNDS", "mapa.shared::cluster.u32 %r0, %smem, 3; st.shared::cluster.u32 [%r0], 1;", grid=2, cluster=2
     ),
     "shared_matrix": Negative(
@@ -103,20 +103,20 @@ CASES = {
         " st.local.u32 [%r0], %me;",
     ),
     "parameter_past_the_end": Negative("OUT_OF_BOUNDS", "ld.param.u64 %rd0, [a+8];", "ptr:a", words()),
-    "branch_table": Negative(
+    "branch_index_out_of_range": Negative(
         "BAD_BRANCH", "T: .branchtargets A, B; mov.u32 %r0, 7; brx.idx %r0, T; A: mov.u32 %r1, 1; B:"
     ),
-    "call_of_nothing": Negative(
+    "call_to_an_invalid_address": Negative(
         "BAD_CALL",
         "mov.b64 %rd0, 4096; { .param .b32 given; st.param.b32 [given], %me; call %rd0, (given), SIGNATURE; }"
         " SIGNATURE: .callprototype _ (.param .b32 _);",
     ),
-    "tensor_map_nowhere": Negative(
+    "tensor_map_at_an_invalid_address": Negative(
         "OUT_OF_BOUNDS",
         f"{INIT.format(1)} mov.b64 %rd0, 4096; @%first {_TENSOR_LOAD} [data], [%rd0, {{0, 0}}], [bars];",
     ),
     "misaligned_global": Negative("MISALIGNED", f"{ADDRESS} ld.global.u32 %r0, [%rd0+2];", "ptr:a", words(64)),
-    "misaligned_global_one_address": Negative(
+    "misaligned_global_uniform_address": Negative(
         "MISALIGNED", "ld.param.u64 %rd0, [a]; ld.global.v4.u32 {%v0, %v1, %v2, %v3}, [%rd0+8];", "ptr:a", words(64)
     ),
     "misaligned_shared": Negative("MISALIGNED", "mad.lo.u32 %r0, %me, 6, %smem; ld.shared.u32 %r1, [%r0];"),

@@ -1,4 +1,4 @@
-"""Runs that cannot go on: who waits, where, for what, and what is missing."""
+"""Runs that cannot make progress: which warps wait, where, for what, and what is missing."""
 
 from __future__ import annotations
 
@@ -26,33 +26,33 @@ def ring(old, new):
 _LOCK = """ld.param.u64 %rd0, [a]; S: ld.volatile.global.u32 %r0, [%rd0]; setp.eq.u32 %q, %r0, 0; @%q bra S;"""
 
 CASES = {
-    "a_stage_is_never_released": ring("@%lead mbarrier.arrive.shared::cta.b64 _, [bars+16];", ""),
-    "more_bytes_announced_than_loaded": ring(", 2304;", ", 2320;"),
+    "stage_never_released": ring("@%lead mbarrier.arrive.shared::cta.b64 _, [bars+16];", ""),
+    "more_bytes_expected_than_loaded": ring(", 2304;", ", 2320;"),
     "wrong_parity": Negative(
         "DEADLOCK",
         f"{INIT.format(32)} mbarrier.arrive.shared::cta.b64 _, [bars]; {WAIT.format(1)}",
         notes="//!wl barrier full bars 8 1",
     ),
-    "a_count_that_is_too_high": Negative(
+    "mbarrier_count_too_high": Negative(
         "DEADLOCK", f"{INIT.format(128)} @%lead mbarrier.arrive.shared::cta.b64 _, [bars]; {WAIT.format(0)}", block=128
     ),
-    "more_bytes_loaded_than_announced": Negative(
+    "more_bytes_loaded_than_expected": Negative(
         "DEADLOCK",
         f"""{INIT.format(1)} mov.b64 %rd0, a; @%first mbarrier.arrive.expect_tx.shared::cta.b64 _, [bars], 256;
  @%first {_LOAD} [data], [%rd0, {{0, 0}}], [bars]; {WAIT.format(0)}""",
         "map:a",
         boxes,
     ),
-    "named_barriers_crossed": Negative(
+    "named_barriers_in_opposite_order": Negative(
         "DEADLOCK",
         "setp.eq.u32 %q, %warp, 0; @%q bra A; bar.sync 1, 64; A: bar.sync 2, 64;",
         block=64,
         notes="//!wl role load 0\n //!wl role multiply 1",
     ),
-    "a_barrier_of_too_many": Negative(
+    "named_barrier_count_too_high": Negative(
         "DEADLOCK", "setp.eq.u32 %q, %warp, 2; @%q bra A; bar.sync 1, 96; A: bar.sync 0;", block=96
     ),
-    "a_cluster_barrier_that_one_cta_skips": Negative(
+    "cluster_barrier_skipped_by_one_cta": Negative(
         "DEADLOCK",
         f"""{INIT.format(1)} mov.u32 %r0, %cluster_ctarank; setp.eq.u32 %q, %r0, 3; @%q bra A;
  barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned; bra B; A: {WAIT.format(0)} B:""",
@@ -60,13 +60,13 @@ CASES = {
         cluster=4,
         block=64,
     ),
-    "no_columns_left": Negative(
+    "tmem_columns_exhausted": Negative(
         "DEADLOCK",
         "tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [slot], 512; bar.warp.sync -1;"
         " tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [slot+4], 32;",
         target="sm_100a",
     ),
-    "a_peer_that_does_not_allocate": Negative(
+    "tmem_pair_allocation_without_the_peer": Negative(
         "DEADLOCK",
         """mov.u32 %r0, %cluster_ctarank; setp.eq.u32 %q, %r0, 1; @%q bra A;
  tcgen05.alloc.cta_group::2.sync.aligned.shared::cta.b32 [slot], 32; bra B; A:
@@ -75,12 +75,12 @@ CASES = {
         grid=2,
         cluster=2,
     ),
-    "registers_that_nobody_gives_back": Negative("DEADLOCK", "setmaxnreg.inc.sync.aligned.u32 200;", block=384),
-    "lanes_that_never_come": Negative(
+    "setmaxnreg_inc_without_free_registers": Negative("DEADLOCK", "setmaxnreg.inc.sync.aligned.u32 200;", block=384),
+    "shuffle_mask_lanes_missing": Negative(
         "DEADLOCK",
         f"{INIT.format(1)} setp.lt.u32 %q, %lane, 4; @%q bra A; bar.warp.sync -1; bra B; A: {WAIT.format(0)} B:",
     ),
-    "a_warp_that_skips_wgmma": Negative(
+    "wgmma_skipped_by_one_warp": Negative(
         "DEADLOCK",
         """mov.b64 %d0, 0x800400040; setp.eq.u32 %q, %warp, 3; @%q bra A; wgmma.fence.sync.aligned;
  wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%f0, %f1, %f2, %f3}, %d0, %d0, 0, 1, 1, 0, 0;
@@ -88,13 +88,13 @@ CASES = {
         block=128,
         data=8192,
     ),
-    "a_cta_that_waits_for_one_that_has_no_room": Negative(
+    "cta_waits_for_a_cta_that_cannot_start": Negative(
         "DEADLOCK",
         f"{INIT.format(1)} {WAIT.format(0)}",
         grid=6,
         options={"sms": 1, "shared_bytes": 120_000},
     ),
-    "an_endless_loop": Negative(
+    "endless_loop": Negative(
         "LIMIT",
         "ld.param.u64 %rd0, [a]; L: add.u32 %r0, %r0, 1; st.global.u32 [%rd0], %r0; bra L;",
         "ptr:a",
@@ -102,8 +102,8 @@ CASES = {
         block=64,
         options={"limit": 5000},
     ),
-    "a_lock_that_nobody_opens": Negative(
+    "spin_lock_never_released": Negative(
         "NO_PROGRESS", _LOCK, "ptr:a", lambda: [np.zeros(1, np.uint32)], block=96, notes="//!wl role load 0,2"
     ),
-    "a_trap": Negative("TRAP", "setp.gt.u32 %q, %me, 40; @!%q bra A; trap; A:", block=64),
+    "trap": Negative("TRAP", "setp.gt.u32 %q, %me, 40; @!%q bra A; trap; A:", block=64),
 }

@@ -1,4 +1,4 @@
-"""Descriptors, shapes, coordinates, tensor memory, the register pool, and asynchronous work that outlives its CTA."""
+"""Descriptors, shapes, coordinates, TMEM, the register pool, and asynchronous work that outlives its CTA."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ CASES = {
         lambda: [np.zeros(64, np.uint32)],
     ),
     "tensor_copy_shape": blackwell("BAD_SHAPE", "tcgen05.cp.cta_group::1.32x128b [%taddr], %d0;"),
-    "coordinates_of_another_rank": Negative(
+    "coordinates_of_wrong_rank": Negative(
         "BAD_COORDINATES",
         f"{INIT.format(1)} mov.b64 %rd0, a; @%first {_LOAD.format(3)} [data], [%rd0, {{0, 0, 0}}], [bars];",
         "map:a",
@@ -65,45 +65,45 @@ CASES = {
     ),
     "columns_not_allocated": blackwell("TENSOR_MEMORY", f"mov.b32 %taddr, 0; {_TENSOR_LD.format('')}"),
     "columns_past_the_allocation": blackwell("TENSOR_MEMORY", multiply(address="%taddr+56")),
-    "lanes_of_another_warp": blackwell(
+    "tmem_lanes_of_another_warp": blackwell(
         "TENSOR_MEMORY",
         f"""setp.ne.u32 %q, %warp, 0; @%q bra A; {_ALLOC.format(32)} A: bar.sync 0; ld.shared.b32 %taddr, [slot];
  setp.ne.u32 %q, %warp, 1; @%q bra B; {_TENSOR_LD.format("")} B: bar.sync 0;""",
         block=64,
     ),
-    "lanes_in_between": blackwell(
+    "tmem_lane_not_aligned": blackwell(
         "TENSOR_MEMORY", f"{_ALLOC.format(32)} ld.shared.b32 %taddr, [slot]; {_TENSOR_LD.format('+524288')}"
     ),
-    "address_by_lane": blackwell(
+    "tmem_address_differs_by_lane": blackwell(
         "TENSOR_MEMORY",
         f"{_ALLOC.format(32)} ld.shared.b32 %taddr, [slot]; add.u32 %taddr, %taddr, %lane; {_TENSOR_LD.format('')}",
     ),
-    "never_freed": blackwell("TENSOR_MEMORY", _ALLOC.format(128)),
-    "freed_twice": blackwell(
+    "tmem_never_freed": blackwell("TENSOR_MEMORY", _ALLOC.format(128)),
+    "tmem_freed_twice": blackwell(
         "TENSOR_MEMORY",
         f"{_ALLOC.format(32)} ld.shared.b32 %taddr, [slot]; {_DEALLOC.format(32)} {_DEALLOC.format(32)}",
     ),
-    "odd_number_of_columns": blackwell("TENSOR_MEMORY", _ALLOC.format(48)),
-    "allocations_that_grow": blackwell("TENSOR_MEMORY", f"{_ALLOC.format(32)} {_ALLOC.format(64)}"),
-    "allocation_after_relinquishing": blackwell(
+    "tmem_column_count_not_a_power_of_two": blackwell("TENSOR_MEMORY", _ALLOC.format(48)),
+    "tmem_allocations_grow": blackwell("TENSOR_MEMORY", f"{_ALLOC.format(32)} {_ALLOC.format(64)}"),
+    "tmem_allocation_after_relinquish": blackwell(
         "TENSOR_MEMORY", f"tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned; {_ALLOC.format(32)}"
     ),
-    "accumulator_at_a_wrong_lane": blackwell("TENSOR_MEMORY", multiply(address="%taddr+1048576")),
-    "freed_under_the_tensor_core": blackwell(
+    "accumulator_at_an_invalid_lane": blackwell("TENSOR_MEMORY", multiply(address="%taddr+1048576")),
+    "tmem_freed_before_the_mma_completes": blackwell(
         "TENSOR_MEMORY",
         f"""@%first mbarrier.init.shared::cta.b64 [bars], 1; {multiply()} {_DEALLOC.format(64)} bar.sync 0;
  W: mbarrier.try_wait.parity.shared::cta.b64 %p, [bars], 0; @!%p bra W;""",
         options={"schedule": "lazy"},
     ),
-    "registers_that_do_not_exist": Negative("REGISTER_POOL", "setmaxnreg.inc.sync.aligned.u32 100;", block=128),
-    "registers_given_back_upwards": Negative("REGISTER_POOL", "setmaxnreg.dec.sync.aligned.u32 200;", block=384),
-    "registers_of_two_minds": Negative(
+    "setmaxnreg_invalid_count": Negative("REGISTER_POOL", "setmaxnreg.inc.sync.aligned.u32 100;", block=128),
+    "setmaxnreg_dec_increases": Negative("REGISTER_POOL", "setmaxnreg.dec.sync.aligned.u32 200;", block=384),
+    "setmaxnreg_differs_in_a_warpgroup": Negative(
         "REGISTER_POOL",
         """setp.eq.u32 %q, %warp, 1; @%q bra A; setmaxnreg.dec.sync.aligned.u32 40; bra B;
  A: setmaxnreg.dec.sync.aligned.u32 48; B:""",
         block=384,
     ),
-    "exit_under_a_copy": Negative(
+    "exit_before_a_copy_completes": Negative(
         "ASYNC_MISUSE",
         f"""{INIT.format(1)} mov.b64 %rd0, a; @%first mbarrier.arrive.expect_tx.shared::cta.b64 _, [bars], 512;
  @%first {_LOAD.format(2)} [data], [%rd0, {{0, 0}}], [bars];""",
@@ -111,7 +111,7 @@ CASES = {
         boxes(8, 16),
         options={"schedule": "lazy"},
     ),
-    "store_to_a_cta_that_has_ended": Negative(
+    "store_to_an_exited_cta": Negative(
         "ASYNC_MISUSE",
         """mov.u32 %r0, %cluster_ctarank; setp.eq.u32 %q, %r0, 1; @%q bra A; mov.u32 %r2, 0;
  S: add.u32 %r2, %r2, 1; setp.lt.u32 %p, %r2, 2000; @%p bra S;
@@ -119,7 +119,7 @@ CASES = {
         grid=2,
         cluster=2,
     ),
-    "multicast_to_nobody": Negative(
+    "multicast_outside_the_cluster": Negative(
         "ASYNC_MISUSE",
         f"""{INIT.format(1)} mov.b64 %rd0, a; mov.b16 %h0, 6;
  @%first {_LOAD.format(2)}.multicast::cluster [data], [%rd0, {{0, 0}}], [bars], %h0;""",
@@ -128,7 +128,7 @@ CASES = {
         grid=2,
         cluster=2,
     ),
-    "two_kinds_of_cta_group": blackwell(
+    "mixed_cta_groups": blackwell(
         "ASYNC_MISUSE",
         f"{_ALLOC.format(32)} tcgen05.relinquish_alloc_permit.cta_group::2.sync.aligned;",
         grid=2,

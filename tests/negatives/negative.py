@@ -1,4 +1,4 @@
-"""A small wrong kernel, and the error that it must end with."""
+"""A small wrong kernel, and the code of its error."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Negative:
         return kernel(self.params, self.text, target=self.target, data=self.data, notes=self.notes)
 
     def error(self) -> WarploomError:
-        """What the launch ends with."""
+        """The error of the launch."""
         shape = {"grid": (self.grid, 1, 1), "block": (self.block, 1, 1), "cluster": (self.cluster, 1, 1)}
         try:
             launch(self.module, args=self.args(), **({"limit": 100_000} | shape | self.options))
@@ -47,4 +47,4 @@ class Negative:
 INIT = "@%first mbarrier.init.shared::cta.b64 [bars], {}; bar.sync 0;"
 WAIT = "W: mbarrier.try_wait.parity.shared::cta.b64 %p, [bars], {}; @!%p bra W;"
 ADDRESS = "ld.param.u64 %rd0, [a]; mul.wide.u32 %g, %me, 4; add.u64 %rd0, %rd0, %g;"
-"""%rd0: the word of `a` that has the thread's number."""
+"""%rd0: the address of the word of `a` at the index of the thread."""

@@ -20,7 +20,7 @@ def test_the_message(name, golden):
     golden(f"{name}.txt", f"{error}\n")
 
 
-def test_names_are_told_apart():
+def test_names_are_unique():
     assert len(CASES) == sum(len(module.CASES) for module in MODULES)
 
 
@@ -41,8 +41,8 @@ FAULTS = [name for name, case in CASES.items() if _KIND.get(Diag[case.code]) is 
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_says_which_instruction_where_and_by_whom(name):
-    """Line, text and agent; except where the text itself, or the end of a CTA, is at fault."""
+def test_a_fault_has_instruction_location_and_warp(name):
+    """Line, text and warp, unless the text itself or the exit of a CTA is the cause."""
     error = CASES[name].error()
     assert error.loc is not None, str(error)
     listing = CASES[name].module.splitlines()
@@ -52,6 +52,6 @@ def test_a_fault_says_which_instruction_where_and_by_whom(name):
 
 
 def test_no_message_is_used_for_two_things():
-    """Goldens differ, so that each case shows something of its own."""
+    """Goldens differ, so that each case shows something new."""
     seen = Counter(str(case.error()) for case in CASES.values())
     assert [text for text, count in seen.items() if count > 1] == []

@@ -1,4 +1,4 @@
-"""Flow, uniformity, liveness and the control slice of small kernels whose answers are plain to see."""
+"""Control flow, uniformity, liveness and the control slice of small kernels with obvious answers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ JOIN: add.u32 %r2, %r1, 1; ret;
 """
 
 
-def test_the_arms_of_a_branch_meet_at_its_join():
+def test_the_arms_of_a_branch_reconverge():
     _, flow = kernel(DIAMOND)
     assert [block.successors for block in flow.blocks] == [(2, 1), (3,), (3,), (4,), ()]
     assert flow.joins[0] == 3
@@ -39,14 +39,14 @@ def test_the_arms_of_a_branch_meet_at_its_join():
     assert flow.back_edges == frozenset()
 
 
-def test_a_loop_is_a_back_edge_and_its_exit_the_join():
+def test_a_loop_reconverges_at_its_exit():
     text = "mov.u32 %r0, 0;\nTOP: add.u32 %r0, %r0, 1; setp.lt.u32 %p0, %r0, 9; @%p0 bra TOP; mov.u32 %r1, 1; bar.sync 0; ret;"
     _, flow = kernel(text)
     assert flow.back_edges == {(1, 1)}
     assert flow.joins[1] == 2
 
 
-def test_what_waits_begins_a_block():
+def test_blocking_instructions_start_a_block():
     _, flow = kernel("mov.u32 %r0, 0; bar.sync 0; mov.u32 %r1, 1; ret;")
     assert [[op.family for op in block.ops] for block in flow.blocks] == [["mov"], ["bar.sync", "mov", "ret"], []]
 
@@ -71,13 +71,13 @@ def test_the_warp_index_is_one_value_per_warp_however_it_is_made():
     assert {found["%p2"], found["%r4"]} == {LANE}
 
 
-def test_what_lanes_define_apart_is_theirs_and_what_warps_define_apart_is_not():
+def test_values_are_divergent_after_lanes_diverge_and_uniform_after_warps_diverge():
     assert classes(DIAMOND)["%r1"] == LANE
     by_warp = DIAMOND.replace("setp.lt.u32 %p0, %r0, 7", "setp.lt.u32 %p0, %r0, 32")
     assert classes(by_warp)["%r1"] == CONVOY
 
 
-def test_lanes_that_only_leave_take_nobody_apart():
+def test_lanes_that_only_exit_cause_no_divergence():
     found = classes("mov.u32 %r0, %tid.x; setp.gt.u32 %p0, %r0, 5; @%p0 ret; mov.u32 %r1, 4; ret;")
     assert found["%r1"] == CONVOY
 
@@ -98,7 +98,7 @@ def test_a_register_lives_until_its_last_read_and_through_a_guarded_write():
     assert live[:3] == [{"%r2"}, {"%p0", "%r2"}, {"%p0", "%r1", "%r2"}]
 
 
-def test_the_control_slice_holds_what_steers_and_leaves_data_out():
+def test_the_control_slice_contains_control_and_no_data():
     _, flow = kernel("""
         ld.param.u64 %rd0, [out]; ld.param.u32 %r0, [n]; mov.u32 %r1, 0; mov.f32 %f0, 0f00000000;
     TOP: add.f32 %f0, %f0, 0f3F800000; mul.wide.u32 %rd1, %r1, 4; add.u64 %rd2, %rd0, %rd1; st.global.f32 [%rd2], %f0;

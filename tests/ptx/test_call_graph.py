@@ -60,7 +60,7 @@ def test_lanes_recurse_each_to_its_own_depth(schedule: str, seed: int) -> None:
 
 
 def test_functions_that_call_each_other_keep_their_registers_and_predicates() -> None:
-    """`even` and `odd` hand over registers; what each needs behind its call is of every width."""
+    """`even` and `odd` pass registers; the values that each needs after its call have every width."""
     functions = """
 .func (.reg .b32 r) odd (.reg .b32 n, .reg .pred q);
 .func (.reg .b32 r) even (.reg .b32 n, .reg .pred q)
@@ -116,7 +116,7 @@ END: ret;
     assert run(functions, body, x).tolist() == want
 
 
-def test_a_function_that_recurses_may_be_called_from_one_that_stands_in_place() -> None:
+def test_a_recursive_function_may_be_called_from_an_inlined_one() -> None:
     twice = """
 .func (.param .b32 r) twice (.param .b32 n)
 {
@@ -153,7 +153,7 @@ def test_lanes_call_through_different_pointers(schedule: str, seed: int) -> None
     assert got.tolist() == np.where(x & 1, 3 * x, x // 2).tolist()
 
 
-def test_a_pointer_to_a_function_of_another_signature_is_told() -> None:
+def test_a_pointer_to_a_function_of_another_signature_is_reported() -> None:
     with pytest.raises(WarploomError) as caught:
         run(TABLE, THROUGH.format(mask=3), np.array([1, 0, 2], np.uint32))
     assert caught.value.code == "BAD_CALL"
@@ -189,12 +189,12 @@ FULL:
 EXTERN = ".extern .func (.param .b64 r) malloc (.param .b64 n);\n.extern .func free (.param .b64 p);\n"
 
 
-def test_every_thread_has_memory_of_its_own_from_the_heap() -> None:
+def test_every_thread_allocates_its_own_memory() -> None:
     x = np.arange(40, dtype=np.uint32) * 3
     assert run(EXTERN, HEAP.replace("SIZE", "8").replace("AFTER", ""), x).tolist() == x.tolist()
 
 
-def test_the_heap_has_an_end() -> None:
+def test_malloc_fails_when_the_heap_is_full() -> None:
     x = np.arange(1, 6, dtype=np.uint32)
     body = HEAP.replace("SIZE", str(3 << 20)).replace(
         "{ .param .b64 a; st.param.b64 [a], %rd3; call.uni free, (a); } AFTER", ""
@@ -203,7 +203,7 @@ def test_the_heap_has_an_end() -> None:
 
 
 @pytest.mark.parametrize("after", ["ld.u32 %r2, [%rd3];", "{ .param .b64 b; st.param.b64 [b], %rd3; call free, (b); }"])
-def test_what_was_given_back_is_gone(after: str) -> None:
+def test_freed_memory_cannot_be_accessed(after: str) -> None:
     with pytest.raises(WarploomError) as caught:
         run(EXTERN, HEAP.replace("SIZE", "8").replace("AFTER", after), np.ones(1, np.uint32))
     assert caught.value.code == "OUT_OF_BOUNDS"

@@ -81,7 +81,7 @@ def refused(text: str) -> PtxError:
         (HEAD + '.file 1 "a"\n.file 1 "b"', "DUPLICATE", 5, 1),
     ],
 )
-def test_what_is_not_ptx_is_refused_where_it_stands(text, code, line, column):
+def test_invalid_ptx_is_rejected_with_line_and_column(text, code, line, column):
     error = refused(text)
     assert (error.code, error.loc.line, error.loc.column) == (code, line, column), str(error)
     shown = text.split("\n")[line - 1][:160].strip()
@@ -152,7 +152,7 @@ def test_any_mutation_is_a_module_or_a_catalogued_error(path):
 
 @settings(max_examples=150, deadline=None)
 @given(st.text(st.sampled_from('{}[]();,.:@!|<>%$_"/*\\+-~ \n019abrUxf'), max_size=60))
-def test_any_characters_in_a_body_are_read_or_refused(text):
+def test_any_characters_in_a_body_are_parsed_or_rejected(text):
     try:
         module = parse(f"{HEAD}.entry k() {{ .reg .b32 a, b, r<10>; {text} ret; }}")
     except PtxError:

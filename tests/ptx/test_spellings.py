@@ -1,4 +1,4 @@
-"""Spellings that ptxas reads and authors use, found in the kernels of others."""
+"""Spellings that ptxas accepts, found in the kernels of other projects."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TEXT = """.version 9.0
 
 
 def words(body: str, *, target: str = "sm_90a", count: int = 8, block: tuple[int, int, int] = (1, 1, 1), **how):
-    """What a kernel writes; the text that the printer makes of it must say the same."""
+    """The output of a kernel, which must not change when the module is printed and parsed again."""
     out = np.zeros(count, np.uint32)
     module = parse(TEXT.format(body=body, target=target))
     assert parse(print_module(module)) == module
@@ -33,7 +33,7 @@ def words(body: str, *, target: str = "sm_90a", count: int = 8, block: tuple[int
     return out
 
 
-def test_modifiers_stand_in_any_order() -> None:
+def test_modifiers_are_accepted_in_any_order() -> None:
     """CUTLASS writes `fma.rn.f16x2.relu`, FlashInfer `cvt.rn.e4m3x2.f32.satfinite`."""
     got = words(
         """mov.f32 %f0, 1.5; mov.f32 %f1, -2.5; add.f32.rn %f2, %f0, %f1; fma.f32.ftz.rn %f3, %f0, %f1, %f0;
@@ -45,7 +45,7 @@ def test_modifiers_stand_in_any_order() -> None:
     assert got[4:].tolist() == [0xFFFFFFFE, 0x3CC2, 0x3C000000, 7]
 
 
-def test_a_modifier_may_stand_apart_from_its_opcode() -> None:
+def test_a_space_may_precede_a_modifier() -> None:
     """TileLang writes a space before `.L2::cache_hint`."""
     got = words(
         "mov.b64 %d1, 0; st.global .L2::cache_hint.b32 [%d0], 5, %d1; ld.global\n .L2::128B .b32 %r0, [%d0]; st.global.b32 [%d0+4], %r0;"
@@ -65,7 +65,7 @@ def test_vectors_of_registers_have_parts() -> None:
 
 
 def test_special_registers_of_four_parts_move_whole() -> None:
-    """FlashInfer reads `%clusterid` so."""
+    """FlashInfer reads `%clusterid` this way."""
     got = words(
         """mov.v4.u32 {%r0, %r1, %r2, _}, %tid; mov.v4.b32 {%r3, %r4, %r5, %r6}, %ntid; mov.v4.u32 {%r7, _, _, _}, %nclusterid;
         setp.eq.u32 %p0, %r0, 4; setp.eq.and.u32 %p0, %r1, 2, %p0;
@@ -96,7 +96,7 @@ def test_a_copy_takes_a_policy_with_and_without_a_source_size(operands: str) -> 
 @pytest.mark.parametrize(("schedule", "seed"), SCHEDULES)
 @pytest.mark.parametrize("space", [".shared::cta", ""])
 def test_shared_memory_is_cleared_in_one_instruction(space: str, schedule: str, seed: int) -> None:
-    """DeepGEMM and TileLang clear buffers with `st.bulk`; a run of no bytes is none."""
+    """DeepGEMM and TileLang clear buffers with `st.bulk`; zero bytes are allowed."""
     address = "cvt.u64.u32 %d1, %r0;" if space else "cvt.u64.u32 %d1, %r0; cvta.shared.u64 %d1, %d1;"
     got = words(
         f"""mov.b32 %r1, 7; mov.u32 %r0, data; st.shared.v4.b32 [data], {{%r1, %r1, %r1, %r1}}; st.shared.v4.b32 [data+16], {{%r1, %r1, %r1, %r1}};
@@ -116,7 +116,7 @@ def test_half_words_are_not_cleared() -> None:
     assert caught.value.code == "BAD_SHAPE"
 
 
-def test_blackwell_names_the_kind_of_an_8_bit_product() -> None:
+def test_blackwell_names_the_kind_of_an_8_bit_mma() -> None:
     lists = "{%f1, %f2, %f3, %f4}, {%r0, %r0, %r0, %r0}, {%r0, %r0}, {%f0, %f0, %f0, %f0}"
     plain, named = (
         words(

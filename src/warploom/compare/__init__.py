@@ -1,4 +1,4 @@
-"""Comparisons over buffers: a small grammar, its functions, and their evaluation, without any Python being run."""
+"""Comparisons of buffers: a small grammar, its functions and their evaluation, without executing any Python."""
 
 from warploom.compare.comparison import Comparison, Mismatch, type_of
 from warploom.compare.table import FUNCTIONS, Type

@@ -15,7 +15,7 @@ from warploom.compare.table import (
     SLOW,
     TRANSCENDENTAL,
     Array,
-    Meaning,
+    Compute,
     Result,
     Type,
     arithmetic,
@@ -78,49 +78,49 @@ UNARY: dict[str, tuple[Result, float, Callable[[Array], Any]]] = {
 
 
 def _reduced(x: Type, axis: int | None = None) -> tuple[int, ...]:
-    """The shape without the axis, or without any where none is named."""
+    """The shape without the axis, or without all axes if none is named."""
     if axis is None:
         return ()
     axis = axis_of(x, axis)
     return x.shape[:axis] + x.shape[axis + 1 :]
 
 
-def _chosen(x: Type, axis: int | None = None) -> tuple[int, ...]:
-    """As `_reduced`, of something that is not empty."""
+def _reduced_elements(x: Type, axis: int | None = None) -> tuple[int, ...]:
+    """As `_reduced`, for a non-empty array."""
     if 0 in x.shape:
-        raise ValueError(f"the shape {x.shape} has no element to choose")
+        raise ValueError(f"the shape {x.shape} has no elements")
     return _reduced(x, axis)
 
 
 REDUCTIONS: dict[str, tuple[Result, Callable[..., Any]]] = {
     "sum": (lambda x, axis=None: Type(_reduced(x, axis), join(x)), np.sum),
-    "max": (lambda x, axis=None: Type(_chosen(x, axis), join(x)), np.max),
-    "min": (lambda x, axis=None: Type(_chosen(x, axis), join(x)), np.min),
-    "mean": (lambda x, axis=None: Type(_chosen(x, axis), REAL), np.mean),
-    "argmax": (lambda x, axis=None: Type(_chosen(x, axis), INTEGER), np.argmax),
-    "argmin": (lambda x, axis=None: Type(_chosen(x, axis), INTEGER), np.argmin),
+    "max": (lambda x, axis=None: Type(_reduced_elements(x, axis), join(x)), np.max),
+    "min": (lambda x, axis=None: Type(_reduced_elements(x, axis), join(x)), np.min),
+    "mean": (lambda x, axis=None: Type(_reduced_elements(x, axis), REAL), np.mean),
+    "argmax": (lambda x, axis=None: Type(_reduced_elements(x, axis), INTEGER), np.argmax),
+    "argmin": (lambda x, axis=None: Type(_reduced_elements(x, axis), INTEGER), np.argmin),
 }
 
 
-def _of_two(apply: Callable[[Array, Array], Any]) -> Meaning:
-    def meaning(x: Array, y: Array) -> Array:
+def _of_two(apply: Callable[[Array, Array], Any]) -> Compute:
+    def compute(x: Array, y: Array) -> Array:
         return np.asarray(apply(number(x), number(y)))
 
-    return meaning
+    return compute
 
 
-def _of_one(apply: Callable[[Array], Any], result: Result) -> Meaning:
-    def meaning(x: Array) -> Array:
+def _of_one(apply: Callable[[Array], Any], result: Result) -> Compute:
+    def compute(x: Array) -> Array:
         return np.asarray(apply(x.astype(np.float64) if result is real else number(x)))
 
-    return meaning
+    return compute
 
 
-def _of_many(apply: Callable[..., Any]) -> Meaning:
-    def meaning(x: Array, axis: int | None = None) -> Array:
+def _of_many(apply: Callable[..., Any]) -> Compute:
+    def compute(x: Array, axis: int | None = None) -> Array:
         return np.asarray(apply(number(x), axis=axis))
 
-    return meaning
+    return compute
 
 
 for _name, (_result, _apply_two) in BINARY.items():
@@ -135,7 +135,7 @@ def _product(x: Type, y: Type) -> Type:
     if not x.shape or not y.shape:
         raise ValueError("`@` needs an axis on both sides")
     if x.shape[-1] != y.shape[-2:][0]:
-        raise ValueError(f"the shapes {x.shape} and {y.shape} do not multiply")
+        raise ValueError(f"the shapes {x.shape} and {y.shape} do not match for `@`")
     batch = np.broadcast_shapes(x.shape[:-2], y.shape[:-2])
     return Type((*batch, *x.shape[-2:-1], *y.shape[-1:][: len(y.shape) - 1]), join(x, y))
 

@@ -1,4 +1,4 @@
-"""A comparison of buffers: typed and bounded when it is read, computed when the kernel has run."""
+"""A comparison of buffers: typed and bounded when it is parsed, computed after the kernel has run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import warploom.compare.shaping  # noqa: F401  both enter their functions into t
 from warploom.compare.grammar import Call, Index, Name, Node, Number, Text, bad, parse
 from warploom.compare.table import ARRAY, BOOLEAN, CHEAP, COUNT, FUNCTIONS, INTEGER, REAL, WORD, Array, Type, wants
 
-LARGEST_VALUES = 1 << 29  # elements of all results on the way together: four gibibytes
+LARGEST_VALUES = 1 << 29  # elements of all intermediate results together: four gibibytes
 LONGEST_SECONDS = 60.0
 
 _KINDS = {"b": BOOLEAN, "i": INTEGER, "u": INTEGER}
@@ -23,7 +23,7 @@ _KINDS = {"b": BOOLEAN, "i": INTEGER, "u": INTEGER}
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """Where the two sides of a comparison differ: how often, where first, and by how much at most."""
+    """A difference between the two sides of a comparison: number of elements, first position and largest error."""
 
     comparison: Comparison
     count: int
@@ -57,7 +57,7 @@ class Comparison:
     def read(
         text: str, types: Mapping[str, Type], *, rtol: float = 0.0, atol: float = 0.0, equal_nan: bool = False
     ) -> Comparison:
-        """Parses a comparison over buffers of these types; one that cannot be computed, or not cheaply, is an error."""
+        """Parse a comparison over buffers of these types; one that cannot be computed or costs too much is an error."""
         left, right = parse(text)
         typing = _Typing(text, types)
         left_type, right_type = typing.of(left), typing.of(right)
@@ -66,7 +66,7 @@ class Comparison:
         return Comparison(text, left, right, rtol, atol, equal_nan)
 
     def mismatch(self, buffers: Mapping[str, Array], initial: Callable[[str], Array]) -> Mismatch | None:
-        """Computes both sides; None where they agree. `initial` gives a buffer as it was before the kernel ran."""
+        """Compute both sides; None if they agree. `initial` gives a buffer as it was before the kernel ran."""
         evaluation = _Evaluation(self.text, buffers, initial)
         with np.errstate(all="ignore"):
             left = evaluation.of(self.left)
@@ -85,7 +85,7 @@ class Comparison:
 
 
 class Shaped(Protocol):
-    """An array, or what is known of one that is yet to be made."""
+    """An array, or the type of one that has not been computed yet."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -100,7 +100,7 @@ def type_of(array: Shaped) -> Type:
 
 
 def _bind(call: Call, text: str) -> list[Node | int | str | None]:
-    """The arguments in the order of the function's parameters: nodes, integers and words, with defaults filled in."""
+    """The arguments in the order of the function's parameters: nodes, integers and words, defaults included."""
     if call.function not in FUNCTIONS:
         close = get_close_matches(call.function, FUNCTIONS, n=1)
         hint = f"; did you mean `{close[0]}`?" if close else ""
@@ -123,7 +123,7 @@ def _bind(call: Call, text: str) -> list[Node | int | str | None]:
 def _literal(
     item: Node | int | str | None, parameter: inspect.Parameter, call: Call, text: str
 ) -> Node | int | str | None:
-    """An argument as its parameter wants it: a part to compute, an integer or a word."""
+    """An argument as its parameter expects it: an expression, an integer or a word."""
     wanted = wants(parameter)
     match item:
         case Text(word) if wanted == WORD:
@@ -140,7 +140,7 @@ def _literal(
 
 
 class _Typing:
-    """Finds the type of every part, and refuses what would take too much memory or time."""
+    """Finds the type of every subexpression, and rejects those that would take too much memory or time."""
 
     def __init__(self, text: str, types: Mapping[str, Type]) -> None:
         self.text = text
@@ -176,7 +176,7 @@ class _Typing:
         return found
 
     def _indexed(self, node: Index, operand: Type) -> Type:
-        """Asked of an array of that shape without memory: all its strides are zero."""
+        """The shape that indexing gives, found with an array whose strides are all zero, which takes no memory."""
         try:
             return Type(np.broadcast_to(np.empty(()), operand.shape)[node.key].shape, operand.number)
         except (IndexError, ValueError) as error:
@@ -186,7 +186,7 @@ class _Typing:
         self.values += found.size
         self.seconds += nanoseconds * 1e-9
         if self.values > LARGEST_VALUES:
-            raise bad(self.text, f"it needs more than {LARGEST_VALUES} values on the way")
+            raise bad(self.text, f"it needs more than {LARGEST_VALUES} intermediate values")
         if self.seconds > LONGEST_SECONDS:
             raise bad(
                 self.text, f"it would take about {self.seconds:.0f} s; at most {LONGEST_SECONDS:.0f} s are allowed"
@@ -194,7 +194,7 @@ class _Typing:
 
 
 class _Evaluation:
-    """Computes a tree that `_Typing` has let through."""
+    """Computes a tree that `_Typing` has accepted."""
 
     def __init__(self, text: str, buffers: Mapping[str, Array], initial: Callable[[str], Array]) -> None:
         self.text = text
@@ -213,7 +213,7 @@ class _Evaluation:
                 return np.asarray(self.of(operand)[node.key])
             case Call():
                 arguments = [self.of(item) if isinstance(item, Node) else item for item in _bind(node, self.text)]
-                return np.asarray(FUNCTIONS[node.function].meaning(*arguments))
+                return np.asarray(FUNCTIONS[node.function].compute(*arguments))
             case Text():
                 raise AssertionError(node)
 

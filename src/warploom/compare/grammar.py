@@ -1,4 +1,4 @@
-"""The grammar of comparisons, read by hand so that nothing in a launch file is ever run as Python.
+"""The grammar of comparisons, parsed by hand so that nothing in a launch file is ever executed as Python.
 
 comparison = sum "==" sum
 relation   = sum [("<" | "<=" | ">" | ">=" | "==" | "!=") sum]
@@ -49,7 +49,7 @@ class Name:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """A slice of one axis: Python's own has no hash before 3.12, and nodes are looked up by theirs."""
+    """A slice of one axis; Python's own is not hashable before 3.12, and nodes are used as dictionary keys."""
 
     start: int | None
     stop: int | None
@@ -112,7 +112,7 @@ def parse(text: str) -> tuple[Node, Node]:
 
 
 def bad(text: str, what: str, column: int = 0) -> WarploomError:
-    """The error for a comparison, with the column where it lies if that is known."""
+    """The error for a comparison, with the column if it is known."""
     return Diag.BAD_EXPRESSION.error(text=text, what=f"{what} (column {column})" if column else what)
 
 
@@ -124,12 +124,12 @@ def _tokens(text: str) -> list[_Token]:
         found = _TOKEN.match(text, at)
         if found is None:
             at += len(text[at:]) - len(text[at:].lstrip())
-            raise bad(text, f"{text[at]!r} has no meaning here", at + 1)
+            raise bad(text, f"{text[at]!r} is not allowed here", at + 1)
         kind = found.lastgroup or ""
         tokens.append(_Token(kind, found.group(kind), found.start(kind) + 1))
         at = found.end()
     if len(tokens) > MOST_TOKENS:
-        raise bad(text, f"it has {len(tokens)} words and marks, at most {MOST_TOKENS} are allowed")
+        raise bad(text, f"it has {len(tokens)} tokens, at most {MOST_TOKENS} are allowed")
     return [*tokens, _Token("end", "the end", len(text) + 1)]
 
 
@@ -147,7 +147,7 @@ class _Parser:
         return self.tokens[self.at]
 
     def accept(self, *marks: str) -> str:
-        """Takes the next token if it is one of the marks; says which."""
+        """Take the next token if it is one of the marks, and return it."""
         if self.token.kind != "mark" or self.token.text not in marks:
             return ""
         self.at += 1
@@ -183,7 +183,7 @@ class _Parser:
         return left
 
     def unary(self) -> Node:
-        """Every nesting passes here, so here its depth is bounded."""
+        """Every nested expression is parsed here, so its depth is limited here."""
         self.depth += 1
         if self.depth > DEEPEST_NESTING:
             raise bad(self.text, f"it is nested deeper than {DEEPEST_NESTING} levels", self.token.column)
@@ -219,7 +219,7 @@ class _Parser:
         return Slice(start, stop, self.integer() if self.accept(":") else None)
 
     def integer(self) -> int | None:
-        """An integer if one stands here; a lone sign is an error."""
+        """The integer at this position, if there is one; a sign alone is an error."""
         start = self.at
         sign = -1 if self.accept("-") else 1
         if self.token.kind == "number" and self.token.text.isdigit():
@@ -263,7 +263,7 @@ class _Parser:
             if self.token.kind == "name" and self.tokens[self.at + 1].text == "=":
                 keyword = self.token.text
                 if keyword in dict(keywords):
-                    raise bad(self.text, f"`{keyword}` is said twice", self.token.column)
+                    raise bad(self.text, f"`{keyword}` is given twice", self.token.column)
                 self.at += 2
                 keywords.append((keyword, self.argument()))
             elif keywords:

@@ -1,4 +1,4 @@
-"""Functions that move, choose, convert or normalise elements."""
+"""Functions that move, select, convert or normalise elements."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def _converted(x: Type, dtype: str) -> Type:
         return Type(x.shape, REAL)
     if dtype in INTEGER_TYPES:
         return Type(x.shape, INTEGER)
-    raise ValueError(f"`{dtype}` is not a type; there are {', '.join(REAL_TYPES + INTEGER_TYPES)}")
+    raise ValueError(f"`{dtype}` is not a type; the types are {', '.join(REAL_TYPES + INTEGER_TYPES)}")
 
 
 @function("cast", _converted, CONVERSION)
@@ -134,7 +134,7 @@ def cast(x: Array, dtype: str) -> Array:
 
 
 def nearest(x: Array, dtype: np.dtype[Any]) -> Array:
-    """Rounds float64 once: a narrow type is reached through a float32 rounded to odd, which keeps ties apart."""
+    """Round float64 once: narrow types go through a float32 rounded to odd, which preserves ties."""
     if dtype in (np.dtype(np.float64), np.dtype(np.float32), np.dtype(np.float16)):
         return np.asarray(x.astype(dtype).astype(np.float64))
     middle = x.astype(np.float32)

@@ -1,6 +1,6 @@
-"""The table of what a comparison may compute: each function's meaning, the type of its result and its cost.
+"""The functions of comparisons: for each its implementation, the type of its result and its cost.
 
-A result's type is known before anything is computed, so that a file that asks for too much is refused at once.
+A result's type is known before anything is computed, so that a file that requests too much is rejected at once.
 Numbers are float64; integer buffers count in int64 with wrap-around, as the hardware does in its own width.
 """
 
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
-Meaning = Callable[..., Any]
+Compute = Callable[..., Any]
 Result = Callable[..., "Type"]
 
 BOOLEAN, INTEGER, REAL = "boolean", "integer", "real"
@@ -28,7 +28,7 @@ CHEAP, TRANSCENDENTAL, CONVERSION, SLOW = 3.0, 20.0, 60.0, 200.0
 
 @dataclass(frozen=True, slots=True)
 class Type:
-    """What is known of a value before it is computed."""
+    """The type of a value, known before it is computed."""
 
     shape: tuple[int, ...]
     number: str
@@ -40,9 +40,9 @@ class Type:
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """One row: the meaning over arrays, the result's type and the nanoseconds over types."""
+    """One function: its implementation on arrays, and the result's type and the nanoseconds as functions of types."""
 
-    meaning: Meaning
+    compute: Compute
     result: Result
     nanoseconds: Callable[..., float]
     parameters: tuple[inspect.Parameter, ...]
@@ -54,28 +54,28 @@ ARRAY, COUNT, WORD = "a number or an array", "an integer literal", "a quoted typ
 
 
 def wants(parameter: inspect.Parameter) -> str:
-    """What may be passed for a parameter, by its annotation."""
+    """The kind of argument that a parameter takes, from its annotation."""
     return {int: COUNT, int | None: COUNT, str: WORD}.get(parameter.annotation, ARRAY)
 
 
-def function(name: str, result: Result, cost: float | Callable[..., float] = CHEAP) -> Callable[[Meaning], Meaning]:
-    """Enters a function; its parameters' annotations (Array, int, str) say what the grammar may pass."""
+def function(name: str, result: Result, cost: float | Callable[..., float] = CHEAP) -> Callable[[Compute], Compute]:
+    """Register a function; the annotations of its parameters (Array, int, str) are the kinds of its arguments."""
 
     def per_element(*arguments: Any) -> float:
         assert isinstance(cost, float)
         sizes = [argument.size for argument in arguments if isinstance(argument, Type)]
         return cost * max(*sizes, result(*arguments).size, 1)
 
-    def enter(meaning: Meaning) -> Meaning:
-        parameters = tuple(inspect.signature(meaning, eval_str=True).parameters.values())
-        FUNCTIONS[name] = Function(meaning, result, cost if callable(cost) else per_element, parameters)
-        return meaning
+    def enter(compute: Compute) -> Compute:
+        parameters = tuple(inspect.signature(compute, eval_str=True).parameters.values())
+        FUNCTIONS[name] = Function(compute, result, cost if callable(cost) else per_element, parameters)
+        return compute
 
     return enter
 
 
 def join(*types: Type) -> str:
-    """The kind of number that holds them all; truth counts as 0 and 1."""
+    """The kind of number that can represent all of them; booleans count as 0 and 1."""
     widest = max((t.number for t in types), key=_ORDER.index)
     return INTEGER if widest == BOOLEAN else widest
 
@@ -86,17 +86,17 @@ def arithmetic(*types: Type) -> Type:
 
 
 def real(*types: Type) -> Type:
-    """The result of an element-wise operation that leaves the integers."""
+    """The result of an element-wise operation whose result is never an integer."""
     return Type(arithmetic(*types).shape, REAL)
 
 
 def relation(*types: Type) -> Type:
-    """The result of an element-wise question."""
+    """The result of an element-wise comparison."""
     return Type(arithmetic(*types).shape, BOOLEAN)
 
 
 def number(x: Array) -> Array:
-    """Truth as 0 and 1, other values as they are."""
+    """Booleans as 0 and 1, other values unchanged."""
     return x.astype(np.int64) if x.dtype == np.bool_ else x
 
 

@@ -39,7 +39,7 @@ def unpack(table: Iterable[BitField], value: int) -> dict[str, int]:
 
 
 def text(table: Iterable[BitField], value: int) -> str:
-    """All fields of a value, for a person who looks for the wrong one."""
+    """All fields of a value as text, for an error message."""
     return ", ".join(f"{f.name} {f.get(value):#x} ({f.bits})" for f in table)
 
 

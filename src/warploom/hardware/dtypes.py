@@ -1,4 +1,4 @@
-"""Element types as data: what the bits of every PTX type mean.
+"""Element types as data: the bit layout of every PTX type.
 
 Sources: PTX ISA 9.0 §5.2 (fundamental, alternate and packed types) and §9.7.9.21 (cvt: NaN and saturation);
 OCP Microscaling Formats 1.0 (e2m1, e2m3, e3m2, ue8m0). The ISA leaves the NaN of single and half precision
@@ -42,7 +42,7 @@ class ElementType:
 
     @property
     def storage(self) -> np.dtype[Any]:
-        """The unsigned NumPy type in which the bit pattern travels."""
+        """The unsigned NumPy type that holds the bit pattern."""
         return np.dtype(f"u{self.storage_bits // 8}")
 
     @property
@@ -55,17 +55,17 @@ class ElementType:
 
     @property
     def sign(self) -> int:
-        """The sign bit as it stands in a register; zero for formats without one."""
+        """The sign bit in a register; zero for formats without one."""
         return 1 << (self.bits - 1 + self.padding) if self.has_sign else 0
 
     @property
     def nan_code(self) -> int:
-        """What NaN becomes: the canonical NaN, or the largest value of a format without one."""
+        """The code that NaN is converted to: the canonical NaN, or the largest value of a format without one."""
         return self.largest if self.nan is None else self.nan
 
     @property
     def infinity_code(self) -> int:
-        """What infinity becomes: itself, or the largest value of a format without it."""
+        """The code that infinity is converted to: itself, or the largest value of a format without it."""
         return self.largest if self.infinity is None else self.infinity
 
     @property
@@ -104,7 +104,7 @@ class PackedType:
 
     @property
     def storage(self) -> np.dtype[Any]:
-        """The unsigned NumPy type in which the packed bits travel."""
+        """The unsigned NumPy type that holds the packed bits."""
         return np.dtype(f"u{self.bits // 8}")
 
 
@@ -180,5 +180,5 @@ PACKED_TYPES: Mapping[str, PackedType] = MappingProxyType(
 
 
 def storage_of(type_name: str) -> np.dtype[Any]:
-    """The unsigned NumPy type in which a value of a PTX type, packed or not, travels."""
+    """The unsigned NumPy type that holds a value of a PTX type, packed or not."""
     return (PACKED_TYPES.get(type_name) or ELEMENT_TYPES[type_name]).storage

@@ -1,8 +1,8 @@
-"""Which thread and register holds which matrix element, as recipes over NumPy axes.
+"""Fragment layouts: the thread and register of each matrix element, as recipes over NumPy axes.
 
 A warp's (or warpgroup's) registers are an array [register, lane, element]: `element` counts the sub-words of a
 register, low bits first, and is absent where whole 32-bit words move. A recipe splits these three axes into small
-ones, named by a letter, and says which letters, in order, spell the row and the column of the matrix. Moving a
+ones, named by a letter, and lists the letters that, in order, make up the row and the column of the matrix. Moving a
 fragment is therefore one reshape and one transpose, in either direction, without index arrays.
 
 Letters: g = lane / 4 and q = lane % 4 inside a warp, w = the warp of a warpgroup, h = the half that is eight rows
@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class Fragment:
-    """A recipe: sizes of the letters, how they spell each register axis, and how they spell row and column."""
+    """A recipe: sizes of the letters, how they make up each register axis, and how they make up row and column."""
 
     sizes: tuple[tuple[str, int], ...]
     registers: str
@@ -136,15 +136,15 @@ def mma_c_packed(m: int) -> Fragment:
 
 
 _WMMA_ROWS = {8: ("", "g"), 16: ("h", "hg"), 32: ("th", "thg")}
-"""The letters that count registers, and those that spell the row, of a wmma operand of so many rows."""
+"""The letters that count registers, and those that make up the row, of a wmma operand with a number of rows."""
 
 
 @lru_cache(maxsize=64)
 def wmma_factor(rows: int, k: int, bits: int, *, elements: bool) -> Fragment:
     """A[m, k] or, transposed, B[n, k] of wmma, as words along k or as the elements in them.
 
-    The manual leaves the places of elements open, so that a kernel can only move whole fragments; these are those of
-    the mma.sync instructions that a wmma is made of.
+    The manual does not specify the positions of the elements, so a kernel can only move whole fragments; this layout
+    is that of the mma.sync instructions that a wmma consists of.
     """
     down, spelled = _WMMA_ROWS[rows]
     per_word = max(32 // bits, 1)
@@ -176,7 +176,7 @@ class MatrixMove:
     registers: int
     element_bytes: int
     source: str = ""
-    """The packed source format, expanded to bytes on the way."""
+    """The packed source format, expanded to bytes by the load."""
 
 
 _M8N8 = _recipe("", "gq", "g", "qp", {**_WARP, "p": 2}, elements="p")
@@ -197,8 +197,8 @@ MATRIX_MOVES: dict[tuple[str, bool, str], MatrixMove] = {
 }
 """By (shape, .trans, element or source format). The recipe's matrix is [row address, element along the 16 bytes].
 
-Expanded 4-bit elements sit in the low bits of their byte, as CUTLASS and Triton note; mma.sync wants them in bits
-2-5, so that a kernel shifts them itself.
+Expanded 4-bit elements sit in the low bits of their byte, as CUTLASS and Triton note; mma.sync expects them
+in bits 2-5, so a kernel has to shift them.
 """
 
 
@@ -232,7 +232,7 @@ MOVE_REGISTER_LIMIT = 128
 
 @lru_cache(maxsize=128)
 def tensor_move(shape: str, repeats: int) -> Fragment:
-    """tcgen05.ld/st as [register, lane of the warp] against [tensor-memory lane, 32-bit column].
+    """tcgen05.ld/st as [register, lane of the warp] against [TMEM lane, 32-bit column].
 
     For `16x32bx2` the columns are the first access's `repeats`, then the second's. `.pack::16b` and `.unpack::16b`
     use the same recipe over words whose halves are the low halves of two neighbouring columns (CUTLASS, the `_16b`

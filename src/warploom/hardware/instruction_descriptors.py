@@ -103,7 +103,7 @@ class InstructionDescriptor:
 
     @property
     def b_element(self) -> str:
-        """B's type, likewise."""
+        """B's type in the packing that this kind has in shared memory."""
         return self.kind.stored(self.b_type)
 
     @property
@@ -129,8 +129,8 @@ def encode_instruction_descriptor(
     scale_a_id: int = 0,
     scale_b_id: int = 0,
 ) -> int:
-    """The descriptor of an MMA; what does not fit its field is a ValueError, what is merely illegal is left to
-    decoding.
+    """Encode the descriptor of an MMA; a value too large for its field is a ValueError, other illegal values are
+    reported by decoding.
     """
     row = TENSOR_KINDS[kind]
     unit = _M_UNIT["scaled" if row.scales else "plain"]
@@ -176,7 +176,7 @@ def _shape_violations(
 
 
 def _steps(sizes: tuple[int, ...]) -> str:
-    """A long list of sizes as a person would say it."""
+    """A list of sizes as text, long ones as a range with a step."""
     step = sizes[-1] - sizes[-2]
     if len(sizes) < 4 or sizes[1] - sizes[0] == step == sizes[-1] // len(sizes):
         return f"{sizes[0]}..{sizes[-1]} in steps of {step}" if len(sizes) >= 4 else ", ".join(map(str, sizes))
@@ -245,8 +245,8 @@ def decode_instruction_descriptor(
 ) -> InstructionDescriptor:
     """The fields of an instruction descriptor, or `BAD_DESCRIPTOR` with every rule it breaks.
 
-    `scale_vectors` is how many scale factors a row has (1, 2 or 4: `.scale_vec::NX` or what `.block16/.block32` mean
-    for the kind); None leaves that rule to the caller.
+    `scale_vectors` is the number of scale factors per row (1, 2 or 4, from `.scale_vec::NX` or `.block16/.block32`);
+    with None that rule is not checked.
     """
     row, fields = TENSOR_KINDS[kind], LAYOUT[kind]
     got = unpack(fields, value)

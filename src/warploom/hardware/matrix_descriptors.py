@@ -1,8 +1,8 @@
-"""Shared-memory matrix descriptors: 64 bits that tell a tensor core where an operand lies.
+"""Shared-memory matrix descriptors: 64 bits with the address and layout of a tensor-core operand.
 
 Sources: PTX ISA 9.7.15.5.1.2.2 (wgmma) and Table 40 (tcgen05); the bits between the listed fields are zero in every
 descriptor that CUTLASS, Triton and CuTe DSL build, so a set bit there is an error. CUTLASS calls bits 46-47 of the
-sm_100 form `version` (1); PTX says that bits 46-48 are 0b001: the same bits.
+sm_100 form `version` (1); PTX specifies bits 46-48 as 0b001: the same bits.
 """
 
 from __future__ import annotations

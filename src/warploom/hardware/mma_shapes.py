@@ -1,9 +1,9 @@
-"""Which matrix shapes and element types each tensor-core instruction has.
+"""The matrix shapes and element types of each tensor-core instruction.
 
 Sources: PTX ISA 9.7.15.2-3 (wgmma), Table 39 (tcgen05 shapes), Tables 42-44 (type codes), Tables 51-54 (transpose,
 negate, N of a transposed 8-bit B), Table 57 (scale vectors). Table 39 allows N in steps of 8 for M = 128; CUTLASS and
-DeepGEMM ask for steps of 16 there. The table rules here, since a stricter library is no evidence that the hardware
-refuses.
+DeepGEMM require steps of 16 there. This module follows the table: a stricter library does not show that the
+hardware rejects the others.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ WGMMA: Mapping[str, WgmmaType] = {
 
 @dataclass(frozen=True, slots=True)
 class TensorKind:
-    """One `.kind` of tcgen05.mma (dense): types and their codes, K, M and N by cta_group, and what may be done to
-    operands.
+    """One `.kind` of tcgen05.mma (dense): types and their codes, K, M and N by cta_group, and which operand
+    modifiers it has.
     """
 
     name: str
@@ -64,7 +64,7 @@ class TensorKind:
     scales: Mapping[str, int] | None = None
     """The code of each scale type, for the block-scaled kinds."""
     scale_vectors: Mapping[str, tuple[int, ...]] | None = None
-    """How many scale factors a row of one MMA may have, by scale type."""
+    """The possible numbers of scale factors per row of one MMA, by scale type."""
 
     def stored(self, element: str) -> str:
         """An element type and how this kind packs it: 4-bit kinds put two to a byte, byte kinds pad (Table 54 ff.)."""
@@ -125,7 +125,7 @@ SCALE_VECTORS: Mapping[tuple[str, str], int] = {
     ("mxf4nvf4", "scale_vec::4X"): 4,
     ("mxf4nvf4", "block16"): 4,
 }
-"""Scale factors to a row by (kind, modifier): Table 56 and what 9.7.16.10.9.1 says of leaving the modifier out."""
+"""Scale factors per row by (kind, modifier): Table 56, and 9.7.16.10.9.1 for an omitted modifier."""
 
 SCALED_INPUT_KINDS = ("f16", "tf32")
 SCALED_INPUT_LIMIT = 15
@@ -177,7 +177,7 @@ WARP_SHAPES: tuple[WarpShape, ...] = (
     WarpShape(16, 8, 8, 64, ("f64",)),
     WarpShape(16, 8, 16, 64, ("f64",)),
 )
-"""mma.sync on these machines (PTX ISA 9.7.14.5.2-10); one 64-bit register holds one f64."""
+"""mma.sync on these targets (PTX ISA 9.7.14.5.2-10); one 64-bit register holds one f64."""
 
 WARP_D_TYPES: Mapping[str, tuple[str, ...]] = {
     "f16": ("f16", "f32"),
@@ -199,7 +199,7 @@ WARP_MIXES: tuple[frozenset[str], ...] = (
     frozenset({"s8", "u8"}),
     frozenset({"s4", "u4"}),
 )
-"""Types that A and B of mma.sync may have side by side; every other type goes with itself."""
+"""Types that A and B of mma.sync may combine; every other type must be the same for both."""
 
 _TILES = ((16, 16, 16), (32, 8, 16), (8, 32, 16))
 WMMA_SHAPES: tuple[WarpShape, ...] = (
@@ -210,7 +210,7 @@ WMMA_SHAPES: tuple[WarpShape, ...] = (
     WarpShape(8, 8, 128, 1, ("b1",)),
     WarpShape(8, 8, 4, 64, ("f64",)),
 )
-"""wmma on these machines (PTX ISA 9.7.14.4.1)."""
+"""wmma on these targets (PTX ISA 9.7.14.4.1)."""
 
 WMMA_HALF_REGISTERS = 8
-"""A and B of f16 have so many registers in every shape (PTX ISA 9.7.14.4.1, Table 33): the others repeat."""
+"""Registers of A and B of f16 in every shape (PTX ISA 9.7.14.4.1, Table 33): smaller shapes repeat elements."""

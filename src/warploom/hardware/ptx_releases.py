@@ -1,4 +1,4 @@
-"""Which CUDA toolkit was the first to read a version of PTX (PTX ISA, release notes: PTX ISA version history)."""
+"""The first CUDA toolkit that supports each version of PTX (PTX ISA, release notes: PTX ISA version history)."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ _FIRST: dict[Version, Version] = {
 
 
 def first_cuda(version: Version) -> Version:
-    """The first toolkit that reads a version of PTX; from 9.0 on they count their releases alike."""
+    """The first toolkit that supports a version of PTX; from 9.0 on both have the same minor numbers."""
     major, minor = version
     return (major + 4, minor) if version >= (9, 0) else _FIRST.get(version, (0, 0))

@@ -32,7 +32,7 @@ class Swizzle:
     base: int
     shift: int
     alignment: int
-    """Where the pattern starts if no base offset is given (PTX ISA 5.5.7 and Table 41)."""
+    """The alignment at which the pattern starts if no base offset is given (PTX ISA 5.5.7 and Table 41)."""
     sm90_code: int | None
     sm100_code: int | None
     tensor_map_code: int
@@ -43,10 +43,10 @@ class Swizzle:
         return 1 << (self.base + self.shift + self.bits) if self.bits else GRANULE
 
     def apply(self, address: _Offset, base_offset: int = 0) -> _Offset:
-        """Where the byte of an unswizzled address lies.
+        """The swizzled address of a byte.
 
-        A base offset says in which 128-byte line of a naturally aligned 1024 bytes the pattern begins; line numbers
-        count from there.
+        A base offset is the 128-byte line of a naturally aligned 1024 bytes in which the pattern begins; line
+        numbers count from there.
         """
         line = (address >> (self.base + self.shift)) - base_offset
         return address ^ ((line & ((1 << self.bits) - 1)) << self.base)
@@ -62,13 +62,13 @@ B128_ATOM_64B = Swizzle("128B_64B_atom", 128, 1, 6, 1, 1024, None, None, 6)
 SWIZZLES: dict[str, Swizzle] = {s.name: s for s in (NONE, B32, B64, B128, B128_ATOM_32B, B128_ATOM_64B)}
 """Every mode by name.
 
-Modes without an sm_90 code are Blackwell's: on an H200 the driver refuses a tensor map that asks for them. The driver's
+Modes without an sm_90 code exist on Blackwell only: on an H200 the driver rejects a tensor map with them. The driver's
 128B_ATOM_32B_FLIP_8B (code 5) is absent: no source says which lines it flips.
 """
 BY_SPAN = (B128, B64, B32)
-"""Those that move granules, the widest first."""
+"""The modes that permute granules, the widest first."""
 
 
 def widest_swizzle(row_bytes: int) -> str:
-    """The name of the widest pattern that a row consists of."""
+    """The name of the widest pattern that divides a row."""
     return next((swizzle.name for swizzle in BY_SPAN if row_bytes % swizzle.span == 0), NONE.name)

@@ -1,4 +1,4 @@
-"""Sizes of what threads synchronise by, and how long a wait may sleep."""
+"""Sizes of synchronisation objects, and how long a wait may sleep."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The machines: one row per target, every limit with the place where its maker states it."""
+"""The targets: one row each, every limit with the document that states it."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from warploom.diagnostics import Diag
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What one target has and allows."""
+    """The resources and limits of one target."""
 
     target: str
     family: str
-    """Which descriptor and instruction formats it speaks: `sm_90` or `sm_100`."""
+    """The family of descriptor and instruction formats: `sm_90` or `sm_100`."""
     first_ptx: tuple[int, int]
     """The first PTX version that knows the target."""
     sms: int
     shared_per_block: int
     shared_reserved: int
     shared_reserved_parts: tuple[int, int]
-    """Where the two parts that %reserved_smem_offset_0 and _1 name begin; cooperative groups use the second."""
+    """Offsets of the two parts given by %reserved_smem_offset_0 and _1; cooperative groups use the second."""
     shared_per_sm: int
     registers_per_sm: int
     threads_per_block: int
     largest_grid: tuple[int, int, int]
     largest_block: tuple[int, int, int]
     parameter_bytes: int
-    """What all parameters of a kernel may take together."""
+    """Bytes that all parameters of a kernel may take together."""
     local_per_thread: int
     threads_per_sm: int
     blocks_per_sm: int
@@ -42,25 +42,25 @@ class Machine:
     setmaxnreg: range
     """The register counts that `setmaxnreg` takes."""
     registers_by_warp: bool
-    """Whether the warps of one warpgroup may ask `setmaxnreg` for different counts."""
+    """True if the warps of one warpgroup may request different counts with `setmaxnreg`."""
     barrier_count_limit: int
     barrier_tx_limit: int
     sources: tuple[str, ...]
 
 
 L2_SECTOR, L2_LINE = 32, 128
-"""Bytes that L2 delivers at once, and of what it looks up at once (CUDA C++ Best Practices Guide, global memory)."""
+"""Bytes of an L2 sector, and of an L2 cache line (CUDA C++ Best Practices Guide, global memory)."""
 HEAP_BYTES = 8 << 20
-"""What `malloc` on the device has to give unless the host asks for more (CUDA C++ Programming Guide, heap memory)."""
+"""Default size of the heap of `malloc` on the device (CUDA C++ Programming Guide, heap memory)."""
 _ROOM_OF, _ROOM = 132, {3: 38, 4: 30, 5: 22, 6: 17, 7: 15, 8: 15, 9: 9} | dict.fromkeys(range(10, 17), 7)
-"""Clusters of each size that an H200's multiprocessors have room for: see below."""
+"""Clusters of each size that the SMs of an H200 can run at once: see below."""
 
 
 def ctas_at_once(sms: int, cluster: int) -> int:
-    """CTAs that run at once, one on each multiprocessor, in clusters of so many.
+    """CTAs that run at once, one per SM, in clusters of the given size.
 
-    A cluster lives in one GPC, and GPCs are not whole multiples of larger ones: of an H200's 132 multiprocessors
-    cuOccupancyMaxActiveClusters says how many find room. GPCs differ from one H200 to the next: one has room for 39
+    A cluster lives in one GPC, and the SMs of a GPC are not a multiple of every cluster size: for an H200's 132 SMs
+    the number comes from cuOccupancyMaxActiveClusters. GPCs differ from one H200 to the next: one has room for 39
     clusters of three, but on another kernels of more than 38 took longer than their work explains
     (bench/results/hopper_configurations.json). A persistent grid of more runs its last clusters when the first have
     ended.
@@ -130,7 +130,7 @@ _SM_100A = replace(
         "sms: B200 device properties",
         f"shared memory, registers, threads, blocks: {_GUIDE}, 10.0 (the numbers of 9.0)",
         *_SM_90A.sources[2:],
-        "tensor memory: PTX ISA 9.7.16.1 (128 lanes, 512 columns of 32 bits)",
+        "TMEM: PTX ISA 9.7.16.1 (128 lanes, 512 columns of 32 bits)",
         "registers by warp: PTX ISA 9.7.20.5 forbids it; CUTLASS's FMHA and CuTe DSL's mixed GEMM for sm_100 do it",
     ),
 )
@@ -152,7 +152,7 @@ _EARLIER = {
     "sm_89": (7, 8),
     "sm_90": (7, 8),
 }
-"""PTX for an earlier target runs on a later machine (PTX ISA 11.1): these run on the one of sm_90."""
+"""PTX for an earlier target runs on later hardware (PTX ISA 11.1): these run with the limits of sm_90."""
 
 MACHINES: dict[str, Machine] = {
     **{
@@ -167,13 +167,13 @@ MACHINES: dict[str, Machine] = {
     "sm_103f": replace(_SM_100A, target="sm_103f", first_ptx=(8, 8)),
     "sm_103a": replace(_SM_100A, target="sm_103a", first_ptx=(8, 8)),
 }
-"""Every `.target` the machine accepts. Without a suffix a target lacks what PTX gives to `a` (and `f`) targets only."""
+"""Every `.target` that the emulator accepts. Without a suffix a target lacks the features of `a` (and `f`) targets."""
 
 KERNEL_TARGETS: dict[tuple[int, int], str] = {(10, 0): "sm_100a", (10, 3): "sm_103a", (9, 0): "sm_90a"}
-"""The targets that there are kernels for, by the one compute capability on which code for an `a` target runs."""
+"""The targets that the library has kernels for, by the compute capability on which code for an `a` target runs."""
 
 _WITHOUT_KERNELS = {
-    12: "which has neither wgmma nor tcgen05 and tensor memory",
+    12: "which has neither wgmma nor tcgen05 and TMEM",
     11: "whose tensor core is of another family than that of 10.x",
 }
 """Why there are no kernels for the compute capabilities of a major version (PTX ISA 11.1.2, 9.7.16; ptxas)."""
@@ -197,4 +197,4 @@ def machine(target: str) -> Machine:
         return MACHINES[target]
     except KeyError:
         needs = f"a target from {next(iter(_EARLIER))} to sm_90, or one of {', '.join(list(MACHINES)[len(_EARLIER) :])}"
-        raise Diag.WRONG_TARGET.error(text="the machine", needs=needs, target=target) from None
+        raise Diag.WRONG_TARGET.error(text="the emulator", needs=needs, target=target) from None

@@ -1,9 +1,9 @@
 """Tensor maps: the limits of cuTensorMapEncodeTiled and the codes of its enumerations.
 
 Source: CUDA Driver API 13, Tensor Map Object Management; PTX ISA 5.5.1.1 for the packed types. 6000 random maps were
-compared with the encoder of driver 580 on an H200. It differs from its documentation in two things: it wants inner
-boxes of whole 16 bytes with interleave too, which is taken over here, and it lets interleave 32B have any swizzle,
-which is not.
+compared with the encoder of driver 580 on an H200. It differs from its documentation in two points: it requires inner
+boxes of a multiple of 16 bytes with interleave too, which is adopted here, and it accepts any swizzle with interleave
+32B, which is not.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ INTERLEAVES = {"none": 0, "16B": 1, "32B": 2}
 L2_PROMOTIONS = {"none": 0, "64B": 1, "128B": 2, "256B": 3}
 FILLS = {"zero": 0, "nan": 1}
 NAN_FILL = 0x7FF7
-"""What the NaN fill writes to every 16 bits, whatever the type: seen on an H200 for f16, bf16, f32, tf32 and f64."""
+"""The NaN fill writes this to every 16 bits of any type: seen on an H200 for f16, bf16, f32, tf32 and f64."""
 
 
 @dataclass(frozen=True, slots=True)
 class MapType:
-    """One CUtensorMapDataType: what an element is in global and in shared memory.
+    """One CUtensorMapDataType: the size of its elements in global and in shared memory.
 
     Elements move in groups: `group` elements take `global_bytes` in global and `shared_bytes` in shared memory.
     """
@@ -52,7 +52,7 @@ class MapType:
     shared_bytes: int
     floating: bool = False
     rounds_to_tf32: bool = False
-    """Whether a load rounds each element to tf32 (to nearest even; a NaN becomes 0x7fffe000): seen on an H200."""
+    """True if a load rounds each element to tf32 (to nearest even; a NaN becomes 0x7fffe000): seen on an H200."""
     dtypes: tuple[str, ...] = ()
     """NumPy and ml_dtypes names of arrays that get this type by default."""
     swizzles: tuple[str, ...] = ()
@@ -60,17 +60,17 @@ class MapType:
 
     @property
     def inner_unit(self) -> int:
-        """What the innermost dimension of the tensor is a multiple of."""
+        """The number that the innermost dimension of the tensor must be a multiple of."""
         if self.padded:
             return PADDED_BOX
         return 2 if self.packed else 1
 
     @property
     def coordinate_unit(self) -> int:
-        """What the innermost coordinate of a copy is a multiple of.
+        """The number that the innermost coordinate of a copy must be a multiple of.
 
-        The box begins on 16 bytes of global memory (PTX ISA 5.5.3.1): an H200 answers anything else with an illegal
-        instruction. The padded types want 128 values (PTX ISA 9.7.9.27.1.1).
+        The box begins on 16 bytes of global memory (PTX ISA 5.5.3.1): an H200 reports an illegal instruction
+        otherwise. The padded types require 128 values (PTX ISA 9.7.9.27.1.1).
         """
         return PADDED_BOX if self.padded else ADDRESS_ALIGNMENT * self.group // self.global_bytes
 
@@ -83,11 +83,11 @@ class MapType:
         return self.shared_bytes != self.global_bytes
 
     def row_bytes(self, elements: int) -> int:
-        """Bytes in shared memory of so many elements."""
+        """Bytes in shared memory of a number of elements."""
         return elements * self.shared_bytes // self.group
 
     def global_row_bytes(self, elements: int) -> int:
-        """Bytes in global memory of so many elements."""
+        """Bytes in global memory of a number of elements."""
         return elements * self.global_bytes // self.group
 
 

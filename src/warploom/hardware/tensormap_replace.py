@@ -23,7 +23,7 @@ ELEMENT_TYPES = (
     "16u4_align16b",
     "16u6_align16b",
 )
-"""Names of `facts.tensor_maps.MAP_TYPES` by their number."""
+"""Names of `hardware.tensor_maps.MAP_TYPES` by their number."""
 
 INTERLEAVES = ("none", "16B", "32B")
 FILLS = ("zero", "nan")
@@ -36,4 +36,4 @@ SWIZZLES = {
     (3, 1): "128B_32B_atom",
     (3, 3): "128B_64B_atom",
 }
-"""Names of `facts.swizzles.SWIZZLES` by (swizzle_mode, swizzle_atomicity); no 8-byte flip and no 96-byte mode."""
+"""Names of `hardware.swizzles.SWIZZLES` by (swizzle_mode, swizzle_atomicity); no 8-byte flip and no 96-byte mode."""

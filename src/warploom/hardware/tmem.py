@@ -1,4 +1,4 @@
-"""Tensor memory: where an MMA keeps its accumulator, its A operand and its scale factors, and what tcgen05.cp writes.
+"""TMEM layouts: accumulators, the A operand and scale factors of an MMA, and the destinations of tcgen05.cp.
 
 Sources: PTX ISA 9.7.16.10.5 (Layouts A-G, whose figures were read from CUTLASS mma_traits_sm100_frag.hpp and agree
 with Triton's tensorMemoryToLinearLayout), 9.7.16.10.7 (scale factors), 9.7.16.9.2 (tcgen05.cp; CUTLASS
@@ -12,23 +12,23 @@ from dataclasses import dataclass
 LANE_SHIFT = 16
 LANE_MASK = 0x3FFF
 COLUMN_MASK = 0xFFFF
-"""An address is lane << 16 | column (PTX ISA 9.7.16.1.1). The two top bits name no lane: CuTe DSL keeps a number of a
-scale factor there and passes the address on.
+"""An address is lane << 16 | column (PTX ISA 9.7.16.1.1). The two top bits are not part of the lane: CuTe DSL keeps
+the index of a scale factor there.
 """
 
 SMALLEST_ALLOCATION = 32
 """Columns; an allocation is a power of two of them (PTX ISA 9.7.16.7)."""
 
 QUADRANT = 32
-"""Lanes that one warp of a warpgroup reaches."""
+"""Lanes that one warp of a warpgroup can access."""
 
 LANE_ALIGNMENT = 16
-"""Where a tcgen05.ld or st may begin within a quadrant: the datapaths of the layouts below begin at lane 0 or 16."""
+"""Alignment of the first lane of a tcgen05.ld or st: the datapaths of the layouts below begin at lane 0 or 16."""
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """How the rows and columns of one CTA's share of D lie in lanes and columns.
+    """The layout of the rows and columns of one CTA's part of D in lanes and columns.
 
     `blocks` groups of lanes, `pitch` lanes apart, hold `height` rows each. With `folded`, block b holds column block
     b of *all* rows (lanes carry rows, blocks carry columns); otherwise block b holds rows b * height onwards and all
@@ -96,7 +96,7 @@ quadrant and gives the source rows a pitch of 32 lanes.
 """
 
 DECOMPRESSED_SHIFT = {"b6x16_p32": 0, "b4x16_p64": 2}
-"""How far up in its byte tcgen05.cp puts a decompressed element: where an MMA looks for it.
+"""Bit position in its byte of an element that tcgen05.cp decompresses: the position at which an MMA reads it.
 
 PTX ISA 9.7.16.9.1 and 9.7.16.10.4.3 show both in figures only. That copies and MMAs agree is the point of the format.
 """

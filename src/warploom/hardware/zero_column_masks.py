@@ -1,7 +1,7 @@
-"""Zero-column mask descriptors of tcgen05.mma.ws: which columns of B count as zero (PTX ISA Table 45).
+"""Zero-column mask descriptors of tcgen05.mma.ws: the columns of B that are read as zero (PTX ISA Table 45).
 
 The mask is a periodic pattern: runs of columns that are used and runs that are zeroed, in turn. Table 45 and the
-examples below it disagree on which of the two fields is which; the examples rule here.
+examples below it disagree on which of the two fields is which; this module follows the examples.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ LAYOUT = (
 """The fields from bit 0 up; spans hold one less than their length."""
 
 SUBMASKS = {128: 1, 64: 2, 32: 4}
-"""Into how many equal parts M cuts the mask, each with a start and a first span of its own."""
+"""The number of equal parts of the mask for each M; each part has its own start and first span."""
 
 
 @lru_cache(maxsize=256)
 def decode_zero_columns(value: int, m: int, n: int) -> NDArray[np.bool_] | None:
-    """Which of the n columns are zeroed; None where the descriptor names none."""
+    """A mask of the n columns that are zeroed; None if there are none."""
     got = unpack(LAYOUT, value)
     broken = broken_constants(LAYOUT, value)
     if broken:

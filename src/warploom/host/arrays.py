@@ -18,9 +18,10 @@ HOST = "cpu"
 
 
 class Buffer(NamedTuple):
-    """The memory behind an array; strides in bytes, `span` is the bytes from its first element on.
+    """The memory of an array; strides in bytes, `span` is the number of bytes from its first element to its end.
 
-    `address` is the device's; on the host it counts from the start of the allocation, which the machine aligns.
+    `address` is a device address; on the host it is the offset from the start of the allocation, which the emulator
+    aligns.
     """
 
     shape: Sizes
@@ -30,7 +31,7 @@ class Buffer(NamedTuple):
     span: int
     address: int
     device: str = HOST
-    """`cpu`, `cuda:1`, or `cuda` where only the driver knows which."""
+    """`cpu`, `cuda:1`, or `cuda` if the index is known to the driver only."""
 
     @property
     def is_on_gpu(self) -> bool:
@@ -38,14 +39,14 @@ class Buffer(NamedTuple):
 
 
 def is_array(value: Any) -> bool:
-    """Whether a value is an array of some library."""
+    """Return True if a value is an array of a supported library."""
     if isinstance(value, type | int | float):
         return False
     return hasattr(value, "__dlpack__") or hasattr(value, "__cuda_array_interface__")
 
 
 def buffer_of(array: Any) -> Buffer:
-    """What an array says of itself; no bytes are read."""
+    """Describe the memory of an array; no elements are read."""
     if isinstance(array, np.ndarray):
         owner = array
         while isinstance(owner.base, np.ndarray):
@@ -58,11 +59,12 @@ def buffer_of(array: Any) -> Buffer:
         return _of_cuda_array(array)
     if hasattr(array, "__dlpack__"):
         return _of_dlpack(array)
-    raise Diag.BAD_LAUNCH.error(what=f"a {type(array).__name__} is no array: pass one of NumPy, PyTorch, CuPy or JAX")
+    what = f"a {type(array).__name__} is not an array; pass an array of NumPy, PyTorch, CuPy or JAX"
+    raise Diag.BAD_LAUNCH.error(what=what)
 
 
 def place_of(array: Any) -> str:
-    """The device of an array, as a buffer tells it."""
+    """The device of an array."""
     return _name_of(array.device) if hasattr(array, "data_ptr") else buffer_of(array).device
 
 
@@ -106,7 +108,7 @@ def _buffer(shape: Sizes, strides: Sizes, dtype: str, item: int, address: int, d
 
 
 def start_of(array: Any) -> int:
-    """The address of an array's first element, of the host's memory too."""
+    """The address of an array's first element, in device or host memory."""
     if hasattr(array, "__array_interface__"):
         return int(array.__array_interface__["data"][0])
     return int(array.data_ptr()) if hasattr(array, "data_ptr") else buffer_of(array).address
@@ -126,7 +128,7 @@ def _bounds(buffer: Buffer, start: int) -> range:
 
 
 def may_share(one: Buffer, start: int, other: Buffer, other_start: int) -> bool:
-    """Whether two arrays that start somewhere may have an element's memory in common; different columns have not."""
+    """Return True if two arrays at these addresses may share memory of an element; disjoint columns do not."""
     mine, theirs = _bounds(one, start), _bounds(other, other_start)
     if max(mine.start, theirs.start) >= min(mine.stop, theirs.stop):
         return False
@@ -138,7 +140,7 @@ def may_share(one: Buffer, start: int, other: Buffer, other_start: int) -> bool:
 
 
 def _row(buffer: Buffer) -> tuple[int, int] | None:
-    """The bytes of a row, and from row to row; None for an array without gaps between its rows."""
+    """The bytes of a row, and its stride; None for an array without gaps between its rows."""
     width = buffer.item
     steps = sorted((step, extent) for step, extent in zip(buffer.strides, buffer.shape, strict=True) if extent > 1)
     for number, (step, extent) in enumerate(steps):
@@ -151,7 +153,7 @@ def _row(buffer: Buffer) -> tuple[int, int] | None:
 
 
 def numpy_of(array: Any) -> np.ndarray[Any, Any]:
-    """An array of the host as NumPy's, over the same memory."""
+    """A host array as a NumPy array that shares its memory."""
     if isinstance(array, np.ndarray):
         return array
     if not hasattr(array, "untyped_storage"):
@@ -167,11 +169,11 @@ def numpy_of(array: Any) -> np.ndarray[Any, Any]:
 
 
 def _unreadable(tensor: Any) -> str:
-    """Why the memory of one of PyTorch's tensors is not its elements; nothing if it is."""
+    """The reason why a PyTorch tensor's memory cannot be used directly; empty if it can."""
     if str(tensor.layout) != "torch.strided" or tensor.is_quantized:
-        return "is not dense: its memory is not one element after another"
+        return "is not dense: its elements are not contiguous"
     if tensor.is_neg() or tensor.is_conj():
-        return "has its elements kept with the other sign: pass `.resolve_neg().resolve_conj()`"
+        return "has the lazy negative or conjugate bit set: pass `.resolve_neg().resolve_conj()`"
     storage = tensor.untyped_storage()
     if storage.device.type != HOST or (storage.nbytes() and not storage.data_ptr()):
         return f"on {tensor.device}, has no elements on the host"
@@ -179,22 +181,22 @@ def _unreadable(tensor: Any) -> str:
 
 
 class Pointers:
-    """An argument that points to the addresses of arrays, a 64-bit word each; None is 0, a whole number is itself.
+    """An argument that points to a table of array addresses, 64 bits each; None is 0, an integer is taken as it is.
 
-    Only a launch knows where its arrays lie: the machine has addresses of its own.
+    The addresses are filled in at the launch: the emulator uses its own.
     """
 
     def __init__(self, arrays: Iterable[Any]) -> None:
         self.arrays = tuple(arrays)
         faults = [f"element {number}: {fault}" for number, each in enumerate(self.arrays) if (fault := _no_place(each))]
         if faults:
-            raise Diag.BAD_LAUNCH.error(notes=faults, what=f"`Pointers` has {len(faults)} faulty element(s)")
+            raise Diag.BAD_LAUNCH.error(notes=faults, what=f"`Pointers` has {len(faults)} invalid element(s)")
 
     def __repr__(self) -> str:
         return f"Pointers of {len(self.arrays)}"
 
     def words(self, place: Callable[[int, Any], int]) -> bytes:
-        """The addresses as memory holds them; `place` tells that of an array, by its number."""
+        """The addresses as bytes; `place` returns the address of an array, given its index."""
         addresses = [
             place(number, each) if is_array(each) else int(each or 0) for number, each in enumerate(self.arrays)
         ]
@@ -202,16 +204,16 @@ class Pointers:
 
 
 def _no_place(value: Any) -> str:
-    """Why a value is no address; nothing if it is one, or has one."""
+    """The reason why a value is not an address and has none; empty if it is valid."""
     if value is None or is_array(value):
         return ""
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        return f"a {type(value).__name__} is neither an array, None nor a whole number"
-    return "" if 0 <= value < 1 << 64 else f"{value} is no 64-bit address"
+        return f"a {type(value).__name__} is not an array, None or an integer"
+    return "" if 0 <= value < 1 << 64 else f"{value} is not a 64-bit address"
 
 
 class Scratch(np.ndarray[Any, Any]):
-    """An array that a launch needs for itself: nobody passes it or looks at it, and on a GPU it is made there."""
+    """Workspace of a launch: not passed or read by the caller, and on a GPU allocated there."""
 
     starts_at_zero: bool
 
@@ -220,10 +222,10 @@ class Scratch(np.ndarray[Any, Any]):
 
 
 def scratch(shape: Sizes, dtype: Any, *, starts_at_zero: bool = False) -> Scratch:
-    """Memory for a launch alone.
+    """Allocate workspace for a launch.
 
-    With `starts_at_zero` the first launch finds zeros, and each other what the one before it in the stream has left;
-    else a launch finds anything.
+    With `starts_at_zero` the first launch finds zeros, and every later one what the previous launch in the stream has
+    left; otherwise the contents are undefined.
     """
     made = np.zeros(shape, dtype).view(Scratch)
     made.starts_at_zero = starts_at_zero

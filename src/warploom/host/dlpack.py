@@ -1,4 +1,4 @@
-"""DLPack: what an array of another library is, read from the capsule that it hands out.
+"""DLPack: the description of another library's array, read from its capsule.
 
 Source: dlpack.h 1.1 (DLTensor, DLDataType, DLDeviceType).
 """
@@ -12,7 +12,7 @@ from typing import Any
 from warploom.diagnostics import Diag
 
 _DEVICES = {1: "cpu", 2: "cuda", 3: "cpu", 13: "cuda"}
-"""The host, CUDA, and what is pinned or managed for it."""
+"""Device types of the host and of CUDA, pinned and managed memory included."""
 _TYPES = {
     0: "int{}",
     1: "uint{}",
@@ -47,7 +47,7 @@ class _Tensor(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """A tensor as its maker describes it: strides in elements, none where it is dense."""
+    """A tensor as its owner describes it: strides in elements, None if it is dense."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
@@ -57,7 +57,7 @@ class Described:
 
 
 def read(array: Any) -> Described:
-    """Look into the capsule; nothing is taken over, so that the array stays its maker's."""
+    """Read the capsule without consuming it, so that ownership of the array stays with its library."""
     capsule = array.__dlpack__()
     pointer = ctypes.pythonapi.PyCapsule_GetPointer
     pointer.restype, pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
@@ -65,7 +65,7 @@ def read(array: Any) -> Described:
     kind, name = _DEVICES.get(tensor.device_type), _TYPES.get(tensor.code)
     if kind is None or name is None or tensor.lanes != 1:
         what = f"device type {tensor.device_type}" if kind is None else f"type code {tensor.code}, {tensor.lanes} lanes"
-        raise Diag.BAD_LAUNCH.error(what=f"a {type(array).__name__} has what no kernel reads: {what} (DLPack)")
+        raise Diag.BAD_LAUNCH.error(what=f"a {type(array).__name__} cannot be passed to a kernel: {what} (DLPack)")
     return Described(
         tuple(tensor.shape[: tensor.rank]),
         tuple(tensor.strides[: tensor.rank]) if tensor.strides else (),

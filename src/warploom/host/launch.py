@@ -1,4 +1,4 @@
-"""One launch as a frozen value: what runs, on how many threads, with which arguments."""
+"""One launch as a frozen value: program, grid and arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a launch runs, in each of its forms: a module, its text, or a text of which only the head was read."""
+"""The program of a launch, in each of its forms: a module, its text, or a text of which only the head was read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from warploom.ptx.syntax.printer import print_module
 
 @dataclass(frozen=True, slots=True)
 class Printed:
-    """A module as its text; `head` is the module without its statements, which is all that a launch on a GPU asks."""
+    """A module as its text; `head` is the module without its statements, which is enough for a launch on a GPU."""
 
     head: Module
     text: str

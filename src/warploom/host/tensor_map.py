@@ -1,4 +1,4 @@
-"""Tensor maps: an array, a box and a swizzle, held to every rule of the driver's encoder."""
+"""Tensor maps: an array, a box and a swizzle, checked against every rule of the driver's encoder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Sizes = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class BoxGeometry:
-    """What a copy engine needs of a map: all of it but the array. Axes in NumPy order, sizes in elements, strides in
+    """A tensor map without its array, as the emulated TMA uses it. Axes in NumPy order, sizes in elements, strides in
     bytes.
     """
 
@@ -62,7 +62,7 @@ class BoxGeometry:
 
 
 def _type_of(dtype: Any, array_dtype: str) -> tuple[str, MapType | None]:
-    """The name that was asked for and the map type it stands for."""
+    """The name that was requested, and the map type of that name."""
     if dtype is None:
         name = array_dtype
     elif isinstance(dtype, str) and dtype in facts.MAP_TYPES:
@@ -79,7 +79,7 @@ class TensorMap:
     `box`, `shape`, `strides` and `element_strides` are in NumPy axis order, innermost last. `shape` counts elements
     (of a packed type: single values), `strides` are the bytes of every axis, `offset` is the byte of the array where
     the tensor begins; what is left out comes from the array. `dtype` is a NumPy or ml_dtypes type, or a name of
-    `facts.tensor_maps.MAP_TYPES`. A map that breaks rules is one BAD_TENSOR_MAP error with a note for each.
+    `hardware.tensor_maps.MAP_TYPES`. A map that violates rules raises one BAD_TENSOR_MAP error with a note for each.
     """
 
     array: Any
@@ -107,7 +107,7 @@ class TensorMap:
         name, element = _type_of(dtype, buffer.dtype)
         if element is None:
             known = ", ".join((*facts.DTYPE_DEFAULTS, *facts.MAP_TYPES))
-            raise _error([("dtype", f"{name} is no tensor-map type; there are {known}")])
+            raise _error([("dtype", f"{name} is not a tensor-map type; the types are {known}")])
         request = _Request(
             buffer=buffer,
             element=element,
@@ -158,7 +158,7 @@ def _default_shape(buffer: Buffer, element: MapType) -> Sizes:
 
 
 def _default_strides(buffer: Buffer, element: MapType, shape: Sequence[int] | None) -> Sizes:
-    """The array's strides, or dense ones under a shape of the caller's; the innermost is what one element takes."""
+    """The array's strides, or dense ones if the caller gave a shape; the innermost is the size of one element."""
     if shape is None:
         return buffer.strides
     strides = [max(element.global_bytes // element.group, 1)]
@@ -170,7 +170,7 @@ def _default_strides(buffer: Buffer, element: MapType, shape: Sequence[int] | No
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """A map as the caller asked for it, before the rules."""
+    """A map as requested by the caller, before it is checked."""
 
     buffer: Buffer
     element: MapType
@@ -185,7 +185,7 @@ class _Request:
     offset: int
 
     def geometry(self) -> BoxGeometry:
-        """The driver ignores the innermost element stride of a tensor without interleave; so does the machine."""
+        """The driver ignores the innermost element stride of a tensor without interleave; so does the emulator."""
         steps = (*self.element_strides[:-1], self.element_strides[-1] if self.interleave != "none" else 1)
         loaded = tuple(-(-extent // step) for extent, step in zip(self.box, steps, strict=True))
         swizzle = SWIZZLES[self.swizzle]
@@ -194,7 +194,7 @@ class _Request:
         )
 
     def violations(self) -> Iterator[tuple[str, str]]:
-        """Every broken rule as (subject, sentence with the values)."""
+        """Every violated rule as (subject, sentence with the values)."""
         yield from self._names()
         rank = len(self.shape)
         yield from self._ranks(rank)

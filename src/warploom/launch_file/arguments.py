@@ -1,4 +1,4 @@
-"""The kernel's parameters as a launch file writes them, turned into the values that `launch` takes."""
+"""The arguments of a launch file, converted to the values that `launch` takes."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from warploom.launch_file.buffers import LARGEST_INTEGER, Array, Buffer, memory_
 Argument = dict[str, Any]
 
 
-def violations(argument: Argument, buffers: Mapping[str, Buffer], faulty: Collection[str]) -> Iterator[str]:
-    """What is wrong with an argument beyond what the schema can say; of faulty buffers all was told already."""
+def violations(argument: Argument, buffers: Mapping[str, Buffer], invalid: Collection[str]) -> Iterator[str]:
+    """Problems of an argument that the schema cannot express; those of its buffer have been reported already."""
     name = argument.get("tensor_map", argument.get("pointer"))
     if name is not None and name not in buffers:
-        if name not in faulty:
+        if name not in invalid:
             yield f"there is no buffer `{name}`; the file has {', '.join(buffers) or 'none'}"
     elif "tensor_map" in argument:
         try:
@@ -29,7 +29,7 @@ def violations(argument: Argument, buffers: Mapping[str, Buffer], faulty: Collec
             yield from error.notes
     elif "pointers" in argument:
         for number, each in enumerate(map(_pointer, argument["pointers"])):
-            for problem in violations(each, buffers, faulty) if each else ():
+            for problem in violations(each, buffers, invalid) if each else ():
                 yield f"element {number}: {problem}"
     elif "pointer" in argument:
         buffer, offset = buffers[argument["pointer"]], int(argument.get("offset", 0))
@@ -49,7 +49,7 @@ def _scalar_violations(name: str, value: str | float) -> Iterator[str]:
 
 
 def build(argument: Argument, buffers: Mapping[str, Array]) -> object:
-    """The value to launch with; arrays and maps share memory with the buffers they name."""
+    """The value to launch with; arrays and tensor maps share memory with their buffers."""
     if "tensor_map" in argument:
         return _tensor_map(argument, buffers[argument["tensor_map"]])
     if "pointers" in argument:
@@ -66,7 +66,7 @@ def build(argument: Argument, buffers: Mapping[str, Array]) -> object:
 
 
 def _pointer(element: str | Argument | None) -> Argument:
-    """An element of `pointers` as the argument that it would be alone; nothing for null."""
+    """An element of `pointers` as an argument of its own; None for null."""
     return {"pointer": element} if isinstance(element, str) else element or {}
 
 
@@ -75,5 +75,5 @@ def _integer(value: str | float) -> int:
 
 
 def _tensor_map(argument: Argument, array: Array) -> TensorMap:
-    """Every key but the buffer's name is a keyword of `TensorMap`, under the same name."""
+    """A tensor map: every key except the buffer's name is a keyword of `TensorMap` of the same name."""
     return TensorMap(array, **{key: value for key, value in argument.items() if key != "tensor_map"})

@@ -1,4 +1,4 @@
-"""The arrays that a launch file names: how large they are, and what they hold before the kernel runs."""
+"""The arrays of a launch file: their sizes, and their contents before the kernel runs."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ ELEMENTS_AT_ONCE = 1 << 20
 
 
 def dtype_of(name: str) -> np.dtype[Any]:
-    """The dtype of a NumPy or ml_dtypes name that the schema has let through."""
+    """The dtype of a NumPy or ml_dtypes name that the schema allows."""
     return np.dtype(getattr(ml_dtypes, name, name))
 
 
 def is_integer(dtype: np.dtype[Any]) -> bool:
-    """Whether the type holds integers or truth; every other type here is a floating-point one, with a NaN."""
+    """Return True for integer and boolean types; every other type here is a floating-point one, with a NaN."""
     return dtype.kind in "iub"
 
 
 def integer_range(dtype: np.dtype[Any]) -> tuple[int, int]:
-    """The least and the greatest value of an integer type."""
+    """The smallest and the largest value of an integer type."""
     return (0, 1) if dtype.kind == "b" else (int(np.iinfo(dtype).min), int(np.iinfo(dtype).max))
 
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """One named array. `strides` are bytes, as in NumPy; `init` is the schema's, or None for the default."""
+    """One named array. `strides` are bytes, as in NumPy; `init` is as in the schema, or None for the default."""
 
     name: str
     dtype: np.dtype[Any]
@@ -50,14 +50,14 @@ class Buffer:
 
     @staticmethod
     def read(name: str, spec: dict[str, Any]) -> Buffer:
-        """The buffer of a specification that fits the schema."""
+        """The buffer of a specification that the schema has accepted."""
         shape, dtype = tuple(map(int, spec["shape"])), dtype_of(spec["dtype"])
         strides = tuple(map(int, spec["strides"])) if "strides" in spec else dense_strides(shape, dtype.itemsize)
         return Buffer(name, dtype, shape, strides, spec.get("output", False), spec.get("init"))
 
     @property
     def size(self) -> int:
-        """Elements that the array shows."""
+        """The number of elements of the array."""
         return math.prod(self.shape)
 
     @property
@@ -67,7 +67,7 @@ class Buffer:
         return reach + self.dtype.itemsize if self.size else 0
 
     def violations(self) -> Iterator[str]:
-        """What is wrong with it beyond what the schema can say."""
+        """Problems that the schema cannot express."""
         if len(self.strides) != len(self.shape):
             yield f"has {len(self.shape)} axes and {len(self.strides)} strides"
             return
@@ -106,7 +106,7 @@ class Buffer:
                 yield f"init: {outside[0]} is not a value of {self.dtype.name}"
 
     def _chosen_init(self) -> tuple[str, list[Any]]:
-        """The name and the parameters of what fills the buffer."""
+        """The name and the parameters of the initialiser."""
         match self.init:
             case str(name):
                 return name, [0, 1] if name == "arange" else []
@@ -123,7 +123,7 @@ class Buffer:
         return "normal", [0, 1]
 
     def blank(self) -> Array:
-        """A writeable array of this kind over memory of its own, which holds anything."""
+        """A writable array of this kind with its own, uninitialised memory."""
         memory = np.empty(self.span_bytes, np.uint8)
         return np.ndarray(self.shape, self.dtype, memory, strides=self.strides)
 
@@ -140,7 +140,7 @@ class Buffer:
 
 
 def memory_of(array: Array) -> Array:
-    """The bytes that a buffer's array lives in."""
+    """The bytes of memory of a buffer's array."""
     assert isinstance(array.base, np.ndarray)
     return array.base
 
@@ -155,7 +155,7 @@ def dense_strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Draw:
-    """A run of consecutive elements, in C order, to be made."""
+    """A range of consecutive elements, in C order, to be generated."""
 
     start: int
     count: int
@@ -197,7 +197,7 @@ _CONSTANTS = {"zeros": 0, "ones": 1, "nan": math.nan}
 
 
 def _fill(array: Array, kind: str, numbers: list[Any], rng: np.random.Generator) -> None:
-    """Writes an array in bounded pieces, so that drawing wide numbers for a narrow type stays small."""
+    """Fill an array in pieces of bounded size, so that wide numbers for a narrow type take little memory."""
     if kind in _CONSTANTS:
         kind, numbers = "constant", [_CONSTANTS[kind]]
     if kind == "poison":

@@ -1,4 +1,4 @@
-"""A launch file: all that is wrong with it told at once; buffers, a launch and a verdict come from it."""
+"""A launch file: read and checked, with all problems in one error; then allocated, launched and compared."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DEFAULT_MAX_BYTES = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class LaunchFile:
-    """What a launch file says, checked; nothing is allocated until `allocate` or `launch` is called."""
+    """The checked contents of a launch file; nothing is allocated until `allocate` or `launch` is called."""
 
     path: Path
     ptx: str
@@ -39,7 +39,7 @@ class LaunchFile:
     """The PTX file, for messages."""
 
     def allocate(self) -> dict[str, Array]:
-        """The buffers as the kernel finds them; the same seed gives the same numbers everywhere."""
+        """The buffers with their initial contents; the same seed gives the same numbers on every computer."""
         return {buffer.name: buffer.allocate(self.seed) for buffer in self.buffers}
 
     def launch(self, buffers: dict[str, Array] | None = None) -> Launch:
@@ -63,7 +63,7 @@ class LaunchFile:
 
 
 def load(path: str | Path, *, seed: int | None = None, max_bytes: int = DEFAULT_MAX_BYTES) -> LaunchFile:
-    """Reads a launch file and its PTX; `seed` overrides the file's, `max_bytes` bounds all buffers together."""
+    """Read a launch file and its PTX; `seed` overrides the file's, `max_bytes` limits the total size of the buffers."""
     reader = _Reader(Path(path), max_bytes)
     file = reader.read(seed)
     if file is None:
@@ -74,7 +74,7 @@ def load(path: str | Path, *, seed: int | None = None, max_bytes: int = DEFAULT_
 
 
 class _Reader:
-    """Collects the problems of one file; a part is looked into only where its shape is right."""
+    """Collects the problems of one file; a part is examined only if the schema accepts it."""
 
     def __init__(self, path: Path, max_bytes: int) -> None:
         self.path = path
@@ -115,8 +115,8 @@ class _Reader:
             ptx_path=self.path.parent / fields["ptx"],
         )
 
-    def _sound(self, document: dict[str, Json], *where: str | int) -> bool:
-        """Whether a part is there and the schema has nothing against it or anything inside it."""
+    def _is_valid(self, document: dict[str, Json], *where: str | int) -> bool:
+        """Return True if a part is present and the schema reports nothing in it."""
         part: Any = document
         for step in where:
             if isinstance(step, str) and (not isinstance(part, dict) or step not in part):
@@ -125,7 +125,7 @@ class _Reader:
         return not any(path[: len(where)] == where for path in self.broken)
 
     def _ptx(self, document: dict[str, Json]) -> str | None:
-        if not self._sound(document, "ptx"):
+        if not self._is_valid(document, "ptx"):
             return None
         try:
             return read_ptx(self.path.parent, str(document["ptx"]))
@@ -134,31 +134,31 @@ class _Reader:
             return None
 
     def _buffers(self, document: dict[str, Json]) -> dict[str, Buffer]:
-        """The buffers that are right; the others are told."""
+        """The valid buffers; problems of the others are collected."""
         sound: dict[str, Buffer] = {}
         specs = document.get("buffers")
         for name, spec in specs.items() if isinstance(specs, dict) else ():
-            if not isinstance(spec, dict) or not self._sound(document, "buffers", name):
+            if not isinstance(spec, dict) or not self._is_valid(document, "buffers", name):
                 continue
             buffer = Buffer.read(name, spec)
             wrong = list(buffer.violations())
-            self._tell(("buffers", name), wrong)
+            self._report(("buffers", name), wrong)
             if not wrong:
                 sound[name] = buffer
         total = sum(buffer.span_bytes for buffer in sound.values())
         if total > self.max_bytes:
-            self._tell(("buffers",), [f"need {total} bytes together; at most {self.max_bytes} are allowed"])
+            self._report(("buffers",), [f"need {total} bytes together; at most {self.max_bytes} are allowed"])
             return {}
         return sound
 
     def _args(self, document: dict[str, Json], buffers: dict[str, Buffer]) -> list[Argument]:
         args, specs = document.get("args"), document.get("buffers")
-        faulty = specs.keys() - buffers.keys() if isinstance(specs, dict) else set()
+        invalid = specs.keys() - buffers.keys() if isinstance(specs, dict) else set()
         sound: list[Argument] = []
         for index, argument in enumerate(args if isinstance(args, list) else []):
-            if not isinstance(argument, dict) or not self._sound(document, "args", index):
+            if not isinstance(argument, dict) or not self._is_valid(document, "args", index):
                 continue
-            self._tell(("args", index), list(arguments.violations(argument, buffers, faulty)))
+            self._report(("args", index), list(arguments.violations(argument, buffers, invalid)))
             sound.append(argument)
         return sound
 
@@ -168,15 +168,15 @@ class _Reader:
         types = {name: type_of(buffer) for name, buffer in buffers.items()}
         whole = isinstance(document.get("buffers"), dict) and len(buffers) == len(document["buffers"])  # type: ignore[arg-type]
         for index, spec in enumerate(compare if isinstance(compare, list) and whole else []):
-            if isinstance(spec, dict) and self._sound(document, "compare", index):
+            if isinstance(spec, dict) and self._is_valid(document, "compare", index):
                 options: dict[str, Any] = {key: value for key, value in spec.items() if key != "expr"}
                 try:
                     sound.append(Comparison.read(str(spec["expr"]), types, **options))
                 except WarploomError as error:
-                    self._tell(("compare", index), [error.what])
+                    self._report(("compare", index), [error.what])
         return sound
 
-    def _tell(self, where: JsonPath, problems: list[str]) -> None:
+    def _report(self, where: JsonPath, problems: list[str]) -> None:
         self.problems += [f"{show(where)}: {problem}" for problem in problems]
 
 

@@ -1,4 +1,4 @@
-"""Reads what a stranger wrote: a bounded JSON document, and the PTX file it names inside its own folder."""
+"""Reads untrusted files: a JSON document of bounded size, and the PTX file that it names in its own folder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LARGEST_PTX = 64 << 20
 DEEPEST_NESTING = 32
 
 
-# A string literal, closed or not (so that no character is looked at twice), or a bracket.
+# A string literal, closed or not (so that no character is scanned twice), or a bracket.
 _MARKS = re.compile(r'"(?:[^"\\]+|\\.|\\\Z)*+(?:"|\Z)|[\[\]{}]', re.DOTALL)
 
 
@@ -23,7 +23,7 @@ class Unreadable(Exception):
 
 
 def read_document(path: Path) -> Json:
-    """The JSON document of a launch file; larger, deeper or sloppier ones than the format needs are refused."""
+    """The JSON document of a launch file; documents that are too large, too deep or ambiguous are rejected."""
     text = read_text(path, LARGEST_DOCUMENT)
     if _nesting(text) > DEEPEST_NESTING:
         raise Unreadable(f"is nested deeper than {DEEPEST_NESTING} levels")
@@ -35,11 +35,24 @@ def read_document(path: Path) -> Json:
         raise Unreadable(f"is not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from None
     except ValueError as error:
         raise Unreadable(f"is not JSON: {error}") from None
+    if _has_half_pairs(document, text):
+        raise Unreadable("has a string with half of a surrogate pair (\\ud800 to \\udfff), which is not text")
     return document
 
 
+def _has_half_pairs(document: Json, text: str) -> bool:
+    """Return True if JSON escapes have put into a string what cannot be encoded, as a file name or for output."""
+    if "\\ud" not in text.lower():
+        return False
+    try:
+        json.dumps(document, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
 def read_ptx(folder: Path, name: str) -> str:
-    """The PTX text beside the launch file; a name that leads out of the folder is refused."""
+    """The PTX text in the folder of the launch file; a path that leads out of the folder is rejected."""
     posix, windows = PurePosixPath(name), PureWindowsPath(name)
     if posix.is_absolute() or windows.drive or windows.root:
         raise Unreadable(f"`{name}` is absolute; name a file in the launch file's folder")
@@ -72,7 +85,7 @@ def read_text(path: Path, largest: int) -> str:
 
 
 def _nesting(text: str) -> int:
-    """How deep brackets nest outside string literals."""
+    """The nesting depth of brackets outside string literals."""
     deepest = depth = 0
     for mark in _MARKS.findall(text):
         if mark in "[{":
@@ -87,7 +100,7 @@ def _unique(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
     found: dict[str, Json] = {}
     for key, value in pairs:
         if key in found:
-            raise ValueError(f"`{key[:40]}` is said twice in one object")
+            raise ValueError(f"`{key[:40]}` is given twice in one object")
         found[key] = value
     return found
 

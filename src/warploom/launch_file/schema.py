@@ -1,6 +1,6 @@
-"""Holds a document against `schema.json`: the part of JSON Schema that it uses, with sentences to act on.
+"""Checks a document against `schema.json`: the subset of JSON Schema that it uses, with readable messages.
 
-The schema is the only statement of the format's shape: editors use it as it stands, and so does this module.
+The schema is the only definition of the format: editors use the same file as this module.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def show(path: Path) -> str:
 
 
 def violations(document: Json, schema: Schema) -> list[tuple[Path, str]]:
-    """The places of the document that the schema forbids, and what is wrong there; a hopeless file is cut short."""
+    """The paths in the document that violate the schema, each with the problem; the list is cut after the first few."""
     return list(islice(_check(document, schema, schema, ()), MOST_VIOLATIONS))
 
 
@@ -108,7 +108,7 @@ def _check_number(value: float, schema: Schema, path: Path) -> Iterator[tuple[Pa
 
 
 def _check_one_of(value: Json, choices: list[Schema], root: Schema, path: Path) -> Iterator[tuple[Path, str]]:
-    """An alternative is chosen by the value's type and by the first required key, so that its own errors are told."""
+    """Select an alternative by the value's type and by the first required key, so that its own errors are reported."""
     fitting = [choice for choice in choices if _is(value, str(choice["type"]))]
     if not fitting:
         names = dict.fromkeys(_ARTICLE[str(choice["type"])] for choice in choices)
