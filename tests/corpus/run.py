@@ -26,9 +26,14 @@ def bound(argument: Argument, arrays: Arrays) -> Any:
 
 def run(prepared: Prepared, *, schedule: str = "eager", seed: int = 0) -> Arrays:
     """Launch on copies of the arrays and return them as the kernel left them."""
+    return launched(prepared, schedule=schedule, seed=seed)[0]
+
+
+def launched(prepared: Prepared, **options: Any) -> tuple[Arrays, warploom.Run]:
+    """Launch on copies of the arrays: those, as the kernel left them, and the run."""
     arrays = copy.deepcopy(prepared.arrays)
     compiled = prepared.compiled
-    warploom.launch(
+    ran = warploom.launch(
         compiled.ptx,
         entry=compiled.entry,
         grid=prepared.grid,
@@ -36,7 +41,6 @@ def run(prepared: Prepared, *, schedule: str = "eager", seed: int = 0) -> Arrays
         cluster=compiled.cluster,
         shared_bytes=compiled.shared_bytes,
         args=[bound(argument, arrays) for argument in prepared.args],
-        schedule=schedule,
-        seed=seed,
+        **options,
     )
-    return arrays
+    return arrays, ran

@@ -239,15 +239,16 @@ def test_without_observers_nothing_is_made_for_them(made, monkeypatch):
             assert protocol(name).wrong(schedule=schedule) == 0
 
 
+@pytest.mark.parametrize("schedule", ["eager", "random"])
 @pytest.mark.parametrize("name", PROTOCOLS)
-def test_no_declared_effect_is_silent(name):
+def test_no_declared_effect_is_silent(name, schedule):
     """Every effect of every executed instruction's row has an event; those that happen later are in the touches."""
     module = parse(protocol(name).text)
     declared = defaultdict(set)
     for op in decode_kernel(module.kernels[0], module.target[0]):
         declared[op.instruction.text].update(effect.verb for effect in op.form.effects)
     told = defaultdict(set)
-    for event in watched(name, schedule="random"):
+    for event in watched(name, schedule=schedule):
         told[event.source.text] |= {event.verb, *(touch.verb for touch in event.touches)}
     optional = {"tcgen05.mma": {"reads"}}
     for text, verbs in told.items():
@@ -255,6 +256,34 @@ def test_no_declared_effect_is_silent(name):
         assert missing <= next((o for start, o in optional.items() if start in text), set()), text
     executed = {text for text, verbs in declared.items() if verbs}
     assert executed <= set(told)
+
+
+def test_what_a_convoy_does_is_told_of_each_warp():
+    """Four warps in lockstep: accesses, copies, arrivals and their groups belong to the warp that made them."""
+    body = f"""{init(128)} mov.u32 %r4, %tid.x; shl.b32 %r1, %r4, 2; mov.u32 %r2, data; add.u32 %r2, %r2, %r1;
+        ld.param.u64 %rd1, [src]; mul.wide.u32 %rd2, %r4, 4; add.u64 %rd1, %rd1, %rd2;
+        cp.async.ca.shared.global [%r2], [%rd1], 4; cp.async.commit_group; cp.async.wait_group 0;
+        st.shared.u32 [%r2], %r4; mbarrier.arrive.shared.b64 _, [bars]; bar.sync 0;"""
+    watch, src = Watch(), np.zeros(128, np.uint32)
+    run(body, "ptr:src", (src,), block=128, observers=[watch])
+    told = defaultdict(list)
+    for event in watch.events:
+        told[event.source.text.split()[0], event.kind].append(event)
+    for (text, kind), found in told.items():
+        if text.startswith(("cp.async", "st.shared", "bar.sync")) or (
+            text.startswith("mbarrier.arrive") and kind == "arrive"
+        ):
+            assert [e.agent.warp for e in found] == [0, 1, 2, 3] * (len(found) // 4), text
+            assert all(e.lanes == ALL for e in found), text
+    stores = told["st.shared.u32", "access"]
+    assert [e.touches[0].addresses[0] - stores[0].touches[0].addresses[0] for e in stores] == [0, 128, 256, 384]
+    copies = told["cp.async.ca.shared.global", "complete"]
+    assert [len(t.addresses) for e in copies for t in e.touches] == [32] * 8
+    assert len({e.operation for e in copies}) == 4
+    arrivals = told["mbarrier.arrive.shared.b64", "arrive"]
+    assert [e.count for e in arrivals] == [32] * 4
+    assert len(told["mbarrier.arrive.shared.b64", "complete"]) == 1
+    assert {e.count for e in told["bar.sync", "arrive"]} == {32}
 
 
 class UseBeforeWait:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy.typing as npt
 
 from warploom.diagnostics import Diag, WarploomError
 from warploom.machine.core.async_operations import Operation
-from warploom.machine.core.events import CommitGroup, Touches
+from warploom.machine.core.events import CommitGroup, Touch, Touches
 from warploom.machine.core.group import WARP, Waitable
 from warploom.machine.instructions.mbarrier import peer_at
 from warploom.machine.memory.shared_memory import OFFSET_MASK, RANK_SHIFT
@@ -38,6 +39,33 @@ def issuers(g: Group, mask: Array | None) -> Iterator[int]:
         yield lane
 
 
+def warps_of(g: Group, mask: Array | None) -> Iterator[Any]:
+    """The executing threads of each warp of a group; what observers are told meanwhile concerns that warp alone."""
+    if g.warps == 1:
+        yield threads_of(g, mask)
+        return
+    reporter = g.grid.reporter
+    before = reporter.lanes if reporter is not None else 0
+    for number in range(g.warps):
+        lanes = np.arange(WARP * number, WARP * (number + 1))
+        if mask is not None:
+            lanes = lanes[mask[lanes]]
+        if len(lanes):
+            if reporter is not None:
+                reporter.narrow(sum(1 << lane for lane in lanes.tolist()))
+            yield g.first_warp * WARP + lanes
+    if reporter is not None:
+        reporter.narrow(before)
+
+
+def each_warp(g: Group, threads: Array, touches: Callable[[Array], Sequence[Touch]]) -> list[Touches]:
+    """What each warp of a group touches, from a function of some of the threads; nothing in a run without observers."""
+    if g.grid.reporter is None:
+        return []
+    warps = threads // WARP
+    return [partial(touches, warps == warp) for warp in np.unique(warps)]
+
+
 def of_lane(value: Any, lane: int) -> int:
     """An operand's value in one lane."""
     return value if isinstance(value, int) else int(value[lane])
@@ -48,7 +76,7 @@ def submit(
     op: Op,
     run: Callable[[], None],
     *,
-    touches: Touches | None = None,
+    touches: Touches | Sequence[Touches] | None = None,
     group: CommitGroup | None = None,
     after: Iterable[Operation] = (),
 ) -> Operation:

@@ -7,7 +7,7 @@ schedule it happens at issue.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from warploom.machine.core.group import Waitable
@@ -34,7 +34,7 @@ class Operation:
         name: str,
         run: Callable[[], None],
         after: Iterable[Operation] = (),
-        touches: Touches | None = None,
+        touches: Touches | Sequence[Touches] | None = None,
         group: CommitGroup | None = None,
     ) -> None:
         self.name, self.run = name, run

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from warploom.diagnostics import Loc
+from warploom.hardware.threads import WARP_LANES
 from warploom.ptx.syntax.model import Instruction
 
 if TYPE_CHECKING:
@@ -60,7 +61,9 @@ class Touch:
 
 
 Touches = Callable[[], Sequence[Touch]]
-"""What an operation will touch, worked out only if somebody observes."""
+"""Returns what an operation will touch; called only in a run with observers."""
+WORD = (1 << WARP_LANES) - 1
+"""All lanes of a warp as bits."""
 
 
 def run_of_bytes(verb: str, space: str, cta: Triple | None, address: int, size: int, proxy: str = "async") -> Touch:
@@ -174,7 +177,10 @@ _UNDECLARED = Declared()
 
 @dataclass(slots=True)
 class Actor:
-    """Who does what is being told: set by the wrapper of an instruction, and by the completion of an operation."""
+    """The agent of the events that are told next: set by an instruction's wrapper and by an operation's completion.
+
+    A convoy acts as its first warp: bit 32·i + lane of `lanes` is a lane of the i-th warp after it.
+    """
 
     agent: Agent
     lanes: int
@@ -198,7 +204,11 @@ _NOBODY = Actor(Agent((0, 0, 0), -1), 0, Source(Loc("<machine>", 0), Instruction
 
 
 class Reporter:
-    """Makes events and hands them to the observers of a run."""
+    """Makes events and passes them to the observers of a run.
+
+    An event has one warp as its agent. What the warps of a convoy do together becomes one event for each warp, in their
+    order, so that observers need not know of convoys.
+    """
 
     def __init__(self, observers: Iterable[Observer]) -> None:
         self.observers = tuple(observers)
@@ -208,12 +218,22 @@ class Reporter:
         self.meetings = 0
 
     def acts(self, actor: Actor) -> None:
-        """From now on this one acts, with all its lanes."""
+        """Make an actor, with all its lanes, the agent of the next events."""
         self.actor, self.lanes = actor, actor.lanes
 
     def narrow(self, lanes: int) -> None:
-        """What is told next concerns some of the actor's lanes only."""
+        """Restrict the next events to some of the actor's lanes."""
         self.lanes = lanes
+
+    def by_warp(self) -> list[tuple[Agent, int]]:
+        """The warps whose lanes act, each as an agent with its own 32 lanes."""
+        agent, lanes = self.actor.agent, self.lanes
+        if lanes <= WORD:
+            return [(agent, lanes)]
+        parts = [
+            (number, lanes >> WARP_LANES * number & WORD) for number in range(-(-lanes.bit_length() // WARP_LANES))
+        ]
+        return [(Agent(agent.cta, agent.warp + number, agent.operation), part) for number, part in parts if part]
 
     def tell(
         self,
@@ -235,36 +255,56 @@ class Reporter:
         if declared is None:
             declared = actor.declared.get(verb, _UNDECLARED)
         number = actor.agent.operation if operation is None else operation
-        event = Event(
-            kind,
-            verb,
-            actor.agent,
-            self.lanes,
-            actor.source,
-            touches,
-            declared.space,
-            declared.proxy,
-            declared.scope,
-            declared.semantics,
-            barrier,
-            phase,
-            count,
-            group,
-            number,
-            passed,
-        )
-        for observer in self.observers:
-            observer.on_event(event)
+        agents = self.by_warp()
+        if verb == "phase":
+            agents = agents[-1:]  # the last arrival completes it
+        for agent, lanes in agents:
+            share = count
+            if len(agents) > 1:
+                # A named barrier counts whole warps, every other one the lanes that arrive.
+                whole = barrier is not None and barrier.kind == "named"
+                share = count // len(agents) if whole else count * lanes.bit_count() // self.lanes.bit_count()
+            event = Event(
+                kind,
+                verb,
+                agent,
+                lanes,
+                actor.source,
+                touches,
+                declared.space,
+                declared.proxy,
+                declared.scope,
+                declared.semantics,
+                barrier,
+                phase,
+                share,
+                group,
+                number,
+                passed,
+            )
+            for observer in self.observers:
+                observer.on_event(event)
 
-    def issue(self, touches: Touches | None, group: CommitGroup | None = None) -> Issued:
-        """The actor issues an operation."""
-        self.operations += 1
-        actor = self.actor
-        given = tuple(touches()) if touches is not None else ()
-        issued = Issued(self.operations, actor, self.lanes, given, group)
-        actor.told.update(touch.verb for touch in given)
-        self.tell("issue", "operation", given, group=group, operation=issued.number, declared=_engine(given))
-        return issued
+    def issue(
+        self, touches: Touches | Sequence[Touches] | None, group: CommitGroup | None = None
+    ) -> tuple[Issued, ...]:
+        """Tell that the actor issues an operation; one that several warps issue has one part for each of them.
+
+        `touches` is then a list, with one function for each of these warps.
+        """
+        actor, lanes, parts = self.actor, self.lanes, list[Issued]()
+        each = [touches] if touches is None or callable(touches) else touches
+        for (agent, bits), work_out in zip(self.by_warp(), each, strict=False):
+            self.operations += 1
+            given = tuple(work_out()) if work_out is not None else ()
+            part = Actor(agent, bits, actor.source, actor.declared)
+            issued = Issued(self.operations, part, bits, given, group)
+            actor.told.update(touch.verb for touch in given)
+            self.acts(part)
+            self.tell("issue", "operation", given, group=group, operation=issued.number, declared=_engine(given))
+            parts.append(issued)
+        self.actor, self.lanes = actor, lanes
+        return tuple(parts)
 
     def complete(self, operation: Operation) -> None:
         """An operation takes effect: its engine acts."""
@@ -274,10 +314,18 @@ class Reporter:
         operation.run()
         self.actor, self.lanes = before, lanes
 
-    def at_once(self, touches: Touches, group: CommitGroup) -> None:
-        """The actor issues an operation that takes effect here and now, and completes for observers only."""
+    def at_once(
+        self,
+        touches: Touches | Sequence[Touches] | None,
+        group: CommitGroup | None,
+        run: Callable[[], None] | None = None,
+    ) -> None:
+        """Tell that the actor issues an operation that completes here and now; `run` is its effect."""
         before, lanes = self.actor, self.lanes
-        self._complete(self.issue(touches, group))
+        for issued in self.issue(touches, group):
+            self._complete(issued)
+        if run is not None:
+            run()
         self.actor, self.lanes = before, lanes
 
     def _complete(self, issued: Issued) -> None:

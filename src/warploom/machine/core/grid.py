@@ -59,7 +59,7 @@ class Grid:
         self.tensor_maps = setup.tensor_maps
         self.observers = setup.observers
         self.reporter = Reporter(setup.observers) if setup.observers else None
-        self.convoys = setup.schedule.convoys and not (setup.observers or setup.schedule.two_views)
+        self.convoys = setup.schedule.convoys and not setup.schedule.two_views
         self.current: Group | None = None
         self.ready: deque[Group] = deque()
         self.spent: deque[Group] = deque()
@@ -371,7 +371,7 @@ class Grid:
         self.effects += 1
         operation.issuer = self.current
         if self.reporter is not None and not operation.issues:
-            operation.issues = (self.reporter.issue(operation.touches, operation.group),)
+            operation.issues = self.reporter.issue(operation.touches, operation.group)
         if self.eager and operation.possible:
             self.complete(operation, listed=False)
             while self.flight.possible:

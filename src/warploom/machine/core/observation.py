@@ -128,10 +128,11 @@ def observed(op: Op, run: Any, grid: Grid) -> Any:
                 if op.family in ("wmma.load", "wmma.store"):
                     address = line_addresses(op, address, operands[places["stride"]], group.lanes)
                 if effect.verb in ("reads", "writes") and address is not None:
-                    for touch, some in _accesses(group, live, address, said, effect.verb, width, givers):
-                        reporter.narrow(some)
-                        found = Declared(touch.space, said.proxy, said.scope, said.semantics)
-                        reporter.tell("access", effect.verb, (touch,), declared=found)
+                    for number in range(group.warps):
+                        for touch, some in _accesses(group, number, live, address, said, effect.verb, width, givers):
+                            reporter.narrow(some << WARP * number)
+                            found = Declared(touch.space, said.proxy, said.scope, said.semantics)
+                            reporter.tell("access", effect.verb, (touch,), declared=found)
                     reporter.narrow(actor.lanes)
                 elif effect.verb not in actor.told:
                     reporter.tell(_KIND[effect.verb], effect.verb)
@@ -142,24 +143,27 @@ def observed(op: Op, run: Any, grid: Grid) -> Any:
 
 
 def _accesses(
-    group: Group, live: Array | None, address: Any, said: Declared, verb: str, width: int, givers: int
+    group: Group, number: int, live: Array | None, address: Any, said: Declared, verb: str, width: int, givers: int
 ) -> Iterator[tuple[Touch, int]]:
-    """What a generic access touches, by space and by the CTA that owns it, each with the lanes that do."""
-    lanes = np.ones(group.lanes, np.bool_) if live is None else live
+    """What one warp of a group touches by a generic access: by space and by owning CTA, with the lanes that do."""
+    own = slice(WARP * number, WARP * (number + 1))
+    lanes = np.ones(WARP, np.bool_) if live is None else live[own]
     if givers < WARP:
-        lanes = lanes & (np.arange(group.lanes) % WARP < givers)
-    if isinstance(address, int):
-        yield _touch(group, verb, said, np.array([address], np.uint64), width), lanes_as_bits(lanes, group.lanes)
+        lanes = lanes & (np.arange(WARP) < givers)
+    if not lanes.any():
         return
-    given = address.astype(np.uint64)
+    if isinstance(address, int):
+        yield _touch(group, verb, said, np.array([address], np.uint64), width), lanes_as_bits(lanes, WARP)
+        return
+    given = address[own].astype(np.uint64)
     part = _part_of(group, said.space, given)
     mine = part[lanes]
-    if len(mine) and (mine == mine[0]).all():
-        yield _touch(group, verb, said, given[lanes], width), lanes_as_bits(lanes, group.lanes)
+    if (mine == mine[0]).all():
+        yield _touch(group, verb, said, given[lanes], width), lanes_as_bits(lanes, WARP)
         return
     for each in np.unique(mine).tolist():
         some = lanes & (part == each)
-        yield _touch(group, verb, said, given[some], width), lanes_as_bits(some, group.lanes)
+        yield _touch(group, verb, said, given[some], width), lanes_as_bits(some, WARP)
 
 
 def _part_of(group: Group, space: str, address: Array) -> Array:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from warploom.diagnostics import Diag
-from warploom.machine.copy.bulk import issuers, submit
+from warploom.machine.copy.bulk import each_warp, issuers, submit
 from warploom.machine.core.convergence import EVERY, absent
 from warploom.machine.core.events import BarrierName, Touch, run_of_bytes
 from warploom.machine.core.group import WARP, Waitable, lane_bits
@@ -56,7 +56,12 @@ class ClusterBarrier(Waitable):
         self.arrived[key] = self.arrived.get(key, 0) | bits
         if self.exchange is not None:
             self.exchange.arrive(cta.grid.current)
-        self._tell(cta, "arrive", "arrives", self.phase, bits.bit_count())
+        reporter = cta.grid.reporter
+        if reporter is not None:
+            lanes = reporter.lanes
+            reporter.narrow(bits << WARP * (warp - reporter.actor.agent.warp))
+            self._tell(cta, "arrive", "arrives", self.phase, bits.bit_count())
+            reporter.narrow(lanes)
 
     def passed(self, group: Group, warps: list[tuple[int, int]]) -> None:
         """Lanes of some warps go on."""
@@ -288,10 +293,10 @@ def global_async(op: Op) -> Run:
             else:
                 atomic.serve_one(g, at, values)
 
-        def touches() -> tuple[Touch, ...]:
+        def touches(some: Array) -> tuple[Touch, ...]:
             verbs = ("reads", "writes") if atomic else ("writes",)
-            return tuple(Touch(verb, "global", None, "generic", at.astype(np.int64), size) for verb in verbs)
+            return tuple(Touch(verb, "global", None, "generic", at[some].astype(np.int64), size) for verb in verbs)
 
-        submit(g, op, complete, touches=touches)
+        submit(g, op, complete, touches=each_warp(g, lanes, touches))
 
     return run

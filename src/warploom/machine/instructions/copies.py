@@ -14,6 +14,7 @@ from warploom.machine.copy.bulk import (
     WRITES,
     ThreadGroups,
     count_bytes,
+    each_warp,
     global_span,
     groups_of,
     issuers,
@@ -23,6 +24,7 @@ from warploom.machine.copy.bulk import (
     shared_span,
     submit,
     threads_of,
+    warps_of,
 )
 from warploom.machine.copy.reductions import DTYPES, reduce_values
 from warploom.machine.core.events import CommitGroup, Touch, run_of_bytes
@@ -79,14 +81,15 @@ def copy(op: Op) -> Run:
             g.cta.shared.write(places, values, size, None, what, g.number)
             count_bytes(g, "global->shared", len(places) * size)
 
-        def touches() -> tuple[Touch, ...]:
+        def touches(some: Array) -> tuple[Touch, ...]:
             return (
-                *_sources(origins, sizes, size),
-                Touch("writes", "shared", g.cta.index, "generic", places.astype(np.int64), size),
+                *_sources(origins[some], None if sizes is None else sizes[some], size),
+                Touch("writes", "shared", g.cta.index, "generic", places[some].astype(np.int64), size),
             )
 
         groups, threads = groups_of(g.cta, SMALL), _threads(g, mask)
-        groups.add(submit(g, op, complete, touches=touches, group=groups.open_group(g, threads)), threads)
+        each = each_warp(g, threads, touches)
+        groups.add(submit(g, op, complete, touches=each, group=groups.open_group(g, threads)), threads)
 
     return run
 
@@ -141,7 +144,8 @@ def _commit(g: Group, mask: Array | None, *names: str) -> None:
         return  # Groups are counted from those under way: where there are none, an empty one changes nothing.
     threads = threads_of(g, mask)
     if reporter is not None:
-        reporter.tell("issue", "commits", group=kept[0].open_group(g, threads))
+        for some in warps_of(g, mask):
+            reporter.tell("issue", "commits", group=kept[0].open_group(g, some))
     for groups in kept:
         groups.commit(threads)
 
@@ -155,7 +159,8 @@ def _wait(g: Group, mask: Array | None, groups: ThreadGroups, count: int) -> boo
         g.wait(groups)
         return False
     if reporter is not None:
-        reporter.tell("wait", "drains", group=groups.complete_below(threads, count))
+        for some in warps_of(g, mask):
+            reporter.tell("wait", "drains", group=groups.complete_below(some, count))
     return True
 
 
@@ -191,13 +196,15 @@ def arrive(op: Op) -> Run:
     counted = bool(op["noinc"])
 
     def run(g: Group, mask: Array | None, address: Any) -> None:
-        before = groups_of(g.cta, SMALL).of(threads_of(g, mask))
+        groups = groups_of(g.cta, SMALL)
         for at, lanes, many in by_address(g, mask, address):
             barrier = barrier_at(g.cta, at)
             if not counted:
                 barrier.raise_pending(many)
-            group = groups_of(g.cta, SMALL).open_group(g, threads_of(g, lanes))
-            _arrive_later(g, op, at, many, before, group)
+            before = groups.of(threads_of(g, mask))
+            for some in warps_of(g, lanes):
+                count = g.lanes if isinstance(some, slice) else len(some)
+                _arrive_later(g, op, at, count, before, groups.open_group(g, some))
 
     return run
 

@@ -377,13 +377,15 @@ def arrive_incomplete(op: Op) -> Run:
 
     def run(g: Group, mask: Array | None, address: Any, count: Any) -> Array:
         g.grid.effects += 1
-        states = np.zeros(g.lanes, np.uint64)
+        states, reporter = np.zeros(g.lanes, np.uint64), g.grid.reporter
         for at, lanes, _ in by_address(g, mask, address):
             require_own(g, at)
             barrier = barrier_at(g.cta, at)
             for lane in range(g.lanes) if lanes is None else np.flatnonzero(lanes).tolist():
                 number = count if isinstance(count, int) else int(count[lane])
                 states[lane] = barrier.state
+                if reporter is not None:
+                    reporter.narrow(1 << lane)
                 if number >= barrier.pending and barrier.tx == 0:
                     what = f"A noComplete arrival would complete phase {barrier.phase} of {barrier.name}."
                     raise Diag.BARRIER_OVERFLOW.error(what=what)

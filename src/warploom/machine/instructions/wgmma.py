@@ -11,7 +11,8 @@ registers before; else each completes by itself.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ import numpy.typing as npt
 from warploom.hardware.matrix_descriptors import decode_shared_descriptor
 from warploom.hardware.swizzles import GRANULE
 from warploom.machine.core.async_operations import Operation
-from warploom.machine.core.events import CommitGroup, Issued, Touch
+from warploom.machine.core.events import WORD, CommitGroup, Issued, Touch
 from warploom.machine.core.group import WARP, WARPGROUP, Waitable
 from warploom.machine.core.participation import absent, whole_warps
 from warploom.machine.core.registry import Run, executes
@@ -84,15 +85,28 @@ class Pipeline(Waitable):
             if self.issued[warp] - self.completed > len(self.told):
                 self.told.append([])
             group = CommitGroup("wgmma", self.commits[warp])
-            issued = cta.grid.reporter.issue(lambda: _touches(new, cta.index, cta.rank), group)
-            self.told[self.issued[warp] - self.completed - 1].append(issued)
+            with self._as_warp(warp):
+                issued = cta.grid.reporter.issue(lambda: _touches(new, cta.index, cta.rank), group)
+            self.told[self.issued[warp] - self.completed - 1] += issued
+
+    @contextmanager
+    def _as_warp(self, warp: int) -> Iterator[None]:
+        """Tell observers meanwhile of one warp of the warpgroup, where a convoy acts."""
+        reporter = self.warpgroup.cta.grid.reporter
+        assert reporter is not None
+        lanes = reporter.lanes
+        number = warp + self.warpgroup.index * _WARPS - reporter.actor.agent.warp
+        reporter.narrow(lanes & WORD << WARP * number)
+        yield
+        reporter.narrow(lanes)
 
     def commit(self, warps: Sequence[int]) -> None:
         """Some warps close their open group."""
         reporter = self.warpgroup.cta.grid.reporter
         for warp in warps:
             if reporter is not None:
-                reporter.tell("issue", "commits", group=CommitGroup("wgmma", self.commits[warp]))
+                with self._as_warp(warp):
+                    reporter.tell("issue", "commits", group=CommitGroup("wgmma", self.commits[warp]))
             self.commits[warp] += 1
             self.committed[warp].append(self.issued[warp])
         if self.warpgroup.cta.grid.convoys:
@@ -107,6 +121,14 @@ class Pipeline(Waitable):
             groups.popleft()
         return len(groups) <= leave
 
+    def tell_drained(self, warps: Sequence[int], leave: int) -> None:
+        """Tell observers that at most the `leave` latest groups of each of these warps are incomplete."""
+        reporter = self.warpgroup.cta.grid.reporter
+        assert reporter is not None
+        for warp in warps:
+            with self._as_warp(warp):
+                reporter.tell("wait", "drains", group=CommitGroup("wgmma", max(self.commits[warp] - leave, 0)))
+
     def _submit(self, end: int) -> None:
         """Let the operations up to the `end`th complete, in one go."""
         first, self.submitted = self.submitted, end
@@ -115,13 +137,15 @@ class Pipeline(Waitable):
         self.last = (operation,)
         operation.then.append(self)
         if self.told:
-            operation.issues = tuple(self.told[first - self.completed])
+            parts = (self.told[number - self.completed] for number in range(first, end))
+            operation.issues = tuple(issued for part in parts for issued in part)
         self.warpgroup.cta.grid.submit(operation)
 
     def _complete(self, count: int) -> None:
         batch = tuple(self.flight.popleft() for _ in range(count))
         if self.told:
-            self.told.popleft()
+            for _ in batch:
+                self.told.popleft()
         self.completed += count
         execute(self.warpgroup, batch)
 
@@ -237,8 +261,7 @@ def wait(op: Op) -> Run:
         pipeline, reporter = _pipeline(g.warpgroup), g.grid.reporter
         if all(pipeline.drained(warp, count) for warp in _warps(g, chosen)):
             if reporter is not None:
-                below = max(pipeline.commits[_warps(g, chosen)[0]] - count, 0)
-                reporter.tell("wait", "drains", group=CommitGroup("wgmma", below))
+                pipeline.tell_drained(_warps(g, chosen), count)
             return True
         g.wait(pipeline)
         return False

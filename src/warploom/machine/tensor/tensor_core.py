@@ -247,6 +247,9 @@ class TensorCore:
     def issue(self, issue: Issue) -> None:
         """Take one MMA."""
         if issue.g.grid.convoys:
+            if issue.g.grid.reporter is not None:
+                group = self._next_group(issue.thread)
+                issue.g.grid.reporter.at_once(partial(issue.touches, self.ctas), group)
             self._queue.append(issue)
         else:
             run = partial(self._multiply, _Run(issue), {})
@@ -257,9 +260,17 @@ class TensorCore:
         if g.grid.convoys:
             self.settle()
             g.grid.effects += 1
-            run()
+            if g.grid.reporter is None:
+                run()
+            else:
+                g.grid.reporter.at_once(touches, self._next_group(thread), run)
         else:
             self._hand_over(g, op, thread, run, touches)
+
+    def _next_group(self, thread: int) -> CommitGroup:
+        """The number of a thread's next operation, for observers."""
+        number = self._counts[thread] = self._counts.get(thread, -1) + 1
+        return CommitGroup(ENGINE, number)
 
     def settle(self) -> None:
         """Do the MMAs that were kept back."""
@@ -278,8 +289,7 @@ class TensorCore:
 
     def _hand_over(self, g: Group, op: Op, thread: int, run: Callable[[], None], touches: Touches | None) -> None:
         before = (*self._told.pop(thread, ()), *self._last.get(thread, ()))
-        number = self._counts[thread] = self._counts.get(thread, -1) + 1
-        group = None if g.grid.reporter is None else CommitGroup(ENGINE, number)
+        group = None if g.grid.reporter is None else self._next_group(thread)
         operation = submit(g, op, run, touches=touches, group=group, after=before)
         self._last[thread] = (operation,)
 

@@ -18,7 +18,7 @@ from warploom.hardware.fragments import MOVE_REGISTER_LIMIT, TENSOR_MOVES
 from warploom.hardware.tmem import LANE_ALIGNMENT, QUADRANT
 from warploom.machine.copy.bulk import submit
 from warploom.machine.core.async_operations import Operation
-from warploom.machine.core.events import CommitGroup, Reporter, Touch, Touches
+from warploom.machine.core.events import WORD, CommitGroup, Reporter, Touch, Touches
 from warploom.machine.core.group import WARP, Waitable
 from warploom.machine.core.participation import whole_warps
 from warploom.machine.core.registry import Run, executes
@@ -108,15 +108,23 @@ class _Move:
             return None
         return memory.cells[column : column + self.repeats, lane : lane + QUADRANT * len(places)]
 
-    def touches(self, g: Group, verb: str, places: list[tuple[int, int] | None], half: int) -> tuple[Touch, ...]:
-        """What the warps of a group touch, for observers."""
-        found = []
-        for place in places:
+    def touches(self, g: Group, verb: str, place: tuple[int, int], half: int) -> tuple[Touch, ...]:
+        """What one warp touches, for observers."""
+        starts = (place[1], place[1] + half) if self.shape == _SPLIT else (place[1],)
+        lanes = np.arange(place[0], place[0] + self.lanes)
+        return tuple(cells(verb, g.cta, lanes, start, self.width) for start in starts)
+
+    def tell(self, g: Group, what: str, places: list[tuple[int, int] | None], half: int) -> None:
+        """Tell observers of a load or store of each warp of a group that is done at issue."""
+        reporter = g.grid.reporter
+        if reporter is None:
+            return
+        lanes, verb = reporter.lanes, "reads" if what == "ld" else "writes"
+        for number, place in enumerate(places):
             if place is not None:
-                starts = (place[1], place[1] + half) if self.shape == _SPLIT else (place[1],)
-                lanes = np.arange(place[0], place[0] + self.lanes)
-                found += [cells(verb, g.cta, lanes, start, self.width) for start in starts]
-        return tuple(found)
+                reporter.narrow(lanes & WORD << WARP * number)
+                _moves(g, what, number).tell(reporter, partial(self.touches, g, verb, place, half))
+        reporter.narrow(lanes)
 
 
 @executes("tcgen05.ld")
@@ -127,8 +135,7 @@ def load(op: Op) -> Run:
     def run(g: Group, mask: Array | None, address: Any, half: int = 0) -> Words:
         places = move.places(g, mask, address, half)
         memory = tensor_memory(g.cta)
-        if g.grid.reporter is not None:
-            _moves(g, "ld").tell(g.grid.reporter, partial(move.touches, g, "reads", places, half))
+        move.tell(g, "ld", places, half)
         block = move.block(memory, places)
         if block is not None:
             return block
@@ -155,10 +162,12 @@ def store(op: Op) -> Run:
             row[...] = value
         if g.grid.convoys:
             g.grid.effects += 1
+            move.tell(g, "st", places, half)
             _write(move, memory, places, table, half)
             return
-        write = partial(_write, move, memory, places, table, half)
-        _moves(g, "st").add(g, op, write, partial(move.touches, g, "writes", places, half))
+        place, write = places[0], partial(_write, move, memory, places, table, half)
+        assert place is not None
+        _moves(g, "st").add(g, op, write, partial(move.touches, g, "writes", place, half))
 
     return run
 
@@ -193,7 +202,7 @@ class _Moves(Waitable):
         self._count += 1
 
     def tell(self, reporter: Reporter, touches: Touches) -> None:
-        """Let observers know of a load, which reads at issue."""
+        """Tell observers of a load or store that is done at issue."""
         reporter.at_once(touches, CommitGroup(_KINDS[self.what], self._count))
         self._count += 1
 
@@ -212,8 +221,9 @@ class _Moves(Waitable):
 _KINDS = {"ld": "tensor load", "st": "tensor store"}
 
 
-def _moves(g: Group, what: str) -> _Moves:
-    moves: _Moves = g.cta.state.setdefault((_KINDS[what], g.first_warp), _Moves(what))
+def _moves(g: Group, what: str, number: int = 0) -> _Moves:
+    """The loads or stores of a group's warp with this number."""
+    moves: _Moves = g.cta.state.setdefault((_KINDS[what], g.first_warp + number), _Moves(what))
     return moves
 
 
@@ -223,12 +233,18 @@ def wait(op: Op) -> Run:
     what = op["what"]
 
     def run(g: Group, mask: Array | None) -> bool:
-        whole_warps(g, mask, op)
+        chosen = whole_warps(g, mask, op)
         if not g.grid.convoys:
             moves = _moves(g, what)
             if not moves.drained(g):
                 g.wait(moves)
                 return False
+        elif (reporter := g.grid.reporter) is not None:
+            lanes = reporter.lanes
+            for number in range(g.warps) if chosen is None else np.flatnonzero(chosen).tolist():
+                reporter.narrow(lanes & WORD << WARP * number)
+                _moves(g, what, number).drained(g)
+            reporter.narrow(lanes)
         return True
 
     return run
