@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from warploom.machine.instructions import (
+    arithmetic,
     atomics,
     barriers,
     clc,
@@ -11,7 +12,6 @@ from warploom.machine.instructions import (
     copies,
     matrices,
     mbarrier,
-    mbarrier_wait,
     memory,
     misc,
     mma,
@@ -23,6 +23,7 @@ from warploom.machine.instructions import (
 )
 
 __all__ = [
+    "arithmetic",
     "atomics",
     "barriers",
     "clc",
@@ -31,7 +32,6 @@ __all__ = [
     "copies",
     "matrices",
     "mbarrier",
-    "mbarrier_wait",
     "memory",
     "misc",
     "mma",

@@ -194,3 +194,13 @@ class Printed:
         self._room -= len(text) + 1
         if self._room >= 0:
             self.pieces.append(text)
+
+
+@executes("trap")
+def trap(op: Op) -> Run:
+    """The kernel gives up."""
+
+    def run(g: Group, mask: Array | None) -> None:
+        raise Diag.TRAP.error()
+
+    return run

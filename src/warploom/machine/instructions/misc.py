@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import numpy.typing as npt
 
 from warploom.diagnostics import Diag
 from warploom.machine.core.convergence import absent
 from warploom.machine.core.group import WARP, WARPGROUP, Waitable, lane_bits
 from warploom.machine.core.registry import Run, executes
-from warploom.machine.numerics import array_function, storage_of
 from warploom.ptx.isa.table import Op
 from warploom.ptx.syntax.model import Immediate
 
@@ -20,16 +18,6 @@ if TYPE_CHECKING:
     from warploom.machine.core.group import Group
 
 Array = npt.NDArray[Any]
-
-
-@executes("trap")
-def trap(op: Op) -> Run:
-    """The kernel gives up."""
-
-    def run(g: Group, mask: Array | None) -> None:
-        raise Diag.TRAP.error()
-
-    return run
 
 
 @executes("fence", "fence.tensormap", "griddepcontrol")
@@ -55,29 +43,6 @@ def fence_async(op: Op) -> Run:
         for peer in peers:
             for warp in range(g.number, g.number + g.warps):
                 peer.shared.fence_async(warp)
-
-    return run
-
-
-@executes("add.cc", "addc", "sub.cc", "subc", "mad.cc", "madc")
-def carry(op: Op) -> Run:
-    """Arithmetic through the carry flag that every thread has."""
-    signature = {name: text for name, text in op.modifiers.items() if text is not None}
-    function = array_function(op.family, signature)
-    dtype = storage_of(op["type"])
-    reads, writes = op.family in ("addc", "subc", "madc"), op.family.endswith(".cc") or bool(op["cc"])
-
-    def run(g: Group, mask: Array | None, *operands: Any) -> Any:
-        flags: Array | None = g.warpgroup.state.get("carry")
-        if flags is None:
-            flags = g.warpgroup.state["carry"] = np.zeros(g.warpgroup.lanes, np.bool_)
-        mine = flags[g.first_lane : g.first_lane + g.lanes]
-        values = [value if isinstance(value, np.ndarray) else np.full(g.lanes, value, dtype) for value in operands]
-        result = function(*values, mine) if reads else function(*values)
-        if writes:
-            result, out = result
-            np.copyto(mine, out, where=True if mask is None else mask)
-        return result
 
     return run
 

@@ -8,10 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from warploom.machine import numerics
-from warploom.machine.core.registry import Run, executes
 from warploom.machine.numerics.bits import settle_lanes
 from warploom.machine.translate.expressions import BITS, Writer, kind_of
 from warploom.ptx.isa.table import Op, Slot
@@ -426,20 +423,3 @@ def write_unpack(w: Writer, op: Op) -> None:
             w.emit(f"u[{w.place(item).index}] = {view}[{'M.argmax()' if w.masked else 0}].item()")
         elif isinstance(item, Register):
             w.emit(f"copyto({w.names.row(w.place(item))}, {view}{where})")
-
-
-@executes("lop3.bool")
-def lop3_bool(op: Op) -> Run:
-    """A three-input logic function, and whether any bit of it is set, combined with a predicate."""
-    function = numerics.array_function("lop3", {"type": "b32"})
-    both = np.logical_or if op["bool"] == "or" else np.logical_and
-
-    def run(g: Any, mask: Any, a: Any, b: Any, c: Any, lut: int, q: Any) -> Any:
-        arrays = [np.full(g.lanes, value, np.uint32) if isinstance(value, int) else value for value in (a, b, c)]
-        result = function(*arrays, lut)
-        nonzero = both(result != 0, q)
-        if all(isinstance(value, int) for value in (a, b, c, q)):
-            return int(result[0]), bool(nonzero[0])
-        return result, nonzero
-
-    return run

@@ -210,12 +210,6 @@ def _move() -> None:
         type="u32 u64",
         space="global shared shared::cta shared::cluster local const param param::entry",
     )
-    form(
-        "isspacep",
-        "isspacep.{space}",
-        "out d pred; in a b64",
-        space="global shared shared::cta shared::cluster local const param",
-    )
 
 
 def _convert() -> None:

@@ -1,4 +1,4 @@
-"""Loads, stores, atomics, prefetches and address-space queries."""
+"""Loads, stores, prefetches, address-space queries and cache policies."""
 
 from __future__ import annotations
 
@@ -76,3 +76,32 @@ form(
 )
 form("prefetch", "prefetchu.L1", "address a")
 form("prefetch.tensormap", "prefetch{.space?}.tensormap", "address a", space="param const")
+
+form(
+    "isspacep",
+    "isspacep.{space}",
+    "out d pred; in a b64",
+    space="global shared shared::cta shared::cluster local const param",
+)
+
+_PRIMARY = "L2::evict_last L2::evict_normal L2::evict_first L2::evict_unchanged"
+_SECONDARY = "L2::evict_first L2::evict_unchanged"
+form(
+    "createpolicy",
+    "createpolicy.fractional.{primary}{.secondary?}.b64",
+    "out d b64; opt in f f32",
+    version=(7, 4),
+    primary=_PRIMARY,
+    secondary=_SECONDARY,
+)
+form(
+    "createpolicy",
+    "createpolicy.range{.global?}.{primary}{.secondary?}.b64",
+    "out d b64; address a; in b u32; in c u32",
+    version=(7, 4),
+    primary=_PRIMARY,
+    secondary=_SECONDARY,
+)
+form("createpolicy", "createpolicy.cvt.L2.b64", "out d b64; in a b64", version=(7, 4))
+form("discard", "discard{.global?}.L2", "address a; immediate size", version=(7, 4))
+form("applypriority", "applypriority{.global?}.L2::evict_normal", "address a; immediate size", version=(7, 4))

@@ -1,4 +1,4 @@
-"""Fences, the register pool, cache policies, and signals between grids."""
+"""Fences, the register pool, and signals between grids."""
 
 from __future__ import annotations
 
@@ -104,25 +104,3 @@ for _action, _verb in (("inc", "allocates"), ("dec", "frees")):
         targets="sm_90a sm_100a sm_100f",
         action=_action,
     )
-
-_PRIMARY = "L2::evict_last L2::evict_normal L2::evict_first L2::evict_unchanged"
-_SECONDARY = "L2::evict_first L2::evict_unchanged"
-form(
-    "createpolicy",
-    "createpolicy.fractional.{primary}{.secondary?}.b64",
-    "out d b64; opt in f f32",
-    version=(7, 4),
-    primary=_PRIMARY,
-    secondary=_SECONDARY,
-)
-form(
-    "createpolicy",
-    "createpolicy.range{.global?}.{primary}{.secondary?}.b64",
-    "out d b64; address a; in b u32; in c u32",
-    version=(7, 4),
-    primary=_PRIMARY,
-    secondary=_SECONDARY,
-)
-form("createpolicy", "createpolicy.cvt.L2.b64", "out d b64; in a b64", version=(7, 4))
-form("discard", "discard{.global?}.L2", "address a; immediate size", version=(7, 4))
-form("applypriority", "applypriority{.global?}.L2::evict_normal", "address a; immediate size", version=(7, 4))

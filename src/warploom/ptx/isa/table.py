@@ -14,6 +14,7 @@ from __future__ import annotations
 import difflib
 import itertools
 import re
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -152,6 +153,7 @@ class Form:
     version: tuple[int, int] = (1, 0)
     targets: tuple[str, ...] = ()
     steers: bool = False
+    table: str = ""
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
@@ -232,6 +234,7 @@ def form(
         version,
         tuple(targets.split()),
         steers,
+        sys._getframe(1).f_globals["__name__"].rpartition(".")[2],  # noqa: SLF001  the declaring module
     )
     FORMS.append(row)
     _BY_ROOT.setdefault(template.partition(".")[0].partition("{")[0], []).append(row)

@@ -505,15 +505,6 @@ class _cvta:
     param: _cvta
     shared: _cvta
 
-class _isspacep:
-    def __call__(self, a: _Operand = ..., *, space: str | int | None = ..., guard: Value | None = ...,
-        results: int | None = ...) -> Value: ...
-    const: _isspacep
-    global_: _isspacep
-    local: _isspacep
-    param: _isspacep
-    shared: _isspacep
-
 class _cvt_pair:
     def __call__(self, a: _Operand = ..., b: _Operand = ..., *, rnd: Literal["rn", "rz", "rp"] | None = ...,
         relu: bool | str | None = ..., satfinite: bool | str | None = ..., dtype: str | int | None = ...,
@@ -1061,6 +1052,39 @@ class _prefetch:
 class _prefetchu:
     def __call__(self, a: _Operand = ..., *, guard: Value | None = ..., results: int | None = ...) -> None: ...
 
+class _isspacep:
+    def __call__(self, a: _Operand = ..., *, space: str | int | None = ..., guard: Value | None = ...,
+        results: int | None = ...) -> Value: ...
+    const: _isspacep
+    global_: _isspacep
+    local: _isspacep
+    param: _isspacep
+    shared: _isspacep
+
+class _createpolicy_fractional:
+    def __call__(self, f: _Operand = ..., *, primary: str | int | None = ..., secondary: str | int | None = ...,
+        guard: Value | None = ..., results: int | None = ...) -> Value: ...
+
+class _createpolicy_range:
+    def __call__(self, a: _Operand = ..., b: _Operand = ..., c: _Operand = ..., *, primary: str | int | None = ...,
+        secondary: str | int | None = ..., guard: Value | None = ..., results: int | None = ...) -> Value: ...
+
+class _createpolicy_cvt:
+    def __call__(self, a: _Operand = ..., *, guard: Value | None = ..., results: int | None = ...) -> Value: ...
+
+class _createpolicy:
+    fractional: _createpolicy_fractional
+    range: _createpolicy_range
+    cvt: _createpolicy_cvt
+
+class _discard:
+    def __call__(self, a: _Operand = ..., size: _Operand = ..., *, guard: Value | None = ...,
+        results: int | None = ...) -> None: ...
+
+class _applypriority:
+    def __call__(self, a: _Operand = ..., size: _Operand = ..., *, guard: Value | None = ...,
+        results: int | None = ...) -> None: ...
+
 class _membar_proxy_alias:
     def __call__(self, *, guard: Value | None = ..., results: int | None = ...) -> None: ...
 
@@ -1132,30 +1156,6 @@ class _setmaxnreg:
         results: int | None = ...) -> None: ...
     dec: _setmaxnreg
     inc: _setmaxnreg
-
-class _createpolicy_fractional:
-    def __call__(self, f: _Operand = ..., *, primary: str | int | None = ..., secondary: str | int | None = ...,
-        guard: Value | None = ..., results: int | None = ...) -> Value: ...
-
-class _createpolicy_range:
-    def __call__(self, a: _Operand = ..., b: _Operand = ..., c: _Operand = ..., *, primary: str | int | None = ...,
-        secondary: str | int | None = ..., guard: Value | None = ..., results: int | None = ...) -> Value: ...
-
-class _createpolicy_cvt:
-    def __call__(self, a: _Operand = ..., *, guard: Value | None = ..., results: int | None = ...) -> Value: ...
-
-class _createpolicy:
-    fractional: _createpolicy_fractional
-    range: _createpolicy_range
-    cvt: _createpolicy_cvt
-
-class _discard:
-    def __call__(self, a: _Operand = ..., size: _Operand = ..., *, guard: Value | None = ...,
-        results: int | None = ...) -> None: ...
-
-class _applypriority:
-    def __call__(self, a: _Operand = ..., size: _Operand = ..., *, guard: Value | None = ...,
-        results: int | None = ...) -> None: ...
 
 class _mma_sync:
     def __call__(self, a: _Operand = ..., b: _Operand = ..., c: _Operand = ..., *, shape: str | int | None = ...,
@@ -1621,7 +1621,6 @@ selp: _selp
 slct: _slct
 mov: _mov
 cvta: _cvta
-isspacep: _isspacep
 cvt: _cvt
 atom: _atom
 red: _red
@@ -1646,13 +1645,14 @@ ld: _ld
 ldu: _ldu
 prefetch: _prefetch
 prefetchu: _prefetchu
+isspacep: _isspacep
+createpolicy: _createpolicy
+discard: _discard
+applypriority: _applypriority
 membar: _membar
 fence: _fence
 griddepcontrol: _griddepcontrol
 setmaxnreg: _setmaxnreg
-createpolicy: _createpolicy
-discard: _discard
-applypriority: _applypriority
 mma: _mma
 tcgen05: _tcgen05
 tensormap: _tensormap

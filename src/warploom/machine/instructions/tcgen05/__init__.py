@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from warploom.machine.instructions.tcgen05 import load_store, mma
-from warploom.machine.tensor import tmem
+from warploom.machine.instructions.tcgen05 import allocation, load_store, mma
 
-__all__ = ["load_store", "mma", "tmem"]
+__all__ = ["allocation", "load_store", "mma"]
