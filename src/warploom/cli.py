@@ -195,8 +195,10 @@ def _parser() -> argparse.ArgumentParser:
     docs.add_argument("page", nargs="?", metavar="PAGE", help="for example launch-files")
     docs.set_defaults(command=_docs)
 
-    explain = _command(commands, "explain", "say what an error code means")
-    explain.add_argument("code", nargs="?", metavar="CODE", help="as DEADLOCK; without it, all codes are listed")
+    explain = _command(commands, "explain", "explain an error code, or an instruction: operands, effects, semantics")
+    explain.add_argument(
+        "name", nargs="?", metavar="CODE|INSTRUCTION", help="DEADLOCK, or mbarrier.arrive; without it, list all codes"
+    )
     explain.set_defaults(command=_explain)
     return parser
 
@@ -298,7 +300,7 @@ def _docs(options: argparse.Namespace) -> int:
 def _explain(options: argparse.Namespace) -> int:
     from warploom.commands.explain import explain
 
-    explain(options.code)
+    explain(options.name)
     return OK
 
 

@@ -316,6 +316,26 @@ class TestExplain:
         assert len(sentence) > 15, "a code that stands alone explains nothing"
         assert "{" not in out
 
+    def test_an_instruction(self, capsys):
+        status, out, _ = call(capsys, "explain", "mbarrier.try_wait.parity.shared::cta.b64")
+        assert status == 0
+        assert out.count("operands") == 1, "three orders of the same modifiers are one entry"
+        assert "waits a in shared memory" in out
+        assert "semantics: warploom.machine.instructions.mbarrier_wait." in out
+        assert "reference: PTX ISA, `mbarrier.try_wait.parity`" in out
+
+    def test_a_group_of_instructions_and_one_that_is_left_out(self, capsys):
+        assert "mbarrier.arrive.expect_tx" in call(capsys, "explain", "mbarrier")[1]
+        assert "is not modelled: " in call(capsys, "explain", "tex.2d")[1]
+
+    def test_every_family_of_the_table_is_explained(self, capsys):
+        from warploom.commands.explain import _facts, _semantics
+        from warploom.ptx.isa import FORMS
+
+        for row in FORMS:
+            assert all(text for _, text in _facts(row)), row.template
+            assert _semantics(row.family).startswith("warploom.machine.")
+
     def test_lists_all(self, capsys):
         _, out, _ = call(capsys, "explain")
         words = (line.split() for line in out.splitlines())

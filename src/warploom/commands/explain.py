@@ -1,28 +1,115 @@
-"""`warploom explain CODE`: what an error of the catalogue says and advises."""
+"""`warploom explain CODE|INSTRUCTION`: an error of the catalogue, or an instruction form with its semantics."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from difflib import get_close_matches
+from typing import TYPE_CHECKING
 
+from rich.console import Console
 from rich.text import Text
 
-from warploom.commands.console import output, table
+from warploom.commands.console import output, printable, table
 from warploom.diagnostics import Diag
 
+if TYPE_CHECKING:
+    from warploom.ptx.isa import Effect, Form
 
-def explain(code: str | None) -> None:
-    """Prints one entry, or the list of all."""
+_MOST_OPTIONS = 12
+
+
+def explain(name: str | None) -> None:
+    """Print one error code or instruction, or the list of all codes."""
     console = output()
-    if code is None:
+    if name is None:
         rows = table("", "code", "meaning")
         for entry in Diag:
             rows.add_row(entry.name, Text(entry.meaning))
         console.print(rows)
         return
-    name = code.upper()
-    if name not in Diag.__members__:
-        close = get_close_matches(name, Diag.__members__, n=1)
-        hint = f"Did you mean {close[0]}? " if close else ""
-        raise Diag.NO_SUCH_CODE.error(name=code, hint=hint)
-    entry = Diag[name]
-    console.print(f"{name}: {entry.meaning}\n  {entry.kind}\n  do: {entry.advice}", markup=False)
+    code = name.upper()
+    if code in Diag.__members__:
+        entry = Diag[code]
+        console.print(f"{code}: {entry.meaning}\n  {entry.kind}\n  do: {entry.advice}", markup=False)
+        return
+    if not _explain_instruction(name.strip(), console):
+        close = get_close_matches(code, Diag.__members__, n=1)
+        raise Diag.NO_SUCH_CODE.error(name=name, hint=f"Did you mean {close[0]}? " if close else "")
+
+
+def _explain_instruction(opcode: str, console: Console) -> bool:
+    """Print the forms of an opcode, of a family or of the opcode's first words; False if there are none."""
+    from warploom.ptx.isa import FORMS, match
+    from warploom.ptx.isa.outside import why_outside
+
+    reason = why_outside(opcode)
+    if reason:
+        console.print(printable(f"{opcode} is not modelled: {reason}"), markup=False)
+        return True
+    found = [row for row, _ in match(opcode)]
+    rows = found or [row for row in FORMS if row.family == opcode]
+    rows = rows or [row for row in FORMS if row.family.startswith(f"{opcode}.")]
+    if not rows:
+        return False
+    families = dict.fromkeys(row.family for row in rows)
+    if not found and len(families) > 1:
+        listing = table(f"{opcode}: {len(families)} instructions", "instruction", "forms", right=("forms",))
+        for family in families:
+            listing.add_row(family, str(sum(row.family == family for row in rows)))
+        console.print(listing)
+        return True
+    shown: dict[tuple[tuple[str, str], ...], list[str]] = {}
+    for row in rows:  # forms that differ in the order of their modifiers only are one entry
+        shown.setdefault(tuple(_facts(row)), []).append(row.template)
+    for facts, templates in shown.items():
+        for template in templates:
+            console.print(template, style="bold", markup=False)
+        for label, text in facts:
+            console.print(f"  {label:12} {text}", markup=False, soft_wrap=True)
+    (family,) = families
+    console.print(f"semantics: {_semantics(family)}", markup=False, soft_wrap=True)
+    console.print(f"reference: PTX ISA, `{family}`; `warploom docs fidelity` lists what differs", markup=False)
+    return True
+
+
+def _facts(row: Form) -> Iterable[tuple[str, str]]:
+    """The label and text of each line about a form."""
+    yield "operands", row.takes
+    for name, options in row.choices.items():
+        more = f" … ({len(options)} in all)" if len(options) > _MOST_OPTIONS else ""
+        yield f"{{{name}}}", " ".join(options[:_MOST_OPTIONS]) + more
+    for effect in row.effects:
+        yield "effect", _effect(effect)
+    if not row.effects:
+        yield "effect", "none but its results"
+    together = {"thread": "each thread for itself", "warp": "all lanes of a warp together"}
+    yield "executed by", together.get(row.issuer, f"the {row.issuer} together")
+    if row.blocks:
+        yield "waits", "a warp may have to wait in it"
+    if row.targets:
+        yield "targets", " ".join(row.targets)
+    if row.version > (1, 0):
+        yield "since", f"PTX ISA {row.version[0]}.{row.version[1]}"
+
+
+def _effect(effect: Effect) -> str:
+    words = [effect.verb, effect.operand]
+    words += [f"in {effect.space} memory"] if effect.space else []
+    words += [f"through the {effect.proxy} proxy"] if effect.proxy != "generic" else []
+    words += [f"at {effect.scope} scope"] if effect.scope else []
+    words += [f"({effect.detail})"] if effect.detail else []
+    words += ["when it completes"] if effect.later else []
+    return " ".join(word for word in words if word)
+
+
+def _semantics(family: str) -> str:
+    """The function of the emulator that gives an instruction its meaning."""
+    from warploom.machine import instructions  # noqa: F401  (fills the registry)
+    from warploom.machine.core.registry import MEANINGS
+    from warploom.machine.translate import arithmetic
+    from warploom.machine.translate.blocks import WRITERS
+
+    if family in arithmetic.FAMILIES:
+        return f"{arithmetic.__name__}, with the functions of warploom.machine.numerics"
+    meaning = WRITERS.get(family) or MEANINGS[family]
+    return f"{meaning.__module__}.{meaning.__qualname__}"
