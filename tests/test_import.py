@@ -54,7 +54,10 @@ def declared() -> dict[str, str]:
     """The names that type checkers see, with their modules."""
     (block,) = [node for node in ast.parse(SOURCE.read_text("utf-8")).body if isinstance(node, ast.If)][:1]
     return {
-        alias.name: node.module or "" for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names
+        alias.name: node.module or ""
+        for node in block.body
+        if isinstance(node, ast.ImportFrom) and node.module != "warploom"
+        for alias in node.names
     }
 
 

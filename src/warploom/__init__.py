@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from warploom.version import __version__
 
 if TYPE_CHECKING:
-    import warploom.nn as nn  # noqa: F401, PLR0402  re-exported
+    from warploom import nn as nn
     from warploom.diagnostics import Fault, LaunchError, PtxError, Stuck, TraceError, WarploomError
     from warploom.host.launch import Launch
     from warploom.host.tensor_map import TensorMap

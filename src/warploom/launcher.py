@@ -133,17 +133,17 @@ def launch(
     if not asked and _is_begun_again(launch_, stream, patience):
         return Run({}, {}, {}, time.perf_counter() - start)
     launch_ = _with_triples(launch_)
-    watching = _check_options(schedule, seed, sms, limit, observers, on_progress)
     on_gpu = _arrays_on_gpu(launch_)
     if on_gpu:
         if asked:
             names = ("schedule", "seed", "sms", "limit", "observers", "on_progress", "progress")
-            given = (schedule != "eager", seed, sms, limit, watching, on_progress, progress)
+            given = (schedule != "eager", seed, sms, limit, observers, on_progress, progress)
             _verify(launch_, [name for name, value in zip(names, given, strict=True) if value])
         _begin_on_gpu(launch_, on_gpu, stream, patience)
         return Run({}, {}, {}, time.perf_counter() - start)
     if stream is not None:
         raise Diag.BAD_LAUNCH.error(what="`stream` is for a GPU, and the arguments are in host memory")
+    watching = _check_options(schedule, seed, sms, limit, observers, on_progress)
     try:
         shows = is_wanted(progress) and on_progress is None
         bar = Bar(launch_.entry or "kernel", lambda: running.used) if shows else None
@@ -295,7 +295,7 @@ def _verify(launch_: Launch, questions: Sequence[str] = ()) -> None:
     module = program.head if isinstance(program, Printed) else _whole(program)
     kernel = entry_of(module, launch_.entry)
     hardware = machine_of(module.target[0])
-    problems = [f"`{name}` is a question to the machine, and the arrays are on a GPU" for name in questions]
+    problems = [f"`{name}` is for the emulator, and the arrays are on a GPU" for name in questions]
     problems += _shape_problems(launch_, kernel, hardware)
     if problems:
         raise Diag.BAD_LAUNCH.error(notes=problems, what=f"{len(problems)} problem(s)")

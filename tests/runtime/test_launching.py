@@ -80,7 +80,7 @@ def test_an_array_that_came_to_the_host_is_refused(gpu):
 def test_questions_to_the_machine_are_refused_the_second_time_too(gpu):
     made = bound(vector())
     launch(made)
-    with pytest.raises(WarploomError, match="`schedule` is a question to the machine"):
+    with pytest.raises(WarploomError, match="`schedule` is for the emulator"):
         launch(made, schedule="lazy")
     assert len(gpu.launched) == 1
 
@@ -130,7 +130,7 @@ def test_launches_of_one_shape_differ_in_their_arguments(gpu, monkeypatch):
     assert len(looks) == 2
     assert gpu.launched[-1].grid == (5, 1, 1)
     for _ in range(2):
-        with pytest.raises(WarploomError, match="three positive integers"):
+        with pytest.raises(WarploomError, match="every extent must be positive"):
             launch(bound(vector(), grid=(0, 1, 1)))
 
 

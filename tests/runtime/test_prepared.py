@@ -291,9 +291,9 @@ def test_here_and_there_do_not_mix(gpu):
     with pytest.raises(WarploomError) as caught:
         launch(bound(a, x), schedule="lazy", observers=[print], limit=5)
     for name in ("schedule", "observers", "limit"):
-        assert f"`{name}` is a question to the machine" in str(caught.value)
+        assert f"`{name}` is for the emulator" in str(caught.value)
     host = np.zeros((16, 64), np.float16), np.zeros(64, np.float32)
-    with pytest.raises(WarploomError, match="`stream` is a GPU's"):
+    with pytest.raises(WarploomError, match="`stream` is for a GPU"):
         launch(bound(*host), stream=3)
 
 

@@ -75,7 +75,7 @@ def test_a_large_cta_counts_for_more():
         ({"grid": (1, 1, 65536)}, "at most (2147483647, 65535, 65535)"),
         ({"block": (1, 1, 65)}, "at most (1024, 1024, 64)"),
         ({"block": (33, 32, 1)}, "at most 1024"),
-        ({"grid": (0, 1, 1)}, "three positive integers"),
+        ({"grid": (0, 1, 1)}, "every extent must be positive"),
         ({"sms": 0}, "at least one"),
     ],
 )
