@@ -294,7 +294,7 @@ WRONG = {
         changed(args=[{"tensor_map": "x", "box": [4], "shape": [97]}]),
         "bytes 0 to 388 of an array of 384",
     ),
-    "a map of no type": (changed(args=[{"tensor_map": "x", "box": [3, 4], "dtype": "tf33"}]), "no tensor-map type"),
+    "a map of no type": (changed(args=[{"tensor_map": "x", "box": [3, 4], "dtype": "tf33"}]), "not a tensor-map type"),
     "a pointer past its buffer": (
         changed(args=[{"pointer": "n", "offset": 9}]),
         "starts at byte 9 of `n`, which has 9",
