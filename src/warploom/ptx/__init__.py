@@ -1,4 +1,4 @@
-"""PTX: the language. `parse` reads it, `print_module` writes it."""
+"""The PTX language: `parse` reads a module, `print_module` writes it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who calls whom: the functions of a module, where their addresses lie, and what a call may reach."""
+"""The call graph: the functions of a module, their addresses, and the possible targets of calls."""
 
 from __future__ import annotations
 
@@ -21,35 +21,35 @@ from warploom.ptx.syntax.model import (
 )
 
 SYSTEM_FUNCTIONS = frozenset({"vprintf", "__assertfail", "malloc", "free"})
-"""What the driver links into a kernel; their calls stay, and the machine gives them a meaning."""
+"""Functions that the driver links into a kernel; calls to them stay, and the emulator implements them."""
 
 DEEPEST = 64
-"""Functions that may be in each other's places; a longer chain of calls is refused."""
+"""The longest chain of calls that is inlined; a longer one is rejected."""
 
 _FIRST, _STEP = 0x0800_0000, 16
 _WORD = re.compile(r"[\w$%.]+")
 
 
 def function_addresses(module: Module) -> dict[str, int]:
-    """A number for every function, by which a pointer names it; nothing can be loaded from there."""
+    """The address of every function, used by pointers; nothing can be loaded from it."""
     named = [kernel.name for kernel in module.kernels if not kernel.entry]
     return {name: _FIRST + _STEP * place for place, name in enumerate(dict.fromkeys(named))}
 
 
 def is_call(instruction: Instruction) -> bool:
-    """Whether an instruction is a call of any kind."""
+    """Return True for a call of any kind."""
     return instruction.opcode.partition(".")[0] == "call"
 
 
 def lists_of(call: Instruction) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """The arguments of a call, and where its results go."""
+    """The arguments and the result operands of a call."""
     lists = [operand for operand in call.operands if isinstance(operand, Arguments)]
     first = bool(call.operands) and isinstance(call.operands[0], Arguments)
     return (lists[-1].items if len(lists) > first else ()), (lists[0].items if first else ())
 
 
 class CallGraph:
-    """The functions that have bodies, and the calls between them; a call by address reaches all of its signature."""
+    """The functions that have bodies, and the calls between them; an indirect call may reach all of its signature."""
 
     def __init__(self, module: Module) -> None:
         self.functions = {kernel.name: kernel for kernel in module.kernels if kernel.body is not None}
@@ -57,7 +57,7 @@ class CallGraph:
         self._module = module
 
     def reached(self, caller: Kernel, call: Instruction) -> tuple[str, ...]:
-        """The names that a call may reach; those of functions without a body too."""
+        """The possible targets of a call, including functions without a body."""
         pointer = next((operand for operand in call.operands if isinstance(operand, Register | Symbol)), None)
         if isinstance(pointer, Symbol):
             return (pointer.name,)
@@ -71,7 +71,7 @@ class CallGraph:
 
     @cached_property
     def _taken(self) -> tuple[str, ...]:
-        """The functions whose address is somewhere taken, in the order of the module."""
+        """The functions whose address is taken, in the order of the module."""
         found = {word for v in self._module.variables for each in v.initial or () if isinstance(each, Symbol)
                  for word in _WORD.findall(each.name)}  # fmt: skip
         for kernel in self._module.kernels:
@@ -82,7 +82,7 @@ class CallGraph:
 
     @cached_property
     def recursive(self) -> frozenset[str]:
-        """The functions from which a chain of calls leads back to themselves."""
+        """The recursive functions."""
         after = {name: self._called(function) for name, function in self.functions.items()}
         reach: dict[str, set[str]] = {}
         for name, called in after.items():
@@ -100,7 +100,7 @@ class CallGraph:
         return [name for call in calls for name in self.reached(function, call) if name in self.functions]
 
     def length(self, function: Kernel, known: dict[str, int], depth: int = 0) -> int:
-        """How many statements a function has with its calls in place; what calls itself is placed once."""
+        """The number of statements of a function after inlining; recursive functions count once."""
         if function.name not in known and depth <= DEEPEST:
             known[function.name] = 0
             inside = sum(self.length(self.functions[name], known, depth + 1) for name in self._called(function))
@@ -109,12 +109,12 @@ class CallGraph:
 
 
 def _signature(function: Kernel) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Bytes of the parameters, and of the results."""
+    """The bytes of the parameters, and of the results."""
     return tuple(map(size_of, function.params)), tuple(map(size_of, function.results))
 
 
 def _shape_of(caller: Kernel, call: Instruction) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Bytes of what a call through a pointer gives, and of what it takes back."""
+    """The bytes of the arguments and of the results of an indirect call."""
     sizes = {variable.name: size_of(variable) for variable in (*caller.variables, *caller.params, *caller.results)}
     given, results = lists_of(call)
 

@@ -1,7 +1,7 @@
 """The control flow of a kernel: basic blocks, immediate post-dominators, natural loops.
 
 A block ends at a branch, and a new one begins at a label and at every instruction that may have to wait, so that a
-warp which wakes up starts again exactly there.
+warp that wakes up resumes exactly there.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from warploom.ptx.syntax.model import BranchTargets, Instruction, Kernel, Label,
 LEAVES = frozenset({"ret", "exit", "trap"})
 BRANCHES = frozenset({"bra", "brx"})
 _LONGEST = 1024
-"""Instructions after which a block is cut, so that what is made of it stays small."""
+"""The longest block in instructions, so that its translation stays small."""
 
 
 @dataclass(slots=True)
 class _Effort:
-    """Steps that a search over the blocks may still take: kernels of any shape are read in bounded time."""
+    """Remaining steps of a search over the blocks, so that the analysis of any kernel takes bounded time."""
 
     left: int = 3_000_000
 
 
 @dataclass(slots=True)
 class Block:
-    """A run of instructions entered only at its top; `next` is where it falls through to, None after the last."""
+    """Instructions entered only at the first; `next` is the fall-through block, None after the last."""
 
     index: int
     ops: list[Op] = field(default_factory=list)
@@ -42,28 +42,28 @@ class Block:
 
 @dataclass(frozen=True)
 class Flow:
-    """The blocks of a kernel; `exit` is one empty block behind all others, where every path ends."""
+    """The blocks of a kernel; `exit` is one empty block after all others, where every path ends."""
 
     blocks: tuple[Block, ...]
     exit: int
 
     @cached_property
     def reachable(self) -> frozenset[int]:
-        """The blocks that some path from the entry meets."""
+        """The blocks that are reachable from the entry."""
         return frozenset(self._after(0))
 
     @cached_property
     def ways_out(self) -> frozenset[int]:
-        """The blocks in which a lane does nothing but leave the kernel."""
+        """The blocks in which a lane only exits the kernel."""
         bare = [block for block in self.blocks if len(block.ops) == 1 and block.next is None]
         return frozenset((self.exit, *(block.index for block in bare if block.ops[0].family in ("ret", "exit"))))
 
     @cached_property
     def joins(self) -> tuple[int, ...]:
-        """Where lanes that part ways at the end of a block meet again: its immediate post-dominator.
+        """The reconvergence point of lanes that diverge at the end of a block: its immediate post-dominator.
 
-        Ways on which lanes only leave the kernel do not count, as long as some other way leads to the end: those who
-        stay behind an early return or a failed assertion still meet.
+        Paths on which lanes only exit the kernel do not count, as long as another path leads to the end: lanes that do
+        not take an early return or a failed assertion still reconverge.
         """
         successors = self._staying()
         predecessors: list[list[int]] = [[] for _ in self.blocks]
@@ -93,7 +93,7 @@ class Flow:
         return tuple(self.exit if at in self.ways_out else at for at in join)
 
     def _staying(self) -> list[tuple[int, ...]]:
-        """The successors of every block without the ways on which lanes only leave, where another leads to the end."""
+        """The successors of every block, without paths on which lanes only exit if another path leads to the end."""
         kept = [tuple(dict.fromkeys(block.successors)) for block in self.blocks]
         left: dict[int, tuple[int, ...]] = {}
         effort = _Effort()
@@ -112,9 +112,9 @@ class Flow:
         return kept
 
     def _leaves(self, index: int, source: int, effort: _Effort) -> bool:
-        """Whether from `source` a block and what follows only lead out of the kernel.
+        """Return True if all paths from `source` through a block only lead out of the kernel.
 
-        The other ways must never join that one, and nothing on it may need the other lanes.
+        Other paths must never meet them, and no instruction on them may need the other lanes.
         """
         others = [other for other in self.blocks[source].successors if other != index] if effort.left > 0 else []
         effort.left -= len(others)
@@ -130,14 +130,14 @@ class Flow:
 
     @cached_property
     def _collective(self) -> frozenset[int]:
-        """The blocks in which an instruction may need lanes other than those that come to it together."""
+        """The blocks with an instruction that may need lanes other than those that reach it together."""
         blocks = (
             block for block in self.blocks if any(op.form.blocks or op.form.issuer != "thread" for op in block.ops)
         )
         return frozenset(block.index for block in blocks)
 
     def _meets(self, index: int, tail: set[int], without: int, effort: _Effort) -> bool:
-        """Whether a block reaches some of `tail` on ways that avoid `without`; yes when that takes too long."""
+        """Return True if a block reaches some of `tail` on paths that avoid `without`, or the search takes too long."""
         seen, stack = {index}, [index]
         while stack:
             at = stack.pop()
@@ -151,7 +151,7 @@ class Flow:
         return False
 
     def _after(self, index: int) -> set[int]:
-        """A block and every block that can follow it."""
+        """A block and every block reachable from it."""
         seen, stack = {index}, [index]
         while stack:
             for successor in self.blocks[stack.pop()].successors:
@@ -192,7 +192,7 @@ class Flow:
         return order
 
     def region(self, index: int) -> frozenset[int]:
-        """The blocks that lanes may run apart in after parting at a block's end: up to, not including, its join."""
+        """The blocks that lanes diverged after a block may execute separately: those before its reconvergence point."""
         join, seen = self.joins[index], set[int]()
         stack = [s for s in self.blocks[index].successors if s != join]
         while stack:
@@ -204,7 +204,7 @@ class Flow:
 
     @cached_property
     def back_edges(self) -> frozenset[tuple[int, int]]:
-        """Edges to a block that is still being walked: the loops of the kernel."""
+        """Back edges, in a depth-first walk: the loops of the kernel."""
         colour: dict[int, int] = {0: 1}
         found: set[tuple[int, int]] = set()
         stack: list[tuple[int, int]] = [(0, 0)]
@@ -235,7 +235,7 @@ def _meet(a: int, b: int, join: list[int], rank: dict[int, int]) -> int:
 
 
 def build(kernel: Kernel, file: str = "<ptx>", ops: tuple[Op, ...] | None = None) -> Flow:
-    """Cut a kernel's body into blocks; `ops` are its instructions where they have been decoded already."""
+    """Split a kernel's body into blocks; `ops` are its instructions if they have been decoded already."""
     registers = dict(kernel.registers)
     decoded = iter(ops) if ops is not None else (decode(each, registers, file) for each in kernel.instructions)
     blocks = [Block(0)]

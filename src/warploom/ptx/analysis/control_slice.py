@@ -1,8 +1,8 @@
-"""The control slice: the registers that decide where a kernel goes, what it touches and whom it signals.
+"""The control slice: the registers that determine branches, addresses and signals of a kernel.
 
-What is outside the slice is data: a proof about synchronisation need not compute it, and a state recurs when the slice
-does. Values that come from memory are in the slice by their address; `loads` names the instructions they come from,
-so that a proof can say what it assumes about them.
+Registers outside the slice are data: a proof about synchronisation need not compute them, and a state recurs when
+the slice does. Values that come from memory are in the slice by their address; `loads` names the instructions they
+come from, so that a proof can state its assumptions about them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class ControlSlice:
 
 
 def control_slice(flow: Flow) -> ControlSlice:
-    """Close the seeds (guards of effects and branches, addresses, operands of signals) over what computes them."""
+    """Compute the slice: guards of effects and branches, addresses, operands of signals, and their dependencies."""
     ops = [op for block in flow.blocks for op in block.ops]
     defines: dict[str, list[Op]] = {}
     for op in ops:
@@ -48,7 +48,7 @@ def control_slice(flow: Flow) -> ControlSlice:
 
 
 def _seeds(op: Op) -> list[str]:
-    """The registers of one instruction that steer rather than compute."""
+    """The registers of one instruction that affect control rather than data."""
     steers = op.family in BRANCHES | LEAVES
     signals = any(effect.verb in _SIGNALS for effect in op.form.effects)
     found: list[str] = []

@@ -1,7 +1,7 @@
-"""Calls put in place: a kernel whose device functions stand where they are called.
+"""Inlining: device functions are copied to their call sites.
 
-So the machine needs no call stack, and the uniformity analysis sees through calls. A call through a pointer becomes a
-choice among the functions that it may reach. Functions that call themselves stay apart, on a stack: see `recursion`.
+So the emulator needs no call stack, and the uniformity analysis sees through calls. An indirect call becomes a chain of
+comparisons with its possible targets. Recursive functions are not inlined and use a stack: see `recursion`.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from warploom.ptx.syntax.model import (
 from warploom.ptx.syntax.renaming import renamed
 
 MOST_INSTRUCTIONS = 1 << 18
-"""What a kernel may have once its calls are put in place; a few lines that call each other would make billions."""
+"""The most instructions after inlining; a few functions that call each other could otherwise become billions."""
 
 
 def inline(module: Module, kernel: Kernel, file: str = "<ptx>") -> Kernel:
-    """The kernel without `call`, but for those of the system's functions."""
+    """The kernel without calls, except those of system functions."""
     graph = CallGraph(module)
     if graph.length(kernel, {}) > MOST_INSTRUCTIONS:
         raise Diag.TOO_LONG.error(Loc(file, kernel.line), name=kernel.name, most=MOST_INSTRUCTIONS)
@@ -59,7 +59,7 @@ class _Inliner:
         self.calls = 0
 
     def expanded(self, function: Kernel) -> Kernel:
-        """A function with its calls in place."""
+        """A function with its calls inlined."""
         self.registers, self.variables = [], []
         body = self._expand(function, (function.name,))
         return replace(
@@ -105,7 +105,7 @@ class _Inliner:
         return self._place(function, call, path)
 
     def _through(self, pointer: Register, caller: Kernel, call: Instruction, path: tuple[str, ...]) -> list[Statement]:
-        """The functions that a pointer may name, one after another; the call itself stands behind them and faults."""
+        """The possible targets of a pointer, compared one after another; the call itself comes last and faults."""
         self.calls += 1
         tag = f"call${self.calls}$"
         missed, end = Register(f"{tag}missed"), f"{tag}end"
@@ -130,7 +130,7 @@ class _Inliner:
         return [*out, nowhere, Label(end)]
 
     def _place(self, function: Kernel, call: Instruction, path: tuple[str, ...]) -> list[Statement]:
-        """A function's body where its call stands."""
+        """A function's body at the place of its call."""
         arguments, results = lists_of(call)
         self.calls += 1
         tag = f"{function.name}${self.calls}$"

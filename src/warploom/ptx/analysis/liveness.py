@@ -1,4 +1,4 @@
-"""Which registers a block may still read before they are written again."""
+"""Liveness: the registers that may be read after a block before they are written again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _READS = ("in", "pred", "address", "tensor", "ins", "inout", "rows")
 
 
 def read(op: Op) -> list[str]:
-    """The registers an instruction reads, its guard among them."""
+    """The registers that an instruction reads, its guard included."""
     found = [op.instruction.guard.register.name] if op.instruction.guard is not None else []
     for slot in op.form.slots:
         if slot.kind in _READS:
@@ -21,7 +21,7 @@ def read(op: Op) -> list[str]:
 
 
 def live_at_entry(flow: Flow, names: Sequence[str]) -> tuple[int, ...]:
-    """For every block which of the named registers some path from its top reads before writing: bit i is names[i]."""
+    """The live registers at the start of every block, as a bit mask: bit i is names[i]."""
     bits = {name: 1 << number for number, name in enumerate(names)}
     uses, kills = [0] * len(flow.blocks), [0] * len(flow.blocks)
     for block in flow.blocks:

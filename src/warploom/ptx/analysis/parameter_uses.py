@@ -1,4 +1,4 @@
-"""What a kernel does with each of its parameters: dereferences it, writes through it, copies with it as a tensor map.
+"""The uses of each parameter of a kernel: loaded from, stored through, or used as a tensor map.
 
 The analysis follows addresses through moves and additions, without regard to control flow: a guess for tools that
 describe a kernel to its user, never a proof.

@@ -1,7 +1,7 @@
-"""Functions that call themselves: each stands once behind the kernel, and every activation has a frame on a stack.
+"""Recursive functions: each is appended once to the kernel, and every activation has a frame on a stack.
 
-A frame holds the number of the place to return to, parameters and results, the function's variables, and, while it
-waits for a call, the registers it still needs. All of it is written in PTX, so that nothing else knows of calls.
+A frame holds the number of the return point, parameters and results, the function's variables and, during a call, the
+registers that are live after it. All of it is written in PTX, so that no other part of the emulator handles calls.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from warploom.ptx.syntax.model import (
 from warploom.ptx.syntax.renaming import renamed
 
 STACK_BYTES = 1 << 14
-"""What the frames of one thread may take together."""
+"""The bytes that the frames of one thread may take together."""
 
 _HEADER, _ALIGN, _SLOT = 16, 16, 16
 _STACK = Variable("local", "b8", "recursion$stack", _ALIGN, STACK_BYTES)
@@ -43,13 +43,13 @@ _SCRATCH = {size: (Register(f"recursion$copied{size}"), f"b{max(8 * size, 16)}")
 
 @dataclass
 class _Function:
-    """A function on the stack: where its frame holds what, and the places in the kernel that it may return to."""
+    """A recursive function: the layout of its frame, and its possible return points in the kernel."""
 
     kernel: Kernel
     places: dict[str, int] = field(default_factory=dict)
     spills: dict[str, int] = field(default_factory=dict)
     kept: dict[int, list[str]] = field(default_factory=dict)
-    """By the identity of a call, the registers that are read behind it."""
+    """The registers that are live after each call, by the identity of the call."""
     sites: list[str] = field(default_factory=list)
     bytes: int = 0
 
@@ -63,7 +63,7 @@ class _Function:
 
 
 def on_a_stack(kernel: Kernel, functions: dict[str, Kernel], file: str) -> Kernel:
-    """The kernel with the functions that stay apart behind it, and jumps to and from them in place of calls."""
+    """The kernel with the recursive functions appended, and jumps to and from them instead of calls."""
     known = {name: _laid_out(function) for name, function in functions.items()}
     writer = _Writer(known, file)
     body: list[Statement] = [Instruction("mov.b64", (_FRAME, Symbol(_STACK.name)))]
@@ -85,7 +85,7 @@ def on_a_stack(kernel: Kernel, functions: dict[str, Kernel], file: str) -> Kerne
 
 
 def _laid_out(function: Kernel) -> _Function:
-    """A function under names of its own, with the places of its frame."""
+    """A function with unique names and the layout of its frame."""
     tag = f"{function.name}$"
     formals = [each for each in (*function.params, *function.results) if each.space == "reg"]
     registers = [*function.registers, *((each.name, each.type) for each in formals)]
@@ -130,7 +130,7 @@ def _of_the_system(instruction: Instruction) -> bool:
 
 
 def _read_behind_calls(function: Kernel, end: str) -> dict[int, list[str]]:
-    """The registers that are read after each call, before they are written again."""
+    """The registers that are live after each call."""
     names = [name for name, _ in function.registers]
     bits = {name: 1 << place for place, name in enumerate(names)}
     flow = build(replace(function, body=(*(function.body or ()), Label(end), Instruction("ret"))))
@@ -152,7 +152,7 @@ def _read_behind_calls(function: Kernel, end: str) -> dict[int, list[str]]:
 
 
 class _Writer:
-    """Writes calls, returns and variables of frames as plain instructions."""
+    """Rewrites calls, returns and frame variables as plain instructions."""
 
     def __init__(self, functions: dict[str, _Function], file: str) -> None:
         self.functions, self.file = functions, file
@@ -160,7 +160,7 @@ class _Writer:
         self.source: Instruction = Instruction("ret")
 
     def placed(self, function: _Function) -> list[Statement]:
-        """A function as it stands behind the kernel."""
+        """A function as it is appended to the kernel."""
         self.out = [Label(function.entry)]
         for formal in function.kernel.params:
             if formal.space == "reg":
@@ -175,7 +175,7 @@ class _Writer:
         return body + self.out
 
     def lowered(self, function: _Function) -> list[Statement]:
-        """A body with its calls and its frame's variables written out."""
+        """A body with its calls and frame variables rewritten."""
         self.out = []
         for statement in function.kernel.body or ():
             if not isinstance(statement, Instruction):
@@ -194,7 +194,7 @@ class _Writer:
         self.out.append(Instruction(opcode, operands, guard, self.source.loc, self.source.line))
 
     def _framed(self, instruction: Instruction, places: dict[str, int]) -> Instruction:
-        """An instruction that names variables of a frame by their distance from its beginning."""
+        """An instruction whose frame variables are replaced by offsets into the frame."""
         if not any(name in places for name in _named(instruction)):
             return instruction
         opcode, operands = instruction.opcode, list[Any]()
@@ -241,7 +241,7 @@ class _Writer:
         callee.sites.append(site)
 
     def _give(self, formal: Variable, actual: Any, place: int, caller: _Function) -> None:
-        """Put an argument into the frame that begins."""
+        """Store an argument in the frame of the callee."""
         if isinstance(actual, Symbol):
             self._copy(self._place_of(actual, caller), (Address(_FRAME, place), "local"), formal)
         elif isinstance(actual, Register) and formal.type != "pred":
@@ -254,7 +254,7 @@ class _Writer:
             self._add(f"st.local.{_moved(formal.type)}", Address(_FRAME, place), scratch[0])
 
     def _take(self, formal: Variable, actual: Any, place: int, caller: _Function) -> None:
-        """Take a result out of the frame that ended."""
+        """Load a result from the frame of the callee."""
         if isinstance(actual, Symbol):
             self._copy((Address(_FRAME, place), "local"), self._place_of(actual, caller), formal)
         elif not isinstance(actual, Sink):
@@ -290,7 +290,7 @@ class _Writer:
 
 
 def _moved(type_: str) -> str:
-    """The type by which a register is stored and loaded."""
+    """The type with which a register is stored and loaded."""
     return f"b{BITS[type_]}"
 
 

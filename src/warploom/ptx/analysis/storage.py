@@ -1,4 +1,4 @@
-"""Bytes of declared variables: how many they take, where they may begin, and a launch's scalars as such bytes."""
+"""Sizes, alignment and offsets of declared variables, and the scalar arguments of a launch as bytes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PACKED: dict[tuple[str, type], Callable[[Any], bytes]] = {
     **{(name, int): struct.Struct(f"<{code}").pack for name, code in _CODES.items()},
     **{(name, float): struct.Struct(f"<{code}").pack for name, code in (("f32", "f"), ("f64", "d"))},
 }
-"""What packs the most usual values, by the type of the parameter and theirs."""
+"""Packers of the most common values, by the types of parameter and value."""
 
 
 def element_bytes(variable: Variable) -> int:
@@ -33,7 +33,7 @@ def size_of(variable: Variable) -> int:
 
 
 def aligned(offset: int, variable: Variable) -> int:
-    """The next offset at which a variable may begin: as declared, and as its type needs."""
+    """The next offset at which a variable may begin, by its declaration and its type."""
     width = variable.type.rpartition(".")[0]
     natural = element_bytes(variable) * (int(width[1:]) if width else 1)
     align = max(variable.align, natural)
@@ -41,7 +41,7 @@ def aligned(offset: int, variable: Variable) -> int:
 
 
 def parameter_offsets(kernel: Kernel) -> tuple[tuple[int, ...], int]:
-    """Where each parameter begins, and the bytes that all take together."""
+    """The offset of each parameter, and the total number of bytes."""
     offsets, end = [], 0
     for param in kernel.params:
         offsets.append(aligned(end, param))
@@ -50,7 +50,7 @@ def parameter_offsets(kernel: Kernel) -> tuple[tuple[int, ...], int]:
 
 
 def scalar_bytes(param: Variable, value: Any) -> bytes:
-    """A number, or raw bytes, as a parameter holds it; a ValueError or its like where it does not fit."""
+    """A number, or raw bytes, as the bytes of a parameter; a Python exception if it does not fit."""
     pack = _PACKED.get((param.type, type(value)))
     if pack is not None and param.count is None:
         try:

@@ -1,10 +1,10 @@
-"""Which registers hold one value for all lanes that execute together.
+"""Uniformity: the registers that hold one value for all lanes that execute together.
 
-The machine keeps uniform registers as Python integers and runs vectors only where lanes really differ. A value is
+The emulator keeps uniform registers as Python integers and uses vectors only where lanes really differ. A value is
 CONVOY (the same in every lane of the group that executes), LANE_ID (a multiple of 32 that depends on the warp, plus
-the lane), WARP (the same within each warp) or LANE. Lanes of one warp that part ways at a branch run the blocks up to
-its join apart, so what those blocks define is LANE; warps that part ways become groups of their own, each with its own
-integers, and cost nothing.
+the lane), WARP (the same within each warp) or LANE. Lanes of one warp that diverge at a branch execute the blocks up to
+the reconvergence point separately, so registers written there are LANE; warps that diverge become separate groups, each
+with its own integers, at no cost.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _SHUFFLE_BOUNDS = 0x1F1F
 
 
 def classify(kernel: Kernel, flow: Flow, *, lanes_follow_x: bool = True) -> dict[str, int]:
-    """The class of every register; `lanes_follow_x` says that lane i of a warp has `tid.x` = i modulo 32."""
+    """The class of every register; `lanes_follow_x` means that lane i of a warp has `tid.x` = i modulo 32."""
     return _Analysis(kernel, flow, lanes_follow_x).run()
 
 
@@ -79,7 +79,7 @@ class _Analysis:
         self.apart: set[int] = set()
 
     def run(self) -> dict[str, int]:
-        """Look at every instruction, and again at those that read what has changed, until nothing does."""
+        """Visit every instruction, and again those that read changed registers, until nothing changes."""
         places = [(block, op) for block in self.flow.blocks for op in block.ops]
         readers: dict[str, list[int]] = {}
         inside: dict[int, list[int]] = {}
@@ -105,7 +105,7 @@ class _Analysis:
         return self.classes
 
     def _parts(self, op: Op) -> bool:
-        """Whether lanes of one warp may leave a block in different directions."""
+        """Return True if lanes of one warp may diverge at the end of a block."""
         guard = op.instruction.guard
         if op.family == "brx" and self._class(op.operands["index"]) >= LANE_ID:  # type: ignore[arg-type]
             return True
@@ -157,13 +157,13 @@ class _Analysis:
         return max(floor, value)
 
     def _broadcasts(self, op: Op) -> bool:
-        """Whether a shuffle gives every lane of a warp one lane's value: so compilers make a warp's number uniform."""
+        """Return True if a shuffle broadcasts one lane's value: compilers make the warp index uniform this way."""
         source, bounds = op.operands["b"], op.operands["c"]
         whole = isinstance(bounds, Immediate) and bounds.value & _SHUFFLE_BOUNDS == WARP_LANES - 1
         return op["mode"] == "idx" and whole and self._class(source) <= WARP  # type: ignore[arg-type]
 
     def _may_be_private(self, op: Op) -> bool:
-        """Whether a load may read memory of which each thread has its own, at an address that lanes may share."""
+        """Return True if a load may read thread-private memory, at an address that may be the same for all lanes."""
         space, address = op["space"].partition("::")[0], op.operands["a"]
         if space == "local":
             return True
@@ -190,7 +190,7 @@ class _Analysis:
         return CONVOY
 
     def _lane_rule(self, op: Op) -> int:
-        """What a value `32·w + lane` becomes: shifts and masks that drop the lane leave a value of the warp."""
+        """The class of a result computed from `32·w + lane`: shifts and masks that drop the lane give a WARP value."""
         constants = [o.value for o in op.operands.values() if isinstance(o, Immediate) and o.kind == "int"]
         sources = [o for slot in op.form.slots if slot.kind == "in" and (o := op.operands[slot.name]) is not None]
         if op.family in ("mov", "cvt") and op["type"] != "pred" and not op["dtype"].startswith(("f", "bf")):

@@ -1,7 +1,7 @@
-"""Which `wgmma`s have registers that a kernel touches before it commits them.
+"""The `wgmma`s whose registers a kernel accesses before it commits them.
 
-PTX leaves open what such a kernel reads; ptxas makes it wait, so that on hardware it works, slowly. A kernel that never
-commits is another matter: it has forgotten something.
+PTX leaves the values undefined; ptxas inserts waits, so that on hardware such a kernel works, slowly. A kernel that
+never commits is a different case, an error of the kernel.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _MULTIPLY, _COMMIT = "wgmma.mma_async", "wgmma.commit_group"
 
 
 def touched_early(flow: Flow) -> frozenset[int]:
-    """The `wgmma`s, by the identity of their `Op`, of which some path touches A or D before they are committed."""
+    """The `wgmma`s, by the identity of their `Op`, whose A or D some path accesses before they are committed."""
     registers = {
         id(op): frozenset(name for slot in ("d", "a") for name in registers_of(op.operands[slot]))
         for block in flow.blocks
@@ -44,7 +44,7 @@ def touched_early(flow: Flow) -> frozenset[int]:
 
 
 def _after(op: Op, open_: frozenset[int], registers: dict[int, frozenset[str]], early: set[int]) -> frozenset[int]:
-    """The uncommitted `wgmma`s behind an instruction; those that it touches are added to `early`."""
+    """The uncommitted `wgmma`s after an instruction; those whose registers it accesses are added to `early`."""
     if id(op) in registers:
         return open_ | {id(op)}
     if op.family == _COMMIT:

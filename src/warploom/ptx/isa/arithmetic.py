@@ -17,7 +17,7 @@ _COMPARABLE = (
     ("f32 f16 f16x2", f"{_ORDERED} equ neu ltu leu gtu geu num nan", "{.ftz?}"),
     ("f64 bf16 bf16x2", f"{_ORDERED} equ neu ltu leu gtu geu num nan", ""),
 )
-"""Types, how they compare, and whether subnormals may be flushed first."""
+"""Types, their comparison operators, and whether `.ftz` is allowed."""
 _HALF = "f16 f16x2 bf16 bf16x2"
 
 
@@ -71,7 +71,7 @@ def _integer() -> None:
 
 
 def _video() -> None:
-    """Parts of registers at once; which parts, and into which, is not chosen here."""
+    """SIMD within a register."""
     slots, types = (
         "out d b32; in a b32; in b b32; in c b32",
         {"dtype": "u32 s32", "atype": "u32 s32", "btype": "u32 s32"},

@@ -1,4 +1,4 @@
-"""Atomic operations on memory: `atom` gives the old value back, `red` does not."""
+"""Atomic operations on memory: `atom` returns the old value, `red` does not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cluster launch control: a running cluster takes over the work of one that has not started."""
+"""Cluster launch control: a running cluster cancels one that has not started and takes over its work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What CTAs of a cluster do with each other: barriers, addresses in a peer, stores that complete on a barrier there."""
+"""Clusters: barriers, addresses of peer CTAs, and stores that complete on a remote mbarrier."""
 
 from __future__ import annotations
 

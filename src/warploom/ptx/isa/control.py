@@ -1,4 +1,4 @@
-"""Branches, calls, exits, and what only the compiler reads."""
+"""Branches, calls, exits, and compiler hints."""
 
 from __future__ import annotations
 

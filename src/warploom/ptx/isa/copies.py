@@ -1,4 +1,4 @@
-"""Asynchronous copies of bytes: `cp.async` of a few per thread, `cp.async.bulk` of a run, and their groups."""
+"""Asynchronous copies of bytes: `cp.async` per thread, `cp.async.bulk` of a contiguous range, and their groups."""
 
 from __future__ import annotations
 

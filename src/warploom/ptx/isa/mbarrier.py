@@ -5,7 +5,7 @@ from __future__ import annotations
 from warploom.ptx.isa.table import Effect, form
 
 _ORDERS = ("{.sem?}{.scope?}{.space?}", "{.scope?}{.sem?}{.space?}", "{.space?}{.sem?}{.scope?}")
-"""ptxas takes the three in any order; these are the ones that compilers and the manual write."""
+"""ptxas accepts the three in any order; these are the orders of compilers and the manual."""
 _OWN = "shared shared::cta"
 _ANY = "shared shared::cta shared::cluster"
 _SCOPE = "cta cluster"

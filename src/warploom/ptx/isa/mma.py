@@ -1,6 +1,6 @@
-"""Matrix multiply-accumulate by one warp, from registers into registers, at once.
+"""Matrix multiply-accumulate by one warp, synchronous, from registers into registers.
 
-The forms are those of `facts/mma_shapes.WARP_SHAPES`. The block-scaled kinds of sm_120 are not among them.
+The forms are those of `hardware.mma_shapes.WARP_SHAPES`. The block-scaled kinds of sm_120 are not among them.
 """
 
 from __future__ import annotations

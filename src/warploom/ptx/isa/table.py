@@ -1,12 +1,12 @@
-"""What a row of the instruction set says, and how an instruction finds its row.
+"""The rows of the instruction set, and the decoding of instructions with them.
 
 A row (`Form`) is written as a template and a list of operand slots:
 
     form("add", "add{.sat?}.{type}", "out d {type}; in a {type}; in b {type}", type="u32 s32 u64 s64")
 
-In a template `{name}` is a required choice, `{.name?}` an optional one; a name without choices stands for itself.
-In the slots a type is literal (`b32`) or the value of a choice (`{type}`); `+` behind it admits wider registers.
-A slot's kind is one of KINDS. The meaning of a form lives in the machine, under the form's family.
+In a template `{name}` is a required choice, `{.name?}` an optional one; a name without choices is literal.
+In the slots a type is literal (`b32`) or the value of a choice (`{type}`); a `+` after it allows wider registers.
+A slot's kind is one of KINDS. The semantics of a form are in the emulator, under the form's family.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _SIGNATURE = {
     "label": "label",
     "arguments": "(arguments)",
 }
-"""The kinds as they stand in a form's signature, with the place of the type: `d {.b32, …}, a .b64, scale_d .pred`."""
+"""The kinds as written in a form's signature, with the place of the type: `d {.b32, …}, a .b64, scale_d .pred`."""
 
 BITS = {
     **{f"{kind}{bits}": bits for kind in "usb" for bits in (8, 16, 32, 64)},
@@ -101,12 +101,12 @@ BITS = {
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What an instruction does beyond its result registers, in words that a check can read.
+    """An effect of an instruction other than its result registers, in terms that a check can use.
 
     `verb` is one of reads, writes, arrives, expects, completes, waits, fences, allocates, frees, commits, drains and
     syncs.
-    `operand` names the slot it happens to; `proxy`, `space` and `scope` may name a choice of the template in braces.
-    `later` marks what happens at completion rather than at issue.
+    `operand` names its slot; `proxy`, `space` and `scope` may name a choice of the template in braces.
+    `later` marks effects at completion rather than at issue.
     """
 
     verb: str
@@ -120,7 +120,7 @@ class Effect:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One operand of a form: its kind, name and type; how many items a brace list has is checked by the meaning."""
+    """One operand of a form: its kind, name and type; the semantics check the number of items of a brace list."""
 
     kind: str
     name: str
@@ -137,9 +137,10 @@ class Slot:
 class Form:
     """A row of the table.
 
-    `result` tells the uniformity analysis what the results depend on: `pure` (the operands alone), `lane` (differs by
-    lane) or `warp` (the same in a warp). `blocks` marks what a warp may have to wait in, `steers` what decides which
-    instruction comes next. `issuer` is who must execute it together: a `thread`, a `warp` or a `warpgroup`.
+    `result` is used by the uniformity analysis: the results depend on the operands alone (`pure`), differ by lane
+    (`lane`) or are the same in a warp (`warp`). `blocks` marks instructions in which a warp may wait, `steers` those
+    that determine the next instruction. `issuer` is the unit that must execute it together: a `thread`, a `warp` or a
+    `warpgroup`.
     """
 
     family: str
@@ -166,18 +167,18 @@ class Form:
 
     @property
     def is_idle(self) -> bool:
-        """Whether it leaves nothing behind but registers and goes on: a loop of such rows can at most wait."""
+        """True if it only changes registers and does not branch: a loop of such rows can at most poll."""
         return not self.steers and all(effect.verb in _IDLE for effect in self.effects)
 
     def looks(self, modifiers: Mapping[str, str | None]) -> bool:
-        """Whether others may change its answer: it asks an mbarrier, or loads in an order that is not weak."""
+        """Return True if other threads may change its result: it tests an mbarrier, or its load is not weak."""
         asks = any(effect.verb == "waits" and effect.operand for effect in self.effects)
         return asks or (self.is_idle and modifiers.get("order") not in (None, "weak"))
 
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """An instruction read by its row: the chosen modifiers and the operand of every slot (None where left out)."""
+    """A decoded instruction: its row, the chosen modifiers and the operand of every slot (None if omitted)."""
 
     instruction: Instruction
     form: Form
@@ -189,7 +190,7 @@ class Op:
         return self.form.family
 
     def __getitem__(self, name: str) -> str:
-        """A modifier's text, empty where the instruction does not carry it."""
+        """A modifier's text; empty if the instruction does not have it."""
         return self.modifiers.get(name) or ""
 
     def type_of(self, slot: Slot) -> str:
@@ -198,7 +199,7 @@ class Op:
 
 
 _IDLE = frozenset({"reads", "waits", "fences"})
-"""Verbs of effects that change nothing that others can see."""
+"""Verbs of effects that no other thread can see."""
 FORMS: list[Form] = []
 _BY_ROOT: dict[str, list[Form]] = {}
 _PART = re.compile(r"\{(\.?)([a-z0-9_]+)(\??)\}")
@@ -266,7 +267,7 @@ def _compile(template: str, choices: dict[str, tuple[str, ...]]) -> re.Pattern[s
 
 @lru_cache(maxsize=4096)
 def match(opcode: str) -> tuple[tuple[Form, dict[str, str | None]], ...]:
-    """Every row that an opcode's spelling fits, with its modifiers."""
+    """Every row that matches an opcode, with its modifiers."""
     if len(opcode) > _LONGEST_MATCH:
         return ()
     words = opcode.split(".")
@@ -282,11 +283,11 @@ _ANY_ORDER = frozenset((
     "stmatrix", "wmma", "add", "sub", "mul", "fma", "mad", "div", "rcp", "sqrt", "rsqrt", "ex2", "lg2", "sin", "cos",
     "tanh", "abs", "neg", "min", "max", "cvt", "setp", "set", "prmt",
 ))  # fmt: skip
-"""Instructions whose modifiers compilers and authors write in more than one order; ptxas reads all of them."""
+"""Instructions whose modifiers occur in more than one order; ptxas accepts all of them."""
 
 
 def _rearranged(row: Form, words: list[str]) -> dict[str, str | None] | None:
-    """The modifiers of an opcode whose words fit a row in another order, else None."""
+    """The modifiers of an opcode whose words match a row in another order, else None."""
     left, modifiers = list(words), dict[str, str | None]()
     for name, optional, literal in _WORD.findall(row.template):
         options = row.choices.get(name, (name,)) if name else (literal,)
@@ -303,14 +304,14 @@ def _rearranged(row: Form, words: list[str]) -> dict[str, str | None] | None:
 _LONGEST_MATCH = 400
 """No form is spelled with more characters."""
 _LONGEST_OPCODE = 100
-"""As much of an unknown opcode is compared with the table."""
+"""The most characters of an unknown opcode that are compared with the table."""
 _LONGEST_TEXT = 200
 _MOST_WORDS = 6
 _MOST_ERRORS = 8
 
 
 def shortened(text: str) -> str:
-    """A text as a message quotes it: long ones lose their middle."""
+    """A text as a message quotes it; the middle of a long one is left out."""
     if len(text) <= _LONGEST_TEXT:
         return text
     return f"{text[: _LONGEST_TEXT // 2]} … {text[-_LONGEST_TEXT // 4 :]}"
@@ -370,7 +371,7 @@ def _unknown_word(opcode: str, row: Form) -> Iterable[str]:
 
 
 def decode(instruction: Instruction, registers: dict[str, str], file: str = "<ptx>") -> Op:
-    """Read an instruction by the table, or say what is wrong with it."""
+    """Decode an instruction with the table; raise an error if it does not match."""
     where = instruction.loc or Loc(file, instruction.line)
     candidates = match(instruction.opcode)
     if not candidates and (kind := why_outside(instruction.opcode)):
@@ -396,7 +397,7 @@ def decode(instruction: Instruction, registers: dict[str, str], file: str = "<pt
 
 
 def _takes(row: Form, modifiers: dict[str, str | None]) -> str:
-    """What a row takes, with the types that an opcode chose."""
+    """The signature of a row, with the types that an opcode chose."""
     text = row.takes
     for name, chosen in modifiers.items():
         text = text.replace(f"{{{name}}}", chosen or "")
@@ -405,7 +406,7 @@ def _takes(row: Form, modifiers: dict[str, str | None]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Misassigned:
-    """Why operands cannot be assigned to the slots of a row, and how many leading ones can."""
+    """The reason why operands cannot be assigned to the slots of a row, and how many leading ones can."""
 
     fitting: int
     problem: str
@@ -500,7 +501,7 @@ def _misfit(operand: object, type_: str, slot: Slot, registers: dict[str, str]) 
     if isinstance(operand, Special) and operand.name in VECTOR_SPECIALS:
         return f"`{operand}` has four parts; name one, as in `{operand}.x`"
     if isinstance(operand, Special | Symbol) and type_ == "pred" and operand.name != "%is_explicit_cluster":
-        return f"`{operand}` is no predicate"
+        return f"`{operand}` is not a predicate"
     if not isinstance(operand, Register) or not type_:
         return ""
     have = registers.get(operand.name)
@@ -532,14 +533,14 @@ def _literal_misfit(operand: Immediate, type_: str, slot: Slot) -> str:
 
 
 def decode_kernel(kernel: Kernel, target: str, file: str = "<ptx>") -> tuple[Op, ...]:
-    """Read every instruction of a kernel; all that is wrong comes in one error."""
+    """Decode every instruction of a kernel; all problems are in one error."""
     registers = dict(kernel.registers)
     ops: list[Op] = []
     errors: list[PtxError] = []
     uncounted: set[str] = set()
     for instruction in kernel.instructions:
         if len(errors) > _MOST_ERRORS and not match(instruction.opcode):
-            uncounted.add(instruction.opcode)  # to look for the nearest form of each would take too long
+            uncounted.add(instruction.opcode)  # finding the nearest form of each would take too long
             continue
         try:
             op = decode(instruction, registers, file)
@@ -566,7 +567,7 @@ def _check_target(op: Op, target: str, file: str) -> None:
 
 
 def _has(target: str, needed: str) -> bool:
-    """Whether a target has what `needed` names: `sm_90` is that and newer, `sm_100f` its family, `sm_90a` itself."""
+    """Return True if a target satisfies `needed`: `sm_90` is that and newer, `sm_100f` its family, `sm_90a` itself."""
     have, want = (int(re.sub(r"\D", "", text) or 0) for text in (target, needed))
     if needed.endswith("a"):
         return target == needed
@@ -576,7 +577,7 @@ def _has(target: str, needed: str) -> bool:
 
 
 def unsupported(module: Module) -> tuple[tuple[str, int, str], ...]:
-    """Every opcode of a module that no row fits: (opcode, line of its first use, nearest template)."""
+    """Every opcode of a module that no row matches: (opcode, line of its first use, nearest template)."""
     found: dict[str, int] = {}
     for kernel in module.kernels:
         for instruction in kernel.instructions:

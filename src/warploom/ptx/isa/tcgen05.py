@@ -1,6 +1,6 @@
-"""Blackwell's tensor cores and tensor memory.
+"""Blackwell's tensor cores and TMEM.
 
-The sparse forms (`.sp`) are not here: the manual shows how their metadata lies in figures only.
+The sparse forms (`.sp`) are not here: the manual shows the layout of their metadata in figures only.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _USES = ("fill", "use", "lastuse", "discard")
 _COLLECT_A = " ".join(f"collector::a::{use}" for use in _USES)
 _COLLECT_B = " ".join(f"collector::b{buffer}::{use}" for buffer in range(4) for use in _USES)
 _FAMILY, _OWN, _FIRST = "sm_100a sm_100f", "sm_100a sm_103a", "sm_100a"
-"""What all targets of the family have, what those of one compute capability have, and what 10.3 does not (by ptxas)."""
+"""Targets: of the whole family, of one compute capability, and without 10.3 (found with ptxas)."""
 _PLAIN = (("kind::f16 kind::tf32 kind::f8f6f4", _FAMILY), ("kind::i8", _FIRST))
 _VECTOR = "scale_vec::1X scale_vec::2X scale_vec::4X"
 _SCALED = (
@@ -24,7 +24,7 @@ _SCALED = (
     ((8, 7), "kind::mxf4nvf4", "{.vector?}", _VECTOR, _OWN),
     ((8, 8), "kind::mxf8f6f4 kind::mxf4 kind::mxf4nvf4", "{.vector}", "block16 block32", _FAMILY),
 )
-"""The first version, kinds, vectors and targets of block scaling (PTX ISA 9.7.16.10.9.1; ptxas says the same)."""
+"""The first version, kinds, vectors and targets of block scaling (PTX ISA 9.7.16.10.9.1, confirmed with ptxas)."""
 
 
 def _row(
@@ -40,7 +40,7 @@ def _row(
     targets: str = _FAMILY,
     **choices: str,
 ) -> None:
-    """A row with what all of them share; a choice without words is none."""
+    """A row with the properties that all of them share; a choice without words is dropped."""
     form(
         family,
         template,
@@ -56,12 +56,12 @@ def _row(
 
 
 def _tensor(verb: str, operand: str) -> Effect:
-    """What an operation does to tensor memory when it completes."""
+    """The effect of an operation on TMEM at its completion."""
     return Effect(verb, operand, _TENSOR, _ENGINE, later=True)
 
 
 def _shared(operand: str) -> Effect:
-    """An operation reads shared memory through a descriptor when it completes."""
+    """The effect of an operation that reads shared memory through a descriptor, at its completion."""
     return Effect("reads", operand, "shared", "async", later=True)
 
 

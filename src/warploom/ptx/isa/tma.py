@@ -16,8 +16,8 @@ _STORED = (
 )
 _HINT = "L2::cache_hint"
 
-# The manual puts the mode behind `.global` and the CTA group before the hint; compilers also write them right after the
-# rank, and the group behind the hint.
+# The manual puts the mode after `.global` and the CTA group before the hint; compilers also write them directly after
+# the rank, and the group after the hint.
 _OLD_LOAD = "cp.async.bulk.tensor.{rank}{.mode?}.{dst}.global{.late_mode?}.mbarrier::complete_tx::bytes{.last_mode?}"
 _NEW_LOAD = _OLD_LOAD.replace(".{dst}", "{.group?}.{dst}") + "{.late_group?}"
 _OLD_MODES, _NEW_MODES = "tile im2col", "tile im2col tile::gather4 im2col::w im2col::w::128"

@@ -1,4 +1,4 @@
-"""Instructions that the lanes of a warp execute with each other."""
+"""Instructions that the lanes of a warp execute together."""
 
 from __future__ import annotations
 

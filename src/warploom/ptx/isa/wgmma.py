@@ -1,6 +1,7 @@
 """Hopper's tensor core: multiply-accumulate by a warpgroup, asynchronously, from shared memory into registers.
 
-Which combinations of shape and types exist is in `facts/mma_shapes`; the machine checks it when it reads a program.
+The valid combinations of shape and types are in `hardware.mma_shapes`; the emulator checks them when it reads a
+program.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ _REACHES = {
     "in a b64": Effect("reads", "a", space="shared", proxy="async", later=True),
     "rows a b32": Effect("reads", "a", space="register", proxy="async", later=True),
 }
-"""How A is given: by a descriptor, or in registers."""
+"""The effects of reading A, by how it is passed: as a descriptor, or in registers."""
 _ALWAYS = (
     Effect("reads", "b", space="shared", proxy="async", later=True),
     Effect("writes", "d", space="register", proxy="async", later=True),

@@ -1,6 +1,6 @@
-"""Matrix multiply-accumulate by one warp, on fragments that only wmma.load and wmma.store give a place.
+"""Matrix multiply-accumulate by one warp, on fragments whose layout only wmma.load and wmma.store define.
 
-The forms are those of `facts/mma_shapes.WMMA_SHAPES`.
+The forms are those of `hardware.mma_shapes.WMMA_SHAPES`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What `//!wl …` lines say, as data.
+"""The contents of `//!wl …` lines as data.
 
 `barrier NAME address stride count` names `count` barriers, `stride` bytes apart; the address is a shared symbol, a
 symbol plus bytes (`smem+64`), or the bytes from the start of the CTA's shared memory. `role NAME WARPS` names warps, as
@@ -22,7 +22,7 @@ def notes_of(module: Module, kernel: Kernel) -> Iterator[list[str]]:
 
 
 def roles_in(words: list[str]) -> dict[int, str]:
-    """Names by warp, of a note that gives any."""
+    """Role names by warp; empty for a note of another kind."""
     if len(words) != 3 or words[0] != "role":
         return {}
     try:
@@ -33,7 +33,7 @@ def roles_in(words: list[str]) -> dict[int, str]:
 
 
 def barriers_in(words: list[str], symbols: Mapping[str, int]) -> dict[int, str]:
-    """Names by bytes from the start of shared memory, of a note that gives any; `symbols` says where they lie."""
+    """Barrier names by byte offset in shared memory; empty for a note of another kind. `symbols` has offsets."""
     if len(words) != 5 or words[0] != "barrier":
         return {}
     _, name, address, *numbers = words

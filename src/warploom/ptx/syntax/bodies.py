@@ -29,7 +29,7 @@ _TABLE_WORD = re.compile(r"[\w$%.]+|[(),\[\]]", re.ASCII)
 
 @dataclass(slots=True)
 class Body:
-    """What was read between the braces."""
+    """The contents of a body."""
 
     names: Names
     statements: list[Statement] = field(default_factory=list)
@@ -38,7 +38,7 @@ class Body:
 
 
 def body(reader: Reader, names: Names, files: dict[int, str], first: list[Statement]) -> Body:
-    """Take `{ … }`; `first` are statements that the header already gave. The brace is the next token."""
+    """Parse `{ … }`; `first` are statements from the header. The brace is the next token."""
     opened = reader.at
     reader.at += 1
     read = Body(names, list(first))
@@ -160,7 +160,7 @@ def _directive(reader: Reader, read: Body, files: dict[int, str]) -> None:
 
 
 def pragmas(reader: Reader) -> list[Pragma]:
-    """Take `.pragma "…", …;`, one for each string."""
+    """Parse `.pragma "…", …;`: one statement for each string."""
     reader.at += 1
     read = [Pragma(reader.string("a pragma"))]
     while reader.accept(","):
@@ -170,7 +170,7 @@ def pragmas(reader: Reader) -> list[Pragma]:
 
 
 def _location(reader: Reader, files: dict[int, str]) -> Loc | None:
-    """Take `.loc file line column`; line 0 and a file that is not listed are no place."""
+    """Parse `.loc file line column`; line 0 and a file that is not listed give no location."""
     reader.at += 1
     number, line, column = (integer(reader, "a place in a source file") for _ in range(3))
     while reader.accept(","):

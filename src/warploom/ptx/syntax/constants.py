@@ -20,7 +20,7 @@ _LITERAL = re.compile(
 _BASES = {"hex": 16, "binary": 2, "octal": 8, "integer": 10}
 _MOST_DIGITS = 64
 
-# By how tightly they bind, as in C.
+# By precedence, as in C.
 _BINARY: dict[str, tuple[int, Callable[[int, int], int]]] = {
     "|": (1, operator.or_),
     "^": (2, operator.xor),
@@ -31,12 +31,12 @@ _BINARY: dict[str, tuple[int, Callable[[int, int], int]]] = {
     "-": (5, operator.sub),
     "*": (6, operator.mul),
 }
-# Names that stand for a number. PTX fixes the width of a warp.
+# Names of constants. PTX fixes the width of a warp.
 NAMED = {"WARP_SZ": Immediate(32)}
 
 
 def constant(reader: Reader, binds: int = 0, depth: int = 0) -> Immediate:
-    """Take a constant expression; operators that bind less tightly than `binds` are left to the caller."""
+    """Parse a constant expression; operators of lower precedence than `binds` are left to the caller."""
     left = _primary(reader, depth)
     while (row := _BINARY.get(reader.tokens[reader.at])) and row[0] > binds:
         place, symbol = reader.at, reader.take()
@@ -50,7 +50,7 @@ def constant(reader: Reader, binds: int = 0, depth: int = 0) -> Immediate:
 
 
 def integer(reader: Reader, what: str, least: int = 0) -> int:
-    """Take a constant that must be an integer."""
+    """Parse a constant that must be an integer."""
     start = reader.at
     value = constant(reader)
     if value.kind != "int" or value.value < least:
@@ -59,7 +59,7 @@ def integer(reader: Reader, what: str, least: int = 0) -> int:
 
 
 def literal(reader: Reader) -> Immediate:
-    """Take one number."""
+    """Parse one number."""
     token = reader.tokens[reader.at]
     match = _LITERAL.fullmatch(token)
     if match is None or match.lastgroup is None:
@@ -104,5 +104,5 @@ def _primary(reader: Reader, depth: int) -> Immediate:
 
 
 def _wrapped(value: int) -> int:
-    """The value of 64-bit arithmetic: signed once it leaves the range of both kinds of integer."""
+    """The result of 64-bit arithmetic: signed if it is in the range of neither kind of integer."""
     return value if -(2**63) <= value < 2**64 else ((value + 2**63) % 2**64) - 2**63

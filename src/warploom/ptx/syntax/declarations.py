@@ -25,13 +25,13 @@ BITS = {
 SPACES = frozenset((".global", ".const", ".shared", ".local", ".param"))
 _WIDTHS = {".v2": 2, ".v4": 4, ".v8": 8}
 _POINTED = frozenset((".global", ".const", ".shared", ".local"))
-# Where a floating-point initial value may stand, and how wide it is there.
+# Types that take a floating-point initial value, and its width there.
 _FLOATS = {"f32": "f", "b32": "f", "f64": "d", "b64": "d"}
 _MOST_BYTES = 2**48
 
 
 def variables(reader: Reader, linkage: str = "") -> Iterator[tuple[Variable, int]]:
-    """Take `.space .align n .type name[n] = value, …;`, each with the index of its name."""
+    """Parse `.space .align n .type name[n] = value, …;`, each with the index of its name."""
     space = reader.take()[1:]
     align, type_, _ = _qualifiers(reader)
     while True:
@@ -43,7 +43,7 @@ def variables(reader: Reader, linkage: str = "") -> Iterator[tuple[Variable, int
 
 
 def parameters(reader: Reader) -> Iterator[tuple[Variable, int]]:
-    """Take `(.param …, …)`, each with the index of its name."""
+    """Parse `(.param …, …)`, each with the index of its name."""
     reader.at += 1
     while reader.tokens[reader.at] != ")":
         space = reader.tokens[reader.at]
@@ -59,7 +59,7 @@ def parameters(reader: Reader) -> Iterator[tuple[Variable, int]]:
 
 
 def registers(reader: Reader) -> Iterator[tuple[str, int | None, str, int]]:
-    """Take `.reg .type a, %r<n>, …;`: name, count (None for one register), type, and the index of the name.
+    """Parse `.reg .type a, %r<n>, …;`: name, count (None for one register), type, and the index of the name.
 
     A vector's type begins with its length, `v2.f32`.
     """
@@ -81,7 +81,7 @@ def registers(reader: Reader) -> Iterator[tuple[str, int | None, str, int]]:
 
 
 def skip_attribute(reader: Reader) -> None:
-    """Pass `.attribute(…)`: where the driver puts a variable is nothing to the machine."""
+    """Skip `.attribute(…)`: the emulator does not need to know where the driver puts a variable."""
     reader.at += 1
     depth = 0
     while True:
@@ -101,7 +101,7 @@ def _type(reader: Reader) -> str:
 
 
 def _qualifiers(reader: Reader) -> tuple[int, str, str]:
-    """Take what stands between the space and the name: alignment, type, and the words of a pointer parameter."""
+    """Parse everything between the space and the name: alignment, type, and the attributes of a pointer parameter."""
     align, width = 0, ""
     while True:
         word = reader.tokens[reader.at]
@@ -134,7 +134,7 @@ def _alignment(reader: Reader) -> int:
 
 
 def _declarator(reader: Reader, declared: Variable) -> Variable:
-    """Take the name, the dimensions and the initial value."""
+    """Parse the name, the dimensions and the initial value."""
     index = reader.at
     name = reader.take() if reader.tokens[index] == "_" else reader.name("a variable's name")
     dimensions: list[int] = []
@@ -158,7 +158,7 @@ def _declarator(reader: Reader, declared: Variable) -> Variable:
 
 
 def _initial(reader: Reader, scalar: str, shape: list[int]) -> list[int | Symbol]:
-    """Take one value, or a brace list as deep as the shape; rows that were left short are filled with zeros."""
+    """Parse one value, or a brace list nested like the shape; short rows are filled with zeros."""
     if not shape:
         return [_value(reader, scalar)]
     start = reader.at
@@ -188,7 +188,7 @@ def _value(reader: Reader, scalar: str) -> int | Symbol:
 
 
 def _wrapped_symbol(reader: Reader) -> Symbol:
-    """Take `generic(name)+4` or a byte of an address, `0xFF00(…)`; the wrapping becomes part of the symbol's name."""
+    """Parse `generic(name)+4` or a byte of an address, `0xFF00(…)`; the wrapping becomes part of the symbol's name."""
     if reader.tokens[reader.at] == "generic":
         reader.at += 1
         reader.expect("(", "`generic`")
@@ -224,7 +224,7 @@ def _added(reader: Reader) -> int:
 
 
 def _bits(reader: Reader, value: Immediate, scalar: str, index: int) -> int:
-    """The value as an element of the type: floats as their bits, integers cut to the width."""
+    """The value as an element of the type: floats as their bits, integers truncated to the width."""
     width = BITS[scalar]
     if value.kind == "int" and scalar[0] in "bsu":
         fits = -(1 << width - 1) <= value.value < 1 << width

@@ -1,4 +1,4 @@
-"""PTX text cut into tokens, and a place among them from which the parser's rooms read and complain."""
+"""The tokens of a PTX text, and a cursor from which the parser modules read and report errors."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from warploom.diagnostics import Diag, Loc, WarploomError
 
 LONGEST_TOKEN = 65536
 
-# One match per token: what may be skipped, then a note of ours, or the token, or the end of the text. A dotted opcode
-# is one token, a directive is one per dot. What was never closed is swallowed whole, so that reading stays linear.
+# One match per token: skipped text, then a `//!wl` note, or the token, or the end of the text. A dotted opcode is one
+# token, a directive is one per dot. An unclosed comment or string is matched to the end, so that lexing stays linear.
 _TOKEN = re.compile(
     r"""(?: [ \t\n\r\f\v]++ | //(?!!wl(?!\S))[^\n]*+ | /\*(?s:.*?)\*/ )*+
         (?: //!wl(?P<note>[^\n]*+) | (?P<token>
@@ -28,9 +28,9 @@ _WORD = re.compile(r"(?:[A-Za-z][\w$]*|[_$%][\w$]+)", re.ASCII)
 
 
 class Reader:
-    """The tokens of one text, the index `at` of the next one to read, and the notes that stand between them.
+    """The tokens of one text, the index `at` of the next one, and the notes between them.
 
-    `outside` collects names (with their tokens) that only the finished module can know.
+    `outside` collects names (with their tokens) that can only be resolved when the module is complete.
     """
 
     __slots__ = ("_newlines", "_words", "at", "file", "notes", "outside", "starts", "text", "tokens")
@@ -61,7 +61,7 @@ class Reader:
 
     @property
     def words(self) -> frozenset[str]:
-        """Every token that occurs: what a new name must differ from."""
+        """Every token of the text, from which a generated name must differ."""
         if self._words is None:
             self._words = frozenset(self.tokens)
         return self._words
@@ -71,7 +71,7 @@ class Reader:
         return bisect_right(self._newlines, self.starts[index]) + 1
 
     def error(self, diag: Diag, index: int, **fields: object) -> WarploomError:
-        """The catalogued error at a token, with the line of text it stands on."""
+        """The catalogued error at a token, with its line of text."""
         line, start = self.line(index), self.starts[index]
         begin = self._newlines[line - 2] + 1 if line > 1 else 0
         end = self._newlines[line - 1] if line <= len(self._newlines) else len(self.text)
@@ -83,7 +83,7 @@ class Reader:
         return self.error(Diag.SYNTAX, self.at if index is None else index, what=what)
 
     def shown(self, index: int | None = None) -> str:
-        """A token as a sentence names it."""
+        """A token as an error message quotes it."""
         token = self.tokens[self.at if index is None else index]
         if not token:
             return "the end of the text"
@@ -94,21 +94,21 @@ class Reader:
         return f"`{token[:60]}`" if token.isprintable() else ascii(token[:60])
 
     def take(self) -> str:
-        """The next token, which is then behind us; the end of the text is never passed."""
+        """Take the next token; the cursor never passes the end of the text."""
         token = self.tokens[self.at]
         if token:
             self.at += 1
         return token
 
     def accept(self, token: str) -> bool:
-        """Whether the next token is this one; if so it is taken."""
+        """Take the next token if it is this one, and return whether it was."""
         if self.tokens[self.at] == token:
             self.at += 1
             return True
         return False
 
     def expect(self, token: str, after: str) -> None:
-        """Take this token, or say what it should have followed."""
+        """Take this token, or raise an error that names the token before it."""
         if not self.accept(token):
             raise self.fail(f"expected `{token}` after {after}, found {self.shown()}")
 
@@ -121,7 +121,7 @@ class Reader:
         return token
 
     def string(self, what: str) -> str:
-        """Take a quoted string and return what it says."""
+        """Take a quoted string and return its contents."""
         token = self.tokens[self.at]
         if len(token) < 2 or token[0] != '"' or token[-1] != '"':
             raise self.fail(f"expected {what} in quotes, found {self.shown()}")

@@ -2,7 +2,7 @@
 
 Scopes are flattened on reading: a register or label declared inside `{ }` gets a unique name (`complete` in the third
 scope becomes `complete$3`), so that a kernel is one list of statements and one table of registers.
-Where a thing stood in the text (`line`) never takes part in equality: `parse(print(m)) == m`.
+The position in the text (`line`) is not part of equality: `parse(print(m)) == m`.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Symbol:
 
 @dataclass(frozen=True, slots=True)
 class Sink:
-    """The operand `_`: a result nobody wants."""
+    """The operand `_`: a result that is discarded."""
 
     def __str__(self) -> str:
         return "_"
@@ -143,7 +143,7 @@ class Guard:
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """One instruction: its whole dotted opcode, its operands, who executes it, and where it came from."""
+    """One instruction: its whole dotted opcode, its operands, its guard and its source location."""
 
     opcode: str
     operands: tuple[Operand, ...] = ()
@@ -159,7 +159,7 @@ class Instruction:
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """A place that branches can name."""
+    """A branch target."""
 
     name: str
 
@@ -174,7 +174,7 @@ class BranchTargets:
 
 @dataclass(frozen=True, slots=True)
 class CallTable:
-    """`name: .callprototype …;` or `.calltargets …;` — what a call through a register may reach, kept as its words."""
+    """`name: .callprototype …;` or `.calltargets …;` — the possible targets of an indirect call, kept as tokens."""
 
     name: str
     text: str
@@ -182,7 +182,7 @@ class CallTable:
 
 @dataclass(frozen=True, slots=True)
 class Pragma:
-    """`.pragma "…";` — kept, without meaning to the machine."""
+    """`.pragma "…";` — kept, and ignored by the emulator."""
 
     text: str
 
@@ -247,13 +247,13 @@ class Kernel:
         return tuple(s for s in self.body or () if isinstance(s, Instruction))
 
     def directive(self, name: str) -> tuple[int, ...] | None:
-        """The values of a directive, or None where the kernel does not carry it."""
+        """The values of a directive, or None if the kernel does not have it."""
         return next((d.values for d in self.directives if d.name == name), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """One PTX text."""
+    """One PTX module."""
 
     version: tuple[int, int]
     target: tuple[str, ...]

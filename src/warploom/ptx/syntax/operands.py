@@ -24,12 +24,12 @@ from warploom.ptx.syntax.scopes import Name, Names
 NAME_START = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_$%")
 _CONSTANT_START = frozenset("0123456789-~+(")
 _IN_LIST = frozenset((",", "}"))
-# What follows an operand that is one token.
+# The tokens after an operand that is one token.
 ENDS = frozenset((",", ";"))
 
 
 def operand(reader: Reader, names: Names, *, call: bool) -> Operand:
-    """Take one operand; in a `call`, parentheses hold arguments."""
+    """Parse one operand; in a `call`, parentheses enclose arguments."""
     token = reader.tokens[reader.at]
     first = token[:1]
     if first in NAME_START:
@@ -66,7 +66,7 @@ def parts_of(opcode: str, operands: tuple[Operand, ...]) -> list[tuple[str, tupl
 
 
 def guard(reader: Reader, names: Names) -> Guard:
-    """Take `@p` or `@!p`."""
+    """Parse `@p` or `@!p`."""
     reader.at += 1
     negated = reader.accept("!")
     return Guard(_register(reader, names, "`@`"), negated)
@@ -84,7 +84,7 @@ def _register(reader: Reader, names: Names, after: str) -> Register:
 
 
 def _item(reader: Reader, names: Names) -> Name:
-    """Take a name, with its offset where it is a symbol, or a constant."""
+    """Parse a name, with its offset if it is a symbol, or a constant."""
     index = reader.at
     token = reader.tokens[index]
     if token[:1] in _CONSTANT_START:
@@ -117,7 +117,7 @@ def _named(reader: Reader, names: Names) -> Operand:
 
 
 def _offset(reader: Reader) -> int:
-    """Take `+ constant` if it is there."""
+    """Parse `+ constant` if present."""
     if not reader.accept("+"):
         if reader.tokens[reader.at] == "-":
             raise reader.fail("an offset is added: write `+-4`, not `-4`")
@@ -146,7 +146,7 @@ def _address(reader: Reader, names: Names) -> Address:
 
 
 def _vector(reader: Reader, names: Names) -> Vector:
-    """Take `{a, b, …}`; in the long lists of accumulators a known register needs only a look at what follows it."""
+    """Parse `{a, b, …}`; fast for long accumulator lists: after a known register only the next token is checked."""
     tokens, known = reader.tokens, names.scope.known
     at = reader.at + 1
     items: list[Name] = []

@@ -1,4 +1,4 @@
-"""PTX text read into a Module: the header, module-scope declarations and functions."""
+"""Parse PTX text into a Module: the header, module-scope declarations and functions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _DIRECTIVES = {
 
 @dataclass(slots=True)
 class _Reading:
-    """A module while it is read."""
+    """A module while it is parsed."""
 
     reader: Reader
     files: dict[int, str]
@@ -46,7 +46,7 @@ class _Reading:
 
 
 def parse(text: str, *, file: str = "<ptx>") -> Module:
-    """The module that a PTX text declares, or a PtxError that says where the text is not PTX."""
+    """Parse a PTX text; invalid text raises a PtxError with line and column."""
     reader = Reader(text.rstrip("\0"), file)
     reading = _Reading(reader, _files(reader))
     version, target = _version(reader), _target(reader)
@@ -105,7 +105,7 @@ def _version(reader: Reader) -> tuple[int, int]:
 
 
 def _target(reader: Reader) -> tuple[str, ...]:
-    """Take `.target a, b`, without the word `debug`: it promises the sections that are passed over."""
+    """Parse `.target a, b`, without the word `debug`: it announces debug sections, which are skipped."""
     if not reader.accept(".target"):
         raise reader.fail(f"`.version` must be followed by `.target`, found {reader.shown()}")
     start = reader.at
@@ -134,7 +134,7 @@ def _notes(reading: _Reading) -> None:
 
 
 def _linked(reading: _Reading) -> None:
-    """Take `.visible` and the like, and what it is said of."""
+    """Parse linkage directives such as `.visible`, and the declaration after them."""
     reader = reading.reader
     linkage = reader.take()[1:]
     token = reader.tokens[reader.at]
@@ -147,7 +147,7 @@ def _linked(reading: _Reading) -> None:
 
 
 def _variables(reading: _Reading, linkage: str = "") -> None:
-    """Take module variables. A declaration may repeat what `.extern` announced."""
+    """Parse module variables. A declaration may repeat an `.extern` one."""
     reader = reading.reader
     for variable, index in variables(reader, linkage):
         former = reading.variables.get(variable.name, variable)
@@ -180,7 +180,7 @@ def _function(reading: _Reading, linkage: str = "") -> None:
         raise reader.error(Diag.DUPLICATE, index, name=name)
     if former is not None and former.body is not None:
         return
-    # A definition stands where it was given, not where it was announced.
+    # The order is that of the definitions, not of the forward declarations.
     reading.kernels.pop(name, None)
     reading.kernels[name] = Kernel(
         name,
@@ -208,7 +208,7 @@ def _parameters(reader: Reader, names: Names) -> tuple[Variable, ...]:
 
 
 def _directives(reader: Reader) -> tuple[tuple[Directive, ...], list[Statement]]:
-    """Take what stands between the parameters and the body; its pragmas become the first statements."""
+    """Parse the directives between parameters and body; pragmas become the first statements."""
     directives: list[Directive] = []
     first: list[Statement] = []
     while (word := reader.tokens[reader.at])[:1] == ".":
@@ -227,7 +227,7 @@ def _directives(reader: Reader) -> tuple[tuple[Directive, ...], list[Statement]]
 
 
 def _section(reading: _Reading) -> None:
-    """Pass a debug section whole: its source lines are already in `.loc`."""
+    """Skip a whole debug section: its source lines are already in `.loc`."""
     reader = reading.reader
     reader.at += 2
     opened = reader.at
@@ -252,7 +252,7 @@ def _alias(reading: _Reading) -> None:
 
 
 def _resolve_aliases(reading: _Reading) -> None:
-    """Give each alias the body of what it stands for, so that a call needs no second look."""
+    """Give each alias the body of its function, so that calls need not resolve it."""
     for name, function, index in reading.aliases:
         declared, definition = reading.kernels.get(name), reading.kernels.get(function)
         if declared is None:
@@ -265,7 +265,7 @@ def _resolve_aliases(reading: _Reading) -> None:
 
 
 def _skip_file(reading: _Reading) -> None:
-    """Pass a `.file` line, which was read ahead, with its time and size."""
+    """Skip a `.file` line, which was read ahead, with its time and size."""
     reader = reading.reader
     reader.at += 3
     while reader.accept(","):

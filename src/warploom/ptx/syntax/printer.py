@@ -1,4 +1,4 @@
-"""A Module written as PTX text that the parser reads back as the equal module, and ptxas assembles."""
+"""Print a Module as PTX text that parses back to an equal module and that ptxas assembles."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _PER_LINE = 12
 
 
 def print_module(module: Module) -> str:
-    """The text of a module. `parse(print_module(m)) == m` for every module that `parse` can give."""
+    """The text of a module. `parse(print_module(m)) == m` for every module that `parse` can return."""
     files = dict(module.files)
     for kernel in module.kernels:
         for instruction in kernel.instructions:
@@ -61,7 +61,7 @@ def _module(module: Module, files: dict[int, str]) -> Iterator[str]:
 
 
 def _announced(module: Module) -> set[str]:
-    """Functions that are named before their definition: ptxas wants to have heard of them."""
+    """Functions that are used before their definition: ptxas requires a forward declaration."""
     functions = {kernel.name for kernel in module.kernels if not kernel.entry}
     values = (
         value.name for variable in module.variables for value in variable.initial or () if isinstance(value, Symbol)
@@ -95,7 +95,7 @@ def _kernel(kernel: Kernel, files: dict[str, int]) -> Iterator[str]:
 
 
 def _location(loc: Loc | None, former: Loc | None, files: dict[str, int]) -> str:
-    """The line that begins a place; no place is line 0 of the file before."""
+    """The `.loc` line for a location; without a location, line 0 of the previous file."""
     place = loc or Loc(former.file if former else "", 0)
     return f"\t.loc {files[place.file]} {place.line} {place.column}"
 
@@ -134,7 +134,7 @@ def _variable(variable: Variable) -> str:
 
 
 def _registers(kernel: Kernel) -> Iterator[str]:
-    """The table of registers in its order, as ranges where the names are numbered and dense, else as lists."""
+    """The register declarations in order, as ranges where names are numbered and dense, otherwise as lists."""
     taken = {v.name for v in (*kernel.params, *kernel.results, *kernel.variables)}
     taken |= {s.name for s in kernel.body or () if isinstance(s, Label | BranchTargets | CallTable)}
     runs: list[tuple[str, str, list[str]]] = []

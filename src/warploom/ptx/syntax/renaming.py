@@ -1,4 +1,4 @@
-"""Statements with other names: what a function's body needs when it moves into a kernel."""
+"""Renaming of statements, for a function body that is inlined into a kernel."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from warploom.ptx.syntax.model import (
 
 
 def renamed(statement: Statement, rename: dict[str, str], end: str) -> Statement:
-    """A statement under other names; a return becomes a branch to `end`."""
+    """A renamed statement; a return becomes a branch to `end`."""
     match statement:
         case Label(name):
             return Label(rename.get(name, name))
@@ -40,7 +40,7 @@ def renamed(statement: Statement, rename: dict[str, str], end: str) -> Statement
 
 
 def renamed_operand(operand: Any, rename: dict[str, str]) -> Any:
-    """An operand of any kind with its names replaced; what has no names stays."""
+    """An operand of any kind with its names replaced; operands without names are unchanged."""
     match operand:
         case Register(name):
             return Register(rename.get(name, name))

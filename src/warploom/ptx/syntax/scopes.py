@@ -1,4 +1,4 @@
-"""What a name means inside a function: scopes, register ranges, special registers, and labels that come later."""
+"""Name resolution inside a function: scopes, register ranges, special registers and forward labels."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class _Declared:
 
 @dataclass(frozen=True, slots=True)
 class _Range:
-    """`%r<count>`: registers that exist once they are named."""
+    """`%r<count>`: registers that are created when they are first used."""
 
     count: int
     type: str
@@ -63,7 +63,7 @@ class _Range:
 
 @dataclass(slots=True, eq=False)
 class Scope:
-    """One `{ }`: what it declares, and in `known` what its operands were already found to mean."""
+    """One `{ }`: its declarations, and in `known` the operands that were already resolved."""
 
     parent: Scope | None
     number: int
@@ -87,7 +87,7 @@ class Scope:
 
 
 class Names:
-    """The names of one function while its body is read."""
+    """The names of one function while its body is parsed."""
 
     def __init__(self, reader: Reader) -> None:
         self.reader = reader
@@ -108,7 +108,7 @@ class Names:
         self.scope = Scope(self.scope, self._opened, self.reader.at - 1, depth)
 
     def close(self) -> bool:
-        """Leave the scope; False where it was the function's own."""
+        """Leave the scope; False if it was the function's outermost."""
         scope = self.scope
         if scope.ranges:
             for name, declared in scope.declared.items():
@@ -124,7 +124,7 @@ class Names:
         return True
 
     def declare(self, name: str, type_: str, index: int) -> str:
-        """Declare a register, or a variable where the type is empty; returns the flattened name."""
+        """Declare a register, or a variable if the type is empty; returns the flattened name."""
         scope = self.scope
         if name in scope.declared or name in scope.labels:
             raise self.reader.error(Diag.DUPLICATE, index, name=name)
@@ -135,7 +135,7 @@ class Names:
         return flat
 
     def declare_vector(self, name: str, length: int, type_: str, index: int) -> None:
-        """Declare a vector: registers that have its name and an axis each."""
+        """Declare a vector: one register for each component."""
         scope = self.scope
         for axis in _AXES[:length]:
             part = f"{name}_{axis}"
@@ -147,7 +147,7 @@ class Names:
         scope.vectors[name] = length
 
     def vector(self, name: str) -> Vector | None:
-        """The registers of a vector, by its name alone."""
+        """The registers of a vector of this name."""
         scope: Scope | None = self.scope
         while scope is not None and name not in scope.vectors:
             scope = None if name in scope.declared else scope.parent
@@ -157,7 +157,7 @@ class Names:
         return Vector(tuple(each for each in found if each is not None))
 
     def parameter(self, name: str, type_: str, index: int) -> None:
-        """Declare a parameter; one in a register (it has a type) stands in the header, not among the registers."""
+        """Declare a parameter; one in a register (it has a type) is declared in the header, not with the registers."""
         self._parameters.add(self.declare(name, type_, index))
 
     def declare_range(self, prefix: str, count: int, type_: str, index: int) -> None:
@@ -177,11 +177,11 @@ class Names:
         return flat
 
     def resolve(self, name: str, index: int) -> Name:
-        """What an operand's token means; a name not seen yet is a symbol, looked up when the body is closed."""
+        """Resolve an operand's token; an unknown name becomes a symbol that is looked up at the end of the body."""
         return self.find(name) or self.reference(name, index)
 
     def find(self, name: str) -> Name | None:
-        """What a name was declared as, in this scope or around it, or what PTX itself means by it."""
+        """The declaration of a name in this scope or an outer one, or the special register or constant of PTX."""
         scope: Scope | None = self.scope
         found: Name | None = None
         while scope is not None and found is None:
@@ -193,7 +193,7 @@ class Names:
         return found
 
     def reference(self, name: str, index: int) -> Symbol:
-        """A symbol that may be a label declared further down, or a name of the module."""
+        """A symbol that may be a later label, or a name of the module."""
         self._pending.append((self.scope, name, index, self.statement))
         return Symbol(name)
 
@@ -203,7 +203,7 @@ class Names:
         return tuple((name, type_) for (_, _, type_), name in rows)
 
     def finish(self, body: list[Statement]) -> list[tuple[str, int]]:
-        """Point every symbol at its label's flattened name; returns the symbols that only the module can know."""
+        """Resolve symbols to the flattened names of their labels; returns those that only the module can resolve."""
         outside: list[tuple[str, int]] = []
         renames: dict[int, dict[str, str]] = {}
         for start, name, index, statement in self._pending:
