@@ -221,7 +221,7 @@ def _nothing(acc, at, kind=None):
     "function", [_nothing, partial(_nothing, kind=3), _Nothing()], ids=["def", "partial", "object"]
 )
 def test_a_function_that_gives_no_value_is_named_by_its_place(a, b, function, target):
-    with pytest.raises(WarploomError, match="its function gave None") as caught:
+    with pytest.raises(WarploomError, match="its function returned None") as caught:
         matmul(a, b, epilogue=function, target=target)
     line = (_Nothing.__call__ if isinstance(function, _Nothing) else _nothing).__code__.co_firstlineno
     assert f"--> test_epilogue.py:{line}" in str(caught.value)

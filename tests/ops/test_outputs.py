@@ -163,5 +163,5 @@ def test_a_function_gives_what_is_asked_for(function):
 
 
 def test_a_name_more_is_told():
-    with pytest.raises(TraceError, match="its function gave"):
+    with pytest.raises(TraceError, match="its function returned"):
         matmul(integers(8, 8), integers(8, 8), epilogue=lambda acc, at: {"out": acc}, config=SMALL)

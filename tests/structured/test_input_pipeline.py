@@ -181,7 +181,7 @@ def test_counts_that_nobody_makes():
     def prepare(kit):
         kit.inputs.init_barriers(1, 7)  # HERE
 
-    told("COUNT_MISMATCH", "`inputs` was given 7 arrivals of its consumer; its roles make 1", prepare=prepare)
+    told("COUNT_MISMATCH", "`inputs` was given 7 arrivals of its consumer, but its roles make 1", prepare=prepare)
 
 
 def test_a_stage_that_the_load_role_drops():

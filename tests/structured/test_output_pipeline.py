@@ -265,7 +265,7 @@ def test_a_stage_of_the_other_side():
         with kit.roles.mma, MmaWarpContext(kit.outputs):
             kit.outputs.acquire_epilogue_linear()  # HERE
 
-    told("STAGE_WRONG_ROLE", "Role `mma` acquires a consumer stage", "whose consumer is `epilogue`", mma=mma)
+    told("STAGE_WRONG_ROLE", "Role `mma` acquires a consumer stage", "but its consumer is `epilogue`", mma=mma)
 
 
 def test_a_stage_released_twice():
@@ -323,21 +323,21 @@ def test_counts_that_nobody_makes():
     def prepare(kit):
         kit.outputs.init_barriers(1, 64)  # HERE
 
-    told("COUNT_MISMATCH", "given 64 arrivals of its consumer; its roles make 128", prepare=prepare)
+    told("COUNT_MISMATCH", "given 64 arrivals of its consumer, but its roles make 128", prepare=prepare)
 
 
 def test_barriers_of_another_pipeline():
     def prepare(kit):
         kit.outputs.init_barriers(storage_ptr=SMemArray.make(SharedMemBarrier, 4))  # HERE
 
-    told("BAD_KERNEL", "`storage_ptr` are not the barriers of `outputs`", prepare=prepare)
+    told("BAD_KERNEL", "`storage_ptr` does not hold the barriers of `outputs`", prepare=prepare)
 
 
 def test_barriers_of_another_number():
     def options(config):
         return {"barriers_ptr": SMemArray.make(SharedMemBarrier, 3)}
 
-    with pytest.raises(Exception, match="with 2 stages has 4 barriers; it was given an array of 3"):
+    with pytest.raises(Exception, match="with 2 stages needs 4 barriers; the given array has 3"):
         check(plain_mma, plain_epilogue, [], options=options)
 
 
@@ -345,7 +345,7 @@ def test_tensor_memory_of_another_number_of_ctas():
     def options(config):
         return {"tmem": TmemAllocation(thread(), 2)}
 
-    with pytest.raises(Exception, match=r"COUNT_MISMATCH: .* given 2 as CTAs that allocate tensor memory; .* make 1"):
+    with pytest.raises(Exception, match=r"COUNT_MISMATCH: .* given 2 CTAs that allocate TMEM, but .* make 1"):
         check(plain_mma, plain_epilogue, [], options=options)
 
 

@@ -180,5 +180,7 @@ def test_counts_that_are_given_are_checked() -> None:
             pass
 
     assert "mbarrier.init.shared::cta.b64" in counted.ptx(1, block=(160, 1, 1), count=128)
-    with pytest.raises(TraceError, match=r"COUNT_MISMATCH: .*given 64 arrivals of its consumer; its roles make 128"):
+    with pytest.raises(
+        TraceError, match=r"COUNT_MISMATCH: .*given 64 arrivals of its consumer, but its roles make 128"
+    ):
         counted.ptx(1, block=(160, 1, 1), count=64)

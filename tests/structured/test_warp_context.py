@@ -174,13 +174,13 @@ def test_thread_counts_that_are_given_are_checked():
         with kit.roles.mma, MmaWarpContext(kit.outputs, epilogue_threads=96):  # HERE
             pass
 
-    told("COUNT_MISMATCH", "was given 96 as `epilogue_threads`; its roles make 128", mma=too_few)
+    told("COUNT_MISMATCH", "was given 96 as `epilogue_threads`, but its roles make 128", mma=too_few)
 
     def too_many(kit):
         with kit.roles.mma, MmaWarpContext.create(kit.outputs, mma_threads=64):  # HERE
             pass
 
-    told("COUNT_MISMATCH", "was given 64 as `mma_threads`; its roles make 32", mma=too_many)
+    told("COUNT_MISMATCH", "was given 64 as `mma_threads`, but its roles make 32", mma=too_many)
 
 
 @SHAPES
@@ -313,7 +313,7 @@ def test_a_context_of_the_other_role():
         with kit.roles.mma, EpilogueWarpContext(kit.outputs):  # HERE
             pass
 
-    told("STAGE_WRONG_ROLE", "Role `mma`", "whose consumer is `epilogue`", mma=mma)
+    told("STAGE_WRONG_ROLE", "Role `mma`", "but its consumer is `epilogue`", mma=mma)
 
 
 def test_an_allocation_by_the_epilogue():
@@ -321,7 +321,7 @@ def test_an_allocation_by_the_epilogue():
         with kit.roles.epilogue, MmaWarpContext(kit.outputs):  # HERE
             pass
 
-    told("STAGE_WRONG_ROLE", "Role `epilogue`", "whose producer is `mma`", epilogue=epilogue)
+    told("STAGE_WRONG_ROLE", "Role `epilogue`", "but its producer is `mma`", epilogue=epilogue)
 
 
 def test_tensor_memory_before_its_context():
@@ -330,7 +330,7 @@ def test_tensor_memory_before_its_context():
             context = EpilogueWarpContext(kit.outputs)
             assert context.tmem  # HERE
 
-    told("BAD_KERNEL", "role `epilogue` uses tensor memory of `outputs` before it knows the address", epilogue=epilogue)
+    told("BAD_KERNEL", "role `epilogue` uses TMEM of `outputs` before it knows the address", epilogue=epilogue)
 
 
 def test_a_wait_for_the_address_by_the_role_that_has_it():
@@ -356,14 +356,14 @@ def test_the_address_read_before_it_is_there():
             with EpilogueWarpContext(kit.outputs, tmem=memory):  # HERE
                 pass
 
-    told("BAD_KERNEL", "call `Sync.wait()` before", epilogue=epilogue)
+    told("BAD_KERNEL", "call `Sync.wait()` first", epilogue=epilogue)
 
 
 def test_a_barrier_where_no_pipeline_is():
     def prepare(kit):
         MmaWarpContext.Sync.wait()  # HERE
 
-    told("BAD_KERNEL", "is a side of 0 output pipelines", prepare=prepare)
+    told("BAD_KERNEL", "takes part in 0 output pipelines", prepare=prepare)
 
 
 def test_a_linear_context_that_is_dropped():

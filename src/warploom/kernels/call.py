@@ -1,6 +1,6 @@
-"""From arrays to the arguments of kernels: what a call is, whichever machine it is for, and how arrays become maps.
+"""From arrays to kernel arguments: `Call`, the same for every target, and the tensor maps of its arrays.
 
-Arrays are NumPy's, or anything that `TensorMap` takes; batches stand in front.
+Arrays are NumPy's, or anything that `TensorMap` accepts; batches are leading axes.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from warploom.trace.kernel import KernelFunction
 from warploom.trace.language.types import OF_NUMPY, TYPES
 
 _MAP_TYPES = {"tf32": "tf32", "e2m1": "16u4_align8b"}
-"""What a map says of its elements, where the array does not: TMA rounds to tf32, and counts values of four bits."""
+"""Element types of tensor maps that differ from the array's: TMA rounds to tf32, and unpacks 4-bit elements."""
 
 Config = TypeVar("Config", MatmulConfig, HopperConfig)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Call(Generic[Config]):
-    """A product D = epilogue(A·Bᵀ) as the caller sees it: A is (m, k), B is (n, k), D is (m, n).
+    """A GEMM D = epilogue(A·Bᵀ) as the caller sees it: A is (m, k), B is (n, k), D is (m, n).
 
-    Groups have a matrix of B each. A and B are as `major_of` wants them; of 4-bit elements two are in a byte.
+    In a grouped GEMM B has a matrix per group. A and B satisfy `major_of`; 4-bit elements are packed two to a byte.
     """
 
     config: Config
@@ -42,34 +42,35 @@ class Call(Generic[Config]):
     d: Any
     epilogue: Epilogue = field(default_factory=Epilogue)
     operands: Mapping[str, Any] = field(default_factory=dict)
-    """What the epilogue reads, by name."""
+    """The operands of the epilogue, by name."""
     up: Any = None
-    """The second B, of pairs."""
+    """The second B of a gated GEMM."""
     outputs: Mapping[str, Any] = field(default_factory=dict)
-    """Where the epilogue's further outputs go, by name, in their order."""
+    """The destinations of the epilogue's auxiliary outputs, by name, in order."""
     c: Any = None
-    """What the epilogue adds by a load of its own: a matrix, or a row where a configuration says so."""
+    """The source of the epilogue load: a matrix, or a row where `epilogue_is_1d`."""
     a_scale: Any = None
     b_scale: Any = None
-    """Blockwise: (K tiles, m) and (blocks of n, K tiles). Block-scaled: chunks as `interleave_scales` makes them."""
+    """Blockwise: (K tiles, m) and (blocks of n, K tiles). Block-scaled: chunks as `interleave_scales` returns them."""
     ends: Any = None
-    """Grouped: the rows behind each group."""
+    """Grouped: the end row of each group."""
     starts: Any = None
-    """Batches with a depth of their own: the K tile with which each begins, and the one behind the last."""
+    """Batches with their own K ranges: the first K tile of each, and the end of the last."""
 
     def swapped(self, first: Any, second: Any) -> tuple[Any, Any]:
-        """Something of A and of B, as the kernel sees them."""
+        """Return two values that belong to A and B in the kernel's order."""
         return (second, first) if self.config.AB_swapped else (first, second)
 
     def operand_maps(self, a_layout: OperandLayout, b_layout: OperandLayout) -> tuple[TensorMap, TensorMap]:
-        """The maps of the kernel's A and B."""
+        """Return the tensor maps of the kernel's A and B."""
         a, b = self.swapped(self.a, self.b)
         return operand_map(a, a_layout, self.config.a_type), operand_map(b, b_layout, self.config.b_type)
 
     def auxiliary_arguments(self, subtile: tuple[int, int], b_layout: OperandLayout) -> dict[str, Any]:
-        """What some calls have: outputs beside D, staged in strips of some rows and columns, a second B, and depths.
+        """Return the optional arguments: auxiliary outputs, staged in subtiles of some shape, a second B, and K ranges.
 
-        Of groups a tile may be cut where only the device knows: there threads store to the outputs themselves.
+        In a grouped GEMM a tile may end inside a box, at a row that only the device knows: there threads store to the
+        arrays of the outputs.
         """
         found: dict[str, Any] = {}
         if self.outputs:
@@ -88,16 +89,16 @@ class Call(Generic[Config]):
 
 @dataclass(frozen=True)
 class Family(Generic[Config]):
-    """A kernel and how its arguments follow from a call."""
+    """A kernel, and its arguments and grid as functions of a call."""
 
     kernel: KernelFunction
     arguments: Callable[[Call[Config]], tuple[Any, ...]]
     grid: Callable[[Call[Config], int], Triple]
-    """Of a call, and of the multiprocessors that it may have."""
+    """The grid of a call on a number of multiprocessors."""
 
 
 def major_of(array: Any) -> str | None:
-    """Which dimension of an operand (…, rows, k) lies contiguous, "k" or "mn"; None if TMA cannot step through it."""
+    """Return the contiguous dimension of an operand (…, rows, k), "k" or "mn"; None if its strides are not for TMA."""
     buffer = buffer_of(array)
     if 0 in buffer.shape:
         return None
@@ -105,30 +106,30 @@ def major_of(array: Any) -> str | None:
 
 
 def is_storable(array: Any) -> bool:
-    """Whether TMA can write, or load, rows of an array."""
+    """Return whether TMA can store or load an array by rows."""
     return _is_legal(buffer_of(array), -1)
 
 
 def is_row(array: Any) -> bool:
-    """Whether threads can load the last axis of an array by 16 bytes."""
+    """Return whether threads can load the last axis of an array with 16-byte copies."""
     buffer = buffer_of(array)
     aligned = all(stride % GRANULE == 0 for stride in buffer.strides[:-1])
     return aligned and buffer.strides[-1] == buffer.item and buffer.address % GRANULE == 0
 
 
 def row_stride(array: Any, major: str = "k") -> int:
-    """Elements from one row, or where the rows are contiguous from one k, to the next."""
+    """Return the stride between rows, or between K indices if rows are contiguous, in elements."""
     buffer = buffer_of(_as_held(array, major))
     return _strides(buffer)[-2] // buffer.item
 
 
 def _as_held(array: Any, major: str) -> Any:
-    """An operand with its contiguous axis last."""
+    """Return an operand with its contiguous axis last."""
     return array if major == "k" else array.mT
 
 
 def _is_legal(buffer: Buffer, inner: int) -> bool:
-    """Whether an array obeys the copy engine's rules with an axis as the innermost, and no two rows overlap."""
+    """Return whether an array satisfies TMA's rules with `inner` as innermost axis, without overlapping rows."""
     outer = -3 - inner
     extent, stride = buffer.shape[inner], buffer.strides[inner]
     steps = [step for axis, step in enumerate(_strides(buffer)) if axis - len(buffer.shape) != inner]
@@ -141,13 +142,13 @@ def _is_legal(buffer: Buffer, inner: int) -> bool:
 
 
 def _strides(buffer: Buffer) -> tuple[int, ...]:
-    """The strides, with those that nobody steps along as the rules want them."""
+    """Return the strides; strides of axes of extent 1 are replaced by valid ones."""
     row = -(-buffer.shape[-1] * buffer.item // STRIDE_ALIGNMENT) * STRIDE_ALIGNMENT
     return tuple(stride if extent > 1 else row for extent, stride in zip(buffer.shape, buffer.strides, strict=True))
 
 
 def boxed(array: Any, box: tuple[int, ...], swizzle: str = "none", dtype: str | None = None) -> TensorMap:
-    """A tensor map of a matrix, or of several: then a box is one of them deep."""
+    """Create a tensor map of a matrix, or of a batch of matrices with boxes of one matrix."""
     buffer = buffer_of(array)
     front = len(buffer.shape) - len(box)
     strides = (*_strides(buffer)[:-1], buffer.item)
@@ -155,12 +156,12 @@ def boxed(array: Any, box: tuple[int, ...], swizzle: str = "none", dtype: str | 
 
 
 def _staged_map(array: Any, rows: int, columns: int) -> TensorMap:
-    """The map of an output that is stored from strips of some rows and columns, in the widest swizzle."""
+    """Create the tensor map of an output that is staged in subtiles of some shape, with the widest swizzle."""
     type_ = OF_NUMPY[buffer_of(array).dtype]
     swizzle = widest_swizzle(columns * TYPES[type_].bytes)
     return boxed(array, (rows, block_width(type_, swizzle, columns)), swizzle)
 
 
 def operand_map(array: Any, layout: OperandLayout, element: str) -> TensorMap:
-    """The map of an operand that lies in shared memory by a layout."""
+    """Create the tensor map of an operand for a layout in shared memory."""
     return boxed(_as_held(array, layout.major), layout.box, layout.swizzle, _MAP_TYPES.get(element))

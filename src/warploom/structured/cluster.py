@@ -1,7 +1,7 @@
-"""The cluster as a kernel sees it: ranks, pair leaders, and who shares operands with whom.
+"""The cluster as a kernel sees it: ranks, pair leaders, and which CTAs share operands.
 
-Masks are arithmetic of a CTA's place that works on Python numbers and on device values alike: the kernel computes its
-own mask, and barrier counts come from the masks of all CTAs.
+Masks are arithmetic on a CTA's coordinates that works on Python numbers and on device values: the kernel computes its
+own mask, and barrier counts are derived from the masks of all CTAs.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ Place = Value | int
 
 @dataclass(frozen=True)
 class Mask:
-    """A set of the cluster's CTAs, as a function of the place (x, y) of the CTA that uses it."""
+    """A set of CTAs of the cluster, as a function of the coordinates (x, y) of the CTA that uses it."""
 
     name: str
     of: Callable[[Place, Place], Place]
 
 
 SELF = Mask("the CTA itself", lambda _x, _y: 1)
-"""Of a cluster of one."""
+"""The mask of a cluster of one CTA."""
 
 
 class Cluster:
-    """The CTAs that are launched together, x by y of them; with `cta_group` 2 neighbours in x are pairs.
+    """The x × y CTAs that are launched together; with `cta_group` 2, neighbours in x are pairs.
 
-    A pair's leader has the even rank: it issues the multiplications and owns the barriers that both wait for.
+    The leader of a pair has the even rank: it issues the MMAs and owns the barriers that both CTAs wait for.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Cluster:
         *,
         sync_at_exit: bool = True,
     ) -> None:
-        """Its CTAs end together, unless none is reached by another after its own end."""
+        """`sync_at_exit=False` is for kernels in which no CTA is accessed by another one after it has exited."""
         self.shape, self.cta_group = (shape[0], shape[1]), cta_group
         x, y = self.shape
         most = machine(current("A cluster").target).cluster_size_nonportable
@@ -63,7 +63,7 @@ class Cluster:
             lambda at_x, at_y: row << (at_y * x) | ((column * ((1 << cta_group) - 1)) << _even(at_x, cta_group)),
         )
         if self.size > 1 and sync_at_exit:
-            current().at_end.append(self.sync)  # no CTA may end while another can still reach it
+            current().at_end.append(self.sync)  # no CTA may exit while another can still access its shared memory
 
     @property
     def size(self) -> int:
@@ -71,12 +71,12 @@ class Cluster:
 
     @property
     def places(self) -> list[tuple[int, int]]:
-        """The place of each rank."""
+        """The coordinates of each rank."""
         return [(rank % self.shape[0], rank // self.shape[0]) for rank in range(self.size)]
 
     @property
     def leaders(self) -> list[tuple[int, int]]:
-        """The places of pair leaders: of all CTAs where there are no pairs."""
+        """The coordinates of the pair leaders; of all CTAs if there are no pairs."""
         return [place for place in self.places if place[0] % self.cta_group == 0]
 
     def rank_of(self, place: tuple[int, int]) -> int:
@@ -88,12 +88,12 @@ class Cluster:
 
     @cached_property
     def rank_m(self) -> Value:
-        """The place along x: which rows."""
+        """The coordinate along x, which selects rows."""
         return special("cluster_ctaid.x") if self.shape[0] > 1 else literal(0, "u32")
 
     @cached_property
     def rank_n(self) -> Value:
-        """The place along y: which columns."""
+        """The coordinate along y, which selects columns."""
         return special("cluster_ctaid.y") if self.shape[1] > 1 else literal(0, "u32")
 
     @property
@@ -103,7 +103,7 @@ class Cluster:
 
     @property
     def leader(self) -> Value:
-        """Whether this CTA leads its pair."""
+        """True in the leader of a pair, and in every CTA if there are no pairs."""
         return self.pair_rank == 0
 
     @property
@@ -119,34 +119,34 @@ class Cluster:
         return self.rank ^ 1
 
     def mask(self, mask: Mask) -> Value:
-        """This CTA's mask, 16 bits."""
+        """Compute this CTA's mask, 16 bits wide."""
         return valued(mask.of(self.rank_m, self.rank_n), "u32").to("u16")
 
     def reached(self, mask: Mask, *, leaders: bool) -> int:
-        """How many CTAs have a given one in their masks: the same number for all that are waited at."""
+        """Count the CTAs whose mask contains a given CTA; the count must be the same for every CTA."""
         senders = self.leaders if leaders else self.places
         masks = [mask.of(*place) for place in senders]
         counts = {sum(int(each) >> self.rank_of(place) & 1 for each in masks) for place in self.places}
         if len(counts) != 1:
             raise Diag.BAD_KERNEL.error(
-                here(), what=f"{mask.name} reach CTAs by {sorted(counts)} arrivals, not equally"
+                here(), what=f"{mask.name} send different numbers of arrivals to the CTAs: {sorted(counts)}"
             )
         return counts.pop()
 
     def remote(self, place: At, rank: Value) -> At:
-        """The same place in another CTA's shared memory, as an address of the cluster's."""
+        """Map an address of shared memory to the same address in another CTA of the cluster."""
         return At(emit("mapa.shared::cluster.u32", place.address, rank)[0])
 
     def arrive(self) -> None:
-        """Say that this thread is there, and its barriers if they were fenced: nothing else is told."""
+        """Arrive at the cluster barrier without releasing memory: only mbarriers that were fenced become visible."""
         emit("barrier.cluster.arrive.relaxed.aligned")
 
     def wait(self) -> None:
-        """Go on when all threads of the cluster are there."""
+        """Wait until all threads of the cluster have arrived."""
         emit("barrier.cluster.wait.acquire.aligned")
 
     def sync(self) -> None:
-        """All threads of the cluster meet."""
+        """Synchronise all threads of the cluster."""
         if self.size == 1:
             sync_threads()
             return

@@ -1,4 +1,4 @@
-"""Programmatic dependent launch: a grid may begin before the one it depends on has ended."""
+"""Programmatic dependent launch: a grid may start before the grid that it depends on has completed."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from warploom.trace.isa.emit import emit
 
 
 def wait_for_dependencies() -> None:
-    """Go on when all grids before this one have ended and what they wrote is visible; nothing if there are none."""
+    """Wait until the previous grids have completed and their writes are visible; without them, return at once."""
     emit("griddepcontrol.wait")
 
 
 def launch_dependents() -> None:
-    """Let the next grid begin, once every CTA of this one has said so or ended."""
+    """Allow the next grid to start, once every CTA of this one has called this or exited."""
     emit("griddepcontrol.launch_dependents")
 
 

@@ -1,4 +1,4 @@
-"""Named barriers of a CTA between some of its warps, numbered as they are made."""
+"""Named barriers of a CTA between some of its warps, numbered in the order of their creation."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class _Numbers:
 
 
 def _most() -> int:
-    """Named barriers of a CTA; number 0 stays with all of its threads."""
+    """Return the number of named barriers of a CTA; barrier 0 is reserved for all of its threads."""
     return machine(current("A barrier").target).named_barriers
 
 
 def _taken(count: int) -> int:
-    """The first of so many numbers that nobody has."""
+    """Reserve `count` consecutive barrier numbers and return the first."""
     numbers = current("A barrier").parts.setdefault(_Numbers, _Numbers())
     first: int = numbers.taken + 1
     numbers.taken += count
@@ -34,7 +34,7 @@ def _taken(count: int) -> int:
 
 
 class WarpGroupBarrier:
-    """Where `num_threads` threads meet; `arrive` counts without waiting."""
+    """A barrier of `num_threads` threads; `arrive` arrives without waiting."""
 
     def __init__(self, num_threads: int, id: int | None = None) -> None:  # noqa: A002 - the seed's name
         self.num_threads, self.id = num_threads, _taken(1) if id is None else id
@@ -51,7 +51,7 @@ class WarpGroupBarrier:
 
 
 class WarpgroupBarriers:
-    """A row of barriers, of which only the device knows which one it means."""
+    """Several barriers, selected by an index that is known on the device only."""
 
     def __init__(self, num_threads: int, count: int) -> None:
         self.num_threads, self._first = num_threads, _taken(count)
@@ -64,7 +64,7 @@ class WarpgroupBarriers:
 
 
 class OwnBarrier:
-    """The barrier of the executing warpgroup, one of a row."""
+    """The barrier of the executing warpgroup, one of several."""
 
     def __init__(self, row: WarpgroupBarriers, number: Callable[[], Value]) -> None:
         self._row, self._number = row, number

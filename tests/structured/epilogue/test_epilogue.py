@@ -21,8 +21,15 @@ def test_all_faults_are_told_at_once():
             operands=(("a b", Operand("row")), ("x", Operand("row")), ("x", Operand("tile"))),
         )
     text = str(found.value)
-    assert "6 fault" in text
-    for word in ("diagonal", "softmax", "f64", "named twice", "`a b` is no name", "no function that reads them"):
+    assert "6 problem" in text
+    for word in (
+        "diagonal",
+        "softmax",
+        "f64",
+        "given twice",
+        "`a b` is not an identifier",
+        "need a function that reads them",
+    ):
         assert word in text
 
 
@@ -36,7 +43,7 @@ def test_it_is_a_value_until_it_is_bound():
 
 
 def test_binding_names_that_it_does_not_have():
-    with pytest.raises(TraceError, match="nothing named bias, y"):
+    with pytest.raises(TraceError, match="no operand named bias, y"):
         Epilogue(beta=2.0).bound(bias=1.0, y=1.0, alpha=3.0)
 
 

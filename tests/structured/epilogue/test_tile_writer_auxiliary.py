@@ -213,5 +213,5 @@ def test_a_wrong_number_of_elements_is_refused():
 
     from tests.structured.writing import run as run_plain
 
-    with pytest.raises(TraceError, match="epilogue_tile_elems is 17; a strip has 1024"):
+    with pytest.raises(TraceError, match="epilogue_tile_elems is 17; a subtile has 1024"):
         run_plain(config, 16, 16, body=body)

@@ -96,7 +96,7 @@ def test_an_output_that_is_staged_comes_with_its_array():
         return {"outputs": {"pre_activation": StagedOutput(operands["kept"], config.c_type)}, "epilogue": epilogue}
 
     bounds = np.array([0, 128], np.int32)
-    with pytest.raises(TraceError, match="an output is staged, and comes without its array"):
+    with pytest.raises(TraceError, match="a staged output of a grouped GEMM needs its array too"):
         writing.bind(
             accumulator(config, 128, 64),
             c_map(config, d),

@@ -197,7 +197,7 @@ def test_heavy_epilogues_assemble_without_spills():
 def test_a_function_must_give_a_device_value():
     with pytest.raises(TraceError, match="BAD_EPILOGUE") as found:
         run(config_of((64, 8, 1)), 8, 8, options=with_epilogue(function=lambda acc, at: None))
-    assert "gave None, not a device value" in str(found.value)
+    assert "returned None; it must be a device value" in str(found.value)
 
 
 def test_operands_without_a_source_are_refused():

@@ -184,7 +184,7 @@ def test_tiles_are_walked_once_in_each_role():
 
     error = traced(body)
     assert error.code == "BAD_TILE_LOOP"
-    assert "role `mma` has already walked them" in error.what
+    assert "role `mma` has already iterated over them" in error.what
 
 
 def test_a_loop_over_tiles_has_no_early_exit():

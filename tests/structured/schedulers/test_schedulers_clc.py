@@ -189,8 +189,8 @@ def test_every_thread_of_a_role_walks():
 def test_who_asks_does_not_work_and_who_sets_the_pace_does():
     error = traced(lambda roles, out: tiles_of(roles, workers=(roles.scheduler, roles.mma)))
     assert error.code == "BAD_KERNEL"
-    assert "`scheduler` asks" in error.what
-    assert "`load` sets the pace" in error.what
+    assert "`scheduler` requests tiles" in error.what
+    assert "`load` throttles" in error.what
 
 
 @pytest.mark.parametrize("tile", [1, 2])

@@ -1,4 +1,4 @@
-"""The Blackwell launch of a call: tensor maps, grid and arguments of the kernel that a configuration names."""
+"""The Blackwell launch of a call: tensor maps, grid and arguments of the kernel that a configuration selects."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _Call = Call[MatmulConfig]
 
 
 def bind(call: _Call, sms: int | None = None, *, target: str = MACHINE.target) -> Launch:
-    """The launch of a call, on a GPU of so many multiprocessors: as many as its target has, if not told."""
+    """Create the launch of a call, for `sms` multiprocessors, by default those of the target."""
     config, family = call.config, FAMILIES[family_of(call.config)]
     subtile = (config.stageN, config.BM) if config.transpose_c else (config.BM, config.stageN)
     return family.kernel.for_target(target).bind(
@@ -51,7 +51,7 @@ def bind(call: _Call, sms: int | None = None, *, target: str = MACHINE.target) -
 
 
 def family_of(config: MatmulConfig) -> str:
-    """The row of `FAMILIES` that a configuration is of."""
+    """Return the key in `FAMILIES` of a configuration."""
     if config.family in ("gemm", "bmm"):
         if config.num_split_k > 1:
             return "split_k"
@@ -61,18 +61,18 @@ def family_of(config: MatmulConfig) -> str:
 
 
 def _operand_maps(call: _Call) -> tuple[TensorMap, TensorMap]:
-    """The maps of A and B."""
+    """Return the tensor maps of A and B."""
     return call.operand_maps(*_layouts(call.config))
 
 
 def _layouts(config: MatmulConfig) -> tuple[OperandLayout, OperandLayout]:
-    """How the rows of each matrix lie in a tile: of a pair of B's, each has half of it, or the whole of one CTA's."""
+    """Return the layouts of each matrix: of a gate and up pair, each has half of a tile, or one CTA's whole tile."""
     a, b = operand_layouts(config)
     return a, b.halved if config.b_rows < config.BN else b
 
 
 def _result(call: _Call) -> Any:
-    """D as a tensor map, or itself where threads store it."""
+    """Return D as a tensor map, or as it is where threads store it."""
     config = call.config
     if config.use_tma_store and call.epilogue.store is None:
         return boxed(call.d, c_box(config), config.c_swizzle)
@@ -80,7 +80,7 @@ def _result(call: _Call) -> Any:
 
 
 def _rest(call: _Call) -> tuple[Any, ...]:
-    """What most kernels take last: the sizes, and what the epilogue reads."""
+    """Return the trailing arguments of most kernels: the sizes and the epilogue's operands."""
     problem = call.problem
     return (problem.m, problem.n, problem.k, problem.batch, dict(call.operands))
 

@@ -1,6 +1,6 @@
-"""Block-scaled matmul: MXFP8, MXFP4 and NVFP4, whose scales the tensor core applies from tensor memory.
+"""Block-scaled GEMM for Blackwell: MXFP8, MXFP4 and NVFP4, whose scale factors the tensor core applies from TMEM.
 
-D = epilogue(Σ_k (sfa·A)[m, k] · (sfb·B)[n, k]), every `vec_sf_size` neighbours along K having one scale; a scale
+D = epilogue(Σ_k (sfa·A)[m, k] · (sfb·B)[n, k]), with one scale factor for every `vec_sf_size` elements along K; a scale
 of the whole tensors is the epilogue's alpha.
 """
 
@@ -32,9 +32,9 @@ def block_scaled(
     a: TensorMap, b: TensorMap, sfa: TensorMap, sfb: TensorMap, d: Tensor, m: s32, n: s32, k: s32, batch: s32,
     operands: Operands, auxiliary: Operands | None = None, *, config: BlockScaledMatmulConfig, epilogue: Epilogue,
 ) -> None:  # fmt: skip
-    """A (m × k) and B (n × k), 4-bit elements two to a byte; scales in chunks of 128 rows and four blocks of K.
+    """Compute D from A (m × k) and B (n × k), 4-bit elements packed, and scales in chunks of 128 rows × 4 blocks of K.
 
-    Elements behind K count as zero, but a scale behind K must not be NaN, which times zero is NaN.
+    Elements past K are zero, but a scale factor past K must not be NaN, because NaN times zero is NaN.
     """
     roles = warp_roles(**config.roles)
     cluster = Cluster(config.cluster_shape, config.cta_group)
@@ -63,7 +63,7 @@ def block_scaled(
         for tile in tiles:
             with when(cluster.leader), mma.output_pipeline.producer() as acc:
                 for step in loop(tile.k_tiles):
-                    with inputs.consume() as stage:  # scales go to tensor memory in front of the multiplications
+                    with inputs.consume() as stage:  # scale factors are copied to TMEM before the MMAs
                         mma_op.mma_scaled(stage, acc.tmem, tile, accumulate=step > 0)
 
     with roles.epilogue, EpilogueWarpContext(outputs) as epi:

@@ -1,6 +1,6 @@
-"""8-bit matmul with scales per block of A and B, promoted K tile by K tile: the sum over K is in float32 registers.
+"""Blockwise FP8 GEMM for Blackwell: the result of each K tile is scaled and accumulated in float32 registers.
 
-D = epilogue(Σ_k a_scales[k, m] · b_scales[n // 128, k] · (A_k·B_kᵀ)[m, n]), a K tile being 128 wide.
+D = epilogue(Σ_k a_scales[k, m] · b_scales[n // 128, k] · (A_k·B_kᵀ)[m, n]), with K tiles of 128.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def blockwise_fp8(
     a: TensorMap, b: TensorMap, a_scales: TensorMap, b_scales: Tensor, d: Tensor, m: s32, n: s32, k: s32, batch: s32,
     operands: Operands, auxiliary: Operands | None = None, *, config: BlockwiseFP8MatmulConfig, epilogue: Epilogue,
 ) -> None:  # fmt: skip
-    """A (m × k), B (n × k), a_scales (K tiles × m) and b_scales (blocks of n × K tiles)."""
+    """Compute D from A (m × k), B (n × k), a_scales (K tiles × m) and b_scales (blocks of n × K tiles)."""
     roles = warp_roles(**config.roles)
     cluster = Cluster(config.cluster_shape, config.cta_group)
     tiles = TileScheduler(config, roles, cluster, m=m, n=n, k=k, batch=batch)

@@ -1,9 +1,9 @@
-"""Grouped matmul: rows of many groups in one array, each group with the weights of its expert.
+"""Grouped GEMM for Blackwell: rows of many groups in one array, each group with the weights of its expert.
 
-D[r] = epilogue(scale[e] · A[r]·B[e]ᵀ) for the rows r of a group whose expert is e. Where groups end only the device
-knows. Tiles begin where their group does, so that one may reach into the next group: what is multiplied there is not
-stored. With A and B swapped rows go along N of the MMA, where tiles can be narrow. Of pairs an expert has two matrices,
-whose products meet before anything is stored.
+D[r] = epilogue(scale[e] · A[r]·B[e]ᵀ) for the rows r of a group with expert e. The ends of the groups are known on the
+device only. The first tile of a group starts at the group's first row, and its last tile may extend into the next
+group: the results there are not stored. With A and B swapped, rows are along N of the MMA, where tiles can be narrow.
+In a gated GEMM an expert has two matrices, which are combined before the store.
 """
 
 from __future__ import annotations
@@ -34,13 +34,14 @@ def grouped(
     scales: Array[f32] | None, n: s32, k: s32, operands: Operands, auxiliary: Operands | None = None,
     auxiliary_arrays: Operands | None = None, up: TensorMap | None = None, *, config: MatmulConfig, epilogue: Epilogue,
 ) -> None:  # fmt: skip
-    """Tokens (rows × k) and weights (experts × n × k) as the kernel's A and B; D as a tensor map, and as an array.
+    """Compute D from tokens (rows × k) and weights (experts × n × k), which are the kernel's A and B.
 
-    So are further outputs, where the copy engine stores them. Of pairs `b` is the first B, and `up` the second.
+    D is given as a tensor map and as an array, as are auxiliary outputs that TMA stores. In a gated GEMM `b` is the
+    gate matrix and `up` the up matrix.
     """
     roles = warp_roles(**config.roles)
     cluster = Cluster(config.cluster_shape, config.cta_group)
-    swapped, own = config.AB_swapped, cluster.pair_rank.to(s32) * config.BM  # of a pair each CTA has its part of M
+    swapped, own = config.AB_swapped, cluster.pair_rank.to(s32) * config.BM  # each CTA of a pair has its own rows of M
 
     def row(tile: GroupedTile) -> Value:
         return tile.m_abs if swapped else tile.m_abs + own
@@ -89,7 +90,7 @@ def grouped(
 
 
 def grouped_grid(config: MatmulConfig, rows: int, groups: int, n: int, multiprocessors: int) -> tuple[int, int, int]:
-    """The CTAs to launch: for as many tiles as there can be, or as many as there is room for."""
+    """Return the grid: CTAs for the maximum number of tiles, or as many as fit on the GPU."""
     along, across = (config.MMA_N, config.MMA_M) if config.AB_swapped else (config.MMA_M, config.tile_columns)
     tiles = (rows // along + min(groups, rows)) * -(-n // across)
     return (config.cta_group * max(min(tiles, multiprocessors // config.cta_group), 1), 1, 1)

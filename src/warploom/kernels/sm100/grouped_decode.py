@@ -1,7 +1,7 @@
-"""Grouped matmul for a few rows in each group, as in decoding: how the grouped kernel is configured for it.
+"""The configuration of the grouped GEMM for a few rows per group, as in decoding.
 
-Rows go along N of the MMA, whose tiles are as narrow as eight, and weights along M: every weight is loaded once. K
-tiles come several to a stage, because a narrow tile's multiplications are over too soon.
+Rows are along N of the MMA, whose tiles can be as narrow as eight, and weights along M: every weight is loaded once. A
+stage holds several K tiles, because the MMAs of a narrow tile complete quickly.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from warploom.structured.config.output import MACHINE
 from warploom.structured.config.shared_memory import align_up, ceil_div
 
 WIDEST = 48
-"""Rows of a tile; with more of them it is no longer narrow."""
+"""Maximum rows of a narrow tile."""
 _ROWS_OF_A_STAGE = 64
 
 
 def decode_config(rows: int, n: int, k: int, groups: int = 1, *, sms: int = MACHINE.sms, **fields: Any) -> MatmulConfig:
-    """The configuration of `grouped` for groups of so many rows; `fields` are as the caller sees A and B."""
+    """Return the configuration of `grouped` for `rows` rows per group; `fields` are in the caller's order."""
     fixed: dict[str, Any] = {"gemm_kind": "gmm", "cta_group": 1, "AB_swapped": True}
     config = MatmulConfig(**fields | fixed).swap_AB_type()
     mma_n = min(align_up(rows, 16 if config.c_bytes == 1 else 8), WIDEST)
-    mma_m = 128 if groups * ceil_div(n, 128) >= sms else 64  # all SMs load
+    mma_m = 128 if groups * ceil_div(n, 128) >= sms else 64  # enough tiles that all SMs load
     tiles = config.k_tiles(k)
     wanted: dict[str, Any] = {
         "mma_shape": (mma_m, mma_n, config.mma.k),

@@ -1,4 +1,4 @@
-"""The default matmul for Blackwell: roles, rings of stages, tensor memory; one CTA or pairs, any epilogue, batched."""
+"""The default GEMM for Blackwell: warp-specialised and persistent, one CTA or CTA pairs, any epilogue, batched."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def matmul(
     auxiliary: Operands | None = None, up: TensorMap | None = None, starts: Array[s32] | None = None,
     *, config: MatmulConfig, epilogue: Epilogue,
 ) -> None:  # fmt: skip
-    """D = epilogue(A·Bᵀ), one tile after another; of pairs `b` is the first B, and `up` the second.
+    """Compute D = epilogue(A·Bᵀ), tile by tile; in a gated GEMM `b` is the gate matrix and `up` the up matrix.
 
-    With `starts` batches share A and B along K, each with K tiles of its own.
+    With `starts`, batches share A and B, and each has its own range of K tiles.
     """
     roles = warp_roles(**config.roles)
     cluster = Cluster(config.cluster_shape, config.cta_group)
@@ -50,15 +50,15 @@ def matmul(
                     stage.load(tile, tile.k_start + step)
         launch_dependents()
 
-    with roles.mma, MmaWarpContext(outputs) as mma:  # allocates tensor memory; gives it back when nobody reads it
+    with roles.mma, MmaWarpContext(outputs) as mma:  # allocates TMEM; frees it after the last read
         for tile in tiles:
-            with when(cluster.leader), mma.output_pipeline.producer() as acc:  # waits until the epilogue has drained it
+            with when(cluster.leader), mma.output_pipeline.producer() as acc:  # waits until the epilogue has read it
                 for step in loop(tile.k_tiles):
                     with inputs.consume() as stage:  # waits for the copies
                         mma_op.mma(stage, acc.tmem, accumulate=step > 0)
 
-    with roles.epilogue, EpilogueWarpContext(outputs) as epi:  # waits for the address of tensor memory
+    with roles.epilogue, EpilogueWarpContext(outputs) as epi:  # waits for the TMEM address
         wait_for_dependencies()
         for tile in tiles:
             with epi.output_pipeline.consumer() as acc:  # waits for the tensor core
-                writer.write(acc, tile.coord, (m, n))  # gives the accumulator back once it is in registers
+                writer.write(acc, tile.coord, (m, n))  # releases the accumulator once it is in registers

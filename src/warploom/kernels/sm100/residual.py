@@ -1,7 +1,7 @@
-"""Matmul with a role of its own that loads what the epilogue adds.
+"""GEMM for Blackwell with a separate role that loads the source of the epilogue.
 
-D = epilogue(A·Bᵀ) + beta·C, where C has D's shape and comes by TMA: strip by strip, or whole tiles where A and B are
-swapped; or D = epilogue(A·Bᵀ + C), where C is one row for all rows of D and comes by cp.async.
+D = epilogue(A·Bᵀ) + beta·C, where C has D's shape and is loaded by TMA: by subtile, or by tile where A and B are
+swapped; or D = epilogue(A·Bᵀ + C), where C is one row for all rows of D and is loaded by cp.async.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def residual(
     a: TensorMap, b: TensorMap, c: Tensor, d: Tensor, m: s32, n: s32, k: s32, batch: s32, operands: Operands,
     auxiliary: Operands | None = None, *, config: MatmulConfig, epilogue: Epilogue,
 ) -> None:  # fmt: skip
-    """C is a tensor map with boxes of `matrix_box`, or an array where `epilogue_is_1d`; `beta` is an operand."""
+    """Compute D; C is a tensor map with boxes of `matrix_box`, or an array where `epilogue_is_1d`."""
     roles = warp_roles(**config.roles)
     cluster = Cluster(config.cluster_shape, config.cta_group)
     tiles = TileScheduler(config, roles, cluster, m=m, n=n, k=k, batch=batch)
@@ -54,7 +54,7 @@ def residual(
     with roles.epilogue_load:
         wait_for_dependencies()
         for tile in tiles:
-            order.wait()  # the operands go first: they are needed first
+            order.wait()  # A and B are loaded first, because they are needed first
             source.load(tile)
 
     with roles.mma, MmaWarpContext(outputs) as mma:
@@ -68,4 +68,4 @@ def residual(
         wait_for_dependencies()
         for tile in tiles:
             with epi.output_pipeline.consumer() as acc:
-                source.write(writer, acc, tile, (m, n))  # waits for its stages, and gives them back
+                source.write(writer, acc, tile, (m, n))  # waits for its stages, and releases them

@@ -1,7 +1,7 @@
-"""Split-K matmul: several CTAs share the depth of each tile and add up in the same order every time.
+"""Split-K GEMM for Blackwell: several CTAs split K of each tile and add their accumulators in a fixed order.
 
-Splits are counted along z of the grid. Each adds to the sum of those before it in a workspace, in turn, by a lock for
-each tile; the final one goes on to D and leaves the lock as it found it, so that the next launch may use the same.
+Splits are along z of the grid. Each adds to the accumulators of the previous splits in a workspace, under a lock per
+tile; the final split writes D and resets the lock, so that the next launch can use the same memory.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def split_k(
     a: TensorMap, b: TensorMap, d: Tensor, workspace: Tensor[f32], locks: Tensor[s32], m: s32, n: s32, k: s32,
     operands: Operands, auxiliary: Operands | None = None, *, config: MatmulConfig, epilogue: Epilogue,
 ) -> None:  # fmt: skip
-    """D = epilogue(A·Bᵀ); workspace (tiles × elements) and locks (tiles, all zero) as `split_k_workspace` has them."""
+    """Compute D = epilogue(A·Bᵀ), with workspace (tiles × elements) and locks (tiles, zero) of `split_k_workspace`."""
     roles = warp_roles(**config.roles)
     cluster = Cluster(config.cluster_shape, config.cta_group)
     tiles = TileScheduler(config, roles, cluster, m=m, n=n, k=k, locks=locks)
@@ -41,7 +41,7 @@ def split_k(
     with roles.load:
         wait_for_dependencies()
         for tile in tiles:
-            for step in loop(tile.k_tiles):  # this split's share of the depth
+            for step in loop(tile.k_tiles):  # the K range of this split
                 with inputs.produce() as stage:
                     stage.load(tile, tile.k_start + step)
         launch_dependents()
@@ -54,7 +54,7 @@ def split_k(
                         mma_op.mma(stage, acc.tmem, accumulate=step > 0)
 
     with roles.epilogue, EpilogueWarpContext(outputs) as epi:
-        wait_for_dependencies()  # the workspace may be another launch's
+        wait_for_dependencies()  # a previous launch may use the same workspace
         for tile in tiles:
             with epi.output_pipeline.consumer() as acc:
-                writer.write_splitk(acc, tiles, workspace, tile, (m, n))  # waits for the splits before
+                writer.write_splitk(acc, tiles, workspace, tile, (m, n))  # waits for the previous splits

@@ -1,4 +1,4 @@
-"""The Hopper launch of a call: tensor maps, grid and arguments of the kernel that a configuration names."""
+"""The Hopper launch of a call: tensor maps, grid and arguments of the kernel that a configuration selects."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _Call = Call[HopperConfig]
 
 
 def bind(call: _Call, sms: int | None = None) -> Launch:
-    """The launch of a call, on a GPU of so many multiprocessors: as many as its target has, if not told."""
+    """Create the launch of a call, for `sms` multiprocessors, by default those of the target."""
     config, family = call.config, FAMILIES[family_of(call)]
     launch = family.kernel.bind(
         *family.arguments(call),
@@ -49,7 +49,7 @@ def bind(call: _Call, sms: int | None = None) -> Launch:
 
 
 def family_of(call: _Call) -> str:
-    """The row of `FAMILIES` that a call is of."""
+    """Return the key in `FAMILIES` of a call."""
     if call.ends is not None:
         return "grouped"
     if isinstance(call.config, HopperBlockwiseConfig):
@@ -60,13 +60,13 @@ def family_of(call: _Call) -> str:
 
 
 def tile_counts(config: HopperConfig, m: int, n: int) -> tuple[int, int]:
-    """Tiles along M and N of the multiplication, for D (m × n)."""
+    """Return the tiles along M and N of the MMA, for D (m × n)."""
     rows, columns = (n, m) if config.AB_swapped else (m, n)
     return -(-rows // config.BM), -(-columns // config.tile_columns)
 
 
 def meeting_ctas(config: HopperConfig, m: int, n: int) -> int:
-    """CTAs of a launch that wait for each other outside a cluster: all of them must be on the GPU at once."""
+    """Return the number of CTAs that wait for each other outside a cluster: all must be resident at the same time."""
     if config.num_split_k == 1 or config.split_in_cluster:
         return 0
     down, along = tile_counts(config, m, n)
@@ -88,31 +88,31 @@ def _k_tiles(call: _Call) -> int:
 
 
 def _staged(array: Any, config: HopperConfig) -> TensorMap:
-    """The map of a matrix that goes through the buffers of C."""
+    """Return the tensor map of a matrix that goes through the buffers of C."""
     config = config.sliced
     rows, columns = config.output_tile_shape
     return boxed(array, (rows, block_width(config.c_type, config.c_swizzle, columns)), config.c_swizzle)
 
 
 def _result(call: _Call) -> Any:
-    """D as a tensor map, or itself where threads store it."""
+    """Return D as a tensor map, or as it is where threads store it."""
     by_map = call.config.use_tma_store and call.epilogue.store is None
     return _staged(call.d, call.config) if by_map else call.d
 
 
 def _operand_maps(call: _Call) -> tuple[TensorMap, TensorMap]:
-    """The maps of A and B."""
+    """Return the tensor maps of A and B."""
     return call.operand_maps(*_layouts(call.config))
 
 
 def _layouts(config: HopperConfig) -> tuple[OperandLayout, OperandLayout]:
-    """How the rows of each matrix lie in a tile: of a pair of B's, each has half of it."""
+    """Return the layouts of each matrix: of a gate and up pair, each has half of the tile."""
     a, b = operand_layouts(config)
     return a, b.halved if config.paired else b
 
 
 def _loads(call: _Call) -> dict[str, TensorMap]:
-    """What the copy engine brings for the epilogue."""
+    """Return the tensor maps that TMA loads for the epilogue."""
     return {"residual": _staged(call.c, call.config)} if call.config.residual_in_place else {}
 
 
@@ -126,15 +126,15 @@ def _split(call: _Call) -> tuple[Any, ...]:
     problem, config, (down, along) = call.problem, call.config, _tiles(call)
     held: dict[str, Any] = {}
     if not config.split_in_cluster:
-        sums = down * along * config.num_split_k * config.BM * config.BN
-        held["workspace"] = scratch((sums,), np.float32)
+        elements = down * along * config.num_split_k * config.BM * config.BN
+        held["workspace"] = scratch((elements,), np.float32)
         held["counters"] = scratch((down * along,), np.uint32, starts_at_zero=True)
     sizes = (problem.m, problem.n, down, along, _k_tiles(call))
     return (*_operand_maps(call), _result(call), *sizes, _loads(call), held, dict(call.operands))
 
 
 def _streamed(call: _Call) -> tuple[Any, ...]:
-    """As a plain product, with room for the sums that each CTA may park."""
+    """Return the arguments of a plain GEMM, with a workspace for the partial tile of each CTA."""
     config, (*given, operands) = call.config, _plain(call)
     ctas = prod(_streaming(call, MACHINE.sms))
     held = {
@@ -171,7 +171,7 @@ def _all_splits(call: _Call, sms: int) -> Triple:
 
 
 def _groups(call: _Call, sms: int) -> Triple:
-    """For as many tiles as there can be: every group may end within one."""
+    """Return a grid for the maximum number of tiles: every group may end inside one."""
     config, problem = call.config, call.problem
     x, y = config.cluster_shape[:2]
     shape = (x * config.BM, y * config.tile_columns)

@@ -1,8 +1,8 @@
-"""8-bit matmul for Hopper with scales per block of A and B: each K tile's product is scaled and added in float32.
+"""Blockwise FP8 GEMM for Hopper: the result of each K tile is scaled and accumulated in float32 registers.
 
-D = epilogue(Σ_k a_scales[k, m] · b_scales[n // 128, k] · (A_k·B_kᵀ)[m, n]), a K tile being 128 wide. The tensor core
-sums up one K tile only, so its narrow accumulation never runs far. While a warpgroup adds up, its next K tile is being
-multiplied, where registers hold two products; where they hold one, the other warpgroup multiplies.
+D = epilogue(Σ_k a_scales[k, m] · b_scales[n // 128, k] · (A_k·B_kᵀ)[m, n]), with K tiles of 128. The tensor core
+accumulates over one K tile only, so that its limited accumulation precision has little effect. If registers hold two
+accumulators per K tile, the MMAs of the next K tile run during the promotion; otherwise the other warpgroup computes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def blockwise_fp8(
     m_tiles: s32, n_tiles: s32, batches: s32, k_tiles: s32, operands: Operands, auxiliary: Operands | None = None,
     *, config: HopperBlockwiseConfig, epilogue: Epilogue,
 ) -> None:  # fmt: skip
-    """A (m × k), B (n × k), a_scales (K tiles × m) and b_scales (blocks of n × K tiles)."""
+    """Compute D from A (m × k), B (n × k), a_scales (K tiles × m) and b_scales (blocks of n × K tiles)."""
     roles = warp_roles(registers=config.role_registers, **config.roles)
     cluster = Cluster(config.cluster_shape)
     layers = batches if len(a.geometry.box) > 2 else 1
@@ -58,6 +58,6 @@ def blockwise_fp8(
         accumulators.begin(tiles.has_next)
         for tile in tiles:
             accumulators.accumulate(tile)
-            accumulators.begin(tiles.has_next)  # what follows does not keep the tensor core waiting
+            accumulators.begin(tiles.has_next)  # the tensor core works while this tile is written
             writer.write(accumulators.tiles, tile, (m, n))
         accumulators.end()

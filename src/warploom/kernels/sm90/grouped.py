@@ -1,9 +1,9 @@
-"""Grouped matmul for Hopper: rows of many groups in one array, each group with the weights of its expert.
+"""Grouped GEMM for Hopper: rows of many groups in one array, each group with the weights of its expert.
 
-D[r] = epilogue(scale[e] · A[r]·B[e]ᵀ) for the rows r of a group whose expert is e. Where groups end only the device
-knows: every role finds the tiles for itself. A tile begins where its group does and may reach into the next: what is
-multiplied there is not stored. With A and B swapped rows go along N of the multiplication, where tiles can be narrow.
-Of pairs an expert has two matrices, whose products meet before anything is stored.
+D[r] = epilogue(scale[e] · A[r]·B[e]ᵀ) for the rows r of a group with expert e. The ends of the groups are known on the
+device only: every role computes its tiles itself. The first tile of a group starts at the group's first row, and its
+last tile may extend into the next group: the results there are not stored. With A and B swapped, rows are along N of
+the MMA, where tiles can be narrow. In a gated GEMM an expert has two matrices, which are combined before the store.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ def grouped(
     scales: Array[f32] | None, n: s32, k_tiles: s32, operands: Operands, auxiliary: Operands | None = None,
     auxiliary_arrays: Operands | None = None, up: TensorMap | None = None, *, config: HopperConfig, epilogue: Epilogue,
 ) -> None:  # fmt: skip
-    """Tokens (rows × k) and weights (experts × n × k) as the kernel's A and B; D as a tensor map, and as an array.
+    """Compute D from tokens (rows × k) and weights (experts × n × k), which are the kernel's A and B.
 
-    So are further outputs, where the copy engine stores them. Of pairs `b` is the first B, and `up` the second.
+    D is given as a tensor map and as an array, as are auxiliary outputs that TMA stores. In a gated GEMM `b` is the
+    gate matrix and `up` the up matrix.
     """
     roles = warp_roles(registers=config.role_registers, **config.roles)
     cluster = Cluster(config.cluster_shape)
@@ -50,7 +51,7 @@ def grouped(
     )
 
     def row(tile: GroupedTile) -> Value:
-        """Where this CTA's tile begins along M of the multiplication."""
+        """Return the start of this CTA's tile along M of the MMA."""
         return (tile.n_abs if swapped else tile.m_abs) + cluster.rank_m.to(s32) * config.BM
 
     def column(tile: GroupedTile) -> Value:

@@ -1,4 +1,4 @@
-"""The matmul for Hopper: a load role fills stages, warpgroups multiply them in registers and write their own tiles."""
+"""The default GEMM for Hopper: a load role fills stages, consumer warpgroups issue wgmma and write their tiles."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def matmul(
     config: HopperConfig,
     epilogue: Epilogue,
 ) -> None:
-    """D = epilogue(A·Bᵀ): cooperative warpgroups share a tile, ping-pong ones take turns at tiles of their own.
+    """Compute D = epilogue(A·Bᵀ): cooperative warpgroups share a tile, ping-pong warpgroups alternate between tiles.
 
-    Of pairs `b` is the first B, and `up` the second. With `starts` batches share A and B along K, each with K tiles of
-    its own; ping-pong warpgroups would have to know each other's.
+    In a gated GEMM `b` is the gate matrix and `up` the up matrix. With `starts`, batches share A and B and each has its
+    own range of K tiles; not with ping-pong, where each warpgroup skips the other one's stages by a common `k_tiles`.
     """
     roles = warp_roles(registers=config.role_registers, **config.roles)
     cluster = Cluster(config.cluster_shape)

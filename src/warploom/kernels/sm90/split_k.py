@@ -1,7 +1,7 @@
-"""Split-K for Hopper: the CTAs of one tile share its depth, and each writes a slice of the sum.
+"""Split-K GEMM for Hopper: the CTAs of one tile split K, and each reduces and writes a slice of the tile.
 
-For shapes with fewer tiles than the GPU has multiprocessors. A cluster's CTAs exchange sums in shared memory; more
-splits than a cluster has meet in global memory.
+For shapes with fewer tiles than the GPU has multiprocessors. The CTAs of a cluster exchange partial accumulators
+through distributed shared memory; more splits than a cluster can have exchange them through global memory.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def matmul_split_k(
     config: HopperConfig,
     epilogue: Epilogue,
 ) -> None:
-    """D = epilogue(A·Bᵀ), one tile for each group of `num_split_k` CTAs."""
+    """Compute D = epilogue(A·Bᵀ), one tile per group of `num_split_k` CTAs."""
     roles = warp_roles(registers=config.role_registers, **config.roles)
     cluster = Cluster((config.num_split_k, 1) if config.split_in_cluster else (1, 1), sync_at_exit=False)
     tile = SplitTile.of(config, cluster, m_tiles, n_tiles, k_tiles)

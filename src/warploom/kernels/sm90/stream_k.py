@@ -1,6 +1,7 @@
-"""Stream-K for Hopper: the last wave of tiles is divided by K tiles, so that no multiprocessor is idle in it.
+"""Stream-K GEMM for Hopper: the last wave of tiles is divided by K tiles, so that no multiprocessor idles in it.
 
-For shapes whose tiles fill the GPU a few times and a bit. All but the last waves are as in the default matmul.
+For shapes whose number of tiles is slightly more than a multiple of the multiprocessors. The other waves are as in the
+default GEMM.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def matmul_stream_k(
     config: HopperConfig,
     epilogue: Epilogue,
 ) -> None:
-    """D = epilogue(A·Bᵀ): a tile that several CTAs have parts of is written by the one that has its last K tiles."""
+    """Compute D = epilogue(A·Bᵀ); a tile that several CTAs share is written by the one that has its last K tiles."""
     roles = warp_roles(registers=config.role_registers, **config.roles)
     cluster = Cluster(config.cluster_shape)
     layers = batches if len(a.geometry.box) > 2 else 1
@@ -72,5 +73,5 @@ def matmul_stream_k(
             with when(tile.is_partial):
                 partials.store(core)
             with otherwise():
-                partials.add(core, tile)  # waits for CTAs that were launched before this one
+                partials.add(core, tile)  # waits for CTAs with a lower index only
                 writer.write(core.tiles, tile, (m, n))

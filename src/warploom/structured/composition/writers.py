@@ -27,7 +27,7 @@ from warploom.trace.language.views import Index, View, shared
 from warploom.trace.parameters import TensorMapArgument
 
 _MAX_ACCUMULATORS_WITH_BIAS = 160
-"""Sums of a thread beside which its part of a bias finds registers."""
+"""Accumulators of a thread up to which its part of a bias is kept in registers without spilling."""
 
 
 def epilogue_writer(
@@ -51,14 +51,14 @@ def epilogue_writer(
 
 
 def _vector_of(bias: Operand | None) -> View | None:
-    """The source of a bias, if it is one row for all rows and batches."""
+    """Return the source of a bias, if it is one row for all rows and batches."""
     if bias is None or bias.kind != "row" or not isinstance(bias.source, View) or len(bias.source.shape) != 1:
         return None
     return bias.source
 
 
 class ConsumerWriter:
-    """Writes a consumer's tile, 64 rows at a time; each warpgroup has its own buffers and its own barrier."""
+    """Writes the tile of a consumer warpgroup on Hopper, 64 rows at a time, with its own buffers and barrier."""
 
     def __init__(
         self,
@@ -72,9 +72,9 @@ class ConsumerWriter:
         outputs: Mapping[str, Any] | None = None,
         arrays: Mapping[str, View] | None = None,
     ) -> None:
-        """A `residual` that the copy engine loads comes into the buffers of C while the tile is multiplied, and so does
-        a bias into registers, unless they are not to come so `early`. `outputs` are where further outputs go, and
-        `arrays` the same once more for `write_group`, where the copy engine stores them.
+        """Load a `residual` with TMA into the buffers of C, and, if `early`, a bias into registers, while the MMAs run.
+
+        `outputs` are the destinations of auxiliary outputs; for `write_group`, `arrays` are the same as arrays.
         """
         self._config, self._group = config, group
         config = config.sliced
@@ -106,7 +106,7 @@ class ConsumerWriter:
             self._residual = InPlaceResidual(residual, sink.ring, group, config.consumers)
 
     def _vector(self, source: View) -> RowVector | SharedVector:
-        """A bias, where there is room for it; of one along the rows of a transposed tile a thread needs little."""
+        """Keep a bias in registers if there are enough, else in shared memory; transposed tiles need few registers."""
         config, epc = self._config, self._writer.epc
         if config.AB_swapped or config.accumulators <= _MAX_ACCUMULATORS_WITH_BIAS:
             return RowVector(source, epc)
@@ -115,7 +115,7 @@ class ConsumerWriter:
     def _staged(
         self, outputs: Mapping[str, Any], arrays: Mapping[str, View], config: HopperConfig
     ) -> dict[str, Output]:
-        """The further outputs, with buffers for those that go through shared memory."""
+        """Return the auxiliary outputs, with buffers if they are staged in shared memory."""
         if not config.output_types:
             return dict(outputs)
         made = dict[str, Output]()
@@ -128,9 +128,9 @@ class ConsumerWriter:
     def begin(
         self, tile: Any, shape: tuple[Index, Index], slice_: Index = 0, *, is_written: Value | bool = True
     ) -> None:
-        """Let the bias of a tile, or of a slice of it, come, before the tile is multiplied.
+        """Load the bias of a tile, or of a slice of it, before its MMAs.
 
-        A residual comes into buffers, so that only what `is_written` may have one.
+        `is_written` is false for partial tiles, which have no residual in the buffers of C.
         """
         self._spots = [self._writer.spot(coord, shape) for coord in self._coords(tile, slice_)]
         self._is_written = is_written
@@ -141,13 +141,13 @@ class ConsumerWriter:
             vector.load(self._spots)
 
     def load_residual(self, k: Value, k_tiles: Value) -> None:
-        """Let the residual come when half of the K tiles have been multiplied: at first all wait for operands."""
+        """Load the residual halfway through the K tiles: at first, operands need the bandwidth."""
         if self._residual is not None:
             with when(self._is_written), when(k == k_tiles >> 1):
                 self._residual.load(self._spots[: self._residual.pieces])
 
     def write(self, parts: Sequence[RegisterTile], tile: Any, shape: tuple[Index, Index], slice_: Index = 0) -> None:
-        """Write the sums of a tile, or of one slice of its columns; `shape` is C's."""
+        """Write the accumulators of a tile, or of one slice of its columns; `shape` is that of C."""
         residual = self._residual
         if any(isinstance(vector, SharedVector) for vector in self._vectors.values()):
             self._barrier.sync()
@@ -163,7 +163,7 @@ class ConsumerWriter:
         self._writer.write_values(values, self._spots[0])
 
     def _coords(self, tile: Any, slice_: Index) -> list[tuple[Index, Index, Index]]:
-        """The pieces of a tile, in the writer's units of 64 rows and a slice of columns."""
+        """Return the coordinates of a tile's blocks, in units of 64 rows and a slice of columns."""
         config = self._config
         own = tile.m * (config.BM // WGMMA_M)
         if not config.pingpong:
@@ -179,10 +179,9 @@ class ConsumerWriter:
         scale: Value,
         target: View,
     ) -> None:
-        """Write the sums of a tile, scaled, but no row and column of C from `ends` on.
+        """Write the accumulators of a tile of a grouped GEMM, scaled, up to the rows and columns `ends` of C.
 
-        `place` is where it begins along M and N of the multiplication; `target` is C once more, for threads to write
-        where rows of another group follow.
+        `place` is the tile's start along M and N of the MMA; `target` is C as an array, for tiles cut inside a box.
         """
         config, (down, along) = self._config, place
         if not config.pingpong:

@@ -1,9 +1,9 @@
-"""Tiles that an epilogue adds to the accumulator: how they lie in shared memory, who fills them, and who reads them.
+"""Epilogue inputs in shared memory: their layout, the copies that fill them, and the loads that read them.
 
-One object speaks for both sides, so that producer and consumer agree on the order and on every byte. A `residual` has
-one stage for each strip and lies as C is staged; `strips` have one for each strip and half of a folded accumulator; a
-`tile` is whole. A `Bias` is one row of C, or with transposed tiles still one row of C, which the accumulator has as
-a column.
+One object describes both sides, so that producer and consumer agree on the order and on every byte. A `residual` has
+one stage per subtile, in the layout in which C is staged; `subtiles` have one per subtile and half of a folded
+accumulator; a `tile` is whole. A `Bias` is one row of C, also with transposed tiles, where it runs along the
+accumulator's rows.
 """
 
 from __future__ import annotations
@@ -29,14 +29,16 @@ from warploom.trace.parameters import TensorMapArgument
 
 
 class EpilogueInput(Protocol):
-    """Gives the values to be added to a strip, as the thread holds it."""
+    """A source of the values that the epilogue adds to a subtile."""
 
-    def values(self, subtile: Subtile) -> Values: ...
+    def values(self, subtile: Subtile) -> Values:
+        """Return the values in the layout in which the thread holds the subtile."""
+        ...
 
 
 @dataclass(frozen=True)
 class AuxiliaryLayout:
-    """How an auxiliary tile of a kind lies in shared memory."""
+    """The layout of an epilogue input in shared memory, by its kind."""
 
     epc: EpilogueConfig
     dtype: str
@@ -45,7 +47,7 @@ class AuxiliaryLayout:
 
     @cached_property
     def layout(self) -> SharedLayout:
-        """One stage."""
+        """The layout of one stage."""
         epc = self.epc
         rows = epc.BM * (epc.num_col_warp_groups if self.kind == "residual" else 1)
         columns = epc.MMA_N if self.kind == "tile" else epc.stageN
@@ -55,7 +57,7 @@ class AuxiliaryLayout:
 
     @property
     def bytes(self) -> int:
-        """Of one stage: what its copies bring."""
+        """Bytes of one stage."""
         return self.layout.bytes
 
     @property
@@ -66,7 +68,7 @@ class AuxiliaryLayout:
 
     @property
     def order(self) -> Iterator[tuple[int, int]]:
-        """Strip and half of each stage of a tile, as they are produced and consumed."""
+        """The subtile and the half of each stage of a tile, in the order in which they are produced and consumed."""
         subtiles = 1 if self.kind == "tile" else self.epc.num_stages
         groups = self.epc.num_col_warp_groups if self.kind == "subtiles" else 1
         return ((subtile, group) for subtile in range(subtiles) for group in range(groups))
@@ -76,13 +78,13 @@ class AuxiliaryLayout:
         return SubtileStore(self.layout, self.epc.stageN, self.epc.is_lower_frag_required)
 
     def boxes(self, subtile: int, group: int) -> list[Box]:
-        """The copies of one stage."""
+        """Return the boxes of one stage."""
         start = subtile * self.epc.stageN + group * self.epc.accumulator_columns
         return boxes_of(self.layout, self.box, self.epc, start)
 
 
 class AuxiliaryTiles:
-    """Auxiliary tiles of a kernel: a ring in shared memory, filled from a tensor."""
+    """The tiles of an epilogue input: a ring in shared memory, filled from a tensor map."""
 
     def __init__(
         self,
@@ -104,11 +106,11 @@ class AuxiliaryTiles:
 
     @property
     def order(self) -> Iterator[tuple[int, int]]:
-        """Strip and half of each stage of a tile: `for strip, half in tiles.order:`."""
+        """The subtile and the half of each stage of a tile: `for subtile, half in tiles.order:`."""
         return self.layout.order
 
     def load(self, stage: ProducerStage, tile: Any, subtile: int = 0, group: int = 0) -> None:
-        """Fill a stage with its part of a tile; the role's elected lane announces the bytes and copies."""
+        """Fill a stage with its part of a tile; the role's elected lane expects the bytes and issues the copies."""
         epc = self.layout.epc
         barrier, place = stage.mbar().at, self.tiles[stage.index()].place
         m, n, batch = tile.coord
@@ -123,7 +125,7 @@ class AuxiliaryTiles:
 
 @dataclass(frozen=True)
 class StreamedTiles:
-    """An addend that comes through a pipeline, a stage for each strip, or for each half of it."""
+    """An epilogue input that comes through a pipeline: a stage for each subtile, or for each half of it."""
 
     layout: AuxiliaryLayout
     tiles: View
@@ -131,7 +133,7 @@ class StreamedTiles:
     part: WarpPart
 
     def values(self, subtile: Subtile) -> Values:
-        """Each stage is waited for, read by all threads, and given back; a warp keeps what its half has."""
+        """Wait for each stage, read it with all threads and release it; a warp keeps the values of its half."""
         groups = self.part.epc.num_col_warp_groups if self.layout.kind == "subtiles" else 1
         row = self.part.row if self.layout.kind == "subtiles" else self.part.staged_row
         found: list[Values] = []
@@ -148,7 +150,7 @@ class StreamedTiles:
 
 @dataclass(frozen=True)
 class WholeTile:
-    """An addend that lies in shared memory as a whole; who waits for it and gives it back is the caller's affair."""
+    """An epilogue input that is in shared memory as a whole tile; the caller waits for it and releases it."""
 
     layout: AuxiliaryLayout
     tile: At
@@ -161,7 +163,7 @@ class WholeTile:
 
 @dataclass(frozen=True)
 class Bias:
-    """One value for each column of C, in shared memory, from the tile's first column on."""
+    """A bias in shared memory: one value per column of C, starting at the tile's first column."""
 
     vector: View
     part: WarpPart

@@ -1,9 +1,9 @@
-"""What happens to an accumulator on its way to C: scale, bias, activation, the author's function, residual.
+"""The epilogue: scale, bias, activation, the author's function and residual, from the accumulator to C.
 
-D = function(activation(alpha·acc + bias)) + beta·residual, in float32 unless told otherwise, rounded once. Of a pair of
-accumulators, gate and up, D = function(pair(alpha·gate + bias, alpha·up + up_bias)) + beta·residual. What comes on the
-way may be kept as a further output. Order and meaning are the same however C is stored, and bounds are kept outside:
-operands are zero where C has no element, and what a function gives there is not stored.
+D = function(activation(alpha·acc + bias)) + beta·residual, by default computed in float32 and rounded once. In a gated
+GEMM, D = function(pair(alpha·gate + bias, alpha·up + up_bias)) + beta·residual. Intermediate values may be stored as
+auxiliary outputs. Order and semantics do not depend on how C is stored. Bounds are handled outside: operands are zero
+outside C, and results there are not stored.
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ FAST_OF_HALF: Mapping[str, Callable[[Value], Value]] = {
     "silu": mathematics.fast_silu_of_half,
     "sigmoid": mathematics.fast_sigmoid_of_half,
 }
-"""What is right to eleven bits: enough for results that keep eight or fewer. Half of an argument costs nothing where
-the factor goes with alpha and bias.
+"""Activations that are accurate to eleven bits, for outputs with a significand of eight bits or fewer.
+
+They take half of their argument; the factor 0.5 is folded into alpha and bias at no cost.
 """
 _HALF = 0.5
 PAIRS: Mapping[str, str] = {
@@ -47,32 +48,33 @@ PAIRS: Mapping[str, str] = {
     "reglu": "relu",
     "glu": "sigmoid",
 }
-"""What is made of a pair, by name: the activation of the gate, times up."""
+"""Functions of gate and up by name: the activation of the gate, times up."""
 OUT, PRE_ACTIVATION, GATE, UP = "out", "pre_activation", "gate", "up"
-"""Names of results: C's own, and what goes into the activation, or into the function of a pair."""
+"""Names of outputs: C itself, and the inputs of the activation or of the gated function."""
 DTYPES = ("f32", "bf16", "f16")
 
 Function = Callable[..., Any]
-"""`function(value, at, **operands)`: a value for a value, or several by name; where it owns the store, nothing."""
+"""`function(value, at, **operands)` returns a value, or a mapping with auxiliary outputs; a store returns nothing."""
 
 
 @dataclass(frozen=True)
 class Operand:
-    """Something that a function reads at its element.
+    """An operand that the epilogue reads at each element.
 
-    A `scalar` is the same everywhere, a `row` has a value for each column, a `column` for each row, a `tile` for each
-    element; a leading axis counts batches. A `view` is handed to the function whole. The source, an array in global
-    memory or a value, is known inside a kernel only.
+    A `scalar` is the same for all elements, a `row` has a value per column, a `column` per row, a `tile` per element; a
+    leading axis counts batches. A `view` is passed to the function as a whole. The source, an array in global memory or
+    a value, is known inside a kernel only.
     """
 
     kind: str
     source: View | Value | None = None
 
     def at(self, name: str, position: Position) -> Any:
-        """What the function gets: floats as float32; nothing is read where C has no element."""
+        """Return the value at an element, floats as float32; nothing is read outside C."""
         source = self.source
         if source is None:
-            raise Diag.BAD_KERNEL.error(here(), what=f"the epilogue's operand `{name}` has no source; bind it")
+            what = f"the epilogue's operand `{name}` has no source; pass it to `Epilogue.bound`"
+            raise Diag.BAD_KERNEL.error(here(), what=what)
         if self.kind == "view" or isinstance(source, Value):
             return source
         index, inside = self._place(position)
@@ -80,7 +82,7 @@ class Operand:
         return _loaded(source, (*batch, *index), inside)
 
     def _place(self, position: Position) -> tuple[tuple[Index, ...], Value | None]:
-        """The indices of the element, and whether it is there."""
+        """Return the indices of the element, and a predicate that it is inside the operand."""
         match self.kind:
             case "scalar":
                 return (0,), None
@@ -92,7 +94,7 @@ class Operand:
 
     @property
     def rank(self) -> int:
-        """Axes of the source, batches aside."""
+        """Axes of the source, without batches."""
         return 2 if self.kind == "tile" else 1
 
 
@@ -100,7 +102,7 @@ KINDS = ("scalar", "row", "column", "tile", "view")
 
 
 def _loaded(source: View, index: tuple[Index, ...], inside: Value | None) -> Value:
-    """An element, zero where there is none; one that was read before in this tile is not read again."""
+    """Load an element, zero outside; an element that this tile has already read is not read again."""
     builder, place = current("An operand"), source.at(*index)
     assert isinstance(place.base, Value)
     key = ("operand", source.dtype, place.base.operand, place.offset)
@@ -116,7 +118,7 @@ def _loaded(source: View, index: tuple[Index, ...], inside: Value | None) -> Val
 
 @dataclass(frozen=True)
 class Epilogue:
-    """The whole way from accumulator to C. Without sources it is a plain value, known before a kernel is traced."""
+    """The operations from accumulator to C. Without sources it is a plain value, known before a kernel is traced."""
 
     alpha: Number | Value = 1.0
     bias: Operand | None = None
@@ -125,54 +127,54 @@ class Epilogue:
     beta: Number | Value = 1.0
     residual: Operand | None = None
     store: Function | None = None
-    """Owns the store: called for each element of C with its value in C's type."""
+    """A function that owns the store: called for each element of C with its value in C's type."""
     pair: str | Function | None = None
-    """Makes one value of two, where each element of C has two accumulators: a name, or `pair(gate, up)`."""
+    """The function of the two accumulators of a gated GEMM: a name, or `pair(gate, up)`."""
     up_bias: Operand | None = None
     outputs: tuple[str, ...] = ()
-    """Further outputs, in order: `pre_activation`, of a pair `gate` and `up`; the function gives all others."""
+    """Auxiliary outputs in order: `pre_activation`, or `gate` and `up`; the function returns all others."""
     operands: tuple[tuple[str, Operand], ...] = ()
     dtype: str = "f32"
-    """The type in which everything is computed."""
+    """The type in which the epilogue computes."""
     fast: bool = False
-    """Whether activations may be right to eleven bits only, because C keeps fewer."""
+    """Allow activations that are accurate to eleven bits, because C has fewer."""
 
     def __post_init__(self) -> None:
         named = [("bias", self.bias), ("up_bias", self.up_bias), ("residual", self.residual), *self.operands]
         problems = [
             *(
-                f"`{name}` is a {each.kind}, not one of {', '.join(KINDS)}"
+                f"`{name}` is a {each.kind}; it must be one of {', '.join(KINDS)}"
                 for name, each in named
                 if each and each.kind not in KINDS
             ),
             *(
-                f"operand `{name}` is named twice"
+                f"operand `{name}` is given twice"
                 for at, (name, _) in enumerate(self.operands)
                 if name in dict(self.operands[:at])
             ),
-            *(f"operand `{name}` is no name" for name, _ in self.operands if not name.isidentifier()),
+            *(f"operand `{name}` is not an identifier" for name, _ in self.operands if not name.isidentifier()),
         ]
         if self.activation is not None and self.activation not in ACTIVATIONS:
             problems.append(f"activation `{self.activation}` is not one of {', '.join(ACTIVATIONS)}")
         if isinstance(self.pair, str) and self.pair not in PAIRS:
             problems.append(f"pair `{self.pair}` is not one of {', '.join(PAIRS)}")
         if self.pair is not None and self.activation is not None:
-            problems.append("a pair has no activation beside its own function")
+            problems.append("`activation` cannot be combined with `pair`, which has its own")
         if self.pair is None and self.up_bias is not None:
-            problems.append("there is a bias for the second of a pair, but no pair")
+            problems.append("`up_bias` needs `pair`")
         if self.outputs and self.store is not None:
-            problems.append("a function that owns the store stores further outputs itself")
+            problems.append("`outputs` cannot be combined with `store`, which stores auxiliary outputs itself")
         if self.asked and self.function is None:
-            problems.append(f"there is no function that gives {', '.join(self.asked)}")
+            problems.append(f"no function returns {', '.join(self.asked)}")
         if self.dtype not in DTYPES:
-            problems.append(f"it is computed in {self.dtype}, not in one of {', '.join(DTYPES)}")
+            problems.append(f"dtype is {self.dtype}; it must be one of {', '.join(DTYPES)}")
         if self.operands and self.function is None and self.store is None:
-            problems.append("there are operands but no function that reads them")
+            problems.append("`operands` need a function that reads them")
         if problems:
             raise Diag.BAD_EPILOGUE.error(here(), count=len(problems), what="; ".join(problems))
 
     def bound(self, /, **sources: Any) -> Self:
-        """The same with sources: `alpha`, `beta`, `bias`, `residual` and the operands by name."""
+        """Return the epilogue with sources: `alpha`, `beta`, `bias`, `residual` and the operands by name."""
         operands = dict(self.operands)
         changes: dict[str, Any] = {}
         unknown = []
@@ -186,18 +188,18 @@ class Epilogue:
             else:
                 unknown.append(name)
         if unknown:
-            what = f"it reads nothing named {', '.join(unknown)}"
+            what = f"it has no operand named {', '.join(unknown)}"
             raise Diag.BAD_EPILOGUE.error(here(), count=len(unknown), what=what)
         return replace(self, operands=tuple(operands.items()), **changes)
 
     @property
     def needs_bounds(self) -> bool:
-        """Whether C's shape must be known: by whatever reads or stores at an element's place."""
+        """True if C's shape must be known, because operands are read or elements stored by position."""
         return bool(self.bias or self.up_bias or self.residual or self.function or self.store)
 
     @property
     def asked(self) -> tuple[str, ...]:
-        """The outputs that the function must give."""
+        """The outputs that the function must return."""
         own = (PRE_ACTIVATION,) if self.pair is None else (GATE, UP)
         return tuple(name for name in self.outputs if name not in own)
 
@@ -212,9 +214,9 @@ class Epilogue:
         up_bias: Value | None = None,
         residual: Value | None = None,
     ) -> tuple[Value, ...]:
-        """What becomes of an accumulator's element, or of a pair's: C's, then the further outputs.
+        """Compute the outputs of an accumulator element, or of a gate and up pair: C's, then the auxiliary ones.
 
-        What is added comes from elsewhere, if not from operands.
+        `bias`, `up_bias` and `residual` are values that were loaded elsewhere, not from operands.
         """
         factor = _HALF if self._takes_half else 1.0
         value = self._linear(_times(value, scale), self._input("bias", at, bias), factor)
@@ -235,7 +237,7 @@ class Epilogue:
         return (value, *(kept[name] for name in self.outputs))
 
     def read_early(self, at: Position) -> None:
-        """Read what is added to an element, so that it is there when the element is."""
+        """Load bias and residual of an element early, to hide their latency."""
         for name in ("bias", "up_bias", "residual"):
             self._input(name, at, None)
 
@@ -245,37 +247,38 @@ class Epilogue:
 
     @property
     def _takes_half(self) -> bool:
-        """Whether the activation is given half of its argument, which nobody else sees."""
+        """True if the activation takes half of its argument: only if that value is not an output."""
         name = self.activation if self.pair is None else PAIRS.get(str(self.pair))
         seen = {PRE_ACTIVATION, GATE} & set(self.outputs)
         return self.fast and self.dtype == "f32" and name in FAST_OF_HALF and not seen
 
     def _activated(self, name: str, value: Value, factor: Number = 1.0) -> Value:
-        """The activation of a value, of which a multiple is given."""
+        """Apply an activation; `value` is `factor` times its argument."""
         if self.fast and name in FAST_OF_HALF:
             return FAST_OF_HALF[name](_times(value, _HALF / factor))
         exact = ACTIVATIONS[name]
         return (FAST.get(name, exact) if self.fast else exact)(value)
 
     def _paired(self, pair: str | Function, gate: Value, up: Value, factor: Number = 1.0) -> Value:
-        """One value of two, of which the first is given by a multiple."""
+        """Apply the gated function; `gate` is given `factor` times."""
         if isinstance(pair, str):
             return self._activated(PAIRS[pair], gate, factor) * up
         return self._made(pair, pair(gate, up))
 
     def _given(self, function: Function, made: Any) -> dict[str, Value]:
-        """What a function gave, by name: one value, or with further outputs a mapping of them and `out`."""
+        """Return the results of a function by name: one value, or a mapping of `out` and the auxiliary outputs."""
         if not self.asked:
             return {OUT: self._made(function, made)}
         names = {OUT, *self.asked}
         if not isinstance(made, Mapping) or set(made) != names:
-            gave = f"names {', '.join(map(str, made))}" if isinstance(made, Mapping) else f"{made!r:.40}"
-            what = f"its function gave {gave}, not a mapping of {', '.join((OUT, *self.asked))} to device values"
+            gave = f"a mapping of {', '.join(map(str, made))}" if isinstance(made, Mapping) else f"{made!r:.40}"
+            wanted = f"a mapping of {', '.join((OUT, *self.asked))} to device values"
+            what = f"its function returned {gave}; it must be {wanted}"
             raise Diag.BAD_EPILOGUE.error(place_of(function), count=1, what=what)
         return {name: self._made(function, value) for name, value in made.items()}
 
     def _linear(self, value: Value, added: Value | None, factor: Number = 1.0) -> Value:
-        """factor·(alpha·acc + bias)."""
+        """Compute factor·(alpha·acc + bias)."""
         alpha = self.alpha if factor == 1 else self.alpha * factor
         if self.dtype == "f32" and added is not None and not _is_one(alpha):
             return fma(value, valued(alpha, "f32"), _times(added.to("f32"), factor))
@@ -283,7 +286,7 @@ class Epilogue:
         return value if added is None else self._plus(value, added, 1.0)
 
     def _plus(self, value: Value, added: Value, factor: Value | Number) -> Value:
-        """A sum with a multiple: in float32 rounded once, in a narrower type step by step."""
+        """Compute value + factor·added: in float32 with one rounding, in a narrower type step by step."""
         if _is_one(factor):
             return value + added.to(self.dtype)
         if self.dtype == "f32":
@@ -292,9 +295,9 @@ class Epilogue:
         return value + scaled
 
     def _made(self, function: Function, value: Any) -> Value:
-        """What an author's function gave."""
+        """Check the result of an author's function."""
         if not isinstance(value, Value):
-            what = f"its function gave {value!r:.40}, not a device value"
+            what = f"its function returned {value!r:.40}; it must be a device value"
             raise Diag.BAD_EPILOGUE.error(place_of(function), count=1, what=what)
         return value.to(self.dtype)
 
@@ -302,7 +305,7 @@ class Epilogue:
         return {name: operand.at(name, at) for name, operand in self.operands}
 
     def store_at(self, value: Value, at: Position) -> None:
-        """Let the author's function store an element."""
+        """Call the author's store for an element."""
         assert self.store is not None
         self.store(value, at, **self._read(at))
 

@@ -1,6 +1,6 @@
-"""What the epilogue-load role brings and the epilogue adds: a matrix of C's shape, or one row for all rows of C.
+"""Epilogue loads: a matrix of C's shape, or one row for all rows of C, loaded by a separate role and added.
 
-Each object speaks for both roles: `load` fills the stages of a tile in one, `write` consumes them in the other.
+Each object serves both roles: `load` fills the stages of a tile in one role, `write` consumes them in the other.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from warploom.trace.parameters import TensorMapArgument
 
 
 class EpilogueLoad(Protocol):
-    """A source that one role loads and another adds."""
+    """A source that one role loads and another one adds."""
 
     def load(self, tile: Any) -> None:
-        """Load what a tile needs, in the epilogue-load role."""
+        """Load the source of a tile, in the epilogue-load role."""
 
     def write(self, writer: TileWriter, acc: AccumulatorStage, tile: Any, shape: Shape) -> None:
-        """Write an accumulator with it added, in the epilogue."""
+        """Write an accumulator with the source added, in the epilogue role."""
 
 
 def epilogue_load(
     source: TensorMapArgument | View, config: MatmulConfig, roles: Roles, cluster: Cluster, *, columns: Index
 ) -> EpilogueLoad:
-    """The source that a configuration names: a row of `columns` elements, or a matrix."""
+    """Create the epilogue load that a configuration selects: a row of `columns` elements, or a matrix."""
     if isinstance(source, View) != config.epilogue_is_1d:
-        what = "a matrix that the copy engine loads is a tensor map, and a row that threads load is an array"
+        what = "the source must be a tensor map for a matrix, and an array where `epilogue_is_1d`"
         raise Diag.BAD_KERNEL.error(here(), what=what)
     if isinstance(source, View):
         return RowLoad(source, config, roles, cluster, columns)
@@ -52,18 +52,18 @@ def epilogue_load(
 
 
 def matrix_layout(config: MatmulConfig) -> AuxiliaryLayout:
-    """How a stage of a matrix lies in shared memory: a strip of a tile, or all of it where A and B are swapped."""
+    """Return the layout of a stage of a matrix: a subtile, or a whole tile where A and B are swapped."""
     kind = "tile" if config.AB_swapped else "subtiles"
     return AuxiliaryLayout(config.epilogue, config.c_type, kind, config.epi_load_swizzle)
 
 
 def matrix_box(config: MatmulConfig) -> tuple[int, int]:
-    """The box of the source's tensor map, whose swizzle is `epi_load_swizzle`."""
+    """Return the box of the source's tensor map, whose swizzle is `epi_load_swizzle`."""
     return matrix_layout(config).box
 
 
 class MatrixLoad:
-    """A matrix of C's shape and type, by the copy engine."""
+    """A matrix of C's shape and type, loaded by TMA."""
 
     def __init__(self, source: TensorMapArgument, config: MatmulConfig, roles: Roles, cluster: Cluster) -> None:
         layout, stages = matrix_layout(config), config.num_tma_epilogue_pipeline_stages
@@ -95,9 +95,9 @@ class MatrixLoad:
 
 
 class RowLoad:
-    """One row of C's type, by 16 bytes of each lane; a piece that the row's end cuts is filled up with zeros.
+    """One row of C's type, loaded with 16-byte `cp.async` copies; the last copy is padded with zeros.
 
-    The row must lie contiguous and begin at a multiple of 16 bytes.
+    The row must be contiguous and aligned to 16 bytes.
     """
 
     def __init__(self, source: View, config: MatmulConfig, roles: Roles, cluster: Cluster, columns: Index) -> None:
@@ -113,12 +113,12 @@ class RowLoad:
         )
         contiguous = isinstance(source.strides[-1], int) and source.strides[-1] == 1
         problems = [
-            *([f"it is of .{source.dtype}, not of .{config.c_type}"] if source.dtype != config.c_type else []),
+            *([f"its type is .{source.dtype}, C's is .{config.c_type}"] if source.dtype != config.c_type else []),
             *([] if contiguous else ["its elements are not contiguous"]),
-            *([f"rows begin at multiples of {source.alignment} bytes"] if source.alignment % GRANULE else []),
+            *([f"its alignment is {source.alignment} bytes"] if source.alignment % GRANULE else []),
         ]
         if problems:
-            raise Diag.BAD_KERNEL.error(here(), what=f"a row cannot be loaded by 16 bytes: {'; '.join(problems)}")
+            raise Diag.BAD_KERNEL.error(here(), what=f"no 16-byte copies of the row: {'; '.join(problems)}")
 
     def load(self, tile: Any) -> None:
         dimension, extent = self._tile_columns
@@ -129,7 +129,7 @@ class RowLoad:
                 with when(lane() + first < self._pieces):
                     at = (lane() + first).to("s32") * self._width
                     left = clamp((self._columns - start - at) * self._source.element_bytes, 0, GRANULE)
-                    column = select(left > 0, start + at, literal(0, "s32"))  # nothing is read there, but it must exist
+                    column = select(left > 0, start + at, literal(0, "s32"))  # even for no bytes
                     target, source = self._rows.at(stage.index(), at), self._source.at(*batch, column)
                     emit("cp.async.cg.shared.global", target, source, GRANULE, left.to("u32"))
 

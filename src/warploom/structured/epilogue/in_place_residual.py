@@ -1,7 +1,7 @@
-"""A residual that comes into the very buffers from which C will be stored: it costs no shared memory of its own.
+"""A residual that is loaded into the buffers from which C is stored, so that it needs no shared memory of its own.
 
-A warpgroup lets the copy engine fill its buffers while it multiplies; afterwards each strip is read, added and written
-where it lies. The buffers hold a whole tile, or 64 rows of it: then the next rows come when these have been stored.
+TMA fills a warpgroup's buffers while its MMAs run; then each subtile is read, added and overwritten in place. The
+buffers hold a whole tile, or 64 rows of it: then the next rows are loaded after these have been stored.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from warploom.trace.parameters import TensorMapArgument
 
 
 class InPlaceResidual:
-    """The residual of a warpgroup's tiles; a barrier for each of `groups` warpgroups counts its bytes."""
+    """The residual of a warpgroup's tiles; each of `groups` warpgroups has a barrier that counts its bytes."""
 
     def __init__(self, source: TensorMapArgument, ring: SubtileRing, group: Warpgroup, groups: int) -> None:
         self._source, self._ring, self._group = source, ring, group
@@ -38,11 +38,11 @@ class InPlaceResidual:
 
     @property
     def pieces(self) -> int:
-        """How many times 64 rows the buffers hold."""
+        """The number of 64-row blocks that the buffers hold."""
         return self._ring.buffers // self._subtiles
 
     def load(self, spots: Sequence[TileSpot]) -> None:
-        """Fill the buffers for the pieces at some spots, once the stores from them have been read."""
+        """Load the 64-row blocks at `spots` into the buffers, after the stores from them have been read."""
         ring, barrier = self._ring, self._barriers[self._group.number]
         with when(self._group.first_thread):
             emit("cp.async.bulk.wait_group.read", 0)
@@ -54,12 +54,12 @@ class InPlaceResidual:
                         load_box(place + box.offset, box_place(self._source, spot, box), barrier.at)
 
     def wait(self) -> None:
-        """Go on when the buffers are full."""
+        """Wait until the buffers are full."""
         self._barriers[self._group.number].wait(self._parity)
         self._parity ^= 1
 
     def values(self, subtile: Subtile) -> Values:
-        """What is to be added to a strip: its buffer's contents."""
+        """Return the values to add to a subtile: the contents of its buffer."""
         subtiles, part = self._ring.subtiles, self._ring.part
         place = self._ring.current(subtile).place
         return subtiles.load(subtiles.place_to_load(place, part.staged_row, literal(0, "u32")))

@@ -1,4 +1,4 @@
-"""A vector with a value for each column of C, read before it is needed: while the tile is multiplied."""
+"""Row vectors (biases) with a value per column of C, loaded while the MMAs of the tile run."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from warploom.trace.language.views import View, shared
 _SQUARE = 8
 _PAIR_BYTES = 4
 _ROWS = (0, _SQUARE)
-"""Of a thread in 16 rows."""
+"""Rows of a thread in 16 rows."""
 
 
 class RowVector:
-    """What a thread needs of a vector for one piece of a tile, in registers: two neighbours in every eight columns.
+    """A thread's part of a row vector in registers: two adjacent values in every eight columns.
 
-    Of a transposed tile C's columns are the accumulator's rows, of which a thread has few. Outside C nothing is read.
+    In a transposed tile C's columns are the accumulator's rows, of which a thread has few. Nothing is read outside C.
     """
 
     def __init__(self, source: View, epc: EpilogueConfig) -> None:
@@ -31,7 +31,7 @@ class RowVector:
         self._held: dict[object, dict[int, Value]] = {}
 
     def load(self, spots: Sequence[TileSpot]) -> None:
-        """Read what the tiles at some spots need; those below each other need the same columns."""
+        """Load the values of the tiles at `spots`; tiles with the same columns share them."""
         self._held = {}
         for spot in spots:
             key = _key(spot)
@@ -39,7 +39,7 @@ class RowVector:
                 self._held[key] = self._loaded(spot)
 
     def _loaded(self, spot: TileSpot) -> dict[int, Value]:
-        """By row or column: single values, or two neighbours in one register, which is half of what they would take."""
+        """Load the values by row or column: packed in pairs where possible, which halves the registers."""
         if spot.transposed:
             return {row: self._one(spot, row, transposed=True) for row in self._rows}
         (stride,) = self._source.strides
@@ -59,18 +59,18 @@ class RowVector:
         return self._read(position.column, position.column_inside, self._source.dtype)
 
     def _two(self, spot: TileSpot, column: int) -> Value:
-        """Two neighbours; where C ends between them the second is zero."""
+        """Load two adjacent values; if C ends between them, the second is zero."""
         first, second = spot.at(0, column), spot.at(0, column + 1)
         pair = self._read(first.column, second.column_inside, PAIR_OF[self._source.dtype])
         alone = self._read(first.column, first.column_inside & ~second.column_inside, self._source.dtype)
         return (pair.bits("u32") | alone.bits("u16").to("u32")).bits(pair.type)
 
     def _read(self, column: Value, inside: Value, type_: str) -> Value:
-        """What lies at a column, zero where nothing does."""
+        """Load the value at a column, zero outside C."""
         return self._source.load_where(inside, column, dtype=type_)
 
     def values(self, subtile: Subtile) -> Values:
-        """What is to be added to a strip."""
+        """Return the values to add to a subtile."""
         held, transposed = self._held[_key(subtile.spot)], subtile.spot.transposed
         found = dict[tuple[int, int], Value]()
         for row in self._rows:
@@ -85,9 +85,9 @@ class RowVector:
 
 
 class SharedVector:
-    """A tile's part of a vector in shared memory, for each of `groups` warpgroups: where registers are full of sums.
+    """A tile's part of a row vector in shared memory, per warpgroup: for tiles whose accumulators fill the registers.
 
-    The warpgroup meets between `load` and `values`, and after the last of these before the next tile's `load`.
+    The caller synchronises the warpgroup between `load` and `values`, and between `values` and the next tile's `load`.
     """
 
     def __init__(self, source: View, epc: EpilogueConfig, group: Warpgroup, groups: int) -> None:
@@ -95,7 +95,7 @@ class SharedVector:
         self._held = shared(source.dtype, (groups, self._columns), name="row", align=_PAIR_BYTES)[group.number]
 
     def load(self, spots: Sequence[TileSpot]) -> None:
-        """Read what the tiles at some spots, below each other, need; outside C it is zero."""
+        """Load the values of the tiles at `spots`, which have the same columns; zero outside C."""
         spot = spots[0]
         for start in range(0, self._columns, self._group.threads):
             at = self._group.thread.to("s32") + start
@@ -105,7 +105,7 @@ class SharedVector:
                 self._held.store([value], at)
 
     def values(self, subtile: Subtile) -> Values:
-        """What is to be added to a strip."""
+        """Return the values to add to a subtile."""
         _, along = first_place()
         found = dict[tuple[int, int], Value]()
         for column in range(0, self._width, _SQUARE):
@@ -115,5 +115,5 @@ class SharedVector:
 
 
 def _key(spot: TileSpot) -> object:
-    """What tells the columns of C that a spot has: one expression is one register."""
+    """Return a key of the columns of C at a spot: equal expressions have the same register."""
     return (spot.row if spot.transposed else spot.column).operand

@@ -1,6 +1,6 @@
-"""Where a computed strip goes: through shared memory and the copy engine, straight to memory, or to the author.
+"""Sinks of a computed subtile: through shared memory and TMA, directly to global memory, or to the author's function.
 
-Every sink takes the same values at the same positions; only the way differs.
+Every sink takes the same values at the same positions.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ from warploom.trace.parameters import TensorMapArgument
 
 
 class Sink(Protocol):
-    """Takes the strips of a tile in order."""
+    """Takes the subtiles of a tile in order."""
 
     def put(self, subtile: Subtile, values: Values, *auxiliary: Values) -> None: ...
 
 
 @dataclass
 class SubtileRing:
-    """Buffers in shared memory for the strips of one output, taken in turn, across tiles."""
+    """A ring of buffers in shared memory for the subtiles of one output, which continues across tiles."""
 
     tensor: TensorMapArgument
     subtiles: SubtileStore
     part: WarpPart
     buffers: int
     tiles: View | None = None
-    """The buffers, new ones unless they are given."""
+    """The buffers; allocated if they are not given."""
     name: str = "c_tiles"
     is_refilled: bool = False
-    """Whether somebody fills a buffer before it is written again, and waits for the store from it."""
+    """True if a residual is loaded into a buffer before it is written again; the load waits for the store from it."""
     _slot: Variable | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
@@ -55,7 +55,7 @@ class SubtileRing:
                 self._slot = Variable("u32", 0)
 
     def allocate(self) -> View:
-        """All buffers."""
+        """Return all buffers, and allocate them if necessary."""
         if self.tiles is None:
             layout = self.subtiles.layout
             align = max(SHARED_ALIGNMENT, layout.swizzle.alignment)
@@ -66,30 +66,30 @@ class SubtileRing:
         return self.tiles
 
     def tile(self, slot: Value | int) -> View:
-        """One of the buffers."""
+        """Return one of the buffers."""
         buffer: View = self.allocate()[slot]
         return buffer
 
     def current(self, subtile: Subtile) -> View:
-        """The buffer of a strip."""
+        """Return the buffer of a subtile."""
         return self.tile(subtile.index % self.buffers if self._slot is None else self._slot.get())
 
     def stage(self, tile: At, values: Values) -> None:
-        """Write this thread's part of a strip into a buffer."""
+        """Write this thread's part of a subtile into a buffer."""
         self.subtiles.store(self.subtiles.place_to_store(tile, self.part.staged_row, literal(0, "u32")), values)
 
     def boxes(self, tensor: TensorMapArgument, column: int) -> list[Box]:
-        """The boxes of a map that fill a strip, which starts at a column."""
+        """Return the boxes of a tensor map that cover a subtile, which starts at a column."""
         *_, rows, columns = tensor.geometry.box
         return boxes_of(self.subtiles.layout, (rows, columns), self.part.epc, column)
 
     def send(self, subtile: Subtile, tile: At) -> None:
-        """Let the copy engine store a strip that all threads have written into a buffer."""
+        """Issue the TMA stores of a subtile that all threads have written into a buffer."""
         for box in self.boxes(self.tensor, subtile.column):
             store_box(tile + box.offset, box_place(self.tensor, subtile.spot, box))
 
     def advance(self) -> None:
-        """Go on to the next buffer."""
+        """Advance to the next buffer."""
         if self._slot is not None:
             upcoming = self._slot + 1
             self._slot.set(select(upcoming == self.buffers, literal(0, "u32"), upcoming))
@@ -97,19 +97,19 @@ class SubtileRing:
 
 @dataclass
 class TmaStore:
-    """Stages strips in rings of buffers that the copy engine empties, across tiles, behind the epilogue's back.
+    """Stages subtiles in rings of buffers, from which TMA stores them asynchronously, also across tiles.
 
-    A strip costs one barrier, with all its outputs: before it the storing thread waits until the *next* buffer of each
-    has been read, so that everybody who passes may write those.
+    A subtile with all its outputs costs one barrier. Before it, the storing thread waits until TMA has read the *next*
+    buffer of each ring, so that every thread may write that buffer after the barrier.
     """
 
     ring: SubtileRing
     role: WriterRole
     barrier: GroupBarrier
     auxiliary: Sequence[SubtileRing] = ()
-    """The rings of further outputs."""
+    """The rings of auxiliary outputs."""
     targets: Sequence[View] = ()
-    """C and the further outputs, where rows that belong to somebody else follow the tile's: there threads copy."""
+    """C and the auxiliary outputs as arrays, for tiles that end inside a box: their rows are copied by threads."""
     _drained: list[object] = field(init=False, default_factory=list)
 
     @property
@@ -118,11 +118,11 @@ class TmaStore:
 
     @property
     def _fewest(self) -> int:
-        """Buffers of the shortest ring that nobody refills: a group of stores is one strip, of all rings."""
+        """Buffers of the shortest ring without a residual: a bulk group has the stores of a subtile to all rings."""
         return min((ring.buffers for ring in self.rings if not ring.is_refilled), default=0)
 
     def bounded(self, *targets: View) -> TmaStore:
-        """The same rings of buffers, for tiles that a bound may cut which the copy engine does not know of."""
+        """Return a sink with the same buffers, for tiles that may end at a row that the tensor map does not know."""
         for ring in self.rings:
             ring.allocate()
         same = copy(self)
@@ -136,7 +136,7 @@ class TmaStore:
         self.close(subtile, tiles)
 
     def open(self, subtile: Subtile) -> list[At]:
-        """The buffers of a strip, free to be written."""
+        """Return the buffers of a subtile, after they may be written."""
         self._drain_at_end()
         if self._fewest == 1:
             with when(self.role.first_thread):
@@ -145,7 +145,7 @@ class TmaStore:
         return [ring.current(subtile).place for ring in self.rings]
 
     def close(self, subtile: Subtile, tiles: Sequence[At]) -> None:
-        """All threads have written: hand the buffers to the copy engine."""
+        """Store the buffers of a subtile with TMA, after all threads have written them."""
         emit("fence.proxy.async.shared::cta")
         if self._fewest > 1:
             with when(self.role.first_thread):
@@ -165,10 +165,10 @@ class TmaStore:
                     copied = MaskedCopy(ring.subtiles.layout, ring.part.epc, target, self.role.threads)
                     copied.run(tile, self.role.thread, subtile)
         with when(self.role.first_thread):
-            emit("cp.async.bulk.commit_group")  # empty where threads copied: buffers are counted by groups
+            emit("cp.async.bulk.commit_group")  # empty if threads copied: buffers are counted by groups
 
     def _is_whole(self, subtile: Subtile) -> Value:
-        """Whether no bound of ours cuts the strip."""
+        """Return whether the subtile is inside the bounds that the tensor map does not know."""
         epc, spot = self.ring.part.epc, subtile.spot
         if not self.targets:
             return literal(True, "pred")
@@ -178,26 +178,26 @@ class TmaStore:
         return spot.column + last <= spot.columns_end
 
     def _drain_at_end(self) -> None:
-        """Shared memory must live until the last store has read it."""
+        """Wait at the end of the role: the CTA must not exit before the last store has read its shared memory."""
         role = next(region for region in current().region.chain() if region.kind == "role")
         if role not in self._drained:
             self._drained.append(role)
             role.at_close.append(partial(self.drain, self.role.elected))
 
     def drain(self, elected: Value | None = None) -> None:
-        """Wait until every buffer has been read; `elected` is the role's lane, where the role is about to end."""
+        """Wait until TMA has read every buffer; `elected` is the role's elected lane at the end of the role."""
         with when((self.role.warp == 0) & (self.role.elected if elected is None else elected)):
             emit("cp.async.bulk.wait_group.read", 0)
 
 
 @dataclass(frozen=True)
 class DirectStore:
-    """Stores elements from registers: for rows that the copy engine cannot reach, of any stride and length."""
+    """Stores elements directly from registers: for arrays with strides or lengths that TMA does not support."""
 
     target: View
 
     def put(self, subtile: Subtile, values: Values, *auxiliary: Values) -> None:
-        assert not auxiliary, "each output has a store of its own"
+        assert not auxiliary, "each output has its own store"
         left = dict(values)
         while left:
             (row, column), value = next(iter(left.items()))
@@ -210,17 +210,17 @@ class DirectStore:
                 self._put_two(at, subtile.at(row, column + 1), pair_of(value, right, self.target.dtype))
 
     def _has_pairs(self, subtile: Subtile) -> bool:
-        """Whether neighbours in a row, of which the first has an even column, are one aligned word."""
+        """Return whether two adjacent elements, the first at an even column, are one aligned word."""
         target, word = self.target, 2 * TYPES[self.target.dtype].bytes
         dense = isinstance(target.strides[-1], int) and target.strides[-1] == 1
         return dense and not subtile.spot.transposed and target.dtype in PAIR_OF and target.alignment % word == 0
 
     def put_at(self, at: Position, value: Value) -> None:
-        """Store one element, if C has it."""
+        """Store one element, if it is inside C."""
         store_inside(self.target, self._index(at), value.to(self.target.dtype), at.inside)
 
     def _put_two(self, first: Position, second: Position, pair: Value) -> None:
-        """Store two neighbours at once; where C ends between them, the first."""
+        """Store two adjacent elements with one instruction; if C ends between them, only the first."""
         index = self._index(first)
         emit(f"st.{self.target.space}.b32", self.target.at(*index), pair, guard=second.inside)
         store_inside(self.target, index, unpack(pair)[0], first.inside & ~second.inside)
@@ -231,7 +231,7 @@ class DirectStore:
 
 @dataclass(frozen=True)
 class AuthorStore:
-    """Hands each element of C to the author's function, which owns the store."""
+    """Passes each element of C to the author's function, which owns the store."""
 
     epilogue: Epilogue
     dtype: str

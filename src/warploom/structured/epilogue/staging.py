@@ -1,8 +1,8 @@
-"""Fragments of an accumulator in swizzled shared memory and back.
+"""Moves fragments of an accumulator to swizzled shared memory and back.
 
-A fragment's element has a row and a column, in part the lane's and in part the register's. The two parts share no bits,
-and a swizzle is linear in bits: so a lane's place is computed once, and each register's from it by an exclusive or of
-a number that is known, or by an offset in the instruction.
+The row and column of a fragment's element are a sum of a lane's part and a register's part. The two parts have no bits
+in common, and a swizzle is linear over bits (XOR). So a lane's address is computed once, and each register's address
+follows from it by an XOR with a constant, or by an immediate offset in the instruction.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from warploom.trace.language.views import Index, View, dense
 from warploom.trace.language.warps import lane
 
 Values = Mapping[tuple[int, int], Value]
-"""What a thread holds of a strip, by row and column from the thread's first."""
+"""The values of a subtile in a thread, by row and column relative to the thread's first element."""
 
 
 @dataclass(frozen=True)
 class SharedLayout:
-    """How a tile of `rows` × `columns` lies: blocks of `width` columns, one behind the other, swizzled.
+    """A tile of `rows` × `columns` in shared memory: consecutive blocks of `width` columns, swizzled.
 
-    `transposed` tiles hold the accumulator's columns as their rows.
+    In a `transposed` tile the accumulator's columns are rows.
     """
 
     dtype: str
@@ -49,21 +49,21 @@ class SharedLayout:
         return self.rows * self.columns * self.element_bytes
 
     def offset(self, row: Index, column: Index) -> Index:
-        """Bytes from the tile's first element to another, before the swizzle; places without common bits add up."""
+        """Return the byte offset of an element before the swizzle; offsets of disjoint bits can be added."""
         block, rest = (column // self.width, column % self.width) if self.width < self.columns else (0, column)
         return (block * self.rows + row) * (self.width * self.element_bytes) + rest * self.element_bytes
 
     def of_accumulator(self, row: Index, column: Index) -> tuple[Index, Index]:
-        """Row and column in the tile of an accumulator's."""
+        """Map a row and column of the accumulator to those of the tile."""
         return (column, row) if self.transposed else (row, column)
 
     def view(self, tile: At) -> View:
-        """A tile as [block, row, column in the block]."""
+        """Return a tile as a view [block, row, column in the block]."""
         shape = (self.columns // self.width, self.rows, self.width)
         return View(tile.address, self.dtype, shape, dense(shape), "shared", self.swizzle)
 
     def place(self, tile: At, row: Value, column: Value) -> LanePlace:
-        """Where a lane's first element lies in a tile; `row` and `column` are the accumulator's."""
+        """Return the address of a lane's first element in a tile; `row` and `column` are the accumulator's."""
         offset = self.offset(*self.of_accumulator(row, column))
         assert isinstance(offset, Value)
         moved = (offset >> self.swizzle.shift) & self._exchanged if self.swizzle.bits else literal(0, "u32")
@@ -76,7 +76,7 @@ class SharedLayout:
         return ((1 << self.swizzle.bits) - 1) << self.swizzle.base
 
     def step(self, row: int, column: int) -> tuple[int, int]:
-        """From a lane's place to that of an element further on: bits to change, and bytes to add."""
+        """Return the step from a lane's first element to another one: the bits to XOR and the bytes to add."""
         offset = self.offset(*self.of_accumulator(row, column))
         assert isinstance(offset, int)
         moved = self.swizzle.apply(offset)
@@ -84,19 +84,19 @@ class SharedLayout:
 
 
 def block_width(dtype: str, swizzle: str, contiguous: int) -> int:
-    """Elements of a block's row: the swizzle's span, or without one all that lie side by side in global memory."""
+    """Return the columns of a block: the swizzle's span, or without a swizzle the whole contiguous extent."""
     return min(SWIZZLES[swizzle].span // TYPES[dtype].bytes or contiguous, contiguous)
 
 
 @dataclass(frozen=True)
 class LanePlace:
-    """Where a lane's first element in a tile lies."""
+    """The address of a lane's first element in a tile."""
 
     layout: SharedLayout
     first: At
 
     def at(self, row: int, column: int) -> At:
-        """The element that is so many of the accumulator's rows and columns further on."""
+        """Return the address of the element at a row and column relative to the lane's first."""
         changed, added = self.layout.step(row, column)
         assert isinstance(self.first.base, Value)
         return At(self.first.base ^ changed, self.first.offset + added)
@@ -104,7 +104,7 @@ class LanePlace:
 
 @dataclass(frozen=True)
 class Axis:
-    """A step between the small matrices that a warp moves: so many rows, so many columns further."""
+    """A step between the 8×8 matrices that a warp moves, in rows and columns."""
 
     rows: int
     columns: int
@@ -112,19 +112,19 @@ class Axis:
 
 @dataclass(frozen=True)
 class MatrixMoves:
-    """The `stmatrix` or `ldmatrix` instructions of a strip: each takes matrices that lie two steps apart at most.
+    """The `stmatrix` or `ldmatrix` instructions of a subtile: each moves up to four matrices, along two axes.
 
-    Lane l gives the address of row l % 8 of matrix l / 8.
+    Lane l provides the address of row l % 8 of matrix l / 8.
     """
 
     together: tuple[Axis, ...]
     apart: tuple[Axis, ...]
     columns: int
-    """Columns of the strip, which may be fewer than the steps lead to."""
+    """Columns of the subtile, which may be fewer than the axes cover."""
     transposed: bool
 
     def lane_place(self) -> tuple[Value, Value]:
-        """Row and column that a lane addresses."""
+        """Return the row and column that a lane addresses."""
         row, column = literal(0, "u32"), literal(0, "u32")
         for bit, axis in enumerate(self.together):
             digit = (lane() >> (3 + bit)) & 1
@@ -133,7 +133,7 @@ class MatrixMoves:
         return (row, column + along) if self.transposed else (row + along, column)
 
     def __iter__(self) -> Iterator[list[tuple[int, int]]]:
-        """The first row and column of each matrix of the strip, by instruction."""
+        """Yield, for each instruction, the first row and column of its matrices."""
         for start in _steps(self.apart):
             places = [(start[0] + row, start[1] + column) for row, column in _steps(self.together)]
             inside = [place for place in places if place[1] < self.columns]
@@ -142,7 +142,7 @@ class MatrixMoves:
 
 
 def _steps(axes: tuple[Axis, ...]) -> Iterator[tuple[int, int]]:
-    """All sums of steps, the first axis fastest."""
+    """Yield all combinations of steps, with the first axis running fastest."""
     for digits in product((0, 1), repeat=len(axes)):
         chosen = [axis for axis, digit in zip(reversed(axes), digits, strict=True) if digit]
         yield sum(axis.rows for axis in chosen), sum(axis.columns for axis in chosen)
@@ -152,12 +152,12 @@ _DOWN, _LOWER = Axis(8, 0), Axis(16, 0)
 
 
 def first_place() -> tuple[Value, Value]:
-    """Row and column, in its warp's part of a strip, of a thread's first element."""
+    """Return the row and column of a thread's first element in its warp's part of a subtile."""
     return lane() >> 2, (lane() & 3) * 2
 
 
 def pair_of(low: Value, high: Value, dtype: str) -> Value:
-    """Two neighbours, rounded to a narrow type, in one register."""
+    """Round two adjacent values to a narrow type and pack them into one register."""
     if low.type == high.type == dtype:
         return pack(low, high)
     return round_pair(low.to("f32"), high.to("f32"), f"{dtype}x2")
@@ -165,7 +165,7 @@ def pair_of(low: Value, high: Value, dtype: str) -> Value:
 
 @dataclass(frozen=True)
 class SubtileStore:
-    """Moves strips of `columns` columns between registers and tiles of one layout; `lower` where warps have 32 rows."""
+    """Moves subtiles of `columns` columns between registers and shared memory; `lower` if warps have 32 rows."""
 
     layout: SharedLayout
     columns: int
@@ -173,23 +173,23 @@ class SubtileStore:
 
     @cached_property
     def stores(self) -> MatrixMoves | None:
-        """How matrix instructions write the strip, None where plain stores do."""
+        """The `stmatrix` instructions that write a subtile, or None if plain stores are used."""
         transposed = self.layout.transposed
         match self.layout.element_bytes:
             case 2:
                 return self._moves(_DOWN, *self._across, transposed=transposed)
-            case 1 if transposed and machine(current("A strip").target).family != "sm_90":  # it has none for bytes
+            case 1 if transposed and machine(current("A subtile").target).family != "sm_90":  # no stmatrix for bytes
                 return self._moves(*self._across, transposed=transposed)
         return None
 
     @cached_property
     def loads(self) -> MatrixMoves | None:
-        """How matrix instructions read the strip, None where plain loads do."""
+        """The `ldmatrix` instructions that read a subtile, or None if plain loads are used."""
         return self.stores if self.layout.element_bytes == 2 else None
 
     @property
     def _across(self) -> list[Axis]:
-        """Steps over all matrices of eight columns: two columns of them first, then down."""
+        """Steps over all matrices of eight columns: two columns of them first, then the lower half, then the rest."""
         right = [Axis(0, step) for step in (8, 16, 32, 64, 128) if step < self.columns]
         return [*right[:1], *([_LOWER] if self.lower else []), *right[1:]]
 
@@ -201,14 +201,14 @@ class SubtileStore:
         return self.layout.place(tile, row + own[0], column + own[1])
 
     def place_to_store(self, tile: At, row: Value, column: Value) -> LanePlace:
-        """The lane's place in a tile, where its warp's part begins at a row and column of the accumulator."""
+        """Return the lane's address for stores; its warp's part starts at a row and column of the accumulator."""
         return self._place(self.stores, tile, row, column)
 
     def place_to_load(self, tile: At, row: Value, column: Value) -> LanePlace:
         return self._place(self.loads, tile, row, column)
 
     def store(self, place: LanePlace, values: Values) -> None:
-        """Round a strip to the tile's type, and write it."""
+        """Round a subtile to the tile's type and write it."""
         if self.stores is not None:
             for matrices in self.stores:
                 words = [self._word(values, *matrix) for matrix in matrices]
@@ -225,7 +225,7 @@ class SubtileStore:
                     emit("st.shared.v2.f32", place.at(row, column), two)
 
     def _word(self, values: Values, row: int, column: int) -> Value:
-        """A thread's register of one matrix: two neighbours, or four 8-bit elements of two rows."""
+        """Return a thread's register of one matrix: two adjacent elements, or four 8-bit elements of two rows."""
         if self.layout.element_bytes == 2:
             return self._pair(values, row, column)
         return merge("u32", *(self._pair(values, down, column).bits("u16") for down in (row, row + 8)))
@@ -239,7 +239,7 @@ class SubtileStore:
         return f"{name}.sync.aligned.{shape}.x{count}{transposed}.shared.{element}"
 
     def load(self, place: LanePlace) -> dict[tuple[int, int], Value]:
-        """Read a strip; values are of the tile's type."""
+        """Read a subtile; values have the tile's type."""
         dtype = self.layout.dtype
         found = dict[tuple[int, int], Value]()
         if self.loads is not None:
@@ -266,6 +266,6 @@ class SubtileStore:
 
     @property
     def places(self) -> list[tuple[int, int]]:
-        """Rows and columns of a thread's pairs, from its first."""
+        """Rows and columns of a thread's pairs of elements, relative to its first."""
         rows = (0, 8, 16, 24)[: 4 if self.lower else 2]
         return [(row, column) for row in rows for column in range(0, self.columns, 8)]

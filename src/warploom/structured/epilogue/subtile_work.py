@@ -1,4 +1,4 @@
-"""What is done with each strip of a tile: its outputs computed from accumulators and addends, and handed on."""
+"""The work on each subtile: compute the outputs from accumulators and epilogue inputs, and pass them to the sinks."""
 
 from __future__ import annotations
 
@@ -17,38 +17,38 @@ from warploom.trace.language.values import Value
 
 @dataclass(frozen=True)
 class EpilogueInputs:
-    """What is added to strips and comes from elsewhere than the epilogue's operands."""
+    """Epilogue inputs that are not operands of the epilogue: they come through shared memory or registers."""
 
     bias: EpilogueInput | None = None
     up_bias: EpilogueInput | None = None
     residual: EpilogueInput | None = None
 
     def values(self, subtile: Subtile) -> dict[str, Values]:
-        """Those that there are, by the epilogue's names."""
+        """Return the values of the inputs that exist, by the epilogue's names."""
         named = {"bias": self.bias, "up_bias": self.up_bias, "residual": self.residual}
         return {name: each.values(subtile) for name, each in named.items() if each is not None}
 
 
 @dataclass(frozen=True)
 class SubtileWork:
-    """The epilogue of a tile, and where its outputs go: C and what is staged beside it to a sink, the rest directly."""
+    """The epilogue of a tile and its sinks: C and staged auxiliary outputs go to `sink`, the others to `direct`."""
 
     epilogue: Epilogue
     sink: Sink
     scale: Value | Number = 1.0
     inputs: EpilogueInputs = EpilogueInputs()
     direct: Sequence[DirectStore] = ()
-    """The threads' stores of the further outputs, where the sink does not take them."""
+    """Direct stores of the auxiliary outputs that the sink does not take."""
     exchange: WarpExchange | None = None
 
     def finish(self, subtile: Subtile, values: Values, up: Values | None = None) -> None:
-        """Compute a strip of an accumulator, or of a pair, and hand it on."""
+        """Compute a subtile of an accumulator, or of a gate and up pair, and pass it to the sinks."""
         given = {"value": values, **({} if up is None else {"up": up}), **self.inputs.values(subtile)}
         if self.exchange is not None and isinstance(self.sink, TmaStore):
             self._finish_runs(subtile, given, self.exchange, self.sink)
             return
         made = {where: self._applied(subtile.at(*where), _picked(given, where)) for where in values}
-        self._hand_on(subtile, [{where: each[number] for where, each in made.items()} for number in self._numbers])
+        self._store(subtile, [{where: each[number] for where, each in made.items()} for number in self._numbers])
 
     @property
     def _numbers(self) -> range:
@@ -57,13 +57,13 @@ class SubtileWork:
     def _applied(self, at: Position, given: dict[str, Value]) -> tuple[Value, ...]:
         return self.epilogue.apply(given.pop("value"), at, scale=self.scale, **given)
 
-    def _hand_on(self, subtile: Subtile, results: Sequence[Values]) -> None:
+    def _store(self, subtile: Subtile, results: Sequence[Values]) -> None:
         for store, values in zip(self.direct, results[1:], strict=False):
             store.put(subtile, values)
         self.sink.put(subtile, *(results[:1] if self.direct else results))
 
     def _finish_runs(self, subtile: Subtile, given: dict[str, Values], exchange: WarpExchange, sink: TmaStore) -> None:
-        """The same on a copy in shared memory: all that an element needs goes through it."""
+        """Do the same in the row layout: accumulators and epilogue inputs are exchanged through shared memory."""
         tiles = sink.open(subtile)
         wide = {name: {where: value.to("f32") for where, value in each.items()} for name, each in given.items()}
         runs = {name: list(exchange.runs(each)) for name, each in wide.items()}

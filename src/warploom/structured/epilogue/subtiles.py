@@ -1,4 +1,4 @@
-"""The strips of an accumulator: which rows and columns of C a thread holds, and where they end."""
+"""Subtiles of an accumulator: the rows and columns of C that a thread holds, and the bounds of C."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class RowMajor(NamedTuple):
 
 @dataclass(frozen=True)
 class WarpPart:
-    """The part of a CTA's tile that a warp of the epilogue holds: where it begins, in the tile and as staged.
+    """The part of a CTA's tile that a warp of the epilogue holds: its position in the tile and in the staged subtile.
 
-    A folded accumulator keeps its right half in the upper lanes: warps 2 and 3 hold the rows of warps 0 and 1. In
-    shared memory the two halves lie one below the other.
+    A folded accumulator (TMEM layout B) has its right half in the upper lanes: warps 2 and 3 hold the same rows as
+    warps 0 and 1. In shared memory the two halves are stacked vertically.
     """
 
     epc: EpilogueConfig
@@ -47,18 +47,18 @@ class WarpPart:
 
     @property
     def group(self) -> Value:
-        """Which of the accumulator's halves, where it is folded."""
+        """The half of a folded accumulator."""
         return self.warp // 2 if self.epc.is_folded else literal(0, "u32")
 
     @property
     def staged_row(self) -> Value:
-        """The first row in a strip in shared memory."""
+        """The first row in a subtile in shared memory."""
         return self.warp * self.rows
 
 
 @dataclass(frozen=True)
 class TileSpot:
-    """Where a tile lies in C, and where C ends. Rows and columns are the accumulator's, C's are the user's.
+    """The position of a tile in C, and the bounds of C, in rows and columns of the accumulator.
 
     `first_row` and `first_column` are those of this thread's first element.
     """
@@ -76,7 +76,7 @@ class TileSpot:
     def of(
         cls, part: WarpPart, start: tuple[Index, Index], batch: Index, ends: tuple[Index, Index], *, transposed: bool
     ) -> TileSpot:
-        """The tile that begins at a row and column of the accumulator's space, with the ends of that space."""
+        """Return the tile that starts at a row and column of the accumulator's space, with the bounds of that space."""
         row, column, batch_, rows_end, columns_end = (valued(each, "s32").to("s32") for each in (*start, batch, *ends))
         down, along = first_place()
         first_row = row + (part.row + down).to("s32")
@@ -84,30 +84,30 @@ class TileSpot:
         return cls(row, column, batch_, first_row, first_column, rows_end, columns_end, transposed)
 
     def moved(self, rows: Value, columns: Value) -> TileSpot:
-        """The same with the thread's first element further on."""
+        """Return the spot with the thread's first element moved by rows and columns."""
         return replace(self, first_row=self.first_row + rows, first_column=self.first_column + columns)
 
     def at(self, row: int, column: int) -> Position:
-        """The place of an element that is so far from the thread's first."""
+        """Return the position of an element relative to the thread's first."""
         return Position(self, self.first_row + row, self.first_column + column)
 
 
 @dataclass(frozen=True)
 class Subtile:
-    """Some columns of a tile, all of its rows: what is loaded, computed and stored together."""
+    """All rows and some columns of a tile: the unit in which the epilogue loads, computes and stores."""
 
     index: int
     column: int
     spot: TileSpot
 
     def at(self, row: int, column: int) -> Position:
-        """The place of an element that is so far from the thread's first."""
+        """Return the position of an element relative to the thread's first."""
         return self.spot.at(row, self.column + column)
 
 
 @dataclass(frozen=True)
 class Position:
-    """Where an element belongs in C: `row`, `column` and `batch`, whichever way the kernel computes it."""
+    """The position of an element in C: `row`, `column` and `batch`, also if the kernel computes C transposed."""
 
     spot: TileSpot
     _down: Value
@@ -127,15 +127,15 @@ class Position:
 
     @property
     def row_inside(self) -> Value:
-        """Whether C has the row."""
+        """True if the row is inside C."""
         return self.row < (self.spot.columns_end if self.spot.transposed else self.spot.rows_end)
 
     @property
     def column_inside(self) -> Value:
-        """Whether C has the column."""
+        """True if the column is inside C."""
         return self.column < (self.spot.rows_end if self.spot.transposed else self.spot.columns_end)
 
     @property
     def inside(self) -> Value:
-        """Whether C has the element."""
+        """True if the element is inside C."""
         return self.row_inside & self.column_inside

@@ -1,4 +1,4 @@
-"""From strips in shared memory to C: the boxes of the copy engine, and a copy by threads where a bound cuts a tile."""
+"""Stores of staged subtiles to C: TMA boxes, and a copy by threads where a bound ends inside a tile."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from warploom.trace.parameters import TensorMapArgument
 
 @dataclass(frozen=True)
 class Box:
-    """One box of a strip: its bytes from the strip's first, and its rows and columns from the tile's first."""
+    """One box of a subtile: its byte offset in the subtile, and its row and column in the tile."""
 
     offset: int
     row: int
@@ -26,7 +26,7 @@ class Box:
 
 
 def boxes_of(layout: SharedLayout, box: tuple[int, int], epc: EpilogueConfig, start: int) -> list[Box]:
-    """The boxes of a strip that starts at a column: staged, the halves of a folded tile lie one below the other."""
+    """Return the boxes of a subtile that starts at a column; staged, the halves of a folded tile are stacked."""
     found = []
     for column in range(0, layout.columns, box[1]):
         for row in range(0, layout.rows, box[0]):
@@ -41,20 +41,20 @@ def boxes_of(layout: SharedLayout, box: tuple[int, int], epc: EpilogueConfig, st
 
 
 def box_place(tensor: TensorMapArgument, spot: TileSpot, box: Box) -> At:
-    """Where a box belongs in C."""
+    """Return the coordinates of a box in C."""
     row, column = spot.row + box.row, spot.column + box.column
     batch = (spot.batch,) if len(tensor.geometry.box) > 2 else ()
     return tensor.at(*batch, *((column, row) if spot.transposed else (row, column)))
 
 
 def store_box(source: At, target: At) -> None:
-    """Let the copy engine store a box; the issuing thread's group counts it."""
+    """Issue a TMA store of a box, in the bulk group of the issuing thread."""
     assert target.coordinates is not None
     emit(f"cp.async.bulk.tensor.{len(target.coordinates)}d.global.shared::cta.bulk_group", target, source)
 
 
 def load_box(target: At, source: At, barrier: At) -> None:
-    """Let the copy engine load a box into this CTA's shared memory; its bytes count at a barrier."""
+    """Issue a TMA load of a box into this CTA's shared memory; its bytes complete on a barrier."""
     assert source.coordinates is not None
     rank = f"{len(source.coordinates)}d"
     emit(f"cp.async.bulk.tensor.{rank}.shared::cluster.global.mbarrier::complete_tx::bytes", target, source, barrier)
@@ -62,9 +62,9 @@ def load_box(target: At, source: At, barrier: At) -> None:
 
 @dataclass(frozen=True)
 class MaskedCopy:
-    """Copies a staged strip to C by threads: 16 bytes each where C's rows are aligned, element by element where C ends.
+    """Copies a staged subtile to C with threads: 16 bytes each if C's rows are aligned, single elements at C's end.
 
-    The strip's first column in C must be a multiple of 16 bytes, as for the copy engine.
+    The subtile's first column in C must be a multiple of 16 bytes, as for TMA.
     """
 
     layout: SharedLayout
@@ -74,12 +74,12 @@ class MaskedCopy:
 
     @property
     def _width(self) -> int:
-        """Elements that move together."""
+        """Elements that move with one instruction."""
         contiguous = isinstance(self.target.strides[-1], int) and self.target.strides[-1] == 1
         return GRANULE // self.layout.element_bytes if contiguous and self.target.alignment % GRANULE == 0 else 1
 
     def run(self, tile: At, thread: Value, subtile: Subtile) -> None:
-        """Copy a staged strip; every thread of the role takes part."""
+        """Copy a staged subtile; every thread of the role takes part."""
         width, staged = self._width, self.layout.view(tile)
         in_row = self.layout.columns // width
         moves = self.layout.rows * in_row
@@ -108,7 +108,7 @@ class MaskedCopy:
             self._store(values, (*batch, *place), ends[1])
 
     def _store(self, values: list[Value], index: tuple[Index, ...], end: Value) -> None:
-        """Neighbours of one row, as far as the row goes."""
+        """Store adjacent elements of one row, up to its end."""
         column = index[-1]
         assert isinstance(column, Value)
         with when(column + len(values) <= end):
@@ -120,5 +120,5 @@ class MaskedCopy:
 
 
 def store_inside(target: View, index: tuple[Index, ...], value: Value, inside: Value) -> None:
-    """Store an element if it is there."""
+    """Store an element under a predicate."""
     emit(f"st.{target.space}.{TYPES[target.dtype].memory}", target.at(*index), value, guard=inside)

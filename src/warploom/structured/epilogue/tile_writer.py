@@ -1,7 +1,7 @@
-"""`TileWriter`: accumulators from tensor memory to C.
+"""`TileWriter`: the epilogue loop, from accumulators to C.
 
-One loop: a strip is loaded, an epilogue computes with it, auxiliary tiles are added, a sink takes it. Every `write…`
-method is a door to that loop.
+For each subtile: load the accumulators, apply the epilogue with its inputs, pass the result to a sink. Every `write…`
+method runs this loop.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ TileCoord = Any
 Shape = tuple[Index, Index]
 Tiles = View | SMemTileArray2DRowMajor
 Output = StagedOutput | View
-"""Where a further output goes: by the copy engine, or a view for threads to store to."""
+"""The destination of an auxiliary output: staged and stored by TMA, or an array that threads store to."""
 _EVERYTHING = (1 << 31) - 1
 SUBTILE_COLUMNS = (8, 16, 32, 64)
-"""Columns of a strip from tensor memory: a load repeats a power of two times."""
+"""Columns of a subtile that is loaded from TMEM: a load has a power of two repeats."""
 LOW_PRECISION_TYPES = ("bf16", "e4m3", "e5m2")
-"""Types of C with eight bits of a number or fewer."""
+"""Types of C with a significand of eight bits or fewer."""
 
 
 class TileWriter(WriterGeometry):
-    """Writes accumulators to C, which is a tensor map, or a view where the copy engine cannot reach it.
+    """Writes accumulators to C, which is a tensor map, or a view where TMA cannot reach it.
 
-    Shapes and modes come from a configuration or from keywords under the names of the members. Give either; what is
-    given beside a configuration is checked against it.
+    Shapes and modes come from a configuration, or from keywords that have the names of the members. What is given in
+    addition to a configuration is checked against it.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class TileWriter(WriterGeometry):
         outputs: Mapping[str, Output] | None = None,
         **geometry: Any,
     ) -> None:
-        """`outputs` are where the epilogue's further outputs go, by their names."""
+        """`outputs` are the destinations of the epilogue's auxiliary outputs, by name."""
         super().__init__(config, warps=role.count, role_first=role.first, c=c_tma_op, **geometry)
         self.c_tma_op, self.role, self.shape = c_tma_op, role, shape
         self.epilogue = self._completed(
@@ -101,12 +101,12 @@ class TileWriter(WriterGeometry):
         return replace(epilogue, **{name: value for name, value in given.items() if value is not None})
 
     def _ordered(self, outputs: Mapping[str, Output]) -> dict[str, Output]:
-        """The further outputs as the epilogue gives them: all staged as C is, or all stored by threads."""
-        problems = [f"output `{name}` has nowhere to go" for name in self.epilogue.outputs if name not in outputs]
-        problems += [f"the epilogue gives no output `{name}`" for name in outputs if name not in self.epilogue.outputs]
+        """Return the auxiliary outputs in the epilogue's order: all staged like C, or all stored by threads."""
+        problems = [f"output `{name}` has no destination" for name in self.epilogue.outputs if name not in outputs]
+        problems += [f"the epilogue has no output `{name}`" for name in outputs if name not in self.epilogue.outputs]
         direct = {isinstance(each, View) for each in outputs.values()}
         if len(direct) > 1 or (False in direct and isinstance(self.c_tma_op, View)):
-            problems.append("some outputs are staged, and others or C are not")
+            problems.append("outputs must be all staged, with C, or all stored by threads")
         if problems:
             raise Diag.BAD_WRITER.error(here(), count=len(problems), what="; ".join(problems))
         return {name: outputs[name] for name in self.epilogue.outputs}
@@ -127,14 +127,14 @@ class TileWriter(WriterGeometry):
         return SubtileStore(layout, self.stageN, self.is_lower_frag_required)
 
     def _ring(self, name: str, output: StagedOutput) -> SubtileRing:
-        """Buffers for a further output: fewer than C may have, since nothing comes into them early."""
+        """Create the ring of an auxiliary output: shorter than C's may be, because no residual is loaded into it."""
         start_up().maps.append(output.tensor)
         count = min(self.num_output_stages, AUXILIARY_BUFFERS)
         subtiles = self._subtile_store(self.staged_as(output))
         return SubtileRing(output.tensor, subtiles, self.part, count, output.tiles, f"{name}_tiles")
 
     def _checked(self, given: Tiles) -> View:
-        """Buffers of the author's, which must be what C is staged in."""
+        """Check the author's buffers: their type and shape must be those in which C is staged."""
         tiles, shape = _view(given), (self.num_output_stages, *self.c_smem_layout)
         if (tiles.dtype, tiles.shape) != (self.c_type, shape):
             what = f"c_tiles are {tiles.shape} of .{tiles.dtype}; C is staged in {shape} of .{self.c_type}"
@@ -152,7 +152,7 @@ class TileWriter(WriterGeometry):
         up_bias: EpilogueInput | None = None,
         residual: EpilogueInput | None = None,
     ) -> None:
-        """Write an accumulator, or a pair, to a tile of C; `shape` is C's, in elements."""
+        """Write an accumulator, or a gate and up pair, to a tile of C; `shape` is that of C, in elements."""
         inputs = EpilogueInputs(bias, up_bias, residual)
         self._run(stage, self._spot(tile_coord, shape), sink=self._sink_for(c_tiles), inputs=inputs)
 
@@ -165,7 +165,7 @@ class TileWriter(WriterGeometry):
         *,
         c_tiles: Tiles | None = None,
     ) -> None:
-        """As `write`, to one of several matrices, scaled."""
+        """Write an accumulator times `alpha` to a tile of one of several matrices."""
         self._run(stage, self._spot(tile_coord, shape), sink=self._sink_for(c_tiles), scale=alpha)
 
     def write_splitk(
@@ -179,7 +179,7 @@ class TileWriter(WriterGeometry):
         locks: View | None = None,
         c_tiles: Tiles | None = None,
     ) -> None:
-        """Add an accumulator to those of the splits before it; the final split writes C."""
+        """Add an accumulator to those of the previous splits; the final split writes C."""
         held = getattr(scheduler, "locks", None) if locks is None else locks
         if held is None:
             what = "split-K needs `locks`, one s32 per tile; give them to the scheduler or to this call"
@@ -199,9 +199,9 @@ class TileWriter(WriterGeometry):
         c_tiles: Tiles | None = None,
         n_end: Index | None = None,
     ) -> None:
-        """Write from row `m_abs` and column `n_abs` of C on, but no row from `m_end` on: it belongs to another group.
+        """Write a tile that starts at row `m_abs` and column `n_abs` of C; rows from `m_end` belong to another group.
 
-        `n_end` are C's columns, if not those that the writer or the view knows of.
+        `n_end` is the number of columns of C, by default that of the writer or of the view.
         """
         if n_end is None:
             n_end = self.problem_n or (self.shape[1] if self.shape is not None else c_tensor.shape[-1])
@@ -212,10 +212,10 @@ class TileWriter(WriterGeometry):
         self._run(output_stage, spot, sink=sink, scale=expert_scale)
 
     def _output_arrays(self) -> list[View]:
-        """The arrays of the staged outputs, for threads to write to."""
+        """Return the arrays of the staged auxiliary outputs, which threads write where a tile ends inside a box."""
         found = [each for each in self._arrays if each is not None]
         if len(found) < len(self._arrays):
-            raise Diag.BAD_WRITER.error(here(), count=1, what="an output is staged, and comes without its array")
+            raise Diag.BAD_WRITER.error(here(), count=1, what="a staged output of a grouped GEMM needs its array too")
         return found
 
     def write_with_residual(
@@ -229,7 +229,7 @@ class TileWriter(WriterGeometry):
         *,
         out_tiles: Tiles | None = None,
     ) -> None:
-        """Write D = epilogue(accumulator) + beta·C, with a strip of C in each stage of a pipeline, as D is staged."""
+        """Write D = epilogue(accumulator) + beta·C; each stage of the pipeline holds a subtile of C, staged like D."""
         layout = AuxiliaryLayout(self.epc, self.c_type, "residual", self.c_swizzle)
         source = StreamedTiles(layout, _view(src_tile), src_pipeline, self.part)
         spot, sink = self._spot(tile_coord, shape), self._sink_for(out_tiles)
@@ -245,7 +245,7 @@ class TileWriter(WriterGeometry):
         epi_load_swizzle: str | None = None,
         c_tiles: Tiles | None = None,
     ) -> None:
-        """Write with a tile added that lies in shared memory; the caller waits for it and gives it back."""
+        """Write with a tile added that is in shared memory; the caller waits for it and releases it."""
         layout = AuxiliaryLayout(self.epc, self.c_type, "tile", epi_load_swizzle or self.epi_load_swizzle)
         source = WholeTile(layout, epilogue_tile.place, self.part)
         spot, sink = self._spot(tile_coord, c_shape), self._sink_for(c_tiles)
@@ -260,7 +260,7 @@ class TileWriter(WriterGeometry):
         *,
         c_tiles: Tiles | None = None,
     ) -> None:
-        """Write with a bias added that has a value for each column of C, the tile's part of it in shared memory."""
+        """Write with a bias added: one value per column of C, the tile's part of which is in shared memory."""
         spot, sink = self._spot(tile_coord, c_shape), self._sink_for(c_tiles)
         self._run(output_stage, spot, sink=sink, inputs=EpilogueInputs(bias=Bias(epilogue_tile, self.part)))
 
@@ -276,41 +276,41 @@ class TileWriter(WriterGeometry):
         epi_load_swizzle: str | None = None,
         c_tiles: Tiles | None = None,
     ) -> None:
-        """Write with strips added that come through a pipeline: strip by strip, of a folded tile left half first."""
+        """Write with subtiles added that come through a pipeline: in order, of a folded tile the left half first."""
         layout = AuxiliaryLayout(self.epc, self.c_type, "subtiles", epi_load_swizzle or self.epi_load_swizzle)
         elements = layout.layout.rows * layout.layout.columns
         if epilogue_tile_elems is not None and epilogue_tile_elems != elements:
-            what = f"epilogue_tile_elems is {epilogue_tile_elems}; a strip has {elements}"
+            what = f"epilogue_tile_elems is {epilogue_tile_elems}; a subtile has {elements}"
             raise Diag.BAD_WRITER.error(here(), count=1, what=what)
         source = StreamedTiles(layout, _view(epilogue_tiles_base), epilogue_pipeline, self.part)
         spot, sink = self._spot(tile_coord, c_shape), self._sink_for(c_tiles)
         self._run(output_stage, spot, sink=sink, inputs=EpilogueInputs(residual=source))
 
     def drain(self) -> None:
-        """Wait until the copy engine has read every buffer; the end of the role does so by itself."""
+        """Wait until TMA has read every buffer; done automatically at the end of the role."""
         if isinstance(self.sink, TmaStore):
             self.sink.drain()
 
     def spot(self, tile_coord: TileCoord, shape: Shape | None = None) -> TileSpot:
-        """Where a tile lies in C; bounds are needed only where an epilogue asks for them."""
+        """Return the position of a tile in C; `shape` is needed only if the epilogue uses bounds."""
         return self._spot(tile_coord, shape or (_EVERYTHING, _EVERYTHING))
 
     def read_early(self, places: Sequence[tuple[int, int]], spot: TileSpot) -> None:
-        """Read what the epilogue adds to some values, from the thread's first at a spot on: later it is known."""
+        """Load bias and residual of some elements early, by row and column from the thread's first at a spot."""
         subtile = Subtile(0, 0, spot)
         for where in places:
             self.epilogue.read_early(subtile.at(*where))
 
     def write_values(self, values: Values, spot: TileSpot) -> None:
-        """Write some values that lie so many rows and columns from the thread's first at a spot."""
+        """Write values by row and column relative to the thread's first element at a spot."""
         SubtileWork(self.epilogue, self.sink, direct=self._direct).finish(Subtile(0, 0, spot), values)
 
     def _sink_for(self, c_tiles: Tiles | None) -> Sink:
-        """The writer's sink; its buffers are one ring, whichever call brings them."""
+        """Return the writer's sink; buffers that are given to a call must be the same in every call."""
         if c_tiles is not None and isinstance(self.sink, TmaStore):
             tiles, ring = self._checked(c_tiles), self.sink.ring
             if ring.tiles is not None and ring.tiles.base.operand != tiles.base.operand:
-                raise Diag.BAD_WRITER.error(here(), count=1, what="its c_tiles are others than before")
+                raise Diag.BAD_WRITER.error(here(), count=1, what="c_tiles differ from those of an earlier call")
             ring.tiles = tiles
         return self.sink
 
@@ -324,13 +324,13 @@ class TileWriter(WriterGeometry):
         return TileSpot.of(self.part, (m, n), batch, (rows, columns), transposed=self.transpose_c)
 
     def _spot_at(self, start: tuple[Index, Index], batch: Index, ends: Shape) -> TileSpot:
-        """A tile at a row and column of C, which ends before others."""
+        """Return the position of a tile that starts at a row and column of C, with bounds."""
         if self.transpose_c:
             start, ends = (start[1], start[0]), (ends[1], ends[0])
         return TileSpot.of(self.part, start, batch, ends, transposed=self.transpose_c)
 
     def _ends(self, given: Shape | None) -> Shape:
-        """C's rows and columns; where the copy engine alone must know them, none are needed."""
+        """Return C's rows and columns; unbounded if only TMA, which knows them, needs them."""
         shape = given or self.shape
         if shape is not None:
             return shape
@@ -350,7 +350,7 @@ class TileWriter(WriterGeometry):
         inputs: EpilogueInputs | None = None,
         partial: SplitReduction | None = None,
     ) -> None:
-        """The loop: strip by strip."""
+        """Run the loop over the subtiles."""
         epilogue = self.epilogue if beta is None else replace(self.epilogue, beta=beta)
         work = SubtileWork(epilogue, sink, scale, inputs or EpilogueInputs(), self._direct, self._exchange)
         if partial is not None:
@@ -369,9 +369,10 @@ class TileWriter(WriterGeometry):
             partial.end()
 
     def _subtiles(self, stage: AccumulatorStage | RegisterAccumulator) -> Iterator[list[TmemFragments]]:
-        """An accumulator's strips, of a pair both; from tensor memory, each one's load behind the work on that before.
+        """Yield an accumulator's subtiles, of a gate and up pair both.
 
-        The second accumulator of a pair follows the first.
+        From TMEM, the load of the next subtile is issued before this one is processed. The up accumulator follows the
+        gate in TMEM.
         """
         starts = (0,) if self.epilogue.pair is None else (0, self.num_stages)
         if isinstance(stage, RegisterAccumulator):

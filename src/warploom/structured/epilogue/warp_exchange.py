@@ -1,7 +1,7 @@
-"""The epilogue on a copy in shared memory: each lane gets neighbours of one row of C instead of a fragment.
+"""The shared-memory epilogue: fragments are exchanged so that each lane has adjacent elements of one row of C.
 
-The copy is in float32 and belongs to one warp, sixteen rows at a time, so that nothing is rounded on the way and no
-other warp is waited for: functions give the same results as on registers, and read their operands in whole runs.
+The copy is in float32 and private to a warp, sixteen rows at a time: nothing is rounded, and warps need not synchronise
+with each other. Functions return the same results as on fragments, but load their operands in contiguous runs.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from warploom.trace.language.views import Index, View, shared
 from warploom.trace.language.warps import lane
 
 _WIDEST = 8
-"""Neighbours that a lane gets."""
+"""Adjacent elements of a lane."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """Neighbouring elements of one row of C: where the first lies in the warp's part of the strip."""
+    """Adjacent elements of one row of C; `row` and `column` are the first one's in the warp's part of the subtile."""
 
     row: Value
     column: Value
@@ -35,19 +35,19 @@ class Run:
     transposed: bool
 
     def place(self, number: int) -> tuple[Value, Value]:
-        """Row and column of the accumulator, in the warp's part of the strip."""
+        """Return the accumulator's row and column of an element, in the warp's part of the subtile."""
         return (self.row + number, self.column) if self.transposed else (self.row, self.column + number)
 
 
 def scratch_layout(epc: EpilogueConfig) -> SharedLayout:
-    """How one warp's sixteen rows of a strip lie."""
+    """Return the layout of one warp's sixteen rows of a subtile."""
     shape = (epc.stageN, LANE_ALIGNMENT) if epc.transpose_c else (LANE_ALIGNMENT, epc.stageN)
     width = min(shape[1], SWIZZLES["128B"].span // 4)
     return SharedLayout("f32", *shape, width, SWIZZLES[f"{width * 4}B"], epc.transpose_c)
 
 
 class WarpExchange:
-    """Each warp's own piece of shared memory, through which its fragments become runs."""
+    """Scratch memory of each warp, through which its fragments become runs of a row."""
 
     def __init__(self, part: WarpPart, warps: int, name: str = "epilogue_scratch") -> None:
         self.part, self.layout = part, scratch_layout(part.epc)
@@ -57,7 +57,7 @@ class WarpExchange:
 
     @staticmethod
     def bytes(epc: EpilogueConfig, warps: int = 4) -> int:
-        """What it takes of shared memory."""
+        """Return the bytes of shared memory that it needs."""
         return warps * scratch_layout(epc).bytes
 
     @property
@@ -67,16 +67,16 @@ class WarpExchange:
 
     @cached_property
     def halves(self) -> tuple[int, ...]:
-        """The first rows of the warp's pieces."""
+        """The first rows of the warp's blocks of sixteen rows."""
         return (0, LANE_ALIGNMENT) if self.part.epc.is_lower_frag_required else (0,)
 
     def runs(self, values: Values) -> Iterator[tuple[Run, list[Value]]]:
-        """A strip's fragment as runs; all lanes of the warp take part."""
+        """Yield a subtile's fragment as runs; all lanes of the warp take part."""
         piece_of_warp: View = self._scratch[self.part.warp]
         place = piece_of_warp.place
         zero = literal(0, "u32")
         for half in self.halves:
-            emit("bar.warp.sync", -1)  # whoever still reads the piece before
+            emit("bar.warp.sync", -1)  # waits for lanes that still read the previous block
             piece = {
                 (row - half, column): value
                 for (row, column), value in values.items()
@@ -101,14 +101,14 @@ class WarpExchange:
             yield Run(down + half, along, self.length, self.layout.transposed), found
 
     def position(self, subtile: Subtile, run: Run, number: int) -> Position:
-        """Where an element of a run belongs in C."""
+        """Return the position of a run's element in C."""
         spot, (down, along) = subtile.spot, run.place(number)
         row = spot.row + (self.part.row + down).to("s32")
         column = spot.column + (self.part.column + along).to("s32") + subtile.column
         return Position(spot, row, column)
 
     def stage(self, layout: SharedLayout, tile: At, run: Run, values: list[Value]) -> None:
-        """Write a run, rounded, where C is staged."""
+        """Round a run and write it to the buffer in which C is staged."""
         down, along = run.place(0)
         row, column = layout.of_accumulator(self.part.staged_row + down, along)
         assert isinstance(column, Value)

@@ -1,4 +1,4 @@
-"""What a tile writer derives from the shapes it is given: the members that its page lists."""
+"""The shapes of a tile writer, and what is derived from them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ OF_CONFIG: Mapping[str, Callable[[WriterConfig], Any]] = {
     "epi_load_swizzle": lambda config: config.epi_load_swizzle,
     "default_dtype": lambda config: config.epilogue_dtype,
 }
-"""How each keyword follows from a configuration."""
+"""Keywords by the configuration field that they are taken from."""
 DEFAULTS: Mapping[str, Any] = {
     "accum_type": "f32",
     "num_output_stages": 2,
@@ -51,24 +51,24 @@ DEFAULTS: Mapping[str, Any] = {
 
 @dataclass(frozen=True)
 class StagedOutput:
-    """A further output that the copy engine stores: its map, its type, and its buffers unless they are to be made."""
+    """An auxiliary output that TMA stores: its tensor map, its type, and its buffers, allocated if not given."""
 
     tensor: TensorMapArgument
     dtype: str
     tiles: View | None = None
     array: View | None = None
-    """The output once more, for threads to write where rows of another group follow."""
+    """The output as an array, which threads write where a tile ends inside a box."""
 
 
 def c_box(config: MatmulConfig) -> tuple[int, int]:
-    """The box of C's tensor map, in NumPy's order of axes (a batch's 1 goes in front); its swizzle is `c_swizzle`."""
+    """Return the box of C's tensor map, in NumPy's order of axes without batches; its swizzle is `c_swizzle`."""
     contiguous = config.BM if config.transpose_c else config.stageN
     rows = config.stageN if config.transpose_c else config.BM
     return (rows, block_width(config.c_type, config.c_swizzle, contiguous))
 
 
 class WriterGeometry:
-    """The shapes of a writer, and all that follows from them."""
+    """The shapes of a writer, and what is derived from them."""
 
     a_type: str
     c_type: str
@@ -113,8 +113,8 @@ class WriterGeometry:
                 for name, value in given.items()
                 if known.get(name, value) != value
             ),
-            *(f"there is no `{name}`" for name in given if name not in {**OF_CONFIG, **DEFAULTS, **known}),
-            *(f"{name} is not given" for name in OF_CONFIG if name not in values),
+            *(f"unknown keyword `{name}`" for name in given if name not in {**OF_CONFIG, **DEFAULTS, **known}),
+            *(f"{name} is missing" for name in OF_CONFIG if name not in values),
         ]
         if not problems:
             for name, value in values.items():
@@ -130,22 +130,22 @@ class WriterGeometry:
 
     def _shape_problems(self, role_first: int) -> Iterator[str]:
         if self.num_output_warps != WARPGROUP_WARPS or role_first % WARPGROUP_WARPS:
-            yield f"its role has {self.num_output_warps} warps from warp {role_first} on, and must be a warpgroup"
+            yield f"its role has {self.num_output_warps} warps from warp {role_first}; it must be one aligned warpgroup"
         if self.stageN % MOVE.columns:
-            yield f"stageN is {self.stageN}, no multiple of {MOVE.columns}"
+            yield f"stageN is {self.stageN}, which is not a multiple of {MOVE.columns}"
         elif self.epc.accumulator_columns % self.stageN:
-            yield f"strips of {self.stageN} columns do not fill an accumulator of {self.epc.accumulator_columns}"
+            yield f"subtiles of {self.stageN} columns do not divide an accumulator of {self.epc.accumulator_columns}"
         if self.c_type not in OUTPUT_TYPES:
-            yield f"C is of .{self.c_type}, not of one of {', '.join(OUTPUT_TYPES)}"
+            yield f"C is .{self.c_type}; it must be one of {', '.join(OUTPUT_TYPES)}"
         rows = self.BM * self.epc.num_col_warp_groups
         if (self.c_smem_dim1 if self.transpose_c else self.c_smem_dim0) != rows:
             yield f"C is staged in {self.c_smem_dim0} × {self.c_smem_dim1}; an accumulator has {rows} rows"
 
     def _c_problems(self, c: TensorMapArgument | View) -> Iterator[str]:
-        """What does not fit between C and how it is staged."""
+        """Yield mismatches between C and the buffers in which it is staged."""
         if isinstance(c, View):
             if c.dtype != self.c_type:
-                yield f"C is a view of .{c.dtype}, not of .{self.c_type}"
+                yield f"C is a view of .{c.dtype}; c_type is .{self.c_type}"
             return
         box, size = c.geometry.box[-2:], TYPES[self.c_type].bytes
         if self.batched and self.c_rank < 3:
@@ -156,7 +156,7 @@ class WriterGeometry:
             yield f"C's tensor map has swizzle {c.geometry.swizzle.name}, C is staged with {self.c_swizzle}"
         whole = (self.stageN, self.BM) if self.transpose_c else (self.BM, self.stageN)
         if any(extent % part for extent, part in zip(whole, box, strict=True)):
-            yield f"boxes of {box[0]} × {box[1]} do not fill {whole[0]} × {whole[1]} of C"
+            yield f"boxes of {box[0]} × {box[1]} do not divide {whole[0]} × {whole[1]} of C"
         elif c.geometry.pitch != box[1] * size or (box[1] * size) % GRANULE:
             yield f"a row of a box takes {box[1] * size} bytes, which swizzle {self.c_swizzle} does not pack"
 
@@ -182,7 +182,7 @@ class WriterGeometry:
 
     @property
     def stageN(self) -> int:
-        """Columns of a strip."""
+        """Columns of a subtile."""
         return self.c_smem_dim0 if self.transpose_c else self.c_smem_dim1
 
     @cached_property
@@ -199,7 +199,7 @@ class WriterGeometry:
 
     @property
     def num_stages(self) -> int:
-        """Strips of an accumulator."""
+        """The number of subtiles of an accumulator."""
         return self.epc.num_stages
 
     @property
@@ -212,12 +212,12 @@ class WriterGeometry:
 
     @property
     def accum_tile_layout(self) -> RowMajor:
-        """A strip of an accumulator."""
+        """The shape of a subtile of an accumulator."""
         return RowMajor(self.BM, self.stageN)
 
     @property
     def AccumTmemArray(self) -> TmemArrayType:
-        """The strips of an accumulator in tensor memory."""
+        """The subtiles of an accumulator in TMEM."""
         return TmemArrayType(self.accum_type, self.accum_tile_layout, self.num_stages, self.cta_group)
 
     @property
@@ -235,13 +235,13 @@ class WriterGeometry:
 
     @cached_property
     def staged(self) -> SharedLayout:
-        """How a strip lies in shared memory: in blocks as wide as a box."""
+        """The layout of a subtile in shared memory: blocks as wide as a box."""
         rows, columns = self.c_smem_layout
         contiguous = self.BM if self.transpose_c else columns
         width = self._box[-1] if self._box is not None else block_width(self.c_type, self.c_swizzle, contiguous)
         return SharedLayout(self.c_type, rows, columns, width, SWIZZLES[self.c_swizzle], self.transpose_c)
 
     def staged_as(self, output: StagedOutput) -> SharedLayout:
-        """How a strip of a further output lies in shared memory: as its map says."""
+        """Return the layout of a subtile of an auxiliary output, which follows from its tensor map."""
         geometry, (rows, columns) = output.tensor.geometry, self.c_smem_layout
         return SharedLayout(output.dtype, rows, columns, geometry.box[-1], geometry.swizzle, self.transpose_c)

@@ -1,4 +1,4 @@
-"""What a tile writer is given, as far as it looks: who writes, what is read, and how C is divided and staged."""
+"""Protocols of a tile writer's arguments: the writing role, the accumulators, the barrier and the configuration."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from warploom.trace.language.values import Value
 
 
 class AccumulatorStage(Protocol):
-    """What is read: an accumulator that the epilogue holds, and gives back once."""
+    """An accumulator in TMEM that the epilogue holds, and releases once."""
 
     @property
     def tmem(self) -> Any: ...
@@ -20,13 +20,13 @@ class AccumulatorStage(Protocol):
 
 @runtime_checkable
 class RegisterAccumulator(Protocol):
-    """What is read where the sums are in registers: each strip of them."""
+    """An accumulator in registers, by subtile."""
 
     def subtile(self, index: int) -> TmemFragments: ...
 
 
 class WriterRole(Protocol):
-    """Who writes: four warps, a role or a part of one."""
+    """The four warps that write: a role, or a warpgroup of one."""
 
     first: int
     count: int
@@ -48,13 +48,13 @@ class WriterRole(Protocol):
 
 
 class GroupBarrier(Protocol):
-    """Where those who write wait for each other."""
+    """A barrier of the writing threads."""
 
     def sync(self) -> None: ...
 
 
 class WriterConfig(Protocol):
-    """A configuration of any target: the shapes of accumulators and of what is staged of them."""
+    """The fields of a configuration, of any target, that a writer needs."""
 
     @property
     def a_type(self) -> str: ...

@@ -1,4 +1,4 @@
-"""`OutputTilePipeline` as its page has it: compile-time members, and further spellings of acquire and release."""
+"""`OutputTilePipeline` as its page has it: compile-time members, and other spellings of acquire and release."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ class TileWriter(tile_writer.TileWriter):
 
     @property
     def c_tile_shape(self) -> tuple[int, ...]:
-        """A staged subtile with the rank of C's tensor map: ones in front for batches."""
+        """A staged subtile with the rank of C's tensor map: leading ones for batches."""
         return (*(1,) * (self.c_rank - 2), *self.c_smem_layout)
 
     def get_epilogue_dtype(self) -> str:

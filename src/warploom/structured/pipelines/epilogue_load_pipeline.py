@@ -1,7 +1,7 @@
-"""Source tiles for the epilogue: a warp of their own loads what the epilogue adds.
+"""Source tiles for the epilogue: a separate warp loads the matrix or row that the epilogue adds.
 
-Loading begins when the main loads of a tile are under way, so that it does not delay them; the hand-off is a ring too,
-and a ring has back-pressure.
+It starts a tile after the main loads of that tile have been issued, so that it does not delay them. The hand-off
+between the two load roles is a ring as well, so that neither can run ahead without bound.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from warploom.trace.language.values import Value
 
 
 class EpiLoadPipeline:
-    """Stages that the epilogue-load role fills and every thread of the epilogue reads."""
+    """The ring of stages that the epilogue-load role fills and every thread of the epilogue reads."""
 
     def __init__(
         self,
@@ -36,10 +36,10 @@ class EpiLoadPipeline:
         name: str = "epi_load",
         ptr: SMemArray | None = None,
     ) -> None:
-        """`signal` is how the producer tells that a stage is full: by the bytes of its copies, if not told.
+        """`signal` is how the producer commits a stage: by default with the bytes of its copies.
 
-        A consumer that is a role arrives with every thread; a signal says how else, as for guarded arrivals.
-        `ptr` are barriers of the author's: full ones, then as many empty ones.
+        A `consumer` that is a role releases with every thread; give a signal for anything else.
+        `ptr` are your own barriers: the full ones, then as many empty ones.
         """
         self.num_stages = num_stages
         self.pipeline = ProducerConsumerPipeline(
@@ -52,42 +52,42 @@ class EpiLoadPipeline:
         )
 
     def init_barriers(self, producer_arv_count: int | None = None, consumer_arv_count: int | None = None) -> None:
-        """Initialise the barriers here, in one thread, instead of at start-up; counts that are given are checked."""
+        """Initialise the barriers here, in one thread, instead of at start-up; given counts are checked."""
         self.pipeline.init_mbars(producer_arv_count, consumer_arv_count)
 
     def produce(self) -> ProduceContext:
-        """Waits for the consumer on entering, advances on leaving."""
+        """Return a context that waits for the consumer on entry and advances on exit."""
         return self.pipeline.produce()
 
     def acquire_producer(self) -> ProducerStage:
-        """A stage to fill; it must be released."""
+        """Acquire a stage to fill; it must be released."""
         return self.pipeline.acquire_producer()
 
     def wait_consumer(self) -> None:
-        """Wait until the current stage is free."""
+        """Wait until the consumer has released the current stage."""
         self.pipeline.wait_consumer()
 
     def producer_mbar(self) -> Barrier:
-        """The barrier that counts the bytes of the current stage."""
+        """Return the barrier that counts the bytes of the current stage."""
         return self.pipeline.producer_mbar()
 
     def producer_step(self) -> None:
         self.pipeline.producer_step()
 
     def consume(self) -> ConsumeContext:
-        """Waits for the producer on entering; signals and advances on leaving."""
+        """Return a context that waits for the producer on entry, and releases and advances on exit."""
         return self.pipeline.consume()
 
     def consume_explicit(self) -> ExplicitConsumeContext:
-        """Waits on entering, advances on leaving; the author arrives."""
+        """Return a context that waits on entry and advances on exit; the author calls `stage.arrive()`."""
         return self.pipeline.consume_explicit()
 
     def acquire_consumer(self) -> ConsumerStage:
-        """A stage to read; it must be released."""
+        """Acquire a stage to read; it must be released."""
         return self.pipeline.acquire_consumer()
 
     def wait_producer(self) -> None:
-        """Wait until the current stage is full."""
+        """Wait until the producer has filled the current stage."""
         self.pipeline.wait_producer()
 
     def consumer_stage(self) -> Value:
@@ -98,9 +98,10 @@ class EpiLoadPipeline:
 
 
 class LoadOrderBarrier:
-    """Lets the epilogue-load role begin on a tile when the main load has: a ring of two hand-offs.
+    """Lets the epilogue-load role start a tile when the main load has issued it: a ring of two hand-offs.
 
-    With one parity bit and no way back, two arrivals without a wait between them would look like none.
+    A single barrier has one parity bit: two arrivals without a wait in between would look like none. The ring's empty
+    barriers prevent that.
     """
 
     def __init__(self, *, first: Role, then: Role, cluster: Cluster | None = None, name: str = "load_order") -> None:
@@ -109,11 +110,11 @@ class LoadOrderBarrier:
         )
 
     def arrive_and_step(self) -> None:
-        """The main load has begun on a tile."""
+        """Signal that the main loads of a tile have been issued."""
         self.pipeline.producer_signal_and_step()
 
     def wait_and_step(self) -> None:
-        """Go on when it has."""
+        """Wait until the main loads of the tile have been issued."""
         self.pipeline.consumer_signal_and_step()
 
     arrive, wait = arrive_and_step, wait_and_step

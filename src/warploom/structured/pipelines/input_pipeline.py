@@ -1,4 +1,4 @@
-"""Operands from the load role to the tensor core: each stage holds a group of K tiles of every operand."""
+"""The input pipeline, from the load role to the tensor core: each stage holds a group of K tiles of every operand."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from warploom.trace.language.values import Value, literal, select
 
 
 class Part(Protocol):
-    """One array of a payload: tiles in shared memory that copies fill."""
+    """One operand of a payload: tiles in shared memory that copies fill."""
 
     local: bool
-    """Whether a copy counts at this CTA's own barrier, because others than the pair's leader wait for it."""
+    """True if copies complete on this CTA's own barrier, because its own warps wait for them, not only the leader."""
 
     @property
     def bytes(self) -> int: ...
@@ -32,7 +32,7 @@ class Part(Protocol):
 
 
 class TilePayload:
-    """What a stage holds, part by part: `payload.a`, `payload.b` and so on."""
+    """The contents of a stage by operand: `payload.a`, `payload.b` and so on."""
 
     def __init__(self, **parts: Part) -> None:
         self.parts: Mapping[str, Part] = parts
@@ -45,38 +45,38 @@ class TilePayload:
 
     @property
     def bytes(self) -> int:
-        """Bytes of one K tile, in one CTA."""
+        """Bytes of one K tile in one CTA."""
         return sum(part.bytes for part in self.parts.values())
 
     def get_tile(self, stage: Value, j: int, k_group_size: int = 1) -> tuple[At, ...]:
-        """Where each part's tile number `j` of a stage lies."""
+        """Return the address of K tile `j` of a stage, for each operand."""
         index = stage * k_group_size + j
         return tuple(part.storage[index].place for part in self.parts.values())  # type: ignore[attr-defined]
 
 
 class StandardTilePayload(TilePayload):
-    """A and B."""
+    """The payload of a plain GEMM: A and B."""
 
     def __init__(self, a: Part, b: Part) -> None:
         super().__init__(a=a, b=b)
 
 
 class BlockScaledTilePayload(TilePayload):
-    """A, B and the scale factors of both."""
+    """The payload of a block-scaled GEMM: A, B and the scale factors of both."""
 
     def __init__(self, a: Part, b: Part, sfa: Part, sfb: Part) -> None:
         super().__init__(a=a, b=b, sfa=sfa, sfb=sfb)
 
 
 class BlockwiseFP8TilePayload(TilePayload):
-    """A, B and the scales of A's rows."""
+    """The payload of a blockwise FP8 GEMM: A, B and the scales of A's rows."""
 
     def __init__(self, a: Part, b: Part, a_scales: Part) -> None:
         super().__init__(a=a, b=b, a_scales=a_scales)
 
 
 class InputProducerStage(ProducerStage):
-    """A stage that the load role fills."""
+    """A stage that the load role holds and fills."""
 
     def __init__(self, side: Side, inputs: InputTilePipeline) -> None:
         super().__init__(side)
@@ -89,12 +89,12 @@ class InputProducerStage(ProducerStage):
     stage = ProducerStage.index
 
     def barrier(self) -> Barrier:
-        """The barrier that counts the stage's bytes: with pairs, the leader's."""
+        """Return the barrier that counts the stage's bytes; with CTA pairs, the leader's."""
         self.check()
         return self._inputs.arriving[self._index]
 
     def load(self, tile: Any, k: Value, *, only: tuple[str, ...] = ()) -> None:
-        """Announce and copy the stage's K tiles of every part (or of some); `k` counts stages."""
+        """Expect the bytes and issue the copies of every operand, or of those in `only`; `k` counts stages along K."""
         self.check()
         inputs = self._inputs
         with when(inputs.producer_role.elected):
@@ -103,7 +103,7 @@ class InputProducerStage(ProducerStage):
 
 
 class InputConsumerStage(ConsumerStage):
-    """A stage that the tensor core reads."""
+    """A stage that the MMA role holds and the tensor core reads."""
 
     def __init__(self, side: Side, inputs: InputTilePipeline) -> None:
         super().__init__(side)
@@ -116,16 +116,16 @@ class InputConsumerStage(ConsumerStage):
     stage = ConsumerStage.index
 
     def tile(self, j: int = 0) -> Value:
-        """The number of a K tile among all tiles of a part."""
+        """Return the index of K tile `j` of this stage among all tiles of an operand."""
         self.check()
         return self._index * self._inputs.k_group_size + j
 
 
 class InputTilePipeline:
-    """Stages of `k_group_size` K tiles each: copies fill them, the tensor core's commit frees them.
+    """The ring of input stages, `k_group_size` K tiles each: copies fill a stage, the tensor core's commit releases it.
 
-    With pairs both CTAs' copies count at the leader's barrier. When the producing role ends, it waits until every
-    stage is free: other CTAs' commits must find this one alive.
+    With CTA pairs, the copies of both CTAs complete on the leader's barrier. At the end of the producing role it waits
+    until every stage is released, because commits of other CTAs still arrive at this CTA's barriers.
     """
 
     def __init__(
@@ -140,8 +140,9 @@ class InputTilePipeline:
         also: tuple[Signal, ...] = (),
         name: str = "inputs",
     ) -> None:
-        """A consumer that is a role commits; a signal says how else it is done. `also` are further consumers, such as
-        an epilogue that reads scales.
+        """A `consumer` that is a role releases with the tensor core's commit; give a signal for anything else.
+
+        `also` are additional consumers, such as an epilogue that reads scales.
         """
         self.payload, self.num_group_stages, self.k_group_size = payload, num_group_stages, k_group_size
         self.cluster = kernel_cluster(cluster)
@@ -164,17 +165,17 @@ class InputTilePipeline:
 
     @property
     def stage_bytes(self) -> int:
-        """Bytes that arrive at a leader's barrier: those of both CTAs where there are pairs, but not the peer's own."""
+        """Bytes that complete on the leader's barrier: of both CTAs of a pair, without the peer's local operands."""
         return self.k_group_size * self.cluster.cta_group * self.payload.bytes - self._peer_bytes
 
     @property
     def _peer_bytes(self) -> int:
-        """Bytes that arrive at the barrier of a leader's peer."""
+        """Bytes that complete on the barrier of the leader's peer."""
         local = sum(part.bytes for part in self.payload.parts.values() if part.local)
         return self.k_group_size * (self.cluster.cta_group - 1) * local
 
     def expect(self, stage: InputProducerStage) -> None:
-        """Expect the bytes of a stage, in one thread: at a pair leader's barrier, at its peer's own only."""
+        """Expect the bytes of a stage, in one thread: at the leader all of them, at its peer only the local ones."""
         if self._peer_bytes:
             stage.expect_bytes(select(self.cluster.leader, literal(self.stage_bytes, "u32"), self._peer_bytes))
             return
@@ -190,12 +191,12 @@ class InputTilePipeline:
                     part.load(index * self.k_group_size + j, tile, k * self.k_group_size + j, barrier, self.cluster)
 
     def produce(self, ready: Value | None = None) -> StageContext[InputProducerStage]:
-        """A stage to load; in the load role."""
+        """Return a context that acquires a stage to load, in the load role; `ready` skips the wait."""
         self._drain_at_end()
         return StageContext(self.pipeline.producer_side, lambda side: InputProducerStage(side, self), ready)
 
     def consume(self, ready: Value | None = None) -> StageContext[InputConsumerStage]:
-        """A loaded stage; in a role that reads it."""
+        """Return a context that acquires a loaded stage, in a role that reads it; `ready` skips the wait."""
         return StageContext(self.pipeline.consumer_side, lambda side: InputConsumerStage(side, self), ready)
 
     def acquire_producer(self) -> InputProducerStage:
@@ -215,12 +216,13 @@ class InputTilePipeline:
         self.pipeline.init_mbars(producer_arv_count, consumer_arv_count)
 
     def drain_producer(self) -> None:
-        """Wait until every stage is free, once: who has done so by hand need not at the end."""
+        """Wait until every stage has been released; a second call does nothing."""
         if not self._is_drained:
             self._is_drained = True
             self.pipeline.drain_producer()
 
     def _drain_at_end(self) -> None:
+        """Drain when the producing region closes: the innermost role or branch that encloses all loops of the role."""
         if self._drains:
             return
         self._drains = True
@@ -235,7 +237,7 @@ class InputTilePipeline:
 
 
 class InputProducer:
-    """The producer's view: the same stages under its own verbs."""
+    """The producer's view of the pipeline."""
 
     def __init__(self, inputs: InputTilePipeline) -> None:
         self._inputs = inputs
@@ -250,7 +252,7 @@ class InputProducer:
         return self._inputs.pipeline.try_wait_consumer()
 
     def acquire_if_needed(self, ready: Value) -> StageContext[InputProducerStage]:
-        """As `acquire`, but without a wait where `try_acquire` has said that the stage is free."""
+        """Do as `acquire`, but wait only if `ready`, the result of `try_acquire`, is false."""
         return self._inputs.produce(ready)
 
     def drain(self) -> None:
@@ -258,7 +260,7 @@ class InputProducer:
 
 
 class InputConsumer:
-    """The consumer's view."""
+    """The consumer's view of the pipeline."""
 
     def __init__(self, inputs: InputTilePipeline) -> None:
         self._inputs = inputs
@@ -273,5 +275,5 @@ class InputConsumer:
         return self._inputs.pipeline.try_wait_producer()
 
     def acquire_if_needed(self, ready: Value) -> StageContext[InputConsumerStage]:
-        """As `acquire`, but without a wait where `try_acquire` has said that the stage is loaded."""
+        """Do as `acquire`, but wait only if `ready`, the result of `try_acquire`, is false."""
         return self._inputs.consume(ready)

@@ -1,4 +1,4 @@
-"""How many lanes execute a line, as far as the guards around it tell while tracing."""
+"""The number of lanes that execute a line, derived at trace time from the guards around it."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ _WARP = 32
 
 
 def lanes_inside(outer: Region, what: str) -> int:
-    """Lanes of a warp that reach this line from a region around it."""
+    """Count the lanes of a warp that reach this line from an enclosing region."""
     lanes = _WARP
     for region in current("An arrival").region.chain():
         if region is outer:
             break
         if region.kind != "branch" or region.condition is None:
-            problem = f"{what} lies in a device {region.kind} inside its stage."
+            problem = f"{what} is in a device {region.kind} inside its stage."
             raise Diag.UNCOUNTABLE_ARRIVAL.error(here(), what=problem)
         counted = _lanes_where(region.condition)
         if counted is None:
-            problem = f"{what} stands under a condition (opened at {region.loc}) that cannot be counted."
+            problem = f"{what} is under a condition (opened at {region.loc}) whose lanes cannot be counted."
             raise Diag.UNCOUNTABLE_ARRIVAL.error(here(), what=problem)
         lanes = min(lanes, counted)
     return lanes
 
 
 def _lanes_where(condition: Value) -> int | None:
-    """In how many lanes of a warp a condition holds: an election, or a comparison of the lane's number."""
+    """Count the lanes in which a condition holds: `elect` or `lane() < n`; None for anything else."""
     if condition.literal is not None:
         return _WARP if condition.literal else 0
     maker = _maker(condition.operand)
@@ -50,7 +50,7 @@ def _lanes_where(condition: Value) -> int | None:
 
 
 def _maker(operand: object) -> Op | None:
-    """The instruction that made a register's value."""
+    """Find the instruction that defined a register."""
     if not isinstance(operand, Register):
         return None
     for op in reversed(current().statements[1]):

@@ -1,7 +1,7 @@
-"""An operand of the tensor core on its way: a tile in global memory, in shared memory, and as a descriptor.
+"""Operands of the tensor core: tiles in global memory, in shared memory, and as matrix descriptors.
 
-Where an operand is sliced among CTAs that share it, each copies one slice to all of them. A slice is cut across the
-dimension that is not contiguous, so that any swizzle keeps its pattern.
+CTAs that share an operand slice its tiles: each CTA loads one slice and multicasts it to all of them. Slices are cut
+across the dimension that is not contiguous, so that the swizzle pattern is the same as without slices.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _BITS = 8
 
 @dataclass(frozen=True)
 class OperandLayout:
-    """A tile of `rows` by `depth` (along K) elements; `major` says which of the two is contiguous: "k" or "mn"."""
+    """A tile of `rows` × `k_extent` elements; `major` is the contiguous dimension, "k" or "mn"."""
 
     rows: int
     k_extent: int
@@ -40,12 +40,12 @@ class OperandLayout:
 
     @property
     def halved(self) -> OperandLayout:
-        """One half of the rows."""
+        """The layout of half of the rows."""
         return replace(self, rows=self.rows // 2)
 
     @property
     def span(self) -> int:
-        """Elements that lie side by side in one row of the pattern; without a swizzle it is a granule wide."""
+        """Contiguous elements in one row of the swizzle pattern; without a swizzle, one 16-byte granule."""
         return self._span_bytes * _BITS // self.element_bits
 
     @property
@@ -58,14 +58,14 @@ class OperandLayout:
 
     @property
     def box(self) -> tuple[int, int]:
-        """The box of one copy, in the order of the array's axes."""
+        """The TMA box of one copy, in the order of the array's axes."""
         if self.major == "k":
             return (self.rows // self.slices, self.span)
         return (self.k_extent // self.slices, self.span)
 
     @property
     def columns(self) -> int:
-        """How many boxes lie side by side in a tile."""
+        """The number of boxes side by side in a tile."""
         return (self.k_extent if self.major == "k" else self.rows) // self.span
 
     @property
@@ -74,14 +74,14 @@ class OperandLayout:
 
     @property
     def slice_bytes(self) -> int:
-        """From one slice to the next inside a column of boxes."""
+        """Bytes from one slice to the next inside a column of boxes."""
         return self.column_bytes // self.slices
 
     @property
     def leading(self) -> int:
-        """A descriptor's leading offset: from one span to the next, along M or N; along K nothing reads it.
+        """The descriptor's leading-dimension byte offset: from one span to the next along M or N; unused if K-major.
 
-        Without a swizzle it is the step along K, and the stride the step along M or N.
+        Without a swizzle it is the step along K, and `stride` is the step along M or N.
         """
         if not SWIZZLES[self.swizzle].bits:
             return self.column_bytes if self.major == "k" else self._pattern_bytes
@@ -89,25 +89,25 @@ class OperandLayout:
 
     @property
     def stride(self) -> int:
-        """A descriptor's stride: from one repeat of the pattern to the next."""
+        """The descriptor's stride-dimension byte offset: from one repeat of the swizzle pattern to the next."""
         if not SWIZZLES[self.swizzle].bits and self.major == "mn":
             return self.column_bytes
         return self._pattern_bytes
 
     @property
     def _pattern_bytes(self) -> int:
-        """From one repeat of the pattern to the next; without a swizzle it is eight granules."""
+        """Bytes of one repeat of the swizzle pattern; without a swizzle, eight granules."""
         swizzle = SWIZZLES[self.swizzle]
         return swizzle.period if swizzle.bits else _CORE_ROWS * GRANULE
 
     def down(self, rows: int) -> int:
-        """What a descriptor grows by to begin so many rows further down."""
+        """Return the increment of a descriptor that moves it down by `rows` rows."""
         if self.major == "k":
             return rows * SWIZZLES[self.swizzle].span // _UNIT
         return rows // self.span * self.column_bytes // _UNIT
 
     def step(self, k: int) -> int:
-        """What a descriptor grows by to reach element `k` of the depth."""
+        """Return the increment of a descriptor that moves it to element `k` along K."""
         if self.major == "mn":
             return k * self._span_bytes // _UNIT
         column, rest = divmod(k, self.span)
@@ -115,7 +115,7 @@ class OperandLayout:
 
 
 class OperandTiles:
-    """All tiles of one operand in shared memory, and how they are filled."""
+    """All tiles of one operand in shared memory, and the copies that fill them."""
 
     local = False
 
@@ -130,7 +130,7 @@ class OperandTiles:
         share: Value | int = 0,
         peers: Mask | None = None,
     ) -> None:
-        """`row` is the first row of the operand for a tile of work; `share` which slice this CTA copies to `peers`."""
+        """`row` maps a tile of work to its first row; `share` is the slice that this CTA multicasts to `peers`."""
         self.name, self.source, self.layout, self.row = name, source, layout, row
         self.share, self.peers = (share, peers) if layout.slices > 1 else (0, None)
         align = max(SWIZZLES[layout.swizzle].alignment, SHARED_ALIGNMENT)
@@ -138,17 +138,17 @@ class OperandTiles:
 
     @property
     def bytes(self) -> int:
-        """Bytes that fill one tile."""
+        """Bytes of one tile."""
         return self.layout.tile_bytes
 
     def descriptor(self, index: Value) -> Value:
-        """The descriptor of a tile's first element."""
+        """Return the matrix descriptor of a tile."""
         layout = self.layout
         place = self.storage[index].place
         return matrix_descriptor(place, leading=layout.leading, stride=layout.stride, swizzle=layout.swizzle)
 
     def load(self, index: Value, tile: Any, k: Value, barrier: At, cluster: Cluster) -> None:
-        """Copy this CTA's slice of a tile, K tile `k`; its bytes are counted at a barrier."""
+        """Issue the copies of this CTA's slice of K tile `k`; their bytes complete on `barrier`."""
         self._copy(self.source, self.layout, self.storage[index], tile, k, barrier, cluster)
 
     def _copy(
@@ -179,10 +179,10 @@ Source = TensorMapArgument | tuple[TensorMapArgument, TensorMapArgument]
 
 
 class PairedTiles(OperandTiles):
-    """An operand of pairs: the first half of a tile's rows is one matrix's, the second half another's.
+    """B of a gated GEMM: the first half of a tile's rows is from the gate matrix, the second half from the up matrix.
 
-    Row r of both halves is one of a pair: accumulators that belong together are in one thread. Where two CTAs multiply
-    together, each has one half.
+    Row r of both halves belongs to the same output column, so that one thread holds both accumulators. With `cta_group`
+    2 each CTA holds one of the halves.
     """
 
     def __init__(self, name: str, sources: tuple[TensorMapArgument, TensorMapArgument], *rest: Any, **how: Any) -> None:
@@ -204,14 +204,14 @@ class PairedTiles(OperandTiles):
 
 
 def tiles_of(name: str, source: Source, *rest: Any, **how: Any) -> OperandTiles:
-    """The tiles of an operand, or of a pair of them."""
+    """Create the tiles of an operand, or of a (gate, up) pair of operands."""
     if isinstance(source, tuple):
         return PairedTiles(name, source, *rest, **how)
     return OperandTiles(name, source, *rest, **how)
 
 
 def copy_box(to: At, source: At, barrier: At, cluster: Cluster, peers: Mask | None = None) -> None:
-    """One box from global to shared memory; with pairs its bytes count at the leader's barrier."""
+    """Copy one box from global to shared memory; with CTA pairs its bytes complete on the leader's barrier."""
     assert source.coordinates is not None
     pair = ".cta_group::2" if cluster.cta_group == 2 else ""
     cast = ".multicast::cluster" if peers is not None else ""

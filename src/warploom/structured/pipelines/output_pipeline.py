@@ -1,8 +1,7 @@
-"""Accumulators from the tensor core to the epilogue: stages of tensor memory.
+"""The output pipeline: accumulators in TMEM, from the tensor core to the epilogue.
 
-Every handle releases by one rule: the MMA side's release is the tensor core's commit, the epilogue side's an arrival
-of each of its threads at the pair leader's barrier. The `with` forms, the linear forms and the per-K forms are the
-same stages.
+Every handle releases by one rule: on the MMA side a release is the tensor core's commit, on the epilogue side an
+arrival of each thread at the pair leader's barrier. The `with`, linear and per-K forms are the same stages.
 """
 
 from __future__ import annotations
@@ -39,42 +38,42 @@ class OutputStage(Stage):
 
     @property
     def tmem(self) -> TmemStage:
-        """Where the accumulator lies."""
+        """The accumulator's stage of TMEM."""
         self.check()
         return self._tmem
 
     def tmem_offset(self) -> Value:
-        """The address of its first column."""
+        """Return the address of its first column."""
         return self.tmem.offset
 
 
 class MmaStage(OutputStage):
-    """An accumulator to be computed; its release commits it to the epilogue."""
+    """An accumulator to be computed; release commits it to the epilogue."""
 
 
 class EpilogueStage(OutputStage):
-    """An accumulator to be read; its release gives it back to the tensor core."""
+    """An accumulator to be read; release returns it to the MMA role."""
 
     def release(self) -> None:
-        """Give it back: reads of tensor memory end before."""
+        """Release the accumulator, ordered after all TMEM loads so far."""
         emit("tcgen05.fence::before_thread_sync")
         super().release()
 
 
 class MmaKStage(StageContext[MmaStage]):
-    """One accumulator per K step: acquired on entering, committed on leaving."""
+    """One accumulator per K tile: acquired on entry, committed on exit."""
 
 
 class OutputProducer(StageContext[MmaStage]):
-    """The MMA role's view: one accumulator per tile."""
+    """The MMA role's context: one accumulator per output tile."""
 
 
 class OutputConsumer(StageContext[EpilogueStage]):
-    """The epilogue's view: one accumulator per tile."""
+    """The epilogue's context: one accumulator per output tile."""
 
 
 class OutputTilePipeline:
-    """A ring of accumulators in tensor memory between the MMA role and the epilogue."""
+    """The ring of accumulators in TMEM between the MMA role and the epilogue."""
 
     def __init__(
         self,
@@ -110,14 +109,14 @@ class OutputTilePipeline:
         self.address = _address_slot(name, tmem_addr_storage)
         self.dealloc = TmemDeallocBarrier(consumer, self.cluster, f"{name}.dealloc", storage=dealloc_mbar)
         self.met: set[str] = set()
-        """Roles that have been where the address is handed over."""
+        """Roles that have passed the hand-over of the TMEM address."""
         self._allocations: dict[str, TmemAllocation] = {}
         self.given = self.checked(tmem)
         current().parts.setdefault(OutputTilePipeline, []).append(self)
 
     @staticmethod
     def of_role() -> OutputTilePipeline:
-        """The pipeline that the role being traced is a side of; there must be one and no other."""
+        """Find the pipeline in which the role being traced takes part; there must be exactly one."""
         builder = current("A warp context")
         found = [
             outputs
@@ -125,7 +124,7 @@ class OutputTilePipeline:
             if builder.region.role in (outputs.producer_role.name, outputs.consumer_role.name)
         ]
         if len(found) != 1:
-            what = f"role `{builder.region.role}` is a side of {len(found)} output pipelines, not of one"
+            what = f"role `{builder.region.role}` takes part in {len(found)} output pipelines; it must be one"
             raise Diag.BAD_KERNEL.error(here(), what=what)
         only: OutputTilePipeline = found[0]
         return only
@@ -136,20 +135,20 @@ class OutputTilePipeline:
 
     @property
     def tmem(self) -> TmemAllocation:
-        """The tensor memory, as the role being traced knows it; before its context is entered nobody does."""
+        """The TMEM allocation as the role being traced knows it, once it has entered its context."""
         role = current("Tensor memory").region.role
         known = self._allocations.get(role, self.given)
         if known is None:
-            what = f"role `{role}` uses tensor memory of `{self.name}` before it knows the address"
+            what = f"role `{role}` uses TMEM of `{self.name}` before it knows the address"
             raise Diag.BAD_KERNEL.error(here(), what=f"{what}; enter its warp context first")
         return known
 
     def provide(self, allocation: TmemAllocation) -> None:
-        """The role being traced has learnt where the tensor memory is."""
+        """Record the TMEM allocation for the role being traced."""
         self._allocations[current().region.role] = allocation
 
     def publish_address(self) -> None:
-        """The MMA role's side of the hand-over of the address; telling twice is telling once."""
+        """Publish the TMEM address, in the MMA role; a second call does nothing."""
         role = self.pipeline.producer_side.declared().role.name
         assert self.tmem
         if role not in self.met:
@@ -158,7 +157,7 @@ class OutputTilePipeline:
             self.sync.arrive()
 
     def wait_for_address(self) -> None:
-        """The epilogue's side of the hand-over of the address; waiting twice is waiting once."""
+        """Wait for the TMEM address, in the epilogue; a second call does nothing."""
         role = self.pipeline.consumer_side.declared().role.name
         if role not in self.met:
             self.met.add(role)
@@ -172,7 +171,7 @@ class OutputTilePipeline:
         *,
         storage_ptr: SMemArray | None = None,
     ) -> None:
-        """Initialise the barriers here, in one thread; what is given is checked."""
+        """Initialise the barriers here, in one thread, instead of at start-up; given values are checked."""
         self.pipeline.init_mbars(producer_arv_count, consumer_arv_count, storage_ptr=storage_ptr)
 
     def _produced(self, side: Side) -> MmaStage:
@@ -188,26 +187,26 @@ class OutputTilePipeline:
         return OutputConsumer(self.pipeline.consumer_side, self._consumed)
 
     def acquire_mma_linear(self) -> MmaStage:
-        """An accumulator to compute, once the epilogue has drained it; it must be released."""
+        """Wait until the epilogue has released an accumulator, and acquire it; it must be released."""
         return self.pipeline.producer_side.acquire(self._produced)
 
     def acquire_epilogue_linear(self) -> EpilogueStage:
-        """An accumulator to read, once the tensor core has finished it; it must be released."""
+        """Wait until the tensor core has completed an accumulator, and acquire it; it must be released."""
         return self.pipeline.consumer_side.acquire(self._consumed)
 
     def per_k(self) -> OutputKPipeline:
-        """The same ring, one stage for each K step."""
+        """Return a view of the ring with one stage per K tile."""
         return OutputKPipeline(self)
 
     def per_k_epilogue(self, input_pipeline: ProducerConsumerPipeline) -> EpilogueKContext:
-        """An accumulator and the input stage it was made from, for epilogues that read scales with the operands."""
+        """Return a context of an accumulator and its input stage, for epilogues that read scales from that stage."""
         return EpilogueKContext(self, input_pipeline)
 
     def checked(self, given: TmemAllocation | None) -> TmemAllocation | None:
-        """Tensor memory that is given must be of as many CTAs as the accumulators are."""
+        """Check that given TMEM was allocated for the same number of CTAs as the accumulators."""
         if given is not None and given.cta_group != self.cta_group:
             fields: dict[str, Any] = {"pipeline": self.name, "given": given.cta_group, "derived": self.cta_group}
-            raise Diag.COUNT_MISMATCH.error(here(), what="as CTAs that allocate tensor memory", **fields)
+            raise Diag.COUNT_MISMATCH.error(here(), what="CTAs that allocate TMEM", **fields)
         return given
 
 
@@ -221,7 +220,7 @@ def _address_slot(name: str, given: SMemArray | None) -> View:
 
 
 class OutputKPipeline:
-    """Producer and consumer of one accumulator for each K step."""
+    """Producer and consumer contexts of one accumulator per K tile."""
 
     def __init__(self, outputs: OutputTilePipeline) -> None:
         self._outputs = outputs
@@ -234,7 +233,7 @@ class OutputKPipeline:
 
 
 class EpilogueKStage(EpilogueStage):
-    """An accumulator of one K step, and the input stage it came from."""
+    """An accumulator of one K tile, and the input stage that it was computed from."""
 
     def __init__(self, side: Side, outputs: OutputTilePipeline, input_stage: ConsumerStage) -> None:
         super().__init__(side, outputs)
@@ -249,7 +248,7 @@ class EpilogueKStage(EpilogueStage):
         return self._input.index()
 
     def arrive_input(self) -> None:
-        """Give the input stage back, sooner than the accumulator; under a guard by lane, those lanes' arrival."""
+        """Release the input stage before the accumulator; under a guard by lane, arrive with those lanes."""
         if current().region is self._region:
             self._input.release()
         else:
@@ -262,7 +261,7 @@ class EpilogueKStage(EpilogueStage):
 
 
 class EpilogueKContext(StageContext[EpilogueKStage]):
-    """Waits for the input stage and the accumulator of a K step; leaving arrives once on both sides."""
+    """Waits for the input stage and the accumulator of a K tile; leaving releases both."""
 
     def __init__(self, outputs: OutputTilePipeline, inputs: ProducerConsumerPipeline) -> None:
         def acquired(side: Side) -> EpilogueKStage:

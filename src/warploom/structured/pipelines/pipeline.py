@@ -1,7 +1,7 @@
-"""A ring of stages between roles: full barriers one way, empty barriers the other.
+"""A ring of stages between roles, with full barriers in one direction and empty barriers in the other.
 
-The two sides differ in nothing but which barriers they wait at, how they signal and the phase they begin with. The
-count of a barrier is the sum of all signals that reach it.
+The two sides differ only in the barriers that they wait on, their signals and their initial phase. The arrival count of
+a barrier is the sum of all signals that reach it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _BARRIER_BYTES = 8
 
 
 class RingState:
-    """Where a side stands: the stage, and the parity of its lap; each thread has its own."""
+    """The position of a side in the ring: the stage index and the phase parity, in registers of each thread."""
 
     def __init__(self, num_stages: int, parity: int) -> None:
         self._stages = num_stages
@@ -50,7 +50,7 @@ class RingState:
         return self._parity.get()
 
     def step(self) -> None:
-        """The next stage; the parity changes with every lap."""
+        """Advance to the next stage; the parity flips when the index wraps."""
         if self._stage is None:
             self._parity ^= 1
             return
@@ -60,7 +60,7 @@ class RingState:
         self._parity.set(self._parity ^ wrapped.to("u32"))
 
     def skip(self, count: Value) -> None:
-        """Over several stages at once: those that another warpgroup has."""
+        """Advance by several stages at once: those that another warpgroup consumes."""
         total = self.stage + count.to("u32")
         laps = total // self._stages
         if self._stage is not None:
@@ -68,19 +68,19 @@ class RingState:
         self._parity.set(self._parity ^ (laps & 1))
 
     def earlier(self, by: int) -> Value:
-        """The stage so many steps behind."""
+        """Return the index of the stage `by` steps ago."""
         before = self.stage + (self._stages - by % self._stages)
         return select(before >= self._stages, before - self._stages, before)
 
     def copy_from(self, other: RingState) -> None:
-        """Stand where another state stands."""
+        """Copy the position of another state."""
         if self._stage is not None:
             self._stage.set(other.stage)
         self._parity.set(other.parity)
 
 
 class Side:
-    """Producer or consumer of a pipeline: where it stands, what it waits for, and how it signals."""
+    """The producer or consumer side of a pipeline: its position, the barriers it waits on, and its signals."""
 
     def __init__(self, pipeline: ProducerConsumerPipeline, name: str, signals: tuple[Signal, ...], parity: int) -> None:
         self.pipeline, self.name, self.signals = pipeline, name, signals
@@ -96,22 +96,22 @@ class Side:
 
     @property
     def count(self) -> int:
-        """Arrivals in a phase of the barrier that this side signals."""
+        """Arrivals per phase of the barriers that this side signals."""
         return sum(signal.arrivals(self.pipeline.cluster) for signal in self.signals)
 
     def signal_of(self) -> Signal:
-        """The signal of the role being traced, which takes part."""
+        """Return the signal of the role being traced, and mark it as used."""
         signal = self.declared()
         self.used.add(signal.role.name)
         return signal
 
     def declared(self) -> Signal:
-        """The signal that the role being traced was declared with; any other role is an error."""
+        """Return the signal that the role being traced was declared with; any other role is an error."""
         role = current(f"`{self.pipeline.name}`").region.role
         for signal in self.signals:
             if signal.role.name == role:
                 return signal
-        declared = " and ".join(f"`{signal.role.name}`" for signal in self.signals) or "nobody"
+        declared = " and ".join(f"`{signal.role.name}`" for signal in self.signals) or "no role"
         fields = {"side": self.name, "pipeline": self.pipeline.name, "declared": declared}
         raise Diag.STAGE_WRONG_ROLE.error(here(), role=role or "(none)", **fields)
 
@@ -128,7 +128,7 @@ class Side:
             self.wait()
 
     def acquire(self, kind: Callable[[Side], Held], ready: Value | None = None) -> Held:
-        """Wait for the other side, where `ready` does not say that it is done, and hold the stage."""
+        """Wait for the other side, unless `ready` says that it is done, and hold the stage."""
         role = self.signal_of().role.name
         if role in self._open:
             fields: dict[str, Any] = {"side": self.name, "pipeline": self.pipeline.name, "first": self._open[role].loc}
@@ -141,7 +141,7 @@ class Side:
         return stage
 
     def held(self) -> Stage:
-        """The stage that the role being traced holds."""
+        """Return the stage that the role being traced holds."""
         role = self.declared().role.name
         if role not in self._open:
             what = f"role `{role}` releases a {self.name} stage of `{self.pipeline.name}` and holds none"
@@ -149,14 +149,14 @@ class Side:
         return self._open[role]
 
     def closed(self) -> None:
-        """The held stage was released."""
+        """Record that the held stage was released."""
         self._open.pop(current().region.role, None)
 
     def signal(self, index: Value) -> None:
         self.signal_of().arrive(self.signalled, index, self.pipeline.cluster)
 
     def arrive_by_hand(self, stage: Stage, index: Value) -> None:
-        """The executing lanes arrive; there must be as many as the declared signal has."""
+        """Arrive with the executing lanes; their number must be that of the declared signal."""
         signal = self.signal_of()
         lanes = stage.lanes()
         wanted = getattr(signal, "lanes", 1)
@@ -170,14 +170,14 @@ class Side:
         self.state.step()
 
     def drain(self) -> None:
-        """Wait until the other side is done with every stage, so that nobody signals a CTA that has ended."""
+        """Wait until the other side is done with every stage, so that no signal reaches a CTA that has exited."""
         for _ in range(self.pipeline.num_stages):
             self.wait()
             self.step()
 
 
 class ProducerConsumerPipeline:
-    """`num_stages` stages that a producer fills and a consumer empties, each side of one or more roles."""
+    """A ring of `num_stages` stages that a producer fills and a consumer reads; a side may be several roles."""
 
     def __init__(
         self,
@@ -189,7 +189,7 @@ class ProducerConsumerPipeline:
         name: str = "pipeline",
         ptr: SMemArray | None = None,
     ) -> None:
-        """`ptr` are barriers that the author has made: full ones, then as many empty ones."""
+        """`ptr` are your own barriers: the full ones, then as many empty ones."""
         if num_stages < 1:
             raise Diag.BAD_KERNEL.error(here(), what=f"`{name}` has {num_stages} stages")
         self.name, self.num_stages, self.loc = name, num_stages, here()
@@ -208,7 +208,7 @@ class ProducerConsumerPipeline:
 
     @classmethod
     def smem_bytes(cls, num_stages: int) -> int:
-        """Bytes of the barriers."""
+        """Return the bytes of the barriers."""
         return 2 * num_stages * _BARRIER_BYTES
 
     def init_mbars(
@@ -218,9 +218,9 @@ class ProducerConsumerPipeline:
         *,
         storage_ptr: SMemArray | None = None,
     ) -> None:
-        """Initialise the barriers here, in one thread, instead of at start-up; what is given is checked."""
+        """Initialise the barriers here, in one thread, instead of at start-up; given values are checked."""
         if storage_ptr is not None and not is_at(storage_ptr, self.full):
-            raise Diag.BAD_KERNEL.error(here(), what=f"`storage_ptr` are not the barriers of `{self.name}`")
+            raise Diag.BAD_KERNEL.error(here(), what=f"`storage_ptr` does not hold the barriers of `{self.name}`")
         given = ((producer_arv_count, self.producer_side), (consumer_arv_count, self.consumer_side))
         for count, side in given:
             if count is not None and count != side.count:
@@ -250,11 +250,11 @@ class ProducerConsumerPipeline:
         return self.consumer_side.acquire(ConsumerStage)
 
     def wait_producer(self) -> None:
-        """As a consumer: wait until the stage is full."""
+        """Wait until the current stage is full, on the consumer side."""
         self.consumer_side.wait()
 
     def wait_consumer(self) -> None:
-        """As a producer: wait until the stage is empty."""
+        """Wait until the current stage is empty, on the producer side."""
         self.producer_side.wait()
 
     def try_wait_producer(self) -> Value:
@@ -282,26 +282,26 @@ class ProducerConsumerPipeline:
         self.consumer_side.step()
 
     def producer_mbar(self, stage: Value | int | None = None) -> Barrier:
-        """The full barrier of a stage, the current one if none is named."""
+        """Return the full barrier of a stage, by default the current one."""
         return self.full[self.producer_stage() if stage is None else stage]
 
     def consumer_mbar(self, stage: Value | int | None = None) -> Barrier:
-        """The empty barrier of a stage, the current one if none is named."""
+        """Return the empty barrier of a stage, by default the current one."""
         return self.empty[self.consumer_stage() if stage is None else stage]
 
     def producer_signal_and_step(self) -> None:
-        """Wait for the consumer, signal that the stage is full, and advance: a stage without contents."""
+        """Wait for the consumer, commit the stage and advance: for stages without data."""
         self.acquire_producer().release()
 
     def consumer_signal_and_step(self) -> None:
-        """Wait for the producer, signal that the stage is empty, and advance."""
+        """Wait for the producer, release the stage and advance."""
         self.acquire_consumer().release()
 
     def drain_producer(self) -> None:
         self.producer_side.drain()
 
     def _check_used(self) -> None:
-        """Whoever is declared must take part: counts rest on it."""
+        """Check that every declared role takes part: the arrival counts depend on it."""
         for side in (self.producer_side, self.consumer_side):
             for signal in side.signals:
                 if signal.role.name not in side.used:
@@ -314,9 +314,9 @@ def _made(name: str, num_stages: int) -> tuple[Barriers, Barriers]:
 
 
 def _halves(name: str, num_stages: int, array: SMemArray) -> tuple[Barriers, Barriers]:
-    """The author's barriers as two rows."""
+    """Split the author's barriers into full and empty ones."""
     if not isinstance(array.storage, Barriers) or array.size != 2 * num_stages:
-        what = f"`{name}` with {num_stages} stages has {2 * num_stages} barriers; it was given an array of {array.size}"
+        what = f"`{name}` with {num_stages} stages needs {2 * num_stages} barriers; the given array has {array.size}"
         raise Diag.BAD_KERNEL.error(here(), what=what)
     view = array.storage.view
     return (

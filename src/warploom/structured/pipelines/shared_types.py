@@ -1,4 +1,4 @@
-"""Shared memory under the names of the structured system: arrays of words and barriers, and rows of tiles."""
+"""Shared memory under the names of the five pages: arrays of words and barriers, and arrays of tiles."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ TMATensorTile = TensorMapArgument
 
 @dataclass(frozen=True)
 class SMemArray:
-    """`size` words of a type in shared memory, or a row of barriers."""
+    """`size` words of a type in shared memory, or an array of barriers."""
 
     storage: View | Barriers
 
     @classmethod
     def make(cls, dtype: str | type[SharedMemBarrier], size: int, *, name: str = "array") -> SMemArray:
-        """A new one; barriers are not yet initialised."""
+        """Allocate an array; barriers are not yet initialised."""
         return cls(shared(dtype, size, name=name) if isinstance(dtype, str) else barriers(name, size))
 
     @property
@@ -30,12 +30,12 @@ class SMemArray:
         return len(self.storage) if isinstance(self.storage, Barriers) else self.storage.shape[0]
 
     def ptr(self) -> At:
-        """Where the first of them lies."""
+        """Return the address of the first element."""
         return self.storage[0].at if isinstance(self.storage, Barriers) else self.storage.place
 
 
 def is_at(given: SMemArray | View | Barriers | Barrier, own: View | Barriers) -> bool:
-    """Whether two things in shared memory begin at one place."""
+    """Return whether two objects in shared memory have the same address."""
     places = []
     for each in (given, own):
         array = SMemArray(each) if isinstance(each, View | Barriers) else each
@@ -46,7 +46,7 @@ def is_at(given: SMemArray | View | Barriers | Barrier, own: View | Barriers) ->
 
 @dataclass(frozen=True)
 class SMemTileArray2DRowMajor:
-    """`count` tiles of `dim0` rows by `dim1` columns, one behind the other."""
+    """`count` consecutive tiles of `dim0` rows by `dim1` columns."""
 
     storage: View
 

@@ -1,6 +1,6 @@
-"""How one side of a pipeline tells the other that it is done with a stage.
+"""Signals, by which one side of a pipeline commits or releases a stage.
 
-A signal knows who gives it and whom it reaches, so the count of a barrier is a sum over signals and is never typed.
+A signal knows which threads or units arrive and which CTAs they reach, so that arrival counts are derived from signals.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ REMOTE_ARRIVE = "mbarrier.arrive.shared::cluster.b64"
 
 
 class Signal(Protocol):
-    """One role's way to say that it is done with a stage."""
+    """The way in which one role signals that it is done with a stage."""
 
     @property
     def role(self) -> Role: ...
 
     def arrivals(self, cluster: Cluster) -> int:
-        """Arrivals in one phase of one CTA's barrier, from all CTAs."""
+        """Return the arrivals per phase of one CTA's barrier, from all CTAs."""
         ...
 
     def reaches_others(self, cluster: Cluster) -> bool:
-        """Whether it is said to other CTAs too."""
+        """Return whether it arrives at barriers of other CTAs too."""
         ...
 
     def arrive(self, row: Barriers, stage: Value, cluster: Cluster) -> None:
-        """Say it of a stage, in every thread of the role."""
+        """Signal a stage; called by every thread of the role."""
         ...
 
 
 @dataclass(frozen=True)
 class Bytes:
-    """Copies say it when their bytes are there: one arrival announces how many, and leaving the stage says nothing."""
+    """The bytes of copies complete the stage: one arrival expects them, and releasing the stage adds no arrival."""
 
     role: Role
 
@@ -51,16 +51,16 @@ class Bytes:
         return 1
 
     def reaches_others(self, cluster: Cluster) -> bool:
-        """With pairs both CTAs' bytes count at the leader's."""
+        """Return True with CTA pairs: the bytes of both CTAs complete on the leader's barrier."""
         return cluster.cta_group > 1
 
     def arrive(self, row: Barriers, stage: Value, cluster: Cluster) -> None:
-        """Nothing: the bytes arrive."""
+        """Do nothing: the bytes complete the phase."""
 
 
 @dataclass(frozen=True)
 class TensorCoreCommit:
-    """The tensor core says it, when the multiplications issued so far are done, to every CTA of a mask."""
+    """The tensor core arrives, in every CTA of a mask, when the MMAs issued so far are complete."""
 
     role: Role
     peers: Mask
@@ -77,7 +77,7 @@ class TensorCoreCommit:
 
 
 def commit(barrier: Barrier, cluster: Cluster, peers: Mask) -> None:
-    """The commit itself; the thread that issued the multiplications must be the one that executes it."""
+    """Issue a tcgen05 commit, in the thread that issued the MMAs: it tracks the MMAs of the executing thread."""
     group = f"cta_group::{cluster.cta_group}"
     if cluster.size == 1:
         emit(f"tcgen05.commit.{group}.mbarrier::arrive::one.shared::cluster.b64", barrier.at)
@@ -87,7 +87,7 @@ def commit(barrier: Barrier, cluster: Cluster, peers: Mask) -> None:
 
 
 def remote_row(row: Barriers, cluster: Cluster, rank: Callable[[], Value], which: str) -> Barriers:
-    """The same barriers in another CTA; their address is computed once, in front of everything."""
+    """Return the same barriers in another CTA; their address is computed once, in the prologue."""
     builder = current("A barrier")
     known: dict[tuple[str, str], Barriers] = builder.parts.setdefault(Barriers, {})
     if (row.name, which) not in known:
@@ -99,9 +99,9 @@ def remote_row(row: Barriers, cluster: Cluster, rank: Callable[[], Value], which
 
 @dataclass(frozen=True)
 class _Arrivals:
-    """Threads of a role arrive: at their own CTA's barrier, at the pair leader's, or at that of the cluster's first.
+    """Threads of a role arrive at their own CTA's barrier, the pair leader's, or that of the first CTA of the cluster.
 
-    Of a role whose warpgroups take turns, one in `turns` has a stage.
+    `alternating` is the number of warpgroups that consume stages alternately (ping-pong): each stage has one of them.
     """
 
     role: Role
@@ -110,7 +110,7 @@ class _Arrivals:
 
     @property
     def lanes(self) -> int:
-        """How many lanes of a warp arrive."""
+        """The number of lanes of a warp that arrive."""
         raise NotImplementedError
 
     def arrivals(self, cluster: Cluster) -> int:
@@ -121,10 +121,10 @@ class _Arrivals:
         return self.to != "self" and cluster.size > 1
 
     def arrive_now(self, row: Barriers, stage: Value, cluster: Cluster) -> None:
-        """The executing lanes arrive.
+        """Arrive with the executing lanes.
 
-        A remote arrival is spelled without qualifiers: `.release.cluster` costs a fence of the whole GPU, and what is
-        told is that reads have ended.
+        A remote arrival has no `.release.cluster`: that would cost a fence at GPU scope, and an arrival here only says
+        that reads have completed.
         """
         if self.to == "self" or (self.to == "leader" and cluster.cta_group == 1) or cluster.size == 1:
             row[stage].arrive()
@@ -150,7 +150,7 @@ class EveryThread(_Arrivals):
 
 @dataclass(frozen=True)
 class OncePerWarp(_Arrivals):
-    """One lane of each warp arrives, when all lanes of the warp are done."""
+    """One lane of each warp arrives, after all lanes of the warp are done."""
 
     @property
     def lanes(self) -> int:
@@ -164,7 +164,7 @@ class OncePerWarp(_Arrivals):
 
 @dataclass(frozen=True)
 class FirstLanes(_Arrivals):
-    """The first lanes of each warp arrive: as many as there are others to answer for."""
+    """The first `first` lanes of each warp arrive."""
 
     first: int = 1
 
@@ -180,7 +180,7 @@ class FirstLanes(_Arrivals):
 
 @dataclass(frozen=True)
 class CopyAsync(_Arrivals):
-    """The first lanes of each warp arrive when their own asynchronous copies so far are done."""
+    """The first `first` lanes of each warp arrive when their own `cp.async` copies so far are complete."""
 
     first: int = 32
 
@@ -195,9 +195,9 @@ class CopyAsync(_Arrivals):
 
 @dataclass(frozen=True)
 class EachPeer(_Arrivals):
-    """Each warp arrives at every CTA that fills its stages: lane i at CTA i, if a mask has it.
+    """Each warp arrives at every CTA that fills its stages: lane i at CTA i, if the mask contains it.
 
-    The warp's multiplications are complete, so no lane waits for another.
+    The warp's MMAs are complete at this point, so that the lanes need no synchronisation.
     """
 
     peers: Mask = SELF

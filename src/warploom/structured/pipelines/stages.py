@@ -1,7 +1,7 @@
-"""Stages of a pipeline as handles: acquired once, released once, by the role that said so, at trace time.
+"""Stages of a pipeline as linear handles: acquired once and released once, by the declared role, checked at trace time.
 
 A handle that is dropped, released twice, released under a condition, or used after its release is an error at the
-author's line, before anything runs: that is what a linear type gives elsewhere.
+author's line, before anything runs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CONDITIONAL = ("branch", "loop")
 
 
 class Stage:
-    """A stage that one side holds; `release` tells the other side and moves on to the next."""
+    """A stage that one side holds; `release` signals the other side and advances."""
 
     def __init__(self, side: Side) -> None:
         self._side = side
@@ -35,29 +35,29 @@ class Stage:
         self._region.at_close.append(self._settled)
 
     def index(self) -> Value:
-        """Which of the ring's stages it is."""
+        """Return the index of the stage in the ring."""
         self.check()
         return self._index
 
     @property
     def loc(self) -> Loc:
-        """Where it was acquired."""
+        """The source line that acquired it."""
         return self._loc
 
     def mbar(self) -> StageBarrier:
-        """The barrier that the other side waits at. An arrival or a commit on it *is* the release signal."""
+        """Return the barrier that the other side waits on; an arrival or commit on it counts as the release signal."""
         self.check()
         return StageBarrier(self._side.signalled[self._index].at, self)
 
     def release(self) -> None:
-        """Tell the other side, unless that was done by hand, and advance."""
+        """Signal the other side, unless that was done explicitly, and advance."""
         self._must_be_open()
         if not self._signalled:
             self._side.signal(self._index)
         self._end()
 
     def release_without_signal(self) -> None:
-        """Only advance: somebody else has told, or will tell, the other side."""
+        """Advance without signalling: the signal is given elsewhere."""
         self._must_be_open()
         self._end()
 
@@ -71,16 +71,16 @@ class Stage:
         return self._released is not None
 
     def check(self) -> None:
-        """The stage must still be held where it is used."""
+        """Check that the stage is still held."""
         if self._released is not None:
             raise self._error(Diag.STAGE_AFTER_RELEASE, here(), released=self._released)
 
     def signalled(self) -> None:
-        """An arrival was given by hand."""
+        """Record that an arrival was given explicitly."""
         self._signalled = True
 
     def lanes(self) -> int:
-        """How many lanes of a warp execute what is written here; a guard that cannot be counted is an error."""
+        """Count the lanes of a warp that execute this line; a guard that cannot be counted is an error."""
         return lanes_inside(self._region, f"an arrival on `{self._side.pipeline.name}`")
 
     def _must_be_open(self) -> None:
@@ -102,7 +102,7 @@ class Stage:
 
 
 class StageBarrier(Barrier):
-    """The barrier of a held stage: what arrives on it counts as the stage's signal."""
+    """The barrier of a held stage: an arrival on it counts as the stage's signal."""
 
     def __init__(self, at: At, stage: Stage) -> None:
         super().__init__(at)
@@ -120,19 +120,19 @@ class StageBarrier(Barrier):
 
 
 class ProducerStage(Stage):
-    """A stage to be filled."""
+    """A stage that the producer fills."""
 
     def expect_bytes(self, bytes_: Value | int) -> None:
-        """Announce the bytes that copies will bring: one thread's arrival."""
+        """Expect the bytes of the copies, and arrive; called by one thread."""
         self.check()
         Barrier(self._side.signalled[self._index].at).arrive_and_expect(bytes_)
 
 
 class ConsumerStage(Stage):
-    """A stage to be read."""
+    """A stage that the consumer reads."""
 
     def arrive(self) -> None:
-        """The executing threads' arrival by hand; their number must be what the barrier counts."""
+        """Arrive with the executing threads; their number must be the one that the barrier counts."""
         self.check()
         self._side.arrive_by_hand(self, self._index)
 
@@ -141,10 +141,10 @@ Held = TypeVar("Held", bound=Stage)
 
 
 class StageContext(Generic[Held]):
-    """`with pipeline.produce() as stage:` waits, gives the stage, and releases it at the end if nobody has."""
+    """`with pipeline.produce() as stage:` waits, holds the stage, and releases it on exit unless that was done."""
 
     def __init__(self, side: Side, kind: Callable[[Side], Held], ready: Value | None = None) -> None:
-        """`ready` tells that the other side is done, so that there is nothing to wait for."""
+        """`ready` is a predicate that the other side is done, so that the wait can be skipped."""
         self._side, self._kind, self._ready = side, kind, ready
         self._stage: Held | None = None
 
@@ -166,15 +166,15 @@ class StageContext(Generic[Held]):
 
 
 class ProduceContext(StageContext[ProducerStage]):
-    """Waits for the consumer on entering, advances on leaving."""
+    """Waits for the consumer on entry, commits and advances on exit."""
 
 
 class ConsumeContext(StageContext[ConsumerStage]):
-    """Waits for the producer on entering; signals and advances on leaving."""
+    """Waits for the producer on entry, releases and advances on exit."""
 
 
 class ExplicitConsumeContext(StageContext[ConsumerStage]):
-    """Waits for the producer on entering; the author arrives, under a guard that can be counted; leaving advances."""
+    """Waits for the producer on entry and advances on exit; the author arrives, under a guard that can be counted."""
 
     def _leave(self, stage: ConsumerStage) -> None:
         if not stage._signalled:  # noqa: SLF001 - the context made it

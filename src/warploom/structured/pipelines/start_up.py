@@ -1,4 +1,4 @@
-"""What a CTA does before its roles part: one thread initialises all barriers, and everybody is told."""
+"""The start-up of a CTA before its roles branch: one thread initialises all barriers, then the CTA synchronises."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from warploom.trace.parameters import TensorMapArgument
 
 @dataclass
 class StartUp:
-    """Barriers and tensor maps that a kernel has; counts are asked for when everybody has declared his signals."""
+    """The barriers and tensor maps of a kernel; arrival counts are computed after all signals have been declared."""
 
     cluster: Cluster | None = None
     is_remote: bool = False
-    """Whether other CTAs reach these barriers, so that all of them must be ready."""
+    """True if other CTAs arrive at these barriers, so that the whole cluster must synchronise."""
     syncs_later: bool = False
-    """Whether CTAs of the cluster meet later on: here each says that it is there, and goes on."""
+    """True if the CTAs of the cluster synchronise later: here each only arrives at the cluster barrier."""
     role: Role | None = None
-    """Whose first warp initialises: it need not wait for the others, who will wait for what it brings."""
+    """The role whose first warp initialises the barriers and arrives without waiting: the others wait for its data."""
     barriers: list[tuple[Barriers, Callable[[], int]]] = field(default_factory=list)
     maps: list[TensorMapArgument] = field(default_factory=list)
 
     def run(self) -> None:
-        """Write it: once, in front of the first role."""
+        """Emit the start-up code, once, before the first role."""
         first = self.role.first if self.role is not None else 0
         with when(warp_index() == first), when(elect()):
             for tensor_map in dict.fromkeys(self.maps):
@@ -45,7 +45,7 @@ class StartUp:
             self.cluster.sync()
         elif self.role is not None and threads is not None:
             with when(warp_index() == first):
-                emit("bar.warp.sync", -1)  # its other lanes have only this to tell them that the barriers are there
+                emit("bar.warp.sync", -1)  # orders the initialisation before the other lanes of this warp
                 named_arrive(0, threads)
             with otherwise():
                 named_sync(0, threads)
@@ -54,7 +54,7 @@ class StartUp:
 
 
 def start_up() -> StartUp:
-    """That of the kernel being traced."""
+    """Return the start-up of the kernel being traced."""
     builder = current("A pipeline")
     if StartUp not in builder.parts:
         builder.parts[StartUp] = StartUp()
@@ -64,7 +64,7 @@ def start_up() -> StartUp:
 
 
 def kernel_cluster(given: Cluster | None) -> Cluster:
-    """The cluster that a pipeline works in: the one given, else the kernel's, else a CTA alone."""
+    """Return the cluster of a pipeline: the given one, else the kernel's, else a single CTA."""
     setup = start_up()
     setup.cluster = given or setup.cluster or Cluster()
     return setup.cluster

@@ -1,4 +1,4 @@
-"""Weights before the previous grid has ended: what depends on nobody may be loaded while others still compute."""
+"""Weight prefetch: loads of weights, which no previous grid writes, start before the previous grid has completed."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from warploom.trace.language.values import Value, literal
 
 
 def load_weights_first(inputs: InputTilePipeline, tile: Any, count: int, weights: str) -> Value:
-    """Load a tile's first stages, the weights of all of them before the rest; gives how many stages that were.
+    """Load a tile's first stages, the weights of all of them before the other operands; return the number of stages.
 
-    A stage's bytes are announced with its weights, so that nobody reads it before the rest has come.
+    The bytes of a stage are expected together with its weights, so that it is not full before the rest has arrived.
     """
     ahead = min_(tile.k_tiles, literal(count, "s32"))
     again = RingState(inputs.num_group_stages, 1)

@@ -1,4 +1,4 @@
-"""What all schedulers of output tiles share: `for tile in tiles:` is a device loop, once in each role that works."""
+"""The base of all tile schedulers: `for tile in tiles:` is a device loop, once in each role that needs the tiles."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ Work = TypeVar("Work")
 
 @dataclass(frozen=True)
 class Tile:
-    """One output tile of one CTA: `m` counts its own tiles of rows, `n` the multiplication's of columns.
+    """One output tile of one CTA: `m` counts tiles of `BM` rows, `n` tiles of `MMA_N` columns.
 
-    `k_start` and `k_tiles` are its share of the depth, in k-groups: all of it unless K is split. `number` counts the
-    tiles of all batches, the same in every split: a place in a workspace.
+    `k_start` and `k_tiles` are its K range in k-groups: all of K unless K is split. `number` counts the tiles of all
+    batches and is the same in every split: an index into a workspace.
     """
 
     m: Value
@@ -43,14 +43,14 @@ class Tile:
 
 
 WorkInfo = Tile
-"""What a scheduler tells of a tile, as a writer takes it."""
+"""The page's name of a scheduler's tile."""
 
 
 class Scheduler(ABC, Generic[Work]):
-    """Hands out work, the same to every role: each role that works iterates over it once."""
+    """Hands out tiles, the same to every role; each role iterates over them once."""
 
     all_threads = False
-    """Whether all threads of a role must walk together, because barriers count them."""
+    """True if all threads of a role must execute the loop, because barriers count them."""
 
     def __init__(self) -> None:
         self.visited: dict[str, Loc] = {}
@@ -62,23 +62,23 @@ class Scheduler(ABC, Generic[Work]):
 
     @abstractmethod
     def _iterate(self) -> Iterator[Work]:
-        """The loop of the role being traced."""
+        """Emit the loop of the role being traced."""
 
     def _check(self) -> None:
         region = current("A scheduler").region
         if not region.role:
             raise Diag.BAD_TILE_LOOP.error(here(), what="no role is open")
         if region.role in self.visited:
-            what = f"role `{region.role}` has already walked them at {self.visited[region.role]}"
+            what = f"role `{region.role}` has already iterated over them at {self.visited[region.role]}"
             raise Diag.BAD_TILE_LOOP.error(here(), what=what)
         if self.all_threads and region.kind != "role":
-            what = f"the loop lies in a device {region.kind} (opened at {region.loc}), and every thread must take part"
+            what = f"the loop is in a device {region.kind} (opened at {region.loc}), but every thread must take part"
             raise Diag.BAD_TILE_LOOP.error(here(), what=what)
         self.visited[region.role] = here()
 
 
 class GridScheduler(Scheduler[Tile]):
-    """Tiles of a grid m × n × z, where z counts batches, or the parts into which K is split."""
+    """Tiles of a grid m × n × z, where z counts batches times the splits of K."""
 
     def __init__(
         self,
@@ -98,15 +98,15 @@ class GridScheduler(Scheduler[Tile]):
         self._starts: View | None = None
 
     def with_k_ranges(self, starts: View | None) -> Self:
-        """Let each batch have a depth of its own: of all K tiles those from `starts[batch]` to `starts[batch + 1]`.
+        """Give each batch its own K range: the K tiles from `starts[batch]` to `starts[batch + 1]`.
 
-        One that would have none has the K tile behind the last, where copies bring zeros: no role meets an empty sum.
+        An empty range becomes the K tile after the last, which TMA fills with zeros: no role sees an empty loop.
         """
         self._starts = starts
         return self
 
     def _tile(self, m: Value, n: Value, z: Value, clusters: tuple[Value, Value]) -> Tile:
-        """The tile of this CTA in the cluster that was launched, or counted, as (m, n, z)."""
+        """Return this CTA's tile of cluster (m, n, z)."""
         place = raster(m, n, clusters, self.order, self.block_swizzle)
         ranks = (self.cluster.rank_m, self.cluster.rank_n)
         m, n = (

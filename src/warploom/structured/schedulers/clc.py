@@ -1,7 +1,7 @@
-"""The scheduler on cluster launch control: a cluster that has done its tile takes over one that was not yet launched.
+"""The scheduler on cluster launch control (CLC): a running cluster takes over clusters that have not started yet.
 
-The grid is launched with a CTA for every tile. One warp of each cluster's first CTA asks the hardware for the next
-cluster; the answer comes to all CTAs of the cluster, into a ring of 16-byte slots, and every role reads it there.
+The grid is launched with a CTA for every tile. One warp of each cluster's first CTA requests the next cluster with
+`try_cancel`; the response is written to all CTAs of the cluster, into a ring of 16-byte slots that every role reads.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ _AXES = "xyz"
 
 
 class ClcScheduler(GridScheduler):
-    """The first tile is the CTA's own; with no stages it is the only one.
+    """The first tile is the CTA's own; with `num_stages` 0 it is the only one.
 
-    The role `scheduler` asks; `workers` are the roles that walk the tiles, all others if not told. The role `paced_by`,
-    `load` if not told, lets it ask for a cluster only when it has begun on the last: who asks early robs the idle.
+    The role `scheduler` sends the requests; `workers` are the roles that iterate over the tiles, by default all others.
+    The role `paced_by`, by default `load`, throttles it: the next cluster is requested when that role has started on
+    the last one, because a request that is too early takes work away from idle clusters.
     """
 
     all_threads = True
@@ -77,13 +78,13 @@ class ClcScheduler(GridScheduler):
 
 
 class _Ring:
-    """Answers on their way from the launcher to all roles, and the pace at which they are asked for."""
+    """The ring of CLC responses from the hardware to all roles, and the throttle of the requests."""
 
     def __init__(self, num_stages: int, asker: Role, pacer: Role, workers: tuple[Role, ...], cluster: Cluster) -> None:
         self._asker, self._pacer, self._cluster = asker, pacer, cluster
         problems = [
-            *([f"role `{asker.name}` asks for tiles and cannot also work on them"] if asker in workers else []),
-            *([f"role `{pacer.name}` sets the pace but is no worker"] if pacer not in workers else []),
+            *([f"role `{asker.name}` requests tiles and cannot also be a worker"] if asker in workers else []),
+            *([f"role `{pacer.name}` throttles the requests but is not a worker"] if pacer not in workers else []),
         ]
         if problems:
             raise Diag.BAD_KERNEL.error(here(), what="; ".join(problems))
@@ -106,13 +107,13 @@ class _Ring:
         self._loc = here()
 
     def pace(self) -> None:
-        """Say that the role has begun on a tile, if it is the one to say so."""
+        """Signal that the throttling role has started on a tile; other roles do nothing."""
         if current().region.role == self._pacer.name:
             with when(self._cluster.is_first):
                 self._throttle.producer_signal_and_step()
 
     def fetch(self, more: Variable, place: Sequence[Variable]) -> None:
-        """Read the next answer: whether there is another cluster, and which."""
+        """Read the next response: whether a cluster was taken over, and its coordinates."""
         with self._answers.consume() as stage:
             answer = self._slots[stage.index()]
             granted = emit(f"{_ANSWER}.is_canceled.pred.b128", answer)[0]
@@ -120,10 +121,10 @@ class _Ring:
             with when(granted):
                 for axis, at in zip(_AXES, place, strict=True):
                     at.set(emit(f"{_ANSWER}.get_first_ctaid::{axis}.b32.b128", answer)[0])
-            emit("fence.proxy.async.shared::cta")  # the slot is read before the next answer comes by the other way
+            emit("fence.proxy.async.shared::cta")  # orders this read before the asynchronous write of the next response
 
     def _run(self) -> None:
-        """The scheduler's role: ask as long as there is an answer, and stay until all have read the last."""
+        """Emit the scheduler role: request clusters until none is left, then wait until the last has been read."""
         builder = current()
         builder.place_all_at(self._loc)
         with self._asker, when(self._cluster.is_first):
@@ -136,7 +137,7 @@ class _Ring:
         builder.place_all_at(None)
 
     def _ask(self) -> None:
-        """Every CTA expects an answer, and one lane asks for all of them."""
+        """Expect a response in every CTA, and send one request for all of them."""
         size = self._cluster.size
         with self._answers.produce() as stage:
             slot, barrier = self._slots.at(stage.index()), stage.mbar()
@@ -152,7 +153,7 @@ class _Ring:
 
 
 def _expect_at(barrier: Barrier, cluster: Cluster, rank: Value) -> None:
-    """Announce an answer at another CTA's barrier."""
+    """Expect the bytes of a response at another CTA's barrier."""
     remote = cluster.remote(barrier.at, rank)
     opcode = "mbarrier.arrive.expect_tx.shared::cluster.b64"
     emit(opcode, remote, WORK_RESPONSE_BYTES, discard=True)

@@ -1,8 +1,8 @@
-"""The scheduler of grouped matmuls: tiles of many groups of rows, one after another, each group with its own expert.
+"""The scheduler of grouped GEMMs: the tiles of many groups of rows, one group after another, each with its own expert.
 
-The rows of all groups lie in one array; where each group ends is in global memory, and known to the device only. The
-tiles are counted through as by the static scheduler. Either every role finds its tiles itself, or one warp finds them
-and passes them on in shared memory.
+The rows of all groups are in one array; the ends of the groups are in global memory and known on the device only. Tiles
+are numbered as by the static scheduler. Either every role searches for its tiles itself, or one warp searches and
+publishes them in shared memory.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from warploom.trace.language.views import Index, View, shared
 _WORDS = 8
 """Words of a published tile: two vectors of four."""
 _NOBODY = -1
-"""The expert of a group that is switched off, and of what is published behind the last tile."""
+"""The expert of a disabled group, and of the sentinel that is published after the last tile."""
 
 
 @dataclass(frozen=True)
 class GroupedTile:
-    """One output tile of a cluster: rows from `m_abs` on, below `m_end`, and columns from `n_abs` on.
+    """One output tile of a cluster: rows from `m_abs` up to `m_end`, and columns from `n_abs`.
 
-    Rows count through all groups; `group` has those from `m_start` to `m_end`, and `expert` is whose weights they meet.
+    Rows are counted over all groups; `group` has the rows from `m_start` to `m_end`, and `expert` selects its weights.
     """
 
     m_abs: Value
@@ -49,17 +49,17 @@ class GroupedTile:
 
     @property
     def batch(self) -> Value:
-        """Which matrix of weights."""
+        """The index of the weight matrix."""
         return self.expert
 
 
 class GroupedScheduler(Scheduler[GroupedTile]):
     """Tiles of `tile_shape` rows and columns, for groups that end at `ends` and have `columns` columns each.
 
-    `experts` names the expert of each group, its own number if not told; a negative one switches the group off.
-    `scales` has a factor for each expert. With a `band` tiles go by bands of so many rows of tiles, for L2's sake.
-    Given `roles`, only their `scheduler` reads these arrays, and passes the tiles on to `workers`, all other roles if
-    not told. `dependent` waits for the grid before this one where the arrays are read.
+    `experts` is the expert of each group, by default its own index; a negative value disables the group. `scales` has a
+    factor for each expert. `band` is the height of a supergroup: so many rows of tiles are visited together, for L2
+    reuse. With `roles`, only their `scheduler` reads these arrays and publishes the tiles to `workers`, by default all
+    other roles. `dependent` waits for the previous grid before the arrays are read.
     """
 
     def __init__(
@@ -97,12 +97,12 @@ class GroupedScheduler(Scheduler[GroupedTile]):
         yield from self._ring.received()
 
     def every(self, number: Value, of: int) -> Iterator[GroupedTile]:
-        """Every so many tiles of this CTA, from its `number`-th on, for warpgroups of a role that take turns."""
+        """Iterate over every `of`-th tile of this CTA from its `number`-th, for ping-pong warpgroups."""
         self._check()
         return self.search(number, of)
 
     def search(self, number: Value | None = None, of: int = 1) -> Iterator[GroupedTile]:
-        """Count through the tiles, group by group; a group without tiles is passed over."""
+        """Iterate over the tiles, group by group, skipping empty groups."""
         if self._dependent:
             wait_for_dependencies()
         first, step = (value.to("s32") for value in self._place)
@@ -113,7 +113,7 @@ class GroupedScheduler(Scheduler[GroupedTile]):
         before, through = Variable("s32", 0), Variable("s32", 0)
 
         def seek() -> Value:
-            """Go on to the group that has the tile, and say whether there is one."""
+            """Advance to the group that contains tile `index`; return whether there is one."""
             for _ in While(lambda: (through <= index) & (group < self._ends.shape[0] - 1)):
                 group.set(group + 1)
                 start.set(end)
@@ -140,23 +140,23 @@ class GroupedScheduler(Scheduler[GroupedTile]):
             index.set(index + step)
 
     def _rows(self, start: Value, end: Value) -> Value:
-        """Tiles of rows of a group."""
+        """Return the number of tile rows of a group."""
         return valued(ceil_divide(end - start, self._shape[0]), "s32")
 
     def published(self, tile: GroupedTile) -> list[Value]:
-        """What is passed on of a tile."""
+        """Return the words that are published for a tile."""
         places = [tile.m_abs, tile.n_abs, tile.group, tile.expert, tile.m_start, tile.m_end]
         return [*places, tile.scale.bits("s32"), literal(0, "s32")]
 
     def received(self, words: Sequence[Value]) -> GroupedTile:
-        """The tile that was passed on."""
-        m_abs, n_abs, group, expert, m_start, m_end, factor, _ = words
-        scale = literal(1.0, "f32") if self._scales is None else factor.bits("f32")
+        """Rebuild a tile from its published words."""
+        m_abs, n_abs, group, expert, m_start, m_end, scale_bits, _ = words
+        scale = literal(1.0, "f32") if self._scales is None else scale_bits.bits("f32")
         return GroupedTile(m_abs, n_abs, group, expert, m_start, m_end, scale, literal(0, "s32"), self._k_tiles)
 
 
 class _Ring:
-    """Tiles on their way from the warp that finds them to the roles that work on them."""
+    """The ring of published tiles, from the scheduler warp to the roles that work on them."""
 
     def __init__(
         self,
@@ -179,7 +179,7 @@ class _Ring:
         current().before_roles.append(self._run)
 
     def received(self) -> Iterator[GroupedTile]:
-        """The loop of a role that works."""
+        """Emit the loop of a worker role."""
         words: list[Value] = []
 
         def fetch() -> Value:
@@ -191,7 +191,7 @@ class _Ring:
             yield self._tiles.received(words)
 
     def _run(self) -> None:
-        """The scheduler's role: pass on all tiles, and then that there are no more."""
+        """Emit the scheduler role: publish all tiles, then the sentinel."""
         builder = current()
         builder.place_all_at(self._loc)
         with self._scheduler:

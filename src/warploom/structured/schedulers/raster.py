@@ -1,7 +1,7 @@
-"""Which tile comes when: maps from the order of launching, or of counting, to places in a grid of tiles.
+"""Rasterisation: maps from the order of launching, or from a linear tile index, to coordinates in a grid of tiles.
 
-The maps are arithmetic that works on Python numbers and on device values alike: the kernel computes what the tests
-have counted. All of them are bijections, whatever the sizes.
+The maps are arithmetic that works on Python numbers and on device values, so that tests check what the kernel computes.
+All of them are bijections for all sizes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from warploom.trace.language.views import Index
 
 
 class RasterOrder(StrEnum):
-    """The direction in which neighbours in the order of launching are neighbours in the grid of tiles."""
+    """The direction in which consecutive CTAs are neighbours in the grid of tiles."""
 
     ALONG_M = "along_m"
     ALONG_N = "along_n"
@@ -22,10 +22,10 @@ class RasterOrder(StrEnum):
 def raster(
     m: Index, n: Index, grid: tuple[Index, Index], order: str = RasterOrder.ALONG_M, block_swizzle: int = 0
 ) -> tuple[Index, Index]:
-    """Where in a grid of clusters the one that was launched as (m, n) works.
+    """Map the cluster that was launched as (m, n) to its coordinates in the grid of clusters.
 
-    A block swizzle of s makes columns of s tiles, walked down and up in turn, so that those at work at one time share
-    operands in L2; what does not fill a block of s × s stays where it is.
+    A block swizzle of s visits columns of s tiles, alternately downwards and upwards, so that concurrent clusters share
+    operands in L2. Tiles outside the whole blocks of s × s keep their coordinates.
     """
     rows, columns = grid
     if order == RasterOrder.ALONG_N:
@@ -34,15 +34,15 @@ def raster(
         return m, n
     size = block_swizzle
     whole_rows, whole_columns = rows // size * size, columns // size * size
-    band = n // size
+    column_block = n // size
     down = m // size + rows // size * (n % size)
-    swizzled_m = _choose(band % 2 == 0, down, whole_rows - 1 - down)
+    swizzled_m = _choose(column_block % 2 == 0, down, whole_rows - 1 - down)
     inside = (m < whole_rows) & (n < whole_columns)
-    return _choose(inside, swizzled_m, m), _choose(inside, m % size + band * size, n)
+    return _choose(inside, swizzled_m, m), _choose(inside, m % size + column_block * size, n)
 
 
 def linear_raster(index: Index, grid: tuple[Index, Index], band: int = 0) -> tuple[Index, Index]:
-    """The place of the index-th tile, m running fastest; with a band, in bands of so many rows, one after another."""
+    """Return the coordinates of tile `index`, with m running fastest inside supergroups of `band` rows of tiles."""
     rows, columns = grid
     if not band:
         return _divided(index, rows)
@@ -50,18 +50,18 @@ def linear_raster(index: Index, grid: tuple[Index, Index], band: int = 0) -> tup
     first, rest = number * band, rows % band
     last = _choose(rest == 0, band, rest)
     is_last = first + band > rows
-    # The height of the last band does not wait for the band's number: the device prepares both divisions at once.
+    # Both heights are divided by, and the result is selected: the divisions do not depend on the supergroup's index.
     column = _choose(is_last, inside // last, inside // band)
     return first + inside - column * _choose(is_last, last, band), column
 
 
 def ceil_divide(value: Index, by: int) -> Index:
-    """How many times `by` it takes to cover a count."""
+    """Divide and round up."""
     return (value + (by - 1)) // by
 
 
 def _divided(value: Index, by: Index) -> tuple[Index, Index]:
-    """Remainder and quotient, by one division."""
+    """Return remainder and quotient, with one division."""
     quotient = value // by
     return value - quotient * by, quotient
 

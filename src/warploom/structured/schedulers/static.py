@@ -1,4 +1,4 @@
-"""The static persistent scheduler: each cluster counts through the tiles in steps of as many clusters as there are."""
+"""The static persistent scheduler: cluster i of n has the tiles i, i + n, i + 2n and so on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from warploom.trace.language.views import Index
 
 
 class StaticScheduler(GridScheduler):
-    """Tiles of a grid (m, n, z) that is known before the kernel begins, for a launch of any number of clusters."""
+    """Tiles of a grid (m, n, z) that is known at launch, for any number of clusters."""
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class StaticScheduler(GridScheduler):
         block_swizzle: int = 0,
         band: int = 0,
     ) -> None:
-        """`band` rows of clusters are walked together before the next column of them."""
+        """`band` is the height of a supergroup: so many rows of clusters are visited before the next column."""
         super().__init__(cluster=cluster, k_tiles=k_tiles, splits=splits, order=order, block_swizzle=block_swizzle)
         m_tiles, n_tiles, layers = (valued(extent, "s32").to("u32") for extent in grid)
         self._clusters = (
@@ -42,7 +42,7 @@ class StaticScheduler(GridScheduler):
         self._next = self._first
 
     def every(self, number: Value, of: int) -> Iterator[Tile]:
-        """Every so many tiles of this CTA, from its `number`-th on: for warpgroups of a role that take turns."""
+        """Iterate over every `of`-th tile of this CTA from its `number`-th, for ping-pong warpgroups."""
         self._check()
         return self._iterate(self._first + number * self._step, self._step * of)
 
@@ -53,15 +53,15 @@ class StaticScheduler(GridScheduler):
             self._next = at + (self._step if step is None else step)
             yield self.at(at)
             index.set(self._next)
-        self._next = self._first  # of the next role
+        self._next = self._first  # for the next role
 
     @property
     def has_next(self) -> Value:
-        """Whether this CTA has a tile ahead: before the loop the first one, in the loop the next."""
+        """True if this CTA has another tile: before the loop its first, in the loop the one after the current."""
         return self._next < self.total
 
     def at(self, index: Value) -> Tile:
-        """This CTA's tile of the index-th cluster of tiles."""
+        """Return this CTA's tile of cluster tile `index`."""
         z = literal(0, "u32") if self._is_flat else index // self._layer
         inside = index - z * self._layer
         m, n = linear_raster(inside, self._clusters, self._band)
@@ -69,7 +69,7 @@ class StaticScheduler(GridScheduler):
 
 
 def linear_cluster(cluster: Cluster) -> tuple[Value, Value]:
-    """The number of this cluster in the launch, and how many clusters there are."""
+    """Return the index of this cluster in the launch, and the number of clusters."""
     sizes = (*cluster.shape, 1)
     places = [special(f"ctaid.{axis}") // size for axis, size in zip("xyz", sizes, strict=True)]
     counts = [special(f"nctaid.{axis}") // size for axis, size in zip("xyz", sizes, strict=True)]
@@ -80,7 +80,7 @@ def linear_cluster(cluster: Cluster) -> tuple[Value, Value]:
 def persistent_grid(
     tiles: tuple[int, int, int], cluster: tuple[int, int], multiprocessors: int
 ) -> tuple[int, int, int]:
-    """A launch with a cluster for each place on the GPU, or for each cluster of tiles where these are fewer."""
+    """Return a grid with as many clusters as fit on the GPU, but no more than there are cluster tiles."""
     clusters = -(-tiles[0] // cluster[0]) * -(-tiles[1] // cluster[1]) * tiles[2]
     most = max(multiprocessors // (cluster[0] * cluster[1]), 1)
     return (cluster[0] * min(clusters, most), cluster[1], 1)

@@ -1,12 +1,12 @@
-"""The stream-K scheduler: what would be the last wave of tiles, partly filled, is divided by K tiles among all CTAs.
+"""The stream-K scheduler: the partly filled last wave of tiles is divided by K tiles among all CTAs.
 
-With it goes one whole wave, where there is one, so that a CTA has at least a tile's work and a tile at most two CTAs;
-all others are handed out whole, as by the static scheduler, in full waves.
+One full wave, if there is one, is divided with it, so that a CTA has at least the work of one tile and a tile at most
+two CTAs. The other tiles are handed out whole in full waves, as by the static scheduler.
 
-The K tiles of the streamed tiles stand in a row, of which each CTA has an even share. It walks its share backwards, so
-that the part of a tile that it leaves to another comes first; who has a tile's last K tiles writes it. So a CTA waits
-only for the first thing that others do, and only for CTAs that were launched before it. The CTAs of a cluster have the
-same share of tiles side by side.
+The K tiles of the streamed tiles are numbered consecutively, and each CTA has an even share. It processes its share
+backwards, so that the part of a tile that it leaves to another CTA comes first; the CTA with a tile's last K tiles
+writes it. A CTA therefore waits only for the first thing that other CTAs do, and only for CTAs with a lower index: no
+circular wait is possible. The CTAs of a cluster have the same share of adjacent tiles.
 """
 
 from __future__ import annotations
@@ -26,52 +26,52 @@ from warploom.trace.language.views import Index
 
 @dataclass(frozen=True)
 class StreamTile:
-    """A tile, or those of its K tiles that this CTA has: `k_tiles` of them."""
+    """A tile, or the part of it that this CTA has: `k_tiles` of its K tiles."""
 
     m: Value
     n: Value
     batch: Value
     k_tiles: Value
     k_before: Value
-    """K tiles of what this CTA had before: stages that another warpgroup has, if they take turns."""
+    """K tiles of this CTA's previous tile: the stages of the other warpgroup, with ping-pong."""
     is_partial: Value
-    """Whether the sums are for a CTA that has the tile's last K tiles."""
+    """True if the accumulators are a partial result for the CTA that has the tile's last K tiles."""
     partial_ctas: Value
-    """How many clusters, those in front of this one, park sums of the tile that this CTA writes."""
+    """The number of preceding clusters that store partial results of the tile that this CTA writes."""
     _k_start: Value
-    _depth: Value
+    _per_tile: Value
 
     def k(self, number: Value) -> Value:
-        """Which K tile comes as the number-th; behind the last of a whole tile is its first."""
+        """Return the K tile to process as the `number`-th; a whole tile wraps around to its first K tile."""
         at = self._k_start + number
-        return select(at < self._depth, at, at - self._depth)
+        return select(at < self._per_tile, at, at - self._per_tile)
 
 
 class StreamScheduler(Scheduler[StreamTile]):
-    """Tiles of a grid (m, n, z), for a launch of no more clusters than these have K tiles."""
+    """Tiles of a grid (m, n, z), for a launch with at most as many clusters as there are K tiles."""
 
     def __init__(self, grid: tuple[Index, Index, Index], *, cluster: Cluster, k_tiles: Index, band: int = 0) -> None:
-        """`band` rows of clusters are walked together before the next column of them."""
+        """`band` is the height of a supergroup: so many rows of clusters are visited before the next column."""
         super().__init__()
         self._order = StaticScheduler(grid, cluster=cluster, k_tiles=k_tiles, band=band)
-        self._depth = depth = valued(k_tiles, "s32").to("u32")
+        self._per_tile = per_tile = valued(k_tiles, "s32").to("u32")
         number, count = linear_cluster(cluster)
         full = self._order.total // count
         is_uneven = full * count != self._order.total
         waves = full - (is_uneven & (full > 0)).to("u32")
         streamed = self._order.total - waves * count
-        each, longer = _shares(streamed * depth, count)
+        each, longer = _shares(streamed * per_tile, count)
         start = number * each + min_(number, longer)
         stop = start + each + (number < longer).to("u32")
-        first, self._last = start // depth, (stop + (depth - 1)) // depth
+        first, self._last = start // per_tile, (stop + (per_tile - 1)) // per_tile
         self._parts = self._last - first
         self._count = self._parts + waves
         self._whole, self._step = streamed + number - self._parts * count, count
-        self._begin, self._end = start - first * depth, stop - (self._last - 1) * depth
-        self._partial_ctas = number - _holder(first * depth, each, longer)
+        self._begin, self._end = start - first * per_tile, stop - (self._last - 1) * per_tile
+        self._partial_ctas = number - _holder(first * per_tile, each, longer)
 
     def every(self, number: Value, of: int) -> Iterator[StreamTile]:
-        """Every so many tiles of this CTA, from its `number`-th on: for warpgroups of a role that take turns."""
+        """Iterate over every `of`-th tile of this CTA from its `number`-th, for ping-pong warpgroups."""
         self._check()
         return self._iterate(number, of)
 
@@ -83,47 +83,47 @@ class StreamScheduler(Scheduler[StreamTile]):
             index.set(at + step)
 
     def _at(self, index: Value) -> StreamTile:
-        """What this CTA has at a place in its order: parts of tiles, the last first, then tiles of full waves."""
+        """Return this CTA's work item `index`: parts of streamed tiles, the last first, then tiles of full waves."""
         is_streamed, none = index < self._parts, literal(0, "u32")
         number = select(is_streamed, self._last - 1 - index, self._whole + index * self._step)
         tile = self._order.at(number)
         (start, stop), before = self._range(index), self._range(index - 1)
-        is_whole = stop - start == self._depth
+        is_whole = stop - start == self._per_tile
         values = (
             stop - start,
             select(index == 0, none, before[1] - before[0]),
             select(index + 1 == self._parts, self._partial_ctas, none),
-            # All CTAs are at about the same K tile at the same time, so that they find it in L2.
+            # All CTAs are at about the same K tile at the same time, so that they hit it in L2.
             select(is_whole & is_streamed, self._end, start),
-            self._depth,
+            self._per_tile,
         )
-        k_tiles, k_before, partial_ctas, k_start, depth = (value.to("s32") for value in values)
+        k_tiles, k_before, partial_ctas, k_start, per_tile = (value.to("s32") for value in values)
         return StreamTile(
-            tile.m, tile.n, tile.batch, k_tiles, k_before, stop < self._depth, partial_ctas, k_start, depth
+            tile.m, tile.n, tile.batch, k_tiles, k_before, stop < self._per_tile, partial_ctas, k_start, per_tile
         )
 
     def _range(self, index: Value) -> tuple[Value, Value]:
-        """From which to which K tile of its tile this CTA has what is at a place in its order."""
+        """Return the K range of this CTA's work item `index` inside its tile."""
         start = select(index + 1 == self._parts, self._begin, literal(0, "u32"))
-        return start, select(index == 0, self._end, self._depth)
+        return start, select(index == 0, self._end, self._per_tile)
 
 
 def _shares(total: Value, clusters: Value) -> tuple[Value, Value]:
-    """How many K tiles each cluster has, and how many clusters have one more: the first."""
+    """Return the K tiles per cluster, and the number of leading clusters that have one more."""
     each = total // clusters
     return each, total - each * clusters
 
 
 def _holder(k: Value, each: Value, longer: Value) -> Value:
-    """Which cluster has a K tile."""
+    """Return the cluster that has K tile `k`."""
     end, none = longer * (each + 1), literal(0, "u32")
     is_longer = k < end
-    size = max_(each, 1) + is_longer.to("u32")  # where there are no K tiles nobody has one
+    size = max_(each, 1) + is_longer.to("u32")  # avoids a division by zero where there are no K tiles
     return select(is_longer, none, longer) + (k - select(is_longer, none, end)) // size
 
 
 def stream_grid(
     tiles: tuple[int, int, int], cluster: tuple[int, int], k_tiles: int, multiprocessors: int
 ) -> tuple[int, int, int]:
-    """A launch with a cluster for each place on the GPU, or for each K tile where these are fewer."""
+    """Return a grid with as many clusters as fit on the GPU, but no more than there are K tiles."""
     return persistent_grid((tiles[0], tiles[1], tiles[2] * k_tiles), cluster, multiprocessors)

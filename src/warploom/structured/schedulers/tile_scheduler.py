@@ -1,4 +1,4 @@
-"""Which scheduler a configuration asks for, in the kernel and at its launch."""
+"""The scheduler that a configuration selects, in the kernel and at its launch."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _scheduler(
 
 
 def launch_grid(config: MatmulConfig, problem: Problem, multiprocessors: int) -> tuple[int, int, int]:
-    """The CTAs to launch: one for each tile, or as many as there is room for where they count through the tiles."""
+    """Return the grid to launch: a CTA for every tile, or as many as fit on the GPU with the static scheduler."""
     tiles = config.grid(problem)
     if config.scheduler == "clc":
         return tiles

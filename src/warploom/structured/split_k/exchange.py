@@ -1,7 +1,7 @@
-"""Split-K with all splits at work at once: each has the sums of all for a slice of the tile, and writes that.
+"""Split-K with all splits running concurrently: each split reduces one slice of the tile over all splits and writes it.
 
-A thread's partial sums go to the same thread of another CTA. They are added in an order that is the same every time,
-whoever comes first. All CTAs of a tile must be on the GPU together.
+A thread's partial accumulators go to the same thread of another CTA. They are added in a fixed order, so that the
+result is deterministic. All CTAs of a tile must be resident on the GPU at the same time.
 """
 
 from __future__ import annotations
@@ -29,14 +29,15 @@ _PAIR, _SQUARE = 2, 4
 """Registers of a thread in eight columns: two in a row, and two in the row eight below."""
 _WORD = 4
 _FLIP = 1 << 31
-"""What all arrivals of a launch add to a counter of `GlobalExchange`: it flips the top bit."""
+"""The sum of all arrivals of a launch at a counter of `GlobalExchange`: it flips the top bit."""
 _SEND = "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32"
 
 
 class ClusterExchange:
-    """Each CTA sends every other one its sums of that one's slice, into shared memory, where a barrier counts them.
+    """Each CTA sends every other CTA its partial accumulators of that CTA's slice, into distributed shared memory.
 
-    Nobody waits but for what comes to him. A CTA that has got everything is reached by nobody any more.
+    A barrier counts the received bytes. A CTA waits only for its own data; once it has received everything, no other
+    CTA accesses it any more, so that no barrier is needed at the end.
     """
 
     def __init__(self, role: Role, cluster: Cluster, tile: SplitTile, config: HopperConfig) -> None:
@@ -51,12 +52,12 @@ class ClusterExchange:
         setup.syncs_later = True
 
     def begin(self) -> None:
-        """Expect what the others will send."""
+        """Expect the bytes that the other splits will send."""
         with when(self._role.first_thread):
             self._barriers[0].arrive_and_expect((self._config.num_split_k - 1) * self._slice)
 
     def reduced(self, core: WgmmaOp) -> list[RegisterTile]:
-        """This split's slice of the columns, summed over all splits: its own first, then those behind it in turn."""
+        """Return this split's slice of the columns, reduced over all splits: its own first, then the following ones."""
         splits, mine = self._config.num_split_k, self._split
         slices = [self._slice_of(core, split) for split in range(splits)]
         place = self._inbox.place.address + self._role.thread * (_SQUARE * _WORD)
@@ -75,13 +76,13 @@ class ClusterExchange:
         return _tiles(total, self._config)
 
     def _slice_of(self, core: WgmmaOp, split: int) -> list[Value]:
-        """The sums of this thread in the columns of a split."""
+        """Return this thread's accumulators in the columns of a split."""
         each = self._config.BN // _PAIR // self._config.num_split_k
         parts = (accumulator.registers[split * each : (split + 1) * each] for accumulator in core.accumulators)
         return [register.get() for part in parts for register in part]
 
     def _send(self, values: Sequence[Value], place: Value, other: Value) -> None:
-        """Send sums to the same thread of another CTA, where the one behind it has the first place."""
+        """Send values to the same thread of another CTA, into the slot of this split: the next split has slot 0."""
         splits = self._config.num_split_k
         number = (self._split + (splits - 1) - other) % splits
         there = self._cluster.remote(At(place), other).address + number * self._slice
@@ -91,7 +92,7 @@ class ClusterExchange:
 
 
 class GlobalExchange:
-    """Partial sums in a workspace that stays in L2; a counter for each tile flips its top bit when all have parked.
+    """Partial accumulators go through a workspace that stays in L2; a counter per tile flips when all are stored.
 
     Every split polls the counter, so no split can reset it. Instead the arrivals of a launch add exactly H = 2³¹: the
     first split adds H - (splits - 1) and each other split 1. Between launches a counter is 0 or H:
@@ -101,7 +102,7 @@ class GlobalExchange:
       most H - 1 with it. So the top bit flips at the last arrival, not before.
     - A split reads the counter in `begin`, before its own arrival: it sees the top bit of before this launch. The bit
       flips once in a launch, and the next launch reads and adds only when this one has ended (stream order, or
-      `griddepcontrol.wait` in front of `begin`). So a split that polls late still sees the flip.
+      `griddepcontrol.wait` before `begin`). So a split that polls late still sees the flip.
 
     Nothing here depends on how many splits earlier launches had.
     """
@@ -121,7 +122,7 @@ class GlobalExchange:
         (self._before,) = emit("ld.relaxed.gpu.global.u32", self._counter)
 
     def reduced(self, core: WgmmaOp) -> list[RegisterTile]:
-        """This split's slice of the columns, summed over all splits, the first one first."""
+        """Return this split's slice of the columns, reduced over all splits in order."""
         self._store(core)
         config = self._config
         each, splits = config.BN // _COLUMNS, config.num_split_k
@@ -132,14 +133,14 @@ class GlobalExchange:
         return _tiles([value for part in parts for value in _add(part)], config)
 
     def reduced_unit(self, core: WgmmaOp) -> Values:
-        """This split's unit of the sums, by its places from the unit's first."""
+        """Return this split's unit of the accumulators, reduced, by row and column from the unit's first element."""
         self._store(core)
         unit = self._tile.split.to("u32")
         held = _add([self._fetch(split, unit) for split in range(self._config.num_split_k)])
         return dict(zip(unit_places(self._config), held, strict=True))
 
     def _store(self, core: WgmmaOp) -> None:
-        """Store all sums of this thread and wait until all splits have done so."""
+        """Store all accumulators of this thread, and wait until all splits have done so."""
         held = [register.get() for accumulator in core.accumulators for register in accumulator.registers]
         size = self._config.split_unit
         for unit in range(len(held) // size):
@@ -157,18 +158,18 @@ class GlobalExchange:
         return emit("ld.acquire.gpu.global.u32", self._counter)[0]
 
     def _fetch(self, split: int, unit: Value) -> tuple[Value, ...]:
-        """The same thread's unit of a split."""
+        """Load the same thread's unit of a split."""
         place = self._workspace.at(unit.to("s32") * self._row + split * self._plane)
         return emit(f"ld.global.cg.v{self._config.split_unit}.f32", place)
 
 
 def unit_places(config: HopperConfig) -> list[tuple[int, int]]:
-    """Rows and columns of a unit's sums, from its first."""
+    """Return the rows and columns of a unit's elements, from its first."""
     return [(at // _PAIR * _ROWS, at % _PAIR) for at in range(config.split_unit)]
 
 
 def unit_start(config: HopperConfig, split: Value) -> tuple[Value, Value]:
-    """How many rows and columns a split's unit lies from a thread's first sum."""
+    """Return the row and column offsets of a split's unit from the thread's first accumulator."""
     first = split.to("u32") * config.split_unit
     square, inside = first // _SQUARE, first // _PAIR % (_SQUARE // _PAIR)
     piece, column = square // (config.BN // _COLUMNS), square % (config.BN // _COLUMNS)
@@ -176,14 +177,14 @@ def unit_start(config: HopperConfig, split: Value) -> tuple[Value, Value]:
 
 
 def _tiles(values: Sequence[Value], config: HopperConfig) -> list[RegisterTile]:
-    """A slice's sums as tiles of 64 rows."""
+    """Split the values of a slice into tiles of 64 rows."""
     each = len(values) // config.subtiles
     pieces = (values[piece * each : (piece + 1) * each] for piece in range(config.subtiles))
     return [RegisterTile(piece, config.sliced.stageN) for piece in pieces]
 
 
 def _add(parts: Sequence[Sequence[Value]]) -> list[Value]:
-    """Element by element, the first split first."""
+    """Add element by element, the first split first."""
     total = list(parts[0])
     for part in parts[1:]:
         total = [held + more for held, more in zip(total, part, strict=True)]

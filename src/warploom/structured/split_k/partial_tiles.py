@@ -1,8 +1,8 @@
-"""Sums of a tile of which several CTAs have a part: parked in global memory until the one that writes the tile comes.
+"""Partial tiles of stream-K: accumulators in global memory, until the CTA that writes the tile adds them.
 
-Sums are parked thread by thread, and added by the same thread of the other CTA, the nearest CTA's first, whoever is
-ready first: the result is the same every time. A CTA parks at most once in a launch. Its flags are zero before and
-after: who has waited for one takes it down.
+Accumulators are stored thread by thread and added by the same thread of the other CTA, the nearest CTA's first: the
+result is deterministic. A CTA stores at most one partial tile in a launch. Flags are zero before and after a launch,
+because the CTA that has waited for a flag resets it.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from warploom.trace.language.variables import Variable
 from warploom.trace.language.views import View
 
 _UNIT = 4
-"""Sums that a thread moves at once."""
+"""Accumulators that a thread moves with one instruction."""
 
 
 class PartialTiles:
-    """The parked sums of all CTAs, those of a warpgroup's rows together; a flag for each says that they are there."""
+    """The partial tiles of all CTAs, contiguous per warpgroup, with a flag for each that it has been stored."""
 
     def __init__(self, workspace: View, flags: View, config: HopperConfig, group: Warpgroup, cluster: Cluster) -> None:
         self._workspace, self._flags, self._group, self._cluster = workspace, flags, group, cluster
@@ -35,7 +35,7 @@ class PartialTiles:
         self._barrier = OwnBarrier(barriers, lambda: group.number)
 
     def store(self, core: WgmmaOp) -> None:
-        """Leave this warpgroup's sums, and tell."""
+        """Store this warpgroup's accumulators and set its flag."""
         share = self._share(literal(0, "u32"))
         place = self._place(share)
         held = _registers(core)
@@ -46,7 +46,7 @@ class PartialTiles:
             emit("st.release.gpu.global.u32", self._flags.at(share), 1)
 
     def add(self, core: WgmmaOp, tile: StreamTile) -> None:
-        """Add what others have parked of a tile."""
+        """Add the partial tiles that other CTAs have stored for a tile."""
         held = _registers(core)
         for number in loop(tile.partial_ctas):
             share = self._share(number.to("u32") + 1)
@@ -66,13 +66,13 @@ class PartialTiles:
         self._barrier.sync()
 
     def _share(self, back: Value) -> Value:
-        """The number of the sums of this warpgroup, or of the same one so many clusters back."""
+        """Return the index of this warpgroup's partial tile, or of the same warpgroup `back` clusters before."""
         number, _ = linear_cluster(self._cluster)
         cta = (number - back) * self._cluster.size + self._cluster.rank
         return cta if self._shares == 1 else cta * self._shares + self._group.number
 
     def _place(self, share: Value) -> View:
-        """Where this thread's sums of a share begin."""
+        """Return this thread's part of a partial tile."""
         first = share * self._size + self._group.thread * _UNIT
         return self._workspace.window((first.to("s32"),), (1 << 30,))
 

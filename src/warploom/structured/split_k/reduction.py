@@ -1,7 +1,7 @@
-"""Split-K: the partial sums of one tile added up, always in the same order, by a lock that counts k-groups.
+"""Split-K in order: the partial accumulators of a tile are added one after another, under a lock that counts k-groups.
 
-A split may add when the lock says that all k-groups before its own are in the workspace. The first stores, those
-between add, the final one adds in registers and goes on to C; it leaves the lock at zero, as it found it.
+A split proceeds when the lock shows that all k-groups before its own are in the workspace. The first split stores, the
+following ones add, and the final one adds in registers and writes C. It resets the lock to zero.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from warploom.trace.language.variables import Variable
 from warploom.trace.language.views import View
 
 _VECTOR = 4
-"""f32 that a thread moves in one instruction."""
+"""f32 values that a thread moves with one instruction."""
 
 
 @dataclass(frozen=True)
 class TileLock:
-    """The lock of one tile, as the threads of a role use it."""
+    """The lock of one tile, used by the threads of one role."""
 
     locks: View
     number: Value
@@ -35,7 +35,7 @@ class TileLock:
     barrier: GroupBarrier
 
     def wait(self, value: Value) -> None:
-        """Go on, all together, when the lock has a value: what was written before it was set is visible."""
+        """Wait, all threads together, until the lock has a value; writes before it was set are visible."""
         with when(self.role.first_thread):
             held = Variable("u32", self._load())
             for _ in While(lambda: held != value.to("u32")):
@@ -47,22 +47,22 @@ class TileLock:
         return value
 
     def set(self, value: Value | int) -> None:
-        """When all threads are here, let the next one in."""
+        """Set the lock after all threads have arrived, to admit the next split."""
         self.barrier.sync()
         with when(self.role.first_thread):
             emit("st.release.gpu.global.u32", self.locks.at(self.number), value)
 
 
 class SplitReduction:
-    """One tile's partial sums on their way through the workspace."""
+    """The reduction of one tile's partial accumulators through the workspace."""
 
     def __init__(self, workspace: View, locks: View, work: Any, role: WriterRole, barrier: GroupBarrier) -> None:
         flat = len(workspace.shape) == 2
         problems = []
         if workspace.dtype != "f32" or locks.dtype not in ("u32", "s32"):
-            problems.append(f"a workspace of .{workspace.dtype} with locks of .{locks.dtype}; they are .f32 and .s32")
+            problems.append(f"workspace .{workspace.dtype} and locks .{locks.dtype} must be .f32 and .s32")
         if not flat and any(isinstance(stride, Value) for stride in workspace.strides):
-            problems.append("a workspace whose strides only the launch knows has two axes, tiles and elements")
+            problems.append("a workspace with strides from the launch must have two axes, tiles and elements")
         if problems:
             raise Diag.BAD_WRITER.error(here(), count=len(problems), what="; ".join(problems))
         self._workspace = workspace if flat else workspace.reshape(workspace.shape[0], prod(workspace.shape[1:]))
@@ -75,32 +75,32 @@ class SplitReduction:
         return final
 
     def begin(self) -> None:
-        """Wait for the splits before, if there are any."""
+        """Wait for the previous splits, if there are any."""
         with when(~self._work.is_first):
             self._lock.wait(self._work.k_start)
 
     def end(self) -> None:
-        """Let the next split in; after the final one the lock is as it was."""
+        """Admit the next split; the final one resets the lock."""
         done = (self._work.k_start + self._work.k_tiles).to("u32")
         self._lock.set(select(self.is_final, literal(0, "u32"), done))
 
     def add(self, subtile: Subtile, values: Values) -> dict[tuple[int, int], Value]:
-        """The sum so far: what the workspace holds, and these."""
-        sums = {where: Variable("f32", value) for where, value in values.items()}
+        """Return the values plus what the workspace holds; the first split returns the values."""
+        totals = {where: Variable("f32", value) for where, value in values.items()}
         with when(~self._work.is_first):
             for group, at in self._groups(subtile, list(values)):
                 before = self._workspace.load(self._work.number, at, count=_VECTOR)
                 for where, held in zip(group, before, strict=True):
-                    sums[where].set(held + values[where])
-        return {where: held.get() for where, held in sums.items()}
+                    totals[where].set(held + values[where])
+        return {where: held.get() for where, held in totals.items()}
 
     def store(self, subtile: Subtile, values: Values) -> None:
-        """Leave the sum so far to the next split."""
+        """Store the values for the next split."""
         for group, at in self._groups(subtile, list(values)):
             self._workspace.store([values[where] for where in group], self._work.number, at)
 
     def _groups(self, subtile: Subtile, places: list[tuple[int, int]]) -> list[tuple[list[tuple[int, int]], Value]]:
-        """Values that move together and where: neighbouring threads use neighbouring bytes, whatever the layout."""
+        """Return groups of values and their offsets, so that consecutive threads access consecutive bytes."""
         first = subtile.index * len(places)
         return [
             (

@@ -1,4 +1,4 @@
-"""The tile of a CTA whose neighbours share its depth."""
+"""The tile of a CTA whose K range is one of several splits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from warploom.trace.language.values import Value, literal, special, valued
 
 @dataclass(frozen=True)
 class SplitTile:
-    """Where a tile lies, and this CTA's share of its K tiles; `number` counts tiles, `split` the CTAs of one."""
+    """The coordinates of a tile and this CTA's K range; `number` counts tiles, `split` the CTAs of one tile."""
 
     m: Value
     n: Value
@@ -25,9 +25,10 @@ class SplitTile:
 
     @classmethod
     def of(cls, config: HopperConfig, cluster: Cluster, m_tiles: Value, n_tiles: Value, k_tiles: Value) -> SplitTile:
-        """The CTAs of a cluster share a tile; else neighbours have the same share of different tiles.
+        """Compute this CTA's tile: the CTAs of a cluster split one tile.
 
-        Neighbours that read the same operands at the same time get them from L2 together.
+        Without clusters, consecutive CTAs have the same K range of different tiles, because CTAs that read the same
+        operands at the same time hit them in L2.
         """
         cta, splits = special("ctaid.x"), config.num_split_k
         if config.split_in_cluster:

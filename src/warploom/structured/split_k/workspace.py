@@ -1,4 +1,4 @@
-"""Split-K: several CTAs share the depth of one output tile, each with its own range of k-groups."""
+"""Split-K: several CTAs compute one output tile, each over its own range of k-groups."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from warploom.trace.language.views import Index
 
 
 def split_range(total: Index, splits: int, split: Index) -> tuple[Index, Index]:
-    """Where a split begins and how many k-groups it has: as even as can be, none empty while there is one for each.
+    """Return the first k-group of a split and their number: as even as possible, and none empty if `total >= splits`.
 
-    Python numbers and device values alike.
+    Works on Python numbers and on device values.
     """
     start = total * split // splits
     return start, total * (split + 1) // splits - start
@@ -19,7 +19,7 @@ def split_range(total: Index, splits: int, split: Index) -> tuple[Index, Index]:
 
 @dataclass(frozen=True)
 class SplitKWorkspace:
-    """Partial sums in float32, and a lock (s32, zeroed before the launch) for each tile: at `Tile.number`."""
+    """Partial accumulators in float32 and a lock (s32, zero before the launch) per tile, at index `Tile.number`."""
 
     tiles: int
     rows: int
@@ -31,6 +31,6 @@ class SplitKWorkspace:
 
 
 def split_k_workspace(config: MatmulConfig, problem: Problem) -> SplitKWorkspace:
-    """What a launch needs: a tile for each CTA tile of the grid as it is launched, swapped where A and B are."""
+    """Return the workspace of a launch: an entry per CTA tile of the grid, in the kernel's orientation of A and B."""
     x, y, _ = config.grid(problem)
     return SplitKWorkspace(x * y * problem.batch, config.BM, config.MMA_N)

@@ -1,8 +1,8 @@
-"""Scales for blocks of A and B that the tensor core applies: with the input stages, then in tensor memory.
+"""Block scales that the tensor core applies: scale factors of A and B in the input stages, then in TMEM.
 
-Scales come in chunks of 128 rows times four blocks of K: 512 bytes that global memory, shared memory and the copy to
-tensor memory all have in one order. A chunk takes four columns; chunks of one K lie side by side, as many as an operand
-has rows, and the multiplications of a stage step from one K to the next.
+Scale factors come in chunks of 128 rows × four blocks of K: 512 bytes, in the same order in global memory, in shared
+memory and in the copy to TMEM. A chunk takes four TMEM columns. The chunks of one K block are adjacent, one for every
+128 rows of the operand, and the MMAs of a stage step from one K block to the next.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _EIGHT_ROWS = 8 * _COPY.row_bytes
 
 @dataclass(frozen=True)
 class ScaleFactorLayout:
-    """The chunks of one stage: so many along the operand's rows, and along K."""
+    """The chunks of one stage: `across` the operand's rows, and `along` K."""
 
     across: int
     along: int
 
     @property
     def box(self) -> tuple[int, int, int]:
-        """The box of one copy, of scales as (chunks of rows, chunks of K, 128 words of 32 bits)."""
+        """The TMA box of one copy, for scales of shape (row chunks, K chunks, 128 words of 32 bits)."""
         return (self.across, self.along, CHUNK_BYTES // _WORD)
 
     @property
@@ -53,27 +53,27 @@ class ScaleFactorLayout:
 
     @property
     def columns(self) -> int:
-        """Columns of tensor memory."""
+        """TMEM columns of a stage."""
         return self.across * self.along * CHUNK_COLUMNS
 
     def offset(self, across: int, along: int) -> int:
-        """Bytes from a stage's first chunk to another."""
+        """Return the byte offset of a chunk in a stage."""
         return (across * self.along + along) * CHUNK_BYTES
 
     def column(self, across: int, along: int) -> int:
-        """Columns from a stage's first chunk to another."""
+        """Return the TMEM column offset of a chunk in a stage."""
         return (along * self.across + across) * CHUNK_COLUMNS
 
 
 def scale_layouts(config: BlockScaledMatmulConfig) -> tuple[ScaleFactorLayout, ScaleFactorLayout]:
-    """The chunks of A's and of B's scales; each CTA of a pair has those of its rows of A, and all of B's."""
+    """Return the layouts of A's and B's scales; each CTA of a pair has those of its rows of A, and all of B's."""
     rows = (config.sfa_rows, config.sfb_rows)
     sfa, sfb = (ScaleFactorLayout(each // SCALE_CHUNK_ROWS, config.num_sf_k_tiles) for each in rows)
     return sfa, sfb
 
 
 class ScaleFactors:
-    """One operand's scales in the input stages, and on to tensor memory."""
+    """The scale factors of one operand, in the input stages and in TMEM."""
 
     local = False
 
@@ -86,7 +86,7 @@ class ScaleFactors:
         row: Callable[[Any], Value],
         columns: int,
     ) -> None:
-        """`row` is the operand's first row for a tile of work; `columns` where tensor memory has the first stage's."""
+        """`row` maps a tile of work to its first row; `columns` is the TMEM column of the first stage's scales."""
         self.source, self.layout, self._row, self._columns = source, layout, row, columns
         self.storage: View = shared("u8", (count, layout.bytes), name=name, align=SHARED_ALIGNMENT)
 
@@ -95,13 +95,13 @@ class ScaleFactors:
         return self.layout.bytes
 
     def load(self, index: Value, tile: Any, k: Value, barrier: At, cluster: Cluster) -> None:
-        """Copy the chunks of K tile `k`; those that the operand does not have are zero."""
+        """Issue the copies of the chunks of K tile `k`; chunks outside the operand are filled with zeros."""
         batch = (tile.batch,) if len(self.source.geometry.box) > len(self.layout.box) else ()
         chunk = (valued(self._row(tile), "s32") // SCALE_CHUNK_ROWS, k * self.layout.along, 0)
         copy_box(self.storage[index].place, self.source.at(*batch, *chunk), barrier, cluster)
 
-    def to_tensor_memory(self, index: Value, base: Value, cta_group: int) -> Value:
-        """Copy a stage's chunks, in the thread that multiplies; gives the first one's address."""
+    def to_tmem(self, index: Value, base: Value, cta_group: int) -> Value:
+        """Copy a stage's chunks to TMEM, in the thread that issues the MMAs; return the address of the first."""
         layout = self.layout
         first = base + self._columns + index * layout.columns
         start = matrix_descriptor(
@@ -115,7 +115,7 @@ class ScaleFactors:
         return first
 
     def skipped_columns(self, tile: Any) -> Value:
-        """Columns of a stage in front of a tile's first row: a tile may begin in the middle of a chunk."""
+        """Return the TMEM columns of a stage before a tile's first row: a tile may start inside a chunk."""
         return (valued(self._row(tile), "s32") % SCALE_CHUNK_ROWS // QUADRANT).to("u32")
 
 
@@ -126,7 +126,7 @@ def scale_factors(
     a_row: Callable[[Any], Value] | None = None,
     b_row: Callable[[Any], Value] | None = None,
 ) -> tuple[ScaleFactors, ScaleFactors]:
-    """The scales of A and of B, where the configuration's plan of tensor memory puts them."""
+    """Create the scale factors of A and of B, at the TMEM columns that the configuration assigns."""
     rows = (a_row or (lambda tile: tile.m * config.BM), b_row or (lambda tile: tile.n * config.MMA_N))
     plan, stages, (of_a, of_b) = config.tmem, config.num_pipeline_stages, scale_layouts(config)
     return (
@@ -136,7 +136,7 @@ def scale_factors(
 
 
 class BlockScaledMmaOp(MmaOp):
-    """The multiplications of one stage with the scales of its operands."""
+    """Issues the block-scaled MMAs of a stage."""
 
     def __init__(self, config: BlockScaledMatmulConfig, role: Role, cluster: Cluster) -> None:
         super().__init__(config, role, cluster)
@@ -146,28 +146,28 @@ class BlockScaledMmaOp(MmaOp):
         self._opcode = f"{group}.kind::{self._kind.name}.block_scale.scale_vec::{self._vectors}X"
 
     def mma_scaled(self, stage: InputConsumerStage, acc: TmemStage, tile: Any, *, accumulate: Value | bool) -> None:
-        """Multiply a stage of a tile into an accumulator, which the first product replaces unless told."""
+        """Issue the MMAs of a stage; `accumulate` applies to the first, which otherwise overwrites the accumulator."""
         payload, index = stage.payload(), stage.tile()
         a, b, sfa, sfb = payload.a, payload.b, payload.sfa, payload.sfb
         skipped = sfb.skipped_columns(tile)
         with when(self._role.elected):
-            of_a = sfa.to_tensor_memory(index, acc.base, self._cluster.cta_group)
-            of_b = sfb.to_tensor_memory(index, acc.base, self._cluster.cta_group) + skipped
+            of_a = sfa.to_tmem(index, acc.base, self._cluster.cta_group)
+            of_b = sfb.to_tmem(index, acc.base, self._cluster.cta_group) + skipped
             left, right = a.descriptor(index), b.descriptor(index)
             for number, k in enumerate(range(0, a.layout.k_extent, self._kind.k)):
-                along, factor = divmod(number * self._vectors, SCALE_CHUNK_FACTORS)
-                operands = (left + a.layout.step(k), right + b.layout.step(k), self._descriptor(factor))
-                factors = (At(of_a, sfa.layout.column(0, along)), At(of_b, sfb.layout.column(0, along)))
+                along, scale_id = divmod(number * self._vectors, SCALE_CHUNK_FACTORS)
+                operands = (left + a.layout.step(k), right + b.layout.step(k), self._descriptor(scale_id))
+                scales = (At(of_a, sfa.layout.column(0, along)), At(of_b, sfb.layout.column(0, along)))
                 adds: Any = accumulate if number == 0 else True
-                emit(self._opcode, At(acc.offset), *operands, *factors, adds)
+                emit(self._opcode, At(acc.offset), *operands, *scales, adds)
 
-    def _descriptor(self, factor: int) -> Value:
-        """Shape and types, and which of a chunk's scales come first."""
+    def _descriptor(self, scale_id: int) -> Value:
+        """Return the instruction descriptor: shape, types, and the index of the first scale factor in its chunk."""
         config = self._config
         m, n, _ = config.mma_shape
         bits = encode_instruction_descriptor(
             config.mma_kind, m, n, config.a_type, config.b_type, scale_type=config.scale_type,
             transpose_a=config.a_major == "mn", transpose_b=config.b_major == "mn",
-            scale_a_id=factor, scale_b_id=factor,
+            scale_a_id=scale_id, scale_b_id=scale_id,
         )  # fmt: skip
         return literal(bits, "u32")

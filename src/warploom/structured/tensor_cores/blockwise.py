@@ -1,7 +1,7 @@
-"""8-bit floats with scales per block: the epilogue scales each K tile's product and sums up in registers.
+"""Blockwise FP8: the epilogue scales the result of each K tile and accumulates it in float32 registers.
 
-A tile of one K step is one accumulator in tensor memory, so that the tensor core computes the next while this one is
-being promoted. A's scales, one for each row, come with the operands; B's, one for many columns, are read from memory.
+Each K tile has its own accumulator in TMEM, so that the tensor core computes the next one while this one is promoted.
+A's scales, one per row, come with the operands; B's, one for many columns, are read from global memory.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from warploom.trace.parameters import TensorMapArgument
 
 
 class BlockwiseShape(Protocol):
-    """What both machines' configurations tell of scales and of who has which columns."""
+    """The parts of a blockwise configuration, of Hopper or Blackwell, that are needed here."""
 
     @property
     def BM(self) -> int: ...
@@ -51,14 +51,14 @@ class BlockwiseShape(Protocol):
 
 
 class RowScales:
-    """Scales of A's rows with the input stages: one K tile's, for the rows of this CTA."""
+    """The scales of A's rows in the input stages: for one K tile and the rows of this CTA."""
 
     local = True
 
     def __init__(
         self, source: TensorMapArgument, config: BlockwiseShape, row: Callable[[Any], Value] | None = None
     ) -> None:
-        """The source counts K tiles, then rows; `row` is a tile's first."""
+        """The source has shape (K tiles, rows); `row` maps a tile of work to its first row."""
         self.source, self._rows = source, config.BM
         self._row = row or (lambda tile: tile.m * config.BM)
         shape = (config.num_pipeline_stages, config.BM)
@@ -69,44 +69,44 @@ class RowScales:
         return self._rows * TYPES[self.storage.dtype].bytes
 
     def load(self, index: Value, tile: Any, k: Value, barrier: At, cluster: Cluster) -> None:
-        """Copy the scales of K tile `k`; rows that A does not have are zero."""
+        """Issue the copy of the scales of K tile `k`; rows outside A are filled with zeros."""
         batch = (tile.batch,) if len(self.source.geometry.box) > 2 else ()
         copy_box(self.storage[index].place, self.source.at(*batch, k, self._row(tile)), barrier, cluster)
 
     def read(self, index: Value, row: Value) -> Value:
-        """The scale of a row of the CTA's tile."""
+        """Load the scale of a row of the CTA's tile."""
         value: Value = self.storage[index, row]
         return value.to("f32")
 
 
 def scale_blocks(start: int, width: int, granularity: int) -> int:
-    """How many blocks of scales the columns from `start` on touch."""
+    """Return the number of scale blocks that the `width` columns from `start` touch."""
     return (start + width - 1) // granularity - start // granularity + 1
 
 
 @dataclass(frozen=True)
 class ColumnScales:
-    """Scales of B in global memory: one for each `granularity` columns of C and each K tile."""
+    """The scales of B in global memory: one for every `scale_granularity` columns of C and every K tile."""
 
     source: View
     config: BlockwiseShape
     columns: Value
-    """Of C: behind them there are no scales."""
+    """The number of columns of C; after them there are no scales."""
 
     @property
     def _starts(self) -> range:
-        """Where in a block the columns of a warp may begin."""
+        """The offsets inside a scale block at which the columns of a warp may start."""
         config = self.config
         return range(0, config.scale_granularity, gcd(config.accumulator_columns, config.scale_granularity))
 
     @property
     def most_blocks(self) -> int:
-        """The most blocks that the columns of a warp touch."""
+        """The maximum number of scale blocks that the columns of a warp touch."""
         config = self.config
         return max(scale_blocks(at, config.accumulator_columns, config.scale_granularity) for at in self._starts)
 
     def blocks(self, first_column: Value, batch: Value) -> list[View]:
-        """The scales along K for all blocks that a warp's columns, from the first on, can touch."""
+        """Return views along K of the scales of all blocks that a warp's columns can touch."""
         granularity, source = self.config.scale_granularity, self.source
         first, last = first_column // granularity, (self.columns - 1) // granularity
         batches = (batch,) if len(source.shape) > 2 else ()
@@ -114,12 +114,12 @@ class ColumnScales:
         return [source.window(place, (*(1 for _ in batches), 1, source.shape[-1])) for place in places]
 
     def load(self, blocks: list[View], k: Value) -> list[Value]:
-        """The scales of K tile `k`."""
+        """Load the scales of K tile `k`."""
         found: list[Value] = [block[(*(0,) * (len(block.shape) - 1), k)] for block in blocks]
         return [scale.to("f32") for scale in found]
 
     def of(self, column_scales: list[Value], first_column: Value, column: int) -> Value:
-        """Which of a warp's scales a column has that is so far behind its first."""
+        """Select the scale of the column `column` after the warp's first, from the scales of its blocks."""
         granularity = self.config.scale_granularity
         possible = [(at + column) // granularity for at in self._starts]
         chosen, inside = column_scales[min(possible)], first_column % granularity + column
@@ -129,7 +129,7 @@ class ColumnScales:
 
 
 class PromotedAccumulator:
-    """A warp's part of a tile in registers, strip by strip, as a `TileWriter` takes it."""
+    """A warp's float32 accumulator of a tile in registers, which a `TileWriter` reads subtile by subtile."""
 
     def __init__(self, config: BlockwiseFP8MatmulConfig, role: Role, rows: RowScales, columns: ColumnScales) -> None:
         self._config, self._role, self._rows, self._columns = config, role, rows, columns
@@ -140,22 +140,22 @@ class PromotedAccumulator:
         self._pieces = [[Accumulator("f32", layout) for _ in range(halves)] for _ in range(pieces)]
 
     def clear(self) -> None:
-        """Begin a new tile."""
+        """Set the accumulator to zero, for a new tile."""
         for halves in self._pieces:
             for half in halves:
                 half.set(0.0)
 
     def first_column(self, tile: Any) -> Value:
-        """Where the warp's columns of a tile begin in C."""
+        """Return the warp's first column of a tile in C."""
         start: Value = tile.n * self._config.MMA_N
         return start + self._part.column.to("s32")
 
     def column_scales(self, tile: Any, k: Value) -> list[Value]:
-        """B's scales for a K tile; asked for before the accumulator is waited for, they are there in time."""
+        """Load B's scales of a K tile; called before the wait for the accumulator, to hide the latency."""
         return self._columns.load(self._columns.blocks(self.first_column(tile), tile.batch), k)
 
     def promote(self, stage: EpilogueKStage, tile: Any, column_scales: list[Value]) -> None:
-        """Add a K tile's product, scaled; the input stage is given back as soon as A's scales are read."""
+        """Scale the result of a K tile and add it; the input stage is released as soon as A's scales have been read."""
         row_scales = self._row_scales(stage)
         stage.arrive_input()
         config, first = self._config, self.first_column(tile)
@@ -178,14 +178,14 @@ class PromotedAccumulator:
                 _add(accumulator, loaded, scales, half * LANE_ALIGNMENT)
 
     def _row_scales(self, stage: EpilogueKStage) -> dict[int, Value]:
-        """A's scales of the rows that a thread has, by their distance from its first."""
+        """Load A's scales of the rows that a thread has, by their distance from its first row."""
         down, _ = first_place()
         first = self._part.row + down
         rows = range(0, self._part.rows, MOVE.lanes // 2)
         return {row: self._rows.read(stage.input_stage_index, first + row) for row in rows}
 
     def subtile(self, index: int) -> TmemFragments:
-        """The sums of one strip."""
+        """Return the accumulators of one subtile."""
         config = self._config
         count = config.stageN // config.promoted_columns
         halves = zip(*self._pieces[index * count : (index + 1) * count], strict=True)
@@ -195,7 +195,7 @@ class PromotedAccumulator:
 
 
 def _add(accumulator: Accumulator, partial: Fragment, scales: dict[int, Value], down: int) -> None:
-    """Add product·scale to the sums, each rounded once; `down` is the fragment's first row."""
+    """Add partial·scale with one FMA per element; `down` is the fragment's first row."""
     rows = [row for row, _ in places_of(len(partial.values))]
     for register, value, row in zip(accumulator.registers, partial.values, rows, strict=True):
         register.set(fma(value, scales[down + row], register))

@@ -1,4 +1,4 @@
-"""Sums over K in registers beside the tensor core's: each K tile's product is scaled and added by its own threads."""
+"""Blockwise FP8 on Hopper: the tensor core accumulates one K tile, which is then scaled and added in registers."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ _WARP_ROWS, _LOWER = 16, 8
 
 
 Scales = list[list[Value]]
-"""Of a thread: by row, then by piece of the columns that share a factor of B."""
+"""The scales of a thread: by row, then by run of columns that share a scale of B."""
 
 
 class KTileAccumulator:
-    """Registers of a thread for the product of 64 rows of a K tile, and for the factors of all its rows and columns."""
+    """Registers of a thread for the accumulator of 64 rows of a K tile, and for the scales of its rows and columns."""
 
     def __init__(self, accumulator: Accumulator, rows: int, blocks: int) -> None:
-        """Columns come in blocks that share a factor."""
+        """`blocks` is the number of scale blocks that the columns touch."""
         self.accumulator = accumulator
         self.row_scales = [Variable("f32", None) for _ in range(rows)]
         self.block_scales = [Variable("f32", None) for _ in range(blocks)]
 
 
 class PromotedAccumulators:
-    """A warpgroup's part of a tile: what `core` multiplies, K tile by K tile, each with its factors.
+    """A warpgroup's float32 accumulators of a tile; `core` computes the K tiles, which are scaled and added one by one.
 
-    With two products, the next K tile is multiplied into one while the other is promoted. With one, the other
-    warpgroup has the tensor core while this one promotes. Either way the first K tile of a tile is multiplied while the
-    tile before it is written.
+    With two accumulators for K tiles, the MMAs of the next K tile run while the other one is promoted. With one, the
+    other warpgroup uses the tensor core while this one promotes. In both cases the MMAs of the first K tile of a tile
+    run while the previous tile is written.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class PromotedAccumulators:
         self._blocks: list[View] = []
 
     def begin(self, has_next: Value) -> None:
-        """Multiply the first K tile of the tile ahead, if there is one."""
+        """Issue the MMAs of the first K tile of the next tile, if there is one."""
         with when(has_next):
             self._issue_next(self._partials[0])
 
@@ -73,18 +73,18 @@ class PromotedAccumulators:
         for accumulator in self._accumulators:
             accumulator.set(0.0)
         self._read_columns(self._partials[0], literal(0, "s32"))
-        emit("wgmma.wait_group.sync.aligned", 0)  # ptxas counts no groups across the loop of tiles
+        emit("wgmma.wait_group.sync.aligned", 0)  # ptxas does not count wgmma groups across the tile loop
         if self._config.depth:
             self._overlapped(tile)
         else:
             self._one_by_one(tile)
 
     def end(self) -> None:
-        """Behind the last tile nothing is in flight; ptxas wants to be told."""
+        """Wait after the last tile; nothing is in flight, but ptxas requires it."""
         emit("wgmma.wait_group.sync.aligned", 0)
 
     def _one_by_one(self, tile: Any) -> None:
-        """Each product is promoted before the next is multiplied."""
+        """Promote each K tile before the MMAs of the next are issued."""
         (partial,) = self._partials
         for k in loop(1, tile.k_tiles):
             self._promote_rows(partial, tile)
@@ -93,7 +93,7 @@ class PromotedAccumulators:
         self._promote_rows(partial, tile)
 
     def _promote_rows(self, partial: KTileAccumulator, tile: Any) -> None:
-        """All 64s of rows of a K tile, of which the first has been multiplied, by the same product in turn."""
+        """Promote all blocks of 64 rows of a K tile through one accumulator; the MMAs of the first have been issued."""
         scales, last = self._scales(partial, tile), self._config.subtiles - 1
         for block in range(last + 1):
             emit("wgmma.wait_group.sync.aligned", 0)
@@ -104,7 +104,7 @@ class PromotedAccumulators:
                 self._core.issue(self._core.earlier(1), {block + 1: partial.accumulator}, accumulate=False)
 
     def _overlapped(self, tile: Any) -> None:
-        """Two K tiles in a turn of the loop, because registers cannot be chosen on the way."""
+        """Overlap promotion and MMAs; unrolled by two, because registers cannot be indexed dynamically."""
         even, odd = self._partials
         last = tile.k_tiles - 1
         for k in loop(1, last, step=2):
@@ -117,7 +117,7 @@ class PromotedAccumulators:
             self._finish(even, tile)
 
     def _exchange(self, upcoming: KTileAccumulator, k: Value, partial: KTileAccumulator, tile: Any) -> None:
-        """Multiply K tile `k`, and promote the one before it meanwhile."""
+        """Issue the MMAs of K tile `k`, and promote the previous one while they run."""
         self._issue_next(upcoming)
         self._read_columns(upcoming, k)
         scales = self._scales(partial, tile)
@@ -133,9 +133,9 @@ class PromotedAccumulators:
         self._promote(partial, scales)
 
     def _issue_next(self, partial: KTileAccumulator) -> None:
-        """Multiply the first 64 rows of the next K tile; meanwhile read the factors of all of them.
+        """Issue the MMAs of the first 64 rows of the next K tile, and read the scales of all rows while they run.
 
-        When the stage is given back, every lane has read what it holds.
+        The warp synchronises at the end, so that every lane has read the stage before it is released.
         """
         index = self._core.next_stage()
         self._core.issue(index, {0: partial.accumulator}, accumulate=False)
@@ -144,19 +144,19 @@ class PromotedAccumulators:
         emit("bar.warp.sync", -1)
 
     def _read_columns(self, partial: KTileAccumulator, k: Value) -> None:
-        """Read the factors of B for K tile `k`, while it is multiplied."""
+        """Read the scales of B for K tile `k`, while its MMAs run."""
         for block_scale, loaded in zip(partial.block_scales, self._columns.load(self._blocks, k), strict=True):
             block_scale.set(loaded)
 
     def _scales(self, partial: KTileAccumulator, tile: Any) -> Scales:
-        """What the elements of a product are worth."""
+        """Return the products of row and column scales."""
         config, block_scales = self._config, [each.get() for each in partial.block_scales]
         starts = range(0, config.BN, self._piece)
         column_scales = [self._columns.of(block_scales, tile.n * config.BN, start) for start in starts]
         return [[row_scale * column_scale for column_scale in column_scales] for row_scale in partial.row_scales]
 
     def _promote(self, partial: KTileAccumulator, scales: Scales, block: int = 0) -> None:
-        """Add the product of 64 rows, scaled; it must be complete."""
+        """Scale the accumulator of 64 rows and add it; its MMAs must be complete."""
         places = places_of(self._config.BN // 2)
         registers = zip(places, self._accumulators[block].registers, partial.accumulator.registers, strict=True)
         for (row, column), register, value in registers:

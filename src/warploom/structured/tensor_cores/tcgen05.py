@@ -1,4 +1,4 @@
-"""The multiplications of one stage: shape and types in one instruction descriptor, operands by their descriptors."""
+"""tcgen05 MMAs: shape and types are in one instruction descriptor, operands in matrix descriptors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from warploom.trace.language.values import Value
 
 
 class MmaOp:
-    """Issues the multiplications of a role; one thread does, the same that commits."""
+    """Issues the MMAs of a role, from one thread, the same one that commits."""
 
     def __init__(self, config: Any, role: Role, cluster: Cluster) -> None:
         self._role, self._cluster = role, cluster
@@ -29,8 +29,9 @@ class MmaOp:
         self._shape = instruction_descriptor(config.mma_kind, m, n, *types, **transposed)
 
     def mma(self, stage: InputConsumerStage, acc: TmemStage | Value, *, accumulate: Value | bool) -> None:
-        """Multiply a stage's K tiles into an accumulator, or to its address; the first product replaces what is there,
-        unless told.
+        """Issue the MMAs of a stage's K tiles; `acc` is an accumulator or its address.
+
+        `accumulate` applies to the first MMA, which otherwise overwrites the accumulator.
         """
         payload, group = stage.payload(), stage._inputs.k_group_size  # noqa: SLF001 - its own pipeline
         a, b = payload.a, payload.b
@@ -44,7 +45,7 @@ class MmaOp:
                     emit(f"tcgen05.mma.cta_group::{self._cluster.cta_group}.kind::{self._kind.name}", place, *operands)
 
     def commit(self, barrier: Barrier, peers: Mask | None = None) -> None:
-        """Let the tensor core arrive at a barrier when all so far is done: at a stage's own, that is its release."""
+        """Commit: the tensor core arrives at a barrier when the MMAs so far are complete; this is a stage's release."""
         with when(self._role.elected):
             commit(barrier, self._cluster, peers or self._cluster.pair)
         stage = getattr(barrier, "_stage", None)
@@ -53,5 +54,5 @@ class MmaOp:
 
 
 def _multiplied(element: str) -> str:
-    """The type as the tensor core reads it: of a single it takes the upper bits."""
+    """Return the type as the tensor core reads it: float32 operands are read as tf32."""
     return "tf32" if element == "f32" else element

@@ -1,7 +1,7 @@
-"""Tensor memory under the names of the structured system: allocations, addresses, tensors and their fragments.
+"""TMEM under the names of the five pages: allocations, addresses, tensors and their fragments.
 
-An address is a lane and a column. A warp reaches the 32 lanes of its own quadrant, a `16x256b` move sixteen of them:
-the *upper* fragment begins at the quadrant's first lane, the *lower* one sixteen lanes on.
+An address is a lane and a column. A warp can access the 32 lanes of its own quadrant, and a `16x256b` load or store
+sixteen of them: the *upper* fragment starts at the quadrant's first lane, the *lower* one sixteen lanes later.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from warploom.trace.language.values import Value
 from warploom.trace.language.views import Index, View
 
 MOVE = TENSOR_MOVES["16x256b"]
-"""The move of every fragment here: sixteen lanes, eight columns and four registers of a thread for each repeat."""
+"""The load and store shape of every fragment: sixteen lanes, eight columns, four registers per thread and repeat."""
 
 
 @dataclass(frozen=True)
 class TmemAllocation:
-    """Columns of tensor memory that a CTA holds, and where they begin. Warps of both CTAs of a pair allocate."""
+    """The TMEM columns that a CTA has allocated, and their address. In a pair, both CTAs allocate."""
 
     addr: Value
     cta_group: int = 1
@@ -35,28 +35,28 @@ class TmemAllocation:
 
     @classmethod
     def allocate(cls, slot: View, cta_group: int = 1, columns: int = max_columns) -> TmemAllocation:
-        """Allocate, by one whole warp; the address is left in shared memory for the others."""
+        """Allocate columns, with one whole warp, which leaves the address in shared memory for the other warps."""
         emit(f"tcgen05.alloc.cta_group::{cta_group}.sync.aligned.shared::cta.b32", slot.place, columns)
         emit("bar.warp.sync", -1)
         return cls.from_shared(slot, cta_group, columns)
 
     @classmethod
     def from_shared(cls, slot: View, cta_group: int = 1, columns: int = max_columns) -> TmemAllocation:
-        """What another warp has allocated; it must have told so at a barrier."""
+        """Read the allocation of another warp, after a barrier that orders it."""
         return cls(slot[0], cta_group, columns)
 
     def release_lock(self) -> None:
-        """Let other CTAs of the SM allocate: this one will not do so again."""
+        """Relinquish the allocation permit: this CTA will not allocate again."""
         emit(f"tcgen05.relinquish_alloc_permit.cta_group::{self.cta_group}.sync.aligned")
 
     def deallocate(self) -> None:
-        """Give the columns back, by one whole warp, when nobody reads them any more."""
+        """Free the columns, with one whole warp, after the last access."""
         emit(f"tcgen05.dealloc.cta_group::{self.cta_group}.sync.aligned.b32", self.addr, self.columns)
 
 
 @dataclass(frozen=True)
 class TmemAddress:
-    """A place in tensor memory; the fragments there, sixteen lanes each."""
+    """An address in TMEM, with loads and stores of the fragments there, sixteen lanes each."""
 
     addr: Value
 
@@ -64,7 +64,7 @@ class TmemAddress:
         return TmemAddress(self.addr + columns)
 
     def of_warp(self, warp: Value) -> TmemAddress:
-        """The same columns in the lanes that a warp of a warpgroup reaches."""
+        """Return the same columns in the lanes that a warp of a warpgroup can access."""
         return TmemAddress(self.addr + warp * (QUADRANT << LANE_SHIFT))
 
     @property
@@ -89,28 +89,29 @@ class TmemAddress:
 
     @staticmethod
     def wait_load() -> None:
-        """Go on when the registers of all loads so far are there: before that nothing may read them."""
+        """Wait for all TMEM loads so far; before that their registers must not be read."""
         emit("tcgen05.wait::ld.sync.aligned")
 
     @staticmethod
     def wait_store() -> None:
+        """Wait for all TMEM stores so far."""
         emit("tcgen05.wait::st.sync.aligned")
 
 
 @dataclass(frozen=True)
 class TmemFragments:
-    """What a thread holds of a strip: the upper fragment, and the lower one where its warp has 32 rows."""
+    """The registers of a thread of a subtile: the upper fragment, and the lower one if its warp has 32 rows."""
 
     upper: Fragment
     lower: Fragment | None = None
 
     def cast(self, dtype: str) -> TmemFragments:
-        """Every value in another type."""
+        """Convert every value to another type."""
         return TmemFragments(self.upper.to(dtype), self.lower and self.lower.to(dtype))
 
     @property
     def by_place(self) -> dict[tuple[int, int], Value]:
-        """Values by row and column, counted from those of the thread's first."""
+        """The values by row and column, relative to the thread's first element."""
         halves = (fragment for fragment in (self.upper, self.lower) if fragment is not None)
         return {
             (row + half * LANE_ALIGNMENT, column): value
@@ -120,14 +121,14 @@ class TmemFragments:
 
 
 def places_of(registers: int) -> Sequence[tuple[int, int]]:
-    """Row and column of each register of a fragment, counted from the thread's first."""
+    """Return the row and column of each register of a fragment, relative to the thread's first."""
     rows, columns = tensor_move(MOVE.name, registers // MOVE.registers).coordinates()
     return list(zip(rows[:, 0].tolist(), columns[:, 0].tolist(), strict=True))
 
 
 @dataclass(frozen=True)
 class TmemTensor:
-    """M × N elements of an accumulator of one CTA, from a column on."""
+    """M × N elements of an accumulator of one CTA, starting at a column."""
 
     dtype: str
     shape: tuple[int, int]
@@ -138,16 +139,16 @@ class TmemTensor:
 
     @property
     def is_lower_required(self) -> bool:
-        """Whether a warp has 32 rows: all but the 64 rows of one CTA, which lie in four quadrants of sixteen."""
+        """True if a warp has 32 rows: always, except for the 64 rows of one CTA, sixteen in each quadrant."""
         return not (self.cta_group == 1 and self.shape[0] == 4 * LANE_ALIGNMENT)
 
     def load_fragments(self, rep: int) -> TmemFragments:
-        """`8·rep` columns of the warp's rows, complete after `wait_load`."""
+        """Load `8·rep` columns of the warp's rows; complete after `wait_load`."""
         upper = self.col_addr.load_upper(rep, self.dtype)
         return TmemFragments(upper, self.col_addr.load_lower(rep, self.dtype) if self.is_lower_required else None)
 
     def store_fragments(self, fragments: TmemFragments) -> None:
-        """The reverse, complete after `wait_store`."""
+        """Store fragments; complete after `wait_store`."""
         self.col_addr.store_upper(fragments.upper)
         if fragments.lower is not None:
             self.col_addr.store_lower(fragments.lower)
@@ -155,7 +156,7 @@ class TmemTensor:
 
 @dataclass(frozen=True)
 class TmemArrayType:
-    """`count` tensors side by side: what type they are, and with a base where."""
+    """The type of `count` adjacent tensors; with a base, the tensors themselves."""
 
     dtype: str
     shape: tuple[int, int]
@@ -164,7 +165,7 @@ class TmemArrayType:
     base: TmemAddress | None = field(default=None)
 
     def at(self, base: TmemAddress) -> TmemArrayType:
-        """The tensors that begin at an address."""
+        """Return the tensors that start at an address."""
         return replace(self, base=base)
 
     def __len__(self) -> int:
@@ -178,7 +179,7 @@ class TmemArrayType:
 
 @dataclass(frozen=True)
 class TmemStage:
-    """One accumulator of a ring in tensor memory."""
+    """One accumulator of a ring in TMEM."""
 
     config: OutputPipelineConfig
     base: Value
@@ -186,7 +187,7 @@ class TmemStage:
 
     @classmethod
     def from_offset(cls, config: OutputPipelineConfig, offset: Value, index: Index) -> TmemStage:
-        """The stage whose first column is known."""
+        """Return the stage with a known first column."""
         return cls(config, offset - index * config.stage_stride_cols, index)
 
     @property
@@ -195,5 +196,5 @@ class TmemStage:
         return self.base + self.index * self.config.stage_stride_cols
 
     def address(self, warp: Value) -> TmemAddress:
-        """Its first column, in the lanes of a warp."""
+        """Return the address of its first column, in the lanes of a warp."""
         return TmemAddress(self.offset).of_warp(warp)

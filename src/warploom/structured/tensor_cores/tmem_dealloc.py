@@ -1,4 +1,4 @@
-"""The end of tensor memory: who must have read it last before it is given back."""
+"""The deallocation of TMEM, after the last read in every epilogue thread."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from warploom.trace.language.roles import Role
 
 
 class TmemDeallocBarrier:
-    """Tells the MMA role that no epilogue, of either CTA of a pair, reads tensor memory any more."""
+    """Signals the MMA role that no epilogue thread, in either CTA of a pair, reads TMEM any more."""
 
     def __init__(
         self, role: Role, cluster: Cluster, name: str = "tmem_dealloc", *, storage: SMemArray | None = None
@@ -32,7 +32,7 @@ class TmemDeallocBarrier:
         return self.barriers[0]
 
     def signal_peer(self) -> None:
-        """Each thread arrives at the other CTA of its pair, if there is one."""
+        """Arrive, with each thread, at the other CTA of the pair, if there is one."""
         if self._cluster.cta_group > 1:
             remote = self._cluster.remote(self.barrier.at, self._cluster.peer_rank)
             emit(REMOTE_ARRIVE, remote, discard=True)
@@ -41,7 +41,7 @@ class TmemDeallocBarrier:
         self.barrier.arrive()
 
     def signal_complete(self) -> None:
-        """The peer first: this CTA may end as soon as its own is told."""
+        """Signal the peer, then this CTA: it may exit as soon as its own barrier completes."""
         self.signal_peer()
         self.signal_self()
 
@@ -49,7 +49,7 @@ class TmemDeallocBarrier:
         self.barrier.wait(0)
 
     def complete_dealloc(self, tmem: TmemAllocation) -> None:
-        """Let others allocate, wait for all readers, and give the tensor memory back."""
+        """Relinquish the allocation permit, wait for all readers, and free TMEM."""
         tmem.release_lock()
         self.wait()
         emit("tcgen05.fence::after_thread_sync")

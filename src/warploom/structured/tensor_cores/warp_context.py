@@ -1,4 +1,4 @@
-"""What the MMA role and the epilogue do when they begin and end: tensor memory from its allocation to its return."""
+"""The warp contexts of the MMA role and the epilogue: the lifetime of TMEM, from allocation to deallocation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from warploom.trace.isa.emit import emit
 
 
 class WarpContext:
-    """The parts that both contexts share: made once for a kernel, used by both roles."""
+    """The common part of both contexts."""
 
     def __init__(self, output_pipeline: OutputTilePipeline, *, tmem: TmemAllocation | None = None) -> None:
         """`tmem` is TMEM that the role has already allocated, or whose address it has read."""
@@ -52,7 +52,7 @@ class WarpContext:
 
 
 class MmaWarpContext(WarpContext):
-    """The MMA role: entering allocates tensor memory and tells the epilogue, leaving waits for it and gives it back."""
+    """The MMA role: entering allocates TMEM and publishes its address, leaving frees it after the last read."""
 
     def _begin(self) -> None:
         outputs = self.output_pipeline
@@ -65,17 +65,17 @@ class MmaWarpContext(WarpContext):
         self.dealloc_barrier.complete_dealloc(self.tmem)
 
     def per_k_stage(self) -> MmaKStage:
-        """An accumulator for one K step; leaving it commits."""
+        """Return a context of an accumulator for one K tile; leaving it commits."""
         return self.output_pipeline.per_k().produce()
 
 
 class EpilogueWarpContext(WarpContext):
-    """The epilogue: entering waits for the address of tensor memory, leaving says that nobody reads it any more."""
+    """The epilogue role: entering waits for the address of TMEM, leaving signals that it is no longer read."""
 
     def _begin(self) -> None:
         outputs = self.output_pipeline
         if self._known is not outputs.given and outputs.consumer_role.name not in outputs.met:
-            what = "the address of tensor memory is read before it is there; call `Sync.wait()` before"
+            what = "the TMEM address is read before it has been published; call `Sync.wait()` first"
             raise Diag.BAD_KERNEL.error(here(), what=what)
         outputs.wait_for_address()
         slot = (outputs.address, outputs.cta_group, outputs.columns)
@@ -86,5 +86,5 @@ class EpilogueWarpContext(WarpContext):
         self.dealloc_barrier.signal_complete()
 
     def per_k_stage(self, input_pipeline: InputTilePipeline) -> EpilogueKContext:
-        """An accumulator of one K step and its input stage; leaving it signals both."""
+        """Return a context of the accumulator of one K tile and its input stage; leaving it releases both."""
         return self.output_pipeline.per_k_epilogue(input_pipeline.pipeline)

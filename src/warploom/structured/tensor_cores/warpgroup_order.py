@@ -1,4 +1,4 @@
-"""Whose turn it is at the tensor core: of ping-pong warpgroups one stores its tile while the other multiplies."""
+"""The order of consumer warpgroups: cooperative on one tile, or ping-pong, one storing while the other computes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Work_co = TypeVar("Work_co", covariant=True)
 
 
 class DivisibleScheduler(Protocol[Work_co]):
-    """A scheduler whose tiles warpgroups can have in turn."""
+    """A scheduler whose tiles can be divided among alternating warpgroups."""
 
     def __iter__(self) -> Iterator[Work_co]: ...
 
@@ -26,19 +26,19 @@ class DivisibleScheduler(Protocol[Work_co]):
 
 
 class WarpgroupOrder(ABC):
-    """Which tiles of a CTA the executing warpgroup multiplies, and when."""
+    """The tiles of a CTA that the executing warpgroup computes, and when it may use the tensor core."""
 
     @abstractmethod
     def tiles_of(self, tiles: DivisibleScheduler[Work]) -> Iterator[Work]:
-        """The tiles of this warpgroup."""
+        """Iterate over the tiles of this warpgroup."""
 
     @abstractmethod
     def mainloop(self, tile: Any) -> AbstractContextManager[None]:
-        """Have the tensor core for a tile; leaving waits for the tile's sums."""
+        """Enter the main loop of a tile; leaving waits until the accumulators are complete."""
 
 
 class Cooperative(WarpgroupOrder):
-    """Every warpgroup has its rows of all tiles, and none waits for another."""
+    """Cooperative warpgroups: each has its rows of every tile, and none waits for another."""
 
     def __init__(self, core: WgmmaOp) -> None:
         self._core = core
@@ -53,10 +53,10 @@ class Cooperative(WarpgroupOrder):
 
 
 class PingPong(WarpgroupOrder):
-    """Each of two warpgroups has every other tile; at a named barrier of its own the other one lets it go ahead.
+    """Ping-pong: each of two warpgroups has every other tile; it enters its main loop when the other has left its own.
 
-    It passes over the stages of the other one's tiles: of `k_tiles` each, or, if that is None, of as many as a tile
-    says were before it.
+    Each warpgroup has a named barrier at which the other one arrives. A warpgroup skips the input stages of the other
+    one's tiles: `k_tiles` each, or `tile.k_before` if `k_tiles` is None.
     """
 
     def __init__(self, core: WgmmaOp, group: Warpgroup, k_tiles: Value | None) -> None:
@@ -88,5 +88,5 @@ class PingPong(WarpgroupOrder):
 def warpgroup_order(
     config: HopperConfig, core: WgmmaOp, group: Warpgroup, k_tiles: Value | None = None
 ) -> WarpgroupOrder:
-    """As the configuration says; `k_tiles` are those of every tile, where all have as many."""
+    """Return the order that the configuration selects; `k_tiles` is given if all tiles have the same number."""
     return PingPong(core, group, k_tiles) if config.pingpong else Cooperative(core)

@@ -1,4 +1,4 @@
-"""Hopper's tensor core: accumulators in the registers of a warpgroup, stages read while the next are multiplied."""
+"""wgmma, the MMAs of Hopper: accumulators are in the registers of a warpgroup, with several groups in flight."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _WARPS = 4
 
 
 class Warpgroup:
-    """One warpgroup of a role, to whom a tile writer is given: its warps and threads count from its own first."""
+    """One warpgroup of a role, as a tile writer needs it: its warps and threads are counted from its own first."""
 
     def __init__(self, role: Role) -> None:
         self._role = role
@@ -29,7 +29,7 @@ class Warpgroup:
 
     @property
     def number(self) -> Value:
-        """Which of the role's warpgroups."""
+        """The index of the warpgroup in its role."""
         return self._role.warp // _WARPS
 
     @property
@@ -50,30 +50,29 @@ class Warpgroup:
 
 
 class RegisterTile:
-    """64 rows of sums in registers: what a tile writer takes instead of tensor memory."""
+    """64 rows of accumulators in registers, which a tile writer reads instead of TMEM."""
 
     def __init__(self, registers: Sequence[Value], columns: int) -> None:
-        """Strips are `columns` wide."""
+        """Subtiles are `columns` wide."""
         self._registers, self._columns = registers, columns
 
     def subtile(self, index: int) -> TmemFragments:
-        """Four registers of a thread for every eight columns, as tensor memory gives them."""
+        """Return the registers of a subtile: four per thread for every eight columns, as a TMEM load gives them."""
         each = self._columns // 2
         values = tuple(value.get() for value in self._registers[index * each : (index + 1) * each])
         return TmemFragments(Fragment(values, tensor_move(MOVE.name, len(values) // MOVE.registers)))
 
 
 class WgmmaOp:
-    """Multiplies the stages of an input pipeline into 64-row accumulators, `depth` groups in flight.
+    """Issues the MMAs of an input pipeline's stages into 64-row accumulators, with `config.depth` groups in flight.
 
-    A stage is given back when the multiplications `depth` stages later have been issued: the tensor core always has
-    the next ones waiting.
+    A stage is released when the MMAs `depth` stages later have been issued, so that the tensor core never idles.
     """
 
     def __init__(
         self, config: HopperConfig, inputs: InputTilePipeline, group: Warpgroup, accumulators: int | None = None
     ) -> None:
-        """A warpgroup has an accumulator for every 64 of its rows, unless the kernel says how many."""
+        """`accumulators` is their number, by default one for every 64 rows of the warpgroup."""
         self._config, self._inputs = config, inputs
         self._operands: tuple[OperandTiles, OperandTiles] = (inputs.payload.a, inputs.payload.b)
         a, b = self._operands
@@ -96,9 +95,9 @@ class WgmmaOp:
 
     @contextmanager
     def consume(self, k: Value) -> Iterator[InputConsumerStage]:
-        """A loaded stage, the k-th of a tile; leaving gives back the one `depth` before."""
+        """Acquire the k-th loaded stage of a tile; leaving releases the stage `depth` stages before."""
         depth = self._config.depth
-        self._descriptors(self._side.position)  # in front of the wait, which the multiplications follow at once
+        self._descriptors(self._side.position)  # computed before the wait, which the MMAs follow immediately
         stage = self._inputs.acquire_consumer()
         yield stage
         emit("wgmma.wait_group.sync.aligned", depth)
@@ -107,26 +106,26 @@ class WgmmaOp:
         stage.release_without_signal()
 
     def next_stage(self) -> Value:
-        """Wait for a stage that stays with the warpgroup, while others are taken, until `give_back`."""
+        """Wait for a stage and return its index; the warpgroup holds it until `release_earlier`."""
         index = self._side.position
         self._descriptors(index)
         self._inputs.acquire_consumer().release_without_signal()
         return index
 
     def earlier(self, by: int) -> Value:
-        """The stage that was taken so many stages ago, the last one being the first."""
+        """Return the index of the stage `by` stages ago; 1 is the last one."""
         return self._side.state.earlier(by)
 
     def release_earlier(self, by: int) -> None:
-        """Give an earlier stage back, whose multiplications are complete."""
+        """Release the stage `by` stages ago, whose MMAs are complete."""
         self._side.signal(self.earlier(by))
 
     def mma(self, stage: InputConsumerStage, *, accumulate: Value | bool) -> None:
-        """Multiply one stage, as one group; the first of a tile replaces what the registers held."""
+        """Issue the MMAs of a stage as one group; without `accumulate` they overwrite the accumulators."""
         self.issue(stage.index(), dict(enumerate(self.accumulators)), accumulate=accumulate)
 
     def issue(self, stage: Value, into: Mapping[int, Accumulator], *, accumulate: Value | bool) -> None:
-        """Multiply some 64s of rows of a stage, by their numbers, as one group."""
+        """Issue the MMAs of some blocks of 64 rows of a stage, by their index, as one group."""
         config, (a, b) = self._config, self._operands
         left, right = self._descriptors(stage)
         emit("wgmma.fence.sync.aligned")
@@ -138,7 +137,7 @@ class WgmmaOp:
         emit("wgmma.commit_group.sync.aligned")
 
     def _descriptors(self, stage: Value) -> tuple[Value, Value]:
-        """Where this warpgroup's rows of A and all rows of B begin in a stage; stages lie one behind the other."""
+        """Return the descriptors of this warpgroup's rows of A and of B in a stage; stages are consecutive."""
         left, right = (
             first + stage.to("u64") * each.layout.down(each.layout.rows)
             for first, each in zip(self._first, self._operands, strict=True)
@@ -146,12 +145,12 @@ class WgmmaOp:
         return left, right
 
     def finish(self, k_tiles: Value) -> None:
-        """Wait for the last groups of a tile, and give back their stages; it has one K tile at least."""
+        """Wait for the last groups of a tile and release their stages; the tile has at least one K tile."""
         emit("wgmma.wait_group.sync.aligned", 0)
         for by in range(self._config.depth, 0, -1):
             with when(k_tiles >= by if by > 1 else True):
                 self._side.signal(self._side.state.earlier(by))
 
     def skip(self, count: Value) -> None:
-        """Over the stages of a tile that another warpgroup has."""
+        """Skip the stages of a tile that another warpgroup computes."""
         self._side.state.skip(count)
