@@ -326,5 +326,5 @@ def test_slow_tests_exist():
 
 def test_links_lead_somewhere():
     for page in (*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")):
-        for link in re.findall(r"\]\(([^)#:]+)\)", page.read_text("utf-8")):
+        for link in re.findall(r"\]\(([^)#:\s]+)\)", page.read_text("utf-8")):
             assert (page.parent / link).exists(), f"{page.name}: {link}"

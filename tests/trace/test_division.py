@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+
 import numpy as np
 import pytest
 from tests.trace.harness import body, elementwise, run
@@ -75,7 +77,7 @@ def test_indices_are_not_negative():
     assert not any("31;" in line for line in lines), "a sign is looked at"
 
 
-def test_other_widths_divide_as_c_does():
+def test_other_widths_divide_as_python_does():
     for dtype, by in ((np.int16, 8), (np.int64, -4), (np.uint64, 7), (np.int8, 4), (np.uint8, 3), (np.int64, 10)):
         info = np.iinfo(dtype)
         x = np.random.default_rng().integers(info.min, info.max, 64, dtype, endpoint=True)
@@ -84,6 +86,17 @@ def test_other_widths_divide_as_c_does():
         whole = quotient(x, np.array([by] * 64, object))
         np.testing.assert_array_equal(found[0].astype(object), whole)
         np.testing.assert_array_equal(found[1].astype(object), x.astype(object) - whole * by)
+
+
+@pytest.mark.parametrize("type_", ["s32", "s64", "s16"])
+def test_divisors_that_only_the_device_knows(type_):
+    rng = np.random.default_rng()
+    x, y = rng.integers(-40, 40, (2, 256)).astype(f"int{type_[1:]}")
+    y[y == 0] = -7
+    functions = [operator.floordiv, operator.mod, lambda a, b: 17 // b, lambda a, b: -17 % b]
+    found = elementwise(functions, x, y, dtype=x.dtype)
+    for row, expected in zip(found, (x // y, x % y, 17 // y, -17 % y), strict=True):
+        np.testing.assert_array_equal(row, expected)
 
 
 def test_by_zero_is_left_to_the_device():

@@ -184,7 +184,7 @@ def test_values_out_of_their_scope():
         (lambda x, n: loop(n, step=0, unroll=0, peel=-1), "step 0; unroll=0; peel=-1"),
         (lambda x, n: loop(x[0]), "a loop over .f32"),
         (lambda x, n: loop(2.5), "a loop over floats"),
-        (lambda x, n: loop(n, n.to("u64")), "a loop from .s32 to .u64"),
+        (lambda x, n: loop(n, n.to("u64")), "`loop` of .s32 and .u64"),
         (lambda x, n: emit("bar.sync", "zero"), "'zero' cannot be an operand"),
         (lambda x, n: emit("nanosleep.u32", 1.5), "the number 1.5 for a"),
         (lambda x, n: emit("bar.sync", 0, guard=n), "a guard is a predicate"),

@@ -80,7 +80,7 @@ def test_all_argument_problems_come_at_once():
     assert "missing a required argument" in str(caught.value)
     with pytest.raises(TraceError) as caught:
         many(1)
-    assert "use .bind" in str(caught.value)
+    assert "or `.bind(…)`" in str(caught.value)
 
 
 def test_traces_are_kept_by_what_they_depend_on():

@@ -7,9 +7,27 @@ import operator
 import ml_dtypes
 import numpy as np
 import pytest
-from tests.trace.harness import elementwise
+from tests.trace.harness import elementwise, run
 
-from warploom.trace import abs_, clamp, fma, max_, min_, select
+from warploom.diagnostics import TraceError
+from warploom.trace import (
+    Variable,
+    abs_,
+    clamp,
+    cta_index,
+    fma,
+    kernel,
+    loop,
+    max_,
+    min_,
+    s32,
+    s64,
+    select,
+    special,
+    thread,
+    u8,
+    u32,
+)
 from warploom.trace.language.folding import fold
 from warploom.trace.language.types import TYPES
 
@@ -25,9 +43,8 @@ def dtype_of(type_):
 
 
 def quotient(a, b):
-    """C's division, on Python integers."""
-    pairs = zip(a.tolist(), b.tolist(), strict=True)
-    return np.array([abs(x) // abs(y) * (1 if (x < 0) == (y < 0) else -1) for x, y in pairs], object)
+    """Python's exact quotients, rounded down."""
+    return np.array([int(x) // int(y) for x, y in zip(a, b, strict=True)], object)
 
 
 def as_integers(values, dtype):
@@ -175,3 +192,50 @@ def test_predicates():
     p, q = a == 1, b == 1
     for row, expected in zip(found, (p & q, p | q, p ^ q, ~p, p == q, p.astype(int) * 2, b != 0), strict=True):
         np.testing.assert_array_equal(row, expected)
+
+
+def test_integers_mix_where_no_number_changes():
+    @kernel
+    def mix(out, narrow, n: s32, big: s64, small: u8):
+        i = cta_index() * special("ntid.x") + thread()
+        out[0, i] = i - n
+        out[1, i] = big + i
+        out[2, i] = n * big
+        out[3, i] = small + n
+        out[4, i] = select(i < n, i, n)
+        for k in loop(i, n):
+            out[5, i] = k
+        out[6, i] = min_(i, n - 9) + max_(n - 9, i % 8)
+        out[7, i] = fma(i, 3, n)
+        narrow[i] = i
+        for k in loop(3):
+            narrow[i] = ((special("clock") & 0) + k + narrow[i].bits(u32)).to(s32)
+
+    n, big, small = 21, -(1 << 40), 200
+    out, narrow, i = np.zeros((8, 64), np.int64), np.full(64, -1, np.int32), np.arange(64)
+    run(mix, out, narrow, n, big, small, grid=(2, 1, 1))
+    expected = [i - n, big + i, np.full(64, n * big), np.full(64, small + n), np.minimum(i, n)]
+    expected += [np.where(i < n, n - 1, 0), np.minimum(i, 12) + np.maximum(12, i % 8), i * 3 + n]
+    np.testing.assert_array_equal(out, expected)
+    np.testing.assert_array_equal(narrow, i + 3)
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda x, n: n + x[0],
+        lambda x, n: x[0] < n,
+        lambda x, n: thread() * 0x9E3779B9 + n,
+        lambda x, n: (thread() - 5) + n,
+        lambda x, n: n + x[0].to("u64"),
+        lambda x, n: Variable(s32, x[0]),
+        lambda x, n: x.store((n,), 0),
+    ],
+)
+def test_integers_that_could_change_do_not_mix(act):
+    @kernel
+    def mix(x, n: s32):
+        act(x, n)
+
+    with pytest.raises(TraceError, match="TYPE_MISMATCH"):
+        mix.bind(np.zeros(4, np.uint32), 3, grid=(1, 1, 1), block=(32, 1, 1))

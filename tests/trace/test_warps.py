@@ -157,8 +157,8 @@ def test_a_value_of_another_role_is_refused():
         trace(leak)
     text = str(caught.value)
     assert caught.value.code == "WRONG_ROLE"
-    assert "made by role `load`" in text
-    assert "used by role `multiply`" in text
+    assert "computed in role `load`" in text
+    assert "used in role `multiply`" in text
     assert caught.value.loc.line == leak.__code__.co_firstlineno + 5
 
 

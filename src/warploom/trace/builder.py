@@ -13,6 +13,7 @@ from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
 
 from warploom.diagnostics import Diag, Loc
+from warploom.hardware.targets import machine
 from warploom.ptx.isa.table import Op, decode
 from warploom.ptx.syntax.model import Guard, Instruction, Label, Note, Operand, Register, Statement, Variable
 from warploom.trace.early_exits import exit_of_loop, verify_exit
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 _WITH_STATEMENTS = ("branch", "role")
 """Kinds of region that a `with` statement opens and closes."""
+_REGISTER_UNIT = 8
 _AUTHORS = "warploom.kernels"
 _MACHINERY = ("warploom", "contextlib", "functools")
 
@@ -114,8 +116,10 @@ class SharedArray:
 class Builder:
     """Collects one kernel while the author's function runs."""
 
-    def __init__(self, name: str, target: str, threads: int | None = None) -> None:
-        self.name, self.target, self.threads = name, target, threads
+    def __init__(self, name: str, target: str, threads: int | None = None, maxnreg: int | None = None) -> None:
+        self.name, self.target = name, target
+        self.threads, self.maxnreg = threads, maxnreg
+        """`threads` of the block may be None until `warp_roles` says it."""
         self.params: list[Variable] = []
         self.shared: list[SharedArray] = []
         self.registers: dict[str, str] = {}
@@ -136,6 +140,15 @@ class Builder:
         self.last_branch: tuple[int, str] = (-1, "")
         self._counts: dict[str, int] = {}
         self._loc: Loc | None = None
+        if threads is not None:
+            self.set_threads(threads)
+
+    def set_threads(self, threads: int) -> None:
+        """Set the threads of the block, and with them the registers that a thread has at launch."""
+        hardware = machine(self.target)
+        self.threads = threads
+        budget = hardware.registers_per_sm // max(threads, 1) // _REGISTER_UNIT * _REGISTER_UNIT
+        self.registers_at_launch = self.maxnreg or min(budget, hardware.setmaxnreg.stop or budget)
 
     def place_all_at(self, loc: Loc | None) -> None:
         """Let instructions come from one line, or again from the author's."""

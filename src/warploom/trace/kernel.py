@@ -5,14 +5,15 @@ from __future__ import annotations
 import functools
 import gc
 import inspect
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, overload
+from dataclasses import dataclass
+from typing import Any, cast, overload
 
 from warploom.diagnostics import Diag, Loc, user_traceback
-from warploom.hardware.targets import machine
-from warploom.host.launch import Launch, Triple
-from warploom.host.program import Traced, text_of
+from warploom.host.launch import Launch, Triple, triple
+from warploom.host.program import Printed, Traced, text_of
 from warploom.ptx.syntax.model import Directive
 from warploom.trace.builder import Builder, building, here
 from warploom.trace.early_exits import namespace_of, rewritten
@@ -22,7 +23,8 @@ from warploom.trace.parameters import Looked, parameters_of
 from warploom.trace.passes.finish import finished
 from warploom.trace.trace_store import is_for_a_gpu, kept
 
-_REGISTER_UNIT = 8
+Extents = int | tuple[int, ...]
+"""A number of CTAs or threads along x, or up to three along x, y and z."""
 _LONGEST_CACHE = 256
 
 
@@ -38,17 +40,45 @@ def _without_collections() -> Iterator[None]:
             gc.enable()
 
 
-class KernelFunction:
-    """A kernel: `.bind(…)` gives a launch for `launch` and `check`, `.ptx(…)` the text.
+@dataclass(frozen=True)
+class ConfiguredKernel:
+    """A kernel with the shape of its launch: `kernel[grid, block]`. Calling it runs the kernel."""
 
-    Traces are kept by what they depend on: types, shapes and strides of the arguments, and Python values. Those for a
-    GPU may come, as text, from an earlier process; the machine's are modules of this one.
+    kernel: KernelFunction
+    grid: Extents
+    block: Extents | None
+    cluster: Extents
+
+    @user_traceback
+    def __call__(self, *arguments: Any, **constants: Any) -> Any:
+        """Run the kernel, NumPy arrays on the emulator and GPU arrays on their GPU; return its `Run`."""
+        from warploom.launcher import launch
+
+        return launch(self.bind(*arguments, **constants))
+
+    @user_traceback
+    def bind(self, *arguments: Any, **constants: Any) -> Launch:
+        """Make the launch without running it."""
+        return self.kernel.bind(*arguments, grid=self.grid, block=self.block, cluster=self.cluster, **constants)
+
+    def __repr__(self) -> str:
+        return f"{self.kernel!r}[{self.grid}, {self.block}]"
+
+
+class KernelFunction:
+    """A kernel: `kernel[grid, block](…)` runs it, `.bind(…)` makes a `Launch`, `.ptx(…)` returns the text.
+
+    Traces are cached by what they depend on: types, shapes and strides of the arguments, and Python values. Traces for
+    a GPU may come, as text, from an earlier process; those for the emulator are modules of this one.
     """
 
-    def __init__(self, function: Callable[..., None], target: str, maxnreg: int | None) -> None:
+    def __init__(
+        self, function: Callable[..., None], target: str, maxnreg: int | None, block: Extents | None = None
+    ) -> None:
         functools.update_wrapper(self, function)
         self.name = function.__name__
         self._function, self._target, self._maxnreg = function, target, maxnreg
+        self._block = None if block is None else triple(block, "block")
         self._signature = inspect.signature(function)
         self._parameters = parameters_of(self._signature)
         names = self._signature.parameters
@@ -62,31 +92,65 @@ class KernelFunction:
 
     @user_traceback
     def bind(
-        self, *arguments: Any, grid: Triple, block: Triple, cluster: Triple = (1, 1, 1), **constants: Any
+        self,
+        *arguments: Any,
+        grid: Extents,
+        block: Extents | None = None,
+        cluster: Extents = (1, 1, 1),
+        **constants: Any,
     ) -> Launch:
-        """A launch of the kernel on these arguments."""
+        """Make a launch of the kernel on these arguments.
+
+        `grid`, `block` and `cluster` are an integer or up to three, along x, y and z. The block may be left out where
+        `warp_roles` says how many threads there are, or `@kernel(block=…)`.
+        """
         values = self._values(arguments, constants)
         looked = self._looked(values)
         passed = tuple([each for one in looked for each in one.passed])
-        traced = self._traced(values, looked, passed, block, cluster)
-        return Launch(traced.program, grid, block, passed, self.name, cluster, traced.shared_bytes)
+        grid, cluster = triple(grid, "grid"), triple(cluster, "cluster")
+        threads = self._block if block is None else triple(block, "block")
+        traced = self._traced(values, looked, passed, threads, cluster)
+        return Launch(
+            traced.program, grid, threads or _block_of(traced), passed, self.name, cluster, traced.shared_bytes
+        )
+
+    @user_traceback
+    def __getitem__(self, shape: Extents | tuple[Extents, ...]) -> ConfiguredKernel:
+        """Choose the shape of a launch: `kernel[grid]`, `kernel[grid, block]` or `kernel[grid, block, cluster]`.
+
+        Each is an integer or a tuple. For a kernel with `@kernel(block=…)` a tuple of integers is a grid.
+        """
+        parts = shape if isinstance(shape, tuple) else (shape,)
+        if self._block is not None and all(not isinstance(part, tuple) for part in parts):
+            parts = (cast("tuple[int, ...]", parts),)
+        if not 1 <= len(parts) <= 3:
+            what = f"`{self.name}[…]` takes grid, block and cluster, not {len(parts)} items"
+            raise Diag.BAD_KERNEL.error(here(), what=what)
+        grid, block, cluster = (*parts, None, None)[:3]
+        assert grid is not None
+        return ConfiguredKernel(self, grid, block, (1, 1, 1) if cluster is None else cluster)
 
     def for_target(self, target: str) -> KernelFunction:
-        """The same kernel for another target."""
+        """Return the same kernel for another target."""
         if target == self._target:
             return self
         if target not in self._others:
-            self._others[target] = KernelFunction(self._function, target, self._maxnreg)
+            self._others[target] = KernelFunction(self._function, target, self._maxnreg, self._block)
         return self._others[target]
 
     @user_traceback
-    def ptx(self, *arguments: Any, block: Triple, cluster: Triple = (1, 1, 1), **constants: Any) -> str:
-        """The kernel's PTX for arguments like these."""
-        return text_of(self.bind(*arguments, grid=(1, 1, 1), block=block, cluster=cluster, **constants).program)
+    def ptx(self, *arguments: Any, block: Extents | None = None, cluster: Extents = (1, 1, 1), **constants: Any) -> str:
+        """Return the kernel's PTX for arguments like these."""
+        return text_of(self.bind(*arguments, grid=1, block=block, cluster=cluster, **constants).program)
 
     @user_traceback
     def __call__(self, *arguments: Any, **constants: Any) -> None:
-        raise Diag.BAD_KERNEL.error(here(), what=f"`{self.name}` is a kernel and cannot be called; use .bind(…)")
+        """Raise an error: a kernel needs the shape of its launch."""
+        what = f"`{self.name}` is a kernel; write `{self.name}[grid, block](…)` to run it, or `.bind(…)`"
+        raise Diag.BAD_KERNEL.error(here(), what=what)
+
+    def __repr__(self) -> str:
+        return f"<kernel {self.name}{self._signature} for {self._target}>"
 
     def _values(self, arguments: tuple[Any, ...], constants: dict[str, Any]) -> dict[str, Any]:
         """The arguments by name, with defaults."""
@@ -110,7 +174,12 @@ class KernelFunction:
         return looked
 
     def _traced(
-        self, values: dict[str, Any], looked: list[Looked], passed: tuple[Any, ...], block: Triple, cluster: Triple
+        self,
+        values: dict[str, Any],
+        looked: list[Looked],
+        passed: tuple[Any, ...],
+        block: Triple | None,
+        cluster: Triple,
     ) -> Traced:
         """The trace for arguments like these: this process's, or one that somebody kept, or a new one."""
         for_gpu = is_for_a_gpu(passed)
@@ -130,15 +199,11 @@ class KernelFunction:
         return found
 
     @_without_collections()
-    def _trace(self, values: dict[str, Any], block: Triple, cluster: Triple) -> Traced:
-        """Run the function once on symbols and collect what it did."""
-        hardware = machine(self._target)
-        threads = block[0] * block[1] * block[2]
-        budget = hardware.registers_per_sm // max(threads, 1) // _REGISTER_UNIT * _REGISTER_UNIT
-        builder = Builder(self.name, self._target, threads)
+    def _trace(self, values: dict[str, Any], block: Triple | None, cluster: Triple) -> Traced:
+        """Run the function once on symbolic values and collect what it did."""
+        builder = Builder(self.name, self._target, None if block is None else math.prod(block), self._maxnreg)
         code = self._function.__code__
         builder.place_all_at(Loc(code.co_filename, code.co_firstlineno))
-        builder.registers_at_launch = self._maxnreg or min(budget, hardware.setmaxnreg.stop or budget)
         with building(builder):
             with builder.prologue():
                 arguments = {p.name: p.traced(builder, values[p.name]) for p in self._parameters}
@@ -147,6 +212,11 @@ class KernelFunction:
             builder.place_all_at(Loc(code.co_filename, code.co_firstlineno))
             builder.end()
             emit("ret")
+        if block is None:
+            if builder.threads is None:
+                what = f"the block of `{self.name}` is not known: it has no `warp_roles`"
+                raise Diag.BAD_KERNEL.error(here(), notes=["Pass it: `kernel[grid, block](…)` or `block=`."], what=what)
+            block = (builder.threads, 1, 1)
         # A CTA with roles has an SM to itself; ptxas would otherwise spill to make room for others.
         directives = [Directive("reqntid", block), Directive("minnctapersm", (1,))]
         if cluster != (1, 1, 1):
@@ -172,15 +242,28 @@ class KernelFunction:
 @overload
 def kernel(function: Callable[..., None], /) -> KernelFunction: ...
 @overload
-def kernel(*, target: str = ..., maxnreg: int | None = ...) -> Callable[[Callable[..., None]], KernelFunction]: ...
 def kernel(
-    function: Callable[..., None] | None = None, /, *, target: str = "sm_90a", maxnreg: int | None = None
+    *, target: str = ..., maxnreg: int | None = ..., block: Extents | None = ...
+) -> Callable[[Callable[..., None]], KernelFunction]: ...
+def kernel(
+    function: Callable[..., None] | None = None,
+    /,
+    *,
+    target: str = "sm_90a",
+    maxnreg: int | None = None,
+    block: Extents | None = None,
 ) -> KernelFunction | Callable[[Callable[..., None]], KernelFunction]:
-    """Make a function a kernel.
+    """Make a kernel of a function.
 
     Arrays, tensor maps and parameters annotated with a scalar type are passed at launch. Everything else, keyword-only
-    parameters always, is a Python value while tracing.
+    parameters always, is a Python value while tracing. `block` is the shape of the CTAs of every launch.
     """
     if function is None:
-        return lambda given: KernelFunction(given, target, maxnreg)
-    return KernelFunction(function, target, maxnreg)
+        return lambda given: KernelFunction(given, target, maxnreg, block)
+    return KernelFunction(function, target, maxnreg, block)
+
+
+def _block_of(traced: Traced) -> Triple:
+    """Return the block that a trace requires."""
+    module = traced.program.head if isinstance(traced.program, Printed) else traced.program
+    return triple(next(filter(None, (each.directive("reqntid") for each in module.kernels)), ()), "block")

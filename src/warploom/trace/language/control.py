@@ -14,7 +14,7 @@ from warploom.diagnostics import Diag
 from warploom.ptx.syntax.model import Guard, Register, Symbol
 from warploom.trace.builder import Builder, current, here
 from warploom.trace.language.types import TYPES, Number
-from warploom.trace.language.values import Value, compare, is_nonnegative, mark_nonnegative, valued
+from warploom.trace.language.values import Value, compare, is_nonnegative, mark_nonnegative, unified, valued
 from warploom.trace.language.variables import Variable
 from warploom.trace.passes.hoisting import Landings
 
@@ -39,10 +39,11 @@ def loop(*bounds: Value | Number, step: int = 1, unroll: int = 1, peel: int = 0)
         raise Diag.TYPE_MISMATCH.error(here(), what="; ".join(problems))
     type_ = typed.type if typed is not None else "s32"
     sides = [valued(side, type_).get() for side in bounds]
-    if sides[0].type != sides[-1].type:
-        raise Diag.TYPE_MISMATCH.error(here(), what=f"a loop from .{sides[0].type} to .{sides[-1].type}")
-    first = sides[0] if len(sides) == 2 else valued(0, type_)
-    return _Loop(first, sides[-1], step, unroll).turns(peel)
+    if len(sides) == 1:
+        sides.insert(0, valued(0, sides[0].type))
+    if sides[0].type != sides[1].type:
+        sides = list(unified("loop", *sides))
+    return _Loop(sides[0], sides[1], step, unroll).turns(peel)
 
 
 def _counts(type_: str) -> bool:

@@ -8,45 +8,58 @@ from __future__ import annotations
 
 from warploom.trace.language.operations import fma
 from warploom.trace.language.types import TYPES
-from warploom.trace.language.values import Value, binary, compute, is_nonnegative, literal, mark_nonnegative
+from warploom.trace.language.values import Value, binary, compute, is_nonnegative, literal, mark_nonnegative, select
 
 _WORD = 32
 
 
 def divided(value: Value, by: int, *, remainder: bool) -> Value | None:
-    """The quotient towards zero, or what it leaves; None where the device should divide."""
-    row, size = TYPES[value.type], abs(by)
-    if by == 0 or row.kind not in ("signed", "unsigned") or by == -1 << (row.bits - 1):
+    """Return the quotient rounded down, or the remainder; None where the device should divide."""
+    row = TYPES[value.type]
+    if by == 0 or row.kind not in ("signed", "unsigned"):
         return None
-    power = size.bit_length() - 1
-    known = row.kind == "unsigned" or is_nonnegative(value)
-    if size == 1:
+    if abs(by) == 1:
         return literal(0, value.type) if remainder else -value if by < 0 else value
-    if size == 1 << power:
-        quotient = _by_power(value, power, known)
+    if by < 0:
+        return _by_negative(value, by, remainder=remainder)
+    power = by.bit_length() - 1
+    known = row.kind == "unsigned" or is_nonnegative(value)
+    if by == 1 << power:
+        result = binary("and", value, by - 1) if remainder else binary("shr", value, power)
     elif row.bits != _WORD:
         return None
     else:
-        quotient = _unsigned(value, size, _WORD - (row.kind == "signed")) if known else _signed(value, size)
-    result = quotient
-    if remainder:
-        whole = size == 1 << power and known
-        result = binary("and", value, size - 1) if whole else fma(quotient, -size, value)
-    elif by < 0:
-        result = -quotient
-    if known and (remainder or by > 0):
+        result = _unsigned(value, by, _WORD - (row.kind == "signed")) if known else _signed(value, by)
+        if remainder:
+            result = fma(result, -by, value)
+    if known or remainder:
         mark_nonnegative(result)
     return result
 
 
-def _by_power(value: Value, power: int, known: bool) -> Value:
-    """A shift, which rounds downwards: a negative dividend is first brought up to the next multiple."""
-    if known:
-        return binary("shr", value, power)
-    bits = TYPES[value.type].bits
-    sign = binary("shr", value, bits - 1)
-    up = binary("shr", sign.bits(f"u{bits}"), bits - power).bits(value.type)
-    return binary("shr", value + up, power)
+def _by_negative(value: Value, by: int, *, remainder: bool) -> Value | None:
+    """Divide by the magnitude; where that leaves something, the quotient is one less."""
+    if by == -1 << (TYPES[value.type].bits - 1):
+        return None  # the magnitude is no number of the type
+    down, rest = (divided(value, -by, remainder=each) for each in (False, True))
+    if down is None or rest is None:
+        return None
+    left_over = rest != 0
+    return select(left_over, rest + by, 0) if remainder else -down - select(left_over, literal(1, value.type), 0)
+
+
+def floored(left: Value, right: Value, *, remainder: bool) -> Value:
+    """Return the quotient rounded down, or the remainder, of signed values that the device divides.
+
+    The device rounds towards zero. Where the remainder is not 0 and has not the divisor's sign, that is one too many.
+    """
+    quotient = compute(f"div.{left.type}", left.type, left, right)
+    rest = left - quotient * right
+    if isinstance(right.literal, int) and right.literal > 0:
+        minus = binary("shr", rest, TYPES[left.type].bits - 1)
+        return rest + (right & minus) if remainder else quotient + minus
+    wrong = (rest != 0) & ((rest ^ right) < 0)
+    return rest + select(wrong, right, 0) if remainder else quotient + select(wrong, literal(-1, left.type), 0)
 
 
 def _multiplier(by: int, bits: int) -> tuple[int, int]:
@@ -73,9 +86,6 @@ def _unsigned(value: Value, by: int, bits: int) -> Value:
 
 
 def _signed(value: Value, by: int) -> Value:
-    number, shift = _multiplier(by, _WORD - 1)
-    high = compute("mul.hi.s32", value.type, value, literal(number, "s32"))
-    if number >> (_WORD - 1):
-        high = high + value
-    down = binary("shr", high, shift)
-    return down - binary("shr", value, _WORD - 1)
+    """Divide a value of either sign: rounding ~x towards zero and inverting again rounds a negative x down."""
+    sign = binary("shr", value, _WORD - 1)
+    return _unsigned(value ^ sign, by, _WORD - 1) ^ sign

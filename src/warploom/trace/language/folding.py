@@ -1,4 +1,4 @@
-"""Arithmetic on numbers known while tracing, exact in the type: C's rules for integers, IEEE's for floats."""
+"""Arithmetic on numbers known while tracing, exact in the type: integers wrap, floats follow IEEE."""
 
 from __future__ import annotations
 
@@ -10,17 +10,6 @@ import numpy as np
 
 from warploom.trace.language.types import TYPES, Number, decode_bits, encode, wrap
 
-
-def _quotient(a: int, b: int) -> int:
-    """C's division: towards zero."""
-    magnitude = abs(a) // abs(b)
-    return magnitude if (a < 0) == (b < 0) else -magnitude
-
-
-def _remainder(a: int, b: int) -> int:
-    return a - b * _quotient(a, b)
-
-
 _INTEGER: dict[str, Callable[[int, int], int]] = {
     "add": operator.add,
     "sub": operator.sub,
@@ -30,8 +19,8 @@ _INTEGER: dict[str, Callable[[int, int], int]] = {
     "xor": operator.xor,
     "shl": lambda a, b: a << b if b < 64 else 0,
     "shr": lambda a, b: a >> min(b, 64),
-    "div": _quotient,
-    "rem": _remainder,
+    "div": operator.floordiv,
+    "rem": operator.mod,
     "min": min,
     "max": max,
 }

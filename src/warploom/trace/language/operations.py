@@ -5,7 +5,7 @@ from __future__ import annotations
 from warploom.diagnostics import Diag
 from warploom.trace.builder import here
 from warploom.trace.language.types import TYPES, Number
-from warploom.trace.language.values import Value, binary, compute, literal, same_type, valued
+from warploom.trace.language.values import Value, binary, compute, literal, same_type, unified, valued
 
 
 def min_(a: Value, b: Value | Number) -> Value:
@@ -39,9 +39,9 @@ def abs_(value: Value) -> Value:
 
 def fma(a: Value, b: Value | Number, c: Value | Number) -> Value:
     """a·b + c; floats round once."""
-    b, c = valued(b, a.type), valued(c, a.type)
-    same_type("fma", a, b)
-    same_type("fma", a, c)
+    a, b = unified("fma", a, valued(b, a.type))
+    a, c = unified("fma", a, valued(c, a.type))
+    a, b = unified("fma", a, b)
     row = TYPES[a.type]
     if row.kind == "pred":
         raise Diag.TYPE_MISMATCH.error(here(), what="`fma` of .pred")

@@ -44,7 +44,7 @@ class Operators:
         return self._binary("mul", other, mirrored=True)
 
     def __mod__(self, other: Value | Number) -> Value:
-        """C's remainder: with the sign of the dividend."""
+        """Return Python's remainder, with the sign of the divisor."""
         return self._binary("rem", other)
 
     def __rmod__(self, other: Number) -> Value:
@@ -87,7 +87,7 @@ class Operators:
         return self._divide(other, whole=False, mirrored=True)
 
     def __floordiv__(self, other: Value | Number) -> Value:
-        """C's division: towards zero."""
+        """Return Python's quotient, rounded down."""
         return self._divide(other, whole=True)
 
     def __rfloordiv__(self, other: Number) -> Value:

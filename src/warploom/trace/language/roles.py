@@ -124,7 +124,9 @@ def warp_roles(registers: Mapping[str, int] | None = None, **warps: int) -> Role
         *(f"`registers` names `{name}`, which is no role" for name in wanted if name not in warps),
         *(f"role `{name}` asks for {count} registers" for name, count in wanted.items() if count not in allowed),
     ]
-    if builder.threads is not None and builder.threads != total:
+    if builder.threads is None:
+        builder.set_threads(total)
+    if builder.threads != total:
         problems.append(f"the roles have {total} threads and the block {builder.threads}")
     if problems:
         raise Diag.BAD_KERNEL.error(here(), what="; ".join(problems))

@@ -14,7 +14,7 @@ from warploom.ptx.syntax.model import Immediate, Operand, Special, Symbol
 from warploom.trace.builder import Region, current, here
 from warploom.trace.language.folding import COMPARE, convert, fold
 from warploom.trace.language.operators import Operators
-from warploom.trace.language.types import TYPES, Number, decode_bits, encode
+from warploom.trace.language.types import TYPES, Number, decode_bits, encode, wrap
 from warploom.trace.passes.hoisting import Landings
 
 _BITWISE = ("and", "or", "xor", "shl")
@@ -36,6 +36,10 @@ _CHANGING = ("clock", "globaltimer", "pm", "smid", "warpid", "nsmid", "nwarpid")
 _SMALL = ("tid", "ntid", "ctaid", "nctaid", "laneid", "cluster", "ncluster")
 """Hardware registers that are less than 2^31."""
 _NONNEGATIVE = "not negative"
+_INDEX = "an index"
+_INDEX_FAMILIES = ("add", "mul", "shl", "shr", "and", "div", "rem", "min", "max")
+_LARGEST_FACTOR = 1 << 24
+"""Literals from here on are not factors of an index but of a hash."""
 _COMMUTES = ("add", "mul", "and", "or", "xor", "min", "max")
 
 
@@ -183,6 +187,8 @@ def special(name: str, type_: str = "u32") -> Value:
         read = compute(f"mov.{type_}", type_, Value(type_, operand))
     if name.startswith(_SMALL):
         mark_nonnegative(read)
+        if read.region is not None:
+            read.region.known[_INDEX, read.operand] = read
     return read
 
 
@@ -218,13 +224,76 @@ def operand_of(value: Value) -> Operand:
     return operand
 
 
+def unified(what: str, left: Value, right: Value) -> tuple[Value, Value]:
+    """Return two values in one type; integers convert where no number can change, everything else must match.
+
+    A narrower integer becomes the wider type if that holds all its numbers. Of an unsigned and a signed type of one
+    width, an index (see `is_index`) becomes signed, and a signed value that is known not to be negative unsigned.
+    """
+    if left.type == right.type:
+        return left, right
+    for one, other in ((left, right), (right, left)):
+        if _converts(one, other.type):
+            return (one.to(other.type), right) if one is left else (left, one.to(other.type))
+    raise Diag.TYPE_MISMATCH.error(here(), what=f"`{what}` of .{left.type} and .{right.type}")
+
+
+def fitting(value: Value | Number, type_: str, what: str) -> Value:
+    """Return a value for a place of a type: a number or an integer as `unified` converts them."""
+    found = valued(value, type_)
+    if found.type != type_ and _converts(found, type_):
+        return found.to(type_)
+    if found.type != type_:
+        raise Diag.TYPE_MISMATCH.error(here(), what=what.format(found.type))
+    return found.get()
+
+
+def _converts(value: Value, type_: str) -> bool:
+    """Return whether a value may become another type without being asked to."""
+    source, target = TYPES[value.type], TYPES[type_]
+    if {source.kind, target.kind} - {"signed", "unsigned"} or target.bits < source.bits:
+        return False
+    if isinstance(value.literal, int):
+        return wrap(value.literal, type_) == value.literal
+    if source.kind == target.kind:
+        return True
+    if source.kind == "unsigned":
+        return target.bits > source.bits or is_index(value)
+    return is_nonnegative(value)
+
+
+def is_index(value: Value) -> bool:
+    """Return whether a u32 is made of thread and CTA indices and small numbers, so that it is taken to be below 2^31.
+
+    The same is assumed of signed indices into views: they do not overflow.
+    """
+    return value.literal is None and current("A device value").known((_INDEX, value.operand)) is not None
+
+
+def _mark_index(family: str, result: Value, left: Value, right: Value) -> None:
+    """Let a result be an index if its operands are: indices, and literals that no hash would use."""
+    small = (isinstance(each.literal, int) and 0 <= each.literal < _LARGEST_FACTOR for each in (left, right))
+    known = [literal or is_index(each) for literal, each in zip(small, (left, right), strict=True)]
+    if family in _INDEX_FAMILIES and all(known) and result.literal is None and result.region is not None:
+        result.region.known[_INDEX, result.operand] = result
+
+
 def same_type(what: str, left: Value, right: Value) -> None:
     if left.type != right.type:
         raise Diag.TYPE_MISMATCH.error(here(), what=f"`{what}` of .{left.type} and .{right.type}")
 
 
 def binary(family: str, left: Value, other: Value | Number) -> Value:
-    """An operator of two values of one type; a Python number takes the type of the other side."""
+    """Apply an operator to two values of one type; a Python number takes the type of the other side."""
+    result = _binary(family, left, other)
+    if left.type == "u32":
+        _mark_index(family, result, left, valued(other, left.type))
+    return result
+
+
+def _binary(family: str, left: Value, other: Value | Number) -> Value:
+    if isinstance(other, Value) and family not in _SHIFTS:
+        left, other = unified(family, left, other)
     row = TYPES[left.type]
     if row.kind not in _KINDS[family]:
         raise Diag.TYPE_MISMATCH.error(here(), what=f"`{family}` of .{left.type}")
@@ -242,12 +311,16 @@ def binary(family: str, left: Value, other: Value | Number) -> Value:
         return _narrowed(binary(family, left.to(row.wide), wide), left.type)
     if family == "div" and left.type in ("f16", "bf16"):
         return (left.to("f32") / right.to("f32")).to(left.type)
-    if family in ("div", "rem") and isinstance(right.literal, int):
-        from warploom.trace.language.division import divided
+    if family in ("div", "rem") and row.kind in ("signed", "unsigned"):
+        from warploom.trace.language.division import divided, floored
 
-        quotient = divided(left.get(), right.literal, remainder=family == "rem")
-        if quotient is not None:
-            return quotient
+        left, right = left.get(), right.get()
+        if isinstance(right.literal, int):
+            quotient = divided(left, right.literal, remainder=family == "rem")
+            if quotient is not None:
+                return quotient
+        if row.kind == "signed" and not (is_nonnegative(left) and is_nonnegative(right)):
+            return floored(left, right, remainder=family == "rem")
     if family in _COMMUTES and left.literal is not None:
         left, right = right, left
     if family in ("add", "sub") and isinstance(right.literal, int):
@@ -330,8 +403,7 @@ def compare(relation: str, left: Value, other: object) -> Value:
     """A predicate. As in Python and C, a comparison with NaN is false, and `!=` true."""
     if not isinstance(other, Value | int | float):
         raise Diag.TYPE_MISMATCH.error(here(), what=f"a .{left.type} compared with {other!r:.40}")
-    right = valued(other, left.type)
-    same_type(relation, left, right)
+    left, right = unified(relation, left, valued(other, left.type))
     row, a, b = TYPES[left.type], left.literal, right.literal
     if row.half:
         raise Diag.TYPE_MISMATCH.error(here(), what=f"`{relation}` of .{left.type}; unpack it first")
@@ -357,8 +429,7 @@ def select(condition: Value, then: Value | Number, otherwise: Value | Number) ->
     if typed is None or condition.type != "pred":
         what = "`select` needs a predicate, and a device value on one side at least"
         raise Diag.TYPE_MISMATCH.error(here(), what=what)
-    a, b = valued(then, typed.type), valued(otherwise, typed.type)
-    same_type("select", a, b)
+    a, b = unified("select", valued(then, typed.type), valued(otherwise, typed.type))
     if condition.literal is not None:
         return a.get() if condition.literal else b.get()
     if a.type == "pred":

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Self
 
-from warploom.diagnostics import Diag
 from warploom.ptx.syntax.model import Operand, Register
-from warploom.trace.builder import current, here
+from warploom.trace.builder import current
 from warploom.trace.language.types import TYPES, Number
-from warploom.trace.language.values import Value, binary, check_scope, valued
+from warploom.trace.language.values import Value, binary, check_scope, fitting
 
 
 class Variable(Value):
@@ -45,9 +44,7 @@ class Variable(Value):
 
     def set(self, value: Value | Number) -> None:
         """Assign, from here on."""
-        new = valued(value, self.type).get()
-        if new.type != self.type:
-            raise Diag.TYPE_MISMATCH.error(here(), what=f"a .{new.type} assigned to a .{self.type} variable")
+        new = fitting(value, self.type, f"a .{{}} assigned to a .{self.type} variable")
         check_scope(self.region)
         current("A variable").add(f"mov.{TYPES[self.type].register}", (self.register, new.read()))
         self.written()

@@ -17,7 +17,7 @@ from warploom.trace.isa.emit import At, emit, load_into
 from warploom.trace.language.operations import widening_product
 from warploom.trace.language.packing import join, merge, parts_of, split
 from warploom.trace.language.types import PAIR_OF, PER_BYTE, TYPES, Number
-from warploom.trace.language.values import Value, address_of, literal, sum_parts, valued
+from warploom.trace.language.values import Value, address_of, fitting, literal, sum_parts, valued
 from warploom.trace.language.variables import Variable
 
 Index = Value | int
@@ -232,10 +232,7 @@ class View:
     def store(self, values: Sequence[Value | Number], *index: Index) -> None:
         """Store neighbours along the last axis, by the widest stores there are."""
         place = self.at(*index)
-        typed = [valued(value, self.dtype).get() for value in values]
-        wrong = {value.type for value in typed} - {self.dtype}
-        if wrong:
-            raise Diag.TYPE_MISMATCH.error(here(), what=f"a .{min(wrong)} stored to a .{self.dtype} array")
+        typed = [fitting(value, self.dtype, f"a .{{}} stored to a .{self.dtype} array") for value in values]
         if len(typed) == 1:
             emit(f"st.{self.space}.{TYPES[self.dtype].memory}", place, typed[0])
             return
@@ -263,6 +260,8 @@ class View:
     def atomic(self, operation: str, value: Value | Number, *index: Index, result: bool = False) -> Value | None:
         """Combine an element with a value in one indivisible step; gives the old element where asked."""
         given = valued(value, self.dtype)
+        if given.type in ("s32", "u32", "s64", "u64") and self.dtype in ("s32", "u32", "s64", "u64"):
+            given = fitting(given, self.dtype, f"atomic `{operation}` of a .{{}} on a .{self.dtype} array")
         if self.dtype not in _ATOMIC_TYPES.get(operation, ()) or given.type != self.dtype:
             what = f"atomic `{operation}` of a .{given.type} on a .{self.dtype} array"
             raise Diag.TYPE_MISMATCH.error(here(), what=what)
