@@ -23,7 +23,7 @@ def assemble_ok(program: Launch | Module | str, target: str | None = None) -> As
 
 
 def sass_of(program: Launch | Module | str, target: str | None = None) -> Sass:
-    """The machine code of a program; a test without ptxas or nvdisasm is skipped."""
+    """The SASS of a program; a test without ptxas or nvdisasm is skipped."""
     assembly = assemble_ok(program, target)
     try:
         return _disassembled(assembly.cubin)

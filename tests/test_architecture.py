@@ -98,7 +98,7 @@ def at_run_time(tree: ast.Module) -> ast.Module:
 
 
 def late(tree: ast.AST) -> set[str]:
-    """What is imported inside functions only."""
+    """The names that are imported inside functions only."""
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     inside = {id(node) for function in functions for node in ast.walk(function)}
     early = {name for node in ast.walk(tree) if id(node) not in inside for name in _one(node)}
@@ -164,7 +164,7 @@ def test_the_core_needs_three_packages(file):
     assert top - set(sys.stdlib_module_names) - allowed - {"warploom", "__future__"} == set()
 
 
-def test_torch_is_nobody_elses_affair():
+def test_only_the_torch_package_imports_torch():
     modules = {f"warploom.{name.removesuffix('.py').replace('/', '.')}" for name in TORCH}
     for file in FILES:
         if file.relative_to(SOURCE).as_posix() not in TORCH:
@@ -180,7 +180,7 @@ def test_exceptions_are_used():
         assert package in names, f"{file} no longer imports {package}"
 
 
-def test_source_is_executed_by_the_machine_only():
+def test_only_the_emulator_executes_source():
     for file in FILES:
         for node in ast.walk(parse(file)):
             if (
@@ -201,7 +201,7 @@ def test_files_are_short():
 
 
 def hardware_numbers() -> set[int]:
-    """The numbers of the machine rows that nothing else would be: large and not a power of two."""
+    """The numbers of the hardware rows that can be recognised: large and not a power of two."""
     values = {getattr(machine, field.name) for machine in MACHINES.values() for field in fields(machine)}
     return {value for value in values if type(value) is int and value > 1000 and value & (value - 1)}
 
@@ -249,7 +249,7 @@ def test_every_message_has_a_code_of_its_own():
 
 
 def files_of_the_repository() -> list[Path]:
-    """What git has or would take; where there is no repository, as in an archive, all but what tools leave behind."""
+    """The files that git has or would take; without a repository, as in an archive, all but the output of tools."""
     ask = ["git", "-c", "safe.directory=*", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     try:
         listed = subprocess.run(ask, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")

@@ -33,7 +33,7 @@ def replaced(text: str, changes: list[tuple[int, int, str]]) -> str:
 
 
 @pytest.mark.parametrize("page", QUOTING, ids=lambda page: page.name)
-def test_what_it_quotes_is_the_code(page, request):
+def test_quoted_code_is_the_source(page, request):
     text, changes = page.read_text("utf-8"), []
     for quote in QUOTE.finditer(text):
         code, first = (ROOT / quote["file"]).read_text("utf-8"), quote["code"].partition("\n")[0]
@@ -68,7 +68,7 @@ def test_its_python_runs_and_prints_what_it_says(page, request, capsys):
 
 
 def without_times(text):
-    """What a demo tells, on any computer: neither seconds, nor its rounding, nor how wide a column is or where a line breaks."""
+    """The output of a demo that is the same on any computer: neither seconds, nor its rounding, nor how wide a column is or where a line breaks."""
     text = re.sub(r"[\d.]+ s:|\d+%|[\d,]+ characters|\b\d+ +(?=right$)", "", text, flags=re.MULTILINE)
     return re.sub(r"─+", "─", text).split()
 
@@ -95,7 +95,7 @@ def test_the_transcript_is_what_the_demo_prints(request, capsys):
 
 
 def headings(page):
-    """What a link may name: a heading in small letters, its words joined, without marks."""
+    """The headings that a link may name: a heading in small letters, its words joined, without marks."""
     lines = re.findall(r"^#+ (.+)$", page.read_text("utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", line.lower()).replace(" ", "-") for line in lines}
 
@@ -115,7 +115,7 @@ def test_the_index_names_every_page():
     assert {f"../examples/{path.name}" for path in (ROOT / "examples").glob("*.py")} <= pages
 
 
-def test_the_index_tells_every_variable_of_the_environment():
+def test_the_index_lists_every_environment_variable():
     index = (ROOT / "docs" / "README.md").read_text("utf-8")
     sources = (path.read_text("utf-8") for path in (ROOT / "src").rglob("*.py"))
     named = {name for source in sources for name in VARIABLE.findall(source)}

@@ -1,4 +1,4 @@
-"""What `import warploom` and `warploom --help` load, and that every public name is found all the same."""
+"""`import warploom` and `warploom --help` load few modules, and every public name is found all the same."""
 
 from __future__ import annotations
 

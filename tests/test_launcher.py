@@ -83,14 +83,14 @@ def test_wrong_options_are_launch_errors(options, words):
         (None, "the program is a NoneType"),
     ],
 )
-def test_programs_that_are_none(program, words):
+def test_wrong_programs_are_launch_errors(program, words):
     with pytest.raises(LaunchError) as caught:
         launch(program, grid=1, block=32)
     assert words in str(caught.value)
 
 
 @pytest.mark.parametrize("args", [np.zeros(3, np.float32), "xy", 3, {"x": 1}])
-def test_arguments_that_are_no_list(args):
+def test_arguments_must_be_a_list(args):
     with pytest.raises(LaunchError, match="BAD_LAUNCH") as caught:
         launch(KERNEL, grid=1, block=32, args=args)
     assert "it must be a list of the kernel's arguments" in str(caught.value)

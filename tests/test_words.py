@@ -21,8 +21,6 @@ TREES = ("src", "tests", "examples", "bench")
 TO_DO = frozenset(
     (
         "bench",
-        "src/warploom",
-        "src/warploom/commands",
         "src/warploom/heuristics",
         "src/warploom/heuristics/sm90",
         "src/warploom/kernels",
@@ -56,9 +54,7 @@ TO_DO = frozenset(
         "src/warploom/trace/language",
         "src/warploom/trace/passes",
         "src/warploom/tuning",
-        "tests",
         "tests/bench",
-        "tests/commands",
         "tests/corpus",
         "tests/fuzz",
         "tests/gpu",

@@ -31,7 +31,7 @@ from warploom.version import __version__
 DTYPES = ("bf16", "f16", "f32", "e4m3", "e5m2", "e2m1")
 _MAJORS = ("k,k", "k,mn", "mn,k", "mn,mn")
 _ACTIVATIONS = "relu, gelu, gelu_tanh, silu, tanh, sigmoid or squared_relu"
-_OF_OPERATIONS = ("target", "dtype", "out_dtype", "bias", "residual", "activation")
+_OPERATION_OPTIONS = ("target", "dtype", "out_dtype", "bias", "residual", "activation")
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
@@ -94,7 +94,7 @@ class _Parser(argparse.ArgumentParser):
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="warploom",
-        description="Warp-specialised GPU kernels: run on this CPU, shown as PTX and machine code, tuned on a GPU.",
+        description="Warp-specialised GPU kernels: emulated on this CPU, shown as PTX and SASS, tuned on a GPU.",
         epilog="`warploom COMMAND --help` shows the options of a command; `warploom docs` prints the documentation.",
         allow_abbrev=False,
     )
@@ -116,10 +116,10 @@ def _parser() -> argparse.ArgumentParser:
         help="when asynchronous work takes effect: eager (default), lazy, reverse, random, or a file from --record",
     )
     run.add_argument("--seed", type=_natural, default=0, metavar="N", help="seed of the random schedule (0)")
-    run.add_argument("--data-seed", type=_natural, metavar="N", help="seed of the random inputs, instead of the file's")
-    run.add_argument("--limit", type=_natural, metavar="N", help="most warp instructions that may run (50 million)")
+    run.add_argument("--data-seed", type=_natural, metavar="N", help="seed of the random inputs, not the file's")
+    run.add_argument("--limit", type=_natural, metavar="N", help="limit on executed warp instructions (50 million)")
     run.add_argument(
-        "--max-bytes", type=_natural, metavar="N", help="most bytes that all buffers together may take (1 GiB)"
+        "--max-bytes", type=_natural, metavar="N", help="limit on the bytes of all buffers together (1 GiB)"
     )
     run.add_argument("--record", type=Path, metavar="FILE.json", help="write the schedule's choices, for --schedule")
     run.add_argument("--json", action="store_true", help="print JSON")
@@ -132,52 +132,52 @@ def _parser() -> argparse.ArgumentParser:
     new.add_argument("--force", action="store_true", help="replace an existing file")
     new.set_defaults(command=_new_launch)
 
-    ptx = _command(commands, "ptx", "describe a PTX file, or show the PTX of an operation; no GPU is needed")
+    ptx = _command(commands, "ptx", "describe a PTX file, or show the PTX of an operation (without a GPU)")
     ptx.add_argument(
         "file",
         type=Path,
         metavar="FILE.ptx|OPERATION",
         help="a file, or matmul, linear, gated_linear, grouped_matmul, blockwise_matmul, block_scaled_matmul",
     )
+    ptx.add_argument("sizes", nargs="?", metavar="[Bx]MxNxK", help="operation: batches or groups, then M, N and K")
+    ptx.add_argument("--target", metavar="NAME", help="operation: sm_90a (Hopper) or sm_100a (Blackwell)")
+    ptx.add_argument("--dtype", choices=DTYPES, help="operation: type of the operands")
+    ptx.add_argument("--out-dtype", choices=DTYPES, help="operation: type of the result")
+    ptx.add_argument("--bias", action="store_true", help="operation: add a bias")
+    ptx.add_argument("--residual", action="store_true", help="operation: add a residual")
+    ptx.add_argument("--activation", metavar="NAME", help=f"operation: {_ACTIVATIONS}")
+    ptx.add_argument("--unsupported", action="store_true", help="only list unsupported instruction forms")
     ptx.add_argument(
-        "sizes", nargs="?", metavar="[Bx]MxNxK", help="of an operation: batches or groups, then M, N and K"
+        "--registers", action="store_true", help="assemble with ptxas; show registers, spills and shared memory"
     )
-    ptx.add_argument("--target", metavar="NAME", help="of an operation: sm_90a (Hopper) or sm_100a (Blackwell)")
-    ptx.add_argument("--dtype", choices=DTYPES, help="of an operation: what it multiplies")
-    ptx.add_argument("--out-dtype", choices=DTYPES, help="of an operation: its result")
-    ptx.add_argument("--bias", action="store_true", help="of an operation: with a bias")
-    ptx.add_argument("--residual", action="store_true", help="of an operation: with a residual")
-    ptx.add_argument("--activation", metavar="NAME", help=f"of an operation: {_ACTIVATIONS}")
-    ptx.add_argument("--unsupported", action="store_true", help="only list the instruction forms that are not known")
-    ptx.add_argument(
-        "--registers", action="store_true", help="assemble it with ptxas; show registers, spills and shared memory"
-    )
-    ptx.add_argument("--sass", action="store_true", help="assemble it with ptxas; show the machine code")
+    ptx.add_argument("--sass", action="store_true", help="assemble with ptxas; show SASS")
     ptx.add_argument("--json", action="store_true", help="print JSON")
     ptx.set_defaults(command=_ptx)
 
-    demo = _command(commands, "demo", "run a fused layer and two matmuls of Triton's on this CPU, right and wrong")
+    demo = _command(commands, "demo", "emulate a fused layer and two Triton GEMMs, and find two planted bugs")
     demo.set_defaults(command=_demo)
 
-    tune = _command(commands, "tune", "measure configurations on the GPU, and remember the winner for later calls")
+    tune = _command(commands, "tune", "measure configurations on the GPU and remember the fastest for later calls")
     tune.add_argument(
-        "sizes", nargs="*", metavar="[Bx]MxNxK", help="B batches of A (M, K) times the transpose of B (N, K)"
+        "sizes", nargs="*", metavar="[Bx]MxNxK", help="batches, M, N and K of A (M, K) times B (N, K) transposed"
     )
-    tune.add_argument("--dtype", choices=DTYPES[:-1], help="what is multiplied: bf16, or e4m3 with --blockwise")
+    tune.add_argument("--dtype", choices=DTYPES[:-1], help="type of the operands (bf16, or e4m3 with --blockwise)")
     tune.add_argument(
         "--majors",
         choices=_MAJORS,
         default=_MAJORS[0],
-        help="what is contiguous of A and of B: k,mn is A (M, K) times B (K, N)",
+        help="contiguous dimension of A and of B: k,mn is A (M, K) times B (K, N)",
     )
-    tune.add_argument("--out-dtype", choices=DTYPES[:-1], help="of the result")
-    tune.add_argument("--bias", action="store_true", help="with a bias")
-    tune.add_argument("--residual", action="store_true", help="with a residual")
+    tune.add_argument("--out-dtype", choices=DTYPES[:-1], help="type of the result")
+    tune.add_argument("--bias", action="store_true", help="add a bias")
+    tune.add_argument("--residual", action="store_true", help="add a residual")
     tune.add_argument("--activation", metavar="NAME", help=_ACTIVATIONS)
-    tune.add_argument("--grouped", type=_natural, default=0, metavar="G", help="M rows in G groups with a B each")
-    tune.add_argument("--blockwise", action="store_true", help="8-bit factors with scales for blocks of 128")
     tune.add_argument(
-        "--most", type=_natural, default=16, metavar="N", help="candidates to measure, the likeliest first (16)"
+        "--grouped", type=_natural, default=0, metavar="G", help="grouped: M rows in G groups, each with a B"
+    )
+    tune.add_argument("--blockwise", action="store_true", help="FP8 operands with scales for blocks of 128")
+    tune.add_argument(
+        "--most", type=_natural, default=16, metavar="N", help="number of candidates to measure, in ranked order (16)"
     )
     tune.add_argument("--all", action="store_true", help="measure all candidates")
     tune.add_argument("--out", type=Path, metavar="FILE.json", help="write the measurements, for --fit")
@@ -187,7 +187,7 @@ def _parser() -> argparse.ArgumentParser:
     tune.add_argument("--json", action="store_true", help="print JSON")
     tune.set_defaults(command=_tune)
 
-    doctor = _command(commands, "doctor", "say what this computer has, what will be used, and what to install")
+    doctor = _command(commands, "doctor", "report what this computer has, what will be used, and what to install")
     doctor.add_argument("--json", action="store_true", help="print JSON")
     doctor.set_defaults(command=_doctor)
 
@@ -204,7 +204,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _command(commands: Any, name: str, help_: str) -> argparse.ArgumentParser:
-    """A command that is described alike in the list of all and in its own help."""
+    """A command with the same description in the list of commands and in its own help."""
     parser: argparse.ArgumentParser = commands.add_parser(
         name, help=help_, description=f"{help_[0].upper()}{help_[1:]}.", allow_abbrev=False
     )
@@ -214,7 +214,7 @@ def _command(commands: Any, name: str, help_: str) -> argparse.ArgumentParser:
 def _natural(text: str) -> int:
     """A non-negative integer."""
     if not text.isdecimal() or len(text) > 20:
-        raise argparse.ArgumentTypeError(f"`{text}` is not a whole number")
+        raise argparse.ArgumentTypeError(f"`{text}` is not a non-negative integer")
     return int(text)
 
 
@@ -237,16 +237,16 @@ def _new_launch(options: argparse.Namespace) -> int:
 def _ptx(options: argparse.Namespace) -> int:
     shown = {"registers": options.registers, "sass": options.sass, "as_json": options.json}
     if options.sizes is not None or _is_operation(options.file):
-        from warploom.commands.operation import Wanted, show
+        from warploom.commands.operation import Call, show
 
         if options.unsupported:
-            what = "--unsupported: of an operation every instruction form is known"
+            what = "--unsupported is for files: every instruction form of an operation is supported"
             raise Diag.BAD_COMMAND.error(what=what, command="warploom ptx")
-        given = {name: getattr(options, name) for name in _OF_OPERATIONS}
-        return OK if show(str(options.file), Wanted(options.sizes or "", **given), **shown) else MISMATCH
-    needing = [f"--{name.replace('_', '-')}" for name in _OF_OPERATIONS if getattr(options, name)]
+        given = {name: getattr(options, name) for name in _OPERATION_OPTIONS}
+        return OK if show(str(options.file), Call(options.sizes or "", **given), **shown) else MISMATCH
+    needing = [f"--{name.replace('_', '-')}" for name in _OPERATION_OPTIONS if getattr(options, name)]
     if needing:
-        what = f"{', '.join(needing)}: only an operation has that, and its sizes are missing"
+        what = f"{', '.join(needing)}: only for an operation, whose sizes are missing"
         raise Diag.BAD_COMMAND.error(what=what, command="warploom ptx")
     from warploom.commands.ptx import describe
 
@@ -254,7 +254,7 @@ def _ptx(options: argparse.Namespace) -> int:
 
 
 def _is_operation(file: Path) -> bool:
-    """Whether somebody names an operation, and forgot its sizes."""
+    """True for the name of an operation whose sizes were forgotten."""
     if file.suffix or file.exists():
         return False
     from warploom.commands.operation import OPERATIONS
@@ -270,17 +270,17 @@ def _demo(options: argparse.Namespace) -> int:
 
 def _tune(options: argparse.Namespace) -> int:
     if bool(options.sizes) == bool(options.fit):
-        what = "name sizes to measure, or files to fit the model to"
+        what = "pass either sizes to measure, or --fit with files"
         raise Diag.BAD_COMMAND.error(what=what, command="warploom tune")
-    from warploom.commands.tune import Asked, fit_model, tune_all
+    from warploom.commands.tune import Request, fit_model, tune_all
 
     if options.fit:
         fit_model(options.fit)
         return OK
     names = ("grouped", "blockwise", "dtype", "majors", "out_dtype", "bias", "residual", "activation")
     given = {name: getattr(options, name) for name in names}
-    asked = Asked(sizes=tuple(options.sizes), most=None if options.all else options.most, **given)
-    return OK if tune_all(asked, as_json=options.json, file=options.out) else MISMATCH
+    request = Request(sizes=tuple(options.sizes), most=None if options.all else options.most, **given)
+    return OK if tune_all(request, as_json=options.json, file=options.out) else MISMATCH
 
 
 def _doctor(options: argparse.Namespace) -> int:

@@ -47,7 +47,7 @@ Extents = int | tuple[int, ...] | Sequence[int]
 """A shape as `launch` takes it: along x, or along x and y, or along x, y and z."""
 _PARAM_BASE = 0x1000_0000
 MOST_STATIC_BYTES = 1 << 29
-"""What the global and constant variables of a module may take together: a stranger's text cannot fill memory."""
+"""A bound on the global and constant variables of a module: an untrusted text cannot fill memory."""
 
 
 class _BytesMoved(dict[str, int]):
@@ -130,7 +130,7 @@ def launch(
     else:
         launch_ = _launch_of(program, grid, block, cluster, shared_bytes, args, entry)
     asked = bool(observers) or seed or sms or limit or on_progress or progress or schedule != "eager"
-    if not asked and _is_begun_again(launch_, stream, patience):
+    if not asked and _is_started_again(launch_, stream, patience):
         return Run({}, {}, {}, time.perf_counter() - start)
     launch_ = _with_triples(launch_)
     on_gpu = _arrays_on_gpu(launch_)
@@ -139,7 +139,7 @@ def launch(
             names = ("schedule", "seed", "sms", "limit", "observers", "on_progress", "progress")
             given = (schedule != "eager", seed, sms, limit, observers, on_progress, progress)
             _verify(launch_, [name for name, value in zip(names, given, strict=True) if value])
-        _begin_on_gpu(launch_, on_gpu, stream, patience)
+        _start_on_gpu(launch_, on_gpu, stream, patience)
         return Run({}, {}, {}, time.perf_counter() - start)
     if stream is not None:
         raise Diag.BAD_LAUNCH.error(what="`stream` is for a GPU, and the arguments are in host memory")
@@ -254,16 +254,16 @@ def _without_dynamic_shared(fault: Fault, setup: Setup) -> WarploomError | None:
 
 
 def _arrays_on_gpu(launch_: Launch) -> list[tuple[str, Any]]:
-    """The arrays of a launch and their devices, if they are on a GPU; some here and some there is an error."""
+    """The arrays of a launch and their devices if they are on a GPU; a mixture of host and GPU is an error."""
     held = [arg.array if isinstance(arg, TensorMap) else arg for arg in launch_.args]
-    behind = [(number, arg.arrays) for number, arg in enumerate(held) if isinstance(arg, Pointers)]
-    held += [each for _, nested in behind for each in nested]
+    tables = [(number, arg.arrays) for number, arg in enumerate(held) if isinstance(arg, Pointers)]
+    held += [each for _, nested in tables for each in nested]
     arrays = [(place_of(array), array) for array in held if is_array(array)]
     on_gpu = [each for each in arrays if each[0].startswith("cuda")]
     if on_gpu and len(on_gpu) != len(arrays):
         names = [
             *range(len(launch_.args)),
-            *(f"{number}[{at}]" for number, nested in behind for at in range(len(nested))),
+            *(f"{number}[{at}]" for number, nested in tables for at in range(len(nested))),
         ]
         named = zip(names, held, strict=True)
         notes = [f"argument {name} is on {place_of(each)}" for name, each in named if is_array(each)]
@@ -271,31 +271,31 @@ def _arrays_on_gpu(launch_: Launch) -> list[tuple[str, Any]]:
     return on_gpu
 
 
-_BEGUN: dict[int, tuple[ref[Launch], Callable[[Any, float | None], bool]]] = {}
-"""What begins a launch on a GPU again, by the identity of the launch, for as long as that lives."""
+_STARTED: dict[int, tuple[ref[Launch], Callable[[Any, float | None], bool]]] = {}
+"""Functions that start a launch on a GPU again, by the identity of the launch, for as long as it exists."""
 
 
-def _is_begun_again(launch_: Launch, stream: Any, patience: float | None) -> bool:
-    """Whether a launch that was begun before could be begun in the same way."""
-    of, again = _BEGUN.get(id(launch_), (None, None))
+def _is_started_again(launch_: Launch, stream: Any, patience: float | None) -> bool:
+    """Start a launch that was started before, in the same way; False if that is not possible."""
+    of, again = _STARTED.get(id(launch_), (None, None))
     return of is not None and again is not None and of() is launch_ and again(stream, patience)
 
 
-def _begin_on_gpu(launch_: Launch, arrays: list[tuple[str, Any]], stream: Any, patience: float | None) -> None:
+def _start_on_gpu(launch_: Launch, arrays: list[tuple[str, Any]], stream: Any, patience: float | None) -> None:
     from warploom.runtime.gpu.launching import begin
 
-    begun = begin(launch_, arrays, stream, patience, _verify)
-    key, table = id(launch_), _BEGUN
-    table[key] = (ref(launch_, lambda _: table.pop(key, None)), begun.again)
+    started = begin(launch_, arrays, stream, patience, _verify)
+    key, table = id(launch_), _STARTED
+    table[key] = (ref(launch_, lambda _: table.pop(key, None)), started.again)
 
 
-def _verify(launch_: Launch, questions: Sequence[str] = ()) -> None:
-    """Whether a GPU can take the shape of a launch, of which it can be asked nothing."""
+def _verify(launch_: Launch, emulator_options: Sequence[str] = ()) -> None:
+    """Raise an error for a shape that a GPU does not take, and for options that only the emulator has."""
     program = launch_.program
     module = program.head if isinstance(program, Printed) else _whole(program)
     kernel = entry_of(module, launch_.entry)
     hardware = machine_of(module.target[0])
-    problems = [f"`{name}` is for the emulator, and the arrays are on a GPU" for name in questions]
+    problems = [f"`{name}` is for the emulator, and the arrays are on a GPU" for name in emulator_options]
     problems += _shape_problems(launch_, kernel, hardware)
     if problems:
         raise Diag.BAD_LAUNCH.error(notes=problems, what=f"{len(problems)} problem(s)")
@@ -305,34 +305,34 @@ def _verify(launch_: Launch, questions: Sequence[str] = ()) -> None:
 
 
 @dataclass
-class _Shelf:
-    """Things made before, each with its size; the oldest leave when all together outgrow `room`."""
+class _Cache:
+    """Values with their sizes; the oldest are dropped when all together exceed `capacity`."""
 
-    room: int
-    _things: dict[Any, tuple[Any, int]] = field(default_factory=dict)
-    _turn: Lock = field(default_factory=Lock)
-    """Whose turn it is to change them: threads may launch at the same time."""
+    capacity: int
+    _values: dict[Any, tuple[Any, int]] = field(default_factory=dict)
+    _change: Lock = field(default_factory=Lock)
+    """Held while values change: several threads may launch at the same time."""
 
     def get(self, key: object) -> Any:
-        """What was put under the key, if it is still there."""
-        found = self._things.get(key)
+        """The value of a key, or None."""
+        found = self._values.get(key)
         return None if found is None else found[0]
 
-    def put(self, key: object, thing: Any, size: int) -> None:
-        with self._turn:
-            self._things[key] = (thing, size)
-            while len(self._things) > 1 and sum(each for _, each in self._things.values()) > self.room:
-                del self._things[next(iter(self._things))]
+    def put(self, key: object, value: Any, size: int) -> None:
+        with self._change:
+            self._values[key] = (value, size)
+            while len(self._values) > 1 and sum(each for _, each in self._values.values()) > self.capacity:
+                del self._values[next(iter(self._values))]
 
 
-_MODULES = _Shelf(4 << 20)
-"""Modules by their text, in characters."""
-_PROGRAMS = _Shelf(1 << 16)
-"""Modules with a translated kernel of theirs, in statements, each of which takes one or two kilobytes."""
+_MODULES = _Cache(4 << 20)
+"""Modules by their text; sizes are characters."""
+_PROGRAMS = _Cache(1 << 16)
+"""Modules with one of their kernels translated; sizes are statements, of one or two kilobytes each."""
 
 
 def _whole(program: Ptx) -> Module:
-    """The module of a program, read once."""
+    """The module of a program, parsed once."""
     if isinstance(program, Module):
         return program
     text = text_of(program)
@@ -361,7 +361,7 @@ def prepare(
     observers: tuple[Observer, ...],
     on_progress: Callable[[int, int], None] | None,
 ) -> Setup:
-    """Verify a launch as a whole and lay out its memories; nothing is run or written."""
+    """Verify a launch as a whole and lay out its memory; nothing is run or written."""
     module = _whole(launch_.program)
     kernel = entry_of(module, launch_.entry)
     hardware = machine_of(module.target[0])
@@ -376,11 +376,11 @@ def prepare(
     local_symbols, local_bytes = on_the_stack(program.kernel)
     problems += _size_problems(module, kernel, local_bytes, hardware)
     if sms is not None and sms < 1:
-        problems.append(f"`sms` is {sms}; a machine has at least one")
+        problems.append(f"`sms` is {sms}; it must be at least 1")
     each = resident_bytes(program, launch_.block, shared_total, local_bytes, two_views=schedule.two_views)
     if (need := each * math.prod(_cluster_of(launch_, kernel))) > MOST_RESIDENT_BYTES:
         what = "the registers, shared and local memory of one cluster take"
-        problems.append(f"{what} {need} bytes; at most {MOST_RESIDENT_BYTES} are to be had")
+        problems.append(f"{what} {need} bytes; at most {MOST_RESIDENT_BYTES} are available")
     memory = GlobalMemory()
     bank, parameters, more = _parameters(kernel, launch_.args, memory) if not problems else (None, {}, [])
     problems += more
@@ -441,19 +441,19 @@ def _shape_problems(launch_: Launch, kernel: Kernel, hardware: Machine) -> list[
 
 
 def _size_problems(module: Module, kernel: Kernel, local_bytes: int, hardware: Machine) -> list[str]:
-    """What is declared larger than the machine has; told before anything is allocated."""
+    """Variables that are larger than the hardware has, reported before anything is allocated."""
     bounds = (
         (parameter_offsets(kernel)[1], hardware.parameter_bytes, "the parameters take"),
         (local_bytes, hardware.local_per_thread, "each thread's local variables take"),
         (static_bytes(module), MOST_STATIC_BYTES, "the module's global and constant variables take"),
     )
-    return [f"{what} {need} bytes; at most {most} are to be had" for need, most, what in bounds if need > most]
+    return [f"{what} {need} bytes; at most {most} are available" for need, most, what in bounds if need > most]
 
 
 def _parameters(
     kernel: Kernel, args: tuple[Any, ...], memory: GlobalMemory
 ) -> tuple[FlatMemory, dict[str, int], list[str]]:
-    """The parameter bank, where each parameter lies in it, and what is wrong."""
+    """The parameter bank, the address of each parameter in it, and the problems."""
     problems: list[str] = []
     offsets, size = parameter_offsets(kernel)
     data = padded(max(size, 16), zero=True)
@@ -497,7 +497,7 @@ def _encode(param: Variable, arg: Any, memory: GlobalMemory, name: str) -> bytes
 
 
 def _place(arg: Any, memory: GlobalMemory, name: str) -> int:
-    """Where the machine has an array, or the addresses of several."""
+    """The emulated address of an array, or of a table of arrays."""
     if not isinstance(arg, Pointers):
         return memory.map_array(numpy_of(arg), name)
     words = arg.words(lambda number, array: _place(array, memory, f"{name}[{number}]"))

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from warploom.launcher import _Shelf
+from warploom.launcher import _Cache
 
 
 @pytest.fixture
@@ -20,14 +20,14 @@ def eager_switches():
 
 @pytest.mark.usefixtures("eager_switches")
 def test_the_cache_is_used_by_several_threads():
-    shelf = _Shelf(40)
+    cache = _Cache(40)
 
     def fill(first: int) -> None:
         for number in range(first, first + 2000):
-            shelf.put(number, number, 3)
-            assert shelf.get(number) in (None, number)
+            cache.put(number, number, 3)
+            assert cache.get(number) in (None, number)
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(fill, range(0, 8000, 2000)))
-    kept = [number for number in range(8000) if shelf.get(number) is not None]
+    kept = [number for number in range(8000) if cache.get(number) is not None]
     assert 0 < len(kept) <= 40 // 3

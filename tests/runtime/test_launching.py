@@ -108,11 +108,11 @@ def test_arrays_live_no_longer_than_their_launch(gpu):
     made, is_alive = bound(x), ref(x)
     launch(made)
     launch(made)
-    assert id(made) in launcher._BEGUN
+    assert id(made) in launcher._STARTED
     key = id(made)
     del made, x
     assert is_alive() is None
-    assert key not in launcher._BEGUN
+    assert key not in launcher._STARTED
 
 
 def test_launches_of_one_shape_differ_in_their_arguments(gpu, monkeypatch):

@@ -95,19 +95,19 @@ def test_other_gpus_are_told(monkeypatch, capsys):
 
 
 WRONG = {
-    (): "name sizes to measure, or files to fit the model to",
-    ("64x64x64", "--fit", "file"): "name sizes to measure, or files to fit",
-    ("64x64",): "`64x64` are no sizes",
-    ("0x64x64",): "`0x64x64` are no sizes",
-    ("64x64x64", "4x4x4x4x4"): "`4x4x4x4x4` are no sizes",
-    ("2x64x64x64", "--grouped", "2"): "have no batches",
-    ("64x64x64", "--grouped", "2", "--blockwise"): "do not go together",
+    (): "pass either sizes to measure, or --fit with files",
+    ("64x64x64", "--fit", "file"): "pass either sizes to measure, or --fit with files",
+    ("64x64",): "`64x64` is not a size",
+    ("0x64x64",): "`0x64x64` is not a size",
+    ("64x64x64", "4x4x4x4x4"): "`4x4x4x4x4` is not a size",
+    ("2x64x64x64", "--grouped", "2"): "have no batch dimension",
+    ("64x64x64", "--grouped", "2", "--blockwise"): "cannot be combined",
     ("64x64x64", "--dtype", "e2m1"): "invalid choice",
     ("64x64x64", "--majors", "k"): "invalid choice",
-    ("64x64x64", "--majors", "mn,k", "--grouped", "2"): "of which K is contiguous",
-    ("64x64x64", "--majors", "k,mn", "--blockwise"): "16-bit elements only so",
-    ("64x64x64", "--majors", "k,mn", "--dtype", "e5m2"): "16-bit elements only so",
-    ("64x64x64", "--most", "-1"): "is not a whole number",
+    ("64x64x64", "--majors", "mn,k", "--grouped", "2"): "must be K-major",
+    ("64x64x64", "--majors", "k,mn", "--blockwise"): "only 16-bit types can be MN-major",
+    ("64x64x64", "--majors", "k,mn", "--dtype", "e5m2"): "only 16-bit types can be MN-major",
+    ("64x64x64", "--most", "-1"): "is not a non-negative integer",
 }
 
 

@@ -1,4 +1,4 @@
-"""`warploom ptx matmul 4096x4096x4096`: the PTX of a call of the library, and what it assembles to."""
+"""`warploom ptx matmul 4096x4096x4096`: the PTX of a library call, and its assembly."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ Arrays = tuple[np.ndarray[Any, Any], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """The call whose PTX is asked for."""
+class Call:
+    """The call whose PTX is shown: sizes and options."""
 
     sizes: str
     target: str | None = None
@@ -45,7 +45,7 @@ class Wanted:
 
 
 def _array(dtype: str, *shape: int) -> np.ndarray[Any, Any]:
-    """An array whose elements nobody reads."""
+    """An array of which only shape and dtype are read."""
     return np.empty(shape, ELEMENT_TYPES[dtype].values)
 
 
@@ -91,14 +91,14 @@ OPERATIONS: Mapping[str, tuple[Any, Callable[[tuple[int, ...], Sizes, str], Arra
     "blockwise_matmul": (blockwise_matmul, _blockwise, "e4m3"),
     "block_scaled_matmul": (block_scaled_matmul, _block_scaled, "e4m3"),
 }
-"""By name: the operation, its arrays for given sizes, and the dtype that they have unless told."""
+"""By name: the operation, its arrays for given sizes, and their default dtype."""
 
 _UNBATCHED = ("blockwise_matmul", "block_scaled_matmul")
 
 
-def show(name: str, wanted: Wanted, *, registers: bool, sass: bool, as_json: bool) -> bool:
-    """The command; says whether, where it was assembled, no speed was lost."""
-    text = _text(name, wanted)
+def show(name: str, call: Call, *, registers: bool, sass: bool, as_json: bool) -> bool:
+    """Print the PTX; return False if ptxas reports spills or slow code."""
+    text = _text(name, call)
     if not as_json:
         return report(text, registers=registers, sass=sass, console=output())
     document: dict[str, object] = {"ptx": text, **as_document(parse(text), (), only_unsupported=False)}
@@ -109,38 +109,38 @@ def show(name: str, wanted: Wanted, *, registers: bool, sass: bool, as_json: boo
     return assembly is None or not assembly.losses
 
 
-def _text(name: str, wanted: Wanted) -> str:
+def _text(name: str, call: Call) -> str:
     if name not in OPERATIONS:
-        what = f"`{name}` is no operation; there are {', '.join(OPERATIONS)}"
+        what = f"`{name}` is not an operation; choose one of {', '.join(OPERATIONS)}"
         raise Diag.BAD_COMMAND.error(what=what, command="warploom ptx")
     operation, arrays_of, usual = OPERATIONS[name]
-    batch, (m, n, k) = _sizes(wanted.sizes)
+    batch, (m, n, k) = _sizes(call.sizes)
     if batch and name in _UNBATCHED:
-        what = f"`{wanted.sizes}`: {name} has no batches, its sizes are MxNxK"
+        what = f"`{call.sizes}`: {name} has no batch dimension; write MxNxK"
         raise Diag.BAD_COMMAND.error(what=what, command="warploom ptx")
-    dtype = wanted.dtype or usual
-    options: dict[str, Any] = {"target": wanted.target}
-    result = wanted.out_dtype or ("bf16" if ELEMENT_TYPES[dtype].bits <= 8 else dtype)
+    dtype = call.dtype or usual
+    options: dict[str, Any] = {"target": call.target}
+    result = call.out_dtype or ("bf16" if ELEMENT_TYPES[dtype].bits <= 8 else dtype)
     options["out_dtype"] = ELEMENT_TYPES[result].values
     front = () if name == "grouped_matmul" else batch
     is_gated = operation is gated_linear
-    if wanted.activation and is_gated:
-        what = "--activation: gated_linear has a pair in its place, silu(gate) times up"
+    if call.activation and is_gated:
+        what = "--activation: gated_linear always computes silu(gate) * up"
         raise Diag.BAD_COMMAND.error(what=what, command="warploom ptx")
-    if wanted.activation:
-        options["activation"] = wanted.activation
-    if wanted.bias:
+    if call.activation:
+        options["activation"] = call.activation
+    if call.bias:
         options |= {name: _array(result, n) for name in (("gate_bias", "up_bias") if is_gated else ("bias",))}
-    if wanted.residual:
+    if call.residual:
         options["residual"] = _array(result, *front, m, n)
     return ptx_of(operation, *arrays_of(batch, (m, n, k), dtype), **options)
 
 
 def _sizes(text: str) -> tuple[tuple[int, ...], Sizes]:
-    """Batches or groups, if any, and m, n, k."""
+    """Batches or groups, if any, then M, N and K."""
     sizes = sizes_of(text)
     if not sizes:
-        what = f"`{text:.60}` are no sizes" if text else "an operation needs its sizes"
+        what = f"`{text:.60}` is not a size" if text else "the sizes of the operation are missing"
         raise Diag.BAD_COMMAND.error(what=f"{what}: MxNxK, or BxMxNxK", command="warploom ptx")
     *batch, m, n, k = sizes
     return tuple(batch), (m, n, k)

@@ -1,4 +1,4 @@
-"""`warploom ptx FILE`: what a PTX module holds, which of its instructions are not known, what it assembles to."""
+"""`warploom ptx FILE`: the contents of a PTX module, its unsupported instructions, and its assembly."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from warploom.runtime import Assembly, Sass, assemble, disassemble
 def describe(
     path: Path, *, only_unsupported: bool = False, registers: bool = False, sass: bool = False, as_json: bool = False
 ) -> bool:
-    """The command; says whether every instruction form is known and, where it was assembled, no speed was lost."""
+    """Describe a file; return False for an unsupported instruction form, a spill or slow code."""
     text = _read(path)
     module = parse(text, file=path.name)
     unknown = unsupported(module)
@@ -42,7 +42,7 @@ def describe(
 
 
 def report(text: str, *, registers: bool, sass: bool, console: Console) -> bool:
-    """Prints PTX, and on request what its kernels use and their machine code; says whether no speed was lost."""
+    """Print PTX and, on request, registers and SASS; return False if ptxas reports spills or slow code."""
     assembly, code = assembled(text, registers=registers, sass=sass)
     _show_code(text, console)
     if assembly is None:
@@ -52,7 +52,7 @@ def report(text: str, *, registers: bool, sass: bool, console: Console) -> bool:
 
 
 def assembled(text: str, *, registers: bool, sass: bool) -> tuple[Assembly | None, Sass | None]:
-    """What is to be shown of the tools' work, before anything is: one of them may be missing, or refuse."""
+    """Assemble and disassemble, before anything is printed: a tool may be missing, or refuse."""
     assembly = assemble(text, strict=False) if registers or sass else None
     return assembly, disassemble(assembly.cubin) if assembly is not None and sass else None
 
@@ -67,7 +67,7 @@ def _read(path: Path) -> str:
 def as_document(
     module: Module, unknown: tuple[tuple[str, int, str], ...], *, only_unsupported: bool
 ) -> dict[str, object]:
-    """The same as JSON data."""
+    """A module as JSON data."""
     rows = [{"form": form, "line": line, "nearest": nearest} for form, line, nearest in unknown]
     if only_unsupported:
         return {"unsupported": rows}
@@ -110,7 +110,7 @@ def _show_module(path: Path, module: Module) -> None:
 def _show_unknown(unknown: tuple[tuple[str, int, str], ...]) -> None:
     console = output()
     if not unknown:
-        console.print("every instruction form is known", markup=False)
+        console.print("every instruction form is supported", markup=False)
         return
     rows = table(f"{len(unknown)} unsupported forms", "form", "first line", "nearest known form", right=("first line",))
     for form, line, nearest in unknown:
@@ -141,7 +141,7 @@ def _show_code(text: str, console: Console) -> None:
 
 
 def assembly_document(assembly: Assembly, code: Sass | None) -> dict[str, object]:
-    """What an assembler said, and what it made, as JSON data."""
+    """The output of the assembler as JSON data."""
     document: dict[str, object] = {
         "target": assembly.target,
         "assembler": assembly.assembler,

@@ -23,7 +23,7 @@ _VERDICTS = {OK: "ok", MISMATCH: "mismatch", NOT_COMPARED: "not compared"}
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How launch files are run; the defaults bound what an untrusted file can use."""
+    """The options of a run; the defaults bound what an untrusted file can use."""
 
     schedule: str = "eager"
     seed: int = 0

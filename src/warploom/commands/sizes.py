@@ -1,4 +1,4 @@
-"""Sizes as commands take them."""
+"""Sizes on the command line: MxNxK and BxMxNxK."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _LARGEST = (1 << 31) - 1
 
 
 def sizes_of(text: str) -> tuple[int, ...]:
-    """The numbers of MxNxK or BxMxNxK; none where that is not what the text says."""
+    """The numbers of MxNxK or BxMxNxK; empty if the text is neither."""
     if not _SIZES.fullmatch(text.lower()):
         return ()
     sizes = tuple(map(int, text.lower().split("x")))

@@ -1,4 +1,4 @@
-"""`warploom tune 4096x4096x4096`: measures candidates on the GPU, remembers the winner; `--fit` fits the model anew."""
+"""`warploom tune 4096x4096x4096`: measures candidates on the GPU and keeps the fastest; `--fit` refits the model."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from warploom.tuning.tuner import tune
 _STEPS = {"build": "building", "check": "checking", "measure": "measuring"}
 _BATCHED = "BMNK"
 _K_MAJOR = ("f32", "e4m3", "e5m2")
-"""Types of which the tensor core reads rows along K only; others are copied."""
+"""Types that the tensor core reads along K only."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
-    """What the command was asked for."""
+class Request:
+    """The options of the command."""
 
     sizes: tuple[str, ...]
     most: int | None
@@ -48,75 +48,75 @@ class Asked:
     activation: str | None = None
 
 
-def tune_all(asked: Asked, *, as_json: bool, file: Path | None) -> bool:
-    """Tunes every problem and prints its table; says whether every candidate was right."""
-    wanted = [_wanted(text, asked) for text in asked.sizes]
+def tune_all(request: Request, *, as_json: bool, file: Path | None) -> bool:
+    """Tune every problem and print its table; return True if every candidate computed the right result."""
+    wanted = [_wanted(text, request) for text in request.sizes]
     gpu = device(0)
     inputs, reports = Inputs(gpu), []
-    for text, each in zip(asked.sizes, wanted, strict=True):
+    for text, each in zip(request.sizes, wanted, strict=True):
         operation, arguments = inputs.call(each)
         with _bar(text) as on_progress:
-            report = tune(operation, **arguments, most=asked.most, on_progress=on_progress)
+            report = tune(operation, **arguments, most=request.most, on_progress=on_progress)
         reports.append(report)
         if not as_json:
             _show(report)
     if file is not None or as_json:
-        told = json.dumps(document(reports, gpu.gpu, time.time()), indent=1)
+        printed = json.dumps(document(reports, gpu.gpu, time.time()), indent=1)
         if as_json:
-            print(told)  # noqa: T201
+            print(printed)  # noqa: T201
         if file is not None:
-            _write(file, told)
+            _write(file, printed)
     return not any(row.failure.startswith("wrong") for report in reports for row in report.rows)
 
 
 def fit_model(files: Sequence[Path]) -> None:
-    """Fits the constants of the model to measurements, and prints them."""
+    """Fit the constants of the model to measurements and print them."""
     measured, sms = load(files)
     console = output()
     for name, found in fit_kinds(measured, sms=sms):
-        told = f"{name}, {found.problems} problems; what a choice by the model costs, on average and at most:"
-        console.print(told, markup=False)
+        title = f"{name}, {found.problems} problems; time lost by the model's choice, mean and maximum:"
+        console.print(title, markup=False)
         for when, (mean, most) in (("before", found.before), ("after", found.after)):
             console.print(f"  {when:6}  {mean:7.2%}  {most:7.2%}", markup=False)
         for constant, value in asdict(found.model).items():
             console.print(f"    {constant}: float = {value:.3g}", markup=False)
 
 
-def _wanted(text: str, asked: Asked) -> Wanted:
-    """The problem of one text: MxNxK, or BxMxNxK."""
+def _wanted(text: str, request: Request) -> Wanted:
+    """The problem that one size describes: MxNxK, or BxMxNxK."""
     sizes, problem = sizes_of(text), ""
     if not sizes:
-        problem = f"`{text:.60}` are no sizes: MxNxK, or BxMxNxK for batches"
-    elif len(sizes) == len(_BATCHED) and (asked.grouped or asked.blockwise):
-        problem = f"`{text}`: grouped and blockwise products have no batches"
-    elif asked.grouped and asked.blockwise:
-        problem = "--grouped and --blockwise do not go together"
-    elif asked.grouped and asked.majors.startswith("mn"):
-        problem = f"--majors {asked.majors}: groups are rows of A, of which K is contiguous"
-    elif asked.majors != Asked.majors and (asked.blockwise or asked.dtype in _K_MAJOR):
-        problem = f"--majors {asked.majors}: the tensor core reads 16-bit elements only so"
+        problem = f"`{text:.60}` is not a size: write MxNxK, or BxMxNxK for batches"
+    elif len(sizes) == len(_BATCHED) and (request.grouped or request.blockwise):
+        problem = f"`{text}`: grouped and blockwise GEMMs have no batch dimension"
+    elif request.grouped and request.blockwise:
+        problem = "--grouped and --blockwise cannot be combined"
+    elif request.grouped and request.majors.startswith("mn"):
+        problem = f"--majors {request.majors}: groups are rows of A, which must be K-major"
+    elif request.majors != Request.majors and (request.blockwise or request.dtype in _K_MAJOR):
+        problem = f"--majors {request.majors}: only 16-bit types can be MN-major"
     if problem:
         raise Diag.BAD_COMMAND.error(what=problem, command="warploom tune")
     *batch, m, n, k = sizes
-    a_major, b_major = asked.majors.split(",")
+    a_major, b_major = request.majors.split(",")
     return Wanted(
         m=m,
         n=n,
         k=k,
         batch=batch[0] if batch else 0,
-        groups=asked.grouped,
-        blockwise=asked.blockwise,
-        dtype=asked.dtype or ("e4m3" if asked.blockwise else "bf16"),
+        groups=request.grouped,
+        blockwise=request.blockwise,
+        dtype=request.dtype or ("e4m3" if request.blockwise else "bf16"),
         majors=(a_major, b_major),
-        out_dtype=asked.out_dtype,
-        bias=asked.bias,
-        residual=asked.residual,
-        activation=asked.activation,
+        out_dtype=request.out_dtype,
+        bias=request.bias,
+        residual=request.residual,
+        activation=request.activation,
     )
 
 
 def _show(report: Report) -> None:
-    numbers = ("µs", "TFLOP/s", "to the default")
+    numbers = ("µs", "TFLOP/s", "vs default")
     rows = table("", "configuration", *numbers, "", right=numbers)
     for row in report.rows:
         mark = "best" if row.config == report.best else "default" if row.config == report.default else ""
@@ -141,7 +141,7 @@ def _write(file: Path, text: str) -> None:
 
 @contextmanager
 def _bar(title: str) -> Iterator[OnProgress]:
-    """A bar that tells the step; it appears on a terminal only, and goes when all are measured."""
+    """A progress bar that names the step; shown on a terminal only, and removed at the end."""
     console = Console(file=sys.stderr)
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
