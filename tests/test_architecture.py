@@ -20,7 +20,8 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "warploom"
 FILES = sorted(SOURCE.rglob("*.py"))
 THIRD_PARTIES = {"numpy", "ml_dtypes", "rich"}
-TORCH = {"nn.py", *(f"torch/{file.name}" for file in (SOURCE / "torch").glob("*.py"))}
+TRITON = {f"triton/{file.name}" for file in (SOURCE / "triton").glob("*.py")}
+TORCH = {"nn.py", *(f"torch/{file.name}" for file in (SOURCE / "torch").glob("*.py")), *TRITON}
 LONGEST_FILE = 800  # STYLE.md: about 500 is the guide; a file this long has two subjects
 MOST_MODULES = 22
 MADE_HERE = {
@@ -160,7 +161,7 @@ def test_imports_between_rooms_follow_the_map(file):
 def test_the_core_needs_three_packages(file):
     name = file.relative_to(SOURCE).as_posix()
     top = {each.split(".")[0] for each in imported(parse(file))}
-    allowed = THIRD_PARTIES | ({"torch"} if name in TORCH else set())
+    allowed = THIRD_PARTIES | ({"torch"} if name in TORCH else set()) | ({"triton"} if name in TRITON else set())
     assert top - set(sys.stdlib_module_names) - allowed - {"warploom", "__future__"} == set()
 
 
@@ -170,7 +171,7 @@ def test_only_the_torch_package_imports_torch():
         if file.relative_to(SOURCE).as_posix() not in TORCH:
             early = set(imported(at_run_time(parse(file)))) - late(parse(file))
             assert not modules & early, f"{file.name} imports PyTorch by way of a module that does"
-    program = "import sys, warploom, warploom.cli; sys.exit('torch' in sys.modules)"
+    program = "import sys, warploom.cli, warploom.triton; sys.exit(bool({'torch', 'triton'} & sys.modules.keys()))"
     subprocess.run([sys.executable, "-c", program], check=True)
 
 

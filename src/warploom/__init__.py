@@ -89,7 +89,7 @@ _NAMES = {
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
 _PACKAGES = frozenset((
     "compare", "diagnostics", "hardware", "heuristics", "host", "kernels", "launch_file", "machine", "nn", "ops", "ptx",
-    "runtime", "structured", "torch", "trace", "tuning",
+    "runtime", "structured", "torch", "trace", "triton", "tuning",
 ))  # fmt: skip
 """Subpackages that `warploom.NAME` finds without an import of its own."""
 

@@ -71,6 +71,10 @@ class Diag(Enum):
         "{what} is not supported by the emulator.",
         "Please report the kernel: the emulator stops rather than guess a result.",
     )
+    MISSING_PACKAGE = (
+        "{what} needs {package}, which is not installed.",
+        "Install it with `pip install 'warploom[{extra}]'`.",
+    )
 
     # Faults of an instruction.
     OUT_OF_BOUNDS = (
@@ -141,6 +145,10 @@ class Diag(Enum):
     NO_PROGRESS = (
         "{used} warp instructions ran without any effect on memory: every warp is polling.",
         "Look for the store or arrival that the polling loops wait for.",
+    )
+    TIMEOUT = (
+        "{what} did not finish within {seconds} s.",
+        "Allow more time, use smaller sizes, or look for an endless loop.",
     )
 
     # Tracing: the kernel function as Python executes it.
@@ -542,7 +550,7 @@ _KIND: dict[Diag, type[WarploomError]] = {
             Diag.NOT_IN_THIS_PROCESS,
         ),
         ArgumentError: (Diag.BAD_ARGUMENTS, Diag.BAD_PLAN),
-        UnsupportedError: (Diag.NOT_MODELLED, Diag.NO_DERIVATIVE),
+        UnsupportedError: (Diag.NOT_MODELLED, Diag.NO_DERIVATIVE, Diag.MISSING_PACKAGE),
         InputError: (
             Diag.BAD_LAUNCH_FILE, Diag.NOT_A_LAUNCH_FILE, Diag.BAD_EXPRESSION, Diag.BAD_SCHEDULE, Diag.BAD_MEASUREMENTS,
             Diag.BAD_SETTING, Diag.BAD_COMMAND, Diag.NO_SUCH_CODE,
@@ -555,7 +563,7 @@ _KIND: dict[Diag, type[WarploomError]] = {
             Diag.BAD_DESCRIPTOR, Diag.BAD_COORDINATES, Diag.BAD_SHAPE, Diag.TENSOR_MEMORY, Diag.REGISTER_POOL,
             Diag.BAD_BRANCH, Diag.BAD_CALL, Diag.TRAP, Diag.ASYNC_MISUSE,
         ),
-        Stuck: (Diag.DEADLOCK, Diag.LIMIT, Diag.NO_PROGRESS),
+        Stuck: (Diag.DEADLOCK, Diag.LIMIT, Diag.NO_PROGRESS, Diag.TIMEOUT),
     }.items()
     for diag in diags
 }  # fmt: skip

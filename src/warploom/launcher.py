@@ -382,6 +382,8 @@ def prepare(
         what = "the registers, shared and local memory of one cluster take"
         problems.append(f"{what} {need} bytes; at most {MOST_RESIDENT_BYTES} are available")
     memory = GlobalMemory()
+    for number, array in enumerate(launch_.at_host_address):
+        memory.map_array(numpy_of(array), f"array {number} at its host address", at_host_address=True)
     bank, parameters, more = _parameters(kernel, launch_.args, memory) if not problems else (None, {}, [])
     problems += more
     if problems or bank is None:

@@ -28,6 +28,9 @@ class Launch:
     dependent: bool = False
     """Programmatic dependent launch: a GPU may start it before the previous launch in the stream has finished, and the
     kernel itself waits for that launch."""
+    at_host_address: tuple[Any, ...] = ()
+    """Arrays that the kernel reaches by host addresses stored in its inputs: the emulator maps them at those addresses.
+    A GPU has one address for each array anyway."""
 
     @staticmethod
     @user_traceback

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from warploom.launch_file.reading import Unreadable, file_inside
 from warploom.launch_file.schema import Json
 
 Array = NDArray[Any]
@@ -47,13 +49,15 @@ class Buffer:
     strides: tuple[int, ...]
     output: bool = False
     init: Json = None
+    folder: Path = Path()
+    """Where the file of an `init` from a file is."""
 
     @staticmethod
-    def read(name: str, spec: dict[str, Any]) -> Buffer:
+    def read(name: str, spec: dict[str, Any], folder: Path = Path()) -> Buffer:
         """The buffer of a specification that the schema has accepted."""
         shape, dtype = tuple(map(int, spec["shape"])), dtype_of(spec["dtype"])
         strides = tuple(map(int, spec["strides"])) if "strides" in spec else dense_strides(shape, dtype.itemsize)
-        return Buffer(name, dtype, shape, strides, spec.get("output", False), spec.get("init"))
+        return Buffer(name, dtype, shape, strides, spec.get("output", False), spec.get("init"), folder)
 
     @property
     def size(self) -> int:
@@ -83,6 +87,13 @@ class Buffer:
 
     def _init_violations(self) -> Iterator[str]:
         kind, numbers = self._chosen_init()
+        if kind == "file":
+            try:
+                if (size := file_inside(self.folder, numbers[0]).stat().st_size) != self.span_bytes:
+                    yield f"init: `{numbers[0]}` has {size} bytes; the buffer has {self.span_bytes}"
+            except Unreadable as reason:
+                yield f"init: {reason}"
+            return
         if kind == "values" and len(numbers) != self.size:
             yield f"init: has {len(numbers)} values; the buffer has {self.size} elements"
         if any(isinstance(number, int) and abs(number) >= LARGEST_INTEGER for number in numbers):
@@ -133,6 +144,10 @@ class Buffer:
         memory = memory_of(array)
         memory[...] = 1 if self.dtype.kind == "b" else POISON
         kind, numbers = self._chosen_init()
+        if kind == "file":
+            read = np.fromfile(file_inside(self.folder, numbers[0]), np.uint8, memory.size)
+            memory[: read.size] = read
+            kind = "poison"
         with np.errstate(all="ignore"):  # a number outside a small float's range becomes its infinity or NaN
             _fill(array, kind, numbers, np.random.default_rng([seed, *self.name.encode()]))
         memory.flags.writeable = array.flags.writeable = self.output

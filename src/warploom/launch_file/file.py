@@ -140,7 +140,7 @@ class _Reader:
         for name, spec in specs.items() if isinstance(specs, dict) else ():
             if not isinstance(spec, dict) or not self._is_valid(document, "buffers", name):
                 continue
-            buffer = Buffer.read(name, spec)
+            buffer = Buffer.read(name, spec, self.path.parent)
             wrong = list(buffer.violations())
             self._report(("buffers", name), wrong)
             if not wrong:

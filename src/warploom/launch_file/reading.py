@@ -53,6 +53,11 @@ def _has_half_pairs(document: Json, text: str) -> bool:
 
 def read_ptx(folder: Path, name: str) -> str:
     """The PTX text in the folder of the launch file; a path that leads out of the folder is rejected."""
+    return read_text(file_inside(folder, name), LARGEST_PTX)
+
+
+def file_inside(folder: Path, name: str) -> Path:
+    """The ordinary file of a path in a folder or below; a path that leads out of the folder is rejected."""
     posix, windows = PurePosixPath(name), PureWindowsPath(name)
     if posix.is_absolute() or windows.drive or windows.root:
         raise Unreadable(f"`{name}` is absolute; name a file in the launch file's folder")
@@ -64,7 +69,9 @@ def read_ptx(folder: Path, name: str) -> str:
         raise Unreadable(f"there is no file `{name}` in the launch file's folder") from None
     if not file.is_relative_to(folder.resolve()):
         raise Unreadable(f"`{name}` is a link that leads out of the launch file's folder")
-    return read_text(file, LARGEST_PTX)
+    if not file.is_file():
+        raise Unreadable(f"`{name}` is not a file")
+    return file
 
 
 def read_text(path: Path, largest: int) -> str:

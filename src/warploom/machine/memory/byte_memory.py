@@ -63,7 +63,7 @@ class GlobalMemory:
         self._keep: list[object] = []
         self._next = GLOBAL_BASE
 
-    def map_array(self, array: Array, name: str) -> int:
+    def map_array(self, array: Array, name: str, *, at_host_address: bool = False) -> int:
         """Map the memory an array lives in, once per owner: aliases stay aliases. The address of its first element."""
         root = array
         while isinstance(root.base, np.ndarray):
@@ -76,19 +76,26 @@ class GlobalMemory:
             size = high - low
             bytes_ = memoryview((ctypes.c_uint8 * size).from_address(low)) if size else b""
             self._keep.append(root)
-            region = self.add(np.frombuffer(bytes_, np.uint8), name, writeable=bool(array.flags.writeable))
+            region = self.add(
+                np.frombuffer(bytes_, np.uint8),
+                name,
+                writeable=bool(array.flags.writeable),
+                base=low if at_host_address else None,
+            )
             self._roots[low] = (region, low)
         region, low = self._roots[low]
         region.writeable |= bool(array.flags.writeable)
         first: int = array.__array_interface__["data"][0]
         return region.base + (first - low)
 
-    def add(self, data: Bytes, name: str, *, writeable: bool = True) -> Region:
-        """Give bytes an address."""
-        region = Region(self._next, len(data), data, writeable, name)
-        self.regions.append(region)
-        self._bases.append(region.base)
-        self._next += (len(data) + 2 * GLOBAL_GAP - 1) // GLOBAL_GAP * GLOBAL_GAP
+    def add(self, data: Bytes, name: str, *, writeable: bool = True, base: int | None = None) -> Region:
+        """Give bytes the next address, or the one asked for."""
+        region = Region(self._next if base is None else base, len(data), data, writeable, name)
+        at = bisect_right(self._bases, region.base)
+        self.regions.insert(at, region)
+        self._bases.insert(at, region.base)
+        if base is None:
+            self._next += (len(data) + 2 * GLOBAL_GAP - 1) // GLOBAL_GAP * GLOBAL_GAP
         return region
 
     def discard(self, base: int) -> None:

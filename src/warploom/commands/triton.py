@@ -1,0 +1,89 @@
+"""`warploom triton SCRIPT …`: runs an unmodified Triton or Gluon script on the emulator."""
+
+from __future__ import annotations
+
+import runpy
+import signal
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from warploom.commands.console import complain
+from warploom.commands.errors import MISMATCH, OK, status_of
+from warploom.diagnostics import Diag, WarploomError
+from warploom.triton import machine
+
+
+def run_script(script: Path, arguments: Sequence[str], *, timeout: float | None = None, **options: Any) -> int:
+    """Run a script as `__main__` in a machine with these options; the exit status.
+
+    An exception of the script prints its traceback and is a mismatch: mostly it is the script's own comparison.
+    """
+    if not script.is_file():
+        raise Diag.UNREADABLE_FILE.error(file=str(script), what="it does not exist or is not a file")
+    with machine(**options), _as_program(script, arguments), _bounded(timeout):
+        try:
+            runpy.run_path(str(script), run_name="__main__")
+        except SystemExit as ending:
+            return _status(ending)
+        except WarploomError as error:
+            _show(error, script)
+            complain(error)
+            return status_of(error)
+        except Exception as error:  # noqa: BLE001  the script's own
+            _show(error, script)
+            sys.stderr.write("".join(traceback.format_exception_only(error)))
+            return MISMATCH
+    return OK
+
+
+def _status(ending: SystemExit) -> int:
+    """The status of a script that calls `sys.exit`, as Python gives it."""
+    if ending.code is None or isinstance(ending.code, int):
+        return ending.code or OK
+    sys.stderr.write(f"{ending.code}\n")
+    return MISMATCH
+
+
+def _show(error: BaseException, script: Path) -> None:
+    """Print the traceback from the script on, without the frames that started it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    files = [Path(frame.filename).name for frame in frames]
+    first = files.index(script.name) if script.name in files else 0
+    sys.stderr.write("Traceback (most recent call last):\n" + "".join(traceback.format_list(frames[first:])))
+
+
+@contextmanager
+def _as_program(script: Path, arguments: Sequence[str]) -> Iterator[None]:
+    """Give the script its command line and its directory, as Python does."""
+    argv, path = sys.argv, sys.path
+    sys.argv, sys.path = [str(script), *arguments], [str(script.resolve().parent), *path]
+    try:
+        yield
+    finally:
+        sys.argv, sys.path = argv, path
+
+
+@contextmanager
+def _bounded(seconds: float | None) -> Iterator[None]:
+    """End what takes longer than so many seconds with an error at the line where it is."""
+    if seconds is None:
+        yield
+        return
+    if not hasattr(signal, "setitimer"):
+        raise Diag.BAD_COMMAND.error(what="--timeout needs a POSIX system", command="warploom triton")
+
+    def expire(number: int, frame: FrameType | None) -> None:
+        raise Diag.TIMEOUT.error(what="The script", seconds=seconds)
+
+    before = signal.signal(signal.SIGALRM, expire)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

@@ -1,0 +1,185 @@
+"""The arguments of a Triton launch as the parameters of its PTX: signatures flattened, descriptors as tensor maps."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from warploom.diagnostics import Diag
+from warploom.hardware.tensor_maps import MAP_TYPES
+from warploom.host.tensor_map import TensorMap
+from warploom.triton.releases import Release
+from warploom.triton.storages import Storage, Storages
+
+SWIZZLES = {0: "none", 1: "32B", 2: "64B", 3: "128B"}
+"""By the number in Triton's metadata of a descriptor, which is that of CUtensorMapSwizzle."""
+_ON_HOST = {8: 10, 9: 8, 10: 9}
+"""The code of CUtensorMapDataType for an element type of the device's `tensormap.replace.elemtype` (PTX ISA, table of
+its values), where they differ."""
+_MAP_TYPES = {row.code: name for name, row in MAP_TYPES.items()}
+_TF32 = "tf32"
+
+_INTEGERS = {"i1": "u8", "i8": "s8", "i16": "s16", "i32": "s32", "i64": "s64"} | {
+    f"u{bits}": f"u{max(bits, 8)}" for bits in (1, 8, 16, 32, 64)
+}
+_FLOATS = {"fp16": "f16", "bf16": "bf16", "fp32": "f32", "f32": "f32", "fp64": "f64"}
+_NUMPY = {"f16": np.float16, "bf16": ml_dtypes.bfloat16, "f32": np.float32, "f64": np.float64}
+_DESCRIPTOR = re.compile(r"tensordesc(?:_im2col)?<")
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """A number, with the PTX type that a launch file gives it."""
+
+    kind: str
+    value: int | float
+
+    def argument(self) -> Any:
+        if self.kind in _NUMPY:
+            with np.errstate(all="ignore"):
+                return np.asarray(self.value, _NUMPY[self.kind])[()]
+        return np.dtype(f"{'i' if self.kind[0] == 's' else 'u'}{int(self.kind[1:]) // 8}").type(self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Pointer:
+    """An address inside the memory of a tensor."""
+
+    storage: Storage
+    offset: int
+    element: str
+    """Triton's name of what it points to: `fp16`, `i64`."""
+
+    def argument(self) -> Any:
+        return self.storage.bytes[self.offset :]
+
+
+@dataclass(frozen=True, slots=True)
+class Descriptor:
+    """A tensor map over the memory of a tensor; `fields` are keywords of `TensorMap`."""
+
+    storage: Storage
+    fields: Mapping[str, Any]
+
+    def argument(self) -> Any:
+        return TensorMap(self.storage.bytes, **self.fields)
+
+
+Parameter = Scalar | Pointer | Descriptor
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """The kernel's own parameters as Triton describes them: types, nested where an argument is a tuple, and what is
+    known of each descriptor, in order, if descriptors become tensor maps.
+    """
+
+    types: tuple[Any, ...]
+    descriptors: tuple[Mapping[str, Any], ...] | None
+    release: Release
+
+    def parameters(self, values: Sequence[Any], storages: Storages) -> list[Parameter]:
+        """The parameters of the PTX kernel for the values of a call."""
+        known = iter(self.descriptors) if self.descriptors else None
+        return list(self._flat(self.types, values, known, storages))
+
+    def _flat(
+        self, types: Sequence[Any], values: Iterable[Any], known: Iterator[Mapping[str, Any]] | None, storages: Storages
+    ) -> Iterator[Parameter]:
+        for kind, value in zip(types, values, strict=True):
+            if isinstance(kind, tuple | list):
+                yield from self._flat(kind, value, known, storages)
+            elif kind == "constexpr":
+                continue
+            elif _DESCRIPTOR.match(kind):
+                yield from self._descriptor(kind, value, None if known is None else next(known), storages)
+            elif kind.startswith("*"):
+                yield pointer(value, kind.removeprefix("*").removeprefix("k"), storages)
+            elif kind == "nvTmaDesc":
+                what = f"a descriptor of `triton.tools.experimental_descriptor` ({type(value).__name__})"
+                raise Diag.NOT_MODELLED.error(what=f"{what}, which Triton 3.4 replaced by `TensorDescriptor`,")
+            else:
+                yield scalar(kind, value)
+
+    def _descriptor(
+        self, kind: str, value: Any, known: Mapping[str, Any] | None, storages: Storages
+    ) -> Iterator[Parameter]:
+        shape, strides = [int(each) for each in value.shape], [int(each) for each in value.strides]
+        if known is None:
+            yield pointer(value.base, kind.partition("<")[2].partition("[")[0], storages)
+            yield from (Scalar("s64", each) for each in (*shape, *strides))
+            flags = {"padding": value.padding == "nan" if "padding" in self.release.descriptor_flags else False}
+            flags["round_f32_to_tf32"] = bool(getattr(value, "round_f32_to_tf32", False))
+            yield from (Scalar("u8", int(flags[each])) for each in self.release.descriptor_flags)
+        else:
+            yield tensor_map(value, shape, strides, known, storages)
+            if known["fp4_padded"] and self.release.fp4_shape_doubled:
+                shape[-1] *= 2
+        yield from (Scalar("s32", each) for each in shape)
+        yield from (Scalar("s64", each) for each in strides)
+
+
+def scalar(kind: str, value: Any) -> Scalar:
+    """A number as a C launcher would pass it: integers wrap to their width."""
+    if kind in _FLOATS:
+        return Scalar(_FLOATS[kind], float(value))
+    try:
+        name = _INTEGERS[kind]
+    except KeyError:
+        raise Diag.NOT_MODELLED.error(what=f"a Triton argument of type `{kind}`") from None
+    if kind in ("i1", "u1"):
+        return Scalar(name, int(bool(value)))
+    bits = int(name[1:])
+    wrapped = int(value) & ((1 << bits) - 1)
+    return Scalar(name, wrapped - (1 << bits) if name[0] == "s" and wrapped >> (bits - 1) else wrapped)
+
+
+def pointer(value: Any, element: str, storages: Storages) -> Parameter:
+    """The parameter for a tensor, for anything with `data_ptr()`, for an address or for None."""
+    if value is None:
+        return Scalar("u64", 0)
+    if hasattr(value, "data_ptr"):
+        tensor = storages.tensor_of(value)
+        if tensor is None:
+            return _address(int(value.data_ptr()), element, storages)
+        storage = storages.of(tensor)
+        if storage is None:
+            return Scalar("u64", 0)
+        return Pointer(storage, tensor.data_ptr() - storage.address, element)
+    return _address(int(value), element, storages)
+
+
+def _address(address: int, element: str, storages: Storages) -> Parameter:
+    """A raw address: a pointer if it lies in a tensor that is known."""
+    storage = storages.at(address)
+    return Scalar("u64", address) if storage is None else Pointer(storage, address - storage.address, element)
+
+
+def tensor_map(
+    value: Any, shape: Sequence[int], strides: Sequence[int], known: Mapping[str, Any], storages: Storages
+) -> Descriptor:
+    """The tensor map of a host-side descriptor."""
+    if known.get("is_im2col"):
+        raise Diag.NOT_MODELLED.error(what="a tensor map in im2col mode")
+    code, size = int(known["elem_type"]), int(known["elem_size"])
+    name = _TF32 if getattr(value, "round_f32_to_tf32", False) else _MAP_TYPES[_ON_HOST.get(code, code)]
+    extents = [*shape[:-1], shape[-1] * 2] if known["fp4_padded"] else list(shape)
+    base = storages.tensor_of(value.base)
+    storage = None if base is None else storages.of(base)
+    if base is None or storage is None:
+        raise Diag.BAD_LAUNCH.error(what="the base of a tensor descriptor has no memory on the host")
+    fields = {
+        "box": [int(each) for each in known["block_size"]],
+        "swizzle": SWIZZLES[int(known["swizzle"])],
+        "shape": extents,
+        "strides": [each * size for each in strides],
+        "dtype": name,
+        "fill": "nan" if getattr(value, "padding", "zero") == "nan" else "zero",
+        "offset": base.data_ptr() - storage.address,
+    }
+    return Descriptor(storage, fields)

@@ -1,0 +1,94 @@
+"""`device="cuda"` on the host: functions of PyTorch get the CPU, and tensors answer that they are on a GPU."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from warploom.triton.storages import Addresses
+
+CUDA = torch.device("cuda", 0)
+_CUDA_NAME = re.compile(r"cuda(:\d+)?")
+_CPU = torch.device("cpu")
+
+
+def is_device(value: Any) -> bool:
+    """Whether a value names the CPU or a CUDA device."""
+    if isinstance(value, torch.device):
+        return value.type in ("cpu", "cuda")
+    return isinstance(value, str) and (value == "cpu" or _CUDA_NAME.fullmatch(value) is not None)
+
+
+def on_host(value: Any) -> Any:
+    """The CPU for a CUDA device; other values are unchanged."""
+    return _CPU if is_device(value) else value
+
+
+class HostTensors(TorchFunctionMode):
+    """Sends calls for CUDA devices to the CPU while it is active.
+
+    A copy between devices (`cuda()`, `cpu()`, `to(device)`) gives a new tensor, as on a GPU; what a kernel writes to
+    one is not seen through the other.
+    """
+
+    def __init__(self, addresses: Addresses) -> None:
+        super().__init__()
+        self._special: dict[Any, Callable[..., Any]] = {
+            torch.device: torch.device,
+            torch.Tensor.device.__get__: lambda tensor: CUDA if tensor.device == _CPU else tensor.device,
+            torch.Tensor.is_cuda.__get__: lambda tensor: tensor.device.type in ("cpu", "cuda"),
+            torch.Tensor.is_cpu.__get__: lambda tensor: False,
+            torch.Tensor.get_device: lambda tensor: 0,
+            torch.Tensor.cpu: lambda tensor, *_, **__: tensor.clone(),
+            torch.Tensor.cuda: lambda tensor, *_, **__: tensor.clone(),
+            torch.Tensor.to: _to,
+            torch.Tensor.pin_memory: lambda tensor, *_, **__: tensor,
+            torch.Tensor.is_pinned: lambda tensor, *_, **__: False,
+            torch.Tensor.record_stream: lambda tensor, *_: None,
+            torch.Tensor.data_ptr: addresses.note,
+            torch.Tensor.backward: self._backward,
+        }
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        special = self._special.get(func)
+        if special is not None:
+            return special(*args, **kwargs)
+        device = kwargs.get("device")
+        if device is not None:
+            kwargs["device"] = _CPU if type(device) is int else on_host(device)
+        kwargs.pop("pin_memory", None)
+        if any(is_device(each) for each in args):
+            args = tuple(on_host(each) for each in args)
+        return func(*args, **kwargs)
+
+    def _backward(
+        self,
+        tensor: Any,
+        gradient: Any = None,
+        retain_graph: Any = None,
+        create_graph: bool = False,
+        inputs: Any = None,
+    ) -> None:
+        """Autograd with this mode active again: the backward pass of a user's function is the user's code."""
+        with self:
+            torch.autograd.backward(tensor, gradient, retain_graph, create_graph, inputs=inputs)
+
+
+def _to(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+    """`Tensor.to`; where it names a device, the result has memory of its own."""
+    device = kwargs.get("device", args[0] if args else None)
+    if not (is_device(device) or type(device) is int):
+        return tensor.to(*args, **kwargs)
+    if "device" in kwargs:
+        kwargs["device"] = _CPU
+    else:
+        args = (_CPU, *args[1:])
+    moved = tensor.to(*args, **kwargs)
+    return moved.clone() if moved is tensor else moved

@@ -1,0 +1,81 @@
+"""The options of a machine, checked together, and the packages that it needs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from warploom.diagnostics import Diag
+from warploom.hardware.targets import MACHINES, Machine
+
+AUTOTUNE = ("first", "all")
+_TARGET = re.compile(r"sm_(\d+)[af]?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What `warploom.triton.machine` was asked for."""
+
+    target: str = "sm_90"
+    schedule: Any = "eager"
+    sms: int | None = None
+    check: bool = False
+    seed: int = 0
+    autotune: str = "first"
+    bench: bool = False
+    limit: int | None = None
+    record: str | Path | None = None
+
+    @staticmethod
+    def checked(**given: Any) -> Options:
+        """The options, or one error that names everything that is wrong with them."""
+        options = Options(**given)
+        problems = list(options._problems())
+        if problems:
+            what = "; ".join(problems)
+            raise Diag.BAD_ARGUMENTS.error(function="warploom.triton.machine", what=what)
+        return options
+
+    def _problems(self) -> Iterator[str]:
+        if not isinstance(self.target, str) or not _TARGET.fullmatch(self.target) or self.target not in MACHINES:
+            yield f"`target` is {self.target!r}; it must be one of {', '.join(MACHINES)}"
+        if self.check:
+            yield "`check=True` is not available yet: the checker is not part of this version"
+        if self.sms is not None and (type(self.sms) is not int or self.sms < 1):
+            yield f"`sms` is {self.sms!r}; it must be a positive integer, or None for the number of the hardware"
+        if self.autotune not in AUTOTUNE:
+            yield f"`autotune` is {self.autotune!r}; it must be one of {', '.join(AUTOTUNE)}"
+
+    @property
+    def arch(self) -> int:
+        """The compute capability as Triton writes it: 90 for 9.0."""
+        found = _TARGET.fullmatch(self.target)
+        assert found
+        return int(found[1])
+
+    @property
+    def hardware(self) -> Machine:
+        """The row of the target that Triton compiles for, which has the architecture-specific instructions."""
+        return MACHINES.get(f"sm_{self.arch}a") or MACHINES[f"sm_{self.arch}"]
+
+    @property
+    def multiprocessors(self) -> int:
+        return self.sms or self.hardware.sms
+
+
+def check_installed() -> None:
+    """Report which of Triton and PyTorch is missing."""
+    missing = []
+    for name in ("triton", "torch"):
+        try:
+            import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name != name:
+                raise
+            missing.append(name)
+    if missing:
+        raise Diag.MISSING_PACKAGE.error(package=" and ".join(missing), what="`warploom.triton`", extra="triton")

@@ -1,0 +1,136 @@
+"""Launches recorded as launch files: PTX, arguments, memory before and after; `warploom run` replays them."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from warploom.diagnostics import Diag
+from warploom.triton.arguments import Descriptor, Parameter, Pointer, Scalar
+from warploom.triton.driver import Call
+from warploom.triton.storages import Storage
+
+_DTYPES = {
+    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64",
+    "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu",
+}  # fmt: skip
+"""Element types that launch files have; the memory of others is recorded as bytes."""
+
+
+@contextmanager
+def recorded(call: Call, folder: str | Path, number: int) -> Iterator[None]:
+    """Write a launch file for a call that runs inside the block; without the results if it ends in an error."""
+    directory = Path(folder)
+    stem = f"{number:03}_{re.sub(r'[^A-Za-z0-9_]', '_', call.function.name)[:64]}"
+    recording = _Recording(call, directory, stem)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        recording.write_inputs()
+        try:
+            yield
+        except BaseException:
+            recording.write({})
+            raise
+        recording.write(recording.write_results())
+    except OSError as error:
+        raise Diag.UNWRITABLE_FILE.error(file=str(error.filename or directory), what=error.strerror) from None
+
+
+class _Recording:
+    """The files of one launch."""
+
+    def __init__(self, call: Call, directory: Path, stem: str) -> None:
+        self._call, self._directory, self._stem = call, directory, stem
+        used = {id(each.storage.bytes): each.storage for each in call.parameters if not isinstance(each, Scalar)}
+        used |= {id(each.bytes): each for each in call.storages.reached.values()}
+        self._names = {key: f"buffer{number}" for number, key in enumerate(used)}
+        self._storages = list(used.values())
+        self._before = [each.bytes.copy() for each in self._storages]
+
+    def _name(self, storage: Storage) -> str:
+        return self._names[id(storage.bytes)]
+
+    def write_inputs(self) -> None:
+        (self._directory / f"{self._stem}.ptx").write_text(self._call.function.ptx, "utf-8")
+        for storage in self._storages:
+            storage.bytes.tofile(self._directory / f"{self._stem}.{self._name(storage)}.bin")
+
+    def write_results(self) -> dict[str, dict[str, Any]]:
+        """Write the memory that the launch changed; a read-only buffer with the expected contents for each."""
+        expected = {}
+        for storage, before in zip(self._storages, self._before, strict=True):
+            if not np.array_equal(before, storage.bytes):
+                file = f"{self._stem}.{self._name(storage)}_after.bin"
+                storage.bytes.tofile(self._directory / file)
+                expected[f"{self._name(storage)}_after"] = {**_shape(storage), "init": {"file": file}}
+        return expected
+
+    def write(self, expected: Mapping[str, dict[str, Any]]) -> None:
+        call = self._call
+        buffers = {
+            self._name(each): {
+                **_shape(each), "output": True, "init": {"file": f"{self._stem}.{self._name(each)}.bin"},
+            }
+            for each in self._storages
+        }  # fmt: skip
+        document = {
+            "ptx": f"{self._stem}.ptx",
+            "entry": call.function.name,
+            "grid": call.grid,
+            "block": (call.threads, 1, 1),
+            "cluster": call.cluster,
+            "shared_bytes": call.function.shared_bytes,
+            "buffers": buffers | dict(expected),
+            "args": [self._argument(each) for each in call.parameters],
+            "compare": [
+                {"expr": f"{name.removesuffix('_after')} == {name}", "equal_nan": True} for name in expected
+            ],
+        }  # fmt: skip
+        text = json.dumps(document, indent=1, allow_nan=False)
+        (self._directory / f"{self._stem}.launch.json").write_text(text + "\n", "utf-8")
+
+    def _argument(self, each: Parameter) -> dict[str, Any]:
+        if isinstance(each, Descriptor):
+            return {"tensor_map": self._name(each.storage), **each.fields}
+        if isinstance(each, Scalar):
+            return {each.kind: _number(each.value)}
+        table = self._table(each)
+        if table is not None:
+            return {"pointers": table}
+        return {"pointer": self._name(each.storage), "offset": each.offset}
+
+    def _table(self, each: Pointer) -> list[dict[str, Any] | None] | None:
+        """The elements of a tensor that holds addresses only; None for other memory."""
+        if not self._call.storages.reached or each.element not in ("i64", "u64"):
+            return None
+        held = self._before[self._storages.index(each.storage)][each.offset :]
+        elements: list[dict[str, Any] | None] = []
+        for address in held[: len(held) // 8 * 8].view(np.uint64).tolist():
+            storage = self._call.storages.at(address) if address else None
+            if address and storage is None:
+                return None
+            elements.append(storage and {"pointer": self._name(storage), "offset": address - storage.address})
+        return elements if any(elements) else None
+
+
+def _shape(storage: Storage) -> dict[str, Any]:
+    """Type and shape of a storage: those of its tensor where that is all of it, in C order, else bytes."""
+    tensor = storage.tensor
+    name = "" if tensor is None else str(tensor.dtype).removeprefix("torch.")
+    if name in _DTYPES and tensor.is_contiguous() and tensor.numel() * tensor.element_size() == len(storage.bytes):
+        return {"dtype": name, "shape": list(tensor.shape)}
+    return {"dtype": "uint8", "shape": [len(storage.bytes)]}
+
+
+def _number(value: float) -> int | float | str:
+    """A number in JSON, which has neither NaN nor infinity."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
+    return value

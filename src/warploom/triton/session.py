@@ -1,0 +1,126 @@
+"""One machine: what it replaces in Triton and PyTorch while it is active, and what it ran."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import triton
+from triton.backends import backends
+from triton.runtime import driver as driver_config
+
+from warploom.diagnostics import Diag
+from warploom.host.launch import Launch
+from warploom.launcher import launch
+from warploom.triton.benchmarks import quieten, tune_once
+from warploom.triton.cuda_queries import answer
+from warploom.triton.driver import Call, Driver, flag
+from warploom.triton.host_tensors import HostTensors
+from warploom.triton.options import Options
+from warploom.triton.patches import Patches
+from warploom.triton.releases import release_of
+from warploom.triton.storages import Addresses, tables
+
+_ACTIVE: list[Session] = []
+"""The active session, if there is one."""
+
+
+def active_session() -> Session:
+    """The session that runs launches now."""
+    if not _ACTIVE:
+        what = "a kernel compiled for the emulator was called outside `with warploom.triton.machine():`"
+        raise Diag.BAD_LAUNCH.error(what=what)
+    return _ACTIVE[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """One launch that ran to its end."""
+
+    kernel: str
+    grid: tuple[int, int, int]
+    instructions: int
+    seconds: float
+
+
+class Session:
+    """A machine and the launches that it ran."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.release = release_of(triton.__version__)
+        self.addresses = Addresses()
+        self.launches: list[Launched] = []
+        self.dry = False
+        """Whether launches are prepared and not run, while an autotuner looks for a configuration that fits."""
+
+    @contextmanager
+    def active(self) -> Iterator[Session]:
+        """Make the emulator Triton's GPU; everything is restored at the end, after an error too."""
+        if _ACTIVE:
+            what = "`warploom.triton.machine` is already active; leave its `with` block first: blocks do not nest"
+            raise Diag.BAD_LAUNCH.error(what=what)
+        patches = Patches()
+        try:
+            _ACTIVE.append(self)
+            self._replace(patches)
+            with HostTensors(self.addresses):
+                yield self
+        finally:
+            patches.restore()
+            _ACTIVE.clear()
+
+    def _replace(self, patches: Patches) -> None:
+        driver = Driver(self)
+        for name in self.release.driver_fields:
+            patches.set(driver_config, name, driver)
+        compiler = backends["nvidia"].compiler
+        add_stages = compiler.add_stages
+
+        def with_ptx_as_binary(backend: Any, stages: dict[str, Any], *args: Any, **kwargs: Any) -> None:
+            add_stages(backend, stages, *args, **kwargs)
+            stages["cubin"] = lambda ptx, metadata: ptx.encode()
+
+        patches.set(compiler, "add_stages", with_ptx_as_binary)
+        # The key of Triton's cache on disk: a GPU must not find PTX where it expects a cubin.
+        patches.set(compiler, "hash", lambda backend: f"warploom-ptx-{backend.target.arch}")
+        answer(patches, self.options)
+        tune_once(patches, self.options, lambda: flag(self, "dry"))
+        if not self.options.bench:
+            quieten(patches)
+
+    def run(self, call: Call) -> None:
+        """Run one call on the emulator, record it if asked to, and print what the kernel printed."""
+        if self.dry:
+            return
+        for words in tables(call.parameters):
+            call.storages.reach(words)
+        whole = Launch(
+            call.function.ptx,
+            call.grid,
+            (call.threads, 1, 1),
+            tuple(each.argument() for each in call.parameters),
+            call.function.name,
+            call.cluster,
+            call.function.shared_bytes,
+            at_host_address=tuple(each.bytes for each in call.storages.reached.values()),
+        )
+        options = self.options
+        with self._recorded(call):
+            run = launch(whole, schedule=options.schedule, seed=options.seed, sms=options.sms, limit=options.limit)
+        self.launches.append(Launched(call.function.name, call.grid, run.instructions, run.wall_seconds))
+        if run.printed:
+            sys.stdout.write(run.printed)
+
+    @contextmanager
+    def _recorded(self, call: Call) -> Iterator[None]:
+        if self.options.record is None:
+            yield
+            return
+        from warploom.triton.recording import recorded
+
+        with recorded(call, self.options.record, len(self.launches)):
+            yield

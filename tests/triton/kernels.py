@@ -1,0 +1,120 @@
+"""Triton kernels of the tests, one per feature."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def add(x, y, out, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < n
+    tl.store(out + at, tl.load(x + at, mask=inside) + tl.load(y + at, mask=inside), mask=inside)
+
+
+@triton.jit
+def softmax(x, out, columns, x_stride, out_stride, BLOCK: tl.constexpr):
+    row, at = tl.program_id(0), tl.arange(0, BLOCK)
+    values = tl.load(x + row * x_stride + at, mask=at < columns, other=-float("inf"))
+    powers = tl.exp(values - tl.max(values, axis=0))
+    tl.store(out + row * out_stride + at, powers / tl.sum(powers, axis=0), mask=at < columns)
+
+
+@triton.jit
+def matmul(a, b, c, M, N, K, a_row, b_row, c_row, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    rows = tl.program_id(0) * BM + tl.arange(0, BM)
+    columns = tl.program_id(1) * BN + tl.arange(0, BN)
+    inner = tl.arange(0, BK)
+    sums = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, K, BK):
+        left = tl.load(
+            a + rows[:, None] * a_row + (k + inner)[None, :],
+            mask=(rows[:, None] < M) & ((k + inner)[None, :] < K),
+            other=0.0,
+        )
+        right = tl.load(
+            b + (k + inner)[:, None] * b_row + columns[None, :],
+            mask=((k + inner)[:, None] < K) & (columns[None, :] < N),
+            other=0.0,
+        )
+        sums = tl.dot(left, right, sums)
+    inside = (rows[:, None] < M) & (columns[None, :] < N)
+    tl.store(c + rows[:, None] * c_row + columns[None, :], sums.to(c.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def descriptor_matmul(a, b, c, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    row, column = tl.program_id(0) * BM, tl.program_id(1) * BN
+    sums = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, K, BK):
+        sums = tl.dot(a.load([row, k]), b.load([column, k]).T, sums)
+    c.store([row, column], sums.to(c.dtype))
+
+
+@triton.jit
+def device_descriptor_matmul(a, b, c, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    """The descriptors are made on the device, in scratch memory; persistent, with one CTA per SM."""
+    left = tl.make_tensor_descriptor(a, shape=[M, K], strides=[K, 1], block_shape=[BM, BK])
+    right = tl.make_tensor_descriptor(b, shape=[N, K], strides=[K, 1], block_shape=[BN, BK])
+    result = tl.make_tensor_descriptor(c, shape=[M, N], strides=[N, 1], block_shape=[BM, BN])
+    tiles_n = tl.cdiv(N, BN)
+    for tile in tl.range(tl.program_id(0), tl.cdiv(M, BM) * tiles_n, tl.num_programs(0)):
+        row, column = (tile // tiles_n) * BM, (tile % tiles_n) * BN
+        sums = tl.zeros((BM, BN), tl.float32)
+        for k in range(0, K, BK):
+            sums = tl.dot(left.load([row, k]), right.load([column, k]).T, sums)
+        result.store([row, column], sums.to(c.dtype.element_ty))
+
+
+@triton.jit
+def copy_padded(source, out, BM: tl.constexpr, BN: tl.constexpr):
+    """One box that reaches beyond the tensor: what padding gives is copied too."""
+    values = source.load([0, 0])
+    tl.store(out + tl.arange(0, BM)[:, None] * BN + tl.arange(0, BN)[None, :], values)
+
+
+@triton.jit
+def weighted(pair, out, weights, n, BLOCK: tl.constexpr):
+    """Nested tuples: tensors, numbers and constants."""
+    at = tl.arange(0, BLOCK)
+    inside = at < n
+    first = tl.load(pair[0] + at, mask=inside)
+    second = tl.load(pair[1][0] + at, mask=inside)
+    tl.store(out + at, first * weights[0] + second * weights[1] + pair[1][1], mask=inside)
+
+
+@triton.jit
+def histogram(x, counts, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.atomic_add(counts + tl.load(x + at, mask=at < n, other=0), 1, mask=at < n)
+
+
+@triton.jit
+def report(x, BLOCK: tl.constexpr):
+    tl.device_print("value", tl.load(x + tl.arange(0, BLOCK)))
+
+
+@triton.jit
+def gather_rows(table, out, BLOCK: tl.constexpr):
+    """Each program reads the row to which its entry of a pointer table leads."""
+    row = tl.load(table + tl.program_id(0)).to(tl.pointer_type(tl.float32))
+    at = tl.arange(0, BLOCK)
+    tl.store(out + tl.program_id(0) * BLOCK + at, tl.load(row + at))
+
+
+@triton.autotune(
+    configs=[triton.Config({"BLOCK": 512}), triton.Config({"BLOCK": 256}), triton.Config({"BLOCK": 128})],
+    key=["n"],
+    reset_to_zero=["out"],
+)
+@triton.jit
+def tuned_accumulate(x, out, n, BLOCK: tl.constexpr):
+    """Adds to its output; a configuration that ran twice would show."""
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.atomic_add(out + at, tl.load(x + at, mask=at < n), mask=at < n)
+
+
+@triton.jit
+def out_of_bounds(x, BLOCK: tl.constexpr):
+    tl.store(x + tl.arange(0, BLOCK) * 65536, 1.0)

@@ -1,0 +1,337 @@
+"""Triton programs on the emulator: results compared with PyTorch, and PyTorch and Triton as they were afterwards."""
+
+from __future__ import annotations
+
+import gc
+import random
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch")
+triton = pytest.importorskip("triton")
+tl = pytest.importorskip("triton.language")
+
+from tests.triton import kernels  # noqa: E402
+
+import warploom.triton  # noqa: E402
+from warploom.diagnostics import LaunchError, WarploomError  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION")
+TARGETS = ("sm_90", "sm_100")
+
+
+def integers(*shape, dtype=torch.float32, low=-4, high=5):
+    """Small integers, for which every sum is exact."""
+    return torch.randint(low, high, shape, device="cuda").to(dtype)
+
+
+def poisoned(*shape, dtype=torch.float32):
+    return torch.full(shape, float("nan"), dtype=dtype, device="cuda")
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_vector_add(target):
+    n = random.randrange(1, 2000)
+    with warploom.triton.machine(target=target) as machine:
+        x, y, out = torch.randn(n, device="cuda"), torch.randn(n, device="cuda"), poisoned(n)
+        kernels.add[(triton.cdiv(n, 256),)](x, y, out, n, BLOCK=256)
+        torch.testing.assert_close(out, x + y, rtol=0, atol=0)
+    assert [each.kernel for each in machine.launches] == ["add"]
+    assert machine.launches[0].instructions > 0
+
+
+def test_tensors_of_the_cpu_are_taken_as_they_are():
+    x, y, out = torch.randn(100), torch.randn(100), torch.full((100,), float("nan"))
+    with warploom.triton.machine():
+        kernels.add[(1,)](x, y, out, 100, BLOCK=128)
+    assert torch.equal(out, x + y)
+
+
+def test_views_start_where_they_start():
+    whole = torch.randn(300)
+    out = torch.full((100,), float("nan"))
+    with warploom.triton.machine():
+        kernels.add[(1,)](whole[7:107], whole[150:250], out, 100, BLOCK=128)
+    assert torch.equal(out, whole[7:107] + whole[150:250])
+
+
+@pytest.mark.parametrize("schedule", ["eager", "lazy", "reverse", "random"])
+def test_softmax(schedule):
+    with warploom.triton.machine(schedule=schedule, seed=3):
+        x, out = torch.randn(9, 131, device="cuda"), poisoned(9, 131)
+        kernels.softmax[(9,)](x, out, 131, x.stride(0), out.stride(0), BLOCK=256)
+        torch.testing.assert_close(out, torch.softmax(x, 1))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_matmul_with_pointers(target):
+    M, N, K = 70, 90, 100
+    with warploom.triton.machine(target=target):
+        a, b = integers(M, K, dtype=torch.float16), integers(K, N, dtype=torch.float16)
+        c = poisoned(M, N, dtype=torch.float16)
+        grid = (triton.cdiv(M, 64), triton.cdiv(N, 64))
+        kernels.matmul[grid](a, b, c, M, N, K, K, N, N, BM=64, BN=64, BK=32)
+        assert torch.equal(c, (a.float() @ b.float()).half())
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_matmul_with_descriptors_of_the_host(target):
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    M, N, K = 100, 136, 72
+    with warploom.triton.machine(target=target):
+        a, b = integers(M, K, dtype=torch.bfloat16), integers(N, K, dtype=torch.bfloat16)
+        c = poisoned(M, N, dtype=torch.bfloat16)
+        descriptors = (
+            TensorDescriptor.from_tensor(a, [64, 64]),
+            TensorDescriptor.from_tensor(b, [64, 64]),
+            TensorDescriptor.from_tensor(c, [64, 64]),
+        )
+        kernels.descriptor_matmul[(2, 3)](*descriptors, M, N, K, BM=64, BN=64, BK=64)
+        assert torch.equal(c, (a.float() @ b.float().T).bfloat16())
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_persistent_matmul_with_descriptors_of_the_device(target):
+    M, N, K = 256, 192, 64
+    asked = []
+
+    def allocate(size, alignment, stream):
+        asked.append((size, alignment))
+        return torch.empty(size, dtype=torch.int8, device="cuda")
+
+    with warploom.triton.machine(target=target, sms=3):
+        sms = torch.cuda.get_device_properties("cuda").multi_processor_count
+        assert sms == 3
+        triton.set_allocator(allocate)
+        a, b = integers(M, K, dtype=torch.float16), integers(N, K, dtype=torch.float16)
+        c = poisoned(M, N, dtype=torch.float16)
+        kernels.device_descriptor_matmul[(sms,)](a, b, c, M, N, K, BM=64, BN=64, BK=64)
+        assert torch.equal(c, (a.float() @ b.float().T).half())
+    assert asked
+    assert all(size % 3 == 0 for size, _ in asked)
+
+
+@pytest.mark.parametrize("padding", ["zero", "nan"])
+def test_padding_of_a_descriptor(padding):
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    with warploom.triton.machine():
+        x, out = torch.randn(10, 12, device="cuda"), poisoned(16, 16) + 1
+        kernels.copy_padded[(1,)](TensorDescriptor(x, [10, 12], [12, 1], [16, 16], padding=padding), out, BM=16, BN=16)
+        assert torch.equal(out[:10, :12], x)
+        beyond = torch.cat((out[10:].flatten(), out[:, 12:].flatten()))
+        assert bool(beyond.isnan().all() if padding == "nan" else (beyond == 0).all())
+
+
+def test_descriptor_that_rounds_to_tf32():
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    with warploom.triton.machine():
+        x, out = torch.randn(16, 16, device="cuda"), poisoned(16, 16)
+        source = TensorDescriptor(x, [16, 16], [16, 1], [16, 16], round_f32_to_tf32=True)
+        kernels.copy_padded[(1,)](source, out, BM=16, BN=16)
+        assert bool((out.view(torch.int32) & 0x1FFF == 0).all())
+        torch.testing.assert_close(out, x, rtol=2**-11, atol=0)
+        assert not torch.equal(out, x)
+
+
+def test_nested_tuples():
+    n = 50
+    with warploom.triton.machine():
+        x, y, out = torch.randn(n, device="cuda"), torch.randn(n, device="cuda"), poisoned(n)
+        kernels.weighted[(1,)]((x, (y, 7)), out, (2.0, -3.0), n, BLOCK=64)
+        torch.testing.assert_close(out, 2 * x - 3 * y + 7)
+
+
+def test_atomics():
+    n = 3000
+    with warploom.triton.machine(schedule="random", seed=random.randrange(1000)):
+        x = torch.randint(0, 17, (n,), device="cuda", dtype=torch.int32)
+        counts = torch.zeros(17, dtype=torch.int32, device="cuda")
+        kernels.histogram[(triton.cdiv(n, 128),)](x, counts, n, BLOCK=128)
+        assert torch.equal(counts, torch.bincount(x, minlength=17).int())
+
+
+def test_what_a_kernel_prints(capsys):
+    with warploom.triton.machine():
+        kernels.report[(1,)](torch.arange(32, 160, dtype=torch.int32), BLOCK=128)
+    lines = capsys.readouterr().out.splitlines()
+    assert sorted(int(line.split()[-1]) for line in lines) == list(range(32, 160))
+    assert all("value" in line for line in lines)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint64])
+def test_pointer_table(dtype):
+    with warploom.triton.machine():
+        rows = [torch.randn(64, device="cuda") for _ in range(5)]
+        gc.collect()
+        table = torch.tensor([row.data_ptr() for row in rows], dtype=dtype, device="cuda")
+        out = poisoned(5, 64)
+        kernels.gather_rows[(5,)](table, out, BLOCK=64)
+        assert torch.equal(out, torch.stack(rows))
+
+
+def test_pointer_table_into_one_tensor():
+    with warploom.triton.machine():
+        whole = torch.randn(4, 64, device="cuda")
+        expected = whole.clone()
+        table = torch.tensor([row.data_ptr() for row in list(whole)[::-1]], device="cuda")
+        out = poisoned(4, 64)
+        kernels.gather_rows[(4,)](table, out, BLOCK=64)
+        assert torch.equal(out, expected.flip(0))
+
+
+def test_a_table_of_freed_tensors_is_a_fault():
+    with warploom.triton.machine():
+        table = torch.tensor([torch.randn(64, device="cuda").data_ptr()], device="cuda")
+        gc.collect()
+        with pytest.raises(WarploomError) as caught:
+            kernels.gather_rows[(1,)](table, poisoned(64), BLOCK=64)
+    assert caught.value.code == "OUT_OF_BOUNDS"
+
+
+@pytest.mark.parametrize("autotune", ["first", "all"])
+def test_autotune(autotune):
+    n = 1000
+    with warploom.triton.machine(autotune=autotune) as machine:
+        x, out = torch.randn(n, device="cuda"), torch.zeros(n, device="cuda")
+        kernels.tuned_accumulate[lambda meta: (triton.cdiv(n, meta["BLOCK"]),)](x, out, n)
+        torch.testing.assert_close(out, x)
+    tuner = kernels.tuned_accumulate
+    assert len(machine.launches) == (1 if autotune == "first" else 4)
+    assert not tuner.cache
+    assert "do_bench" not in vars(tuner)
+
+
+def test_autotune_passes_over_what_does_not_fit():
+    @triton.autotune(configs=[triton.Config({"BM": 256}, num_stages=9), triton.Config({"BM": 64})], key=["M"])
+    @triton.jit
+    def tuned(a, b, c, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+        sums = tl.zeros((BM, BN), tl.float32)
+        rows, columns, inner = tl.arange(0, BM), tl.arange(0, BN), tl.arange(0, BK)
+        for k in range(0, K, BK):
+            left = tl.load(a + rows[:, None] * K + k + inner[None, :], mask=rows[:, None] < M)
+            right = tl.load(b + (k + inner)[:, None] * N + columns[None, :])
+            sums = tl.dot(left, right, sums)
+        tl.store(c + rows[:, None] * N + columns[None, :], sums, mask=rows[:, None] < M)
+
+    with warploom.triton.machine():
+        a, b, c = integers(64, 256, dtype=torch.float16), integers(256, 64, dtype=torch.float16), poisoned(64, 64)
+        tuned[(1,)](a, b, c, 64, 64, 256, BN=64, BK=128)
+        assert tuned.best_config.kwargs == {"BM": 64}
+        assert torch.equal(c, a.float() @ b.float())
+
+
+def test_launch_hooks():
+    seen = []
+    from triton import knobs
+
+    def enter(described):
+        seen.append("enter")
+
+    def leave(described):
+        seen.append("exit")
+
+    with warploom.triton.machine():
+        knobs.runtime.launch_enter_hook.add(enter)
+        knobs.runtime.launch_exit_hook.add(leave)
+        try:
+            kernels.add[(1,)](torch.ones(8), torch.ones(8), torch.ones(8), 8, BLOCK=16)
+        finally:
+            knobs.runtime.launch_enter_hook.remove(enter)
+            knobs.runtime.launch_exit_hook.remove(leave)
+    assert seen == ["enter", "exit"]
+
+
+def test_an_empty_grid_runs_nothing():
+    with warploom.triton.machine() as machine:
+        kernels.add[(0,)](torch.ones(8), torch.ones(8), torch.ones(8), 8, BLOCK=16)
+    assert machine.launches == []
+
+
+def state():
+    """What a machine replaces, as it is now."""
+    from triton.backends import backends
+
+    compiler = backends["nvidia"].compiler
+    modules = (torch.cuda, torch.accelerator, torch.version, triton.testing, triton.runtime.driver)
+    found = [{name: id(value) for name, value in vars(module).items()} for module in modules]
+    classes = (compiler, triton.testing.Mark, triton.runtime.autotuner.Autotuner)
+    return [*found, *({name: id(value) for name, value in vars(each).items()} for each in classes), id(torch.Generator)]
+
+
+def test_everything_is_restored():
+    with warploom.triton.machine():
+        pass  # modules that load late have loaded
+    before = state()
+    with warploom.triton.machine(target="sm_100", bench=False):
+        kernels.add[(1,)](torch.ones(8), torch.ones(8), torch.ones(8), 8, BLOCK=16)
+        assert state() != before
+        assert torch.ones(1).is_cuda
+    assert state() == before
+    assert torch.ones(1).device.type == "cpu"
+    with pytest.raises(KeyError), warploom.triton.machine():
+        raise KeyError
+    assert state() == before
+    assert torch.ones(1).device.type == "cpu"
+
+
+def test_a_fault_reaches_the_caller_and_restores():
+    before = state()
+    with pytest.raises(WarploomError) as caught, warploom.triton.machine():
+        kernels.out_of_bounds[(1,)](torch.ones(4), BLOCK=16)
+    assert caught.value.code == "OUT_OF_BOUNDS"
+    assert "kernels.py" in str(caught.value)
+    assert state() == before
+
+
+def test_blocks_do_not_nest():
+    with warploom.triton.machine():
+        with pytest.raises(LaunchError, match="already active"), warploom.triton.machine():
+            pass
+        kernels.add[(1,)](torch.ones(8), torch.ones(8), torch.ones(8), 8, BLOCK=16)  # the first is still active
+
+
+def test_a_compiled_kernel_outside_the_block_is_an_error():
+    with warploom.triton.machine():
+        compiled = kernels.add[(1,)](torch.ones(8), torch.ones(8), torch.ones(8), 8, BLOCK=16)
+    with pytest.raises(LaunchError, match="outside"):
+        compiled.run(1, 1, 1, 0, compiled.function, None, None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"target": "sm_42"}, "target"),
+        ({"target": 90}, "target"),
+        ({"check": True}, "not available yet"),
+        ({"sms": 0}, "sms"),
+        ({"autotune": "some"}, "autotune"),
+    ],
+)
+def test_wrong_options(options, message):
+    with pytest.raises(LaunchError, match=message), warploom.triton.machine(**options):
+        pass
+
+
+def test_missing_triton(monkeypatch):
+    monkeypatch.setitem(sys.modules, "triton", None)
+    with pytest.raises(WarploomError) as caught, warploom.triton.machine():
+        pass
+    assert caught.value.code == "MISSING_PACKAGE"
+    assert "warploom[triton]" in str(caught.value)
+
+
+def test_both_targets_in_one_process_keep_their_kernels_apart():
+    texts = []
+    for target in ("sm_90", "sm_100", "sm_90"):
+        with warploom.triton.machine(target=target):
+            out = poisoned(8)
+            compiled = kernels.add[(1,)](torch.ones(8), torch.ones(8), out, 8, BLOCK=16)
+            assert torch.equal(out, torch.full((8,), 2.0))
+            texts.append(compiled.asm["ptx"])
+    assert ".target sm_90a" in texts[0]
+    assert ".target sm_100a" in texts[1]
+    assert texts[2] == texts[0]
