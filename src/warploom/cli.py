@@ -187,6 +187,24 @@ def _parser() -> argparse.ArgumentParser:
     tune.add_argument("--json", action="store_true", help="print JSON")
     tune.set_defaults(command=_tune)
 
+    triton = _command(commands, "triton", "run a Triton or Gluon script on the emulator, unmodified")
+    triton.add_argument("--target", default="sm_90", metavar="NAME", help="the GPU to emulate: sm_90 (default), sm_100")
+    triton.add_argument(
+        "--schedule", default="eager", metavar="NAME|FILE", help="when asynchronous work takes effect; see `run`"
+    )
+    triton.add_argument("--seed", type=_natural, default=0, metavar="N", help="seed of the random schedule (0)")
+    triton.add_argument("--sms", type=_natural, metavar="N", help="SMs of the GPU (those of the hardware)")
+    triton.add_argument("--limit", type=_natural, metavar="N", help="most warp instructions of a launch")
+    triton.add_argument("--timeout", type=float, metavar="S", help="most seconds that the script may take")
+    triton.add_argument("--record", type=Path, metavar="DIR", help="write a launch file for every launch, for `run`")
+    triton.add_argument(
+        "--autotune", default="first", metavar="first|all", help="run the first configuration that fits, or all"
+    )
+    triton.add_argument("--bench", action="store_true", help="let do_bench repeat, and perf_report(...).run run")
+    triton.add_argument("script", type=Path, metavar="SCRIPT.py", help="the program; what follows are its arguments")
+    triton.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help=argparse.SUPPRESS)
+    triton.set_defaults(command=_triton)
+
     doctor = _command(commands, "doctor", "report what this computer has, what will be used, and what to install")
     doctor.add_argument("--json", action="store_true", help="print JSON")
     doctor.set_defaults(command=_doctor)
@@ -281,6 +299,14 @@ def _tune(options: argparse.Namespace) -> int:
     given = {name: getattr(options, name) for name in names}
     request = Request(sizes=tuple(options.sizes), most=None if options.all else options.most, **given)
     return OK if tune_all(request, as_json=options.json, file=options.out) else MISMATCH
+
+
+def _triton(options: argparse.Namespace) -> int:
+    from warploom.commands.triton import run_script
+
+    names = ("target", "schedule", "seed", "sms", "limit", "timeout", "record", "autotune", "bench")
+    given = {name: getattr(options, name) for name in names}
+    return run_script(options.script, options.arguments, **given)
 
 
 def _doctor(options: argparse.Namespace) -> int:

@@ -485,6 +485,10 @@ class UnsupportedError(WarploomError, NotImplementedError):
     """The request is valid, but warploom does not implement it."""
 
 
+class MissingPackage(WarploomError, ImportError):
+    """An optional dependency is not installed."""
+
+
 class InputError(WarploomError, ValueError):
     """A file, a setting or a command line is invalid."""
 
@@ -550,7 +554,8 @@ _KIND: dict[Diag, type[WarploomError]] = {
             Diag.NOT_IN_THIS_PROCESS,
         ),
         ArgumentError: (Diag.BAD_ARGUMENTS, Diag.BAD_PLAN),
-        UnsupportedError: (Diag.NOT_MODELLED, Diag.NO_DERIVATIVE, Diag.MISSING_PACKAGE),
+        UnsupportedError: (Diag.NOT_MODELLED, Diag.NO_DERIVATIVE),
+        MissingPackage: (Diag.MISSING_PACKAGE,),
         InputError: (
             Diag.BAD_LAUNCH_FILE, Diag.NOT_A_LAUNCH_FILE, Diag.BAD_EXPRESSION, Diag.BAD_SCHEDULE, Diag.BAD_MEASUREMENTS,
             Diag.BAD_SETTING, Diag.BAD_COMMAND, Diag.NO_SUCH_CODE,

@@ -24,7 +24,7 @@ def run_script(script: Path, arguments: Sequence[str], *, timeout: float | None 
     An exception of the script prints its traceback and is a mismatch: mostly it is the script's own comparison.
     """
     if not script.is_file():
-        raise Diag.UNREADABLE_FILE.error(file=str(script), what="it does not exist or is not a file")
+        raise Diag.UNREADABLE_FILE.error(file=str(script), what="does not exist, or is not a file")
     with machine(**options), _as_program(script, arguments), _bounded(timeout):
         try:
             runpy.run_path(str(script), run_name="__main__")

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from warploom.triton.patches import Patches
 from warploom.triton.storages import Addresses
 
 CUDA = torch.device("cuda", 0)
@@ -26,6 +27,20 @@ def is_device(value: Any) -> bool:
 def on_host(value: Any) -> Any:
     """The CPU for a CUDA device; other values are unchanged."""
     return _CPU if is_device(value) else value
+
+
+def keep_in_backward(patches: Patches, mode: TorchFunctionMode) -> None:
+    """Keep a mode active while autograd calls the backward passes of the user's functions.
+
+    PyTorch switches a mode off inside the functions that it handles, of which `Tensor.backward` is one.
+    """
+    run = torch.autograd._engine_run_backward
+
+    def with_mode(*args: Any, **kwargs: Any) -> Any:
+        with mode:
+            return run(*args, **kwargs)
+
+    patches.set(torch.autograd, "_engine_run_backward", with_mode)
 
 
 class HostTensors(TorchFunctionMode):
@@ -50,7 +65,6 @@ class HostTensors(TorchFunctionMode):
             torch.Tensor.is_pinned: lambda tensor, *_, **__: False,
             torch.Tensor.record_stream: lambda tensor, *_: None,
             torch.Tensor.data_ptr: addresses.note,
-            torch.Tensor.backward: self._backward,
         }
 
     def __torch_function__(
@@ -67,18 +81,6 @@ class HostTensors(TorchFunctionMode):
         if any(is_device(each) for each in args):
             args = tuple(on_host(each) for each in args)
         return func(*args, **kwargs)
-
-    def _backward(
-        self,
-        tensor: Any,
-        gradient: Any = None,
-        retain_graph: Any = None,
-        create_graph: bool = False,
-        inputs: Any = None,
-    ) -> None:
-        """Autograd with this mode active again: the backward pass of a user's function is the user's code."""
-        with self:
-            torch.autograd.backward(tensor, gradient, retain_graph, create_graph, inputs=inputs)
 
 
 def _to(tensor: Any, *args: Any, **kwargs: Any) -> Any:

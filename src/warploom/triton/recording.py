@@ -26,19 +26,24 @@ _DTYPES = {
 
 @contextmanager
 def recorded(call: Call, folder: str | Path, number: int) -> Iterator[None]:
-    """Write a launch file for a call that runs inside the block; without the results if it ends in an error."""
+    """Write a launch file for a call that runs in the block; it compares nothing if the call ends in an error."""
     directory = Path(folder)
     stem = f"{number:03}_{re.sub(r'[^A-Za-z0-9_]', '_', call.function.name)[:64]}"
     recording = _Recording(call, directory, stem)
+    with _writing(directory):
+        recording.write_inputs()
+        recording.write({})
+    yield
+    with _writing(directory):
+        recording.write(recording.write_results())
+
+
+@contextmanager
+def _writing(directory: Path) -> Iterator[None]:
+    """Report a file that cannot be written."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        recording.write_inputs()
-        try:
-            yield
-        except BaseException:
-            recording.write({})
-            raise
-        recording.write(recording.write_results())
+        yield
     except OSError as error:
         raise Diag.UNWRITABLE_FILE.error(file=str(error.filename or directory), what=error.strerror) from None
 
@@ -93,8 +98,7 @@ class _Recording:
                 {"expr": f"{name.removesuffix('_after')} == {name}", "equal_nan": True} for name in expected
             ],
         }  # fmt: skip
-        text = json.dumps(document, indent=1, allow_nan=False)
-        (self._directory / f"{self._stem}.launch.json").write_text(text + "\n", "utf-8")
+        (self._directory / f"{self._stem}.launch.json").write_text(_text(document), "utf-8")
 
     def _argument(self, each: Parameter) -> dict[str, Any]:
         if isinstance(each, Descriptor):
@@ -116,17 +120,35 @@ class _Recording:
             storage = self._call.storages.at(address) if address else None
             if address and storage is None:
                 return None
-            elements.append(storage and {"pointer": self._name(storage), "offset": address - storage.address})
+            place = storage and (self._name(storage), address - storage.address)
+            elements.append({"pointer": place[0], "offset": place[1]} if place else None)
         return elements if any(elements) else None
 
 
 def _shape(storage: Storage) -> dict[str, Any]:
-    """Type and shape of a storage: those of its tensor where that is all of it, in C order, else bytes."""
-    tensor = storage.tensor
+    """Type and shape of a storage: those of its tensor where that is all of it, in C order, else a row."""
+    tensor, size = storage.tensor, len(storage.bytes)
     name = "" if tensor is None else str(tensor.dtype).removeprefix("torch.")
-    if name in _DTYPES and tensor.is_contiguous() and tensor.numel() * tensor.element_size() == len(storage.bytes):
-        return {"dtype": name, "shape": list(tensor.shape)}
-    return {"dtype": "uint8", "shape": [len(storage.bytes)]}
+    if name not in _DTYPES or size % tensor.element_size():
+        return {"dtype": "uint8", "shape": [size]}
+    elements = size // tensor.element_size()
+    whole = tensor.is_contiguous() and tensor.numel() == elements
+    return {"dtype": name, "shape": list(tensor.shape) if whole else [elements]}
+
+
+def _text(document: Mapping[str, Any]) -> str:
+    """JSON with one line for each buffer, argument and comparison."""
+    lines = []
+    for key, value in document.items():
+        inner = [json.dumps(each, allow_nan=False) for each in (value if isinstance(value, list) else ())]
+        if isinstance(value, dict):
+            inner = [f"{json.dumps(name)}: {json.dumps(each, allow_nan=False)}" for name, each in value.items()]
+        if not inner:
+            lines.append(f"  {json.dumps(key)}: {json.dumps(value)}")
+            continue
+        opening, closing = "{}" if isinstance(value, dict) else "[]"
+        lines.append(f"  {json.dumps(key)}: {opening}\n    " + ",\n    ".join(inner) + f"\n  {closing}")
+    return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 def _number(value: float) -> int | float | str:

@@ -18,7 +18,7 @@ from warploom.launcher import launch
 from warploom.triton.benchmarks import quieten, tune_once
 from warploom.triton.cuda_queries import answer
 from warploom.triton.driver import Call, Driver, flag
-from warploom.triton.host_tensors import HostTensors
+from warploom.triton.host_tensors import HostTensors, keep_in_backward
 from warploom.triton.options import Options
 from warploom.triton.patches import Patches
 from warploom.triton.releases import release_of
@@ -67,7 +67,9 @@ class Session:
         try:
             _ACTIVE.append(self)
             self._replace(patches)
-            with HostTensors(self.addresses):
+            tensors = HostTensors(self.addresses)
+            keep_in_backward(patches, tensors)
+            with tensors:
                 yield self
         finally:
             patches.restore()

@@ -1,0 +1,122 @@
+"""`warploom triton`: scripts as they are, and their exit statuses."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("triton")
+
+SCRIPT = """
+    import sys
+    import torch
+    import triton
+    import triton.language as tl
+    from triton.runtime import driver
+
+    DEVICE = driver.active.get_active_torch_device()
+
+    @triton.jit
+    def scale(x, out, n, factor, BLOCK: tl.constexpr):
+        at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        tl.store(out + at, tl.load(x + at, mask=at < n) * factor, mask=at < n)
+
+    class Scale(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, factor):
+            ctx.factor = factor
+            out = torch.empty(x.shape, device="cuda")
+            assert x.device == DEVICE == out.device and x.is_cuda
+            scale[(triton.cdiv(x.numel(), 128),)](x, out, x.numel(), factor, BLOCK=128)
+            return out
+
+        @staticmethod
+        def backward(ctx, gradient):
+            out = torch.empty(gradient.shape, device="cuda")
+            scale[(triton.cdiv(out.numel(), 128),)](gradient.contiguous(), out, out.numel(), ctx.factor, BLOCK=128)
+            return out, None
+
+    calls = []
+
+    @triton.testing.perf_report(triton.testing.Benchmark(
+        x_names=["n"], x_vals=[1], line_arg="p", line_vals=["a"], line_names=["a"], plot_name="p", args={}))
+    def benchmark(n, p):
+        calls.append("benchmark")
+
+    if __name__ == "__main__":
+        torch.manual_seed(0)
+        x = torch.randn(300, device=DEVICE, requires_grad=True)
+        y = Scale.apply(x, 3.0)
+        y.sum().backward()
+        assert torch.equal(y, 3 * x) and torch.equal(x.grad, torch.full((300,), 3.0, device="cuda"))
+        host = y.cpu()
+        y.data.zero_()
+        assert host.abs().sum() > 0
+        triton.testing.do_bench(lambda: calls.append("do_bench"))
+        benchmark.run(print_data=True)
+        torch.cuda.synchronize()
+        print(torch.cuda.get_device_capability(), sys.argv[1:], calls)
+        if "wrong" in sys.argv:
+            torch.testing.assert_close(y, y + 1)
+        if "fault" in sys.argv:
+            scale[(1,)](x.detach(), y.detach(), 1 << 30, 1.0, BLOCK=1024)
+        if "leave" in sys.argv:
+            sys.exit(7)
+        if "hang" in sys.argv:
+            while True:
+                pass
+"""
+
+
+def run(tmp_path, *arguments, options=()):
+    script = tmp_path / "scale.py"
+    script.write_text(textwrap.dedent(SCRIPT))
+    command = [sys.executable, "-m", "warploom", "triton", *options, str(script), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+
+
+def test_a_script_runs(tmp_path):
+    done = run(tmp_path, "--flag", "-x", options=("--target", "sm_100", "--record", str(tmp_path / "launches")))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "(10, 0) ['--flag', '-x'] ['do_bench']\n"
+    assert "skipped the benchmark `benchmark`" in done.stderr
+    assert sorted(file.name for file in (tmp_path / "launches").glob("*.json")) == [
+        "000_scale.launch.json",
+        "001_scale.launch.json",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("argument", "status", "message"),
+    [
+        ("wrong", 1, "AssertionError: Tensor-likes are not close!"),
+        ("fault", 2, "OUT_OF_BOUNDS"),
+        ("leave", 7, ""),
+    ],
+)
+def test_exit_statuses(tmp_path, argument, status, message):
+    done = run(tmp_path, argument)
+    assert done.returncode == status, done.stderr
+    assert message in done.stderr
+    if message:
+        assert "scale.py" in done.stderr
+        assert "runpy" not in done.stderr
+
+
+def test_timeout(tmp_path):
+    done = run(tmp_path, "hang", options=("--timeout", "20"))
+    assert done.returncode == 2
+    assert "TIMEOUT" in done.stderr
+
+
+def test_a_script_that_is_not_there(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "warploom", "triton", str(tmp_path / "none.py")],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 3
+    assert "UNREADABLE_FILE" in done.stderr
