@@ -126,6 +126,10 @@ def test_errors_are_builtin_kinds_too(code: str) -> None:
         assert isinstance(error, kind) == wanted, (code, kind)
 
 
+def test_every_entry_has_a_kind() -> None:
+    assert set(Diag) - set(diagnostics._KIND) == {Diag.MISMATCH, Diag.INTERNAL}
+
+
 def test_errors_of_unsupported_requests_are_neither_faults_nor_device_errors() -> None:
     for code in ("NOT_MODELLED", "NO_DERIVATIVE"):
         error = Diag[code].error(what="x")
