@@ -253,8 +253,8 @@ class Diag(Enum):
         "Use a cubin that was made by this version of ptxas.",
     )
     BAD_SETTING = (
-        "Invalid environment variable {variable}=`{value}`: {what}.",
-        "Correct the variable, or unset it.",
+        "{variable} has the invalid value `{value}`: {what}.",
+        "Correct the environment variable, or unset it.",
     )
 
     # The GPU and its driver.

@@ -34,7 +34,7 @@ JOIN: add.u32 %r2, %r1, 1; ret;
 def test_the_arms_of_a_branch_reconverge():
     _, flow = kernel(DIAMOND)
     assert [block.successors for block in flow.blocks] == [(2, 1), (3,), (3,), (4,), ()]
-    assert flow.joins[0] == 3
+    assert flow.reconvergence[0] == 3
     assert flow.region(0) == {1, 2}
     assert flow.back_edges == frozenset()
 
@@ -43,7 +43,7 @@ def test_a_loop_reconverges_at_its_exit():
     text = "mov.u32 %r0, 0;\nTOP: add.u32 %r0, %r0, 1; setp.lt.u32 %p0, %r0, 9; @%p0 bra TOP; mov.u32 %r1, 1; bar.sync 0; ret;"
     _, flow = kernel(text)
     assert flow.back_edges == {(1, 1)}
-    assert flow.joins[1] == 2
+    assert flow.reconvergence[1] == 2
 
 
 def test_blocking_instructions_start_a_block():

@@ -140,7 +140,7 @@ _WMMA_ROWS = {8: ("", "g"), 16: ("h", "hg"), 32: ("th", "thg")}
 
 
 @lru_cache(maxsize=64)
-def wmma_factor(rows: int, k: int, bits: int, *, elements: bool) -> Fragment:
+def wmma_operand(rows: int, k: int, bits: int, *, elements: bool) -> Fragment:
     """A[m, k] or, transposed, B[n, k] of wmma, as words along k or as the elements in them.
 
     The manual does not specify the positions of the elements, so a kernel can only move whole fragments; this layout
@@ -154,7 +154,7 @@ def wmma_factor(rows: int, k: int, bits: int, *, elements: bool) -> Fragment:
 
 
 @lru_cache(maxsize=64)
-def wmma_sum(m: int, n: int, *, packed: bool, elements: bool) -> Fragment:
+def wmma_accumulator(m: int, n: int, *, packed: bool, elements: bool) -> Fragment:
     """C and D[m, n] of wmma; `packed` puts two f16 of a row in one word."""
     down, spelled = _WMMA_ROWS[m]
     sizes = {**_WARP, **_HALVES, "t": 2, "j": n // 8}

@@ -184,7 +184,7 @@ def target_of(capability: tuple[int, int]) -> str | None:
     return KERNEL_TARGETS.get(capability)
 
 
-def lack_of(capability: tuple[int, int]) -> str:
+def reason_unsupported(capability: tuple[int, int]) -> str:
     """Why there are no kernels for a compute capability, as the end of a sentence that names it."""
     known = ", ".join(f"{major}.{minor}" for major, minor in sorted(KERNEL_TARGETS))
     why = "which is older than Hopper" if capability < min(KERNEL_TARGETS) else _WITHOUT_KERNELS.get(capability[0], "")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from warploom.diagnostics import Diag, WarploomError
-from warploom.hardware.targets import lack_of, machine
+from warploom.hardware.targets import machine, reason_unsupported
 from warploom.runtime.cache.disk import DIRECTORY, SIZE, user_cache
 from warploom.runtime.gpu.driver import OLDEST, Gpu
 from warploom.runtime.toolchain.tools import NVDISASM, PTXAS, Tool, find
@@ -181,7 +181,7 @@ def _existing(folder: Path) -> Path | None:
 def _verdict(driver: Driver, assembler: Tool | WarploomError) -> Finding:
     """Whether CUDA arrays can be computed with here, on which GPU and by which assembler; else every reason why not."""
     usable = [(gpu.name, gpu.target) for gpu in driver.gpus if gpu.target]
-    reasons = [] if usable else [f"{gpu.name} has {lack_of(gpu.capability)}" for gpu in driver.gpus]
+    reasons = [] if usable else [f"{gpu.name} has {reason_unsupported(gpu.capability)}" for gpu in driver.gpus]
     if not driver.gpus:
         reasons.append("there is no GPU with a driver")
     if driver.cuda and driver.cuda < OLDEST:

@@ -310,7 +310,7 @@ class Group:
         """Lanes whose way only leads out of the kernel leave at once; the ways of those that stay."""
         staying = []
         for lanes, target in ways:
-            if target not in self.cta.program.flow.ways_out:
+            if target not in self.cta.program.flow.exit_blocks:
                 staying.append((lanes, target))
                 continue
             self.counts[target] += 1

@@ -213,7 +213,7 @@ def multiply_accumulate(op: Op) -> Run:
         if isinstance(scale_d, np.ndarray):
             scale_d = _same(scale_d, chosen, op, "scale-d")
         issue = multiply.issue(d, a, b, bool(scale_d), len(g.cta.shared.whole))
-        at_once = not g.grid.convoys or id(op) in g.cta.program.touched_early
+        at_once = not g.grid.convoys or id(op) in g.cta.program.accessed_before_commit
         _pipeline(warpgroup).issue(_warps(g, chosen), issue, at_once=at_once)
 
     return run

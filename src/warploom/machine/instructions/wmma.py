@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from warploom.diagnostics import Diag, Loc
 from warploom.hardware.dtypes import ELEMENT_TYPES
-from warploom.hardware.fragments import wmma_factor, wmma_sum
+from warploom.hardware.fragments import wmma_accumulator, wmma_operand
 from warploom.hardware.mma_shapes import WARP_D_TYPES, WMMA_HALF_REGISTERS, WMMA_SHAPES, WarpShape
 from warploom.machine.core.group import WARP
 from warploom.machine.core.participation import whole_warps
@@ -35,9 +35,9 @@ class _Tile:
         self.bytes = bits * self.packed // 8
         if which in "ab":
             rows = shape.m if which == "a" else shape.n
-            self.fragment = wmma_factor(rows, shape.k, shape.bits, elements=self.packed == 1)
+            self.fragment = wmma_operand(rows, shape.k, shape.bits, elements=self.packed == 1)
         else:
-            self.fragment = wmma_sum(shape.m, shape.n, packed=type_ == "f16", elements=True)
+            self.fragment = wmma_accumulator(shape.m, shape.n, packed=type_ == "f16", elements=True)
         row, column = self.fragment.coordinates()
         if which == "b":
             row, column = column, row
@@ -129,8 +129,11 @@ def multiply(op: Op) -> Run:
     shape = _shape(op, a_type)
     if b_type != a_type or not {c_type, d_type} <= set(WARP_D_TYPES[a_type]):
         raise _bad(op, f"A of .{a_type} does not go with B of .{b_type}, C of .{c_type} and D of .{d_type}")
-    a, b = (Moves.of(wmma_factor(rows, shape.k, shape.bits, elements=False)) for rows in (shape.m, shape.n))
-    c, d = (Moves.of(wmma_sum(shape.m, shape.n, packed=type_ == "f16", elements=False)) for type_ in (c_type, d_type))
+    a, b = (Moves.of(wmma_operand(rows, shape.k, shape.bits, elements=False)) for rows in (shape.m, shape.n))
+    c, d = (
+        Moves.of(wmma_accumulator(shape.m, shape.n, packed=type_ == "f16", elements=False))
+        for type_ in (c_type, d_type)
+    )
     factors = {"a": a.registers, "b": b.registers} if a_type != "f16" else dict.fromkeys("ab", WMMA_HALF_REGISTERS)
     check_counts(op, {**factors, "c": c.registers, "d": d.registers})
     word = np.dtype(np.uint64 if shape.bits == 64 else np.uint32)

@@ -222,7 +222,7 @@ class BlockWriter:
 
     def _branch(self, block: Block, op: Op) -> None:
         guard, w, lines = op.instruction.guard, self.w, self.lines
-        exit_, join = self.program.flow.exit, self.program.flow.joins[block.index]
+        exit_, join = self.program.flow.exit, self.program.flow.reconvergence[block.index]
         if op.family == "brx":
             self._table(block, op, join)
             return

@@ -27,7 +27,7 @@ from warploom.ptx.analysis.control_flow import Flow
 from warploom.ptx.analysis.inlining import inline
 from warploom.ptx.analysis.liveness import live_at_entry
 from warploom.ptx.analysis.uniformity import classify
-from warploom.ptx.analysis.wgmma_hazards import touched_early
+from warploom.ptx.analysis.wgmma_hazards import accessed_before_commit
 from warploom.ptx.isa.table import Op, decode_kernel
 from warploom.ptx.syntax.model import Address, Arguments, Kernel, Module, Special, Symbol, Vector
 
@@ -113,9 +113,9 @@ class Program:
         return self._text(masked=True)
 
     @cached_property
-    def touched_early(self) -> frozenset[int]:
+    def accessed_before_commit(self) -> frozenset[int]:
         """The `wgmma`s, by the identity of their `Op`, whose registers are touched before they are committed."""
-        return touched_early(self.flow)
+        return accessed_before_commit(self.flow)
 
     @cached_property
     def costs(self) -> tuple[int, ...]:

@@ -41,7 +41,7 @@ def is_call(instruction: Instruction) -> bool:
     return instruction.opcode.partition(".")[0] == "call"
 
 
-def lists_of(call: Instruction) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+def call_operands(call: Instruction) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """The arguments and the result operands of a call."""
     lists = [operand for operand in call.operands if isinstance(operand, Arguments)]
     first = bool(call.operands) and isinstance(call.operands[0], Arguments)
@@ -116,7 +116,7 @@ def _signature(function: Kernel) -> tuple[tuple[int, ...], tuple[int, ...]]:
 def _shape_of(caller: Kernel, call: Instruction) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The bytes of the arguments and of the results of an indirect call."""
     sizes = {variable.name: size_of(variable) for variable in (*caller.variables, *caller.params, *caller.results)}
-    given, results = lists_of(call)
+    given, results = call_operands(call)
 
     def bytes_of(items: tuple[object, ...]) -> tuple[int, ...]:
         return tuple(sizes.get(getattr(item, "name", ""), 0) for item in items)

@@ -53,13 +53,13 @@ class Flow:
         return frozenset(self._after(0))
 
     @cached_property
-    def ways_out(self) -> frozenset[int]:
+    def exit_blocks(self) -> frozenset[int]:
         """The blocks in which a lane only exits the kernel."""
         bare = [block for block in self.blocks if len(block.ops) == 1 and block.next is None]
         return frozenset((self.exit, *(block.index for block in bare if block.ops[0].family in ("ret", "exit"))))
 
     @cached_property
-    def joins(self) -> tuple[int, ...]:
+    def reconvergence(self) -> tuple[int, ...]:
         """The reconvergence point of lanes that diverge at the end of a block: its immediate post-dominator.
 
         Paths on which lanes only exit the kernel do not count, as long as another path leads to the end: lanes that do
@@ -90,7 +90,7 @@ class Flow:
                     join[index] = new
                     known.add(index)
                     changed = True
-        return tuple(self.exit if at in self.ways_out else at for at in join)
+        return tuple(self.exit if at in self.exit_blocks else at for at in join)
 
     def _staying(self) -> list[tuple[int, ...]]:
         """The successors of every block, without paths on which lanes only exit if another path leads to the end."""
@@ -119,7 +119,7 @@ class Flow:
         others = [other for other in self.blocks[source].successors if other != index] if effort.left > 0 else []
         effort.left -= len(others)
         tail: set[int] = set()
-        while index not in self.ways_out:
+        while index not in self.exit_blocks:
             effort.left -= 1
             after = self.blocks[index].successors
             if len(after) != 1 or index in tail or index in self._collective or effort.left < 0:
@@ -193,7 +193,7 @@ class Flow:
 
     def region(self, index: int) -> frozenset[int]:
         """The blocks that lanes diverged after a block may execute separately: those before its reconvergence point."""
-        join, seen = self.joins[index], set[int]()
+        join, seen = self.reconvergence[index], set[int]()
         stack = [s for s in self.blocks[index].successors if s != join]
         while stack:
             at = stack.pop()

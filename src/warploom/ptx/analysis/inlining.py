@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from warploom.diagnostics import Diag, Loc
-from warploom.ptx.analysis.call_graph import DEEPEST, SYSTEM_FUNCTIONS, CallGraph, is_call, lists_of
-from warploom.ptx.analysis.recursion import on_a_stack
+from warploom.ptx.analysis.call_graph import DEEPEST, SYSTEM_FUNCTIONS, CallGraph, call_operands, is_call
+from warploom.ptx.analysis.recursion import with_stack
 from warploom.ptx.syntax.model import (
     Arguments,
     BranchTargets,
@@ -47,7 +47,7 @@ def inline(module: Module, kernel: Kernel, file: str = "<ptx>") -> Kernel:
     while left := worker.apart - apart.keys():
         name = min(left)
         apart[name] = worker.expanded(graph.functions[name])
-    return on_a_stack(placed, apart, file)
+    return with_stack(placed, apart, file)
 
 
 class _Inliner:
@@ -89,7 +89,7 @@ class _Inliner:
             return [call]
         if function is None:
             raise Diag.NOT_MODELLED.error(where, what=f"`{call.text}` (a call of code outside the module)")
-        arguments, results = lists_of(call)
+        arguments, results = call_operands(call)
         if len(results) != len(function.results) or len(arguments) != len(function.params):
             raise Diag.BAD_OPERANDS.error(
                 where,
@@ -114,7 +114,7 @@ class _Inliner:
         if call.guard is not None:
             unless = Guard(call.guard.register, not call.guard.negated)
             out.append(Instruction("bra", (Symbol(end),), unless, call.loc, call.line))
-        before, after = call.operands[: call.operands.index(pointer)], [*lists_of(call)[0]]
+        before, after = call.operands[: call.operands.index(pointer)], [*call_operands(call)[0]]
         for name in self.graph.reached(caller, call):
             address = Immediate(self.graph.addresses[name])
             direct = replace(call, operands=(*before, Symbol(name), Arguments(tuple(after))), guard=None)
@@ -131,7 +131,7 @@ class _Inliner:
 
     def _place(self, function: Kernel, call: Instruction, path: tuple[str, ...]) -> list[Statement]:
         """A function's body at the place of its call."""
-        arguments, results = lists_of(call)
+        arguments, results = call_operands(call)
         self.calls += 1
         tag = f"{function.name}${self.calls}$"
         end = f"{tag}end"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from warploom.diagnostics import Diag, Loc
-from warploom.ptx.analysis.call_graph import SYSTEM_FUNCTIONS, is_call, lists_of
+from warploom.ptx.analysis.call_graph import SYSTEM_FUNCTIONS, call_operands, is_call
 from warploom.ptx.analysis.control_flow import build
 from warploom.ptx.analysis.liveness import live_at_entry, read
 from warploom.ptx.analysis.storage import aligned, element_bytes, size_of
@@ -62,7 +62,7 @@ class _Function:
         return f"{self.kernel.name}$return"
 
 
-def on_a_stack(kernel: Kernel, functions: dict[str, Kernel], file: str) -> Kernel:
+def with_stack(kernel: Kernel, functions: dict[str, Kernel], file: str) -> Kernel:
     """The kernel with the recursive functions appended, and jumps to and from them instead of calls."""
     known = {name: _laid_out(function) for name, function in functions.items()}
     writer = _Writer(known, file)
@@ -106,7 +106,7 @@ def _laid_out(function: Kernel) -> _Function:
         body=tuple(renamed(s, rename, f"{function.name}$return") for s in function.body or ()),
     )
     out = _Function(own)
-    static = {item.name for call in own.instructions if _of_the_system(call) for items in lists_of(call)
+    static = {item.name for call in own.instructions if _of_the_system(call) for items in call_operands(call)
               for item in items if isinstance(item, Symbol)}  # fmt: skip
     at = _HEADER
     for variable in (*own.params, *own.results, *own.variables):
@@ -114,7 +114,7 @@ def _laid_out(function: Kernel) -> _Function:
             at = aligned(at, variable)
             out.places[variable.name] = at
             at += size_of(variable)
-    out.kept = _read_behind_calls(own, out.end)
+    out.kept = _live_after_calls(own, out.end)
     for name in dict.fromkeys(name for names in out.kept.values() for name in names):
         at = -(-at // _SLOT) * _SLOT
         out.spills[name] = at
@@ -129,7 +129,7 @@ def _of_the_system(instruction: Instruction) -> bool:
     )
 
 
-def _read_behind_calls(function: Kernel, end: str) -> dict[int, list[str]]:
+def _live_after_calls(function: Kernel, end: str) -> dict[int, list[str]]:
     """The registers that are live after each call."""
     names = [name for name, _ in function.registers]
     bits = {name: 1 << place for place, name in enumerate(names)}
@@ -221,7 +221,7 @@ class _Writer:
             self._add("bra", Symbol(skip), guard=Guard(call.guard.register, not call.guard.negated))
         types = dict(caller.kernel.registers)
         kept = caller.kept.get(id(call), [])
-        given, results = lists_of(call)
+        given, results = call_operands(call)
         for name in kept:
             self._save(name, types[name], caller.spills[name])
         for formal, actual in zip(callee.kernel.params, given, strict=True):

@@ -94,7 +94,7 @@ class _Analysis:
             block, op = places[number]
             again = [reader for name in self._step(op, block.index in self.apart) for reader in readers.get(name, ())]
             if op is block.ops[-1] and block.index not in self.apart and self._parts(op):
-                staying = set(block.successors) - self.flow.ways_out
+                staying = set(block.successors) - self.flow.exit_blocks
                 region = self.flow.region(block.index) - self.apart if len(staying) > 1 else frozenset[int]()
                 self.apart |= region
                 again += [each for index in sorted(region) for each in inside.get(index, ())]

@@ -14,7 +14,7 @@ from warploom.ptx.isa.table import Op
 _MULTIPLY, _COMMIT = "wgmma.mma_async", "wgmma.commit_group"
 
 
-def touched_early(flow: Flow) -> frozenset[int]:
+def accessed_before_commit(flow: Flow) -> frozenset[int]:
     """The `wgmma`s, by the identity of their `Op`, whose A or D some path accesses before they are committed."""
     registers = {
         id(op): frozenset(name for slot in ("d", "a") for name in registers_of(op.operands[slot]))

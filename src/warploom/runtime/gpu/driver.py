@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from warploom.diagnostics import Diag, WarploomError
-from warploom.hardware.targets import lack_of, target_of
+from warploom.hardware.targets import reason_unsupported, target_of
 from warploom.runtime.gpu.probe import LIBRARY
 
 OLDEST = (12, 0)
@@ -114,7 +114,7 @@ class Device:
         driver.call("cuDeviceGet", ctypes.byref(handle), index)
         self.gpu = _gpu(driver, handle)
         if self.gpu.target is None:
-            raise Diag.WRONG_GPU.error(gpu=self.gpu.name, what=f"it has {lack_of(self.gpu.capability)}")
+            raise Diag.WRONG_GPU.error(gpu=self.gpu.name, what=f"it has {reason_unsupported(self.gpu.capability)}")
         self.target: str = self.gpu.target
         driver.call("cuDevicePrimaryCtxRetain", ctypes.byref(self.context), handle)
 
