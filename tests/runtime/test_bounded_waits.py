@@ -225,10 +225,10 @@ def test_a_hang_is_told_by_role_barrier_stage_phase_and_turn():
     text = str(error)
     lines = text.splitlines()
     assert "CTAs (0,0) (0,1): 18 warps waited in vain on the GPU." in lines[0]
-    (multiply,) = [line for line in lines if line.strip().startswith("multiply")]
+    (consume,) = [line for line in lines if line.strip().startswith("consume")]
     (load,) = [line for line in lines if line.strip().startswith("load")]
     for line, words in (
-        (multiply, ("warps 0-7", "first_kernel.py:", "waits for full[1] phase of parity 1 (after 5 waits here)")),
+        (consume, ("warps 0-7", "first_kernel.py:", "waits for full[1] phase of parity 1 (after 5 waits here)")),
         (load, ("warp 8", "first_kernel.py:", "waits for empty[1] phase of parity 1 (after 5 waits here)")),
     ):
         assert all(each in line for each in words), line

@@ -108,7 +108,7 @@ def test_files_that_hold_no_measurements_are_told(tmp_path, capsys, name):
     file = tmp_path / "file.json"
     file.write_text(BROKEN[name], "utf-8")
     assert main(["tune", "--fit", str(file)]) == 3
-    assert capsys.readouterr().err.startswith(f"BAD_MEASUREMENTS: {file} does not hold measurements")
+    assert capsys.readouterr().err.startswith(f"BAD_MEASUREMENTS: {file} does not contain measurements")
 
 
 def test_a_missing_file_and_mixed_gpus_are_told(tmp_path):

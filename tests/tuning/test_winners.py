@@ -59,7 +59,7 @@ def test_the_environment_switches_them_off(monkeypatch, name, value):
 
 def test_a_wrong_switch_is_told(monkeypatch):
     monkeypatch.setenv("WARPLOOM_TUNED", "maybe")
-    with pytest.raises(WarploomError, match="WARPLOOM_TUNED is `maybe`"):
+    with pytest.raises(WarploomError, match="WARPLOOM_TUNED has the invalid value `maybe`"):
         recall(H200, "one")
 
 
