@@ -177,6 +177,7 @@ class Diag(Enum):
         "Invalid index: {what}.",
         "Index with one integer or device integer per dimension.",
     )
+    NOT_ON_DEVICE = ("`{function}` cannot compute a device value.", "Use {use}.")
     BOX_MISMATCH = (
         "The copy between tensor map `{map}` and shared array `{array}` would mix up elements: {what}.",
         "Give `TensorMap(…, box=, swizzle=, dtype=)` and `shared(dtype, shape, swizzle=)` the same layout.",
@@ -543,7 +544,7 @@ _KIND: dict[Diag, type[WarploomError]] = {
             Diag.STAGE_WRONG_ROLE, Diag.UNCOUNTABLE_ARRIVAL, Diag.SIDE_UNUSED, Diag.BAD_TILE_LOOP,
         ),
         # Not an IndexError: Python's old iteration protocol takes that for the end of a sequence.
-        TraceTypeError: (Diag.TYPE_MISMATCH, Diag.BRANCH_ON_DEVICE_VALUE, Diag.BAD_INDEX),
+        TraceTypeError: (Diag.TYPE_MISMATCH, Diag.NOT_ON_DEVICE, Diag.BRANCH_ON_DEVICE_VALUE, Diag.BAD_INDEX),
         TraceArgumentError: (Diag.BAD_KERNEL, Diag.COUNT_MISMATCH, Diag.BAD_EPILOGUE, Diag.BAD_WRITER),
         AssemblyError: (Diag.NO_TOOL, Diag.NOT_ASSEMBLED, Diag.SLOW_CODE, Diag.NOT_DISASSEMBLED),
         DeviceError: (

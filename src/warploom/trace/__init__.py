@@ -45,6 +45,7 @@ from warploom.trace.language.mathematics import (
 )
 from warploom.trace.language.operations import abs_, clamp, copysign, fma, max_, min_, widening_product
 from warploom.trace.language.packing import merge, pack, round_pair, split, unpack
+from warploom.trace.language.printing import device_assert, device_print
 from warploom.trace.language.roles import Role, Roles, warp_roles
 from warploom.trace.language.types import (
     bf16,
@@ -110,6 +111,8 @@ __all__ = [
     "copysign",
     "cos",
     "cta_index",
+    "device_assert",
+    "device_print",
     "e2m1",
     "e4m3",
     "e5m2",

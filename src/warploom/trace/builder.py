@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from warploom.diagnostics import Diag, Loc
 from warploom.hardware.targets import machine
 from warploom.ptx.isa.table import Op, decode
-from warploom.ptx.syntax.model import Guard, Instruction, Label, Note, Operand, Register, Statement, Variable
+from warploom.ptx.syntax.model import Guard, Instruction, Kernel, Label, Note, Operand, Register, Statement, Variable
 from warploom.trace.early_exits import exit_of_loop, verify_exit
 from warploom.trace.language.types import TYPES
 
@@ -26,7 +26,7 @@ _WITH_STATEMENTS = ("branch", "role")
 """Kinds of region that a `with` statement opens and closes."""
 _REGISTER_UNIT = 8
 _AUTHORS = "warploom.kernels"
-_MACHINERY = ("warploom", "contextlib", "functools")
+_MACHINERY = ("warploom", "contextlib", "functools", "numpy", "torch")
 
 
 def author_frame(frame: FrameType) -> FrameType:
@@ -138,6 +138,12 @@ class Builder:
         self.parts: dict[type, Any] = {}
         """Objects of which a kernel has one each."""
         self.last_branch: tuple[int, str] = (-1, "")
+        self.variables: list[Variable] = []
+        """Local variables, and parameters of calls."""
+        self.functions: dict[str, Kernel] = {}
+        """Declarations of functions that the driver links."""
+        self.texts: dict[str, str] = {}
+        """Names of texts in global memory."""
         self._counts: dict[str, int] = {}
         self._loc: Loc | None = None
         if threads is not None:
@@ -166,6 +172,18 @@ class Builder:
         register = Register(self.fresh(row.prefix))
         self.registers[register.name] = row.register
         return register
+
+    def text(self, text: str) -> str:
+        """Return the name of a zero-terminated text in global memory."""
+        return self.texts.setdefault(text, f"{self.name}_text{len(self.texts)}")
+
+    def reserve_local(self, name: str, size: int, align: int) -> None:
+        """Declare bytes of local memory, or enlarge those of the name."""
+        old = next((each for each in self.variables if each.name == name), None)
+        if old is not None:
+            self.variables.remove(old)
+            size = max(size, old.count or 0)
+        self.variables.append(Variable("local", "b8", name, align, size))
 
     def label(self, text: str) -> str:
         return self.fresh(f"${text}_")

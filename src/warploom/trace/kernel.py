@@ -54,7 +54,10 @@ class ConfiguredKernel:
         """Run the kernel, NumPy arrays on the emulator and GPU arrays on their GPU; return its `Run`."""
         from warploom.launcher import launch
 
-        return launch(self.bind(*arguments, **constants))
+        run = launch(self.bind(*arguments, **constants))
+        if run.printed:
+            print(run.printed, end="")  # noqa: T201 - what the kernel printed
+        return run
 
     @user_traceback
     def bind(self, *arguments: Any, **constants: Any) -> Launch:

@@ -130,8 +130,38 @@ class Fragment:
     def __truediv__(self, other: Fragment | Value | Number) -> Fragment:
         return self.apply(lambda a, b: a / b, other)
 
+    def __rtruediv__(self, other: Value | Number) -> Fragment:
+        return self.apply(lambda a, b: b / a, other)
+
+    def __pow__(self, other: Fragment | Value | Number) -> Fragment:
+        return self.apply(lambda a, b: a**b, other)
+
     def __neg__(self) -> Fragment:
         return self.apply(lambda a: -a)
+
+    def __abs__(self) -> Fragment:
+        return self.apply(abs)
+
+    def __float__(self) -> float:
+        return float(self.values[0])  # the error of a device value
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *arguments: Any, **options: Any) -> Any:
+        return self._applied(lambda *values: Value.__array_ufunc__(self.values[0], ufunc, method, *values), arguments)
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
+        first = next(each for each in arguments if isinstance(each, Fragment))
+        return first._applied(  # noqa: SLF001 - of this class
+            lambda *values: Value.__torch_function__(function, types, values, options), arguments
+        )
+
+    def _applied(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Fragment:
+        """Apply a library's function to the values of all fragments among its arguments."""
+        others = [each for each in arguments if isinstance(each, Fragment) and each is not self]
+        if any(each.layout != self.layout for each in others):
+            raise Diag.TYPE_MISMATCH.error(here(), what="fragments of different layouts")
+        columns = [each.values if isinstance(each, Fragment) else (each,) * len(self.values) for each in arguments]
+        return Fragment(tuple(function(*values) for values in zip(*columns, strict=True)), self.layout)
 
 
 def unpacked(pairs: Sequence[Value], layout: Layout) -> Fragment:

@@ -7,7 +7,9 @@ rounding (`add.rn.f32`): unmarked ones may be fused by ptxas, and the GPU would 
 
 from __future__ import annotations
 
-from typing import NoReturn
+import linecache
+import re
+from typing import Any, NoReturn
 
 from warploom.diagnostics import Diag
 from warploom.ptx.syntax.model import Immediate, Operand, Special, Symbol
@@ -103,7 +105,66 @@ class Value(Operators):
         return f"Value({self.type} {self.operand})"
 
     def _decided(self) -> NoReturn:
-        raise Diag.BRANCH_ON_DEVICE_VALUE.error(here())
+        loc = here()
+        builtin = re.search(r"\b(min|max)\(", linecache.getline(loc.file, loc.line))
+        notes = (
+            [f"`{builtin[1]}(a, b)` of Python compares while tracing; use `{builtin[1]}_(a, b)`."] if builtin else []
+        )
+        raise Diag.BRANCH_ON_DEVICE_VALUE.error(loc, notes=notes)
+
+    def __float__(self) -> float:
+        from warploom.trace.language.library_functions import as_float
+
+        number = self.literal
+        return float(number) if number is not None else as_float()
+
+    def __abs__(self) -> Value:
+        from warploom.trace.language.operations import abs_
+
+        return abs_(self)
+
+    def __pow__(self, exponent: Value | Number) -> Value:
+        from warploom.trace.language.library_functions import power
+
+        return power(self, exponent)
+
+    def __rpow__(self, base: Number) -> Value:
+        from warploom.trace.language.library_functions import power
+
+        return power(base, self)
+
+    def __round__(self) -> Value:
+        return self._rounded("rni")
+
+    def __floor__(self) -> Value:
+        return self._rounded("rmi")
+
+    def __ceil__(self) -> Value:
+        return self._rounded("rpi")
+
+    def __trunc__(self) -> Value:
+        return self._rounded("rzi")
+
+    def _rounded(self, mode: str) -> Value:
+        """Round to an s32, as `round` and `math.floor` round to an int."""
+        return self.to("s32", rounding=mode) if TYPES[self.type].kind == "float" else self.get()
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *arguments: Any, **options: Any) -> Any:
+        from warploom.trace.language.library_functions import applied
+
+        name = ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}"
+        return applied("numpy", name, arguments, options)
+
+    def __array_function__(self, function: Any, types: Any, arguments: Any, options: Any) -> Any:
+        from warploom.trace.language.library_functions import applied
+
+        return applied("numpy", function.__name__, arguments, options)
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
+        from warploom.trace.language.library_functions import applied
+
+        return applied("torch", function.__name__, arguments, options or {})
 
     def __bool__(self) -> bool:
         number = self.literal

@@ -43,13 +43,21 @@ def finished(builder: Builder, directives: tuple[Directive, ...]) -> tuple[Modul
         params=tuple(builder.params),
         directives=directives,
         registers=registers,
+        variables=tuple(builder.variables),
         body=tuple(body),
     )
     decode_kernel(replace(traced, body=tuple(_kinds(traced))), builder.target)
     files = tuple(enumerate(dict.fromkeys(each.loc.file for each in traced.instructions if each.loc), start=1))
     variables = (Variable("shared", "b8", SHARED, align, 0, linkage="extern"),) if places else ()
     version = max(machine(builder.target).first_ptx, *(_version(each) for each in traced.instructions))
-    return Module(version, (builder.target,), (traced,), variables, files=files), size
+    variables += tuple(_text(name, text) for text, name in builder.texts.items())
+    return Module(version, (builder.target,), (*builder.functions.values(), traced), variables, files=files), size
+
+
+def _text(name: str, text: str) -> Variable:
+    """A text with a zero after it, in global memory."""
+    data = (*text.encode(), 0)
+    return Variable("global", "b8", name, 1, len(data), data)
 
 
 def _kinds(kernel: Kernel) -> Iterable[Instruction]:
