@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from functools import cache
 
+import ml_dtypes
 import numpy as np
 import pytest
 from tests.machine.asynchronous import run
 from tests.machine.instructions.test_clc import loop
 from tests.machine.protocols import PROTOCOLS, Protocol, kernel, without
 
-from warploom import launch
+import warploom
+from warploom import HopperConfig, MatmulConfig, launch
 from warploom.diagnostics import WarploomError
 from warploom.machine.core.schedule import Eager, Lazy, Random, Recorded, Reverse, Schedule
 from warploom.machine.memory.proxy_visibility import Exchange, Knowledge
 from warploom.machine.memory.shared_memory import SharedMemory
+from warploom.ptx.syntax.printer import print_module
 
 SCHEDULES = (("eager", 0), ("lazy", 0), ("reverse", 0), *(("random", seed) for seed in range(5)))
 LATE = SCHEDULES[1:]
@@ -373,3 +377,107 @@ def test_a_try_wait_that_gives_up_is_tried_again():
     own = Impatient()
     assert protocol("load").wrong(schedule=own) == 0
     assert own.asked["giveup"] > 1
+
+
+FENCE = "fence.proxy.async.shared::cta"
+
+
+def unfenced(config) -> tuple[int, list[int]]:
+    """The fences of a library kernel, and the wrong elements under `lazy` of each variant without one of them."""
+    rng = np.random.default_rng()
+    a, b = (rng.integers(-3, 4, shape).astype(ml_dtypes.bfloat16) for shape in ((200, 128), (128, 72)))
+    want = (a.astype(np.float64) @ b.astype(np.float64)).astype(ml_dtypes.bfloat16)
+    out = np.empty(want.shape, ml_dtypes.bfloat16)
+    target = "sm_90a" if isinstance(config, HopperConfig) else "sm_100a"
+    bound = warploom.matmul.bind(a, b, out=out, config=config, target=target)
+    lines = print_module(bound.program).splitlines()
+    fences = [at for at, line in enumerate(lines) if FENCE in line]
+    wrong = []
+    for left_out in (None, *fences):
+        out[...] = np.nan
+        text = "\n".join(line for at, line in enumerate(lines) if at != left_out)
+        launch(replace(bound, program=text), schedule="lazy")
+        wrong.append(int((out != want).sum()))
+    assert wrong[0] == 0
+    return len(fences), wrong[1:]
+
+
+@pytest.mark.parametrize(
+    ("config", "stores"),
+    [
+        (MatmulConfig(cta_group=1, mma_shape=(128, 64, 16)), 1),
+        pytest.param(MatmulConfig(), 2, marks=pytest.mark.slow),
+        (HopperConfig(tile=(128, 64)), 1),
+    ],
+    ids=["one CTA", "pair", "Hopper"],
+)
+def test_a_fence_by_another_role_does_not_repair_a_store_in_flight(config, stores):
+    """Without the fence before a tile's store the whole kernel is wrong; the other fences guard the CLC mailbox."""
+    fences, wrong = unfenced(config)
+    assert fences >= stores
+    assert sum(count > 0 for count in wrong) == stores
+
+
+class TestSight:
+    """What an operation sees of shared memory, by what its issuer knew at issue."""
+
+    def make(self):
+        knowledge = Knowledge(3)
+        return SharedMemory(0, 0, 64, knowledge), knowledge
+
+    def seen(self, shared, sight):
+        return shared.seen_by(sight, 0, 64)[:4].tolist()
+
+    def test_a_fence_after_the_issue_does_not_count(self):
+        shared, knowledge = self.make()
+        shared.write(0, 7, 4, None, "a store", 0)
+        before = knowledge.sight(0)
+        shared.fence_async(0)
+        assert self.seen(shared, before) == [255] * 4
+        assert self.seen(shared, knowledge.sight(0)) == [7, 0, 0, 0]
+
+    def test_a_fence_that_the_issuer_does_not_know_of_does_not_count(self):
+        shared, knowledge = self.make()
+        shared.write(0, 7, 4, None, "a store", 0)
+        shared.fence_async(0)
+        assert self.seen(shared, knowledge.sight(1)) == [255] * 4
+        knowledge.of[1] = knowledge.latest
+        assert self.seen(shared, knowledge.sight(1)) == [7, 0, 0, 0]
+
+    def test_a_store_after_the_issue_is_seen_once_it_is_published(self):
+        """Staging memory that is reused too early."""
+        shared, knowledge = self.make()
+        shared.write(0, 7, 4, None, "a store", 0)
+        shared.fence_async(0)
+        early = knowledge.sight(0)
+        shared.write(0, 9, 4, None, "a store", 0)
+        assert self.seen(shared, early) == [7, 0, 0, 0]
+        shared.fence_async(0)
+        assert self.seen(shared, early) == [9, 0, 0, 0]
+
+    def test_what_the_async_proxy_writes_later_is_seen(self):
+        shared, knowledge = self.make()
+        shared.write(0, 7, 4, None, "a store", 0)
+        before = knowledge.sight(0)
+        shared.fence_async(0)
+        shared.async_write(0, np.full(2, 3, np.uint8))
+        assert self.seen(shared, before) == [3, 3, 255, 255]
+
+    def test_publications_of_which_nothing_is_left_are_not_kept(self):
+        shared, _ = self.make()
+        for value in range(1000):
+            shared.write(0, value & 255, 1, None, "a store", 0)
+            shared.fence_async(0)
+        assert len(shared._publications) < 200
+
+    def test_a_second_fence_of_published_stores_counts_for_its_warp(self):
+        """Warps that meet, and then each fence: the first fence publishes, the others cover the same stores."""
+        shared, knowledge = self.make()
+        shared.write(0, 7, 4, None, "a store", 0)
+        knowledge.of[1, 0] = knowledge.of[2, 0] = knowledge.latest
+        shared.fence_async(1)
+        assert self.seen(shared, knowledge.sight(2)) == [255] * 4
+        shared.fence_async(2)
+        assert self.seen(shared, knowledge.sight(2)) == [7, 0, 0, 0]
+        assert self.seen(shared, knowledge.sight(1).joined(knowledge.sight(2))) == [7, 0, 0, 0]
+        assert self.seen(shared, knowledge.sight(1).joined(knowledge.sight(0))) == [255] * 4

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from warploom.machine.core.cta import Cluster
     from warploom.machine.core.events import CommitGroup, Issued, Touches
     from warploom.machine.core.group import Group
+    from warploom.machine.memory.proxy_visibility import Sight
 
 
 class Operation:
@@ -25,7 +26,7 @@ class Operation:
     """
 
     __slots__ = (
-        "after", "awaited", "done", "followers", "group", "issuer", "issues", "name", "number", "run", "then",
+        "after", "awaited", "done", "followers", "group", "issuer", "issues", "name", "number", "run", "sight", "then",
         "touches",
     )  # fmt: skip
 
@@ -46,6 +47,7 @@ class Operation:
         self.awaited = self.number = 0
         self.issues: tuple[Issued, ...] = ()
         self.issuer: Group | None = None
+        self.sight: Sight | None = None
 
     @property
     def cluster(self) -> Cluster:

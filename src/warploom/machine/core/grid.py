@@ -17,7 +17,7 @@ from warploom.machine.core.schedule import Eager, Replay
 from warploom.machine.core.setup import MOST_RESIDENT_BYTES, Setup, Triple, WarpState, resident_bytes
 from warploom.machine.instructions.control import Printed
 from warploom.machine.memory.byte_memory import padded
-from warploom.machine.memory.proxy_visibility import learning
+from warploom.machine.memory.proxy_visibility import Sight, learning
 from warploom.ptx.isa.table import Op
 
 _TURN = 512
@@ -61,6 +61,8 @@ class Grid:
         self.reporter = Reporter(setup.observers) if setup.observers else None
         self.convoys = setup.schedule.convoys and not setup.schedule.two_views
         self.current: Group | None = None
+        self.sight: Sight | None = None
+        """What the issuer of the operation that completes knew at issue; None where shared memory has one view."""
         self.ready: deque[Group] = deque()
         self.spent: deque[Group] = deque()
         self.parked: list[Group] = []
@@ -370,6 +372,8 @@ class Grid:
         """An asynchronous operation was issued."""
         self.effects += 1
         operation.issuer = self.current
+        if operation.sight is None and (knowledge := operation.cluster.knowledge) is not None:
+            operation.sight = knowledge.sight(operation.issuer.number)
         if self.reporter is not None and not operation.issues:
             operation.issues = self.reporter.issue(operation.touches, operation.group)
         if self.eager and operation.possible:
@@ -387,7 +391,7 @@ class Grid:
         self.effects += 1
         if listed:
             self.flight.remove(operation)
-        before, self.current = self.current, operation.issuer
+        before, self.current, self.sight = self.current, operation.issuer, operation.sight
         if self.reporter is None:
             operation.run()
         else:

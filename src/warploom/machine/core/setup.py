@@ -23,7 +23,7 @@ MOST_RESIDENT_BYTES = 1 << 30
 _BYTES_PER_NAME = 400
 """About what a group keeps for each register beside its values: the row, its views and the names bound to them."""
 
-_TWO_VIEWS = 2 + np.dtype(np.int64).itemsize
+_TWO_VIEWS = 2 + 2 * np.dtype(np.int64).itemsize
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class WarpState:
 def resident_bytes(program: Program, block: Triple, shared_bytes: int, local_bytes: int, *, two_views: bool) -> int:
     """About what one CTA takes on the machine: registers, shared and local memory.
 
-    Where shared memory has two views, each of its bytes has the number of a store beside it.
+    Where shared memory has two views, each of its bytes has the numbers of a store and of a fence.
     """
     rows = program.layout.rows
     warps = -(-(block[0] * block[1] * block[2]) // WARP)

@@ -287,7 +287,7 @@ def send(op: Op) -> Run:
         def complete() -> None:
             require_live(source, "A bulk copy reads")
             require_live(target, "A bulk copy writes")
-            data = source.shared.async_whole[start : start + size].copy()
+            data = source.shared.seen_by(g.grid.sight, start, start + size)[start : start + size].copy()
             there = target.shared.async_whole[offset : offset + size].copy()
             target.shared.async_write(offset, _combined(op, there, data))
             count_bytes(g, "shared->shared", size)
@@ -323,7 +323,7 @@ def store(op: Op) -> Run:
 
         def read() -> None:
             # The CTA may have exited: an H200 keeps its shared memory until it is read, and CUTLASS relies on it.
-            data.append(source.shared.async_whole[start : start + size].copy())
+            data.append(source.shared.seen_by(g.grid.sight, start, start + size)[start : start + size].copy())
 
         def write() -> None:
             there = region.data[offset : offset + size]

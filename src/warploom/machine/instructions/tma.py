@@ -82,10 +82,14 @@ def _check_rank(tensor: MappedTensor, coords: tuple[int, ...], rank: int, four: 
 
 
 def _span(cta: Cta, address: int, tensor: MappedTensor, *, four: bool, own: bool) -> tuple[Cta, int]:
-    geometry = tensor.geometry
-    size = geometry.shared_bytes // geometry.row_bytes * geometry.pitch
-    size = size * _FOUR_ROWS if four else size
+    size = _span_bytes(tensor, four=four)
     return shared_span(cta, address, size, SHARED_ALIGNMENT, "The box of a tensor copy", own=own)
+
+
+def _span_bytes(tensor: MappedTensor, *, four: bool) -> int:
+    """The bytes of shared memory from the first to the last of a box."""
+    geometry = tensor.geometry
+    return geometry.shared_bytes // geometry.row_bytes * geometry.pitch * (_FOUR_ROWS if four else 1)
 
 
 @executes("cp.async.bulk.tensor.load")
@@ -117,6 +121,7 @@ def load(op: Op) -> Run:
             place_box(shared.whole, offset, geometry, box)
             if shared.two_views:
                 place_box(shared.async_whole, offset, geometry, box)
+                shared.overwritten(offset, _span_bytes(tensor, four=four))
             moved = geometry.box_bytes * (_FOUR_ROWS if four else 1)
             count_bytes(g, "global->shared", moved)
             barrier_at(g.cta, signal).complete(moved)
@@ -194,7 +199,8 @@ def store(op: Op) -> Run:
 
         def read() -> None:
             # As for bulk copies, the CTA may have exited.
-            box.append(collect_box(g.cta.shared.async_whole, offset, geometry, _FOUR_ROWS if four else None))
+            seen = g.cta.shared.seen_by(g.grid.sight, offset, offset + _span_bytes(tensor, four=four))
+            box.append(collect_box(seen, offset, geometry, _FOUR_ROWS if four else None))
 
         def write() -> None:
             dense = box.pop()

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,6 +26,7 @@ from warploom.machine.core.events import WORD, CommitGroup, Issued, Touch
 from warploom.machine.core.group import WARP, WARPGROUP, Waitable
 from warploom.machine.core.participation import absent, whole_warps
 from warploom.machine.core.registry import Run, executes
+from warploom.machine.memory.proxy_visibility import Sight
 from warploom.machine.memory.shared_memory import RANK_SHIFT
 from warploom.machine.tensor.operands import footprint
 from warploom.machine.tensor.register_rows import RowNames, Rows
@@ -49,7 +50,9 @@ class Pipeline(Waitable):
     many are done, `flight` the others. To observers each warp's part is an operation; `told` are those in flight.
     """
 
-    __slots__ = ("commits", "committed", "completed", "flight", "issued", "last", "submitted", "told", "warpgroup")
+    __slots__ = (
+        "commits", "committed", "completed", "flight", "issued", "last", "sights", "submitted", "told", "warpgroup",
+    )  # fmt: skip
 
     def __init__(self, warpgroup: Warpgroup) -> None:
         super().__init__()
@@ -59,6 +62,7 @@ class Pipeline(Waitable):
         self.committed: list[deque[int]] = [deque() for _ in range(_WARPS)]
         self.commits = [0] * _WARPS
         self.told: deque[list[Issued]] = deque()
+        self.sights: deque[Sight] = deque()
         self.submitted = self.completed = 0
         self.last: tuple[Operation, ...] = ()
 
@@ -73,10 +77,22 @@ class Pipeline(Waitable):
                 found = f"warp {warp} with another instruction or other operands than line {other.line} of the others"
                 raise absent(new.multiply.op, f"{_ALL} to issue the same instruction with the same operands", found)
             self.issued[warp] += 1
+            self._look(warp, at)
             self._tell(warp, new)
         if at_once:
             while self.submitted < min(self.issued):
                 self._submit(self.submitted + 1)
+
+    def _look(self, warp: int, at: int) -> None:
+        """Note what a warp knows at issue: an operation sees what each of the warps that issue it sees."""
+        cta = self.warpgroup.cta
+        if cta.cluster.knowledge is not None:
+            first = cta.rank * len(cta.live) + self.warpgroup.index * _WARPS
+            mine = cta.cluster.knowledge.sight(first + warp)
+            if at == len(self.sights):
+                self.sights.append(mine)
+            else:
+                self.sights[at] = self.sights[at].joined(mine)
 
     def _tell(self, warp: int, new: Issue) -> None:
         """Let observers know of a warp's part of its latest operation."""
@@ -136,6 +152,8 @@ class Pipeline(Waitable):
         operation = Operation(name, lambda: self._complete(end - first), self.last)
         self.last = (operation,)
         operation.then.append(self)
+        if self.sights:
+            operation.sight = reduce(Sight.joined, list(self.sights)[first - self.completed : end - self.completed])
         if self.told:
             parts = (self.told[number - self.completed] for number in range(first, end))
             operation.issues = tuple(issued for part in parts for issued in part)
@@ -143,6 +161,9 @@ class Pipeline(Waitable):
 
     def _complete(self, count: int) -> None:
         batch = tuple(self.flight.popleft() for _ in range(count))
+        if self.sights:
+            for _ in batch:
+                self.sights.popleft()
         if self.told:
             for _ in batch:
                 self.told.popleft()

@@ -1,13 +1,16 @@
-"""Who knows of whose stores to shared memory, where the async proxy's view is kept apart.
+"""The stores to shared memory and proxy fences that each warp knows of, where the two proxies have views of their own.
 
-A `fence.proxy.async` publishes what its own warp has stored and what the warp has learnt of by synchronising with
-others: not what others have stored since, nor what nobody told it. Knowledge travels with barriers, like vector clocks.
-Where warps synchronise by memory alone, a strong load, an atomic or a fence counts as learning everything: the machine
-does not follow which store such a load has seen, and a right kernel must never read stale bytes.
+A `fence.proxy.async` publishes what its warp has stored and the stores of others that its warp knows of by
+synchronising with them; it does not publish what others have stored since. Knowledge travels with barriers, like vector
+clocks. An asynchronous operation sees a store made before its issue only if a fence that its issuer knew of at issue
+has published it: a later fence by another role does not repair the view of an operation in flight.
+Where warps synchronise by memory alone, a strong load, an atomic or a fence counts as learning everything: the emulator
+does not track which store such a load has seen, and a correct kernel must never read stale bytes.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,8 +24,20 @@ if TYPE_CHECKING:
 _STRONG = frozenset({"volatile", "relaxed", "acquire", "mmio", "mmio.relaxed", "atomic"})
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Sight:
+    """What the warps that issue an operation know: for each of them a row of `Knowledge.of`, and the latest number."""
+
+    rows: tuple[npt.NDArray[np.int64], ...]
+    latest: int
+
+    def joined(self, other: Sight) -> Sight:
+        """What two warps know that issue one operation together."""
+        return Sight((*self.rows, *other.rows), max(self.latest, other.latest))
+
+
 class Knowledge:
-    """For every warp of a cluster: up to which store it knows those of each warp. Stores are numbered from 1."""
+    """For every warp of a cluster: the latest store or fence of each warp that it knows of. They count from 1."""
 
     __slots__ = ("latest", "of")
 
@@ -31,10 +46,14 @@ class Knowledge:
         self.of: npt.NDArray[np.int64] = np.zeros((warps, warps), np.int64)
 
     def stored(self, warp: int) -> int:
-        """The number of a new store by a warp, which knows it."""
+        """The number of a new store or fence by a warp, which knows it."""
         self.latest += 1
         self.of[warp, warp] = self.latest
         return self.latest
+
+    def sight(self, warp: int) -> Sight:
+        """What a warp knows now."""
+        return Sight((self.of[warp].copy(),), self.latest)
 
 
 class Exchange:

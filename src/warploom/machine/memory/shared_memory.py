@@ -3,12 +3,14 @@
 Ordinary loads and stores use the generic view; the copy engine and the tensor cores use the async view. Under the
 eager schedule both are one array. Under every other one a generic store reaches the async view only by a
 `fence.proxy.async`: the writer's own, or one by a warp that synchronised after the store (`proxy_visibility`).
-Without it the async proxy reads the bytes that were there before, as hardware may. What the async proxy writes, both
-see.
+Without it the async proxy reads the bytes that were there before, as hardware may. An operation in flight sees what was
+stored before its issue only if its issuer knew of the fence; what is stored after its issue it sees as soon as that is
+published. Both views contain what the async proxy writes.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,7 @@ import numpy.typing as npt
 
 from warploom.machine.core.names import symbol_at
 from warploom.machine.memory.byte_memory import SHIFTS, FlatMemory, padded
-from warploom.machine.memory.proxy_visibility import Knowledge
+from warploom.machine.memory.proxy_visibility import Knowledge, Sight
 
 Array = npt.NDArray[Any]
 Bytes = npt.NDArray[np.uint8]
@@ -26,6 +28,30 @@ OFFSET_MASK = (1 << RANK_SHIFT) - 1
 POISON_BYTE = 0xFF
 _FEW_STORES = 1024
 """Unfenced stores that are kept before those that later ones have covered are dropped."""
+_FEW_FENCES = 64
+"""Publications that are kept before those of which no byte is left are dropped."""
+
+
+@dataclass(slots=True, eq=False)
+class _Publication:
+    """Bytes of one warp's stores that a fence made visible to the async proxy, and what was seen there before.
+
+    `fences` are that fence and later ones that cover the same stores, by warps that knew of them: (warp, number of the
+    fence, latest store of the writer that it covers).
+    """
+
+    number: int
+    writer: int
+    places: Array
+    stores: Array
+    before: Bytes
+    first: int
+    end: int
+    fences: list[tuple[int, int, int]]
+
+    def covered(self, row: Array) -> int:
+        """The latest store that is visible to a warp, by the fences that it knows of."""
+        return max((latest for warp, number, latest in self.fences if number <= row[warp]), default=0)
 
 
 class SharedMemory(FlatMemory):
@@ -43,6 +69,10 @@ class SharedMemory(FlatMemory):
         self._stores = np.zeros(len(self.whole) if self.two_views else 0, np.int64)
         self._unfenced: list[tuple[int, int, Array, int]] = []
         self._most = _FEW_STORES
+        self._published = np.zeros(len(self.whole) if self.two_views else 0, np.int64)
+        self._publications: list[_Publication] = []
+        self._most_published = _FEW_FENCES
+        self._count = 0
         super().__init__(self.whole[reserved:], (rank << RANK_SHIFT) + reserved, size, "shared")
         self.reserved, self.rank = reserved, rank
         self.symbols: dict[str, int] = {}
@@ -84,25 +114,80 @@ class SharedMemory(FlatMemory):
         """`fence.proxy.async` by a warp of the cluster: what it wrote and what it knows of reaches the async view."""
         if self.knowledge is None:
             return
-        known, kept = self.knowledge.of[warp], []
+        if not (self._unfenced or self._publications):
+            return
+        known, kept, published = self.knowledge.of[warp], [], dict[int, list[Array]]()
         for record in self._unfenced:
             number, writer, rows, width = record
             if number > known[writer]:
                 kept.append(record)
                 continue
             row, byte = np.nonzero(self._uncovered(record))
-            places = rows[row] * width + byte
-            self.async_whole[places] = self.whole[places]
+            if len(row):
+                published.setdefault(writer, []).append(rows[row] * width + byte)
         self._unfenced = kept
+        fence = self.knowledge.stored(warp)
+        for each in self._publications:
+            latest = int(known[each.writer])
+            if latest > each.covered(known):
+                each.fences.append((warp, fence, latest))
+        for writer, places in published.items():
+            self._publish(fence, warp, writer, np.concatenate(places))
+        if len(self._publications) > self._most_published:
+            kept_ = [each for each in self._publications if (self._published[each.places] == each.number).any()]
+            self._publications, self._most_published = kept_, max(_FEW_FENCES, 2 * len(kept_))
+
+    def _publish(self, fence: int, warp: int, writer: int, places: Array) -> None:
+        """Make stored bytes visible to the async proxy, and remember what it saw before."""
+        assert self.knowledge is not None
+        self._count += 1
+        latest, bounds = int(self.knowledge.of[warp, writer]), (int(places.min()), int(places.max()) + 1)
+        self._publications.append(
+            _Publication(
+                self._count,
+                writer,
+                places,
+                self._stores[places],
+                self.async_whole[places],
+                *bounds,
+                [(warp, fence, latest)],
+            )
+        )
+        self._published[places] = self._count
+        self.async_whole[places] = self.whole[places]
+
+    def seen_by(self, sight: Sight | None, first: int, end: int) -> Bytes:
+        """The async view of an operation, of which it reads the bytes from `first` up to `end`."""
+        if sight is None:
+            return self.async_whole
+        view = self.async_whole
+        for each in self._publications:
+            if each.first >= end or each.end <= first:
+                continue
+            covered = min(each.covered(row) for row in sight.rows)
+            hidden = (each.stores > covered) & (each.stores <= sight.latest)
+            if hidden.any():
+                hidden &= self._published[each.places] == each.number
+                if view is self.async_whole:
+                    view = view.copy()
+                view[each.places[hidden]] = each.before[hidden]
+        return view
+
+    def overwritten(self, offset: int, size: int) -> None:
+        """Forget what was published where the async proxy has written since."""
+        if self.two_views:
+            self._published[offset : offset + size] = 0
 
     def async_write(self, offset: int, data: Bytes) -> None:
         """The async proxy wrote a run of bytes; its completion makes them visible to both."""
         self.whole[offset : offset + len(data)] = data
         if self.two_views:
             self.async_whole[offset : offset + len(data)] = data
+            self.overwritten(offset, len(data))
 
     def async_scatter(self, index: Array, values: Array) -> None:
         """The async proxy wrote 16-byte granules."""
         self.whole.view(np.complex128)[index] = values
         if self.two_views:
             self.async_whole.view(np.complex128)[index] = values
+            self._published.reshape(-1, 16)[index] = 0

@@ -119,13 +119,16 @@ def _layout(
 
 
 class OperandReader:
-    """Reads operands from one CTA's shared memory (uint8, 16-byte aligned, a multiple of 16 bytes long)."""
+    """Reads operands from one CTA's shared memory (uint8, 16-byte aligned, a multiple of 16 bytes long).
 
-    __slots__ = ("_granules", "_size")
+    `view` returns the bytes of that memory as the operation that completes sees those from a first to a last.
+    """
 
-    def __init__(self, shared: NDArray[np.uint8]) -> None:
+    __slots__ = ("_granules", "_size", "_view")
+
+    def __init__(self, shared: NDArray[np.uint8], view: Callable[[int, int], NDArray[np.uint8]] | None = None) -> None:
         self._granules = shared.view(np.complex128)
-        self._size = shared.nbytes
+        self._size, self._view = shared.nbytes, view
 
     def read(
         self,
@@ -166,7 +169,10 @@ class OperandReader:
                 what=f"The operand at {descriptor.start:#x} to {base + gather.reach:#x} ({self._size:#x} bytes exist)",
                 space="shared",
             )
-        return self._granules[base // GRANULE :].take(gather.index)
+        granules = self._granules
+        if self._view is not None:
+            granules = self._view(base, base + gather.reach).view(np.complex128)
+        return granules[base // GRANULE :].take(gather.index)
 
 
 Order = Callable[[int], NDArray[np.intp]]

@@ -225,6 +225,13 @@ def _runs(issues: list[Issue]) -> Iterator[_Run]:
         yield run
 
 
+def reader_of(cta: Cta) -> OperandReader:
+    """Reads a CTA's shared memory as the operation that completes sees it."""
+    shared, grid = cta.shared, cta.grid
+    view = (lambda first, end: shared.seen_by(grid.sight, first, end)) if shared.two_views else None
+    return OperandReader(shared.async_whole, view)
+
+
 class TensorCore:
     """Takes operations of the threads of one CTA or a pair, and hands them to the grid in order."""
 
@@ -232,7 +239,7 @@ class TensorCore:
 
     def __init__(self, ctas: tuple[Cta, ...]) -> None:
         self.ctas = ctas
-        self._readers = [OperandReader(cta.shared.async_whole) for cta in ctas]
+        self._readers = [reader_of(cta) for cta in ctas]
         self._queue: list[Issue] = []
         self._counts: dict[int, int] = {}
         self._last: dict[int, tuple[Operation, ...]] = {}

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from warploom.diagnostics import Diag, Loc
 from warploom.hardware.matrix_descriptors import decode_shared_descriptor
 from warploom.hardware.mma_shapes import WGMMA, WGMMA_M
+from warploom.hardware.swizzles import GRANULE
 from warploom.machine.numerics.products import Factor, product
 from warploom.machine.tensor.operands import Located, OperandForm
 from warploom.machine.tensor.register_rows import RowNames, Rows
@@ -188,9 +189,14 @@ def _parts(
 
 def execute(warpgroup: Warpgroup, batch: tuple[Issue, ...]) -> None:
     """Complete instructions in order."""
-    granules = warpgroup.cta.shared.async_whole.view(np.complex128)
+    shared, sight = warpgroup.cta.shared, warpgroup.cta.grid.sight
     for first in range(0, len(batch), _MOST_TOGETHER):
         plan = _plan(batch[first : first + _MOST_TOGETHER])
+        whole = shared.async_whole
+        if sight is not None and plan.reads:
+            start, end = min(each.first for each in plan.reads) * GRANULE, max(each.end for each in plan.reads)
+            whole = shared.seen_by(sight, start, end)
+        granules = whole.view(np.complex128)
         factors = [Factor(located.read(granules), located.k, located.element) for located in plan.reads]
         for run in plan.runs:
             _execute_run(warpgroup, run, factors)

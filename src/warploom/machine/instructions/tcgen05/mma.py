@@ -24,8 +24,8 @@ from warploom.machine.instructions.mbarrier import barrier_at, barrier_touch, sh
 from warploom.machine.memory.shared_memory import OFFSET_MASK, RANK_SHIFT
 from warploom.machine.tensor.accumulators import accumulator_view, tensor_copy
 from warploom.machine.tensor.elements import expand_padded
-from warploom.machine.tensor.operands import OperandReader, footprint
-from warploom.machine.tensor.tensor_core import FAMILY, Issue, Plan, TensorCore, plan, tensor_core, thread_of
+from warploom.machine.tensor.operands import footprint
+from warploom.machine.tensor.tensor_core import FAMILY, Issue, Plan, TensorCore, plan, reader_of, tensor_core, thread_of
 from warploom.machine.tensor.tmem import cells, group_of, split_address, tensor_memory
 from warploom.ptx.isa.table import Op
 from warploom.ptx.syntax.model import Address, Immediate, Vector
@@ -284,7 +284,7 @@ def _copy(
     def move() -> None:
         core.require_pair()
         for cta in core.ctas:
-            rows = OperandReader(cta.shared.async_whole).read_bytes(read, shape.rows, shape.row_bytes)
+            rows = reader_of(cta).read_bytes(read, shape.rows, shape.row_bytes)
             if source:
                 rows = expand_padded(rows, source) << np.uint8(DECOMPRESSED_SHIFT[source])
             memory = tensor_memory(cta)
