@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from warploom import launch
+from warploom import Fault, launch
 from warploom.diagnostics import WarploomError
 from warploom.host.arrays import Pointers
 from warploom.launch_file import load
@@ -92,13 +92,13 @@ def test_a_fault_behind_a_pointer_names_the_array():
     arrays = [drawn(4), drawn(1)]
     with pytest.raises(WarploomError, match="OUT_OF_BOUNDS") as caught:
         add(Pointers(arrays))
-    assert "lies right behind `argument 0, table[1]` (4 bytes)" in str(caught.value)
+    assert "is the first byte after `argument 0, table[1]` (4 bytes)" in str(caught.value)
 
 
 def test_the_pointers_end_where_they_end_and_are_only_read():
     with pytest.raises(WarploomError, match="OUT_OF_BOUNDS") as caught:
         add(Pointers([drawn(4)]), threads=2)
-    assert "lies right behind `argument 0, table` (8 bytes)" in str(caught.value)
+    assert "is the first byte after `argument 0, table` (8 bytes)" in str(caught.value)
     with pytest.raises(WarploomError, match="READ_ONLY") as caught:
         add(Pointers([None]), text=ADD.replace("setp.eq", "st.global.u64 [%rd0], %rd2; setp.eq"))
     assert "`argument 0, table`" in str(caught.value)
@@ -177,3 +177,43 @@ def test_an_input_of_a_launch_file_is_read_only_behind_a_pointer(tmp_path):
     made = load(written(tmp_path, block=[1, 1, 1], args=[{"pointers": ["c"]}, {"u64": 0}, {"u32": 1}])).launch()
     with pytest.raises(WarploomError, match="READ_ONLY"):
         launch(made)
+
+
+def stored_at(index: int, lanes: range = range(32), block: int = 32) -> str:
+    """The message of a store whose given lanes write at an index of the second of two arrays."""
+    ptx = f"""
+.version 8.8
+.target sm_90a
+.address_size 64
+.visible .entry k(.param .u64 a, .param .u64 x)
+{{
+ .reg .b64 %rd<8>; .reg .b32 %r<8>; .reg .pred %p<4>;
+ ld.param.u64 %rd1, [x];
+ mov.u32 %r1, %tid.x; setp.ge.u32 %p1, %r1, {lanes.start}; setp.lt.and.u32 %p2, %r1, {lanes.stop}, %p1;
+ selp.b32 %r2, {index}, %r1, %p2;
+ mul.wide.s32 %rd2, %r2, 4; add.s64 %rd3, %rd1, %rd2;
+ st.global.u32 [%rd3], %r1;
+ ret;
+}}"""
+    a, x = np.zeros(block, np.uint32), np.zeros(block, np.uint32)
+    with pytest.raises(Fault) as caught:
+        launch(ptx, grid=1, block=block, args=[a, x])
+    return str(caught.value)
+
+
+def test_an_index_below_zero_is_told_by_the_buffer_that_it_precedes():
+    assert "is 4 bytes before `argument 1, x` (128 bytes)" in stored_at(-1)
+    assert "is 4 bytes past the end of `argument 1, x` (128 bytes)" in stored_at(33)
+
+
+@pytest.mark.parametrize(
+    ("lanes", "words"),
+    [
+        (range(104, 105), "warp 3, lane 8"),
+        (range(32, 96), "warps 1-2, all lanes"),
+        (range(128), "warps 0-3, all lanes"),
+        (range(60, 66), "warp 1, lanes 28-31; warp 2, lanes 0-1"),
+    ],
+)
+def test_a_fault_of_a_convoy_names_the_warps_and_their_own_lanes(lanes, words):
+    assert f"by CTA (0,0), {words}\n" in stored_at(4096, lanes, 128)

@@ -279,7 +279,11 @@ FAULTS = {
     "destination end": (BULK.format(size=64).replace("[data]", "[bars+96]"), "OUT_OF_BOUNDS", "shared"),
     "no barrier": (BULK.format(size=64).replace("[bars]", "[bars+8]"), "BARRIER_NOT_INITIALISED", "barriers are bars"),
     "small copy": ("cp.async.ca.shared.global [data+2], [%rd1], 4;", "MISALIGNED", "4 bytes"),
-    "small copy past the end": ("cp.async.ca.shared.global [data], [%rd1+256], 4;", "OUT_OF_BOUNDS", "right behind"),
+    "small copy past the end": (
+        "cp.async.ca.shared.global [data], [%rd1+256], 4;",
+        "OUT_OF_BOUNDS",
+        "first byte after",
+    ),
     "source size": ("mov.u32 %r1, 17; cp.async.cg.shared.global [data], [%rd1], 16, %r1;", "BAD_SHAPE", "17 bytes"),
 }
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from warploom.diagnostics import Diag, WarploomError
-from warploom.machine.core.group import JOINING, READY, WAITING, Group, lanes_named
+from warploom.machine.core.group import JOINING, READY, WAITING, WARP, Group, lane_list, lanes_named
 from warploom.machine.core.names import role_of
 
 if TYPE_CHECKING:
@@ -37,10 +37,22 @@ def placed(grid: Grid, error: WarploomError, group: Group, op: Op | None, lanes:
     if op is None:
         return error
     live = group.mask if lanes is None else lanes
-    named = "all lanes" if live is None or live.all() else lanes_named(live)
-    warps = f"warp {group.first_warp}" if group.warps == 1 else f"warps {group.first_warp}-{group.last_warp}"
-    notes = (f"{op.instruction.text[:160]}", f"by {group.cta.name}, {warps}, {named}", *error.notes)
+    notes = (f"{op.instruction.text[:160]}", f"by {group.cta.name}, {_whose(group, live)}", *error.notes)
     return type(error)(error.diag, grid.loc_of(op), notes, error.fields)
+
+
+def _whose(group: Group, live: Array | None) -> str:
+    """Lanes of a group by their warps: `warp 3, lane 8`, or `warps 0-3, all lanes`."""
+    lanes = np.ones(group.lanes, np.bool_) if live is None else live
+    by_warp = {group.first_warp + at: part for at, part in enumerate(lanes.reshape(-1, WARP)) if part.any()}
+    first, *others = by_warp.values()
+    numbers = lane_list(np.isin(np.arange(max(by_warp) + 1), list(by_warp)))
+    warps = f"warp {numbers}" if numbers.isdigit() else f"warps {numbers}"
+    if all((part == first).all() for part in others):
+        return f"{warps}, {'all lanes' if first.all() else lanes_named(first)}"
+    return "; ".join(
+        f"warp {warp}, {'all lanes' if part.all() else lanes_named(part)}" for warp, part in by_warp.items()
+    )
 
 
 def _origin(grid: Grid, error: Exception, text: Text) -> tuple[Op | None, dict[str, Any]]:

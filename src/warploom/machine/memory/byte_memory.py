@@ -25,6 +25,8 @@ SHIFTS = {1: 0, 2: 1, 4: 2, 8: 3, 16: 4}
 
 GLOBAL_BASE = 0x7F_0000_0000
 GLOBAL_GAP = 1 << 20
+_NEAR = 1 << 32
+"""An address that is so far below the first buffer is not described by its distance."""
 SHARED_WINDOW = 0x1000_0000_0000
 LOCAL_WINDOW = 0x2000_0000_0000
 PARAM_WINDOW = 0x3000_0000_0000
@@ -115,15 +117,19 @@ class GlobalMemory:
     def describe(self, address: int) -> str:
         """What lies at or near an address, for a fault's message."""
         at = bisect_right(self._bases, address) - 1
-        if at < 0:
-            return f"address {address:#x} lies below every buffer"
-        region = self.regions[at]
-        offset = address - region.base
-        if offset < region.size:
-            return f"address {address:#x} is byte {offset} of `{region.name}` ({region.size} bytes)"
-        past = offset - region.size
-        where = f"lies {past} bytes past the end of" if past else "lies right behind"
-        return f"address {address:#x} {where} `{region.name}` ({region.size} bytes)"
+        below = self.regions[at] if at >= 0 else None
+        above = self.regions[at + 1] if at + 1 < len(self.regions) else None
+        if below is not None and address < below.base + below.size:
+            return f"address {address:#x} is byte {address - below.base} of `{below.name}` ({below.size} bytes)"
+        past = address - below.base - below.size if below is not None else None
+        if address < GLOBAL_BASE - _NEAR:
+            return f"address {address:#x} is in no buffer; they begin at {GLOBAL_BASE:#x}"
+        if above is not None and (past is None or above.base - address <= past):
+            return f"address {address:#x} is {_bytes(above.base - address)} before `{above.name}` ({above.size} bytes)"
+        if below is None or past is None:
+            return f"address {address:#x} is in no buffer: the launch has none"
+        where = f"is {_bytes(past)} past the end of" if past else "is the first byte after"
+        return f"address {address:#x} {where} `{below.name}` ({below.size} bytes)"
 
     def load(self, address: int | Array, width: int, mask: Array | None, what: str) -> Any:
         """One value for a uniform address, else one per lane (zero where masked off)."""
@@ -206,6 +212,10 @@ class GlobalMemory:
             raise Diag.READ_ONLY.error(notes=(f"the buffer is `{region.name}`",), what=what)
 
 
+def _bytes(count: int) -> str:
+    return "1 byte" if count == 1 else f"{count} bytes"
+
+
 def last_lane(value: Any, mask: Array | None) -> Any:
     """The value that survives when all lanes write one place."""
     if not isinstance(value, np.ndarray):
@@ -280,9 +290,9 @@ class FlatMemory:
         byte = address - self.base
         if byte < 0:
             own = f"{self.space} memory, whose {self.size} bytes begin at {self.base:#x}"
-            return f"address {address:#x} lies below {own}"
+            return f"address {address:#x} is below {own}"
         past = byte - self.size
-        beyond = f"lies {past} bytes past the end of" if past else "lies right behind"
+        beyond = f"is {_bytes(past)} past the end of" if past else "is the first byte after"
         where = f"is byte {byte} of" if past < 0 else beyond
         return f"address {address:#x} {where} {self.size} bytes of {self.space} memory"
 

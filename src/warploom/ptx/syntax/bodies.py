@@ -138,7 +138,10 @@ def _label(reader: Reader, read: Body) -> None:
 def _directive(reader: Reader, read: Body, files: dict[int, str]) -> None:
     word, names = reader.tokens[reader.at], read.names
     if word == ".loc":
-        read.loc = _location(reader, files)
+        # LLVM counts the lines of inline assembly as lines of the source file: the place before it is the author's.
+        inside = reader.in_inline_asm(reader.at)
+        loc = _location(reader, files)
+        read.loc = read.loc if inside else loc
     elif word == ".reg":
         for name, count, type_, index in registers(reader):
             width, _, element = type_.rpartition(".")

@@ -24,6 +24,7 @@ _TOKEN = re.compile(
           | (?s:.) | \Z ) )""",
     re.VERBOSE | re.ASCII,
 )
+_INLINE_ASM = re.compile(r"^\s*// (begin|end) inline asm\s*$", re.MULTILINE)
 _WORD = re.compile(r"(?:[A-Za-z][\w$]*|[_$%][\w$]+)", re.ASCII)
 
 
@@ -33,7 +34,7 @@ class Reader:
     `outside` collects names (with their tokens) that can only be resolved when the module is complete.
     """
 
-    __slots__ = ("_newlines", "_words", "at", "file", "notes", "outside", "starts", "text", "tokens")
+    __slots__ = ("_asm", "_newlines", "_words", "at", "file", "notes", "outside", "starts", "text", "tokens")
 
     def __init__(self, text: str, file: str) -> None:
         self.text, self.file = text, file
@@ -43,6 +44,7 @@ class Reader:
         self.outside: list[tuple[str, int]] = []
         self.at = 0
         self._words: frozenset[str] | None = None
+        self._asm = [match.start() for match in _INLINE_ASM.finditer(text)]
         self._newlines = [match.start() for match in re.finditer("\n", text)]
         tokens, starts = self.tokens, self.starts
         for match in _TOKEN.finditer(text):
@@ -69,6 +71,11 @@ class Reader:
     def line(self, index: int) -> int:
         """The line of a token, counted from 1."""
         return bisect_right(self._newlines, self.starts[index]) + 1
+
+    def in_inline_asm(self, index: int) -> bool:
+        """True for a token between the comments with which LLVM marks inline assembly."""
+        before = bisect_right(self._asm, self.starts[index])
+        return before > 0 and _INLINE_ASM.match(self.text, self._asm[before - 1])[1] == "begin"  # type: ignore[index]
 
     def error(self, diag: Diag, index: int, **fields: object) -> WarploomError:
         """The catalogued error at a token, with its line of text."""
