@@ -7,9 +7,8 @@
     PYTHONPATH=src python3 bench/configurations.py --majors k,mn --out FILE.json          with B as K × N
     python3 bench/configurations.py --add FILE.json …     into bench/results/hopper_configurations.json; needs no GPU.
                                                           Also files of bench/matmul.py, with the chosen configurations
-    python3 -m warploom.cli tune --fit bench/results/hopper_configurations.json     the model's constants; needs no GPU
-    python3 bench/trees.py                                                          trees for the model's errors; needs no GPU
-    python3 bench/shipped_table.py                                                  the table; needs no GPU
+    python3 -m warploom.cli tune --fit bench/results/hopper_configurations.json --data src/warploom/heuristics/data/h200.json
+                                                          table, constants and trees of the package; needs no GPU
 
 The model's likeliest configurations are measured, and some others at random, so that the model also learns where it is
 wrong. All are assembled first, in parallel processes; nothing else runs during timing. Needs PyTorch. The names of
@@ -41,10 +40,10 @@ from tables import RESULTS
 
 import warploom
 from warploom.diagnostics import WarploomError
-from warploom.heuristics.problem_key import Sought, sought
-from warploom.heuristics.sm90.candidates import DENSE, made, row_of
-from warploom.heuristics.sm90.ranking import ranked
-from warploom.heuristics.table import hashable
+from warploom.heuristics import EMULATED, ProblemKey, key_of, rank
+from warploom.heuristics.sm90.candidates import DENSE, row_of
+from warploom.heuristics.sm90.candidates import build as build_row
+from warploom.heuristics.sm90.device_data import fields_of_json
 from warploom.ops.planning.prepare import plan
 from warploom.structured.config.sm90 import HopperConfig
 
@@ -69,14 +68,14 @@ def named(config: HopperConfig) -> str:
     return f"{way}{config.BM}x{config.BN}{cluster}{split}{'st' if config.stream_k else ''}{more}{strips}"
 
 
-def problem(shape: Shape, majors: Majors = K_MAJOR) -> Sought:
+def problem(shape: Shape, majors: Majors = K_MAJOR) -> ProblemKey:
     a, b = majors
-    return sought("dense", *shape, a_type="bf16", c_type="bf16", a_major=a, b_major=b)
+    return key_of("dense", *shape, a_type="bf16", c_type="bf16", a_major=a, b_major=b)
 
 
-def tried(wanted: Sought, most: int, others: int, rng: random.Random) -> list[HopperConfig]:
+def tried(wanted: ProblemKey, most: int, others: int, rng: random.Random) -> list[HopperConfig]:
     """Pick the likeliest configurations and some of the rest."""
-    order = ranked(wanted)
+    order = list(rank(wanted, EMULATED["sm_90a"]))
     rest = order[most : len(order) // 2]
     return [*order[:most], *rng.sample(rest, min(others, len(rest)))]
 
@@ -138,7 +137,7 @@ def measured(shape: Shape, majors: Majors, configs: list[HopperConfig], options:
 def same(row: dict[str, Any], other: dict[str, Any]) -> bool:
     """Compare rows as configurations: a given field may equal its derived value."""
     wanted = problem((512, 512, 4096))
-    return made(hashable(row), wanted) == made(hashable(other), wanted)
+    return build_row(fields_of_json(row), wanted) == build_row(fields_of_json(other), wanted)
 
 
 def told_by(document: dict[str, Any]) -> dict[str, Any]:
@@ -146,7 +145,7 @@ def told_by(document: dict[str, Any]) -> dict[str, Any]:
     if "configs" in document:
         return document
     wanted = problem((512, 512, 4096))
-    of_names = {long_name(config): config for row in DENSE if (config := made(row, wanted))}
+    of_names = {long_name(config): config for row in DENSE if (config := build_row(row, wanted))}
     rows = [row for row in document["rows"] if row.get("config") in of_names]
     found = [of_names[row["config"]] for row in rows]
     return {

@@ -182,8 +182,17 @@ def _parser() -> argparse.ArgumentParser:
     tune.add_argument("--all", action="store_true", help="measure all candidates")
     tune.add_argument("--out", type=Path, metavar="FILE.json", help="write the measurements, for --fit")
     tune.add_argument(
-        "--fit", type=Path, nargs="+", metavar="FILE.json", help="fit the model to measurements instead; needs no GPU"
+        "--fit",
+        type=Path,
+        nargs="+",
+        metavar="FILE.json",
+        help="fit the heuristics to measurements instead of measuring; needs no GPU",
     )
+    tune.add_argument(
+        "--data", type=Path, metavar="FILE.json", help="fit the heuristics and write a data file: table, model, trees"
+    )
+    tune.add_argument("--keep-constants", action="store_true", help="with --data: keep the model's shipped constants")
+    tune.add_argument("--cross-validate", action="store_true", help="with --fit: regret of trees on unseen shapes")
     tune.add_argument("--json", action="store_true", help="print JSON")
     tune.set_defaults(command=_tune)
 
@@ -290,15 +299,16 @@ def _tune(options: argparse.Namespace) -> int:
     if bool(options.sizes) == bool(options.fit):
         what = "pass either sizes to measure, or --fit with files"
         raise Diag.BAD_COMMAND.error(what=what, command="warploom tune")
-    from warploom.commands.tune import Request, fit_model, tune_all
+    from warploom.commands.tune import FitOptions, Request, fit_files, tune_all
 
+    fit = FitOptions(data=options.data, keep_constants=options.keep_constants, cross_validate=options.cross_validate)
     if options.fit:
-        fit_model(options.fit)
+        fit_files(options.fit, fit)
         return OK
     names = ("grouped", "blockwise", "dtype", "majors", "out_dtype", "bias", "residual", "activation")
     given = {name: getattr(options, name) for name in names}
     request = Request(sizes=tuple(options.sizes), most=None if options.all else options.most, **given)
-    return OK if tune_all(request, as_json=options.json, file=options.out) else MISMATCH
+    return OK if tune_all(request, as_json=options.json, file=options.out, fit=fit) else MISMATCH
 
 
 def _triton(options: argparse.Namespace) -> int:

@@ -10,7 +10,7 @@ from tests.gpu.here import needs_hopper, torch
 
 import warploom
 from warploom.cli import main
-from warploom.heuristics.sm90.ranking import choose
+from warploom.heuristics import Device, choose
 from warploom.ops import blockwise_matmul, grouped_matmul, linear, matmul
 from warploom.ops.planning import sm90 as hopper
 from warploom.ops.planning.prepare import plan
@@ -53,7 +53,7 @@ def test_products_are_tuned_and_the_winner_is_taken(shape):
     given = product(*shape)
     report = tune(matmul, **given, most=8)
     held(report, 8)
-    assert hopper.tuned(report.sought, device(0).gpu) == report.best
+    assert hopper.tuned(report.key, device(0).gpu) == report.best
     want = given["a"].double() @ given["b"].double()
     found = warploom.matmul(given["a"], given["b"])
     torch.testing.assert_close(found.double(), want, rtol=2e-2, atol=2e-2 * want.abs().mean().item())
@@ -81,7 +81,7 @@ def test_what_follows_is_tuned_too():
     more = {"bias": random(1024), "activation": "gelu_tanh", "residual": random(512, 1024)}
     report = tune(matmul, **given, **more, out=out, most=10)
     held(report, 10)
-    assert report.sought.residual
+    assert report.key.residual
 
 
 def test_the_other_kinds():
@@ -112,8 +112,8 @@ def test_a_call_that_was_made_before_takes_the_winner_too():
     )
     assert torch.allclose(warploom.linear(x, w).float(), before.float(), rtol=2e-2, atol=0.5)
     gpu = device(0).gpu
-    assert hopper.tuned(report.sought, gpu) == report.best
-    assert report.default == choose(report.sought, sms=gpu.sms, gpu=gpu.name)
+    assert hopper.tuned(report.key, gpu) == report.best
+    assert report.default == choose(report.key, Device.of(gpu))
 
 
 @dataclass(frozen=True)

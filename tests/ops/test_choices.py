@@ -7,8 +7,7 @@ from importlib import import_module
 
 import pytest
 
-from warploom.heuristics.problem_key import sought
-from warploom.heuristics.sm90.ranking import choose
+from warploom.heuristics import Device, choose, key_of
 from warploom.ops.planning import sm90 as hopper
 from warploom.ops.planning.request import GPU
 from warploom.runtime.cache import choices
@@ -27,7 +26,7 @@ def searches(monkeypatch, tmp_path):
     version = fingerprints.source_version
     version.cache_clear()
     asked = []
-    monkeypatch.setattr(hopper, "choose", lambda wanted, **more: asked.append(wanted) or choose(wanted, **more))
+    monkeypatch.setattr(hopper, "choose", lambda wanted, device: asked.append(wanted) or choose(wanted, device))
     token = GPU.set(H200)
     yield asked
     GPU.reset(token)
@@ -39,15 +38,15 @@ def test_a_choice_is_made_once_and_is_the_same(searches):
     for _ in range(6):
         m, n, k = draw.randrange(1, 5000), 8 * draw.randrange(1, 600), 8 * draw.randrange(1, 600)
         kind = draw.choice(({}, {"fused": True}, {"residual": True}, {"a_type": "e4m3", "b_type": "e4m3"}))
-        wanted = sought("dense", m, n, k, **kind)
+        wanted = key_of("dense", m, n, k, **kind)
         first, second = hopper._chosen(wanted), hopper._chosen(wanted)
-        assert first == second == choose(wanted, sms=132, gpu=H200.name)
+        assert first == second == choose(wanted, Device.of(H200))
         assert searches == [wanted]
         searches.clear()
 
 
 def test_other_gpus_and_versions_choose_anew(searches, monkeypatch):
-    wanted = sought("dense", 333, 512, 1024)
+    wanted = key_of("dense", 333, 512, 1024)
     hopper._chosen(wanted)
     token = GPU.set(Gpu("another", (9, 0), 78, 1))
     hopper._chosen(wanted)

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 import warploom as wl
-from warploom.heuristics.problem_key import sought
-from warploom.heuristics.sm90.ranking import choose, choose_hopper
+from warploom.heuristics import EMULATED, choose, key_of
 from warploom.ops.determinism import CHOICE
 from warploom.ops.planning.request import GPU
 from warploom.structured.config.sm90 import HopperConfig
@@ -106,10 +105,10 @@ def test_a_row_is_the_same_in_every_group_and_block(target):
 
 def test_no_split_is_chosen():
     shapes = [(m, n, k) for m in (1, 16, 100, 256, 3000) for n in (64, 256, 4096) for k in (64, 4096, 65536)]
-    assert any(choose_hopper(*shape).is_split for shape in shapes)
+    assert any(choose(key_of("dense", *shape), EMULATED["sm_90a"]).is_split for shape in shapes)
     for shape in shapes:
         for marks in ({}, {"fused": True}, {"fused": True, "residual": True}):
-            assert not choose(sought("dense", *shape, whole=True, **marks), gpu="NVIDIA H200").is_split
+            assert not choose(key_of("dense", *shape, unsplit=True, **marks), EMULATED["sm_90a"]).is_split
 
 
 def test_the_switch_goes_back_and_holds_for_all_threads():

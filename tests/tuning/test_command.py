@@ -1,4 +1,4 @@
-"""`warploom tune`: what it measures, prints, writes and remembers, and what it says where there is no GPU."""
+"""`warploom tune`: measurements, output, stored winners, data files, and errors without a GPU."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from tests.tuning.fake_gpu import TimingLibrary
 import warploom
 from warploom.cli import main
 from warploom.diagnostics import WarploomError
-from warploom.heuristics.problem_key import sought
+from warploom.heuristics import Device, key_of
+from warploom.heuristics.sm90.device_data import read_data
 from warploom.host.arrays import buffer_of
 from warploom.ops import blockwise_matmul, grouped_matmul, matmul
 from warploom.runtime.cache.winners import recall
@@ -26,8 +27,8 @@ SMALL = "200x136x72"
 
 def run(capsys, *arguments):
     status = main(["tune", *arguments])
-    told = capsys.readouterr()
-    return status, told.out, told.err
+    printed = capsys.readouterr()
+    return status, printed.out, printed.err
 
 
 def test_it_prints_a_table_and_remembers(gpu, capsys):
@@ -35,15 +36,16 @@ def test_it_prints_a_table_and_remembers(gpu, capsys):
     status, out, err = run(capsys, SMALL, "--most", "12")
     assert status == 0, err
     lines = out.splitlines()
-    assert lines[0].startswith("dense 200x136x72x1")
-    assert lines[0].endswith("on Fake H200")
+    assert lines[0] == "default: cost model with 132 SMs, extrapolated from NVIDIA H200"
+    assert lines[1].startswith("dense 200x136x72x1")
+    assert lines[1].endswith("on Fake H200")
     assert sum(" best" in line for line in lines) == 1
     assert lines[-1] in (
         "remembered: 2.000 times as fast as the default",
         "remembered: 1.000 times as fast as the default",
     )
     fields = {f"{name}_type": "bf16" for name in "abc"} | {"a_major": "k", "b_major": "k", "use_tma_store": True}
-    assert recall("Fake H200", str(sought("dense", 200, 136, 72, **fields))) is not None
+    assert recall("Fake H200", str(key_of("dense", 200, 136, 72, **fields))) is not None
 
 
 def test_it_writes_measurements_that_the_fit_reads(gpu, capsys, tmp_path):
@@ -51,15 +53,15 @@ def test_it_writes_measurements_that_the_fit_reads(gpu, capsys, tmp_path):
     status, out, _ = run(capsys, SMALL, "2x64x64x128", "--most", "4", "--out", str(file), "--json")
     assert status == 0
     assert json.loads(out) == json.loads(file.read_text("utf-8"))
-    measured, sms = load([file])
-    assert sms == 132
-    assert [each.sought.sizes for each in measured] == [(200, 136, 72, 1), (64, 64, 128, 2)]
+    measured, device = load([file])
+    assert device == Device("Fake H200", 132)
+    assert [each.problem.sizes for each in measured] == [(200, 136, 72, 1), (64, 64, 128, 2)]
     assert all(len(each.us) >= 4 and (each.us > 0).all() for each in measured)
 
 
-def test_a_wrong_candidate_is_told_loudly_and_by_the_status(gpu, capsys):
+def test_a_wrong_candidate_is_reported_and_sets_the_status(gpu, capsys):
     def compute(launched):
-        """No two launches write the same."""
+        """Make each launch write something else."""
         for room in gpu.rooms:
             if room.size == 200 * 136 * 2 + 256:
                 ctypes.memset(room.ctypes.data, len(gpu.launched), room.size)
@@ -70,7 +72,7 @@ def test_a_wrong_candidate_is_told_loudly_and_by_the_status(gpu, capsys):
     assert "elements are not the default's" in out
 
 
-def test_where_there_is_no_gpu_it_says_so(monkeypatch, capsys):
+def test_without_a_gpu_it_reports_that(monkeypatch, capsys):
     def nothing():
         raise OSError("no such file")
 
@@ -83,7 +85,7 @@ def test_where_there_is_no_gpu_it_says_so(monkeypatch, capsys):
     assert len(err.splitlines()) == 2
 
 
-def test_other_gpus_are_told(monkeypatch, capsys):
+def test_unsupported_gpus_are_reported(monkeypatch, capsys):
     monkeypatch.setattr(driver, "load_library", lambda: TimingLibrary(capability=(8, 0)))
     driver.driver.cache_clear()
     driver.device.cache_clear()
@@ -118,14 +120,14 @@ def test_wrong_commands(capsys, arguments):
     assert WRONG[arguments] in err
 
 
-def test_a_wrong_activation_is_told(gpu, capsys):
+def test_an_unknown_activation_is_reported(gpu, capsys):
     status, _, err = run(capsys, SMALL, "--activation", "gel")
     assert status == 3
     assert "there are relu" in err
 
 
 def held(array):
-    """The values of an array of the fake's memory."""
+    """Return the values of an array in the fake GPU's memory."""
     buffer = buffer_of(array)
     raw = np.frombuffer(ctypes.string_at(buffer.address, buffer.span), np.uint8)
     dtype = np.dtype(getattr(ml_dtypes, buffer.dtype, buffer.dtype))
@@ -169,7 +171,7 @@ def test_inputs(gpu, wanted, operation, shapes):
         assert held(given["b"]).astype(np.float32).std() == pytest.approx(64**-0.5, rel=0.2)
 
 
-def test_large_inputs_repeat_a_pattern_that_no_row_shares(gpu):
+def test_large_inputs_repeat_a_pattern_without_equal_rows(gpu):
     array = held(Inputs(driver.device(0)).normal("bf16", 1100, 1000))
     flat = array.reshape(-1)
     assert (flat[1_048_583:] == flat[: flat.size - 1_048_583]).all()
@@ -193,17 +195,31 @@ def test_another_major_is_another_problem(gpu, capsys, tmp_path):
     (row,) = json.loads(file.read_text("utf-8"))["rows"]
     assert (row.get("a_major"), row["b_major"]) == (None, "mn")
     (measured,), _ = load([file])
-    assert measured.sought.majors == ("k", "mn")
+    assert measured.problem.majors == ("k", "mn")
     assert all((each.a_major if each.AB_swapped else each.b_major) == "mn" for each in measured.configs)
 
 
-def test_a_folder_is_no_file(gpu, capsys, tmp_path):
+def test_a_folder_cannot_be_written(gpu, capsys, tmp_path):
     status, _, err = run(capsys, SMALL, "--most", "1", "--out", str(tmp_path))
     assert status == 3
     assert "UNWRITABLE_FILE" in err
 
 
-def test_no_gpu_by_the_function_either():
+def test_the_function_reports_host_arrays():
     host = {name: np.zeros((8, 8), np.float32) for name in ("a", "b", "out")}
     with pytest.raises(WarploomError, match="`a` is on cpu"):
         warploom.tune(matmul, **host)
+
+
+def test_one_command_measures_fits_and_writes_a_data_file(gpu, capsys, tmp_path):
+    """The fit keeps the constants here, as two problems determine none."""
+    file = tmp_path / "fake.json"
+    status, out, err = run(capsys, SMALL, "512x256x128", "--most", "6", "--data", str(file), "--keep-constants")
+    assert status == 0, err
+    assert f"{file}: data of Fake H200" in out
+    data = read_data(json.loads(file.read_text("utf-8")))
+    assert data.device == Device("Fake H200", 132)
+    assert {key[:4] for key in data.table} == {("dense", 200, 136, 72), ("dense", 512, 256, 128)}
+    assert data.is_measured_on(Device("Fake H200", 132))
+    assert not data.is_measured_on(Device("NVIDIA H200", 132))
+    assert data.provenance["when"]

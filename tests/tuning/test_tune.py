@@ -1,4 +1,4 @@
-"""`tune` on a GPU that is not there: what is launched, on which memory, who wins, and what later calls take."""
+"""`tune` on a fake GPU: launches, their memory, the winner, and later calls."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from tests.tuning.fake_gpu import L2_BYTES, HeldTensor
 
 import warploom
 from warploom.diagnostics import WarploomError
-from warploom.heuristics.problem_key import sought
-from warploom.heuristics.sm90.ranking import choose, ranked
+from warploom.heuristics import EMULATED, Device, choose, key_of, rank
 from warploom.host.arrays import scratch
 from warploom.host.tensor_map import TensorMap
 from warploom.ops import matmul
@@ -36,7 +35,7 @@ def product(gpu, m=200, n=136, k=72):
     return {"a": HeldTensor(gpu, m, k), "b": HeldTensor(gpu, k, n), "out": HeldTensor(gpu, m, n)}
 
 
-def test_an_operation_is_tuned_and_later_calls_take_the_winner(gpu):
+def test_an_operation_is_tuned_and_later_calls_use_the_winner(gpu):
     given = product(gpu)
     gpu.cost = lambda launched: 7.0 if launched.block[0] > 200 else 20.0
     report = tune(matmul, **given, candidates=CANDIDATES)
@@ -47,12 +46,12 @@ def test_an_operation_is_tuned_and_later_calls_take_the_winner(gpu):
     assert report.gain == pytest.approx(20 / 7)
     assert report.rows[0].tflops == pytest.approx(2 * 200 * 136 * 72 / 7e6)
     assert report.problem.startswith("dense 200x136x72x1 ")
-    assert report.default == choose(report.sought, gpu="Fake H200")
+    assert report.default == choose(report.key, Device("Fake H200", 132))
     gpu.launched.clear()
     call = plan(matmul, **given)
     call(*given.values())
     assert gpu.launched[-1].block[0] > 200
-    assert hopper.tuned(report.sought, call.device.gpu) == report.best
+    assert hopper.tuned(report.key, call.device.gpu) == report.best
     again = tune(matmul, **given, candidates=[])
     assert [row.config for row in again.rows] == [report.best, report.default]
 
@@ -114,17 +113,17 @@ def test_a_wrong_candidate_is_told(gpu):
 
 FIELDS = {"b_type": "bf16", "c_type": "bf16", "a_major": "mn", "b_major": "k", "use_tma_store": True}
 WANTED = [
-    sought("dense", 1000, 512, 4096, a_type="bf16", **FIELDS),
-    sought("dense", 64, 4096, 4096, fused=True, residual=True, a_type="bf16", **FIELDS),
-    sought("grouped", 500, 4096, 512, 9, a_type="bf16", **FIELDS),
-    sought("blockwise", 512, 512, 512, **{**FIELDS, "a_type": "e4m3", "b_type": "e4m3", "a_major": "k"}),
+    key_of("dense", 1000, 512, 4096, a_type="bf16", **FIELDS),
+    key_of("dense", 64, 4096, 4096, fused=True, residual=True, a_type="bf16", **FIELDS),
+    key_of("grouped", 500, 4096, 512, 9, a_type="bf16", **FIELDS),
+    key_of("blockwise", 512, 512, 512, **{**FIELDS, "a_type": "e4m3", "b_type": "e4m3", "a_major": "k"}),
 ]
 
 
 @pytest.mark.parametrize("wanted", WANTED, ids=str)
-def test_what_is_measured_is_what_is_remembered(wanted):
-    """A candidate goes through the door of the caller's configurations, which leaves it as it is."""
-    found = ranked(wanted)
+def test_measured_configurations_are_used_unchanged(wanted):
+    """A candidate is passed like a caller's configuration, which must not change it."""
+    found = list(rank(wanted, EMULATED["sm_90a"]))
     assert len(found) >= 8
     for config in found:
         assert completed(config, dict(wanted.fields)) == config
@@ -198,7 +197,7 @@ def bound(x, y, config):
 OWN = [Rows(), Rows(64), Rows(256), Rows(64, 2)]
 
 
-def test_an_authors_kernel_is_tuned_by_the_same_door(gpu):
+def test_your_own_kernel_is_tuned_by_the_same_function(gpu):
     x, y = HeldTensor(gpu, 1000, dtype="float32"), HeldTensor(gpu, 1000, dtype="float32")
     gpu.cost = lambda launched: {128: 9.0, 64: 5.0, 256: 30.0}[launched.block[0]] + 0.01 * launched.grid[0]
     report = warploom.tune(lambda config: bound(x, y, config), candidates=OWN, out=y)
@@ -206,7 +205,7 @@ def test_an_authors_kernel_is_tuned_by_the_same_door(gpu):
     assert [row.config for row in report.rows] == [Rows(64, 2), Rows(64), Rows(), Rows(256)]
     assert not report.is_remembered
     assert report.rows[0].tflops is None
-    assert report.sought is None
+    assert report.key is None
     assert report.rows[0].label == "threads=64 each=2"
 
 

@@ -1,4 +1,4 @@
-"""Winners on disk: kept by GPU and problem, whole or not at all, and taken before what was shipped."""
+"""Winners on disk: stored by GPU and problem, atomically, with priority over shipped data."""
 
 from __future__ import annotations
 
@@ -12,15 +12,19 @@ import numpy as np
 import pytest
 
 from warploom.diagnostics import WarploomError
-from warploom.heuristics.problem_key import sought
+from warploom.heuristics import EMULATED, Device, choose, key_of, rank
 from warploom.heuristics.sm90.candidates import row_of
-from warploom.heuristics.sm90.ranking import choose, ranked
 from warploom.ops import linear
 from warploom.ops.planning import sm90 as hopper
 from warploom.ops.planning.request import GPU
 from warploom.runtime.cache.winners import recall, remember
 
 H200 = "NVIDIA H200"
+DEVICE = EMULATED["sm_90a"]
+
+
+def ranked(problem):
+    return list(rank(problem, DEVICE))
 
 
 @dataclass(frozen=True)
@@ -36,7 +40,7 @@ def on_h200():
     GPU.reset(token)
 
 
-def test_a_winner_is_kept_by_gpu_and_problem():
+def test_a_winner_is_stored_by_gpu_and_problem():
     assert recall(H200, "one") is None
     assert remember(H200, "one", {"tile": (128, 96), "band": 3})
     assert remember(H200, "two", {})
@@ -48,7 +52,7 @@ def test_a_winner_is_kept_by_gpu_and_problem():
 
 
 @pytest.mark.parametrize(("name", "value"), [("WARPLOOM_TUNED", "0"), ("WARPLOOM_CACHE_SIZE", "0")])
-def test_the_environment_switches_them_off(monkeypatch, name, value):
+def test_the_environment_disables_them(monkeypatch, name, value):
     assert remember(H200, "one", {"band": 3})
     monkeypatch.setenv(name, value)
     assert recall(H200, "one") is None
@@ -57,7 +61,7 @@ def test_the_environment_switches_them_off(monkeypatch, name, value):
     assert recall(H200, "one") == {"band": 3}
 
 
-def test_a_wrong_switch_is_told(monkeypatch):
+def test_an_invalid_setting_is_reported(monkeypatch):
     monkeypatch.setenv("WARPLOOM_TUNED", "maybe")
     with pytest.raises(WarploomError, match="WARPLOOM_TUNED has the invalid value `maybe`"):
         recall(H200, "one")
@@ -77,7 +81,7 @@ def test_a_corrupt_file_counts_as_none(cache, content):
     assert recall(H200, "one") == {"band": 5}
 
 
-def test_nothing_fails_where_nothing_can_be_written(monkeypatch, tmp_path):
+def test_nothing_fails_if_nothing_can_be_written(monkeypatch, tmp_path):
     blocked = tmp_path / "file"
     blocked.write_text("not a folder")
     monkeypatch.setenv("WARPLOOM_CACHE_DIR", str(blocked))
@@ -107,9 +111,9 @@ def test_many_processes_write_whole_entries(cache):
 FIELDS = {"a_type": "bf16", "b_type": "bf16", "c_type": "bf16", "a_major": "k", "b_major": "k", "use_tma_store": True}
 
 
-def test_remembered_comes_before_shipped_and_shipped_before_the_model(on_h200):
-    wanted = sought("dense", 1024, 1024, 1024, **FIELDS)
-    by_model, shipped = ranked(wanted)[0], choose(wanted, gpu=H200)
+def test_stored_winners_come_before_shipped_data_and_those_before_the_model(on_h200):
+    wanted = key_of("dense", 1024, 1024, 1024, **FIELDS)
+    by_model, shipped = choose(wanted, Device("another", 132)), choose(wanted, DEVICE)
     assert shipped.band == 4 != by_model.band
     assert hopper._chosen(wanted) == shipped
     unknown = replace(wanted, n=1032)
@@ -118,57 +122,57 @@ def test_remembered_comes_before_shipped_and_shipped_before_the_model(on_h200):
     remember(H200, str(wanted), row_of(other, wanted))
     assert hopper._chosen(wanted) == other
     assert hopper._chosen(replace(wanted, m=1032)) != other
-    assert hopper._chosen(replace(wanted, fused=True)) == choose(replace(wanted, fused=True), gpu=H200)
+    assert hopper._chosen(replace(wanted, fused=True)) == choose(replace(wanted, fused=True), DEVICE)
 
 
-def wanted_by(**following):
-    """What a call of a Hopper product looks for."""
+def wanted_by(**epilogue):
+    """Return the key of a Hopper GEMM."""
     x, w = np.ones((1024, 1024), ml_dtypes.bfloat16), np.ones((1024, 1024), ml_dtypes.bfloat16)
-    return linear.plan(x, w, target="sm_90a", **following).sought
+    return linear.plan(x, w, target="sm_90a", **epilogue).sought
 
 
-def test_what_follows_a_product_is_tuned_by_itself(on_h200):
+def test_a_light_epilogue_is_tuned_separately(on_h200):
     bias = np.ones(1024, ml_dtypes.bfloat16)
-    plain, followed = wanted_by(), wanted_by(bias=bias, activation="gelu_tanh")
-    assert plain == replace(followed, followed=False) != followed
-    assert wanted_by(activation="relu") == wanted_by(bias=bias) == followed
+    plain, light = wanted_by(), wanted_by(bias=bias, activation="gelu_tanh")
+    assert plain == replace(light, light_epilogue=False) != light
+    assert wanted_by(activation="relu") == wanted_by(bias=bias) == light
     assert wanted_by(bias=bias, epilogue=lambda acc, at: acc + 1) == replace(plain, fused=True)
-    assert hopper._chosen(followed) == hopper._chosen(plain) == choose(plain, gpu=H200)
-    assert set(ranked(followed)) == set(ranked(plain))  # those come last beside which a bias finds no registers
+    assert hopper._chosen(light) == hopper._chosen(plain) == choose(plain, DEVICE)
+    assert set(ranked(light)) == set(ranked(plain))  # those without registers for a bias come last
 
     one, other = ranked(plain)[5:7]
     remember(H200, str(plain), row_of(one, plain))
-    assert hopper._chosen(followed) == hopper._chosen(plain) == one
-    remember(H200, str(followed), row_of(other, followed))
+    assert hopper._chosen(light) == hopper._chosen(plain) == one
+    remember(H200, str(light), row_of(other, light))
     assert hopper._chosen(plain) == one
-    assert hopper._chosen(followed) == other
+    assert hopper._chosen(light) == other
 
 
-def test_only_such_a_gpu_takes_a_winner(on_h200):
-    wanted = sought("dense", 640, 640, 640, **FIELDS)
+def test_a_winner_is_used_on_the_same_kind_of_gpu_only(on_h200):
+    wanted = key_of("dense", 640, 640, 640, **FIELDS)
     other = ranked(wanted)[3]
     remember("NVIDIA H100 PCIe", str(wanted), row_of(other, wanted))
-    assert hopper._chosen(wanted) == choose(wanted, gpu=H200)
+    assert hopper._chosen(wanted) == choose(wanted, DEVICE)
     GPU.set(None)
-    assert hopper._chosen(wanted) == choose(wanted)
+    assert hopper._chosen(wanted) == choose(wanted, DEVICE)
 
 
 @pytest.mark.parametrize("row", [{"of another": "version"}, {"tile": [1, 2]}, {"tile": [128, 256], "pingpong": True}])
-def test_a_winner_that_is_no_longer_possible_is_passed_over(on_h200, row):
-    wanted = sought("dense", 640, 640, 640, **FIELDS)
+def test_a_winner_that_is_no_longer_valid_is_ignored(on_h200, row):
+    wanted = key_of("dense", 640, 640, 640, **FIELDS)
     remember(H200, str(wanted), row)
-    assert hopper._chosen(wanted) == choose(wanted, gpu=H200)
+    assert hopper._chosen(wanted) == choose(wanted, DEVICE)
 
 
-def test_a_winner_that_would_wait_for_ever_is_passed_over(on_h200):
-    wanted = sought("dense", 256, 256, 65536, **FIELDS)
-    remember("small", str(wanted), row_of(choose(wanted), wanted))
-    assert hopper.tuned(wanted, Hardware("small", 132)) == choose(wanted)
+def test_a_winner_that_would_deadlock_is_ignored(on_h200):
+    wanted = key_of("dense", 256, 256, 65536, **FIELDS)
+    remember("small", str(wanted), row_of(choose(wanted, DEVICE), wanted))
+    assert hopper.tuned(wanted, Hardware("small", 132)) == choose(wanted, DEVICE)
     assert hopper.tuned(wanted, Hardware("small", 114)) is None
 
 
-def test_a_residual_stays_where_it_was_measured(on_h200):
-    wanted = sought("dense", 640, 640, 640, fused=True, residual=True, **FIELDS)
+def test_a_residual_is_loaded_as_it_was_measured(on_h200):
+    wanted = key_of("dense", 640, 640, 640, fused=True, residual=True, **FIELDS)
     late = next(each for each in ranked(wanted) if not each.residual_in_place)
     remember(H200, str(wanted), row_of(late, wanted))
     assert hopper._chosen(wanted) == late

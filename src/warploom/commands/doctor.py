@@ -8,15 +8,17 @@ from dataclasses import asdict
 from rich.text import Text
 
 from warploom.commands.console import output, printable, table
+from warploom.heuristics import EMULATED, Device, source_of
 from warploom.runtime.doctor import examine
+from warploom.runtime.gpu.driver import Gpu
 
 _MARKS = {True: Text("✓", "green"), False: Text("–", "yellow")}
 _PLAIN_MARKS = {True: Text("+", "green"), False: Text("-", "yellow")}
 
 
 def doctor(*, as_json: bool) -> None:
-    """Print one line for each thing that decides where a call runs."""
-    findings = examine()
+    """Print a line for each thing that decides where and how a call runs."""
+    findings = examine(_describe)
     if as_json:
         print(json.dumps([asdict(finding) for finding in findings], indent=1))  # noqa: T201
         return
@@ -25,3 +27,10 @@ def doctor(*, as_json: bool) -> None:
     for finding in findings:
         rows.add_row(marks[finding.found], finding.subject, Text(printable(finding.what)), Text(printable(finding.do)))
     console.print(rows)
+
+
+def _describe(gpu: Gpu | None) -> str:
+    """Name the data by which configurations are chosen on a GPU, or on the emulator."""
+    if gpu is not None:
+        return source_of(Device.of(gpu))
+    return "; ".join(f"{target}: {source_of(device)}" for target, device in EMULATED.items())

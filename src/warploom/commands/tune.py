@@ -1,4 +1,4 @@
-"""`warploom tune 4096x4096x4096`: measures candidates on the GPU and keeps the fastest; `--fit` refits the model."""
+"""`warploom tune`: measure candidates on the GPU and remember the winner; `--fit` fits the heuristics."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -17,13 +18,18 @@ from rich.text import Text
 from warploom.commands.console import output, printable, table
 from warploom.commands.sizes import sizes_of
 from warploom.diagnostics import Diag
+from warploom.heuristics import Device, source_of
+from warploom.heuristics.sm90.cost_model import DENSE_16BIT, is_dense_16bit
+from warploom.heuristics.sm90.device_data import data_for
 from warploom.runtime.cache.winners import SWITCH
 from warploom.runtime.gpu.driver import device
 from warploom.tuning.contest import OnProgress
-from warploom.tuning.fitting import fit_kinds, load
+from warploom.tuning.data_file import data_text
+from warploom.tuning.fitting import device_of, fit_models, load, measured_in, read_document
 from warploom.tuning.inputs import Inputs, Wanted
 from warploom.tuning.measurements import document
 from warploom.tuning.report import Report
+from warploom.tuning.tree_fitting import Regrets, cross_validate, fit_trees, is_available
 from warploom.tuning.tuner import tune
 
 _STEPS = {"build": "building", "check": "checking", "measure": "measuring"}
@@ -48,11 +54,27 @@ class Request:
     activation: str | None = None
 
 
-def tune_all(request: Request, *, as_json: bool, file: Path | None) -> bool:
-    """Tune every problem and print its table; return True if every candidate computed the right result."""
+@dataclass(frozen=True, kw_only=True)
+class FitOptions:
+    """Options of the fit."""
+
+    data: Path | None = None
+    """The heuristics data file to write."""
+    keep_constants: bool = False
+    """Fit only trees and table, with the constants that are shipped."""
+    cross_validate: bool = False
+
+
+def tune_all(request: Request, *, as_json: bool, file: Path | None, fit: FitOptions) -> bool:
+    """Tune every problem and print its table; return True if the results of all candidates were right.
+
+    With a data file to write, the heuristics are fitted to the measurements.
+    """
     wanted = [_wanted(text, request) for text in request.sizes]
     gpu = device(0)
     inputs, reports = Inputs(gpu), []
+    if not as_json:
+        output().print(f"default: {source_of(Device.of(gpu.gpu))}", markup=False, soft_wrap=True)
     for text, each in zip(request.sizes, wanted, strict=True):
         operation, arguments = inputs.call(each)
         with _bar(text) as on_progress:
@@ -60,26 +82,56 @@ def tune_all(request: Request, *, as_json: bool, file: Path | None) -> bool:
         reports.append(report)
         if not as_json:
             _show(report)
-    if file is not None or as_json:
-        printed = json.dumps(document(reports, gpu.gpu, time.time()), indent=1)
-        if as_json:
-            print(printed)  # noqa: T201
-        if file is not None:
-            _write(file, printed)
+    measurements = document(reports, gpu.gpu, time.time())
+    text = json.dumps(measurements, indent=1) + "\n"
+    if as_json:
+        print(text, end="")  # noqa: T201
+    if file is not None:
+        _write(file, text)
+    if fit.data is not None:
+        fit_documents([measurements], fit)
     return not any(row.failure.startswith("wrong") for report in reports for row in report.rows)
 
 
-def fit_model(files: Sequence[Path]) -> None:
-    """Fit the constants of the model to measurements and print them."""
-    measured, sms = load(files)
+def fit_files(files: Sequence[Path], options: FitOptions) -> None:
+    """Fit the heuristics to measurements, print the result, and write the data file if there is one."""
+    load(files)  # rejects files of different GPUs
+    fit_documents([read_document(file) for file in files], options)
+
+
+def fit_documents(documents: Sequence[dict[str, Any]], options: FitOptions) -> None:
+    """Fit constants and trees to measurements of one GPU, and write the data file if there is one."""
     console = output()
-    for name, found in fit_kinds(measured, sms=sms):
-        title = f"{name}, {found.problems} problems; time lost by the model's choice, mean and maximum:"
-        console.print(title, markup=False)
+    measured = [each for document in documents for each in measured_in(document)]
+    on = device_of(documents[0])
+    models = dict(data_for(on).models)
+    for name, found in () if options.keep_constants else fit_models(measured, models, sms=on.sms):
+        models[name] = found.model
+        console.print(
+            f"{name}, {found.problems} problems; regret of the model's choice, mean and largest:", markup=False
+        )
         for when, (mean, most) in (("before", found.before), ("after", found.after)):
             console.print(f"  {when:6}  {mean:7.2%}  {most:7.2%}", markup=False)
         for constant, value in asdict(found.model).items():
-            console.print(f"    {constant}: float = {value:.3g}", markup=False)
+            console.print(f"    {constant}: {value:.3g}", markup=False)
+    trees, has_dense = None, any(is_dense_16bit(each.problem) for each in measured)
+    if (options.data or options.cross_validate) and has_dense and not is_available():
+        console.print("no decision trees: pip install scikit-learn to fit them", markup=False)
+    elif options.cross_validate and has_dense:
+        _show_regrets(cross_validate(measured, models[DENSE_16BIT], on.sms))
+    if options.data is not None:
+        if has_dense and is_available():
+            trees = fit_trees(measured, models[DENSE_16BIT], on.sms)
+        _write(options.data, data_text(documents, models, trees))
+        console.print(f"{options.data}: data of {on.name}", markup=False, soft_wrap=True)
+
+
+def _show_regrets(found: Regrets) -> None:
+    for name, regrets in (("model", found.model), ("model and trees", found.trees)):
+        if len(regrets):
+            shares = "  ".join(f"above {limit:.0%}: {(regrets > limit).mean():.1%}" for limit in (0.05, 0.1, 0.15))
+            mean, most = f"mean regret {regrets.mean():.2%}", f"largest {regrets.max():.0%}"
+            output().print(f"{name:16} {len(regrets)} problems, {mean}; {shares}; {most}", markup=False, soft_wrap=True)
 
 
 def _wanted(text: str, request: Request) -> Wanted:
@@ -134,7 +186,7 @@ def _show(report: Report) -> None:
 
 def _write(file: Path, text: str) -> None:
     try:
-        file.write_text(text + "\n", "utf-8")
+        file.write_text(text, "utf-8")
     except OSError as error:
         raise Diag.UNWRITABLE_FILE.error(file=file, what=error.strerror or str(error)) from None
 

@@ -1,21 +1,21 @@
-"""`Sought`: what a configuration is looked for, as tables, models and tuning know it."""
+"""`ProblemKey`: the signature of a GEMM by which tables, the cost model and tuning look up a configuration."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
-_ALIKE = {"f16": "bf16", "e5m2": "e4m3"}
-"""Element types that take the time of another."""
-_MARKS = ("followed", "fused", "residual", "whole")
+_SAME_SPEED = {"f16": "bf16", "e5m2": "e4m3"}
+"""Element types that take the same time as another."""
+_MARKS = ("light_epilogue", "fused", "residual", "unsplit")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sought:
-    """A product's kind, its sizes, and what else decides which configuration suits it.
+class ProblemKey:
+    """A GEMM's kind, its sizes, and whatever else decides which configuration is fast.
 
-    `kind` is dense, grouped or blockwise. `fields` are those of the configuration that follow from the arrays, with A
-    and B as the caller sees them.
+    `kind` is dense, grouped, blockwise or block_scaled. `fields` are the configuration fields that follow from the
+    arrays, with A and B as the caller sees them.
     """
 
     kind: str = "dense"
@@ -25,15 +25,15 @@ class Sought:
     count: int = 1
     """Batches, or groups of rows; m is the rows of one batch, or of all groups together."""
     fields: tuple[tuple[str, Any], ...] = ()
-    followed: bool = False
-    """Whether a bias or an activation follows that takes no registers: a plain product to tables and to the model, but
-    a problem of its own to who measures."""
+    light_epilogue: bool = False
+    """A bias or activation that needs no extra registers. Tables and the model treat it as a plain GEMM; tuning
+    measures it as a problem of its own."""
     fused: bool = False
-    """Whether an epilogue needs registers: more than a row of bias, a fast activation and a residual in place take."""
+    """An epilogue that needs registers: more than a row bias, a fast activation and a residual in place."""
     residual: bool = False
-    """Whether there is a residual that the copy engine can bring into the buffers of C."""
-    whole: bool = False
-    """Whether a sum is to be one CTA's alone, so that its order does not depend on m."""
+    """A residual that TMA can load into the buffers of C."""
+    unsplit: bool = False
+    """No split-K or stream-K, so that the order of a sum does not depend on m."""
 
     @property
     def sizes(self) -> tuple[int, int, int, int]:
@@ -41,20 +41,20 @@ class Sought:
 
     @property
     def a_type(self) -> str:
-        """The type of A's elements, or one that takes the same time."""
+        """The element type of A, or one of the same speed."""
         usual = "e4m3" if self.kind == "blockwise" else "bf16"
         name: str = dict(self.fields).get("a_type", usual)
-        return _ALIKE.get(name, name)
+        return _SAME_SPEED.get(name, name)
 
     @property
     def majors(self) -> tuple[str, str]:
-        """Which side of A and of B is contiguous: "k" or "mn"."""
+        """The contiguous dimensions of A and of B: "k" or "mn"."""
         given = dict(self.fields)
         return given.get("a_major", "k"), given.get("b_major", "k")
 
     @property
     def c_type(self) -> str:
-        """The type of C's elements."""
+        """The element type of C."""
         usual = {"f32": "f32", "tf32": "f32"}.get(self.a_type, "bf16")
         name: str = dict(self.fields).get("c_type") or usual
         return name
@@ -64,13 +64,22 @@ class Sought:
         return 2.0 * self.m * self.n * self.k * (self.count if self.kind == "dense" else 1)
 
     def __str__(self) -> str:
-        """One line that tells it from every other."""
+        """Return one line that identifies the problem; tuned results are stored under it."""
         marks = [name for name in _MARKS if getattr(self, name)]
         given = [f"{name}={value}" for name, value in self.fields]
         return " ".join((self.kind, "x".join(map(str, self.sizes)), *marks, *given))
 
 
-def sought(kind: str, m: int, n: int, k: int, count: int = 1, **fields: Any) -> Sought:
-    """What is looked for, with the fields of a configuration by name."""
+def key_of(kind: str, m: int, n: int, k: int, count: int = 1, **fields: Any) -> ProblemKey:
+    """Return a key from the marks and configuration fields by name."""
     marks = {name: bool(fields.pop(name, False)) for name in _MARKS}
-    return Sought(kind=kind, m=m, n=n, k=k, count=count, fields=tuple(sorted(fields.items())), **marks)
+    return ProblemKey(kind=kind, m=m, n=n, k=k, count=count, fields=tuple(sorted(fields.items())), **marks)
+
+
+Sought = ProblemKey
+
+
+def sought(kind: str, m: int, n: int, k: int, count: int = 1, **fields: Any) -> ProblemKey:
+    """Return a key from the former names of its marks."""
+    renamed = {"followed": "light_epilogue", "whole": "unsplit"}
+    return key_of(kind, m, n, k, count, **{renamed.get(name, name): value for name, value in fields.items()})

@@ -1,4 +1,4 @@
-"""What this computer has for warploom, what is missing and what to do about it; works where there is nothing at all."""
+"""The findings of `warploom doctor`: what this computer has for warploom, what is missing, and what to do about it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import platform
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
@@ -23,11 +24,14 @@ _PROBE = Path(__file__).parent / "gpu" / "probe.py"
 _PATIENCE = 30.0
 _TORCH_CUDA = re.compile(r"^cuda\b[^=]*=\s*(?:'([\d.]+)'|\"([\d.]+)\"|None)", re.MULTILINE)
 _INSTALL = "pip install 'warploom[cuda]'"
+_REPAIR = "install what is missing, or reinstall torch; tensors need it"
+_TUNE = "`warploom tune MxNxK` measures your shapes on this GPU"
+_IMPORT_PATIENCE = 120.0
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing: whether it is there, what was found, and what to do if it is missed."""
+    """One subject: found or not, the details, and what to do if it is needed."""
 
     subject: str
     found: bool
@@ -37,31 +41,45 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """The NVIDIA driver: the CUDA version it speaks (None: there is none), its GPUs, and what is wrong with it."""
+    """The NVIDIA driver: its CUDA version (None if there is no driver), its GPUs, and what is wrong with it."""
 
     cuda: tuple[int, int] | None
     gpus: tuple[Gpu, ...] = ()
     problem: str = ""
 
 
-def examine() -> tuple[Finding, ...]:
-    """Everything that decides where a call runs, in the order in which it is needed."""
+def examine(describe: Callable[[Gpu | None], str] | None = None) -> tuple[Finding, ...]:
+    """Return everything that decides where and how a call runs, in the order in which it is needed.
+
+    `describe` names the data by which configurations are chosen for a GPU, or for the emulator.
+    """
     driver, assembler = driver_here(), _tool(PTXAS)
     return (
         Finding("warploom", found=True, what=_warploom()),
-        _told_driver(driver),
-        _told_gpus(driver),
-        _told_tool(PTXAS, assembler),
-        _told_tool(NVDISASM, _tool(NVDISASM)),
-        _told_torch(),
-        _told_cache(),
-        Finding("NumPy arrays", found=True, what="run on the machine, on this CPU"),
+        _driver_finding(driver),
+        _gpu_finding(driver),
+        _tool_finding(PTXAS, assembler),
+        _tool_finding(NVDISASM, _tool(NVDISASM)),
+        _torch_finding(),
+        _cache_finding(),
+        *([] if describe is None else [_configuration_finding(driver, describe)]),
+        Finding("NumPy arrays", found=True, what="run on the emulator, on this CPU"),
         _verdict(driver, assembler),
     )
 
 
+def _configuration_finding(driver: Driver, describe: Callable[[Gpu | None], str]) -> Finding:
+    """Name what ranks configurations on each usable GPU; extrapolated data count as missing."""
+    gpus = [gpu for gpu in driver.gpus if gpu.target]
+    if not gpus:
+        return Finding("configurations", found=True, what=f"of the emulator: {describe(None)}")
+    described = {f"{gpu.name}: {describe(gpu)}": None for gpu in gpus}
+    is_measured = not any("extrapolated" in each for each in described)
+    return Finding("configurations", is_measured, "; ".join(described), "" if is_measured else _TUNE)
+
+
 def driver_here() -> Driver:
-    """Asks the driver in another process, and not for longer than half a minute."""
+    """Query the driver in another process, for at most half a minute."""
     try:
         run = subprocess.run(  # noqa: S603  our own program
             [sys.executable, "-I", str(_PROBE)],
@@ -73,18 +91,18 @@ def driver_here() -> Driver:
     except subprocess.TimeoutExpired:
         return Driver(None, problem=f"the driver did not answer in {_PATIENCE:.0f} s")
     except OSError as error:
-        return Driver(None, problem=f"it could not be asked ({error})")
+        return Driver(None, problem=f"the driver could not be queried ({error})")
     return _driver(run)
 
 
 def _driver(run: subprocess.CompletedProcess[bytes]) -> Driver:
     try:
-        told: dict[str, Any] = json.loads(run.stdout)
+        facts: dict[str, Any] = json.loads(run.stdout)
     except ValueError:
-        return Driver(None, problem=f"asking the driver ended with status {run.returncode}")
-    gpus = (Gpu(gpu["name"], tuple(gpu["capability"]), gpu["sms"], gpu["memory"]) for gpu in told.get("gpus", ()))
-    cuda = told.get("cuda")
-    return Driver((cuda[0], cuda[1]) if cuda else None, tuple(gpus), told.get("problem", ""))
+        return Driver(None, problem=f"querying the driver ended with status {run.returncode}")
+    gpus = (Gpu(gpu["name"], tuple(gpu["capability"]), gpu["sms"], gpu["memory"]) for gpu in facts.get("gpus", ()))
+    cuda = facts.get("cuda")
+    return Driver((cuda[0], cuda[1]) if cuda else None, tuple(gpus), facts.get("problem", ""))
 
 
 def _warploom() -> str:
@@ -95,22 +113,22 @@ def _warploom() -> str:
     return f"{mine}, Python {platform.python_version()}, {platform.system()} {platform.machine()}"
 
 
-def _told_driver(driver: Driver) -> Finding:
+def _driver_finding(driver: Driver) -> Finding:
     if driver.cuda is None:
         return Finding("driver", found=False, what=driver.problem, do="install NVIDIA's driver, if there is a GPU")
-    what = f"speaks CUDA {driver.cuda[0]}.{driver.cuda[1]}"
+    what = f"supports CUDA {driver.cuda[0]}.{driver.cuda[1]}"
     if driver.problem:
         return Finding("driver", found=False, what=f"{what}, but {driver.problem}", do="check it with nvidia-smi")
     return Finding("driver", found=True, what=what)
 
 
-def _told_gpus(driver: Driver) -> Finding:
+def _gpu_finding(driver: Driver) -> Finding:
     if not driver.gpus:
-        do = "check CUDA_VISIBLE_DEVICES" if driver.cuda else "NumPy arrays need none"
-        return Finding("GPU", found=False, what="none is visible", do=do)
+        do = "check CUDA_VISIBLE_DEVICES" if driver.cuda else "NumPy arrays do not need one"
+        return Finding("GPU", found=False, what="none visible", do=do)
     usable = any(gpu.target for gpu in driver.gpus)
     what = "; ".join(f"{index}: {gpu}" for index, gpu in enumerate(driver.gpus))
-    return Finding("GPU", usable, what, "" if usable else "use a Hopper or Blackwell GPU, or the machine")
+    return Finding("GPU", usable, what, "" if usable else "use a Hopper or Blackwell GPU, or the emulator")
 
 
 def _tool(name: str) -> Tool | WarploomError:
@@ -120,7 +138,7 @@ def _tool(name: str) -> Tool | WarploomError:
         return error
 
 
-def _told_tool(name: str, tool: Tool | WarploomError) -> Finding:
+def _tool_finding(name: str, tool: Tool | WarploomError) -> Finding:
     if isinstance(tool, Tool):
         return Finding(name, found=True, what=f"{tool.version} from {tool.origin}: {tool.path}")
     if tool.diag is Diag.NO_TOOL:
@@ -129,14 +147,15 @@ def _told_tool(name: str, tool: Tool | WarploomError) -> Finding:
 
 
 def _installed(package: str) -> str:
-    """The version that pip knows, without importing anything."""
+    """Return the version that is installed, or nothing, without importing it."""
     try:
         return version(package)
     except PackageNotFoundError:
         return ""
 
 
-def _told_torch() -> Finding:
+def _torch_finding() -> Finding:
+    """Import torch in another process: an installed package may fail to import."""
     found = _installed("torch")
     if not found:
         return Finding(
@@ -148,10 +167,34 @@ def _told_torch() -> Finding:
         text = ""
     match = _TORCH_CUDA.search(text)
     cuda = match and (match[1] or match[2])
-    return Finding("torch", found=True, what=f"{found}, {f'built for CUDA {cuda}' if cuda else 'built without CUDA'}")
+    what = f"{found}, {f'built for CUDA {cuda}' if cuda else 'built without CUDA'}"
+    failure = _import_failure("torch")
+    if failure:
+        return Finding("torch", found=False, what=f"{what}, but `import torch` fails: {failure}", do=_REPAIR)
+    return Finding("torch", found=True, what=what)
 
 
-def _told_cache() -> Finding:
+def _import_failure(package: str) -> str:
+    """Return the error of importing a package in a fresh process, or nothing."""
+    try:
+        run = subprocess.run(  # noqa: S603  our own program
+            [sys.executable, "-P", "-c", f"import {package}"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_IMPORT_PATIENCE,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"it takes longer than {_IMPORT_PATIENCE:.0f} s"
+    except OSError as error:
+        return f"no process could be started ({error})"
+    if run.returncode == 0:
+        return ""
+    lines = [line.strip() for line in run.stderr.decode("utf-8", "replace").splitlines() if line.strip()]
+    return lines[-1][:300] if lines else f"the process ended with status {run.returncode}"
+
+
+def _cache_finding() -> Finding:
     try:
         cache = user_cache()
     except WarploomError as error:
@@ -171,15 +214,15 @@ def _told_cache() -> Finding:
 
 
 def _existing(folder: Path) -> Path | None:
-    """A folder, or the nearest above it that there is; None where nobody can look."""
+    """Return a folder, or the nearest parent that exists; None if it cannot be examined."""
     try:
         return next((each for each in (folder, *folder.parents) if each.exists()), None)
-    except OSError:  # too long a name, or a folder that is closed to us
+    except OSError:  # the name is too long, or a parent cannot be entered
         return None
 
 
 def _verdict(driver: Driver, assembler: Tool | WarploomError) -> Finding:
-    """Whether CUDA arrays can be computed with here, on which GPU and by which assembler; else every reason why not."""
+    """Say on which GPU and by which assembler CUDA arrays run, or every reason why they cannot."""
     usable = [(gpu.name, gpu.target) for gpu in driver.gpus if gpu.target]
     reasons = [] if usable else [f"{gpu.name} has {reason_unsupported(gpu.capability)}" for gpu in driver.gpus]
     if not driver.gpus:

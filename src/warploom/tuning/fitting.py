@@ -1,4 +1,4 @@
-"""The model's constants, fitted to measurements: `warploom tune --fit FILE`."""
+"""Fitting of the cost model's constants to measurements."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from typing import Any
 import numpy as np
 
 from warploom.diagnostics import Diag
-from warploom.heuristics.problem_key import Sought, sought
-from warploom.heuristics.sm90.candidates import made
-from warploom.heuristics.sm90.cost_model import MODEL, OTHERS, Model, Numbers, Work, is_single, outlines_of, work_of
-from warploom.heuristics.table import hashable
+from warploom.heuristics import Device, ProblemKey, key_of
+from warploom.heuristics.sm90.candidates import build
+from warploom.heuristics.sm90.cost_model import CandidateArrays, Model, Models, Numbers, Work, model_name, work_of
+from warploom.heuristics.sm90.device_data import fields_of_json
 from warploom.structured.config.sm90 import HopperConfig
 
 _SHARPNESS = 40.0
-"""How strongly a configuration that is expected to be faster is preferred: one of 5 % by a factor of 8."""
+"""Preference for a configuration that is expected to be faster: one of 5 % by a factor of 8."""
 _ACCURACY, _BAD = 0.4, 4.0
-"""What a wrong time counts beside a wrong choice, and how much more a bad choice counts than many small losses."""
+"""Weight of a wrong time relative to a wrong choice, and of a bad choice relative to many small losses."""
 _NEAR = 4.0
-"""How much more the time of a fast configuration counts than that of a slow one: by this power of their times."""
-_SHARES = ("one_consumer", "lonely")
-"""Constants that are parts of a rate."""
+"""The time of a fast configuration weighs more than that of a slow one: by this power of their times."""
+_SHARES = ("one_consumer", "lone_pingpong")
+"""Constants that are parts of a rate, at most 1."""
 _FIRST_STEP, _LAST_STEP = 1.0, 0.002
-"""Of logarithms: a bound that no time comes near is felt only from far away."""
+"""Of logarithms: a bound that no time comes close to shows an effect only after a large step."""
 _JUMP = 0.25
 
 
@@ -34,14 +34,14 @@ _JUMP = 0.25
 class Measured:
     """The times of some configurations for one problem, in µs."""
 
-    sought: Sought
+    problem: ProblemKey
     configs: tuple[HopperConfig, ...]
     us: Numbers
 
 
 @dataclass(frozen=True)
 class Fit:
-    """Constants, and what a choice by them costs: the mean and the largest regret before and after."""
+    """Fitted constants, and the regret of choices by them: mean and largest, before and after."""
 
     model: Model
     problems: int
@@ -49,14 +49,14 @@ class Fit:
     after: tuple[float, float]
 
 
-def fit(measured: Sequence[Measured], *, start: Model = MODEL, sms: int, rounds: int = 4, seed: int = 0) -> Fit:
-    """The constants by which choices cost least.
+def fit(measured: Sequence[Measured], *, start: Model, sms: int, rounds: int = 4, seed: int = 0) -> Fit:
+    """Return the constants whose choices cost least.
 
-    What is minimised is the regret of the chosen configuration, averaged over problems: the logarithm of its measured
-    time by that of the fastest one measured, and some of its square, since no choice is to be bad. As the chosen one
-    changes in jumps, each configuration counts with a weight that falls with its expected time. To this comes, less
-    heavy, how far expected times are from measured ones (the mean of the logarithms' distances), which tells constants
-    apart that no choice depends on.
+    The objective is the regret of the chosen configuration, averaged over problems: the logarithm of its measured time
+    relative to the fastest measured one, plus a part of its square, since no single choice should be bad. As the choice
+    changes in jumps, each configuration counts with a weight that falls with its expected time. The distance of
+    expected from measured times (the mean of the logarithms' differences) is added with a smaller weight; it determines
+    constants that no choice depends on.
     """
     rows = _rows(measured, sms)
     names = tuple(asdict(start))
@@ -65,32 +65,37 @@ def fit(measured: Sequence[Measured], *, start: Model = MODEL, sms: int, rounds:
         return _cost(_model(names, logarithms), rows)
 
     generator = np.random.default_rng(seed)
-    best = _searched(cost, np.log([getattr(start, name) for name in names]))
+    best = _minimise(cost, np.log([getattr(start, name) for name in names]))
     for _ in range(rounds):  # constants that are far off together are not found one by one
-        other = _searched(cost, best + generator.normal(0, _JUMP, len(best)))
+        other = _minimise(cost, best + generator.normal(0, _JUMP, len(best)))
         best = min(best, other, key=cost)
-    model = _model(names, best)
+    model = rounded(_model(names, best))
     return Fit(model, len(measured), regret(start, measured, sms), regret(model, measured, sms))
 
 
-def fit_kinds(measured: Sequence[Measured], *, sms: int) -> Iterator[tuple[str, Fit]]:
-    """The constants of single 16-bit products by themselves, and those of the others, as far as there are any."""
-    single = [each for each in measured if is_single(each.sought)]
-    others = [each for each in measured if not is_single(each.sought)]
-    for name, start, found in (("single 16-bit products", MODEL, single), ("other products", OTHERS, others)):
+def fit_models(measured: Sequence[Measured], models: Models, *, sms: int) -> Iterator[tuple[str, Fit]]:
+    """Yield the fitted constants of each class of problems that was measured, starting from given constants."""
+    for name, start in models.items():
+        found = [each for each in measured if model_name(each.problem) == name]
         if found:
             yield name, fit(found, start=start, sms=sms)
 
 
+def rounded(model: Model) -> Model:
+    """Return constants with three digits, as data files hold them."""
+    return Model(**{name: float(f"{value:.3g}") for name, value in asdict(model).items()})
+
+
 def regret(model: Model, measured: Sequence[Measured], sms: int) -> tuple[float, float]:
-    """How much slower the chosen configuration is than the fastest, where there is a choice: on average, at most."""
+    """Return how much slower the chosen configuration is than the fastest: on average, and at most."""
     choices = [each for each in measured if len(each.us) > 1]
-    lost = [cost_of(each, model.times(work_of(outlines_of(each.configs), each.sought, sms))) for each in choices]
+    works = [work_of(CandidateArrays.of_configs(each.configs), each.problem, sms) for each in choices]
+    lost = [regret_of(each, model.times(work)) for each, work in zip(choices, works, strict=True)]
     return (float(np.mean(lost)), max(lost)) if lost else (0.0, 0.0)
 
 
-def cost_of(each: Measured, expected: Numbers) -> float:
-    """How much slower the configuration is that is expected to be fastest than the one that was."""
+def regret_of(each: Measured, expected: Numbers) -> float:
+    """Return how much slower the configuration with the least expected time is than the fastest measured one."""
     return float(each.us[int(np.argmin(expected))] / each.us.min()) - 1
 
 
@@ -102,11 +107,11 @@ class _Rows:
     us: Numbers
     problem: np.ndarray[Any, np.dtype[np.intp]]
     lost: Numbers
-    """The logarithm of each time by that of its problem's fastest."""
+    """The logarithm of each time relative to its problem's fastest."""
 
 
 def _rows(measured: Sequence[Measured], sms: int) -> _Rows:
-    works = [work_of(outlines_of(each.configs), each.sought, sms) for each in measured]
+    works = [work_of(CandidateArrays.of_configs(each.configs), each.problem, sms) for each in measured]
     counts = [len(each.us) for each in measured]
     lost = np.concatenate([np.log(each.us / each.us.min()) for each in measured])
     us = np.concatenate([each.us for each in measured])
@@ -122,8 +127,8 @@ def _cost(model: Model, rows: _Rows) -> float:
     weights = (least[rows.problem] / expected) ** _SHARPNESS
     regrets = np.bincount(rows.problem, weights * rows.lost) / np.bincount(rows.problem, weights)
     near = np.exp(-_NEAR * rows.lost)
-    missed = float((near * np.abs(np.log(expected / rows.us))).sum() / near.sum())
-    return float(regrets.mean() + _BAD * (regrets**2).mean()) + _ACCURACY * missed
+    error = float((near * np.abs(np.log(expected / rows.us))).sum() / near.sum())
+    return float(regrets.mean() + _BAD * (regrets**2).mean()) + _ACCURACY * error
 
 
 def _model(names: tuple[str, ...], logarithms: Numbers) -> Model:
@@ -131,19 +136,19 @@ def _model(names: tuple[str, ...], logarithms: Numbers) -> Model:
     return Model(**values | {name: min(values[name], 1.0) for name in _SHARES})
 
 
-def _searched(cost: Callable[[Numbers], float], start: Numbers) -> Numbers:
-    """A minimum by the search of Hooke and Jeeves: steps along the axes, then one more along all that they came to.
+def _minimise(cost: Callable[[Numbers], float], start: Numbers) -> Numbers:
+    """Return a local minimum by the method of Hooke and Jeeves: steps along the axes, then a step along their sum.
 
-    It needs no derivatives, which the cost does not have where another configuration becomes the slowest part.
+    It needs no gradient, which does not exist where another part of a configuration's time becomes the longest.
     """
     point, best = start.copy(), cost(start)
     steps = np.full(len(start), _FIRST_STEP)
     while steps.max() > _LAST_STEP:
         before = point.copy()
         for axis in range(len(point)):
-            for way in (1, -1):
+            for sign in (1, -1):
                 moved = point.copy()
-                moved[axis] += way * steps[axis]
+                moved[axis] += sign * steps[axis]
                 found = cost(moved)
                 if found < best:
                     point, best = moved, found
@@ -155,20 +160,22 @@ def _searched(cost: Callable[[Numbers], float], start: Numbers) -> Numbers:
     return point
 
 
-def load(paths: Sequence[Path]) -> tuple[list[Measured], int]:
-    """The measurements of files that `warploom tune … --out FILE` wrote, and the multiprocessors they were made on."""
-    documents = [_document(path) for path in paths]
-    sms = {document["machine"]["sms"] for document in documents}
-    if len(sms) != 1:
-        raise Diag.BAD_MEASUREMENTS.error(file=str(paths[0]), what=f"GPUs of {sorted(sms)} multiprocessors are mixed")
-    return [each for document in documents for each in _measured(document)], sms.pop()
+def load(paths: Sequence[Path]) -> tuple[list[Measured], Device]:
+    """Return the measurements in files that `warploom tune … --out FILE` wrote, and the GPU that they are of."""
+    documents = [read_document(path) for path in paths]
+    devices = {device_of(document) for document in documents}
+    if len(devices) != 1:
+        names = " and ".join(sorted(f"{each.name} ({each.sms} SMs)" for each in devices))
+        raise Diag.BAD_MEASUREMENTS.error(file=str(paths[0]), what=f"the files are of different GPUs: {names}")
+    return [each for document in documents for each in measured_in(document)], devices.pop()
 
 
-def _document(path: Path) -> dict[str, Any]:
+def read_document(path: Path) -> dict[str, Any]:
+    """Return the contents of a measurements file, or raise `BAD_MEASUREMENTS`."""
     try:
         document: dict[str, Any] = json.loads(path.read_text("utf-8"))
-        list(_measured(document))
-        int(document["machine"]["sms"])
+        list(measured_in(document))
+        device_of(document)
     except OSError as error:
         raise Diag.UNREADABLE_FILE.error(file=path, what=f"cannot be read: {error.strerror}") from None
     except (ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError) as error:
@@ -176,13 +183,19 @@ def _document(path: Path) -> dict[str, Any]:
     return document
 
 
-def _measured(document: Mapping[str, Any]) -> Iterator[Measured]:
+def device_of(document: Mapping[str, Any]) -> Device:
+    """Return the GPU that a document's measurements are of."""
+    return Device(str(document["machine"]["gpu"]), int(document["machine"]["sms"]))
+
+
+def measured_in(document: Mapping[str, Any]) -> Iterator[Measured]:
+    """Yield the measurements of a document, without configurations that are no longer valid."""
     for row in document["rows"]:
         m, n, k = row["shape"]
         marks = {name: row.get(name, False) for name in ("fused", "residual")}
         fields = {name: row[name] for name in ("a_type", "a_major", "b_major") if name in row}
-        wanted = replace(sought(row["kind"], m, n, k, row.get("count", 1), **fields), **marks)
-        found = [(made(hashable(document["configs"][name]), wanted), us) for name, us in row["us"].items()]
+        problem = replace(key_of(row["kind"], m, n, k, row.get("count", 1), **fields), **marks)
+        found = [(build(fields_of_json(document["configs"][name]), problem), us) for name, us in row["us"].items()]
         pairs = [(config, us) for config, us in found if config is not None]
         if pairs:
-            yield Measured(wanted, tuple(config for config, _ in pairs), np.array([us for _, us in pairs], np.float64))
+            yield Measured(problem, tuple(config for config, _ in pairs), np.array([us for _, us in pairs], np.float64))

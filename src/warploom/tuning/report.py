@@ -1,23 +1,23 @@
-"""What a tuning found: a row for each candidate, the fastest first."""
+"""The result of tuning: a row for each candidate, the fastest first."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
-from warploom.heuristics.problem_key import Sought
+from warploom.heuristics.problem_key import ProblemKey
 
 
 @dataclass(frozen=True)
 class Row:
-    """One candidate: its time, or why it has none."""
+    """One candidate: its time, or the reason why it has none."""
 
     config: Any
     label: str
     us: float | None = None
     tflops: float | None = None
     ratio: float | None = None
-    """The default's time by its own, in the same run."""
+    """The default's time divided by its own, in the same run."""
     failure: str = ""
 
     def __str__(self) -> str:
@@ -34,18 +34,23 @@ class Report:
     problem: str
     gpu: str
     rows: tuple[Row, ...]
-    """Those with a time, the fastest first; then those without."""
+    """Candidates with a time, the fastest first; then those without."""
     default: Any
-    """What would have been taken without tuning."""
+    """The configuration that would be used without tuning."""
     best: Any
-    """The winner; the default, where nothing is faster by more than measurements differ."""
+    """The winner; the default if nothing is faster by more than the noise of measurements."""
     is_remembered: bool = False
-    sought: Sought | None = None
-    """What of the library's choice was tuned; None for a kernel of an author's own."""
+    key: ProblemKey | None = None
+    """The problem whose configuration was tuned; None for your own kernel."""
+
+    @property
+    def sought(self) -> ProblemKey | None:
+        """The former name of `key`."""
+        return self.key
 
     @property
     def gain(self) -> float:
-        """The default's time by the winner's."""
+        """The default's time divided by the winner's."""
         return next((row.ratio for row in self.rows if row.config == self.best and row.ratio is not None), 1.0)
 
     def __str__(self) -> str:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import partial
+from itertools import islice
 from typing import Any, cast
 
 from warploom.diagnostics import Diag
-from warploom.heuristics.problem_key import Sought
+from warploom.heuristics import Device as ChosenFor
+from warploom.heuristics import ProblemKey, choose, rank
 from warploom.heuristics.sm90.candidates import row_of
-from warploom.heuristics.sm90.ranking import choose, ranked
 from warploom.host.arrays import buffer_of
 from warploom.host.launch import Launch
 from warploom.ops.planning.array_arguments import leaves
@@ -102,7 +103,7 @@ class _Problem:
     arguments: Mapping[str, Any]
     device: Device
     regions: tuple[Region, ...]
-    sought: Sought | None
+    sought: ProblemKey | None
     """What a configuration is looked for; None on GPUs where only the caller knows candidates."""
 
     @staticmethod
@@ -143,11 +144,12 @@ class _Problem:
         if self.sought is None:
             return list(given or ())
         gpu = self.device.gpu
-        default, before = choose(self.sought, sms=gpu.sms, gpu=gpu.name), tuned(self.sought, gpu)
+        on = ChosenFor.of(gpu)
+        default, before = choose(self.sought, on), tuned(self.sought, gpu)
         known = [default] if before is None else [default, before]
         if given is not None:
             return list(dict.fromkeys((*known, *(completed(each, dict(self.sought.fields)) for each in given))))
-        return list(dict.fromkeys((*known, *ranked(self.sought, sms=gpu.sms)[:most])))
+        return list(dict.fromkeys((*known, *islice(rank(self.sought, on), most))))
 
     def made(self, config: Any) -> Made:
         """The launch with a configuration."""

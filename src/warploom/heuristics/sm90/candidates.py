@@ -1,4 +1,4 @@
-"""The Hopper configurations to choose from, as rows of fields; a new one is a new row, here and nowhere else."""
+"""The Hopper configurations to choose from, as rows of fields; to add one, add a row here."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
-from warploom.heuristics.problem_key import Sought
+from warploom.heuristics.problem_key import ProblemKey
 from warploom.structured.config.base import field_names
 from warploom.structured.config.sm90 import HopperConfig
 from warploom.structured.config.sm90_blockwise import HopperBlockwiseConfig
@@ -32,16 +32,16 @@ _CLUSTERS = (*_FEW, {"cluster_shape": (2, 2, 1)}, *_FOURS)
 _WAYS: tuple[dict[str, Any], ...] = ({}, {"AB_swapped": True})
 _THREE = {"consumers": 3}
 _OF_ONE = (*range(16, 65, 16), *range(72, 129, 8), *range(144, 257, 16))
-"""Columns of one consumer's tiles."""
+"""Tile widths with one consumer."""
 
 
 def _stages_of(columns: int) -> int:
-    """Input stages of 64 rows and so many columns that find room, up to those after which more do no good."""
+    """Return the input stages that fit for 64 rows and so many columns, as far as more of them help."""
     return 12 if columns <= 72 else 10
 
 
 def _widths(splits: int, least: int, most: int) -> range:
-    """Columns of which every split can have some eights."""
+    """Return the tile widths of which each split gets a multiple of eight columns."""
     unit = 8 * splits
     return range(unit * ceil(least / unit), most + 1, unit)
 
@@ -88,7 +88,7 @@ DENSE: tuple[Fields, ...] = (
     *(_tile(*size, stream_k=True, **_PAIR) for size in ((128, 256), (256, 128), (128, 128))),
     *(_tile(*size, stream_k=True) for size in ((128, 256), (256, 128), (128, 192), (128, 128), (128, 64))),
 )
-"""Widths in steps of 8, because a width that divides the matrix without a rest is worth more than any other trick."""
+"""Widths in steps of 8, because a width that divides the matrix evenly gains more than anything else."""
 GROUPED: tuple[Fields, ...] = (
     _tile(128, 128, pingpong=True),
     _tile(128, 128, pingpong=True, **_NARROW_PAIR),
@@ -100,20 +100,20 @@ GROUPED: tuple[Fields, ...] = (
     *(_tile(64, n, **_ALONE) for n in (64, 128)),
 )
 BLOCKWISE: tuple[Fields, ...] = (
-    _tile(128, 128, num_output_stages=1),  # the model knows no buffers: of equals it takes the first
+    _tile(128, 128, num_output_stages=1),  # the model does not see buffers: among equals it takes the first
     *(_tile(128, 128, **cluster) for cluster in ({}, _ROW_PAIR, _NARROW_PAIR)),
     _tile(256, 128, num_output_stages=1),
     *(_tile(128, n) for n in (32, 64, 96)),
     *(_tile(64, n, **_ALONE) for n in (16, 32, 48, 64, 96, 128)),
 )
-"""Narrow tiles are for few rows: all multiprocessors are to read B."""
+"""Narrow tiles are for few rows, so that all SMs read B."""
 
 _WIDEST_TILE, _STEP = 256, 8
 
 
-def _cut_to_groups(sought: Sought) -> Iterator[Fields]:
-    """Groups of few rows go along N of the multiplication, where tiles can be narrow."""
-    width = ceil(sought.m / sought.count / _STEP) * _STEP
+def _fit_to_groups(problem: ProblemKey) -> Iterator[Fields]:
+    """Yield rows for groups of few rows, which go along N of the MMA, where tiles can be narrow."""
+    width = ceil(problem.m / problem.count / _STEP) * _STEP
     if width <= _WIDEST_TILE:
         yield _tile(64, width, **_SWAPPED)
         yield _tile(128, width, AB_swapped=True)
@@ -121,58 +121,58 @@ def _cut_to_groups(sought: Sought) -> Iterator[Fields]:
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of product: its configurations' type, the rows to choose from, and those that its sizes suggest."""
+    """A kind of problem: its configuration class, the rows to choose from, and rows that depend on the sizes."""
 
     config: type[HopperConfig]
     rows: tuple[Fields, ...]
-    cut: Callable[[Sought], Iterator[Fields]] = lambda _: iter(())
+    sized_rows: Callable[[ProblemKey], Iterator[Fields]] = lambda _: iter(())
 
 
 KINDS: Mapping[str, Kind] = {
     "dense": Kind(HopperConfig, DENSE),
-    "grouped": Kind(HopperConfig, GROUPED, _cut_to_groups),
+    "grouped": Kind(HopperConfig, GROUPED, _fit_to_groups),
     "blockwise": Kind(HopperBlockwiseConfig, BLOCKWISE),
 }
 FUSED_ACCUMULATORS = 128
-"""Sums of a thread beside which an epilogue's own values find registers."""
+"""Accumulators per thread that leave registers for a fused epilogue."""
 
 
-def rows_for(sought: Sought) -> tuple[Fields, ...]:
-    """All rows that are to be considered."""
-    kind = KINDS[sought.kind]
-    return (*kind.rows, *kind.cut(sought))
+def rows_for(problem: ProblemKey) -> tuple[Fields, ...]:
+    """Return all rows for a problem."""
+    kind = KINDS[problem.kind]
+    return (*kind.rows, *kind.sized_rows(problem))
 
 
-def made(row: Fields, sought: Sought) -> HopperConfig | None:
-    """The configuration of a row with the types and majors of the arrays; None where they do not go together."""
-    fields = dict(sought.fields)
+def build(row: Fields, problem: ProblemKey) -> HopperConfig | None:
+    """Return the configuration of a row with the types and majors of the arrays; None if it breaks a rule."""
+    fields = dict(problem.fields)
     if row.get("AB_swapped"):
         fields = _in_kernel_terms(fields)
     if not row.get("use_tma_store", True):
         fields["use_tma_store"] = False
-    config = KINDS[sought.kind].config(**{**row, **fields})
-    if config.residual_in_place and not sought.residual:
+    config = KINDS[problem.kind].config(**{**row, **fields})
+    if config.residual_in_place and not problem.residual:
         return None
     return None if config.violations() else config
 
 
-def row_of(config: HopperConfig, sought: Sought) -> dict[str, Any]:
-    """The shortest row of which `made` makes a configuration; whether a residual comes in place is always told."""
-    arrays = dict(sought.fields)
+def row_of(config: HopperConfig, problem: ProblemKey) -> dict[str, Any]:
+    """Return the shortest row from which `build` makes a configuration; with a residual it has `residual_in_place`."""
+    arrays = dict(problem.fields)
     given = {name: getattr(config, name) for name in field_names(type(config)) if name not in arrays}
     if arrays.get("use_tma_store", True) and not config.use_tma_store:
         given["use_tma_store"] = False
     for name in tuple(given):
         without = {each: value for each, value in given.items() if each != name}
-        if made(without, sought) == config and not (sought.residual and name == "residual_in_place"):
+        if build(without, problem) == config and not (problem.residual and name == "residual_in_place"):
             given = without
     return given
 
 
 def _in_kernel_terms(fields: Fields) -> dict[str, Any]:
-    """Types and majors of the caller's A and B as those of a kernel that has them swapped.
+    """Exchange the types and majors of the caller's A and B, for a kernel that has them swapped.
 
-    Where B's type is not told it is A's: that of the kernel's A has to be.
+    If B's type is missing it is A's, because the kernel's A needs one.
     """
     if "a_type" in fields:
         fields = {"b_type": fields["a_type"], **fields}

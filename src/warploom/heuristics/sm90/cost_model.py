@@ -1,7 +1,7 @@
-"""How long a Hopper configuration takes, by a model of some thirty constants.
+"""The cost model of Hopper configurations: expected times from about thirty constants.
 
-`warploom tune --fit` fits the constants to measurements. These are fitted to bench/results/hopper_configurations.json,
-those of single 16-bit products by themselves.
+The constants are in the data file of a device (`heuristics/data/`); `warploom tune --fit` fits them to measurements.
+Dense 16-bit GEMMs have constants of their own.
 """
 
 from __future__ import annotations
@@ -16,391 +16,371 @@ import numpy as np
 from warploom.hardware.dtypes import ELEMENT_TYPES
 from warploom.hardware.mma_shapes import WGMMA_M
 from warploom.hardware.targets import L2_LINE, L2_SECTOR, ctas_at_once
-from warploom.heuristics.problem_key import Sought
-from warploom.structured.config.sm90 import MACHINE, ROW_BYTES, USUAL_STAGES, HopperConfig
+from warploom.heuristics.problem_key import ProblemKey
+from warploom.structured.config.sm90 import ROW_BYTES, USUAL_STAGES, HopperConfig
 from warploom.structured.config.sm90_subtiles import LINE, SQUARE, wide_subtile
 
 Fields = Mapping[str, Any]
 Numbers = np.ndarray[Any, np.dtype[np.float64]]
+Indices = np.ndarray[Any, np.dtype[np.intp]]
 Work = Mapping[str, Numbers]
-"""What some configurations have to do for a problem: numbers that no constant changes, by name."""
+"""The work of some candidates for a problem, by name: numbers that do not depend on the constants."""
 
 _DEFAULTS: Fields = {each.name: each.default for each in fields(HopperConfig) if each.compare}
 _HALF = 0.5
-"""Of a tile that a group of rows leaves empty, on average."""
+"""The part of a tile that a group of rows leaves empty, on average."""
 _BAND: int = _DEFAULTS["band"]
 _NARROW_COLUMNS = LINE // 4
-"""Columns of a strip that is stored slowly."""
-_READS = (("reads", 1), ("squares", 2))
-"""Of which power of what a read takes these are sums."""
+"""Columns of a subtile that is stored slowly."""
+_READ_POWERS = (("reads", 1), ("squares", 2))
+"""The power of the slowdown of a read by which these sums grow."""
 _SHARPNESS = 8
-"""Of two things that overlap the longer one counts, and the other more, the nearer it comes."""
+"""Of two things that overlap, the longer one counts, and the other the more, the closer it is."""
 
 
 @dataclass(frozen=True)
-class Outlines:
-    """What the model reads of configurations, one in a place: thousands are weighed without making any."""
+class CandidateArrays:
+    """The fields of candidates that the model reads, as arrays: thousands are ranked without constructing any."""
 
     rows: Numbers
     columns: Numbers
-    down: Numbers
+    cluster_x: Numbers
     """CTAs of a cluster along the rows of tiles."""
-    along: Numbers
+    cluster_y: Numbers
     consumers: Numbers
     pingpong: Numbers
     swapped: Numbers
     splits: Numbers
-    in_memory: Numbers
-    """Whether splits meet in global memory."""
-    streamed: Numbers
-    strip: Numbers
-    """Columns of a strip of 16-bit elements."""
+    split_in_memory: Numbers
+    """1 if splits reduce through global memory."""
+    stream_k: Numbers
+    subtile: Numbers
+    """Columns of a subtile of 16-bit elements."""
     stages: Numbers
-    """Input stages, where they are more than usual, else the most that are usual."""
+    """Input stages if there are more than usual, else the largest usual number."""
 
     @classmethod
-    def of(cls, rows: Sequence[Fields]) -> Outlines:
-        """The outlines of rows of fields."""
+    def of(cls, rows: Sequence[Fields]) -> CandidateArrays:
+        """Return the arrays of rows of fields."""
 
         def column(name: str, part: int | None = None) -> Numbers:
             values = [row.get(name, _DEFAULTS[name]) for row in rows]
             return np.array(values if part is None else [value[part] for value in values], np.float64)
 
         splits, columns = column("num_split_k"), column("tile", 1)
-        strips = [
-            row.get("stage_columns") or _strip(int(width), bool(row.get("AB_swapped")), bool(row.get("pingpong")))
+        subtiles = [
+            row.get("stage_columns") or _subtile(int(width), bool(row.get("AB_swapped")), bool(row.get("pingpong")))
             for row, width in zip(rows, columns, strict=True)
         ]
         return cls(
             rows=column("tile", 0),
             columns=columns,
-            down=column("cluster_shape", 0),
-            along=column("cluster_shape", 1),
+            cluster_x=column("cluster_shape", 0),
+            cluster_y=column("cluster_shape", 1),
             consumers=column("consumers"),
             pingpong=column("pingpong"),
             swapped=column("AB_swapped"),
             splits=splits,
-            in_memory=(splits > 1) * (1 - column("split_in_cluster")),
-            streamed=column("stream_k"),
-            strip=np.array(strips, np.float64),
+            split_in_memory=(splits > 1) * (1 - column("split_in_cluster")),
+            stream_k=column("stream_k"),
+            subtile=np.array(subtiles, np.float64),
             stages=np.array([max(row.get("num_pipeline_stages") or 0, USUAL_STAGES) for row in rows], np.float64),
         )
 
-    def only(self, places: np.ndarray[Any, np.dtype[np.intp]]) -> Outlines:
-        """Those in some places."""
-        return Outlines(**{each.name: getattr(self, each.name)[places] for each in fields(self)})
+    @classmethod
+    def of_configs(cls, configs: Sequence[HopperConfig]) -> CandidateArrays:
+        """Return the arrays of configurations."""
+        return cls.of([{name: getattr(config, name) for name in _DEFAULTS} for config in configs])
+
+    def take(self, indices: Indices) -> CandidateArrays:
+        """Return the candidates at some indices."""
+        return CandidateArrays(**{each.name: getattr(self, each.name)[indices] for each in fields(self)})
 
     @property
     def accumulators(self) -> Numbers:
-        """Registers of a thread that hold sums, of products without scales."""
+        """Accumulator registers per thread, without block scales."""
         each: Numbers = self.rows * self.columns / np.where(self.pingpong > 0, 1, self.consumers) / 128
         return each
 
     @property
-    def swizzled(self) -> Numbers:
-        """Columns of a strip where a residual comes into its buffer: rows that a swizzle spans."""
+    def swizzled_subtile(self) -> Numbers:
+        """Columns of a subtile if a residual is loaded into its buffer: a swizzle must span its rows."""
         widths = (LINE, LINE // 2, _NARROW_COLUMNS)
         return np.select([self.columns % each == 0 for each in widths], widths, SQUARE).astype(np.float64)
 
     @property
-    def meeting(self) -> Numbers:
+    def cluster_size(self) -> Numbers:
         """CTAs of a cluster."""
-        in_cluster = np.where(self.in_memory > 0, 1, self.splits)
-        return np.where(self.splits > 1, in_cluster, self.down * self.along)
+        in_cluster = np.where(self.split_in_memory > 0, 1, self.splits)
+        return np.where(self.splits > 1, in_cluster, self.cluster_x * self.cluster_y)
 
     def slots(self, sms: int) -> Numbers:
-        """CTAs that run at once."""
-        sizes, places = np.unique(self.meeting, return_inverse=True)
+        """Return the CTAs that are resident at once."""
+        sizes, places = np.unique(self.cluster_size, return_inverse=True)
         return np.array([ctas_at_once(sms, int(size)) for size in sizes], np.float64)[places]
 
-    def sides(self, sought: Sought) -> tuple[Numbers, Numbers]:
-        """Tiles of one product along M and along N of C; of groups, whose rows only the GPU knows, the average."""
-        down, along = self.rows * self.down, self.columns * self.along
-        of_rows, of_columns = np.where(self.swapped > 0, along, down), np.where(self.swapped > 0, down, along)
-        if sought.kind == "grouped":
-            tall = np.maximum(sought.m / self._groups(sought) / of_rows + _HALF, 1)
+    def sides(self, problem: ProblemKey) -> tuple[Numbers, Numbers]:
+        """Return the tiles of one GEMM along M and N of C; for groups, whose rows only the GPU knows, the average."""
+        tall_tile, wide_tile = self.rows * self.cluster_x, self.columns * self.cluster_y
+        of_rows = np.where(self.swapped > 0, wide_tile, tall_tile)
+        of_columns = np.where(self.swapped > 0, tall_tile, wide_tile)
+        if problem.kind == "grouped":
+            tall = np.maximum(problem.m / self._groups(problem) / of_rows + _HALF, 1)
         else:
-            tall = np.ceil(sought.m / of_rows)
+            tall = np.ceil(problem.m / of_rows)
         across, up = (
-            np.where(self.swapped > 0, self.down, self.along),
-            np.where(self.swapped > 0, self.along, self.down),
+            np.where(self.swapped > 0, self.cluster_x, self.cluster_y),
+            np.where(self.swapped > 0, self.cluster_y, self.cluster_x),
         )
-        return tall * up, np.ceil(sought.n / of_columns) * across
+        return tall * up, np.ceil(problem.n / of_columns) * across
 
-    def tiles(self, sought: Sought) -> Numbers:
-        """Tiles of all CTAs."""
-        tall, wide = self.sides(sought)
-        found: Numbers = tall * wide * (self._groups(sought) if sought.kind == "grouped" else sought.count)
+    def tiles(self, problem: ProblemKey) -> Numbers:
+        """Return the tiles of all CTAs."""
+        tall, wide = self.sides(problem)
+        found: Numbers = tall * wide * (self._groups(problem) if problem.kind == "grouped" else problem.count)
         return found
 
-    def reads(self, sought: Sought, sms: int) -> tuple[tuple[Numbers, Numbers], tuple[Numbers, Numbers]]:
-        """Reads of rows of the kernel's A, and of its B, from L2 in one step of all CTAs, and the squares of one row's.
+    def reads(self, problem: ProblemKey, sms: int) -> tuple[tuple[Numbers, Numbers], tuple[Numbers, Numbers]]:
+        """Return reads of rows of the kernel's A and B from L2 in one K step of all CTAs, and the sums of squares.
 
-        A row that the copy engine gives to a cluster is read once for it.
+        A row that TMA multicasts to a cluster is read once for it.
         """
-        tall, wide = self.sides(sought)
+        tall, wide = self.sides(problem)
         tall, wide = np.where(self.swapped > 0, wide, tall), np.where(self.swapped > 0, tall, wide)
-        at_once = np.minimum(self.tiles(sought) * self.splits, self.slots(sms)) / self.splits
-        products = np.maximum(at_once / (tall * wide), 1)
-        of_one = at_once / products
+        at_once = np.minimum(self.tiles(problem) * self.splits, self.slots(sms)) / self.splits
+        gemms = np.maximum(at_once / (tall * wide), 1)
+        of_one = at_once / gemms
         high = np.minimum(np.minimum(tall, np.maximum(np.minimum(_BAND, tall), np.ceil(of_one / wide))), of_one)
         broad = np.minimum(wide, np.ceil(of_one / high))
-        each = products * self.splits
-        of_a, of_b = np.maximum(of_one / high / self.along, 1), np.maximum(of_one / broad / self.down, 1)
+        each = gemms * self.splits
+        of_a, of_b = np.maximum(of_one / high / self.cluster_y, 1), np.maximum(of_one / broad / self.cluster_x, 1)
         a, b = each * high * self.rows * of_a, each * broad * self.columns * of_b
         return (a, a * of_a), (b, b * of_b)
 
-    def mn_major(self, sought: Sought) -> tuple[Numbers, Numbers]:
-        """Whether K is not what is contiguous in the kernel's A, and in its B."""
-        a, b = (float(major == "mn") for major in sought.majors)
+    def mn_major(self, problem: ProblemKey) -> tuple[Numbers, Numbers]:
+        """Return 1 where the kernel's A is MN-major, and the same for its B."""
+        a, b = (float(major == "mn") for major in problem.majors)
         return np.where(self.swapped > 0, b, a), np.where(self.swapped > 0, a, b)
 
-    def pitches(self, sought: Sought) -> tuple[Numbers, Numbers]:
-        """Bytes from a row of the kernel's A in memory to the next, and of its B; a row is what is contiguous."""
-        element = ELEMENT_TYPES[sought.a_type].storage_bits // 8
+    def pitches(self, problem: ProblemKey) -> tuple[Numbers, Numbers]:
+        """Return the bytes from one contiguous row of the kernel's A to the next, and the same for its B."""
+        element = ELEMENT_TYPES[problem.a_type].storage_bits // 8
         a, b = (
-            (sought.k if major == "k" else other) * element
-            for major, other in zip(sought.majors, (sought.m, sought.n), strict=True)
+            (problem.k if major == "k" else other) * element
+            for major, other in zip(problem.majors, (problem.m, problem.n), strict=True)
         )
         return np.where(self.swapped > 0, b, a), np.where(self.swapped > 0, a, b)
 
-    def outside(self, sought: Sought, sms: int) -> Numbers:
-        """Rows of A and B outside the matrices that a CTA loads for a K tile: the last of a wave, or one on average."""
-        if sought.kind == "grouped":
+    def outside(self, problem: ProblemKey, sms: int) -> Numbers:
+        """Return the rows outside A and B that a CTA loads per K tile: in the last wave, or on average."""
+        if problem.kind == "grouped":
             return np.zeros_like(self.rows)
-        tall, wide = self.sides(sought)
-        is_last = self.tiles(sought) * self.splits <= self.slots(sms)
+        tall, wide = self.sides(problem)
+        is_last = self.tiles(problem) * self.splits <= self.slots(sms)
         found = np.zeros_like(self.rows)
-        for tiles, size, of_rows in ((tall, sought.m, self.swapped == 0), (wide, sought.n, self.swapped > 0)):
-            each, shared = np.where(of_rows, self.rows, self.columns), np.where(of_rows, self.along, self.down)
+        for tiles, size, of_rows in ((tall, problem.m, self.swapped == 0), (wide, problem.n, self.swapped > 0)):
+            each = np.where(of_rows, self.rows, self.columns)
+            shared = np.where(of_rows, self.cluster_y, self.cluster_x)
             missing = np.minimum(tiles * each - size, each) / np.where(self.splits > 1, 1, shared)
             found += np.where(is_last, missing, missing / tiles)
         return found
 
     @staticmethod
-    def _groups(sought: Sought) -> int:
-        return max(min(sought.count, sought.m), 1)
+    def _groups(problem: ProblemKey) -> int:
+        return max(min(problem.count, problem.m), 1)
 
 
 @cache
-def _strip(columns: int, swapped: bool, pingpong: bool) -> int:
+def _subtile(columns: int, swapped: bool, pingpong: bool) -> int:
     return wide_subtile(columns, swapped=swapped, pingpong=pingpong)
 
 
-def outlines_of(configs: Sequence[HopperConfig]) -> Outlines:
-    """The outlines of configurations."""
-    return Outlines.of([{name: getattr(config, name) for name in _DEFAULTS} for config in configs])
-
-
-def work_of(of: Outlines, sought: Sought, sms: int = MACHINE.sms) -> Work:
-    """What each configuration has to do."""
-    m, n, k, count = sought.sizes
-    a_bytes, c_bytes = (ELEMENT_TYPES[name].storage_bits // 8 for name in (sought.a_type, sought.c_type))
-    tiles, slots = of.tiles(sought), of.slots(sms)
-    waves = tiles * of.splits / slots
-    whole = np.maximum(waves, 1) + _HALF if sought.kind == "grouped" else np.ceil(waves)
-    weights, batch = (count, 1) if sought.kind == "grouped" else (1, count)
-    is_split, depth = of.splits > 1, ROW_BYTES // a_bytes
-    everywhere, stacked = np.ones_like(of.rows), of.rows / of.consumers / WGMMA_M
-    (of_a, squares_of_a), (of_b, squares_of_b) = of.reads(sought, sms)
-    pitch_of_a, pitch_of_b = of.pitches(sought)
-    strip = of.swizzled if sought.residual else of.strip
+def work_of(candidates: CandidateArrays, problem: ProblemKey, sms: int) -> Work:
+    """Return the work of each candidate for a problem."""
+    m, n, k, count = problem.sizes
+    a_bytes, c_bytes = (ELEMENT_TYPES[name].storage_bits // 8 for name in (problem.a_type, problem.c_type))
+    tiles, slots = candidates.tiles(problem), candidates.slots(sms)
+    waves = tiles * candidates.splits / slots
+    whole = np.maximum(waves, 1) + _HALF if problem.kind == "grouped" else np.ceil(waves)
+    weights, batch = (count, 1) if problem.kind == "grouped" else (1, count)
+    is_split, depth = candidates.splits > 1, ROW_BYTES // a_bytes
+    is_swapped, is_pingpong, streams = candidates.swapped, candidates.pingpong, candidates.stream_k > 0
+    rows, columns = candidates.rows, candidates.columns
+    ones, stacked = np.ones_like(rows), rows / candidates.consumers / WGMMA_M
+    writers = np.where(is_pingpong > 0, 1, candidates.consumers)
+    (of_a, squares_of_a), (of_b, squares_of_b) = candidates.reads(problem, sms)
+    pitch_of_a, pitch_of_b = candidates.pitches(problem)
+    subtile = candidates.swizzled_subtile if problem.residual else candidates.subtile
     return {
         "reads_of_a": of_a,
         "reads_of_b": of_b,
         "squares_of_a": squares_of_a,
         "squares_of_b": squares_of_b,
-        "waves": np.where(of.streamed > 0, waves, whole),
-        "steps": np.ceil(np.ceil(k / depth) / of.splits),
-        "rows": of.rows,
-        "columns": of.columns,
-        "depth": depth * everywhere,
-        "rate": 2 / a_bytes * everywhere,
-        "is_alone": of.consumers == 1,
-        "is_lonely": (of.pingpong > 0) & (waves <= 1),
-        "received": (of.rows + of.columns) * ROW_BYTES,
-        "outside": of.outside(sought, sms),
-        "loaded_of_a": np.where(is_split, of.rows, of.rows / of.along) * ROW_BYTES,
-        "loaded_of_b": np.where(is_split, of.columns, of.columns / of.down) * ROW_BYTES,
+        "waves": np.where(streams, waves, whole),
+        "steps": np.ceil(np.ceil(k / depth) / candidates.splits),
+        "rows": rows,
+        "columns": columns,
+        "depth": depth * ones,
+        "rate": 2 / a_bytes * ones,
+        "is_one_consumer": candidates.consumers == 1,
+        "is_lone_pingpong": (is_pingpong > 0) & (waves <= 1),
+        "received": (rows + columns) * ROW_BYTES,
+        "outside": candidates.outside(problem, sms),
+        "loaded_of_a": np.where(is_split, rows, rows / candidates.cluster_y) * ROW_BYTES,
+        "loaded_of_b": np.where(is_split, columns, columns / candidates.cluster_x) * ROW_BYTES,
         "pitch_of_a": pitch_of_a,
         "pitch_of_b": pitch_of_b,
-        "active": np.where(of.streamed > 0, slots, np.minimum(tiles * of.splits, slots)),
-        "elements": of.rows * of.columns / np.where(of.pingpong > 0, 1, of.consumers),
-        "stored": of.rows * of.columns,
-        "is_swapped": of.swapped,
-        "strips": of.rows / WGMMA_M / np.where(of.pingpong > 0, 1, of.consumers) * of.columns / strip,
-        "is_narrow": (of.swapped == 0) & (strip <= _NARROW_COLUMNS),
-        "is_ragged": (of.swapped == 0) & (strip > _NARROW_COLUMNS) & (strip % (2 * SQUARE) != 0),
-        "is_short": (of.swapped == 0) & (strip > _NARROW_COLUMNS) & (strip % LINE == LINE // 2),
-        "is_pingpong": of.pingpong,
-        "memory": batch * (a_bytes * (m + weights * n) * k + c_bytes * m * n) * everywhere,
-        "is_clustered": ~is_split & (of.meeting > 1),
-        "doublings": np.where(is_split, 0, np.log2(of.meeting)),
-        "splits": np.where(is_split, of.splits, 0),
-        "meets_in_memory": of.in_memory,
-        "streamed": np.where(of.streamed > 0, np.ceil(sms / tiles), 0),
-        "promoted": np.where((stacked > 1) & (sought.kind == "blockwise"), stacked, 0),
+        "active": np.where(streams, slots, np.minimum(tiles * candidates.splits, slots)),
+        "elements": rows * columns / writers,
+        "stored": rows * columns,
+        "is_swapped": is_swapped,
+        "subtiles": rows / WGMMA_M / writers * columns / subtile,
+        "is_narrow": (is_swapped == 0) & (subtile <= _NARROW_COLUMNS),
+        "is_ragged": (is_swapped == 0) & (subtile > _NARROW_COLUMNS) & (subtile % (2 * SQUARE) != 0),
+        "is_short": (is_swapped == 0) & (subtile > _NARROW_COLUMNS) & (subtile % LINE == LINE // 2),
+        "is_pingpong": is_pingpong,
+        "memory": batch * (a_bytes * (m + weights * n) * k + c_bytes * m * n) * ones,
+        "is_clustered": ~is_split & (candidates.cluster_size > 1),
+        "doublings": np.where(is_split, 0, np.log2(candidates.cluster_size)),
+        "splits": np.where(is_split, candidates.splits, 0),
+        "split_in_memory": candidates.split_in_memory,
+        "stream_shares": np.where(streams, np.ceil(sms / tiles), 0),
+        "promoted": np.where((stacked > 1) & (problem.kind == "blockwise"), stacked, 0),
     }
 
 
 @dataclass(frozen=True)
 class Model:
-    """Times in µs, rates per multiprocessor in flop or bytes per µs."""
+    """The constants: times in µs, rates per SM in FLOP or bytes per µs."""
 
-    launch: float = 1.04
-    start: float = 0.00349
-    """Of each CTA of a wave, since all begin with loads at once."""
-    latency: float = 1.08
-    """From the first load to the first multiplication, and from the last one to the last store."""
-    flops: float = 6.03e6
-    one_consumer: float = 0.942
-    """The rate of one warpgroup alone, of that of two."""
-    lonely: float = 0.97
-    """The rate of a ping-pong warpgroup whose partner has no tile."""
-    clustered: float = 0.999
-    """How much longer a K tile takes that a cluster has to finish together, for each doubling of the cluster."""
-    received: float = 1.15e5
-    load: float = 1.01e6
-    """From L2, with what other CTAs of a cluster load for this one left out."""
-    all_loads: float = 7.06e7
-    """Of all multiprocessors together."""
-    read: float = 6.82e-07
-    """Of one row of a K tile from L2, with all of it at work."""
-    uneven: float = 3.17e-05
-    """Where few rows are read by many CTAs, some parts of L2 have more of them than others, by the root of squares."""
-    odd_lines: float = 6.36
-    """How much longer loads from L2 take of rows that begin at 32 bytes, but not at 128."""
-    half_sectors: float = 10.6
-    """The same of rows that do not begin at 32 bytes."""
-    memory: float = 5.34e6
-    """Of the GPU's memory."""
-    overlap: float = 2.3
-    """How sharply the longer one counts of what CTAs do and what memory delivers."""
-    outside: float = 0.000431
-    """Of a row outside the matrices, where all that a CTA does is to wait for memory."""
-    element: float = 1.11e-05
-    """Of an element of a strip that is not transposed, by the warpgroup that stores it."""
-    store: float = 4.44e-05
-    """Of an element, by whichever warpgroup it is stored."""
-    strip: float = 0.0581
-    """Of a strip, at which the threads of a warpgroup meet."""
-    narrow: float = 3.6
-    """How much longer elements take that are stored in rows of 32 bytes or less."""
-    ragged: float = 3.7
-    """The same of rows that do not begin at 32 bytes."""
-    short: float = 2.34
-    """The same of rows of 64 bytes."""
-    cluster_split: float = 0.1
-    global_split: float = 1.03
-    split_element: float = 0.000112
-    stream: float = 4.47
-    """What CTAs lose that share tiles by stream-K, beside the sums that they exchange."""
-    least_columns: float = 68.8
-    cluster: float = 0.754
-    promotion: float = 0.0335
-    """Of a product that a warpgroup promotes before it multiplies the next: what the other one does not hide."""
+    launch: float
+    start: float
+    """Per CTA of a wave, since all begin with loads at once."""
+    latency: float
+    """From the first load to the first MMA, and from the last MMA to the last store."""
+    flops: float
+    one_consumer: float
+    """The rate of one consumer alone, relative to two."""
+    lone_pingpong: float
+    """The rate of a ping-pong consumer whose partner has no tile."""
+    clustered: float
+    """Slowdown of a K tile that a cluster has to finish together, for each doubling of the cluster."""
+    received: float
+    load: float
+    """From L2, without the parts that other CTAs of a cluster multicast."""
+    all_loads: float
+    """From L2, of all SMs together."""
+    read: float
+    """One row of a K tile from L2, with all of L2 busy."""
+    uneven: float
+    """If many CTAs read few rows, some slices of L2 are busier than others, by the root of the sum of squares."""
+    odd_lines: float
+    """Slowdown of loads from L2 of rows that begin at 32 bytes, but not at 128."""
+    half_sectors: float
+    """The same for rows that do not begin at 32 bytes."""
+    memory: float
+    """DRAM, of the whole GPU."""
+    overlap: float
+    """Sharpness of the overlap of what CTAs do and what DRAM delivers."""
+    outside: float
+    """Per row outside the matrices, if a CTA only waits for memory."""
+    element: float
+    """Per element of a subtile that is not transposed, by the consumer that stores it."""
+    store: float
+    """Per element, whichever consumer stores it."""
+    subtile: float
+    """Per subtile, at which the threads of a consumer synchronise."""
+    narrow: float
+    """Slowdown of elements that are stored in rows of 32 bytes or less."""
+    ragged: float
+    """The same for rows that do not begin at 32 bytes."""
+    short: float
+    """The same for rows of 64 bytes."""
+    cluster_split: float
+    global_split: float
+    split_element: float
+    stream: float
+    """Fixed cost of stream-K, in addition to the accumulators that CTAs exchange."""
+    least_columns: float
+    cluster: float
+    promotion: float
+    """Per partial that a consumer promotes before its next MMA: the part that the other consumer does not hide."""
 
-    def times(self, of: Work) -> Numbers:
-        """How long each configuration takes."""
-        multiplied, written = self.of_a_tile(of)
-        # Of ping-pong warpgroups one writes while the other multiplies, as far as that takes as long.
-        in_turns = of["waves"] * np.maximum(multiplied, (multiplied + written) / 2) + written
-        body = np.where(of["is_pingpong"] > 0, in_turns, of["waves"] * (multiplied + written))
-        streamed = of["memory"] / self.memory + self.outside * of["outside"] * of["steps"] * of["waves"]
+    def times(self, work: Work) -> Numbers:
+        """Return the expected time of each candidate."""
+        multiplied, written = self.of_a_tile(work)
+        # Ping-pong: one consumer writes while the other multiplies, as far as that takes as long.
+        alternating = work["waves"] * np.maximum(multiplied, (multiplied + written) / 2) + written
+        body = np.where(work["is_pingpong"] > 0, alternating, work["waves"] * (multiplied + written))
+        streamed = work["memory"] / self.memory + self.outside * work["outside"] * work["steps"] * work["waves"]
         overlapped = _longest(body, streamed, sharpness=self.overlap)
-        return self.launch + self.latency + self.start * of["active"] + self._meeting(of) + overlapped
+        return self.launch + self.latency + self.start * work["active"] + self._reduction(work) + overlapped
 
-    def of_a_tile(self, of: Work) -> tuple[Numbers, Numbers]:
-        """What multiplying a tile takes, and what writing it."""
-        return of["steps"] * self._step(of), self._written(of)
+    def of_a_tile(self, work: Work) -> tuple[Numbers, Numbers]:
+        """Return the times of the main loop of a tile, and of its epilogue."""
+        return work["steps"] * self._step(work), self._epilogue(work)
 
-    def _step(self, of: Work) -> Numbers:
-        """One K tile: what multiplying takes, or loading, whichever is longer."""
-        alone = np.where(of["is_alone"] > 0, self.one_consumer, 1) * np.where(of["is_lonely"] > 0, self.lonely, 1)
-        rate = self.flops * of["rate"] * alone
-        multiply = 2 * of["rows"] * np.maximum(of["columns"], self.least_columns) * of["depth"] / rate
-        multiply = multiply + self.promotion * of["promoted"]
-        a, b = (self._slower(of[f"pitch_of_{name}"]) for name in "ab")
-        loaded = of["loaded_of_a"] * a + of["loaded_of_b"] * b
-        loading = loaded * np.maximum(1 / self.load, of["active"] / self.all_loads)
-        reads, squares = (of[f"{name}_of_a"] * a**power + of[f"{name}_of_b"] * b**power for name, power in _READS)
+    def _step(self, work: Work) -> Numbers:
+        """Return the time of one K tile: multiplying or loading, whichever is longer."""
+        alone = np.where(work["is_one_consumer"] > 0, self.one_consumer, 1)
+        alone = alone * np.where(work["is_lone_pingpong"] > 0, self.lone_pingpong, 1)
+        rate = self.flops * work["rate"] * alone
+        multiply = 2 * work["rows"] * np.maximum(work["columns"], self.least_columns) * work["depth"] / rate
+        multiply = multiply + self.promotion * work["promoted"]
+        a, b = (self._slowdown(work[f"pitch_of_{name}"]) for name in "ab")
+        loaded = work["loaded_of_a"] * a + work["loaded_of_b"] * b
+        loading = loaded * np.maximum(1 / self.load, work["active"] / self.all_loads)
+        reads, squares = (
+            work[f"{name}_of_a"] * a**power + work[f"{name}_of_b"] * b**power for name, power in _READ_POWERS
+        )
         crowded = self.read * reads + self.uneven * np.sqrt(squares)
-        return _longest(multiply, loading, crowded, of["received"] / self.received) * self.clustered ** of["doublings"]
+        received = work["received"] / self.received
+        return _longest(multiply, loading, crowded, received) * self.clustered ** work["doublings"]
 
-    def _slower(self, pitch: Numbers) -> Numbers:
-        """How much longer loads from L2 take of rows that do not begin where lines do."""
+    def _slowdown(self, pitch: Numbers) -> Numbers:
+        """Return the slowdown of loads from L2 of rows that do not begin at L2 lines."""
         in_sectors = np.where(pitch % L2_LINE == 0, 1, self.odd_lines)
         return np.where(pitch % L2_SECTOR == 0, in_sectors, self.half_sectors)
 
-    def _written(self, of: Work) -> Numbers:
-        """What a tile takes after its last multiplication."""
-        element = np.where(of["is_swapped"] > 0, 0, self.element)
-        for kind, longer in (("narrow", self.narrow), ("ragged", self.ragged), ("short", self.short)):
-            element = element * np.where(of[f"is_{kind}"] > 0, longer, 1)
-        return self.strip * of["strips"] + element * of["elements"] + self.store * of["stored"]
+    def _epilogue(self, work: Work) -> Numbers:
+        """Return the time of a tile after its last MMA."""
+        element = np.where(work["is_swapped"] > 0, 0, self.element)
+        for kind, slowdown in (("narrow", self.narrow), ("ragged", self.ragged), ("short", self.short)):
+            element = element * np.where(work[f"is_{kind}"] > 0, slowdown, 1)
+        return self.subtile * work["subtiles"] + element * work["elements"] + self.store * work["stored"]
 
-    def _meeting(self, of: Work) -> Numbers:
-        """What CTAs that work together spend on finding each other."""
-        sums = self.split_element * of["rows"] * of["columns"]
-        in_cluster, in_memory = self.cluster_split + sums, self.global_split + sums * of["splits"] / 8
-        split = np.where(of["meets_in_memory"] > 0, in_memory, in_cluster)
-        streamed = np.where(of["streamed"] > 0, self.stream + sums * of["streamed"], 0)
-        return np.where(of["splits"] > 0, split, streamed + self.cluster * of["is_clustered"])
+    def _reduction(self, work: Work) -> Numbers:
+        """Return the time of split-K and stream-K reductions, and of clusters."""
+        exchanged = self.split_element * work["rows"] * work["columns"]
+        in_cluster, in_memory = self.cluster_split + exchanged, self.global_split + exchanged * work["splits"] / 8
+        split = np.where(work["split_in_memory"] > 0, in_memory, in_cluster)
+        shares = work["stream_shares"]
+        streamed = np.where(shares > 0, self.stream + exchanged * shares, 0)
+        return np.where(work["splits"] > 0, split, streamed + self.cluster * work["is_clustered"])
 
 
 def _longest(*times: Numbers, sharpness: float = _SHARPNESS) -> Numbers:
-    """What overlapping things take together: as long as the longest, and a little more."""
+    """Return the time of things that overlap: that of the longest, and a little more."""
     most = np.maximum.reduce(times)
     found: Numbers = most * np.add.reduce([(each / most) ** sharpness for each in times]) ** (1 / sharpness)
     return found
 
 
-MODEL = Model()
-OTHERS = Model(
-    launch=1.44,
-    start=1e-9,
-    latency=0.443,
-    flops=5.99e6,
-    one_consumer=0.886,
-    lonely=0.732,
-    clustered=1.09,
-    received=1.05e5,
-    load=1.77e5,
-    all_loads=1.3e7,
-    read=1e-9,
-    uneven=1e-9,
-    odd_lines=1.33,
-    half_sectors=2.36,
-    memory=5.2e6,
-    overlap=8.0,
-    outside=1e-9,
-    element=2.55e-5,
-    store=4.8e-5,
-    strip=0.0661,
-    narrow=2.07,
-    ragged=1.93,
-    short=1.43,
-    cluster_split=0.763,
-    global_split=2.05,
-    split_element=9.77e-5,
-    stream=3.0,
-    least_columns=10.6,
-    cluster=0.99,
-    promotion=0.0335,
-)
-"""Of products of which little was measured: grouped, blockwise, batched, of 8-bit and of 32-bit elements."""
+Models = Mapping[str, Model]
+"""Constants by the class of problem that `model_name` returns."""
+DENSE_16BIT, OTHER = "dense_16bit", "other"
 
 
-def is_single(sought: Sought) -> bool:
-    """Whether it is one product of 16-bit elements: of such much was measured."""
-    return (sought.kind, sought.a_type, sought.count) == ("dense", "bf16", 1)
+def is_dense_16bit(problem: ProblemKey) -> bool:
+    """Return True for a single GEMM of 16-bit elements, of which many were measured."""
+    return (problem.kind, problem.a_type, problem.count) == ("dense", "bf16", 1)
 
 
-def model_for(sought: Sought) -> Model:
-    """The constants that were fitted to such products."""
-    return MODEL if is_single(sought) else OTHERS
+def model_name(problem: ProblemKey) -> str:
+    """Return the class of problem whose constants apply."""
+    return DENSE_16BIT if is_dense_16bit(problem) else OTHER
 
 
-def expected_times(of: Outlines, sought: Sought, *, sms: int = MACHINE.sms) -> Numbers:
-    """How long configurations take by the model, in µs."""
-    return model_for(sought).times(work_of(of, sought, sms))
+def expected_times(candidates: CandidateArrays, problem: ProblemKey, models: Models, *, sms: int) -> Numbers:
+    """Return the times of candidates by the model, in µs."""
+    return models[model_name(problem)].times(work_of(candidates, problem, sms))

@@ -1,164 +1,163 @@
-"""What the model of Hopper configurations misses, by decision trees that were fitted to measurements.
+"""Decision trees for the errors of the cost model: they rank the model's first candidates again.
 
-The model knows why a configuration is fast, and orders thousands of them; what it does not know is still alike for
-problems that are alike. bench/trees.py fits trees to that, and writes `data/*.trees.json`. Where shapes are left out of
-the fit, they halve how often a choice by the model costs more than a tenth.
+The model orders thousands of candidates by known causes. Its remaining errors are similar for similar problems, and
+gradient-boosted trees are fitted to them (`warploom tune --fit`). On shapes that were left out of the fit, they halve
+the share of choices that cost more than a tenth.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache, cached_property
-from importlib.resources import files
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from warploom.hardware.targets import L2_LINE
-from warploom.heuristics.problem_key import Sought
-from warploom.heuristics.sm90.cost_model import MODEL, Numbers, Outlines, Work, work_of
+from warploom.heuristics.problem_key import ProblemKey
+from warploom.heuristics.sm90.cost_model import (
+    DENSE_16BIT,
+    CandidateArrays,
+    Indices,
+    Model,
+    Models,
+    Numbers,
+    Work,
+    work_of,
+)
 
-_SUFFIX = ".trees.json"
-_MOST = 0.3
-"""Of the logarithm of a time: trees that claim more have left what they know."""
-Places = np.ndarray[Any, np.dtype[np.intp]]
+_LIMIT = 0.3
+"""Largest correction of the logarithm of a time: trees that predict more are outside of what they were fitted to."""
 
 
 @dataclass
-class Seen:
-    """What trees may ask about: configurations, the problem, what they do for it, and what the model expects."""
+class Subject:
+    """The values that features are computed from: candidates, problem, their work, and the model's times."""
 
-    of: Outlines
-    sought: Sought
+    candidates: CandidateArrays
+    problem: ProblemKey
     sms: int
+    model: Model
     work: Work
     times: Numbers
 
     @cached_property
     def tiles(self) -> Numbers:
-        return self.of.tiles(self.sought)
+        return self.candidates.tiles(self.problem)
 
     @cached_property
     def of_a_tile(self) -> tuple[Numbers, Numbers]:
-        return MODEL.of_a_tile(self.work)
+        return self.model.of_a_tile(self.work)
 
 
-def _power(number: Any) -> Any:
-    """The power of two that divides a number, as far as it matters to lines of memory."""
+def _power_of_two(number: Any) -> Any:
+    """Return the largest power of two that divides a number, up to an L2 line."""
     return np.minimum(number & -number, L2_LINE)
 
 
-FEATURES: Mapping[str, Callable[[Seen], Numbers | float]] = {
-    "rows": lambda seen: seen.of.rows,
-    "columns": lambda seen: seen.of.columns,
-    "consumers": lambda seen: seen.of.consumers,
-    "pingpong": lambda seen: seen.of.pingpong,
-    "swapped": lambda seen: seen.of.swapped,
-    "down": lambda seen: seen.of.down,
-    "along": lambda seen: seen.of.along,
-    "splits": lambda seen: seen.of.splits,
-    "in_memory": lambda seen: seen.of.in_memory,
-    "streamed": lambda seen: seen.of.streamed,
-    "strip": lambda seen: seen.of.strip,
-    "stages": lambda seen: seen.of.stages,
-    "m": lambda seen: seen.sought.m,
-    "n": lambda seen: seen.sought.n,
-    "k": lambda seen: seen.sought.k,
-    "pitch_of_a": lambda seen: _power(seen.work["pitch_of_a"]),
-    "pitch_of_b": lambda seen: _power(seen.work["pitch_of_b"]),
-    "pitch_of_c": lambda seen: _power(seen.sought.n),
-    "a_mn_major": lambda seen: seen.of.mn_major(seen.sought)[0],
-    "b_mn_major": lambda seen: seen.of.mn_major(seen.sought)[1],
-    "waves": lambda seen: seen.work["waves"],
-    "active": lambda seen: seen.work["active"],
-    "steps": lambda seen: seen.work["steps"],
-    "outside": lambda seen: seen.work["outside"],
-    "tiles": lambda seen: seen.tiles * seen.of.splits,
-    "expected": lambda seen: seen.times,
-    "memory": lambda seen: seen.work["memory"] / MODEL.memory / seen.times,
-    "bytes": lambda seen: seen.work["memory"],
-    "m_by_n": lambda seen: seen.sought.m / seen.sought.n,
-    "filled": lambda seen: seen.sought.m * seen.sought.n / (seen.tiles * seen.of.rows * seen.of.columns),
-    "busy": lambda seen: seen.tiles * seen.of.splits / (seen.work["waves"] * seen.of.slots(seen.sms)),
-    "all_steps": lambda seen: seen.work["steps"] * seen.work["waves"],
-    "received": lambda seen: seen.work["received"],
-    "multiplied": lambda seen: seen.of_a_tile[0] / seen.times,
-    "written": lambda seen: seen.of_a_tile[1] / seen.times,
+FEATURES: Mapping[str, Callable[[Subject], Numbers | float]] = {
+    "rows": lambda s: s.candidates.rows,
+    "columns": lambda s: s.candidates.columns,
+    "consumers": lambda s: s.candidates.consumers,
+    "pingpong": lambda s: s.candidates.pingpong,
+    "swapped": lambda s: s.candidates.swapped,
+    "cluster_x": lambda s: s.candidates.cluster_x,
+    "cluster_y": lambda s: s.candidates.cluster_y,
+    "splits": lambda s: s.candidates.splits,
+    "split_in_memory": lambda s: s.candidates.split_in_memory,
+    "stream_k": lambda s: s.candidates.stream_k,
+    "subtile": lambda s: s.candidates.subtile,
+    "stages": lambda s: s.candidates.stages,
+    "m": lambda s: s.problem.m,
+    "n": lambda s: s.problem.n,
+    "k": lambda s: s.problem.k,
+    "pitch_of_a": lambda s: _power_of_two(s.work["pitch_of_a"]),
+    "pitch_of_b": lambda s: _power_of_two(s.work["pitch_of_b"]),
+    "pitch_of_c": lambda s: _power_of_two(s.problem.n),
+    "a_mn_major": lambda s: s.candidates.mn_major(s.problem)[0],
+    "b_mn_major": lambda s: s.candidates.mn_major(s.problem)[1],
+    "waves": lambda s: s.work["waves"],
+    "active": lambda s: s.work["active"],
+    "steps": lambda s: s.work["steps"],
+    "outside": lambda s: s.work["outside"],
+    "tiles": lambda s: s.tiles * s.candidates.splits,
+    "expected": lambda s: s.times,
+    "memory": lambda s: s.work["memory"] / s.model.memory / s.times,
+    "bytes": lambda s: s.work["memory"],
+    "m_by_n": lambda s: s.problem.m / s.problem.n,
+    "filled": lambda s: s.problem.m * s.problem.n / (s.tiles * s.candidates.rows * s.candidates.columns),
+    "busy": lambda s: s.tiles * s.candidates.splits / (s.work["waves"] * s.candidates.slots(s.sms)),
+    "all_steps": lambda s: s.work["steps"] * s.work["waves"],
+    "received": lambda s: s.work["received"],
+    "multiplied": lambda s: s.of_a_tile[0] / s.times,
+    "written": lambda s: s.of_a_tile[1] / s.times,
 }
-"""The trees' questions, in their order."""
+"""The features that nodes compare, in the order of their numbers."""
 
 
-def features_of(of: Outlines, sought: Sought, sms: int) -> tuple[Numbers, Numbers]:
-    """What trees are asked about each configuration for a problem, and how long the model takes it for."""
-    work = work_of(of, sought, sms)
-    seen = Seen(of, sought, sms, work, MODEL.times(work))
-    columns = [np.broadcast_to(np.asarray(ask(seen), np.float64), seen.times.shape) for ask in FEATURES.values()]
-    return np.stack(columns, axis=1), seen.times
+def features_of(candidates: CandidateArrays, problem: ProblemKey, model: Model, sms: int) -> tuple[Numbers, Numbers]:
+    """Return the features of each candidate for a problem, and its time by the model."""
+    work = work_of(candidates, problem, sms)
+    subject = Subject(candidates, problem, sms, model, work, model.times(work))
+    columns = [
+        np.broadcast_to(np.asarray(read(subject), np.float64), subject.times.shape) for read in FEATURES.values()
+    ]
+    return np.stack(columns, axis=1), subject.times
 
 
-def believed(missed: Numbers) -> Numbers:
-    """What is taken of what trees say."""
-    return np.clip(missed, -_MOST, _MOST)
+def limited(error: Numbers) -> Numbers:
+    """Return predicted errors within the limit."""
+    return np.clip(error, -_LIMIT, _LIMIT)
 
 
 @dataclass(frozen=True)
 class Trees:
-    """Trees of one machine, their nodes in one row; a leaf leads to itself."""
+    """The trees of one GPU, with the nodes of all of them in one array; a leaf's children are the leaf itself."""
 
     sms: int
     start: float
-    roots: Places
-    question: Places
-    """By node: which feature decides."""
-    limit: Numbers
-    next: Places
-    """By node, two of them: where it goes on if the feature is not above the limit, and where if it is."""
+    roots: Indices
+    feature: Indices
+    """By node: the feature that it compares."""
+    threshold: Numbers
+    children: Indices
+    """Two per node: the next node if the feature is at most the threshold, and if it is above."""
     value: Numbers
     depth: int
 
-    def missed(self, features: Numbers) -> Numbers:
-        """The logarithm of how much longer each configuration takes than the model says."""
+    def errors(self, features: Numbers) -> Numbers:
+        """Return the logarithm of measured by modelled time, as predicted for each candidate."""
         row, flat = np.arange(len(features)) * features.shape[1], features.ravel()
         node = np.repeat(self.roots[:, None], len(features), axis=1)
         for _ in range(self.depth):
-            is_above = flat[row + self.question[node]] > self.limit[node]
-            node = self.next[2 * node + is_above]
-        return believed(self.start + self.value[node].sum(axis=0))
+            is_above = flat[row + self.feature[node]] > self.threshold[node]
+            node = self.children[2 * node + is_above]
+        return limited(self.start + self.value[node].sum(axis=0))
 
-    def times(self, of: Outlines, sought: Sought) -> Numbers:
-        """How long configurations take by the model and the trees together, in µs."""
-        features, times = features_of(of, sought, self.sms)
-        found: Numbers = times * np.exp(self.missed(features))
+    def times(self, candidates: CandidateArrays, problem: ProblemKey, models: Models) -> Numbers:
+        """Return the times of candidates by model and trees together, in µs."""
+        features, times = features_of(candidates, problem, models[DENSE_16BIT], self.sms)
+        found: Numbers = times * np.exp(self.errors(features))
         return found
 
 
-@cache
-def trees_for(sms: int) -> Trees | None:
-    """The trees of a GPU with so many multiprocessors, if any were fitted."""
-    folder = files("warploom.heuristics") / "data"
-    found = sorted((file for file in folder.iterdir() if file.name.endswith(_SUFFIX)), key=lambda file: file.name)
-    documents = (json.loads(file.read_text("utf-8")) for file in found)
-    return next((read(document) for document in documents if document["measured_on"]["sms"] == sms), None)
-
-
-def read(document: Mapping[str, Any]) -> Trees:
-    """Trees of a document: of each the features asked, limits, and where to go on; a leaf asks -1 and has a value."""
+def read_trees(document: Mapping[str, Any], sms: int) -> Trees:
+    """Return the trees of a document: each is features, thresholds and children; a leaf has feature -1 and a value."""
     trees = document["trees"]
     sizes = [len(tree[0]) for tree in trees]
     roots = np.concatenate(([0], np.cumsum(sizes)[:-1]))
     first = np.repeat(roots, sizes)
-    asked, limit, below, above = (np.concatenate([tree[part] for tree in trees]) for part in range(4))
-    is_leaf, itself = asked < 0, np.arange(len(asked))
-    ways = (np.where(is_leaf, itself, first + way) for way in (below, above))
+    feature, threshold, below, above = (np.concatenate([tree[part] for tree in trees]) for part in range(4))
+    is_leaf, itself = feature < 0, np.arange(len(feature))
+    children = (np.where(is_leaf, itself, first + child) for child in (below, above))
     return Trees(
-        sms=document["measured_on"]["sms"],
+        sms=sms,
         start=document["start"],
         roots=roots,
-        question=np.where(is_leaf, 0, asked),
-        limit=limit.astype(np.float64),
-        next=np.stack(tuple(ways), axis=1).ravel(),
-        value=np.where(is_leaf, limit, 0).astype(np.float64),
+        feature=np.where(is_leaf, 0, feature),
+        threshold=threshold.astype(np.float64),
+        children=np.stack(tuple(children), axis=1).ravel(),
+        value=np.where(is_leaf, threshold, 0).astype(np.float64),
         depth=document["depth"],
     )

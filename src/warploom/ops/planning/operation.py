@@ -11,7 +11,7 @@ from typing import Any, ParamSpec, Protocol, cast
 import numpy as np
 
 from warploom.diagnostics import Diag, WarploomError, hide_library_frames
-from warploom.heuristics.problem_key import Sought
+from warploom.heuristics.problem_key import ProblemKey
 from warploom.host.arrays import buffer_of, numpy_of
 from warploom.host.launch import Launch
 from warploom.host.program import text_of
@@ -35,7 +35,7 @@ class Plan:
     """None where there is nothing to compute."""
     staged: Array | None = None
     """What the launch writes where it cannot write the result: one that overlaps an input."""
-    sought: Sought | None = None
+    sought: ProblemKey | None = None
     """What its configuration was chosen for, where that can be tuned."""
 
     def run(self) -> Array:

@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 
 from warploom.diagnostics import Diag
-from warploom.heuristics.problem_key import Sought
+from warploom.heuristics.problem_key import ProblemKey
 from warploom.host.arrays import Buffer, buffer_of, is_array
 from warploom.host.launch import Launch
 from warploom.ops.dense import matmul
@@ -47,7 +47,7 @@ class Bound:
     launch: Launch
     arrays: dict[str, np.ndarray[Any, Any]]
     copied: tuple[str, ...]
-    sought: Sought | None
+    sought: ProblemKey | None
 
 
 def bound(operation: Operation[...], arguments: Mapping[str, Any], gpu: Device) -> Bound:

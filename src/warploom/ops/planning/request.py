@@ -9,7 +9,7 @@ from typing import Any, Generic, Protocol
 
 import numpy as np
 
-from warploom.heuristics.problem_key import Sought
+from warploom.heuristics.problem_key import ProblemKey
 from warploom.kernels.call import Config, is_row, is_storable
 from warploom.ops.planning.arrays import Array
 from warploom.ops.planning.epilogue import Following, Options
@@ -115,5 +115,5 @@ class Chosen(Generic[Config]):
     """How A and B lie; None for one of which the kernel gets a copy."""
     loaded: str = ""
     """The addend that the kernel loads by itself, if any."""
-    sought: Sought | None = None
+    sought: ProblemKey | None = None
     """What it was chosen for, where a choice can be tuned."""

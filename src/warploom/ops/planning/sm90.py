@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from warploom.hardware.mma_shapes import WGMMA
-from warploom.heuristics.problem_key import Sought, sought
-from warploom.heuristics.sm90.ranking import candidates_of, choose
-from warploom.heuristics.table import hashable
+from warploom.heuristics import EMULATED, Device, ProblemKey, choose, key_of
+from warploom.heuristics.sm90.device_data import fields_of_json
+from warploom.heuristics.sm90.ranking import candidates_of
 from warploom.kernels.call import major_of
 from warploom.kernels.sm90.binding import meeting_ctas
 from warploom.ops.determinism import CHOICE, SPLIT_REFUSED
@@ -56,7 +56,7 @@ def _major(array: Array) -> str | None:
     return major if major == "k" or WGMMA[element_of(array)].transposable else None
 
 
-def _sought(request: Request, fields: dict[str, Any]) -> Sought:
+def _sought(request: Request, fields: dict[str, Any]) -> ProblemKey:
     """What a configuration is to suit: the sizes, and what follows the product."""
     product = request.product
     m, n, k, batch = product.sizes
@@ -64,12 +64,12 @@ def _sought(request: Request, fields: dict[str, Any]) -> Sought:
     in_place = product.kind == "dense" and request.is_storable and not request.load_problem("residual")
     after, is_fused = request.after.epilogue, _needs_registers(request, in_place=in_place)
     marks = {
-        "whole": CHOICE.batch_invariant or "starts" in product.extra,
-        "followed": not is_fused and (after.bias or after.activation),
+        "unsplit": CHOICE.batch_invariant or "starts" in product.extra,
+        "light_epilogue": not is_fused and (after.bias or after.activation),
         "fused": is_fused,
         "residual": in_place,
     }
-    return sought(product.kind, m, n, k, product.groups or batch, **fields, **marks)
+    return key_of(product.kind, m, n, k, product.groups or batch, **fields, **marks)
 
 
 def _needs_registers(request: Request, *, in_place: bool) -> bool:
@@ -86,30 +86,31 @@ def _needs_registers(request: Request, *, in_place: bool) -> bool:
     )
 
 
-def _chosen(wanted: Sought) -> HopperConfig:
+def _chosen(wanted: ProblemKey) -> HopperConfig:
     """The configuration that suits: what this user has tuned on such a GPU, else as `choose` does."""
     gpu = GPU.get()
     if gpu is None:
-        return choose(wanted)
+        chosen: HopperConfig = choose(wanted, EMULATED["sm_90a"])
+        return chosen
     return tuned(wanted, gpu) or _searched(wanted, gpu)
 
 
-def _searched(wanted: Sought, gpu: Hardware) -> HopperConfig:
+def _searched(wanted: ProblemKey, gpu: Hardware) -> HopperConfig:
     """What `choose` says, now or in an earlier process: it looks at a hundred configurations and more."""
     found = found_before(
-        f"{gpu.name}, {gpu.sms} SMs, {wanted}", lambda: choose(wanted, sms=gpu.sms, gpu=gpu.name).given
+        f"{gpu.name}, {gpu.sms} SMs, {wanted}", lambda: choose(wanted, Device(gpu.name, gpu.sms)).given
     )
-    return CONFIGS[wanted.kind](**hashable(found))
+    return CONFIGS[wanted.kind](**fields_of_json(found))
 
 
-def tuned(wanted: Sought, gpu: Hardware) -> HopperConfig | None:
+def tuned(wanted: ProblemKey, gpu: Hardware) -> HopperConfig | None:
     """The winner that was remembered, for it or else for the product alone, if it is still possible."""
     kept = recall(gpu.name, str(wanted))
-    if kept is None and wanted.followed:
-        kept = recall(gpu.name, str(replace(wanted, followed=False)))
+    if kept is None and wanted.light_epilogue:
+        kept = recall(gpu.name, str(replace(wanted, light_epilogue=False)))
     if kept is None or not kept.keys() <= {*field_names(CONFIGS[wanted.kind])}:
         return None
-    return next(iter(candidates_of((hashable(kept),), wanted, gpu.sms)), None)
+    return next(iter(candidates_of((fields_of_json(kept),), wanted, gpu.sms)), None)
 
 
 def _multiprocessors() -> int:

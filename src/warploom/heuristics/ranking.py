@@ -1,0 +1,51 @@
+"""`rank`: the configurations for a problem on a device, the fastest expected first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from warploom.heuristics import sm100
+from warploom.heuristics.device import Device
+from warploom.heuristics.problem_key import ProblemKey
+from warploom.heuristics.sm90 import ranking as sm90
+from warploom.heuristics.sm90.device_data import data_for
+from warploom.structured.config.base import GemmConfig
+
+
+@dataclass(frozen=True)
+class _Ranker:
+    """The functions of one architecture."""
+
+    rank: Callable[[ProblemKey, Device], Iterator[Any]]
+    fallback: Callable[[ProblemKey, Device], Any]
+    """The configuration whose violations explain why none fits."""
+    describe: Callable[[Device], str]
+
+
+_SM90 = _Ranker(sm90.rank, sm90.fallback, lambda device: data_for(device).describe(device))
+_SM100 = _Ranker(sm100.rank, sm100.fallback, lambda _: "waves rule, not measured")
+_RANKERS: Mapping[str, _Ranker] = {"sm_90a": _SM90, "sm_100a": _SM100, "sm_103a": _SM100}
+
+
+def rank(problem: ProblemKey, device: Device) -> Iterator[GemmConfig]:
+    """Yield all configurations that fit the problem, the fastest expected first; each is constructed when asked for.
+
+    Hopper: the entry of the device's measured table, then the order of decision trees and cost model. A GPU that was
+    not measured gets the cost model with its own number of SMs. Blackwell: fewest waves, then the smallest tile.
+    """
+    return _RANKERS[device.target].rank(problem, device)
+
+
+@lru_cache(maxsize=4096)
+def choose(problem: ProblemKey, device: Device) -> Any:
+    """Return the first configuration of `rank`; if none fits, one whose violations say why."""
+    ranker = _RANKERS[device.target]
+    return next(ranker.rank(problem, device), None) or ranker.fallback(problem, device)
+
+
+def source_of(device: Device) -> str:
+    """Describe the data by which configurations are ranked on a device, and what of it is extrapolated."""
+    return _RANKERS[device.target].describe(device)
