@@ -119,7 +119,7 @@ class BlockScaledMatmulConfig(MatmulConfig):
     def stage_stride_cols(self) -> int:
         return self.MMA_N
 
-    def tensor_memory(self, stages: int) -> BlockScaledTmem:
+    def tmem_with(self, stages: int) -> BlockScaledTmem:
         atoms_a, atoms_b = self._atoms
         return BlockScaledTmem(
             self.num_accum_pipeline_stages, self.MMA_N, stages, atoms_a * _ATOM_COLUMNS, atoms_b * _ATOM_COLUMNS
@@ -127,7 +127,7 @@ class BlockScaledMatmulConfig(MatmulConfig):
 
     @cached_property
     def tmem(self) -> BlockScaledTmem:
-        return self.tensor_memory(self.num_pipeline_stages)
+        return self.tmem_with(self.num_pipeline_stages)
 
     @property
     def _atoms(self) -> tuple[int, int]:
@@ -138,7 +138,7 @@ class BlockScaledMatmulConfig(MatmulConfig):
         )
 
     def columns_used(self, stages: int) -> int:
-        return self.tensor_memory(stages).columns
+        return self.tmem_with(stages).columns
 
     def scale_arrays(self, stages: int) -> tuple[SharedArray, ...]:
         atoms_a, atoms_b = self._atoms
