@@ -7,6 +7,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -244,3 +245,91 @@ def test_a_size_that_is_none_is_a_sentence(monkeypatch, text):
         user_cache()
     assert caught.value.code == "BAD_SETTING"
     assert text in caught.value.what
+
+
+def got_in_time(cache: Cache, key: tuple[str, ...]) -> list[bytes | None]:
+    """Get a value in a thread of its own, so that a blocked read fails the test instead of hanging it."""
+    results: list[bytes | None] = []
+    reader = threading.Thread(target=lambda: results.append(cache.get(key)), daemon=True)
+    reader.start()
+    reader.join(20)
+    return results
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="files of Windows have access lists instead of owners and modes")
+class TestForeignEntries:
+    """Files in the cache that this user did not write as an entry: never used, and replaced by the next put."""
+
+    KEY = ("cubin", "a")
+
+    @pytest.fixture
+    def cache(self, tmp_path):
+        cache = Cache(tmp_path)
+        cache.put(self.KEY, b"ours")
+        assert cache.get(self.KEY) == b"ours"
+        return cache
+
+    def test_a_fifo_neither_blocks_nor_counts(self, cache):
+        (place,) = files(cache)
+        place.unlink()
+        os.mkfifo(place)
+        assert got_in_time(cache, self.KEY) == [None]
+        cache.put(self.KEY, b"again")
+        assert cache.get(self.KEY) == b"again"
+
+    def test_a_link_is_not_followed(self, cache, tmp_path):
+        (place,) = files(cache)
+        place.rename(tmp_path / "elsewhere")
+        place.symlink_to(tmp_path / "elsewhere")
+        assert cache.get(self.KEY) is None
+        cache.put(self.KEY, b"again")
+        assert cache.get(self.KEY) == b"again"
+        assert not place.is_symlink()
+
+    def test_a_link_to_a_device_is_not_opened(self, cache):
+        (place,) = files(cache)
+        place.unlink()
+        place.symlink_to("/dev/zero")
+        assert got_in_time(cache, self.KEY) == [None]
+
+    def test_a_directory_is_not_an_entry(self, cache):
+        (place,) = files(cache)
+        place.unlink()
+        place.mkdir()
+        assert cache.get(self.KEY) is None
+        cache.put(self.KEY, b"again")
+
+    def test_an_entry_of_another_user_is_not_used(self, cache, monkeypatch):
+        own = os.geteuid()
+        monkeypatch.setattr(os, "geteuid", lambda: own + 1)
+        assert cache.get(self.KEY) is None
+        monkeypatch.undo()
+        assert cache.get(self.KEY) == b"ours"
+
+    @pytest.mark.skipif(
+        sys.platform == "win32" or getattr(os, "geteuid", int)() != 0, reason="only root can give files away"
+    )
+    def test_a_file_that_belongs_to_another_user_is_not_used(self, cache):
+        (place,) = files(cache)
+        os.chown(place, 12345, 12345)
+        assert cache.get(self.KEY) is None
+        cache.put(self.KEY, b"again")
+        assert cache.get(self.KEY) == b"again"
+
+    @pytest.mark.parametrize("mode", [0o620, 0o602, 0o666])
+    def test_an_entry_that_others_can_write_is_not_used(self, cache, mode):
+        (place,) = files(cache)
+        place.chmod(mode)
+        assert cache.get(self.KEY) is None
+        cache.put(self.KEY, b"again")
+        assert cache.get(self.KEY) == b"again"
+
+    def test_entries_are_private_whatever_the_umask_is(self, tmp_path):
+        cache, before = Cache(tmp_path / "open"), os.umask(0)
+        try:
+            cache.put(self.KEY, b"value")
+        finally:
+            os.umask(before)
+        (place,) = files(cache)
+        assert place.stat().st_mode & 0o777 == 0o600
+        assert cache.get(self.KEY) == b"value"

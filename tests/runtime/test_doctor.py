@@ -26,6 +26,15 @@ B300 = {"name": "NVIDIA B300", "capability": [10, 3], "sms": 148, "memory": 280_
 A100 = {"name": "NVIDIA A100", "capability": [8, 0], "sms": 108, "memory": 80_000_000_000}
 
 
+import_failure = doctor._import_failure
+
+
+@pytest.fixture(autouse=True)
+def torch_imports(monkeypatch):
+    """Do not import torch in a process of its own for each test."""
+    monkeypatch.setattr(doctor, "_import_failure", lambda package: "")
+
+
 def found(subject: str):
     (finding,) = [finding for finding in examine() if finding.subject == subject]
     return finding
@@ -197,10 +206,29 @@ def test_a_place_that_nobody_can_look_at_is_told(monkeypatch, tmp_path):
     assert "cannot be written" in found("cache").what
 
 
-def test_torch_is_told_without_importing_it():
+def test_torch_is_examined_in_another_process(monkeypatch):
+    monkeypatch.setattr(doctor, "_import_failure", import_failure)
     known = "torch" in sys.modules
     found("torch")
     assert ("torch" in sys.modules) == known
+
+
+def test_a_torch_that_cannot_be_imported_is_reported_with_its_error(monkeypatch, tmp_path):
+    """A package that is installed, but lacks one of its own dependencies."""
+    package, metadata = tmp_path / "torch", tmp_path / "torch-9.8.7.dist-info"
+    package.mkdir()
+    metadata.mkdir()
+    (package / "__init__.py").write_text("import a_module_that_is_missing\n", "utf-8")
+    (package / "version.py").write_text("cuda = '13.0'\n", "utf-8")
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 9.8.7\n", "utf-8")
+    monkeypatch.setattr(doctor, "_import_failure", import_failure)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    finding = found("torch")
+    assert not finding.found
+    assert finding.what.startswith("9.8.7, built for CUDA 13.0, but `import torch` fails: ModuleNotFoundError")
+    assert "a_module_that_is_missing" in finding.what
+    assert finding.do
 
 
 @pytest.mark.gpu
@@ -210,3 +238,23 @@ def test_the_gpu_of_this_computer():
     assert not driver.problem
     assert any(gpu.target for gpu in driver.gpus)
     assert all(gpu.sms > 0 and gpu.memory > 2**30 for gpu in driver.gpus)
+
+
+def test_configurations_name_what_is_measured_and_what_is_extrapolated(monkeypatch, capsys):
+    h100 = {"name": "NVIDIA H100 80GB HBM3", "capability": [9, 0], "sms": 132, "memory": 80_000_000_000}
+
+    def configurations(*gpus):
+        here = Driver((13, 0), tuple(Gpu(g["name"], tuple(g["capability"]), g["sms"], g["memory"]) for g in gpus))
+        monkeypatch.setattr(doctor, "driver_here", lambda: here)
+        assert main(["doctor", "--json"]) == 0
+        return {row["subject"]: row for row in json.loads(capsys.readouterr().out)}["configurations"]
+
+    measured = configurations(H200)
+    assert measured["found"]
+    assert measured["what"].startswith("NVIDIA H200: measured on NVIDIA H200")
+    other = configurations(h100)
+    assert not other["found"]
+    assert other["what"] == f"{h100['name']}: cost model with 132 SMs, extrapolated from NVIDIA H200"
+    assert "warploom tune" in other["do"]
+    assert configurations(B200)["what"] == "NVIDIA B200: waves rule, not measured"
+    assert configurations()["what"].startswith("of the emulator: sm_90a: measured on NVIDIA H200")

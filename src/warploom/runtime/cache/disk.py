@@ -1,16 +1,19 @@
-"""Bytes on disk by key: shared by processes, safe when any of them is killed, bounded in size.
+"""A cache on disk, by key: shared by processes, consistent when any of them is killed, bounded in size.
 
-An entry is one file, written beside its place and moved there whole; its checksum covers key and bytes, so that an
-entry that is not what was put counts as none. A cache never fails a call: what cannot be read or written is not kept.
+An entry is one file, written under a temporary name and renamed. Its checksum covers key and value, so that a damaged
+entry counts as missing. An entry is used only if it is a regular file of this user that no other user can write: cubins
+are executed. The cache never fails a call: what cannot be read or written is not cached.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import re
 import secrets
+import stat
 import sys
 import time
 from dataclasses import dataclass
@@ -28,51 +31,50 @@ _MAGIC = b"warploom cache 1\n"
 _HEAD = len(_MAGIC) + hashlib.sha256().digest_size
 _TEMPORARY = ".part"
 _ABANDONED_SECONDS = 3600.0
+_SAFE_OPEN = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY"))
 _SLACK = 16
-"""A process looks at all entries when it has put this fraction of the limit."""
+"""A process examines all entries after it has written this fraction of the limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """How much a cache holds."""
+    """The number of entries and their bytes."""
 
     entries: int
     size: int
 
 
 class Cache:
-    """Bytes by key in a folder of at most about `limit` bytes; those unused for longest go first, 0 keeps nothing."""
+    """Values by key in a folder of at most about `limit` bytes, least recently used evicted first; 0 disables it."""
 
     def __init__(self, folder: Path, limit: int = DEFAULT_LIMIT) -> None:
         self.folder, self.limit = folder, limit
-        self._unseen = limit  # the first put looks
+        self._unseen = limit  # the first put examines all entries
 
     def get(self, key: Key) -> bytes | None:
-        """What was put under the key, if it is still there and whole."""
+        """Return the value that was put under the key, if it is still there and intact."""
         if not self.limit:
             return None
         place = self._place(key)
         try:
-            kept = place.read_bytes()
+            content = _read(place)
         except OSError:
             return None
-        value = kept[_HEAD:]
-        if kept[:_HEAD] != _MAGIC + _checksum(key, value):
+        value = content[_HEAD:]
+        if content[:_HEAD] != _MAGIC + _checksum(key, value):
             _remove(place)
             return None
-        with contextlib.suppress(OSError):
-            os.utime(place)  # the time of the last use, by which entries are evicted
         return value
 
     def put(self, key: Key, value: bytes) -> None:
-        """Keep bytes under a key; of several processes that put the same key, one wins whole."""
+        """Store a value under a key; if several processes put the same key, one of the values remains."""
         if len(value) > self.limit or not self.limit:
             return
         place = self._place(key)
         part = place.with_name(f"{secrets.token_hex(8)}{_TEMPORARY}")
         try:
             place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            part.write_bytes(_MAGIC + _checksum(key, value) + value)
+            _write(part, _MAGIC + _checksum(key, value) + value)
             part.replace(place)
         except OSError:
             _remove(part)
@@ -83,7 +85,7 @@ class Cache:
             self._evict()
 
     def usage(self) -> Usage:
-        """What the cache holds now."""
+        """Return the current number of entries and bytes."""
         entries = self._entries()
         return Usage(len(entries), sum(size for _, size, _ in entries))
 
@@ -92,7 +94,7 @@ class Cache:
         return self.folder / name[:2] / name[2:]
 
     def _evict(self) -> None:
-        """Remove what is over the limit and what killed processes left; others may do the same at the same time."""
+        """Remove entries over the limit and files that killed processes left; other processes may do the same."""
         entries = sorted(self._entries(), reverse=True)
         total = 0
         for changed, size, path in entries:
@@ -102,23 +104,23 @@ class Cache:
                 _remove(path)
 
     def _entries(self) -> list[tuple[float, int, Path]]:
-        """Time of last use, bytes and path of each file."""
+        """Return the time of last use, bytes and path of each file."""
         found = []
         for path in self.folder.glob("??/*"):
             with contextlib.suppress(OSError):
-                facts = path.stat()
+                facts = path.lstat()
                 found.append((facts.st_mtime, facts.st_size, path))
         return found
 
 
 def user_cache() -> Cache:
-    """The cache of this user, as the environment says; without a home directory it keeps nothing."""
+    """Return the cache of this user, as configured by the environment; without a home directory it is disabled."""
     limit = _size(os.environ.get(SIZE, ""))
     named = os.environ.get(DIRECTORY)
     if named:
         try:
             return Cache(Path(named).absolute(), limit)
-        except OSError:  # the working directory is gone, and nothing can be kept in it
+        except OSError:  # the working directory was removed, and nothing can be stored in it
             return Cache(Path(named), limit)
     try:
         return Cache(_user_folder() / "warploom", limit)
@@ -127,7 +129,7 @@ def user_cache() -> Cache:
 
 
 def _user_folder() -> Path:
-    """Where programs keep what they can make again: by the rules of XDG, macOS and Windows."""
+    """Return the user's cache folder by the conventions of XDG, macOS or Windows."""
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Caches"
     if sys.platform == "win32":
@@ -137,7 +139,7 @@ def _user_folder() -> Path:
 
 
 def _size(text: str) -> int:
-    """`512M` in bytes."""
+    """Return a size such as `512M` in bytes."""
     if not text:
         return DEFAULT_LIMIT
     match = _SIZE.fullmatch(text.strip())
@@ -146,6 +148,42 @@ def _size(text: str) -> int:
             variable=SIZE, value=text, what="a size is a number with K, M, G or T, or 0 for no cache"
         )
     return int(match[1]) << _UNITS[match[2].upper()]
+
+
+def _read(place: Path) -> bytes:
+    """Return the bytes of an entry, and set its time of last use, by which entries are evicted.
+
+    A link is not followed, and opening a FIFO does not block; neither is an entry.
+    """
+    descriptor = os.open(place, os.O_RDONLY | _SAFE_OPEN)
+    if not _is_trusted(os.fstat(descriptor)):
+        os.close(descriptor)
+        raise PermissionError(errno.EPERM, "not a private regular file of this user", str(place))
+    with os.fdopen(descriptor, "rb") as file:
+        content = file.read()
+        if os.utime in os.supports_fd:
+            with contextlib.suppress(OSError):
+                os.utime(descriptor)
+            return content
+    with contextlib.suppress(OSError):
+        os.utime(place)
+    return content
+
+
+def _write(part: Path, content: bytes) -> None:
+    """Create a file that only this user can read and write, whatever the umask is."""
+    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFE_OPEN, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+
+
+def _is_trusted(facts: os.stat_result) -> bool:
+    """Return True for a regular file of this user that no other user can write; Windows has access lists instead."""
+    if not stat.S_ISREG(facts.st_mode):
+        return False
+    if sys.platform == "win32":
+        return True
+    return facts.st_uid == os.geteuid() and not facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 def _checksum(key: Key, value: bytes) -> bytes:
