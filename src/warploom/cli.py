@@ -210,7 +210,7 @@ def _parser() -> argparse.ArgumentParser:
         "--autotune", default="first", metavar="first|all", help="run the first configuration that fits, or all"
     )
     triton.add_argument("--bench", action="store_true", help="let do_bench repeat, and perf_report(...).run run")
-    triton.add_argument("script", type=Path, metavar="SCRIPT.py", help="the program; what follows are its arguments")
+    triton.add_argument("script", type=Path, metavar="SCRIPT.py", help="the program, followed by its arguments")
     triton.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help=argparse.SUPPRESS)
     triton.set_defaults(command=_triton)
 

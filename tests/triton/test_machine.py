@@ -154,7 +154,7 @@ def test_atomics():
         assert torch.equal(counts, torch.bincount(x, minlength=17).int())
 
 
-def test_what_a_kernel_prints(capsys):
+def test_output_of_a_kernel_that_prints(capsys):
     with warploom.triton.machine():
         kernels.report[(1,)](torch.arange(32, 160, dtype=torch.int32), BLOCK=128)
     lines = capsys.readouterr().out.splitlines()
@@ -252,7 +252,7 @@ def test_an_empty_grid_runs_nothing():
 
 
 def state():
-    """What a machine replaces, as it is now."""
+    """Return what a machine replaces, as it is now."""
     from triton.backends import backends
 
     compiler = backends["nvidia"].compiler

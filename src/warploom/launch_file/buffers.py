@@ -50,7 +50,7 @@ class Buffer:
     output: bool = False
     init: Json = None
     folder: Path = Path()
-    """Where the file of an `init` from a file is."""
+    """The folder of the file of an `init` from a file."""
 
     @staticmethod
     def read(name: str, spec: dict[str, Any], folder: Path = Path()) -> Buffer:

@@ -1,4 +1,4 @@
-"""The way to a GPU: assembly by ptxas, a look at its code, the cache on disk, what this computer has."""
+"""The path to a GPU: assembly by ptxas, disassembly, the cache on disk, launches, and the doctor."""
 
 from warploom.runtime.cache.disk import Cache, user_cache
 from warploom.runtime.cache.fingerprint import fingerprint, source_version

@@ -84,7 +84,7 @@ def properties(options: Options) -> SimpleNamespace:
         name=name_of(options),
         major=options.arch // 10,
         minor=options.arch % 10,
-        multi_processor_count=options.multiprocessors,
+        multi_processor_count=options.sm_count,
         total_memory=MEMORY,
         warp_size=32,
         regs_per_multiprocessor=hardware.registers_per_sm,

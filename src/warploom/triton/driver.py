@@ -91,7 +91,7 @@ class Utils:
         return {
             "max_shared_mem": hardware.shared_per_block,
             "max_num_regs": hardware.registers_per_sm,
-            "multiprocessor_count": options.multiprocessors,
+            "multiprocessor_count": options.sm_count,
             "warpSize": 32,
             "sm_clock_rate": 1,
             "mem_clock_rate": 1,
@@ -111,7 +111,7 @@ class Utils:
         pass
 
     def cuOccupancyMaxActiveClusters(self, function: Any, shared: int, cluster: int) -> int:  # noqa: N802  Triton's name
-        return max(self._session.options.multiprocessors // cluster, 1)
+        return max(self._session.options.sm_count // cluster, 1)
 
     def is_stream_capturing(self, stream: int) -> bool:
         return False
@@ -130,7 +130,7 @@ class Driver:
         self.utils = Utils(session)
         self.launcher_cls: Callable[[Any, Any], Launcher] = Launcher
         self._target = GPUTarget("cuda", options.arch, 32)
-        self._device = DeviceIndex(f"{options.target} {options.multiprocessors}")
+        self._device = DeviceIndex(f"{options.target} {options.sm_count}")
         self._capability = divmod(options.arch, 10)
 
     @staticmethod

@@ -18,7 +18,7 @@ _CPU = torch.device("cpu")
 
 
 def is_device(value: Any) -> bool:
-    """Whether a value names the CPU or a CUDA device."""
+    """Return True if a value names the CPU or a CUDA device."""
     if isinstance(value, torch.device):
         return value.type in ("cpu", "cuda")
     return isinstance(value, str) and (value == "cpu" or _CUDA_NAME.fullmatch(value) is not None)

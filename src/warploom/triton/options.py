@@ -18,7 +18,7 @@ _TARGET = re.compile(r"sm_(\d+)[af]?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What `warploom.triton.machine` was asked for."""
+    """The options of `warploom.triton.machine`."""
 
     target: str = "sm_90"
     schedule: Any = "eager"
@@ -63,7 +63,7 @@ class Options:
         return MACHINES.get(f"sm_{self.arch}a") or MACHINES[f"sm_{self.arch}"]
 
     @property
-    def multiprocessors(self) -> int:
+    def sm_count(self) -> int:
         return self.sms or self.hardware.sms
 
 

@@ -55,7 +55,7 @@ class Session:
         self.addresses = Addresses()
         self.launches: list[Launched] = []
         self.dry = False
-        """Whether launches are prepared and not run, while an autotuner looks for a configuration that fits."""
+        """True if launches are prepared but not run, while an autotuner looks for a configuration that fits."""
 
     @contextmanager
     def active(self) -> Iterator[Session]:

@@ -1,4 +1,4 @@
-"""Tuning: candidates measured on the GPU at hand, winners remembered, the model of the choice fitted."""
+"""Tuning: candidates are measured on the GPU, winners stored, and the heuristics fitted."""
 
 from warploom.tuning.report import Report, Row
 from warploom.tuning.tuner import tune

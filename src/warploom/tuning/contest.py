@@ -1,4 +1,4 @@
-"""The contest of candidates: build them, hold their results against the default's, time what is right."""
+"""The comparison of candidates: build them, check their results against the default's, and time the right ones."""
 
 from __future__ import annotations
 
@@ -17,49 +17,49 @@ from warploom.tuning.report import Row
 from warploom.tuning.stopwatch import Bytes
 
 EQUAL = 0.005
-"""Less than this part of a time counts as equal: so much do medians differ when nothing has changed."""
+"""Smaller relative differences count as equal: medians differ this much without any change."""
 _MOST_THREADS = 8
 _LEAST_TOLERANCE = 2.0**-10
-"""What sums in another order may differ by, of what results are on average."""
+"""Tolerance for another order of summation, relative to the mean magnitude of the results."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a candidate wrote into one array."""
+    """The contents of one array after a candidate ran."""
 
     dtype: str
     bits: Bytes
 
 
 class Rig(Protocol):
-    """What candidates are tried on: a GPU, or a test's own."""
+    """The device that runs candidates: a GPU, or a test's replacement."""
 
     def prepared(self, made: Any) -> Any:
-        """What `make` gave, assembled and loaded; called in threads."""
+        """Return what `make` returned, assembled and loaded; called in threads."""
         ...
 
     def run(self, candidate: Any) -> Sequence[Result]:
-        """What a candidate writes, on inputs as they were given."""
+        """Return what a candidate writes, on the original inputs."""
         ...
 
     def times(self, candidates: Sequence[Any], on_round: Callable[[int, int], None]) -> list[list[float]]:
-        """Microseconds of a launch, by candidate and round."""
+        """Return the microseconds of a launch, by candidate and round."""
         ...
 
 
 class OnProgress(Protocol):
-    """Called with what is being done, how much of it is done, and how much there is."""
+    """A callback with the current step, the number of finished items, and their total."""
 
     def __call__(self, step: str, done: int, total: int, /) -> None: ...
 
 
 def silent(step: str, done: int, total: int, /) -> None:
-    """Tell nobody."""
+    """Ignore progress."""
 
 
 @dataclass(frozen=True)
 class Contestant:
-    """A configuration, its name in a table, and what makes a launch of it."""
+    """A configuration, its label in a table, and a function that makes its launch."""
 
     config: Any
     label: str
@@ -69,7 +69,7 @@ class Contestant:
 def compete(
     contestants: Sequence[Contestant], rig: Rig, *, flops: float | None = None, on_progress: OnProgress = silent
 ) -> tuple[Row, ...]:
-    """Time contestants, the first of which is the default; one that fails does not keep the others from running."""
+    """Time contestants, the first of which is the default; a failure does not stop the others."""
     failures: dict[int, str] = {}
     ready = _built(contestants, rig, failures, on_progress)
     if 0 in failures:
@@ -97,7 +97,7 @@ def compete(
 
 
 def winner(rows: Sequence[Row], default: Any) -> Any:
-    """The fastest, if it is faster than the default by more than measurements differ."""
+    """Return the fastest configuration if it beats the default by more than the noise, else the default."""
     first = next(row for row in rows if row.us is not None)
     return first.config if (first.ratio or 0.0) > 1 + EQUAL else default
 
@@ -110,7 +110,7 @@ def _row(contestant: Contestant, us: float, of_default: float, flops: float | No
 def _built(
     contestants: Sequence[Contestant], rig: Rig, failures: dict[int, str], on_progress: OnProgress
 ) -> dict[int, Any]:
-    """Those that could be made, by number: traced one after another, assembled side by side."""
+    """Return the contestants that could be built, by number: traced one after another, assembled in parallel."""
     threads = min(_MOST_THREADS, os.cpu_count() or 1)
     under_way: dict[int, Future[Any]] = {}
     with ThreadPoolExecutor(threads, "warploom-tune") as pool:
@@ -130,13 +130,13 @@ def _built(
 
 
 def sentence(error: Exception) -> str:
-    """An error in one line."""
+    """Return an error as one line."""
     told = f"{error.code}: {error.what}" if isinstance(error, WarploomError) else f"{type(error).__name__}: {error}"
     return " ".join(told.split())[:300]
 
 
 def difference(found: Result, wanted: Result) -> str:
-    """Nothing, or how a result differs from another by more than the order of sums explains."""
+    """Describe a difference of results that the order of summation does not explain; empty if there is none."""
     if found.bits.shape == wanted.bits.shape and np.array_equal(found.bits, wanted.bits):
         return ""
     dtype = np.dtype(getattr(ml_dtypes, wanted.dtype, wanted.dtype))
@@ -157,5 +157,5 @@ def difference(found: Result, wanted: Result) -> str:
 
 
 def _tolerance(dtype: np.dtype[Any]) -> float:
-    limits: Any = ml_dtypes.finfo  # its author gave it no types
+    limits: Any = ml_dtypes.finfo  # it has no type annotations
     return max(4 * float(limits(dtype).eps), _LEAST_TOLERANCE)

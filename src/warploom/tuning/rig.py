@@ -1,4 +1,4 @@
-"""The GPU that candidates are tried on: copies of their arrays that together exceed the L2, rotated through."""
+"""The GPU that runs candidates, rotating through copies of their arrays that together exceed the L2."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ from warploom.tuning.stopwatch import Call, Stopwatch
 
 ROUNDS = 15
 _WINDOW_US = 3000.0
-"""Of one graph."""
+"""Launches of one graph."""
 _MOST_LAUNCHES, _MOST_SETS, _LEAST_SETS = 300, 512, 2
 _L2_TIMES = 3
 _ALIGNMENT = 256
 _POISON = 0xFF
-"""A byte of which every floating-point number is NaN."""
+"""A byte that makes every floating-point number NaN."""
 
 
 @dataclass(frozen=True)
 class Region:
-    """Memory that candidates read or write, where the caller has it."""
+    """Memory of the caller that candidates read or write."""
 
     address: int
     size: int
     element: str
-    """The NumPy name of its elements' type."""
+    """The NumPy name of the element type."""
     is_result: bool = False
-    """Whether it is written whole: it is poisoned before a result is looked at."""
+    """True if it is written completely: it is poisoned before a result is compared."""
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        """As bytes, for those who take arrays."""
+        """The region as an array of bytes."""
         return {"shape": (self.size,), "typestr": "|u1", "data": (self.address, False), "version": 3}
 
 
 @dataclass(frozen=True)
 class Made:
-    """A launch, the arrays that it is called with in others' place, and which regions those are."""
+    """A launch, the arrays that are exchanged in its calls, and the regions that these belong to."""
 
     launch: Launch
     arrays: tuple[Any, ...]
@@ -78,11 +78,11 @@ class GpuRig:
             self._watch.give_back()
 
     def prepared(self, made: Made) -> Ready:
-        """A launch, assembled and loaded."""
+        """Return a launch, assembled and loaded."""
         return Ready(Prepared(made.launch, made.arrays, device=self._device).launch_at, made.regions)
 
     def run(self, candidate: Ready) -> list[Result]:
-        """What a candidate writes into the regions of results; where none is told, what it leaves in all of them."""
+        """Return what a candidate writes into the result regions; if none are marked, the contents of all regions."""
         place = self._sets[0]
         for region, copy in zip(self._regions, place, strict=True):
             self._watch.copy(copy, region.address, region.size)
@@ -96,9 +96,9 @@ class GpuRig:
         ]
 
     def times(self, candidates: Sequence[Ready], on_round: Callable[[int, int], None]) -> list[list[float]]:
-        """Microseconds of a launch in a graph, by candidate and round; the candidates take turns."""
+        """Return the microseconds of a launch in a graph, by candidate and round; the candidates alternate."""
         calls = [[self._call(each, place) for place in self._sets] for each in candidates]
-        for call in calls[0]:  # clocks rise, and everything is loaded
+        for call in calls[0]:  # warm-up: clocks rise, and all code is loaded
             call()
         guess = max(min(self._watch.once(call) for call in calls[0][:3]), 1.0)
         launches = max(len(self._sets), min(_MOST_LAUNCHES, int(_WINDOW_US / guess)))
@@ -112,7 +112,7 @@ class GpuRig:
         return partial(candidate.launch_at, tuple(place[at] for at in candidate.regions), self._watch.stream)
 
     def _copied(self) -> tuple[int, ...]:
-        """A copy of each region, as far from a multiple of 256 bytes as the region is."""
+        """Return a copy of each region with the same offset from a multiple of 256 bytes."""
         places = []
         for region in self._regions:
             skipped = region.address % _ALIGNMENT
@@ -122,7 +122,7 @@ class GpuRig:
 
 
 def regions_of(launches: Sequence[Launch], results: Sequence[Any]) -> list[Region]:
-    """The memory of a GPU that launches are given: arrays that overlap are one region."""
+    """Return the GPU memory that launches use: arrays that overlap are one region."""
     buffers = [buffer_of(array) for launch in launches for array in gpu_arrays(launch)]
     written = [buffer_of(array) for array in results]
     merged: list[Region] = []
@@ -138,12 +138,12 @@ def regions_of(launches: Sequence[Launch], results: Sequence[Any]) -> list[Regio
 
 
 def _is_among(buffer: Buffer, written: Sequence[Buffer]) -> bool:
-    """Whether an array lies within one of some others."""
+    """Return True if an array is inside one of some others."""
     start, end = buffer.address, buffer.address + buffer.span
     return any(each.address <= start and end <= each.address + each.span for each in written)
 
 
 def gpu_arrays(launch: Launch) -> list[Any]:
-    """The arrays that a launch is given; memory of its own is none of them."""
+    """Return the arrays that a launch is given, without its own memory."""
     held = [arg.array if isinstance(arg, TensorMap) else arg for arg in launch.args]
     return [array for array in held if is_array(array) and not isinstance(array, Scratch)]

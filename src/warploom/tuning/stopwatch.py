@@ -1,4 +1,4 @@
-"""A GPU as a stopwatch: memory to rotate through, launches in CUDA graphs, events between them; by the driver alone.
+"""Timing on a GPU by the driver alone: memory to rotate through, launches in CUDA graphs, events between them.
 
 Functions and constants: CUDA Driver API 13 (cuda.h).
 """
@@ -24,20 +24,20 @@ _NON_BLOCKING, _RELAXED_CAPTURE, _NOT_READY = 1, 2, 600
 _LIMIT_SECONDS = 60.0
 _NAP_SECONDS = 2e-4
 _STREAMS: dict[int, int] = {}
-"""By GPU."""
+"""Streams by GPU."""
 
 
 class Stopwatch:
-    """A stream of its own on a GPU, and what is measured there.
+    """A separate stream on a GPU, on which launches are measured.
 
-    The stream is kept for the next one: PyTorch's allocator keeps memory by stream, and would hold it for ever.
+    The stream is reused: PyTorch's allocator caches memory by stream and would never release it.
     """
 
     def __init__(self, device: Device) -> None:
         self.device = device
         self._call = device.driver.call
         device.make_current()
-        self._call("cuCtxSynchronize")  # what fills the arrays may be under way in another stream
+        self._call("cuCtxSynchronize")  # the arrays may still be being filled by another stream
         if device.index not in _STREAMS:
             handle = ctypes.c_void_p()
             self._call("cuStreamCreate", ctypes.byref(handle), _NON_BLOCKING)
@@ -52,7 +52,7 @@ class Stopwatch:
         return self.device.driver.number("cuDeviceGetAttribute", _L2_BYTES, handle)
 
     def room(self, size: int) -> int:
-        """The address of new memory."""
+        """Return the address of new memory."""
         self._held.append(allocated(self.device, self.stream, size, zero=False))
         return self._held[-1].address
 
@@ -72,7 +72,7 @@ class Stopwatch:
         return held
 
     def wait(self, seconds: float = _LIMIT_SECONDS) -> None:
-        """Until everything has ended; a kernel that hangs is an error, since a GPU does not notice it."""
+        """Wait until everything has ended; a kernel that hangs is an error, since a GPU does not detect it."""
         end = time.monotonic() + seconds
         query = self.device.driver.library.cuStreamQuery
         while (status := query(self._handle)) == _NOT_READY:
@@ -84,7 +84,7 @@ class Stopwatch:
             raise self.device.driver.refusal(status, "cuStreamQuery")
 
     def graph(self, calls: Sequence[Call], launches: int) -> ctypes.c_void_p:
-        """One graph that makes the calls in turn; each has run once before, so that nothing is allocated in it."""
+        """Return a graph that alternates between the calls; each has run once before, so that it allocates nothing."""
         for call in calls:
             call()
         self.wait()
@@ -102,7 +102,7 @@ class Stopwatch:
     def replayed(
         self, graphs: Sequence[ctypes.c_void_p], rounds: int, on_round: Callable[[int], None]
     ) -> list[list[float]]:
-        """Microseconds of each graph in each round; the graphs take turns, and a first round is not counted."""
+        """Return the microseconds of each graph and round; the graphs alternate, and the first round is not counted."""
         marks = [self._event() for _ in range(len(graphs) + 1)]
         times: list[list[float]] = [[] for _ in graphs]
         for turn in range(rounds + 1):
@@ -121,7 +121,7 @@ class Stopwatch:
         return times
 
     def once(self, call: Call) -> float:
-        """Microseconds of one call."""
+        """Return the microseconds of one call."""
         first, last = self._event(), self._event()
         self._call("cuEventRecord", first, self._handle)
         call()
@@ -133,7 +133,7 @@ class Stopwatch:
         self._call("cuGraphExecDestroy", graph)
 
     def give_back(self) -> None:
-        """Let the memory go when nobody uses it any more."""
+        """Release the memory when it is no longer in use."""
         self.wait()
         self._held.clear()
 

@@ -1,4 +1,4 @@
-"""Choices on disk: what a search found, for as long as the library that searched is the same."""
+"""Chosen configurations on disk, valid as long as the library's source does not change."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from warploom.runtime.cache.fingerprint import source_version
 
 
 def found_before(question: str, search: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """The answer of a search to a question, of this process or of an earlier one."""
+    """Return the stored answer to a question, or the result of the search, which is then stored."""
     cache, version = user_cache(), source_version()
     if version is None:
         return search()
@@ -25,7 +25,7 @@ def found_before(question: str, search: Callable[[], dict[str, Any]]) -> dict[st
 
 
 def _read(kept: bytes | None) -> dict[str, Any] | None:
-    """An answer as it was kept; None for anything else."""
+    """Return a stored answer; None for anything else."""
     try:
         answer = None if kept is None else json.loads(kept)
     except ValueError:

@@ -1,7 +1,8 @@
-"""A digest of all that a Python value can bring into a trace, or None where that cannot be told.
+"""A digest of everything by which a Python value can affect a trace, or None if that cannot be determined.
 
 A function is its code, lines included, and everything the code can reach: defaults, closure, globals, modules.
-Equal digests must mean equal traces, in another process too; what might not (an array, an open file, a clock) has none.
+Equal digests must mean equal traces, also in another process; values for which that may not hold (an array, an open
+file, a clock) have no digest.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ _STABLE = {
     "numpy": np.__version__,
     "ml_dtypes": ml_dtypes.__version__,
 }
-"""Packages whose names stand for what they hold, with the version; warploom's is the state of its files."""
+"""Packages whose names and version identify their contents; warploom's version is the state of its files."""
 _UNSTABLE = ("__import__", "compile", "eval", "exec", "globals", "id", "input", "locals", "open", "vars")
 _UNSTABLE_NAMES = ("numpy.random", *(f"builtins.{name}" for name in _UNSTABLE))
 _PLAIN = (type(None), bool, int, str, bytes, type(...), type(NotImplemented))
 _DOTTED = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 _GENERATED = ("<string>", dataclasses.dataclass.__code__.co_filename)
-"""Where the code of the methods that `dataclass` adds says it comes from."""
+"""File names of the methods that `dataclass` generates."""
 _MOST_OBJECTS = 5000
 _IMPORTED = time.time_ns()
 _OF_CLASSES = frozenset(
@@ -46,20 +47,20 @@ _OF_CLASSES = frozenset(
     __orig_bases__ __parameters__ __qualname__ __slots__ __static_attributes__ __type_params__ __weakref__
     """.split()  # noqa: SIM905  a list of them would be longer than all that reads it
 )
-"""What Python adds to a class, and what says nothing of what it does."""
+"""Attributes that Python adds to a class and that do not affect its behaviour."""
 _OF_C = (types.WrapperDescriptorType, types.MethodDescriptorType, types.ClassMethodDescriptorType)
 _OF_MEMBERS = ("_value_", "_name_", "__objclass__", "_sort_order_")
 _BOOKKEEPING = (types.MemberDescriptorType, types.GetSetDescriptorType, types.BuiltinFunctionType)
 
 
 class _Unknown(Exception):
-    """The value may bring in what no digest covers."""
+    """The value may depend on something that no digest covers."""
 
 
 def fingerprint(*things: object, lasting: bool = True) -> str | None:
-    """A digest of values, or None where one of them cannot be told.
+    """Return a digest of values, or None if one of them has none.
 
-    One that is not `lasting` is compared with others of this process only: packages are then what they are here.
+    A digest that is not `lasting` is compared within this process only, in which packages do not change.
     """
     try:
         return _Reader(lasting).digest(things).hex()
@@ -69,9 +70,9 @@ def fingerprint(*things: object, lasting: bool = True) -> str | None:
 
 @functools.cache
 def source_version() -> str | None:
-    """A digest of warploom's files by place, size and time: a change of the library makes everything anew.
+    """Return a digest of warploom's files by path, size and time: a changed library invalidates all entries.
 
-    None where what runs here may be something else: files that were changed since they were imported.
+    None if the running code may differ from the files, because they were changed after the import.
     """
     try:
         files = sorted(_sources(Path(__file__).parents[2]))
@@ -83,7 +84,7 @@ def source_version() -> str | None:
 
 
 def _sources(folder: str | Path) -> Iterator[tuple[str, int, int]]:
-    """Path, size and time of change of each file of a package."""
+    """Yield path, size and modification time of each file of a package."""
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.name.endswith(".py"):
@@ -94,7 +95,7 @@ def _sources(folder: str | Path) -> Iterator[tuple[str, int, int]]:
 
 
 class _Reader:
-    """Walks through values; what is met again on the way down is told by its depth, what is done by its digest."""
+    """Traverses values: a reference to an enclosing value is represented by its depth, a finished one by its digest."""
 
     def __init__(self, lasting: bool) -> None:
         self._lasting = lasting
@@ -209,7 +210,7 @@ class _Reader:
         return parts
 
     def _global(self, path: tuple[str, ...], space: dict[str, Any]) -> list[bytes]:
-        """What a global name stands for; of a module, the attribute that is taken from it."""
+        """Return the digest of a global's value; for a module, of the attribute that is accessed."""
         name, *attributes = path
         if name not in space:
             return self._named(f"builtins.{name}") if hasattr(builtins, name) else []
@@ -229,7 +230,7 @@ class _Reader:
         return self._all((shape, names, lines, code.co_code, code.co_exceptiontable, *code.co_consts))
 
     def class_(self, kind: type) -> list[bytes]:
-        """A class that another package does not name is what its bases and its members say."""
+        """Represent a class that no stable package names by its bases and members."""
         if _is_public(kind):
             return self._named(f"{kind.__module__}.{kind.__qualname__}")
         if type(kind) not in (type, ABCMeta, enum.EnumMeta):
@@ -276,7 +277,7 @@ _READERS: tuple[tuple[Any, Callable[[_Reader, Any], Iterable[bytes]]], ...] = (
 
 
 def _without_more(thing: object, *known: str) -> tuple[()]:
-    """Nothing, of a thing that has no attributes but those that are known; of another nothing is known."""
+    """Raise `_Unknown` if an object has attributes other than the known ones."""
     slots = {name for kind in type(thing).__mro__ for name in _slots(kind)}
     if slots.union(getattr(thing, "__dict__", ())) - {*known, "__dict__", "__weakref__"}:
         raise _Unknown
@@ -300,7 +301,7 @@ def _is_stable(name: str) -> bool:
 
 
 def _is_public(thing: types.FunctionType | type) -> bool:
-    """Whether a stable package holds the thing, itself or wrapped, under its name, so that the name says it all."""
+    """Return True if a stable package has the object, itself or wrapped, under its name, which then identifies it."""
     if not _is_stable(thing.__module__ or ""):
         return False
     found: object = sys.modules.get(thing.__module__)
@@ -311,7 +312,7 @@ def _is_public(thing: types.FunctionType | type) -> bool:
 
 @functools.lru_cache(1024)
 def _global_names(code: types.CodeType) -> tuple[tuple[str, ...], ...]:
-    """The globals that code reads, each with the attributes that follow it; nested code included."""
+    """Return the globals that code reads, each with the attributes accessed on it, including nested code."""
     return tuple(_loaded_names(code))
 
 
@@ -334,7 +335,7 @@ def _loaded_names(code: types.CodeType) -> Iterator[tuple[str, ...]]:
 
 
 def _annotated_names(notes: Mapping[str, object]) -> Iterator[tuple[str, ...]]:
-    """The globals that annotations kept as text speak of: a kernel's parameters are what they say."""
+    """Yield the globals that textual annotations name, since they define a kernel's parameters."""
     for note in notes.values():
         if isinstance(note, str):
             yield from (tuple(path.split(".")) for path in _DOTTED.findall(note))
@@ -356,7 +357,7 @@ def _field(field: dataclasses.Field[Any]) -> tuple[object, ...]:
 
 
 def _is_own(kind: type, name: str, member: object) -> bool:
-    """Whether the author wrote the member; what Python, `dataclass` and `Enum` add follows from the rest."""
+    """Return True if the author wrote the member; what Python, `dataclass` and `Enum` add is determined by the rest."""
     if isinstance(member, types.FunctionType):
         made_by_dataclass = dataclasses.is_dataclass(kind) and member.__code__.co_filename in _GENERATED
         return not made_by_dataclass and not _is_public(member)
@@ -367,7 +368,7 @@ def _is_own(kind: type, name: str, member: object) -> bool:
 
 
 def _unwrapped(member: object) -> tuple[object, ...]:
-    """The functions behind a property or a method of the class."""
+    """Return the functions of a property, or of a class or static method."""
     if isinstance(member, property):
         return (member.fget, member.fset, member.fdel)
     if isinstance(member, functools.cached_property):

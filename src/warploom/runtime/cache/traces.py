@@ -1,4 +1,4 @@
-"""Traces on disk: PTX by a fingerprint of all that it was made from, so that a later process need not trace."""
+"""Traces on disk: PTX by a fingerprint of everything it depends on, so that later processes need not trace."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from warploom.runtime.cache.disk import user_cache
 from warploom.runtime.cache.fingerprint import fingerprint, source_version
 
 _AS_NAMES_ARE = "surrogateescape"
-"""Files whose names are no text have such characters in them."""
+"""File names that are not valid text contain such characters."""
 
 
 def kept(parts: tuple[object, ...], make: Callable[[], Traced]) -> Traced:
-    """What was made of equal parts before, else what is made now; what cannot be fingerprinted is always made now."""
+    """Return the stored trace of equal parts, or make and store it; parts without a fingerprint are always traced."""
     cache, version = user_cache(), source_version()
     digest = fingerprint(parts) if cache.limit and version else None
     if digest is None:
@@ -33,14 +33,14 @@ def kept(parts: tuple[object, ...], make: Callable[[], Traced]) -> Traced:
 
 
 def _packed(traced: Traced) -> bytes:
-    """The head as a text of its own in front: reading all of it back would cost as much as the rest together."""
+    """Store the head separately at the front: parsing the whole text would cost as much as everything else."""
     head = print_module(without_statements(head_of(traced.program)))
     told = json.dumps({"shared_bytes": traced.shared_bytes, "head": head})
     return f"{told}\n{text_of(traced.program)}".encode(errors=_AS_NAMES_ARE)
 
 
 def _unpacked(found: bytes) -> Traced | None:
-    """A trace as it was packed; None for anything else, which is then replaced."""
+    """Return a trace that was packed; None for anything else, which is then replaced."""
     try:
         told, _, text = found.decode(errors=_AS_NAMES_ARE).partition("\n")
         facts = json.loads(told)

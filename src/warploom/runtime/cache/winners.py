@@ -1,6 +1,6 @@
-"""What this user has measured to be fastest, by GPU and problem: kept on disk, beside the cubins and apart from them.
+"""The fastest configurations that this user has measured, by GPU and problem: on disk, separate from the cubins.
 
-Entries are small files of JSON, written whole or not at all; one that is not what was written counts as none.
+Entries are small JSON files, written atomically; a damaged one counts as missing.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from warploom.runtime.cache.disk import Cache, user_cache
 SWITCH = "WARPLOOM_TUNED"
 _FOLDER = "tuned"
 _MOST_BYTES = 16 << 20
-"""Apart from the limit of what can be assembled again in a moment: measuring takes longer."""
+"""A limit of its own: a cubin can be assembled again quickly, while measuring takes long."""
 
 
 def remember(gpu: str, problem: str, winner: dict[str, Any]) -> bool:
-    """Keep the winner of a problem, in the place of an earlier one; says whether it is kept."""
+    """Store the winner of a problem, replacing an earlier one; return True if it was stored."""
     cache, text = _cache(), json.dumps(winner)
     if cache is None:
         return False
@@ -29,7 +29,7 @@ def remember(gpu: str, problem: str, winner: dict[str, Any]) -> bool:
 
 
 def recall(gpu: str, problem: str) -> dict[str, Any] | None:
-    """The winner of a problem on such a GPU, if one was measured."""
+    """Return the winner of a problem on GPUs of that name, if one was measured."""
     cache = _cache()
     found = cache.get(_key(gpu, problem)) if cache is not None else None
     try:
@@ -44,7 +44,7 @@ def _key(gpu: str, problem: str) -> tuple[str, ...]:
 
 
 def _cache() -> Cache | None:
-    """Where winners are; None where the environment says that none are to be kept."""
+    """Return the cache of winners; None if the environment disables it."""
     switch = os.environ.get(SWITCH, "1")
     if switch not in ("0", "1"):
         raise Diag.BAD_SETTING.error(variable=SWITCH, value=switch, what="0 forgets what was tuned, 1 takes it")

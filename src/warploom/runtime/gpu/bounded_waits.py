@@ -1,4 +1,4 @@
-"""A kernel with bounded waits: each loop that only waits gives up after a while, says so to the host, and traps.
+"""Bounded waits: each loop of a kernel that only waits gives up after a while, reports to the host, and traps.
 
 The wait itself stays as it is. Where it would go round again it goes by way of code behind the kernel's end, which
 looks at the clock. A thread that gives up writes a record for its warp, lets others do the same, and ends the kernel.
@@ -32,7 +32,7 @@ from warploom.ptx.syntax.model import (
 
 PARAMETER = "wl_report"
 CTAS, WARPS, RECORD_WORDS = 1024, 32, 16
-"""Records for so many CTAs (of more, some share one) and warps, and the 32-bit words of a record."""
+"""Records for so many CTAs (if there are more, some share one) and warps, and the 32-bit words of a record."""
 UNKNOWN = 0xFFFFFFFF
 _SCRATCH = {
     "%wl_now": "u64", "%wl_from": "u64", "%wl_age": "u64", "%wl_to": "u64", "%wl_wide": "u64", "%wl_late": "pred",
@@ -43,7 +43,7 @@ _SCRATCH = {
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A wait of a kernel: its place and its text; `is_barrier` where it waits at an mbarrier."""
+    """A wait of a kernel: its location and text; `is_barrier` if it waits at an mbarrier."""
 
     loc: Loc | None
     text: str
@@ -52,9 +52,9 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class _Wait:
-    """The instruction that looks, where in the body the branch stands that goes round again, and where it goes.
+    """The instruction that polls, the index of the branch that repeats it, and the branch's target.
 
-    `exits_at` are the branches out of its middle, to what stands right behind it.
+    `exits_at` are the branches out of the loop, to the statement after it.
     """
 
     look: Instruction
@@ -64,7 +64,7 @@ class _Wait:
 
 
 def bounded(module: Module, kernel: Kernel, nanoseconds: int) -> tuple[Module, Kernel, tuple[Site, ...]]:
-    """The module and kernel with one more parameter, the address of records, and the waits that are now bounded."""
+    """Return module and kernel with one more parameter, the address of records, and the waits that are now bounded."""
     body = list(kernel.body or ())
     waits = list(_waits(body))
     registers = dict(kernel.registers) | _SCRATCH
@@ -121,7 +121,7 @@ def _waits(body: list[Statement]) -> Iterator[_Wait]:
 
 
 def _target(statement: Statement) -> str | None:
-    """The label that a branch goes to; None of what is no branch, or of one to no label."""
+    """Return the label that a branch goes to; None for other instructions and targets."""
     if not isinstance(statement, Instruction) or all(row.family not in BRANCHES for row, _ in match(statement.opcode)):
         return None
     target = statement.operands[0]
@@ -137,7 +137,7 @@ def _r(name: str) -> Register:
 
 
 def _is_early(of: Register, limit: int) -> list[Statement]:
-    """Whether less time has gone by since a moment than a limit."""
+    """Compute whether less time than a limit has passed since a moment."""
     return [
         _do("mov.u64", _r("now"), Special("%globaltimer")),
         _do("sub.u64", _r("age"), _r("now"), of),
@@ -154,7 +154,7 @@ def _slow(
     limit: int,
     registers: dict[str, str],
 ) -> list[Statement]:
-    """Behind the kernel: go back to the wait, or, when that has taken too long, to what tells."""
+    """After the kernel's end: branch back to the wait, or, if it has taken too long, to the code that reports it."""
     late = Guard(_r("late"))
     return [
         Label(label),
@@ -172,7 +172,7 @@ def _slow(
 
 
 def _place(look: Instruction, registers: dict[str, str]) -> list[Statement]:
-    """The address at which a wait looks, its lower half where it has two, and the parity it looks for."""
+    """Return the address that a wait polls, its lower half if it is split, and the parity that it waits for."""
     address = next(each for each in look.operands if isinstance(each, Address))
     base, parity = address.base, look.operands[look.operands.index(address) + 1 :]
     out: list[Statement] = []
@@ -189,7 +189,7 @@ def _place(look: Instruction, registers: dict[str, str]) -> list[Statement]:
 
 
 def _base(module: Module, kernel: Kernel) -> Operand | int:
-    """The symbol from which notes count the addresses of barriers."""
+    """Return the symbol to which barrier addresses in notes are relative."""
     for words in notes_of(module, kernel):
         if words[:1] == ["barrier"] and len(words) == 5 and not words[2][0].isdigit():
             return Symbol(words[2].partition("+")[0])
@@ -197,7 +197,7 @@ def _base(module: Module, kernel: Kernel) -> Operand | int:
 
 
 def _tell(base: Operand | int, limit: int) -> list[Statement]:
-    """Write the record of this warp, wait until others have had their time, and stop the kernel."""
+    """Write the record of this warp, wait until other warps have written theirs, and stop the kernel."""
     cta, warp, part, to = _r("cta"), _r("warp"), _r("part"), _r("to")
     indices = [Special(f"%ctaid.{axis}") for axis in "xyz"]
     values: list[Operand | int] = [
@@ -227,7 +227,7 @@ def _tell(base: Operand | int, limit: int) -> list[Statement]:
         _do("ld.param.u64", to, Address(Symbol(PARAMETER))),
         _do("add.u64", to, to, _r("wide")),
     ]
-    for at, value in reversed(list(enumerate(values))):  # the number of the wait comes last: it says that all is there
+    for at, value in reversed(list(enumerate(values))):  # the wait's number comes last: complete
         out += [_do("mov.b32", part, value), _do("st.global.u32", Address(to, 4 * at), part)]
     return [
         *out,

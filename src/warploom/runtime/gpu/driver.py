@@ -1,7 +1,7 @@
-"""NVIDIA's driver through ctypes: found when first needed, its refusals as sentences, its GPUs as rows.
+"""The NVIDIA driver through ctypes: loaded when first needed, with its errors as exceptions and its GPUs as values.
 
-Codes and structures: CUDA Driver API 13 (cuda.h). Nothing but the driver itself is needed, and importing this module
-loads nothing.
+Codes and structures: CUDA Driver API 13 (cuda.h). Only the driver itself is needed, and importing this module loads
+nothing.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from warploom.hardware.targets import reason_unsupported, target_of
 from warploom.runtime.gpu.probe import LIBRARY
 
 OLDEST = (12, 0)
-"""The first CUDA whose drivers encode tensor maps and assemble wgmma; Blackwell's are all newer."""
+"""The first CUDA version whose drivers encode tensor maps and assemble wgmma; Blackwell's are all newer."""
 _MULTIPROCESSORS, _MAJOR, _MINOR, _POINTER_ORDINAL = 16, 75, 76, 9
 _NO_DEVICE, _STUB = 100, 34
 _NO_CONTEXT = (3, 201)
-"""Not initialised, or no context is current: what a thread meets that never used CUDA."""
+"""Not initialised, or no current context: the state of a thread that never used CUDA."""
 _AFTER_A_FAULT = range(700, 720)
 """A kernel did what hardware forbids; the context is lost."""
 _RELAXED_CAPTURE = 2
@@ -49,7 +49,7 @@ class Gpu:
 
 
 class Driver:
-    """The functions of a loaded driver; one that refuses raises."""
+    """The functions of a loaded driver; a status other than success raises."""
 
     def __init__(self, library: Any) -> None:
         self.library = library
@@ -71,32 +71,32 @@ class Driver:
         return version
 
     def sentence(self, status: int) -> str:
-        """What the driver says to a status."""
+        """Return the driver's description of a status."""
         text = ctypes.c_char_p()
         self.library.cuGetErrorString(status, ctypes.byref(text))
         return f"{(text.value or b'nothing').decode('utf-8', 'replace')} ({status})"
 
     def refusal(self, status: int, what: str) -> WarploomError:
-        """A status as an error."""
+        """Return the error for a status."""
         if status in _AFTER_A_FAULT:
             return Diag.GPU_FAULT.error(what=self.sentence(status))
         return Diag.DRIVER_REFUSED.error(what=what, sentence=self.sentence(status))
 
     def call(self, name: str, *arguments: Any) -> None:
-        """One function by name."""
+        """Call a function by name."""
         status = getattr(self.library, name)(*arguments)
         if status:
             raise self.refusal(status, name)
 
     def number(self, name: str, *arguments: Any) -> int:
-        """What a function with an integer for its first, outgoing argument answers."""
+        """Return the integer that a function writes to its first argument."""
         out = ctypes.c_int()
         self.call(name, ctypes.byref(out), *arguments)
         return out.value
 
     @contextlib.contextmanager
     def while_capturing(self) -> Iterator[None]:
-        """Let this thread load code while one of its streams is being captured into a graph."""
+        """Allow this thread to load code while one of its streams is being captured into a graph."""
         mode = ctypes.c_int(_RELAXED_CAPTURE)
         self.call("cuThreadExchangeStreamCaptureMode", ctypes.byref(mode))
         try:
@@ -119,13 +119,13 @@ class Device:
         driver.call("cuDevicePrimaryCtxRetain", ctypes.byref(self.context), handle)
 
     def make_current(self) -> None:
-        """Make this GPU's context the thread's, if it is not."""
+        """Make this GPU's context current in the thread, if it is not."""
         if self._current() != self.context.value:
             self.driver.call("cuCtxSetCurrent", self.context)
 
     @contextlib.contextmanager
     def current(self) -> Iterator[None]:
-        """This GPU's context, and afterwards the one that was current before; a thread without any keeps it."""
+        """Make this GPU's context current, and restore the previous one afterwards, if there was one."""
         before = self._current()
         self.make_current()
         try:
@@ -140,7 +140,7 @@ class Device:
         return found.value
 
     def stream(self, given: Any = None) -> int:
-        """The handle of a stream: PyTorch's current one unless another is given."""
+        """Return the handle of a stream: PyTorch's current one by default."""
         if given is None:
             torch = sys.modules.get("torch")
             if torch is None or not torch.cuda.is_initialized():
@@ -155,7 +155,7 @@ class Device:
 
 
 def current_stream(device: Device) -> Callable[[], int]:
-    """What tells PyTorch's current stream of a GPU fastest; the default stream where PyTorch is not used."""
+    """Return the fastest function for PyTorch's current stream; the default stream if PyTorch is not loaded."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return device.stream
@@ -164,13 +164,13 @@ def current_stream(device: Device) -> Callable[[], int]:
 
 
 def lost_context(status: int) -> bool:
-    """Whether a call failed only because the thread has no context yet."""
+    """Return True if a call failed only because the thread has no context yet."""
     return status in _NO_CONTEXT
 
 
 @functools.cache
 def driver() -> Driver:
-    """The driver of this computer."""
+    """Return the driver of this computer."""
     try:
         library = load_library()
     except OSError as error:
@@ -179,24 +179,24 @@ def driver() -> Driver:
 
 
 def load_library() -> Any:
-    """The driver's library; tests put another in its place."""
+    """Load the driver's library; tests replace this function."""
     return ctypes.CDLL(LIBRARY)
 
 
 @functools.cache
 def device(index: int) -> Device:
-    """A GPU by its number."""
+    """Return a GPU by its number."""
     return Device(driver(), index)
 
 
 @functools.cache
 def device_count() -> int:
-    """How many GPUs are visible."""
+    """Return the number of visible GPUs."""
     return driver().number("cuDeviceGetCount")
 
 
 def device_of(name: str, address: int) -> Device:
-    """The GPU of an array: as its library says (`cuda:1`), else as the driver says of the address."""
+    """Return the GPU of an array: from its library's device (`cuda:1`), or else from the driver, by the address."""
     ordinal = name.partition(":")[2]
     if ordinal:
         return device(int(ordinal))

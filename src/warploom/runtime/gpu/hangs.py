@@ -1,4 +1,4 @@
-"""Waits that ran out on a GPU, told as the machine tells a deadlock: who stands where, waiting for what."""
+"""Waits that timed out on a GPU, reported like the emulator's deadlocks: which warp waits where, and for what."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Record = tuple[int, ...]
 
 
 def patience() -> float | None:
-    """The seconds after which waits are given up, if the environment names any."""
+    """Return the seconds after which waits give up, if the environment sets any."""
     text = os.environ.get(VARIABLE, "")
     if not text:
         return None
@@ -36,7 +36,7 @@ def patience() -> float | None:
 
 
 class Watch:
-    """A kernel with bounded waits, and memory of the host into which it writes who gave up."""
+    """A kernel with bounded waits, and host memory into which warps that give up write their records."""
 
     def __init__(self, launch: Launch, device: Device, seconds: float) -> None:
         module = module_of(launch.program)
@@ -53,11 +53,11 @@ class Watch:
 
     @property
     def address(self) -> int:
-        """What the kernel's last parameter is: the memory has one address for the host and the GPU."""
+        """The value of the kernel's last parameter: the memory has the same address on the host and the GPU."""
         return int(self._host.value or 0)
 
     def check(self, stream: int) -> None:
-        """Wait for the launch; a wait that ran out is a deadlock, and the GPU is lost to this process."""
+        """Wait for the launch; a wait that timed out is a deadlock, after which this process cannot use the GPU."""
         status = self._device.driver.library.cuStreamSynchronize(ctypes.c_void_p(stream))
         records = self._records()
         if records:
@@ -72,7 +72,7 @@ class Watch:
 
 
 def told(records: list[Record], sites: tuple[Site, ...], module: Module, kernel: Kernel) -> WarploomError:
-    """The error of a kernel whose waits ran out."""
+    """Return the error of a kernel whose waits timed out."""
     roles: dict[int, str] = {}
     names: dict[int, str] = {}
     for words in notes_of(module, kernel):
@@ -100,7 +100,7 @@ def _named(ctas: list[str]) -> str:
 
 
 def _lines(records: list[Record], sites: tuple[Site, ...], roles: dict[int, str], names: dict[int, str]) -> list[str]:
-    """A line for the warps of a CTA that wait for one thing at one place, in columns."""
+    """Return a line for the warps of a CTA that wait for the same thing at the same place, in columns."""
     rows: dict[tuple[str, str, str, str], list[int]] = {}
     for site, turns, phase, place, base, _, _, _, warp, *_ in sorted(records, key=lambda each: each[8]):
         where = sites[site - 1]

@@ -1,4 +1,4 @@
-"""Launches on a GPU: what those of one kernel and shape share is made once, and their arguments at each."""
+"""Launches on a GPU: state that launches of one kernel and shape share is made once, arguments each time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from warploom.runtime.gpu.workspace import Block, holding, is_captured
 POINTER_BYTES = 8
 _MOST_SHAPES = 256
 _SHAPES: dict[Any, tuple[object, Shaped]] = {}
-"""Shapes by all that they depend on; programs that are known by their identity are held."""
+"""Shapes by everything they depend on; programs that are identified by `id` are kept alive."""
 
 
 class Shaped:
@@ -34,22 +34,22 @@ class Shaped:
         self.device = device
         self._watch = Watch(launch, device, seconds) if seconds else None
         self.further = () if self._watch is None else (self._watch.address,)
-        """Arguments behind the caller's."""
+        """Arguments after the caller's."""
         program = launch.program if self._watch is None else self._watch.program
         self.loaded: Loaded = load(program, launch.entry, device)
         self.loaded.allow(launch.shared_bytes, launch.cluster)
         self._offsets, self._size = parameter_offsets(self.loaded.kernel)
         self._params = tuple(zip(self.loaded.kernel.params, self._offsets, strict=True))
-        self._bytes = ctypes.c_uint8 * max(self._size, 1)  # types of arrays that nobody holds are made anew each time
+        self._bytes = ctypes.c_uint8 * max(self._size, 1)  # else ctypes makes the type each time
         self._pointers = ctypes.c_void_p * max(len(self._offsets), 1)
-        self._launch = replace(launch, args=())  # nobody's arrays live longer for it
+        self._launch = replace(launch, args=())  # does not keep arrays alive
         self._configurations: dict[int, Configuration] = {}
         self._go = device.driver.library.cuLaunchKernelEx
         self._many_gpus = device_count() > 1
         self.stream = current_stream(device)
 
     def filled(self, args: tuple[Any, ...], encode: Callable[[Variable, Any, int], bytes]) -> bytearray:
-        """The parameters of a launch: what `encode` makes of each argument for its place."""
+        """Return the parameters of a launch: each argument as `encode` converts it."""
         if len(args) != len(self._params):
             what = f"`{self.loaded.kernel.name}` takes {len(self._params)} arguments; {len(args)} were given"
             raise Diag.BAD_LAUNCH.error(what=what)
@@ -68,7 +68,7 @@ class Shaped:
         return parameters
 
     def encoded(self, param: Variable, arg: Any, at: int) -> bytes:
-        """An argument that stays what it is."""
+        """Encode an argument that does not change."""
         if isinstance(arg, TensorMap):
             check_room(param, is_map=True)
             return template_of(arg).at(self.device.driver, start_of(arg.array) + arg.offset)
@@ -80,7 +80,7 @@ class Shaped:
         return start_of(arg).to_bytes(POINTER_BYTES, "little")
 
     def record(self, parameters: bytearray, stream: int, owners: object = ()) -> tuple[Any, ...]:
-        """The arguments of the driver's launch; they keep the parameters, and who owns what these point to."""
+        """Return the arguments of the driver's launch; they keep the parameters and their memory alive."""
         held = self._bytes.from_buffer(parameters)
         start = ctypes.addressof(held)
         pointers: Any = self._pointers(*[start + each for each in self._offsets])
@@ -91,7 +91,7 @@ class Shaped:
         return ctypes.byref(shape), self.loaded.function, pointers, None
 
     def begin(self, record: tuple[Any, ...], stream: int) -> None:
-        """Launch; with patience, wait for its end."""
+        """Launch; with bounded waits, wait for its end."""
         if self._many_gpus:
             with self.device.current():
                 status = self._go(*record)
@@ -103,7 +103,7 @@ class Shaped:
             self._watch.check(stream)
 
     def _again(self, status: int, record: tuple[Any, ...]) -> None:
-        """A thread that never used CUDA has no context: give it one. Anything else is an error."""
+        """Give a context to a thread that never used CUDA; any other status is an error."""
         if lost_context(status):
             self.device.make_current()
             status = self._go(*record)
@@ -112,7 +112,7 @@ class Shaped:
 
 
 def check_room(param: Variable, *, is_map: bool) -> None:
-    """Whether a parameter has the bytes of a tensor map, or of a pointer."""
+    """Return True if a parameter is as large as a tensor map, or as a pointer."""
     if (param.type, param.count) == (("b8", MAP_BYTES) if is_map else ("u64", None)):
         return
     if size_of(param) != (MAP_BYTES if is_map else POINTER_BYTES):
@@ -122,20 +122,20 @@ def check_room(param: Variable, *, is_map: bool) -> None:
 
 @dataclass(slots=True)
 class Begun:
-    """A launch that was begun: while its arrays stay where they are, it is begun again with the same parameters."""
+    """A launch that was made: while its arrays keep their addresses, it is repeated with the same parameters."""
 
     shaped: Shaped
     seconds: float | None
     parameters: bytearray
     addresses: list[Callable[[], int]]
-    """What tells where each array begins."""
+    """Functions that return the address of each array."""
     places: list[int]
     addressed: list[Block]
-    """The addresses that arguments point to, in memory of one stream: with any, a launch is not begun again."""
+    """Addresses that arguments point to, in memory of one stream; with any, a launch is not repeated."""
     records: dict[int, tuple[Any, ...]] = field(default_factory=dict)
 
     def again(self, stream: Any, seconds: float | None) -> bool:
-        """Begin it once more, unless something else is asked for, or an array is elsewhere; says whether it was."""
+        """Repeat the launch if nothing has changed; return False if an option or an address differs."""
         if self.addressed or (seconds or patience()) != self.seconds:
             return False
         if [address() for address in self.addresses] != self.places:
@@ -144,7 +144,7 @@ class Begun:
         return True
 
     def begin(self, stream: Any) -> None:
-        """Launch on a stream, PyTorch's current one unless told."""
+        """Launch on a stream, by default PyTorch's current one."""
         shaped = self.shaped
         handle = shaped.stream() if stream is None else shaped.device.stream(stream)
         record = self.records.get(handle)
@@ -160,7 +160,7 @@ def begin(
     seconds: float | None,
     verify: Callable[[Launch], None],
 ) -> Begun:
-    """Launch on the GPU of the arrays, which come with their devices; `verify` looks at a shape that is new."""
+    """Launch on the GPU of the arrays, which come with their devices; `verify` checks a new shape."""
     seconds = seconds or patience()
     shaped = _shaped(launch, device_for(arrays), seconds, verify)
     addresses = [_address_of(array) for _, array in arrays]
@@ -174,7 +174,7 @@ def begin(
 
 
 def _encoded(shaped: Shaped, stream: Any, addressed: list[Block], param: Variable, arg: Any, at: int) -> bytes:
-    """An argument of one launch; the addresses of `Pointers` get memory of its stream."""
+    """Return an argument of one launch; the addresses of `Pointers` get memory of its stream."""
     if not isinstance(arg, Pointers):
         return shaped.encoded(param, arg, at)
     check_room(param, is_map=False)
@@ -186,7 +186,7 @@ def _encoded(shaped: Shaped, stream: Any, addressed: list[Block], param: Variabl
 
 
 def device_for(arrays: Iterable[tuple[str, Any]]) -> Device:
-    """The one GPU on which arrays are, each with the name of its device."""
+    """Return the one GPU of arrays, each given with the name of its device."""
     found = {device_of(place, start_of(array)) for place, array in arrays}
     if len(found) != 1:
         names = ", ".join(sorted(f"cuda:{each.index}" for each in found)) or "none"
@@ -205,7 +205,7 @@ def _shaped(launch: Launch, device: Device, seconds: float | None, verify: Calla
     key = (program if isinstance(program, str) else id(program), launch.entry, device, seconds, shape)
     try:
         found = _SHAPES.get(key)
-    except TypeError:  # a grid that is a list, say
+    except TypeError:  # for example a grid that is a list
         found, lasts = None, False
     if found is not None:
         return found[1]

@@ -1,4 +1,4 @@
-"""Kernels in a GPU's memory: assembled by ptxas where there is one that fits, else by the driver, and kept."""
+"""Loading of kernels: assembled by a suitable ptxas, or else by the driver, and cached."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TARGET = re.compile(r"sm_(\d+)(\d)([af]?)")
 
 
 class _Attribute(ctypes.Structure):
-    """CUlaunchAttribute: what it is, and a union of 64 bytes."""
+    """CUlaunchAttribute: an identifier, and a union of 64 bytes."""
 
     _fields_ = (("id", ctypes.c_int), ("padding", ctypes.c_int), ("value", ctypes.c_uint * 16))
 
@@ -46,7 +46,7 @@ class Configuration(ctypes.Structure):
 
 @dataclass
 class Loaded:
-    """A kernel that can be launched; `assembler` says who made its code."""
+    """A kernel that can be launched; `assembler` names the program that made its code."""
 
     device: Device
     kernel: Kernel
@@ -56,7 +56,7 @@ class Loaded:
     _non_portable: bool = field(default=False)
 
     def allow(self, shared_bytes: int, cluster: Triple) -> None:
-        """Let launches have so much dynamic shared memory, and clusters of more CTAs than every GPU has."""
+        """Allow this much dynamic shared memory, and clusters larger than the portable size."""
         call = self.device.driver.call
         if shared_bytes > self._shared:
             call("cuFuncSetAttribute", self.function, _MAX_DYNAMIC_SHARED, shared_bytes)
@@ -68,12 +68,12 @@ class Loaded:
 
 
 _LOADED: dict[tuple[int | str, str | None, int], tuple[object, Loaded]] = {}
-"""Kernels by text, entry and GPU, which graphs may hold for ever; of late modules by identity too, with the module."""
+"""Kernels by text, entry and GPU, kept because graphs may refer to them; recent modules also by identity."""
 _MOST_MODULES = 1024
 
 
 def load(program: Ptx, entry: str | None, device: Device) -> Loaded:
-    """A kernel on a GPU."""
+    """Return a kernel loaded on a GPU."""
     of_module = (id(program), entry, device.index)
     if of_module in _LOADED:
         return _LOADED[of_module][1]
@@ -98,7 +98,7 @@ def _forget_modules() -> None:
 
 
 def _check_target(target: str, device: Device) -> None:
-    """PTX for a plain target runs on later GPUs, for an `f` target in its family, for an `a` target there alone."""
+    """Check that a GPU runs a target: plain ones run on later GPUs, `f` ones in their family, `a` ones there only."""
     match = _TARGET.fullmatch(target)
     have = device.gpu.capability
     wanted = (int(match[1]), int(match[2])) if match else (0, 0)
@@ -126,7 +126,7 @@ def _load(text: str, head: Module, kernel: Kernel, device: Device) -> Loaded:
 
 
 def _fitting_ptxas(device: Device, version: tuple[int, int]) -> Tool | None:
-    """A ptxas that reads a version of PTX and whose code the driver loads."""
+    """Return a ptxas that accepts a PTX version and whose code the driver loads."""
     try:
         tool = find(PTXAS)
     except WarploomError:
@@ -147,7 +147,7 @@ def _assembled_by_the_driver(text: str, target: str, device: Device) -> ctypes.c
 
 
 def configuration(launch: Launch, stream: int) -> Configuration:
-    """The shape of a launch as the driver takes it."""
+    """Return the shape of a launch as the driver takes it."""
     attributes: list[Any] = []
     if launch.cluster != (1, 1, 1):
         attributes.append(_Attribute(_CLUSTER_DIMENSION, 0, (ctypes.c_uint * 16)(*launch.cluster)))
@@ -165,7 +165,7 @@ def configuration(launch: Launch, stream: int) -> Configuration:
 
 
 def resident_clusters(launch: Launch, device: Device) -> int:
-    """How many clusters of a launch the whole GPU holds at once: a persistent grid has no more."""
+    """Return the number of clusters of a launch that are resident at once: the most that a persistent grid may have."""
     loaded = load(launch.program, launch.entry, device)
     loaded.allow(launch.shared_bytes, launch.cluster)
     with device.current():

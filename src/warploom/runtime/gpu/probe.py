@@ -1,4 +1,4 @@
-"""Asks the NVIDIA driver what it has, as a program of its own: a driver that hangs or crashes takes only this along.
+"""Query the NVIDIA driver in a separate program, so that a driver that hangs or crashes affects only this process.
 
 It prints one JSON object and imports nothing but the standard library, so that it starts fast.
 """
@@ -16,7 +16,7 @@ _MULTIPROCESSORS, _MAJOR, _MINOR = 16, 75, 76
 
 
 def probe() -> dict[str, Any]:
-    """`problem`: why there is nothing; `cuda`: the driver's version of CUDA; `gpus`: what it drives."""
+    """Return `problem`: why there is no driver; `cuda`: its CUDA version; `gpus`: its GPUs."""
     try:
         driver = ctypes.CDLL(LIBRARY)
     except OSError:

@@ -1,4 +1,4 @@
-"""Tensor maps as the 128 bytes that the copy engine reads, encoded by the driver and kept by address."""
+"""Tensor maps as the 128 bytes that TMA reads, encoded by the driver and cached by address."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TEMPLATES: dict[tuple[BoxGeometry, str], MapTemplate] = {}
 
 
 class MapTemplate:
-    """A tensor map without its address: what the encoder takes is made once, and each answer is kept."""
+    """A tensor map without its address: the encoder's arguments are made once, and each result is cached."""
 
     def __init__(self, geometry: BoxGeometry, l2_promotion: str) -> None:
         rank = len(geometry.shape)
@@ -35,7 +35,7 @@ class MapTemplate:
         self._encoded: dict[int, bytes] = {}
 
     def at(self, driver: Driver, address: int) -> bytes:
-        """The map of a tensor that begins at an address."""
+        """Return the map of a tensor that begins at an address."""
         found = self._encoded.get(address)
         if found is None:
             if len(self._encoded) >= _MOST_ADDRESSES:
@@ -58,7 +58,7 @@ class MapTemplate:
 
 
 def template_of(map_: TensorMap) -> MapTemplate:
-    """The template of a map, shared by all maps that differ in their address only."""
+    """Return the template of a map, shared by all maps that differ only in their address."""
     key = (map_.geometry, map_.l2_promotion)
     found = _TEMPLATES.get(key)
     if found is None:
@@ -69,5 +69,5 @@ def template_of(map_: TensorMap) -> MapTemplate:
 
 
 def _integers(kind: Any, values: Sequence[int]) -> Any:
-    """Innermost first, as the driver counts axes."""
+    """Reverse the axes: the driver counts from the innermost."""
     return (kind * len(values))(*values[::-1])

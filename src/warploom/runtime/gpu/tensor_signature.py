@@ -1,4 +1,4 @@
-"""Whether tensors are like earlier ones: in type, shape, strides, device, and whether they want a derivative.
+"""Signatures of tensors: comparison with earlier ones in type, shape, strides, device and `requires_grad`.
 
 It is asked at every call, so it is asked at once. PyTorch's compiler asks the same before it runs what it compiled, and
 has a function for it. That is not promised to others: it is tried out once, and where it does not answer as it must,
@@ -13,11 +13,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 Likeness = Callable[..., bool]
-"""Whether so many tensors are all like those that it was made of; a TypeError may stand for no."""
+"""Return True if tensors match those that it was made from; a TypeError may mean False."""
 
 
 def likeness_of(arrays: Sequence[Any]) -> Likeness:
-    """What tells arrays like these; of others than PyTorch's nothing is known, and none is like them."""
+    """Return a function that recognises arrays like these; arrays of other libraries match nothing."""
     torch = sys.modules.get("torch")
     if torch is None or not arrays or not all(isinstance(array, torch.Tensor) for array in arrays):
         return _none_is
@@ -51,7 +51,7 @@ def _attributes(tensor: Any) -> tuple[Any, ...]:
 
 @functools.cache
 def _guards_tell() -> bool:
-    """Whether PyTorch's function takes what is alike and refuses everything else."""
+    """Return True if PyTorch's function accepts matching tensors and rejects all others."""
     torch = sys.modules["torch"]
     one = torch.zeros(2, 2)
     wanting = one.clone().requires_grad_()

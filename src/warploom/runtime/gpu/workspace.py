@@ -1,4 +1,4 @@
-"""Memory that launches need for themselves: one workspace for all of a stream, and what must keep its contents apart.
+"""Memory that launches need: one workspace per stream, and separate memory whose contents must persist.
 
 Launches of one stream follow each other, so that they can share what each finds in any state. While a stream is being
 captured into a graph nothing is shared, since the graph may run beside the stream; PyTorch's graphs own what PyTorch
@@ -16,12 +16,12 @@ from warploom.runtime.gpu.driver import Device
 
 _NO_CAPTURE, _NON_BLOCKING = 0, 1
 _shared: dict[tuple[int, int], Block] = {}
-"""The workspaces by GPU and stream."""
+"""Workspaces by GPU and stream."""
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Memory of a GPU, for as long as its owner lives."""
+    """GPU memory that lives as long as its owner."""
 
     address: int
     size: int
@@ -29,14 +29,14 @@ class Block:
 
 
 def is_captured(device: Device, stream: int) -> bool:
-    """Whether what is launched on a stream now goes into a graph, PyTorch's or anyone's."""
+    """Return True if a stream is being captured into a graph, by PyTorch or otherwise."""
     status = ctypes.c_int()
     refused = device.driver.library.cuStreamIsCapturing(ctypes.c_void_p(stream), ctypes.byref(status))
     return not refused and status.value != _NO_CAPTURE
 
 
 def graph_of(device: Device, stream: int) -> int:
-    """The number of the graph that a stream is being captured into; 0 where it is not."""
+    """Return the number of the graph that a stream is being captured into; 0 if there is none."""
     status, number = ctypes.c_int(), ctypes.c_uint64()
     asked = ctypes.c_void_p(stream), ctypes.byref(status), ctypes.byref(number), None, None, None
     refused = device.driver.library.cuStreamGetCaptureInfo_v2(*asked)
@@ -44,13 +44,13 @@ def graph_of(device: Device, stream: int) -> int:
 
 
 def is_captured_by_torch() -> bool:
-    """Whether what PyTorch allocates now is a graph's, and stays for as long as that."""
+    """Return True if PyTorch's allocations now belong to a graph and live as long as it."""
     torch = _torch()
     return torch is not None and bool(torch.cuda.is_current_stream_capturing())
 
 
 def workspace(device: Device, stream: int, size: int) -> Block:
-    """Memory that every launch of a stream may write; one that is too small stays with those who have it."""
+    """Return memory that every launch of a stream may write; a smaller one stays alive while it is referenced."""
     found = _shared.get((device.index, stream))
     if found is None or found.size < size:
         found = _shared[device.index, stream] = allocated(device, stream, size, zero=False)
@@ -58,7 +58,7 @@ def workspace(device: Device, stream: int, size: int) -> Block:
 
 
 def allocated(device: Device, stream: int, size: int, *, zero: bool) -> Block:
-    """New memory, zero when the stream gets there if asked for."""
+    """Return new memory, cleared in stream order if requested."""
     torch = _torch()
     if torch is None:
         memory = _Memory(device, size)
@@ -72,7 +72,7 @@ def allocated(device: Device, stream: int, size: int, *, zero: bool) -> Block:
 
 
 def holding(device: Device, stream: int, raw: bytes) -> Block:
-    """New memory that holds these bytes when the stream gets there; no graph may be in the making."""
+    """Return new memory that is filled with these bytes in stream order; no capture may be active."""
     block, size = allocated(device, stream, max(len(raw), 1), zero=False), ctypes.c_size_t(len(raw))
     if raw:
         with device.current():
@@ -82,9 +82,9 @@ def holding(device: Device, stream: int, raw: bytes) -> Block:
 
 
 def zero_for_a_graph(device: Device, size: int) -> Block:
-    """New memory that is zero already: a graph needs no node that clears it, and each replay finds what the last left.
+    """Return new memory that is already zero: a graph needs no clearing node, and each replay finds the previous state.
 
-    It is none of PyTorch's, which takes what is allocated in a capture for the graph's own, to be cleared by it.
+    It is not PyTorch's, which would treat memory that is allocated during a capture as the graph's own.
     """
     memory, stream, driver = _Memory(device, size), ctypes.c_void_p(), device.driver
     with device.current(), driver.while_capturing():
@@ -104,7 +104,7 @@ def _torch_stream(torch: Any, device: Device, stream: int) -> Any:
 
 
 class _Memory:
-    """Memory of the driver's, for a process without PyTorch; it is freed with its owner."""
+    """Allocate memory from the driver, in a process without PyTorch; it is freed with its owner."""
 
     def __init__(self, device: Device, size: int) -> None:
         self.address = ctypes.c_uint64()

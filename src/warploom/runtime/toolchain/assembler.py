@@ -1,4 +1,4 @@
-"""PTX in, cubin out, by NVIDIA's ptxas; code that spills or serialises is an error unless the caller says otherwise."""
+"""PTX to cubin by NVIDIA's ptxas; spills and serialised wgmma are errors by default."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _REMARK_ADVICE = {
     "insufficient register": _SPILL_ADVICE,
     "gmma": "Touch no register of a wgmma, accumulator or operand, between its issue and its wait_group.",
 }
-"""What to do about a remark with those words; the first that fits."""
+"""Advice for remarks that contain these words; the first match counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Assembly:
-    """A cubin, what its kernels use, and what ptxas remarked; `seconds` is what ptxas took when it made it."""
+    """A cubin, the resources of its kernels, and the remarks of ptxas; `seconds` is the time that ptxas took."""
 
     target: str
     assembler: str
@@ -43,7 +43,7 @@ class Assembly:
     seconds: float
 
     def kernel(self, name: str | None = None) -> Resources:
-        """The resources of the named kernel, or of the only one."""
+        """Return the resources of the named kernel, or of the only one."""
         entries = {row.name: row for row in self.kernels if row.registers}
         if name is None and len(entries) == 1:
             return next(iter(entries.values()))
@@ -53,7 +53,7 @@ class Assembly:
 
     @property
     def losses(self) -> tuple[str, ...]:
-        """A sentence for each kernel that spills and each remark on performance (C75xx)."""
+        """Return a sentence for each kernel that spills and each performance remark (C75xx)."""
         return (*(_spill(row) for row in self._spilling), *(str(remark) for remark in self._slow))
 
     @property
@@ -65,7 +65,7 @@ class Assembly:
         return [remark for remark in self.remarks if remark.code.startswith(_PERFORMANCE_CODE)]
 
     def refuse_losses(self) -> None:
-        """Raise one error with every loss, and what to do about each kind."""
+        """Raise one error with every spill and remark, and advice for each kind."""
         if not self.losses:
             return
         advice = [_SPILL_ADVICE] if self._spilling else []
@@ -88,7 +88,7 @@ def assemble(
     strict: bool = True,
     cache: Cache | None = None,
 ) -> Assembly:
-    """Assemble for a target, the module's own unless told.
+    """Assemble for a target, by default the module's own.
 
     With `lineinfo` the cubin knows the author's lines, which costs nothing when it runs; without, it does not change
     when lines move. `strict` makes every spilled byte and every C75xx remark an error.
@@ -118,7 +118,7 @@ def _target_of(text: str) -> str:
 
 
 def _run(tool: Tool, source: str, text: str, target: str, opt: Level) -> tuple[str, float, bytes]:
-    """What ptxas printed, the seconds it took, and the cubin."""
+    """Run ptxas; return its output, the seconds it took, and the cubin."""
     with tempfile.TemporaryDirectory(prefix="warploom-") as folder:
         given, made = Path(folder) / "kernel.ptx", Path(folder) / "kernel.cubin"
         given.write_text(source, "utf-8")
@@ -135,7 +135,7 @@ def _run(tool: Tool, source: str, text: str, target: str, opt: Level) -> tuple[s
 
 
 def _refusal(tool: Tool, log: str, text: str, target: str, status: int) -> WarploomError:
-    """Every error that ptxas found, with the PTX it speaks of."""
+    """Return an error with everything that ptxas reported, and the PTX lines."""
     errors = [remark for remark in remarks(log, text) if remark.is_error]
     lines = text.splitlines()
     told = [f"{error} (`{_shown(lines, error.line)}`)" if error.line else str(error) for error in errors]

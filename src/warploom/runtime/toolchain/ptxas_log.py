@@ -1,4 +1,4 @@
-"""What ptxas prints, as data: the resources of each kernel, and what it has to say about a line."""
+"""The output of ptxas as data: the resources of each kernel, and messages about lines."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _FUNCTION = re.compile(r"(?:\.\w+\s+)*\.(?:entry|func)\b")
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What one thread, or CTA, of a kernel uses; a function that kernels call has no registers of its own."""
+    """The resources of a thread or CTA of a kernel; a function that kernels call has no registers of its own."""
 
     name: str
     registers: int = 0
@@ -42,7 +42,7 @@ class Resources:
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """A message of ptxas; `line` is of the PTX (0: none is named) and `loc` the author's where the PTX carries it."""
+    """A message of ptxas; `line` is the PTX line (0 if none is named), `loc` the source location if the PTX has it."""
 
     severity: str
     code: str
@@ -62,7 +62,7 @@ class Remark:
 
 
 def resources(log: str) -> tuple[Resources, ...]:
-    """The kernels that `ptxas -v` tells of, by name."""
+    """Return the kernels that `ptxas -v` lists, by name."""
     found: dict[str, Resources] = {}
     entry = function = ""
     for line in log.splitlines():
@@ -83,7 +83,7 @@ def resources(log: str) -> tuple[Resources, ...]:
 
 
 def remarks(log: str, ptx: str) -> tuple[Remark, ...]:
-    """All that is not the usual table, with the places of its lines."""
+    """Return all messages other than the resource table, with their locations."""
     places = Places(ptx)
     return tuple(replace(remark, loc=places.of(remark.line)) for remark in _remarks(log))
 
@@ -107,14 +107,14 @@ def _number(pattern: re.Pattern[str], text: str) -> int:
 
 
 class Places:
-    """The author's place of each line of a PTX text, from its `.file` and `.loc` lines."""
+    """Source locations of the lines of a PTX text, from its `.file` and `.loc` lines."""
 
     def __init__(self, ptx: str) -> None:
         self._lines = ptx.splitlines()
         self._files = {int(m[1]): m[2].replace("\\\\", "\\") for line in self._lines if (m := _FILE.match(line))}
 
     def of(self, number: int) -> Loc | None:
-        """The place that the `.loc` before the line names, inside the same function."""
+        """Return the location of the last `.loc` before the line, inside the same function."""
         for line in reversed(self._lines[: max(number, 0)]):
             if match := _LOC.match(line):
                 file, row, column = (int(part or 0) for part in match.groups())
@@ -125,12 +125,12 @@ class Places:
 
 
 def without_places(ptx: str) -> str:
-    """The text with its `.file` and `.loc` lines blank, so that every other line keeps its number."""
+    """Return the text with blank `.file` and `.loc` lines, so that all other lines keep their numbers."""
     return "".join("\n" if _FILE.match(line) or _LOC.match(line) else line for line in ptx.splitlines(keepends=True))
 
 
 def in_ascii(ptx: str) -> str:
-    """The text as assemblers take it, line by line: in ASCII, and without quotes in the names of files."""
+    """Return the text as assemblers accept it, line by line: in ASCII, and without quotes in file names."""
     if ptx.isascii() and '\\"' not in ptx:
         return ptx
     plain = ptx.encode("ascii", "replace").decode()

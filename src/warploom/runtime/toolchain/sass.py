@@ -1,4 +1,4 @@
-"""The machine code of a cubin, read back by nvdisasm: what it executes, how often, and what it should not."""
+"""The machine code (SASS) of a cubin, disassembled by nvdisasm: instructions, counts, and suspicious ones."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ LINTS = {
     "LDL": "loads local memory, which is global memory",
     "STL": "stores to local memory, which is global memory",
 }
-"""Instructions that a fast kernel has for a reason or not at all."""
+"""Instructions that a fast kernel should have only for a reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class SassInstruction:
-    """One instruction: its whole dotted opcode, its text, and the author's line where the cubin knows it."""
+    """One instruction: its full dotted opcode, its text, and the source line if the cubin has it."""
 
     opcode: str
     text: str
@@ -51,17 +51,17 @@ class Sass:
 
     @property
     def counts(self) -> Counter[str]:
-        """How many instructions have each mnemonic (the opcode before its first dot)."""
+        """Return the number of instructions by mnemonic (the opcode before its first dot)."""
         return Counter(each.mnemonic for each in self.instructions)
 
     def count(self, mnemonic: str, *modifiers: str) -> int:
-        """How many instructions have the mnemonic and all the modifiers: `count("UTCHMMA", "2CTA")`."""
+        """Return the number of instructions with the mnemonic and all the modifiers: `count("UTCHMMA", "2CTA")`."""
         wanted = set(modifiers)
         return sum(each.mnemonic == mnemonic and wanted <= set(each.opcode.split(".")) for each in self.instructions)
 
     @property
     def lints(self) -> tuple[str, ...]:
-        """A sentence for each kind of instruction that is suspicious, with the author's lines."""
+        """Return a sentence for each kind of suspicious instruction, with its source lines."""
         return tuple(self._lint(name, why) for name, why in LINTS.items() if self.count(name))
 
     def _lint(self, name: str, why: str) -> str:
@@ -71,7 +71,7 @@ class Sass:
 
 
 def disassemble(cubin: bytes) -> Sass:
-    """The code of a cubin."""
+    """Disassemble a cubin."""
     tool = find(NVDISASM)
     with tempfile.TemporaryDirectory(prefix="warploom-") as folder:
         file = Path(folder) / "kernel.cubin"
@@ -90,7 +90,7 @@ def disassemble(cubin: bytes) -> Sass:
 
 
 def read(listing: str) -> Sass:
-    """A listing of nvdisasm as data; functions that a kernel calls stand in its section and count with it."""
+    """Parse a listing of nvdisasm; functions that a kernel calls are in its section and count with it."""
     kernels: dict[str, list[SassInstruction]] = {}
     body: list[SassInstruction] = []
     loc: Loc | None = None

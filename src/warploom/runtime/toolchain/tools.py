@@ -1,4 +1,4 @@
-"""NVIDIA's command-line tools: where they are and which version."""
+"""NVIDIA's command-line tools: their paths and versions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PATIENCE = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A program that can be run; `origin` says why this one: `pip`, `PATH`, `Triton`, or the variable that names it."""
+    """A program that can be run; `origin` says where it was found: `pip`, `PATH`, `Triton`, or a variable."""
 
     name: str
     path: Path
@@ -33,12 +33,12 @@ class Tool:
 
     @property
     def cuda(self) -> tuple[int, int]:
-        """The version of CUDA that it is of; zeros where it does not say."""
+        """The CUDA version that it belongs to; zeros if it does not say."""
         numbers = self.version.split(".")[:2]
         return (int(numbers[0]), int(numbers[1])) if len(numbers) > 1 and "".join(numbers).isdecimal() else (0, 0)
 
     def misfit(self, driver: tuple[int, int], version: tuple[int, int]) -> str:
-        """Why it is no assembler of some version of PTX for a driver; nothing if it is one, or may be."""
+        """Return why it cannot assemble a PTX version for a driver; an empty string if it can, or may."""
         if self.cuda[0] > driver[0]:
             return f"which is too old for the code of {self}"
         if (0, 0) < self.cuda < first_cuda(version):
@@ -50,12 +50,12 @@ class Tool:
 
 
 def variable_of(name: str) -> str:
-    """The environment variable that names another program, as `WARPLOOM_PTXAS`."""
+    """Return the environment variable that names another program, such as `WARPLOOM_PTXAS`."""
     return f"WARPLOOM_{name.upper()}"
 
 
 def find(name: str) -> Tool:
-    """The program that the environment variable names, else pip's, else the one on the PATH, else Triton's."""
+    """Return the program that the environment variable names, or else pip's, the one on the PATH, or Triton's."""
     variable = variable_of(name)
     named = os.environ.get(variable)
     if named:
@@ -74,7 +74,7 @@ def find(name: str) -> Tool:
 
 
 def _from_pip(name: str) -> Iterator[Path]:
-    """What pip installed, the newest toolkit first: `nvidia/cu13/bin`, earlier `nvidia/cuda_nvcc/bin`."""
+    """Yield programs from pip, the newest toolkit first: `nvidia/cu13/bin`, formerly `nvidia/cuda_nvcc/bin`."""
     found = _installed(f"nvidia/*/bin/{name}")
 
     def toolkit(path: Path) -> int:
@@ -85,7 +85,7 @@ def _from_pip(name: str) -> Iterator[Path]:
 
 
 def _installed(pattern: str) -> list[Path]:
-    """Programs among the installed packages."""
+    """Yield programs in the installed packages."""
     end = ".exe" if sys.platform == "win32" else ""
     found = [path for folder in sys.path for path in Path(folder or ".").glob(pattern + end)]
     return [path for path in found if os.access(path, os.X_OK)]
@@ -102,7 +102,7 @@ def _tool(name: str, path: Path, origin: str) -> Tool:
 
 @functools.lru_cache
 def _version(path: Path, size: int, changed: int) -> str:
-    """What `--version` says; asked again when the file changes, and else by nobody: starting a program takes long."""
+    """Return the output of `--version`, cached until the file changes, because starting a program takes long."""
     cache, key = user_cache(), ("version", str(path), size, changed)
     known = cache.get(key)
     if known is None:
