@@ -120,6 +120,8 @@ def products(buffers: int) -> Candidates:
     """GEMMs with and without epilogues, against PyTorch's."""
     import warploom.ops as wl
     from warploom.ops.planning.prepare import plan_matmul
+    from warploom.runtime.gpu.driver import device
+    from warploom.structured.config import HopperConfig, MatmulConfig
 
     xs, ws, biases = random(buffers, M, K), random(buffers, N, K), random(buffers, N)
     residuals, outs = random(buffers, M, N), random(buffers, M, N)
@@ -136,11 +138,24 @@ def products(buffers: int) -> Candidates:
         return lambda at: function(xs[at], ws[at], biases[at], residuals[at])
 
     compiled = {function: over(torch.compile(function, fullgraph=True)) for function in (theirs, ours)}
+    is_hopper = device(torch.cuda.current_device()).target == "sm_90a"
+    config, scale = HopperConfig() if is_hopper else MatmulConfig(), 0.5
+
+    def scaled(at: int) -> Any:
+        return wl.linear(xs[at], ws[at], epilogue=lambda acc, _: acc * scale)
+
+    def with_operand(at: int) -> Any:
+        return wl.linear(xs[at], ws[at], epilogue=lambda acc, _, s: acc * s, operands={"s": biases[at]})
+
     return {
         PRODUCT: Candidate("", lambda at: torch.mm(xs[at], turned[at])),
         SEQUENCE: Candidate(PRODUCT, over(theirs), 3),
         "prepared matmul": Candidate(NOTHING, lambda at: call(xs[at], turned[at], outs[at])),
         "linear": Candidate(PRODUCT, lambda at: wl.linear(xs[at], ws[at])),
+        "linear, out": Candidate("linear", lambda at: wl.linear(xs[at], ws[at], out=outs[at])),
+        "linear, config": Candidate("linear", lambda at: wl.linear(xs[at], ws[at], config=config)),
+        "linear, epilogue": Candidate("linear", scaled),
+        "linear, epilogue and operand": Candidate("linear", with_operand),
         "linear, bias, gelu, residual": Candidate(SEQUENCE, over(ours)),
         f"{SEQUENCE}, compiled": Candidate(SEQUENCE, compiled[theirs], 2),
         "linear, bias, gelu, residual, compiled": Candidate(f"{SEQUENCE}, compiled", compiled[ours]),
@@ -211,7 +226,7 @@ def pairs_and_groups(buffers: int) -> Candidates:
 
 
 def candidates(buffers: int) -> Candidates:
-    from warploom.ops.planning.gemm import TARGETS
+    from warploom.ops.planning.planner import TARGETS
     from warploom.runtime.gpu.driver import device
 
     found = own_kernels(buffers)

@@ -1,4 +1,4 @@
-"""Layers for PyTorch models, and the swap of those that a model has."""
+"""Layers for PyTorch models, and the swap of a model's own layers for them."""
 
 from warploom.torch.nn import Linear, restore_linears, swap_linears
 

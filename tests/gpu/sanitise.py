@@ -29,10 +29,10 @@ from typing import Any
 import numpy as np
 from tests.gpu import kernels
 from tests.gpu.cases import CASES, Array, Case, Made
+from tests.ops.references import plan_on
 
 from warploom import launch
 from warploom.ops.planning.prepare import Bound, bound
-from warploom.ops.planning.request import GPU
 from warploom.runtime.gpu.driver import Gpu, device
 from warploom.runtime.gpu.prepared import Prepared
 
@@ -107,12 +107,8 @@ def run_on_gpu(case: Case) -> bool:
 def run_on_the_machine(case: Case) -> bool:
     made, hopper = case.made(), Gpu("", (9, 0), case.sms, 0)
     call_of(case, made, hopper, "sm_90a")
-    token = GPU.set(hopper)
-    try:
-        call = made.operation.bind(**made.arguments, target="sm_90a")
-    finally:
-        GPU.reset(token)
-    launch(call, sms=case.sms)
+    planned = plan_on(hopper, made.operation, **made.arguments, target="sm_90a")
+    launch(planned.launch, sms=case.sms)
     wanted = {"out": made.want, **made.further}
     return all(same(made.arrays[name], want) for name, want in wanted.items())
 

@@ -6,7 +6,7 @@ import pytest
 from tests.gpu.here import needs_hopper, torch
 
 import warploom.ops as wl
-from warploom.ops.planning.gemm import TARGETS
+from warploom.ops.planning.planner import TARGETS
 
 pytestmark = [
     *needs_hopper,

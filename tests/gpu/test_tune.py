@@ -12,7 +12,7 @@ import warploom
 from warploom.cli import main
 from warploom.heuristics import Device, choose
 from warploom.ops import blockwise_matmul, grouped_matmul, linear, matmul
-from warploom.ops.planning import sm90 as hopper
+from warploom.ops.planning.planner import tuned
 from warploom.ops.planning.prepare import plan
 from warploom.runtime.gpu.driver import device
 from warploom.structured.config.sm90 import HopperConfig
@@ -53,7 +53,7 @@ def test_products_are_tuned_and_the_winner_is_taken(shape):
     given = product(*shape)
     report = tune(matmul, **given, most=8)
     held(report, 8)
-    assert hopper.tuned(report.key, device(0).gpu) == report.best
+    assert tuned(report.key, device(0).gpu) == report.best
     want = given["a"].double() @ given["b"].double()
     found = warploom.matmul(given["a"], given["b"])
     torch.testing.assert_close(found.double(), want, rtol=2e-2, atol=2e-2 * want.abs().mean().item())
@@ -112,7 +112,7 @@ def test_a_call_that_was_made_before_takes_the_winner_too():
     )
     assert torch.allclose(warploom.linear(x, w).float(), before.float(), rtol=2e-2, atol=0.5)
     gpu = device(0).gpu
-    assert hopper.tuned(report.key, gpu) == report.best
+    assert tuned(report.key, gpu) == report.best
     assert report.default == choose(report.key, Device.of(gpu))
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from math import erf
 
 import ml_dtypes
 import numpy as np
+
+from warploom.ops.planning.arrays import Violations
+from warploom.ops.planning.planner import plan
 
 BF16, E4M3, E5M2 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2
 E8M0, E2M1 = ml_dtypes.float8_e8m0fnu, ml_dtypes.float4_e2m1fn
@@ -55,3 +59,10 @@ def close(got, wanted, k):
     """Whether every element is within the tolerance of its type and K."""
     error = np.abs(exact(got) - wanted)
     return bool((error <= tolerance(got.dtype, k, np.abs(wanted))).all())
+
+
+def plan_on(gpu, operation, *given, **options):
+    """The plan of a call on arrays of the host, for a GPU with some SMs."""
+    arguments = inspect.signature(operation).bind(*given, **options).arguments
+    violations = Violations(operation.__name__)
+    return plan(operation.request(arguments, violations, gpu=gpu), violations)

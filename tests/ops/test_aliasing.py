@@ -11,7 +11,7 @@ from tests.runtime.fake_driver import FakeTensor
 
 from warploom.diagnostics import WarploomError
 from warploom.ops import grouped_matmul, linear, matmul
-from warploom.ops.planning.aliasing import clashes, overlap
+from warploom.ops.planning.arrays import clashes, overlap
 
 TARGETS = pytest.mark.parametrize("target", ["sm_90a", "sm_100a"])
 

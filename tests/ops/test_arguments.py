@@ -118,7 +118,7 @@ def test_nothing_is_changed_by_a_wrong_call():
 
 
 def test_a_launch_of_nothing_and_one_that_cannot_be_made():
-    with pytest.raises(LaunchError, match="nothing to run"):
+    with pytest.raises(LaunchError, match="nothing to launch"):
         matmul.bind(A[:0], B)
     square = ones(24, 24)
     with pytest.raises(LaunchError, match="overlaps"):

@@ -11,8 +11,8 @@ from tests.ops.references import exact, integers
 
 from warploom.kernels.sm100.matmul import matmul as kernel
 from warploom.ops import matmul
-from warploom.ops.planning.user_functions import authored
-from warploom.ops.planning.violations import Faults
+from warploom.ops.planning.arrays import Violations
+from warploom.ops.planning.user_functions import user_function
 from warploom.structured.config import MatmulConfig
 from warploom.trace import relu
 
@@ -22,7 +22,7 @@ A, B = integers(20, 24), integers(24, 30)
 
 
 def compared(function):
-    return authored("epilogue", function, (), Faults("matmul"))
+    return user_function("epilogue", function, (), Violations("matmul"))
 
 
 def scaled(acc, at):

@@ -8,8 +8,7 @@ from importlib import import_module
 import pytest
 
 from warploom.heuristics import Device, choose, key_of
-from warploom.ops.planning import sm90 as hopper
-from warploom.ops.planning.request import GPU
+from warploom.ops.planning import planner
 from warploom.runtime.cache import choices
 from warploom.runtime.cache.disk import user_cache
 from warploom.runtime.gpu.driver import Gpu
@@ -26,10 +25,8 @@ def searches(monkeypatch, tmp_path):
     version = fingerprints.source_version
     version.cache_clear()
     asked = []
-    monkeypatch.setattr(hopper, "choose", lambda wanted, device: asked.append(wanted) or choose(wanted, device))
-    token = GPU.set(H200)
+    monkeypatch.setattr(planner, "choose", lambda wanted, device: asked.append(wanted) or choose(wanted, device))
     yield asked
-    GPU.reset(token)
     version.cache_clear()
 
 
@@ -39,7 +36,7 @@ def test_a_choice_is_made_once_and_is_the_same(searches):
         m, n, k = draw.randrange(1, 5000), 8 * draw.randrange(1, 600), 8 * draw.randrange(1, 600)
         kind = draw.choice(({}, {"fused": True}, {"residual": True}, {"a_type": "e4m3", "b_type": "e4m3"}))
         wanted = key_of("dense", m, n, k, **kind)
-        first, second = hopper._chosen(wanted), hopper._chosen(wanted)
+        first, second = planner._sm90_config(wanted, H200), planner._sm90_config(wanted, H200)
         assert first == second == choose(wanted, Device.of(H200))
         assert searches == [wanted]
         searches.clear()
@@ -47,16 +44,14 @@ def test_a_choice_is_made_once_and_is_the_same(searches):
 
 def test_other_gpus_and_versions_choose_anew(searches, monkeypatch):
     wanted = key_of("dense", 333, 512, 1024)
-    hopper._chosen(wanted)
-    token = GPU.set(Gpu("another", (9, 0), 78, 1))
-    hopper._chosen(wanted)
-    GPU.reset(token)
+    planner._sm90_config(wanted, H200)
+    planner._sm90_config(wanted, Gpu("another", (9, 0), 78, 1))
     monkeypatch.setattr(choices, "source_version", lambda: "another")
-    hopper._chosen(wanted)
-    hopper._chosen(wanted)
+    planner._sm90_config(wanted, H200)
+    planner._sm90_config(wanted, H200)
     assert len(searches) == 3
     monkeypatch.setattr(choices, "source_version", lambda: None)
-    hopper._chosen(wanted)
+    planner._sm90_config(wanted, H200)
     assert len(searches) == 4
 
 

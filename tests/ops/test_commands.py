@@ -73,11 +73,11 @@ WRONG = {
     ("matmul",): "the sizes of the operation are missing",
     ("matmul", "--bias"): "the sizes of the operation are missing",
     ("nothing",): "nothing does not exist",
-    ("matmul", "3x4x5", "--target", "sm_80"): "there are kernels for sm_100a",
+    ("matmul", "3x4x5", "--target", "sm_80"): "`target` must be one of sm_100a",
     ("gated_linear", "3x4x5", "--activation", "silu"): "always computes silu(gate) * up",
-    ("matmul", "3x4x5", "--activation", "gel"): "there are relu",
+    ("matmul", "3x4x5", "--activation", "gel"): "must be one of relu",
     ("file.ptx", "--bias", "--out-dtype", "bf16"): "--out-dtype, --bias: only for an operation",
-    ("block_scaled_matmul", "32x32x32", "--dtype", "bf16"): "elements are none of",
+    ("block_scaled_matmul", "32x32x32", "--dtype", "bf16"): "must have elements of type",
 }
 
 

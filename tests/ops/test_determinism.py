@@ -9,11 +9,11 @@ from types import SimpleNamespace
 import ml_dtypes
 import numpy as np
 import pytest
+from tests.ops.references import plan_on
 
 import warploom as wl
 from warploom.heuristics import EMULATED, choose, key_of
-from warploom.ops.determinism import CHOICE
-from warploom.ops.planning.request import GPU
+from warploom.ops.determinism import SETTINGS
 from warploom.structured.config.sm90 import HopperConfig
 
 K = 512
@@ -48,14 +48,11 @@ def test_sums_that_are_shared_are_added_in_one_order(name):
     a, b, found = (integers(40, 256) * steps).astype(ml_dtypes.bfloat16), integers(256, 24), []
     parts = [a[:, at : at + 64].astype(np.float32) @ b[at : at + 64].astype(np.float32) for at in range(0, 256, 64)]
     assert ((parts[0] + parts[1] + parts[2] + parts[3]) != (parts[3] + parts[2] + parts[1] + parts[0])).any()
-    token = GPU.set(SimpleNamespace(name="", sms=3 if name == "stream-K" else 132))
-    try:
-        for schedule in ("eager", "reverse", "random", "random"):
-            out = np.full((40, 24), np.nan, np.float32)
-            wl.launch(wl.matmul.bind(a, b, out=out, config=CONFIGS[name]), schedule=schedule)
-            found.append(bits(out))
-    finally:
-        GPU.reset(token)
+    gpu = SimpleNamespace(name="", sms=3 if name == "stream-K" else 132)
+    for schedule in ("eager", "reverse", "random", "random"):
+        out = np.full((40, 24), np.nan, np.float32)
+        wl.launch(plan_on(gpu, wl.matmul, a, b, out=out, config=CONFIGS[name]).launch, schedule=schedule)
+        found.append(bits(out))
     assert all((each == found[0]).all() for each in found)
 
 
@@ -115,25 +112,28 @@ def test_the_switch_goes_back_and_holds_for_all_threads():
     seen = []
     with wl.determinism(batch_invariant=True):
         with wl.determinism(batch_invariant=False):
-            assert not CHOICE.batch_invariant
-        other = threading.Thread(target=lambda: seen.append(CHOICE.batch_invariant))
+            assert not SETTINGS.batch_invariant
+        other = threading.Thread(target=lambda: seen.append(SETTINGS.batch_invariant))
         other.start()
         other.join()
     assert seen == [True]
-    assert not CHOICE.batch_invariant
+    assert not SETTINGS.batch_invariant
     wl.determinism(batch_invariant=True)
-    assert CHOICE.batch_invariant
+    assert SETTINGS.batch_invariant
     wl.determinism(batch_invariant=False)
-    assert not CHOICE.batch_invariant
+    assert not SETTINGS.batch_invariant
 
 
 @pytest.mark.parametrize("name", SHARING)
 def test_a_configuration_that_cannot_keep_it_is_refused(name):
     a, b = normal(100, K), normal(K, 64)
-    with wl.determinism(batch_invariant=True), pytest.raises(wl.LaunchError, match="results are to be batch-invariant"):
+    with (
+        wl.determinism(batch_invariant=True),
+        pytest.raises(wl.LaunchError, match="not allowed with batch_invariant=True"),
+    ):
         wl.matmul.bind(a, b, config=CONFIGS[name])
 
 
 def test_the_switch_is_on_or_off():
-    with pytest.raises(wl.WarploomError, match="batch_invariant, 3: it is True or False"):
+    with pytest.raises(wl.WarploomError, match="`batch_invariant` must be True or False, got 3"):
         wl.determinism(batch_invariant=3)

@@ -140,26 +140,29 @@ def test_everything_wrong_is_told():
     with pytest.raises(LaunchError) as found:
         gated_linear(x, integers(48, 24), integers(47, 24), pair="swish", up_bias=integers(20))
     told = str(found.value)
-    assert "w_up, bfloat16 (47, 24): it must be as `w_gate` is, bfloat16 (48, 24)" in told
-    assert "there are swiglu, geglu" in told
-    with pytest.raises(LaunchError, match=r"gate_bias, bfloat16 \(20,\): it does not broadcast"):
+    assert "`w_up` must be like `w_gate`, bfloat16 (48, 24), got bfloat16 (47, 24)" in told
+    assert "`pair` must be one of swiglu, geglu" in told
+    with pytest.raises(LaunchError, match=r"`gate_bias` must broadcast to D"):
         gated_linear(x, integers(48, 24), integers(48, 24), gate_bias=integers(20))
     with pytest.raises(LaunchError, match=r"two values: pair\(gate, up\)"):
         gated_linear(x, integers(48, 24), integers(48, 24), pair=lambda gate: gate)
-    with pytest.raises(LaunchError, match="there is gate and up"):
+    with pytest.raises(LaunchError, match="must be gate or up unless"):
         gated_linear(x, integers(48, 24), integers(48, 24), outputs={"pre_activation": poisoned((20, 48), BF16)})
 
 
 @pytest.mark.parametrize(
     ("config", "what"),
     [
-        (HopperConfig(tile=(64, 24), consumers=1), "not two times eights"),
-        (HopperConfig(tile=(64, 32), consumers=1, AB_swapped=True), "not with A and B swapped"),
-        (HopperConfig(tile=(64, 64), consumers=1, num_split_k=2), "splits or stream-K"),
-        (MatmulConfig(cta_group=2, mma_shape=(128, 64, 16)), "different lanes"),
-        (MatmulConfig(cta_group=1, mma_shape=(64, 32, 16), AB_swapped=True), "must be False with pairs"),
-        (MatmulConfig(cta_group=1, mma_shape=(64, 64, 16), num_split_k=2), "must be 1 with pairs"),
-        (MatmulConfig(cta_group=1, mma_shape=(64, 24, 16)), "multiples of 8 each"),
+        (HopperConfig(tile=(64, 24), consumers=1), "needs a tile width that is a multiple of 16"),
+        (HopperConfig(tile=(64, 32), consumers=1, AB_swapped=True), "not supported with AB_swapped"),
+        (
+            HopperConfig(tile=(64, 64), consumers=1, num_split_k=2),
+            "not supported with AB_swapped, num_split_k or stream_k",
+        ),
+        (MatmulConfig(cta_group=2, mma_shape=(128, 64, 16)), "with paired=True both accumulators"),
+        (MatmulConfig(cta_group=1, mma_shape=(64, 32, 16), AB_swapped=True), "must be False with paired=True"),
+        (MatmulConfig(cta_group=1, mma_shape=(64, 64, 16), num_split_k=2), "must be 1 with paired=True"),
+        (MatmulConfig(cta_group=1, mma_shape=(64, 24, 16)), "does not divide the accumulator's 12 columns"),
     ],
 )
 def test_configurations_that_have_no_pairs(config, what):

@@ -143,19 +143,18 @@ def test_everything_wrong_is_told():
         )
     told = str(found.value)
     for part in (
-        "b_gate, bfloat16 (3, 25, 48): its matrices have 25 rows",
-        "b_up, bfloat16 (3, 24): it has 2 axes, not 3",
-        "ends, int64 (2,): `b_gate` has 3 matrices",
-        "ends behind the 20 rows",
-        "there are swiglu, geglu",
+        "`b_gate` must be (groups, k, n), where k is the last axis of `a`",
+        "`b_up` must have 3 axes, not 2",
+        "`ends` must have one end for each matrix of `b_gate`",
+        "`pair` must be one of swiglu, geglu",
     ):
         assert part in told, part
-    with pytest.raises(LaunchError, match=r"b_up, bfloat16 \(2, 24, 47\): it must be as `b_gate` is"):
+    with pytest.raises(LaunchError, match=r"`b_up` must be like `b_gate`"):
         gated_grouped_matmul(integers(20, 24), integers(2, 24, 48), integers(2, 24, 47), np.array([5, 20]))
-    with pytest.raises(LaunchError, match=r"b_up, .* it must be as `b_gate` is") as both:
+    with pytest.raises(LaunchError, match=r"`b_up` must be like `b_gate`") as both:
         gated_grouped_matmul(integers(20, 24), integers(2, 24, 48), integers(2, 24, 47), np.array([5, 21]))
-    assert "ends behind the 20 rows" in str(both.value)
-    with pytest.raises(LaunchError, match="there is gate and up"):
+    assert "must not exceed the 20 rows" in str(both.value)
+    with pytest.raises(LaunchError, match="must be gate or up unless"):
         gated_grouped_matmul(
             integers(20, 24),
             *weights(2, 24, 48),
@@ -167,14 +166,14 @@ def test_everything_wrong_is_told():
 @pytest.mark.parametrize(
     ("config", "what"),
     [
-        (HopperConfig(tile=(64, 24), consumers=1), "not two times eights"),
-        (HopperConfig(tile=(64, 32), consumers=1, AB_swapped=True), "not with A and B swapped"),
-        (HopperConfig(tile=(64, 64), consumers=1, num_split_k=2), "only single products are split"),
-        (HopperConfig(tile=(128, 64), residual_in_place=True), "only a plain product loads it so"),
-        (MatmulConfig(cta_group=2, mma_shape=(128, 64, 16)), "different lanes"),
-        (MatmulConfig(cta_group=1, mma_shape=(64, 32, 16), AB_swapped=True), "must be False with pairs"),
-        (CONFIGS["Blackwell, a cluster"], "groups end where they end, and share no tiles"),
-        (BlockwiseFP8MatmulConfig(), "it is no MatmulConfig"),
+        (HopperConfig(tile=(64, 24), consumers=1), "needs a tile width that is a multiple of 16"),
+        (HopperConfig(tile=(64, 32), consumers=1, AB_swapped=True), "not supported with AB_swapped"),
+        (HopperConfig(tile=(64, 64), consumers=1, num_split_k=2), "split-K is for single GEMMs only"),
+        (HopperConfig(tile=(128, 64), residual_in_place=True), "only a dense GEMM loads its residual"),
+        (MatmulConfig(cta_group=2, mma_shape=(128, 64, 16)), "with paired=True both accumulators"),
+        (MatmulConfig(cta_group=1, mma_shape=(64, 32, 16), AB_swapped=True), "must be False with paired=True"),
+        (CONFIGS["Blackwell, a cluster"], "in gmm: tiles of groups share nothing"),
+        (BlockwiseFP8MatmulConfig(), "must be a MatmulConfig"),
     ],
 )
 def test_configurations_that_have_no_pairs(config, what):

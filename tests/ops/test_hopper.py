@@ -8,7 +8,19 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from tests.ops.references import ACTIVATIONS, BF16, E4M3, E5M2, close, exact, integers, poisoned, reals, rounded
+from tests.ops.references import (
+    ACTIVATIONS,
+    BF16,
+    E4M3,
+    E5M2,
+    close,
+    exact,
+    integers,
+    plan_on,
+    poisoned,
+    reals,
+    rounded,
+)
 from tests.ops.test_epilogue import KINDS, K, M, N
 from tests.ops.test_grouped import ENDS, by_groups
 from tests.ops.test_matmul import OUT, STRIDED, agree
@@ -18,7 +30,6 @@ from tests.runtime.fake_driver import FakeTensor
 from warploom import ops
 from warploom.diagnostics import WarploomError
 from warploom.ops.planning.prepare import plan_matmul
-from warploom.ops.planning.request import GPU
 from warploom.ptx.analysis.storage import size_of
 from warploom.structured.config import MatmulConfig
 from warploom.structured.config.sm90 import HopperConfig
@@ -249,11 +260,8 @@ def test_streams_of_k_tiles_change_nothing(how, in_place):
     """On five multiprocessors, each of which parks sums of a tile and writes others."""
     a, b, bias, residual = integers(200, 500), integers(500, 136), integers(136), integers(200, 136, dtype=np.float32)
     config = HopperConfig(**STREAMS[how], residual_in_place=in_place)
-    token = GPU.set(SimpleNamespace(name="", sms=5))
-    try:
-        got = matmul(a, b, bias=bias, activation="relu", residual=residual, out_dtype=np.float32, config=config)
-    finally:
-        GPU.reset(token)
+    options = {"bias": bias, "activation": "relu", "residual": residual, "out_dtype": np.float32, "config": config}
+    got = plan_on(SimpleNamespace(name="", sms=5), ops.matmul, a, b, **options).run()
     np.testing.assert_array_equal(exact(got), np.maximum(exact(a) @ exact(b) + exact(bias), 0) + exact(residual))
 
 

@@ -138,19 +138,19 @@ def test_everything_wrong_is_told():
         matmul(a, b, outputs=outputs, store=lambda value, at, out: None)
     told = str(found.value)
     for part in (
-        "there is no `epilogue` that gives it",
-        "the result is (20, 48)",
-        "the name is taken",
-        "its elements are none of",
-        "it overlaps `outputs['missing']`",
-        "it is read-only",
-        "`store` stores by itself",
+        "unless an `epilogue` returns it",
+        "must have the result's shape, (20, 48)",
+        "reserved name",
+        "must have elements of type",
+        "must not overlap `outputs['missing']`",
+        "must not be read-only",
+        "cannot be used with `store`",
     ):
         assert part in told, part
-    with pytest.raises(LaunchError, match="no mapping"):
+    with pytest.raises(LaunchError, match="must be a mapping"):
         matmul(a, b, outputs=[good])
     wide = np.zeros((24, 48), BF16)
-    with pytest.raises(LaunchError, match="overlaps an array that is read"):
+    with pytest.raises(LaunchError, match="must not overlap an array that is read"):
         matmul(integers(24, 24), wide, outputs={"pre_activation": wide})
 
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import struct
+from typing import NamedTuple
 
+import ml_dtypes
 import numpy as np
 import pytest
 from tests.runtime.fake_driver import FakeLibrary, FakeTensor
 
 from warploom.diagnostics import WarploomError
 from warploom.hardware.targets import KERNEL_TARGETS
-from warploom.host.arrays import Buffer, buffer_of
+from warploom.host.arrays import buffer_of
 from warploom.ops import block_scaled_matmul, matmul
-from warploom.ops.planning.gemm import TARGETS
-from warploom.ops.planning.prepare import plan, plan_matmul, stand_in
+from warploom.ops.planning.arrays import ArrayDescriptor
+from warploom.ops.planning.planner import TARGETS
+from warploom.ops.planning.prepare import plan, plan_matmul
 from warploom.ptx.analysis.storage import size_of
 from warploom.runtime.gpu import driver, loading
 
@@ -32,20 +35,59 @@ def gpu(request, monkeypatch, tmp_path):
         each.cache_clear()
 
 
-def test_a_stand_in_is_like_what_it_stands_for():
-    for buffer in (
-        Buffer((3, 5, 7), (70, 14, 2), "bfloat16", 2, 210, 0x7F00_0000_0104, "cuda:0"),
-        Buffer((4, 6), (4, 64), "float32", 4, 336, 0x1000, "cuda:0"),
-        Buffer((0, 6), (24, 4), "float32", 4, 0, 0x1000, "cuda:0"),
-    ):
-        made = buffer_of(stand_in(buffer))
-        assert (made.shape, made.strides, made.dtype) == (buffer.shape, buffer.strides, buffer.dtype)
-        assert (made.address - buffer.address) % 256 == 0
+class At(NamedTuple):
+    """An array of a GPU with any strides, as `__cuda_array_interface__` tells them."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: np.dtype
+    address: int
+
+    @property
+    def __cuda_array_interface__(self):
+        return {"shape": self.shape, "strides": self.strides, "data": (self.address, False), "version": 3}
 
 
-def test_a_large_stand_in_takes_no_memory():
-    made = stand_in(Buffer((1 << 16, 1 << 16), (1 << 17, 2), "bfloat16", 2, 1 << 33, 0, "cuda:0"))
-    assert made.nbytes == 1 << 33
+@pytest.mark.parametrize(
+    "array",
+    [
+        At((3, 5, 7), (70, 14, 2), np.dtype(ml_dtypes.bfloat16), 0x7F00_0000_0104),
+        At((4, 6), (4, 64), np.dtype(np.float32), 0x1000),
+        At((0, 6), (24, 4), np.dtype(np.float32), 0x1000),
+    ],
+    ids=lambda each: str(each.shape),
+)
+def test_a_descriptor_is_the_array_to_a_launch(array):
+    assert buffer_of(ArrayDescriptor.of("a", array)) == buffer_of(array)
+
+
+def test_views_of_a_descriptor_are_those_of_numpy():
+    """Fresh shapes: transposed, broadcast and reshaped, with the strides that NumPy finds, or a copy where it copies."""
+    random, views = np.random.default_rng(), 0
+    for _ in range(300):
+        whole = np.zeros(random.integers(1, 4, 4), np.float16)
+        host = whole.transpose(random.permutation(4))[:, :: random.integers(1, 3)]
+        made = ArrayDescriptor.of("a", host)
+        if random.integers(2):
+            host, made = host.mT, made.mT
+        shape = host.shape
+        for at in range(random.integers(4)):
+            shape = (*shape[:at], shape[at] * shape[at + 1], *shape[at + 2 :]) if at + 1 < len(shape) else shape
+        reshaped, described = host.reshape(shape), made.reshape(*shape)
+        assert described.shape == reshaped.shape
+        assert described.is_copy == (not np.shares_memory(host, reshaped))
+        if not described.is_copy:
+            views += 1
+            steps = [(a, b) for a, b, n in zip(described.strides, reshaped.strides, shape, strict=True) if n > 1]
+            assert all(a == b for a, b in steps)
+    assert views > 20
+
+
+def test_a_descriptor_of_an_operand_that_tma_cannot_read_names_its_copy():
+    made = ArrayDescriptor.of("b", np.zeros((33, 50), ml_dtypes.bfloat16)).mT
+    copy = made.padded()
+    assert (copy.shape, copy.strides, copy.is_copy, copy.is_transposed) == ((50, 33), (80, 2), True, True)
+    assert copy.root is made.root
 
 
 def test_a_prepared_matmul_gets_the_addresses_of_each_call(gpu):
@@ -80,7 +122,7 @@ def test_what_would_be_copied_is_refused(gpu):
     with pytest.raises(WarploomError) as caught:
         plan_matmul(a, b, out=d)
     assert caught.value.code == "BAD_PLAN"
-    assert "`a`: the kernel cannot step through it" in str(caught.value)
+    assert "`a`: its strides are not TMA-compatible" in str(caught.value)
     assert "`b`" not in str(caught.value)
 
 
@@ -156,7 +198,9 @@ def test_a_target_may_be_told_if_it_is_the_gpus(gpu):
     a, b, d = FakeTensor(0x1000, (8, 32)), FakeTensor(0x10000, (32, 64)), FakeTensor(0x20000, (8, 64))
     plan_matmul(a, b, target="sm_100a", out=d)(a, b, d)
     assert len(gpu.launched) == 1
-    with pytest.raises(WarploomError, match=r"`matmul`.*\n.*target, 'sm_90a': the arrays are on a GPU .* sm_100a"):
+    with pytest.raises(
+        WarploomError, match=r"matmul.*\n.*`target` must be sm_100a, the target of the GPU.* got 'sm_90a'"
+    ):
         plan_matmul(a, b, target="sm_90a", out=d)
 
 

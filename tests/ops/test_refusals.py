@@ -30,7 +30,7 @@ def test_what_is_no_real_number_scales_nothing(number):
     text = refused(lambda: wl.matmul(A, B, alpha=number, beta=number, residual=1.0))
     assert "alpha" in text
     assert "beta" in text
-    assert text.count("it is no number") == 2
+    assert text.count("must be a number") == 2
 
 
 @pytest.mark.parametrize(
@@ -38,11 +38,13 @@ def test_what_is_no_real_number_scales_nothing(number):
 )
 @pytest.mark.parametrize("name", ["alpha", "beta", "bias", "residual"])
 def test_what_float32_has_not_is_told_by_its_argument(name, number):
-    assert f"  {name}, " in refused(lambda: wl.matmul(A, B, **{"residual": 1.0, name: number}))
+    assert f"  `{name}` must be in the range of float32" in refused(
+        lambda: wl.matmul(A, B, **{"residual": 1.0, name: number})
+    )
 
 
 def test_an_operand_that_float32_has_not_is_told():
-    assert "operands['z'], 1e+300" in refused(
+    assert "`operands['z']` must be in the range of float32" in refused(
         lambda: wl.matmul(A, B, operands={"z": 1e300}, epilogue=lambda acc, at, z: acc * z)
     )
 
@@ -65,7 +67,7 @@ def test_an_activation_is_called_by_a_name(activation):
 
 @pytest.mark.parametrize("pair", [None, 5, [], ""])
 def test_a_pair_needs_a_function_or_a_name(pair):
-    assert "pair, " in refused(lambda: wl.gated_linear(A, W, W, pair=pair))
+    assert "`pair` must be one of" in refused(lambda: wl.gated_linear(A, W, W, pair=pair))
 
 
 @pytest.mark.parametrize("name", ["value", "self", "at_", "function", "position", "up", "name"])
@@ -116,8 +118,8 @@ def test_an_empty_result_has_no_two_elements_in_one_place(shape):
 def test_a_result_whose_elements_share_memory_is_refused(strides):
     memory = np.zeros(64, BF16)
     folded = as_strided(memory, (3, 5), strides)
-    assert "in one place" in refused(lambda: wl.matmul(A, B, out=folded))
-    assert "in one place" in refused(lambda: wl.matmul(A, B, outputs={"pre_activation": folded}))
+    assert "overlapping strides" in refused(lambda: wl.matmul(A, B, out=folded))
+    assert "overlapping strides" in refused(lambda: wl.matmul(A, B, outputs={"pre_activation": folded}))
     assert not memory.any()
 
 
@@ -135,7 +137,7 @@ def test_results_may_be_columns_of_one_array(target):
 def test_columns_that_meet_are_told(columns):
     whole = np.zeros((3, 16), BF16)
     outputs = {"pre_activation": whole[:, columns]}
-    assert "overlaps `out`" in refused(lambda: wl.matmul(A, B, out=whole[:, 2:7], outputs=outputs))
+    assert "must not overlap `out`" in refused(lambda: wl.matmul(A, B, out=whole[:, 2:7], outputs=outputs))
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -162,8 +164,8 @@ def test_a_residual_with_wider_rows_than_the_result(target, n):
 @pytest.mark.parametrize("dtype", ["nope", 5, object(), np.float32])
 def test_a_format_that_is_none_is_told_with_the_rest(dtype):
     text = refused(lambda: wl.quantise_mxfp8(np.ones((2, 33)), dtype))
-    assert "dtype, " in text
-    assert "whole runs of 32" in text
+    assert "`dtype` must be" in text
+    assert "a multiple of 32" in text
 
 
 def test_numbers_that_no_scale_of_nvfp4_reaches_are_told():

@@ -11,12 +11,11 @@ torch = pytest.importorskip("torch")
 
 import warploom as wl  # noqa: E402
 from warploom.diagnostics import WarploomError  # noqa: E402
-from warploom.ops.planning import extras  # noqa: E402
 from warploom.ptx.analysis.storage import size_of  # noqa: E402
 from warploom.runtime.gpu import driver, loading  # noqa: E402
 from warploom.runtime.gpu import tensor_signature as likeness  # noqa: E402
-from warploom.torch import fast_path as torch_quick  # noqa: E402
-from warploom.torch import op_library as torch_library  # noqa: E402
+from warploom.structured import config as wl_config  # noqa: E402
+from warploom.torch import launch_cache, op_library  # noqa: E402
 
 
 class OnGpu(torch.Tensor):
@@ -45,10 +44,9 @@ def gpu(request, monkeypatch, tmp_path):
     monkeypatch.setattr(driver, "load_library", lambda: library)
     monkeypatch.setattr(loading, "_LOADED", {})
     monkeypatch.setattr(loading, "_fitting_ptxas", lambda *_: None)  # the driver assembles, and takes no time for it
-    monkeypatch.setattr(torch_library, "_PLANS", {})
-    monkeypatch.setattr(torch_quick, "CALLS", {})
-    monkeypatch.setattr(torch_quick, "_EAGER", frozenset((torch.Tensor, OnGpu)))
-    monkeypatch.setattr(torch_quick, "_maker_of", lambda made: lambda: tensor(*made.shape, dtype=made.dtype))
+    monkeypatch.setattr(launch_cache, "CACHE", {})
+    monkeypatch.setattr(launch_cache, "_EAGER", frozenset((torch.Tensor, OnGpu)))
+    monkeypatch.setattr(launch_cache, "_maker_of", lambda made: lambda: tensor(*made.shape, dtype=made.dtype))
     monkeypatch.setattr(likeness, "_guards_tell", lambda: False)
     empty = torch.empty
     monkeypatch.setattr(torch, "empty", lambda *a, **k: empty(*a, **{**k, "device": "cpu"}).as_subclass(OnGpu))
@@ -60,12 +58,17 @@ def gpu(request, monkeypatch, tmp_path):
         each.cache_clear()
 
 
+def launchers():
+    """The launchers that are kept, by signature."""
+    return {key: each for key, each in launch_cache.CACHE.items() if isinstance(each, launch_cache.Launcher)}
+
+
 def read(gpu, call):
     """The addresses, and the numbers of four bytes, that a call passes on."""
-    before = set(torch_library._PLANS)
+    before = set(launchers())
     call()
-    (signature,) = set(torch_library._PLANS) - before
-    gpu.sizes = tuple(size_of(param) for param in torch_library._PLANS[signature].prepared.loaded.kernel.params)
+    (signature,) = set(launchers()) - before
+    gpu.sizes = tuple(size_of(param) for param in launchers()[signature].prepared.loaded.kernel.params)
     call()
     parameters, gpu.sizes = gpu.launched[-1].parameters, ()
     maps = [struct.unpack_from("<Q", raw, 6)[0] for raw in parameters if len(raw) == 128]
@@ -94,13 +97,13 @@ def test_numbers_are_numbers(gpu):
     x, w = tensor(*X), tensor(*W)
     for alpha in (torch.tensor(2.0), [2], "2", {}, None):
         for function in (wl.linear, lambda x, w, **options: wl.matmul(x, w.mT, **options)):
-            with pytest.raises(WarploomError, match=r"alpha, .*: it is no number"):
+            with pytest.raises(WarploomError, match=r"`alpha` must be a number, got"):
                 function(x, w, alpha=alpha)
     assert gpu.launched == []
     wl.linear(x, w, alpha=2.0)
     wl.linear(x, w, alpha=3.0)
     wl.linear(x, w, alpha=2)
-    assert len(torch_library._PLANS) == 2
+    assert len(launchers()) == 2
 
 
 def images(gpu, call):
@@ -124,7 +127,7 @@ def test_what_a_function_reaches_may_change(gpu):
 
 
 def test_what_cannot_be_told_is_neither_planned_nor_named_for_ever(gpu, monkeypatch):
-    monkeypatch.setattr(extras, "_MOST_PASSING", 4)
+    monkeypatch.setattr(op_library, "_MOST_TEMPORARY", 4)
     x, w = tensor(*X), tensor(*W)
 
     class Settings:
@@ -139,16 +142,18 @@ def test_what_cannot_be_told_is_neither_planned_nor_named_for_ever(gpu, monkeypa
     settings.factor = 3.0
     (second,) = images(gpu, lambda: wl.linear(x, w, epilogue=scaled))
     assert first != second
-    assert torch_library._PLANS == {}
+    assert launchers() == {}
     assert images(gpu, lambda: [wl.linear(x, w, epilogue=scaled) for _ in range(6)]) == []
-    assert len(extras._NAMED) <= len(extras._LASTING) + 5
+    assert len(op_library._NAMED) <= len(op_library._PERMANENT) + 5
 
 
 def test_a_target_may_be_told_if_it_is_the_gpus(gpu):
     x, w = tensor(*X), tensor(*W)
     own, other = {(9, 0): ("sm_90a", "sm_100a"), (10, 0): ("sm_100a", "sm_90a")}[gpu.capability]
     assert wl.linear(x, w, target=own).shape == (40, 24)
-    with pytest.raises(WarploomError, match=f"target, '{other}': the arrays are on a GPU whose target is {own}"):
+    with pytest.raises(
+        WarploomError, match=f"`target` must be {own}, the target of the GPU that holds the tensors, got '{other}'"
+    ):
         wl.linear(x, w, target=other)
     assert len(gpu.launched) == 1
 
@@ -237,16 +242,16 @@ def test_what_is_derived_is_launched_as_before_and_so_are_its_gradients(gpu, mon
     for _ in range(2):
         x, w, given = leaves()
         wl.linear(x, w, **given).backward(tensor(40, 24))
-    planned = len(torch_library._PLANS)
+    planned = len(launchers())
     assert planned == 3
     assert len(gpu.launched) == 6
-    monkeypatch.setattr(torch_library, "compute", None)
+    monkeypatch.setattr(op_library, "compute", None)
     x, w, given = leaves()
     gradient, done = tensor(40, 24), []
     monkeypatch.setattr(
-        torch_quick,
+        launch_cache,
         "_relaunched",
-        lambda quick, tensors, again=torch_quick._relaunched: done.append(tensors) or again(quick, tensors),
+        lambda quick, tensors, again=launch_cache._relaunched: done.append(tensors) or again(quick, tensors),
     )
     made = wl.linear(x, w, **given)
     kept = done[0][2 + ("bias" in options) :]
@@ -257,3 +262,44 @@ def test_what_is_derived_is_launched_as_before_and_so_are_its_gradients(gpu, mon
     assert [[tuple(each.shape) for each in tensors] for tensors in done[1:]] == [[(40, 24), W], [(24, 40), X]]
     assert x.grad.shape == X
     assert w.grad.is_contiguous()
+
+
+def scaling(factor):
+    return lambda acc, at: acc * factor
+
+
+CONFIG = {(9, 0): wl_config.HopperConfig(tile=(128, 128)), (10, 0): wl_config.MatmulConfig()}
+REMEMBERED = {
+    "out": lambda gpu: {"out": tensor(40, 24)},
+    "out and residual": lambda gpu: {"residual": tensor(40, 24), "out": tensor(40, 24)},
+    "config": lambda gpu: {"config": CONFIG[gpu.capability]},
+    "epilogue": lambda gpu: {"epilogue": scaling(2.0)},
+    "operands": lambda gpu: {"epilogue": lambda acc, at, s, t: acc * s + t, "operands": {"s": tensor(24), "t": 3.0}},
+    "all": lambda gpu: {
+        "bias": tensor(24),
+        "epilogue": lambda acc, at, s: acc * s,
+        "operands": {"s": tensor(40, 1)},
+        "config": CONFIG[gpu.capability],
+        "out": tensor(40, 24),
+    },
+}
+
+
+@pytest.mark.parametrize("name", REMEMBERED)
+def test_calls_with_every_option_go_straight_to_their_launch(gpu, monkeypatch, name):
+    x, w = tensor(*X), tensor(*W)
+    wl.linear(x, w, **REMEMBERED[name](gpu))
+    monkeypatch.setattr(op_library, "compute", None)
+    for _ in range(2):
+        options = REMEMBERED[name](gpu)
+        made = wl.linear(x, w, **options)
+        assert made is options.get("out", made)
+    assert len(gpu.launched) == 3
+
+
+def test_another_captured_number_is_another_kernel(gpu):
+    x, w = tensor(*X), tensor(*W)
+    (first,) = images(gpu, lambda: wl.linear(x, w, epilogue=scaling(2.0)))
+    assert images(gpu, lambda: wl.linear(x, w, epilogue=scaling(2.0))) == []
+    (second,) = images(gpu, lambda: wl.linear(x, w, epilogue=scaling(3.0)))
+    assert first != second

@@ -181,7 +181,7 @@ def test_pytorchs_own_checks_of_an_op(name):
 
 def test_pytorchs_own_checks_of_the_ops_that_keep():
     import warploom.torch.dispatch  # noqa: F401  # it defines the ops
-    from warploom.ops.planning.extras import Extras, name_of
+    from warploom.torch.op_library import Extras, name_of
 
     pair = name_of(Extras(pair="swiglu"))
     given = ints(5, 16), ints(16, 24), ints(24), ints(5, 24)

@@ -149,7 +149,7 @@ def test_a_layer_with_what_follows():
     x, residual = torch.randn(5, 16, dtype=torch.float64), torch.randn(5, 24, dtype=torch.float64)
     made = nn.functional.gelu(nn.functional.linear(x, layer.weight, layer.bias), approximate="tanh")
     torch.testing.assert_close(layer(x, residual), made + residual)
-    with pytest.raises(WarploomError, match="there are relu"):
+    with pytest.raises(WarploomError, match="must be one of relu"):
         wnn.Linear(4, 4, activation="swish")
 
 

@@ -9,10 +9,10 @@ from tests.runtime.fake_driver import FakeLibrary
 
 torch = pytest.importorskip("torch")
 
-from warploom.ops.planning.extras import PLAIN  # noqa: E402
 from warploom.ptx.analysis.storage import size_of  # noqa: E402
 from warploom.runtime.gpu import driver, loading  # noqa: E402
-from warploom.torch import op_library as torch_library  # noqa: E402
+from warploom.torch import launch_cache, op_library  # noqa: E402
+from warploom.torch.op_library import PLAIN  # noqa: E402
 
 
 class OnGpu(torch.Tensor):
@@ -34,7 +34,7 @@ def gpu(request, monkeypatch, tmp_path):
     library = FakeLibrary(capability=request.param)
     monkeypatch.setattr(driver, "load_library", lambda: library)
     monkeypatch.setattr(loading, "_LOADED", {})
-    monkeypatch.setattr(torch_library, "_PLANS", {})
+    monkeypatch.setattr(launch_cache, "CACHE", {})
     cached = (driver.driver, driver.device, driver.device_count)
     for each in cached:
         each.cache_clear()
@@ -43,8 +43,13 @@ def gpu(request, monkeypatch, tmp_path):
         each.cache_clear()
 
 
+def copied(launcher):
+    """The names of the tensors that a launcher takes as copies."""
+    return tuple(name for name, _, _ in launcher.copies)
+
+
 def run(out, a, b, bias=None, residual=None, alpha=1.0, beta=1.0, activation=""):
-    return torch_library.run_into("matmul", out, (a, b), bias, residual, [], [], alpha, beta, activation, PLAIN)
+    return op_library.run_into("matmul", out, (a, b), bias, residual, [], [], alpha, beta, activation, PLAIN)
 
 
 def addresses(gpu, plan):
@@ -67,7 +72,7 @@ def test_one_plan_serves_all_tensors_that_are_alike(gpu):
         run(out, a, b, bias, activation="relu")
         assert {each.data_ptr() for each in (a, b, bias, out)} <= found(gpu)
     assert plans[0] is plans[1] is plans[2]
-    assert plans[0].copied == ()
+    assert plans[0].copies == ()
     gpu.sizes = ()
     others = [
         run(tensor(201, 136), tensor(201, 96), tensor(136, 96).mT, tensor(136), activation="relu"),
@@ -87,22 +92,22 @@ def test_what_the_copy_engine_cannot_step_through_is_copied_each_time(gpu, which
     b[:] = torch.randn(32, 40)
     out = tensor(50, 40)
     plan = run(out, a, b)
-    assert plan.copied == {"a": ("a",), "b": ("b",), "both": ("a", "b")}[which]
+    assert copied(plan) == {"a": ("a",), "b": ("b",), "both": ("a", "b")}[which]
     addresses(gpu, plan)
     copies = []
-    steppable = torch_library._steppable
+    padded = op_library._padded
 
     def spy(given, inner):
-        made = steppable(given, inner)
+        made = padded(given, inner)
         copies.append((given, made))
         return made
 
-    torch_library._steppable = spy
+    op_library._padded = spy
     try:
         run(out, a, b)
     finally:
-        torch_library._steppable = steppable
-    assert len(copies) == len(plan.copied)
+        op_library._padded = padded
+    assert len(copies) == len(plan.copies)
     for given, made in copies:
         assert torch.equal(torch.Tensor(given), torch.Tensor(made))
         assert made.data_ptr() in found(gpu)
@@ -112,66 +117,66 @@ def test_what_the_copy_engine_cannot_step_through_is_copied_each_time(gpu, which
 def test_a_copy_has_rows_of_whole_16_bytes():
     for dtype in (torch.bfloat16, torch.float32, torch.float8_e4m3fn):
         given = torch.randn(5, 7).to(dtype)
-        made = torch_library._steppable(given, -1)
+        made = op_library._padded(given, -1)
         assert torch.equal(made.float(), given.float())
         assert made.stride(0) * made.element_size() % 16 == 0
-        turned = torch_library._steppable(given, -2)
+        turned = op_library._padded(given, -2)
         assert torch.equal(turned.float(), given.float())
         assert turned.stride(0) == 1
         assert turned.stride(1) * turned.element_size() % 16 == 0
-    assert torch_library._steppable(torch.empty(5, 0), -1).tolist() == [[0.0]] * 5
+    assert op_library._padded(torch.empty(5, 0), -1).tolist() == [[0.0]] * 5
 
 
 def test_a_plan_for_misaligned_tensors_is_another(gpu):
     a, b, out = tensor(64 * 64 + 4), tensor(64, 64), tensor(64, 64)
     straight = run(out, a[: 64 * 64].view(64, 64), b)
     shifted = run(out, a[4:].view(64, 64), b)
-    assert straight.copied == ()
-    assert shifted.copied == ("a",)
+    assert copied(straight) == ()
+    assert copied(shifted) == ("a",)
 
 
 def test_nothing_is_launched_for_an_empty_result(gpu):
     assert run(tensor(0, 8), tensor(0, 16), tensor(16, 8)) is None
     groups = {"a": tensor(9, 16), "b": tensor(0, 16, 8), "ends": tensor(0, dtype=torch.int32), "out": tensor(9, 8)}
-    assert torch_library.compute("grouped_matmul", groups, PLAIN) is None
+    assert op_library.compute("grouped_matmul", groups, PLAIN) is None
     assert gpu.launched == []
 
 
 def test_grouped_ends_stay_on_the_gpu(gpu):
     a, b, ends, out = tensor(300, 64), tensor(4, 64, 72), tensor(4, dtype=torch.int32), tensor(300, 72)
-    plan = torch_library.compute("grouped_matmul", {"a": a, "b": b, "ends": ends, "out": out}, PLAIN)
-    assert plan.copied == ()
+    plan = op_library.compute("grouped_matmul", {"a": a, "b": b, "ends": ends, "out": out}, PLAIN)
+    assert copied(plan) == ()
     addresses(gpu, plan)
-    torch_library.compute("grouped_matmul", {"a": a, "b": b, "ends": ends, "out": out}, PLAIN)
+    op_library.compute("grouped_matmul", {"a": a, "b": b, "ends": ends, "out": out}, PLAIN)
     assert {each.data_ptr() for each in (a, b, ends, out)} <= found(gpu)
 
 
-@pytest.mark.parametrize("copied", [(), ("b_gate", "b_up"), ("a",)])
-def test_pairs_of_groups(gpu, copied):
+@pytest.mark.parametrize("names", [(), ("b_gate", "b_up"), ("a",)])
+def test_pairs_of_groups(gpu, names):
     """Halves of one array are read where they lie; columns in turn are copied, and rows that lie side by side."""
-    a = tensor(64, 304).mT if "a" in copied else tensor(304, 64)
+    a = tensor(64, 304).mT if "a" in names else tensor(304, 64)
     both = tensor(4, 64, 144)
-    gate, up = (both[..., 0::2], both[..., 1::2]) if "b_up" in copied else (both[..., :72], both[..., 72:])
+    gate, up = (both[..., 0::2], both[..., 1::2]) if "b_up" in names else (both[..., :72], both[..., 72:])
     given = {"a": a, "b_gate": gate, "b_up": up, "ends": tensor(4, dtype=torch.int32), "pair": "swiglu"}
     given |= {"outputs": {"gate": tensor(304, 72)}, "out": tensor(304, 72)}
-    plan = torch_library.compute("gated_grouped_matmul", given, PLAIN)
-    assert plan.copied == copied
+    plan = op_library.compute("gated_grouped_matmul", given, PLAIN)
+    assert copied(plan) == names
     addresses(gpu, plan)
-    torch_library.compute("gated_grouped_matmul", given, PLAIN)
-    passed = [*(given[name] for name in ("a", "b_gate", "b_up", "ends", "out") if name not in copied)]
+    op_library.compute("gated_grouped_matmul", given, PLAIN)
+    passed = [*(given[name] for name in ("a", "b_gate", "b_up", "ends", "out") if name not in names)]
     assert {each.data_ptr() for each in (*passed, given["outputs"]["gate"])} <= found(gpu)
 
 
-@pytest.mark.parametrize(("dtype", "copied"), [(torch.bfloat16, ()), (torch.float32, ("a", "d"))])
-def test_weights_of_groups(gpu, dtype, copied):
+@pytest.mark.parametrize(("dtype", "names"), [(torch.bfloat16, ()), (torch.float32, ("a", "d"))])
+def test_weights_of_groups(gpu, dtype, names):
     """What Hopper's tensor core reads along K only is copied."""
     a, d, starts = tensor(320, 64, dtype=dtype), tensor(320, 72, dtype=dtype), tensor(4, dtype=torch.int32)
     given = {"a": a, "d": d, "starts": starts, "out": tensor(3, 64, 72, dtype=dtype)}
-    plan = torch_library.compute("padded_weights", given, PLAIN)
-    assert plan.copied == (copied if gpu.capability == (9, 0) else ())
+    plan = op_library.compute("padded_weights", given, PLAIN)
+    assert copied(plan) == (names if gpu.capability == (9, 0) else ())
     addresses(gpu, plan)
-    torch_library.compute("padded_weights", given, PLAIN)
-    passed = [each.data_ptr() for name, each in given.items() if name not in plan.copied]
+    op_library.compute("padded_weights", given, PLAIN)
+    passed = [each.data_ptr() for name, each in given.items() if name not in copied(plan)]
     assert set(passed) <= found(gpu)
 
 
@@ -180,40 +185,40 @@ def test_blockwise_scales(gpu):
     a, b, out = tensor(200, 256, dtype=kind), tensor(136, 256, dtype=kind), tensor(200, 136)
     a_scale, b_scale = tensor(200, 2, dtype=torch.float32), tensor(2, 2, dtype=torch.float32)
     given = {"a": a, "b": b, "a_scale": a_scale, "b_scale": b_scale, "out": out}
-    assert torch_library.compute("blockwise_matmul", given, PLAIN).copied == ("a_scale",)
+    assert copied(op_library.compute("blockwise_matmul", given, PLAIN)) == ("a_scale",)
     given["a_scale"] = tensor(2, 200, dtype=torch.float32).mT
-    assert torch_library.compute("blockwise_matmul", given, PLAIN).copied == ()
+    assert copied(op_library.compute("blockwise_matmul", given, PLAIN)) == ()
 
 
 def test_blockwise_products_of_nothing(gpu):
     kind = torch.float8_e4m3fn
     given = {"a": tensor(200, 0, dtype=kind), "b": tensor(136, 0, dtype=kind)}
     given |= {"a_scale": tensor(200, 0, dtype=torch.float32), "b_scale": tensor(2, 0, dtype=torch.float32)}
-    plan = torch_library.compute("blockwise_matmul", {**given, "out": tensor(200, 136)}, PLAIN)
-    assert plan.copied == ("a", "b", "a_scale", "b_scale")
+    plan = op_library.compute("blockwise_matmul", {**given, "out": tensor(200, 136)}, PLAIN)
+    assert copied(plan) == ("a", "b", "a_scale", "b_scale")
     assert len(gpu.launched) == 1
 
 
 def write(out, a, b, residual=None):
-    torch_library.write_into("matmul", out, (a, b), None, residual, [], [], 1.0, 1.0, "", PLAIN)
+    op_library.write_into("matmul", out, (a, b), None, residual, [], [], 1.0, 1.0, "", PLAIN)
 
 
 def test_what_is_read_anywhere_is_not_launched_into(gpu):
     for square in (tensor(64, 64), tensor(64, 64).mT):
         other, residual = tensor(64, 64), tensor(64, 64)
         write(residual, square, other, residual)
-        (plan,) = torch_library._PLANS.values()
+        (plan,) = launch_cache.CACHE.values()
         addresses(gpu, plan)
         write(residual, square, other, residual)
         assert residual.data_ptr() in found(gpu)
         gpu.sizes = ()
         for a, b in ((square, other), (other, square)):
-            torch_library._PLANS.clear()
+            launch_cache.CACHE.clear()
             write(square, a, b)
-            (plan,) = torch_library._PLANS.values()
+            (plan,) = launch_cache.CACHE.values()
             addresses(gpu, plan)
             write(square, a, b)
             written = [struct.unpack_from("<Q", raw, 6)[0] for raw in gpu.launched[-1].parameters if len(raw) == 128]
             assert written.count(square.data_ptr()) == 1
             gpu.sizes = ()
-        torch_library._PLANS.clear()
+        launch_cache.CACHE.clear()

@@ -11,8 +11,7 @@ torch = pytest.importorskip("torch")
 from torch._dynamo.backends.common import aot_autograd  # noqa: E402
 
 import warploom.ops as wl  # noqa: E402
-from warploom.torch import fast_path as torch_quick  # noqa: E402
-from warploom.torch import plain as torch_plain  # noqa: E402
+from warploom.torch import launch_cache, op_library  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -20,7 +19,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 @pytest.fixture(autouse=True)
 def _fresh(monkeypatch):
     torch._dynamo.reset()
-    monkeypatch.setattr(torch_quick, "CALLS", {})
+    monkeypatch.setattr(launch_cache, "CACHE", {})
 
 
 def ints(*shape, dtype=torch.bfloat16):
@@ -72,8 +71,8 @@ def test_the_callers_functions_need_the_whole_op():
     [(1.0, 1.0, "", None), (0.1, -0.0, "gelu_tanh", torch.float32), (float("inf"), 1e-300, "relu", torch.bfloat16)],
 )
 def test_what_follows_is_a_text_that_says_all(following):
-    assert torch_plain._read(torch_plain._written(*following)) == following
-    assert str(torch_plain._read(torch_plain._written(*following))) == str(following), "zeros have a sign"
+    assert op_library._read_plain(op_library.plain_text(*following)) == following
+    assert str(op_library._read_plain(op_library.plain_text(*following))) == str(following), "zeros have a sign"
 
 
 def test_pytorchs_own_checks():
@@ -91,9 +90,9 @@ def test_calls_below_a_derivative_and_beside_it_are_remembered_apart(monkeypatch
     def plan(*given):
         plans.append(given)
         prepared = SimpleNamespace(launch_at=lambda addresses, stream: done.append(addresses), count=3)
-        return SimpleNamespace(prepared=prepared, stream=lambda: 0, copied=())
+        return SimpleNamespace(prepared=prepared, stream=lambda: 0, copies=())
 
-    monkeypatch.setattr(torch_plain, "run_into", plan)
+    monkeypatch.setattr(op_library, "run_into", plan)
     a, b = ints(5, 16), ints(16, 8)
     op = torch.ops.warploom.plain_matmul.default
     excluded = torch._C.DispatchKeySet(torch._C.DispatchKey.AutogradCUDA) | torch._C.DispatchKeySet(
@@ -114,9 +113,9 @@ def test_calls_with_other_addends_are_remembered_apart(monkeypatch):
         plans.append(given)
         count = 3 + sum(each is not None for each in given[3:5])
         prepared = SimpleNamespace(launch_at=lambda addresses, stream: done.append(len(addresses)), count=count)
-        return SimpleNamespace(prepared=prepared, stream=lambda: 0, copied=())
+        return SimpleNamespace(prepared=prepared, stream=lambda: 0, copies=())
 
-    monkeypatch.setattr(torch_plain, "run_into", plan)
+    monkeypatch.setattr(op_library, "run_into", plan)
     a, b, bias, residual = ints(5, 16), ints(16, 8), ints(8), ints(5, 8)
     for _ in range(2):
         for addends in ((None, None), (bias, None), (None, residual), (bias, residual)):

@@ -22,34 +22,34 @@ def ints(*shape, dtype=torch.bfloat16):
 
 X, W = ints(5, 16), ints(24, 16)
 CASES = {
-    "config, 3: it is no MatmulConfig": lambda: wl.linear(X, W, config=3),
-    "target, 'sm_1': there are kernels for": lambda: wl.linear(X, W, target="sm_1", out=torch.empty(5, 24)),
-    "epilogue, 3: it is no function": lambda: wl.linear(X, W, epilogue=3),
-    "epilogue, a function: it takes a value and its position": lambda: wl.linear(
+    "`config` must be a MatmulConfig, got 3": lambda: wl.linear(X, W, config=3),
+    "`target` must be one of sm_100a, sm_103a, sm_90a, got 'sm_1'": lambda: wl.linear(
+        X, W, target="sm_1", out=torch.empty(5, 24)
+    ),
+    "`epilogue` must be a function, got 3": lambda: wl.linear(X, W, epilogue=3),
+    "`epilogue` must take a value and its position": lambda: wl.linear(
         X, W, epilogue=lambda acc: acc, outputs={"pre_activation": torch.empty(5, 24)}
     ),
-    "bias, torch.bool (24,): its elements are none of int8": lambda: wl.linear(X, W, bias=torch.ones(24, dtype=bool)),
-    "residual, torch.complex64 (5, 24): its elements are none of": lambda: wl.linear(
+    "`bias` must have elements of type int8": lambda: wl.linear(X, W, bias=torch.ones(24, dtype=bool)),
+    "`residual` must have elements of type int8": lambda: wl.linear(
         X, W, residual=torch.ones(5, 24, dtype=torch.complex64)
     ),
-    "out_dtype, 'float17': it is no dtype": lambda: wl.linear(X, W, out_dtype="float17"),
-    "out_dtype, torch.int32: a result is one of float16": lambda: wl.linear(X, W, out_dtype=torch.int32),
-    "out, torch.int32 (5, 24): a result is one of": lambda: wl.linear(X, W, out=torch.empty(5, 24, dtype=torch.int32)),
-    "out, torch.float32 (5, 24): its dtype is torch.float32, that of `out_dtype` is torch.float16": lambda: wl.linear(
+    "`out_dtype` must be a dtype, got 'float17'": lambda: wl.linear(X, W, out_dtype="float17"),
+    "`out_dtype` must have a dtype of float16": lambda: wl.linear(X, W, out_dtype=torch.int32),
+    "`out` must have a dtype of float16": lambda: wl.linear(X, W, out=torch.empty(5, 24, dtype=torch.int32)),
+    "`out` must have the dtype of `out_dtype`, float16, not float32": lambda: wl.linear(
         X, W, out=torch.empty(5, 24), out_dtype=torch.float16
     ),
-    "operands, 'bias': the name is taken": lambda: wl.linear(
+    "`operands` must not use the reserved names alpha, beta, bias": lambda: wl.linear(
         X, W, operands={"bias": ints(24)}, epilogue=lambda acc, at, bias: acc + bias
     ),
-    "operands, ('s',): there is no `epilogue` or `store` that reads them": lambda: wl.linear(X, W, operands={"s": 1}),
-    "operands, a list: it is no mapping of names to arrays": lambda: wl.linear(X, W, operands=[1]),
-    "operands['s'], torch.bfloat16 (3,): it does not broadcast": lambda: wl.linear(
+    "`operands` needs an `epilogue` or `store` function": lambda: wl.linear(X, W, operands={"s": 1}),
+    "`operands` must be a mapping of names to arrays, got a list": lambda: wl.linear(X, W, operands=[1]),
+    "`operands['s']` must broadcast to D, which is (5, 24), got torch.bfloat16 (3,)": lambda: wl.linear(
         X, W, operands={"s": ints(3)}, epilogue=lambda acc, at, s: acc + s
     ),
-    "its strides put several elements in one place": lambda: wl.linear(X, W, out=torch.empty(24).expand(5, 24)),
-    "x, torch.float32 (5, 16): its layout is torch.sparse_coo: make it dense": lambda: wl.linear(
-        X.float().to_sparse(), W.float()
-    ),
+    "`out` has overlapping strides": lambda: wl.linear(X, W, out=torch.empty(24).expand(5, 24)),
+    "`x` must be dense, not of layout torch.sparse_coo": lambda: wl.linear(X.float().to_sparse(), W.float()),
 }
 
 
@@ -112,7 +112,7 @@ def test_what_is_on_a_gpu_is_prepared_and_not_bound():
     a, b = FakeTensor(0x1000, (8, 32)), FakeTensor(0x10000, (32, 64))
     with pytest.raises(
         WarploomError,
-        match=r"`a` is on a GPU, and `matmul.bind` takes arrays of the host; `warploom.ops.planning.prepare.plan",
+        match=r"`a` is on a GPU, but `matmul.bind` takes arrays of the host; `warploom.ops.planning.prepare.plan",
     ):
         wl.matmul.bind(a, b)
 
@@ -121,7 +121,7 @@ def test_operations_that_tensors_have_not():
     elements, scales = np.ones((8, 64), E4M3), np.ones((8, 2), E8M0)
     tensors = torch.ones(8, 64).to(torch.float8_e4m3fn), torch.ones(8, 2).to(torch.float8_e8m0fnu)
     assert wl.block_scaled_matmul(elements, elements, scales, scales).shape == (8, 8)
-    with pytest.raises(WarploomError, match="`block_scaled_matmul` takes NumPy arrays only"):
+    with pytest.raises(WarploomError, match="must be a NumPy array: `block_scaled_matmul` runs on the emulator only"):
         wl.block_scaled_matmul(tensors[0], tensors[0], tensors[1], tensors[1])
 
 
@@ -136,7 +136,10 @@ def test_other_libraries_need_torch(monkeypatch):
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.delattr("warploom.torch", raising=False)
     monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(WarploomError, match=r"a, float32 \(5, 16\) on cuda:0: .* PyTorch, which is not installed"):
+    with pytest.raises(
+        WarploomError,
+        match=r"`a` must be a NumPy array unless PyTorch, .* is installed, got float32 \(5, 16\) on cuda:0",
+    ):
         wl.matmul(Strange(), Strange())
 
 
@@ -147,10 +150,10 @@ def test_the_compiler_has_the_words(dynamic):
         return wl.linear(x, w[:, :9], activation="swish")
 
     torch._dynamo.reset()
-    with pytest.raises(WarploomError, match=r"w, torch\.bfloat16"):
+    with pytest.raises(WarploomError, match=r"`w` must be"):
         torch.compile(wrong, backend="eager", dynamic=dynamic)(X, W)
     torch._dynamo.reset()
     with pytest.raises(Exception, match="Observed exception") as caught:
         torch.compile(wrong, backend="eager", dynamic=dynamic, fullgraph=True)(X, W)
-    for words in ("torch.bfloat16 (", "it must be (n, k), with k the last axis of `x`", "'swish': there are relu"):
+    for words in ("torch.bfloat16 (", "must be (n, k), where k is the last axis of `x`", "must be one of relu"):
         assert words in str(caught.value)

@@ -15,8 +15,7 @@ from warploom.heuristics import EMULATED, Device, choose, key_of, rank
 from warploom.host.arrays import scratch
 from warploom.host.tensor_map import TensorMap
 from warploom.ops import matmul
-from warploom.ops.planning import sm90 as hopper
-from warploom.ops.planning.config_fields import completed
+from warploom.ops.planning.planner import completed, tuned
 from warploom.ops.planning.prepare import plan
 from warploom.runtime.cache.winners import recall
 from warploom.structured.config.sm90 import HopperConfig
@@ -51,7 +50,7 @@ def test_an_operation_is_tuned_and_later_calls_use_the_winner(gpu):
     call = plan(matmul, **given)
     call(*given.values())
     assert gpu.launched[-1].block[0] > 200
-    assert hopper.tuned(report.key, call.device.gpu) == report.best
+    assert tuned(report.key, call.device.gpu) == report.best
     again = tune(matmul, **given, candidates=[])
     assert [row.config for row in again.rows] == [report.best, report.default]
 

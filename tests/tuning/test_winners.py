@@ -15,8 +15,7 @@ from warploom.diagnostics import WarploomError
 from warploom.heuristics import EMULATED, Device, choose, key_of, rank
 from warploom.heuristics.sm90.candidates import row_of
 from warploom.ops import linear
-from warploom.ops.planning import sm90 as hopper
-from warploom.ops.planning.request import GPU
+from warploom.ops.planning import planner
 from warploom.runtime.cache.winners import recall, remember
 
 H200 = "NVIDIA H200"
@@ -35,9 +34,7 @@ class Hardware:
 
 @pytest.fixture
 def on_h200():
-    token = GPU.set(Hardware())
-    yield
-    GPU.reset(token)
+    return Hardware()
 
 
 def test_a_winner_is_stored_by_gpu_and_problem():
@@ -115,20 +112,20 @@ def test_stored_winners_come_before_shipped_data_and_those_before_the_model(on_h
     wanted = key_of("dense", 1024, 1024, 1024, **FIELDS)
     by_model, shipped = choose(wanted, Device("another", 132)), choose(wanted, DEVICE)
     assert shipped.band == 4 != by_model.band
-    assert hopper._chosen(wanted) == shipped
+    assert planner._sm90_config(wanted, on_h200) == shipped
     unknown = replace(wanted, n=1032)
-    assert hopper._chosen(unknown) == ranked(unknown)[0]
+    assert planner._sm90_config(unknown, on_h200) == ranked(unknown)[0]
     other = next(each for each in ranked(wanted) if each not in (by_model, shipped))
     remember(H200, str(wanted), row_of(other, wanted))
-    assert hopper._chosen(wanted) == other
-    assert hopper._chosen(replace(wanted, m=1032)) != other
-    assert hopper._chosen(replace(wanted, fused=True)) == choose(replace(wanted, fused=True), DEVICE)
+    assert planner._sm90_config(wanted, on_h200) == other
+    assert planner._sm90_config(replace(wanted, m=1032), on_h200) != other
+    assert planner._sm90_config(replace(wanted, fused=True), on_h200) == choose(replace(wanted, fused=True), DEVICE)
 
 
 def wanted_by(**epilogue):
     """Return the key of a Hopper GEMM."""
     x, w = np.ones((1024, 1024), ml_dtypes.bfloat16), np.ones((1024, 1024), ml_dtypes.bfloat16)
-    return linear.plan(x, w, target="sm_90a", **epilogue).sought
+    return linear.plan(x, w, target="sm_90a", **epilogue).key
 
 
 def test_a_light_epilogue_is_tuned_separately(on_h200):
@@ -137,42 +134,41 @@ def test_a_light_epilogue_is_tuned_separately(on_h200):
     assert plain == replace(light, light_epilogue=False) != light
     assert wanted_by(activation="relu") == wanted_by(bias=bias) == light
     assert wanted_by(bias=bias, epilogue=lambda acc, at: acc + 1) == replace(plain, fused=True)
-    assert hopper._chosen(light) == hopper._chosen(plain) == choose(plain, DEVICE)
+    assert planner._sm90_config(light, on_h200) == planner._sm90_config(plain, on_h200) == choose(plain, DEVICE)
     assert set(ranked(light)) == set(ranked(plain))  # those without registers for a bias come last
 
     one, other = ranked(plain)[5:7]
     remember(H200, str(plain), row_of(one, plain))
-    assert hopper._chosen(light) == hopper._chosen(plain) == one
+    assert planner._sm90_config(light, on_h200) == planner._sm90_config(plain, on_h200) == one
     remember(H200, str(light), row_of(other, light))
-    assert hopper._chosen(plain) == one
-    assert hopper._chosen(light) == other
+    assert planner._sm90_config(plain, on_h200) == one
+    assert planner._sm90_config(light, on_h200) == other
 
 
 def test_a_winner_is_used_on_the_same_kind_of_gpu_only(on_h200):
     wanted = key_of("dense", 640, 640, 640, **FIELDS)
     other = ranked(wanted)[3]
     remember("NVIDIA H100 PCIe", str(wanted), row_of(other, wanted))
-    assert hopper._chosen(wanted) == choose(wanted, DEVICE)
-    GPU.set(None)
-    assert hopper._chosen(wanted) == choose(wanted, DEVICE)
+    assert planner._sm90_config(wanted, on_h200) == choose(wanted, DEVICE)
+    assert planner._sm90_config(wanted, None) == choose(wanted, DEVICE)
 
 
 @pytest.mark.parametrize("row", [{"of another": "version"}, {"tile": [1, 2]}, {"tile": [128, 256], "pingpong": True}])
 def test_a_winner_that_is_no_longer_valid_is_ignored(on_h200, row):
     wanted = key_of("dense", 640, 640, 640, **FIELDS)
     remember(H200, str(wanted), row)
-    assert hopper._chosen(wanted) == choose(wanted, DEVICE)
+    assert planner._sm90_config(wanted, on_h200) == choose(wanted, DEVICE)
 
 
 def test_a_winner_that_would_deadlock_is_ignored(on_h200):
     wanted = key_of("dense", 256, 256, 65536, **FIELDS)
     remember("small", str(wanted), row_of(choose(wanted, DEVICE), wanted))
-    assert hopper.tuned(wanted, Hardware("small", 132)) == choose(wanted, DEVICE)
-    assert hopper.tuned(wanted, Hardware("small", 114)) is None
+    assert planner.tuned(wanted, Hardware("small", 132)) == choose(wanted, DEVICE)
+    assert planner.tuned(wanted, Hardware("small", 114)) is None
 
 
 def test_a_residual_is_loaded_as_it_was_measured(on_h200):
     wanted = key_of("dense", 640, 640, 640, fused=True, residual=True, **FIELDS)
     late = next(each for each in ranked(wanted) if not each.residual_in_place)
     remember(H200, str(wanted), row_of(late, wanted))
-    assert hopper._chosen(wanted) == late
+    assert planner._sm90_config(wanted, on_h200) == late

@@ -1,10 +1,10 @@
-"""Operations on arrays: one call, one fused kernel."""
+"""Operations on arrays: each call is one fused kernel."""
 
 from warploom.ops.dense import linear, matmul
 from warploom.ops.determinism import determinism
 from warploom.ops.gated import gated_grouped_matmul, gated_linear
 from warploom.ops.grouped import grouped_matmul
-from warploom.ops.planning.operation import ptx_of
+from warploom.ops.operation import ptx_of
 from warploom.ops.quantise import Quantised, interleave_scales, quantise_mxfp8, quantise_nvfp4
 from warploom.ops.scaled import block_scaled_matmul, blockwise_matmul
 

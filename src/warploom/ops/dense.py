@@ -1,134 +1,109 @@
-"""`matmul` and `linear`: products of matrices with whatever follows them, in one kernel."""
+"""`matmul` and `linear`: GEMMs with a fused epilogue, in one kernel."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from math import prod
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
+from warploom.ops.operation import operation
+from warploom.ops.planning.arrays import (
+    FP8_TYPES,
+    GEMM_TYPES,
+    Shape,
+    Violations,
+    broadcast_to,
+    check_array,
+    dtype_name,
+)
+from warploom.ops.signatures import GemmOptions
 
-from warploom.ops.planning.arrays import NARROW, PRODUCT_TYPES, Array, is_array
-from warploom.ops.planning.epilogue import Options
-from warploom.ops.planning.epilogue_inputs import Result
-from warploom.ops.planning.gemm import planned
-from warploom.ops.planning.operation import Plan, operation
-from warploom.ops.planning.request import Product
-from warploom.ops.planning.violations import Faults
-from warploom.structured.config import MatmulConfig
-from warploom.structured.config.sm90 import HopperConfig
+if TYPE_CHECKING:
+    from warploom.ops.signatures import Linear, Matmul
 
 _ANY_RANK = range(1, 65)
 
 
-@operation
-def matmul(
-    a: Any,
-    b: Any,
-    *,
-    bias: Any = None,
-    residual: Any = None,
-    beta: float = 1.0,
-    alpha: float = 1.0,
-    activation: str | None = None,
-    epilogue: Callable[..., Any] | None = None,
-    store: Callable[..., Any] | None = None,
-    operands: Mapping[str, Any] | None = None,
-    outputs: Mapping[str, Any] | None = None,
-    out: Any = None,
-    out_dtype: Any = None,
-    config: MatmulConfig | HopperConfig | None = None,
-    target: str | None = None,
-) -> Plan:
+def _matmul(a: Any, b: Any, violations: Violations) -> dict[str, Any] | None:
     """`a @ b` as in NumPy, then epilogue(activation(alpha·acc + bias)) + beta·residual, in float32, rounded once.
 
-    Factors may have any strides, broadcasting batches, or one axis only. Bias, residual and operands broadcast against
-    the result: (n,) is a row, (m, 1) a column. `epilogue(acc, at, **operands)` gives one value for another; `at` has
-    `row`, `column` and `batch`. `outputs` are arrays like the result that are filled too: `pre_activation` with what
-    goes into the activation, and others by name with what `epilogue` gives, if it gives a mapping of `out` and those.
-    `store(value, at, out, **operands)` stores by itself. With beta = 0 the residual is not read. `activation` is one of
-    relu, gelu (by erf), gelu_tanh, silu, tanh, sigmoid and squared_relu. float32 is multiplied as tf32. NumPy arrays
-    run on the machine.
+    Operands may have any strides, broadcasting batches, or one axis only. Bias, residual and `operands` broadcast
+    against the result: (n,) is a row, (m, 1) a column. `epilogue(acc, at, **operands)` maps one value to another; `at`
+    has `row`, `column` and `batch`. `outputs` are arrays like the result that are filled as well: `pre_activation` with
+    the input of the activation, and others by name with what `epilogue` returns, if it returns a mapping of `out` and
+    those. `store(value, at, out, **operands)` stores by itself. With beta = 0 the residual is not read. `activation` is
+    one of relu, gelu (by erf), gelu_tanh, silu, tanh, sigmoid and squared_relu. float32 is multiplied as tf32. NumPy
+    arrays and CPU tensors run on the emulator.
     """
-    faults = Faults("matmul")
-    options = Options(
-        bias=bias, residual=residual, beta=beta, alpha=alpha, activation=activation, epilogue=epilogue, store=store,
-        operands=operands, outputs=outputs, out=out, out_dtype=out_dtype, config=config, target=target,
-    )  # fmt: skip
-    return planned(_product(a, b, faults), options, faults)
+    if not check_operands({"a": a, "b": b}, (_ANY_RANK, _ANY_RANK), violations):
+        return None
+    left = a if a.ndim > 1 else a.reshape(1, a.shape[0])
+    right = b if b.ndim > 1 else b.reshape(b.shape[0], 1)
+    fits = left.shape[-1] == right.shape[-2]
+    if not fits:
+        rule = f"must have {left.shape[-1]} rows, the columns of `a`, {a.dtype} {tuple(a.shape)}"
+        violations.add("b", b, rule)
+    batch = _broadcast(left.shape[:-2], right.shape[:-2])
+    if batch is None:
+        violations.add("b", b, f"must have batches that broadcast with those of `a`, {a.dtype} {tuple(a.shape)}")
+    if not fits or batch is None:
+        return None
+    shape = (*batch, *(left.shape[-2:-1] if a.ndim > 1 else ()), *(right.shape[-1:] if b.ndim > 1 else ()))
+    operands = {"a": _batched(left, batch), "b": _batched(right.mT, batch)}
+    return {**operands, "shape": shape, "batches": len(batch), "row_axes": int(a.ndim > 1)}
 
 
-@operation
-def linear(
-    x: Any,
-    w: Any,
-    *,
-    bias: Any = None,
-    residual: Any = None,
-    beta: float = 1.0,
-    alpha: float = 1.0,
-    activation: str | None = None,
-    epilogue: Callable[..., Any] | None = None,
-    store: Callable[..., Any] | None = None,
-    operands: Mapping[str, Any] | None = None,
-    outputs: Mapping[str, Any] | None = None,
-    out: Any = None,
-    out_dtype: Any = None,
-    config: MatmulConfig | HopperConfig | None = None,
-    target: str | None = None,
-) -> Plan:
-    """`x @ w.T` with all that `matmul` has; to the kernel, and to `at.row`, the leading axes of x are one."""
-    faults = Faults("linear")
-    options = Options(
-        bias=bias, residual=residual, beta=beta, alpha=alpha, activation=activation, epilogue=epilogue, store=store,
-        operands=operands, outputs=outputs, out=out, out_dtype=out_dtype, config=config, target=target,
-    )  # fmt: skip
-    return planned(flattened(x, w, ("x", "w"), faults), options, faults)
+def _linear(x: Any, w: Any, violations: Violations) -> dict[str, Any] | None:
+    """`x @ w.T` with every keyword of `matmul`; the kernel, and `at.row`, count the leading axes of x as one."""
+    return flattened(x, w, ("x", "w"), violations)
 
 
-def _are_factors(first: Any, second: Any, names: tuple[str, str], axes: tuple[range, range], faults: Faults) -> bool:
-    """Whether both are arrays whose elements multiply."""
+matmul: Matmul = operation(_matmul, GemmOptions)
+linear: Linear = operation(_linear, GemmOptions)
+
+
+def check_operands(operands: dict[str, Any], ranks: tuple[range, range], violations: Violations) -> bool:
+    """Check that A and B are arrays of types that can be multiplied with each other."""
+    (first, a), (second, b) = operands.items()
     fine = [
-        is_array(name, value, faults, types=PRODUCT_TYPES, axes=each)
-        for name, value, each in zip(names, (first, second), axes, strict=True)
+        check_array(name, each, violations, types=GEMM_TYPES, ranks=allowed)
+        for (name, each), allowed in zip(operands.items(), ranks, strict=True)
     ]
-    if all(fine) and first.dtype != second.dtype and not {first.dtype.name, second.dtype.name} <= set(NARROW):
-        faults.add(names[1], second, f"its elements must be those of `{names[0]}`, {first.dtype}")
+    if not all(fine):
         return False
-    return all(fine)
+    types = dtype_name(a), dtype_name(b)
+    if types[0] != types[1] and not (types[0] in FP8_TYPES and types[1] in FP8_TYPES):
+        violations.add(second, b, f"must have the element type of `{first}`, {a.dtype}")
+        return False
+    return True
 
 
-def _product(a: Any, b: Any, faults: Faults) -> Product | None:
-    """The factors of `a @ b`: vectors as matrices, batches broadcast."""
-    if not _are_factors(a, b, ("a", "b"), (_ANY_RANK, _ANY_RANK), faults):
+def _broadcast(one: Shape, other: Shape) -> Shape | None:
+    """The shape that two batch shapes broadcast to; None where they do not."""
+    count = max(len(one), len(other))
+    pairs = zip((1,) * (count - len(one)) + tuple(one), (1,) * (count - len(other)) + tuple(other), strict=True)
+    found: list[int] = []
+    for mine, theirs in pairs:
+        if mine != theirs and mine != 1 and theirs != 1:  # noqa: PLR1714
+            return None
+        found.append(theirs if mine == 1 else mine)
+    return tuple(found)
+
+
+def _batched(matrix: Any, batch: Shape) -> Any:
+    """A matrix for every batch, with one batch axis."""
+    core = tuple(matrix.shape[-2:])
+    if tuple(matrix.shape[:-2]) != batch:
+        matrix = broadcast_to(matrix, (*batch, *core))
+    return matrix.reshape(prod(batch), *core) if len(batch) > 1 and 0 not in matrix.shape else matrix
+
+
+def flattened(x: Any, w: Any, names: tuple[str, str], violations: Violations) -> dict[str, Any] | None:
+    """The operands of `x @ w.T`, with the leading axes of x as rows."""
+    if not check_operands(dict(zip(names, (x, w), strict=True)), (_ANY_RANK, range(2, 3)), violations):
         return None
-    a, b = np.asarray(a), np.asarray(b)
-    left, right = (a if a.ndim > 1 else a[None]), (b if b.ndim > 1 else b[:, None])
-    fine = left.shape[-1] == right.shape[-2]
-    if not fine:
-        faults.add("b", b, f"it has {right.shape[-2]} rows; `a`, {a.dtype} {a.shape}, has {left.shape[-1]} columns")
-    try:
-        batch = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
-    except ValueError:
-        faults.add("b", b, f"its batches do not broadcast with those of `a`, {a.dtype} {a.shape}")
+    if w.ndim != 2 or x.ndim < 1 or x.shape[-1] != w.shape[-1]:
+        rule = f"must be (n, k), where k is the last axis of `{names[0]}`, {x.dtype} {tuple(x.shape)}"
+        violations.add(names[1], w, rule)
         return None
-    rows, columns = left.shape[-2:-1] * (a.ndim > 1), right.shape[-1:] * (b.ndim > 1)
-    result = Result((*batch, *rows, *columns), len(batch), len(rows))
-    return Product(_batched(left, batch), _batched(right.mT, batch), result) if fine else None
-
-
-def _batched(matrix: Array, batch: tuple[int, ...]) -> Array:
-    """A matrix for every batch, in one axis."""
-    core = matrix.shape[-2:]
-    spread = np.broadcast_to(matrix, (*batch, *core))
-    return spread.reshape(-1, *core) if batch and 0 not in spread.shape else spread
-
-
-def flattened(x: Any, w: Any, names: tuple[str, str], faults: Faults) -> Product | None:
-    """The factors of `x @ w.T`, with the leading axes of x as rows."""
-    if not _are_factors(x, w, names, (_ANY_RANK, range(2, 3)), faults):
-        return None
-    if x.shape[-1] != w.shape[-1]:
-        faults.add(names[1], w, f"it has {w.shape[-1]} columns; `x`, {x.dtype} {x.shape}, has {x.shape[-1]}")
-        return None
-    result = Result((*x.shape[:-1], w.shape[0]), 0, x.ndim - 1)
-    return Product(np.asarray(x).reshape(result.m, x.shape[-1]), np.asarray(w), result)
+    rows = x if x.ndim == 2 else x.reshape(prod(x.shape[:-1]), x.shape[-1])
+    return {"a": rows, "b": w, "shape": (*x.shape[:-1], w.shape[0]), "row_axes": x.ndim - 1}

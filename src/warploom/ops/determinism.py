@@ -1,7 +1,7 @@
-"""What results may depend on beside their inputs: a switch that the choice of configurations obeys.
+"""The determinism setting, which the choice of configurations obeys.
 
-Every kernel gives the same bits whenever it runs on the same inputs: sums that several CTAs share are added in a fixed
-order, and nothing is added atomically. Which kernel runs depends on the sizes, and so may the order of a sum.
+Every kernel returns the same bits whenever it runs on the same inputs: partial sums of several CTAs are added in a
+fixed order, and nothing is added atomically. The kernel that runs depends on the sizes, and so may the order of a sum.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import cast
 
-from warploom.ops.planning.violations import Faults
+from warploom.ops.planning.arrays import Violations
 
 
-class Choice:
-    """The process's own, and not a thread's: PyTorch derives in threads of its own."""
+class Settings:
+    """Settings of the process, not of a thread: PyTorch runs backward passes in threads of its own."""
 
     __slots__ = ("batch_invariant",)
 
@@ -22,12 +22,12 @@ class Choice:
         self.batch_invariant = False
 
 
-CHOICE = Choice()
-SPLIT_REFUSED = "CTAs share a sum in an order that depends on its place, and results are to be batch-invariant"
+SETTINGS = Settings()
+SPLIT_REFUSED = "split-K changes the reduction order with M; not allowed with batch_invariant=True"
 
 
 class _Restoring(AbstractContextManager[None]):
-    """A switch that has been set, and goes back at the end of a `with`."""
+    """Restores a setting at the end of a `with`."""
 
     def __init__(self, before: bool) -> None:
         self._before = before
@@ -35,19 +35,19 @@ class _Restoring(AbstractContextManager[None]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        CHOICE.batch_invariant = self._before
+        SETTINGS.batch_invariant = self._before
 
 
 def determinism(*, batch_invariant: bool) -> AbstractContextManager[None]:
-    """Say whether a row of a result may depend on how many rows there are; in a `with`, until its end.
+    """Set whether a row of a result may depend on the number of rows; in a `with`, until its end.
 
-    Kernels are chosen by the sizes, and one that splits the depth of a sum rounds otherwise than one that does not.
-    With `batch_invariant=True` none splits it: a row has the same bits in a batch of one and of a thousand. Shapes with
-    few rows and a deep sum take longer. It holds for the whole process, at once, and for what is called from then on.
+    Kernels are chosen by the sizes, and one that splits K rounds differently from one that does not. With
+    `batch_invariant=True` no kernel splits K: a row has the same bits in a batch of one and of a thousand. Shapes with
+    few rows and a large K take longer. The setting is the whole process's, and holds for all later calls.
     """
     if not isinstance(cast("object", batch_invariant), bool):
-        faults = Faults("determinism")
-        faults.add("batch_invariant", batch_invariant, "it is True or False")
-        faults.check()
-    before, CHOICE.batch_invariant = CHOICE.batch_invariant, batch_invariant
+        violations = Violations("determinism")
+        violations.add("batch_invariant", batch_invariant, "must be True or False")
+        violations.check()
+    before, SETTINGS.batch_invariant = SETTINGS.batch_invariant, batch_invariant
     return _Restoring(before)

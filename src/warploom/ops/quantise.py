@@ -1,7 +1,7 @@
 """Block formats: elements of a few bits, and one scale factor for each run of them along the last axis.
 
 Sources: OCP Microscaling Formats 1.0 §5 and §6.3 (MXFP8); NVIDIA's NVFP4 (runs of 16, e4m3 scales, one float32 for the
-tensor). A product with such scales is `block_scaled_matmul`.
+tensor). `block_scaled_matmul` multiplies matrices in these formats.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from warploom.hardware.dtypes import ELEMENT_TYPES, ElementType
 from warploom.hardware.tmem import QUADRANT, SCALE_CHUNK_FACTORS, SCALE_CHUNK_ROWS
-from warploom.ops.planning.violations import Faults
+from warploom.ops.planning.arrays import Violations
 
 Array = np.ndarray[Any, Any]
 MXFP8_BLOCK, NVFP4_BLOCK = 32, 16
@@ -28,7 +28,7 @@ class Quantised(NamedTuple):
     scale: float = 1.0
 
     def dequantised(self) -> Array:
-        """What the values stand for, in float32."""
+        """The values times their scales, in float32."""
         block = self.values.shape[-1] // self.scales.shape[-1] if self.scales.shape[-1] else 1
         spread = np.repeat(self.scales.astype(np.float32), block, axis=-1)
         return self.values.astype(np.float32) * spread * np.float32(self.scale)
@@ -37,8 +37,8 @@ class Quantised(NamedTuple):
 def quantise_mxfp8(x: Array, dtype: Any = ml_dtypes.float8_e4m3fn) -> Quantised:
     """MXFP8: runs of 32 share a power of two, 2^(⌊log2 of the largest⌋ - the type's largest exponent).
 
-    Elements are rounded to nearest even, and to the largest that the type has where they are larger; a run of zeros
-    has the smallest scale, and one with a NaN or an infinity is NaN throughout.
+    Elements are rounded to nearest even and saturate; a run of zeros has the smallest scale, and a run with a NaN or
+    an infinity is all NaN.
     """
     element = next((row for row in (_type("e4m3"), _type("e5m2")) if _is_dtype(dtype, row)), None)
     blocks = _blocks("quantise_mxfp8", x, MXFP8_BLOCK, None if element else dtype)
@@ -58,19 +58,19 @@ def quantise_mxfp8(x: Array, dtype: Any = ml_dtypes.float8_e4m3fn) -> Quantised:
 def quantise_nvfp4(x: Array) -> Quantised:
     """NVFP4: runs of 16 elements of e2m1 share an e4m3 scale, and the tensor a float32 that keeps those in range.
 
-    Every step rounds to nearest even. A NaN or an infinity has no place in e2m1: it is an error.
+    Every step rounds to nearest even. e2m1 has no NaN and no infinity: they are an error.
     """
     e2m1, e4m3 = _type("e2m1"), _type("e4m3")
     blocks = _blocks("quantise_nvfp4", x, NVFP4_BLOCK, None)
-    faults = Faults("quantise_nvfp4")
+    violations = Violations("quantise_nvfp4")
     if not np.isfinite(blocks).all():
-        faults.add("x", x, "it has a NaN or an infinity, which e2m1 has not")
+        violations.add("x", x, "must be finite: e2m1 has no NaN and no infinity")
     largest = np.abs(blocks).max(axis=-1, initial=0.0)
     with np.errstate(over="ignore"):
         whole = np.float32(largest.max(initial=0.0) / (_greatest(e4m3) * _greatest(e2m1)))
-    if not len(faults) and not np.isfinite(whole):
-        faults.add("x", x, "the scale of the whole, a float32, cannot be as large as its elements ask for")
-    faults.check()
+    if not len(violations) and not np.isfinite(whole):
+        violations.add("x", x, "must be small enough for its tensor-wide scale to be a finite float32")
+    violations.check()
     scale = float(whole) if whole > 0 else 1.0
     scales = _saturated(largest / _greatest(e2m1) / scale, e4m3)
     products = scales.astype(np.float64) * scale
@@ -81,7 +81,7 @@ def quantise_nvfp4(x: Array) -> Quantised:
 def interleave_scales(scales: Array) -> Array:
     """Scales (rows, runs) as the tensor core reads them: atoms of 128 rows by 4, (⌈rows/128⌉, ⌈runs/4⌉, 32, 4, 4).
 
-    What an atom has beyond the array is zero bits: nothing multiplies with it but zeros.
+    Atoms are padded with zero bits, which only zeros are multiplied with.
     """
     rows, runs = scales.shape
     down, along = -(-rows // SCALE_CHUNK_ROWS), -(-runs // SCALE_CHUNK_FACTORS)
@@ -108,28 +108,28 @@ def _greatest(element: ElementType) -> float:
 
 
 def _blocks(function: str, x: Any, size: int, wrong_type: Any) -> Array:
-    """The array in float64, its last axis cut into runs."""
-    faults = Faults(function)
+    """The array in float64, its last axis split into runs."""
+    violations = Violations(function)
     if wrong_type is not None:
-        faults.add("dtype", wrong_type, "MXFP8 has float8_e4m3fn and float8_e5m2")
+        violations.add("dtype", wrong_type, "must be float8_e4m3fn or float8_e5m2")
     if not isinstance(x, np.ndarray) or not (np.issubdtype(x.dtype, np.floating) or x.dtype.name == "bfloat16"):
-        faults.add("x", x, "it is no array of floats")
+        violations.add("x", x, "must be a NumPy array of floats")
     elif x.ndim < 1 or x.shape[-1] % size:
-        faults.add("x", x, f"its last axis is not whole runs of {size}")
-    faults.check()
+        violations.add("x", x, f"must have a last axis that is a multiple of {size}")
+    violations.check()
     wide: Array = x.astype(np.float64)
     return wide.reshape(*x.shape[:-1], x.shape[-1] // size, size)
 
 
 def _saturated(values: Array, element: ElementType) -> Array:
-    """Rounded to nearest even, once, and never beyond the largest number."""
+    """Round to nearest even, once, and saturate."""
     greatest = _greatest(element)
     rounded: Array = _odd_singles(np.clip(values, -greatest, greatest)).astype(element.values)
     return rounded
 
 
 def _odd_singles(values: Array) -> Array:
-    """As float32, rounded to odd where bits are lost: the second rounding, which starts from there, sees every tie."""
+    """Round to float32, to odd where bits are lost, so that a second rounding of the result sees every tie."""
     near = values.astype(np.float32)
     towards_zero = np.where(np.abs(near) > np.abs(values), np.nextafter(near, np.float32(0)), near)
     odd = (towards_zero.view(np.uint32) | 1).view(np.float32)

@@ -1,205 +1,162 @@
-"""Products of narrow elements with scale factors: for blocks of 128, or for short runs along K."""
+"""GEMMs of narrow elements with scale factors: for blocks of 128, or for short runs along K."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from warploom.hardware.tmem import SCALE_CHUNK_FACTORS, SCALE_CHUNK_ROWS
 from warploom.kernels.call import is_storable
-from warploom.ops.planning.arrays import NARROW, Array, are_arrays, staged
-from warploom.ops.planning.epilogue import Options
-from warploom.ops.planning.epilogue_inputs import Result
-from warploom.ops.planning.gemm import planned
-from warploom.ops.planning.operation import Plan, operation
-from warploom.ops.planning.request import Product
-from warploom.ops.planning.violations import Faults
+from warploom.ops.operation import operation
+from warploom.ops.planning.arrays import (
+    FP8_TYPES,
+    ArrayDescriptor,
+    Violations,
+    check_arrays,
+    dtype_name,
+    is_tensor,
+    padded,
+)
 from warploom.ops.quantise import interleave_scales
-from warploom.structured.config import BlockScaledMatmulConfig, BlockwiseFP8MatmulConfig
-from warploom.structured.config.sm90_blockwise import HopperBlockwiseConfig
+from warploom.ops.signatures import BlockScaledOptions, BlockwiseOptions
 from warploom.trace.language.types import OF_NUMPY
+
+if TYPE_CHECKING:
+    from warploom.ops.signatures import BlockScaledMatmul, BlockwiseMatmul
 
 BLOCK = 128
 """Rows of B, and elements of K, that share a scale."""
 _MATRIX = range(2, 3)
 _FP4 = "float4_e2m1fn"
-_WORD = 4
 _FORMATS = {
     ("float8_e4m3fn", "float8_e8m0fnu"): ("mxf8f6f4", "ue8m0", 32),
     ("float8_e5m2", "float8_e8m0fnu"): ("mxf8f6f4", "ue8m0", 32),
     (_FP4, "float8_e8m0fnu"): ("mxf4", "ue8m0", 32),
     (_FP4, "float8_e4m3fn"): ("mxf4nvf4", "ue4m3", 16),
 }
-"""By the dtypes of elements and scales: the kind of multiplication, the scales' type, and the length of a run."""
+"""By the dtypes of elements and scales: the MMA kind, the scale type, and the length of a run."""
 
 
-@operation
-def blockwise_matmul(
-    a: Any,
-    b: Any,
-    a_scale: Any,
-    b_scale: Any,
-    *,
-    bias: Any = None,
-    residual: Any = None,
-    beta: float = 1.0,
-    alpha: float = 1.0,
-    activation: str | None = None,
-    epilogue: Callable[..., Any] | None = None,
-    store: Callable[..., Any] | None = None,
-    operands: Mapping[str, Any] | None = None,
-    outputs: Mapping[str, Any] | None = None,
-    out: Any = None,
-    out_dtype: Any = None,
-    config: BlockwiseFP8MatmulConfig | HopperBlockwiseConfig | None = None,
-    target: str | None = None,
-) -> Plan:
-    """The product of 8-bit a (m, k) and the transpose of b (n, k), with a scale for each block of 128 along k.
+def _blockwise_matmul(a: Any, b: Any, a_scale: Any, b_scale: Any, violations: Violations) -> dict[str, Any] | None:
+    """FP8 a (m, k) times the transpose of b (n, k), with a scale for each block of 128 along k.
 
-    `a_scale` is (m, ⌈k/128⌉) and `b_scale` (⌈n/128⌉, ⌈k/128⌉), both float32 or both bfloat16, of any strides. The sum
-    over blocks is in float32, and all that `matmul` has follows it.
+    `a_scale` is (m, ⌈k/128⌉) and `b_scale` (⌈n/128⌉, ⌈k/128⌉), both float32 or both bfloat16, of any strides. The
+    accumulator is float32; the keywords are those of `matmul`.
     """
-    faults = Faults("blockwise_matmul")
-    options = Options(
-        bias=bias, residual=residual, beta=beta, alpha=alpha, activation=activation, epilogue=epilogue, store=store,
-        operands=operands, outputs=outputs, out=out, out_dtype=out_dtype, config=config, target=target,
-    )  # fmt: skip
-    return planned(_blockwise(a, b, a_scale, b_scale, faults), options, faults)
+    fine = _check_matrices(a, b, FP8_TYPES, violations)
+    scales = {"a_scale": a_scale, "b_scale": b_scale}
+    if not check_arrays(scales, violations, types=("float32", "bfloat16"), ranks=_MATRIX) or not fine:
+        return None
+    found, blocks = len(violations), -(-a.shape[1] // BLOCK)
+    wanted = {"a_scale": (a.shape[0], blocks), "b_scale": (-(-b.shape[0] // BLOCK), blocks)}
+    for (name, shape), each, of in zip(wanted.items(), scales.values(), (a, b), strict=True):
+        if tuple(each.shape) != shape:
+            violations.add(name, each, f"must be {shape}, as `{name[0]}` is {tuple(of.shape)}")
+    if dtype_name(b_scale) != dtype_name(a_scale):
+        violations.add("b_scale", b_scale, f"must have the element type of `a_scale`, {a_scale.dtype}")
+    if len(violations) > found:
+        return None
+    formed = {"a": a, "b": b, "kind": "blockwise", "shape": (a.shape[0], b.shape[0])}
+    extra = {"a_scale": a_scale, "b_scale": b_scale}
+    if not is_tensor(a_scale):
+        extra = _blockwise_scales(a_scale, b_scale, blocks)
+    return {**formed, "fields": {"scale_type": OF_NUMPY[dtype_name(a_scale)]}, "extra": extra}
 
 
-@operation
-def block_scaled_matmul(
-    a: Any,
-    b: Any,
-    a_scale: Any,
-    b_scale: Any,
-    *,
-    bias: Any = None,
-    residual: Any = None,
-    beta: float = 1.0,
-    alpha: float = 1.0,
-    activation: str | None = None,
-    epilogue: Callable[..., Any] | None = None,
-    store: Callable[..., Any] | None = None,
-    operands: Mapping[str, Any] | None = None,
-    outputs: Mapping[str, Any] | None = None,
-    out: Any = None,
-    out_dtype: Any = None,
-    config: BlockScaledMatmulConfig | None = None,
-    target: str | None = None,
-) -> Plan:
-    """The product of a (m, k) and the transpose of b (n, k), with a scale for each short run along k.
+def _blockwise_scales(a_scale: Any, b_scale: Any, blocks: int) -> dict[str, Any]:
+    """The scales as kernels read them: those of A with m contiguous."""
+    if not blocks and isinstance(a_scale, np.ndarray):  # with an empty K one zero is added up, and it has a scale
+        a_scale, b_scale = (np.zeros((len(each), 1), each.dtype) for each in (a_scale, b_scale))
+    elif not blocks:
+        b_scale = padded(b_scale)
+    rows = a_scale.mT
+    return {"a_scale": rows if rows.size and is_storable(rows) else padded(rows), "b_scale": b_scale}
+
+
+def _block_scaled_matmul(a: Any, b: Any, a_scale: Any, b_scale: Any, violations: Violations) -> dict[str, Any] | None:
+    """A (m, k) times the transpose of b (n, k), with a scale for each short run along k.
 
     MXFP8: float8 elements, float8_e8m0fnu scales for runs of 32; MXFP4: float4_e2m1fn with the same; NVFP4: with
-    float8_e4m3fn scales for runs of 16. Scales are (m, k/run) and (n, k/run), as `quantise_mxfp8` and
-    `quantise_nvfp4` give them, or as `interleave_scales` makes them of those. The tensor core applies them,
-    and all that `matmul` has follows: alpha is where the scale of a whole tensor goes.
+    float8_e4m3fn scales for runs of 16. Scales are (m, k/run) and (n, k/run), as `quantise_mxfp8` and `quantise_nvfp4`
+    return them, or as `interleave_scales` arranges them. The tensor core applies them; the keywords are those of
+    `matmul`, and alpha is where the scale of a whole tensor goes.
     """
-    faults = Faults("block_scaled_matmul")
-    options = Options(
-        bias=bias, residual=residual, beta=beta, alpha=alpha, activation=activation, epilogue=epilogue, store=store,
-        operands=operands, outputs=outputs, out=out, out_dtype=out_dtype, config=config, target=target,
-    )  # fmt: skip
-    return planned(_block_scaled(a, b, a_scale, b_scale, faults), options, faults)
+    fine = _check_matrices(a, b, (*FP8_TYPES, _FP4), violations)
+    types = tuple(dict.fromkeys(scale for _, scale in _FORMATS))
+    scales = {"a_scale": a_scale, "b_scale": b_scale}
+    if not check_arrays(scales, violations, types=types, ranks=range(2, 6)) or not fine:
+        return None
+    found = len(violations)
+    if (a.dtype.name == _FP4) != (b.dtype.name == _FP4):
+        violations.add("b", b, f"must have elements that multiply with those of `a`, {a.dtype}")
+    if b_scale.dtype != a_scale.dtype:
+        violations.add("b_scale", b_scale, f"must have the element type of `a_scale`, {a_scale.dtype}")
+    kind, scale_type, run = _FORMATS.get((a.dtype.name, a_scale.dtype.name), ("", "", 0))
+    if not kind:
+        allowed = [scale for element, scale in _FORMATS if element == a.dtype.name]
+        violations.add("a_scale", a_scale, f"must have elements of type {' or '.join(allowed)} for {a.dtype}")
+        return None
+    if a.shape[1] % run:
+        violations.add("a", a, f"must have a last axis that is a multiple of {run}")
+    chunks = {
+        name: _chunks(name, each, (of.shape[0], -(-of.shape[1] // run)), violations)
+        for (name, each), of in zip(scales.items(), (a, b), strict=True)
+    }
+    if len(violations) > found:
+        return None
+    if not a.shape[1]:  # with an empty K a run of zeros is added up
+        a, b = (np.zeros((len(each), run), each.dtype) for each in (a, b))
+        a_scale, b_scale = (np.zeros((len(each), 1), a_scale.dtype) for each in (a, b))
+        return _block_scaled_matmul(a, b, a_scale, b_scale, violations)
+    is_packed = a.dtype.name == _FP4
+    fields = {"scaling_kind": kind, "scale_type": scale_type, "vec_sf_size": run}
+    return {
+        "a": _packed(a) if is_packed else a,
+        "b": _packed(b) if is_packed else b,
+        "kind": "block_scaled",
+        "shape": (a.shape[0], b.shape[0]),
+        "fields": {**fields, **({"a_type": "e2m1", "b_type": "e2m1"} if is_packed else {})},
+        "extra": chunks,
+        "packing": 2 if is_packed else 1,
+    }
 
 
-def _are_matrices(a: Any, b: Any, types: tuple[str, ...], faults: Faults) -> bool:
-    """Whether both factors are matrices of such elements, with the same k."""
-    fine = are_arrays({"a": a, "b": b}, faults, types=types, axes=_MATRIX)
+blockwise_matmul: BlockwiseMatmul = operation(_blockwise_matmul, BlockwiseOptions)
+block_scaled_matmul: BlockScaledMatmul = operation(_block_scaled_matmul, BlockScaledOptions)
+
+
+def _check_matrices(a: Any, b: Any, types: tuple[str, ...], violations: Violations) -> bool:
+    """Check that A and B are matrices of some types, with the same k."""
+    fine = check_arrays({"a": a, "b": b}, violations, types=types, ranks=_MATRIX)
     if fine and a.shape[1] != b.shape[1]:
-        faults.add("b", b, f"it has {b.shape[1]} columns; `a`, {a.dtype} {a.shape}, has {a.shape[1]}")
+        violations.add("b", b, f"must be (n, k), where k is the last axis of `a`, {a.dtype} {tuple(a.shape)}")
         return False
     return fine
 
 
-def _blockwise(a: Any, b: Any, a_scale: Any, b_scale: Any, faults: Faults) -> Product | None:
-    fine = _are_matrices(a, b, NARROW, faults)
-    scales = {"a_scale": a_scale, "b_scale": b_scale}
-    if not are_arrays(scales, faults, types=("float32", "bfloat16"), axes=_MATRIX) or not fine:
-        return None
-    found, blocks = len(faults), -(-a.shape[1] // BLOCK)
-    for name, each, shape in (
-        ("a_scale", a_scale, (a.shape[0], blocks)),
-        ("b_scale", b_scale, (-(-b.shape[0] // BLOCK), blocks)),
-    ):
-        if each.shape != shape:
-            faults.add(name, each, f"it must be {shape}: `{name[0]}` is {(a if name[0] == 'a' else b).shape}")
-    if b_scale.dtype != a_scale.dtype:
-        faults.add("b_scale", b_scale, f"its elements must be those of `a_scale`, {a_scale.dtype}")
-    if len(faults) > found:
-        return None
-    if not blocks:  # one zero is added up, and it is scaled
-        a_scale, b_scale = (np.zeros((len(each), 1), each.dtype) for each in (a_scale, b_scale))
-    rows = a_scale.mT
-    return Product(
-        a,
-        b,
-        Result((a.shape[0], b.shape[0]), 0, 1),
-        "blockwise",
-        {"scale_type": OF_NUMPY[a_scale.dtype.name]},
-        {"a_scale": rows if rows.size and is_storable(rows) else staged(rows), "b_scale": b_scale},
-    )
-
-
-def _block_scaled(a: Any, b: Any, a_scale: Any, b_scale: Any, faults: Faults) -> Product | None:
-    fine = _are_matrices(a, b, (*NARROW, _FP4), faults)
-    types = tuple(dict.fromkeys(scale for _, scale in _FORMATS))
-    scales = {"a_scale": a_scale, "b_scale": b_scale}
-    if not are_arrays(scales, faults, types=types, axes=range(2, 6)) or not fine:
-        return None
-    found = len(faults)
-    if (a.dtype.name == _FP4) != (b.dtype.name == _FP4):
-        faults.add("b", b, f"its elements do not go with those of `a`, {a.dtype}")
-    if b_scale.dtype != a_scale.dtype:
-        faults.add("b_scale", b_scale, f"its elements must be those of `a_scale`, {a_scale.dtype}")
-    kind, scale_type, run = _FORMATS.get((a.dtype.name, a_scale.dtype.name), ("", "", 0))
-    if not kind:
-        faults.add("a_scale", a_scale, f"{a.dtype} elements have no such scales")
-        return None
-    if a.shape[1] % run:
-        faults.add("a", a, f"its last axis is not whole runs of {run}")
-    chunks = {
-        name: _chunks(name, each, (of.shape[0], -(-of.shape[1] // run)), faults)
-        for (name, each), of in zip(scales.items(), (a, b), strict=True)
-    }
-    if len(faults) > found:
-        return None
-    if not a.shape[1]:  # a run of zeros is added up
-        a, b = (np.zeros((len(each), run), each.dtype) for each in (a, b))
-        a_scale, b_scale = (np.zeros((len(each), 1), a_scale.dtype) for each in (a, b))
-        return _block_scaled(a, b, a_scale, b_scale, faults)
-    packed = a.dtype.name == _FP4
-    return Product(
-        _packed(a) if packed else a,
-        _packed(b) if packed else b,
-        Result((a.shape[0], b.shape[0]), 0, 1),
-        "block_scaled",
-        {
-            "scaling_kind": kind,
-            "scale_type": scale_type,
-            "vec_sf_size": run,
-            **({"a_type": "e2m1", "b_type": "e2m1"} if packed else {}),
-        },
-        chunks,
-        packing=2 if packed else 1,
-    )
-
-
-def _chunks(name: str, scales: Array, shape: tuple[int, int], faults: Faults) -> Array | None:
-    """Scales in chunks, as words; they may come in chunks already."""
+def _chunks(name: str, scales: Any, shape: tuple[int, int], violations: Violations) -> Any:
+    """Interleaved scales as 32-bit words; the caller may have interleaved them."""
     down, along = -(-shape[0] // SCALE_CHUNK_ROWS), -(-shape[1] // SCALE_CHUNK_FACTORS)
     chunked = (down, along, 32, 4, SCALE_CHUNK_FACTORS)
     if scales.shape not in (shape, chunked):
-        faults.add(name, scales, f"it must be {shape}, or {chunked} interleaved")
+        violations.add(name, scales, f"must be {shape}, or {chunked} interleaved")
         return None
-    held = np.ascontiguousarray(interleave_scales(scales) if scales.shape == shape else scales)
-    words = held.reshape(down, along, SCALE_CHUNK_ROWS * SCALE_CHUNK_FACTORS)
+    words = _interleaved(scales, chunked).reshape(down, along, SCALE_CHUNK_ROWS * SCALE_CHUNK_FACTORS)
     return words.view(np.uint32) if words.size else words
 
 
-def _packed(array: Array) -> Array:
-    """4-bit elements two to a byte, the first in the lower half."""
+def _interleaved(scales: Any, chunked: tuple[int, ...]) -> Any:
+    """The scales as the tensor core reads them, contiguous."""
+    is_done = scales.shape == chunked
+    if isinstance(scales, ArrayDescriptor):
+        return scales.as_contiguous(scales.dtype) if is_done else scales.copied(*chunked)
+    return np.ascontiguousarray(scales if is_done else interleave_scales(scales))
+
+
+def _packed(array: Any) -> Any:
+    """4-bit elements, two to a byte, the first in the low half."""
+    if isinstance(array, ArrayDescriptor):
+        return array.copied(array.shape[0], -(-array.shape[1] // 2)).view(np.uint8)
     codes = array.view(np.uint8) & 0xF
     return codes[:, ::2] | codes[:, 1::2] << 4

@@ -1,56 +1,104 @@
-"""How an op gets its derivative: as PyTorch registers one, with a short way for calls that nobody derives.
+"""Autograd fast path: eager GEMMs that need a gradient are launched without PyTorch's dispatcher.
 
-Ops that compiled code calls need no derivative, as the compiler has derived them already; by PyTorch's own registration
-each would still go through Python twice.
+Calls with subclasses, modes, transforms or the compiler are custom ops, whose derivatives `gradients` registers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from warploom.torch.fast_path import is_graded
-from warploom.torch.op_library import LIBRARY
+from warploom.torch.gradients import (
+    Gradients,
+    activation_gradient,
+    bias_gradient,
+    linear_gradients,
+    matmul_gradients,
+    residual_gradient,
+    save_epilogue,
+)
+from warploom.torch.internals import apply_function, unwrap_dead
+from warploom.torch.launch_cache import are_plain, is_observed
+from warploom.torch.op_library import FP8, PLAIN
 
-_BACKENDS = (torch._C.DispatchKey.CUDA, torch._C.DispatchKey.CPU)  # noqa: SLF001
+Run = Callable[[str, Tensor, Tensor, dict[str, Any], tuple[Tensor, ...]], Tensor]
+"""Computes a GEMM without derivative, and fills the tensors to be saved for backward."""
+_OPERAND_GRADIENTS: dict[str, Callable[..., Gradients]] = {"matmul": matmul_gradients, "linear": linear_gradients}
+_INPUTS = ("bias", "residual")
+_UNSUPPORTED = frozenset(("epilogue", "store", "operands", "outputs", "out", "config", "target"))
+"""Options with which a call is a custom op, or has no derivative."""
 
 
-class _Replaced:
-    """An op in whose place another is dispatched to below the derivative."""
+def differentiable(function: str, a: Tensor, b: Tensor, options: dict[str, Any], run: Run) -> Tensor | None:
+    """The result of a GEMM that needs a gradient; None where its custom op must be called."""
+    tensors = [a, b]
+    if options:
+        tensors += [each for name in _INPUTS if isinstance(each := options.get(name), Tensor)]
+    if not are_plain(tensors) or is_observed() or not _UNSUPPORTED.isdisjoint(options) or a.dtype in FP8:
+        return None
+    if b.dim() != 2 or (a.dim() != 2 and (function != "linear" or not a.dim())):
+        return None
+    made: Tensor | tuple[Tensor, Tensor] = _apply(*map(unwrap_dead, tensors), (function, options, run))
+    return made if isinstance(made, Tensor) else made[0]
 
-    def __init__(self, op: Any, redispatch: Callable[..., Any]) -> None:
-        self._op, self.redispatch = op, redispatch
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._op, name)
+class _Gemm(torch.autograd.Function):
+    """A GEMM of two matrices, or of flattened rows and a matrix; with an activation, its input is a result too.
 
-
-def register_autograd(
-    name: str,
-    derive: Callable[..., Any],
-    keep: Callable[..., None],
-    make: Callable[..., Any],
-    below: Callable[..., Any] | None = None,
-) -> None:
-    """Give an op its derivative, by what `keep` keeps for it; `make` is what the op does on every device.
-
-    `below` takes the dispatcher's keys and what the op takes, and goes on in the place of the op.
+    The arguments are the tensors of the call, and then the call as one value: each argument takes time.
     """
-    try:
-        from torch._library.autograd import Info, make_autograd_impl
 
-        beyond = torch._C._after_autograd_keyset  # noqa: SLF001
-    except (ImportError, AttributeError):  # nobody has promised them
-        torch.library.register_autograd(f"warploom::{name}", derive, setup_context=keep, lib=LIBRARY)
-        return
-    op = getattr(torch.ops.warploom, name).default
-    followed = make_autograd_impl(op if below is None else _Replaced(op, below), Info(derive, keep))
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor, *rest: Any) -> Any:
+        function, options, run = rest[-1]
+        ctx.function = function
+        if not options:
+            ctx.save_for_backward(a, b)
+            return run(function, a, b, options, ())
+        bias, residual = (each if isinstance(each := options.get(name), Tensor) else None for name in _INPUTS)
+        ctx.activation, kept = options.get("activation"), tuple[Tensor, ...]()
+        if ctx.activation is not None:
+            kept = (a.new_empty((*a.shape[:-1], b.shape[0 if function == "linear" else 1])),)
+        made = run(function, a, b, options, kept)
+        save_epilogue(ctx, residual, float(options.get("alpha", 1.0)), float(options.get("beta", 1.0)), PLAIN)
+        ctx.save_for_backward(a, b, bias, *kept)
+        return (made, *kept) if kept else made
 
-    def call(keys: Any, *given: Any) -> Any:
-        if not is_graded() and (keys & beyond).highestPriorityTypeId() in _BACKENDS:
-            return make(*given)
-        return followed(keys, *given)
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> Gradients:
+        a, b, *rest = ctx.saved_tensors
+        if not rest:
+            ctx.alpha, ctx.plain = 1.0, PLAIN
+            return (*_operand_gradients(ctx, gradients[0], a, b), None)
+        (bias, *kept), (gradient, *of_kept) = rest, gradients
+        needs, of_inputs = iter(ctx.needs_input_grad[2:]), list[Tensor | None]()
+        needs_bias, needs_residual = bias is not None and next(needs), ctx.residual is not None and next(needs)
+        of_residual = residual_gradient(ctx, gradient, needs_residual) if gradient is not None else None
+        if kept:
+            gradient = activation_gradient(ctx.activation, kept[0], gradient, of_kept[0])
+        if gradient is None:
+            return (None,) * len(ctx.needs_input_grad)
+        if bias is not None:
+            of_inputs.append(bias_gradient(bias, gradient, needs_bias))
+        if ctx.residual is not None:
+            of_inputs.append(of_residual)
+        return (*_operand_gradients(ctx, gradient, a, b), *of_inputs, None)
 
-    LIBRARY.impl(name, call, "Autograd", with_keyset=True)
+
+_apply: Any = _Gemm.apply if apply_function is None else super(torch.autograd.Function, _Gemm).apply
+"""`_Gemm.apply` without its check for transforms, which `is_observed` has made."""
+
+
+def _operand_gradients(ctx: Any, gradient: Tensor | None, a: Tensor, b: Tensor) -> Gradients:
+    if gradient is None:
+        return None, None
+    rows = gradient.to(a.dtype)
+    if a.dim() == 2:
+        return _OPERAND_GRADIENTS[ctx.function](ctx, rows, a, b)
+    count = prod(a.shape[:-1])
+    of_a, of_b = linear_gradients(ctx, rows.reshape(count, b.shape[0]), a.reshape(count, a.shape[-1]), b)
+    return of_a.view(a.shape) if of_a is not None else None, of_b

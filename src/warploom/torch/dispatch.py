@@ -1,12 +1,12 @@
 """The operations on PyTorch tensors, as `warploom.matmul` and the others call them.
 
-Eager calls go straight to a prepared launch where they concern nobody else; all others go through PyTorch's dispatcher.
+An eager call that was made before goes straight to its launch. Any other is checked, brought into the form of a custom
+op, and run: directly where only warploom is concerned, else through PyTorch's dispatcher.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from importlib import import_module
 from inspect import signature
 from typing import Any
@@ -17,49 +17,59 @@ from torch.autograd import forward_ad
 
 from warploom.diagnostics import Diag, WarploomError
 from warploom.host.arrays import buffer_of, is_array
-from warploom.ops.planning.epilogue import Options, check_choices, check_names, check_pair, functions_of, named_operands
-from warploom.ops.planning.extras import PLAIN, Extras, name_of
-from warploom.ops.planning.gemm import check_way
-from warploom.ops.planning.violations import Faults
+from warploom.ops.planning.arrays import Violations, overlap
+from warploom.ops.planning.planner import check_route
+from warploom.ops.planning.request import Request, check
 from warploom.runtime.cache.fingerprint import source_version
 from warploom.runtime.gpu.driver import device_of
 from warploom.structured.epilogue.epilogue import PRE_ACTIVATION
 from warploom.torch.arguments import (
-    FUNCTIONS,
-    Form,
-    addend_of,
-    are_factors,
-    asked_dtype,
+    MULTIPLIED,
     cast,
-    check_out,
-    check_places,
+    check_tensors,
+    epilogue_input,
     is_regular,
+    op_operands,
     raise_all,
+    request_of,
+    torch_dtype,
 )
-from warploom.torch.autograd_fast_path import derived
-from warploom.torch.fast_path import changed, has_autocast, is_forward, is_graded, launched, remember
-from warploom.torch.op_library import GROUPED, LIBRARY, OPERATIONS, read_ends, result_of, run_into
-from warploom.torch.outputs import run_fused
-from warploom.torch.saved_values import run_kept
+from warploom.torch.autograd import differentiable
+from warploom.torch.internals import has_autocast
+from warploom.torch.launch_cache import is_forward_ad, is_graded, launched, mark_written, remember
+from warploom.torch.op_library import (
+    GROUPED,
+    LIBRARY,
+    OPERATIONS,
+    PLAIN,
+    Extras,
+    fused_into,
+    name_of,
+    read_ends,
+    result_of,
+    run_into,
+    write_into,
+)
+from warploom.torch.saved_values import run_saving
 
 _COMPARES_FUNCTIONS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13)
-"""Whether PyTorch's compiler, asked for a function's identity, compiles anew for another."""
-_TAKEN = {name: frozenset(signature(OPERATIONS[kind.operation]).parameters) for name, kind in FUNCTIONS.items()}
-"""By operation, the arguments that it has."""
+"""Whether PyTorch's compiler recompiles for another function where a function's identity is read."""
+_FUNCTIONS = tuple(name for name in OPERATIONS if name != "padded_weights")
+_KEYWORDS = {name: frozenset(signature(OPERATIONS[name]).parameters) for name in _FUNCTIONS}
 
 
 def _known(function: str, options: dict[str, Any]) -> dict[str, Any]:
-    """The options of a call; one that the operation does not have is what it is to any function."""
+    """The options of a call; an unknown one is the error that it is for any Python function."""
     for name in options:
-        if name not in _TAKEN[function]:
+        if name not in _KEYWORDS[function]:
             raise TypeError(f"{function}() got an unexpected keyword argument {name!r}")
     return options
 
 
 @torch.compiler.assume_constant_result
-def _name(lasts: bool, *parts: Any) -> str:
-    """The name of extras; PyTorch's compiler calls it with the parts, since it cannot make one value of them."""
-    return name_of(Extras(*parts), lasts=lasts)
+def _name(is_permanent: bool, *parts: Any) -> str:
+    """The name of extras; PyTorch's compiler calls it with the parts, since it cannot trace one value of them."""
+    return name_of(Extras(*parts), is_permanent=is_permanent)
 
 
 @torch.compiler.assume_constant_result
@@ -69,45 +79,46 @@ def _of_this_version(function: str) -> str:
 
 
 def matmul(a: Tensor, b: Tensor, **options: Any) -> Tensor:
-    """`a @ b` and what follows it, in one kernel."""
-    return _called("matmul", a, b, options)
+    """`a @ b` with its epilogue, in one kernel."""
+    return _gemm("matmul", a, b, options)
 
 
 def linear(x: Tensor, w: Tensor, **options: Any) -> Tensor:
-    """`x @ w.T` and what follows it, in one kernel."""
-    return _called("linear", x, w, options)
+    """`x @ w.T` with its epilogue, in one kernel."""
+    return _gemm("linear", x, w, options)
 
 
 def gated_linear(x: Tensor, w_gate: Tensor, w_up: Tensor, **options: Any) -> Tensor:
-    """Two products of one matrix, whose elements meet in pairs, in one kernel."""
-    return _paired("gated_linear", (x, w_gate, w_up), options)
+    """Two GEMMs of one A, combined element by element, in one kernel."""
+    return _gated("gated_linear", (x, w_gate, w_up), options)
 
 
 def gated_grouped_matmul(a: Tensor, b_gate: Tensor, b_up: Tensor, ends: Tensor, **options: Any) -> Tensor:
-    """Rows of a times both matrices of their group, whose elements meet in pairs, in one kernel."""
-    return _paired("gated_grouped_matmul", (a, b_gate, b_up, ends), options)
+    """Rows of a times both matrices of their group, combined element by element, in one kernel."""
+    return _gated("gated_grouped_matmul", (a, b_gate, b_up, ends), options)
 
 
-def _paired(function: str, factors: tuple[Tensor, ...], options: dict[str, Any]) -> Tensor:
-    given = {"pair": "swiglu", **_known(function, options), "bias": options.get("gate_bias")}
-    given.pop("gate_bias", None)
-    return _ran(function, factors, given)
+def _gated(function: str, operands: tuple[Tensor, ...], options: dict[str, Any]) -> Tensor:
+    given = {"pair": "swiglu", **_known(function, options)}
+    if "gate_bias" in given:
+        given["bias"] = given.pop("gate_bias")
+    return _ran(function, operands, given)
 
 
 def grouped_matmul(a: Tensor, b: Tensor, ends: Tensor, **options: Any) -> Tensor:
-    """Rows of a times the matrix of their group; `ends` are on the same device, and are not read by the host."""
+    """Rows of a times the matrix of their group; `ends` are on the same device, and the host does not read them."""
     return _ran("grouped_matmul", (a, b, ends), _known("grouped_matmul", options))
 
 
 def blockwise_matmul(a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor, **options: Any) -> Tensor:
-    """The product of 8-bit factors with a scale for each block of 128."""
+    """The GEMM of FP8 operands with a scale for each block of 128."""
     return _ran("blockwise_matmul", (a, b, a_scale, b_scale), _known("blockwise_matmul", options))
 
 
-def _ran(function: str, factors: tuple[Tensor, ...], options: dict[str, Any]) -> Tensor:
-    """An operation that is derived as an op only; else as it was launched before, if it was."""
-    made, key = (None, None) if torch.compiler.is_compiling() else launched(function, factors, options)
-    return _looked_at(function, key, factors, Options(**options)) if made is None else made
+def _ran(function: str, operands: tuple[Tensor, ...], options: dict[str, Any]) -> Tensor:
+    """An operation whose derivative is that of its op: launched as before, or checked and run."""
+    made, key = (None, None) if torch.compiler.is_compiling() else launched(function, operands, options)
+    return _checked(function, key, operands, options) if made is None else made
 
 
 _RETURNS = {"cupy": "cupy", "jax": "jax.numpy", "jaxlib": "jax.numpy"}
@@ -115,7 +126,7 @@ _RETURNS = {"cupy": "cupy", "jax": "jax.numpy", "jaxlib": "jax.numpy"}
 
 
 def is_tensor(value: Any) -> bool:
-    """Whether a value is PyTorch's own."""
+    """Whether a value is a tensor of PyTorch."""
     return isinstance(value, Tensor)
 
 
@@ -123,10 +134,10 @@ def for_others(operation: str) -> Callable[..., Any]:
     """An operation for arrays of other libraries, which share their memory with tensors (DLPack)."""
 
     def run(*args: Any, **options: Any) -> Any:
-        faults, names = Faults(operation), FUNCTIONS[operation].names
-        tensors = [_tensor(name, value, faults) for name, value in zip(names, args, strict=False)]
-        given = {name: _tensor(name, value, faults) for name, value in options.items()}
-        faults.check()
+        violations, names = Violations(operation), OPERATIONS[operation].arrays
+        tensors = [_tensor(name, value, violations) for name, value in zip(names, args, strict=False)]
+        given = {name: _tensor(name, value, violations) for name, value in options.items()}
+        violations.check()
         made = globals()[operation](*tensors, *args[len(names) :], **given)
         if options.get("out") is not None:
             return options["out"]
@@ -137,10 +148,10 @@ def for_others(operation: str) -> Callable[..., Any]:
     return run
 
 
-def _tensor(name: str, value: Any, faults: Faults) -> Any:
-    """An array as a tensor over the same memory; what is no array as it is."""
+def _tensor(name: str, value: Any, violations: Violations) -> Any:
+    """An array as a tensor over the same memory; any other value as it is."""
     if isinstance(value, Mapping):
-        return {each: _tensor(f"{name}[{each!r}]", item, faults) for each, item in value.items()}
+        return {each: _tensor(f"{name}[{each!r}]", item, violations) for each, item in value.items()}
     if not is_array(value) or isinstance(value, Tensor):
         return value
     try:
@@ -152,26 +163,34 @@ def _tensor(name: str, value: Any, faults: Faults) -> Any:
         raise
     except (RuntimeError, TypeError, ValueError, BufferError) as error:
         reason = str(error).partition("\n")[0]
-        faults.add(name, value, f"PyTorch, by way of which it is passed, cannot share its memory: {reason}")
+        violations.add(name, value, f"must share its memory with PyTorch, which refuses it ({reason})")
         return value
 
 
-def _called(function: str, a: Tensor, b: Tensor, options: dict[str, Any]) -> Tensor:
-    """A product; the compiler is given an op that it need not follow, where nothing can be wrong with the call."""
+def _gemm(function: str, a: Tensor, b: Tensor, options: dict[str, Any]) -> Tensor:
+    """A GEMM; the compiler gets one op, and need not trace further, where the call is certainly valid."""
     if not torch.compiler.is_compiling():
         return _eager(function, a, b, options)
     if is_regular(function, a, b, **options):
         made: Tensor = torch.ops.warploom.front(_of_this_version(function), a, b, **options)
         return made
-    return _looked_at(function, None, (a, b), Options(**_known(function, options)))
+    return _checked(function, None, (a, b), _known(function, options))
 
 
 def _eager(function: str, a: Tensor, b: Tensor, options: dict[str, Any]) -> Tensor:
-    """A product: as it was launched before, if it was."""
+    """A GEMM outside the compiler, with its derivative where one is needed."""
     if has_autocast() and isinstance(a, Tensor) and isinstance(b, Tensor):
         a, b = cast((a, b), 2)
-    made = derived(function, a, b, options, _run) if is_graded() else None
-    return _run(function, a, b, options) if made is None else made
+    if is_graded() and _needs_gradient(a, b, options):
+        made = differentiable(function, a, b, options, _run)
+        if made is not None:
+            return made
+    return _run(function, a, b, options)
+
+
+def _needs_gradient(a: Any, b: Any, options: dict[str, Any]) -> bool:
+    given = (a, b, options.get("bias"), options.get("residual")) if options else (a, b)
+    return any(isinstance(each, Tensor) and each.requires_grad for each in given)
 
 
 LIBRARY.define(
@@ -187,122 +206,202 @@ LIBRARY.impl(
 
 
 def _run(function: str, a: Tensor, b: Tensor, options: dict[str, Any], kept: tuple[Tensor, ...] = ()) -> Tensor:
-    """A product outside the compiler, with what goes into its activation where that is to be kept."""
+    """A GEMM without derivative: launched as before, or checked and run; `kept` gets the input of the activation."""
     made, key = launched(function, (a, b), options, kept)
     if made is not None:
         return made
-    given = Options(**_known(function, options))
-    return _looked_at(function, key, (a, b), replace(given, outputs={PRE_ACTIVATION: kept[0]}) if kept else given)
+    given = {**_known(function, options), "outputs": {PRE_ACTIVATION: kept[0]}} if kept else _known(function, options)
+    return _checked(function, key, (a, b), given)
 
 
-def _looked_at(function: str, key: Any, given: tuple[Tensor, ...], options: Options) -> Tensor:
-    """Check a call, bring it into the form that kernels take, and run it."""
-    faults, kind = Faults(function), FUNCTIONS[function]
-    out_dtype = asked_dtype(options.out_dtype, faults)
-    if out_dtype is not options.out_dtype:
-        options = replace(options, out_dtype=out_dtype)
-    factors, own_names = dict(zip(kind.names, given, strict=True)), {"bias": kind.bias}
-    by_name = named_operands(options, faults)
-    operands = {f"operands[{name!r}]": each for name, each in by_name.items()}
-    addends = {"bias": options.bias, "up_bias": options.up_bias, "residual": options.residual, **operands}
-    outputs = options.outputs if isinstance(options.outputs, Mapping) else {}
-    written = {**{f"outputs[{name!r}]": each for name, each in outputs.items()}, "out": options.out}
-    arrays = {**factors, **addends, **written}
-    places = {own_names.get(name, name): value for name, value in arrays.items() if value is not None}
-    is_dense = check_places(places, len(factors), faults)
-    form: Form | None = None
-    if is_dense and all(isinstance(each, Tensor) for each in given):
-        given = tuple(each.resolve_neg() for each in cast(given, kind.multiplied))
-        if are_factors(dict(zip(kind.names, given, strict=True)), faults):
-            form = kind.form(given, options, faults)
-    if form is not None:
-        addends = {name: addend_of(own_names.get(name, name), each, form, faults) for name, each in addends.items()}
-    if is_dense:
-        check_out(options, form.shape if form is not None else None, faults)
-    check_choices(options, faults, are_known=not torch.compiler.is_compiling())
-    if kind.is_paired:
-        check_pair(options.pair, faults)
-    if len(faults) and not torch.compiler.is_compiling():  # all that binding would tell next
-        functions_of(options, by_name, faults)
-        check_names(options, faults)
-        check_way(options, faults)
-    raise_all(faults)
+def _checked(function: str, key: Any, operands: tuple[Tensor, ...], options: dict[str, Any]) -> Tensor:
+    """Check a call, bring it into the form of its op, and run it."""
+    violations, is_compiling = Violations(function), torch.compiler.is_compiling()
+    names, operation = OPERATIONS[function].arrays, "matmul" if function == "linear" else function
+    arrays = _arrays(names, operands, options)
+    valid = check_tensors(arrays, len(operands), violations)
+    given = {**options, "out_dtype": torch_dtype(options.get("out_dtype"))}
+    if len(violations):
+        given = _without(given, arrays, valid)
+    if all(name in valid for name in names):
+        cast_ = cast(operands, MULTIPLIED.get(function, 2))
+        request = request_of(function, tuple(each.resolve_neg() for each in cast_), given, violations)
+    else:
+        request = Request(function=function, is_gated=function in MULTIPLIED, **given)
+    check(request, violations, is_compiling=is_compiling)
+    if len(violations) and not is_compiling:
+        check_route(request, violations)  # the rest of what planning would report
+    raise_all(violations)
     _refuse_tangents([each for each in arrays.values() if isinstance(each, Tensor)])
-    assert form is not None
-    named = [addends[name] for name in operands]
-    following = (
-        addends["bias"],
-        addends["residual"],
-        [each for each in named if isinstance(each, Tensor)],
-        [float(each) for each in named if not isinstance(each, Tensor)],
-        float(options.alpha),
-        float(options.beta),
-        options.activation or "",
+    return _run_checked(operation, request, key, [each for each in arrays.values() if isinstance(each, Tensor)])
+
+
+def _arrays(names: tuple[str, ...], operands: tuple[Any, ...], options: dict[str, Any]) -> dict[str, Any]:
+    """The arrays of a call by the caller's names, in the order in which its launch takes them."""
+    inputs = {name: options.get(name) for name in ("bias", "up_bias", "residual")}
+    if "pair" in options:
+        inputs = {"gate_bias" if name == "bias" else name: each for name, each in inputs.items()}
+    for group in ("operands", "outputs"):
+        given = options.get(group)
+        if isinstance(given, Mapping):
+            inputs = {**inputs, **{f"{group}[{name!r}]": each for name, each in given.items()}}
+    arrays = {**dict(zip(names, operands, strict=True)), **inputs, "out": options.get("out")}
+    return {name: value for name, value in arrays.items() if value is not None or name in names}
+
+
+def _without(options: dict[str, Any], arrays: dict[str, Any], valid: dict[str, Any]) -> dict[str, Any]:
+    """The options without invalid arrays, which are reported already."""
+    left = dict(options)
+    for name in arrays:
+        if name not in valid:
+            left.pop("bias" if name == "gate_bias" else name, None)
+    for group in ("operands", "outputs"):
+        given = left.get(group)
+        if isinstance(given, Mapping):
+            wrong = [each for each in given if f"{group}[{each!r}]" in arrays and f"{group}[{each!r}]" not in valid]
+            left[group] = {each: value for each, value in given.items() if each not in wrong}
+    return left
+
+
+def _run_checked(operation: str, request: Request, key: Any, own: list[Tensor]) -> Tensor:
+    """Run a valid call: by its launcher where only warploom is concerned, else by its custom op.
+
+    With a key the call may be remembered; `own` are the caller's tensors.
+    """
+    operands = op_operands(operation, request)
+    bias, up_bias, residual = (
+        epilogue_input(name, getattr(request, name), request) for name in ("bias", "up_bias", "residual")
     )
-    extras = _extras(function, options)
-    kept = run_kept(kind.operation, form, addends, extras, options)
-    if kept is not None:
-        return kept
-    tensors, own = _tensors_of(form, following), [each for each in arrays.values() if isinstance(each, Tensor)]
-    is_partial = kind.operation in GROUPED
-    if not all(each.is_cuda for each in tensors) or (is_partial and read_ends(given[-1]) is not given[-1]):
-        key = None
-    if options.pair is not None or options.outputs is not None:
-        return run_fused(function, kind.operation, form, addends, following[2:], extras, options, key, own)
-    if options.out is not None:
-        return _into(kind.operation, options.out, form, following, extras, options)
-    if key is not None:
-        made = result_of(kind.operation, form.factors, options.out_dtype)
-        made = made.zero_() if is_partial else made
-        plan = run_into(kind.operation, made, form.factors, *following, extras)
-        made = made.view(form.shape)
-        remember(key, plan, made, own, tensors, starts_at_zero=is_partial)
-        return made
-    op = getattr(torch.ops.warploom, kind.operation)
-    return op(*form.factors, *following, options.out_dtype, extras).reshape(form.shape)
+    named = [epilogue_input(f"operands[{name!r}]", each, request) for name, each in (request.operands or {}).items()]
+    function_operands = [each for each in named if isinstance(each, Tensor)]
+    numbers = [float(each) for each in named if not isinstance(each, Tensor)]
+    rest = (function_operands, numbers, float(request.alpha), float(request.beta), request.activation or "")
+    extras = _extras(request)
+    if key is None:  # with a key no gradient is needed
+        saved = run_saving(operation, operands, (bias, up_bias, residual), extras, request)
+        if saved is not None:
+            return saved
+    read = [each for each in (*operands, bias, up_bias, residual, *function_operands) if isinstance(each, Tensor)]
+    is_partial = operation in GROUPED
+    if is_partial and read_ends(operands[-1]) is not operands[-1]:
+        key = None  # the launch reads a copy of the ends
+    if request.is_gated or request.outputs is not None:
+        return _run_fused(operation, request, operands, (bias, up_bias, residual), rest, extras, key, own)
+    epilogue = (bias, residual, *rest)
+    if request.out is not None:
+        return _run_into(operation, request, operands, epilogue, extras, key, own)
+    if key is None:
+        op = getattr(torch.ops.warploom, operation)
+        return op(*operands, *epilogue, request.out_dtype, extras).reshape(request.shape)
+    made = result_of(operation, operands, request.out_dtype)
+    if is_partial or request.store is not None:
+        made.zero_()  # not all of it is written
+    launcher = run_into(operation, made, operands, *epilogue, extras)
+    made = made.view(request.shape)
+    remember(key, launcher, made, own, read, starts_at_zero=is_partial)
+    return made
 
 
 def _refuse_tangents(tensors: list[Tensor]) -> None:
-    """There are no derivatives in forward mode, and without a word they would be zero."""
-    if not is_forward() or torch.compiler.is_compiling():
+    """There is no forward-mode derivative, which would silently be zero."""
+    if not is_forward_ad() or torch.compiler.is_compiling():
         return
     if any(forward_ad.unpack_dual(each).tangent is not None for each in tensors):
-        raise Diag.NO_DERIVATIVE.error(what="a product in forward mode (`jvp`, `jacfwd`, dual tensors)")
+        raise Diag.NO_DERIVATIVE.error(what="a GEMM in forward mode (`jvp`, `jacfwd`, dual tensors)")
 
 
-def _tensors_of(form: Form, following: tuple[Any, ...]) -> list[Tensor]:
-    """What a call reads, in the order in which its launch takes it."""
-    return [each for each in (*form.factors, *following[:2], *following[2]) if isinstance(each, Tensor)]
-
-
-def _into(operation: str, out: Tensor, form: Form, following: tuple[Any, ...], extras: str, options: Options) -> Tensor:
-    """Write the caller's tensor: directly where it can be, else by way of another."""
-    tensors = _tensors_of(form, following)
-    if torch.is_grad_enabled() and any(each.requires_grad for each in (out, *tensors)):
+def _run_into(
+    operation: str,
+    request: Request,
+    operands: tuple[Tensor, ...],
+    epilogue: tuple[Any, ...],
+    extras: str,
+    key: Any,
+    own: list[Tensor],
+) -> Tensor:
+    """Write the caller's tensor: directly where possible, else by way of a copy."""
+    out: Tensor = request.out
+    inputs = [each for each in (*epilogue[:2], *epilogue[2]) if isinstance(each, Tensor)]
+    if torch.is_grad_enabled() and any(each.requires_grad for each in (out, *operands, *inputs)):
         raise Diag.NO_DERIVATIVE.error(what="`out`")
     run = getattr(torch.ops.warploom, f"{operation}_into")
-    if options.store is not None:
-        run(out, *form.factors, *following, extras)
-        return changed(out)
-    if out.is_contiguous() or tuple(out.shape) == form.core:
-        run(out.view(form.core), *form.factors, *following, extras)
-        return changed(out)
-    apart = out.reshape(form.core).clone()  # what a kernel does not write is to stay
-    run(apart, *form.factors, *following, extras)
-    return out.copy_(apart.view(form.shape))
+    if request.store is not None:
+        run(out, *operands, *epilogue, extras)
+        return mark_written(out)
+    core = tuple(request.core)
+    if not (out.is_contiguous() or tuple(out.shape) == core):
+        apart = out.reshape(core).clone()  # elements that the kernel does not write keep their values
+        run(apart, *operands, *epilogue, extras)
+        return out.copy_(apart.view(tuple(request.shape)))
+    if key is None:
+        run(out.view(core), *operands, *epilogue, extras)
+        return mark_written(out)
+    launcher = write_into(operation, out.view(core), operands, *epilogue, extras)
+    read = [*operands, *inputs]
+    remember(key, launcher, out, own[:-1], read, writes_out=True, matrices=len(operands))
+    return mark_written(out)
 
 
-def _extras(function: str, options: Options) -> str:
-    """The name of what is no tensor, number or text of a call."""
-    functions = (options.epilogue, options.store)
-    rest = (options.config, options.target, options.pair)
-    if all(each is None for each in (*functions, options.operands, *rest, options.outputs)):
+def _run_fused(
+    operation: str,
+    request: Request,
+    operands: tuple[Tensor, ...],
+    inputs: tuple[Any, ...],
+    rest: tuple[Any, ...],
+    extras: str,
+    key: Any,
+    own: list[Tensor],
+) -> Tensor:
+    """Run a gated GEMM, or one with auxiliary outputs; `rest` is the end of the op's arguments."""
+    read = [each for each in (*operands, *inputs, *rest[0]) if isinstance(each, Tensor)]
+    out, core, shape = request.out, tuple(request.core), tuple(request.shape)
+    outputs = [each.view(core) for each in (request.outputs or {}).values()]
+    results = [each for each in (*outputs, out) if each is not None]
+    if torch.is_grad_enabled() and any(each.requires_grad for each in (*read, *results)):
+        named = [f"`{name}`" for name in ("epilogue", "outputs", "out") if getattr(request, name) is not None]
+        named += ["a function for `pair`"] if callable(request.pair) else []
+        raise Diag.NO_DERIVATIVE.error(what=" and ".join(named))
+    directly = out is not None and _is_writable(out, core, read)
+    if directly:
+        made = out.view(core)
+    elif out is not None and operation in GROUPED:
+        made = out.reshape(core).clone()  # elements that the kernel does not write keep their values
+    else:
+        made = result_of(operation, operands, request.out_dtype if out is None else out.dtype)
+        if operation in GROUPED:
+            made.zero_()
+    given = (made, outputs, operation, list(operands), *inputs, *rest, extras)
+    if key is None:
+        torch.ops.warploom.fused_into(*given)
+    else:
+        launcher, is_partial = fused_into(*given), operation in GROUPED
+        if out is None:
+            remember(key, launcher, made.view(shape), own, [*read, *outputs], starts_at_zero=is_partial)
+        elif directly and not outputs:
+            remember(key, launcher, out, own[:-1], read, writes_out=True, matrices=len(operands))
+    for each in outputs:
+        mark_written(each)
+    if out is None:
+        return made.view(shape)
+    return mark_written(out) if directly else out.copy_(made.view(shape))
+
+
+def _is_writable(out: Tensor, core: tuple[int, ...], read: list[Tensor]) -> bool:
+    """Whether a kernel can write the caller's tensor without changing an input that is still to be read."""
+    fits = out.is_contiguous() or tuple(out.shape) == core
+    return fits and not torch.compiler.is_compiling() and not any(overlap(out, each) for each in read)
+
+
+def _extras(request: Request) -> str:
+    """The name of the parts of a call that are neither tensors nor numbers nor texts."""
+    functions = (request.epilogue, request.store)
+    rest = (request.config, request.target, request.pair)
+    if all(each is None for each in (*functions, request.operands, *rest, request.outputs)):
         return PLAIN
-    operands = dict(options.operands) if isinstance(options.operands, Mapping) else {}
-    kinds = tuple((name, not isinstance(value, Tensor)) for name, value in operands.items())
-    outputs = tuple(options.outputs) if isinstance(options.outputs, Mapping) else ()
+    kinds = tuple((name, not isinstance(value, Tensor)) for name, value in (request.operands or {}).items())
+    outputs = tuple(request.outputs or {})
     is_compiling = torch.compiler.is_compiling()
     if is_compiling and _COMPARES_FUNCTIONS:
-        _ = [id(each) for each in (*functions, options.pair)]  # else one of the same code passes for what was compiled
-    name: str = _name(is_compiling, *functions, kinds, *rest, outputs, function)
+        _ = [id(each) for each in (*functions, request.pair)]  # guards on identity: else equal code would pass for it
+    name: str = _name(is_compiling, *functions, kinds, *rest, outputs, request.function)
     return name

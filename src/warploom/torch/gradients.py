@@ -1,4 +1,4 @@
-"""The derivatives of the operations: more products by the same kernels, and sums."""
+"""The derivatives of the custom ops: GEMMs by the same kernels, and sums."""
 
 from __future__ import annotations
 
@@ -10,19 +10,28 @@ import torch
 from torch import Tensor
 
 from warploom.diagnostics import Diag
-from warploom.ops.planning.extras import PLAIN, Extras, extras_by, name_of
 from warploom.structured.config.sm90 import ROW_BYTES
-from warploom.torch.autograd import register_autograd
-from warploom.torch.fast_path import are_plain, is_graded, is_heard
-from warploom.torch.op_library import FACTORS, LIBRARY, NARROW, compute, make
-from warploom.torch.plain import plain_or_whole
+from warploom.torch.launch_cache import are_plain, is_graded, is_observed
+from warploom.torch.op_library import (
+    FP8,
+    LIBRARY,
+    OPERANDS,
+    PLAIN,
+    Extras,
+    compute,
+    extras_by,
+    make,
+    name_of,
+    plain_or_whole,
+    register_autograd,
+)
 
 Gradients = tuple[Tensor | None, ...]
 _aten = torch.ops.aten
 
 
-def _of_silu(gradient: Tensor, x: Tensor) -> Tensor:
-    """PyTorch's own has no derivative, for which it is written out."""
+def _silu_gradient(gradient: Tensor, x: Tensor) -> Tensor:
+    """Written out in grad mode: PyTorch's `silu_backward` has no derivative itself."""
     if not torch.is_grad_enabled():
         made: Tensor = _aten.silu_backward(gradient, x)
         return made
@@ -30,28 +39,30 @@ def _of_silu(gradient: Tensor, x: Tensor) -> Tensor:
     return gradient * part * (1 + x * (1 - part))
 
 
-DERIVATIVES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+ACTIVATION_GRADIENTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "relu": lambda gradient, x: _aten.threshold_backward(gradient, x, 0),
     "gelu": _aten.gelu_backward,
     "gelu_tanh": lambda gradient, x: _aten.gelu_backward(gradient, x, approximate="tanh"),
-    "silu": _of_silu,
+    "silu": _silu_gradient,
     "tanh": lambda gradient, x: _aten.tanh_backward(gradient, torch.tanh(x)),
     "sigmoid": lambda gradient, x: _aten.sigmoid_backward(gradient, torch.sigmoid(x)),
     "squared_relu": lambda gradient, x: gradient * 2 * torch.relu(x),
 }
-"""By activation, the gradient of what goes into it."""
+"""By activation, the gradient of its input."""
 
 
-def of_input(activation: str, before: Tensor, gradient: Tensor | None, of_before: Tensor | None) -> Tensor | None:
-    """The gradient of what goes into an activation: by what comes out of it, and by itself."""
+def activation_gradient(
+    activation: str, before: Tensor, gradient: Tensor | None, of_before: Tensor | None
+) -> Tensor | None:
+    """The gradient of an activation's input: by its output, plus the gradient that the input got as a result."""
     if gradient is None:
         return of_before
-    made = DERIVATIVES[activation](gradient.to(before.dtype), before)
+    made = ACTIVATION_GRADIENTS[activation](gradient.to(before.dtype), before)
     return made if of_before is None else of_before + made
 
 
-def keep_following(ctx: Any, residual: Tensor | None, alpha: float, beta: float, extras: str) -> None:
-    """What every derivative knows of what followed the product."""
+def save_epilogue(ctx: Any, residual: Tensor | None, alpha: float, beta: float, extras: str) -> None:
+    """Save what every derivative needs of the epilogue."""
     more = extras_by(extras)
     ctx.alpha, ctx.beta = alpha, beta
     ctx.has_function = more.epilogue is not None or more.store is not None
@@ -60,112 +71,112 @@ def keep_following(ctx: Any, residual: Tensor | None, alpha: float, beta: float,
     ctx.set_materialize_grads(False)
 
 
-def by_residual(ctx: Any, gradient: Tensor, needed: bool) -> Tensor | None:
+def residual_gradient(ctx: Any, gradient: Tensor, needed: bool) -> Tensor | None:
     if ctx.residual is None or not needed:
         return None
     shape, dtype = ctx.residual
     return (gradient * ctx.beta).sum_to_size(shape).to(dtype)
 
 
-def by_bias(bias: Tensor | None, gradient: Tensor, needed: bool) -> Tensor | None:
+def bias_gradient(bias: Tensor | None, gradient: Tensor, needed: bool) -> Tensor | None:
     return gradient.sum_to_size(bias.shape).to(bias.dtype) if bias is not None and needed else None
 
 
 def refuse(ctx: Any, names: tuple[str, ...], first: Tensor) -> None:
-    """Say what has no derivative: the caller's functions, and elements of 8 bits, whose gradients have no room."""
+    """Report calls without derivative: those with a caller's function, and FP8 operands."""
     if ctx.has_function:
         raise Diag.NO_DERIVATIVE.error(what="`epilogue` and `store`")
     needed = [f"`{name}`" for name, needs in zip(names, ctx.needs_input_grad, strict=False) if needs]
-    if first.dtype in NARROW and needed:
-        raise Diag.NO_DERIVATIVE.error(what=f"8-bit factors and their scales (here {', '.join(needed)})")
+    if first.dtype in FP8 and needed:
+        raise Diag.NO_DERIVATIVE.error(what=f"an FP8 operand or its scale (here {', '.join(needed)})")
 
 
-def product(
+def gemm(
     operation: str,
-    *factors: Tensor,
+    *operands: Tensor,
     like: Any,
     dtype: torch.dtype,
     bias: Tensor | None = None,
     residual: Tensor | None = None,
 ) -> Tensor:
-    """`alpha` times a product, for the same target as the one that is derived."""
-    given = (*factors, bias, residual, [], [], like.alpha, 1.0, "", dtype, like.plain)
-    if torch.compiler.is_compiling() or is_graded() or is_heard() or not are_plain(factors):
+    """`alpha` times a GEMM, for the target of the one that is differentiated."""
+    given = (*operands, bias, residual, [], [], like.alpha, 1.0, "", dtype, like.plain)
+    if torch.compiler.is_compiling() or is_graded() or is_observed() or not are_plain(operands):
         made: Tensor = getattr(torch.ops.warploom, operation)(*given)
         return made
-    return make(operation, *(each.resolve_neg() for each in factors), *given[len(factors) :])
+    return make(operation, *(each.resolve_neg() for each in operands), *given[len(operands) :])
 
 
-def of_matmul(ctx: Any, gradient: Tensor, a: Tensor, b: Tensor) -> Gradients:
+def matmul_gradients(ctx: Any, gradient: Tensor, a: Tensor, b: Tensor) -> Gradients:
     needs = ctx.needs_input_grad
-    by_a = product("matmul", gradient, b.mT, like=ctx, dtype=a.dtype) if needs[0] else None
-    by_b = product("matmul", a.mT, gradient, like=ctx, dtype=b.dtype) if needs[1] else None
-    return by_a, by_b
+    of_a = gemm("matmul", gradient, b.mT, like=ctx, dtype=a.dtype) if needs[0] else None
+    of_b = gemm("matmul", a.mT, gradient, like=ctx, dtype=b.dtype) if needs[1] else None
+    return of_a, of_b
 
 
-def of_linear(ctx: Any, gradient: Tensor, x: Tensor, w: Tensor) -> Gradients:
-    """Each as its factor lies in memory."""
+def linear_gradients(ctx: Any, gradient: Tensor, x: Tensor, w: Tensor) -> Gradients:
+    """Each gradient has the layout of its operand."""
     needs = ctx.needs_input_grad
-    by_x = product("matmul", gradient, w, like=ctx, dtype=x.dtype) if needs[0] else None
-    by_w = product("matmul", gradient.mT, x, like=ctx, dtype=w.dtype) if needs[1] else None
-    return by_x, by_w
+    of_x = gemm("matmul", gradient, w, like=ctx, dtype=x.dtype) if needs[0] else None
+    of_w = gemm("matmul", gradient.mT, x, like=ctx, dtype=w.dtype) if needs[1] else None
+    return of_x, of_w
 
 
-def _of_grouped(ctx: Any, gradient: Tensor, a: Tensor, b: Tensor, ends: Tensor) -> Gradients:
+def _grouped_gradients(ctx: Any, gradient: Tensor, a: Tensor, b: Tensor, ends: Tensor) -> Gradients:
     needs, weights = ctx.needs_input_grad, torch.ops.warploom.grouped_weights
-    by_a = product("grouped_matmul", gradient, b.mT, ends, like=ctx, dtype=a.dtype) if needs[0] else None
-    by_b = weights(a, gradient, ends, ctx.alpha, ctx.plain) if needs[1] else None
-    return by_a, by_b, None
+    of_a = gemm("grouped_matmul", gradient, b.mT, ends, like=ctx, dtype=a.dtype) if needs[0] else None
+    of_b = weights(a, gradient, ends, ctx.alpha, ctx.plain) if needs[1] else None
+    return of_a, of_b, None
 
 
-def _of_blockwise(ctx: Any, gradient: Tensor, *factors: Tensor) -> Gradients:
-    return (None,) * len(factors)
+def _no_gradients(ctx: Any, gradient: Tensor, *operands: Tensor) -> Gradients:
+    return (None,) * len(operands)
 
 
-OF_FACTORS: dict[str, Callable[..., Gradients]] = {
-    "matmul": of_matmul,
-    "grouped_matmul": _of_grouped,
-    "blockwise_matmul": _of_blockwise,
+OPERAND_GRADIENTS: dict[str, Callable[..., Gradients]] = {
+    "matmul": matmul_gradients,
+    "grouped_matmul": _grouped_gradients,
+    "blockwise_matmul": _no_gradients,
 }
 
 
 def _register(operation: str) -> None:
-    count = len(FACTORS[operation])
+    count = len(OPERANDS[operation])
 
-    def keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        bias, residual, operands, numbers, alpha, beta, ctx.activation, _, extras = inputs[count:]
-        keep_following(ctx, residual, alpha, beta, extras)
-        ctx.lists = [None] * len(operands), [None] * len(numbers)
+    def setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        bias, residual, function_operands, numbers, alpha, beta, ctx.activation, _, extras = inputs[count:]
+        save_epilogue(ctx, residual, alpha, beta, extras)
+        ctx.lists = [None] * len(function_operands), [None] * len(numbers)
         ctx.save_for_backward(*inputs[:count], bias)
 
-    def derive(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
-        """The activation's derivative is taken in float32, of the value before it, which is computed again."""
-        *factors, bias = ctx.saved_tensors
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
+        """The activation's gradient is taken in float32, of its input, which is recomputed."""
+        *operands, bias = ctx.saved_tensors
         needs = ctx.needs_input_grad
-        refuse(ctx, FACTORS[operation], factors[0])
+        refuse(ctx, OPERANDS[operation], operands[0])
         if operation == "grouped_matmul" and (needs[count] or needs[count + 1]):
-            gradient = within_groups(gradient, factors[2])
-        of_residual = by_residual(ctx, gradient, needs[count + 1])
+            gradient = within_groups(gradient, operands[2])
+        of_residual = residual_gradient(ctx, gradient, needs[count + 1])
         if ctx.activation:
-            before = product(operation, *factors, like=ctx, dtype=torch.float32, bias=bias)
-            gradient = DERIVATIVES[ctx.activation](gradient.float(), before)
-        of_bias = by_bias(bias, gradient, needs[count])
-        of_factors = OF_FACTORS[operation](ctx, gradient.to(factors[0].dtype), *factors)
-        return (*of_factors, of_bias, of_residual, *ctx.lists, *(None,) * 5)
+            before = gemm(operation, *operands, like=ctx, dtype=torch.float32, bias=bias)
+            gradient = ACTIVATION_GRADIENTS[ctx.activation](gradient.float(), before)
+        of_bias = bias_gradient(bias, gradient, needs[count])
+        of_operands = OPERAND_GRADIENTS[operation](ctx, gradient.to(operands[0].dtype), *operands)
+        return (*of_operands, of_bias, of_residual, *ctx.lists, *(None,) * 5)
 
     below = plain_or_whole if operation == "matmul" else None
-    register_autograd(operation, derive, keep, partial(make, operation), below)
+    register_autograd(operation, backward, setup, partial(make, operation), below)
 
 
 def within_groups(gradient: Tensor, ends: Tensor) -> Tensor:
-    """Without the rows behind the last group, on which nothing depends."""
+    """A gradient without the rows after the last group, on which nothing depends."""
     if not ends.shape[0]:
         return torch.zeros_like(gradient)
     rows = torch.arange(gradient.shape[0], device=gradient.device)
     return gradient.masked_fill((rows >= ends[-1])[:, None], 0)
 
 
-for _operation in FACTORS:
+for _operation in OPERANDS:
     _register(_operation)
 
 LIBRARY.define(
@@ -177,7 +188,7 @@ LIBRARY.define(
 def _weights(a: Tensor, d: Tensor, ends: Tensor, alpha: float, extras: str) -> Tensor:
     """For each group, alpha times the transpose of its rows of a, times its rows of d.
 
-    Rows are first moved apart, so that groups begin with a K tile: where they end only the device knows.
+    Rows are first moved so that each group begins with a K tile: only the device knows where groups end.
     """
     out = _empty_weights(a, d, ends)
     if not a.shape[0] or not out.numel():
@@ -190,9 +201,10 @@ def _weights(a: Tensor, d: Tensor, ends: Tensor, alpha: float, extras: str) -> T
 
 
 def _whole_tiles(ends: Tensor, count: int, tile: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Groups in whole tiles of rows, one at least: where each begins, the row at every place, and which are none.
+    """Groups padded to whole tiles of rows, one at least: the tile where each begins, the row at every place, and which
+    places are padding.
 
-    There are as many places as there may be: where groups end is not asked.
+    There are as many places as any group ends can need: the host does not read them.
     """
     groups = ends.shape[0]
     firsts = torch.cat((ends.new_zeros(1), ends[:-1])).long()
@@ -208,15 +220,15 @@ def _empty_weights(a: Tensor, d: Tensor, ends: Tensor) -> Tensor:
     return a.new_empty((ends.shape[0], a.shape[1], d.shape[1]))
 
 
-def _of_weights(ctx: Any, gradient: Tensor) -> Gradients:
-    """Both factors' gradients are grouped products."""
+def _weight_gradients(ctx: Any, gradient: Tensor) -> Gradients:
+    """The gradients of both operands are grouped GEMMs."""
     a, d, ends = ctx.saved_tensors
-    by_a = product("grouped_matmul", d, gradient.mT, ends, like=ctx, dtype=a.dtype)
-    by_d = product("grouped_matmul", a, gradient, ends, like=ctx, dtype=d.dtype)
-    return by_a, by_d, None, None, None
+    of_a = gemm("grouped_matmul", d, gradient.mT, ends, like=ctx, dtype=a.dtype)
+    of_d = gemm("grouped_matmul", a, gradient, ends, like=ctx, dtype=d.dtype)
+    return of_a, of_d, None, None, None
 
 
-def _keep_weights(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+def _setup_weights(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     *tensors, ctx.alpha, ctx.plain = inputs
     ctx.save_for_backward(*tensors)
 
@@ -224,4 +236,4 @@ def _keep_weights(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 for _key in ("CUDA", "CPU"):
     LIBRARY.impl("grouped_weights", _weights, _key)
 torch.library.register_fake("warploom::grouped_weights", lambda *given: _empty_weights(*given[:3]), lib=LIBRARY)
-register_autograd("grouped_weights", _of_weights, _keep_weights, _weights)
+register_autograd("grouped_weights", _weight_gradients, _setup_weights, _weights)

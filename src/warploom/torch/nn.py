@@ -1,4 +1,4 @@
-"""PyTorch modules on warploom's kernels, and the change of a model's layers into them."""
+"""PyTorch modules on warploom's kernels, and the swap of a model's layers for them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from warploom.hardware.targets import target_of
-from warploom.ops.planning.epilogue import is_named
-from warploom.ops.planning.violations import Faults
+from warploom.ops.planning.arrays import Violations
+from warploom.ops.planning.request import is_named
+from warploom.ops.signatures import Activation
 from warploom.structured.epilogue.epilogue import ACTIVATIONS
 from warploom.torch.dispatch import linear
 from warploom.torch.saved_values import ACTIVATED
@@ -19,13 +20,13 @@ _HALVES = (torch.bfloat16, torch.float16)
 
 
 class Linear(nn.Linear):
-    """`nn.Linear` in one kernel, with what may follow it: `activation` by name, and a residual given to the call.
+    """`nn.Linear` in one kernel, with a fused activation, by name, and a residual that is passed to the call.
 
-    Parameters, their names and `state_dict` are those of `nn.Linear`. What has no kernel of ours goes to PyTorch's:
-    float64, float32 unless PyTorch may use TF32 for it, and GPUs without kernels.
+    Parameters, their names and `state_dict` are those of `nn.Linear`. Inputs without a kernel here are computed by
+    PyTorch: float64, float32 unless PyTorch may use TF32 for it, and GPUs without kernels.
     """
 
-    activation: str | None = None
+    activation: Activation | None = None
 
     def __init__(
         self,
@@ -33,18 +34,18 @@ class Linear(nn.Linear):
         out_features: int,
         bias: bool = True,
         *,
-        activation: str | None = None,
+        activation: Activation | None = None,
         device: Any = None,
         dtype: Any = None,
     ) -> None:
         super().__init__(in_features, out_features, bias, device, dtype)
         if activation is not None and not is_named(activation, ACTIVATIONS):
-            faults = Faults("Linear")
-            faults.add("activation", activation, f"there are {', '.join(ACTIVATIONS)}")
-            faults.check()
+            violations = Violations("Linear")
+            violations.add("activation", activation, f"must be one of {', '.join(ACTIVATIONS)}")
+            violations.check()
         self.activation = activation
 
-    def forward(self, input: Tensor, residual: Tensor | None = None) -> Tensor:  # noqa: A002  `nn.Linear` calls it so
+    def forward(self, input: Tensor, residual: Tensor | None = None) -> Tensor:  # noqa: A002  the name is that of `nn.Linear`
         """`activation(input @ weight.T + bias) + residual`."""
         if has_kernel(input, self.weight):
             return linear(input, self.weight, bias=self.bias, activation=self.activation, residual=residual)
@@ -54,17 +55,17 @@ class Linear(nn.Linear):
         return made if residual is None else (made + residual).to(made.dtype)
 
     def _get_name(self) -> str:
-        """What PyTorch prints of a layer before its sizes: else a model that was swapped looks as it did."""
+        """The name that PyTorch prints, so that a swapped model shows its new layers."""
         own: str = super()._get_name()
         return f"warploom.{own}" if type(self) is Linear else own
 
     def extra_repr(self) -> str:
-        told: str = super().extra_repr()
-        return told if self.activation is None else f"{told}, activation={self.activation}"
+        shown: str = super().extra_repr()
+        return shown if self.activation is None else f"{shown}, activation={self.activation}"
 
 
 def has_kernel(x: Tensor, weight: Tensor) -> bool:
-    """Whether our kernels compute such a layer as well as PyTorch does: the same types, no bits less."""
+    """Whether there is a kernel for such a layer that is as accurate as PyTorch's: the same types and precision."""
     if not x.is_cuda or target_of(torch.cuda.get_device_capability(x.device)) is None:
         return False
     if torch.is_autocast_enabled("cuda") and {x.dtype, weight.dtype} <= {torch.float32, *_HALVES}:
@@ -75,17 +76,16 @@ def has_kernel(x: Tensor, weight: Tensor) -> bool:
 
 
 def swap_linears(model: nn.Module, *, only: Callable[[str, nn.Linear], bool] | None = None) -> nn.Module:
-    """Make every `nn.Linear` of a model, or those that `only(name, layer)` chooses, a warploom `Linear`, in place.
+    """Turn every `nn.Linear` of a model, or those that `only(name, layer)` selects, into a warploom `Linear`, in place.
 
-    Layers stay the same objects with the same parameters, so that optimisers, hooks and `state_dict` do not notice.
-    Subclasses of `nn.Linear` are left alone, since they may mean something else: quantised and parametrised layers,
-    lazy ones before they have seen data, and those whose `forward` somebody has replaced.
+    Layers stay the same objects with the same parameters: optimisers, hooks and `state_dict` keep working. Subclasses
+    of `nn.Linear` are not touched (quantised, parametrised and lazy layers), nor are layers with a replaced `forward`.
     """
     return _swapped("swap_linears", model, (nn.Linear, Linear), only)
 
 
 def restore_linears(model: nn.Module, *, only: Callable[[str, nn.Linear], bool] | None = None) -> nn.Module:
-    """The way back: every warploom `Linear` without an activation, or those that `only` chooses, is an `nn.Linear`."""
+    """Turn every warploom `Linear` without an activation, or those that `only` selects, back into an `nn.Linear`."""
     return _swapped("restore_linears", model, (Linear, nn.Linear), only)
 
 
@@ -95,12 +95,12 @@ def _swapped(
     kinds: tuple[type[nn.Linear], type[nn.Linear]],
     only: Callable[[str, nn.Linear], bool] | None,
 ) -> nn.Module:
-    faults = Faults(function)
+    violations = Violations(function)
     if not isinstance(cast("object", model), nn.Module):
-        faults.add("model", model, "it is no module of PyTorch")
+        violations.add("model", model, "must be a `torch.nn.Module`")
     if only is not None and not callable(cast("object", only)):
-        faults.add("only", only, "it is no function of a layer's name and the layer")
-    faults.check()
+        violations.add("only", only, "must be a function of a layer's name and the layer")
+    violations.check()
     before, after = kinds
     for name, layer in model.named_modules():
         is_plain = type(layer) is before and getattr(layer, "activation", None) is None and "forward" not in vars(layer)

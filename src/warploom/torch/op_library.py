@@ -1,13 +1,16 @@
-"""The operations as custom ops of PyTorch: shapes for its compiler, and launches that are prepared once.
+"""The operations as custom ops of PyTorch: schemas, shapes for its compiler, derivatives, and the launches below them.
 
-Tensors of a GPU are launched there, tensors of the host run on the machine.
+A custom op takes tensors, numbers and texts; whatever else a call has travels as `Extras`, by name. Tensors of a GPU
+are launched there, tensors of the host run on the emulator.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import Any, NamedTuple
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from itertools import count
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,251 +18,453 @@ from torch import Tensor
 from warploom.diagnostics import Diag
 from warploom.hardware.tensor_maps import ADDRESS_ALIGNMENT, STRIDE_ALIGNMENT
 from warploom.host.arrays import numpy_of
-from warploom.ops.dense import matmul as matmul_of_arrays
-from warploom.ops.determinism import CHOICE
-from warploom.ops.gated import gated_grouped_matmul as gated_grouped_matmul_of_arrays
-from warploom.ops.gated import gated_linear as gated_linear_of_arrays
-from warploom.ops.grouped import grouped_matmul as grouped_matmul_of_arrays
-from warploom.ops.grouped import padded_weights
-from warploom.ops.planning.aliasing import clashes
-from warploom.ops.planning.array_arguments import leaves, mapped
-from warploom.ops.planning.extras import PLAIN, Extras, extras_by, may_change
-from warploom.ops.planning.operation import Operation
-from warploom.ops.planning.prepare import bound
-from warploom.ops.planning.violations import called
-from warploom.ops.scaled import blockwise_matmul as blockwise_matmul_of_arrays
+from warploom.ops.dense import linear, matmul
+from warploom.ops.determinism import SETTINGS
+from warploom.ops.gated import gated_grouped_matmul, gated_linear
+from warploom.ops.grouped import grouped_matmul, padded_weights
+from warploom.ops.operation import Operation
+from warploom.ops.planning.arrays import ArrayDescriptor, Violations, clashes, leaves, mapped
+from warploom.ops.planning.planner import plan
+from warploom.ops.planning.prepare import launch_of
+from warploom.ops.planning.user_functions import UserFunction, user_function
+from warploom.ops.scaled import blockwise_matmul
 from warploom.runtime.gpu.driver import current_stream, device
 from warploom.runtime.gpu.prepared import Prepared
-from warploom.torch.fast_path import launched_again, remember, state
+from warploom.torch.internals import AFTER_AUTOGRAD, BACKEND_KEYS, autograd_impl
+from warploom.torch.launch_cache import (
+    Launcher,
+    is_below_autograd,
+    is_graded,
+    launched_again,
+    launcher_of,
+    remember,
+    state,
+    store,
+)
 
-OPERATIONS: dict[str, Operation[...]] = {
-    "matmul": matmul_of_arrays,
-    "grouped_matmul": grouped_matmul_of_arrays,
-    "blockwise_matmul": blockwise_matmul_of_arrays,
-    "gated_linear": gated_linear_of_arrays,
-    "gated_grouped_matmul": gated_grouped_matmul_of_arrays,
+OPERATIONS: dict[str, Operation] = {
+    "matmul": matmul,
+    "linear": linear,
+    "grouped_matmul": grouped_matmul,
+    "blockwise_matmul": blockwise_matmul,
+    "gated_linear": gated_linear,
+    "gated_grouped_matmul": gated_grouped_matmul,
     "padded_weights": padded_weights,
 }
-_ROWS_OF_WEIGHTS = ("blockwise_matmul", "gated_linear")
-"""Operations whose second factor is (n, k)."""
-GROUPED = ("grouped_matmul", "gated_grouped_matmul")
-"""Operations that leave rows behind the last group as they are."""
-_INNER = {
-    ("matmul", "b"): -2,
-    ("grouped_matmul", "b"): -2,
-    ("gated_grouped_matmul", "b_gate"): -2,
-    ("gated_grouped_matmul", "b_up"): -2,
-    ("blockwise_matmul", "a_scale"): -2,
-    ("padded_weights", "a"): -2,
-    ("padded_weights", "d"): -2,
+LIBRARY = torch.library.Library("warploom", "DEF")
+OPERANDS = {
+    "matmul": ("a", "b"),
+    "grouped_matmul": ("a", "b", "ends"),
+    "blockwise_matmul": ("a", "b", "a_scale", "b_scale"),
 }
-"""The axis along which a copy lies contiguous, where it is not the last."""
-NARROW = (torch.float8_e4m3fn, torch.float8_e5m2)
-_MOST_PLANS = 4096
+"""The operands of the ops with one B; the rest of their arguments is the same for all."""
+GATED = {"gated_linear": gated_linear.arrays, "gated_grouped_matmul": gated_grouped_matmul.arrays}
+"""The operands of the gated ops."""
+GROUPED = ("grouped_matmul", "gated_grouped_matmul")
+"""Operations that do not write rows after the last group."""
+FP8 = (torch.float8_e4m3fn, torch.float8_e5m2)
+_ROWS_OF_WEIGHTS = ("blockwise_matmul", "gated_linear")
+"""Operations whose B is (n, k)."""
+_EPILOGUE = (
+    "Tensor? bias, Tensor? residual, Tensor[] operands, float[] numbers, float alpha, float beta, str activation"
+)
+_TAGS = (torch.Tag.pt2_compliant_tag,)
 
 
-class Plan(NamedTuple):
-    """A prepared call, and which of its tensors it gets as copies."""
+@dataclass(frozen=True)
+class Extras:
+    """The parts of a call that are neither tensors nor numbers nor texts of its op.
 
-    prepared: Prepared
-    stream: Callable[[], int]
-    copied: tuple[str, ...]
+    The caller's functions, the operands that they read (with whether each is a number), configuration, target, the
+    function of gate and up, the names of auxiliary outputs, and the function that was called.
+    """
+
+    epilogue: Callable[..., Any] | None = None
+    store: Callable[..., Any] | None = None
+    operands: tuple[tuple[str, bool], ...] = ()
+    config: Any = None
+    target: str | None = None
+    pair: Any = None
+    outputs: tuple[str, ...] = ()
+    function: str | None = None
+
+    def options(self) -> dict[str, Any]:
+        """As an operation takes them, without those that are None."""
+        names = ("epilogue", "store", "config", "target", "pair")
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
+
+    def key(self) -> Hashable:
+        """Equal for equal functions; None where one captures a value that may change unnoticed."""
+        names = tuple(name for name, _ in self.operands)
+        functions = (self.epilogue, self.store, self.pair if callable(self.pair) else None)
+        keys = [_function_key(each, names) for each in functions if each is not None]
+        pair = None if callable(self.pair) else self.pair
+        named = (self.operands, self.config, self.target, pair, self.outputs, self.function)
+        return None if None in keys else (tuple(each is None for each in functions), *keys, *named)
 
 
-_PLANS: dict[Any, Plan] = {}
+def _function_key(function: Callable[..., Any], names: tuple[str, ...]) -> UserFunction | None:
+    made = user_function("epilogue", function, (*names, "out"), Violations("matmul"))
+    return made if made is not None and made.key is not None else None
 
 
-def compute(operation: str, arguments: dict[str, Any], key: Any, function: str | None = None) -> Plan | None:
-    """Run an operation into `out`, the last of its arguments; the plan by which it ran on a GPU, if it did.
+PLAIN = ""
+"""The name of extras that are all None."""
+_CHANGING = "?"
+"""The first character of names of extras whose functions may change unnoticed."""
+_NAMED: dict[str, Extras] = {PLAIN: Extras()}
+_NAMES: dict[Hashable, str] = {Extras().key(): PLAIN}
+_PERMANENT: set[str] = {PLAIN}
+_MOST_TEMPORARY = 1024
+_numbers = count()
 
-    `key` says what it depends on beside the tensors; None where that cannot be told, and nothing is kept. `function` is
-    what the caller knows it by.
+
+def name_of(extras: Extras, *, is_permanent: bool = True) -> str:
+    """The name of extras: the same for equal ones, and a new one where a function may change unnoticed.
+
+    A temporary name is forgotten after a thousand others: it is needed until its call has run.
+    """
+    key = extras.key()
+    try:
+        name = _NAMES.get(key) if key is not None else None
+    except TypeError:  # an unhashable configuration: planning reports it
+        key = name = None
+    if name is None:
+        name = f"{_CHANGING if key is None else ''}{next(_numbers)}"
+        if key is not None:
+            _NAMES[key] = name
+    _NAMED[name] = extras  # an earlier one was equal, but what its functions capture may have changed since
+    if is_permanent:
+        _PERMANENT.add(name)
+    elif len(_NAMED) > len(_PERMANENT) + _MOST_TEMPORARY:
+        _forget()
+    return name
+
+
+def _forget() -> None:
+    """Drop the older half of the temporary names."""
+    temporary = [name for name in list(_NAMED) if name not in _PERMANENT]
+    gone = set(temporary[: len(temporary) // 2])
+    for name in gone:
+        del _NAMED[name]
+    for key in [key for key, name in list(_NAMES.items()) if name in gone]:
+        del _NAMES[key]
+
+
+def may_change(name: str) -> bool:
+    """Whether the functions of extras may do something else at the next call."""
+    return name.startswith(_CHANGING)
+
+
+def extras_by(name: str) -> Extras:
+    """The extras of a name."""
+    if name not in _NAMED:
+        raise Diag.NOT_IN_THIS_PROCESS.error(name=name)
+    return _NAMED[name]
+
+
+def compute(operation: str, arguments: dict[str, Any], key: Any, function: str | None = None) -> Launcher | None:
+    """Run an operation into `out`, the last of its arguments; its launcher if it ran on a GPU.
+
+    `key` has all that the launch depends on beside tensors; None where a function may change, and nothing is kept.
+    `function` is the caller's name for it.
     """
     out: Tensor = arguments["out"]
     if not out.numel() or out.is_meta or not all(arguments.get("b", arguments.get("b_gate", out)).shape[:-2]):
         return None
     if not out.is_cuda:
-        with called(function):
-            OPERATIONS[operation](**mapped(arguments, lambda _, tensor: numpy_of(tensor.detach())))
+        _run_on_host(operation, arguments, function)
         return None
     tensors = [tensor for _, tensor in leaves(arguments)]
     addresses = tuple(tensor.data_ptr() for tensor in tensors)
-    signature: tuple[Any, ...] = (operation, key, CHOICE.batch_invariant, out.get_device())
+    signature: tuple[Any, ...] = ("signature", operation, key, SETTINGS.batch_invariant, out.get_device())
     signature += tuple((each.shape, each.stride(), each.dtype) for each in tensors)
     signature += tuple(address % ADDRESS_ALIGNMENT for address in addresses)
-    plan = _PLANS.get(signature) if key is not None else None
-    if plan is None:
-        with called(function):
-            plan = _planned(operation, arguments)
+    launcher = launcher_of(signature) if key is not None else None
+    if launcher is None:
+        launcher = _planned(operation, arguments, function)
         if key is not None:
-            if len(_PLANS) >= _MOST_PLANS:
-                _PLANS.clear()
-            _PLANS[signature] = plan
-    if plan.copied:
-        held = _with_copies(operation, arguments, plan.copied)  # named, so that the copies live until they are launched
-        addresses = tuple(tensor.data_ptr() for _, tensor in leaves(held))
-    plan.prepared.launch_at(addresses, plan.stream())
-    return plan
+            store(signature, launcher)
+    if launcher.copies:
+        for _, at, axis in launcher.copies:
+            tensors[at] = _padded(tensors[at], axis)  # the list keeps the copies until they are launched
+        addresses = tuple(tensor.data_ptr() for tensor in tensors)
+    launcher.prepared.launch_at(addresses, launcher.stream())
+    return launcher
 
 
-def _planned(operation: str, arguments: dict[str, Any]) -> Plan:
-    """Bind an operation; what its kernel cannot step through is bound once more, as a copy that it can."""
+def _run_on_host(operation: str, arguments: dict[str, Any], function: str | None) -> None:
+    violations = Violations(function or operation)
+    arrays = mapped(arguments, lambda _, tensor: numpy_of(tensor.detach()))
+    request = OPERATIONS[operation].request(arrays, violations)
+    violations.check()
+    plan(replace(request, function=function or operation)).run()
+
+
+def _planned(operation: str, arguments: dict[str, Any], function: str | None) -> Launcher:
+    """Plan an operation for the GPU of its tensors, which were checked before."""
     gpu = device(arguments["out"].get_device())
-    made = bound(OPERATIONS[operation], arguments, gpu)
-    copied = made.copied
-    if copied:
-        made = bound(OPERATIONS[operation], _with_copies(operation, arguments, copied), gpu)
-        if made.copied:
-            what = f"`{operation}` copies {', '.join(made.copied)} whatever its strides are"
-            raise Diag.INTERNAL.error(what=what)
+    violations = Violations(function or operation)
+    asked = arguments.get("target")
+    if asked not in (None, gpu.target):
+        violations.add("target", asked, f"must be {gpu.target}, the target of the GPU that holds the tensors")
+    violations.check()
+    roots = {path: ArrayDescriptor.of(path, tensor) for path, tensor in leaves(arguments)}
+    described = {**mapped(arguments, lambda path, _: roots[path]), "target": gpu.target}
+    request = OPERATIONS[operation].request(described, violations, gpu=gpu.gpu)
+    violations.check()
+    made = launch_of(plan(replace(request, function=function or operation)), operation, roots)
+    if made.unused:
+        raise Diag.INTERNAL.error(what=f"the launch of `{operation}` does not read {', '.join(made.unused)}")
     prepared = Prepared(made.launch, tuple(made.arrays.values()), device=gpu)
-    return Plan(prepared, current_stream(gpu), copied)
+    copies = [
+        (name, at, -2 if each.is_transposed else -1)
+        for at, (name, each) in enumerate(made.arrays.items())
+        if each.is_copy
+    ]
+    return Launcher(prepared, current_stream(gpu), tuple(copies))
 
 
-def _with_copies(operation: str, arguments: Mapping[str, Any], copied: tuple[str, ...]) -> dict[str, Any]:
-    def held(path: str, tensor: Tensor) -> Tensor:
-        return _steppable(tensor, _INNER.get((operation, path), -1)) if path in copied else tensor
-
-    return mapped(arguments, held)
-
-
-def _steppable(tensor: Tensor, inner: int) -> Tensor:
-    """A copy with an axis contiguous, in rows of whole 16 bytes; where there is nothing along an axis, one zero."""
-    rows = tensor.transpose(inner, -1)
+def _padded(tensor: Tensor, axis: int) -> Tensor:
+    """A copy with an axis contiguous, in rows of whole 16 bytes; of an empty axis, one zero."""
+    rows = tensor.transpose(axis, -1)
     bits = rows.view(torch.uint8) if rows.element_size() == 1 else rows
     *front, depth = (max(extent, 1) for extent in rows.shape)
     unit = STRIDE_ALIGNMENT // rows.element_size()
     padded = bits.new_zeros((*front, -(-depth // unit) * unit))
     if bits.numel():
         padded[..., :depth] = bits
-    return padded[..., :depth].view(tensor.dtype).transpose(inner, -1)
+    return padded[..., :depth].view(tensor.dtype).transpose(axis, -1)
 
 
-LIBRARY = torch.library.Library("warploom", "DEF")
-FACTORS = {
-    "matmul": ("a", "b"),
-    "grouped_matmul": ("a", "b", "ends"),
-    "blockwise_matmul": ("a", "b", "a_scale", "b_scale"),
-}
-"""By operation, the tensors that it multiplies; what follows the product is the same for all."""
-_FOLLOWING = (
-    "Tensor? bias, Tensor? residual, Tensor[] operands, float[] numbers, float alpha, float beta, str activation"
-)
-
-
-def result_of(operation: str, factors: Sequence[Tensor], out_dtype: torch.dtype | None) -> Tensor:
-    """A new result of a product: the first factor's dtype, bfloat16 for those that are too narrow."""
-    a, b = factors[:2]
-    dtype = out_dtype or (torch.bfloat16 if a.dtype in NARROW else a.dtype)
+def result_of(operation: str, operands: Sequence[Tensor], out_dtype: torch.dtype | None) -> Tensor:
+    """A new result: of the dtype of A, bfloat16 for FP8."""
+    a, b = operands[:2]
+    dtype = out_dtype or (torch.bfloat16 if a.dtype in FP8 else a.dtype)
     columns = b.shape[-2] if operation in _ROWS_OF_WEIGHTS else b.shape[-1]
     return torch.empty((*a.shape[:-1], columns), dtype=dtype, device=a.device)
 
 
-def operands_by_name(operands: list[Tensor], numbers: list[float], extras: Extras) -> dict[str, Any]:
-    """The operands by name, tensors and numbers in the caller's order."""
-    tensors, floats = iter(operands), iter(numbers)
-    return {name: next(floats) if is_number else next(tensors) for name, is_number in extras.operands}
-
-
-def key_of(extras: str, *rest: Any) -> Any:
-    """What a plan depends on beside tensors; None where a function of the caller's may change without notice."""
-    return None if may_change(extras) else (extras, *rest)
-
-
 def read_ends(ends: Tensor) -> Tensor:
-    """Where groups end, as kernels read it."""
+    """Group ends as kernels read them: contiguous int32."""
     return ends.to(torch.int32).contiguous()
+
+
+def _operands_by_name(tensors: list[Tensor], numbers: list[float], extras: Extras) -> dict[str, Any]:
+    """The operands of the caller's functions by name, tensors and numbers in the caller's order."""
+    given, floats = iter(tensors), iter(numbers)
+    return {name: next(floats) if is_number else next(given) for name, is_number in extras.operands}
 
 
 def run_into(
     operation: str,
     out: Tensor,
-    factors: Sequence[Tensor],
+    operands: Sequence[Tensor],
     bias: Tensor | None,
     residual: Tensor | None,
-    operands: list[Tensor],
+    function_operands: list[Tensor],
     numbers: list[float],
     alpha: float,
     beta: float,
     activation: str,
     extras: str,
-) -> Plan | None:
-    """D into `out`; the plan by which it was computed on a GPU, if it was."""
-    more = extras_by(extras)
-    arguments: dict[str, Any] = dict(zip(FACTORS[operation], factors, strict=True))
+    *,
+    up_bias: Tensor | None = None,
+    outputs: Sequence[Tensor] = (),
+) -> Launcher | None:
+    """Compute D into `out`, and auxiliary outputs; the launcher if it was on a GPU."""
+    more, is_gated = extras_by(extras), operation in GATED
+    names = GATED[operation] if is_gated else OPERANDS[operation]
+    arguments: dict[str, Any] = dict(zip(names, operands, strict=True))
     if "ends" in arguments:
         arguments["ends"] = read_ends(arguments["ends"])
-    arguments |= {"alpha": alpha, **more.options()}
-    if bias is not None:
-        arguments["bias"] = bias
-    if residual is not None and beta != 0:
-        arguments |= {"residual": residual, "beta": beta}
-    if activation:
-        arguments["activation"] = activation
-    if more.operands:
-        arguments["operands"] = operands_by_name(operands, numbers, more)
+    arguments |= {"alpha": alpha, "beta": beta, **more.options()}
+    has_residual = residual is not None and beta != 0
+    given = {
+        "gate_bias" if is_gated else "bias": bias,
+        "up_bias": up_bias,
+        "residual": residual if has_residual else None,
+        "activation": activation or None,
+        "operands": _operands_by_name(function_operands, numbers, more) or None,
+        "outputs": dict(zip(more.outputs, outputs, strict=True)) or None,
+    }
+    arguments |= {name: value for name, value in given.items() if value is not None}
     arguments["out"] = out
-    key = key_of(extras, alpha, beta, activation, *numbers, *arguments)
+    key = None if may_change(extras) else (extras, alpha, beta, activation, *numbers, *arguments)
     return compute(operation, arguments, key, more.function)
 
 
-def write_into(operation: str, out: Tensor, factors: Sequence[Tensor], *following: Any) -> None:
-    """D into the caller's tensor, by way of another where it would change what is still to be read."""
-    bias, residual, operands, *_, extras = following
+def write_into(operation: str, out: Tensor, operands: Sequence[Tensor], *epilogue: Any) -> Launcher | None:
+    """Compute D into the caller's tensor, by way of a copy where it overlaps an input that is still to be read."""
+    bias, residual, function_operands, *_, extras = epilogue
     stores_anywhere = extras_by(extras).store is not None
-    if clashes(out, factors, (bias, residual, *operands), stores_anywhere=stores_anywhere):
-        apart = out.clone()  # what a kernel does not write is to stay
-        run_into(operation, apart, factors, *following)
-        out.copy_(apart)
-    else:
-        run_into(operation, out, factors, *following)
+    if not clashes(out, operands, (bias, residual, *function_operands), stores_anywhere=stores_anywhere):
+        return run_into(operation, out, operands, *epilogue)
+    apart = out.clone()  # elements that the kernel does not write keep their values
+    run_into(operation, apart, operands, *epilogue)
+    out.copy_(apart)
+    return None
 
 
 def make(operation: str, *given: Any, is_dispatched: bool = False) -> Tensor:
-    """What the op of an operation does: a new result, of a call that was made before or of one that is planned.
+    """The implementation of an op: a new result, of a call that was remembered or of one that is planned.
 
-    Below PyTorch's dispatcher tensors are not like those above it, and are remembered apart.
+    Below PyTorch's dispatcher tensors differ from those above it, and are remembered separately.
     """
-    count = len(FACTORS[operation])
-    factors, (*following, out_dtype, extras) = given[:count], given[count:]
-    key, tensors = None, [each for each in given[: count + 2] if each is not None]
+    number = len(OPERANDS[operation])
+    operands, (*epilogue, out_dtype, extras) = given[:number], given[number:]
+    key, tensors = None, [each for each in given[: number + 2] if each is not None]
     if operation == "matmul" and extras == PLAIN:
-        bias, residual, *numbers = following[:2] + following[4:]
-        key = (is_dispatched, *state(), factors[0].shape, factors[1].shape)
+        bias, residual, *numbers = epilogue[:2] + epilogue[4:]
+        key = ("op", is_dispatched, *state(), operands[0].shape, operands[1].shape)
         key += (out_dtype, bias is None, residual is None, *numbers)
         made = launched_again(key, tensors)
         if made is not None:
             return made
-    out = result_of(operation, factors, out_dtype)
+    out = result_of(operation, operands, out_dtype)
     if operation in GROUPED or extras_by(extras).store is not None:
         out.zero_()  # not all of it is written
-    plan = run_into(operation, out, factors, *(*following, extras))
+    launcher = run_into(operation, out, operands, *epilogue, extras)
     if key is not None:
-        remember(key, plan, out, tensors, tensors)
+        remember(key, launcher, out, tensors, tensors)
     return out
 
 
 def _define(operation: str) -> None:
-    """An op that makes its result, and one that writes the caller's: what they take, what they do, and their shapes."""
-    count, tensors = len(FACTORS[operation]), ", ".join(f"Tensor {name}" for name in FACTORS[operation])
+    """Define an op that makes its result, and one that writes the caller's."""
+    number, tensors = len(OPERANDS[operation]), ", ".join(f"Tensor {name}" for name in OPERANDS[operation])
     schemas = (
-        f"{operation}({tensors}, {_FOLLOWING}, ScalarType? out_dtype, str extras) -> Tensor",
-        f"{operation}_into(Tensor(z!) out, {tensors}, {_FOLLOWING}, str extras) -> ()",
+        f"{operation}({tensors}, {_EPILOGUE}, ScalarType? out_dtype, str extras) -> Tensor",
+        f"{operation}_into(Tensor(z!) out, {tensors}, {_EPILOGUE}, str extras) -> ()",
     )
     for schema in schemas:
-        LIBRARY.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
+        LIBRARY.define(schema, tags=_TAGS)
 
     def write(out: Tensor, *given: Any) -> None:
-        write_into(operation, out, given[:count], *given[count:])
+        write_into(operation, out, given[:number], *given[number:])
 
     for key in ("CUDA", "CPU"):
         LIBRARY.impl(operation, partial(make, operation, is_dispatched=True), key)
         LIBRARY.impl(f"{operation}_into", write, key)
     torch.library.register_fake(
-        f"warploom::{operation}", lambda *given: result_of(operation, given[:count], given[-2]), lib=LIBRARY
+        f"warploom::{operation}", lambda *given: result_of(operation, given[:number], given[-2]), lib=LIBRARY
     )
     torch.library.register_fake(f"warploom::{operation}_into", lambda *given: None, lib=LIBRARY)  # noqa: ARG005
 
 
-for _operation in FACTORS:
+for _operation in OPERANDS:
     _define(_operation)
+
+LIBRARY.define(
+    "fused_into(Tensor(z!) out, Tensor(y!)[] outputs, str operation, Tensor[] operands, Tensor? bias, Tensor? up_bias, "
+    "Tensor? residual, Tensor[] function_operands, float[] numbers, float alpha, float beta, str activation, "
+    "str extras) -> ()",
+    tags=_TAGS,
+)
+
+
+def fused_into(
+    out: Tensor,
+    outputs: list[Tensor],
+    operation: str,
+    operands: list[Tensor],
+    bias: Tensor | None,
+    up_bias: Tensor | None,
+    residual: Tensor | None,
+    *epilogue: Any,
+) -> Launcher | None:
+    """Compute a gated GEMM, or one with auxiliary outputs, into tensors of the caller; it has no derivative itself."""
+    return run_into(operation, out, operands, bias, residual, *epilogue, up_bias=up_bias, outputs=outputs)
+
+
+def _write_fused(*given: Any) -> None:
+    fused_into(*given)
+
+
+for _backend in ("CUDA", "CPU"):
+    LIBRARY.impl("fused_into", _write_fused, _backend)
+torch.library.register_fake("warploom::fused_into", lambda *given: None, lib=LIBRARY)  # noqa: ARG005
+
+LIBRARY.define(
+    "plain_matmul(Tensor a, Tensor b, Tensor? bias, Tensor? residual, str following) -> Tensor",
+    tags=_TAGS,
+)
+
+
+def plain_text(alpha: float, beta: float, activation: str, out_dtype: torch.dtype | None) -> str:
+    """The epilogue of a GEMM without extras as one text, which another process can read."""
+    return f"{alpha!r} {beta!r} {activation or '-'} {str(out_dtype).rpartition('.')[2]}"
+
+
+@cache
+def _read_plain(text: str) -> tuple[float, float, str, torch.dtype | None]:
+    alpha, beta, activation, dtype = text.split(" ")
+    return float(alpha), float(beta), activation.strip("-"), None if dtype == "None" else getattr(torch, dtype)
+
+
+def _plain_matmul(a: Tensor, b: Tensor, bias: Tensor | None, residual: Tensor | None, text: str) -> Tensor:
+    """The op that compiled graphs call: few arguments, since each takes time at every call, and no derivative."""
+    tensors = [each for each in (a, b, bias, residual) if each is not None]
+    key = (text, a.shape, b.shape, bias is None, residual is None, is_below_autograd(), *state())
+    made = launched_again(key, tensors)
+    if made is None:
+        alpha, beta, activation, out_dtype = _read_plain(text)
+        made = result_of("matmul", (a, b), out_dtype)
+        launcher = run_into("matmul", made, (a, b), bias, residual, [], [], alpha, beta, activation, PLAIN)
+        remember(key, launcher, made, tensors, tensors)
+    return made
+
+
+for _backend in ("CUDA", "CPU"):
+    LIBRARY.impl("plain_matmul", _plain_matmul, _backend)
+LIBRARY.impl("plain_matmul", torch.library.fallthrough_kernel, "Autograd")
+torch.library.register_fake(
+    "warploom::plain_matmul", lambda *given: result_of("matmul", given[:2], _read_plain(given[-1])[3]), lib=LIBRARY
+)
+
+
+def plain_or_whole(keys: Any, *given: Any) -> Any:
+    """The op `matmul` below its derivative: `plain_matmul` where a call has no extras."""
+    a, b, bias, residual, operands, numbers, *epilogue, extras = given
+    if operands or numbers or extras != PLAIN:
+        return torch.ops.warploom.matmul.default.redispatch(keys, *given)
+    return torch.ops.warploom.plain_matmul.default.redispatch(keys, a, b, bias, residual, plain_text(*epilogue))
+
+
+class _Replaced:
+    """An op in whose place another is dispatched to below the derivative."""
+
+    def __init__(self, op: Any, redispatch: Callable[..., Any]) -> None:
+        self._op, self.redispatch = op, redispatch
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._op, name)
+
+
+def register_autograd(
+    name: str,
+    backward: Callable[..., Any],
+    setup_context: Callable[..., None],
+    implementation: Callable[..., Any],
+    below: Callable[..., Any] | None = None,
+) -> None:
+    """Register the derivative of an op, with a short cut for calls without grad mode.
+
+    Compiled code calls ops that were differentiated already; by PyTorch's own registration each would still go through
+    Python twice. `implementation` is what the op does on every device; `below` takes the dispatcher's keys and the op's
+    arguments, and goes on in the place of the op.
+    """
+    private = autograd_impl()
+    if private is None or AFTER_AUTOGRAD is None or None in BACKEND_KEYS:
+        torch.library.register_autograd(f"warploom::{name}", backward, setup_context=setup_context, lib=LIBRARY)
+        return
+    info, make_impl = private
+    op = getattr(torch.ops.warploom, name).default
+    followed = make_impl(op if below is None else _Replaced(op, below), info(backward, setup_context))
+
+    def call(keys: Any, *given: Any) -> Any:
+        if not is_graded() and (keys & AFTER_AUTOGRAD).highestPriorityTypeId() in BACKEND_KEYS:
+            return implementation(*given)
+        return followed(keys, *given)
+
+    LIBRARY.impl(name, call, "Autograd", with_keyset=True)

@@ -9,7 +9,7 @@ import numpy as np
 
 from warploom.hardware.dtypes import ELEMENT_TYPES
 from warploom.ops import blockwise_matmul, grouped_matmul, matmul
-from warploom.ops.planning.operation import Operation
+from warploom.ops.operation import Operation
 from warploom.ops.scaled import BLOCK
 from warploom.runtime.gpu.driver import Device
 from warploom.runtime.gpu.workspace import Block, allocated
@@ -66,7 +66,7 @@ class Inputs:
     def __init__(self, device: Device, seed: int | None = None) -> None:
         self._device, self._random = device, np.random.default_rng(seed)
 
-    def call(self, wanted: Wanted) -> tuple[Operation[...], dict[str, Any]]:
+    def call(self, wanted: Wanted) -> tuple[Operation, dict[str, Any]]:
         """The operation, and its arguments: A ~ N(0, 1), B ~ N(0, 1) / sqrt(K), by their majors, and so on."""
         m, n, k = wanted.m, wanted.n, wanted.k
         front = (wanted.batch,) if wanted.batch else ()
@@ -78,7 +78,7 @@ class Inputs:
             "a": self._along(wanted.majors[0], wanted.dtype, *front, m, k),
             "b": self._along(wanted.majors[1], wanted.dtype, *of_weights, n, k, scale=scale),
         }
-        operation: Operation[...] = matmul
+        operation: Operation = matmul
         if wanted.blockwise:
             blocks = -(-k // BLOCK)
             given["a_scale"] = self.uniform(blocks, m).mT

@@ -14,12 +14,10 @@ from warploom.heuristics import ProblemKey, choose, rank
 from warploom.heuristics.sm90.candidates import row_of
 from warploom.host.arrays import buffer_of
 from warploom.host.launch import Launch
-from warploom.ops.planning.array_arguments import leaves
-from warploom.ops.planning.config_fields import completed
-from warploom.ops.planning.dispatch import replan
-from warploom.ops.planning.operation import Operation
+from warploom.ops.operation import Operation, replan
+from warploom.ops.planning.arrays import leaves
+from warploom.ops.planning.planner import completed, tuned
 from warploom.ops.planning.prepare import bound
-from warploom.ops.planning.sm90 import tuned
 from warploom.runtime.cache.winners import recall, remember
 from warploom.runtime.gpu.driver import Device, device_of
 from warploom.runtime.gpu.hangs import patience
@@ -35,7 +33,7 @@ MOST = 16
 
 
 def tune(
-    what: Operation[...] | Callable[[Any], Launch] | Mapping[Any, Launch],
+    what: Operation | Callable[[Any], Launch] | Mapping[Any, Launch],
     /,
     *,
     candidates: Iterable[Any] | None = None,
@@ -65,7 +63,7 @@ def tune(
         raise Diag.NOTHING_TO_TUNE.error(what=named)
     given = None if candidates is None else list(candidates)
     if hasattr(what, "plan"):
-        return _of_operation(cast("Operation[...]", what), {**arguments, "out": out}, given, most, on_progress)
+        return _of_operation(cast("Operation", what), {**arguments, "out": out}, given, most, on_progress)
     launches: list[_Own]
     launches = (
         list(what.items()) if isinstance(what, Mapping) else [(each, partial(what, each)) for each in given or ()]
@@ -79,7 +77,7 @@ def tune(
 
 
 def _of_operation(
-    operation: Operation[...],
+    operation: Operation,
     arguments: Mapping[str, Any],
     given: Sequence[Any] | None,
     most: int | None,
@@ -99,7 +97,7 @@ def _of_operation(
 class _Problem:
     """An operation with its arguments, on the GPU where they are."""
 
-    operation: Operation[...]
+    operation: Operation
     arguments: Mapping[str, Any]
     device: Device
     regions: tuple[Region, ...]
@@ -107,7 +105,7 @@ class _Problem:
     """What a configuration is looked for; None on GPUs where only the caller knows candidates."""
 
     @staticmethod
-    def of(operation: Operation[...], arguments: Mapping[str, Any], given: Sequence[Any] | None) -> _Problem:
+    def of(operation: Operation, arguments: Mapping[str, Any], given: Sequence[Any] | None) -> _Problem:
         """Look at the arguments; all that is wrong with them is one error."""
         given_arrays = dict(leaves(arguments))
         wrong = [f"`{name}` is chosen by tuning" for name in ("config", "target") if arguments.get(name) is not None]
@@ -125,12 +123,12 @@ class _Problem:
             copied = ", ".join(f"`{name}`" for name in made.copied)
             what = f"the kernel gets a copy of {copied}, or does not read it: make it contiguous, or leave it out"
             raise Diag.NOTHING_TO_TUNE.error(what=what)
-        if made.sought is None and not given:
+        if made.key is None and not given:
             raise Diag.NOTHING_TO_TUNE.error(what=f"there are no candidates for {device.target}; pass `candidates`")
         regions = tuple(
             Region(each.address, max(each.span, 1), each.dtype, name == "out") for name, each in buffers.items()
         )
-        return _Problem(operation, arguments, device, regions, made.sought)
+        return _Problem(operation, arguments, device, regions, made.key)
 
     def __str__(self) -> str:
         return self.operation.__name__ if self.sought is None else str(self.sought)

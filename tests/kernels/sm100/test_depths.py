@@ -8,14 +8,12 @@ from types import SimpleNamespace
 import ml_dtypes
 import numpy as np
 import pytest
+from tests.ops.references import plan_on
 
 from warploom import launch
 from warploom.ops.grouped import padded_weights
-from warploom.ops.planning.epilogue import Options
-from warploom.ops.planning.epilogue_inputs import Result
-from warploom.ops.planning.gemm import planned
-from warploom.ops.planning.request import GPU, Product
-from warploom.ops.planning.violations import Faults
+from warploom.ops.planning.planner import plan
+from warploom.ops.planning.request import Request
 from warploom.structured.config.sm90 import HopperConfig
 
 RNG = np.random.default_rng()
@@ -43,11 +41,9 @@ def test_every_batch_has_its_own_depth(target, k, n, dtype, tiles, schedule):
     rows = (starts[-1] + 1) * tile  # more than any batch has
     a, d = integers(rows, k, dtype=dtype), integers(rows, n, dtype=dtype)
     out = np.full((len(tiles), k, n), np.nan, dtype)
-    token = GPU.set(SimpleNamespace(name="", sms=2))
-    try:
-        launch(padded_weights.bind(a, d, starts, alpha=2.0, out=out, target=target), schedule=schedule)
-    finally:
-        GPU.reset(token)
+    gpu = SimpleNamespace(name="", sms=2)
+    planned = plan_on(gpu, padded_weights, a, d, starts, alpha=2.0, out=out, target=target)
+    launch(planned.launch, schedule=schedule)
     np.testing.assert_array_equal(out.astype(float), (2 * sums(a, d, starts * tile)).astype(dtype).astype(float))
 
 
@@ -56,10 +52,10 @@ def test_a_residual_comes_into_the_buffers_of_an_empty_batch_too(schedule):
     starts = np.array([0, 0, 2, 2], np.int32)
     a, d = integers(128, 70, dtype=ml_dtypes.bfloat16), integers(128, 72, dtype=ml_dtypes.bfloat16)
     residual = integers(3, 70, 72, dtype=ml_dtypes.bfloat16)
-    product = Product(a.mT, d.mT, Result((3, 70, 72), 1, 1), extra={"starts": starts})
     config = HopperConfig(tile=(64, 64), consumers=1, depth=2, residual_in_place=True)
-    plan = planned(product, Options(residual=residual, config=config, target="sm_90a"), Faults("matmul"))
-    plan.result[...] = np.nan
-    launch(plan.launch, schedule=schedule, sms=2)
+    operands = {"a": a.mT, "b": d.mT, "shape": (3, 70, 72), "batches": 1, "extra": {"starts": starts}}
+    planned = plan(Request(function="matmul", **operands, residual=residual, config=config, target="sm_90a"))
+    planned.result[...] = np.nan
+    launch(planned.launch, schedule=schedule, sms=2)
     want = sums(a, d, starts * 64) + residual.astype(float)
-    np.testing.assert_array_equal(plan.result.astype(float), want.astype(ml_dtypes.bfloat16).astype(float))
+    np.testing.assert_array_equal(planned.result.astype(float), want.astype(ml_dtypes.bfloat16).astype(float))

@@ -1,96 +1,87 @@
-"""Operations as prepared calls: bound once, on arrays that stand for those of a GPU, and launched on any like them."""
+"""Prepared calls: an operation planned once for arrays of a GPU, and launched on any arrays like them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
-
-import ml_dtypes
-import numpy as np
+from typing import Any, Unpack
 
 from warploom.diagnostics import Diag
 from warploom.heuristics.problem_key import ProblemKey
-from warploom.host.arrays import Buffer, buffer_of, is_array
+from warploom.host.arrays import buffer_of, is_array
 from warploom.host.launch import Launch
 from warploom.ops.dense import matmul
-from warploom.ops.planning.aliasing import are_alike, clash
-from warploom.ops.planning.array_arguments import leaves, mapped
-from warploom.ops.planning.operation import Operation
-from warploom.ops.planning.request import GPU
-from warploom.ops.planning.violations import Faults
+from warploom.ops.operation import Operation
+from warploom.ops.planning import planner
+from warploom.ops.planning.arrays import ArrayDescriptor, Violations, clash, have_same_layout, leaves, mapped
+from warploom.ops.signatures import GemmOptions
 from warploom.runtime.gpu.driver import Device, device_of
 from warploom.runtime.gpu.prepared import Apart, Prepared, exchanged
-from warploom.trace.trace_store import for_a_gpu
 
 _WRITTEN = ("out", "outputs")
-_ADDENDS = ("bias", "gate_bias", "up_bias", "residual", "operands")
-_ALIGNMENT = 256
-"""What an address is known of: its distance from a multiple of this, more than any rule asks for."""
-
-
-def stand_in(buffer: Buffer) -> np.ndarray[Any, Any]:
-    """A NumPy array like one of a GPU, in type, shape, strides and alignment; unread, its zeros take no memory."""
-    try:
-        dtype = np.dtype(getattr(ml_dtypes, buffer.dtype, buffer.dtype))
-    except TypeError:
-        raise Diag.BAD_PLAN.error(count=1, what=f"there is no kernel for arrays of {buffer.dtype}") from None
-    skipped = buffer.address % _ALIGNMENT
-    room = np.zeros(skipped + max(buffer.span, buffer.item), np.uint8)
-    return np.ndarray(buffer.shape, dtype, room, skipped, buffer.strides)
+_EPILOGUE_INPUTS = ("bias", "gate_bias", "up_bias", "residual", "operands")
 
 
 @dataclass(frozen=True)
 class Bound:
-    """An operation bound on stand-ins: its launch, the stand-ins by name, and those that the launch passes not on."""
+    """An operation planned for a GPU: its launch, and its arrays by name as the launch takes them."""
 
     launch: Launch
-    arrays: dict[str, np.ndarray[Any, Any]]
-    copied: tuple[str, ...]
-    sought: ProblemKey | None
+    arrays: dict[str, ArrayDescriptor]
+    """A copy that the launch needs in place of the caller's array is described in its place."""
+    unused: tuple[str, ...]
+    """Arrays that the launch does not read, as a residual with beta = 0."""
+    key: ProblemKey | None
+    """The problem that the configuration was chosen for, where that can be tuned."""
+
+    @property
+    def copied(self) -> tuple[str, ...]:
+        """Arrays that the launch takes as a copy, because of their strides, or not at all."""
+        return (*(name for name, each in self.arrays.items() if each.is_copy), *self.unused)
 
 
-def bound(operation: Operation[...], arguments: Mapping[str, Any], gpu: Device) -> Bound:
-    """Bind an operation, for a GPU, on arguments of which the arrays are anywhere; to run it needs `out` among them."""
+def bound(operation: Operation, arguments: Mapping[str, Any], device: Device) -> Bound:
+    """Plan an operation for a GPU; its arrays may be anywhere, and `out` must be among them."""
+    violations = Violations(operation.__name__)
     asked = arguments.get("target")
-    if asked not in (None, gpu.target):
-        faults = Faults(operation.__name__)
-        faults.add("target", asked, f"the arrays are on a GPU whose target is {gpu.target}")
-        faults.check()
-    arrays = {path: stand_in(buffer_of(array)) for path, array in leaves(arguments)}
-    standing = {**mapped(arguments, lambda path, _: arrays[path]), "target": gpu.target}
-    token = GPU.set(gpu.gpu)
-    try:
-        with for_a_gpu():
-            planned = operation.plan(**standing)
-    finally:
-        GPU.reset(token)
-    launch = planned.alone(operation.__name__)
-    passed = exchanged(launch, tuple(arrays.values()))
-    copied = tuple(name for number, name in enumerate(arrays) if number not in passed)
-    return Bound(launch, arrays, copied, planned.sought)
+    if asked not in (None, device.target):
+        violations.add("target", asked, f"must be {device.target}, the target of the GPU that holds the arrays")
+        violations.check()
+    roots = {path: ArrayDescriptor.of(path, array) for path, array in leaves(arguments)}
+    described = {**mapped(arguments, lambda path, _: roots[path]), "target": device.target}
+    request = operation.request(described, violations, gpu=device.gpu)
+    return launch_of(planner.plan(request, violations), operation.__name__, roots)
 
 
-def plan(operation: Operation[...], **arguments: Any) -> Prepared:
-    """A prepared call of an operation: `plan(matmul, a=a, b=b, bias=bias, out=d)`, then `call(a, b, bias, d)`.
+def launch_of(planned: planner.Plan, function: str, roots: Mapping[str, ArrayDescriptor]) -> Bound:
+    """The launch of a plan for a GPU, with the layout in which it takes each array."""
+    launch = planned.single_launch(function)
+    taken = {each.root: each for each in exchanged(launch) if isinstance(each, ArrayDescriptor)}
+    arrays = {path: taken[root] if root in taken and taken[root].is_copy else root for path, root in roots.items()}
+    unused = tuple(path for path, root in roots.items() if root not in taken)
+    return Bound(launch, arrays, unused, planned.key)
 
-    The call takes the arrays in the order in which they were named here; everything else stays as it was. `out` is
-    needed, and no array may be one that the operation would copy.
+
+def plan(operation: Operation, **arguments: Any) -> Prepared:
+    """Prepare a call of an operation: `plan(matmul, a=a, b=b, bias=bias, out=d)`, then `call(a, b, bias, d)`.
+
+    The call takes the arrays in the order in which they are named here; all other arguments stay as they are. `out` is
+    required, and no array may be one that the operation would copy.
     """
     if not is_array(arguments.get("out")):
-        raise Diag.BAD_PLAN.error(count=1, what="a prepared call writes into `out`, and none was given")
+        raise Diag.BAD_PLAN.error(count=1, what="a prepared call writes into `out`, which is missing")
     arguments["out"] = arguments.pop("out")
     device, apart = _gpu_of(arguments), _apart(arguments)
     made = bound(operation, arguments, device)
     if made.copied:
-        what = "the kernel cannot step through it as it lies, or does not read it: make it contiguous, or leave it out"
-        notes = [f"`{name}`: {what}" for name in made.copied]
+        rule = "its strides are not TMA-compatible, or the kernel does not read it: make it contiguous, or leave it out"
+        notes = [f"`{name}`: {rule}" for name in made.copied]
         raise Diag.BAD_PLAN.error(notes=notes[1:], count=len(notes), what=notes[0])
     return Prepared(made.launch, tuple(made.arrays.values()), device=device, apart=apart)
 
 
 def _apart(arguments: Mapping[str, Any]) -> tuple[Apart, ...]:
-    """What a result must not overlap: other results, and what is read, but for an addend that is the very array."""
+    """The pairs of arrays that must not overlap: a result and another, unless an epilogue input is the very result."""
     arrays = tuple(leaves(arguments))
     pairs: list[Apart] = []
     for written, (result, out) in enumerate(arrays):
@@ -100,16 +91,16 @@ def _apart(arguments: Mapping[str, Any]) -> tuple[Apart, ...]:
             argument = path.partition(".")[0]
             if read == written or (argument in _WRITTEN and read > written):
                 continue
-            in_place = argument in _ADDENDS and result == "out" and arguments.get("store") is None
+            in_place = argument in _EPILOGUE_INPUTS and result == "out" and arguments.get("store") is None
             if clash(out, array, in_place=in_place):
-                what = f"`{result}` overlaps `{path}`, and one launch cannot read and write both"
+                what = f"`{result}` overlaps `{path}`, which a single launch cannot handle"
                 raise Diag.BAD_PLAN.error(count=1, what=what)
-            pairs.append(Apart(written, read, may_be_one=in_place and are_alike(out, array)))
+            pairs.append(Apart(written, read, may_be_one=in_place and have_same_layout(out, array)))
     return tuple(pairs)
 
 
-def plan_matmul(a: Any, b: Any, *, out: Any, **options: Any) -> Prepared:
-    """A prepared `matmul`, called with arrays like these: a, b, then those of `options` in their order, then `out`."""
+def plan_matmul(a: Any, b: Any, *, out: Any, **options: Unpack[GemmOptions]) -> Prepared:
+    """Prepare a `matmul`, to be called with arrays like these: a, b, then those of `options` in order, then `out`."""
     return plan(matmul, a=a, b=b, **options, out=out)
 
 

@@ -1,28 +1,51 @@
-"""What a product asks for: factors, result, and what follows; and the answer, a configuration for one target."""
+"""`Request`: one GEMM as the caller asked for it, with the rules for its epilogue and output.
+
+The same request serves NumPy arrays, PyTorch tensors and descriptors of GPU arrays. `check` holds it to the rules and
+collects every violation; it reads nothing that PyTorch's compiler could not trace. `complete` then makes of it what
+kernels take: the epilogue with its inputs, and the matrix that is written.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextvars import ContextVar
-from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any, Protocol
 
 import numpy as np
 
-from warploom.heuristics.problem_key import ProblemKey
-from warploom.kernels.call import Config, is_row, is_storable
-from warploom.ops.planning.arrays import Array
-from warploom.ops.planning.epilogue import Following, Options
-from warploom.ops.planning.epilogue_inputs import Result
-from warploom.ops.planning.output import Destination
-from warploom.structured.config import Problem
+from warploom.kernels.call import is_row, is_storable
+from warploom.ops.planning.arrays import (
+    ANY_RANK,
+    OUT_OF_RANGE,
+    OVERLAPPING_STRIDES,
+    RESULT_TYPES,
+    Shape,
+    Violations,
+    broadcast_to,
+    check_array,
+    clashes,
+    default_result_type,
+    dtype_name,
+    has_overlapping_strides,
+    is_in_range,
+    is_number,
+    is_planned,
+    is_tensor,
+    overlap,
+)
+from warploom.ops.planning.user_functions import UserFunction, user_function
+from warploom.structured.config import GemmConfig
+from warploom.structured.epilogue.epilogue import ACTIVATIONS, GATE, OUT, PAIRS, PRE_ACTIVATION, UP, Epilogue, Operand
 from warploom.trace.language.types import OF_NUMPY
 
-Majors = tuple[str | None, str | None]
+INPUTS = ("bias", "up_bias", "residual")
+"""The arrays that an epilogue adds, in the order in which a launch takes them."""
+_RESERVED = ("alpha", "beta", *INPUTS, OUT)
 
 
-class Hardware(Protocol):
-    """What a choice depends on: a GPU's name, and its multiprocessors, since CTAs that meet must have room at once."""
+class Gpu(Protocol):
+    """The facts of a GPU that a configuration depends on: CTAs that wait for each other must all be resident."""
 
     @property
     def name(self) -> str: ...
@@ -31,89 +54,460 @@ class Hardware(Protocol):
     def sms(self) -> int: ...
 
 
-GPU: ContextVar[Hardware | None] = ContextVar("gpu", default=None)
-"""The GPU that a call is bound for; None for the machine, which has what its target has."""
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """A (…, m, k) times the transpose of B (…, n, k), its epilogue, and where D goes."""
 
-
-@dataclass(frozen=True)
-class Product:
-    """A (…, m, k) times the transpose of B (…, n, k), and what the result is to the caller.
-
-    `kind` is dense, grouped, blockwise or block_scaled. `fields` of the configuration follow from the arrays; `extra`
-    is what the kernel takes beside A and B.
-    """
-
-    a: Array
-    b: Array
-    result: Result
+    function: str
+    """The function that was called, for messages."""
     kind: str = "dense"
-    fields: Mapping[str, Any] = field(default_factory=dict)
-    extra: Mapping[str, Any] = field(default_factory=dict)
+    """dense, grouped, blockwise or block_scaled."""
+    a: Any = None
+    b: Any = None
+    up: Any = None
+    """The second B of a gated GEMM."""
+    extra: Any = None
+    """Further kernel arguments by name: scales, group ends."""
+    fields: Any = None
+    """Configuration fields that follow from the operands."""
     packing: int = 1
-    """Elements in one of the arrays' items."""
-    up: Array | None = None
-    """The second B, of pairs."""
+    """Elements in one item of A and B."""
     groups: int = 0
-    """Groups of rows: a configuration is to suit one of them, and rows behind the last are not written."""
+    """Groups of rows; a configuration should suit one of them, and rows after the last are not written."""
+
+    shape: Any = None
+    """D as the caller sees it: batch axes, row axes (several where they are flattened), column axis."""
+    batches: int = 0
+    row_axes: int = 1
+
+    bias: Any = None
+    up_bias: Any = None
+    """Of a gated GEMM; `bias` is then the gate's."""
+    residual: Any = None
+    beta: Any = 1.0
+    alpha: Any = 1.0
+    activation: Any = None
+    is_gated: bool = False
+    pair: Any = None
+    epilogue: Any = None
+    store: Any = None
+    operands: Any = None
+    outputs: Any = None
+    out: Any = None
+    out_dtype: Any = None
+    config: Any = None
+    target: Any = None
+    gpu: Gpu | None = None
+    """The GPU that the launch is for; None for the emulator, which has what the target has."""
+
+    dtype: Any = None
+    """From here on filled in by `complete`: D's dtype, and the array that the caller gets."""
+    result: Any = None
+    d: Any = None
+    """The matrix that the kernel writes; a copy of the result where that overlaps an input."""
+    is_apart: bool = False
+    traced: Any = None
+    """The `Epilogue` as a trace knows it, and its inputs by name."""
+    sources: Any = None
+
+    @property
+    def extents(self) -> tuple[Shape, Shape, Shape]:
+        """The extents of the batch, row and column axes."""
+        middle = self.batches + self.row_axes
+        return self.shape[: self.batches], self.shape[self.batches : middle], self.shape[middle:]
+
+    @property
+    def core(self) -> Shape:
+        """D's shape as the kernel sees it: one axis for all batches if there are any, then m and n."""
+        batch, rows, columns = (prod(each) for each in self.extents)
+        return (batch, rows, columns) if self.batches else (rows, columns)
 
     @property
     def sizes(self) -> tuple[int, int, int, int]:
-        """m, n, k and batches, as the kernel counts them; where there is nothing to add up, one zero is."""
-        return self.result.m, self.result.n, max(self.a.shape[-1] * self.packing, 1), self.result.batch
+        """m, n, k and batches; with an empty K one zero is added up."""
+        batch, m, n = (prod(each) for each in self.extents)
+        return m, n, max(self.a.shape[-1] * self.packing, 1), batch
 
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to compute."""
-        return 0 in self.result.core or 0 in self.b.shape[:-2]
+        return 0 in self.core or 0 in self.b.shape[:-2]
 
+    @property
+    def bias_name(self) -> str:
+        """The caller's name of `bias`."""
+        return "gate_bias" if self.is_gated else "bias"
 
-@dataclass(frozen=True)
-class Request:
-    """A product with all that the caller wants of it; `to` is None where the call has faults."""
+    @property
+    def matrices(self) -> list[Any]:
+        """The arrays that are read for many elements of D."""
+        read = (self.a, self.b, self.up, *(self.extra or {}).values())
+        return [each for each in read if each is not None]
 
-    product: Product
-    dtype: np.dtype[Any]
-    to: Destination | None
-    after: Following
-    options: Options
-    outputs: Mapping[str, Array] = field(default_factory=dict)
-    """The further outputs."""
+    @property
+    def epilogue_inputs(self) -> dict[str, Any]:
+        """The values that the epilogue reads, by the caller's names."""
+        operands = self.operands if isinstance(self.operands, Mapping) else {}
+        given = {self.bias_name: self.bias, "up_bias": self.up_bias, "residual": self.residual}
+        given |= {f"operands[{name!r}]": each for name, each in operands.items()}
+        return {name: each for name, each in given.items() if each is not None}
 
     @property
     def is_storable(self) -> bool:
-        """Whether the copy engine can store D."""
-        return self.options.store is None and self.to is not None and is_storable(self.to.matrix)
+        """Whether TMA can store D."""
+        return self.store is None and self.d is not None and is_storable(self.d)
 
     @property
     def output_types(self) -> tuple[str, ...]:
-        """The types of the further outputs, where the copy engine can store all of them, with D."""
-        if not self.is_storable or not all(map(is_storable, self.outputs.values())):
+        """The types of the auxiliary outputs, where TMA can store D and all of them; else nothing."""
+        outputs = (self.outputs or {}).values()
+        if not self.is_storable or not all(map(is_storable, outputs)):
             return ()
-        return tuple(OF_NUMPY[each.dtype.name] for each in self.outputs.values())
+        return tuple(OF_NUMPY[dtype_name(each)] for each in outputs)
 
     def load_problem(self, name: str) -> str:
-        """Why a load for the epilogue cannot bring an addend; nothing if it can."""
-        source = self.after.sources.get(name)
-        if not isinstance(source, np.ndarray) or self.to is None:
+        """Why an epilogue load cannot bring an input; nothing if it can."""
+        source = (self.sources or {}).get(name)
+        if not is_planned(source) or self.d is None:
             return f"there is no array `{name}`"
-        row, matrix = name == "bias", self.to.matrix
-        wanted = matrix.shape[-1:] if row else matrix.shape
-        if source.shape != wanted or source.dtype != matrix.dtype:
-            return f"`{name}` must be {matrix.dtype} {wanted}, as the result"
+        row = name == "bias"
+        wanted = self.d.shape[-1:] if row else self.d.shape
+        if source.shape != wanted or source.dtype != self.d.dtype:
+            return f"`{name}` must be {self.d.dtype} {wanted}, like the result"
         if not (is_row(source) if row else is_storable(source)):
             return f"the strides {source.strides} of `{name}` are not multiples of 16 bytes"
         return ""
 
 
-@dataclass(frozen=True)
-class Chosen(Generic[Config]):
-    """The configuration for a request."""
+def check(request: Request, violations: Violations, *, is_compiling: bool = False) -> None:
+    """Hold the epilogue and the output of a request to the rules.
 
-    config: Config
-    problem: Problem
-    majors: Majors
-    """How A and B lie; None for one of which the kernel gets a copy."""
-    loaded: str = ""
-    """The addend that the kernel loads by itself, if any."""
-    sought: ProblemKey | None = None
-    """What it was chosen for, where a choice can be tuned."""
+    Numbers and strides of a call that is being compiled are not known yet, and its functions are checked when it runs.
+    """
+    _check_choices(request, violations, are_known=not is_compiling)
+    operands = _named_operands(request, violations)
+    if not is_compiling:
+        functions = _functions(request, operands, violations)
+        read = {name for each in functions.values() if each is not None for name in each.names}
+        for name in operands:
+            if name not in read and None not in functions.values():
+                violations.add("operands", name, "must hold only what `epilogue` or `store` takes")
+    for name, value in request.epilogue_inputs.items():
+        _check_input(name, value, request, violations, are_known=not is_compiling)
+    _check_output_names(request, violations)
+    _check_result_type(request, violations)
+    _check_out(request, violations, are_known=not is_compiling)
+    _check_outputs(request, violations, are_known=not is_compiling)
+
+
+def _check_choices(request: Request, violations: Violations, *, are_known: bool) -> None:
+    for name in ("alpha", "beta"):
+        number = getattr(request, name)
+        if not is_number(number):
+            violations.add(name, number, "must be a number")
+        elif are_known and not is_in_range(number):
+            violations.add(name, number, OUT_OF_RANGE)
+    if request.activation is not None and not is_named(request.activation, ACTIVATIONS):
+        violations.add("activation", request.activation, f"must be one of {', '.join(ACTIVATIONS)}")
+    if request.is_gated and not (is_named(request.pair, PAIRS) or callable(request.pair)):
+        rule = f"must be one of {', '.join(PAIRS)}, or a function of gate and up"
+        violations.add("pair", request.pair, rule)
+
+
+def is_named(value: Any, among: Mapping[str, Any]) -> bool:
+    """Whether a value is one of some names."""
+    return isinstance(value, str) and value in among
+
+
+def _is_identifier(name: Any) -> bool:
+    return isinstance(name, str) and name.isidentifier() and name.isascii()
+
+
+def _named_operands(request: Request, violations: Violations) -> dict[str, Any]:
+    """The operands of the caller's functions, by names that a function can have."""
+    operands = request.operands
+    if operands is None:
+        return {}
+    if not isinstance(operands, Mapping):
+        violations.add("operands", operands, "must be a mapping of names to arrays")
+        return {}
+    for name in operands:
+        if not _is_identifier(name):
+            violations.add("operands", name, "must have names that a Python parameter can have")
+        elif name in _RESERVED:
+            violations.add("operands", name, f"must not use the reserved names {', '.join(_RESERVED)}")
+    if request.epilogue is None and request.store is None and operands:
+        violations.add("operands", tuple(operands), "needs an `epilogue` or `store` function that reads them")
+        return {}
+    return dict(operands)
+
+
+def _functions(
+    request: Request, operands: Mapping[str, Any], violations: Violations | None
+) -> dict[str, UserFunction | None]:
+    """The caller's functions, as a trace calls them."""
+    given = {"epilogue": tuple(operands), "store": (*operands, OUT), "pair": ()}
+    collected = Violations(request.function) if violations is None else violations
+    return {
+        name: user_function(name, function, names, collected)
+        for name, names in given.items()
+        if (function := getattr(request, name)) is not None and (name != "pair" or callable(function))
+    }
+
+
+def _check_input(name: str, value: Any, request: Request, violations: Violations, *, are_known: bool) -> None:
+    """Check an array that broadcasts against D as in NumPy, or a number.
+
+    () is a scalar, (n,) or (1, n) a row that is added to every row of D, (m, 1) a column, (m, n) a tile; batches come
+    first. A vector is a row, also where m equals n.
+    """
+    if is_number(value):
+        if are_known and not is_in_range(value):
+            violations.add(name, value, OUT_OF_RANGE)
+        return
+    if not (is_planned(value) or is_tensor(value)):
+        violations.add(name, value, "must be an array or a number")
+        return
+    if not check_array(name, value, violations, types=tuple(OF_NUMPY), ranks=ANY_RANK):
+        return
+    shape = request.shape
+    if shape is not None and not (value.ndim <= len(shape) and _broadcasts(value.shape, shape)):
+        rule = f"must broadcast to D, which is {tuple(shape)}{_hint(value, request)}"
+        violations.add(name, value, rule)
+
+
+def _broadcasts(shape: Iterable[int], to: Iterable[int]) -> bool:
+    # Extents may be symbols of PyTorch's compiler, of which equality is known first.
+    pairs = zip(reversed(tuple(shape)), reversed(tuple(to)), strict=False)
+    return all(own == other or own == 1 for own, other in pairs)  # noqa: PLR1714
+
+
+def _hint(value: Any, request: Request) -> str:
+    rows = request.extents[1]
+    if len(rows) == 1 and tuple(value.shape) == tuple(rows):
+        return f" (one value for each row has the shape ({rows[0]}, 1))"
+    return ""
+
+
+def _check_output_names(request: Request, violations: Violations) -> None:
+    """Check that each auxiliary output has a name, and is computed."""
+    outputs = request.outputs
+    if outputs is None:
+        return
+    if not isinstance(outputs, Mapping):
+        violations.add("outputs", outputs, "must be a mapping of names to arrays")
+        return
+    known = (GATE, UP) if request.is_gated else (PRE_ACTIVATION,)
+    for name in outputs:
+        if not _is_identifier(name):
+            violations.add("outputs", name, "must have names that a Python parameter can have")
+        elif name == OUT:
+            violations.add("outputs", name, f"must not use the reserved name {OUT}")
+        elif name not in known and request.epilogue is None:
+            violations.add("outputs", name, f"must be {' or '.join(known)} unless an `epilogue` returns it")
+    if request.store is not None:
+        violations.add("outputs", tuple(outputs), "cannot be used with `store`, which stores to arrays in `operands`")
+
+
+def _check_result_type(request: Request, violations: Violations) -> None:
+    """Check the dtypes that the caller names: each is a result type, and they agree."""
+    asked = _asked_types(request, violations)
+    for argument, name in asked.items():
+        leading = next(iter(asked))
+        if name not in RESULT_TYPES:
+            violations.add(argument, getattr(request, argument), f"must have a dtype of {', '.join(RESULT_TYPES)}")
+            return
+        if name != asked[leading]:
+            rule = f"must have the dtype of `{leading}`, {asked[leading]}, not {name}"
+            violations.add(argument, getattr(request, argument), rule)
+
+
+def _asked_types(request: Request, violations: Violations | None) -> dict[str, str]:
+    """The result dtypes that the caller names, by argument."""
+    out, config = request.out, request.config
+    asked: dict[str, str] = {}
+    if request.out_dtype is not None:
+        name = type_name(request.out_dtype)
+        if name is not None:
+            asked["out_dtype"] = name
+        elif violations is not None:
+            violations.add("out_dtype", request.out_dtype, "must be a dtype")
+    has_type = is_planned(out) or is_tensor(out)
+    if has_type and (request.store is None or dtype_name(out) in RESULT_TYPES):
+        asked["out"] = dtype_name(out)
+    if isinstance(config, GemmConfig) and "c_type" not in dict(config.derived):
+        asked["config"] = next(name for name, type_ in OF_NUMPY.items() if type_ == config.c_type)
+    if request.store is not None and "out_dtype" in asked:
+        asked.pop("out", None)  # a function that stores by itself may convert once more
+    return asked
+
+
+def type_name(dtype: Any) -> str | None:
+    """The name of a dtype of NumPy or PyTorch, or of anything that NumPy takes for one; None for anything else."""
+    if type(dtype).__module__ == "torch":
+        return str(dtype).rpartition(".")[2]
+    try:
+        return np.dtype(dtype).name
+    except TypeError:
+        return None
+
+
+def _check_out(request: Request, violations: Violations, *, are_known: bool) -> None:
+    out = request.out
+    if out is None:
+        return
+    if not check_array("out", out, violations, types=tuple(OF_NUMPY), ranks=ANY_RANK):
+        return
+    if request.shape is not None and request.store is None and tuple(out.shape) != tuple(request.shape):
+        violations.add("out", out, f"must have the result's shape, {tuple(request.shape)}")
+    _check_writable("out", out, violations, are_known=are_known)
+
+
+def _check_writable(argument: str, array: Any, violations: Violations, *, are_known: bool) -> None:
+    if isinstance(array, np.ndarray) and not array.flags.writeable:
+        violations.add(argument, array, "must not be read-only")
+    if not are_known or 0 in array.shape:
+        return
+    strides = array.stride() if is_tensor(array) else array.strides
+    if has_overlapping_strides(array.shape, strides):
+        violations.add(argument, array, OVERLAPPING_STRIDES)
+
+
+def _check_outputs(request: Request, violations: Violations, *, are_known: bool) -> None:
+    """Check that each auxiliary output is like D, can be written, and shares memory with no other array."""
+    outputs = request.outputs if isinstance(request.outputs, Mapping) else {}
+    read = (*request.matrices, *request.epilogue_inputs.values())
+    others: dict[str, Any] = {"out": request.out} if request.out is not None else {}
+    for name, array in outputs.items():
+        argument, shape = f"outputs[{name!r}]", request.shape
+        if not check_array(argument, array, violations, types=RESULT_TYPES, ranks=ANY_RANK):
+            continue
+        if shape is not None and tuple(array.shape) != tuple(shape):
+            violations.add(argument, array, f"must have the result's shape, {tuple(shape)}")
+        elif shape is not None and not as_matrix(array, request.core, are_known=are_known):
+            violations.add(argument, array, f"must have strides that make it a matrix {request.core} without a copy")
+        _check_writable(argument, array, violations, are_known=are_known)
+        if are_known and any(overlap(array, each) for each in read):
+            violations.add(argument, array, "must not overlap an array that is read")
+        for other in (other for other, each in others.items() if are_known and overlap(array, each)):
+            violations.add(argument, array, f"must not overlap `{other}`")
+        others[argument] = array
+
+
+def as_matrix(array: Any, core: Shape, *, are_known: bool = True) -> bool:
+    """Whether an array like the result has the kernel's shape without a copy."""
+    if is_tensor(array):
+        if tuple(array.shape) == tuple(core) or array.is_contiguous():
+            return True
+        return are_known and _is_viewable(array, core)
+    if 0 in array.shape:
+        return True
+    made = array.reshape(*core)
+    return np.may_share_memory(made, array) if isinstance(array, np.ndarray) else not made.is_copy
+
+
+def _is_viewable(tensor: Any, core: Shape) -> bool:
+    try:
+        tensor.view(core)
+    except RuntimeError:
+        return False
+    return True
+
+
+def result_type(request: Request) -> str:
+    """D's dtype: the one that the caller names, else by the type of A."""
+    asked = _asked_types(request, None)
+    if asked:
+        return next(iter(asked.values()))
+    if request.store is not None and request.out is not None:
+        return "float32"
+    return default_result_type(dtype_name(request.a))
+
+
+def with_type(request: Request) -> Request:
+    """The request with D's dtype: enough for the choice of a configuration."""
+    return replace(request, dtype=np.dtype(result_type(request)), traced=Epilogue())
+
+
+def complete(request: Request) -> Request:
+    """The request with its epilogue assembled, and with D: the caller's array if there is one, else a new one."""
+    typed = with_type(request)
+    traced, sources = _assembled(typed)
+    result, d, is_apart = _destination(typed)
+    outputs = {name: _plain(each).reshape(*typed.core) for name, each in (typed.outputs or {}).items()}
+    return replace(typed, traced=traced, sources=sources, result=result, d=d, is_apart=is_apart, outputs=outputs)
+
+
+def _plain(array: Any) -> Any:
+    """An array without its subclass of NumPy."""
+    return np.asarray(array) if isinstance(array, np.ndarray) else array
+
+
+def _assembled(request: Request) -> tuple[Epilogue, dict[str, Any]]:
+    """The epilogue as a trace knows it, and what it reads by name."""
+    operands = dict(request.operands or {})
+    functions = _functions(request, operands, None)
+    inputs = {name: getattr(request, name) for name in INPUTS} | operands
+    if request.beta == 0:
+        inputs["residual"] = None
+    kinds: dict[str, Operand] = {}
+    sources: dict[str, Any] = {}
+    for name, value in inputs.items():
+        if value is not None:
+            kinds[name], sources[name] = _placed(value, request)
+    for name, is_used in (("alpha", True), ("beta", "residual" in kinds)):
+        if is_used and getattr(request, name) != 1:
+            sources[name] = float(getattr(request, name))
+    if "store" in functions:
+        kinds[OUT] = Operand("view")
+    epilogue = Epilogue(
+        bias=kinds.pop("bias", None),
+        up_bias=kinds.pop("up_bias", None),
+        pair=request.pair if isinstance(request.pair, str) else functions.get("pair"),
+        outputs=tuple(request.outputs or ()),
+        activation=request.activation,
+        function=functions.get("epilogue"),
+        residual=kinds.pop("residual", None),
+        store=functions.get("store"),
+        operands=tuple(kinds.items()),
+    )
+    return epilogue, sources
+
+
+def _placed(value: Any, request: Request) -> tuple[Operand, Any]:
+    """An epilogue input as a trace knows it, and as a launch passes it: an axis for each that it varies along."""
+    if is_number(value):
+        return Operand("scalar"), float(value)
+    value, shape = _plain(value), request.shape
+    value = value.reshape(*(1,) * (len(shape) - value.ndim), *value.shape)
+    extents, full, at = list[int](), list[int](), 0
+    for group in request.extents:
+        own = value.shape[at : at + len(group)]
+        varies = any(extent != 1 for extent in own)
+        extents.append(prod(group) if varies else 1)
+        full += group if varies else own
+        at += len(group)
+    batch, m, n = (extent != 1 for extent in extents)
+    kind = {(False, False): "scalar", (False, True): "row", (True, False): "column", (True, True): "tile"}[m, n]
+    core = {"scalar": [1], "row": extents[2:], "column": extents[1:2], "tile": extents[1:]}[kind]
+    return Operand(kind), broadcast_to(value, tuple(full)).reshape(*(extents[:1] if batch else []), *core)
+
+
+def _destination(request: Request) -> tuple[Any, Any, bool]:
+    """The caller's result, the matrix that the kernel writes, and whether that is a copy, because of an overlap.
+
+    Elements that a kernel does not write are zero in a new result, and keep their values in the caller's array.
+    """
+    out, stores_anywhere = request.out, request.store is not None
+    if out is None:
+        make = np.zeros if stores_anywhere or request.groups else np.empty
+        result = make(request.shape, request.dtype)
+        return result, result if stores_anywhere else result.reshape(request.core), False
+    inputs = [each for each in request.epilogue_inputs.values() if is_planned(each)]
+    is_host = isinstance(out, np.ndarray)
+    is_apart = is_host and clashes(out, request.matrices, inputs, stores_anywhere=stores_anywhere)
+    matrix = _plain(out)
+    if not stores_anywhere:
+        is_apart = is_apart or not as_matrix(matrix, request.core)
+        matrix = matrix.reshape(*request.core)
+    return out, matrix.copy() if is_apart and is_host else matrix, is_apart

@@ -1,8 +1,8 @@
-"""The caller's own functions in an epilogue: what they capture, and when two of them are the same.
+"""The caller's functions in an epilogue: the values they capture, and when two of them are equal.
 
-A kernel is traced once for functions that do the same: equal code that reaches equal values, as a fingerprint tells, so
-that a lambda made anew for each call costs no new trace, and a changed number costs one. Arrays cannot be captured:
-they are passed at launch, as operands.
+A kernel is traced once for equal functions: the same code with equal captured values, compared by fingerprint, so that
+a lambda made anew for each call needs no new trace, and a changed number needs one. Arrays cannot be captured: they are
+passed at launch, as operands.
 """
 
 from __future__ import annotations
@@ -17,53 +17,57 @@ from typing import Any
 
 import numpy as np
 
-from warploom.ops.planning.violations import Faults
+from warploom.ops.planning.arrays import Violations
 from warploom.runtime.cache.fingerprint import fingerprint
 
 _ARRAYS = ("__array_interface__", "__cuda_array_interface__", "__dlpack__")
 _FIRST = 2
-"""Parameters that every function has."""
+"""Positional parameters that every function has."""
 _FORMS = {"pair": "two values: pair(gate, up)"}
-"""What they are, where they are not a value and its position."""
+"""Those parameters in words, by argument, where they are not a value and its position."""
 
 
 @dataclass(frozen=True, eq=False)
-class Authored:
-    """A function as the trace calls it: it gets the operands that it names, and compares by what it does."""
+class UserFunction:
+    """A function as a trace calls it: with the operands that it names; equal to functions with the same fingerprint."""
 
     function: Callable[..., Any]
     names: tuple[str, ...]
     key: str | None = field(default=None, compare=False)
-    """What it does, as far as Python can tell; None where something that it reaches may change without notice."""
+    """Its fingerprint: code and captured values; None where something that it captures may change unnoticed."""
 
     def __call__(self, value: Any, at: Any, /, **operands: Any) -> Any:
         return self.function(value, at, **{name: operands[name] for name in self.names})
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Authored):
+        if not isinstance(other, UserFunction):
             return NotImplemented
         return self is other or (self.key is not None and (self.names, self.key) == (other.names, other.key))
 
     def __hash__(self) -> int:
         if self.key is None:
-            raise TypeError("captures something that may change: it is traced anew each time")
+            raise TypeError("it captures a value that may change: it is traced at each call")
         return hash((self.names, self.key))
 
 
-def authored(argument: str, function: Any, operands: tuple[str, ...], faults: Faults) -> Authored | None:
-    """A caller's function, held to the rules: callable, without captured arrays, and fed with what it asks for."""
+def user_function(
+    argument: str, function: Any, operands: tuple[str, ...], violations: Violations
+) -> UserFunction | None:
+    """A caller's function, checked: it is callable, captures no arrays, and asks for operands that exist."""
     if not callable(function):
-        faults.add(argument, function, "it is no function")
+        violations.add(argument, function, "must be a function")
         return None
     for name in sorted({name for name, value in _captured(function) if _holds_array(value)}):
         own = name.rpartition(".")[2]
-        what = f"it captures the array `{name}`, which only the launch knows; pass operands={{{own!r}: {name}}}"
-        faults.add(argument, function, f"{what} and take `{own}` as an argument")
-    names = _asked(argument, function, operands, faults)
-    return Authored(function, names, fingerprint(function, lasting=False))
+        rule = f"must not capture the array `{name}`: pass operands={{{own!r}: {name}}} and take `{own}` as a parameter"
+        violations.add(argument, function, rule)
+    names = _asked(argument, function, operands, violations)
+    return UserFunction(function, names, fingerprint(function, lasting=False))
 
 
-def _asked(argument: str, function: Callable[..., Any], operands: tuple[str, ...], faults: Faults) -> tuple[str, ...]:
+def _asked(
+    argument: str, function: Callable[..., Any], operands: tuple[str, ...], violations: Violations
+) -> tuple[str, ...]:
     """The operands that a function names."""
     try:
         parameters = list(inspect.signature(function).parameters.values())
@@ -72,7 +76,7 @@ def _asked(argument: str, function: Callable[..., Any], operands: tuple[str, ...
     positional = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
     if len(positional) < _FIRST and not any(each.kind is each.VAR_POSITIONAL for each in parameters):
         form = _FORMS.get(argument, "a value and its position: f(value, at, **operands)")
-        faults.add(argument, function, f"it takes {form}")
+        violations.add(argument, function, f"must take {form}")
         return ()
     if any(each.kind is each.VAR_KEYWORD for each in parameters):
         taken = {each.name for each in positional[:_FIRST] if each.kind is not each.POSITIONAL_ONLY}
@@ -80,12 +84,12 @@ def _asked(argument: str, function: Callable[..., Any], operands: tuple[str, ...
     rest = [each for each in parameters if each not in positional[:_FIRST]]
     for each in rest:
         if each.name not in operands and each.default is each.empty and each.kind is not each.VAR_POSITIONAL:
-            faults.add(argument, function, f"it takes `{each.name}`, which is not among the operands")
+            violations.add(argument, function, f"takes `{each.name}`, which must be in `operands`")
     return tuple(name for name in operands if name in {each.name for each in rest})
 
 
 def _captured(function: Any, seen: frozenset[int] = frozenset()) -> Iterator[tuple[str, Any]]:
-    """Names and values that a function takes from around it, with those of its helpers in the same module."""
+    """Names and values that a function captures, with those of its helper functions in the same module."""
     if id(function) in seen:
         return
     seen |= {id(function)}
@@ -112,7 +116,7 @@ def _captured(function: Any, seen: frozenset[int] = frozenset()) -> Iterator[tup
 
 
 def _attributes(name: str, thing: Any) -> Iterator[tuple[str, Any]]:
-    """What an object that is called holds."""
+    """The attributes of a callable object."""
     yield from ((f"{name}.{attribute}", value) for attribute, value in getattr(thing, "__dict__", {}).items())
 
 
@@ -125,18 +129,18 @@ def _cells(function: FunctionType) -> Iterator[tuple[str, Any]]:
 
 
 def _globals(function: FunctionType) -> Iterator[tuple[str, Any]]:
-    for name in dict.fromkeys(_global_names(function.__code__)):
+    for name in dict.fromkeys(global_names(function.__code__)):
         if name in function.__globals__:
             yield name, function.__globals__[name]
 
 
-def _global_names(code: CodeType) -> Iterator[str]:
+def global_names(code: CodeType) -> Iterator[str]:
     for instruction in dis.get_instructions(code):
         if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
             yield instruction.argval
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _global_names(constant)
+            yield from global_names(constant)
 
 
 def _holds_array(value: Any) -> bool:

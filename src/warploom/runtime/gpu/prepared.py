@@ -229,7 +229,9 @@ class Prepared:
 
     def _slot(self, array: Any, address: int, arrays: Sequence[Any]) -> int | None:
         """Which exchanged array an argument is, or is a part of."""
+        base = getattr(array, "base", None)
         found = [number for number, each in enumerate(arrays) if each is array]
+        found = found or [number for number, each in enumerate(arrays) if each is base]
         found = found or [number for number, slot in enumerate(self._slots) if slot.holds(address)]
         if len(found) > 1:
             raise ValueError(f"it is part of {len(found)} of the arrays that calls exchange")
@@ -240,14 +242,10 @@ def _pointer(address: int) -> bytes:
     return address.to_bytes(POINTER_BYTES, "little")
 
 
-def exchanged(launch: Launch, arrays: Sequence[Any]) -> set[int]:
-    """Which of the arrays a launch passes on: not those that it got as a copy, or does not read."""
-    starts = [(start_of(array), max(buffer_of(array).span, 1)) for array in arrays]
+def exchanged(launch: Launch) -> list[Any]:
+    """The arrays that a launch passes on, directly or by a tensor map."""
     passed = [arg.array if isinstance(arg, TensorMap) else arg for arg in launch.args]
-    found = {start_of(array) for array in passed if is_array(array)}
-    return {
-        number for number, (start, span) in enumerate(starts) if any(start <= each < start + span for each in found)
-    }
+    return [array for array in passed if is_array(array)]
 
 
 def _differences(given: Buffer, wanted: Buffer) -> list[str]:
