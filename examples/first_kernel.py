@@ -32,7 +32,6 @@ from warploom.trace import (
 TILE, TILE_K, STAGES = 128, 64, 4
 LOAD = "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
 MMA = f"wgmma.mma_async.sync.aligned.m64n{TILE}k16.f32.bf16.bf16"
-SWIZZLED = {"leading": 16, "stride": 1024, "swizzle": "128B"}  # rows of 128 bytes in groups of eight
 
 
 @kernel(target="sm_90a")
@@ -64,8 +63,8 @@ def matmul(a: TensorMap, b: TensorMap, d: Array, k_tiles: s32) -> None:
         for k in loop(k_tiles):
             stage, turn = k % STAGES, k // STAGES
             full[stage].wait(turn & 1)
-            left = matrix_descriptor(a_tiles[stage, group].place, **SWIZZLED)
-            right = matrix_descriptor(b_tiles[stage].place, **SWIZZLED)
+            left = matrix_descriptor(a_tiles[stage, group].place, leading=16, stride=1024, swizzle="128B")
+            right = matrix_descriptor(b_tiles[stage].place, leading=16, stride=1024, swizzle="128B")
             emit("wgmma.fence.sync.aligned")
             for step in range(TILE_K // 16):
                 accumulate = k > 0 if step == 0 else True

@@ -142,6 +142,10 @@ class TensorMap:
     def box_bytes(self) -> int:
         return self.geometry.box_bytes
 
+    def at(self, *coordinates: Any) -> Any:
+        """The box that begins at coordinates; only inside a kernel, which gets its own object for a tensor map."""
+        raise Diag.OUTSIDE_KERNEL.error(what="`TensorMap.at`")
+
 
 def _error(broken: Sequence[tuple[str, str]]) -> Exception:
     subjects = ", ".join(dict.fromkeys(subject for subject, _ in broken))

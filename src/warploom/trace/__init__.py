@@ -2,6 +2,29 @@
 
 from warploom.trace.isa.emit import At, emit
 from warploom.trace.kernel import KernelFunction, kernel
+from warploom.trace.language.annotations import (
+    Array,
+    Tensor,
+    bf16,
+    bf16x2,
+    e2m1,
+    e4m3,
+    e5m2,
+    f16,
+    f16x2,
+    f32,
+    f64,
+    pred,
+    s8,
+    s16,
+    s32,
+    s64,
+    u8,
+    u16,
+    u32,
+    u64,
+    ue8m0,
+)
 from warploom.trace.language.barriers import (
     Barrier,
     Barriers,
@@ -47,27 +70,6 @@ from warploom.trace.language.operations import abs_, clamp, copysign, fma, max_,
 from warploom.trace.language.packing import merge, pack, round_pair, split, unpack
 from warploom.trace.language.printing import device_assert, device_print
 from warploom.trace.language.roles import Role, Roles, warp_roles
-from warploom.trace.language.types import (
-    bf16,
-    bf16x2,
-    e2m1,
-    e4m3,
-    e5m2,
-    f16,
-    f16x2,
-    f32,
-    f64,
-    pred,
-    s8,
-    s16,
-    s32,
-    s64,
-    u8,
-    u16,
-    u32,
-    u64,
-    ue8m0,
-)
 from warploom.trace.language.values import Value, literal, select, special
 from warploom.trace.language.variables import Variable
 from warploom.trace.language.views import TensorMemory, View, shared
@@ -82,7 +84,7 @@ from warploom.trace.language.warps import (
     vote_any,
     warp_index,
 )
-from warploom.trace.parameters import Array, Operands, Tensor, TensorMapArgument
+from warploom.trace.parameters import Operands, TensorMapArgument
 
 __all__ = [
     "Accumulator",

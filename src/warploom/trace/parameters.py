@@ -15,6 +15,7 @@ from warploom.host.tensor_map import BoxGeometry, TensorMap
 from warploom.ptx.syntax.model import Variable
 from warploom.trace.builder import Builder
 from warploom.trace.isa.emit import At, emit
+from warploom.trace.language.annotations import Array, Tensor
 from warploom.trace.language.types import OF_NUMPY, TYPES, encode, wrap
 from warploom.trace.language.values import Value, address_of, compute
 from warploom.trace.language.views import View
@@ -26,23 +27,6 @@ _OR_NONE = " | None"
 _MAP_BYTES, _MAP_ALIGN = 128, 64
 _ANY_EXTENT = (1 << 31) - 1
 _WIDEST = 16
-
-
-class Array:
-    """As an annotation: an array of any element type; `Array[f32]` of that one."""
-
-    def __class_getitem__(cls, dtype: str) -> str:
-        return f"Array[{dtype}]"
-
-
-class Tensor:
-    """As an annotation: an array whose extents and strides only the launch knows; one trace serves all sizes.
-
-    What is known is the type, the rank, which strides are 0 or 1, and how the rows are aligned.
-    """
-
-    def __class_getitem__(cls, dtype: str) -> str:
-        return f"Tensor[{dtype}]"
 
 
 class Operands:

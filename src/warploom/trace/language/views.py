@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import groupby
 from operator import add
-from typing import Any
+from typing import Any, Literal
 
 from warploom.diagnostics import Diag
 from warploom.hardware.swizzles import GRANULE, NONE, SWIZZLES, Swizzle
@@ -21,6 +21,7 @@ from warploom.trace.language.values import Value, address_of, fitting, literal, 
 from warploom.trace.language.variables import Variable
 
 Index = Value | int
+AtomicOperation = Literal["add", "min", "max", "and", "or", "xor", "exch"]
 _ATOMIC_TYPES = {
     "add": ("u32", "s32", "u64", "f32", "f64", "f16", "bf16", "f16x2", "bf16x2"),
     "min": ("u32", "s32", "u64", "s64"),
@@ -257,7 +258,9 @@ class View:
         vector = f".v{each}" if each > 1 else ""
         return [(each, vector, type_, at * TYPES[type_].bytes) for at in range(0, words, each)]
 
-    def atomic(self, operation: str, value: Value | Number, *index: Index, result: bool = False) -> Value | None:
+    def atomic(
+        self, operation: AtomicOperation, value: Value | Number, *index: Index, result: bool = False
+    ) -> Value | None:
         """Combine an element with a value in one indivisible step; gives the old element where asked."""
         given = valued(value, self.dtype)
         if given.type in ("s32", "u32", "s64", "u64") and self.dtype in ("s32", "u32", "s64", "u64"):

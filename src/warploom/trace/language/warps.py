@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from warploom.diagnostics import Diag
 from warploom.hardware.threads import WARP_LANES
 from warploom.trace.builder import current, here
@@ -18,7 +20,9 @@ _MODES = {"up": 0, "down": _LAST_LANE, "bfly": _LAST_LANE, "idx": _LAST_LANE}
 """The clamp of each mode for whole warps."""
 
 
-def shuffle(value: Value, mode: str, amount: Value | int, members: Value | int = ALL) -> Value:
+def shuffle(
+    value: Value, mode: Literal["up", "down", "bfly", "idx"], amount: Value | int, members: Value | int = ALL
+) -> Value:
     """Another lane's value: `idx` of lane `amount`, `up` and `down` that far away, `bfly` of lane ^ amount."""
     row = TYPES[value.type]
     if mode not in _MODES or row.kind == "pred":
@@ -72,6 +76,6 @@ def warp_index() -> Value:
     return builder.root.known[key]
 
 
-def cta_index(axis: str = "x") -> Value:
+def cta_index(axis: Literal["x", "y", "z"] = "x") -> Value:
     """The CTA's number in the grid."""
     return special(f"ctaid.{axis}")

@@ -48,7 +48,9 @@ def finished(builder: Builder, directives: tuple[Directive, ...]) -> tuple[Modul
     )
     decode_kernel(replace(traced, body=tuple(_kinds(traced))), builder.target)
     files = tuple(enumerate(dict.fromkeys(each.loc.file for each in traced.instructions if each.loc), start=1))
-    variables = (Variable("shared", "b8", SHARED, align, 0, linkage="extern"),) if places else ()
+    variables: tuple[Variable, ...] = ()
+    if places:
+        variables = (Variable("shared", "b8", SHARED, align, 0, linkage="extern"),)
     version = max(machine(builder.target).first_ptx, *(_version(each) for each in traced.instructions))
     variables += tuple(_text(name, text) for text, name in builder.texts.items())
     return Module(version, (builder.target,), (*builder.functions.values(), traced), variables, files=files), size
