@@ -39,10 +39,6 @@ TO_DO = frozenset(
         "src/warploom/structured/epilogue",
         "src/warploom/structured/pipelines",
         "src/warploom/torch",
-        "src/warploom/trace",
-        "src/warploom/trace/isa",
-        "src/warploom/trace/language",
-        "src/warploom/trace/passes",
         "src/warploom/tuning",
         "tests/bench",
         "tests/corpus",
@@ -63,7 +59,6 @@ TO_DO = frozenset(
         "tests/structured/epilogue",
         "tests/structured/schedulers",
         "tests/torch",
-        "tests/trace",
         "tests/tuning",
     )
 )

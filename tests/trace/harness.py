@@ -1,4 +1,4 @@
-"""Runs traced kernels on the machine; every one is read back from its text, and assembled where ptxas is at hand."""
+"""Runs traced kernels on the emulator; each is parsed from its text again, and assembled if ptxas is installed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def find_ptxas():
 
 @functools.cache
 def assembled(text: str) -> str:
-    """What ptxas says about a text, with its exit status in front."""
+    """Return the output of ptxas for a text, after its exit status."""
     target = text.partition(".target ")[2].split()[0]
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "kernel.ptx"
@@ -53,7 +53,7 @@ def accepted(launch_) -> str:
 
 
 def run(function, *arguments, grid=(1, 1, 1), block=(32, 1, 1), cluster=(1, 1, 1), schedule="eager", **constants):
-    """Bind, check the text, and run on the machine."""
+    """Bind, check the text, and run on the emulator."""
     bound = function.bind(*arguments, grid=grid, block=block, cluster=cluster, **constants)
     launch(bound, schedule=schedule)
     return accepted(bound)

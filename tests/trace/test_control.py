@@ -313,7 +313,7 @@ def test_clocks_are_read_each_time():
     assert sum("%clock64" in line for line in lines) == 2
 
 
-def test_what_never_changes_is_read_in_front():
+def test_constants_are_read_before_the_body():
     @kernel
     def halves(out):
         with when(thread() < 16):

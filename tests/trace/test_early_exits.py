@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 from tests.trace.harness import accepted, body, run
-from tests.trace.test_errors import told
+from tests.trace.test_errors import reported
 
 import warploom.trace as wl
 from warploom import launch
@@ -271,7 +271,7 @@ def test_exits_that_would_drop_code_are_errors_at_their_line():
         value, under_if, in_a_loop, break_, host_break, in_a_role, guard_in_a_role, two_managers, closure,
         own_generator, own_class, other_side,
     ):  # fmt: skip
-        told(function, "LEFT_LOOP_EARLY", "drop code for all threads", "with when(...):")
+        reported(function, "LEFT_LOOP_EARLY", "drop code for all threads", "with when(...):")
 
 
 def test_a_helper_that_returns_out_of_a_block_is_an_error_there():

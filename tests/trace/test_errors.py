@@ -1,4 +1,4 @@
-"""What warploom says to an author, and at which line: every message of the tracing part of the catalogue."""
+"""Errors of tracing and their lines: every message of the tracing part of the catalogue."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def trace(function):
     return caught.value
 
 
-def told(function, code, *words):
+def reported(function, code, *words):
     """Tracing raises this error, at the line marked HERE, with these words."""
     error = trace(function)
     text = str(error)
@@ -80,7 +80,7 @@ def test_python_if_on_a_device_value():
             pass
 
     for function in (if_, while_, and_, range_):
-        told(function, "BRANCH_ON_DEVICE_VALUE", "not known while tracing", "with when(condition):")
+        reported(function, "BRANCH_ON_DEVICE_VALUE", "not known while tracing", "with when(condition):")
 
 
 def test_loops_left_early():
@@ -108,7 +108,7 @@ def test_loops_left_early():
             break  # HERE
 
     for function in (break_, return_, inner, within_branch, while_):
-        told(function, "LEFT_LOOP_EARLY", "leaves the body of a device", "with when(...):")
+        reported(function, "LEFT_LOOP_EARLY", "leaves the body of a device", "with when(...):")
 
 
 def test_exceptions_pass_through_unchanged():
@@ -144,7 +144,7 @@ def test_values_out_of_their_scope():
         y += 1.0  # HERE
 
     for function in (after_loop, after_branch, other_side, variable):
-        told(function, "VALUE_OUT_OF_SCOPE", "after the end of that", "store it in a variable")
+        reported(function, "VALUE_OUT_OF_SCOPE", "after the end of that", "store it in a variable")
 
 
 @pytest.mark.parametrize(
@@ -228,7 +228,7 @@ def test_otherwise_without_when():
             x[0] = 2.0
 
     for function in (alone, too_late):
-        told(function, "OTHERWISE_WITHOUT_WHEN", "no `when(...)` block directly before it", "directly after")
+        reported(function, "OTHERWISE_WITHOUT_WHEN", "no `when(...)` block directly before it", "directly after")
 
 
 def test_unknown_instructions_name_the_nearest():
@@ -238,15 +238,17 @@ def test_unknown_instructions_name_the_nearest():
     def modifier(x, n: s32):
         emit("ld.global.f33", At(special("tid.x")))  # HERE
 
-    told(unknown, "UNKNOWN_INSTRUCTION", "`mbarrier.inti.shared::cta.b64`", "nearest known form is `mbarrier.in")
-    assert isinstance(told(modifier, "UNKNOWN_INSTRUCTION", "`ld.global.f33`", "nearest known form is `ld"), PtxError)
+    reported(unknown, "UNKNOWN_INSTRUCTION", "`mbarrier.inti.shared::cta.b64`", "nearest known form is `mbarrier.in")
+    assert isinstance(
+        reported(modifier, "UNKNOWN_INSTRUCTION", "`ld.global.f33`", "nearest known form is `ld"), PtxError
+    )
 
 
 def test_instructions_of_another_target():
     def blackwell(x, n: s32):
         emit("tcgen05.fence::before_thread_sync")  # HERE
 
-    told(blackwell, "WRONG_TARGET", "requires sm_100a", ".target sm_90a")
+    reported(blackwell, "WRONG_TARGET", "requires sm_100a", ".target sm_90a")
 
 
 def test_operands_of_the_wrong_kind():
@@ -262,10 +264,10 @@ def test_operands_of_the_wrong_kind():
     def too_narrow(x, n: s32):
         emit("shl.b64", n, 3)  # HERE
 
-    told(missing, "BAD_OPERANDS", "it has 1 operands", "count")
-    told(not_an_address, "BAD_OPERANDS", "is not an address")
-    told(too_many, "BAD_OPERANDS", "operands")
-    told(too_narrow, "BAD_OPERANDS", "is a .b32 register where a is .b64")
+    reported(missing, "BAD_OPERANDS", "it has 1 operands", "count")
+    reported(not_an_address, "BAD_OPERANDS", "is not an address")
+    reported(too_many, "BAD_OPERANDS", "operands")
+    reported(too_narrow, "BAD_OPERANDS", "is a .b32 register where a is .b64")
 
 
 def test_every_tracing_message_is_met_by_a_test():
@@ -279,5 +281,5 @@ def test_results_of_a_kernel_are_not_read_by_python():
     def convert(x, n: s32):
         _ = [1, 2, 3][n]  # HERE
 
-    told(convert, "BRANCH_ON_DEVICE_VALUE")
+    reported(convert, "BRANCH_ON_DEVICE_VALUE")
     assert f32 == "f32"

@@ -169,7 +169,7 @@ def test_accumulators_are_set_and_read():
         (lambda f: f.to("f16").pairs("f16x2"), ".f16x2 of 4 .f16 values"),
     ],
 )
-def test_wrong_fragments_are_told(act, says):
+def test_wrong_fragments_are_reported(act, says):
     @kernel
     def wrong(x):
         act(Fragment(tuple(x[at, thread()] for at in range(4)), wgmma_d(8)))
@@ -204,7 +204,7 @@ def test_matrices_go_to_shared_memory_and_back(count, transpose):
     assert sum(f"matrix.sync.aligned.m8n8.x{count}" in line for line in lines) == 2
 
 
-def test_the_accumulator_shape_of_tensor_memory_is_that_of_stmatrix():
+def test_the_accumulator_shape_of_tmem_is_that_of_stmatrix():
     repeats = 4
 
     @kernel(target="sm_100a")

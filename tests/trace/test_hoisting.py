@@ -1,4 +1,4 @@
-"""Arithmetic that a loop would repeat stands in front of it, and only that."""
+"""Loop-invariant arithmetic, and nothing else, is moved before its loop."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def inside(lines, number=0):
     return lines[start : next(at for at in range(start, len(lines)) if f"bra $loop_{number};" in lines[at])]
 
 
-def test_what_does_not_change_is_computed_once():
+def test_invariant_arithmetic_is_computed_once():
     @kernel
     def table(out, n: s32):
         for k in loop(n):

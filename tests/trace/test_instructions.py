@@ -19,7 +19,7 @@ from warploom.trace.isa.functions import functions, inputs, keywords, name_of
 from warploom.trace.language.types import TYPES
 
 TRACED = ("bra", "brx", "call")
-"""What control flow and Python's calls write: nobody needs a function for them."""
+"""Instructions of control flow and calls, which have no function."""
 CALLED = [form for form in FORMS if form.template.partition(".")[0].partition("{")[0] not in TRACED]
 PART = re.compile(r"\{(\.?)([a-z0-9_]+)(\??)\}")
 KEYWORDS = {"group": "cta_group", "dst": "dst_space", "src": "src_space"}
@@ -55,7 +55,7 @@ IMMEDIATES = {
 }
 """Literals that a family takes; else 128."""
 LENGTHS = {"stmatrix": 1, "tcgen05.st": 1, "tcgen05.mma": 4, "mov": 2}
-"""How long the lists of a family are that no word counts; else 4."""
+"""The length of the lists of a family that no word counts; else 4."""
 WMMA_LENGTHS = {("a", "f16"): 8, ("b", "f16"): 8, ("a", "f64"): 1, ("b", "f64"): 1, ("c", "f64"): 2, ("d", "f64"): 2}
 
 
@@ -126,12 +126,12 @@ class Room:
 
 
 def is_new(form):
-    """Whether a form needs Blackwell."""
+    """Return whether a form needs Blackwell."""
     return bool(form.targets) and not any(int(re.sub(r"\D", "", target)) <= 90 for target in form.targets)
 
 
 def written(form, opcode):
-    """Whether an opcode is of a form, be it with its words in another order."""
+    """Return whether an opcode is of a form, with its words in any order."""
     rows = match(opcode)
     return any(row is form for row, _ in rows) or any(
         sorted(filled(form, words).split(".")) == sorted(opcode.split(".")) for _, words in rows
@@ -181,7 +181,7 @@ def test_names_are_python_and_operands_are_no_words():
                 assert not {slot.name for slot in inputs(form)} & set(keywords(form))
 
 
-def test_how_calls_read():
+def test_calls_become_instructions():
     @kernel(target="sm_100a")
     def calls(m: TensorMap, x: Array[f32]):
         full, tile, i = barriers("full", 2), shared("bf16", (64, 64), swizzle="128B"), thread()
@@ -226,7 +226,7 @@ def test_how_calls_read():
     ]
 
 
-def test_a_factor_in_tensor_memory_is_told_from_a_descriptor():
+def test_an_operand_in_tmem_differs_from_a_descriptor():
     @kernel(target="sm_100a")
     def multiply(x):
         from_shared, from_tensor = x[0].to("u64"), shared(u32, 2)
@@ -266,7 +266,7 @@ def test_the_answer_of_launch_control_is_moved_whole():
         (lambda b: cp.async_bulk_tensor_load(b, b, b), ("`src` is a tensor address",)),
     ],
 )
-def test_wrong_calls_are_told_whole_and_where(call, says):
+def test_wrong_calls_are_reported_completely_at_their_line(call, says):
     @kernel(target="sm_100a")
     def wrong(x):
         call(barriers("b")[0])
@@ -277,7 +277,7 @@ def test_wrong_calls_are_told_whole_and_where(call, says):
     assert all(each in str(caught.value) for each in says), str(caught.value)
 
 
-def test_wrong_names_are_told():
+def test_wrong_names_are_reported():
     with pytest.raises(AttributeError, match=r"no instruction `tcgen05\.comit`; there is `commit`"):
         _ = tcgen05.comit
     with pytest.raises(AttributeError, match="`tcgen05` begins the names of alloc, commit"):

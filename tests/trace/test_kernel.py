@@ -28,7 +28,7 @@ def test_scalars_of_every_type():
     assert out.tolist() == [-5, 2**40, 0.5, 255, 1.5]
 
 
-def test_none_may_stand_for_a_parameter_that_says_so():
+def test_none_for_an_optional_parameter():
     @kernel
     def scaled(out: Array[f32], factors: Array[f32] | None, n: s32 | None):
         found = out[thread()] if factors is None else out[thread()] * factors[thread()]

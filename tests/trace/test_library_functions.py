@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 from tests.trace.harness import elementwise
-from tests.trace.test_errors import told
+from tests.trace.test_errors import reported
 
 from warploom.trace import kernel, s32, wgmma_accumulator
 
@@ -113,9 +113,9 @@ def test_functions_that_the_device_has_not():
     def other(x, n: s32):
         x[0] = np.median(x[0])  # HERE
 
-    told(arctan, "NOT_ON_DEVICE", "`numpy.arctan`", "exp, exp2")
-    told(with_array, "NOT_ON_DEVICE", "with a NumPy array", "as parameters of the kernel")
-    told(other, "NOT_ON_DEVICE", "`numpy.median`")
+    reported(arctan, "NOT_ON_DEVICE", "`numpy.arctan`", "exp, exp2")
+    reported(with_array, "NOT_ON_DEVICE", "with a NumPy array", "as parameters of the kernel")
+    reported(other, "NOT_ON_DEVICE", "`numpy.median`")
 
 
 def test_math_names_the_function_to_use():
@@ -131,10 +131,10 @@ def test_math_names_the_function_to_use():
     def float_(x, n: s32):
         x[0] = float(x[0])  # HERE
 
-    told(exp, "NOT_ON_DEVICE", "`math.exp`", "`exp` of warploom.trace")
-    told(power, "NOT_ON_DEVICE", "`math.pow`", "`x ** y`")
-    told(gamma, "NOT_ON_DEVICE", "`math.gamma`", "such as exp, log, sqrt, tanh")
-    told(float_, "NOT_ON_DEVICE", "float()", "such as exp, log, sqrt, tanh")
+    reported(exp, "NOT_ON_DEVICE", "`math.exp`", "`exp` of warploom.trace")
+    reported(power, "NOT_ON_DEVICE", "`math.pow`", "`x ** y`")
+    reported(gamma, "NOT_ON_DEVICE", "`math.gamma`", "such as exp, log, sqrt, tanh")
+    reported(float_, "NOT_ON_DEVICE", "float()", "such as exp, log, sqrt, tanh")
 
 
 def test_min_and_max_name_theirs():
@@ -144,5 +144,5 @@ def test_min_and_max_name_theirs():
     def largest(x, n: s32):
         x[0] = max(0.0, x[1])  # HERE
 
-    told(smallest, "BRANCH_ON_DEVICE_VALUE", "use `min_(a, b)`")
-    told(largest, "BRANCH_ON_DEVICE_VALUE", "use `max_(a, b)`")
+    reported(smallest, "BRANCH_ON_DEVICE_VALUE", "use `min_(a, b)`")
+    reported(largest, "BRANCH_ON_DEVICE_VALUE", "use `max_(a, b)`")

@@ -192,7 +192,7 @@ def test_atomics_of_every_operation():
     assert 0 <= x[5] < 32
 
 
-def test_tensor_memory():
+def test_tmem():
     @kernel(target="sm_100a")
     def through(x, y):
         slot = shared("u32", 1)
@@ -255,7 +255,7 @@ def test_barriers_carry_names():
         (lambda x: shared("f8", 3), "a shared array of .f8"),
     ],
 )
-def test_wrong_indices_are_told(act, says):
+def test_wrong_indices_are_reported(act, says):
     @kernel
     def wrong(x):
         act(x)

@@ -1,4 +1,4 @@
-"""Every operator on every type, on the machine, against NumPy; and the same operators folded while tracing."""
+"""Every operator on every type, on the emulator, against NumPy; and the same operators folded while tracing."""
 
 from __future__ import annotations
 

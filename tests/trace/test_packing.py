@@ -30,7 +30,7 @@ NARROW = {"e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2}
 
 
 def saturated(x, name):
-    """What `satfinite` gives: the largest number for all that is larger."""
+    """The results of `satfinite`: the largest number for everything larger."""
     largest = float(np.array(0x7E if name == "e4m3" else 0x7B, np.uint8).view(NARROW[name]))
     return np.clip(x, -largest, largest).astype(np.float32).astype(NARROW[name])
 
@@ -94,7 +94,7 @@ def test_every_code_comes_back(name):
     np.testing.assert_array_equal(out, codes.astype(np.float32))
 
 
-def test_what_was_not_rounded_here_is_gathered():
+def test_values_not_rounded_here_are_gathered():
     @kernel
     def turn(x, y, words):
         i = thread() * 4

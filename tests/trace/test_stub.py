@@ -52,7 +52,7 @@ def signature(function):
 
 
 def result(function):
-    """What a call gives, where all forms agree."""
+    """The result of a call, if all forms agree."""
     kinds = {tuple(slot.kind for slot in form.slots if slot.kind in RESULTS) for form in function.forms}
     return {(): "None", ("out",): "Value"}.get(next(iter(kinds)), "Any") if len(kinds) == 1 else "Any"
 

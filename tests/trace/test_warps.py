@@ -167,12 +167,12 @@ def test_a_value_of_another_role_is_refused():
     [
         ({"load": 1, "multiply": 2}, "the roles have 96 threads and the block 64"),
         ({"load": 0, "multiply": 2}, "role `load` has 0 warps"),
-        ({"load": 2, "registers": {"store": 40}}, "`registers` names `store`, which is no role"),
+        ({"load": 2, "registers": {"store": 40}}, "`registers` names `store`, which is not a role"),
         ({"load": 2, "registers": {"load": 41}}, "asks for 41 registers"),
         ({"load": 2, "registers": {"load": 40}}, "not whole warpgroups"),
     ],
 )
-def test_wrong_roles_are_told(arguments, says):
+def test_wrong_roles_are_reported(arguments, says):
     def wrong(out):
         warp_roles(**arguments)
 

@@ -72,7 +72,7 @@ from warploom.trace.language.printing import device_assert, device_print
 from warploom.trace.language.roles import Role, Roles, warp_roles
 from warploom.trace.language.values import Value, literal, select, special
 from warploom.trace.language.variables import Variable
-from warploom.trace.language.views import TensorMemory, View, shared
+from warploom.trace.language.views import TensorMemory, Tmem, View, shared
 from warploom.trace.language.warps import (
     ballot,
     cta_index,
@@ -100,6 +100,7 @@ __all__ = [
     "Tensor",
     "TensorMapArgument",
     "TensorMemory",
+    "Tmem",
     "Value",
     "Variable",
     "View",

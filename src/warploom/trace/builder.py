@@ -61,7 +61,7 @@ _WRAPPED = ("function", "func", "__func__", "__wrapped__")
 
 
 def place_of(function: Any) -> Loc:
-    """Where an author's function was written, whatever wraps it; the author's line where that is not known."""
+    """Return the place of an author's function, whatever wraps it, or else the author's line."""
     while (inner := next((getattr(function, name) for name in _WRAPPED if hasattr(function, name)), None)) is not None:
         function = inner
     code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
@@ -93,14 +93,14 @@ class Region:
     """Frames that opened it, by identity, and the instruction at which each was."""
 
     def chain(self) -> Iterator[Region]:
-        """This region and those around it, from inside out."""
+        """Return this region and those around it, from inside out."""
         at: Region | None = self
         while at is not None:
             yield at
             at = at.parent
 
     def holds(self, other: Region) -> bool:
-        """Whether a value of this region may be used in another: it is this one or lies inside it."""
+        """Return whether a value of this region may be used in another: in this one or one inside it."""
         return any(region is self for region in other.chain())
 
 
@@ -132,9 +132,9 @@ class Builder:
         """Registers that hold another value plus a known integer."""
         self.registers_at_launch = 0
         self.before_roles: list[Callable[[], None]] = []
-        """What all threads do once, in front of the first role."""
+        """Functions that write code for all threads before the first role."""
         self.at_end: list[Callable[[], None]] = []
-        """What all threads do behind everything else."""
+        """Functions that write code for all threads at the end of the kernel."""
         self.parts: dict[type, Any] = {}
         """Objects of which a kernel has one each."""
         self.last_branch: tuple[int, str] = (-1, "")
@@ -157,17 +157,17 @@ class Builder:
         self.registers_at_launch = self.maxnreg or min(budget, hardware.setmaxnreg.stop or budget)
 
     def place_all_at(self, loc: Loc | None) -> None:
-        """Let instructions come from one line, or again from the author's."""
+        """Give all instructions one line, or again the author's."""
         self._loc = loc
 
     def fresh(self, prefix: str) -> str:
-        """A name nobody has: `prefix` and a number."""
+        """Return an unused name: `prefix` and a number."""
         number = self._counts.get(prefix, 0)
         self._counts[prefix] = number + 1
         return f"{prefix}{number}"
 
     def register(self, type_: str) -> Register:
-        """A new virtual register that holds a value of a type."""
+        """Return a new virtual register for a value of a type."""
         row = TYPES[type_]
         register = Register(self.fresh(row.prefix))
         self.registers[register.name] = row.register
@@ -200,13 +200,13 @@ class Builder:
         self.ops.append(None)
 
     def note(self, text: str) -> None:
-        """A line for the machine's and the checker's sentences; ptxas reads it as a comment."""
+        """Add a line that gives reports of the emulator a name; ptxas reads it as a comment."""
         self.body.append(Note(text))
         self.ops.append(None)
 
     @contextmanager
     def prologue(self) -> Iterator[None]:
-        """Write in front of the body, where every thread passes: what never changes is read there once.
+        """Write before the body, where every thread passes: values that never change are read there once.
 
         It is a region of its own around the body's, so that it uses nothing which the body computes.
         """
@@ -219,7 +219,7 @@ class Builder:
 
     @property
     def statements(self) -> tuple[list[Statement], list[Op | None]]:
-        """All that was traced, and how the table reads it."""
+        """All statements, and their rows of the instruction table."""
         return self._prologue[0] + self.body, self._prologue[1] + self.ops
 
     def open(self, kind: str, role: str = "") -> Region:
@@ -238,12 +238,12 @@ class Builder:
         self.region = region.parent
 
     def start_roles(self) -> None:
-        """Write what comes in front of the first role."""
+        """Write the code that comes before the first role."""
         while self.before_roles:
             self.before_roles.pop(0)()
 
     def end(self) -> None:
-        """End the kernel: all regions must be closed, and what was left for the end is written."""
+        """End the kernel: all regions must be closed; write the code that comes last."""
         self.start_roles()
         for last in self.at_end:
             last()
@@ -272,11 +272,11 @@ class Builder:
             last()
 
     def known(self, key: tuple[object, ...]) -> Value | None:
-        """What a pure expression gave, here or in a region around."""
+        """Return the value of a pure expression that was computed here or in a region around."""
         return next((region.known[key] for region in self.region.chain() if key in region.known), None)
 
     def snapshot(self, variable: Register) -> Value | None:
-        """The value a variable was last seen with; nothing outside a loop tells what it holds inside."""
+        """Return the value a variable was last seen with; what it held outside a loop says nothing about the inside."""
         for region in self.region.chain():
             if variable in region.snapshots:
                 return region.snapshots[variable]
@@ -285,7 +285,7 @@ class Builder:
         return None
 
     def assigned(self, variable: Register) -> None:
-        """A variable got a new value: no snapshot of it is true any more."""
+        """Record that a variable got a new value: its snapshots are out of date."""
         for region in self.region.chain():
             region.snapshots.pop(variable, None)
 
@@ -294,7 +294,7 @@ _current: ContextVar[Builder | None] = ContextVar("builder", default=None)
 
 
 def current(what: str = "This") -> Builder:
-    """The kernel being traced; outside of one, an error that says so."""
+    """Return the kernel being traced; outside of a kernel, raise an error."""
     builder = _current.get()
     if builder is None:
         raise Diag.OUTSIDE_KERNEL.error(here(), what=what)

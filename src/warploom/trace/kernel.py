@@ -156,11 +156,11 @@ class KernelFunction:
         return f"<kernel {self.name}{self._signature} for {self._target}>"
 
     def _values(self, arguments: tuple[Any, ...], constants: dict[str, Any]) -> dict[str, Any]:
-        """The arguments by name, with defaults."""
+        """Return the arguments by name, with defaults."""
         given = dict(zip(self._positional, arguments, strict=False))
         values = {**self._defaults, **given, **constants}
         if len(given) == len(arguments) and constants.keys().isdisjoint(given) and values.keys() == self._usual:
-            return values  # as Python's own way below would have it, which takes long
+            return values  # the same as the slower `Signature.bind` below
         try:
             bound = self._signature.bind(*arguments, **constants)
         except TypeError as error:
@@ -169,7 +169,7 @@ class KernelFunction:
         return dict(bound.arguments)
 
     def _looked(self, values: dict[str, Any]) -> list[Looked]:
-        """The arguments as a launch takes them; whatever is wrong with them comes in one error."""
+        """Return the arguments as a launch takes them; one error reports everything that is wrong with them."""
         looked = [parameter.look(values[parameter.name]) for parameter in self._parameters]
         problems = [each.problem for each in looked if each.problem]
         if problems:
@@ -184,12 +184,12 @@ class KernelFunction:
         block: Triple | None,
         cluster: Triple,
     ) -> Traced:
-        """The trace for arguments like these: this process's, or one that somebody kept, or a new one."""
+        """Return the trace for arguments like these: a cached one of this process or of the disk, or a new one."""
         for_gpu = is_for_a_gpu(passed)
         key = (for_gpu, block, cluster, *[each.signature for each in looked])
         try:
             known, lasts = self._traces.get(key), True
-        except TypeError:  # a Python value that nothing can be kept by
+        except TypeError:  # a Python value that is not hashable
             known, lasts = None, False
         if known is not None:
             return known

@@ -1,4 +1,4 @@
-"""What a kernel's parameters are: passed at launch (arrays, tensor maps, scalars) or known while tracing."""
+"""The parameters of a kernel: passed at launch (arrays, tensor maps, scalars) or known while tracing."""
 
 from __future__ import annotations
 
@@ -68,10 +68,10 @@ class Parameter:
     kind: str
     type: str = ""
     optional: bool = False
-    """Whether None may stand for it: then nothing is passed."""
+    """None may be given for it; then nothing is passed."""
 
     def is_passed(self, value: Any) -> bool:
-        """Whether an argument goes to the device."""
+        """Return whether an argument goes to the device."""
         if value is None and self.optional:
             return False
         return self.kind in ("array", "tensor", "operands", "map", "scalar") or (
@@ -112,7 +112,7 @@ class Parameter:
         elif self.type and dtype != self.type:
             problem = f"`{self.name}` is an array of {self.type}, not of {buffer.dtype}"
         elif any(stride % buffer.item for stride in buffer.strides):
-            problem = f"`{self.name}` has strides that are no whole elements"
+            problem = f"`{self.name}` has strides that are not multiples of its elements"
         if self.kind != "tensor":
             return Looked((value,), (buffer.dtype, buffer.shape, buffer.strides), problem)
         strides = _strides(buffer)
@@ -131,7 +131,7 @@ class Parameter:
         return ""
 
     def traced(self, builder: Builder, value: Any) -> Any:
-        """What the author's function receives."""
+        """Return the object that the author's function receives."""
         if not self.is_passed(value):
             return value
         label = f"{builder.name}_{self.name}"
@@ -179,7 +179,7 @@ def _tensor(builder: Builder, label: str, address: Value, buffer: Buffer) -> Vie
 
 
 def _box_of(tensor_map: TensorMap) -> BoxGeometry:
-    """What a trace may know of a map: all but the sizes, so that one trace serves them all."""
+    """Return what a trace may know of a map: all but the sizes, so that one trace serves them all."""
     return replace(tensor_map.geometry, shape=(), strides=())
 
 

@@ -1,4 +1,4 @@
-"""Traces that outlive their process: a trace for a GPU is asked for where somebody keeps them, before it is made."""
+"""Traces that outlive their process: a trace for a GPU is looked up in the registered store before it is made."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from warploom.host.program import Traced
 from warploom.host.tensor_map import TensorMap
 
 Keeper = Callable[[tuple[object, ...], Callable[[], Traced]], Traced]
-"""Of all that a trace depends on, and what makes it: the trace, as somebody made it before or as it is made now."""
+"""A function of all that a trace depends on and of the function that makes it; returns a stored or a new trace."""
 
 _keepers: list[Keeper] = []
 _for_a_gpu: ContextVar[bool] = ContextVar("for_a_gpu", default=False)
 
 
 def keep_traces(keeper: Keeper) -> None:
-    """Let traces for a GPU be kept; packages that trace does not know have the means."""
+    """Register the store for GPU traces; it is in a package that `trace` does not import."""
     _keepers[:] = [keeper]
 
 
 @contextmanager
 def for_a_gpu() -> Iterator[None]:
-    """Let what is bound here be for a GPU, whatever its arrays are: some only stand for those of the launch."""
+    """Bind for a GPU in this block, whatever the arrays are: some are placeholders for those of the launch."""
     token = _for_a_gpu.set(True)
     try:
         yield
@@ -34,7 +34,7 @@ def for_a_gpu() -> Iterator[None]:
 
 
 def is_for_a_gpu(arguments: Iterable[Any]) -> bool:
-    """Whether what is bound to arguments is for a GPU."""
+    """Return whether a launch with these arguments is for a GPU."""
     return _for_a_gpu.get() or any(map(_is_on_gpu, arguments))
 
 

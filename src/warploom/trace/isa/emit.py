@@ -50,10 +50,10 @@ Argument = Value | Number | At | Sequence["Value | Number"] | None
 def emit(
     opcode: str, *arguments: Argument, count: int | None = None, guard: Value | None = None, discard: bool = False
 ) -> tuple[Value, ...]:
-    """One instruction with its inputs in order; None leaves an optional one out. Gives the results.
+    """Emit one instruction with its inputs in order; None leaves an optional one out. Return the results.
 
     `count` is the length of a list of results where the opcode does not say it. A list that is read and written takes
-    variables. `discard` writes `_` for results that nobody wants.
+    variables. `discard` writes `_` for results that are not needed.
     """
     builder = current(f"`{opcode}`")
     rows = match(opcode)
@@ -137,7 +137,7 @@ def _accepts(form: Form, given: list[Any]) -> bool:
 
 
 def suits(slot: Slot, argument: Any) -> bool:
-    """Whether an argument could stand in a slot, as far as its Python type tells."""
+    """Return whether the Python type of an argument suits a slot."""
     if slot.kind in ("ins", "rows"):
         return isinstance(argument, list | tuple)
     if slot.kind in ("address", "tensor"):
@@ -146,7 +146,7 @@ def suits(slot: Slot, argument: Any) -> bool:
 
 
 def _length(form: Form, modifiers: dict[str, str | None]) -> int:
-    """How many registers a list of results has, from the opcode's words."""
+    """Return how many registers a list of results has, from the words of the opcode."""
     vector, repeats, shape = modifiers.get("vec"), modifiers.get("count"), modifiers.get("shape") or ""
     if vector:
         return int(vector[1:])

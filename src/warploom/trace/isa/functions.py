@@ -1,9 +1,9 @@
 """One Python function per PTX instruction, made from the instruction table.
 
-`mbarrier.arrive_expect_tx(barrier, 4096)`: what the opcode begins with is the name, operands stand in the order of the
-manual, and every other word is a keyword named as in the table (`scope="cluster"`, `cta_group=2`, `ftz=True`). A word
-that must be chosen may also be written behind the name: `griddepcontrol.wait()`, `tcgen05.wait.ld()`. The types of
-operands, the rank of a tensor and what only one word can say need not be told.
+`mbarrier.arrive_expect_tx(barrier, 4096)`: the name is the start of the opcode, operands are in the manual's order,
+and every other word is a keyword named as in the table (`scope="cluster"`, `cta_group=2`, `ftz=True`). A required word
+may also come after the name: `griddepcontrol.wait()`, `tcgen05.wait.ld()`. The types of operands, the rank of a tensor
+and words without an alternative may be left out.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from warploom.trace.language.values import Value
 
 _PART = re.compile(r"\{(\.?)([a-z0-9_]+)(\??)\}")
 _UNNAMED = {"sync", "aligned", "approx", "rn", "sat", "relaxed", "cluster", "tile", "m8n8", "trans", "L1", "L2"}
-"""Words that an opcode begins with and nobody would miss in a name."""
+"""Words at the start of an opcode that a name can do without."""
 _MOST_OPTIONS = 8
 _TRACED = ("bra", "brx", "call")
-"""What `loop`, `when` and Python's own calls write."""
+"""Instructions that `loop`, `when` and Python's own calls write."""
 _TYPE_WORD = re.compile(r"b\d+|[us]\d+|f\d+|pred|v\d")
 _VECTOR = re.compile(r"\.v(\d)\b")
 _KEYWORDS = {"group": "cta_group", "dst": "dst_space", "src": "src_space"}
@@ -92,14 +92,14 @@ class InstructionFunction:
 
 
 def verbs(form: Form) -> Iterator[str]:
-    """The choices whose words may stand behind the name: those that must be made and are no types."""
+    """Return the choices whose words may come after the name: required ones other than types."""
     for _, name, optional in _PART.findall(form.template):
         if not optional and name in form.choices and not name.endswith("type") and _keyword(name):
             yield name
 
 
 def _keyword(name: str) -> str:
-    """How a choice is called in Python; empty where only the table needs it."""
+    """Return the Python name of a choice; empty where only the table needs it."""
     return "" if name.startswith(_OTHER_PLACES) else _KEYWORDS.get(name, name)
 
 
@@ -114,7 +114,7 @@ def inputs(form: Form) -> list[Slot]:
 
 
 def _signature(form: Form) -> str:
-    """What a form takes, for messages."""
+    """Return the operands and keywords of a form, for messages."""
     operands = [f"{slot.name}?" if slot.optional else slot.name for slot in inputs(form)]
     optional = {_keyword(name): bool(maybe) for _, name, maybe in _PART.findall(form.template)}
     words = [
@@ -177,7 +177,7 @@ class _Try:
         return found
 
     def _part(self, dot: str, name: str, optional: str) -> str:
-        """What stands in the opcode for a choice of the template."""
+        """Return the part of the opcode for a choice of the template."""
         options, keyword_ = self.form.choices.get(name, (name,)), _keyword(name)
         given = self.given.get(keyword_) if keyword_ else None
         if given is not None and given is not False:

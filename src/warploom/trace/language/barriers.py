@@ -34,11 +34,11 @@ class Barrier:
         emit("mbarrier.expect_tx.relaxed.cta.shared::cta.b64", self.at, bytes_)
 
     def test(self, parity: Value | int) -> Value:
-        """Whether the phase of a parity has ended; may wait a while before it says no."""
+        """Return whether the phase of a parity has ended; the instruction may wait a while before it returns false."""
         return emit("mbarrier.try_wait.parity.shared::cta.b64", self.at, parity)[0]
 
     def wait(self, parity: Value | int) -> None:
-        """Go on when the phase of a parity has ended."""
+        """Wait until the phase of a parity has ended."""
         builder = current("A barrier")
         again = builder.label("wait")
         builder.place(again)
@@ -77,20 +77,20 @@ def barriers(name: str, count: int = 1) -> Barriers:
 
 
 def fence_barrier_init() -> None:
-    """Make initialised barriers known to copy engines and to the cluster."""
+    """Make initialised barriers visible to TMA and to the cluster."""
     emit("fence.mbarrier_init.release.cluster")
 
 
 def sync_threads() -> None:
-    """All threads of the CTA meet."""
+    """Synchronise all threads of the CTA."""
     emit("bar.sync", 0)
 
 
 def named_sync(number: int, threads: int) -> None:
-    """Threads of some warps meet at a numbered barrier."""
+    """Synchronise the threads of some warps at a numbered barrier."""
     emit("bar.sync", number, threads)
 
 
 def named_arrive(number: int, threads: int) -> None:
-    """Count as arrived at a numbered barrier, and go on."""
+    """Arrive at a numbered barrier without waiting."""
     emit("bar.arrive", number, threads)

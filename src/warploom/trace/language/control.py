@@ -20,10 +20,10 @@ from warploom.trace.passes.hoisting import Landings
 
 
 def loop(*bounds: Value | Number, step: int = 1, unroll: int = 1, peel: int = 0) -> Iterator[Value]:
-    """Repeat the body on the device: `loop(stop)` or `loop(start, stop)`; gives the index.
+    """Repeat the body on the device: `loop(stop)` or `loop(start, stop)`; yields the index.
 
-    `unroll` copies of the body stand in one turn of the loop, and what is left over follows. `peel` takes the first
-    turns out and in front, where their indices are known.
+    `unroll` puts that many copies of the body in one iteration, and the remainder after the loop. `peel` takes the
+    first iterations out of the loop; their indices are known.
     """
     current("loop()")
     typed = next((side for side in bounds if isinstance(side, Value)), None)
@@ -61,7 +61,7 @@ class _Loop:
 
     @property
     def trips(self) -> int | None:
-        """How often the body runs, where that is known."""
+        """The trip count, if it is known."""
         start, stop = self.start.literal, self.stop.literal
         if start is None or stop is None:
             return None
@@ -99,13 +99,13 @@ class _Loop:
             yield index
 
     def _unrolled_unknown(self, builder: Builder) -> Iterator[Value]:
-        """Whole turns while `unroll` steps fit, then the rest one by one."""
+        """Run unrolled iterations while `unroll` steps fit, then the rest one by one."""
         index = Variable(self.start.type, self.start)
         yield from self._device(builder, index, self.stop, self.unroll, ahead=(self.unroll - 1) * self.step)
         yield from self._device(builder, index, self.stop, 1)
 
     def _device(self, builder: Builder, start: Value, stop: Value, copies: int, ahead: int = 0) -> Iterator[Value]:
-        """A loop on the device, `copies` of the body in each turn; `ahead` is how far the last of them looks."""
+        """A loop on the device, `copies` of the body in each iteration; `ahead` is how far the last of them looks."""
         index = start if isinstance(start, Variable) else Variable(start.type, start)
         top, end = builder.label("loop"), builder.label("done")
         once = _Loop(start, stop, self.step * copies, 1).trips == 1
@@ -136,7 +136,7 @@ class _Loop:
 
 
 def While(condition: Callable[[], Value]) -> Iterator[None]:  # noqa: N802 - `while` is a word of Python
-    """Repeat the body on the device as long as a condition holds, which is asked before each turn.
+    """Repeat the body on the device as long as a condition holds, which is tested before each iteration.
 
     `for _ in While(lambda: x < 3):` asks again each time, because the condition is a function.
     """
@@ -200,7 +200,7 @@ def unless(condition: Value | bool) -> AbstractContextManager[None]:
 
 @contextmanager
 def otherwise() -> Iterator[None]:
-    """The device's `else`: directly behind a `when`."""
+    """The device's `else`: directly after a `when`."""
     builder = current("otherwise()")
     position, name = builder.last_branch
     if position != len(builder.body):

@@ -1,4 +1,4 @@
-"""Values converted from type to type: which instructions that takes, where PTX has none of its own."""
+"""Conversions of values from type to type, also where PTX has no single instruction."""
 
 from __future__ import annotations
 
@@ -48,5 +48,5 @@ def _converted_narrow(value: Value, target: Type, rounding: str, saturate: bool)
 
 
 def _loses(source: Type, target: Type) -> bool:
-    """Whether a float type cannot hold every number of another."""
+    """Return whether a float type cannot hold every number of another."""
     return target.bits < source.bits or (target.bits == source.bits and target is not source)

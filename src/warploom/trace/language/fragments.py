@@ -25,7 +25,7 @@ _WARPGROUP = WARP_LANES * WARPGROUP_WARPS
 
 
 def _steps(layout: Layout, letters: str) -> dict[str, int]:
-    """What each letter of a row or column counts."""
+    """Return the weight of each letter of a row or column."""
     sizes = dict(layout.sizes)
     return {letter: prod(sizes[after] for after in letters[at + 1 :]) for at, letter in enumerate(letters)}
 
@@ -88,7 +88,7 @@ class Fragment:
         return lane() if self.layout.register_shape[1] < _WARPGROUP else thread() % _WARPGROUP
 
     def apply(self, function: Callable[..., Any], *others: Fragment | Value | Number) -> Fragment:
-        """A function of each value, and of the same place of other fragments."""
+        """Apply a function to each value, and to the same element of other fragments."""
         for other in others:
             if isinstance(other, Fragment) and other.layout != self.layout:
                 raise Diag.TYPE_MISMATCH.error(here(), what="fragments of different layouts")
@@ -177,7 +177,7 @@ class Accumulator:
         self.registers = [Variable(type_, start) for _ in range(layout.register_shape[0])]
 
     def read(self) -> Fragment:
-        """What it holds, once the tensor core is done."""
+        """Return the accumulator as a fragment, once the tensor core is done."""
         return Fragment(tuple(register.get() for register in self.registers), self.layout)
 
     def set(self, fragment: Fragment | Number) -> None:
@@ -205,13 +205,13 @@ def load_matrix(place: At, count: int, *, transpose: bool = False, type_: str = 
 
 
 def tensor_load(place: At, shape: str = "32x32b", repeats: int = 1, type_: str = "f32") -> Fragment:
-    """A part of tensor memory in registers, complete after `tcgen05.wait::ld`; rows are lanes of the warp's quarter."""
+    """Load a part of TMEM into registers, complete after `tcgen05.wait::ld`; rows are lanes of the warp's quarter."""
     words = emit(f"tcgen05.ld.sync.aligned.{shape}.x{repeats}.b32", place)
     return Fragment(tuple(word.bits(type_) for word in words), tensor_move(shape, repeats))
 
 
 def tensor_store(place: At, fragment: Fragment, shape: str = "32x32b") -> None:
-    """A fragment into tensor memory, complete after `tcgen05.wait::st`."""
+    """Store a fragment to TMEM, complete after `tcgen05.wait::st`."""
     repeats = len(fragment.values) // tensor_move(shape, 1).register_shape[0]
     if fragment.layout != tensor_move(shape, repeats):
         raise Diag.TYPE_MISMATCH.error(here(), what=f"a fragment of another layout stored as {shape}")

@@ -1,8 +1,8 @@
-"""Functions of f32 values over the GPU's approximations of 2^x, log2 x, 1/x and their kin.
+"""Functions of f32 values over the GPU's approximations of 2^x, log2 x, 1/x and similar functions.
 
 16-bit floats are computed in f32 and rounded back. Errors, measured against float64 by tests/trace: `exp` is within
-2e-7·(2 + |x|) of its result, `sigmoid` and `silu` within 2e-6 of theirs, `tanh` and `erf` within 1e-6 absolutely, and
-`gelu` within 1e-6·(1 + |x|).
+2e-7·(2 + |x|) of its result, `sigmoid` and `silu` within 2e-6 of their results, `tanh` and `erf` within 1e-6
+absolutely, and `gelu` within 1e-6·(1 + |x|).
 """
 
 from __future__ import annotations
@@ -71,19 +71,19 @@ def rsqrt(x: Value) -> Value:
 
 @_in_f32
 def sin(x: Value) -> Value:
-    """Good near zero only: the instruction does not reduce its argument."""
+    """Accurate near zero only: the instruction does not reduce its argument."""
     return compute("sin.approx.f32", "f32", x)
 
 
 @_in_f32
 def cos(x: Value) -> Value:
-    """Good near zero only: the instruction does not reduce its argument."""
+    """Accurate near zero only: the instruction does not reduce its argument."""
     return compute("cos.approx.f32", "f32", x)
 
 
 @_in_f32
 def fast_tanh(x: Value) -> Value:
-    """One instruction, right to about eleven bits."""
+    """One instruction, accurate to about eleven bits."""
     return compute("tanh.approx.f32", "f32", x)
 
 
@@ -141,19 +141,19 @@ def gelu_tanh(x: Value) -> Value:
 
 @_in_f32
 def fast_sigmoid_of_half(half: Value) -> Value:
-    """sigmoid(2·half) by one instruction, right to about eleven bits."""
+    """sigmoid(2·half) by one instruction, accurate to about eleven bits."""
     return fma(fast_tanh(half), 0.5, 0.5)
 
 
 @_in_f32
 def fast_silu_of_half(half: Value) -> Value:
-    """silu(2·half), right to about eleven bits."""
+    """silu(2·half), accurate to about eleven bits."""
     return fma(half, fast_tanh(half), half)
 
 
 @_in_f32
 def fast_gelu_tanh_of_half(half: Value) -> Value:
-    """gelu_tanh(2·half), right to about eleven bits."""
+    """gelu_tanh(2·half), accurate to about eleven bits."""
     slope = 2 * math.sqrt(2 / math.pi)
     inner = half * fma(half * half, 4 * _GELU_CUBE * slope, slope)
     return fma(half, fast_tanh(inner), half)

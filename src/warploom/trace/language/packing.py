@@ -1,4 +1,4 @@
-"""Values laid side by side in one register, and taken out of it again.
+"""Values packed in one register, and unpacked again.
 
 8-bit floats are converted two at a time. One remembers the f32 it was rounded from and the word it was taken from, so
 that neighbours are converted by one instruction, whichever way the author wrote it; what that leaves unread is not
@@ -21,7 +21,7 @@ _HALF, _UPPER_HALF = 16, 0xFFFF0000
 _SELECT_EVEN = 0x6420
 """`prmt`: bytes 0 and 2 of one word, then of the other."""
 _SOURCE, _IN_LOW, _IN_HIGH, _PART = "rounded from", "low byte of", "high byte of", "part of"
-"""What is remembered of a value, as keys of known expressions."""
+"""Facts about a value, as keys of known expressions."""
 
 
 def pack(*parts: Value) -> Value:
@@ -35,7 +35,7 @@ def pack(*parts: Value) -> Value:
 
 
 def unpack(packed: Value) -> tuple[Value, ...]:
-    """What `pack` laid side by side, the one in the low bits first."""
+    """Return the values in a register, the one in the low bits first."""
     row = TYPES[packed.type]
     if not row.half:
         raise Diag.TYPE_MISMATCH.error(here(), what=f"the parts of a .{packed.type}")
@@ -54,7 +54,7 @@ def round_pair(low: Value, high: Value, type_: str = "bf16x2", *, relu: bool = F
 
 
 def merge(type_: str, *parts: Value) -> Value:
-    """Parts laid side by side in one register, the first in the low bits."""
+    """Pack parts in one register, the first in the low bits."""
     builder = current("merge()")
     items = tuple(_register(part) for part in parts)
     wholes = {builder.known((_PART, len(items), number, item)) for number, item in enumerate(items)}

@@ -121,7 +121,7 @@ def warp_roles(registers: Mapping[str, int] | None = None, **warps: int) -> Role
     allowed = machine(builder.target).setmaxnreg
     problems = [
         *(f"role `{name}` has {count} warps" for name, count in warps.items() if count < 1),
-        *(f"`registers` names `{name}`, which is no role" for name in wanted if name not in warps),
+        *(f"`registers` names `{name}`, which is not a role" for name in wanted if name not in warps),
         *(f"role `{name}` asks for {count} registers" for name, count in wanted.items() if count not in allowed),
     ]
     if builder.threads is None:

@@ -80,7 +80,7 @@ e2m1, ue8m0 = "e2m1", "ue8m0"
 """Elements that no instruction computes with: views hold them as bytes."""
 
 PER_BYTE = {e2m1: 2, ue8m0: 1}
-"""How many of them lie in a byte of shared memory; in NumPy's arrays each has its own."""
+"""The number of elements in a byte of shared memory; in NumPy arrays each has its own byte."""
 OF_NUMPY = {
     **{row.numpy: row.name for row in TYPES.values() if row.numpy and row.kind != "pred"},
     "float4_e2m1fn": u8,

@@ -2,7 +2,7 @@
 
 A value has a type and an operand. Arithmetic on literals is done at once; on registers it emits one instruction, or
 none where the same expression is already known in this region or one around it. Floating-point operations carry their
-rounding (`add.rn.f32`): unmarked ones may be fused by ptxas, and the GPU would not give what the machine gives.
+rounding (`add.rn.f32`): ptxas may fuse unmarked ones, and the GPU's results would differ from the emulator's.
 """
 
 from __future__ import annotations
@@ -83,10 +83,10 @@ class Value(Operators):
         return Value(type_, now.operand, now.region)
 
     def to(self, type_: str, *, rounding: str = "", saturate: bool = False) -> Value:
-        """The value converted. Integers wrap or extend, or saturate where asked; floats round to nearest even.
+        """Convert the value. Integers wrap or extend, or saturate if asked to; floats round to nearest even.
 
-        `rounding` is `rn`, `rz`, `rm` or `rp` towards a float, and with an `i` behind it towards an integer (`rzi` if
-        not told). `saturate` clamps to an integer's range, and a float to [0, 1]; 8-bit floats are clamped always.
+        `rounding` is `rn`, `rz`, `rm` or `rp` towards a float, and with an `i` after it towards an integer (`rzi` by
+        default). `saturate` clamps to an integer's range, and a float to [0, 1]; 8-bit floats are clamped always.
         """
         if type_ not in TYPES or TYPES[type_].half or TYPES[self.type].half:
             raise Diag.TYPE_MISMATCH.error(here(), what=f"a .{self.type} converted to .{type_}")
@@ -238,7 +238,7 @@ def valued(value: Value | Number, type_: str) -> Value:
 
 
 def special(name: str, type_: str = "u32") -> Value:
-    """A hardware register such as `tid.x`; one that never changes is read once, in front of everything."""
+    """A hardware register such as `tid.x`; one that never changes is read once, before the body."""
     builder, operand = current(f"`%{name}`"), Special(f"%{name}")
     if name.startswith(_CHANGING):
         out = builder.register(type_)
@@ -259,7 +259,7 @@ def address_of(name: str, type_: str = "u32") -> Value:
 
 
 def compute(opcode: str, type_: str, *inputs: Value) -> Value:
-    """One pure instruction, or what it gave when the same was asked before."""
+    """Emit one pure instruction, or return its earlier result if the same was computed before."""
     builder = current(f"`{opcode}`")
     settled = [value.get() for value in inputs]
     operands = tuple(operand_of(value) for value in settled)
@@ -278,7 +278,7 @@ def compute(opcode: str, type_: str, *inputs: Value) -> Value:
 
 
 def operand_of(value: Value) -> Operand:
-    """What stands in the instruction: 16-bit floats and pairs have no literals in PTX, and are moved to a register."""
+    """Return the operand; 16-bit floats and pairs have no literals in PTX and are moved to a register."""
     operand, row = value.read(), TYPES[value.type]
     if isinstance(operand, Immediate) and (row.kind == "pair" or value.type in ("f16", "bf16")):
         return compute(f"mov.{row.register}", value.type, Value(f"u{row.bits}", operand)).operand
@@ -390,13 +390,13 @@ def _binary(family: str, left: Value, other: Value | Number) -> Value:
 
 
 def mark_nonnegative(value: Value) -> None:
-    """Let a value be known not to be negative as a signed one, where it lives."""
+    """Mark a value as not negative, read as signed, in its region."""
     if value.literal is None and value.region is not None:
         value.region.known[_NONNEGATIVE, value.operand] = value
 
 
 def is_nonnegative(value: Value) -> bool:
-    """Whether a value is known not to be negative as a signed one."""
+    """Return whether a value, read as signed, is known not to be negative."""
     if value.literal is not None:
         return value.literal >= 0
     return current("A device value").known((_NONNEGATIVE, value.operand)) is not None

@@ -57,7 +57,7 @@ class Origin:
 
 
 def _depth(value: Value) -> int:
-    """How many regions a value lies in."""
+    """Return how many regions are around a value."""
     return 0 if value.region is None else sum(1 for _ in value.region.chain())
 
 
@@ -248,7 +248,7 @@ class View:
             emit(f"st.{self.space}{width}.{TYPES[type_].memory}", place + step, given)
 
     def _pieces(self, count: int) -> list[tuple[int, str, str, int]]:
-        """How neighbours are moved: (words, vector, type of a word, byte offset) of each instruction."""
+        """Return how neighbours are moved: (words, vector, type of a word, byte offset) of each instruction."""
         if count not in (2, 4, 8, 16) or self.strides[-1] != 1:
             raise Diag.BAD_INDEX.error(here(), what=f"{count} neighbours at stride {self.strides[-1]}")
         bits = TYPES[self.dtype].bits
@@ -303,8 +303,8 @@ def shared(
 
 
 @dataclass(frozen=True)
-class TensorMemory:
-    """A stretch of tensor memory: addresses only, for the instructions that reach it. Lanes count from bit 16."""
+class Tmem:
+    """A range of TMEM: addresses for the instructions that access it. The lane begins at bit 16."""
 
     address: Value
     columns: int
@@ -319,3 +319,7 @@ class TensorMemory:
             else:
                 place = At(place.base + index.to("u32") * scale, place.offset)  # type: ignore[union-attr,operator]
         return place
+
+
+TensorMemory = Tmem
+"""The name of `Tmem` in version 0.1."""

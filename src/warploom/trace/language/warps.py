@@ -1,4 +1,4 @@
-"""What the lanes of a warp do with each other: shuffles, votes, elections, and the warp's own number."""
+"""Communication between the lanes of a warp: shuffles, votes, elections; and indices of threads, warps and CTAs."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ def shuffle(
 
 
 def vote_all(condition: Value, members: Value | int = ALL) -> Value:
-    """Whether it holds in every lane."""
+    """Return whether a condition holds in every lane."""
     return emit("vote.sync.all.pred", condition, members)[0]
 
 
 def vote_any(condition: Value, members: Value | int = ALL) -> Value:
-    """Whether it holds in some lane."""
+    """Return whether a condition holds in some lane."""
     return emit("vote.sync.any.pred", condition, members)[0]
 
 
 def ballot(condition: Value, members: Value | int = ALL) -> Value:
-    """A bit for each lane in which it holds."""
+    """Return one bit per lane: set where a condition holds."""
     return emit("vote.sync.ballot.b32", condition, members)[0]
 
 

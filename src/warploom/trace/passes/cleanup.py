@@ -1,4 +1,4 @@
-"""What a careful person would not have written is taken out: needless copies and unread results.
+"""Removal of needless copies and unread results.
 
 Registers are assigned in place, not once, so a copy may go only where neither side changes while the other is read. A
 stretch of text is as long as the reads in it, and as long as every loop that such a read lies in.
@@ -58,7 +58,7 @@ def rename(instruction: Instruction, names: dict[str, Register]) -> Instruction:
 
 
 def _is_pure(op: Op) -> bool:
-    """Whether an instruction only makes its results; reading a parameter, or electing a lane, is no more than that."""
+    """Return whether an instruction only computes its results, as reading a parameter or electing a lane does."""
     if op.family == "elect":
         return True
     from_parameters = op.family == "ld" and op["space"].startswith("param")
@@ -66,12 +66,12 @@ def _is_pure(op: Op) -> bool:
 
 
 def _gives_state(op: Op) -> bool:
-    """Whether an instruction arrives at a barrier and gives the state before, which few wait for."""
+    """Return whether an instruction arrives at a barrier and returns its state, which is rarely used."""
     return bool(op.form.slots) and op.form.slots[0].kind == "out" and op.form.slots[0].name == "state"
 
 
 class Cleanup:
-    """The statements of a kernel by position; a statement that goes leaves None behind."""
+    """The statements of a kernel by position; a removed statement is None."""
 
     def __init__(self, body: list[Statement], ops: list[Op | None]) -> None:
         self.body: list[Statement | None] = list(body)
@@ -119,7 +119,7 @@ class Cleanup:
         return around
 
     def run(self) -> list[Statement]:
-        """All that can go, gone."""
+        """Return the statements that are left."""
         changed = True
         while changed:
             changed = self._each_copy() | self._unread()
@@ -138,7 +138,7 @@ class Cleanup:
         return last, looped
 
     def _changes(self, name: str, start: int, uses: list[int]) -> bool:
-        """Whether a register is written behind `start` while a value from there is still read."""
+        """Return whether a register is written after `start` while its value from there is still read."""
         last, looped = self._reach(start, uses)
         at = bisect_right(self.writers[name], start)
         while at < len(self.writers[name]) and (position := self.writers[name][at]) <= last:
@@ -210,7 +210,7 @@ class Cleanup:
             held[position] = set()
 
     def _unread(self) -> bool:
-        """Take out pure instructions whose results nobody reads, but perhaps they themselves."""
+        """Remove pure instructions whose results are unread, except perhaps by themselves."""
         changed = False
         for position in range(len(self.body) - 1, -1, -1):
             if self.body[position] is not None and self.pure[position] and self._is_unread(position):
@@ -235,7 +235,7 @@ class Cleanup:
                         self._negate_guard(use, to, source)
 
     def _halves(self) -> None:
-        """Name only those of two results that somebody reads, and of an arrival only a state that somebody reads."""
+        """Write `_` for an unread half of a pair, and for an unread state of an arrival."""
         for position, statement in enumerate(self.body):
             match statement:
                 case Instruction(_, (Register() as state, *rest)) if position in self.states:

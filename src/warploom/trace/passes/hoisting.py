@@ -1,4 +1,4 @@
-"""Integer arithmetic that a loop would repeat is written in front of it.
+"""Loop-invariant integer arithmetic is moved before the loop.
 
 Only what costs more than it takes to keep: no sums with a literal, no predicates, no floats, and not more registers
 than a loop can spare. Roles are a limit: what one role computes costs the others nothing.
@@ -20,7 +20,7 @@ _MOST_WORDS = 16
 
 @dataclass
 class _Landing:
-    """Where, in front of an open loop, its invariant arithmetic goes; the registers that the loop keeps, in words."""
+    """The position before an open loop for its invariant arithmetic, and the registers that this occupies, in words."""
 
     position: int
     kept: dict[Operand, int] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class Landings:
         return found
 
     def open(self, loop: Region, position: int) -> None:
-        """Let a loop, whose code begins at a position, have arithmetic in front of it."""
+        """Let a loop, whose code begins at a position, have arithmetic before it."""
         self._of[loop] = _Landing(position)
         loop.at_close.append(lambda: self._close(loop))
 

@@ -1,4 +1,4 @@
-"""Short branches become guarded instructions, as a careful person would write them."""
+"""Predication: short branches become guarded instructions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from warploom.ptx.isa.table import match as rows_of
 from warploom.ptx.syntax.model import Guard, Instruction, Label, Pair, Register, Statement, Symbol, Vector
 
 _LONGEST = 8
-"""Instructions of one side; beyond that a branch that nobody takes is cheaper."""
+"""Instructions of one side; beyond that an untaken branch is cheaper."""
 _WRITTEN = ("out", "pair", "outs", "inout", "rows")
 """Kinds of operands that an instruction writes."""
 _TOGETHER = ("syncs", "waits", "drains")
@@ -18,9 +18,9 @@ _TOGETHER = ("syncs", "waits", "drains")
 def predicated(body: list[Statement]) -> list[Statement]:
     """A body whose short `if`s, with or without `else`, are predicated where nothing inside waits or needs a warp.
 
-    What only makes a value that nobody else makes needs no guard, and is better off without: to ptxas a register that
-    is written under a guard holds something before, all the way up to the loop around. Labels that nobody jumps to any
-    more are taken out.
+    An instruction that is the only one to write its result is better without a guard: to ptxas a register that is
+    written under a guard holds something before, all the way up to the loop around. Labels without a jump are
+    removed.
     """
     out = list(body)
     makers = Counter(name for statement in body for name in _made(statement))
@@ -52,7 +52,7 @@ def _predicate(out: list[Statement], at: int, skip: Guard, named: Counter[str], 
 
 
 def _label(out: list[Statement], start: int, name: str) -> int:
-    """Where a label is placed behind a position, or -1."""
+    """Return the position of a label after another position, or -1."""
     return next((at for at in range(start, len(out)) if out[at] == Label(name)), -1)
 
 
@@ -64,7 +64,7 @@ def _guarded(side: list[Statement], guard: Guard, makers: Counter[str]) -> list[
 
 
 def _is_harmless(instruction: Instruction, makers: Counter[str]) -> bool:
-    """Whether it only makes values, of which it is the only maker."""
+    """Return whether an instruction only computes values that no other instruction writes."""
     made = _made(instruction)
     pure = all(not row.effects and not row.blocks for row, _ in rows_of(instruction.opcode))
     return pure and bool(made) and all(makers[name] == 1 for name in made)
