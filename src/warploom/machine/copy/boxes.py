@@ -1,4 +1,4 @@
-"""Boxes of the copy engine: global memory to dense bytes and back, and dense bytes to their swizzled place in shared
+"""TMA boxes: global memory to dense bytes and back, and dense bytes to their swizzled place in shared
 memory.
 
 Coordinates come as PTX gives them, innermost first, and count elements; everything else is in NumPy axis order.
@@ -27,7 +27,7 @@ Bytes = NDArray[np.uint8]
 Slices = tuple[slice, ...]
 
 _UNDEFINED = 0xFF
-"""What the machine leaves in the padding that PTX calls uninitialised."""
+"""The byte that the emulator leaves in padding that PTX calls uninitialised."""
 
 
 def require_mode(mode: str) -> None:
@@ -37,7 +37,9 @@ def require_mode(mode: str) -> None:
 
 
 def _check(geometry: BoxGeometry, coords: Sequence[int], *, storing: bool) -> None:
-    """What hardware answers with an illegal instruction (seen on an H200), or what PTX forbids for the type."""
+    """Raise for what hardware answers with an illegal instruction (seen on an H200), or what PTX forbids for the
+    type.
+    """
     element = geometry.element
     broken = []
     if geometry.interleave != "none":
@@ -101,7 +103,7 @@ def _in_bytes(inside: Slices, geometry: BoxGeometry) -> Slices:
 
 
 def read_box(memory: Bytes, geometry: BoxGeometry, coords: Sequence[int], origin: int = 0) -> Bytes:
-    """The dense box at `coords`; elements outside the tensor are zero, or NaN where the map says so."""
+    """The dense box at `coords`; elements outside the tensor are zero, or NaN if the map asks for it."""
     element = geometry.element
     _check(geometry, coords, storing=False)
     inside, offset, counts, strides = _window(geometry, coords)
@@ -174,7 +176,9 @@ def _granules(swizzle_name: str, row_bytes: int, pitch: int, rows: int, phase: i
 
 
 def _place(shared: Bytes, address: int, geometry: BoxGeometry, size: int) -> tuple[int, NDArray[np.intp] | None]:
-    """Where a box of `size` dense bytes lies: its base granule and the granules from there (None: one run of them)."""
+    """The place of a box of `size` dense bytes: its base granule and the granules from there (None: one run of
+    them).
+    """
     if address % SHARED_ALIGNMENT:
         raise Diag.MISALIGNED.error(
             what=f"The shared-memory address {address:#x} of a tensor copy", align=SHARED_ALIGNMENT
@@ -193,7 +197,9 @@ def _place(shared: Bytes, address: int, geometry: BoxGeometry, size: int) -> tup
 
 
 def global_runs(geometry: BoxGeometry, coords: Sequence[int], start: int) -> tuple[NDArray[np.int64], int]:
-    """The runs of global memory behind a box, clipped to the tensor that begins at `start`: addresses, bytes each."""
+    """The runs of global memory that a box covers, clipped to the tensor that begins at `start`: addresses, bytes
+    each.
+    """
     _, offset, counts, strides = _window(geometry, coords)
     if 0 in counts:
         return np.empty(0, np.int64), 0

@@ -1,4 +1,4 @@
-"""What asynchronous copies share: who issues them, where they may write, how threads wait for groups of them."""
+"""Shared parts of asynchronous copies: issuing lanes, permitted destinations, and groups that threads wait for."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 Array = npt.NDArray[Any]
 
 READS, WRITES, SMALL = "bulk groups (sources)", "bulk groups", "cp.async groups"
-"""What threads wait for: a bulk group in two halves (what `wait_group.read` asks for, and the whole), and cp.async."""
+"""The kinds of groups that threads wait for: a bulk group in two halves (what `wait_group.read` asks for, and the
+whole), and cp.async."""
 _KINDS = {READS: "bulk", WRITES: "bulk", SMALL: "cp.async"}
 
 
@@ -40,7 +41,7 @@ def issuers(g: Group, mask: Array | None) -> Iterator[int]:
 
 
 def warps_of(g: Group, mask: Array | None) -> Iterator[Any]:
-    """The executing threads of each warp of a group; what observers are told meanwhile concerns that warp alone."""
+    """The executing threads of each warp of a group; events reported meanwhile concern that warp alone."""
     if g.warps == 1:
         yield threads_of(g, mask)
         return
@@ -59,7 +60,7 @@ def warps_of(g: Group, mask: Array | None) -> Iterator[Any]:
 
 
 def each_warp(g: Group, threads: Array, touches: Callable[[Array], Sequence[Touch]]) -> list[Touches]:
-    """What each warp of a group touches, from a function of some of the threads; nothing in a run without observers."""
+    """The touches of each warp of a group, from a function of some of the threads; empty in a run without observers."""
     if g.grid.reporter is None:
         return []
     warps = threads // WARP
@@ -129,13 +130,13 @@ class ThreadGroups(Waitable):
         self.commits[threads] += 1
 
     def open_group(self, g: Group, threads: Any) -> CommitGroup | None:
-        """The group that these threads have open, the latest of them where they differ; None if nobody observes."""
+        """The group that these threads have open, the latest of them where they differ; None without observers."""
         if g.grid.reporter is None:
             return None
         return CommitGroup(self.kind, int(self.commits[threads].max()))
 
     def complete_below(self, threads: Any, leave: int) -> CommitGroup:
-        """What a wait that leaves so many groups knows: all groups below the number are complete."""
+        """The number below which all groups are complete after a wait that leaves so many groups."""
         return CommitGroup(self.kind, max(int(self.commits[threads].min()) - leave, 0))
 
     def _clean(self) -> bool:
@@ -144,7 +145,7 @@ class ThreadGroups(Waitable):
         return bool(self.under_way)
 
     def drained(self, threads: Any, leave: int) -> bool:
-        """Whether at most the `leave` most recent groups of each of these threads are incomplete."""
+        """Return whether at most the `leave` most recent groups of each of these threads are incomplete."""
         if not self._clean():
             return True
         asked = np.zeros(len(self.commits), np.bool_)
@@ -152,7 +153,7 @@ class ThreadGroups(Waitable):
         return not any((asked[who] & (number < self.commits[who] - leave)).any() for _, who, number in self.under_way)
 
     def of(self, threads: Any) -> tuple[Operation, ...]:
-        """What these threads have under way, committed or not."""
+        """The operations in flight of these threads, committed or not."""
         if not self._clean():
             return ()
         asked = np.zeros(len(self.commits), np.bool_)

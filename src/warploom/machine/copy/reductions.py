@@ -1,4 +1,4 @@
-"""Reductions of the copy engine: what cp.reduce.async.bulk does to each element.
+"""TMA reductions: the effect of cp.reduce.async.bulk on each element.
 
 Checked against an H200 bit by bit. `f32` keeps subnormal numbers, also in the plain cp.reduce.async.bulk.add.f32, of
 which PTX ISA 9.7.9.25.4.2 says that it flushes them; `f32_ftz` flushes.
@@ -32,7 +32,7 @@ DTYPES: dict[str, np.dtype[Any]] = {
 """The element types that can be reduced, by their tensor-map names."""
 
 _NANS: dict[int, Array] = {2: np.array([0x7FFF], np.uint16), 4: np.array([0x7FFFFFFF], np.uint32)}
-"""The NaN that the copy engine's adders write, by element size: seen on an H200."""
+"""The NaN that TMA's adders write, by element size: seen on an H200."""
 
 
 def _flushed(values: Array) -> Array:
@@ -42,7 +42,7 @@ def _flushed(values: Array) -> Array:
 
 
 def _canonical(values: Array) -> Array:
-    """Every NaN becomes the engine's."""
+    """Replace every NaN by the one that TMA writes."""
     nan = _NANS[values.dtype.itemsize].view(values.dtype)
     return np.where(np.isnan(values.astype(np.float32)), nan, values)
 

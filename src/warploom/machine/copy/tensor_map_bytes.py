@@ -1,7 +1,7 @@
 """Tensor maps as the 128 bytes that a kernel can copy and `tensormap.replace` can change.
 
 NVIDIA's encoding is opaque; this one holds the fields as `tensormap.replace` names them. A record that began as zeros
-and got its fields one by one is as good as one from the host. What a record means is worked out once per run.
+and got its fields one by one is as good as one from the host. A record is decoded once per run.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ assert _LAYOUT.size == MAP_BYTES
 
 @dataclass(frozen=True, slots=True)
 class MappedTensor:
-    """What a record names: the shape of its boxes, the buffer, and the byte of the buffer where the tensor begins."""
+    """The content of a record: the shape of its boxes, the buffer, and the byte of the buffer where the tensor
+    begins.
+    """
 
     geometry: BoxGeometry
     region: Region

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from warploom.diagnostics import Diag
 from warploom.machine.core.registry import Run, executes
-from warploom.machine.instructions.memory import by_window, strip
+from warploom.machine.instructions.memory import by_window, without_window
 from warploom.machine.memory.byte_memory import WIDTHS
 from warploom.machine.memory.shared_memory import RANK_SHIFT, SharedMemory
 from warploom.machine.numerics import array_function
@@ -35,7 +35,7 @@ _DTYPES: dict[str, npt.DTypeLike] = {
     "s64": np.int64, "f16": np.float16, "bf16": ml_dtypes.bfloat16, "f32": np.float32, "f64": np.float64,
     "f16x2": np.float16, "bf16x2": ml_dtypes.bfloat16, "b128": np.complex128,
 }  # fmt: skip
-"""How one element is read; packed types are two elements."""
+"""The NumPy type of one element; packed types are two elements."""
 _UFUNCS: dict[str, np.ufunc] = {
     "add": np.add,
     "and": np.bitwise_and,
@@ -48,7 +48,7 @@ _UFUNCS: dict[str, np.ufunc] = {
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """Where some lanes of an instruction point: elements of one memory, and which of the lanes they are."""
+    """The elements of one memory that some lanes of an instruction address, and which lanes these are."""
 
     view: Array
     index: Array
@@ -78,7 +78,7 @@ def locate(g: Group, space: str, address: Array, width: int, what: str) -> list[
             raise Diag.OUT_OF_BOUNDS.error(notes=(note,), what=what, space="global or shared")
         lanes = np.flatnonzero(inside)
         named = "shared::cluster" if window == "shared" else window
-        for part in locate(g, named, strip(address[lanes], window), width, what):
+        for part in locate(g, named, without_window(address[lanes], window), width, what):
             own = lanes if part.lanes is None else lanes[part.lanes]
             cells.append(Cells(part.view, part.index, own, part.shared, part.address))
     return cells
@@ -135,7 +135,7 @@ _SAFE = 2.0**-102
 
 
 def _accumulates(old: Array, b: Array) -> bool:
-    """Whether plain float additions one after the other give the exact result: no subnormals to flush and no NaNs."""
+    """Return whether plain float additions in order give the exact result: no subnormals to flush and no NaNs."""
     size = np.abs(np.concatenate([old, b]))
     return bool(((size >= _SAFE) & (size < np.inf) | (size == 0)).all())
 

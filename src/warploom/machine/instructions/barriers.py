@@ -1,6 +1,6 @@
 """`bar` and `barrier`: the named barriers of a CTA.
 
-A warp arrives as one: where its lanes come on different paths, those who are first wait for the others that live. With
+A warp arrives as a whole: if its lanes come on different paths, the first wait for the other live ones. With
 `.aligned` they must come to the same instruction, and it is a fault if some never do.
 """
 
@@ -54,7 +54,7 @@ def _needed(g: Group, mask: Array | None, count: Any) -> int | None:
 
 
 def is_aligned(op: Op) -> bool:
-    """Whether all lanes of a warp must stand here together: `bar` says so by itself."""
+    """Return whether all lanes of a warp must execute this together: `bar` always requires it."""
     return bool(op["aligned"]) or op.instruction.opcode.startswith("bar.")
 
 

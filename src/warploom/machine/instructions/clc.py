@@ -1,4 +1,4 @@
-"""Cluster launch control: requests for the work of clusters that have not started, and what their answers say.
+"""Cluster launch control: requests for the work of clusters that have not started, and decoding their answers.
 
 An answer is 16 bytes: the first CTA of the cluster that was taken over, and a mark that tells yes from no.
 """
@@ -33,7 +33,7 @@ _REFUSAL_SEEN = "clc refusal seen"
 
 
 def _answer(grid: Grid) -> bytes:
-    """What the launcher replies: the schedule may refuse, and must when nothing is left."""
+    """The launcher's reply: the schedule may refuse, and must when no cluster is left."""
     taken = grid.take_cluster() if grid.choose("cancel", ("refuse", "grant")) else None
     if taken is None:
         return struct.pack("<4I", _NOWHERE, _NOWHERE, _NOWHERE, _REFUSED)
@@ -81,11 +81,11 @@ def try_cancel(op: Op) -> Run:
 def _words(g: Group, mask: Array | None, response: Array | int) -> Array:
     """The four words of each lane's answer; those of lanes that take part must be one."""
     if not isinstance(response, np.ndarray):
-        raise Diag.ASYNC_MISUSE.error(what="query_cancel reads a literal, which is no answer of a try_cancel.")
+        raise Diag.ASYNC_MISUSE.error(what="query_cancel reads a literal instead of the answer of a try_cancel.")
     words = np.ascontiguousarray(response).view(np.uint32).reshape(-1, 4)
     marks = words[:, 3] if mask is None else words[mask, 3]
     if not np.isin(marks, (_GRANTED, _REFUSED)).all():
-        raise Diag.ASYNC_MISUSE.error(what="query_cancel reads 16 bytes that are no answer of a completed try_cancel.")
+        raise Diag.ASYNC_MISUSE.error(what="query_cancel reads 16 bytes that no completed try_cancel has written.")
     return words
 
 
@@ -102,7 +102,7 @@ def _results(g: Group, mask: Array | None, out: object, columns: list[Array]) ->
 
 @executes("clusterlaunchcontrol.is_canceled")
 def is_canceled(op: Op) -> Run:
-    """Whether a request was granted."""
+    """Return whether a request was granted."""
 
     def run(g: Group, mask: Array | None, response: Array | int) -> Any:
         granted = _words(g, mask, response)[:, 3] == _GRANTED

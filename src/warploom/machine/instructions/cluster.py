@@ -1,4 +1,4 @@
-"""What CTAs of a cluster do with each other: a common barrier, addresses in a peer, stores that complete there."""
+"""Cluster instructions: the cluster barrier, addresses in a peer CTA, stores that complete there."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class ClusterBarrier(Waitable):
             reporter.tell(kind, verb, barrier=name, phase=phase, count=count)
 
     def passes(self, cta: Cta, warp: int, bits: int) -> bool:
-        """Whether the barrier has opened since these lanes arrived."""
+        """Return whether the barrier has opened since these lanes arrived."""
         key = cta.rank, warp
         if bits & ~self.owing.get(key, 0):
             what = f"Threads of {cta.name}, warp {warp}, wait at the cluster barrier without having arrived."
@@ -98,7 +98,7 @@ class ClusterBarrier(Waitable):
 
     @property
     def missing(self) -> int:
-        """How many live threads have not arrived; those that left count as if they had."""
+        """The number of live threads that have not arrived; exited threads count as arrived."""
         live = sum(cta.live_threads for cta in self.cluster.ctas)
         here = sum(
             (self.cluster.ctas[rank].present[warp] & bits).bit_count() for (rank, warp), bits in self.arrived.items()

@@ -1,4 +1,4 @@
-"""What the driver links into kernels: `printf`, the end of a failed `assert`, and the heap."""
+"""Calls of system functions (`printf`, `__assertfail`, `malloc`, `free`), calls through pointers, and `trap`."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class _Caller:
         self.parameters.space = "param"
 
     def word(self, g: Group, lane: int, address: int, size: int) -> int:
-        """What lies at a generic address."""
+        """The value at a generic address."""
         only = np.zeros(g.lanes, np.bool_)
         only[lane] = True
         found = self.generic.load(g, only, np.full(g.lanes, address & _ADDRESS, np.uint64), size)
@@ -173,7 +173,7 @@ _ACTS: dict[str, Callable[..., int]] = {
 
 @executes("call.pointer")
 def nowhere(op: Op) -> Run:
-    """A call through a pointer that named none of the functions in front of it."""
+    """A call through a pointer to none of the functions that the call may reach."""
 
     def run(g: Group, mask: Array | None, pointer: Any) -> None:
         lane = int(np.flatnonzero(g.active if mask is None else mask)[0])
@@ -183,7 +183,9 @@ def nowhere(op: Op) -> Run:
 
 
 class Printed:
-    """What the threads of a grid printed, in the order of execution; past one mebibyte it is dropped, as on a GPU."""
+    """The text that the threads of a grid printed, in the order of execution; past one mebibyte it is dropped, as on
+    a GPU.
+    """
 
     def __init__(self) -> None:
         self.pieces: list[str] = []

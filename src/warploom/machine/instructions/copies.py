@@ -95,7 +95,7 @@ def copy(op: Op) -> Run:
 
 
 def _sources(origins: Array, sizes: Array | None, size: int) -> tuple[Touch, ...]:
-    """What cp.async reads: `size` bytes per lane, or byte by byte where lanes read less."""
+    """The bytes that cp.async reads: `size` per lane, or byte by byte where lanes read less."""
     if sizes is None:
         return (Touch("reads", "global", None, "generic", origins.astype(np.int64), size),)
     runs = [
@@ -129,7 +129,7 @@ def _read(g: Group, origins: Array, sizes: Array | None, size: int, what: str) -
 
 @executes("cp.async.commit_group")
 def commit(op: Op) -> Run:
-    """What a thread has issued becomes a group."""
+    """Commit the copies that each thread has issued as a group."""
 
     def run(g: Group, mask: Array | None) -> None:
         _commit(g, mask, SMALL)
@@ -264,7 +264,7 @@ def load(op: Op) -> Run:
 
 
 def _combined(op: Op, current: Bytes, operand: Bytes) -> Bytes:
-    """What a copy leaves at its destination: its own bytes, or their reduction with those there."""
+    """The bytes that a copy leaves at its destination: its own, or their reduction with those there."""
     if not op["op"]:
         return operand
     name = _ELEMENT.get(op["type"], op["type"])
@@ -365,7 +365,7 @@ def store(op: Op) -> Run:
 
 @executes("cp.async.bulk.commit_group")
 def commit_bulk(op: Op) -> Run:
-    """What a thread has issued becomes a bulk group."""
+    """Commit the bulk copies that each thread has issued as a group."""
 
     def run(g: Group, mask: Array | None) -> None:
         _commit(g, mask, WRITES, READS)

@@ -68,12 +68,12 @@ class Mbarrier(Waitable):
 
     @property
     def state(self) -> int:
-        """What arrive returns: the phase, and the arrivals it still needs."""
+        """The state that arrive returns: the phase, and the arrivals it still needs."""
         return (self.phase & 0xFFFF_FFFF) << 32 | self.pending
 
     @property
     def valid(self) -> bool:
-        """Whether its bytes are still those of a barrier."""
+        """Return whether its bytes are still those of a barrier."""
         return self.word[0] == _MARK
 
     def arrive(self, count: int = 1) -> None:
@@ -147,7 +147,7 @@ class Mbarrier(Waitable):
         self.tell("wait", "waits", phase=self.phase - 1)
 
     def invalidate(self) -> None:
-        """The barrier ends; whoever waits for it will find that out."""
+        """Invalidate the barrier and wake its waiters, which then fault."""
         self.tell("free", "frees")
         del self.cta.mbarriers[self.offset]
         self._fill(_GONE)
@@ -172,7 +172,7 @@ class Mbarrier(Waitable):
 
     @property
     def name(self) -> str:
-        """How messages call it."""
+        """Its name in messages."""
         return name_of(self.cta, self.offset)
 
     def describe(self) -> str:
@@ -423,11 +423,12 @@ __all__ = [
 
 
 _PATIENCE = 64
-"""How often test_wait may fail in one phase before the tester is suspended: a loop of them must not starve the rest."""
+"""The number of times that test_wait may fail in one phase before the tester is suspended: a loop of them must not
+starve the rest."""
 
 
 def _passed_parity(barrier: Mbarrier, parity: int) -> bool:
-    """Whether the phase of a parity is complete; only bit 0 of the operand counts, as in ptxas's code."""
+    """Return whether the phase of a parity is complete; only bit 0 of the operand counts, as in ptxas's code."""
     return barrier.phase & 1 != parity & 1
 
 
@@ -441,7 +442,9 @@ def _passed_state(barrier: Mbarrier, state: int) -> bool:
 
 @executes("mbarrier.try_wait", "mbarrier.try_wait.parity", "mbarrier.test_wait", "mbarrier.test_wait.parity")
 def wait(op: Op) -> Run:
-    """Whether a phase has completed; try_wait suspends until it has, a time limit passes, or the schedule gives up."""
+    """Test whether a phase has completed; try_wait suspends until it has, a time limit passes, or the schedule gives
+    up.
+    """
     passed = _passed_parity if op.family.endswith("parity") else _passed_state
     tests = "test_wait" in op.family
 

@@ -121,7 +121,7 @@ class Spaces:
         out = np.zeros(len(address), WIDTHS[width])
         for space, lanes in by_window(address, live):
             part = _IN[space](self)
-            copyable = part.load(g, lanes, strip(address, space), width)
+            copyable = part.load(g, lanes, without_window(address, space), width)
             out[lanes] = copyable[lanes] if isinstance(copyable, np.ndarray) else copyable
         return out
 
@@ -131,7 +131,7 @@ class Spaces:
             return
         live = mask if mask is not None else g.mask
         for space, lanes in by_window(address, live):
-            _IN[space](self).store(g, lanes, strip(address, space), value, width)
+            _IN[space](self).store(g, lanes, without_window(address, space), value, width)
 
 
 class _Mixed:
@@ -194,7 +194,7 @@ def _local_address(address: int) -> int:
     return address - _BASES[_window_name(address)]
 
 
-def strip(address: Array, space: str) -> Array:
+def without_window(address: Array, space: str) -> Array:
     if space == "shared":
         return (address - np.uint64(SHARED_WINDOW)).astype(np.uint32)
     return address - np.uint64(_BASES[space])
@@ -215,7 +215,9 @@ def by_window(address: Array, live: Array | None) -> list[tuple[str, Array]]:
 
 
 def _extend(op: Op, type_: str, operand: object) -> Any:
-    """How a loaded value widens to its register: by sign for s-types, else with zeros; None where nothing is to do."""
+    """The type through which a loaded value is widened to its register: signed for s-types, else unsigned; None for
+    none.
+    """
     bits = BITS[type_]
     if not type_.startswith("s") or bits >= 64:
         return None
@@ -345,7 +347,7 @@ def _store_vector(op: Op, spaces: Spaces, element: int, source: Vector) -> Run:
 
 @executes("isspacep")
 def is_space(op: Op) -> Run:
-    """Whether a generic address falls in a window."""
+    """Test whether a generic address falls in a window."""
     space = op["space"].partition("::")[0]
 
     def run(g: Group, mask: Array | None, address: Any) -> Any:
@@ -358,7 +360,7 @@ def is_space(op: Op) -> Run:
 
 @executes("createpolicy")
 def create_policy(op: Op) -> Run:
-    """A cache hint: any value will do."""
+    """A cache policy: the emulator has no caches, so any value works."""
 
     def run(g: Group, mask: Array | None, *operands: Any) -> int:
         return 0
@@ -374,7 +376,7 @@ _WORD = 8
 
 @executes("st.bulk")
 def clear(op: Op) -> Run:
-    """A run of zeros in shared memory, stored by each lane; no copy, and nobody waits for it."""
+    """A run of zeros in shared memory, stored by each lane; synchronous, unlike a bulk copy."""
     opcode = op.instruction.opcode
 
     def run(g: Group, mask: Array | None, address: Any, size: Any, value: int) -> None:

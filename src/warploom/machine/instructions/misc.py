@@ -1,4 +1,4 @@
-"""What belongs to no family: fences, traps, the register pool, carries, and signals between grids."""
+"""Fences, `setmaxnreg` and its register pool, and signals between grids."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Array = npt.NDArray[Any]
 
 @executes("fence", "fence.tensormap", "griddepcontrol")
 def order(op: Op) -> Run:
-    """The machine executes memory accesses in program order, and one grid at a time: nothing is left to do."""
+    """Do nothing: the emulator executes memory accesses in program order, and one grid at a time."""
 
     def run(g: Group, mask: Array | None, *operands: Any) -> None:
         return
@@ -32,7 +32,9 @@ def order(op: Op) -> Run:
 
 @executes("fence.proxy.async")
 def fence_async(op: Op) -> Run:
-    """What the executing warps wrote, or learnt of, in shared memory reaches the async proxy."""
+    """Make shared-memory writes that the executing warps made, or have synchronised with, visible to the async
+    proxy.
+    """
     space = op["space"]
 
     def run(g: Group, mask: Array | None) -> None:

@@ -31,7 +31,7 @@ _LIMITS = np.iinfo(np.int32)
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """How registers [register, warp, lane] become matrices [warp, row, column] of whole registers, and back."""
+    """The mapping of registers [register, warp, lane] to matrices [warp, row, column] of whole registers, and back."""
 
     split: tuple[int, ...]
     order: tuple[int, ...]
@@ -128,7 +128,7 @@ def _integers(product: Array, c: Array, saturate: bool) -> Array:
 
 
 def _differences(a: Array, b: Array, c: Array, saturate: bool) -> Array:
-    """How many bits differ: those that either has, without those that both have."""
+    """The number of bits that differ: those set in either, minus those set in both."""
     ones = products(a, np.ones_like(b), "b1", "b1") + products(np.ones_like(a), b, "b1", "b1")
     total: Array = (ones - 2 * products(a, b, "b1", "b1")).astype(np.int32)
     total += c
@@ -151,7 +151,7 @@ _ADD = {"f16": _halves, "f32": _floats, "s32": _integers}
 
 
 def combined(op: Op) -> Callable[[Array, Array, Array, bool], Array]:
-    """How an instruction makes D of A, B and C."""
+    """The function by which an instruction computes D from A, B and C."""
     if op["bits"] == "xor":
         return _differences
     if op["d_type"] == "f64":

@@ -1,4 +1,4 @@
-"""Tensor copies: the copy engine moves boxes between tensors in global memory and shared memory.
+"""TMA copies: boxes between tensors in global memory and shared memory.
 
 A box is read and written when its operation completes. A multicast load is one operation per destination CTA. A store
 reads shared memory in one operation and writes global memory in the next, which is what `wait_group.read` tells apart.
@@ -151,7 +151,7 @@ def load(op: Op) -> Run:
 
 
 def _in_global(verb: str, tensor: MappedTensor, coords: tuple[int, ...], *, four: bool) -> tuple[Touch, ...]:
-    """What a copy touches of its tensor: the box, or a row for each of four coordinates."""
+    """The part of its tensor that a copy touches: the box, or a row for each of four coordinates."""
     start = tensor.region.base + tensor.origin
     places = [(coords[0], row) for row in coords[1:]] if four else [coords]
     runs = [global_runs(tensor.geometry, place, start) for place in places]
@@ -159,7 +159,7 @@ def _in_global(verb: str, tensor: MappedTensor, coords: tuple[int, ...], *, four
 
 
 def _in_shared(verb: str, tensor: MappedTensor, cta: Cta, offset: int, *, four: bool) -> Touch:
-    """What a copy touches of a CTA's shared memory."""
+    """The part of a CTA's shared memory that a copy touches."""
     size = tensor.geometry.shared_bytes * (_FOUR_ROWS if four else 1)
     addresses, width = shared_runs(tensor.geometry, offset, size)
     return Touch(verb, "shared", cta.index, "async", addresses | cta.rank << RANK_SHIFT, width)

@@ -1,8 +1,8 @@
 """Warp-level instructions: lanes that exchange values, vote, and wait for each other.
 
 The lanes that a membermask names execute a `.sync` instruction together, though they may come to it on different paths:
-those who come first wait at a `Meeting`. Where all named lanes stand in one group, as nearly always, nothing of that is
-built. Lanes of a group may name different teams, as tiles of a warp do; each team then works for itself.
+the first to arrive wait at a `Meeting`. If all named lanes are in one group, as nearly always, none is
+needed. Lanes of a group may name different teams, as tiles of a warp do; each team then works for itself.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _POISON = 0xFFFFFFFF
 def together(op: Op, compute: Compute, *dtypes: npt.DTypeLike) -> Run:
     """The meaning of a `.sync` instruction whose last operand is the membermask.
 
-    `compute(lanes, live, *operands)` works on one warp or on several side by side; `live` is None where all lanes take
+    `compute(lanes, live, *operands)` works on one warp or on several at once; `live` is None where all lanes take
     part. `dtypes` are those of the operands before the membermask.
     """
     purpose = purpose_of(op, compute, *dtypes)
@@ -74,7 +74,7 @@ def apart(op: Op, purpose: Purpose, g: Group, mask: Array | None, members: Any, 
 
 
 def _concluded(g: Group) -> Any:
-    """What the meetings of a group's teams have found; while one is open the group waits."""
+    """The results of the meetings of a group's teams; the group waits while one is open."""
     parties: tuple[tuple[int, Meeting], ...] = g.token
     for _, meeting in parties:
         if not meeting.over:
@@ -113,7 +113,7 @@ def _teams(op: Op, bits: int, members: Any) -> dict[int, int]:
 
 
 def _whole(op: Op, g: Group, mask: Array | None, members: Any) -> bool:
-    """Whether in every warp of a convoy that takes part all named lanes do."""
+    """Return whether all named lanes take part in every warp of a convoy that does."""
     for number in range(g.warps):
         lanes = slice(number * WARP, (number + 1) * WARP)
         bits = EVERY if mask is None else lane_bits(mask[lanes])
@@ -133,7 +133,7 @@ def _routes(mode: str, b: int, c: int, lanes: int) -> tuple[Array, Array]:
 
 
 def _route(mode: str, b: Any, c: Any, lanes: int) -> tuple[Array, Array]:
-    """Where each lane reads from, and whether that lies in its segment (PTX ISA, shfl.sync, semantics)."""
+    """The source lane of each lane, and whether it is in its segment (PTX ISA, shfl.sync, semantics)."""
     own = np.arange(lanes)
     lane, offset = own & 31, np.asarray(b).astype(np.int64) & 31
     bounds = np.asarray(c).astype(np.int64)
@@ -195,7 +195,7 @@ def _vote_of_one(mode: str, a: Array) -> Any:
 
 @executes("vote")
 def vote(op: Op) -> Run:
-    """What all lanes say of a predicate."""
+    """A vote over a predicate of all lanes."""
     mode = op["mode"]
 
     def compute(lanes: int, live: Array | None, a: Any) -> Any:
@@ -236,7 +236,7 @@ def match_any(op: Op) -> Run:
 
 @executes("match.all")
 def match_all(op: Op) -> Run:
-    """Whether all lanes hold the same value: their mask and true, or zero and false."""
+    """Test whether all lanes hold the same value: their mask and true, or zero and false."""
     dtype = np.uint32 if op["type"] == "b32" else np.uint64
 
     def compute(lanes: int, live: Array | None, a: Any) -> Any:

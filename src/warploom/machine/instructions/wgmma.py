@@ -47,11 +47,20 @@ class Pipeline(Waitable):
 
     `issued` counts them for each warp; `committed` holds for each warp how many it had issued at each commit that is
     not yet complete, `commits` how many commits there were; `submitted` is how many the grid knows of, `completed` how
-    many are done, `flight` the others. To observers each warp's part is an operation; `told` are those in flight.
+    many are done, `flight` the others. To observers each warp's part is an operation; `reported` are those in flight.
     """
 
     __slots__ = (
-        "commits", "committed", "completed", "flight", "issued", "last", "sights", "submitted", "told", "warpgroup",
+        "commits",
+        "committed",
+        "completed",
+        "flight",
+        "issued",
+        "last",
+        "reported",
+        "sights",
+        "submitted",
+        "warpgroup",
     )  # fmt: skip
 
     def __init__(self, warpgroup: Warpgroup) -> None:
@@ -61,7 +70,7 @@ class Pipeline(Waitable):
         self.issued = [0] * _WARPS
         self.committed: list[deque[int]] = [deque() for _ in range(_WARPS)]
         self.commits = [0] * _WARPS
-        self.told: deque[list[Issued]] = deque()
+        self.reported: deque[list[Issued]] = deque()
         self.sights: deque[Sight] = deque()
         self.submitted = self.completed = 0
         self.last: tuple[Operation, ...] = ()
@@ -98,12 +107,12 @@ class Pipeline(Waitable):
         """Let observers know of a warp's part of its latest operation."""
         cta = self.warpgroup.cta
         if cta.grid.reporter is not None:
-            if self.issued[warp] - self.completed > len(self.told):
-                self.told.append([])
+            if self.issued[warp] - self.completed > len(self.reported):
+                self.reported.append([])
             group = CommitGroup("wgmma", self.commits[warp])
             with self._as_warp(warp):
                 issued = cta.grid.reporter.issue(lambda: _touches(new, cta.index, cta.rank), group)
-            self.told[self.issued[warp] - self.completed - 1] += issued
+            self.reported[self.issued[warp] - self.completed - 1] += issued
 
     @contextmanager
     def _as_warp(self, warp: int) -> Iterator[None]:
@@ -131,7 +140,7 @@ class Pipeline(Waitable):
                 self._submit(ready)
 
     def drained(self, warp: int, leave: int) -> bool:
-        """Whether at most the `leave` latest groups of a warp are incomplete."""
+        """Return whether at most the `leave` latest groups of a warp are incomplete."""
         groups = self.committed[warp]
         while groups and groups[0] <= self.completed:
             groups.popleft()
@@ -154,8 +163,8 @@ class Pipeline(Waitable):
         operation.then.append(self)
         if self.sights:
             operation.sight = reduce(Sight.joined, list(self.sights)[first - self.completed : end - self.completed])
-        if self.told:
-            parts = (self.told[number - self.completed] for number in range(first, end))
+        if self.reported:
+            parts = (self.reported[number - self.completed] for number in range(first, end))
             operation.issues = tuple(issued for part in parts for issued in part)
         self.warpgroup.cta.grid.submit(operation)
 
@@ -164,9 +173,9 @@ class Pipeline(Waitable):
         if self.sights:
             for _ in batch:
                 self.sights.popleft()
-        if self.told:
+        if self.reported:
             for _ in batch:
-                self.told.popleft()
+                self.reported.popleft()
         self.completed += count
         execute(self.warpgroup, batch)
 
@@ -184,7 +193,7 @@ class Pipeline(Waitable):
 
 @lru_cache(maxsize=1024)
 def _touches(issue: Issue, cta: tuple[int, int, int], rank: int) -> tuple[Touch, ...]:
-    """What an operation reads and writes. Any warp's part may read all of A and B; registers are each warp's own."""
+    """The reads and writes of an operation. Any warp's part may read all of A and B; registers are each warp's own."""
     multiply, found = issue.multiply, []
     for form, value in ((multiply.a, issue.a), (multiply.b, issue.b)):
         if form is not None and isinstance(value, int):
@@ -253,7 +262,7 @@ def _same(value: Array, chosen: Array | None, op: Op, what: str) -> int:
 
 @executes("wgmma.fence")
 def fence(op: Op) -> Run:
-    """Order register accesses before it with the wgmmas behind it: here they are already in order."""
+    """Order earlier register accesses with later wgmmas: in the emulator they already are."""
 
     def run(g: Group, mask: Array | None) -> None:
         whole_warps(g, mask, op)

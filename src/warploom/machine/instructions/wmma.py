@@ -50,7 +50,7 @@ class _Tile:
         self.lines, self.line = int(major.max()) + 1, int(minor.max()) + 1
 
     def step(self, stride: Any) -> Any:
-        """What is moved at once, so many times from one line to the next."""
+        """The number of bits moved at once, and how many times per line."""
         return self.line if stride is None else stride // self.packed
 
     def places(self, g: Group, address: Any, stride: Any) -> Array:

@@ -150,7 +150,7 @@ def _on_one_lane(function: ArrayFunction, types: tuple[str, ...]) -> ScalarFunct
 
 
 def extension(type_name: str, register_bits: int) -> ArrayFunction:
-    """How a `cvt` result fills a wider register: by sign for signed integers, by zeros for everything else."""
+    """The extension of a `cvt` result to a wider register: by sign for signed integers, else with zeros."""
     outer = np.dtype(f"u{register_bits // 8}")
     if type_name not in PACKED_TYPES and ELEMENT_TYPES[type_name].is_signed:
         view = ELEMENT_TYPES[type_name].values

@@ -76,7 +76,7 @@ def signed_view(type_name: str) -> np.dtype[Any]:
 
 
 def any_nan(values: Array) -> bool:
-    """Whether an array holds a NaN."""
+    """Return whether an array holds a NaN."""
     return bool(np.count_nonzero(np.isnan(values)))
 
 

@@ -74,7 +74,7 @@ _COMBINE: dict[str, np.ufunc] = {"and": np.logical_and, "or": np.logical_or, "xo
 
 
 def values_of(type_name: str, signature: Signature) -> Callable[[Array], Array]:
-    """How the bits of a float type are read as numbers; bf16 reads as float32."""
+    """The numbers that the bits of a float type stand for; bf16 is read as float32."""
     ftz = flushes(type_name, signature)
     match type_name:
         case "f32":

@@ -103,7 +103,7 @@ def _stochastic(signature: Signature) -> ArrayFunction:
 
 
 def _random_numbers(random: Array, element: str) -> list[Array]:
-    """What each operand of `rs` adds, first operand first."""
+    """The bits that each operand of `rs` adds, first operand first."""
     low, high = random & U32.type(0xFFFF), random >> U32.type(16)
     if element in ("f16", "bf16"):
         return [high, low]

@@ -119,7 +119,7 @@ def widen_f16(bits: Array) -> Array:
 
 
 def flushes(name: str, signature: Signature) -> bool:
-    """Whether subnormals are flushed, which only f32 and f16 can ask for."""
+    """Return whether subnormals are flushed, which only f32 and f16 support."""
     if signature.get("ftz") and name not in _LEAST:
         raise unknown(f"{name} arithmetic", signature)
     return bool(signature.get("ftz"))

@@ -42,7 +42,7 @@ _FRACTION_BITS = {"bf16": 7, "f16": 10, "tf32": 10, "e5m2": 2}
 
 
 class _Format(NamedTuple):
-    """How a binary format lies in its word."""
+    """The layout of a binary format in its word."""
 
     word: type[np.unsignedinteger[Any]]
     signed: type[np.signedinteger[Any]]

@@ -121,7 +121,7 @@ def _goes_up(
 
 
 def _beyond(target: ElementType, rounding: str, finite: bool, sign: Array) -> Array | int:
-    """What a magnitude above the largest becomes."""
+    """The result for a magnitude above the largest finite one."""
     if finite or rounding == "rz":
         return target.largest
     match rounding:

@@ -1,4 +1,4 @@
-"""Integer instructions on Python integers: what the machine evaluates for registers that all lanes share.
+"""Integer instructions on Python integers: the evaluation of registers that all lanes share.
 
 Operands are non-negative integers masked to the width of their type; so is the result. Predicates are bools.
 A factory takes the signature once and returns the function, as on arrays.
@@ -21,7 +21,7 @@ _WORD = 0xFFFFFFFF
 
 
 def _number(type_name: str) -> Callable[[int], int]:
-    """How the bits of an integer type are read as a number."""
+    """The number that the bits of an integer type stand for."""
     bits = bits_of(type_name)
     return (lambda value: to_signed(value, bits)) if is_signed(type_name) else (lambda value: value)
 

@@ -1,4 +1,4 @@
-"""Bit fields, counts and permutes on Python integers: the other half of `scalar`."""
+"""Bit fields, counts and permutes on Python integers: the bit-field part of `scalar`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What only looks at or changes the sign and class of a float: abs, neg, copysign, testp."""
+"""Instructions on the sign and class of a float: abs, neg, copysign, testp."""
 
 from __future__ import annotations
 

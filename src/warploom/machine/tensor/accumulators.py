@@ -1,6 +1,6 @@
-"""Accumulators in tensor memory: products go into it, and it goes to and from registers.
+"""Accumulators in TMEM: MMA results are added to it, and tcgen05.ld/st move it to and from registers.
 
-Registers are uint32 arrays [register, lane]; tensor memory is one uint32 array [lane, column] per CTA.
+Registers are uint32 arrays [register, lane]; TMEM is one uint32 array [lane, column] per CTA.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def tensor_accumulate(
     saturate: bool = False,
     disabled: NDArray[np.bool_] | None = None,
 ) -> None:
-    """Add (or write, without `accumulate`) a [rows, n] product to tensor memory: D = product + D * 2^-scale.
+    """Add (or write, without `accumulate`) a [rows, n] product to TMEM: D = product + D * 2^-scale.
 
     f16 sits in the low half of its word; the high half is written as zero. `disabled` marks the lanes of the CTA that
     keep what they hold.
@@ -112,7 +112,7 @@ def _values(words: Words, d_type: str) -> NDArray[Any]:
 def tensor_accumulator(
     memory: Words, placement: Placement, lane: int, column: int, n: int, d_type: str
 ) -> NDArray[Any]:
-    """D[rows, n] as tensor memory holds it: float32, float16 or int32, a copy."""
+    """D[rows, n] as TMEM holds it: float32, float16 or int32, a copy."""
     values = _values(accumulator_view(memory, placement, lane, column, n), d_type)
     if placement.folded:
         return values.transpose(1, 0, 2).reshape(placement.rows, n)
@@ -120,7 +120,7 @@ def tensor_accumulator(
 
 
 def tensor_a(memory: Words, placement: Placement, lane: int, column: int, k: int, element: str) -> NDArray[Any]:
-    """A[rows, k] from tensor memory, whose rows lie in the lanes of the accumulator's rows, elements packed along the
+    """A[rows, k] from TMEM, whose rows lie in the lanes of the accumulator's rows, elements packed along the
     columns.
 
     Where the accumulator is folded, every block needs its own copy of A (CUTLASS, TmemAllocMode::Duplicated).
@@ -173,7 +173,7 @@ def tensor_scales(
 
 
 def tensor_copy(memory: Words, shape: CopyShape, lane: int, column: int, rows: NDArray[np.uint8]) -> None:
-    """What tcgen05.cp writes: the rows that the descriptor names, to the lanes of its shape."""
+    """Write what tcgen05.cp copies: the rows that the descriptor names, to the lanes of its shape."""
     words = np.ascontiguousarray(rows).view(np.uint32)
     width = words.shape[1]
     if column < 0 or column + width > memory.shape[1]:
@@ -188,7 +188,7 @@ def tensor_copy(memory: Words, shape: CopyShape, lane: int, column: int, rows: N
 def _columns(memory: Words, shape: str, lane: int, column: int, count: int) -> Words:
     if column < 0 or column + count > memory.shape[1] or lane < 0 or lane + TENSOR_MOVES[shape].lanes > memory.shape[0]:
         raise Diag.TENSOR_MEMORY.error(
-            what=f"A .{shape} access of {count} columns at lane {lane}, column {column} leaves tensor memory "
+            what=f"A .{shape} access of {count} columns at lane {lane}, column {column} leaves TMEM "
             f"({memory.shape[0]} lanes, {memory.shape[1]} columns)."
         )
     return memory[lane : lane + TENSOR_MOVES[shape].lanes, column : column + count]
@@ -197,7 +197,7 @@ def _columns(memory: Words, shape: str, lane: int, column: int, count: int) -> W
 def _pieces(
     memory: Words, shape: str, repeats: int, lane: int, column: int, split: int, *, packed: bool
 ) -> list[Words]:
-    """The tensor-memory words that a tcgen05.ld or st of one warp touches, as one or two views."""
+    """The TMEM words that a tcgen05.ld or st of one warp touches, as one or two views."""
     count = TENSOR_MOVES[shape].columns * repeats * (2 if packed else 1)
     starts = (column, column + split) if shape == "16x32bx2" else (column,)
     return [_columns(memory, shape, lane, start, count) for start in starts]

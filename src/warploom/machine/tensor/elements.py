@@ -3,7 +3,7 @@
 A decoder takes an array whose last axis is memory in address order (16-byte granules or 32-bit words) and returns the
 elements along that axis. Types narrower than a byte have three packings: `e2m1_packed`, two to a byte (kinds mxf4 and
 mxf4nvf4); plain `e2m1`, `e2m3`, `e3m2` in shared memory, sixteen packed elements and then padding in every 16 bytes
-(TMA's ALIGN16B types); and `…_byte`, one to a byte in tensor memory and registers.
+(TMA's ALIGN16B types); and `…_byte`, one to a byte in TMEM and registers.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ ELEMENTS: dict[str, Element] = {
 
 
 def contained(name: str) -> Element:
-    """The element as tensor memory and registers hold it: sub-byte types of a byte kind sit in a byte each."""
+    """The element as TMEM and registers hold it: sub-byte types of a byte kind sit in a byte each."""
     return ELEMENTS.get(f"{name}_byte", ELEMENTS[name])
 
 

@@ -1,4 +1,4 @@
-"""Operands of the tensor cores: what a decoded descriptor names in shared memory, and the product of two of them.
+"""Operands of the tensor cores: the matrix in shared memory that a descriptor names, and the product of two of them.
 
 Reading is one `take` of 16-byte granules through a cached index array, then one conversion. The index depends on the
 layout and on where in the swizzle pattern the operand starts, not on the buffer it lies in: a kernel with many stages
@@ -48,7 +48,7 @@ def _gather(
     steps: int,
     advance: int,
 ) -> _Gather:
-    """Where the granules of an operand lie.
+    """The granules of an operand.
 
     K-major: `outer` rows of `inner` granules along k. MN-major: `outer` values of k with `inner` granules along m or
     n. `steps` operands, `advance` bytes apart, follow each other along k. The canonical layouts are PTX ISA
@@ -73,7 +73,7 @@ def _gather(
 
 
 def _check_major(descriptor: SharedDescriptor, element: str, mn_major: bool) -> None:
-    """Which types may be MN-major, and with which swizzle (wgmma: PTX ISA 9.7.15.5.2; tcgen05: Tables 51 and 54).
+    """Check which types may be MN-major, and with which swizzle (wgmma: PTX ISA 9.7.15.5.2; tcgen05: Tables 51 and 54).
 
     Table 54 leaves out MN-major 4- and 6-bit elements; CUTLASS has kernels with them (kind::f8f6f4, all four
     layouts), so they are allowed here as the bytes they occupy. Table 54 allows K-major with 32-byte atoms and Table
@@ -176,7 +176,7 @@ class OperandReader:
 
 
 Order = Callable[[int], NDArray[np.intp]]
-"""Which row of an operand comes first, second, … of so many: a product's rows and columns then come in that order."""
+"""The order in which the rows of an operand are read; the rows and columns of a product come in that order."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -213,7 +213,8 @@ def _reordered(gather: _Gather, order: Order) -> _Gather:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OperandForm:
-    """What an instruction reads through a descriptor: a matrix [rows, k] of one element type, its rows in a chosen
+    """The operand that an instruction reads through a descriptor: a matrix [rows, k] of one element type, its rows
+    in a chosen
     order.
     """
 

@@ -30,7 +30,7 @@ class Rows:
 
     @property
     def names(self) -> RowNames:
-        """What can be kept when the group is gone."""
+        """The names alone, which outlive the group."""
         return RowNames(self.file, self.indices, self.block is not None)
 
     def __len__(self) -> int:
@@ -50,7 +50,9 @@ class Rows:
 
 
 def as_rows(values: Any) -> Array:
-    """What a meaning returned for a brace list, as rows: integers that all lanes share become columns of one."""
+    """The values that an instruction returned for a brace list, as rows: integers that all lanes share become
+    columns of one.
+    """
     if isinstance(values, np.ndarray):
         return values
     if all(isinstance(value, int) for value in values):

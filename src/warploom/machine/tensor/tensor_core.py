@@ -1,10 +1,11 @@
-"""The tensor core of a CTA, or of a pair of CTAs: what was issued to it, in what order it completes, and how it counts.
+"""The tensor core of a CTA, or of a pair of CTAs: the operations issued to it, the order in which they complete, and
+their arithmetic.
 
 Operations of one thread complete in the order of issue. Across threads the schedule decides, unless a
-`tcgen05.fence::before_thread_sync` of the one and a later `::after_thread_sync` of the other stand between them.
+`tcgen05.fence::before_thread_sync` of the one and a later `::after_thread_sync` of the other are between them.
 
 Where the schedule has convoys, operations complete at once, except that MMAs wait for the next instruction that could
-tell whether they have: a commit, a copy, any access to tensor memory. Those that follow each other along k into one
+tell whether they have: a commit, a copy, any access to TMEM. Those that follow each other along k into one
 accumulator then read their operands at once; each product is still made and added by itself, so that every schedule
 gives the same bits. Everywhere else each is an operation of its own.
 """
@@ -33,7 +34,7 @@ from warploom.machine.numerics.products import Factor, product
 from warploom.machine.tensor.accumulators import tensor_a, tensor_accumulate, tensor_scales
 from warploom.machine.tensor.elements import contained
 from warploom.machine.tensor.operands import OperandReader, footprint, multiply_scaled
-from warploom.machine.tensor.tmem import ENGINE, cells, check_group, pair_of, tensor_memory
+from warploom.machine.tensor.tmem import ENGINE, cells, check_group, pair_of, tmem_of
 from warploom.ptx.isa.table import Op
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 FAMILY = "sm_100"
-"""Whose shared-memory descriptors these are."""
+"""The CTA whose shared-memory descriptors these are."""
 Place = tuple[int, int]
 """Lane and column."""
 
@@ -54,7 +55,7 @@ _LONGEST_RUN = 8
 
 
 class _Form(NamedTuple):
-    """How an operand, or a run of them, is read through its descriptor."""
+    """Reads an operand, or a run of them, through its descriptor."""
 
     rows: int
     k: int
@@ -72,7 +73,7 @@ def _operand(cta: Cta, descriptor: SharedDescriptor, form: _Form) -> Touch:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """What an MMA does wherever its operands lie: one for each instruction descriptor and form of the instruction."""
+    """The part of an MMA that does not depend on addresses: one for each instruction descriptor and form."""
 
     shape: InstructionDescriptor
     placement: Placement
@@ -87,17 +88,17 @@ class Plan:
 
     @cached_property
     def columns(self) -> int:
-        """Columns of tensor memory that D takes."""
+        """Columns of TMEM that D takes."""
         return self.shape.n // self.placement.blocks if self.placement.folded else self.shape.n
 
     @cached_property
     def a_columns(self) -> int:
-        """Columns that A takes where it lies in tensor memory."""
+        """Columns that A takes if it is in TMEM."""
         return self.shape.k * contained(self.shape.a_element).bits // 32
 
     @cached_property
     def b_halves(self) -> bool:
-        """Whether each half of the lanes holds the scale factors of its half of B only."""
+        """Return whether each half of the lanes holds the scale factors of its half of B only."""
         return self.group == 2 and self.placement.folded
 
     @cached_property
@@ -108,7 +109,7 @@ class Plan:
 
     @cached_property
     def merges(self) -> bool:
-        """Whether MMAs may read their operands together: nothing but addition happens to D between them."""
+        """Return whether MMAs may read their operands together: nothing but addition happens to D between them."""
         return not self.vectors and self.shape.d_type != "f16" and not self.shape.saturate
 
 
@@ -137,12 +138,12 @@ class Issue:
     disabled: tuple[int, ...] = ()
     """Four words for each CTA, a bit for each lane that keeps what it holds."""
     zeroed: Array | None = None
-    """Which columns of B count as zero."""
+    """The columns of B that count as zero."""
     scales: tuple[int, int] = (0, 0)
     """The columns of the scale factors of A and B."""
 
     def continues(self, first: Issue) -> bool:
-        """Whether it only adds to what `first` has left in the accumulator."""
+        """Return whether it only adds to what `first` has left in the accumulator."""
         return (
             self.plan is first.plan
             and self.plan.merges
@@ -156,7 +157,7 @@ class Issue:
         )
 
     def touches(self, ctas: tuple[Cta, ...]) -> tuple[Touch, ...]:
-        """What it will read and write in each CTA, for observers."""
+        """Its reads and writes in each CTA, for observers."""
         made, shape, where = self.plan, self.plan.shape, self.plan.placement
         (lane, column), found = self.d, list[Touch]()
         lanes = where.pitch * np.arange(where.blocks)[:, None] + np.arange(where.height) + lane
@@ -168,7 +169,7 @@ class Issue:
             else:
                 found.append(cells("reads", cta, lanes, self.a[1], made.a_columns))
             if made.vectors:
-                everywhere = np.arange(tensor_memory(cta).cells.shape[1])
+                everywhere = np.arange(tmem_of(cta).cells.shape[1])
                 factors = zip(self.scales, made.scale_columns, strict=True)
                 found += [cells("reads", cta, everywhere, at, count) for at, count in factors]
             disabled = _lanes(self.disabled, number)
@@ -178,20 +179,20 @@ class Issue:
         return tuple(found)
 
     def _overlaps(self, a: Place) -> bool:
-        """Whether A in tensor memory shares columns with D."""
+        """Return whether A in TMEM shares columns with D."""
         return a[1] < self.d[1] + self.plan.columns and self.d[1] < a[1] + self.plan.a_columns
 
 
 @lru_cache(maxsize=1 << 14)
 def _distance(before: int, after: int) -> int:
-    """How many bytes the start of one descriptor lies behind that of another; -1 where they differ in more."""
+    """The distance in bytes from the start of one descriptor to that of another; -1 if they differ in more."""
     one, two = (decode_shared_descriptor(value, FAMILY) for value in (before, after))
     same = replace(one, start=0, value=0) == replace(two, start=0, value=0)
     return two.start - one.start if same else -1
 
 
 def _advance(before: SharedDescriptor | Place, after: SharedDescriptor | Place, columns: int) -> int:
-    """How far an operand lies behind another, in bytes or columns; -1 where the two are no run."""
+    """The distance from one operand to another, in bytes or columns; -1 if the two do not form a run."""
     if isinstance(before, SharedDescriptor) and isinstance(after, SharedDescriptor):
         return _distance(before.value, after.value)
     return columns if isinstance(before, tuple) and after == (before[0], before[1] + columns) else -1
@@ -263,7 +264,7 @@ class TensorCore:
             self._hand_over(issue.g, issue.op, issue.thread, run, partial(issue.touches, self.ctas))
 
     def submit(self, g: Group, op: Op, thread: int, run: Callable[[], None], touches: Touches | None = None) -> None:
-        """Take another operation of a thread: it completes behind the thread's earlier ones."""
+        """Take another operation of a thread: it completes after the thread's earlier ones."""
         if g.grid.convoys:
             self.settle()
             g.grid.effects += 1
@@ -301,12 +302,12 @@ class TensorCore:
         self._last[thread] = (operation,)
 
     def fence_before(self, threads: list[int]) -> None:
-        """What these threads have issued becomes known to threads that synchronise with them."""
+        """Make the operations that these threads have issued known to threads that synchronise with them."""
         mine = (one for thread in threads for one in self._last.get(thread, ()))
         self._fenced = [one for one in dict.fromkeys((*self._fenced, *mine)) if not one.done]
 
     def fence_after(self, threads: list[int]) -> None:
-        """What these threads issue from now on comes behind what they may have been told of."""
+        """Order what these threads issue from now on after what they know of by synchronisation."""
         told = tuple(one for one in self._fenced if not one.done)
         if told:
             self._told |= dict.fromkeys(threads, told)
@@ -317,7 +318,7 @@ class TensorCore:
         self.require_pair()
         b = self._b(run, known)
         for number, cta in enumerate(self.ctas):
-            memory = tensor_memory(cta)
+            memory = tmem_of(cta)
             lane, column = first.d
             memory.require(column, first.plan.columns, "The accumulator of an MMA")
             a = self._a(run, number, known)
@@ -348,7 +349,7 @@ class TensorCore:
 
     def _scales(self, first: Issue, number: int) -> tuple[Array, Array]:
         """The scale factors of B and of A."""
-        plan, shape, words = first.plan, first.plan.shape, tensor_memory(self.ctas[number]).words
+        plan, shape, words = first.plan, first.plan.shape, tmem_of(self.ctas[number]).words
         of_a, of_b = first.scales
         return (
             tensor_scales(words, of_b, shape.n, plan.vectors, shape.scale_b_id, folded=plan.b_halves),
@@ -360,7 +361,7 @@ class TensorCore:
         if isinstance(a, SharedDescriptor):
             form = _Form(plan.rows, shape.k, shape.a_element, shape.transpose_a, run.steps, run.advance[0])
             return self._read(number, a, form, known)
-        words = tensor_memory(self.ctas[number]).words
+        words = tmem_of(self.ctas[number]).words
         matrix = tensor_a(words, plan.placement, *a, shape.k * run.steps, shape.a_element)
         return Factor(_float32(matrix), shape.k, shape.a_element)
 
@@ -411,7 +412,7 @@ def tensor_core(cta: Cta, group: int) -> TensorCore:
         for each in core.ctas:
             check_group(each, group)
             each.state["tensor_core"] = core
-            tensor_memory(each).settle = core.settle
+            tmem_of(each).settle = core.settle
     return core
 
 

@@ -1,4 +1,4 @@
-"""Tensor memory of a CTA and who owns its columns.
+"""TMEM of a CTA and the allocation of its columns.
 
 Every CTA has all columns for itself: allocations of CTAs that share an SM do not wait for each other here.
 """
@@ -25,15 +25,15 @@ Words = npt.NDArray[np.uint32]
 
 POISON = 0xFFFFFFFF
 ENGINE = "tcgen05"
-"""The proxy of tensor memory, and the kind of its commit groups."""
+"""The proxy of TMEM, and the kind of its commit groups."""
 
 
-class TensorMemory(Waitable):
+class Tmem(Waitable):
     """Columns of 128 lanes, which of them are allocated, and in what pieces.
 
     `cells` is indexed [column, lane]: what warps load and store and what an MMA accumulates are then runs of whole
     columns. `words` is the same memory as [lane, column]. `settle` hands over what a tensor core has been given and the
-    grid does not know of yet: whoever looks at the memory calls it first.
+    grid does not know of yet: every access to the memory calls it first.
     """
 
     __slots__ = ("allocations", "cells", "columns", "cta", "largest", "origins", "owned", "permit", "settle", "words")
@@ -53,11 +53,11 @@ class TensorMemory(Waitable):
         self.settle: Callable[[], None] = lambda: None
 
     def describe(self) -> str:
-        return f"free columns of tensor memory: {self.taken}"
+        return f"free columns of TMEM: {self.taken}"
 
     @property
     def taken(self) -> str:
-        """Which columns are allocated, as a clause."""
+        """The allocated columns, as a clause."""
         runs = ", ".join(f"{base}-{base + size - 1}" for base, size in sorted(self.allocations.items()))
         return f"of {self.columns} columns {runs or 'none'} are allocated"
 
@@ -97,17 +97,17 @@ def _run(base: int, size: int) -> int:
     return (1 << size) - 1 << base
 
 
-def tensor_memory(cta: Cta) -> TensorMemory:
-    """The CTA's tensor memory, made when first used."""
-    memory: TensorMemory | None = cta.state.get("tensor_memory")
+def tmem_of(cta: Cta) -> Tmem:
+    """The CTA's TMEM, made when first used."""
+    memory: Tmem | None = cta.state.get("tensor_memory")
     if memory is None:
-        memory = cta.state["tensor_memory"] = TensorMemory(cta)
+        memory = cta.state["tensor_memory"] = Tmem(cta)
         cta.at_end.append(_check_freed)
     return memory
 
 
 def _check_freed(cta: Cta) -> None:
-    memory = tensor_memory(cta)
+    memory = tmem_of(cta)
     memory.settle()
     if memory.allocations:
         op = memory.origins[min(memory.allocations)]
@@ -117,7 +117,7 @@ def _check_freed(cta: Cta) -> None:
 
 
 def cells(verb: str, cta: Cta, lanes: Array, column: int, count: int) -> Touch:
-    """Columns of some lanes of a CTA's tensor memory, for observers."""
+    """Columns of some lanes of a CTA's TMEM, for observers."""
     return Touch(verb, "tensor", cta.index, ENGINE, lanes.reshape(-1) << LANE_SHIFT | column, 4 * count)
 
 
@@ -129,7 +129,7 @@ def _tell(cta: Cta, kind: str, verb: str, base: int, size: int) -> None:
 
 
 def split_address(address: int) -> tuple[int, int]:
-    """(lane, column) of a tensor-memory address."""
+    """(lane, column) of a TMEM address."""
     return address >> LANE_SHIFT & LANE_MASK, address & COLUMN_MASK
 
 

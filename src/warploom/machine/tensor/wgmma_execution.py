@@ -1,4 +1,4 @@
-"""What a `wgmma` does when it completes: operands become matrices, products are added to registers.
+"""The completion of a `wgmma`: operands are read as matrices, products are added to registers.
 
 Instructions that follow each other into the same accumulator are one run, and a run whose descriptors advance by a
 fixed distance gathers its operands at once. How a sequence of instructions falls into runs is planned once; a loop
@@ -63,7 +63,7 @@ class Multiply:
     issues: dict[tuple[int, int, bool, int], Issue] = field(default_factory=dict)
 
     def kind(self) -> tuple[object, ...]:
-        """What two instructions must share to be one run."""
+        """The key that two instructions must share to be one run."""
         a, b = self.a, self.b
         return (
             self.a_type,
@@ -113,19 +113,19 @@ class Issue:
     right: Located
 
     def same(self, other: Issue) -> bool:
-        """Whether the other is the same instruction with the same operands."""
+        """Return whether the other is the same instruction with the same operands."""
         if self is other:
             return True
         mine, others = (self.a, self.b, self.accumulate), (other.a, other.b, other.accumulate)
         return self.multiply is other.multiply and mine == others
 
     def continues(self, first: Issue) -> bool:
-        """Whether it adds to what a run that began with `first` has accumulated."""
+        """Return whether it adds to what a run that began with `first` has accumulated."""
         return self.accumulate and self.d == first.d and self.multiply.kind() == first.multiply.kind()
 
 
 _Part = tuple[int, int]
-"""Which of the matrices that a plan reads, and which of its columns."""
+"""The matrix that a plan reads, by number, and the columns of it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -141,7 +141,7 @@ class _Run:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What to read from shared memory, and the runs that use it."""
+    """The matrices to read from shared memory, and the runs that use them."""
 
     reads: tuple[Located, ...]
     runs: tuple[_Run, ...]
@@ -171,7 +171,7 @@ def _plan(batch: tuple[Issue, ...]) -> _Plan:
 def _parts(
     form: OperandForm, values: Sequence[int], located: Sequence[Located], reads: dict[tuple[object, ...], Located]
 ) -> tuple[_Part, ...]:
-    """Where a run finds one operand of each of its instructions; what another run reads too is read once."""
+    """Locate one operand of each instruction of a run; a matrix that several runs use is read once."""
     first, steps = located[0], len(located)
     advance = located[1].start - first.start if steps > 1 else 0
     regular = all(

@@ -32,14 +32,14 @@ _LIMITS = np.iinfo(np.int32)
 
 @lru_cache(maxsize=8)
 def row_order(rows: int) -> NDArray[np.intp]:
-    """The row behind each row of a product: first those that lanes hold in their first register of each pair."""
+    """The matrix row of each row of a product: first those that lanes hold in their first register of each pair."""
     held, _ = wgmma_d(8).coordinates()
     return np.concatenate([held[0, ::4], held[2, ::4]])
 
 
 @lru_cache(maxsize=64)
 def column_order(columns: int) -> NDArray[np.intp]:
-    """The column behind each column of a product: of every eight the even ones, then the odd ones."""
+    """The matrix column of each column of a product: of every eight the even ones, then the odd ones."""
     _, held = wgmma_d(columns).coordinates()
     return held.reshape(columns // 8, 2, 2, _LANES)[:, 0, :, :4].reshape(-1)
 
@@ -61,7 +61,7 @@ class Accumulator:
     n: int
     dtype: np.dtype[Any]
     paired: bool
-    """Whether neighbouring columns lie in neighbouring registers rather than in one."""
+    """Return whether neighbouring columns are in neighbouring registers rather than in one."""
     add: Add
 
     @property

@@ -1,4 +1,4 @@
-"""How arithmetic is written into translated source.
+"""Translation of arithmetic into Python source.
 
 Where every operand is uniform the result is a Python expression; common vector forms are one ufunc call into the
 destination row; everything else calls the exact function of `numerics`.

@@ -1,4 +1,4 @@
-"""How one basic block is written: operands in, the meaning called or inlined, results stored, the way out."""
+"""Translation of one basic block: operands in, semantics called or inlined, results stored, the branch out."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from warploom.machine.translate.translator import Program
 
 BLOCKED, ENDED, PARTED, SCATTERED = -1, -2, -3, -4
-"""What a block returns instead of the next one: the group waits, has left, parted its lanes, or broke into warps."""
+"""The codes that a block returns instead of the next one: the group waits, has left, parted its lanes, or broke into
+warps."""
 
 _OUTPUTS = ("out", "pair", "outs")
 _RUN = 4
@@ -112,7 +113,7 @@ class BlockWriter:
         close()
 
     def _call(self, op: Op) -> None:
-        """Call the meaning of a family with its operands and store what it returns."""
+        """Call the semantics of a family with its operands and store the results."""
         name = f"X{id(op):x}"
         if name not in self.program.functions:
             self.program.functions[name] = MEANINGS[op.family](op)

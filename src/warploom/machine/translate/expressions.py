@@ -1,4 +1,4 @@
-"""How operands read in translated source: the names of registers, constants and masks.
+"""Operands in translated source: the names of registers, constants and masks.
 
 Every register that lanes share is a slot `u[i]` of a list of Python integers; every other one is a row of a register
 file, bound once per group to a local name (`a12` the unsigned row, `a12i` its signed and `a12f` its floating view).
@@ -28,7 +28,7 @@ _SUFFIX = {"u": "", "s": "i", "f": "f", "p": ""}
 
 
 def kind_of(type_: str) -> str:
-    """How the bits of a type are read: u(nsigned), s(igned), f(loating) or p(redicate)."""
+    """The interpretation of the bits of a type: u(nsigned), s(igned), f(loating) or p(redicate)."""
     if type_ == "pred":
         return "p"
     if type_ in ("f16", "f32", "f64"):
@@ -63,7 +63,9 @@ def literal(operand: Immediate, type_: str) -> int:
 
 @dataclass
 class Names:
-    """What a translated program binds before its first block: rows, views, constants, specials, symbols, functions."""
+    """The names that a translated program binds before its first block: rows, views, constants, specials, symbols,
+    functions.
+    """
 
     layout: Layout
     bindings: dict[str, str] = field(default_factory=dict)
@@ -156,7 +158,7 @@ class Writer:
         return self.names.layout.places[register.name]
 
     def uniform(self, operand: object) -> bool:
-        """Whether an operand is one integer for the whole group."""
+        """Return whether an operand is one integer for the whole group."""
         match operand:
             case Register():
                 return self.place(operand).file == "u"
@@ -240,7 +242,9 @@ class Writer:
         return base + _SUFFIX[kind]
 
     def value(self, operand: object, type_: str) -> str:
-        """An operand as a meaning receives it: an integer where uniform, else an unsigned array."""
+        """An operand as the semantics of an instruction receive it: an integer where uniform, else an unsigned
+        array.
+        """
         if self.uniform(operand):
             return self.scalar(operand, type_)
         return self.array(operand, type_, "p" if type_ == "pred" else "u")
@@ -292,7 +296,9 @@ class Writer:
         self.emit(f"copyto({row}, {expression}{where})")
 
     def put(self, operand: object, expression: str, bits: int) -> None:
-        """Assign what a meaning returned: an integer for a uniform register, else an array (or an integer) to a row."""
+        """Assign a result of an instruction: an integer for a uniform register, else an array (or an integer) to a
+        row.
+        """
         if isinstance(operand, Register) and self.place(operand).file == "u":
             self.emit(f"u[{self.place(operand).index}] = {expression}")
         else:

@@ -1,4 +1,4 @@
-"""Where each register lives: a row of a register file, or a slot of the uniform integers.
+"""The place of each register: a row of a register file, or a slot of the uniform integers.
 
 Registers of one brace list sit in adjacent rows, so that a tensor-core instruction reads its accumulators as one slice.
 """
@@ -36,7 +36,7 @@ class Layout:
     places: dict[str, Place] = field(default_factory=dict)
     rows: dict[str, int] = field(default_factory=lambda: dict.fromkeys((*FILES, "u"), 0))
     uniform: list[int] = field(default_factory=list)
-    """What the uniform registers hold at first: False where they are predicates, else 0."""
+    """The initial values of the uniform registers: False for predicates, else 0."""
 
     def run_of(self, vector: Vector) -> tuple[str, int, int] | None:
         """(file, first row, end row) where a brace list is one slice of a file, else None."""

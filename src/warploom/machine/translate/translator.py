@@ -75,12 +75,12 @@ _NUMPY = [
     "complex128",
 ]
 _PART_BLOCKS, _PART_LINES = 256, 4096
-"""What shares one `make`: the time that Python takes to compile it grows with its functions times its names."""
+"""The blocks that share one `make`: compile time grows with the product of its functions and names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Compiled source, in parts, and for each of its lines the instruction behind it."""
+    """Compiled source, in parts, and for each of its lines the instruction that it came from."""
 
     parts: tuple[CodeType, ...]
     ops: tuple[Op | None, ...]
@@ -161,7 +161,7 @@ class Program:
     def make(
         self, text: Text, wrap: Callable[[Op, Any], Any] | None = None
     ) -> Callable[..., tuple[Callable[..., int], ...]]:
-        """The factory of a text; `wrap` puts an observer around every meaning."""
+        """The factory of a text; `wrap` wraps the semantics of every instruction for observers."""
         space: dict[str, Any] = {name: getattr(np, name) for name in _NUMPY}
         space |= {"select": np.where, "__name__": __name__}  # the name marks its frames as the library's
         space["isnan"] = math.isnan
@@ -194,7 +194,7 @@ class Program:
             footer = f" return ({', '.join(f'block_{block.index}' for block in some)},)"
             self.functions |= names.functions
             part = [*header, *body.text, footer]
-            # Empty lines in front keep the numbers of lines those of the whole text.
+            # Leading empty lines keep the line numbers of the whole text.
             parts.append(compile("\n" * len(lines) + "\n".join(part) + "\n", f"<{self.kernel.name}>", "exec"))
             lines += part
             ops += [*[None] * len(header), *body.ops, None]

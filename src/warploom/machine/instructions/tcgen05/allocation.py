@@ -13,7 +13,7 @@ from warploom.machine.core.group import Waitable
 from warploom.machine.core.participation import whole_warps
 from warploom.machine.core.registry import Run, executes
 from warploom.machine.instructions.mbarrier import shared_address
-from warploom.machine.tensor.tmem import TensorMemory, check_group, group_of, pair_of, split_address, tensor_memory
+from warploom.machine.tensor.tmem import Tmem, check_group, group_of, pair_of, split_address, tmem_of
 from warploom.ptx.isa.table import Op
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def _one_value(value: Any, g: Group, mask: Array | None, op: Op, what: str) -> i
 
 
 def _warps(g: Group, mask: Array | None, op: Op) -> int:
-    """How many warps of a group execute an instruction; each does it once."""
+    """The number of warps of a group that execute an instruction; each does it once."""
     chosen = whole_warps(g, mask, op)
     return g.warps if chosen is None else int(np.count_nonzero(chosen))
 
@@ -50,14 +50,14 @@ def alloc(op: Op) -> Run:
         where = shared_address(_one_value(address, g, mask, op, "the destination"))
         check_group(g.cta, group)
         if g.token is None:
-            _check_size(tensor_memory(g.cta), size)
+            _check_size(tmem_of(g.cta), size)
             g.token = 0
         while g.token < warps:
             base = _allocate(g, size) if group == 1 else _allocate_together(g, size)
             if base is None:
                 return False
             g.grid.effects += 1
-            tensor_memory(g.cta).origins[base] = op
+            tmem_of(g.cta).origins[base] = op
             g.cta.shared.write(where, base, 4, None, what, g.number)
             g.token += 1
         g.token = None
@@ -66,7 +66,7 @@ def alloc(op: Op) -> Run:
     return run
 
 
-def _check_size(memory: TensorMemory, size: int) -> None:
+def _check_size(memory: Tmem, size: int) -> None:
     broken = []
     if size < SMALLEST_ALLOCATION or size > memory.columns or size & (size - 1):
         broken.append(f"it takes a power of two from {SMALLEST_ALLOCATION} to {memory.columns}")
@@ -78,20 +78,20 @@ def _check_size(memory: TensorMemory, size: int) -> None:
         raise Diag.TENSOR_MEMORY.error(what=f"tcgen05.alloc of {size} columns: {'; '.join(broken)}.")
 
 
-def _free_base(memories: tuple[TensorMemory, ...], size: int) -> int | None:
+def _free_base(memories: tuple[Tmem, ...], size: int) -> int | None:
     """The first aligned run of columns that is free in every memory."""
     bases = range(0, memories[0].columns, size)
     return next((base for base in bases if all(memory.is_free(base, size) for memory in memories)), None)
 
 
-def _wait_for_columns(g: Group, memories: tuple[TensorMemory, ...]) -> None:
+def _wait_for_columns(g: Group, memories: tuple[Tmem, ...]) -> None:
     g.wait(memories[0])
     for memory in memories[1:]:
         memory.waiters.append(g)
 
 
 def _allocate(g: Group, size: int) -> int | None:
-    memory = tensor_memory(g.cta)
+    memory = tmem_of(g.cta)
     base = _free_base((memory,), size)
     if base is None:
         _wait_for_columns(g, (memory,))
@@ -101,7 +101,7 @@ def _allocate(g: Group, size: int) -> int | None:
 
 
 class _Pair(Waitable):
-    """What the two CTAs of a pair do together: who asks for columns, what they got, and what each has freed."""
+    """The state that the two CTAs of a pair share: who asks for columns, what they got, and what each has freed."""
 
     __slots__ = ("answers", "asked", "freed", "size")
 
@@ -137,7 +137,7 @@ def _allocate_together(g: Group, size: int) -> int | None:
         raise Diag.TENSOR_MEMORY.error(what=f"The CTAs of a pair ask for {pair.size} and {size} columns.")
     pair.asked[mine] = g
     pair.size = size
-    memories = tuple(tensor_memory(cta) for cta in pair_of(g.cta))
+    memories = tuple(tmem_of(cta) for cta in pair_of(g.cta))
     if len(pair.asked) < len(memories) or pair.answers:
         g.wait(pair)
         return None
@@ -168,7 +168,7 @@ def dealloc(op: Op) -> Run:
         if g.token is None:
             lane, column = split_address(_one_value(address, g, mask, op, "the address"))
             size = _one_value(columns, g, mask, op, "the column count")
-            memory = tensor_memory(g.cta)
+            memory = tmem_of(g.cta)
             memory.settle()
             if lane:
                 raise Diag.TENSOR_MEMORY.error(what=f"tcgen05.dealloc at lane {lane}: an allocation begins at lane 0.")
@@ -198,6 +198,6 @@ def relinquish(op: Op) -> Run:
     def run(g: Group, mask: Array | None) -> None:
         whole_warps(g, mask, op)
         check_group(g.cta, group)
-        tensor_memory(g.cta).permit = False
+        tmem_of(g.cta).permit = False
 
     return run

@@ -1,4 +1,4 @@
-"""Tensor memory to registers and back: `tcgen05.ld`, `tcgen05.st` and the waits for them.
+"""TMEM to registers and back: `tcgen05.ld`, `tcgen05.st` and the waits for them.
 
 A load reads at issue. Hardware may read later, up to the first use of a result, which counts as a wait: a kernel that
 lets an MMA overwrite what it has not waited for is found by its events, not by its numbers.
@@ -23,7 +23,7 @@ from warploom.machine.core.group import WARP, Waitable
 from warploom.machine.core.participation import whole_warps
 from warploom.machine.core.registry import Run, executes
 from warploom.machine.tensor.accumulators import tensor_load, tensor_store
-from warploom.machine.tensor.tmem import TensorMemory, cells, split_address, tensor_memory
+from warploom.machine.tensor.tmem import Tmem, cells, split_address, tmem_of
 from warploom.ptx.isa.table import Op
 from warploom.ptx.syntax.model import Vector
 
@@ -39,7 +39,7 @@ _SPLIT = "16x32bx2"
 
 
 class _Move:
-    """What ld and st have in common: the shape, and the lanes that each warp of a group reaches."""
+    """The common part of ld and st: the shape, and the lanes that each warp of a group reaches."""
 
     __slots__ = ("lanes", "op", "packed", "registers", "repeats", "shape", "text", "width")
 
@@ -63,7 +63,7 @@ class _Move:
     def places(self, g: Group, mask: Array | None, address: Any, half: int) -> list[tuple[int, int] | None]:
         """(lane, column) for each warp that takes part, checked against its quadrant and the allocation."""
         chosen = whole_warps(g, mask, self.op)
-        memory = tensor_memory(g.cta)
+        memory = tmem_of(g.cta)
         memory.settle()
         found: list[tuple[int, int] | None] = []
         for warp, first in enumerate(self._addresses(g, chosen, address)):
@@ -98,7 +98,7 @@ class _Move:
             f"in runs of {self.lanes} that begin at a multiple of {LANE_ALIGNMENT}."
         )
 
-    def block(self, memory: TensorMemory, places: list[tuple[int, int] | None]) -> Words | None:
+    def block(self, memory: Tmem, places: list[tuple[int, int] | None]) -> Words | None:
         """The cells of all warps as [register, lane], where shape and addresses make them one block."""
         first = places[0]
         if first is None or self.shape != _WHOLE or self.packed:
@@ -109,7 +109,7 @@ class _Move:
         return memory.cells[column : column + self.repeats, lane : lane + QUADRANT * len(places)]
 
     def touches(self, g: Group, verb: str, place: tuple[int, int], half: int) -> tuple[Touch, ...]:
-        """What one warp touches, for observers."""
+        """The touches of one warp, for observers."""
         starts = (place[1], place[1] + half) if self.shape == _SPLIT else (place[1],)
         lanes = np.arange(place[0], place[0] + self.lanes)
         return tuple(cells(verb, g.cta, lanes, start, self.width) for start in starts)
@@ -129,12 +129,12 @@ class _Move:
 
 @executes("tcgen05.ld")
 def load(op: Op) -> Run:
-    """Tensor memory to registers."""
+    """Load TMEM into registers."""
     move = _Move(op, op.operands["d"])
 
     def run(g: Group, mask: Array | None, address: Any, half: int = 0) -> Words:
         places = move.places(g, mask, address, half)
-        memory = tensor_memory(g.cta)
+        memory = tmem_of(g.cta)
         move.tell(g, "ld", places, half)
         block = move.block(memory, places)
         if block is not None:
@@ -151,13 +151,13 @@ def load(op: Op) -> Run:
 
 @executes("tcgen05.st")
 def store(op: Op) -> Run:
-    """Registers to tensor memory, asynchronously: tcgen05.wait::st tells when."""
+    """Store registers to TMEM, asynchronously; tcgen05.wait::st waits for it."""
     move = _Move(op, op.operands["b"])
 
     def run(g: Group, mask: Array | None, address: Any, *rest: Any) -> None:
         half: int = rest[0] if len(rest) > 1 else 0
         places = move.places(g, mask, address, half)
-        memory, table = tensor_memory(g.cta), np.empty((move.registers, g.lanes), np.uint32)
+        memory, table = tmem_of(g.cta), np.empty((move.registers, g.lanes), np.uint32)
         for row, value in zip(table, rest[-1], strict=True):
             row[...] = value
         if g.grid.convoys:
@@ -172,7 +172,7 @@ def store(op: Op) -> Run:
     return run
 
 
-def _write(move: _Move, memory: TensorMemory, places: list[tuple[int, int] | None], table: Words, half: int) -> None:
+def _write(move: _Move, memory: Tmem, places: list[tuple[int, int] | None], table: Words, half: int) -> None:
     block = move.block(memory, places)
     if block is not None:
         block[...] = table
@@ -207,7 +207,7 @@ class _Moves(Waitable):
         self._count += 1
 
     def drained(self, g: Group) -> bool:
-        """Whether all are done, which observers then hear."""
+        """Return whether all are done, and report that to observers."""
         if not all(operation.done for operation in self._last):
             return False
         if g.grid.reporter is not None:
@@ -229,7 +229,7 @@ def _moves(g: Group, what: str, number: int = 0) -> _Moves:
 
 @executes("tcgen05.wait")
 def wait(op: Op) -> Run:
-    """Wait until this warp's loads or stores of tensor memory are done; under convoys they were at issue."""
+    """Wait until this warp's loads or stores of TMEM are done; under convoys they were at issue."""
     what = op["what"]
 
     def run(g: Group, mask: Array | None) -> bool:

@@ -1,4 +1,4 @@
-"""Blackwell's tensor core instructions: MMAs into tensor memory, copies into it, commits and fences.
+"""Blackwell's tensor core instructions: MMAs into TMEM, copies into it, commits and fences.
 
 Operands are found by decoding the descriptors that the kernel encoded. An illegal one is a fault of the instruction
 that carries it; what lies in memory is looked at when the operation completes.
@@ -26,7 +26,7 @@ from warploom.machine.tensor.accumulators import accumulator_view, tensor_copy
 from warploom.machine.tensor.elements import expand_padded
 from warploom.machine.tensor.operands import footprint
 from warploom.machine.tensor.tensor_core import FAMILY, Issue, Plan, TensorCore, plan, reader_of, tensor_core, thread_of
-from warploom.machine.tensor.tmem import cells, group_of, split_address, tensor_memory
+from warploom.machine.tensor.tmem import cells, group_of, split_address, tmem_of
 from warploom.ptx.isa.table import Op
 from warploom.ptx.syntax.model import Address, Immediate, Vector
 
@@ -84,7 +84,7 @@ class _Mma:
             raise Diag.NOT_MODELLED.error(_where(op), what=f"{self.text}, {_OPEN}")
 
     def _decoded(self, a: int, b: int, i: int) -> tuple[Plan, SharedDescriptor | None, SharedDescriptor, int]:
-        """The plan, the operands in shared memory, and the first byte behind them."""
+        """The plan, the operands in shared memory, and the first byte after them."""
         made = plan(i, self.kind, self.group, self.vectors, weight_stationary=self.stationary)
         shape, left = made.shape, None
         right = decode_shared_descriptor(b, FAMILY)
@@ -95,7 +95,7 @@ class _Mma:
         return made, left, right, end
 
     def issue(self, core: TensorCore, g: Group, lane: int, operands: tuple[Any, ...]) -> Issue:
-        """What one thread issues, checked as far as it can be now."""
+        """One thread's issue, checked as far as possible before it completes."""
         d, a, b, i, p = [value if isinstance(value, int) else int(value[lane]) for value in operands]
         key = (0 if self.a_in_memory else a, b, i)
         met = self._met.get(key)
@@ -108,7 +108,7 @@ class _Mma:
             self._outside(made, left, right, len(g.cta.shared.whole))
         at, column = split_address(d)
         if at not in made.placement.lane_bases:
-            accumulator_view(tensor_memory(g.cta).words, made.placement, at, column, made.shape.n)
+            accumulator_view(tmem_of(g.cta).words, made.placement, at, column, made.shape.n)
         self._require(core, column, made.columns, "the accumulator")
         place = left or split_address(a)
         if isinstance(place, tuple):
@@ -132,7 +132,7 @@ class _Mma:
 
     def _require(self, core: TensorCore, column: int, count: int, what: str) -> None:
         for cta in core.ctas:
-            tensor_memory(cta).require(column, count, f"{self.text}: {what}")
+            tmem_of(cta).require(column, count, f"{self.text}: {what}")
 
     def _outside(self, made: Plan, left: SharedDescriptor | None, right: SharedDescriptor, size: int) -> None:
         shape = made.shape
@@ -147,7 +147,7 @@ class _Mma:
 
 
 def _end(descriptor: SharedDescriptor, rows: int, k: int, element: str, mn_major: bool) -> int:
-    """The first byte behind an operand."""
+    """The first byte after an operand."""
     return int(footprint(descriptor, rows, k, element, mn_major=mn_major)[-1]) + GRANULE
 
 
@@ -241,7 +241,7 @@ def _commit(core: TensorCore, g: Group, op: Op, lane: int, targets: list[int]) -
 
 @executes("tcgen05.cp")
 def copy(op: Op) -> Run:
-    """Shared memory to tensor memory, behind the thread's earlier operations."""
+    """Copy shared memory to TMEM, after the thread's earlier operations."""
     name = f"{op['shape']}.{op['multicast']}" if op["multicast"] else op["shape"]
     group, source = group_of(op), op["source"]
     if name not in COPY_SHAPES or bool(op["to"]) != bool(source):
@@ -256,7 +256,7 @@ def copy(op: Op) -> Run:
             at, column = split_address(of_lane(address, lane))
             _check_target(op, shape, at)
             for cta in core.ctas:
-                tensor_memory(cta).require(column, shape.row_bytes // 4, f"`{op.instruction.opcode}`")
+                tmem_of(cta).require(column, shape.row_bytes // 4, f"`{op.instruction.opcode}`")
             read = decode_shared_descriptor(of_lane(descriptor, lane), FAMILY)
             _copy(core, g, op, lane, (shape, source), (at, column), read)
 
@@ -287,7 +287,7 @@ def _copy(
             rows = reader_of(cta).read_bytes(read, shape.rows, shape.row_bytes)
             if source:
                 rows = expand_padded(rows, source) << np.uint8(DECOMPRESSED_SHIFT[source])
-            memory = tensor_memory(cta)
+            memory = tmem_of(cta)
             memory.require(place[1], shape.row_bytes // 4, f"`{op.instruction.opcode}`")
             tensor_copy(memory.words, shape, *place, rows)
             count_bytes(g, "shared->tensor", rows.nbytes)
