@@ -50,11 +50,20 @@ def _status(ending: SystemExit) -> int:
 
 
 def _show(error: BaseException, script: Path) -> None:
-    """Print the traceback from the script on, without the frames that started it."""
+    """Print the traceback from the script on, without frames of warploom; of an error of the catalogue also without
+    those of Triton, which lead from the launch to the emulator.
+    """
     frames = traceback.extract_tb(error.__traceback__)
     files = [Path(frame.filename).name for frame in frames]
     first = files.index(script.name) if script.name in files else 0
-    sys.stderr.write("Traceback (most recent call last):\n" + "".join(traceback.format_list(frames[first:])))
+    hidden = {"warploom", "triton"} if isinstance(error, WarploomError) else {"warploom"}
+    shown = [frame for frame in frames[first:] if not hidden & _packages(Path(frame.filename), script)]
+    sys.stderr.write("Traceback (most recent call last):\n" + "".join(traceback.format_list(shown)))
+
+
+def _packages(file: Path, script: Path) -> set[str]:
+    """The directories of a file of another package; none for files next to the script or below."""
+    return set() if file.resolve().is_relative_to(script.resolve().parent) else set(file.parts)
 
 
 @contextmanager

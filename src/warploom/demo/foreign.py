@@ -1,4 +1,4 @@
-"""Two Triton matmuls on the emulator, and the reports when one of their lines is wrong."""
+"""Triton matmuls on the emulator: right, with one line broken, and from a release with a real bug."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from warploom.launcher import Run, launch
 
 HOPPER, BLACKWELL = "matmul_tma_sm90.launch.json", "matmul_persistent_sm100.launch.json"
 CASES = (("Hopper", HOPPER), ("Blackwell", BLACKWELL))
+RELEASES = (("3.7.0", "matmul_triton370_sm100.launch.json"), ("3.7.1", "matmul_triton371_sm100.launch.json"))
+"""One kernel, made by bench/triton_fence.py: 3.7.0 has no fence.proxy.async between cp.async and tcgen05.mma."""
 SCHEDULES = (Settings("eager"), Settings("lazy"), Settings("random", seed=1))
 COUNTED = {
     "mma": ("wgmma.mma_async", "tcgen05.mma"),
@@ -42,11 +44,25 @@ PLANTED = (
 
 
 def show_foreign(console: Console, folder: Path) -> bool:
-    """Run both, compare them with NumPy, then break one; return True if the unbroken results are right."""
+    """Run both, compare them with NumPy, then break one and show a real bug; return True if the correct kernels are
+    right.
+    """
     right = _show_runs(console, folder)
     for bug in PLANTED:
         _show_bug(console, load(folder / HOPPER), bug)
-    return right
+    return _show_real_bug(console, folder) and right
+
+
+def _show_real_bug(console: Console, folder: Path) -> bool:
+    """Run one matmul as two releases of Triton compile it; return True if the later one is right."""
+    console.print("\nReal bug: a Blackwell matmul as two releases of Triton compile it, schedule lazy:", style="bold")
+    outcomes = {release: execute(load(folder / name), Settings("lazy")) for release, name in RELEASES}
+    for release, outcome in outcomes.items():
+        fences = outcome.run.counts.get("fence.proxy.async", 0)
+        verdict = "right" if outcome.ok else f"MISMATCH  {outcome.mismatches[0]}"
+        line = f"Triton {release}, {fences} proxy fences executed: {verdict}"
+        console.print(printable(line), markup=False)
+    return outcomes[RELEASES[-1][0]].ok
 
 
 def _show_runs(console: Console, folder: Path) -> bool:
