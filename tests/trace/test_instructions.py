@@ -212,7 +212,7 @@ def test_calls_become_instructions():
         "mapa.shared::cluster.u32 %, %, 1;",
         "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%];",
         "mbarrier.try_wait.shared::cta.b64 %, [%], %;",
-        "@% cp.async.bulk.tensor.2d.cta_group::2.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%], [%, {%, 0}], [%], 3;",
+        "@% cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.cta_group::2 [%], [%, {%, 0}], [%], 3;",
         "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%, {0, 0}], [%];",
         "cp.async.bulk.wait_group.read 0;",
         "tcgen05.commit.cta_group::2.mbarrier::arrive::one.shared::cluster.b64 [%];",

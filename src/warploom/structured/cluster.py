@@ -12,8 +12,9 @@ from functools import cached_property
 
 from warploom.diagnostics import Diag
 from warploom.hardware.targets import machine
+from warploom.trace import isa
 from warploom.trace.builder import current, here
-from warploom.trace.isa.emit import At, emit
+from warploom.trace.isa.emit import At
 from warploom.trace.language.barriers import sync_threads
 from warploom.trace.language.values import Value, literal, special, valued
 
@@ -135,22 +136,22 @@ class Cluster:
 
     def remote(self, place: At, rank: Value) -> At:
         """Map an address of shared memory to the same address in another CTA of the cluster."""
-        return At(emit("mapa.shared::cluster.u32", place.address, rank)[0])
+        return At(isa.mapa(place.address, rank, space="shared::cluster", type="u32"))
 
     def arrive(self) -> None:
         """Arrive at the cluster barrier without releasing memory: only mbarriers that were fenced become visible."""
-        emit("barrier.cluster.arrive.relaxed.aligned")
+        isa.barrier.cluster_arrive(sem="relaxed", aligned=True)
 
     def wait(self) -> None:
         """Wait until all threads of the cluster have arrived."""
-        emit("barrier.cluster.wait.acquire.aligned")
+        isa.barrier.cluster_wait(sem="acquire", aligned=True)
 
     def sync(self) -> None:
         """Synchronise all threads of the cluster."""
         if self.size == 1:
             sync_threads()
             return
-        emit("barrier.cluster.arrive.release.aligned")
+        isa.barrier.cluster_arrive(sem="release", aligned=True)
         self.wait()
 
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from warploom.structured.config import HopperConfig
-from warploom.trace.isa.emit import emit
+from warploom.trace import isa
 
 
 def wait_for_dependencies() -> None:
     """Wait until the previous grids have completed and their writes are visible; without them, return at once."""
-    emit("griddepcontrol.wait")
+    isa.griddepcontrol.wait()
 
 
 def launch_dependents() -> None:
     """Allow the next grid to start, once every CTA of this one has called this or exited."""
-    emit("griddepcontrol.launch_dependents")
+    isa.griddepcontrol.launch_dependents()
 
 
 def begin_role(config: HopperConfig) -> None:

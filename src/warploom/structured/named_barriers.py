@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from warploom.diagnostics import Diag
 from warploom.hardware.targets import machine
+from warploom.trace import isa
 from warploom.trace.builder import current, here
-from warploom.trace.isa.emit import emit
 from warploom.trace.language.barriers import named_arrive, named_sync
 from warploom.trace.language.values import Value
 
@@ -57,10 +57,10 @@ class WarpgroupBarriers:
         self.num_threads, self._first = num_threads, _taken(count)
 
     def arrive(self, number: Value) -> None:
-        emit("bar.arrive", number + self._first, self.num_threads)
+        isa.bar.arrive(number + self._first, self.num_threads)
 
     def wait(self, number: Value) -> None:
-        emit("bar.sync", number + self._first, self.num_threads)
+        isa.bar.sync(number + self._first, self.num_threads)
 
 
 class OwnBarrier:

@@ -18,8 +18,8 @@ from warploom.structured.epilogue.writer_protocols import AccumulatorStage
 from warploom.structured.pipelines.epilogue_load_pipeline import EpiLoadPipeline
 from warploom.structured.pipelines.signals import CopyAsync
 from warploom.structured.pipelines.start_up import start_up
+from warploom.trace import isa
 from warploom.trace.builder import here
-from warploom.trace.isa.emit import emit
 from warploom.trace.language.control import when
 from warploom.trace.language.operations import clamp
 from warploom.trace.language.roles import Roles
@@ -131,7 +131,7 @@ class RowLoad:
                     left = clamp((self._columns - start - at) * self._source.element_bytes, 0, GRANULE)
                     column = select(left > 0, start + at, literal(0, "s32"))  # even for no bytes
                     target, source = self._rows.at(stage.index(), at), self._source.at(*batch, column)
-                    emit("cp.async.cg.shared.global", target, source, GRANULE, left.to("u32"))
+                    isa.cp.async_.cg(target, source, GRANULE, left.to("u32"), space="shared")
 
     def write(self, writer: TileWriter, acc: AccumulatorStage, tile: Any, shape: Shape) -> None:
         with self._pipeline.consume() as stage:

@@ -14,8 +14,8 @@ from warploom.structured.epilogue.subtiles import Subtile, TileSpot
 from warploom.structured.epilogue.tile_store import box_place, load_box
 from warploom.structured.pipelines.start_up import start_up
 from warploom.structured.tensor_cores.wgmma import Warpgroup
+from warploom.trace import isa
 from warploom.trace.builder import current
-from warploom.trace.isa.emit import emit
 from warploom.trace.language.barriers import barriers
 from warploom.trace.language.control import when
 from warploom.trace.language.values import literal
@@ -45,7 +45,7 @@ class InPlaceResidual:
         """Load the 64-row blocks at `spots` into the buffers, after the stores from them have been read."""
         ring, barrier = self._ring, self._barriers[self._group.number]
         with when(self._group.first_thread):
-            emit("cp.async.bulk.wait_group.read", 0)
+            isa.cp.async_bulk_wait_group(0, read=True)
             barrier.arrive_and_expect(len(spots) * self._subtiles * ring.subtiles.layout.bytes)
             for number, spot in enumerate(spots):
                 for subtile in range(self._subtiles):

@@ -17,8 +17,9 @@ from warploom.structured.epilogue.staging import SubtileStore, Values, pair_of
 from warploom.structured.epilogue.subtiles import Position, Subtile, WarpPart
 from warploom.structured.epilogue.tile_store import Box, MaskedCopy, box_place, boxes_of, store_box, store_inside
 from warploom.structured.epilogue.writer_protocols import GroupBarrier, WriterRole
+from warploom.trace import isa
 from warploom.trace.builder import current
-from warploom.trace.isa.emit import At, emit
+from warploom.trace.isa.emit import At
 from warploom.trace.language.control import otherwise, when
 from warploom.trace.language.packing import unpack
 from warploom.trace.language.types import PAIR_OF, TYPES
@@ -140,16 +141,16 @@ class TmaStore:
         self._drain_at_end()
         if self._fewest == 1:
             with when(self.role.first_thread):
-                emit("cp.async.bulk.wait_group.read", 0)
+                isa.cp.async_bulk_wait_group(0, read=True)
             self.barrier.sync()
         return [ring.current(subtile).place for ring in self.rings]
 
     def close(self, subtile: Subtile, tiles: Sequence[At]) -> None:
         """Store the buffers of a subtile with TMA, after all threads have written them."""
-        emit("fence.proxy.async.shared::cta")
+        isa.fence.proxy_async(space="shared::cta")
         if self._fewest > 1:
             with when(self.role.first_thread):
-                emit("cp.async.bulk.wait_group.read", self._fewest - 2)
+                isa.cp.async_bulk_wait_group(self._fewest - 2, read=True)
         self.barrier.sync()
         self._send(subtile, tiles)
         for ring in self.rings:
@@ -165,7 +166,7 @@ class TmaStore:
                     copied = MaskedCopy(ring.subtiles.layout, ring.part.epc, target, self.role.threads)
                     copied.run(tile, self.role.thread, subtile)
         with when(self.role.first_thread):
-            emit("cp.async.bulk.commit_group")  # empty if threads copied: buffers are counted by groups
+            isa.cp.async_bulk_commit_group()  # empty if threads copied: buffers are counted by groups
 
     def _is_whole(self, subtile: Subtile) -> Value:
         """Return whether the subtile is inside the bounds that the tensor map does not know."""
@@ -187,7 +188,7 @@ class TmaStore:
     def drain(self, elected: Value | None = None) -> None:
         """Wait until TMA has read every buffer; `elected` is the role's elected lane at the end of the role."""
         with when((self.role.warp == 0) & (self.role.elected if elected is None else elected)):
-            emit("cp.async.bulk.wait_group.read", 0)
+            isa.cp.async_bulk_wait_group(0, read=True)
 
 
 @dataclass(frozen=True)
@@ -222,7 +223,7 @@ class DirectStore:
     def _put_two(self, first: Position, second: Position, pair: Value) -> None:
         """Store two adjacent elements with one instruction; if C ends between them, only the first."""
         index = self._index(first)
-        emit(f"st.{self.target.space}.b32", self.target.at(*index), pair, guard=second.inside)
+        isa.st(self.target.at(*index), pair, space=self.target.space, type="b32", guard=second.inside)
         store_inside(self.target, index, unpack(pair)[0], first.inside & ~second.inside)
 
     def _index(self, at: Position) -> tuple[Value, ...]:

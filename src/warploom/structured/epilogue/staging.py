@@ -11,11 +11,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
+from typing import Any
 
 from warploom.hardware.swizzles import SWIZZLES, Swizzle
 from warploom.hardware.targets import machine
+from warploom.trace import isa
 from warploom.trace.builder import current
-from warploom.trace.isa.emit import At, emit
+from warploom.trace.isa.emit import At
 from warploom.trace.language.packing import merge, pack, round_pair, unpack
 from warploom.trace.language.types import TYPES
 from warploom.trace.language.values import Value, literal
@@ -212,17 +214,19 @@ class SubtileStore:
         if self.stores is not None:
             for matrices in self.stores:
                 words = [self._word(values, *matrix) for matrix in matrices]
-                emit(self._opcode("stmatrix", len(matrices)), place.at(*matrices[0]), words)
+                isa.stmatrix(place.at(*matrices[0]), words, count=len(words), **self._words)
         elif self.layout.transposed:
             for where, value in values.items():
-                emit(f"st.shared.{TYPES[self.layout.dtype].memory}", place.at(*where), value.to(self.layout.dtype))
+                isa.st(
+                    place.at(*where), value.to(self.layout.dtype), space="shared", type=TYPES[self.layout.dtype].memory
+                )
         else:
             for row, column in self.places:
                 if self.layout.element_bytes == 1:
-                    emit("st.shared.b16", place.at(row, column), self._pair(values, row, column))
+                    isa.st(place.at(row, column), self._pair(values, row, column), space="shared", type="b16")
                 else:
                     two = [values[row, column].to("f32"), values[row, column + 1].to("f32")]
-                    emit("st.shared.v2.f32", place.at(row, column), two)
+                    isa.st.v2(place.at(row, column), two, space="shared", type="f32")
 
     def _word(self, values: Values, row: int, column: int) -> Value:
         """Return a thread's register of one matrix: two adjacent elements, or four 8-bit elements of two rows."""
@@ -233,10 +237,11 @@ class SubtileStore:
     def _pair(self, values: Values, row: int, column: int) -> Value:
         return pair_of(values[row, column], values[row, column + 1], self.layout.dtype)
 
-    def _opcode(self, name: str, count: int) -> str:
+    @property
+    def _words(self) -> dict[str, Any]:
+        """The words of an `stmatrix` or `ldmatrix` instruction."""
         shape, element = ("m16n8", "b8") if self.layout.element_bytes == 1 else ("m8n8", "b16")
-        transposed = ".trans" if self.layout.transposed else ""
-        return f"{name}.sync.aligned.{shape}.x{count}{transposed}.shared.{element}"
+        return {"shape": shape, "type": element, "trans": self.layout.transposed or None, "space": "shared"}
 
     def load(self, place: LanePlace) -> dict[tuple[int, int], Value]:
         """Read a subtile; values have the tile's type."""
@@ -244,7 +249,8 @@ class SubtileStore:
         found = dict[tuple[int, int], Value]()
         if self.loads is not None:
             for matrices in self.loads:
-                words = emit(self._opcode("ldmatrix", len(matrices)), place.at(*matrices[0]))
+                loaded = isa.ldmatrix(place.at(*matrices[0]), count=len(matrices), **self._words)
+                words = loaded if isinstance(loaded, tuple) else (loaded,)
                 for (row, column), word in zip(matrices, words, strict=True):
                     found[row, column], found[row, column + 1] = unpack(word.bits(f"{dtype}x2"))
             return found
@@ -253,15 +259,16 @@ class SubtileStore:
                 for right in (0, 1):
                     found[row, column + right] = self._element(place.at(row, column + right))
             elif self.layout.element_bytes == 1:
-                (word,) = emit("ld.shared.u16", place.at(row, column))
-                found[row, column], found[row, column + 1] = unpack(word.bits(f"{dtype}x2"))
+                both: Value = isa.ld(place.at(row, column), space="shared", type="u16")
+                found[row, column], found[row, column + 1] = unpack(both.bits(f"{dtype}x2"))
             else:
-                found[row, column], found[row, column + 1] = emit("ld.shared.v2.f32", place.at(row, column))
+                pair = isa.ld.v2(place.at(row, column), space="shared", type="f32")
+                found[row, column], found[row, column + 1] = pair
         return found
 
     def _element(self, place: At) -> Value:
         dtype = self.layout.dtype
-        (value,) = emit(f"ld.shared.{TYPES[dtype].memory}", place)
+        value: Value = isa.ld(place, space="shared", type=TYPES[dtype].memory)
         return Value(dtype, value.operand, value.region)
 
     @property

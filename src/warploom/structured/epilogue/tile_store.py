@@ -8,7 +8,8 @@ from warploom.hardware.swizzles import GRANULE
 from warploom.structured.config.output import EpilogueConfig
 from warploom.structured.epilogue.staging import SharedLayout
 from warploom.structured.epilogue.subtiles import Subtile, TileSpot
-from warploom.trace.isa.emit import At, emit
+from warploom.trace import isa
+from warploom.trace.isa.emit import At
 from warploom.trace.language.control import loop, otherwise, when
 from warploom.trace.language.types import TYPES
 from warploom.trace.language.values import Value
@@ -49,15 +50,12 @@ def box_place(tensor: TensorMapArgument, spot: TileSpot, box: Box) -> At:
 
 def store_box(source: At, target: At) -> None:
     """Issue a TMA store of a box, in the bulk group of the issuing thread."""
-    assert target.coordinates is not None
-    emit(f"cp.async.bulk.tensor.{len(target.coordinates)}d.global.shared::cta.bulk_group", target, source)
+    isa.cp.async_bulk_tensor_store(target, source)
 
 
 def load_box(target: At, source: At, barrier: At) -> None:
     """Issue a TMA load of a box into this CTA's shared memory; its bytes complete on a barrier."""
-    assert source.coordinates is not None
-    rank = f"{len(source.coordinates)}d"
-    emit(f"cp.async.bulk.tensor.{rank}.shared::cluster.global.mbarrier::complete_tx::bytes", target, source, barrier)
+    isa.cp.async_bulk_tensor_load(target, source, barrier)
 
 
 @dataclass(frozen=True)
@@ -121,4 +119,4 @@ class MaskedCopy:
 
 def store_inside(target: View, index: tuple[Index, ...], value: Value, inside: Value) -> None:
     """Store an element under a predicate."""
-    emit(f"st.{target.space}.{TYPES[target.dtype].memory}", target.at(*index), value, guard=inside)
+    isa.st(target.at(*index), value, space=target.space, type=TYPES[target.dtype].memory, guard=inside)

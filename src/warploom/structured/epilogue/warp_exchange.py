@@ -16,7 +16,8 @@ from warploom.hardware.tmem import LANE_ALIGNMENT
 from warploom.structured.config.output import EpilogueConfig
 from warploom.structured.epilogue.staging import SharedLayout, SubtileStore, Values
 from warploom.structured.epilogue.subtiles import Position, Subtile, WarpPart
-from warploom.trace.isa.emit import At, emit
+from warploom.trace import isa
+from warploom.trace.isa.emit import At
 from warploom.trace.language.values import Value, literal
 from warploom.trace.language.views import Index, View, shared
 from warploom.trace.language.warps import lane
@@ -76,14 +77,14 @@ class WarpExchange:
         place = piece_of_warp.place
         zero = literal(0, "u32")
         for half in self.halves:
-            emit("bar.warp.sync", -1)  # waits for lanes that still read the previous block
+            isa.bar.warp_sync(-1)  # waits for lanes that still read the previous block
             piece = {
                 (row - half, column): value
                 for (row, column), value in values.items()
                 if 0 <= row - half < LANE_ALIGNMENT
             }
             self._store.store(self._store.place_to_store(place, zero, zero), piece)
-            emit("bar.warp.sync", -1)
+            isa.bar.warp_sync(-1)
             yield from self._read(self.layout.view(place), half)
 
     def _read(self, view: View, half: int) -> Iterator[tuple[Run, list[Value]]]:

@@ -14,7 +14,8 @@ from warploom.hardware.swizzles import GRANULE, SWIZZLES
 from warploom.hardware.tensor_maps import SHARED_ALIGNMENT
 from warploom.structured.cluster import Cluster, Mask
 from warploom.structured.pipelines.start_up import start_up
-from warploom.trace.isa.emit import At, emit
+from warploom.trace import isa
+from warploom.trace.isa.emit import At
 from warploom.trace.language.control import otherwise, when
 from warploom.trace.language.descriptors import matrix_descriptor
 from warploom.trace.language.values import Value, valued
@@ -212,9 +213,6 @@ def tiles_of(name: str, source: Source, *rest: Any, **how: Any) -> OperandTiles:
 
 def copy_box(to: At, source: At, barrier: At, cluster: Cluster, peers: Mask | None = None) -> None:
     """Copy one box from global to shared memory; with CTA pairs its bytes complete on the leader's barrier."""
-    assert source.coordinates is not None
-    pair = ".cta_group::2" if cluster.cta_group == 2 else ""
-    cast = ".multicast::cluster" if peers is not None else ""
-    rank = len(source.coordinates)
-    opcode = f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes{cast}{pair}"
-    emit(opcode, to, source, barrier, *([cluster.mask(peers)] if peers is not None else []))
+    mask = cluster.mask(peers) if peers is not None else None
+    pair = 2 if cluster.cta_group == 2 else None
+    isa.cp.async_bulk_tensor_load(to, source, barrier, mask=mask, cta_group=pair)

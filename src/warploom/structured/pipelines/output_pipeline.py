@@ -20,8 +20,8 @@ from warploom.structured.pipelines.stages import ConsumerStage, Stage, StageCont
 from warploom.structured.pipelines.start_up import kernel_cluster
 from warploom.structured.tensor_cores.tmem import TmemAllocation, TmemStage
 from warploom.structured.tensor_cores.tmem_dealloc import TmemDeallocBarrier
+from warploom.trace import isa
 from warploom.trace.builder import current, here
-from warploom.trace.isa.emit import emit
 from warploom.trace.language.roles import Role
 from warploom.trace.language.values import Value
 from warploom.trace.language.views import View, shared
@@ -32,7 +32,7 @@ class OutputStage(Stage):
 
     def __init__(self, side: Side, outputs: OutputTilePipeline) -> None:
         super().__init__(side)
-        emit("tcgen05.fence::after_thread_sync")
+        isa.tcgen05.fence.after_thread_sync()
         self.pipeline = outputs.pipeline
         self._tmem = TmemStage(outputs.opc, outputs.tmem.addr, self._index)
 
@@ -56,7 +56,7 @@ class EpilogueStage(OutputStage):
 
     def release(self) -> None:
         """Release the accumulator, ordered after all TMEM loads so far."""
-        emit("tcgen05.fence::before_thread_sync")
+        isa.tcgen05.fence.before_thread_sync()
         super().release()
 
 
@@ -153,7 +153,7 @@ class OutputTilePipeline:
         assert self.tmem
         if role not in self.met:
             self.met.add(role)
-            emit("tcgen05.fence::before_thread_sync")
+            isa.tcgen05.fence.before_thread_sync()
             self.sync.arrive()
 
     def wait_for_address(self) -> None:
@@ -162,7 +162,7 @@ class OutputTilePipeline:
         if role not in self.met:
             self.met.add(role)
             self.sync.wait()
-            emit("tcgen05.fence::after_thread_sync")
+            isa.tcgen05.fence.after_thread_sync()
 
     def init_barriers(
         self,

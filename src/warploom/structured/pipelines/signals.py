@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from warploom.structured.cluster import SELF, Cluster, Mask
+from warploom.trace import isa
 from warploom.trace.builder import current
-from warploom.trace.isa.emit import At, emit
+from warploom.trace.isa.emit import At
 from warploom.trace.language.barriers import Barrier, Barriers
 from warploom.trace.language.control import when
 from warploom.trace.language.operations import min_
@@ -19,7 +20,10 @@ from warploom.trace.language.roles import Role
 from warploom.trace.language.values import Value, literal
 from warploom.trace.language.warps import lane
 
-REMOTE_ARRIVE = "mbarrier.arrive.shared::cluster.b64"
+
+def remote_arrive(barrier: At) -> None:
+    """Arrive at a barrier of another CTA; a remote arrival returns no state."""
+    isa.mbarrier.arrive(barrier, space="shared::cluster", results=0)
 
 
 class Signal(Protocol):
@@ -78,12 +82,8 @@ class TensorCoreCommit:
 
 def commit(barrier: Barrier, cluster: Cluster, peers: Mask) -> None:
     """Issue a tcgen05 commit, in the thread that issued the MMAs: it tracks the MMAs of the executing thread."""
-    group = f"cta_group::{cluster.cta_group}"
-    if cluster.size == 1:
-        emit(f"tcgen05.commit.{group}.mbarrier::arrive::one.shared::cluster.b64", barrier.at)
-    else:
-        opcode = f"tcgen05.commit.{group}.mbarrier::arrive::one.shared::cluster.multicast::cluster.b64"
-        emit(opcode, barrier.at, cluster.mask(peers))
+    mask = cluster.mask(peers) if cluster.size > 1 else None
+    isa.tcgen05.commit(barrier.at, mask=mask, cta_group=cluster.cta_group)
 
 
 def remote_row(row: Barriers, cluster: Cluster, rank: Callable[[], Value], which: str) -> Barriers:
@@ -133,7 +133,7 @@ class _Arrivals:
         def rank() -> Value:
             return cluster.leader_rank if self.to == "leader" else literal(0, "u32")
 
-        emit(REMOTE_ARRIVE, remote_row(row, cluster, rank, self.to)[stage].at, discard=True)
+        remote_arrive(remote_row(row, cluster, rank, self.to)[stage].at)
 
     def arrive(self, row: Barriers, stage: Value, cluster: Cluster) -> None:
         self.arrive_now(row, stage, cluster)
@@ -157,7 +157,7 @@ class OncePerWarp(_Arrivals):
         return 1
 
     def arrive(self, row: Barriers, stage: Value, cluster: Cluster) -> None:
-        emit("bar.warp.sync", -1)
+        isa.bar.warp_sync(-1)
         with when(self.role.elected):
             self.arrive_now(row, stage, cluster)
 
@@ -173,7 +173,7 @@ class FirstLanes(_Arrivals):
         return self.first
 
     def arrive(self, row: Barriers, stage: Value, cluster: Cluster) -> None:
-        emit("bar.warp.sync", -1)
+        isa.bar.warp_sync(-1)
         with when(lane() < self.first):
             self.arrive_now(row, stage, cluster)
 
@@ -190,7 +190,7 @@ class CopyAsync(_Arrivals):
 
     def arrive(self, row: Barriers, stage: Value, cluster: Cluster) -> None:
         with when(lane() < self.first):
-            emit("cp.async.mbarrier.arrive.noinc.shared::cta.b64", row[stage].at)
+            isa.cp.async_mbarrier_arrive(row[stage].at, noinc=True)
 
 
 @dataclass(frozen=True)
@@ -221,4 +221,4 @@ class EachPeer(_Arrivals):
         mine = (cluster.mask(self.peers).to("u32") >> lane()) & 1
         with when(mine != 0):
             last = literal(cluster.size - 1, "u32")
-            emit(REMOTE_ARRIVE, remote_row(row, cluster, lambda: min_(lane(), last), "each")[stage].at, discard=True)
+            remote_arrive(remote_row(row, cluster, lambda: min_(lane(), last), "each")[stage].at)

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from warploom.structured.cluster import Cluster
+from warploom.trace import isa
 from warploom.trace.builder import current
-from warploom.trace.isa.emit import At, emit
+from warploom.trace.isa.emit import At
 from warploom.trace.language.barriers import Barriers, fence_barrier_init, named_arrive, named_sync, sync_threads
 from warploom.trace.language.control import otherwise, when
 from warploom.trace.language.roles import Role
@@ -34,7 +35,7 @@ class StartUp:
         first = self.role.first if self.role is not None else 0
         with when(warp_index() == first), when(elect()):
             for tensor_map in dict.fromkeys(self.maps):
-                emit("prefetch.tensormap", At(tensor_map.address))
+                isa.prefetch.tensormap(At(tensor_map.address))
             for row, count in self.barriers:
                 row.init(count())
             fence_barrier_init()
@@ -45,7 +46,7 @@ class StartUp:
             self.cluster.sync()
         elif self.role is not None and threads is not None:
             with when(warp_index() == first):
-                emit("bar.warp.sync", -1)  # orders the initialisation before the other lanes of this warp
+                isa.bar.warp_sync(-1)  # orders the initialisation before the other lanes of this warp
                 named_arrive(0, threads)
             with otherwise():
                 named_sync(0, threads)

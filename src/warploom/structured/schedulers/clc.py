@@ -7,6 +7,7 @@ The grid is launched with a CTA for every tile. One warp of each cluster's first
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Literal
 
 from warploom.diagnostics import Diag
 from warploom.hardware.synchronisation import WORK_RESPONSE_BYTES
@@ -15,8 +16,8 @@ from warploom.structured.pipelines.pipeline import ProducerConsumerPipeline
 from warploom.structured.pipelines.signals import Bytes, EveryThread
 from warploom.structured.schedulers.base import GridScheduler, Tile
 from warploom.structured.schedulers.raster import RasterOrder
+from warploom.trace import isa
 from warploom.trace.builder import current, here
-from warploom.trace.isa.emit import emit
 from warploom.trace.language.barriers import Barrier
 from warploom.trace.language.control import While, when
 from warploom.trace.language.roles import Role, Roles
@@ -25,9 +26,7 @@ from warploom.trace.language.variables import Variable
 from warploom.trace.language.views import Index, shared
 from warploom.trace.language.warps import lane
 
-_ASK = "clusterlaunchcontrol.try_cancel.async.shared::cta.mbarrier::complete_tx::bytes"
-_ANSWER = "clusterlaunchcontrol.query_cancel"
-_AXES = "xyz"
+_AXES: tuple[Literal["x", "y", "z"], ...] = ("x", "y", "z")
 
 
 class ClcScheduler(GridScheduler):
@@ -116,12 +115,12 @@ class _Ring:
         """Read the next response: whether a cluster was taken over, and its coordinates."""
         with self._answers.consume() as stage:
             answer = self._slots[stage.index()]
-            granted = emit(f"{_ANSWER}.is_canceled.pred.b128", answer)[0]
+            granted = isa.clusterlaunchcontrol.query_cancel_is_canceled(answer)
             more.set(granted)
             with when(granted):
                 for axis, at in zip(_AXES, place, strict=True):
-                    at.set(emit(f"{_ANSWER}.get_first_ctaid::{axis}.b32.b128", answer)[0])
-            emit("fence.proxy.async.shared::cta")  # orders this read before the asynchronous write of the next response
+                    at.set(isa.clusterlaunchcontrol.query_cancel_get_first_ctaid(answer, axis=axis))
+            isa.fence.proxy_async(space="shared::cta")  # orders this read before the next response
 
     def _run(self) -> None:
         """Emit the scheduler role: request clusters until none is left, then wait until the last has been read."""
@@ -144,16 +143,15 @@ class _Ring:
             if size == 1:
                 with when(self._asker.elected):
                     stage.expect_bytes(WORK_RESPONSE_BYTES)
-                    emit(f"{_ASK}.b128", slot, barrier.at)
+                    isa.clusterlaunchcontrol.try_cancel(slot, barrier.at)
                 return
             with when(lane() < size):
                 _expect_at(barrier, self._cluster, lane())
             with when(self._asker.elected):
-                emit(f"{_ASK}.multicast::cluster::all.b128", slot, barrier.at)
+                isa.clusterlaunchcontrol.try_cancel(slot, barrier.at, multicast=True)
 
 
 def _expect_at(barrier: Barrier, cluster: Cluster, rank: Value) -> None:
     """Expect the bytes of a response at another CTA's barrier."""
     remote = cluster.remote(barrier.at, rank)
-    opcode = "mbarrier.arrive.expect_tx.shared::cluster.b64"
-    emit(opcode, remote, WORK_RESPONSE_BYTES, discard=True)
+    isa.mbarrier.arrive_expect_tx(remote, WORK_RESPONSE_BYTES, space="shared::cluster", results=0)

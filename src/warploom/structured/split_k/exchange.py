@@ -7,6 +7,7 @@ result is deterministic. All CTAs of a tile must be resident on the GPU at the s
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 from warploom.hardware.mma_shapes import WGMMA_M
 from warploom.structured.cluster import Cluster
@@ -16,7 +17,8 @@ from warploom.structured.named_barriers import WarpGroupBarrier
 from warploom.structured.pipelines.start_up import start_up
 from warploom.structured.split_k.split_tile import SplitTile
 from warploom.structured.tensor_cores.wgmma import RegisterTile, WgmmaOp
-from warploom.trace.isa.emit import At, emit
+from warploom.trace import isa
+from warploom.trace.isa.emit import At
 from warploom.trace.language.barriers import barriers
 from warploom.trace.language.control import While, when
 from warploom.trace.language.roles import Role
@@ -30,7 +32,6 @@ _PAIR, _SQUARE = 2, 4
 _WORD = 4
 _FLIP = 1 << 31
 """The sum of all arrivals of a launch at a counter of `GlobalExchange`: it flips the top bit."""
-_SEND = "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32"
 
 
 class ClusterExchange:
@@ -71,7 +72,7 @@ class ClusterExchange:
         self._barriers[0].wait(0)
         for number in range(splits - 1):
             places = [At(place, number * self._slice + unit * self._row) for unit in range(self._units)]
-            received = [value for each in places for value in emit("ld.shared.v4.f32", each)]
+            received = [value for each in places for value in isa.ld.v4(each, space="shared", type="f32")]
             total = [held + more for held, more in zip(total, received, strict=True)]
         return _tiles(total, self._config)
 
@@ -88,7 +89,8 @@ class ClusterExchange:
         there = self._cluster.remote(At(place), other).address + number * self._slice
         barrier = self._cluster.remote(self._barriers[0].at, other)
         for unit in range(self._units):
-            emit(_SEND, At(there, unit * self._row), list(values[_SQUARE * unit : _SQUARE * (unit + 1)]), barrier)
+            square = list(values[_SQUARE * unit : _SQUARE * (unit + 1)])
+            isa.st.async_(At(there, unit * self._row), square, barrier, sem="weak", type="f32")
 
 
 class GlobalExchange:
@@ -119,7 +121,7 @@ class GlobalExchange:
 
     def begin(self) -> None:
         """Read the counter, before this split arrives."""
-        (self._before,) = emit("ld.relaxed.gpu.global.u32", self._counter)
+        self._before: Value = self._read("relaxed")
 
     def reduced(self, core: WgmmaOp) -> list[RegisterTile]:
         """Return this split's slice of the columns, reduced over all splits in order."""
@@ -148,19 +150,25 @@ class GlobalExchange:
         self._barrier.sync()
         with when(self._role.first_thread):
             first, other = (literal(each, "u32") for each in (_FLIP - (self._config.num_split_k - 1), 1))
-            emit("red.release.gpu.global.add.u32", self._counter, select(self._tile.split == 0, first, other))
+            arrival = select(self._tile.split == 0, first, other)
+            isa.red.add(self._counter, arrival, sem="release", scope="gpu", space="global", type="u32")
             seen = Variable("u32", self._seen())
             for _ in While(lambda: (seen ^ self._before).bits("s32") >= 0):  # the top bits are the same
                 seen.set(self._seen())
         self._barrier.sync()
 
     def _seen(self) -> Value:
-        return emit("ld.acquire.gpu.global.u32", self._counter)[0]
+        return self._read("acquire")
+
+    def _read(self, order: Literal["relaxed", "acquire"]) -> Value:
+        value: Value = isa.ld(self._counter, order=order, scope="gpu", space="global", type="u32")
+        return value
 
     def _fetch(self, split: int, unit: Value) -> tuple[Value, ...]:
         """Load the same thread's unit of a split."""
         place = self._workspace.at(unit.to("s32") * self._row + split * self._plane)
-        return emit(f"ld.global.cg.v{self._config.split_unit}.f32", place)
+        values: tuple[Value, ...] = isa.ld(place, space="global", cache="cg", vec=self._config.split_unit, type="f32")
+        return values
 
 
 def unit_places(config: HopperConfig) -> list[tuple[int, int]]:

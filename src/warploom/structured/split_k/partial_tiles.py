@@ -13,7 +13,8 @@ from warploom.structured.named_barriers import OwnBarrier, WarpgroupBarriers
 from warploom.structured.schedulers.static import linear_cluster
 from warploom.structured.schedulers.stream_k import StreamTile
 from warploom.structured.tensor_cores.wgmma import Warpgroup, WgmmaOp
-from warploom.trace.isa.emit import At, emit
+from warploom.trace import isa
+from warploom.trace.isa.emit import At
 from warploom.trace.language.control import While, loop, when
 from warploom.trace.language.values import Value, literal
 from warploom.trace.language.variables import Variable
@@ -43,7 +44,7 @@ class PartialTiles:
             place.store([register.get() for register in held[at : at + _UNIT]], at // _UNIT * self._row)
         self._barrier.sync()
         with when(self._group.first_thread):
-            emit("st.release.gpu.global.u32", self._flags.at(share), 1)
+            isa.st(self._flags.at(share), 1, order="release", scope="gpu", space="global", type="u32")
 
     def add(self, core: WgmmaOp, tile: StreamTile) -> None:
         """Add the partial tiles that other CTAs have stored for a tile."""
@@ -53,7 +54,7 @@ class PartialTiles:
             self._wait(self._flags.at(share))
             place = self._place(share)
             for at in range(0, len(held), _UNIT):
-                partial = emit("ld.global.cg.v4.f32", place.at(at // _UNIT * self._row))
+                partial = isa.ld.v4(place.at(at // _UNIT * self._row), space="global", cache="cg", type="f32")
                 for register, value in zip(held[at : at + _UNIT], partial, strict=True):
                     register.set(register + value)
 
@@ -61,8 +62,8 @@ class PartialTiles:
         with when(self._group.first_thread):
             seen = Variable("u32", 0)
             for _ in While(lambda: seen == 0):
-                seen.set(emit("ld.acquire.gpu.global.u32", flag)[0])
-            emit("st.global.u32", flag, 0)
+                seen.set(isa.ld(flag, order="acquire", scope="gpu", space="global", type="u32"))
+            isa.st(flag, 0, space="global", type="u32")
         self._barrier.sync()
 
     def _share(self, back: Value) -> Value:

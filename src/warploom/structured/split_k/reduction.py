@@ -14,8 +14,8 @@ from warploom.diagnostics import Diag
 from warploom.structured.epilogue.staging import Values
 from warploom.structured.epilogue.subtiles import Subtile
 from warploom.structured.epilogue.writer_protocols import GroupBarrier, WriterRole
+from warploom.trace import isa
 from warploom.trace.builder import here
-from warploom.trace.isa.emit import emit
 from warploom.trace.language.control import While, when
 from warploom.trace.language.values import Value, literal, select
 from warploom.trace.language.variables import Variable
@@ -43,14 +43,14 @@ class TileLock:
         self.barrier.sync()
 
     def _load(self) -> Value:
-        (value,) = emit("ld.acquire.gpu.global.u32", self.locks.at(self.number))
+        value: Value = isa.ld(self.locks.at(self.number), order="acquire", scope="gpu", space="global", type="u32")
         return value
 
     def set(self, value: Value | int) -> None:
         """Set the lock after all threads have arrived, to admit the next split."""
         self.barrier.sync()
         with when(self.role.first_thread):
-            emit("st.release.gpu.global.u32", self.locks.at(self.number), value)
+            isa.st(self.locks.at(self.number), value, order="release", scope="gpu", space="global", type="u32")
 
 
 class SplitReduction:

@@ -20,7 +20,8 @@ from warploom.structured.pipelines.input_pipeline import InputConsumerStage
 from warploom.structured.pipelines.operand_tiles import copy_box
 from warploom.structured.tensor_cores.tcgen05 import MmaOp
 from warploom.structured.tensor_cores.tmem import TmemStage
-from warploom.trace.isa.emit import At, emit
+from warploom.trace import isa
+from warploom.trace.isa.emit import At
 from warploom.trace.language.control import when
 from warploom.trace.language.descriptors import matrix_descriptor
 from warploom.trace.language.roles import Role
@@ -111,7 +112,7 @@ class ScaleFactors:
             for across in range(layout.across):
                 place = At(first, layout.column(across, along))
                 descriptor = start + layout.offset(across, along) // _COPY.row_bytes
-                emit(f"tcgen05.cp.cta_group::{cta_group}.{_COPY.name}", place, descriptor)
+                isa.tcgen05.cp(place, descriptor, cta_group=cta_group, shape="32x128b", multicast="warpx4")
         return first
 
     def skipped_columns(self, tile: Any) -> Value:
@@ -142,8 +143,11 @@ class BlockScaledMmaOp(MmaOp):
         super().__init__(config, role, cluster)
         self._config = config
         self._vectors = self._kind.k // config.vec_sf_size
-        group = f"tcgen05.mma.cta_group::{cluster.cta_group}"
-        self._opcode = f"{group}.kind::{self._kind.name}.block_scale.scale_vec::{self._vectors}X"
+        self._words: dict[str, Any] = {
+            "cta_group": cluster.cta_group,
+            "kind": self._kind.name,
+            "vector": f"scale_vec::{self._vectors}X",
+        }
 
     def mma_scaled(self, stage: InputConsumerStage, acc: TmemStage, tile: Any, *, accumulate: Value | bool) -> None:
         """Issue the MMAs of a stage; `accumulate` applies to the first, which otherwise overwrites the accumulator."""
@@ -159,7 +163,7 @@ class BlockScaledMmaOp(MmaOp):
                 operands = (left + a.layout.step(k), right + b.layout.step(k), self._descriptor(scale_id))
                 scales = (At(of_a, sfa.layout.column(0, along)), At(of_b, sfb.layout.column(0, along)))
                 adds: Any = accumulate if number == 0 else True
-                emit(self._opcode, At(acc.offset), *operands, *scales, adds)
+                isa.tcgen05.mma_scaled(At(acc.offset), *operands, *scales, adds, **self._words)
 
     def _descriptor(self, scale_id: int) -> Value:
         """Return the instruction descriptor: shape, types, and the index of the first scale factor in its chunk."""

@@ -12,7 +12,7 @@ from warploom.structured.epilogue.staging import first_place
 from warploom.structured.tensor_cores.blockwise import ColumnScales, RowScales
 from warploom.structured.tensor_cores.tmem import places_of
 from warploom.structured.tensor_cores.wgmma import RegisterTile, Warpgroup, WgmmaOp
-from warploom.trace.isa.emit import emit
+from warploom.trace import isa
 from warploom.trace.language.control import loop, otherwise, when
 from warploom.trace.language.fragments import Accumulator
 from warploom.trace.language.operations import fma
@@ -73,7 +73,7 @@ class PromotedAccumulators:
         for accumulator in self._accumulators:
             accumulator.set(0.0)
         self._read_columns(self._partials[0], literal(0, "s32"))
-        emit("wgmma.wait_group.sync.aligned", 0)  # ptxas does not count wgmma groups across the tile loop
+        isa.wgmma.wait_group(0)  # ptxas does not count wgmma groups across the tile loop
         if self._config.depth:
             self._overlapped(tile)
         else:
@@ -81,7 +81,7 @@ class PromotedAccumulators:
 
     def end(self) -> None:
         """Wait after the last tile; nothing is in flight, but ptxas requires it."""
-        emit("wgmma.wait_group.sync.aligned", 0)
+        isa.wgmma.wait_group(0)
 
     def _one_by_one(self, tile: Any) -> None:
         """Promote each K tile before the MMAs of the next are issued."""
@@ -96,7 +96,7 @@ class PromotedAccumulators:
         """Promote all blocks of 64 rows of a K tile through one accumulator; the MMAs of the first have been issued."""
         scales, last = self._scales(partial, tile), self._config.subtiles - 1
         for block in range(last + 1):
-            emit("wgmma.wait_group.sync.aligned", 0)
+            isa.wgmma.wait_group(0)
             if block == last:
                 self._core.release_earlier(1)
             self._promote(partial, scales, block)
@@ -121,14 +121,14 @@ class PromotedAccumulators:
         self._issue_next(upcoming)
         self._read_columns(upcoming, k)
         scales = self._scales(partial, tile)
-        emit("wgmma.wait_group.sync.aligned", 1)
+        isa.wgmma.wait_group(1)
         self._core.release_earlier(2)
         self._promote(partial, scales)
 
     def _finish(self, partial: KTileAccumulator, tile: Any) -> None:
         """Promote the last K tile."""
         scales = self._scales(partial, tile)
-        emit("wgmma.wait_group.sync.aligned", 0)
+        isa.wgmma.wait_group(0)
         self._core.release_earlier(1)
         self._promote(partial, scales)
 
@@ -141,7 +141,7 @@ class PromotedAccumulators:
         self._core.issue(index, {0: partial.accumulator}, accumulate=False)
         for place, row_scale in zip(self._places, partial.row_scales, strict=True):
             row_scale.set(self._rows.read(index, self._first_row + place))
-        emit("bar.warp.sync", -1)
+        isa.bar.warp_sync(-1)
 
     def _read_columns(self, partial: KTileAccumulator, k: Value) -> None:
         """Read the scales of B for K tile `k`, while its MMAs run."""

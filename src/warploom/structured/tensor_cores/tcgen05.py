@@ -9,7 +9,8 @@ from warploom.structured.cluster import Cluster, Mask
 from warploom.structured.pipelines.input_pipeline import InputConsumerStage
 from warploom.structured.pipelines.signals import commit
 from warploom.structured.tensor_cores.tmem import TmemStage
-from warploom.trace.isa.emit import At, emit
+from warploom.trace import isa
+from warploom.trace.isa.emit import At
 from warploom.trace.language.barriers import Barrier
 from warploom.trace.language.control import when
 from warploom.trace.language.descriptors import instruction_descriptor
@@ -42,7 +43,7 @@ class MmaOp:
                 for k in range(0, a.layout.k_extent, self._kind.k):
                     adds: Any = accumulate if j == 0 and k == 0 else True
                     operands = (left + a.layout.step(k), right + b.layout.step(k), self._shape, adds)
-                    emit(f"tcgen05.mma.cta_group::{self._cluster.cta_group}.kind::{self._kind.name}", place, *operands)
+                    isa.tcgen05.mma(place, *operands, cta_group=self._cluster.cta_group, kind=self._kind.name)
 
     def commit(self, barrier: Barrier, peers: Mask | None = None) -> None:
         """Commit: the tensor core arrives at a barrier when the MMAs so far are complete; this is a stage's release."""

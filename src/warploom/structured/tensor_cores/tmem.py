@@ -14,7 +14,8 @@ from warploom.hardware.fragments import TENSOR_MOVES, tensor_move
 from warploom.hardware.targets import MACHINES
 from warploom.hardware.tmem import LANE_ALIGNMENT, LANE_SHIFT, QUADRANT
 from warploom.structured.config.output import OutputPipelineConfig
-from warploom.trace.isa.emit import At, emit
+from warploom.trace import isa
+from warploom.trace.isa.emit import At
 from warploom.trace.language.fragments import Fragment, tensor_load, tensor_store
 from warploom.trace.language.values import Value
 from warploom.trace.language.views import Index, View
@@ -36,8 +37,8 @@ class TmemAllocation:
     @classmethod
     def allocate(cls, slot: View, cta_group: int = 1, columns: int = max_columns) -> TmemAllocation:
         """Allocate columns, with one whole warp, which leaves the address in shared memory for the other warps."""
-        emit(f"tcgen05.alloc.cta_group::{cta_group}.sync.aligned.shared::cta.b32", slot.place, columns)
-        emit("bar.warp.sync", -1)
+        isa.tcgen05.alloc(slot.place, columns, cta_group=cta_group)
+        isa.bar.warp_sync(-1)
         return cls.from_shared(slot, cta_group, columns)
 
     @classmethod
@@ -47,11 +48,11 @@ class TmemAllocation:
 
     def release_lock(self) -> None:
         """Relinquish the allocation permit: this CTA will not allocate again."""
-        emit(f"tcgen05.relinquish_alloc_permit.cta_group::{self.cta_group}.sync.aligned")
+        isa.tcgen05.relinquish_alloc_permit(cta_group=self.cta_group)
 
     def deallocate(self) -> None:
         """Free the columns, with one whole warp, after the last access."""
-        emit(f"tcgen05.dealloc.cta_group::{self.cta_group}.sync.aligned.b32", self.addr, self.columns)
+        isa.tcgen05.dealloc(self.addr, self.columns, cta_group=self.cta_group)
 
 
 @dataclass(frozen=True)
@@ -90,12 +91,12 @@ class TmemAddress:
     @staticmethod
     def wait_load() -> None:
         """Wait for all TMEM loads so far; before that their registers must not be read."""
-        emit("tcgen05.wait::ld.sync.aligned")
+        isa.tcgen05.wait.ld()
 
     @staticmethod
     def wait_store() -> None:
         """Wait for all TMEM stores so far."""
-        emit("tcgen05.wait::st.sync.aligned")
+        isa.tcgen05.wait.st()
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from warploom.diagnostics import Diag
 from warploom.structured.cluster import Cluster
 from warploom.structured.pipelines.shared_types import SMemArray
-from warploom.structured.pipelines.signals import REMOTE_ARRIVE
+from warploom.structured.pipelines.signals import remote_arrive
 from warploom.structured.pipelines.start_up import start_up
 from warploom.structured.tensor_cores.tmem import TmemAllocation
+from warploom.trace import isa
 from warploom.trace.builder import here
-from warploom.trace.isa.emit import emit
 from warploom.trace.language.barriers import Barrier, Barriers, barriers
 from warploom.trace.language.roles import Role
 
@@ -35,7 +35,7 @@ class TmemDeallocBarrier:
         """Arrive, with each thread, at the other CTA of the pair, if there is one."""
         if self._cluster.cta_group > 1:
             remote = self._cluster.remote(self.barrier.at, self._cluster.peer_rank)
-            emit(REMOTE_ARRIVE, remote, discard=True)
+            remote_arrive(remote)
 
     def signal_self(self) -> None:
         self.barrier.arrive()
@@ -52,7 +52,7 @@ class TmemDeallocBarrier:
         """Relinquish the allocation permit, wait for all readers, and free TMEM."""
         tmem.release_lock()
         self.wait()
-        emit("tcgen05.fence::after_thread_sync")
+        isa.tcgen05.fence.after_thread_sync()
         tmem.deallocate()
 
 

@@ -13,8 +13,8 @@ from warploom.structured.pipelines.output_pipeline import (
     OutputTilePipeline,
 )
 from warploom.structured.tensor_cores.tmem import TmemAllocation
+from warploom.trace import isa
 from warploom.trace.builder import here
-from warploom.trace.isa.emit import emit
 
 
 class WarpContext:
@@ -82,7 +82,7 @@ class EpilogueWarpContext(WarpContext):
         outputs.provide(self._known or TmemAllocation.from_shared(*slot))
 
     def _end(self) -> None:
-        emit("tcgen05.fence::before_thread_sync")
+        isa.tcgen05.fence.before_thread_sync()
         self.dealloc_barrier.signal_complete()
 
     def per_k_stage(self, input_pipeline: InputTilePipeline) -> EpilogueKContext:

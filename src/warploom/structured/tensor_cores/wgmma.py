@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from warploom.hardware.fragments import tensor_move
 from warploom.hardware.mma_shapes import WGMMA, WGMMA_M
@@ -11,7 +12,7 @@ from warploom.structured.config.sm90 import HopperConfig
 from warploom.structured.pipelines.input_pipeline import InputConsumerStage, InputTilePipeline
 from warploom.structured.pipelines.operand_tiles import OperandTiles
 from warploom.structured.tensor_cores.tmem import MOVE, TmemFragments
-from warploom.trace.isa.emit import emit
+from warploom.trace import isa
 from warploom.trace.language.control import when
 from warploom.trace.language.fragments import Accumulator, Fragment, wgmma_accumulator
 from warploom.trace.language.roles import Role
@@ -84,8 +85,12 @@ class WgmmaOp:
         count = config.subtiles if accumulators is None else accumulators
         self.accumulators = [wgmma_accumulator(config.BN) for _ in range(count)]
         self._side = inputs.pipeline.consumer_side
-        types = f"{config.multiplied}.{'tf32' if config.b_type == 'f32' else config.b_type}"
-        self._opcode = f"wgmma.mma_async.sync.aligned.m{WGMMA_M}n{config.BN}k{config.mma_k}.f32.{types}"
+        self._words = {
+            "shape": f"m{WGMMA_M}n{config.BN}k{config.mma_k}",
+            "d_type": "f32",
+            "a_type": config.multiplied,
+            "b_type": "tf32" if config.b_type == "f32" else config.b_type,
+        }
         majors = (int(config.a_major == "mn"), int(config.b_major == "mn"))
         self._majors = majors if WGMMA[config.multiplied].transposable else ()
 
@@ -100,7 +105,7 @@ class WgmmaOp:
         self._descriptors(self._side.position)  # computed before the wait, which the MMAs follow immediately
         stage = self._inputs.acquire_consumer()
         yield stage
-        emit("wgmma.wait_group.sync.aligned", depth)
+        isa.wgmma.wait_group(depth)
         with when(k >= depth if depth else True):
             self._side.signal(self._side.state.earlier(depth) if depth else stage.index())
         stage.release_without_signal()
@@ -128,13 +133,14 @@ class WgmmaOp:
         """Issue the MMAs of some blocks of 64 rows of a stage, by their index, as one group."""
         config, (a, b) = self._config, self._operands
         left, right = self._descriptors(stage)
-        emit("wgmma.fence.sync.aligned")
+        mma: Any = isa.wgmma.mma_async
+        isa.wgmma.fence()
         for k in range(0, a.layout.k_extent, config.mma_k):
             for number, accumulator in into.items():
                 away = a.layout.step(k) + a.layout.down(number * WGMMA_M)
                 operands = (left + away, right + b.layout.step(k), accumulate if k == 0 else True)
-                emit(self._opcode, accumulator.registers, *operands, 1, 1, *self._majors)
-        emit("wgmma.commit_group.sync.aligned")
+                mma(accumulator.registers, *operands, 1, 1, *self._majors, **self._words)
+        isa.wgmma.commit_group()
 
     def _descriptors(self, stage: Value) -> tuple[Value, Value]:
         """Return the descriptors of this warpgroup's rows of A and of B in a stage; stages are consecutive."""
@@ -146,7 +152,7 @@ class WgmmaOp:
 
     def finish(self, k_tiles: Value) -> None:
         """Wait for the last groups of a tile and release their stages; the tile has at least one K tile."""
-        emit("wgmma.wait_group.sync.aligned", 0)
+        isa.wgmma.wait_group(0)
         for by in range(self._config.depth, 0, -1):
             with when(k_tiles >= by if by > 1 else True):
                 self._side.signal(self._side.state.earlier(by))

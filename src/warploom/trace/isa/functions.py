@@ -35,6 +35,8 @@ _KEYWORDS = {"group": "cta_group", "dst": "dst_space", "src": "src_space"}
 """Choices whose keyword is not the table's name for them: PTX has a word of its own, or an operand is called so."""
 _OTHER_PLACES = ("late_", "last_", "end_")
 """Choices of the table that put a word in another place of the opcode."""
+_DOCUMENTED_PLACE = {"group": ("last_group", "late_group")}
+"""Choices that the PTX ISA documents at a later place of the opcode than the one that carries their name."""
 _IMPLIED = {"hint": "policy", "multicast": "mask"}
 """Words that stand in the opcode where an operand is given."""
 
@@ -54,16 +56,15 @@ class InstructionFunction:
         """One instruction at the author's line; gives its result, or several, or nothing.
 
         A keyword is a word of the opcode or an operand by its name. `results` is how many registers a list of results
-        has where no word says it.
+        has where no word says it; 0 discards the results.
         """
         tries = [_Try(form, operands, {**self.chosen, **given}) for form in self.forms]
         fitting = min((each for each in tries if not each.problems), key=lambda each: each.stretched, default=None)
         if fitting is None:
             raise self._error(tries)
         counted = _VECTOR.search(fitting.opcode)
-        found = emit(
-            fitting.opcode, *fitting.operands, count=results or (int(counted[1]) if counted else None), guard=guard
-        )
+        count = results or (int(counted[1]) if counted else None)
+        found = emit(fitting.opcode, *fitting.operands, count=count, guard=guard, discard=results == 0)
         return found[0] if len(found) == 1 else found or None
 
     def __getattr__(self, word: str) -> InstructionFunction:
@@ -140,6 +141,12 @@ class _Try:
         self.given = {name: value for name, value in given.items() if value is not None}
         self._left_out = {name for name, value in given.items() if value is None}
         self._by_slot = self._assigned(operands)
+        names = [name for _, name, _ in _PART.findall(form.template)]
+        self._moved = {
+            last: name
+            for name, places in _DOCUMENTED_PLACE.items()
+            if name in names and (last := next((place for place in places if place in names), None))
+        }
         self.opcode = _PART.sub(lambda part: self._part(*part.groups()), form.template)
         for width in _VECTOR.findall(self.opcode):
             lists = [each for each in self._by_slot.values() if isinstance(each, list | tuple)]
@@ -178,6 +185,9 @@ class _Try:
 
     def _part(self, dot: str, name: str, optional: str) -> str:
         """Return the part of the opcode for a choice of the template."""
+        if name in self._moved.values():
+            return ""
+        name = self._moved.get(name, name)
         options, keyword_ = self.form.choices.get(name, (name,)), _keyword(name)
         given = self.given.get(keyword_) if keyword_ else None
         if given is not None and given is not False:
