@@ -29,7 +29,7 @@ COUNTS = {
 
 
 def owner_of(path):
-    """The object in front of the last dot of a path from `warploom.structured`, and the last name."""
+    """The object before the last dot of a path from `warploom.structured`, and the last name."""
     *front, name = path.split(".")
     found = structured
     for each in front:
@@ -51,7 +51,7 @@ def assigned(cls):
 
 
 def has(owner, name):
-    """Whether an object, or an instance of a class, has a member; nothing is called to find out."""
+    """Return whether an object, or an instance of a class, has a member, without calling anything."""
     try:
         inspect.getattr_static(owner, name)
     except AttributeError:

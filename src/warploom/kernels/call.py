@@ -94,7 +94,7 @@ class Family(Generic[Config]):
     kernel: KernelFunction
     arguments: Callable[[Call[Config]], tuple[Any, ...]]
     grid: Callable[[Call[Config], int], Triple]
-    """The grid of a call on a number of multiprocessors."""
+    """The grid of a call on a number of SMs."""
 
 
 def major_of(array: Any) -> str | None:

@@ -36,7 +36,7 @@ _Call = Call[MatmulConfig]
 
 
 def bind(call: _Call, sms: int | None = None, *, target: str = MACHINE.target) -> Launch:
-    """Create the launch of a call, for `sms` multiprocessors, by default those of the target."""
+    """Create the launch of a call, for `sms` SMs, by default those of the target."""
     config, family = call.config, FAMILIES[family_of(call.config)]
     subtile = (config.stageN, config.BM) if config.transpose_c else (config.BM, config.stageN)
     return family.kernel.for_target(target).bind(

@@ -34,7 +34,7 @@ _Call = Call[HopperConfig]
 
 
 def bind(call: _Call, sms: int | None = None) -> Launch:
-    """Create the launch of a call, for `sms` multiprocessors, by default those of the target."""
+    """Create the launch of a call, for `sms` SMs, by default those of the target."""
     config, family = call.config, FAMILIES[family_of(call)]
     launch = family.kernel.bind(
         *family.arguments(call),

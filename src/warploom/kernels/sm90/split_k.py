@@ -1,6 +1,6 @@
 """Split-K GEMM for Hopper: the CTAs of one tile split K, and each reduces and writes a slice of the tile.
 
-For shapes with fewer tiles than the GPU has multiprocessors. The CTAs of a cluster exchange partial accumulators
+For shapes with fewer tiles than the GPU has SMs. The CTAs of a cluster exchange partial accumulators
 through distributed shared memory; more splits than a cluster can have exchange them through global memory.
 """
 

@@ -1,6 +1,6 @@
-"""Stream-K GEMM for Hopper: the last wave of tiles is divided by K tiles, so that no multiprocessor idles in it.
+"""Stream-K GEMM for Hopper: the last wave of tiles is divided by K tiles, so that no SM idles in it.
 
-For shapes whose number of tiles is slightly more than a multiple of the multiprocessors. The other waves are as in the
+For shapes whose number of tiles is slightly more than a multiple of the SMs. The other waves are as in the
 default GEMM.
 """
 

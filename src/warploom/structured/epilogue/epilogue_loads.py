@@ -88,7 +88,7 @@ class MatrixLoad:
         tiles = self._tiles.tiles
         if self._tiles.layout.kind == "subtiles":
             pipeline = self._pipeline.pipeline
-            writer.write_batched_with_tma_epilogue_load_strips(acc, pipeline, tiles, None, tile, shape)
+            writer.write_batched_with_tma_epilogue_load_subtiles(acc, pipeline, tiles, None, tile, shape)
             return
         with self._pipeline.consume() as stage:
             writer.write_batched_with_tma_epilogue_load(acc, tiles[stage.index()], tile, shape)

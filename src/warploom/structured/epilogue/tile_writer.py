@@ -264,7 +264,7 @@ class TileWriter(WriterGeometry):
         spot, sink = self._spot(tile_coord, c_shape), self._sink_for(c_tiles)
         self._run(output_stage, spot, sink=sink, inputs=EpilogueInputs(bias=Bias(epilogue_tile, self.part)))
 
-    def write_batched_with_tma_epilogue_load_strips(
+    def write_batched_with_tma_epilogue_load_subtiles(
         self,
         output_stage: AccumulatorStage,
         epilogue_pipeline: ProducerConsumerPipeline,

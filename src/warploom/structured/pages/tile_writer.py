@@ -178,7 +178,7 @@ class TileWriter(tile_writer.TileWriter):
     write_batched_with_tma_epilogue_load_strips = _page_order(
         *("c_tiles", "output_stage", "epilogue_pipeline", "epilogue_tiles_base"),
         *("epilogue_tile_elems", "tile_coord", "c_shape"),
-    )(tile_writer.TileWriter.write_batched_with_tma_epilogue_load_strips)
+    )(tile_writer.TileWriter.write_batched_with_tma_epilogue_load_subtiles)
 
     def _check_elected(self, given: Value | None) -> None:
         """Check `elect_one_warp`: the first warp of the role issues the stores."""

@@ -66,7 +66,7 @@ class OperandLayout:
 
     @property
     def columns(self) -> int:
-        """The number of boxes side by side in a tile."""
+        """The number of boxes in a row of a tile."""
         return (self.k_extent if self.major == "k" else self.rows) // self.span
 
     @property

@@ -136,7 +136,7 @@ class OutputTilePipeline:
     @property
     def tmem(self) -> TmemAllocation:
         """The TMEM allocation as the role being traced knows it, once it has entered its context."""
-        role = current("Tensor memory").region.role
+        role = current("TMEM").region.role
         known = self._allocations.get(role, self.given)
         if known is None:
             what = f"role `{role}` uses TMEM of `{self.name}` before it knows the address"
