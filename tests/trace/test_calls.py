@@ -6,10 +6,11 @@ import re
 
 import numpy as np
 import pytest
+from tests.trace.harness import body
 
-from warploom import launch
+from warploom import TensorMap, launch
 from warploom.diagnostics import WarploomError
-from warploom.trace import Array, cta_index, f32, kernel, s32, special, thread, warp_roles, when
+from warploom.trace import Array, cta_index, f32, kernel, s32, shared, special, thread, warp_roles, when
 
 RNG = np.random.default_rng()
 
@@ -99,3 +100,33 @@ def test_wrong_shapes(act, code, says):
 def test_reprs_are_short():
     assert re.fullmatch(r"<kernel add\(.*n: 's32'\) for sm_90a>", repr(add))
     assert repr(add[3, 128]) == f"{add!r}[3, 128]"
+    x = np.zeros(384, np.float32)
+    bound = add.bind(x, x, x, 3, grid=2, block=64)
+    assert repr(bound) == "<Launch of add: grid=(2, 1, 1), block=(64, 1, 1), 4 arguments>"
+    seen = []
+
+    @kernel
+    def shows(x: Array[f32], box: TensorMap):
+        seen.extend(map(repr, (x, shared(f32, (8, 32), name="tile", swizzle="128B"), box)))
+
+    shows.bind(x, TensorMap(x.reshape(12, 32), box=(8, 32), swizzle="128B"), grid=1, block=32)
+    assert seen == [
+        "<View of f32 (384,) in global memory>",
+        "<View `tile` of f32 (8, 32) in shared memory, swizzle 128B>",
+        "<tensor map `box`: boxes of (8, 32) f32, swizzle 128B>",
+    ]
+
+
+def test_a_notebook_shows_the_traces_of_a_kernel():
+    @kernel(block=96)
+    def shown(x: Array[f32]):
+        parts = shared(f32, 25, name="parts")
+        parts[0] = x[0]
+
+    assert "<table>" not in shown._repr_html_()
+    text = shown.ptx(np.zeros(4, np.float32))
+    page = shown._repr_html_()
+    assert page.startswith("<code>&lt;kernel shown(x: &#x27;Array[f32]&#x27;) for sm_90a&gt;</code><table>")
+    assert "<td>96×1×1</td>" in page
+    assert "<td>100</td>" in page
+    assert f"<td>{sum(line.endswith(';') for line in body(text))}</td>" in page

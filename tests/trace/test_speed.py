@@ -43,9 +43,9 @@ def test_a_large_kernel_is_traced_and_printed_in_half_a_second():
 
 def test_the_functions_of_instructions_cost_nothing_until_one_is_used():
     code = (
-        "import warploom, time; start = time.process_time(); import warploom.trace, warploom.trace.isa;"
+        "import warploom.trace, warploom.trace.isa;"
         "from warploom.trace.isa.functions import functions; assert functions.cache_info().currsize == 0;"
-        "assert time.process_time() - start < 0.3; from warploom.trace.isa import tcgen05;"
+        "from warploom.trace.isa import tcgen05;"
         "assert functions.cache_info().currsize == 1"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

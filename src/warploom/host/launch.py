@@ -14,7 +14,7 @@ from warploom.ptx.syntax.model import Kernel, Module
 Triple = tuple[int, int, int]
 
 
-@dataclass(frozen=True, slots=True, weakref_slot=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True, repr=False)
 class Launch:
     """A program, the kernel of it to run, and the shape and arguments of the grid; `launch` runs it."""
 
@@ -31,6 +31,11 @@ class Launch:
     at_host_address: tuple[Any, ...] = ()
     """Arrays that the kernel reaches by host addresses stored in its inputs: the emulator maps them at those addresses.
     A GPU has one address for each array anyway."""
+
+    def __repr__(self) -> str:
+        cluster = "" if self.cluster == (1, 1, 1) else f", cluster={self.cluster}"
+        shape = f"grid={self.grid}, block={self.block}{cluster}"
+        return f"<Launch of {self.entry or 'a kernel'}: {shape}, {len(self.args)} arguments>"
 
     @staticmethod
     @user_traceback

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import html
 import inspect
 import math
 from collections.abc import Callable, Iterator
@@ -12,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any, cast, overload
 
 from warploom.diagnostics import Diag, Loc, user_traceback
-from warploom.host.launch import Launch, Triple, triple
-from warploom.host.program import Printed, Traced, text_of
+from warploom.host.launch import Launch, Triple, entry_of, triple
+from warploom.host.program import Printed, Traced, module_of, text_of
 from warploom.ptx.syntax.model import Directive
 from warploom.trace.builder import Builder, building, here
 from warploom.trace.early_exits import namespace_of, rewritten
@@ -154,6 +155,20 @@ class KernelFunction:
 
     def __repr__(self) -> str:
         return f"<kernel {self.name}{self._signature} for {self._target}>"
+
+    def _repr_html_(self) -> str:
+        """Show the kernel and its traces in a notebook: instructions, virtual registers, shared memory."""
+        rows = []
+        for traced in self._traces.values():
+            module = module_of(traced.program)
+            traced_kernel = entry_of(module, self.name)
+            block = "×".join(str(extent) for extent in traced_kernel.directive("reqntid") or ())
+            cells = (block, len(traced_kernel.instructions), len(traced_kernel.registers), traced.shared_bytes)
+            rows.append("".join(f"<td>{cell}</td>" for cell in cells))
+        names = ("block", "instructions", "virtual registers", "shared bytes")
+        head = "".join(f"<th>{name}</th>" for name in names)
+        table = "".join(f"<tr>{row}</tr>" for row in (head, *rows)) if rows else ""
+        return f"<code>{html.escape(repr(self))}</code>" + (f"<table>{table}</table>" if table else "")
 
     def _values(self, arguments: tuple[Any, ...], constants: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments by name, with defaults."""

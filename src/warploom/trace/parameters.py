@@ -33,13 +33,17 @@ class Operands:
     """As an annotation: arrays and numbers by name, each passed as a tensor or as a f32."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TensorMapArgument:
     """A tensor map inside the kernel: its address, and what is known of it."""
 
     address: Value
     geometry: BoxGeometry
     name: str = ""
+
+    def __repr__(self) -> str:
+        box = self.geometry
+        return f"<tensor map `{self.name}`: boxes of {box.box} {box.element.name}, swizzle {box.swizzle.name}>"
 
     @property
     def box_bytes(self) -> int:

@@ -61,7 +61,7 @@ def _depth(value: Value) -> int:
     return 0 if value.region is None else sum(1 for _ in value.region.chain())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class View:
     """An array in one space: `view[i, j]` loads an element, `view[i, j] = x` stores one, `view[2:4]` is a view.
 
@@ -80,6 +80,11 @@ class View:
     """Bytes that the address of every first element of the last axis is known to be a multiple of."""
     name: str = ""
     """The name of the shared array, for messages."""
+
+    def __repr__(self) -> str:
+        name = f" `{self.name}`" if self.name else ""
+        swizzle = f", swizzle {self.swizzle.name}" if self.swizzle.bits else ""
+        return f"<View{name} of {self.dtype} {self.shape} in {self.space} memory{swizzle}>"
 
     @property
     def element_bytes(self) -> int:

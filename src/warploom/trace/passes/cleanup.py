@@ -158,6 +158,9 @@ class Cleanup:
     def _forward(self, position: int, to: Register, source: Register) -> bool:
         """Read the source of a copy instead of the copy."""
         uses = self.readers[to.name]
+        # The copy must be the only write of its register and come before every read (a read before it, in a loop, sees
+        # the last iteration's value), no instruction may update it in place, and the source must keep its value until
+        # the last read.
         if to != source:
             if self.writers[to.name] != [position] or any(use <= position for use in uses):
                 return False
@@ -177,6 +180,8 @@ class Cleanup:
         several = len(self.writes[made]) > 1 and to.name in self.reads[made]
         if maker.guard is not None or source.name in self.inside[made] or several or to.name in self.writes[made]:
             return False
+        # The target register must be untouched between the two instructions, and must not change while later readers of
+        # the source, which will read the target instead, still need the value.
         touched = (*self.readers[to.name], *self.writers[to.name])
         later = [use for use in self.readers[source.name] if use != position]
         if any(made < at < position for at in touched) or any(use <= made for use in later):

@@ -68,6 +68,8 @@ class Landings:
         if loop is None or loop.parent is None:
             return builder.region
         self._of[loop].keep(result, words, tuple(inputs))
+        # The instruction was appended in the loop; its operands are older than the landing, so it may go there. Every
+        # position that was recorded after the landing moves by one.
         start = self._of[loop].position
         builder.body.insert(start, builder.body.pop())
         builder.ops.insert(start, builder.ops.pop())
