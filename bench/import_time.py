@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from resource import RUSAGE_CHILDREN, getrusage
 
 REPEATS = 9
 PROGRAMS = {
@@ -30,10 +31,10 @@ PROGRAMS = {
 
 def cpu_seconds(arguments: list[str], environment: dict[str, str]) -> float:
     """User and system time of one process."""
-    before = os.times()
+    before = getrusage(RUSAGE_CHILDREN)
     subprocess.run([sys.executable, *arguments], env=environment, stdout=subprocess.DEVNULL, check=True)
-    after = os.times()
-    return after.children_user + after.children_system - before.children_user - before.children_system
+    after = getrusage(RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def modules(program: list[str], environment: dict[str, str]) -> int:
