@@ -1,4 +1,4 @@
-"""The keywords and the types of the operations: tensors in, a tensor out; arrays in, an array out.
+"""The keywords and the types of the operations: arrays of a library in, an array of that library out.
 
 A keyword of the epilogue is declared here, checked and assembled in `planning/request.py`, and traced in
 `structured/epilogue/epilogue.py`.
@@ -23,7 +23,6 @@ from warploom.structured.config import (
 if TYPE_CHECKING:
     import numpy.typing as npt
     import torch
-    from torch import Tensor
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid", "squared_relu"]
 Gate = Literal["swiglu", "geglu", "geglu_tanh", "reglu", "glu"]
@@ -37,7 +36,8 @@ class Exported(Protocol):
     def __dlpack__(self) -> Any: ...
 
 
-Any_ = TypeVar("Any_", bound=Exported)
+A = TypeVar("A", bound=Exported)
+"""Arrays of one library: tensors give a tensor."""
 EpilogueFunction = Callable[..., Any]
 
 
@@ -96,48 +96,40 @@ class Matmul(Operation, Protocol):
     """The type of `matmul`."""
 
     @overload
-    def __call__(self, a: Tensor, b: Tensor, **options: Unpack[GemmOptions]) -> Tensor: ...
-    @overload
     def __call__(self, a: NumpyArray, b: NumpyArray, **options: Unpack[GemmOptions]) -> NumpyArray: ...
     @overload
-    def __call__(self, a: Any_, b: Any_, **options: Unpack[GemmOptions]) -> Any_: ...
+    def __call__(self, a: A, b: A, **options: Unpack[GemmOptions]) -> A: ...
 
 
 class Linear(Operation, Protocol):
     """The type of `linear`."""
 
     @overload
-    def __call__(self, x: Tensor, w: Tensor, **options: Unpack[GemmOptions]) -> Tensor: ...
-    @overload
     def __call__(self, x: NumpyArray, w: NumpyArray, **options: Unpack[GemmOptions]) -> NumpyArray: ...
     @overload
-    def __call__(self, x: Any_, w: Any_, **options: Unpack[GemmOptions]) -> Any_: ...
+    def __call__(self, x: A, w: A, **options: Unpack[GemmOptions]) -> A: ...
 
 
 class GatedLinear(Operation, Protocol):
     """The type of `gated_linear`."""
 
     @overload
-    def __call__(self, x: Tensor, w_gate: Tensor, w_up: Tensor, **options: Unpack[GatedOptions]) -> Tensor: ...
-    @overload
     def __call__(
         self, x: NumpyArray, w_gate: NumpyArray, w_up: NumpyArray, **options: Unpack[GatedOptions]
     ) -> NumpyArray: ...
     @overload
-    def __call__(self, x: Any_, w_gate: Any_, w_up: Any_, **options: Unpack[GatedOptions]) -> Any_: ...
+    def __call__(self, x: A, w_gate: A, w_up: A, **options: Unpack[GatedOptions]) -> A: ...
 
 
 class GroupedMatmul(Operation, Protocol):
     """The type of `grouped_matmul`."""
 
     @overload
-    def __call__(self, a: Tensor, b: Tensor, ends: Tensor, **options: Unpack[GemmOptions]) -> Tensor: ...
-    @overload
     def __call__(
         self, a: NumpyArray, b: NumpyArray, ends: NumpyArray, **options: Unpack[GemmOptions]
     ) -> NumpyArray: ...
     @overload
-    def __call__(self, a: Any_, b: Any_, ends: Any_, **options: Unpack[GemmOptions]) -> Any_: ...
+    def __call__(self, a: A, b: A, ends: A, **options: Unpack[GemmOptions]) -> A: ...
 
 
 class GatedGroupedMatmul(Operation, Protocol):
@@ -145,23 +137,15 @@ class GatedGroupedMatmul(Operation, Protocol):
 
     @overload
     def __call__(
-        self, a: Tensor, b_gate: Tensor, b_up: Tensor, ends: Tensor, **options: Unpack[GatedOptions]
-    ) -> Tensor: ...
-    @overload
-    def __call__(
         self, a: NumpyArray, b_gate: NumpyArray, b_up: NumpyArray, ends: NumpyArray, **options: Unpack[GatedOptions]
     ) -> NumpyArray: ...
     @overload
-    def __call__(self, a: Any_, b_gate: Any_, b_up: Any_, ends: Any_, **options: Unpack[GatedOptions]) -> Any_: ...
+    def __call__(self, a: A, b_gate: A, b_up: A, ends: A, **options: Unpack[GatedOptions]) -> A: ...
 
 
 class BlockwiseMatmul(Operation, Protocol):
     """The type of `blockwise_matmul`."""
 
-    @overload
-    def __call__(
-        self, a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor, **options: Unpack[BlockwiseOptions]
-    ) -> Tensor: ...
     @overload
     def __call__(
         self,
@@ -172,7 +156,7 @@ class BlockwiseMatmul(Operation, Protocol):
         **options: Unpack[BlockwiseOptions],
     ) -> NumpyArray: ...
     @overload
-    def __call__(self, a: Any_, b: Any_, a_scale: Any_, b_scale: Any_, **options: Unpack[BlockwiseOptions]) -> Any_: ...
+    def __call__(self, a: A, b: A, a_scale: A, b_scale: A, **options: Unpack[BlockwiseOptions]) -> A: ...
 
 
 class BlockScaledMatmul(Operation, Protocol):

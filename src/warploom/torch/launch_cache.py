@@ -328,8 +328,8 @@ def remember(
 
 def _span(tensor: Tensor) -> int:
     """Bytes from the first element of a tensor to the end of its last; strides are never negative."""
-    steps = sum((extent - 1) * stride for extent, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return (1 + steps) * tensor.element_size()
+    steps: int = sum((extent - 1) * stride for extent, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return (1 + steps) * int(tensor.element_size())
 
 
 def _zero(make: Callable[[], Tensor]) -> Tensor:

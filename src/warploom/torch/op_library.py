@@ -312,10 +312,12 @@ def make(operation: str, *given: Any, is_dispatched: bool = False) -> Tensor:
     Below PyTorch's dispatcher tensors differ from those above it, and are remembered separately.
     """
     number = len(OPERANDS[operation])
-    operands, (*epilogue, out_dtype, extras) = given[:number], given[number:]
+    operands, out_dtype = given[:number], given[-2]
+    epilogue: Any = given[number:-2]
+    extras: str = given[-1]
     key, tensors = None, [each for each in given[: number + 2] if each is not None]
     if operation == "matmul" and extras == PLAIN:
-        bias, residual, *numbers = epilogue[:2] + epilogue[4:]
+        bias, residual, *numbers = (*epilogue[:2], *epilogue[4:])
         key = ("op", is_dispatched, *state(), operands[0].shape, operands[1].shape)
         key += (out_dtype, bias is None, residual is None, *numbers)
         made = launched_again(key, tensors)
@@ -374,7 +376,8 @@ def fused_into(
     *epilogue: Any,
 ) -> Launcher | None:
     """Compute a gated GEMM, or one with auxiliary outputs, into tensors of the caller; it has no derivative itself."""
-    return run_into(operation, out, operands, bias, residual, *epilogue, up_bias=up_bias, outputs=outputs)
+    rest: Any = (bias, residual, *epilogue)
+    return run_into(operation, out, operands, *rest, up_bias=up_bias, outputs=outputs)
 
 
 def _write_fused(*given: Any) -> None:

@@ -357,7 +357,8 @@ def _choose_sm100(request: Request, violations: Violations) -> Choice | None:
     if loaded and d is not None and (problem := request.load_problem(loaded)):
         violations.add("config", config, f"is invalid: use_tma_epilogue_load=True: {problem}")
     c_stride = row_stride(d) if d is not None and config.use_tma_store else None
-    problem_sizes = Problem(*request.sizes, *_row_strides(request, majors), c_stride)
+    a_stride, b_stride = _row_strides(request, majors)
+    problem_sizes = Problem(*request.sizes, a_stride, b_stride, c_stride)
     for broken in sm100_violations(config) or sm100_violations(config, problem_sizes):
         violations.add("config", config, f"is invalid: {broken}")
     if SETTINGS.batch_invariant and config.num_split_k > 1:

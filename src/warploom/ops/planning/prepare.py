@@ -99,9 +99,12 @@ def _apart(arguments: Mapping[str, Any]) -> tuple[Apart, ...]:
     return tuple(pairs)
 
 
-def plan_matmul(a: Any, b: Any, *, out: Any, **options: Unpack[GemmOptions]) -> Prepared:
-    """Prepare a `matmul`, to be called with arrays like these: a, b, then those of `options` in order, then `out`."""
-    return plan(matmul, a=a, b=b, **options, out=out)
+def plan_matmul(a: Any, b: Any, **options: Unpack[GemmOptions]) -> Prepared:
+    """Prepare a `matmul`, to be called with arrays like these: a, b, then those of `options` in order, then `out`.
+
+    `out` is required.
+    """
+    return plan(matmul, a=a, b=b, **options)
 
 
 def _gpu_of(arguments: Mapping[str, Any]) -> Device:

@@ -167,7 +167,7 @@ class Request:
 
     def load_problem(self, name: str) -> str:
         """Why an epilogue load cannot bring an input; nothing if it can."""
-        source = (self.sources or {}).get(name)
+        source: Any = (self.sources or {}).get(name)
         if not is_planned(source) or self.d is None:
             return f"there is no array `{name}`"
         row = name == "bias"
@@ -347,7 +347,7 @@ def type_name(dtype: Any) -> str | None:
     if type(dtype).__module__ == "torch":
         return str(dtype).rpartition(".")[2]
     try:
-        return np.dtype(dtype).name
+        return str(np.dtype(dtype).name)
     except TypeError:
         return None
 
