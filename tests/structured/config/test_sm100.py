@@ -252,7 +252,7 @@ def test_all_invalid_field_values_are_reported_at_once():
         MatmulConfig(a_type="int3", cta_group=3, mma_shape=(128, 0, 16), raster_order="diagonal", num_split_k=True)
     text = str(caught.value)
     assert caught.value.code == "BAD_CONFIG"
-    assert "breaks 5 rule(s)" in text
+    assert "5 rule(s) violated" in text
     for subject in (
         "a_type='int3'",
         "cta_group=3",
