@@ -76,7 +76,7 @@ def test_a_large_cta_counts_for_more():
         ({"block": (1, 1, 65)}, "at most (1024, 1024, 64)"),
         ({"block": (33, 32, 1)}, "at most 1024"),
         ({"grid": (0, 1, 1)}, "every extent must be positive"),
-        ({"sms": 0}, "at least one"),
+        ({"sms": 0}, "at least 1"),
     ],
 )
 def test_shapes_beyond_the_machine_are_refused(shape, words):
