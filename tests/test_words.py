@@ -104,6 +104,8 @@ BANNED = {
     r"\bmultiprocessors?\b": "SM",
 }
 LEADING = re.compile(r"\s*(?:What|Which|Whether|Where|Who|Whose|How)\b")
+NAMES = re.compile(r"(?<![a-z])(?:told|somebody|nobody|everybody)(?![a-z])")
+"""Words that are not used in names either; the others may be part of a public name."""
 LEADING_NAME = re.compile(r"test_(?:what|which|whether|where|who|whose|how)_")
 CODE = re.compile(r"```.*?```|`[^`\n]*`|<!--.*?-->|\]\([^)]*\)", re.DOTALL)
 
@@ -123,7 +125,7 @@ def prose_in(file: Path) -> Iterator[tuple[int, str]]:
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.lineno, CODE.sub("", node.value)
         elif isinstance(node, ast.FunctionDef | ast.ClassDef):
-            yield node.lineno, re.sub(r"_+|(?<=[a-z])(?=[A-Z])", " ", node.name)
+            yield node.lineno, " ".join(NAMES.findall(node.name))
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
             yield token.start[0], CODE.sub("", token.string)

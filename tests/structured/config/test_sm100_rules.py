@@ -212,7 +212,7 @@ def test_all_violations_are_reported_at_once():
     assert caught.value.code == "BAD_CONFIG"
     for subject in ("mma_shape (", "cluster_shape (", "num_split_k=2", "k=100", "batch=2"):
         assert subject in text
-    assert f"breaks {len(violations(config, Problem(64, 64, 100, batch=2)))} rule(s)" in text
+    assert f"{len(violations(config, Problem(64, 64, 100, batch=2)))} rule(s) violated" in text
     validate(MatmulConfig(), Problem(64, 64, 64))
 
 
