@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import sys
 
 import ml_dtypes
 import numpy as np
@@ -223,3 +224,12 @@ def test_one_command_measures_fits_and_writes_a_data_file(gpu, capsys, tmp_path)
     assert data.is_measured_on(Device("Fake H200", 132))
     assert not data.is_measured_on(Device("NVIDIA H200", 132))
     assert data.provenance["when"]
+
+
+def test_a_fit_without_scikit_learn_says_what_is_missing(gpu, capsys, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "sklearn.ensemble", None)
+    file = tmp_path / "fake.json"
+    status, out, err = run(capsys, SMALL, "--most", "3", "--data", str(file), "--keep-constants")
+    assert status == 0, err
+    assert "no decision trees, which need scikit-learn: import of sklearn.ensemble halted" in out
+    assert read_data(json.loads(file.read_text("utf-8"))).trees is None

@@ -29,7 +29,7 @@ from warploom.tuning.fitting import device_of, fit_models, load, measured_in, re
 from warploom.tuning.inputs import Inputs, Wanted
 from warploom.tuning.measurements import document
 from warploom.tuning.report import Report
-from warploom.tuning.tree_fitting import Regrets, cross_validate, fit_trees, is_available
+from warploom.tuning.tree_fitting import Regrets, cross_validate, fit_trees, import_problem
 from warploom.tuning.tuner import tune
 
 _STEPS = {"build": "building", "check": "checking", "measure": "measuring"}
@@ -115,12 +115,13 @@ def fit_documents(documents: Sequence[dict[str, Any]], options: FitOptions) -> N
         for constant, value in asdict(found.model).items():
             console.print(f"    {constant}: {value:.3g}", markup=False)
     trees, has_dense = None, any(is_dense_16bit(each.problem) for each in measured)
-    if (options.data or options.cross_validate) and has_dense and not is_available():
-        console.print("no decision trees: pip install scikit-learn to fit them", markup=False)
+    problem = import_problem() if options.data or options.cross_validate else ""
+    if problem and has_dense:
+        console.print(f"no decision trees, which need scikit-learn: {problem}", markup=False, soft_wrap=True)
     elif options.cross_validate and has_dense:
         _show_regrets(cross_validate(measured, models[DENSE_16BIT], on.sms))
     if options.data is not None:
-        if has_dense and is_available():
+        if has_dense and not problem:
             trees = fit_trees(measured, models[DENSE_16BIT], on.sms)
         _write(options.data, data_text(documents, models, trees))
         console.print(f"{options.data}: data of {on.name}", markup=False, soft_wrap=True)

@@ -50,13 +50,13 @@ class Regrets:
     trees: Numbers
 
 
-def is_available() -> bool:
-    """Return True if scikit-learn can be imported."""
+def import_problem() -> str:
+    """Return why scikit-learn cannot be imported, or an empty string if it can."""
     try:
         import_module("sklearn.ensemble")
-    except ImportError:
-        return False
-    return True
+    except ImportError as error:
+        return str(error)
+    return ""
 
 
 def fit_trees(measured: Sequence[Measured], model: Model, sms: int) -> dict[str, Any]:
