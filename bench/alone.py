@@ -42,7 +42,7 @@ from shapes import LISTED, Shape, flops_of, label_of, parsed
 from tables import RESULTS, GpuLostError, Row, Table, good
 
 import warploom
-from warploom.heuristics.sm90.ranking import ranked
+from warploom.heuristics import EMULATED, rank
 from warploom.structured.config.sm90 import HopperConfig
 
 PEER, OURS = "cublas", "shipped"
@@ -148,7 +148,7 @@ def candidates(shape: Shape, asked: argparse.Namespace) -> dict[str, HopperConfi
     """The configurations to screen, by name: those ranked first, and large tiles that move fewer bytes per FLOP."""
     if not asked.screen:
         return {}
-    found = list(ranked(problem(shape)))[: asked.screen]
+    found = list(rank(problem(shape), EMULATED["sm_90a"]))[: asked.screen]
     for fields in (
         {"tile": (128, 256)},
         {"tile": (128, 256), "band": 8},

@@ -13,7 +13,7 @@ from shapes import Shape, flops_of
 from tables import Row, one_line
 
 import warploom
-from warploom.heuristics.sm90.ranking import choose_hopper
+from warploom.heuristics import EMULATED, choose, key_of
 from warploom.structured.config.sm90 import USUAL_STAGES, HopperConfig
 
 TOLERANCE = 2.0**-7
@@ -99,7 +99,8 @@ def held(wrong: str) -> None:
 def chosen(shape: Shape, **more: Any) -> HopperConfig:
     """Name the configuration that a call uses, plain or with `fused=True, residual=True`."""
     m, n, k = shape
-    return choose_hopper(m, n, k, a_type="bf16", c_type="bf16", use_tma_store=n % 8 == 0, **more)
+    key = key_of("dense", m, n, k, a_type="bf16", c_type="bf16", use_tma_store=n % 8 == 0, **more)
+    return choose(key, EMULATED["sm_90a"])
 
 
 def named(config: HopperConfig) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from warploom.heuristics.sm90.ranking import choose_hopper
+from warploom.heuristics import EMULATED, choose, key_of
 from warploom.host.launch import Launch
 from warploom.host.tensor_map import TensorMap
 from warploom.kernels.call import Call
@@ -108,7 +108,7 @@ class Chosen(Rung):
     """The library's own choice for the shape."""
 
     def config(self, shape: Shape) -> HopperConfig:
-        return choose_hopper(*shape, a_type="bf16", c_type="bf16")
+        return choose(key_of("dense", *shape, a_type="bf16", c_type="bf16"), EMULATED["sm_90a"])
 
 
 _ONE: dict[str, Any] = {

@@ -21,9 +21,8 @@ from shapes import Shape, flops_of, label_of, parsed
 from tables import GpuLostError, Row, Table, folder_of, good
 
 import warploom
-from warploom.heuristics.problem_key import Sought, sought
+from warploom.heuristics import EMULATED, ProblemKey, key_of, rank
 from warploom.heuristics.sm90.candidates import row_of
-from warploom.heuristics.sm90.ranking import ranked
 from warploom.structured.config.sm90 import HopperConfig
 
 SHAPES: tuple[Shape, ...] = (
@@ -44,13 +43,13 @@ OTHERS = 4
 """Configurations without stream-K that the model ranks first, in addition to the chosen one."""
 
 
-def sought_of(shape: Shape) -> Sought:
-    return sought("dense", *shape, a_type="bf16", c_type="bf16", use_tma_store=shape[1] % 8 == 0)
+def key_for(shape: Shape) -> ProblemKey:
+    return key_of("dense", *shape, a_type="bf16", c_type="bf16", use_tma_store=shape[1] % 8 == 0)
 
 
 def compared(shape: Shape) -> dict[str, HopperConfig]:
     """List the measured configurations by name: all with stream-K, and some without."""
-    found = ranked(sought_of(shape))
+    found = list(rank(key_for(shape), EMULATED["sm_90a"]))
     whole = [each for each in (chosen(shape), *found) if not each.stream_k][: OTHERS + 1]
     return {named(config): config for config in (*whole, *(each for each in found if each.stream_k))}
 
@@ -118,7 +117,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = Options().hurried if asked.quick else Options()
     configs: dict[str, Any] = {}
     for shape in asked.shapes:
-        configs |= {name: dict(row_of(config, sought_of(shape))) for name, config in compared(shape).items()}
+        configs |= {name: dict(row_of(config, key_for(shape))) for name, config in compared(shape).items()}
     about = {"machine": machine(), "inputs": INPUTS, "configs": configs}
     table = Table("stream_k", about, told, summary, folder_of(asked), is_lost=is_lost)
     try:

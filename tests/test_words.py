@@ -28,7 +28,6 @@ TO_DO = frozenset(
         "src/warploom/runtime/gpu",
         "src/warploom/runtime/toolchain",
         "src/warploom/torch",
-        "src/warploom/tuning",
         "tests/bench",
         "tests/corpus",
         "tests/fuzz",

@@ -294,5 +294,5 @@ def test_what_is_no_kernel_is_told(what, given, told):
 def test_labels():
     assert label_of({"tile": (128, 64), "pingpong": True, "num_split_k": 2}) == "tile=128x64 pingpong num_split_k=2"
     assert label_of(HopperConfig(pingpong=True)).startswith("b_type=bf16")
-    assert label_of(Rows()) == "as it is"
+    assert label_of(Rows()) == "default"
     assert label_of((1, 2)) == "(1, 2)"

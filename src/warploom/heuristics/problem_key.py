@@ -74,12 +74,3 @@ def key_of(kind: str, m: int, n: int, k: int, count: int = 1, **fields: Any) -> 
     """Return a key from the marks and configuration fields by name."""
     marks = {name: bool(fields.pop(name, False)) for name in _MARKS}
     return ProblemKey(kind=kind, m=m, n=n, k=k, count=count, fields=tuple(sorted(fields.items())), **marks)
-
-
-Sought = ProblemKey
-
-
-def sought(kind: str, m: int, n: int, k: int, count: int = 1, **fields: Any) -> ProblemKey:
-    """Return a key from the former names of its marks."""
-    renamed = {"followed": "light_epilogue", "whole": "unsplit"}
-    return key_of(kind, m, n, k, count, **{renamed.get(name, name): value for name, value in fields.items()})

@@ -1,4 +1,4 @@
-"""Arrays for tuning where the caller has none: memory of the driver's, with random values that cost little to make."""
+"""Arrays for `warploom tune`: memory from the driver, with random values that are cheap to make."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from warploom.runtime.gpu.workspace import Block, allocated
 from warploom.tuning.stopwatch import Stopwatch
 
 _PATTERN = 1_048_583
-"""Random values that an array repeats: a prime, so that no two rows begin alike."""
+"""Random values that an array repeats: a prime number of them, so that no two rows are equal."""
 _NARROW_BITS = 8
 
 
@@ -37,14 +37,14 @@ class GpuArray:
 
     @property
     def mT(self) -> GpuArray:  # noqa: N802  as NumPy calls it
-        """The same with its last two axes exchanged."""
+        """The array with its last two axes exchanged."""
         shape, strides = (*self.shape[:-2], *self.shape[:-3:-1]), (*self.strides[:-2], *self.strides[:-3:-1])
         return GpuArray(self.address, shape, strides, self.dtype, self.owner)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """The call that is to be tuned: sizes, types, and what follows the product."""
+    """The call to tune: sizes, types and epilogue."""
 
     m: int
     n: int
@@ -61,13 +61,13 @@ class Wanted:
 
 
 class Inputs:
-    """Makes arrays on one GPU."""
+    """A maker of arrays on one GPU."""
 
     def __init__(self, device: Device, seed: int | None = None) -> None:
         self._device, self._random = device, np.random.default_rng(seed)
 
     def call(self, wanted: Wanted) -> tuple[Operation, dict[str, Any]]:
-        """The operation, and its arguments: A ~ N(0, 1), B ~ N(0, 1) / sqrt(K), by their majors, and so on."""
+        """Return the operation and its arguments: A ~ N(0, 1), B ~ N(0, 1) / sqrt(K), with their majors, and so on."""
         m, n, k = wanted.m, wanted.n, wanted.k
         front = (wanted.batch,) if wanted.batch else ()
         narrow = ELEMENT_TYPES[wanted.dtype].bits <= _NARROW_BITS
@@ -102,7 +102,7 @@ class Inputs:
         return self._repeated(values.astype(ELEMENT_TYPES[dtype].values), shape)
 
     def _along(self, major: str, dtype: str, *shape: int, scale: float = 1.0) -> GpuArray:
-        """An array of so many rows, and K columns, of which its major is contiguous."""
+        """Return an array of so many rows and K columns, contiguous along its major."""
         *front, rows, k = shape
         if major == "k":
             return self.normal(dtype, *shape, scale=scale)
@@ -112,12 +112,12 @@ class Inputs:
         return self._repeated(self._random.uniform(0.5, 1.5, _PATTERN).astype(np.float32), shape)
 
     def ends(self, rows: int, groups: int) -> GpuArray:
-        """Where ragged groups end."""
+        """Return the ends of groups of random sizes."""
         sizes = self._random.multinomial(rows, self._random.dirichlet(np.full(groups, 4.0)))
         return self._repeated(np.cumsum(sizes).astype(np.int32), (groups,))
 
     def _repeated(self, values: np.ndarray[Any, Any], shape: tuple[int, ...]) -> GpuArray:
-        """An array that begins with values and repeats them to its end."""
+        """Return an array that repeats values to its end."""
         strides = tuple(values.itemsize * int(np.prod(shape[at + 1 :])) for at in range(len(shape)))
         size = values.itemsize * int(np.prod(shape))
         block = allocated(self._device, 0, size, zero=False)

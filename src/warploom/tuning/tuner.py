@@ -1,4 +1,4 @@
-"""`tune`: which candidate is fastest for given arguments, of the library's operations and of an author's own kernel."""
+"""`tune`: the fastest candidate for given arguments, of an operation of the library or of your own kernel."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any, cast
 
 from warploom.diagnostics import Diag
-from warploom.heuristics import Device as ChosenFor
+from warploom.heuristics import Device as RankedFor
 from warploom.heuristics import ProblemKey, choose, rank
 from warploom.heuristics.sm90.candidates import row_of
 from warploom.host.arrays import buffer_of
@@ -27,9 +27,9 @@ from warploom.tuning.report import Report, Row
 from warploom.tuning.rig import GpuRig, Made, Region, gpu_arrays, regions_of
 
 _Own = tuple[Any, Launch | Callable[[], Any]]
-"""A configuration of an author's, and its launch or what makes it."""
+"""A configuration of your own kernel, and its launch or a function that makes it."""
 MOST = 16
-"""Candidates of an operation that are measured, unless told: those that the model takes for fastest."""
+"""Candidates of an operation that are measured by default: those that rank first."""
 
 
 def tune(
@@ -44,17 +44,17 @@ def tune(
     on_progress: OnProgress = silent,
     **arguments: Any,
 ) -> Report:
-    """Measure candidates on the GPU where the arrays are, and remember the fastest one that is right.
+    """Measure candidates on the GPU of the arrays, and remember the fastest one whose result is right.
 
     An operation takes its arguments: `tune(matmul, a=a, b=b, bias=bias, out=d)`. Its candidates are the library's, as
-    many as `most` of them (None for all), or those given; later calls with such sizes, types and strides take the
-    winner, in other processes too.
+    many as `most` of them (None for all), or those given; later calls with such sizes, types and strides use the
+    winner, also in other processes.
 
-    A kernel of one's own is a function of a configuration that gives its launch, with `candidates`, or a mapping of
+    Your own kernel is a function of a configuration that returns its launch, with `candidates`, or a mapping of
     configurations to launches: `tune(lambda config: scan.bind(x, y, config=config, …), candidates=[…], out=y)`. The
-    first candidate is the default: results of the others are held against its own. `out` names what a launch writes
-    whole; without it all its arrays are compared. With a `key` the winner is remembered, and a later `tune` with that
-    key gives it without measuring, unless `again`.
+    first candidate is the default: results of the others are compared with its own. `out` names the arrays that a
+    launch writes completely; without it all its arrays are compared. With a `key` the winner is remembered, and a later
+    `tune` with that key returns it without measuring, unless `again`.
     """
     if patience():
         raise Diag.NOTHING_TO_TUNE.error(what="WARPLOOM_PATIENCE is set, and bounded waits would be what is measured")
@@ -90,23 +90,23 @@ def _of_operation(
         rows = compete(contestants, rig, flops=problem.flops, on_progress=on_progress)
     best = winner(rows, configs[0])
     kept = problem.remembered(best)
-    return Report(str(problem), problem.device.gpu.name, rows, configs[0], best, kept, problem.sought)
+    return Report(str(problem), problem.device.gpu.name, rows, configs[0], best, kept, problem.key)
 
 
 @dataclass(frozen=True)
 class _Problem:
-    """An operation with its arguments, on the GPU where they are."""
+    """An operation with its arguments, on their GPU."""
 
     operation: Operation
     arguments: Mapping[str, Any]
     device: Device
     regions: tuple[Region, ...]
-    sought: ProblemKey | None
-    """What a configuration is looked for; None on GPUs where only the caller knows candidates."""
+    key: ProblemKey | None
+    """The problem that is tuned; None on GPUs for which only the caller has candidates."""
 
     @staticmethod
     def of(operation: Operation, arguments: Mapping[str, Any], given: Sequence[Any] | None) -> _Problem:
-        """Look at the arguments; all that is wrong with them is one error."""
+        """Examine the arguments; everything that is wrong with them is one error."""
         given_arrays = dict(leaves(arguments))
         wrong = [f"`{name}` is chosen by tuning" for name in ("config", "target") if arguments.get(name) is not None]
         if "out" not in given_arrays:
@@ -131,39 +131,39 @@ class _Problem:
         return _Problem(operation, arguments, device, regions, made.key)
 
     def __str__(self) -> str:
-        return self.operation.__name__ if self.sought is None else str(self.sought)
+        return self.operation.__name__ if self.key is None else str(self.key)
 
     @property
     def flops(self) -> float | None:
-        return None if self.sought is None else self.sought.flops
+        return None if self.key is None else self.key.flops
 
     def configs(self, given: Sequence[Any] | None, most: int | None) -> list[Any]:
-        """The default, the winner of an earlier tuning, and what is to be tried."""
-        if self.sought is None:
+        """Return the default, the winner of an earlier tuning, and the candidates."""
+        if self.key is None:
             return list(given or ())
         gpu = self.device.gpu
-        on = ChosenFor.of(gpu)
-        default, before = choose(self.sought, on), tuned(self.sought, gpu)
+        on = RankedFor.of(gpu)
+        default, before = choose(self.key, on), tuned(self.key, gpu)
         known = [default] if before is None else [default, before]
         if given is not None:
-            return list(dict.fromkeys((*known, *(completed(each, dict(self.sought.fields)) for each in given))))
-        return list(dict.fromkeys((*known, *islice(rank(self.sought, on), most))))
+            return list(dict.fromkeys((*known, *(completed(each, dict(self.key.fields)) for each in given))))
+        return list(dict.fromkeys((*known, *islice(rank(self.key, on), most))))
 
     def made(self, config: Any) -> Made:
-        """The launch with a configuration."""
+        """Return the launch with a configuration."""
         made = bound(self.operation, {**self.arguments, "config": config}, self.device)
         return Made(made.launch, tuple(made.arrays.values()), tuple(range(len(self.regions))))
 
     def label(self, config: Any) -> str:
-        if self.sought is None or not isinstance(config, HopperConfig):
+        if self.key is None or not isinstance(config, HopperConfig):
             return label_of(config)
-        return label_of(row_of(config, self.sought))
+        return label_of(row_of(config, self.key))
 
     def remembered(self, config: Any) -> bool:
-        """Keep the winner for later calls, those of this process included."""
-        if self.sought is None:
+        """Store the winner for later calls, including those of this process."""
+        if self.key is None:
             return False
-        kept = remember(self.device.gpu.name, str(self.sought), row_of(config, self.sought))
+        kept = remember(self.device.gpu.name, str(self.key), row_of(config, self.key))
         replan()
         return kept
 
@@ -178,7 +178,7 @@ def _of_launches(
     configs = [config for config, _ in launches]
     first = _launch(launches[0][1])
     device = _device_of(first)
-    problem = f"own {key!r}" if key is not None else "a kernel of one's own"
+    problem = f"own {key!r}" if key is not None else "your own kernel"
     kept = recall(device.gpu.name, problem) if key is not None and not again else None
     before = [each for each in configs if kept is not None and repr(each) == kept.get("config")]
     if before:
@@ -196,7 +196,7 @@ def _measured(
     device: Device,
     on_progress: OnProgress,
 ) -> tuple[Row, ...]:
-    """The rows of an author's launches. What a candidate allocates for itself is its own, and is not rotated."""
+    """Return the rows of your own launches. Memory that a candidate allocates itself is not rotated."""
     regions = regions_of([first], results)
 
     def made(make: Launch | Callable[[], Any]) -> Made:
@@ -229,7 +229,7 @@ def _device_of(launch: Launch) -> Device:
 
 
 def label_of(config: Any) -> str:
-    """A configuration in a few words: what its author gave."""
+    """Return a configuration in a few words: the fields that were given."""
     if is_dataclass(config) and not isinstance(config, type):
         config = {
             each.name: getattr(config, each.name)
@@ -238,8 +238,8 @@ def label_of(config: Any) -> str:
         }
     if not isinstance(config, Mapping):
         return str(config)
-    told = (name if value is True else f"{name}={_compact(value)}" for name, value in config.items())
-    return " ".join(told) or "as it is"
+    parts = (name if value is True else f"{name}={_compact(value)}" for name, value in config.items())
+    return " ".join(parts) or "default"
 
 
 def _compact(value: Any) -> str:

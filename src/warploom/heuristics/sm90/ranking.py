@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from warploom.hardware.dtypes import ELEMENT_TYPES
-from warploom.heuristics.device import EMULATED, Device
+from warploom.heuristics.device import Device
 from warploom.heuristics.problem_key import ProblemKey
 from warploom.heuristics.sm90.candidates import FUSED_ACCUMULATORS, KINDS, Fields, build, rows_for
 from warploom.heuristics.sm90.cost_model import CandidateArrays, Indices, expected_times, is_dense_16bit
@@ -180,9 +180,3 @@ def _loads_lines(candidates: CandidateArrays, problem: ProblemKey) -> np.ndarray
     is_piece = (columns < line) & (columns & (columns - 1) == 0)
     found: np.ndarray[Any, np.dtype[np.bool_]] = (is_mn_major == 0) | (columns % line == 0) | is_piece
     return found
-
-
-def choose(problem: ProblemKey, *, sms: int = 132, gpu: str = "") -> HopperConfig:
-    """Return the first configuration for a GPU by name and number of SMs; without a name, for the emulator."""
-    device = Device(gpu or EMULATED["sm_90a"].name, sms)
-    return next(rank(problem, device), None) or fallback(problem, device)

@@ -1,7 +1,7 @@
-"""Prepared calls: a launch whose arrays are exchanged at every call, with as little work as a call can have.
+"""Prepared calls: a launch whose arrays are exchanged at every call, with as little work per call as possible.
 
-What a call needs of its arrays is their addresses. All that follows from them (parameters, tensor maps, the driver's
-structures) is made when a combination of addresses is first seen, and kept.
+A call needs only the addresses of its arrays. Everything that depends on them (parameters, tensor maps, the driver's
+structures) is made when a combination of addresses is first seen, and cached.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _OWN_ALIGNMENT = 256
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where an exchanged array's address goes: into which bytes of the parameters, as a pointer or inside a map."""
+    """The destination of an exchanged array's address: bytes of the parameters, as a pointer or inside a tensor map."""
 
     at: int
     slot: int
@@ -60,7 +60,7 @@ class _Slot:
 
 @dataclass(frozen=True, slots=True)
 class _Own:
-    """Memory of the launch's own: where its pointer goes, and where it lies in the workspace or among the zeros."""
+    """Memory that the launch needs itself: the place of its pointer, its offset in the workspace or zeroed memory."""
 
     at: int
     offset: int
@@ -69,7 +69,7 @@ class _Own:
 
 @dataclass(frozen=True, slots=True)
 class Apart:
-    """Two arrays of a call, by their numbers, that have no memory in common, unless they are and may be one."""
+    """Two arrays of a call, by number, that must not overlap, unless they are identical and may be."""
 
     written: int
     read: int
@@ -79,9 +79,9 @@ class Apart:
 class Prepared:
     """A launch on a GPU; `prepared(*arrays)` runs it with other arrays in the place of those it was made with.
 
-    The arrays it was made with may be NumPy's: they then only stand for GPU arrays of that type, shape and strides.
-    With `patience` (seconds; the environment's WARPLOOM_PATIENCE unless told) waits are bounded, each call waits for
-    its end, and a wait that runs out is a DEADLOCK error.
+    The arrays it was made with may be NumPy arrays: they then only describe GPU arrays of that type, shape and strides.
+    With `patience` (seconds; by default WARPLOOM_PATIENCE of the environment) waits are bounded, each call waits for
+    its end, and a wait that times out is a DEADLOCK error.
     """
 
     def __init__(
@@ -104,36 +104,36 @@ class Prepared:
         self._own_bytes = {False: 0, True: 0}
         self._template = self._shaped.filled((*launch.args, *self._shaped.further), partial(self._argument, arrays))
         self._counters: dict[tuple[int, int | None], Block] = {}
-        """What starts at zero, by stream, and by the graph that it was captured into."""
+        """Memory that starts at zero, by stream, and by the graph that it was captured into."""
         self._records: defaultdict[int, dict[tuple[int, ...], tuple[Any, ...]]] = defaultdict(dict)
-        """What the driver takes, by stream and addresses."""
+        """Arguments of the driver's launch, by stream and addresses."""
         self._begin, self._stream = self._shaped.begin, self._shaped.stream
         self._is_known: Likeness = likeness_of(())
-        """Whether arrays are like the last that were checked: then they need no second look."""
+        """Recognises arrays like the last ones that were checked, which need no second check."""
 
     @property
     def count(self) -> int:
-        """How many arrays a call takes."""
+        """The number of arrays that a call takes."""
         return len(self._slots)
 
     def __call__(self, *arrays: Any, stream: Any = None) -> None:
-        """Launch on a stream, PyTorch's current one unless told; returns without waiting."""
+        """Launch on a stream, by default PyTorch's current one; returns without waiting."""
         try:
             is_known = self._is_known(*arrays)
-        except TypeError:  # there are more or fewer, or they are no tensors
+        except TypeError:  # another number of arrays, or not tensors
             is_known = False
         addresses = tuple([array.data_ptr() for array in arrays]) if is_known else self._check(arrays)
         self.launch_at(addresses, self._stream() if stream is None else self.device.stream(stream))
 
     def launch_at(self, addresses: tuple[int, ...], stream: int) -> None:
-        """Launch on arrays of which only the addresses are told: their types, shapes and strides must be right."""
+        """Launch on arrays given by their addresses; their types, shapes and strides must be right."""
         record = self._records[stream].get(addresses)
         if record is None or (self._own and is_captured(self.device, stream)):
             record = self._record(addresses, stream)
         self._begin(record, stream)
 
     def _check(self, arrays: Sequence[Any]) -> tuple[int, ...]:
-        """All that is wrong with the arrays of a call; their addresses where nothing is."""
+        """Return the addresses of a call's arrays, or raise everything that is wrong with them."""
         faults: list[str] = []
         if len(arrays) != len(self._slots):
             faults.append(f"{len(arrays)} arrays were given, it takes {len(self._slots)}")
@@ -148,7 +148,7 @@ class Prepared:
         return tuple(buffer.address for buffer in buffers)
 
     def _record(self, addresses: tuple[int, ...], stream: int) -> tuple[Any, ...]:
-        """The arguments of the driver's launch for a combination of addresses."""
+        """Return the arguments of the driver's launch for a combination of addresses."""
         for number, (address, slot) in enumerate(zip(addresses, self._slots, strict=True)):
             if (address - slot.buffer.address) % ADDRESS_ALIGNMENT:
                 what = f"array {number}: its address {address:#x} is not aligned as that of the array it stands for"
@@ -172,7 +172,7 @@ class Prepared:
         return record
 
     def _check_apart(self, addresses: tuple[int, ...]) -> None:
-        """Whether what is written is where something else is still to be read."""
+        """Check that no output overlaps an input that is still to be read."""
         for pair in self._apart:
             written, read = addresses[pair.written], addresses[pair.read]
             shares = may_share(self._slots[pair.written].buffer, written, self._slots[pair.read].buffer, read)
@@ -181,7 +181,7 @@ class Prepared:
                 raise Diag.BAD_PLAN.error(count=1, what=what)
 
     def _place_own(self, parameters: bytearray, stream: int, captured: bool) -> tuple[Block, ...]:
-        """Write pointers to the launch's own memory; in a graph it is the graph's."""
+        """Write the pointers to the launch's own memory; in a graph it belongs to the graph."""
         size, zeroed = self._own_bytes[False], self._own_bytes[True]
         blocks: dict[bool, Block] = {}
         if size:
@@ -195,7 +195,7 @@ class Prepared:
         return tuple(blocks.values())
 
     def _zeros(self, stream: int, size: int, captured: bool) -> Block:
-        """What started at zero, for all launches of a stream, or of one that go into the same graph."""
+        """Return the memory that starts at zero, for all launches of a stream, or of one graph."""
         key = (stream, graph_of(self.device, stream) if captured else None)
         found = self._counters.get(key)
         if found is None:
@@ -204,7 +204,7 @@ class Prepared:
         return found
 
     def _argument(self, arrays: Sequence[Any], param: Variable, arg: Any, at: int) -> bytes:
-        """The bytes of an argument that stays; nothing, and a place, for one that is exchanged."""
+        """Return the bytes of a fixed argument; for an exchanged one nothing, and record its place."""
         array = arg.array if isinstance(arg, TensorMap) else arg
         if not is_array(array):
             return self._shaped.encoded(param, arg, at)
@@ -228,7 +228,7 @@ class Prepared:
         return b""
 
     def _slot(self, array: Any, address: int, arrays: Sequence[Any]) -> int | None:
-        """Which exchanged array an argument is, or is a part of."""
+        """Return the exchanged array that an argument is, or is a part of."""
         base = getattr(array, "base", None)
         found = [number for number, each in enumerate(arrays) if each is array]
         found = found or [number for number, each in enumerate(arrays) if each is base]
@@ -258,12 +258,12 @@ def _differences(given: Buffer, wanted: Buffer) -> list[str]:
 
 
 def _steps(buffer: Buffer) -> tuple[int, ...]:
-    """The strides of axes along which anyone steps."""
+    """Return the strides of axes with more than one element."""
     return tuple(stride for extent, stride in zip(buffer.shape, buffer.strides, strict=True) if extent > 1)
 
 
 def _device(launch: Launch, arrays: Sequence[Any]) -> Device:
-    """The one GPU on which those arrays are that are on any."""
+    """Return the one GPU of those arrays that are on a GPU."""
     held = [arg.array if isinstance(arg, TensorMap) else arg for arg in launch.args]
     places = [(place_of(array), array) for array in (*arrays, *held) if is_array(array)]
     return device_for(each for each in places if each[0].startswith("cuda"))
