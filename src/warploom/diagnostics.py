@@ -307,7 +307,10 @@ class Diag(Enum):
         "`warploom new-launch {file}` writes a launch file to edit; `warploom docs launch-files` describes it.",
     )
     BAD_EXPRESSION = ("Invalid comparison `{text}`: {what}.", "`warploom docs launch-files` has the grammar.")
-    BAD_SCHEDULE = ("Invalid schedule `{name}`: {what}.", "Use eager, lazy, reverse, random, or a recorded file.")
+    BAD_SCHEDULE = (
+        "Invalid schedule `{name}`: {what}.",
+        "Use eager, lazy, reverse, random, hold:KIND, starve:WARP, or a recorded file.",
+    )
     MISMATCH = ("{what}", "The kernel's results differ from what the launch file expects.")
     UNREADABLE_FILE = ("{file} {what}.", "Pass the path of an existing text file.")
     UNWRITABLE_FILE = ("Cannot write {file}: {what}.", "Pass a path in a folder that you may write to.")
@@ -508,6 +511,12 @@ class Fault(WarploomError, RuntimeError):
 
 class Stuck(WarploomError, RuntimeError):
     """The run cannot make progress, or reached its limit."""
+
+    @property
+    def waiters(self) -> tuple[Any, ...]:
+        """The warps that had not finished, as data: where, in which state, and what they wait for."""
+        found = self.fields.get("waiters", ())
+        return found if isinstance(found, tuple) else ()
 
 
 _FIELD = re.compile(r"\{(\w+)[^}]*\}")

@@ -103,7 +103,7 @@ CASES = {
         options={"limit": 5000},
     ),
     "spin_lock_never_released": Negative(
-        "NO_PROGRESS", _LOCK, "ptr:a", lambda: [np.zeros(1, np.uint32)], block=96, notes="//!wl role load 0,2"
+        "DEADLOCK", _LOCK, "ptr:a", lambda: [np.zeros(1, np.uint32)], block=96, notes="//!wl role load 0,2"
     ),
     "trap": Negative("TRAP", "setp.gt.u32 %q, %me, 40; @!%q bra A; trap; A:", block=64),
 }

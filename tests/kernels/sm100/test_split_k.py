@@ -57,10 +57,7 @@ def test_splits_may_be_uneven_and_none_is_empty(tiles, splits):
 
 @pytest.mark.parametrize("case", cases(7, seed=2, num_split_k=3, gemm_kind="gemm"), ids=str)
 def test_any_configuration_adds_up(case):
-    schedule = (
-        ("lazy", 0) if case.schedule[0] == "reverse" else case.schedule
-    )  # a lock that is spun on, last warp first
-    check(case.config, case.m, case.n, case.k, schedule, case.sms)
+    check(case.config, case.m, case.n, case.k, case.schedule, case.sms)
 
 
 def test_the_last_warp_may_come_first():

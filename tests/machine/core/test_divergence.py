@@ -207,8 +207,8 @@ def test_an_endless_wait_is_reported(schedule: str) -> None:
     body = "mov.u32 %r6, sh; SPIN: ld.volatile.shared.u32 %r4, [%r6]; setp.ne.u32 %p1, %r4, 12345; @%p1 bra SPIN;"
     with pytest.raises(WarploomError) as caught:
         threads(body, 64, schedule=schedule, limit=10_000_000)
-    assert caught.value.code == "NO_PROGRESS"
-    assert any("spins" in note for note in caught.value.notes)
+    assert caught.value.code == "DEADLOCK"
+    assert any("polls" in note for note in caught.value.notes)
 
 
 @dataclass

@@ -203,7 +203,11 @@ def test_fewer_ctas_are_resident_where_they_would_take_too_much():
 @pytest.mark.parametrize("schedule", ["eager", "lazy", "random"])
 def test_loops_that_change_nothing_end_without_a_limit(body, schedule):
     error = fault(body, [np.zeros(4, np.uint32)], params=".param .u64 flag", schedule=schedule)
-    assert error.code == "NO_PROGRESS"
+    assert error.code == "DEADLOCK"
+    assert "polling what nothing changes" in error.what
+    polled = "polls byte 0 of `argument 0, flag` (16 bytes), which holds 0"
+    assert any(polled in note for note in error.notes) == ("flag" in body)
+    assert {waiter.state for waiter in error.waiters} == {"polling"}
 
 
 def test_a_loop_that_counts_for_ever_ends_at_the_limit():

@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 import pytest
+from tests.machine.asynchronous import run
 from tests.machine.tensor_kernels import LANES, Bench, Product, committed
 from tests.machine.tensor_operands import row_bytes
 
@@ -292,3 +293,31 @@ def test_columns_freed_before_the_mma_is_done_show_under_a_late_schedule(schedul
     with pytest.raises(WarploomError, match="not all allocated") as caught:
         bench.run(schedule=schedule)
     assert "tcgen05.mma" in caught.value.notes[0]
+
+
+LOADED_LATE = """
+ setp.ne.u32 %p1, %warp, 0; @%p1 bra MEET;
+ tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [data], 32;
+ tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned;
+MEET: bar.sync 0; ld.shared.b32 %r1, [data]; shl.b32 %r2, %warp, 21; add.u32 %r2, %r2, %r1;
+ mov.u32 %r3, 1; tcgen05.st.sync.aligned.32x32b.x1.b32 [%r2], {{%r3}}; tcgen05.wait::st.sync.aligned;
+ tcgen05.ld.sync.aligned.32x32b.x1.b32 {{%r4}}, [%r2];
+ {waits}
+ mov.u32 %r5, 2; tcgen05.st.sync.aligned.32x32b.x1.b32 [%r2], {{%r5}}; tcgen05.wait::st.sync.aligned;
+ tcgen05.wait::ld.sync.aligned;
+ ld.param.u64 %rd1, [out]; mul.wide.u32 %rd2, %thread, 4; add.u64 %rd1, %rd1, %rd2; st.global.u32 [%rd1], %r4;
+ bar.sync 0; @%p1 bra END; tcgen05.dealloc.cta_group::1.sync.aligned.b32 %r1, 32; END:
+"""
+
+
+@pytest.mark.parametrize("schedule", ["eager", "lazy", "reverse", "random", "hold:tcgen05-ld", "hold:tcgen05-st"])
+def test_a_load_reads_as_late_as_its_wait(schedule):
+    """Memory that is reused before `wait::ld` gives the load its new contents, where loads are held back."""
+    found = []
+    for waits in ("tcgen05.wait::ld.sync.aligned;", ""):
+        out = np.zeros(128, np.uint32)
+        run(LOADED_LATE.format(waits=waits), "ptr:out", (out,), block=128, target="sm_100a", schedule=schedule)
+        found.append(set(out.tolist()))
+    assert found[0] == {1}
+    if schedule in ("eager", "hold:tcgen05-ld"):
+        assert found[1] == ({1} if schedule == "eager" else {2})

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from warploom.diagnostics import Diag, WarploomError
-from warploom.machine.core.group import JOINING, READY, WAITING, WARP, Group, lane_list, lanes_named
+from warploom.diagnostics import Diag, Loc, WarploomError
+from warploom.machine.core.group import JOINING, READY, WAITING, WARP, Group, lane_bits, lane_list, lanes_named
 from warploom.machine.core.names import role_of
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 
+_STATES = {READY: "ready", WAITING: "waiting", JOINING: "joining"}
 _MOST_LINES = 40
 _MOST_NAMES = 6
 _MOST_TEXT = 60
@@ -87,9 +89,47 @@ def deadlock(grid: Grid) -> WarploomError:
     waiting = {(g.cta.index, warp) for g in blocked for warp in range(g.first_warp, g.first_warp + g.warps)}
     total = sum(len(cta.live) for cta in ctas)
     ended = sum(not live for cta in ctas for live in cta.live)
-    what = f"{_names(ctas)}: {len(waiting)} of {total} warps blocked, {ended} finished, nothing in flight."
-    op = grid.op_at(blocked[0]) if blocked else None
-    return Diag.DEADLOCK.error(None if op is None else grid.loc_of(op), notes=standing(grid), what=what)
+    polling = {(g.cta.index, warp) for g in grid.parked for warp in range(g.first_warp, g.first_warp + g.warps)}
+    polls = f"{len(polling)} polling what nothing changes, " if polling else ""
+    what = f"{_names(ctas)}: {len(waiting)} of {total} warps blocked, {polls}{ended} finished, nothing in flight."
+    first = next(iter((*blocked, *grid.parked)), None)
+    op = None if first is None else grid.op_at(first)
+    where = None if op is None else grid.loc_of(op)
+    return Diag.DEADLOCK.error(where, notes=standing(grid), what=what, waiters=waiters(grid))
+
+
+@dataclass(frozen=True, slots=True)
+class Waiter:
+    """Lanes of a warp that cannot go on: `state` is waiting, polling, ready or joining; `what` they wait for."""
+
+    cta: tuple[int, int, int]
+    warp: int
+    lanes: int
+    role: str
+    state: str
+    what: str
+    loc: Loc | None
+    instruction: str
+
+
+def waiters(grid: Grid) -> tuple[Waiter, ...]:
+    """The warps that have not finished, as data."""
+    found: list[Waiter] = []
+    for cta in grid.live_ctas():
+        for group in sorted(cta.all_groups, key=lambda group: group.first_warp):
+            doing = _doing(grid, group)
+            if not doing:
+                continue
+            op = grid.op_at(group)
+            state = "polling" if group in grid.parked else _STATES[group.state]
+            what = group.waiting.describe() if group.state == WAITING and group.waiting is not None else doing
+            for number in range(group.warps):
+                part = None if group.mask is None else group.mask[WARP * number : WARP * (number + 1)]
+                warp = group.first_warp + number
+                place, text = (None, "") if op is None else (grid.loc_of(op), op.instruction.text)
+                lanes = (1 << WARP) - 1 if part is None else lane_bits(part)
+                found.append(Waiter(cta.index, warp, lanes, role_of(grid, warp), state, what, place, text))
+    return tuple(found)
 
 
 def standing(grid: Grid) -> list[str]:
@@ -140,7 +180,11 @@ def _doing(grid: Grid, group: Group) -> str:
     if group.state == WAITING and group.waiting is not None:
         return f"waits for {group.waiting.describe()}"
     if group.state == READY:
-        return "only spins" if group in grid.parked else "can run"
+        if group not in grid.parked:
+            return "can run"
+        first = f" {group.polled[0].describe()}" if group.polled else ""
+        more = f", and {len(group.polled) - 1} more words" if len(group.polled) > 1 else ""
+        return f"polls{first}{more}"
     if group.state == JOINING and group.joined is not None and group.joined.any():
         return f"{lanes_named(group.joined)} wait for the other lanes of their warp"
     return ""

@@ -9,7 +9,7 @@ from typing import Any
 from warploom.diagnostics import Diag, Loc
 from warploom.machine.core.async_operations import InFlight, Operation
 from warploom.machine.core.cta import Cluster, Cta
-from warploom.machine.core.deadlock_report import deadlock, located, placed, standing
+from warploom.machine.core.deadlock_report import deadlock, located, placed, standing, waiters
 from warploom.machine.core.events import Reporter
 from warploom.machine.core.group import DONE, EXPIRED, READY, WAITING, WARP, Group
 from warploom.machine.core.observation import observed
@@ -17,6 +17,7 @@ from warploom.machine.core.schedule import Eager, Replay
 from warploom.machine.core.setup import MOST_RESIDENT_BYTES, Setup, Triple, WarpState, resident_bytes
 from warploom.machine.instructions.control import Printed
 from warploom.machine.memory.byte_memory import padded
+from warploom.machine.memory.polling import polling
 from warploom.machine.memory.proxy_visibility import Sight, learning
 from warploom.ptx.isa.table import Op
 
@@ -85,7 +86,7 @@ class Grid:
         self._next = 0
         self._ended = 0
         self._idle = 0
-        self._last_effects = self._parked_at = self._expired_at = -1
+        self._last_effects = self._parked_at = self._expired_at = self._tried_at = -1
         self._expiries = self._breaks = 0
         self._look_at = _LOOK_AFTER
         self._budget_at_effect = self.budget
@@ -94,6 +95,8 @@ class Grid:
         )
         self._capacity = self._occupancy()
         self.eager = isinstance(self.schedule, Eager)
+        self._starves = bool(getattr(self.schedule, "starves", False))
+        self._turn = _SHORT_TURN if self.schedule.preempts else _TURN
 
     def factory(self, masked: bool) -> Callable[..., Any]:
         if masked not in self._factories:
@@ -186,7 +189,7 @@ class Grid:
         while ready:
             group = ready.popleft()
             if group.state == READY:
-                group.run(_TURN)
+                self._run(group)
                 if self.budget < 0:
                     self._check_limits()
                 if self.parked:
@@ -215,12 +218,28 @@ class Grid:
             answer = self.choose("step", options, len(groups)) if count > 1 else 0
         if answer < len(groups):
             del self.ready[answer]
-            groups[answer].run(_SHORT_TURN if self.schedule.preempts else _TURN)
+            self._run(groups[answer])
         elif answer < len(groups) + len(completions):
             self.complete(completions[answer - len(groups)])
         else:
             self.launch_next()
         return True
+
+    def _run(self, group: Group) -> None:
+        """Give a group its turn; one whose turns have no effect may only be polling, and is then parked."""
+        effects = self.effects
+        group.run(self._turn)
+        if self.effects != effects or group.state != READY:
+            group.idle = 0
+            return
+        group.idle += self._turn
+        if group.idle > group.patient_for:
+            self._withdraw(group)
+            if self._spins(group):
+                self.parked.append(group)
+                group.idle = 0
+            else:
+                group.patient_for *= 2
 
     def _runnable(self) -> list[Group]:
         """The groups that can run: those that have had their turn come after all others have."""
@@ -235,14 +254,15 @@ class Grid:
         if self.budget < 0:
             limit = self.setup.limit
             counted = f"putting a warp on the machine counts as {_LAUNCH_COST} instructions, or more with its memory"
-            raise Diag.LIMIT.error(notes=(*standing(self), counted), used=(limit or 0) - self.budget, limit=limit)
+            used = (limit or 0) - self.budget
+            raise Diag.LIMIT.error(notes=(*standing(self), counted), used=used, limit=limit, waiters=waiters(self))
         if self.effects != self._last_effects:
             self._last_effects, self._budget_at_effect = self.effects, self.budget
             self._look_at = _LOOK_AFTER
             return
         idle = self._budget_at_effect - self.budget
         if idle > _IDLE_LIMIT and idle > _IDLE_LIMIT * sum(count > 0 for cta in self.live_ctas() for count in cta.live):
-            raise Diag.NO_PROGRESS.error(notes=standing(self), used=idle)
+            raise Diag.NO_PROGRESS.error(notes=standing(self), used=idle, waiters=waiters(self))
         if idle > self._look_at:
             self._look_at = 2 * idle
             self._park_spinners()
@@ -258,17 +278,21 @@ class Grid:
         self._parked_at = self.effects
 
     def _spins(self, group: Group) -> bool:
-        """Whether a group comes back to where it stands with the same registers, and nothing was written in between."""
+        """True if a group comes back to its instruction with the same registers and nothing written in between.
+
+        What it reads meanwhile is what it polls.
+        """
         before, effects = group.snapshot(), self.effects
-        for _ in range(_LOOP_BLOCKS):
-            budget = self.budget
-            group.run(1)
-            if group.state != READY or self.effects != effects or self.budget == budget:
-                return False
-            if group.pc == before[0] and group.snapshot() == before:
+        with polling((self.memory, *(cta.shared for cta in group.cta.cluster.ctas))) as polled:
+            for _ in range(_LOOP_BLOCKS):
+                budget = self.budget
+                group.run(1)
+                if group.state != READY or self.effects != effects or self.budget == budget:
+                    return False
                 self._withdraw(group)
-                return True
-            self._withdraw(group)
+                if group.pc == before[0] and group.snapshot() == before:
+                    group.polled = polled.words()
+                    return True
         self.ready.append(group)
         return False
 
@@ -278,10 +302,13 @@ class Grid:
                 queue.remove(group)
 
     def _unpark(self) -> None:
-        """Something has changed: those who only spun look again."""
+        """Let a parked group run again once a word that it polls has changed."""
         if self.parked and self.effects != self._parked_at:
-            self.ready.extend(self.parked)
-            self.parked.clear()
+            self._parked_at = self.effects
+            woken = [group for group in self.parked if not group.polled or any(word.changed for word in group.polled)]
+            for group in woken:
+                self.parked.remove(group)
+            self.ready.extend(woken)
 
     def _can_launch(self) -> bool:
         return self._next < self._total and len(self.clusters) < self._capacity
@@ -329,7 +356,7 @@ class Grid:
     def preempted(self, group: Group) -> None:
         """A group has had its turn: all others come first, whatever the schedule prefers."""
         self._idle += 1
-        if self.eager or self.schedule.preempts:
+        if self.eager or self._starves or self.schedule.preempts:
             self.ready.append(group)
         else:
             self.spent.append(group)
@@ -443,8 +470,12 @@ class Grid:
         if self._breaks <= _BREAKS and any(group.break_join() for group in groups):
             self._expiries = 0
             return True
-        if self.parked:
-            raise Diag.NO_PROGRESS.error(notes=standing(self), used=self._budget_at_effect - self.budget)
+        if self.parked and self.effects != self._tried_at:
+            # A loop may look at more than one pass of it has read.
+            self._tried_at = self.effects
+            self.ready.extend(self.parked)
+            self.parked.clear()
+            return True
         raise deadlock(self)
 
     def live_ctas(self) -> list[Cta]:

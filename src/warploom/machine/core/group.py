@@ -22,6 +22,7 @@ from warploom.machine.translate.register_layout import FILES
 
 if TYPE_CHECKING:
     from warploom.machine.core.cta import Cta
+    from warploom.machine.memory.polling import Word
 
 Array = npt.NDArray[Any]
 
@@ -30,6 +31,8 @@ READY, WAITING, JOINING, DONE = range(4)
 EXPIRED = "expired"
 _PATIENCE = 256
 _MOST_RUNS = 8
+_POLLING_BLOCKS = 64
+"""Blocks without an effect after which a group is examined for polling; twice as many each time that it is not."""
 POISON = {"p": False, "h": 0xFFFF, "a": 0xFFFFFFFF, "b": 0xFFFFFFFFFFFFFFFF, "q": complex(np.nan, np.nan)}
 
 
@@ -128,6 +131,8 @@ class Group:
         self.joined: Array | None = None
         self.brood: list[Group] = []
         self.patience = 0
+        self.idle, self.patient_for = 0, _POLLING_BLOCKS
+        self.polled: tuple[Word, ...] = ()
         self.counts: list[int] = [0] * len(cta.program.flow.blocks)
 
     @property

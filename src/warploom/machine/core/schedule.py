@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,15 +29,17 @@ from warploom.diagnostics import Diag
 class Schedule(Protocol):
     """Answers every choice. A subclass needs `choose` only.
 
-    `convoys` lets the warps of a warpgroup run as one vector where nobody can tell, `two_views` keeps the generic and
-    the async proxy of shared memory apart until a fence joins them, `preempts` asks for a step after every basic block
-    rather than when a group waits or has had a long turn.
+    `convoys` lets the warps of a warpgroup run in lockstep where the program cannot tell, `two_views` keeps the generic
+    and the async proxy of shared memory apart until a fence joins them, `preempts` asks for a step after every basic
+    block rather than when a group waits or has had a long turn. `starves` offers a group again right after its turn;
+    otherwise all others come first.
     """
 
     name: str = "custom"
     convoys: bool = False
     two_views: bool = True
     preempts: bool = True
+    starves: bool = False
 
     def choose(self, kind: str, options: Sequence[str], groups: int) -> int:
         """The index of the option taken; the first `groups` options of a `step` are ready groups."""
@@ -62,7 +65,7 @@ class Eager:
 
 @dataclass
 class Lazy:
-    """Nothing asynchronous completes until every warp waits; then the oldest does."""
+    """Nothing asynchronous completes until every warp waits; then the oldest does, loads of tensor memory first."""
 
     name: str = "lazy"
     convoys: bool = False
@@ -70,8 +73,11 @@ class Lazy:
     preempts: bool = False
 
     def choose(self, kind: str, options: Sequence[str], groups: int) -> int:
-        if kind == "step" and not groups and options[-1] == "launch":
-            return len(options) - 1
+        if kind == "step" and not groups:
+            if options[-1] == "launch" and not _asks_for_work(options, groups):
+                return len(options) - 1
+            # A warp soon waits for its loads of tensor memory: older MMAs must not complete because of that.
+            return next((at for at, option in enumerate(options) if family_of(option) == "tcgen05.ld"), 0)
         return 1 if kind == "cancel" else 0
 
 
@@ -107,7 +113,109 @@ class Random:
     def choose(self, kind: str, options: Sequence[str], groups: int) -> int:
         if kind == "giveup":
             return int(self._draw.random() < 0.02)
+        if kind == "cancel":
+            return int(self._draw.random() < 0.9)
+        if kind == "step" and len(options) > 1 and options[-1] == "launch" and _asks_for_work(options, groups):
+            # A launch takes the work that a resident CTA asks for: rarely, so that CTAs run many tiles.
+            return self._draw.randrange(len(options) - (self._draw.random() < 0.9))
         return self._draw.randrange(len(options))
+
+
+CANCEL = "clusterlaunchcontrol.try_cancel"
+
+
+def _asks_for_work(options: Sequence[str], groups: int) -> bool:
+    """True if a request of cluster launch control is in flight."""
+    return any(family_of(options[at]) == CANCEL for at in range(groups, len(options) - 1))
+
+
+def family_of(option: str) -> str:
+    """The instruction family of an operation in flight, from the description of the step that completes it."""
+    return option.partition(": ")[2].partition(" ")[0]
+
+
+HELD: dict[str, tuple[str, ...]] = {
+    "tma-load": ("cp.async.bulk.load", "cp.async.bulk.tensor.load"),
+    "bulk-store": (
+        "cp.async.bulk.store", "cp.async.bulk.store.masked", "cp.async.bulk.tensor.store",
+        "cp.reduce.async.bulk.tensor",
+    ),
+    "cp-async": ("cp.async", "cp.async.ignore"),
+    "wgmma": ("wgmma.mma_async",),
+    "tcgen05-mma": ("tcgen05.mma", "tcgen05.mma.ws", "tcgen05.mma.scaled"),
+    "tcgen05-cp": ("tcgen05.cp",),
+    "tcgen05-ld": ("tcgen05.ld",),
+    "tcgen05-st": ("tcgen05.st",),
+    "tcgen05-commit": ("tcgen05.commit",),
+    "arrivals": ("tcgen05.commit", "cp.async.mbarrier.arrive"),
+    "st-async": ("st.async", "red.async", "st.async.global", "red.async.global", "cp.async.bulk.send"),
+    "clc": (CANCEL,),
+}  # fmt: skip
+"""The kinds of operations that `hold:KIND` keeps back, as instruction families."""
+
+
+@dataclass
+class Hold:
+    """Operations of one kind complete only when nothing else can move; all others complete at once."""
+
+    kind: str
+    convoys: bool = field(default=False, init=False)
+    two_views: bool = field(default=True, init=False)
+    preempts: bool = field(default=False, init=False)
+    starves: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        self.name, self._families = f"hold:{self.kind}", frozenset(HELD[self.kind])
+
+    def choose(self, kind: str, options: Sequence[str], groups: int) -> int:
+        if kind != "step":
+            return 1 if kind == "cancel" else 0
+        launch = options[-1] == "launch"
+        free = [at for at in range(groups, len(options) - launch) if family_of(options[at]) not in self._families]
+        if free:
+            return free[0]
+        return 0 if groups else len(options) - 1 if launch else 0
+
+
+_WHO = re.compile(r"(?:cta ?\((?P<cta>\d+,\d+(?:,\d+)?)\))? ?(?:warp (?P<warp>\d+))?", re.IGNORECASE)
+_OPTION = re.compile(r"CTA \((?P<cta>[\d,]+)\) warps? (?P<first>\d+)(?:-(?P<last>\d+))?")
+
+
+@dataclass
+class Starve:
+    """A CTA, a warp of each CTA, or one warp moves, and its operations complete, only when nothing else can."""
+
+    who: str
+    convoys: bool = field(default=False, init=False)
+    two_views: bool = field(default=True, init=False)
+    preempts: bool = field(default=False, init=False)
+    starves: bool = field(default=True, init=False)
+
+    def __post_init__(self) -> None:
+        self.name = f"starve:{self.who}"
+        found = _WHO.fullmatch(self.who.strip())
+        if found is None or not self.who.strip():
+            what = "it starves `warp N`, `CTA (x,y)` or `CTA (x,y) warp N`"
+            raise Diag.BAD_SCHEDULE.error(name=self.name, what=what)
+        self._cta, self._warp = found["cta"], None if found["warp"] is None else int(found["warp"])
+
+    def choose(self, kind: str, options: Sequence[str], groups: int) -> int:
+        if kind != "step":
+            return 1 if kind == "cancel" else 0
+        launch = options[-1] == "launch"
+        operations = range(groups, len(options) - launch)
+        for at in (*operations, *range(groups)):
+            if not self._starved(options[at]):
+                return at
+        if launch:
+            return len(options) - 1
+        return groups if operations else 0
+
+    def _starved(self, option: str) -> bool:
+        found = _OPTION.match(option)
+        if found is None or self._cta not in (None, found["cta"]):
+            return False
+        return self._warp is None or int(found["first"]) <= self._warp <= int(found["last"] or found["first"])
 
 
 Choice = tuple[str, int, int, str]
@@ -193,4 +301,11 @@ def by_name(schedule: str | Schedule, seed: int) -> Schedule:
         return Random(seed)
     if schedule.endswith(".json"):
         return replay(schedule)
+    name, colon, argument = schedule.partition(":")
+    if name == "hold" and colon:
+        if argument.strip() not in HELD:
+            raise Diag.BAD_SCHEDULE.error(name=schedule, what=f"it holds one of {', '.join(HELD)}")
+        return Hold(argument.strip())
+    if name == "starve" and colon:
+        return Starve(argument)
     raise Diag.BAD_SCHEDULE.error(name=schedule, what="no such name, and no file that ends in .json")

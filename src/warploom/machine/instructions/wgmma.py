@@ -157,7 +157,7 @@ class Pipeline(Waitable):
     def _submit(self, end: int) -> None:
         """Let the operations up to the `end`th complete, in one go."""
         first, self.submitted = self.submitted, end
-        name = f"{self.warpgroup.cta.name} {self.name} wgmma {first}-{end - 1}"
+        name = f"{self.warpgroup.cta.name} {self.name}: wgmma.mma_async {first}-{end - 1}"
         operation = Operation(name, lambda: self._complete(end - first), self.last)
         self.last = (operation,)
         operation.then.append(self)

@@ -1,7 +1,7 @@
 """TMEM to registers and back: `tcgen05.ld`, `tcgen05.st` and the waits for them.
 
-A load reads at issue. Hardware may read later, up to the first use of a result, which counts as a wait: a kernel that
-lets an MMA overwrite what it has not waited for is found by its events, not by its numbers.
+Under the eager schedule a load reads at issue. Under others it reads again when it completes, at `wait::ld` or before:
+a kernel that lets an MMA overwrite what it has not waited for gets the new values.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from warploom.machine.core.registry import Run, executes
 from warploom.machine.tensor.accumulators import tensor_load, tensor_store
 from warploom.machine.tensor.tmem import Tmem, cells, split_address, tmem_of
 from warploom.ptx.isa.table import Op
-from warploom.ptx.syntax.model import Vector
+from warploom.ptx.syntax.model import Register, Vector
 
 if TYPE_CHECKING:
     from warploom.machine.core.group import Group
@@ -129,24 +129,57 @@ class _Move:
 
 @executes("tcgen05.ld")
 def load(op: Op) -> Run:
-    """Load TMEM into registers."""
-    move = _Move(op, op.operands["d"])
+    """Load TMEM into registers: at issue, and under late schedules again when the load completes."""
+    move, out = _Move(op, op.operands["d"]), op.operands["d"]
+    items = out.items if isinstance(out, Vector) else (out,)
 
     def run(g: Group, mask: Array | None, address: Any, half: int = 0) -> Words:
         places = move.places(g, mask, address, half)
         memory = tmem_of(g.cta)
-        move.tell(g, "ld", places, half)
-        block = move.block(memory, places)
-        if block is not None:
-            return block
-        table = np.empty((move.registers, g.lanes), np.uint32)
-        for warp, place in enumerate(places):
-            if place is not None:
-                part = tensor_load(memory.words, move.shape, move.repeats, *place, split=half, packed=move.packed)
-                table[:, warp * WARP : (warp + 1) * WARP] = part
-        return table
+        if g.grid.convoys:
+            move.tell(g, "ld", places, half)
+            return _read(move, memory, places, half, g.lanes)
+        first = _read(move, memory, places, half, g.lanes).copy()
+        place = places[0]
+        assert place is not None
+        homes = g.cta.program.layout.places
+        rows = [
+            (homes[each.name].file, homes[each.name].index) if isinstance(each, Register) else None for each in items
+        ]
+        again = partial(_read_again, g, rows, first, partial(_read, move, memory, places, half, g.lanes))
+        _moves(g, "ld").add(g, op, again, partial(move.touches, g, "reads", place, half))
+        return first
 
     return run
+
+
+def _read(move: _Move, memory: Tmem, places: list[tuple[int, int] | None], half: int, lanes: int) -> Words:
+    """What a load finds now, as [register, lane]."""
+    block = move.block(memory, places)
+    if block is not None:
+        return block
+    table = np.empty((move.registers, lanes), np.uint32)
+    for warp, place in enumerate(places):
+        if place is not None:
+            part = tensor_load(memory.words, move.shape, move.repeats, *place, split=half, packed=move.packed)
+            table[:, warp * WARP : (warp + 1) * WARP] = part
+    return table
+
+
+def _read_again(g: Group, rows: list[tuple[str, int] | None], first: Words, read: Callable[[], Words]) -> None:
+    """Complete a load: it may read as late as this, and what was written to its cells since the issue shows.
+
+    Registers that the thread has changed in between keep their values: it may use what a load has returned before
+    `wait::ld` (PTX ISA 9.7.16.6.4.5), but must not reuse the memory.
+    """
+    late = read()
+    if np.array_equal(late, first):
+        return
+    lanes = slice(g.first_lane, g.first_lane + g.lanes)
+    for home, before, now in zip(rows, first, late, strict=True):
+        if home is not None:
+            row = g.warpgroup.files[home[0]][home[1], lanes]
+            np.copyto(row, now, where=row == before)
 
 
 @executes("tcgen05.st")

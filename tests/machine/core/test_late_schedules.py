@@ -1,0 +1,155 @@
+"""Schedules that keep one kind of operation or one warp back until nothing else can move."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import ml_dtypes
+import numpy as np
+import pytest
+from tests.machine.asynchronous import run
+from tests.machine.families import FAMILIES
+from tests.machine.instructions.test_clc import loop
+
+import warploom
+from warploom import MatmulConfig, Stuck, launch
+from warploom.diagnostics import WarploomError
+from warploom.machine.core.schedule import HELD, Hold, Starve, by_name
+from warploom.ptx.syntax.printer import print_module
+
+NAMES = [
+    *(f"hold:{kind}" for kind in HELD),
+    "starve:warp 0",
+    "starve:warp 3",
+    "starve:CTA (0,0)",
+    "starve:cta(0,0) warp 1",
+]
+
+
+def wrong_without(pattern: str, which: int, schedule: str, seed: int = 0) -> int:
+    """The wrong elements of the library's Blackwell matmul without one of its instructions."""
+    rng = np.random.default_rng()
+    a, b = (rng.integers(-3, 4, shape).astype(ml_dtypes.bfloat16) for shape in ((256, 128), (128, 256)))
+    want = (a.astype(np.float64) @ b.astype(np.float64)).astype(ml_dtypes.bfloat16)
+    out = np.full(want.shape, np.nan, ml_dtypes.bfloat16)
+    config = MatmulConfig(cta_group=1, mma_shape=(128, 64, 16))
+    bound = warploom.matmul.bind(a, b, out=out, config=config, target="sm_100a")
+    lines = print_module(bound.program).splitlines()
+    found = [at for at, line in enumerate(lines) if pattern in line]
+    text = "\n".join(line for at, line in enumerate(lines) if which < 0 or at != found[which])
+    launch(replace(bound, program=text), schedule=schedule, seed=seed, sms=1)
+    return int((out != want).sum())
+
+
+def test_staging_that_is_reused_while_a_store_reads_it_shows_where_stores_are_held():
+    pattern = "cp.async.bulk.wait_group.read"
+    assert wrong_without(pattern, 0, "lazy") == 0
+    assert wrong_without(pattern, -1, "hold:bulk-store") == 0
+    assert wrong_without(pattern, 0, "hold:bulk-store") > 0
+
+
+@pytest.mark.parametrize("family", ["sm_90a cooperative", "sm_100a one CTA"])
+@pytest.mark.parametrize("name", NAMES)
+def test_whole_kernels_are_right_under_every_one(family, name):
+    found = []
+    for schedule in ("eager", name):
+        bound, out = FAMILIES[family]()
+        launch(bound, schedule=schedule)
+        found.append(out.tobytes())
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("hold:stores", "tma-load, bulk-store"),
+        ("hold:", "tma-load, bulk-store"),
+        ("starve:", "`warp N`, `CTA (x,y)`"),
+        ("starve:thread 3", "`warp N`, `CTA (x,y)`"),
+        ("hold", "no such name"),
+        ("keep:warp 1", "no such name"),
+    ],
+)
+def test_a_wrong_name_is_refused_with_the_right_ones(name, words):
+    with pytest.raises(WarploomError) as caught:
+        by_name(name, 0)
+    assert words in str(caught.value)
+
+
+def test_a_held_kind_completes_last():
+    options = ["CTA (0,0) warp 0: cp.async.bulk.tensor.store", "CTA (0,0) warp 1: cp.async.bulk.tensor.load", "launch"]
+    hold = Hold("bulk-store")
+    assert hold.choose("step", ["CTA (0,0) warp 0", *options], 1) == 2
+    assert hold.choose("step", ["CTA (0,0) warp 0", options[0], "launch"], 1) == 0
+    assert hold.choose("step", [options[0], "launch"], 0) == 1
+    assert hold.choose("step", [options[0]] * 2, 0) == 0
+
+
+def test_a_starved_warp_moves_last():
+    starve = Starve("warp 1")
+    groups = ["CTA (0,0) warp 1", "CTA (0,0) warp 1 lanes 0-3", "CTA (1,0) warp 2"]
+    assert starve.choose("step", groups, 3) == 2
+    assert starve.choose("step", [*groups[:2], "CTA (0,0) warp 1: cp.async", "launch"], 2) == 3
+    assert starve.choose("step", [*groups[:2], "CTA (0,0) warp 1: cp.async"], 2) == 2
+    assert starve.choose("step", ["CTA (0,0) warps 0-3: wgmma.mma_async 0-1", "launch"], 0) == 1
+    assert Starve("CTA (1,0) warp 1").choose("step", groups, 3) == 0
+
+
+SPIN = """
+ ld.param.u64 %rd1, [flag]; setp.ne.u32 %p1, %warp, {late};
+ @%p1 bra POLL;
+ @%leader st.global.u32 [%rd1], 7; bra END;
+POLL: ld.volatile.global.u32 %r1, [%rd1]; setp.eq.u32 %p2, %r1, 0; @%p2 bra POLL;
+END:
+"""
+
+
+@pytest.mark.parametrize("schedule", ["eager", "lazy", "reverse", "starve:warp 0", "starve:warp 7"])
+@pytest.mark.parametrize("late", [0, 7])
+def test_warps_that_poll_are_parked_until_the_word_changes(schedule, late):
+    """The others cost a few turns, not one for every effect of the rest of the grid."""
+    flag = np.zeros(1, np.uint32)
+    done = run(SPIN.format(late=late), "ptr:flag", (flag,), block=256, schedule=schedule)
+    assert flag[0] == 7
+    assert done.instructions < 40_000
+
+
+@pytest.mark.parametrize("family", ["sm_90a split-K in memory", "sm_100a split-K"])
+def test_reverse_executes_little_more_than_lazy_where_splits_wait_for_each_other(family):
+    counts = {name: launch(FAMILIES[family]()[0], schedule=name).instructions for name in ("lazy", "reverse")}
+    assert counts["reverse"] < 4 * counts["lazy"]
+
+
+def test_a_deadlock_has_its_waiters_as_data():
+    body = """@%first mbarrier.init.shared::cta.b64 [bars], 2; bar.sync 0; setp.eq.u32 %p1, %warp, 1; @%p1 bra POLL;
+        W: mbarrier.try_wait.parity.shared::cta.b64 %p2, [bars], 0; @!%p2 bra W; bra END;
+        POLL: ld.param.u64 %rd1, [flag];
+        L: ld.volatile.global.u32 %r1, [%rd1]; setp.eq.u32 %p3, %r1, 0; @%p3 bra L; END:"""
+    with pytest.raises(Stuck) as caught:
+        run(body, "ptr:flag", (np.zeros(1, np.uint32),), block=64)
+    waiting, polling = caught.value.waiters
+    assert (waiting.cta, waiting.warp, waiting.lanes, waiting.state) == ((0, 0, 0), 0, 0xFFFFFFFF, "waiting")
+    assert waiting.what.startswith("bars phase 0: 2 of 2 arrivals")
+    assert waiting.instruction.startswith("mbarrier.try_wait")
+    assert (polling.warp, polling.state) == (1, "polling")
+    assert polling.what == "polls byte 0 of `argument 0, flag` (4 bytes), which holds 0"
+
+
+@pytest.mark.parametrize(("schedule", "most"), [("lazy", 1), ("hold:bulk-store", 1)])
+def test_a_cta_that_asks_for_work_runs_many_tiles(schedule, most):
+    """A launch would take the tiles away from the CTA, and its memory would never be used again."""
+    out = np.zeros(12, np.uint32)
+    done = run(loop(), "ptr:out", (out,), grid=12, sms=1, target="sm_100a", schedule=schedule)
+    assert (out == 1).all()
+    assert len({warp.cta for warp in done.warps}) <= most
+
+
+def test_random_reuses_ctas_too():
+    """Of 60 tiles in five runs, many are done by CTAs that have done another before."""
+    started = 0
+    for seed in range(5):
+        out = np.zeros(12, np.uint32)
+        options = {"grid": 12, "sms": 1, "target": "sm_100a", "schedule": "random", "seed": seed}
+        started += len({warp.cta for warp in run(loop(), "ptr:out", (out,), **options).warps})
+        assert (out == 1).all()
+    assert 5 < started < 45
