@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import math
 import operator
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
@@ -25,9 +26,10 @@ from warploom.host.program import Printed, Ptx, text_of
 from warploom.host.tensor_map import TensorMap
 from warploom.machine import instructions as meanings  # noqa: F401  (fills the registry)
 from warploom.machine.copy.tensor_map_bytes import encode as encode_map
-from warploom.machine.core.events import Observer
+from warploom.machine.core.events import Event, Observer
+from warploom.machine.core.exploration import DEFAULT_BUDGET, Failure, check_budget, portfolio, shrunk
 from warploom.machine.core.grid import Grid
-from warploom.machine.core.schedule import Schedule, by_name
+from warploom.machine.core.schedule import Eager, Random, Recorded, Replay, Schedule, by_name
 from warploom.machine.core.setup import MOST_RESIDENT_BYTES, Setup, WarpState, resident_bytes
 from warploom.machine.memory.byte_memory import FlatMemory, GlobalMemory, padded
 from warploom.machine.memory.static_variables import (
@@ -74,6 +76,12 @@ class Run:
     wall_seconds: float
     warps: tuple[WarpState, ...] = ()
     schedule: Schedule | None = field(default=None, compare=False, repr=False)
+    schedules: int = 1
+    """The schedules that were tried."""
+    failure: Failure | None = field(default=None, compare=False)
+    """What went wrong under one of them, where `launch` explored."""
+    remarks: tuple[str, ...] = ()
+    """Results that may differ between schedules and are not wrong: sums whose rounding depends on the order."""
     printed: str = ""
     """Output of the kernel's `printf` calls, at most one mebibyte."""
 
@@ -113,6 +121,8 @@ def launch(
     observers: Iterable[Observer] = (),
     on_progress: Callable[[int, int], None] | None = None,
     progress: bool | None = None,
+    budget: int = DEFAULT_BUDGET,
+    compare: Callable[[], object] | None = None,
     stream: Any = None,
     patience: float | None = None,
 ) -> Run:
@@ -120,7 +130,10 @@ def launch(
 
     `grid`, `block` and `cluster` are an integer or up to three, along x, y and z. `schedule`, `seed`, `sms`, `limit`,
     `observers`, `on_progress` and `progress` are for the emulator. `progress` shows a bar on standard error after two
-    seconds: by default on a terminal and in a notebook, and not in CI. `stream` is for a GPU: by default PyTorch's
+    seconds: by default on a terminal and in a notebook, and not in CI. `schedule="explore"` tries up to `budget`
+    schedules; the arrays get the results of the eager one, and `Run.failure` tells which other gave wrong results:
+    those that differ from the eager ones, or with `compare` those for which that function returns a false value other
+    than None, or raises AssertionError. `stream` is for a GPU: by default PyTorch's
     current one. `patience` is for a GPU too, where a deadlock would hang: a wait that takes longer (seconds) is given
     up and reported as the emulator reports a deadlock.
     """
@@ -144,6 +157,8 @@ def launch(
     if stream is not None:
         raise Diag.BAD_LAUNCH.error(what="`stream` is for a GPU, and the arguments are in host memory")
     watching = _check_options(schedule, seed, sms, limit, observers, on_progress)
+    if schedule == "explore":
+        return _explore(launch_, check_budget(budget), compare, sms, limit)
     try:
         shows = is_wanted(progress) and on_progress is None
         bar = Bar(launch_.entry or "kernel", lambda: running.used) if shows else None
@@ -165,6 +180,189 @@ def launch(
         raise
     except MemoryError as error:
         raise Diag.OUT_OF_MEMORY.error(what=str(error).rstrip(".") or "an allocation failed") from None
+
+
+def _run_once(setup: Setup) -> Run:
+    """Run a prepared launch, and let go of it."""
+    running, start = Grid(setup), time.perf_counter()
+    try:
+        with np.errstate(all="ignore"):
+            running.run()
+        return _report(running, time.perf_counter() - start)
+    finally:
+        running.discard()
+
+
+@dataclass
+class _Exploration:
+    """One launch under many schedules: what its arrays held before, and what the eager schedule leaves in them."""
+
+    launch_: Launch
+    compare: Callable[[], object] | None
+    sms: int | None
+    limit: int | None
+    before: list[bytes] = field(default_factory=list)
+    expected: list[bytes] = field(default_factory=list)
+    rounding: dict[str, None] = field(default_factory=dict)
+    _setup: Setup | None = None
+
+    def run(self, schedule: Schedule, observers: tuple[Observer, ...] = ()) -> Run:
+        """Run under a schedule on arrays as the caller passed them."""
+        setup = self._setup = prepare(self.launch_, schedule, self.sms, self.limit, observers, None)
+        if not self.before:
+            self.before = self.contents()
+        self._restore(self.before)
+        return _run_once(setup)
+
+    def contents(self) -> list[bytes]:
+        assert self._setup is not None
+        return [region.data.tobytes() for region, _ in self._setup.memory.arrays]
+
+    def _restore(self, contents: list[bytes]) -> None:
+        assert self._setup is not None
+        for (region, _), data in zip(self._setup.memory.arrays, contents, strict=True):
+            if region.writeable:
+                region.data[:] = np.frombuffer(data, np.uint8)
+
+    def finish(self) -> None:
+        """Leave the results of the eager schedule in the arrays."""
+        self._restore(self.expected)
+
+    def outcome(self, schedule: Schedule) -> str | None:
+        """The kind of failure under a schedule, or None."""
+        try:
+            self.run(schedule)
+        except WarploomError as error:
+            return error.code
+        return self.verdict()
+
+    def verdict(self) -> str | None:
+        """The kind of failure that the arrays show, or None."""
+        if self.compare is not None:
+            try:
+                answer = self.compare()
+            except AssertionError:
+                return "mismatch"
+            return None if answer is None or answer else "mismatch"
+        if not self.expected or self.contents() == self.expected:
+            return None
+        return "disagreement"
+
+    def first_difference(self) -> tuple[str, tuple[int, ...], Any, Any, int] | None:
+        """(array, index, expected, found, address) of the first element that differs from the eager results."""
+        assert self._setup is not None
+        for (region, root), old in zip(self._setup.memory.arrays, self.expected, strict=True):
+            new, was = region.data, np.frombuffer(old, np.uint8)
+            places = np.flatnonzero(new != was)
+            if len(places):
+                at = int(places[0])
+                if root.flags.c_contiguous and root.nbytes == region.size:
+                    element = at // root.itemsize
+                    index = tuple(int(each) for each in np.unravel_index(element, root.shape))
+                    typed = was.view(root.dtype), new[: root.nbytes].view(root.dtype)
+                    return region.name, index, typed[0][element], typed[1][element], region.base + at
+                return region.name, (at,), int(was[at]), int(new[at]), region.base + at
+        return None
+
+    def failure(self, schedule: Recorded, kind: str, found_by: str, delayed: tuple[str, ...]) -> Failure:
+        """The failure of a recorded run, which is run once more to see what wrote the first wrong element."""
+        writes = _Writes()
+        replayed = Replay(schedule.name, schedule.two_views, schedule.preempts, schedule.choices, schedule.starves)
+        try:
+            self.run(replayed, (writes,))
+        except WarploomError:
+            return Failure(kind, schedule, found_by, delayed)
+        different = self.first_difference()
+        if different is None:
+            return Failure(kind, schedule, found_by, delayed)
+        *told, address = different
+        return Failure(kind, schedule, found_by, delayed, *told, writes.last(address))
+
+    def is_rounding(self, schedule: Recorded) -> bool:
+        """True if all that differs was changed by atomics on floating-point numbers, whose order decides the bits."""
+        atomics = _Writes(only_float_atomics=True)
+        self.run(
+            Replay(schedule.name, schedule.two_views, schedule.preempts, schedule.choices, schedule.starves), (atomics,)
+        )
+        assert self._setup is not None
+        for (region, _), old in zip(self._setup.memory.arrays, self.expected, strict=True):
+            places = np.flatnonzero(region.data != np.frombuffer(old, np.uint8)) + region.base
+            if len(places) and not atomics.cover(places):
+                return False
+        self.rounding |= dict.fromkeys(atomics.lines)
+        return True
+
+
+class _Writes:
+    """Collects writes to global memory: the latest of each address, or those of atomics on floating-point numbers."""
+
+    def __init__(self, *, only_float_atomics: bool = False) -> None:
+        self._only, self._events = only_float_atomics, list[tuple[Event, Any, int]]()
+        self.lines: dict[str, None] = {}
+
+    def on_event(self, event: Event) -> None:
+        if event.kind not in ("access", "complete") or (self._only and not _adds_floats(event)):
+            return
+        for touch in event.touches:
+            if touch.verb == "writes" and touch.space == "global":
+                self._events.append((event, touch.addresses, touch.width))
+                if self._only:
+                    self.lines[f"{event.source.loc}: `{event.source.text}`"] = None
+
+    def last(self, address: int) -> Event | None:
+        """The event that wrote an address last."""
+        for event, addresses, width in reversed(self._events):
+            if ((addresses <= address) & (address < addresses + width)).any():
+                return event
+        return None
+
+    def cover(self, places: Any) -> bool:
+        """True if every one of some addresses was written."""
+        written = [addresses[:, None] + np.arange(width) for _, addresses, width in self._events]
+        return bool(written) and bool(np.isin(places, np.concatenate([each.reshape(-1) for each in written])).all())
+
+
+def _adds_floats(event: Event) -> bool:
+    opcode = event.source.instruction.opcode
+    return opcode.startswith(("atom", "red", "cp.reduce")) and bool(_FLOAT_ADD.search(opcode))
+
+
+_FLOAT_ADD = re.compile(r"\.add(?:\.\w+)*\.(?:b?f16(?:x2)?|f32|f64)\b")
+
+
+def _explore(
+    launch_: Launch, budget: int, compare: Callable[[], object] | None, sms: int | None, limit: int | None
+) -> Run:
+    """Run a launch under a portfolio of schedules; the arrays get the results of the first, `eager`."""
+    work = _Exploration(launch_, compare, sms, limit)
+    first = work.run(Eager())
+    verdict = work.verdict()
+    work.expected = work.contents()
+    if verdict is not None:
+        recorded = Recorded(Eager())
+        return replace(first, failure=Failure(verdict, recorded, "eager"))
+    warps = -(-math.prod(launch_.block) // 32)
+    tried, failure = 1, None
+    try:
+        for schedule in list(portfolio(first.counts, warps, budget))[1:]:
+            tried += 1
+            recorded = Recorded(schedule)
+            found_by = f"{schedule.name}, seed {schedule.seed}" if isinstance(schedule, Random) else schedule.name
+            try:
+                work.run(recorded)
+            except WarploomError as error:
+                error.schedule, _ = shrunk(recorded, work.outcome, error.code)  # type: ignore[attr-defined]
+                raise
+            kind = work.verdict()
+            if kind is None or (kind == "disagreement" and work.is_rounding(recorded)):
+                continue
+            smallest, delayed = shrunk(recorded, work.outcome, kind)
+            failure = work.failure(smallest, kind, found_by, delayed)
+            break
+    finally:
+        work.finish()
+    remarks = tuple(f"order-dependent rounding: {line}" for line in work.rounding)
+    return replace(first, schedules=tried, failure=failure, remarks=remarks)
 
 
 def _launch_of(
@@ -519,4 +717,4 @@ def _report(grid: Grid, seconds: float) -> Run:
                 covered.setdefault(loc.file, set()).add(loc.line)
     coverage = {file: frozenset(lines) for file, lines in covered.items()}
     moved, printed = _BytesMoved(grid.moved), "".join(grid.printed.pieces)
-    return Run(counts, moved, coverage, seconds, tuple(grid.warps), grid.schedule, printed)
+    return Run(counts, moved, coverage, seconds, tuple(grid.warps), grid.schedule, printed=printed)

@@ -34,7 +34,9 @@ def test_every_code_that_a_launch_can_end_with_has_a_negative():
         Diag.BAD_SCHEDULE.name,
         Diag.NOT_MODELLED.name,
     }
-    assert raised - OF_CALLS == {case.code for case in CASES.values()}
+    # Fifty million instructions without an effect take too long here: tests/machine/core/test_limits.py lowers the bound.
+    # TIMEOUT depends on the computer.
+    assert raised - OF_CALLS - {Diag.NO_PROGRESS.name, Diag.TIMEOUT.name} == {case.code for case in CASES.values()}
 
 
 FAULTS = [name for name, case in CASES.items() if _KIND.get(Diag[case.code]) is Fault]

@@ -93,7 +93,10 @@ def submit(
             notes = (op.instruction.text[:160], f"issued by {cta.name}, warp {warp}", *error.notes)
             raise type(error)(error.diag, grid.loc_of(op), notes, error.fields) from None
 
-    name = f"{cta.name} warp {warp}: {op.family}"
+    # Numbered by agent and family, in program order: the name is the same under every schedule.
+    issued: dict[tuple[int, str], int] = cta.state.setdefault("operations issued", {})
+    number = issued[warp, op.family] = issued.get((warp, op.family), -1) + 1
+    name = f"{cta.name} warp {warp}: {op.family} {number}"
     operation = Operation(name, placed, after, touches, group)
     grid.submit(operation)
     return operation

@@ -95,6 +95,8 @@ class Grid:
         )
         self._capacity = self._occupancy()
         self.eager = isinstance(self.schedule, Eager)
+        if (begin := getattr(self.schedule, "begin", None)) is not None:
+            begin(self.program.digest)
         self._starves = bool(getattr(self.schedule, "starves", False))
         self._turn = _SHORT_TURN if self.schedule.preempts else _TURN
 

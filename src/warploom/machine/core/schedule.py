@@ -205,33 +205,76 @@ class Starve:
         launch = options[-1] == "launch"
         operations = range(groups, len(options) - launch)
         for at in (*operations, *range(groups)):
-            if not self._starved(options[at]):
+            if not self.starved(options[at]):
                 return at
         if launch:
             return len(options) - 1
         return groups if operations else 0
 
-    def _starved(self, option: str) -> bool:
+    def starved(self, option: str) -> bool:
+        """True for a step of the starved."""
         found = _OPTION.match(option)
         if found is None or self._cta not in (None, found["cta"]):
             return False
         return self._warp is None or int(found["first"]) <= self._warp <= int(found["last"] or found["first"])
 
 
+def default(kind: str, options: Sequence[str], groups: int) -> int:
+    """The usual choice: the oldest operation completes, else the first group runs, else a cluster is launched."""
+    if kind == "step":
+        return groups if len(options) - (options[-1] == "launch") > groups else 0
+    return 1 if kind == "cancel" else 0
+
+
+@dataclass
+class Delay:
+    """Named operations complete, and named warps move, only when nothing else can; all others go ahead at once.
+
+    The names are those of the options of a `step`; that of a warp is also that of its lanes.
+    """
+
+    names: frozenset[str]
+    name: str = "delay"
+    convoys: bool = field(default=False, init=False)
+    two_views: bool = field(default=True, init=False)
+    preempts: bool = field(default=False, init=False)
+    starves: bool = field(default=True, init=False)
+
+    def choose(self, kind: str, options: Sequence[str], groups: int) -> int:
+        if kind != "step":
+            return default(kind, options, groups)
+        launch = options[-1] == "launch"
+        operations = range(groups, len(options) - launch)
+        for at in (*operations, *range(groups)):
+            if options[at].partition(" lanes ")[0] not in self.names:
+                return at
+        if launch:
+            return len(options) - 1
+        return groups if operations else 0
+
+
+FORMAT = 2
+"""The version of recorded files; 1 had no digest of the program."""
 Choice = tuple[str, int, int, str]
 """What was chosen: the kind, the index taken, how many options there were, and the description of the one taken."""
 
 
 @dataclass
 class Recorded:
-    """Another schedule, with every answer written down; its warps run apart, so that observers change nothing."""
+    """Another schedule, with every answer written down; its warps never run in lockstep."""
 
     inner: Schedule
     choices: list[Choice] = field(default_factory=list)
     convoys: bool = field(default=False, init=False)
+    program: str = field(default="", init=False)
 
     def __post_init__(self) -> None:
         self.name, self.two_views, self.preempts = self.inner.name, self.inner.two_views, self.inner.preempts
+        self.starves = bool(getattr(self.inner, "starves", False))
+
+    def begin(self, program: str) -> None:
+        """Note the digest of the program that runs."""
+        self.program = program
 
     def choose(self, kind: str, options: Sequence[str], groups: int) -> int:
         answer = self.inner.choose(kind, options, groups)
@@ -240,26 +283,43 @@ class Recorded:
 
     def save(self, path: str | Path) -> None:
         """Write the choices, one to a line; `replay` reads them back."""
-        head = json.dumps({"schedule": self.name, "two_views": self.two_views, "preempts": self.preempts})
+        head = json.dumps(
+            {
+                "format": FORMAT,
+                "program": self.program,
+                "schedule": self.name,
+                "two_views": self.two_views,
+                "preempts": self.preempts,
+                "starves": self.starves,
+            }
+        )
         lines = ",\n".join(json.dumps(choice) for choice in self.choices)
         Path(path).write_text(f'{head[:-1]}, "choices": [\n{lines}\n]}}\n', "utf-8")
 
 
 @dataclass
 class Replay:
-    """The choices of a recorded run; behind their end, always the first option."""
+    """The choices of a recorded run; after the last of them, the default ones."""
 
     name: str
     two_views: bool
     preempts: bool
     choices: list[Choice]
+    starves: bool = False
+    program: str = ""
     convoys: bool = field(default=False, init=False)
     _at: int = field(default=0, init=False)
+
+    def begin(self, program: str) -> None:
+        """Refuse another program than the recorded one."""
+        if self.program and program != self.program:
+            what = f"it was recorded from another program (digest {self.program}; this one has {program})"
+            raise Diag.BAD_SCHEDULE.error(name=self.name, what=what)
 
     def choose(self, kind: str, options: Sequence[str], groups: int) -> int:
         self._at += 1
         if self._at > len(self.choices):
-            return 0
+            return default(kind, options, groups)
         then, answer, count, taken = self.choices[self._at - 1]
         if (then, count) != (kind, len(options)) or not 0 <= answer < count or options[answer] != taken:
             found = options[answer] if 0 <= answer < len(options) else "nothing"
@@ -281,10 +341,16 @@ def replay(path: str | Path) -> Replay:
     """The schedule in a recorded file."""
     try:
         data = json.loads(Path(path).read_text("utf-8"))
+        if data.get("format") != FORMAT:
+            what = (
+                f"it has format {data.get('format', 1)!r:.20}, and this version reads format {FORMAT}: record it again"
+            )
+            raise Diag.BAD_SCHEDULE.error(name=str(path), what=what)
         choices = [(str(kind), int(answer), int(count), str(taken)) for kind, answer, count, taken in data["choices"]]
-        flags = {key: bool(data[key]) for key in ("two_views", "preempts")}
-        return Replay(f"{Path(path).name} (recorded from {data['schedule']})", choices=choices, **flags)
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        flags = {key: bool(data[key]) for key in ("two_views", "preempts", "starves")}
+        name = f"{Path(path).name} (recorded from {data['schedule']})"
+        return Replay(name, choices=choices, program=str(data["program"]), **flags)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise Diag.BAD_SCHEDULE.error(name=str(path), what=f"it cannot be read as a recording ({error})") from None
 
 

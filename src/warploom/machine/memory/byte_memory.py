@@ -62,7 +62,7 @@ class GlobalMemory:
         self.regions: list[Region] = []
         self._bases: list[int] = []
         self._roots: dict[int, tuple[Region, int]] = {}
-        self._keep: list[object] = []
+        self._keep: list[Array] = []
         self._next = GLOBAL_BASE
 
     def map_array(self, array: Array, name: str, *, at_host_address: bool = False) -> int:
@@ -99,6 +99,11 @@ class GlobalMemory:
         if base is None:
             self._next += (len(data) + 2 * GLOBAL_GAP - 1) // GLOBAL_GAP * GLOBAL_GAP
         return region
+
+    @property
+    def arrays(self) -> list[tuple[Region, Array]]:
+        """The regions of the caller's arrays, each with the array that owns the memory."""
+        return [(region, root) for (region, _), root in zip(self._roots.values(), self._keep, strict=True)]
 
     def discard(self, base: int) -> None:
         """Take a region away; its addresses are not given again."""

@@ -7,6 +7,7 @@ text, for lanes that run apart from the rest of their warp, is written only when
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -121,6 +122,12 @@ class Program:
     def costs(self) -> tuple[int, ...]:
         """Instructions per block."""
         return tuple(len(block.ops) for block in self.flow.blocks)
+
+    @cached_property
+    def digest(self) -> str:
+        """A digest of the kernel's instructions, without the lines that they come from."""
+        text = "\n".join(op.instruction.text for block in self.flow.blocks for op in block.ops)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def shared_needs(self, block: int) -> tuple[int, ...]:
         """The uniform integers that a block or a later one may still read."""

@@ -1,0 +1,139 @@
+"""`schedule="explore"`: a portfolio of schedules, the first failure shrunk and replayable, the eager results returned."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import ml_dtypes
+import numpy as np
+import pytest
+from tests.machine.asynchronous import run, text
+from tests.machine.families import FAMILIES
+
+import warploom
+from warploom import MatmulConfig, Stuck, launch
+from warploom.diagnostics import WarploomError
+from warploom.machine.core.exploration import portfolio
+from warploom.machine.core.schedule import Recorded, by_name
+from warploom.ptx.syntax.printer import print_module
+
+
+def product(without: str | None = None):
+    """The library's Blackwell matmul on integers, complete or without the first instruction of a kind."""
+    rng = np.random.default_rng()
+    a, b = (rng.integers(-3, 4, shape).astype(ml_dtypes.bfloat16) for shape in ((256, 128), (128, 128)))
+    want = (a.astype(np.float64) @ b.astype(np.float64)).astype(ml_dtypes.bfloat16)
+    out = np.full(want.shape, np.nan, ml_dtypes.bfloat16)
+    config = MatmulConfig(cta_group=1, mma_shape=(128, 64, 16))
+    bound = warploom.matmul.bind(a, b, out=out, config=config, target="sm_100a")
+    lines = print_module(bound.program).splitlines()
+    if without is not None:
+        del lines[next(at for at, line in enumerate(lines) if without in line)]
+    return replace(bound, program="\n".join(lines)), out, want
+
+
+def test_a_correct_kernel_has_no_failure_and_gets_the_eager_results():
+    bound, out, want = product()
+    ran = launch(bound, schedule="explore", budget=12, sms=1)
+    assert (ran.schedules, ran.failure, ran.remarks) == (12, None, ())
+    assert (out == want).all()
+
+
+def test_a_failure_is_shrunk_replayed_and_says_what_wrote_the_first_wrong_element(tmp_path):
+    bound, out, want = product("cp.async.bulk.wait_group.read")
+    ran = launch(bound, schedule="explore", sms=1)
+    assert (out == want).all(), "the arrays get the results of the eager schedule"
+    failure = ran.failure
+    assert (failure.kind, failure.found_by) == ("disagreement", "hold:bulk-store")
+    assert ran.schedules < 64
+    assert failure.array.endswith("matmul_d")
+    assert failure.expected == want[failure.index] != failure.found
+    assert "cp.async.bulk.tensor" in failure.event.source.text
+    assert 1 <= len(failure.delayed) <= 2
+    assert all(": cp.async.bulk.tensor.store " in name for name in failure.delayed)
+    file = tmp_path / "failure.json"
+    failure.schedule.save(file)
+    out[...] = np.nan
+    launch(bound, schedule=str(file), sms=1)
+    assert out[failure.index] == failure.found
+
+
+def test_a_recording_has_a_format_and_the_digest_of_its_program(tmp_path):
+    bound, _, _ = product()
+    other, _, _ = product("fence.proxy.async")
+    recorded, file = Recorded(by_name("lazy", 0)), tmp_path / "lazy.json"
+    launch(bound, schedule=recorded)
+    recorded.save(file)
+    launch(bound, schedule=str(file))
+    with pytest.raises(WarploomError, match="BAD_SCHEDULE") as caught:
+        launch(other, schedule=str(file))
+    assert "recorded from another program" in str(caught.value)
+    document = json.loads(file.read_text())
+    file.write_text(json.dumps({**document, "format": 1}))
+    with pytest.raises(WarploomError, match="BAD_SCHEDULE") as caught:
+        launch(bound, schedule=str(file))
+    assert "this version reads format 2" in str(caught.value)
+
+
+def test_compare_decides_where_it_is_given():
+    bound, out, want = product("cp.async.bulk.wait_group.read")
+    assert launch(bound, schedule="explore", budget=8, sms=1, compare=lambda: None).failure is None
+    failure = launch(bound, schedule="explore", sms=1, compare=lambda: bool((out == want).all())).failure
+    assert failure.kind == "mismatch"
+    always = launch(bound, schedule="explore", sms=1, compare=lambda: False)
+    assert (always.failure.kind, always.failure.found_by, always.schedules) == ("mismatch", "eager", 1)
+
+
+LATE_DEADLOCK = """
+ @%first mbarrier.init.shared::cta.b64 [bars], 1; bar.sync 0;
+ mov.u32 %r1, 0; setp.eq.u32 %p1, %warp, 0; @%p1 st.shared.u32 [data], %r1; bar.sync 0;
+ setp.eq.u32 %p2, %warp, 0; @!%p2 bra READ; mov.u32 %r2, 1; st.volatile.shared.u32 [data], %r2; bra END;
+READ: ld.volatile.shared.u32 %r3, [data]; setp.eq.u32 %p3, %r3, 1; @%p3 bra END;
+W: mbarrier.try_wait.parity.shared::cta.b64 %p4, [bars], 0; @!%p4 bra W;
+END:
+"""
+
+
+def test_a_deadlock_of_one_schedule_is_raised_with_that_schedule(tmp_path):
+    """Warp 1 waits for ever if it looks before warp 0 has stored."""
+    ptx = text(LATE_DEADLOCK.replace("@!%p2 bra READ", "@!%p2 bra LATER").replace("READ: ", "LATER: READ: "))
+    with pytest.raises(Stuck) as caught:
+        launch(ptx, grid=1, block=64, schedule="explore")
+    caught.value.schedule.save(tmp_path / "stuck.json")
+    with pytest.raises(Stuck):
+        launch(ptx, grid=1, block=64, schedule=str(tmp_path / "stuck.json"))
+
+
+ADDS = """ld.param.u64 %rd1, [sum]; mov.u32 %r1, %ctaid.x; setp.eq.u32 %p1, %r1, 0;
+ selp.f32 %f1, 0f4B800000, 0f3F800000, %p1; @%first red.global.add.f32 [%rd1], %f1;"""
+
+
+def test_the_order_of_float_atomics_is_remarked_and_no_failure():
+    total = np.zeros(1, np.float32)
+    ran = run(ADDS, "ptr:sum", (total,), grid=6, schedule="explore", budget=24)
+    assert ran.failure is None
+    assert len(ran.remarks) == 1
+    assert ran.remarks[0].startswith("order-dependent rounding: ")
+    assert "red.global.add.f32" in ran.remarks[0]
+
+
+def test_the_portfolio_begins_with_the_fixed_schedules_and_ends_with_seeds():
+    names = [each.name for each in portfolio({"wgmma.mma_async": 3, "add": 1}, 4, 16)]
+    assert names[:4] == ["eager", "lazy", "reverse", "random"]
+    assert "hold:wgmma" in names
+    assert "hold:tcgen05-mma" not in names
+    assert len(names) == 16
+    assert [each.name for each in portfolio((), 4, 1)] == ["eager"]
+
+
+@pytest.mark.parametrize("budget", [0, -1, "64", None])
+def test_a_wrong_budget_is_refused(budget):
+    with pytest.raises(WarploomError, match="BAD_LAUNCH"):
+        run("", schedule="explore", budget=budget)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_library_gives_the_same_bits_under_every_schedule(name):
+    assert launch(FAMILIES[name]()[0], schedule="explore", budget=24).failure is None
