@@ -275,8 +275,9 @@ class _Exploration:
         different = self.first_difference()
         if different is None:
             return Failure(kind, schedule, found_by, delayed)
-        *told, address = different
-        return Failure(kind, schedule, found_by, delayed, *told, writes.last(address))
+        array, index, expected, found, address = different
+        event = writes.last(address)
+        return Failure(kind, schedule, found_by, delayed, array, index, expected, found, event)
 
     def is_rounding(self, schedule: Recorded) -> bool:
         """True if all that differs was changed by atomics on floating-point numbers, whose order decides the bits."""
@@ -312,7 +313,7 @@ class _Writes:
     def last(self, address: int) -> Event | None:
         """The event that wrote an address last."""
         for event, addresses, width in reversed(self._events):
-            if ((addresses <= address) & (address < addresses + width)).any():
+            if bool(((addresses <= address) & (address < addresses + width)).any()):
                 return event
         return None
 

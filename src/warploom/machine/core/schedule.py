@@ -54,6 +54,7 @@ class Eager:
     convoys: bool = True
     two_views: bool = False
     preempts: bool = False
+    starves: bool = False
 
     def choose(self, kind: str, options: Sequence[str], groups: int) -> int:
         if kind == "step":
@@ -71,6 +72,7 @@ class Lazy:
     convoys: bool = False
     two_views: bool = True
     preempts: bool = False
+    starves: bool = False
 
     def choose(self, kind: str, options: Sequence[str], groups: int) -> int:
         if kind == "step" and not groups:
@@ -89,6 +91,7 @@ class Reverse:
     convoys: bool = False
     two_views: bool = True
     preempts: bool = False
+    starves: bool = False
 
     def choose(self, kind: str, options: Sequence[str], groups: int) -> int:
         if kind == "step":
@@ -105,6 +108,7 @@ class Random:
     convoys: bool = False
     two_views: bool = True
     preempts: bool = True
+    starves: bool = False
     _draw: random.Random = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
