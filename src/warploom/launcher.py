@@ -298,7 +298,8 @@ class _Writes:
     """Collects writes to global memory: the latest of each address, or those of atomics on floating-point numbers."""
 
     def __init__(self, *, only_float_atomics: bool = False) -> None:
-        self._only, self._events = only_float_atomics, list[tuple[Event, Any, int]]()
+        self._events: list[tuple[Event, Any, int]] = []
+        self._only = only_float_atomics
         self.lines: dict[str, None] = {}
 
     def on_event(self, event: Event) -> None:

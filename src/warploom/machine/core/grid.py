@@ -401,7 +401,8 @@ class Grid:
         """An asynchronous operation was issued."""
         self.effects += 1
         operation.issuer = self.current
-        if operation.sight is None and (knowledge := operation.cluster.knowledge) is not None:
+        knowledge = operation.cluster.knowledge
+        if operation.sight is None and knowledge is not None and operation.issuer is not None:
             operation.sight = knowledge.sight(operation.issuer.number)
         if self.reporter is not None and not operation.issues:
             operation.issues = self.reporter.issue(operation.touches, operation.group)

@@ -174,7 +174,7 @@ class Hold:
     def choose(self, kind: str, options: Sequence[str], groups: int) -> int:
         if kind != "step":
             return 1 if kind == "cancel" else 0
-        launch = options[-1] == "launch"
+        launch = bool(options[-1] == "launch")
         free = [at for at in range(groups, len(options) - launch) if family_of(options[at]) not in self._families]
         if free:
             return free[0]
@@ -206,7 +206,7 @@ class Starve:
     def choose(self, kind: str, options: Sequence[str], groups: int) -> int:
         if kind != "step":
             return 1 if kind == "cancel" else 0
-        launch = options[-1] == "launch"
+        launch = bool(options[-1] == "launch")
         operations = range(groups, len(options) - launch)
         for at in (*operations, *range(groups)):
             if not self.starved(options[at]):
@@ -247,7 +247,7 @@ class Delay:
     def choose(self, kind: str, options: Sequence[str], groups: int) -> int:
         if kind != "step":
             return default(kind, options, groups)
-        launch = options[-1] == "launch"
+        launch = bool(options[-1] == "launch")
         operations = range(groups, len(options) - launch)
         for at in (*operations, *range(groups)):
             if options[at].partition(" lanes ")[0] not in self.names:
