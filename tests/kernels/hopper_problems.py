@@ -33,7 +33,7 @@ def ceil(value: int, by: int) -> int:
 
 @dataclass(eq=False)
 class Product:
-    """What all families share: A (…, m, k), B (…, n, k) and C (…, m, n), poisoned, and the comparison."""
+    """The common part of all families: A (…, m, k), B (…, n, k) and C (…, m, n), poisoned, and the comparison."""
 
     m: int
     n: int
@@ -128,7 +128,7 @@ class Product:
 
 @dataclass(eq=False)
 class Streamed(Product):
-    """A product whose last tiles are divided by K tiles; sums are parked in poisoned memory."""
+    """A GEMM whose last tiles are divided by K tiles; partial tiles are stored in poisoned memory."""
 
     @cached_property
     def flags(self):
@@ -154,7 +154,7 @@ class Streamed(Product):
 
 @dataclass(eq=False)
 class Grouped(Product):
-    """Rows of several groups, one behind the other, each with the weights of its expert."""
+    """Rows of several consecutive groups, each with the weights of its expert."""
 
     rows: tuple[int, ...] = ()
     experts: tuple[int, ...] | None = None

@@ -30,7 +30,7 @@ NUMPY = {
 }
 SCHEDULES = (("eager", 0), ("lazy", 0), ("reverse", 0), ("random", 1), ("random", 2))
 ROW = 16
-"""Bytes that the copy engine wants rows to be apart by a multiple of."""
+"""Alignment of row strides for TMA, in bytes."""
 
 
 def spaced(array):
@@ -51,7 +51,7 @@ def in_order(array, major):
 
 
 def poisoned(shape, dtype, *, tma):
-    """An output of NaN: with aligned rows if the copy engine is to store it, else without a gap."""
+    """An output of NaN: with aligned rows if TMA stores it, else without gaps."""
     made = np.full(shape, np.nan, NUMPY[dtype])
     return spaced(made) if tma else made
 
@@ -172,7 +172,7 @@ OPTIONS = {
     "exchange": [False, False, True],
     "schedule": SCHEDULES,
 }  # fmt: skip
-"""What is drawn for a case, and from what."""
+"""The random choices of a case."""
 MOST_WORK = 1 << 24
 
 

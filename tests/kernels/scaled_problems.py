@@ -47,7 +47,7 @@ def packed(array: np.ndarray) -> np.ndarray:
 
 
 def chunked(factors: np.ndarray, dtype: str) -> np.ndarray:
-    """Factors [..., rows, blocks] in chunks of 128 rows × 4, each as 128 words; rows that nobody has are NaN."""
+    """Factors [..., rows, blocks] in chunks of 128 rows × 4, each as 128 words; missing rows are NaN."""
     *batch, rows, blocks = factors.shape
     across, along = -(-rows // CHUNK_ROWS), -(-blocks // CHUNK_FACTORS)
     codes = np.full((*batch, across * CHUNK_ROWS, along * CHUNK_FACTORS), NAN_CODE, np.uint8)
@@ -60,7 +60,7 @@ def chunked(factors: np.ndarray, dtype: str) -> np.ndarray:
 
 @dataclass(eq=False)
 class Scaled:
-    """What both families share: integers, C, the launch and the comparison."""
+    """The common part of both families: integers, C, the launch and the comparison."""
 
     m: int
     n: int

@@ -24,7 +24,7 @@ M, N = 40, 48
 IN_MEMORY = {"consumers": 1, "split_in_cluster": False}
 SPLITS = {splits: HopperConfig(tile=(64, 8 * splits), num_split_k=splits, **IN_MEMORY) for splits in (2, 3, 5, 6, 7)}
 UNITS = HopperConfig(tile=(64, 24), num_split_k=6, use_tma_store=False, **IN_MEMORY)
-"""Six splits of three slices of eight columns: each split writes two sums of a thread."""
+"""Six splits of three slices of eight columns: each split writes two accumulators of a thread."""
 SPLIT_IN_MEMORY = {f"{splits} splits": config for splits, config in SPLITS.items()} | {"6 splits, units": UNITS}
 CLEARED = {
     "sm_90a stream-K": HopperConfig(tile=(64, 64), consumers=1, stream_k=True),

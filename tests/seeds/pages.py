@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 CONTEXT, OUTPUT, INPUT = "test_warp_context", "test_output_pipeline", "test_input_pipeline"
-EPI_LOAD, EXAMPLES, PIPELINE, MEMORY = "test_epi_load", "test_seed_examples", "test_pipeline", "test_tensor_memory"
+EPI_LOAD, EXAMPLES, PIPELINE, MEMORY = "test_epi_load", "test_seed_examples", "test_pipeline", "test_tmem"
 WRITER, ADDED, BOUNDS, SPLIT = (
     f"epilogue/test_tile_writer{more}" for more in ("", "_auxiliary", "_bounds", "_split_k")
 )  # fmt: skip
@@ -56,11 +56,11 @@ class Class:
                 yield Row(name, kind, f"{self.name}.{name}", self.module, test, says)
 
 
-_SAME = f"{CONTEXT}::test_what_is_entered_is_the_context_itself"
+_SAME = f"{CONTEXT}::test_entering_returns_the_context_itself"
 _THREADS = f"{CONTEXT}::test_thread_counts_that_are_given_are_checked"
-_KNOWN = f"{CONTEXT}::test_tensor_memory_that_the_role_already_knows_of"
+_KNOWN = f"{CONTEXT}::test_tmem_that_the_role_already_knows"
 _GIVEN = f"{CONTEXT}::test_parts_that_are_given_must_be_those_of_the_pipeline"
-_ENDS = f"{CONTEXT}::test_tensor_memory_is_allocated_once_and_given_back_when_both_ctas_have_read_it"
+_ENDS = f"{CONTEXT}::test_tmem_is_allocated_once_and_freed_when_both_ctas_have_read_it"
 _PRODUCES = f"{EXAMPLES}::test_epi_load_produce_and_consume"
 _LINEAR = f"{EXAMPLES}::test_the_linear_example_of_both_sides"
 _PROMOTES = f"{EXAMPLES}::test_per_k_stages_promote_every_k_tile"
@@ -69,8 +69,8 @@ _MEMBERS = f"{OUTPUT}::test_members_and_what_a_stage_knows"
 _BOTH_SIDES = f"{EPI_LOAD}::test_every_form_of_both_sides"
 _DERIVED = f"{WRITER}::test_members"
 _KEYWORDS = f"{WRITER}::test_a_writer_from_keywords_alone"
-_AGAIN = f"{WRITER}::test_what_follows_may_be_said_again"
-_ADDED = f"{ADDED}::test_what_is_brought_is_added"
+_AGAIN = f"{WRITER}::test_derived_keywords_may_be_given_and_are_checked"
+_ADDED = f"{ADDED}::test_loaded_inputs_are_added"
 _LAMBDAS = f"{FUNCTIONS}::test_lambdas_under_the_names_of_the_page"
 _ROWS = f"{PIPELINE}::test_rows_arrive_in_order_in_every_form"
 _PARITIES = f"{PIPELINE}::test_the_producer_waits_with_the_parities_of_the_reference"
@@ -150,7 +150,7 @@ PAGES = (
     Class(
         "TileWriter",
         "pages.tile_writer",
-        f"{WRITER}::test_the_copy_engine_stores_every_element_at_its_place",
+        f"{WRITER}::test_tma_stores_every_element_at_its_position",
         parameters={
             **all_by(_KEYWORDS, "a_type", "accum_type", "block_tile_shape", "mma_shape", "opc", "c_swizzle"),
             **all_by(_KEYWORDS, "transpose_c", "c_type", "c_smem_dim0", "c_smem_dim1", "num_output_stages"),
@@ -169,7 +169,7 @@ PAGES = (
         methods={
             "__init__": _KEYWORDS,
             "get_epilogue_dtype": _DERIVED,
-            "write": f"{WRITER}::test_the_copy_engine_stores_every_element_at_its_place",
+            "write": f"{WRITER}::test_tma_stores_every_element_at_its_position",
             "write_batched": f"{WRITER}::test_one_of_several_matrices_scaled",
             "write_splitk": f"{SPLIT}::test_splits_add_up_in_every_layout",
             "write_absolute_with_bounds_check": f"{BOUNDS}::test_rows_of_others_are_left_alone",
@@ -222,7 +222,7 @@ REFERRED = (
         parameters=all_by(f"{INPUT}::test_one_barrier_guards_a_group_of_k_tiles", "num_group_stages", "k_group_size"),
         fields={"pipeline": _PER_K, "payload": _FILLED},
         methods={
-            "init_barriers": f"{INPUT}::test_counts_that_nobody_makes",
+            "init_barriers": f"{INPUT}::test_counts_that_do_not_match_the_roles",
             **all_by(_FILLED, "producer", "produce", "acquire_producer"),
             **all_by(_LOADED, "consumer", "consume", "acquire_consumer"),
             "drain_producer": f"{INPUT}::test_a_role_that_has_produced_stays_until_every_stage_is_free",
@@ -254,7 +254,7 @@ REFERRED = (
         "TilePayload",
         "pipelines.input_pipeline",
         _PAYLOADS,
-        methods={"get_tile": f"{INPUT}::test_where_a_tile_of_a_stage_lies"},
+        methods={"get_tile": f"{INPUT}::test_the_address_of_a_tile_of_a_stage"},
     ),
     *(
         Class(name, "pipelines.input_pipeline", _PAYLOADS)

@@ -1,4 +1,4 @@
-"""A whole product on the machine, whose MMA role and epilogue are the test's: everything around them is there."""
+"""A complete GEMM on the emulator, whose MMA role and epilogue are supplied by the test."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Kit:
-    """What a role works with."""
+    """The parts that a role uses."""
 
     roles: Roles
     cluster: Cluster
@@ -69,7 +69,7 @@ class Kit:
             yield Place(self.cluster.rank_m.to(s32), self.cluster.rank_n.to(s32) * self.tiles + n)
 
     def store(self, fragments, first_column, tile, *, adds):
-        """What a thread holds of some columns of an accumulator, to D, or to be added to it."""
+        """Store a thread's fragment of some columns of an accumulator to D, or add it."""
         part = WarpPart(self.config.epilogue, self.roles.epilogue.warp)
         down, along = first_place()
         row = tile.m * self.config.BM + (part.row + down).to(s32)
@@ -118,13 +118,13 @@ def no_options(config):
     return {}
 
 
-def nobody(roles):
-    """No further readers of the input stages."""
+def no_other_consumers(roles):
+    """No additional consumers of the input stages."""
     return ()
 
 
 def nothing(kit):
-    """Nothing in front of the roles."""
+    """Do nothing before the roles."""
 
 
 def plain_load(kit):
@@ -137,7 +137,7 @@ def plain_load(kit):
 
 def bound(mma, epilogue, *, shape=None, tiles=3, k_tiles=3, **rest):
     """The launch of a product of some tiles, and its arrays."""
-    others = {"options": no_options, "also": nobody, "prepare": nothing, "load": plain_load}
+    others = {"options": no_options, "also": no_other_consumers, "prepare": nothing, "load": plain_load}
     bodies = {name: rest.pop(name, other) for name, other in others.items()}
     config = MatmulConfig(**{**(shape or ONE), "c_type": "f32", "use_tma_store": False, **rest})
     x, y, _ = config.cluster_shape
@@ -178,7 +178,7 @@ def plain_epilogue(kit):
                 kit.process(stage.tmem, tile)
 
 
-def told(code, *words, mma=plain_mma, epilogue=plain_epilogue, **options):
+def rejected(code, *words, mma=plain_mma, epilogue=plain_epilogue, **options):
     """Trace; the error must have the code and the words, and point at the line marked HERE, if one is."""
     with pytest.raises(TraceError) as caught:
         bound(mma, epilogue, **options)

@@ -78,7 +78,7 @@ class Recorder:
         return accepted(self.bind((*self.cluster, 1), sizes)[0])
 
     def run(self, grid, sizes, arrays=NO_ARRAYS, most=100, **options):
-        """What each CTA that was started saw; all its roles must have seen the same."""
+        """Return what each started CTA saw; all of its roles must have seen the same."""
         bound, log, turns = self.bind(grid, sizes, arrays, most)
         launch(bound, **options)
         seen = {}

@@ -44,7 +44,7 @@ def test_counts_of_the_reference_come_out_of_roles_and_signals(shape: tuple[int,
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_everybody_gets_each_slice_once_and_every_reader_is_heard(shape: tuple[int, int, int]) -> None:
+def test_every_cta_gets_each_slice_once_and_every_reader_is_counted(shape: tuple[int, int, int]) -> None:
     x, y, cta_group = shape
     cluster = made(*shape)
     places = [(i, j) for j in range(y) for i in range(x)]

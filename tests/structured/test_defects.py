@@ -89,7 +89,7 @@ def instructions(launched):
 
 
 def test_01_no_split_of_k_is_empty():
-    """Where K is divided by rounding up, the last split may be empty or begin behind the end, and the others wait."""
+    """If K is divided by rounding up, the last split may be empty or start past the end, and the others wait."""
     for total in range(1, 40):
         for splits in range(1, total + 1):
             ranges = [split_range(total, splits, split) for split in range(splits)]
@@ -119,7 +119,7 @@ def test_03_the_workspace_has_a_place_for_every_tile_of_a_swapped_grid():
     grid = config.grid(Problem(512, 4096, 1024))
     assert split_k_workspace(config, Problem(512, 4096, 1024)).tiles == grid[0] * grid[1] == 128
     small = MatmulConfig(**SMALL, cluster_shape=(2, 2, 1), AB_swapped=True, num_split_k=2)
-    test_split_k.check(small, 20, 200, 2 * small.BK)  # its workspace and locks are exactly as long: the machine looks
+    test_split_k.check(small, 20, 200, 2 * small.BK)  # its workspace and locks are exactly as long: the emulator checks
 
 
 @pytest.mark.parametrize("layout", [(128, 32, 1), (64, 32, 1), (128, 64, 2), (256, 32, 2)], ids=str)
@@ -145,8 +145,8 @@ def test_05_a_tile_may_span_three_blocks_of_factors():
 
 def test_06_groups_of_k_tiles_are_refused_where_each_has_factors():
     """A group of K tiles in one stage, of which only the first is loaded and each overwrites the accumulator."""
-    assert any("k_group_size=2" in told for told in violations(BlockwiseFP8MatmulConfig(k_group_size=2)))
-    assert any("k_group_size=2" in told for told in violations(BlockScaledMatmulConfig(k_group_size=2)))
+    assert any("k_group_size=2" in rejected for rejected in violations(BlockwiseFP8MatmulConfig(k_group_size=2)))
+    assert any("k_group_size=2" in rejected for rejected in violations(BlockScaledMatmulConfig(k_group_size=2)))
 
 
 @pytest.mark.parametrize("n", [1, 12, 13, 35])
@@ -195,7 +195,7 @@ def test_11_a_hand_off_has_back_pressure(seed):
 
 @EVERY_FAMILY
 def test_12_the_ctas_of_a_pair_end_together(name):
-    """A CTA that has ended cannot be told anything: an arrival from its peer goes nowhere."""
+    """A CTA that has exited cannot receive an arrival from its peer."""
     names = [op.opcode for op in instructions(family(name, cta_group=2))]
     assert names[-3:] == ["barrier.cluster.arrive.release.aligned", "barrier.cluster.wait.acquire.aligned", "ret"]
     assert not any(op.opcode in ("ret", "exit") for op in instructions(family(name, cta_group=2))[:-1])
@@ -229,7 +229,7 @@ def test_15_contexts_and_stages_are_handles():
 
 
 def test_16_one_rule_frees_an_accumulator():
-    """Three ways to hold an accumulator, and for each another who frees it: the writer, the context, nobody."""
+    """Three ways to hold an accumulator, each released differently: by the writer, by the context, or not at all."""
     plain = opcodes(check(plain_mma, plain_epilogue, []))
     for form in MMA_FORMS:
         assert opcodes(check(mma_by(form), plain_epilogue, [])) == plain
@@ -238,7 +238,7 @@ def test_16_one_rule_frees_an_accumulator():
 
 
 def test_17_a_stage_per_k_step_waits_for_its_input_too():
-    """Factors that come with the operands are read although nobody has waited for them in this role."""
+    """Scales that come with the operands are read although this role has not waited for them."""
     fields = {"mma_shape": (64, 32, 32), "scheduler": "static", "num_clc_pipeline_stages": 0}
     problem = blockwise(64, 32, 300, **fields)
     role = role_texts(problem.launch)["epilogue"]
@@ -265,7 +265,7 @@ def test_19_the_residual_comes_behind_the_function_in_every_mode(register):
 
 
 @EVERY_FAMILY
-def test_20_tensor_memory_is_waited_for_and_fenced(name):
+def test_20_tmem_is_waited_for_and_fenced(name):
     """Registers used before the load that fills them has ended; a hand-over without fences."""
     pending, loads = set(), 0
     for op in instructions(family(name)):
@@ -316,12 +316,12 @@ def test_23_clipped_tiles_are_put_back_in_order_for_every_type(c_type):
 
 @EVERY_FAMILY
 def test_24_shared_memory_is_counted_to_the_byte(name):
-    """An answer of 128 bits counted as 128 bytes, and a struct whose size nobody compares with the machine's."""
+    """A response of 128 bits counted as 128 bytes, and a struct whose size is not compared with the hardware's."""
     launched, config = prepared(name)
     assert 0 <= config.shared_bytes - launched.shared_bytes <= GRANULE * 8, "what was budgeted is what is used"
     assert config.shared_bytes <= MACHINES["sm_100a"].shared_per_block
     more = config.replace(num_pipeline_stages=config.num_pipeline_stages * 99)
-    assert any("bytes of shared memory" in told or "TMEM" in told for told in violations(more))
+    assert any("bytes of shared memory" in rejected or "TMEM" in rejected for rejected in violations(more))
     answers = [each for each in config.shared_arrays(1, epilogue_load=False) if each.name == "clc_responses"]
     assert [each.element_bytes for each in answers] == [WORK_RESPONSE_BYTES] == [16]
 
@@ -366,17 +366,17 @@ def test_27_the_barrier_of_the_whole_cta_is_left_to_it(name):
     assert all(len(each) == 1 for each in meetings.values()), meetings
 
 
-def test_28_all_that_is_wrong_is_told_in_one_place():
+def test_28_all_problems_are_reported_in_one_error():
     """Rules asserted here and there, or nowhere, and one at a time."""
     wrong = {"num_accum_pipeline_stages": 3, "prefetch_tiles_n": 7, "num_pipeline_stages": 5, "k_group_size": 2}
-    told = violations(MatmulConfig(**wrong, num_split_k=3), Problem(64, 64, 3 * 64))
+    rejected = violations(MatmulConfig(**wrong, num_split_k=3), Problem(64, 64, 3 * 64))
     for words in (
         "accumulators of 256 columns 170 columns apart: overlap",
         "prefetch_tiles_n=7",
         "multiple of k_group_size",
         "has 2 groups of K tiles",
     ):
-        assert any(words in each for each in told), (words, told)
+        assert any(words in each for each in rejected), (words, rejected)
     wide = BlockScaledMatmulConfig(mma_shape=(256, 256, 32), num_accum_pipeline_stages=2, num_pipeline_stages=1)
     assert any("columns of TMEM" in each for each in violations(wide))
 
@@ -397,8 +397,8 @@ def test_30_factors_reach_every_width_that_is_allowed():
         assert violations(BlockScaledMatmulConfig(mma_shape=(256, columns, 32)))
 
 
-def test_31_without_stages_of_work_nobody_is_throttled():
-    """A ring of no stages is waited at and arrived on, in whatever lies behind it."""
+def test_31_without_clc_stages_no_role_is_throttled():
+    """A ring without stages is waited on and arrived at, in the memory that follows it."""
     for group, rows in ((1, 64), (2, 256)):
         config = MatmulConfig(cta_group=group, mma_shape=(rows, 32, 16), num_clc_pipeline_stages=0)
         made = arrays(config, rows + 3, 40, 100, seed=None)

@@ -1,4 +1,4 @@
-"""The epilogue-load pipeline: each of its methods, on the machine."""
+"""The epilogue-load pipeline: each of its methods, on the emulator."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 from tests.kernels.plain_problems import role_texts
-from tests.structured.accumulating import ONE, PAIR, check, plain_epilogue, plain_mma, told
+from tests.structured.accumulating import ONE, PAIR, check, plain_epilogue, plain_mma, rejected
 from tests.structured.scheduling import SCHEDULES
 
 from warploom.structured import (
@@ -101,7 +101,7 @@ def load_by(form):
 
 
 def by_hand(kit, tile, k):
-    """What `stage.load` does, in its parts."""
+    """Do what `stage.load` does, step by step."""
     inputs = kit.inputs
     with inputs.produce() as stage, when(kit.roles.load.elected):
         with when(kit.cluster.leader):
@@ -131,7 +131,7 @@ def test_one_barrier_guards_a_group_of_k_tiles(group, stages):
 
 
 def test_a_role_that_has_produced_stays_until_every_stage_is_free():
-    """By itself or by hand, but once: a second time nobody would free a stage."""
+    """Automatic or explicit, but once: a second time no consumer would release a stage."""
 
     def load(kit):
         with kit.roles.load:
@@ -166,7 +166,7 @@ def test_payloads_know_their_parts():
         assert standard.sfa
 
 
-def test_where_a_tile_of_a_stage_lies():
+def test_the_address_of_a_tile_of_a_stage():
     config = MatmulConfig(cta_group=1, mma_shape=(64, 16, 16))
     with building(Builder("k", "sm_100a", 192)):
         layout = OperandLayout(64, config.BK, 16)
@@ -177,11 +177,11 @@ def test_where_a_tile_of_a_stage_lies():
         assert place.offset - first.offset == 3 * layout.tile_bytes
 
 
-def test_counts_that_nobody_makes():
+def test_counts_that_do_not_match_the_roles():
     def prepare(kit):
         kit.inputs.init_barriers(1, 7)  # HERE
 
-    told("COUNT_MISMATCH", "`inputs` was given 7 arrivals of its consumer, but its roles make 1", prepare=prepare)
+    rejected("COUNT_MISMATCH", "`inputs` was given 7 arrivals of its consumer, but its roles make 1", prepare=prepare)
 
 
 def test_a_stage_that_the_load_role_drops():
@@ -189,4 +189,4 @@ def test_a_stage_that_the_load_role_drops():
         with kit.roles.load:
             kit.inputs.acquire_producer()  # HERE
 
-    told("STAGE_DROPPED", "producer stage of `inputs`", load=load)
+    rejected("STAGE_DROPPED", "producer stage of `inputs`", load=load)

@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 from tests.kernels.plain_problems import role_texts
-from tests.structured.accumulating import ONE, PAIR, check, multiply, plain_epilogue, plain_mma, told
+from tests.structured.accumulating import ONE, PAIR, check, multiply, plain_epilogue, plain_mma, rejected
 from tests.structured.scheduling import SCHEDULES
 from tests.structured.writing import opcodes
 
@@ -228,7 +228,7 @@ def test_barriers_of_the_author_s_own_that_one_thread_initialises(shape, arrival
     assert counts.count(str(arrivals)) == 3, "two accumulators, and the deallocation"
 
 
-def test_tensor_memory_that_was_allocated_before_the_roles_part():
+def test_tmem_that_was_allocated_before_the_roles():
     def prepare(kit):
         slot = shared(u32, 1, name="slot")
         with when(warp_index() == 0):
@@ -248,7 +248,7 @@ def test_a_stage_dropped_in_the_mma_role():
             for _ in kit.work:
                 kit.outputs.acquire_mma_linear()  # HERE
 
-    told("STAGE_DROPPED", "producer stage of `outputs`", mma=mma)
+    rejected("STAGE_DROPPED", "producer stage of `outputs`", mma=mma)
 
 
 def test_a_stage_dropped_in_the_epilogue():
@@ -257,7 +257,7 @@ def test_a_stage_dropped_in_the_epilogue():
             for _ in kit.work:
                 kit.outputs.acquire_epilogue_linear()  # HERE
 
-    told("STAGE_DROPPED", "consumer stage of `outputs`", epilogue=epilogue)
+    rejected("STAGE_DROPPED", "consumer stage of `outputs`", epilogue=epilogue)
 
 
 def test_a_stage_of_the_other_side():
@@ -265,7 +265,7 @@ def test_a_stage_of_the_other_side():
         with kit.roles.mma, MmaWarpContext(kit.outputs):
             kit.outputs.acquire_epilogue_linear()  # HERE
 
-    told("STAGE_WRONG_ROLE", "Role `mma` acquires a consumer stage", "but its consumer is `epilogue`", mma=mma)
+    rejected("STAGE_WRONG_ROLE", "Role `mma` acquires a consumer stage", "but its consumer is `epilogue`", mma=mma)
 
 
 def test_a_stage_released_twice():
@@ -274,7 +274,7 @@ def test_a_stage_released_twice():
             kit.outputs.release_from_mma(stage)
             kit.outputs.release_from_mma(stage)  # HERE
 
-    told("STAGE_RELEASED_TWICE", "producer stage of `outputs`", mma=mma)
+    rejected("STAGE_RELEASED_TWICE", "producer stage of `outputs`", mma=mma)
 
 
 def test_a_release_of_nothing():
@@ -282,7 +282,7 @@ def test_a_release_of_nothing():
         with kit.roles.epilogue, EpilogueWarpContext(kit.outputs):
             kit.outputs.release_from_epilogue()  # HERE
 
-    told("BAD_KERNEL", "releases a consumer stage of `outputs` and holds none", epilogue=epilogue)
+    rejected("BAD_KERNEL", "releases a consumer stage of `outputs` and holds none", epilogue=epilogue)
 
 
 def test_an_accumulator_used_after_its_release():
@@ -291,15 +291,15 @@ def test_an_accumulator_used_after_its_release():
             stage.release()
             stage.tmem_offset()  # HERE
 
-    told("STAGE_AFTER_RELEASE", "used after its release", epilogue=epilogue)
+    rejected("STAGE_AFTER_RELEASE", "used after its release", epilogue=epilogue)
 
 
-def test_tensor_memory_before_its_context():
+def test_tmem_before_its_context():
     def mma(kit):
         with kit.roles.mma:
             kit.outputs.acquire_mma_linear()  # HERE
 
-    told("BAD_KERNEL", "before it knows the address; enter its warp context first", mma=mma)
+    rejected("BAD_KERNEL", "before it knows the address; enter its warp context first", mma=mma)
 
 
 @pytest.mark.parametrize(("shape", "wrong", "right"), [(ONE, 3, "0x1"), (PAIR, 1, "0x3")])
@@ -319,18 +319,18 @@ def test_a_mask_that_the_author_computes_otherwise():
         check(plain_mma, plain_epilogue, [], options=options)
 
 
-def test_counts_that_nobody_makes():
+def test_counts_that_do_not_match_the_roles():
     def prepare(kit):
         kit.outputs.init_barriers(1, 64)  # HERE
 
-    told("COUNT_MISMATCH", "given 64 arrivals of its consumer, but its roles make 128", prepare=prepare)
+    rejected("COUNT_MISMATCH", "given 64 arrivals of its consumer, but its roles make 128", prepare=prepare)
 
 
 def test_barriers_of_another_pipeline():
     def prepare(kit):
         kit.outputs.init_barriers(storage_ptr=SMemArray.make(SharedMemBarrier, 4))  # HERE
 
-    told("BAD_KERNEL", "`storage_ptr` does not hold the barriers of `outputs`", prepare=prepare)
+    rejected("BAD_KERNEL", "`storage_ptr` does not hold the barriers of `outputs`", prepare=prepare)
 
 
 def test_barriers_of_another_number():
@@ -341,7 +341,7 @@ def test_barriers_of_another_number():
         check(plain_mma, plain_epilogue, [], options=options)
 
 
-def test_tensor_memory_of_another_number_of_ctas():
+def test_tmem_of_another_number_of_ctas():
     def options(config):
         return {"tmem": TmemAllocation(thread(), 2)}
 

@@ -1,4 +1,4 @@
-"""Pipelines on the machine: order, back-pressure, every way to hold a stage, and under every schedule."""
+"""Pipelines on the emulator: order, back-pressure, every way to hold a stage, and under every schedule."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_the_producer_waits_with_the_parities_of_the_reference() -> None:
     """Two stages: the producer waits at (0, 1) (1, 1) (0, 0) (1, 0), the consumer at (0, 0) (1, 0) (0, 1) (1, 1)."""
 
     @kernel(target="sm_90a")
-    def told(seen: Array[u32], n: s32) -> None:
+    def rejected(seen: Array[u32], n: s32) -> None:
         roles = warp_roles(load=1, use=1)
         pipeline = ProducerConsumerPipeline(2, producer=EveryThread(roles.load), consumer=EveryThread(roles.use))
         for role, side, name in (
@@ -129,7 +129,7 @@ def test_the_producer_waits_with_the_parities_of_the_reference() -> None:
 
     assert ProducerConsumerPipeline.smem_bytes(2) == 2 * 2 * 8
     seen = np.full((2, 9, 2), 99, np.uint32)
-    launch(told.bind(seen, 9, grid=(1, 1, 1), block=(64, 1, 1)), schedule="random", seed=3)
+    launch(rejected.bind(seen, 9, grid=(1, 1, 1), block=(64, 1, 1)), schedule="random", seed=3)
     laps = [(i % 2, i // 2 % 2) for i in range(9)]
     assert [tuple(row) for row in seen[1]] == laps
     assert [tuple(row) for row in seen[0]] == [(stage, 1 - lap) for stage, lap in laps]

@@ -1,4 +1,4 @@
-"""One wrong kernel for each way to hold a stage wrongly: told while tracing, at the author's line."""
+"""One wrong kernel for each way to misuse a stage: reported at trace time, at the author's line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from warploom.trace import kernel, lane, loop, s32, warp_roles, when
 Body = Callable[[Any, ProducerConsumerPipeline, Any], None]
 
 
-def told(code: str, *words: str, consumer: str = "every") -> Callable[[Body], None]:
+def rejected(code: str, *words: str, consumer: str = "every") -> Callable[[Body], None]:
     """Trace a kernel with a body; the error must have the code and the words, and point at the line marked HERE."""
 
     def check(body: Body) -> None:
@@ -41,7 +41,7 @@ def told(code: str, *words: str, consumer: str = "every") -> Callable[[Body], No
 
 
 def test_a_stage_that_is_dropped() -> None:
-    @told("STAGE_DROPPED", "producer stage of `ring`", "release()")
+    @rejected("STAGE_DROPPED", "producer stage of `ring`", "release()")
     def _(roles: Any, ring: ProducerConsumerPipeline, n: Any) -> None:
         with roles.load:
             for _ in loop(n):
@@ -49,7 +49,7 @@ def test_a_stage_that_is_dropped() -> None:
 
 
 def test_a_stage_that_is_released_on_one_way_only() -> None:
-    @told("STAGE_RELEASED_CONDITIONALLY", "inside a device branch")
+    @rejected("STAGE_RELEASED_CONDITIONALLY", "inside a device branch")
     def _(roles: Any, ring: ProducerConsumerPipeline, n: Any) -> None:
         with roles.load:
             stage = ring.acquire_producer()
@@ -58,7 +58,7 @@ def test_a_stage_that_is_released_on_one_way_only() -> None:
 
 
 def test_a_stage_that_is_released_in_a_loop() -> None:
-    @told("STAGE_RELEASED_CONDITIONALLY", "inside a device loop")
+    @rejected("STAGE_RELEASED_CONDITIONALLY", "inside a device loop")
     def _(roles: Any, ring: ProducerConsumerPipeline, n: Any) -> None:
         with roles.use:
             stage = ring.acquire_consumer()
@@ -67,7 +67,7 @@ def test_a_stage_that_is_released_in_a_loop() -> None:
 
 
 def test_a_stage_that_is_released_twice() -> None:
-    @told("STAGE_RELEASED_TWICE", "consumer stage", "the first release is at", Path(__file__).name)
+    @rejected("STAGE_RELEASED_TWICE", "consumer stage", "the first release is at", Path(__file__).name)
     def _(roles: Any, ring: ProducerConsumerPipeline, n: Any) -> None:
         with roles.use, ring.consume() as stage:
             stage.release()
@@ -75,7 +75,7 @@ def test_a_stage_that_is_released_twice() -> None:
 
 
 def test_a_stage_that_is_used_after_its_release() -> None:
-    @told("STAGE_AFTER_RELEASE", "is used after its release")
+    @rejected("STAGE_AFTER_RELEASE", "is used after its release")
     def _(roles: Any, ring: ProducerConsumerPipeline, n: Any) -> None:
         with roles.use:
             with ring.consume() as stage:
@@ -84,14 +84,14 @@ def test_a_stage_that_is_used_after_its_release() -> None:
 
 
 def test_a_second_stage_while_the_first_is_held() -> None:
-    @told("STAGE_ENTERED_TWICE", "is still open")
+    @rejected("STAGE_ENTERED_TWICE", "is still open")
     def _(roles: Any, ring: ProducerConsumerPipeline, n: Any) -> None:
         with roles.use, ring.consume():
             ring.acquire_consumer()  # HERE
 
 
 def test_a_context_that_is_entered_twice() -> None:
-    @told("STAGE_ENTERED_TWICE", "is acquired while")
+    @rejected("STAGE_ENTERED_TWICE", "is acquired while")
     def _(roles: Any, ring: ProducerConsumerPipeline, n: Any) -> None:
         with roles.use:
             context = ring.consume()
@@ -102,35 +102,35 @@ def test_a_context_that_is_entered_twice() -> None:
 
 
 def test_a_stage_of_another_role() -> None:
-    @told("STAGE_WRONG_ROLE", "Role `other` acquires a consumer stage", "but its consumer is `use`")
+    @rejected("STAGE_WRONG_ROLE", "Role `other` acquires a consumer stage", "but its consumer is `use`")
     def _(roles: Any, ring: ProducerConsumerPipeline, n: Any) -> None:
         with roles.other, ring.consume():  # HERE
             pass
 
 
 def test_the_wrong_side() -> None:
-    @told("STAGE_WRONG_ROLE", "Role `use` acquires a producer stage")
+    @rejected("STAGE_WRONG_ROLE", "Role `use` acquires a producer stage")
     def _(roles: Any, ring: ProducerConsumerPipeline, n: Any) -> None:
         with roles.use, ring.produce():  # HERE
             pass
 
 
-def test_an_arrival_by_lanes_that_nobody_can_count() -> None:
-    @told("UNCOUNTABLE_ARRIVAL", "cannot be counted", consumer="lanes")
+def test_an_arrival_by_lanes_that_cannot_be_counted() -> None:
+    @rejected("UNCOUNTABLE_ARRIVAL", "cannot be counted", consumer="lanes")
     def _(roles: Any, ring: ProducerConsumerPipeline, n: Any) -> None:
         with roles.use, ring.consume_explicit() as stage, when(n > 3):
             stage.arrive()  # HERE
 
 
 def test_an_arrival_of_another_number_of_lanes() -> None:
-    @told("UNCOUNTABLE_ARRIVAL", "2 lanes of a warp arrive", "declared with 4", consumer="lanes")
+    @rejected("UNCOUNTABLE_ARRIVAL", "2 lanes of a warp arrive", "declared with 4", consumer="lanes")
     def _(roles: Any, ring: ProducerConsumerPipeline, n: Any) -> None:
         with roles.use, ring.consume_explicit() as stage, when(lane() < 2):
             stage.arrive()  # HERE
 
 
-def test_an_explicit_stage_at_which_nobody_arrives() -> None:
-    @told("STAGE_DROPPED", "never released", consumer="lanes")
+def test_an_explicit_stage_without_an_arrival() -> None:
+    @rejected("STAGE_DROPPED", "never released", consumer="lanes")
     def _(roles: Any, ring: ProducerConsumerPipeline, n: Any) -> None:
         with roles.use, ring.consume_explicit():  # HERE
             pass

@@ -1,10 +1,10 @@
-"""Warp contexts: tensor memory from its allocation to its return, by `with` and by hand, and every way to err."""
+"""Warp contexts: the lifetime of TMEM, with `with` and without, and every misuse."""
 
 from __future__ import annotations
 
 import pytest
 from tests.kernels.plain_problems import role_texts
-from tests.structured.accumulating import ONE, PAIR, check, multiply, plain_epilogue, plain_mma, told
+from tests.structured.accumulating import ONE, PAIR, check, multiply, plain_epilogue, plain_mma, rejected
 from tests.structured.scheduling import SCHEDULES
 from tests.structured.writing import opcodes
 
@@ -53,7 +53,7 @@ def test_the_linear_twins_do_what_the_contexts_do(shape):
     assert opcodes(twins) == opcodes(check(plain_mma, plain_epilogue, [], shape=shape, tiles=5))
 
 
-def test_what_is_entered_is_the_context_itself():
+def test_entering_returns_the_context_itself():
     def mma(kit):
         with kit.roles.mma:
             context = MmaWarpContext(kit.outputs)
@@ -96,7 +96,7 @@ def test_members(context):
                 assert isinstance(sync, WarpGroupBarrier)
                 assert (sync.num_threads, sync.id) == (160, kit.outputs.sync.id)
             with made:
-                made.Sync.arrive()  # entering has told the epilogue: telling twice is telling once
+                made.Sync.arrive()  # entering has published the address: a second call does nothing
                 for _ in kit.work:
                     with made.output_pipeline.producer() as stage:
                         multiply(kit, stage)
@@ -117,7 +117,7 @@ def test_members(context):
 
 
 @SHAPES
-def test_tensor_memory_is_allocated_once_and_given_back_when_both_ctas_have_read_it(shape):
+def test_tmem_is_allocated_once_and_freed_when_both_ctas_have_read_it(shape):
     launched = check(plain_mma, plain_epilogue, SCHEDULES[:1], shape=shape)
     text = role_texts(launched)
     group = shape["cta_group"]
@@ -126,7 +126,7 @@ def test_tensor_memory_is_allocated_once_and_given_back_when_both_ctas_have_read
     assert places == sorted(places)
     assert text["mma"].count(f"tcgen05.dealloc.cta_group::{group}") == 1
     end = text["epilogue"][text["epilogue"].rindex("tcgen05.fence::before_thread_sync") :]
-    assert end.count("mbarrier.arrive.shared::cluster") == group - 1, "the peer is told first"
+    assert end.count("mbarrier.arrive.shared::cluster") == group - 1, "the peer is signalled first"
     assert end.count("mbarrier.arrive.shared::cta") == 1
 
 
@@ -174,13 +174,13 @@ def test_thread_counts_that_are_given_are_checked():
         with kit.roles.mma, MmaWarpContext(kit.outputs, epilogue_threads=96):  # HERE
             pass
 
-    told("COUNT_MISMATCH", "was given 96 as `epilogue_threads`, but its roles make 128", mma=too_few)
+    rejected("COUNT_MISMATCH", "was given 96 as `epilogue_threads`, but its roles make 128", mma=too_few)
 
     def too_many(kit):
         with kit.roles.mma, MmaWarpContext.create(kit.outputs, mma_threads=64):  # HERE
             pass
 
-    told("COUNT_MISMATCH", "was given 64 as `mma_threads`, but its roles make 32", mma=too_many)
+    rejected("COUNT_MISMATCH", "was given 64 as `mma_threads`, but its roles make 32", mma=too_many)
 
 
 @SHAPES
@@ -215,7 +215,7 @@ def test_a_context_is_created_on_storage_of_the_author_s_own(shape):
     assert "barrier outputs.dealloc" not in text
 
 
-def test_tensor_memory_that_the_role_already_knows_of():
+def test_tmem_that_the_role_already_knows():
     def mma(kit):
         outputs = kit.outputs
         with kit.roles.mma:
@@ -242,7 +242,7 @@ def test_tensor_memory_that_the_role_already_knows_of():
 
 
 def test_the_deallocation_barrier_step_by_step():
-    """What leaving the contexts does, in its parts."""
+    """Do what leaving the contexts does, step by step."""
 
     def mma(kit):
         with kit.roles.mma:
@@ -295,7 +295,7 @@ def test_a_context_entered_twice():
             with context, context:  # HERE
                 pass
 
-    told("BAD_KERNEL", "a MmaWarpContext is entered twice", mma=mma)
+    rejected("BAD_KERNEL", "a MmaWarpContext is entered twice", mma=mma)
 
 
 def test_a_linear_context_entered_again():
@@ -305,7 +305,7 @@ def test_a_linear_context_entered_again():
             with context:  # HERE
                 pass
 
-    told("BAD_KERNEL", "a EpilogueWarp is entered twice", epilogue=epilogue)
+    rejected("BAD_KERNEL", "a EpilogueWarp is entered twice", epilogue=epilogue)
 
 
 def test_a_context_of_the_other_role():
@@ -313,7 +313,7 @@ def test_a_context_of_the_other_role():
         with kit.roles.mma, EpilogueWarpContext(kit.outputs):  # HERE
             pass
 
-    told("STAGE_WRONG_ROLE", "Role `mma`", "but its consumer is `epilogue`", mma=mma)
+    rejected("STAGE_WRONG_ROLE", "Role `mma`", "but its consumer is `epilogue`", mma=mma)
 
 
 def test_an_allocation_by_the_epilogue():
@@ -321,16 +321,16 @@ def test_an_allocation_by_the_epilogue():
         with kit.roles.epilogue, MmaWarpContext(kit.outputs):  # HERE
             pass
 
-    told("STAGE_WRONG_ROLE", "Role `epilogue`", "but its producer is `mma`", epilogue=epilogue)
+    rejected("STAGE_WRONG_ROLE", "Role `epilogue`", "but its producer is `mma`", epilogue=epilogue)
 
 
-def test_tensor_memory_before_its_context():
+def test_tmem_before_its_context():
     def epilogue(kit):
         with kit.roles.epilogue:
             context = EpilogueWarpContext(kit.outputs)
             assert context.tmem  # HERE
 
-    told("BAD_KERNEL", "role `epilogue` uses TMEM of `outputs` before it knows the address", epilogue=epilogue)
+    rejected("BAD_KERNEL", "role `epilogue` uses TMEM of `outputs` before it knows the address", epilogue=epilogue)
 
 
 def test_a_wait_for_the_address_by_the_role_that_has_it():
@@ -338,15 +338,15 @@ def test_a_wait_for_the_address_by_the_role_that_has_it():
         with kit.roles.mma:
             MmaWarpContext.Sync.wait()  # HERE
 
-    told("STAGE_WRONG_ROLE", "Role `mma`", mma=mma)
+    rejected("STAGE_WRONG_ROLE", "Role `mma`", mma=mma)
 
 
-def test_the_address_told_before_there_is_one():
+def test_the_address_published_before_there_is_one():
     def mma(kit):
         with kit.roles.mma:
             MmaWarpContext.Sync.arrive()  # HERE
 
-    told("BAD_KERNEL", "before it knows the address", mma=mma)
+    rejected("BAD_KERNEL", "before it knows the address", mma=mma)
 
 
 def test_the_address_read_before_it_is_there():
@@ -356,14 +356,14 @@ def test_the_address_read_before_it_is_there():
             with EpilogueWarpContext(kit.outputs, tmem=memory):  # HERE
                 pass
 
-    told("BAD_KERNEL", "call `Sync.wait()` first", epilogue=epilogue)
+    rejected("BAD_KERNEL", "call `Sync.wait()` first", epilogue=epilogue)
 
 
 def test_a_barrier_where_no_pipeline_is():
     def prepare(kit):
         MmaWarpContext.Sync.wait()  # HERE
 
-    told("BAD_KERNEL", "takes part in 0 output pipelines", prepare=prepare)
+    rejected("BAD_KERNEL", "takes part in 0 output pipelines", prepare=prepare)
 
 
 def test_a_linear_context_that_is_dropped():
@@ -373,7 +373,7 @@ def test_a_linear_context_that_is_dropped():
             with made.output_pipeline.producer() as stage:
                 multiply(kit, stage)
 
-    told("BAD_KERNEL", "a MmaWarp is never released", mma=mma)
+    rejected("BAD_KERNEL", "a MmaWarp is never released", mma=mma)
 
 
 def test_a_linear_context_that_is_released_twice():
@@ -383,7 +383,7 @@ def test_a_linear_context_that_is_released_twice():
             made.release()
             made.release()  # HERE
 
-    told("BAD_KERNEL", "is released twice", epilogue=epilogue)
+    rejected("BAD_KERNEL", "is released twice", epilogue=epilogue)
 
 
 def test_a_linear_context_that_is_released_in_a_loop():
@@ -393,17 +393,17 @@ def test_a_linear_context_that_is_released_in_a_loop():
             for _ in loop(kit.tiles):
                 made.release()  # HERE
 
-    told("BAD_KERNEL", "is released inside a device loop", mma=mma)
+    rejected("BAD_KERNEL", "is released inside a device loop", mma=mma)
 
 
-def test_parts_of_another_pipeline_are_told_together():
+def test_parts_of_another_pipeline_are_reported_together():
     def mma(kit):
         with kit.roles.mma:
             other = SMemArray.make(SharedMemBarrier, 1)
             slot = SMemArray.make("u32", 1)
             MmaWarpContext.create(kit.outputs, tmem_addr_storage=slot, dealloc_mbar=other)  # HERE
 
-    told("BAD_KERNEL", "`tmem_addr_storage` and `dealloc_mbar` given to MmaWarpContext", mma=mma)
+    rejected("BAD_KERNEL", "`tmem_addr_storage` and `dealloc_mbar` given to MmaWarpContext", mma=mma)
 
 
 def test_a_deallocation_barrier_of_another_pipeline():
@@ -411,7 +411,7 @@ def test_a_deallocation_barrier_of_another_pipeline():
         other = TmemDeallocBarrier(kit.roles.epilogue, kit.cluster, "other")
         EpilogueWarpContext(kit.outputs, dealloc_barrier=other)  # HERE
 
-    told("BAD_KERNEL", "`dealloc_barrier` given to EpilogueWarpContext", prepare=prepare)
+    rejected("BAD_KERNEL", "`dealloc_barrier` given to EpilogueWarpContext", prepare=prepare)
 
 
 def test_a_mask_of_other_ctas():
@@ -419,11 +419,11 @@ def test_a_mask_of_other_ctas():
         with kit.roles.epilogue:
             EpilogueWarpContext.create(kit.outputs, mma_complete_mask=2)  # HERE
 
-    told("COUNT_MISMATCH", "given 0x2", "make 0x1", epilogue=epilogue)
+    rejected("COUNT_MISMATCH", "given 0x2", "make 0x1", epilogue=epilogue)
 
 
 def test_named_barriers_have_numbers_of_their_own():
-    """Where the address is handed over, and where the author's warps meet, are different barriers."""
+    """The hand-over of the address and the author's own barrier are different barriers."""
 
     def epilogue(kit):
         told_one, meeting = WarpGroupBarrier(128), WarpGroupBarrier(128)
@@ -447,4 +447,4 @@ def test_there_are_sixteen_named_barriers():
         with when(lane() == 0):
             WarpGroupBarrier(128, 16)  # HERE
 
-    told("BAD_KERNEL", "named barrier 16; a CTA has 16", prepare=prepare)
+    rejected("BAD_KERNEL", "named barrier 16; a CTA has 16", prepare=prepare)

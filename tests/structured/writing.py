@@ -1,4 +1,4 @@
-"""Runs a tile writer on the machine: tensor memory is filled with a known accumulator, and C is compared with NumPy."""
+"""Runs a tile writer on the emulator: TMEM is filled with a known accumulator, and C is compared with NumPy."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ NUMPY = {
     "e5m2": ml_dtypes.float8_e5m2,
 }
 LAYOUTS = [(128, 32, 1), (64, 32, 1), (256, 32, 2), (128, 64, 2), (64, 8, 1), (64, 24, 1), (128, 48, 2)]
-"""MMA_M, MMA_N and CTAs of the four accumulator layouts, with one, few and an odd number of strips."""
+"""MMA_M, MMA_N and CTAs of the four accumulator layouts, with one, few and an odd number of subtiles."""
 ONE_OF_EACH = [(128, 16, 1), (64, 24, 1), (256, 32, 2), (128, 48, 2)]
 PAIRS = [((128, 32, 1), False), ((128, 48, 2), True)]
 """Layouts, and whether A and B are swapped: the plainest and the least plain."""
@@ -72,7 +72,7 @@ def config_of(layout, *, swapped=False, c_type="bf16", **fields):
 
 
 def allocate(slot):
-    """Tensor memory, by the first warp, before the roles part."""
+    """Allocate TMEM, with the first warp, before the roles."""
     with when(warp_index() == 0):
         emit("tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32", slot.place, 512)
     emit("tcgen05.fence::before_thread_sync")
@@ -89,7 +89,7 @@ def deallocate(slot, barrier):
 
 
 def fill(sums, config, role, offset, row, column):
-    """The accumulator of a tile into tensor memory, lane by lane, from an array in which it begins at (row, column)."""
+    """Fill TMEM with the accumulator of a tile, lane by lane, from an array in which it starts at (row, column)."""
     placement = PLACEMENTS[config.cta_group, config.MMA_M, False]
     folded = placement.folded
     warp, number = role.warp.to(s32), lane().to(s32)
@@ -145,7 +145,7 @@ def empty(shape, dtype):
 
 
 def aligned(shape, dtype):
-    """Poison whose rows the copy engine can reach, and all of it with what lies between rows."""
+    """Return poison whose rows TMA can reach, and the whole array with the padding between rows."""
     unit = 16 // np.dtype(NUMPY[dtype]).itemsize
     whole = empty((*shape[:-1], -(-shape[-1] // unit) * unit), dtype)
     return whole[..., : shape[-1]], whole
@@ -176,14 +176,14 @@ def c_map(config, d):
 
 @dataclass
 class Written:
-    """What a run left: C, the accumulators as C has them, and the launch."""
+    """The results of a run: C, the accumulators in C's orientation, and the launch."""
 
     c: Any
     sums: Any
     launch: Any
 
     def check(self, expected=None):
-        """C has the expected numbers, rounded once, and nothing beside C was touched."""
+        """Check that C has the expected numbers, rounded once."""
         wanted = np.asarray(self.sums if expected is None else expected).astype(self.c.dtype)
         np.testing.assert_array_equal(self.c.astype(np.float32), wanted.astype(np.float32))
 

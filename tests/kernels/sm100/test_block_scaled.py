@@ -83,7 +83,7 @@ def test_batches():
     problem("mxfp8", 1, 64, 140, 70, 192, batch=(3,)).check()
 
 
-def test_rows_that_the_copy_engine_cannot_store():
+def test_rows_that_tma_cannot_store():
     problem("nvfp4", 2, 64, 130, 67, 320, use_tma_store=False).check()
 
 
@@ -97,7 +97,7 @@ def test_the_epilogue_has_its_say(register_based):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("columns", WIDTHS)
 @pytest.mark.parametrize("cta_group", [1, 2])
-def test_tensor_memory_holds_everything_apart(kind, columns, cta_group):
+def test_tmem_regions_do_not_overlap(kind, columns, cta_group):
     fields, depth = KINDS[kind]
     config = BlockScaledMatmulConfig(cta_group=cta_group, mma_shape=(128 * cta_group, columns, depth), **fields)
     assert not violations(config)
@@ -116,7 +116,7 @@ def test_tensor_memory_holds_everything_apart(kind, columns, cta_group):
         assert places == list(range(0, layout.columns, 4))
 
 
-def test_more_than_tensor_memory_has_is_refused():
+def test_more_columns_than_tmem_has_are_rejected():
     fields = {"mma_shape": (256, 256, 64), "num_accum_pipeline_stages": 2, "num_pipeline_stages": 1}
     found = violations(BlockScaledMatmulConfig(a_type="e2m1", **fields))
     assert any("columns of TMEM" in each for each in found)

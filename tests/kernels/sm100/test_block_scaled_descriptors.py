@@ -17,7 +17,7 @@ from warploom.ptx.syntax.printer import print_module
 ADDRESS = 0x3FFF
 LEADING = 0x3FFF << 16
 BASE_OFFSET = 7 << 49
-"""Where a matrix begins; and what nobody reads: Triton leaves the leading offset of a swizzled matrix zero, CuTe DSL
+"""The bits that may differ: the start address, and unused fields. Triton leaves the leading offset of a swizzled matrix zero, CuTe DSL
 one, and Triton gives a matrix without a swizzle a base offset.
 """
 
@@ -42,7 +42,7 @@ def test_constants_seen_in_other_compilers_ptx():
 
 @pytest.fixture
 def seen(monkeypatch):
-    """Every descriptor that the machine meets: of products, of their operands, and of scale-factor copies."""
+    """Every descriptor that the emulator sees: of MMAs, of their operands, and of scale-factor copies."""
     found = {"products": set(), "operands": set(), "copies": set()}
     issued, copied = tcgen05._Mma.issue, tcgen05._copy
 

@@ -88,7 +88,7 @@ def test_the_epilogue_has_its_say():
 
 
 def test_factors_count_with_all_their_bits():
-    """Factors that are no powers of two, against the same roundings step by step: one for each fused addition."""
+    """Scales that are not powers of two, against the same roundings step by step: one for each fused addition."""
     problem = blockwise(64, 96, 384, mma_shape=(64, 96, K))
     problem.a_scales = problem.rng.random(problem.a_scales.shape).astype(np.float32)
     problem.b_scales = problem.rng.random(problem.b_scales.shape).astype(np.float32)

@@ -20,7 +20,7 @@ from warploom.launch_file import load
 from warploom.machine.instructions.tcgen05 import mma as tcgen05
 
 ADDRESS, LEADING = 0x3FFF, 0x3FFF << 16
-"""Where a matrix begins, and what nobody reads of a swizzled one along K."""
+"""The bits that may differ: the start address, and the unused leading offset of a swizzled K-major matrix."""
 FILES = sorted((Path(__file__).parents[2] / "foreign").glob("*matmul*sm100.launch.json"))
 NAMES = (
     "triton_descriptor_e4m3_sm100",
@@ -36,7 +36,7 @@ TYPES = {"bf16": ml_dtypes.bfloat16, "f16": np.float16, "e4m3": ml_dtypes.float8
 
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> dict[str, set[Any]]:
-    """Every descriptor that the machine meets: of products, and of their operands with what they are of."""
+    """Every descriptor that the emulator sees: of MMAs, and of their operands with what they are of."""
     found: dict[str, set[Any]] = {"products": set(), "operands": set()}
     issued = tcgen05._Mma.issue
 

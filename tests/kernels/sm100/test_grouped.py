@@ -16,7 +16,7 @@ from warploom.structured.epilogue.epilogue import Epilogue, Operand
 
 LAYOUTS = [(1, 64), (1, 128), (2, 128), (2, 256)]
 SPARE = 5
-"""Rows behind the last group, which nobody may touch."""
+"""Rows after the last group, which must not be written."""
 
 
 def prepared(config, rows, n, k, experts=None):
@@ -125,7 +125,7 @@ def test_an_epilogue_sees_rows_of_all_groups():
     assert same(made.d, expected(made, rows, after=lambda sums, start: sums + bias[start : start + len(sums), None]))
 
 
-def test_a_grid_has_room_for_all_tiles_and_no_more_than_the_machine():
+def test_a_grid_has_room_for_all_tiles_and_no_more_than_the_gpu():
     config = MatmulConfig(gemm_kind="gmm", cta_group=2, mma_shape=(256, 128, 16))
     assert grouped_grid(config, 0, 8, 128, 148) == (2, 1, 1)
     assert grouped_grid(config, 3, 8, 128, 148) == (6, 1, 1)

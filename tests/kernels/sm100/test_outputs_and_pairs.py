@@ -24,7 +24,7 @@ def is_lossless(launch):
 
 @pytest.mark.parametrize(("m", "n", "k"), [(4096, 4096, 512), (2048, 14336, 512), (64, 4096, 512), (16, 512, 4096)])
 @pytest.mark.parametrize("target", ["sm_90a", "sm_100a"])
-def test_what_training_keeps(m, n, k, target):
+def test_outputs_that_training_saves(m, n, k, target):
     kept = {"pre_activation": like(m, n)}
     options = {"activation": "gelu_tanh", "bias": like(n), "outputs": kept, "target": target}
     assert is_lossless(linear.bind(like(m, k), like(n, k), **options))

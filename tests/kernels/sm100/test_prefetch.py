@@ -38,7 +38,7 @@ def test_the_product_is_right_whatever_comes_first(config: dict[str, Any], k: in
         assert (out == expected).all()
 
 
-def test_weights_are_loaded_before_the_wait_and_the_rest_behind_it() -> None:
+def test_weights_are_loaded_before_the_wait_and_the_rest_after_it() -> None:
     call, _, _ = bound(CONFIGS[0], 712)
     text = warploom.ptx_of(
         warploom.matmul,

@@ -1,4 +1,4 @@
-"""Matmul with an epilogue-load role against NumPy: strips, whole tiles and rows, in every layout and at odd sizes."""
+"""Matmul with an epilogue-load role against NumPy: subtiles, whole tiles and rows, in every layout and at odd sizes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LAYOUTS = [(1, 64), (1, 128), (2, 128), (2, 256)]
 
 
 def source_of(made):
-    """What is added: a matrix of D's shape, or a row."""
+    """The epilogue input: a matrix of D's shape, or a row."""
     d, is_row = made.d, made.config.epilogue_is_1d
     shape = (*d.shape[:-2], d.shape[-1]) if is_row else d.shape
     return spaced(integers(np.random.default_rng(), shape, made.config.c_type))
@@ -107,7 +107,7 @@ def test_any_number_of_stages_will_do(stages):
 
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
 def test_many_short_tiles_keep_their_order(schedule):
-    """Main loads run ahead by more tiles than a parity bit can count, and the last tile has nobody behind it."""
+    """Main loads run ahead by more tiles than a parity bit can count, and no tile follows the last one."""
     config = MatmulConfig(cta_group=1, mma_shape=(64, 16, 16), use_tma_epilogue_load=True)
     check(config, 64, 7 * 16, 64, schedule=schedule, sms=1)
 
@@ -131,7 +131,7 @@ def test_rows_that_tma_cannot_step_through_are_read_by_threads():
     """The rule for a residual: C's type and rows of whole 16 bytes go through the role; all else is an operand."""
     n = 61
     loading = MatmulConfig(cta_group=1, mma_shape=(64, 32, 16), use_tma_epilogue_load=True)
-    assert any("rows of C 122 bytes apart" in told for told in violations(loading, Problem(70, n, 64)))
+    assert any("rows of C 122 bytes apart" in rejected for rejected in violations(loading, Problem(70, n, 64)))
     config = MatmulConfig(cta_group=1, mma_shape=(64, 32, 16), use_tma_store=False)
     made = arrays(config, 70, n, 64, seed=None)
     source = np.random.default_rng().integers(-9, 9, (70, n)).astype(np.float32)
@@ -146,7 +146,7 @@ def test_a_row_that_is_not_aligned_or_of_another_type_is_refused():
     wrong = np.zeros(200, np.float32)[3:67:2]
     with pytest.raises(WarploomError, match=r"not of \.bf16; its elements are not contiguous; rows begin"):
         bound_to(made, wrong, None, None)
-    with pytest.raises(WarploomError, match="a matrix that the copy engine loads is a tensor map"):
+    with pytest.raises(WarploomError, match="the source must be a tensor map for a matrix"):
         bound_to(made, mapped(np.zeros((64, 32), NUMPY["bf16"]), (64, 32), "64B"), None, None)
 
 

@@ -99,7 +99,7 @@ def test_only_the_final_split_has_an_epilogue():
 
 def test_more_splits_than_tiles_are_refused():
     config = MatmulConfig(num_split_k=5)
-    assert any("each of 5 splits" in told for told in violations(config, Problem(256, 256, 4 * 64)))
+    assert any("each of 5 splits" in rejected for rejected in violations(config, Problem(256, 256, 4 * 64)))
 
 
 def test_the_workspace_has_a_tile_for_every_cta_of_a_swapped_grid():

@@ -72,7 +72,7 @@ def test_a_kernel_serves_both_compute_capabilities(name):
 
 
 @pytest.mark.parametrize("name", ["residual", "mxfp8"])
-def test_the_machine_runs_it_for_both(name):
+def test_the_emulator_runs_it_for_both(name):
     operation, arguments, options = CASES[name](np.random.default_rng())
     first, second = (operation(*arguments, **options, target=each) for each in ("sm_100a", "sm_103a"))
     assert np.isfinite(first.astype(np.float32)).all()
@@ -81,7 +81,7 @@ def test_the_machine_runs_it_for_both(name):
 
 @pytest.mark.parametrize("name", ["residual", "grouped"])
 def test_a_debug_build_bounds_every_wait(name):
-    """What a user of such a GPU needs most where nobody has seen the kernels on one."""
+    """Bounded waits matter most on a GPU on which the kernels have not been run yet."""
     operation, arguments, options = CASES[name](np.random.default_rng())
     module = module_of(operation.bind(*arguments, **options, target="sm_103a").program)
     made, _, sites = bounded(module, module.kernels[0], 1_000_000)

@@ -64,8 +64,8 @@ def test_stages(stages, rows):
         {"tile": (256, 16), "num_pipeline_stages": 1},
     ],
 )
-def test_tiles_one_behind_the_other_with_few_k_tiles(fields, k_tiles, schedule):
-    """The first K tile of a tile is multiplied before the one in front of it is written; two CTAs have five each."""
+def test_consecutive_tiles_with_few_k_tiles(fields, k_tiles, schedule):
+    """The MMAs of a tile's first K tile are issued before the previous tile is written; two CTAs have five tiles each."""
     tall = fields["tile"][0] * fields.get("cluster_shape", (1,))[0]
     wide = 5 * fields["tile"][1] * (1 if tall > fields["tile"][0] else 2)
     blockwise(tall - 3, wide - 5, 128 * k_tiles - 16, sms=2, **fields).check(schedule, k_tiles)
@@ -90,7 +90,7 @@ def test_the_epilogue_has_its_say():
 
 
 def test_factors_count_with_all_their_bits():
-    """Factors that are no powers of two, against the same roundings step by step: one for each fused addition."""
+    """Scales that are not powers of two, against the same roundings step by step: one for each fused addition."""
     problem = blockwise(64, 192, 384, tile=(64, 96), consumers=1, c_type="f32")
     problem.a_scales = problem.rng.random(problem.a_scales.shape).astype(np.float32)
     problem.b_scales = problem.rng.random(problem.b_scales.shape).astype(np.float32)
@@ -117,7 +117,7 @@ def test_factors_count_with_all_their_bits():
         {"b_major": "mn"},
     ],
 )
-def test_what_cannot_be_is_refused(fields):
+def test_impossible_configurations_are_rejected(fields):
     with pytest.raises(WarploomError) as found:
         HopperBlockwiseConfig(**fields).validated()
     assert found.value.diag is Diag.BAD_CONFIG
@@ -143,14 +143,14 @@ def test_assembles_without_loss(fields):
 
 
 @pytest.mark.parametrize("fields", [SHAPES[0], SHAPES[2], WIDEST[2]])
-def test_an_epilogue_finds_registers_beside_the_product_that_is_under_way(fields):
+def test_an_epilogue_does_not_spill_while_mmas_are_in_flight(fields):
     epilogue = Epilogue(alpha=0.5, bias=Operand("row"), activation="gelu", residual=Operand("tile"))
     operands = {"bias": np.zeros(500, np.float32), "residual": np.zeros((300, 500), np.float32)}
     assemble_ok(blockwise(300, 500, 300, epilogue=epilogue, operands=operands, **fields).launch)
 
 
 def test_factors_are_read_while_the_tensor_core_works():
-    """What stands between the end of a K tile's product and the next one keeps the tensor core waiting."""
+    """Instructions between the MMAs of one K tile and the next keep the tensor core waiting."""
     loop = k_loop(tile=(256, 128), num_output_stages=1)
     names = [each.mnemonic for each in loop]
     done = [at for at, each in enumerate(loop) if each.opcode.startswith("WARPGROUP.DEPBAR")]

@@ -1,4 +1,4 @@
-"""Hopper kernels that may begin before the one in front of them has ended."""
+"""Hopper kernels that may start before the previous grid has completed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from warploom.structured.config.sm90 import HopperConfig
 from warploom.structured.config.sm90_blockwise import HopperBlockwiseConfig
 
 MEMORY = ("mbarrier", "cp.async", "wgmma", "ld.global", "st.global", "red.", "atom.")
-"""What a role may not do before the kernel in front has ended; its own barriers are among it only to be strict."""
+"""Instructions that a role must not execute before the previous grid has completed; barriers are included strictly."""
 M, N, K = 136, 72, 328
 
 

@@ -1,4 +1,4 @@
-"""What epilogues of Hopper's kernels add: residuals in the buffers of C, with splits and without, and rows of bias."""
+"""Fused epilogues of Hopper's kernels: residuals in the buffers of C, with splits and without, and rows of bias."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_residuals_come_however_shallow_the_product_is(k: int) -> None:
 
 
 @pytest.mark.parametrize(("m", "bias_type"), [(2, np.float32), (300, BF16)])
-def test_a_bias_beside_many_sums_lies_in_shared_memory(m: int, bias_type: Any) -> None:
+def test_a_bias_is_in_shared_memory_where_accumulators_fill_the_registers(m: int, bias_type: Any) -> None:
     fields = {"tile": (128, 176), "pingpong": True, "residual_in_place": True}
     check(m, 200, 100, schedule="random", seed=2, bias_type=bias_type, **fields)
     made, _, _ = bound(m, 200, 100, bias_type=bias_type, **fields)
@@ -74,7 +74,7 @@ def test_a_bias_beside_many_sums_lies_in_shared_memory(m: int, bias_type: Any) -
 
 @pytest.mark.parametrize("n", [71, 72, 73])
 def test_threads_store_neighbours_together_where_they_are_one_word(n: int) -> None:
-    """Rows of an even number of elements: a word may begin in C and end behind it."""
+    """Rows of an even number of elements: a word may start inside C and end outside."""
     check(70, n, 70, tile=(64, 64), consumers=1, use_tma_store=False)
     made, _, _ = bound(70, n, 70, tile=(64, 64), consumers=1, use_tma_store=False)
     assert sass_of(made).count("STG") == sass_of(made).count("STG", "U16") * 2
@@ -95,7 +95,7 @@ def test_wide_tiles_keep_everything_in_registers(how: str) -> None:
 
 
 def test_splits_of_a_cluster_wait_for_nothing_but_sums() -> None:
-    """No fence of the GPU, and no meeting but one at which everybody has long arrived."""
+    """No fence at GPU scope, and no barrier except one at which all threads have already arrived."""
     made, _, _ = bound(130, 200, 520, residual_in_place=True, **IN_PLACE["two splits, turned"])
     sass = sass_of(made)
     assert sass.count("MEMBAR", "GPU") == 0

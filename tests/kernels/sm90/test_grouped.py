@@ -36,7 +36,7 @@ def test_awkward_groups(rows, fields):
 
 
 def test_no_rows_at_all():
-    """Nobody finds a tile, and everybody ends."""
+    """No role finds a tile, and every role exits."""
     problem = grouped_product((5, 0), 64, 64, experts=(-1, 0))
     problem.check()
     assert np.isnan(problem.run()).all()
@@ -44,7 +44,7 @@ def test_no_rows_at_all():
 
 @pytest.mark.parametrize(("n", "k"), [(1, 1), (63, 65), (65, 64), (131, 200)])
 def test_awkward_sizes(n, k):
-    """C's rows end where a tile does not: threads store what the copy engine would store too much of."""
+    """C's rows end where a tile does not: threads store the rows where TMA would store too many."""
     for fields in (SHAPES[1], SHAPES[4]):
         grouped_product((70, 1, 130), n, k, **fields).check("lazy")
 
@@ -96,7 +96,7 @@ def test_assembles_without_loss(fields):
     assert all(kernel.spill_stores == 0 for kernel in assemble_ok(problem.launch).kernels)
 
 
-def test_whole_tiles_go_by_the_copy_engine():
+def test_whole_tiles_are_stored_by_tma():
     sass = sass_of(grouped_product(ROWS, 200, 200, **SHAPES[1]).launch)
-    assert sass.count("UTMASTG") == 4  # strips of a tile
+    assert sass.count("UTMASTG") == 4  # subtiles of a tile
     assert not sass.count("MEMBAR", "GPU")

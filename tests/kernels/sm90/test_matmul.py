@@ -53,7 +53,7 @@ def test_transposes(a_major, b_major, fields):
 
 
 @pytest.mark.parametrize("columns", [8, 16, 40, 96, 160, 256])
-def test_rows_of_b_side_by_side_in_tiles_of_any_width(columns):
+def test_contiguous_rows_of_b_in_tiles_of_any_width(columns):
     """A narrow tile fills no row of the widest swizzle."""
     product(70, 300, 100, tile=(64, columns), consumers=1, b_major="mn").check()
 
@@ -90,7 +90,7 @@ STRIPS = {
 
 @pytest.mark.parametrize("fields", STRIPS.values(), ids=STRIPS)
 @pytest.mark.parametrize(("m", "n"), [(1, 8), (193, 184), (260, 392)])
-def test_strips_of_every_width(fields, m, n):
+def test_subtiles_of_every_width(fields, m, n):
     config = HopperConfig(**fields).validated()
     rng = np.random.default_rng()
     k = 64 * 2 * config.num_split_k - 16 if config.num_split_k > 3 else 400
@@ -191,13 +191,13 @@ def test_any_shape(sizes, tile, pingpong, swapped, cluster):
         {"a_type": "f32", "b_type": "bf16"},
     ],
 )
-def test_what_cannot_be_is_refused(fields):
+def test_impossible_configurations_are_rejected(fields):
     with pytest.raises(WarploomError) as found:
         HopperConfig(**fields).validated()
     assert found.value.diag is Diag.BAD_CONFIG
 
 
-def test_values_that_no_configuration_has_are_told_at_once():
+def test_invalid_values_are_reported_together():
     wrong = {
         "a_type": "e2m1",
         "c_type": "int8",

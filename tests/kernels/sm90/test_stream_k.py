@@ -30,7 +30,7 @@ def test_every_way_to_divide_the_work_under_every_schedule(fields, schedule, see
 
 @pytest.mark.parametrize("fields", SHAPES[:3])
 def test_those_who_wait_come_first(fields):
-    """The machine goes through turns of vain looking for each effect of the others, so this is small."""
+    """The emulator spends many polling iterations on each effect of the other CTAs, so this is small."""
     streamed(140, 40, 130, sms=3, **fields).check("reverse")
 
 
@@ -77,7 +77,7 @@ def test_a_launch_finds_what_the_one_before_it_left(fields):
         problem.check("random", seed)
 
 
-def test_the_same_bits_whoever_comes_first():
+def test_the_same_bits_in_any_order_of_arrival():
     """Reals: the order of sums does not depend on who is ready."""
     problem = streamed(200, 100, 300, tile=(128, 64), c_type="f32", a_type="f32", sms=7)
     problem.a, problem.b = (problem.rng.standard_normal(shape) for shape in ((200, 300), (100, 300)))
@@ -119,7 +119,7 @@ def test_assembles_without_loss(fields):
 
 
 @pytest.mark.parametrize("fields", [ASSEMBLED[0], ASSEMBLED[3]])
-def test_the_gpu_is_waited_for_where_sums_are_parked_and_fetched_only(fields):
+def test_gpu_scope_fences_are_only_around_partial_tiles(fields):
     sass = sass_of(streamed(300, 500, 300, **fields).launch)
     assert sass.count("MEMBAR", "GPU") == 1
     assert sass.count("HGMMA") == sass_of(product(300, 500, 300, **fields).launch).count("HGMMA")

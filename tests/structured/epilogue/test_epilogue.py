@@ -12,7 +12,7 @@ from warploom.structured import Epilogue, Operand
 from warploom.structured.epilogue.epilogue import ACTIVATIONS
 
 
-def test_all_faults_are_told_at_once():
+def test_all_problems_are_reported_together():
     with pytest.raises(TraceError, match="BAD_EPILOGUE") as found:
         Epilogue(
             bias=Operand("diagonal"),

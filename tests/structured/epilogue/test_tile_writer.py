@@ -1,4 +1,4 @@
-"""The tile writer: every layout, type and orientation, through the copy engine and past it, and what it derives."""
+"""The tile writer: every layout, type and orientation, with TMA and without, and its derived members."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def sizes(config):
     ids=str,
 )
 @pytest.mark.parametrize("swapped", [False, True], ids=["plain", "swapped"])
-def test_the_copy_engine_stores_every_element_at_its_place(layout, swapped, c_type):
+def test_tma_stores_every_element_at_its_position(layout, swapped, c_type):
     config = config_of(layout, swapped=swapped, c_type=c_type)
     if c_type == "e4m3" and config.stageN < 16 and not swapped:
-        pytest.skip("rows of eight bytes are too short for the copy engine")
+        pytest.skip("rows of eight bytes are too short for TMA")
     run(config, *sizes(config)).check()
 
 
@@ -80,12 +80,12 @@ def test_registers_store_rows_of_any_length(swapped, size):
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("buffers", [1, 2, 3])
 def test_buffers_are_not_written_before_they_are_read(buffers, schedule):
-    config = config_of((64, 40, 1), num_output_stages=buffers)  # five strips: no whole laps of two or three buffers
+    config = config_of((64, 40, 1), num_output_stages=buffers)  # five subtiles: not a multiple of two or three buffers
     run(config, 70, 120, schedule=schedule).check()
 
 
 @pytest.mark.parametrize(("shape", "swizzle"), [((128, 64), "64B"), ((128, 32), "32B"), ((128, 16), "32B")], ids=str)
-def test_strips_may_be_wider_than_a_swizzle(shape, swizzle):
+def test_subtiles_may_be_wider_than_a_swizzle(shape, swizzle):
     config = config_of((128, 64, 1), output_tile_shape=shape, c_swizzle=swizzle)
     run(config, 131, 70).check()
 
@@ -156,8 +156,8 @@ def test_boxes_cover_every_tile_exactly_once():
     assert count > 300
 
 
-def strips_of(**fields):
-    """A strip's layout in shared memory as a set of byte addresses, by accumulator row and column."""
+def layouts_of(**fields):
+    """A subtile's layout in shared memory as a set of byte addresses, by accumulator row and column."""
     layout = SharedLayout(**fields)
     shape = (layout.columns, layout.rows) if layout.transposed else (layout.rows, layout.columns)
     rows, columns = np.indices(shape)
@@ -171,7 +171,7 @@ def strips_of(**fields):
 )
 def test_steps_from_a_lanes_place_reach_the_elements_that_tma_puts_there(dtype, width, swizzle, transposed):
     shape = {"rows": 32, "columns": 128} if transposed else {"rows": 128, "columns": width}
-    places, layout = strips_of(dtype=dtype, **shape, width=width, swizzle=SWIZZLES[swizzle], transposed=transposed)
+    places, layout = layouts_of(dtype=dtype, **shape, width=width, swizzle=SWIZZLES[swizzle], transposed=transposed)
     assert len(np.unique(places)) == places.size
     for lane, warp in itertools.product(range(32), range(4)):
         first = places[32 * warp + lane // 4, 2 * (lane % 4)]
@@ -265,7 +265,7 @@ def fails(config, *, tma=True, match, **options):
     return str(found.value)
 
 
-def test_all_that_is_wrong_with_a_writer_is_told_at_once():
+def test_all_problems_of_a_writer_are_reported_together():
     text = fails(config_of((128, 64, 1)), match="BAD_WRITER", c_type="f32", mma_shape=(64, 64, 16), colour="red")
     assert "3 problem" in text
     assert "c_type is f32; the configuration says bf16" in text
@@ -280,7 +280,7 @@ def test_shapes_must_fit_each_other():
 
 
 @pytest.mark.parametrize(("columns", "why"), [(24, "a subtile that is loaded from TMEM"), (12, "not a multiple of 8")])
-def test_strips_that_no_load_gives_are_refused(columns, why):
+def test_subtiles_without_a_matching_load_are_rejected(columns, why):
     config = config_of((128, 2 * columns, 1), output_tile_shape=(128, columns), c_swizzle="none")
     assert f"stageN is {columns}" in (text := fails(config, tma=False, match="BAD_WRITER"))
     assert why in text
@@ -384,7 +384,7 @@ def test_a_writer_from_keywords_alone():
     assert seen
 
 
-def test_what_follows_may_be_said_again():
+def test_derived_keywords_may_be_given_and_are_checked():
     config = config_of((128, 64, 1))
     same = {"num_output_warps": 4, "c_rank": 2, "c_tile_shape": (128, 64), "c_desc_shape": c_box(config)}
     run(config, 64, 64, options=lambda operands: same).check()

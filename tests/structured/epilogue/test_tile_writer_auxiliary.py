@@ -1,4 +1,4 @@
-"""Tiles that a role of their own brings: residual strips, whole tiles and rows, added in float32 before the rounding."""
+"""Epilogue inputs that a separate role loads: residual subtiles, whole tiles and rows, added before the rounding."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def sizes(config):
 
 
 def has_boxes(config, kind):
-    """Whether the copy engine can move the rows of C's strips, and of the source's."""
+    """Return whether TMA can move the rows of C's subtiles, and of the source's."""
     long_enough = config.AB_swapped or config.stageN * config.c_bytes >= 16
     return long_enough and (kind != "tile" or config.AB_swapped or config.MMA_N * config.c_bytes % 16 == 0)
 
@@ -142,7 +142,7 @@ def has_boxes(config, kind):
 @pytest.mark.parametrize("swapped", [False, True], ids=["plain", "swapped"])
 @pytest.mark.parametrize("layout", ONE_OF_EACH, ids=str)
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_brought_is_added(kind, layout, swapped):
+def test_loaded_inputs_are_added(kind, layout, swapped):
     config = config_of(layout, swapped=swapped)
     written, source = run(config, kind, *sizes(config))
     written.check(written.sums + (BETA if kind == "residual" else 1) * source)
@@ -163,7 +163,7 @@ def test_every_type(kind, c_type):
 @pytest.mark.parametrize(("stages", "schedule"), list(zip((1, 3, 1, 3), SCHEDULES, strict=True)))
 @pytest.mark.parametrize("kind", ["residual", "subtiles"])
 def test_any_number_of_stages_under_any_schedule(kind, stages, schedule):
-    config = config_of((128, 96, 2))  # folded, three strips of sixteen columns in each half
+    config = config_of((128, 96, 2))  # folded, three subtiles of sixteen columns in each half
     written, source = run(config, kind, 70, 200, stages=stages, schedule=schedule)
     written.check(written.sums + (BETA if kind == "residual" else 1) * source)
 
@@ -197,7 +197,7 @@ def test_sums_are_rounded_once():
 
 @pytest.mark.parametrize("swapped", [False, True], ids=["plain", "swapped"])
 @pytest.mark.parametrize("layout", [(256, 256, 2), (128, 256, 2)], ids=str)
-def test_strips_of_wide_tiles_assemble_without_spills(layout, swapped):
+def test_subtiles_of_wide_tiles_assemble_without_spills(layout, swapped):
     config = config_of(layout, swapped=swapped)
     kind = "tile" if swapped else "subtiles"
     written, source = run(config, kind, 256, 256)

@@ -1,4 +1,4 @@
-"""Absolute rows with a bound that the copy engine does not know of: what lies beyond belongs to somebody else."""
+"""Absolute rows with a bound that the tensor map does not know: rows beyond it belong to another group."""
 
 from __future__ import annotations
 

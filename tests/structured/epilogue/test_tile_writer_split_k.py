@@ -1,4 +1,4 @@
-"""Splits of one tile add up in their order, through a workspace and a lock, whoever comes first."""
+"""Splits of one tile are added in order, through a workspace and a lock, in any order of arrival."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_the_order_of_the_splits_decides_the_sum(schedule):
     assert (expected != sums[::-1].cumsum(0)[-1]).any()
 
 
-def test_one_split_needs_nobody():
+def test_one_split_waits_for_no_other():
     d, sums, _ = run(config_of((64, 16, 1)), 20, 24, 1)
     np.testing.assert_array_equal(d.astype(np.float32), sums[0])
 

@@ -42,7 +42,7 @@ def test_along_n_turns_a_square_over():
 
 @pytest.mark.parametrize("size", [2, 4, 8])
 def test_a_block_swizzle_keeps_clusters_that_run_together_in_few_columns(size):
-    """The first `size` rows of blocks in the order of launching lie in one band of columns."""
+    """The first `size` rows of blocks in the order of launching are in one block of columns."""
     launched = [(m, n) for n in range(16) for m in range(16)]
     for start in range(0, 256, 16 * size):
         columns = {raster(m, n, (16, 16), "along_m", size)[1] for m, n in launched[start : start + 16 * size]}

@@ -161,7 +161,7 @@ def test_a_worker_that_never_walks_is_an_error():
     assert "`mma`" in error.what
 
 
-def test_who_walks_must_be_a_worker():
+def test_a_role_that_iterates_must_be_a_worker():
     def body(roles, out):
         tiles = tiles_of(roles, workers=(roles.load,))
         for role in (roles.load, roles.mma):
@@ -186,7 +186,7 @@ def test_every_thread_of_a_role_walks():
     assert "every thread must take part" in error.what
 
 
-def test_who_asks_does_not_work_and_who_sets_the_pace_does():
+def test_the_requesting_role_is_no_worker_and_the_throttling_role_is():
     error = traced(lambda roles, out: tiles_of(roles, workers=(roles.scheduler, roles.mma)))
     assert error.code == "BAD_KERNEL"
     assert "`scheduler` requests tiles" in error.what

@@ -74,7 +74,7 @@ def test_published_tiles_reach_all_roles_under_every_schedule(schedule, seed):
 @pytest.mark.parametrize("published", [False, True])
 @pytest.mark.parametrize("band", [0, 2])
 def test_experts_scales_and_bands(published, band):
-    """A group without an expert is switched off; the others have the scale of theirs."""
+    """A group without an expert is disabled; the others have their expert's scale."""
     rng = np.random.default_rng()
     rows, columns = (400, 10, 300, 129, 5), 200
     experts, scales = np.array([3, -1, 0, 3, 1], np.int32), rng.normal(size=4).astype(np.float32)
@@ -100,12 +100,12 @@ def test_counts_are_the_warps_that_work(warps, empty):
     assert counts(text) == [1, 1, empty, empty]
 
 
-def test_who_finds_his_own_tiles_needs_no_barrier():
+def test_roles_that_search_for_their_tiles_need_no_barrier():
     assert counts(Recorder(grouped(False), FIELDS, SEVEN).text()) == []
 
 
 @pytest.mark.parametrize("published", [False, True])
-def test_what_another_grid_writes_is_waited_for_where_it_is_read(published):
+def test_arrays_of_a_previous_grid_are_read_after_a_wait(published):
     text = Recorder(grouped(published, dependent=True), FIELDS, SEVEN).text()
     assert text.count("griddepcontrol.wait") == (1 if published else 3)
     assert text.index("griddepcontrol.wait") < text.index("ld.global")

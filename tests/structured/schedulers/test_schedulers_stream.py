@@ -26,7 +26,7 @@ RECORDERS = {
 
 
 def seen_by(tiles, k_tiles, sms, cluster=(1, 1)):
-    """What each CTA has, in order: a row by name, with its K tiles."""
+    """Return the work items of each CTA in order, with their K tiles."""
     grid = stream_grid(tiles, cluster, k_tiles, sms)
     seen = RECORDERS[cluster].run(grid, (*tiles, k_tiles))
     rows = {cta: [dict(zip(FIELDS, row, strict=True)) for row in found] for cta, found in seen.items()}
@@ -45,7 +45,7 @@ def check(tiles, k_tiles, sms, cluster=(1, 1)):
             assert row["k_before"] == (rows[place - 1]["k_tiles"] if place else 0)
             covered[row["tile"]] += row["k"]
             if row["is_partial"]:
-                assert place == 0  # nobody waits before it has partial
+                assert place == 0  # a CTA stores its partial tile before it waits
                 partial[row["tile"]].append(cta)
             else:
                 assert row["tile"] not in writers
@@ -81,7 +81,7 @@ def test_one_tile_is_shared_by_all():
     assert [rows[0]["k"] for _, rows in sorted(seen.items())] == [[0, 1, 2], [3, 4], [5, 6]]
 
 
-def test_where_there_is_a_full_wave_a_tile_has_at_most_two_ctas():
+def test_with_a_full_wave_a_tile_has_at_most_two_ctas():
     """Nine tiles on eight CTAs: the one too many is not cut into eight, but all are shared by neighbours."""
     seen = check((9, 1, 1), 16, 8)
     assert max(row["partial_ctas"] for row in itertools.chain(*seen.values())) == 1

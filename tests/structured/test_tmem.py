@@ -1,4 +1,4 @@
-"""Tensor memory under the names of the structured system: addresses, fragments, arrays and stages."""
+"""TMEM under the names of the five pages: addresses, fragments, arrays and stages."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BLOCK = (128, 1, 1)
 
 @kernel(target="sm_100a")
 def round_trip(x: Array[f32], y: Array[f32], *, m, group, rep):
-    """Fragments to tensor memory and back, and where each of their values belongs."""
+    """Store fragments to TMEM, load them back, and check the position of each value."""
     slot = shared(u32, 1, name="slot")
     allocate(slot)
     tensors = TmemArrayType("f32", (m, 8 * rep), 2, group)
