@@ -1,0 +1,55 @@
+"""A pytest plugin: `pytest -p warploom.triton.pytest_plugin …` runs the Triton kernels of a test suite on the emulator.
+
+It needs nothing of pytest: hooks are found by their names. Each test gets the property `launches`, the number of
+kernels that it ran, which `--junitxml` writes.
+"""
+
+from __future__ import annotations
+
+import signal
+from contextlib import ExitStack
+from types import FrameType
+from typing import Any
+
+from warploom.diagnostics import Diag
+from warploom.triton import machine
+
+_STACK = ExitStack()
+_SESSIONS: list[Any] = []
+
+
+def pytest_addoption(parser: Any) -> None:
+    group = parser.getgroup("warploom", "Triton kernels on the emulator")
+    group.addoption("--triton-target", default="sm_90", help="the GPU to emulate (sm_90)")
+    group.addoption("--triton-schedule", default="eager", help="schedule of asynchronous work (eager)")
+    group.addoption("--triton-sms", type=int, help="SMs of the GPU (those of the hardware)")
+    group.addoption("--triton-timeout", type=float, help="most seconds of one test")
+
+
+def pytest_configure(config: Any) -> None:
+    """Make the emulator Triton's GPU before test modules are imported: many ask for the device where they begin."""
+    options = {name: config.getoption(f"--triton-{name}") for name in ("target", "schedule", "sms")}
+    _SESSIONS.append(_STACK.enter_context(machine(**options)))
+
+
+def pytest_unconfigure(config: Any) -> None:
+    _SESSIONS.clear()
+    _STACK.close()
+
+
+def pytest_runtest_setup(item: Any) -> None:
+    _SESSIONS[0].launches.clear()
+    seconds = item.config.getoption("--triton-timeout")
+    if seconds and hasattr(signal, "setitimer"):
+        signal.signal(signal.SIGALRM, lambda number, frame: _expire(seconds, frame))
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+
+
+def pytest_runtest_teardown(item: Any) -> None:
+    if hasattr(signal, "setitimer"):
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    item.user_properties.append(("launches", len(_SESSIONS[0].launches)))
+
+
+def _expire(seconds: float, frame: FrameType | None) -> None:
+    raise Diag.TIMEOUT.error(what="The test", seconds=seconds)

@@ -1,0 +1,64 @@
+"""The pytest plugin: a test suite of Triton kernels on the emulator."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("triton")
+
+SUITE = """
+import time
+import pytest, torch, triton
+from tests.triton import kernels
+
+DEVICE = triton.runtime.driver.active.get_active_torch_device()
+
+@pytest.mark.parametrize("n", [100, 128])
+def test_add(n):
+    x, out = torch.randn(n, device=DEVICE), torch.full((n,), float("nan"), device=DEVICE)
+    kernels.add[(1,)](x, x, out, n, BLOCK=128)
+    assert torch.equal(out, 2 * x)
+    assert torch.cuda.get_device_capability() == (10, 0)
+
+def test_wrong():
+    x = torch.ones(8, device=DEVICE)
+    kernels.add[(1,)](x, x, x, 8, BLOCK=16)
+    assert torch.equal(x, torch.ones(8))
+
+def test_slow():
+    while True:
+        time.sleep(0.1)
+
+def test_nothing():
+    pass
+"""
+
+
+def test_a_suite_runs(tmp_path):
+    suite, report, root = tmp_path / "test_suite.py", tmp_path / "report.xml", Path(__file__).parents[2]
+    suite.write_text(SUITE)
+    options = ("--triton-target", "sm_100", "--triton-timeout", "20", "--junitxml", str(report))
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "warploom.triton.pytest_plugin", *options, str(suite)]
+    path = os.pathsep.join((str(root / "src"), str(root), os.environ.get("PYTHONPATH", "")))
+    done = subprocess.run(
+        command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False
+    )
+    cases = {case.get("name"): case for case in ET.parse(report).iter("testcase")}
+    launches = {name: case.find("properties/property").get("value") for name, case in cases.items()}
+    assert launches == {
+        "test_add[100]": "1",
+        "test_add[128]": "1",
+        "test_wrong": "1",
+        "test_slow": "0",
+        "test_nothing": "0",
+    }
+    failed = {name for name, case in cases.items() if case.find("failure") is not None}
+    assert failed == {"test_wrong", "test_slow"}
+    assert "did not finish within 20.0 s" in done.stdout
