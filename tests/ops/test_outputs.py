@@ -158,7 +158,7 @@ def test_everything_wrong_is_told():
     "function", [lambda acc, at: acc, lambda acc, at: {"out": acc}, lambda acc, at: {"out": acc, "x": acc, "y": acc}]
 )
 def test_a_function_gives_what_is_asked_for(function):
-    with pytest.raises(TraceError, match="not a mapping of out, x to device values"):
+    with pytest.raises(TraceError, match="must be a mapping of out, x to device values"):
         matmul(integers(8, 8), integers(8, 8), epilogue=function, outputs={"x": poisoned((8, 8), BF16)}, config=SMALL)
 
 

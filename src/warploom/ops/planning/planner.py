@@ -134,7 +134,7 @@ def plan(request: Request, violations: Violations | None = None) -> Plan:
         if not len(collected):
             done = complete(request)
         if route is not None and is_fitting and (done or result_type(request) in RESULT_TYPES):
-            choice = route.choose(done or with_type(request), collected)
+            choice = route.choose(done or replace(with_type(request), outputs=None), collected)
     collected.check()
     assert done is not None
     assert route is not None
