@@ -191,19 +191,19 @@ CASES: dict[str, Case] = {
     "dependent": Case(product, {"tile": (64, 64), "pingpong": True, "dependent": True}),
     "bias, relu, residual": Case(product, {"tile": (128, 64)}, {"fused": True}),
     "residual in place": Case(product, {"tile": (128, 64), "residual_in_place": True}, {"fused": True}),
-    "a further output": Case(product, {"tile": (128, 64)}, {"fused": True, "keeps": True}),
+    "an auxiliary output": Case(product, {"tile": (128, 64)}, {"fused": True, "keeps": True}),
     "gated": Case(gated, {"tile": (128, 128)}),
     "fp8": Case(product, {"tile": (128, 64), "pingpong": True}, {"dtype": FP8, "k": 272}),
     "tf32": Case(product, {"tile": (128, 64)}, {"dtype": np.float32}),
     "batched": Case(product, _ONE, {"batch": (3,), "m": 70, "n": 72}),
     "grouped": Case(grouped, {"tile": (64, 64), "pingpong": True}, {"rows": (70, 0, 3, 129)}),
     "grouped, swapped": Case(grouped, {**_ONE, "tile": (64, 16), "AB_swapped": True}, {"rows": (5, 0, 16, 17)}),
-    "grouped, a further output": Case(
+    "grouped, an auxiliary output": Case(
         grouped, {"tile": (64, 64), "pingpong": True}, {"rows": (70, 0, 3, 129), "keeps": True}
     ),
     "grouped, gated": Case(gated_groups, {"tile": (64, 128), "pingpong": True}, {"rows": (70, 0, 3, 129)}),
     "depths of their own": Case(weights, sizes={"tiles": (0, 2, 0, 0, 3, 1, 0)}),
     "blockwise": Case(blockwise, {"tile": (128, 64)}),
     "blockwise, 64s of rows in turn": Case(blockwise, {"tile": (256, 64)}),
-    "blockwise, a further output": Case(blockwise, {"tile": (128, 64)}, {"keeps": True}),
+    "blockwise, an auxiliary output": Case(blockwise, {"tile": (128, 64)}, {"keeps": True}),
 }

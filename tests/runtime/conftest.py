@@ -1,4 +1,4 @@
-"""What tests of the runtime share: a driver and a cache of their own."""
+"""Fixtures of the runtime's tests: a fake driver and a private cache."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from warploom.runtime.gpu import loading
 
 @pytest.fixture(autouse=True)
 def own_cache(monkeypatch, tmp_path_factory):
-    """A cache on disk that is no user's."""
+    """A temporary cache on disk."""
     folder = tmp_path_factory.mktemp("cache")
     monkeypatch.setenv("WARPLOOM_CACHE_DIR", str(folder))
     return folder

@@ -47,7 +47,7 @@ class FakeLibrary:
     memory: dict[int, int] = field(default_factory=dict)
     zeroed: dict[int, int] = field(default_factory=dict)
     copied: dict[int, tuple[bytes, int]] = field(default_factory=dict)
-    """What was copied to the GPU, and on which stream, by address."""
+    """Bytes that were copied to the GPU, and their stream, by address."""
     host: dict[int, Any] = field(default_factory=dict)
     synchronised: list[int] = field(default_factory=list)
     on_synchronise: Any = None
@@ -168,7 +168,7 @@ class FakeLibrary:
 
     def cuStreamCreate(self, out, flags):
         assert self.capture_mode == 2
-        assert flags == 1  # waits for nobody
+        assert flags == 1  # a non-blocking stream
         out._obj.value = 0xBEEF
         return SUCCESS
 

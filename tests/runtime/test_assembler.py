@@ -110,7 +110,7 @@ class TestLosses:
         assert all(remark.code.startswith("C75") for remark in assembly.remarks)
         assert assembly.cubin.startswith(b"\x7fELF")
 
-    def test_what_is_kept_is_refused_all_the_same(self, ptxas, tmp_path):
+    def test_cached_code_is_rejected_too(self, ptxas, tmp_path):
         cache = Cache(tmp_path)
         assemble(sums(64, 24), strict=False, cache=cache)
         with pytest.raises(AssemblyError, match="SLOW_CODE"):
@@ -118,7 +118,7 @@ class TestLosses:
 
 
 class TestErrors:
-    def test_all_are_told_at_the_authors_lines(self, ptxas):
+    def test_all_are_reported_at_the_source_lines(self, ptxas):
         with pytest.raises(AssemblyError) as caught:
             assemble(ERRORS)
         text = str(caught.value)
@@ -138,7 +138,7 @@ class TestErrors:
             assemble(ERRORS, lineinfo=False)
         assert caught.value.loc == Loc("author.py", 5, 0)
 
-    def test_text_without_places_is_told_by_its_own_lines(self, ptxas):
+    def test_text_without_locations_is_reported_by_its_own_lines(self, ptxas):
         bare = "".join(line for line in ERRORS.splitlines(keepends=True) if not line.startswith((".loc", ".file")))
         with pytest.raises(AssemblyError) as caught:
             assemble(bare)

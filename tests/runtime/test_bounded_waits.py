@@ -1,4 +1,4 @@
-"""Kernels with bounded waits: they compute what they did, are assembled, and what they write is told."""
+"""Kernels with bounded waits: same results, they assemble, and their records are reported."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from warploom.diagnostics import WarploomError
 from warploom.ptx.syntax.parser import parse
 from warploom.ptx.syntax.printer import print_module
 from warploom.runtime.gpu.bounded_waits import CTAS, PARAMETER, RECORD_WORDS, UNKNOWN, WARPS, bounded
-from warploom.runtime.gpu.hangs import VARIABLE, patience, told
+from warploom.runtime.gpu.hangs import VARIABLE, deadlock_error, patience
 from warploom.runtime.gpu.prepared import Prepared
 from warploom.runtime.toolchain.assembler import assemble
 
@@ -206,7 +206,7 @@ def record(site, turns, phase, place, base, cta, warp):
     return (site, turns, phase, place, base, *cta, warp, 0, *(0,) * 6)
 
 
-def test_a_hang_is_told_by_role_barrier_stage_phase_and_turn():
+def test_a_hang_is_reported_by_role_barrier_stage_phase_and_iteration():
     bound, _, _ = matmul()
     module = bound.program
     _, _, sites = bounded(module, module.kernels[0], MILLISECOND)
@@ -220,7 +220,7 @@ def test_a_hang_is_told_by_role_barrier_stage_phase_and_turn():
             *((2, 5, 1, full + 8, warp) for warp in range(8)),
         )
     ]
-    error = told(records, sites, module, module.kernels[0])
+    error = deadlock_error(records, sites, module, module.kernels[0])
     assert error.code == "DEADLOCK"
     text = str(error)
     lines = text.splitlines()
@@ -233,7 +233,7 @@ def test_a_hang_is_told_by_role_barrier_stage_phase_and_turn():
     ):
         assert all(each in line for each in words), line
     other = [record(2, 0, UNKNOWN, 5000, base, (7, 0, 0), 3), *records]
-    text = str(told(other, sites, module, module.kernels[0]))
+    text = str(deadlock_error(other, sites, module, module.kernels[0]))
     assert "CTA (7,0):" in text
     assert "waits for the mbarrier at shared+0x1388 (after 0 waits here)" in text
 

@@ -37,7 +37,7 @@ def files(cache: Cache) -> list[Path]:
     return [path for path in cache.folder.rglob("*") if path.is_file()]
 
 
-def test_what_is_put_is_got_by_another(tmp_path):
+def test_a_value_is_found_by_another_cache_object(tmp_path):
     Cache(tmp_path).put(("a", 1, "x"), b"\0value\n")
     other = Cache(tmp_path)
     assert other.get(("a", 1, "x")) == b"\0value\n"
@@ -46,7 +46,7 @@ def test_what_is_put_is_got_by_another(tmp_path):
     assert other.usage().entries == 1
 
 
-def test_empty_bytes_are_something(tmp_path):
+def test_an_empty_value_is_a_value(tmp_path):
     cache = Cache(tmp_path)
     cache.put(("empty",), b"")
     assert cache.get(("empty",)) == b""
@@ -60,7 +60,7 @@ def test_the_last_put_wins(tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["truncate", "flip", "empty", "swap", "grow", "short"])
-def test_a_damaged_entry_is_none_and_made_anew(tmp_path, damage):
+def test_a_damaged_entry_is_missing_and_replaced(tmp_path, damage):
     cache = Cache(tmp_path)
     cache.put(("a",), bytes(1000))
     (place,) = files(cache)
@@ -85,7 +85,7 @@ def test_a_damaged_entry_is_none_and_made_anew(tmp_path, damage):
     assert cache.get(("a",)) == b"new"
 
 
-def test_those_unused_for_longest_go_first(tmp_path):
+def test_the_least_recently_used_are_evicted_first(tmp_path):
     cache = Cache(tmp_path, 10_000)
     for number in range(9):
         cache.put(("n", number), bytes(1000))
@@ -130,7 +130,7 @@ def test_a_limit_of_nothing_keeps_nothing(tmp_path):
     assert cache.get(("b",)) is None
 
 
-def test_what_killed_processes_left_is_swept(tmp_path):
+def test_files_of_killed_processes_are_removed(tmp_path):
     cache = Cache(tmp_path)
     cache.put(("a",), b"x")
     folder = files(cache)[0].parent
@@ -239,7 +239,7 @@ def test_the_size_is_read(monkeypatch, text, size):
 
 
 @pytest.mark.parametrize("text", ["big", "-1", "1.5G", "1e9", "٣", "1X"])
-def test_a_size_that_is_none_is_a_sentence(monkeypatch, text):
+def test_an_invalid_size_is_reported(monkeypatch, text):
     monkeypatch.setenv("WARPLOOM_CACHE_SIZE", text)
     with pytest.raises(WarploomError) as caught:
         user_cache()

@@ -1,4 +1,4 @@
-"""The doctor: what it says on computers that have everything, something wrong, or nothing."""
+"""The doctor on computers that have everything, something wrong, or nothing."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def found(subject: str):
 
 @pytest.fixture
 def probe(monkeypatch, tmp_path):
-    """Puts a program in the place of the one that asks the driver."""
+    """Replace the program that queries the driver."""
 
     def put(body: str) -> None:
         script = tmp_path / "probe.py"
@@ -160,14 +160,14 @@ def test_the_gpu_that_can_be_used_is_taken(probe):
         (H200, [12, 4], "of unknown version (7 bytes)", "assembled by ptxas of unknown version"),
     ],
 )
-def test_who_assembles_is_told(probe, monkeypatch, gpu, driver, ptxas, by):
+def test_the_assembler_is_named(probe, monkeypatch, gpu, driver, ptxas, by):
     monkeypatch.setattr(doctor, "find", lambda name: Tool(name, Path(name), "PATH", ptxas))
     probe(answer(cuda=driver, gpus=[gpu]))
     assert found("CUDA arrays").found
     assert by in found("CUDA arrays").what
 
 
-def test_gpus_without_kernels_are_told_why(probe):
+def test_gpus_without_kernels_have_a_reason(probe):
     thor = {"name": "NVIDIA Thor", "capability": [11, 0], "sms": 20, "memory": 128 << 30}
     probe(answer(cuda=[13, 0], gpus=[A100, thor]))
     what = found("CUDA arrays").what
@@ -175,7 +175,7 @@ def test_gpus_without_kernels_are_told_why(probe):
     assert "NVIDIA Thor has compute capability 11.0, whose tensor core is of another family" in what
 
 
-def test_the_cache_is_told(monkeypatch, tmp_path):
+def test_the_cache_is_described(monkeypatch, tmp_path):
     monkeypatch.setenv("WARPLOOM_CACHE_DIR", str(tmp_path / "new" / "place"))
     monkeypatch.setenv("WARPLOOM_CACHE_SIZE", "4M")
     assert found("cache").found
@@ -192,7 +192,7 @@ def test_the_cache_is_told(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("size", ["lots", "-1", "1.5G"])
-def test_a_setting_that_is_wrong_is_told_and_stops_nothing(monkeypatch, size):
+def test_an_invalid_setting_is_reported_and_stops_nothing(monkeypatch, size):
     tools._version.cache_clear()  # as in a process that has not asked yet
     monkeypatch.setenv("WARPLOOM_CACHE_SIZE", size)
     findings = {each.subject: each for each in examine()}
@@ -201,7 +201,7 @@ def test_a_setting_that_is_wrong_is_told_and_stops_nothing(monkeypatch, size):
     assert "environment variable" in findings["cache"].do
 
 
-def test_a_place_that_nobody_can_look_at_is_told(monkeypatch, tmp_path):
+def test_a_cache_folder_that_cannot_be_examined_is_reported(monkeypatch, tmp_path):
     monkeypatch.setenv("WARPLOOM_CACHE_DIR", str(tmp_path / ("x" * 300)))
     assert "cannot be written" in found("cache").what
 

@@ -31,7 +31,7 @@ from warploom.runtime.gpu.driver import Driver, device, device_of, driver
     ],
     ids=["no library", "stub", "no GPU", "broken", "old", "Ampere", "later", "Thor", "consumer Blackwell"],
 )
-def test_what_is_missing_is_told_in_a_sentence(install, library, code, words):
+def test_a_missing_part_is_reported_in_a_sentence(install, library, code, words):
     install(library)
     for _ in range(2):
         with pytest.raises(WarploomError) as caught:

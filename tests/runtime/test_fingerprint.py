@@ -1,4 +1,4 @@
-"""Equal fingerprints mean equal traces; what might differ has another one, what cannot be told has none."""
+"""Equal fingerprints mean equal traces; values that may differ have different ones, unknown values have none."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ UNKNOWN = [
 
 
 @pytest.mark.parametrize("value", UNKNOWN, ids=lambda value: getattr(value, "__name__", type(value).__name__))
-def test_what_cannot_be_told_has_none(value):
+def test_unknown_values_have_none(value):
     assert fingerprint(value) is None
 
 
@@ -155,7 +155,7 @@ def test_functions_that_call_each_other_end():
     assert fingerprint(loop) is not None
 
 
-def test_what_a_class_does_counts(monkeypatch):
+def test_the_behaviour_of_a_class_counts(monkeypatch):
     before = fingerprint(sample.Config())
     assert before == fingerprint(sample.Config())
     monkeypatch.setattr(sample, "SCALE", 5.0)  # the property reads it
@@ -215,7 +215,7 @@ def test_another_process_agrees():
 
 @dataclass
 class Scaling:
-    """What the author calls may have fields by which it is not compared."""
+    """A value with fields that do not take part in comparisons."""
 
     factor: float = field(compare=False)
 
@@ -267,8 +267,8 @@ HOLDERS = {
 
 
 @pytest.mark.parametrize("kind", HOLDERS)
-def test_what_hangs_on_a_value_is_not_overlooked(kind):
-    """Two of the same contents may do different things: nothing is told of either."""
+def test_attributes_of_a_value_are_not_overlooked(kind):
+    """Two values of equal contents may behave differently: neither has a fingerprint."""
     holder = HOLDERS[kind]
     found = set()
     for number in (2.0, 3.0):

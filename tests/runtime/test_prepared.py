@@ -148,7 +148,7 @@ def test_an_array_that_is_not_exchanged_stays(gpu):
     assert prepared._held == [x]
 
 
-def test_what_does_not_fit_is_told_at_once(gpu):
+def test_all_mismatches_are_reported_at_once(gpu):
     a, x = arrays()
     prepared = Prepared(bound(a, x), (a, x))
     wrong = FakeTensor(0x10000, (16, 32)), FakeTensor(0x10000, (64,), "uint8", "cuda:1")
@@ -188,7 +188,7 @@ def test_one_array_for_two_places_is_refused_where_it_is_ambiguous(gpu):
         Prepared(launched, (whole, part, x))
 
 
-def test_a_host_array_that_nobody_exchanges_is_refused(gpu):
+def test_a_host_array_that_is_not_exchanged_is_rejected(gpu):
     a, x = np.zeros((16, 64), np.float16), np.zeros(64, np.float32)
     with pytest.raises(WarploomError, match="it lies on the host"):
         Prepared(bound(a, x), (a,), device=device(0))
@@ -204,7 +204,7 @@ def test_a_thread_without_a_context_gets_one(gpu):
     assert len(gpu.launched) == 1
 
 
-def test_a_lost_gpu_is_told(gpu):
+def test_a_lost_gpu_is_reported(gpu):
     gpu.launch_statuses = [700]
     with pytest.raises(WarploomError) as caught:
         launch(bound(*arrays()))
@@ -355,7 +355,7 @@ def test_memory_of_a_graph_is_its_own_and_stays(gpu):
     assert not {graph[0], graph[1]} & set(gpu.freed), "the graph runs later"
 
 
-def test_what_starts_at_zero_is_cleared_once_for_all_launches_of_a_graph(gpu):
+def test_zeroed_memory_is_cleared_once_for_all_launches_of_a_graph(gpu):
     gpu.sizes = (8, 8, 8, 8)
     x = FakeTensor(0x10000, (32,), "float32")
     own = scratch((32,), np.float32), scratch((4,), np.int32, starts_at_zero=True), scratch((32,), np.float32)
@@ -370,7 +370,7 @@ def test_what_starts_at_zero_is_cleared_once_for_all_launches_of_a_graph(gpu):
     assert gpu.synchronised == [0xBEEF, 0xBEEF], "zero before the graph runs, which has no node for it"
 
 
-def test_which_arrays_a_launch_passes_on():
+def test_arrays_that_a_launch_uses_directly():
     a, x = np.zeros((16, 64), np.float16), np.zeros(64, np.float32)
     first, second = exchanged(bound(a, x))
     assert first is a

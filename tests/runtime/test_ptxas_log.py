@@ -90,7 +90,7 @@ def test_remarks_have_codes_and_places():
     assert not any(each.is_error for each in told)
 
 
-def test_errors_are_told_without_the_summary():
+def test_errors_are_reported_without_the_summary():
     (error,) = remarks(ERRORS, PTX)
     assert (error.is_error, error.line, error.text) == (True, 7, "Unknown symbol '%r99'")
 

@@ -29,8 +29,8 @@ class Copying(FakeLibrary):
         return 0
 
 
-@pytest.mark.parametrize("name", ["ping-pong in clusters", "splits in memory", "a further output", "grouped"])
-def test_a_case_is_launched_twice_and_what_nobody_computed_is_wrong(install, name):
+@pytest.mark.parametrize("name", ["ping-pong in clusters", "splits in memory", "an auxiliary output", "grouped"])
+def test_a_case_is_launched_twice_and_results_that_were_not_computed_are_wrong(install, name):
     library = install(Copying())
     assert not sanitise.run_on_gpu(CASES[name])
     assert len(library.launched) == 2

@@ -53,7 +53,7 @@ def test_instructions_are_counted_by_mnemonic_and_modifiers():
     assert code.count("UTMALDG", "2CT") == 0
 
 
-def test_suspicious_instructions_are_told_with_their_lines():
+def test_suspicious_instructions_are_reported_with_their_lines():
     (lint,) = read(LISTING).lints
     assert lint.startswith("1 × STL (first.py:45): ")
 

@@ -35,14 +35,14 @@ OTHERS = {
     "axes": lambda: matrix(1, 4, 4),
     "strides": lambda: matrix().T,
     "device": lambda: matrix().to("meta"),
-    "derivative": lambda: matrix().requires_grad_(),
+    "gradient": lambda: matrix().requires_grad_(),
     "subclass": lambda: torch.nn.Parameter(matrix(), requires_grad=False),
 }
 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("change", OTHERS)
-def test_what_differs_is_told(way, change):
+def test_a_difference_is_recognised(way, change):
     is_like = WAYS[way](matrix(), matrix(2, 3))
     assert is_like(matrix(), matrix(2, 3))
     assert not is_like(OTHERS[change](), matrix(2, 3))

@@ -55,7 +55,7 @@ def test_tritons_own_comes_last(bare):
     assert find("ptxas").origin == "PATH"
 
 
-def test_what_cannot_be_executed_is_passed_over(bare):
+def test_files_that_cannot_be_executed_are_ignored(bare):
     program(bare / "site/nvidia/cu13/bin/ptxas").chmod(0o644)
     on_path = program(bare / "bin/ptxas")
     assert find("ptxas").path == on_path

@@ -42,7 +42,7 @@ LATER = 1 << 62
 
 @pytest.fixture(autouse=True)
 def as_imported(monkeypatch):
-    """Whoever edits the library while its tests run changes nothing for these."""
+    """Edits of the library while its tests run do not affect these."""
     monkeypatch.setattr(fingerprints, "_IMPORTED", LATER)
     version = fingerprints.source_version
     version.cache_clear()
@@ -94,7 +94,7 @@ def test_a_second_process_need_not_trace(traced, own_cache):
     assert len(entries(own_cache)) == 1
 
 
-def test_what_is_found_is_launched_alike(install, traced):
+def test_a_stored_trace_is_launched_like_a_new_one(install, traced):
     gpu = install(FakeLibrary(sizes=(8,)))
     for at in (0x10000, 0x20000):
         launch(made().bind(FakeTensor(at, (32,), "float32"), **SHAPE), stream=7)
@@ -151,7 +151,7 @@ def test_files_changed_since_they_were_imported_are_not_what_runs(traced, monkey
     assert entries(own_cache) == []
 
 
-def test_what_cannot_be_told_is_traced_again(traced, own_cache):
+def test_values_without_a_fingerprint_are_traced_again(traced, own_cache):
     source = SOURCE.replace("* factor", "* factor.value")
 
     class Unknown:
@@ -218,7 +218,7 @@ def test_the_machine_reads_a_found_text_when_it_runs(traced):
     x = np.arange(32, dtype=np.float32)
     launch(replace(found, args=(x,)))
     assert np.array_equal(x, np.arange(32, dtype=np.float32) * 2)
-    assert isinstance(function.bind(x, **SHAPE).program, Module), "what is bound to arrays of the host is the machine's"
+    assert isinstance(function.bind(x, **SHAPE).program, Module), "a launch with host arrays is for the emulator"
 
 
 def test_a_trace_does_not_depend_on_who_binds():
@@ -289,7 +289,7 @@ def test_an_operation_with_an_epilogue_is_found(install, traced, monkeypatch):
     state = object()
     for _ in range(2):
         anew(0.5, scale=lambda acc, at: acc * (0.5 if state else 2.0))
-    assert len(traced) == 5, "a function that captures what cannot be told"
+    assert len(traced) == 5, "a function that captures a value without a fingerprint"
     assert all(isinstance(anew(factor).program, Printed) for factor in (0.5, 0.25))
 
 

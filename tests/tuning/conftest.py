@@ -1,4 +1,4 @@
-"""What tests of tuning share: a GPU that is not there, and a cache of their own."""
+"""Fixtures of the tuning tests: a fake GPU and a private cache."""
 
 from __future__ import annotations
 

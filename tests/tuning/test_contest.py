@@ -1,4 +1,4 @@
-"""The contest, with a rig of the test's own: who wins, what is told of those that fail, and that they stop nobody."""
+"""The comparison of candidates on a fake device: winners, reported failures, and that failures stop no others."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_the_default_stays_where_nothing_is_clearly_faster(us, best):
     assert winner(compete(contestants("a", "b"), Planted({"a": 10.0, "b": us})), "a") == best
 
 
-def test_one_that_cannot_be_made_assembled_or_launched_stops_nobody():
+def test_a_candidate_that_cannot_be_made_assembled_or_launched_does_not_stop_others():
     rig = Planted({"a": 10.0, "e": 9.0})
     rig.refused["d"] = Diag.DRIVER_REFUSED.error(what="to launch `d`", sentence="too many resources")
     making = {
@@ -87,7 +87,7 @@ def test_one_that_cannot_be_made_assembled_or_launched_stops_nobody():
     assert all(row.us is None for row in rows[2:])
 
 
-def test_a_wrong_result_is_told_and_not_timed():
+def test_a_wrong_result_is_reported_and_not_timed():
     wrong = RIGHT.copy()
     wrong[[3, 7]] = np.nan, 80.0
     rig = Planted({"a": 10.0, "b": 1.0, "c": 9.0}, {"b": wrong, "c": RIGHT * np.float32(1 + 2e-4)})
@@ -109,7 +109,7 @@ def test_after_a_fault_nothing_else_is_tried():
     assert told.value.diag is Diag.GPU_FAULT
 
 
-def test_assembly_happens_in_threads_and_progress_is_told():
+def test_assembly_happens_in_threads_and_progress_is_reported():
     seen = []
     rig = Planted({"a": 1.0, "b": 2.0})
     compete(contestants("a", "b"), rig, on_progress=lambda step, done, total: seen.append((step, done, total)))

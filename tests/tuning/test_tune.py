@@ -88,7 +88,7 @@ def test_the_callers_arrays_are_left_alone(gpu):
         assert ctypes.string_at(each.address, min(each.nbytes, pattern.size)) == pattern[: each.nbytes].tobytes()
 
 
-def test_a_wrong_candidate_is_told(gpu):
+def test_a_wrong_candidate_is_reported(gpu):
     given, size = product(gpu), 200 * 136 * 2
     rooms = {}
 
@@ -140,11 +140,11 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_cannot_be_tuned_is_told(gpu, name):
-    change, told = WRONG[name]
+def test_calls_that_cannot_be_tuned_are_reported(gpu, name):
+    change, message = WRONG[name]
     given = change({**product(gpu), "lib": gpu})
     given.pop("lib", None)
-    with pytest.raises(WarploomError, match=told) as error:
+    with pytest.raises(WarploomError, match=message) as error:
         tune(matmul, **given)
     assert error.value.code == "NOTHING_TO_TUNE"
 
@@ -224,7 +224,7 @@ def test_launches_may_come_as_a_mapping(gpu):
     assert report.default == 128
 
 
-def test_what_is_remembered_under_a_key_is_not_measured_again(gpu):
+def test_a_winner_stored_under_a_key_is_not_measured_again(gpu):
     x, y = HeldTensor(gpu, 1000, dtype="float32"), HeldTensor(gpu, 1000, dtype="float32")
     gpu.cost = lambda launched: 1.0 / launched.block[0]
     given = {"candidates": OWN, "key": ("scaled", 1000), "out": [y]}
@@ -273,7 +273,7 @@ def test_maps_views_and_memory_of_the_kernels_own(gpu):
 
 
 @pytest.mark.parametrize(
-    ("what", "given", "told"),
+    ("what", "given", "message"),
     [
         (5, {}, "5 is neither an operation, nor a function of a configuration, nor a mapping of launches"),
         (lambda config: None, {"candidates": []}, "there are no candidates"),
@@ -286,8 +286,8 @@ def test_maps_views_and_memory_of_the_kernels_own(gpu):
         ),
     ],
 )
-def test_what_is_no_kernel_is_told(what, given, told):
-    with pytest.raises(WarploomError, match=told):
+def test_arguments_that_are_not_kernels_are_reported(what, given, message):
+    with pytest.raises(WarploomError, match=message):
         tune(what, **given)
 
 

@@ -61,7 +61,7 @@ class Watch:
         status = self._device.driver.library.cuStreamSynchronize(ctypes.c_void_p(stream))
         records = self._records()
         if records:
-            raise told(records, self._sites, self._module, self._kernel)
+            raise deadlock_error(records, self._sites, self._module, self._kernel)
         if status:
             raise self._device.driver.refusal(status, "to wait for the kernel")
 
@@ -71,7 +71,7 @@ class Watch:
         return [tuple(words[start : start + RECORD_WORDS]) for start in starts if words[start]]
 
 
-def told(records: list[Record], sites: tuple[Site, ...], module: Module, kernel: Kernel) -> WarploomError:
+def deadlock_error(records: list[Record], sites: tuple[Site, ...], module: Module, kernel: Kernel) -> WarploomError:
     """Return the error of a kernel whose waits timed out."""
     roles: dict[int, str] = {}
     names: dict[int, str] = {}

@@ -151,7 +151,7 @@ class Prepared:
         """Return the arguments of the driver's launch for a combination of addresses."""
         for number, (address, slot) in enumerate(zip(addresses, self._slots, strict=True)):
             if (address - slot.buffer.address) % ADDRESS_ALIGNMENT:
-                what = f"array {number}: its address {address:#x} is not aligned as that of the array it stands for"
+                what = f"array {number}: its address {address:#x} is not aligned like the array it was prepared with"
                 raise Diag.BAD_PLAN.error(count=1, what=what)
         self._check_apart(addresses)
         parameters = bytearray(self._template)

@@ -1,8 +1,8 @@
 """Memory that launches need: one workspace per stream, and separate memory whose contents must persist.
 
-Launches of one stream follow each other, so that they can share what each finds in any state. While a stream is being
-captured into a graph nothing is shared, since the graph may run beside the stream; PyTorch's graphs own what PyTorch
-gives, and for anyone else's it is kept.
+Launches of one stream are ordered, so that they can share memory whose contents do not matter. While a stream is being
+captured into a graph nothing is shared, since the graph may run concurrently with the stream. A graph of PyTorch owns
+memory from PyTorch; for other graphs it is kept alive.
 """
 
 from __future__ import annotations

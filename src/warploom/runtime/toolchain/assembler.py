@@ -22,11 +22,13 @@ Level = Literal[0, 1, 2, 3]
 _TARGET = re.compile(r"^\s*\.target\s+(\w+)", re.MULTILINE)
 _PERFORMANCE_CODE = "C75"
 _MOST_ERRORS = 20
-_SPILL_ADVICE = "Keep fewer values alive: a smaller tile, shorter strips, or more registers per thread (fewer warps)."
+_SPILL_ADVICE = (
+    "Keep fewer values alive: a smaller tile, narrower subtiles, or more registers per thread (fewer warps)."
+)
 _REMARK_ADVICE = {
-    "setmaxnreg": "Let the kernel say its threads and registers (`.reqntid`, `.maxnreg`), and each role what it needs.",
+    "setmaxnreg": "Declare the kernel's threads and registers (`.reqntid`, `.maxnreg`), and those of each role.",
     "insufficient register": _SPILL_ADVICE,
-    "gmma": "Touch no register of a wgmma, accumulator or operand, between its issue and its wait_group.",
+    "gmma": "Do not access a register of a wgmma, accumulator or operand, between its issue and its wait_group.",
 }
 """Advice for remarks that contain these words; the first match counts."""
 

@@ -1,4 +1,4 @@
-"""The machine code (SASS) of a cubin, disassembled by nvdisasm: instructions, counts, and suspicious ones."""
+"""SASS of a cubin, disassembled by nvdisasm: instructions, counts, and suspicious ones."""
 
 from __future__ import annotations
 
