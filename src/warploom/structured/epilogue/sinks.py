@@ -147,8 +147,11 @@ class TmaStore:
 
     def close(self, subtile: Subtile, tiles: Sequence[At]) -> None:
         """Store the buffers of a subtile with TMA, after all threads have written them."""
-        isa.fence.proxy_async(space="shared::cta")
+        isa.fence.proxy_async(
+            space="shared::cta"
+        )  # each writer, before the barrier: orders its stores before TMA's reads
         if self._fewest > 1:
+            # All but the last `_fewest - 2` groups have been read, so the next buffer is free after the barrier.
             with when(self.role.first_thread):
                 isa.cp.async_bulk_wait_group(self._fewest - 2, read=True)
         self.barrier.sync()

@@ -195,6 +195,8 @@ class ProducerConsumerPipeline:
         self.name, self.num_stages, self.loc = name, num_stages, here()
         self.cluster = kernel_cluster(cluster)
         self.full, self.empty = _made(name, num_stages) if ptr is None else _halves(name, num_stages, ptr)
+        # A new mbarrier is in phase 0, and a wait for the parity of the preceding phase, 1, returns at once: the
+        # producer finds all stages of its first lap empty, and the consumer waits for the first commit.
         self.producer_side = Side(self, "producer", _several(producer), 1)
         self.consumer_side = Side(self, "consumer", _several(consumer), 0)
         setup = start_up()

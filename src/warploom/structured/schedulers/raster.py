@@ -34,6 +34,7 @@ def raster(
         return m, n
     size = block_swizzle
     whole_rows, whole_columns = rows // size * size, columns // size * size
+    # Inside blocks of columns, consecutive launches go along a block's `size` columns first; odd blocks go upwards.
     column_block = n // size
     down = m // size + rows // size * (n % size)
     swizzled_m = _choose(column_block % 2 == 0, down, whole_rows - 1 - down)

@@ -56,16 +56,19 @@ class StreamScheduler(Scheduler[StreamTile]):
         self._order = StaticScheduler(grid, cluster=cluster, k_tiles=k_tiles, band=band)
         self._per_tile = per_tile = valued(k_tiles, "s32").to("u32")
         number, count = linear_cluster(cluster)
+        # If the last wave is partly filled, it is streamed together with one full wave; `waves` are handed out whole.
         full = self._order.total // count
         is_uneven = full * count != self._order.total
         waves = full - (is_uneven & (full > 0)).to("u32")
         streamed = self._order.total - waves * count
+        # This cluster has the streamed K tiles from `start` to `stop`: parts of the tiles from `first` to `_last`.
         each, longer = _shares(streamed * per_tile, count)
         start = number * each + min_(number, longer)
         stop = start + each + (number < longer).to("u32")
         first, self._last = start // per_tile, (stop + (per_tile - 1)) // per_tile
         self._parts = self._last - first
         self._count = self._parts + waves
+        # Work item `index` of the whole tiles is tile `_whole + index * _step`; the parts come before them.
         self._whole, self._step = streamed + number - self._parts * count, count
         self._begin, self._end = start - first * per_tile, stop - (self._last - 1) * per_tile
         self._partial_ctas = number - _holder(first * per_tile, each, longer)

@@ -64,7 +64,7 @@ class PingPong(WarpgroupOrder):
         self._barriers = WarpgroupBarriers(2 * group.threads, count=2)
 
     def tiles_of(self, tiles: DivisibleScheduler[Work]) -> Iterator[Work]:
-        with when(self._group.number == 1):
+        with when(self._group.number == 1):  # warpgroup 0 goes first, and warpgroup 1 skips its stages
             self._pass_on()
             if self._k_tiles is not None:
                 self._core.skip(self._k_tiles)
@@ -76,7 +76,7 @@ class PingPong(WarpgroupOrder):
             self._core.skip(tile.k_before)
         self._barriers.wait(self._group.number)
         yield
-        self._pass_on()
+        self._pass_on()  # all MMAs are issued: the other warpgroup's follow while these complete
         self._core.finish(tile.k_tiles)
         if self._k_tiles is not None:
             self._core.skip(tile.k_tiles)
