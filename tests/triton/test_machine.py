@@ -224,6 +224,17 @@ def test_autotune_passes_over_what_does_not_fit():
         assert torch.equal(c, a.float() @ b.float())
 
 
+def test_cublas_of_triton_is_a_product_on_the_host():
+    nvidia = pytest.importorskip("triton._C.libtriton").nvidia
+    with warploom.triton.machine():
+        blas = nvidia.cublas.CublasLt(torch.empty(1024, dtype=torch.uint8, device="cuda"))
+        a, b = integers(8, 16, dtype=torch.float16), integers(4, 16, dtype=torch.float16)
+        c = poisoned(8, 4, dtype=torch.float16)
+        blas.matmul(a, b, c)
+        assert torch.equal(c, (a.float() @ b.float().T).half())
+    assert nvidia.cublas.CublasLt is not type(blas)
+
+
 def test_launch_hooks():
     seen = []
     from triton import knobs

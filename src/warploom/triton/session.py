@@ -18,6 +18,7 @@ from warploom.launcher import launch
 from warploom.triton.benchmarks import quieten, tune_once
 from warploom.triton.cuda_queries import answer
 from warploom.triton.driver import Call, Driver, flag
+from warploom.triton.host_blas import answer_blas
 from warploom.triton.host_tensors import HostTensors, keep_in_backward
 from warploom.triton.options import Options
 from warploom.triton.patches import Patches
@@ -90,6 +91,7 @@ class Session:
         # The key of Triton's cache on disk: a GPU must not find PTX where it expects a cubin.
         patches.set(compiler, "hash", lambda backend: f"warploom-ptx-{backend.target.arch}")
         answer(patches, self.options)
+        answer_blas(patches)
         tune_once(patches, self.options, lambda: flag(self, "dry"))
         if not self.options.bench:
             quieten(patches)
