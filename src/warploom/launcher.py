@@ -543,12 +543,12 @@ def _whole(program: Ptx) -> Module:
     return module
 
 
-def _program(module: Module, kernel: Kernel, lanes_follow_x: bool) -> Program:
-    key = (id(module), kernel.name, lanes_follow_x)
+def _program(module: Module, kernel: Kernel, lanes_follow_x: bool, preemptible: bool) -> Program:
+    key = (id(module), kernel.name, lanes_follow_x, preemptible)
     known: tuple[Module, Program] | None = _PROGRAMS.get(key)
     if known is not None:
         return known[1]
-    made = translate(module, kernel, lanes_follow_x=lanes_follow_x)
+    made = translate(module, kernel, lanes_follow_x=lanes_follow_x, preemptible=preemptible)
     _PROGRAMS.put(key, (module, made), len(made.kernel.body or ()))
     return made
 
@@ -566,7 +566,8 @@ def prepare(
     kernel = entry_of(module, launch_.entry)
     hardware = machine_of(module.target[0])
     problems = _shape_problems(launch_, kernel, hardware)
-    program = _program(module, kernel, launch_.block[0] % 32 == 0 or launch_.block[1] == launch_.block[2] == 1)
+    follows_x = launch_.block[0] % 32 == 0 or launch_.block[1] == launch_.block[2] == 1
+    program = _program(module, kernel, follows_x, schedule.preempts)
     own = {variable.name for variable in (*kernel.params, *program.kernel.variables)}
     shared = [v for v in module.variables if v.space == "shared" and v.name not in own]
     shared += [v for v in program.kernel.variables if v.space == "shared"]

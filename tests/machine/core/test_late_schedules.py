@@ -153,3 +153,20 @@ def test_random_reuses_ctas_too():
         started += len({warp.cta for warp in run(loop(), "ptr:out", (out,), **options).warps})
         assert (out == 1).all()
     assert 5 < started < 45
+
+
+LOST = """ld.param.u64 %rd1, [sum]; @!%first bra END;
+ ld.global.u32 %r1, [%rd1]; add.u32 %r1, %r1, 1; st.global.u32 [%rd1], %r1; END:"""
+
+
+def test_a_lost_update_shows_within_a_few_seeds():
+    """Eight CTAs add one to a word, without an atomic: between load and store another may run."""
+    found = []
+    for seed in range(6):
+        total = np.zeros(1, np.uint32)
+        run(LOST, "ptr:sum", (total,), grid=8, schedule="random", seed=seed)
+        found.append(int(total[0]))
+    assert min(found) < 8
+    total = np.zeros(1, np.uint32)
+    assert run(LOST, "ptr:sum", (total,), grid=8, schedule="explore", budget=16).failure is not None
+    assert total[0] == 8

@@ -30,8 +30,9 @@ class Schedule(Protocol):
     """Answers every choice. A subclass needs `choose` only.
 
     `convoys` lets the warps of a warpgroup run in lockstep where the program cannot tell, `two_views` keeps the generic
-    and the async proxy of shared memory apart until a fence joins them, `preempts` asks for a step after every basic
-    block rather than when a group waits or has had a long turn. `starves` offers a group again right after its turn;
+    and the async proxy of shared memory apart until a fence joins them, `preempts` asks for a step before every
+    access to memory that other warps reach, and after every basic block, rather than when a group waits or has had a
+    long turn. `starves` offers a group again right after its turn;
     otherwise all others come first.
     """
 

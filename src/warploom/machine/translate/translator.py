@@ -35,6 +35,7 @@ from warploom.ptx.syntax.model import Address, Arguments, Kernel, Module, Specia
 LANE_SPECIALS = frozenset(
     {"%tid.x", "%tid.y", "%tid.z", "%laneid", "%warpid"} | {f"%lanemask_{c}" for c in ("eq", "le", "lt", "ge", "gt")}
 )
+_VISIBLE = frozenset({"", "global", "shared"})
 _UNMODELLED = ("%pm", "%envreg")
 _MODELLED = frozenset({"%envreg1", "%envreg2"})
 _NUMPY = [
@@ -208,14 +209,25 @@ class Program:
         return Text(tuple(parts), tuple(ops), "\n".join(lines) + "\n")
 
 
-def translate(module: Module, kernel: Kernel, *, lanes_follow_x: bool, file: str = "<ptx>") -> Program:
+def translate(
+    module: Module, kernel: Kernel, *, lanes_follow_x: bool, preemptible: bool = False, file: str = "<ptx>"
+) -> Program:
     """Verify a kernel and prepare its blocks."""
     kernel = inline(module, kernel, file)
     ops = decode_kernel(kernel, module.target[0], file)
-    flow = flows.build(kernel, file, ops)
+    flow = flows.build(kernel, file, ops, _is_visible if preemptible else None)
     _check_modelled(flow, file)
     classes = classify(kernel, flow, lanes_follow_x=lanes_follow_x)
     return Program(module, kernel, flow, lay_out(kernel, flow, classes), file)
+
+
+def _is_visible(op: Op) -> bool:
+    """True for an access to memory that other warps reach: a preemptible program has a block before each."""
+    for effect in op.form.effects:
+        space = op[effect.space[1:-1]] if effect.space.startswith("{") else effect.space
+        if effect.verb in ("reads", "writes") and not effect.later and space.partition("::")[0] in _VISIBLE:
+            return True
+    return False
 
 
 def _check_modelled(flow: Flow, file: str) -> None:

@@ -6,6 +6,7 @@ warp that wakes up resumes exactly there.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -234,8 +235,16 @@ def _meet(a: int, b: int, join: list[int], rank: dict[int, int]) -> int:
     return a
 
 
-def build(kernel: Kernel, file: str = "<ptx>", ops: tuple[Op, ...] | None = None) -> Flow:
-    """Split a kernel's body into blocks; `ops` are its instructions if they have been decoded already."""
+def build(
+    kernel: Kernel,
+    file: str = "<ptx>",
+    ops: tuple[Op, ...] | None = None,
+    begins: Callable[[Op], bool] | None = None,
+) -> Flow:
+    """Split a kernel's body into blocks; `ops` are its instructions if they have been decoded already.
+
+    A block also ends before each instruction for which `begins` is true.
+    """
     registers = dict(kernel.registers)
     decoded = iter(ops) if ops is not None else (decode(each, registers, file) for each in kernel.instructions)
     blocks = [Block(0)]
@@ -255,7 +264,7 @@ def build(kernel: Kernel, file: str = "<ptx>", ops: tuple[Op, ...] | None = None
             closed = False
         elif isinstance(statement, Instruction):
             op = next(decoded)
-            if closed or op.form.blocks or len(blocks[-1].ops) == _LONGEST:
+            if closed or op.form.blocks or len(blocks[-1].ops) == _LONGEST or (begins is not None and begins(op)):
                 begin()
             blocks[-1].ops.append(op)
             closed = op.family in BRANCHES or op.family in LEAVES
