@@ -111,17 +111,24 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument(
         "--schedule",
-        default="eager",
+        default="explore",
         metavar="NAME|FILE",
-        help="when asynchronous work takes effect: eager (default), lazy, reverse, random, or a file from --record",
+        help="when asynchronous work takes effect: explore (default) tries several of eager, lazy, reverse, random, "
+        "hold:KIND and starve:WARP; one of these, or a file from --record",
     )
+    run.add_argument("--budget", type=_natural, metavar="N", help="number of schedules that explore tries (16)")
     run.add_argument("--seed", type=_natural, default=0, metavar="N", help="seed of the random schedule (0)")
     run.add_argument("--data-seed", type=_natural, metavar="N", help="seed of the random inputs, not the file's")
     run.add_argument("--limit", type=_natural, metavar="N", help="limit on executed warp instructions (50 million)")
     run.add_argument(
         "--max-bytes", type=_natural, metavar="N", help="limit on the bytes of all buffers together (1 GiB)"
     )
-    run.add_argument("--record", type=Path, metavar="FILE.json", help="write the schedule's choices, for --schedule")
+    run.add_argument(
+        "--record",
+        type=Path,
+        metavar="FILE.json",
+        help="write the schedule's choices, or those of the failing one, for --schedule",
+    )
     run.add_argument("--json", action="store_true", help="print JSON")
     run.set_defaults(command=_run)
 
@@ -248,7 +255,7 @@ def _natural(text: str) -> int:
 def _run(options: argparse.Namespace) -> int:
     from warploom.commands.run import Settings, run
 
-    given = {"limit": options.limit, "max_bytes": options.max_bytes}
+    given = {"limit": options.limit, "max_bytes": options.max_bytes, "budget": options.budget}
     bounds = {name: value for name, value in given.items() if value is not None}
     settings = Settings(options.schedule, options.seed, record=options.record, data_seed=options.data_seed, **bounds)
     return run(options.files, settings, as_json=options.json)

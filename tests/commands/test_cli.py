@@ -114,9 +114,33 @@ class TestRun:
         assert json.loads(first)["counts"] == json.loads(second)["counts"]
 
     def test_a_recording_that_cannot_be_written(self, tmp_path, capsys):
-        status, _, err = call(capsys, "run", write(tmp_path), "--record", str(tmp_path / "none" / "r.json"))
+        record = str(tmp_path / "none" / "r.json")
+        status, _, err = call(capsys, "run", write(tmp_path), "--schedule", "lazy", "--record", record)
         assert status == 3
         assert err.startswith("UNWRITABLE_FILE")
+
+    def test_by_default_several_schedules_are_tried_and_a_failing_one_is_recorded(self, tmp_path, capsys):
+        """Six CTAs add to one word by load and store: right only if no two overlap."""
+        kernel = f"""{HEAD}.visible .entry k(.param .u64 out)
+            {{ .reg .b32 %r<2>; .reg .b64 %rd; .reg .pred %p; mov.u32 %r1, %tid.x; setp.ne.u32 %p, %r1, 0; @%p bra END;
+            ld.param.u64 %rd, [out]; ld.global.u32 %r0, [%rd]; add.u32 %r0, %r0, 1; st.global.u32 [%rd], %r0; END: ret; }}"""
+        parts = {
+            "grid": [6, 1, 1],
+            "buffers": {"y": {"dtype": "uint32", "shape": [1], "init": "zeros", "output": True}},
+            "args": [{"pointer": "y"}],
+            "compare": [{"expr": "y == 6"}],
+        }
+        path, record = write(tmp_path, kernel, **parts), tmp_path / "lost.json"
+        status, out, _ = call(capsys, "run", path, "--schedule", "eager")
+        assert status == 0
+        status, out, _ = call(capsys, "run", path, "--record", str(record))
+        assert status == 1
+        assert "MISMATCH  mismatch under `random" in out
+        status, out, _ = call(capsys, "run", path, "--schedule", str(record))
+        assert status == 1
+        status, out, _ = call(capsys, "run", write(tmp_path), "--budget", "5")
+        assert status == 0
+        assert "the same under 5 schedules" in out
 
     def test_seeds_change_the_data(self, tmp_path, capsys):
         path = write(tmp_path, compare=[{"expr": "y == 0"}])

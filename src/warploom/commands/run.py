@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from rich.text import Text
 
@@ -18,6 +19,8 @@ from warploom.launcher import Run, launch
 from warploom.machine.core.schedule import Recorded, by_name
 
 DEFAULT_LIMIT = 50_000_000
+EXPLORED = 16
+"""Schedules that `warploom run` tries unless told otherwise."""
 _VERDICTS = {OK: "ok", MISMATCH: "mismatch", NOT_COMPARED: "not compared"}
 
 
@@ -31,6 +34,7 @@ class Settings:
     record: Path | None = None
     data_seed: int | None = None
     max_bytes: int = DEFAULT_MAX_BYTES
+    budget: int = EXPLORED
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +48,12 @@ class Outcome:
 
     @property
     def ok(self) -> bool:
-        """No comparison failed; there may have been none."""
-        return not self.mismatches
+        """No comparison failed under any schedule that was tried; there may have been none."""
+        return not self.mismatches and self.run.failure is None
 
     @property
     def status(self) -> int:
-        if self.mismatches:
+        if not self.ok:
             return MISMATCH
         return OK if self.file.comparisons else NOT_COMPARED
 
@@ -70,6 +74,8 @@ class Failure:
 def execute(file: LaunchFile, settings: Settings) -> Outcome:
     """Run a launch file on fresh buffers; a recording is written even if the run ends in a fault."""
     buffers = file.allocate()
+    if settings.schedule == "explore":
+        return _explore(file, settings, buffers)
     schedule = by_name(settings.schedule, settings.seed)
     recorded = Recorded(schedule) if settings.record is not None else None
     try:
@@ -79,6 +85,22 @@ def execute(file: LaunchFile, settings: Settings) -> Outcome:
     finally:
         if recorded is not None and settings.record is not None:
             _save(recorded, settings.record)
+    return Outcome(file, settings, run, tuple(file.check(buffers)))
+
+
+def _explore(file: LaunchFile, settings: Settings, buffers: Any) -> Outcome:
+    """Run a launch file under a portfolio of schedules; a failing one is written where a recording is wanted."""
+    compare = (lambda: not tuple(file.check(buffers))) if file.comparisons else None
+    options = {"budget": settings.budget, "limit": settings.limit}
+    try:
+        run = launch(file.launch(buffers), schedule="explore", compare=compare, **options)
+    except WarploomError as error:
+        recorded = getattr(error, "schedule", None)
+        if isinstance(recorded, Recorded) and settings.record is not None:
+            _save(recorded, settings.record)
+        raise _with_path(error, file.ptx_path) from None
+    if run.failure is not None and settings.record is not None:
+        _save(run.failure.schedule, settings.record)
     return Outcome(file, settings, run, tuple(file.check(buffers)))
 
 
@@ -173,9 +195,15 @@ def verdicts(outcome: Outcome) -> list[str]:
         f"MISMATCH  {wrong[comparison]}" if comparison in wrong else f"ok        {comparison.text}"
         for comparison in outcome.file.comparisons
     ]
-    return lines or [
+    lines = lines or [
         f"nothing compared: the file has no `compare`; it ran without a fault (exit status {NOT_COMPARED})"
     ]
+    run = outcome.run
+    if run.failure is not None and not outcome.mismatches:
+        lines.append(f"MISMATCH  {run.failure}")
+    elif run.schedules > 1:
+        lines.append(f"the same under {run.schedules} schedules")
+    return [*lines, *run.remarks]
 
 
 def as_document(result: Outcome | Failure) -> dict[str, object]:
@@ -203,6 +231,9 @@ def as_document(result: Outcome | Failure) -> dict[str, object]:
         "counts": run.counts,
         "bytes_moved": run.bytes_moved,
         "wall_seconds": run.wall_seconds,
+        "schedules": run.schedules,
+        "failure": None if run.failure is None else str(run.failure),
+        "remarks": list(run.remarks),
         "comparisons": [
             {
                 "expr": comparison.text,

@@ -286,9 +286,11 @@ def test_a_recording_of_another_launch_is_refused(tmp_path):
     recorded, file = Recorded(Random(1)), tmp_path / "choices.json"
     protocol("store").wrong(schedule=recorded)
     recorded.save(file)
-    assert "recorded from another launch" in refused("wgmma", str(file))
-    assert "recorded from another launch" in refused("store", str(file), without(protocol("store").text, "read"))
-    assert "of its" in refused("load", str(file)) or "takes" in refused("load", str(file))
+    for name, cut in (("wgmma", None), ("store", without(protocol("store").text, "read")), ("load", None)):
+        assert "recorded from another program" in refused(name, str(file), cut)
+    document = json.loads(file.read_text())
+    file.write_text(json.dumps({**document, "choices": document["choices"][1:]}))
+    assert "recorded from another launch" in refused("store", str(file))
 
 
 @pytest.mark.parametrize(
