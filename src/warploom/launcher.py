@@ -7,6 +7,7 @@ import math
 import operator
 import re
 import time
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -124,6 +125,7 @@ def launch(
     budget: int = DEFAULT_BUDGET,
     compare: Callable[[], object] | None = None,
     stream: Any = None,
+    timeout: float | None = None,
     patience: float | None = None,
 ) -> Run:
     """Run a kernel; arrays among the arguments are read and written in place.
@@ -133,17 +135,20 @@ def launch(
     seconds: by default on a terminal and in a notebook, and not in CI. `schedule="explore"` tries up to `budget`
     schedules; the arrays get the results of the eager one, and `Run.failure` tells which other gave wrong results:
     those that differ from the eager ones, or with `compare` those for which that function returns a false value other
-    than None, or raises AssertionError. `stream` is for a GPU: by default PyTorch's
-    current one. `patience` is for a GPU too, where a deadlock would hang: a wait that takes longer (seconds) is given
-    up and reported as the emulator reports a deadlock.
+    than None, or raises AssertionError. `stream` is for a GPU: by default PyTorch's current one. `timeout` is a number
+    of seconds after which a run on the emulator, or a wait on a GPU, where a deadlock would hang, is given up: `Stuck`
+    says what each warp was doing. `patience` is its former name.
     """
     start = time.perf_counter()
+    if patience is not None:
+        warnings.warn("`patience` is called `timeout`", DeprecationWarning, stacklevel=3)
+        timeout = patience if timeout is None else timeout
     if isinstance(program, Launch):
         launch_ = program
     else:
         launch_ = _launch_of(program, grid, block, cluster, shared_bytes, args, entry)
     asked = bool(observers) or seed or sms or limit or on_progress or progress or schedule != "eager"
-    if not asked and _is_started_again(launch_, stream, patience):
+    if not asked and _is_started_again(launch_, stream, timeout):
         return Run({}, {}, {}, time.perf_counter() - start)
     launch_ = _with_triples(launch_)
     on_gpu = _arrays_on_gpu(launch_)
@@ -152,18 +157,20 @@ def launch(
             names = ("schedule", "seed", "sms", "limit", "observers", "on_progress", "progress")
             given = (schedule != "eager", seed, sms, limit, observers, on_progress, progress)
             _verify(launch_, [name for name, value in zip(names, given, strict=True) if value])
-        _start_on_gpu(launch_, on_gpu, stream, patience)
+        _start_on_gpu(launch_, on_gpu, stream, timeout)
         return Run({}, {}, {}, time.perf_counter() - start)
     if stream is not None:
         raise Diag.BAD_LAUNCH.error(what="`stream` is for a GPU, and the arguments are in host memory")
     watching = _check_options(schedule, seed, sms, limit, observers, on_progress)
+    _check_timeout(timeout)
     if schedule == "explore":
-        return _explore(launch_, check_budget(budget), compare, sms, limit)
+        return _explore(launch_, check_budget(budget), compare, sms, limit, timeout)
     try:
         shows = is_wanted(progress) and on_progress is None
         bar = Bar(launch_.entry or "kernel", lambda: running.used) if shows else None
         told = on_progress if bar is None else bar.update
-        running = Grid(prepare(launch_, by_name(schedule, seed), sms, limit, watching, told))
+        setup = prepare(launch_, by_name(schedule, seed), sms, limit, watching, told)
+        running = Grid(setup if timeout is None else replace(setup, timeout=timeout))
         start = time.perf_counter()
         try:
             with np.errstate(all="ignore"), bar or nullcontext():
@@ -180,6 +187,11 @@ def launch(
         raise
     except MemoryError as error:
         raise Diag.OUT_OF_MEMORY.error(what=str(error).rstrip(".") or "an allocation failed") from None
+
+
+def _check_timeout(timeout: object) -> None:
+    if timeout is not None and not (isinstance(timeout, int | float) and timeout > 0):
+        raise Diag.BAD_LAUNCH.error(what=f"`timeout` is {timeout!r:.60}; it must be a positive number of seconds")
 
 
 def _run_once(setup: Setup) -> Run:
@@ -201,6 +213,7 @@ class _Exploration:
     compare: Callable[[], object] | None
     sms: int | None
     limit: int | None
+    deadline: float | None = None
     before: list[bytes] = field(default_factory=list)
     expected: list[bytes] = field(default_factory=list)
     rounding: dict[str, None] = field(default_factory=dict)
@@ -212,7 +225,8 @@ class _Exploration:
         if not self.before:
             self.before = self.contents()
         self._restore(self.before)
-        return _run_once(setup)
+        left = None if self.deadline is None else max(self.deadline - time.monotonic(), 0.0)
+        return _run_once(setup if left is None else replace(setup, timeout=left))
 
     def contents(self) -> list[bytes]:
         assert self._setup is not None
@@ -333,10 +347,15 @@ _FLOAT_ADD = re.compile(r"\.add(?:\.\w+)*\.(?:b?f16(?:x2)?|f32|f64)\b")
 
 
 def _explore(
-    launch_: Launch, budget: int, compare: Callable[[], object] | None, sms: int | None, limit: int | None
+    launch_: Launch,
+    budget: int,
+    compare: Callable[[], object] | None,
+    sms: int | None,
+    limit: int | None,
+    timeout: float | None,
 ) -> Run:
     """Run a launch under a portfolio of schedules; the arrays get the results of the first, `eager`."""
-    work = _Exploration(launch_, compare, sms, limit)
+    work = _Exploration(launch_, compare, sms, limit, None if timeout is None else time.monotonic() + timeout)
     first = work.run(Eager())
     verdict = work.verdict()
     work.expected = work.contents()

@@ -21,9 +21,9 @@ import torch
 from tests.gpu import kernels
 from warploom import launch
 x = torch.zeros(4, dtype=torch.int32, device="cuda").view(torch.uint32)
-launch(kernels.ring.bind(x, 7, grid=(4, 1, 1), block=(160, 1, 1)), patience=1.0)
+launch(kernels.ring.bind(x, 7, grid=(4, 1, 1), block=(160, 1, 1)), timeout=1.0)
 print(x.tolist())
-launch(kernels.ring.bind(x, 7, grid=(4, 1, 1), block=(160, 1, 1), releases=False), patience=1.0)
+launch(kernels.ring.bind(x, 7, grid=(4, 1, 1), block=(160, 1, 1), releases=False), timeout=1.0)
 """
 
 
@@ -54,5 +54,5 @@ def test_a_planted_hang_says_role_barrier_stage_phase_and_turn():
 
 def test_bounded_waits_change_nothing_else():
     x = torch.zeros(132, dtype=torch.int32, device="cuda").view(torch.uint32)
-    launch(kernels.ring.bind(x, 1000, grid=(132, 1, 1), block=BLOCK), patience=5.0)
+    launch(kernels.ring.bind(x, 1000, grid=(132, 1, 1), block=BLOCK), timeout=5.0)
     assert set(x.tolist()) == {500500}

@@ -88,7 +88,7 @@ def test_questions_to_the_machine_are_refused_the_second_time_too(gpu):
 def test_patience_may_come_between(gpu, monkeypatch):
     gpu.sizes = (8, 4, 4, 8)
     made = bound(vector())
-    launch(made, patience=2.0)
+    launch(made, timeout=2.0)
     assert len(gpu.synchronised) == 1
     monkeypatch.setenv(hangs.VARIABLE, "2.0")
     launch(made)

@@ -499,3 +499,24 @@ def test_a_process_goes_on_after_it_was_short_of_memory():
     command = [sys.executable, "-c", SHORT_OF_MEMORY]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
     assert (done.stdout.split("\n"), done.stderr) == (["a run", "OUT_OF_MEMORY"] * 3 + [""], "")
+
+
+ENDLESS = "mov.u64 %rd0, 0; L: add.u64 %rd0, %rd0, 1; bra L;"
+
+
+@pytest.mark.parametrize("schedule", ["eager", "lazy", "random", "explore"])
+def test_a_timeout_ends_a_run_with_what_each_warp_was_doing(schedule):
+    error = fault(ENDLESS, block=(64, 1, 1), schedule=schedule, timeout=0.05)
+    assert error.code == "TIMEOUT"
+    assert {waiter.warp for waiter in error.waiters} == {0, 1}
+    assert any("can run" in note for note in error.notes)
+
+
+@pytest.mark.parametrize("timeout", [0, -1.0, "1"])
+def test_a_wrong_timeout_is_refused(timeout):
+    assert fault(ENDLESS, timeout=timeout).code == "BAD_LAUNCH"
+
+
+def test_patience_is_the_former_name_of_timeout():
+    with pytest.warns(DeprecationWarning, match="timeout"):
+        assert fault(ENDLESS, patience=0.05).code == "TIMEOUT"

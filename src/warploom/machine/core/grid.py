@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from warploom.diagnostics import Diag, Loc
+from warploom.diagnostics import Diag, Loc, WarploomError
 from warploom.machine.core.async_operations import InFlight, Operation
 from warploom.machine.core.cta import Cluster, Cta
 from warploom.machine.core.deadlock_report import deadlock, located, placed, standing, waiters
@@ -97,6 +98,7 @@ class Grid:
         self.eager = isinstance(self.schedule, Eager)
         if (begin := getattr(self.schedule, "begin", None)) is not None:
             begin(self.program.digest)
+        self._deadline = None if setup.timeout is None else time.monotonic() + setup.timeout
         self._starves = bool(getattr(self.schedule, "starves", False))
         self._turn = _SHORT_TURN if self.schedule.preempts else _TURN
 
@@ -192,6 +194,8 @@ class Grid:
             group = ready.popleft()
             if group.state == READY:
                 self._run(group)
+                if self._deadline is not None and time.monotonic() > self._deadline:
+                    raise self._timed_out()
                 if self.budget < 0:
                     self._check_limits()
                 if self.parked:
@@ -252,7 +256,14 @@ class Grid:
         self.ready = deque(groups)
         return groups
 
+    def _timed_out(self) -> WarploomError:
+        """The error of a run that takes longer than its time limit."""
+        what = f"The emulated kernel `{self.program.kernel.name}`"
+        return Diag.TIMEOUT.error(notes=standing(self), what=what, seconds=self.setup.timeout, waiters=waiters(self))
+
     def _check_limits(self) -> None:
+        if self._deadline is not None and time.monotonic() > self._deadline:
+            raise self._timed_out()
         if self.budget < 0:
             limit = self.setup.limit
             counted = f"putting a warp on the machine counts as {_LAUNCH_COST} instructions, or more with its memory"

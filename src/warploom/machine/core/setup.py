@@ -49,6 +49,8 @@ class Setup:
     explicit_cluster: bool
     tensor_maps: dict[bytes, Any]
     on_progress: Callable[[int, int], None] | None = None
+    timeout: float | None = None
+    """Seconds after which the run is given up."""
 
 
 @dataclass(frozen=True, slots=True)
