@@ -224,6 +224,13 @@ def test_autotune_passes_over_what_does_not_fit():
         assert torch.equal(c, a.float() @ b.float())
 
 
+def test_a_device_by_its_number():
+    with warploom.triton.machine():
+        for device in (0, triton.runtime.driver.active.get_current_device()):
+            assert torch.ones(3, device=device).to(device).is_cuda
+            assert torch.device("cuda", device) == torch.ones(1).device
+
+
 def test_cublas_of_triton_is_a_product_on_the_host():
     nvidia = pytest.importorskip("triton._C.libtriton").nvidia
     with warploom.triton.machine():

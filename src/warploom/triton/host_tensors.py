@@ -24,6 +24,11 @@ def is_device(value: Any) -> bool:
     return isinstance(value, str) and (value == "cpu" or _CUDA_NAME.fullmatch(value) is not None)
 
 
+def is_index(value: Any) -> bool:
+    """Return True for the number of a device; Triton's driver answers one of a class of its own."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
 def on_host(value: Any) -> Any:
     """The CPU for a CUDA device; other values are unchanged."""
     return _CPU if is_device(value) else value
@@ -76,7 +81,7 @@ class HostTensors(TorchFunctionMode):
             return special(*args, **kwargs)
         device = kwargs.get("device")
         if device is not None:
-            kwargs["device"] = _CPU if type(device) is int else on_host(device)
+            kwargs["device"] = _CPU if is_index(device) else on_host(device)
         kwargs.pop("pin_memory", None)
         if any(is_device(each) for each in args):
             args = tuple(on_host(each) for each in args)
@@ -86,7 +91,7 @@ class HostTensors(TorchFunctionMode):
 def _to(tensor: Any, *args: Any, **kwargs: Any) -> Any:
     """`Tensor.to`; where it names a device, the result has memory of its own."""
     device = kwargs.get("device", args[0] if args else None)
-    if not (is_device(device) or type(device) is int):
+    if not (is_device(device) or is_index(device)):
         return tensor.to(*args, **kwargs)
     if "device" in kwargs:
         kwargs["device"] = _CPU
