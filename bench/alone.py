@@ -3,6 +3,7 @@
     PYTHONPATH=src python3 bench/alone.py                                     the eleven shapes, cuBLAS and the shipped choice
     PYTHONPATH=src python3 bench/alone.py --shapes 4096x4096x4096 --screen 40 other configurations too
     PYTHONPATH=src python3 bench/alone.py --seconds 300                       stop in time; run again to go on
+    python3 bench/alone.py --ship                                             into the measurements; needs no GPU
 
 Two kernels that alternate share one power budget, so the one that draws more energy borrows clock from its peer. Here
 one side runs at a time:
@@ -14,12 +15,15 @@ The order of the sides is random in each of `--repeats` rounds, and medians are 
 call are logged where the driver reports them. With `--screen N`, the N configurations that the heuristics rank first are
 timed alone, briefly; the best of them enter the final rounds. Inputs rotate over sets that exceed the L2 three times.
 A result is checked, to the bit on small integers, before its side is timed. JSON goes to alone.json in bench/results;
-shapes that it already holds are skipped unless `--again`.
+shapes that it already holds are skipped unless `--again`. `--ship` gives the configurations that beat the shipped ones
+by more than `MARGIN`, alone and cool, to hopper_configurations.json as rows with priority; `warploom tune --fit` then
+writes them into the table.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import statistics
 import subprocess
@@ -27,13 +31,14 @@ import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
 import torch
-from configurations import build, problem
+from configurations import MEASURED, build, lines, problem
 from configurations import named as short_name
 from dense import INPUTS, K_MAJOR, chosen, plain_arguments, plain_peer, wrong_plain
 from inputs import Maker
@@ -43,12 +48,14 @@ from tables import RESULTS, GpuLostError, Row, Table, good
 
 import warploom
 from warploom.heuristics import EMULATED, rank
+from warploom.heuristics.sm90.candidates import row_of as fields_of
 from warploom.structured.config.sm90 import HopperConfig
 
 PEER, OURS = "cublas", "shipped"
 GRAPH_US, BURST_US, IDLE = 4000.0, 3000.0, 0.25
 FINALISTS = 3
 SAMPLE_MS = 20
+MARGIN = 0.01
 
 
 class Sensors:
@@ -148,7 +155,7 @@ def candidates(shape: Shape, asked: argparse.Namespace) -> dict[str, HopperConfi
     """The configurations to screen, by name: those ranked first, and large tiles that move fewer bytes per FLOP."""
     if not asked.screen:
         return {}
-    found = list(rank(problem(shape), EMULATED["sm_90a"]))[: asked.screen]
+    found: list[HopperConfig] = list(islice(rank(problem(shape), EMULATED["sm_90a"]), asked.screen))
     for fields in (
         {"tile": (128, 256)},
         {"tile": (128, 256), "band": 8},
@@ -223,10 +230,10 @@ def measured(shape: Shape, configs: dict[str, HopperConfig], asked: argparse.Nam
         for name in rng.sample(list(graphs), len(graphs)):
             each = graphs[name]
             each.cool.append(run_cool(each.graph, each.calls, 3))
-    return row_of(shape, graphs, screened)
+    return row_of(shape, graphs, screened, configs)
 
 
-def row_of(shape: Shape, graphs: dict[str, Timed], screened: dict[str, float]) -> Row:
+def row_of(shape: Shape, graphs: dict[str, Timed], screened: dict[str, float], configs: dict[str, HopperConfig]) -> Row:
     alone = {name: statistics.median(each.alone) for name, each in graphs.items()}
     cool = {name: statistics.median(each.cool) for name, each in graphs.items()}
     ratios = {
@@ -240,6 +247,8 @@ def row_of(shape: Shape, graphs: dict[str, Timed], screened: dict[str, float]) -
             sides[name] |= {"mhz": clock, "watts": power, "joules": power * alone[name] * 1e-6}
         if name in ratios:
             sides[name] |= ratios[name]
+        if name in configs:
+            sides[name]["config"] = dict(fields_of(configs[name], problem(shape)))
     worst = {name: min(each.values()) for name, each in ratios.items()}
     return {
         "config": short_name(chosen(shape)),
@@ -274,6 +283,38 @@ def summary(rows: list[Row]) -> Row:
     return found
 
 
+def ship(rows: list[Row]) -> list[Row]:
+    """Return the rows for the measurements: the best configuration of each shape that clearly beats the shipped one."""
+    found = []
+    for row in good(rows):
+        best, peer = row["sides"][row["best"]], row["sides"][PEER]
+        if row["best_worst"] > row["worst"] + MARGIN and "config" in best:
+            about = {"kind": "dense", "shape": row["shape"], "count": 1, "a_type": "bf16", "config": best["config"]}
+            found.append(
+                {**about, "us": round(best["alone_us"], 3), "peer_us": round(peer["alone_us"], 3), "how": "alone"}
+            )
+    return found
+
+
+def write_measurements(rows: list[Row]) -> None:
+    """Replace the rows with priority of these shapes."""
+    document = json.loads(MEASURED.read_text("utf-8"))
+    shapes = [row["shape"] for row in rows]
+
+    def is_replaced(row: Row) -> bool:
+        plain = not any(row.get(mark) for mark in ("a_major", "b_major", "fused", "residual"))
+        return (
+            plain
+            and row["a_type"] == "bf16"
+            and row["kind"] == "dense"
+            and row["shape"] in shapes
+            and row["count"] == 1
+        )
+
+    document["one_by_one"] = [*rows, *(row for row in document["one_by_one"] if not is_replaced(row))]
+    MEASURED.write_text(lines(document), "utf-8")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shapes", help="MxNxK,… instead of the eleven listed ones")
@@ -286,7 +327,13 @@ def main() -> int:
     parser.add_argument("--again", action="store_true", help="measure shapes that the file already holds again")
     parser.add_argument("--name", default="alone", help="of the JSON file")
     parser.add_argument("--out", type=Path, default=RESULTS, help="the folder for JSON")
+    parser.add_argument("--ship", action="store_true", help="put the results into hopper_configurations.json")
     asked = parser.parse_args()
+    if asked.ship:
+        rows = ship(json.loads((asked.out / f"{asked.name}.json").read_text("utf-8"))["rows"])
+        write_measurements(rows)
+        print(*(f"{label_of(row['shape'])}: {row['config']}" for row in rows), sep="\n")
+        return 0
     started, sensors = time.monotonic(), Sensors()
     torch.backends.cuda.matmul.allow_tf32 = False  # the reference must be exact
     about: dict[str, Any] = {
