@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from tests.machine.wgmma_case import SCHEDULES, Case, Data, fault, registers_of
 
 from warploom import launch
+from warploom.launch_file import load
 
 
 def test_reading_before_the_wait_gives_the_old_value_under_lazy():
@@ -251,3 +254,16 @@ def test_speed_of_a_64_128_64_product():
     seconds(2)
     each = min((seconds(loops) - seconds(2)) / (loops - 2) for _ in range(3))
     assert each < 1e-3
+
+
+@pytest.mark.parametrize("schedule", ["lazy", "reverse", "random"])
+def test_without_its_fence_a_wgmma_reads_what_registers_held_before(schedule):
+    """Triton clears the accumulators, fences and multiplies: without the fence the zeros may come too late."""
+    folder = Path(__file__).parents[2] / "foreign"
+    file = load(folder / "triton39_matmul_tma_sm90.launch.json")
+    text = (folder / "triton39_matmul_tma_sm90.ptx").read_text()
+    assert text.count("wgmma.fence") == 1
+    for program, wrong in ((text, 0), (text.replace("wgmma.fence.sync.aligned;", ""), 1)):
+        buffers = file.allocate()
+        launch(replace(file.launch(buffers), program=program), schedule=schedule)
+        assert len(tuple(file.check(buffers))) == wrong

@@ -23,7 +23,7 @@ from warploom.hardware.matrix_descriptors import decode_shared_descriptor
 from warploom.hardware.swizzles import GRANULE
 from warploom.machine.core.async_operations import Operation
 from warploom.machine.core.events import WORD, CommitGroup, Issued, Touch
-from warploom.machine.core.group import WARP, WARPGROUP, Waitable
+from warploom.machine.core.group import POISON, WARP, WARPGROUP, Waitable
 from warploom.machine.core.participation import absent, whole_warps
 from warploom.machine.core.registry import Run, executes
 from warploom.machine.memory.proxy_visibility import Sight
@@ -54,6 +54,7 @@ class Pipeline(Waitable):
         "commits",
         "committed",
         "completed",
+        "fenced",
         "flight",
         "issued",
         "last",
@@ -72,6 +73,7 @@ class Pipeline(Waitable):
         self.commits = [0] * _WARPS
         self.reported: deque[list[Issued]] = deque()
         self.sights: deque[Sight] = deque()
+        self.fenced: dict[int, Array] = {}
         self.submitted = self.completed = 0
         self.last: tuple[Operation, ...] = ()
 
@@ -87,10 +89,32 @@ class Pipeline(Waitable):
                 raise absent(new.multiply.op, f"{_ALL} to issue the same instruction with the same operands", found)
             self.issued[warp] += 1
             self._look(warp, at)
+            if not self.warpgroup.cta.grid.convoys:
+                self._read_unfenced(warp, new)
             self._tell(warp, new)
         if at_once:
             while self.submitted < min(self.issued):
                 self._submit(self.submitted + 1)
+
+    def _registers(self, warp: int) -> Array:
+        """The 32-bit registers of a warp, as [register, lane]: a view."""
+        return self.warpgroup.files["a"][:, WARP * warp : WARP * (warp + 1)]
+
+    def fence(self, warps: Sequence[int]) -> None:
+        """Let later wgmmas of some warps see what their registers hold now."""
+        for warp in warps:
+            self.fenced[warp] = self._registers(warp).copy()
+
+    def _read_unfenced(self, warp: int, new: Issue) -> None:
+        """Give an operation the values of the last fence for registers that the warp has changed since."""
+        names = [new.a] if isinstance(new.a, RowNames) else []
+        names += [new.d] if new.accumulate else []
+        rows = [index for each in names for index in each.indices]
+        if rows:
+            registers, fenced = self._registers(warp), self.fenced.get(warp)
+            if fenced is None:
+                fenced = self.fenced[warp] = np.full_like(registers, POISON["a"])
+            registers[rows] = fenced[rows]
 
     def _look(self, warp: int, at: int) -> None:
         """Note what a warp knows at issue: an operation sees what each of the warps that issue it sees."""
@@ -178,6 +202,10 @@ class Pipeline(Waitable):
                 self.reported.popleft()
         self.completed += count
         execute(self.warpgroup, batch)
+        for warp, fenced in self.fenced.items():
+            for each in batch:
+                rows = list(each.d.indices)
+                fenced[rows] = self._registers(warp)[rows]
 
     @property
     def name(self) -> str:
@@ -262,10 +290,15 @@ def _same(value: Array, chosen: Array | None, op: Op, what: str) -> int:
 
 @executes("wgmma.fence")
 def fence(op: Op) -> Run:
-    """Order earlier register accesses with later wgmmas: in the emulator they already are."""
+    """Order earlier register accesses with later wgmmas, which otherwise may read what registers held before.
+
+    Under the eager schedule they are in order anyway.
+    """
 
     def run(g: Group, mask: Array | None) -> None:
-        whole_warps(g, mask, op)
+        chosen = whole_warps(g, mask, op)
+        if not g.grid.convoys and g.warpgroup.lanes == WARPGROUP:
+            _pipeline(g.warpgroup).fence(_warps(g, chosen))
 
     return run
 
