@@ -51,13 +51,13 @@ class Operation:
 
     @property
     def cluster(self) -> Cluster:
-        """Where it was issued, and all that it touches beside global memory lies."""
+        """The issuing cluster, which owns all memory that the operation touches except global memory."""
         assert self.issuer is not None
         return self.issuer.cta.cluster
 
     @property
     def possible(self) -> bool:
-        """Whether nothing that must come first is still under way."""
+        """True if every operation that must complete first has completed."""
         return all(operation.done for operation in self.after)
 
 

@@ -1,4 +1,4 @@
-"""Lanes of a warp that come to one instruction on different paths and wait for each other there."""
+"""Lanes of a warp that reach one instruction on different paths and wait for each other there."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def absent(op: Op, needed: int, found: int) -> WarploomError:
 
 @dataclass(frozen=True, slots=True)
 class Purpose:
-    """Why lanes meet: what is the same for all of them, and what comes of it.
+    """The reason for which lanes meet: a key that they share, and the computation of the result.
 
     `compute(lanes, live, *values)` gives the result from what all of them brought, one array of each dtype. Where
     `aligned` is given, coming apart for good is that instruction's fault rather than a deadlock.
@@ -51,7 +51,7 @@ class Purpose:
 
 
 class Meeting(Waitable):
-    """Lanes of one warp that wait for each other; the last to come settles it. Lanes that have left are not missed."""
+    """Lanes of one warp that wait for each other; the last arrival completes it. Exited lanes do not count."""
 
     __slots__ = ("arrived", "cta", "key", "members", "number", "over", "purpose", "result", "values", "warp")
 
@@ -67,11 +67,11 @@ class Meeting(Waitable):
 
     @property
     def missing(self) -> int:
-        """The lanes that must still come."""
+        """The lanes that have not arrived."""
         return self.members & self.cta.present[self.warp] & ~self.arrived
 
     def bring(self, bits: int, values: tuple[Any, ...]) -> None:
-        """Some lanes have come with their values."""
+        """Record the arrival of some lanes with their values."""
         if not self.values:
             self.values = tuple(np.full(WARP, _poison(dtype), dtype) for dtype in self.purpose.dtypes)
         lanes = lanes_of(bits)
@@ -81,7 +81,7 @@ class Meeting(Waitable):
         self.settle()
 
     def settle(self) -> None:
-        """Be over if nobody is missing."""
+        """Complete if no lane is missing."""
         if self.over or self.missing:
             return
         self.over = True
@@ -90,7 +90,7 @@ class Meeting(Waitable):
         self.notify()
 
     def tell(self, kind: str) -> None:
-        """Let observers know that lanes have come, or go on."""
+        """Report to observers that lanes have arrived, or proceed."""
         reporter = self.cta.grid.reporter
         if reporter is not None:
             name = BarrierName("warp", self.cta.index, self.warp, f"warp {self.warp}")
@@ -135,7 +135,7 @@ def bring(g: Group, purpose: Purpose, members: int, bits: int, values: tuple[Any
 
 
 def meet(g: Group, purpose: Purpose, members: int, bits: int, values: tuple[Any, ...] = ()) -> Meeting:
-    """Bring some lanes of a warp to the meeting of its kind; a group that must wait there has been told so."""
+    """Bring some lanes of a warp to the meeting of its kind, and let the group wait if it is not complete."""
     meeting = bring(g, purpose, members, bits, values)
     if not meeting.over:
         g.token = meeting

@@ -1,4 +1,4 @@
-"""A CTA on the machine: its shared memory, warps, named barriers, and what instruction families keep per CTA."""
+"""A resident CTA: shared memory, warps, named barriers, and the state that instruction families keep per CTA."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Cluster:
         self.knowledge = Knowledge(warps) if grid.schedule.two_views else None
 
     def exchange(self) -> Exchange | None:
-        """What a barrier of the cluster keeps of its visitors' knowledge: nothing where shared memory is one view."""
+        """An exchange of knowledge for a barrier of the cluster; None where shared memory has one view."""
         return None if self.knowledge is None else Exchange(self.knowledge)
 
     @property
@@ -42,7 +42,7 @@ class Cluster:
         return all(cta.live_threads == 0 for cta in self.ctas)
 
     def discard(self) -> None:
-        """Let go of everything: its CTAs are part of many cycles, and their memory must not wait for the collector."""
+        """Release everything: CTAs are part of reference cycles, and their memory must not wait for the collector."""
         for cta in self.ctas:
             for part in (*cta.warpgroups, cta):
                 vars(part).clear()
@@ -50,7 +50,7 @@ class Cluster:
 
 
 class Generation:
-    """One use of a named barrier: who has come, how many it takes (None: all that live), what they voted."""
+    """One use of a named barrier: arrivals, the number that completes it (None: all live threads), and votes."""
 
     __slots__ = ("arrived", "needed", "number", "over", "voters", "yes")
 
@@ -71,7 +71,7 @@ class NamedBarrier(Waitable):
         self.generation = Generation(0)
 
     def arrive(self, threads: int, needed: int | None, yes: int | None = None, voters: int = 0) -> None:
-        """Count threads in, with their votes where the barrier reduces; the last one opens it."""
+        """Count arriving threads, with their votes where the barrier reduces; the last one completes it."""
         now = self.generation
         if now.arrived and needed != now.needed:
             uses, open_for = needed or "all", now.needed or "all"
@@ -106,7 +106,7 @@ class NamedBarrier(Waitable):
 
     @property
     def expected(self) -> int:
-        """How many threads open the barrier."""
+        """The number of threads that completes the barrier."""
         needed = self.generation.needed
         return self.cta.live_threads if needed is None else needed
 
@@ -240,7 +240,7 @@ class Cta:
         return group
 
     def lanes_ended(self, group: Group, lanes: Array | None) -> None:
-        """Lanes of a group (None: all of them) left the kernel: whoever waits for all live threads looks again."""
+        """Account for lanes (None: all of the group) that exited; barriers of all live threads are examined again."""
         if lanes is None:
             gone = group.lanes
             for warp in range(group.first_warp, group.first_warp + group.warps):
@@ -270,7 +270,7 @@ class Cta:
         self._warp_groups, self._convoys, self._free = {}, {}, {}
 
     def merged(self, waiters: list[Group]) -> list[Group]:
-        """Waiters of an open barrier; warps of a warpgroup that stand at one place are put together as its convoy."""
+        """Waiters of a completed barrier; warps of a warpgroup at the same instruction become its convoy again."""
         by_warpgroup: dict[int, list[Group]] = {}
         for group in waiters:
             by_warpgroup.setdefault(group.warpgroup.index, []).append(group)

@@ -1,4 +1,4 @@
-"""Where warps stand when a run cannot go on, told as a person would want it: who, where, waiting for what."""
+"""Reports of runs that cannot proceed: each warp, its line, and what it waits for."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _origin(grid: Grid, error: Exception, text: Text) -> tuple[Op | None, dict[s
 
 
 def _culprits(called: dict[str, Any], address: object) -> Array | None:
-    """The lanes behind a fault: those whose address is wrong, else those that executed; None for all of the group."""
+    """The lanes that caused a fault: those whose address is wrong, else those that executed; None for all."""
     mask, given = called.get("mask"), called.get("address")
     if isinstance(address, int) and isinstance(given, np.ndarray):
         found: Array = given == given.dtype.type(address & np.iinfo(given.dtype).max)
@@ -133,7 +133,7 @@ def waiters(grid: Grid) -> tuple[Waiter, ...]:
 
 
 def standing(grid: Grid) -> list[str]:
-    """A line for the warps of a CTA that stand at one place and wait for one thing; CTAs that look alike are one."""
+    """One line for the warps of a CTA that wait at one place for one thing; equal CTAs share their lines."""
     pictures: dict[tuple[str, ...], list[Cta]] = {}
     for cta in grid.live_ctas():
         pictures.setdefault(tuple(_lines(grid, cta)), []).append(cta)
@@ -156,7 +156,7 @@ def _names(ctas: list[Cta]) -> str:
 
 
 def _lines(grid: Grid, cta: Cta) -> list[str]:
-    """What the groups of a CTA do, those that do the same together, in columns."""
+    """The state of the groups of a CTA, in columns; groups in the same state share a line."""
     rows: dict[tuple[str, str, str, str], list[tuple[Group, int]]] = {}
     for group in sorted(cta.all_groups, key=lambda group: group.first_warp):
         doing = _doing(grid, group)
@@ -176,7 +176,7 @@ def _lines(grid: Grid, cta: Cta) -> list[str]:
 
 
 def _doing(grid: Grid, group: Group) -> str:
-    """What a group waits for; nothing if it is done, or if its lanes have lines of their own."""
+    """The state of a group; empty if it is done, or if its lanes have lines of their own."""
     if group.state == WAITING and group.waiting is not None:
         return f"waits for {group.waiting.describe()}"
     if group.state == READY:
@@ -191,7 +191,7 @@ def _doing(grid: Grid, group: Group) -> str:
 
 
 def _who(warps: list[tuple[Group, int]]) -> str:
-    """Warps as ranges; lanes where they are not all."""
+    """Warps as ranges, with lanes where not all take part."""
     whole = sorted({warp for group, warp in warps if group.mask is None})
     runs: list[list[int]] = []
     for warp in whole:

@@ -1,4 +1,4 @@
-"""What observers see: one event for everything that an instruction or an operation does to memory or to a barrier.
+"""Events for observers: one for each effect of an instruction or operation on memory or a barrier.
 
 Events come through three doors. A run with observers binds every meaning in a wrapper (`core/observation.py`) that
 says who acts and tells the accesses and fences that the instruction's row declares. Things with a state (barriers,
@@ -45,7 +45,7 @@ class Touch:
 
     @property
     def bytes(self) -> int:
-        """How many bytes there are, those that several lanes touch counted once for each address."""
+        """The number of bytes; those that several lanes touch count once for each address."""
         return len(self.addresses) * self.width
 
     def _key(self) -> tuple[object, ...]:
@@ -82,7 +82,7 @@ class Agent:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The instruction behind an event, and its place: the author's line where the PTX carries it."""
+    """The instruction of an event, and its location: the author's line where the PTX carries it."""
 
     loc: Loc
     instruction: Instruction

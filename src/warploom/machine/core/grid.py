@@ -31,7 +31,7 @@ _LOOK_AFTER = 8_000
 """Instructions without a memory effect after which groups are examined: do they only spin?"""
 _LOOP_BLOCKS = 256
 _LAUNCH_COST = 16
-"""What putting a warp on the machine counts against the limit: about the time of so many instructions."""
+"""The cost of launching a warp, in instructions of the limit: about as long as so many take."""
 _LAUNCH_BYTES = 8192
 """So many bytes of a CTA's memory count as one instruction more."""
 _MOST_WARP_STATES = 1 << 16
@@ -116,7 +116,7 @@ class Grid:
         return observed(op, run, self) if self.observers else run
 
     def _occupancy(self) -> int:
-        """How many clusters are resident at once."""
+        """The number of clusters that are resident at once."""
         ctas = self.cluster_shape[0] * self.cluster_shape[1] * self.cluster_shape[2]
         threads = self.block[0] * self.block[1] * self.block[2]
         per_sm = min(
@@ -180,7 +180,7 @@ class Grid:
             self.schedule.finish()
 
     def choose(self, kind: str, options: Sequence[str], groups: int = 0) -> int:
-        """What the schedule takes, which must be one of the options."""
+        """The schedule's choice, which must be one of the options."""
         answer = self.schedule.choose(kind, options, groups)
         if not 0 <= answer < len(options):
             what = f"its answer to `{kind}` is {answer!r}, and there are {len(options)} options"
@@ -248,7 +248,7 @@ class Grid:
                 group.patient_for *= 2
 
     def _runnable(self) -> list[Group]:
-        """The groups that can run: those that have had their turn come after all others have."""
+        """The groups that can run; those that have had their turn follow after all others."""
         groups = [group for group in self.ready if group.state == READY]
         if not groups and self.spent:
             groups = [group for group in self.spent if group.state == READY]
@@ -281,7 +281,7 @@ class Grid:
             self._park_spinners()
 
     def _park_spinners(self) -> None:
-        """Set aside the groups that only spin until something changes: the others, and what is under way, get on."""
+        """Park the groups that only poll, so that others and operations in flight make progress."""
         groups = [group for group in (*self.ready, *self.spent) if group.state == READY]
         self.ready.clear()
         self.spent.clear()
@@ -328,7 +328,7 @@ class Grid:
 
     @property
     def not_started(self) -> int:
-        """How many clusters have not been launched."""
+        """The number of clusters that have not been launched."""
         return self._total - self._next
 
     def launch_next(self) -> None:
@@ -367,7 +367,7 @@ class Grid:
         self.ready.append(group)
 
     def preempted(self, group: Group) -> None:
-        """A group has had its turn: all others come first, whatever the schedule prefers."""
+        """Requeue a group after its turn: all others run first, unless the schedule preempts or starves."""
         self._idle += 1
         if self.eager or self._starves or self.schedule.preempts:
             self.ready.append(group)
@@ -446,13 +446,13 @@ class Grid:
             operation.cluster.in_flight -= 1
 
     def discard(self) -> None:
-        """Let go of everything, after a fault too: what is on the machine refers to the grid."""
+        """Release everything, after a fault too: resident CTAs refer to the grid."""
         for cluster in (*self.clusters, *self._gone):
             cluster.discard()
         vars(self).clear()
 
     def _sweep(self) -> None:
-        """Let go of the clusters that have ended, with all they had under way."""
+        """Release the clusters that have ended and have no operation in flight."""
         kept = []
         for cluster in self._gone:
             if cluster.in_flight:
@@ -496,7 +496,7 @@ class Grid:
         return [cta for cluster in self.clusters for cta in cluster.ctas]
 
     def op_at(self, group: Group) -> Op | None:
-        """The instruction a group stands at."""
+        """The next instruction of a group."""
         ops = self.program.flow.blocks[group.pc].ops
         return ops[0] if ops else None
 

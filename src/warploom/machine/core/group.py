@@ -37,7 +37,7 @@ POISON = {"p": False, "h": 0xFFFF, "a": 0xFFFFFFFF, "b": 0xFFFFFFFFFFFFFFFF, "q"
 
 
 class Waitable:
-    """Something that groups wait for; whoever changes it calls `notify`."""
+    """Something that groups wait for; code that changes it calls `notify`."""
 
     __slots__ = ("waiters",)
 
@@ -52,11 +52,11 @@ class Waitable:
                 group.wake()
 
     def describe(self) -> str:
-        """What a group that waits here waits for, for the deadlock report."""
+        """A description of the wait, for the deadlock report."""
         return "something"
 
     def fault(self) -> WarploomError | None:
-        """What is wrong if nobody who waits here can ever go on, where that is more than a deadlock."""
+        """The error if no waiting group can ever proceed, where it is more specific than a deadlock."""
         return None
 
 
@@ -111,7 +111,7 @@ def lane_specials(first: int, lanes: int, block: tuple[int, int, int]) -> dict[s
 
 
 class Group:
-    """Some lanes of a warpgroup in lockstep: where they stand and what they wait for."""
+    """Some lanes of a warpgroup in lockstep: their next block and what they wait for."""
 
     def __init__(self, cta: Cta, warpgroup: Warpgroup, first_warp: int, warps: int) -> None:
         self.cta, self.grid, self.warpgroup = cta, cta.grid, warpgroup
@@ -141,7 +141,7 @@ class Group:
 
     @property
     def name(self) -> str:
-        """How messages call the group."""
+        """The name of the group in messages."""
         text = f"warp {self.first_warp}" if self.warps == 1 else f"warps {self.first_warp}-{self.last_warp}"
         return text if self.mask is None else f"{text} lanes {lane_list(self.mask)}"
 
@@ -233,7 +233,7 @@ class Group:
             self.grid.budget -= costs[pc] * self.warps
 
     def snapshot(self) -> tuple[int, list[Any], tuple[bytes, ...]]:
-        """Where the group stands and what its registers hold."""
+        """The next block and the contents of the registers."""
         lanes = slice(self.first_lane, self.first_lane + self.lanes)
         return self.pc, list(self.u), tuple(array[:, lanes].tobytes() for array in self.warpgroup.files.values())
 
@@ -242,7 +242,7 @@ class Group:
         self.u = []
 
     def wait(self, on: Waitable) -> None:
-        """Say what the group waits for; the caller then returns None or False."""
+        """Let the group wait; the caller then returns None or False."""
         self.waiting = on
         self.state = WAITING
         on.waiters.append(self)
@@ -276,7 +276,7 @@ class Group:
         return self._split([(yes, taken), (no, fall)], join)
 
     def jump(self, index: int | Array, mask: Array | None, targets: tuple[int, ...], join: int) -> int:
-        """`brx.idx`: each lane goes where its index says."""
+        """`brx.idx`: each lane branches to the target of its index."""
         if isinstance(index, int):
             if index >= len(targets):
                 raise Diag.BAD_BRANCH.error(index=index, count=len(targets))
@@ -337,7 +337,7 @@ class Group:
                 warp.split_lanes([(way.copy(), target) for way, target in mine], join)
 
     def split_lanes(self, ways: list[tuple[Array, int]], join: int) -> None:
-        """Lanes of one warp run apart until the join; where some only leave, the others stay together."""
+        """Split lanes of one warp until they reconverge; where some only exit, the others stay together."""
         ways = self._leave(_by_target(ways))
         if not ways:
             self._finish()
@@ -365,7 +365,7 @@ class Group:
             self.grid.woken(child)
 
     def _gives_way(self, pc: int) -> bool:
-        """Take in lanes of the same warp that stand at this block; let those at an earlier one come first.
+        """Merge lanes of the same warp that are at this block; let those at an earlier one run first.
 
         Compilers thread jumps, so that lanes can meet before the join that the flow promises. Patience is bounded: the
         earlier lanes may be spinning on what these do next.
@@ -388,7 +388,7 @@ class Group:
         return False
 
     def _reach_join(self) -> None:
-        """This group's lanes stand at the join: the parent goes on when all have come."""
+        """The lanes have reached the reconvergence point: the parent proceeds when all have."""
         parent = self.parent
         assert parent is not None
         assert parent.joined is not None
@@ -423,7 +423,7 @@ class Group:
         self.grid.woken(self)
 
     def break_join(self) -> bool:
-        """Let lanes that already stand at the join go on alone: the last resort before a deadlock is declared."""
+        """Let lanes at the reconvergence point proceed alone: the last resort before a deadlock is reported."""
         if self.state != JOINING or self.joined is None or not self.joined.any() or not self.children:
             return False
         free = self.cta.lane_group(self.first_warp)
@@ -464,7 +464,7 @@ def lane_list(mask: Array) -> str:
 
 
 def lanes_named(mask: Array) -> str:
-    """Lanes as a message calls them: `lane 3`, `lanes 0-7,12`, or the first and the mask where they are scattered."""
+    """Lanes in the words of a message: `lane 3`, `lanes 0-7,12`, or the first and the mask where they are scattered."""
     listed = lane_list(mask)
     if listed.count(",") >= _MOST_RUNS:
         listed = f"{','.join(listed.split(',')[:4])},… ({lane_bits(mask):#010x})"

@@ -1,4 +1,4 @@
-"""What messages call a place in shared memory, and a warp: the name a note gives it, or the symbol it lies in."""
+"""Names of places in shared memory and of warps in messages: from a note, or the enclosing symbol."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def name_of(cta: Cta, offset: int) -> str:
 
 
 def symbol_at(symbols: dict[str, int], start: int) -> str:
-    """The variable that a byte lies in or behind, with the bytes from its start; empty if there is none."""
+    """The variable that a byte is in or after, with the bytes from its start; empty if there is none."""
     at, name = max(((at, name) for name, at in symbols.items() if at <= start), default=(0, ""))
     return f"{name}+{start - at:#x}" if start > at and name else name
 

@@ -1,4 +1,4 @@
-"""The wrapper around a meaning in a run with observers: it says who acts, and tells what the row declares.
+"""The wrapper of an instruction in a run with observers: it names the agent and reports the declared effects.
 
 Accesses and fences are told here, from the row's effects and the operands. Whatever has a state tells for itself while
 the meaning runs; an effect that nobody told is told here without phase or group, so that none is ever silent.
@@ -101,7 +101,7 @@ _SHAPES: dict[str, Callable[[Op], tuple[int, int]]] = {
 
 
 def observed(op: Op, run: Any, grid: Grid) -> Any:
-    """A meaning that tells what it does."""
+    """An instruction's function that reports its effects."""
     effects, reporter = op.form.effects, grid.reporter
     if not effects or reporter is None:
         return run

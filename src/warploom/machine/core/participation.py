@@ -1,4 +1,4 @@
-"""Who takes part: instructions that a warp executes as one need all its lanes."""
+"""Participation: instructions that a warp executes as a whole need all its lanes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the meaning of each instruction family is found.
+"""The registry of the functions that implement the instruction families.
 
 A meaning takes an `Op` (the instruction as its row reads it) once, at translation, and returns the function that the
 translated code calls: `run(group, mask, *operands)`. `mask` is None when every lane of the group takes part, else a

@@ -1,4 +1,4 @@
-"""Who goes next: a schedule answers every choice that hardware leaves open.
+"""Schedules: a schedule decides every choice that hardware leaves open.
 
 The machine asks `choose(kind, options, groups)` and gets an index; `options` are short descriptions, in an order that
 is the same on every computer. The kinds:
@@ -261,7 +261,7 @@ class Delay:
 FORMAT = 2
 """The version of recorded files; 1 had no digest of the program."""
 Choice = tuple[str, int, int, str]
-"""What was chosen: the kind, the index taken, how many options there were, and the description of the one taken."""
+"""A choice: its kind, the index taken, the number of options, and the description of the one taken."""
 
 
 @dataclass

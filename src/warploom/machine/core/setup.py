@@ -1,4 +1,4 @@
-"""What a grid is made of, and what its CTAs take while they are on the machine."""
+"""The parts of a grid, and the memory that its resident CTAs need."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from warploom.machine.translate.translator import Program
 Triple = tuple[int, int, int]
 
 MOST_RESIDENT_BYTES = 1 << 30
-"""What the CTAs on the machine may take together; where it would be more, fewer of them are resident at once."""
+"""The most memory of all resident CTAs; where it would be more, fewer of them are resident at once."""
 _BYTES_PER_NAME = 400
-"""About what a group keeps for each register beside its values: the row, its views and the names bound to them."""
+"""About the memory of a group for each register besides its values: the row, its views and their names."""
 
 _TWO_VIEWS = 2 + 2 * np.dtype(np.int64).itemsize
 
 
 @dataclass(frozen=True)
 class Setup:
-    """What a grid is made of: the program, its shape, its memories, and how it is to run."""
+    """The parts of a grid: the program, its shape, its memories and its options."""
 
     program: Program
     machine: Machine
@@ -55,7 +55,7 @@ class Setup:
 
 @dataclass(frozen=True, slots=True)
 class WarpState:
-    """One warp at the end of a run: whose it was, and how many instructions it executed."""
+    """One warp at the end of a run: its CTA, and the instructions that it executed."""
 
     cta: Triple
     warp: int
@@ -63,7 +63,7 @@ class WarpState:
 
 
 def resident_bytes(program: Program, block: Triple, shared_bytes: int, local_bytes: int, *, two_views: bool) -> int:
-    """About what one CTA takes on the machine: registers, shared and local memory.
+    """About the memory of one resident CTA: registers, shared and local memory.
 
     Where shared memory has two views, each of its bytes has the numbers of a store and of a fence.
     """
