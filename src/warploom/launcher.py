@@ -327,6 +327,7 @@ class _Writes:
 
     def last(self, address: int) -> Event | None:
         """The event that wrote an address last."""
+        event: Event
         for event, addresses, width in reversed(self._events):
             if bool(((addresses <= address) & (address < addresses + width)).any()):
                 return event

@@ -91,9 +91,9 @@ def execute(file: LaunchFile, settings: Settings) -> Outcome:
 def _explore(file: LaunchFile, settings: Settings, buffers: Any) -> Outcome:
     """Run a launch file under a portfolio of schedules; a failing one is written where a recording is wanted."""
     compare = (lambda: not tuple(file.check(buffers))) if file.comparisons else None
-    options = {"budget": settings.budget, "limit": settings.limit}
+    budget, limit = settings.budget, settings.limit
     try:
-        run = launch(file.launch(buffers), schedule="explore", compare=compare, **options)
+        run = launch(file.launch(buffers), schedule="explore", budget=budget, compare=compare, limit=limit)
     except WarploomError as error:
         recorded = getattr(error, "schedule", None)
         if isinstance(recorded, Recorded) and settings.record is not None:

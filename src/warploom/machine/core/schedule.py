@@ -19,6 +19,7 @@ import random
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -209,7 +210,7 @@ class Starve:
             return 1 if kind == "cancel" else 0
         launch = bool(options[-1] == "launch")
         operations = range(groups, len(options) - launch)
-        for at in (*operations, *range(groups)):
+        for at in chain(operations, range(groups)):
             if not self.starved(options[at]):
                 return at
         if launch:
@@ -250,7 +251,7 @@ class Delay:
             return default(kind, options, groups)
         launch = bool(options[-1] == "launch")
         operations = range(groups, len(options) - launch)
-        for at in (*operations, *range(groups)):
+        for at in chain(operations, range(groups)):
             if options[at].partition(" lanes ")[0] not in self.names:
                 return at
         if launch:
