@@ -66,6 +66,10 @@ class Eager:
         return 1 if kind == "cancel" else 0
 
 
+_NEWEST = 64
+"""Operations among which `lazy` looks for loads of tensor memory: warps issue them right before they wait."""
+
+
 @dataclass
 class Lazy:
     """Nothing asynchronous completes until every warp waits; then the oldest does, loads of tensor memory first."""
@@ -81,7 +85,8 @@ class Lazy:
             if options[-1] == "launch" and not _asks_for_work(options, groups):
                 return len(options) - 1
             # A warp soon waits for its loads of tensor memory: older MMAs must not complete because of that.
-            return next((at for at, option in enumerate(options) if family_of(option) == "tcgen05.ld"), 0)
+            newest = range(max(len(options) - _NEWEST, 0), len(options))
+            return next((at for at in newest if family_of(options[at]) == "tcgen05.ld"), 0)
         return 1 if kind == "cancel" else 0
 
 
@@ -177,9 +182,10 @@ class Hold:
         if kind != "step":
             return 1 if kind == "cancel" else 0
         launch = bool(options[-1] == "launch")
-        free = [at for at in range(groups, len(options) - launch) if family_of(options[at]) not in self._families]
-        if free:
-            return free[0]
+        operations = range(groups, len(options) - launch)
+        free = next((at for at in operations if family_of(options[at]) not in self._families), None)
+        if free is not None:
+            return free
         return 0 if groups else len(options) - 1 if launch else 0
 
 
