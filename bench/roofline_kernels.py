@@ -57,8 +57,8 @@ def multiply_only(a: TensorMap, b: TensorMap, d: Array[f32], turns: s32, *, elem
     with when(thread() == 0):
         full[0].arrive_and_expect(STAGES * (a.box_bytes + b.box_bytes))
         for stage in range(STAGES):
-            emit(LOAD, a_tiles[stage].place, a.at(0, stage * along), full[0].at)
-            emit(LOAD, b_tiles[stage].place, b.at(0, stage * along), full[0].at)
+            emit(LOAD, a_tiles.at(stage, 0, 0), a.at(0, stage * along), full[0].at)
+            emit(LOAD, b_tiles.at(stage, 0), b.at(0, stage * along), full[0].at)
     full[0].wait(0)
     with roles.multiply:
         group = (roles.multiply.warp // 4).to(s32)
@@ -101,7 +101,7 @@ def read_only(source: TensorMap, out: Array[u32], boxes: s32) -> None:
             with when(turn < mine):
                 full[slot].arrive_and_expect(source.box_bytes)
                 rows = source.geometry.box[0]
-                emit(LOAD, held[slot].place, source.at((first + turn * step) * rows, 0), full[slot].at)
+                emit(LOAD, held.at(slot, 0), source.at((first + turn * step) * rows, 0), full[slot].at)
     sync_threads()
     with when(thread() < 32):
         out[first, thread().to(s32)] = held[(mine - 1) % SLOTS, thread()]

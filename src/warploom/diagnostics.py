@@ -10,7 +10,7 @@ import functools
 import os
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
@@ -396,6 +396,9 @@ def _picklable(value: object) -> object:
         return value
     if isinstance(value, tuple | list):
         return type(value)(map(_picklable, value)) if type(value) in (tuple, list) else str(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        held = (getattr(value, each.name) for each in fields(value))
+        return value if all(_picklable(each) == each for each in held) else str(value)
     return str(value)
 
 

@@ -80,7 +80,7 @@ class Run:
     schedules: int = 1
     """The schedules that were tried."""
     failure: Failure | None = field(default=None, compare=False)
-    """What went wrong under one of them, where `launch` explored."""
+    """The failure under one of them, if `launch` explored and found one."""
     remarks: tuple[str, ...] = ()
     """Results that may differ between schedules and are not wrong: sums whose rounding depends on the order."""
     printed: str = ""
@@ -133,7 +133,7 @@ def launch(
     `grid`, `block` and `cluster` are an integer or up to three, along x, y and z. `schedule`, `seed`, `sms`, `limit`,
     `observers`, `on_progress` and `progress` are for the emulator. `progress` shows a bar on standard error after two
     seconds: by default on a terminal and in a notebook, and not in CI. `schedule="explore"` tries up to `budget`
-    schedules; the arrays get the results of the eager one, and `Run.failure` tells which other gave wrong results:
+    schedules; the arrays get the results of the eager one, and `Run.failure` names the one that gave wrong results:
     those that differ from the eager ones, or with `compare` those for which that function returns a false value other
     than None, or raises AssertionError. `stream` is for a GPU: by default PyTorch's current one. `timeout` is a number
     of seconds after which a run on the emulator, or a wait on a GPU, where a deadlock would hang, is given up: `Stuck`

@@ -47,7 +47,7 @@ def box(tensor: TensorMap, out: Array[u32], first: s32, second: s32, *, words: i
     with when(thread() == 0):
         arrived[0].arrive_and_expect(tensor.box_bytes)
         load = f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes"
-        emit(load, held.place, tensor.at(*(0,) * (rank - 2), first, second), arrived[0].at)
+        emit(load, held.at(0), tensor.at(*(0,) * (rank - 2), first, second), arrived[0].at)
     arrived[0].wait(0)
     for at in loop(thread().to(s32), words, step=THREADS):
         out[at] = held[at]

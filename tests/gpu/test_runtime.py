@@ -321,4 +321,4 @@ def test_a_fault_is_told_and_the_process_goes_on_to_say_so():
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, cwd=root, check=False
     )
     assert run.returncode != 0
-    assert "has failed on the GPU: " in run.stderr, run.stderr[-2000:]
+    assert "failed on the GPU: " in run.stderr, run.stderr[-2000:]

@@ -124,7 +124,7 @@ def test_wrong_commands(capsys, arguments):
 def test_an_unknown_activation_is_reported(gpu, capsys):
     status, _, err = run(capsys, SMALL, "--activation", "gel")
     assert status == 3
-    assert "there are relu" in err
+    assert "must be one of relu" in err
 
 
 def held(array):

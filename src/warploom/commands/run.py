@@ -20,7 +20,7 @@ from warploom.machine.core.schedule import Recorded, by_name
 
 DEFAULT_LIMIT = 50_000_000
 EXPLORED = 16
-"""Schedules that `warploom run` tries unless told otherwise."""
+"""Schedules that `warploom run` tries by default."""
 _VERDICTS = {OK: "ok", MISMATCH: "mismatch", NOT_COMPARED: "not compared"}
 
 

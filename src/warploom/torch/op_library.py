@@ -313,11 +313,11 @@ def make(operation: str, *given: Any, is_dispatched: bool = False) -> Tensor:
     """
     number = len(OPERANDS[operation])
     operands, out_dtype = given[:number], given[-2]
-    epilogue: Any = given[number:-2]
+    epilogue: tuple[Any, ...] = given[number:-2]
     extras: str = given[-1]
     key, tensors = None, [each for each in given[: number + 2] if each is not None]
     if operation == "matmul" and extras == PLAIN:
-        bias, residual, *numbers = (*epilogue[:2], *epilogue[4:])
+        bias, residual, numbers = epilogue[0], epilogue[1], epilogue[4:]
         key = ("op", is_dispatched, *state(), operands[0].shape, operands[1].shape)
         key += (out_dtype, bias is None, residual is None, *numbers)
         made = launched_again(key, tensors)
@@ -326,7 +326,8 @@ def make(operation: str, *given: Any, is_dispatched: bool = False) -> Tensor:
     out = result_of(operation, operands, out_dtype)
     if operation in GROUPED or extras_by(extras).store is not None:
         out.zero_()  # not all of it is written
-    launcher = run_into(operation, out, operands, *epilogue, extras)
+    rest: Any = (*epilogue, extras)
+    launcher = run_into(operation, out, operands, *rest)
     if key is not None:
         remember(key, launcher, out, tensors, tensors)
     return out

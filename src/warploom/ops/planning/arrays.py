@@ -354,7 +354,9 @@ def overlap(one: Any, other: Any) -> bool:
 
 
 def _has_no_memory(array: Any) -> bool:
-    """Whether it is a tensor on PyTorch's device `meta`, or a fake tensor of its compiler."""
+    """Return whether it is a descriptor of a host array, a tensor on PyTorch's device `meta`, or a fake tensor."""
+    if isinstance(array, ArrayDescriptor):
+        return array.root.address == 0
     return hasattr(array, "untyped_storage") and array.untyped_storage().device.type == "meta"
 
 

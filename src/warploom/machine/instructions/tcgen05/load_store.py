@@ -154,7 +154,7 @@ def load(op: Op) -> Run:
 
 
 def _read(move: _Move, memory: Tmem, places: list[tuple[int, int] | None], half: int, lanes: int) -> Words:
-    """What a load finds now, as [register, lane]."""
+    """The words that a load reads now, as [register, lane]."""
     block = move.block(memory, places)
     if block is not None:
         return block
