@@ -13,7 +13,9 @@ import json
 import re
 import sys
 from collections.abc import Callable
+from math import prod
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 from charts import Bar, bars
@@ -53,41 +55,57 @@ def times(shape: list[int]) -> str:
     return "×".join(map(str, shape))
 
 
+LARGE = 6
+"""The shapes with the most FLOPs, which are at the power limit."""
+
+
+def large_rows() -> list[Row]:
+    """Return the rows of the largest shapes of the measurement with each side alone."""
+    rows = rows_of("alone")
+    return sorted(rows, key=lambda row: -prod(row["shape"]))[:LARGE]
+
+
+def mean(rows: list[Row], name: str) -> float:
+    return geometric_mean(row[name] for row in rows)
+
+
 def summary() -> str:
-    plain, random, fused, alone = (results(f"matmul_{what}") for what in ("plain", "random", "fused", "alone"))
-    if not (plain and random and fused and alone):
+    plain, random, fused = (results(f"matmul_{what}") for what in ("plain", "random", "fused"))
+    found = results("alone")
+    if not (plain and random and fused and found):
         return ""
-    own, large = alone["summary"], alone["summary"]["large"]
+    own, rows = found["summary"], large_rows()
     compiled = fused["summary"].get("mean_to_compiled")
     more = f", and are {compiled:.3f} times as fast as the `torch.compile` version" if compiled else ""
+    lower = min(own["alone"], own["cool"])
     return (
-        f"bf16 GEMM on an H200, speed relative to cuBLAS (`torch.mm`), geometric mean over {own['shapes']} shapes: **{own['cool']:.2f}** with each "
-        f"side running\nalone ({own['alone']:.3f} under sustained load, {own['cool']:.3f} cool; {large['alone']:.3f} over the {large['shapes']} largest shapes). "
-        f"With the two sides alternating every few\nmilliseconds, where they share one power budget, it is {plain['summary']['geometric_mean']:.3f}, and "
-        f"{random['summary']['geometric_mean']:.3f} over {random['summary']['shapes']} random shapes. Bias, GELU and residual\nfused into the GEMM take "
-        f"at most {fused['summary']['most_of_plain']:.3f} times the *plain* cuBLAS time where that is 100 µs or more{more}\n(alternating). "
+        f"bf16 GEMM on an H200, speed relative to cuBLAS (`torch.mm`), geometric mean over {own['shapes']} shapes: **{lower:.2f}** with each side\n"
+        f"running alone ({own['alone']:.3f} under sustained load, {own['cool']:.3f} cool; {mean(rows, 'alone'):.3f} over the {LARGE} largest shapes, lowest {own['lowest_worst']:.3f}).\n"
+        f"With the two sides alternating every few milliseconds, where they share one power budget, it is {plain['summary']['geometric_mean']:.3f}, and\n"
+        f"{random['summary']['geometric_mean']:.3f} over {random['summary']['shapes']} random shapes. Bias, GELU and residual fused into the GEMM take at most "
+        f"{fused['summary']['most_of_plain']:.3f} times the\n*plain* cuBLAS time where that is 100 µs or more{more} (alternating).\n"
         f"[docs/hopper.md](docs/hopper.md#numbers) has the tables and the method.\n"
     )
 
 
 def alone() -> str:
-    found = results("matmul_alone")
-    if not found:
+    rows = rows_of("alone")
+    if not rows:
         return ""
-    own, large = found["summary"], found["summary"]["large"]
-    lines = [
-        (
-            row["label"],
-            ratio(row["alternating"]),
-            ", ".join(map(ratio, row["alone"])),
-            ratio(row["cool"]),
-            " / ".join(map(str, row["mhz_alone"])) if "mhz_alone" in row else "",
-        )
-        for row in found["rows"]
-    ]
-    for name, each in ((f"geometric mean of {own['shapes']}", own), (f"of the {large['shapes']} largest", large)):
-        lines.append((name, *(ratio(each[column]) for column in ("alternating", "alone", "cool")), ""))
-    return table(("M × N × K", "alternating", "alone", "cool", "SM clock alone in MHz, ours / cuBLAS"), lines)
+    alternating = {times(row["shape"]): row["ratio"] for row in rows_of("matmul_plain")}
+    lines = []
+    for row in rows:
+        ours, peer = row["sides"]["shipped"], row["sides"]["cublas"]
+        label = times(row["shape"])
+        clocks = f"{ours['mhz']:.0f} / {peer['mhz']:.0f}" if "mhz" in ours and "mhz" in peer else ""
+        energy = f"{ours['joules'] * 1e3:.3g} / {peer['joules'] * 1e3:.3g}" if "joules" in ours else ""
+        ratios = (ratio(alternating.get(label)), ratio(row["alone"]), ratio(row["cool"]))
+        lines.append((label, f"`{row['config']}`", *ratios, clocks, energy))
+    for name, some in ((f"geometric mean of {len(rows)}", rows), (f"of the {LARGE} largest", large_rows())):
+        known = [{**row, "alternating": alternating[times(row["shape"])]} for row in some]
+        lines.append((name, "", *(ratio(mean(known, column)) for column in ("alternating", "alone", "cool")), "", ""))
+    head = ("M × N × K", "configuration", "alternating", "alone", "cool")
+    return table((*head, "MHz alone, ours / cuBLAS", "mJ per call, ours / cuBLAS"), lines)
 
 
 def plain() -> str:
