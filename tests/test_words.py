@@ -21,11 +21,6 @@ TREES = ("src", "tests", "examples", "bench")
 TO_DO = frozenset(
     (
         "bench",
-        "src/warploom/machine/core",
-        "src/warploom/machine/memory",
-        "src/warploom/ops",
-        "src/warploom/ops/planning",
-        "src/warploom/torch",
         "tests/bench",
         "tests/corpus",
         "tests/fuzz",

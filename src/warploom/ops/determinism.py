@@ -1,6 +1,6 @@
 """The determinism setting, which the choice of configurations obeys.
 
-Every kernel returns the same bits whenever it runs on the same inputs: partial sums of several CTAs are added in a
+Every kernel returns the same bits whenever it runs on the same inputs: partial results of several CTAs are added in a
 fixed order, and nothing is added atomically. The kernel that runs depends on the sizes, and so may the order of a sum.
 """
 

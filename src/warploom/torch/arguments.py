@@ -107,7 +107,7 @@ def is_regular(
     out_dtype: Any = None,
     **others: Any,
 ) -> bool:
-    """Whether a call is a GEMM of valid matrices without special options, as most are.
+    """Return whether a call is a GEMM of valid matrices without special options, as most are.
 
     PyTorch's compiler traces this and guards on all that it reads, at every call: it reads little.
     """

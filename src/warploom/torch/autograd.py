@@ -1,6 +1,6 @@
 """Autograd fast path: eager GEMMs that need a gradient are launched without PyTorch's dispatcher.
 
-Calls with subclasses, modes, transforms or the compiler are custom ops, whose derivatives `gradients` registers.
+Calls with subclasses, modes, transforms or the compiler are custom ops, whose gradients `gradients` registers.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from warploom.torch.launch_cache import are_plain, is_observed
 from warploom.torch.op_library import FP8, PLAIN
 
 Run = Callable[[str, Tensor, Tensor, dict[str, Any], tuple[Tensor, ...]], Tensor]
-"""Computes a GEMM without derivative, and fills the tensors to be saved for backward."""
+"""Computes a GEMM without gradient, and fills the tensors to be saved for backward."""
 _OPERAND_GRADIENTS: dict[str, Callable[..., Gradients]] = {"matmul": matmul_gradients, "linear": linear_gradients}
 _INPUTS = ("bias", "residual")
 _UNSUPPORTED = frozenset(("epilogue", "store", "operands", "outputs", "out", "config", "target"))
-"""Options with which a call is a custom op, or has no derivative."""
+"""Options with which a call is a custom op, or has no gradient."""
 
 
 def differentiable(function: str, a: Tensor, b: Tensor, options: dict[str, Any], run: Run) -> Tensor | None:

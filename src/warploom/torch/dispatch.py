@@ -53,7 +53,7 @@ from warploom.torch.op_library import (
 from warploom.torch.saved_values import run_saving
 
 _COMPARES_FUNCTIONS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13)
-"""Whether PyTorch's compiler recompiles for another function where a function's identity is read."""
+"""Return whether PyTorch's compiler recompiles for another function where a function's identity is read."""
 _FUNCTIONS = tuple(name for name in OPERATIONS if name != "padded_weights")
 _KEYWORDS = {name: frozenset(signature(OPERATIONS[name]).parameters) for name in _FUNCTIONS}
 
@@ -116,7 +116,7 @@ def blockwise_matmul(a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor, **o
 
 
 def _ran(function: str, operands: tuple[Tensor, ...], options: dict[str, Any]) -> Tensor:
-    """An operation whose derivative is that of its op: launched as before, or checked and run."""
+    """An operation whose gradient is that of its op: launched as before, or checked and run."""
     made, key = (None, None) if torch.compiler.is_compiling() else launched(function, operands, options)
     return _checked(function, key, operands, options) if made is None else made
 
@@ -126,7 +126,7 @@ _RETURNS = {"cupy": "cupy", "jax": "jax.numpy", "jaxlib": "jax.numpy"}
 
 
 def is_tensor(value: Any) -> bool:
-    """Whether a value is a tensor of PyTorch."""
+    """Return whether a value is a tensor of PyTorch."""
     return isinstance(value, Tensor)
 
 
@@ -178,7 +178,7 @@ def _gemm(function: str, a: Tensor, b: Tensor, options: dict[str, Any]) -> Tenso
 
 
 def _eager(function: str, a: Tensor, b: Tensor, options: dict[str, Any]) -> Tensor:
-    """A GEMM outside the compiler, with its derivative where one is needed."""
+    """A GEMM outside the compiler, with its gradient where one is needed."""
     if has_autocast() and isinstance(a, Tensor) and isinstance(b, Tensor):
         a, b = cast((a, b), 2)
     if is_graded() and _needs_gradient(a, b, options):
@@ -206,7 +206,7 @@ LIBRARY.impl(
 
 
 def _run(function: str, a: Tensor, b: Tensor, options: dict[str, Any], kept: tuple[Tensor, ...] = ()) -> Tensor:
-    """A GEMM without derivative: launched as before, or checked and run; `kept` gets the input of the activation."""
+    """A GEMM without gradient: launched as before, or checked and run; `kept` gets the input of the activation."""
     made, key = launched(function, (a, b), options, kept)
     if made is not None:
         return made
@@ -303,7 +303,7 @@ def _run_checked(operation: str, request: Request, key: Any, own: list[Tensor]) 
 
 
 def _refuse_tangents(tensors: list[Tensor]) -> None:
-    """There is no forward-mode derivative, which would silently be zero."""
+    """There is no forward-mode gradient, which would silently be zero."""
     if not is_forward_ad() or torch.compiler.is_compiling():
         return
     if any(forward_ad.unpack_dual(each).tangent is not None for each in tensors):
@@ -387,7 +387,7 @@ def _run_fused(
 
 
 def _is_writable(out: Tensor, core: tuple[int, ...], read: list[Tensor]) -> bool:
-    """Whether a kernel can write the caller's tensor without changing an input that is still to be read."""
+    """Return whether a kernel can write the caller's tensor without changing an input that is still to be read."""
     fits = out.is_contiguous() or tuple(out.shape) == core
     return fits and not torch.compiler.is_compiling() and not any(overlap(out, each) for each in read)
 

@@ -1,4 +1,4 @@
-"""The derivatives of the custom ops: GEMMs by the same kernels, and sums."""
+"""The gradients of the custom ops: GEMMs by the same kernels, and sums."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _aten = torch.ops.aten
 
 
 def _silu_gradient(gradient: Tensor, x: Tensor) -> Tensor:
-    """Written out in grad mode: PyTorch's `silu_backward` has no derivative itself."""
+    """Written out in grad mode: PyTorch's `silu_backward` has no gradient itself."""
     if not torch.is_grad_enabled():
         made: Tensor = _aten.silu_backward(gradient, x)
         return made
@@ -62,7 +62,7 @@ def activation_gradient(
 
 
 def save_epilogue(ctx: Any, residual: Tensor | None, alpha: float, beta: float, extras: str) -> None:
-    """Save what every derivative needs of the epilogue."""
+    """Save what every gradient needs of the epilogue."""
     more = extras_by(extras)
     ctx.alpha, ctx.beta = alpha, beta
     ctx.has_function = more.epilogue is not None or more.store is not None
@@ -83,7 +83,7 @@ def bias_gradient(bias: Tensor | None, gradient: Tensor, needed: bool) -> Tensor
 
 
 def refuse(ctx: Any, names: tuple[str, ...], first: Tensor) -> None:
-    """Report calls without derivative: those with a caller's function, and FP8 operands."""
+    """Report calls without gradient: those with a caller's function, and FP8 operands."""
     if ctx.has_function:
         raise Diag.NO_DERIVATIVE.error(what="`epilogue` and `store`")
     needed = [f"`{name}`" for name, needs in zip(names, ctx.needs_input_grad, strict=False) if needs]

@@ -47,7 +47,7 @@ is_key_excluded: Callable[[Any], bool] = symbol("_C._dispatch_tls_is_dispatch_ke
 AUTOGRAD_KEY: Any = symbol("_C.DispatchKey.AutogradCUDA", None)
 BACKEND_KEYS: tuple[Any, ...] = tuple(symbol(f"_C.DispatchKey.{name}", None) for name in ("CUDA", "CPU"))
 AFTER_AUTOGRAD: Any = symbol("_C._after_autograd_keyset", None)
-"""The dispatch keys below autograd; without it, derivatives are registered by `torch.library.register_autograd`."""
+"""The dispatch keys below autograd; without it, gradients are registered by `torch.library.register_autograd`."""
 empty_on_gpu: Callable[..., torch.Tensor] | None = symbol("_C._dynamo.guards._empty_strided_cuda", None)
 apply_function: Callable[..., Any] | None = symbol("_C._FunctionBase.apply", None)
 """`Function.apply` without its check for transforms."""
@@ -57,7 +57,7 @@ SYMBOLS[f"autograd.forward_ad.{FORWARD_LEVEL}"] = hasattr(forward_ad, FORWARD_LE
 
 
 def autograd_impl() -> tuple[Any, Any] | None:
-    """What `torch.library.register_autograd` builds derivatives with; None in a version without it."""
+    """The function with which `torch.library.register_autograd` builds gradients with; None in a version without it."""
     try:
         from torch._library.autograd import Info, make_autograd_impl
     except ImportError:

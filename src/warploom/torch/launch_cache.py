@@ -3,7 +3,7 @@
 One table holds two kinds of keys for the same launchers. An eager call is found by its function, options and shapes,
 and then compared with the tensors that were remembered, in one step; below PyTorch's dispatcher, or where tensors are
 copied first, a launcher is found by the whole signature of the call. Only calls that no one else must see are launched
-this way: no derivative, subclass, mode or transform.
+this way: no gradient, subclass, mode or transform.
 """
 
 from __future__ import annotations
@@ -95,17 +95,17 @@ def store(key: Any, value: Launcher | Quick) -> None:
 
 
 def is_below_autograd() -> bool:
-    """Whether autograd is done with the tensors: they differ from tensors above it."""
+    """Return whether autograd is done with the tensors: they differ from tensors above it."""
     return AUTOGRAD_KEY is not None and is_key_excluded(AUTOGRAD_KEY)
 
 
 def is_observed() -> bool:
-    """Whether a dispatch mode, functorch transform, tracer or forward AD is active."""
+    """Return whether a dispatch mode, functorch transform, tracer or forward AD is active."""
     return dispatch_modes() > 0 or transforms() is not None or tracing_state() is not None or is_forward_ad()
 
 
 def is_forward_ad() -> bool:
-    """Whether tensors may have forward-mode derivatives."""
+    """Return whether tensors may have forward-mode gradients."""
     level: int = getattr(forward_ad, FORWARD_LEVEL, 0)
     return level >= 0
 
@@ -123,7 +123,7 @@ def state() -> tuple[bool, ...]:
 
 
 def are_plain(tensors: Iterable[Any]) -> bool:
-    """Whether all are tensors of PyTorch's own classes."""
+    """Return whether all are tensors of PyTorch's own classes."""
     return {*map(type, tensors)} <= _EAGER
 
 
@@ -168,7 +168,7 @@ def _with_out(tensors: tuple[Tensor, ...], out: Tensor) -> tuple[Tensor, ...]:
 
 
 def _is_among(out: Tensor | None, tensors: tuple[Tensor, ...]) -> bool:
-    """Whether `out` is one of the tensors; they are compared by identity."""
+    """Return whether `out` is one of the tensors; they are compared by identity."""
     return id(out) in [id(each) for each in tensors]
 
 
@@ -284,7 +284,7 @@ def _relaunched(quick: Any, tensors: Sequence[Tensor]) -> Tensor | None:
 
 
 def _meets(addresses: list[int], quick: Quick) -> bool:
-    """Whether `out`, the last, may share memory with what is read, unless it is read in place."""
+    """Return whether `out`, the last, may share memory with what is read, unless it is read in place."""
     start = addresses[-1]
     end = start + quick.span
     for address, (span, may_be_one) in zip(addresses, quick.reads, strict=False):
@@ -337,7 +337,9 @@ def _zero(make: Callable[[], Tensor]) -> Tensor:
 
 
 def _maker_of(made: Tensor) -> Callable[[], Tensor]:
-    """What allocates a tensor like a result: as compiled code does, on the current GPU, where there is only one."""
+    """Return a function that allocates a tensor like a result: as compiled code does, on the current GPU, where
+    there is only one.
+    """
     shape, strides = tuple(made.shape), made.stride()
     if empty_on_gpu is not None and torch.cuda.device_count() == 1:
         return partial(empty_on_gpu, shape, strides, made.dtype)

@@ -65,7 +65,9 @@ class Linear(nn.Linear):
 
 
 def has_kernel(x: Tensor, weight: Tensor) -> bool:
-    """Whether there is a kernel for such a layer that is as accurate as PyTorch's: the same types and precision."""
+    """Return whether there is a kernel for such a layer that is as accurate as PyTorch's: the same types and
+    precision.
+    """
     if not x.is_cuda or target_of(torch.cuda.get_device_capability(x.device)) is None:
         return False
     if torch.is_autocast_enabled("cuda") and {x.dtype, weight.dtype} <= {torch.float32, *_HALVES}:

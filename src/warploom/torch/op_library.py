@@ -1,4 +1,4 @@
-"""The operations as custom ops of PyTorch: schemas, shapes for its compiler, derivatives, and the launches below them.
+"""The operations as custom ops of PyTorch: schemas, shapes for its compiler, gradients, and the launches below them.
 
 A custom op takes tensors, numbers and texts; whatever else a call has travels as `Extras`, by name. Tensors of a GPU
 are launched there, tensors of the host run on the emulator.
@@ -152,7 +152,7 @@ def _forget() -> None:
 
 
 def may_change(name: str) -> bool:
-    """Whether the functions of extras may do something else at the next call."""
+    """Return whether the functions of extras may do something else at the next call."""
     return name.startswith(_CHANGING)
 
 
@@ -166,7 +166,8 @@ def extras_by(name: str) -> Extras:
 def compute(operation: str, arguments: dict[str, Any], key: Any, function: str | None = None) -> Launcher | None:
     """Run an operation into `out`, the last of its arguments; its launcher if it ran on a GPU.
 
-    `key` has all that the launch depends on beside tensors; None where a function may change, and nothing is kept.
+    `key` has all that the launch depends on in addition to tensors; None where a function may change, and nothing is
+    kept.
     `function` is the caller's name for it.
     """
     out: Tensor = arguments["out"]
@@ -376,7 +377,7 @@ def fused_into(
     residual: Tensor | None,
     *epilogue: Any,
 ) -> Launcher | None:
-    """Compute a gated GEMM, or one with auxiliary outputs, into tensors of the caller; it has no derivative itself."""
+    """Compute a gated GEMM, or one with auxiliary outputs, into tensors of the caller; it has no gradient itself."""
     rest: Any = (bias, residual, *epilogue)
     return run_into(operation, out, operands, *rest, up_bias=up_bias, outputs=outputs)
 
@@ -407,7 +408,7 @@ def _read_plain(text: str) -> tuple[float, float, str, torch.dtype | None]:
 
 
 def _plain_matmul(a: Tensor, b: Tensor, bias: Tensor | None, residual: Tensor | None, text: str) -> Tensor:
-    """The op that compiled graphs call: few arguments, since each takes time at every call, and no derivative."""
+    """The op that compiled graphs call: few arguments, since each takes time at every call, and no gradient."""
     tensors = [each for each in (a, b, bias, residual) if each is not None]
     key = (text, a.shape, b.shape, bias is None, residual is None, is_below_autograd(), *state())
     made = launched_again(key, tensors)
@@ -428,7 +429,7 @@ torch.library.register_fake(
 
 
 def plain_or_whole(keys: Any, *given: Any) -> Any:
-    """The op `matmul` below its derivative: `plain_matmul` where a call has no extras."""
+    """The op `matmul` below its gradient: `plain_matmul` where a call has no extras."""
     a, b, bias, residual, operands, numbers, *epilogue, extras = given
     if operands or numbers or extras != PLAIN:
         return torch.ops.warploom.matmul.default.redispatch(keys, *given)
@@ -436,7 +437,7 @@ def plain_or_whole(keys: Any, *given: Any) -> Any:
 
 
 class _Replaced:
-    """An op in whose place another is dispatched to below the derivative."""
+    """An op in whose place another is dispatched to below the gradient."""
 
     def __init__(self, op: Any, redispatch: Callable[..., Any]) -> None:
         self._op, self.redispatch = op, redispatch
@@ -452,7 +453,7 @@ def register_autograd(
     implementation: Callable[..., Any],
     below: Callable[..., Any] | None = None,
 ) -> None:
-    """Register the derivative of an op, with a short cut for calls without grad mode.
+    """Register the gradient of an op, with a short cut for calls without grad mode.
 
     Compiled code calls ops that were differentiated already; by PyTorch's own registration each would still go through
     Python twice. `implementation` is what the op does on every device; `below` takes the dispatcher's keys and the op's

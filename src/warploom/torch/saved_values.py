@@ -169,7 +169,7 @@ def _sum(one: Tensor | None, other: Tensor) -> Tensor:
 
 
 def _define(operation: str) -> None:
-    """Define the op of an operation: schema, implementation, shapes and derivative."""
+    """Define the op of an operation: schema, implementation, shapes and gradient."""
     saving, is_gated = OPS[operation], operation in GATED
     tensors = ", ".join(f"Tensor {name}" for name in saving.operands)
     biases = "Tensor? gate_bias, Tensor? up_bias" if is_gated else "Tensor? bias"

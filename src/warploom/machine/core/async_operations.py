@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class Operation:
     """One asynchronous operation: `run` is its effect, `after` are the operations that must complete before it.
 
-    `touches` and `group` are for observers, who are told of `issues`: one, or one for each warp that takes part.
+    `touches` and `group` are for observers, to which `issues` were reported: one, or one for each warp that takes part.
     """
 
     __slots__ = (

@@ -143,7 +143,7 @@ def standing(grid: Grid) -> list[str]:
             lines.append(f"{_names(ctas)}:")
         lines += picture
     if grid.not_started:
-        lines.append(f"{grid.not_started} clusters have not started: the machine is full")
+        lines.append(f"{grid.not_started} clusters have not started: all SMs are full")
     if len(lines) > _MOST_LINES:
         lines[_MOST_LINES - 1 :] = [f"and {len(lines) - _MOST_LINES + 1} more lines"]
     return lines

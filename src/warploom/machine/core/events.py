@@ -1,8 +1,8 @@
 """Events for observers: one for each effect of an instruction or operation on memory or a barrier.
 
 Events come through three doors. A run with observers binds every meaning in a wrapper (`core/observation.py`) that
-says who acts and tells the accesses and fences that the instruction's row declares. Things with a state (barriers,
-groups, tensor memory) tell what happens to them, because they know the phase or the group. The grid tells when an
+names the agent and reports the accesses and fences that the instruction's row declares. Things with a state (barriers,
+groups, TMEM) report their own changes, because they know the phase or the group. The grid reports when an
 asynchronous operation is issued and when it completes. Without observers there is no `Reporter`, and no event is built.
 """
 
@@ -31,7 +31,7 @@ class Touch:
     """Equal runs of bytes that something reads or writes: `width` bytes from each of `addresses`.
 
     A lane's access, the rows of a box, the granules of an operand and a plain range all have this form. `cta` owns the
-    memory (None: global). Shared addresses are those of the cluster: rank << 24 | offset. In tensor memory an address
+    memory (None: global). Shared addresses are those of the cluster: rank << 24 | offset. In TMEM an address
     is lane << 16 | column and a run goes along the columns, four bytes each. In registers it is the row of the register
     file. An access of a warp has one address for each lane of its event, or one for all of them.
     """
@@ -99,7 +99,9 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class BarrierName:
-    """Which barrier: `kind` is mbarrier, named, cluster or warp; `address` its shared address, number or warp."""
+    """The name of a barrier: `kind` is mbarrier, named, cluster or warp; `address` its shared address, number or
+    warp.
+    """
 
     kind: str
     cta: Triple
@@ -109,7 +111,7 @@ class BarrierName:
 
 @dataclass(frozen=True, slots=True)
 class CommitGroup:
-    """Operations of one thread (of one warp for wgmma and tensor memory) between two commits, counted from 0.
+    """Operations of one thread (of one warp for wgmma and TMEM) between two commits, counted from 0.
 
     `kind` is cp.async, bulk, wgmma, tensor load, tensor store, or tcgen05, where every operation is its own group and
     groups complete in order. An operation belongs to the group, a commit closes it, and a wait knows that all groups
@@ -125,7 +127,7 @@ class Event:
     """One thing that happened.
 
     `kind` is issue, complete, access, arrive, wait, fence, alloc or free, and `verb` the effect of the instruction's
-    row behind it; `operation` where an operation is issued or completes, `phase` where a barrier's phase does. `lanes`
+    row after it; `operation` where an operation is issued or completes, `phase` where a barrier's phase does. `lanes`
     are the lanes of the agent's warp as bits. `count` is what a barrier counts: arrivals, bytes (expects, completes) or
     threads. `phase` is the one that an arrival belongs to or that a wait has passed; a wait that has not `passed` names
     the phase it asked for. `operation` is the number that joins an issue, its complete, and what its completion does.
@@ -177,7 +179,7 @@ _UNDECLARED = Declared()
 
 @dataclass(slots=True)
 class Actor:
-    """The agent of the events that are told next: set by an instruction's wrapper and by an operation's completion.
+    """The agent of the events that are reported next: set by an instruction's wrapper and by an operation's completion.
 
     A convoy acts as its first warp: bit 32·i + lane of `lanes` is a lane of the i-th warp after it.
     """
@@ -191,7 +193,7 @@ class Actor:
 
 @dataclass(frozen=True, slots=True)
 class Issued:
-    """An operation, or one warp's part of it, as observers were told of it."""
+    """An operation, or one warp's part of it, as it was reported to observers."""
 
     number: int
     actor: Actor

@@ -1,4 +1,4 @@
-"""The grid: launches clusters, lets groups and asynchronous operations take turns, and knows when nothing can."""
+"""The grid: launches clusters, schedules groups and asynchronous operations, and detects deadlocks."""
 
 from __future__ import annotations
 
@@ -64,7 +64,8 @@ class Grid:
         self.convoys = setup.schedule.convoys and not setup.schedule.two_views
         self.current: Group | None = None
         self.sight: Sight | None = None
-        """What the issuer of the operation that completes knew at issue; None where shared memory has one view."""
+        """The knowledge, at issue, of the issuer of the operation that completes; None where shared memory has one
+        view."""
         self.ready: deque[Group] = deque()
         self.spent: deque[Group] = deque()
         self.parked: list[Group] = []
@@ -232,7 +233,7 @@ class Grid:
         return True
 
     def _run(self, group: Group) -> None:
-        """Give a group its turn; one whose turns have no effect may only be polling, and is then parked."""
+        """Give a group its turn; one whose turns have no effect may only be polling, and is then suspended."""
         effects = self.effects
         group.run(self._turn)
         if self.effects != effects or group.state != READY:
@@ -266,7 +267,7 @@ class Grid:
             raise self._timed_out()
         if self.budget < 0:
             limit = self.setup.limit
-            counted = f"putting a warp on the machine counts as {_LAUNCH_COST} instructions, or more with its memory"
+            counted = f"launching a warp counts as {_LAUNCH_COST} instructions, or more with its memory"
             used = (limit or 0) - self.budget
             raise Diag.LIMIT.error(notes=(*standing(self), counted), used=used, limit=limit, waiters=waiters(self))
         if self.effects != self._last_effects:
@@ -281,7 +282,7 @@ class Grid:
             self._park_spinners()
 
     def _park_spinners(self) -> None:
-        """Park the groups that only poll, so that others and operations in flight make progress."""
+        """Suspend the groups that only poll, so that others and operations in flight make progress."""
         groups = [group for group in (*self.ready, *self.spent) if group.state == READY]
         self.ready.clear()
         self.spent.clear()
@@ -315,7 +316,7 @@ class Grid:
                 queue.remove(group)
 
     def _unpark(self) -> None:
-        """Let a parked group run again once a word that it polls has changed."""
+        """Resume a suspended group once a word that it polls has changed."""
         if self.parked and self.effects != self._parked_at:
             self._parked_at = self.effects
             woken = [group for group in self.parked if not group.polled or any(word.changed for word in group.polled)]
@@ -332,7 +333,7 @@ class Grid:
         return self._total - self._next
 
     def launch_next(self) -> None:
-        """Put the next cluster on the machine."""
+        """Launch the next cluster."""
         self._sweep()
         index = self.take_cluster()
         assert index is not None

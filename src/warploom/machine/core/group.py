@@ -147,7 +147,7 @@ class Group:
 
     @property
     def active(self) -> Array:
-        """Which lanes take part, always as an array."""
+        """The lanes that take part, always as an array."""
         return np.ones(self.lanes, np.bool_) if self.mask is None else self.mask
 
     def blocks(self, masked: bool) -> tuple[Callable[..., int], ...]:

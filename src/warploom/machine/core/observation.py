@@ -1,7 +1,8 @@
 """The wrapper of an instruction in a run with observers: it names the agent and reports the declared effects.
 
-Accesses and fences are told here, from the row's effects and the operands. Whatever has a state tells for itself while
-the meaning runs; an effect that nobody told is told here without phase or group, so that none is ever silent.
+Accesses and fences are reported here, from the row's effects and the operands. Objects with a state report
+their own effects while the instruction runs; an effect that none of them reported is reported here without phase or
+group, so that no effect is lost.
 """
 
 from __future__ import annotations
@@ -145,7 +146,7 @@ def observed(op: Op, run: Any, grid: Grid) -> Any:
 def _accesses(
     group: Group, number: int, live: Array | None, address: Any, said: Declared, verb: str, width: int, givers: int
 ) -> Iterator[tuple[Touch, int]]:
-    """What one warp of a group touches by a generic access: by space and by owning CTA, with the lanes that do."""
+    """The touches of one warp of a group by a generic access: by space and by owning CTA, with the lanes that do."""
     own = slice(WARP * number, WARP * (number + 1))
     lanes = np.ones(WARP, np.bool_) if live is None else live[own]
     if givers < WARP:

@@ -23,7 +23,9 @@ def absent(op: Op, needs: str, found: str) -> WarploomError:
 
 
 def whole_warps(g: Group, mask: Array | None, op: Op) -> Array | None:
-    """Which warps of a group execute an instruction, each with all its lanes: None for all, else a boolean per warp."""
+    """The warps of a group that execute an instruction, each with all its lanes: None for all, else a boolean per
+    warp.
+    """
     live = g.mask if mask is None else mask
     if live is None:
         return None

@@ -1,6 +1,6 @@
 """Schedules: a schedule decides every choice that hardware leaves open.
 
-The machine asks `choose(kind, options, groups)` and gets an index; `options` are short descriptions, in an order that
+The emulator asks `choose(kind, options, groups)` and gets an index; `options` are short descriptions, in an order that
 is the same on every computer. The kinds:
 
     step     the groups that are ready (the first `groups` options), then the asynchronous operations that may complete,
@@ -67,12 +67,12 @@ class Eager:
 
 
 _NEWEST = 64
-"""Operations among which `lazy` looks for loads of tensor memory: warps issue them right before they wait."""
+"""Operations among which `lazy` looks for loads of TMEM: warps issue them right before they wait."""
 
 
 @dataclass
 class Lazy:
-    """Nothing asynchronous completes until every warp waits; then the oldest does, loads of tensor memory first."""
+    """Nothing asynchronous completes until every warp waits; then the oldest does, loads of TMEM first."""
 
     name: str = "lazy"
     convoys: bool = False
@@ -84,7 +84,7 @@ class Lazy:
         if kind == "step" and not groups:
             if options[-1] == "launch" and not _asks_for_work(options, groups):
                 return len(options) - 1
-            # A warp soon waits for its loads of tensor memory: older MMAs must not complete because of that.
+            # A warp soon waits for its loads of TMEM: older MMAs must not complete because of that.
             newest = range(max(len(options) - _NEWEST, 0), len(options))
             return next((at for at in newest if family_of(options[at]) == "tcgen05.ld"), 0)
         return 1 if kind == "cancel" else 0

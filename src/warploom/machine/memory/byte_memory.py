@@ -42,7 +42,7 @@ def padded(size: int, *, zero: bool = False) -> Bytes:
 
 @dataclass(slots=True)
 class Region:
-    """One buffer of global memory: where the kernel sees it and the bytes behind it."""
+    """One buffer of global memory: its address in the kernel, and its bytes."""
 
     base: int
     size: int
@@ -120,7 +120,7 @@ class GlobalMemory:
         return region if address + size <= region.base + region.size else None
 
     def describe(self, address: int) -> str:
-        """What lies at or near an address, for a fault's message."""
+        """Describe the buffer at or near an address, for a fault's message."""
         at = bisect_right(self._bases, address) - 1
         below = self.regions[at] if at >= 0 else None
         above = self.regions[at + 1] if at + 1 < len(self.regions) else None
@@ -179,7 +179,7 @@ class GlobalMemory:
             self.store(int(each), value[lane] if isinstance(value, np.ndarray) else value, width, None, what)
 
     def locate(self, address: Array, width: int, what: str) -> list[tuple[Array, Array, Array | None]]:
-        """Where addresses lie, for an access that writes: (elements of a buffer, index, positions or None for all)."""
+        """Locate addresses, for an access that writes: (elements of a buffer, index, positions or None for all)."""
         region = self.find(int(address[0]), width)
         if region is not None:
             index = self._index(address, region, width, what)
@@ -291,7 +291,7 @@ class FlatMemory:
         raise Diag.OUT_OF_BOUNDS.error(notes=notes, what=what, space=self.space, address=address)
 
     def describe(self, address: int) -> str:
-        """Where an address lies."""
+        """Locate an address."""
         byte = address - self.base
         if byte < 0:
             own = f"{self.space} memory, whose {self.size} bytes begin at {self.base:#x}"

@@ -57,7 +57,9 @@ class Polled:
             self.seen[id(memory), place, width] = memory
 
     def words(self) -> tuple[Word, ...]:
-        """What was read, with its present values; nothing where it is too much to compare again and again."""
+        """The words that were read, with their present values; nothing where it is too much to compare again and
+        again.
+        """
         if len(self.seen) > _MOST_WORDS:
             return ()
         found = [Word(memory, address, width, None) for (_, address, width), memory in self.seen.items()]

@@ -26,13 +26,15 @@ _STRONG = frozenset({"volatile", "relaxed", "acquire", "mmio", "mmio.relaxed", "
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sight:
-    """What the warps that issue an operation know: for each of them a row of `Knowledge.of`, and the latest number."""
+    """The knowledge of the warps that issue an operation: for each of them a row of `Knowledge.of`, and the latest
+    number.
+    """
 
     rows: tuple[npt.NDArray[np.int64], ...]
     latest: int
 
     def joined(self, other: Sight) -> Sight:
-        """What two warps know that issue one operation together."""
+        """The joint knowledge of two warps that issue one operation together."""
         return Sight((*self.rows, *other.rows), max(self.latest, other.latest))
 
 
@@ -52,12 +54,12 @@ class Knowledge:
         return self.latest
 
     def sight(self, warp: int) -> Sight:
-        """What a warp knows now."""
+        """The present knowledge of a warp."""
         return Sight((self.of[warp].copy(),), self.latest)
 
 
 class Exchange:
-    """What those who arrive at a barrier know, handed to those who pass it."""
+    """The knowledge of the warps that arrive at a barrier, handed to those that pass it."""
 
     __slots__ = ("_brought", "_knowledge", "_taken")
 

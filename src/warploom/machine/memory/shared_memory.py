@@ -1,6 +1,6 @@
 """Shared memory of a CTA, seen by two proxies.
 
-Ordinary loads and stores use the generic view; the copy engine and the tensor cores use the async view. Under the
+Ordinary loads and stores use the generic view; TMA and the tensor cores use the async view. Under the
 eager schedule both are one array. Under every other one a generic store reaches the async view only by a
 `fence.proxy.async`: the writer's own, or one by a warp that synchronised after the store (`proxy_visibility`).
 Without it the async proxy reads the bytes that were there before, as hardware may. An operation in flight sees what was
@@ -78,7 +78,7 @@ class SharedMemory(FlatMemory):
         self.symbols: dict[str, int] = {}
 
     def describe(self, address: int) -> str:
-        """Where an address lies, and in or behind which variable."""
+        """Describe an address: the variable that it is in or after."""
         rank = address >> RANK_SHIFT
         if rank != self.rank:
             return f"address {address:#x} names the CTA of rank {rank} of the cluster; this one has rank {self.rank}"
@@ -105,7 +105,7 @@ class SharedMemory(FlatMemory):
             self._most = max(_FEW_STORES, 2 * len(self._unfenced))
 
     def _uncovered(self, record: tuple[int, int, Array, int]) -> Array:
-        """Which bytes of a store no later one has written, as [element, byte]."""
+        """The bytes of a store that no later one has written, as [element, byte]."""
         number, _, rows, width = record
         found: Array = self._stores.reshape(-1, width)[rows] == number
         return found

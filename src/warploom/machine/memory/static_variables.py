@@ -1,4 +1,4 @@
-"""Where declared variables lie: in shared, local and global memory, with their initial values."""
+"""The layout of declared variables: in shared, local and global memory, with their initial values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _REFERENCE = re.compile(r"(?:0x(?P<mask>[0-9A-F]+)\()?(?:generic\()?(?P<name>[^(
 
 
 def in_shared_memory(variables: Iterable[Variable], dynamic: int) -> tuple[dict[str, int], int]:
-    """Offsets of shared variables, those of unknown size behind all others, and the bytes they take together."""
+    """Offsets of shared variables, those of unknown size after all others, and the bytes they take together."""
     fixed: list[Variable] = []
     open_ended: list[Variable] = []
     for variable in variables:
@@ -49,7 +49,7 @@ def _in_sequence(variables: Iterable[Variable]) -> tuple[dict[str, int], int]:
 
 
 def static_bytes(module: Module) -> int:
-    """What the module's global and constant variables take together."""
+    """The bytes of the module's global and constant variables together."""
     return sum(size_of(variable) for variable in _defined(module))
 
 

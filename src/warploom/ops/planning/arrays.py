@@ -70,7 +70,7 @@ def described(value: Any) -> str:
         return f"{value.dtype} nested"  # a nested tensor refuses to tell its shape
     dtype, shape = getattr(value, "dtype", None), getattr(value, "shape", None)
     if dtype is not None and isinstance(shape, tuple) and not isinstance(value, np.generic):
-        return f"{dtype} {tuple(shape)}{_told_strides(value)}{_told_device(value)}"
+        return f"{dtype} {tuple(shape)}{_strides_text(value)}{_device_text(value)}"
     if isinstance(value, type):
         return value.__name__
     if type(value).__name__ == "dtype":  # PyTorch's
@@ -78,7 +78,7 @@ def described(value: Any) -> str:
     return f"{value!r:.40}" if isinstance(value, int | float | str | tuple | None) else f"a {type(value).__name__}"
 
 
-def _told_strides(value: Any) -> str:
+def _strides_text(value: Any) -> str:
     """The strides of an array that is not contiguous, in the units of its own library."""
     if isinstance(value, np.ndarray):
         return "" if value.flags.c_contiguous else f", strides {value.strides}"
@@ -87,7 +87,7 @@ def _told_strides(value: Any) -> str:
     return ""
 
 
-def _told_device(value: Any) -> str:
+def _device_text(value: Any) -> str:
     device = str(getattr(value, "device", HOST))
     return "" if device == HOST else f" on {device}"
 
@@ -108,7 +108,7 @@ class ArrayDescriptor:
     device: str
     base: ArrayDescriptor | None = None
     is_transposed: bool = False
-    """Whether the last two axes are exchanged against the caller's."""
+    """True if the last two axes are exchanged against the caller's."""
     is_copy: bool = False
 
     @staticmethod
@@ -123,7 +123,7 @@ class ArrayDescriptor:
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        """What makes it an array to the launch."""
+        """The protocol by which a launch reads it as an array."""
         place = {"data": (self.address, False), "strides": self.strides}
         return {"shape": self.shape, "typestr": f"|V{self.dtype.itemsize}", "version": 3, **place}
 
@@ -251,7 +251,7 @@ def padded(array: Any) -> Any:
 
 
 def is_planned(value: Any) -> bool:
-    """Whether a value is an array that can be planned with: a NumPy array or a descriptor."""
+    """Return whether a value is an array that can be planned with: a NumPy array or a descriptor."""
     return isinstance(value, np.ndarray | ArrayDescriptor)
 
 
@@ -272,7 +272,7 @@ def default_result_type(first: str) -> str:
 
 
 def is_tensor(value: Any) -> bool:
-    """Whether a value is a tensor of PyTorch, whose own front door checks what is particular to tensors."""
+    """Return whether a value is a tensor of PyTorch, whose own front door checks what is particular to tensors."""
     return not isinstance(value, np.ndarray) and hasattr(value, "untyped_storage")
 
 
@@ -293,7 +293,7 @@ def check_array(argument: str, value: Any, violations: Violations, *, types: Col
 
 
 def _check_elements(argument: str, value: Array, violations: Violations) -> None:
-    """Check that a kernel may read every element as it lies in memory."""
+    """Check that a kernel may read every element in place."""
     if any(stride % value.itemsize for stride in value.strides):
         violations.add(argument, value, "must have strides that are multiples of its element size")
     if not value.dtype.isnative:
@@ -310,14 +310,14 @@ def check_arrays(arrays: Mapping[str, Any], violations: Violations, *, types: Co
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value is a real number of Python or NumPy."""
+    """Return whether a value is a real number of Python or NumPy."""
     if isinstance(value, np.generic):
         return isinstance(value, np.floating) or value.dtype.name in OF_NUMPY
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def is_in_range(number: Any) -> bool:
-    """Whether float32 holds a number, rounded; it holds infinities and NaN."""
+    """Return whether float32 holds a number, rounded; it holds infinities and NaN."""
     try:
         wide = float(number)
     except OverflowError:
@@ -347,7 +347,7 @@ def mapped(arguments: Mapping[str, Any], change: Callable[[str, Any], Any], with
 
 
 def overlap(one: Any, other: Any) -> bool:
-    """Whether two arrays may share memory; False for values that are no arrays, and for arrays without memory."""
+    """Return whether two arrays may share memory; False for other values, and for arrays without memory."""
     if not is_array(one) or not is_array(other) or _has_no_memory(one) or _has_no_memory(other):
         return False
     return may_share(buffer_of(one), start_of(one), buffer_of(other), start_of(other))
@@ -361,7 +361,9 @@ def _has_no_memory(array: Any) -> bool:
 
 
 def has_overlapping_strides(shape: Iterable[int], strides: Iterable[int]) -> bool:
-    """Whether several elements of an array may share memory: an axis steps no further than those below it reach."""
+    """Return whether several elements of an array may share memory: an axis steps no further than those below it
+    reach.
+    """
     steps = sorted((abs(step), extent) for step, extent in zip(strides, shape, strict=True) if extent > 1)
     span = 0
     for step, extent in steps:
@@ -372,7 +374,7 @@ def has_overlapping_strides(shape: Iterable[int], strides: Iterable[int]) -> boo
 
 
 def clashes(out: Any, operands: Iterable[Any], epilogue_inputs: Iterable[Any], *, stores_anywhere: bool) -> bool:
-    """Whether writing an array would change an input before it is read for the last time.
+    """Return whether writing an array would change an input before it is read for the last time.
 
     A and B are read for many elements of D. An epilogue input is read at the element that is then written, so that it
     may be the very array that is written; but not where the caller's function stores anywhere.
@@ -383,11 +385,11 @@ def clashes(out: Any, operands: Iterable[Any], epilogue_inputs: Iterable[Any], *
 
 
 def clash(out: Any, read: Any, *, in_place: bool) -> bool:
-    """Whether writing an array would change another; one that is read in place may be the very array."""
+    """Return whether writing an array would change another; one that is read in place may be the very array."""
     return overlap(out, read) and not (in_place and have_same_layout(out, read) and bounds_of(out) == bounds_of(read))
 
 
 def have_same_layout(one: Any, other: Any) -> bool:
-    """Whether two arrays have the same shape, strides and dtype."""
+    """Return whether two arrays have the same shape, strides and dtype."""
     mine, theirs = buffer_of(one), buffer_of(other)
     return (mine.shape, mine.strides, mine.dtype) == (theirs.shape, theirs.strides, theirs.dtype)

@@ -84,7 +84,7 @@ class Choice(NamedTuple):
 
 @dataclass(frozen=True)
 class Route:
-    """How requests get to the kernels of a target."""
+    """The route from requests to the kernels of a target."""
 
     configs: Mapping[str, type[Any]]
     """Configuration classes by kind of request."""
@@ -278,7 +278,7 @@ def _problem_key(request: Request, fields: dict[str, Any]) -> ProblemKey:
 
 
 def _needs_registers(request: Request, *, in_place: bool) -> bool:
-    """Whether an epilogue needs more than a bias row loaded early, a fast activation and a residual in place."""
+    """Return whether an epilogue needs more than a bias row loaded early, a fast activation and a residual in place."""
     epilogue, bias = request.traced, (request.sources or {}).get("bias")
     is_dense = request.kind == "dense"
     is_early = epilogue.bias is not None and epilogue.bias.kind == "row" and getattr(bias, "ndim", 0) == 1

@@ -130,7 +130,7 @@ class Request:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to compute."""
+        """Return whether there is nothing to compute."""
         return 0 in self.core or 0 in self.b.shape[:-2]
 
     @property
@@ -154,7 +154,7 @@ class Request:
 
     @property
     def is_storable(self) -> bool:
-        """Whether TMA can store D."""
+        """Return whether TMA can store D."""
         return self.store is None and self.d is not None and is_storable(self.d)
 
     @property
@@ -215,7 +215,7 @@ def _check_choices(request: Request, violations: Violations, *, are_known: bool)
 
 
 def is_named(value: Any, among: Mapping[str, Any]) -> bool:
-    """Whether a value is one of some names."""
+    """Return whether a value is one of some names."""
     return isinstance(value, str) and value in among
 
 
@@ -395,7 +395,7 @@ def _check_outputs(request: Request, violations: Violations, *, are_known: bool)
 
 
 def as_matrix(array: Any, core: Shape, *, are_known: bool = True) -> bool:
-    """Whether an array like the result has the kernel's shape without a copy."""
+    """Return whether an array like the result has the kernel's shape without a copy."""
     if is_tensor(array):
         if tuple(array.shape) == tuple(core) or array.is_contiguous():
             return True
