@@ -79,7 +79,7 @@ def summary() -> str:
     more = f", and are {compiled:.3f} times as fast as the `torch.compile` version" if compiled else ""
     lower = min(own["alone"], own["cool"])
     return (
-        f"bf16 GEMM on an H200, speed relative to cuBLAS (`torch.mm`), geometric mean over {own['shapes']} shapes: **{lower:.2f}** with each side\n"
+        f"bf16 GEMM on an H200, speed relative to cuBLAS (`torch.mm`), geometric mean over {own['shapes']} shapes: **{lower:.3f}** with each side\n"
         f"running alone ({own['alone']:.3f} under sustained load, {own['cool']:.3f} cool; {mean(rows, 'alone'):.3f} over the {LARGE} largest shapes, lowest {own['lowest_worst']:.3f}).\n"
         f"With the two sides alternating every few milliseconds, where they share one power budget, it is {plain['summary']['geometric_mean']:.3f}, and\n"
         f"{random['summary']['geometric_mean']:.3f} over {random['summary']['shapes']} random shapes. Bias, GELU and residual fused into the GEMM take at most "

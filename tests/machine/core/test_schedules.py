@@ -421,7 +421,7 @@ def test_a_fence_by_another_role_does_not_repair_a_store_in_flight(config, store
 
 
 class TestSight:
-    """What an operation sees of shared memory, by what its issuer knew at issue."""
+    """Visibility of shared memory to an operation, decided by the knowledge of its issuer at issue."""
 
     def make(self):
         knowledge = Knowledge(3)

@@ -1,4 +1,4 @@
-"""What an H200 computed, replayed by kernels: translated code has paths of its own beside the numerics' functions."""
+"""Results recorded on an H200, replayed by kernels: translated code has paths of its own besides `numerics`."""
 
 from __future__ import annotations
 
