@@ -179,7 +179,7 @@ def candidates(shape: Shape, asked: argparse.Namespace) -> dict[str, HopperConfi
 
 
 def assembled(wanted: dict[Shape, dict[str, HopperConfig]]) -> set[HopperConfig]:
-    """The configurations that assemble, built into the cache by processes side by side."""
+    """The configurations that assemble, built into the cache by parallel processes."""
     jobs = {config: shape for shape, configs in wanted.items() for config in configs.values()}
     if not jobs:
         return set()
@@ -263,7 +263,7 @@ def row_of(shape: Shape, graphs: dict[str, Timed], screened: dict[str, float], c
     }
 
 
-def told(row: Row) -> str:
+def line_of(row: Row) -> str:
     if "error" in row:
         return f"{row['label']:20} FAILED: {row['error']}"
     text = f"{row['label']:20} alone {row['alone']:.3f} cool {row['cool']:.3f} {row['config']:24}"
@@ -344,7 +344,7 @@ def main() -> int:
         "repeats": asked.repeats,
         "idle_s": IDLE,
     }
-    table = Table(asked.name, about, told, summary, asked.out, 400, is_lost, adds=True)
+    table = Table(asked.name, about, line_of, summary, asked.out, 400, is_lost, adds=True)
     known = {row["label"] for row in good(table.rows)}
     shapes = parsed(asked.shapes) if asked.shapes else list(LISTED)
     shapes = [shape for shape in shapes if asked.again or label_of(shape) not in known]

@@ -105,11 +105,11 @@ def build(job: tuple[Shape, Majors, HopperConfig]) -> str:
 def built(jobs: dict[HopperConfig, Shape], majors: Majors, processes: int) -> set[HopperConfig]:
     """Keep the configurations that can be assembled."""
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        told = list(pool.map(build, [(shape, majors, config) for config, shape in jobs.items()], chunksize=4))
-    for config, wrong in zip(jobs, told, strict=True):
+        errors = list(pool.map(build, [(shape, majors, config) for config, shape in jobs.items()], chunksize=4))
+    for config, wrong in zip(jobs, errors, strict=True):
         if wrong:
             print(f"{named(config)}: {wrong}", flush=True)
-    return {config for config, wrong in zip(jobs, told, strict=True) if not wrong}
+    return {config for config, wrong in zip(jobs, errors, strict=True) if not wrong}
 
 
 def row_for(shape: Sequence[int], majors: Majors, peer: float, us: dict[str, float]) -> dict[str, Any]:
@@ -140,7 +140,7 @@ def same(row: dict[str, Any], other: dict[str, Any]) -> bool:
     return build_row(fields_of_json(row), wanted) == build_row(fields_of_json(other), wanted)
 
 
-def told_by(document: dict[str, Any]) -> dict[str, Any]:
+def measurements_in(document: dict[str, Any]) -> dict[str, Any]:
     """Read measurements as `main` writes them, or a file of bench/matmul.py, which has only the chosen configurations."""
     if "configs" in document:
         return document
@@ -161,25 +161,25 @@ def told_by(document: dict[str, Any]) -> dict[str, Any]:
 def lines(document: dict[str, Any]) -> str:
     """Write JSON with one line per configuration and per problem, for readable diffs."""
 
-    def told(value: Any) -> str:
+    def encoded(value: Any) -> str:
         return json.dumps(value, ensure_ascii=False)
 
     parts = []
     for name, value in document.items():
         if isinstance(value, list):
-            body = "[\n" + ",\n".join(map(told, value)) + "\n]"
+            body = "[\n" + ",\n".join(map(encoded, value)) + "\n]"
         elif name == "configs":
-            body = "{\n" + ",\n".join(f"{told(each)}: {told(row)}" for each, row in value.items()) + "\n}"
+            body = "{\n" + ",\n".join(f"{encoded(each)}: {encoded(row)}" for each, row in value.items()) + "\n}"
         else:
-            body = told(value)
-        parts.append(f"{told(name)}: {body}")
+            body = encoded(value)
+        parts.append(f"{encoded(name)}: {body}")
     return "{\n" + ",\n".join(parts) + "\n}\n"
 
 
 def add(files: list[Path]) -> None:
     """Append measurements to those of earlier runs."""
     whole = json.loads(MEASURED.read_text("utf-8"))
-    for document in (told_by(json.loads(file.read_text("utf-8"))) for file in files):
+    for document in (measurements_in(json.loads(file.read_text("utf-8"))) for file in files):
         known = whole["configs"]
         other = [name for name, row in document["configs"].items() if name in known and not same(row, known[name])]
         if other:

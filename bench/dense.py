@@ -151,15 +151,15 @@ def plain_row(shape: Shape, options: Options) -> Row:
     sets = rotating(lambda: plain_arguments(Maker("cuda"), shape))
     more: dict[str, Side] = {}
     refusal: Row = {}
-    if options.beside is not None:
+    if options.third is not None:
         try:
-            more = _beside(shape, sets, options)
+            more = _third(shape, sets, options)
         except Exception as error:  # noqa: BLE001  (a baseline that fails is reported, and the others are measured)
-            refusal = {"beside_error": one_line(error)}
+            refusal = {"third_error": one_line(error)}
     found = _timed(shape, sets, more, options)
     row = found.row() | refusal
-    if "beside" in found.times:
-        row |= {"beside_us": found.times["beside"], "ratio_to_beside": found.times["beside"] / found.times["ours"]}
+    if "third" in found.times:
+        row |= {"third_us": found.times["third"], "ratio_to_third": found.times["third"] / found.times["ours"]}
     return row
 
 
@@ -170,16 +170,16 @@ def mn_major_row(shape: Shape, options: Options) -> Row:
     return _timed(shape, sets, {}, options).row(N_MAJOR)
 
 
-def _beside(shape: Shape, sets: list[Arguments], options: Options) -> dict[str, Side]:
+def _third(shape: Shape, sets: list[Arguments], options: Options) -> dict[str, Side]:
     """Bind the third kernel, if it takes the shape, and check its bits."""
-    assert options.beside is not None
+    assert options.third is not None
     exact = plain_arguments(Maker("cuda", exact=True), shape)
-    first = options.beside(exact["a"], exact["b"].t(), exact["out"])
+    first = options.third(exact["a"], exact["b"].t(), exact["out"])
     if first is None:
         return {}
     held(wrong_bits(first, exact["out"], plain_reference(exact)))
-    bound = {id(each): options.beside(each["a"], each["b"].t(), each["out"]) for each in sets}
-    return {"beside": lambda each: bound[id(each)]()}
+    bound = {id(each): options.third(each["a"], each["b"].t(), each["out"]) for each in sets}
+    return {"third": lambda each: bound[id(each)]()}
 
 
 def dependent_row(shape: Shape, options: Options) -> Row:

@@ -35,8 +35,8 @@ class Step:
     has_quick: bool = True
 
     def arguments(self, out: Path, *, quick: bool) -> list[str]:
-        told = [each.replace("OUT", str(out)) for each in self.command]
-        return [sys.executable, *told, *(["--quick"] if quick and self.has_quick else [])]
+        command = [each.replace("OUT", str(out)) for each in self.command]
+        return [sys.executable, *command, *(["--quick"] if quick and self.has_quick else [])]
 
 
 def matmul(kind: str, limit: float, *more: str) -> Step:
@@ -94,12 +94,12 @@ def main() -> int:
     out.mkdir(parents=True, exist_ok=True)
     with ThreadPoolExecutor() as pool:
         untimed = [step for step in steps if not step.is_timed]
-        told = list(pool.map(lambda step: run(step, out, quick=asked.quick), untimed))
-    told += [run(step, out, quick=asked.quick) for step in steps if step.is_timed]
-    print(*told, sep="\n")
+        outcomes = list(pool.map(lambda step: run(step, out, quick=asked.quick), untimed))
+    outcomes += [run(step, out, quick=asked.quick) for step in steps if step.is_timed]
+    print(*outcomes, sep="\n")
     if out == RESULTS:
         subprocess.run([sys.executable, "bench/pages.py"], cwd=ROOT, check=True)
-    return 0 if all(line.endswith("done") for line in told) else 1
+    return 0 if all(line.endswith("done") for line in outcomes) else 1
 
 
 if __name__ == "__main__":

@@ -333,7 +333,7 @@ def compared(name: str, case: Case, rounds: int, window: float) -> Iterator[dict
         }
 
 
-def on_the_machine(names: list[str]) -> None:
+def on_the_emulator(names: list[str]) -> None:
     """Run every launch of the table, small, on the emulator."""
     for name in names:
         family = FAMILIES[name]
@@ -344,7 +344,7 @@ def on_the_machine(names: list[str]) -> None:
                 print(name, case.label, label, is_right(tensors, lambda made=made: launch(made), family, 1) or "right")
 
 
-def told(row: dict[str, Any]) -> str:
+def line_of(row: dict[str, Any]) -> str:
     if "error" in row:
         return f"{row['family']:10} {row['case']:30} {row['config']:32} {row['error']}"
     return (
@@ -363,7 +363,7 @@ def main() -> int:
     asked = parser.parse_args()
     names = asked.families or list(FAMILIES)
     if asked.machine:
-        on_the_machine(names)
+        on_the_emulator(names)
         return 0
     print(torch.cuda.get_device_name(), "torch", torch.__version__, flush=True)
     rows = []
@@ -372,7 +372,7 @@ def main() -> int:
             try:
                 for row in compared(name, case, asked.rounds, asked.window):
                     rows.append(row)
-                    print(told(row), flush=True)
+                    print(line_of(row), flush=True)
             except RuntimeError as error:  # a shape that the baseline rejects is reported, and the others continue
                 print(f"{name:10} {case.label:30} {error}", flush=True)
             torch.cuda.empty_cache()

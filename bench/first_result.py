@@ -213,8 +213,8 @@ def main() -> None:
     if options.out and not options.dry:
         from measuring import machine
 
-        told = {"machine": machine(), "shape": [M, N, K], "yardstick": YARDSTICK, "bars_ms": BARS, "rows": rows}
-        options.out.write_text(json.dumps(told, indent=1) + "\n")
+        document = {"machine": machine(), "shape": [M, N, K], "yardstick": YARDSTICK, "bars_ms": BARS, "rows": rows}
+        options.out.write_text(json.dumps(document, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -293,8 +293,8 @@ def main() -> None:
     for row in rows:
         print(f"{row['call']:40} {row['us']:8.2f} µs   {row['ratio']:6.2f} × {row['yardstick'] or 'itself'}")
     if options.out:
-        told = {**about(options.buffers, options.rounds), "rows": rows}
-        options.out.write_text(json.dumps(told, indent=1, ensure_ascii=False) + "\n", "utf-8")
+        document = {**about(options.buffers, options.rounds), "rows": rows}
+        options.out.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", "utf-8")
 
 
 if __name__ == "__main__":

@@ -76,7 +76,7 @@ def rung_row(rung: Rung, case: Case, options: Options) -> Row:
     }
 
 
-def told(row: Row) -> str:
+def line_of(row: Row) -> str:
     text = f"{row['label']:16} {row['rung']:2} {row['adds']:62}"
     if "error" in row:
         return f"{text} FAILED: {row['error']}"
@@ -92,7 +92,7 @@ def measured(table: Table, shapes: list[Shape], numbers: list[int], options: Opt
             table.measure(key, lambda rung=rung, case=case: rung_row(rung, case, options))
 
 
-def on_the_machine(numbers: list[int]) -> int:
+def on_the_emulator(numbers: list[int]) -> int:
     """Run every step, small, without a GPU."""
     failed = 0
     for shape in SMALL:
@@ -119,13 +119,13 @@ def main() -> int:
     asked = parser.parse_args()
     numbers = [int(each) for each in asked.rungs.split(",")] if asked.rungs else list(range(len(RUNGS)))
     if asked.machine:
-        return 1 if on_the_machine(numbers) else 0
+        return 1 if on_the_emulator(numbers) else 0
     torch.backends.cuda.matmul.allow_tf32 = False  # the reference must accumulate exactly
     options, shapes = Options(rounds=asked.rounds, window=asked.window), asked.shapes
     if asked.quick:
         options, shapes = options.hurried, [SHAPES[1]]
     about = {"machine": machine(), "inputs": INPUTS, "rounds": options.rounds}
-    table = Table("ladder", about, told, folder=folder_of(asked), limit=asked.limit, is_lost=is_lost, adds=asked.add)
+    table = Table("ladder", about, line_of, folder=folder_of(asked), limit=asked.limit, is_lost=is_lost, adds=asked.add)
     with torch.no_grad():
         try:
             measured(table, shapes, numbers, options)

@@ -64,7 +64,7 @@ CHECKS: dict[str, Callable[[Shape, str], str]] = {
 }
 
 
-def told(kind: str, row: Row) -> str:
+def line_of(kind: str, row: Row) -> str:
     if "error" in row:
         return f"{kind:9} {row['label']:32} FAILED: {row['error']}"
     text = f"{kind:9} {row['label']:32} {row['ratio']:6.3f}  {row['us']:9.2f} µs {row['tflops']:5.0f} TFLOP/s"
@@ -86,9 +86,9 @@ def summary(kind: str, rows: list[Row]) -> Row:
         long = [row["of_plain_cublas"] for row in right if row["cublas_us"] >= ABOVE_US]
         found |= {"asked_mean_to_compiled": OF_COMPILED, "asked_most_of_plain": OF_PLAIN}
         found |= {"most_of_plain": max(long)} if long else {}
-    for peer in ("compiled", "beside", "plain"):
-        beside = [row for row in right if f"ratio_to_{peer}" in row]
-        found |= {f"mean_to_{peer}": mean_of(beside, f"ratio_to_{peer}")} if beside else {}
+    for peer in ("compiled", "third", "plain"):
+        compared = [row for row in right if f"ratio_to_{peer}" in row]
+        found |= {f"mean_to_{peer}": mean_of(compared, f"ratio_to_{peer}")} if compared else {}
     return found
 
 
@@ -121,7 +121,7 @@ def measured(kind: str, asked: argparse.Namespace, options: Options) -> Table:
     table = Table(
         f"matmul_{kind}",
         about,
-        lambda row: told(kind, row),
+        lambda row: line_of(kind, row),
         lambda rows: summary(kind, rows),
         folder_of(asked),
         asked.limit,
@@ -134,7 +134,7 @@ def measured(kind: str, asked: argparse.Namespace, options: Options) -> Table:
     return table
 
 
-def on_the_machine(kinds: list[str], asked: argparse.Namespace) -> int:
+def on_the_emulator(kinds: list[str], asked: argparse.Namespace) -> int:
     """Run the checks of every table, small, without a GPU."""
     failed = 0
     for kind in kinds:
@@ -148,7 +148,7 @@ def on_the_machine(kinds: list[str], asked: argparse.Namespace) -> int:
 
 def loaded(path: Path) -> Callable[..., Any]:
     """Load `bind(a, b, out)` of a Python file: it returns a call of a third kernel, or None if there is none for the shape."""
-    spec = spec_from_file_location("beside", path)
+    spec = spec_from_file_location("third", path)
     assert spec is not None
     assert spec.loader is not None
     module = module_from_spec(spec)
@@ -169,7 +169,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--limit", type=float, default=300, help="seconds after which a shape counts as hung")
     parser.add_argument("--compiled", type=float, default=45, help="seconds of torch.compile for a shape; 0: without")
     parser.add_argument("--warm", type=float, default=150, help="seconds to compile its candidates ahead; 0: do not")
-    parser.add_argument("--beside", type=Path, help="a Python file with bind(a, b, out), measured next to plain")
+    parser.add_argument("--third", type=Path, help="a Python file with bind(a, b, out), measured next to plain")
     parser.add_argument("--out", type=Path, help="output directory; default bench/results, with --quick build/bench")
     parser.add_argument("--add", action="store_true", help="keep rows of earlier runs that are not measured again")
     parser.add_argument("--machine", action="store_true", help="the checks alone, small, on the emulator")
@@ -185,10 +185,10 @@ def main() -> int:
         print(f"there is no {', '.join(unknown)}")
         return 2
     if asked.machine:
-        return 1 if on_the_machine(kinds, asked) else 0
+        return 1 if on_the_emulator(kinds, asked) else 0
     torch.backends.cuda.matmul.allow_tf32 = False  # the reference must accumulate exactly
-    beside = loaded(asked.beside) if asked.beside else None
-    options = Options(rounds=asked.rounds, window=asked.window, beside=beside, compiled=asked.compiled)
+    third = loaded(asked.third) if asked.third else None
+    options = Options(rounds=asked.rounds, window=asked.window, third=third, compiled=asked.compiled)
     if "fused" in kinds and asked.compiled and asked.warm:
         shapes = [shape for _, shape in cases_of("fused", asked)]
         how = warmed(shapes, asked.warm)

@@ -33,8 +33,8 @@ class Options:
     """Length of one graph in microseconds."""
     settled: float = 0.2
     """Seconds in which the sides alternate before timing starts, so that the clock settles at the power limit."""
-    beside: Callable[..., Any] | None = None
-    """A third kernel: `beside(a, b, out)` returns a call, or None if it has none for the shape."""
+    third: Callable[..., Any] | None = None
+    """A third kernel: `third(a, b, out)` returns a call, or None if it has none for the shape."""
     compiled: float = 0
     """Time limit of PyTorch's compiler for a shape, in seconds; 0 leaves it out."""
 
@@ -142,8 +142,8 @@ def machine() -> Row:
     asked = ["driver_version", "clocks.max.sm", "power.limit", "temperature.gpu"]
     try:
         command = ["nvidia-smi", f"--query-gpu={','.join(asked)}", "--format=csv,noheader", "-i", "0"]
-        told = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout
-        driver = dict(zip(asked, (each.strip() for each in told.split(",")), strict=True))
+        output = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout
+        driver = dict(zip(asked, (each.strip() for each in output.split(",")), strict=True))
     except (OSError, subprocess.SubprocessError, ValueError):
         driver = {}
     try:

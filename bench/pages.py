@@ -148,8 +148,8 @@ def means() -> str:
         f" Plain and fused are two runs, each\nwith its own baselines{unsettled}. "
         f"cuBLAS against itself differs by up to {own['spread_of_the_peer']:.3f}."
     )
-    if "mean_to_beside" in own:
-        text += f"\nPTX kernels written by hand for these shapes, in the same run, take {own['mean_to_beside']:.3f} times our time."
+    if "mean_to_third" in own:
+        text += f"\nPTX kernels written by hand for these shapes, in the same run, take {own['mean_to_third']:.3f} times our time."
     text += (
         f"\n\nOver {random['summary']['shapes']} random shapes (M 1–8192, N and K multiples of 8 up to 16384; {seeds_of(random)}) the mean is "
         f"{random['summary']['geometric_mean']:.3f} and\nthe lowest {random['summary']['lowest']:.3f}; {few(random['rows'])} "

@@ -125,12 +125,12 @@ CASES = {"bf16": bf16_case, "e4m3": fp8_case}
 def product_row(element: str, shape: Shape, roof: Roof, sms: int, options: Options) -> Row:
     """Time a GEMM and the baseline against the roofline."""
     case, flops = CASES[element](shape), flops_of(shape)
-    sides, beside = dict(case.sides), 0.0
+    sides, peak_flops = dict(case.sides), 0.0
     if flops / roof.flops[element] >= LONG_US:
-        sides["peak"], beside = multiplying(element, flops / GUESSES[element], sms)
+        sides["peak"], peak_flops = multiplying(element, flops / GUESSES[element], sms)
     times, itself = timed(sides, case.sets, flops, options)
-    if beside:
-        roof = Roof({element: beside / times["peak"]}, roof.bytes)
+    if peak_flops:
+        roof = Roof({element: peak_flops / times["peak"]}, roof.bytes)
     least, bound = roof.us(flops, case.size, element)
     return {
         "bound": bound,
@@ -145,7 +145,7 @@ def product_row(element: str, shape: Shape, roof: Roof, sms: int, options: Optio
     }
 
 
-def told(row: Row) -> str:
+def line_of(row: Row) -> str:
     text = f"{row['element']:5} {row['label']:20}"
     if "error" in row:
         return f"{text} FAILED: {row['error']}"
@@ -175,7 +175,7 @@ def measured(table: Table, *, quick: bool, options: Options) -> None:
             table.measure(key, lambda e=element, s=shape: product_row(e, s, roof, sms, options))
 
 
-def on_the_machine() -> int:
+def on_the_emulator() -> int:
     """Run the two microbenchmarks, small, without a GPU."""
     maker, failed = Maker("cpu", exact=True), 0
     for element, dtype in TYPES.items():
@@ -206,12 +206,12 @@ def main() -> int:
     parser.add_argument("--machine", action="store_true", help="the checks alone, small, on the emulator")
     asked = parser.parse_args()
     if asked.machine:
-        return 1 if on_the_machine() else 0
+        return 1 if on_the_emulator() else 0
     torch.backends.cuda.matmul.allow_tf32 = False  # the reference must accumulate exactly
     options = Options(rounds=asked.rounds, window=asked.window)
     options = options.hurried if asked.quick else options
     about = {"machine": machine(), "inputs": INPUTS, "rounds": options.rounds}
-    table = Table("roofline", about, told, folder=folder_of(asked), limit=asked.limit, is_lost=is_lost)
+    table = Table("roofline", about, line_of, folder=folder_of(asked), limit=asked.limit, is_lost=is_lost)
     with torch.no_grad():
         try:
             measured(table, quick=asked.quick, options=options)

@@ -81,7 +81,7 @@ def measured(shape: Shape, options: Options) -> Row:
     }
 
 
-def told(row: Row) -> str:
+def line_of(row: Row) -> str:
     if "error" in row:
         return f"{row['label']:18} FAILED: {row['error']}"
     sides = f"{row['streamed']}: {row['us'][row['streamed']]:.2f} µs, {row['whole']}: {row['us'][row['whole']]:.2f} µs"
@@ -94,7 +94,7 @@ def summary(rows: list[Row]) -> Row:
     return found | ({"mean_to_whole": mean_of(right)} if right else {})
 
 
-def on_the_machine() -> int:
+def on_the_emulator() -> int:
     """Check that every stream-K configuration is bit-exact on a shape."""
     wrong = 0
     for name, config in compared((1920, 1152, 8192)).items():
@@ -113,13 +113,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, help="output directory")
     asked = parser.parse_args(arguments)
     if asked.machine:
-        return 1 if on_the_machine() else 0
+        return 1 if on_the_emulator() else 0
     options = Options().hurried if asked.quick else Options()
     configs: dict[str, Any] = {}
     for shape in asked.shapes:
         configs |= {name: dict(row_of(config, key_for(shape))) for name, config in compared(shape).items()}
     about = {"machine": machine(), "inputs": INPUTS, "configs": configs}
-    table = Table("stream_k", about, told, summary, folder_of(asked), is_lost=is_lost)
+    table = Table("stream_k", about, line_of, summary, folder_of(asked), is_lost=is_lost)
     try:
         for shape in asked.shapes:
             key = {"label": label_of(shape), "kind": "dense", "shape": list(shape), "count": 1, "a_type": "bf16"}

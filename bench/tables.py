@@ -31,7 +31,7 @@ class Table:
 
     name: str
     about: Row
-    told: Callable[[Row], str]
+    line_of: Callable[[Row], str]
     summary: Callable[[list[Row]], Row] = _nothing
     folder: Path = RESULTS
     limit: float = 300
@@ -59,7 +59,7 @@ class Table:
         faulthandler.cancel_dump_traceback_later()
         row = {**key, **found}
         self._place(row, key)
-        print(self.told(row), flush=True)
+        print(self.line_of(row), flush=True)
         self.write()
         if self.is_lost():
             raise GpuLostError("the GPU is lost after a fault; the remaining cases are skipped")

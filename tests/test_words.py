@@ -20,10 +20,6 @@ PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
 TREES = ("src", "tests", "examples", "bench")
 TO_DO = frozenset(
     (
-        "bench",
-        "tests/bench",
-        "tests/corpus",
-        "tests/fuzz",
         "tests/gpu",
         "tests/machine",
         "tests/machine/core",

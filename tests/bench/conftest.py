@@ -1,4 +1,4 @@
-"""The benchmarks as modules, and a GPU to pretend with: the machine runs what is launched, and every time is made up."""
+"""The benchmarks as modules, with a fake GPU: the emulator runs the launches, and the times are made up."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if BENCH not in sys.path:
 
 
 PEERS = ("theirs", "peer", "cublas", "eager", "compiled")
-"""PyTorch has some of them on GPUs only."""
+"""Sides that are not run: PyTorch has some of them on GPUs only."""
 
 
 @pytest.fixture
-def pretended(monkeypatch, tmp_path):
-    """Makes modules believe in a GPU of four multiprocessors; their results go to a folder of the test's."""
+def fake_gpu(monkeypatch, tmp_path):
+    """Replace the GPU of modules with a fake one of four SMs; their results go to the test's temporary folder."""
     torch = pytest.importorskip("torch")
     import inputs
 
@@ -50,11 +50,11 @@ def pretended(monkeypatch, tmp_path):
     properties = SimpleNamespace(multi_processor_count=4, L2_cache_size=1)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
 
-    def pretend(*modules):
+    def replace_in(*modules):
         for module in modules:
             for name, value in stand_ins.items():
                 if hasattr(module, name):
                     monkeypatch.setattr(module, name, value)
         return tmp_path
 
-    return pretend
+    return replace_in

@@ -1,4 +1,4 @@
-"""What the benchmarks launch is right: every rung of the ladder, the kernels of the roof, the sanitizer's cases."""
+"""Results of the kernels that benchmarks launch: every step of the ladder, the roofline kernels, the sanitizer's cases."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SMS = 3
 
 
 @pytest.mark.parametrize("rung", RUNGS, ids=lambda rung: rung.adds)
-def test_a_rung_is_exact_and_loses_no_speed_to_the_assembler(rung):
+def test_each_step_of_the_ladder_is_exact_and_assembles_without_warnings(rung):
     rng = np.random.default_rng()
     for m, n, k in ((200, 264, 328), (64, 128, 64), (1, 8, 8)):
         a, b = (rng.integers(-2, 3, (rows, k)).astype(ml_dtypes.bfloat16) for rows in (m, n))
@@ -29,7 +29,7 @@ def test_a_rung_is_exact_and_loses_no_speed_to_the_assembler(rung):
     assemble_ok(made)
 
 
-def test_only_persistent_rungs_have_less_ctas_than_tiles():
+def test_only_persistent_steps_launch_fewer_ctas_than_tiles():
     a = np.zeros((1000, 64), ml_dtypes.bfloat16)
     d = np.zeros((1000, 1000), ml_dtypes.bfloat16)
     for rung in RUNGS[:-1]:
@@ -40,7 +40,7 @@ def test_only_persistent_rungs_have_less_ctas_than_tiles():
 
 
 @pytest.mark.parametrize(("element", "dtype"), [("bf16", ml_dtypes.bfloat16), ("e4m3", ml_dtypes.float8_e4m3fn)])
-def test_the_kernel_that_only_multiplies(element, dtype):
+def test_mma_only_kernel(element, dtype):
     rng = np.random.default_rng()
     made = Multiplications(element, 2, SMS)
     a, b = (rng.integers(-2, 3, (rows, made.depth)).astype(dtype) for rows in (ROWS, COLUMNS))
@@ -53,7 +53,7 @@ def test_the_kernel_that_only_multiplies(element, dtype):
 
 
 @pytest.mark.parametrize("boxes", [SMS, 37])
-def test_the_kernel_that_only_reads(boxes):
+def test_read_only_kernel(boxes):
     source = np.arange(boxes * 4096, dtype=np.uint32).reshape(-1, 64)
     out = np.zeros((SMS, 32), np.uint32)
     made = reading(source, out, SMS)
@@ -65,11 +65,11 @@ def test_the_kernel_that_only_reads(boxes):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_case_for_the_sanitizer(name):
-    assert sanitise.run_on_the_machine(CASES[name])
+def test_sanitizer_cases_are_right_on_the_emulator(name):
+    assert sanitise.run_on_the_emulator(CASES[name])
 
 
-def test_a_planted_race_is_one():
+def test_the_planted_race_is_a_race():
     out = np.zeros(kernels.THREADS, np.uint32)
     text = text_of(kernels.nobody_waits.bind(out, grid=(1, 1, 1), block=(kernels.THREADS, 1, 1)).program)
     assert "st.shared" in text
@@ -83,7 +83,7 @@ SAID = {
 
 
 @pytest.mark.parametrize("text", SAID.values(), ids=SAID)
-def test_what_the_tools_say_is_understood(text):
+def test_tool_output_is_parsed(text):
     planted = next(iter(sanitise.PLANTED))
     assert sanitise.verdict(text, "fp8") == {"errors": 0, "well": True}
     found = text.replace(": 0 ", ": 7 ")

@@ -1,4 +1,4 @@
-"""How times are taken, with a GPU whose graphs sleep."""
+"""Timing, with fake graphs that sleep."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def measuring(monkeypatch):
     return measuring
 
 
-def test_sides_take_turns_and_medians_are_of_one_launch(measuring):
+def test_sides_alternate_and_medians_are_per_launch(measuring):
     sides = {"slow": lambda each: 4e-3, "fast": lambda each: 1e-3}
     options = measuring.Options(rounds=3, window=3000, settled=0.0)
     times, itself = measuring.timed(sides, [{}], flops=650e6 * 100, options=options)  # 30 launches in a graph
@@ -47,7 +47,7 @@ def test_sides_take_turns_and_medians_are_of_one_launch(measuring):
     assert itself == pytest.approx(1, rel=0.5)
 
 
-def test_the_clock_settles_before_times_are_taken(measuring):
+def test_the_clock_settles_before_timing(measuring):
     graphs = [Graph(1e-3), Graph(1e-3)]
     began = time.monotonic()
     times = measuring.replayed(graphs, launches=1, rounds=1, settled=0.05)
@@ -56,6 +56,6 @@ def test_the_clock_settles_before_times_are_taken(measuring):
     assert graphs[1].replays > 2 + 3
 
 
-def test_a_first_look_is_hurried(measuring):
+def test_quick_options(measuring):
     hurried = measuring.Options(rounds=11, window=3000).hurried
     assert (hurried.rounds, hurried.window, hurried.settled) == (5, 1500, 0)

@@ -1,4 +1,4 @@
-"""Tables grow row by row, and the benchmarks that fill them run from end to end on a GPU that is none."""
+"""Tables grow row by row, and the benchmarks that fill them run end to end on a fake GPU."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def read(folder, name):
     return json.loads((folder / f"{name}.json").read_text("utf-8"))
 
 
-def test_a_case_that_fails_is_told_and_the_others_stay(tmp_path, capsys):
+def test_a_failing_case_is_reported_and_the_others_stay(tmp_path, capsys):
     lost = []
     table = Table("some", {"on": "x"}, str, lambda rows: {"n": len(rows)}, tmp_path, is_lost=lambda: bool(lost))
     table.measure({"label": "one"}, lambda: {"us": 1.5})
@@ -34,7 +34,7 @@ def test_a_case_that_fails_is_told_and_the_others_stay(tmp_path, capsys):
     assert len(read(tmp_path, "some")["rows"]) == 3
 
 
-def test_rows_of_earlier_runs_stay_where_they_were(tmp_path):
+def test_rows_of_earlier_runs_keep_their_place(tmp_path):
     for value, labels in ((1, "abc"), (2, "bd")):
         table = Table("some", {}, str, folder=tmp_path, adds=True)
         for label in labels:
@@ -44,47 +44,47 @@ def test_rows_of_earlier_runs_stay_where_they_were(tmp_path):
     ]  # fmt: skip
 
 
-def test_every_table_of_products_is_measured(pretended, monkeypatch):
+def test_every_gemm_table_is_measured(fake_gpu, monkeypatch):
     pytest.importorskip("torch")
     import dense
     import front_door
     import matmul
 
-    folder = pretended(dense, front_door, matmul)
+    folder = fake_gpu(dense, front_door, matmul)
     monkeypatch.setattr(dense, "compiled_peer", lambda each, limit: dense.fused_peer)
     monkeypatch.setattr(matmul, "LISTED", ((130, 72, 136), (16, 200, 72)))
     monkeypatch.setattr(matmul, "ODD", ((33, 61, 50),))
     monkeypatch.setattr(matmul, "random_shapes", lambda seed, count: [(5, 64, 72)])
     given = {"quick": False, "machine": False, "shapes": None, "seed": 1, "out": folder, "add": False, "limit": 60}
-    options = dense.Options(beside=lambda a, b, out: lambda: out.copy_(a.float() @ b.float().t()), compiled=1)
+    options = dense.Options(third=lambda a, b, out: lambda: out.copy_(a.float() @ b.float().t()), compiled=1)
     for kind in matmul.DENSE:
         rows = matmul.measured(kind, Namespace(**given), options).rows
         assert not [row["error"] for row in rows if "error" in row], kind
     plain, fused, dependent = (read(folder, f"matmul_{kind}") for kind in ("plain", "fused", "dependent"))
     assert plain["summary"]["geometric_mean"] == pytest.approx(10 / 11)
-    assert plain["summary"]["mean_to_beside"] == pytest.approx(12 / 11)
+    assert plain["summary"]["mean_to_third"] == pytest.approx(12 / 11)
     assert fused["summary"]["mean_to_compiled"] == pytest.approx(13 / 12)
     assert fused["rows"][0]["of_plain_cublas"] == pytest.approx(12 / 11)
     assert dependent["rows"][0]["ratio"] == pytest.approx(10 / 12)
     assert dependent["rows"][0]["ratio_to_plain"] == pytest.approx(11 / 12)
 
 
-def test_families_are_measured_by_the_front_door(pretended, monkeypatch):
+def test_families_are_measured_through_the_public_operations(fake_gpu, monkeypatch):
     pytest.importorskip("torch")
     import front_door
     import matmul
 
-    pretended(front_door, matmul)
+    fake_gpu(front_door, matmul)
     for name in ("grouped", "fp8"):
         row = front_door.family_row(name, matmul.FAMILIES[name].cases[-1].small, None)
         assert row["ratio"] == pytest.approx(10 / 11), name
 
 
-def test_the_ladder_is_measured_from_end_to_end(pretended, monkeypatch):
+def test_the_ladder_is_measured_end_to_end(fake_gpu, monkeypatch):
     pytest.importorskip("torch")
     import ladder
 
-    folder = pretended(ladder)
+    folder = fake_gpu(ladder)
     monkeypatch.setattr(sys, "argv", ["ladder.py", "--shapes", "100x136x72", "--rungs", "0,6,10", "--out", str(folder)])
     assert ladder.main() == 0
     rows = read(folder, "ladder")["rows"]
@@ -92,13 +92,13 @@ def test_the_ladder_is_measured_from_end_to_end(pretended, monkeypatch):
     assert all(row["ratio"] == pytest.approx(10 / 11) for row in rows)
 
 
-def test_the_roof_is_measured_from_end_to_end(pretended, monkeypatch):
+def test_the_roofline_is_measured_end_to_end(fake_gpu, monkeypatch):
     pytest.importorskip("torch")
     import dense
     import front_door
     import roofline
 
-    folder = pretended(dense, front_door, roofline)
+    folder = fake_gpu(dense, front_door, roofline)
     monkeypatch.setattr(roofline, "READ_BYTES", 64 << 14)
     monkeypatch.setattr(roofline, "GUESSES", {"bf16": 1.0, "e4m3": 1.0})
     monkeypatch.setattr(roofline, "LISTED", ((130, 72, 136), (16, 200, 72)))
@@ -118,7 +118,7 @@ def _smaller(family):
     return replace(family, cases=(replace(case, shape=case.small),))
 
 
-def test_the_pages_are_made_of_whatever_was_measured(monkeypatch, tmp_path):
+def test_pages_are_rendered_from_the_existing_results(monkeypatch, tmp_path):
     import pages
 
     shapes = ("8192×8192×8192", "4096×4096×4096")
@@ -158,7 +158,7 @@ def test_the_pages_are_made_of_whatever_was_measured(monkeypatch, tmp_path):
     assert len(re.findall("TFLOP/s", pages.chart())) == 4
 
 
-def test_a_compiler_that_takes_too_long_is_given_up(monkeypatch):
+def test_a_compiler_that_takes_too_long_is_stopped(monkeypatch):
     pytest.importorskip("torch")
     import compiled
 
@@ -173,7 +173,7 @@ def test_a_compiler_that_takes_too_long_is_given_up(monkeypatch):
     assert list(compiled.warmed(list(sleeps), 0.5).values()) == ["compiled", "no end in time"]
 
 
-def test_the_list_of_everything_names_scripts_that_are_there(monkeypatch, capsys):
+def test_scripts_of_everything_exist(monkeypatch, capsys):
     import everything
 
     monkeypatch.setattr(sys, "argv", ["everything.py", "--list", "--quick"])

@@ -1,1 +1,1 @@
-"""PTX that nobody tuned the machine to: Triton, Gluon and CUDA C++ kernels with their launches and NumPy references."""
+"""PTX of other compilers: Triton, Gluon and CUDA C++ kernels with their launches and NumPy references."""

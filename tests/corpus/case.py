@@ -1,4 +1,4 @@
-"""What a case of the corpus is: a kernel, its launch as data, and what NumPy says it must write."""
+"""A case of the corpus: a kernel, its launch as data, and a NumPy reference."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Buffer:
     fill: Callable[[np.random.Generator, tuple[int, ...]], Array] | None = None
 
     def make(self, rng: np.random.Generator) -> Array:
-        """A fresh array: drawn, or every byte such that a float is NaN and an integer is unlikely."""
+        """A fresh array: random, or filled with a byte that makes floats NaN and integers implausible."""
         if self.fill is not None:
             return np.ascontiguousarray(self.fill(rng, self.shape).astype(self.dtype))
         poison = 0xA5 if np.issubdtype(self.dtype, np.integer) else 0xFF
@@ -59,7 +59,7 @@ def normal(dtype: DTypeLike, *shape: int, scale: float = 1.0) -> Buffer:
 
 
 def drawn(dtype: DTypeLike, fill: Callable[[np.random.Generator, tuple[int, ...]], Array], *shape: int) -> Buffer:
-    """An array with a distribution of its own."""
+    """An array drawn by a function."""
     return Buffer(np.dtype(dtype), shape, fill)
 
 
@@ -105,9 +105,9 @@ class Prepared:
 class Case:
     """One kernel of the corpus.
 
-    `exact` says that the reference must be met to the bit (and so must the hardware); otherwise `rtol` and `atol` hold.
-    `schedules` is how many orders the test tries: "all" where warps wait for each other and the kernel is small, "few"
-    by default, "one" where the threads hardly meet, "none" where the PTX is right only if nothing is late.
+    `exact` means bit-exact against the reference (and the hardware); otherwise `rtol` and `atol` apply.
+    `schedules` selects the schedules that the test tries: "all" for small kernels whose warps wait for each other, "few"
+    by default, "one" for threads that hardly synchronise, "none" for PTX that is right only under the eager schedule.
     """
 
     name: str
@@ -153,7 +153,7 @@ class Case:
         return args
 
     def check(self, before: Arrays, after: Arrays) -> None:
-        """Raise where an output differs from the reference, or where an input was written."""
+        """Raise if an output differs from the reference, or if an input was written."""
         expected = self.expected(before)
         for name, want in expected.items():
             got = after[name]
@@ -169,5 +169,5 @@ class Case:
 
 
 def comparable(array: Array) -> Array:
-    """The array in a type that NumPy's own comparisons know."""
+    """The array in a dtype that NumPy's own comparisons support."""
     return array if array.dtype.kind in "biuf" else array.astype(np.float32)

@@ -30,7 +30,7 @@ def cuda_case(
     defines: Mapping[str, object] | None = None,
     **facts: Any,
 ) -> Case:
-    """A case of a file in `kernels_cuda`; NVRTC's own PTX version is used whatever is asked for."""
+    """A case of a file in `kernels_cuda`; NVRTC always emits its own PTX version."""
 
     def build(_: int | None) -> Compiled:
         return compile_cuda(
@@ -54,7 +54,7 @@ def warp_words(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
 
 
 def mantissas(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
-    """Floats with full 24-bit mantissas and near exponents: products and their sums are exact in float64."""
+    """Floats with full 24-bit mantissas and close exponents: multiply-adds are exact in float64."""
     sign = rng.choice([-1.0, 1.0], shape)
     return np.asarray(sign * (1 + rng.integers(0, 2**23, shape) / 2**23) * np.exp2(rng.integers(-1, 2, shape)))
 
@@ -84,7 +84,7 @@ def any_words(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
 
 
 def start(*values: float) -> Callable[[np.random.Generator, tuple[int, ...]], Array]:
-    """Cells that begin with the given values."""
+    """Cells with these initial values."""
     return lambda _, shape: np.array(values).reshape(shape)
 
 
@@ -101,7 +101,7 @@ def tensor_core(name: str, instruction: str, dtype: Any, k: int, result: Any) ->
 
 
 def reduced(arrays: Arrays) -> Arrays:
-    """What `block_reduce` leaves behind, for 3 blocks of 256 threads."""
+    """The result of `block_reduce` for 3 CTAs of 256 threads."""
     x = arrays["x"]
     threads = np.array([x[i::768].sum() for i in range(768)]).reshape(3, 256)
     votes = (threads > 0).sum(1) * 4 + (threads > 20).any(1) * 2 + (threads < 1000).all(1)

@@ -1,4 +1,4 @@
-"""CUDA C++ in the style of others: functions that stay functions, the heap, packed words, narrow products."""
+"""More CUDA C++: functions that are not inlined, the heap, packed words, sub-byte products."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def through_pointers(arrays: Arrays) -> Arrays:
 
 
 def heap_lists(arrays: Arrays) -> Arrays:
-    """Each thread's list, last first."""
+    """Each thread's list, last element first."""
     total = np.zeros(len(arrays["out"]), np.int64)
     for value in arrays["x"][::-1].tolist():
         total = total * 3 + (value ^ np.arange(len(total)))
@@ -53,7 +53,7 @@ def heap_lists(arrays: Arrays) -> Arrays:
 
 
 def words_in_parts(arrays: Arrays) -> Arrays:
-    """Bytes and half-words as arrays of their own."""
+    """Bytes and half-words as separate arrays."""
     x, y = arrays["x"], arrays["y"]
 
     def parts(words: Array, dtype: str) -> Array:
@@ -82,7 +82,7 @@ def spellings(arrays: Arrays) -> Arrays:
 
 
 def narrow(name: str, instruction: str, bits: int, *, signed: bool = False, differs: bool = False) -> Case:
-    """Products of numbers narrower than a byte, eight words deep at each step."""
+    """Products of sub-byte integers, eight words of K per step."""
     steps, per_word = 3, 32 // bits
 
     def numbers(words: Array) -> Array:

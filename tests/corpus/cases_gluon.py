@@ -42,7 +42,7 @@ def gluon_case(
     expected: Callable[[Arrays], Arrays],
     **facts: Any,
 ) -> Case:
-    """A case of one of the two Gluon modules; what both generations run stands with Hopper."""
+    """A case of one of the two Gluon modules; kernels for both generations are in the Hopper one."""
     kernel = facts.get("kernel", name)
     facts.setdefault("schedules", "all")
     module = "kernels_gluon_blackwell" if kernel in BLACKWELL else "kernels_gluon"

@@ -15,7 +15,7 @@ triton_case = partial(any_triton_case, schedules="one")
 
 
 def any_int32(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
-    """Words with all bits drawn, and the corners that arithmetic trips over."""
+    """Random 32-bit words, and corner cases of integer arithmetic."""
     values = rng.integers(-(2**31), 2**31, shape, dtype=np.int64)
     corners = np.array([0, 1, -1, 2**31 - 1, -(2**31), 2, 255, -256])
     values.reshape(-1)[: corners.size] = corners

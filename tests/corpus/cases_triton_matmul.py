@@ -1,4 +1,4 @@
-"""Triton's matrix products: pointers with masks, descriptors, persistence, specialisation, every operand type."""
+"""Triton matmuls: masked pointers, descriptors, persistent and warp-specialised, every operand type."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def eight_warps(arch: int) -> Case:
 
 
 def scaled(name: str, a_kind: str, b_kind: str, a_dtype: Any, b_dtype: Any, arch: int = 100) -> Case:
-    """A block-scaled product on sm_100a; scales are powers of two near one, so that sums stay exact."""
+    """A block-scaled matmul on sm_100a; scales are powers of two near one, so that accumulation is exact."""
     m, n, k, group = 128, 128, 256, 32
     a_pack, b_pack = (2 if kind == "e2m1" else 1 for kind in (a_kind, b_kind))
 
@@ -202,7 +202,7 @@ CASES = [
         masked("int8", arch, np.int8, (96, 64, 100), (64, 64, 64), np.int32, accumulator="tl.int32")
         for arch in (90, 100)
     ),
-    # Triton unpacks the f16 accumulators before wgmma.wait_group: ptxas serialises, the machine shows old values.
+    # Triton unpacks the f16 accumulators before wgmma.wait_group: ptxas serialises, the emulator shows old values.
     masked("f16_accumulator", 90, np.float16, (64, 64, 64), (64, 64, 32), np.float16, accumulator="tl.float16",
         schedules="none"),
     masked("small_tiles", 90, np.float16, (40, 40, 40), (16, 16, 16), np.float32, options={"num_warps": 2}),

@@ -1,4 +1,4 @@
-"""Triton in the style of others: Welford's reduction, four-bit weights, precisions, gathers, libdevice, narrow atomics."""
+"""More Triton: Welford's reduction, four-bit weights, precisions, gathers, libdevice, narrow atomics."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def picked_and_ranked(arch: int) -> Case:
 
 
 def inverse_of_erf(value: float) -> float:
-    """By halving: -6 to 6 holds every result that the case asks for."""
+    """Invert by bisection on [-6, 6], which holds every result of the case."""
     low, high = -6.0, 6.0
     for _ in range(80):
         middle = (low + high) / 2
@@ -125,7 +125,7 @@ def half_sums(arch: int) -> Case:
     )  # fmt: skip
 
 
-def products_behind_pointers(arch: int) -> Case:
+def grouped_by_pointers(arch: int) -> Case:
     sizes = np.array([(65, 33, 40), (1, 64, 17), (64, 70, 64)])
     strides = sizes[:, [2, 1, 1]] + [0, 3, 5]
     groups, programs = len(sizes), 3
@@ -149,18 +149,14 @@ def products_behind_pointers(arch: int) -> Case:
 
     pointers = {f"{name}_of": Pointers(tuple(f"{name}{group}" for group in range(groups))) for name in "abc"}
     return triton_case(
-        "products_behind_pointers", arch, (programs,), buffers,
+        "grouped_by_pointers", arch, (programs,), buffers,
         {**pointers, "sizes": "sizes", "strides": "strides", "groups": groups},
         {"BM": 64, "BN": 64, "BK": 32, "PROGRAMS": programs}, expected, options={"num_stages": 2}, schedules="few",
     )  # fmt: skip
 
 
 CASES = [
-    *(
-        make(arch)
-        for arch in (90, 100)
-        for make in (welford, packed_weights, picked_and_ranked, products_behind_pointers)
-    ),
+    *(make(arch) for arch in (90, 100) for make in (welford, packed_weights, picked_and_ranked, grouped_by_pointers)),
     precise_dot(90, "tf32x3", 1e-5),
     precise_dot(100, "bf16x3", 1e-4),
     precise_dot(90, "ieee", 1e-5),

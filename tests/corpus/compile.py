@@ -29,7 +29,7 @@ class CompilerMissing(Exception):
 
 @dataclass(frozen=True)
 class Descriptor:
-    """What the compiler decided about one tensor-descriptor parameter: the TMA box and the swizzle."""
+    """The compiler's choices for one tensor-descriptor parameter: the TMA box and the swizzle."""
 
     box: tuple[int, ...]
     swizzle: str
@@ -63,7 +63,7 @@ class Compiled:
 
 
 def cache_folder() -> Path:
-    """Where compiled kernels are kept; `WARPLOOM_CORPUS_CACHE` overrides the temporary directory."""
+    """The directory of compiled kernels; `WARPLOOM_CORPUS_CACHE` overrides the temporary directory."""
     default = Path(tempfile.gettempdir()) / f"warploom-corpus-{os.getuid() if hasattr(os, 'getuid') else 'user'}"
     folder = Path(os.environ.get("WARPLOOM_CORPUS_CACHE", default))
     folder.mkdir(parents=True, exist_ok=True)
@@ -71,7 +71,7 @@ def cache_folder() -> Path:
 
 
 def cached(key: str, build: Callable[[], Compiled]) -> Compiled:
-    """`build()`, or what it returned the last time this key was asked for."""
+    """Return `build()`, or its stored result for this key."""
     path = cache_folder() / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
     if path.exists():
         return Compiled.from_json(path.read_text())
@@ -83,7 +83,7 @@ def cached(key: str, build: Callable[[], Compiled]) -> Compiled:
 
 
 def version_of(language: str) -> str:
-    """The version of the compiler of a language; raises where it is not installed."""
+    """The version of a language's compiler; raises if it is not installed."""
     try:
         return importlib.metadata.version(PACKAGE[language])
     except importlib.metadata.PackageNotFoundError as error:

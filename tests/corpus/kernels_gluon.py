@@ -18,7 +18,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 @gluon.jit
 def wgmma_ring(a, b, c, STAGES: gl.constexpr, WARPS: gl.constexpr):
-    """c = a @ b.T: one ring of TMA loads, one wgmma kept in flight, the next load issued behind it."""
+    """c = a @ b.T: one ring of TMA loads, one wgmma kept in flight, the next load issued after it."""
     BM: gl.constexpr = a.block_shape[0]
     BN: gl.constexpr = b.block_shape[0]
     BK: gl.constexpr = a.block_shape[1]
@@ -205,7 +205,7 @@ def cluster_multicast(a, b, c, WARPS: gl.constexpr):
 
 @gluon.jit
 def shared_scatter(index, values, counts, order, N: gl.constexpr, BINS: gl.constexpr):
-    """A histogram by atomics on shared memory, and values put where an index says, also there."""
+    """A histogram by shared-memory atomics, and a scatter by index in shared memory."""
     layout: gl.constexpr = gl.BlockedLayout([1], [32], [gl.num_warps()], [0])
     plain: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
     at = gl.arange(0, N, layout)

@@ -1,4 +1,4 @@
-"""Gluon kernels for Blackwell: tcgen05 and tensor memory, pairs of CTAs, roles, launch control, block scaling."""
+"""Gluon kernels for Blackwell: tcgen05 and TMEM, pairs of CTAs, roles, launch control, block scaling."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from triton.experimental.gluon.language.nvidia.blackwell import (
 
 @gluon.jit
 def tcgen05_ring(a, b, c, STAGES: gl.constexpr, WARPS: gl.constexpr, VARIANT: gl.constexpr):
-    """c = a @ b.T: a ring of TMA loads, tcgen05 into tensor memory, the stage freed by the commit."""
+    """c = a @ b.T: a ring of TMA loads, tcgen05 into TMEM, the stage freed by the commit."""
     BM: gl.constexpr = a.block_shape[0]
     BN: gl.constexpr = b.block_shape[0]
     BK: gl.constexpr = a.block_shape[1]
@@ -66,7 +66,7 @@ def tcgen05_ring(a, b, c, STAGES: gl.constexpr, WARPS: gl.constexpr, VARIANT: gl
 
 @gluon.jit
 def tcgen05_left_in_tmem(a, b, c, n, BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr):
-    """c = (a + 1) @ b with the left operand written to tensor memory and read from there."""
+    """c = (a + 1) @ b with the left operand in TMEM."""
     plain: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
     rows = gl.arange(0, BM, gl.SliceLayout(1, plain))
     ka = gl.arange(0, BK, gl.SliceLayout(0, plain))
@@ -245,7 +245,7 @@ def _scales(block, MN: gl.constexpr, K: gl.constexpr):
 
 @gluon.jit
 def block_scaled(a, b, a_scale, b_scale, c, KIND: gl.constexpr, GROUP: gl.constexpr, PACK: gl.constexpr):
-    """c = (a · scale) @ (b · scale).T: scales go from shared to tensor memory with tcgen05.cp."""
+    """c = (a · scale) @ (b · scale).T: scales are copied from shared memory to TMEM by tcgen05.cp."""
     BM: gl.constexpr = a.block_shape[0]
     BN: gl.constexpr = b.block_shape[0]
     BK: gl.constexpr = a.block_shape[1] * PACK

@@ -1,4 +1,4 @@
-"""Triton kernels other than matrix products: reductions, scans, norms, atomics, conversions, integers, control flow."""
+"""Triton kernels other than matmuls: reductions, scans, norms, atomics, conversions, integers, control flow."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def rms_norm(x, gamma, out, n, eps, ROWS: tl.constexpr, BLOCK: tl.constexpr):
 
 @triton.jit
 def reduce_atomics(x, y, sums, n, BLOCK: tl.constexpr):
-    """Sum, maximum, minimum, and, or, xor of int32 and a float sum, met across programs by atomics."""
+    """Sum, maximum, minimum, and, or, xor of int32 and a float sum, combined across programs by atomics."""
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = at < n
     value = tl.load(x + at, mask=mask, other=0)
@@ -104,7 +104,7 @@ def float_atomics(x, extremes, halves, n, BLOCK: tl.constexpr):
 
 @triton.jit
 def argmax_rows(x, index, best, n, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    """The largest value of each row and where it first stands; ties go left."""
+    """The largest value of each row and its first index; ties go left."""
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     at = tl.arange(0, BLOCK)
     value = tl.load(x + rows[:, None] * n + at[None, :], mask=(at < n)[None, :], other=float("-inf"))
@@ -165,7 +165,7 @@ def histogram(x, counts, n, BLOCK: tl.constexpr, BINS: tl.constexpr):
 
 @triton.jit
 def dropout(x, keep, out, n, p, seed, BLOCK: tl.constexpr):
-    """Philox bits decide which elements stay; the mask of uniform numbers is kept beside the result."""
+    """Philox bits decide which elements stay; the uniform numbers are stored too."""
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     draw = tl.rand(seed, at)
     value = tl.load(x + at, mask=at < n)
@@ -175,7 +175,7 @@ def dropout(x, keep, out, n, p, seed, BLOCK: tl.constexpr):
 
 @triton.jit
 def gather_scatter(x, index, gathered, scattered, picked, n, width, BLOCK: tl.constexpr, WIDTH: tl.constexpr):
-    """Rows picked by an index array, rows put back where it says, and `tl.gather` inside a tile."""
+    """Rows gathered and scattered by an index array, and `tl.gather` inside a tile."""
     rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = rows < n
     columns = tl.arange(0, WIDTH)
@@ -250,7 +250,7 @@ def float8_round_trip(x, low4, low5, back4, back5, n, BLOCK: tl.constexpr):
 
 @triton.jit
 def collatz(x, steps, longest, n, BLOCK: tl.constexpr):
-    """How many steps each number needs to reach 1: a loop whose length only the data know, per tile and per number."""
+    """Steps that each number needs to reach 1: loops with data-dependent trip counts, per tile and per number."""
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     value = tl.load(x + at, mask=at < n, other=1)
     count = tl.zeros((BLOCK,), tl.int32)
@@ -343,7 +343,7 @@ def matrix_vector(a, x, out, m, n, BM: tl.constexpr, BN: tl.constexpr):
 
 @triton.jit
 def descriptor_reduce(x, out, rows, BM: tl.constexpr, BN: tl.constexpr):
-    """Every program adds its tile into one tile of the result with the copy engine."""
+    """Every program adds its tile into one tile of the result by a TMA reduction."""
     for row in range(0, rows, BM):
         tile = x.load([row, tl.program_id(0) * BN])
         out.atomic_add([0, 0], tile)

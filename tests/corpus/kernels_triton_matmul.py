@@ -1,4 +1,4 @@
-"""Triton kernels that multiply matrices: pointers and descriptors, persistent and specialised, every operand type."""
+"""Triton matmul kernels: pointers and descriptors, persistent and specialised, every operand type."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def matmul_fused(
 def matmul_split_k(
     a, b, c, m, n, k, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, SPLIT: tl.constexpr
 ):  # fmt: skip
-    """c += a @ b, the k loop dealt out to SPLIT programs that meet in atomic adds."""
+    """c += a @ b, the K loop split over SPLIT programs that add atomically."""
     rows = tl.program_id(0) * BM + tl.arange(0, BM)
     columns = tl.arange(0, BN)
     ks = tl.program_id(1) * BK + tl.arange(0, BK)
@@ -80,7 +80,7 @@ def matmul_descriptor(
     a, b, c, k,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, A_T: tl.constexpr, B_T: tl.constexpr,
 ):  # fmt: skip
-    """c = a @ b through tensor descriptors; A_T and B_T say that the operand lies transposed in memory."""
+    """c = a @ b through tensor descriptors; A_T and B_T mark operands that are transposed in memory."""
     row = tl.program_id(0) * BM
     column = tl.program_id(1) * BN
     total = tl.zeros((BM, BN), dtype=tl.float32)
@@ -196,7 +196,7 @@ def attention(q, k, v, out, scale, length, D: tl.constexpr, BM: tl.constexpr, BN
 def attention_descriptor(
     q, k, v, out, length, scale, D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, SPECIALISE: tl.constexpr
 ):  # fmt: skip
-    """The same through descriptors, with the loop over keys warp-specialised where SPECIALISE says so."""
+    """The same through descriptors, with the loop over keys warp-specialised if SPECIALISE."""
     row = tl.program_id(0) * BM
     query = q.load([row, 0])
     best = tl.full((BM,), float("-inf"), tl.float32)

@@ -1,4 +1,4 @@
-"""Triton kernels that lean on what others seldom touch: tuples through reductions, packed weights, precisions, gathers."""
+"""Triton kernels with rarer features: reductions of tuples, packed weights, precisions, gathers."""
 
 from __future__ import annotations
 
@@ -90,11 +90,11 @@ def half_sums(x, rows, halves, brains, n, WIDTH: tl.constexpr):
 
 
 @triton.jit
-def products_behind_pointers(
+def grouped_by_pointers(
     a_of, b_of, c_of, sizes, strides, groups,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PROGRAMS: tl.constexpr,
 ):  # fmt: skip
-    """Many products in one launch: programs take turns at the tiles of all, whose matrices only pointers tell."""
+    """A grouped matmul: programs are distributed over the tiles of all matmuls, whose matrices are given by pointer arrays."""
     tile = tl.program_id(0)
     first = 0
     for group in range(groups):

@@ -65,7 +65,7 @@ def _warp(x: list[int]) -> list[list[int]]:
 
 
 def atomics(arrays: Arrays) -> Arrays:
-    """Where every cell ends, whatever the order."""
+    """The final value of every cell, which is the same in any order."""
     x, n = arrays["x"].astype(np.int64), arrays["x"].size
     cells = [
         x.sum(), x.max(), x.min(), np.bitwise_or.reduce(1 << (x & 31)), ~np.bitwise_or.reduce(1 << (x & 15)),
@@ -121,7 +121,7 @@ def _interpret(program: list[int], a: int, b: int) -> int:
 
 
 def jump_table(arrays: Arrays) -> Arrays:
-    """Four functions chosen by the low bits, plus the 32 lanes that meet afterwards."""
+    """Four functions chosen by the low bits, plus a sum over the 32 reconverged lanes."""
     x = arrays["x"]
     return {"out": np.choose(x & 3, [x + 100, x * x, -x, x >> 1]) + 32}
 
@@ -165,7 +165,7 @@ def constants(arrays: Arrays) -> Arrays:
 
 
 def cluster_sum(arrays: Arrays) -> Arrays:
-    """Totals without the own part, the neighbour's counter, and the mirrored CTA's first words."""
+    """Totals without the CTA's own part, the neighbour's counter, and the mirrored CTA's first words."""
     x = arrays["x"].reshape(4, 100)
     threads = np.stack([x[:, t::64].sum(1) for t in range(64)], 1)
     counts = (threads & 7).sum(1)

@@ -1,4 +1,4 @@
-"""Run a prepared case on the machine."""
+"""Run a prepared case on the emulator."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def run(prepared: Prepared, *, schedule: str = "eager", seed: int = 0) -> Arrays
 
 
 def launched(prepared: Prepared, **options: Any) -> tuple[Arrays, warploom.Run]:
-    """Launch on copies of the arrays: those, as the kernel left them, and the run."""
+    """Launch on copies of the arrays; return the copies as the kernel left them, and the run."""
     arrays = copy.deepcopy(prepared.arrays)
     compiled = prepared.compiled
     ran = warploom.launch(

@@ -1,4 +1,4 @@
-"""PTX that nobody tuned the machine to gives the right numbers, under every schedule."""
+"""PTX of other compilers gives the right numbers under every schedule."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RUNS = [
 
 
 @pytest.mark.parametrize(("case", "schedule", "seed"), RUNS)
-def test_machine_gives_the_reference(case: Case, schedule: str, seed: int) -> None:
+def test_the_emulator_matches_the_reference(case: Case, schedule: str, seed: int) -> None:
     try:
         prepared = case.prepare(seed=seed + 100)
     except CompilerMissing as reason:

@@ -12,9 +12,9 @@ from .compile import CompilerMissing
 from .run import launched
 
 SAMPLE = 16
-"""One case in so many belongs to the fast tests."""
+"""One case in this many runs in the fast tier."""
 FIRST = next(at for at, case in enumerate(CASES) if case.name == "triton_matmul_f16_accumulator_sm90") % SAMPLE
-"""This kernel reads accumulators before their `wgmma.wait_group`, so that its numbers show when a wgmma completes."""
+"""This kernel reads accumulators before their `wgmma.wait_group`, so its results depend on when a wgmma completes."""
 
 
 class Watch:

@@ -1,4 +1,4 @@
-"""Cases whose kernel is Triton or Gluon: the signature follows from the arguments, as in Triton's own launcher."""
+"""Cases whose kernel is Triton or Gluon: the signature is derived from the arguments, as in Triton's own launcher."""
 
 from __future__ import annotations
 

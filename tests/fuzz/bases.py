@@ -1,4 +1,4 @@
-"""The kernels that are mutated: each with its launch, its arrays, and the lines of it that a run executes."""
+"""The kernels that are mutated, each with its launch, its arrays and the lines that a run executes."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ class Base:
     weight: int
 
     def launch(self, text: str | None = None) -> Launch:
-        """The launch of a text on fresh copies of the arrays."""
+        """Bind a text to fresh copies of the arrays."""
         return self.bind(
             self.text if text is None else text, {name: array.copy() for name, array in self.arrays.items()}
         )
 
     def run(self, schedule: str = "eager") -> Grid:
-        """The valid kernel, run to its end."""
+        """Run the valid kernel to its end."""
         grid = Grid(launcher.prepare(self.launch(), by_name(schedule, 0), None, 10_000_000, (), None))
         with np.errstate(all="ignore"):
             grid.run()
@@ -60,12 +60,12 @@ class Base:
 
     @property
     def limit(self) -> int:
-        """How many instructions a mutant may use: more than the valid kernel does."""
+        """The instruction limit of a mutant: more than the valid kernel needs."""
         return 2 * self._executed[1] + _SLACK
 
     @property
     def families(self) -> set[str]:
-        """What the kernel executes."""
+        """The instruction families that the kernel executes."""
         grid = self.run()
         blocks = zip(grid.program.flow.blocks, grid.executed, strict=True)
         return {op.family for block, count in blocks if count for op in block.ops}
@@ -82,7 +82,7 @@ def _from_file(path: Path, weight: int) -> Base:
 
 
 def written() -> Iterator[Base]:
-    """Kernels written for this: small, and together they execute every family of instructions."""
+    """Small kernels written for this test, which together execute every instruction family."""
     for path in sorted((TESTS / "fuzz" / "kernels").glob("*.launch.json")):
         yield _from_file(path, 12)
 
@@ -121,7 +121,7 @@ KINDS = tuple(_KINDS)
 
 @dataclass(frozen=True)
 class Plan:
-    """Which kernels are mutated, and how many changes each mutant has."""
+    """A selection of kernels to mutate, and the number of changes per mutant."""
 
     kinds: tuple[str, ...] = ("written", "foreign")
     depth: int = 1

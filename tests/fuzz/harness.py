@@ -1,7 +1,7 @@
-"""Runs mutants in workers that may use 2 GB and not hang, and tells what came of each.
+"""Run mutants in workers with a memory limit of 2 GB and a time limit, and report the outcome of each.
 
 A mutant ends well with a run or with an error of the catalogue other than INTERNAL. Anything else is a failure: another
-exception, a worker that dies, or one that says nothing for too long.
+exception, a worker that dies, or one that is silent for too long.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _DEFAULT = Plan()
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one mutant: a code or `a run`; `failure` holds what should not have happened.
+    """The outcome of one mutant: an error code or `a run`; `failure` describes an outcome that is not allowed.
 
-    `memory` is the most, in bytes, that its worker had taken by then.
+    `memory` is the peak of its worker so far, in bytes.
     """
 
     number: int
@@ -102,9 +102,9 @@ def _confine() -> None:
 
 
 def _taken() -> int:
-    """The most memory that this process has had; 0 where the system does not tell.
+    """The peak memory of this process; 0 if the system does not report it.
 
-    Linux counts what the parent had in `ru_maxrss`, also behind a spawn.
+    Linux counts the parent's memory in `ru_maxrss`, even after a spawn.
     """
     status = Path("/proc/self/status")
     most = re.search(r"VmHWM:\s*(\d+) kB", status.read_text("utf-8")) if status.exists() else None
@@ -160,7 +160,7 @@ def run(
     try:
         while crew:
             for at, worker in enumerate(crew):
-                fault = _hear(worker, summary, on_outcome)
+                fault = _receive(worker, summary, on_outcome)
                 if not fault and worker.ready and not worker.queue:
                     worker.queue = next(todo, [])
                     worker.since = time.monotonic()
@@ -199,15 +199,15 @@ def _first(numbers: list[int], rest: Iterator[list[int]]) -> Iterator[list[int]]
     yield from rest
 
 
-def _hear(worker: _Worker, summary: Summary, on_outcome: Callable[[Outcome], None] | None) -> str:
-    """Take what a worker has said; a text if it died or has been silent for too long."""
+def _receive(worker: _Worker, summary: Summary, on_outcome: Callable[[Outcome], None] | None) -> str:
+    """Receive a worker's outcomes; return a text if it died or has been silent for too long."""
     try:
         while worker.pipe.poll():
             outcome = worker.pipe.recv()
             worker.since, worker.ready = time.monotonic(), True
             if outcome is not None:
                 worker.queue.pop(0)
-                _tell(outcome, summary, on_outcome)
+                _report(outcome, summary, on_outcome)
     except (EOFError, OSError):
         worker.process.join(5)
         return f"the worker died (exit {worker.process.exitcode})"
@@ -215,17 +215,17 @@ def _hear(worker: _Worker, summary: Summary, on_outcome: Callable[[Outcome], Non
 
 
 def _blame(worker: _Worker, fault: str, summary: Summary, on_outcome: Callable[[Outcome], None] | None) -> list[int]:
-    """The mutant at work is the one that failed; the numbers behind it are still to be done."""
+    """Blame the mutant that was running; requeue the numbers after it."""
     if not worker.ready:
         raise RuntimeError(f"a worker did not start: {fault}")
     if not worker.queue:
         return []
     number, *left = worker.queue
-    _tell(Outcome(number, "no answer" if "answer" in fault else "crash", fault, PATIENCE), summary, on_outcome)
+    _report(Outcome(number, "no answer" if "answer" in fault else "crash", fault, PATIENCE), summary, on_outcome)
     return left
 
 
-def _tell(outcome: Outcome, summary: Summary, on_outcome: Callable[[Outcome], None] | None) -> None:
+def _report(outcome: Outcome, summary: Summary, on_outcome: Callable[[Outcome], None] | None) -> None:
     summary.add(outcome)
     if on_outcome is not None:
         on_outcome(outcome)

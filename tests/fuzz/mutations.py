@@ -1,4 +1,4 @@
-"""Mutations of valid PTX, each found again by its number: most change one token of an instruction that was executed."""
+"""Mutations of valid PTX, reproducible by number: most change one token of an executed instruction."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Source:
 
     @cached_property
     def symbols(self) -> tuple[str, ...]:
-        """What can stand for an address or a target: variables, parameters and labels."""
+        """Symbols that can be an address or a target: variables, parameters and labels."""
         declared = re.findall(r"\.(?:[a-z]\d+|pred)\s+([$\w]+)(?:\[|\s*[,;)=])", self.text)
         return tuple(dict.fromkeys((*declared, *self.labels)))
 
@@ -102,7 +102,7 @@ class Source:
         return tuple(n for n, line in enumerate(self._split, 1) if _DECLARATION.match(line))
 
     def mutant(self, number: int) -> Mutant:
-        """The executed line changed in the way that the number says: in four of five cases one token or operand."""
+        """Mutate an executed line as the number selects: in four of five cases one token or operand."""
         draw = random.Random(f"line {number}")
         table = _TOKENS if draw.random() < 0.85 else _LINES
         while True:
@@ -113,7 +113,7 @@ class Source:
                 return Mutant(found, f"line {line}: {name}: {self._shown(found)}")
 
     def declaration(self, number: int) -> Mutant:
-        """A declaration changed in the way that the number says."""
+        """Mutate a declaration as the number selects."""
         draw = random.Random(f"declaration {number}")
         while True:
             line = draw.choice(self.declarations)
@@ -316,7 +316,7 @@ def _sibling(source: Source, old: Statement, draw: random.Random) -> str | None:
     return old.text.replace(old.opcode, _spelling(draw.choice(rows), draw), 1) if rows else None
 
 
-def _stranger(source: Source, old: Statement, draw: random.Random) -> str | None:
+def _unrelated(source: Source, old: Statement, draw: random.Random) -> str | None:
     """Any instruction that takes about as many operands."""
     rows = [form for form in FORMS if abs(len(form.slots) - len(old.operands)) <= 1]
     return old.text.replace(old.opcode, _spelling(draw.choice(rows), draw), 1) if rows else None
@@ -382,7 +382,7 @@ def _braces(source: Source, old: Statement, draw: random.Random) -> str | None:
 
 
 def _retyped(source: Source, text: str, draw: random.Random) -> str:
-    """A register where something else stood, or the other way round."""
+    """A register in place of something else, or the other way round."""
     return draw.choice(
         (draw.choice(source.all_registers), draw.choice(source.symbols or ("x",)), "_", "0", draw.choice(_SPECIALS))
     )
@@ -399,7 +399,7 @@ _TOKENS: dict[str, tuple[int, Change]] = {
     "operand borrowed": (6, _edited(_borrow)),
     "modifier": (14, _edited(_modifier)),
     "opcode of the same root": (8, _edited(_sibling)),
-    "opcode of any root": (3, _edited(_stranger)),
+    "opcode of any root": (3, _edited(_unrelated)),
     "guard": (10, _edited(_guard)),
     "target": (5, _edited(_target)),
     "address": (8, _edited(_offset)),

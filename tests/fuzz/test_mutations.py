@@ -1,4 +1,4 @@
-"""Mutants of valid kernels: each gives a run or an error of the catalogue, and the tool that makes them does its work."""
+"""Mutants of valid kernels: each gives a run or an error of the catalogue; and tests of the mutator itself."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from warploom.machine.translate.arithmetic import FAMILIES
 COUNT = 500
 DECLARATIONS = 40
 NEVER = {"trap", "brkpt", "tcgen05.shift", "mul.mixed", "call.pointer"}
-"""Families that no valid kernel executes to its end, whose meaning the manual leaves open, or that ptxas does not take."""
+"""Families that no valid kernel executes to its end, whose semantics the manual leaves open, or that ptxas does not take."""
 
 
 @pytest.fixture(scope="module")
@@ -30,13 +30,13 @@ def test_mutants_give_a_run_or_a_catalogued_error():
     assert summary.memory < 300 << 20, "what a mutant takes is given back"
 
 
-def test_every_schedule_runs_what_is_mutated():
+def test_the_unmutated_kernels_run_under_every_schedule():
     for kernel in written():
         for schedule in sorted(set(SCHEDULES)):
             kernel.run(schedule)
 
 
-def test_the_written_kernels_execute_every_family():
+def test_the_written_kernels_execute_every_instruction_family():
     executed = set().union(*(kernel.families for kernel in Plan().bases()))
     assert (set(MEANINGS) | FAMILIES) - executed - NEVER == set()
 
@@ -55,14 +55,14 @@ def test_most_mutations_change_a_token_of_an_executed_line(kernels):
             assert changed <= set(source.lines)
 
 
-def test_a_number_always_means_the_same_mutant(kernels):
+def test_a_number_always_gives_the_same_mutant(kernels):
     again = Plan().bases()
     for number in (0, 7, 123, -5, 99_999):
         first, second = trial(kernels, number), trial(again, number)
         assert (first.mutant, first.schedule, first.seed) == (second.mutant, second.schedule, second.seed)
 
 
-def test_the_tool_makes_every_kind_of_change():
+def test_the_mutator_makes_every_kind_of_change():
     text = "\n".join(
         (
             ".visible .entry k(.param .u64 x)",

@@ -104,7 +104,7 @@ def run_on_gpu(case: Case) -> bool:
     return all(same(gpu.get(found[name], want), want) for name, want in wanted.items())
 
 
-def run_on_the_machine(case: Case) -> bool:
+def run_on_the_emulator(case: Case) -> bool:
     made, hopper = case.made(), Gpu("", (9, 0), case.sms, 0)
     call_of(case, made, hopper, "sm_90a")
     planned = plan_on(hopper, made.operation, **made.arguments, target="sm_90a")
@@ -183,10 +183,10 @@ def machine() -> dict[str, Any]:
     return dict(zip(("gpu", "driver"), (each.strip() for each in answer.split(",")), strict=False))
 
 
-def on_the_machine(names: list[str]) -> int:
+def on_the_emulator(names: list[str]) -> int:
     failed = 0
     for name in names:
-        right = run_on_the_machine(CASES[name])
+        right = run_on_the_emulator(CASES[name])
         failed += not right
         print(f"{name:32} {'right' if right else 'WRONG'}", flush=True)
     return failed
@@ -208,7 +208,7 @@ def main() -> int:
         return one(asked.one)
     names = asked.cases.split(";") if asked.cases else list(QUICK if asked.quick else CASES)
     if asked.machine:
-        return 1 if on_the_machine(names) else 0
+        return 1 if on_the_emulator(names) else 0
     program = sanitizer()
     if program is None:
         print("compute-sanitizer is not there")
