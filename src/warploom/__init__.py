@@ -10,6 +10,7 @@ from warploom.version import __version__
 
 if TYPE_CHECKING:
     from warploom import nn as nn
+    from warploom.checker.report import Finding, Report, Verdict
     from warploom.diagnostics import Fault, LaunchError, PtxError, Stuck, TraceError, WarploomError
     from warploom.host.launch import Launch
     from warploom.host.tensor_map import TensorMap
@@ -34,15 +35,18 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Fault",
+    "Finding",
     "HopperConfig",
     "Launch",
     "LaunchError",
     "MatmulConfig",
     "PtxError",
+    "Report",
     "Run",
     "Stuck",
     "TensorMap",
     "TraceError",
+    "Verdict",
     "WarploomError",
     "__version__",
     "block_scaled_matmul",
@@ -63,6 +67,7 @@ __all__ = [
 ]
 
 _NAMES = {
+    "warploom.checker.report": ("Finding", "Report", "Verdict"),
     "warploom.diagnostics": ("Fault", "LaunchError", "PtxError", "Stuck", "TraceError", "WarploomError"),
     "warploom.host.launch": ("Launch",),
     "warploom.host.tensor_map": ("TensorMap",),
@@ -88,8 +93,8 @@ _NAMES = {
 """The names of this package by the module that defines them, as above; a test holds the two lists together."""
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
 _PACKAGES = frozenset((
-    "compare", "diagnostics", "hardware", "heuristics", "host", "kernels", "launch_file", "machine", "nn", "ops", "ptx",
-    "runtime", "structured", "torch", "trace", "triton", "tuning",
+    "checker", "compare", "diagnostics", "hardware", "heuristics", "host", "kernels", "launch_file", "machine", "nn",
+    "ops", "ptx", "runtime", "structured", "torch", "trace", "triton", "tuning",
 ))  # fmt: skip
 """Subpackages that `warploom.NAME` finds without an import of its own."""
 

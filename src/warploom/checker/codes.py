@@ -1,0 +1,128 @@
+"""The codes of findings: for each a title, an explanation and advice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """A class of defects."""
+
+    title: str
+    advice: str
+    replayable: bool = True
+    """False if no schedule of the emulator can show it as a wrong number, fault or hang."""
+    is_lint: bool = False
+
+
+_ORDER = "Order the two with a barrier, or with an mbarrier that the first party arrives at and the second waits for."
+
+CODES: dict[str, Code] = {
+    "RACE_RAW": Code("read not ordered after a write", _ORDER),
+    "RACE_WAR": Code("write not ordered after a read", _ORDER),
+    "RACE_WAW": Code("two writes without an order", _ORDER),
+    "LOST_UPDATE": Code(
+        "read-modify-write without atomicity",
+        "Use `atom` or `red`, or let one thread do all updates of this address.",
+    ),
+    "VISIBILITY": Code(
+        "executed in order, but not visible",
+        "Synchronise with release and acquire semantics; `.relaxed` and warp collectives order no memory.",
+        replayable=False,
+    ),
+    "FENCE_PROXY": Code(
+        "no proxy fence between generic and async accesses",
+        "Execute `fence.proxy.async` after the generic access and before the barrier, in every thread that accessed.",
+    ),
+    "FENCE_TCGEN": Code(
+        "no tcgen05.fence between synchronised threads",
+        "Execute `tcgen05.fence::before_thread_sync` before the barrier and `::after_thread_sync` after it.",
+        replayable=False,
+    ),
+    "FENCE_SCOPE": Code(
+        "the scope does not include the other thread",
+        "Widen the scope: `.cluster` between CTAs of a cluster, `.gpu` between clusters.",
+        replayable=False,
+    ),
+    "LANE_RELEASE": Code(
+        "one lane releases what other lanes accessed",
+        "Execute `bar.warp.sync` before the elected lane arrives: an arrival releases its own thread's accesses only.",
+        replayable=False,
+    ),
+    "PHASE_MIXUP": Code(
+        "an arrival may count in the previous phase",
+        "Wait for the previous phase before arriving for the next one.",
+    ),
+    "PHASE_ABA": Code(
+        "a parity test may pass one lap early",
+        "Wait for every phase in turn: a test of a parity cannot tell phase n from phase n - 2.",
+    ),
+    "PHASE_OVERRUN": Code(
+        "a waiter may be lapped",
+        "Let the phase after the next depend on the waiter: it must arrive, or be waited for, after its own wait.",
+    ),
+    "PHASE_UNOBSERVED": Code(
+        "a phase that no thread waits for",
+        "Wait for each phase before the next arrival (PTX ISA, mbarrier: at least one wait per phase).",
+        replayable=False,
+    ),
+    "PREMATURE_PHASE": Code(
+        "a phase may complete before its bytes are expected",
+        "Use `mbarrier.arrive.expect_tx`, or expect the bytes before the arrival.",
+    ),
+    "MBAR_INIT_ORDER": Code(
+        "an mbarrier is used before its initialisation is known",
+        "Put a barrier between `mbarrier.init` and this use; in a cluster `fence.mbarrier_init` and a cluster barrier.",
+    ),
+    "MBAR_LIFETIME": Code(
+        "an mbarrier ends while it may be in use",
+        "Order `mbarrier.inval`, or the reuse of its bytes, after the last use of the barrier.",
+    ),
+    "MBAR_UNBALANCED": Code(
+        "bytes outstanding at the end",
+        "Expect exactly the bytes that arrive, and wait for the last phase.",
+    ),
+    "NAMED_RECYCLE": Code(
+        "a named barrier may be reused too early",
+        "Use another barrier number, or order this use after the end of the previous one.",
+    ),
+    "TMEM_ALLOC_ORDER": Code(
+        "TMEM is used before its allocation is known",
+        "Put a barrier between `tcgen05.alloc` and the threads that use the address.",
+    ),
+    "TMEM_DEALLOC_EARLY": Code(
+        "TMEM is freed while it may be in use",
+        "Order `tcgen05.dealloc` after the last access: by a barrier that all its users arrive at.",
+    ),
+    "REMOTE_AFTER_EXIT": Code(
+        "a CTA may exit before another one reaches it",
+        "Let the CTA wait for the last remote arrival or access, or end with a cluster barrier.",
+    ),
+    "UNINITIALISED": Code(
+        "a read of memory that was never written",
+        "Write the bytes first, or do not read them.",
+    ),
+    "OUTPUT_OVERLAP": Code(
+        "two programs write one element",
+        "Let one program write each element, or use atomics.",
+    ),
+    "WGMMA_REGISTERS": Code(
+        "registers of a pending wgmma are accessed",
+        "Execute `wgmma.wait_group` before reading accumulators or writing operands.",
+    ),
+    "WGMMA_FENCE": Code(
+        "no wgmma.fence between registers and wgmma",
+        "Execute `wgmma.fence` after writing the registers and before the first `wgmma.mma_async` that uses them.",
+    ),
+    "DEADLOCK": Code("the kernel hangs", "Read what each warp waits for; the missing arrival is named."),
+    "FAULT": Code("the kernel faults", "Correct the instruction."),
+    "BULK_UNWAITED": Code(
+        "a bulk store is not waited for",
+        "Execute `cp.async.bulk.wait_group.read` before the end of the kernel.",
+        is_lint=True,
+    ),
+    "REDUNDANT": Code("synchronisation that orders nothing", "It can be removed.", is_lint=True),
+    "OUTPUT_GAP": Code("elements of an output that nothing wrote", "Check the ragged edges.", is_lint=True),
+}
+"""Every code that a finding can have."""
