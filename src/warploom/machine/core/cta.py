@@ -48,6 +48,12 @@ class Cluster:
                 vars(part).clear()
         vars(self).clear()
 
+    def give_back(self) -> None:
+        """Let the register files and block functions of ended CTAs serve later ones."""
+        for cta in self.ctas:
+            for warpgroup in cta.warpgroups:
+                self.grid.pool.setdefault((warpgroup.index, cta.rank), []).append(warpgroup.storage)
+
 
 class Generation:
     """One use of a named barrier: arrivals, the number that completes it (None: all live threads), and votes."""
@@ -261,12 +267,10 @@ class Cta:
         self.grid.threads_ended(self)
 
     def release(self) -> None:
-        """Give back the memory of an ended CTA."""
+        """Release the groups of an ended CTA; operations in flight may still use its registers."""
         for group in self.all_groups:
             group.forget()
-        for warpgroup in self.warpgroups:
-            warpgroup.blocks.clear()
-        self.warpgroups, self.all_groups = [], []
+        self.all_groups = []
         self._warp_groups, self._convoys, self._free = {}, {}, {}
 
     def merged(self, waiters: list[Group]) -> list[Group]:

@@ -12,7 +12,7 @@ from warploom.machine.core.async_operations import InFlight, Operation
 from warploom.machine.core.cta import Cluster, Cta
 from warploom.machine.core.deadlock_report import deadlock, located, placed, standing, waiters
 from warploom.machine.core.events import Reporter
-from warploom.machine.core.group import DONE, EXPIRED, READY, WAITING, WARP, Group
+from warploom.machine.core.group import DONE, EXPIRED, READY, WAITING, WARP, Group, Storage
 from warploom.machine.core.observation import observed
 from warploom.machine.core.schedule import Eager, Replay
 from warploom.machine.core.setup import MOST_RESIDENT_BYTES, Setup, Triple, WarpState, resident_bytes
@@ -77,6 +77,8 @@ class Grid:
         self.uses_reserved = not self.program.specials.isdisjoint(_RESERVED)
         self.specials = self._specials()
         self.lane_specials: dict[int, dict[str, Any]] = {}
+        self.pool: dict[tuple[int, int], list[Storage]] = {}
+        """The storage of ended warpgroups, by their index and the rank of their CTA, for those launched later."""
         self.budget = setup.limit if setup.limit is not None else 1 << 62
         self.effects = 0
         self.moved: dict[str, int] = {}
@@ -459,6 +461,7 @@ class Grid:
             if cluster.in_flight:
                 kept.append(cluster)
             else:
+                cluster.give_back()
                 cluster.discard()
         self._gone = kept
 

@@ -60,24 +60,32 @@ class Waitable:
         return None
 
 
+class Storage:
+    """Register files, one column per lane, and the block functions that are bound to their rows."""
+
+    __slots__ = ("blocks", "files")
+
+    def __init__(self, rows: dict[str, int], lanes: int) -> None:
+        self.files: dict[str, Array] = {file: np.empty((rows[file], lanes), dtype) for file, dtype in FILES.items()}
+        self.blocks: dict[tuple[int, int, bool], tuple[Callable[..., int], ...]] = {}
+
+
 class Warpgroup:
-    """Four consecutive warps: their register files, one column per lane, and their local memory."""
+    """Four consecutive warps: their register files and their local memory."""
 
     def __init__(self, cta: Cta, index: int, lanes: int) -> None:
         self.cta, self.index, self.lanes = cta, index, lanes
-        rows = cta.program.layout.rows
-        self.files: dict[str, Array] = {}
-        for file, dtype in FILES.items():
-            array = np.empty((rows[file], lanes), dtype)
+        used = cta.grid.pool.get((index, cta.rank))
+        self.storage = used.pop() if used else Storage(cta.program.layout.rows, lanes)
+        self.files, self.blocks = self.storage.files, self.storage.blocks
+        for file, array in self.files.items():
             array.fill(POISON[file])
-            self.files[file] = array
         self.local = LocalMemory(lanes, cta.local_bytes) if cta.local_bytes else None
         specials = cta.grid.lane_specials
         if index not in specials:
             specials[index] = lane_specials(index * WARPGROUP, lanes, cta.grid.block)
         self.specials: dict[str, Array] = specials[index]
         self.state: dict[Any, Any] = {}
-        self.blocks: dict[tuple[int, int, bool], tuple[Callable[..., int], ...]] = {}
 
     def rows(self, names: RowNames) -> Array:
         """The registers of a brace list for all lanes of the warpgroup: a view where they are adjacent."""
@@ -151,7 +159,10 @@ class Group:
         return np.ones(self.lanes, np.bool_) if self.mask is None else self.mask
 
     def blocks(self, masked: bool) -> tuple[Callable[..., int], ...]:
-        """The block functions over the registers of these warps, made when first needed; lane groups share them."""
+        """The block functions over the registers of these warps, made when first needed; lane groups share them.
+
+        They outlive the CTA, and read what differs between CTAs (`CTA_SPECIALS`) through the group.
+        """
         key = (self.first_lane, self.lanes, masked)
         made = self.warpgroup.blocks.get(key)
         if made is None:

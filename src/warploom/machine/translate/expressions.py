@@ -112,6 +112,8 @@ class Names:
             return local, False
         if name in CLOCKS:
             return f"G.{CLOCKS[name]}()", True
+        if name in CTA_SPECIALS:
+            return f"G.cta.specials[{name!r}]", True
         self.bindings.setdefault(local, f"SPECIALS[{name!r}]")
         return local, True
 
@@ -122,6 +124,11 @@ class Names:
         return f"({local} + {operand.offset})" if operand.offset else local
 
 
+CTA_SPECIALS = frozenset(
+    {f"%{name}.{axis}" for name in ("ctaid", "cluster_ctaid", "clusterid") for axis in "xyz"}
+    | {"%cluster_ctarank", "%smid"}
+)
+"""Special registers that differ between CTAs: read each time, because block functions outlive a CTA."""
 CLOCKS = {
     "%clock": "clock",
     "%clock_hi": "clock_high",
