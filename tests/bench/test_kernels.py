@@ -71,7 +71,7 @@ def test_sanitizer_cases_are_right_on_the_emulator(name):
 
 def test_the_planted_race_is_a_race():
     out = np.zeros(kernels.THREADS, np.uint32)
-    text = text_of(kernels.nobody_waits.bind(out, grid=(1, 1, 1), block=(kernels.THREADS, 1, 1)).program)
+    text = text_of(kernels.missing_barrier.bind(out, grid=(1, 1, 1), block=(kernels.THREADS, 1, 1)).program)
     assert "st.shared" in text
     assert "bar.sync" not in text
 

@@ -1,6 +1,6 @@
-"""A small case of each family for Hopper, with what NumPy says: for tools that look at every access of a kernel.
+"""A small case of each kernel family for Hopper, with its NumPy reference: for tools that check every memory access.
 
-Sizes divide nothing, inputs are small integers, results are exact. Few multiprocessors are told of, so that a CTA has
+Sizes are not multiples of the tiles, inputs are small integers, results are exact. The GPU is said to have few SMs, so a CTA has
 several tiles.
 """
 
@@ -33,11 +33,11 @@ class Made:
     want: Array
 
     further: dict[str, Array] = field(default_factory=dict)
-    """What further outputs should be, by name."""
+    """Expected auxiliary outputs, by name."""
 
     @property
     def arrays(self) -> dict[str, Array]:
-        """All arrays of the call by name, those of a mapping too."""
+        """All arrays of the call by name, including those in mappings."""
         nested = {
             name: each for value in self.arguments.values() if isinstance(value, dict) for name, each in value.items()
         }
@@ -52,7 +52,7 @@ class Case:
     fields: Mapping[str, Any] = field(default_factory=dict)
     sizes: Mapping[str, Any] = field(default_factory=dict)
     sms: int = 4
-    """The multiprocessors that it is told of."""
+    """The number of SMs that the kernel is launched for."""
 
     def made(self) -> Made:
         return self.make(np.random.default_rng(), dict(self.fields), **self.sizes)
@@ -138,7 +138,7 @@ def gated_groups(rng: np.random.Generator, fields: dict[str, Any], *, rows: tupl
 
 
 def weights(rng: np.random.Generator, fields: dict[str, Any], *, tiles: tuple[int, ...]) -> Made:
-    """Batches with a depth of their own, in K tiles; one without any is zero."""
+    """Batches with a K extent each, in K tiles; one without any is zero."""
     starts = np.cumsum((0, *tiles)).astype(np.int32)
     a, d = integers(rng, 64 * sum(tiles), M), integers(rng, 64 * sum(tiles), N)
     parts = [np.s_[64 * first : 64 * last] for first, last in pairwise(starts)]

@@ -1,10 +1,10 @@
-"""Run prepared cases on a GPU and compare them with the machine, bit for bit.
+"""Run prepared cases on a GPU and compare them with the emulator, bit for bit.
 
     python differential.py FOLDER [--only TEXT] [--save FILE.npz] [--jobs N]
 
-FOLDER is what `prepare.py` wrote. This script stands alone: it needs NumPy, ml_dtypes and the CUDA driver, and nothing
-of warploom. Each case runs in a process of its own, so that a fault or a hang costs one case. The exit status is 1
-where anything differs.
+FOLDER is written by `prepare.py`. This script is self-contained: it needs NumPy, ml_dtypes and the CUDA driver, and nothing
+of warploom. Each case runs in its own process, so that a fault or a hang costs one case. The exit status is 1
+if anything differs.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Driver:
         self.call("cuCtxSetCurrent", self.context)
 
     def call(self, name: str, *args: Any) -> None:
-        """One driver function; a status other than success is raised with its name."""
+        """Call a driver function; raise an error with its name unless it succeeds."""
         status = getattr(self.library, name)(*args)
         if status:
             text = ctypes.c_char_p()
@@ -89,14 +89,14 @@ class Driver:
         return function
 
     def upload(self, data: np.ndarray[Any, Any]) -> int:
-        """Bytes on the device; the address."""
+        """Copy bytes to the device; return the address."""
         address = ctypes.c_uint64()
         self.call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(max(data.nbytes, 16)))
         self.call("cuMemcpyHtoD_v2", address, data.ctypes.data_as(ctypes.c_void_p), ctypes.c_size_t(data.nbytes))
         return address.value
 
     def download(self, address: int, size: int) -> np.ndarray[Any, Any]:
-        """Bytes back from the device."""
+        """Copy bytes back from the device."""
         data = np.empty(size, np.uint8)
         to = data.ctypes.data_as(ctypes.c_void_p)
         self.call("cuMemcpyDtoH_v2", to, ctypes.c_uint64(address), ctypes.c_size_t(size))
@@ -121,14 +121,14 @@ class Driver:
         return storage, aligned
 
     def word(self, argument: dict[str, Any], addresses: dict[str, int]) -> Any:
-        """The value of an argument that is no map."""
+        """The value of an argument other than a tensor map."""
         if "pointers" in argument:
             found = [0 if name is None else addresses[name] for name in argument["pointers"]]
             return self.upload(np.array(found, np.uint64))
         return addresses[argument["pointer"]] if "pointer" in argument else argument["scalar"]
 
     def launch(self, case: dict[str, Any], function: ctypes.c_void_p, addresses: dict[str, int]) -> None:
-        """One launch, waited for."""
+        """Launch and synchronise."""
         keep, pointers = [], []
         for argument in case["args"]:
             if "map" in argument:
@@ -180,7 +180,7 @@ def execute(folder: Path, case: dict[str, Any], save: Path) -> None:
 def difference(
     case: dict[str, Any], name: str, left: np.ndarray[Any, Any], right: np.ndarray[Any, Any], source: str
 ) -> str:
-    """Why two outputs differ more than the case allows, or nothing; NumPy's reference may give a zero another sign."""
+    """Describe how two outputs differ more than the case allows, if they do; the reference may differ in the sign of zero."""
     if left.tobytes() == right.tobytes():
         return ""
     dtype = dtype_of(case["buffers"][name]["dtype"])
@@ -196,7 +196,7 @@ def difference(
 
 
 def compare(folder: Path, case: dict[str, Any], hardware: dict[str, np.ndarray[Any, Any]], source: str) -> str:
-    """The verdict on one case against the machine or the reference."""
+    """Compare one case with the emulator or the reference."""
     stored = np.load(folder / f"{case['name']}.npz")
     if f"{source}.{case['outputs'][0]}" not in stored:
         return "absent"
@@ -205,7 +205,7 @@ def compare(folder: Path, case: dict[str, Any], hardware: dict[str, np.ndarray[A
 
 
 def judge(folder: Path, case: dict[str, Any], scratch: Path) -> tuple[str, str, str, dict[str, np.ndarray[Any, Any]]]:
-    """Run a case in a child process: (status, against the machine, against the reference, outputs)."""
+    """Run a case in a child process: (status, against the emulator, against the reference, outputs)."""
     save = scratch / f"{case['name']}.npz"
     command = [sys.executable, __file__, str(folder), "--child", case["name"], "--save", str(save)]
     try:
@@ -243,7 +243,7 @@ def main() -> int:
         kind = "exact" if case["exact"] else "close"
         found = f"{machine:8} {reference}" if status == "ran" else status
         print(f"{case['name']:45} {kind:8} {found}")
-    print(f"{len(cases)} cases: {agree} equal to the machine, {correct} equal to the reference")
+    print(f"{len(cases)} cases: {agree} equal to the emulator, {correct} equal to the reference")
     if options.save:
         np.savez_compressed(options.save, allow_pickle=False, **kept)
     return int(agree < len(cases) or correct < len(cases))

@@ -1,4 +1,4 @@
-"""Whether there is a GPU for these tests, and what they share."""
+"""Detection of a GPU for these tests, and shared helpers."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import pytest
 
 try:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what PyTorch has to say of the machine is no fault of ours
+        warnings.simplefilter("ignore")  # PyTorch warns about the system it runs on
         import torch
 except ImportError:
     torch = None
 
 
 def missing(*capabilities: tuple[int, int]) -> str:
-    """Why tests for such GPUs cannot run here; nothing if they can."""
+    """The reason why tests for such GPUs cannot run here; empty if they can."""
     if torch is None:
         return "PyTorch is not installed"
     if not torch.cuda.is_available():

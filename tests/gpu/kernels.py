@@ -1,4 +1,4 @@
-"""Small kernels that run on a Hopper GPU as on the machine, each for one thing that a launch must get right."""
+"""Small kernels for a Hopper GPU and the emulator, each for one aspect of a launch."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def saxpy(x: Array[f32], y: Array[f32], a: f32, n: s32):
 
 @kernel(target="sm_90a")
 def box(tensor: TensorMap, out: Array[u32], first: s32, second: s32, *, words: int, rank: int):
-    """One box of a tensor map, as it lies in shared memory."""
+    """One box of a tensor map, as stored in shared memory."""
     held = shared(u32, (words,), name="held", align=1024)
     arrived = barriers("arrived", 1)
     with when(thread() == 0):
@@ -55,7 +55,7 @@ def box(tensor: TensorMap, out: Array[u32], first: s32, second: s32, *, words: i
 
 @kernel(target="sm_90a")
 def ranks(out: Array[u32]):
-    """Who is who in a cluster."""
+    """Ranks of the CTAs in a cluster."""
     with when(thread() == 0):
         cta = cta_index().to(s32)
         out[cta] = special("cluster_ctarank") + special("cluster_nctarank") * 1000
@@ -63,7 +63,7 @@ def ranks(out: Array[u32]):
 
 @kernel(target="sm_90a")
 def step(x: Array[u32], n: s32):
-    """x = 3x + 1, when all launches before have ended."""
+    """x = 3x + 1, after all earlier launches have ended."""
     emit("griddepcontrol.launch_dependents")
     emit("griddepcontrol.wait")
     i = (cta_index() * special("ntid.x") + thread()).to(s32)
@@ -73,14 +73,14 @@ def step(x: Array[u32], n: s32):
 
 @kernel(target="sm_90a")
 def stray(x: Array[u32], distance: s32):
-    """A store far outside."""
+    """A store far out of bounds."""
     with when(thread() == 0):
         x[distance] = 7
 
 
 @kernel(target="sm_90a")
 def own_memory(x: Array[u32], sums: Array[u32], count: Array[u32]):
-    """Counts its launches in memory of its own, and works in another part of it."""
+    """Counts its launches in its own workspace, and computes in another part of it."""
     sums[thread()] = thread() + 1
     sync_threads()
     with when(thread() == 0):
@@ -90,7 +90,7 @@ def own_memory(x: Array[u32], sums: Array[u32], count: Array[u32]):
 
 @kernel(target="sm_90a")
 def ring(x: Array[u32], turns: s32, *, releases: bool = True):
-    """Numbers handed over by a ring of two stages; without releases it comes to a halt in its second round."""
+    """A ring of two stages; without releases it deadlocks in its second round."""
     roles = warp_roles(take=4, give=1)
     held = shared(u32, (2,), name="held")
     full, empty = barriers("full", 2), barriers("empty", 2)
@@ -119,8 +119,8 @@ def ring(x: Array[u32], turns: s32, *, releases: bool = True):
 
 
 @kernel(target="sm_90a")
-def nobody_waits(x: Array[u32]):
-    """A warp reads what another one writes, and no barrier stands between."""
+def missing_barrier(x: Array[u32]):
+    """A warp reads what another one writes, without a barrier in between."""
     held = shared(u32, (THREADS,), name="held")
     held[thread()] = thread() + 1
     x[thread()] = held[(thread() + 32) % THREADS]

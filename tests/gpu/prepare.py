@@ -1,8 +1,8 @@
-"""Write the cases of the corpus that an H200 can run into a folder: PTX, launch, inputs, and the machine's outputs.
+"""Write the cases of the corpus that an H200 can run into a folder: PTX, launch, inputs, and the emulator's outputs.
 
     python tests/gpu/prepare.py FOLDER [--only TEXT] [--no-machine]
 
-`differential.py` reads that folder where there is a GPU. PTX is compiled for version 9.0, which CUDA 13.0 takes.
+`differential.py` reads that folder on a host with a GPU. PTX is compiled for version 9.0, which CUDA 13.0 accepts.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def raw(arrays: Arrays, prefix: str) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def write(case: Case, folder: Path, *, machine: bool) -> dict[str, Any]:
-    """One case on disk; the record that goes into the index."""
+    """Write one case to disk; return its record for the index."""
     prepared = case.prepare(seed=7, ptx_version=PTX_VERSION)
     compiled = prepared.compiled
     types = parameter_types(compiled.ptx, compiled.entry)
@@ -68,7 +68,7 @@ def write(case: Case, folder: Path, *, machine: bool) -> dict[str, Any]:
         try:
             after = run(prepared)
             stored |= raw({name: after[name] for name in expected}, "machine")
-        except Exception as error:  # noqa: BLE001  (a case that the machine cannot run is still worth comparing with the reference)
+        except Exception as error:  # noqa: BLE001  (a case that the emulator cannot run is still compared with the reference)
             problem = f"{type(error).__name__}: {error}".splitlines()[0]
     (folder / f"{case.name}.ptx").write_text(compiled.ptx)
     np.savez_compressed(folder / f"{case.name}.npz", allow_pickle=False, **stored)

@@ -1,9 +1,9 @@
-"""Everything that needs a GPU, in one go: the tests, then what calls cost the host.
+"""Run everything that needs a GPU: the tests, then the benchmark of host time.
 
     PYTHONPATH=src python3 tests/gpu/run_all.py [FOLDER]
 
 FOLDER gets the results as JSON. The exit status is that of the tests. Needs pytest, PyTorch and cuda-bindings, and no
-plugin. Each file of tests is a process of its own: a kernel that faults takes the GPU from its process.
+plugin. Each test file runs in its own process: a kernel that faults makes the GPU unusable for its process.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NONE_FOUND = 5
 def run(*command: str) -> int:
     print("$", *command, flush=True)
     environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "PYTHONUNBUFFERED": "1"}
-    environment["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"  # JAX would take the GPU's memory for itself
+    environment["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"  # JAX would allocate most of the GPU's memory
     try:
         return subprocess.run(
             (sys.executable, *command), cwd=ROOT, env=environment, check=False, timeout=PATIENCE

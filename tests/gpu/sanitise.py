@@ -3,10 +3,10 @@
     PYTHONPATH=src:. python3 tests/gpu/sanitise.py                          every case with every tool
     PYTHONPATH=src:. python3 tests/gpu/sanitise.py --quick                  four cases
     PYTHONPATH=src:. python3 tests/gpu/sanitise.py --tools racecheck --cases "ping-pong;fp8" --add
-    PYTHONPATH=src:. python3 tests/gpu/sanitise.py --machine                no GPU: the cases on the CPU machine
+    PYTHONPATH=src:. python3 tests/gpu/sanitise.py --machine                no GPU: the cases on the emulator
 
-Each case is a process of its own, several at a time, and needs NumPy and the driver only. Faults that were planted must
-be found, or the tool sees nothing. The exit status says whether all is well; JSON goes to sanitizer.json in bench/results.
+Each case is a process, several run at a time, and they need NumPy and the driver only. Planted faults must
+be found, otherwise the tool is not working. The exit status is 0 if all is well; JSON goes to sanitizer.json in bench/results.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from warploom.runtime.gpu.prepared import Prepared
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "bench" / "results"
 TOOLS = ("memcheck", "racecheck", "synccheck")
-PLANTED = {"planted: a store far outside": "memcheck", "planted: nobody waits": "racecheck"}
+PLANTED = {"planted: a store far outside": "memcheck", "planted: a missing barrier": "racecheck"}
 """Faults that a tool must find."""
 SUMMARIES = (
     re.compile(r"ERROR SUMMARY: (\d+) error"),
@@ -50,14 +50,14 @@ RIGHT, WRONG = "result: right", "result: wrong"
 
 
 class Memory:
-    """The first GPU, through the driver alone: memory that is copied to, and back."""
+    """Memory of the first GPU, through the driver alone."""
 
     def __init__(self) -> None:
         self.device = device(0)
         self.device.make_current()
 
     def put(self, array: Array) -> int:
-        """A copy on the GPU; it stays as long as the process."""
+        """Copy to the GPU; the memory is never freed."""
         held, address = np.ascontiguousarray(array), ctypes.c_uint64()
         self._call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(held.nbytes))
         self._call("cuMemcpyHtoD_v2", address, ctypes.c_void_p(held.ctypes.data), ctypes.c_size_t(held.nbytes))
@@ -77,7 +77,7 @@ class Memory:
 
 
 def placed(array: Array) -> Array:
-    """An array with its axes in the order in which they lie in memory."""
+    """An array with its axes in memory order."""
     return array.transpose(sorted(range(array.ndim), key=lambda axis: -array.strides[axis]))
 
 
@@ -90,11 +90,11 @@ def call_of(case: Case, made: Made, gpu: Gpu, target: str) -> Bound:
 
 
 def run_on_gpu(case: Case) -> bool:
-    """Twice, since what a launch leaves behind may disturb the next; whether the result was right."""
+    """Run twice, since a launch may leave state that disturbs the next; return whether the result was right."""
     gpu, made = Memory(), case.made()
     call = call_of(case, made, gpu.device.gpu, gpu.device.target)
     prepared = Prepared(call.launch, tuple(call.arrays.values()), device=gpu.device)
-    names = [name.rpartition(".")[2] for name in call.arrays]  # those of a mapping stand behind its name
+    names = [name.rpartition(".")[2] for name in call.arrays]  # arrays of a mapping come after its name
     addresses = tuple(gpu.put(placed(made.arrays[name])) for name in names)
     for _ in range(2):
         prepared.launch_at(addresses, 0)
@@ -122,13 +122,13 @@ def plant(name: str) -> None:
     gpu, out = Memory(), np.zeros(kernels.THREADS, np.uint32)
     shape = {"grid": (1, 1, 1), "block": (kernels.THREADS, 1, 1)}
     far = kernels.stray.bind(out, 1 << 16, **shape)
-    chosen = far if PLANTED[name] == "memcheck" else kernels.nobody_waits.bind(out, **shape)
+    chosen = far if PLANTED[name] == "memcheck" else kernels.missing_barrier.bind(out, **shape)
     Prepared(chosen, (out,), device=gpu.device).launch_at((gpu.put(out),), 0)
     gpu.wait()
 
 
 def one(name: str) -> int:
-    """A case in this process."""
+    """Run a case in this process."""
     if name in PLANTED:
         plant(name)
         return 0
@@ -142,7 +142,7 @@ def sanitizer() -> str | None:
 
 
 def sanitised(program: str, tool: str, name: str, limit: float) -> dict[str, Any]:
-    """A case under a tool, in a process of its own."""
+    """Run a case under a tool, in its own process."""
     command = [program, "--tool", tool, "--target-processes", "application-only", "--report-api-errors", "no"]
     command += ["--print-limit", "3", sys.executable, __file__, "--one", name]
     environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", "OPENBLAS_NUM_THREADS": "1"}
@@ -156,7 +156,7 @@ def sanitised(program: str, tool: str, name: str, limit: float) -> dict[str, Any
 
 
 def verdict(text: str, name: str) -> dict[str, Any]:
-    """What a tool's output comes to: errors found, whether that is well, and some lines where it is not."""
+    """Parse a tool's output: the errors found, whether that is the expected number, and some lines if it is not."""
     found = [int(match[1]) for pattern in SUMMARIES if (match := pattern.search(text))]
     errors = max(found) if found else None
     well = bool(errors) if name in PLANTED else errors == 0 and RIGHT in text
@@ -167,7 +167,7 @@ def verdict(text: str, name: str) -> dict[str, Any]:
     return row
 
 
-def told(row: dict[str, Any]) -> str:
+def line_of(row: dict[str, Any]) -> str:
     errors = "no summary" if row["errors"] is None else f"{row['errors']} found"
     text = f"{row['tool']:10} {row['case']:32} {errors:12} {'well' if row['well'] else 'NOT WELL':9} {row['seconds']:5.1f} s"
     return "\n    ".join([text, *row.get("says", [])])
@@ -201,7 +201,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="four cases")
     parser.add_argument("--out", type=Path, help="the folder for JSON: bench/results, of --quick build/bench")
     parser.add_argument("--add", action="store_true", help="keep rows of earlier runs that are not run again")
-    parser.add_argument("--machine", action="store_true", help="the cases on the CPU machine, without the tools")
+    parser.add_argument("--machine", action="store_true", help="the cases on the emulator, without the tools")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.one:
@@ -226,7 +226,7 @@ def main() -> int:
     with ThreadPoolExecutor(asked.jobs) as pool:
         for row in pool.map(lambda job: sanitised(program, *job, asked.limit), jobs):
             rows.append(row)
-            print(told(row), flush=True)
+            print(line_of(row), flush=True)
             when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
             text = json.dumps({**about, "when": when, "rows": rows}, indent=1, ensure_ascii=False)
             file.write_text(text + "\n", "utf-8")

@@ -1,4 +1,4 @@
-"""Calls on a Hopper GPU whose arguments overlap, change, or say what need not be said."""
+"""Calls on a Hopper GPU whose arguments overlap, change, or repeat defaults."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def same(found, want):
 
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("which", ["a", "b", "both"])
-def test_out_may_be_a_factor(which, compiled):
+def test_out_may_be_an_operand(which, compiled):
     a, b = ints(512, 512), ints(512, 512)
     a, b = (b, b) if which == "both" else (a, b)
     want = (a.double() @ b.double()).bfloat16()
@@ -34,7 +34,7 @@ def test_out_may_be_a_factor(which, compiled):
     same(out, want)
 
 
-def test_a_function_that_stores_anywhere_reads_no_element_that_it_wrote():
+def test_an_epilogue_that_stores_anywhere_reads_no_element_that_it_wrote():
     a, b, residual = ints(256, 128), ints(128, 256), ints(256, 256)
     want = (a.double() @ b.double() + residual.double()).T.bfloat16()
 
@@ -45,7 +45,7 @@ def test_a_function_that_stores_anywhere_reads_no_element_that_it_wrote():
     same(residual, want)
 
 
-def test_what_a_function_reaches_may_change():
+def test_objects_that_an_epilogue_uses_may_change():
     x, w, settings = ints(64, 128), ints(72, 128), {"factor": 2.0}
 
     class Object:
@@ -61,7 +61,7 @@ def test_what_a_function_reaches_may_change():
         same(wl.linear(x, w, epilogue=lambda acc, at: acc * held.factor, out_dtype=torch.float32), product * factor)
 
 
-def test_calls_that_are_launched_again():
+def test_repeated_calls():
     x, w, residual = ints(64, 128), ints(72, 128), ints(64, 72)
     product = x.double() @ w.double().T
     for _ in range(3):
@@ -73,7 +73,7 @@ def test_calls_that_are_launched_again():
     same(found, product + residual.double() * operands["b"].double())
 
 
-def test_a_prepared_call_writes_nothing_that_it_reads():
+def test_a_prepared_call_refuses_an_output_that_it_reads():
     a, b, c = ints(64, 64), ints(64, 64), ints(64, 64)
     call = wl.plan_matmul(a, b, residual=c, out=c)
     want = (a.double() @ b.double() + c.double()).bfloat16()
@@ -83,7 +83,7 @@ def test_a_prepared_call_writes_nothing_that_it_reads():
         call(a, b, c, a)
 
 
-def test_splits_that_meet_in_memory_in_a_graph():
+def test_split_k_through_memory_in_a_graph():
     x, w = ints(16, 8192), ints(64, 8192)
     want = (x.double() @ w.double().T).bfloat16()
     same(wl.linear(x, w), want)
@@ -95,7 +95,7 @@ def test_splits_that_meet_in_memory_in_a_graph():
     same(made, want)
 
 
-def test_blocks_of_nothing():
+def test_blockwise_gemm_with_empty_k():
     kind, bias = torch.float8_e4m3fn, ints(24)
     a, b = torch.zeros(40, 0, device="cuda").to(kind), torch.zeros(24, 0, device="cuda").to(kind)
     scales = torch.zeros(40, 0, device="cuda"), torch.zeros(1, 0, device="cuda")

@@ -1,4 +1,4 @@
-"""The same bits every time on a Hopper GPU, and with the switch, for a row in any batch and at any place."""
+"""The same bits every time on a Hopper GPU and, if batch-invariant, for a row in any batch and at any position."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_every_kernel_gives_the_same_bits_each_time(m, n, k):
     want = wl.linear(x, w), wl.linear(x, w, bias=bias, activation="gelu_tanh", residual=residual)
     for _ in range(8):
         with torch.cuda.stream(other):
-            torch.mm(w, w.T)  # so that CTAs do not come in the same order
+            torch.mm(w, w.T)  # so that CTAs do not run in the same order
         found = wl.linear(x, w), wl.linear(x, w, bias=bias, activation="gelu_tanh", residual=residual)
         assert all(same(one, two) for one, two in zip(found, want, strict=True))
     torch.cuda.synchronize()
@@ -54,7 +54,7 @@ def test_a_row_is_the_same_in_every_batch(n, k, dtype):
     torch.cuda.synchronize()
 
 
-def test_without_the_switch_the_fastest_is_taken():
+def test_the_fastest_configuration_is_used_without_batch_invariance():
     x, w = normal(16, 14336), normal(4096, 14336)
     fast = wl.linear(x, w, out_dtype=torch.float32)
     with wl.determinism(batch_invariant=True):

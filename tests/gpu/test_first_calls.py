@@ -47,17 +47,17 @@ def test_another_process_traces_nothing(tmp_path):
     script = tmp_path / "first.py"
     script.write_text(FIRST)
     environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "WARPLOOM_CACHE_DIR": str(tmp_path / "cache")}
-    told = []
+    traced = []
     for factor in ("2", "2", "4", "2"):
         run = subprocess.run(
             [sys.executable, script, factor], env=environment, capture_output=True, text=True, check=False
         )
         assert run.returncode == 0, run.stderr
-        told.append(run.stdout.split())
-    assert [len(names) for names in told] == [2, 0, 2, 0]
+        traced.append(run.stdout.split())
+    assert [len(names) for names in traced] == [2, 0, 2, 0]
 
 
-def test_tensors_that_come_and_go_are_multiplied_where_they_lie():
+def test_short_lived_tensors_are_read_at_their_own_addresses():
     w, bias = ints(264, 136), ints(264)
     for turn in range(40):
         x, residual = ints(100 + turn % 3, 136), ints(100 + turn % 3, 264)
@@ -66,7 +66,7 @@ def test_tensors_that_come_and_go_are_multiplied_where_they_lie():
         assert torch.equal(wl.linear(x, w, **options).double(), want.to(torch.bfloat16).double())
 
 
-def test_weights_that_go_elsewhere_are_refused():
+def test_weights_that_change_device_or_layout_are_noticed():
     x, w = ints(64, 128), ints(256, 128)
     want = wl.linear(x, w)
     with pytest.raises(WarploomError, match="on cpu"):
@@ -91,7 +91,7 @@ def test_a_number_for_the_bias_and_a_residual_that_is_not_read():
 @pytest.mark.parametrize(
     "change", [lambda x: x.t_(), lambda x: x.resize_(64, 128), lambda x: setattr(x, "data", x.half())]
 )
-def test_a_prepared_call_sees_what_was_changed_in_place(change):
+def test_a_prepared_call_sees_in_place_changes(change):
     a, b, out = ints(128, 128), ints(128, 128), ints(128, 128)
     call = plan_matmul(a, b, out=out)
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""A hang on the GPU is told in the words in which the machine tells a deadlock."""
+"""A hang on the GPU is reported like a deadlock on the emulator."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ launch(kernels.ring.bind(x, 7, grid=(4, 1, 1), block=(160, 1, 1), releases=False
 """
 
 
-def test_a_planted_hang_says_role_barrier_stage_phase_and_turn():
+def test_a_planted_hang_is_reported_with_role_barrier_stage_phase_and_iteration():
     x = np.zeros(4, np.uint32)
     with pytest.raises(WarploomError) as caught:
         launch(kernels.ring.bind(x, 7, grid=(4, 1, 1), block=BLOCK, releases=False))

@@ -1,4 +1,4 @@
-"""The corpus of foreign kernels on a GPU and on the machine: the same bits."""
+"""The corpus of foreign kernels on a GPU and on the emulator: the same bits."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ pytestmark = needs_hopper
 HERE = Path(__file__).parent
 
 
-def test_hardware_gives_the_bits_of_the_machine(tmp_path):
+def test_hardware_and_emulator_agree_bit_for_bit(tmp_path):
     prepared = subprocess.run(
         (sys.executable, str(HERE / "prepare.py"), str(tmp_path)), capture_output=True, text=True, check=False
     )
-    if prepared.returncode:  # other compilers write it, and they need not be on a machine that has a GPU
+    if prepared.returncode:  # it is written by other compilers, which a host with a GPU need not have
         pytest.skip(f"the corpus cannot be written here: {prepared.stderr.strip().splitlines()[-1]}")
     subprocess.run((sys.executable, str(HERE / "differential.py"), str(tmp_path)), check=True)

@@ -1,4 +1,4 @@
-"""Several outputs and pairs on a Hopper GPU: exact results, one kernel, graphs, the compiler."""
+"""Auxiliary outputs and gated GEMMs on a Hopper GPU: exact results, one kernel, graphs, the compiler."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ CONFIGS = [
 
 @pytest.mark.parametrize("fields", CONFIGS, ids=str)
 @pytest.mark.parametrize("n", [256, 257])
-def test_outputs_of_the_callers_function(fields, n):
-    m = 100 if fields.get("num_split_k") == 16 else 300  # all splits of all tiles find a place at once
+def test_outputs_of_a_user_epilogue(fields, n):
+    m = 100 if fields.get("num_split_k") == 16 else 300  # all splits of all tiles are resident at once
     a, b, scale = ints(m, 1100), ints(1100, n), ints(m, 1)
     kept = {
         "pre_activation": poisoned(m, n),
@@ -99,7 +99,7 @@ def test_outputs_of_the_callers_function(fields, n):
     same(kept["scaled"], (scale * torch.relu(want)).half())
 
 
-def test_outputs_beside_a_residual():
+def test_outputs_with_a_residual():
     x, w, residual = ints(1000, 512), ints(768, 512), ints(1000, 768)
     before = poisoned(1000, 768, dtype=torch.bfloat16)
     config = HopperConfig(tile=(128, 128), pingpong=True, residual_in_place=True)
@@ -110,7 +110,7 @@ def test_outputs_beside_a_residual():
 
 @pytest.mark.parametrize(("m", "n", "k"), SHAPES)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float8_e4m3fn"])
-def test_pairs_are_exact(m, n, k, dtype):
+def test_gated_gemms_are_exact(m, n, k, dtype):
     x, w = ints(m, k, dtype=getattr(torch, dtype)), ints(2 * n, k, dtype=getattr(torch, dtype))
     bias = ints(n)
     gate, up = exact(x.double(), w[:n].double().T) + bias, exact(x.double(), w[n:].double().T)
@@ -130,7 +130,7 @@ PAIRED = [
 
 @pytest.mark.parametrize("fields", PAIRED, ids=str)
 @pytest.mark.parametrize("how", ["halves", "in turn", "k by n"])
-def test_pairs_of_every_configuration(fields, how):
+def test_gated_gemms_with_every_configuration(fields, how):
     x, n = ints(700, 520), 392
     w = ints(2 * n, 520)
     gate, up = w.chunk(2) if how == "halves" else (w[0::2], w[1::2])
@@ -187,11 +187,11 @@ def test_compiled_without_a_break(backend, dynamic):
 
 
 ENDS = [0, 300, 300, 301, 429, 560]
-"""Where groups of 570 rows end: empty ones, one row, a tile and one; rows follow the last."""
+"""Ends of groups in 570 rows: empty groups, one row, a tile plus one row; some rows are after the last group."""
 
 
 def in_groups(a, b, ends):
-    """The grouped product of the rows that belong to a group."""
+    """The grouped GEMM of the rows that belong to a group."""
     firsts = [0, *ends]
     return torch.cat([exact(a[first:end], each) for first, end, each in zip(firsts, ends, b, strict=False)])
 
@@ -213,7 +213,7 @@ GROUPED = [
 
 @pytest.mark.parametrize("fields", GROUPED, ids=str)
 @pytest.mark.parametrize("n", [264, 261])
-def test_outputs_of_groups(fields, n):
+def test_outputs_of_grouped_gemms(fields, n):
     a, b, scale = ints(570, 520), ints(len(ENDS), 520, n), ints(570, 1)
     kept = {"pre_activation": poisoned(570, n), "scaled": poisoned(570, n, dtype=torch.float16)}
     out = poisoned(570, n, dtype=torch.bfloat16)
@@ -237,7 +237,7 @@ GATED = [
 
 @pytest.mark.parametrize("fields", GATED, ids=str)
 @pytest.mark.parametrize("how", ["halves", "columns in turn", "n by k"])
-def test_pairs_of_groups(fields, how):
+def test_gated_grouped_gemms(fields, how):
     n, a = 264, ints(570, 520)
     b = ints(len(ENDS), 520, 2 * n)
     gate, up = (b[..., 0::2], b[..., 1::2]) if how == "columns in turn" else b.chunk(2, 2)
@@ -269,14 +269,14 @@ def test_groups_of_every_size(rows, n, k):
     same(found, torch.relu(in_groups(a, gate, ends)).bfloat16())
 
 
-def test_groups_whose_rows_lie_side_by_side():
+def test_groups_of_a_column_major_operand():
     a, b = ints(520, 568).T, ints(len(ENDS), 520, 264)
     same(wl.grouped_matmul(a, b, on_gpu(ENDS))[:560], in_groups(a, b, ENDS).bfloat16())
 
 
 @pytest.mark.parametrize("fields", [{"tile": (128, 64)}, {"tile": (256, 64)}, None], ids=str)
 @pytest.mark.parametrize("n", [264, 261])
-def test_outputs_of_blocks(fields, n):
+def test_outputs_of_blockwise_gemms(fields, n):
     a, b = ints(300, 384, dtype=torch.float8_e4m3fn), ints(n, 384, dtype=torch.float8_e4m3fn)
     a_scale, b_scale = (2.0 ** torch.randint(-2, 3, (rows, 3), device="cuda") for rows in (300, 3))
     wide = a.double() * a_scale.double().repeat_interleave(128, 1)
@@ -289,8 +289,8 @@ def test_outputs_of_blocks(fields, n):
     same(found, torch.relu(want))
 
 
-def test_gradients_of_pairs_of_groups():
-    """Against those of PyTorch, group by group, in float64; rows behind the last group get none."""
+def test_gradients_of_gated_grouped_gemms():
+    """Compared with PyTorch's, group by group, in float64; rows after the last group get none."""
     ends, given = (
         [70, 70, 200, 201],
         [torch.randn(210, 128), torch.randn(4, 128, 96) / 11, torch.randn(4, 128, 96) / 11],

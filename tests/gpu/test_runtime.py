@@ -44,7 +44,7 @@ def saxpy(x, y, a, **options):
 
 
 @pytest.mark.parametrize("n", [1, 127, 1000, 4097])
-def test_a_kernel_of_ones_own_gives_what_the_machine_gives(n):
+def test_a_user_kernel_matches_the_emulator(n):
     rng = np.random.default_rng()
     x, y = (rng.standard_normal(n).astype(np.float32) for _ in range(2))
     gx, gy = on_gpu(x), on_gpu(y)
@@ -53,7 +53,7 @@ def test_a_kernel_of_ones_own_gives_what_the_machine_gives(n):
     assert bits(gy) == y.tobytes()
 
 
-def test_views_are_launched_where_they_begin():
+def test_views_start_at_their_first_element():
     whole = torch.zeros(64, device="cuda")
     part = whole[5:37]
     launch(saxpy(torch.ones(32, device="cuda"), part, 2.0))
@@ -77,7 +77,7 @@ MAPS = [
 @pytest.mark.parametrize(
     ("dtype", "shape", "extent", "swizzle", "more"), MAPS, ids=lambda each: str(each).replace(" ", "")
 )
-def test_a_box_of_a_map_lies_as_on_the_machine(dtype, shape, extent, swizzle, more):
+def test_a_tma_box_has_the_layout_of_the_emulator(dtype, shape, extent, swizzle, more):
     rng = np.random.default_rng()
     kind = np.dtype(getattr(ml_dtypes, dtype, dtype))
     raw = rng.integers(0, 0x38, (*shape[:-1], shape[-1] * kind.itemsize)).astype(np.uint8)
@@ -105,7 +105,7 @@ def test_clusters(size):
     assert 1 <= resident_clusters(launched, device(0)) <= 132 * 32 // size
 
 
-def test_the_dependent_wait_for_each_other():
+def test_dependent_launches_wait_for_each_other():
     n = 100_000
     x = torch.arange(n, dtype=torch.int32, device="cuda").view(torch.uint32)
     bound = kernels.step.bind(x, n, grid=(-(-n // kernels.THREADS), 1, 1), block=BLOCK)
@@ -140,7 +140,7 @@ def test_pointers_to_arrays(count):
     side = torch.cuda.Stream()
     torch.cuda.synchronize()
     for stream in (None, side, None):
-        for _ in range(20):  # the addresses' memory goes back and is taken again while launches wait
+        for _ in range(20):  # the memory of the addresses is freed and reused while launches wait
             pointers = Pointers([*whole.unbind()[:-1], None, whole[-1]])
             launch(POINTEES, grid=(count + 1, 1, 1), block=ONE, args=[pointers], stream=stream)
         torch.cuda.synchronize()
@@ -161,7 +161,7 @@ def test_streams():
     assert y.unique().tolist() == [6.0]
 
 
-def test_a_graph_takes_launches_loading_included(monkeypatch):
+def test_a_graph_captures_launches_including_module_loading(monkeypatch):
     monkeypatch.setattr(loading, "_LOADED", {})
     monkeypatch.setattr(shaped, "_SHAPES", {})
     x, y = torch.ones(1000, device="cuda"), torch.zeros(1000, device="cuda")
@@ -175,7 +175,7 @@ def test_a_graph_takes_launches_loading_included(monkeypatch):
     assert y.unique().tolist() == [9.0]
 
 
-def test_a_launch_is_begun_again_and_again():
+def test_a_launch_object_is_launched_repeatedly():
     n, side = 1000, torch.cuda.Stream()
     x, y = torch.ones(n, device="cuda"), torch.zeros(n, device="cuda")
     bound = saxpy(x, y, 1.0)
@@ -202,7 +202,7 @@ def test_a_launch_is_begun_again_and_again():
         launch(bound)
 
 
-def test_launches_of_one_shape_have_arguments_of_their_own():
+def test_launches_of_one_shape_have_separate_arguments():
     x, y = torch.ones(1000, device="cuda"), torch.zeros(1000, device="cuda")
     for turn, a in enumerate((1.0, 2.0, 4.0, -0.0, 0.5)):
         launch(saxpy(x, y[turn:], a))
@@ -229,7 +229,7 @@ def test_prepared_calls_over_rotating_buffers():
         call(xs[0].cpu(), ys[0])
 
 
-def test_memory_of_its_own():
+def test_workspace():
     x = torch.zeros(1, dtype=torch.int32, device="cuda").view(torch.uint32)
     own = scratch((kernels.THREADS,), np.uint32), scratch((1,), np.uint32, starts_at_zero=True)
     call = Prepared(kernels.own_memory.bind(x, *own, grid=ONE, block=BLOCK), (x,))
@@ -262,13 +262,13 @@ def test_a_new_thread_may_launch():
 def test_arrays_of_other_libraries(library):
     other = pytest.importorskip(library)
     x, y = torch.ones(64, device="cuda"), torch.zeros(64, device="cuda")
-    written = other.from_dlpack(y) if library == "cupy" else y  # an array of JAX is nobody's to write
+    written = other.from_dlpack(y) if library == "cupy" else y  # JAX arrays are immutable
     launch(saxpy(other.from_dlpack(x), written, 3.0))
     torch.cuda.synchronize()
     assert y.unique().tolist() == [3.0]
 
 
-def test_the_driver_assembles_too(monkeypatch):
+def test_the_driver_can_assemble(monkeypatch):
     monkeypatch.setattr(loading, "_LOADED", {})
     monkeypatch.setattr(loading, "_fitting_ptxas", lambda *_: None)
     x, y = torch.ones(64, device="cuda"), torch.zeros(64, device="cuda")
@@ -287,7 +287,7 @@ def test_a_kernel_for_another_gpu_is_refused():
         launch(other.bind(out, grid=ONE, block=BLOCK))
 
 
-def test_the_first_example_multiplies():
+def test_the_first_example_is_right():
     sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
     try:
         import first_kernel as example
@@ -303,7 +303,7 @@ def test_the_first_example_multiplies():
     assert torch.equal(d, a.float() @ b.float().T)
 
 
-def test_a_fault_is_told_and_the_process_goes_on_to_say_so():
+def test_a_fault_is_reported_by_the_next_launch():
     program = (
         "import torch\n"
         "from tests.gpu import kernels\n"

@@ -43,7 +43,7 @@ def counters(call):
 
 
 def prepared(config):
-    """A call, once launched, so that its counters are there, and its operands' depth."""
+    """A call that has been launched once, so that its counters exist, and its K extent."""
     k = 64 * (config.num_split_k + 3) - 8  # uneven shares
     a, b, out = ints(M, k), ints(N, k).t(), torch.empty(M, N, device="cuda", dtype=torch.bfloat16)
     call = plan_matmul(a, b, out=out, config=config)
@@ -61,11 +61,11 @@ def _exact_references():
 
 @pytest.mark.parametrize("start", [0, FLIP])
 @pytest.mark.parametrize("name", CONFIGS)
-def test_products_are_exact_from_every_state_of_the_counters(name, start):
-    """Two states are all there are: each launch flips the top bit and leaves the others at zero."""
+def test_results_are_exact_from_every_state_of_the_counters(name, start):
+    """There are only two states: each launch flips the top bit and leaves the others at zero."""
     call, k = prepared(CONFIGS[name])
     states = counters(call)
-    used = states != 0  # one launch has been; what only fills the block up to its alignment stays zero
+    used = states != 0  # after one launch; padding for alignment stays zero
     assert used.any()
     assert (states[used] == FLIP).all()
     states[used] = start
@@ -82,7 +82,7 @@ def test_products_are_exact_from_every_state_of_the_counters(name, start):
 
 @pytest.mark.parametrize("name", ["3 splits", "6 splits, dependent launches"])
 def test_graphs_of_an_odd_number_of_launches(name):
-    """Each replay finds the counters in the other state; launches on the stream have counters of their own."""
+    """Each replay finds the counters in the other state; launches on the stream have their own counters."""
     call, k = prepared(CONFIGS[name])
     a, b = ints(M, k), ints(N, k).t()
     outs = [torch.empty(M, N, device="cuda", dtype=torch.bfloat16) for _ in range(4)]
@@ -103,7 +103,7 @@ def test_graphs_of_an_odd_number_of_launches(name):
 
 
 @pytest.mark.parametrize("name", ["3 splits", "7 splits"])
-def test_streams_have_counters_of_their_own(name):
+def test_streams_have_their_own_counters(name):
     call, k = prepared(CONFIGS[name])
     sides = [torch.cuda.Stream() for _ in range(2)]
     factors = [(ints(M, k), ints(N, k).t()) for _ in range(IN_A_ROW)]

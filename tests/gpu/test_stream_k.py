@@ -1,4 +1,4 @@
-"""Stream-K on a Hopper GPU: tiles that neighbours share, exact, again and again, in graphs, and the same every time."""
+"""Stream-K on a Hopper GPU: shared tiles are exact, in repeated launches and graphs, and deterministic."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SHAPES = [
     (1, 8, 8),
     (128, 128, 64),
     (257, 136, 2056),
-    (1920, 1152, 1024),  # 135 tiles of 128 x 128 on 132 multiprocessors
+    (1920, 1152, 1024),  # 135 tiles of 128 x 128 on 132 SMs
     (1536, 2048, 768),  # 192
     (1152, 1408, 1000),  # 99
     (2816, 3072, 512),  # 528: four full waves
@@ -54,7 +54,7 @@ def _exact_references():
 
 @pytest.mark.parametrize("name", CONFIGS)
 @pytest.mark.parametrize(("m", "n", "k"), SHAPES)
-def test_products_are_exact_again_and_again(m, n, k, name):
+def test_repeated_launches_are_exact(m, n, k, name):
     a, b, want = product(m, n, k)
     outs = [poisoned(m, n) for _ in range(REPEATS)]
     for out in outs:
@@ -64,7 +64,7 @@ def test_products_are_exact_again_and_again(m, n, k, name):
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_graphs(name):
-    """Two launches in a graph that is replayed, beside launches of the same call on the stream."""
+    """Two launches in a graph that is replayed, and launches of the same call on the stream."""
     m, n, k = 1536, 2048, 768
     a, b, want = product(m, n, k)
     first, second, beside = (poisoned(m, n) for _ in range(3))
@@ -87,7 +87,7 @@ def test_graphs(name):
 
 @pytest.mark.parametrize("name", ["cooperative", "ping-pong", "pairs"])
 @pytest.mark.parametrize("in_place", [False, True])
-def test_what_follows_comes_once(name, in_place):
+def test_the_epilogue_is_applied_once(name, in_place):
     m, n, k = 1664, 1536, 1024
     a, b, bias, residual = ints(m, k), ints(n, k).t(), ints(n), ints(m, n)
     config = CONFIGS[name].replace(residual_in_place=in_place, num_output_stages=None, num_pipeline_stages=None)
@@ -107,7 +107,7 @@ def test_reals_give_the_same_bits_every_time(name):
     torch.testing.assert_close(found[0].double(), a.double() @ b.double(), rtol=1e-3, atol=1e-2)
 
 
-def test_two_streams_at_once_share_nothing():
+def test_concurrent_streams_share_nothing():
     m, n, k = 1536, 2048, 768
     a, b, want = product(m, n, k)
     sides = [torch.cuda.Stream() for _ in range(2)]

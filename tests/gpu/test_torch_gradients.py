@@ -1,4 +1,4 @@
-"""Derivatives, autocast and symbols on a Hopper GPU."""
+"""Gradients, autocast and symbolic sizes on a Hopper GPU."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def same(found, want):
 
 @pytest.mark.parametrize("ends", [[0, 129, 129, 290], [1, 2, 3, 300], [0, 0, 0, 0], [300, 300, 300, 300]], ids=str)
 @pytest.mark.parametrize(("k", "n"), [(128, 264), (40, 72), (513, 511)])
-def test_grouped_products(ends, k, n):
+def test_grouped_gemms(ends, k, n):
     ends = torch.tensor(ends, device="cuda", dtype=torch.int32)
     mine = leaves(ints(300, k), ints(4, k, n))
     theirs = leaves(*(each.double() for each in mine))
@@ -50,7 +50,7 @@ def test_grouped_products(ends, k, n):
         same(own.grad, other.grad.bfloat16())
 
 
-def test_the_host_waits_for_nothing_and_graphs_may_hold_it():
+def test_nothing_synchronises_and_graphs_capture_it():
     ends, gradient = torch.tensor([100, 100, 290], device="cuda"), ints(300, 264)
     a, b = leaves(ints(300, 128), ints(3, 128, 264))
     wl.grouped_matmul(a, b, ends).backward(gradient)  # allocates the gradients
@@ -72,7 +72,7 @@ def test_the_host_waits_for_nothing_and_graphs_may_hold_it():
         same(b.grad, theirs[1].grad.bfloat16())
 
 
-def test_what_follows_grouped_products():
+def test_epilogues_of_grouped_gemms():
     ends = torch.tensor([100, 100, 170], device="cuda")
     given = torch.randn(200, 256), torch.randn(3, 256, 264) / 16, torch.randn(264), torch.randn(200, 264)
     mine = leaves(*(each.cuda().bfloat16() for each in given))
@@ -88,7 +88,7 @@ def test_what_follows_grouped_products():
         assert (own.grad.double() - other.grad).norm() / other.grad.norm() < 1e-2
 
 
-def test_blocks_have_gradients_behind_the_product():
+def test_gradients_of_the_epilogue_of_blockwise_gemms():
     narrow = ints(64, 256, dtype=torch.float8_e4m3fn), ints(128, 256, dtype=torch.float8_e4m3fn)
     factors = torch.ones(64, 2, device="cuda"), torch.ones(1, 2, device="cuda")
     bias, residual = leaves(ints(128), ints(64, 128))
@@ -98,7 +98,7 @@ def test_blocks_have_gradients_behind_the_product():
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_autocast_is_torchs(dtype):
+def test_autocast_matches_torch(dtype):
     x, w, bias = (ints(*shape, dtype=torch.float32) for shape in ((64, 256), (264, 256), (264,)))
     with torch.autocast("cuda", dtype=getattr(torch, dtype)):
         found, want = wl.linear(x, w, bias=bias), torch.nn.functional.linear(x, w, bias)
@@ -139,7 +139,7 @@ def test_one_graph_serves_all_sizes(backend):
     assert len(counts) == 1, "the first size may be compiled in two goes, but no other is"
 
 
-def test_deterministic_algorithms_are_what_there_is():
+def test_deterministic_algorithms():
     x, w, bias = leaves(ints(65, 256), ints(264, 256), ints(264))
     torch.use_deterministic_algorithms(True)
     try:
@@ -160,7 +160,7 @@ class Interface:
         return self._tensor.__cuda_array_interface__
 
 
-def test_arrays_that_have_cudas_interface():
+def test_arrays_with_the_cuda_array_interface():
     a, b = ints(64, 128, dtype=torch.float16), ints(128, 72, dtype=torch.float16)
     out = torch.full((64, 72), torch.nan, device="cuda", dtype=torch.float16)
     holder = Interface(out)

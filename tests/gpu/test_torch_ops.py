@@ -1,4 +1,4 @@
-"""The PyTorch front door on a Hopper GPU: results, graphs, the compiler, derivatives, layers."""
+"""Operations on PyTorch tensors on a Hopper GPU: results, graphs, the compiler, gradients, layers."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ SHAPES = [
 
 
 @pytest.mark.parametrize(("m", "n", "k"), SHAPES)
-def test_products_are_exact(m, n, k):
+def test_results_are_exact(m, n, k):
     a, b = ints(m, k), ints(k, n)
     same(wl.matmul(a, b, out_dtype=torch.float32), exact(a, b))
     w = ints(n, k)
@@ -86,7 +86,7 @@ def test_batches():
 
 
 @pytest.mark.parametrize("activation", ["relu", "gelu", "gelu_tanh", "silu"])
-def test_what_follows_is_fused(activation):
+def test_epilogues_are_fused(activation):
     functions = {
         "relu": torch.relu,
         "gelu": torch.nn.functional.gelu,
@@ -103,7 +103,7 @@ def test_what_follows_is_fused(activation):
     assert torch.equal(again, found)
 
 
-def test_a_function_of_the_callers():
+def test_a_user_epilogue():
     x, w, scale = ints(100, 64), ints(136, 64), ints(100, 1)
 
     def scaled(factor):
@@ -115,7 +115,7 @@ def test_a_function_of_the_callers():
         same(found, exact(x, w.T) * scale * factor + 3)
 
 
-def test_nothing_waits_for_the_gpu():
+def test_nothing_synchronises_with_the_gpu():
     x, w, bias = ints(256, 512), ints(264, 512), ints(264)
     want = wl.linear(x, w, bias=bias, activation="relu")
     torch.cuda.set_sync_debug_mode("error")
@@ -164,7 +164,7 @@ def test_compiled_without_a_break(backend, dynamic):
     assert weight.grad.isfinite().all()
 
 
-def test_compiled_into_graphs():
+def test_compiled_with_cuda_graphs():
     layer = torch.compile(lambda x, w: wl.linear(x, w, activation="relu") + 1, mode="reduce-overhead", fullgraph=True)
     w = ints(264, 128)
     with torch.no_grad():
@@ -174,7 +174,7 @@ def test_compiled_into_graphs():
 
 
 @pytest.mark.parametrize("activation", [None, "relu", "gelu_tanh", "silu"])
-def test_gradients_are_autograds(activation):
+def test_gradients_match_autograd(activation):
     functions = {None: lambda x: x, "relu": torch.relu, "silu": torch.nn.functional.silu}
     functions["gelu_tanh"] = lambda x: torch.nn.functional.gelu(x, approximate="tanh")
     x, w = torch.randn(2, 90, 256, device="cuda"), torch.randn(264, 256, device="cuda") / 16
@@ -201,7 +201,7 @@ def test_autocast():
     assert (x.grad.dtype, w.grad.dtype) == (torch.float32, torch.float32)
 
 
-def test_a_models_layers_swapped():
+def test_swapped_layers_of_a_model():
     from warploom.torch.nn import Linear, swap_linears
 
     model = (
@@ -271,18 +271,18 @@ def test_blockwise():
 
 
 def poisoned(*shape):
-    """Memory that PyTorch hands out next holds what nobody may take for a result."""
+    """Fill the memory that PyTorch allocates next with values that are not a result."""
     torch.full(shape, torch.nan, device="cuda", dtype=torch.bfloat16)
 
 
-def test_pairs_groups_and_blocks_are_launched_again():
+def test_repeated_gated_grouped_and_blockwise_calls():
     for turn in range(4):
         x, gate, up = ints(96, 128), ints(136, 128), ints(136, 128)
         poisoned(96, 136)
         found = wl.gated_linear(x, gate, up, pair="reglu", out_dtype=torch.float32)
         same(found, torch.relu(exact(x, gate.T)) * exact(x, up.T))
         experts, ends = ints(3, 128, 136), torch.tensor([10, 10, 80], dtype=torch.int32, device="cuda")
-        ends = ends.long() if turn == 2 else ends  # of another type, for which there is a copy
+        ends = ends.long() if turn == 2 else ends  # of another dtype, which needs a copy
         poisoned(96, 136)
         found = wl.grouped_matmul(x, experts, ends, bias=ints(136) * 0 + 1)
         want = torch.zeros(96, 136, dtype=torch.float64, device="cuda")
@@ -294,8 +294,8 @@ def test_pairs_groups_and_blocks_are_launched_again():
         same(found, 2 * exact(a.double(), b.double().T))
 
 
-def test_one_call_with_and_without_derivatives_and_compiled():
-    """Each of these ways remembers calls of its own, and none gets another's."""
+def test_one_call_with_and_without_gradients_and_compiled():
+    """Each of these paths has its own cache entries."""
     x, w = ints(64, 128), ints(136, 128)
     compiled = torch.compile(wl.linear, fullgraph=True)
     rest = (None, None, [], [], 1.0, 1.0, "", None, "")

@@ -1,4 +1,4 @@
-"""Tuning on a Hopper GPU: candidates are measured and checked, winners are taken by later calls."""
+"""Tuning on a Hopper GPU: candidates are measured and checked, later calls use the winners."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def product(m, n, k, dtype=None):
 
 
 def held(report, count):
-    """What every report must be."""
+    """Check what every report must satisfy."""
     timed = [row for row in report.rows if row.us is not None]
     assert len(timed) >= count
     assert not [str(row) for row in report.rows if row.failure]
@@ -49,7 +49,7 @@ def held(report, count):
 
 
 @pytest.mark.parametrize("shape", [(1024, 1024, 1024), (16, 4096, 4096), (300, 520, 4096)])
-def test_products_are_tuned_and_the_winner_is_taken(shape):
+def test_gemms_are_tuned_and_the_winner_is_used(shape):
     given = product(*shape)
     report = tune(matmul, **given, most=8)
     held(report, 8)
@@ -63,19 +63,19 @@ def test_products_are_tuned_and_the_winner_is_taken(shape):
     assert torch.equal(given["out"], found)
 
 
-def test_times_are_those_of_the_gpu():
-    """Half the work takes about half the time; no product is faster than the tensor cores."""
+def test_times_are_plausible():
+    """Half the work takes about half the time; no GEMM is faster than the tensor cores."""
     reports = [tune(matmul, **product(n, 4096, 4096), candidates=[]) for n in (4096, 2048)]
     whole, half = (report.rows[0] for report in reports)
     assert 1.6 < whole.us / half.us < 2.4
     assert 400 < whole.tflops < 990
 
 
-def test_many_candidates_of_a_split_product_are_right():
+def test_many_split_k_candidates_are_right():
     held(tune(matmul, **product(128, 256, 8192), most=40), 30)
 
 
-def test_what_follows_is_tuned_too():
+def test_epilogues_are_tuned_too():
     given = product(512, 1024, 1024)
     out = given.pop("out")
     more = {"bias": random(1024), "activation": "gelu_tanh", "residual": random(512, 1024)}
@@ -84,7 +84,7 @@ def test_what_follows_is_tuned_too():
     assert report.key.residual
 
 
-def test_the_other_kinds():
+def test_other_operations():
     ends = torch.tensor([100, 100, 640, 1000, 1024], device="cuda", dtype=torch.int32)
     b = random(5, 512, 1024).mT
     out = torch.zeros(1024, 512, device="cuda", dtype=torch.bfloat16)
@@ -102,8 +102,8 @@ def test_the_other_kinds():
     held(tune(matmul, **batched, most=6), 6)
 
 
-def test_a_call_that_was_made_before_takes_the_winner_too():
-    """What PyTorch's front door has planned is planned anew."""
+def test_a_repeated_call_uses_the_winner_too():
+    """Cached launchers of PyTorch calls are planned anew."""
     x, w = random(640, 1024), random(768, 1024)
     before = warploom.linear(x, w)
     out = torch.empty_like(before)
@@ -129,7 +129,7 @@ def doubled(x: Array[f32], y: Array[f32], n: s32, *, config: Rows):
         y[i] = x[i] * (3.0 if config.is_wrong else 2.0)
 
 
-def test_a_kernel_of_ones_own():
+def test_a_user_kernel():
     n = 1 << 22
     x, y = torch.randn(n, device="cuda"), torch.zeros(n, device="cuda")
 

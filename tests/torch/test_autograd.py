@@ -1,4 +1,4 @@
-"""Eager products that are derived: against float64, against the ops, and which of them go past the dispatcher."""
+"""Gradients of eager calls: against float64, against the custom ops, and which of them bypass the dispatcher."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def leaves(*tensors):
 
 
 def is_short(made) -> bool:
-    """Whether a result was computed without an op."""
+    """Check whether a result was computed without a custom op."""
     return made.grad_fn is not None and made.grad_fn.name() == "_GemmBackward"
 
 
@@ -55,7 +55,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_gradients_of_what_is_added_and_multiplied(case):
+def test_gradients_of_epilogue_inputs_and_operands(case):
     x, w, bias, residual, options = CASES[case]
     mine = leaves(*(ints(*shape) for shape in (x, w, bias, residual) if shape is not None))
     theirs = leaves(*(each.double() for each in mine))
@@ -83,7 +83,7 @@ def test_matrices():
 
 
 @pytest.mark.parametrize("activation", [None, "silu"])
-def test_bits_are_those_of_the_ops(activation, monkeypatch):
+def test_results_match_the_custom_ops_bit_for_bit(activation, monkeypatch):
     given, gradient = (ints(9, 48), ints(24, 48) / 8, ints(24), ints(9, 24)), ints(9, 24)
     found = []
     for is_direct in (True, False):
@@ -99,7 +99,7 @@ def test_bits_are_those_of_the_ops(activation, monkeypatch):
         assert torch.equal(one, other)
 
 
-def test_only_what_is_asked_for_is_derived(monkeypatch):
+def test_only_requested_gradients_are_computed(monkeypatch):
     done, product = [], gradients.gemm
     spy = lambda *given, **options: done.append(1) or product(*given, **options)  # noqa: E731
     monkeypatch.setattr(gradients, "gemm", spy)
@@ -112,7 +112,7 @@ def test_only_what_is_asked_for_is_derived(monkeypatch):
         assert [each.grad is not None for each in mine] == [at == number for at in range(3)]
 
 
-def test_gradients_have_gradients():
+def test_double_backward():
     given = ints(5, 16, dtype=torch.float32) / 2, ints(8, 16, dtype=torch.float32) / 4
     results = []
     for kind, function in ((torch.float32, wl.linear), (torch.float64, linear)):
@@ -125,7 +125,7 @@ def test_gradients_have_gradients():
         close(found, want)
 
 
-def test_what_is_kept_goes_through_hooks_and_must_not_change():
+def test_saved_tensors_go_through_hooks_and_must_not_change():
     x, w = leaves(ints(5, 16), ints(24, 16))
     packed = []
     with torch.autograd.graph.saved_tensors_hooks(lambda each: packed.append(each.shape) or each, lambda each: each):
@@ -149,7 +149,7 @@ def test_a_gradient_may_be_lazily_negative():
     torch.testing.assert_close(x.grad, -gradient @ w.detach(), rtol=0, atol=0)
 
 
-def test_autocast_casts_what_is_derived():
+def test_autocast_with_gradients():
     given = ints(5, 16, dtype=torch.float32), ints(24, 16, dtype=torch.float32), ints(24, dtype=torch.float32)
     gradient, found = ints(5, 24), []
     for function in (lambda x, w, bias: wl.linear(x, w, bias=bias), torch.nn.functional.linear):
@@ -175,7 +175,7 @@ class Mode(torch.utils._python_dispatch.TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-def test_calls_in_which_others_take_part_are_ops():
+def test_subclasses_modes_and_transforms_see_custom_ops():
     x, w = leaves(ints(5, 16), ints(24, 16))
     assert is_short(wl.linear(x, w))
     with Mode():
@@ -188,7 +188,7 @@ def test_calls_in_which_others_take_part_are_ops():
     assert wl.linear(x.detach(), w.detach()).grad_fn is None
 
 
-def test_wrong_calls_are_told_as_ever():
+def test_invalid_calls_are_reported_as_without_gradients():
     x, w = leaves(ints(5, 16), ints(24, 16))
     with pytest.raises(WarploomError, match=r"must be one of relu, .* got 'swish'"):
         wl.linear(x, w, activation="swish")
@@ -201,7 +201,7 @@ def test_wrong_calls_are_told_as_ever():
 
 
 def graph_of(function, *given):
-    """The ops that the compiler is given, before it derives them."""
+    """The ops that the compiler receives, before it differentiates them."""
     found = []
 
     def backend(module, inputs):
@@ -213,7 +213,7 @@ def graph_of(function, *given):
     return found, made
 
 
-def test_the_compiler_need_not_follow_what_nothing_is_wrong_with():
+def test_the_compiler_traces_only_calls_that_the_front_op_does_not_cover():
     x, w, bias, residual = ints(2, 5, 16), ints(24, 16), ints(24), ints(2, 5, 24)
     options = {"bias": bias, "residual": residual, "activation": "relu", "beta": 0.5}
     found, made = graph_of(lambda x, w: wl.linear(x, w, **options), x, w)
@@ -232,7 +232,7 @@ def test_the_compiler_need_not_follow_what_nothing_is_wrong_with():
         assert torch.equal(made, function(x, w))
 
 
-def test_pytorchs_own_checks_of_the_front():
+def test_opcheck_of_the_front_op():
     checks = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
     for leaf in (None, 0):
         x, w, bias = ints(5, 16), ints(24, 16), ints(24)
@@ -243,7 +243,7 @@ def test_pytorchs_own_checks_of_the_front():
             torch.library.opcheck(op, ("linear", x, w), options, test_utils=checks)
 
 
-def test_ops_that_nobody_derives_still_concern_others():
+def test_ops_without_gradients_respect_modes_and_transforms():
     a, b = ints(5, 16, dtype=torch.float32), ints(16, 8, dtype=torch.float32)
     rest = (None, None, [], [], 1.0, 1.0, "", None, "")
     with torch.no_grad():

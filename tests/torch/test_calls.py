@@ -1,4 +1,4 @@
-"""Calls on tensors of a GPU that is not there, through the front door: what is kept of them, and what must not be."""
+"""Calls on tensors of a fake GPU: what is cached, and what must not be."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from warploom.torch import launch_cache, op_library  # noqa: E402
 
 
 class OnGpu(torch.Tensor):
-    """A tensor of the host that says it is on a GPU; so does what is made of it."""
+    """A host tensor that claims to be on a GPU, and so do tensors made from it."""
 
     is_cuda = True
 
@@ -43,7 +43,7 @@ def gpu(request, monkeypatch, tmp_path):
     library = FakeLibrary(capability=request.param)
     monkeypatch.setattr(driver, "load_library", lambda: library)
     monkeypatch.setattr(loading, "_LOADED", {})
-    monkeypatch.setattr(loading, "_fitting_ptxas", lambda *_: None)  # the driver assembles, and takes no time for it
+    monkeypatch.setattr(loading, "_fitting_ptxas", lambda *_: None)  # the driver assembles, and does so immediately
     monkeypatch.setattr(launch_cache, "CACHE", {})
     monkeypatch.setattr(launch_cache, "_EAGER", frozenset((torch.Tensor, OnGpu)))
     monkeypatch.setattr(launch_cache, "_maker_of", lambda made: lambda: tensor(*made.shape, dtype=made.dtype))
@@ -59,12 +59,12 @@ def gpu(request, monkeypatch, tmp_path):
 
 
 def launchers():
-    """The launchers that are kept, by signature."""
+    """The cached launchers, by signature."""
     return {key: each for key, each in launch_cache.CACHE.items() if isinstance(each, launch_cache.Launcher)}
 
 
 def read(gpu, call):
-    """The addresses, and the numbers of four bytes, that a call passes on."""
+    """The addresses and 4-byte scalars that a call passes to its kernel."""
     before = set(launchers())
     call()
     (signature,) = set(launchers()) - before
@@ -86,14 +86,14 @@ def test_a_residual_that_is_not_read_is_not_passed(gpu):
     assert residual.data_ptr() not in read(gpu, lambda: wl.linear(x, w, residual=residual, beta=0, activation="relu"))
 
 
-def test_an_addend_may_be_a_number(gpu):
+def test_an_epilogue_input_may_be_a_number(gpu):
     x, w = tensor(*X), tensor(*W)
     for bias in (2.0, 2.0, 3):
         assert wl.linear(x, w, bias=bias).shape == (40, 24)
     assert len(gpu.launched) == 3
 
 
-def test_numbers_are_numbers(gpu):
+def test_scalars_must_be_numbers(gpu):
     x, w = tensor(*X), tensor(*W)
     for alpha in (torch.tensor(2.0), [2], "2", {}, None):
         for function in (wl.linear, lambda x, w, **options: wl.matmul(x, w.mT, **options)):
@@ -113,7 +113,7 @@ def images(gpu, call):
     return gpu.images[before:]
 
 
-def test_what_a_function_reaches_may_change(gpu):
+def test_objects_that_an_epilogue_uses_may_change(gpu):
     x, w, settings = tensor(*X), tensor(*W), {"factor": 2.0}
 
     def scaled(acc, at):
@@ -126,7 +126,7 @@ def test_what_a_function_reaches_may_change(gpu):
     assert first != second
 
 
-def test_what_cannot_be_told_is_neither_planned_nor_named_for_ever(gpu, monkeypatch):
+def test_epilogues_that_capture_objects_are_planned_again(gpu, monkeypatch):
     monkeypatch.setattr(op_library, "_MOST_TEMPORARY", 4)
     x, w = tensor(*X), tensor(*W)
 
@@ -147,7 +147,7 @@ def test_what_cannot_be_told_is_neither_planned_nor_named_for_ever(gpu, monkeypa
     assert len(op_library._NAMED) <= len(op_library._PERMANENT) + 5
 
 
-def test_a_target_may_be_told_if_it_is_the_gpus(gpu):
+def test_a_target_may_be_given_if_it_is_that_of_the_gpu(gpu):
     x, w = tensor(*X), tensor(*W)
     own, other = {(9, 0): ("sm_90a", "sm_100a"), (10, 0): ("sm_100a", "sm_90a")}[gpu.capability]
     assert wl.linear(x, w, target=own).shape == (40, 24)
@@ -166,7 +166,7 @@ def test_operands_may_have_any_name(gpu, name):
     assert {x.data_ptr(), w.data_ptr(), operand.data_ptr()} <= set(found)
 
 
-def test_results_that_lie_where_a_factor_does(gpu):
+def test_results_that_overlap_an_operand(gpu):
     a, b = tensor(64, 64), tensor(64, 64)
     for out, residual, copies in ((a, None, 1), (b, None, 1), (tensor(64, 64), None, 0), (r := tensor(64, 64), r, 0)):
         cloned = []
@@ -217,7 +217,7 @@ def test_families_take_all_options(gpu, family, option):
         assert len(gpu.launched) == count
 
 
-def test_a_tensor_that_is_the_negative_of_another_is_made_anew(gpu):
+def test_lazily_negated_tensors_are_materialised(gpu):
     x, w = tensor(*X, dtype=torch.float32), tensor(*W, dtype=torch.float32)
     flipped = torch._neg_view(x)
     assert x.data_ptr() not in read(gpu, lambda: wl.linear(flipped, w))
@@ -233,7 +233,7 @@ def test_the_ptx_of_a_call_on_a_gpu(gpu):
 
 
 @pytest.mark.parametrize("options", [{}, {"activation": "gelu"}, {"bias": 1, "activation": "relu"}], ids=str)
-def test_what_is_derived_is_launched_as_before_and_so_are_its_gradients(gpu, monkeypatch, options):
+def test_repeated_calls_with_gradients_reuse_their_launches(gpu, monkeypatch, options):
     def leaves():
         x, w = tensor(*X), tensor(*W)
         given = {name: tensor(24) if name == "bias" else value for name, value in options.items()}

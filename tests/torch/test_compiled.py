@@ -1,4 +1,4 @@
-"""PyTorch's compiler and exporter on the operations: sizes that are symbols, one graph for all of them, no breaks."""
+"""PyTorch's compiler and exporter on the operations: symbolic sizes, one graph for all of them, no breaks."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_one_graph_serves_all_sizes(case, marked):
     assert len(counts) == 1, "the first size may be compiled in two goes, but no other is"
 
 
-def test_gradients_of_symbols():
+def test_gradients_with_symbolic_sizes():
     def loss(x, w, bias, experts):
         made = wl.linear(x, w, bias=bias, activation="silu") + wl.gated_linear(x, w, w + 1, up_bias=bias)
         hidden = wl.gated_grouped_matmul(made / 8, experts, experts + 1, ENDS)
@@ -100,7 +100,7 @@ def test_gradients_of_symbols():
 
 
 @torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True)
-def test_sizes_that_nobody_knows():
+def test_unbacked_sizes():
     def chosen(x, mask):
         rows = x[mask.nonzero().squeeze(1)]
         residual = torch.ones(rows.shape[0], 1, 24, dtype=rows.dtype)
@@ -121,7 +121,7 @@ class Layer(torch.nn.Module):
         return wl.linear(x, self.weight, bias=self.bias, activation="relu")
 
 
-def test_exported_with_a_size_that_is_open():
+def test_export_with_a_dynamic_size():
     layer = Layer()
     rows = torch.export.Dim("rows", min=2, max=4096)
     file = io.BytesIO()
@@ -133,7 +133,7 @@ def test_exported_with_a_size_that_is_open():
         same(loaded(x), layer(x))
 
 
-def test_autocast_is_compiled_as_it_runs():
+def test_autocast_compiles_like_eager():
     x, w = ints(5, 16, dtype=torch.float32), W.float()
 
     def inside(x, w):
@@ -166,9 +166,9 @@ OPS = {
 
 
 @pytest.mark.parametrize("name", OPS)
-def test_pytorchs_own_checks_of_an_op(name):
+def test_opcheck(name):
     library, given = torch.ops.warploom, OPS[name]
-    checks = CHECKS if name != "blockwise_matmul" else CHECKS[1:]  # the first multiplies tensors of 8 bits
+    checks = CHECKS if name != "blockwise_matmul" else CHECKS[1:]  # the first multiplies 8-bit tensors
     for leaf in (None, 0) if name != "blockwise_matmul" else (None, -1):
         tensors = [each.clone() for each in given]
         if leaf is not None:
@@ -179,14 +179,14 @@ def test_pytorchs_own_checks_of_an_op(name):
     torch.library.opcheck(into, (torch.zeros(5, 24), *given, *FOLLOWING, ""), test_utils=checks)
 
 
-def test_pytorchs_own_checks_of_the_ops_that_keep():
+def test_opcheck_of_ops_that_save_tensors():
     import warploom.torch.dispatch  # noqa: F401  # it defines the ops
     from warploom.torch.op_library import Extras, name_of
 
     pair = name_of(Extras(pair="swiglu"))
     given = ints(5, 16), ints(16, 24), ints(24), ints(5, 24)
     pairs = ints(5, 16), ints(24, 16), ints(24, 16), ints(24), ints(24), ints(5, 24)
-    ends = torch.tensor([1, 1, 5])  # all rows, since others are not kept
+    ends = torch.tensor([1, 1, 5])  # all rows, since others are not saved
     groups = ints(5, 16), ints(3, 16, 24), ends, ints(24), ints(5, 24)
     paired_groups = ints(5, 16), ints(3, 16, 24), ints(3, 16, 24), ends, ints(24), ints(24), ints(5, 24)
     for name, tensors, rest in (
@@ -203,7 +203,7 @@ def test_pytorchs_own_checks_of_the_ops_that_keep():
             torch.library.opcheck(op, (*own, 1.0, 1.0, *rest), test_utils=CHECKS)
 
 
-def test_pytorchs_own_checks_of_the_gradient():
+def test_opcheck_of_gradients():
     a, d = ints(5, 16), ints(5, 8)
     for leaf in (None, 0):
         tensors = [each.clone().requires_grad_(number == leaf) for number, each in enumerate((a, d))]

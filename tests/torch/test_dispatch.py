@@ -1,4 +1,4 @@
-"""The PyTorch front door, on the host's tensors: results, derivatives, the compiler, and what is refused."""
+"""Operations on host tensors of PyTorch: results, gradients, the compiler, and refused calls."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def exact(a, b):
     [((37, 48), (48, 24)), ((48,), (48, 24)), ((37, 48), (48,)), ((3, 9, 16), (3, 16, 8)), ((2, 3, 9, 16), (16, 8))],
     ids=str,
 )
-def test_matmul_is_torchs(left, right):
+def test_matmul_matches_torch(left, right):
     a, b = ints(*left), ints(*right)
     found = wl.matmul(a, b)
     assert isinstance(found, torch.Tensor)
@@ -52,14 +52,14 @@ def test_matmul_is_torchs(left, right):
     torch.testing.assert_close(found.double(), exact(a, b), rtol=0, atol=0)
 
 
-def test_all_that_may_follow():
+def test_every_epilogue_option():
     x, w, bias, residual = ints(3, 5, 40), ints(24, 40), ints(24), ints(3, 5, 24)
     found = wl.linear(x, w, bias=bias, activation="relu", residual=residual, alpha=2.0, beta=-1.0)
     want = torch.relu(2 * exact(x, w.T) + bias) - residual
     torch.testing.assert_close(found.double(), want, rtol=0, atol=0)
 
 
-def test_a_function_of_the_callers():
+def test_a_user_epilogue():
     x, w, scale = ints(9, 16), ints(24, 16), ints(9, 1)
     found = wl.linear(
         x, w, epilogue=lambda acc, at, scale, shift: acc * scale + shift, operands={"scale": scale, "shift": 3.0}
@@ -67,13 +67,13 @@ def test_a_function_of_the_callers():
     torch.testing.assert_close(found.double(), exact(x, w.T) * scale + 3, rtol=0, atol=0)
 
 
-def test_strides_that_the_copy_engine_cannot_step_through():
+def test_strides_that_are_not_tma_compatible():
     a, b = ints(13, 33)[:, 1:24], ints(23, 7)
     torch.testing.assert_close(wl.matmul(a, b).double(), exact(a, b), rtol=0, atol=0)
     torch.testing.assert_close(wl.linear(a, b.T).double(), exact(a, b), rtol=0, atol=0)
 
 
-def test_results_go_where_they_are_wanted():
+def test_out():
     a, b, residual = ints(9, 16), ints(16, 24), ints(9, 24)
     want = exact(a, b) + residual
     out = torch.full((9, 24), torch.nan, dtype=torch.float32)
@@ -91,13 +91,13 @@ def test_results_go_where_they_are_wanted():
     assert wl.matmul(a, b, out_dtype=torch.float32).dtype == torch.float32
 
 
-def test_nothing_to_do():
+def test_empty_tensors():
     assert wl.matmul(ints(0, 16), ints(16, 24)).shape == (0, 24)
     assert wl.linear(ints(2, 0, 16), ints(24, 16)).shape == (2, 0, 24)
 
 
 @pytest.mark.parametrize("activation", [None, *ACTIVATIONS])
-def test_gradients_are_autograds(activation):
+def test_gradients_match_autograd(activation):
     x, w, bias, residual = ints(2, 7, 16), ints(24, 16) / 8, ints(24), ints(2, 7, 24)
     mine = [each.clone().requires_grad_() for each in (x, w, bias, residual)]
     theirs = [each.double().requires_grad_() for each in (x, w, bias, residual)]
@@ -113,7 +113,7 @@ def test_gradients_are_autograds(activation):
         torch.testing.assert_close(own.grad.double(), other.grad, rtol=2e-2, atol=0.25)
 
 
-def test_only_what_is_asked_for_is_derived():
+def test_only_requested_gradients_are_computed():
     x, w = ints(5, 16), ints(24, 16).requires_grad_()
     wl.linear(x, w).sum().backward()
     torch.testing.assert_close(w.grad.double(), x.double().sum(0).expand(24, 16), rtol=0, atol=0)
@@ -123,7 +123,7 @@ def test_only_what_is_asked_for_is_derived():
     torch.testing.assert_close(bias.grad, torch.full((1, 8), 15.0, dtype=torch.bfloat16))
 
 
-def test_what_has_no_derivative_says_so():
+def test_operations_without_gradients_are_refused():
     x, w = ints(5, 16).requires_grad_(), ints(24, 16)
     made = wl.linear(x, w, epilogue=lambda acc, at: acc)
     with pytest.raises(WarploomError, match="not supported for `epilogue` and `store`"):
@@ -195,16 +195,16 @@ def test_transforms_see_the_op():
     assert "warploom.plain_matmul.default" in calls
 
 
-def told(function, *args, **options):
+def refused(function, *args, **options):
     with pytest.raises(WarploomError) as caught:
         function(*args, **options)
     assert caught.value.code == "BAD_ARGUMENTS"
     return str(caught.value)
 
 
-def test_what_is_wrong_is_told_at_once():
+def test_all_invalid_arguments_are_reported_at_once():
     x, w = ints(5, 16), ints(24, 16)
-    text = told(
+    text = refused(
         wl.linear,
         x,
         w,
@@ -223,30 +223,30 @@ def test_what_is_wrong_is_told_at_once():
         "`activation` must be one of relu, ",
     ):
         assert words in text, text
-    text = told(wl.linear, x, w.to("meta"), bias=ints(1).to("meta"), out=[1])
+    text = refused(wl.linear, x, w.to("meta"), bias=ints(1).to("meta"), out=[1])
     assert "`w` must be on cpu like `x`, not on meta, got torch.bfloat16 (24, 16) on meta" in text
     assert "`bias` must be on cpu like `x`, not on meta" in text
     assert "`out` must be a tensor, got a list" in text
-    assert "must be a tensor" in told(wl.matmul, x, [1, 2])
-    assert "must have 16 rows" in told(wl.matmul, x, w)
-    assert "must have batches that broadcast" in told(wl.matmul, ints(2, 5, 16), ints(3, 16, 4))
-    text = told(wl.matmul, x.double(), w.T.to(torch.int8), bias=ints(3).to("meta"))
+    assert "must be a tensor" in refused(wl.matmul, x, [1, 2])
+    assert "must have 16 rows" in refused(wl.matmul, x, w)
+    assert "must have batches that broadcast" in refused(wl.matmul, ints(2, 5, 16), ints(3, 16, 4))
+    text = refused(wl.matmul, x.double(), w.T.to(torch.int8), bias=ints(3).to("meta"))
     for words in ("`a` must have elements of type bfloat16", "got torch.int8 (16, 24)", "on meta"):
         assert words in text, text
-    assert "must have the element type of `a`, torch.bfloat16" in told(wl.matmul, x, w.T.half())
+    assert "must have the element type of `a`, torch.bfloat16" in refused(wl.matmul, x, w.T.half())
 
 
-def test_what_is_wrong_with_groups_and_blocks():
-    text = told(wl.grouped_matmul, ints(5, 16), ints(2, 17, 8), torch.ones(3), bias=ints(1).to("meta"))
+def test_invalid_arguments_of_grouped_and_blockwise_calls():
+    text = refused(wl.grouped_matmul, ints(5, 16), ints(2, 17, 8), torch.ones(3), bias=ints(1).to("meta"))
     for words in ("`b` must be (groups, k, n)", "got torch.float32 (3,)", "`bias`"):
         assert words in text, text
     narrow = ints(5, 200, dtype=torch.float8_e4m3fn)
-    text = told(wl.blockwise_matmul, narrow, narrow, torch.ones(5, 1), torch.ones(2, 2))
+    text = refused(wl.blockwise_matmul, narrow, narrow, torch.ones(5, 1), torch.ones(2, 2))
     assert "`a_scale` must be (5, 2)" in text
     assert "`b_scale` must be (1, 2)" in text
 
 
-def test_all_that_may_follow_groups_and_blocks():
+def test_every_epilogue_option_of_grouped_and_blockwise_calls():
     a, b, ends = ints(9, 16), ints(2, 16, 8), torch.tensor([4, 7])
     bias, residual, scale = ints(8), ints(9, 8), ints(9, 1)
     follows = {"bias": bias, "residual": residual, "alpha": 2.0, "beta": -1.0, "activation": "relu"}
@@ -267,7 +267,7 @@ def test_all_that_may_follow_groups_and_blocks():
     torch.testing.assert_close(found.double(), want, rtol=0, atol=0)
 
 
-def test_deterministic_algorithms_are_what_there_is():
+def test_deterministic_algorithms():
     x, w, bias = ints(5, 16).requires_grad_(), ints(24, 16).requires_grad_(), ints(24).requires_grad_()
     experts = ints(2, 24, 8).requires_grad_()
     torch.use_deterministic_algorithms(True)
@@ -280,7 +280,7 @@ def test_deterministic_algorithms_are_what_there_is():
 
 
 class Other:
-    """An array of another library: it has DLPack and nothing else."""
+    """An array of another library, which supports DLPack and nothing else."""
 
     def __init__(self, tensor):
         self._tensor = tensor
@@ -326,7 +326,7 @@ def test_arrays_of_other_libraries():
     assert torch.equal(found, wl.grouped_matmul(a, experts, ends))
 
 
-def test_arrays_that_have_cudas_interface(monkeypatch):
+def test_arrays_with_the_cuda_array_interface(monkeypatch):
     a, b = ints(5, 16, dtype=torch.float16), ints(16, 24, dtype=torch.float16)
     seen = []
 
@@ -348,14 +348,14 @@ def test_arrays_that_cannot_be_shared():
         def __dlpack__(self, **options):
             raise BufferError("no such type")
 
-    text = told(wl.matmul, Strange(ints(1)), b=Strange(ints(1)), bias=3.0)
+    text = refused(wl.matmul, Strange(ints(1)), b=Strange(ints(1)), bias=3.0)
     assert text.count("must share its memory with PyTorch, which refuses it (no such type)") == 2
     assert "`a` must" in text
     assert "`b` must" in text
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_autocast_is_torchs(dtype):
+def test_autocast_matches_torch(dtype):
     x, w, bias = (ints(*shape, dtype=torch.float32) for shape in ((5, 16), (24, 16), (24,)))
     with torch.autocast("cpu", dtype=dtype):
         for mine, theirs in (
@@ -373,7 +373,7 @@ def test_autocast_is_torchs(dtype):
     assert wl.linear(x, w).dtype == torch.float32
 
 
-def test_a_kernel_of_ones_own_takes_tensors():
+def test_a_user_kernel_takes_tensors():
     from warploom import TensorMap, launch
     from warploom.trace import Array, f32, kernel, s32, thread, when
 

@@ -1,4 +1,4 @@
-"""Derivatives of the operations on PyTorch tensors, against those that autograd finds in float64."""
+"""Gradients of the operations on PyTorch tensors, against autograd in float64."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from warploom.diagnostics import WarploomError  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 GROUPS = [[5, 5, 70, 133], [0, 0, 1], [137], [13, 137], [0], []]
-"""Where groups end, of 137 rows: empty ones, one row, more than a K tile, all rows, none."""
+"""Ends of groups in 137 rows: empty groups, one row, more than a K tile, all rows, none."""
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +28,7 @@ def leaves(*tensors):
 
 
 def by_loops(a, b, ends):
-    """The grouped product, group by group; rows behind the last group are zero."""
+    """The grouped GEMM, group by group; rows after the last group are zero."""
     parts, start = [], 0
     for matrix, end in zip(b, ends.tolist(), strict=True):
         parts.append(a[start:end] @ matrix)
@@ -42,7 +42,7 @@ def same(found, want):
 
 @pytest.mark.parametrize("target", ["sm_100a", "sm_90a"])
 @pytest.mark.parametrize("given", GROUPS, ids=str)
-def test_grouped_products(given, target):
+def test_grouped_gemms(given, target):
     ends = torch.tensor(given, dtype=torch.int64)
     mine = leaves(ints(137, 24), ints(len(given), 24, 40))
     theirs = leaves(*(each.double() for each in mine))
@@ -57,7 +57,7 @@ def test_grouped_products(given, target):
 
 
 @pytest.mark.usefixtures("poisoned_memory")
-def test_what_follows_grouped_products():
+def test_epilogues_of_grouped_gemms():
     ends = torch.tensor([5, 5, 30], dtype=torch.int32)
     mine = leaves(ints(37, 24), ints(3, 24, 40) / 8, ints(40), ints(37, 40))
     theirs = leaves(*(each.double() for each in mine))
@@ -75,7 +75,7 @@ def test_what_follows_grouped_products():
 
 
 class Watch(torch.utils._python_dispatch.TorchDispatchMode):
-    """Hears of every op."""
+    """Records every op."""
 
     def __init__(self):
         super().__init__()
@@ -87,8 +87,8 @@ class Watch(torch.utils._python_dispatch.TorchDispatchMode):
 
 
 @pytest.mark.parametrize("activation", [None, "silu"])
-def test_only_what_is_asked_for_is_derived(activation):
-    """What goes into an activation is kept, and not computed again."""
+def test_only_requested_gradients_are_computed(activation):
+    """The input of an activation is saved, and not computed again."""
     ends, x, w = torch.tensor([5, 9]), ints(9, 16), ints(2, 16, 8)
     for leaf, op in ((x, "warploom.grouped_matmul.default"), (w, "warploom.grouped_weights.default")):
         leaf.requires_grad_()
@@ -118,8 +118,8 @@ PAIRS = {
 
 @pytest.mark.usefixtures("poisoned_memory")
 @pytest.mark.parametrize(("pair", "target"), [(pair, "sm_90a") for pair in PAIRS] + [("swiglu", "sm_100a")])
-def test_pairs_of_groups(pair, target):
-    """Rows behind the last group are not kept, and nothing depends on them."""
+def test_gated_grouped_gemms(pair, target):
+    """Rows after the last group are not saved, and nothing depends on them."""
     ends = torch.tensor([5, 5, 30])
     gate, up = ints(3, 16, 24) / 8, ints(3, 16, 24) / 8
     mine = leaves(ints(37, 16), gate, up, ints(24), ints(24), ints(37, 24))
@@ -141,7 +141,7 @@ def test_pairs_of_groups(pair, target):
 
 
 @pytest.mark.usefixtures("poisoned_memory")
-def test_pairs_and_activations_of_groups_have_second_derivatives():
+def test_double_backward_of_gated_grouped_gemms_and_activations():
     ends = torch.tensor([2, 4])
     given = [ints(5, 16, dtype=torch.float32) / 2, *(ints(2, 16, 8, dtype=torch.float32) / 4 for _ in range(2))]
     given += [ints(8, dtype=torch.float32), ints(5, 8, dtype=torch.float32)]
@@ -162,7 +162,7 @@ def test_pairs_and_activations_of_groups_have_second_derivatives():
         torch.testing.assert_close(found.double(), want, rtol=2e-2, atol=1e-2 * float(want.abs().max()))
 
 
-def test_gradients_have_gradients():
+def test_double_backward():
     ends = torch.tensor([4, 9])
     mine = leaves(ints(9, 16), ints(2, 16, 8))
     theirs = leaves(*(each.double() for each in mine))
@@ -180,7 +180,7 @@ def test_gradients_have_gradients():
     same(w.grad, torch.full((8, 16), 5.0))
 
 
-def test_eight_bits_have_no_derivative():
+def test_eight_bit_operands_have_no_gradient():
     narrow = torch.float8_e4m3fn
     a, b, a_scale, b_scale = ints(5, 16, dtype=narrow), ints(8, 16, dtype=narrow), torch.ones(5, 1), torch.ones(1, 1)
     bias, residual = leaves(ints(8, dtype=torch.float32), ints(5, 8, dtype=torch.float32))
@@ -196,7 +196,7 @@ def test_eight_bits_have_no_derivative():
 
 
 def dispatched(function):
-    """The ops that a call, and its derivative, come to."""
+    """The ops that a call and its backward pass dispatch."""
     done = []
 
     class Watch(torch.utils._python_dispatch.TorchDispatchMode):
@@ -210,7 +210,7 @@ def dispatched(function):
     return done
 
 
-def test_what_goes_into_an_activation_is_kept_not_computed_again():
+def test_the_input_of_an_activation_is_saved():
     x, w = leaves(ints(5, 16), ints(8, 16))
     both = ["activated_matmul", "plain_matmul", "plain_matmul"]
     assert dispatched(lambda: wl.linear(x, w, activation="silu").sum().backward()) == both
@@ -221,7 +221,7 @@ def test_what_goes_into_an_activation_is_kept_not_computed_again():
 
 @pytest.mark.parametrize("target", ["sm_100a", "sm_90a"])
 @pytest.mark.parametrize("pair", PAIRS)
-def test_pairs(pair, target):
+def test_gated_gemms(pair, target):
     mine = leaves(ints(2, 7, 16), ints(24, 16) / 8, ints(24, 16) / 8, ints(24), ints(24), ints(2, 7, 24))
     theirs = leaves(*(each.double() for each in mine))
     gradient = ints(2, 7, 24)
@@ -239,7 +239,7 @@ def test_pairs(pair, target):
         torch.testing.assert_close(own.grad.double(), other.grad, rtol=2e-2, atol=0.3)
 
 
-def test_pairs_and_activations_have_second_derivatives():
+def test_double_backward_of_gated_gemms_and_activations():
     x0, w0, u0 = ints(5, 16, dtype=torch.float32) / 2, ints(8, 16, dtype=torch.float32) / 4, torch.ones(8, 16) / 8
     results = []
     for kind in (torch.float32, torch.float64):
@@ -254,7 +254,7 @@ def test_pairs_and_activations_have_second_derivatives():
         torch.testing.assert_close(found.double(), want, rtol=2e-2, atol=2e-2)
 
 
-def test_a_function_of_a_pair_has_no_derivative():
+def test_a_user_epilogue_of_a_gated_gemm_has_no_gradient():
     x, w, u = leaves(ints(5, 16), ints(8, 16), ints(8, 16))
     with pytest.raises(WarploomError, match="Autograd is not supported for"):
         wl.gated_linear(x, w, u, pair=lambda gate, up: gate * up)

@@ -32,11 +32,11 @@ PRIVATE = {
 }
 
 
-def test_the_private_symbols_are_these():
+def test_the_list_of_private_symbols():
     assert set(internals.SYMBOLS) == PRIVATE
 
 
-def test_no_other_module_uses_one():
+def test_no_other_module_uses_private_symbols():
     found = {}
     for file in SOURCE.rglob("*.py"):
         text = file.read_text("utf-8")
@@ -84,7 +84,7 @@ with torch.no_grad():
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_without_any_of_them_results_and_gradients_are_the_same():
-    """In a process of its own, in which PyTorch has none of the symbols."""
+def test_results_and_gradients_are_the_same_without_private_symbols():
+    """Run in a process in which PyTorch has none of the symbols."""
     done = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -1,4 +1,4 @@
-"""Eager calls that were made before: which are launched at once, with which addresses, and which are looked at."""
+"""Repeated eager calls: which are launched from the cache, with which addresses, and which are planned."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def calls(monkeypatch):
 
 @pytest.fixture
 def plan():
-    """A plan on tensors of the host that remembers the addresses of its launches."""
+    """A plan on host tensors that records the addresses of its launches."""
     done = []
     prepared = SimpleNamespace(launch_at=lambda addresses, stream: done.append((*addresses, stream)), count=3)
     return SimpleNamespace(prepared=prepared, stream=lambda: 7, copies=(), done=done)
@@ -47,7 +47,7 @@ def is_quick(arguments, options) -> bool:
     return launch_cache.launched("linear", arguments, options)[0] is not None
 
 
-def test_a_call_like_one_before_is_launched_on_its_own_tensors(plan):
+def test_a_repeated_call_is_launched_on_its_own_tensors(plan):
     remembered(plan, *given())
     for _ in range(3):
         (x, w), _ = given()
@@ -58,7 +58,7 @@ def test_a_call_like_one_before_is_launched_on_its_own_tensors(plan):
 
 
 @pytest.mark.parametrize("order", [("bias", "residual"), ("residual", "bias")])
-def test_addends_come_in_the_order_of_the_launch(plan, order):
+def test_epilogue_inputs_are_in_the_order_of_the_launch(plan, order):
     addends = {"bias": tensor(24), "residual": tensor(8, 24)}
     options = {name: addends[name] for name in order} | {"activation": "gelu"}
     remembered(plan, given()[0], options)
@@ -82,7 +82,7 @@ OTHERS = {
     "bias where the residual was": lambda x, w, o: ((x, w), {"bias": tensor(8, 24), "residual": None}),
     "a number for the residual": lambda x, w, o: ((x, w), {**o, "residual": 1.0}),
     "subclass": lambda x, w, o: ((x, w.as_subclass(Own)), o),
-    "derivative": lambda x, w, o: ((x, w.requires_grad_()), o),
+    "gradient": lambda x, w, o: ((x, w.requires_grad_()), o),
     "misaligned": lambda x, w, o: ((tensor(8 * 16 + 1)[1:].view(8, 16), w), o),
     "no tensor": lambda x, w, o: ((x, w.float().numpy()), o),
     "nonsense": lambda x, w, o: ((x, w), {**o, "activation": ["relu"]}),
@@ -91,14 +91,14 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("change", OTHERS)
-def test_anything_else_is_looked_at(plan, change):
+def test_calls_that_differ_are_not_taken_from_the_cache(plan, change):
     options = {"bias": None, "residual": tensor(8, 24)}
     remembered(plan, given()[0], options)
     assert is_quick(given()[0], options)
     assert not is_quick(*OTHERS[change](*given()[0], options))
 
 
-def test_what_concerns_others_is_looked_at(plan):
+def test_calls_under_autocast_modes_or_determinism_are_not_taken_from_the_cache(plan):
     class Mode(torch.utils._python_dispatch.TorchDispatchMode):
         def __torch_dispatch__(self, function, types, args=(), kwargs=None):
             return function(*args, **(kwargs or {}))
@@ -114,7 +114,7 @@ def test_what_concerns_others_is_looked_at(plan):
     assert is_quick(arguments, options)
 
 
-def test_weights_that_want_derivatives_are_quick_without_them_only(plan):
+def test_weights_that_require_gradients_are_cached_only_without_grad_mode(plan):
     x, w = tensor(8, 16), torch.nn.Parameter(tensor(24, 16))
     with torch.no_grad():
         remembered(plan, (x, w), {})
@@ -139,7 +139,7 @@ def test_copies_and_unread_tensors_are_not_remembered(plan):
     assert launch_cache.CACHE == {}
 
 
-def test_any_number_of_factors_and_results_that_start_at_zero(plan):
+def test_any_number_of_operands_and_zero_initialised_results(plan):
     def factors():
         return tensor(8, 16), tensor(2, 16, 24), torch.tensor([3, 5], dtype=torch.int32)
 
@@ -211,7 +211,7 @@ class Settings:
     ],
     ids=range(9),
 )
-def test_functions_that_may_change_unnoticed_have_no_key(function):
+def test_functions_with_mutable_state_have_no_key(function):
     assert launch_cache.function_key(function) is None
     assert launch_cache.launched("linear", given()[0], {"epilogue": function}) == (None, None)
 

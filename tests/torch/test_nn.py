@@ -1,4 +1,4 @@
-"""`warploom.nn`: a model's layers swapped and restored, with all that hangs on them."""
+"""`warploom.nn`: a model's layers are swapped and restored, with hooks, ties and state."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 class Own(nn.Linear):
-    """A layer of somebody else's, which may mean something else."""
+    """A subclass of a layer, which may compute something else."""
 
 
 class Tied(nn.Module):
-    """An embedding whose weights are also the last layer's; and a layer that stands in two places."""
+    """An embedding tied to the last layer, and a layer that is used in two places."""
 
     def __init__(self):
         super().__init__()
@@ -45,7 +45,7 @@ def kinds(of):
     return {name: type(each) for name, each in of.named_modules() if isinstance(each, nn.Linear)}
 
 
-def test_layers_are_swapped_where_they_are_and_restored():
+def test_layers_are_swapped_in_place_and_restored():
     given, x = model(), torch.randn(5, 16)
     before = {name: value.clone() for name, value in given.state_dict().items()}
     objects, parameters, want = list(given.modules()), list(given.parameters()), given[:3](x)
@@ -70,7 +70,7 @@ def test_layers_are_swapped_where_they_are_and_restored():
     assert repr(given) == repr(model())
 
 
-def test_what_a_layer_has_stays():
+def test_state_of_a_layer_is_kept():
     given, seen = model().double(), []
     given[0].weight.requires_grad_(False)
     given[2].eval()
@@ -93,7 +93,7 @@ def test_what_a_layer_has_stays():
     assert (type(moved[0]), moved[0].weight.device.type) == (wnn.Linear, "meta")
 
 
-def test_ties_hold():
+def test_tied_weights_stay_tied():
     given, tokens = Tied(), torch.tensor([1, 5, 6])
     want, keys = given(tokens), list(given.state_dict())
     wnn.swap_linears(given)
@@ -107,7 +107,7 @@ def test_ties_hold():
     assert type(twin.head) is wnn.Linear
 
 
-def test_what_means_something_else_is_left_alone():
+def test_subclasses_and_parametrised_layers_are_left_alone():
     parametrised = nn.utils.parametrizations.weight_norm(nn.Linear(8, 8))
     replaced = nn.Linear(8, 8)
     replaced.forward = lambda x: x
@@ -133,7 +133,7 @@ def test_what_means_something_else_is_left_alone():
     assert type(wnn.restore_linears(fused)) is wnn.Linear
 
 
-def test_old_weight_norm_goes_on_working():
+def test_old_weight_norm_still_works():
     layer = nn.utils.weight_norm(nn.Linear(8, 8))
     x, keys = torch.randn(3, 8), list(layer.state_dict())
     want = layer(x)
@@ -142,7 +142,7 @@ def test_old_weight_norm_goes_on_working():
     torch.testing.assert_close(layer(x), want, rtol=0, atol=0)
 
 
-def test_a_layer_with_what_follows():
+def test_a_layer_with_an_epilogue():
     layer = wnn.Linear(16, 24, activation="gelu_tanh", dtype=torch.float64)
     assert repr(layer) == "warploom.Linear(in_features=16, out_features=24, bias=True, activation=gelu_tanh)"
     assert repr(type("Own", (wnn.Linear,), {})(1, 2)) == "Own(in_features=1, out_features=2, bias=True)"
@@ -172,7 +172,7 @@ def test_the_residual_does_not_change_the_dtype():
         ("float64", "float64", "bfloat16", False),
     ],
 )
-def test_which_layers_have_a_kernel(monkeypatch, x, weight, autocast, wanted):
+def test_layers_that_have_a_kernel(monkeypatch, x, weight, autocast, wanted):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
 
     class OnGpu(torch.Tensor):
@@ -193,6 +193,6 @@ def test_layers_have_a_public_name():
 
 
 @pytest.mark.parametrize("function", [wnn.swap_linears, wnn.restore_linears])
-def test_what_is_no_model_is_told(function):
+def test_an_argument_that_is_not_a_module_is_reported(function):
     with pytest.raises(WarploomError, match=rf"{function.__name__}\(\): invalid arguments: `model`, `only`"):
         function(5, only="everything")

@@ -1,4 +1,4 @@
-"""What calls on tensors of a GPU become, on GPUs that are not there: plans, copies, addresses."""
+"""Plans, copies and addresses of calls on tensors of a fake GPU."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from warploom.torch.op_library import PLAIN  # noqa: E402
 
 
 class OnGpu(torch.Tensor):
-    """A tensor of the host that says it is on a GPU."""
+    """A host tensor that claims to be on a GPU."""
 
     is_cuda = True
 
@@ -44,7 +44,7 @@ def gpu(request, monkeypatch, tmp_path):
 
 
 def copied(launcher):
-    """The names of the tensors that a launcher takes as copies."""
+    """The names of the tensors that a launcher copies."""
     return tuple(name for name, _, _ in launcher.copies)
 
 
@@ -85,7 +85,7 @@ def test_one_plan_serves_all_tensors_that_are_alike(gpu):
 
 
 @pytest.mark.parametrize("which", ["a", "b", "both"])
-def test_what_the_copy_engine_cannot_step_through_is_copied_each_time(gpu, which):
+def test_operands_that_are_not_tma_compatible_are_copied_each_time(gpu, which):
     a = tensor(50, 33)[:, 1:] if which != "b" else tensor(50, 32)
     b = tensor(33, 40)[1:].mT.contiguous().mT[:, :] if which == "a" else tensor(33, 41)[1:, 1:]
     a[:] = torch.randn(50, 32)
@@ -127,7 +127,7 @@ def test_a_copy_has_rows_of_whole_16_bytes():
     assert op_library._padded(torch.empty(5, 0), -1).tolist() == [[0.0]] * 5
 
 
-def test_a_plan_for_misaligned_tensors_is_another(gpu):
+def test_misaligned_tensors_have_another_plan(gpu):
     a, b, out = tensor(64 * 64 + 4), tensor(64, 64), tensor(64, 64)
     straight = run(out, a[: 64 * 64].view(64, 64), b)
     shifted = run(out, a[4:].view(64, 64), b)
@@ -152,8 +152,8 @@ def test_grouped_ends_stay_on_the_gpu(gpu):
 
 
 @pytest.mark.parametrize("names", [(), ("b_gate", "b_up"), ("a",)])
-def test_pairs_of_groups(gpu, names):
-    """Halves of one array are read where they lie; columns in turn are copied, and rows that lie side by side."""
+def test_gated_grouped_gemms(gpu, names):
+    """Halves of one array are read in place; interleaved columns are copied, and so are column-major rows."""
     a = tensor(64, 304).mT if "a" in names else tensor(304, 64)
     both = tensor(4, 64, 144)
     gate, up = (both[..., 0::2], both[..., 1::2]) if "b_up" in names else (both[..., :72], both[..., 72:])
@@ -169,7 +169,7 @@ def test_pairs_of_groups(gpu, names):
 
 @pytest.mark.parametrize(("dtype", "names"), [(torch.bfloat16, ()), (torch.float32, ("a", "d"))])
 def test_weights_of_groups(gpu, dtype, names):
-    """What Hopper's tensor core reads along K only is copied."""
+    """Operands that Hopper's tensor cores must read K-major are copied."""
     a, d, starts = tensor(320, 64, dtype=dtype), tensor(320, 72, dtype=dtype), tensor(4, dtype=torch.int32)
     given = {"a": a, "d": d, "starts": starts, "out": tensor(3, 64, 72, dtype=dtype)}
     plan = op_library.compute("padded_weights", given, PLAIN)
@@ -190,7 +190,7 @@ def test_blockwise_scales(gpu):
     assert copied(op_library.compute("blockwise_matmul", given, PLAIN)) == ()
 
 
-def test_blockwise_products_of_nothing(gpu):
+def test_blockwise_gemms_with_empty_k(gpu):
     kind = torch.float8_e4m3fn
     given = {"a": tensor(200, 0, dtype=kind), "b": tensor(136, 0, dtype=kind)}
     given |= {"a_scale": tensor(200, 0, dtype=torch.float32), "b_scale": tensor(2, 0, dtype=torch.float32)}
@@ -203,7 +203,7 @@ def write(out, a, b, residual=None):
     op_library.write_into("matmul", out, (a, b), None, residual, [], [], 1.0, 1.0, "", PLAIN)
 
 
-def test_what_is_read_anywhere_is_not_launched_into(gpu):
+def test_only_a_residual_is_overwritten_in_place(gpu):
     for square in (tensor(64, 64), tensor(64, 64).mT):
         other, residual = tensor(64, 64), tensor(64, 64)
         write(residual, square, other, residual)

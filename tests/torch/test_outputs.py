@@ -1,4 +1,4 @@
-"""Several outputs and pairs on PyTorch's tensors of the host: results, the compiler, and what is refused."""
+"""Auxiliary outputs and gated GEMMs on host tensors of PyTorch: results, the compiler, and refused calls."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_the_value_before_the_activation():
     same(out, torch.relu(want) + residual)
 
 
-def test_outputs_of_the_callers_function():
+def test_outputs_of_a_user_epilogue():
     a, b, scale = ints(3, 20, 16), ints(3, 16, 24), ints(20, 1)
     kept = {"doubled": poisoned(3, 20, 24), "scaled": poisoned(3, 20, 24, dtype=torch.bfloat16)}
 
@@ -65,7 +65,7 @@ def test_outputs_of_the_callers_function():
     same(kept["scaled"], (exact(a, b) * scale).bfloat16())
 
 
-def test_pairs():
+def test_gated_gemms():
     x, w = ints(2, 33, 40), ints(48, 40)
     gate, up = poisoned(2, 33, 24), poisoned(2, 33, 24)
     options = {"gate_bias": ints(24), "up_bias": 2.0, "pair": times, "out_dtype": torch.float32}
@@ -79,7 +79,7 @@ def test_pairs():
 
 
 @pytest.mark.parametrize("pair", ["swiglu", "geglu", "geglu_tanh", "reglu", "glu"])
-def test_pairs_by_name(pair):
+def test_gated_activations_by_name(pair):
     functions = {
         "swiglu": torch.nn.functional.silu,
         "geglu": torch.nn.functional.gelu,
@@ -94,13 +94,13 @@ def test_pairs_by_name(pair):
 
 
 def in_groups(a, b, ends):
-    """The grouped product of the rows that belong to a group."""
+    """The grouped GEMM of the rows that belong to a group."""
     firsts = [0, *ends.tolist()]
     return torch.cat([exact(a[first:end], each) for first, end, each in zip(firsts, firsts[1:], b, strict=False)])
 
 
 @pytest.mark.parametrize("kind", [torch.int32, torch.int64])
-def test_outputs_of_groups(kind):
+def test_outputs_of_grouped_gemms(kind):
     a, b, ends, bias = ints(40, 16), ints(3, 16, 24), torch.tensor([7, 7, 33], dtype=kind), ints(24)
     before, out = poisoned(40, 24), poisoned(24, 40).T
     want = in_groups(a, b, ends) + bias
@@ -114,7 +114,7 @@ def test_outputs_of_groups(kind):
     assert out[33:].isnan().all()
 
 
-def test_pairs_of_groups():
+def test_gated_grouped_gemms():
     a, b, ends = ints(40, 16), ints(3, 16, 48), torch.tensor([7, 7, 33])
     kept = {"gate": poisoned(40, 24), "up": poisoned(40, 24, dtype=torch.bfloat16)}
     options = {"gate_bias": ints(24), "up_bias": 2.0, "pair": times, "out_dtype": torch.float32}
@@ -132,7 +132,7 @@ def test_pairs_of_groups():
     same(wl.gated_grouped_matmul(a, gate, gate, ends, pair=times, residual=residual, out=residual), want)
 
 
-def test_outputs_of_blocks():
+def test_outputs_of_blockwise_gemms():
     narrow = ints(9, 16, dtype=torch.float8_e4m3fn), ints(24, 16, dtype=torch.float8_e4m3fn)
     before = poisoned(9, 24)
     scales = torch.full((9, 1), 0.5), torch.full((1, 1), 4.0)
@@ -186,7 +186,7 @@ def test_empty():
     assert not wl.gated_grouped_matmul(ints(5, 16), *nobody).any()
 
 
-def test_no_derivative():
+def test_no_gradient():
     x, w = ints(9, 16).requires_grad_(), ints(24, 16)
     with pytest.raises(WarploomError, match="not supported for a function for `pair`"):
         wl.gated_linear(x, w, w, pair=times)
@@ -201,7 +201,7 @@ def test_no_derivative():
         wl.gated_linear(x, w, w, pair=times)
 
 
-def test_everything_wrong_is_told():
+def test_all_invalid_arguments_are_reported():
     x, w = ints(9, 16), ints(24, 16)
     good = poisoned(9, 24)
     with pytest.raises(WarploomError) as found:

@@ -1,4 +1,4 @@
-"""The op of few arguments that stands in compiled graphs: when it does, what it computes, and what it remembers."""
+"""The custom op with few arguments in compiled graphs: when it is used, its results, and its cache."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def ints(*shape, dtype=torch.bfloat16):
 
 
 def graphs_of(function, *given):
-    """The ops of ours in the graphs that a backend gets behind the derivation, and the result."""
+    """The warploom ops in the graphs that a backend receives after differentiation, and the result."""
     found = []
 
     def backend(module, inputs):
@@ -41,7 +41,7 @@ def graphs_of(function, *given):
     return found, made
 
 
-def test_compiled_products_have_few_arguments():
+def test_compiled_gemms_have_few_arguments():
     x, w, bias, residual = ints(5, 16), ints(24, 16), ints(24), ints(5, 24)
     options = {"bias": bias, "residual": residual, "activation": "relu", "alpha": 0.5, "beta": -2.0}
     for given in ({}, options, {"out_dtype": torch.float32}):
@@ -50,7 +50,7 @@ def test_compiled_products_have_few_arguments():
         assert torch.equal(made, wl.linear(x, w, **given))
 
 
-def test_so_have_their_derivatives():
+def test_compiled_gradients_have_few_arguments():
     x, w = (each.requires_grad_() for each in (ints(5, 16, dtype=torch.float32), ints(24, 16, dtype=torch.float32)))
     found, made = graphs_of(wl.linear, x, w)
     made.backward(gradient := ints(5, 24, dtype=torch.float32))
@@ -59,7 +59,7 @@ def test_so_have_their_derivatives():
     assert torch.equal(w.grad, gradient.T @ x)
 
 
-def test_the_callers_functions_need_the_whole_op():
+def test_user_epilogues_need_the_full_op():
     x, w = ints(5, 16), ints(24, 16)
     found, made = graphs_of(lambda x, w: wl.linear(x, w, epilogue=lambda acc, at: acc * 2), x, w)
     assert found == [["matmul"]]
@@ -70,12 +70,12 @@ def test_the_callers_functions_need_the_whole_op():
     "following",
     [(1.0, 1.0, "", None), (0.1, -0.0, "gelu_tanh", torch.float32), (float("inf"), 1e-300, "relu", torch.bfloat16)],
 )
-def test_what_follows_is_a_text_that_says_all(following):
+def test_an_epilogue_survives_its_text_form(following):
     assert op_library._read_plain(op_library.plain_text(*following)) == following
     assert str(op_library._read_plain(op_library.plain_text(*following))) == str(following), "zeros have a sign"
 
 
-def test_pytorchs_own_checks():
+def test_opcheck():
     checks = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
     op = torch.ops.warploom.plain_matmul.default
     torch.library.opcheck(op, (ints(5, 16), ints(16, 24), None, None, "1.0 1.0 - None"), test_utils=checks)
@@ -83,8 +83,8 @@ def test_pytorchs_own_checks():
     torch.library.opcheck(op, given, test_utils=checks)
 
 
-def test_calls_below_a_derivative_and_beside_it_are_remembered_apart(monkeypatch):
-    """Tensors are not like each other there: one place for both would be made anew at every call."""
+def test_calls_with_and_without_gradients_are_cached_separately(monkeypatch):
+    """Their tensors differ in kind: a single cache entry would be replaced at every call."""
     plans, done = [], []
 
     def plan(*given):
@@ -106,7 +106,7 @@ def test_calls_below_a_derivative_and_beside_it_are_remembered_apart(monkeypatch
     assert {each[:2] for each in done} == {(a.data_ptr(), b.data_ptr())}
 
 
-def test_calls_with_other_addends_are_remembered_apart(monkeypatch):
+def test_calls_with_other_epilogue_inputs_are_cached_separately(monkeypatch):
     plans, done = [], []
 
     def plan(*given):
@@ -124,8 +124,8 @@ def test_calls_with_other_addends_are_remembered_apart(monkeypatch):
     assert done == [3, 4, 4, 5]
 
 
-def test_another_version_is_compiled_anew(monkeypatch):
-    """The compiler keeps on disk what it made of an op, and does not know that its library has changed."""
+def test_another_version_is_compiled_again(monkeypatch):
+    """The compiler caches compiled ops on disk, and does not notice that the library has changed."""
     from warploom.torch import dispatch as front
 
     names = []

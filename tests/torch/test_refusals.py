@@ -1,4 +1,4 @@
-"""What a caller can get wrong, or do in a way that nobody thinks of, with PyTorch tensors."""
+"""Invalid and unusual calls with PyTorch tensors."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def refused(call, code="BAD_ARGUMENTS") -> str:
 
 
 @pytest.mark.parametrize("pair", [None, 5, 1.5, ["swiglu"]])
-def test_a_refused_pair_is_forgotten(pair):
-    """The name of what a plain call says is shared by all plain calls."""
+def test_a_refused_gated_call_leaves_no_cache_entry(pair):
+    """All plain calls share one cache key for their epilogue."""
     assert "`pair` must be one of" in refused(lambda: wl.gated_linear(A, W, W, pair=pair))
     assert equal(wl.matmul(A, B), PRODUCT)
 
@@ -52,7 +52,7 @@ WRITTEN = {
 
 @pytest.mark.parametrize("case", WRITTEN)
 @pytest.mark.parametrize("grad", [True, False])
-def test_a_derivative_knows_of_what_was_written(case, grad):
+def test_backward_detects_tensors_modified_in_place(case, grad):
     x, kept = integers(3, 5).requires_grad_(), integers(3, 5)
     product = (x * kept).sum()
     with torch.set_grad_enabled(grad):
@@ -61,7 +61,7 @@ def test_a_derivative_knows_of_what_was_written(case, grad):
         product.backward()
 
 
-def test_in_inference_mode_nobody_counts():
+def test_inference_mode_has_no_version_counters():
     with torch.inference_mode():
         out = torch.empty(3, 5, dtype=BF16)
         wl.matmul(A, B, out=out, outputs={"pre_activation": torch.empty(3, 5, dtype=BF16)})
@@ -80,7 +80,7 @@ FORWARD = {
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
 @pytest.mark.parametrize("case", FORWARD)
-def test_a_derivative_in_forward_mode_is_refused_and_not_zero(case):
+def test_forward_mode_gradients_are_refused_and_not_zero(case):
     run = FORWARD[case]
     assert "forward mode" in refused(lambda: torch.func.jvp(run, (X,), (torch.ones_like(X),)), "NO_DERIVATIVE")
     with forward_ad.dual_level(), torch.no_grad():
@@ -89,7 +89,7 @@ def test_a_derivative_in_forward_mode_is_refused_and_not_zero(case):
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
-def test_what_has_no_tangent_may_be_multiplied_in_forward_mode():
+def test_tensors_without_a_tangent_work_in_forward_mode():
     _, tangent = torch.func.jvp(lambda x: x * wl.linear(X, WEIGHTS).sum(), (X,), (torch.ones_like(X),))
     assert equal(tangent, (X @ WEIGHTS.T).sum().expand_as(X))
 
@@ -99,7 +99,7 @@ def shapes(*tensors):
 
 
 @pytest.mark.parametrize("activation", [None, "gelu"])
-def test_a_layer_without_memory_is_derived(activation):
+def test_gradients_of_a_layer_on_meta_tensors(activation):
     x, w, bias = shapes((3, 4), (5, 4), (5,))
     wl.linear(x, w, bias=bias, activation=activation).sum().backward()
     assert x.grad.shape == x.shape
@@ -117,8 +117,8 @@ def test_tensors_without_memory_do_not_overlap():
 
 @pytest.mark.parametrize("place", ["meta", "fake"])
 @pytest.mark.parametrize("asked", [wl.ptx_of, lambda operation, *given: operation.bind(*given)])
-def test_the_ptx_of_what_has_no_memory_is_refused(place, asked):
-    """It once was read, and the process ended."""
+def test_ptx_of_tensors_without_memory_is_refused(place, asked):
+    """Reading their memory used to crash the process."""
     if place == "meta":
         assert "meta" in refused(lambda: asked(wl.matmul, A.to("meta"), B.to("meta")), "BAD_LAUNCH")
         return
@@ -127,7 +127,7 @@ def test_the_ptx_of_what_has_no_memory_is_refused(place, asked):
     assert "no elements" in refused(lambda: asked(wl.matmul, a, b), "BAD_LAUNCH")
 
 
-def test_a_launch_does_not_read_other_signs_and_layouts():
+def test_bind_refuses_lazily_negated_and_sparse_tensors():
     negated = torch.complex(torch.ones(3, 4), torch.ones(3, 4)).conj().imag
     assert negated.is_neg()
     assert "negative or conjugate bit" in refused(lambda: wl.matmul.bind(negated, B.float()), "BAD_LAUNCH")
@@ -135,7 +135,7 @@ def test_a_launch_does_not_read_other_signs_and_layouts():
     assert equal(wl.matmul(negated, B.float()), negated.double() @ B.double())
 
 
-def test_a_result_of_another_sign_is_refused():
+def test_a_lazily_negated_out_is_refused():
     out = torch.complex(torch.ones(3, 5), torch.ones(3, 5)).conj().imag
     assert "negated view" in refused(lambda: wl.matmul(A, B, out=out))
     assert "negated view" in refused(lambda: wl.matmul(A, B, outputs={"pre_activation": out}))
@@ -151,7 +151,7 @@ LAYOUTS = {
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_what_is_not_dense_is_told_wherever_it_is(layout):
+def test_sparse_tensors_are_reported_in_every_argument(layout):
     other = LAYOUTS[layout]()
     for call in (
         lambda: wl.linear(other, W),
@@ -163,7 +163,7 @@ def test_what_is_not_dense_is_told_wherever_it_is(layout):
         assert "must be dense" in refused(call)
 
 
-def test_all_that_is_wrong_is_told_at_once():
+def test_all_invalid_arguments_are_reported_at_once():
     text = refused(
         lambda: wl.matmul(
             A, B, bias=torch.ones(9), alpha="x", activation=["relu"], target="sm_1", config=3, epilogue=5, outputs=3
@@ -181,12 +181,12 @@ def test_a_gates_bias_has_its_own_name():
 
 
 @pytest.mark.parametrize("number", [1e300, 10**400])
-def test_a_number_that_float32_has_not_is_told(number):
+def test_a_number_outside_float32_is_reported(number):
     for name in ("alpha", "beta", "bias", "residual"):
         assert f"\n  `{name}` " in refused(lambda name=name: wl.matmul(A, B, **{"residual": 1.0, name: number}))
 
 
-def test_a_result_whose_elements_share_memory_is_refused():
+def test_an_out_with_overlapping_strides_is_refused():
     memory = torch.zeros(20, dtype=BF16)
     assert "overlapping strides" in refused(lambda: wl.matmul(A, B, out=memory.as_strided((3, 5), (1, 1))))
     assert not memory.any()
@@ -199,17 +199,17 @@ def test_results_may_be_columns_of_one_tensor():
     assert equal(whole[:, 7:12], PRODUCT)
 
 
-def test_a_dtype_of_pytorchs_is_one_to_ptx_too():
+def test_ptx_accepts_dtypes_of_pytorch():
     assert wl.ptx_of(wl.matmul, A, B, out_dtype=torch.float32) != wl.ptx_of(wl.matmul, A, B)
 
 
-def test_a_result_that_wants_a_gradient_is_refused_with_a_pair():
+def test_an_out_that_requires_a_gradient_is_refused_by_gated_calls():
     out = torch.zeros(3, 5, dtype=BF16, requires_grad=True)
     assert "`out`" in refused(lambda: wl.gated_linear(A, W, W, out=out), "NO_DERIVATIVE")
     assert not out.detach().any()
 
 
-def test_a_function_for_a_pair_that_captures_an_object_is_planned_each_time():
+def test_a_gated_epilogue_that_captures_an_object_is_planned_each_time():
     settings = {"factor": 2.0}
     assert launched("gated_linear", (A, W, W), {"pair": lambda gate, up: gate * settings["factor"]}) == (None, None)
     for pair in ("glu", lambda gate, up: gate * up):
@@ -224,7 +224,7 @@ def test_a_swapped_layer_is_called_as_before():
     assert isinstance(layer, Linear)
 
 
-def test_a_layer_with_an_activation_that_has_no_name_is_refused():
+def test_a_layer_with_an_unknown_activation_is_refused():
     assert "`activation` must be one of" in refused(lambda: Linear(4, 5, activation=["relu"]))
 
 
@@ -247,8 +247,8 @@ def test_a_compiled_call_with_another_function_of_the_same_code(way):
         assert equal(compiled(A, W, scaled(factor)[way]), factor * (A.double() @ W.double().T))
 
 
-def test_an_output_lies_as_a_kernel_sees_it():
-    """A vector times matrices: to the kernel there is a row in each of them."""
+def test_an_output_has_the_layout_that_the_kernel_writes():
+    """A vector times a batch of matrices is one row per batch for the kernel."""
     a, b, kept = integers(7), integers(2, 7, 17), torch.full((2, 24), torch.nan, dtype=BF16)[:, :17]
     wl.matmul(a, b, outputs={"pre_activation": kept})
     assert equal(kept, a.double() @ b.double())

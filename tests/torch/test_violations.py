@@ -1,4 +1,4 @@
-"""Wrong calls on tensors, and odd ones: told in the caller's own words, or taken for what they are."""
+"""Invalid and unusual calls on tensors: reported under the caller's names, or accepted."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("words", CASES)
-def test_each_is_told_of_the_function_that_was_called(words):
+def test_errors_name_the_function_that_was_called(words):
     with pytest.raises(WarploomError) as caught:
         CASES[words]()
     assert words in str(caught.value)
@@ -62,7 +62,7 @@ def test_each_is_told_of_the_function_that_was_called(words):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, "float32", np.dtype("float32"), torch.float32], ids=str)
-def test_a_dtype_may_be_numpys(dtype):
+def test_a_dtype_of_numpy_is_accepted(dtype):
     assert wl.linear(X, W, out_dtype=dtype).dtype == torch.float32
     assert wl.linear(X, W, out_dtype=dtype, out=torch.empty(5, 24)).dtype == torch.float32
 
@@ -78,7 +78,7 @@ def test_a_dtype_may_be_numpys(dtype):
         (lambda **options: wl.gated_grouped_matmul(X, *[W.T[None]] * 2, torch.tensor([5]), **options), "activation"),
     ],
 )
-def test_options_that_there_are_not(call, option):
+def test_unknown_options(call, option):
     with pytest.raises(TypeError, match=f"unexpected keyword argument '{option}'"):
         call(**{option: None})
 
@@ -88,19 +88,19 @@ def test_arguments_may_come_in_any_order():
     torch.testing.assert_close(wl.linear(bias=None, w=W, x=X).double(), want, rtol=0, atol=0)
 
 
-def test_tensors_without_elements_have_a_result_without():
+def test_empty_tensors_have_an_empty_result():
     made = wl.linear(X.to("meta"), W.to("meta"), bias=ints(24).to("meta"))
     assert (made.device.type, made.shape, made.dtype) == ("meta", (5, 24), torch.bfloat16)
 
 
-def test_a_tensor_that_is_the_negative_of_another():
+def test_lazily_negated_tensors():
     flipped = torch._neg_view(X.float())
     torch.testing.assert_close(wl.linear(flipped, W.float()).double(), -(X.double() @ W.double().T), rtol=0, atol=0)
     bias = torch._neg_view(torch.ones(24))
     torch.testing.assert_close(wl.linear(X, W, bias=bias).double(), X.double() @ W.double().T - 1, rtol=0, atol=0)
 
 
-def test_tensors_of_the_host_can_be_bound():
+def test_host_tensors_can_be_bound():
     out = torch.full((5, 24), torch.nan, dtype=torch.bfloat16)
     launch(wl.linear.bind(X, W, out=out))
     torch.testing.assert_close(out.double(), X.double() @ W.double().T, rtol=0, atol=0)
@@ -108,7 +108,7 @@ def test_tensors_of_the_host_can_be_bound():
     assert ".target sm_90a" in wl.ptx_of(wl.linear, X, W, target="sm_90a")
 
 
-def test_what_is_on_a_gpu_is_prepared_and_not_bound():
+def test_gpu_tensors_are_prepared_and_not_bound():
     a, b = FakeTensor(0x1000, (8, 32)), FakeTensor(0x10000, (32, 64))
     with pytest.raises(
         WarploomError,
@@ -117,7 +117,7 @@ def test_what_is_on_a_gpu_is_prepared_and_not_bound():
         wl.matmul.bind(a, b)
 
 
-def test_operations_that_tensors_have_not():
+def test_operations_without_tensor_support():
     elements, scales = np.ones((8, 64), E4M3), np.ones((8, 2), E8M0)
     tensors = torch.ones(8, 64).to(torch.float8_e4m3fn), torch.ones(8, 2).to(torch.float8_e8m0fnu)
     assert wl.block_scaled_matmul(elements, elements, scales, scales).shape == (8, 8)
@@ -145,7 +145,7 @@ def test_other_libraries_need_torch(monkeypatch):
 
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.filterwarnings("ignore")
-def test_the_compiler_has_the_words(dynamic):
+def test_compiled_calls_raise_the_same_error(dynamic):
     def wrong(x, w):
         return wl.linear(x, w[:, :9], activation="swish")
 
