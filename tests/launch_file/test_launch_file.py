@@ -233,6 +233,10 @@ class TestArguments:
         args = load(write(tmp_path, document)).launch().args
         direct = TensorMap(np.zeros(4096, np.float32), **keys)
         assert (args[0].geometry, args[0].offset, args[0].dtype) == (direct.geometry, 64, "tf32")
+        keys |= {"mode": "im2col", "box": [40, 4], "lower_corner": [-1, 0, -2], "upper_corner": [1, 0, -1]}
+        document = changed(buffers=buffers, args=[{"tensor_map": "x", **keys}], compare=[])
+        args = load(write(tmp_path, document)).launch().args
+        assert args[0].geometry == TensorMap(np.zeros(4096, np.float32), **keys).geometry
 
     def test_the_schema_has_the_names_of_the_hardware_tables(self):
         keys = next(
@@ -242,6 +246,7 @@ class TestArguments:
         assert keys["fill"]["enum"] == list(tensor_maps.FILLS)
         assert keys["interleave"]["enum"] == list(tensor_maps.INTERLEAVES)
         assert keys["l2_promotion"]["enum"] == list(tensor_maps.L2_PROMOTIONS)
+        assert keys["mode"]["enum"] == list(tensor_maps.MODES)
 
 
 class TestCheck:

@@ -135,8 +135,8 @@ CASES = {
         cluster=2,
     ),
     "shift_down": blackwell("NOT_MODELLED", "tcgen05.shift.cta_group::1.down [%taddr];"),
-    "image_to_column": Negative(
-        "NOT_MODELLED",
+    "image_to_column_of_a_tile": Negative(
+        "BAD_COORDINATES",
         f"""{INIT.format(1)} mov.b64 %rd0, a; mov.b16 %h0, 0;
  @%first {_LOAD.format(3)}.im2col [data], [%rd0, {{0, 0, 0}}], [bars], {{%h0}};""",
         "map:a",

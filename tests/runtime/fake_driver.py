@@ -198,6 +198,23 @@ class FakeLibrary:
         ctypes.memmove(out.value, raw.ljust(128, b"\0")[:128], 128)
         return SUCCESS
 
+    def cuTensorMapEncodeIm2col(self, out, kind, rank, address, dims, strides, *rest):
+        lower, upper, channels, pixels, steps, inter, swizzle, promote, fill = rest
+        self.encoded = {
+            "kind": kind.value, "rank": rank.value, "address": address.value, "dims": [*dims], "strides": [*strides],
+            "lower": [*lower], "upper": [*upper], "channels": channels.value, "pixels": pixels.value,
+            "steps": [*steps], "codes": (inter.value, swizzle.value, promote.value, fill.value),
+        }  # fmt: skip
+        return SUCCESS
+
+    def cuTensorMapEncodeIm2colWide(self, out, kind, rank, address, dims, strides, *rest):
+        lower, upper, channels, pixels, steps, inter, mode, swizzle, *_ = rest
+        self.encoded = {
+            "rank": rank.value, "dims": [*dims], "corners": (lower.value, upper.value), "channels": channels.value,
+            "pixels": pixels.value, "steps": [*steps], "codes": (inter.value, mode.value, swizzle.value),
+        }  # fmt: skip
+        return SUCCESS
+
     def cuLaunchKernelEx(self, config, function, parameters, extra):
         status = self.launch_statuses.pop(0) if self.launch_statuses else SUCCESS
         if status:

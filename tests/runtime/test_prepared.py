@@ -375,3 +375,21 @@ def test_arrays_that_a_launch_uses_directly():
     first, second = exchanged(bound(a, x))
     assert first is a
     assert second is x
+
+
+def test_im2col_maps_reach_their_encoders(gpu):
+    tensor = FakeTensor(0x20000, (2, 5, 6, 7, 64))
+    corners = {"lower_corner": (-3, -2, -1), "upper_corner": (3, 2, 1)}
+    map_ = TensorMap(tensor, box=(96, 64), mode="im2col", element_strides=(1, 4, 3, 2, 1), swizzle="128B", **corners)
+    template_of(map_).at(driver(), 0x20000)
+    assert gpu.encoded == {
+        "kind": 9, "rank": 5, "address": 0x20000, "dims": [64, 7, 6, 5, 2], "strides": [128, 896, 5376, 26880],
+        "lower": [-1, -2, -3], "upper": [1, 2, 3], "channels": 64, "pixels": 96, "steps": [1, 2, 3, 4, 1],
+        "codes": (0, 3, 0, 0),
+    }  # fmt: skip
+    wide = TensorMap(tensor, box=(96, 64), mode="im2col::w::128", lower_corner=(-1,), upper_corner=(2,), swizzle="128B")
+    template_of(wide).at(driver(), 0x20000)
+    assert gpu.encoded == {
+        "rank": 5, "dims": [64, 7, 6, 5, 2], "corners": (-1, 2), "channels": 64, "pixels": 128,
+        "steps": [1, 1, 1, 1, 1], "codes": (0, 1, 3),
+    }  # fmt: skip

@@ -1,9 +1,9 @@
-"""Tensor maps: the limits of cuTensorMapEncodeTiled and the codes of its enumerations.
+"""Tensor maps: the limits of cuTensorMapEncodeTiled, …Im2col and …Im2colWide, and the codes of their enumerations.
 
-Source: CUDA Driver API 13, Tensor Map Object Management; PTX ISA 5.5.1.1 for the packed types. 6000 random maps were
-compared with the encoder of driver 580 on an H200. It differs from its documentation in two points: it requires inner
-boxes of a multiple of 16 bytes with interleave too, which is adopted here, and it accepts any swizzle with interleave
-32B, which is not.
+Source: CUDA Driver API 13, Tensor Map Object Management; PTX ISA 5.5.1.1 for the packed types. 6000 random tiled
+maps were compared with the encoder of driver 580 on an H200. It differs from its documentation in two points: it
+requires inner boxes of a multiple of 16 bytes with interleave too, which is adopted here, and it accepts any swizzle
+with interleave 32B, which is not. The rules of im2col maps are those of the documentation.
 """
 
 from __future__ import annotations
@@ -32,6 +32,22 @@ SHARED_ALIGNMENT = 128
 """Of a box in shared memory (CUDA C++ Programming Guide, TMA; the swizzles count lines of 128 bytes)."""
 
 INTERLEAVES = {"none": 0, "16B": 1, "32B": 2}
+SPATIAL_AXES = {3: 1, 4: 2, 5: 3}
+"""Axes between the batch and the channels of an im2col tensor (NWC, NHWC, NDHWC), by its rank."""
+PIXELS_LIMIT = 1024
+"""Pixels of one im2col copy."""
+CORNER_LIMIT = {3: 1 << 15, 4: 1 << 7, 5: 1 << 4}
+"""The corners of a pixel box are -limit to limit - 1, by the rank; those of the wide modes have the limit of rank 3."""
+OFFSET_LIMIT = {3: 1 << 16, 4: 1 << 8, 5: 1 << 5}
+"""The offsets of an im2col copy are below this, by the rank (PTX ISA 9.7.9.27.1.2)."""
+WIDE_OFFSET_LIMIT = 32
+"""The offset of an im2col::w copy along W is below this (PTX ISA 9.7.9.27.1.2)."""
+WIDE_PIXELS = 128
+"""Pixels of every im2col::w::128 copy."""
+WIDE_MODES = {"im2col::w": 0, "im2col::w::128": 1}
+"""By name, the codes of CUtensorMapIm2ColWideMode."""
+MODES = ("tile", "im2col", *WIDE_MODES)
+
 L2_PROMOTIONS = {"none": 0, "64B": 1, "128B": 2, "256B": 3}
 FILLS = {"zero": 0, "nan": 1}
 NAN_FILL = 0x7FF7

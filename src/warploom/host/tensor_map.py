@@ -29,11 +29,23 @@ class BoxGeometry:
     strides: Sizes
     """Byte strides of all axes but the innermost."""
     box: Sizes
-    """Elements that a box holds along each axis: what the element strides leave of the map's box."""
+    """Elements that a box holds along each axis: what the element strides leave of the map's box. Pixels and channels
+    in the im2col modes.
+    """
     element_strides: Sizes
     swizzle: Swizzle
     fill: str
     interleave: str
+    mode: str = "tile"
+    lower_corner: Sizes = ()
+    """In the im2col modes, the first position of a pixel along each spatial axis (in the wide modes: W only)."""
+    upper_corner: Sizes = ()
+    """The last position of a pixel along these axes, counted from the end of the tensor: 0 is its last element."""
+
+    @property
+    def rank(self) -> int:
+        """Axes of the tensor; a box has two in the im2col modes."""
+        return len(self.element_strides)
 
     @property
     def row_bytes(self) -> int:
@@ -80,6 +92,11 @@ class TensorMap:
     (of a packed type: single values), `strides` are the bytes of every axis, `offset` is the byte of the array where
     the tensor begins; what is left out comes from the array. `dtype` is a NumPy or ml_dtypes type, or a name of
     `hardware.tensor_maps.MAP_TYPES`. A map that violates rules raises one BAD_TENSOR_MAP error with a note for each.
+
+    `mode` is "tile", "im2col", "im2col::w" or "im2col::w::128". In the im2col modes the tensor is NWC, NHWC or NDHWC,
+    `box` is (pixels, channels), and the pixels of a copy run through positions from `lower_corner` to `upper_corner`
+    (of D, H, W; in the wide modes of W alone), the latter counted from the last element of its axis, `element_strides`
+    apart. For a convolution they are -padding and padding - dilation * (filter - 1).
     """
 
     array: Any
@@ -102,24 +119,32 @@ class TensorMap:
         fill: str = "zero",
         l2_promotion: str = "none",
         offset: int = 0,
+        mode: str = "tile",
+        lower_corner: Sequence[int] = (),
+        upper_corner: Sequence[int] = (),
     ) -> None:
         buffer = buffer_of(array)
         name, element = _type_of(dtype, buffer.dtype)
         if element is None:
             known = ", ".join((*facts.DTYPE_DEFAULTS, *facts.MAP_TYPES))
             raise _error([("dtype", f"{name} is not a tensor-map type; the types are {known}")])
+        extents = tuple(map(int, shape)) if shape is not None else _default_shape(buffer, element)
+        rank = len(box) if mode == "tile" else len(extents)
         request = _Request(
             buffer=buffer,
             element=element,
-            shape=tuple(map(int, shape)) if shape is not None else _default_shape(buffer, element),
+            shape=extents,
             strides=tuple(map(int, strides)) if strides is not None else _default_strides(buffer, element, shape),
             box=tuple(map(int, box)),
-            element_strides=(1,) * len(box) if element_strides is None else tuple(map(int, element_strides)),
+            element_strides=(1,) * rank if element_strides is None else tuple(map(int, element_strides)),
             swizzle=swizzle,
             interleave=interleave,
             fill=fill,
             l2_promotion=l2_promotion,
             offset=int(offset),
+            mode=mode,
+            lower_corner=tuple(map(int, lower_corner)),
+            upper_corner=tuple(map(int, upper_corner)),
         )
         broken = list(request.violations())
         if broken:
@@ -187,14 +212,34 @@ class _Request:
     fill: str
     l2_promotion: str
     offset: int
+    mode: str
+    lower_corner: Sizes
+    upper_corner: Sizes
 
     def geometry(self) -> BoxGeometry:
-        """The driver ignores the innermost element stride of a tensor without interleave; so does the emulator."""
+        """The driver ignores the innermost element stride of a tensor without interleave; so does the emulator.
+
+        The im2col modes stride along the spatial axes only (PTX ISA 5.5.4.3); a copy has all pixels of the map's box.
+        """
         steps = (*self.element_strides[:-1], self.element_strides[-1] if self.interleave != "none" else 1)
-        loaded = tuple(-(-extent // step) for extent, step in zip(self.box, steps, strict=True))
-        swizzle = SWIZZLES[self.swizzle]
+        if self.mode == "tile":
+            loaded = tuple(-(-extent // step) for extent, step in zip(self.box, steps, strict=True))
+        else:
+            steps, loaded = (1, *steps[1:-1], 1), self.box
+        if self.mode == "im2col::w::128":
+            loaded = (facts.WIDE_PIXELS, self.box[1])
         return BoxGeometry(
-            self.element, self.shape, self.strides[:-1], loaded, steps, swizzle, self.fill, self.interleave
+            self.element,
+            self.shape,
+            self.strides[:-1],
+            loaded,
+            steps,
+            SWIZZLES[self.swizzle],
+            self.fill,
+            self.interleave,
+            self.mode,
+            self.lower_corner,
+            self.upper_corner,
         )
 
     def violations(self) -> Iterator[tuple[str, str]]:
@@ -202,11 +247,13 @@ class _Request:
         yield from self._names()
         rank = len(self.shape)
         yield from self._ranks(rank)
-        if 1 <= rank == len(self.box) == len(self.element_strides) == len(self.strides):
+        axes = rank if self.mode == "tile" else 2
+        if rank >= 1 and axes == len(self.box) and rank == len(self.element_strides) == len(self.strides):
             yield from self._shapes()
             yield from self._strides()
             yield from self._boxes()
             yield from self._extent()
+            yield from self._corners()
         yield from self._combinations()
 
     def _names(self) -> Iterator[tuple[str, str]]:
@@ -215,17 +262,22 @@ class _Request:
             ("interleave", self.interleave, facts.INTERLEAVES),
             ("fill", self.fill, facts.FILLS),
             ("l2_promotion", self.l2_promotion, facts.L2_PROMOTIONS),
+            ("mode", self.mode, facts.MODES),
         ):
             if value not in legal:
                 yield subject, f"{value!r} is not one of {', '.join(legal)}"
 
     def _ranks(self, rank: int) -> Iterator[tuple[str, str]]:
-        if not 1 <= rank <= facts.RANK_LIMIT:
-            yield "rank", f"{rank} is not 1 to {facts.RANK_LIMIT}"
+        lowest = 1 if self.mode == "tile" else min(facts.SPATIAL_AXES)
+        if not lowest <= rank <= facts.RANK_LIMIT:
+            yield "rank", f"{rank} is not {lowest} to {facts.RANK_LIMIT}"
         if self.interleave != "none" and rank < facts.INTERLEAVE_RANK:
             yield "rank", f"{rank} is less than {facts.INTERLEAVE_RANK}, which interleave {self.interleave} needs"
         for subject, value in (("box", self.box), ("element_strides", self.element_strides), ("strides", self.strides)):
-            if len(value) != rank:
+            if subject == "box" and self.mode != "tile":
+                if len(value) != 2:
+                    yield subject, f"{value} has {len(value)} numbers; mode {self.mode} has pixels and channels"
+            elif len(value) != rank:
                 yield subject, f"{value} has {len(value)} axes, the tensor has {rank}"
 
     def _shapes(self) -> Iterator[tuple[str, str]]:
@@ -255,9 +307,13 @@ class _Request:
             yield "address", f"the tensor begins at byte {where:#x} of its memory, not on a multiple of {unit}"
 
     def _boxes(self) -> Iterator[tuple[str, str]]:
-        for axis, (extent, step) in enumerate(zip(self.box, self.element_strides, strict=True)):
-            if not 1 <= extent <= facts.BOX_LIMIT:
-                yield "box", f"axis {axis} has {extent} elements, not 1 to {facts.BOX_LIMIT}"
+        limits = [facts.BOX_LIMIT] * len(self.box)
+        if self.mode != "tile":
+            limits[0] = facts.PIXELS_LIMIT
+        for axis, (extent, limit) in enumerate(zip(self.box, limits, strict=True)):
+            if not 1 <= extent <= limit:
+                yield "box", f"axis {axis} has {extent} elements, not 1 to {limit}"
+        for axis, step in enumerate(self.element_strides):
             if not 1 <= step <= facts.ELEMENT_STRIDE_LIMIT:
                 yield "element_strides", f"axis {axis} has {step}, not 1 to {facts.ELEMENT_STRIDE_LIMIT}"
         row = self.element.global_row_bytes(self.box[-1])
@@ -276,7 +332,7 @@ class _Request:
         row = self.element.row_bytes(self.box[-1])
         if swizzle and swizzle.span and self.interleave == "none" and row > swizzle.span:
             yield "box", f"the innermost axis takes {row} bytes; swizzle {swizzle.name} allows {swizzle.span}"
-        steps = (max(step, 1) for step in self.element_strides)
+        steps = (max(step, 1) if self.mode == "tile" else 1 for step in self.element_strides[-len(self.box) :])
         loaded = prod(-(-extent // step) for extent, step in zip(self.box, steps, strict=True))
         if self.element.row_bytes(loaded) > facts.BOX_BYTES_LIMIT:
             size = self.element.row_bytes(loaded)
@@ -289,6 +345,26 @@ class _Request:
         if self.offset < 0 or end > self.buffer.span:
             yield "array", f"the tensor takes bytes {self.offset} to {end} of an array of {self.buffer.span} bytes"
 
+    def _corners(self) -> Iterator[tuple[str, str]]:
+        rank = len(self.shape)
+        if self.mode not in facts.MODES or rank not in facts.SPATIAL_AXES:
+            return
+        wide = self.mode in facts.WIDE_MODES
+        axes = 0 if self.mode == "tile" else 1 if wide else facts.SPATIAL_AXES[rank]
+        limit = facts.CORNER_LIMIT[min(facts.CORNER_LIMIT) if wide else rank]
+        corners = {"lower_corner": self.lower_corner, "upper_corner": self.upper_corner}
+        for subject, corner in corners.items():
+            if len(corner) != axes:
+                yield subject, f"{corner} has {len(corner)} axes; mode {self.mode} of rank {rank} has {axes}"
+            yield from (
+                (subject, f"{value} is not {-limit} to {limit - 1}") for value in corner if not -limit <= value < limit
+            )
+        if len(self.lower_corner) == len(self.upper_corner) == axes:
+            spatial = self.shape[rank - 1 - axes : rank - 1]
+            for low, high, extent in zip(self.lower_corner, self.upper_corner, spatial, strict=True):
+                if extent + high - low < 1:
+                    yield "upper_corner", f"no position lies between {low} and {high} of an axis of {extent} elements"
+
     def _combinations(self) -> Iterator[tuple[str, str]]:
         if self.interleave == "32B" and self.swizzle != "32B":
             yield "swizzle", f"interleave 32B needs swizzle 32B, not {self.swizzle}"
@@ -296,6 +372,8 @@ class _Request:
             yield "interleave", f"{self.element.name} has none, not {self.interleave}"
         if self.element.swizzles and self.swizzle in SWIZZLES and self.swizzle not in self.element.swizzles:
             yield "swizzle", f"{self.element.name} has {', '.join(self.element.swizzles)}, not {self.swizzle}"
+        if self.mode in facts.WIDE_MODES and self.swizzle == "none":
+            yield "swizzle", f"mode {self.mode} needs one (PTX ISA 5.5.5)"
         if self.fill == "nan" and not self.element.floating:
             yield "fill", f"nan needs a floating-point type, and the map's is {self.element.name}"
 

@@ -184,7 +184,7 @@ def _tensor(builder: Builder, label: str, address: Value, buffer: Buffer) -> Vie
 
 def _box_of(tensor_map: TensorMap) -> BoxGeometry:
     """Return what a trace may know of a map: all but the sizes, so that one trace serves them all."""
-    return replace(tensor_map.geometry, shape=(), strides=())
+    return replace(tensor_map.geometry, shape=(), strides=(), lower_corner=(), upper_corner=())
 
 
 def _kind_of(value: Any) -> str:

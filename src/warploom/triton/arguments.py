@@ -164,8 +164,6 @@ def tensor_map(
     value: Any, shape: Sequence[int], strides: Sequence[int], known: Mapping[str, Any], storages: Storages
 ) -> Descriptor:
     """The tensor map of a host-side descriptor."""
-    if known.get("is_im2col"):
-        raise Diag.NOT_MODELLED.error(what="a tensor map in im2col mode")
     code, size = int(known["elem_type"]), int(known["elem_size"])
     name = _TF32 if getattr(value, "round_f32_to_tf32", False) else _MAP_TYPES[_ON_HOST.get(code, code)]
     extents = [*shape[:-1], shape[-1] * 2] if known["fp4_padded"] else list(shape)
@@ -182,4 +180,9 @@ def tensor_map(
         "fill": "nan" if getattr(value, "padding", "zero") == "nan" else "zero",
         "offset": base.data_ptr() - storage.address,
     }
+    if known.get("is_im2col"):
+        fields["mode"] = "im2col"
+        fields["lower_corner"] = [int(each) for each in value.pixel_box_lower_corner]
+        fields["upper_corner"] = [int(each) for each in value.pixel_box_upper_corner]
+        fields["element_strides"] = [int(each) for each in value.element_strides or (1,) * len(shape)]
     return Descriptor(storage, fields)

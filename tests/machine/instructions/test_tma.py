@@ -374,14 +374,6 @@ def test_illegal_loads_are_faults(changes, code, words, schedule):
     assert error.loc is not None
 
 
-def test_im2col_is_known_and_refused():
-    body = f"""{init(1)} mov.b64 %rd1, a; mov.u16 %h1, 0;
-    @%first {LOAD.format(rank=3).replace("global", "global.im2col")} [data], [%rd1, {{0, 0, 0}}], [bars], {{%h1}};"""
-    error = fault(body, "map:a", (TensorMap(random((2, 4, 32)), box=(1, 4, 32)),))
-    assert error.code == "NOT_MODELLED"
-    assert "im2col" in error.what
-
-
 def test_bytes_that_are_not_a_map_are_told():
     body = init(1) + load((0, 0), 512).replace("mov.b64 %rd1, a;", "ld.param.u64 %rd1, [a];")
     error = fault(body, "ptr:a", (np.zeros(128, np.uint8),))

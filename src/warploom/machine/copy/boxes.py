@@ -4,7 +4,7 @@ memory.
 Coordinates come as PTX gives them, innermost first, and count elements; everything else is in NumPy axis order.
 `origin` is the byte of `memory` (flat uint8) at which the tensor begins. A dense box is a flat uint8 array: the
 elements in order, no swizzle and no gaps. Checked against an H200 byte by byte: fill, clipping, element strides,
-every rank, swizzles at every 128-byte line.
+every rank, swizzles at every 128-byte line. The im2col modes (`pixels.py`) follow the PTX ISA.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from math import prod
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,7 @@ from warploom.diagnostics import Diag
 from warploom.hardware.swizzles import GRANULE, SWIZZLES
 from warploom.hardware.tensor_maps import NAN_FILL, SHARED_ALIGNMENT
 from warploom.host.tensor_map import BoxGeometry
+from warploom.machine.copy.pixels import pixel_rows
 from warploom.machine.copy.reductions import DTYPES, reduce_values
 from warploom.machine.tensor.elements import pack_six_bits, round_to_tf32
 
@@ -30,12 +32,6 @@ _UNDEFINED = 0xFF
 """The byte that the emulator leaves in padding that PTX calls uninitialised."""
 
 
-def require_mode(mode: str) -> None:
-    """Refuse the copy modes that do not exist here: everything but tile, tile::gather4 and tile::scatter4."""
-    if not mode.startswith("tile"):
-        raise Diag.NOT_MODELLED.error(what=f"The tensor copy mode .{mode}")
-
-
 def _check(geometry: BoxGeometry, coords: Sequence[int], *, storing: bool) -> None:
     """Raise for what hardware answers with an illegal instruction (seen on an H200), or what PTX forbids for the
     type.
@@ -44,11 +40,11 @@ def _check(geometry: BoxGeometry, coords: Sequence[int], *, storing: bool) -> No
     broken = []
     if geometry.interleave != "none":
         raise Diag.NOT_MODELLED.error(what=f"A tensor map with interleave {geometry.interleave}")
-    if len(coords) != len(geometry.box):
-        broken.append(f"the tensor has {len(geometry.box)} axes")
+    if len(coords) != geometry.rank:
+        broken.append(f"the tensor has {geometry.rank} axes")
     if coords[0] % element.coordinate_unit:
         broken.append(f"the innermost one of a {element.name} tensor is a multiple of {element.coordinate_unit}")
-    if storing and min(coords) < 0:
+    if storing and geometry.mode == "tile" and min(coords) < 0:
         broken.append("a store takes none below 0")
     if storing and element.padded and element.group * 6 != element.global_bytes * 8:
         broken.append(f"a {element.name} tensor cannot be stored to")
@@ -96,18 +92,34 @@ def _rows(memory: Bytes, offset: int, counts: list[int], strides: list[int]) -> 
     return np.ndarray(tuple(counts), np.uint8, memory, offset, tuple(strides))
 
 
-def _in_bytes(inside: Slices, geometry: BoxGeometry) -> Slices:
-    """Slices of a box whose innermost axis counts bytes of global memory."""
-    count = geometry.element.global_row_bytes
-    return (*inside[:-1], slice(count(inside[-1].start), count(inside[-1].stop)))
+def _part(
+    memory: Bytes, geometry: BoxGeometry, coords: Sequence[int], shift: Sequence[int], origin: int
+) -> tuple[Any, Bytes, Any]:
+    """The part of a box inside the tensor: its index in the box, whose innermost axis counts bytes of global memory
+    (None: all of it), and the memory with the index that gives the same bytes there.
+    """
+    if geometry.mode != "tile":
+        rows, offsets, first, count = pixel_rows(geometry, coords, shift)
+        columns = np.arange(first, first + count)
+        return (rows[:, None], columns), memory, (origin + offsets[:, None]) + (columns - first)
+    inside, offset, counts, strides = _window(geometry, coords)
+    view = _rows(memory, origin + offset, counts, strides)
+    if inside is None:
+        return None, view, ...
+    count_of = geometry.element.global_row_bytes
+    return (*inside[:-1], slice(count_of(inside[-1].start), count_of(inside[-1].stop))), view, ...
 
 
-def read_box(memory: Bytes, geometry: BoxGeometry, coords: Sequence[int], origin: int = 0) -> Bytes:
-    """The dense box at `coords`; elements outside the tensor are zero, or NaN if the map asks for it."""
+def read_box(
+    memory: Bytes, geometry: BoxGeometry, coords: Sequence[int], origin: int = 0, shift: Sequence[int] = ()
+) -> Bytes:
+    """The dense box at `coords`; elements outside the tensor are zero, or NaN if the map asks for it. `shift` moves the
+    pixels of an im2col copy along W, H and D.
+    """
     element = geometry.element
     _check(geometry, coords, storing=False)
-    inside, offset, counts, strides = _window(geometry, coords)
-    rows = _rows(memory, origin + offset, counts, strides)
+    inside, place, index = _part(memory, geometry, coords, shift, origin)
+    rows: Bytes = place[index]
     if element.rounds_to_tf32:
         rows = round_to_tf32(np.ascontiguousarray(rows).view(np.uint32)).view(np.uint8)
     if inside is None:
@@ -116,7 +128,7 @@ def read_box(memory: Bytes, geometry: BoxGeometry, coords: Sequence[int], origin
         box = np.zeros((*geometry.box[:-1], element.global_row_bytes(geometry.box[-1])), np.uint8)
         if geometry.fill == "nan":
             box.view(np.uint16)[...] = NAN_FILL
-        box[_in_bytes(inside, geometry)] = rows
+        box[inside] = rows
     if element.padded:
         groups = np.full((box.size // element.global_bytes, element.shared_bytes), _UNDEFINED, np.uint8)
         groups[:, : element.global_bytes] = box.reshape(-1, element.global_bytes)
@@ -135,9 +147,9 @@ def _stored(geometry: BoxGeometry, dense: Bytes) -> Bytes:
 def write_box(memory: Bytes, geometry: BoxGeometry, coords: Sequence[int], dense: Bytes, origin: int = 0) -> None:
     """Store a dense box at `coords`; elements outside the tensor are dropped."""
     _check(geometry, coords, storing=True)
-    inside, offset, counts, strides = _window(geometry, coords)
+    inside, place, index = _part(memory, geometry, coords, (), origin)
     box = _stored(geometry, dense)
-    _rows(memory, origin + offset, counts, strides)[...] = box if inside is None else box[_in_bytes(inside, geometry)]
+    place[index] = box if inside is None else box[inside]
 
 
 def reduce_box(
@@ -145,13 +157,12 @@ def reduce_box(
 ) -> None:
     """Combine a dense box with what lies at `coords`; elements outside the tensor are dropped."""
     _check(geometry, coords, storing=True)
-    inside, offset, counts, strides = _window(geometry, coords)
+    inside, place, index = _part(memory, geometry, coords, (), origin)
     box = _stored(geometry, dense)
-    rows = _rows(memory, origin + offset, counts, strides)
-    operand = np.ascontiguousarray(box if inside is None else box[_in_bytes(inside, geometry)])
+    operand = np.ascontiguousarray(box if inside is None else box[inside])
     dtype = DTYPES.get(geometry.element.name, np.dtype(np.uint8))
-    current = np.ascontiguousarray(rows).view(dtype)
-    rows[...] = reduce_values(operation, geometry.element.name, current, operand.view(dtype)).view(np.uint8)
+    current = np.ascontiguousarray(place[index]).view(dtype)
+    place[index] = reduce_values(operation, geometry.element.name, current, operand.view(dtype)).view(np.uint8)
 
 
 def read_rows(memory: Bytes, geometry: BoxGeometry, column: int, rows: Sequence[int], origin: int = 0) -> Bytes:
@@ -196,10 +207,15 @@ def _place(shared: Bytes, address: int, geometry: BoxGeometry, size: int) -> tup
     return (address - phase) // GRANULE, _granules(swizzle.name, row_bytes, pitch, rows, phase)
 
 
-def global_runs(geometry: BoxGeometry, coords: Sequence[int], start: int) -> tuple[NDArray[np.int64], int]:
+def global_runs(
+    geometry: BoxGeometry, coords: Sequence[int], start: int, shift: Sequence[int] = ()
+) -> tuple[NDArray[np.int64], int]:
     """The runs of global memory that a box covers, clipped to the tensor that begins at `start`: addresses, bytes
     each.
     """
+    if geometry.mode != "tile":
+        rows, offsets, _, width = pixel_rows(geometry, coords, shift)
+        return (start + offsets, width) if width and len(rows) else (np.empty(0, np.int64), 0)
     _, offset, counts, strides = _window(geometry, coords)
     if 0 in counts:
         return np.empty(0, np.int64), 0

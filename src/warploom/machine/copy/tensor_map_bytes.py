@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING
 
 from warploom.diagnostics import Diag, WarploomError
 from warploom.hardware import tensormap_replace as codes
-from warploom.hardware.tensor_maps import MAP_ALIGNMENT, MAP_BYTES, MAP_TYPES, RANK_LIMIT
+from warploom.hardware.tensor_maps import MAP_ALIGNMENT, MAP_BYTES, MAP_TYPES, MODES, RANK_LIMIT, WIDE_MODES
 from warploom.host.tensor_map import BoxGeometry, TensorMap
 from warploom.machine.memory.byte_memory import PARAM_WINDOW, GlobalMemory, Region
 
 if TYPE_CHECKING:
     from warploom.machine.core.grid import Grid
 
-_LAYOUT = struct.Struct("<I6B6xQ5Q4Q5H5B17x")
+_LAYOUT = struct.Struct("<I7B5xQ5Q4Q5H5B3h3h5x")
+_CORNERS = 3
 _MARK = 0x50414D54
 _MOST_MAPS = 1024
 """Maps that a grid remembers: more than a kernel has, and few enough for one that makes new ones without end."""
@@ -54,7 +55,11 @@ def encode(map_: TensorMap, address: int) -> bytes:
     rank = len(shape.shape)
     mode, atomicity = next(code for code, name in codes.SWIZZLES.items() if name == shape.swizzle.name)
     spare = (0,) * (RANK_LIMIT - rank)
-    box = ((extent - 1) * step + 1 for extent, step in zip(shape.box, shape.element_strides, strict=True))
+    if shape.mode == "tile":
+        box = [(extent - 1) * step + 1 for extent, step in zip(shape.box, shape.element_strides, strict=True)]
+    else:
+        box = [*(0,) * (rank - 2), *shape.box]
+    corners = [[*corner[::-1], *(0,) * (_CORNERS - len(corner))] for corner in (shape.lower_corner, shape.upper_corner)]
     return _LAYOUT.pack(
         _MARK,
         rank - 1,
@@ -63,15 +68,18 @@ def encode(map_: TensorMap, address: int) -> bytes:
         mode,
         atomicity,
         codes.FILLS.index(shape.fill),
+        MODES.index(shape.mode),
         address + map_.offset,
         *shape.shape[::-1],
         *spare,
         *shape.strides[::-1],
         *spare,
-        *[*box][::-1],
+        *box[::-1],
         *spare,
         *shape.element_strides[::-1],
         *spare,
+        *corners[0],
+        *corners[1],
     )
 
 
@@ -115,39 +123,47 @@ def _bytes_at(grid: Grid, address: int) -> bytes:
 
 def _decode(record: bytes, memory: GlobalMemory, where: int) -> MappedTensor:
     """Check a record against every rule of tensor maps."""
-    mark, last, type_, interleave, mode, atomicity, fill, address, *rest = _LAYOUT.unpack(record)
+    mark, last, type_, interleave, swizzle, atomicity, fill, copies, address, *rest = _LAYOUT.unpack(record)
     if mark != _MARK:
         what = "there is no tensor map; pass a TensorMap, or build one with tensormap.replace"
         raise _illegal(where, what, record[:16].hex(" "))
     rank = last + 1
-    dims, strides, box, steps = rest[:5], rest[5:9], rest[9:14], rest[14:19]
+    dims, strides, box, steps, lower, upper = rest[:5], rest[5:9], rest[9:14], rest[14:19], rest[19:22], rest[22:]
     fields = (
         f"address {address:#x}, rank {rank}, elemtype {type_}, dims {dims[:rank]}, strides {strides[: rank - 1]}, "
-        f"box {box[:rank]}, element strides {steps[:rank]}, swizzle {mode}/{atomicity}, "
-        f"interleave {interleave}, fill {fill}"
+        f"box {box[:rank]}, element strides {steps[:rank]}, swizzle {swizzle}/{atomicity}, "
+        f"interleave {interleave}, fill {fill}, mode {copies}"
     )
-    tables = (len(codes.ELEMENT_TYPES), len(codes.INTERLEAVES), len(codes.FILLS))
+    tables = (len(codes.ELEMENT_TYPES), len(codes.INTERLEAVES), len(codes.FILLS), len(MODES))
+    values = (type_, interleave, fill, copies)
     region = memory.find(address, 1)
-    if rank > RANK_LIMIT or any(value >= limit for value, limit in zip((type_, interleave, fill), tables, strict=True)):
+    if rank > RANK_LIMIT or any(value >= limit for value, limit in zip(values, tables, strict=True)):
         raise _illegal(where, "a field has a value that does not exist", fields)
-    if (mode, atomicity) not in codes.SWIZZLES:
-        raise Diag.NOT_MODELLED.error(what=f"A tensor map with swizzle_mode {mode} and swizzle_atomicity {atomicity}")
+    if (swizzle, atomicity) not in codes.SWIZZLES:
+        raise Diag.NOT_MODELLED.error(
+            what=f"A tensor map with swizzle_mode {swizzle} and swizzle_atomicity {atomicity}"
+        )
     if region is None:
         raise _illegal(where, f"its tensor lies nowhere: {memory.describe(address)}", fields)
     element = MAP_TYPES[codes.ELEMENT_TYPES[type_]]
     inner = max(element.global_bytes // element.group, 1)
+    mode = MODES[copies]
+    axes = 0 if mode == "tile" else 1 if mode in WIDE_MODES else rank - 2
     try:
         map_ = TensorMap(
             region.data,
             dtype=element.name,
             shape=dims[:rank][::-1],
             strides=(*strides[: rank - 1][::-1], inner),
-            box=box[:rank][::-1],
+            box=box[: rank if mode == "tile" else 2][::-1],
             element_strides=steps[:rank][::-1],
-            swizzle=codes.SWIZZLES[mode, atomicity],
+            swizzle=codes.SWIZZLES[swizzle, atomicity],
             interleave=codes.INTERLEAVES[interleave],
             fill=codes.FILLS[fill],
             offset=address - region.base,
+            mode=mode,
+            lower_corner=lower[:axes][::-1],
+            upper_corner=upper[:axes][::-1],
         )
     except WarploomError as error:
         raise _illegal(where, "; ".join(error.notes), fields) from None

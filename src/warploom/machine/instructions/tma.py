@@ -21,7 +21,6 @@ from warploom.machine.copy.boxes import (
     read_box,
     read_rows,
     reduce_box,
-    require_mode,
     shared_runs,
     write_box,
     write_rows,
@@ -39,6 +38,7 @@ from warploom.machine.copy.bulk import (
     shared_span,
     submit,
 )
+from warploom.machine.copy.pixels import shifts
 from warploom.machine.copy.tensor_map_bytes import MappedTensor, mapped, replaced
 from warploom.machine.core.events import Touch
 from warploom.machine.core.group import WARP
@@ -67,16 +67,18 @@ def _coordinates(coords: Sequence[Any], lane: int) -> tuple[int, ...]:
     return tuple([value - (1 << 32) if value >> 31 else value for value in values])
 
 
-def _check_rank(tensor: MappedTensor, coords: tuple[int, ...], rank: int, four: bool) -> None:
+def _check_map(tensor: MappedTensor, coords: tuple[int, ...], rank: int, mode: str) -> None:
     """The instruction, its coordinates and the map must agree."""
-    box = tensor.geometry.box
+    geometry, four = tensor.geometry, mode.endswith("4")
     what = ""
-    if len(box) != rank:
-        what = f"the instruction is {rank}d and the map's tensor has rank {len(box)}"
+    if geometry.rank != rank:
+        what = f"the instruction is {rank}d and the map's tensor has rank {geometry.rank}"
     elif len(coords) != (_FOUR_ROWS + 1 if four else rank):
         what = f"there are {len(coords)} of them"
-    elif four and box[0] != 1:
-        what = f"a box of gather4 or scatter4 has one row, the map's has {box[0]}"
+    elif mode.removesuffix("_no_offs").removesuffix("::gather4").removesuffix("::scatter4") != geometry.mode:
+        what = f"the instruction is in mode .{mode} and the map in mode {geometry.mode}"
+    elif four and geometry.box[0] != 1:
+        what = f"a box of gather4 or scatter4 has one row, the map's has {geometry.box[0]}"
     if what:
         raise Diag.BAD_COORDINATES.error(coords=coords, what=what)
 
@@ -96,18 +98,35 @@ def _span_bytes(tensor: MappedTensor, *, four: bool) -> int:
 def load(op: Op) -> Run:
     """A box from global to shared memory, of one CTA or of each in a mask; its bytes count on a barrier there."""
     mode, rank = _mode(op), int(op["rank"][0])
-    four = mode == "tile::gather4"
+    four, tiled = mode == "tile::gather4", mode.startswith("tile")
     pair = "cta_group::2" in (op["group"], op["late_group"], op["last_group"], op["end_group"])
     multicast, local = bool(op["multicast"]), op["dst"] == "shared::cta"
 
-    def one(g: Group, dst: int, where: int, coords: tuple[int, ...], barrier: int, ctas: int | None) -> None:
+    def one(
+        g: Group,
+        dst: int,
+        where: int,
+        coords: tuple[int, ...],
+        barrier: int,
+        offsets: list[int],
+        ctas: int | None,
+    ) -> None:
         tensor = mapped(g.grid, where)
-        _check_rank(tensor, coords, rank, four)
+        _check_map(tensor, coords, rank, mode)
+        shift = () if tiled else shifts(tensor.geometry, coords, offsets)
         owner, offset = _span(g.cta, dst, tensor, four=four, own=local)
         for target, signal in _targets(g.cta, owner, barrier, ctas, pair):
-            _issue(g, target, offset, tensor, coords, signal)
+            _issue(g, target, offset, tensor, coords, shift, signal)
 
-    def _issue(g: Group, target: Cta, offset: int, tensor: MappedTensor, coords: tuple[int, ...], signal: int) -> None:
+    def _issue(
+        g: Group,
+        target: Cta,
+        offset: int,
+        tensor: MappedTensor,
+        coords: tuple[int, ...],
+        shift: tuple[int, ...],
+        signal: int,
+    ) -> None:
         barrier_at(g.cta, signal)
 
         def complete() -> None:
@@ -116,7 +135,7 @@ def load(op: Op) -> Run:
             if four:
                 box = read_rows(memory, geometry, coords[0], coords[1:], tensor.origin)
             else:
-                box = read_box(memory, geometry, coords, tensor.origin)
+                box = read_box(memory, geometry, coords, tensor.origin, shift)
             shared = target.shared
             place_box(shared.whole, offset, geometry, box)
             if shared.two_views:
@@ -128,14 +147,14 @@ def load(op: Op) -> Run:
 
         def touches() -> tuple[Touch, ...]:
             written = _in_shared("writes", tensor, target, offset, four=four)
-            return (*_in_global("reads", tensor, coords, four=four), written, barrier_touch("completes", g.cta, signal))
+            read = _in_global("reads", tensor, coords, shift, four=four)
+            return (*read, written, barrier_touch("completes", g.cta, signal))
 
         submit(g, op, complete, touches=touches)
 
     def run(
         g: Group, mask: Array | None, dst: Any, where: Any, coords: Any, barrier: Any, offsets: Any, *rest: Any
     ) -> None:
-        require_mode(mode)
         ctas = rest[0] if multicast else None
         for lane in issuers(g, mask):
             one(
@@ -144,17 +163,20 @@ def load(op: Op) -> Run:
                 of_lane(where, lane),
                 _coordinates(coords, lane),
                 shared_address(of_lane(barrier, lane)),
+                [of_lane(value, lane) for value in offsets or ()],
                 None if ctas is None else of_lane(ctas, lane),
             )
 
     return run
 
 
-def _in_global(verb: str, tensor: MappedTensor, coords: tuple[int, ...], *, four: bool) -> tuple[Touch, ...]:
+def _in_global(
+    verb: str, tensor: MappedTensor, coords: tuple[int, ...], shift: tuple[int, ...] = (), *, four: bool
+) -> tuple[Touch, ...]:
     """The part of its tensor that a copy touches: the box, or a row for each of four coordinates."""
     start = tensor.region.base + tensor.origin
     places = [(coords[0], row) for row in coords[1:]] if four else [coords]
-    runs = [global_runs(tensor.geometry, place, start) for place in places]
+    runs = [global_runs(tensor.geometry, place, start, shift) for place in places]
     return tuple(Touch(verb, "global", None, "async", addresses, width) for addresses, width in runs if width)
 
 
@@ -191,7 +213,7 @@ def store(op: Op) -> Run:
 
     def one(g: Group, where: int, coords: tuple[int, ...], src: int, thread: int) -> None:
         tensor = mapped(g.grid, where)
-        _check_rank(tensor, coords, rank, four)
+        _check_map(tensor, coords, rank, mode)
         _, offset = _span(g.cta, src, tensor, four=four, own=True)
         require_writeable(tensor.region, "A tensor store")
         memory, geometry = tensor.region.data, tensor.geometry
@@ -226,7 +248,6 @@ def store(op: Op) -> Run:
         whole.add(second, thread)
 
     def run(g: Group, mask: Array | None, where: Any, coords: Any, src: Any, policy: Any = None) -> None:
-        require_mode(mode)
         for lane in issuers(g, mask):
             source = shared_address(of_lane(src, lane))
             one(g, of_lane(where, lane), _coordinates(coords, lane), source, g.first_warp * WARP + lane)

@@ -12,6 +12,12 @@ from warploom.runtime.gpu.driver import Driver
 
 _MOST_ADDRESSES = 4096
 _MOST_TEMPLATES = 1024
+_FUNCTIONS = {
+    "tile": "cuTensorMapEncodeTiled",
+    "im2col": "cuTensorMapEncodeIm2col",
+    **dict.fromkeys(facts.WIDE_MODES, "cuTensorMapEncodeIm2colWide"),
+}
+"""The encoder of each mode."""
 _TEMPLATES: dict[tuple[BoxGeometry, str], MapTemplate] = {}
 
 
@@ -19,15 +25,28 @@ class MapTemplate:
     """A tensor map without its address: the encoder's arguments are made once, and each result is cached."""
 
     def __init__(self, geometry: BoxGeometry, l2_promotion: str) -> None:
-        rank = len(geometry.shape)
-        box = [(extent - 1) * step + 1 for extent, step in zip(geometry.box, geometry.element_strides, strict=True)]
-        self._before = (ctypes.c_int(geometry.element.code), ctypes.c_uint32(rank))
+        self._function = _FUNCTIONS[geometry.mode]
+        wide: list[Any] = []
+        extents: list[Any]
+        if geometry.mode == "tile":
+            box = [(extent - 1) * step + 1 for extent, step in zip(geometry.box, geometry.element_strides, strict=True)]
+            extents = [_integers(ctypes.c_uint32, box)]
+        else:
+            corners = (geometry.lower_corner, geometry.upper_corner)
+            if geometry.mode in facts.WIDE_MODES:
+                extents = [ctypes.c_int(corner[-1]) for corner in corners]
+                wide = [ctypes.c_int(facts.WIDE_MODES[geometry.mode])]
+            else:
+                extents = [_integers(ctypes.c_int, corner) for corner in corners]
+            extents += [ctypes.c_uint32(extent) for extent in reversed(geometry.box)]
+        self._before = (ctypes.c_int(geometry.element.code), ctypes.c_uint32(geometry.rank))
         self._after = (
             _integers(ctypes.c_uint64, geometry.shape),
             _integers(ctypes.c_uint64, geometry.strides or (0,)),
-            _integers(ctypes.c_uint32, box),
+            *extents,
             _integers(ctypes.c_uint32, geometry.element_strides),
             ctypes.c_int(facts.INTERLEAVES[geometry.interleave]),
+            *wide,
             ctypes.c_int(geometry.swizzle.tensor_map_code),
             ctypes.c_int(facts.L2_PROMOTIONS[l2_promotion]),
             ctypes.c_int(facts.FILLS[geometry.fill]),
@@ -48,7 +67,7 @@ class MapTemplate:
         start = ctypes.addressof(room)
         skipped = -start % facts.MAP_ALIGNMENT
         driver.call(
-            "cuTensorMapEncodeTiled",
+            self._function,
             ctypes.c_void_p(start + skipped),
             *self._before,
             ctypes.c_void_p(address),

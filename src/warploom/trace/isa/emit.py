@@ -88,7 +88,7 @@ def verify_box(opcode: str, arguments: Sequence[Any]) -> None:
     places = [each for each in arguments if isinstance(each, At) and each.of is not None]
     box = next((each.of for each in places if each.coordinates is not None), None)
     view = next((each.of for each in places if each.coordinates is None and each.of.space == "shared"), None)
-    if box is None or view is None or any(word in opcode for word in ("gather4", "scatter4", "im2col", ".prefetch.")):
+    if box is None or view is None or any(word in opcode for word in ("gather4", "scatter4", ".prefetch.")):
         return
     problems = list(_box_problems(box.geometry, view))
     if problems:
