@@ -54,6 +54,10 @@ class Call(Generic[Config]):
     """Blockwise: (K tiles, m) and (blocks of n, K tiles). Block-scaled: chunks as `interleave_scales` returns them."""
     ends: Any = None
     """Grouped: the end row of each group."""
+    experts: Any = None
+    """Grouped: the index in B of each group's matrix, negative for a group that is not computed; None for its own."""
+    expert_scales: Any = None
+    """Grouped: a factor of the accumulators for each matrix of B."""
     starts: Any = None
     """Batches with their own K ranges: the first K tile of each, and the end of the last."""
 

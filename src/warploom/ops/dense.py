@@ -42,13 +42,13 @@ def _matmul(a: Any, b: Any, violations: Violations) -> dict[str, Any] | None:
     if not fits:
         rule = f"must have {left.shape[-1]} rows, the columns of `a`, {a.dtype} {tuple(a.shape)}"
         violations.add("b", b, rule)
-    batch = _broadcast(left.shape[:-2], right.shape[:-2])
+    batch = broadcast_batches(left.shape[:-2], right.shape[:-2])
     if batch is None:
         violations.add("b", b, f"must have batches that broadcast with those of `a`, {a.dtype} {tuple(a.shape)}")
     if not fits or batch is None:
         return None
     shape = (*batch, *(left.shape[-2:-1] if a.ndim > 1 else ()), *(right.shape[-1:] if b.ndim > 1 else ()))
-    operands = {"a": _batched(left, batch), "b": _batched(right.mT, batch)}
+    operands = {"a": batched(left, batch), "b": batched(right.mT, batch)}
     return {**operands, "shape": shape, "batches": len(batch), "row_axes": int(a.ndim > 1)}
 
 
@@ -77,7 +77,7 @@ def check_operands(operands: dict[str, Any], ranks: tuple[range, range], violati
     return True
 
 
-def _broadcast(one: Shape, other: Shape) -> Shape | None:
+def broadcast_batches(one: Shape, other: Shape) -> Shape | None:
     """The shape that two batch shapes broadcast to; None where they do not."""
     count = max(len(one), len(other))
     pairs = zip((1,) * (count - len(one)) + tuple(one), (1,) * (count - len(other)) + tuple(other), strict=True)
@@ -89,10 +89,10 @@ def _broadcast(one: Shape, other: Shape) -> Shape | None:
     return tuple(found)
 
 
-def _batched(matrix: Any, batch: Shape) -> Any:
-    """A matrix for every batch, with one batch axis."""
-    core = tuple(matrix.shape[-2:])
-    if tuple(matrix.shape[:-2]) != batch:
+def batched(matrix: Any, batch: Shape, rank: int = 2) -> Any:
+    """A matrix, or an array of another rank, for every batch, with one batch axis."""
+    core = tuple(matrix.shape[-rank:])
+    if tuple(matrix.shape[:-rank]) != batch:
         matrix = broadcast_to(matrix, (*batch, *core))
     return matrix.reshape(prod(batch), *core) if len(batch) > 1 and 0 not in matrix.shape else matrix
 

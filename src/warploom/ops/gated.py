@@ -8,7 +8,7 @@ from warploom.ops.dense import flattened
 from warploom.ops.grouped import in_groups
 from warploom.ops.operation import operation
 from warploom.ops.planning.arrays import GEMM_TYPES, Violations, check_array, is_planned, is_tensor
-from warploom.ops.signatures import GatedOptions
+from warploom.ops.signatures import GatedGroupedOptions, GatedOptions
 
 if TYPE_CHECKING:
     from warploom.ops.signatures import GatedGroupedMatmul, GatedLinear
@@ -26,19 +26,28 @@ def _gated_linear(x: Any, w_gate: Any, w_up: Any, violations: Violations) -> dic
     return {**formed, "up": w_up} if formed is not None and fits else None
 
 
-def _gated_grouped_matmul(a: Any, b_gate: Any, b_up: Any, ends: Any, violations: Violations) -> dict[str, Any] | None:
+def _gated_grouped_matmul(
+    a: Any,
+    b_gate: Any,
+    b_up: Any,
+    ends: Any,
+    violations: Violations,
+    *,
+    expert_ids: Any = None,
+    expert_scales: Any = None,
+) -> dict[str, Any] | None:
     """`gated_linear` for rows of a (m, k) in groups: gate is a times b_gate[g] (k, n) of a row's group, up b_up[g].
 
-    Groups are as in `grouped_matmul`. Both weights are (groups, k, n), of any strides: the halves of one array as
-    `b[..., :n]` and `b[..., n:]`, or its alternating columns as `b[..., 0::2]` and `b[..., 1::2]`.
+    Groups, experts and biases are as in `grouped_matmul`. Both weights are (groups, k, n), of any strides: the halves
+    of one array as `b[..., :n]` and `b[..., n:]`, or its alternating columns as `b[..., 0::2]` and `b[..., 1::2]`.
     """
-    formed = in_groups(a, b_gate, ends, "b_gate", violations)
+    formed = in_groups(a, b_gate, ends, "b_gate", violations, expert_ids, expert_scales)
     fits = _check_second({"b_gate": b_gate, "b_up": b_up}, 3, violations)
     return {**formed, "up": b_up.mT} if formed is not None and fits else None
 
 
 gated_linear: GatedLinear = operation(_gated_linear, GatedOptions)
-gated_grouped_matmul: GatedGroupedMatmul = operation(_gated_grouped_matmul, GatedOptions)
+gated_grouped_matmul: GatedGroupedMatmul = operation(_gated_grouped_matmul, GatedGroupedOptions)
 
 
 def _check_second(both: dict[str, Any], rank: int, violations: Violations) -> bool:

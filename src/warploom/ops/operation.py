@@ -26,7 +26,10 @@ from warploom.trace.trace_store import keep_traces
 keep_traces(kept)
 
 Form = Callable[..., dict[str, Any] | None]
-"""Checks the operands of a call and brings them into the form of a `Request`: its fields, None if they are invalid."""
+"""Checks the operands of a call and brings them into the form of a `Request`: its fields, None if they are invalid.
+
+Its keyword-only parameters are operands that a call may leave out; they must also be in the operation's options.
+"""
 _NOT_ARRAYS = (list, tuple, dict, str, int, float, complex, type(None))
 """For these no library is loaded."""
 _DEFAULTS = {"alpha": 1.0, "beta": 1.0, "pair": "swiglu"}
@@ -40,6 +43,8 @@ class Operation(Protocol):
     __name__: str
     arrays: tuple[str, ...]
     """The names of its operands."""
+    optional: tuple[str, ...]
+    """The names of its keywords that are operands too, and may be left out."""
 
     def __call__(self, *args: Any, **options: Any) -> Any: ...
 
@@ -55,15 +60,19 @@ class Operation(Protocol):
 def operation(form: Form, options: type) -> Any:
     """Make an operation of a form; `options` is a `TypedDict` of its keywords."""
     name = form.__name__.lstrip("_")
-    arrays = tuple(each for each in signature(form).parameters if each != "violations")
+    parameters = [each for each in signature(form).parameters.values() if each.name != "violations"]
+    arrays = tuple(each.name for each in parameters if each.kind is not Parameter.KEYWORD_ONLY)
+    optional = tuple(each.name for each in parameters if each.kind is Parameter.KEYWORD_ONLY)
     leading, taken = arrays[0], _signature(arrays, options)
     is_gated = "pair" in taken.parameters
 
     def request(arguments: Mapping[str, Any], violations: Violations, *, gpu: Gpu | None = None) -> Request:
-        given = {_REQUEST_NAMES.get(each, each): value for each, value in arguments.items() if each not in arrays}
+        formed_of = {*arrays, *optional}
+        given = {_REQUEST_NAMES.get(each, each): value for each, value in arguments.items() if each not in formed_of}
         if is_gated:
             given.setdefault("pair", _DEFAULTS["pair"])
-        formed = form(*(arguments.get(each) for each in arrays), violations) or {}
+        chosen = {each: arguments[each] for each in optional if arguments.get(each) is not None}
+        formed = form(*(arguments.get(each) for each in arrays), violations, **chosen) or {}
         return Request(function=name, is_gated=is_gated, gpu=gpu, **formed, **given)
 
     def plan_call(*args: Any, **kwargs: Any) -> Plan:
@@ -97,7 +106,7 @@ def operation(form: Form, options: type) -> Any:
     made.__module__, made.__doc__, made.__signature__ = form.__module__, form.__doc__, taken
     made.__annotations__ = {each.name: each.annotation for each in taken.parameters.values()}
     made.__annotations__["return"] = taken.return_annotation
-    made.bind, made.plan, made.request, made.arrays = bind, plan_call, request, arrays
+    made.bind, made.plan, made.request, made.arrays, made.optional = bind, plan_call, request, arrays, optional
     return made
 
 

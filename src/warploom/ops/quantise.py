@@ -79,16 +79,16 @@ def quantise_nvfp4(x: Array) -> Quantised:
 
 
 def interleave_scales(scales: Array) -> Array:
-    """Scales (rows, runs) as the tensor core reads them: atoms of 128 rows by 4, (⌈rows/128⌉, ⌈runs/4⌉, 32, 4, 4).
+    """Scales (…, rows, runs) as the tensor core reads them: in atoms of 128 rows by 4.
 
-    Atoms are padded with zero bits, which only zeros are multiplied with.
+    They are (…, ⌈rows/128⌉, ⌈runs/4⌉, 32, 4, 4). Atoms are padded with zero bits, which only zeros are multiplied with.
     """
-    rows, runs = scales.shape
+    *front, rows, runs = scales.shape
     down, along = -(-rows // SCALE_CHUNK_ROWS), -(-runs // SCALE_CHUNK_FACTORS)
-    padded = np.zeros((down * SCALE_CHUNK_ROWS, along * SCALE_CHUNK_FACTORS), np.uint8)
-    padded[:rows, :runs] = scales.view(np.uint8)
-    atoms = padded.reshape(down, SCALE_CHUNK_ROWS // QUADRANT, QUADRANT, along, SCALE_CHUNK_FACTORS)
-    return np.ascontiguousarray(atoms.transpose(0, 3, 2, 1, 4)).view(scales.dtype)
+    padded = np.zeros((*front, down * SCALE_CHUNK_ROWS, along * SCALE_CHUNK_FACTORS), np.uint8)
+    padded[..., :rows, :runs] = scales.view(np.uint8)
+    atoms = padded.reshape(*front, down, SCALE_CHUNK_ROWS // QUADRANT, QUADRANT, along, SCALE_CHUNK_FACTORS)
+    return np.ascontiguousarray(np.moveaxis(atoms, (-2, -3), (-4, -3))).view(scales.dtype)
 
 
 def _is_dtype(dtype: Any, element: ElementType) -> bool:

@@ -8,10 +8,12 @@ import numpy as np
 
 from warploom.hardware.tmem import SCALE_CHUNK_FACTORS, SCALE_CHUNK_ROWS
 from warploom.kernels.call import is_storable
+from warploom.ops.dense import batched, broadcast_batches
 from warploom.ops.operation import operation
 from warploom.ops.planning.arrays import (
     FP8_TYPES,
     ArrayDescriptor,
+    Shape,
     Violations,
     check_arrays,
     dtype_name,
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 
 BLOCK = 128
 """Rows of B, and elements of K, that share a scale."""
-_MATRIX = range(2, 3)
+_MATRICES = range(2, 65)
 _FP4 = "float4_e2m1fn"
 _FORMATS = {
     ("float8_e4m3fn", "float8_e8m0fnu"): ("mxf8f6f4", "ue8m0", 32),
@@ -39,17 +41,21 @@ _FORMATS = {
 
 
 def _blockwise_matmul(a: Any, b: Any, a_scale: Any, b_scale: Any, violations: Violations) -> dict[str, Any] | None:
-    """FP8 a (m, k) times the transpose of b (n, k), with a scale for each block of 128 along k.
+    """FP8 a (…, m, k) times the transpose of b (…, n, k), with a scale for each block of 128 along k.
 
-    `a_scale` is (m, ⌈k/128⌉) and `b_scale` (⌈n/128⌉, ⌈k/128⌉), both float32 or both bfloat16, of any strides. The
-    accumulator is float32; the keywords are those of `matmul`.
+    `a_scale` is (…, m, ⌈k/128⌉) and `b_scale` (…, ⌈n/128⌉, ⌈k/128⌉), both float32 or both bfloat16, of any strides.
+    Leading axes are batches, which broadcast; a scale has those of its matrix. The accumulator is float32; the keywords
+    are those of `matmul`.
     """
     fine = _check_matrices(a, b, FP8_TYPES, violations)
     scales = {"a_scale": a_scale, "b_scale": b_scale}
-    if not check_arrays(scales, violations, types=("float32", "bfloat16"), ranks=_MATRIX) or not fine:
+    if not check_arrays(scales, violations, types=("float32", "bfloat16"), ranks=_MATRICES) or not fine:
         return None
-    found, blocks = len(violations), -(-a.shape[1] // BLOCK)
-    wanted = {"a_scale": (a.shape[0], blocks), "b_scale": (-(-b.shape[0] // BLOCK), blocks)}
+    found, blocks = len(violations), -(-a.shape[-1] // BLOCK)
+    wanted = {
+        "a_scale": (*a.shape[:-1], blocks),
+        "b_scale": (*b.shape[:-2], -(-b.shape[-2] // BLOCK), blocks),
+    }
     for (name, shape), each, of in zip(wanted.items(), scales.values(), (a, b), strict=True):
         if tuple(each.shape) != shape:
             violations.add(name, each, f"must be {shape}, as `{name[0]}` is {tuple(of.shape)}")
@@ -57,17 +63,18 @@ def _blockwise_matmul(a: Any, b: Any, a_scale: Any, b_scale: Any, violations: Vi
         violations.add("b_scale", b_scale, f"must have the element type of `a_scale`, {a_scale.dtype}")
     if len(violations) > found:
         return None
-    formed = {"a": a, "b": b, "kind": "blockwise", "shape": (a.shape[0], b.shape[0])}
+    batch, formed = _batches(a, b)
     extra = {"a_scale": a_scale, "b_scale": b_scale}
+    extra = {name: batched(each, batch) for name, each in extra.items()}
     if not is_tensor(a_scale):
-        extra = _blockwise_scales(a_scale, b_scale, blocks)
-    return {**formed, "fields": {"scale_type": OF_NUMPY[dtype_name(a_scale)]}, "extra": extra}
+        extra = _blockwise_scales(extra["a_scale"], extra["b_scale"], blocks)
+    return {**formed, "kind": "blockwise", "fields": {"scale_type": OF_NUMPY[dtype_name(a_scale)]}, "extra": extra}
 
 
 def _blockwise_scales(a_scale: Any, b_scale: Any, blocks: int) -> dict[str, Any]:
     """The scales as kernels read them: those of A with m contiguous."""
     if not blocks and isinstance(a_scale, np.ndarray):  # with an empty K one zero is added up, and it has a scale
-        a_scale, b_scale = (np.zeros((len(each), 1), each.dtype) for each in (a_scale, b_scale))
+        a_scale, b_scale = (np.zeros((*each.shape[:-1], 1), each.dtype) for each in (a_scale, b_scale))
     elif not blocks:
         b_scale = padded(b_scale)
     rows = a_scale.mT
@@ -75,17 +82,18 @@ def _blockwise_scales(a_scale: Any, b_scale: Any, blocks: int) -> dict[str, Any]
 
 
 def _block_scaled_matmul(a: Any, b: Any, a_scale: Any, b_scale: Any, violations: Violations) -> dict[str, Any] | None:
-    """A (m, k) times the transpose of b (n, k), with a scale for each short run along k.
+    """A (…, m, k) times the transpose of b (…, n, k), with a scale for each short run along k.
 
     MXFP8: float8 elements, float8_e8m0fnu scales for runs of 32; MXFP4: float4_e2m1fn with the same; NVFP4: with
-    float8_e4m3fn scales for runs of 16. Scales are (m, k/run) and (n, k/run), as `quantise_mxfp8` and `quantise_nvfp4`
-    return them, or as `interleave_scales` arranges them. The tensor core applies them; the keywords are those of
-    `matmul`, and alpha is where the scale of a whole tensor goes.
+    float8_e4m3fn scales for runs of 16. Scales are (…, m, k/run) and (…, n, k/run), as `quantise_mxfp8` and
+    `quantise_nvfp4` return them, or as `interleave_scales` arranges them. Leading axes are batches, which broadcast; a
+    scale has those of its matrix. The tensor core applies the scales; the keywords are those of `matmul`, and alpha is
+    where the scale of a whole tensor goes.
     """
     fine = _check_matrices(a, b, (*FP8_TYPES, _FP4), violations)
     types = tuple(dict.fromkeys(scale for _, scale in _FORMATS))
     scales = {"a_scale": a_scale, "b_scale": b_scale}
-    if not check_arrays(scales, violations, types=types, ranks=range(2, 6)) or not fine:
+    if not check_arrays(scales, violations, types=types, ranks=_MATRICES) or not fine:
         return None
     found = len(violations)
     if (a.dtype.name == _FP4) != (b.dtype.name == _FP4):
@@ -97,27 +105,26 @@ def _block_scaled_matmul(a: Any, b: Any, a_scale: Any, b_scale: Any, violations:
         allowed = [scale for element, scale in _FORMATS if element == a.dtype.name]
         violations.add("a_scale", a_scale, f"must have elements of type {' or '.join(allowed)} for {a.dtype}")
         return None
-    if a.shape[1] % run:
+    if a.shape[-1] % run:
         violations.add("a", a, f"must have a last axis that is a multiple of {run}")
     chunks = {
-        name: _chunks(name, each, (of.shape[0], -(-of.shape[1] // run)), violations)
+        name: _chunks(name, each, (*of.shape[:-1], -(-of.shape[-1] // run)), violations)
         for (name, each), of in zip(scales.items(), (a, b), strict=True)
     }
     if len(violations) > found:
         return None
-    if not a.shape[1]:  # with an empty K a run of zeros is added up
-        a, b = (np.zeros((len(each), run), each.dtype) for each in (a, b))
-        a_scale, b_scale = (np.zeros((len(each), 1), a_scale.dtype) for each in (a, b))
+    if not a.shape[-1]:  # with an empty K a run of zeros is added up
+        a, b = (np.zeros((*each.shape[:-1], run), each.dtype) for each in (a, b))
+        a_scale, b_scale = (np.zeros((*each.shape[:-1], 1), a_scale.dtype) for each in (a, b))
         return _block_scaled_matmul(a, b, a_scale, b_scale, violations)
     is_packed = a.dtype.name == _FP4
     fields = {"scaling_kind": kind, "scale_type": scale_type, "vec_sf_size": run}
+    batch, formed = _batches(*((_packed(each) for each in (a, b)) if is_packed else (a, b)))
     return {
-        "a": _packed(a) if is_packed else a,
-        "b": _packed(b) if is_packed else b,
+        **formed,
         "kind": "block_scaled",
-        "shape": (a.shape[0], b.shape[0]),
         "fields": {**fields, **({"a_type": "e2m1", "b_type": "e2m1"} if is_packed else {})},
-        "extra": chunks,
+        "extra": {name: batched(each, batch, 3) for name, each in chunks.items()},
         "packing": 2 if is_packed else 1,
     }
 
@@ -127,22 +134,33 @@ block_scaled_matmul: BlockScaledMatmul = operation(_block_scaled_matmul, BlockSc
 
 
 def _check_matrices(a: Any, b: Any, types: tuple[str, ...], violations: Violations) -> bool:
-    """Check that A and B are matrices of some types, with the same k."""
-    fine = check_arrays({"a": a, "b": b}, violations, types=types, ranks=_MATRIX)
-    if fine and a.shape[1] != b.shape[1]:
-        violations.add("b", b, f"must be (n, k), where k is the last axis of `a`, {a.dtype} {tuple(a.shape)}")
+    """Check that A and B are matrices of some types, or batches of them that broadcast, with the same k."""
+    fine = check_arrays({"a": a, "b": b}, violations, types=types, ranks=_MATRICES)
+    if fine and a.shape[-1] != b.shape[-1]:
+        violations.add("b", b, f"must be (…, n, k), where k is the last axis of `a`, {a.dtype} {tuple(a.shape)}")
+        return False
+    if fine and broadcast_batches(a.shape[:-2], b.shape[:-2]) is None:
+        violations.add("b", b, f"must have batches that broadcast with those of `a`, {a.dtype} {tuple(a.shape)}")
         return False
     return fine
 
 
-def _chunks(name: str, scales: Any, shape: tuple[int, int], violations: Violations) -> Any:
+def _batches(a: Any, b: Any) -> tuple[Shape, dict[str, Any]]:
+    """The batches of two matrices, and the fields of a request for their GEMM."""
+    batch = broadcast_batches(a.shape[:-2], b.shape[:-2]) or ()
+    shape = (*batch, a.shape[-2], b.shape[-2])
+    return batch, {"a": batched(a, batch), "b": batched(b, batch), "shape": shape, "batches": len(batch)}
+
+
+def _chunks(name: str, scales: Any, shape: Shape, violations: Violations) -> Any:
     """Interleaved scales as 32-bit words; the caller may have interleaved them."""
-    down, along = -(-shape[0] // SCALE_CHUNK_ROWS), -(-shape[1] // SCALE_CHUNK_FACTORS)
-    chunked = (down, along, 32, 4, SCALE_CHUNK_FACTORS)
+    *front, rows, runs = shape
+    down, along = -(-rows // SCALE_CHUNK_ROWS), -(-runs // SCALE_CHUNK_FACTORS)
+    chunked = (*front, down, along, 32, 4, SCALE_CHUNK_FACTORS)
     if scales.shape not in (shape, chunked):
         violations.add(name, scales, f"must be {shape}, or {chunked} interleaved")
         return None
-    words = _interleaved(scales, chunked).reshape(down, along, SCALE_CHUNK_ROWS * SCALE_CHUNK_FACTORS)
+    words = _interleaved(scales, chunked).reshape(*front, down, along, SCALE_CHUNK_ROWS * SCALE_CHUNK_FACTORS)
     return words.view(np.uint32) if words.size else words
 
 
@@ -157,6 +175,6 @@ def _interleaved(scales: Any, chunked: tuple[int, ...]) -> Any:
 def _packed(array: Any) -> Any:
     """4-bit elements, two to a byte, the first in the low half."""
     if isinstance(array, ArrayDescriptor):
-        return array.copied(array.shape[0], -(-array.shape[1] // 2)).view(np.uint8)
+        return array.copied(*array.shape[:-1], -(-array.shape[-1] // 2)).view(np.uint8)
     codes = array.view(np.uint8) & 0xF
-    return codes[:, ::2] | codes[:, 1::2] << 4
+    return codes[..., ::2] | codes[..., 1::2] << 4

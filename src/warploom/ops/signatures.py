@@ -69,15 +69,28 @@ class _Store(TypedDict, total=False):
 
 
 class GemmOptions(_Bias, _Epilogue, _Store, total=False):
-    """Keywords of `matmul`, `linear` and `grouped_matmul`."""
+    """Keywords of `matmul` and `linear`."""
 
     config: MatmulConfig | HopperConfig | None
 
 
 class GatedOptions(_Gates, _Epilogue, total=False):
-    """Keywords of `gated_linear` and `gated_grouped_matmul`."""
+    """Keywords of `gated_linear`."""
 
     config: MatmulConfig | HopperConfig | None
+
+
+class _Experts(TypedDict, total=False):
+    expert_ids: Exported | None
+    expert_scales: Exported | None
+
+
+class GroupedOptions(GemmOptions, _Experts, total=False):
+    """Keywords of `grouped_matmul`."""
+
+
+class GatedGroupedOptions(GatedOptions, _Experts, total=False):
+    """Keywords of `gated_grouped_matmul`."""
 
 
 class BlockwiseOptions(_Bias, _Epilogue, _Store, total=False):
@@ -126,10 +139,10 @@ class GroupedMatmul(Operation, Protocol):
 
     @overload
     def __call__(
-        self, a: NumpyArray, b: NumpyArray, ends: NumpyArray, **options: Unpack[GemmOptions]
+        self, a: NumpyArray, b: NumpyArray, ends: NumpyArray, **options: Unpack[GroupedOptions]
     ) -> NumpyArray: ...
     @overload
-    def __call__(self, a: A, b: A, ends: A, **options: Unpack[GemmOptions]) -> A: ...
+    def __call__(self, a: A, b: A, ends: A, **options: Unpack[GroupedOptions]) -> A: ...
 
 
 class GatedGroupedMatmul(Operation, Protocol):
@@ -137,10 +150,15 @@ class GatedGroupedMatmul(Operation, Protocol):
 
     @overload
     def __call__(
-        self, a: NumpyArray, b_gate: NumpyArray, b_up: NumpyArray, ends: NumpyArray, **options: Unpack[GatedOptions]
+        self,
+        a: NumpyArray,
+        b_gate: NumpyArray,
+        b_up: NumpyArray,
+        ends: NumpyArray,
+        **options: Unpack[GatedGroupedOptions],
     ) -> NumpyArray: ...
     @overload
-    def __call__(self, a: A, b_gate: A, b_up: A, ends: A, **options: Unpack[GatedOptions]) -> A: ...
+    def __call__(self, a: A, b_gate: A, b_up: A, ends: A, **options: Unpack[GatedGroupedOptions]) -> A: ...
 
 
 class BlockwiseMatmul(Operation, Protocol):

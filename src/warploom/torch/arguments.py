@@ -60,7 +60,13 @@ def cast(operands: tuple[Tensor, ...], count: int) -> tuple[Tensor, ...]:
     return (*changed, *operands[count:])
 
 
-def request_of(function: str, operands: tuple[Tensor, ...], options: dict[str, Any], violations: Violations) -> Request:
+def request_of(
+    function: str,
+    names: tuple[str, ...],
+    operands: tuple[Tensor, ...],
+    options: dict[str, Any],
+    violations: Violations,
+) -> Request:
     """The request of a call; many matrices times one are one tall matrix, unless a function asks for their batches."""
     operation = OPERATIONS[function]
     if function == "matmul" and options.get("epilogue") is None and options.get("store") is None:
@@ -68,7 +74,7 @@ def request_of(function: str, operands: tuple[Tensor, ...], options: dict[str, A
         if a.dim() > 2 and b.dim() == 2 and a.shape[-1] == b.shape[0]:
             formed = flattened(a, b.mT, ("a", "b"), violations)
             return Request(function=function, **(formed or {}), **options)
-    return operation.request({**dict(zip(operation.arrays, operands, strict=True)), **options}, violations)
+    return operation.request({**dict(zip(names, operands, strict=True)), **options}, violations)
 
 
 def op_operands(operation: str, request: Request) -> tuple[Tensor, ...]:
@@ -77,10 +83,10 @@ def op_operands(operation: str, request: Request) -> tuple[Tensor, ...]:
     if operation == "matmul":
         return a, b.mT
     if operation == "grouped_matmul":
-        return a, b.mT, extra["ends"]
+        return a, b.mT, *extra.values()
     if operation == "blockwise_matmul":
         return a, b, extra["a_scale"], extra["b_scale"]
-    return (a, b, up) if operation == "gated_linear" else (a, b.mT, up.mT, extra["ends"])
+    return (a, b, up) if operation == "gated_linear" else (a, b.mT, up.mT, *extra.values())
 
 
 def epilogue_input(name: str, value: Any, request: Request) -> Any:

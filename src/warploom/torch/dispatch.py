@@ -43,9 +43,10 @@ from warploom.torch.op_library import (
     OPERATIONS,
     PLAIN,
     Extras,
+    extras_by,
     fused_into,
     name_of,
-    read_ends,
+    read_integers,
     result_of,
     run_into,
     write_into,
@@ -117,8 +118,13 @@ def blockwise_matmul(a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor, **o
 
 def _ran(function: str, operands: tuple[Tensor, ...], options: dict[str, Any]) -> Tensor:
     """An operation whose gradient is that of its op: launched as before, or checked and run."""
-    made, key = (None, None) if torch.compiler.is_compiling() else launched(function, operands, options)
-    return _checked(function, key, operands, options) if made is None else made
+    optional = tuple(name for name in OPERATIONS[function].optional if options.get(name) is not None)
+    if optional:
+        operands = (*operands, *(options[name] for name in optional))
+        options = {name: value for name, value in options.items() if name not in optional}
+    known_as = " ".join((function, *optional))
+    made, key = (None, None) if torch.compiler.is_compiling() else launched(known_as, operands, options)
+    return _checked(function, key, operands, options, optional) if made is None else made
 
 
 _RETURNS = {"cupy": "cupy", "jax": "jax.numpy", "jaxlib": "jax.numpy"}
@@ -214,10 +220,13 @@ def _run(function: str, a: Tensor, b: Tensor, options: dict[str, Any], kept: tup
     return _checked(function, key, (a, b), given)
 
 
-def _checked(function: str, key: Any, operands: tuple[Tensor, ...], options: dict[str, Any]) -> Tensor:
-    """Check a call, bring it into the form of its op, and run it."""
+def _checked(
+    function: str, key: Any, operands: tuple[Tensor, ...], options: dict[str, Any], optional: tuple[str, ...] = ()
+) -> Tensor:
+    """Check a call, bring it into the form of its op, and run it; `optional` are the names of its last operands."""
     violations, is_compiling = Violations(function), torch.compiler.is_compiling()
-    names, operation = OPERATIONS[function].arrays, "matmul" if function == "linear" else function
+    operation = "matmul" if function == "linear" else function
+    names = (*OPERATIONS[function].arrays, *optional)
     arrays = _arrays(names, operands, options)
     valid = check_tensors(arrays, len(operands), violations)
     given = {**options, "out_dtype": torch_dtype(options.get("out_dtype"))}
@@ -225,7 +234,7 @@ def _checked(function: str, key: Any, operands: tuple[Tensor, ...], options: dic
         given = _without(given, arrays, valid)
     if all(name in valid for name in names):
         cast_ = cast(operands, MULTIPLIED.get(function, 2))
-        request = request_of(function, tuple(each.resolve_neg() for each in cast_), given, violations)
+        request = request_of(function, names, tuple(each.resolve_neg() for each in cast_), given, violations)
     else:
         request = Request(function=function, is_gated=function in MULTIPLIED, **given)
     check(request, violations, is_compiling=is_compiling)
@@ -233,7 +242,8 @@ def _checked(function: str, key: Any, operands: tuple[Tensor, ...], options: dic
         check_route(request, violations)  # the rest of what planning would report
     raise_all(violations)
     _refuse_tangents([each for each in arrays.values() if isinstance(each, Tensor)])
-    return _run_checked(operation, request, key, [each for each in arrays.values() if isinstance(each, Tensor)])
+    own = [each for each in arrays.values() if isinstance(each, Tensor)]
+    return _run_checked(operation, request, key, own, optional)
 
 
 def _arrays(names: tuple[str, ...], operands: tuple[Any, ...], options: dict[str, Any]) -> dict[str, Any]:
@@ -263,7 +273,9 @@ def _without(options: dict[str, Any], arrays: dict[str, Any], valid: dict[str, A
     return left
 
 
-def _run_checked(operation: str, request: Request, key: Any, own: list[Tensor]) -> Tensor:
+def _run_checked(
+    operation: str, request: Request, key: Any, own: list[Tensor], optional: tuple[str, ...] = ()
+) -> Tensor:
     """Run a valid call: by its launcher where only warploom is concerned, else by its custom op.
 
     With a key the call may be remembered; `own` are the caller's tensors.
@@ -276,16 +288,17 @@ def _run_checked(operation: str, request: Request, key: Any, own: list[Tensor]) 
     function_operands = [each for each in named if isinstance(each, Tensor)]
     numbers = [float(each) for each in named if not isinstance(each, Tensor)]
     rest = (function_operands, numbers, float(request.alpha), float(request.beta), request.activation or "")
-    extras = _extras(request)
-    if key is None:  # with a key no gradient is needed
+    extras = _extras(request, optional)
+    if key is None and not optional:  # with a key no gradient is needed
         saved = run_saving(operation, operands, (bias, up_bias, residual), extras, request)
         if saved is not None:
             return saved
     read = [each for each in (*operands, bias, up_bias, residual, *function_operands) if isinstance(each, Tensor)]
     is_partial = operation in GROUPED
-    if is_partial and read_ends(operands[-1]) is not operands[-1]:
+    integers = [each for each in operands if not each.is_floating_point()]
+    if is_partial and any(read_integers(each) is not each for each in integers):
         key = None  # the launch reads a copy of the ends
-    if request.is_gated or request.outputs is not None:
+    if request.is_gated or request.outputs is not None or optional:
         return _run_fused(operation, request, operands, (bias, up_bias, residual), rest, extras, key, own)
     epilogue = (bias, residual, *rest)
     if request.out is not None:
@@ -360,6 +373,7 @@ def _run_fused(
     if torch.is_grad_enabled() and any(each.requires_grad for each in (*read, *results)):
         named = [f"`{name}`" for name in ("epilogue", "outputs", "out") if getattr(request, name) is not None]
         named += ["a function for `pair`"] if callable(request.pair) else []
+        named += [f"`{name}`" for name in extras_by(extras).optional]
         raise Diag.NO_DERIVATIVE.error(what=" and ".join(named))
     directly = out is not None and _is_writable(out, core, read)
     if directly:
@@ -392,16 +406,16 @@ def _is_writable(out: Tensor, core: tuple[int, ...], read: list[Tensor]) -> bool
     return fits and not torch.compiler.is_compiling() and not any(overlap(out, each) for each in read)
 
 
-def _extras(request: Request) -> str:
+def _extras(request: Request, optional: tuple[str, ...] = ()) -> str:
     """The name of the parts of a call that are neither tensors nor numbers nor texts."""
     functions = (request.epilogue, request.store)
     rest = (request.config, request.target, request.pair)
-    if all(each is None for each in (*functions, request.operands, *rest, request.outputs)):
+    if not optional and all(each is None for each in (*functions, request.operands, *rest, request.outputs)):
         return PLAIN
     kinds = tuple((name, not isinstance(value, Tensor)) for name, value in (request.operands or {}).items())
     outputs = tuple(request.outputs or {})
     is_compiling = torch.compiler.is_compiling()
     if is_compiling and _COMPARES_FUNCTIONS:
         _ = [id(each) for each in (*functions, request.pair)]  # guards on identity: else equal code would pass for it
-    name: str = _name(is_compiling, *functions, kinds, *rest, outputs, request.function)
+    name: str = _name(is_compiling, *functions, kinds, *rest, outputs, request.function, optional)
     return name

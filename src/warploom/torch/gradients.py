@@ -78,8 +78,16 @@ def residual_gradient(ctx: Any, gradient: Tensor, needed: bool) -> Tensor | None
     return (gradient * ctx.beta).sum_to_size(shape).to(dtype)
 
 
-def bias_gradient(bias: Tensor | None, gradient: Tensor, needed: bool) -> Tensor | None:
-    return gradient.sum_to_size(bias.shape).to(bias.dtype) if bias is not None and needed else None
+def bias_gradient(bias: Tensor | None, gradient: Tensor, needed: bool, *ends: Tensor) -> Tensor | None:
+    """The gradient of a bias; `ends` are those of the groups, each of which may have its own row of it."""
+    if bias is None or not needed:
+        return None
+    if not ends or bias.dim() < 2:
+        return gradient.sum_to_size(bias.shape).to(bias.dtype)
+    rows = torch.arange(gradient.shape[0], device=gradient.device)
+    group = torch.searchsorted(ends[0], rows, right=True).clamp(max=bias.shape[0] - 1)
+    made = gradient.new_zeros(bias.shape, dtype=torch.float32)
+    return made.index_add(0, group, gradient.float()).to(bias.dtype)
 
 
 def refuse(ctx: Any, names: tuple[str, ...], first: Tensor) -> None:
@@ -160,7 +168,7 @@ def _register(operation: str) -> None:
         if ctx.activation:
             before = gemm(operation, *operands, like=ctx, dtype=torch.float32, bias=bias)
             gradient = ACTIVATION_GRADIENTS[ctx.activation](gradient.float(), before)
-        of_bias = bias_gradient(bias, gradient, needs[count])
+        of_bias = bias_gradient(bias, gradient, needs[count], *(operands[2:3] if operation == "grouped_matmul" else ()))
         of_operands = OPERAND_GRADIENTS[operation](ctx, gradient.to(operands[0].dtype), *operands)
         return (*of_operands, of_bias, of_residual, *ctx.lists, *(None,) * 5)
 

@@ -62,6 +62,8 @@ GATED = {"gated_linear": gated_linear.arrays, "gated_grouped_matmul": gated_grou
 """The operands of the gated ops."""
 GROUPED = ("grouped_matmul", "gated_grouped_matmul")
 """Operations that do not write rows after the last group."""
+INTEGERS = ("ends", "expert_ids")
+"""Operands that kernels read as int32."""
 FP8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 _ROWS_OF_WEIGHTS = ("blockwise_matmul", "gated_linear")
 """Operations whose B is (n, k)."""
@@ -76,7 +78,8 @@ class Extras:
     """The parts of a call that are neither tensors nor numbers nor texts of its op.
 
     The caller's functions, the operands that they read (with whether each is a number), configuration, target, the
-    function of gate and up, the names of auxiliary outputs, and the function that was called.
+    function of gate and up, the names of auxiliary outputs, the function that was called, and the operands that it may
+    have in addition to those of its op.
     """
 
     epilogue: Callable[..., Any] | None = None
@@ -87,6 +90,7 @@ class Extras:
     pair: Any = None
     outputs: tuple[str, ...] = ()
     function: str | None = None
+    optional: tuple[str, ...] = ()
 
     def options(self) -> dict[str, Any]:
         """As an operation takes them, without those that are None."""
@@ -99,7 +103,7 @@ class Extras:
         functions = (self.epilogue, self.store, self.pair if callable(self.pair) else None)
         keys = [_function_key(each, names) for each in functions if each is not None]
         pair = None if callable(self.pair) else self.pair
-        named = (self.operands, self.config, self.target, pair, self.outputs, self.function)
+        named = (self.operands, self.config, self.target, pair, self.outputs, self.function, self.optional)
         return None if None in keys else (tuple(each is None for each in functions), *keys, *named)
 
 
@@ -246,9 +250,9 @@ def result_of(operation: str, operands: Sequence[Tensor], out_dtype: torch.dtype
     return torch.empty((*a.shape[:-1], columns), dtype=dtype, device=a.device)
 
 
-def read_ends(ends: Tensor) -> Tensor:
-    """Group ends as kernels read them: contiguous int32."""
-    return ends.to(torch.int32).contiguous()
+def read_integers(array: Tensor) -> Tensor:
+    """Group ends and expert ids as kernels read them: contiguous int32."""
+    return array.to(torch.int32).contiguous()
 
 
 def _operands_by_name(tensors: list[Tensor], numbers: list[float], extras: Extras) -> dict[str, Any]:
@@ -275,12 +279,11 @@ def run_into(
 ) -> Launcher | None:
     """Compute D into `out`, and auxiliary outputs; the launcher if it was on a GPU."""
     more, is_gated = extras_by(extras), operation in GATED
-    names = GATED[operation] if is_gated else OPERANDS[operation]
+    names = (*(GATED[operation] if is_gated else OPERANDS[operation]), *more.optional)
     arguments: dict[str, Any] = dict(zip(names, operands, strict=True))
-    if "ends" in arguments:
-        arguments["ends"] = read_ends(arguments["ends"])
-    arguments |= {"alpha": alpha, "beta": beta, **more.options()}
+    arguments |= {name: read_integers(arguments[name]) for name in INTEGERS if name in arguments}
     has_residual = residual is not None and beta != 0
+    arguments |= {"alpha": alpha, "beta": beta if has_residual else 1.0, **more.options()}
     given = {
         "gate_bias" if is_gated else "bias": bias,
         "up_bias": up_bias,

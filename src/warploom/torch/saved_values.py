@@ -113,7 +113,7 @@ def _activated_gradients(
         return (None,) * len(needs)
     of_before = _inside(of_before, ends, of_bias)
     of_operands = OPERAND_GRADIENTS[operation](ctx, of_before.to(a.dtype), *operands)
-    return (*of_operands, bias_gradient(bias, of_before, of_bias), of_residual, *(None,) * 5)
+    return (*of_operands, bias_gradient(bias, of_before, of_bias, *ends), of_residual, *(None,) * 5)
 
 
 def _setup_gated(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -147,7 +147,7 @@ def _gated_gradients(
             of_x = _of_rows(ctx, made, x, weights, ends, of_x)
         if needs[1 + at]:
             of_weights[at] = _of_weights(ctx, made, x, weights, ends)
-        bias_gradients[at] = bias_gradient(bias, _inside(made, ends, of_biases[at]), of_biases[at])
+        bias_gradients[at] = bias_gradient(bias, _inside(made, ends, of_biases[at]), of_biases[at], *ends)
     return (of_x, *of_weights, *(None for _ in ends), *bias_gradients, of_residual, *(None,) * 5)
 
 

@@ -86,7 +86,7 @@ def grouped(
         for tile in tiles:
             with epi.output_pipeline.consumer() as acc:
                 place = (row(tile), column(tile), tile.m_end)
-                writer.write_absolute_with_bounds_check(acc, *place, tile.scale, rows, n_end=n)
+                writer.write_absolute_with_bounds_check(acc, *place, tile.scale, rows, n_end=n, batch=tile.expert)
 
 
 def grouped_grid(config: MatmulConfig, rows: int, groups: int, n: int, multiprocessors: int) -> tuple[int, int, int]:

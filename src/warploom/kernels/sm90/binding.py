@@ -145,7 +145,7 @@ def _streamed(call: _Call) -> tuple[Any, ...]:
 
 
 def _grouped(call: _Call) -> tuple[Any, ...]:
-    places = (_result(call), call.d, call.ends, None, None)
+    places = (_result(call), call.d, call.ends, call.experts, call.expert_scales)
     return (*_operand_maps(call), *places, call.problem.n, _k_tiles(call), dict(call.operands))
 
 

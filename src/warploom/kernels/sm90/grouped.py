@@ -79,4 +79,4 @@ def grouped(
                 for k in loop(tile.k_tiles):
                     with core.consume(k) as stage:
                         core.mma(stage, accumulate=k > 0)
-            writer.write_group(core.tiles, (row(tile), column(tile)), (tile.m_end, n), tile.scale, rows)
+            writer.write_group(core.tiles, (row(tile), column(tile)), n, tile, rows)

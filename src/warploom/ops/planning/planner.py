@@ -185,7 +185,8 @@ def _call(request: Request, choice: Choice) -> Call[Any]:
     if request.up is not None:
         extra["up"] = request.up if choice.majors[1] else padded(request.up)
     if choice.loaded:
-        extra["c"] = sources.pop(choice.loaded)
+        extra["c"] = request.load_source(choice.loaded)
+        del sources[choice.loaded]
         epilogue = replace(epilogue, bias=None) if choice.loaded == "bias" else replace(epilogue, residual=None)
     return Call(
         config=config,
@@ -238,6 +239,11 @@ def completed(given: Config, fields: Mapping[str, Any]) -> Config:
     return config if stores and config.stages_outputs else config.replace(output_types=())
 
 
+def _without_load(config: Config, request: Request, field: str) -> Config:
+    """The caller's configuration without the epilogue load of a residual that is not read."""
+    return config.replace(**{field: False}) if request.drops_residual and getattr(config, field) else config
+
+
 # Hopper
 
 
@@ -251,6 +257,7 @@ def _choose_sm90(request: Request, violations: Violations) -> Choice | None:
         fields["pingpong"] = False  # each warpgroup would have to know the K extent of the other's tile
     key = _problem_key(request, fields)
     config = _sm90_config(key, request.gpu) if request.config is None else completed(request.config, fields)
+    config = _without_load(config, request, "residual_in_place")
     for broken in _sm90_violations(config, request):
         violations.add("config", config, f"is invalid: {broken}")
     return Choice(config, Problem(*request.sizes), majors, "residual" if config.residual_in_place else "", key)
@@ -353,6 +360,7 @@ def _choose_sm100(request: Request, violations: Violations) -> Choice | None:
         violations.add("config", given, f"has gemm_kind={given.gemm_kind!r}, which is for another operation")
         return None
     config = _sm100_config(request, fields) if given is None else completed(given, _demanded(fields))
+    config = config if config.epilogue_is_1d else _without_load(config, request, "use_tma_epilogue_load")
     loaded = ("bias" if config.epilogue_is_1d else "residual") if config.use_tma_epilogue_load else ""
     if loaded and d is not None and (problem := request.load_problem(loaded)):
         violations.add("config", config, f"is invalid: use_tma_epilogue_load=True: {problem}")

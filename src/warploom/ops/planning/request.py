@@ -39,6 +39,7 @@ from warploom.structured.config import GemmConfig
 from warploom.structured.epilogue.epilogue import ACTIVATIONS, GATE, OUT, PAIRS, PRE_ACTIVATION, UP, Epilogue, Operand
 from warploom.trace.language.types import OF_NUMPY
 
+_BIASES = ("bias", "gate_bias", "up_bias")
 INPUTS = ("bias", "up_bias", "residual")
 """The arrays that an epilogue adds, in the order in which a launch takes them."""
 _RESERVED = ("alpha", "beta", *INPUTS, OUT)
@@ -165,9 +166,30 @@ class Request:
             return ()
         return tuple(OF_NUMPY[dtype_name(each)] for each in outputs)
 
+    @property
+    def drops_residual(self) -> bool:
+        """Return whether there is a residual that is not read, because beta is zero."""
+        return self.residual is not None and self.beta == 0
+
+    @property
+    def experts(self) -> int:
+        """The number of B matrices of a grouped GEMM."""
+        return int(self.b.shape[0]) if self.groups else 0
+
+    def load_source(self, name: str) -> Any:
+        """An epilogue input in the shape in which an epilogue load brings it, without a copy; else as it is.
+
+        Axes of extent 1 are missing in what other kernels read.
+        """
+        source: Any = (self.sources or {}).get(name)
+        if not is_planned(source) or self.d is None:
+            return source
+        wanted = self.d.shape[-1:] if name == "bias" else self.d.shape
+        return source.reshape(*wanted) if source.size == prod(wanted) else source
+
     def load_problem(self, name: str) -> str:
         """Why an epilogue load cannot bring an input; nothing if it can."""
-        source: Any = (self.sources or {}).get(name)
+        source = self.load_source(name)
         if not is_planned(source) or self.d is None:
             return f"there is no array `{name}`"
         row = name == "bias"
@@ -207,6 +229,8 @@ def _check_choices(request: Request, violations: Violations, *, are_known: bool)
             violations.add(name, number, "must be a number")
         elif are_known and not is_in_range(number):
             violations.add(name, number, OUT_OF_RANGE)
+    if are_known and request.residual is None and is_number(request.beta) and request.beta != 1:
+        violations.add("beta", request.beta, "needs a `residual`, which it is the factor of")
     if request.activation is not None and not is_named(request.activation, ACTIVATIONS):
         violations.add("activation", request.activation, f"must be one of {', '.join(ACTIVATIONS)}")
     if request.is_gated and not (is_named(request.pair, PAIRS) or callable(request.pair)):
@@ -271,9 +295,19 @@ def _check_input(name: str, value: Any, request: Request, violations: Violations
     if not check_array(name, value, violations, types=tuple(OF_NUMPY), ranks=ANY_RANK):
         return
     shape = request.shape
-    if shape is not None and not (value.ndim <= len(shape) and _broadcasts(value.shape, shape)):
+    if shape is not None and is_per_expert(name, value, request):
+        wanted = (request.experts, shape[-1])
+        if tuple(value.shape) != wanted:
+            rule = f"must be a row {wanted[1:]}, or a row for each expert {wanted}"
+            violations.add(name, value, rule)
+    elif shape is not None and not (value.ndim <= len(shape) and _broadcasts(value.shape, shape)):
         rule = f"must broadcast to D, which is {tuple(shape)}{_hint(value, request)}"
         violations.add(name, value, rule)
+
+
+def is_per_expert(name: str, value: Any, request: Request) -> bool:
+    """Return whether an epilogue input has a row for each expert of a grouped GEMM: a bias with two axes."""
+    return bool(request.groups) and name in _BIASES and not is_number(value) and value.ndim == 2
 
 
 def _broadcasts(shape: Iterable[int], to: Iterable[int]) -> bool:
@@ -448,13 +482,13 @@ def _assembled(request: Request) -> tuple[Epilogue, dict[str, Any]]:
     operands = dict(request.operands or {})
     functions = _functions(request, operands, None)
     inputs = {name: getattr(request, name) for name in INPUTS} | operands
-    if request.beta == 0:
+    if request.drops_residual:
         inputs["residual"] = None
     kinds: dict[str, Operand] = {}
     sources: dict[str, Any] = {}
     for name, value in inputs.items():
         if value is not None:
-            kinds[name], sources[name] = _placed(value, request)
+            kinds[name], sources[name] = _placed(name, value, request)
     for name, is_used in (("alpha", True), ("beta", "residual" in kinds)):
         if is_used and getattr(request, name) != 1:
             sources[name] = float(getattr(request, name))
@@ -474,10 +508,12 @@ def _assembled(request: Request) -> tuple[Epilogue, dict[str, Any]]:
     return epilogue, sources
 
 
-def _placed(value: Any, request: Request) -> tuple[Operand, Any]:
+def _placed(name: str, value: Any, request: Request) -> tuple[Operand, Any]:
     """An epilogue input as a trace knows it, and as a launch passes it: an axis for each that it varies along."""
     if is_number(value):
         return Operand("scalar"), float(value)
+    if is_per_expert(name, value, request):
+        return Operand("row"), _plain(value)
     value, shape = _plain(value), request.shape
     value = value.reshape(*(1,) * (len(shape) - value.ndim), *value.shape)
     extents, full, at = list[int](), list[int](), 0

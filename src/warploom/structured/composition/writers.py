@@ -18,6 +18,7 @@ from warploom.structured.epilogue.tile_writer import Output
 from warploom.structured.epilogue.writer_geometry import StagedOutput
 from warploom.structured.named_barriers import OwnBarrier, WarpgroupBarriers
 from warploom.structured.pages.tile_writer import TileWriter
+from warploom.structured.schedulers.grouped import GroupedTile
 from warploom.structured.split_k.exchange import unit_places, unit_start
 from warploom.structured.tensor_cores.wgmma import RegisterTile, Warpgroup
 from warploom.trace.language.control import when
@@ -175,11 +176,11 @@ class ConsumerWriter:
         self,
         parts: Sequence[RegisterTile],
         place: tuple[Value, Value],
-        ends: tuple[Value, Index],
-        scale: Value,
+        n_end: Index,
+        tile: GroupedTile,
         target: View,
     ) -> None:
-        """Write the accumulators of a tile of a grouped GEMM, scaled, up to the rows and columns `ends` of C.
+        """Write the accumulators of a tile of a grouped GEMM, scaled, up to the group's end and column `n_end` of C.
 
         `place` is the tile's start along M and N of the MMA; `target` is C as an array, for tiles cut inside a box.
         """
@@ -189,4 +190,6 @@ class ConsumerWriter:
         for number, part in enumerate(parts):
             first = down + number * WGMMA_M
             start = (along, first) if config.AB_swapped else (first, along)
-            self._writer.write_absolute_with_bounds_check(part, *start, ends[0], scale, target, n_end=ends[1])
+            self._writer.write_absolute_with_bounds_check(
+                part, *start, tile.m_end, tile.scale, target, n_end=n_end, batch=tile.expert
+            )

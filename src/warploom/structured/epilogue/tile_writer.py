@@ -198,14 +198,16 @@ class TileWriter(WriterGeometry):
         *,
         c_tiles: Tiles | None = None,
         n_end: Index | None = None,
+        batch: Index = 0,
     ) -> None:
         """Write a tile that starts at row `m_abs` and column `n_abs` of C; rows from `m_end` belong to another group.
 
-        `n_end` is the number of columns of C, by default that of the writer or of the view.
+        `n_end` is the number of columns of C, by default that of the writer or of the view. `batch` is the index of the
+        group's expert in operands of the epilogue that have a row for each.
         """
         if n_end is None:
             n_end = self.problem_n or (self.shape[1] if self.shape is not None else c_tensor.shape[-1])
-        spot = self._spot_at((m_abs, n_abs), 0, (m_end, n_end))
+        spot = self._spot_at((m_abs, n_abs), batch, (m_end, n_end))
         sink = self._sink_for(c_tiles)
         if isinstance(sink, TmaStore):
             sink = sink.bounded(c_tensor, *self._output_arrays())
