@@ -30,7 +30,7 @@ Form = Callable[..., dict[str, Any] | None]
 
 Its keyword-only parameters are operands that a call may leave out; they must also be in the operation's options.
 """
-_NOT_ARRAYS = (list, tuple, dict, str, int, float, complex, type(None))
+_NOT_ARRAYS = frozenset((list, tuple, dict, str, int, float, complex, bool, type(None)))
 """For these no library is loaded."""
 _DEFAULTS = {"alpha": 1.0, "beta": 1.0, "pair": "swiglu"}
 _REQUEST_NAMES = {"gate_bias": "bias"}
@@ -81,12 +81,12 @@ def operation(form: Form, options: type) -> Any:
 
     def run(*args: Any, **kwargs: Any) -> Any:
         first = args[0] if args else kwargs.get(leading)
-        if not isinstance(first, np.ndarray):
-            other = elsewhere(name, first)
-            if other is not None:
-                return other(*args, **kwargs)
-            refuse(name, leading, first)
         try:
+            if not isinstance(first, np.ndarray):
+                other = elsewhere(name, first)
+                if other is not None:
+                    return other(*args, **kwargs)
+                refuse(name, leading, first)
             return plan_call(*args, **kwargs).run()
         except WarploomError as error:
             hide_library_frames(error)
@@ -134,10 +134,10 @@ def elsewhere(operation: str, first: Any) -> Callable[..., Any] | None:
     PyTorch's compiler traces this function: it follows an import statement, but no call of the import system, and it
     must not see `sys.modules`. What is read here must not change, or it compiles again.
     """
-    if isinstance(first, _NOT_ARRAYS):
+    if type(first) in _NOT_ARRAYS:
         return None
     try:
-        from warploom.torch import dispatch as front
+        import warploom.torch.dispatch as front
     except ModuleNotFoundError as error:
         if error.name == "torch" or not is_array(first):
             return None

@@ -8,11 +8,11 @@ this way: no gradient, subclass, mode or transform.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from functools import lru_cache, partial, reduce
-from operator import or_
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from functools import partial, reduce
+from operator import attrgetter, or_
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -38,14 +38,14 @@ from warploom.torch.internals import (
 
 _MOST = 8192
 _EAGER = frozenset((Tensor, torch.nn.Parameter))
-_NEVER_CACHED = frozenset(("store", "outputs"))
-"""Options with which a call is checked and planned each time; its launcher is still found by its signature."""
-_PARTICULAR = frozenset(("epilogue", "operands", "config", "out"))
-"""Options that are not simply a value of the key."""
-_VALUES = frozenset((int, bool, str, bytes, type(None)))
+_VALUES = frozenset((int, bool, str, bytes, type(None), float))
+_FUNCTIONS = frozenset(("epilogue", "pair"))
+"""Options that may be a function of the caller. With a `store`, a call is planned each time."""
+_KEYED = frozenset((*_VALUES, torch.dtype))
+"""The types of options that are a part of the key as they are."""
 _STABLE = frozenset(("warploom", "torch", "numpy", "math", "ml_dtypes", "builtins"))
 """Packages whose functions stay the same for a process."""
-_DEEPEST = 4
+_DEEPEST, _MOST_CODES = 4, 1024
 is_graded, _is_inference = torch.is_grad_enabled, torch.is_inference_mode_enabled
 
 
@@ -55,6 +55,18 @@ class Launcher(NamedTuple):
     prepared: Prepared
     stream: Callable[[], int]
     copies: tuple[tuple[str, int, int], ...] = ()
+
+
+class Identity:
+    """A value compared by identity in a key, which keeps it alive so that no other value gets its `id`."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: object) -> None:
+        self.value = value
+        if len(_IDENTITIES) >= _MOST:
+            _IDENTITIES.clear()
+        _IDENTITIES[id(value)] = self
 
 
 class Quick(NamedTuple):
@@ -67,6 +79,8 @@ class Quick(NamedTuple):
     launch: Callable[[tuple[int, ...], int], None]
     stream: Callable[[], int]
     make: Callable[[], Tensor] | None
+    admitted: set[tuple[int, ...]]
+    """The addresses that were checked."""
     reads: tuple[tuple[int, bool], ...] = ()
     """With `out`: the bytes that each other tensor spans, and whether it may be the very memory of `out`."""
     span: int = 0
@@ -75,6 +89,11 @@ class Quick(NamedTuple):
 
 
 CACHE: dict[Any, Launcher | Quick] = {}
+_IDENTITIES: dict[int, Identity] = {}
+"""By `id`, the identities of configurations."""
+_GLOBALS: dict[CodeType, tuple[str, ...]] = {}
+_shape_of, _contents_of = attrgetter("shape"), attrgetter("cell_contents")
+_data_ptr = Tensor.data_ptr
 
 
 def clear() -> None:
@@ -132,85 +151,90 @@ def launched(
 ) -> tuple[Tensor | None, Any]:
     """The result of a call that was remembered; else None, and the key to remember it by if that is possible.
 
-    `kept` are auxiliary outputs with memory of their own.
+    `kept` are auxiliary outputs with memory of their own. Every eager call comes here: what a hit needs is written out,
+    without functions of Python for its parts.
     """
-    if is_observed() or not _NEVER_CACHED.isdisjoint(options):
+    if dispatch_modes() or transforms() is not None or tracing_state() is not None or is_forward_ad():
         return None, None
-    tensors, out = operands, None
+    tensors = operands
     try:
-        key: Any = (function, *state(), is_graded(), len(kept), *[each.shape for each in operands])
+        key: Any = (
+            function,
+            SETTINGS.batch_invariant,
+            _is_inference(),
+            has_autocast(),
+            is_graded(),
+            len(kept),
+            *map(_shape_of, operands),
+        )
         if options:
-            tensors += tuple([each for name in INPUTS if isinstance(each := options.get(name), Tensor)])
-            if _PARTICULAR.isdisjoint(options) and not callable(options.get("pair")):
-                key += (*options, *[... if isinstance(each, Tensor) else each for each in options.values()])
-            else:
-                more, operand_tensors = _particular_key(options)
-                if more is None:
+            parts: list[Any] = [*options]
+            inputs: dict[str, Tensor] = {}
+            named: list[Tensor] = []
+            for name, value in options.items():
+                kind = type(value)
+                if kind in _EAGER:
+                    inputs[name] = value
+                    part: Any = ...
+                elif kind in _KEYED:
+                    part = value
+                elif name in _FUNCTIONS:
+                    part = function_key(value)
+                elif kind is dict and name == "operands":
+                    part = _operands_key(value, named)
+                else:
+                    part = _identity(value) if name == "config" else value if name == "out_dtype" else None
+                if part is None and value is not None:
                     return None, None
-                key += more
-                tensors += operand_tensors
-                out = options.get("out")
-                key += ([id(each) for each in tensors].index(id(out)),) if _is_among(out, tensors) else ()
+                parts.append(part)
+            if inputs:
+                tensors += tuple([inputs[name] for name in INPUTS if name in inputs])
+            if named:
+                tensors += tuple(named)
+            out = inputs.get("out")
+            if out is not None:
+                at = _position(out, tensors)
+                parts.append(at)
+                if at < 0:
+                    tensors += (out,)
+            key += tuple(parts)
         quick = CACHE.get(key)
     except (AttributeError, RuntimeError, TypeError):  # an argument of a wrong type: planning reports it
         return None, None
-    given = (*tensors, *kept) if out is None else _with_out(tensors, out)
-    made = _relaunched(quick, given)
+    if kept:
+        tensors += kept
+    made = _relaunched(quick, tensors)
     if made is not None:
         return made, key
-    is_direct = are_plain(given) and not (is_graded() and any(each.requires_grad for each in given))
+    is_direct = are_plain(tensors) and not (is_graded() and any(each.requires_grad for each in tensors))
     return None, key if is_direct else None
 
 
-def _with_out(tensors: tuple[Tensor, ...], out: Tensor) -> tuple[Tensor, ...]:
-    """The tensors of a call that writes `out`, which may be one of them; each is compared once."""
-    return tensors if _is_among(out, tensors) else (*tensors, out)
+def _position(out: Tensor, tensors: Sequence[Tensor]) -> int:
+    """The position of `out` among the tensors, by identity; -1 if it is none of them."""
+    for at, each in enumerate(tensors):
+        if each is out:
+            return at
+    return -1
 
 
-def _is_among(out: Tensor | None, tensors: tuple[Tensor, ...]) -> bool:
-    """Return whether `out` is one of the tensors; they are compared by identity."""
-    return id(out) in [id(each) for each in tensors]
-
-
-def _particular_key(options: dict[str, Any]) -> tuple[tuple[Any, ...] | None, tuple[Tensor, ...]]:
-    """The key of options with functions, operands, a configuration or `out`, and the operands' tensors.
-
-    Configurations are known by identity, functions by code and captured values: both are read at every call.
-    """
+def _operands_key(operands: dict[str, Any], tensors: list[Tensor]) -> Hashable | None:
+    """The part of a key for operands: names, numbers, and which are tensors, to which they are added."""
     parts: list[Any] = []
-    tensors: tuple[Tensor, ...] = ()
-    for name, value in options.items():
-        if value is None:
-            continue
-        part: Any = ... if isinstance(value, Tensor) else value
-        if name == "config":
-            part = Identity(value)
-        elif name == "operands":
-            if not isinstance(value, Mapping):
-                return None, ()
-            tensors = tuple([each for each in value.values() if isinstance(each, Tensor)])
-            part = tuple([(each, ... if isinstance(v, Tensor) else _number(v)) for each, v in value.items()])
-        elif name == "epilogue" or callable(value):
-            part = function_key(value)
-            if part is None:
-                return None, ()
-        parts += (name, part)
-    return tuple(parts), tensors
+    for name, value in operands.items():
+        kind = type(value)
+        if kind in _EAGER:
+            tensors.append(value)
+            parts += (name, ...)
+        elif kind in _VALUES:
+            parts += (name, _number(value))
+        else:
+            return None
+    return tuple(parts)
 
 
-class Identity:
-    """A value compared by identity, which it keeps alive."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: object) -> None:
-        self.value = value
-
-    def __hash__(self) -> int:
-        return id(self.value)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Identity) and other.value is self.value
+def _identity(value: object) -> Identity:
+    return _IDENTITIES.get(id(value)) or Identity(value)
 
 
 def _number(value: Any) -> Any:
@@ -226,37 +250,54 @@ def function_key(function: Any, depth: int = 0) -> Hashable | None:
     """
     if type(function) is not FunctionType or depth > _DEEPEST or function.__dict__:
         return None
-    cells = function.__closure__ or ()
-    captured: list[Any] = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
-    try:
-        captured += [each.cell_contents for each in cells]
-    except ValueError:  # a name that its scope has not bound yet
-        return None
-    space = function.__globals__
-    captured += [space[name] for name in _globals_of(function.__code__) if name in space]
-    parts: list[Any] = [function.__code__]
-    for value in captured:
-        kind = type(value)
-        if kind in _VALUES:
-            part: Any = (kind, value)
-        elif kind is float:
-            part = _number(value)
-        elif kind is ModuleType or kind is BuiltinFunctionType or kind is type:
-            name = value.__name__ if kind is ModuleType else value.__module__ or ""
-            part = value if name.partition(".")[0] in _STABLE else None
-        elif kind is FunctionType:
-            part = value if value.__module__.partition(".")[0] in _STABLE else function_key(value, depth + 1)
-        else:
-            part = None
-        if part is None:
+    code = function.__code__
+    captured: list[Any] = []
+    if function.__closure__ is not None:
+        try:
+            captured += map(_contents_of, function.__closure__)
+        except ValueError:  # a name that its scope has not bound yet
             return None
-        parts.append(part)
-    return tuple(parts)
+    if function.__defaults__ is not None:
+        captured += function.__defaults__
+    if function.__kwdefaults__ is not None:
+        captured += function.__kwdefaults__.values()
+    names = _GLOBALS.get(code)
+    if names is None:
+        names = _globals_of(code)
+    if names:
+        space = function.__globals__
+        captured += [space[name] for name in names if name in space]
+    if not captured:
+        return code
+    kinds = tuple(map(type, captured))
+    if not _VALUES.issuperset(kinds):
+        captured = [_captured_key(each, depth) for each in captured]
+        if None in captured:
+            return None
+    elif float in kinds and 0.0 in captured:  # zeros of both signs are equal
+        captured = list(map(repr, captured))
+    return (code, kinds, *captured)
 
 
-@lru_cache(1024)
+def _captured_key(value: Any, depth: int) -> Hashable | None:
+    """The part of a key for a value that a function captures; None where it may change unnoticed."""
+    kind = type(value)
+    if kind in _VALUES:
+        return _number(value)
+    if kind is ModuleType or kind is BuiltinFunctionType or kind is type:
+        name = value.__name__ if kind is ModuleType else value.__module__ or ""
+        return cast("Hashable", value) if name.partition(".")[0] in _STABLE else None
+    if kind is FunctionType:
+        return value if value.__module__.partition(".")[0] in _STABLE else function_key(value, depth + 1)
+    return None
+
+
 def _globals_of(code: CodeType) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(global_names(code)))
+    """The global names that code reads, which are kept with it."""
+    if len(_GLOBALS) >= _MOST_CODES:
+        _GLOBALS.clear()
+    names = _GLOBALS[code] = tuple(dict.fromkeys(global_names(code)))
+    return names
 
 
 def launched_again(key: Any, tensors: Sequence[Tensor]) -> Tensor | None:
@@ -267,25 +308,33 @@ def launched_again(key: Any, tensors: Sequence[Tensor]) -> Tensor | None:
 def _relaunched(quick: Any, tensors: Sequence[Tensor]) -> Tensor | None:
     if quick is None or not quick.is_like(*tensors):
         return None
-    addresses = [each.data_ptr() for each in tensors]
-    if reduce(or_, addresses) % ADDRESS_ALIGNMENT:
+    addresses = tuple(map(_data_ptr, tensors))
+    if addresses not in quick.admitted and not _is_admitted(quick, addresses):
         return None
     if quick.make is None:
         out = tensors[quick.out_at]
         if len(addresses) == len(quick.reads):  # it is also read
-            addresses.append(addresses[quick.out_at])
-        if _meets(addresses, quick):
-            return None
-        quick.launch(tuple(addresses), quick.stream())
+            addresses += (addresses[quick.out_at],)
+        quick.launch(addresses, quick.stream())
         return mark_written(out)
     out = quick.make()
     quick.launch((*addresses, out.data_ptr()), quick.stream())
     return out
 
 
-def _meets(addresses: list[int], quick: Quick) -> bool:
-    """Return whether `out`, the last, may share memory with what is read, unless it is read in place."""
-    start = addresses[-1]
+def _is_admitted(quick: Quick, addresses: tuple[int, ...]) -> bool:
+    """Return whether a launch can take these addresses: they are aligned, and `out` is apart from what is read."""
+    if reduce(or_, addresses) % ADDRESS_ALIGNMENT or (quick.make is None and _meets(addresses, quick)):
+        return False
+    if len(quick.admitted) >= _MOST:
+        quick.admitted.clear()
+    quick.admitted.add(addresses)
+    return True
+
+
+def _meets(addresses: tuple[int, ...], quick: Quick) -> bool:
+    """Return whether `out` may share memory with what is read, unless it is read in place."""
+    start = addresses[quick.out_at]
     end = start + quick.span
     for address, (span, may_be_one) in zip(addresses, quick.reads, strict=False):
         if address < end and start < address + span and not (may_be_one and address == start):
@@ -313,17 +362,18 @@ def remember(
         return
     if any(one.data_ptr() != other.data_ptr() for one, other in zip(own, given, strict=True)):
         return
-    tensors = _with_out(tuple(own), made) if writes_out else tuple(own)
+    is_apart = writes_out and _position(made, own) < 0
+    tensors = (*own, made) if is_apart else tuple(own)
     if reduce(or_, [each.data_ptr() for each in tensors]) % ADDRESS_ALIGNMENT:
         return
     launch, stream = launcher.prepared.launch_at, launcher.stream
     if writes_out:
         reads = [(_span(each), at >= matrices and have_same_layout(each, made)) for at, each in enumerate(own)]
-        at = [id(each) for each in tensors].index(id(made))
-        store(key, Quick(likeness_of(tensors), launch, stream, None, tuple(reads), _span(made), at))
+        at = _position(made, tensors)
+        store(key, Quick(likeness_of(tensors), launch, stream, None, set(), tuple(reads), _span(made), at))
         return
     make = _maker_of(made)
-    store(key, Quick(likeness_of(own), launch, stream, partial(_zero, make) if starts_at_zero else make))
+    store(key, Quick(likeness_of(own), launch, stream, partial(_zero, make) if starts_at_zero else make, set()))
 
 
 def _span(tensor: Tensor) -> int:

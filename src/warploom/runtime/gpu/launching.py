@@ -44,8 +44,10 @@ class Shaped:
         self._pointers = ctypes.c_void_p * max(len(self._offsets), 1)
         self._launch = replace(launch, args=())  # does not keep arrays alive
         self._configurations: dict[int, Configuration] = {}
-        self._go = device.driver.library.cuLaunchKernelEx
+        self.go = device.driver.library.cuLaunchKernelEx
         self._many_gpus = device_count() > 1
+        self.is_simple = self._watch is None and not self._many_gpus
+        """True if a launch is one call of the driver: no bounded waits, and no other GPU whose context is current."""
         self.stream = current_stream(device)
 
     def filled(self, args: tuple[Any, ...], encode: Callable[[Variable, Any, int], bytes]) -> bytearray:
@@ -94,19 +96,19 @@ class Shaped:
         """Launch; with bounded waits, wait for its end."""
         if self._many_gpus:
             with self.device.current():
-                status = self._go(*record)
+                status = self.go(*record)
         else:
-            status = self._go(*record)
+            status = self.go(*record)
         if status:
-            self._again(status, record)
+            self.again(status, record)
         if self._watch is not None and not is_captured(self.device, stream):
             self._watch.check(stream)
 
-    def _again(self, status: int, record: tuple[Any, ...]) -> None:
+    def again(self, status: int, record: tuple[Any, ...]) -> None:
         """Give a context to a thread that never used CUDA; any other status is an error."""
         if lost_context(status):
             self.device.make_current()
-            status = self._go(*record)
+            status = self.go(*record)
         if status:
             raise self.device.driver.refusal(status, f"to launch `{self.loaded.kernel.name}`")
 
