@@ -402,14 +402,14 @@ def _picklable(value: object) -> object:
     return str(value)
 
 
-def hide_library_frames(error: WarploomError) -> None:
+def hide_library_frames(error: BaseException) -> None:
     """Leave only the caller's frames in the traceback of an error that is about to leave the library.
 
-    For the `except WarploomError` of a public function, followed by a bare `raise`, which does not add the frame that
-    it is in (see `user_traceback`). Chained errors stay if the user's code took part in them.
-    WARPLOOM_TRACEBACK=1 in the environment shows everything.
+    For the `except` of a public function, followed by a bare `raise`, which does not add the frame that it is in (see
+    `user_traceback`). Chained errors stay if the user's code took part in them. WARPLOOM_TRACEBACK=1 in the environment
+    shows everything.
     """
-    if error.diag is Diag.INTERNAL or os.environ.get("WARPLOOM_TRACEBACK"):
+    if getattr(error, "diag", None) is Diag.INTERNAL or os.environ.get("WARPLOOM_TRACEBACK"):
         return
     error.__traceback__ = _users_part(error.__traceback__)
     chained, seen = error.__cause__ or error.__context__, {id(error)}
@@ -441,10 +441,13 @@ def user_traceback(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def _users_part(trace: TracebackType | None) -> TracebackType | None:
-    """The entries of a traceback whose code is not warploom's."""
-    entries = []
+    """The entries of a traceback whose code is not warploom's, nor that of a package that warploom called."""
+    entries, hidden = [], (_PACKAGE,)
     while trace is not None:
-        if str(trace.tb_frame.f_globals.get("__name__", "")).partition(".")[0] != _PACKAGE:
+        package = str(trace.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
+        if package == _PACKAGE:
+            hidden = (_PACKAGE, *_CALLED)
+        if package not in hidden:
             entries.append(trace)
         trace = trace.tb_next
     linked = None
@@ -454,6 +457,8 @@ def _users_part(trace: TracebackType | None) -> TracebackType | None:
 
 
 _PACKAGE = __name__.partition(".")[0]
+_CALLED = ("torch", "contextlib", "functools")
+"""Packages whose frames are hidden below one of warploom's: it called them, and they called it."""
 
 
 class PtxError(WarploomError, ValueError):

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import cast
 
+from warploom.diagnostics import user_traceback
 from warploom.ops.planning.arrays import Violations
 
 
@@ -38,6 +39,7 @@ class _Restoring(AbstractContextManager[None]):
         SETTINGS.batch_invariant = self._before
 
 
+@user_traceback
 def determinism(*, batch_invariant: bool) -> AbstractContextManager[None]:
     """Set whether a row of a result may depend on the number of rows; in a `with`, until its end.
 

@@ -20,6 +20,7 @@ from warploom.host.program import text_of
 from warploom.ops.planning.arrays import Violations, leaves, mapped
 from warploom.ops.planning.planner import Plan, plan
 from warploom.ops.planning.request import Gpu, Request
+from warploom.ops.planning.user_functions import MARK, PYTHON_ERRORS
 from warploom.runtime.cache.traces import kept
 from warploom.trace.trace_store import keep_traces
 
@@ -90,6 +91,11 @@ def operation(form: Form, options: type) -> Any:
             return plan_call(*args, **kwargs).run()
         except WarploomError as error:
             hide_library_frames(error)
+            raise
+        except PYTHON_ERRORS as error:
+            # an error in the caller's function, or about the call itself, as for any Python function
+            if hasattr(error, MARK) or str(error).startswith(f"{name}() "):
+                hide_library_frames(error)
             raise
 
     def bind(*args: Any, **kwargs: Any) -> Launch:

@@ -8,6 +8,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from warploom.diagnostics import WarploomError, hide_library_frames, user_traceback
 from warploom.hardware.targets import target_of
 from warploom.ops.planning.arrays import Violations
 from warploom.ops.planning.request import is_named
@@ -28,6 +29,7 @@ class Linear(nn.Linear):
 
     activation: Activation | None = None
 
+    @user_traceback
     def __init__(
         self,
         in_features: int,
@@ -48,7 +50,11 @@ class Linear(nn.Linear):
     def forward(self, input: Tensor, residual: Tensor | None = None) -> Tensor:  # noqa: A002  the name is that of `nn.Linear`
         """`activation(input @ weight.T + bias) + residual`."""
         if has_kernel(input, self.weight):
-            return linear(input, self.weight, bias=self.bias, activation=self.activation, residual=residual)
+            try:
+                return linear(input, self.weight, bias=self.bias, activation=self.activation, residual=residual)
+            except WarploomError as error:
+                hide_library_frames(error)
+                raise
         made = nn.functional.linear(input, self.weight, self.bias)
         if self.activation is not None:
             made = ACTIVATED[self.activation](made)
@@ -77,6 +83,7 @@ def has_kernel(x: Tensor, weight: Tensor) -> bool:
     return x.dtype in _HALVES or (x.dtype == torch.float32 and torch.get_float32_matmul_precision() != "highest")
 
 
+@user_traceback
 def swap_linears(model: nn.Module, *, only: Callable[[str, nn.Linear], bool] | None = None) -> nn.Module:
     """Turn every `nn.Linear` of a model, or those that `only(name, layer)` selects, into a warploom `Linear`, in place.
 
@@ -86,6 +93,7 @@ def swap_linears(model: nn.Module, *, only: Callable[[str, nn.Linear], bool] | N
     return _swapped("swap_linears", model, (nn.Linear, Linear), only)
 
 
+@user_traceback
 def restore_linears(model: nn.Module, *, only: Callable[[str, nn.Linear], bool] | None = None) -> nn.Module:
     """Turn every warploom `Linear` without an activation, or those that `only` selects, back into an `nn.Linear`."""
     return _swapped("restore_linears", model, (Linear, nn.Linear), only)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from warploom.diagnostics import Diag
+from warploom.diagnostics import Diag, user_traceback
 from warploom.hardware.tensor_maps import ADDRESS_ALIGNMENT, STRIDE_ALIGNMENT
 from warploom.host.arrays import numpy_of
 from warploom.ops.dense import linear, matmul
@@ -462,7 +462,7 @@ def register_autograd(
     Python twice. `implementation` is what the op does on every device; `below` takes the dispatcher's keys and the op's
     arguments, and goes on in the place of the op.
     """
-    private = autograd_impl()
+    backward, private = user_traceback(backward), autograd_impl()
     if private is None or AFTER_AUTOGRAD is None or None in BACKEND_KEYS:
         torch.library.register_autograd(f"warploom::{name}", backward, setup_context=setup_context, lib=LIBRARY)
         return

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Unpack
 
-from warploom.diagnostics import Diag
+from warploom.diagnostics import Diag, user_traceback
 from warploom.heuristics.problem_key import ProblemKey
 from warploom.host.arrays import buffer_of, is_array
 from warploom.host.launch import Launch
@@ -62,6 +62,7 @@ def launch_of(planned: planner.Plan, function: str, roots: Mapping[str, ArrayDes
     return Bound(launch, arrays, unused, planned.key)
 
 
+@user_traceback
 def plan(operation: Operation, **arguments: Any) -> Prepared:
     """Prepare a call of an operation: `plan(matmul, a=a, b=b, bias=bias, out=d)`, then `call(a, b, bias, d)`.
 
@@ -99,6 +100,7 @@ def _apart(arguments: Mapping[str, Any]) -> tuple[Apart, ...]:
     return tuple(pairs)
 
 
+@user_traceback
 def plan_matmul(a: Any, b: Any, **options: Unpack[GemmOptions]) -> Prepared:
     """Prepare a `matmul`, to be called with arrays like these: a, b, then those of `options` in order, then `out`.
 

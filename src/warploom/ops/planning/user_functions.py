@@ -20,6 +20,10 @@ import numpy as np
 from warploom.ops.planning.arrays import Violations
 from warploom.runtime.cache.fingerprint import fingerprint
 
+PYTHON_ERRORS = (ArithmeticError, AttributeError, LookupError, NameError, TypeError, ValueError)
+"""The errors of a mistake in a function."""
+MARK = "is_of_callers_function"
+"""The attribute of an error that left a caller's function."""
 _ARRAYS = ("__array_interface__", "__cuda_array_interface__", "__dlpack__")
 _FIRST = 2
 """Positional parameters that every function has."""
@@ -37,7 +41,11 @@ class UserFunction:
     """Its fingerprint: code and captured values; None where something that it captures may change unnoticed."""
 
     def __call__(self, value: Any, at: Any, /, **operands: Any) -> Any:
-        return self.function(value, at, **{name: operands[name] for name in self.names})
+        try:
+            return self.function(value, at, **{name: operands[name] for name in self.names})
+        except PYTHON_ERRORS as error:
+            setattr(error, MARK, True)
+            raise
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, UserFunction):

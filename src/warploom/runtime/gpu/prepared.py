@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from warploom.diagnostics import Diag
+from warploom.diagnostics import Diag, WarploomError, hide_library_frames
 from warploom.hardware.tensor_maps import ADDRESS_ALIGNMENT
 from warploom.host.arrays import Buffer, Scratch, buffer_of, is_array, may_share, place_of, start_of
 from warploom.host.launch import Launch
@@ -120,26 +120,30 @@ class Prepared:
     def __call__(self, *arrays: Any, stream: Any = None) -> None:
         """Launch on a stream, by default PyTorch's current one; returns without waiting."""
         try:
-            is_known = self._is_known(*arrays)
-        except TypeError:  # another number of arrays, or not tensors
-            is_known = False
-        # Written out where it is measurable: without a comprehension for few arrays, and with the lines of `launch_at`.
-        if not is_known:
-            addresses = self._check(arrays)
-        elif len(arrays) == 3:
-            a, b, c = arrays
-            addresses = (a.data_ptr(), b.data_ptr(), c.data_ptr())
-        elif len(arrays) == 2:
-            a, b = arrays
-            addresses = (a.data_ptr(), b.data_ptr())
-        else:
-            addresses = tuple([array.data_ptr() for array in arrays])
-        handle = self._stream() if stream is None else self.device.stream(stream)
-        record = self._records[handle].get(addresses)
-        if record is None or self._go is None or self._own:
-            self.launch_at(addresses, handle)
-        elif status := self._go(*record):
-            self._again(status, record)
+            try:
+                is_known = self._is_known(*arrays)
+            except TypeError:  # another number of arrays, or not tensors
+                is_known = False
+            # Written out because it is measurable: no comprehension for few arrays, and the lines of `launch_at`.
+            if not is_known:
+                addresses = self._check(arrays)
+            elif len(arrays) == 3:
+                a, b, c = arrays
+                addresses = (a.data_ptr(), b.data_ptr(), c.data_ptr())
+            elif len(arrays) == 2:
+                a, b = arrays
+                addresses = (a.data_ptr(), b.data_ptr())
+            else:
+                addresses = tuple([array.data_ptr() for array in arrays])
+            handle = self._stream() if stream is None else self.device.stream(stream)
+            record = self._records[handle].get(addresses)
+            if record is None or self._go is None or self._own:
+                self.launch_at(addresses, handle)
+            elif status := self._go(*record):
+                self._again(status, record)
+        except WarploomError as error:
+            hide_library_frames(error)
+            raise
 
     def launch_at(self, addresses: tuple[int, ...], stream: int) -> None:
         """Launch on arrays given by their addresses; their types, shapes and strides must be right."""
