@@ -442,7 +442,8 @@ def user_traceback(function: Callable[P, R]) -> Callable[P, R]:
 
 def _users_part(trace: TracebackType | None) -> TracebackType | None:
     """The entries of a traceback whose code is not warploom's, nor that of a package that warploom called."""
-    entries, hidden = [], (_PACKAGE,)
+    entries: list[TracebackType] = []
+    hidden: tuple[str, ...] = (_PACKAGE,)
     while trace is not None:
         package = str(trace.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
         if package == _PACKAGE:

@@ -237,7 +237,7 @@ def _identity(value: object) -> Identity:
     return _IDENTITIES.get(id(value)) or Identity(value)
 
 
-def _number(value: Any) -> Any:
+def _number(value: Any) -> Hashable:
     """A number as part of a key: 1, 1.0 and True differ, and so do 0.0 and -0.0."""
     return type(value), value, str(value) if not value else ""
 
