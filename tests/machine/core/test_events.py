@@ -27,13 +27,14 @@ def protocol(name: str) -> Protocol:
 
 
 class Watch:
-    """Keeps every event."""
+    """Keeps every event but exits."""
 
     def __init__(self):
         self.events = []
 
     def on_event(self, event):
-        self.events.append(event)
+        if event.kind != "exit":
+            self.events.append(event)
 
 
 def watched(name: str, text: str | None = None, **options) -> list:
@@ -463,3 +464,46 @@ def test_the_cost_of_watching(capsys):
         times[name] = time.perf_counter() - start
     with capsys.disabled():
         print(f" watched / plain: {times['watched'] / times['plain']:.2f} ", end="")
+
+
+STORES = """.version 8.0
+.target sm_90
+.address_size 64
+.visible .entry k(.param .u64 out)
+{
+    .reg .b32 %r<4>;
+    .reg .b64 %rd<4>;
+    ld.param.u64 %rd1, [out];
+    mov.u32 %r1, 7;
+    st.global.u32 [%rd1], %r1;
+    st.global.u32 [%rd1], %r1;
+    cp.async.bulk.commit_group;
+    cp.async.bulk.wait_group 3;
+    ret;
+}
+"""
+
+
+def test_events_of_a_launch_name_instructions_exits_and_stores_that_change_nothing():
+    class Watcher(Watch):
+        def on_start(self, started):
+            self.started, self.exits = started, []
+
+        def on_event(self, event):
+            super().on_event(event)
+            if event.kind == "exit":
+                self.exits.append((event.agent.cta, event.agent.warp, event.lanes))
+
+    watch, out = Watcher(), np.zeros(4, np.uint32)
+    launch(STORES, grid=2, block=64, args=[out], observers=[watch])
+    assert watch.started.block == (64, 1, 1)
+    (array,) = watch.started.arrays
+    assert array.size == 16
+    stores = [e for e in watch.events if e.kind == "access" and e.verb == "writes"]
+    assert {e.touches[0].addresses[0] for e in stores} == {array.base}
+    numbers = sorted({e.source.number for e in stores})
+    assert len(numbers) == 2
+    assert [e.changes for e in stores].count(True) == 1
+    assert stores[0].changes
+    assert {e.leave for e in watch.events if e.verb == "drains"} == {3}
+    assert sorted(watch.exits) == [((x, 0, 0), warp, 0xFFFF_FFFF) for x in range(2) for warp in range(2)]

@@ -256,6 +256,9 @@ class Cta:
             self.live[group.first_warp] -= gone
             self.present[group.first_warp] &= ~lane_bits(lanes)
         self.live_threads -= gone
+        if self.grid.reporter is not None:
+            bits = (1 << group.lanes) - 1 if lanes is None else lane_bits(lanes)
+            self.grid.reporter.exits(self.index, group.first_warp, bits)
         for barrier in self.barriers.values():
             if barrier.generation.needed is None:
                 barrier.settle()

@@ -8,7 +8,7 @@ asynchronous operation is issued and when it completes. Without observers there 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -86,6 +86,8 @@ class Source:
 
     loc: Loc
     instruction: Instruction
+    number: int = -1
+    """The instruction's place among those of the kernel, the same in every run; -1 for what is none of them."""
 
     @property
     def text(self) -> str:
@@ -126,11 +128,14 @@ class CommitGroup:
 class Event:
     """One thing that happened.
 
-    `kind` is issue, complete, access, arrive, wait, fence, alloc or free, and `verb` the effect of the instruction's
-    row after it; `operation` where an operation is issued or completes, `phase` where a barrier's phase does. `lanes`
+    `kind` is issue, complete, access, arrive, wait, fence, alloc, free or exit, and `verb` the effect of the
+    instruction's row after it; `operation` where an operation is issued or completes, `phase` where a barrier's phase
+    does. `lanes`
     are the lanes of the agent's warp as bits. `count` is what a barrier counts: arrivals, bytes (expects, completes) or
     threads. `phase` is the one that an arrival belongs to or that a wait has passed; a wait that has not `passed` names
     the phase it asked for. `operation` is the number that joins an issue, its complete, and what its completion does.
+    A wait for groups may `leave` so many of the latest incomplete. A store `changes` memory unless every byte had the
+    stored value before.
     """
 
     kind: str
@@ -149,6 +154,8 @@ class Event:
     group: CommitGroup | None = None
     operation: int = 0
     passed: bool = True
+    leave: int = 0
+    changes: bool = True
 
     @property
     def bytes(self) -> int:
@@ -156,8 +163,28 @@ class Event:
         return sum(touch.bytes for touch in self.touches)
 
 
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """An array of the launch in global memory."""
+
+    name: str
+    base: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A launch that is about to run: its shape, its arrays, and the names that the program gives to warps."""
+
+    shape: Triple
+    block: Triple
+    cluster: Triple
+    arrays: tuple[Placed, ...]
+    roles: Mapping[int, str]
+
+
 class Observer(Protocol):
-    """Receives every event of a run, in order."""
+    """Receives every event of a run, in order. A method `on_start`, if it has one, receives `Started` first."""
 
     def on_event(self, event: Event) -> None:
         """See one event; must not change what the program sees."""
@@ -219,6 +246,19 @@ class Reporter:
         self.operations = 0
         self.meetings = 0
 
+    def start(self, started: Started) -> None:
+        """Let the observers that ask for it know the launch."""
+        for observer in self.observers:
+            if (on_start := getattr(observer, "on_start", None)) is not None:
+                on_start(started)
+
+    def exits(self, cta: Triple, warp: int, lanes: int) -> None:
+        """Tell that lanes of a warp, or of a convoy from it on, have exited."""
+        before, narrowed = self.actor, self.lanes
+        self.acts(Actor(Agent(cta, warp), lanes, _NOBODY.source, {}))
+        self.tell("exit", "exits")
+        self.actor, self.lanes = before, narrowed
+
     def acts(self, actor: Actor) -> None:
         """Make an actor, with all its lanes, the agent of the next events."""
         self.actor, self.lanes = actor, actor.lanes
@@ -250,6 +290,8 @@ class Reporter:
         operation: int | None = None,
         passed: bool = True,
         declared: Declared | None = None,
+        leave: int = 0,
+        changes: bool = True,
     ) -> None:
         """Make an event of what the actor does; space, scope and semantics are those that its row declares."""
         actor = self.actor
@@ -283,6 +325,8 @@ class Reporter:
                 group,
                 number,
                 passed,
+                leave,
+                changes,
             )
             for observer in self.observers:
                 observer.on_event(event)

@@ -11,8 +11,9 @@ from warploom.diagnostics import Diag, Loc, WarploomError
 from warploom.machine.core.async_operations import InFlight, Operation
 from warploom.machine.core.cta import Cluster, Cta
 from warploom.machine.core.deadlock_report import deadlock, located, placed, standing, waiters
-from warploom.machine.core.events import Reporter
+from warploom.machine.core.events import Placed, Reporter, Started
 from warploom.machine.core.group import DONE, EXPIRED, READY, WAITING, WARP, Group, Storage
+from warploom.machine.core.names import role_of
 from warploom.machine.core.observation import observed
 from warploom.machine.core.schedule import Eager, Replay
 from warploom.machine.core.setup import MOST_RESIDENT_BYTES, Setup, Triple, WarpState, resident_bytes
@@ -73,6 +74,7 @@ class Grid:
         self.clusters: list[Cluster] = []
         self._gone: list[Cluster] = []
         self.executed = [0] * len(self.program.flow.blocks)
+        self._numbers: dict[int, int] = {}
         self.warps: list[WarpState] = []
         self.uses_reserved = not self.program.specials.isdisjoint(_RESERVED)
         self.specials = self._specials()
@@ -174,6 +176,10 @@ class Grid:
 
     def run(self) -> None:
         """Execute the whole grid."""
+        if self.reporter is not None:
+            arrays = tuple(Placed(region.name, region.base, region.size) for region, _ in self.memory.arrays)
+            roles = {warp: role for warp in range(self.specials["%nwarpid"]) if (role := role_of(self, warp))}
+            self.reporter.start(Started(self.shape, self.block, self.cluster_shape, arrays, roles))
         while True:
             if self.eager:
                 self._eager_steps()
@@ -503,6 +509,13 @@ class Grid:
         """The next instruction of a group."""
         ops = self.program.flow.blocks[group.pc].ops
         return ops[0] if ops else None
+
+    def number_of(self, op: Op) -> int:
+        """The place of an instruction among those of the kernel; -1 for one that is none of them."""
+        if not self._numbers:
+            ops = (each for block in self.program.flow.blocks for each in block.ops)
+            self._numbers = {id(each.instruction): number for number, each in enumerate(ops)}
+        return self._numbers.get(id(op.instruction), -1)
 
     def loc_of(self, op: Op) -> Loc:
         return op.instruction.loc or Loc(self.program.file, op.instruction.line)

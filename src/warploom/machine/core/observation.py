@@ -19,8 +19,9 @@ from warploom.hardware.swizzles import GRANULE
 from warploom.hardware.tensor_maps import MAP_BYTES
 from warploom.machine.core.events import Actor, Agent, Declared, Source, Touch, lanes_as_bits
 from warploom.machine.core.group import WARP
+from warploom.machine.instructions.memory import Spaces
 from warploom.machine.instructions.wmma import line_addresses, lines_of
-from warploom.machine.memory.byte_memory import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW, WINDOW_BYTES
+from warploom.machine.memory.byte_memory import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW, WIDTHS, WINDOW_BYTES
 from warploom.machine.memory.shared_memory import RANK_SHIFT
 from warploom.ptx.isa.table import BITS, Effect, Op
 
@@ -101,26 +102,92 @@ _SHAPES: dict[str, Callable[[Op], tuple[int, int]]] = {
 """The bytes at each address and the lanes of a warp that give one, where the type does not tell."""
 
 
+class Held:
+    """The bytes at the addresses of a store, before and after it."""
+
+    def __init__(self, op: Op, width: int) -> None:
+        self.spaces, self.width = Spaces(op), width
+
+    def by(self, group: Group, mask: Array | None, address: Any) -> list[Any]:
+        """The bytes that the lanes of a group find now, in pieces of at most 16 bytes."""
+        piece = min(self.width, GRANULE)
+        found = (self.spaces.load(group, mask, _moved(address, at), piece) for at in range(0, self.width, piece))
+        return [
+            (each if isinstance(each, np.ndarray) else np.array([each], WIDTHS[piece])).view(np.uint8) for each in found
+        ]
+
+    def changed(self, group: Group, mask: Array | None, address: Any, stored: Any, old: list[Any]) -> list[bool]:
+        """For each warp of a group: whether its store changed a byte, the warps taken one after the other."""
+        now = self.by(group, mask, address)
+        if isinstance(address, int):
+            first = any((was != new).any() for was, new in zip(old, now, strict=True))
+            return [first, *[first and not _equal(stored)] * (group.warps - 1)]
+        lanes = np.zeros(group.lanes, np.bool_)
+        for was, new in zip(old, now, strict=True):
+            lanes |= (was != new).reshape(group.lanes, -1).any(axis=1)
+        live = group.mask if mask is None else mask
+        if live is not None:
+            lanes &= live
+        if group.warps > 1 and lanes.any():
+            lanes &= ~_repeated(address, stored, live)
+        return [bool(each) for each in lanes.reshape(group.warps, WARP).any(axis=1)]
+
+
+def _parts(stored: Any) -> tuple[Any, ...]:
+    return stored if isinstance(stored, tuple) else (stored,)
+
+
+def _equal(stored: Any) -> bool:
+    """True if all lanes store the same."""
+    return all(not isinstance(each, np.ndarray) or bool((each == each[0]).all()) for each in _parts(stored))
+
+
+def _repeated(address: Array, stored: Any, live: Array | None) -> Array:
+    """The lanes that store what a lane of an earlier warp stores at the same address."""
+    lanes = np.arange(len(address)) if live is None else np.flatnonzero(live)
+    values, first, group = np.unique(address[lanes], return_index=True, return_inverse=True)
+    if len(values) == len(lanes):
+        return np.zeros(len(address), np.bool_)
+    leader = lanes[first][group]
+    same = leader // WARP < lanes // WARP
+    for each in _parts(stored):
+        if isinstance(each, np.ndarray):
+            same &= each[lanes] == each[leader]
+    out = np.zeros(len(address), np.bool_)
+    out[lanes] = same
+    return out
+
+
+def _moved(address: Any, offset: int) -> Any:
+    return address + offset if isinstance(address, int) else address + address.dtype.type(offset)
+
+
 def observed(op: Op, run: Any, grid: Grid) -> Any:
     """An instruction's function that reports its effects."""
     effects, reporter = op.form.effects, grid.reporter
     if not effects or reporter is None:
         return run
     instruction = op.instruction
-    source = Source(instruction.loc or Loc(grid.program.file, instruction.line), instruction)
+    source = Source(instruction.loc or Loc(grid.program.file, instruction.line), instruction, grid.number_of(op))
     declared = {effect.verb: _declared(op, effect) for effect in effects}
     here = [(effect, _declared(op, effect)) for effect in effects if not effect.later]
     width, givers = _SHAPES.get(op.family, _elements)(op)
     inputs = [slot for slot in op.form.slots if slot.kind not in _OUTPUTS]
     places = {slot.name: at + sum(s.kind == "tensor" for s in inputs[:at]) for at, slot in enumerate(inputs)}
     outputs = [slot for slot in op.form.slots if slot.kind in _OUTPUTS and op.operands[slot.name] is not None]
+    stores = op.family == "st" and op["space"].partition("::")[0] in ("", "shared", "global")
+    held = Held(op, width) if stores else None
 
     def wrapped(group: Group, mask: Array | None, *operands: Any) -> Any:
         live = mask if mask is not None else group.mask
         before, lanes = reporter.actor, reporter.lanes
         actor = Actor(Agent(group.cta.index, group.first_warp), lanes_as_bits(live, group.lanes), source, declared)
         reporter.acts(actor)
+        old = None if held is None else held.by(group, mask, operands[places["a"]])
         result = run(group, mask, *operands)
+        changed = [True] * group.warps
+        if held is not None and old is not None:
+            changed = held.changed(group, mask, operands[places["a"]], operands[places["b"]], old)
         reporter.narrow(actor.lanes)
         if not op.form.blocks or (result is not None if outputs else result):
             for effect, said in here:
@@ -133,7 +200,7 @@ def observed(op: Op, run: Any, grid: Grid) -> Any:
                         for touch, some in _accesses(group, number, live, address, said, effect.verb, width, givers):
                             reporter.narrow(some << WARP * number)
                             found = Declared(touch.space, said.proxy, said.scope, said.semantics)
-                            reporter.tell("access", effect.verb, (touch,), declared=found)
+                            reporter.tell("access", effect.verb, (touch,), declared=found, changes=changed[number])
                     reporter.narrow(actor.lanes)
                 elif effect.verb not in actor.told:
                     reporter.tell(_KIND[effect.verb], effect.verb)

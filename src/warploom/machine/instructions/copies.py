@@ -160,7 +160,7 @@ def _wait(g: Group, mask: Array | None, groups: ThreadGroups, count: int) -> boo
         return False
     if reporter is not None:
         for some in warps_of(g, mask):
-            reporter.tell("wait", "drains", group=groups.complete_below(some, count))
+            reporter.tell("wait", "drains", group=groups.complete_below(some, count), leave=count)
     return True
 
 

@@ -176,7 +176,8 @@ class Pipeline(Waitable):
         assert reporter is not None
         for warp in warps:
             with self._as_warp(warp):
-                reporter.tell("wait", "drains", group=CommitGroup("wgmma", max(self.commits[warp] - leave, 0)))
+                group = CommitGroup("wgmma", max(self.commits[warp] - leave, 0))
+                reporter.tell("wait", "drains", group=group, leave=leave)
 
     def _submit(self, end: int) -> None:
         """Let the operations up to the `end`th complete, in one go."""
