@@ -1,4 +1,4 @@
-"""What products should be, in float64, and how far a kernel may be from it."""
+"""References in float64, and the tolerance of a kernel."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ACTIVATIONS = {
 
 
 def integers(*shape, dtype=BF16, largest=3):
-    """Small whole numbers: every sum of their products is exact."""
+    """Small integers: every dot product is exact."""
     return RNG.integers(-largest, largest + 1, shape).astype(dtype)
 
 
@@ -41,7 +41,7 @@ def exact(array):
 
 
 def rounded(values, dtype):
-    """Whole numbers of float64 in another type."""
+    """Integers in float64, rounded to another type."""
     return exact(values.astype(np.float32).astype(dtype))
 
 
@@ -50,19 +50,19 @@ def poisoned(shape, dtype):
 
 
 def tolerance(dtype, k, size):
-    """Half a unit of the result's last place, and what summing k terms in float32 may lose."""
+    """Half a unit in the result's last place, plus the error of summing k terms in float32."""
     digits = ml_dtypes.finfo(dtype).nmant
     return size * 2.0 ** -(digits + 1) + (k + 16) * 2.0**-22 * max(size.max(initial=1.0), 1.0)
 
 
 def close(got, wanted, k):
-    """Whether every element is within the tolerance of its type and K."""
+    """Check that every element is within the tolerance of its type and K."""
     error = np.abs(exact(got) - wanted)
     return bool((error <= tolerance(got.dtype, k, np.abs(wanted))).all())
 
 
 def plan_on(gpu, operation, *given, **options):
-    """The plan of a call on arrays of the host, for a GPU with some SMs."""
+    """Plan a call on host arrays for a GPU with this many SMs."""
     arguments = inspect.signature(operation).bind(*given, **options).arguments
     violations = Violations(operation.__name__)
     return plan(operation.request(arguments, violations, gpu=gpu), violations)

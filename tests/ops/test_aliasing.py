@@ -1,4 +1,4 @@
-"""Results that go where an input lies: what is read anywhere is read first, and what is read in place may stay."""
+"""Results that overlap an input: operands are copied first, and a residual may be overwritten in place."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TARGETS = pytest.mark.parametrize("target", ["sm_90a", "sm_100a"])
 
 @TARGETS
 @pytest.mark.parametrize("which", ["x", "w"])
-def test_out_may_be_a_factor(target, which):
+def test_out_may_be_an_operand(target, which):
     arrays = {"x": integers(96, 96), "w": integers(96, 96)}
     want = rounded(exact(arrays["x"]) @ exact(arrays["w"]).T, BF16)
     found = linear(**arrays, out=arrays[which], target=target)
@@ -27,14 +27,14 @@ def test_out_may_be_a_factor(target, which):
 
 
 @TARGETS
-def test_out_may_be_both_a_factor_and_the_residual(target):
+def test_out_may_be_both_an_operand_and_the_residual(target):
     x, w = integers(72, 72), integers(72, 72)
     want = rounded(exact(x) @ exact(w).T + exact(x), BF16)
     assert np.array_equal(exact(linear(x, w, residual=x, out=x, target=target)), want)
 
 
 @TARGETS
-def test_out_may_be_the_rows_of_groups(target):
+def test_out_may_be_an_operand_of_a_grouped_gemm(target):
     a, b = integers(100, 64), integers(2, 64, 64)
     want = np.concatenate([exact(a[:40]) @ exact(b[0]), exact(a[40:]) @ exact(b[1])])
     found = grouped_matmul(a, b, np.array([40, 100]), out=a, target=target)
@@ -42,7 +42,7 @@ def test_out_may_be_the_rows_of_groups(target):
 
 
 @TARGETS
-def test_a_function_that_stores_anywhere_reads_no_element_that_it_wrote(target):
+def test_an_epilogue_that_stores_anywhere_reads_no_element_that_it_wrote(target):
     a, b, residual = integers(40, 64), integers(64, 40), integers(40, 40)
     want = rounded((exact(a) @ exact(b) + exact(residual)).T, BF16)
 
@@ -54,7 +54,7 @@ def test_a_function_that_stores_anywhere_reads_no_element_that_it_wrote(target):
 
 
 @TARGETS
-def test_one_launch_cannot_read_and_write_a_factor(target):
+def test_one_launch_cannot_read_and_write_an_operand(target):
     x, w = integers(64, 64), integers(64, 64)
     for out in (x, w):
         with pytest.raises(WarploomError, match="`out` overlaps an input"):
@@ -88,7 +88,7 @@ def _offsets(array):
 
 
 @given(views(), views())
-def test_only_the_same_array_may_be_read_where_it_is_written(out, read):
+def test_only_the_same_array_may_be_overwritten_in_place(out, read):
     same = (out.ctypes.data, out.shape, out.strides) == (read.ctypes.data, read.shape, read.strides)
     assert clashes(out, [read], [], stores_anywhere=False) == overlap(out, read)
     assert clashes(out, [], [read, None, 2.0], stores_anywhere=False) == (overlap(out, read) and not same)

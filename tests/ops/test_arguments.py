@@ -1,4 +1,4 @@
-"""Wrong calls: every fault in one error, with argument, dtype and shape; and nothing is changed."""
+"""Invalid calls: all invalid arguments in one error, with dtype and shape, and nothing is written."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def read_only(*shape, dtype=BF16):
 
 
 def odd_strides(*shape):
-    """Elements that begin between those of their memory."""
+    """Elements at unaligned addresses."""
     return np.lib.stride_tricks.as_strided(ones(64), shape, (3, 3))
 
 
@@ -35,7 +35,7 @@ def capturing(acc, at):
     return acc * SCALE
 
 
-def by_way_of_a_helper(acc, at):
+def through_a_helper(acc, at):
     return capturing(acc, at)
 
 
@@ -56,8 +56,8 @@ CASES = {
     "batches": lambda: matmul(ones(2, 45, 24), ones(3, 24, 61)),
     "linear": lambda: linear(ones(3, 45, 24), ones(61, 25), bias=ones(60)),
     "linear_of_a_batch": lambda: linear(A, ones(2, 61, 24)),
-    "addends": lambda: matmul(A, B, bias=ones(45), residual=ones(61, 45), operands={"s": ones(2, 45, 61)}, epilogue=lambda acc, at, s: acc),
-    "addends_of_a_type": lambda: matmul(A, B, bias=ones(61, dtype=np.bool_), residual=ones(45, 61, dtype=np.complex64)),
+    "epilogue_inputs": lambda: matmul(A, B, bias=ones(45), residual=ones(61, 45), operands={"s": ones(2, 45, 61)}, epilogue=lambda acc, at, s: acc),
+    "dtypes_of_epilogue_inputs": lambda: matmul(A, B, bias=ones(61, dtype=np.bool_), residual=ones(45, 61, dtype=np.complex64)),
     "out": lambda: matmul(A, B, out=read_only(61, 45), out_dtype=np.float16),
     "out_in_one_place": lambda: matmul(A, B, out=np.lib.stride_tricks.as_strided(ones(61), (45, 61), (0, 2))),
     "out_type": lambda: matmul(A, B, out_dtype=np.int32),
@@ -69,7 +69,7 @@ CASES = {
     "operands_without_function": lambda: matmul(A, B, operands={"scale": 2}),
     "operands_in_a_list": lambda: matmul(A, B, operands=[1], epilogue=lambda acc, at: acc),
     "captured": lambda: matmul(A, B, epilogue=capturing),
-    "captured_by_a_helper": lambda: matmul(A, B, epilogue=by_way_of_a_helper),
+    "captured_by_a_helper": lambda: matmul(A, B, epilogue=through_a_helper),
     "captured_in_a_list": lambda: matmul(A, B, epilogue=lambda acc, at: acc * LIST[0]),
     "captured_by_default": lambda: matmul(A, B, epilogue=lambda acc, at, scale=SCALE: acc * scale),
     "config": lambda: matmul(A, B, config=MatmulConfig(mma_shape=(100, 30, 16), cta_group=1, cluster_shape=(3, 7, 1))),
@@ -98,17 +98,17 @@ CASES = {
 }  # fmt: skip
 
 
-def test_every_fault_is_told_at_once(golden):
-    told = []
+def test_all_invalid_arguments_are_reported_at_once(golden):
+    reported = []
     for name, call in CASES.items():
         with pytest.raises(LaunchError) as caught:
             call()
         assert caught.value.diag is Diag.BAD_ARGUMENTS, name
-        told.append(f"{name.replace('_', ' ')}\n{caught.value}\n")
-    golden("faults.txt", "\n".join(told))
+        reported.append(f"{name.replace('_', ' ')}\n{caught.value}\n")
+    golden("faults.txt", "\n".join(reported))
 
 
-def test_nothing_is_changed_by_a_wrong_call():
+def test_an_invalid_call_writes_nothing():
     out = np.full((45, 61), 7, BF16)
     with pytest.raises(LaunchError):
         matmul(A, B, out=out, activation="gel")
@@ -117,7 +117,7 @@ def test_nothing_is_changed_by_a_wrong_call():
     assert (out == 7).all()
 
 
-def test_a_launch_of_nothing_and_one_that_cannot_be_made():
+def test_empty_and_overlapping_arguments_cannot_be_bound():
     with pytest.raises(LaunchError, match="nothing to launch"):
         matmul.bind(A[:0], B)
     square = ones(24, 24)

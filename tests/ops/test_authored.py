@@ -1,4 +1,4 @@
-"""When two functions of the caller are the same: a new lambda costs no new trace, a changed number does."""
+"""Equality of user epilogues: a new lambda costs no new trace, a changed number does."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def run(function, **options):
 
 
 def traces(call):
-    """How often a kernel was traced anew."""
+    """Count the traces of a kernel."""
     before = set(kernel._traces)
     call()
     return len(set(kernel._traces) - before)
@@ -53,7 +53,7 @@ def test_a_lambda_in_a_loop_is_traced_once():
     assert traces(lambda: [run(by(7.5)) for _ in range(3)]) == 1
 
 
-def test_captured_numbers_count():
+def test_captured_numbers_are_part_of_the_key():
     for factor in (3, 4, 3.0, -0.0):
         np.testing.assert_array_equal(run(by(factor)), exact(A) @ exact(B) * factor)
 
@@ -64,7 +64,7 @@ def test_a_global_number_that_changes(monkeypatch):
     np.testing.assert_array_equal(run(scaled), (exact(A) @ exact(B) + 5) * 2)
 
 
-def test_things_that_may_change_are_traced_each_time():
+def test_mutable_state_is_traced_each_time():
     held = {"factor": 3}
     np.testing.assert_array_equal(run(lambda acc, at: acc * held["factor"]), exact(A) @ exact(B) * 3)
     held["factor"] = 5
@@ -123,7 +123,7 @@ def test_equal_functions(one, other, same):
         assert hash(first) == hash(second)
 
 
-def test_what_cannot_be_told_has_no_hash():
+def test_functions_that_capture_objects_have_no_hash():
     assert hash(compared(by([1]))) != hash(compared(by([2])))
     with pytest.raises(TypeError):
         hash(compared(by(object())))
@@ -191,7 +191,7 @@ CHANGES = (
 
 
 @pytest.mark.parametrize("changing", CHANGES, ids=lambda each: each.__name__)
-def test_what_a_function_reaches_may_change(changing):
+def test_objects_that_an_epilogue_uses_may_change(changing):
     function, change = changing()
     np.testing.assert_array_equal(run(function), exact(A) @ exact(B) * 2)
     change()

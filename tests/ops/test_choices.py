@@ -1,4 +1,4 @@
-"""Choices that an earlier process has made: found again, equal to what would be chosen, and forgotten with the library."""
+"""Configurations chosen by an earlier process: cached, equal to a new choice, and dropped with the library version."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ H200 = Gpu("NVIDIA H200", (9, 0), 132, 140 << 30)
 
 @pytest.fixture(autouse=True)
 def searches(monkeypatch, tmp_path):
-    """What was searched for; on a GPU, with a cache of its own."""
+    """Record the searches, on a fake GPU with an empty cache."""
     monkeypatch.setenv("WARPLOOM_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(fingerprints, "_IMPORTED", 1 << 62)
     version = fingerprints.source_version
@@ -42,7 +42,7 @@ def test_a_choice_is_made_once_and_is_the_same(searches):
         searches.clear()
 
 
-def test_other_gpus_and_versions_choose_anew(searches, monkeypatch):
+def test_other_gpus_and_versions_choose_again(searches, monkeypatch):
     wanted = key_of("dense", 333, 512, 1024)
     planner._sm90_config(wanted, H200)
     planner._sm90_config(wanted, Gpu("another", (9, 0), 78, 1))
@@ -56,7 +56,7 @@ def test_other_gpus_and_versions_choose_anew(searches, monkeypatch):
 
 
 @pytest.mark.parametrize("junk", [b"", b"[]", b"\xff", b"{"])
-def test_a_damaged_answer_is_replaced(junk):
+def test_a_damaged_cache_entry_is_replaced(junk):
     user_cache().put(("choice", "what", fingerprints.source_version()), junk)
     for answer in ({"tile": [1, 2]}, {"tile": [3, 4]}):
         assert choices.found_before("what", lambda answer=answer: answer) == {"tile": [1, 2]}

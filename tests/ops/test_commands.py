@@ -82,7 +82,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("arguments", WRONG, ids=" ".join)
-def test_wrong_commands(capsys, arguments):
+def test_invalid_commands(capsys, arguments):
     status, out, err = shown(capsys, *arguments)
     assert status == 3
     assert not out
@@ -106,7 +106,7 @@ def test_ptx_of_a_call_is_what_the_call_runs():
     np.testing.assert_array_equal(out, matmul(a, b, bias=bias))
 
 
-def test_ptx_of_a_kernel_of_the_authors():
+def test_ptx_of_a_user_kernel():
     @kernel(target="sm_90a")
     def doubled(x: Array[f32]):
         x[thread()] = x[thread()] * 2
@@ -117,7 +117,7 @@ def test_ptx_of_a_kernel_of_the_authors():
         ptx_of(len, [])
 
 
-def test_one_text_serves_all_sizes_of_a_configuration():
+def test_all_sizes_of_a_configuration_share_their_ptx():
     config = warploom.MatmulConfig(cta_group=2, mma_shape=(256, 128, 16))
     texts = {
         ptx_of(matmul, integers(m, 64), integers(64, n), config=config) for m, n in ((512, 256), (1024, 128), (8, 8))
@@ -141,7 +141,7 @@ def test_the_demo_shows_the_work_of_each_role(capsys):
     assert all(operation in rows[role] for role, operation in expected.items())
 
 
-def test_the_surface_is_sorted_and_small():
+def test_public_names_are_sorted_and_few():
     assert warploom.__all__ == sorted(warploom.__all__)
     assert len(warploom.__all__) <= 30
     assert all(hasattr(warploom, name) for name in warploom.__all__)

@@ -1,4 +1,4 @@
-"""The same bits every time, and with the switch, in batches of any size: on data for which the order of a sum shows."""
+"""The same bits every time and, if batch-invariant, in batches of any size: on data where the order of summation matters."""
 
 from __future__ import annotations
 
@@ -43,8 +43,10 @@ def bits(array):
 
 
 @pytest.mark.parametrize("name", SHARING)
-def test_sums_that_are_shared_are_added_in_one_order(name):
-    steps = np.repeat([1.0, 2.0**13, 2.0**26, -(2.0**26)], 64)  # each split is exact, and their sum is rounded
+def test_partial_accumulators_are_added_in_one_order(name):
+    steps = np.repeat(
+        [1.0, 2.0**13, 2.0**26, -(2.0**26)], 64
+    )  # each split is exact, and the sum of the splits is rounded
     a, b, found = (integers(40, 256) * steps).astype(ml_dtypes.bfloat16), integers(256, 24), []
     parts = [a[:, at : at + 64].astype(np.float32) @ b[at : at + 64].astype(np.float32) for at in range(0, 256, 64)]
     assert ((parts[0] + parts[1] + parts[2] + parts[3]) != (parts[3] + parts[2] + parts[1] + parts[0])).any()
@@ -57,7 +59,7 @@ def test_sums_that_are_shared_are_added_in_one_order(name):
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_nothing_is_added_atomically_but_counters(name):
+def test_only_counters_are_updated_atomically(name):
     text = wl.ptx_of(wl.matmul, normal(100, K), normal(K, 64), config=CONFIGS[name])
     assert all(each.endswith(".u32") for each in re.findall(r"\b(?:atom|red)\.\S+", text))
     assert "reduce.async" not in text
@@ -108,7 +110,7 @@ def test_no_split_is_chosen():
             assert not choose(key_of("dense", *shape, unsplit=True, **marks), EMULATED["sm_90a"]).is_split
 
 
-def test_the_switch_goes_back_and_holds_for_all_threads():
+def test_determinism_is_restored_and_holds_for_all_threads():
     seen = []
     with wl.determinism(batch_invariant=True):
         with wl.determinism(batch_invariant=False):
@@ -125,7 +127,7 @@ def test_the_switch_goes_back_and_holds_for_all_threads():
 
 
 @pytest.mark.parametrize("name", SHARING)
-def test_a_configuration_that_cannot_keep_it_is_refused(name):
+def test_a_configuration_that_is_not_batch_invariant_is_refused(name):
     a, b = normal(100, K), normal(K, 64)
     with (
         wl.determinism(batch_invariant=True),
@@ -134,6 +136,6 @@ def test_a_configuration_that_cannot_keep_it_is_refused(name):
         wl.matmul.bind(a, b, config=CONFIGS[name])
 
 
-def test_the_switch_is_on_or_off():
+def test_batch_invariant_must_be_a_bool():
     with pytest.raises(wl.WarploomError, match="`batch_invariant` must be True or False, got 3"):
         wl.determinism(batch_invariant=3)

@@ -1,4 +1,4 @@
-"""What follows a product, against float64: scale, bias, activations, functions of the caller, residual, order."""
+"""Epilogues against float64: scale, bias, activations, user functions, residual, order."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def test_activations(activation, dtype):
 
 @pytest.mark.parametrize("swapped", [False, True])
 @pytest.mark.parametrize("out_dtype", [np.float32, BF16], ids=lambda d: np.dtype(d).name)
-def test_order_of_everything(a, b, swapped, out_dtype):
-    """Bias before the activation, the function behind it, the residual last; all in float32, rounded once."""
+def test_order_of_the_epilogue(a, b, swapped, out_dtype):
+    """Bias before the activation, the user function after it, the residual last; all in float32, rounded once."""
     bias, residual = integers(N), integers(M, N, dtype=np.float32)
     got = matmul(
         a, b, alpha=2, bias=bias, activation="relu", epilogue=lambda acc, at: acc * 3 - 1, residual=residual, beta=-0.5,
@@ -73,7 +73,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_operands_broadcast_as_in_numpy(b, kind):
+def test_epilogue_operands_broadcast_as_in_numpy(b, kind):
     make, batch = KINDS[kind]
     a, x = integers(*batch, M, K), make()
     got = matmul(
@@ -84,7 +84,7 @@ def test_operands_broadcast_as_in_numpy(b, kind):
     np.testing.assert_array_equal(exact(got), wanted)
 
 
-def test_a_vector_is_a_row_of_a_square():
+def test_a_bias_vector_of_a_square_result_is_a_row():
     a, b, v = integers(32, K), integers(K, 32), integers(32)
     np.testing.assert_array_equal(exact(matmul(a, b, bias=v, out_dtype=np.float32)), exact(a) @ exact(b) + exact(v))
     column = matmul(a, b, bias=v[:, None], out_dtype=np.float32)
@@ -106,7 +106,7 @@ def test_operands_of_flattened_rows():
     np.testing.assert_array_equal(exact(got), exact(x) @ exact(w).T + 10 * exact(per_token) + 100 * exact(per_head))
 
 
-def test_functions_know_where_they_are(b):
+def test_functions_receive_coordinates(b):
     a = integers(3, M, K)
 
     def place(acc, at):
@@ -117,7 +117,7 @@ def test_functions_know_where_they_are(b):
     np.testing.assert_array_equal(exact(got), exact(a) @ exact(b) + row * 100 + column + batch * 10000)
 
 
-def test_any_function_of_the_accumulator():
+def test_functions_of_the_accumulator():
     x, w, scale = reals(M, K), reals(N, K, scale=0.3), reals(N)
     got = linear(
         x, w, operands={"scale": scale}, epilogue=lambda acc, at, scale: sigmoid(acc) * exp(scale) + 1,
@@ -190,7 +190,7 @@ LOADS = {
 
 @pytest.mark.parametrize("swapped", [False, True])
 @pytest.mark.parametrize("how", LOADS)
-def test_loads_for_the_epilogue_change_nothing(a, how, swapped):
+def test_epilogue_loads_change_nothing(a, how, swapped):
     config = MatmulConfig(cta_group=1, mma_shape=(64, 32, 16), AB_swapped=swapped, **LOADS[how])
     b, bias, residual = integers(K, 64), integers(64), integers(M, 64)
     given = {"bias": bias, "residual": residual, "alpha": 2, "beta": 3, "activation": "relu", "out_dtype": BF16}
@@ -200,7 +200,7 @@ def test_loads_for_the_epilogue_change_nothing(a, how, swapped):
 
 
 @pytest.mark.parametrize("splits", [2, 3])
-def test_splits_of_the_depth_change_nothing(splits):
+def test_split_k_changes_nothing(splits):
     a, b, bias = integers(M, 300), integers(300, N), integers(N)
     config = MatmulConfig(cta_group=1, mma_shape=(64, 32, 16), num_split_k=splits)
     got = matmul(a, b, bias=bias, activation="relu", out_dtype=np.float32, config=config)
@@ -220,7 +220,7 @@ def _nothing(acc, at, kind=None):
 @pytest.mark.parametrize(
     "function", [_nothing, partial(_nothing, kind=3), _Nothing()], ids=["def", "partial", "object"]
 )
-def test_a_function_that_gives_no_value_is_named_by_its_place(a, b, function, target):
+def test_a_function_without_a_result_is_reported_with_its_line(a, b, function, target):
     with pytest.raises(WarploomError, match="its function returned None") as caught:
         matmul(a, b, epilogue=function, target=target)
     line = (_Nothing.__call__ if isinstance(function, _Nothing) else _nothing).__code__.co_firstlineno

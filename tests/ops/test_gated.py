@@ -1,4 +1,4 @@
-"""`gated_linear`: two products whose elements meet in pairs, against NumPy, to the bit where that can be."""
+"""`gated_linear`: two GEMMs combined element by element, against NumPy, bit-exact where possible."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def check(x, gate, up, **options):
 
 @pytest.mark.parametrize("name", CONFIGS)
 @pytest.mark.parametrize("n", [104, 75])
-def test_every_way_to_divide_the_work(name, n):
+def test_every_work_decomposition(name, n):
     check(integers(130, 200), integers(n, 200), integers(n, 200), config=CONFIGS[name])
 
 
@@ -78,7 +78,7 @@ def test_weights_of_any_strides(target, how):
 
 @pytest.mark.parametrize("target", ["sm_90a", "sm_100a"])
 @pytest.mark.parametrize("pair", PAIRS)
-def test_pairs_by_name(target, pair):
+def test_gated_activations_by_name(target, pair):
     x, gate, up, gate_bias, up_bias = reals(60, 40), reals(56, 40, scale=0.3), reals(56, 40), reals(56), reals(56)
     for dtype in (BF16, np.float32):
         got = gated_linear(x, gate, up, pair=pair, gate_bias=gate_bias, up_bias=up_bias, out_dtype=dtype, target=target)
@@ -90,8 +90,8 @@ def test_pairs_by_name(target, pair):
 
 @pytest.mark.parametrize("target", ["sm_90a", "sm_100a"])
 @pytest.mark.parametrize(("n", "out_dtype"), [(72, BF16), (61, np.float32)])
-def test_order_of_everything(target, n, out_dtype):
-    """Scale and bias of both, the pair, the function, the residual; gate and up are kept as they go into the pair."""
+def test_order_of_the_epilogue(target, n, out_dtype):
+    """Scale and bias of gate and up, the gated activation, the user function, the residual; gate and up are also outputs."""
     x, gate, up, residual = integers(50, 24), integers(n, 24), integers(n, 24), integers(50, n, dtype=out_dtype)
     gate_bias, up_bias = integers(n), integers(50, 1, dtype=np.float32)
     kept = {
@@ -111,7 +111,7 @@ def test_order_of_everything(target, n, out_dtype):
     np.testing.assert_array_equal(exact(got), rounded(first * second + 3 - 0.5 * exact(residual), out_dtype))
 
 
-def test_a_residual_in_the_buffers_of_c():
+def test_a_residual_in_the_buffers_of_d():
     x, gate, up, residual = integers(150, 64), integers(96, 64), integers(96, 64), integers(150, 96)
     config = HopperConfig(tile=(128, 64), pingpong=True, residual_in_place=True)
     got = gated_linear(x, gate, up, pair=product, residual=residual, config=config)
@@ -130,12 +130,12 @@ def test_any_shape(sizes, columns, pingpong):
     check(integers(m, k), integers(n, k), integers(n, k), config=HopperConfig(tile=(128, columns), pingpong=pingpong))
 
 
-def test_it_is_one_kernel():
+def test_one_kernel_is_launched():
     text = ptx_of(gated_linear, *(integers(64, 64) for _ in range(3)), target="sm_90a")
     assert text.count(".entry") == 1
 
 
-def test_everything_wrong_is_told():
+def test_all_invalid_arguments_are_reported():
     x = integers(20, 24)
     with pytest.raises(LaunchError) as found:
         gated_linear(x, integers(48, 24), integers(47, 24), pair="swish", up_bias=integers(20))
@@ -165,6 +165,6 @@ def test_everything_wrong_is_told():
         (MatmulConfig(cta_group=1, mma_shape=(64, 24, 16)), "does not divide the accumulator's 12 columns"),
     ],
 )
-def test_configurations_that_have_no_pairs(config, what):
+def test_configurations_without_gated_kernels(config, what):
     with pytest.raises(LaunchError, match=what):
         gated_linear(integers(64, 128), integers(64, 128), integers(64, 128), config=config)

@@ -1,4 +1,4 @@
-"""`gated_grouped_matmul`: rows in groups, each group with two matrices whose products meet in pairs, against NumPy."""
+"""`gated_grouped_matmul`: rows in groups, each group with a gate and an up matrix, against NumPy."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ CLUSTERS = {
     "tall": HopperConfig(tile=(256, 64), cluster_shape=(1, 2, 1)),
 }
 WAYS = {name: each for name, each in {**CONFIGS, **CLUSTERS}.items() if name != "Blackwell, a cluster"}
-"""On Blackwell groups share no tiles."""
+"""On Blackwell, groups do not share tiles."""
 ENDS = np.array([0, 129, 129, 130, 161, 290])
-"""Groups without rows, one of a tile and one, of one row, of a prime number; rows follow the last."""
+"""Empty groups, a tile plus one row, one row, a prime number; some rows are after the last group."""
 
 
 def weights(groups, k, n, **how):
@@ -46,7 +46,7 @@ def check(a, gate, up, ends, **options):
 
 @pytest.mark.parametrize("name", WAYS)
 @pytest.mark.parametrize("n", [104, 75])
-def test_every_way_to_divide_the_work(name, n):
+def test_every_work_decomposition(name, n):
     check(integers(300, 72), *weights(len(ENDS), 72, n), ENDS, config=WAYS[name])
 
 
@@ -83,7 +83,7 @@ def test_weights_of_any_strides(target, how):
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("pair", PAIRS)
-def test_pairs_by_name(target, pair):
+def test_gated_activations_by_name(target, pair):
     a, gate, up, ends = reals(40, 40), reals(2, 40, 56, scale=0.3), reals(2, 40, 56), np.array([13, 40])
     got = gated_grouped_matmul(a, gate, up, ends, pair=pair, target=target)
     wanted = ACTIVATIONS[PAIRS[pair]](by_groups(a, gate, ends)) * by_groups(a, up, ends)
@@ -92,8 +92,8 @@ def test_pairs_by_name(target, pair):
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize(("n", "out_dtype"), [(72, BF16), (61, np.float32)])
-def test_order_of_everything(target, n, out_dtype):
-    """Scale and bias of both, the pair, the function, the residual; rows behind the last group stay as they were."""
+def test_order_of_the_epilogue(target, n, out_dtype):
+    """Scale and bias of gate and up, the gated activation, the user function, the residual; rows after the last group are not written."""
     a, (gate, up), ends = integers(50, 24), weights(2, 24, n), np.array([20, 44])
     gate_bias, up_bias, residual = integers(n), integers(50, 1, dtype=np.float32), integers(50, n, dtype=out_dtype)
     out, halved = poisoned((50, n), out_dtype), poisoned((50, n), np.float32)
@@ -120,12 +120,12 @@ def test_any_groups(rows, n, config):
     check(integers(ends[-1] + 1, 70), *weights(len(rows), 70, n), ends, config=config)
 
 
-def test_it_is_one_kernel():
+def test_one_kernel_is_launched():
     text = ptx_of(gated_grouped_matmul, integers(64, 64), *weights(2, 64, 64), np.array([7, 64]), target="sm_90a")
     assert text.count(".entry") == 1
 
 
-def test_nothing_to_do():
+def test_empty_arrays():
     got = gated_grouped_matmul(integers(3, 8), *weights(0, 8, 5), np.zeros(0, np.int64))
     assert got.shape == (3, 5)
     assert not exact(got).any()
@@ -136,7 +136,7 @@ def test_nothing_to_do():
     assert (exact(empty) == 6).all()
 
 
-def test_everything_wrong_is_told():
+def test_all_invalid_arguments_are_reported():
     with pytest.raises(LaunchError) as found:
         gated_grouped_matmul(
             integers(20, 24), integers(3, 25, 48), integers(3, 24), np.array([5, 21]), pair="swish", gate_bias="three"
@@ -176,6 +176,6 @@ def test_everything_wrong_is_told():
         (BlockwiseFP8MatmulConfig(), "must be a MatmulConfig"),
     ],
 )
-def test_configurations_that_have_no_pairs(config, what):
+def test_configurations_without_gated_kernels(config, what):
     with pytest.raises(LaunchError, match=what):
         gated_grouped_matmul(integers(64, 128), *weights(1, 128, 64), np.array([64]), config=config)

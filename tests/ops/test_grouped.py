@@ -13,10 +13,10 @@ from warploom.structured.config.sm90 import HopperConfig
 ENDS = {
     "one group": (40, [40]),
     "empty groups at both ends": (90, [0, 0, 33, 90, 90]),
-    "rows behind the last group": (100, [10, 10, 90]),
+    "rows after the last group": (100, [10, 10, 90]),
     "one row each": (5, [1, 2, 3, 4, 5]),
     "large and small": (300, [0, 256, 257, 300]),
-    "nobody": (20, [0, 0]),
+    "only empty groups": (20, [0, 0]),
 }
 
 
@@ -47,15 +47,15 @@ def test_types(dtype):
 
 @pytest.mark.parametrize("target", ["sm_90a", "sm_100a"])
 @pytest.mark.parametrize("k", [1, 64])
-def test_rows_that_lie_side_by_side(target, k):
-    """Groups begin at any row, and the copy engine steps along rows."""
+def test_column_major_rows(target, k):
+    """Groups begin at any row, and TMA needs 16-byte aligned row starts."""
     a, b, ends = integers(k, 24).T, integers(3, k, 40), np.array([3, 4, 24])
     np.testing.assert_array_equal(
         exact(grouped_matmul(a, b, ends, target=target)), rounded(by_groups(a, b, ends), BF16)
     )
 
 
-def test_rows_behind_the_last_group_are_left_alone():
+def test_rows_after_the_last_group_are_not_written():
     a, b, ends = integers(60, 24), integers(2, 24, 64), np.array([7, 50])
     out = poisoned((60, 64), BF16)
     assert grouped_matmul(a, b, ends, out=out) is out
@@ -63,7 +63,7 @@ def test_rows_behind_the_last_group_are_left_alone():
     assert np.isnan(exact(out[50:])).all()
 
 
-def test_what_follows():
+def test_epilogue():
     a, b, ends = integers(60, 24), integers(2, 24, 61), np.array([7, 60])
     bias, residual, row = integers(61), integers(60, 61), integers(60, 1)
     got = grouped_matmul(
@@ -74,7 +74,7 @@ def test_what_follows():
     np.testing.assert_array_equal(exact(got), wanted)
 
 
-def test_a_configuration_of_the_callers():
+def test_a_user_configuration():
     a, b, ends = integers(200, 72), integers(3, 72, 61), np.array([130, 131, 200])
     config = MatmulConfig(cta_group=2, mma_shape=(256, 64, 16))
     np.testing.assert_array_equal(
@@ -82,7 +82,7 @@ def test_a_configuration_of_the_callers():
     )
 
 
-def test_no_groups_at_all():
+def test_no_groups():
     got = grouped_matmul(integers(3, 8), integers(0, 8, 5), np.zeros(0, np.int64))
     assert got.shape == (3, 5)
     assert not exact(got).any()
@@ -104,14 +104,14 @@ CONFIGS = {
 
 
 ONLY_STORABLE = ("cooperative, one buffer", "stores of threads")
-"""What changes nothing where threads must store anyway."""
+"""Options that do not matter if threads store."""
 
 
 @pytest.mark.parametrize(
     ("name", "n"), [(name, n) for name in CONFIGS for n in (104, 61) if n == 104 or name not in ONLY_STORABLE]
 )
 def test_outputs_of_every_type(name, n):
-    """Each ends where its group does, whether the copy engine or threads store it."""
+    """Each ends where its group does, whether TMA or threads store it."""
     ends = np.array([0, 1, 130, 130, 167, 190])
     a, b, bias, factor = integers(193, 72, largest=1), integers(6, 72, n, largest=1), integers(n), integers(193, 1)
     kept = {

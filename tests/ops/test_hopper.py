@@ -1,4 +1,4 @@
-"""The operations for Hopper against NumPy's: bit for bit on whole numbers, over awkward sizes, types and strides."""
+"""The operations for Hopper against NumPy: bit-exact on integers, over awkward sizes, types and strides."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_result_types(dtype, m):
     agree(got, a, b)
 
 
-def test_two_narrow_types_go_together():
+def test_both_fp8_types_in_one_gemm():
     a, b = integers(20, 64, dtype=E4M3), integers(64, 40, dtype=E5M2)
     agree(matmul(a, b), a, b)
     agree(matmul(b.T, a.T), b.T, a.T)
@@ -133,7 +133,7 @@ def test_results_into_arrays_of_any_strides(how):
     assert np.isnan(exact(whole)).sum() == whole.size - out.size
 
 
-def test_empty_sums_and_empty_results():
+def test_empty_k_and_empty_results():
     bias = integers(9)
     got = matmul(integers(5, 0), integers(0, 9), bias=bias, out_dtype=np.float32)
     np.testing.assert_array_equal(got, np.broadcast_to(exact(bias), (5, 9)))
@@ -150,7 +150,7 @@ def test_float32_is_rounded_to_tf32_unless_the_configuration_says_otherwise():
 
 
 @pytest.mark.parametrize("dtype", [BF16, np.float16, E4M3], ids=name)
-def test_reals_are_within_the_tolerance_of_type_and_depth(dtype):
+def test_reals_are_within_the_tolerance_of_type_and_k(dtype):
     a, b = reals(66, 190, dtype=dtype), reals(190, 47, dtype=dtype)
     assert close(matmul(a, b, out_dtype=BF16), exact(a) @ exact(b), 190)
 
@@ -158,8 +158,8 @@ def test_reals_are_within_the_tolerance_of_type_and_depth(dtype):
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("out_dtype", [np.float32, BF16], ids=name)
 @pytest.mark.parametrize(("n", "in_place"), [(61, False), (64, False), (64, True)])
-def test_order_of_everything(shape, out_dtype, n, in_place):
-    """Bias before the activation, the function behind it, the residual last, in place or not; rounded once."""
+def test_order_of_the_epilogue(shape, out_dtype, n, in_place):
+    """Bias before the activation, the user function after it, the residual last, in place or not; rounded once."""
     a, b, bias, residual = integers(100, K), integers(K, n), integers(n), integers(100, n, dtype=out_dtype)
     got = matmul(
         a, b, alpha=2, bias=bias, activation="relu", epilogue=lambda acc, at: acc * 3 - 1, residual=residual, beta=-0.5,
@@ -170,7 +170,7 @@ def test_order_of_everything(shape, out_dtype, n, in_place):
 
 
 @pytest.mark.parametrize("m", [24, 130])
-def test_residuals_come_in_place_where_they_can(m):
+def test_residuals_are_loaded_in_place_if_possible(m):
     a, b, residual = integers(m, K), integers(K, 72), integers(m, 72)
     wanted = rounded(exact(a) @ exact(b) + exact(residual), BF16)
     assert config_of(a, b, residual=residual).residual_in_place
@@ -182,7 +182,7 @@ def test_residuals_come_in_place_where_they_can(m):
 
 
 def config_of(*args, **options):
-    """The configuration that a call gets."""
+    """The configuration of a call."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(KernelFunction, "bind", lambda self, *_, config, **__: config)
         return ops.matmul.bind(*args, **options, target="sm_90a")
@@ -190,7 +190,7 @@ def config_of(*args, **options):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("swapped", [False, True])
-def test_operands_broadcast_as_in_numpy(kind, swapped):
+def test_epilogue_operands_broadcast_as_in_numpy(kind, swapped):
     make, batch = KINDS[kind]
     a, b, x = integers(*batch, M, K), integers(K, N), make()
     got = matmul(
@@ -224,7 +224,7 @@ def test_activations(activation):
     assert close(got, ACTIVATIONS[activation](exact(x) @ exact(w).T + exact(bias)), K)
 
 
-def test_functions_know_where_they_are_and_may_store():
+def test_functions_receive_coordinates_and_may_store():
     a, b = integers(3, M, K), integers(K, N)
 
     def place(acc, at):
@@ -240,14 +240,14 @@ def test_functions_know_where_they_are_and_may_store():
     np.testing.assert_array_equal(out, wanted.transpose(0, 2, 1))
 
 
-def test_linear_is_a_product_with_the_transpose():
+def test_linear_is_a_matmul_with_the_transpose():
     x, w, bias, residual = integers(3, 5, 40), integers(33, 40), integers(33), integers(3, 5, 33)
     got = linear(x, w, bias=bias, residual=residual, alpha=2, beta=-3, out_dtype=np.float32)
     np.testing.assert_array_equal(got, 2 * exact(x) @ exact(w).T + exact(bias) - 3 * exact(residual))
 
 
 @pytest.mark.parametrize("how", SPLITS)
-def test_splits_of_the_depth_change_nothing(how):
+def test_split_k_changes_nothing(how):
     a, b, bias, residual = integers(70, 1100), integers(1100, 60), integers(60), integers(70, 60, dtype=np.float32)
     config = HopperConfig(**SPLITS[how])
     got = matmul(a, b, bias=bias, activation="relu", residual=residual, out_dtype=np.float32, config=config)
@@ -256,8 +256,8 @@ def test_splits_of_the_depth_change_nothing(how):
 
 @pytest.mark.parametrize("in_place", [False, True])
 @pytest.mark.parametrize("how", STREAMS)
-def test_streams_of_k_tiles_change_nothing(how, in_place):
-    """On five multiprocessors, each of which parks sums of a tile and writes others."""
+def test_stream_k_changes_nothing(how, in_place):
+    """On five SMs, each of which stores partial accumulators of one tile and writes others."""
     a, b, bias, residual = integers(200, 500), integers(500, 136), integers(136), integers(200, 136, dtype=np.float32)
     config = HopperConfig(**STREAMS[how], residual_in_place=in_place)
     options = {"bias": bias, "activation": "relu", "residual": residual, "out_dtype": np.float32, "config": config}
@@ -267,7 +267,7 @@ def test_streams_of_k_tiles_change_nothing(how, in_place):
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("dtype", [BF16, E4M3], ids=name)
-def test_a_configuration_of_the_callers_fits_every_type(shape, dtype):
+def test_a_user_configuration_fits_every_type(shape, dtype):
     a, b = integers(150, 200, dtype=dtype), integers(200, 130, dtype=dtype)
     config = HopperConfig(**SHAPES[shape])
     agree(ops.matmul(a, b, config=config), a, b)
@@ -292,7 +292,7 @@ def test_groups_of_other_types(dtype):
     np.testing.assert_array_equal(exact(grouped_matmul(a, b, ends, out_dtype=np.float32)), by_groups(a, b, ends))
 
 
-def test_what_follows_groups():
+def test_epilogue_of_grouped_gemms():
     a, b, ends = integers(200, 24), integers(2, 24, 61), np.array([7, 190])
     bias, residual, row, out = integers(61), integers(200, 61), integers(200, 1), poisoned((200, 61), np.float32)
     grouped_matmul(
@@ -340,7 +340,7 @@ def test_a_prepared_call_with_a_residual_gets_the_addresses_of_each_call(gpu):  
 
 
 @pytest.mark.parametrize("gpu", [(9, 0)], indirect=True)
-def test_splits_that_meet_in_global_memory_have_counters_that_begin_at_zero(gpu):  # noqa: F811
+def test_split_k_through_memory_has_zeroed_counters(gpu):  # noqa: F811
     a, b, d = FakeTensor(0x1000, (200, 512)), FakeTensor(0x100000, (512, 64)), FakeTensor(0x200000, (200, 64))
     call = plan_matmul(a, b, out=d, config=HopperConfig(**SPLITS["in global memory"]))
     gpu.sizes = tuple(size_of(param) for param in call.loaded.kernel.params)
@@ -353,7 +353,7 @@ def test_splits_that_meet_in_global_memory_have_counters_that_begin_at_zero(gpu)
 
 
 @pytest.mark.parametrize("gpu", [(9, 0)], indirect=True)
-def test_stream_k_has_room_for_the_sums_of_each_cta_and_flags_that_begin_at_zero(gpu):  # noqa: F811
+def test_stream_k_has_a_workspace_per_cta_and_zeroed_flags(gpu):  # noqa: F811
     a, b, d = FakeTensor(0x1000, (200, 512)), FakeTensor(0x100000, (512, 64)), FakeTensor(0x200000, (200, 64))
     call = plan_matmul(a, b, out=d, config=HopperConfig(tile=(128, 64), stream_k=True))
     gpu.sizes = tuple(size_of(param) for param in call.loaded.kernel.params)
@@ -400,16 +400,16 @@ WRONG = {
 }  # fmt: skip
 
 
-def test_what_does_not_fit_is_told(golden):
-    told = []
+def test_invalid_configurations_are_reported(golden):
+    reported = []
     for case, call in WRONG.items():
         with pytest.raises(WarploomError) as caught:
             call()
-        told.append(f"{case}\n{caught.value}\n")
-    golden("hopper_faults.txt", "\n".join(told))
+        reported.append(f"{case}\n{caught.value}\n")
+    golden("hopper_faults.txt", "\n".join(reported))
 
 
-def test_what_was_given_stays_and_what_was_derived_follows():
+def test_replace_keeps_given_fields_and_derives_the_others():
     a, b = integers(70, 96, dtype=np.float16), integers(96, 40, dtype=np.float16)
     assert HopperConfig().c_type == "bf16"
     assert matmul(a, b, config=HopperConfig()).dtype == np.float16

@@ -1,4 +1,4 @@
-"""Products against NumPy's: bit for bit on whole numbers, over awkward sizes, types, strides and batches."""
+"""`matmul` against NumPy: bit-exact on integers, over awkward sizes, types, strides and batches."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ def test_result_types(dtype):
 
 @pytest.mark.parametrize(("config", "target"), [(MatmulConfig(), "sm_100a"), (HopperConfig(), "sm_90a")])
 def test_a_configuration_serves_other_types_than_it_was_derived_for(config, target):
-    """Of bfloat16 it derives a result in bfloat16; of float32 that is what the caller asks for."""
+    """For bfloat16 the derived result type is bfloat16; a float32 result must be requested."""
     a, b = integers(70, 40, dtype=np.float32, largest=1), integers(40, 33, dtype=np.float32, largest=1)
     got = matmul(a, b, out_dtype=BF16, config=config, target=target)
     assert got.dtype == BF16
     agree(got, a, b)
 
 
-def test_two_narrow_types_go_together():
+def test_both_fp8_types_in_one_gemm():
     a, b = integers(20, 64, dtype=E4M3), integers(64, 40, dtype=E5M2)
     agree(matmul(a, b), a, b)
 
@@ -85,7 +85,7 @@ def test_empty_results(left, right):
     assert matmul(a, b).shape == (exact(a) @ exact(b)).shape
 
 
-def test_an_empty_sum_is_zero_and_goes_through_the_epilogue():
+def test_empty_k_gives_zero_and_the_epilogue():
     bias = integers(9)
     got = matmul(integers(5, 0), integers(0, 9), bias=bias, activation="relu", out_dtype=np.float32)
     np.testing.assert_array_equal(got, np.broadcast_to(np.maximum(exact(bias), 0), (5, 9)))
@@ -107,7 +107,7 @@ def test_strides_of_any_kind(how):
     agree(matmul(a, b), a, b)
 
 
-def test_linear_is_a_product_with_the_transpose():
+def test_linear_is_a_matmul_with_the_transpose():
     x, w, bias, residual = integers(3, 5, 40), integers(33, 40), integers(33), integers(3, 5, 33)
     got = linear(x, w, bias=bias, residual=residual, alpha=2, beta=-3, out_dtype=np.float32)
     np.testing.assert_array_equal(got, 2 * exact(x) @ exact(w).T + exact(bias) - 3 * exact(residual))
@@ -137,7 +137,7 @@ def test_results_into_arrays_of_any_strides(how):
     assert np.isnan(exact(whole)).sum() == whole.size - out.size
 
 
-def test_results_over_the_factors():
+def test_results_over_the_operands():
     square = integers(40, 40)
     wanted = rounded(exact(square) @ exact(square), BF16)
     matmul(square, square, out=square)
@@ -145,14 +145,14 @@ def test_results_over_the_factors():
 
 
 @pytest.mark.parametrize("dtype", [BF16, np.float16, np.float32, E4M3], ids=lambda d: np.dtype(d).name)
-def test_reals_are_within_the_tolerance_of_type_and_depth(dtype):
+def test_reals_are_within_the_tolerance_of_type_and_k(dtype):
     a, b = reals(66, 190, dtype=dtype), reals(190, 47, dtype=dtype)
     if dtype == np.float32:  # multiplied as tf32: ten bits
         a, b = ((x.view(np.uint32) & 0xFFFFE000).view(np.float32) for x in (a, b))
     assert close(matmul(a, b), exact(a) @ exact(b), 190)
 
 
-def test_float32_is_rounded_to_tf32_and_not_cut_off():
+def test_float32_is_rounded_to_tf32_and_not_truncated():
     between = np.full((1, 8), 1 + 1.75 * 2**-10, np.float32)  # tf32 has 1 + 2^-10 and 1 + 2·2^-10
     one = np.eye(8, 1, dtype=np.float32)
     small = {"cta_group": 1, "mma_shape": (64, 32, 8)}
@@ -160,7 +160,7 @@ def test_float32_is_rounded_to_tf32_and_not_cut_off():
     assert matmul(between, one, config=MatmulConfig(a_type="f32", **small))[0, 0] == 1 + 2**-10
 
 
-def test_a_matrix_with_itself_and_arrays_that_are_more_than_arrays(tmp_path):
+def test_a_matrix_with_itself_and_memory_mapped_arrays(tmp_path):
     x = integers(40, 24, dtype=np.float16)
     agree(matmul(x, x.T), x, x.T)
     on_disk = np.memmap(tmp_path / "x", np.float16, "w+", shape=x.shape)
@@ -169,7 +169,7 @@ def test_a_matrix_with_itself_and_arrays_that_are_more_than_arrays(tmp_path):
 
 
 @pytest.mark.parametrize("swapped", [False, True])
-def test_a_configuration_of_the_callers(swapped):
+def test_a_user_configuration(swapped):
     config = MatmulConfig(cta_group=1, mma_shape=(64, 32, 16), AB_swapped=swapped, cluster_shape=(2, 1, 1))
     a, b = integers(100, 72), integers(72, 40)
     agree(matmul(a, b, config=config), a, b)

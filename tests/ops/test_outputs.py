@@ -1,4 +1,4 @@
-"""Epilogues with several outputs: each is what NumPy says, in its own type, however it is stored."""
+"""Epilogues with auxiliary outputs: each matches NumPy, in its own type, however it is stored."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ CONFIGS = {
 
 
 def widened(acc, at, factor):
-    """Of one accumulator three outputs."""
+    """Three outputs of one accumulator."""
     return {"out": acc + 1, "double": acc * 2, "scaled": acc * factor}
 
 
 @pytest.mark.parametrize("n", [128, 75])
 @pytest.mark.parametrize("name", CONFIGS)
 def test_outputs_of_every_type(name, n):
-    """By TMA where all rows are multiples of 16 bytes, else by threads."""
+    """Stored by TMA if all rows are multiples of 16 bytes, otherwise by threads."""
     m, k = {"splits in units": (40, 1024), "splits in memory": (40, 256)}.get(name, (130, 270))
     n = n // 2 if "memory" in name or "units" in name else n
     a, b, bias, factor = integers(m, k, largest=1), integers(k, n, largest=1), integers(n), integers(m, 1)
@@ -76,8 +76,8 @@ def test_awkward_sizes(config, m, n, k):
 
 
 @pytest.mark.parametrize("target", ["sm_90a", "sm_100a"])
-def test_what_training_needs(target):
-    """The value before the activation, beside a residual; both are rounded once."""
+def test_the_value_before_the_activation(target):
+    """The value before the activation, with a residual; both are rounded once."""
     x, w, bias, residual = reals(3, 20, 48), reals(72, 48), reals(72), reals(3, 20, 72)
     before = poisoned((3, 20, 72), BF16)
     got = linear(
@@ -90,7 +90,7 @@ def test_what_training_needs(target):
 
 
 @pytest.mark.parametrize("shape", [{"pingpong": True}, {}])
-def test_a_residual_in_the_buffers_of_c(shape):
+def test_a_residual_in_the_buffers_of_d(shape):
     a, b, residual = integers(200, 64), integers(64, 128), integers(200, 128, dtype=BF16)
     before = poisoned((200, 128), np.float32)
     config = HopperConfig(tile=(128, 64), residual_in_place=True, **shape)
@@ -109,7 +109,7 @@ def test_batches_and_strides(target):
     assert np.isnan(rows).sum() == rows.size - before.size
 
 
-def test_functions_may_use_all_there_is():
+def test_functions_with_outputs_may_use_activations():
     a, b = reals(40, 24), reals(24, 48)
     out, before = poisoned((40, 48), np.float32), poisoned((40, 48), np.float32)
 
@@ -121,7 +121,7 @@ def test_functions_may_use_all_there_is():
     assert np.isfinite(out).all()
 
 
-def test_everything_wrong_is_told():
+def test_all_invalid_arguments_are_reported():
     a, b = integers(20, 24), integers(24, 48)
     good = np.zeros((20, 48), np.float32)
     frozen = np.zeros((20, 48), np.float32)
@@ -157,11 +157,11 @@ def test_everything_wrong_is_told():
 @pytest.mark.parametrize(
     "function", [lambda acc, at: acc, lambda acc, at: {"out": acc}, lambda acc, at: {"out": acc, "x": acc, "y": acc}]
 )
-def test_a_function_gives_what_is_asked_for(function):
+def test_a_function_must_return_every_output(function):
     with pytest.raises(TraceError, match="must be a mapping of out, x to device values"):
         matmul(integers(8, 8), integers(8, 8), epilogue=function, outputs={"x": poisoned((8, 8), BF16)}, config=SMALL)
 
 
-def test_a_name_more_is_told():
+def test_a_mapping_without_outputs_is_reported():
     with pytest.raises(TraceError, match="its function returned"):
         matmul(integers(8, 8), integers(8, 8), epilogue=lambda acc, at: {"out": acc}, config=SMALL)

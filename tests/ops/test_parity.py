@@ -1,4 +1,4 @@
-"""Every operation with everything that may follow it, on each target: what one takes, the others take, bit for bit."""
+"""Every operation with every epilogue option on each target: all accept the same options and are bit-exact."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from warploom import ops
 
 TARGETS = ["sm_100a", "sm_90a"]
 M, N = 67, 41
-"""Prime numbers, of rows more than a tile of 64; rows of so many columns the copy engine cannot store."""
+"""Prime numbers: more rows than a tile of 64, and rows that TMA cannot store."""
 STORABLE = 48
 F32 = np.float32
 
 
 @dataclass
 class Product:
-    """A call without what follows it, and the accumulators that it should have."""
+    """A call without an epilogue, and its expected accumulators."""
 
     operation: Callable[..., Any]
     arguments: tuple[Any, ...]
     sums: Any
     others: tuple[Any, ...] = ()
-    """Of pairs, the second accumulators."""
+    """The second accumulators of a gated GEMM."""
     more: dict[str, Any] = field(default_factory=dict)
 
     def call(self, target: str, **options: Any) -> Any:
         return self.operation(*self.arguments, **self.more, **options, target=target)
 
-    def paired(self, *addends: Any) -> Any:
-        """What goes to the activation's place: the sums with what is added to them, or the pair of both."""
-        first = self.sums + sum(addends)
+    def paired(self, *inputs: Any) -> Any:
+        """The input of the activation: the accumulators plus epilogue inputs, or the gated value of both."""
+        first = self.sums + sum(inputs)
         return np.maximum(first, 0) * self.others[0] if self.others else first
 
 
@@ -134,13 +134,13 @@ FOLLOWING = {
 
 
 LOADED = ("factors", "residual_in_place", "everything")
-"""What is loaded by the copy engine where it can step through it."""
+"""Epilogue inputs that TMA loads if their strides allow it."""
 
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("following", FOLLOWING)
 @pytest.mark.parametrize("name", PRODUCTS)
-def test_what_follows(name, following, target):
+def test_epilogue_inputs(name, following, target):
     product = PRODUCTS[name](65, STORABLE if following in LOADED else N)
     options, wanted = FOLLOWING[following](product)
     agree(product.call(target, **options), wanted)
@@ -148,7 +148,7 @@ def test_what_follows(name, following, target):
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", ["grouped", "blockwise"])
-def test_an_activation(name, target):
+def test_activations(name, target):
     product = PRODUCTS[name](33)
     got = product.call(target, activation="gelu_tanh", alpha=1 / 16, out_dtype=F32)
     assert close(got, ACTIVATIONS["gelu_tanh"](product.sums / 16), 33)
@@ -156,7 +156,7 @@ def test_an_activation(name, target):
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", PRODUCTS)
-def test_further_outputs(name, target):
+def test_auxiliary_outputs(name, target):
     product = PRODUCTS[name](33, STORABLE)
     kept = {"gate": product.sums} if product.others else {"pre_activation": product.sums}
     outputs = {each: poisoned(product.sums.shape, F32) for each in (*kept, "less")}
@@ -178,15 +178,15 @@ def test_a_function_that_stores(name, target):
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("dtype", [np.float16, F32, E4M3, E5M2], ids=lambda dtype: np.dtype(dtype).name)
 @pytest.mark.parametrize("name", ["gated", "grouped", "blockwise"])
-def test_types_of_results(name, dtype, target):
+def test_result_types(name, dtype, target):
     product = PRODUCTS[name](2, STORABLE)
     agree(product.call(target, out_dtype=dtype, alpha=0.25), product.paired() * (0.0625 if product.others else 0.25))
 
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", PRODUCTS)
-def test_depths_and_ways_to_lie(name, target):
-    """K of one element, of one tile and of one more; factors and results in every order of axes."""
+def test_k_extents_and_layouts(name, target):
+    """K of one element, a tile plus one, and two tiles; operands and results in every layout."""
     for k in (1, 65, 128):
         product = PRODUCTS[name](k)
         product.arguments = tuple(turned(each) if RNG.random() < 0.5 else each for each in product.arguments)
@@ -197,12 +197,12 @@ def test_depths_and_ways_to_lie(name, target):
 
 
 def turned(array: Any) -> Any:
-    """The same with its last two axes the other way round in memory."""
+    """The same array with its last two axes exchanged in memory."""
     return array if array.ndim < 2 else np.ascontiguousarray(array.swapaxes(-1, -2)).swapaxes(-1, -2)
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_more_batches_than_a_grid_counts(target):
+def test_more_batches_than_the_grid_limit(target):
     many = np.broadcast_to(integers(8, 16), (70_000, 8, 16))
     bound = ops.matmul.bind(many, many.mT, target=target)
     assert bound.grid[1:] == (1, 1)

@@ -1,4 +1,4 @@
-"""Operations as prepared calls on a Blackwell GPU that is not there: what the driver would get."""
+"""Operations as prepared calls on a fake Blackwell GPU: the arguments of the driver calls."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def gpu(request, monkeypatch, tmp_path):
 
 
 class At(NamedTuple):
-    """An array of a GPU with any strides, as `__cuda_array_interface__` tells them."""
+    """A GPU array with any strides, through `__cuda_array_interface__`."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
@@ -62,7 +62,7 @@ def test_a_descriptor_is_the_array_to_a_launch(array):
 
 
 def test_views_of_a_descriptor_are_those_of_numpy():
-    """Fresh shapes: transposed, broadcast and reshaped, with the strides that NumPy finds, or a copy where it copies."""
+    """Fresh shapes: transposed, broadcast and reshaped, with NumPy's strides, or a copy where NumPy copies."""
     random, views = np.random.default_rng(), 0
     for _ in range(300):
         whole = np.zeros(random.integers(1, 4, 4), np.float16)
@@ -117,7 +117,7 @@ def test_a_prepared_matmul_gets_the_addresses_of_each_call(gpu):
     assert done.grid == reference.grid
 
 
-def test_what_would_be_copied_is_refused(gpu):
+def test_operands_that_need_a_copy_are_refused(gpu):
     a, b, d = FakeTensor(0x1000, (8, 33)), FakeTensor(0x10000, (33, 64)), FakeTensor(0x20000, (8, 64))
     with pytest.raises(WarploomError) as caught:
         plan_matmul(a, b, out=d)
@@ -126,7 +126,7 @@ def test_what_would_be_copied_is_refused(gpu):
     assert "`b`" not in str(caught.value)
 
 
-def test_where_arrays_must_be(gpu):
+def test_arrays_must_be_on_one_gpu(gpu):
     a, b, d = FakeTensor(0x1000, (8, 32)), FakeTensor(0x10000, (32, 64), device="cuda:1"), FakeTensor(0x20000, (8, 64))
     with pytest.raises(WarploomError, match="not all on one GPU"):
         plan_matmul(a, b, out=d)
@@ -138,7 +138,7 @@ def test_where_arrays_must_be(gpu):
 
 
 @pytest.mark.parametrize("gpu", KERNEL_TARGETS, indirect=True, ids=str)
-def test_every_gpu_gets_code_of_its_own(gpu, monkeypatch):
+def test_every_gpu_loads_its_own_code(gpu, monkeypatch):
     monkeypatch.setattr(loading, "_fitting_ptxas", lambda *_: None)
     a, b, d = FakeTensor(0x1000, (8, 32)), FakeTensor(0x10000, (32, 64)), FakeTensor(0x20000, (8, 64))
     plan_matmul(a, b, out=d)(a, b, d)
@@ -151,7 +151,7 @@ BLACKWELL = pytest.mark.parametrize("gpu", [(10, 0), (10, 3)], indirect=True, id
 
 
 @BLACKWELL
-def test_pairs_of_ctas_and_their_memory_are_asked_for(gpu, monkeypatch):
+def test_launch_attributes_of_cta_pairs(gpu, monkeypatch):
     monkeypatch.setattr(loading, "_fitting_ptxas", lambda *_: None)
     a, b, d = (FakeTensor(number << 32, (4096, 4096)) for number in (1, 2, 3))
     plan_matmul(a, b, out=d)(a, b, d)
@@ -164,7 +164,7 @@ def test_pairs_of_ctas_and_their_memory_are_asked_for(gpu, monkeypatch):
 
 
 @BLACKWELL
-def test_what_the_driver_encodes_of_block_scales(gpu, monkeypatch):
+def test_tensor_maps_of_block_scales(gpu, monkeypatch):
     monkeypatch.setattr(loading, "_fitting_ptxas", lambda *_: None)
     a, b = (FakeTensor(rows << 32, (rows, 256), "float8_e4m3fn") for rows in (256, 512))
     scales = [FakeTensor(rows << 33, (rows // 128, 2, 32, 4, 4), "float8_e8m0fnu") for rows in (256, 512)]
@@ -184,7 +184,7 @@ def test_what_the_driver_encodes_of_block_scales(gpu, monkeypatch):
     }
 
 
-def test_elements_that_nobody_knows_are_told(gpu):
+def test_unknown_element_types_are_reported(gpu):
     a = FakeTensor(0x1000, (64, 64), "float4_e2m1fn_x2")
     with pytest.raises(WarploomError, match="there is no kernel for arrays of float4_e2m1fn_x2"):
         plan_matmul(a, a, out=FakeTensor(0x20000, (64, 64)))
@@ -194,7 +194,7 @@ def test_the_targets_that_have_kernels():
     assert list(TARGETS) == list(KERNEL_TARGETS.values())
 
 
-def test_a_target_may_be_told_if_it_is_the_gpus(gpu):
+def test_a_target_may_be_given_if_it_is_that_of_the_gpu(gpu):
     a, b, d = FakeTensor(0x1000, (8, 32)), FakeTensor(0x10000, (32, 64)), FakeTensor(0x20000, (8, 64))
     plan_matmul(a, b, target="sm_100a", out=d)(a, b, d)
     assert len(gpu.launched) == 1
@@ -214,7 +214,7 @@ def test_operands_may_have_any_name(gpu):
     assert {each.address for each in named.values()} <= pointers
 
 
-def test_a_result_may_lie_where_it_is_read_in_place_only(gpu):
+def test_a_result_may_only_overlap_its_residual(gpu):
     a, b, c = FakeTensor(0x10000, (64, 64)), FakeTensor(0x20000, (64, 64)), FakeTensor(0x30000, (64, 64))
     for arguments in ({"a": a, "b": b, "out": a}, {"a": a, "b": b, "out": FakeTensor(0x21000, (64, 64))}):
         with pytest.raises(WarploomError, match="`out` overlaps"):
@@ -244,8 +244,8 @@ class Columns(FakeTensor):
         return self.width, 1
 
 
-def test_a_result_may_be_other_columns_of_the_array_that_is_read(gpu):
-    """One buffer for all steps of a layer: nothing of it is read and written at once."""
+def test_a_result_may_be_other_columns_of_an_operands_array(gpu):
+    """One buffer for all steps of a layer: no element is both read and written."""
     a, b, d = Columns(0x10000, (64, 32), 128), FakeTensor(0x80000, (32, 64)), Columns(0x10040, (64, 64), 128)
     call = plan_matmul(a, b, out=d)
     call(a, b, d)

@@ -1,4 +1,4 @@
-"""Block formats against brute force: every element is the nearest that the format has, and layouts are as specified."""
+"""Block formats against brute force: every element is the nearest value of the format, and layouts are as specified."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def numbers(dtype):
 
 
 def nearest(value, table):
-    """The nearest number, the even one of two; the largest stands for all beyond."""
+    """Round to the nearest value, ties to even; saturate at the largest."""
     return min(table, key=lambda each: (abs(each[0] - value), not each[1]))[0]
 
 
@@ -62,7 +62,7 @@ def test_mxfp8_by_brute_force(dtype, source):
             assert [Fraction(float(v)) for v in got.values[part]] == values
 
 
-def test_mxfp8_of_ties_and_extremes():
+def test_mxfp8_ties_and_extremes():
     x = np.zeros((1, 32))
     x[0, :6] = [256, 17, 19, 500, -500, 0.4999]  # at scale 1: ties between 16, 18 and 20; more than the largest, 448
     got = quantise_mxfp8(x)
@@ -73,7 +73,7 @@ def test_mxfp8_of_ties_and_extremes():
     assert (huge.values.astype(float) == 448).all()
 
 
-def test_a_run_with_a_nan_is_nan():
+def test_a_block_with_a_nan_is_nan():
     x = np.ones((1, 64), np.float32)
     x[0, 3] = np.inf
     got = quantise_mxfp8(x)
@@ -119,7 +119,7 @@ def test_nvfp4_rounds_doubles_once(row):
 
 
 @pytest.mark.parametrize(("rows", "runs"), [(1, 1), (128, 4), (129, 5), (300, 11)])
-def test_interleaved_factors_lie_where_the_tensor_core_reads_them(rows, runs):
+def test_interleaved_scales_have_the_layout_of_the_tensor_core(rows, runs):
     scales = np.random.default_rng().integers(1, 255, (rows, runs), np.uint8).view(E8M0)
     atoms = interleave_scales(scales)
     down, along = -(-rows // 128), -(-runs // 4)
@@ -132,7 +132,7 @@ def test_interleaved_factors_lie_where_the_tensor_core_reads_them(rows, runs):
     assert np.count_nonzero(flat) == rows * runs
 
 
-def test_quantised_arrays_stand_for_what_they_were():
+def test_dequantised_arrays_are_close_to_the_original():
     x = reals(5, 7, 64, dtype=np.float32)
     for made, error in ((quantise_mxfp8(x), 0.13), (quantise_nvfp4(x), 0.27)):
         size = np.abs(x).reshape(5, 7, -1, 16).max(-1).repeat(16, -1)

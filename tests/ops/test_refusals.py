@@ -1,4 +1,4 @@
-"""What a caller can get wrong, or do in a way that nobody thinks of, with NumPy arrays."""
+"""Invalid and unusual calls with NumPy arrays."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TOO_LARGE = (10**400, 1e300, -1e39, 2.0**128 - 2.0**103)
 
 
 @pytest.mark.parametrize("number", NO_NUMBERS, ids=repr)
-def test_what_is_no_real_number_scales_nothing(number):
+def test_scalars_must_be_real_numbers(number):
     text = refused(lambda: wl.matmul(A, B, alpha=number, beta=number, residual=1.0))
     assert "alpha" in text
     assert "beta" in text
@@ -37,13 +37,13 @@ def test_what_is_no_real_number_scales_nothing(number):
     "number", TOO_LARGE, ids=lambda number: f"{number:.3}"[:12] if isinstance(number, float) else "int"
 )
 @pytest.mark.parametrize("name", ["alpha", "beta", "bias", "residual"])
-def test_what_float32_has_not_is_told_by_its_argument(name, number):
+def test_numbers_outside_float32_are_reported_with_their_argument(name, number):
     assert f"  `{name}` must be in the range of float32" in refused(
         lambda: wl.matmul(A, B, **{"residual": 1.0, name: number})
     )
 
 
-def test_an_operand_that_float32_has_not_is_told():
+def test_an_operand_outside_float32_is_reported():
     assert "`operands['z']` must be in the range of float32" in refused(
         lambda: wl.matmul(A, B, operands={"z": 1e300}, epilogue=lambda acc, at, z: acc * z)
     )
@@ -52,21 +52,21 @@ def test_an_operand_that_float32_has_not_is_told():
 @pytest.mark.parametrize(
     "number", [BF16(2), np.float16(2), np.longdouble(2), np.int64(2), 2], ids=lambda n: type(n).__name__
 )
-def test_numbers_of_every_kind(number):
+def test_scalars_of_every_type(number):
     assert np.array_equal(exact(wl.matmul(A, B, alpha=number, bias=number)), 2 * PRODUCT + 2)
 
 
-def test_the_largest_number_of_float32_is_one():
+def test_the_largest_float32_is_accepted():
     assert np.isinf(exact(wl.matmul(np.full((1, 1), 2, BF16), np.ones((1, 1), BF16), alpha=3.4028235e38))).all()
 
 
 @pytest.mark.parametrize("activation", [["relu"], {"relu": 1}, 5, b"relu", len])
-def test_an_activation_is_called_by_a_name(activation):
+def test_an_activation_must_be_a_name(activation):
     assert "activation" in refused(lambda: wl.matmul(A, B, activation=activation))
 
 
 @pytest.mark.parametrize("pair", [None, 5, [], ""])
-def test_a_pair_needs_a_function_or_a_name(pair):
+def test_a_gated_activation_must_be_a_function_or_a_name(pair):
     assert "`pair` must be one of" in refused(lambda: wl.gated_linear(A, W, W, pair=pair))
 
 
@@ -77,7 +77,7 @@ def test_an_operand_may_have_any_name(name):
     assert np.array_equal(exact(wl.matmul(A, B, epilogue=scope["scaled"], operands={name: 3.0})), 3 * PRODUCT)
 
 
-def test_an_operand_is_not_called_as_the_value_is():
+def test_an_operand_cannot_have_the_name_of_the_accumulator():
     assert "'acc'" in refused(lambda: wl.matmul(A, B, epilogue=lambda acc, at, **rest: acc, operands={"acc": 1.0}))
 
 
@@ -93,14 +93,14 @@ class Scaling:
 
 
 @pytest.mark.parametrize("part", ["__call__", "method", None])
-def test_an_object_that_holds_an_array_is_told(part):
+def test_an_epilogue_object_that_holds_an_array_is_reported(part):
     scaling = Scaling(np.ones(5))
     text = refused(lambda: wl.matmul(A, B, epilogue=scaling if part is None else getattr(scaling, part)))
     assert ".factors`" in text
     assert "operands={'factors'" in text
 
 
-def test_an_object_that_holds_a_number_may_change_it():
+def test_an_epilogue_object_may_change_its_number():
     scaling = Scaling(2.0)
     for factor in (2.0, 3.0):
         scaling.factors = factor
@@ -108,14 +108,14 @@ def test_an_object_that_holds_a_number_may_change_it():
 
 
 @pytest.mark.parametrize("shape", [(2, 0, 5), (0, 3, 5), (2, 3, 0)])
-def test_an_empty_result_has_no_two_elements_in_one_place(shape):
+def test_an_empty_out_never_overlaps_itself(shape):
     batch, m, n = shape
     out = as_strided(np.zeros(1, BF16), shape, (0, 0, 0))
     assert wl.matmul(integers(batch, m, 4), integers(4, n), out=out) is out
 
 
 @pytest.mark.parametrize("strides", [(2, 2), (4, 2), (2, 4), (8, 2)])
-def test_a_result_whose_elements_share_memory_is_refused(strides):
+def test_an_out_with_overlapping_strides_is_refused(strides):
     memory = np.zeros(64, BF16)
     folded = as_strided(memory, (3, 5), strides)
     assert "overlapping strides" in refused(lambda: wl.matmul(A, B, out=folded))
@@ -134,7 +134,7 @@ def test_results_may_be_columns_of_one_array(target):
 
 
 @pytest.mark.parametrize("columns", [slice(6, 11), slice(0, 5), slice(3, 8), slice(2, 7)])
-def test_columns_that_meet_are_told(columns):
+def test_overlapping_columns_are_reported(columns):
     whole = np.zeros((3, 16), BF16)
     outputs = {"pre_activation": whole[:, columns]}
     assert "must not overlap `out`" in refused(lambda: wl.matmul(A, B, out=whole[:, 2:7], outputs=outputs))
@@ -143,7 +143,7 @@ def test_columns_that_meet_are_told(columns):
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("m", [33, 40])
 @pytest.mark.parametrize("k", [1, 24])
-def test_rows_in_groups_of_a_matrix_whose_columns_are_contiguous(target, m, k):
+def test_groups_of_a_column_major_operand(target, m, k):
     a, b, ends = np.asfortranarray(integers(m, k)), integers(3, k, 16), np.array([5, 5, m - 2])
     wanted = np.zeros((m, 16))
     for first, last, each in zip((0, 5, 5), ends, b, strict=True):
@@ -154,7 +154,7 @@ def test_rows_in_groups_of_a_matrix_whose_columns_are_contiguous(target, m, k):
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("n", [1, 5, 7])
 def test_a_residual_with_wider_rows_than_the_result(target, n):
-    """The copy engine could load it, but not store a result of such rows."""
+    """TMA can load it, but cannot store a result with such rows."""
     b, residual = integers(4, n), np.zeros((3, 8), BF16)[:, :n]
     residual[...] = integers(3, n)
     made = wl.matmul(A, b, residual=residual, beta=2, target=target)
@@ -162,13 +162,13 @@ def test_a_residual_with_wider_rows_than_the_result(target, n):
 
 
 @pytest.mark.parametrize("dtype", ["nope", 5, object(), np.float32])
-def test_a_format_that_is_none_is_told_with_the_rest(dtype):
+def test_an_unknown_format_is_reported_with_other_errors(dtype):
     text = refused(lambda: wl.quantise_mxfp8(np.ones((2, 33)), dtype))
     assert "`dtype` must be" in text
     assert "a multiple of 32" in text
 
 
-def test_numbers_that_no_scale_of_nvfp4_reaches_are_told():
+def test_numbers_outside_the_range_of_nvfp4_are_reported():
     assert "float32" in refused(lambda: wl.quantise_nvfp4(np.full((1, 16), 1e300)))
     kept = wl.quantise_nvfp4(np.full((1, 16), 1e38))
     assert np.allclose(kept.dequantised(), 1e38, rtol=0.1)

@@ -1,4 +1,4 @@
-"""Products with scale factors against float64: exact where factors are powers of two, else within the tolerance."""
+"""Scaled GEMMs against float64: exact if the scales are powers of two, otherwise within the tolerance."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def powers(*shape, dtype=np.float32):
 
 
 def spread(scales, rows, columns, shape):
-    """Factors for each element."""
+    """Scales for each element."""
     return np.repeat(np.repeat(exact(scales), rows, 0), columns, 1)[: shape[0], : shape[1]]
 
 
 @pytest.mark.parametrize(("m", "n", "k"), [(1, 1, 16), (45, 130, 300), (128, 128, 128), (129, 257, 130)])
-def test_blocks_of_128(m, n, k):
+def test_blockwise_scales(m, n, k):
     a, b = integers(m, k, dtype=E4M3), integers(n, k, dtype=E4M3)
     of_a, of_b = powers(m, -(-k // 128)), powers(-(-n // 128), -(-k // 128))
     wanted = (exact(a) * spread(of_a, 1, 128, a.shape)) @ (exact(b) * spread(of_b, 128, 128, b.shape)).T
@@ -38,7 +38,7 @@ def test_blocks_of_128(m, n, k):
 
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("dtype", [np.float32, BF16], ids=lambda d: np.dtype(d).name)
-def test_factors_of_any_strides(order, dtype):
+def test_scales_of_any_strides(order, dtype):
     a, b = integers(72, 300, dtype=E5M2), integers(40, 300, dtype=E4M3)
     of_a, of_b = np.asarray(powers(72, 3, dtype=dtype), order=order), np.asarray(powers(1, 3, dtype=dtype), order=order)
     wanted = (exact(a) * spread(of_a, 1, 128, a.shape)) @ (exact(b) * spread(of_b, 128, 128, b.shape)).T
@@ -49,7 +49,7 @@ def test_factors_of_any_strides(order, dtype):
 
 @pytest.mark.parametrize("target", ["sm_90a", "sm_100a"])
 @pytest.mark.parametrize("dtype", [np.float32, BF16], ids=lambda d: np.dtype(d).name)
-def test_nothing_to_add_up_in_blocks(target, dtype):
+def test_blockwise_with_empty_k(target, dtype):
     a, b, bias = np.zeros((45, 0), E4M3), np.zeros((130, 0), E4M3), integers(130)
     found = blockwise_matmul(a, b, np.zeros((45, 0), dtype), np.zeros((2, 0), dtype), bias=bias, target=target)
     np.testing.assert_array_equal(exact(found), np.broadcast_to(exact(bias), (45, 130)))
@@ -64,7 +64,7 @@ FORMATS = {
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_nothing_to_add_up_in_short_runs(name):
+def test_block_scaled_with_empty_k(name):
     dtype, scale_type, *_ = FORMATS[name]
     factors = np.zeros((45, 0), dtype), np.zeros((24, 0), dtype)
     scales = np.zeros((45, 0), scale_type), np.zeros((24, 0), scale_type)
@@ -75,7 +75,7 @@ def test_nothing_to_add_up_in_short_runs(name):
 
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize(("m", "n", "k"), [(1, 7, 32), (130, 140, 352)])
-def test_short_runs(name, m, n, k):
+def test_block_scaled(name, m, n, k):
     dtype, scale_type, run, odd = FORMATS[name]
     a, b = integers(m, k, dtype=dtype, largest=2), integers(n, k, dtype=dtype, largest=2)
     of_a, of_b = (exact(powers(rows, k // run)) * odd for rows in (m, n))
@@ -88,7 +88,7 @@ def test_short_runs(name, m, n, k):
 
 
 @pytest.mark.parametrize("quantise", [quantise_mxfp8, quantise_nvfp4], ids=lambda f: f.__name__)
-def test_quantised_products(quantise):
+def test_quantised_gemms(quantise):
     a, b = quantise(reals(66, 192, dtype=np.float32)), quantise(reals(40, 192, dtype=np.float32))
     got = block_scaled_matmul(a.values, b.values, a.scales, b.scales, alpha=a.scale * b.scale, out_dtype=np.float32)
     factors = (exact(q.values) * np.repeat(exact(q.scales), q.values.shape[1] // q.scales.shape[1], 1) for q in (a, b))
@@ -96,7 +96,7 @@ def test_quantised_products(quantise):
     assert close(got, left @ right.T * a.scale * b.scale, 192)
 
 
-def test_what_follows_blocks_and_runs():
+def test_epilogues_of_scaled_gemms():
     a, b = integers(45, 64, dtype=E4M3), integers(40, 64, dtype=E4M3)
     bias, residual = integers(40), integers(45, 40)
     options = {"bias": bias, "residual": residual, "beta": 2, "alpha": 3, "out_dtype": np.float32, "activation": "relu"}
@@ -119,7 +119,7 @@ BLOCKWISE = {
 
 @pytest.mark.parametrize("n", [136, 75])
 @pytest.mark.parametrize("name", BLOCKWISE)
-def test_outputs_of_blocks(name, n):
+def test_outputs_of_blockwise_gemms(name, n):
     a, b, bias = integers(133, 200, dtype=E4M3, largest=2), integers(n, 200, dtype=E4M3, largest=2), integers(n)
     of_a, of_b = powers(133, 2), powers(-(-n // 128), 2)
     kept = {"pre_activation": poisoned((133, n), np.float32), "double": poisoned((133, n), BF16)}
@@ -134,7 +134,7 @@ def test_outputs_of_blocks(name, n):
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_outputs_of_short_runs(name):
+def test_outputs_of_block_scaled_gemms(name):
     dtype, scale_type, run, _ = FORMATS[name]
     a, b = integers(45, 64, dtype=dtype, largest=2), integers(40, 64, dtype=dtype, largest=2)
     ones = (np.ones((rows, 64 // run), np.float32).astype(scale_type) for rows in (45, 40))

@@ -1,4 +1,4 @@
-"""The declared keywords and types of the operations against what they take, and against what they accept."""
+"""The declared keywords and types of the operations against the accepted ones."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_help_shows_every_keyword_and_the_result(operation):
     assert {"bias" if name == "gate_bias" else name for name in left} <= fields
 
 
-def test_unknown_and_missing_arguments_are_those_of_a_function():
+def test_unknown_and_missing_arguments_raise_type_error():
     a = np.ones((4, 8), ml_dtypes.bfloat16)
     with pytest.raises(TypeError, match=r"linear\(\) got an unexpected keyword argument 'biass'"):
         wl.linear(a, a, biass=1)
@@ -93,7 +93,7 @@ else:
 """
 
 
-def test_a_failing_import_below_pytorch_is_reported_as_what_it_is():
+def test_a_failing_import_below_pytorch_is_reported_as_such():
     pytest.importorskip("torch")
     done = subprocess.run([sys.executable, "-c", WITHOUT_SYMPY], capture_output=True, text=True, check=False)
     if done.returncode == 77:
