@@ -114,7 +114,7 @@ def _parser() -> argparse.ArgumentParser:
         default="explore",
         metavar="NAME|FILE",
         help="when asynchronous work takes effect: explore (default) tries several of eager, lazy, reverse, random, "
-        "hold:KIND and starve:WARP; one of these, or a file from --record",
+        "weak, hold:KIND and starve:WHO; one of these, or a file from --record",
     )
     run.add_argument("--budget", type=_natural, metavar="N", help="number of schedules that explore tries (16)")
     run.add_argument("--seed", type=_natural, default=0, metavar="N", help="seed of the random schedule (0)")

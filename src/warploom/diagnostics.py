@@ -309,7 +309,7 @@ class Diag(Enum):
     BAD_EXPRESSION = ("Invalid comparison `{text}`: {what}.", "`warploom docs launch-files` has the grammar.")
     BAD_SCHEDULE = (
         "Invalid schedule `{name}`: {what}.",
-        "Use eager, lazy, reverse, random, hold:KIND, starve:WARP, or a recorded file.",
+        "Use eager, lazy, reverse, random, weak, hold:KIND, starve:WHO, or a recorded file.",
     )
     MISMATCH = ("{what}", "The kernel's results differ from what the launch file expects.")
     UNREADABLE_FILE = ("{file} {what}.", "Pass the path of an existing text file.")

@@ -30,7 +30,7 @@ from warploom.machine.copy.tensor_map_bytes import encode as encode_map
 from warploom.machine.core.events import Event, Observer
 from warploom.machine.core.exploration import DEFAULT_BUDGET, Failure, check_budget, portfolio, shrunk
 from warploom.machine.core.grid import Grid
-from warploom.machine.core.schedule import Eager, Random, Recorded, Replay, Schedule, by_name
+from warploom.machine.core.schedule import Eager, Random, Recorded, Schedule, Weak, by_name
 from warploom.machine.core.setup import MOST_RESIDENT_BYTES, Setup, WarpState, resident_bytes
 from warploom.machine.memory.byte_memory import FlatMemory, GlobalMemory, padded
 from warploom.machine.memory.static_variables import (
@@ -281,9 +281,8 @@ class _Exploration:
     def failure(self, schedule: Recorded, kind: str, found_by: str, delayed: tuple[str, ...]) -> Failure:
         """The failure of a recorded run, which is run once more to see what wrote the first wrong element."""
         writes = _Writes()
-        replayed = Replay(schedule.name, schedule.two_views, schedule.preempts, schedule.choices, schedule.starves)
         try:
-            self.run(replayed, (writes,))
+            self.run(schedule.replayed(), (writes,))
         except WarploomError:
             return Failure(kind, schedule, found_by, delayed)
         different = self.first_difference()
@@ -296,9 +295,7 @@ class _Exploration:
     def is_rounding(self, schedule: Recorded) -> bool:
         """True if all that differs was changed by atomics on floating-point numbers, whose order decides the bits."""
         atomics = _Writes(only_float_atomics=True)
-        self.run(
-            Replay(schedule.name, schedule.two_views, schedule.preempts, schedule.choices, schedule.starves), (atomics,)
-        )
+        self.run(schedule.replayed(), (atomics,))
         assert self._setup is not None
         for (region, _), old in zip(self._setup.memory.arrays, self.expected, strict=True):
             places = np.flatnonzero(region.data != np.frombuffer(old, np.uint8)) + region.base
@@ -369,7 +366,8 @@ def _explore(
         for schedule in list(portfolio(first.counts, warps, budget))[1:]:
             tried += 1
             recorded = Recorded(schedule)
-            found_by = f"{schedule.name}, seed {schedule.seed}" if isinstance(schedule, Random) else schedule.name
+            seeded = isinstance(schedule, Random | Weak)
+            found_by = f"{schedule.name}, seed {schedule.seed}" if seeded else schedule.name
             try:
                 work.run(recorded)
             except WarploomError as error:
@@ -439,7 +437,7 @@ def _check_options(
     """Verify the emulator's options and return the observers; all that is wrong is reported at once."""
     problems: list[str] = []
     if not isinstance(schedule, str) and not callable(getattr(schedule, "choose", None)):
-        names = "`eager`, `lazy`, `reverse`, `random` or a recorded file"
+        names = "`eager`, `lazy`, `reverse`, `random`, `weak` or a recorded file"
         problems.append(f"`schedule` is {schedule!r:.60}; it must be {names}, or an object with a method `choose`")
     for name, value in (("seed", seed), ("sms", sms), ("limit", limit)):
         try:

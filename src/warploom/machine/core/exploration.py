@@ -18,6 +18,7 @@ from warploom.machine.core.schedule import (
     Reverse,
     Schedule,
     Starve,
+    Weak,
     family_of,
 )
 
@@ -69,10 +70,12 @@ def portfolio(families: Iterable[str], warps: int, budget: int) -> Iterator[Sche
     present = set(families)
     held = [Hold(kind) for kind, names in HELD.items() if present.intersection(names)]
     starved = [Starve(f"warp {warp}") for warp in range(min(warps, _MOST_WARPS))]
-    fixed: list[Schedule] = [Eager(), Lazy(), Reverse(), Random(0), *held, Random(1), *starved, Starve("CTA (0,0)")]
+    first: list[Schedule] = [Eager(), Lazy(), Reverse(), Random(0), Weak()]
+    fixed = [*first, *held, Random(1), Weak(1), *starved, Starve("CTA (0,0)")]
     yield from fixed[:budget]
-    for seed in range(2, 2 + budget - len(fixed)):
-        yield Random(seed)
+    for number in range(budget - len(fixed)):
+        seed = 2 + number // 4 if number % 4 == 3 else 2 + number - number // 4
+        yield Weak(seed) if number % 4 == 3 else Random(seed)
 
 
 def shrunk(
@@ -91,12 +94,14 @@ def shrunk(
         starts.insert(0, [name for name in operations if family_of(name) in HELD[inner.kind]])
     elif isinstance(inner, Starve):
         starts.insert(0, [name for name in taken if inner.starved(name)])
+    elif isinstance(inner, Weak):
+        starts.insert(0, list(recorded.stores))
     runs = 0
 
     def fails(names: list[str]) -> Recorded | None:
         nonlocal runs
         runs += 1
-        trial = Recorded(Delay(frozenset(names), recorded.name))
+        trial = Recorded(Delay(frozenset(names), recorded.name, recorded.buffers))
         return trial if outcome(trial) == kind else None
 
     for first in starts:

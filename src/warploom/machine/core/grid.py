@@ -21,6 +21,7 @@ from warploom.machine.instructions.control import Printed
 from warploom.machine.memory.byte_memory import padded
 from warploom.machine.memory.polling import polling
 from warploom.machine.memory.proxy_visibility import Sight, learning
+from warploom.machine.memory.store_buffers import Store, StoreBuffers, ordering
 from warploom.ptx.isa.table import Op
 
 _TURN = 512
@@ -71,6 +72,7 @@ class Grid:
         self.spent: deque[Group] = deque()
         self.parked: list[Group] = []
         self.flight = InFlight()
+        self.buffers = StoreBuffers(self) if getattr(setup.schedule, "buffers", False) else None
         self.clusters: list[Cluster] = []
         self._gone: list[Cluster] = []
         self.executed = [0] * len(self.program.flow.blocks)
@@ -110,7 +112,7 @@ class Grid:
     def factory(self, masked: bool) -> Callable[..., Any]:
         if masked not in self._factories:
             text = self.program.masked if masked else self.program.full
-            wrap = self._wrapped if self.observers or self.schedule.two_views else None
+            wrap = self._wrapped if self.observers or self.schedule.two_views or self.buffers is not None else None
             self._factories[masked] = self.program.make(text, wrap)
         return self._factories[masked]
 
@@ -118,6 +120,8 @@ class Grid:
         """A meaning as this run needs it."""
         if self.schedule.two_views:
             run = learning(op, run)
+        if self.buffers is not None:
+            run = ordering(op, run)
         return observed(op, run, self) if self.observers else run
 
     def _occupancy(self) -> int:
@@ -221,7 +225,9 @@ class Grid:
         self._check_limits()
         self._unpark()
         groups = self._runnable()
-        completions = self.flight.possible
+        completions: list[Operation] | list[Operation | Store] = self.flight.possible
+        if self.buffers is not None and len(self.buffers):
+            completions = [*completions, *self.buffers.listed]
         launch = self._can_launch()
         count = len(groups) + len(completions) + launch
         if count == 0:
@@ -235,10 +241,17 @@ class Grid:
             del self.ready[answer]
             self._run(groups[answer])
         elif answer < len(groups) + len(completions):
-            self.complete(completions[answer - len(groups)])
+            self._take(completions[answer - len(groups)])
         else:
             self.launch_next()
         return True
+
+    def _take(self, step: Operation | Store) -> None:
+        """Let an operation complete, or a store reach memory."""
+        if isinstance(step, Operation):
+            self.complete(step)
+        elif self.buffers is not None:
+            self.buffers.commit(step)
 
     def _run(self, group: Group) -> None:
         """Give a group its turn; one whose turns have no effect may only be polling, and is then suspended."""
@@ -395,6 +408,8 @@ class Grid:
             self.effects += 1
             self.clusters.remove(cluster)
             self._ended += 1
+            if self.buffers is not None:
+                self.buffers.forget(cluster)
             for ended in cluster.ctas:
                 self._count(ended)
                 ended.release()
@@ -528,7 +543,7 @@ class Grid:
 class _Options(Sequence[str]):
     """Descriptions of the possible steps, written only when a schedule reads them."""
 
-    def __init__(self, groups: list[Group], completions: list[Operation], launch: bool) -> None:
+    def __init__(self, groups: list[Group], completions: Sequence[Operation | Store], launch: bool) -> None:
         self.groups, self.completions, self.launch = groups, completions, launch
 
     def __len__(self) -> int:
@@ -536,7 +551,11 @@ class _Options(Sequence[str]):
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
-            return [self[each] for each in range(len(self))[index]]
+            start, end, step = index.indices(len(self))
+            first, last = len(self.groups), len(self.groups) + len(self.completions)
+            if step == 1 and first <= start and end <= last:  # schedules look for an operation among many
+                return [operation.name for operation in self.completions[start - first : end - first]]
+            return [self[each] for each in range(start, end, step)]
         index = range(len(self))[index]
         if index < len(self.groups):
             group = self.groups[index]

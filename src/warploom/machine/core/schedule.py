@@ -4,7 +4,7 @@ The emulator asks `choose(kind, options, groups)` and gets an index; `options` a
 is the same on every computer. The kinds:
 
     step     the groups that are ready (the first `groups` options), then the asynchronous operations that may complete,
-             then the launch of the next cluster
+             then the buffered stores that may reach memory, then the launch of the next cluster
     cancel   refuse or grant a request of cluster launch control
     lanes    the lane that an atomic serves first
     giveup   whether a try_wait that must wait returns early
@@ -19,11 +19,13 @@ import random
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from warploom.diagnostics import Diag
+from warploom.machine.memory.store_buffers import FAMILIES as STORES
 
 
 @runtime_checkable
@@ -34,7 +36,7 @@ class Schedule(Protocol):
     and the async proxy of shared memory apart until a fence joins them, `preempts` asks for a step before every
     access to memory that other warps reach, and after every basic block, rather than when a group waits or has had a
     long turn. `starves` offers a group again right after its turn;
-    otherwise all others come first.
+    otherwise all others come first. `buffers` keeps ordinary stores in buffers (`memory/store_buffers.py`).
     """
 
     name: str = "custom"
@@ -42,6 +44,7 @@ class Schedule(Protocol):
     two_views: bool = True
     preempts: bool = True
     starves: bool = False
+    buffers: bool = False
 
     def choose(self, kind: str, options: Sequence[str], groups: int) -> int:
         """The index of the option taken; the first `groups` options of a `step` are ready groups."""
@@ -121,6 +124,14 @@ class Random:
     def __post_init__(self) -> None:
         self._draw = random.Random(self.seed)
 
+    def is_rare(self) -> bool:
+        """Draw True once in sixteen times."""
+        return self._draw.random() < 1 / 16
+
+    def below(self, count: int) -> int:
+        """Draw a number below another."""
+        return self._draw.randrange(count)
+
     def choose(self, kind: str, options: Sequence[str], groups: int) -> int:
         if kind == "giveup":
             return int(self._draw.random() < 0.02)
@@ -132,6 +143,43 @@ class Random:
         return self._draw.randrange(len(options))
 
 
+@dataclass
+class Weak:
+    """Ordinary stores reach other warps only when nothing else can move, the newest first; operations complete at once.
+
+    With a seed other than 0 all choices are drawn from a generator, and stores rarely while anything else can move.
+    """
+
+    seed: int = 0
+    name: str = "weak"
+    convoys: bool = False
+    two_views: bool = True
+    preempts: bool = field(init=False)
+    starves: bool = False
+    buffers: bool = True
+    _draw: Random = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._draw, self.preempts = Random(self.seed), self.seed != 0
+
+    def choose(self, kind: str, options: Sequence[str], groups: int) -> int:
+        if self.seed:
+            return self._drawn(kind, options, groups)
+        if kind != "step":
+            return default(kind, options, groups)
+        last = len(options) - (options[-1] == "launch")
+        if groups < last and family_of(options[groups]) not in STORES:
+            return groups
+        return 0 if groups else len(options) - 1
+
+    def _drawn(self, kind: str, options: Sequence[str], groups: int) -> int:
+        answer = self._draw.choose(kind, options, groups)
+        if kind != "step" or family_of(options[answer]) not in STORES:
+            return answer
+        others = next(at for at in range(groups, answer + 1) if family_of(options[at]) in STORES)
+        return answer if not others or self._draw.is_rare() else self._draw.below(others)
+
+
 CANCEL = "clusterlaunchcontrol.try_cancel"
 
 
@@ -140,6 +188,7 @@ def _asks_for_work(options: Sequence[str], groups: int) -> bool:
     return any(family_of(options[at]) == CANCEL for at in range(groups, len(options) - 1))
 
 
+@lru_cache(1 << 14)
 def family_of(option: str) -> str:
     """The instruction family of an operation in flight, from the description of the step that completes it."""
     return option.partition(": ")[2].partition(" ")[0]
@@ -182,10 +231,9 @@ class Hold:
         if kind != "step":
             return 1 if kind == "cancel" else 0
         launch = bool(options[-1] == "launch")
-        operations = range(groups, len(options) - launch)
-        free = next((at for at in operations if family_of(options[at]) not in self._families), None)
-        if free is not None:
-            return free
+        for at, name in enumerate(options[groups : len(options) - launch], groups):
+            if family_of(name) not in self._families:
+                return at
         return 0 if groups else len(options) - 1 if launch else 0
 
 
@@ -247,6 +295,7 @@ class Delay:
 
     names: frozenset[str]
     name: str = "delay"
+    buffers: bool = False
     convoys: bool = field(default=False, init=False)
     two_views: bool = field(default=True, init=False)
     preempts: bool = field(default=False, init=False)
@@ -262,6 +311,8 @@ class Delay:
                 return at
         if launch:
             return len(options) - 1
+        if operations and family_of(options[-1]) in STORES:
+            return len(options) - 1  # the newest, as under `weak`
         return groups if operations else 0
 
 
@@ -279,10 +330,13 @@ class Recorded:
     choices: list[Choice] = field(default_factory=list)
     convoys: bool = field(default=False, init=False)
     program: str = field(default="", init=False)
+    stores: dict[str, None] = field(default_factory=dict, init=False)
+    """The buffered stores that were offered; one that is the only option left is not a choice."""
 
     def __post_init__(self) -> None:
         self.name, self.two_views, self.preempts = self.inner.name, self.inner.two_views, self.inner.preempts
         self.starves = bool(getattr(self.inner, "starves", False))
+        self.buffers = bool(getattr(self.inner, "buffers", False))
 
     def begin(self, program: str) -> None:
         """Note the digest of the program that runs."""
@@ -291,7 +345,14 @@ class Recorded:
     def choose(self, kind: str, options: Sequence[str], groups: int) -> int:
         answer = self.inner.choose(kind, options, groups)
         self.choices.append((kind, answer, len(options), options[answer]))
+        if self.buffers and kind == "step":
+            self.stores |= dict.fromkeys(name for name in options[groups:] if family_of(name) in STORES)
         return answer
+
+    def replayed(self) -> Replay:
+        """The schedule that makes the same choices again."""
+        flags = {"starves": self.starves, "buffers": self.buffers}
+        return Replay(self.name, self.two_views, self.preempts, self.choices, **flags)
 
     def save(self, path: str | Path) -> None:
         """Write the choices, one to a line; `replay` reads them back."""
@@ -303,6 +364,7 @@ class Recorded:
                 "two_views": self.two_views,
                 "preempts": self.preempts,
                 "starves": self.starves,
+                "buffers": self.buffers,
             }
         )
         lines = ",\n".join(json.dumps(choice) for choice in self.choices)
@@ -318,6 +380,7 @@ class Replay:
     preempts: bool
     choices: list[Choice]
     starves: bool = False
+    buffers: bool = False
     program: str = ""
     convoys: bool = field(default=False, init=False)
     _at: int = field(default=0, init=False)
@@ -360,6 +423,7 @@ def replay(path: str | Path) -> Replay:
             raise Diag.BAD_SCHEDULE.error(name=str(path), what=what)
         choices = [(str(kind), int(answer), int(count), str(taken)) for kind, answer, count, taken in data["choices"]]
         flags = {key: bool(data[key]) for key in ("two_views", "preempts", "starves")}
+        flags["buffers"] = bool(data.get("buffers", False))
         name = f"{Path(path).name} (recorded from {data['schedule']})"
         return Replay(name, choices=choices, program=str(data["program"]), **flags)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -375,8 +439,8 @@ def by_name(schedule: str | Schedule, seed: int) -> Schedule:
         return schedule
     if schedule in _NAMED:
         return _NAMED[schedule]()
-    if schedule == "random":
-        return Random(seed)
+    if schedule in ("random", "weak"):
+        return Random(seed) if schedule == "random" else Weak(seed)
     if schedule.endswith(".json"):
         return replay(schedule)
     name, colon, argument = schedule.partition(":")

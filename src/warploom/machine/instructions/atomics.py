@@ -59,6 +59,8 @@ class Cells:
 
 def locate(g: Group, space: str, address: Array, width: int, what: str) -> list[Cells]:
     """The cells at some addresses: one entry per memory; a fault if one lies outside or is misaligned."""
+    if g.grid.buffers is not None and space:
+        g.grid.buffers.touch(g, None if space == "global" else g.cta.cluster, address, width, None)
     if space == "global":
         return [Cells(view, index, lanes) for view, index, lanes in g.grid.memory.locate(address, width, what)]
     if space in ("shared", "shared::cta"):

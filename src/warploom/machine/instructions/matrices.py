@@ -126,6 +126,9 @@ def store(op: Op) -> Run:
         moved = words.view(element).reshape(split).transpose(order)
         rows = np.ascontiguousarray(moved).reshape(-1).view(np.complex128)
         addresses = _addresses(g, chosen, address, move.rows, generic)
+        if g.grid.buffers is not None:
+            g.grid.buffers.add(g, g.cta.shared, addresses, rows, GRANULE, None, what)
+            return
         g.cta.shared.write(addresses, rows, GRANULE, None, what, g.number)
 
     return run

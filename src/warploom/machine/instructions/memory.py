@@ -38,14 +38,21 @@ class Spaces:
         self.space = op["space"].partition("::")[0]
         self.cluster = op["space"] == "shared::cluster"
         self.what = f"`{op.instruction.opcode}`"
+        self.order = op["order"]
 
     def load(self, g: Group, mask: Array | None, address: Any, width: int) -> Any:
         """One unsigned value (uniform address) or one per lane."""
         space = self.space
         if space in ("global", "const"):
-            return g.grid.memory.load(address, width, mask if mask is not None else g.mask, self.what)
+            live = mask if mask is not None else g.mask
+            if g.grid.buffers is not None:
+                g.grid.buffers.touch(g, None, address, width, live)
+            return g.grid.memory.load(address, width, live, self.what)
         if space == "shared":
-            return self._shared(g, address).load(address, width, self._live(g, mask, address), self.what)
+            live = self._live(g, mask, address)
+            if g.grid.buffers is not None:
+                g.grid.buffers.touch(g, g.cta.cluster, address, width, live)
+            return self._shared(g, address).load(address, width, live, self.what)
         if space == "local":
             return self._local(g, address, width, mask)
         if space == "param":
@@ -60,12 +67,20 @@ class Spaces:
         g.grid.effects += 1
         space = self.space
         if space == "global":
-            g.grid.memory.store(address, value, width, mask if mask is not None else g.mask, self.what)
+            live = mask if mask is not None else g.mask
+            if g.grid.buffers is not None:
+                g.grid.buffers.add(g, g.grid.memory, address, value, width, live, self.what, order=self.order)
+                return
+            g.grid.memory.store(address, value, width, live, self.what)
         elif space == "shared":
             live = self._live(g, mask, address)
             if isinstance(address, int):
                 value = last_lane(value, mask if mask is not None else g.mask)
-            self._shared(g, address).write(address, value, width, live, self.what, g.number)
+            shared = self._shared(g, address)
+            if g.grid.buffers is not None and not isinstance(shared, _Mixed):
+                g.grid.buffers.add(g, shared, address, value, width, live, self.what, order=self.order)
+                return
+            shared.write(address, value, width, live, self.what, g.number)
         elif space == "local" or (space == "param" and self._in_bank(g, mask, address) is None):
             self._store_local(g, address, value, width, mask)
         elif space in ("const", "param"):
@@ -159,7 +174,11 @@ class _Mixed:
         return out
 
     def write(self, address: Array, value: Any, width: int, mask: Array | None, what: str, warp: int) -> None:
+        buffers = self.g.grid.buffers
         for shared, lanes in self._parts(address, mask):
+            if buffers is not None:
+                buffers.add(self.g, shared, address, value, width, lanes, what)
+                continue
             shared.write(
                 address[lanes], value[lanes] if isinstance(value, np.ndarray) else value, width, None, what, warp
             )
@@ -170,6 +189,7 @@ class _Fixed(Spaces):
 
     def __init__(self, parent: Spaces, space: str) -> None:
         self.space, self.cluster, self.what = space, space == "shared", parent.what
+        self.order = parent.order
 
 
 _IN = {space: (lambda parent, space=space: _Fixed(parent, space)) for space in ("global", "shared", "local", "param")}

@@ -1,0 +1,259 @@
+"""Store buffers: under the schedule `weak`, ordinary stores reach other warps late.
+
+A store to global or shared memory is checked when it is executed and written when the schedule commits it, in any
+order where the bytes differ. Its own warp sees it at once. A release at CTA scope (`bar.sync`, a fence) lets the CTA
+see it, one at cluster scope the cluster; a wider one writes it to memory. A release covers all stores that its warp
+sees, not its own alone. A warp that touches bytes of a store that it sees commits that store first: a store may be
+committed at any time, so that no byte needs two values for one reader.
+
+Lanes of a warp share a buffer: what they do to each other without `bar.warp.sync` is not shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from warploom.diagnostics import WarploomError
+from warploom.machine.memory.byte_memory import GlobalMemory, last_lane
+from warploom.ptx.isa.table import Effect, Op
+
+if TYPE_CHECKING:
+    from warploom.machine.core.cta import Cluster
+    from warploom.machine.core.grid import Grid
+    from warploom.machine.core.group import Group
+    from warploom.machine.memory.shared_memory import SharedMemory
+
+Array = npt.NDArray[Any]
+
+FAMILIES = ("store.global", "store.shared")
+"""The names of buffered stores among the options of a step."""
+_REACH = {"warp": 0, "grid": 0, "cta": 1, "cluster": 2, "gpu": 3, "gl": 3, "sys": 3}
+"""How far a release of a scope shows the stores before it; `grid` is that of signals between grids."""
+_BY_ADDRESS = frozenset(
+    {"ld", "ldu", "st", "stmatrix", "atom", "red", "atom.vector", "red.vector", "wmma.load", "wmma.store"}
+)
+"""Families that commit only the stores whose bytes they touch."""
+_IN_ORDER = ("volatile", "mmio", "mmio.relaxed")
+"""Stores that a warp's later ones of the kind do not overtake."""
+_MOST = 256
+"""Stores that a warp, CTA or cluster keeps; one more commits the oldest."""
+
+
+@dataclass(slots=True, eq=False)
+class Store:
+    """A store that was executed and is not in memory: `home` is the cluster of its shared memory, None for global."""
+
+    name: str
+    number: int
+    home: Cluster | None
+    addresses: Array
+    width: int
+    first: int
+    end: int
+    write: Callable[[], None]
+    seen_by: Any
+    reach: int = 0
+    volatile: bool = False
+
+    def touches(self, addresses: Array, width: int) -> bool:
+        """True if it writes one of some bytes."""
+        near = addresses[(addresses < self.end) & (addresses + width > self.first)]
+        if not len(near):
+            return False
+        starts = self.addresses[:, None]
+        return bool(((starts < near + width) & (near < starts + self.width)).any())
+
+
+class StoreBuffers:
+    """The stores of a grid that have not reached memory, by the warp, CTA or cluster that sees them."""
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid = grid
+        self._stores: dict[int, Store] = {}
+        self._seen: dict[Any, dict[int, Store]] = {}
+        self._issued = 0
+
+    def __len__(self) -> int:
+        return len(self._stores)
+
+    @property
+    def listed(self) -> list[Store]:
+        """All of them in the order of issue."""
+        return list(self._stores.values())
+
+    def _visible(self, g: Group) -> Iterator[Store]:
+        """The stores that a warp sees."""
+        cta, seen = g.cta, self._seen
+        nothing = dict[int, Store]()
+        return chain(*(seen.get(key, nothing).values() for key in ((cta, g.first_warp), cta, cta.cluster)))
+
+    def add(
+        self,
+        g: Group,
+        memory: GlobalMemory | SharedMemory,
+        address: int | Array,
+        value: Any,
+        width: int,
+        mask: Array | None,
+        what: str,
+        *,
+        order: str = "",
+    ) -> None:
+        """Execute a store: faults are raised now, and earlier stores to its bytes that the warp sees go first.
+
+        A release is written at once, after what its warp sees (`ordering`).
+        """
+        if isinstance(address, int):
+            at, value = np.array([address], np.uint64), last_lane(value, mask)
+        elif mask is None:
+            at, value = address.copy(), np.array(value)
+        else:
+            at, value = address[mask], value[mask] if isinstance(value, np.ndarray) else value
+        if not len(at):
+            return
+        space, home = "global", None
+        if isinstance(memory, GlobalMemory):
+            memory.locate(at.astype(np.uint64, copy=False), width, what)
+
+            def write() -> None:
+                memory.store(at, value, width, None, what)
+        else:
+            space, home, warp = "shared", g.cta.cluster, g.number
+            memory.index(at, width, what)
+
+            def write() -> None:
+                memory.write(at, value, width, None, what, warp)
+
+        places = at.astype(np.int64)
+        self._touch(g, home, places, width)
+        issued: dict[tuple[int, str], int] = g.cta.state.setdefault("stores issued", {})
+        number = issued[g.first_warp, space] = issued.get((g.first_warp, space), -1) + 1
+        name = f"{g.cta.name} warp {g.first_warp}: store.{space} {number}"
+        self._issued += 1
+        bounds, key = (int(places.min()), int(places.max()) + width), (g.cta, g.first_warp)
+        made = Store(name, self._issued, home, places, width, *bounds, write, key, volatile=order in _IN_ORDER)
+        self._stores[made.number] = made
+        self._put(made)
+        if order == "release":
+            self.commit(made)
+
+    def _put(self, store: Store) -> None:
+        kept = self._seen.setdefault(store.seen_by, {})
+        kept[store.number] = store
+        if len(kept) > _MOST:
+            self.commit(next(iter(kept.values())))
+
+    def touch(self, g: Group, home: Cluster | None, address: int | Array, width: int, mask: Array | None) -> None:
+        """A warp is about to access some bytes in memory: the stores to them that it sees are committed."""
+        if not self._stores or (mask is not None and not mask.any()):
+            return
+        if isinstance(address, int):
+            places = np.array([address], np.int64)
+        else:
+            places = (address if mask is None else address[mask]).astype(np.int64)
+        self._touch(g, home, places, width)
+
+    def _touch(self, g: Group, home: Cluster | None, places: Array, width: int) -> None:
+        first, end = int(places.min()), int(places.max()) + width
+        for store in list(self._visible(g)):
+            if store.home is home and store.first < end and first < store.end and store.touches(places, width):
+                self.commit(store)
+
+    def settle(self, g: Group) -> None:
+        """Commit all stores that a warp sees."""
+        for store in list(self._visible(g)):
+            self.commit(store)
+
+    def release(self, g: Group, reach: int) -> None:
+        """Show all stores that a warp sees to its CTA (1), its cluster (2) or all (3)."""
+        for store in list(self._visible(g)):
+            if reach >= (_REACH["gpu"] if store.home is None else _REACH["cluster"]):
+                self.commit(store)
+            elif store.reach < reach:
+                del self._seen[store.seen_by][store.number]
+                store.reach, store.seen_by = reach, g.cta if reach == _REACH["cta"] else g.cta.cluster
+                self._grid.effects += 1
+                for group in self._grid.parked:
+                    group.polled = ()  # what it polls may look different now, although memory has not changed
+                self._put(store)
+
+    def commit(self, store: Store) -> None:
+        """Write a store to memory; volatile stores of a warp stay in order."""
+        if store.number not in self._stores:
+            return
+        kept = self._seen[store.seen_by]
+        if store.volatile:
+            for other in [each for each in kept.values() if each.volatile and each.number < store.number]:
+                self._write(other, kept)
+        self._write(store, kept)
+
+    def _write(self, store: Store, kept: dict[int, Store]) -> None:
+        del self._stores[store.number], kept[store.number]
+        self._grid.effects += 1
+        try:
+            store.write()
+        except WarploomError:
+            return  # its memory was freed since: the kernel's own `free`
+
+    def forget(self, cluster: Cluster) -> None:
+        """A cluster has ended, and its shared memory with it; its stores to global memory stay."""
+        for store in [each for each in self._stores.values() if each.home is cluster]:
+            del self._stores[store.number], self._seen[store.seen_by][store.number]
+
+
+def ordering(op: Op, run: Any) -> Any:
+    """An instruction's function that first orders the stores of its warp, where the instruction does."""
+    reach = max((_released(op, effect) for effect in op.form.effects), default=0)
+    settles = op.family not in _BY_ADDRESS and any(_is_direct(op, effect) for effect in op.form.effects)
+    if not reach and not settles:
+        return run
+
+    def wrapped(group: Group, mask: Any, *operands: Any) -> Any:
+        buffers = group.grid.buffers
+        if buffers is not None and len(buffers):
+            if settles:
+                buffers.settle(group)
+            if reach:
+                buffers.release(group, reach)
+        return run(group, mask, *operands)
+
+    return wrapped
+
+
+def _filled(op: Op, text: str) -> str:
+    return op[text[1:-1]] if text.startswith("{") else text
+
+
+def _released(op: Op, effect: Effect) -> int:
+    """The reach of the release that an effect is; 0 for none."""
+    detail, scope = _filled(op, effect.detail), _filled(op, effect.scope)
+    if effect.verb == "fences":
+        if effect.proxy != "generic" or detail == "mbarrier_init" or effect.space not in ("", "{space}"):
+            return 0
+        return _REACH[scope or "gpu"]
+    if effect.verb in ("syncs", "arrives"):
+        if detail == "relaxed" or effect.later:
+            return 0
+        # A remote arrival without qualifiers announces to the cluster, whatever PTX's default scope.
+        return _REACH["cluster" if op.family.startswith("mbarrier.") else scope or "cta"]
+    if effect.verb == "writes" and "release" in (op["sem"], op["order"]) or op["sem"] == "acq_rel":
+        return _REACH[scope or "gpu"]
+    return 0
+
+
+def _is_direct(op: Op, effect: Effect) -> bool:
+    """True for an access that does not look at the buffers, and for proxy fences."""
+    if _filled(op, effect.space).partition("::")[0] not in ("", "global", "shared"):
+        return False
+    if effect.verb == "fences":
+        return effect.proxy != "generic"
+    return effect.verb in ("reads", "writes") or (effect.verb == "arrives" and effect.later)
+
+
+__all__ = ["FAMILIES", "Store", "StoreBuffers", "ordering"]
