@@ -366,8 +366,9 @@ def _explore(
         for schedule in list(portfolio(first.counts, warps, budget))[1:]:
             tried += 1
             recorded = Recorded(schedule)
-            seeded = isinstance(schedule, Random | Weak)
-            found_by = f"{schedule.name}, seed {schedule.seed}" if seeded else schedule.name
+            found_by = schedule.name
+            if isinstance(schedule, Random | Weak):
+                found_by += f", seed {schedule.seed}"
             try:
                 work.run(recorded)
             except WarploomError as error:

@@ -60,6 +60,7 @@ class Eager:
     two_views: bool = False
     preempts: bool = False
     starves: bool = False
+    buffers: bool = False
 
     def choose(self, kind: str, options: Sequence[str], groups: int) -> int:
         if kind == "step":
@@ -82,6 +83,7 @@ class Lazy:
     two_views: bool = True
     preempts: bool = False
     starves: bool = False
+    buffers: bool = False
 
     def choose(self, kind: str, options: Sequence[str], groups: int) -> int:
         if kind == "step" and not groups:
@@ -102,6 +104,7 @@ class Reverse:
     two_views: bool = True
     preempts: bool = False
     starves: bool = False
+    buffers: bool = False
 
     def choose(self, kind: str, options: Sequence[str], groups: int) -> int:
         if kind == "step":
@@ -119,6 +122,7 @@ class Random:
     two_views: bool = True
     preempts: bool = True
     starves: bool = False
+    buffers: bool = False
     _draw: random.Random = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -223,6 +227,7 @@ class Hold:
     two_views: bool = field(default=True, init=False)
     preempts: bool = field(default=False, init=False)
     starves: bool = field(default=False, init=False)
+    buffers: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         self.name, self._families = f"hold:{self.kind}", frozenset(HELD[self.kind])
@@ -250,6 +255,7 @@ class Starve:
     two_views: bool = field(default=True, init=False)
     preempts: bool = field(default=False, init=False)
     starves: bool = field(default=True, init=False)
+    buffers: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         self.name = f"starve:{self.who}"

@@ -242,7 +242,7 @@ def _released(op: Op, effect: Effect) -> int:
             return 0
         # A remote arrival without qualifiers announces to the cluster, whatever PTX's default scope.
         return _REACH["cluster" if op.family.startswith("mbarrier.") else scope or "cta"]
-    if effect.verb == "writes" and "release" in (op["sem"], op["order"]) or op["sem"] == "acq_rel":
+    if effect.verb == "writes" and {"release", "acq_rel"} & {op["sem"], op["order"]}:
         return _REACH[scope or "gpu"]
     return 0
 
