@@ -34,7 +34,7 @@ Array = npt.NDArray[Any]
 FAMILIES = ("store.global", "store.shared")
 """The names of buffered stores among the options of a step."""
 _REACH = {"warp": 0, "grid": 0, "cta": 1, "cluster": 2, "gpu": 3, "gl": 3, "sys": 3}
-"""How far a release of a scope shows the stores before it; `grid` is that of signals between grids."""
+"""The distance to which a release of a scope shows earlier stores; `grid` is that of signals between grids."""
 _BY_ADDRESS = frozenset(
     {"ld", "ldu", "st", "stmatrix", "atom", "red", "atom.vector", "red.vector", "wmma.load", "wmma.store"}
 )
