@@ -1,4 +1,4 @@
-"""A small harness for kernels with barriers and copies: registers, shared memory with names, who is thread 0."""
+"""A small harness for kernels with barriers and copies: registers, named shared memory, a predicate for thread 0."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SPIN = "{label}: mbarrier.try_wait.parity.shared::cta.b64 %p15, [{address}], {pa
 
 
 def init(*counts: int) -> str:
-    """Thread 0 makes barriers at `bars`, `bars+8`, … and the CTA meets."""
+    """Thread 0 initialises barriers at `bars`, `bars+8`, … and the CTA synchronises."""
     return " ".join(INIT.format(f"+{8 * i}", count) for i, count in enumerate(counts)) + " bar.sync 0;"
 
 
@@ -72,7 +72,7 @@ def run(
 
 
 def fault(body: str, params: str = "", args: tuple[Any, ...] = (), **options: Any) -> WarploomError:
-    """The error that a launch ends with."""
+    """The error that a launch raises."""
     try:
         run(body, params, args, **options)
     except WarploomError as error:

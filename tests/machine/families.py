@@ -1,4 +1,4 @@
-"""One small launch of every kernel family of the library, on data for which the order of a sum shows in the bits."""
+"""One small launch of every kernel family of the library, on data for which the order of summation matters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small kernels whose every synchronisation is needed: each has a mark, and a copy without it is wrong.
+"""Small kernels in which every synchronisation is necessary: each has a mark, and the kernel is wrong without it.
 
 A mark is a comment `//@name` at the end of a line; `without(text, name)` leaves those lines out. Numbers are small
 integers, so that every product is exact.
@@ -62,7 +62,7 @@ def without(text: str, mark: str) -> str:
 
 @dataclass
 class Protocol:
-    """A kernel, fresh arguments with the array that it fills, and what must be there afterwards."""
+    """A kernel, fresh arguments with the array that it fills, and the expected result."""
 
     text: str
     block: int
@@ -75,7 +75,7 @@ class Protocol:
         self.marks = tuple(dict.fromkeys(found))
 
     def wrong(self, text: str | None = None, **options: Any) -> int:
-        """How many numbers of a run differ from what NumPy says."""
+        """Count the elements of a run that differ from the reference."""
         args, out, expected = self.make()
         options.setdefault("limit", 200_000)
         shape = {"grid": (self.cluster, 1, 1), "block": (self.block, 1, 1), "cluster": (self.cluster, 1, 1)}
@@ -92,7 +92,7 @@ def product(a: Array, b: Array) -> Array:
 
 
 def _load() -> Protocol:
-    """Thread 0 asks for a box of 8 rows of 16 words; a warp reads it and writes it out."""
+    """Thread 0 loads a box of 8 rows of 16 words; a warp reads it and writes it out."""
     text = kernel(
         "map:a ptr:out",
         f"""
@@ -124,7 +124,7 @@ _FRAGMENT = """
  shr.u32 %r0, %lane, 2; shl.b32 %r1, %warp, 4; add.u32 %r0, %r0, %r1; and.b32 %r2, %lane, 3;
  shl.b32 %r0, %r0, 5; shl.b32 %r2, %r2, 3; add.u32 %r0, %r0, %r2;
 """
-"""%r0: the byte of D[64, 8] in float32 where a thread's first pair of accumulators goes; the second is 256 behind."""
+"""%r0: the byte of D[64, 8] in float32 where a thread's first pair of accumulators goes; the second is 256 bytes later."""
 
 
 def _descriptor(register: str, offset: int, rows: int, family: str) -> str:
@@ -136,7 +136,7 @@ def _descriptor(register: str, offset: int, rows: int, family: str) -> str:
 
 
 def image(matrix: Array) -> Array:
-    """An operand as it lies in shared memory."""
+    """The bytes of an operand in shared memory."""
     chunks = matrix.view(np.uint8).reshape(len(matrix), -1, 16)
     return np.ascontiguousarray(chunks.transpose(1, 0, 2)).reshape(-1)
 
@@ -193,7 +193,7 @@ RING_NOTES = """
 
 
 def _ring() -> Protocol:
-    """Warp 4 loads the operands of three steps into two stages; warps 0 to 3 multiply and give stages back."""
+    """Warp 4 loads the operands of three steps into two stages; warps 0 to 3 multiply and release the stages."""
     stage_bytes = _A_BYTES + _B_BYTES
     produce, consume = [], []
     for step in range(RING_STEPS):
@@ -271,7 +271,7 @@ def _stored_operands() -> Protocol:
 
 
 def _store() -> Protocol:
-    """Two tiles through one staging buffer: store, fence, meet, TMA store, wait until it was read, again."""
+    """Two tiles through one staging buffer: store, fence, barrier, TMA store, wait until it was read, repeat."""
     tile = """
  st.shared.u32 [%r1], %r2;
  fence.proxy.async.shared::cta; //@fence{number}
@@ -302,7 +302,7 @@ _TA_BYTES, _TB_BYTES = 128 * _DEPTH * 2, _N * _DEPTH * 2
 
 
 def _tensor(use_copy: bool) -> Protocol:
-    """Threads store A and B (and a tile that tcgen05.cp moves); one thread multiplies; all read tensor memory."""
+    """Threads store A and B (and a tile that tcgen05.cp moves); one thread issues the MMA; all read TMEM."""
     idesc = encode_instruction_descriptor("f16", 128, _N, "bf16", "bf16")
     copied = f"""
  {_descriptor("%d1", _TA_BYTES + _TB_BYTES, 128, "sm_100")}

@@ -51,7 +51,7 @@ def threads(
     fill: int = 0,
     **options: Any,
 ) -> npt.NDArray[np.uint32]:
-    """What each thread wrote: [thread, word]. `%r0` is its number in the CTA, `%r1` its input, `%rd0` its output."""
+    """Run a body in every thread; return [thread, word]. `%r0` is the thread's number in the CTA, `%r1` its input, `%rd0` its output."""
     shape = (block, 1, 1) if isinstance(block, int) else block
     count = shape[0] * shape[1] * shape[2]
     out = np.full((grid * count, words), fill, np.uint32)

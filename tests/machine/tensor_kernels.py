@@ -1,6 +1,6 @@
-"""Kernels for the Blackwell tests: memories are filled, one thread works, tensor memory is read back.
+"""Kernels for the Blackwell tests: memory is filled, one thread issues, TMEM is read back.
 
-Where accumulators lie in tensor memory is written here a second time, from the manual's layouts.
+The layouts of accumulators in TMEM are implemented here a second time, from the manual.
 """
 
 from __future__ import annotations
@@ -146,18 +146,18 @@ class Bench:
     group: int = 1
     columns: int = 128
     issuer: int = 0
-    """The rank of the CTA whose thread 0 works."""
+    """The rank of the CTA whose thread 0 issues."""
     fence: str = FENCE
     commit: str = ""
     wait: str = WAIT
     late: str = ""
-    """What stands behind the reading of tensor memory."""
+    """Instructions after TMEM has been read back."""
     size: int = 0
     lines: list[str] = field(default_factory=list)
     parts: list[tuple[int, list[np.ndarray]]] = field(default_factory=list)
 
     def place(self, *images: np.ndarray) -> int:
-        """Put bytes into shared memory, one image for each CTA, at a multiple of 1024; their offset."""
+        """Put bytes into shared memory, one image for each CTA, at a multiple of 1024; return the offset."""
         at = self.size
         self.parts.append((at, list(images)))
         self.size = at + -(-max(len(image) for image in images) // 1024) * 1024
@@ -167,7 +167,7 @@ class Bench:
         self.lines.append(text)
 
     def descriptor(self, register: str, offset: int, leading: int, stride: int, swizzle: str) -> None:
-        """Load a register with the descriptor of what lies at an offset of shared memory."""
+        """Load a register with the descriptor of an operand at an offset of shared memory."""
         constant = encode_shared_descriptor("sm_100", 0, leading, stride, swizzle)
         self.add(f"add.u32 %r30, %smem, {offset};")
         self.add("shr.u32 %r30, %r30, 4;")
@@ -197,7 +197,7 @@ class Bench:
     def run(
         self, before: np.ndarray | None = None, schedule: object = "eager", seed: int = 0, **options: object
     ) -> np.ndarray:
-        """Tensor memory [CTA, lane, column] after the work, as words."""
+        """Run the kernel; return TMEM [CTA, lane, column] as words."""
         image = np.zeros((self.group, max(self.size, 1024)), np.uint8)
         for at, images in self.parts:
             for cta, part in enumerate(images):
@@ -241,13 +241,13 @@ def located(m: int, n: int, group: int, *, ws: bool = False) -> tuple[np.ndarray
 K = {"f16": 16, "tf32": 8, "f8f6f4": 32, "i8": 32, "mxf8f6f4": 32, "mxf4": 64, "mxf4nvf4": 64}
 MX4 = ("mxf4", "mxf4nvf4")
 A_BITS = {"f16": 16, "tf32": 32, "mxf4": 4, "mxf4nvf4": 4}
-"""Bits of an element of A in tensor memory; a byte for the others."""
+"""Bits of an element of A in TMEM; other types take a byte."""
 D_DTYPES = {"f32": np.float32, "f16": np.uint32, "s32": np.int32}
 
 
 @dataclass
 class Product:
-    """D = A·B of small integers: operands placed in shared memory, MMAs along k, and what must come out."""
+    """D = A·B of small integers: operands placed in shared memory, MMAs along k, and the expected result."""
 
     kind: str = "f16"
     a_type: str = "bf16"
@@ -264,7 +264,7 @@ class Product:
     column: int = 0
     lane: int = 0
     a_column: int | None = None
-    """Where A lies in tensor memory; None: in shared memory."""
+    """The TMEM column of A; None: A is in shared memory."""
     options: dict[str, object] = field(default_factory=dict)
     seed: int = 0
     fill: Callable[[np.random.Generator, tuple[int, ...], str], np.ndarray] = numbers
@@ -281,7 +281,7 @@ class Product:
     def _operand(
         self, rng: np.random.Generator, rows: int, element: str, swizzle: str, major: str
     ) -> tuple[np.ndarray, list[Tile], int]:
-        """The matrix, its tiles by CTA, and how many MMAs it is deep."""
+        """The matrix, its tiles by CTA, and the number of MMAs along K."""
         k, packed = K[self.kind], self.kind in MX4
         size = 4 if element == "tf32" else 2 if element.endswith("f16") else 1
         step = k * size if not packed else k // 2
@@ -294,7 +294,7 @@ class Product:
 
     @property
     def width(self) -> int:
-        """Columns of tensor memory that D takes."""
+        """TMEM columns of D."""
         return int(located(self.m, self.n, self.group, ws=self.ws)[2].max()) + 1
 
     def descriptor(self, **changes: object) -> int:
@@ -324,7 +324,7 @@ class Product:
         head: str = "",
         **changes: object,
     ) -> None:
-        """One MMA; `head` stands behind the kind, `tail` behind the instruction descriptor, which `changes` change."""
+        """One MMA; `head` is inserted after the kind, `tail` after the instruction descriptor, which `changes` modify."""
         a, b = self.a_tiles[0], self.b_tiles[0]
         left = "%d0"
         if self.a_column is None:

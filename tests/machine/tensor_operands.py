@@ -1,6 +1,6 @@
-"""Operands of the Blackwell tests: small integers of every type, and where their bytes lie in shared memory.
+"""Operands of the Blackwell tests: small integers of every type, and the layout of their bytes in shared memory.
 
-The layouts are written here a second time, granule by granule, from the manual.
+The layouts are implemented here a second time, granule by granule, from the manual.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ DTYPES = {
     "u8": np.uint8,
 }
 VALUES = {"e2m1": [-4, -3, -2, -1, 0, 1, 2, 3, 6], "u8": [0, 1, 2, 3, 5], "e2m3": [-7, -2, -1, 0, 1, 3, 5]}
-"""Integers that a type holds; the others hold those of -4 to 4."""
+"""Integers that a type represents exactly; the others represent -4 to 4."""
 
 
 def numbers(rng: np.random.Generator, shape: tuple[int, ...], element: str) -> np.ndarray:
-    """Small integers that an element type holds exactly."""
+    """Small integers that an element type represents exactly."""
     return rng.choice(VALUES.get(element, list(range(-4, 5))), shape).astype(np.float32)
 
 
@@ -61,7 +61,7 @@ def swizzled(address: int, swizzle: str) -> int:
 
 @dataclass(frozen=True)
 class Tile:
-    """An operand in shared memory: its bytes, and what its descriptor says; `step` is the way of one MMA along k."""
+    """An operand in shared memory: its bytes, and its descriptor fields; `step` is the offset of one MMA along K."""
 
     image: np.ndarray
     leading: int
@@ -91,7 +91,7 @@ def k_major(rows: np.ndarray, swizzle: str, step: int) -> Tile:
 
 
 def mn_major(values: np.ndarray, element: str, swizzle: str, k: int) -> Tile:
-    """A matrix [mn, all k] whose elements of one k follow each other; `k` is the depth of one MMA."""
+    """A matrix [mn, all k] whose elements of one k follow each other; `k` is the K extent of one MMA."""
     lines = values.T.astype(DTYPES[element])
     size = lines.itemsize
     raw = np.ascontiguousarray(lines).view(np.uint8).reshape(len(lines), -1)

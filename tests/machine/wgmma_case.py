@@ -1,4 +1,4 @@
-"""A wgmma product as a kernel, its operands laid out by hand, and the numbers it must give."""
+"""A wgmma GEMM as a kernel, its operands laid out by hand, and the expected results."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BITS = {"none": 0, "32B": 1, "64B": 2, "128B": 3}
 
 @dataclass(frozen=True)
 class Layout:
-    """One operand in shared memory, written down from the manual's canonical layouts, independently of the machine."""
+    """One operand in shared memory, implemented from the manual's canonical layouts, independently of the emulator."""
 
     rows: int
     k: int

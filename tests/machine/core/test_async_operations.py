@@ -1,4 +1,4 @@
-"""Operations under way: which may take effect, in which order they are offered, and how many there can be."""
+"""Operations in flight: which may take effect, the order in which they are offered, and their limit."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def operation(*after: Operation) -> Operation:
 
 
 @given(st.data())
-def test_what_may_take_effect_is_offered_in_the_order_of_issue(data):
-    """Beside a plain list that is searched at every step."""
+def test_operations_that_may_take_effect_are_offered_in_issue_order(data):
+    """Compared with a plain list that is searched at every step."""
     flight, issued, before = InFlight(), [], {}
     for _ in range(data.draw(st.integers(1, 40))):
         offered = [each for each in issued if not each.done and all(one.done for one in before[each])]
@@ -37,7 +37,7 @@ def test_what_may_take_effect_is_offered_in_the_order_of_issue(data):
             flight.add(issued[-1])
 
 
-def test_operations_that_were_done_are_not_waited_for():
+def test_completed_operations_are_not_waited_for():
     first = operation()
     first.done = True
     second = operation(first, first)
@@ -45,8 +45,8 @@ def test_operations_that_were_done_are_not_waited_for():
     assert second.after == ()
 
 
-def test_a_long_chain_is_let_go_of():
-    """Nothing that is done holds on to what came before it."""
+def test_a_long_chain_is_freed():
+    """A completed operation keeps no reference to its predecessors."""
     flight, last = InFlight(), operation()
     flight.add(last)
     for _ in range(3):
@@ -82,7 +82,7 @@ def copied(schedule, wait=""):
 
 
 @pytest.mark.parametrize("most", [1, 5])
-def test_when_there_are_too_many_the_oldest_take_effect(most, monkeypatch):
+def test_the_oldest_operations_take_effect_at_the_limit(most, monkeypatch):
     monkeypatch.setattr(grid, "_MOST_IN_FLIGHT", most)
     source, out = copied("lazy")
     arrived = (out == source).reshape(24, 32).all(axis=1)
@@ -90,7 +90,7 @@ def test_when_there_are_too_many_the_oldest_take_effect(most, monkeypatch):
 
 
 @pytest.mark.parametrize("inner", [Lazy, Reverse, Random], ids=lambda cls: cls.__name__)
-def test_too_many_are_recorded_and_replayed_alike(inner, monkeypatch, tmp_path):
+def test_recordings_at_the_limit_replay_the_same(inner, monkeypatch, tmp_path):
     monkeypatch.setattr(grid, "_MOST_IN_FLIGHT", 3)
     recorded, file = Recorded(inner()), tmp_path / "choices.json"
     _, first = copied(recorded)

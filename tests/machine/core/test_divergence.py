@@ -1,4 +1,4 @@
-"""Lanes that part ways and meet again: hand-picked shapes and random programs against a thread-by-thread reference."""
+"""Divergence and reconvergence: hand-picked shapes and random programs against a thread-by-thread reference."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ def test_loops_with_a_trip_count_per_lane(schedule: str, seed: int) -> None:
 
 
 @by_schedule
-def test_the_rest_of_a_warp_goes_on_after_an_early_return(schedule: str, seed: int) -> None:
-    """The lanes that stay shuffle, reduce and meet at an aligned barrier."""
+def test_the_remaining_lanes_continue_after_an_early_return(schedule: str, seed: int) -> None:
+    """The remaining lanes shuffle, reduce and synchronise at an aligned barrier."""
     body = """
     setp.lt.u32 %p1, %r1, 30000; @%p1 ret;
     and.b32 %r3, %r0, 1; setp.eq.u32 %p2, %r3, 0; @%p2 bra EVEN;
@@ -91,7 +91,7 @@ def test_the_rest_of_a_warp_goes_on_after_an_early_return(schedule: str, seed: i
 
 
 @by_schedule
-def test_a_table_of_branches_by_lane(schedule: str, seed: int) -> None:
+def test_brx_by_lane(schedule: str, seed: int) -> None:
     body = """
     and.b32 %r3, %r1, 3; T: .branchtargets A, B, C, D; brx.idx %r3, T;
     A: mov.u32 %r4, 10; bra END; B: add.u32 %r4, %r0, 20; bra END;
@@ -106,7 +106,7 @@ def test_a_table_of_branches_by_lane(schedule: str, seed: int) -> None:
     check(body, want, schedule, seed)
 
 
-def test_a_table_has_an_end() -> None:
+def test_an_index_after_the_end_of_a_brx_table() -> None:
     with pytest.raises(WarploomError) as caught:
         threads("T: .branchtargets A, B; brx.idx %r0, T; A: B: st.global.u32 [%rd0], %r0;")
     assert caught.value.code == "BAD_BRANCH"
@@ -124,7 +124,7 @@ FUNCTION = """
 
 
 @by_schedule
-def test_calls_diverge_inside(schedule: str, seed: int) -> None:
+def test_divergence_inside_calls(schedule: str, seed: int) -> None:
     body = """
     setp.gt.u32 %p1, %r1, 40000; mov.u32 %r4, 1; @%p1 bra SKIP;
     call (%r4), twist, (%r1); SKIP: call (%r5), twist, (%r4); redux.sync.or.b32 %r6, %r5, -1; add.u32 %r4, %r4, %r5;
@@ -143,7 +143,7 @@ def test_calls_diverge_inside(schedule: str, seed: int) -> None:
 @by_schedule
 @pytest.mark.parametrize("size", [32, 128])
 def test_a_lane_may_wait_for_another_lane_of_its_warp(schedule: str, seed: int, size: int) -> None:
-    """The lane that sets the flag stands behind the join of those who spin: forward progress is each lane's own."""
+    """The lane that sets the flag is after the reconvergence point of the spinning lanes: every lane makes forward progress."""
     body = """
     and.b32 %r3, %r0, 31; shr.u32 %r5, %r0, 5; shl.b32 %r5, %r5, 2; mov.u32 %r6, sh; add.u32 %r6, %r6, %r5;
     setp.eq.u32 %p1, %r3, 9; @%p1 st.shared.u32 [%r6], 0; bar.warp.sync -1; mov.u32 %r4, 0;
@@ -171,7 +171,7 @@ def test_a_spin_lock_between_lanes(schedule: str, seed: int) -> None:
 
 
 @by_schedule
-def test_warps_part_and_come_together_at_a_barrier(schedule: str, seed: int) -> None:
+def test_warps_diverge_and_synchronise_at_a_barrier(schedule: str, seed: int) -> None:
     body = """
     shr.u32 %r3, %r0, 5; setp.eq.u32 %p1, %r3, 1; @%p1 bra ONE; setp.eq.u32 %p1, %r3, 2; @%p1 bra TWO;
     mov.u32 %r4, 7; bra SYNC; ONE: and.b32 %r4, %r0, 3; LOOP: setp.eq.u32 %p2, %r4, 0; @%p2 bra SYNC;
@@ -185,8 +185,8 @@ def test_warps_part_and_come_together_at_a_barrier(schedule: str, seed: int) -> 
 
 
 @by_schedule
-def test_an_assertion_that_holds_does_not_keep_lanes_apart(schedule: str, seed: int) -> None:
-    """`trap` in one arm is no way to the end: the arms still meet before the aligned barrier."""
+def test_an_assertion_that_holds_does_not_prevent_reconvergence(schedule: str, seed: int) -> None:
+    """An arm that ends in `trap` does not reach the exit: the arms still reconverge before the aligned barrier."""
     body = """
     and.b32 %r3, %r0, 1; setp.eq.u32 %p1, %r3, 0; @%p1 bra EVEN;
     setp.ne.u32 %p2, %r3, 1; @%p2 bra FAIL; add.u32 %r1, %r1, 9; EVEN: bar.sync 0; st.global.u32 [%rd0], %r1; ret;
@@ -203,7 +203,7 @@ def test_a_trap_names_its_line_and_lanes() -> None:
 
 @pytest.mark.parametrize("schedule", ["eager", "lazy", "reverse", "random"])
 def test_an_endless_wait_is_reported(schedule: str) -> None:
-    """Every warp only reads: found by its state, long before any limit."""
+    """Every warp only reads: detected by unchanged state, long before any limit."""
     body = "mov.u32 %r6, sh; SPIN: ld.volatile.shared.u32 %r4, [%r6]; setp.ne.u32 %p1, %r4, 12345; @%p1 bra SPIN;"
     with pytest.raises(WarploomError) as caught:
         threads(body, 64, schedule=schedule, limit=10_000_000)
@@ -336,7 +336,7 @@ def thread(body: list[Any], r: list[int]) -> Generator[int, int, None]:
 
 
 def outcome(body: list[Any], values: list[int]) -> Iterator[int]:
-    """What the threads of a warp store."""
+    """The words that the threads of a warp store."""
     registers = [[(v * (2 * i + 1) + i) & WORD for i in range(4)] + [1000, 0] for v in values]
     running = {lane: thread(body, r) for lane, r in enumerate(registers)}
     results, sent = dict[int, int](), dict[int, int | None]()

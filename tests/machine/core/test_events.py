@@ -1,4 +1,4 @@
-"""Events: their exact sequence for known kernels, none missing or doubled, and watching changes nothing."""
+"""Events: their exact sequence for known kernels, none missing or duplicated, and observers change nothing."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def watched(name: str, text: str | None = None, **options) -> list:
 
 
 def line(event) -> str:
-    """An event as words: kind, verb, barrier and phase, count, group, touches."""
+    """Format an event: kind, verb, barrier and phase, count, group, touches."""
     parts = [event.kind, event.verb]
     if event.barrier is not None:
         parts.append(f"{event.barrier.name}#{event.phase}")
@@ -57,15 +57,15 @@ def line(event) -> str:
 
 
 def of_warp(events: list, warp: int) -> list[str]:
-    """What a warp and its engines do, without its loads of parameters."""
+    """The events of a warp and its asynchronous operations, without its parameter loads."""
     return [line(e) for e in events if e.agent.warp == warp and e.space != "param"]
 
 
 MEET = ["arrive syncs barrier 0#{0} x32", "wait syncs barrier 0#{0}"]
 
 
-def test_a_producer_tells_its_barriers_phases_and_bytes():
-    """Under the eager schedule a copy completes at issue, between the announcement of its bytes and the phase's end."""
+def test_events_of_a_producer_name_barriers_phases_and_bytes():
+    """Under the eager schedule a copy completes at issue, between expect_tx and the end of the phase."""
     expected = [part.format(0) for part in MEET]
     for step in range(RING_STEPS):
         stage, lap = step % 2, step // 2
@@ -79,7 +79,7 @@ def test_a_producer_tells_its_barriers_phases_and_bytes():
     assert of_warp(watched("ring"), 4)[:-2] == expected
 
 
-def test_a_consumer_tells_its_waits_groups_and_operands():
+def test_events_of_a_consumer_name_waits_groups_and_operands():
     events = watched("ring", schedule="lazy")
     expected = [
         f"alloc allocates {name}[{i}]#0 x{count}" for name, count in (("full", 1), ("empty", 4)) for i in (0, 1)
@@ -101,8 +101,8 @@ def test_a_consumer_tells_its_waits_groups_and_operands():
     assert got[: len(expected)] == expected
 
 
-def test_a_tensor_core_tells_its_order_and_its_memory():
-    """Operations of one thread are numbered; a commit arrives behind them; loads and waits of tensor memory pair."""
+def test_events_of_tcgen05_name_order_and_memory():
+    """Operations of one thread are numbered; a commit arrives after them; TMEM loads and waits match."""
     events = [e for e in watched("tensor copy", schedule="lazy") if e.agent.warp == 0]
     work = [line(e) for e in events if e.kind not in ("access", "fence") and "barrier 0" not in line(e)]
     mma = "tcgen05:0 r shared/async 512 r shared/async 4096 w tensor/tcgen05 8192"
@@ -130,7 +130,7 @@ def test_a_tensor_core_tells_its_order_and_its_memory():
     ]
 
 
-def test_a_store_tells_its_two_halves_and_which_of_them_a_wait_is_for():
+def test_events_of_a_store_name_its_read_and_its_write():
     events = watched("store", schedule="lazy")
     groups = [line(e) for e in events if e.agent.warp == 0 and e.group is not None]
     expected = []
@@ -143,7 +143,7 @@ def test_a_store_tells_its_two_halves_and_which_of_them_a_wait_is_for():
     assert all(e.lanes == 1 for e in events if e.group is not None)
 
 
-def test_who_where_and_how():
+def test_fields_of_single_events():
     """Agent, lanes, scope, semantics and source of single events."""
     events = watched("tensor", schedule="lazy")
     fences = [e for e in events if e.kind == "fence" and e.proxy == "async"]
@@ -198,7 +198,7 @@ def test_bytes_of_events_are_the_bytes_moved(name):
 
 @pytest.mark.parametrize(("schedule", "seed"), SCHEDULES)
 @pytest.mark.parametrize("name", PROTOCOLS)
-def test_watching_changes_nothing(name, schedule, seed):
+def test_observers_change_nothing(name, schedule, seed):
     outcomes = []
     for observers in ([], [Watch()]):
         args, out, _ = protocol(name).make()
@@ -209,8 +209,8 @@ def test_watching_changes_nothing(name, schedule, seed):
     assert outcomes[0] == outcomes[1]
 
 
-def test_watching_does_not_change_a_choice():
-    """The same questions in the same order, so that a recording fits both."""
+def test_observers_do_not_change_a_choice():
+    """The same choices in the same order, so that a recording fits both."""
 
     class Log(Random):
         def __post_init__(self):
@@ -230,7 +230,7 @@ def test_watching_does_not_change_a_choice():
 
 
 @pytest.mark.parametrize("made", [events.Event, events.Touch, events.Reporter, events.Actor, events.CommitGroup])
-def test_without_observers_nothing_is_made_for_them(made, monkeypatch):
+def test_no_event_is_created_without_observers(made, monkeypatch):
     def refuse(*args, **kwargs):
         raise AssertionError(f"{made.__name__} is made")
 
@@ -242,7 +242,7 @@ def test_without_observers_nothing_is_made_for_them(made, monkeypatch):
 
 @pytest.mark.parametrize("schedule", ["eager", "random"])
 @pytest.mark.parametrize("name", PROTOCOLS)
-def test_no_declared_effect_is_silent(name, schedule):
+def test_every_declared_effect_has_an_event(name, schedule):
     """Every effect of every executed instruction's row has an event; those that happen later are in the touches."""
     module = parse(protocol(name).text)
     declared = defaultdict(set)
@@ -259,7 +259,7 @@ def test_no_declared_effect_is_silent(name, schedule):
     assert executed <= set(told)
 
 
-def test_what_a_convoy_does_is_told_of_each_warp():
+def test_events_of_a_convoy_are_per_warp():
     """Four warps in lockstep: accesses, copies, arrivals and their groups belong to the warp that made them."""
     body = f"""{init(128)} mov.u32 %r4, %tid.x; shl.b32 %r1, %r4, 2; mov.u32 %r2, data; add.u32 %r2, %r2, %r1;
         ld.param.u64 %rd1, [src]; mul.wide.u32 %rd2, %r4, 4; add.u64 %rd1, %rd1, %rd2;
@@ -311,7 +311,7 @@ def bounds(touch) -> tuple[int, int]:
     return int(touch.addresses.min()), int(touch.addresses.max()) + touch.width
 
 
-def test_a_check_of_fifteen_lines_finds_what_the_numbers_of_a_lucky_schedule_hide():
+def test_a_short_check_finds_a_race_that_the_results_hide():
     for text, expected in ((protocol("load").text, 0), (without(protocol("load").text, "wait"), 1)):
         check = UseBeforeWait()
         assert protocol("load").wrong(text, observers=[check], schedule="eager") == 0
@@ -324,7 +324,7 @@ def access_events(body: str, params: str = "", args: tuple = (), **options) -> l
     return [e for e in watch.events if e.kind == "access" and e.space != "param"]
 
 
-def test_generic_addresses_are_told_by_space_and_owner():
+def test_generic_addresses_are_reported_by_space_and_owner():
     """Even lanes store to shared memory, odd ones to global memory, through one generic store."""
     out = np.zeros(32, np.uint32)
     body = """ld.param.u64 %rd1, [out]; mul.wide.u32 %rd2, %lane, 4; add.u64 %rd1, %rd1, %rd2;
@@ -339,7 +339,7 @@ def test_generic_addresses_are_told_by_space_and_owner():
     np.testing.assert_array_equal(np.diff(by_space["shared"].addresses), 8)
 
 
-def test_a_peers_memory_is_told_as_the_peers():
+def test_memory_of_a_peer_is_reported_as_such():
     body = """mapa.shared::cluster.u32 %r1, %thread, 0; xor.b32 %r2, %rank, 1; mov.u32 %r3, data;
     mapa.shared::cluster.u32 %r1, %r3, %r2; st.shared::cluster.u32 [%r1], %rank;
     barrier.cluster.arrive; barrier.cluster.wait;"""
@@ -363,7 +363,7 @@ def test_widths_semantics_and_lanes_come_from_the_row(text, verbs, width, semant
     assert {(e.touches[0].width, e.semantics, e.lanes) for e in events} == {(width, semantics, lanes)}
 
 
-def test_lanes_at_different_barriers_are_told_apart():
+def test_lanes_at_different_barriers_have_separate_events():
     body = f"""{init(16, 16)} and.b32 %r1, %lane, 1; shl.b32 %r1, %r1, 3; mov.u32 %r2, bars; add.u32 %r1, %r1, %r2;
     mbarrier.arrive.shared::cta.b64 %rd3, [%r1];
     W: mbarrier.try_wait.shared::cta.b64 %p1, [%r1], %rd3; @!%p1 bra W;"""
@@ -375,13 +375,13 @@ def test_lanes_at_different_barriers_are_told_apart():
     assert waits == [("bars", 0x55555555, 0, True), ("bars+0x8", 0xAAAAAAAA, 0, True)]
 
 
-def test_a_wait_that_fails_is_told_as_such():
+def test_a_failed_wait_is_reported_as_such():
     watch = Watch()
     run(f"{init(1)} mbarrier.test_wait.parity.shared::cta.b64 %p1, [bars], 0;", observers=[watch])
     assert [(e.phase, e.passed) for e in watch.events if e.kind == "wait" and e.verb == "waits"] == [(0, False)]
 
 
-def test_lanes_that_meet_on_different_paths_arrive_before_they_go_on():
+def test_lanes_on_different_paths_arrive_before_they_continue():
     body = """setp.lt.u32 %p1, %lane, 10; @%p1 bra A; bar.warp.sync -1; bra B; A: bar.warp.sync -1; B:"""
     watch = Watch()
     run(body, observers=[watch])
@@ -391,7 +391,7 @@ def test_lanes_that_meet_on_different_paths_arrive_before_they_go_on():
     assert {phase for _, _, phase in told} == {0}
 
 
-def test_cp_async_belongs_to_groups_and_arrives_for_them():
+def test_cp_async_belongs_to_groups_and_arrives_on_barriers():
     source = np.arange(64, dtype=np.uint32)
     body = f"""{init(64)} ld.param.u64 %rd1, [src]; mul.wide.u32 %rd2, %thread, 4; add.u64 %rd1, %rd1, %rd2;
     mov.u32 %r1, data; shl.b32 %r2, %thread, 2; add.u32 %r1, %r1, %r2;
@@ -412,7 +412,7 @@ def test_cp_async_belongs_to_groups_and_arrives_for_them():
     ]
 
 
-def test_a_clipped_box_touches_what_lies_in_the_tensor():
+def test_a_clipped_box_touches_only_the_tensor():
     array = np.zeros((9, 20), np.uint32)
     body = f"""{init(1)} mov.b64 %rd1, a; @%first mbarrier.arrive.expect_tx.shared::cta.b64 _, [bars], 256;
     @%first cp.async.bulk.tensor.2d.shared::cta.global.mbarrier::complete_tx::bytes [data], [%rd1, {{16, 7}}], [bars];
@@ -448,7 +448,7 @@ def test_fences_name_their_space_proxy_and_scope():
     ]
 
 
-def test_the_cost_of_watching(capsys):
+def test_the_cost_of_observers(capsys):
     """Printed, not asserted."""
 
     class Nothing:

@@ -40,7 +40,7 @@ def test_a_correct_kernel_has_no_failure_and_gets_the_eager_results():
     assert (out == want).all()
 
 
-def test_a_failure_is_shrunk_replayed_and_says_what_wrote_the_first_wrong_element(tmp_path):
+def test_a_failure_is_shrunk_replayed_and_names_the_writer_of_the_first_wrong_element(tmp_path):
     bound, out, want = product("cp.async.bulk.wait_group.read")
     ran = launch(bound, schedule="explore", sms=1)
     assert (out == want).all(), "the arrays get the results of the eager schedule"
@@ -76,7 +76,7 @@ def test_a_recording_has_a_format_and_the_digest_of_its_program(tmp_path):
     assert "this version reads format 2" in str(caught.value)
 
 
-def test_compare_decides_where_it_is_given():
+def test_compare_decides_if_it_is_given():
     bound, out, want = product("cp.async.bulk.wait_group.read")
     assert launch(bound, schedule="explore", budget=8, sms=1, compare=lambda: None).failure is None
     failure = launch(bound, schedule="explore", sms=1, compare=lambda: bool((out == want).all())).failure
@@ -96,7 +96,7 @@ END:
 
 
 def test_a_deadlock_of_one_schedule_is_raised_with_that_schedule(tmp_path):
-    """Warp 1 waits for ever if it looks before warp 0 has stored."""
+    """Warp 1 waits forever if it reads before warp 0 has stored."""
     ptx = text(LATE_DEADLOCK.replace("@!%p2 bra READ", "@!%p2 bra LATER").replace("READ: ", "LATER: READ: "))
     with pytest.raises(Stuck) as caught:
         launch(ptx, grid=1, block=64, schedule="explore")
@@ -109,7 +109,7 @@ ADDS = """ld.param.u64 %rd1, [sum]; mov.u32 %r1, %ctaid.x; setp.eq.u32 %p1, %r1,
  selp.f32 %f1, 0f4B800000, 0f3F800000, %p1; @%first red.global.add.f32 [%rd1], %f1;"""
 
 
-def test_the_order_of_float_atomics_is_remarked_and_no_failure():
+def test_the_order_of_float_atomics_is_a_remark_and_not_a_failure():
     total = np.zeros(1, np.float32)
     ran = run(ADDS, "ptr:sum", (total,), grid=6, schedule="explore", budget=24)
     assert ran.failure is None

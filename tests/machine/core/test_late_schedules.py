@@ -1,4 +1,4 @@
-"""Schedules that keep one kind of operation or one warp back until nothing else can move."""
+"""Schedules that delay one kind of operation or one warp until nothing else can run."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def wrong_without(pattern: str, which: int, schedule: str, seed: int = 0) -> int
     return int((out != want).sum())
 
 
-def test_staging_that_is_reused_while_a_store_reads_it_shows_where_stores_are_held():
+def test_reused_staging_memory_is_found_if_stores_are_delayed():
     pattern = "cp.async.bulk.wait_group.read"
     assert wrong_without(pattern, 0, "lazy") == 0
     assert wrong_without(pattern, -1, "hold:bulk-store") == 0
@@ -50,7 +50,7 @@ def test_staging_that_is_reused_while_a_store_reads_it_shows_where_stores_are_he
 
 @pytest.mark.parametrize("family", ["sm_90a cooperative", "sm_100a one CTA"])
 @pytest.mark.parametrize("name", NAMES)
-def test_whole_kernels_are_right_under_every_one(family, name):
+def test_whole_kernels_are_right_under_every_schedule(family, name):
     found = []
     for schedule in ("eager", name):
         bound, out = FAMILIES[family]()
@@ -70,13 +70,13 @@ def test_whole_kernels_are_right_under_every_one(family, name):
         ("keep:warp 1", "no such name"),
     ],
 )
-def test_a_wrong_name_is_refused_with_the_right_ones(name, words):
+def test_an_unknown_name_is_refused_with_the_known_ones(name, words):
     with pytest.raises(WarploomError) as caught:
         by_name(name, 0)
     assert words in str(caught.value)
 
 
-def test_a_held_kind_completes_last():
+def test_a_delayed_kind_completes_last():
     options = ["CTA (0,0) warp 0: cp.async.bulk.tensor.store", "CTA (0,0) warp 1: cp.async.bulk.tensor.load", "launch"]
     hold = Hold("bulk-store")
     assert hold.choose("step", ["CTA (0,0) warp 0", *options], 1) == 2
@@ -85,7 +85,7 @@ def test_a_held_kind_completes_last():
     assert hold.choose("step", [options[0]] * 2, 0) == 0
 
 
-def test_a_starved_warp_moves_last():
+def test_a_starved_warp_runs_last():
     starve = Starve("warp 1")
     groups = ["CTA (0,0) warp 1", "CTA (0,0) warp 1 lanes 0-3", "CTA (1,0) warp 2"]
     assert starve.choose("step", groups, 3) == 2
@@ -106,8 +106,8 @@ END:
 
 @pytest.mark.parametrize("schedule", ["eager", "lazy", "reverse", "starve:warp 0", "starve:warp 7"])
 @pytest.mark.parametrize("late", [0, 7])
-def test_warps_that_poll_are_parked_until_the_word_changes(schedule, late):
-    """The others cost a few turns, not one for every effect of the rest of the grid."""
+def test_polling_warps_are_suspended_until_the_word_changes(schedule, late):
+    """They cost a few instructions, not one for every effect of the rest of the grid."""
     flag = np.zeros(1, np.uint32)
     done = run(SPIN.format(late=late), "ptr:flag", (flag,), block=256, schedule=schedule)
     assert flag[0] == 7
@@ -115,7 +115,7 @@ def test_warps_that_poll_are_parked_until_the_word_changes(schedule, late):
 
 
 @pytest.mark.parametrize("family", ["sm_90a split-K in memory", "sm_100a split-K"])
-def test_reverse_executes_little_more_than_lazy_where_splits_wait_for_each_other(family):
+def test_reverse_executes_little_more_than_lazy_with_split_k(family):
     counts = {name: launch(FAMILIES[family]()[0], schedule=name).instructions for name in ("lazy", "reverse")}
     assert counts["reverse"] < 4 * counts["lazy"]
 
@@ -137,7 +137,7 @@ def test_a_deadlock_has_its_waiters_as_data():
 
 @pytest.mark.parametrize(("schedule", "most"), [("lazy", 1), ("hold:bulk-store", 1)])
 def test_a_cta_that_asks_for_work_runs_many_tiles(schedule, most):
-    """A launch would take the tiles away from the CTA, and its memory would never be used again."""
+    """A launch would take the tiles away from the CTA, and its memory would not be reused."""
     out = np.zeros(12, np.uint32)
     done = run(loop(), "ptr:out", (out,), grid=12, sms=1, target="sm_100a", schedule=schedule)
     assert (out == 1).all()

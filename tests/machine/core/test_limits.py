@@ -1,4 +1,4 @@
-"""What a stranger's kernel cannot do: run without end, take all memory, or bring the process down."""
+"""Limits for untrusted kernels: they cannot run forever, use all memory, or crash the process."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_the_largest_grid_ends_at_the_limit(threads):
 
 
 def test_a_large_cta_counts_for_more():
-    """Its memory takes time to make, and that must count too."""
+    """Creating its memory takes time, which must count too."""
     error = fault(".local .b8 x[131072]; st.local.u32 [x], 1;", grid=(10_000, 1, 1), block=(256, 1, 1), limit=30_000)
     assert error.code == "LIMIT"
 
@@ -79,7 +79,7 @@ def test_a_large_cta_counts_for_more():
         ({"sms": 0}, "at least 1"),
     ],
 )
-def test_shapes_beyond_the_machine_are_refused(shape, words):
+def test_shapes_beyond_the_hardware_are_refused(shape, words):
     error = fault(**shape)
     assert error.code == "BAD_LAUNCH"
     assert words in "\n".join(error.notes)
@@ -98,7 +98,7 @@ def test_shapes_beyond_the_machine_are_refused(shape, words):
         ),
     ],
 )
-def test_what_is_declared_too_large_is_refused_before_it_is_made(given, words):
+def test_declarations_that_are_too_large_are_refused_before_allocation(given, words):
     tracemalloc.start()
     error = fault(**given)
     peak = tracemalloc.get_traced_memory()[1]
@@ -112,7 +112,7 @@ def test_shared_memory_beyond_the_block_is_refused():
     assert fault(module=".shared .b8 x[99999999999];").code == "TOO_MUCH_SHARED"
 
 
-def test_a_long_grid_keeps_nothing_of_its_ended_ctas():
+def test_a_long_grid_frees_its_ended_ctas():
     body = ".shared .b8 x[65536]; mov.u32 %r0, %tid.x; st.shared.u32 [x], %r0;"
     run(body, grid=(4, 1, 1))
     tracemalloc.start()
@@ -134,8 +134,8 @@ def test_a_long_grid_keeps_nothing_of_its_ended_ctas():
     ],
 )
 @pytest.mark.parametrize("schedule", ["eager", "lazy", "random"])
-def test_no_memory_waits_for_the_collector(body, code, schedule):
-    """CTAs and what they have under way refer to each other; they are let go of all the same."""
+def test_memory_is_freed_without_the_garbage_collector(body, code, schedule):
+    """CTAs and their operations in flight refer to each other, and are freed nevertheless."""
     ptx = text(
         f".shared .align 128 .b8 x[150000]; mov.u32 %r0, %ctaid.x; mov.u32 %r1, %tid.x; st.shared.u32 [x], %r0; {body}",
         params=".param .u64 p",
@@ -164,8 +164,8 @@ def test_no_memory_waits_for_the_collector(body, code, schedule):
     assert left < 2 << 20, "one launch has 10 MB"
 
 
-def test_a_launch_lets_the_collector_come_to_the_old_objects():
-    """Whoever sets the collector's counts back at every launch keeps it from them for ever."""
+def test_a_launch_lets_the_garbage_collector_reach_old_objects():
+    """Resetting the collector's counts at every launch would keep it from ever reaching them."""
     before = gc.get_threshold()
     gc.set_threshold(700, 10, 1_000)
     try:
@@ -180,8 +180,8 @@ def test_a_launch_lets_the_collector_come_to_the_old_objects():
         gc.set_threshold(*before)
 
 
-def test_fewer_ctas_are_resident_where_they_would_take_too_much():
-    """All that fit may be started before the first ends: on 132 SMs these would take 64 GB."""
+def test_fewer_ctas_are_resident_if_they_need_too_much_memory():
+    """All that fit may start before the first ends: on 132 SMs these would need 64 GB."""
     ptx = text(".local .b8 x[262144]; st.local.u32 [x], 1;")
     given = Launch(ptx, (5000, 1, 1), (128, 1, 1), ())
     large = Grid(prepare(given, by_name("random", 0), None, None, (), None))
@@ -210,7 +210,7 @@ def test_loops_that_change_nothing_end_without_a_limit(body, schedule):
     assert {waiter.state for waiter in error.waiters} == {"polling"}
 
 
-def test_a_loop_that_counts_for_ever_ends_at_the_limit():
+def test_a_loop_that_counts_forever_ends_at_the_limit():
     error = fault("mov.u64 %rd0, 0; L: add.u64 %rd0, %rd0, 1; bra L;", limit=300_000)
     assert error.code == "LIMIT"
 
@@ -220,7 +220,7 @@ def test_long_loops_over_registers_are_legal():
     assert done.instructions == 3 * 2_000_000 + 2
 
 
-def test_the_end_of_patience_grows_with_the_warps(monkeypatch):
+def test_the_idle_limit_grows_with_the_warps(monkeypatch):
     """Many warps that count together are as legal as one."""
     monkeypatch.setattr("warploom.machine.core.grid._IDLE_LIMIT", 40_000)
     loop = "mov.u32 %r0, 0; L: add.u32 %r0, %r0, 1; setp.lt.u32 %p0, %r0, {count}; @%p0 bra L;"
@@ -228,7 +228,7 @@ def test_the_end_of_patience_grows_with_the_warps(monkeypatch):
     assert fault(loop.format(count=20_000), block=(1024, 1, 1)).code == "NO_PROGRESS"
 
 
-def test_recursion_without_an_end_is_told():
+def test_unbounded_recursion_is_reported():
     error = fault(
         "call f;",
         module=".func f() { call g; ret; }\n.func g() { call f; ret; }".replace(
@@ -239,7 +239,7 @@ def test_recursion_without_an_end_is_told():
     assert "recursion" in str(error)
 
 
-def test_calls_that_would_make_billions_of_instructions_are_refused():
+def test_calls_that_would_expand_to_billions_of_instructions_are_refused():
     levels = [".func f0() { .reg .b32 %a; mov.u32 %a, 1; ret; }"]
     levels += [f".func f{i}() {{ call f{i - 1}; call f{i - 1}; call f{i - 1}; ret; }}" for i in range(1, 30)]
     start = time.perf_counter()
@@ -270,7 +270,7 @@ def table(count):
 
 
 def renamed(count):
-    """A chain of copies against the order of the text, in a loop: what is not uniform is found last."""
+    """A chain of copies in reverse text order, in a loop: the worst case for the uniformity analysis."""
     copies = "\n".join(f"mov.u32 %r{i}, %r{i + 1};" for i in range(count))
     return f"L: {copies}\nmov.u32 %r{count}, %tid.x; setp.eq.u32 %p0, %r0, 77; @%p0 bra L;"
 
@@ -285,7 +285,7 @@ def renamed(count):
         (renamed, (1000, 4000)),
     ],
 )
-def test_kernels_of_any_shape_are_read_in_time(shape, sizes):
+def test_analysis_time_is_linear_in_the_text(shape, sizes):
     """Four times the text takes about four times the time."""
     taken = []
     for size in sizes:
@@ -295,7 +295,7 @@ def test_kernels_of_any_shape_are_read_in_time(shape, sizes):
     assert taken[1] < 10 * taken[0] + 1
 
 
-def test_a_kernel_with_many_registers_is_cut_into_parts():
+def test_a_kernel_with_many_registers_is_split_into_parts():
     count = 6000
     body = "mov.u32 %r0, %tid.x;\n" + "\n".join(f"add.u32 %r{i + 1}, %r{i}, 1;" for i in range(count))
     out = np.zeros(32, np.uint32)
@@ -307,8 +307,8 @@ def test_a_kernel_with_many_registers_is_cut_into_parts():
     assert (out == np.arange(32) + count).all()
 
 
-def test_lanes_that_all_go_their_own_way_share_the_code_of_their_warp():
-    """32 ways in each of 32 warps: every lane is a group of its own for a while."""
+def test_fully_diverged_lanes_share_the_code_of_their_warp():
+    """32 paths in each of 32 warps: for a while every lane is a separate group."""
     body = table(32).replace("mov.u32 %r0, %tid.x;", "mov.u32 %r2, %tid.x; and.b32 %r0, %r2, 31;")
     body += (
         """ ld.param.u64 %rd0, [out]; mul.wide.u32 %rd1, %r2, 4; add.u64 %rd0, %rd0, %rd1; st.global.u32 [%rd0], %r1;"""
@@ -337,7 +337,7 @@ def test_any_offset_gives_a_fault_with_its_address(space, offset):
 
 
 @pytest.mark.parametrize("offset", [-4, 2**40])
-def test_a_symbol_with_an_offset_is_cut_to_its_register(offset):
+def test_a_symbol_with_an_offset_is_truncated_to_its_register(offset):
     out = np.zeros(4, np.uint32)
     body = f".shared .b32 x[8]; ld.param.u64 %rd0, [out]; mov.u32 %r0, x; mov.u32 %r1, x+{offset}; sub.u32 %r2, %r1, %r0; st.global.u32 [%rd0], %r2;"
     run(body, [out], params=".param .u64 out")
@@ -374,18 +374,18 @@ def test_ordinary_kernels_for_earlier_targets_run(target):
     assert out[0] == 5
 
 
-def test_an_earlier_target_lacks_what_came_later():
+def test_an_earlier_target_lacks_later_instructions():
     assert fault("barrier.cluster.arrive;", target="sm_75").code == "WRONG_TARGET"
 
 
 @pytest.mark.parametrize("target", ["sm_13", "sm_99", "sm_90b", "sm_120", "sm_1000000"])
-def test_an_unknown_target_is_told_which_are_known(target):
+def test_an_unknown_target_is_reported_with_the_known_ones(target):
     error = fault(target=target)
     assert error.code == "WRONG_TARGET"
     assert "sm_100a" in error.what
 
 
-def test_a_name_without_a_place_is_told():
+def test_undefined_symbols_are_reported():
     assert fault("mov.u64 %rd0, x;", module=".extern .global .b32 x;").code == "UNDECLARED"
     assert fault("mov.u32 %r0, %envreg3;").code == "NOT_MODELLED"
 
@@ -397,7 +397,7 @@ def test_inner_names_hide_outer_ones():
     assert out.tolist() == [3, 1]
 
 
-def test_threads_index_parameters_each_for_itself():
+def test_threads_index_parameters_separately():
     out = np.zeros(32, np.uint32)
     numbers = np.arange(100, 132, dtype=np.uint32)
     body = """mov.u32 %r0, %tid.x; mul.wide.u32 %rd1, %r0, 4; mov.b64 %rd2, many; add.u64 %rd3, %rd2, %rd1; ld.param.u32 %r1, [%rd3];
@@ -406,7 +406,7 @@ def test_threads_index_parameters_each_for_itself():
     assert (out == 2 * numbers).all()
 
 
-def test_what_a_generic_address_finds_in_local_memory_differs_by_thread():
+def test_generic_addresses_of_local_memory_are_per_thread():
     out = np.zeros(32, np.uint32)
     body = """.local .align 8 .b8 own[16]; mov.u32 %r0, %tid.x; st.local.u32 [own+4], %r0; mov.b64 %rd1, own; cvta.local.u64 %rd1, %rd1;
     .shared .b64 there; st.shared.u64 [there], %rd1; ld.shared.u64 %rd2, [there]; ld.u32 %r1, [%rd2+4];
@@ -416,7 +416,7 @@ def test_what_a_generic_address_finds_in_local_memory_differs_by_thread():
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_elements_with_a_sign_are_widened_to_their_registers(shared):
+def test_signed_elements_are_sign_extended(shared):
     """The same whether all lanes load from one address or each from its own."""
     out, source = np.zeros((32, 4), np.int64), np.full(256, -3, np.int8)
     body = f"""ld.param.u64 %rd0, [out]; ld.param.u64 %rd1, [source]; mov.u32 %r9, %tid.x; mul.wide.u32 %rd2, %r9, 32; add.u64 %rd0, %rd0, %rd2;
@@ -469,7 +469,7 @@ warploom.launch({text(ENDLESS, params=".param .u64 out")!r}, grid=(1, 1, 1), blo
     assert process.returncode != 0
 
 
-def test_memory_that_is_not_there_is_an_error_of_the_catalogue(monkeypatch):
+def test_running_out_of_memory_is_an_error_of_the_catalogue(monkeypatch):
     def refuse(*_args, **_options):
         raise MemoryError("Unable to allocate 8.00 GiB.")
 
@@ -495,7 +495,7 @@ for text in ({text(SMALL)!r}, {text(LARGE)!r}) * 3:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit of address space is Linux's")
-def test_a_process_goes_on_after_it_was_short_of_memory():
+def test_a_process_continues_after_running_out_of_memory():
     command = [sys.executable, "-c", SHORT_OF_MEMORY]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
     assert (done.stdout.split("\n"), done.stderr) == (["a run", "OUT_OF_MEMORY"] * 3 + [""], "")
@@ -513,7 +513,7 @@ def test_a_timeout_ends_a_run_with_what_each_warp_was_doing(schedule):
 
 
 @pytest.mark.parametrize("timeout", [0, -1.0, "1"])
-def test_a_wrong_timeout_is_refused(timeout):
+def test_an_invalid_timeout_is_refused(timeout):
     assert fault(ENDLESS, timeout=timeout).code == "BAD_LAUNCH"
 
 

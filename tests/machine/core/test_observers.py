@@ -1,4 +1,4 @@
-"""An observer changes nothing in the library's kernels: not a bit of the results, not a choice of the schedule."""
+"""An observer changes nothing in the library's kernels: neither the results nor the choices of the schedule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arrays of pointers: nested arrays are the launch's own, whatever else they are passed as."""
+"""Arrays of pointers: nested arrays share their memory with the launch's other arguments."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from warploom.diagnostics import WarploomError
 from warploom.host.arrays import Pointers
 from warploom.launch_file import load
 
-# Thread i takes word i of `table`; where that is not null it adds `step` to its element i of what the word points to.
+# Thread i loads word i of `table`; unless it is null, it adds `step` to element i of the array at that address.
 ADD = """
 .version 8.7
 .target sm_90a
@@ -60,7 +60,7 @@ def test_none_is_a_null_pointer():
     assert (array - before).tolist() == [0, 5, 0]
 
 
-def test_an_array_has_one_memory_however_often_it_is_passed():
+def test_an_array_that_is_passed_twice_has_one_memory():
     whole = drawn(8)
     before = whole.copy()
     add(Pointers(iter([whole, whole, whole[3:]])), whole)
@@ -88,14 +88,14 @@ def test_numbers_are_the_words_themselves():
     assert words.view(np.uint64).tolist() == [7, (1 << 64) - 2]
 
 
-def test_a_fault_behind_a_pointer_names_the_array():
+def test_a_fault_through_a_pointer_names_the_array():
     arrays = [drawn(4), drawn(1)]
     with pytest.raises(WarploomError, match="OUT_OF_BOUNDS") as caught:
         add(Pointers(arrays))
     assert "is the first byte after `argument 0, table[1]` (4 bytes)" in str(caught.value)
 
 
-def test_the_pointers_end_where_they_end_and_are_only_read():
+def test_the_pointer_array_has_bounds_and_is_read_only():
     with pytest.raises(WarploomError, match="OUT_OF_BOUNDS") as caught:
         add(Pointers([drawn(4)]), threads=2)
     assert "is the first byte after `argument 0, table` (8 bytes)" in str(caught.value)
@@ -104,7 +104,7 @@ def test_the_pointers_end_where_they_end_and_are_only_read():
     assert "`argument 0, table`" in str(caught.value)
 
 
-def test_an_array_that_is_only_read_stays_so():
+def test_a_read_only_array_stays_read_only():
     array = drawn(2)
     array.flags.writeable = False
     with pytest.raises(WarploomError, match="READ_ONLY") as caught:
@@ -112,13 +112,13 @@ def test_an_array_that_is_only_read_stays_so():
     assert "`argument 0, table[0]`" in str(caught.value)
 
 
-def test_all_faulty_elements_are_told_at_once():
+def test_all_invalid_elements_are_reported_at_once():
     with pytest.raises(WarploomError, match="BAD_LAUNCH") as caught:
         Pointers([drawn(1), "x", None, -1, 1 << 64, True, 0.5, [1]])
     assert [note.partition(":")[0] for note in caught.value.notes] == [f"element {at}" for at in (1, 3, 4, 5, 6, 7)]
 
 
-def test_they_take_a_parameter_of_64_bits():
+def test_pointers_need_a_64_bit_parameter():
     with pytest.raises(WarploomError, match="BAD_LAUNCH") as caught:
         launch(ADD, grid=(1, 1, 1), block=(1, 1, 1), args=[0, 0, Pointers([])])
     assert "Pointers of 0" in caught.value.notes[0]
@@ -160,20 +160,20 @@ def test_a_launch_file_runs(tmp_path):
     assert file.check(buffers) == []
 
 
-def test_a_launch_file_tells_all_that_is_wrong_with_pointers(tmp_path):
-    elements = ["a", "nobody", {"pointer": "b", "offset": 28}, {"pointer": "nothing", "offset": 1}]
+def test_a_launch_file_reports_all_invalid_pointers(tmp_path):
+    elements = ["a", "missing", {"pointer": "b", "offset": 28}, {"pointer": "nothing", "offset": 1}]
     with pytest.raises(WarploomError, match="BAD_LAUNCH_FILE") as caught:
         load(written(tmp_path, args=[{"pointers": elements}, {"pointers": [3, {"pointer": "a"}, True]}]))
     notes = sorted(caught.value.notes)
     assert notes[:3] == [
-        "args[0]: element 1: there is no buffer `nobody`; the file has a, b, c",
+        "args[0]: element 1: there is no buffer `missing`; the file has a, b, c",
         "args[0]: element 2: starts at byte 28 of `b`, which has 28",
         "args[0]: element 3: there is no buffer `nothing`; the file has a, b, c",
     ]
     assert [note.partition(":")[0] for note in notes[3:]] == [f"args[1].pointers[{at}]" for at in range(3)]
 
 
-def test_an_input_of_a_launch_file_is_read_only_behind_a_pointer(tmp_path):
+def test_an_input_of_a_launch_file_is_read_only_through_a_pointer(tmp_path):
     made = load(written(tmp_path, block=[1, 1, 1], args=[{"pointers": ["c"]}, {"u64": 0}, {"u32": 1}])).launch()
     with pytest.raises(WarploomError, match="READ_ONLY"):
         launch(made)
@@ -201,7 +201,7 @@ def stored_at(index: int, lanes: range = range(32), block: int = 32) -> str:
     return str(caught.value)
 
 
-def test_an_index_below_zero_is_told_by_the_buffer_that_it_precedes():
+def test_a_negative_index_is_reported_with_the_buffer_that_it_precedes():
     assert "is 4 bytes before `argument 1, x` (128 bytes)" in stored_at(-1)
     assert "is 4 bytes past the end of `argument 1, x` (128 bytes)" in stored_at(33)
 

@@ -1,4 +1,4 @@
-"""Schedules: what each lets through, what they show of a kernel that lacks a synchronisation, recording and replay."""
+"""Schedules: their choices, the errors they reveal in kernels without a synchronisation, recording and replay."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ def test_without_a_synchronisation_some_schedule_gives_wrong_numbers(name, mark)
     assert found["wrong"], found
 
 
-def test_the_eager_schedule_hides_what_the_others_show():
-    """A kernel that is right only because copies are fast: the reason why there are other schedules."""
+def test_the_eager_schedule_hides_errors_that_others_reveal():
+    """A kernel that is right only if copies are fast: the reason for the other schedules."""
     cut = without(protocol("load").text, "wait")
     assert protocol("load").wrong(cut, schedule="eager") == 0
     assert protocol("load").wrong(cut, schedule="lazy") == 128
 
 
-# Who may publish whose stores. Two warps store 32 words each; thread 0 sends all of them with a bulk copy.
+# Fences and the stores they publish. Two warps store 32 words each; thread 0 sends all of them with a bulk copy.
 SEND = """
  ld.param.u64 %out, [out]; shl.b32 %r0, %me, 2; add.u32 %r1, %smem, %r0; mad.lo.u32 %r2, %me, 5, 7;
  setp.eq.u32 %q, %warp, 1;
@@ -81,15 +81,15 @@ SEND = """
 FENCE = "fence.proxy.async.shared::cta;"
 PLACES = {
     "every writer": ("", FENCE, "", set()),
-    "the sender, behind the barrier": ("", "", "@%first " + FENCE, set()),
-    "nobody": ("", "", "", {0, 1}),
+    "the sender, after the barrier": ("", "", "@%first " + FENCE, set()),
+    "no fence": ("", "", "", {0, 1}),
     "too early": (FENCE, "", "", {0, 1}),
     "warp 0 only": ("", "@!%q " + FENCE, "", {1}),
     "warp 1 only": ("", "@%q " + FENCE, "", {0}),
-    "another warp, behind the barrier": ("", "", "@%q " + FENCE + " bar.sync 1;", set()),
+    "another warp, after the barrier": ("", "", "@%q " + FENCE + " bar.sync 1;", set()),
     "the wrong fence": ("", "fence.acq_rel.gpu;", "", {0, 1}),
     "the wrong space": ("", "fence.proxy.async.global;", "", {0, 1}),
-    "one who saw the other's flag": (
+    "a warp that saw the other's flag": (
         "",
         f"""@%q st.volatile.shared.u32 [slot], 1; @%q bra ON;
         SPIN: ld.volatile.shared.u32 %r5, [slot]; setp.ne.u32 %p, %r5, 1; @%p bra SPIN;
@@ -132,13 +132,13 @@ REMOTE_PLACES = {
     "the writer": ("@%q fence.proxy.async;", "", True),
     "the sender": ("", "@!%q fence.proxy.async;", True),
     "the sender, too early": ("@!%q fence.proxy.async;", "", False),
-    "nobody": ("", "", False),
+    "no fence": ("", "", False),
 }
 
 
 @pytest.mark.parametrize(("schedule", "seed"), LATE)
 @pytest.mark.parametrize("where", REMOTE_PLACES)
-def test_warps_of_two_ctas_are_told_apart(where, schedule, seed):
+def test_warps_of_two_ctas_are_distinguished(where, schedule, seed):
     """Warp 0 of one CTA is not warp 0 of the other, and knowledge crosses the cluster barrier."""
     between, after, fresh = REMOTE_PLACES[where]
     out = np.zeros(32, np.uint32)
@@ -191,7 +191,7 @@ class TestTheTwoViews:
         knowledge = Knowledge(warps)
         return SharedMemory(0, 0, 64, knowledge), knowledge
 
-    def test_an_old_store_does_not_come_back_over_a_newer_copy(self):
+    def test_an_old_store_does_not_overwrite_a_newer_copy(self):
         shared, _ = self.make()
         shared.write(0, 7, 4, None, "a store", 0)
         shared.async_write(0, np.full(4, 9, np.uint8))
@@ -208,7 +208,7 @@ class TestTheTwoViews:
         shared.fence_async(1)
         assert shared.async_whole[:4].tolist() == [7, 0, 1, 0]
 
-    def test_knowledge_is_handed_on_by_barriers_and_only_as_of_the_arrival(self):
+    def test_barriers_pass_on_the_knowledge_at_arrival(self):
         shared, knowledge = self.make()
 
         class Warp:
@@ -228,7 +228,7 @@ class TestTheTwoViews:
         shared.fence_async(2)
         assert shared.async_whole[:2].tolist() == [1, 255]
 
-    def test_many_stores_to_the_same_place_are_not_kept(self):
+    def test_many_stores_to_the_same_address_are_not_kept(self):
         shared, _ = self.make()
         for value in range(5000):
             shared.write(np.arange(4, dtype=np.uint32) * 4, value & 255, 1, None, "a store", value % 3)
@@ -263,8 +263,8 @@ def test_a_recording_gives_the_same_events_again(name, inner, tmp_path):
 
 
 @pytest.mark.parametrize("mark", ["fence0", "read"])
-def test_a_recording_shows_a_wrong_number_again(mark, tmp_path):
-    """What a checker hands out as a witness."""
+def test_a_recording_reproduces_a_wrong_result(mark, tmp_path):
+    """The witness that a checker returns."""
     cut = without(protocol("store").text, mark)
     for seed in range(20):
         recorded = Recorded(Random(seed))
@@ -304,7 +304,7 @@ def test_a_recording_of_another_launch_is_refused(tmp_path):
     ],
     ids=["empty", "list", "object", "letters", "deep"],
 )
-def test_a_file_that_is_no_recording_is_refused(content, tmp_path):
+def test_a_file_that_is_not_a_recording_is_refused(content, tmp_path):
     file = tmp_path / "choices.json"
     file.write_text(content)
     assert "cannot be read as a recording" in refused("load", str(file))
@@ -316,7 +316,7 @@ def test_an_unknown_name_is_refused(name):
 
 
 class Own(Schedule):
-    """Takes the last option of every choice, and remembers what it was asked."""
+    """Takes the last option of every choice, and records the choices."""
 
     name = "last"
 
@@ -332,8 +332,8 @@ class Own(Schedule):
         return answer
 
 
-def test_every_open_choice_is_asked_for():
-    """Who runs, what completes, what is launched, what the launcher replies, whom an atomic serves, who gives up."""
+def test_every_kind_of_choice_is_requested():
+    """The next warp, completion, CTA launch, CLC reply, order of atomics, and early return of try_wait."""
     own, out = Own(), np.zeros(9, np.uint32)
     served = "atom.shared.exch.b32 %r11, [bars+64], %lane;"
     run(served + loop(), "ptr:out", (out,), grid=9, sms=2, block=64, target="sm_100a", schedule=own)
@@ -343,7 +343,7 @@ def test_every_open_choice_is_asked_for():
 
 
 @pytest.mark.parametrize("answer", [-1, 10_000])
-def test_an_answer_that_is_no_option_is_refused(answer):
+def test_an_answer_that_is_not_an_option_is_refused(answer):
     class Wrong(Own):
         def choose(self, kind, options, groups):
             return answer
@@ -356,8 +356,8 @@ LANES = """ ld.param.u64 %rd1, [out]; mul.wide.u32 %rd2, %me, 4; add.u64 %rd1, %
  atom.shared.add.u32 %r1, [slot], 1; st.global.u32 [%rd1], %r1;"""
 
 
-def test_the_schedule_says_whom_an_atomic_serves_first():
-    """Lane i gets the number of lanes that were served before it."""
+def test_the_schedule_decides_the_order_of_lanes_in_an_atomic():
+    """Lane i gets the number of lanes before it."""
     orders = {}
     for schedule, seed in SCHEDULES:
         out = np.zeros(32, np.uint32)
@@ -368,7 +368,7 @@ def test_the_schedule_says_whom_an_atomic_serves_first():
     assert len({tuple(order) for order in orders.values()}) > 3
 
 
-def test_a_try_wait_that_gives_up_is_tried_again():
+def test_a_try_wait_that_returns_early_is_retried():
     """A schedule under which every second wait returns early."""
 
     class Impatient(Own):
@@ -457,7 +457,7 @@ class TestSight:
         shared.fence_async(0)
         assert self.seen(shared, early) == [9, 0, 0, 0]
 
-    def test_what_the_async_proxy_writes_later_is_seen(self):
+    def test_later_writes_of_the_async_proxy_are_seen(self):
         shared, knowledge = self.make()
         shared.write(0, 7, 4, None, "a store", 0)
         before = knowledge.sight(0)
@@ -465,7 +465,7 @@ class TestSight:
         shared.async_write(0, np.full(2, 3, np.uint8))
         assert self.seen(shared, before) == [3, 3, 255, 255]
 
-    def test_publications_of_which_nothing_is_left_are_not_kept(self):
+    def test_overwritten_publications_are_not_kept(self):
         shared, _ = self.make()
         for value in range(1000):
             shared.write(0, value & 255, 1, None, "a store", 0)
@@ -473,7 +473,7 @@ class TestSight:
         assert len(shared._publications) < 200
 
     def test_a_second_fence_of_published_stores_counts_for_its_warp(self):
-        """Warps that meet, and then each fence: the first fence publishes, the others cover the same stores."""
+        """Warps that synchronise and then each fence: the first fence publishes, the others cover the same stores."""
         shared, knowledge = self.make()
         shared.write(0, 7, 4, None, "a store", 0)
         knowledge.of[1, 0] = knowledge.of[2, 0] = knowledge.latest

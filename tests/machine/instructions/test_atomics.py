@@ -65,7 +65,7 @@ def atomics(
     extra: str = "",
     **options: Any,
 ) -> Array:
-    """Run one atomic per thread on `cells` (in place); the old values."""
+    """Run one atomic per thread on `cells` (in place); return the old values."""
     size, count, many = cells.dtype.itemsize, len(cells), len(places)
     bits = 8 * size
     values = {"size": size, "bits": bits, "count": count, "threads": many}
@@ -107,7 +107,7 @@ def step(name: str, old: Any, b: Any) -> Any:
 
 
 def sequential(name: str, cells: Array, operands: Array, places: Array, order: list[int]) -> tuple[Array, Array]:
-    """The cells and old values after serving threads in an order."""
+    """The cells and old values after the threads run in an order."""
     dtype, bits = cells.dtype, 8 * cells.dtype.itemsize
     after, old = cells.copy(), np.zeros(len(places), dtype)
     for t in order:
@@ -156,7 +156,7 @@ def test_integers_with_collisions(name: str, type_: str, space: str) -> None:
 
 
 def lane_orders(many: int) -> list[list[int]]:
-    """Within a warp lanes are served upwards from some lane; one warp comes before the other."""
+    """Within a warp, lanes run in ascending order from some lane; one warp runs before the other."""
     return [[(start + i) % many for i in range(many)] for start in range(many)]
 
 
@@ -203,7 +203,7 @@ def test_subnormal_sums_are_flushed_in_global_memory_only(space: str) -> None:
     assert cells.tobytes() == np.array(flushed if space == "global" else kept, np.float32).tobytes()
 
 
-def test_sums_that_cancel_are_flushed_on_the_way() -> None:
+def test_intermediate_subnormal_sums_are_flushed() -> None:
     """The running sum passes through a subnormal number, which counts as zero from then on."""
     cells = np.array([2.0**-126], np.float32)
     operands = np.array([-(2.0**-126) * 1.5, 2.0**-126, 2.0**-126], np.float32)
@@ -211,7 +211,7 @@ def test_sums_that_cancel_are_flushed_on_the_way() -> None:
     assert cells[0] == np.float32(2.0**-125)
 
 
-def test_nans_become_the_canonical_one() -> None:
+def test_nans_become_canonical() -> None:
     cells = np.array([1.0, np.inf, 2.0], np.float32)
     operands = np.array([0x7FC12345, 0xFF800000, 0x3F800000], np.uint32).view(np.float32)
     atomics("red.global.add.f32", cells, operands, np.arange(3), space="global", returns=False)
@@ -349,7 +349,7 @@ def test_faults(body: str, code: str) -> None:
     assert caught.value.code == code
 
 
-def test_a_read_only_buffer_stays_as_it_is() -> None:
+def test_a_read_only_buffer_is_not_written() -> None:
     source = np.zeros(32, np.uint32)
     source.setflags(write=False)
     with pytest.raises(WarploomError) as caught:
@@ -380,7 +380,7 @@ CARRIES = """
 
 
 @by_schedule
-def test_carries_make_wide_arithmetic(schedule: str, seed: int) -> None:
+def test_wide_arithmetic_with_carries(schedule: str, seed: int) -> None:
     for size in (40, 128):
         values = RNG.integers(0, 1 << 32, size, dtype=np.uint32)
         got = threads(CARRIES, size, words=12, source=values, schedule=schedule, seed=seed)
@@ -397,7 +397,7 @@ def test_carries_make_wide_arithmetic(schedule: str, seed: int) -> None:
             assert got[t].tolist() == want
 
 
-def test_a_carry_survives_in_lanes_that_branch_around() -> None:
+def test_a_carry_survives_in_lanes_that_skip_a_branch() -> None:
     body = """
     mov.u32 %r3, 0xFFFFFFFF; and.b32 %r4, %r0, 1; setp.eq.u32 %p1, %r4, 0; add.cc.u32 %r5, %r3, %r4; @%p1 bra EVEN;
     add.cc.u64 %rd3, 1, 2; EVEN: @%p1 add.cc.u32 %r5, %r3, 1; addc.u32 %r6, 0, 0; st.global.u32 [%rd0], %r6;"""
@@ -405,8 +405,8 @@ def test_a_carry_survives_in_lanes_that_branch_around() -> None:
         assert threads(body, size)[:, 0].tolist() == [1, 0] * (size // 2)
 
 
-def test_a_subtraction_leaves_a_carry_where_it_does_not_borrow() -> None:
-    """The adder is one: nvcc's division of 128-bit integers reads the flag of `subc.cc` with `addc`."""
+def test_a_subtraction_without_borrow_sets_the_carry() -> None:
+    """Both use one adder: nvcc's division of 128-bit integers reads the flag of `subc.cc` with `addc`."""
     values = np.array([0, 1, 5, 6, 7, 0xFFFFFFFF] * 8, np.uint32)
     body = "sub.cc.u32 %r3, %r1, 6; addc.u32 %r4, 0, 0; st.global.v2.u32 [%rd0], {%r3, %r4};"
     got = threads(body, 48, words=2, source=values)

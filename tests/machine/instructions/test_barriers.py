@@ -20,7 +20,7 @@ EXCHANGE = """
 
 @by_schedule
 @pytest.mark.parametrize("size", [1, 31, 33, 64, 100, 256, 1024])
-def test_all_threads_meet(size: int, schedule: str, seed: int) -> None:
+def test_all_threads_synchronise(size: int, schedule: str, seed: int) -> None:
     values = RNG.integers(0, 1 << 32, size, dtype=np.uint32)
     for barrier in (
         "bar.sync 0;",
@@ -33,7 +33,7 @@ def test_all_threads_meet(size: int, schedule: str, seed: int) -> None:
 
 
 @by_schedule
-def test_halves_of_a_block_meet_apart_with_counts_in_registers(schedule: str, seed: int) -> None:
+def test_halves_of_a_cta_synchronise_separately_with_counts_in_registers(schedule: str, seed: int) -> None:
     body = """
     shr.u32 %r3, %r0, 6; add.u32 %r3, %r3, 4; mov.u32 %r4, 64; mov.u32 %r6, sh; mad.lo.u32 %r7, %r0, 4, %r6;
     mov.u32 %r10, 3; mov.u32 %r11, 0;
@@ -47,7 +47,7 @@ def test_halves_of_a_block_meet_apart_with_counts_in_registers(schedule: str, se
 
 @by_schedule
 def test_producer_and_consumer(schedule: str, seed: int) -> None:
-    """Warp 0 fills a buffer and does not wait; warp 1 waits, reads, and hands it back."""
+    """Warp 0 fills a buffer and does not wait; warp 1 waits, reads, and releases it."""
     body = """
     mov.u32 %r6, sh; and.b32 %r3, %r0, 31; mad.lo.u32 %r7, %r3, 4, %r6; mov.u32 %r10, 0; mov.u32 %r11, 0;
     setp.ge.u32 %p1, %r0, 32; @%p1 bra CONSUMER;
@@ -76,7 +76,7 @@ def test_reductions_at_a_barrier(size: int, schedule: str, seed: int) -> None:
 
 
 @by_schedule
-def test_a_reduction_among_some_warps(schedule: str, seed: int) -> None:
+def test_a_reduction_over_some_warps(schedule: str, seed: int) -> None:
     body = """
     setp.ge.u32 %p1, %r0, 96; @%p1 ret; and.b32 %r3, %r0, 1; setp.eq.u32 %p2, %r3, 0;
     setp.lt.u32 %p3, %r0, 32; @%p3 bra SKIP; bar.red.popc.u32 %r4, 5, 64, %p2; bra END; SKIP: mov.u32 %r4, 1;
@@ -86,7 +86,7 @@ def test_a_reduction_among_some_warps(schedule: str, seed: int) -> None:
 
 
 @by_schedule
-def test_lanes_of_a_warp_may_come_to_a_barrier_on_different_paths(schedule: str, seed: int) -> None:
+def test_lanes_of_a_warp_may_reach_a_barrier_on_different_paths(schedule: str, seed: int) -> None:
     """Without `.aligned` the warp arrives when the last of its lanes does."""
     body = """
     mov.u32 %r6, sh; mad.lo.u32 %r7, %r0, 4, %r6; and.b32 %r3, %r0, 3; setp.eq.u32 %p1, %r3, 1; @%p1 bra A;
@@ -101,7 +101,7 @@ def test_lanes_of_a_warp_may_come_to_a_barrier_on_different_paths(schedule: str,
 
 
 @by_schedule
-def test_threads_that_leave_open_the_barrier_for_the_others(schedule: str, seed: int) -> None:
+def test_exited_threads_count_as_arrived(schedule: str, seed: int) -> None:
     body = """
     setp.lt.u32 %p1, %r0, 40; @%p1 bra LEAVE; bar.sync 0; barrier.sync 1; st.global.u32 [%rd0], 3; ret;
     LEAVE: mov.u32 %r3, 60; LOOP: sub.u32 %r3, %r3, 1; setp.ne.u32 %p2, %r3, 0; @%p2 bra LOOP;
@@ -166,7 +166,7 @@ def test_a_deadlock_names_every_barrier() -> None:
 
 @by_schedule
 @pytest.mark.parametrize("instruction", ["bar.sync 1, 64;", "bar.arrive 1, 64;", "bar.red.popc.u32 %r3, 1, 64, %p1;"])
-def test_more_warps_than_a_barrier_takes_are_several_generations(instruction: str, schedule: str, seed: int) -> None:
+def test_more_warps_than_a_barrier_expects_form_several_generations(instruction: str, schedule: str, seed: int) -> None:
     # Without the barrier of all warps between the rounds, three warps could finish and leave the fourth without a partner.
     rounds = f"{instruction} bar.sync 0;" * 3
     body = f"setp.lt.u32 %p1, %r0, 999; {rounds} st.global.u32 [%rd0], 5;"
@@ -175,7 +175,7 @@ def test_more_warps_than_a_barrier_takes_are_several_generations(instruction: st
 
 @by_schedule
 def test_guards_that_differ_between_warps(schedule: str, seed: int) -> None:
-    """Two warps of a warpgroup wait for two of another one, the rest go on and send what they wait for."""
+    """Two warps of a warpgroup wait for two of another one; the rest continue and arrive for them."""
     body = """
     shr.u32 %r3, %r0, 5; and.b32 %r4, %r3, 2; setp.eq.u32 %p1, %r4, 0; mov.u32 %r6, sh;
     @%p1 bar.sync 3, 128; setp.eq.u32 %p2, %r3, 2; @%p2 bra SEND; bra ALL; SEND: @%p2 st.shared.u32 [%r6], 12;

@@ -1,4 +1,4 @@
-"""Cluster launch control: every tile is done once, whoever does it, and refusals are final."""
+"""Cluster launch control: every tile is computed exactly once, and refusals are final."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def loop(read=READS[0], take=TAKES[0], ask=ASK, meet="bar.sync 0;"):
 @pytest.mark.parametrize(("schedule", "seed"), SCHEDULES)
 @pytest.mark.parametrize("read", READS)
 @pytest.mark.parametrize("take", TAKES)
-def test_every_tile_is_done_once(schedule, seed, read, take):
+def test_every_tile_is_computed_once(schedule, seed, read, take):
     for tiles, sms, block in ((1, 1, 32), (7, 2, 64), (40, 3, 32)):
         out = np.zeros(tiles, np.uint32)
         body = loop(read, take)
@@ -51,8 +51,8 @@ def test_every_tile_is_done_once(schedule, seed, read, take):
         assert (out == 1).all()
 
 
-def test_eager_grants_all_that_has_not_started():
-    """One cluster does the work of all: the others never start."""
+def test_eager_grants_all_ctas_that_have_not_started():
+    """One cluster computes all tiles: the others never start."""
     out = np.zeros(9, np.uint32)
     done = run(loop(), "ptr:out", (out,), grid=9, sms=1, target="sm_100a")
     assert (out == 1).all()
@@ -70,7 +70,7 @@ GENERIC = """mov.u32 %r20, data; cvt.u64.u32 %rd8, %r20; cvta.shared.u64 %rd8, %
 
 
 @pytest.mark.parametrize(("schedule", "seed"), SCHEDULES)
-def test_an_answer_may_go_to_every_cta_of_the_cluster(schedule, seed):
+def test_a_response_may_go_to_every_cta_of_the_cluster(schedule, seed):
     tiles = 12
     out = np.zeros(tiles, np.uint32)
     body = GENERIC + loop(take=f"{TAKES[0]} add.u32 %r1, %r1, %rank;", ask=ASK_ALL, meet=CLUSTER)
@@ -81,7 +81,7 @@ def test_an_answer_may_go_to_every_cta_of_the_cluster(schedule, seed):
 
 @dataclass
 class _Refuses:
-    """Eager, but the launcher says no."""
+    """Eager, but the launcher refuses."""
 
     name: str = "refuses"
     convoys: bool = False
@@ -108,7 +108,7 @@ def test_asking_again_after_a_refusal_is_a_fault():
     assert "has seen a try_cancel fail and asks again" in error.what
 
 
-def test_an_answer_read_too_early_is_no_answer():
+def test_a_response_read_too_early_is_a_fault():
     early = f"{init(1)} {ASK} {READS[0]} clusterlaunchcontrol.query_cancel.is_canceled.pred.b128 %p2, %q1; {wait('W')}"
     run(early, target="sm_100a", schedule="eager")
     error = fault(early, target="sm_100a", schedule="lazy")
@@ -116,7 +116,7 @@ def test_an_answer_read_too_early_is_no_answer():
     assert "that no completed try_cancel has written" in error.what
 
 
-def test_the_answer_needs_sixteen_aligned_bytes():
+def test_the_response_needs_sixteen_aligned_bytes():
     error = fault(f"{init(1)} {ASK}".replace("[data]", "[data+8]"), target="sm_100a")
     assert error.code == "MISALIGNED"
 

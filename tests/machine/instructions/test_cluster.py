@@ -15,7 +15,7 @@ by_schedule = pytest.mark.parametrize(("schedule", "seed"), SCHEDULES)
 
 @by_schedule
 @pytest.mark.parametrize(("size", "cluster"), [(64, 2), (33, 4), (128, 8)])
-def test_values_travel_round_the_cluster(size: int, cluster: int, schedule: str, seed: int) -> None:
+def test_values_are_exchanged_between_ctas(size: int, cluster: int, schedule: str, seed: int) -> None:
     """Every CTA writes into its right neighbour, reads its left one's word, and adds to a counter in CTA 0."""
     body = """
     mov.u32 %r6, sh; mad.lo.u32 %r7, %r0, 4, %r6; add.u32 %r7, %r7, 64;
@@ -40,7 +40,7 @@ def test_values_travel_round_the_cluster(size: int, cluster: int, schedule: str,
 
 
 @by_schedule
-def test_threads_that_leave_count_as_arrived(schedule: str, seed: int) -> None:
+def test_exited_threads_count_as_arrived(schedule: str, seed: int) -> None:
     body = """
     mov.u32 %r3, %cluster_ctarank; setp.eq.u32 %p1, %r3, 1; and.b32 %r4, %r0, 1; setp.eq.u32 %p2, %r4, 0;
     @%p1 bra ONE; barrier.cluster.arrive; barrier.cluster.wait; st.global.u32 [%rd0], 5; ret;
@@ -131,7 +131,7 @@ def test_reductions_complete_on_the_barrier_of_the_peer(name: str, want: int, sc
     assert (got == want).all()
 
 
-def test_the_barrier_lies_where_the_data_goes() -> None:
+def test_the_barrier_must_be_in_the_destination_cta() -> None:
     body = STORES.format(
         size=4, bytes=128, store="st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%r8], %r1, [%r6];", load=""
     )
@@ -178,7 +178,7 @@ FENCES = [
 
 
 @pytest.mark.parametrize("schedule", ["eager", "random"])
-def test_fences_are_known_and_declare_themselves(schedule: str) -> None:
+def test_fences_are_known_and_declare_their_effects(schedule: str) -> None:
     body = " ".join(f"{fence};" for fence in FENCES)
     body += """
     fence.proxy.tensormap::generic.acquire.gpu [%rd1], 128; nanosleep.u32 20; pmevent 3; pmevent.mask 7;
@@ -209,13 +209,13 @@ HANDOVER = """
 @by_schedule
 @pytest.mark.parametrize(("less", "more"), [(24, 240), (40, 232), (168, 168)])
 def test_registers_move_between_warpgroups(less: int, more: int, schedule: str, seed: int) -> None:
-    """384 threads start with 168 registers each; what the first warpgroup gives, the other two can take."""
+    """384 threads start with 168 registers each; what the first warpgroup releases, the other two can acquire."""
     got = threads(HANDOVER.format(less=less, more=more), 384, schedule=schedule, seed=seed, directives=".maxntid 384")
     assert got[:, 0].tolist() == [t // 128 for t in range(384)]
 
 
 @pytest.mark.parametrize("schedule", ["eager", "random"])
-def test_warps_of_a_warpgroup_may_ask_apart_on_blackwell(schedule: str) -> None:
+def test_warps_of_a_warpgroup_may_change_registers_separately_on_blackwell(schedule: str) -> None:
     body = f"{DISAGREE} st.global.u32 [%rd0], %r3;"
     assert threads(body, 384, target="sm_100a", schedule=schedule)[:, 0].tolist() == [t // 32 for t in range(384)]
 

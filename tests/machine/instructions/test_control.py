@@ -1,4 +1,4 @@
-"""What the driver gives kernels: printf, assertions, the grid's workspace and the reserved shared memory."""
+"""Services of the driver: printf, assertions, the grid's workspace and the reserved shared memory."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ PRINT = r"""
 
 
 @pytest.mark.parametrize(("schedule", "seed"), SCHEDULES)
-def test_what_threads_print_is_kept(schedule: str, seed: int) -> None:
+def test_printed_text_is_kept(schedule: str, seed: int) -> None:
     out = np.zeros(6, np.uint32)
     run = launch(PRINT, grid=(1, 1, 1), block=(6, 1, 1), args=[out], schedule=schedule, seed=seed)
     lines = [f"{-t:3}|{t:<5}|{t * 1.25:.2f}|hey|{t << 40:x}|A%|{t:4}|{t * 1.25:.1f}|{t << 40:#x}\n" for t in (1, 3, 5)]
@@ -48,14 +48,14 @@ def test_what_threads_print_is_kept(schedule: str, seed: int) -> None:
     assert out.tolist() == [0, 11, 0, 11, 0, 11]
 
 
-def test_arguments_that_lie_nowhere_are_a_fault() -> None:
+def test_arguments_at_an_invalid_address_are_a_fault() -> None:
     nowhere = PRINT.replace("cvta.local.u64 %rd1, %rd0;", "mov.u64 %rd1, -8;")
     with pytest.raises(WarploomError) as caught:
         launch(nowhere, grid=(1, 1, 1), block=(6, 1, 1), args=[np.zeros(6, np.uint32)])
     assert caught.value.code == "OUT_OF_BOUNDS"
 
 
-def test_printing_has_an_end() -> None:
+def test_printed_text_is_limited() -> None:
     forever = PRINT.replace("ld.param.u64 %rd5, [out];", "").replace(
         "mov.u32 %r0, %tid.x;", "mov.u32 %r0, 100000;\nAGAIN:"
     )
@@ -88,7 +88,7 @@ ASSERT = """
 }"""
 
 
-def test_a_failed_assertion_says_what_failed() -> None:
+def test_a_failed_assertion_names_its_expression() -> None:
     launch(ASSERT, grid=(1, 1, 1), block=(40, 1, 1), args=[40])
     with pytest.raises(WarploomError) as caught:
         launch(ASSERT, grid=(1, 1, 1), block=(40, 1, 1), args=[35])
@@ -96,7 +96,7 @@ def test_a_failed_assertion_says_what_failed() -> None:
     assert any("assertion `x < 7` failed" in note and ":42" in note for note in caught.value.notes)
 
 
-def test_other_functions_of_the_system_are_not_modelled() -> None:
+def test_other_system_functions_are_not_modelled() -> None:
     with pytest.raises(WarploomError) as caught:
         launch(ASSERT.replace("__assertfail", "cudaGetLastError"), grid=(1, 1, 1), block=(1, 1, 1), args=[35])
     assert caught.value.code == "NOT_MODELLED"
@@ -128,7 +128,7 @@ def test_other_environment_registers_are_not_modelled() -> None:
 
 
 @pytest.mark.parametrize(("schedule", "seed"), SCHEDULES)
-def test_a_kernel_that_asks_may_use_the_reserved_shared_memory(schedule: str, seed: int) -> None:
+def test_a_kernel_may_use_the_reserved_shared_memory_if_it_reads_its_offset(schedule: str, seed: int) -> None:
     body = """
     mov.u32 %r3, %reserved_smem_offset_1; shl.b32 %r4, %r0, 2; add.u32 %r3, %r3, %r4; st.shared.u32 [%r3], %r1;
     mov.u32 %r5, sh; add.u32 %r5, %r5, %r4; st.shared.u32 [%r5], %r0; bar.sync 0;
@@ -139,7 +139,7 @@ def test_a_kernel_that_asks_may_use_the_reserved_shared_memory(schedule: str, se
     assert got[:, 1].tolist() == list(range(64))
 
 
-def test_others_may_not() -> None:
+def test_other_kernels_may_not_use_the_reserved_shared_memory() -> None:
     with pytest.raises(WarploomError) as caught:
         threads("mov.u32 %r3, 512; st.shared.u32 [%r3], %r1;")
     assert caught.value.code == "OUT_OF_BOUNDS"

@@ -1,4 +1,4 @@
-"""`cp.async` and `cp.async.bulk`: what they move, what they fill, and what waiting for their groups means."""
+"""`cp.async` and `cp.async.bulk`: the bytes they move and fill, and waiting for their groups."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_every_lane_copies_its_bytes(cache, size, schedule, seed, block):
 
 @pytest.mark.parametrize(("schedule", "seed"), SCHEDULES[:4])
 def test_bytes_past_the_source_size_are_zero_and_not_read(schedule, seed):
-    """Lane i asks for i % 17 bytes; the last lane's 16 bytes would reach past the buffer."""
+    """Lane i copies i % 17 bytes; the last lane's 16 bytes would reach past the buffer."""
     source, out = RNG.integers(0, 256, 31 * 16 + 14, dtype=np.uint8), np.ones((32, 16), np.uint8)
     body = f"""{POINTERS.format(size=16)} rem.u32 %r5, %thread, 17;
     cp.async.cg.shared.global.L2::128B [%r1], [%rd1], 16, %r5; cp.async.wait_all; {OUT[16]}"""
@@ -92,7 +92,7 @@ def test_a_pipeline_that_waits_for_one_group_too_few_reads_early_under_lazy():
     assert (out != source).any(axis=(1, 2)).all()
 
 
-def test_groups_belong_to_threads():
+def test_groups_are_per_thread():
     """Odd lanes commit once more: with one group left open theirs is complete, that of the even lanes need not be."""
     source, out = words(32, 1), np.zeros((32, 1), np.uint32)
     body = f"""{POINTERS.format(size=4)} and.b32 %r5, %thread, 1; setp.eq.u32 %p1, %r5, 1;
@@ -126,7 +126,7 @@ BULK = "@%first cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes [d
 
 @pytest.mark.parametrize(("schedule", "seed"), SCHEDULES)
 @pytest.mark.parametrize("size", [16, 48, 4096])
-def test_a_bulk_copy_goes_there_and_back(schedule, seed, size):
+def test_a_bulk_copy_round_trip(schedule, seed, size):
     source, out = words(size // 4), np.zeros(size // 4, np.uint32)
     body = f"""{init(1)} ld.param.u64 %rd1, [src]; ld.param.u64 %rd2, [out];
     {BULK.format(size=size)} @%first mbarrier.arrive.expect_tx.shared::cta.b64 _, [bars], {size}; {wait("W")}
@@ -228,7 +228,7 @@ def test_the_plain_f32_addition_keeps_subnormal_numbers():
     assert (np.abs(want[:3]) > 0).all()
 
 
-def test_a_byte_mask_chooses_bytes_of_every_sixteen():
+def test_a_byte_mask_selects_bytes_of_every_sixteen():
     source, out = RNG.integers(0, 256, 64, dtype=np.uint8), np.zeros(64, np.uint8)
     body = f"""{init(1)} ld.param.u64 %rd1, [src]; ld.param.u64 %rd2, [out]; mov.u16 %h1, 0x8421;
     {BULK.format(size=64)} @%first mbarrier.arrive.expect_tx.shared::cta.b64 _, [bars], 64; {wait("W")}
@@ -288,19 +288,19 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize(("body", "code", "told"), FAULTS.values(), ids=FAULTS)
+@pytest.mark.parametrize(("body", "code", "text"), FAULTS.values(), ids=FAULTS)
 @pytest.mark.parametrize("schedule", ["eager", "lazy"])
-def test_illegal_copies_are_faults_with_a_place(body, code, told, schedule):
+def test_illegal_copies_are_faults_with_a_line(body, code, text, schedule):
     full = f"{init(1)} ld.param.u64 %rd1, [src]; {body} cp.async.wait_all;"
     error = fault(full, "ptr:src", (words(64),), schedule=schedule)
     assert error.code == code
-    assert told in str(error)
+    assert text in str(error)
     assert error.loc is not None
     assert any("cp.async" in note for note in error.notes)
 
 
-def test_a_wait_that_nothing_ends_tells_what_is_missing():
-    """The copy's barrier expects more than it gets; the other warp waits for the group of nobody."""
+def test_a_wait_that_never_ends_reports_what_is_missing():
+    """The copy's barrier expects more than it gets; the other warp waits for a group that no thread committed."""
     body = f"""{init(1)} ld.param.u64 %rd1, [src]; {BULK.format(size=64)}
     @%first mbarrier.arrive.expect_tx.shared::cta.b64 _, [bars], 128; {wait("W")}"""
     error = fault(body, "ptr:src", (words(64),), schedule="lazy")

@@ -1,4 +1,4 @@
-"""ldmatrix, stmatrix and movmatrix against the manual's pictures, written down here once more."""
+"""ldmatrix, stmatrix and movmatrix against the manual's figures, implemented here a second time."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ def test_a_predicate_by_warp(schedule):
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_generic_stores_need_a_proxy_fence(schedule):
-    """What stmatrix writes is a generic store: under the other schedules the async proxy does not see it yet."""
+    """stmatrix is a generic store: under the other schedules the async proxy does not see it yet."""
     seen = []
     original = SharedMemory.write
 

@@ -1,4 +1,4 @@
-"""mbarriers: counts, bytes, phases, what is illegal, and what a hang says."""
+"""mbarriers: counts, bytes, phases, illegal uses, and the report of a hang."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_only_bit_0_of_a_parity_counts(schedule, seed, lanes):
     assert (out == source).all()
 
 
-def test_a_ring_without_its_release_hangs_and_says_where():
+def test_a_ring_without_its_release_reports_the_hang():
     source, out = np.zeros((7, 32), np.uint32), np.zeros((7, 32), np.uint32)
     body = RING.replace("@%leader mbarrier.arrive.shared::cta.b64 _, [%r4+24];", "")
     notes = "//!wl barrier ring.full bars 8 3\n//!wl barrier ring.empty bars+24 8 3"
@@ -111,7 +111,7 @@ def test_lanes_may_arrive_on_different_barriers(schedule, seed):
 
 
 def test_lanes_that_wait_on_different_barriers_pass_one_by_one():
-    """Barrier 0 completes, barrier 1 does not: half of the lanes see it, the others say no."""
+    """Barrier 0 completes, barrier 1 does not: the wait succeeds in half of the lanes."""
     out = np.zeros(32, np.uint32)
     body = f"""{init(1, 1)}
     ld.param.u64 %rd1, [out]; mul.wide.u32 %rd2, %thread, 4; add.u64 %rd1, %rd1, %rd2;
@@ -161,14 +161,14 @@ def test_bytes_may_come_before_they_are_expected():
     assert out.tolist() == [2, 2, 1]
 
 
-def test_missing_bytes_are_told():
+def test_missing_bytes_are_reported():
     error = fault(f"{init(1)} @%first mbarrier.arrive.expect_tx.shared::cta.b64 _, [bars], 96; {wait('W')}")
     assert error.code == "DEADLOCK"
     assert "bars phase 0: all arrivals are in, 96 bytes missing" in error.notes[0]
 
 
-def test_dropped_arrivals_stay_away():
-    """Two of 34 leave; later phases need the warp alone."""
+def test_dropped_arrivals_lower_the_expected_count():
+    """Two of 34 drop out; later phases need the warp alone."""
     out = np.zeros(1, np.uint32)
     body = f"""{init(34)} ld.param.u64 %rd1, [out];
     @%first mbarrier.arrive_drop.shared::cta.b64 _, [bars], 2; bar.warp.sync -1;
@@ -231,8 +231,8 @@ def test_a_wait_may_end_early():
 
 @pytest.mark.parametrize(("schedule", "seed"), SCHEDULES)
 @pytest.mark.parametrize("cluster", [2, 4])
-def test_peers_arrive_and_announce_bytes_on_a_remote_barrier(schedule, seed, cluster):
-    """Every CTA arrives on CTA 0's barrier, and lends it bytes that another CTA completes."""
+def test_peers_arrive_and_expect_bytes_on_a_remote_barrier(schedule, seed, cluster):
+    """Every CTA arrives on CTA 0's barrier with expect_tx; another CTA completes the bytes."""
     out = np.zeros(cluster, np.uint32)
     body = f"""{init(32 * cluster + 1)}
     ld.param.u64 %rd1, [out]; mul.wide.u32 %rd2, %rank, 4; add.u64 %rd1, %rd1, %rd2;

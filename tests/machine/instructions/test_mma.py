@@ -1,4 +1,4 @@
-"""mma.sync: every shape and type against the manual's register layouts, written down here once more."""
+"""mma.sync: every shape and type against the manual's register layouts, implemented here a second time."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ def test_integers_wrap_or_saturate(flags):
     np.testing.assert_array_equal(form.run(data), wanted)
 
 
-def test_satfinite_may_stand_at_the_end():
+def test_satfinite_may_be_at_the_end():
     form = Form("m8n8k16", "s32", "s8", "s8")
     data = form.data()
     text = form.kernel().replace("s8.s8.s32 ", "s8.s8.s32.satfinite ")
@@ -306,7 +306,7 @@ def test_doubles_are_a_chain_of_fused_multiply_adds():
 
 
 @pytest.mark.parametrize("d_type", ["f16", "f32"])
-def test_nan_is_the_one_that_hardware_writes(d_type):
+def test_nan_is_that_of_the_hardware(d_type):
     form = Form("m16n8k16", d_type, "f16", "f16")
     data = form.data()
     data["a"][0, 3, 5] = np.nan

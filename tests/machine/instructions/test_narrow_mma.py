@@ -1,4 +1,4 @@
-"""mma.sync and wmma of four- and one-bit numbers: the manual's register layouts, written down here once more."""
+"""mma.sync and wmma of four- and one-bit numbers: the manual's register layouts, implemented here a second time."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def product(a: np.ndarray, b: np.ndarray, end: str) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("shape", "m", "k", "types", "end"), SHAPES)
-def test_mma_meets_the_reference(shape: str, m: int, k: int, types: tuple[str, str], end: str) -> None:
+def test_mma_matches_the_reference(shape: str, m: int, k: int, types: tuple[str, str], end: str) -> None:
     rng = np.random.default_rng(k + m)
     a, b = numbers(rng, m, k, types[0]), numbers(rng, 8, k, types[1])
     c = rng.integers(-99, 99, (m, 8)).astype(np.int32)
@@ -76,7 +76,7 @@ def test_mma_meets_the_reference(shape: str, m: int, k: int, types: tuple[str, s
     ("shape", "type_", "before", "k"),
     [("m8n8k32", "s4", "", 32), ("m8n8k32", "u4", "", 32), ("m8n8k128", "b1", ".xor.popc", 128), ("m8n8k128", "b1", ".and.popc", 128)],
 )  # fmt: skip
-def test_wmma_meets_the_reference(shape: str, type_: str, before: str, k: int) -> None:
+def test_wmma_matches_the_reference(shape: str, type_: str, before: str, k: int) -> None:
     rng = np.random.default_rng(3)
     a, b = numbers(rng, 8, 2 * k, type_), numbers(rng, 8, 3 * k, type_)
     c, out = rng.integers(-99, 99, (8, 8)).astype(np.int32), np.full((8, 8), -1, np.int32)
@@ -102,7 +102,7 @@ def test_wmma_meets_the_reference(shape: str, type_: str, before: str, k: int) -
         ("vmad.s32.s32.s32 %r0, %r0, %r0, %r0;", "video"),
     ],
 )
-def test_what_is_left_out_says_why(text: str, why: str) -> None:
+def test_unsupported_forms_are_reported_with_the_reason(text: str, why: str) -> None:
     body = f"{HEAD}.visible .entry k() {{ .reg .b32 %r<2>; .reg .b64 %p<2>; {text} ret; }}"
     with pytest.raises(WarploomError) as caught:
         launch(body, grid=(1, 1, 1), block=(32, 1, 1))

@@ -1,4 +1,4 @@
-"""tcgen05.mma: every kind, type, layout, shape and option, from shared and tensor memory, by one CTA and by two."""
+"""tcgen05.mma: every kind, type, layout, shape and option, from shared memory and TMEM, by one CTA and by two."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ SHAPES = [
 
 
 @pytest.mark.parametrize(("group", "m", "n"), SHAPES)
-def test_shapes_at_their_ends(group, m, n):
+def test_smallest_and_largest_shapes(group, m, n):
     Product(m=m, n=n, group=group, column=32 if n < 256 else 0, seed=n).check()
 
 
@@ -87,7 +87,7 @@ def test_weight_stationary(m, kind, element):
     np.testing.assert_array_equal(product.result(bench.run()), product.expected)
 
 
-def test_columns_of_a_weight_stationary_b_can_count_as_zero():
+def test_columns_of_a_weight_stationary_b_can_be_masked():
     # Example 4 below Table 45, without the shift: starts 0, 1, 2, 1 and first spans 1, 1, 0, 0 of sub-masks 0 to 3.
     product = Product(m=32, n=64, ws=True)
     value = 0 | 1 << 8 | 2 << 16 | 1 << 24 | 0b0011 << 32 | 1 << 39 | 2 << 40 | 3 << 48
@@ -100,7 +100,7 @@ def test_columns_of_a_weight_stationary_b_can_count_as_zero():
 
 @pytest.mark.parametrize(("m", "group", "lane"), [(128, 1, 0), (64, 1, 0), (64, 1, 16), (256, 2, 0), (128, 2, 0)])
 @pytest.mark.parametrize(("kind", "element"), [("f16", "bf16"), ("tf32", "tf32"), ("f8f6f4", "e5m2"), ("i8", "s8")])
-def test_a_from_tensor_memory(m, group, lane, kind, element):
+def test_a_from_tmem(m, group, lane, kind, element):
     product = Product(kind, element, element, m, 32, group, D_TYPE.get(kind, "f32"), column=64, lane=lane, a_column=8)
     before = np.zeros((group, LANES, 128), np.uint32)
     tensor_a(before, product, product.a)
@@ -108,7 +108,7 @@ def test_a_from_tensor_memory(m, group, lane, kind, element):
 
 
 def tensor_a(before, product, values):
-    """Put A into tensor memory, into the lanes of the accumulator's rows; each half of the lanes needs a copy."""
+    """Put A into TMEM, into the lanes of the accumulator's rows; each half of the lanes needs a copy."""
     words = np.ascontiguousarray(row_bytes(values, product.a_type)).view(np.uint32)
     cta, lane, _ = located(product.m, product.n, product.group, ws=product.ws)
     for at in (0, -1):
@@ -118,7 +118,7 @@ def tensor_a(before, product, values):
 
 
 @pytest.mark.parametrize(("element", "shift"), [("e2m1", 2), ("e2m3", 0), ("e3m2", 0)])
-def test_narrow_elements_of_tensor_memory_have_a_byte_each(element, shift):
+def test_narrow_elements_take_a_byte_each_in_tmem(element, shift):
     product = Product("f8f6f4", element, "e4m3", n=32, column=64, a_column=0)
     codes = product.a.astype(DTYPES[element]).view(np.uint8) << shift
     before = np.zeros((1, LANES, 128), np.uint32)
@@ -126,7 +126,7 @@ def test_narrow_elements_of_tensor_memory_have_a_byte_each(element, shift):
     np.testing.assert_array_equal(product.result(product.bench().run(before)), product.expected)
 
 
-def test_accumulation_starts_from_what_was_there():
+def test_accumulation_starts_from_the_previous_contents():
     product = Product(n=64)
     before = np.arange(64, dtype=np.float32).view(np.uint32)
     got = product.result(product.bench(accumulate=True).run(before))
@@ -189,7 +189,7 @@ def test_integers_wrap_or_saturate():
 
 
 @pytest.mark.parametrize(("m", "group"), [(128, 1), (64, 1), (256, 2), (128, 2)])
-def test_disabled_lanes_keep_what_they_hold(m, group):
+def test_disabled_lanes_keep_their_contents(m, group):
     rng = np.random.default_rng(7)
     words = rng.integers(0, 1 << 32, 4 * group, dtype=np.uint64)
     product = Product(m=m, n=32, group=group)

@@ -1,4 +1,4 @@
-"""How tcgen05 instructions are spelled: what ptxas assembles is read, and constants are those of other compilers."""
+"""Spelling of tcgen05 instructions: forms that ptxas assembles are parsed, and constants match other compilers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ BEYOND = [
     "tensormap.replace.tile.swizzle_atomicity.global.b1024.b32 [%d0], 1;",
     "wgmma.fence.sync.aligned;",
 ]
-"""Instructions of other families that some targets have and others do not."""
+"""Instructions of other families that only some targets have."""
 
 
 def listed(count: int) -> str:
@@ -131,7 +131,7 @@ def module() -> str:
 
 
 def taken(lines: list[str], target: str, folder: Path) -> set[str]:
-    """Those of the instructions that ptxas takes for a target, each in a kernel of its own."""
+    """The instructions that ptxas accepts for a target, each in its own kernel."""
     entries = [ENTRY.format(group=number, body=line) for number, line in enumerate(lines)]
     (folder / "in.ptx").write_text(HEADER.replace("sm_100a", target) + "".join(entries))
     command = [ptxas(), f"-arch={target}", "-O0", "-o", str(folder / "out.cubin"), str(folder / "in.ptx")]
@@ -153,7 +153,7 @@ def has(line: str, target: str) -> bool:
 
 
 @pytest.mark.parametrize("target", ["sm_100a", "sm_100f", "sm_103a", "sm_103f", "sm_103"])
-def test_a_target_has_what_ptxas_says(target, tmp_path):
+def test_targets_have_the_instructions_that_ptxas_accepts(target, tmp_path):
     group = "cta_group::1"
     lines = [*management(group), *copies(group), *multiplications(group), *(each for each in moves() if "x1." in each)]
     lines += BEYOND
@@ -161,7 +161,7 @@ def test_a_target_has_what_ptxas_says(target, tmp_path):
     assert {line for line in lines if has(line, target)} == taken(lines, target, tmp_path)
 
 
-def test_every_form_is_read():
+def test_every_form_is_parsed():
     for kernel in parse(module()).kernels:
         assert len(decode_kernel(kernel, "sm_100a")) == len(kernel.instructions)
 
@@ -180,7 +180,7 @@ def ptxas() -> str:
 
 
 @pytest.mark.parametrize("name", SOURCES)
-def test_ptxas_takes_what_is_read(name, tmp_path):
+def test_ptxas_accepts_every_parsed_form(name, tmp_path):
     (tmp_path / "in.ptx").write_text(SOURCES[name]())
     command = [ptxas(), "-arch=sm_100a", "-O0", "-o", str(tmp_path / "out.cubin"), str(tmp_path / "in.ptx")]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -188,7 +188,7 @@ def test_ptxas_takes_what_is_read(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["triton39_matmul_tma_sm100", "triton39_gluon_tcgen05_sm100"])
-def test_descriptors_are_those_that_triton_encodes(name):
+def test_descriptors_match_those_of_triton(name):
     text = (FOREIGN / f"{name}.ptx").read_text()
     instruction = encode_instruction_descriptor("f16", 128, 128, "bf16", "bf16")
     high = encode_shared_descriptor("sm_100", 0, 0, 1024, "128B") >> 32

@@ -1,4 +1,4 @@
-"""When tcgen05 operations complete, who learns of it, and what is refused."""
+"""Completion and ordering of tcgen05 operations, and refused uses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LATE = ("lazy", "reverse")
 
 
 @pytest.mark.parametrize("schedule", LATE)
-def test_who_does_not_wait_for_the_commit_sees_what_was_there(schedule):
+def test_a_thread_that_does_not_wait_for_the_commit_sees_the_old_contents(schedule):
     product = Product()
     bench = product.bench()
     bench.wait, bench.late = "", bench.wait
@@ -55,13 +55,13 @@ def test_a_commit_takes_a_generic_address(schedule):
     np.testing.assert_array_equal(product.result(bench.run(schedule=schedule)), product.expected)
 
 
-def test_a_commit_of_nothing_arrives():
+def test_an_empty_commit_arrives():
     bench = Bench()
     np.testing.assert_array_equal(bench.run(schedule="lazy"), 0)
 
 
 def copier_and_multiplier(product: Product) -> Bench:
-    """Thread 32 copies A to tensor memory, fences and arrives; thread 0 waits, fences and multiplies."""
+    """Thread 32 copies A to TMEM, fences and arrives; thread 0 waits, fences and multiplies."""
     bench, copier = Bench(columns=128), Bench()
     at = product.place(bench)
     rows = row_bytes(product.a, "bf16")
@@ -92,7 +92,7 @@ def test_fences_order_a_copy_and_the_mma_of_another_thread(schedule):
     np.testing.assert_array_equal(product.result(bench.run(schedule=schedule)), product.expected)
 
 
-def test_without_fences_the_mma_of_another_thread_may_come_first():
+def test_without_fences_the_mma_of_another_thread_may_run_first():
     product = Product(n=32, column=64, a_column=0)
     bench = copier_and_multiplier(product)
     text = re.sub(r"tcgen05\.fence::\w+;", "", bench.source())
@@ -103,8 +103,8 @@ def test_without_fences_the_mma_of_another_thread_may_come_first():
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_any_sequence_of_mmas_gives_what_its_steps_give(seed):
-    """Runs along k are merged under the eager schedule: whatever stands in a sequence, the sums must be the same."""
+def test_merged_mmas_give_the_same_as_single_ones(seed):
+    """Runs along k are merged under the eager schedule: the accumulators must be the same for any sequence."""
     rng = np.random.default_rng(seed)
     products = [Product(n=32, seed=1), Product(n=32, column=32, seed=2), Product(n=32, seed=3, b_swizzle="64B")]
     bench = Bench(columns=64)
@@ -124,7 +124,7 @@ def test_any_sequence_of_mmas_gives_what_its_steps_give(seed):
         np.testing.assert_array_equal(bench.run(schedule=schedule, seed=seed)[0].view(np.float32), expected)
 
 
-def test_observers_see_what_is_read_and_written():
+def test_observers_receive_reads_and_writes():
     class Log:
         def __init__(self):
             self.events = []
@@ -146,7 +146,7 @@ def test_observers_see_what_is_read_and_written():
 
 
 def broken(change, **keywords):
-    """A product whose bench was changed, and the error that it gives."""
+    """Run a GEMM with a changed bench; return its error."""
     product = Product(**keywords)
     bench = product.bench()
     change(bench)
@@ -156,7 +156,7 @@ def broken(change, **keywords):
 
 
 def edit(old: str, new: str):
-    """Replace text in the lines of a bench; it must be there."""
+    """Replace text in the lines of a bench; it must occur."""
 
     def change(bench: Bench) -> None:
         lines = [line.replace(old, new) for line in bench.lines]
@@ -189,7 +189,7 @@ INTEGERS = {"kind": "i8", "a_type": "s8", "b_type": "s8", "d_type": "s32"}
         ({"d_type": "f16"}, "d_type f16 needs f16 operands"),
     ],
 )
-def test_an_illegal_instruction_descriptor_says_all_that_is_wrong(change, what):
+def test_all_errors_of_an_instruction_descriptor_are_reported(change, what):
     product = Product(group=change.get("group", 1))
     bench = product.bench()
     legal = product.descriptor()
@@ -271,7 +271,7 @@ def test_refusals(text):
 
 
 @pytest.mark.parametrize("schedule", LATE)
-def test_a_cta_that_ends_before_its_mma_shows_under_a_late_schedule(schedule):
+def test_a_cta_that_exits_before_its_mma_is_found_by_a_late_schedule(schedule):
     product = Product()
     bench = product.bench()
     bench.wait = ""
@@ -282,7 +282,7 @@ def test_a_cta_that_ends_before_its_mma_shows_under_a_late_schedule(schedule):
 
 
 @pytest.mark.parametrize("schedule", LATE)
-def test_columns_freed_before_the_mma_is_done_show_under_a_late_schedule(schedule):
+def test_columns_freed_before_the_mma_completes_are_found_by_a_late_schedule(schedule):
     product = Product()
     bench = product.bench()
     text = bench.source()
@@ -312,7 +312,7 @@ MEET: bar.sync 0; ld.shared.b32 %r1, [data]; shl.b32 %r2, %warp, 21; add.u32 %r2
 
 @pytest.mark.parametrize("schedule", ["eager", "lazy", "reverse", "random", "hold:tcgen05-ld", "hold:tcgen05-st"])
 def test_a_load_reads_as_late_as_its_wait(schedule):
-    """Memory that is reused before `wait::ld` gives the load its new contents, where loads are held back."""
+    """If loads are delayed, memory that is reused before `wait::ld` gives the load its new contents."""
     found = []
     for waits in ("tcgen05.wait::ld.sync.aligned;", ""):
         out = np.zeros(128, np.uint32)

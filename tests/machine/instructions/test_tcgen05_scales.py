@@ -1,4 +1,4 @@
-"""tcgen05.cp, and MMAs with block scaling, whose factors come by it."""
+"""tcgen05.cp, and MMAs with block scaling, whose scale factors it copies."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def chunks(codes: np.ndarray) -> np.ndarray:
 
 
 class Scaled:
-    """A product with block scaling: its factors in shared memory, and the copies that bring them to tensor memory."""
+    """A GEMM with block scaling: its scale factors in shared memory, and the copies to TMEM."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class Scaled:
         return bench
 
     def copy(self, bench: Bench, offset: int, column: int, count: int, shape: str) -> int:
-        """Copy so many chunks at an offset; the first column behind them."""
+        """Copy this many chunks at an offset; return the first column after them."""
         size = CHUNK * (2 if shape.startswith("64") else 1)
         for number in range(count):
             bench.descriptor("%d2", offset + number * size, 16, 128, "none")
@@ -124,7 +124,7 @@ def test_block_scaling(kind, modifier, scale_type, vectors, types, group, m, n):
     [("mxf8f6f4", "", 1, ("e5m2", "e4m3")), ("mxf4nvf4", ".block32", 2, ("e2m1", "e2m1"))],
 )
 @pytest.mark.parametrize(("group", "m"), [(1, 128), (2, 256)])
-def test_block_scaling_with_a_in_tensor_memory(kind, modifier, vectors, types, group, m):
+def test_block_scaling_with_a_in_tmem(kind, modifier, vectors, types, group, m):
     scaled = Scaled(kind, modifier, "ue8m0", vectors, m=m, group=group, types=types, a_column=128)
     rows = row_bytes(scaled.product.a, types[0], packed=kind != "mxf8f6f4")
     before = np.zeros((group, LANES, 512), np.uint32)
@@ -134,18 +134,18 @@ def test_block_scaling_with_a_in_tensor_memory(kind, modifier, vectors, types, g
 
 
 @pytest.mark.parametrize("schedule", ["lazy", "reverse", "random"])
-def test_a_copy_comes_before_the_mmas_behind_it(schedule):
+def test_a_copy_runs_before_later_mmas(schedule):
     scaled = Scaled("mxf4nvf4", ".block16", "ue4m3", 4)
     np.testing.assert_array_equal(scaled.product.result(scaled.bench().run(schedule=schedule)), scaled.expected)
 
 
 def copied(shape: str, rows: int, length: int, *, lane: int = 0, group: int = 1):
-    """What a copy of random rows leaves in tensor memory, and the rows."""
+    """Copy random rows to TMEM; return its contents and the rows."""
     rng = np.random.default_rng(rows + length)
     data = [rng.integers(0, 256, (rows, length), dtype=np.uint8) for _ in range(group)]
     bench = Bench(group=group, columns=64)
     padded = [np.pad(one, ((0, -rows % 8), (0, 0))) for one in data]
-    # Without a swizzle: groups of eight rows of 16 bytes, the columns of 16 bytes behind each other.
+    # Without a swizzle: groups of eight rows of 16 bytes, the columns of 16 bytes one after the other.
     images = [one.reshape(-1, 8, length // 16, 16).transpose(0, 2, 1, 3).reshape(-1) for one in padded]
     at = bench.place(*images)
     bench.descriptor("%d0", at, 128, 8 * length, "none")
@@ -169,7 +169,7 @@ PLACES = {
 
 @pytest.mark.parametrize("shape", PLACES)
 @pytest.mark.parametrize("group", [1, 2])
-def test_copies_land_where_their_shape_says(shape, group):
+def test_copies_have_the_layout_of_their_shape(shape, group):
     rows, length, places = PLACES[shape]
     tensor, data = copied(shape, rows, length, lane=5 if shape == "4x256b" else 0, group=group)
     for cta in range(group):
@@ -179,7 +179,7 @@ def test_copies_land_where_their_shape_says(shape, group):
         np.testing.assert_array_equal(tensor[cta], expected)
 
 
-def test_the_multicast_may_stand_before_the_shape():
+def test_the_multicast_may_precede_the_shape():
     first, _ = copied("32x128b.warpx4", 32, 16)
     second, _ = copied("warpx4.32x128b", 32, 16)
     np.testing.assert_array_equal(first, second)
@@ -211,7 +211,7 @@ def test_scale_factors_must_be_the_same_in_all_quadrants():
     assert any("tcgen05.mma" in note for note in caught.value.notes)
 
 
-def test_the_tops_of_scale_addresses_are_no_lanes():
+def test_the_top_bits_of_scale_addresses_are_not_lanes():
     scaled = Scaled("mxf8f6f4", "", "ue8m0", 1, types=("e4m3", "e4m3"))
     bench = scaled.bench()
     bench.lines = [line.replace("[%taddr+256]", "[%r9]") for line in bench.lines]

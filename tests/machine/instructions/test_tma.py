@@ -1,4 +1,4 @@
-"""Tensor copies: every rank, fill and swizzle against NumPy, who is told of their bytes, and when they happen."""
+"""Tensor copies: every rank, fill and swizzle against NumPy, the barriers that count their bytes, and when they take effect."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ BOXES = [
 
 @pytest.mark.parametrize(("shape", "box", "places"), BOXES, ids=lambda v: None)
 @pytest.mark.parametrize(("schedule", "seed"), SCHEDULES[:4])
-def test_loads_of_every_rank_fill_what_lies_outside(shape, box, places, schedule, seed):
+def test_loads_of_every_rank_fill_out_of_bounds_elements(shape, box, places, schedule, seed):
     array = random(shape)
     size = int(np.prod(box)) * 4
     for coords in places:
@@ -74,7 +74,7 @@ def test_loads_of_every_rank_fill_what_lies_outside(shape, box, places, schedule
 
 @pytest.mark.parametrize(("shape", "box", "places"), BOXES, ids=lambda v: None)
 @pytest.mark.parametrize(("schedule", "seed"), SCHEDULES[:4])
-def test_stores_of_every_rank_leave_the_outside_alone(shape, box, places, schedule, seed):
+def test_stores_of_every_rank_are_clipped(shape, box, places, schedule, seed):
     """A whole box is loaded from one tensor and stored, clipped, to another."""
     size = int(np.prod(box)) * 4
     source = random(box)
@@ -95,7 +95,7 @@ def test_stores_of_every_rank_leave_the_outside_alone(shape, box, places, schedu
 
 @pytest.mark.parametrize("swizzle", ["none", "32B", "64B", "128B"])
 def test_swizzles_exchange_granules_by_their_address(swizzle):
-    """16-byte granule g of row r lies where the address bits of the row say."""
+    """The address bits of row r decide the position of its 16-byte granule g."""
     mode = SWIZZLES[swizzle]
     width = (mode.span or 64) // 2
     array = random((16, width), np.uint16).view(ml_dtypes.bfloat16)
@@ -111,7 +111,7 @@ def test_swizzles_exchange_granules_by_their_address(swizzle):
 
 @pytest.mark.parametrize(("dtype", "group"), [("16u4_align16b", 8), ("16u6_align16b", 12)])
 @pytest.mark.parametrize("schedule", ["eager", "lazy"])
-def test_padding_counts_on_no_barrier(dtype, group, schedule):
+def test_padding_is_not_counted_by_barriers(dtype, group, schedule):
     """Sixteen values take 8 or 12 bytes in global memory and 16 in shared memory; a barrier counts the former."""
     array = random((16, 8 * group), np.uint8)
     out = np.zeros(16 * 128 // 4, np.uint32)
@@ -155,7 +155,7 @@ REDUCTIONS = [
 
 @pytest.mark.parametrize(("name", "dtype", "combine"), REDUCTIONS)
 @pytest.mark.parametrize("schedule", ["eager", "random"])
-def test_reductions_combine_with_what_is_there(name, dtype, combine, schedule):
+def test_reductions_combine_with_the_destination(name, dtype, combine, schedule):
     source, target = (RNG.integers(0, 1 << 20, (4, 16)).astype(dtype) for _ in range(2))
     want = target.copy()
     want[1:, 4:] = combine(target[1:, 4:], source[:3, :12])
@@ -193,7 +193,7 @@ def test_multicast_fills_every_cta_of_the_mask_and_counts_on_its_own_barrier(sch
 
 
 @pytest.mark.parametrize(("schedule", "seed"), SCHEDULES)
-def test_a_pair_of_ctas_counts_on_the_even_one(schedule, seed):
+def test_a_pair_of_ctas_signals_the_even_one(schedule, seed):
     """Both CTAs load their half; with bit 24 cleared both signal CTA 0, which alone waits."""
     array = random((8, 32))
     out = np.zeros(2, np.uint32)
@@ -292,7 +292,7 @@ BY_HAND = (
 
 @pytest.mark.parametrize(("schedule", "seed"), SCHEDULES[:4])
 @pytest.mark.parametrize("by_hand", [False, True])
-def test_a_map_built_by_the_kernel_works_wherever_its_bytes_are_copied(schedule, seed, by_hand):
+def test_a_map_built_by_the_kernel_works_after_its_bytes_are_copied(schedule, seed, by_hand):
     array = random((10, 24), np.uint16).view(ml_dtypes.bfloat16)
     out, place = np.zeros(64, np.uint16), np.zeros(512, np.uint8)
     copy = ""
@@ -307,7 +307,7 @@ def test_a_map_built_by_the_kernel_works_wherever_its_bytes_are_copied(schedule,
         assert (found[g ^ (g >> 3 & 1)] == granule).all()
 
 
-def test_a_map_that_the_kernel_builds_is_held_to_the_rules():
+def test_a_map_built_by_the_kernel_is_validated():
     array = random((10, 24), np.uint16).view(ml_dtypes.bfloat16)
     body = (
         BUILT.replace("COPY", "")
@@ -374,7 +374,7 @@ def test_illegal_loads_are_faults(changes, code, words, schedule):
     assert error.loc is not None
 
 
-def test_bytes_that_are_not_a_map_are_told():
+def test_bytes_that_are_not_a_map_are_reported():
     body = init(1) + load((0, 0), 512).replace("mov.b64 %rd1, a;", "ld.param.u64 %rd1, [a];")
     error = fault(body, "ptr:a", (np.zeros(128, np.uint8),))
     assert error.code == "BAD_DESCRIPTOR"
@@ -398,7 +398,7 @@ def test_a_store_to_a_read_only_array_is_refused():
     assert fault(body, "map:a", (TensorMap(array, box=(4, 32)),)).code == "READ_ONLY"
 
 
-def test_a_cta_must_not_exit_under_its_loads():
+def test_a_cta_must_not_exit_with_loads_in_flight():
     body = init(1) + load((0, 0), 512).partition("LOADED:")[0]
     given = (TensorMap(random((4, 32)), box=(4, 32)),)
     run(body, "map:a", given, schedule="eager")
@@ -417,8 +417,8 @@ STORES = {
 
 @pytest.mark.parametrize(("schedule", "seed"), SCHEDULES)
 @pytest.mark.parametrize("kind", STORES)
-def test_a_cta_may_exit_under_its_stores(kind, schedule, seed):
-    """They still read what it left, while the next CTAs come."""
+def test_a_cta_may_exit_with_stores_in_flight(kind, schedule, seed):
+    """They still read its memory while the next CTAs start."""
     body = f"""mov.u32 %r1, %ctaid.x; mad.lo.u32 %r2, %r1, 100, %lane; shl.b32 %r3, %lane, 2; mov.u32 %r4, data;
     add.u32 %r4, %r4, %r3; st.shared.u32 [%r4], %r2; fence.proxy.async.shared::cta; bar.warp.sync -1;
     {STORES[kind]} {COMMIT}"""
@@ -438,7 +438,7 @@ def test_prefetches_and_hints_change_nothing():
     assert (out == array).all()
 
 
-def test_observers_hear_of_completions():
+def test_observers_receive_completions():
     seen = []
 
     class Watcher:

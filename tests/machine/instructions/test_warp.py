@@ -15,7 +15,7 @@ FULL = 0xFFFFFFFF
 
 
 def shuffled(mode: str, values: list[int], b: list[int], c: list[int]) -> list[tuple[int, int]]:
-    """What every lane of a warp gets, as the ISA's pseudo-code says it."""
+    """The values that the lanes of a warp get, by the ISA's pseudo-code."""
     out = []
     for lane in range(32):
         bval, cval, mask = b[lane] & 31, c[lane] & 31, c[lane] >> 8 & 31
@@ -71,7 +71,7 @@ def test_a_shuffle_of_a_uniform_value_gives_it_to_every_lane() -> None:
     assert got[:, 3].tolist() == [int(t % 32 < 31) for t in range(128)]
 
 
-def test_a_broadcast_is_uniform_in_the_warp_and_branches_without_parting() -> None:
+def test_a_broadcast_is_uniform_and_branches_without_divergence() -> None:
     body = """
     shr.u32 %r3, %r0, 5; shfl.sync.idx.b32 %r4, %r3, 0, 31, -1; setp.eq.u32 %p1, %r4, 1; @%p1 bra ONE;
     setp.eq.u32 %p1, %r4, 2; @%p1 bra TWO;
@@ -137,7 +137,7 @@ def test_reductions(size: int, schedule: str) -> None:
         assert got[first : first + 32].tolist() == [want] * len(mine)
 
 
-def test_reductions_of_floats_order_zeros_and_leave_nans_out() -> None:
+def test_float_reductions_order_zeros_and_ignore_nans() -> None:
     names = ["min", "max", "min.abs", "max.abs", "min.NaN", "max.abs.NaN"]
     body = "\n".join(
         f"redux.sync.{name}.f32 %r3, %r1, -1; st.global.u32 [%rd0+{4 * i}], %r3;" for i, name in enumerate(names)
@@ -158,7 +158,7 @@ def test_reductions_of_floats_order_zeros_and_leave_nans_out() -> None:
         assert got.tolist() == [expected] * 32
 
 
-def test_float_reductions_are_blackwells() -> None:
+def test_float_reductions_need_blackwell() -> None:
     with pytest.raises(WarploomError) as caught:
         threads("redux.sync.min.f32 %f1, %f2, -1;")
     assert caught.value.code == "WRONG_TARGET"
@@ -177,7 +177,7 @@ def test_one_lane_is_elected(size: int, schedule: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize(("schedule", "seed"), SCHEDULES)
-def test_election_among_some_lanes(schedule: str, seed: int) -> None:
+def test_election_in_divergent_code(schedule: str, seed: int) -> None:
     """In both arms of a branch, with masks that name only the lanes there, and with the active mask."""
     body = """
     and.b32 %r3, %r0, 31; setp.lt.u32 %p1, %r3, 12; @%p1 bra LOW;
@@ -193,7 +193,7 @@ def test_election_among_some_lanes(schedule: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize(("schedule", "seed"), SCHEDULES)
-def test_lanes_meet_from_both_arms_of_a_branch(schedule: str, seed: int) -> None:
+def test_lanes_of_both_arms_of_a_branch_synchronise(schedule: str, seed: int) -> None:
     """A full membermask in divergent code: each arm waits for the other, at its own instruction."""
     body = """
     and.b32 %r3, %r0, 1; setp.eq.u32 %p1, %r3, 0; @%p1 bra EVEN;
@@ -210,7 +210,7 @@ def test_lanes_meet_from_both_arms_of_a_branch(schedule: str, seed: int) -> None
 
 
 @pytest.mark.parametrize(("schedule", "seed"), SCHEDULES)
-def test_lanes_that_have_left_are_not_waited_for(schedule: str, seed: int) -> None:
+def test_exited_lanes_are_not_waited_for(schedule: str, seed: int) -> None:
     """Some lanes return early, some while others already wait for them."""
     body = """
     and.b32 %r3, %r0, 31; setp.ge.u32 %p1, %r3, 28; @%p1 ret;
@@ -254,7 +254,7 @@ def test_lanes_outside_the_mask_are_a_fault(body: str, schedule: str, size: int)
     assert caught.value.code == "BAD_PARTICIPATION"
 
 
-def test_a_lane_that_never_comes_is_a_deadlock_that_names_it() -> None:
+def test_a_lane_that_never_arrives_is_named_in_the_deadlock() -> None:
     body = """
     setp.eq.u32 %p1, %r0, 3; @%p1 bra ALONE; redux.sync.add.u32 %r3, %r1, -1; bra END;
     ALONE: redux.sync.or.b32 %r3, %r1, -1; END: st.global.u32 [%rd0], %r3;"""
@@ -297,8 +297,8 @@ WORK = """
 @pytest.mark.parametrize("size", [32, 128])
 @pytest.mark.parametrize(("schedule", "seed"), SCHEDULES)
 @pytest.mark.parametrize("part", [0, 1, 6, 8, 32], ids=["together", "odd lanes", "pairs", "tiles", "warps"])
-def test_tiles_of_a_warp_work_side_by_side(size: int, schedule: str, seed: int, part: int) -> None:
-    """Every eight lanes name only themselves, as cooperative groups spell it, wherever the lanes stand."""
+def test_tiles_of_a_warp_work_independently(size: int, schedule: str, seed: int, part: int) -> None:
+    """Every eight lanes name only themselves, as cooperative groups spell it, on any code path."""
     values = RNG.integers(0, 200, size, dtype=np.uint32)
     body = TEAMS.replace("PART", str(part)).replace("WORK", WORK)
     got = threads(body, size, words=8, source=values, schedule=schedule, seed=seed)

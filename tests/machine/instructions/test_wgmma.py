@@ -45,7 +45,7 @@ def test_both_operands_mn_major(a_swizzle):
 
 
 @pytest.mark.parametrize("swizzle", ["none", "32B", "64B"])
-def test_narrow_types_in_narrow_swizzles(swizzle):
+def test_types_in_narrow_swizzles(swizzle):
     check(Case(n=16, a_type="e4m3", steps=4, a_swizzle=swizzle, b_swizzle=swizzle))
     check(Case(n=16, a_type="tf32", steps=3, a_swizzle=swizzle, b_swizzle="128B"))
 
@@ -116,7 +116,7 @@ def test_every_schedule_gives_the_same_bits(case):
 
 
 @pytest.mark.parametrize("d_type", ["f16", "f32"])
-def test_nan_is_the_one_that_hardware_writes(d_type):
+def test_nan_is_that_of_the_hardware(d_type):
     data = Data.make(Case(n=16, a_type="f16", d_type=d_type))
     data.d[7, 2], data.d[9, 3] = -np.nan, np.inf
     got = data.run()

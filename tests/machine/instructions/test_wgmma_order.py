@@ -1,4 +1,4 @@
-"""wgmma: when it reads and writes, who must take part, and what is refused."""
+"""wgmma: when it reads and writes, which warps must participate, and refused uses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_reading_before_the_wait_gives_the_old_value_under_lazy():
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_what_is_not_committed_is_not_waited_for(schedule):
+def test_uncommitted_operations_are_not_waited_for(schedule):
     data = Data.make(Case(n=16))
     got = data.run(schedule, wait="wgmma.wait_group.sync.aligned 0;")
     if schedule in ("eager", "lazy"):
@@ -29,8 +29,8 @@ def test_what_is_not_committed_is_not_waited_for(schedule):
 
 
 @pytest.mark.parametrize("steps", [1, 3])
-def test_where_nothing_is_late_accumulators_can_be_read_before_the_commit(steps):
-    """Triton adds up short sums of 8-bit products so; ptxas then lets each instruction finish."""
+def test_accumulators_can_be_read_before_the_commit_under_eager(steps):
+    """Triton does this for short FP8 accumulations; ptxas then serialises the instructions."""
     case = Case(n=16, steps=steps, a_type="e5m2", accumulate="0")
     data = Data.make(case)
     add = "".join(f"add.f32 %d{16 + i}, %d{16 + i}, %d{i};" for i in range(8))
@@ -141,7 +141,7 @@ def test_an_operand_outside_shared_memory():
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_some_lanes_do_not_take_part(schedule):
+def test_all_lanes_must_participate(schedule):
     case = Case(n=16)
     body = f"setp.lt.u32 %q, %t, 100; @!%q bra SKIP; {case.instructions()} SKIP:"
     assert fault(case, schedule, body=body).code == "BAD_PARTICIPATION"
@@ -176,7 +176,7 @@ def test_warps_with_different_instructions(schedule):
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_a_warp_that_stays_away_leaves_the_others_waiting(schedule):
+def test_a_missing_warp_leaves_the_others_waiting(schedule):
     case = Case(n=16)
     wait = "wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0;"
     body = f"setp.lt.u32 %q, %t, 96; @!%q bra SKIP; {case.instructions()} {wait} SKIP:"
@@ -186,8 +186,8 @@ def test_a_warp_that_stays_away_leaves_the_others_waiting(schedule):
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_warps_that_come_one_by_one(schedule):
-    """Each warp takes its own way to the instruction; the operation begins when the last has come."""
+def test_warps_that_arrive_one_by_one(schedule):
+    """Each warp reaches the instruction on its own path; the operation begins when the last has arrived."""
     case = Case(n=16, steps=2)
     data = Data.make(case)
     ways = "shr.u32 %y, %t, 5; LOOP: setp.eq.u32 %q, %y, 0; @%q bra THERE; sub.u32 %y, %y, 1; bra.uni LOOP; THERE:"
@@ -198,8 +198,8 @@ def test_warps_that_come_one_by_one(schedule):
 
 @pytest.mark.parametrize(("issues", "together"), [(1, 1), (2, 3), (256, 64)])
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_what_is_forgotten_is_found_again(schedule, issues, together, monkeypatch):
-    """A loop with new descriptors every time: the last warp comes when those of the first are forgotten."""
+def test_evicted_descriptors_are_decoded_again(schedule, issues, together, monkeypatch):
+    """A loop with new descriptors each time: the last warp arrives after those of the first were evicted."""
     monkeypatch.setattr("warploom.machine.tensor.wgmma_execution._MOST_ISSUES", issues)
     monkeypatch.setattr("warploom.machine.tensor.wgmma_execution._MOST_TOGETHER", together)
     case = Case(n=16, steps=4)
@@ -212,7 +212,7 @@ def test_what_is_forgotten_is_found_again(schedule, issues, together, monkeypatc
     np.testing.assert_array_equal(data.run(schedule, body=body), data.expected())
 
 
-def test_completion_events_name_what_was_read():
+def test_completion_events_name_the_bytes_read():
     seen = []
 
     class Observer:
@@ -237,7 +237,7 @@ def test_completion_events_name_what_was_read():
         ]
 
 
-def test_speed_of_a_64_128_64_product():
+def test_speed_of_a_64_128_64_gemm():
     """A generous bound on a run of four instructions along k: issue, both gathers, products and registers."""
     case = Case(n=128, steps=4)
     data = Data.make(case)
@@ -257,8 +257,8 @@ def test_speed_of_a_64_128_64_product():
 
 
 @pytest.mark.parametrize("schedule", ["lazy", "reverse", "random"])
-def test_without_its_fence_a_wgmma_reads_what_registers_held_before(schedule):
-    """Triton clears the accumulators, fences and multiplies: without the fence the zeros may come too late."""
+def test_without_its_fence_a_wgmma_reads_old_register_contents(schedule):
+    """Triton clears the accumulators, fences and multiplies: without the fence the zeros may be written too late."""
     folder = Path(__file__).parents[2] / "foreign"
     file = load(folder / "triton39_matmul_tma_sm90.launch.json")
     text = (folder / "triton39_matmul_tma_sm90.ptx").read_text()

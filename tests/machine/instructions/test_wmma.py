@@ -80,7 +80,7 @@ def text(shape: str, a: str, c: str, d: str, layouts: str, space: str) -> str:
 
 
 def stored(matrices: np.ndarray[Any, Any], layout: str, type_: str) -> np.ndarray[Any, Any]:
-    """Matrices [warp, row, column] as they lie in memory, with padding behind every line."""
+    """Matrices [warp, row, column] in memory order, with padding after every line."""
     lines = matrices if layout == "r" else matrices.transpose(0, 2, 1)
     out = np.zeros((*lines.shape[:2], lines.shape[2] + PADDING), TYPES[type_])
     out[:, :, :-PADDING] = lines.astype(TYPES[type_])
@@ -110,7 +110,7 @@ def test_fragments_are_loaded_multiplied_and_stored(
     assert not pd[:, :, -PADDING:].any()
 
 
-def test_observers_see_every_line_that_is_touched() -> None:
+def test_observers_receive_every_touched_line() -> None:
     seen: list[Event] = []
 
     class Watch:
@@ -144,7 +144,7 @@ def test_observers_see_every_line_that_is_touched() -> None:
         ),
     ],
 )
-def test_what_no_machine_has_is_refused(old: str, new: str, code: str) -> None:
+def test_forms_that_no_gpu_has_are_refused(old: str, new: str, code: str) -> None:
     right = text("m16n16k16", "f16", "f32", "f32", "rrr", "global")
     assert old in right
     with pytest.raises(WarploomError) as caught:

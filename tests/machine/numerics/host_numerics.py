@@ -1,7 +1,7 @@
 """Digests of the emulator's numerics, printed as JSON: `python host_numerics.py` under any BLAS and any CPU features.
 
 Inputs come from integers alone. Their exponents go from -60 to 60 where the type has them, and most products of a sum
-cancel, so that its order shows even after rounding to float32.
+cancel, so that the order of summation matters even after rounding to float32.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def settled(*arrays):
 
 
 def wide_range(rows, k, fraction=52, low=-60, high=60):
-    """Numbers of so many bits with exponents in a range."""
+    """Numbers with this many significant bits and exponents in a range."""
     exponents = RNG.integers(low, high + 1, (rows, k)).astype(np.int64)
     fractions = RNG.integers(0, 1 << fraction, (rows, k)).astype(np.int64) << (52 - fraction)
     signs = RNG.integers(0, 2, (rows, k)).astype(np.int64) << 63

@@ -1,4 +1,4 @@
-"""What the numerics are held against: fractions, sorted tables of every value, and PTX opcodes as signatures."""
+"""References for the numerics: fractions, sorted tables of every value, and PTX opcodes as signatures."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def signature_of(opcode: str) -> tuple[str, dict[str, str]]:
 
 
 def run(opcode: str, *operands: np.ndarray) -> np.ndarray:
-    """An instruction on arrays, as the machine would run it."""
+    """Run an instruction on arrays, like the emulator."""
     with np.errstate(all="ignore"):
         return numerics.array_function(*signature_of(opcode))(*operands)
 
@@ -91,7 +91,7 @@ def random_bits(rng: np.random.Generator, type_name: str, count: int) -> np.ndar
 
 
 def edge_bits(type_name: str) -> np.ndarray:
-    """The ends and seams of a type, both signs."""
+    """The boundary values of a type, with both signs."""
     element = ELEMENT_TYPES[type_name]
     storage, top = element.storage, 1 << (8 * element.storage.itemsize - 1)
     if not element.is_float:
@@ -118,7 +118,7 @@ def edge_bits(type_name: str) -> np.ndarray:
 
 
 def value_of(bits: int, element: ElementType) -> Fraction | float:
-    """The number a code means: a fraction, an infinity or NaN."""
+    """The value of a code: a fraction, an infinity or NaN."""
     bits >>= element.padding
     fields = bits & ((1 << (element.exponent + element.mantissa)) - 1)
     negative = bool(element.has_sign and bits >> (element.bits - 1) & 1)
@@ -133,7 +133,7 @@ def value_of(bits: int, element: ElementType) -> Fraction | float:
 
 
 def code_of(value: Fraction, element: ElementType, rounding: str, *, negative_zero: bool = False) -> int:
-    """The code of an exact number under a rounding mode, overflow to infinity where the mode and the format say so."""
+    """The code of an exact number under a rounding mode, with overflow to infinity if the mode and the format have it."""
     negative = value < 0 or (value == 0 and negative_zero)
     sign = element.sign >> element.padding if negative else 0
     size = abs(value)
@@ -171,7 +171,7 @@ def every_value(name: str) -> np.ndarray:
 
 
 def nearest_codes(values: np.ndarray, name: str, rounding: str, *, finite: bool = False) -> np.ndarray:
-    """Rounding by search: between which two of all values a float64 lies, and on which side of their middle."""
+    """Round by search: find the two neighbouring values of a float64, and the side of their midpoint."""
     element = ELEMENT_TYPES[name]
     table = every_value(name)
     size = np.abs(values)

@@ -1,4 +1,4 @@
-"""Conversions: every input of at most 16 bits, a million of 32, and the points where rounding is decided."""
+"""Conversions: every input of at most 16 bits, a million of 32, and all rounding boundaries."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_f32_to_half(target, rounding, f32):
 
 
 @pytest.mark.parametrize("target", ["f16", "bf16"])
-def test_f32_to_half_as_ml_dtypes_has_it(target, f32):
+def test_f32_to_half_matches_ml_dtypes(target, f32):
     ours = run(f"cvt.rn.{target}.f32", f32)
     theirs = f32.view(np.float32).astype(ML[target]).view(np.uint16)
     number = ~np.isnan(f32.view(np.float32))
@@ -106,8 +106,8 @@ def test_f32_to_small(target, relu, f32):
 
 
 @pytest.mark.parametrize("target", SMALL)
-def test_f32_to_small_as_ml_dtypes_has_it(target, f32):
-    """Where nothing saturates the two must agree."""
+def test_f32_to_small_matches_ml_dtypes(target, f32):
+    """Both agree on values that do not saturate."""
     values = f32.view(np.float32)
     inside = np.abs(values) <= float(np.float32(ml_dtypes.finfo(ML[target]).max))
     theirs = values[inside].astype(ML[target]).view(np.uint8)
@@ -346,7 +346,7 @@ def test_saturation_to_the_unit_interval():
     ("name", "width"), [("f16", 13), ("bf16", 16), ("e4m3", 16), ("e5m2", 16), ("e2m3", 16), ("e3m2", 16), ("e2m1", 16)]
 )
 def test_stochastic_rounding_carries(name, width):
-    """Away from zero exactly when what is dropped and the random fraction reach one step together."""
+    """Rounds away from zero exactly if the dropped bits plus the random bits reach one step."""
     rng = np.random.default_rng(6)
     count = 2 if name in ("f16", "bf16") else 4
     element = ELEMENT_TYPES[name]
@@ -372,7 +372,7 @@ def test_stochastic_rounding_carries(name, width):
 
 
 def random_slice(word, name, at):
-    """The bits that operand `at` gets, spelled out once more."""
+    """The random bits of operand `at`, implemented a second time."""
     if name in ("f16", "bf16"):
         return word >> 16 if at == 0 else word & 0xFFFF
     octets = word.to_bytes(4, "little")
@@ -405,6 +405,6 @@ def test_pack(name):
 
 
 @pytest.mark.parametrize("opcode", ["cvt.rn.satfinite.e4m3x2.e5m2x2", "cvt.rn.ftz.f16.f64", "cvt.s32.f32"])
-def test_what_ptx_has_not_is_refused(opcode):
+def test_conversions_that_ptx_lacks_are_refused(opcode):
     with pytest.raises(WarploomError, match="NOT_MODELLED"):
         run(opcode, np.zeros(4, np.uint32))

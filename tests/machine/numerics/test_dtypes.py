@@ -1,4 +1,4 @@
-"""The table of element types against NumPy's and ml_dtypes' own idea of them."""
+"""The table of element types against NumPy and ml_dtypes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_limits(row):
     "row", [row for row in FLOATS if row.bits <= 16 and row.name != "ue8m0"], ids=lambda row: row.name
 )
 def test_every_code(row):
-    """The fields and the bias say what each code means."""
+    """The fields and the bias determine the value of each code."""
     codes = np.arange(1 << row.bits).astype(row.storage)
     with np.errstate(invalid="ignore"):
         values = codes.view(row.values).astype(np.float64)

@@ -1,4 +1,4 @@
-"""Floating-point arithmetic against fractions: one rounding, whatever the type, the mode and the trap."""
+"""Floating-point arithmetic against fractions: one rounding, for every type and mode."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def is_negative(bits, element):
 
 
 def expected_code(operation, operands, element, rounding):
-    """The code of the exact result; None stands for NaN."""
+    """The code of the exact result; None means NaN."""
     values = [value_of(bits, element) for bits in operands]
     if any(value != value for value in values):
         return None
@@ -105,7 +105,7 @@ def test_half_arithmetic(name, operation):
     ("packed", "wide", "name"),
     [("f16x2", np.uint32, "f16"), ("bf16x2", np.uint32, "bf16"), ("f32x2", np.uint64, "f32")],
 )
-def test_packed_arithmetic_is_that_of_the_elements(packed, wide, name, operation):
+def test_packed_arithmetic_is_elementwise(packed, wide, name, operation):
     operands = operands_for(name, ARITY[operation], seed=3)
     flat = run(f"{operation}.rn.{name}", *operands)
     assert np.array_equal(
@@ -123,7 +123,7 @@ def middles(rng, count):
 
 @pytest.mark.parametrize("rounding", ["rn", "rz", "rm", "rp"])
 def test_fma_does_not_round_twice(rounding):
-    """The product is a midpoint, and the addend lies below the last bit that float64 can hold of the sum."""
+    """The product is a midpoint, and the third operand is below the last bit of the sum in float64."""
     rng = np.random.default_rng(4)
     a, b = middles(rng, 4000)
     c = np.ldexp(rng.choice([-1.0, 1.0], len(a)), -rng.integers(10, 120, len(a)))
@@ -132,8 +132,8 @@ def test_fma_does_not_round_twice(rounding):
     check(f"fma.{rounding}.f32", "fma", F32, rounding, operands)
 
 
-def test_plain_double_rounding_would_be_wrong_here():
-    """The cases above are cases: without the odd bit half of them would go to the even neighbour."""
+def test_plain_double_rounding_is_wrong_for_these_inputs():
+    """The inputs above distinguish: without round-to-odd, half of them would go to the even neighbour."""
     rng = np.random.default_rng(4)
     a, b = middles(rng, 4000)
     c = np.ldexp(rng.choice([-1.0, 1.0], len(a)), -40)
@@ -191,8 +191,8 @@ def flushed(bits, element):
 
 @pytest.mark.parametrize("rounding", ["rn", "rz", "rm", "rp"])
 @pytest.mark.parametrize("operation", ["mul", "fma", "add"])
-def test_ftz_flushes_what_is_subnormal_once_rounded(operation, rounding):
-    """Rounded as if the exponent went on below: a format with one more bit of exponent shows it."""
+def test_ftz_flushes_results_that_are_subnormal_after_rounding(operation, rounding):
+    """Rounded as with an unbounded exponent range, modelled by a format with one more exponent bit."""
     rng = np.random.default_rng(9)
     wider = ELEMENT_TYPES["f64"]
     a = np.ldexp(1 + rng.random(900), -60).astype(np.float32)
@@ -225,7 +225,7 @@ def test_ftz_of_half():
 
 
 @pytest.mark.parametrize("name", ["f32", "f16"])
-def test_sat_cuts_to_the_unit_interval(name):
+def test_sat_clamps_to_the_unit_interval(name):
     element = ELEMENT_TYPES[name]
     operands = operands_for(name, 2, seed=10)
     plain = run(f"add.rn.{name}", *operands).view(element.values).astype(np.float64)
@@ -327,7 +327,7 @@ def test_quotients_and_roots(name, rounding):
 
 
 def root_code(value, element, rounding):
-    """The code of a square root: the largest one whose square is not above, and what the mode makes of the rest."""
+    """The code of a square root: the largest one whose square is not greater, rounded by the mode."""
     low, high = 0, element.largest
     while low < high:
         middle = (low + high + 1) // 2
@@ -490,6 +490,6 @@ def test_set_and_select():
 @pytest.mark.parametrize(
     "opcode", ["add.rn.ftz.bf16", "add.rz.f16", "abs.ftz.f64", "lg2.approx.f16", "div.full.f64", "min.ftz.bf16"]
 )
-def test_what_ptx_has_not_is_refused(opcode):
+def test_instructions_that_ptx_lacks_are_refused(opcode):
     with pytest.raises(WarploomError, match="NOT_MODELLED"):
         run(opcode, np.zeros(2, np.uint16), np.zeros(2, np.uint16))

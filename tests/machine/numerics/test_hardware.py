@@ -1,4 +1,4 @@
-"""What an H200 computed, instruction by instruction, and what the numerics make of the same bits.
+"""Results of an H200, instruction by instruction, against the numerics.
 
 `data/numerics_h200.npz` was recorded with one kernel per instruction (load the operands, execute it, store the result),
 assembled by ptxas 13.4 for sm_90a: edges and random operands, 64 lanes for each of 1180 rows.
@@ -20,7 +20,7 @@ ROWS = list(zip(RECORD["opcodes"].tolist(), RECORD["sources"].tolist(), RECORD["
 COUNTS = {"sh": "u32", "sh2": "u32", "sh5": "u32", "off": "u32"}
 FAMILIES = sorted({opcode.partition(".")[0] for opcode, _, _ in ROWS})
 
-# Where the ISA says one thing and the hardware does another, the ISA holds. (Which operands, why.)
+# Rows in which the hardware deviates from the ISA; the emulator follows the ISA. (Operands, reason.)
 ISA_HOLDS = {
     "bfe.u64": "positions and lengths modulo 256",
     "bfe.s64": "positions and lengths modulo 256",
@@ -29,7 +29,7 @@ ISA_HOLDS = {
     "cvt.rp.ftz.f16.f32": "subnormal operands are flushed",
     "cvt.rna.satfinite.tf32.f32": "NaN stays NaN",
 }
-# Relative errors that are granted to approximations: what was measured, rounded up.
+# Relative errors allowed for approximations: measured, and rounded up.
 GRANTED = {
     "rcp": 2.0**-21,
     "sqrt": 2.0**-22,
@@ -66,7 +66,7 @@ def is_approximate(opcode):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_bits_are_those_of_an_h200(family):
+def test_results_match_an_h200_bit_for_bit(family):
     wrong = []
     for opcode, sources, expected in ROWS:
         if opcode.partition(".")[0] != family or is_approximate(opcode):
@@ -88,8 +88,8 @@ APPROXIMATE = [row for row in ROWS if is_approximate(row[0]) and not row[0].ends
 
 
 @pytest.mark.parametrize(("opcode", "sources", "expected"), APPROXIMATE, ids=[row[0] for row in APPROXIMATE])
-def test_approximations_are_near_an_h200(opcode, sources, expected):
-    """Special values are the same; others differ by what was measured; sin and cos inside one turn."""
+def test_approximations_are_close_to_an_h200(opcode, sources, expected):
+    """Special values are the same; others differ by at most the measured error; sin and cos within one period."""
     root, type_name = opcode.split(".")[0], opcode.rpartition(".")[2]
     element = ELEMENT_TYPES[type_name]
     assert type_name not in PACKED_TYPES
@@ -103,5 +103,5 @@ def test_approximations_are_near_an_h200(opcode, sources, expected):
         error = np.abs(ours - theirs) - GRANTED_HALF.get(type_name, GRANTED[root]) * scale
     special = ~np.isfinite(ours) | ~np.isfinite(theirs)
     assert np.array_equal(ours[special & inside], theirs[special & inside], equal_nan=True)
-    # Results of f16 may be subnormal, where the last place is all there is.
+    # Results of f16 may be subnormal; compare them in units of the last place.
     assert (error[inside & ~special] <= (2.0**-24 if type_name == "f16" else 0)).all()

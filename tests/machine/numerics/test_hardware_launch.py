@@ -1,4 +1,4 @@
-"""Results recorded on an H200, replayed by kernels: translated code has paths of its own besides `numerics`."""
+"""Results recorded on an H200, replayed by kernels: translated code has paths in addition to `numerics`."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ ret; }}"""
 
 @pytest.mark.parametrize("guard", ["", "@%p "], ids=["all lanes", "every other lane"])
 @pytest.mark.parametrize("sources", GROUPS)
-def test_kernels_give_the_bits_of_an_h200(sources, guard):
+def test_kernels_match_an_h200_bit_for_bit(sources, guard):
     operands = operands_of(sources)
     dtype = operands[0].dtype
     out = np.full((len(GROUPS[sources]), LANES), 0xA5, dtype)
@@ -96,6 +96,6 @@ def test_nan_of_uniform_operands(opcode):
     assert out[0] == 0x7FFFFFFF
 
 
-def test_what_is_replayed():
+def test_enough_instructions_are_replayed():
     assert {"f32|f32", "f64|f64", "f16|f16", "f32|f32|f32", "bf16x2|bf16x2"} <= set(GROUPS)
     assert sum(map(len, GROUPS.values())) > 200

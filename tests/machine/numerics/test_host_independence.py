@@ -1,4 +1,4 @@
-"""The same bits on every host: no BLAS, thread count or vector unit shows in a result."""
+"""The same bits on every host: results do not depend on BLAS, thread count or vector unit."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def hosts() -> dict[str, dict[str, str]]:
 
 
 @pytest.mark.parametrize("host", hosts())
-def test_the_digests_are_those_of_every_host(host: str) -> None:
+def test_digests_are_the_same_on_every_host(host: str) -> None:
     drop = ("OPENBLAS_CORETYPE", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "NPY_DISABLE_CPU_FEATURES")
     environment = {name: value for name, value in os.environ.items() if name not in drop} | hosts()[host]
     environment["PYTHONPATH"] = os.pathsep.join([str(MACHINE.parent.parent), environment.get("PYTHONPATH", "")])
@@ -67,7 +67,7 @@ def test_sizes_of_small_types(element: str) -> None:
 @pytest.mark.parametrize(("fraction", "spread"), [(7, 0), (7, 5), (10, 12), (10, 60), (23, 40)])
 @pytest.mark.parametrize("order", ["C", "F"])
 @np.errstate(over="ignore")
-def test_products_are_sums_in_ascending_order(fraction: int, spread: int, order: str) -> None:
+def test_dot_products_are_summed_in_ascending_order(fraction: int, spread: int, order: str) -> None:
     rng = np.random.default_rng()
     k, steps = int(rng.choice([8, 16, 32])), 3
 
@@ -87,7 +87,7 @@ def test_products_are_sums_in_ascending_order(fraction: int, spread: int, order:
 
 
 AUDITED = {"numerics/products.py", "numerics/transcendental.py"}
-"""The modules that see to it themselves."""
+"""Modules that are audited by hand."""
 PRODUCTS = frozenset({"matmul", "dot", "vdot", "inner", "einsum", "tensordot", "vecdot", "matvec", "vecmat", "linalg"})
 PRODUCTS |= {"convolve", "correlate", "trapezoid", "interp", "polyval", "polyfit", "fft"}
 FUNCTIONS = frozenset(
@@ -159,7 +159,7 @@ INTEGERS = {"I32", "I64", "U32", "U64", "int32", "int64", "intp", "uint32", "uin
 
 
 def host_dependent(source: str) -> list[str]:
-    """The uses of functions whose bits NumPy or the C library leaves to the host, as `line: name`."""
+    """List the uses of functions whose results depend on the host, as `line: name`."""
     found = []
     for node in ast.walk(ast.parse(source)):
         name = ""
@@ -185,7 +185,7 @@ def host_dependent(source: str) -> list[str]:
 
 
 @pytest.mark.parametrize("path", sorted(MACHINE.rglob("*.py")), ids=lambda path: path.relative_to(MACHINE).as_posix())
-def test_only_audited_modules_call_what_a_host_decides(path: Path) -> None:
+def test_only_audited_modules_call_host_dependent_functions(path: Path) -> None:
     if path.relative_to(MACHINE).as_posix() not in AUDITED:
         assert host_dependent(path.read_text(encoding="utf-8")) == []
 
@@ -214,14 +214,14 @@ def test_only_audited_modules_call_what_a_host_decides(path: Path) -> None:
         "x = {'ex2': np.exp2}",
     ],
 )
-def test_what_a_host_decides_is_found(line: str) -> None:
+def test_host_dependent_calls_are_found(line: str) -> None:
     assert host_dependent(line)
 
 
 @pytest.mark.parametrize(
     "line", ["a.sum(dtype=np.int64)", "math.prod(shape)", "np.sqrt(a)", "np.maximum.reduce(a)", "np.add.accumulate(a)"]
 )
-def test_what_every_host_does_alike_is_not_found(line: str) -> None:
+def test_host_independent_calls_are_not_found(line: str) -> None:
     assert not host_dependent(line)
 
 

@@ -45,7 +45,7 @@ def truncated(a, b):
 
 
 def arithmetic(name):
-    """Instructions as sums and products of Python's integers: (opcode, operand types, meaning)."""
+    """Instructions as sums and products of Python's integers: (opcode, operand types, semantics)."""
     bits, mask = width(name), (1 << width(name)) - 1
 
     def r(value):
@@ -210,7 +210,7 @@ COMPARED = {name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "
 
 
 def video(function, count, d_type, a_type, b_type, end):
-    """A function on the parts of two registers; `.add` sums up all results, `.sat` cuts each."""
+    """A function on the parts of two registers; `.add` sums all results, `.sat` clamps each."""
     bits = 32 // count
     least, most = (0, (1 << bits) - 1) if d_type == "u32" else (-(1 << bits - 1), (1 << bits - 1) - 1)
 
@@ -466,7 +466,7 @@ def test_wider_registers():
     assert numerics.extension("f16", 32)(np.array([0xBC00], np.uint16)).tolist() == [0xBC00]
 
 
-def test_the_tables_name_the_same_families():
+def test_both_tables_have_the_same_families():
     assert set(numerics.SCALAR_OPS) <= set(numerics.ARRAY_OPS)
     assert storage_of("e2m1x2") == np.uint8
     with pytest.raises(WarploomError, match="NOT_MODELLED"):

@@ -1,4 +1,4 @@
-"""Accumulators, operands and scale factors in tensor memory: what one side places the other finds."""
+"""Accumulators, operands and scale factors in TMEM: writer and reader agree on the layout."""
 
 import numpy as np
 import pytest
@@ -73,7 +73,7 @@ def test_scaled_input_accumulator():
 
 
 @pytest.mark.parametrize(("lane", "column", "n"), [(1, 0, 64), (0, 480, 64), (0, -8, 64), (16, 0, 64)])
-def test_accumulators_stay_inside_tensor_memory(lane, column, n):
+def test_accumulators_stay_inside_tmem(lane, column, n):
     memory = np.zeros((128, 512), np.uint32)
     with pytest.raises(Fault) as caught:
         tensor_accumulate(
@@ -84,7 +84,7 @@ def test_accumulators_stay_inside_tensor_memory(lane, column, n):
 
 @pytest.mark.parametrize("element", ["bf16", "tf32", "e4m3", "s8", "e2m1_packed", "e2m1", "e2m3"])
 @pytest.mark.parametrize("case", [(1, 128, False), (1, 64, False), (2, 128, False), (2, 256, False)])
-def test_a_from_tensor_memory(element, case):
+def test_a_from_tmem(element, case):
     rng = np.random.default_rng(12)
     placement = PLACEMENTS[case]
     words = rng.integers(0, 256, (placement.rows, 32)).astype(np.uint8)

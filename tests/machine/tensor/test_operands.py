@@ -1,4 +1,4 @@
-"""Operands and accumulators: what TMA writes is what a descriptor reads, for every type, major and swizzle."""
+"""Operands and accumulators: a descriptor reads what TMA writes, for every type, major and swizzle."""
 
 import ml_dtypes
 import numpy as np
@@ -33,7 +33,7 @@ NARROW = {
 
 
 def values(rng, element, shape):
-    """Random values that the type holds exactly, and their bytes along the last axis."""
+    """Random values that the type represents exactly, and their bytes along the last axis."""
     dtype = np.dtype(DTYPES[element])
     if element in ("s8", "u8"):
         matrix = rng.integers(0, 256, shape).astype(np.uint8).view(dtype)
@@ -197,8 +197,8 @@ def test_packed_fp4():
 
 @settings(max_examples=60, deadline=None)
 @given(st.data())
-def test_any_descriptor_reads_what_the_formula_says(data):
-    """Random starts, strides and base offsets: an H200 was seen to do exactly this."""
+def test_any_descriptor_reads_by_the_formula(data):
+    """Random starts, strides and base offsets; an H200 was measured to do the same."""
     swizzle = SWIZZLES[data.draw(st.sampled_from(["none", "32B", "64B", "128B"]))]
     mn_major = data.draw(st.booleans())
     start, leading, stride = (16 * data.draw(st.integers(0, top)) for top in (2048, 128, 128))
@@ -304,7 +304,7 @@ def test_scale_codes():
 
 
 @pytest.mark.parametrize(("vectors", "scale_type", "k"), [(1, "ue8m0", 32), (2, "ue8m0", 64), (4, "ue4m3", 64)])
-def test_block_scaled_products(vectors, scale_type, k):
+def test_block_scaled_gemms(vectors, scale_type, k):
     rng = np.random.default_rng(8)
     a, b = (rng.integers(-6, 7, (n, k)).astype(np.float32) for n in (128, 40))
     low, high = (100, 150) if scale_type == "ue8m0" else (0x20, 0x48)

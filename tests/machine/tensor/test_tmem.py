@@ -1,4 +1,4 @@
-"""Tensor memory: allocation, what each warp reaches, and every shape of load and store."""
+"""TMEM: allocation, the lanes that each warp can access, and every shape of load and store."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def run(
     free: bool = True,
     **options: object,
 ) -> np.ndarray:
-    """What a kernel wrote, 256 words for each thread; columns are allocated before the body and freed behind it."""
+    """Run a kernel; return 256 words per thread. Columns are allocated before the body and freed after it."""
     if free:
         body = f"{ALLOCATE.format(columns=COLUMNS)}\n  {body}\n  {FREE.format(columns=COLUMNS)}"
     out = np.zeros((threads, COLUMNS), np.uint32)
@@ -94,7 +94,7 @@ def store_words(count: int, at: int = 0) -> str:
 
 
 def fill() -> str:
-    """Put the input's 256 words of each thread into the columns of its lane, by the plainest shape."""
+    """Put the input's 256 words of each thread into the columns of its lane, by the simplest shape."""
     halves = [
         f"{load_words(128, at)}\n  tcgen05.st.sync.aligned.32x32b.x128.b32 [%lanes+{at}], {registers(128)};"
         for at in (0, 128)
@@ -103,7 +103,7 @@ def fill() -> str:
 
 
 def drain() -> str:
-    """The other way."""
+    """Copy the columns back."""
     halves = [
         f"tcgen05.ld.sync.aligned.32x32b.x128.b32 {registers(128)}, [%lanes+{at}];\n  {store_words(128, at)}"
         for at in (0, 128)
@@ -176,7 +176,7 @@ PACKED = [("32x32b", 128), ("16x64b", 16), ("16x128b", 8), ("16x256b", 4), ("16x
 
 
 @pytest.mark.parametrize(("shape", "count"), PACKED)
-def test_two_halves_are_packed_and_unpacked(shape, count):
+def test_halves_are_packed_and_unpacked(shape, count):
     many = SHAPES[shape][0] * count
     split = 2 * count if shape == "16x32bx2" else 0
     operand = f", {split}" if split else ""
@@ -193,7 +193,7 @@ def test_two_halves_are_packed_and_unpacked(shape, count):
 
 
 @pytest.mark.parametrize("schedule", ["eager", "lazy", "reverse", "random"])
-def test_a_store_is_there_behind_its_wait(schedule):
+def test_a_store_is_visible_after_its_wait(schedule):
     source = words(3)
     np.testing.assert_array_equal(run(f"{fill()}\n  {drain()}", source, schedule=schedule), source)
 
@@ -204,7 +204,7 @@ def test_a_store_is_late_without_its_wait():
     assert (out == 0xFFFFFFFF).all()
 
 
-def test_a_store_keeps_the_registers_it_was_given():
+def test_a_store_reads_its_registers_at_issue():
     body = f"{load_words(1)}\n  tcgen05.st.sync.aligned.32x32b.x1.b32 [%lanes], {{%v0}};\n  mov.b32 %v0, 7;\n"
     body += "  tcgen05.wait::st.sync.aligned;\n  tcgen05.ld.sync.aligned.32x32b.x1.b32 {%v1}, [ %lanes + 0 ];\n"
     body += "  st.global.b32 [%out], %v1;"
@@ -245,7 +245,7 @@ BAD_MOVES = {
 
 
 @pytest.mark.parametrize("name", BAD_MOVES)
-def test_moves_that_are_refused(name):
+def test_refused_loads_and_stores(name):
     body, what = BAD_MOVES[name]
     error = fails(body)
     assert error.code == "TENSOR_MEMORY"
@@ -264,7 +264,7 @@ def test_a_list_has_at_most_128_registers():
     assert fails(f"tcgen05.ld.sync.aligned.16x256b.x64.b32 {registers(128)}, [%lanes];").code == "BAD_SHAPE"
 
 
-def test_all_lanes_of_a_warp_take_part():
+def test_all_lanes_of_a_warp_must_participate():
     error = fails(f"setp.lt.u32 %p1, %t, 40;\n  @%p1 {LOAD}[%lanes];")
     assert error.code == "BAD_PARTICIPATION"
 
@@ -297,7 +297,7 @@ BAD_ALLOCATIONS = {
 
 
 @pytest.mark.parametrize("name", BAD_ALLOCATIONS)
-def test_allocations_that_are_refused(name):
+def test_refused_allocations(name):
     body, what = BAD_ALLOCATIONS[name]
     error = fails(body, threads=32, free=False)
     assert error.code in ("TENSOR_MEMORY", "ASYNC_MISUSE"), str(error)
@@ -321,7 +321,7 @@ def test_an_allocation_takes_a_generic_address():
 
 @pytest.mark.parametrize("schedule", ["eager", "lazy", "reverse", "random"])
 def test_an_allocation_waits_for_columns(schedule):
-    """Warp 0 takes everything and lets warp 1 ask; it frees when warp 1 can only be waiting."""
+    """Warp 0 allocates everything and lets warp 1 ask; it frees when warp 1 can only be waiting."""
     body = f"""setp.ne.u32 %p0, %warp, 0;
   @%p0 bra SECOND;
   {allocate(512)}
@@ -380,8 +380,8 @@ def test_ctas_of_a_pair_must_ask_for_the_same_size():
     assert "ask for" in fails(body, threads=32, cluster=2, free=False).what
 
 
-def test_a_deallocation_that_relies_on_not_waiting_for_the_peer_shows():
-    """Table 48 of the manual: one CTA frees before the barrier of the cluster, the other behind it."""
+def test_a_deallocation_that_relies_on_not_waiting_for_the_peer_fails():
+    """Table 48 of the manual: one CTA frees before the barrier of the cluster, the other after it."""
     free, meet = deallocate(64, group=2), "barrier.cluster.arrive.aligned;\n  barrier.cluster.wait.aligned;"
     body = f"""mov.u32 %rank, %cluster_ctarank;
   {allocate(64, 2)}
