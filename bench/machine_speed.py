@@ -377,7 +377,7 @@ def profiled(name: str, builds: dict[str, Any]) -> None:
     row = ROWS[name]
     case = row.case(builds.get(row.kernel, {}))
     case.run(**row.options)
-    profile = cProfile.Profile()
+    profile = cProfile.Profile(time.process_time)
     profile.runcall(case.run, **row.options)
     print(f"-- profile of {name}")
     pstats.Stats(profile).sort_stats("tottime").print_stats(25)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from typing import Any
 
@@ -18,7 +19,7 @@ from warploom.host.arrays import Buffer, buffer_of
 Sizes = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class BoxGeometry:
     """A tensor map without its array, as the emulated TMA uses it. Axes in NumPy order, sizes in elements, strides in
     bytes.
@@ -42,24 +43,24 @@ class BoxGeometry:
     upper_corner: Sizes = ()
     """The last position of a pixel along these axes, counted from the end of the tensor: 0 is its last element."""
 
-    @property
+    @cached_property
     def rank(self) -> int:
         """Axes of the tensor; a box has two in the im2col modes."""
         return len(self.element_strides)
 
-    @property
+    @cached_property
     def row_bytes(self) -> int:
         """Bytes of one innermost row in shared memory."""
         return self.element.row_bytes(self.box[-1])
 
-    @property
+    @cached_property
     def pitch(self) -> int:
         """Bytes from one row to the next in shared memory: a row narrower than the swizzle still takes its whole
         span.
         """
         return max(self.row_bytes, self.swizzle.span)
 
-    @property
+    @cached_property
     def box_bytes(self) -> int:
         """Bytes that one box moves, which is also what it counts towards an mbarrier, filled elements included.
 
@@ -67,7 +68,7 @@ class BoxGeometry:
         """
         return prod(self.box[:-1]) * self.element.global_row_bytes(self.box[-1])
 
-    @property
+    @cached_property
     def shared_bytes(self) -> int:
         """Bytes of one box in shared memory, without what a row narrower than the swizzle leaves free."""
         return prod(self.box[:-1]) * self.row_bytes

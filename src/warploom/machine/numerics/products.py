@@ -17,7 +17,8 @@ not define to the bit; tests/machine/numerics/test_host_independence.py checks i
 
 from __future__ import annotations
 
-from math import isqrt
+from collections.abc import Iterator
+from math import isnan, isqrt
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -102,7 +103,7 @@ class Factor:
     `element` is the type of its elements; without it, they have at most 26 significant bits and lie in 2^±500.
     """
 
-    __slots__ = ("_row_sizes", "_wide", "k", "size", "small", "values")
+    __slots__ = ("_right", "_row_sizes", "_wide", "k", "size", "small", "values")
 
     def __init__(self, values: Array, k: int, element: str = "") -> None:
         self.values = values
@@ -111,6 +112,7 @@ class Factor:
         self.small = known is not None
         self.size = _size(values, _FRACTION_BITS.get(element)) if known is None else known
         self._wide: Array | None = None
+        self._right: Array | None = None
         self._row_sizes: Array | None = None
 
     def wide(self) -> Array:
@@ -118,6 +120,12 @@ class Factor:
         if self._wide is None:
             self._wide = self.values.astype(np.float64)
         return self._wide
+
+    def right(self) -> Array:
+        """The transposed matrix in float64, [k * steps, rows]: BLAS reads a right operand faster that way."""
+        if self._right is None:
+            self._right = self.values.T.astype(np.float64, order="C")
+        return self._right
 
     def row_sizes(self) -> Array:
         """The size of each row's elements in one instruction, [instruction, row]."""
@@ -148,6 +156,30 @@ def product(a: Factor, b: Factor, a_step: int = 0, b_step: int = 0) -> Array:
     return _rounded(total)
 
 
+def products_of_steps(a: Factor, b: Factor, steps: int) -> Iterator[Array]:
+    """The float32 products of the first `steps` instructions, each valid until the next is asked for."""
+    k = a.k
+    largest = k * a.size * b.size
+    if largest > _EXACT or (largest <= _EXACT_F32 and a.small and b.small) or _splits(len(a.values), len(b.values), k):
+        for step in range(steps):
+            yield product(a, b, step, step)
+        return
+    left, right = a.wide(), b.right()
+    total = np.empty((len(left), right.shape[1]))
+    found = np.empty(total.shape, np.float32)
+    for at in range(0, steps * k, k):
+        np.matmul(left[:, at : at + k], right[at : at + k], out=total)
+        found[...] = total
+        found += _ZERO
+        yield found
+
+
+def has_nan(values: Array) -> bool:
+    """True if a float array has a NaN: squares never cancel, so that their sum is NaN only if one is, in any order."""
+    flat = values if values.ndim == 1 else values.ravel(order="K")
+    return isnan(flat.dot(flat))
+
+
 def products(a: Array, b: Array, a_element: str, b_element: str) -> Array:
     """The float32 products [matrix, rows of A, rows of B] of matrices [matrix, rows, k] of float32."""
     k = a.shape[2]
@@ -166,8 +198,16 @@ def products(a: Array, b: Array, a_element: str, b_element: str) -> Array:
 def _rounded(total: Array) -> Array:
     """Sums as float32; zeros are +0, however BLAS came to them."""
     found = total.astype(np.float32)
-    found += np.float32(0)
+    found += _ZERO
     return found
+
+
+_ZERO = np.zeros((), np.float32)
+
+
+def _splits(rows: int, columns: int, k: int) -> bool:
+    """True if a product takes more than one call of BLAS."""
+    return rows * columns * k > _LARGEST_CALL
 
 
 def _any_order(a: Array, b: Array) -> Array:

@@ -74,8 +74,7 @@ def tensor_accumulate(
     if d_type == "f32" and disabled is None and not scale:
         target = words.view(np.float32)
         if accumulate:
-            with np.errstate(all="ignore"):
-                target += moved
+            target += moved
         else:
             target[...] = moved
         settle(target)

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from math import isnan
 from typing import Any
 
 import ml_dtypes
@@ -19,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warploom.hardware.dtypes import ELEMENT_TYPES
+from warploom.machine.numerics.products import has_nan
 
 Decode = Callable[[NDArray[Any]], NDArray[Any]]
 
@@ -195,7 +195,7 @@ _NANS = {row.values: row for row in (ELEMENT_TYPES["f32"], ELEMENT_TYPES["f16"])
 
 def settle(values: NDArray[Any]) -> None:
     """Make every NaN of a float32 or float16 array the one that a tensor core writes, in place."""
-    if values.dtype == np.float32 and not isnan(values.max()):
+    if values.dtype == np.float32 and not has_nan(values):
         return
     row = _NANS[values.dtype]
     bits = values.view(row.storage)

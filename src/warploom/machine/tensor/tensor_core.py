@@ -30,7 +30,7 @@ from warploom.machine.core.async_operations import Operation
 from warploom.machine.core.events import CommitGroup, Touch, Touches
 from warploom.machine.core.group import WARP
 from warploom.machine.memory.shared_memory import RANK_SHIFT
-from warploom.machine.numerics.products import Factor, product
+from warploom.machine.numerics.products import Factor, products_of_steps
 from warploom.machine.tensor.accumulators import tensor_a, tensor_accumulate, tensor_scales
 from warploom.machine.tensor.elements import contained
 from warploom.machine.tensor.operands import OperandReader, footprint, multiply_scaled
@@ -321,9 +321,8 @@ class TensorCore:
             memory = tmem_of(cta)
             lane, column = first.d
             memory.require(column, first.plan.columns, "The accumulator of an MMA")
-            a = self._a(run, number, known)
-            for step in range(run.steps):
-                added = self._product(first, number, a, b, step)
+            a, disabled = self._a(run, number, known), _lanes(first.disabled, number)
+            for step, added in enumerate(self._products(run, number, a, b)):
                 if shape.negate_a != shape.negate_b:
                     np.negative(added, out=added)
                 tensor_accumulate(
@@ -336,16 +335,17 @@ class TensorCore:
                     accumulate=first.accumulate or step > 0,
                     scale=first.scale if step == 0 else 0,
                     saturate=shape.saturate,
-                    disabled=_lanes(first.disabled, number),
+                    disabled=disabled,
                 )
 
-    def _product(self, first: Issue, number: int, a: Factor, b: Factor, step: int) -> Array:
-        """[rows, n], its rows next to each other in memory as lanes are."""
-        shape = first.plan.shape
+    def _products(self, run: _Run, number: int, a: Factor, b: Factor) -> Iterator[Array]:
+        """[rows, n] of each MMA, its rows next to each other in memory as lanes are; valid until the next."""
+        first, shape = run.first, run.first.plan.shape
         if first.plan.vectors:
-            return multiply_scaled(b.values, a.values, *self._scales(first, number), shape.scale_type or "").T
-        found = product(b, a, step, step).T
-        return found.astype(np.int32) if shape.d_type == "s32" else found
+            yield multiply_scaled(b.values, a.values, *self._scales(first, number), shape.scale_type or "").T
+            return
+        for found in products_of_steps(b, a, run.steps):
+            yield found.T.astype(np.int32) if shape.d_type == "s32" else found.T
 
     def _scales(self, first: Issue, number: int) -> tuple[Array, Array]:
         """The scale factors of B and of A."""

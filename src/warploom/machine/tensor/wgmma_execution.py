@@ -20,7 +20,7 @@ from warploom.diagnostics import Diag, Loc
 from warploom.hardware.matrix_descriptors import decode_shared_descriptor
 from warploom.hardware.mma_shapes import WGMMA, WGMMA_M
 from warploom.hardware.swizzles import GRANULE
-from warploom.machine.numerics.products import Factor, product
+from warploom.machine.numerics.products import Factor, product, products_of_steps
 from warploom.machine.tensor.operands import Located, OperandForm
 from warploom.machine.tensor.register_rows import RowNames, Rows
 from warploom.machine.tensor.wgmma_registers import (
@@ -137,6 +137,8 @@ class _Run:
     accumulate: bool
     left: tuple[_Part | RowNames, ...]
     right: tuple[_Part, ...]
+    together: tuple[int | None, int | None]
+    """The matrices of A and of B, where the instructions read their columns in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,9 +165,18 @@ def _plan(batch: tuple[Issue, ...]) -> _Plan:
             values = [issue.a for issue in run if isinstance(issue.a, int)]
             left = _parts(first.multiply.a, values, [issue.left for issue in run if issue.left is not None], reads)
         right = _parts(first.multiply.b, [issue.b for issue in run], [issue.right for issue in run], reads)
-        runs.append(_Run(first.multiply, first.d, first.accumulate, left, right))
+        together = _in_order(left), _in_order(right)
+        runs.append(_Run(first.multiply, first.d, first.accumulate, left, right, together))
         at = end
     return _Plan(tuple(reads.values()), tuple(runs))
+
+
+def _in_order(parts: Sequence[_Part | RowNames]) -> int | None:
+    """The matrix of which the instructions of a run read one column after the other; None where there is none."""
+    first = parts[0]
+    if isinstance(first, RowNames) or any(part != (first[0], step) for step, part in enumerate(parts)):
+        return None
+    return first[0]
 
 
 def _parts(
@@ -208,12 +219,22 @@ def _execute_run(warpgroup: Warpgroup, run: _Run, factors: list[Factor]) -> None
     add, negative, saturate = accumulator.add, multiply.negative, multiply.saturate
     total: Array | None = accumulator.load(words) if run.accumulate else None
     k = multiply.b.k
-    for left, (b, b_step) in zip(run.left, run.right, strict=True):
-        if isinstance(left, RowNames):
-            a, a_step = Factor(read_a(warpgroup.rows(left), multiply.a_type), k, multiply.a_type), 0
+    left, right = run.together
+    if right is not None and (left is not None or multiply.a is None):
+        if left is None:
+            parts = [read_a(warpgroup.rows(part), multiply.a_type) for part in run.left if isinstance(part, RowNames)]
+            a = Factor(np.concatenate(parts, axis=1), k, multiply.a_type)
         else:
-            a, a_step = factors[left[0]], left[1]
-        total = add(total, product(a, factors[b], a_step, b_step), negative, saturate)
+            a = factors[left]
+        for each in products_of_steps(a, factors[right], len(run.right)):
+            total = add(total, each if total is not None else each.copy(), negative, saturate)
+    else:
+        for part, (b, b_step) in zip(run.left, run.right, strict=True):
+            if isinstance(part, RowNames):
+                a, a_step = Factor(read_a(warpgroup.rows(part), multiply.a_type), k, multiply.a_type), 0
+            else:
+                a, a_step = factors[part[0]], part[1]
+            total = add(total, product(a, factors[b], a_step, b_step), negative, saturate)
     assert total is not None
     accumulator.store(words, total)
     if not d.adjacent:
