@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from warploom.checker.report import Finding, Report, Verdict
     from warploom.diagnostics import Fault, LaunchError, PtxError, Stuck, TraceError, WarploomError
     from warploom.host.launch import Launch
+    from warploom.host.structs import Struct
     from warploom.host.tensor_map import TensorMap
     from warploom.launcher import Run, launch
     from warploom.ops import (
@@ -43,6 +44,7 @@ __all__ = [
     "PtxError",
     "Report",
     "Run",
+    "Struct",
     "Stuck",
     "TensorMap",
     "TraceError",
@@ -70,6 +72,7 @@ _NAMES = {
     "warploom.checker.report": ("Finding", "Report", "Verdict"),
     "warploom.diagnostics": ("Fault", "LaunchError", "PtxError", "Stuck", "TraceError", "WarploomError"),
     "warploom.host.launch": ("Launch",),
+    "warploom.host.structs": ("Struct",),
     "warploom.host.tensor_map": ("TensorMap",),
     "warploom.launcher": ("Run", "launch"),
     "warploom.ops": (

@@ -24,6 +24,7 @@ from warploom.hardware.tensor_maps import MAP_BYTES
 from warploom.host.arrays import Pointers, is_array, numpy_of, place_of
 from warploom.host.launch import Launch, Triple, entry_of, triple
 from warploom.host.program import Printed, Ptx, text_of
+from warploom.host.structs import Struct, check_room
 from warploom.host.tensor_map import TensorMap
 from warploom.machine import instructions as meanings  # noqa: F401  (fills the registry)
 from warploom.machine.copy.tensor_map_bytes import encode as encode_map
@@ -476,6 +477,7 @@ def _arrays_on_gpu(launch_: Launch) -> list[tuple[str, Any]]:
     """The arrays of a launch and their devices if they are on a GPU; a mixture of host and GPU is an error."""
     held = [arg.array if isinstance(arg, TensorMap) else arg for arg in launch_.args]
     tables = [(number, arg.arrays) for number, arg in enumerate(held) if isinstance(arg, Pointers)]
+    tables += [(number, tuple(arg.arrays())) for number, arg in enumerate(held) if isinstance(arg, Struct)]
     held += [each for _, nested in tables for each in nested]
     arrays = [(place_of(array), array) for array in held if is_array(array)]
     on_gpu = [each for each in arrays if each[0].startswith("cuda")]
@@ -702,8 +704,11 @@ def _parameters(
 
 def _encode(param: Variable, arg: Any, memory: GlobalMemory, name: str) -> bytes:
     size = size_of(param)
+    if isinstance(arg, Struct):
+        check_room(size, arg)
+        return arg.encoded(lambda part, label: _part(part, memory, label), name)
     if isinstance(arg, TensorMap):
-        record = encode_map(arg, memory.map_array(numpy_of(arg.array), name))
+        record = _part(arg, memory, name)
         if size == 8:
             held = padded(MAP_BYTES)
             held[:] = np.frombuffer(record, np.uint8)
@@ -714,8 +719,15 @@ def _encode(param: Variable, arg: Any, memory: GlobalMemory, name: str) -> bytes
     if is_array(arg) or isinstance(arg, Pointers):
         if size != 8:
             raise ValueError(f"an array is passed as a 64-bit pointer, the parameter has {size} bytes")
-        return _place(arg, memory, name).to_bytes(8, "little")
+        return _part(arg, memory, name)
     return scalar_bytes(param, arg)
+
+
+def _part(arg: Any, memory: GlobalMemory, name: str) -> bytes:
+    """A tensor map, or the address of an array or a table of arrays, as bytes."""
+    if isinstance(arg, TensorMap):
+        return encode_map(arg, memory.map_array(numpy_of(arg.array), name))
+    return _place(arg, memory, name).to_bytes(8, "little")
 
 
 def _place(arg: Any, memory: GlobalMemory, name: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 from warploom.diagnostics import WarploomError
 from warploom.hardware.dtypes import ELEMENT_TYPES
 from warploom.host.arrays import Pointers
+from warploom.host.structs import Struct
 from warploom.host.tensor_map import TensorMap
 from warploom.launch_file.buffers import LARGEST_INTEGER, Array, Buffer, memory_of
 
@@ -19,6 +21,9 @@ Argument = dict[str, Any]
 def violations(argument: Argument, buffers: Mapping[str, Buffer], invalid: Collection[str]) -> Iterator[str]:
     """Problems of an argument that the schema cannot express; those of its buffer have been reported already."""
     name = argument.get("tensor_map", argument.get("pointer"))
+    if "struct" in argument:
+        yield from _struct_violations(argument, buffers, invalid)
+        return
     if name is not None and name not in buffers:
         if name not in invalid:
             yield f"there is no buffer `{name}`; the file has {', '.join(buffers) or 'none'}"
@@ -39,6 +44,23 @@ def violations(argument: Argument, buffers: Mapping[str, Buffer], invalid: Colle
         yield from _scalar_violations(*next(iter(argument.items())))
 
 
+def _struct_violations(argument: Argument, buffers: Mapping[str, Buffer], invalid: Collection[str]) -> Iterator[str]:
+    """Problems of the fields, and if there are none, of the places that they have."""
+    problems = [
+        f"fields[{number}]: {problem}"
+        for number, field in enumerate(argument["fields"])
+        for problem in violations(field["value"], buffers, invalid)
+    ]
+    starts = Counter(int(field["at"]) for field in argument["fields"])
+    problems += [f"{count} fields begin at byte {at}" for at, count in starts.items() if count > 1]
+    if not problems and not invalid:
+        try:
+            build(argument, {name: buffer.blank() for name, buffer in buffers.items()})
+        except WarploomError as error:
+            problems += error.notes
+    yield from problems
+
+
 def _scalar_violations(name: str, value: str | float) -> Iterator[str]:
     kind = ELEMENT_TYPES[name]
     if not kind.is_float:
@@ -57,6 +79,9 @@ def build(argument: Argument, buffers: Mapping[str, Array]) -> object:
     if "pointer" in argument:
         array, offset = buffers[argument["pointer"]], int(argument.get("offset", 0))
         return memory_of(array).view(np.uint8)[offset:] if offset else array
+    if "struct" in argument:
+        fields = {int(field["at"]): build(field["value"], buffers) for field in argument["fields"]}
+        return Struct(int(argument["struct"]), fields)
     if "bytes" in argument:
         return bytes.fromhex(argument["bytes"])
     name, value = next(iter(argument.items()))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -9,6 +11,8 @@ from tests.machine.asynchronous import SCHEDULES, fault, init, run, text, wait
 
 from warploom import TensorMap, launch
 from warploom.hardware.swizzles import SWIZZLES
+from warploom.hardware.tensor_maps import MAP_TYPES
+from warploom.machine.copy.tensor_map_bytes import encode
 
 RNG = np.random.default_rng(77)
 LOAD = "cp.async.bulk.tensor.{rank}d.shared::cta.global.mbarrier::complete_tx::bytes"
@@ -307,18 +311,55 @@ def test_a_map_built_by_the_kernel_works_after_its_bytes_are_copied(schedule, se
         assert (found[g ^ (g >> 3 & 1)] == granule).all()
 
 
-def test_a_map_built_by_the_kernel_is_validated():
+@pytest.mark.parametrize(
+    ("old", "new", "code", "words"),
+    [
+        ("global_dim.shared::cta.b1024.b32 [data], 1, 10", "global_dim.shared::cta.b1024.b32 [data], 1, 90",
+         "BAD_DESCRIPTOR", ("of an array of 480 bytes", "dims [24, 90]")),
+        ("[data], 0, 48;", "[data], 0, 40;", "BAD_SHAPE", ("the value 40 is not 0 to", "a multiple of 16")),
+        ("[data], 0, 16;", "[data], 0, 257;", "BAD_SHAPE", ("the value 257 is not 1 to 256",)),
+        ("rank.shared::cta.b1024.b32 [data], 1;", "rank.shared::cta.b1024.b32 [data], 5;", "BAD_SHAPE", ("not 0 to 4",)),
+    ],
+)  # fmt: skip
+def test_a_map_built_by_the_kernel_is_validated(old, new, code, words):
     array = random((10, 24), np.uint16).view(ml_dtypes.bfloat16)
-    body = (
-        BUILT.replace("COPY", "")
-        .replace("[data], 0, 48;", "[data], 0, 40;")
-        .replace("global_dim.shared::cta.b1024.b32 [data], 1, 10", "global_dim.shared::cta.b1024.b32 [data], 1, 90")
-    )
+    assert old in BUILT
+    body = BUILT.replace("COPY", "").replace(old, new)
     error = fault(body, "ptr:src ptr:place ptr:out", (array, np.zeros(512, np.uint8), np.zeros(64, np.uint16)))
-    assert error.code == "BAD_DESCRIPTOR"
-    assert "stride 40 bytes, not a multiple of 16" in error.what
-    assert "of an array of 480 bytes" in error.what
-    assert "dims [24, 90]" in error.advice
+    assert error.code == code
+    assert all(word in f"{error.what} {error.advice}" for word in words)
+
+
+HARDWARE_TYPES = {
+    "u8": 0, "u16": 1, "u32": 2, "i32": 3, "u64": 4, "i64": 5, "f16": 6, "f32": 7, "f32_ftz": 8, "f64": 9, "bf16": 10,
+    "tf32": 7 | 1 << 9, "tf32_ftz": 8 | 1 << 9, "16u4_align8b": 11, "16u4_align16b": 12, "16u6_align16b": 13,
+}  # fmt: skip
+HARDWARE_SWIZZLES = {"none": 0, "32B": 1, "64B": 2, "128B": 3, "128B_32B_atom": 3 | 1 << 6, "128B_64B_atom": 3 | 3 << 6}
+
+
+def test_maps_have_the_bits_of_the_hardware():
+    """Against the words that ptxas writes for `tensormap.replace`, packed here by hand."""
+    memory = np.zeros(1 << 20, np.uint8)
+    for name, swizzle in [(name, "none") for name in HARDWARE_TYPES] + [("u8", name) for name in HARDWARE_SWIZZLES]:
+        rank = int(RNG.integers(1, 6))
+        shape = (*RNG.integers(1, 4, rank - 1).tolist(), 128)
+        steps = (*RNG.integers(1, 9, rank - 1).tolist(), 1)
+        row = 16 if swizzle == "32B" else 32
+        box = (*RNG.integers(1, 9, rank - 1).tolist(), 128 if name.endswith("16b") else row)
+        element = MAP_TYPES[name]
+        strides = [int(1024 * RNG.integers(1, 9)) for _ in range(rank - 1)] + [element.global_bytes // element.group]
+        given = TensorMap(
+            memory, shape=shape, strides=strides, box=box, element_strides=steps, dtype=name, swizzle=swizzle, offset=64
+        )
+        loaded = [-(-extent // step) for extent, step in zip(box, steps, strict=True)]
+        held = [(count - 1) * step for count, step in zip(loaded, steps, strict=True)]
+        word = rank - 1 << 4 | HARDWARE_TYPES[name] << 7 | HARDWARE_SWIZZLES[swizzle] << 13
+        want = struct.pack("<QI", 0x7F0000001040, word)
+        want += struct.pack("<5I", *[stride >> 4 for stride in strides[-2::-1]], *[0] * (6 - rank))
+        want += struct.pack("<5I", *[extent - 1 for extent in shape[::-1]], *[0] * (5 - rank))
+        packed = sum(step - 1 << 3 * at for at, step in enumerate(steps[::-1]))
+        want += struct.pack("<I", packed | held[-1] << 24) + bytes([*held[-2::-1], *[0] * (5 - rank)])
+        assert encode(given, 0x7F0000001000) == want.ljust(128, b"\0"), (name, swizzle)
 
 
 def test_a_map_may_be_passed_by_pointer():

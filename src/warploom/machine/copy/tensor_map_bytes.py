@@ -1,7 +1,8 @@
 """Tensor maps as the 128 bytes that a kernel can copy and `tensormap.replace` can change.
 
-NVIDIA's encoding is opaque; this one holds the fields as `tensormap.replace` names them. A record that began as zeros
-and got its fields one by one is as good as one from the host. A record is decoded once per run.
+A tiled map has the hardware's own format (`hardware/tensormap_replace.py`), so maps from the host, maps that a kernel
+builds from zeros, and maps that another compiler's runtime wrote are decoded alike. The hardware's format of an im2col
+map is unknown: such a map has our own fields in the second half. A record is decoded once per run.
 """
 
 from __future__ import annotations
@@ -12,30 +13,44 @@ from typing import TYPE_CHECKING
 
 from warploom.diagnostics import Diag, WarploomError
 from warploom.hardware import tensormap_replace as codes
-from warploom.hardware.tensor_maps import MAP_ALIGNMENT, MAP_BYTES, MAP_TYPES, MODES, RANK_LIMIT, WIDE_MODES
+from warploom.hardware.tensor_maps import (
+    BOX_LIMIT,
+    ELEMENT_STRIDE_LIMIT,
+    MAP_ALIGNMENT,
+    MAP_BYTES,
+    MAP_TYPES,
+    MODES,
+    RANK_LIMIT,
+    STRIDE_LIMIT,
+    WIDE_MODES,
+)
+from warploom.hardware.tensormap_replace import FIELDS, STRIDE_SHIFT
 from warploom.host.tensor_map import BoxGeometry, TensorMap
 from warploom.machine.memory.byte_memory import PARAM_WINDOW, GlobalMemory, Region
 
 if TYPE_CHECKING:
     from warploom.machine.core.grid import Grid
 
-_LAYOUT = struct.Struct("<I7B5xQ5Q4Q5H5B3h3h5x")
-_CORNERS = 3
-_MARK = 0x50414D54
 _MOST_MAPS = 1024
 """Maps that a grid remembers: more than a kernel has, and few enough for one that makes new ones without end."""
-_BYTE_FIELDS = ("rank", "elemtype", "interleave_layout", "swizzle_mode", "swizzle_atomicity", "fill_mode")
-FIELDS: dict[str, tuple[int, int, int]] = {
-    **{name: (4 + at, 1, 1) for at, name in enumerate(_BYTE_FIELDS)},
-    "global_address": (16, 8, 1),
-    "global_dim": (24, 8, RANK_LIMIT),
-    "global_stride": (64, 8, RANK_LIMIT - 1),
-    "box_dim": (96, 2, RANK_LIMIT),
-    "element_stride": (106, 1, RANK_LIMIT),
+_PIXELS = struct.Struct("<IH2H3h3h")
+"""The second half of an im2col map: a mark, the mode, pixels and channels, the corners innermost first."""
+_PIXELS_AT = 64
+_MARK = 0x50414D54
+_CORNERS = 3
+_TYPES = {encoded: number for number, encoded in codes.ENCODED_TYPES.items()}
+_RANGES = {
+    "rank": range(RANK_LIMIT),
+    "box_dim": range(1, BOX_LIMIT + 1),
+    "element_stride": range(1, ELEMENT_STRIDE_LIMIT + 1),
+    "global_stride": range(0, STRIDE_LIMIT, 1 << STRIDE_SHIFT),
+    "elemtype": range(len(codes.ELEMENT_TYPES)),
+    "interleave_layout": range(len(codes.INTERLEAVES)),
+    "swizzle_mode": range(4),
+    "swizzle_atomicity": range(4),
+    "fill_mode": range(len(codes.FILLS)),
 }
-"""Every field: its first byte, the bytes of one value, and how many values it has."""
-
-assert _LAYOUT.size == MAP_BYTES
+"""The values that `tensormap.replace` may give to a field; others are undefined."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,46 +67,63 @@ class MappedTensor:
 def encode(map_: TensorMap, address: int) -> bytes:
     """The record of a tensor map whose array lies at a global address."""
     shape = map_.geometry
-    rank = len(shape.shape)
     mode, atomicity = next(code for code, name in codes.SWIZZLES.items() if name == shape.swizzle.name)
-    spare = (0,) * (RANK_LIMIT - rank)
-    if shape.mode == "tile":
-        box = [(extent - 1) * step + 1 for extent, step in zip(shape.box, shape.element_strides, strict=True)]
-    else:
-        box = [*(0,) * (rank - 2), *shape.box]
-    corners = [[*corner[::-1], *(0,) * (_CORNERS - len(corner))] for corner in (shape.lower_corner, shape.upper_corner)]
-    return _LAYOUT.pack(
-        _MARK,
-        rank - 1,
-        codes.ELEMENT_TYPES.index(shape.element.name),
-        codes.INTERLEAVES.index(shape.interleave),
-        mode,
-        atomicity,
-        codes.FILLS.index(shape.fill),
-        MODES.index(shape.mode),
-        address + map_.offset,
-        *shape.shape[::-1],
-        *spare,
-        *shape.strides[::-1],
-        *spare,
-        *box[::-1],
-        *spare,
-        *shape.element_strides[::-1],
-        *spare,
-        *corners[0],
-        *corners[1],
+    tiled = shape.mode == "tile"
+    box = (
+        [(extent - 1) * step + 1 for extent, step in zip(shape.box, shape.element_strides, strict=True)]
+        if tiled
+        else []
     )
+    record = 0
+    for field, values in (
+        ("global_address", (address + map_.offset,)),
+        ("rank", (shape.rank - 1,)),
+        ("elemtype", (codes.ELEMENT_TYPES.index(shape.element.name),)),
+        ("interleave_layout", (codes.INTERLEAVES.index(shape.interleave),)),
+        ("swizzle_mode", (mode,)),
+        ("swizzle_atomicity", (atomicity,)),
+        ("fill_mode", (codes.FILLS.index(shape.fill),)),
+        ("global_dim", shape.shape[::-1]),
+        ("global_stride", shape.strides[::-1]),
+        ("box_dim", box[::-1]),
+        ("element_stride", shape.element_strides[::-1]),
+    ):
+        for ordinal, value in enumerate(values):
+            record = _written(record, field, ordinal, value)
+    raw = record.to_bytes(MAP_BYTES, "little")
+    if tiled:
+        return raw
+    corners = [[*corner[::-1], *(0,) * (_CORNERS - len(corner))] for corner in (shape.lower_corner, shape.upper_corner)]
+    pixels = _PIXELS.pack(_MARK, MODES.index(shape.mode), *shape.box, *corners[0], *corners[1])
+    return raw[:_PIXELS_AT] + pixels.ljust(MAP_BYTES - _PIXELS_AT, b"\0")
+
+
+def _written(record: int, field: str, ordinal: int, value: int) -> int:
+    """The record, as one number, with another value of a field."""
+    if field == "global_stride":
+        units = value >> STRIDE_SHIFT
+        record = FIELDS["stride_low"].write(record, units, ordinal)
+        return FIELDS["stride_high"].write(record, units >> FIELDS["stride_low"].width, ordinal)
+    if field == "elemtype":
+        code, rounds = codes.ENCODED_TYPES[value]
+        record = FIELDS["rounds_to_tf32"].write(record, 1) if rounds else record
+        return FIELDS["elemtype"].write(record, code)
+    if field == "swizzle_mode":
+        record = FIELDS["swizzle_96"].write(record, 0)
+    return FIELDS[field].write(record, value, ordinal)
 
 
 def replaced(record: bytes, field: str, ordinal: int, value: int) -> bytes:
     """The record with one field changed."""
-    start, width, count = FIELDS[field]
+    count = FIELDS["stride_low" if field == "global_stride" else field].count
     if not 0 <= ordinal < count:
         raise Diag.BAD_SHAPE.error(text=f"tensormap.replace .{field}", what=f"ordinal {ordinal} is not below {count}")
-    if value >> (8 * width):
-        raise Diag.BAD_SHAPE.error(text=f"tensormap.replace .{field}", what=f"the value {value} is out of range")
-    at = start + ordinal * width
-    return _MARK.to_bytes(4, "little") + record[4:at] + value.to_bytes(width, "little") + record[at + width :]
+    if field in _RANGES and value not in _RANGES[field]:
+        legal = _RANGES[field]
+        multiple = f", a multiple of {legal.step}" if legal.step > 1 else ""
+        what = f"the value {value} is not {legal.start} to {legal[-1]}{multiple}"
+        raise Diag.BAD_SHAPE.error(text=f"tensormap.replace .{field}", what=what)
+    return _written(int.from_bytes(record, "little"), field, ordinal, value).to_bytes(MAP_BYTES, "little")
 
 
 def mapped(grid: Grid, address: int) -> MappedTensor:
@@ -123,47 +155,51 @@ def _bytes_at(grid: Grid, address: int) -> bytes:
 
 def _decode(record: bytes, memory: GlobalMemory, where: int) -> MappedTensor:
     """Check a record against every rule of tensor maps."""
-    mark, last, type_, interleave, swizzle, atomicity, fill, copies, address, *rest = _LAYOUT.unpack(record)
-    if mark != _MARK:
+    if not any(record):
         what = "there is no tensor map; pass a TensorMap, or build one with tensormap.replace"
-        raise _illegal(where, what, record[:16].hex(" "))
-    rank = last + 1
-    dims, strides, box, steps, lower, upper = rest[:5], rest[5:9], rest[9:14], rest[14:19], rest[19:22], rest[22:]
+        raise _illegal(where, what, "all bytes are 0")
+    number = int.from_bytes(record, "little")
+    found = {name: [field.read(number, at) for at in range(field.count)] for name, field in FIELDS.items()}
+    (address,), rank = found["global_address"], found["rank"][0] + 1
+    dims, box, steps = found["global_dim"][:rank], found["box_dim"][:rank], found["element_stride"][:rank]
+    halves = zip(found["stride_low"], found["stride_high"], strict=True)
+    strides = [(low | high << FIELDS["stride_low"].width) << STRIDE_SHIFT for low, high in halves][: rank - 1]
+    mark, copies, pixels, channels, *corners = _PIXELS.unpack_from(record, _PIXELS_AT)
+    mode = MODES[copies] if mark == _MARK else "tile"
+    axes = 0 if mode == "tile" else 1 if mode in WIDE_MODES else rank - 2
+    type_ = _TYPES.get((found["elemtype"][0], found["rounds_to_tf32"][0]))
+    swizzle, atomicity = found["swizzle_mode"][0] | found["swizzle_96"][0] << 2, found["swizzle_atomicity"][0]
+    interleave, fill = found["interleave_layout"][0], found["fill_mode"][0]
     fields = (
-        f"address {address:#x}, rank {rank}, elemtype {type_}, dims {dims[:rank]}, strides {strides[: rank - 1]}, "
-        f"box {box[:rank]}, element strides {steps[:rank]}, swizzle {swizzle}/{atomicity}, "
-        f"interleave {interleave}, fill {fill}, mode {copies}"
+        f"address {address:#x}, rank {rank}, elemtype {found['elemtype'][0]}, dims {dims}, strides {strides}, "
+        f"box {box}, element strides {steps}, swizzle {swizzle}/{atomicity}, "
+        f"interleave {interleave}, fill {fill}, mode {mode}"
     )
-    tables = (len(codes.ELEMENT_TYPES), len(codes.INTERLEAVES), len(codes.FILLS), len(MODES))
-    values = (type_, interleave, fill, copies)
-    region = memory.find(address, 1)
-    if rank > RANK_LIMIT or any(value >= limit for value, limit in zip(values, tables, strict=True)):
+    if rank > RANK_LIMIT or type_ is None or interleave >= len(codes.INTERLEAVES):
         raise _illegal(where, "a field has a value that does not exist", fields)
     if (swizzle, atomicity) not in codes.SWIZZLES:
         raise Diag.NOT_MODELLED.error(
             what=f"A tensor map with swizzle_mode {swizzle} and swizzle_atomicity {atomicity}"
         )
+    region = memory.find(address, 1)
     if region is None:
         raise _illegal(where, f"its tensor lies nowhere: {memory.describe(address)}", fields)
     element = MAP_TYPES[codes.ELEMENT_TYPES[type_]]
-    inner = max(element.global_bytes // element.group, 1)
-    mode = MODES[copies]
-    axes = 0 if mode == "tile" else 1 if mode in WIDE_MODES else rank - 2
     try:
         map_ = TensorMap(
             region.data,
             dtype=element.name,
-            shape=dims[:rank][::-1],
-            strides=(*strides[: rank - 1][::-1], inner),
-            box=box[: rank if mode == "tile" else 2][::-1],
-            element_strides=steps[:rank][::-1],
+            shape=dims[::-1],
+            strides=(*strides[::-1], max(element.global_bytes // element.group, 1)),
+            box=box[::-1] if mode == "tile" else (pixels, channels),
+            element_strides=steps[::-1],
             swizzle=codes.SWIZZLES[swizzle, atomicity],
             interleave=codes.INTERLEAVES[interleave],
             fill=codes.FILLS[fill],
             offset=address - region.base,
             mode=mode,
-            lower_corner=lower[:axes][::-1],
-            upper_corner=upper[:axes][::-1],
+            lower_corner=corners[:_CORNERS][:axes][::-1],
+            upper_corner=corners[_CORNERS:][:axes][::-1],
         )
     except WarploomError as error:
         raise _illegal(where, "; ".join(error.notes), fields) from None

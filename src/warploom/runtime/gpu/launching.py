@@ -12,6 +12,8 @@ from warploom.diagnostics import Diag, WarploomError
 from warploom.hardware.tensor_maps import MAP_BYTES
 from warploom.host.arrays import Pointers, is_array, start_of
 from warploom.host.launch import Launch
+from warploom.host.structs import Struct
+from warploom.host.structs import check_room as room_for_struct
 from warploom.host.tensor_map import TensorMap
 from warploom.ptx.analysis.storage import parameter_offsets, scalar_bytes, size_of
 from warploom.ptx.syntax.model import Variable
@@ -71,14 +73,25 @@ class Shaped:
 
     def encoded(self, param: Variable, arg: Any, at: int) -> bytes:
         """Encode an argument that does not change."""
+        if isinstance(arg, Struct):
+            room_for_struct(size_of(param), arg)
+            return arg.encoded(lambda part, _: self._part(part))
         if isinstance(arg, TensorMap):
             check_room(param, is_map=True)
-            return template_of(arg).at(self.device.driver, start_of(arg.array) + arg.offset)
+            return self._part(arg)
         if not is_array(arg):
             if isinstance(arg, Pointers):
                 raise TypeError("a prepared call takes a tensor of the addresses in its place")
             return scalar_bytes(param, arg)
         check_room(param, is_map=False)
+        return self._part(arg)
+
+    def _part(self, arg: Any) -> bytes:
+        """A tensor map, or the address of an array, as bytes."""
+        if isinstance(arg, TensorMap):
+            return template_of(arg).at(self.device.driver, start_of(arg.array) + arg.offset)
+        if isinstance(arg, Pointers):
+            raise TypeError("on a GPU, a structure takes a tensor of the addresses in place of `Pointers`")
         return start_of(arg).to_bytes(POINTER_BYTES, "little")
 
     def record(self, parameters: bytearray, stream: int, owners: object = ()) -> tuple[Any, ...]:

@@ -16,6 +16,7 @@ from warploom.diagnostics import Diag, WarploomError, hide_library_frames
 from warploom.hardware.tensor_maps import ADDRESS_ALIGNMENT
 from warploom.host.arrays import Buffer, Scratch, buffer_of, is_array, may_share, place_of, start_of
 from warploom.host.launch import Launch
+from warploom.host.structs import Struct
 from warploom.host.tensor_map import TensorMap
 from warploom.ptx.syntax.model import Variable
 from warploom.runtime.gpu.driver import Device
@@ -229,6 +230,8 @@ class Prepared:
     def _argument(self, arrays: Sequence[Any], param: Variable, arg: Any, at: int) -> bytes:
         """Return the bytes of a fixed argument; for an exchanged one nothing, and record its place."""
         array = arg.array if isinstance(arg, TensorMap) else arg
+        if isinstance(arg, Struct) and any(arg.arrays()):
+            raise TypeError("a prepared call cannot exchange the addresses in a structure; use `launch`")
         if not is_array(array):
             return self._shaped.encoded(param, arg, at)
         check_room(param, is_map=array is not arg)
