@@ -78,7 +78,7 @@ def sample(names: Iterable[str], cases: int, rng: random.Random) -> list[str]:
 
 
 def draw(options: argparse.Namespace) -> dict[str, object]:
-    """What a state file begins with: the sample, in the order in which it runs."""
+    """The first line of a state file: the sample, in the order in which it runs."""
     rng = random.Random(options.seed)
     chosen = [
         (suite, target, name)
@@ -112,8 +112,10 @@ def outcomes(source: Path, names: list[str], target: str, timeout: float) -> Ite
 
 def junit_key(name: str) -> tuple[str, str]:
     """The names that a report gives a case."""
-    path, _, case = name.partition("::")
-    return path.removesuffix(".py").replace("/", "."), case
+    path, *classes = name.partition("[")[0].split("::")[:-1]
+    return ".".join((path.removesuffix(".py").replace("/", "."), *classes)), name[
+        len("::".join((path, *classes))) + 2 :
+    ]
 
 
 def read(case: ET.Element) -> tuple[tuple[str, str], str, str, int]:
