@@ -10,6 +10,7 @@ from warploom.version import __version__
 
 if TYPE_CHECKING:
     from warploom import nn as nn
+    from warploom.checker.check import check
     from warploom.checker.report import Finding, Report, Verdict
     from warploom.diagnostics import Fault, LaunchError, PtxError, Stuck, TraceError, WarploomError
     from warploom.host.launch import Launch
@@ -53,6 +54,7 @@ __all__ = [
     "__version__",
     "block_scaled_matmul",
     "blockwise_matmul",
+    "check",
     "determinism",
     "exp",
     "gated_grouped_matmul",
@@ -69,6 +71,7 @@ __all__ = [
 ]
 
 _NAMES = {
+    "warploom.checker.check": ("check",),
     "warploom.checker.report": ("Finding", "Report", "Verdict"),
     "warploom.diagnostics": ("Fault", "LaunchError", "PtxError", "Stuck", "TraceError", "WarploomError"),
     "warploom.host.launch": ("Launch",),

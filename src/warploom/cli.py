@@ -2,7 +2,7 @@
 
 0: success; 1: the numbers are not what the file expects, a form is unsupported, or the code would be slow; 2: a fault,
 a deadlock or the instruction limit; 3: the input or the command is wrong; 4: warploom itself failed; 5: a launch file
-ran without a fault and compares nothing.
+ran without a fault and compares nothing; 6: a check is incomplete.
 """
 
 from __future__ import annotations
@@ -132,6 +132,22 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--json", action="store_true", help="print JSON")
     run.set_defaults(command=_run)
 
+    check = _command(commands, "check", "prove launch files free of races and hangs in every interleaving, or refute")
+    check.add_argument("files", type=Path, nargs="+", metavar="FILE.launch.json", help="as for `warploom run`")
+    check.add_argument(
+        "--profile",
+        choices=("strict", "lenient"),
+        default="strict",
+        help="strict (default): the PTX ISA to the letter; lenient: also accepts what CUTLASS and Triton rely on",
+    )
+    check.add_argument("--data-seed", type=_natural, metavar="N", help="seed of the random inputs, not the file's")
+    check.add_argument("--limit", type=_natural, metavar="N", help="limit on executed warp instructions (50 million)")
+    check.add_argument(
+        "--max-bytes", type=_natural, metavar="N", help="limit on the bytes of all buffers together (1 GiB)"
+    )
+    check.add_argument("--allow-incomplete", action="store_true", help="exit with 0 where a check is incomplete")
+    check.set_defaults(command=_check)
+
     new = _command(commands, "new-launch", "write a launch file for a kernel of a PTX file, to edit and run")
     new.add_argument("file", type=Path, metavar="FILE.ptx", help="the PTX; the launch file is written next to it")
     new.add_argument("--entry", metavar="NAME", help="the kernel, where the file has more than one")
@@ -259,6 +275,15 @@ def _run(options: argparse.Namespace) -> int:
     bounds = {name: value for name, value in given.items() if value is not None}
     settings = Settings(options.schedule, options.seed, record=options.record, data_seed=options.data_seed, **bounds)
     return run(options.files, settings, as_json=options.json)
+
+
+def _check(options: argparse.Namespace) -> int:
+    from warploom.commands.check import Settings, run
+
+    given = {"limit": options.limit, "max_bytes": options.max_bytes}
+    bounds = {name: value for name, value in given.items() if value is not None}
+    allow = options.allow_incomplete
+    return run(options.files, Settings(options.profile, data_seed=options.data_seed, allow_incomplete=allow, **bounds))
 
 
 def _new_launch(options: argparse.Namespace) -> int:

@@ -147,11 +147,13 @@ def launch(
     if isinstance(program, Launch):
         launch_ = program
     else:
-        launch_ = _launch_of(program, grid, block, cluster, shared_bytes, args, entry)
+        launch_ = launch_of(
+            program, grid=grid, block=block, cluster=cluster, shared_bytes=shared_bytes, args=args, entry=entry
+        )
     asked = bool(observers) or seed or sms or limit or on_progress or progress or schedule != "eager"
     if not asked and _is_started_again(launch_, stream, timeout):
         return Run({}, {}, {}, time.perf_counter() - start)
-    launch_ = _with_triples(launch_)
+    launch_ = with_triples(launch_)
     on_gpu = _arrays_on_gpu(launch_)
     if on_gpu:
         if asked:
@@ -387,8 +389,15 @@ def _explore(
     return replace(first, schedules=tried, failure=failure, remarks=remarks)
 
 
-def _launch_of(
-    program: Any, grid: Any, block: Any, cluster: Any, shared_bytes: Any, args: Any, entry: str | None
+def launch_of(
+    program: Any,
+    *,
+    grid: Any = None,
+    block: Any = None,
+    cluster: Any = (1, 1, 1),
+    shared_bytes: Any = 0,
+    args: Any = (),
+    entry: str | None = None,
 ) -> Launch:
     """The launch that the keywords of `launch` describe, or an error for a program that is none."""
     if not isinstance(program, str | Module | Printed):
@@ -424,7 +433,7 @@ def _kind(value: Any) -> str:
     return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
 
 
-def _with_triples(launch_: Launch) -> Launch:
+def with_triples(launch_: Launch) -> Launch:
     """The launch with three integers for each shape; a `Launch` may have been made with fewer."""
     grid, block = triple(launch_.grid, "grid"), triple(launch_.block, "block")
     cluster = triple(launch_.cluster, "cluster")
@@ -513,7 +522,7 @@ def _start_on_gpu(launch_: Launch, arrays: list[tuple[str, Any]], stream: Any, p
 def _verify(launch_: Launch, emulator_options: Sequence[str] = ()) -> None:
     """Raise an error for a shape that a GPU does not take, and for options that only the emulator has."""
     program = launch_.program
-    module = program.head if isinstance(program, Printed) else _whole(program)
+    module = program.head if isinstance(program, Printed) else module_of(program)
     kernel = entry_of(module, launch_.entry)
     hardware = machine_of(module.target[0])
     problems = [f"`{name}` is for the emulator, and the arrays are on a GPU" for name in emulator_options]
@@ -552,7 +561,7 @@ _PROGRAMS = _Cache(1 << 16)
 """Modules with one of their kernels translated; sizes are statements, of one or two kilobytes each."""
 
 
-def _whole(program: Ptx) -> Module:
+def module_of(program: Ptx) -> Module:
     """The module of a program, parsed once."""
     if isinstance(program, Module):
         return program
@@ -583,7 +592,7 @@ def prepare(
     on_progress: Callable[[int, int], None] | None,
 ) -> Setup:
     """Verify a launch as a whole and lay out its memory; nothing is run or written."""
-    module = _whole(launch_.program)
+    module = module_of(launch_.program)
     kernel = entry_of(module, launch_.entry)
     hardware = machine_of(module.target[0])
     problems = _shape_problems(launch_, kernel, hardware)

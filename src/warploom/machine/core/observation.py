@@ -130,7 +130,7 @@ class Held:
             lanes &= live
         if group.warps > 1 and lanes.any():
             lanes &= ~_repeated(address, stored, live)
-        return [bool(each) for each in lanes.reshape(group.warps, WARP).any(axis=1)]
+        return [bool(warp.any()) for warp in lanes.reshape(group.warps, WARP)]
 
 
 def _parts(stored: Any) -> tuple[Any, ...]:

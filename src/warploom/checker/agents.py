@@ -1,0 +1,153 @@
+"""Warps as agents: the lanes of a warp are parted into classes that know the same."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+import numpy as np
+
+from warploom.checker.clocks import Clock, Components, G, Triple, X, fitted
+from warploom.machine.core.events import WORD, Agent, Source, Started
+
+_HISTORY = 12
+
+
+class Sync(NamedTuple):
+    """A synchronisation that a thread went through, with the knowledge that it handed out."""
+
+    source: Source
+    handed: Clock
+
+
+class Lanes:
+    """Lanes of a warp that know the same."""
+
+    __slots__ = ("clock", "component", "fenced", "history", "mask", "seen")
+
+    def __init__(self, mask: int, clock: Clock, component: int) -> None:
+        self.mask, self.clock, self.component = mask, clock, component
+        self.fenced: Clock | None = None
+        """Knowledge that a fence has made ready for the next relaxed store to release."""
+        self.seen: Clock | None = None
+        """Knowledge that relaxed loads have found, for the next fence to acquire."""
+        self.history: deque[Sync] = deque(maxlen=_HISTORY)
+
+
+class Warp:
+    """A warp of a CTA, and how often its lanes have committed groups of each kind."""
+
+    __slots__ = ("commits", "components", "cta", "number", "parts", "time")
+
+    def __init__(self, cta: Triple, number: int, components: Components, mask: int) -> None:
+        self.cta, self.number, self.components = cta, number, components
+        self.time = 0
+        self.parts = [Lanes(mask, components.clock(), components.of(("warp", cta, number, mask)))]
+        self.commits: dict[str, list[int]] = {}
+
+    def committed(self, kind: str) -> list[int]:
+        """The number of groups that each lane has committed."""
+        return self.commits.setdefault(kind, [0] * 32)
+
+    def component(self, mask: int) -> int:
+        return self.components.of(("warp", self.cta, self.number, mask))
+
+
+class Agents:
+    """The warps of a launch."""
+
+    def __init__(self) -> None:
+        self.clusters: dict[Triple, Components] = {}
+        self.warps: dict[tuple[Triple, int], Warp] = {}
+        self.shape: Triple = (1, 1, 1)
+        self.threads = 0
+        self.converged = 0
+        """The number of times that lanes which had parted executed an instruction together."""
+
+    def start(self, started: Started) -> None:
+        self.shape = started.cluster
+        self.threads = started.block[0] * started.block[1] * started.block[2]
+
+    def cluster(self, cta: Triple) -> Components:
+        """The components of a CTA's cluster."""
+        shape = self.shape
+        place = (cta[0] // shape[0], cta[1] // shape[1], cta[2] // shape[2])
+        found = self.clusters.get(place)
+        if found is None:
+            found = self.clusters[place] = Components(place)
+        return found
+
+    def warp(self, agent: Agent) -> Warp:
+        key = (agent.cta, agent.warp)
+        found = self.warps.get(key)
+        if found is None:
+            left = self.threads - 32 * agent.warp
+            mask = WORD if left >= 32 or not self.threads else (1 << left) - 1
+            found = self.warps[key] = Warp(agent.cta, agent.warp, self.cluster(agent.cta), mask)
+        return found
+
+    def act(self, warp: Warp, lanes: int) -> list[Lanes]:
+        """The classes that some lanes make up, parted where needed; each counts one action."""
+        parts = warp.parts
+        taken = parts if len(parts) == 1 and not parts[0].mask & ~lanes else self._parted(warp, lanes)
+        warp.time += 1
+        if len(taken) > 1:
+            self._converge(warp, taken)
+        time = warp.time
+        for part in taken:
+            rows = part.clock.rows
+            if rows.shape[1] <= part.component:
+                part.clock.fit(warp.components)
+                rows = part.clock.rows
+            rows[X, part.component] = rows[G, part.component] = time
+        return taken
+
+    def _parted(self, warp: Warp, lanes: int) -> list[Lanes]:
+        taken, every = list[Lanes](), list[Lanes]()
+        for part in warp.parts:
+            inside = part.mask & lanes
+            every.append(part)
+            if not inside:
+                continue
+            taken.append(part)
+            if inside != part.mask:
+                rest = Lanes(part.mask & ~lanes, part.clock.copy(), warp.component(part.mask & ~lanes))
+                rest.fenced, rest.seen, rest.history = part.fenced, part.seen, part.history.copy()
+                part.mask, part.component = inside, warp.component(inside)
+                every.append(rest)
+        warp.parts = every
+        return taken
+
+    def _converge(self, warp: Warp, taken: list[Lanes]) -> None:
+        """Lanes that execute an instruction together are at one point: the assumption `convergence`."""
+        self.converged += 1
+        capacity = warp.components.capacity
+        executed = np.zeros(capacity, np.int32)
+        for part in taken:
+            part.clock.rows = fitted(part.clock.rows, capacity)
+            np.maximum(executed, part.clock.rows[X, :capacity], out=executed)
+        for part in taken:
+            executed[part.component] = warp.time
+        for part in taken:
+            part.clock.rows[X, :capacity] = executed
+
+    def unite(self, warp: Warp, lanes: int) -> Lanes:
+        """Make one class of all lanes that synchronise with each other, memory included."""
+        inside = [part for part in warp.parts if part.mask & lanes]
+        one = inside[0]
+        if len(inside) == 1:
+            return one
+        for part in inside[1:]:
+            one.clock.join(part.clock)
+            one.mask |= part.mask
+            one.fenced, one.seen = one.fenced or part.fenced, one.seen or part.seen
+        one.component = warp.component(one.mask)
+        one.clock.fit(warp.components)
+        one.clock.set(one.component, warp.time, (X, G))
+        warp.parts = [part for part in warp.parts if part is one or part not in inside]
+        return one
+
+    def forget(self, place: Triple) -> None:
+        """Drop a cluster that has ended."""
+        gone = self.clusters.pop(place, None)
+        self.warps = {key: warp for key, warp in self.warps.items() if warp.components is not gone}

@@ -1,0 +1,334 @@
+"""Barriers: a ledger of each mbarrier's phases, and rounds of named, cluster and warp barriers.
+
+The obligations on an mbarrier (docs/checking.md names them) are checked as the events come:
+
+    W0   every use comes after the initialisation
+    W2   a contribution to phase n comes after the end of phase n - 1
+    W2b  bytes are expected before, or with, an arrival of their phase
+    W3   a wait that saw phase n end began after the end of phase n - 1, and phase n + 1 cannot end before it passed
+    W5   threads come to round n of a named barrier after the end of round n - 1
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from warploom.checker.agents import Agents, Lanes, Sync, Warp
+from warploom.checker.clocks import PG, Clock, Components, G, P, Triple, X
+from warploom.checker.collecting import Findings
+from warploom.checker.operations import Operations, Pending
+from warploom.checker.report import Party
+from warploom.checker.rules import Rules
+from warploom.machine.core.events import BarrierName, Event
+
+_KEPT = 3
+"""Ended phases that a ledger keeps."""
+
+
+class Ended(NamedTuple):
+    """A phase that is over."""
+
+    executed: npt.NDArray[np.int32]
+    """The row X of all contributions."""
+    is_asynchronous: bool
+    clock: Clock
+
+
+class Waiter(NamedTuple):
+    """A thread that has seen a phase end."""
+
+    component: int
+    time: int
+    party: Party
+
+
+@dataclass(slots=True, eq=False)
+class Ledger:
+    """The state of one mbarrier, from init to inval."""
+
+    name: str
+    cta: Triple
+    components: Components
+    component: int
+    made_by: tuple[int, int] | None = None
+    """The action that initialised it."""
+    clock: Clock | None = None
+    """The contributions to the present phase."""
+    arrived: Clock | None = None
+    """The arrivals among them."""
+    asynchronous: int = 0
+    ended: dict[int, Ended] = field(default_factory=dict)
+    waiters: dict[int, list[Waiter]] = field(default_factory=dict)
+    expects: list[Waiter] = field(default_factory=list)
+    users: dict[int, tuple[int, Party]] = field(default_factory=dict)
+    observed: int = -1
+    bytes: int = 0
+    phase: int = 0
+    remote: dict[Hashable, tuple[int, bool, Clock, Party]] = field(default_factory=dict)
+    """The latest contribution of each other CTA's instruction."""
+
+
+class Mbarriers:
+    """The mbarriers of a launch."""
+
+    def __init__(self, agents: Agents, rules: Rules, findings: Findings, operations: Operations) -> None:
+        self._agents, self._rules, self._findings, self._operations = agents, rules, findings, operations
+        self.ledgers: dict[tuple[Triple, int], Ledger] = {}
+        self._epochs: dict[tuple[Triple, int], int] = {}
+
+    def _ledger(self, name: BarrierName) -> Ledger:
+        key = (name.cta, name.address & 0xFFFFFF)
+        found = self.ledgers.get(key)
+        return self._made(name, key) if found is None else found
+
+    def _made(self, name: BarrierName, key: tuple[Triple, int]) -> Ledger:
+        epoch = self._epochs[key] = self._epochs.get(key, -1) + 1
+        components = self._agents.cluster(name.cta)
+        made = Ledger(name.name, name.cta, components, components.of(("barrier", *key, epoch)))
+        self.ledgers[key] = made
+        return made
+
+    def init(self, event: Event, warp: Warp, part: Lanes) -> None:
+        """A barrier begins."""
+        assert event.barrier is not None
+        ledger = self._made(event.barrier, (event.barrier.cta, event.barrier.address & 0xFFFFFF))
+        ledger.made_by = (part.component, warp.time)
+
+    def inval(self, event: Event, part: Lanes) -> None:
+        """A barrier ends: every use of it must come before."""
+        assert event.barrier is not None
+        ledger = self._ledger(event.barrier)
+        for component, (time, user) in ledger.users.items():
+            if not part.clock.knows(X, component, time):
+                party = self._findings.party(event.source, event, "frees", barrier=ledger.name)
+                text = f"mbarrier.inval of {ledger.name} is not ordered after its last use."
+                missing = "a barrier after the last use"
+                self._findings.add("MBAR_LIFETIME", text, (party, user), missing=missing, barrier=ledger.name)
+        ledger.made_by = None
+
+    def contribute(self, event: Event, warp: Warp) -> None:
+        """An arrival, an expectation of bytes, or bytes that have come."""
+        assert event.barrier is not None
+        ledger = self._ledger(event.barrier)
+        pending = self._operations.pending(event)
+        if pending is not None:
+            pending.signal(ledger.components, ledger.component, event)
+            self._add(ledger, event, pending.clock, pending.component, pending.time, pending)
+        elif not event.agent.operation:
+            for part in self._agents.act(warp, event.lanes):
+                self._add(ledger, event, part.clock, part.component, warp.time, None)
+        if event.verb == "expects":
+            ledger.bytes += event.count
+        elif event.verb == "completes":
+            ledger.bytes -= event.count
+
+    def _add(
+        self, ledger: Ledger, event: Event, clock: Clock, component: int, time: int, pending: Pending | None
+    ) -> None:
+        party = self._party(event, ledger)
+        self._check_init(ledger, event, clock)
+        if event.verb == "drops":
+            return
+        phase = event.phase or 0
+        before = ledger.ended.get(phase - 1)
+        if before is not None and not _after(clock, ledger, phase, before):
+            text = (
+                f"{ledger.name}: nothing orders this contribution to phase {phase} after the end of phase {phase - 1}; "
+                "in another interleaving it counts there."
+            )
+            self._findings.add(
+                "PHASE_MIXUP", text, (party,), missing=f"a wait for phase {phase - 1}", barrier=ledger.name
+            )
+        if phase > ledger.observed + 1 and event.verb == "arrives" and pending is None and not self._rules.lenient:
+            text = f"{ledger.name}: an arrival of phase {phase} comes before any thread waited for phase {phase - 1}."
+            missing = f"a wait for phase {phase - 1}"
+            self._findings.add("PHASE_UNOBSERVED", text, (party,), missing=missing, barrier=ledger.name)
+        if ledger.clock is None:
+            ledger.clock = ledger.components.clock()
+        elsewhere = event.agent.cta != ledger.cta
+        if elsewhere and pending is None and event.scope == "cta" and event.semantics != "relaxed":
+            self._rules.assumed["remote-arrival-scope"] += 1
+        ledger.clock.release(clock, relaxed=event.semantics == "relaxed" and pending is None)
+        if event.verb == "expects":
+            ledger.expects.append(Waiter(component, time, party))
+        elif event.verb == "arrives":
+            if ledger.arrived is None:
+                ledger.arrived = ledger.components.clock()
+            ledger.arrived.follow(clock)
+        if pending is None:
+            ledger.users[component] = (time, party)
+        else:
+            ledger.asynchronous += 1
+        if elsewhere:
+            ledger.remote[event.agent.cta, event.source.number] = (phase, pending is not None, clock.copy(), party)
+
+    def _party(self, event: Event, ledger: Ledger) -> Party:
+        return self._findings.party(event.source, event, event.verb, barrier=ledger.name, phase=event.phase)
+
+    def _check_init(self, ledger: Ledger, event: Event, clock: Clock) -> None:
+        if ledger.made_by is not None and not clock.knows(X, *ledger.made_by):
+            text = f"{ledger.name}: nothing orders this use after mbarrier.init."
+            party, missing = self._party(event, ledger), "a barrier between mbarrier.init and this use"
+            self._findings.add("MBAR_INIT_ORDER", text, (party,), missing=missing, barrier=ledger.name)
+
+    def end_phase(self, event: Event) -> None:
+        """The last contribution has come."""
+        assert event.barrier is not None
+        ledger, phase = self._ledger(event.barrier), event.phase or 0
+        clock = ledger.clock or ledger.components.clock()
+        clock.fit(ledger.components)
+        executed = clock.rows[X].copy()
+        for expect in ledger.expects:
+            if ledger.arrived is not None and not ledger.arrived.knows(X, expect.component, expect.time):
+                text = f"{ledger.name}: phase {phase} may end before these bytes are expected."
+                missing = "the expectation before, or with, an arrival of the phase"
+                self._findings.add("PREMATURE_PHASE", text, (expect.party,), missing=missing, barrier=ledger.name)
+        for waiter in ledger.waiters.pop(phase - 1, ()):
+            if not (len(executed) > waiter.component and executed[waiter.component] >= waiter.time):
+                text = f"{ledger.name}: phase {phase} may end before this wait for phase {phase - 1} has passed."
+                missing = f"an arrival after this wait, on which phase {phase} depends"
+                self._findings.add("PHASE_OVERRUN", text, (waiter.party,), missing=missing, barrier=ledger.name)
+        clock.set(ledger.component, phase + 1, (X, G, P, PG))
+        ledger.ended[phase] = Ended(executed, ledger.asynchronous > 0, clock)
+        ledger.ended.pop(phase - _KEPT, None)
+        ledger.phase, ledger.clock, ledger.arrived, ledger.asynchronous = phase + 1, None, None, 0
+        ledger.expects = []
+
+    def wait(self, event: Event, warp: Warp) -> None:
+        """A thread has seen a phase end."""
+        assert event.barrier is not None
+        if not event.passed:
+            return
+        ledger, phase = self._ledger(event.barrier), -1 if event.phase is None else event.phase
+        party = self._party(event, ledger)
+        for part in self._agents.act(warp, event.lanes):
+            self._check_init(ledger, event, part.clock)
+            before = ledger.ended.get(phase - 1)
+            if before is not None and not _after(part.clock, ledger, phase, before):
+                text = (
+                    f"{ledger.name}: this wait saw phase {phase} end, and nothing orders it after the end of phase "
+                    f"{phase - 1}; the end of phase {phase - 2} passes the same test."
+                )
+                missing = f"a wait for phase {phase - 1}"
+                self._findings.add("PHASE_ABA", text, (party,), missing=missing, barrier=ledger.name)
+            over = ledger.ended.get(phase)
+            if over is not None:
+                part.clock.acquire(over.clock, relaxed=event.semantics == "relaxed")
+                part.history.append(Sync(event.source, over.clock))
+            ledger.waiters.setdefault(phase, []).append(Waiter(part.component, warp.time, party))
+            ledger.users[part.component] = (warp.time, party)
+        ledger.observed = max(ledger.observed, phase)
+
+
+def _after(clock: Clock, ledger: Ledger, phase: int, before: Ended) -> bool:
+    """True if an action comes after the end of the phase before: it knows of it, or of every contribution to it.
+
+    Program order after an asynchronous contribution is not enough: it may complete later.
+    """
+    return clock.knows(X, ledger.component, phase) or (not before.is_asynchronous and clock.covers(before.executed))
+
+
+class Meetings:
+    """Named barriers, cluster barriers, and collectives of a warp."""
+
+    def __init__(self, agents: Agents, rules: Rules, findings: Findings) -> None:
+        self._agents, self._rules, self._findings = agents, rules, findings
+        self._rounds: dict[Hashable, dict[int, Clock]] = {}
+
+    def _round(self, key: Hashable, number: int, components: Components) -> Clock:
+        rounds = self._rounds.setdefault(key, {})
+        found = rounds.get(number)
+        if found is None:
+            found = rounds[number] = components.clock()
+            rounds.pop(number - _KEPT, None)
+        return found
+
+    def arrive(self, event: Event, warp: Warp) -> None:
+        """Threads come to a named or cluster barrier."""
+        name = event.barrier
+        assert name is not None
+        key, number = (name.kind, name.cta, name.address), event.phase or 0
+        parts = self._agents.act(warp, event.lanes)
+        clock = self._round(key, number, warp.components)
+        before = self._rounds[key].get(number - 1)
+        for part in parts:
+            if name.kind == "named" and before is not None:
+                known = part.clock.knows(X, warp.components.of(key), number)
+                if not known and not part.clock.covers(before.rows[X]):
+                    text = f"{name.name}: nothing orders round {number} here after the end of round {number - 1}."
+                    party = self._findings.party(event.source, event, "arrives", barrier=name.name, phase=number)
+                    missing = f"a wait for round {number - 1}"
+                    self._findings.add("NAMED_RECYCLE", text, (party,), missing=missing, barrier=name.name)
+            clock.release(part.clock, relaxed=event.semantics == "relaxed")
+
+    def wait(self, event: Event, warp: Warp) -> None:
+        """Threads have passed a named or cluster barrier."""
+        name = event.barrier
+        assert name is not None
+        key, number = (name.kind, name.cta, name.address), event.phase or 0
+        self._agents.act(warp, event.lanes)
+        part = self._agents.unite(warp, event.lanes)
+        handed = self._rounds.get(key, {}).get(number)
+        if handed is None:
+            return
+        if name.kind == "named":
+            component = warp.components.of(key)
+            handed.fit(warp.components)
+            handed.set(component, number + 1, (X, G, P, PG))
+        part.clock.acquire(handed)
+        part.history.append(Sync(event.source, handed))
+
+    def collective(self, event: Event, warp: Warp) -> None:
+        """Lanes that are together execute a `.sync` instruction."""
+        parts = self._agents.act(warp, event.lanes)
+        if len(parts) == 1 or event.scope != "warp":
+            return
+        if _orders_memory(event):
+            self._agents.unite(warp, event.lanes)
+            return
+        self._rules.relaxed["warp-collectives"] += 1
+        if self._rules.lenient:
+            self._agents.unite(warp, event.lanes)
+            return
+        together = warp.components.clock()
+        for part in parts:
+            together.follow(part.clock)
+        for part in parts:
+            part.clock.follow(together)
+
+    def gather(self, event: Event, warp: Warp) -> None:
+        """Lanes on different paths come to a `.sync` instruction."""
+        name = event.barrier
+        assert name is not None
+        clock = self._round((name.kind, name.cta, name.address, event.phase), 0, warp.components)
+        for part in self._agents.act(warp, event.lanes):
+            clock.join(part.clock)
+
+    def leave(self, event: Event, warp: Warp) -> None:
+        """They proceed."""
+        name = event.barrier
+        assert name is not None
+        parts = self._agents.act(warp, event.lanes)
+        rounds = self._rounds.get((name.kind, name.cta, name.address, event.phase))
+        if rounds is None:
+            return
+        for part in parts:
+            if _orders_memory(event) or self._rules.lenient:
+                part.clock.join(rounds[0])
+            else:
+                self._rules.relaxed["warp-collectives"] += 1
+                part.clock.follow(rounds[0])
+
+    def forget(self, ctas: set[Triple]) -> None:
+        """Drop the barriers of CTAs that have ended."""
+        self._rounds = {key: rounds for key, rounds in self._rounds.items() if key[1] not in ctas}  # type: ignore[index]
+
+
+def _orders_memory(event: Event) -> bool:
+    """True for `bar.warp.sync`, which orders memory among its lanes (PTX ISA 9.7.13.4)."""
+    return event.source.instruction.opcode.startswith(("bar.warp.sync", "barrier", "bar.sync", "bar.red", "bar.arrive"))

@@ -1,0 +1,99 @@
+"""Lifetimes: TMEM from allocation to release, and CTAs that must outlive what others do to them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from warploom.checker.agents import Lanes, Warp
+from warploom.checker.barriers import Ledger
+from warploom.checker.clocks import Clock, Triple, X
+from warploom.checker.collecting import Findings
+from warploom.checker.shadow import Access
+from warploom.machine.core.events import Event, Touch
+
+
+@dataclass(slots=True)
+class _Ending:
+    """A CTA of which some lanes have exited: what they knew, and how many are left."""
+
+    executed: Clock
+    left: int
+
+
+@dataclass(slots=True)
+class Lifetimes:
+    """The allocations of TMEM, and the CTAs that end."""
+
+    findings: Findings
+    _allocated: dict[Triple, dict[int, tuple[int, int, int]]] = field(default_factory=dict)
+    _endings: dict[Triple, _Ending] = field(default_factory=dict)
+    _foreign: dict[Triple, dict[tuple[int, int], Access]] = field(default_factory=dict)
+
+    def allocate(self, touch: Touch, warp: Warp, part: Lanes) -> None:
+        """Columns of TMEM get an owner."""
+        column = int(touch.addresses[0]) & 0xFFFF
+        assert touch.cta is not None
+        self._allocated.setdefault(touch.cta, {})[column] = (touch.width // 4, part.component, warp.time)
+
+    def free(self, touch: Touch) -> None:
+        assert touch.cta is not None
+        self._allocated.get(touch.cta, {}).pop(int(touch.addresses[0]) & 0xFFFF, None)
+
+    def use(self, touch: Touch, access: Access, clock: Clock) -> None:
+        """An access to TMEM comes after the allocation of its columns."""
+        if touch.cta is None:
+            return
+        column = int(touch.addresses[0]) & 0xFFFF
+        for base, (size, component, time) in self._allocated.get(touch.cta, {}).items():
+            if base <= column < base + size and not clock.knows(X, component, time):
+                text = "TMEM is accessed, and nothing orders the access after tcgen05.alloc."
+                party = self.findings.access(access)
+                self.findings.add("TMEM_ALLOC_ORDER", text, (party,), missing="a barrier after tcgen05.alloc")
+
+    def reach(self, touch: Touch, access: Access) -> None:
+        """A CTA's shared memory is accessed from another one."""
+        if touch.space == "shared" and touch.cta is not None and touch.cta != access.cta:
+            number = access.source.number
+            self._foreign.setdefault(touch.cta, {})[access.warp, number] = access
+
+    def exit(self, event: Event, warp: Warp, threads: int) -> bool:
+        """Lanes end; True if they are the last of their CTA."""
+        cta = warp.cta
+        ending = self._endings.get(cta)
+        if ending is None:
+            ending = self._endings[cta] = _Ending(warp.components.clock(), threads)
+        for part in warp.parts:
+            if part.mask & event.lanes:
+                ending.executed.follow(part.clock)
+        ending.left -= event.lanes.bit_count()
+        return ending.left <= 0
+
+    def is_over(self, ctas: set[Triple]) -> bool:
+        """True if all these CTAs have ended."""
+        return all(cta in self._endings and self._endings[cta].left <= 0 for cta in ctas)
+
+    def judge(self, ctas: set[Triple], ledgers: dict[tuple[Triple, int], Ledger]) -> None:
+        """A cluster has ended: each CTA must have known of what the others did to it."""
+        ends = {cta: self._endings.pop(cta).executed for cta in ctas}
+        for cta, end in ends.items():
+            for access in self._foreign.pop(cta, {}).values():
+                if access.value is None or not end.knows(X, access.component, access.value):
+                    text = "Shared memory of another CTA is accessed, and nothing keeps that CTA from ending before."
+                    party = self.findings.access(access)
+                    self.findings.add("REMOTE_AFTER_EXIT", text, (party,), missing="a wait by that CTA before it ends")
+            self._allocated.pop(cta, None)
+        for (owner, _), ledger in ledgers.items():
+            if owner in ends and ledger.made_by is not None:
+                self._judge_barrier(ledger, ends[owner])
+
+    def _judge_barrier(self, ledger: Ledger, end: Clock) -> None:
+        for phase, is_asynchronous, clock, party in ledger.remote.values():
+            waited = end.knows(X, ledger.component, phase + 1)
+            if not waited and (is_asynchronous or not end.covers(clock.rows[X])):
+                text = f"{ledger.name} is reached from another CTA, and nothing keeps its own CTA from ending before."
+                missing = f"a wait for phase {phase} before the CTA ends"
+                self.findings.add("REMOTE_AFTER_EXIT", text, (party,), missing=missing, barrier=ledger.name)
+        if ledger.bytes:
+            text = f"{ledger.name} ends with {ledger.bytes} bytes outstanding in phase {ledger.phase}."
+            parties = tuple(user for _, user in ledger.users.values())[:1]
+            self.findings.add("MBAR_UNBALANCED", text, parties, missing="a wait for these bytes", barrier=ledger.name)

@@ -1,0 +1,248 @@
+"""Accesses to memory: each is judged against the shadow of the bytes that it touches.
+
+Strong accesses also synchronise through their location: what a releasing store or atomic published there is taken over
+by an acquiring load that follows it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from warploom.checker.agents import Agents, Lanes, Warp
+from warploom.checker.clocks import PG, PT, Clock, G, P, Rows, Triple, X, fitted
+from warploom.checker.collecting import Findings
+from warploom.checker.rules import Rules
+from warploom.checker.shadow import Access, Shadow
+from warploom.machine.core.events import Event, Placed, Started, Touch
+
+Array = npt.NDArray[Any]
+_STRONG = frozenset({"release", "acquire", "relaxed", "volatile", "mmio", "mmio.relaxed", "acq_rel"})
+_PRIVATE = frozenset({"param", "const", "local", "register"})
+_OFFSET = 0xFFFFFF
+_CTA_BITS, _GLOBAL_BITS = 18, 16
+_COLUMNS = 512
+_WORD = 4
+_RECEIVED = slice(X, PT + 1)
+
+
+class _Array:
+    """The shadow of an array in global memory; while it is only read, the reads are just listed."""
+
+    __slots__ = ("reads", "shadow")
+
+    def __init__(self) -> None:
+        self.reads: list[tuple[Access, Array, int]] | None = []
+        self.shadow = Shadow(_GLOBAL_BITS, recurring=False)
+
+
+class Memories:
+    """The shadows of all memories of a launch."""
+
+    def __init__(self, agents: Agents, rules: Rules, findings: Findings) -> None:
+        self._agents, self._rules, self._findings = agents, rules, findings
+        self._of_ctas: dict[tuple[str, Triple | None], Shadow] = {}
+        self._arrays: dict[int, _Array] = {}
+        self._placed: tuple[Placed, ...] = ()
+        self._bases: list[int] = []
+        self._published: dict[tuple[str, Triple | None, int], dict[Triple, Rows]] = {}
+        self.polled = 0
+
+    def start(self, started: Started) -> None:
+        self._placed = tuple(sorted(started.arrays, key=lambda array: array.base))
+        self._bases = [array.base for array in self._placed]
+
+    def access(self, event: Event, warp: Warp) -> None:
+        """A load, a store or an atomic of some lanes."""
+        if event.space in _PRIVATE:
+            return
+        parts = self._agents.act(warp, event.lanes)
+        semantics, writes = event.semantics, event.verb == "writes"
+        strong = semantics in _STRONG or semantics.startswith("atomic")
+        for part in parts:
+            for touch in event.touches:
+                own = touch if part.mask & event.lanes == event.lanes else _of_lanes(touch, event.lanes, part.mask)
+                if strong:
+                    self._synchronise(event, own, part, warp, writes=writes)
+                access = Access(
+                    event.source, warp.cta, warp.number, part.mask & event.lanes, writes=writes, space=touch.space,
+                    proxy=touch.proxy or "generic", components=warp.components, component=part.component,
+                    value=warp.time,
+                )  # fmt: skip
+                access.changes = event.changes
+                if strong:
+                    access.scope = event.scope or "sys"
+                self.touch(own, access, part, part.clock)
+
+    def touch(self, touch: Touch, access: Access, part: Lanes, clock: Clock) -> None:
+        """Judge an access to some bytes, and keep it."""
+        if not len(touch.addresses):
+            return
+        if touch.space == "global":
+            self._touch_array(touch, access, part, clock)
+            return
+        shadow = self._of_ctas.get((touch.space, touch.cta))
+        if shadow is None:
+            shadow = self._of_ctas[touch.space, touch.cta] = Shadow(_CTA_BITS, recurring=True)
+        region = shadow.region(_linear(touch), touch.width)
+        fresh = shadow.access(region, access, partial(self._judge, touch, part, clock))
+        if fresh and touch.space == "shared":
+            party = self._findings.access(access, _span(touch))
+            text = "A read of shared memory that nothing has written."
+            self._findings.add("UNINITIALISED", text, (party,), missing="a write of these bytes")
+
+    def _touch_array(self, touch: Touch, access: Access, part: Lanes, clock: Clock) -> None:
+        first = int(touch.addresses[0])
+        at = bisect_right(self._bases, first) - 1
+        inside = at >= 0 and first < self._placed[at].base + self._placed[at].size
+        base = self._placed[at].base if inside else -1 - (first >> 24)
+        array = self._arrays.get(base)
+        if array is None:
+            array = self._arrays[base] = _Array()
+        if array.reads is not None:
+            if not access.writes:
+                array.reads.append((access, touch.addresses, touch.width))
+                return
+            for old, addresses, width in array.reads:
+                array.shadow.access(array.shadow.region(addresses, width), old, _unjudged)
+            array.reads = None
+        region = array.shadow.region(touch.addresses, touch.width)
+        array.shadow.access(region, access, partial(self._judge, touch, part, clock))
+
+    def _judge(self, touch: Touch, part: Lanes, clock: Clock, old: Access, new: Access, own_read: bool) -> None:
+        problem = self._rules.judge(old, new, clock)
+        if problem is None:
+            return
+        if own_read and problem.code == "RACE_WAW" and old.source.instruction is new.source.instruction:
+            problem = problem._replace(
+                code="LOST_UPDATE", why="both threads read, change and write the value, and one update may be lost",
+                missing="an atomic, or a lock around the read and the write",
+            )  # fmt: skip
+        self._findings.race(problem, old, new, part, _span(touch))
+
+    def free(self, touch: Touch, access: Access, part: Lanes) -> None:
+        """TMEM is given back: a write to all of it, after which it is as new."""
+        shadow = self._of_ctas.get((touch.space, touch.cta))
+        if shadow is None:
+            return
+        region = shadow.region(_linear(touch), touch.width)
+
+        def judge(old: Access, new: Access, own_read: bool) -> None:
+            problem = self._rules.judge(old, new, part.clock)
+            if problem is not None:
+                if problem.code.startswith("RACE"):
+                    problem = problem._replace(code="TMEM_DEALLOC_EARLY")
+                self._findings.race(problem, old, new, part, _span(touch))
+
+        shadow.access(region, access, judge)
+        shadow.forget(region)
+
+    def forget(self, ctas: set[Triple]) -> None:
+        """Drop the shadows of CTAs that have ended."""
+        self._of_ctas = {key: shadow for key, shadow in self._of_ctas.items() if key[1] not in ctas}
+        self._published = {key: rows for key, rows in self._published.items() if key[1] not in ctas}
+
+    def _synchronise(self, event: Event, touch: Touch, part: Lanes, warp: Warp, *, writes: bool) -> None:
+        semantics, place = event.semantics, warp.components.place
+        for address in np.unique(touch.addresses).tolist():
+            key = (touch.space, touch.cta, address)
+            published = self._published.get(key)
+            if writes:
+                releases = "release" in semantics or "acq_rel" in semantics
+                if published is None or not semantics.startswith("atomic"):
+                    published = self._published[key] = {}
+                _publish(published, place, part, releases=releases)
+                continue
+            if not semantics.startswith("atomic"):
+                self.polled += 1
+            if published is None:
+                continue
+            if "acquire" in semantics or "acq_rel" in semantics:
+                _take(part.clock, place, published)
+            else:
+                if part.seen is None:
+                    part.seen = warp.components.clock()
+                _take(part.seen, place, published)
+                for other, rows in published.items():
+                    if other == place:
+                        part.clock.follow(Clock(rows))
+
+    def fence(self, event: Event, warp: Warp) -> None:
+        """A fence of memory, of a proxy or of tcgen05."""
+        for part in self._agents.act(warp, event.lanes):
+            clock, space = part.clock, event.space
+            if event.proxy == "async":
+                if space in ("", "shared"):
+                    clock.fence(P)
+                if space in ("", "global"):
+                    clock.fence(PG)
+            elif space == "tensor":
+                if "before" in event.semantics:
+                    clock.publish()
+                else:
+                    clock.receive()
+            elif event.proxy == "generic" and event.semantics != "mbarrier_init" and space != "register":
+                if part.seen is not None:
+                    clock.join(part.seen)
+                    part.seen = None
+                part.fenced = clock.copy()
+
+
+def _publish(published: dict[Triple, Rows], place: Triple, part: Lanes, *, releases: bool) -> None:
+    """Make knowledge available at a location: all of it, or what a fence has made ready."""
+    source = part.clock
+    if not releases:
+        rows = np.zeros_like(source.rows)
+        rows[X] = source.rows[X]
+        if part.fenced is not None:
+            width = part.fenced.rows.shape[1]
+            rows[G : PG + 1, :width] = part.fenced.rows[G : PG + 1]
+        source = Clock(rows, None if part.fenced is None else part.fenced.others)
+    for other, given in ((place, source.rows), *(source.others or {}).items()):
+        held = published.get(other)
+        if held is None:
+            published[other] = given.copy()
+        else:
+            held = fitted(held, given.shape[1])
+            np.maximum(held[:, : given.shape[1]], given, out=held[:, : given.shape[1]])
+            published[other] = held
+
+
+def _take(clock: Clock, place: Triple, published: dict[Triple, Rows]) -> None:
+    for other, rows in published.items():
+        if other == place:
+            clock.acquire(Clock(rows))
+        else:
+            clock.learn_of(other, rows, _RECEIVED)
+
+
+def _unjudged(old: Access, new: Access, own_read: bool) -> None:
+    """Reads before the first write need no judgement."""
+
+
+def _linear(touch: Touch) -> Array:
+    """Byte offsets in the memory of a CTA; the words of TMEM lie in rows of lanes."""
+    if touch.space == "tensor":
+        return ((touch.addresses >> 16) * _COLUMNS + (touch.addresses & 0xFFFF)) * _WORD
+    return touch.addresses & _OFFSET
+
+
+def _of_lanes(touch: Touch, lanes: int, mask: int) -> Touch:
+    """The part of a touch that some of its lanes make."""
+    each = [lane for lane in range(32) if lanes >> lane & 1]
+    if len(each) != len(touch.addresses) or len(each) == 1:
+        return touch
+    keep = np.array([bool(mask >> lane & 1) for lane in each])
+    return Touch(touch.verb, touch.space, touch.cta, touch.proxy, touch.addresses[keep], touch.width)
+
+
+def _span(touch: Touch) -> tuple[int, int]:
+    """The first byte and the one after the last."""
+    if touch.space == "tensor":
+        return int(touch.addresses.min()), int(touch.addresses.max()) + touch.width // _WORD
+    addresses = touch.addresses & _OFFSET if touch.space == "shared" else touch.addresses
+    return int(addresses.min()), int(addresses.max()) + touch.width

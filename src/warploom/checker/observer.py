@@ -1,0 +1,186 @@
+"""The checker as an observer of one run: every event goes to the part of the checker that it concerns."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from warploom.checker.agents import Agents
+from warploom.checker.barriers import Mbarriers, Meetings
+from warploom.checker.clocks import Triple
+from warploom.checker.collecting import Findings
+from warploom.checker.lifetimes import Lifetimes
+from warploom.checker.memories import Memories
+from warploom.checker.operations import Operations
+from warploom.checker.report import Finding
+from warploom.checker.rules import Rules
+from warploom.checker.shadow import Access
+from warploom.machine.core.events import Event, Started, Touch
+
+_BARRIER_BYTES = 8
+
+
+class Checker:
+    """Judges a run while it happens; `findings.all()` is what it found."""
+
+    def __init__(self, profile: str) -> None:
+        self.rules, self.findings, self.agents = Rules(profile), Findings(), Agents()
+        self.operations = Operations(self.agents, self.rules)
+        self.barriers = Mbarriers(self.agents, self.rules, self.findings, self.operations)
+        self.meetings = Meetings(self.agents, self.rules, self.findings)
+        self.memories = Memories(self.agents, self.rules, self.findings)
+        self.lifetimes = Lifetimes(self.findings)
+        self.lints: dict[tuple[str, int], Finding] = {}
+        self.events = 0
+        self._handlers = {
+            "access": self._access,
+            "issue": self._issue,
+            "complete": self._complete,
+            "arrive": self._arrive,
+            "wait": self._wait,
+            "fence": self._fence,
+            "alloc": self._alloc,
+            "free": self._free,
+            "exit": self._exit,
+        }
+
+    def on_start(self, started: Started) -> None:
+        """Take the shape and the names of the launch."""
+        for part in (self.agents, self.findings, self.memories):
+            part.start(started)
+
+    def on_event(self, event: Event) -> None:
+        """Judge one event."""
+        self.events += 1
+        self._handlers[event.kind](event)
+
+    def _access(self, event: Event) -> None:
+        warp = self.agents.warp(event.agent)
+        self.memories.access(event, warp)
+        if event.space == "shared" and any(touch.cta != warp.cta for touch in event.touches):
+            for touch in event.touches:
+                for part in warp.parts:
+                    if part.mask & event.lanes:
+                        access = Access(
+                            event.source, warp.cta, warp.number, event.lanes, writes=event.verb == "writes",
+                            space="shared", proxy="generic", components=warp.components, component=part.component,
+                            value=warp.time,
+                        )  # fmt: skip
+                        self.lifetimes.reach(touch, access)
+
+    def _issue(self, event: Event) -> None:
+        warp = self.agents.warp(event.agent)
+        if event.verb == "commits":
+            self.operations.commit(event, warp)
+            return
+        pending, part, clock = self.operations.issue(event, warp)
+        touches = [touch for touch in event.touches if touch.verb in ("reads", "writes") and touch.space != "register"]
+        for touch, (access, _) in zip(touches, pending.accesses, strict=True):
+            if touch.space == "tensor":
+                self.lifetimes.use(touch, access, clock)
+            self.lifetimes.reach(touch, access)
+            self.memories.touch(touch, access, part, clock)
+
+    def _complete(self, event: Event) -> None:
+        if event.verb == "phase":
+            self.barriers.end_phase(event)
+        else:
+            self.operations.complete(event)
+
+    def _arrive(self, event: Event) -> None:
+        if event.barrier is None:
+            return
+        warp = self.agents.warp(event.agent)
+        match event.barrier.kind:
+            case "mbarrier":
+                self.barriers.contribute(event, warp)
+            case "warp":
+                self.meetings.gather(event, warp)
+            case _:
+                self.meetings.arrive(event, warp)
+
+    def _wait(self, event: Event) -> None:
+        warp = self.agents.warp(event.agent)
+        if event.barrier is None:
+            if event.verb == "syncs":
+                self.meetings.collective(event, warp)
+            elif event.verb == "drains":
+                self.operations.drain(event, warp)
+            return
+        match event.barrier.kind:
+            case "mbarrier":
+                self.barriers.wait(event, warp)
+            case "warp":
+                self.meetings.leave(event, warp)
+            case _:
+                self.meetings.wait(event, warp)
+
+    def _fence(self, event: Event) -> None:
+        self.memories.fence(event, self.agents.warp(event.agent))
+
+    def _alloc(self, event: Event) -> None:
+        warp = self.agents.warp(event.agent)
+        part = self.agents.act(warp, event.lanes)[0]
+        if event.barrier is not None:
+            self.barriers.init(event, warp, part)
+            self._rewrite(event)
+        for touch in event.touches:
+            if touch.space == "tensor":
+                self.lifetimes.allocate(touch, warp, part)
+
+    def _free(self, event: Event) -> None:
+        warp = self.agents.warp(event.agent)
+        part = self.agents.act(warp, event.lanes)[0]
+        if event.barrier is not None:
+            self.barriers.inval(event, part)
+            self._rewrite(event)
+        for touch in event.touches:
+            if touch.space == "tensor":
+                access = Access(
+                    event.source, warp.cta, warp.number, event.lanes, writes=True, space="tensor", proxy="tcgen05",
+                    components=warp.components, component=part.component, value=warp.time,
+                )  # fmt: skip
+                self.memories.free(touch, access, part)
+                self.lifetimes.free(touch)
+
+    def _rewrite(self, event: Event) -> None:
+        """`mbarrier.init` and `mbarrier.inval` write the bytes of the barrier."""
+        assert event.barrier is not None
+        warp = self.agents.warp(event.agent)
+        part = next(each for each in warp.parts if each.mask & event.lanes)
+        access = Access(
+            event.source, warp.cta, warp.number, event.lanes, writes=True, space="shared", proxy="generic",
+            components=warp.components, component=part.component, value=warp.time,
+        )  # fmt: skip
+        addresses = np.array([event.barrier.address], np.int64)
+        touch = Touch("writes", "shared", event.barrier.cta, "generic", addresses, _BARRIER_BYTES)
+        self.memories.touch(touch, access, part, part.clock)
+
+    def _exit(self, event: Event) -> None:
+        warp = self.agents.warp(event.agent)
+        if not self.lifetimes.exit(event, warp, self.agents.threads):
+            return
+        ctas = self._cluster_of(warp.cta)
+        if self.lifetimes.is_over(ctas):
+            self._lint_unwaited(ctas)
+            self.lifetimes.judge(ctas, self.barriers.ledgers)
+            place = warp.components.place
+            self.barriers.ledgers = {key: each for key, each in self.barriers.ledgers.items() if key[0] not in ctas}
+            for part in (self.memories, self.meetings, self.operations):
+                part.forget(ctas)
+            self.agents.forget(place)
+
+    def _cluster_of(self, cta: Triple) -> set[Triple]:
+        shape = self.agents.shape
+        if prod(shape) == 1:
+            return {cta}
+        x, y, z = (at // size * size for at, size in zip(cta, shape, strict=True))
+        return {(x + i, y + j, z + k) for i in range(shape[0]) for j in range(shape[1]) for k in range(shape[2])}
+
+    def _lint_unwaited(self, ctas: set[Triple]) -> None:
+        for thread in [thread for thread in self.operations.unwaited if thread[0] in ctas]:
+            _, event = self.operations.unwaited.pop(thread)
+            text = "A thread ends without a wait for this store; its source must stay as it is until the store is done."
+            party = self.findings.party(event.source, event, "writes", space="global", proxy="async")
+            self.lints.setdefault(("BULK_UNWAITED", event.source.number), Finding("BULK_UNWAITED", text, (party,)))

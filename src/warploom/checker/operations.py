@@ -1,0 +1,222 @@
+"""Asynchronous operations: from issue to the mechanism that makes their completion known.
+
+An operation needs no component of its own. A copy that signals an mbarrier is complete for those that know its phase; a
+copy, store or MMA that belongs to a group is complete for those that waited for the group, which is a count of a
+thread's, a warp's or a warpgroup's engine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from warploom.checker.agents import Agents, Lanes, Sync, Warp
+from warploom.checker.clocks import PG, TB, Clock, Components, G, P, T, Triple, X
+from warploom.checker.rules import Rules
+from warploom.checker.shadow import Access
+from warploom.machine.core.events import Event, Touch
+
+_WARPS_PER_GROUP = 4
+_LATEST = 8
+"""Groups of wgmma whose issuers are remembered."""
+
+
+@dataclass(slots=True, eq=False)
+class Pending:
+    """An operation that was issued."""
+
+    clock: Clock
+    """The knowledge of its issuer, with the operation itself where its engine completes in order."""
+    component: int
+    time: int
+    accesses: list[tuple[Access, int]] = field(default_factory=list)
+    """Its accesses, with the rank of the CTA that owns the bytes."""
+    is_pair: bool = False
+
+    def signal(self, components: Components, component: int, event: Event) -> None:
+        """Its completion is announced at a barrier: those that know the phase know the accesses of that CTA."""
+        assert event.barrier is not None
+        rank = event.barrier.address >> 24
+        waiting = [(access, at) for access, at in self.accesses if access.value is None]
+        near = [pair for pair in waiting if pair[1] == rank or (self.is_pair and pair[1] >> 1 == rank >> 1)]
+        for access, _ in near or waiting:
+            access.components, access.component = components, component
+            access.value, access.phase = (event.phase or 0) + 1, event.phase
+            access.barrier = event.barrier.name
+
+
+class _Engine(NamedTuple):
+    """The components of an operation's completion: one for its reads, one for its writes, and their value.
+
+    The value is None where a barrier decides; operations in one pipe execute in order.
+    """
+
+    reads: int
+    writes: int
+    value: int | None
+    pipe: object = None
+
+
+class Operations:
+    """The operations in flight, and the groups that threads commit and wait for."""
+
+    def __init__(self, agents: Agents, rules: Rules) -> None:
+        self._agents, self._rules = agents, rules
+        self._pending: dict[int, Pending] = {}
+        self._issuers: dict[tuple[Triple, int], dict[int, Clock]] = {}
+        self.unwaited: dict[tuple[Triple, int, int], tuple[int, Event]] = {}
+        """Bulk stores that their thread has not waited for: the number of the group."""
+        self._bulk: set[tuple[Triple, int, int]] = set()
+
+    def pending(self, event: Event) -> Pending | None:
+        """The operation that an event is part of the completion of."""
+        return self._pending.get(event.agent.operation) if event.agent.operation else None
+
+    def issue(self, event: Event, warp: Warp) -> tuple[Pending, Lanes, Clock]:
+        """Take an operation; the caller judges its accesses with the issuer's clock."""
+        parts = self._agents.act(warp, event.lanes)
+        clock = parts[0].clock
+        if len(parts) > 1:
+            clock = clock.copy()
+            for part in parts[1:]:
+                clock.join(part.clock)
+        snapshot = clock.copy()
+        pending = Pending(snapshot, parts[0].component, warp.time)
+        pending.is_pair = "cta_group::2" in event.source.instruction.opcode
+        engine = self._engine(event, warp, snapshot)
+        for touch in event.touches:
+            if touch.verb in ("reads", "writes") and touch.space != "register":
+                pending.accesses.append((self._access(event, warp, touch, engine), _rank(touch)))
+        if event.verb == "operation":
+            self._pending[event.operation] = pending
+        return pending, parts[0], clock
+
+    def _access(self, event: Event, warp: Warp, touch: Touch, engine: _Engine) -> Access:
+        writes = touch.verb == "writes"
+        access = Access(
+            event.source, warp.cta, warp.number, event.lanes, writes=writes, space=touch.space, proxy=touch.proxy,
+            components=warp.components, component=engine.writes if writes else engine.reads, value=engine.value,
+        )  # fmt: skip
+        access.asynchronous, access.pipe = True, engine.pipe
+        opcode = event.source.instruction.opcode
+        if touch.space != "tensor" and (".red" in opcode or "reduce" in opcode):
+            access.scope = "gpu"  # the additions of a reduction are atomic
+        return access
+
+    def _engine(self, event: Event, warp: Warp, snapshot: Clock) -> _Engine:
+        """The components and the value that stand for the operation's completion."""
+        group, components = event.group, warp.components
+        if group is None:
+            return _Engine(-1, -1, None)
+        value = group.number + 1
+        lane = (event.lanes & -event.lanes).bit_length() - 1
+        match group.kind:
+            case "tcgen05":
+                pipe = ("tcgen05", warp.cta, warp.number, lane)
+                component = components.of(pipe)
+                snapshot.fit(components)
+                snapshot.set(component, value, (X, G, P, PG, TB))
+                self._rules.assumed["tcgen05-pipe"] += 1
+                return _Engine(component, component, value, pipe)
+            case "wgmma":
+                self._remember(warp, group.number, snapshot)
+                component = components.of(("wgmma", warp.cta, warp.number // _WARPS_PER_GROUP))
+                return _Engine(component, component, value)
+            case "bulk":
+                thread = (warp.cta, warp.number, lane)
+                number = warp.committed("bulk")[lane] + 1
+                self.unwaited[thread] = (number, event)
+                self._bulk.add(thread)
+                return _Engine(components.of(("bulk reads", *thread)), components.of(("bulk", *thread)), number)
+        component = components.of((group.kind, warp.cta, warp.number))
+        if group.kind == "cp.async" and all(touch.verb == "arrives" for touch in event.touches):
+            snapshot.fit(components)
+            snapshot.set(component, value, (X, G))
+        return _Engine(component, component, value)
+
+    def _remember(self, warp: Warp, number: int, snapshot: Clock) -> None:
+        """A wgmma follows all four warps of its warpgroup."""
+        issuers = self._issuers.setdefault((warp.cta, warp.number // _WARPS_PER_GROUP), {})
+        if number not in issuers:
+            issuers[number] = warp.components.clock()
+            issuers.pop(number - _LATEST, None)
+        issuers[number].follow(snapshot)
+
+    def commit(self, event: Event, warp: Warp) -> None:
+        """Lanes close their open groups."""
+        if event.group is not None:
+            counts = warp.committed(event.group.kind)
+            for lane in range(32):
+                if event.lanes >> lane & 1:
+                    counts[lane] += 1
+
+    def drain(self, event: Event, warp: Warp) -> None:
+        """Lanes have waited for groups."""
+        parts, group = self._agents.act(warp, event.lanes), event.group
+        if group is None:
+            return
+        if group.kind == "bulk":
+            for part in parts:
+                self._drain_bulk(event, warp, part)
+            return
+        rows: tuple[int, ...] = (X, G)
+        if group.kind == "wgmma":
+            rows = (X, G, P, PG)
+            component = warp.components.of(("wgmma", warp.cta, warp.number // _WARPS_PER_GROUP))
+            self._rules.assumed["wgmma-warpgroup"] += 1
+            issuers = self._issuers.get((warp.cta, warp.number // _WARPS_PER_GROUP), {})
+            for part in parts:
+                for number, clock in issuers.items():
+                    if number < group.number:
+                        part.clock.follow(clock)
+        else:
+            component = warp.components.of((group.kind, warp.cta, warp.number))
+            if group.kind in ("tensor load", "tensor store"):
+                rows = (X, G, T)
+        for part in parts:
+            part.clock.fit(warp.components)
+            part.clock.set(component, group.number, rows)
+            part.history.append(Sync(event.source, part.clock.copy()))
+
+    def _drain_bulk(self, event: Event, warp: Warp, part: Lanes) -> None:
+        """Each lane knows of its own groups: their reads, and without `.read` their writes."""
+        components, counts = warp.components, warp.committed("bulk")
+        lanes = part.mask & event.lanes
+        for lane in range(32):
+            thread = (warp.cta, warp.number, lane)
+            done = counts[lane] - event.leave
+            if not lanes >> lane & 1 or done <= 0 or thread not in self._bulk:
+                continue
+            if thread in self.unwaited and self.unwaited[thread][0] <= done:
+                del self.unwaited[thread]
+            part.clock.set(_numbered(components, part.clock, ("bulk reads", *thread)), done, (X, G, P, PG))
+            if event.semantics != "read":
+                part.clock.set(_numbered(components, part.clock, ("bulk", *thread)), done, (X, G, P, PG))
+        part.history.append(Sync(event.source, part.clock.copy()))
+
+    def complete(self, event: Event) -> None:
+        """Forget operations that have completed and signalled; those of groups need no signal."""
+        if event.group is not None and event.group.kind != "tcgen05" and not _signals(event):
+            self._pending.pop(event.operation, None)
+
+    def forget(self, ctas: set[Triple]) -> None:
+        """Drop the operations of CTAs that have ended."""
+        self._pending = {
+            number: each for number, each in self._pending.items() if not any(a.cta in ctas for a, _ in each.accesses)
+        }
+        self._issuers = {key: value for key, value in self._issuers.items() if key[0] not in ctas}
+        self._bulk = {thread for thread in self._bulk if thread[0] not in ctas}
+
+
+def _numbered(components: Components, clock: Clock, key: tuple[object, ...]) -> int:
+    number = components.of(key)
+    clock.fit(components)
+    return number
+
+
+def _rank(touch: Touch) -> int:
+    return int(touch.addresses[0]) >> 24 if touch.space == "shared" else -1
+
+
+def _signals(event: Event) -> bool:
+    return any(touch.verb in ("arrives", "completes") for touch in event.touches)

@@ -1,0 +1,176 @@
+"""The rules of order: when two accesses to the same bytes are ordered, and which relaxations a profile grants.
+
+`strict` is the PTX ISA to the letter. `lenient` accepts in addition what CUTLASS and Triton rely on; each relaxation is
+a row of `RELAXATIONS`, with the source of the practice, and is counted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from warploom.checker.clocks import PG, Clock, G, P, T, X
+from warploom.checker.shadow import Access
+
+PROFILES = ("strict", "lenient")
+
+
+@dataclass(frozen=True, slots=True)
+class Relaxation:
+    """A departure from the letter of the PTX ISA."""
+
+    sentence: str
+    citation: str
+
+
+RELAXATIONS: dict[str, Relaxation] = {
+    "tcgen05-fences": Relaxation(
+        "synchronised threads need no tcgen05.fence between their tcgen05 operations",
+        "PTX ISA 9.7.16.6.4 requires it; CUTLASS omits before_thread_sync after tcgen05.ld (cutlass #2974)",
+    ),
+    "read-then-async-write": Relaxation(
+        "a generic read needs no proxy fence before a later async write of the same bytes",
+        "PTX ISA 8.9.5 requires a proxy fence between proxies; CUTLASS and Triton release stages without one",
+    ),
+    "alloc-address": Relaxation(
+        "the address that tcgen05.alloc stores needs no proxy fence before its bytes are reused",
+        "PTX ISA 9.7.16.7.1: the store is generic and weak; Triton reuses the slot as a stage",
+    ),
+    "relaxed-order": Relaxation(
+        "inside a cluster, accesses that are ordered in execution are visible",
+        "PTX ISA 8.9.3 asks for release and acquire; nvcc and CUTLASS use relaxed cluster arrivals and shfl for it",
+    ),
+    "warp-collectives": Relaxation(
+        "shfl, vote, match and elect order the memory accesses of their lanes",
+        "PTX ISA 9.7.13.4 promises it for bar.warp.sync only; compilers use the others for it",
+    ),
+    "global-proxy": Relaxation(
+        "generic and async accesses to global memory need no proxy fence",
+        "PTX ISA 8.9.5 requires it; Triton stores scratch and loads it with TMA without one",
+    ),
+}
+"""The departures that `lenient` accepts."""
+
+ASSUMPTIONS: dict[str, str] = {
+    "fairness": "every warp that can run does, and every operation in flight completes",
+    "convergence": "lanes that execute an instruction together reach it together (no lane is a loop iteration ahead "
+    "of another lane of its warp); PTX does not promise it without elect.sync or bar.warp.sync in the loop",
+    "wgmma-warpgroup": "a wgmma is one operation of its warpgroup: the wait_group of one warp covers all four",
+    "remote-arrival-scope": "an mbarrier.arrive without qualifiers on a barrier of another CTA orders the reads before "
+    "it, although its default scope is .cta",
+    "equal-values": "stores of equal bytes to one address by several threads are harmless",
+    "tcgen05-pipe": "tcgen05 operations of one thread that PTX lists as pipelined execute in order",
+    "monotone-flags": "a location that is polled with a strong load is not reset while another thread polls it",
+}
+"""Properties that a verdict may rely on; a report names those that it used."""
+
+
+class Problem(NamedTuple):
+    """Two accesses that are not ordered, and why."""
+
+    code: str
+    why: str
+    missing: str
+    relaxation: str = ""
+    ordered: bool = False
+    """True if the threads are synchronised, and only a fence is missing."""
+
+
+_KINDS = {(False, True): "RACE_WAR", (True, False): "RACE_RAW", (True, True): "RACE_WAW"}
+_VERBS = {True: "write", False: "read"}
+
+
+class Rules:
+    """The rules of a profile, and how often its relaxations and assumptions were used."""
+
+    def __init__(self, profile: str) -> None:
+        self.profile, self.lenient = profile, profile == "lenient"
+        self.relaxed: Counter[str] = Counter()
+        self.assumed: Counter[str] = Counter()
+
+    def judge(self, old: Access, new: Access, clock: Clock) -> Problem | None:
+        """The problem of an access after an earlier one to the same bytes, by an agent with this knowledge."""
+        if not (old.writes or new.writes) or (old.scope and new.scope and _include_each_other(old, new)):
+            return None
+        if old.pipe is not None and old.pipe == new.pipe:
+            return None
+        problem = self._disorder(old, new, clock)
+        if problem is None:
+            return None
+        if problem.relaxation:
+            self.relaxed[problem.relaxation] += 1
+            if self.lenient:
+                return None
+        equal = old.writes and new.writes and not new.changes and old.proxy == new.proxy == "generic"
+        if equal and not (old.asynchronous or new.asynchronous):
+            self.assumed["equal-values"] += 1
+            return None
+        return problem
+
+    def _disorder(self, old: Access, new: Access, clock: Clock) -> Problem | None:
+        if old.value is None:
+            code, why = _KINDS[old.writes, new.writes], "the asynchronous operation may not have completed"
+            return Problem(code, why, "a wait for the operation's completion")
+        if old.space == "tensor":
+            row = T if old.proxy in ("tcgen05", "async") else G
+        elif new.proxy == "async" and old.proxy == "generic":
+            row = P if old.space == "shared" else PG
+        else:
+            row = G
+        if _known(clock, row, old, new):
+            return None
+        if row != G and _known(clock, G, old, new):
+            return self._unfenced(old, row)
+        if _known(clock, X, old, new):
+            relaxation = "relaxed-order" if old.components is new.components and row != T else ""
+            why = "they are executed in order, but no release and acquire makes the first visible to the second"
+            return Problem("VISIBILITY", why, "release and acquire semantics", relaxation, ordered=True)
+        missing = "a barrier, or an arrival by the first party that the second waits for"
+        if old.asynchronous:
+            missing = f"a wait for the completion of `{old.source.instruction.opcode}`"
+        return Problem(_KINDS[old.writes, new.writes], "nothing orders the two", missing)
+
+    def _unfenced(self, old: Access, row: int) -> Problem:
+        """The threads are synchronised, but the path between them lacks a fence."""
+        if row == T:
+            why = "the threads are synchronised, but no pair of tcgen05.fence is on the path"
+            missing = "tcgen05.fence::before_thread_sync and ::after_thread_sync around the synchronisation"
+            return Problem("FENCE_TCGEN", why, missing, "tcgen05-fences", ordered=True)
+        relaxation = ""
+        if "tcgen05.alloc" in old.source.instruction.opcode:
+            relaxation = "alloc-address"
+        elif not old.writes:
+            relaxation = "read-then-async-write"
+        elif old.space == "global":
+            relaxation = "global-proxy"
+        why = "the threads are synchronised, but no proxy fence is on the path"
+        missing = "fence.proxy.async, by the first party before the synchronisation or by the second after it"
+        return Problem("FENCE_PROXY", why, missing, relaxation, ordered=True)
+
+
+def _known(clock: Clock, row: int, old: Access, new: Access) -> bool:
+    assert old.value is not None
+    if old.components is new.components:
+        return clock.knows(row, old.component, old.value)
+    return clock.knows_of(old.components.place, row, old.component, old.value)
+
+
+def _include_each_other(old: Access, new: Access) -> bool:
+    """True for two strong accesses whose scopes include each other's thread: they do not race (PTX ISA 8.7.3)."""
+    return _includes(old, new) and _includes(new, old)
+
+
+def _includes(one: Access, other: Access) -> bool:
+    if one.scope == "cta":
+        return one.cta == other.cta
+    return one.scope != "cluster" or one.components is other.components
+
+
+def sentence(problem: Problem, old: Access, new: Access) -> str:
+    """A problem as a sentence."""
+    spaces = {"tensor": "TMEM"}
+    return (
+        f"A {_VERBS[new.writes]} of {spaces.get(new.space, new.space + ' memory')} after a {_VERBS[old.writes]}: "
+        f"{problem.why}."
+    )

@@ -1,0 +1,216 @@
+"""The shadow of a memory: the last write and the later reads of every byte.
+
+Bytes that were always accessed together form an *atom*, which holds their accesses once. A region (the bytes of one
+access) is a list of atoms; an access that covers part of an atom splits it. Pipelines access the same regions again and
+again, so that a stage of a pipeline soon is a few atoms, whatever its size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from warploom.checker.clocks import Components, Triple
+from warploom.machine.core.events import Source
+
+Array = npt.NDArray[Any]
+_COARSE = 4
+"""Cells start with 16 bytes, and become smaller where an access needs it."""
+_MOST_REGIONS = 1 << 14
+
+
+class Access:
+    """One read or write, as the shadow keeps it."""
+
+    __slots__ = (
+        "asynchronous", "barrier", "changes", "component", "components", "cta", "lanes", "name", "phase", "pipe",
+        "proxy", "scope", "source", "space", "value", "warp", "writes",
+    )  # fmt: skip
+
+    def __init__(
+        self, source: Source, cta: Triple, warp: int, lanes: int, *, writes: bool, space: str, proxy: str,
+        components: Components, component: int, value: int | None,
+    ) -> None:  # fmt: skip
+        self.source, self.cta, self.warp, self.lanes = source, cta, warp, lanes
+        self.writes, self.space, self.proxy = writes, space, proxy
+        self.components, self.component, self.value = components, component, value
+        self.scope = ""
+        """The scope of a strong access; empty for a weak one."""
+        self.changes = True
+        self.asynchronous = False
+        self.pipe: object = None
+        self.barrier = ""
+        self.phase: int | None = None
+
+
+class Atom:
+    """Bytes that are always accessed together."""
+
+    __slots__ = ("reads", "size", "write")
+
+    def __init__(self, size: int, write: Access | None = None, reads: tuple[Access, ...] = ()) -> None:
+        self.size, self.write, self.reads = size, write, reads
+
+
+class _Page:
+    __slots__ = ("atoms", "shift")
+
+    def __init__(self, size: int) -> None:
+        self.shift = _COARSE
+        self.atoms = np.zeros(size >> _COARSE, np.int32)
+
+    def refine(self, shift: int) -> None:
+        if shift < self.shift:
+            self.atoms = np.repeat(self.atoms, 1 << self.shift - shift)
+            self.shift = shift
+
+
+Judge = Callable[[Access, Access, bool], None]
+
+
+class Shadow:
+    """The shadow of one memory: of a CTA's shared memory or TMEM, or of an array in global memory."""
+
+    def __init__(self, page_bits: int, *, recurring: bool) -> None:
+        self._bits, self._recurring = page_bits, recurring
+        self._pages: dict[int, _Page] = {}
+        self.atoms: list[Atom] = [Atom(0)]
+        self._regions: dict[tuple[int, bytes], list[int]] = {}
+        self._members: dict[int, list[list[int]]] = {}
+
+    def region(self, addresses: Array, width: int) -> list[int]:
+        """The atoms of the bytes that an access touches."""
+        key = (width, addresses.tobytes()) if self._recurring else (0, b"")
+        found = self._regions.get(key) if self._recurring else None
+        if found is not None:
+            return found
+        atoms = list[int]()
+        for page, cells in self._cells(addresses, width):
+            self._take(page, cells, atoms)
+        if self._recurring and len(self._regions) < _MOST_REGIONS:
+            self._regions[key] = atoms
+            for each in atoms:
+                self._members.setdefault(each, []).append(atoms)
+        return atoms
+
+    def _cells(self, addresses: Array, width: int) -> list[tuple[_Page, Any]]:
+        low = int(addresses.min()) if len(addresses) > 1 else int(addresses[0])
+        high = int(addresses.max()) if len(addresses) > 1 else low
+        first, last = low >> self._bits, (high + width - 1) >> self._bits
+        bits = width if len(addresses) == 1 else width | int(np.bitwise_or.reduce(addresses))
+        shift = min(((bits | low) & -(bits | low)).bit_length() - 1, _COARSE)
+        mask = (1 << self._bits) - 1
+        if first == last:
+            page = self._page(first, shift)
+            return [(page, _index(addresses & mask, width, page.shift))]
+        out = []
+        spread = (addresses[:, None] + np.arange(0, width, 1 << shift)).reshape(-1)
+        numbers = spread >> self._bits
+        for number in np.unique(numbers).tolist():
+            page = self._page(number, shift)
+            inside = spread[numbers == number] & mask
+            out.append((page, _index(inside, 1 << shift, page.shift)))
+        return out
+
+    def _page(self, number: int, shift: int) -> _Page:
+        page = self._pages.get(number)
+        if page is None:
+            page = self._pages[number] = _Page(1 << self._bits)
+        page.refine(shift)
+        return page
+
+    def _take(self, page: _Page, cells: Any, out: list[int]) -> None:
+        """Add the atoms of some cells of a page; those that are only partly covered are split."""
+        held = page.atoms[cells]
+        first = int(held.flat[0])
+        if (held == first).all():
+            numbers, counts = [first], [held.size]
+        else:
+            found, many = np.unique(held, return_counts=True)
+            numbers, counts = found.tolist(), many.tolist()
+        for number, count in zip(numbers, counts, strict=True):
+            size = count << page.shift
+            if number and self.atoms[number].size == size:
+                out.append(number)
+                continue
+            new = len(self.atoms)
+            if number:
+                whole = self.atoms[number]
+                whole.size -= size
+                self.atoms.append(Atom(size, whole.write, whole.reads))
+                for region in self._members.get(number, ()):
+                    region.append(new)
+                self._members[new] = list(self._members.get(number, ()))
+            else:
+                self.atoms.append(Atom(size))
+            if len(numbers) == 1:
+                page.atoms[cells] = new
+            elif isinstance(cells, slice):
+                page.atoms[cells] = np.where(held == number, new, page.atoms[cells])
+            else:
+                page.atoms[cells[held == number]] = new
+            out.append(new)
+
+    def access(self, region: list[int], new: Access, judge: Judge) -> bool:
+        """Judge an access against those before it, and keep it; True if it reads a byte that nothing has written."""
+        atoms, fresh = self.atoms, False
+        judged = set[int]()
+        if new.writes:
+            for number in region:
+                atom = atoms[number]
+                own = False
+                for old in atom.reads:
+                    if old.component == new.component and old.components is new.components:
+                        own = True
+                    if id(old) not in judged:
+                        judged.add(id(old))
+                        judge(old, new, False)
+                old_write = atom.write
+                if old_write is not None and id(old_write) not in judged:
+                    judged.add(id(old_write))
+                    judge(old_write, new, own)
+                atom.write, atom.reads = new, ()
+            return False
+        for number in region:
+            atom = atoms[number]
+            old_write = atom.write
+            if old_write is None:
+                fresh = True
+            elif id(old_write) not in judged:
+                judged.add(id(old_write))
+                judge(old_write, new, False)
+            reads = atom.reads
+            if not reads:
+                atom.reads = (new,)
+            elif reads[-1] is not new:
+                component, components = new.component, new.components
+                kept = [each for each in reads if each.component != component or each.components is not components]
+                atom.reads = (*kept, new)
+        return fresh
+
+    def forget(self, region: list[int]) -> None:
+        """Let bytes be as if they had never been accessed: memory that was freed."""
+        for number in region:
+            self.atoms[number].write, self.atoms[number].reads = None, ()
+
+
+def _index(addresses: Array, width: int, shift: int) -> Any:
+    """Cells of a page: a slice where they are next to each other."""
+    count = len(addresses)
+    if count == 1:
+        start = int(addresses[0])
+        return slice(start >> shift, (start + width) >> shift)
+    step = np.diff(addresses)
+    if (step == width).all():
+        return slice(int(addresses[0]) >> shift, (int(addresses[-1]) + width) >> shift)
+    if not (step > 0).all():
+        addresses = np.unique(addresses)
+        if len(addresses) == 1:
+            return _index(addresses, width, shift)
+    if width == 1 << shift:
+        return addresses >> shift
+    cells = (addresses[:, None] + np.arange(0, width, 1 << shift)).reshape(-1) >> shift
+    return np.unique(cells) if (np.diff(addresses) < width).any() else cells
