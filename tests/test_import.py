@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import importlib
+import inspect
 import json
 import subprocess
 import sys
@@ -76,6 +78,25 @@ def test_every_name_is_found():
         assert getattr(warploom, name).__name__ == f"warploom.{name}"
     with pytest.raises(AttributeError, match="no attribute 'matmull'"):
         warploom.matmull  # noqa: B018
+
+
+def undocumented(module: str) -> list[str]:
+    """The public functions, classes and methods of a module's `__all__` without a docstring, their own or inherited."""
+    found = []
+    for name in (names := importlib.import_module(module)).__all__:
+        value = getattr(names, name)
+        if (inspect.isfunction(value) or inspect.isclass(value)) and not value.__doc__:
+            found.append(name)
+        if inspect.isclass(value):
+            public = {each: getattr(value, each) for each in vars(value) if not each.startswith("_")}
+            methods = {each: of for each, of in public.items() if inspect.isfunction(of) or inspect.ismethod(of)}
+            found += [f"{name}.{each}" for each, method in methods.items() if not inspect.getdoc(method)]
+    return found
+
+
+@pytest.mark.parametrize("module", ["warploom", "warploom.structured", "warploom.trace"])
+def test_every_public_function_and_method_has_a_docstring(module):
+    assert undocumented(module) == []
 
 
 def test_packages_are_those_of_the_source():

@@ -81,6 +81,7 @@ class Cluster:
         return [place for place in self.places if place[0] % self.cta_group == 0]
 
     def rank_of(self, place: tuple[int, int]) -> int:
+        """Return the rank of the CTA at a position of the cluster."""
         return place[0] + place[1] * self.shape[0]
 
     @cached_property

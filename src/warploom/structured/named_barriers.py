@@ -42,9 +42,11 @@ class WarpGroupBarrier:
             raise Diag.BAD_KERNEL.error(here(), what=f"named barrier {self.id}; a CTA has {_most()}")
 
     def arrive(self) -> None:
+        """Arrive without waiting (`barrier.arrive`)."""
         named_arrive(self.id, self.num_threads)
 
     def wait(self) -> None:
+        """Arrive and wait for all threads of the barrier (`barrier.sync`)."""
         named_sync(self.id, self.num_threads)
 
     sync = wait

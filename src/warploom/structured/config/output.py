@@ -46,6 +46,7 @@ class EpilogueConfig:
     def create(
         cls, *, MMA_M: int, MMA_N: int, stageN: int, cta_group: int, transpose_c: bool, BM: int, BN: int
     ) -> EpilogueConfig:
+        """Create the configuration from keyword arguments."""
         return cls(MMA_M=MMA_M, MMA_N=MMA_N, stageN=stageN, cta_group=cta_group, transpose_c=transpose_c, BM=BM, BN=BN)
 
     @property

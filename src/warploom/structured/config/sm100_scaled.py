@@ -41,12 +41,15 @@ class BlockScaledTmem:
     sfb_cols: int
 
     def accum(self, stage: int) -> int:
+        """Return the first column of an accumulator stage."""
         return stage * self.accum_cols
 
     def sfa(self, stage: int) -> int:
+        """Return the first column of A's scale factors of a stage."""
         return self.accum(self.accum_stages) + stage * self.sfa_cols
 
     def sfb(self, stage: int) -> int:
+        """Return the first column of B's scale factors of a stage."""
         return self.sfa(self.sf_stages) + stage * self.sfb_cols
 
     @property
@@ -120,6 +123,7 @@ class BlockScaledMatmulConfig(MatmulConfig):
         return self.MMA_N
 
     def tmem_with(self, stages: int) -> BlockScaledTmem:
+        """Return the TMEM layout with this many stages of scale factors."""
         atoms_a, atoms_b = self._atoms
         return BlockScaledTmem(
             self.num_accum_pipeline_stages, self.MMA_N, stages, atoms_a * _ATOM_COLUMNS, atoms_b * _ATOM_COLUMNS
@@ -138,9 +142,11 @@ class BlockScaledMatmulConfig(MatmulConfig):
         )
 
     def columns_used(self, stages: int) -> int:
+        """Return the TMEM columns of a layout that are in use."""
         return self.tmem_with(stages).columns
 
     def scale_arrays(self, stages: int) -> tuple[SharedArray, ...]:
+        """Return the shared arrays of the scale factors."""
         atoms_a, atoms_b = self._atoms
         return (
             tiles("sfa_tiles", stages, atoms_a * _ATOM_BYTES),

@@ -169,6 +169,7 @@ class Bias:
     part: WarpPart
 
     def values(self, subtile: Subtile) -> Values:
+        """Load the bias of each element of a thread in a subtile."""
         down, along = first_place()
         epc = self.part.epc
         rows = (0, 8, 16, 24)[: 4 if epc.is_lower_frag_required else 2]

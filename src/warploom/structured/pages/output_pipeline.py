@@ -87,6 +87,7 @@ class OutputTilePipeline(output_pipeline.OutputTilePipeline):
         (self.pipeline.consumer_side.held() if stage is None else stage).release()
 
     def get_pipeline(self) -> ProducerConsumerPipeline:
+        """Return the pipeline of accumulator stages."""
         return self.pipeline
 
     def check_mask(self, given: Value | int | None) -> None:

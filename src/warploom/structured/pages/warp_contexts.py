@@ -149,6 +149,7 @@ class MmaWarp(_Linear, MmaWarpContext):
     """The linear form of the MMA role's context."""
 
     def acquire_k_stage_linear(self) -> MmaStage:
+        """Acquire the next accumulator stage; the caller releases it."""
         return self.output_pipeline.acquire_mma_linear()
 
 
@@ -156,4 +157,5 @@ class EpilogueWarp(_Linear, EpilogueWarpContext):
     """The linear form of the epilogue's context."""
 
     def acquire_k_stage_linear(self) -> EpilogueStage:
+        """Acquire the next accumulator stage; the caller releases it."""
         return self.output_pipeline.acquire_epilogue_linear()

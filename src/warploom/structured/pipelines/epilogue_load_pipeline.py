@@ -72,6 +72,7 @@ class EpiLoadPipeline:
         return self.pipeline.producer_mbar()
 
     def producer_step(self) -> None:
+        """Advance the producer to the next stage."""
         self.pipeline.producer_step()
 
     def consume(self) -> ConsumeContext:
@@ -91,9 +92,11 @@ class EpiLoadPipeline:
         self.pipeline.wait_producer()
 
     def consumer_stage(self) -> Value:
+        """Return the index of the consumer's current stage."""
         return self.pipeline.consumer_stage()
 
     def consumer_step(self) -> None:
+        """Advance the consumer to the next stage."""
         self.pipeline.consumer_step()
 
 

@@ -83,6 +83,7 @@ class InputProducerStage(ProducerStage):
         self._inputs = inputs
 
     def payload(self) -> TilePayload:
+        """Return the tiles of the pipeline."""
         self.check()
         return self._inputs.payload
 
@@ -110,6 +111,7 @@ class InputConsumerStage(ConsumerStage):
         self._inputs = inputs
 
     def payload(self) -> TilePayload:
+        """Return the tiles of the pipeline."""
         self.check()
         return self._inputs.payload
 
@@ -200,19 +202,24 @@ class InputTilePipeline:
         return StageContext(self.pipeline.consumer_side, lambda side: InputConsumerStage(side, self), ready)
 
     def acquire_producer(self) -> InputProducerStage:
+        """Wait for the next empty stage; the caller commits it."""
         self._drain_at_end()
         return self.pipeline.producer_side.acquire(lambda side: InputProducerStage(side, self))
 
     def acquire_consumer(self) -> InputConsumerStage:
+        """Wait for the next full stage; the caller releases it."""
         return self.pipeline.consumer_side.acquire(lambda side: InputConsumerStage(side, self))
 
     def producer(self) -> InputProducer:
+        """Return the producer's view of the pipeline."""
         return InputProducer(self)
 
     def consumer(self) -> InputConsumer:
+        """Return the consumer's view of the pipeline."""
         return InputConsumer(self)
 
     def init_barriers(self, producer_arv_count: int | None = None, consumer_arv_count: int | None = None) -> None:
+        """Initialise the barriers here, and check the arrival counts if they are given."""
         self.pipeline.init_mbars(producer_arv_count, consumer_arv_count)
 
     def drain_producer(self) -> None:
@@ -243,12 +250,15 @@ class InputProducer:
         self._inputs = inputs
 
     def acquire(self) -> StageContext[InputProducerStage]:
+        """Return a context that waits for the next empty stage and commits it on exit."""
         return self._inputs.produce()
 
     def acquire_stage(self) -> InputProducerStage:
+        """Wait for the next empty stage; the caller commits it."""
         return self._inputs.acquire_producer()
 
     def try_acquire(self) -> Value:
+        """Test once, without waiting, whether the next stage is empty."""
         return self._inputs.pipeline.try_wait_consumer()
 
     def acquire_if_needed(self, ready: Value) -> StageContext[InputProducerStage]:
@@ -256,6 +266,7 @@ class InputProducer:
         return self._inputs.produce(ready)
 
     def drain(self) -> None:
+        """Wait until the consumer has released all stages."""
         self._inputs.drain_producer()
 
 
@@ -266,12 +277,15 @@ class InputConsumer:
         self._inputs = inputs
 
     def acquire(self) -> StageContext[InputConsumerStage]:
+        """Return a context that waits for the next full stage and releases it on exit."""
         return self._inputs.consume()
 
     def acquire_stage(self) -> InputConsumerStage:
+        """Wait for the next full stage; the caller releases it."""
         return self._inputs.acquire_consumer()
 
     def try_acquire(self) -> Value:
+        """Test once, without waiting, whether the next stage is full."""
         return self._inputs.pipeline.try_wait_producer()
 
     def acquire_if_needed(self, ready: Value) -> StageContext[InputConsumerStage]:

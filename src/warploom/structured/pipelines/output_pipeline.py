@@ -226,9 +226,11 @@ class OutputKPipeline:
         self._outputs = outputs
 
     def produce(self) -> MmaKStage:
+        """Return the MMA role's context of one stage."""
         return MmaKStage(self._outputs.pipeline.producer_side, self._outputs._produced)  # noqa: SLF001 - its own view
 
     def consume(self) -> OutputConsumer:
+        """Return the epilogue role's view of the pipeline."""
         return self._outputs.consumer()
 
 

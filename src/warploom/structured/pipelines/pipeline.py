@@ -237,18 +237,23 @@ class ProducerConsumerPipeline:
     init_barriers = init_mbars
 
     def produce(self) -> ProduceContext:
+        """Return a context that waits for the next empty stage and commits it on exit."""
         return ProduceContext(self.producer_side, ProducerStage)
 
     def consume(self) -> ConsumeContext:
+        """Return a context that waits for the next full stage and releases it on exit."""
         return ConsumeContext(self.consumer_side, ConsumerStage)
 
     def consume_explicit(self) -> ExplicitConsumeContext:
+        """Return a context that waits for the next full stage; the body releases it."""
         return ExplicitConsumeContext(self.consumer_side, ConsumerStage)
 
     def acquire_producer(self) -> ProducerStage:
+        """Wait for the next empty stage; the caller commits it."""
         return self.producer_side.acquire(ProducerStage)
 
     def acquire_consumer(self) -> ConsumerStage:
+        """Wait for the next full stage; the caller releases it."""
         return self.consumer_side.acquire(ConsumerStage)
 
     def wait_producer(self) -> None:
@@ -260,27 +265,35 @@ class ProducerConsumerPipeline:
         self.producer_side.wait()
 
     def try_wait_producer(self) -> Value:
+        """Test once, on the consumer side, whether the current stage is full."""
         return self.consumer_side.try_wait()
 
     def try_wait_consumer(self) -> Value:
+        """Test once, on the producer side, whether the current stage is empty."""
         return self.producer_side.try_wait()
 
     def wait_producer_if_needed(self, ready: Value) -> None:
+        """Wait until the current stage is full, unless `ready` from `try_wait_producer` is true."""
         self.consumer_side.wait_if_needed(ready)
 
     def wait_consumer_if_needed(self, ready: Value) -> None:
+        """Wait until the current stage is empty, unless `ready` from `try_wait_consumer` is true."""
         self.producer_side.wait_if_needed(ready)
 
     def producer_stage(self) -> Value:
+        """Return the index of the producer's current stage."""
         return self.producer_side.position
 
     def consumer_stage(self) -> Value:
+        """Return the index of the consumer's current stage."""
         return self.consumer_side.position
 
     def producer_step(self) -> None:
+        """Advance the producer to the next stage."""
         self.producer_side.step()
 
     def consumer_step(self) -> None:
+        """Advance the consumer to the next stage."""
         self.consumer_side.step()
 
     def producer_mbar(self, stage: Value | int | None = None) -> Barrier:
@@ -300,6 +313,7 @@ class ProducerConsumerPipeline:
         self.acquire_consumer().release()
 
     def drain_producer(self) -> None:
+        """Wait until the consumer has released all stages."""
         self.producer_side.drain()
 
     def _check_used(self) -> None:

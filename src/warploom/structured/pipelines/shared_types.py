@@ -62,6 +62,7 @@ class SMemTileArray2DRowMajor:
         swizzle: str = "none",
         align: int = 128,
     ) -> SMemTileArray2DRowMajor:
+        """Allocate an array of row-major tiles in shared memory."""
         return cls(shared(dtype, (count, dim0, dim1), name=name, swizzle=swizzle, align=align))
 
     @property

@@ -52,6 +52,7 @@ class Bytes:
     role: Role
 
     def arrivals(self, cluster: Cluster) -> int:
+        """Return 1: the arrival that expects the bytes."""
         return 1
 
     def reaches_others(self, cluster: Cluster) -> bool:
@@ -70,12 +71,15 @@ class TensorCoreCommit:
     peers: Mask
 
     def arrivals(self, cluster: Cluster) -> int:
+        """Return the commits per phase, from all CTAs that signal this one."""
         return cluster.reached(self.peers, leaders=True)
 
     def reaches_others(self, cluster: Cluster) -> bool:
+        """Return whether the commit is multicast to other CTAs."""
         return cluster.size > 1
 
     def arrive(self, row: Barriers, stage: Value, cluster: Cluster) -> None:
+        """Commit with one elected thread: the barrier completes when the earlier MMAs have."""
         with when(self.role.elected):
             commit(row[stage], cluster, self.peers)
 
@@ -157,6 +161,7 @@ class OncePerWarp(_Arrivals):
         return 1
 
     def arrive(self, row: Barriers, stage: Value, cluster: Cluster) -> None:
+        """Arrive with one elected lane, after the warp has synchronised."""
         isa.bar.warp_sync(-1)
         with when(self.role.elected):
             self.arrive_now(row, stage, cluster)
@@ -173,6 +178,7 @@ class FirstLanes(_Arrivals):
         return self.first
 
     def arrive(self, row: Barriers, stage: Value, cluster: Cluster) -> None:
+        """Arrive with each of the first lanes, after the warp has synchronised."""
         isa.bar.warp_sync(-1)
         with when(lane() < self.first):
             self.arrive_now(row, stage, cluster)
@@ -189,6 +195,7 @@ class CopyAsync(_Arrivals):
         return self.first
 
     def arrive(self, row: Barriers, stage: Value, cluster: Cluster) -> None:
+        """Arrive with each of the first lanes when its earlier cp.async copies have completed."""
         with when(lane() < self.first):
             isa.cp.async_mbarrier_arrive(row[stage].at, noinc=True)
 
@@ -207,12 +214,15 @@ class EachPeer(_Arrivals):
         return 1
 
     def arrivals(self, cluster: Cluster) -> int:
+        """Return the arrivals per phase, from all CTAs that signal this one."""
         return self.role.count // self.alternating * cluster.reached(self.peers, leaders=False)
 
     def reaches_others(self, cluster: Cluster) -> bool:
+        """Return whether it arrives at barriers of other CTAs too."""
         return cluster.size > 1 and self.peers is not cluster.alone
 
     def arrive(self, row: Barriers, stage: Value, cluster: Cluster) -> None:
+        """Arrive once at the barrier of each CTA in the mask of peers."""
         if not self.reaches_others(cluster):
             barrier = row[stage]
             with when(self.role.elected):

@@ -77,15 +77,19 @@ class TmemAddress:
         return At(self.addr + (LANE_ALIGNMENT << LANE_SHIFT))
 
     def load_upper(self, repeat: int, dtype: str = "f32") -> Fragment:
+        """Load a fragment of the first 16 of the warp's lanes."""
         return tensor_load(self.upper_addr, MOVE.name, repeat, dtype)
 
     def load_lower(self, repeat: int, dtype: str = "f32") -> Fragment:
+        """Load a fragment of the last 16 of the warp's lanes."""
         return tensor_load(self.lower_addr, MOVE.name, repeat, dtype)
 
     def store_upper(self, fragment: Fragment) -> None:
+        """Store a fragment to the first 16 of the warp's lanes."""
         tensor_store(self.upper_addr, fragment, MOVE.name)
 
     def store_lower(self, fragment: Fragment) -> None:
+        """Store a fragment to the last 16 of the warp's lanes."""
         tensor_store(self.lower_addr, fragment, MOVE.name)
 
     @staticmethod

@@ -38,6 +38,7 @@ class TmemDeallocBarrier:
             remote_arrive(remote)
 
     def signal_self(self) -> None:
+        """Arrive, with each thread, at this CTA's barrier."""
         self.barrier.arrive()
 
     def signal_complete(self) -> None:
@@ -46,6 +47,7 @@ class TmemDeallocBarrier:
         self.signal_self()
 
     def wait(self) -> None:
+        """Wait until all readers of TMEM have arrived."""
         self.barrier.wait(0)
 
     def complete_dealloc(self, tmem: TmemAllocation) -> None:

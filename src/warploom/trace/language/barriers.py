@@ -24,6 +24,7 @@ class Barrier:
         emit("mbarrier.init.shared::cta.b64", self.at, count)
 
     def arrive(self, count: int | None = None) -> None:
+        """Arrive at the barrier, `count` times at once if it is given."""
         emit("mbarrier.arrive.shared::cta.b64", self.at, count, discard=True)
 
     def arrive_and_expect(self, bytes_: Value | int) -> None:
@@ -31,6 +32,7 @@ class Barrier:
         emit("mbarrier.arrive.expect_tx.shared::cta.b64", self.at, bytes_, discard=True)
 
     def expect(self, bytes_: Value | int) -> None:
+        """Add to the bytes that the current phase expects (expect_tx), without an arrival."""
         emit("mbarrier.expect_tx.relaxed.cta.shared::cta.b64", self.at, bytes_)
 
     def test(self, parity: Value | int) -> Value:

@@ -96,9 +96,11 @@ class Fragment:
         return Fragment(tuple(function(*items) for items in zip(self.values, *rows, strict=True)), self.layout)
 
     def to(self, type_: str) -> Fragment:
+        """Convert every value to another type."""
         return self.apply(lambda value: value.to(type_))
 
     def bits(self, type_: str) -> Fragment:
+        """Reinterpret the bits of every value as another type."""
         return self.apply(lambda value: value.bits(type_))
 
     def pairs(self, type_: str) -> tuple[Value, ...]:
@@ -181,6 +183,7 @@ class Accumulator:
         return Fragment(tuple(register.get() for register in self.registers), self.layout)
 
     def set(self, fragment: Fragment | Number) -> None:
+        """Overwrite the registers with a fragment, or all of them with one number."""
         for at, register in enumerate(self.registers):
             register.set(fragment.values[at] if isinstance(fragment, Fragment) else fragment)
 

@@ -36,36 +36,43 @@ def _in_f32(function: Callable[[Value], Value]) -> Callable[[Value], Value]:
 
 @_in_f32
 def exp2(x: Value) -> Value:
+    """2ˣ by `ex2.approx`."""
     return compute("ex2.approx.f32", "f32", x)
 
 
 @_in_f32
 def exp(x: Value) -> Value:
+    """eˣ by `ex2.approx`."""
     return exp2(x * math.log2(math.e))
 
 
 @_in_f32
 def log2(x: Value) -> Value:
+    """Logarithm to base 2 by `lg2.approx`."""
     return compute("lg2.approx.f32", "f32", x)
 
 
 @_in_f32
 def log(x: Value) -> Value:
+    """Natural logarithm by `lg2.approx`."""
     return log2(x) * math.log(2)
 
 
 @_in_f32
 def reciprocal(x: Value) -> Value:
+    """1 / x by `rcp.approx`."""
     return compute("rcp.approx.f32", "f32", x)
 
 
 @_in_f32
 def sqrt(x: Value) -> Value:
+    """Square root, correctly rounded."""
     return compute("sqrt.rn.f32", "f32", x)
 
 
 @_in_f32
 def rsqrt(x: Value) -> Value:
+    """1 / √x by `rsqrt.approx`."""
     return compute("rsqrt.approx.f32", "f32", x)
 
 
@@ -89,33 +96,39 @@ def fast_tanh(x: Value) -> Value:
 
 @_in_f32
 def tanh(x: Value) -> Value:
+    """Hyperbolic tangent by `ex2.approx` and `rcp.approx`."""
     magnitude = 1.0 - 2.0 * reciprocal(1.0 + exp2(abs_(x) * (2 * math.log2(math.e))))
     return copysign(magnitude, x)
 
 
 @_in_f32
 def sigmoid(x: Value) -> Value:
+    """1 / (1 + e⁻ˣ)."""
     return reciprocal(1.0 + exp2(x * -math.log2(math.e)))
 
 
 @_in_f32
 def silu(x: Value) -> Value:
+    """SiLU (swish): x · sigmoid(x)."""
     return x * sigmoid(x)
 
 
 @_in_f32
 def relu(x: Value) -> Value:
+    """max(x, 0)."""
     return max_(x, 0.0)
 
 
 @_in_f32
 def squared_relu(x: Value) -> Value:
+    """max(x, 0)²."""
     positive = relu(x)
     return positive * positive
 
 
 @_in_f32
 def erf(x: Value) -> Value:
+    """Error function, by a polynomial approximation."""
     size = abs_(x)
     t = reciprocal(fma(size, _ERF_SCALE, 1.0))
     polynomial = t * _ERF[-1]
