@@ -118,7 +118,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument("--budget", type=_natural, metavar="N", help="number of schedules that explore tries (16)")
     run.add_argument("--seed", type=_natural, default=0, metavar="N", help="seed of the random schedule (0)")
-    run.add_argument("--data-seed", type=_natural, metavar="N", help="seed of the random inputs, not the file's")
+    run.add_argument("--data-seed", type=_natural, metavar="N", help="seed of the random inputs, instead of the file's")
     run.add_argument("--limit", type=_natural, metavar="N", help="limit on executed warp instructions (50 million)")
     run.add_argument(
         "--max-bytes", type=_natural, metavar="N", help="limit on the bytes of all buffers together (1 GiB)"
@@ -189,7 +189,8 @@ def _parser() -> argparse.ArgumentParser:
         "--majors",
         choices=_MAJORS,
         default=_MAJORS[0],
-        help="contiguous dimension of A and of B: k,mn is A (M, K) times B (K, N)",
+        metavar="A,B",
+        help="contiguous dimension of A and of B, k or mn each: k,mn is A (M, K) times B (K, N)",
     )
     tune.add_argument("--out-dtype", choices=DTYPES[:-1], help="type of the result")
     tune.add_argument("--bias", action="store_true", help="add a bias")
@@ -225,19 +226,19 @@ def _parser() -> argparse.ArgumentParser:
         "--schedule", default="eager", metavar="NAME|FILE", help="when asynchronous work takes effect; see `run`"
     )
     triton.add_argument("--seed", type=_natural, default=0, metavar="N", help="seed of the random schedule (0)")
-    triton.add_argument("--sms", type=_natural, metavar="N", help="SMs of the GPU (those of the hardware)")
-    triton.add_argument("--limit", type=_natural, metavar="N", help="most warp instructions of a launch")
-    triton.add_argument("--timeout", type=float, metavar="S", help="most seconds that the script may take")
+    triton.add_argument("--sms", type=_natural, metavar="N", help="number of SMs (default: those of the hardware)")
+    triton.add_argument("--limit", type=_natural, metavar="N", help="limit on the warp instructions of a launch")
+    triton.add_argument("--timeout", type=float, metavar="S", help="time limit of the script, in seconds")
     triton.add_argument("--record", type=Path, metavar="DIR", help="write a launch file for every launch, for `run`")
     triton.add_argument(
         "--autotune", default="first", metavar="first|all", help="run the first configuration that fits, or all"
     )
-    triton.add_argument("--bench", action="store_true", help="let do_bench repeat, and perf_report(...).run run")
+    triton.add_argument("--bench", action="store_true", help="run do_bench and perf_report in full, not once")
     triton.add_argument("script", type=Path, metavar="SCRIPT.py", help="the program, followed by its arguments")
     triton.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help=argparse.SUPPRESS)
     triton.set_defaults(command=_triton)
 
-    doctor = _command(commands, "doctor", "report what this computer has, what will be used, and what to install")
+    doctor = _command(commands, "doctor", "report what is installed, what will be used, and what is missing")
     doctor.add_argument("--json", action="store_true", help="print JSON")
     doctor.set_defaults(command=_doctor)
 

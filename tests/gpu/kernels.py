@@ -8,6 +8,8 @@ from warploom.trace import (
     Variable,
     barriers,
     cta_index,
+    device_assert,
+    device_print,
     elect,
     emit,
     f32,
@@ -124,3 +126,16 @@ def missing_barrier(x: Array[u32]):
     held = shared(u32, (THREADS,), name="held")
     held[thread()] = thread() + 1
     x[thread()] = held[(thread() + 32) % THREADS]
+
+
+@kernel(target="sm_90a")
+def printing(x: Array[s32], n: s32):
+    """Prints the first elements from every CTA."""
+    with when(thread() < n):
+        device_print("CTA", cta_index(), "element", thread(), "is", x[thread()], "of 100%")
+
+
+@kernel(target="sm_90a")
+def asserting(x: Array[s32], bound: s32):
+    """Asserts a bound of every element."""
+    device_assert(x[thread()] < bound, "x must be below the bound")

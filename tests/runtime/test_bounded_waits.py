@@ -224,7 +224,7 @@ def test_a_hang_is_reported_by_role_barrier_stage_phase_and_iteration():
     assert error.code == "DEADLOCK"
     text = str(error)
     lines = text.splitlines()
-    assert "CTAs (0,0) (0,1): 18 warps waited in vain on the GPU." in lines[0]
+    assert "CTAs (0,0) (0,1): 18 warps timed out waiting on the GPU." in lines[0]
     (consume,) = [line for line in lines if line.strip().startswith("consume")]
     (load,) = [line for line in lines if line.strip().startswith("load")]
     for line, words in (

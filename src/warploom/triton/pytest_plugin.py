@@ -22,7 +22,7 @@ def pytest_addoption(parser: Any) -> None:
     group = parser.getgroup("warploom", "Triton kernels on the emulator")
     group.addoption("--triton-target", default="sm_90", help="the GPU to emulate (sm_90)")
     group.addoption("--triton-schedule", default="eager", help="schedule of asynchronous work (eager)")
-    group.addoption("--triton-sms", type=int, help="SMs of the GPU (those of the hardware)")
+    group.addoption("--triton-sms", type=int, help="number of SMs (default: those of the hardware)")
     group.addoption("--triton-timeout", type=float, help="most seconds of one test")
 
 

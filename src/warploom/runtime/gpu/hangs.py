@@ -90,7 +90,7 @@ def deadlock_error(records: list[Record], sites: tuple[Site, ...], module: Modul
     if len(lines) > _MOST_LINES:
         lines[_MOST_LINES - 1 :] = [f"and {len(lines) - _MOST_LINES + 1} more lines"]
     everywhere = [name for where in pictures.values() for name in where]
-    what = f"{_named(everywhere)}: {len(records)} warps waited in vain on the GPU."
+    what = f"{_named(everywhere)}: {len(records)} warps timed out waiting on the GPU."
     return Diag.DEADLOCK.error(sites[records[0][0] - 1].loc, notes=lines, what=what)
 
 
