@@ -100,7 +100,8 @@ class Scaled:
     def operand(self, array, dtype, layout, major="k"):
         given = np.swapaxes(array, -1, -2) if major == "mn" else array
         if dtype == "e2m1":
-            return self.boxed(packed(given), layout.box, swizzle=layout.swizzle, dtype="16u4_align8b")
+            unpacked = "16u4_align8b" if layout.element_bits == 4 else "16u4_align16b"
+            return self.boxed(packed(given), layout.box, swizzle=layout.swizzle, dtype=unpacked)
         return self.boxed(padded(given.astype(DTYPES[dtype])), layout.box, swizzle=layout.swizzle)
 
     @property

@@ -35,6 +35,7 @@ CONFIGS: Mapping[str, type[MatmulConfig]] = {
     "grouped": MatmulConfig,
     "blockwise": BlockwiseFP8MatmulConfig,
     "block_scaled": BlockScaledMatmulConfig,
+    "grouped_block_scaled": BlockScaledMatmulConfig,
 }
 """The configuration class of each kind of problem."""
 
@@ -83,9 +84,12 @@ def _tilings(m: int, n: int, batch: int, config: MatmulConfig, cta_group: int, *
                 line = _LINE_BITS // config.mma.element_bits * cta_group
                 least = _MN_MAJOR_STEPS[config.mma.element_bits] * cta_group
                 step = max(step, line if columns >= line else least)
-            step = 64 if scaled else step
+            if scaled and not few:  # of a gate and up pair each has whole chunks of scale factors
+                step = 256 if config.paired else 64
             widest = min(align_up(columns, step), _WIDEST)
             narrowest = step if few else min(widest, max(step, _NARROWEST_PAIR))
+            if scaled and few:  # one tile of all rows, whose scale factors begin with a chunk
+                narrowest = widest
             for mma_n in range(widest, narrowest - 1, -step):
                 yield _Tiling(cta_group, bm, mma_n, swapped, rows, columns, batch)
 

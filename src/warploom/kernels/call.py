@@ -22,8 +22,11 @@ from warploom.structured.pipelines.operand_tiles import OperandLayout
 from warploom.trace.kernel import KernelFunction
 from warploom.trace.language.types import OF_NUMPY, TYPES
 
-_MAP_TYPES = {"tf32": "tf32", "e2m1": "16u4_align8b"}
-"""Element types of tensor maps that differ from the array's: TMA rounds to tf32, and unpacks 4-bit elements."""
+_MAP_TYPES = {("tf32", 32): "tf32", ("e2m1", 4): "16u4_align8b", ("e2m1", 8): "16u4_align16b"}
+"""Element types of tensor maps that differ from the array's, by the bits of an element in shared memory.
+
+TMA rounds to tf32, and packs or pads 4-bit elements.
+"""
 
 Config = TypeVar("Config", MatmulConfig, HopperConfig)
 
@@ -52,6 +55,8 @@ class Call(Generic[Config]):
     a_scale: Any = None
     b_scale: Any = None
     """Blockwise: (K tiles, m) and (blocks of n, K tiles). Block-scaled: chunks as `interleave_scales` returns them."""
+    up_scale: Any = None
+    """Block-scaled: that of `up`."""
     ends: Any = None
     """Grouped: the end row of each group."""
     experts: Any = None
@@ -168,4 +173,6 @@ def _staged_map(array: Any, rows: int, columns: int) -> TensorMap:
 
 def operand_map(array: Any, layout: OperandLayout, element: str) -> TensorMap:
     """Create the tensor map of an operand for a layout in shared memory."""
-    return boxed(_as_held(array, layout.major), layout.box, layout.swizzle, _MAP_TYPES.get(element))
+    return boxed(
+        _as_held(array, layout.major), layout.box, layout.swizzle, _MAP_TYPES.get((element, layout.element_bits))
+    )

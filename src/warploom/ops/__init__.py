@@ -6,7 +6,7 @@ from warploom.ops.gated import gated_grouped_matmul, gated_linear
 from warploom.ops.grouped import grouped_matmul
 from warploom.ops.operation import ptx_of
 from warploom.ops.quantise import Quantised, interleave_scales, quantise_mxfp8, quantise_nvfp4
-from warploom.ops.scaled import block_scaled_matmul, blockwise_matmul
+from warploom.ops.scaled import block_scaled_matmul, blockwise_matmul, grouped_block_scaled_matmul
 
 __all__ = [
     "Quantised",
@@ -15,6 +15,7 @@ __all__ = [
     "determinism",
     "gated_grouped_matmul",
     "gated_linear",
+    "grouped_block_scaled_matmul",
     "grouped_matmul",
     "interleave_scales",
     "linear",

@@ -78,17 +78,32 @@ def quantise_nvfp4(x: Array) -> Quantised:
     return Quantised(_saturated(ratio, e2m1).reshape(x.shape), scales, scale)
 
 
-def interleave_scales(scales: Array) -> Array:
+def interleave_scales(scales: Array, ends: Array | None = None) -> Array:
     """Scales (…, rows, runs) as the tensor core reads them: in atoms of 128 rows by 4.
 
     They are (…, ⌈rows/128⌉, ⌈runs/4⌉, 32, 4, 4). Atoms are padded with zero bits, which only zeros are multiplied with.
+    With `ends`, the ends of groups of rows, each group starts with a new atom: group g with atom ⌊start/128⌋ + g, of
+    ⌊rows/128⌋ + groups.
     """
     *front, rows, runs = scales.shape
     down, along = -(-rows // SCALE_CHUNK_ROWS), -(-runs // SCALE_CHUNK_FACTORS)
+    places: Array | slice = slice(rows)
+    if ends is not None:
+        down = rows // SCALE_CHUNK_ROWS + len(ends)
+        places = padded_rows(ends, SCALE_CHUNK_ROWS)
+        scales = scales[..., : len(places), :]
     padded = np.zeros((*front, down * SCALE_CHUNK_ROWS, along * SCALE_CHUNK_FACTORS), np.uint8)
-    padded[..., :rows, :runs] = scales.view(np.uint8)
+    padded[..., places, :runs] = scales.view(np.uint8)
     atoms = padded.reshape(*front, down, SCALE_CHUNK_ROWS // QUADRANT, QUADRANT, along, SCALE_CHUNK_FACTORS)
     return np.ascontiguousarray(np.moveaxis(atoms, (-2, -3), (-4, -3))).view(scales.dtype)
+
+
+def padded_rows(ends: Array, unit: int) -> Array:
+    """The place of each row that is in a group, where group g starts at unit ⌊start/unit⌋ + g of some rows."""
+    starts = np.concatenate(([0], ends[:-1])).astype(np.int64)
+    rows = np.arange(ends[-1] if len(ends) else 0)
+    group = np.searchsorted(ends, rows, side="right")
+    return rows - starts[group] + (starts[group] // unit + group) * unit
 
 
 def _is_dtype(dtype: Any, element: ElementType) -> bool:

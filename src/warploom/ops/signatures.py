@@ -105,6 +105,10 @@ class BlockScaledOptions(_Bias, _Epilogue, _Store, total=False):
     config: BlockScaledMatmulConfig | None
 
 
+class GroupedBlockScaledOptions(BlockScaledOptions, _Experts, total=False):
+    """Keywords of `grouped_block_scaled_matmul`."""
+
+
 class Matmul(Operation, Protocol):
     """The type of `matmul`."""
 
@@ -180,6 +184,7 @@ class BlockwiseMatmul(Operation, Protocol):
 class BlockScaledMatmul(Operation, Protocol):
     """The type of `block_scaled_matmul`."""
 
+    @overload
     def __call__(
         self,
         a: NumpyArray,
@@ -188,3 +193,24 @@ class BlockScaledMatmul(Operation, Protocol):
         b_scale: NumpyArray,
         **options: Unpack[BlockScaledOptions],
     ) -> NumpyArray: ...
+    @overload
+    def __call__(self, a: A, b: A, a_scale: A, b_scale: A, **options: Unpack[BlockScaledOptions]) -> A: ...
+
+
+class GroupedBlockScaledMatmul(Operation, Protocol):
+    """The type of `grouped_block_scaled_matmul`."""
+
+    @overload
+    def __call__(
+        self,
+        a: NumpyArray,
+        b: NumpyArray,
+        a_scale: NumpyArray,
+        b_scale: NumpyArray,
+        ends: NumpyArray,
+        **options: Unpack[GroupedBlockScaledOptions],
+    ) -> NumpyArray: ...
+    @overload
+    def __call__(
+        self, a: A, b: A, a_scale: A, b_scale: A, ends: A, **options: Unpack[GroupedBlockScaledOptions]
+    ) -> A: ...

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from warploom.structured.cluster import SELF, Cluster, Mask
+from warploom.structured.composition.groups import GroupPlacement, group_tile_shape
 from warploom.structured.composition.operands import input_pipeline, operand_layouts, operand_tiles, standard_inputs
 from warploom.structured.composition.writers import ConsumerWriter, epilogue_writer
 from warploom.structured.config import (
@@ -138,6 +139,7 @@ __all__ = [
     "ExplicitConsumeContext",
     "FirstLanes",
     "GlobalExchange",
+    "GroupPlacement",
     "GroupedScheduler",
     "GroupedTile",
     "HopperBlockwiseConfig",
@@ -209,6 +211,7 @@ __all__ = [
     "ceil_divide",
     "epilogue_load",
     "epilogue_writer",
+    "group_tile_shape",
     "input_pipeline",
     "launch_dependents",
     "launch_grid",

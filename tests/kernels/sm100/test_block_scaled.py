@@ -7,7 +7,7 @@ import pytest
 from tests.assembly import assemble_ok, sass_of
 from tests.kernels.scaled_problems import scaled
 
-from warploom.structured.config import BlockScaledMatmulConfig, violations
+from warploom.structured.config import BlockScaledMatmulConfig, Problem, violations
 from warploom.structured.epilogue.epilogue import Epilogue
 from warploom.structured.tensor_cores.block_scaled import scale_layouts
 
@@ -122,11 +122,29 @@ def test_more_columns_than_tmem_has_are_rejected():
     assert any("columns of TMEM" in each for each in found)
 
 
-@pytest.mark.parametrize("columns", [32, 96, 160, 224])
-def test_widths_whose_factors_lie_askew_are_refused(columns):
-    assert any(
-        f"has N = {columns}" in each for each in violations(BlockScaledMatmulConfig(mma_shape=(256, columns, 32)))
-    )
+NARROW = [("mxfp8", 1, 8), ("nvfp4", 1, 16), ("mxfp4", 2, 16), ("mxfp8", 2, 32), ("nvfp4", 1, 96), ("mxfp4", 2, 160)]
+
+
+@pytest.mark.parametrize(("kind", "cta_group", "columns"), NARROW)
+def test_widths_that_start_inside_a_chunk(kind, cta_group, columns):
+    """Several tiles, so that scale factors start in every group of 32 rows of a chunk, or inside one."""
+    tiles = 5 if columns < 96 else 2
+    problem(kind, cta_group, columns, 20, tiles * columns - 3, 160, c_type="bf16").check("random", 3)
+
+
+@pytest.mark.parametrize("columns", [24, 48])
+def test_widths_that_only_the_first_tile_can_have(columns):
+    problem("mxfp8", 1, columns, 20, columns - 1, 160, c_type="bf16").check()
+    config = BlockScaledMatmulConfig(cta_group=1, mma_shape=(128, columns, 32))
+    assert not violations(config, Problem(128, columns, 128))
+    found = violations(config, Problem(128, columns + 8, 128))
+    assert any(f"must be at most {columns}" in each for each in found)
+
+
+@pytest.mark.parametrize(("a_type", "b_type"), [("e4m3", "e2m1"), ("e2m1", "e5m2")])
+def test_8_bits_times_4(a_type, b_type):
+    fields = {"a_type": a_type, "b_type": b_type, "AB_swapped": a_type == "e2m1"}
+    scaled(40, 60, 256, cta_group=1, mma_shape=(128, 32, 32), **fields).check("random", 6)
 
 
 @pytest.mark.parametrize(

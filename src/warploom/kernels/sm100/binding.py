@@ -16,6 +16,7 @@ from warploom.kernels.call import Call, Family, boxed
 from warploom.kernels.sm100.block_scaled import block_scaled
 from warploom.kernels.sm100.blockwise_fp8 import blockwise_fp8
 from warploom.kernels.sm100.grouped import grouped, grouped_grid
+from warploom.kernels.sm100.grouped_block_scaled import grouped_block_scaled
 from warploom.kernels.sm100.matmul import matmul
 from warploom.kernels.sm100.residual import residual
 from warploom.kernels.sm100.split_k import split_k
@@ -131,6 +132,19 @@ def _block_scaled(call: _Call) -> tuple[Any, ...]:
     return (*_operand_maps(call), *scales, _result(call), *_rest(call))
 
 
+def _grouped_block_scaled(call: _Call) -> tuple[Any, ...]:
+    config, problem = call.config, call.problem
+    assert isinstance(config, BlockScaledMatmulConfig)
+    of_a, of_b = scale_layouts(config)
+    of_b = of_b.halved if config.paired else of_b
+    sfa, sfb = call.swapped(call.a_scale, call.b_scale)
+    up = None if call.up_scale is None else boxed(call.up_scale, of_b.box)
+    scales = (boxed(sfa, of_a.box), boxed(sfb, of_b.box), up)
+    groups = (call.ends, call.experts, call.expert_scales)
+    places = (_result(call), call.d, *groups, problem.n, problem.k)
+    return (*_operand_maps(call), *scales, *places, dict(call.operands))
+
+
 def _tiles(call: _Call, sms: int) -> Triple:
     return launch_grid(call.config, call.problem, sms)
 
@@ -147,5 +161,6 @@ FAMILIES: Mapping[str, Family[MatmulConfig]] = {
     "gmm": Family(grouped, _grouped, _tiles_of_groups),
     "blockwise_fp8": Family(blockwise_fp8, _blockwise, _tiles),
     "block_scaled": Family(block_scaled, _block_scaled, _tiles),
+    "grouped_block_scaled": Family(grouped_block_scaled, _grouped_block_scaled, _tiles_of_groups),
 }
 """Every kernel for Blackwell, by family."""

@@ -14,18 +14,19 @@ from warploom.structured import (
     Epilogue,
     EpilogueWarpContext,
     GroupedScheduler,
-    GroupedTile,
+    GroupPlacement,
     MatmulConfig,
     MmaOp,
     MmaWarpContext,
     OutputTilePipeline,
     ceil_divide,
     epilogue_writer,
+    group_tile_shape,
     launch_dependents,
     standard_inputs,
     wait_for_dependencies,
 )
-from warploom.trace import Array, Operands, Tensor, Value, f32, kernel, loop, s32, warp_roles, when
+from warploom.trace import Array, Operands, Tensor, f32, kernel, loop, s32, warp_roles, when
 
 
 @kernel(target="sm_100a")
@@ -41,27 +42,19 @@ def grouped(
     """
     roles = warp_roles(**config.roles)
     cluster = Cluster(config.cluster_shape, config.cta_group)
-    swapped, own = config.AB_swapped, cluster.pair_rank.to(s32) * config.BM  # each CTA of a pair has its own rows of M
-
-    def row(tile: GroupedTile) -> Value:
-        return tile.m_abs if swapped else tile.m_abs + own
-
-    def column(tile: GroupedTile) -> Value:
-        return tile.n_abs + own if swapped else tile.n_abs
-
+    places = GroupPlacement(config, cluster)
     tiles = GroupedScheduler(
         ends,
         cluster=cluster,
         columns=n,
-        tile_shape=(config.MMA_N, config.MMA_M) if swapped else (config.MMA_M, config.tile_columns),
+        tile_shape=places.tile_shape,
         k_tiles=ceil_divide(ceil_divide(k, config.BK), config.k_group_size),
         experts=experts,
         scales=scales,
         roles=roles,
         dependent=True,
     )
-    a_row, b_row = (column, row) if swapped else (row, column)
-    inputs = standard_inputs(a, b if up is None else (b, up), config, roles, cluster, a_row=a_row, b_row=b_row)
+    inputs = standard_inputs(a, b if up is None else (b, up), config, roles, cluster, **places.operand_rows)
     outputs = OutputTilePipeline(config.output, producer=roles.mma, consumer=roles.epilogue, cluster=cluster)
     mma_op = MmaOp(config, roles.mma, cluster)
     writer = epilogue_writer(d, config, roles, epilogue.bound(**operands), auxiliary, auxiliary_arrays)
@@ -85,12 +78,11 @@ def grouped(
         wait_for_dependencies()
         for tile in tiles:
             with epi.output_pipeline.consumer() as acc:
-                place = (row(tile), column(tile), tile.m_end)
-                writer.write_absolute_with_bounds_check(acc, *place, tile.scale, rows, n_end=n, batch=tile.expert)
+                places.write(writer, acc, tile, rows, n)
 
 
 def grouped_grid(config: MatmulConfig, rows: int, groups: int, n: int, multiprocessors: int) -> tuple[int, int, int]:
     """Return the grid: CTAs for the maximum number of tiles, or as many as fit on the GPU."""
-    along, across = (config.MMA_N, config.MMA_M) if config.AB_swapped else (config.MMA_M, config.tile_columns)
+    along, across = group_tile_shape(config)
     tiles = (rows // along + min(groups, rows)) * -(-n // across)
     return (config.cta_group * max(min(tiles, multiprocessors // config.cta_group), 1), 1, 1)

@@ -250,6 +250,13 @@ def padded(array: Any) -> Any:
     return made[..., : max(depth, 1)]
 
 
+def aligned(array: Any, alignment: int) -> Any:
+    """An array at an address that is a multiple of a number of bytes: itself, or a contiguous copy."""
+    if buffer_of(array).address % alignment == 0:
+        return array
+    return array.copied(*array.shape) if isinstance(array, ArrayDescriptor) else array.copy()
+
+
 def is_planned(value: Any) -> bool:
     """Return whether a value is an array that can be planned with: a NumPy array or a descriptor."""
     return isinstance(value, np.ndarray | ArrayDescriptor)

@@ -64,6 +64,7 @@ SM100_CONFIGS: Mapping[str, type[MatmulConfig]] = {
     "grouped": MatmulConfig,
     "blockwise": BlockwiseFP8MatmulConfig,
     "block_scaled": BlockScaledMatmulConfig,
+    "grouped_block_scaled": BlockScaledMatmulConfig,
 }
 _TF32 = {"f32", "tf32"}
 """Two ways to multiply float32."""
@@ -207,7 +208,7 @@ def _majors(request: Request, major: Callable[[Any], str | None]) -> Majors:
     A group may begin at any row, and TMA only at multiples of 16 bytes: A of a grouped GEMM is never mn-major.
     """
     of_a, of_b = major(request.a), major(request.b)
-    of_a = None if request.kind == "grouped" and of_a == "mn" else of_a
+    of_a = None if request.groups and of_a == "mn" else of_a
     return of_a, of_b if request.up is None or major(request.up) == of_b else None
 
 
@@ -378,7 +379,7 @@ def _choose_sm100(request: Request, violations: Violations) -> Choice | None:
 
 def _sm100_fields(request: Request, majors: Majors) -> dict[str, Any]:
     """The fields that follow from the arrays, and those that a choice is not free in."""
-    kind = "gmm" if request.kind == "grouped" else "bmm" if request.batches else "gemm"
+    kind = "gmm" if request.groups else "bmm" if request.batches else "gemm"
     fields = {"gemm_kind": kind, **_common_fields(request, majors)}
     if request.up is not None:
         fields |= {"AB_swapped": False, "use_tma_epilogue_load": False}
@@ -398,7 +399,7 @@ def _row_strides(request: Request, majors: Majors) -> list[int]:
     """Elements from row to row of A and B, as the kernel gets them."""
     pairs = zip((request.a, request.b), majors, strict=True)
     held = [(each if major else padded(_first_row(each)), major or "k") for each, major in pairs]
-    return [row_stride(*each) * request.packing for each in held]
+    return [row_stride(*each) * packing for each, packing in zip(held, request.packing, strict=True)]
 
 
 def _first_row(array: Any) -> Any:
@@ -411,10 +412,10 @@ def _sm100_config(request: Request, fields: dict[str, Any]) -> MatmulConfig:
     (m, n, k, batch), family = request.sizes, SM100_CONFIGS[request.kind]
     fields = {**fields, "sms": request.gpu.sms if request.gpu else SM100.sms}
     n = n if request.up is None else 2 * n
-    if request.kind == "grouped":
+    if request.groups:
         rows = -(-m // request.groups)
         if rows <= WIDEST and request.up is None:  # gated kernels do not swap A and B
-            return decode_config(rows, n, k, request.groups, **fields)
+            return decode_config(rows, n, k, request.groups, family=family, **fields)
         return choose_config(rows, n, k, request.groups, family=family, **fields)
     config = choose_config(m, n, k, batch, family=family, **fields)
     if sm100_violations(config) and fields.get("use_tma_epilogue_load"):

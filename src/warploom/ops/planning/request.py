@@ -62,7 +62,7 @@ class Request:
     function: str
     """The function that was called, for messages."""
     kind: str = "dense"
-    """dense, grouped, blockwise or block_scaled."""
+    """dense, grouped, blockwise, block_scaled or grouped_block_scaled."""
     a: Any = None
     b: Any = None
     up: Any = None
@@ -71,8 +71,8 @@ class Request:
     """Further kernel arguments by name: scales, group ends."""
     fields: Any = None
     """Configuration fields that follow from the operands."""
-    packing: int = 1
-    """Elements in one item of A and B."""
+    packing: tuple[int, int] = (1, 1)
+    """Elements in one item of A and of B."""
     groups: int = 0
     """Groups of rows; a configuration should suit one of them, and rows after the last are not written."""
 
@@ -127,7 +127,7 @@ class Request:
     def sizes(self) -> tuple[int, int, int, int]:
         """m, n, k and batches; with an empty K one zero is added up."""
         batch, m, n = (prod(each) for each in self.extents)
-        return m, n, max(self.a.shape[-1] * self.packing, 1), batch
+        return m, n, max(self.a.shape[-1] * self.packing[0], 1), batch
 
     @property
     def is_empty(self) -> bool:

@@ -41,6 +41,7 @@ EPILOGUE_WARPS = 4
 ACCUMULATOR_BYTES = 4
 
 _KINDS = {"bf16": "f16", "f16": "f16", "tf32": "tf32", "f32": "tf32"}
+_PACKED_BITS = {"e2m1": 4}
 _WORK_SLOTS, _WORK_SLOT_BYTES = 2, 32
 
 
@@ -106,6 +107,11 @@ class MatmulConfig(GemmConfig):
     def mma(self) -> TensorKind:
         """The MMA shapes and types of this kind."""
         return TENSOR_KINDS[self.mma_kind]
+
+    def stored_bits(self, operand: str) -> int:
+        """Return the bits of an element of "a" or "b" in global memory; in shared memory 4 bits may be padded."""
+        type_: str = getattr(self, f"{operand}_type")
+        return _PACKED_BITS.get(type_, self.mma.element_bits)
 
     @property
     def MMA_M(self) -> int:

@@ -11,7 +11,7 @@ from warploom.hardware.mma_shapes import TRANSPOSED_BYTE_N
 from warploom.hardware.swizzles import GRANULE, SWIZZLES
 from warploom.hardware.synchronisation import REGISTERS_PER_THREAD
 from warploom.hardware.tensor_maps import BOX_ROW_ALIGNMENT, STRIDE_ALIGNMENT
-from warploom.hardware.tmem import SMALLEST_ALLOCATION
+from warploom.hardware.tmem import SCALE_CHUNK_ROWS, SMALLEST_ALLOCATION
 from warploom.structured.config.base import ProblemRule, Rule, Violations
 from warploom.structured.config.output import MACHINE
 from warploom.structured.config.problem import Problem
@@ -21,10 +21,11 @@ if TYPE_CHECKING:
     from warploom.structured.config.sm100 import MatmulConfig
     from warploom.structured.config.sm100_scaled import BlockScaledMatmulConfig, BlockwiseFP8MatmulConfig
 
-_MIXABLE = {"e4m3", "e5m2"}
-"""Types that may be multiplied with each other."""
-_WHOLE_ATOM_N = (64, 128, 192, 256)
-_THROUGH_REGISTERS_N = (8, 16, 32)
+_MIXABLE: Mapping[str, frozenset[str]] = {
+    "f8f6f4": frozenset({"e4m3", "e5m2"}),
+    "mxf8f6f4": frozenset({"e4m3", "e5m2", "e2m1"}),
+}
+"""Types that may be multiplied with each other, by MMA kind."""
 _PATTERN_ROWS = 8
 _PER_K_TILE = "each K tile has its own accumulator and scale factors"
 _SPLIT_FAMILIES = "only the plain matmul supports split-K"
@@ -71,7 +72,8 @@ def _types(config: MatmulConfig) -> Violations:
     for name in ("a_type", "b_type"):
         if getattr(config, name) not in config.input_types:
             yield name, f"is not an operand type of {config.family}; supported: {', '.join(config.input_types)}"
-    if config.b_type != config.a_type and not {config.a_type, config.b_type} <= _MIXABLE:
+    mixable = _MIXABLE.get(config.mma_kind, frozenset())
+    if config.b_type != config.a_type and not {config.a_type, config.b_type} <= mixable:
         yield "b_type", f"must equal a_type, which is {config.a_type}; only e4m3 and e5m2 may be mixed"
 
 
@@ -215,7 +217,7 @@ def _modes(config: MatmulConfig) -> Violations:
 def _paired(config: MatmulConfig) -> Violations:
     if not config.paired:
         return
-    if config.family not in ("gemm", "bmm", "gmm"):
+    if config.family not in ("gemm", "bmm", "gmm", "grouped_block_scaled"):
         yield "paired", f"is not supported in {config.family}"
     for name, (only, reason) in _FIXED_WHEN_PAIRED.items():
         if getattr(config, name) != only:
@@ -246,8 +248,8 @@ CONFIG_RULES: tuple[Rule, ...] = (
 
 def _scaling_kind(config: BlockScaledMatmulConfig) -> Violations:
     kind = config.mma
-    if (config.a_type == "e2m1") != (kind.element_bits == 4):
-        yield "scaling_kind", f"does not support {config.a_type} as it is stored in shared memory"
+    if (config.a_type == config.b_type == "e2m1") != (kind.element_bits == 4):
+        yield "scaling_kind", f"does not support {config.a_type} times {config.b_type}"
     vectors = (kind.scale_vectors or {}).get(config.scale_type, ())
     if not vectors:
         yield "scale_type", f"is not supported: kind::{kind.name} has {', '.join(kind.scale_vectors or ())}"
@@ -258,15 +260,14 @@ def _scaling_kind(config: BlockScaledMatmulConfig) -> Violations:
 
 def _scale_tiles(config: BlockScaledMatmulConfig) -> Violations:
     m, n = config.MMA_M, config.MMA_N
-    if m != 128 * config.cta_group:
+    if m != SCALE_CHUNK_ROWS * config.cta_group:
         yield "mma_shape", f"has M = {m}; scale factors need 128 rows of each CTA: {128 * config.cta_group}"
-    legal = (*(_THROUGH_REGISTERS_N if config.is_gmm else ()), *_WHOLE_ATOM_N)
-    if n not in legal:
-        yield "mma_shape", f"has N = {n}; scale factors of {config.family} support {', '.join(map(str, legal))}"
-    if config.is_gmm and config.cta_group == 2 and not config.AB_swapped:
-        yield "AB_swapped", "must be True: a CTA pair shares the rows of the weights, not of a group's tokens"
-    if config.is_gmm and config.cta_group == 2 and config.is_small_bn:
-        yield "mma_shape", f"has N = {n}; scale factors that go through registers need cta_group=1"
+    if config.is_gmm and config.is_askew:
+        yield "mma_shape", f"has N = {n}; scale factors of {config.family} support 8, 16 and multiples of 32"
+    if config.is_askew and n > SCALE_CHUNK_ROWS:
+        yield "mma_shape", f"has N = {n}; scale factors support multiples of 8 up to 128, and of 32"
+    if config.paired and config.tile_columns % SCALE_CHUNK_ROWS:
+        yield "mma_shape", f"has N = {n}; with paired=True scale factors support 256"
 
 
 BLOCK_SCALE_RULES: tuple[Rule, ...] = (_scaling_kind, _scale_tiles)
@@ -293,7 +294,7 @@ def _strides(config: MatmulConfig, problem: Problem) -> Violations:
     owners = ("b", "a") if config.AB_swapped else ("a", "b")
     rows = {"a": "m", "b": "n"}
     copied = [
-        (owner, "k" if getattr(config, f"{operand}_major") == "k" else rows[owner], config.mma.element_bits)
+        (owner, "k" if getattr(config, f"{operand}_major") == "k" else rows[owner], config.stored_bits(operand))
         for operand, owner in zip("ab", owners, strict=True)
     ]
     if config.use_tma_store or (config.use_tma_epilogue_load and not config.epilogue_is_1d):
@@ -335,6 +336,10 @@ PROBLEM_RULES: tuple[ProblemRule, ...] = (_strides, _k_tiles, _grid)
 def _scale_blocks(config: BlockScaledMatmulConfig, problem: Problem) -> Violations:
     if problem.k % config.vec_sf_size:
         yield "k", f"must be a multiple of vec_sf_size, which is {config.vec_sf_size}"
+    along = "m" if config.AB_swapped else "n"
+    if config.is_askew and getattr(problem, along) > config.MMA_N:
+        where = "only the first tile has its scale factors in place"
+        yield along, f"must be at most {config.MMA_N}, the N of mma_shape, unless that is a multiple of 32: {where}"
 
 
 BLOCK_SCALE_PROBLEM_RULES: tuple[ProblemRule, ...] = (_scale_blocks,)

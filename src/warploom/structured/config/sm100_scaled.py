@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import gcd
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from warploom.hardware.dtypes import ELEMENT_TYPES
 from warploom.hardware.tmem import QUADRANT, SCALE_CHUNK_FACTORS, SCALE_CHUNK_ROWS
 from warploom.structured.config.base import DERIVED, Derivation, ProblemRule, Rule
 from warploom.structured.config.fields import BLOCKWISE_INPUT_TYPES, SCALED_INPUT_TYPES
-from warploom.structured.config.shared_memory import SharedArray, align_up, barriers, ceil_div, tiles
+from warploom.structured.config.shared_memory import SharedArray, align_up, ceil_div, tiles
 from warploom.structured.config.sm100 import EPILOGUE_WARPS, MatmulConfig
 from warploom.structured.config.sm100_rules import (
     BLOCK_SCALE_PROBLEM_RULES,
@@ -24,7 +24,6 @@ from warploom.structured.config.sm100_rules import (
 
 _ATOM_BYTES = SCALE_CHUNK_ROWS * SCALE_CHUNK_FACTORS
 _ATOM_COLUMNS = SCALE_CHUNK_ROWS // QUADRANT
-_SMALL_N = 64
 _MANY_ACCUMULATORS, _NARROW_PIECE, _WIDE_PIECE = 128, 8, 32
 _OTHER_REGISTERS = 31
 """Other registers of a blockwise epilogue thread: addresses, scales, ring positions (ptxas 13.4, plain epilogue)."""
@@ -72,7 +71,7 @@ class BlockScaledMatmulConfig(MatmulConfig):
     rules: ClassVar[tuple[Rule, ...]] = (*CONFIG_RULES, *BLOCK_SCALE_RULES)
     problem_rules: ClassVar[tuple[ProblemRule, ...]] = (*PROBLEM_RULES, *BLOCK_SCALE_PROBLEM_RULES)
     derivations: ClassVar[Mapping[str, Derivation]] = {
-        "scaling_kind": lambda c: "mxf4nvf4" if c.a_type == "e2m1" else "mxf8f6f4",
+        "scaling_kind": lambda c: "mxf4nvf4" if c.a_type == "e2m1" == (c.b_type or c.a_type) else "mxf8f6f4",
         "scale_type": lambda c: "ue4m3" if c.scaling_kind == "mxf4nvf4" else "ue8m0",
         "vec_sf_size": lambda c: c.mma.k // max((c.mma.scale_vectors or {}).get(c.scale_type, (1,))),
         "mma_shape": MatmulConfig.derivations["mma_shape"],
@@ -93,15 +92,19 @@ class BlockScaledMatmulConfig(MatmulConfig):
         return self.is_grouped
 
     @property
-    def is_small_bn(self) -> bool:
-        """True if B's scales reach TMEM through registers, because tiles begin inside a lane group of an atom."""
-        return self.MMA_N < _SMALL_N
+    def written(self) -> Self:
+        stages = self.num_accum_pipeline_stages  # not derived again for half of the columns
+        return super().written.replace(num_accum_pipeline_stages=stages) if self.paired else self
 
     @property
-    def roles(self) -> dict[str, int]:
-        if self.is_gmm and self.is_small_bn:
-            return {"epilogue": EPILOGUE_WARPS, "load": 1, "mma": 1, "sfb_tma": 1, "sfb_load": 4, "scheduler": 1}
-        return super().roles
+    def is_narrow(self) -> bool:
+        """True if a tile may begin inside a group of 32 rows of B's scales: their copy to TMEM begins there too."""
+        return self.MMA_N < QUADRANT
+
+    @property
+    def is_askew(self) -> bool:
+        """True if only the first tile along N has its scales in whole groups of 32 rows, or inside one."""
+        return bool(self.MMA_N % QUADRANT and QUADRANT % self.MMA_N)
 
     @property
     def num_sf_k_tiles(self) -> int:
@@ -115,8 +118,14 @@ class BlockScaledMatmulConfig(MatmulConfig):
 
     @property
     def sfb_rows(self) -> int:
-        """Rows of the scale atoms of a B tile: each CTA of a pair holds all of them."""
-        return align_up(self.MMA_N, SCALE_CHUNK_ROWS)
+        """Rows of the scale atoms of a B tile, which may begin inside one: each CTA of a pair holds all of them."""
+        begins_at = 0 if self.is_askew else SCALE_CHUNK_ROWS - gcd(self.MMA_N, SCALE_CHUNK_ROWS)
+        return align_up(begins_at + self.MMA_N, SCALE_CHUNK_ROWS)
+
+    @property
+    def sfb_spare(self) -> int:
+        """Bytes after the scales of a B tile: a copy to TMEM that begins inside an atom reads past the last one."""
+        return _ATOM_BYTES if self.is_narrow else 0
 
     @property
     def stage_stride_cols(self) -> int:
@@ -150,8 +159,7 @@ class BlockScaledMatmulConfig(MatmulConfig):
         atoms_a, atoms_b = self._atoms
         return (
             tiles("sfa_tiles", stages, atoms_a * _ATOM_BYTES),
-            tiles("sfb_tiles", stages, atoms_b * _ATOM_BYTES),
-            barriers("sfb_barriers", 3 * stages if self.is_gmm and self.is_small_bn else 0),
+            tiles("sfb_tiles", stages, atoms_b * _ATOM_BYTES + self.sfb_spare),
         )
 
 

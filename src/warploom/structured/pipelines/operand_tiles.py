@@ -139,8 +139,9 @@ class OperandTiles:
 
     @property
     def bytes(self) -> int:
-        """Bytes of one tile."""
-        return self.layout.tile_bytes
+        """Bytes that fill one tile; padding in shared memory does not count."""
+        moved = self.source.geometry
+        return self.layout.tile_bytes * moved.box_bytes // moved.shared_bytes
 
     def descriptor(self, index: Value) -> Value:
         """Return the matrix descriptor of a tile."""

@@ -8,7 +8,7 @@ memory and in the copy to TMEM. A chunk takes four TMEM columns. The chunks of o
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from warploom.hardware.instruction_descriptors import encode_instruction_descriptor
@@ -18,6 +18,7 @@ from warploom.structured.cluster import Cluster
 from warploom.structured.config import BlockScaledMatmulConfig
 from warploom.structured.pipelines.input_pipeline import InputConsumerStage
 from warploom.structured.pipelines.operand_tiles import copy_box
+from warploom.structured.pipelines.start_up import start_up
 from warploom.structured.tensor_cores.tcgen05 import MmaOp
 from warploom.structured.tensor_cores.tmem import TmemStage
 from warploom.trace import isa
@@ -49,6 +50,11 @@ class ScaleFactorLayout:
         return (self.across, self.along, CHUNK_BYTES // _WORD)
 
     @property
+    def halved(self) -> ScaleFactorLayout:
+        """The layout of half of the rows."""
+        return replace(self, across=self.across // 2)
+
+    @property
     def bytes(self) -> int:
         return self.across * self.along * CHUNK_BYTES
 
@@ -74,22 +80,35 @@ def scale_layouts(config: BlockScaledMatmulConfig) -> tuple[ScaleFactorLayout, S
 
 
 class ScaleFactors:
-    """The scale factors of one operand, in the input stages and in TMEM."""
+    """The scale factors of one operand, in the input stages and in TMEM.
+
+    The scales of a gate and up pair are from two sources, with the same rows of each.
+    """
 
     local = False
 
     def __init__(
         self,
         name: str,
-        source: TensorMapArgument,
+        source: TensorMapArgument | tuple[TensorMapArgument, TensorMapArgument],
         layout: ScaleFactorLayout,
         count: int,
         row: Callable[[Any], Value],
         columns: int,
+        spare: int = 0,
+        *,
+        is_whole: bool = False,
     ) -> None:
-        """`row` maps a tile of work to its first row; `columns` is the TMEM column of the first stage's scales."""
-        self.source, self.layout, self._row, self._columns = source, layout, row, columns
-        self.storage: View = shared("u8", (count, layout.bytes), name=name, align=SHARED_ALIGNMENT)
+        """`row` maps a tile of work to its first row; `columns` is the TMEM column of the first stage's scales.
+
+        With `spare` bytes after each stage, a tile may start at any multiple of 8 rows: inside a group of 32. If
+        `is_whole`, every tile starts with a chunk.
+        """
+        self._sources = source if isinstance(source, tuple) else (source,)
+        self.source, self.layout, self._row, self._columns = self._sources[0], layout, row, columns
+        self._spare, self._is_whole = spare, is_whole
+        start_up().maps.extend(self._sources[1:])
+        self.storage: View = shared("u8", (count, layout.bytes + spare), name=name, align=SHARED_ALIGNMENT)
 
     @property
     def bytes(self) -> int:
@@ -99,40 +118,57 @@ class ScaleFactors:
         """Issue the copies of the chunks of K tile `k`; chunks outside the operand are filled with zeros."""
         batch = (tile.batch,) if len(self.source.geometry.box) > len(self.layout.box) else ()
         chunk = (valued(self._row(tile), "s32") // SCALE_CHUNK_ROWS, k * self.layout.along, 0)
-        copy_box(self.storage[index].place, self.source.at(*batch, *chunk), barrier, cluster)
+        part = self.layout.bytes // len(self._sources)
+        for number, source in enumerate(self._sources):
+            place = self.storage[index].window((number * part,), (part,)).place
+            copy_box(place, source.at(*batch, *chunk), barrier, cluster)
 
-    def to_tmem(self, index: Value, base: Value, cta_group: int) -> Value:
-        """Copy a stage's chunks to TMEM, in the thread that issues the MMAs; return the address of the first."""
-        layout = self.layout
+    def to_tmem(self, index: Value, base: Value, tile: Any, cta_group: int) -> Value:
+        """Copy a stage's chunks to TMEM, in the thread that issues the MMAs; return the address of a tile's first row.
+
+        A tile may start inside a chunk, by groups of 32 rows in the next column; inside a group, it is the copy that
+        starts later, and lanes after the tile's last row get other bytes.
+        """
+        layout, row = self.layout, valued(self._row(tile), "s32")
         first = base + self._columns + index * layout.columns
         start = matrix_descriptor(
             self.storage[index].place, leading=_COPY.row_bytes, stride=_EIGHT_ROWS, swizzle="none"
         )
+        if self._spare:
+            start = start + (row % QUADRANT).to("u64")
         for along in range(layout.along):
             for across in range(layout.across):
                 place = At(first, layout.column(across, along))
                 descriptor = start + layout.offset(across, along) // _COPY.row_bytes
                 isa.tcgen05.cp(place, descriptor, cta_group=cta_group, shape="32x128b", multicast="warpx4")
-        return first
-
-    def skipped_columns(self, tile: Any) -> Value:
-        """Return the TMEM columns of a stage before a tile's first row: a tile may start inside a chunk."""
-        return (valued(self._row(tile), "s32") % SCALE_CHUNK_ROWS // QUADRANT).to("u32")
+        return first if self._is_whole else first + (row % SCALE_CHUNK_ROWS // QUADRANT).to("u32")
 
 
 def scale_factors(
     sfa: TensorMapArgument,
-    sfb: TensorMapArgument,
+    sfb: TensorMapArgument | tuple[TensorMapArgument, TensorMapArgument],
     config: BlockScaledMatmulConfig,
     a_row: Callable[[Any], Value] | None = None,
     b_row: Callable[[Any], Value] | None = None,
 ) -> tuple[ScaleFactors, ScaleFactors]:
-    """Create the scale factors of A and of B, at the TMEM columns that the configuration assigns."""
+    """Create the scale factors of A and of B, at the TMEM columns that the configuration assigns.
+
+    `a_row` and `b_row` map a scheduler's tile to the first row of an operand's scales.
+    """
     rows = (a_row or (lambda tile: tile.m * config.BM), b_row or (lambda tile: tile.n * config.MMA_N))
     plan, stages, (of_a, of_b) = config.tmem, config.num_pipeline_stages, scale_layouts(config)
     return (
-        ScaleFactors("sfa_tiles", sfa, of_a, stages, rows[0], plan.sfa(0)),
-        ScaleFactors("sfb_tiles", sfb, of_b, stages, rows[1], plan.sfb(0)),
+        ScaleFactors("sfa_tiles", sfa, of_a, stages, rows[0], plan.sfa(0), is_whole=True),
+        ScaleFactors(
+            "sfb_tiles",
+            sfb,
+            of_b,
+            stages,
+            rows[1],
+            plan.sfb(0),
+            config.sfb_spare,
+            is_whole=config.tile_columns % SCALE_CHUNK_ROWS == 0,
+        ),
     )
 
 
@@ -153,10 +189,9 @@ class BlockScaledMmaOp(MmaOp):
         """Issue the MMAs of a stage; `accumulate` applies to the first, which otherwise overwrites the accumulator."""
         payload, index = stage.payload(), stage.tile()
         a, b, sfa, sfb = payload.a, payload.b, payload.sfa, payload.sfb
-        skipped = sfb.skipped_columns(tile)
         with when(self._role.elected):
-            of_a = sfa.to_tmem(index, acc.base, self._cluster.cta_group)
-            of_b = sfb.to_tmem(index, acc.base, self._cluster.cta_group) + skipped
+            of_a = sfa.to_tmem(index, acc.base, tile, self._cluster.cta_group)
+            of_b = sfb.to_tmem(index, acc.base, tile, self._cluster.cta_group)
             left, right = a.descriptor(index), b.descriptor(index)
             for number, k in enumerate(range(0, a.layout.k_extent, self._kind.k)):
                 along, scale_id = divmod(number * self._vectors, SCALE_CHUNK_FACTORS)
