@@ -198,10 +198,22 @@ def derived(buffers: int) -> Candidates:
 
         return call
 
-    theirs = "torch linear with grad"
+    gradients = random(buffers, M, N)
+
+    def both_ways(linear: Callable[..., Any]) -> Callable[[int], Any]:
+        def call(at: int) -> None:
+            with torch.enable_grad():
+                linear(xs[at], ws[at]).backward(gradients[at])
+            xs[at].grad = ws[at].grad = None
+
+        return call
+
+    theirs, theirs_too = "torch linear with grad", "torch linear, forward and backward"
     return {
         theirs: Candidate(PRODUCT, graded(torch.nn.functional.linear)),
         "linear with grad": Candidate(theirs, graded(wl.linear)),
+        theirs_too: Candidate(PRODUCT, both_ways(torch.nn.functional.linear), 3),
+        "linear, forward and backward": Candidate(theirs_too, both_ways(wl.linear), 3),
     }
 
 

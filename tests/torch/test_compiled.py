@@ -8,6 +8,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from functorch.compile import make_boxed_func  # noqa: E402
+from torch._dynamo.backends.common import aot_autograd  # noqa: E402
 from torch._dynamo.testing import CompileCounterWithBackend  # noqa: E402
 
 import warploom.ops as wl  # noqa: E402
@@ -209,3 +211,54 @@ def test_opcheck_of_gradients():
         tensors = [each.clone().requires_grad_(number == leaf) for number, each in enumerate((a, d))]
         op = torch.ops.warploom.grouped_weights.default
         torch.library.opcheck(op, (*tensors, ENDS, 1.0, ""), test_utils=CHECKS)
+
+
+def meta(*shape, dtype=torch.bfloat16):
+    return torch.empty(*shape, dtype=dtype, device="meta", requires_grad=True)
+
+
+META_ENDS = torch.empty(2, dtype=torch.int32, device="meta")
+LAYOUTS = {
+    "linear": (wl.linear, lambda: (meta(5, 16), meta(24, 16))),
+    "many axes": (lambda x, w, b: wl.linear(x, w, bias=b), lambda: (meta(3, 5, 16), meta(24, 16), meta(24))),
+    "activation": (lambda x, w: wl.linear(x, w, activation="gelu"), lambda: (meta(5, 16), meta(24, 16))),
+    "matmul": (wl.matmul, lambda: (meta(5, 16), meta(16, 24))),
+    "transposed matmul": (lambda a, w: wl.matmul(a.mT, w.mT), lambda: (meta(16, 5), meta(24, 16))),
+    "batches": (lambda a, w: wl.matmul(a, w.mT), lambda: (meta(2, 5, 16), meta(2, 24, 16))),
+    "gated": (wl.gated_linear, lambda: (meta(5, 16), meta(24, 16), meta(24, 16))),
+    "grouped": (lambda a, w: wl.grouped_matmul(a, w.mT, META_ENDS), lambda: (meta(5, 16), meta(2, 24, 16))),
+}
+COPIES = ("clone", "copy", "copy_", "_to_copy", "contiguous")
+
+
+COMPILED = ("many axes", "activation", "transposed matmul", "grouped")
+"""The cases that are compiled as well: the others have the same gradients."""
+
+
+@pytest.mark.parametrize(
+    ("case", "is_compiled"), [*((name, False) for name in LAYOUTS), *((n, True) for n in COMPILED)]
+)
+def test_gradients_have_the_layout_of_their_parameters_without_copies(case, is_compiled):
+    """Autograd copies a gradient whose strides are not those of its parameter, and so does a compiled backward pass."""
+    function, make = LAYOUTS[case]
+    given, graphs = make(), []
+
+    def keep(graph, _):
+        graphs.append(graph)
+        return make_boxed_func(graph)
+
+    if is_compiled:
+        backend = aot_autograd(fw_compiler=keep, bw_compiler=keep)
+        made = torch.compile(function, backend=backend, fullgraph=True)(*given)
+    else:
+        made = function(*given)
+    found = torch.autograd.grad(made, given, torch.empty_like(made))
+    assert [each.stride() for each in found] == [each.stride() for each in given]
+    assert len(graphs) == 2 * is_compiled
+    nodes = [node.target.overloadpacket.__name__ for graph in graphs for node in graph.graph.nodes if is_op(node)]
+    assert sum("matmul" in name or "weights" in name or "gated" in name for name in nodes) >= 3 * is_compiled
+    assert not [name for name in nodes if name in COPIES]
+
+
+def is_op(node) -> bool:
+    return node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload)

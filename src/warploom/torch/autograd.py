@@ -35,15 +35,17 @@ _UNSUPPORTED = frozenset(("epilogue", "store", "operands", "outputs", "out", "co
 
 def differentiable(function: str, a: Tensor, b: Tensor, options: dict[str, Any], run: Run) -> Tensor | None:
     """The result of a GEMM that needs a gradient; None where its custom op must be called."""
-    tensors = [a, b]
+    tensors: list[Tensor] = [a, b]
     if options:
+        if not _UNSUPPORTED.isdisjoint(options):
+            return None
         tensors += [each for name in _INPUTS if isinstance(each := options.get(name), Tensor)]
-    if not are_plain(tensors) or is_observed() or not _UNSUPPORTED.isdisjoint(options) or a.dtype in FP8:
+    if not are_plain(tensors) or is_observed() or a.dtype in FP8:
         return None
     if b.dim() != 2 or (a.dim() != 2 and (function != "linear" or not a.dim())):
         return None
     made: Tensor | tuple[Tensor, Tensor] = _apply(*map(unwrap_dead, tensors), (function, options, run))
-    return made if isinstance(made, Tensor) else made[0]
+    return made if type(made) is not tuple else made[0]
 
 
 class _Gemm(torch.autograd.Function):
@@ -96,7 +98,7 @@ _apply: Any = _Gemm.apply if apply_function is None else super(torch.autograd.Fu
 def _operand_gradients(ctx: Any, gradient: Tensor | None, a: Tensor, b: Tensor) -> Gradients:
     if gradient is None:
         return None, None
-    rows = gradient.to(a.dtype)
+    rows = gradient if gradient.dtype is a.dtype else gradient.to(a.dtype)
     if a.dim() == 2:
         return _OPERAND_GRADIENTS[ctx.function](ctx, rows, a, b)
     count = prod(a.shape[:-1])

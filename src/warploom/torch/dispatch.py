@@ -195,8 +195,9 @@ def _eager(function: str, a: Tensor, b: Tensor, options: dict[str, Any]) -> Tens
 
 
 def _needs_gradient(a: Any, b: Any, options: dict[str, Any]) -> bool:
-    given = (a, b, options.get("bias"), options.get("residual")) if options else (a, b)
-    return any(isinstance(each, Tensor) and each.requires_grad for each in given)
+    if getattr(a, "requires_grad", False) or getattr(b, "requires_grad", False):
+        return True
+    return bool(options) and any(getattr(options.get(name), "requires_grad", False) for name in ("bias", "residual"))
 
 
 LIBRARY.define(
@@ -296,7 +297,7 @@ def _run_checked(
     read = [each for each in (*operands, bias, up_bias, residual, *function_operands) if isinstance(each, Tensor)]
     is_partial = operation in GROUPED
     integers = [each for each in operands if not each.is_floating_point()]
-    if is_partial and any(read_integers(each) is not each for each in integers):
+    if key is not None and is_partial and any(read_integers(each) is not each for each in integers):
         key = None  # the launch reads a copy of the ends
     if request.is_gated or request.outputs is not None or optional:
         return _run_fused(operation, request, operands, (bias, up_bias, residual), rest, extras, key, own)

@@ -310,17 +310,18 @@ def write_into(operation: str, out: Tensor, operands: Sequence[Tensor], *epilogu
     return None
 
 
-def make(operation: str, *given: Any, is_dispatched: bool = False) -> Tensor:
+def make(operation: str, *given: Any, is_dispatched: bool = False, key: Any = None) -> Tensor:
     """The implementation of an op: a new result, of a call that was remembered or of one that is planned.
 
-    Below PyTorch's dispatcher tensors differ from those above it, and are remembered separately.
+    Below PyTorch's dispatcher tensors differ from those above it, and are remembered separately. With a key the caller
+    has looked for the call itself, and remembers it by that.
     """
     number = len(OPERANDS[operation])
     operands, out_dtype = given[:number], given[-2]
     epilogue: tuple[Any, ...] = given[number:-2]
     extras: str = given[-1]
-    key, tensors = None, [each for each in given[: number + 2] if each is not None]
-    if operation == "matmul" and extras == PLAIN:
+    tensors = [each for each in given[: number + 2] if each is not None]
+    if operation == "matmul" and extras == PLAIN and key is None:
         bias, residual, numbers = epilogue[0], epilogue[1], epilogue[4:]
         key = ("op", is_dispatched, *state(), operands[0].shape, operands[1].shape)
         key += (out_dtype, bias is None, residual is None, *numbers)
