@@ -48,6 +48,14 @@ def test_reused_staging_memory_is_found_if_stores_are_delayed():
     assert wrong_without(pattern, 0, "hold:bulk-store") > 0
 
 
+def test_a_load_of_tmem_without_a_fence_after_the_wait_may_read_before_it():
+    """The fence after the epilogue's wait for the accumulator is the fourth of the kernel."""
+    pattern = "tcgen05.fence::after_thread_sync"
+    assert wrong_without(pattern, 3, "eager") == 0
+    for schedule in ("lazy", "reverse", "hold:tcgen05-ld"):
+        assert wrong_without(pattern, 3, schedule) > 0
+
+
 @pytest.mark.parametrize("family", ["sm_90a cooperative", "sm_100a one CTA"])
 @pytest.mark.parametrize("name", NAMES)
 def test_whole_kernels_are_right_under_every_schedule(family, name):
@@ -117,7 +125,7 @@ def test_polling_warps_are_suspended_until_the_word_changes(schedule, late):
 @pytest.mark.parametrize("family", ["sm_90a split-K in memory", "sm_100a split-K"])
 def test_reverse_executes_little_more_than_lazy_with_split_k(family):
     counts = {name: launch(FAMILIES[family]()[0], schedule=name).instructions for name in ("lazy", "reverse")}
-    assert counts["reverse"] < 4 * counts["lazy"]
+    assert counts["reverse"] <= 2 * counts["lazy"]
 
 
 def test_a_deadlock_has_its_waiters_as_data():
@@ -135,7 +143,7 @@ def test_a_deadlock_has_its_waiters_as_data():
     assert polling.what == "polls byte 0 of `argument 0, flag` (4 bytes), which holds 0"
 
 
-@pytest.mark.parametrize(("schedule", "most"), [("lazy", 1), ("hold:bulk-store", 1)])
+@pytest.mark.parametrize(("schedule", "most"), [("lazy", 1), ("reverse", 1), ("weak", 1), ("hold:bulk-store", 1)])
 def test_a_cta_that_asks_for_work_runs_many_tiles(schedule, most):
     """A launch would take the tiles away from the CTA, and its memory would not be reused."""
     out = np.zeros(12, np.uint32)

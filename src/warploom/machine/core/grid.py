@@ -255,13 +255,18 @@ class Grid:
 
     def _run(self, group: Group) -> None:
         """Give a group its turn; one whose turns have no effect may only be polling, and is then suspended."""
-        effects = self.effects
-        group.run(self._turn)
+        effects, first = self.effects, min(self._turn, group.patient_for)
+        group.run(first)
+        if self.effects != effects and group.state == READY and first < self._turn:
+            # It does not only poll: it gets the rest of its turn.
+            self._withdraw(group)
+            self._idle -= 1
+            group.run(self._turn - first)
         if self.effects != effects or group.state != READY:
             group.idle = 0
             return
-        group.idle += self._turn
-        if group.idle > group.patient_for:
+        group.idle += first
+        if group.idle >= group.patient_for:
             self._withdraw(group)
             if self._spins(group):
                 self.parked.append(group)
@@ -333,7 +338,9 @@ class Grid:
 
     def _withdraw(self, group: Group) -> None:
         for queue in (self.ready, self.spent):
-            if group in queue:
+            if queue and queue[-1] is group:
+                queue.pop()
+            elif group in queue:
                 queue.remove(group)
 
     def _unpark(self) -> None:

@@ -108,7 +108,9 @@ class Reverse:
 
     def choose(self, kind: str, options: Sequence[str], groups: int) -> int:
         if kind == "step":
-            return groups - 1 if groups else len(options) - 1
+            # A launch would take the work that a resident CTA has asked for.
+            last = len(options) - 1
+            return groups - 1 if groups else last - (options[last] == "launch" and _asks_for_work(options, groups))
         return 1 if kind == "cancel" else len(options) - 1 if kind == "lanes" else 0
 
 

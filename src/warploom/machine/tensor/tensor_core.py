@@ -296,6 +296,7 @@ class TensorCore:
                     raise type(error)(error.diag, first.g.grid.loc_of(first.op), notes, error.fields) from None
 
     def _hand_over(self, g: Group, op: Op, thread: int, run: Callable[[], None], touches: Touches | None) -> None:
+        g.cta.state["issues tcgen05", g.first_warp] = True
         before = (*self._told.pop(thread, ()), *self._last.get(thread, ()))
         group = None if g.grid.reporter is None else self._next_group(thread)
         operation = submit(g, op, run, touches=touches, group=group, after=before)

@@ -1,12 +1,16 @@
 """TMEM to registers and back: `tcgen05.ld`, `tcgen05.st` and the waits for them.
 
 Under the eager schedule a load reads at issue. Under others it reads again when it completes, at `wait::ld` or before:
-a kernel that lets an MMA overwrite what it has not waited for gets the new values.
+a kernel that lets an MMA overwrite what it has not waited for gets the new values. There it may also read as early as
+the last `tcgen05.fence::after_thread_sync` of its warp: of MMAs that completed since, it sees nothing, because a wait
+alone orders no asynchronous operation. This holds for warps that have executed such a fence and issue no MMAs; programs
+without these fences, such as Triton's, rely on more than PTX promises, and their loads read at issue.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -98,7 +102,7 @@ class _Move:
             f"in runs of {self.lanes} that begin at a multiple of {LANE_ALIGNMENT}."
         )
 
-    def block(self, memory: Tmem, places: list[tuple[int, int] | None]) -> Words | None:
+    def block(self, memory: Tmem | _View, places: list[tuple[int, int] | None]) -> Words | None:
         """The cells of all warps as [register, lane], where shape and addresses make them one block."""
         first = places[0]
         if first is None or self.shape != _WHOLE or self.packed:
@@ -139,21 +143,47 @@ def load(op: Op) -> Run:
         if g.grid.convoys:
             move.tell(g, "ld", places, half)
             return _read(move, memory, places, half, g.lanes)
-        first = _read(move, memory, places, half, g.lanes).copy()
+        now = _read(move, memory, places, half, g.lanes).copy()
+        early = _view_of(g)
+        first = now if early is None else _read(move, early, places, half, g.lanes).copy()
         place = places[0]
         assert place is not None
         homes = g.cta.program.layout.places
         rows = [
             (homes[each.name].file, homes[each.name].index) if isinstance(each, Register) else None for each in items
         ]
-        again = partial(_read_again, g, rows, first, partial(_read, move, memory, places, half, g.lanes))
+        again = partial(_read_again, g, rows, first, now, partial(_read, move, memory, places, half, g.lanes))
         _moves(g, "ld").add(g, op, again, partial(move.touches, g, "reads", place, half))
         return first
 
     return run
 
 
-def _read(move: _Move, memory: Tmem, places: list[tuple[int, int] | None], half: int, lanes: int) -> Words:
+@dataclass(frozen=True, slots=True)
+class _View:
+    """TMEM as a warp has seen it at its last `tcgen05.fence::after_thread_sync`, and what it has stored since."""
+
+    cells: Words
+
+    @property
+    def words(self) -> Words:
+        return self.cells.T
+
+
+def fence_after(g: Group) -> None:
+    """A warp executes `tcgen05.fence::after_thread_sync`: its later loads see what has completed up to now."""
+    memory = tmem_of(g.cta)
+    memory.settle()
+    g.cta.state["tensor view", g.first_warp] = _View(memory.cells.copy())
+
+
+def _view_of(g: Group) -> _View | None:
+    """The memory that a load may still see; None where that is the present one."""
+    view: _View | None = g.cta.state.get(("tensor view", g.first_warp))
+    return None if ("issues tcgen05", g.first_warp) in g.cta.state else view
+
+
+def _read(move: _Move, memory: Tmem | _View, places: list[tuple[int, int] | None], half: int, lanes: int) -> Words:
     """The words that a load reads now, as [register, lane]."""
     block = move.block(memory, places)
     if block is not None:
@@ -166,14 +196,16 @@ def _read(move: _Move, memory: Tmem, places: list[tuple[int, int] | None], half:
     return table
 
 
-def _read_again(g: Group, rows: list[tuple[str, int] | None], first: Words, read: Callable[[], Words]) -> None:
+def _read_again(
+    g: Group, rows: list[tuple[str, int] | None], first: Words, at_issue: Words, read: Callable[[], Words]
+) -> None:
     """Complete a load: it may read as late as this, and what was written to its cells since the issue shows.
 
     Registers that the thread has changed in between keep their values: it may use what a load has returned before
     `wait::ld` (PTX ISA 9.7.16.6.4.5), but must not reuse the memory.
     """
     late = read()
-    if np.array_equal(late, first):
+    if np.array_equal(late, at_issue):
         return
     lanes = slice(g.first_lane, g.first_lane + g.lanes)
     for home, before, now in zip(rows, first, late, strict=True):
@@ -198,14 +230,23 @@ def store(op: Op) -> Run:
             move.tell(g, "st", places, half)
             _write(move, memory, places, table, half)
             return
-        place, write = places[0], partial(_write, move, memory, places, table, half)
+        place, write = places[0], partial(_write_seen, g, move, memory, places, table, half)
         assert place is not None
         _moves(g, "st").add(g, op, write, partial(move.touches, g, "writes", place, half))
 
     return run
 
 
-def _write(move: _Move, memory: Tmem, places: list[tuple[int, int] | None], table: Words, half: int) -> None:
+def _write_seen(
+    g: Group, move: _Move, memory: Tmem, places: list[tuple[int, int] | None], table: Words, half: int
+) -> None:
+    """Store, also where the warp itself looks."""
+    _write(move, memory, places, table, half)
+    if (view := _view_of(g)) is not None:
+        _write(move, view, places, table, half)
+
+
+def _write(move: _Move, memory: Tmem | _View, places: list[tuple[int, int] | None], table: Words, half: int) -> None:
     block = move.block(memory, places)
     if block is not None:
         block[...] = table

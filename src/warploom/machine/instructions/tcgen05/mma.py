@@ -21,6 +21,7 @@ from warploom.machine.copy.bulk import count_bytes, issuers, multicast_targets, 
 from warploom.machine.core.events import Touch
 from warploom.machine.core.registry import Run, executes
 from warploom.machine.instructions.mbarrier import barrier_at, barrier_touch, shared_address
+from warploom.machine.instructions.tcgen05.load_store import fence_after
 from warploom.machine.memory.shared_memory import OFFSET_MASK, RANK_SHIFT
 from warploom.machine.tensor.accumulators import accumulator_view, tensor_copy
 from warploom.machine.tensor.elements import expand_padded
@@ -316,8 +317,12 @@ def fence(op: Op) -> Run:
     before = op["side"] == "before_thread_sync"
 
     def run(g: Group, mask: Array | None) -> None:
+        if g.grid.convoys:
+            return
+        if not before:
+            fence_after(g)
         core: TensorCore | None = g.cta.state.get("tensor_core")
-        if core is None or g.grid.convoys:
+        if core is None:
             return
         threads = [thread_of(g, lane) for lane in issuers(g, mask)]
         if before:
