@@ -53,6 +53,7 @@ class Kernel:
     constants: dict[str, object]
     arch: int = 90
     options: dict[str, int] = field(default_factory=lambda: {"num_warps": 4, "num_stages": 3})
+    aligned: bool = False
 
 
 MATMULS = {
@@ -76,6 +77,7 @@ KERNELS = {
         "dot",
         {"a": "*bf16", "b": "*bf16", "c": "*bf16", **POINTERS},
         {"BM": 64, "BN": 64, "BK": 32, "PRECISION": "tf32"},
+        aligned=True,
     ),
     "persistent sm_90a": Kernel("persistent", MATRICES, {**TILES, "PROGRAMS": 16}, 90),
     "persistent sm_100a": Kernel("persistent", MATRICES, {**TILES, "PROGRAMS": 16}, 100),
@@ -249,7 +251,9 @@ def compile_kernel(kernel: Kernel) -> dict[str, Any]:
     from triton.compiler import ASTSource
 
     signature = {**kernel.signature, **dict.fromkeys(kernel.constants, "constexpr")}
-    source = ASTSource(getattr(machine_kernels, kernel.function), signature, kernel.constants)
+    # Arguments are multiples of 16, as a launch through Triton finds out: without it there is no `cp.async`.
+    aligned = {(at,): [["tt.divisibility", 16]] for at in range(len(kernel.signature))} if kernel.aligned else {}
+    source = ASTSource(getattr(machine_kernels, kernel.function), signature, kernel.constants, aligned)
     built = triton.compile(source, target=GPUTarget("cuda", kernel.arch, 32), options=kernel.options)
     return {"ptx": built.asm["ptx"], "shared": built.metadata.shared, "threads": 32 * built.metadata.num_warps}
 

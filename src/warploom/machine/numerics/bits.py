@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from warploom.diagnostics import Diag, WarploomError
 from warploom.hardware.dtypes import ELEMENT_TYPES, PACKED_TYPES, ElementType, storage_of
+from warploom.machine.numerics.products import has_nan
 
 Array = npt.NDArray[Any]
 ArrayFunction = Callable[..., Any]
@@ -77,7 +78,7 @@ def signed_view(type_name: str) -> np.dtype[Any]:
 
 def any_nan(values: Array) -> bool:
     """Return whether an array holds a NaN."""
-    return bool(np.count_nonzero(np.isnan(values)))
+    return has_nan(values) if values.itemsize > 2 else bool(np.count_nonzero(np.isnan(values)))
 
 
 _NAN_F32 = ELEMENT_TYPES["f32"].nan_code

@@ -117,7 +117,8 @@ def write(w: Writer, op: Op) -> None:
         _call(w, op, slots, out)
 
 
-def _signature(op: Op) -> dict[str, Any]:
+def signature_of(op: Op) -> dict[str, Any]:
+    """The modifiers of an instruction as `numerics` takes them."""
     return {name: text for name, text in op.modifiers.items() if text is not None}
 
 
@@ -127,7 +128,7 @@ def _bits_out(op: Op) -> int:
 
 
 def _call(w: Writer, op: Op, slots: list[Slot], out: object) -> None:
-    function = w.names.bind(f"F{id(op):x}", numerics.array_function(op.family, _signature(op)))
+    function = w.names.bind(f"F{id(op):x}", numerics.array_function(op.family, signature_of(op)))
     arguments = ", ".join(_argument(w, op, slot) for slot in slots)
     type_ = op.type_of(op.form.slots[0])
     if isinstance(out, Register) and kind_of(type_) == "s" and BITS[type_] < w.place(out).bits:
@@ -186,7 +187,7 @@ def _scalar(w: Writer, op: Op, slots: list[Slot]) -> str:
             return f"(not {w.scalar(operands[0], type_)})"
         case "cvt" if op["dtype"] in numerics.INTEGERS and op["atype"] in numerics.INTEGERS and not op["sat"]:
             return _whole_scalar(w, op)
-    function = w.names.bind(f"S{id(op):x}", numerics.scalar_function(op.family, _signature(op), tuple(types)))
+    function = w.names.bind(f"S{id(op):x}", numerics.scalar_function(op.family, signature_of(op), tuple(types)))
     return f"{function}({', '.join(_scalar_argument(w, o, t) for o, t in zip(operands, types, strict=True))})"
 
 
@@ -359,7 +360,7 @@ def _setp_packed(w: Writer, op: Op, first: object, second: object) -> None:
 
 
 def _plain(op: Op) -> dict[str, Any]:
-    return {name: text for name, text in _signature(op).items() if name != "bool"}
+    return {name: text for name, text in signature_of(op).items() if name != "bool"}
 
 
 def _combine(w: Writer, op: Op, raw: str, uniform: bool, first: object, second: object) -> None:

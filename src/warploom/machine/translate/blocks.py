@@ -10,6 +10,7 @@ from warploom.machine.core.registry import MEANINGS
 from warploom.machine.memory.byte_memory import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW
 from warploom.machine.tensor.register_rows import Rows, as_rows
 from warploom.machine.translate import arithmetic as alu
+from warploom.machine.translate import batches
 from warploom.machine.translate.expressions import Lines, Names, Writer
 from warploom.machine.translate.register_layout import Place
 from warploom.ptx.analysis import control_flow as flows
@@ -50,7 +51,7 @@ class BlockWriter:
         while at < len(block.ops):
             op = block.ops[at]
             lines.op = op
-            skipped = self._moves(block.ops, at)
+            skipped = self._moves(block.ops, at) or batches.write(self.w, block.ops, at)
             if skipped:
                 at += skipped
                 continue

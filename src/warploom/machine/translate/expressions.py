@@ -19,7 +19,7 @@ from warploom.machine.translate.register_layout import Layout, Place
 from warploom.ptx.isa.table import BITS, Op
 from warploom.ptx.syntax.model import Address, Guard, Immediate, Negated, Register, Sink, Special, Symbol, Vector
 
-_DTYPES = {
+DTYPES = {
     ("u", 8): "uint8", ("u", 16): "uint16", ("u", 32): "uint32", ("u", 64): "uint64", ("u", 128): "complex128",
     ("s", 8): "int8", ("s", 16): "int16", ("s", 32): "int32", ("s", 64): "int64",
     ("f", 16): "float16", ("f", 32): "float32", ("f", 64): "float64", ("p", 1): "bool_",
@@ -80,7 +80,7 @@ class Names:
         self.bindings.setdefault(base, f"F{place.file}[{place.index}]")
         suffix = _SUFFIX[kind]
         if suffix:
-            self.bindings.setdefault(base + suffix, f"{base}.view({_DTYPES[kind, place.bits]})")
+            self.bindings.setdefault(base + suffix, f"{base}.view({DTYPES[kind, place.bits]})")
         return base + suffix
 
     def half(self, place: Place, part: int, bits: int) -> str:
@@ -88,14 +88,14 @@ class Names:
         base = self.row(place)
         name = f"{base}_{bits}_{part}"
         count = place.bits // bits
-        self.bindings.setdefault(name, f"{base}.view({_DTYPES['u', bits]})[{part}::{count}]")
+        self.bindings.setdefault(name, f"{base}.view({DTYPES['u', bits]})[{part}::{count}]")
         return name
 
     def constant(self, value: int, kind: str, bits: int) -> str:
         """A literal spread over the lanes once."""
-        dtype = _DTYPES[kind, bits]
+        dtype = DTYPES[kind, bits]
         name = f"k{kind}{bits}_{value}"
-        plain = f"full(W, {value}, {_DTYPES['p' if kind == 'p' else 'u', bits]})"
+        plain = f"full(W, {value}, {DTYPES['p' if kind == 'p' else 'u', bits]})"
         self.bindings.setdefault(name, plain if kind in "up" else f"{plain}.view({dtype})")
         return name
 
@@ -219,9 +219,9 @@ class Writer:
                 if place.bits == bits:
                     return self.names.row(place, kind)
                 if place.bits < bits:
-                    return f"{self.names.row(place)}.astype({_DTYPES['u', bits]}).view({_DTYPES[kind, bits]})"
-                text = f"{self.names.row(place)}.astype({_DTYPES['u', bits]})"
-                return text if kind == "u" else f"{text}.view({_DTYPES[kind, bits]})"
+                    return f"{self.names.row(place)}.astype({DTYPES['u', bits]}).view({DTYPES[kind, bits]})"
+                text = f"{self.names.row(place)}.astype({DTYPES['u', bits]})"
+                return text if kind == "u" else f"{text}.view({DTYPES[kind, bits]})"
             case Negated(register) if self.place(register).file != "u":
                 return f"logical_not({self.names.row(self.place(register))})"
             case Immediate():
@@ -233,19 +233,19 @@ class Writer:
                 return (
                     text
                     if bits == 32 and kind == "u"
-                    else f"{text}.astype({_DTYPES['u', bits]}).view({_DTYPES[kind, bits]})"
+                    else f"{text}.astype({DTYPES['u', bits]}).view({DTYPES[kind, bits]})"
                 )
         return self._spread(self.scalar(operand, type_), kind, bits)
 
     def _spread(self, scalar: str, kind: str, bits: int) -> str:
         self._scratch = (self._scratch + 1) % 8
         base = f"t{self._scratch}_{bits}"
-        unsigned = "bool_" if kind == "p" else _DTYPES["u", bits]
+        unsigned = "bool_" if kind == "p" else DTYPES["u", bits]
         self.names.bindings.setdefault(base, f"empty(W, {unsigned})")
         self.lines.add(f"{base}.fill({scalar})")
         if kind in "up":
             return base
-        self.names.bindings.setdefault(base + _SUFFIX[kind], f"{base}.view({_DTYPES[kind, bits]})")
+        self.names.bindings.setdefault(base + _SUFFIX[kind], f"{base}.view({DTYPES[kind, bits]})")
         return base + _SUFFIX[kind]
 
     def value(self, operand: object, type_: str) -> str:
@@ -290,7 +290,7 @@ class Writer:
             self.emit(f"putmask({self.names.row(place)}, {self.mask}, {self._typed(place, expression)})")
 
     def _typed(self, place: Place, expression: str) -> str:
-        return f"{_DTYPES['p' if place.bits == 1 else 'u', place.bits]}({expression})"
+        return f"{DTYPES['p' if place.bits == 1 else 'u', place.bits]}({expression})"
 
     def put_array(self, operand: object, expression: str, bits: int) -> None:
         """Assign an unsigned (or boolean) array to a row, zero-extended where the register is wider."""

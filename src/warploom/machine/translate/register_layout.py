@@ -5,6 +5,7 @@ Registers of one brace list sit in adjacent rows, so that a tensor-core instruct
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -48,8 +49,8 @@ class Layout:
         return (first.file, first.index, first.index + len(places)) if adjacent and first.file != "u" else None
 
 
-def lay_out(kernel: Kernel, flow: Flow, classes: dict[str, int]) -> Layout:
-    """Give every register a home."""
+def lay_out(kernel: Kernel, flow: Flow, classes: dict[str, int], lists: Iterable[list[str]] = ()) -> Layout:
+    """Give every register a home; the registers of each of `lists` are adjacent where brace lists allow."""
     layout = Layout()
     types = dict(kernel.registers)
 
@@ -65,6 +66,10 @@ def lay_out(kernel: Kernel, flow: Flow, classes: dict[str, int]) -> Layout:
 
     for vector in _brace_lists(flow):
         names = [item.name for item in vector.items if isinstance(item, Register)]
+        if not any(name in layout.places for name in names):
+            for name in names:
+                place(name)
+    for names in sorted(lists, key=len, reverse=True):
         if not any(name in layout.places for name in names):
             for name in names:
                 place(name)

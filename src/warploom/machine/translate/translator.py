@@ -20,6 +20,7 @@ import numpy as np
 from warploom.diagnostics import Diag, Loc
 from warploom.machine.core.registry import MEANINGS
 from warploom.machine.translate import arithmetic as alu
+from warploom.machine.translate.batches import row_lists
 from warploom.machine.translate.blocks import WRITERS, BlockWriter
 from warploom.machine.translate.expressions import Lines, Names
 from warploom.machine.translate.register_layout import Layout, lay_out
@@ -218,7 +219,8 @@ def translate(
     flow = flows.build(kernel, file, ops, _is_visible if preemptible else None)
     _check_modelled(flow, file)
     classes = classify(kernel, flow, lanes_follow_x=lanes_follow_x)
-    return Program(module, kernel, flow, lay_out(kernel, flow, classes), file)
+    lists = (each for block in flow.blocks for each in row_lists(block.ops, classes))
+    return Program(module, kernel, flow, lay_out(kernel, flow, classes, lists), file)
 
 
 def _is_visible(op: Op) -> bool:
