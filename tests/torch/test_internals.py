@@ -27,6 +27,7 @@ PRIVATE = {
     "_C._get_tracing_state",
     "_C._is_any_autocast_enabled",
     "_C._len_torch_dispatch_stack",
+    "_dynamo.assume_constant_result: _dynamo_marked_constant",
     "_library.autograd.make_autograd_impl",
     "autograd.forward_ad._current_level",
 }
@@ -61,7 +62,9 @@ source = open(internals.__file__).read()
 module = type(sys)("warploom.torch.internals")
 module.__file__ = internals.__file__
 functools.reduce = without
-exec(compile(source.replace("from torch._library.autograd import", "from torch._none import"), "internals", "exec"), module.__dict__)
+source = source.replace("from torch._library.autograd import", "from torch._none import")
+source = source.replace("KEEPS_MARK = ", "KEEPS_MARK = False and ")
+exec(compile(source, "internals", "exec"), module.__dict__)
 functools.reduce = real
 assert not any(value for name, value in module.SYMBOLS.items() if "forward_ad" not in name), module.SYMBOLS
 for name in [name for name in sys.modules if name.startswith("warploom.torch")]:
@@ -88,3 +91,33 @@ def test_results_and_gradients_are_the_same_without_private_symbols():
     """Run in a process in which PyTorch has none of the symbols."""
     done = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+FIRST_CALL = """
+import sys, torch
+before = set(sys.modules)
+import warploom
+x = torch.randint(-2, 3, (5, 16)).bfloat16()
+w = torch.randint(-2, 3, (8, 16)).bfloat16().requires_grad_()
+made = warploom.linear(x, w, bias=torch.ones(8))
+assert torch.equal(made.double(), x.double() @ w.double().T + 1)
+made.backward(torch.ones_like(made))
+warploom.nn.swap_linears(torch.nn.Sequential(torch.nn.Linear(4, 4)))
+found = [name for name in sys.modules.keys() - before if name.startswith(("torch._dynamo", "torch._inductor"))]
+assert not found, sorted(found)
+"""
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_first_eager_call_does_not_import_pytorchs_compiler():
+    done = subprocess.run([sys.executable, "-c", FIRST_CALL], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_the_mark_of_constant_functions_is_that_of_pytorch():
+    def function():
+        return 1
+
+    theirs, ours = torch.compiler.assume_constant_result(lambda: 1), internals.constant(function)
+    assert vars(theirs) == vars(ours)
+    assert ours is function

@@ -35,7 +35,7 @@ from warploom.torch.arguments import (
     torch_dtype,
 )
 from warploom.torch.autograd import differentiable
-from warploom.torch.internals import has_autocast
+from warploom.torch.internals import constant, has_autocast
 from warploom.torch.launch_cache import is_forward_ad, is_graded, launched, mark_written, remember
 from warploom.torch.op_library import (
     GROUPED,
@@ -67,13 +67,13 @@ def _known(function: str, options: dict[str, Any]) -> dict[str, Any]:
     return options
 
 
-@torch.compiler.assume_constant_result
+@constant
 def _name(is_permanent: bool, *parts: Any) -> str:
     """The name of extras; PyTorch's compiler calls it with the parts, since it cannot trace one value of them."""
     return name_of(Extras(*parts), is_permanent=is_permanent)
 
 
-@torch.compiler.assume_constant_result
+@constant
 def _of_this_version(function: str) -> str:
     """A function's name for the compiler, which keeps on disk what it made of the op that gets it."""
     return f"{function} {source_version() or ''}"

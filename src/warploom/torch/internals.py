@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import reduce
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.autograd import forward_ad
@@ -54,6 +54,23 @@ apply_function: Callable[..., Any] | None = symbol("_C._FunctionBase.apply", Non
 FORWARD_LEVEL = "_current_level"
 """The attribute of `forward_ad` with the level of forward-mode AD, negative outside it; without it one is assumed."""
 SYMBOLS[f"autograd.forward_ad.{FORWARD_LEVEL}"] = hasattr(forward_ad, FORWARD_LEVEL)
+
+
+KEEPS_MARK = (2, 6) <= tuple(map(int, torch.__version__.split(".")[:2])) <= (2, 13)
+"""True if `constant` may write the mark that versions of PyTorch within the tested bounds read."""
+SYMBOLS["_dynamo.assume_constant_result: _dynamo_marked_constant"] = KEEPS_MARK
+
+
+def constant(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Mark a function whose result PyTorch's compiler takes as a constant, without the import of the compiler.
+
+    `torch.compiler.assume_constant_result` sets the same attribute, and imports `torch._dynamo`, which takes a
+    second of the first eager call.
+    """
+    if not KEEPS_MARK:
+        return cast("Callable[..., Any]", torch.compiler.assume_constant_result(function))
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]  # noqa: SLF001
+    return function
 
 
 def autograd_impl() -> tuple[Any, Any] | None:
