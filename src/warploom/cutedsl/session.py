@@ -10,7 +10,6 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -94,8 +93,7 @@ class Session:
                 Callbacks(self._on_launch, self._on_tiled, self._on_im2col, self._on_attribute, self._on_unsupported)
             )
             stack.callback(library.disconnect)
-            if find_spec("torch") is not None:
-                stack.enter_context(_tensors_on_host(self.options))
+            stack.enter_context(_tensors_on_host(self.options))
             try:
                 yield self
             except Exception as error:
@@ -240,8 +238,14 @@ def _set(settings: dict[str, str | None]) -> None:
 
 @contextmanager
 def _tensors_on_host(options: Options) -> Iterator[None]:
-    """Map `device="cuda"` to the host, and answer `torch.cuda`, as for Triton's programs."""
-    from warploom.triton.cuda_queries import answer
+    """Map `device="cuda"` to the host, and answer `torch.cuda`, as for Triton's programs; nothing without PyTorch."""
+    try:
+        from warploom.triton.cuda_queries import answer
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        yield
+        return
     from warploom.triton.host_tensors import HostTensors
     from warploom.triton.options import Options as GpuOptions
     from warploom.triton.patches import Patches
