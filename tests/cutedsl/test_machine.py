@@ -45,7 +45,7 @@ CLUSTER = 4
 
 
 class HostCode:
-    """What CuTe DSL's compiled host code does: loads a library, encodes a map, launches by a configuration."""
+    """The calls of CuTe DSL's compiled host code: it loads a library, encodes a map, launches by a configuration."""
 
     def __init__(self):
         self.library = ctypes.CDLL(os.environ["CUTE_DSL_LIBS"])

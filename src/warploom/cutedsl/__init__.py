@@ -1,7 +1,7 @@
 """CuTe DSL programs on the CPU emulator: `with warploom.cutedsl.machine(): …`.
 
 CuTe DSL is NVIDIA's, and the user installs it; warploom neither needs nor installs it. Its host code calls CUDA through
-a small library that a setting names: the machine puts a stand-in there, whose launches run the PTX that CuTe DSL
+a small library that a setting names: the block puts a stand-in there, whose launches run the PTX that CuTe DSL
 writes.
 """
 
