@@ -158,12 +158,12 @@ def candidates(shape: Shape, asked: argparse.Namespace) -> dict[str, HopperConfi
     found: list[HopperConfig] = list(islice(rank(problem(shape), EMULATED["sm_90a"]), asked.screen))
     for fields in (
         {"tile": (128, 256)},
-        {"tile": (128, 256), "band": 8},
+        {"tile": (128, 256), "swizzle_size": 8},
         {"tile": (128, 256), "cluster_shape": (2, 1, 1)},
-        {"tile": (128, 256), "cluster_shape": (2, 1, 1), "band": 8},
+        {"tile": (128, 256), "cluster_shape": (2, 1, 1), "swizzle_size": 8},
         {"tile": (128, 256), "cluster_shape": (1, 2, 1)},
         {"tile": (128, 256), "stream_k": True},
-        {"tile": (128, 256), "cluster_shape": (2, 1, 1), "stream_k": True, "band": 8},
+        {"tile": (128, 256), "cluster_shape": (2, 1, 1), "stream_k": True, "swizzle_size": 8},
         {"tile": (256, 128)},
         {"tile": (256, 128), "cluster_shape": (1, 2, 1)},
         {"tile": (256, 128), "cluster_shape": (2, 1, 1)},

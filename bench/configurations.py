@@ -64,7 +64,7 @@ def named(config: HopperConfig) -> str:
     strips = "" if is_usual else f"/{config.stage_columns}x{config.num_output_stages}"
     stages = config.num_pipeline_stages
     more = "" if stages == config.replace(num_pipeline_stages=None).num_pipeline_stages else f"s{stages}"
-    more += "" if config.band == HopperConfig().band else f"b{config.band}"
+    more += "" if config.swizzle_size == HopperConfig().swizzle_size else f"b{config.swizzle_size}"
     return f"{way}{config.BM}x{config.BN}{cluster}{split}{'st' if config.stream_k else ''}{more}{strips}"
 
 

@@ -216,7 +216,7 @@ def promoting(*, rows: int = 128, **fields: Any) -> HopperBlockwiseConfig:
 
 RAGGED = (1500, 0, 37, 2048, 129, 0, 640, 1000, 3, 0, 777, 128, 512, 260, 1, 1157)
 """Rows of 16 groups, three of them empty; 8192 in total."""
-PAIR = {"cluster_shape": (2, 1, 1), "band": 8}
+PAIR = {"cluster_shape": (2, 1, 1), "swizzle_size": 8}
 SQUARES = (
     Case("8192³", (8192, 8192, 8192), (300, 400, 304)),
     Case("4096³", (4096, 4096, 4096), (128, 200, 512)),
@@ -279,7 +279,7 @@ FAMILIES = {
             "ping-pong 128x160": pingpong(160, num_pipeline_stages=5),
             "cooperative 128x128": HopperConfig(tile=(128, 128)),
             "cooperative 128x256": HopperConfig(tile=(128, 256)),
-            "64x128, one consumer": HopperConfig(tile=(64, 128), consumers=1, band=4),
+            "64x128, one consumer": HopperConfig(tile=(64, 128), consumers=1, swizzle_size=4),
         },
     ),
 }  # fmt: skip

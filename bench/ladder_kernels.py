@@ -37,13 +37,13 @@ def unspecialised(
     """D = A·Bᵀ without roles: the consumer warps issue their own loads ahead, and store from registers."""
     roles = warp_roles(consume=config.roles["consume"])
     cluster = Cluster(config.cluster_shape)
-    tiles = StaticScheduler((m_tiles, n_tiles, 1), cluster=cluster, k_tiles=k_tiles, band=config.band)
+    tiles = StaticScheduler((m_tiles, n_tiles, 1), cluster=cluster, k_tiles=k_tiles, swizzle_size=config.swizzle_size)
     payload = StandardTilePayload(*operand_tiles(a, b, config, cluster))
     inputs = input_pipeline(payload, config, _BothRoles(roles.consume), cluster)
     group = Warpgroup(roles.consume)
     writer = ConsumerWriter(d, config, group, Epilogue())
-    ahead = config.num_pipeline_stages - 1 - config.depth
-    """Stages that can be loading while one is consumed and `depth` are in flight."""
+    ahead = config.num_pipeline_stages - 1 - config.mmas_in_flight
+    """Stages that can be loading while one is consumed and `mmas_in_flight` are in flight."""
 
     with roles.consume:
         core = WgmmaOp(config, inputs, group)
@@ -117,16 +117,16 @@ _ONE: dict[str, Any] = {
     "num_pipeline_stages": STAGES,
     "registers": (0, 0),
     "use_tma_store": False,
-    "band": 0,
+    "swizzle_size": 0,
 }
 _TWO = {**_ONE, "tile": (128, 128), "consumers": 2}
 _WIDE = {**_TWO, "tile": (128, 256), "registers": (24, 240)}
 _SHARED = {**_WIDE, "cluster_shape": (2, 1, 1)}
 _STORED = {**_SHARED, "use_tma_store": True}
-_BANDED = {**_STORED, "band": 8}
-_PINGPONG = {**_BANDED, "tile": (128, 128), "pingpong": True, "num_pipeline_stages": 6}
+_SWIZZLED = {**_STORED, "swizzle_size": 8}
+_PINGPONG = {**_SWIZZLED, "tile": (128, 128), "pingpong": True, "num_pipeline_stages": 6}
 RUNGS: tuple[Rung, ...] = (
-    Rung("one warpgroup issues its own TMA loads, 64×128 tiles", {**_ONE, "depth": 0}, False, False),
+    Rung("one warpgroup issues its own TMA loads, 64×128 tiles", {**_ONE, "mmas_in_flight": 0}, False, False),
     Rung("asynchronous wgmma: issue the next group before waiting for the last", _ONE, False, False),
     Rung("warp specialisation: a producer warp and a consumer warpgroup", _ONE, False),
     Rung("larger tile: two consumer warpgroups, 128×128", _TWO, False),
@@ -134,7 +134,7 @@ RUNGS: tuple[Rung, ...] = (
     Rung("persistent kernel: one CTA per SM loops over tiles", _WIDE),
     Rung("multicast: clusters of two CTAs share B", _SHARED),
     Rung("overlapped epilogue: stmatrix and TMA stores", _STORED),
-    Rung("tile swizzle: supergroups of 8 rows of clusters", _BANDED),
+    Rung("tile swizzle: supergroups of 8 rows of clusters", _SWIZZLED),
     Rung("ping-pong consumers, 128×128 tiles", _PINGPONG),
     Chosen("the library's own choice of tile", {}),
 )

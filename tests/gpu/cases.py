@@ -185,8 +185,12 @@ CASES: dict[str, Case] = {
     ),
     "stream-K": Case(product, {"tile": (128, 64), "stream_k": True}, {"k": 520}, sms=3),
     "stream-K, ping-pong": Case(product, {"tile": (64, 64), "pingpong": True, "stream_k": True}, {"k": 520}, sms=3),
-    "stream-K, three groups in flight": Case(product, {"tile": (128, 64), "stream_k": True, "depth": 3}, sms=3),
-    "more groups in flight than K tiles": Case(product, {"tile": (64, 64), "pingpong": True, "depth": 3}, {"k": 72}),
+    "stream-K, three groups in flight": Case(
+        product, {"tile": (128, 64), "stream_k": True, "mmas_in_flight": 3}, sms=3
+    ),
+    "more groups in flight than K tiles": Case(
+        product, {"tile": (64, 64), "pingpong": True, "mmas_in_flight": 3}, {"k": 72}
+    ),
     "odd sizes, stored by threads": Case(product, {"tile": (128, 64)}, {"m": 131, "n": 61, "k": 72}),
     "dependent": Case(product, {"tile": (64, 64), "pingpong": True, "dependent": True}),
     "bias, relu, residual": Case(product, {"tile": (128, 64)}, {"fused": True}),

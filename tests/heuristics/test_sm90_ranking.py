@@ -76,7 +76,7 @@ def test_choices_of_grouped_and_blockwise_problems_are_valid(
 @pytest.mark.parametrize(("m", "n", "tile"), [(1, 2112, (64, 16)), (16, 7168, (64, 64)), (2000, 7168, (128, 128))])
 def test_blockwise_problems_of_few_rows_use_narrow_tiles(m, n, tile, fused) -> None:
     config = choose(key_of("blockwise", m, n, 4096, fused=fused), H200)
-    assert (config.tile, config.depth) == (tile, 1)
+    assert (config.tile, config.mmas_in_flight) == (tile, 1)
 
 
 def test_a_smaller_gpu_gets_no_split_that_would_deadlock() -> None:

@@ -95,7 +95,7 @@ def test_gated_activations_by_name(target, pair):
 def test_order_of_the_epilogue(target, n, out_dtype):
     """Scale and bias of gate and up, the gated activation, the user function, the residual; rows after the last group are not written."""
     a, (gate, up), ends = integers(50, 24), weights(2, 24, n), np.array([20, 44])
-    gate_bias, up_bias, residual = integers(n), integers(50, 1, dtype=np.float32), integers(50, n, dtype=out_dtype)
+    gate_bias, up_bias, residual = integers(n), integers(2, n, dtype=np.float32), integers(50, n, dtype=out_dtype)
     out, halved = poisoned((50, n), out_dtype), poisoned((50, n), np.float32)
     got = gated_grouped_matmul(
         a, gate, up, ends, pair=product, gate_bias=gate_bias, up_bias=up_bias, alpha=2, residual=residual, beta=-0.5,
@@ -103,7 +103,10 @@ def test_order_of_the_epilogue(target, n, out_dtype):
         outputs={"halved": halved}, out=out, target=target,
     )  # fmt: skip
     assert got is out
-    both = (2 * by_groups(a, gate, ends) + exact(gate_bias)) * (2 * by_groups(a, up, ends) + exact(up_bias))
+    up_rows = np.repeat(
+        exact(up_bias), [20, 30], axis=0
+    )  # a row for each expert; those after the last group are unused
+    both = (2 * by_groups(a, gate, ends) + exact(gate_bias)) * (2 * by_groups(a, up, ends) + up_rows)
     np.testing.assert_array_equal(exact(halved[:44]), both[:44] / 2)
     np.testing.assert_array_equal(exact(out[:44]), rounded(both + 3 - 0.5 * exact(residual), out_dtype)[:44])
     assert np.isnan(exact(out[44:])).all()
@@ -170,8 +173,8 @@ def test_all_invalid_arguments_are_reported():
         (HopperConfig(tile=(64, 32), consumers=1, AB_swapped=True), "not supported with AB_swapped"),
         (HopperConfig(tile=(64, 64), consumers=1, num_split_k=2), "split-K is for single GEMMs only"),
         (HopperConfig(tile=(128, 64), residual_in_place=True), "only a dense GEMM loads its residual"),
-        (MatmulConfig(cta_group=2, mma_shape=(128, 64, 16)), "with paired=True both accumulators"),
-        (MatmulConfig(cta_group=1, mma_shape=(64, 32, 16), AB_swapped=True), "must be False with paired=True"),
+        (MatmulConfig(cta_group=2, mma_shape=(128, 64, 16)), "with gated=True both accumulators"),
+        (MatmulConfig(cta_group=1, mma_shape=(64, 32, 16), AB_swapped=True), "must be False with gated=True"),
         (CONFIGS["Blackwell, a cluster"], "in gmm: tiles of groups share nothing"),
         (BlockwiseFP8MatmulConfig(), "must be a MatmulConfig"),
     ],

@@ -111,7 +111,7 @@ FIELDS = {"a_type": "bf16", "b_type": "bf16", "c_type": "bf16", "a_major": "k", 
 def test_stored_winners_come_before_shipped_data_and_those_before_the_model(on_h200):
     wanted = key_of("dense", 1024, 1024, 1024, **FIELDS)
     by_model, shipped = choose(wanted, Device("another", 132)), choose(wanted, DEVICE)
-    assert shipped.band == 4 != by_model.band
+    assert shipped.swizzle_size == 4 != by_model.swizzle_size
     assert planner._sm90_config(wanted, on_h200) == shipped
     unknown = replace(wanted, n=1032)
     assert planner._sm90_config(unknown, on_h200) == ranked(unknown)[0]

@@ -85,7 +85,7 @@ def _tilings(m: int, n: int, batch: int, config: MatmulConfig, cta_group: int, *
                 least = _MN_MAJOR_STEPS[config.mma.element_bits] * cta_group
                 step = max(step, line if columns >= line else least)
             if scaled and not few:  # of a gate and up pair each has whole chunks of scale factors
-                step = 256 if config.paired else 64
+                step = 256 if config.gated else 64
             widest = min(align_up(columns, step), _WIDEST)
             narrowest = step if few else min(widest, max(step, _NARROWEST_PAIR))
             if scaled and few:  # one tile of all rows, whose scale factors begin with a chunk

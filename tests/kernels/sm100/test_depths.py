@@ -52,7 +52,7 @@ def test_a_residual_comes_into_the_buffers_of_an_empty_batch_too(schedule):
     starts = np.array([0, 0, 2, 2], np.int32)
     a, d = integers(128, 70, dtype=ml_dtypes.bfloat16), integers(128, 72, dtype=ml_dtypes.bfloat16)
     residual = integers(3, 70, 72, dtype=ml_dtypes.bfloat16)
-    config = HopperConfig(tile=(64, 64), consumers=1, depth=2, residual_in_place=True)
+    config = HopperConfig(tile=(64, 64), consumers=1, mmas_in_flight=2, residual_in_place=True)
     operands = {"a": a.mT, "b": d.mT, "shape": (3, 70, 72), "batches": 1, "extra": {"starts": starts}}
     planned = plan(Request(function="matmul", **operands, residual=residual, config=config, target="sm_90a"))
     planned.result[...] = np.nan

@@ -105,8 +105,8 @@ def test_factors_count_with_all_their_bits():
     "fields",
     [
         {"a_type": "bf16"},
-        {"depth": 0},
-        {"depth": 1, "tile": (256, 64)},
+        {"mmas_in_flight": 0},
+        {"mmas_in_flight": 1, "tile": (256, 64)},
         {"tile": (128, 136)},
         {"tile": (256, 136)},
         {"num_pipeline_stages": 1},
@@ -125,8 +125,8 @@ def test_impossible_configurations_are_rejected(fields):
 
 def test_the_rows_of_a_consumer_say_how_many_products_it_has():
     tall = HopperBlockwiseConfig(tile=(256, 64))
-    assert (tall.depth, tall.partials) == (0, 1)
-    assert (tall.replace(tile=(128, 64)).depth, HopperBlockwiseConfig().partials) == (1, 2)
+    assert (tall.mmas_in_flight, tall.partials) == (0, 1)
+    assert (tall.replace(tile=(128, 64)).mmas_in_flight, HopperBlockwiseConfig().partials) == (1, 2)
 
 
 WIDEST = [

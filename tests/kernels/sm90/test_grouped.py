@@ -68,9 +68,9 @@ def test_transposes(majors):
     grouped_product((136, 8), 72, 150, a_major=majors[0], b_major=majors[1], pingpong=True).check()
 
 
-@pytest.mark.parametrize("band", [1, 2])
-def test_bands(band):
-    grouped_product((400, 300), 150, 64, band=band, tile=(64, 40), pingpong=True).check("reverse")
+@pytest.mark.parametrize("swizzle_size", [1, 2])
+def test_tile_swizzle(swizzle_size):
+    grouped_product((400, 300), 150, 64, swizzle_size=swizzle_size, tile=(64, 40), pingpong=True).check("reverse")
 
 
 def test_the_epilogue_has_its_say():

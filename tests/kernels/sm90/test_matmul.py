@@ -115,19 +115,21 @@ def test_stages(stages, pingpong):
         product(300, 70, 64 * k_tiles, tile=(128, 40), sms=2, **fields).check("random", stages)
 
 
-@pytest.mark.parametrize("depth", [0, 3])
+@pytest.mark.parametrize("mmas_in_flight", [0, 3])
 @pytest.mark.parametrize("made", [product, streamed])
 @pytest.mark.parametrize("fields", [{}, {"pingpong": True}, {"cluster_shape": (2, 1, 1)}])
-def test_tiles_of_fewer_k_tiles_than_groups_stay_in_flight(made, depth, fields):
+def test_tiles_of_fewer_k_tiles_than_groups_stay_in_flight(made, mmas_in_flight, fields):
     for k_tiles in (1, 2, 5):
-        problem = made(300, 72, 64 * k_tiles, tile=(128, 40), num_pipeline_stages=4, depth=depth, sms=4, **fields)
-        problem.check("random", depth)
+        problem = made(
+            300, 72, 64 * k_tiles, tile=(128, 40), num_pipeline_stages=4, mmas_in_flight=mmas_in_flight, sms=4, **fields
+        )
+        problem.check("random", mmas_in_flight)
 
 
-@pytest.mark.parametrize("depth", [2, 3])
+@pytest.mark.parametrize("mmas_in_flight", [2, 3])
 @pytest.mark.parametrize("how", [{}, {"split_in_cluster": False}], ids=str)
-def test_splits_of_fewer_k_tiles_than_groups_stay_in_flight(depth, how):
-    config = HopperConfig(tile=(64, 64), consumers=1, num_split_k=2, depth=depth, **how)
+def test_splits_of_fewer_k_tiles_than_groups_stay_in_flight(mmas_in_flight, how):
+    config = HopperConfig(tile=(64, 64), consumers=1, num_split_k=2, mmas_in_flight=mmas_in_flight, **how)
     rng = np.random.default_rng()
     a, b = (rng.integers(-2, 3, shape).astype(np.float16) for shape in ((100, 300), (300, 72)))
     for k in (65, 192, 300):
@@ -209,7 +211,7 @@ def test_invalid_values_are_reported_together():
         "cluster_shape": (1, -2, 1),
         "num_split_k": 0,
         "stage_columns": -8,
-        "depth": -1,
+        "mmas_in_flight": -1,
     }
     with pytest.raises(WarploomError, match=r"11 rule\(s\) violated") as found:
         HopperConfig(**wrong)

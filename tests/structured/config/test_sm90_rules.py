@@ -36,7 +36,7 @@ CASES = [
     (HopperConfig, {"cluster_shape": (8, 4, 1)}, "cluster_shape (8, 4, 1)", "has 32 CTAs; sm_90a supports at most 16"),
     (HopperConfig, {"cluster_shape": (3, 1, 1)}, "cluster_shape (3, 1, 1)", "cannot divide a tile of 128 × 128"),
     # stages
-    (HopperConfig, {"num_pipeline_stages": 2, "depth": 2}, "num_pipeline_stages=2", "must be more than depth, which is 2"),
+    (HopperConfig, {"num_pipeline_stages": 2, "mmas_in_flight": 2}, "num_pipeline_stages=2", "must be more than mmas_in_flight, which is 2"),
     (HopperConfig, {"num_pipeline_stages": 9}, "num_pipeline_stages=9", "bytes of shared memory; sm_90a has 232448"),
     # split-K and stream-K
     (HopperConfig, {"tile": (64, 40), "consumers": 1, "num_split_k": 3, "split_in_cluster": False, "use_tma_store": False}, "num_split_k=3", "20 accumulators"),
@@ -45,11 +45,11 @@ CASES = [
     (HopperConfig, {"num_split_k": 2, "pingpong": True}, "num_split_k=2", "not supported with pingpong=True"),
     (HopperConfig, {"num_split_k": 2, "stream_k": True}, "stream_k=True", "not supported with num_split_k=2"),
     # gated GEMMs
-    (HopperConfig, {"paired": True, "tile": (128, 24)}, "paired=True", "a multiple of 16 with cluster x = 1, but it is 24"),
-    (HopperConfig, {"paired": True, "tile": (128, 48), "cluster_shape": (2, 1, 1)}, "paired=True", "a multiple of 32 with cluster x = 2"),
-    (HopperConfig, {"paired": True, "AB_swapped": True}, "paired=True", "not supported with AB_swapped"),
-    (HopperConfig, {"paired": True, "num_split_k": 2}, "paired=True", "not supported with AB_swapped, num_split_k"),
-    (HopperConfig, {"paired": True, "stream_k": True}, "paired=True", "or stream_k"),
+    (HopperConfig, {"gated": True, "tile": (128, 24)}, "gated=True", "a multiple of 16 with cluster x = 1, but it is 24"),
+    (HopperConfig, {"gated": True, "tile": (128, 48), "cluster_shape": (2, 1, 1)}, "gated=True", "a multiple of 32 with cluster x = 2"),
+    (HopperConfig, {"gated": True, "AB_swapped": True}, "gated=True", "not supported with AB_swapped"),
+    (HopperConfig, {"gated": True, "num_split_k": 2}, "gated=True", "not supported with AB_swapped, num_split_k"),
+    (HopperConfig, {"gated": True, "stream_k": True}, "gated=True", "or stream_k"),
     # subtiles and outputs
     (HopperConfig, {"tile": (128, 88), "stage_columns": 16}, "stage_columns=16", "divides the tile's 88 columns"),
     (HopperConfig, {"tile": (128, 88), "stage_columns": 44}, "stage_columns=44", "must be a multiple of 8"),
@@ -66,7 +66,7 @@ CASES = [
     (HopperBlockwiseConfig, {"AB_swapped": True}, "AB_swapped=True", "row scales belong to A"),
     (HopperBlockwiseConfig, {"pingpong": True}, "pingpong=True", "the consumers share a tile"),
     (HopperBlockwiseConfig, {"num_split_k": 2}, "num_split_k=2", "must be 1 with block scales"),
-    (HopperBlockwiseConfig, {"depth": 0}, "depth=0", "must be 1 for a consumer of 64 rows"),
+    (HopperBlockwiseConfig, {"mmas_in_flight": 0}, "mmas_in_flight=0", "must be 1 for a consumer of 64 rows"),
     (HopperBlockwiseConfig, {"scale_granularity": 8}, "tile (128, 128)", "192 accumulator and 64 scale registers"),
 ]  # fmt: skip
 
@@ -104,8 +104,8 @@ FIELDS = {
     "num_pipeline_stages": st.integers(1, 12),
     "num_output_stages": st.integers(0, 4),
     "stage_columns": st.integers(1, 16).map(lambda n: 8 * n),
-    "depth": st.integers(0, 3),
-    "band": st.integers(0, 16),
+    "mmas_in_flight": st.integers(0, 3),
+    "swizzle_size": st.integers(0, 16),
     "output_types": st.lists(st.sampled_from(LISTS["output_types"]), max_size=2).map(tuple),
     "scale_granularity": st.sampled_from([8, 64, 96, 128]),
 }

@@ -49,15 +49,15 @@ def test_a_block_swizzle_keeps_clusters_that_run_together_in_few_columns(size):
         assert max(columns) - min(columns) == size - 1
 
 
-@pytest.mark.parametrize("band", [0, 1, 2, 3, 5, 16, 40])
-def test_a_linear_raster_reaches_every_place_once(band):
+@pytest.mark.parametrize("swizzle_size", [0, 1, 2, 3, 5, 16, 40])
+def test_a_linear_raster_reaches_every_place_once(swizzle_size):
     for rows in SIZES:
         for columns in SIZES:
-            walked = [linear_raster(index, (rows, columns), band) for index in range(rows * columns)]
+            walked = [linear_raster(index, (rows, columns), swizzle_size) for index in range(rows * columns)]
             assert sorted(walked) == places(rows, columns)
-            bands = [m // band if band else 0 for m, _ in walked]
-            assert bands == sorted(bands)
-            if not band or band >= rows:
+            supergroups = [m // swizzle_size if swizzle_size else 0 for m, _ in walked]
+            assert supergroups == sorted(supergroups)
+            if not swizzle_size or swizzle_size >= rows:
                 assert walked == [(m, n) for n in range(columns) for m in range(rows)]
 
 
@@ -69,14 +69,16 @@ def test_the_device_computes_what_python_computes(order, size):
     out = np.full((rows * columns, 4), -1, np.int32)
 
     @kernel(target="sm_100a")
-    def rasters(out: Array[s32], rows: s32, columns: s32, *, band: int):
+    def rasters(out: Array[s32], rows: s32, columns: s32, *, swizzle_size: int):
         index, grid = thread(), (rows.to(u32), columns.to(u32))
         with when(index < grid[0] * grid[1]):
-            found = raster(index % grid[0], index // grid[0], grid, order, size) + linear_raster(index, grid, band)
+            found = raster(index % grid[0], index // grid[0], grid, order, size) + linear_raster(
+                index, grid, swizzle_size
+            )
             for place, value in enumerate(found):
                 out[index, place] = value.to(s32)
 
-    run(rasters, out, rows, columns, block=(384, 1, 1), band=size)
+    run(rasters, out, rows, columns, block=(384, 1, 1), swizzle_size=size)
     for index, found in enumerate(out):
         at = raster(index % rows, index // rows, (rows, columns), order, size)
         assert tuple(found) == at + linear_raster(index, (rows, columns), size), (rows, columns)

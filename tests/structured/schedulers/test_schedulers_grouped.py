@@ -31,14 +31,14 @@ def grouped(published, *, with_experts=False, **options):
     return make
 
 
-def expected(rows, columns, experts=None, scales=None, band=0):
+def expected(rows, columns, experts=None, scales=None, swizzle_size=0):
     """All tiles, in order, by brute force."""
     found, start = [], 0
     for group, count in enumerate(rows):
         expert = group if experts is None else int(experts[group])
         grid = (-(-count // SHAPE[0]), -(-columns // SHAPE[1]))
         for index in range(grid[0] * grid[1] if expert >= 0 else 0):
-            m, n = linear_raster(index, grid, band)
+            m, n = linear_raster(index, grid, swizzle_size)
             scale = np.float32(1 if scales is None else scales[expert])
             place = (start + m * SHAPE[0], n * SHAPE[1], group, expert, start, start + count)
             found.append((*place, int(scale.view(np.int32)), 0, K_TILES))
@@ -72,14 +72,14 @@ def test_published_tiles_reach_all_roles_under_every_schedule(schedule, seed):
 
 
 @pytest.mark.parametrize("published", [False, True])
-@pytest.mark.parametrize("band", [0, 2])
-def test_experts_scales_and_bands(published, band):
+@pytest.mark.parametrize("swizzle_size", [0, 2])
+def test_experts_scales_and_tile_swizzle(published, swizzle_size):
     """A group without an expert is disabled; the others have their expert's scale."""
     rng = np.random.default_rng()
     rows, columns = (400, 10, 300, 129, 5), 200
     experts, scales = np.array([3, -1, 0, 3, 1], np.int32), rng.normal(size=4).astype(np.float32)
-    recorder = Recorder(grouped(published, with_experts=True, band=band), FIELDS, SEVEN)
-    want = expected(rows, columns, experts, scales, band)
+    recorder = Recorder(grouped(published, with_experts=True, swizzle_size=swizzle_size), FIELDS, SEVEN)
+    want = expected(rows, columns, experts, scales, swizzle_size)
     check(recorder, rows, columns, 4, want, (experts, scales), schedule="random", seed=int(rng.integers(1 << 20)))
 
 

@@ -16,7 +16,7 @@ FIELDS = ("m", "n", "batch", "k_tiles", "k_before", "is_partial", "partial_ctas"
 
 
 def stream(roles, cluster, sizes, arrays):
-    return StreamScheduler(sizes[:3], cluster=cluster, k_tiles=sizes[3], band=2)
+    return StreamScheduler(sizes[:3], cluster=cluster, k_tiles=sizes[3], swizzle_size=2)
 
 
 RECORDERS = {

@@ -20,7 +20,7 @@ def _tile(rows: int, columns: int, **more: Any) -> dict[str, Any]:
 
 
 _PAIR: dict[str, Any] = {"cluster_shape": (2, 1, 1)}
-_NARROW_PAIR: dict[str, Any] = {**_PAIR, "band": 8}
+_NARROW_PAIR: dict[str, Any] = {**_PAIR, "swizzle_size": 8}
 _ROW_PAIR: dict[str, Any] = {"cluster_shape": (1, 2, 1)}
 _ALONE = {"consumers": 1}
 _SWAPPED = {"consumers": 1, "AB_swapped": True}

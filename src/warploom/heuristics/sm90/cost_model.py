@@ -29,7 +29,7 @@ Work = Mapping[str, Numbers]
 _DEFAULTS: Fields = {each.name: each.default for each in fields(HopperConfig) if each.compare}
 _HALF = 0.5
 """The part of a tile that a group of rows leaves empty, on average."""
-_BAND: int = _DEFAULTS["band"]
+_SWIZZLE_SIZE: int = _DEFAULTS["swizzle_size"]
 _NARROW_COLUMNS = LINE // 4
 """Columns of a subtile that is stored slowly."""
 _READ_POWERS = (("reads", 1), ("squares", 2))
@@ -150,7 +150,7 @@ class CandidateArrays:
         at_once = np.minimum(self.tiles(problem) * self.splits, self.slots(sms)) / self.splits
         gemms = np.maximum(at_once / (tall * wide), 1)
         of_one = at_once / gemms
-        high = np.minimum(np.minimum(tall, np.maximum(np.minimum(_BAND, tall), np.ceil(of_one / wide))), of_one)
+        high = np.minimum(np.minimum(tall, np.maximum(np.minimum(_SWIZZLE_SIZE, tall), np.ceil(of_one / wide))), of_one)
         broad = np.minimum(wide, np.ceil(of_one / high))
         each = gemms * self.splits
         of_a, of_b = np.maximum(of_one / high / self.cluster_y, 1), np.maximum(of_one / broad / self.cluster_x, 1)

@@ -19,6 +19,8 @@ from warploom.heuristics.problem_key import ProblemKey
 from warploom.heuristics.sm90.candidates import Fields
 from warploom.heuristics.sm90.cost_model import Model, Models
 from warploom.heuristics.sm90.trees import Trees, read_trees
+from warploom.structured.config.deprecation import with_current_names
+from warploom.structured.config.sm90 import HopperConfig
 
 TableKey = tuple[str, int, int, int, int, str, str, str, bool, bool]
 """Kind, m, n, k, count, A's type, the majors of A and B, `fused` and `residual`."""
@@ -99,5 +101,6 @@ def data_for(device: Device) -> DeviceData:
 
 
 def fields_of_json(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return configuration fields with tuples for JSON's lists."""
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
+    """Return configuration fields with tuples for JSON's lists, and current names: files of 0.1 have other ones."""
+    current = with_current_names(fields, HopperConfig.renamed, warning_level=None)
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in current.items()}

@@ -136,7 +136,7 @@ def _grouped_block_scaled(call: _Call) -> tuple[Any, ...]:
     config, problem = call.config, call.problem
     assert isinstance(config, BlockScaledMatmulConfig)
     of_a, of_b = scale_layouts(config)
-    of_b = of_b.halved if config.paired else of_b
+    of_b = of_b.halved if config.gated else of_b
     sfa, sfb = call.swapped(call.a_scale, call.b_scale)
     up = None if call.up_scale is None else boxed(call.up_scale, of_b.box)
     scales = (boxed(sfa, of_a.box), boxed(sfb, of_b.box), up)

@@ -108,7 +108,7 @@ def _operand_maps(call: _Call) -> tuple[TensorMap, TensorMap]:
 def _layouts(config: HopperConfig) -> tuple[OperandLayout, OperandLayout]:
     """Return the layouts of each matrix: of a gate and up pair, each has half of the tile."""
     a, b = operand_layouts(config)
-    return a, b.halved if config.paired else b
+    return a, b.halved if config.gated else b
 
 
 def _loads(call: _Call) -> dict[str, TensorMap]:

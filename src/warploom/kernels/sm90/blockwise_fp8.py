@@ -37,7 +37,9 @@ def blockwise_fp8(
     roles = warp_roles(registers=config.role_registers, **config.roles)
     cluster = Cluster(config.cluster_shape)
     layers = batches if len(a.geometry.box) > 2 else 1
-    tiles = StaticScheduler((m_tiles, n_tiles, layers), cluster=cluster, k_tiles=k_tiles, band=config.band)
+    tiles = StaticScheduler(
+        (m_tiles, n_tiles, layers), cluster=cluster, k_tiles=k_tiles, swizzle_size=config.swizzle_size
+    )
     row_scales = RowScales(a_scales, config)
     payload = BlockwiseFP8TilePayload(*operand_tiles(a, b, config, cluster), row_scales)
     inputs = input_pipeline(payload, config, roles, cluster)

@@ -47,7 +47,7 @@ def grouped(
         k_tiles=k_tiles,
         experts=experts,
         scales=scales,
-        band=config.band,
+        swizzle_size=config.swizzle_size,
     )
 
     def row(tile: GroupedTile) -> Value:

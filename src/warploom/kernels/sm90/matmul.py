@@ -46,7 +46,9 @@ def matmul(
     roles = warp_roles(registers=config.role_registers, **config.roles)
     cluster = Cluster(config.cluster_shape)
     layers = batches if len(a.geometry.box) > 2 or starts else 1
-    tiles = StaticScheduler((m_tiles, n_tiles, layers), cluster=cluster, k_tiles=k_tiles, band=config.band)
+    tiles = StaticScheduler(
+        (m_tiles, n_tiles, layers), cluster=cluster, k_tiles=k_tiles, swizzle_size=config.swizzle_size
+    )
     tiles.with_k_ranges(starts)
     inputs = standard_inputs(a, b if up is None else (b, up), config, roles, cluster)
     group = Warpgroup(roles.consume)

@@ -46,7 +46,9 @@ def matmul_stream_k(
     roles = warp_roles(registers=config.role_registers, **config.roles)
     cluster = Cluster(config.cluster_shape)
     layers = batches if len(a.geometry.box) > 2 else 1
-    tiles = StreamScheduler((m_tiles, n_tiles, layers), cluster=cluster, k_tiles=k_tiles, band=config.band)
+    tiles = StreamScheduler(
+        (m_tiles, n_tiles, layers), cluster=cluster, k_tiles=k_tiles, swizzle_size=config.swizzle_size
+    )
     inputs = standard_inputs(a, b, config, roles, cluster)
     group = Warpgroup(roles.consume)
     writer = ConsumerWriter(d, config, group, epilogue.bound(**operands), loads.get("residual"), outputs=auxiliary)

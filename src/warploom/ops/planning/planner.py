@@ -222,7 +222,7 @@ def _common_fields(request: Request, majors: Majors) -> dict[str, Any]:
         "b_major": majors[1] or "k",
         "use_tma_store": request.is_storable,
         **({"output_types": request.output_types} if request.output_types else {}),
-        **({} if request.up is None else {"paired": True}),
+        **({} if request.up is None else {"gated": True}),
         **(request.fields or {}),
     }
 
@@ -231,7 +231,7 @@ def completed(given: Config, fields: Mapping[str, Any]) -> Config:
     """The caller's configuration with the fields that follow from the arrays."""
     names = {"a": "b", "b": "a"} if given.AB_swapped else {"a": "a", "b": "b"}
     stores = given.use_tma_store and fields["use_tma_store"]
-    changes = {"paired": False, "output_types": (), **fields, "use_tma_store": stores}
+    changes = {"gated": False, "output_types": (), **fields, "use_tma_store": stores}
     for own, theirs in names.items():
         changes[f"{own}_major"] = fields[f"{theirs}_major"]
         element, asked = fields[f"{theirs}_type"], getattr(given, f"{own}_type")

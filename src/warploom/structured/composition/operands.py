@@ -62,7 +62,7 @@ def operand_tiles(
     rows = a_row or (lambda tile: tile.m * config.BM)
     columns = b_row or (lambda tile: tile.n * config.tile_columns)
     # The CTAs of a pair split the rows of B; where B is (gate, up), each has the same rows of one of the two.
-    is_split = cluster.cta_group > 1 and not config.paired
+    is_split = cluster.cta_group > 1 and not config.gated
     half = cluster.pair_rank.to("s32") * config.BN if is_split else literal(0, "s32")
     return (
         OperandTiles("a_tiles", a, a_layout, count, rows, share=cluster.rank_n, peers=cluster.sharing_a),

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Self
 
 from warploom.diagnostics import Diag
 from warploom.hardware.dtypes import ELEMENT_TYPES
+from warploom.structured.config.deprecation import AcceptsDeprecated, deprecated, with_current_names
 from warploom.structured.config.fields import CHOICES, MINIMUMS, field_violations, violation
 from warploom.structured.config.problem import Problem
 from warploom.structured.config.shared_memory import ceil_div
@@ -35,7 +36,7 @@ def element_bytes(type_: str) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GemmConfig:
+class GemmConfig(metaclass=AcceptsDeprecated):
     """A GEMM kernel's shape and modes. A field that is left out, or None, is derived from the others.
 
     `config.replace(…)`, `dataclasses.replace` and `copy.replace` keep the values that were given and derive the others
@@ -57,7 +58,7 @@ class GemmConfig:
     AB_swapped: bool = False
     num_split_k: int = 1
     use_tma_store: bool = True
-    paired: bool = False
+    gated: bool = False
     """Each element of C has two accumulators, gate and up: half of the rows of a B tile come from a second matrix."""
     output_types: tuple[str, ...] = ()
     """Types of the auxiliary outputs, if all of them go through shared memory as C does."""
@@ -72,6 +73,10 @@ class GemmConfig:
     """Rules for a configuration by itself."""
     problem_rules: ClassVar[tuple[ProblemRule, ...]] = ()
     """Rules for a configuration together with a problem."""
+    renamed: ClassVar[Mapping[str, str]] = {"paired": "gated"}
+    """Deprecated names of fields, which are accepted with a warning."""
+
+    paired = deprecated("paired", "gated")
 
     def __new__(cls, **given: Any) -> Self:
         """Record which fields a `replace` names.
@@ -103,7 +108,7 @@ class GemmConfig:
 
     def replace(self, **changes: Any) -> Self:
         """Return the configuration with other values: given values stay, derived ones are derived again."""
-        return dataclasses.replace(self, **changes)
+        return dataclasses.replace(self, **with_current_names(changes, self.renamed))
 
     __replace__ = replace
 
@@ -115,7 +120,8 @@ class GemmConfig:
 
     def exactly(self, **changes: Any) -> Self:
         """Return the configuration with other values and all remaining ones as they are, derived or not."""
-        return type(self)(**{name: getattr(self, name) for name in field_names(type(self))} | changes)
+        current = {name: getattr(self, name) for name in field_names(type(self))}
+        return type(self)(**current | with_current_names(changes, self.renamed))
 
     def violations(self, problem: Problem | None = None) -> list[str]:
         """Return a sentence for every rule that the configuration breaks, by itself and for a problem."""
@@ -156,7 +162,7 @@ class GemmConfig:
     @property
     def tile_columns(self) -> int:
         """Columns of C in a tile."""
-        return self.MMA_N // 2 if self.paired else self.MMA_N
+        return self.MMA_N // 2 if self.gated else self.MMA_N
 
     @property
     def accum_type(self) -> str:

@@ -15,7 +15,7 @@ _FLAGS = (
     "AB_swapped",
     "dependent",
     "epilogue_is_1d",
-    "paired",
+    "gated",
     "pingpong",
     "register_based_epilogue",
     "residual_in_place",
@@ -46,9 +46,9 @@ CHOICES: Mapping[str, Collection[object]] = {
 }
 """Fields with a fixed set of values."""
 MINIMUMS: Mapping[str, int] = {
-    "band": 0,
+    "swizzle_size": 0,
     "consumers": 1,
-    "depth": 0,
+    "mmas_in_flight": 0,
     "num_split_k": 1,
     "k_group_size": 1,
     "prefetch_tiles_n": 0,

@@ -137,16 +137,16 @@ class MatmulConfig(GemmConfig):
 
     @property
     def b_rows(self) -> int:
-        """Rows that a CTA loads of one B matrix: with `paired`, a single CTA loads half a tile of each of the two."""
-        return self.BN // 2 if self.paired and self.cta_group == 1 else self.BN
+        """Rows that a CTA loads of one B matrix: with `gated`, a single CTA loads half a tile of each of the two."""
+        return self.BN // 2 if self.gated and self.cta_group == 1 else self.BN
 
     @property
     def written(self) -> Self:
-        """The configuration as the tile writer sees it: with `paired`, two accumulators become one column."""
-        if not self.paired:
+        """The configuration as the tile writer sees it: with `gated`, two accumulators become one column."""
+        if not self.gated:
             return self
         mma_shape = (self.MMA_M, self.tile_columns, self.MMA_K)
-        return self.replace(mma_shape=mma_shape, paired=False, output_tile_shape=self.output_tile_shape)
+        return self.replace(mma_shape=mma_shape, gated=False, output_tile_shape=self.output_tile_shape)
 
     @property
     def BK(self) -> int:

@@ -23,7 +23,7 @@ def _output_tile_shape(config: MatmulConfig) -> tuple[int, int]:
     widest = {1: 16, 2: 64, 4: 32}[config.c_bytes]
     if config.AB_swapped and config.c_bytes > 1:
         widest //= 2
-    whole = config.accumulator_columns // (2 if config.paired else 1)
+    whole = config.accumulator_columns // (2 if config.gated else 1)
     columns = next((n for n in (64, 32, 16) if n <= widest and whole % n == 0), 8)
     return (columns, rows) if config.AB_swapped else (rows, columns)
 

@@ -55,7 +55,7 @@ FIXED: Mapping[str, Mapping[str, tuple[object, str]]] = {
 }
 """Fields that have one value in a kernel family, and the reason."""
 
-_FIXED_WHEN_PAIRED: Mapping[str, tuple[object, str]] = {
+_FIXED_WHEN_GATED: Mapping[str, tuple[object, str]] = {
     "AB_swapped": (False, "both accumulators of an element must be in one thread, along N"),
     "num_split_k": (1, _SPLIT_FAMILIES),
     "use_tma_epilogue_load": (False, "an epilogue load brings tiles as wide as the accumulator"),
@@ -143,7 +143,7 @@ def _output_tile(config: MatmulConfig) -> Violations:
     most = MOVE_REGISTER_LIMIT // epilogue.fragment_size
     if rows != wanted:
         yield name, f"must have the accumulator's {wanted} rows"
-    columns = config.accumulator_columns // (2 if config.paired else 1)
+    columns = config.accumulator_columns // (2 if config.gated else 1)
     if columns % config.stageN:
         yield name, f"does not divide the accumulator's {columns} columns"
     if epilogue.rep * 8 != config.stageN or epilogue.rep & (epilogue.rep - 1) or not 1 <= epilogue.rep <= most:
@@ -214,21 +214,21 @@ def _modes(config: MatmulConfig) -> Violations:
         yield "gemm_kind", "needs a BlockwiseFP8MatmulConfig"
 
 
-def _paired(config: MatmulConfig) -> Violations:
-    if not config.paired:
+def _gated(config: MatmulConfig) -> Violations:
+    if not config.gated:
         return
     if config.family not in ("gemm", "bmm", "gmm", "grouped_block_scaled"):
-        yield "paired", f"is not supported in {config.family}"
-    for name, (only, reason) in _FIXED_WHEN_PAIRED.items():
+        yield "gated", f"is not supported in {config.family}"
+    for name, (only, reason) in _FIXED_WHEN_GATED.items():
         if getattr(config, name) != only:
-            yield name, f"must be {only!r} with paired=True: {reason}"
+            yield name, f"must be {only!r} with gated=True: {reason}"
     if config.epilogue.is_folded:
         yield (
             "mma_shape",
-            f"has M = {config.MMA_M}: with paired=True both accumulators of an element must be in one lane",
+            f"has M = {config.MMA_M}: with gated=True both accumulators of an element must be in one lane",
         )
     if config.tile_columns % _PATTERN_ROWS:
-        yield "mma_shape", f"has N = {config.MMA_N}; with paired=True it must be a multiple of {2 * _PATTERN_ROWS}"
+        yield "mma_shape", f"has N = {config.MMA_N}; with gated=True it must be a multiple of {2 * _PATTERN_ROWS}"
 
 
 CONFIG_RULES: tuple[Rule, ...] = (
@@ -241,7 +241,7 @@ CONFIG_RULES: tuple[Rule, ...] = (
     _tmem,
     _shared_memory,
     _modes,
-    _paired,
+    _gated,
 )
 """Rules of every Blackwell configuration."""
 
@@ -266,8 +266,8 @@ def _scale_tiles(config: BlockScaledMatmulConfig) -> Violations:
         yield "mma_shape", f"has N = {n}; scale factors of {config.family} support 8, 16 and multiples of 32"
     if config.is_askew and n > SCALE_CHUNK_ROWS:
         yield "mma_shape", f"has N = {n}; scale factors support multiples of 8 up to 128, and of 32"
-    if config.paired and config.tile_columns % SCALE_CHUNK_ROWS:
-        yield "mma_shape", f"has N = {n}; with paired=True scale factors support 256"
+    if config.gated and config.tile_columns % SCALE_CHUNK_ROWS:
+        yield "mma_shape", f"has N = {n}; with gated=True scale factors support 256"
 
 
 BLOCK_SCALE_RULES: tuple[Rule, ...] = (_scaling_kind, _scale_tiles)

@@ -94,7 +94,7 @@ class BlockScaledMatmulConfig(MatmulConfig):
     @property
     def written(self) -> Self:
         stages = self.num_accum_pipeline_stages  # not derived again for half of the columns
-        return super().written.replace(num_accum_pipeline_stages=stages) if self.paired else self
+        return super().written.replace(num_accum_pipeline_stages=stages) if self.gated else self
 
     @property
     def is_narrow(self) -> bool:

@@ -12,6 +12,7 @@ from warploom.hardware.swizzles import GRANULE, widest_swizzle
 from warploom.hardware.synchronisation import BARRIER_BYTES
 from warploom.hardware.threads import WARPGROUP_WARPS
 from warploom.structured.config.base import COMMON_DERIVATIONS, DERIVED, Derivation, GemmConfig, Rule, element_bytes
+from warploom.structured.config.deprecation import deprecated
 from warploom.structured.config.fields import CHOICES, INPUT_TYPES, MINIMUMS
 from warploom.structured.config.output import AUXILIARY_BUFFERS, OutputPipelineConfig
 from warploom.structured.config.sm90_rules import HOPPER_RULES, MACHINE, MAX_ACCUMULATORS
@@ -62,7 +63,7 @@ def _stage_columns(config: HopperConfig) -> int:
 
 _DERIVATIONS: Mapping[str, Derivation] = {
     **COMMON_DERIVATIONS,
-    "depth": lambda config: config.default_depth,
+    "mmas_in_flight": lambda config: config.default_mmas_in_flight,
     "stage_columns": _stage_columns,
     "num_output_stages": _output_stages,
     "num_pipeline_stages": _input_stages,
@@ -87,11 +88,14 @@ class HopperConfig(GemmConfig):
     stream_k: bool = False
     """All CTAs share the K tiles of the last, partial wave of tiles together with one whole wave."""
     stage_columns: int = DERIVED
-    band: int = 16
-    """Tile swizzle: rows of tiles that are processed together before the next column, to share operands in L2."""
+    swizzle_size: int = 16
+    """Tile swizzle: rows of tiles that are processed together before the next column, to share operands in L2.
+
+    It is Triton's GROUP_SIZE_M, and the purpose of CUTLASS's `max_swizzle_size`.
+    """
     registers: tuple[int, int] | None = DERIVED
     """Registers per thread of the load role and of the consumers; zeros for no reallocation."""
-    depth: int = DERIVED
+    mmas_in_flight: int = DERIVED
     """wgmma groups that are still in flight when the previous stage is released."""
     residual_in_place: bool = False
     """A residual is loaded into the buffers of C, which then hold a consumer's whole tile or 64 rows of it."""
@@ -102,6 +106,10 @@ class HopperConfig(GemmConfig):
     minimums: ClassVar[Mapping[str, int]] = {**MINIMUMS, "num_output_stages": 0}
     derivations: ClassVar[Mapping[str, Derivation]] = _DERIVATIONS
     rules: ClassVar[tuple[Rule, ...]] = HOPPER_RULES
+    renamed: ClassVar[Mapping[str, str]] = {**GemmConfig.renamed, "band": "swizzle_size", "depth": "mmas_in_flight"}
+
+    band = deprecated("band", "swizzle_size")
+    depth = deprecated("depth", "mmas_in_flight")
 
     @property
     def BM(self) -> int:
@@ -157,8 +165,8 @@ class HopperConfig(GemmConfig):
         return self.accumulators
 
     @property
-    def default_depth(self) -> int:
-        """The value that is derived for `depth`."""
+    def default_mmas_in_flight(self) -> int:
+        """The value that is derived for `mmas_in_flight`."""
         return 1
 
     @property
@@ -221,9 +229,9 @@ class HopperConfig(GemmConfig):
 
     @property
     def sliced(self) -> Self:
-        """The part of a tile that is written: with `paired` half of the columns, with split-K one split's slice."""
-        if self.paired:
-            return self.exactly(tile=(self.BM, self.tile_columns), paired=False, cluster_shape=(1, 1, 1))
+        """The part of a tile that is written: with `gated` half of the columns, with split-K one split's slice."""
+        if self.gated:
+            return self.exactly(tile=(self.BM, self.tile_columns), gated=False, cluster_shape=(1, 1, 1))
         if self.num_split_k == 1 or self.splits_units:
             return self
         tile = (self.BM, self.BN // self.num_split_k)

@@ -16,9 +16,9 @@ class HopperBlockwiseConfig(HopperConfig):
     """A scale for each row of A and 128 of K, and for each 128 × 128 of B.
 
     The tensor core computes a *partial*: 64 rows of one K tile. When it is complete it is promoted, that is scaled and
-    added to the accumulators. A consumer of 64 rows has two partials and a `depth` of 1: one is computed while the
+    added to the accumulators. A consumer of 64 rows has two partials and `mmas_in_flight=1`: one is computed while the
     other is promoted. A consumer of 128 rows has two sets of accumulators and one partial: while it promotes, the other
-    consumer multiplies.
+    consumer issues its MMAs.
     """
 
     a_type: str = "e4m3"
@@ -29,13 +29,13 @@ class HopperBlockwiseConfig(HopperConfig):
     rules: ClassVar[tuple[Rule, ...]] = (*HOPPER_RULES, *HOPPER_BLOCKWISE_RULES)
 
     @property
-    def default_depth(self) -> int:
+    def default_mmas_in_flight(self) -> int:
         return 1 if self.subtiles == 1 else 0
 
     @property
     def partials(self) -> int:
         """Partials that a thread's registers hold at a time."""
-        return self.depth + 1
+        return self.mmas_in_flight + 1
 
     @property
     def accumulators(self) -> int:

@@ -65,8 +65,8 @@ def _cluster(config: HopperConfig) -> Violations:
 
 def _stages(config: HopperConfig) -> Violations:
     stages, limit = config.num_pipeline_stages, MACHINE.shared_per_block
-    if stages <= config.depth:
-        yield "num_pipeline_stages", f"must be more than depth, which is {config.depth}"
+    if stages <= config.mmas_in_flight:
+        yield "num_pipeline_stages", f"must be more than mmas_in_flight, which is {config.mmas_in_flight}"
     needed = config.shared_bytes(stages)
     if needed > limit:
         yield "num_pipeline_stages", f"needs {needed} bytes of shared memory; {MACHINE.target} has {limit} per CTA"
@@ -84,15 +84,15 @@ def _splits(config: HopperConfig) -> Violations:
         yield "stream_k", f"is not supported with num_split_k={splits}"
 
 
-def _paired(config: HopperConfig) -> Violations:
-    if not config.paired:
+def _gated(config: HopperConfig) -> Violations:
+    if not config.gated:
         return
     x = config.cluster_shape[0]
     if config.tile_columns % (_COLUMN_STEP * x):
         step = 2 * _COLUMN_STEP * x
-        yield "paired", f"needs a tile width that is a multiple of {step} with cluster x = {x}, but it is {config.BN}"
+        yield "gated", f"needs a tile width that is a multiple of {step} with cluster x = {x}, but it is {config.BN}"
     if config.AB_swapped or config.num_split_k > 1 or config.stream_k:
-        yield "paired", "is not supported with AB_swapped, num_split_k or stream_k"
+        yield "gated", "is not supported with AB_swapped, num_split_k or stream_k"
 
 
 def _subtiles(config: HopperConfig) -> Violations:
@@ -133,7 +133,7 @@ HOPPER_RULES: tuple[Rule, ...] = (
     _cluster,
     _stages,
     _splits,
-    _paired,
+    _gated,
     _subtiles,
     _auxiliary_outputs,
     _residual,
@@ -158,8 +158,8 @@ def _scaled_modes(config: HopperBlockwiseConfig) -> Violations:
 
 
 def _scaled_registers(config: HopperBlockwiseConfig) -> Violations:
-    if config.depth != config.default_depth:
-        yield "depth", f"must be {config.default_depth} for a consumer of {config.consumer_rows} rows"
+    if config.mmas_in_flight != config.default_mmas_in_flight:
+        yield "mmas_in_flight", f"must be {config.default_mmas_in_flight} for a consumer of {config.consumer_rows} rows"
     accumulators, scales = config.accumulators, config.scale_registers
     if accumulators <= MAX_ACCUMULATORS < accumulators + scales:
         needs = f"needs {accumulators} accumulator and {scales} scale registers per thread"

@@ -57,7 +57,7 @@ class GroupedScheduler(Scheduler[GroupedTile]):
     """Tiles of `tile_shape` rows and columns, for groups that end at `ends` and have `columns` columns each.
 
     `experts` is the expert of each group, by default its own index; a negative value disables the group. `scales` has a
-    factor for each expert. `band` is the height of a supergroup: so many rows of tiles are visited together, for L2
+    factor for each expert. `swizzle_size` is the height of a supergroup: rows of tiles visited together, for L2
     reuse. With `roles`, only their `scheduler` reads these arrays and publishes the tiles to `workers`, by default all
     other roles. `dependent` waits for the previous grid before the arrays are read.
     """
@@ -72,7 +72,7 @@ class GroupedScheduler(Scheduler[GroupedTile]):
         k_tiles: Index,
         experts: View | None = None,
         scales: View | None = None,
-        band: int = 0,
+        swizzle_size: int = 0,
         roles: Roles | None = None,
         workers: Sequence[Role] | None = None,
         num_slots: int = 2,
@@ -80,7 +80,7 @@ class GroupedScheduler(Scheduler[GroupedTile]):
     ) -> None:
         super().__init__()
         self._ends, self._experts, self._scales = ends, experts, scales
-        self._shape, self._band, self._dependent = tile_shape, band, dependent
+        self._shape, self._swizzle_size, self._dependent = tile_shape, swizzle_size, dependent
         self._columns = valued(ceil_divide(valued(columns, "s32"), tile_shape[1]), "s32")
         self._k_tiles = valued(k_tiles, "s32")
         self._place = linear_cluster(cluster)
@@ -125,7 +125,7 @@ class GroupedScheduler(Scheduler[GroupedTile]):
             return index < through
 
         for _ in While(seek):
-            row, column = linear_raster(index - before, (self._rows(start, end), self._columns), self._band)
+            row, column = linear_raster(index - before, (self._rows(start, end), self._columns), self._swizzle_size)
             yield GroupedTile(
                 start + row * self._shape[0],
                 valued(column * self._shape[1], "s32"),

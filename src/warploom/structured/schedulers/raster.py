@@ -42,18 +42,18 @@ def raster(
     return _choose(inside, swizzled_m, m), _choose(inside, m % size + column_block * size, n)
 
 
-def linear_raster(index: Index, grid: tuple[Index, Index], band: int = 0) -> tuple[Index, Index]:
-    """Return the coordinates of tile `index`, with m running fastest inside supergroups of `band` rows of tiles."""
-    rows, columns = grid
-    if not band:
+def linear_raster(index: Index, grid: tuple[Index, Index], swizzle_size: int = 0) -> tuple[Index, Index]:
+    """Return the coordinates of tile `index`; m runs fastest inside supergroups of `swizzle_size` rows of tiles."""
+    (rows, columns), size = grid, swizzle_size
+    if not size:
         return _divided(index, rows)
-    inside, number = _divided(index, columns * band)
-    first, rest = number * band, rows % band
-    last = _choose(rest == 0, band, rest)
-    is_last = first + band > rows
+    inside, number = _divided(index, columns * size)
+    first, rest = number * size, rows % size
+    last = _choose(rest == 0, size, rest)
+    is_last = first + size > rows
     # Both heights are divided by, and the result is selected: the divisions do not depend on the supergroup's index.
-    column = _choose(is_last, inside // last, inside // band)
-    return first + inside - column * _choose(is_last, last, band), column
+    column = _choose(is_last, inside // last, inside // size)
+    return first + inside - column * _choose(is_last, last, size), column
 
 
 def ceil_divide(value: Index, by: int) -> Index:

@@ -25,9 +25,9 @@ class StaticScheduler(GridScheduler):
         splits: int = 1,
         order: str = RasterOrder.ALONG_M,
         block_swizzle: int = 0,
-        band: int = 0,
+        swizzle_size: int = 0,
     ) -> None:
-        """`band` is the height of a supergroup: so many rows of clusters are visited before the next column."""
+        """`swizzle_size` is the height of a supergroup: rows of clusters that are visited before the next column."""
         super().__init__(cluster=cluster, k_tiles=k_tiles, splits=splits, order=order, block_swizzle=block_swizzle)
         m_tiles, n_tiles, layers = (valued(extent, "s32").to("u32") for extent in grid)
         self._clusters = (
@@ -38,7 +38,7 @@ class StaticScheduler(GridScheduler):
         self.total = self._layer * layers
         self._is_flat = layers.literal == 1
         self._first, self._step = linear_cluster(cluster)
-        self._band = band
+        self._swizzle_size = swizzle_size
         self._next = self._first
 
     def every(self, number: Value, of: int) -> Iterator[Tile]:
@@ -64,7 +64,7 @@ class StaticScheduler(GridScheduler):
         """Return this CTA's tile of cluster tile `index`."""
         z = literal(0, "u32") if self._is_flat else index // self._layer
         inside = index - z * self._layer
-        m, n = linear_raster(inside, self._clusters, self._band)
+        m, n = linear_raster(inside, self._clusters, self._swizzle_size)
         return self._tile(valued(m, "u32"), valued(n, "u32"), z, self._clusters)
 
 

@@ -50,10 +50,12 @@ class StreamTile:
 class StreamScheduler(Scheduler[StreamTile]):
     """Tiles of a grid (m, n, z), for a launch with at most as many clusters as there are K tiles."""
 
-    def __init__(self, grid: tuple[Index, Index, Index], *, cluster: Cluster, k_tiles: Index, band: int = 0) -> None:
-        """`band` is the height of a supergroup: so many rows of clusters are visited before the next column."""
+    def __init__(
+        self, grid: tuple[Index, Index, Index], *, cluster: Cluster, k_tiles: Index, swizzle_size: int = 0
+    ) -> None:
+        """`swizzle_size` is the height of a supergroup: rows of clusters that are visited before the next column."""
         super().__init__()
-        self._order = StaticScheduler(grid, cluster=cluster, k_tiles=k_tiles, band=band)
+        self._order = StaticScheduler(grid, cluster=cluster, k_tiles=k_tiles, swizzle_size=swizzle_size)
         self._per_tile = per_tile = valued(k_tiles, "s32").to("u32")
         number, count = linear_cluster(cluster)
         # If the last wave is partly filled, it is streamed together with one full wave; `waves` are handed out whole.

@@ -37,7 +37,7 @@ class SplitTile:
             tiles = (m_tiles * n_tiles).to("u32")
             split = cta // tiles
             number = cta - split * tiles
-        m, n = linear_raster(number, (m_tiles.to("u32"), n_tiles.to("u32")), config.band)
+        m, n = linear_raster(number, (m_tiles.to("u32"), n_tiles.to("u32")), config.swizzle_size)
         start, count = split_range(k_tiles.to("u32"), splits, split)
         values = (valued(each, "u32").to("s32") for each in (m, n, literal(0, "u32"), number, split, start, count))
         return cls(*values)

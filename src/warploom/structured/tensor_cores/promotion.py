@@ -74,7 +74,7 @@ class PromotedAccumulators:
             accumulator.set(0.0)
         self._read_columns(self._partials[0], literal(0, "s32"))
         isa.wgmma.wait_group(0)  # ptxas does not count wgmma groups across the tile loop
-        if self._config.depth:
+        if self._config.mmas_in_flight:
             self._overlapped(tile)
         else:
             self._one_by_one(tile)

@@ -65,9 +65,10 @@ class RegisterTile:
 
 
 class WgmmaOp:
-    """Issues the MMAs of an input pipeline's stages into 64-row accumulators, with `config.depth` groups in flight.
+    """Issues the MMAs of an input pipeline's stages into 64-row accumulators, one wgmma group per stage.
 
-    A stage is released when the MMAs `depth` stages later have been issued, so that the tensor core never idles.
+    `config.mmas_in_flight` groups stay in flight: a stage is released when the MMAs that many stages later have been
+    issued, so that the tensor core never idles.
     """
 
     def __init__(
@@ -100,14 +101,14 @@ class WgmmaOp:
 
     @contextmanager
     def consume(self, k: Value) -> Iterator[InputConsumerStage]:
-        """Acquire the k-th loaded stage of a tile; leaving releases the stage `depth` stages before."""
-        depth = self._config.depth
+        """Acquire the k-th loaded stage of a tile; leaving releases the stage `mmas_in_flight` stages before."""
+        mmas_in_flight = self._config.mmas_in_flight
         self._descriptors(self._side.position)  # computed before the wait, which the MMAs follow immediately
         stage = self._inputs.acquire_consumer()
         yield stage
-        isa.wgmma.wait_group(depth)
-        with when(k >= depth if depth else True):
-            self._side.signal(self._side.state.earlier(depth) if depth else stage.index())
+        isa.wgmma.wait_group(mmas_in_flight)
+        with when(k >= mmas_in_flight if mmas_in_flight else True):
+            self._side.signal(self._side.state.earlier(mmas_in_flight) if mmas_in_flight else stage.index())
         stage.release_without_signal()
 
     def next_stage(self) -> Value:
@@ -153,7 +154,7 @@ class WgmmaOp:
     def finish(self, k_tiles: Value) -> None:
         """Wait for the last groups of a tile and release their stages; the tile has at least one K tile."""
         isa.wgmma.wait_group(0)
-        for by in range(self._config.depth, 0, -1):
+        for by in range(self._config.mmas_in_flight, 0, -1):
             with when(k_tiles >= by if by > 1 else True):
                 self._side.signal(self._side.state.earlier(by))
 
