@@ -69,6 +69,8 @@ class Ledger:
     observed: int = -1
     bytes: int = 0
     phase: int = 0
+    signals: dict[int, tuple[int, Clock, Party]] = field(default_factory=dict)
+    """The latest asynchronous contribution of each instruction."""
     remote: dict[Hashable, tuple[int, bool, Clock, Party]] = field(default_factory=dict)
     """The latest contribution of each other CTA's instruction."""
 
@@ -109,6 +111,15 @@ class Mbarriers:
                 text = f"mbarrier.inval of {ledger.name} is not ordered after its last use."
                 missing = "a barrier after the last use"
                 self._findings.add("MBAR_LIFETIME", text, (party, user), missing=missing, barrier=ledger.name)
+        for phase, clock, user in ledger.signals.values():
+            order = self._rules.follows(part.clock, ledger.component, phase, clock, True, user)
+            if order != "":
+                party = self._findings.party(event.source, event, "frees", barrier=ledger.name)
+                text = f"mbarrier.inval of {ledger.name} may come before an asynchronous arrival."
+                self._findings.add(
+                    "MBAR_LIFETIME", text, (party, user), missing=f"a wait for phase {phase}", excused_by=order or "",
+                    barrier=ledger.name,
+                )  # fmt: skip
         ledger.made_by = None
 
     def contribute(self, event: Event, warp: Warp) -> None:
@@ -164,6 +175,7 @@ class Mbarriers:
             ledger.users[component] = (time, party)
         else:
             ledger.asynchronous += 1
+            ledger.signals[event.source.number] = (phase, clock, party)
         if elsewhere:
             ledger.remote[event.agent.cta, event.source.number] = (phase, pending is not None, clock.copy(), party)
 

@@ -1,28 +1,37 @@
-"""`check`: runs a kernel once on copies of its arrays, and judges every interleaving of it."""
+"""`check`: runs a kernel on copies of its arrays, and judges every interleaving of it."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from warploom.checker.codes import CODES
+from warploom.checker.collecting import Findings, key_of
+from warploom.checker.determinism import Influence, influences, polls, reason
 from warploom.checker.observer import Checker
+from warploom.checker.registers import hazards
 from warploom.checker.report import Cost, Covers, Finding, Relaxed, Report, Verdict
-from warploom.checker.rules import ASSUMPTIONS, PROFILES, RELAXATIONS
-from warploom.diagnostics import Diag, Fault, Stuck, WarploomError, user_traceback
+from warploom.checker.rules import ASSUMPTIONS, PROFILES, RELAXATIONS, Rules
+from warploom.diagnostics import Diag, Fault, Loc, Stuck, WarploomError, user_traceback
 from warploom.host.launch import Launch
 from warploom.host.program import Ptx
 from warploom.launcher import launch_of, prepare, with_triples
+from warploom.machine.core.events import Source
 from warploom.machine.core.grid import Grid
 from warploom.machine.core.schedule import Eager
 from warploom.machine.core.setup import Setup
+from warploom.machine.translate.translator import Program
+from warploom.ptx.isa.table import Op
 
 DEFAULT_LIMIT = 50_000_000
 """Warp instructions of a checked run."""
+DEFAULT_BUDGET = 8
+_FEWER_SMS = (1, 2)
+"""SMs with which a kernel that asks for work runs again: its clusters then process more tiles each."""
 
 
 @user_traceback
@@ -31,7 +40,7 @@ def check(
     *,
     launch: Launch | Mapping[str, Any] | None = None,
     profile: str = "strict",
-    budget: int = 8,
+    budget: int = DEFAULT_BUDGET,
     limit: int | None = DEFAULT_LIMIT,
     sms: int | None = None,
 ) -> Report:
@@ -39,15 +48,23 @@ def check(
 
     `program` is a launch, or PTX with `launch`, the keywords of `warploom.launch` that it is launched with. The arrays
     are copied: the caller's are never written. `profile` is `strict`, the PTX ISA to the letter, or `lenient`. `budget`
-    is the number of further runs that confirm findings and enumerate choices; `limit` bounds the instructions of each.
+    is the number of further runs that enumerate choices and confirm findings; `limit` bounds the instructions of each.
     """
     if profile not in PROFILES:
         raise Diag.BAD_LAUNCH.error(what=f"`profile` is {profile!r:.60}; it must be one of {', '.join(PROFILES)}")
+    if not isinstance(budget, int) or budget < 0:
+        raise Diag.BAD_LAUNCH.error(what=f"`budget` is {budget!r:.60}; it must be a number of runs")
     launch_ = with_triples(_launch(program, launch))
     start = time.perf_counter()
-    observer, error, used = observe(launch_, profile, limit=limit, sms=sms)
-    report = _report(launch_, observer, error, profile)
-    return replace(report, cost=Cost(time.perf_counter() - start, observer.events, used))
+    judged = _Judged(launch_, profile, limit, budget)
+    judged.run(sms)
+    report = judged.report()
+    if profile == "strict" and report.findings:
+        lenient = _Judged(launch_, "lenient", limit, 0)
+        lenient.run(sms)
+        report = replace(report, findings=_excused(report.findings, lenient.findings.all()))
+        judged.cost(lenient)
+    return replace(report, cost=Cost(time.perf_counter() - start, judged.events, judged.used, judged.runs))
 
 
 def _launch(program: Any, launch: Any) -> Launch:
@@ -61,23 +78,122 @@ def _launch(program: Any, launch: Any) -> Launch:
     return launch_of(program, **(launch or {}))
 
 
-def observe(
-    launch_: Launch, profile: str, *, limit: int | None, sms: int | None = None
-) -> tuple[Checker, WarploomError | None, int]:
-    """Run a launch on copies of its arrays under the eye of a checker: the error that ended it, if one did."""
-    checker = Checker(profile)
-    setup = copied(prepare(launch_, Eager(), sms, limit, (checker,), None))
-    grid = Grid(setup)
+def _excused(findings: Iterable[Finding], remaining: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Findings of `strict`, those that `lenient` accepts with the name of the relaxation."""
+    keys = {key_of(finding) for finding in remaining}
+    return tuple(
+        replace(each, excused_by="")
+        if not each.parties or key_of(each) in keys
+        else replace(each, excused_by=each.excused_by or "warp-collectives")
+        for each in findings
+    )
+
+
+@dataclass
+class _Judged:
+    """The runs of one check, with all that they found."""
+
+    launch_: Launch
+    profile: str
+    limit: int | None
+    budget: int
+    findings: Findings = field(default_factory=Findings)
     error: WarploomError | None = None
-    try:
-        with np.errstate(all="ignore"):
-            grid.run()
-    except (Fault, Stuck) as found:
-        error = found
-    finally:
-        used = grid.used
-        grid.discard()
-    return checker, error, used
+    events: int = 0
+    used: int = 0
+    runs: int = 0
+    reasons: list[str] = field(default_factory=list)
+    lints: dict[tuple[str, int], Finding] = field(default_factory=dict)
+    as_run: list[str] = field(default_factory=lambda: ["sizes", "input data"])
+
+    def __post_init__(self) -> None:
+        self.rules = Rules(self.profile)
+
+    def run(self, sms: int | None) -> None:
+        """Check one run, its registers, and the runs that stand for other answers to requests for work."""
+        program = self._observe(sms)
+        self._check_registers(program)
+        found = influences(program.flow)
+        kinds = {each.kind for each in found}
+        if polls(program.flow):
+            self.rules.assumed["monotone-flags"] += 1
+        if self.error is None and "clc" in kinds and self.budget >= len(_FEWER_SMS) and sms is None:
+            for fewer in _FEWER_SMS:
+                if self.error is None:
+                    self._observe(fewer)
+            self.rules.assumed["clc-answers"] += 1
+            kinds.discard("clc")
+        self.reasons += [self._because(kind, found, program) for kind in sorted(kinds)]
+
+    def _observe(self, sms: int | None) -> Program:
+        """Run on copies of the arrays under the eye of a checker."""
+        checker = Checker(self.rules, self.findings)
+        setup = copied(prepare(self.launch_, Eager(), sms, self.limit, (checker,), None))
+        grid = Grid(setup)
+        try:
+            with np.errstate(all="ignore"):
+                grid.run()
+        except (Fault, Stuck) as found:
+            self.error = found
+        finally:
+            self.used += grid.used
+            grid.discard()
+        self.events += checker.events
+        self.runs += 1
+        self.lints |= checker.lints
+        if checker.agents.converged:
+            self.rules.assumed["convergence"] += 1
+        return setup.program
+
+    def cost(self, other: _Judged) -> None:
+        """Count the price of further runs."""
+        self.events, self.used, self.runs = self.events + other.events, self.used + other.used, self.runs + other.runs
+
+    def _check_registers(self, program: Program) -> None:
+        numbers = {id(op): at for at, op in enumerate(op for block in program.flow.blocks for op in block.ops)}
+        for hazard in hazards(program.flow):
+            if hazard.relaxation:
+                self.rules.relaxed[hazard.relaxation] += 1
+                if self.rules.lenient:
+                    continue
+            accessed, multiplied = (
+                self.findings.made(_source(op, program, numbers), action, (0, 0, 0), 0, space="register")
+                for op, action in ((hazard.op, "accesses"), (hazard.wgmma, "owns"))
+            )
+            if hazard.code == "WGMMA_REGISTERS":
+                text = f"{hazard.register} belongs to a wgmma that no wgmma.wait_group before this access covers."
+                parties, missing = (accessed, multiplied), "wgmma.wait_group"
+            else:
+                text = f"{hazard.register} may be written since the last wgmma.fence before this wgmma."
+                parties, missing = (multiplied,), "wgmma.fence"
+            self.findings.add(hazard.code, text, parties, missing=missing, excused_by=hazard.relaxation)
+
+    def _because(self, kind: str, found: tuple[Influence, ...], program: Program) -> str:
+        op = next(each.op for each in found if each.kind == kind)
+        loc = op.instruction.loc or Loc(program.file, op.instruction.line)
+        return f"{reason(kind)} ({loc}: `{' '.join(op.instruction.text.split())[:80]}`)"
+
+    def report(self) -> Report:
+        """The verdict of all runs."""
+        findings, reasons = self.findings.all(), list(self.reasons)
+        if self.error is not None:
+            if self.error.diag in (Diag.LIMIT, Diag.TIMEOUT):
+                reasons.append(f"the run was given up: {self.error.what}")
+            else:
+                findings = (_of_error(self.error), *findings)
+        if self.findings.left_out:
+            reasons.append(f"{self.findings.left_out} further findings are not listed")
+        verdict = Verdict.REFUTED if findings else Verdict.INCOMPLETE if reasons else Verdict.PROVED
+        used = {"fairness", *self.rules.assumed}
+        assumptions = tuple(f"{name}: {ASSUMPTIONS[name]}" for name in ASSUMPTIONS if name in used)
+        relaxed = tuple(
+            Relaxed(name, RELAXATIONS[name].citation, count) for name, count in sorted(self.rules.relaxed.items())
+        )
+        covers = Covers("this run" if self.reasons else "all", as_run=tuple(self.as_run), runs=self.runs)
+        return Report(
+            verdict, findings, covers, assumptions, profile=self.profile, reasons=tuple(reasons), relaxed=relaxed,
+            lints=tuple(self.lints.values()), name=self.launch_.entry or "", error=self.error,
+        )  # fmt: skip
 
 
 def copied(setup: Setup) -> Setup:
@@ -87,26 +203,9 @@ def copied(setup: Setup) -> Setup:
     return setup
 
 
-def _report(launch_: Launch, checker: Checker, error: WarploomError | None, profile: str) -> Report:
-    findings = checker.findings.all()
-    reasons = list[str]()
-    if error is not None:
-        if error.diag in (Diag.LIMIT, Diag.TIMEOUT):
-            reasons.append(f"the run was given up: {error.what}")
-        else:
-            findings = (_of_error(error), *findings)
-    if checker.findings.left_out:
-        reasons.append(f"{checker.findings.left_out} further findings are not listed")
-    verdict = Verdict.REFUTED if findings else Verdict.INCOMPLETE if reasons else Verdict.PROVED
-    used = {"fairness", *checker.rules.assumed} | ({"convergence"} if checker.agents.converged else set())
-    assumptions = tuple(f"{name}: {ASSUMPTIONS[name]}" for name in ASSUMPTIONS if name in used)
-    relaxed = tuple(
-        Relaxed(name, RELAXATIONS[name].citation, count) for name, count in sorted(checker.rules.relaxed.items())
-    )
-    return Report(
-        verdict, findings, Covers(as_run=("sizes", "input data")), assumptions, profile=profile, reasons=tuple(reasons),
-        relaxed=relaxed, lints=tuple(checker.lints.values()), name=launch_.entry or "", error=error,
-    )  # fmt: skip
+def _source(op: Op, program: Program, numbers: dict[int, int]) -> Source:
+    instruction = op.instruction
+    return Source(instruction.loc or Loc(program.file, instruction.line), instruction, numbers.get(id(op), -1))
 
 
 def _of_error(error: WarploomError) -> Finding:

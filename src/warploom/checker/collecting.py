@@ -13,6 +13,8 @@ from warploom.checker.rules import Problem, sentence
 from warploom.checker.shadow import Access
 from warploom.machine.core.events import Event, Placed, Source, Started
 
+_LONGEST = 110
+"""The longest text of an instruction in a finding."""
 _MOST = 200
 """Different findings of one check; more are counted and not kept."""
 
@@ -40,8 +42,7 @@ class Findings:
         excused_by: str = "", barrier: str = "", notes: tuple[str, ...] = (),
     ) -> None:  # fmt: skip
         """Add a finding, or count it with those of the same code, lines and barrier."""
-        places = tuple((party.loc.file, party.loc.line, party.action, _opcode(party)) for party in parties)
-        key = (code, places, barrier.partition("[")[0])
+        key = (code, tuple(_place(party) for party in parties), barrier.partition("[")[0])
         group = self._groups.get(key)
         if group is not None:
             group.count += 1
@@ -77,7 +78,9 @@ class Findings:
 
     def made(self, source: Source, action: str, cta: tuple[int, int, int], warp: int, **more: object) -> Party:
         """A party with its instruction and role."""
-        text = " ".join(source.instruction.text.split())
+        text = " ".join(source.instruction.text.split()).rstrip(";")
+        if len(text) > _LONGEST:
+            text = f"{text[:_LONGEST]}…"
         return Party(
             action,
             cta,
@@ -121,6 +124,16 @@ class Findings:
             code, sentence(problem, old, new), parties, path=path, missing=problem.missing,
             excused_by=problem.relaxation,
         )  # fmt: skip
+
+
+def _place(party: Party) -> Hashable:
+    """The line and the instruction of a party, which similar findings have in common."""
+    return party.loc.file, party.loc.line, party.action, _opcode(party)
+
+
+def key_of(finding: Finding) -> Hashable:
+    """The identity of a finding in runs under different profiles."""
+    return tuple(_place(party) for party in finding.parties)
 
 
 def _opcode(party: Party) -> str:

@@ -8,6 +8,7 @@ from warploom.checker.agents import Lanes, Warp
 from warploom.checker.barriers import Ledger
 from warploom.checker.clocks import Clock, Triple, X
 from warploom.checker.collecting import Findings
+from warploom.checker.rules import Rules
 from warploom.checker.shadow import Access
 from warploom.machine.core.events import Event, Touch
 
@@ -25,26 +26,34 @@ class Lifetimes:
     """The allocations of TMEM, and the CTAs that end."""
 
     findings: Findings
+    rules: Rules
     _allocated: dict[Triple, dict[int, tuple[int, int, int]]] = field(default_factory=dict)
     _endings: dict[Triple, _Ending] = field(default_factory=dict)
     _foreign: dict[Triple, dict[tuple[int, int], Access]] = field(default_factory=dict)
 
     def allocate(self, touch: Touch, warp: Warp, part: Lanes) -> None:
-        """Columns of TMEM get an owner."""
+        """Columns of TMEM get an owner; the later CTA of a pair also allocates for the earlier one."""
         column = int(touch.addresses[0]) & 0xFFFF
         assert touch.cta is not None
         self._allocated.setdefault(touch.cta, {})[column] = (touch.width // 4, part.component, warp.time)
+
+    def allocate_together(self, warp: Warp, part: Lanes) -> None:
+        """The earlier CTA of a pair goes on: the columns that its peer allocated for it are its own."""
+        columns = self._allocated.get(warp.cta, {})
+        for column, (size, _, _) in columns.items():
+            columns[column] = (size, part.component, warp.time)
 
     def free(self, touch: Touch) -> None:
         assert touch.cta is not None
         self._allocated.get(touch.cta, {}).pop(int(touch.addresses[0]) & 0xFFFF, None)
 
     def use(self, touch: Touch, access: Access, clock: Clock) -> None:
-        """An access to TMEM comes after the allocation of its columns."""
-        if touch.cta is None:
-            return
+        """An access to TMEM comes after the allocation of its columns.
+
+        The CTAs of a pair allocate together (PTX ISA 9.7.16.7.1): that of the issuer's CTA is also its peer's.
+        """
         column = int(touch.addresses[0]) & 0xFFFF
-        for base, (size, component, time) in self._allocated.get(touch.cta, {}).items():
+        for base, (size, component, time) in self._allocated.get(access.cta, {}).items():
             if base <= column < base + size and not clock.knows(X, component, time):
                 text = "TMEM is accessed, and nothing orders the access after tcgen05.alloc."
                 party = self.findings.access(access)
@@ -88,11 +97,13 @@ class Lifetimes:
 
     def _judge_barrier(self, ledger: Ledger, end: Clock) -> None:
         for phase, is_asynchronous, clock, party in ledger.remote.values():
-            waited = end.knows(X, ledger.component, phase + 1)
-            if not waited and (is_asynchronous or not end.covers(clock.rows[X])):
+            order = self.rules.follows(end, ledger.component, phase, clock, is_asynchronous, party)
+            if order != "":
                 text = f"{ledger.name} is reached from another CTA, and nothing keeps its own CTA from ending before."
                 missing = f"a wait for phase {phase} before the CTA ends"
-                self.findings.add("REMOTE_AFTER_EXIT", text, (party,), missing=missing, barrier=ledger.name)
+                self.findings.add(
+                    "REMOTE_AFTER_EXIT", text, (party,), missing=missing, barrier=ledger.name, excused_by=order or ""
+                )
         if ledger.bytes:
             text = f"{ledger.name} ends with {ledger.bytes} bytes outstanding in phase {ledger.phase}."
             parties = tuple(user for _, user in ledger.users.values())[:1]

@@ -24,13 +24,13 @@ _BARRIER_BYTES = 8
 class Checker:
     """Judges a run while it happens; `findings.all()` is what it found."""
 
-    def __init__(self, profile: str) -> None:
-        self.rules, self.findings, self.agents = Rules(profile), Findings(), Agents()
+    def __init__(self, rules: Rules, findings: Findings) -> None:
+        self.rules, self.findings, self.agents = rules, findings, Agents()
         self.operations = Operations(self.agents, self.rules)
         self.barriers = Mbarriers(self.agents, self.rules, self.findings, self.operations)
         self.meetings = Meetings(self.agents, self.rules, self.findings)
         self.memories = Memories(self.agents, self.rules, self.findings)
-        self.lifetimes = Lifetimes(self.findings)
+        self.lifetimes = Lifetimes(self.findings, self.rules)
         self.lints: dict[tuple[str, int], Finding] = {}
         self.events = 0
         self._handlers = {
@@ -125,9 +125,10 @@ class Checker:
         if event.barrier is not None:
             self.barriers.init(event, warp, part)
             self._rewrite(event)
+        elif not event.touches and event.source.instruction.opcode.startswith("tcgen05.alloc"):
+            self.lifetimes.allocate_together(warp, part)
         for touch in event.touches:
-            if touch.space == "tensor":
-                self.lifetimes.allocate(touch, warp, part)
+            self.lifetimes.allocate(touch, warp, part)
 
     def _free(self, event: Event) -> None:
         warp = self.agents.warp(event.agent)

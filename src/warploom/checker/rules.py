@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from warploom.checker.clocks import PG, Clock, G, P, T, X
+from warploom.checker.report import Party
 from warploom.checker.shadow import Access
 
 PROFILES = ("strict", "lenient")
@@ -45,6 +46,22 @@ RELAXATIONS: dict[str, Relaxation] = {
         "shfl, vote, match and elect order the memory accesses of their lanes",
         "PTX ISA 9.7.13.4 promises it for bar.warp.sync only; compilers use the others for it",
     ),
+    "commit-order": Relaxation(
+        "the arrivals of two tcgen05.commit of one thread come in order",
+        "PTX ISA 9.7.16.12.1 orders the tracked operations, not the arrivals; Triton 3.6 invalidates barriers on it",
+    ),
+    "read-before-cas": Relaxation(
+        "a plain load may race with a compare-and-swap that checks what it loaded",
+        "PTX ISA 8.7 calls it a race; the CUDA C++ programming guide builds atomics from atomicCAS with it",
+    ),
+    "wgmma-copies": Relaxation(
+        "accumulators may be moved to other registers before the wait, if these are used after it only",
+        "PTX ISA 9.7.15.7.1 forbids it; Triton unpacks f16 accumulators before the wait, and ptxas moves the copies",
+    ),
+    "wgmma-before-commit": Relaxation(
+        "registers of a wgmma may be accessed before it is committed",
+        "PTX ISA 9.7.15.7.1 leaves the values undefined; ptxas serialises the wgmmas and warns (C7510)",
+    ),
     "global-proxy": Relaxation(
         "generic and async accesses to global memory need no proxy fence",
         "PTX ISA 8.9.5 requires it; Triton stores scratch and loads it with TMA without one",
@@ -61,6 +78,8 @@ ASSUMPTIONS: dict[str, str] = {
     "it, although its default scope is .cta",
     "equal-values": "stores of equal bytes to one address by several threads are harmless",
     "tcgen05-pipe": "tcgen05 operations of one thread that PTX lists as pipelined execute in order",
+    "clc-answers": "the tile that an answer of cluster launch control names reaches addresses and predicates of global "
+    "memory only, so that answers differ in nothing but the number of tiles of a cluster",
     "monotone-flags": "a location that is polled with a strong load is not reset while another thread polls it",
 }
 """Properties that a verdict may rely on; a report names those that it used."""
@@ -108,6 +127,24 @@ class Rules:
             return None
         return problem
 
+    def follows(
+        self, clock: Clock, component: int, phase: int, source: Clock, is_asynchronous: bool, party: Party
+    ) -> str | None:
+        """Empty if an action comes after a contribution to a phase, else the relaxation that accepts it, or None.
+
+        Arrivals of one thread's commits may come out of order: to know of a later one is not enough.
+        """
+        if clock.knows(X, component, phase + 1):
+            return ""
+        if not clock.covers(source.rows[X]):
+            return None
+        if not is_asynchronous:
+            return ""
+        if "tcgen05.commit" not in party.instruction:
+            return None
+        self.relaxed["commit-order"] += 1
+        return "" if self.lenient else "commit-order"
+
     def _disorder(self, old: Access, new: Access, clock: Clock) -> Problem | None:
         if old.value is None:
             code, why = _KINDS[old.writes, new.writes], "the asynchronous operation may not have completed"
@@ -126,10 +163,11 @@ class Rules:
             relaxation = "relaxed-order" if old.components is new.components and row != T else ""
             why = "they are executed in order, but no release and acquire makes the first visible to the second"
             return Problem("VISIBILITY", why, "release and acquire semantics", relaxation, ordered=True)
+        relaxation = "read-before-cas" if _is_cas(old, new) else ""
         missing = "a barrier, or an arrival by the first party that the second waits for"
         if old.asynchronous:
             missing = f"a wait for the completion of `{old.source.instruction.opcode}`"
-        return Problem(_KINDS[old.writes, new.writes], "nothing orders the two", missing)
+        return Problem(_KINDS[old.writes, new.writes], "nothing orders the two", missing, relaxation)
 
     def _unfenced(self, old: Access, row: int) -> Problem:
         """The threads are synchronised, but the path between them lacks a fence."""
@@ -147,6 +185,12 @@ class Rules:
         why = "the threads are synchronised, but no proxy fence is on the path"
         missing = "fence.proxy.async, by the first party before the synchronisation or by the second after it"
         return Problem("FENCE_PROXY", why, missing, relaxation, ordered=True)
+
+
+def _is_cas(old: Access, new: Access) -> bool:
+    """True for a read and a compare-and-swap."""
+    write = new if new.writes else old
+    return old.writes != new.writes and bool(write.scope) and ".cas" in write.source.instruction.opcode
 
 
 def _known(clock: Clock, row: int, old: Access, new: Access) -> bool:

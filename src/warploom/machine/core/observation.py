@@ -56,6 +56,8 @@ _DEFAULTS = {
 }
 """(semantics, scope) where an instruction says neither (PTX ISA: ld, st, mbarrier.arrive, mbarrier.try_wait, bar)."""
 _OUTPUTS = ("out", "pair", "outs")
+_REACHED = frozenset({"", "shared", "global"})
+"""Spaces that other threads reach; empty for a generic address."""
 _WINDOW_SHIFT = WINDOW_BYTES.bit_length() - 1
 _WINDOWS = {
     base >> _WINDOW_SHIFT: (space, base)
@@ -105,16 +107,28 @@ _SHAPES: dict[str, Callable[[Op], tuple[int, int]]] = {
 class Held:
     """The bytes at the addresses of a store, before and after it."""
 
-    def __init__(self, op: Op, width: int) -> None:
-        self.spaces, self.width = Spaces(op), width
+    def __init__(self, op: Op, width: int, givers: int) -> None:
+        self.spaces, self.width, self.givers = Spaces(op), width, givers
+        self.is_matrix = op.family == "stmatrix"
+        if self.is_matrix:
+            self.spaces.space = "shared"
 
     def by(self, group: Group, mask: Array | None, address: Any) -> list[Any]:
         """The bytes that the lanes of a group find now, in pieces of at most 16 bytes."""
+        mask = self._giving(group, mask)
         piece = min(self.width, GRANULE)
         found = (self.spaces.load(group, mask, _moved(address, at), piece) for at in range(0, self.width, piece))
         return [
             (each if isinstance(each, np.ndarray) else np.array([each], WIDTHS[piece])).view(np.uint8) for each in found
         ]
+
+    def _giving(self, group: Group, mask: Array | None) -> Array | None:
+        """The lanes that give an address."""
+        live = group.mask if mask is None else mask
+        if self.givers == WARP:
+            return live
+        giving = np.arange(group.lanes) % WARP < self.givers
+        return giving if live is None else giving & live
 
     def changed(self, group: Group, mask: Array | None, address: Any, stored: Any, old: list[Any]) -> list[bool]:
         """For each warp of a group: whether its store changed a byte, the warps taken one after the other."""
@@ -125,12 +139,22 @@ class Held:
         lanes = np.zeros(group.lanes, np.bool_)
         for was, new in zip(old, now, strict=True):
             lanes |= (was != new).reshape(group.lanes, -1).any(axis=1)
-        live = group.mask if mask is None else mask
+        live = self._giving(group, mask)
         if live is not None:
             lanes &= live
         if group.warps > 1 and lanes.any():
-            lanes &= ~_repeated(address, stored, live)
+            lanes &= ~(_repeated_warps if self.is_matrix else _repeated)(address, stored, live)
         return [bool(warp.any()) for warp in lanes.reshape(group.warps, WARP)]
+
+
+def _repeated_warps(address: Array, stored: Any, _: Array | None) -> Array:
+    """The lanes of the warps that store what an earlier warp stores at the same addresses."""
+    out = np.zeros(len(address), np.bool_)
+    rows = [each for each in (address, *_parts(stored)) if isinstance(each, np.ndarray)]
+    warps = [np.stack([row[at : at + WARP] for row in rows]).tobytes() for at in range(0, len(address), WARP)]
+    for number, warp in enumerate(warps):
+        out[WARP * number : WARP * (number + 1)] = warp in warps[:number]
+    return out
 
 
 def _parts(stored: Any) -> tuple[Any, ...]:
@@ -175,8 +199,8 @@ def observed(op: Op, run: Any, grid: Grid) -> Any:
     inputs = [slot for slot in op.form.slots if slot.kind not in _OUTPUTS]
     places = {slot.name: at + sum(s.kind == "tensor" for s in inputs[:at]) for at, slot in enumerate(inputs)}
     outputs = [slot for slot in op.form.slots if slot.kind in _OUTPUTS and op.operands[slot.name] is not None]
-    stores = op.family == "st" and op["space"].partition("::")[0] in ("", "shared", "global")
-    held = Held(op, width) if stores else None
+    stores = op.family == "stmatrix" or (op.family == "st" and op["space"].partition("::")[0] in _REACHED)
+    held = Held(op, width, givers) if stores else None
 
     def wrapped(group: Group, mask: Array | None, *operands: Any) -> Any:
         live = mask if mask is not None else group.mask

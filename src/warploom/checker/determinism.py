@@ -1,0 +1,123 @@
+"""Determinism: the instructions on whose results the schedule, and not only the program, has an influence.
+
+One execution stands for all interleavings if no branch, address or operand of synchronisation depends on the schedule.
+Values that are loaded do not depend on it in a kernel without races. What remains are answers of cluster launch
+control, results of atomics, polled locations, clocks, and tests of mbarriers that decide more than whether to wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from warploom.ptx.analysis.control_flow import BRANCHES, Flow
+from warploom.ptx.analysis.control_slice import control_slice
+from warploom.ptx.analysis.liveness import read
+from warploom.ptx.analysis.uniformity import written
+from warploom.ptx.isa.table import Op
+from warploom.ptx.syntax.model import Special
+
+_STRONG = frozenset({"acquire", "relaxed", "volatile", "mmio", "mmio.relaxed"})
+_TIMES = ("%clock", "%globaltimer", "%smid", "%warpid", "%nsmid")
+_PREDICATES = frozenset({"selp", "setp", "not", "mov", "and", "or", "xor", "cvt"})
+"""Instructions through which the result of a test reaches a branch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Influence:
+    """An instruction whose result depends on the schedule and reaches control or synchronisation."""
+
+    kind: str
+    op: Op
+
+
+_REASONS = {
+    "clc": "control depends on the answers of cluster launch control",
+    "atomic": "control or an address depends on the result of an atomic, that is on the order of the atomics",
+    "polled": "control depends on a location that other threads change while it is polled",
+    "clock": "control depends on a clock or on the number of an SM or warp slot",
+    "lanes": "control depends on which lanes happen to be active",
+    "test": "the result of an mbarrier test decides more than whether to wait",
+}
+"""Kinds of influence as sentences."""
+
+
+def reason(kind: str) -> str:
+    """A kind of influence as a sentence."""
+    return _REASONS[kind]
+
+
+def influences(flow: Flow) -> tuple[Influence, ...]:
+    """The instructions through which the schedule may change control, addresses or synchronisation."""
+    steering = control_slice(flow).registers
+    found = []
+    for block in flow.blocks:
+        for op in block.ops:
+            if steering.intersection(written(op)):
+                for kind, matches in _KINDS.items():
+                    if matches(op) and not (kind in _WAITS and _only_waits(flow, op, _WAITS[kind])):
+                        found.append(Influence(kind, op))
+    return tuple(found)
+
+
+def polls(flow: Flow) -> bool:
+    """True if a thread waits until a location has some value."""
+    return any(_polls(op) for block in flow.blocks for op in block.ops)
+
+
+def _polls(op: Op) -> bool:
+    return op.family.startswith("ld") and any(
+        effect.verb == "reads" and not effect.later and (op["order"] or op["sem"] or "weak") in _STRONG
+        for effect in op.form.effects
+    )
+
+
+def _times(op: Op) -> bool:
+    operands = [op.operands.get(slot.name) for slot in op.form.slots]
+    return any(isinstance(each, Special) and str(each.name).startswith(_TIMES) for each in operands)
+
+
+_KINDS: dict[str, Callable[[Op], bool]] = {
+    "clc": lambda op: op.instruction.opcode.startswith("clusterlaunchcontrol.query"),
+    "atomic": lambda op: op.family.startswith("atom"),
+    "polled": _polls,
+    "clock": _times,
+    "lanes": lambda op: op.family.startswith("activemask"),
+    "test": lambda op: op.family.startswith(("mbarrier.try_wait", "mbarrier.test_wait")),
+}
+
+
+_WAITS = {"test": frozenset({"waits", "drains"}), "polled": frozenset({"waits", "drains", "reads", "fences"})}
+"""Effects that a loop may have in which a thread tests a barrier, or polls a location, until it may go on."""
+
+
+def _only_waits(flow: Flow, test: Op, allowed: frozenset[str]) -> bool:
+    """True if the result of a test only decides whether to wait (again).
+
+    It then reaches branches alone, and between such a branch and the point where its paths meet nothing but tests and
+    waits has an effect.
+    """
+    names, users = set(written(test)), list[Op]()
+    blocks = {id(op): block.index for block in flow.blocks for op in block.ops}
+    ahead = list(names)
+    while ahead:
+        name = ahead.pop()
+        for block in flow.blocks:
+            for op in block.ops:
+                if name in read(op) and op.family not in BRANCHES:
+                    if op.family not in _PREDICATES or op.form.effects:
+                        return False
+                    new = set(written(op)) - names
+                    names |= new
+                    ahead += new
+                elif op.family in BRANCHES and name in read(op):
+                    users.append(op)
+    return all(_is_idle(flow, blocks[id(op)], allowed) for op in users)
+
+
+def _is_idle(flow: Flow, index: int, allowed: frozenset[str]) -> bool:
+    """True if nothing but some effects happens between a branch and the point where its paths meet."""
+    region = flow.region(index)
+    return all(
+        effect.verb in allowed for at in region - {index} for op in flow.blocks[at].ops for effect in op.form.effects
+    )

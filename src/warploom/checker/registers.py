@@ -1,0 +1,139 @@
+"""Registers of wgmma: a static pass, because no event reports an access to a register.
+
+Accumulators and operands in registers belong to a `wgmma.mma_async` until a `wgmma.wait_group` covers its group, and
+what a thread writes to them before needs a `wgmma.fence` (PTX ISA 9.7.15.7.1, wgmma.fence and wgmma.mma_async).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from warploom.ptx.analysis.control_flow import Flow
+from warploom.ptx.analysis.liveness import read
+from warploom.ptx.analysis.uniformity import registers_of, written
+from warploom.ptx.analysis.wgmma_hazards import accessed_before_commit
+from warploom.ptx.isa.table import Op
+from warploom.ptx.syntax.model import Immediate
+
+_MOST_STATES = 64
+"""States of a block that are followed; a kernel has as many as it has groups in flight."""
+_MOST_GROUPS = 8
+
+
+class Hazard(NamedTuple):
+    """An instruction that accesses registers of a `wgmma`."""
+
+    code: str
+    op: Op
+    wgmma: Op
+    register: str
+    relaxation: str = ""
+
+
+class _Pending(NamedTuple):
+    """The wgmmas that are not waited for: committed groups, oldest first, and the open one; by position.
+
+    `copies` are registers that accumulators were moved to meanwhile.
+    """
+
+    groups: tuple[frozenset[int], ...] = ()
+    open: frozenset[int] = frozenset()
+    copies: frozenset[tuple[str, int]] = frozenset()
+
+    @property
+    def busy(self) -> frozenset[int]:
+        return self.open.union(*self.groups)
+
+
+def hazards(flow: Flow) -> tuple[Hazard, ...]:
+    """The accesses to registers of pending `wgmma`s, and the `wgmma`s whose registers no fence covers."""
+    wgmmas = [op for block in flow.blocks for op in block.ops if op.family == "wgmma.mma_async"]
+    if not wgmmas:
+        return ()
+    return (*_early(flow, wgmmas), *_unfenced(flow, wgmmas))
+
+
+def _registers(op: Op) -> frozenset[str]:
+    """Accumulators, and A where it is in registers; descriptors are read at issue."""
+    slots = [slot.name for slot in op.form.slots if slot.kind == "rows"]
+    return frozenset(name for slot in slots for name in registers_of(op.operands[slot]))
+
+
+def _early(flow: Flow, wgmmas: list[Op]) -> list[Hazard]:
+    """Accesses before the wait that covers the group."""
+    place = {id(op): at for at, op in enumerate(wgmmas)}
+    registers = [_registers(op) for op in wgmmas]
+    by_name: dict[str, set[int]] = {}
+    for at, names in enumerate(registers):
+        for name in names:
+            by_name.setdefault(name, set()).add(at)
+    serialised = accessed_before_commit(flow)
+    found: dict[int, Hazard] = {}
+    seen: dict[int, set[_Pending]] = {}
+    ahead = [(0, _Pending())]
+    while ahead:
+        index, state = ahead.pop()
+        known = seen.setdefault(index, set())
+        if state in known or len(known) >= _MOST_STATES:
+            continue
+        known.add(state)
+        for op in flow.blocks[index].ops:
+            state = _after(op, state, place)
+            busy = state.busy
+            if not busy or op.family.startswith("wgmma"):
+                continue
+            held = {at: name for name in read(op) for at in by_name.get(name, set()) & busy}
+            moved = {at: name for name, at in state.copies if name in read(op)}
+            written_to = {at: name for name in written(op) for at in by_name.get(name, set()) & busy}
+            for at, name in [*written_to.items(), *moved.items(), *held.items()][:1]:
+                relaxed = "wgmma-before-commit" if id(wgmmas[at]) in serialised else ""
+                if op.family.startswith("mov") and not written_to:
+                    relaxed = "wgmma-copies"
+                found.setdefault(id(op), Hazard("WGMMA_REGISTERS", op, wgmmas[at], name, relaxed))
+            if op.family.startswith("mov") and (held or moved):
+                copied = {(name, at) for name in written(op) for at in (*held, *moved)}
+                state = state._replace(copies=state.copies | copied)
+        ahead += [(successor, state) for successor in flow.blocks[index].successors]
+    return list(found.values())
+
+
+def _after(op: Op, state: _Pending, place: dict[int, int]) -> _Pending:
+    match op.family:
+        case "wgmma.mma_async":
+            return state._replace(open=state.open | {place[id(op)]})
+        case "wgmma.commit_group":
+            return state._replace(groups=(*state.groups, state.open)[-_MOST_GROUPS:], open=frozenset())
+        case "wgmma.wait_group":
+            count = op.operands["count"]
+            left = int(count.value) if isinstance(count, Immediate) else int(str(count))
+            kept = _Pending(state.groups[len(state.groups) - left :] if left > 0 else (), state.open)
+            busy = kept.busy
+            return kept._replace(copies=frozenset(each for each in state.copies if each[1] in busy))
+    return state
+
+
+def _unfenced(flow: Flow, wgmmas: list[Op]) -> list[Hazard]:
+    """Wgmmas whose registers were written since the last `wgmma.fence`, on some path."""
+    used = frozenset(name for op in wgmmas for name in _registers(op))
+    found: dict[int, Hazard] = {}
+    entering: dict[int, frozenset[str]] = {}
+    ahead = [(0, used)]
+    while ahead:
+        index, dirty = ahead.pop()
+        known = entering.get(index)
+        if known is not None and dirty <= known:
+            continue
+        entering[index] = dirty = dirty | (known or frozenset())
+        for op in flow.blocks[index].ops:
+            if op.family == "wgmma.fence":
+                dirty = frozenset()
+            elif op.family == "wgmma.mma_async":
+                names = dirty & _registers(op)
+                if names and id(op) not in found:
+                    found[id(op)] = Hazard("WGMMA_FENCE", op, op, min(names))
+            elif not op.family.startswith("wgmma"):
+                changed = used.intersection(written(op))
+                if changed:
+                    dirty = dirty | changed
+        ahead += [(successor, dirty) for successor in flow.blocks[index].successors]
+    return list(found.values())

@@ -1,0 +1,141 @@
+"""Kernels without asynchronous operations: races between warps and programs, flags, lost updates, unwritten memory."""
+
+from __future__ import annotations
+
+import pytest
+from tests.checker.kernels import checked, codes
+
+from warploom.checker.report import Verdict
+
+NEIGHBOUR = "xor.b32 %r7, %r4, 128; add.u32 %r8, %r2, %r7;"
+EXCHANGE = f"st.shared.u32 [%r5], %r1; {NEIGHBOUR} {{sync}} ld.shared.u32 %r9, [%r8]; st.global.u32 [%rd3], %r9;"
+
+
+def test_an_exchange_through_shared_memory_needs_a_barrier() -> None:
+    whole, racy = checked(EXCHANGE.format(sync="bar.sync 0;")), checked(EXCHANGE.format(sync=""))
+    assert whole.verdict is Verdict.PROVED
+    assert whole.covers.interleavings == "all"
+    assert racy.verdict is Verdict.REFUTED
+    assert codes(racy) & {"RACE_RAW", "RACE_WAR", "UNINITIALISED"}
+    assert racy.remaining_under_lenient
+
+
+def test_a_race_names_both_parties() -> None:
+    report = checked("setp.lt.u32 %p2, %r1, 32; @%p2 st.shared.u32 [%r5], %r1; @!%p2 ld.shared.u32 %r9, [%r5+-128];")
+    (finding,) = (each for each in report.findings if each.code == "RACE_RAW")
+    reader, writer = finding.parties
+    assert (reader.action, reader.warp) == ("reads", 1)
+    assert (writer.action, writer.warp) == ("writes", 0)
+    assert reader.addresses == writer.addresses
+    assert reader.addresses[1] - reader.addresses[0] == 128
+    assert reader.number != writer.number
+
+
+def test_lanes_of_one_warp_need_a_warp_barrier() -> None:
+    body = "st.shared.u32 [%r5], %r1; xor.b32 %r7, %r4, 64; add.u32 %r8, %r2, %r7; {sync} ld.shared.u32 %r9, [%r8];"
+    assert checked(body.format(sync="bar.warp.sync 0xffffffff;"), block=32).verdict is Verdict.PROVED
+
+
+UPDATE = "ld.global.u32 %r7, [%rd1]; add.u32 %r7, %r7, 1; st.global.u32 [%rd1], %r7;"
+
+
+@pytest.mark.parametrize(("grid", "block"), [(1, 64), (2, 32)])
+def test_updates_without_atomics_are_lost(grid: int, block: int) -> None:
+    report = checked(
+        f"and.b32 %r8, %r1, 31; setp.eq.u32 %p2, %r8, 0; @!%p2 bra end; {UPDATE} end:", grid=grid, block=block
+    )
+    assert codes(report) == {"LOST_UPDATE"}
+    assert report.findings[0].parties[0].place
+
+
+def test_atomic_updates_are_not() -> None:
+    report = checked("red.relaxed.gpu.global.add.u32 [%rd1], 1;", grid=4, block=64)
+    assert report.verdict is Verdict.PROVED
+
+
+def test_atomics_of_too_small_a_scope_race() -> None:
+    report = checked("red.relaxed.cta.global.add.u32 [%rd1], 1;", grid=2, block=32)
+    assert report.verdict is Verdict.REFUTED
+
+
+FLAG = """
+    setp.eq.u32 %p3, %r6, 0;
+    @%p3 bra producer;
+poll:
+    {load} %r10, [%r2+512];
+    setp.ne.u32 %p2, %r10, 1;
+    @%p2 bra poll;
+    ld.shared.u32 %r11, [%r2+256];
+    bra end;
+producer:
+    mov.u32 %r12, 1;
+    @%p1 st.shared.u32 [%r2+256], %r12;
+    @%p1 {store} [%r2+512], %r12;
+end:
+    bar.sync 0;
+"""
+START = "mov.u32 %r13, 0; @%p1 st.shared.u32 [%r2+512], %r13; bar.sync 0;"
+
+
+def test_a_flag_is_released_and_acquired() -> None:
+    release, acquire = "st.release.cta.shared.u32", "ld.acquire.cta.shared.u32"
+    report = checked(START + FLAG.format(load=acquire, store=release))
+    assert codes(report) == set()
+    assert any("monotone-flags" in each for each in report.assumptions)
+
+
+@pytest.mark.parametrize(
+    ("load", "store"),
+    [("ld.shared.u32", "st.shared.u32"), ("ld.relaxed.cta.shared.u32", "st.relaxed.cta.shared.u32")],
+)
+def test_an_unsynchronised_flag_is_refuted(load: str, store: str) -> None:
+    report = checked(START + FLAG.format(load=load, store=store))
+    assert report.verdict is Verdict.REFUTED
+    assert codes(report) & {"RACE_RAW", "RACE_WAW", "VISIBILITY"}
+
+
+def test_stores_of_equal_values_are_an_assumption_and_others_a_race() -> None:
+    equal = checked("mov.u32 %r7, 5; st.global.u32 [%rd1], %r7;", grid=2)
+    assert equal.verdict is Verdict.PROVED
+    assert any("equal-values" in each for each in equal.assumptions)
+    other = checked("mov.u32 %r7, %ctaid.x; st.global.u32 [%rd1], %r7;", grid=2)
+    assert codes(other) == {"RACE_WAW"}
+
+
+def test_unwritten_shared_memory_is_found() -> None:
+    assert codes(checked("ld.shared.u32 %r9, [%r5]; st.global.u32 [%rd3], %r9;", block=32)) == {"UNINITIALISED"}
+
+
+def test_a_deadlock_and_a_fault_are_findings() -> None:
+    half = checked("setp.eq.u32 %p2, %r6, 0; @%p2 bar.sync 1, 64;")
+    assert half.verdict is Verdict.REFUTED
+    assert codes(half) == {"DEADLOCK"}
+    assert half.error is not None
+    wild = checked("mov.u64 %rd4, 64; st.global.u32 [%rd4], %r1;")
+    assert codes(wild) == {"FAULT"}
+
+
+def test_control_that_depends_on_the_order_of_atomics_is_incomplete() -> None:
+    body = "atom.global.add.u32 %r7, [%rd1], 1; setp.eq.u32 %p2, %r7, 0; @%p2 st.shared.u32 [%r2], %r7;"
+    report = checked(body, grid=2, block=32)
+    assert report.verdict is Verdict.INCOMPLETE
+    assert report.covers.interleavings == "this run"
+    (reason,) = report.reasons
+    assert "atomic" in reason
+
+
+def test_a_test_of_a_barrier_that_decides_more_than_to_wait_is_incomplete() -> None:
+    begin = "mov.u32 %r7, 1; @%p1 mbarrier.init.shared.b64 [%r3], %r7; bar.sync 0; @%p1 mbarrier.arrive.shared.b64 _, [%r3];"
+    spin = "again: mbarrier.try_wait.parity.shared.b64 %p2, [%r3], 0; @!%p2 bra again;"
+    other = "mbarrier.test_wait.parity.shared.b64 %p2, [%r3], 0; @!%p2 st.global.u32 [%rd3], %r1;"
+    assert checked(begin + spin).verdict is Verdict.PROVED
+    assert checked(begin + other).verdict is Verdict.INCOMPLETE
+
+
+def test_a_budget_and_a_profile_are_verified() -> None:
+    from warploom import LaunchError
+
+    with pytest.raises(LaunchError, match="profile"):
+        checked("bar.sync 0;", profile="gentle")
+    with pytest.raises(LaunchError, match="budget"):
+        checked("bar.sync 0;", budget=-1)

@@ -1,0 +1,44 @@
+"""Registers of pending wgmmas, by mutants of a kernel of another compiler and of the library."""
+
+from __future__ import annotations
+
+import pytest
+from tests.machine.families import FAMILIES
+
+from warploom.checker.registers import hazards
+from warploom.host.launch import entry_of
+from warploom.launcher import prepare
+from warploom.machine.core.schedule import Eager
+from warploom.machine.translate.translator import translate
+from warploom.ptx.syntax.parser import parse
+from warploom.ptx.syntax.printer import print_module
+
+
+def codes(text: str) -> set[str]:
+    module = parse(text)
+    return {each.code for each in hazards(translate(module, entry_of(module, None), lanes_follow_x=True).flow)}
+
+
+def without(text: str, words: str) -> str:
+    """A text without its lines that contain some words."""
+    lines = text.splitlines()
+    assert any(words in line for line in lines)
+    return "\n".join(line for line in lines if words not in line)
+
+
+@pytest.fixture(scope="module")
+def text() -> str:
+    launch, _ = FAMILIES["sm_90a cooperative"]()
+    return print_module(prepare(launch, Eager(), None, None, (), None).program.module)
+
+
+def test_a_whole_kernel_has_no_hazard(text: str) -> None:
+    assert codes(text) == set()
+
+
+def test_accumulators_are_not_touched_before_the_wait(text: str) -> None:
+    assert codes(without(text, "wgmma.wait_group")) == {"WGMMA_REGISTERS"}
+
+
+def test_registers_need_a_fence_before_the_first_wgmma(text: str) -> None:
+    assert codes(without(text, "wgmma.fence")) == {"WGMMA_FENCE"}
