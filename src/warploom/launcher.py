@@ -29,7 +29,16 @@ from warploom.host.tensor_map import TensorMap
 from warploom.machine import instructions as meanings  # noqa: F401  (fills the registry)
 from warploom.machine.copy.tensor_map_bytes import encode as encode_map
 from warploom.machine.core.events import Event, Observer
-from warploom.machine.core.exploration import DEFAULT_BUDGET, Failure, check_budget, portfolio, shrunk
+from warploom.machine.core.exploration import (
+    DEFAULT_BUDGET,
+    Failure,
+    Parting,
+    Shrunk,
+    check_budget,
+    passing,
+    portfolio,
+    shrunk,
+)
 from warploom.machine.core.grid import Grid
 from warploom.machine.core.schedule import Eager, Random, Recorded, Schedule, Weak, by_name
 from warploom.machine.core.setup import MOST_RESIDENT_BYTES, Setup, WarpState, resident_bytes
@@ -84,6 +93,8 @@ class Run:
     """The failure under one of them, if `launch` explored and found one."""
     remarks: tuple[str, ...] = ()
     """Results that may differ between schedules and are not wrong: sums whose rounding depends on the order."""
+    barriers: tuple[str, ...] = ()
+    """The names of the mbarriers that were initialised."""
     printed: str = ""
     """Output of the kernel's `printf` calls, at most one mebibyte."""
 
@@ -281,19 +292,25 @@ class _Exploration:
                 return region.name, (at,), int(was[at]), int(new[at]), region.base + at
         return None
 
-    def failure(self, schedule: Recorded, kind: str, found_by: str, delayed: tuple[str, ...]) -> Failure:
-        """The failure of a recorded run, which is run once more to see what wrote the first wrong element."""
-        writes = _Writes()
+    def failure(self, shown: Shrunk, kind: str, found_by: str) -> Failure:
+        """The failure of a recorded run, which is run once more: where does it part from a passing run, and what writes
+        the first wrong element?
+        """
+        writes, parting = _Writes(), Parting()
+        made = Failure(kind, shown.schedule, found_by, shown.delayed, switched=shown.switched)
         try:
-            self.run(schedule.replayed(), (writes,))
+            self.run(passing(shown.schedule), (parting,))
+            parting.turn()
+            self.run(shown.schedule.replayed(), (writes, parting))
         except WarploomError:
-            return Failure(kind, schedule, found_by, delayed)
+            return made
         different = self.first_difference()
         if different is None:
-            return Failure(kind, schedule, found_by, delayed)
+            return replace(made, event=parting.event)
         array, index, expected, found, address = different
-        event = writes.last(address)
-        return Failure(kind, schedule, found_by, delayed, array, index, expected, found, event)
+        writer = writes.last(address)
+        place = {"array": array, "index": index, "expected": expected, "found": found}
+        return replace(made, event=parting.event, written_by=writer, **place)
 
     def is_rounding(self, schedule: Recorded) -> bool:
         """True if all that differs was changed by atomics on floating-point numbers, whose order decides the bits."""
@@ -366,7 +383,7 @@ def _explore(
     warps = -(-math.prod(launch_.block) // 32)
     tried, failure = 1, None
     try:
-        for schedule in list(portfolio(first.counts, warps, budget))[1:]:
+        for schedule in list(portfolio(first.counts, warps, budget, first.barriers))[1:]:
             tried += 1
             recorded = Recorded(schedule)
             found_by = schedule.name
@@ -375,13 +392,12 @@ def _explore(
             try:
                 work.run(recorded)
             except WarploomError as error:
-                error.schedule, _ = shrunk(recorded, work.outcome, error.code)  # type: ignore[attr-defined]
+                error.schedule = shrunk(recorded, work.outcome, error.code).schedule  # type: ignore[attr-defined]
                 raise
             kind = work.verdict()
             if kind is None or (kind == "disagreement" and work.is_rounding(recorded)):
                 continue
-            smallest, delayed = shrunk(recorded, work.outcome, kind)
-            failure = work.failure(smallest, kind, found_by, delayed)
+            failure = work.failure(shrunk(recorded, work.outcome, kind), kind, found_by)
             break
     finally:
         work.finish()
@@ -760,4 +776,13 @@ def _report(grid: Grid, seconds: float) -> Run:
                 covered.setdefault(loc.file, set()).add(loc.line)
     coverage = {file: frozenset(lines) for file, lines in covered.items()}
     moved, printed = _BytesMoved(grid.moved), "".join(grid.printed.pieces)
-    return Run(counts, moved, coverage, seconds, tuple(grid.warps), grid.schedule, printed=printed)
+    return Run(
+        counts,
+        moved,
+        coverage,
+        seconds,
+        tuple(grid.warps),
+        grid.schedule,
+        barriers=tuple(grid.barriers),
+        printed=printed,
+    )

@@ -49,7 +49,9 @@ def test_a_failure_is_shrunk_replayed_and_names_the_writer_of_the_first_wrong_el
     assert ran.schedules < 64
     assert failure.array.endswith("matmul_d")
     assert failure.expected == want[failure.index] != failure.found
-    assert "cp.async.bulk.tensor" in failure.event.source.text
+    assert "cp.async.bulk.tensor" in failure.written_by.source.text
+    assert failure.event is not None
+    assert f"parts from a passing run where CTA ({failure.event.agent.cta[0]}," in str(failure)
     assert 1 <= len(failure.delayed) <= 2
     assert all(": cp.async.bulk.tensor.store " in name for name in failure.delayed)
     file = tmp_path / "failure.json"
@@ -125,6 +127,29 @@ def test_the_portfolio_begins_with_the_fixed_schedules_and_ends_with_seeds():
     assert "hold:tcgen05-mma" not in names
     assert len(names) == 16
     assert [each.name for each in portfolio((), 4, 1)] == ["eager"]
+    barred = [each.name for each in portfolio((), 4, 64, ["full[0]", "full[1]", "bars+0x8"])]
+    assert [name for name in barred if "barrier" in name] == ["starve:barrier full", "starve:barrier bars+0x8"]
+
+
+LOST = """ld.param.u64 %rd1, [sum]; @!%first bra END;
+ ld.global.u32 %r1, [%rd1]; add.u32 %r1, %r1, 1; st.global.u32 [%rd1], %r1; END:"""
+
+
+def test_a_lost_update_is_shrunk_to_few_interruptions(tmp_path):
+    """A CTA must be interrupted between its load and its store; the first event that differs is another CTA's load."""
+    total = np.zeros(1, np.uint32)
+    failure = run(LOST, "ptr:sum", (total,), grid=8, schedule="explore").failure
+    assert failure.delayed == ()
+    assert 1 <= len(failure.switched) <= 2
+    assert " after " in failure.switched[0]
+    assert failure.event.verb == "reads"
+    assert failure.event.source.text.startswith("ld.global.u32")
+    assert "shown by interrupting CTA" in str(failure)
+    file = tmp_path / "lost.json"
+    failure.schedule.save(file)
+    total[:] = 0
+    run(LOST, "ptr:sum", (total,), grid=8, schedule=str(file))
+    assert total[0] == failure.found < 8
 
 
 @pytest.mark.parametrize("budget", [0, -1, "64", None])

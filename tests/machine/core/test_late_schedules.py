@@ -14,7 +14,7 @@ from tests.machine.instructions.test_clc import loop
 import warploom
 from warploom import MatmulConfig, Stuck, launch
 from warploom.diagnostics import WarploomError
-from warploom.machine.core.schedule import HELD, Hold, Starve, by_name
+from warploom.machine.core.schedule import HELD, Hold, Recorded, Starve, by_name
 from warploom.ptx.syntax.printer import print_module
 
 NAMES = [
@@ -23,6 +23,8 @@ NAMES = [
     "starve:warp 3",
     "starve:CTA (0,0)",
     "starve:cta(0,0) warp 1",
+    "starve:barrier inputs.full",
+    "starve:barrier 1",
 ]
 
 
@@ -74,6 +76,7 @@ def test_whole_kernels_are_right_under_every_schedule(family, name):
         ("hold:", "tma-load, bulk-store"),
         ("starve:", "`warp N`, `CTA (x,y)`"),
         ("starve:thread 3", "`warp N`, `CTA (x,y)`"),
+        ("starve:barrier ", "`barrier NAME`"),
         ("hold", "no such name"),
         ("keep:warp 1", "no such name"),
     ],
@@ -101,6 +104,43 @@ def test_a_starved_warp_runs_last():
     assert starve.choose("step", [*groups[:2], "CTA (0,0) warp 1: cp.async"], 2) == 2
     assert starve.choose("step", ["CTA (0,0) warps 0-3: wgmma.mma_async 0-1", "launch"], 0) == 1
     assert Starve("CTA (1,0) warp 1").choose("step", groups, 3) == 0
+
+
+HANDED = """
+ @%first mbarrier.init.shared::cta.b64 [bars], 1; @%first mbarrier.init.shared::cta.b64 [bars+8], 1; bar.sync 0;
+ ld.param.u64 %rd1, [out]; setp.eq.u32 %p1, %warp, 1; @!%leader bra END; @%p1 bra READ;
+ st.shared.u32 [data], 5; mbarrier.arrive.shared::cta.b64 _, [bars]; {wait} st.shared.u32 [data], 6; bra END;
+READ: W: mbarrier.try_wait.parity.shared::cta.b64 %p2, [bars], 0; @!%p2 bra W;
+ ld.shared.u32 %r1, [data]; mbarrier.arrive.shared::cta.b64 _, [bars+8]; st.global.u32 [%rd1], %r1; END:
+"""
+EMPTY = "V: mbarrier.try_wait.parity.shared::cta.b64 %p3, [bars+8], 0; @!%p3 bra V;"
+
+
+@pytest.mark.parametrize("observed", [False, True])
+def test_arrivals_at_a_starved_barrier_come_last(observed):
+    """A writer that does not wait until its data is read overtakes its own arrival."""
+
+    class Watch:
+        def on_event(self, event):
+            pass
+
+    for wait, right in ((EMPTY, 5), ("", 6)):
+        out = np.zeros(1, np.uint32)
+        options = {"block": 64, "observers": [Watch()] if observed else ()}
+        run(HANDED.format(wait=wait), "ptr:out", (out,), schedule="starve:barrier bars", **options)
+        assert out[0] == right
+
+
+def test_arrivals_at_a_starved_named_barrier_come_last(tmp_path):
+    body = """ld.param.u64 %rd1, [out]; setp.eq.u32 %p1, %warp, 1; @%p1 bra READ;
+        st.shared.u32 [data], 5; bar.arrive 3, 64; st.shared.u32 [data], 6; bra END;
+        READ: bar.sync 3, 64; ld.shared.u32 %r1, [data]; @%leader st.global.u32 [%rd1], %r1; END:"""
+    recorded, file = Recorded(Starve("barrier 3")), tmp_path / "starved.json"
+    for schedule in (recorded, str(file)):
+        out = np.zeros(1, np.uint32)
+        run(body, "ptr:out", (out,), block=64, schedule=schedule)
+        assert out[0] == 6
+        recorded.save(file)
 
 
 SPIN = """

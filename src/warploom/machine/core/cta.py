@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -78,6 +79,13 @@ class NamedBarrier(Waitable):
 
     def arrive(self, threads: int, needed: int | None, yes: int | None = None, voters: int = 0) -> None:
         """Count arriving threads, with their votes where the barrier reduces; the last one completes it."""
+        grid = self.cta.grid
+        if grid.late_barrier and grid.is_late(name := f"barrier {self.index}"):
+            grid.arrive_later(name, partial(self._arrive, threads, needed, yes, voters))
+        else:
+            self._arrive(threads, needed, yes, voters)
+
+    def _arrive(self, threads: int, needed: int | None, yes: int | None, voters: int) -> None:
         now = self.generation
         if now.arrived and needed != now.needed:
             uses, open_for = needed or "all", now.needed or "all"

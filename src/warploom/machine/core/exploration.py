@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from warploom.diagnostics import Diag
 from warploom.machine.core.schedule import (
@@ -18,16 +18,20 @@ from warploom.machine.core.schedule import (
     Reverse,
     Schedule,
     Starve,
+    Switch,
     Weak,
     family_of,
+    switches,
 )
 
 if TYPE_CHECKING:
     from warploom.machine.core.events import Event
 
+T = TypeVar("T")
 DEFAULT_BUDGET = 64
 _SHRINKING_RUNS = 48
 _MOST_WARPS = 16
+_MOST_BARRIERS = 12
 
 
 @dataclass(frozen=True)
@@ -36,9 +40,10 @@ class Failure:
 
     `kind` is "mismatch" (`compare` refused the results), "disagreement" (they differ from those of the eager schedule)
     or the code of an error. `schedule` replays the run and can be saved; `delayed` are the operations and warps that it
-    keeps back until nothing else can move, as few as show the failure (none: delays alone do not show it). `array` and
-    `index` name the first element that differs (its byte, where the array is not contiguous), and `event` is the event
-    that wrote it last.
+    keeps back until nothing else can move, as few as show the failure (none: delays alone do not show it), and
+    `switched` the places where it interrupts a warp, where that shows it. `event` is the first event that a passing run
+    does not have there: what went ahead of the delayed or interrupted. `array` and `index` name the first element that
+    differs (its byte, where the array is not contiguous), and `written_by` is the event that wrote it last.
     """
 
     kind: str
@@ -50,41 +55,92 @@ class Failure:
     expected: Any = None
     found: Any = None
     event: Event | None = None
+    written_by: Event | None = None
+    switched: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         delayed = "; ".join(self.delayed[:4]) + (f" and {len(self.delayed) - 4} more" if len(self.delayed) > 4 else "")
         text = f"{self.kind} under `{self.found_by}`" + (f", shown by delaying {delayed}" if delayed else "")
+        if self.switched:
+            text += f", shown by interrupting {'; '.join(self.switched[:4])}"
+        if self.event is not None:
+            text += f"; parts from a passing run where {_place(self.event)}"
         if self.array:
             place = ", ".join(map(str, self.index))
             text += f": {self.array}[{place}] is {self.found}, under `eager` {self.expected}"
-        if self.event is not None:
-            agent = self.event.agent
-            x, y, z = agent.cta
-            cta = f"CTA ({x},{y},{z})" if z else f"CTA ({x},{y})"
-            text += f"; written by {cta}, warp {agent.warp} at {self.event.source.loc}: `{self.event.source.text}`"
+        if self.written_by is not None:
+            text += f"; written by {_place(self.written_by)}"
         return text
 
 
-def portfolio(families: Iterable[str], warps: int, budget: int) -> Iterator[Schedule]:
+def _place(event: Event) -> str:
+    """The agent and the instruction of an event: `CTA (0,0), warp 3 at FILE:12: `st.global…``."""
+    x, y, z = event.agent.cta
+    cta = f"CTA ({x},{y},{z})" if z else f"CTA ({x},{y})"
+    done = " completes" if event.kind == "complete" and event.operation else ""
+    return f"{cta}, warp {event.agent.warp} at {event.source.loc}: `{event.source.text}`{done}"
+
+
+class Parting:
+    """An observer of two runs that finds the first event of the second that the first does not have there."""
+
+    def __init__(self) -> None:
+        self._passing: list[int] = []
+        self._at = -1
+        self.event: Event | None = None
+
+    def on_event(self, event: Event) -> None:
+        what = (event.kind, event.verb, event.agent, event.lanes, event.source.line, event.source.text)
+        found = hash((*what, event.barrier, event.phase, event.count, event.operation))
+        if self._at < 0:
+            self._passing.append(found)
+        elif self.event is None:
+            if self._at >= len(self._passing) or self._passing[self._at] != found:
+                self.event = event
+            self._at += 1
+
+    def turn(self) -> None:
+        """The first run is over."""
+        self._at = 0
+
+
+def passing(recorded: Recorded) -> Schedule:
+    """The schedule that delays and interrupts nothing, and is otherwise like a recorded one."""
+    if recorded.preempts:
+        return Recorded(Switch({}))
+    return Delay(frozenset(), recorded.name, recorded.buffers, recorded.barrier)
+
+
+def portfolio(families: Iterable[str], warps: int, budget: int, barriers: Iterable[str] = ()) -> Iterator[Schedule]:
     """The schedules to try, the most revealing first: at most `budget`, and `eager` is the first."""
     present = set(families)
     held = [Hold(kind) for kind, names in HELD.items() if present.intersection(names)]
     starved = [Starve(f"warp {warp}") for warp in range(min(warps, _MOST_WARPS))]
     first: list[Schedule] = [Eager(), Lazy(), Reverse(), Random(0), Weak()]
-    fixed = [*first, *held, Random(1), Weak(1), *starved, Starve("CTA (0,0)")]
+    names = dict.fromkeys(name.partition("[")[0] for name in barriers)
+    arrivals = [Starve(f"barrier {name}") for name in names][:_MOST_BARRIERS]
+    fixed = [*first, *held, Random(1), Weak(1), *starved, Starve("CTA (0,0)"), *arrivals]
     yield from fixed[:budget]
     for number in range(budget - len(fixed)):
         seed = 2 + number // 4 if number % 4 == 3 else 2 + number - number // 4
         yield Weak(seed) if number % 4 == 3 else Random(seed)
 
 
-def shrunk(
-    recorded: Recorded, outcome: Callable[[Schedule], str | None], kind: str
-) -> tuple[Recorded, tuple[str, ...]]:
-    """A recording with the same kind of outcome, and what it delays.
+@dataclass(frozen=True)
+class Shrunk:
+    """A recording of a failure, and the few decisions that show it: what it delays, or where it interrupts a warp."""
+
+    schedule: Recorded
+    delayed: tuple[str, ...] = ()
+    switched: tuple[str, ...] = ()
+
+
+def shrunk(recorded: Recorded, outcome: Callable[[Schedule], str | None], kind: str) -> Shrunk:
+    """A recording with the same kind of outcome, and what it delays or interrupts.
 
     Most failures show if a few operations or warps are delayed until nothing else can move: delta debugging finds
-    them, starting from those that the schedule kept back, else from all operations. Where delays alone do not show the
+    them, starting from those that the schedule kept back, else from all operations. Others need a warp to be
+    interrupted between two accesses: the places where the schedule did that are tried next. Where neither shows the
     failure, the recording stays as it is.
     """
     taken = dict.fromkeys(choice[3].partition(" lanes ")[0] for choice in recorded.choices if choice[0] == "step")
@@ -96,35 +152,46 @@ def shrunk(
         starts.insert(0, [name for name in taken if inner.starved(name)])
     elif isinstance(inner, Weak):
         starts.insert(0, list(recorded.stores))
-    runs = 0
 
-    def fails(names: list[str]) -> Recorded | None:
-        nonlocal runs
-        runs += 1
-        trial = Recorded(Delay(frozenset(names), recorded.name, recorded.buffers))
+    def delayed(names: list[str]) -> Recorded | None:
+        trial = Recorded(Delay(frozenset(names), recorded.name, recorded.buffers, recorded.barrier))
+        return trial if outcome(trial) == kind else None
+
+    def switched(places: list[tuple[tuple[str, int], str]]) -> Recorded | None:
+        trial = Recorded(Switch(dict(places), recorded.name))
         return trial if outcome(trial) == kind else None
 
     for first in starts:
-        names, best = first, fails(first) if first else None
-        if best is None:
+        best, names = _fewest(first, delayed)
+        if best is not None:
+            return Shrunk(best, tuple(names))
+    if recorded.preempts and not recorded.buffers:
+        best, places = _fewest(list(switches(recorded.steps).items()), switched)
+        if best is not None:
+            return Shrunk(best, (), tuple(f"{one} after {blocks} blocks by {other}" for (one, blocks), other in places))
+    return Shrunk(recorded)
+
+
+def _fewest(given: list[T], fails: Callable[[list[T]], Recorded | None]) -> tuple[Recorded | None, list[T]]:
+    """Delta debugging: few of the given decisions with which a run still fails, and that run; None if all do not."""
+    names, best, runs = given, fails(given) if given else None, 1
+    size = -(-len(names) // 2)
+    while best is not None and len(names) > 1 and runs < _SHRINKING_RUNS:
+        parts = [names[at : at + size] for at in range(0, len(names), size)]
+        fewer = parts + [[name for name in names if name not in part] for part in parts if len(parts) > 2]
+        for part in fewer:
+            runs += 1
+            found = fails(part) if runs < _SHRINKING_RUNS else None
+            if found is not None:
+                best, names = found, part
+                break
+        else:
+            if size == 1:
+                break
+            size = -(-size // 2)
             continue
-        size = -(-len(names) // 2)
-        while len(names) > 1 and runs < _SHRINKING_RUNS:
-            parts = [names[at : at + size] for at in range(0, len(names), size)]
-            fewer = parts + [[name for name in names if name not in part] for part in parts if len(parts) > 2]
-            for part in fewer:
-                found = fails(part) if runs < _SHRINKING_RUNS else None
-                if found is not None:
-                    best, names = found, part
-                    break
-            else:
-                if size == 1:
-                    break
-                size = -(-size // 2)
-                continue
-            size = max(-(-len(names) // 2), 1)
-        return best, tuple(names)
-    return recorded, ()
+        size = max(-(-len(names) // 2), 1)
+    return best, names
 
 
 def check_budget(budget: object) -> int:
@@ -134,4 +201,4 @@ def check_budget(budget: object) -> int:
     return budget
 
 
-__all__ = ["DEFAULT_BUDGET", "Failure", "check_budget", "portfolio", "shrunk"]
+__all__ = ["DEFAULT_BUDGET", "Failure", "Parting", "Shrunk", "check_budget", "passing", "portfolio", "shrunk"]

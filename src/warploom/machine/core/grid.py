@@ -15,7 +15,7 @@ from warploom.machine.core.events import Placed, Reporter, Started
 from warploom.machine.core.group import DONE, EXPIRED, READY, WAITING, WARP, Group, Storage
 from warploom.machine.core.names import role_of
 from warploom.machine.core.observation import observed
-from warploom.machine.core.schedule import Eager, Replay
+from warploom.machine.core.schedule import ARRIVAL, Eager, Replay
 from warploom.machine.core.setup import MOST_RESIDENT_BYTES, Setup, Triple, WarpState, resident_bytes
 from warploom.machine.instructions.control import Printed
 from warploom.machine.memory.byte_memory import padded
@@ -87,6 +87,7 @@ class Grid:
         self.effects = 0
         self.moved: dict[str, int] = {}
         self.printed = Printed()
+        self.barriers: dict[str, None] = {}
         self.heap: dict[int, int] = {}
         self._factories: dict[bool, Callable[..., Any]] = {}
         self._clusters_x = [-(-self.shape[i] // self.cluster_shape[i]) for i in range(3)]
@@ -108,6 +109,8 @@ class Grid:
         self._deadline = None if setup.timeout is None else time.monotonic() + setup.timeout
         self._starves = bool(getattr(self.schedule, "starves", False))
         self._turn = _SHORT_TURN if self.schedule.preempts else _TURN
+        self._on_step = getattr(self.schedule, "stepped", None) if self.schedule.preempts else None
+        self.late_barrier: str = getattr(self.schedule, "barrier", "")
 
     def factory(self, masked: bool) -> Callable[..., Any]:
         if masked not in self._factories:
@@ -232,11 +235,10 @@ class Grid:
         count = len(groups) + len(completions) + launch
         if count == 0:
             return self._stuck()
-        if self.eager and not groups:
-            answer = 0
-        else:
-            options = _Options(groups, completions, launch)
-            answer = self.choose("step", options, len(groups)) if count > 1 else 0
+        options = _Options(groups, completions, launch)
+        answer = 0 if count == 1 or (self.eager and not groups) else self.choose("step", options, len(groups))
+        if self._on_step is not None:
+            self._on_step(options[answer])
         if answer < len(groups):
             del self.ready[answer]
             self._run(groups[answer])
@@ -475,6 +477,31 @@ class Grid:
             waitable.notify()
         if listed:
             operation.cluster.in_flight -= 1
+
+    def is_late(self, barrier: str) -> bool:
+        """True if the schedule keeps the arrivals at a barrier back."""
+        late = self.late_barrier
+        return bool(late) and (barrier in (late, f"barrier {late}") or barrier.startswith(f"{late}["))
+
+    def arrive_later(self, barrier: str, arrive: Callable[[], None]) -> None:
+        """Make an arrival of the current group an operation, which the schedule completes."""
+        group, reporter = self.current, self.reporter
+        assert group is not None
+        issued: dict[int, int] = group.cta.state.setdefault("arrivals issued", {})
+        number = issued[group.first_warp] = issued.get(group.first_warp, -1) + 1
+        actor, lanes = (None, 0) if reporter is None else (reporter.actor, reporter.lanes)
+
+        def run() -> None:
+            if reporter is not None and actor is not None:
+                reporter.acts(actor)
+                reporter.narrow(lanes)
+            arrive()
+
+        operation = Operation(f"{group.cta.name} warp {group.first_warp}: {ARRIVAL} {number} at {barrier}", run)
+        operation.issuer = group
+        self.effects += 1
+        self.flight.add(operation)
+        operation.cluster.in_flight += 1
 
     def discard(self) -> None:
         """Release everything, after a fault too: resident CTAs refer to the grid."""

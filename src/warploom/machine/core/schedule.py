@@ -17,7 +17,8 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain
@@ -36,7 +37,8 @@ class Schedule(Protocol):
     and the async proxy of shared memory apart until a fence joins them, `preempts` asks for a step before every
     access to memory that other warps reach, and after every basic block, rather than when a group waits or has had a
     long turn. `starves` offers a group again right after its turn;
-    otherwise all others come first. `buffers` keeps ordinary stores in buffers (`memory/store_buffers.py`).
+    otherwise all others come first. `buffers` keeps ordinary stores in buffers (`memory/store_buffers.py`). Where a
+    schedule has an attribute `barrier`, arrivals at the barrier of that name are operations that it completes.
     """
 
     name: str = "custom"
@@ -248,9 +250,16 @@ _WHO = re.compile(r"(?:cta ?\((?P<cta>\d+,\d+(?:,\d+)?)\))? ?(?:warp (?P<warp>\d
 _OPTION = re.compile(r"CTA \((?P<cta>[\d,]+)\) warps? (?P<first>\d+)(?:-(?P<last>\d+))?")
 
 
+ARRIVAL = "arrival"
+"""The family of arrivals that a schedule keeps back, in the names of steps."""
+
+
 @dataclass
 class Starve:
-    """A CTA, a warp of each CTA, or one warp moves, and its operations complete, only when nothing else can."""
+    """A CTA, a warp of each CTA, or one warp moves, and its operations complete, only when nothing else can.
+
+    Of a starved barrier it is the arrivals; `barrier` is its name, without an index for all of that name.
+    """
 
     who: str
     convoys: bool = field(default=False, init=False)
@@ -261,9 +270,11 @@ class Starve:
 
     def __post_init__(self) -> None:
         self.name = f"starve:{self.who}"
-        found = _WHO.fullmatch(self.who.strip())
+        word, _, named = self.who.strip().partition(" ")
+        self.barrier = named.strip() if word.lower() == "barrier" else ""
+        found = _WHO.fullmatch("" if self.barrier else self.who.strip())
         if found is None or not self.who.strip():
-            what = "it starves `warp N`, `CTA (x,y)` or `CTA (x,y) warp N`"
+            what = "it starves `warp N`, `CTA (x,y)`, `CTA (x,y) warp N` or `barrier NAME`"
             raise Diag.BAD_SCHEDULE.error(name=self.name, what=what)
         self._cta, self._warp = found["cta"], None if found["warp"] is None else int(found["warp"])
 
@@ -281,6 +292,8 @@ class Starve:
 
     def starved(self, option: str) -> bool:
         """True for a step of the starved."""
+        if self.barrier:
+            return family_of(option) == ARRIVAL
         found = _OPTION.match(option)
         if found is None or self._cta not in (None, found["cta"]):
             return False
@@ -304,6 +317,7 @@ class Delay:
     names: frozenset[str]
     name: str = "delay"
     buffers: bool = False
+    barrier: str = ""
     convoys: bool = field(default=False, init=False)
     two_views: bool = field(default=True, init=False)
     preempts: bool = field(default=False, init=False)
@@ -324,6 +338,57 @@ class Delay:
         return groups if operations else 0
 
 
+@dataclass
+class Switch:
+    """A group runs until it waits, and is interrupted in few places: after so many blocks of it another runs.
+
+    `places` has the name of the other by the name of the group and the number of its blocks. Clusters are launched, and
+    operations complete, at once.
+    """
+
+    places: Mapping[tuple[str, int], str]
+    name: str = "switch"
+    convoys: bool = field(default=False, init=False)
+    two_views: bool = field(default=True, init=False)
+    preempts: bool = field(default=True, init=False)
+    starves: bool = field(default=False, init=False)
+    buffers: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        self._left, self._current = dict(self.places), ""
+        self._blocks = Counter[str]()
+
+    def choose(self, kind: str, options: Sequence[str], groups: int) -> int:
+        if kind != "step" or groups < len(options) - (options[-1] == "launch"):
+            return default(kind, options, groups)
+        if options[-1] == "launch":
+            return len(options) - 1
+        names = list(options[:groups])
+        if self._current not in names:
+            return 0
+        other = self._left.pop((self._current, self._blocks[self._current]), self._current)
+        return names.index(other if other in names else self._current)
+
+    def stepped(self, name: str) -> None:
+        """A step was taken, by a choice or because it was the only one."""
+        if ": " not in name and name != "launch":
+            self._current = name
+            self._blocks[name] += 1
+
+
+def switches(steps: Sequence[str]) -> dict[tuple[str, int], str]:
+    """The places where a run went from one group to another, as `Switch` takes them."""
+    places, blocks, current = dict[tuple[str, int], str](), Counter[str](), ""
+    for name in steps:
+        if ": " in name or name == "launch":
+            continue
+        if current and name != current:
+            places[current, blocks[current]] = name
+        current = name
+        blocks[name] += 1
+    return places
+
+
 FORMAT = 2
 """The version of recorded files; 1 had no digest of the program."""
 Choice = tuple[str, int, int, str]
@@ -340,11 +405,20 @@ class Recorded:
     program: str = field(default="", init=False)
     stores: dict[str, None] = field(default_factory=dict, init=False)
     """The buffered stores that were offered; one that is the only option left is not a choice."""
+    steps: list[str] = field(default_factory=list, init=False)
+    """All steps of a run that preempts."""
 
     def __post_init__(self) -> None:
         self.name, self.two_views, self.preempts = self.inner.name, self.inner.two_views, self.inner.preempts
         self.starves = bool(getattr(self.inner, "starves", False))
         self.buffers = bool(getattr(self.inner, "buffers", False))
+        self.barrier = str(getattr(self.inner, "barrier", ""))
+
+    def stepped(self, name: str) -> None:
+        """Note a step of a run that preempts, also one without a choice."""
+        self.steps.append(name)
+        if isinstance(self.inner, Switch):
+            self.inner.stepped(name)
 
     def begin(self, program: str) -> None:
         """Note the digest of the program that runs."""
@@ -360,7 +434,7 @@ class Recorded:
     def replayed(self) -> Replay:
         """The schedule that makes the same choices again."""
         flags = {"starves": self.starves, "buffers": self.buffers}
-        return Replay(self.name, self.two_views, self.preempts, self.choices, **flags)
+        return Replay(self.name, self.two_views, self.preempts, self.choices, barrier=self.barrier, **flags)
 
     def save(self, path: str | Path) -> None:
         """Write the choices, one to a line; `replay` reads them back."""
@@ -373,6 +447,7 @@ class Recorded:
                 "preempts": self.preempts,
                 "starves": self.starves,
                 "buffers": self.buffers,
+                "barrier": self.barrier,
             }
         )
         lines = ",\n".join(json.dumps(choice) for choice in self.choices)
@@ -389,6 +464,7 @@ class Replay:
     choices: list[Choice]
     starves: bool = False
     buffers: bool = False
+    barrier: str = ""
     program: str = ""
     convoys: bool = field(default=False, init=False)
     _at: int = field(default=0, init=False)
@@ -433,7 +509,8 @@ def replay(path: str | Path) -> Replay:
         flags = {key: bool(data[key]) for key in ("two_views", "preempts", "starves")}
         flags["buffers"] = bool(data.get("buffers", False))
         name = f"{Path(path).name} (recorded from {data['schedule']})"
-        return Replay(name, choices=choices, program=str(data["program"]), **flags)
+        barrier, program = str(data.get("barrier", "")), str(data["program"])
+        return Replay(name, choices=choices, program=program, barrier=barrier, **flags)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise Diag.BAD_SCHEDULE.error(name=str(path), what=f"it cannot be read as a recording ({error})") from None
 

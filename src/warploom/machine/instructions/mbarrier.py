@@ -6,7 +6,8 @@ has overwritten is noticed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -40,6 +41,7 @@ class Mbarrier(Waitable):
         "cta",
         "exchange",
         "expected",
+        "late",
         "limit",
         "offset",
         "pending",
@@ -57,6 +59,7 @@ class Mbarrier(Waitable):
         self.pending = self.expected = count
         self.tx = self.phase = self.tests = 0
         self.limit, self.reporter = cta.grid.machine.barrier_tx_limit, cta.grid.reporter
+        self.late = bool(cta.grid.late_barrier) and cta.grid.is_late(self.name)
         self.word = memoryview(cta.shared.whole.data)[offset : offset + BARRIER_BYTES].cast("Q")
         self._fill(_MARK)
 
@@ -78,6 +81,17 @@ class Mbarrier(Waitable):
 
     def arrive(self, count: int = 1) -> None:
         """Count arrivals; the last one completes the phase if no bytes are outstanding."""
+        if self.late:
+            self.cta.grid.arrive_later(self.name, partial(self._if_valid, self._arrive, count))
+        else:
+            self._arrive(count)
+
+    def _if_valid(self, act: Callable[[int], None], count: int) -> None:
+        """An arrival that was kept back counts, unless the barrier has ended since."""
+        if self.cta.mbarriers.get(self.offset) is self:
+            act(count)
+
+    def _arrive(self, count: int) -> None:
         pending = self.pending - count
         if pending < 0:
             room = f"which waits for {self.pending} of {self.expected}"
@@ -99,6 +113,12 @@ class Mbarrier(Waitable):
 
     def complete(self, count: int) -> None:
         """So many bytes have arrived; they may come before they are expected."""
+        if self.late:
+            self.cta.grid.arrive_later(self.name, partial(self._if_valid, self._complete_bytes, count))
+        else:
+            self._complete_bytes(count)
+
+    def _complete_bytes(self, count: int) -> None:
         if self.exchange is not None:
             self.exchange.arrive(self.cta.grid.current)
         if self.reporter is not None:
@@ -283,6 +303,7 @@ def init(op: Op) -> Run:
             if twice:
                 raise Diag.BARRIER_REINITIALISED.error(notes=(twice,), what=name_of(g.cta, offset))
             made = g.cta.mbarriers[offset] = Mbarrier(g.cta, offset, number)
+            g.grid.barriers[made.name] = None
             made.tell("alloc", "allocates", number)
 
     return run
