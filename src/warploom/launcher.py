@@ -42,6 +42,7 @@ from warploom.machine.core.exploration import (
 from warploom.machine.core.grid import Grid
 from warploom.machine.core.schedule import Eager, Random, Recorded, Schedule, Weak, by_name
 from warploom.machine.core.setup import MOST_RESIDENT_BYTES, Setup, WarpState, resident_bytes
+from warploom.machine.engine.store import keep_in
 from warploom.machine.memory.byte_memory import FlatMemory, GlobalMemory, padded
 from warploom.machine.memory.static_variables import (
     in_shared_memory,
@@ -55,12 +56,15 @@ from warploom.progress import Bar, is_wanted
 from warploom.ptx.analysis.storage import parameter_offsets, scalar_bytes, size_of
 from warploom.ptx.syntax.model import Kernel, Module, Variable
 from warploom.ptx.syntax.parser import parse
+from warploom.runtime.cache.disk import user_cache
 
 Extents = int | tuple[int, ...] | Sequence[int]
 """A shape as `launch` takes it: along x, or along x and y, or along x, y and z."""
 _PARAM_BASE = 0x1000_0000
 MOST_STATIC_BYTES = 1 << 29
 """A bound on the global and constant variables of a module: an untrusted text cannot fill memory."""
+
+keep_in(user_cache)  # kernels that the emulator's engine compiles
 
 
 class _BytesMoved(dict[str, int]):

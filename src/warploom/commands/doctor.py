@@ -9,6 +9,7 @@ from rich.text import Text
 
 from warploom.commands.console import output, printable, table
 from warploom.heuristics import EMULATED, Device, source_of
+from warploom.machine.engine import selection
 from warploom.runtime.doctor import examine
 from warploom.runtime.gpu.driver import Gpu
 
@@ -18,7 +19,7 @@ _PLAIN_MARKS = {True: Text("+", "green"), False: Text("-", "yellow")}
 
 def doctor(*, as_json: bool) -> None:
     """Print a line for each thing that decides where and how a call runs."""
-    findings = examine(_describe)
+    findings = examine(_describe, selection.describe)
     if as_json:
         print(json.dumps([asdict(finding) for finding in findings], indent=1))  # noqa: T201
         return

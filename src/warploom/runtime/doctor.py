@@ -48,10 +48,13 @@ class Driver:
     problem: str = ""
 
 
-def examine(describe: Callable[[Gpu | None], str] | None = None) -> tuple[Finding, ...]:
+def examine(
+    describe: Callable[[Gpu | None], str] | None = None, engine: Callable[[], str] | None = None
+) -> tuple[Finding, ...]:
     """Return everything that decides where and how a call runs, in the order in which it is needed.
 
-    `describe` names the data by which configurations are chosen for a GPU, or for the emulator.
+    `describe` names the data by which configurations are chosen for a GPU, or for the emulator; `engine` names what
+    executes the instructions of emulated kernels.
     """
     driver, assembler = driver_here(), _tool(PTXAS)
     return (
@@ -64,6 +67,7 @@ def examine(describe: Callable[[Gpu | None], str] | None = None) -> tuple[Findin
         _cache_finding(),
         *([] if describe is None else [_configuration_finding(driver, describe)]),
         Finding("NumPy arrays", found=True, what="run on the emulator, on this CPU"),
+        *([] if engine is None else [Finding("engine", found=True, what=engine())]),
         _verdict(driver, assembler),
     )
 

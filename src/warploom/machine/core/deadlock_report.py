@@ -15,7 +15,6 @@ from warploom.machine.core.names import role_of
 if TYPE_CHECKING:
     from warploom.machine.core.cta import Cta
     from warploom.machine.core.grid import Grid
-    from warploom.machine.translate.translator import Text
     from warploom.ptx.isa.table import Op
 
 Array = npt.NDArray[Any]
@@ -30,7 +29,7 @@ def located(grid: Grid, error: Exception, group: Group) -> Exception:
     """A fault with its place: the instruction, the CTA, the warp and the lanes."""
     if not isinstance(error, WarploomError) or error.loc is not None:
         return error
-    op, called = _origin(grid, error, grid.program.masked if group.mask is not None else grid.program.full)
+    op, called = _origin(grid, error)
     return placed(grid, error, group, op, _culprits(called, error.fields.get("address")))
 
 
@@ -57,14 +56,14 @@ def _whose(group: Group, live: Array | None) -> str:
     )
 
 
-def _origin(grid: Grid, error: Exception, text: Text) -> tuple[Op | None, dict[str, Any]]:
+def _origin(grid: Grid, error: Exception) -> tuple[Op | None, dict[str, Any]]:
     """The instruction whose translation raised an error, and what its meaning was called with."""
     trace, op, called = error.__traceback__, None, dict[str, Any]()
-    name = f"<{grid.program.kernel.name}>"
     while trace is not None:
         frame = trace.tb_frame
-        if frame.f_code.co_filename == name and trace.tb_lineno <= len(text.ops):
-            op, called = text.ops[trace.tb_lineno - 1], {}
+        found = grid.program.instruction_at(frame.f_code.co_filename, trace.tb_lineno)
+        if found is not None:
+            op, called = found, {}
         elif op is not None and not called and "mask" in frame.f_locals:
             called = frame.f_locals
         trace = trace.tb_next

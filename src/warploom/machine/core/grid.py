@@ -17,11 +17,15 @@ from warploom.machine.core.names import role_of
 from warploom.machine.core.observation import observed
 from warploom.machine.core.schedule import ARRIVAL, Eager, Replay
 from warploom.machine.core.setup import MOST_RESIDENT_BYTES, Setup, Triple, WarpState, resident_bytes
+from warploom.machine.engine import selection
+from warploom.machine.engine.context import Regions
+from warploom.machine.engine.vectors import EngineError
 from warploom.machine.instructions.control import Printed
 from warploom.machine.memory.byte_memory import padded
 from warploom.machine.memory.polling import polling
 from warploom.machine.memory.proxy_visibility import Sight, learning
 from warploom.machine.memory.store_buffers import Store, StoreBuffers, ordering
+from warploom.machine.translate.translator import REFERENCE, Flavour
 from warploom.ptx.isa.table import Op
 
 _TURN = 512
@@ -89,7 +93,10 @@ class Grid:
         self.printed = Printed()
         self.barriers: dict[str, None] = {}
         self.heap: dict[int, int] = {}
-        self._factories: dict[bool, Callable[..., Any]] = {}
+        self._factories: dict[tuple[bool, Flavour], Callable[..., Any]] = {}
+        self.flavour = self._flavour()
+        self._with_calls = self.flavour if not self.flavour.memory else Flavour(self.flavour.engine)
+        self.regions = Regions(self.memory) if self.flavour.engine is not None else None
         self._clusters_x = [-(-self.shape[i] // self.cluster_shape[i]) for i in range(3)]
         self._total = self._clusters_x[0] * self._clusters_x[1] * self._clusters_x[2]
         self._next = 0
@@ -113,11 +120,30 @@ class Grid:
         self.late_barrier: str = getattr(self.schedule, "barrier", "")
 
     def factory(self, masked: bool) -> Callable[..., Any]:
-        if masked not in self._factories:
-            text = self.program.masked if masked else self.program.full
-            wrap = self._wrapped if self.observers or self.schedule.two_views or self.buffers is not None else None
-            self._factories[masked] = self.program.make(text, wrap)
-        return self._factories[masked]
+        """The factory of block functions in the present flavour."""
+        key = (masked, self.flavour)
+        if key not in self._factories:
+            try:
+                text = self.program.text(self.flavour, masked=masked)
+            except EngineError as error:
+                selection.disable(error)
+                self.flavour = self._with_calls = REFERENCE
+                text = self.program.text(masked=masked)
+            self._factories[key] = self.program.make(text, self._wrap)
+        return self._factories[key]
+
+    def rest(self, segment: int, record: int, masked: bool) -> Callable[..., Any]:
+        """The factory of the rest of a block that native code has left to the reference."""
+        return self.program.make(self.program.rest(segment, record, masked=masked), self._wrap)
+
+    def _flavour(self) -> Flavour:
+        """Native code where there is an engine; observers and store buffers see every access in the reference."""
+        engine = selection.engine()
+        return REFERENCE if engine is None else Flavour(engine, memory=self._wrap is None)
+
+    @property
+    def _wrap(self) -> Callable[[Op, Any], Any] | None:
+        return self._wrapped if self.observers or self.schedule.two_views or self.buffers is not None else None
 
     def _wrapped(self, op: Op, run: Any) -> Any:
         """A meaning as this run needs it."""
@@ -324,6 +350,13 @@ class Grid:
 
         What it reads meanwhile is what it polls.
         """
+        flavour, self.flavour = self.flavour, self._with_calls  # the loads of native code are not seen
+        try:
+            return self._comes_back(group)
+        finally:
+            self.flavour = flavour
+
+    def _comes_back(self, group: Group) -> bool:
         before, effects = group.snapshot(), self.effects
         with polling((self.memory, *(cta.shared for cta in group.cta.cluster.ctas))) as polled:
             for _ in range(_LOOP_BLOCKS):

@@ -7,7 +7,7 @@ that end at the branch's join, where the warp goes on.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from warploom.diagnostics import Diag, WarploomError
 from warploom.hardware.threads import WARP_LANES, WARPGROUP_WARPS
+from warploom.machine.engine.context import Context
 from warploom.machine.memory.byte_memory import LocalMemory
 from warploom.machine.tensor.register_rows import RowNames
 from warploom.machine.translate.blocks import BLOCKED, ENDED, PARTED, SCATTERED
@@ -63,11 +64,13 @@ class Waitable:
 class Storage:
     """Register files, one column per lane, and the block functions that are bound to their rows."""
 
-    __slots__ = ("blocks", "files")
+    __slots__ = ("blocks", "contexts", "files")
 
     def __init__(self, rows: dict[str, int], lanes: int) -> None:
         self.files: dict[str, Array] = {file: np.empty((rows[file], lanes), dtype) for file, dtype in FILES.items()}
-        self.blocks: dict[tuple[int, int, bool], tuple[Callable[..., int], ...]] = {}
+        self.blocks: dict[Hashable, tuple[Callable[..., int], ...]] = {}
+        self.contexts: dict[tuple[int, int], Context] = {}
+        """The contexts of native code, by first lane and lanes."""
 
 
 class Warpgroup:
@@ -81,6 +84,8 @@ class Warpgroup:
         for file, array in self.files.items():
             array.fill(POISON[file])
         self.local = LocalMemory(lanes, cta.local_bytes) if cta.local_bytes else None
+        for context in self.storage.contexts.values():
+            context.bind(cta.shared, self.local)
         specials = cta.grid.lane_specials
         if index not in specials:
             specials[index] = lane_specials(index * WARPGROUP, lanes, cta.grid.block)
@@ -163,21 +168,46 @@ class Group:
 
         They outlive the CTA, and read what differs between CTAs (`CTA_SPECIALS`) through the group.
         """
-        key = (self.first_lane, self.lanes, masked)
+        key = (self.first_lane, self.lanes, masked, self.grid.flavour)
         made = self.warpgroup.blocks.get(key)
         if made is None:
-            lanes = slice(self.first_lane, self.first_lane + self.lanes)
-            files = {file: array[:, lanes] for file, array in self.warpgroup.files.items()}
-            made = self.warpgroup.blocks[key] = self.grid.factory(masked)(
-                *(files[f] for f in FILES),
-                self.lanes,
-                self.cta.specials,
-                {name: array[lanes] for name, array in self.warpgroup.specials.items()},
-                self.cta.symbols,
-                1,
-                b"\x01" * self.lanes,
-            )
+            made = self.warpgroup.blocks[key] = self._bound(self.grid.factory(masked))
         return made
+
+    def _bound(self, factory: Callable[..., tuple[Callable[..., int], ...]]) -> tuple[Callable[..., int], ...]:
+        """Block functions over the registers of these warps."""
+        lanes = slice(self.first_lane, self.first_lane + self.lanes)
+        files = {file: array[:, lanes] for file, array in self.warpgroup.files.items()}
+        return factory(
+            *(files[f] for f in FILES),
+            self.lanes,
+            self.cta.specials,
+            {name: array[lanes] for name, array in self.warpgroup.specials.items()},
+            self.cta.symbols,
+            1,
+            b"\x01" * self.lanes,
+            self._context(),
+        )
+
+    def _context(self) -> Context | None:
+        """The context of native code; None without an engine."""
+        regions, key, contexts = self.grid.regions, (self.first_lane, self.lanes), self.warpgroup.storage.contexts
+        if regions is None:
+            return None
+        if key not in contexts:
+            warpgroup = self.warpgroup
+            contexts[key] = Context(warpgroup.files, warpgroup.specials, *key, regions)
+            contexts[key].bind(self.cta.shared, warpgroup.local)
+        return contexts[key]
+
+    def resume(self, segment: int, record: int, u: list[Any], mask: Array | None = None) -> int:
+        """Execute the rest of a block from an instruction on that native code does not: a fault, most often."""
+        key = (self.first_lane, self.lanes, mask is not None, segment, record)
+        made = self.warpgroup.blocks.get(key)
+        if made is None:
+            rest = self.grid.rest(segment, record, mask is not None)
+            made = self.warpgroup.blocks[key] = self._bound(rest)
+        return made[0](self, u) if mask is None else made[0](self, u, mask)
 
     def run(self, steps: int) -> None:
         """Execute blocks until the group waits, ends, parts, or has had its turn."""

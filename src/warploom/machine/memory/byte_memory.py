@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from bisect import bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -64,6 +65,8 @@ class GlobalMemory:
         self._roots: dict[int, tuple[Region, int]] = {}
         self._keep: list[Array] = []
         self._next = GLOBAL_BASE
+        self.watchers: list[Callable[[], None]] = []
+        """Called whenever the buffers change."""
 
     def map_array(self, array: Array, name: str, *, at_host_address: bool = False) -> int:
         """Map the memory an array lives in, once per owner: aliases stay aliases. The address of its first element."""
@@ -86,7 +89,9 @@ class GlobalMemory:
             )
             self._roots[low] = (region, low)
         region, low = self._roots[low]
-        region.writeable |= bool(array.flags.writeable)
+        if array.flags.writeable and not region.writeable:
+            region.writeable = True
+            self._changed()
         first: int = array.__array_interface__["data"][0]
         return region.base + (first - low)
 
@@ -98,7 +103,12 @@ class GlobalMemory:
         self._bases.insert(at, region.base)
         if base is None:
             self._next += (len(data) + 2 * GLOBAL_GAP - 1) // GLOBAL_GAP * GLOBAL_GAP
+        self._changed()
         return region
+
+    def _changed(self) -> None:
+        for watcher in self.watchers:
+            watcher()
 
     @property
     def arrays(self) -> list[tuple[Region, Array]]:
@@ -110,6 +120,7 @@ class GlobalMemory:
         at = bisect_right(self._bases, base) - 1
         if at >= 0 and self.regions[at].base == base:
             del self.regions[at], self._bases[at]
+            self._changed()
 
     def find(self, address: int, size: int) -> Region | None:
         """The buffer that holds a whole range, or None."""

@@ -25,12 +25,12 @@ _BITS = 400
 """Fraction bits of the integers that stand for real numbers here."""
 _ONE = 1 << _BITS
 
-_STEPS_BITS = 14
-_STEPS = 1 << _STEPS_BITS
+STEPS_BITS = 14
+STEPS = 1 << STEPS_BITS
 """Powers of two in the table of 2^x, for each power of two."""
-_SHIFT = 1.5 * 2.0**52
+SHIFT = 1.5 * 2.0**52
 """Added to a small number, it rounds it to an integer, which the low bits of the sum then hold."""
-_TO_EXPONENT = 52 - _STEPS_BITS
+TO_EXPONENT = 52 - STEPS_BITS
 _ONE_WORD = 1023 << 52
 
 
@@ -63,15 +63,15 @@ def _ln2() -> int:
 
 
 class _Powers(NamedTuple):
-    """The table of 2^(i / _STEPS) for i below _STEPS, and constants as arrays, which NumPy takes faster."""
+    """The table of 2^(i / STEPS) for i below STEPS, and constants as arrays, which NumPy takes faster."""
 
     values: NDArray[np.float64]
     less_one: NDArray[np.float64]
     """The values less one, which have more bits then."""
     words: NDArray[np.int64]
-    """The values' words less i << _TO_EXPONENT: with n << _TO_EXPONENT added, that of 2^(n / _STEPS)."""
+    """The values' words less i << TO_EXPONENT: with n << TO_EXPONENT added, that of 2^(n / STEPS)."""
     series: tuple[Array, ...]
-    """The coefficients of 2^(r / _STEPS) - 1 from r on."""
+    """The coefficients of 2^(r / STEPS) - 1 from r on."""
     least: Array
     most: Array
     steps: Array
@@ -85,30 +85,31 @@ _TABLE_BITS = 128
 
 
 @cache
-def _powers() -> _Powers:
+def powers() -> _Powers:
+    """The table of powers of two, made at first use."""
     root = 2 * _ONE
-    for _ in range(_STEPS_BITS):
+    for _ in range(STEPS_BITS):
         root = isqrt(root << _BITS)
     root >>= _BITS - _TABLE_BITS
     exact = [1 << _TABLE_BITS]
-    for _ in range(_STEPS - 1):
+    for _ in range(STEPS - 1):
         exact.append(exact[-1] * root >> _TABLE_BITS)
     values = np.array([one / exact[0] for one in exact])  # the division of integers rounds to nearest
     less_one = np.array([(one - exact[0]) / exact[0] for one in exact])
-    words = values.view(np.int64) - (np.arange(_STEPS, dtype=np.int64) << _TO_EXPONENT)
-    step = _ln2() // _STEPS
+    words = values.view(np.int64) - (np.arange(STEPS, dtype=np.int64) << TO_EXPONENT)
+    step = _ln2() // STEPS
     series, power = [], _ONE
     for k in range(1, 4):
         power = power * step >> _BITS
         series.append(np.array(_float(power // factorial(k))))
-    least, most, steps, shift = (np.array(value) for value in (-1000.0, 1000.0, float(_STEPS), _SHIFT))
-    place, to_exponent = np.array(_STEPS - 1), np.array(_TO_EXPONENT)
+    least, most, steps, shift = (np.array(value) for value in (-1000.0, 1000.0, float(STEPS), SHIFT))
+    place, to_exponent = np.array(STEPS - 1), np.array(TO_EXPONENT)
     return _Powers(values, less_one, words, tuple(series), least, most, steps, shift, place, to_exponent)
 
 
 def exp2(x: Array) -> Array:
     """2^x; arguments beyond ±1000 count as ±1000, whose powers every narrower type rounds to infinity and to zero."""
-    _, _, words, (c1, c2, _), least, most, steps, shift, place, to_exponent = _powers()
+    _, _, words, (c1, c2, _), least, most, steps, shift, place, to_exponent = powers()
     scaled = np.maximum(x, least)
     np.minimum(scaled, most, out=scaled)
     scaled *= steps
@@ -129,9 +130,9 @@ def exp2(x: Array) -> Array:
 
 def tanh(x: Array) -> Array:
     """The hyperbolic tangent: q / (q + 2), where q is e^(2|x|) - 1."""
-    values, less_one, _, (c1, c2, c3), _, _, _, shift, last, to_exponent = _powers()
+    values, less_one, _, (c1, c2, c3), _, _, _, shift, last, to_exponent = powers()
     scaled = np.minimum(np.abs(x), 32.0)
-    scaled *= _double_log2_e()
+    scaled *= double_log2_e()
     whole = scaled + shift
     index = whole.view(np.int64)
     place = index & last
@@ -146,14 +147,14 @@ def tanh(x: Array) -> Array:
 
 
 @cache
-def _double_log2_e() -> float:
+def double_log2_e() -> float:
     """Steps of the table in 2 / ln 2."""
-    return _float((2 * _STEPS * _ONE << _BITS) // _ln2())
+    return _float((2 * STEPS * _ONE << _BITS) // _ln2())
 
 
-_LOG_BITS = 7
-_LOG_CELLS = 1 << _LOG_BITS
-_LOG_OFFSET = (1022 << 52) + (0x6B << 44)
+LOG_BITS = 7
+LOG_CELLS = 1 << LOG_BITS
+LOG_OFFSET = (1022 << 52) + (0x6B << 44)
 """The bits of about sqrt(1/2): numbers are taken between it and twice it, and 1 lies inside a cell of the table."""
 
 
@@ -181,24 +182,25 @@ def _log2(value: Fraction) -> float:
 
 
 @cache
-def _logarithms() -> _Logarithms:
-    inverses, logarithms = [], []
-    for cell in range(_LOG_CELLS):
-        first = np.array([_LOG_OFFSET + (cell << (52 - _LOG_BITS)), _LOG_OFFSET + ((cell + 1) << (52 - _LOG_BITS))])
+def logarithms() -> _Logarithms:
+    """The table of logarithms, made at first use."""
+    inverses, negatives = [], []
+    for cell in range(LOG_CELLS):
+        first = np.array([LOG_OFFSET + (cell << (52 - LOG_BITS)), LOG_OFFSET + ((cell + 1) << (52 - LOG_BITS))])
         low, high = (Fraction(float(one)) for one in first.view(np.float64))
         inverse = Fraction(1) if low <= 1 < high else Fraction(round(2 / (low + high) * 1024), 1024)
         inverses.append(float(inverse))
-        logarithms.append(_log2(1 / inverse) if inverse != 1 else 0.0)
+        negatives.append(_log2(1 / inverse) if inverse != 1 else 0.0)
     series = [_float((1 if k % 2 else -1) * ((_ONE << _BITS) // _ln2()) // k) for k in range(1, 9)]
-    return _Logarithms(np.array(inverses), np.array(logarithms), tuple(series))
+    return _Logarithms(np.array(inverses), np.array(negatives), tuple(series))
 
 
 def log2(x: Array) -> Array:
     """The logarithm to base 2 of a number of at most 24 significant bits."""
-    inverses, logarithms, series = _logarithms()
+    inverses, negatives, series = logarithms()
     bits = np.ascontiguousarray(x).view(np.int64)
-    above = bits - _LOG_OFFSET
-    cell = (above >> (52 - _LOG_BITS)) & (_LOG_CELLS - 1)
+    above = bits - LOG_OFFSET
+    cell = (above >> (52 - LOG_BITS)) & (LOG_CELLS - 1)
     exponent = above >> 52
     r = (bits - (exponent << 52)).view(np.float64) * inverses.take(cell)
     r -= 1.0  # exact, as the product of 24 and 11 bits is
@@ -206,7 +208,7 @@ def log2(x: Array) -> Array:
     for coefficient in series[-2::-1]:
         total += coefficient
         total *= r
-    total += logarithms.take(cell) + exponent.astype(np.float64)
+    total += negatives.take(cell) + exponent.astype(np.float64)
     odd = ~((x > 0) & (x < np.inf))
     if np.count_nonzero(odd):
         total = np.where(odd, np.where(x == 0, -np.inf, np.where(x == np.inf, np.inf, np.nan)), total)
@@ -222,16 +224,17 @@ class _Circle(NamedTuple):
 
 
 _PART = 26
-_FIRST = -1
+FIRST = -1
 """The least exponent of an argument that is reduced."""
 
 
 @cache
-def _circle() -> _Circle:
+def circle() -> _Circle:
+    """The parts of 2 / pi and the series, made at first use."""
     digits = 300
     two_over_pi = (2 * _ONE << digits) // _pi()
     parts = []
-    for exponent in range(_FIRST, 128):
+    for exponent in range(FIRST, 128):
         shifted = two_over_pi << (exponent + 64) >> (64 + 23)
         turns = shifted & ((4 << digits) - 1)
         row, done = [], digits + 2
@@ -245,19 +248,25 @@ def _circle() -> _Circle:
     return _Circle(np.ascontiguousarray(np.array(parts).T), sine, cosine)
 
 
+@cache
+def quarter_turn() -> float:
+    """Pi / 2."""
+    return _float(_pi() // 2)
+
+
 def _reduced(x: Array) -> tuple[Array, Array]:
     """Split x into n * pi / 2 + z with |z| at most pi / 4: z, and n modulo 4.
 
     x is an integer of 24 bits times a power of two. Times 26 bits of 2 / pi it is exact, and so are the parts' sums
     until the quarter turns are split off; what is lost afterwards is below 2^-76 of a quarter turn.
     """
-    parts = _circle().parts
+    parts = circle().parts
     size = np.abs(x)
     plain = size < 0.75
     size = np.where(plain | ~(size < np.inf), 1.0, size)
     exponent = (size.view(np.int64) >> 52) - 1023
     integer = (size.view(np.int64) - ((exponent - 23) << 52)).view(np.float64)
-    at = exponent - _FIRST
+    at = exponent - FIRST
     turns = integer * parts[0].take(at)
     turns -= 4.0 * np.rint(turns * 0.25)
     turns += integer * parts[1].take(at)
@@ -265,7 +274,7 @@ def _reduced(x: Array) -> tuple[Array, Array]:
     turns -= quarters
     turns += integer * parts[2].take(at)
     turns += integer * parts[3].take(at)
-    z = np.copysign(1.0, x) * (turns * _float(_pi() // 2))
+    z = np.copysign(1.0, x) * (turns * quarter_turn())
     n = np.where(np.signbit(x), -quarters, quarters)
     return np.where(plain, x, np.where(np.abs(x) < np.inf, z, np.nan)), np.where(plain, 0.0, n).astype(np.int64) & 3
 
@@ -286,7 +295,7 @@ def _circular(quarter: int) -> Callable[[Array], Array]:
         z, n = _reduced(x)
         n = (n + quarter) & 3
         square = z * z
-        sine, cosine = _evaluate(_circle().sine, square) * z, _evaluate(_circle().cosine, square)
+        sine, cosine = _evaluate(circle().sine, square) * z, _evaluate(circle().cosine, square)
         value = np.where(n & 1, cosine, sine)
         return np.where(n & 2, -value, value)
 

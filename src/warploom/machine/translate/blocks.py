@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from warploom.diagnostics import WarploomError
 from warploom.machine.core.registry import MEANINGS
-from warploom.machine.memory.byte_memory import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW
 from warploom.machine.tensor.register_rows import Rows, as_rows
 from warploom.machine.translate import arithmetic as alu
 from warploom.machine.translate import batches
 from warploom.machine.translate.expressions import Lines, Names, Writer
 from warploom.machine.translate.register_layout import Place
+from warploom.machine.translate.segments import WINDOWS, NativeWriter, Segment
 from warploom.ptx.analysis import control_flow as flows
 from warploom.ptx.analysis.control_flow import Block
 from warploom.ptx.analysis.uniformity import registers_of
@@ -28,29 +28,48 @@ warps."""
 
 _OUTPUTS = ("out", "pair", "outs")
 _RUN = 4
-_WINDOWS = {"global": 0, "const": 0, "shared": SHARED_WINDOW, "local": LOCAL_WINDOW, "param": PARAM_WINDOW}
 
 
 class BlockWriter:
     """Writes the function of one block."""
 
-    def __init__(self, program: Program, names: Names, lines: Lines, masked: bool) -> None:
+    def __init__(
+        self, program: Program, names: Names, lines: Lines, masked: bool, native: NativeWriter | None = None
+    ) -> None:
         self.program, self.names, self.lines, self.masked = program, names, lines, masked
+        self.native = native
         self.index = 0
         self.w = Writer(names, lines, masked, program.file)
 
     def write(self, block: Block) -> None:
+        self._begin(block)
+        if block.index == self.program.flow.exit:
+            self.lines.add(f"return {ENDED}")
+            return
+        self._rest(block, 0)
+
+    def write_rest(self, block: Block, segment: Segment, record: int) -> None:
+        """Write the function of a block from a record of a segment on, whose uniform arithmetic is done."""
+        self._begin(block)
+        for each in segment.records[record:]:
+            self.lines.op = each.op
+            self.instruction(each.op)
+        self._rest(block, segment.end)
+
+    def _begin(self, block: Block) -> None:
         lines, self.index = self.lines, block.index
         lines.op, lines.indent = None, " "
         lines.add(f"def block_{block.index}(G, u{', M' if self.masked else ''}):")
         lines.indent = "  "
-        if block.index == self.program.flow.exit:
-            lines.add(f"return {ENDED}")
-            return
-        at = 0
+
+    def _rest(self, block: Block, at: int) -> None:
+        lines = self.lines
         while at < len(block.ops):
             op = block.ops[at]
             lines.op = op
+            if self.native is not None and (taken := self.native.take(self, block.ops, at)):
+                at += taken
+                continue
             skipped = self._moves(block.ops, at) or batches.write(self.w, block.ops, at)
             if skipped:
                 at += skipped
@@ -58,7 +77,7 @@ class BlockWriter:
             if op.family in flows.BRANCHES or op.family in ("ret", "exit"):
                 self._branch(block, op)
                 return
-            self._instruction(op)
+            self.instruction(op)
             at += 1
         lines.op = None
         lines.add(f"return {block.next if block.next is not None else self.program.flow.exit}")
@@ -94,7 +113,8 @@ class BlockWriter:
         self.lines.add(f"{name}[...] = {value}")
         return len(rows)
 
-    def _instruction(self, op: Op) -> None:
+    def instruction(self, op: Op) -> None:
+        """Write one instruction."""
         try:
             self._write(op)
         except WarploomError as error:
@@ -260,7 +280,7 @@ class BlockWriter:
 
 def _cvta(w: Writer, op: Op) -> None:
     """Between a space's own addresses and generic ones: the window's base is added or taken away."""
-    window = _WINDOWS[op["space"].partition("::")[0]]
+    window = WINDOWS[op["space"].partition("::")[0]]
     source, type_ = op.operands["a"], op["type"]
     sign = "-" if op["to"] else "+"
     if w.uniform(source):

@@ -13,7 +13,7 @@ from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import CodeType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from warploom.machine.translate.batches import row_lists
 from warploom.machine.translate.blocks import WRITERS, BlockWriter
 from warploom.machine.translate.expressions import Lines, Names
 from warploom.machine.translate.register_layout import Layout, lay_out
+from warploom.machine.translate.segments import NativeWriter, Segment
 from warploom.ptx.analysis import control_flow as flows
 from warploom.ptx.analysis.control_flow import Flow
 from warploom.ptx.analysis.inlining import inline
@@ -32,6 +33,9 @@ from warploom.ptx.analysis.uniformity import classify
 from warploom.ptx.analysis.wgmma_hazards import accessed_before_commit
 from warploom.ptx.isa.table import Op, decode_kernel
 from warploom.ptx.syntax.model import Address, Arguments, Kernel, Module, Special, Symbol, Vector
+
+if TYPE_CHECKING:
+    from warploom.machine.engine.native import Engine
 
 LANE_SPECIALS = frozenset(
     {"%tid.x", "%tid.y", "%tid.z", "%laneid", "%warpid"} | {f"%lanemask_{c}" for c in ("eq", "le", "lt", "ge", "gt")}
@@ -81,6 +85,24 @@ _PART_BLOCKS, _PART_LINES = 256, 4096
 """The blocks that share one `make`: compile time grows with the product of its functions and names."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Flavour:
+    """A way of execution: NumPy alone, or native kernels (`engine`), with accesses to memory (`memory`) or without.
+
+    Without, every access is one of the reference's, as observers and schedules with store buffers need it.
+    """
+
+    engine: Engine | None = None
+    memory: bool = False
+
+    @property
+    def name(self) -> str:
+        return "" if self.engine is None else " native" if self.memory else " native arithmetic"
+
+
+REFERENCE = Flavour()
+
+
 @dataclass(frozen=True, slots=True)
 class Text:
     """Compiled source, in parts, and for each of its lines the instruction that it came from."""
@@ -101,19 +123,42 @@ class Program:
     file: str
     functions: dict[str, Any] = field(default_factory=dict)
     runs: dict[str, Op] = field(default_factory=dict)
+    segments: list[Segment] = field(default_factory=list)
+    """The runs of instructions that native kernels execute, of all texts."""
+    _texts: dict[str, Text] = field(default_factory=dict)
     _needs: dict[int, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def target(self) -> str:
         return self.module.target[0]
 
-    @cached_property
-    def full(self) -> Text:
-        return self._text(masked=False)
+    def text(self, flavour: Flavour = REFERENCE, *, masked: bool = False) -> Text:
+        """The blocks for whole warps, or with `masked` for some lanes of one."""
+        name = self._name(flavour, masked)
+        if name not in self._texts:
+            self._texts[name] = self._written(name, flavour, masked)
+        return self._texts[name]
 
-    @cached_property
-    def masked(self) -> Text:
-        return self._text(masked=True)
+    def rest(self, segment: int, record: int, *, masked: bool) -> Text:
+        """The rest of a block from a record of a segment on, by the reference."""
+        name = f"<{self.kernel.name} {'masked ' if masked else ''}segment {segment}, record {record}>"
+        if name not in self._texts:
+            found = self.segments[segment]
+            names, body = self._names(), Lines()
+            BlockWriter(self, names, body, masked).write_rest(self.flow.blocks[found.block], found, record)
+            self._texts[name] = self._compiled(name, [(names, body, f"(block_{found.block},)")])
+        return self._texts[name]
+
+    def instruction_at(self, file: str, line: int) -> Op | None:
+        """The instruction of a line of one of the texts; None for other files."""
+        text = self._texts.get(file)
+        return text.ops[line - 1] if text is not None and line <= len(text.ops) else None
+
+    def _name(self, flavour: Flavour, masked: bool) -> str:
+        return f"<{self.kernel.name}{flavour.name}{' masked' if masked else ''}>"
+
+    def _names(self) -> Names:
+        return Names(self.layout, lane_specials=LANE_SPECIALS)
 
     @cached_property
     def accessed_before_commit(self) -> frozenset[int]:
@@ -185,29 +230,40 @@ class Program:
             return factories[0]
         return lambda *given: tuple(block for factory in factories for block in factory(*given))
 
-    def _text(self, *, masked: bool) -> Text:
+    def _written(self, name: str, flavour: Flavour, masked: bool) -> Text:
         blocks = self.flow.blocks
-        parts: list[CodeType] = []
-        lines: list[str] = []
-        ops: list[Op | None] = []
+        native = None
+        if flavour.engine is not None:
+            first = len(self.segments)
+            native = NativeWriter(flavour.engine, self.layout, memory=flavour.memory, masked=masked, first=first)
+        parts: list[tuple[Names, Lines, str]] = []
         at = 0
         while at < len(blocks):
-            names, body = Names(self.layout, lane_specials=LANE_SPECIALS), Lines()
+            names, body = self._names(), Lines()
             first = at
             while at < len(blocks) and at - first < _PART_BLOCKS and len(body.text) < _PART_LINES:
-                BlockWriter(self, names, body, masked).write(blocks[at])
+                BlockWriter(self, names, body, masked, native).write(blocks[at])
                 at += 1
-            some = blocks[first:at]
-            header = ["def make(Fp, Fh, Fa, Fb, Fq, W, SPECIALS, LANES, SYMBOLS, ONE, FULL):"]
-            header += [f" {name} = {expression}" for name, expression in names.bindings.items()]
-            footer = f" return ({', '.join(f'block_{block.index}' for block in some)},)"
+            parts.append((names, body, f"({', '.join(f'block_{block.index}' for block in blocks[first:at])},)"))
+        if native is not None:
+            self.functions |= native.functions()
+            self.segments += native.segments
+        return self._compiled(name, parts)
+
+    def _compiled(self, name: str, parts: list[tuple[Names, Lines, str]]) -> Text:
+        codes: list[CodeType] = []
+        lines: list[str] = []
+        ops: list[Op | None] = []
+        for names, body, blocks in parts:
+            header = ["def make(Fp, Fh, Fa, Fb, Fq, W, SPECIALS, LANES, SYMBOLS, ONE, FULL, CONTEXT):"]
+            header += [f" {local} = {expression}" for local, expression in names.bindings.items()]
             self.functions |= names.functions
-            part = [*header, *body.text, footer]
+            part = [*header, *body.text, f" return {blocks}"]
             # Leading empty lines keep the line numbers of the whole text.
-            parts.append(compile("\n" * len(lines) + "\n".join(part) + "\n", f"<{self.kernel.name}>", "exec"))
+            codes.append(compile("\n" * len(lines) + "\n".join(part) + "\n", name, "exec"))
             lines += part
             ops += [*[None] * len(header), *body.ops, None]
-        return Text(tuple(parts), tuple(ops), "\n".join(lines) + "\n")
+        return Text(tuple(codes), tuple(ops), "\n".join(lines) + "\n")
 
 
 def translate(

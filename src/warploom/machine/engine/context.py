@@ -1,0 +1,120 @@
+"""The context of native code: addresses of a group's registers and memories, as an array of 64-bit words.
+
+A kernel gets the address of its context and of its record. Words that hold addresses are written here, from arrays that
+the context keeps alive; a record holds only row numbers, which `records` checks, and immediate values.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from warploom.machine.engine import tables
+from warploom.machine.memory.byte_memory import (
+    PARAM_WINDOW,
+    SHARED_WINDOW,
+    WINDOW_BYTES,
+    FlatMemory,
+    GlobalMemory,
+    LocalMemory,
+)
+
+Array = npt.NDArray[Any]
+
+LANES, STRIDE = 0, 1
+FILES = {"p": 2, "h": 3, "a": 4, "b": 5, "s": 6}
+"""The words with the first row of each register file, and of the special registers that differ by lane (`s`)."""
+SPECIAL_STRIDE, MASK = 7, 8
+SHARED, SHARED_BASE, SHARED_SIZE = 9, 10, 11
+GLOBAL, LOCAL, LOCAL_SIZE, EFFECTS, TABLES = 12, 13, 14, 15, 16
+WORDS = 24
+"""Words of a context; the bytes of the lane mask come after them."""
+ITEM_BYTES = {"p": 1, "h": 2, "a": 4, "b": 8, "s": 4}
+SPECIALS = (
+    *(f"%tid.{axis}" for axis in "xyz"),
+    "%laneid",
+    "%warpid",
+    *(f"%lanemask_{relation}" for relation in ("eq", "le", "lt", "ge", "gt")),
+)
+"""The rows of the file `s`."""
+REGION_WORDS = 4
+_WINDOWS_END = PARAM_WINDOW + WINDOW_BYTES
+_ALIGNMENT = 16
+
+
+def _address(array: Array) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address
+
+
+class Regions:
+    """The buffers of global memory as native code finds them: (address, bytes, host address, writeable), by address.
+
+    A buffer that native code must not treat like the others has no bytes here: every access to it is left to the
+    reference.
+    """
+
+    def __init__(self, memory: GlobalMemory) -> None:
+        self._memory = memory
+        self.header = np.zeros(2, np.uint64)
+        self._table = np.zeros((0, REGION_WORDS), np.uint64)
+        memory.watchers.append(self.update)
+        self.update()
+
+    def update(self) -> None:
+        """Enter the present buffers."""
+        rows: list[tuple[int, int, int, int]] = []
+        end = 0
+        for region in self._memory.regions:
+            if region.base < end:  # buffers that overlap: the reference knows which one counts
+                rows = []
+                break
+            end = region.base + region.size
+            generic = region.base < _WINDOWS_END and end > SHARED_WINDOW
+            size = 0 if generic or region.base % _ALIGNMENT else region.size
+            rows.append((region.base, size, _address(region.data) if size else 0, int(region.writeable)))
+        self._table = np.array(rows, np.uint64).reshape(-1, REGION_WORDS)
+        self.header[:] = len(rows), _address(self._table)
+
+
+class Context:
+    """The context of the lanes from `first` up to `first + lanes` of a warpgroup."""
+
+    __slots__ = ("_buffer", "_kept", "_words", "address", "effects", "first", "mask")
+
+    def __init__(
+        self, files: dict[str, Array], specials: dict[str, Array], first: int, lanes: int, regions: Regions
+    ) -> None:
+        columns = files["p"].shape[1]
+        table = np.ascontiguousarray(np.stack([specials[name] for name in SPECIALS]))
+        if not 0 <= first <= first + lanes <= min(columns, table.shape[1]):
+            raise ValueError("lanes outside the register files")
+        self._buffer = np.zeros(8 * WORDS + lanes, np.uint8)
+        self._kept: list[Any] = [files, table, regions]
+        self._words = words = self._buffer[: 8 * WORDS].view(np.uint64)
+        self.first, self.address = first, _address(self._buffer)
+        self.mask = self._buffer[8 * WORDS :].view(np.bool_)
+        """The lanes of the group that take part, for kernels with a mask."""
+        self.effects = words[EFFECTS : EFFECTS + 1].data
+        """Stores that kernels with a mask have executed."""
+        words[LANES], words[STRIDE] = lanes, columns
+        for file, array in files.items():
+            if file not in FILES:
+                continue
+            if array.shape[1] != columns or not array.flags.c_contiguous:
+                raise ValueError("a register file is not one block of memory")
+            words[FILES[file]] = _address(array) + first * array.itemsize
+        words[FILES["s"]], words[SPECIAL_STRIDE] = _address(table) + first * table.itemsize, table.shape[1]
+        words[MASK] = self.address + 8 * WORDS
+        words[GLOBAL], words[TABLES] = _address(regions.header), _address(tables.ADDRESSES)
+
+    def bind(self, shared: FlatMemory, local: LocalMemory | None) -> None:
+        """Use the memories of a CTA."""
+        self._kept[3:] = [shared, local]
+        words = self._words
+        words[SHARED], words[SHARED_BASE], words[SHARED_SIZE] = _address(shared.data), shared.base, shared.size
+        size = 0 if local is None else local.size
+        words[LOCAL] = 0 if local is None else _address(local.rows) + self.first * size
+        words[LOCAL_SIZE] = size

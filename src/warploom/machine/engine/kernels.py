@@ -1,0 +1,235 @@
+"""Native kernels of arithmetic forms, as LLVM text: one function per form and kind of its operands.
+
+A kernel is `i64 (context, record)`. It works on all lanes, and then jumps to the kernel of the next record; the last
+record's kernel returns 0. A record is a sequence of words: the address of its kernel, its number, and one word for each
+operand: for a row the number of the row times the bytes of an element, for a scalar the distance in bytes from the
+record to the value.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from warploom.machine.engine import context
+from warploom.machine.engine.llvm_ops import SCALARS, Host, LlvmOps
+from warploom.machine.engine.semantics import semantics
+from warploom.machine.engine.tables import ORDER
+from warploom.machine.engine.vectors import UnsupportedError, Value
+
+HEAD_WORDS = 2
+"""Words of a record before its operands: the kernel's address, and the number of the record plus one."""
+ROW_TYPES = {"p": "i8", "h": "i16", "a": "i32", "b": "i64", "s": "i32"}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """An operand in a row of a register file."""
+
+    file: str
+    negated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """An operand that is the same in all lanes."""
+
+
+Operand = Row | Scalar
+
+
+@dataclass(frozen=True, slots=True)
+class Masks:
+    """The lanes that take part: those of a guard (one word for its row, one that is 1 to negate it), of the group's
+    mask, of both, or all.
+    """
+
+    guard: bool = False
+    group: bool = False
+
+    @property
+    def words(self) -> int:
+        return 2 if self.guard else 0
+
+    def __bool__(self) -> bool:
+        return self.guard or self.group
+
+
+@dataclass(frozen=True, slots=True)
+class Arithmetic:
+    """A kernel of an arithmetic form: operands with their types, and results with file, bits and sign."""
+
+    family: str
+    modifiers: tuple[tuple[str, str], ...]
+    inputs: tuple[tuple[Operand, str], ...]
+    outputs: tuple[tuple[str, bool] | None, ...]
+    masks: Masks
+
+    @property
+    def words(self) -> int:
+        return HEAD_WORDS + len(self.inputs) + sum(out is not None for out in self.outputs) + self.masks.words
+
+    def text(self, name: str, host: Host) -> tuple[str, frozenset[str]]:
+        """The kernel, and the tables that it looks up."""
+        return _arithmetic(self, name, host)
+
+
+class Frame:
+    """The function around a kernel: it finds the rows of a record before the loop over the lanes."""
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self.entry: list[str] = []
+        self._count = 0
+        self._known: dict[str, str] = {}
+
+    def emit(self, text: str) -> str:
+        """Write an instruction of the entry and name its result."""
+        self._count += 1
+        name = f"%e{self._count}"
+        self.entry.append(f"  {name} = {text}")
+        return name
+
+    def once(self, key: str, *texts: str) -> str:
+        """Write instructions (each refers to the one before as `{}`) once per function."""
+        if key not in self._known:
+            found = ""
+            for text in texts:
+                found = self.emit(text.replace("{}", found))
+            self._known[key] = found
+        return self._known[key]
+
+    def context(self, word: int, type_: str = "i64") -> str:
+        """A word of the context."""
+        return self.once(
+            f"context {word} {type_}", f"getelementptr i64, ptr %context, i64 {word}", f"load {type_}, ptr {{}}"
+        )
+
+    def word(self, number: int) -> str:
+        """A word of the record."""
+        return self.once(f"word {number}", f"getelementptr i64, ptr %record, i64 {number}", "load i64, ptr {}")
+
+    def row(self, file: str, word: int) -> str:
+        """The address of a row of a file."""
+        stride = self.context(context.SPECIAL_STRIDE if file == "s" else context.STRIDE)
+        base = self.context(context.FILES[file], "ptr")
+        offset = self.emit(f"mul i64 {self.word(word)}, {stride}")
+        return self.emit(f"getelementptr i8, ptr {base}, i64 {offset}")
+
+    def scalar(self, word: int, type_: str) -> str:
+        """A scalar operand."""
+        place = self.emit(f"getelementptr i8, ptr %record, i64 {self.word(word)}")
+        value = self.emit(f"load i64, ptr {place}")
+        return value if type_ == "i64" else self.emit(f"trunc i64 {value} to {SCALARS[type_]}")
+
+
+def next_record(words: int) -> list[str]:
+    """The jump to the next record's kernel."""
+    return [
+        f"  %next = getelementptr i64, ptr %record, i64 {words}",
+        "  %kernel = load ptr, ptr %next",
+        "  %result = musttail call i64 %kernel(ptr %context, ptr %next)",
+        "  ret i64 %result",
+    ]
+
+
+def _at(ops: LlvmOps, row: str, element: str) -> str:
+    return ops.fresh(f"getelementptr {element}, ptr {row}, i64 %i")
+
+
+def _loaded(ops: LlvmOps, row: str, file: str) -> Value:
+    element = ROW_TYPES[file]
+    place = _at(ops, row, element)
+    found = ops.make(element, f"load {ops.vector(element)}, ptr {place}, align {int(element[1:]) // 8}")
+    return found.trunc("i1") if file == "p" else found
+
+
+def _mask(ops: LlvmOps, guard: tuple[str, str] | None, group: str | None) -> Value | None:
+    """The lanes that take part, as a vector of the loop."""
+    found: Value | None = None
+    if guard is not None:
+        row, flip = guard
+        found = _loaded(ops, row, "p") ^ ops.splat("i1", flip)
+    if group is not None:
+        mine = _loaded(ops, group, "p")
+        found = mine if found is None else found & mine
+    return found
+
+
+def _arithmetic(form: Arithmetic, name: str, host: Host) -> tuple[str, frozenset[str]]:
+    function = semantics(form.family, dict(form.modifiers))
+    if function is None:
+        raise UnsupportedError(form.family)
+    frame, ops = Frame(host), LlvmOps(host)
+    word = HEAD_WORDS
+    rows: list[tuple[str, str]] = []
+    scalars: dict[int, Value] = {}
+    before = LlvmOps(host)  # what is the same in every iteration
+    for number, (operand, type_) in enumerate(form.inputs):
+        if isinstance(operand, Row):
+            rows.append((frame.row(operand.file, word), operand.file))
+        else:
+            rows.append(("", ""))
+            splat = before.splat(type_, frame.scalar(word, type_))
+            scalars[number] = Value(ops, type_, splat.ref.replace("%v", "%b"))
+        word += 1
+    targets: list[str] = []
+    for out in form.outputs:
+        if out is None:
+            targets.append("")
+            continue
+        targets.append(frame.row(out[0], word))
+        word += 1
+    guard = (frame.row("p", word), frame.emit(f"trunc i64 {frame.word(word + 1)} to i1")) if form.masks.guard else None
+    group = frame.context(context.MASK, "ptr") if form.masks.group else None
+    lanes = frame.context(context.LANES)
+    values: list[Value] = []
+    for number, (operand, type_) in enumerate(form.inputs):
+        if isinstance(operand, Row):
+            row, file = rows[number]
+            value = _loaded(ops, row, file)
+            if type_ == "i1":
+                values.append(~value if operand.negated else value)
+            else:
+                values.append(value.fit(type_))
+        else:
+            values.append(scalars[number])
+    results = function(*values)
+    mask = _mask(ops, guard, group)
+    stored: list[tuple[str, str, Value]] = []
+    for out, target, result in zip(form.outputs, targets, results, strict=False):
+        if out is None:
+            continue
+        file, signed = out
+        element = ROW_TYPES[file]
+        value = result.zext("i8") if file == "p" else result.fit(element, signed=signed)
+        if mask is not None:
+            place = _at(ops, target, element)
+            old = ops.make(element, f"load {ops.vector(element)}, ptr {place}, align {int(element[1:]) // 8}")
+            value = mask.where(value, old)
+        stored.append((target, element, value))
+    for target, element, value in stored:
+        place = _at(ops, target, element)
+        ops.body.append(f"  store {ops.vector(element)} {value.ref}, ptr {place}, align {int(element[1:]) // 8}")
+    for table in sorted(ops.tables):
+        number = ORDER[table]
+        addresses = frame.context(context.TABLES, "ptr")
+        place = frame.emit(f"getelementptr ptr, ptr {addresses}, i64 {number}")
+        frame.entry.append(f"  %table{number} = load ptr, ptr {place}")
+    lines = [
+        *sorted(ops.declarations),
+        f"define i64 @{name}(ptr %context, ptr %record) {{",
+        "entry:",
+        *frame.entry,
+        *[line.replace("%v", "%b") for line in before.body],
+        "  br label %loop",
+        "loop:",
+        "  %i = phi i64 [ 0, %entry ], [ %j, %loop ]",
+        *ops.body,
+        f"  %j = add i64 %i, {host.lanes}",
+        f"  %more = icmp ult i64 %j, {lanes}",
+        "  br i1 %more, label %loop, label %done",
+        "done:",
+        *next_record(form.words),
+        "}",
+    ]
+    return "\n".join(lines) + "\n", frozenset(ops.tables)

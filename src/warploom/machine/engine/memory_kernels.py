@@ -1,0 +1,457 @@
+"""Native kernels of loads and stores.
+
+A kernel first examines the addresses of all lanes that take part: each must lie, with its whole access, in one buffer,
+be aligned, and for a store be writeable. Only then it moves data. Otherwise it returns the number of its record without
+any effect, and the reference executes the instruction, which raises the error where there is one. `@region` and `@find`
+below are the only code that turns an address of a kernel into one of the host.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from warploom.machine.engine import context
+from warploom.machine.engine.kernels import HEAD_WORDS, ROW_TYPES, Frame, Masks, Row, Scalar, next_record
+from warploom.machine.engine.llvm_ops import Host
+from warploom.machine.memory.byte_memory import SHARED_WINDOW
+
+PIECE = 16
+"""The most bytes that one access moves; longer vectors are several."""
+
+_FIND = """
+define internal ptr @region(ptr %header, i64 %address, i64 %bytes, i64 %write) {
+entry:
+  %count = load i64, ptr %header
+  %second = getelementptr i64, ptr %header, i64 1
+  %table = load ptr, ptr %second
+  br label %look
+look:
+  %i = phi i64 [ 0, %entry ], [ %j, %other ]
+  %more = icmp ult i64 %i, %count
+  br i1 %more, label %test, label %none
+test:
+  %at = mul i64 %i, 4
+  %row = getelementptr i64, ptr %table, i64 %at
+  %base = load i64, ptr %row
+  %size_at = getelementptr i64, ptr %row, i64 1
+  %size = load i64, ptr %size_at
+  %flag_at = getelementptr i64, ptr %row, i64 3
+  %flag = load i64, ptr %flag_at
+  %offset = sub i64 %address, %base
+  %last = sub i64 %size, %bytes
+  %inside = icmp ule i64 %offset, %last
+  %holds = icmp uge i64 %size, %bytes
+  %both = and i1 %inside, %holds
+  %allowed = icmp uge i64 %flag, %write
+  %good = and i1 %both, %allowed
+  br i1 %good, label %yes, label %other
+other:
+  %j = add i64 %i, 1
+  br label %look
+yes:
+  ret ptr %row
+none:
+  ret ptr null
+}
+define internal ptr @find(ptr %header, i64 %address, i64 %bytes, i64 %aligned, i64 %write) {
+entry:
+  %row = call ptr @region(ptr %header, i64 %address, i64 %bytes, i64 %write)
+  %missing = icmp eq ptr %row, null
+  br i1 %missing, label %none, label %found
+found:
+  %base = load i64, ptr %row
+  %data_at = getelementptr i64, ptr %row, i64 2
+  %data = load ptr, ptr %data_at
+  %offset = sub i64 %address, %base
+  %low = and i64 %offset, %aligned
+  %even = icmp eq i64 %low, 0
+  br i1 %even, label %yes, label %none
+yes:
+  %place = getelementptr i8, ptr %data, i64 %offset
+  ret ptr %place
+none:
+  ret ptr null
+}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """A kernel of `ld` or `st`: space (`` is generic), address, bytes of an element, and the rows that are moved.
+
+    `items` are the registers of a load, each with its file, or None for `_`; or the sources of a store.
+    """
+
+    store: bool
+    space: str
+    address: Row | Scalar
+    element: int
+    items: tuple[Row | Scalar | None, ...]
+    signed: bool
+    masks: Masks
+
+    @property
+    def words(self) -> int:
+        offset = isinstance(self.address, Row)
+        return HEAD_WORDS + 1 + offset + sum(item is not None for item in self.items) + self.masks.words
+
+    @property
+    def bytes(self) -> int:
+        return self.element * len(self.items)
+
+    @property
+    def pieces(self) -> int:
+        return -(-self.bytes // PIECE)
+
+    def text(self, name: str, host: Host) -> tuple[str, frozenset[str]]:
+        return _Writer(self, name, host).text(), frozenset()
+
+
+class _Writer:
+    """Writes the text of one access."""
+
+    def __init__(self, form: Access, name: str, host: Host) -> None:
+        self.form, self.name, self.host, self.frame = form, name, host, Frame(host)
+        self.body: list[str] = []
+        self._count = 0
+
+    def emit(self, text: str) -> str:
+        self._count += 1
+        name = f"%m{self._count}"
+        self.body.append(f"  {name} = {text}")
+        return name
+
+    def add(self, *lines: str) -> None:
+        self.body += lines
+
+    def text(self) -> str:
+        form, frame = self.form, self.frame
+        word = HEAD_WORDS
+        if isinstance(form.address, Row):
+            self.row, self.file = frame.row(form.address.file, word), form.address.file
+            self.offset = frame.word(word + 1)
+            word += 2
+        else:
+            self.uniform = frame.scalar(word, "i64")
+            word += 1
+        self.items: list[tuple[str, str]] = []
+        for item in form.items:
+            if item is None:
+                self.items.append(("", ""))
+                continue
+            found = frame.row(item.file, word) if isinstance(item, Row) else frame.scalar(word, "i64")
+            self.items.append((found, item.file if isinstance(item, Row) else ""))
+            word += 1
+        self.guard = None
+        if form.masks.guard:
+            self.guard = frame.row("p", word), frame.emit(f"trunc i64 {frame.word(word + 1)} to i8")
+        self.group = frame.context(context.MASK, "ptr") if form.masks.group else ""
+        self.lanes = frame.context(context.LANES)
+        if form.space in ("", "global"):
+            self.header = frame.context(context.GLOBAL, "ptr")
+        if form.space in ("", "shared"):
+            self.shared = [frame.context(context.SHARED_BASE), frame.context(context.SHARED_SIZE)]
+            self.shared_data = frame.context(context.SHARED, "ptr")
+        if form.space == "local":
+            self.local = frame.context(context.LOCAL, "ptr")
+            self.local_size = frame.context(context.LOCAL_SIZE)
+        self._first_lane()
+        self._region()
+        if isinstance(form.address, Row):
+            self._check()
+            self._moves()
+        else:
+            self._uniform()
+        self._endings()
+        head = [f"define i64 @{self.name}(ptr %context, ptr %record) {{", "entry:", *frame.entry]
+        return "\n".join([_FIND if form.space in ("", "global") else "", *head, *self.body, "}"]) + "\n"
+
+    def _live(self, lane: str) -> str:
+        """A byte that is not 0 where a lane takes part."""
+        found = ""
+        if self.guard is not None:
+            place = self.emit(f"getelementptr i8, ptr {self.guard[0]}, i64 {lane}")
+            found = self.emit(f"xor i8 {self.emit(f'load i8, ptr {place}')}, {self.guard[1]}")
+        if self.group:
+            mine = self.emit(f"load i8, ptr {self.emit(f'getelementptr i8, ptr {self.group}, i64 {lane}')}")
+            found = self.emit(f"and i8 {found}, {mine}") if found else mine
+        return found
+
+    def _first_lane(self) -> None:
+        """`%first`: the first lane that takes part; without one nothing is done."""
+        if not self.form.masks:
+            self.add("  br label %begin", "begin:")
+            self.first = "0"
+            return
+        self.add("  br label %seek", "seek:")
+        self.add("  %first = phi i64 [ 0, %entry ], [ %seek_next, %skip ]")
+        live = self._live("%first")
+        self.add(f"  %seek_live = icmp ne i8 {live}, 0", "  br i1 %seek_live, label %begin, label %skip", "skip:")
+        self.add("  %seek_next = add i64 %first, 1", f"  %seek_more = icmp ult i64 %seek_next, {self.lanes}")
+        self.add("  br i1 %seek_more, label %seek, label %idle", "begin:")
+        self.first = "%first"
+
+    def _address(self, lane: str) -> str:
+        """The address of a lane, wrapped to its register's width."""
+        if not isinstance(self.form.address, Row):
+            return self.uniform
+        type_ = ROW_TYPES[self.file]
+        place = self.emit(f"getelementptr {type_}, ptr {self.row}, i64 {lane}")
+        value = self.emit(f"load {type_}, ptr {place}")
+        if type_ == "i64":
+            return self.emit(f"add i64 {value}, {self.offset}")
+        moved = self.emit(f"add i32 {value}, {self.emit(f'trunc i64 {self.offset} to i32')}")
+        return self.emit(f"zext i32 {moved} to i64")
+
+    def _region(self) -> None:
+        """`base`, `last` (the last offset that an access may have) and `data` of the first lane's buffer."""
+        form, bytes_ = self.form, self.form.bytes
+        self.missing = "%slow" if isinstance(form.address, Row) and form.space in ("", "global") else "%fault"
+        if form.space == "local":
+            base, size, data = "0", self.local_size, self.local
+        elif form.space == "shared":
+            base, size, data = self.shared[0], self.shared[1], self.shared_data
+        else:
+            first = self._address(self.first)
+            if not form.space:
+                window = self.emit(f"add i64 {self.shared[0]}, {SHARED_WINDOW}")
+                inside = self.emit(f"icmp ult i64 {self.emit(f'sub i64 {first}, {window}')}, {self.shared[1]}")
+                self.add(f"  br i1 {inside}, label %known, label %search", "search:")
+            write = int(form.store)
+            row = self.emit(f"call ptr @region(ptr {self.header}, i64 {first}, i64 {bytes_}, i64 {write})")
+            absent = self.emit(f"icmp eq ptr {row}, null")
+            self.add(f"  br i1 {absent}, label %fault, label %found", "found:")
+            base = self.emit(f"load i64, ptr {row}")
+            size = self.emit(f"load i64, ptr {self.emit(f'getelementptr i64, ptr {row}, i64 1')}")
+            data = self.emit(f"load ptr, ptr {self.emit(f'getelementptr i64, ptr {row}, i64 2')}")
+            if not form.space:
+                self.add("  br label %known", "known:")
+                joins = [(base, window), (size, self.shared[1])]
+                base, size = (self.emit(f"phi i64 [ {a}, %found ], [ {b}, %begin ]") for a, b in joins)
+                data = self.emit(f"phi ptr [ {data}, %found ], [ {self.shared_data}, %begin ]")
+        holds = self.emit(f"icmp uge i64 {size}, {bytes_}")
+        self.base, self.data = base, data
+        self.last = self.emit(f"sub i64 {size}, {bytes_}")
+        self.add(f"  br i1 {holds}, label %large, label %fault", "large:")
+
+    @property
+    def _aligned(self) -> int:
+        return min(self.form.bytes, PIECE) - 1
+
+    def _check(self) -> None:
+        """All lanes at once: inside the buffer of the first, and aligned; `%apart` if they are not adjacent."""
+        count, form = self.host.lanes, self.form
+        vector, bools = f"<{count} x i64>", f"<{count} x i1>"
+        flat = self._can_be_flat
+
+        def splat(value: str) -> str:
+            first = self.emit(f"insertelement {vector} poison, i64 {value}, i64 0")
+            return self.emit(f"shufflevector {vector} {first}, {vector} poison, <{count} x i32> zeroinitializer")
+
+        base, last, offset = splat(self.base), splat(self.last), splat(self.offset)
+        start = ""
+        if flat:
+            self.origin = self.emit(f"sub i64 {self._address('0')}, {self.base}")
+            steps = ", ".join(f"i64 {form.element * lane}" for lane in range(count))
+            start = self.emit(f"add {vector} {splat(self.origin)}, <{steps}>")
+        self.add("  br label %check", "check:", "  %c = phi i64 [ 0, %large ], [ %c_next, %check ]")
+        self.add(f"  %bad = phi {bools} [ splat (i1 false), %large ], [ %bad_next, %check ]")
+        if flat:
+            self.add(f"  %odd = phi {bools} [ splat (i1 false), %large ], [ %odd_next, %check ]")
+            self.add(f"  %line = phi {vector} [ {start}, %large ], [ %line_next, %check ]")
+        type_ = ROW_TYPES[self.file]
+        place = self.emit(f"getelementptr {type_}, ptr {self.row}, i64 %c")
+        value = self.emit(f"load <{count} x {type_}>, ptr {place}, align {int(type_[1:]) // 8}")
+        if type_ == "i64":
+            address = self.emit(f"add {vector} {value}, {offset}")
+        else:
+            short = f"<{count} x i32>"
+            moved = self.emit(f"add {short} {value}, {self.emit(f'trunc {vector} {offset} to {short}')}")
+            address = self.emit(f"zext {short} {moved} to {vector}")
+        distance = self.emit(f"sub {vector} {address}, {base}")
+        beyond = self.emit(f"icmp ugt {vector} {distance}, {last}")
+        if self._aligned:
+            low = self.emit(f"and {vector} {distance}, splat (i64 {self._aligned})")
+            beyond = self.emit(f"or {bools} {beyond}, {self.emit(f'icmp ne {vector} {low}, zeroinitializer')}")
+        if form.masks:
+            beyond = self.emit(f"and {bools} {beyond}, {self._live_vector('%c')}")
+        self.add(f"  %bad_next = or {bools} %bad, {beyond}")
+        if flat:
+            differs = self.emit(f"icmp ne {vector} {distance}, %line")
+            self.add(f"  %odd_next = or {bools} %odd, {differs}")
+            self.add(f"  %line_next = add {vector} %line, splat (i64 {form.element * count})")
+        self.add(f"  %c_next = add i64 %c, {count}", f"  %c_more = icmp ult i64 %c_next, {self.lanes}")
+        self.add("  br i1 %c_more, label %check, label %checked", "checked:")
+        word = self.emit(f"bitcast {bools} %bad_next to i{count}")
+        wrong = self.emit(f"icmp ne i{count} {word}, 0")
+        self.add(f"  br i1 {wrong}, label {self.missing}, label %good", "good:")
+        if flat:
+            word = self.emit(f"bitcast {bools} %odd_next to i{count}")
+            apart = self.emit(f"icmp ne i{count} {word}, 0")
+            self.add(f"  br i1 {apart}, label %apart, label %flat")
+
+    def _live_vector(self, at: str) -> str:
+        count = self.host.lanes
+        bytes_, bools, found = f"<{count} x i8>", f"<{count} x i1>", ""
+        if self.guard is not None:
+            place = self.emit(f"getelementptr i8, ptr {self.guard[0]}, i64 {at}")
+            flip = self.emit(f"insertelement {bytes_} poison, i8 {self.guard[1]}, i64 0")
+            flip = self.emit(f"shufflevector {bytes_} {flip}, {bytes_} poison, <{count} x i32> zeroinitializer")
+            found = self.emit(f"xor {bytes_} {self.emit(f'load {bytes_}, ptr {place}, align 1')}, {flip}")
+        if self.group:
+            place = self.emit(f"getelementptr i8, ptr {self.group}, i64 {at}")
+            mine = self.emit(f"load {bytes_}, ptr {place}, align 1")
+            found = self.emit(f"and {bytes_} {found}, {mine}") if found else mine
+        return self.emit(f"icmp ne {bytes_} {found}, zeroinitializer") if found else f"splat ({bools} true)"
+
+    @property
+    def _can_be_flat(self) -> bool:
+        """Lanes that access adjacent elements can be moved as vectors."""
+        form = self.form
+        return not form.masks and len(form.items) == 1 and form.items[0] is not None and form.space != "local"
+
+    def _moves(self) -> None:
+        if self._can_be_flat:
+            self._flat()
+            self.add("apart:")
+        self._loop("move", "apart" if self._can_be_flat else "good", direct=True)
+        if self.missing == "%slow":
+            self.add("slow:", "  br label %test", "test:", "  %t = phi i64 [ 0, %slow ], [ %t_next, %test_on ]")
+            if self.form.masks:
+                live = self._live("%t")
+                self.add(f"  %t_live = icmp ne i8 {live}, 0", "  br i1 %t_live, label %test_do, label %test_on")
+                self.add("test_do:")
+            place = self._found("%t")
+            lost = self.emit(f"icmp eq ptr {place}, null")
+            self.add(f"  br i1 {lost}, label %fault, label %test_on", "test_on:", "  %t_next = add i64 %t, 1")
+            self.add(f"  %t_more = icmp ult i64 %t_next, {self.lanes}", "  br i1 %t_more, label %test, label %each")
+            self.add("each:")
+            self._loop("lane", "each", direct=False)
+
+    def _found(self, lane: str) -> str:
+        """The host address of one lane, searched among all buffers; null where there is none."""
+        form = self.form
+        arguments = f"i64 {form.bytes}, i64 {self._aligned}, i64 {int(form.store)}"
+        return self.emit(f"call ptr @find(ptr {self.header}, i64 {self._address(lane)}, {arguments})")
+
+    def _flat(self) -> None:
+        """Adjacent elements move as vectors."""
+        form, count = self.form, self.host.lanes
+        narrow = f"i{8 * form.element}"
+        (found, file) = self.items[0]
+        self.add("flat:")
+        start = self.emit(f"getelementptr i8, ptr {self.data}, i64 {self.origin}")
+        self.add("  br label %copy", "copy:", "  %f = phi i64 [ 0, %flat ], [ %f_next, %copy ]")
+        place = self.emit(f"getelementptr {narrow}, ptr {start}, i64 %f")
+        vector = f"<{count} x {narrow}>"
+        if form.store:
+            if file:
+                type_ = ROW_TYPES[file]
+                source = self.emit(f"getelementptr {type_}, ptr {found}, i64 %f")
+                value = self.emit(f"load <{count} x {type_}>, ptr {source}, align {int(type_[1:]) // 8}")
+                value = self._fit(value, f"<{count} x {type_}>", int(type_[1:]), vector, 8 * form.element, False)
+            else:
+                short = found if narrow == "i64" else self.emit(f"trunc i64 {found} to {narrow}")
+                value = self.emit(f"insertelement {vector} poison, {narrow} {short}, i64 0")
+                value = self.emit(f"shufflevector {vector} {value}, {vector} poison, <{count} x i32> zeroinitializer")
+            self.add(f"  store {vector} {value}, ptr {place}, align 1")
+        else:
+            type_ = ROW_TYPES[file]
+            value = self.emit(f"load {vector}, ptr {place}, align 1")
+            outer = f"<{count} x {type_}>"
+            value = self._fit(value, vector, 8 * form.element, outer, int(type_[1:]), form.signed)
+            target = self.emit(f"getelementptr {type_}, ptr {found}, i64 %f")
+            self.add(f"  store {outer} {value}, ptr {target}, align {int(type_[1:]) // 8}")
+        self.add(f"  %f_next = add i64 %f, {count}", f"  %f_more = icmp ult i64 %f_next, {self.lanes}")
+        self.add("  br i1 %f_more, label %copy, label %done")
+
+    def _fit(self, value: str, source: str, source_bits: int, target: str, bits: int, signed: bool) -> str:
+        if source_bits == bits:
+            return value
+        name = "trunc" if bits < source_bits else "sext" if signed else "zext"
+        return self.emit(f"{name} {source} {value} to {target}")
+
+    def _loop(self, label: str, before: str, *, direct: bool) -> None:
+        """Move the data of lane after lane: where lanes store to one place, the last one stays."""
+        form = self.form
+        k = f"%{label}_k"
+        self.add(f"  br label %{label}", f"{label}:", f"  {k} = phi i64 [ 0, %{before} ], [ {k}_next, %{label}_on ]")
+        if form.masks:
+            live = self.emit(f"icmp ne i8 {self._live(k)}, 0")
+            self.add(f"  br i1 {live}, label %{label}_do, label %{label}_on", f"{label}_do:")
+        if direct:
+            distance = self.emit(f"sub i64 {self._address(k)}, {self.base}")
+            if form.space == "local":
+                distance = self.emit(f"add i64 {distance}, {self.emit(f'mul i64 {k}, {self.local_size}')}")
+            place = self.emit(f"getelementptr i8, ptr {self.data}, i64 {distance}")
+        else:
+            place = self._found(k)
+        for number, (found, file) in enumerate(self.items):
+            at = self.emit(f"getelementptr i8, ptr {place}, i64 {number * form.element}") if number else place
+            if form.store:
+                self._store_element(at, self._source(found, file, k))
+            elif found:
+                self._put(found, file, k, self.emit(f"load i{8 * form.element}, ptr {at}, align 1"))
+        self.add(f"  br label %{label}_on", f"{label}_on:", f"  {k}_next = add i64 {k}, 1")
+        more = self.emit(f"icmp ult i64 {k}_next, {self.lanes}")
+        self.add(f"  br i1 {more}, label %{label}, label %done")
+
+    def _source(self, found: str, file: str, lane: str) -> str:
+        """The value that a lane stores, in the bits of an element."""
+        bits = 8 * self.form.element
+        if not file:
+            return self._fit(found, "i64", 64, f"i{bits}", bits, False)
+        type_ = ROW_TYPES[file]
+        value = self.emit(f"load {type_}, ptr {self.emit(f'getelementptr {type_}, ptr {found}, i64 {lane}')}")
+        return self._fit(value, type_, int(type_[1:]), f"i{bits}", bits, False)
+
+    def _store_element(self, place: str, value: str) -> None:
+        self.add(f"  store i{8 * self.form.element} {value}, ptr {place}, align 1")
+
+    def _put(self, row: str, file: str, lane: str, value: str) -> None:
+        type_, bits = ROW_TYPES[file], 8 * self.form.element
+        fitted = self._fit(value, f"i{bits}", bits, type_, int(type_[1:]), self.form.signed)
+        self.add(f"  store {type_} {fitted}, ptr {self.emit(f'getelementptr {type_}, ptr {row}, i64 {lane}')}")
+
+    def _uniform(self) -> None:
+        """One address for all lanes: a load is spread, and of a store the last lane's value stays."""
+        form = self.form
+        distance = self.emit(f"sub i64 {self.uniform}, {self.base}")
+        bad = self.emit(f"icmp ugt i64 {distance}, {self.last}")
+        low = self.emit(f"icmp ne i64 {self.emit(f'and i64 {distance}, {self._aligned}')}, 0")
+        wrong = self.emit(f"or i1 {bad}, {low}")
+        self.add(f"  br i1 {wrong}, label %fault, label %good", "good:")
+        place = self.emit(f"getelementptr i8, ptr {self.data}, i64 {distance}")
+        places = [
+            self.emit(f"getelementptr i8, ptr {place}, i64 {number * form.element}") if number else place
+            for number in range(len(form.items))
+        ]
+        loaded = [
+            "" if form.store or not found else self.emit(f"load i{8 * form.element}, ptr {at}, align 1")
+            for at, (found, _) in zip(places, self.items, strict=True)
+        ]
+        self.add("  br label %move", "move:", "  %k = phi i64 [ 0, %good ], [ %k_next, %move_on ]")
+        if form.masks:
+            live = self.emit(f"icmp ne i8 {self._live('%k')}, 0")
+            self.add(f"  br i1 {live}, label %move_do, label %move_on", "move_do:")
+        for at, value, (found, file) in zip(places, loaded, self.items, strict=True):
+            if form.store:
+                self._store_element(at, self._source(found, file, "%k"))
+            elif found:
+                self._put(found, file, "%k", value)
+        self.add("  br label %move_on", "move_on:", "  %k_next = add i64 %k, 1")
+        more = self.emit(f"icmp ult i64 %k_next, {self.lanes}")
+        self.add(f"  br i1 {more}, label %move, label %done")
+
+    def _endings(self) -> None:
+        form = self.form
+        self.add("done:")
+        if form.store and form.masks:
+            counter = self.emit(f"getelementptr i64, ptr %context, i64 {context.EFFECTS}")
+            count = self.emit(f"add i64 {self.emit(f'load i64, ptr {counter}')}, {form.pieces}")
+            self.add(f"  store i64 {count}, ptr {counter}")
+        if form.masks:
+            self.add("  br label %idle", "idle:")
+        self.add(*next_record(form.words))
+        self.add("fault:", f"  %number_at = getelementptr i64, ptr %record, i64 {HEAD_WORDS - 1}")
+        self.add("  %number = load i64, ptr %number_at", "  ret i64 %number")

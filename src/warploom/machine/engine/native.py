@@ -1,0 +1,193 @@
+"""Native kernels compiled with llvmlite: each form once per computer, then read from a cache.
+
+A kernel is an object of its own with one symbol, named after a digest of everything that its text depends on: the form,
+the engine's sources, the processor and the version of llvmlite. The kernels of a computer are one entry of the cache. A
+kernel is called only after the linker has given its address; where that fails, the reference executes everything.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+import platform
+from collections.abc import Callable, Iterable
+from functools import cache
+from importlib import metadata, resources
+from typing import Any
+
+from warploom.machine.engine import tables
+from warploom.machine.engine.kernels import Arithmetic
+from warploom.machine.engine.llvm_ops import Host
+from warploom.machine.engine.memory_kernels import Access
+from warploom.machine.engine.store import store
+from warploom.machine.engine.vectors import EngineError, UnsupportedError
+
+Form = Arithmetic | Access
+
+_END = "define i64 @{name}(ptr %context, ptr %record) {{\n  ret i64 0\n}}\n"
+_ENTER = """define i64 @{name}(ptr %context, ptr %record) {{
+  %kernel = load ptr, ptr %record
+  %result = musttail call i64 %kernel(ptr %context, ptr %record)
+  ret i64 %result
+}}
+"""
+_PROBE = "define i64 @{name}(ptr %context, ptr %record) {{\n  ret i64 {magic}\n}}\n"
+_MAGIC = 0x5741_5250
+_LEVEL = 2
+"""LLVM's level of code generation; the text needs no optimisation passes."""
+
+
+def installed() -> str | None:
+    """The version of llvmlite, if it is installed."""
+    try:
+        return metadata.version("llvmlite")
+    except metadata.PackageNotFoundError:
+        return None
+
+
+@cache
+def _sources() -> str:
+    """A digest of the engine's sources and of the numerics that give it tables."""
+    digest = hashlib.sha256()
+    for package in ("warploom.machine.engine", "warploom.machine.numerics"):
+        for file in sorted(resources.files(package).iterdir(), key=lambda each: each.name):
+            if file.name.endswith(".py"):
+                digest.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+class Engine:
+    """The native kernels of this process."""
+
+    def __init__(self) -> None:
+        import llvmlite.binding as llvm
+
+        llvm.initialize_native_target()
+        llvm.initialize_native_asmprinter()
+        self._llvm: Any = llvm
+        processor, features = llvm.get_host_cpu_name(), llvm.get_host_cpu_features()
+        target = llvm.Target.from_default_triple()
+        self._triple = target.triple
+        self._machine = target.create_target_machine(
+            cpu=processor, features=features.flatten(), opt=_LEVEL, reloc="pic", codemodel="default"
+        )
+        self._linker = llvm.create_lljit_compiler(self._machine)
+        arm = platform.machine().lower() in ("arm64", "aarch64")
+        self.host = Host(
+            lanes=16 if features.get("avx512f") else 8,
+            fused=arm or bool(features.get("fma")),
+            rounds=arm or bool(features.get("sse4.1")),
+        )
+        words = (_sources(), installed() or "", self._triple, processor, features.flatten(), repr(self.host), _LEVEL)
+        self._version = hashlib.sha256(repr(words).encode()).hexdigest()
+        self._objects: dict[str, bytes] | None = None
+        self._names: dict[Form, str | None] = {}
+        self._addresses: dict[str, int] = {}
+        self._tables: dict[str, frozenset[str]] = {}
+        self._links: list[Any] = []
+        self._fresh: set[str] = set()
+        self._libraries = 0
+        texts = {"warploom_end": _END, "warploom_enter": _ENTER, "warploom_probe": _PROBE}
+        self._link({name: self._compiled(name, text.format(name=name, magic=_MAGIC)) for name, text in texts.items()})
+        self.end = self._addresses["warploom_end"]
+        """The kernel of the record after the last instruction."""
+        # It holds the interpreter's lock: a run is one thread's, and its memory is Python's.
+        prototype = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p)
+        if prototype(self._addresses["warploom_probe"])(None, None) != _MAGIC:
+            raise EngineError("a compiled function does not return its constant")
+        self.run: Callable[[int, int], int] = prototype(self._addresses["warploom_enter"])
+        """Execute records: (address of the context, address of the first record) → 0, or the number of a record that
+        the reference must execute."""
+
+    def supports(self, form: Form) -> bool:
+        """Return whether a form has a kernel; its text is written here if it is new."""
+        return self._name(form) is not None
+
+    def addresses(self, forms: Iterable[Form]) -> dict[Form, int]:
+        """The addresses of kernels; those that are missing are compiled, and all are linked together."""
+        names = {form: self._name(form) for form in forms}
+        objects = self._known()
+        wanted = {name: objects[name] for name in names.values() if name is not None and name not in self._addresses}
+        if wanted:
+            self._link(wanted)
+        if self._fresh:
+            self._fresh.clear()
+            self._save()
+        found: dict[Form, int] = {}
+        for form, name in names.items():
+            if name is None:
+                raise UnsupportedError(str(form))
+            found[form] = self._addresses[name]
+        return found
+
+    def _name(self, form: Form) -> str | None:
+        if form not in self._names:
+            name = "k" + hashlib.sha256(f"{self._version} {form!r}".encode()).hexdigest()[:40]
+            objects = self._known()
+            if name not in objects:
+                try:
+                    text, needed = form.text(name, self.host)
+                    code = ",".join(sorted(needed)).encode() + b"\n" + self._compiled(name, text)
+                except UnsupportedError:
+                    code = b""
+                objects[name] = code
+                self._fresh.add(name)
+            self._names[form] = name if objects[name] else None
+        return self._names[form]
+
+    def _compiled(self, name: str, text: str) -> bytes:
+        try:
+            module = self._llvm.parse_assembly(f'target triple = "{self._triple}"\n{text}')
+            code: bytes = self._machine.emit_object(module)
+        except RuntimeError as error:
+            raise EngineError(f"LLVM does not compile {name}: {error}") from error
+        return code
+
+    def _link(self, objects: dict[str, bytes]) -> None:
+        """Link objects and enter the addresses of their symbols, which the linker has checked."""
+        builder = self._llvm.JITLibraryBuilder()
+        for name, content in objects.items():
+            code = content
+            if name.startswith("k"):
+                needed, _, code = content.partition(b"\n")
+                for table in needed.decode().split(",") if needed else ():
+                    tables.need(table)
+            builder.add_object_img(code)
+            builder.export_symbol(name)
+        self._libraries += 1
+        try:
+            linked = builder.link(self._linker, f"warploom{self._libraries}")
+            found = {name: int(linked[name]) for name in objects}
+        except (RuntimeError, KeyError, TypeError) as error:
+            raise EngineError(f"LLVM does not link the kernels: {error}") from error
+        if not all(found.values()):
+            raise EngineError("LLVM's linker has no address for a kernel")
+        self._links.append(linked)
+        self._addresses |= found
+
+    def _known(self) -> dict[str, bytes]:
+        """The objects of this computer's kernels, from the cache at first."""
+        if self._objects is None:
+            self._objects = self._read()
+        return self._objects
+
+    def _read(self) -> dict[str, bytes]:
+        """The objects in the cache, which has verified the checksum of its entry and who wrote it."""
+        place = store()
+        content = None if place is None else place.get(("engine", self._version))
+        if content is None:
+            return {}
+        head, _, rest = content.partition(b"\n")
+        objects, at = dict[str, bytes](), 0
+        for name, size in json.loads(head).items():
+            objects[name], at = rest[at : at + size], at + size
+        return objects
+
+    def _save(self) -> None:
+        """Add this process's kernels to those that the cache holds by now."""
+        place = store()
+        if place is not None:
+            objects = self._read() | self._known()
+            head = json.dumps({name: len(code) for name, code in objects.items()})
+            place.put(("engine", self._version), head.encode() + b"\n" + b"".join(objects.values()))

@@ -1,0 +1,78 @@
+"""The choice of the engine: native kernels where llvmlite is installed, else NumPy.
+
+`WARPLOOM_ENGINE` is `native`, `numpy` or, by default, `auto`. Both give the same results, bit for bit.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from typing import TYPE_CHECKING
+
+from warploom.diagnostics import Diag, WarploomError
+
+if TYPE_CHECKING:
+    from warploom.machine.engine.native import Engine
+
+VARIABLE = "WARPLOOM_ENGINE"
+_CHOICES = ("auto", "native", "numpy")
+_made: list[Engine | None] = []
+
+
+def choice() -> str:
+    """The setting of the environment."""
+    value = os.environ.get(VARIABLE, "") or "auto"
+    if value not in _CHOICES:
+        raise Diag.BAD_SETTING.error(variable=VARIABLE, value=value, what=f"an engine is {', '.join(_CHOICES)}")
+    return value
+
+
+def engine() -> Engine | None:
+    """The native engine of this process; None where NumPy executes everything."""
+    chosen = choice()
+    if chosen == "numpy":
+        return None
+    if not _made:
+        _made.append(_engine(required=chosen == "native"))
+    if _made[0] is None and chosen == "native":
+        _made[0] = _engine(required=True)
+    return _made[0]
+
+
+def _engine(*, required: bool) -> Engine | None:
+    from warploom.machine.engine.native import Engine, installed
+
+    if installed() is None:
+        if required:
+            raise Diag.BAD_SETTING.error(
+                variable=VARIABLE, value="native", what="llvmlite is not installed: pip install 'warploom[fast]'"
+            )
+        return None
+    try:
+        return Engine()
+    except Exception as error:  # noqa: BLE001  (whatever is wrong with llvmlite, NumPy executes the kernels)
+        disable(error)
+        return None
+
+
+def disable(error: Exception) -> None:
+    """Report once that native code cannot be used, and use NumPy in this process from now on."""
+    _made[:] = [None]
+    warnings.warn(f"llvmlite cannot be used, NumPy executes the kernels: {error}", RuntimeWarning, stacklevel=3)
+
+
+def describe() -> str:
+    """The engine in words, for `warploom doctor`."""
+    from warploom.machine.engine.native import installed
+
+    version = installed()
+    try:
+        chosen = choice()
+    except WarploomError as error:
+        return str(error)
+    if chosen == "numpy":
+        return f"NumPy ({VARIABLE}=numpy)"
+    if version is None:
+        return "NumPy; pip install 'warploom[fast]' makes it several times faster"
+    found = engine()
+    return f"native, by llvmlite {version}" if found is not None else f"NumPy: llvmlite {version} cannot be used"

@@ -1,0 +1,213 @@
+"""Kernels on both engines: the same results, faults and schedules; and what happens where native code fails."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.machine.simt import threads
+
+from warploom import launch
+from warploom.diagnostics import WarploomError
+from warploom.machine.engine import selection, store
+from warploom.machine.engine.vectors import EngineError
+from warploom.runtime.cache.disk import Cache
+
+pytest.importorskip("llvmlite")
+
+from warploom.machine.engine.native import Engine
+
+RNG = np.random.default_rng(14)
+
+BODIES = {
+    "arithmetic of all widths": """
+    cvt.u16.u32 %h1, %r1; mul.wide.u16 %r3, %h1, %h1; cvt.rn.f32.u32 %f1, %r1; sqrt.rn.f32 %f2, %f1;
+    cvt.f64.f32 %d1, %f2; fma.rn.f64 %d2, %d1, %d1, 0d3FF0000000000000; cvt.rn.f32.f64 %f3, %d2;
+    mov.b32 %r4, %f3; mov.b64 %rd3, {%r3, %r4}; mov.b64 {%r5, %r6}, %rd3; prmt.b32 %r7, %r5, %r6, 0x3175;
+    xor.b32 %r8, %r7, %r0; st.global.v2.u32 [%rd0], {%r8, %r4};""",
+    "guards": """
+    and.b32 %r3, %r1, 3; setp.ne.u32 %p1, %r3, 0; setp.lt.and.u32 %p2|%p3, %r1, 40000, %p1; mov.u32 %r4, 7;
+    @%p1 add.u32 %r4, %r4, %r0; @!%p2 shl.b32 %r4, %r4, 3; @%p3 ld.global.u32 %r4, [%rd2];
+    selp.b32 %r5, %r4, %r1, %p2; @%p1 st.global.u32 [%rd0], %r5; @!%p1 st.global.u32 [%rd0+4], %r5;""",
+    "divergent loops": """
+    and.b32 %r3, %r1, 7; mov.u32 %r4, 0; AGAIN: add.u32 %r4, %r4, %r3; mul.lo.u32 %r4, %r4, 3; sub.u32 %r3, %r3, 1;
+    setp.gt.s32 %p1, %r3, 0; @%p1 bra AGAIN; st.global.u32 [%rd0], %r4; ld.global.u32 %r5, [%rd0];
+    st.global.u32 [%rd0+4], %r5;""",
+    "shared and local memory": """
+    .local .align 8 .b8 mine[64]; mov.u32 %r3, sh; shl.b32 %r4, %r0, 2; and.b32 %r4, %r4, 1020; add.u32 %r4, %r3, %r4;
+    st.shared.u32 [%r4], %r1; bar.sync 0; xor.b32 %r5, %r4, 4; ld.shared.u32 %r6, [%r5]; ld.shared.u16 %h1, [%r4+2];
+    cvt.u32.u16 %r7, %h1; and.b32 %r8, %r1, 56; mov.u64 %rd3, mine; cvt.u64.u32 %rd4, %r8; add.u64 %rd5, %rd3, %rd4;
+    st.local.v2.u32 [%rd5], {%r6, %r7}; ld.local.s8 %r9, [%rd5]; add.u32 %r6, %r6, %r9;
+    st.global.v2.u32 [%rd0], {%r6, %r7};""",
+    "generic addresses": """
+    mov.u32 %r3, sh; cvt.u64.u32 %rd3, %r3; cvta.shared.u64 %rd3, %rd3; mul.wide.u32 %rd4, %r0, 4;
+    and.b64 %rd4, %rd4, 1020; add.u64 %rd3, %rd3, %rd4; st.u32 [%rd3], %r1; and.b32 %r4, %r0, 1;
+    setp.eq.u32 %p1, %r4, 0; selp.b64 %rd5, %rd3, %rd2, %p1; ld.u32 %r5, [%rd5]; ld.u32 %r6, [%rd3];
+    st.v2.u32 [%rd0], {%r5, %r6};""",
+    "uniform operands": """
+    mov.u32 %r3, 5; mov.u32 %r7, %ctaid.x; add.u32 %r8, %r7, 3; mad.lo.u32 %r4, %r1, %r8, %r3; add.u32 %r8, %r8, 1;
+    add.u32 %r4, %r4, %r8; setp.gt.u32 %p1, %r8, 100; selp.b32 %r5, %r4, %r8, %p1; ld.global.u32 %r6, [%rd1];
+    add.u32 %r5, %r5, %r6; st.global.v2.u32 [%rd0], {%r4, %r5};""",
+    "transcendental functions": """
+    cvt.rn.f32.u32 %f1, %r1; mul.f32 %f1, %f1, 0f3A83126F; ex2.approx.ftz.f32 %f2, %f1; lg2.approx.f32 %f3, %f1;
+    sin.approx.f32 %f4, %f1; tanh.approx.f32 %f5, %f4; div.full.f32 %f6, %f2, %f3; rsqrt.approx.f32 %f7, %f6;
+    fma.rn.f32 %f8, %f5, %f7, %f2; min.NaN.f32 %f9, %f8, %f3; st.global.v2.f32 [%rd0], {%f8, %f9};""",
+}
+
+FAULTS = {
+    "outside": "add.u64 %rd3, %rd0, 99999; and.b64 %rd3, %rd3, -4; ld.global.u32 %r3, [%rd3];",
+    "one lane outside": """setp.eq.u32 %p1, %r0, 21; mov.u64 %rd3, %rd2; @%p1 add.u64 %rd3, %rd3, 1048576;
+                        st.global.u32 [%rd3], %r1;""",
+    "misaligned": "add.u64 %rd3, %rd2, %rd1; sub.u64 %rd3, %rd3, %rd1; ld.global.u32 %r3, [%rd3+2];",
+    "shared": "shl.b32 %r3, %r0, 7; st.shared.u32 [%r3+1024], %r1;",
+    "local": ".local .b8 mine[16]; cvt.u64.u32 %rd3, %r0; st.local.u8 [%rd3], %r1;",
+    "a guarded store": "setp.gt.u32 %p1, %r0, 9; mul.wide.u32 %rd3, %r0, 4096; @%p1 st.global.v4.u32 [%rd3], {%r1, %r1, 3, 4};",
+}
+
+
+def both(monkeypatch: pytest.MonkeyPatch, body: str, **options: Any) -> list[Any]:
+    """The outputs of a body, or its error, on both engines."""
+    found: list[Any] = []
+    for engine in ("numpy", "native"):
+        monkeypatch.setenv("WARPLOOM_ENGINE", engine)
+        try:
+            found.append(threads(body, **options))
+        except WarploomError as error:
+            found.append((type(error), str(error)))
+    return found
+
+
+@pytest.mark.parametrize("name", BODIES)
+@pytest.mark.parametrize("block", [32, 100, 256])
+def test_results_are_equal(monkeypatch: pytest.MonkeyPatch, name: str, block: int) -> None:
+    source = RNG.integers(0, 1 << 16, 2 * block, dtype=np.uint32)
+    for options in ({}, {"schedule": "random", "seed": 3}):
+        reference, native = both(monkeypatch, BODIES[name], block=block, words=2, source=source, grid=2, **options)
+        assert isinstance(reference, np.ndarray), reference
+        assert np.array_equal(reference, native), (name, options)
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_faults_are_equal(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    reference, native = both(monkeypatch, FAULTS[name], block=64, words=1)
+    assert isinstance(reference, tuple), reference
+    assert reference == native
+
+
+def test_a_read_only_array(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = np.arange(32, dtype=np.uint32)
+    source.setflags(write=False)
+    reference, native = both(monkeypatch, "st.global.u32 [%rd2], %r0;", source=source)
+    assert reference == native
+    assert "READ_ONLY" in reference[1]
+
+
+def test_lanes_in_several_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lanes whose pointers lead to different arrays load and store in native code too."""
+    text = """
+    .version 8.7
+    .target sm_90a
+    .address_size 64
+    .visible .entry k(.param .u64 a, .param .u64 b)
+    {
+     .reg .pred %p<4>; .reg .b32 %r<8>; .reg .b64 %rd<8>;
+     ld.param.u64 %rd0, [a]; ld.param.u64 %rd1, [b]; mov.u32 %r0, %tid.x; mul.wide.u32 %rd2, %r0, 4;
+     and.b32 %r1, %r0, 1; setp.eq.u32 %p0, %r1, 0; selp.b64 %rd3, %rd0, %rd1, %p0; add.u64 %rd3, %rd3, %rd2;
+     ld.global.u32 %r2, [%rd3]; add.u32 %r2, %r2, 1; st.global.u32 [%rd3], %r2; ret;
+    }"""
+    for engine in ("numpy", "native"):
+        monkeypatch.setenv("WARPLOOM_ENGINE", engine)
+        a, b = RNG.integers(0, 1 << 31, (2, 64), dtype=np.uint32)
+        odd = np.arange(64) % 2
+        expected = a + (odd == 0), b + (odd == 1)
+        launch(text, grid=1, block=64, args=[a, b])
+        assert np.array_equal(a, expected[0])
+        assert np.array_equal(b, expected[1])
+
+
+def test_a_loop_that_polls_is_suspended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A native loop that waits for another warp's store ends, after as many instructions as in the reference."""
+    body = """
+    mov.u32 %r3, sh; setp.eq.u32 %p1, %r0, 0; @%p1 st.shared.u32 [%r3], 0; bar.sync 0; setp.lt.u32 %p2, %r0, 32;
+    @%p2 bra WAIT; mov.u32 %r5, 0; WORK: add.u32 %r5, %r5, 1; setp.lt.u32 %p3, %r5, 3000; @%p3 bra WORK;
+    st.volatile.shared.u32 [%r3], 9; bra END; WAIT: ld.volatile.shared.u32 %r4, [%r3]; setp.ne.u32 %p3, %r4, 9;
+    @%p3 bra WAIT; END: ld.volatile.shared.u32 %r6, [%r3]; st.global.u32 [%rd0], %r6;"""
+    reference, native = both(monkeypatch, body, block=64)
+    assert (native == 9).all()
+    assert np.array_equal(reference, native)
+
+
+def test_kernels_are_cached(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A second process compiles nothing; a damaged entry counts as missing."""
+    cache = Cache(tmp_path)
+    monkeypatch.setattr(store, "_stores", [lambda: cache])
+    monkeypatch.setenv("WARPLOOM_ENGINE", "native")
+
+    def compiled(number: int) -> int:
+        """The kernels that a new engine compiles; a text that was not launched before."""
+        monkeypatch.setattr(selection, "_made", [])
+        count = 0
+        compile_ = Engine._compiled
+
+        def counted(self: Engine, name: str, text: str) -> bytes:
+            nonlocal count
+            count += name.startswith("k")
+            return compile_(self, name, text)
+
+        monkeypatch.setattr(Engine, "_compiled", counted)
+        threads(f"{BODIES['guards']} // {number}", words=2)
+        monkeypatch.setattr(Engine, "_compiled", compile_)
+        return count
+
+    first = compiled(1)
+    assert first > 5
+    assert compiled(2) == 0
+    (entry,) = tmp_path.glob("??/*")
+    entry.write_bytes(entry.read_bytes()[:-7] + b"damaged")
+    assert compiled(3) == first
+
+
+def test_numpy_takes_over_where_native_code_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WARPLOOM_ENGINE", "auto")
+    monkeypatch.setattr(selection, "_made", [])
+
+    def fail(*_: object) -> None:
+        raise EngineError("no address")
+
+    monkeypatch.setattr(Engine, "addresses", fail)
+    source = RNG.integers(0, 99, 64, dtype=np.uint32)
+    with pytest.warns(RuntimeWarning, match="no address"):
+        found = threads("add.u32 %r3, %r1, 1; st.global.u32 [%rd0], %r3;", 64, source=source)
+    assert np.array_equal(found[:, 0], source + 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        threads("st.global.u32 [%rd0], %r1;", 64, source=source)
+    assert selection.engine() is None
+
+
+def test_an_unknown_engine_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WARPLOOM_ENGINE", "fast")
+    with pytest.raises(WarploomError, match="WARPLOOM_ENGINE"):
+        threads("st.global.u32 [%rd0], %r1;")
+
+
+def test_without_llvmlite(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NumPy executes everything; asking for native code is an error that says what to install."""
+    monkeypatch.setattr("warploom.machine.engine.native.installed", lambda: None)
+    monkeypatch.setattr(selection, "_made", [])
+    monkeypatch.delenv("WARPLOOM_ENGINE", raising=False)
+    assert selection.engine() is None
+    assert "warploom[fast]" in selection.describe()
+    monkeypatch.setenv("WARPLOOM_ENGINE", "native")
+    with pytest.raises(WarploomError, match=r"warploom\[fast\]"):
+        selection.engine()
+
+
+def test_llvmlite_is_imported_by_the_first_launch_only() -> None:
+    code = "import sys, warploom; warploom.launch; assert 'llvmlite' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,59 @@
+"""Native kernels and the NumPy lowering against `machine/numerics`, form by form."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from tests.machine.engine.every_form import Case, cases, results
+
+from warploom.machine.engine.semantics import FAMILIES
+
+pytest.importorskip("llvmlite")
+
+from warploom.machine.engine.native import Engine
+
+_PER_FAMILY = 4
+_LANES = 1024
+
+
+@pytest.fixture(scope="module")
+def engine() -> Engine:
+    return Engine()
+
+
+def _sample(random: np.random.Generator) -> list[Case]:
+    """Some forms of each family, others in each run; bench/engine_forms.py compares all of them."""
+    found = []
+    for _, group in itertools.groupby(sorted(cases(), key=str), key=lambda case: case.family):
+        some = list(group)
+        chosen = random.choice(len(some), min(len(some), _PER_FAMILY), replace=False)
+        found += [some[at] for at in chosen]
+    return found
+
+
+def test_native_results_are_the_references(engine: Engine) -> None:
+    seed = np.random.SeedSequence().entropy
+    random = np.random.default_rng(seed)
+    wrong, native, families = [], 0, set()
+    for case in _sample(random):
+        found = results(engine, case, _LANES, random)
+        native += found.native is not None
+        families.add(case.family)
+        if difference := found.differences():
+            wrong.append(f"{case}: {difference}")
+    assert not wrong, (seed, wrong)
+    assert native > 100
+    assert families >= FAMILIES - {"mov", "mov.pack", "mov.unpack"}
+
+
+def test_a_difference_is_found(engine: Engine) -> None:
+    """The comparison reports a kernel of another rounding."""
+    random = np.random.default_rng(1)
+    case = Case("add", (("rnd", "rz"), ("type", "f32")), ("f32", "f32"), "f32")
+    found = results(engine, case, _LANES, random)
+    assert found.differences() == ""
+    nearest = Case("add", (("rnd", "rn"), ("type", "f32")), ("f32", "f32"), "f32")
+    found.expected = results(engine, nearest, _LANES, np.random.default_rng(1)).expected
+    assert found.differences()
