@@ -2,6 +2,7 @@
 
     PYTHONPATH=src python3 bench/alone.py                                     the eleven shapes, cuBLAS and the shipped choice
     PYTHONPATH=src python3 bench/alone.py --shapes 4096x4096x4096 --screen 40 other configurations too
+    PYTHONPATH=src python3 bench/alone.py --held-out --name alone_models      80 shapes of public models
     PYTHONPATH=src python3 bench/alone.py --seconds 300                       stop in time; run again to go on
     python3 bench/alone.py --ship                                             into the measurements; needs no GPU
 
@@ -38,11 +39,12 @@ from threading import Thread
 from typing import Any
 
 import torch
-from configurations import MEASURED, build, lines, problem
+from configurations import MEASURED, build, large_tiles, lines, problem
 from configurations import named as short_name
 from dense import INPUTS, K_MAJOR, chosen, plain_arguments, plain_peer, wrong_plain
 from inputs import Maker
-from measuring import Arguments, Side, bytes_of, call_of, captured, is_lost, machine, rotating
+from measuring import Side, call_of, graph_for, is_lost, machine, rotating, run_alone
+from model_shapes import HELD_OUT
 from shapes import LISTED, Shape, flops_of, label_of, parsed
 from tables import RESULTS, GpuLostError, Row, Table, good
 
@@ -52,7 +54,7 @@ from warploom.heuristics.sm90.candidates import row_of as fields_of
 from warploom.structured.config.sm90 import HopperConfig
 
 PEER, OURS = "cublas", "shipped"
-GRAPH_US, BURST_US, IDLE = 4000.0, 3000.0, 0.25
+IDLE = 0.25
 FINALISTS = 3
 SAMPLE_MS = 20
 MARGIN = 0.01
@@ -98,43 +100,6 @@ class Timed:
     clocks: list[tuple[float, float]]
 
 
-def graph_of(side: Side, sets: list[Arguments], shape: Shape) -> tuple[torch.cuda.CUDAGraph, int]:
-    guess = max(flops_of(shape) / 650e6, bytes_of(sets[0]) / 3e6, 3)
-    calls = max(len(sets), min(1000, int(GRAPH_US / guess)))
-    return captured([lambda each=each: side(each) for each in sets], calls), calls
-
-
-def run_alone(graph: torch.cuda.CUDAGraph, calls: int, settle: float, timed: float) -> tuple[float, float, float]:
-    """Microseconds per call, back to back after the clock has settled; and when timing began and ended."""
-
-    def replay_for(seconds: float) -> int:
-        count, until = 0, time.monotonic() + seconds
-        while time.monotonic() < until:
-            for _ in range(8):
-                graph.replay()
-            count += 8
-            torch.cuda.synchronize()
-        return count
-
-    replay_for(settle)
-    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    start = time.monotonic()
-    graph.replay()  # keeps the queue full while the event is recorded
-    first.record()
-    count, earlier = 0, first
-    while time.monotonic() < start + timed:
-        pending = torch.cuda.Event()
-        for _ in range(8):
-            graph.replay()
-        pending.record()
-        count += 8
-        earlier.synchronize()  # one batch runs while the next is queued
-        earlier = pending
-    last.record()
-    torch.cuda.synchronize()
-    return first.elapsed_time(last) * 1e3 / (count * calls), start, time.monotonic()
-
-
 def run_cool(graph: torch.cuda.CUDAGraph, calls: int, bursts: int) -> float:
     """Microseconds per call in short bursts after idle gaps: the median of the bursts."""
     times = []
@@ -156,25 +121,7 @@ def candidates(shape: Shape, asked: argparse.Namespace) -> dict[str, HopperConfi
     if not asked.screen:
         return {}
     found: list[HopperConfig] = list(islice(rank(problem(shape), EMULATED["sm_90a"]), asked.screen))
-    for fields in (
-        {"tile": (128, 256)},
-        {"tile": (128, 256), "swizzle_size": 8},
-        {"tile": (128, 256), "cluster_shape": (2, 1, 1)},
-        {"tile": (128, 256), "cluster_shape": (2, 1, 1), "swizzle_size": 8},
-        {"tile": (128, 256), "cluster_shape": (1, 2, 1)},
-        {"tile": (128, 256), "stream_k": True},
-        {"tile": (128, 256), "cluster_shape": (2, 1, 1), "stream_k": True, "swizzle_size": 8},
-        {"tile": (256, 128)},
-        {"tile": (256, 128), "cluster_shape": (1, 2, 1)},
-        {"tile": (256, 128), "cluster_shape": (2, 1, 1)},
-        {"tile": (256, 128), "stream_k": True},
-    ):
-        try:
-            config = HopperConfig(**fields)
-        except Exception:  # noqa: BLE001  (a configuration that the rules refuse is not a candidate)
-            continue
-        if not config.violations():
-            found.append(config)
+    found += large_tiles()
     return {short_name(config): config for config in dict.fromkeys(found)}
 
 
@@ -197,7 +144,7 @@ def measured(shape: Shape, configs: dict[str, HopperConfig], asked: argparse.Nam
     sides: dict[str, Side] = {PEER: plain_peer, OURS: call_of(warploom.matmul, sets[0])}
     screened: dict[str, float] = {}
     if configs:
-        peer_graph = graph_of(plain_peer, sets, shape)
+        peer_graph = graph_for(plain_peer, sets, flops_of(shape))
         peer, since = 0.0, 99
         order = rng.sample(list(configs), len(configs))
         for name in order:
@@ -205,7 +152,7 @@ def measured(shape: Shape, configs: dict[str, HopperConfig], asked: argparse.Nam
                 peer, since = run_alone(*peer_graph, 0.25, 0.15)[0], 0
             since += 1
             try:
-                graph = graph_of(call_of(warploom.matmul, sets[0], config=configs[name]), sets, shape)
+                graph = graph_for(call_of(warploom.matmul, sets[0], config=configs[name]), sets, flops_of(shape))
                 screened[name] = peer / run_alone(*graph, 0.2, 0.12)[0]
                 del graph
             except Exception as error:  # noqa: BLE001
@@ -217,7 +164,7 @@ def measured(shape: Shape, configs: dict[str, HopperConfig], asked: argparse.Nam
                 print(f"  {name}: {bad}", flush=True)
             else:
                 sides[name] = call_of(warploom.matmul, sets[0], config=configs[name])
-    graphs = {name: Timed(*graph_of(side, sets, shape), [], [], []) for name, side in sides.items()}
+    graphs = {name: Timed(*graph_for(side, sets, flops_of(shape)), [], [], []) for name, side in sides.items()}
     for _ in range(asked.repeats):
         for name in rng.sample(list(graphs), len(graphs)):
             each = graphs[name]
@@ -229,7 +176,7 @@ def measured(shape: Shape, configs: dict[str, HopperConfig], asked: argparse.Nam
         time.sleep(0.5)
         for name in rng.sample(list(graphs), len(graphs)):
             each = graphs[name]
-            each.cool.append(run_cool(each.graph, each.calls, 3))
+            each.cool.append(run_cool(each.graph, each.calls, asked.bursts))
     return row_of(shape, graphs, screened, configs)
 
 
@@ -318,10 +265,12 @@ def write_measurements(rows: list[Row]) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shapes", help="MxNxK,… instead of the eleven listed ones")
+    parser.add_argument("--held-out", action="store_true", help="the shapes of public models that nothing is fitted to")
     parser.add_argument("--screen", type=int, default=0, help="how many other configurations to try per shape")
     parser.add_argument("--settle", type=float, default=0.5, help="seconds before timing")
     parser.add_argument("--time", type=float, default=0.5, help="seconds timed")
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--bursts", type=int, default=3, help="cool bursts of a side per round")
     parser.add_argument("--seconds", type=float, default=1e9, help="begin no shape after this long")
     parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000, help="of the order of the sides")
     parser.add_argument("--again", action="store_true", help="measure shapes that the file already holds again")
@@ -342,11 +291,12 @@ def main() -> int:
         "settle_s": asked.settle,
         "time_s": asked.time,
         "repeats": asked.repeats,
+        "bursts": asked.bursts,
         "idle_s": IDLE,
     }
     table = Table(asked.name, about, line_of, summary, asked.out, 400, is_lost, adds=True)
     known = {row["label"] for row in good(table.rows)}
-    shapes = parsed(asked.shapes) if asked.shapes else list(LISTED)
+    shapes = parsed(asked.shapes) if asked.shapes else HELD_OUT if asked.held_out else list(LISTED)
     shapes = [shape for shape in shapes if asked.again or label_of(shape) not in known]
     wanted = {shape: candidates(shape, asked) for shape in shapes}
     fine = assembled(wanted)

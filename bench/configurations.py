@@ -4,6 +4,7 @@
     PYTHONPATH=src python3 bench/configurations.py --shapes 7079x136x232,6365x120x200 --most 200 --out FILE.json
     PYTHONPATH=src python3 bench/configurations.py --below 0.95 matmul_random.json … --out FILE.json     the slow ones of a run
     PYTHONPATH=src python3 bench/configurations.py --most 8 --vary num_pipeline_stages=12,16 --out FILE.json
+    PYTHONPATH=src python3 bench/configurations.py --models --alone --most 9 --others 3 --out FILE.json   shapes of models
     PYTHONPATH=src python3 bench/configurations.py --majors k,mn --out FILE.json          with B as K × N
     python3 bench/configurations.py --add FILE.json …     into bench/results/hopper_configurations.json; needs no GPU.
                                                           Also files of bench/matmul.py, with the chosen configurations
@@ -34,7 +35,8 @@ import torch
 from dense import INPUTS, K_MAJOR, Majors, plain_arguments, plain_peer
 from dense import named as long_name
 from inputs import Maker
-from measuring import Options, call_of, machine, rotating, timed
+from measuring import Options, call_of, graph_for, machine, rotating, run_alone, timed
+from model_shapes import FITTED
 from shapes import STEP, Shape, flops_of, label_of, parsed, random_shapes
 from tables import RESULTS
 
@@ -48,6 +50,10 @@ from warploom.ops.planning.prepare import plan
 from warploom.structured.config.sm90 import HopperConfig
 
 MEASURED = RESULTS / "hopper_configurations.json"
+PEER_EVERY = 6
+"""Configurations between two measurements of cuBLAS, where each runs alone."""
+POWER_BOUND = 2e10
+"""Floating-point operations of a GEMM from which the power limit sets the clock."""
 TURNS = 12
 """Configurations whose graphs alternate with cuBLAS's; more would need too much memory."""
 
@@ -73,11 +79,33 @@ def problem(shape: Shape, majors: Majors = K_MAJOR) -> ProblemKey:
     return key_of("dense", *shape, a_type="bf16", c_type="bf16", a_major=a, b_major=b)
 
 
+def large_tiles() -> list[HopperConfig]:
+    """Tiles that move few bytes per FLOP: they keep a higher clock at the power limit."""
+    tiles: tuple[dict[str, Any], ...] = (
+        {"tile": (128, 256)},
+        {"tile": (128, 256), "swizzle_size": 8},
+        {"tile": (128, 256), "cluster_shape": (2, 1, 1)},
+        {"tile": (128, 256), "cluster_shape": (2, 1, 1), "swizzle_size": 8},
+        {"tile": (128, 256), "cluster_shape": (1, 2, 1)},
+        {"tile": (128, 256), "stream_k": True},
+        {"tile": (128, 256), "cluster_shape": (2, 1, 1), "stream_k": True, "swizzle_size": 8},
+        {"tile": (256, 128)},
+        {"tile": (256, 128), "cluster_shape": (1, 2, 1)},
+        {"tile": (256, 128), "cluster_shape": (2, 1, 1)},
+        {"tile": (256, 128), "stream_k": True},
+        {"tile": (256, 200), "AB_swapped": True},
+        {"tile": (128, 256), "AB_swapped": True},
+    )
+    found = [HopperConfig(**fields) for fields in tiles]
+    return [config for config in found if not config.violations()]
+
+
 def tried(wanted: ProblemKey, most: int, others: int, rng: random.Random) -> list[HopperConfig]:
-    """Pick the likeliest configurations and some of the rest."""
+    """Pick the likeliest configurations, large tiles for large problems, and some of the rest."""
     order = list(rank(wanted, EMULATED["sm_90a"]))
     rest = order[most : len(order) // 2]
-    return [*order[:most], *rng.sample(rest, min(others, len(rest)))]
+    large = large_tiles() if 2.0 * wanted.m * wanted.n * wanted.k > POWER_BOUND else []
+    return list(dict.fromkeys([*order[:most], *large, *rng.sample(rest, min(others, len(rest)))]))
 
 
 def varied(configs: list[HopperConfig], variations: list[str]) -> list[HopperConfig]:
@@ -132,6 +160,27 @@ def measured(shape: Shape, majors: Majors, configs: list[HopperConfig], options:
         found |= {name: us / peers[-1] for name, us in times.items()}
     peer = sorted(peers)[len(peers) // 2]
     return row_for(shape, majors, peer, {name: ratio * peer for name, ratio in found.items()})
+
+
+def measured_alone(shape: Shape, majors: Majors, configs: list[HopperConfig], rng: random.Random) -> dict[str, Any]:
+    """Return microseconds of configurations that ran one at a time, relative to cuBLAS shortly before.
+
+    The clock needs time to settle only where a GEMM reaches the power limit.
+    """
+    sets = rotating(lambda: plain_arguments(Maker("cuda"), shape, majors))
+    settle, duration = (0.12, 0.06) if flops_of(shape) > POWER_BOUND else (0.02, 0.03)
+    peer_graph = graph_for(plain_peer, sets, flops_of(shape))
+    found: dict[str, float] = {}
+    peers: list[float] = []
+    for number, config in enumerate(rng.sample(configs, len(configs))):
+        if number % PEER_EVERY == 0:
+            peers.append(run_alone(*peer_graph, settle, duration)[0])
+        graph = graph_for(call_of(warploom.matmul, sets[0], config=config), sets, flops_of(shape))
+        found[named(config)] = run_alone(*graph, settle, duration)[0] / peers[-1]
+        del graph
+    peer = sorted(peers)[len(peers) // 2]
+    row = row_for(shape, majors, peer, {name: ratio * peer for name, ratio in found.items()})
+    return {**row, "how": "alone"}
 
 
 def same(row: dict[str, Any], other: dict[str, Any]) -> bool:
@@ -209,6 +258,10 @@ def main() -> int:
     parser.add_argument("--shapes", default="", help="MxNxK,…")
     parser.add_argument("--count", type=int, default=40, help="shapes drawn at random, where none are named")
     parser.add_argument("--seed", type=int, default=torch.seed() % 1_000_000)
+    parser.add_argument(
+        "--models", action="store_true", help="the shapes of public models that the heuristics are fitted to"
+    )
+    parser.add_argument("--alone", action="store_true", help="time one configuration at a time, as it runs for a user")
     parser.add_argument("--below", type=float, help="with FILES: shapes whose ratio to cuBLAS is less")
     parser.add_argument("files", type=Path, nargs="*", help="output files of bench/matmul.py")
     parser.add_argument("--most", type=int, default=32, help="the likeliest configurations")
@@ -227,6 +280,8 @@ def main() -> int:
         return 0
     started, rng = time.monotonic(), random.Random(asked.seed)
     shapes = parsed(asked.shapes) if asked.shapes else random_shapes(asked.seed, asked.count)
+    if asked.models:
+        shapes = FITTED
     if asked.below is not None:
         shapes = slow_shapes(asked.below, asked.files)
     majors = majors_of(asked.majors)
@@ -254,7 +309,10 @@ def main() -> int:
         if not fitting:
             print(f"{label_of(shape):20} nothing fits", flush=True)
             continue
-        row = measured(shape, majors, fitting, Options(rounds=3, window=1000, settled=0))
+        if asked.alone:
+            row = measured_alone(shape, majors, fitting, rng)
+        else:
+            row = measured(shape, majors, fitting, Options(rounds=3, window=1000, settled=0))
         rows.append(row)
         configs |= {named(each): row_of(each, problem(shape, majors)) for each in fitting}
         first, best = named(fitting[0]), min(row["us"], key=row["us"].__getitem__)

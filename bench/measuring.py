@@ -22,6 +22,8 @@ from warploom.ops.planning.prepare import plan
 Arguments = dict[str, Any]
 Side = Callable[[Arguments], Any]
 MOST_SETS, MOST_LAUNCHES = 1024, 300
+GRAPH_US = 4000.0
+"""Length of the graph of a side that runs alone, in microseconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,6 +131,44 @@ def timed(
         name: statistics.median(found[at] + found[at + count]) for name, at in zip(sides, range(count), strict=True)
     }
     return times, statistics.median(found[0]) / statistics.median(found[count])
+
+
+def graph_for(side: Side, sets: list[Arguments], flops: float) -> tuple[torch.cuda.CUDAGraph, int]:
+    """Capture a few milliseconds of one side; return the graph and the calls in it."""
+    guess = max(flops / 650e6, bytes_of(sets[0]) / 3e6, 3)
+    calls = max(len(sets), min(1000, int(GRAPH_US / guess)))
+    return captured([lambda each=each: side(each) for each in sets], calls), calls
+
+
+def run_alone(graph: torch.cuda.CUDAGraph, calls: int, settle: float, timed: float) -> tuple[float, float, float]:
+    """Microseconds per call, back to back after the clock has settled; and when timing began and ended."""
+
+    def replay_for(seconds: float) -> int:
+        count, until = 0, time.monotonic() + seconds
+        while time.monotonic() < until:
+            for _ in range(8):
+                graph.replay()
+            count += 8
+            torch.cuda.synchronize()
+        return count
+
+    replay_for(settle)
+    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start = time.monotonic()
+    graph.replay()  # keeps the queue full while the event is recorded
+    first.record()
+    count, earlier = 0, first
+    while time.monotonic() < start + timed:
+        pending = torch.cuda.Event()
+        for _ in range(8):
+            graph.replay()
+        pending.record()
+        count += 8
+        earlier.synchronize()  # one batch runs while the next is queued
+        earlier = pending
+    last.record()
+    torch.cuda.synchronize()
+    return first.elapsed_time(last) * 1e3 / (count * calls), start, time.monotonic()
 
 
 def mean_of(rows: list[Row], name: str = "ratio") -> float:

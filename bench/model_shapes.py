@@ -1,0 +1,101 @@
+"""GEMM shapes of public models, M × N × K with weights as N × K: a fixed sample, a third of it held out.
+
+    python bench/model_shapes.py        prints both parts
+
+The heuristics are fitted to `FITTED`; published ratios are those of `HELD_OUT`, which nothing was fitted to.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from shapes import Shape, label_of
+
+SEED, COUNT = 2026, 240
+LANGUAGE_ROWS = (1, 2, 4, 8, 16, 24, 32, 64, 100, 128, 192, 256, 300, 384, 512, 777, 1024, 1500, 2048, 3000, 4096, 8192)
+"""Tokens of a decode batch, a chunk of a prefill, or a training step."""
+TP = (1, 2, 4, 8)
+"""Ranks over which tensor parallelism splits a layer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """The projections of a model: `columns` are split by output features, `rows` by input features."""
+
+    columns: tuple[tuple[int, int], ...]
+    """(N, K) of projections whose N is divided by tensor parallelism."""
+    rows: tuple[tuple[int, int], ...]
+    """(N, K) of projections whose K is."""
+    tokens: tuple[int, ...] = LANGUAGE_ROWS
+    tp: tuple[int, ...] = TP
+
+
+def transformer(
+    d: int, q: int, kv: int, ffn: int, vocabulary: int, *, gated: bool = True, tp: tuple[int, ...] = TP
+) -> Model:
+    """A decoder with separate q, fused k and v, and a gated or plain MLP."""
+    return Model(
+        columns=((q, d), (2 * kv, d), (q + 2 * kv, d), ((2 if gated else 1) * ffn, d), (ffn, d), (vocabulary, d)),
+        rows=((d, q), (d, ffn)),
+        tp=tp,
+    )
+
+
+def encoder(d: int, ffn: int, tokens: tuple[int, ...]) -> Model:
+    """An encoder with a fused q, k, v projection and a plain MLP, on one GPU."""
+    return Model(columns=((3 * d, d), (ffn, d)), rows=((d, d), (d, ffn)), tokens=tokens, tp=(1,))
+
+
+MODELS = {
+    "Llama 3.2 1B": transformer(2048, 2048, 512, 8192, 128256, tp=(1, 2)),
+    "Llama 3.2 3B": transformer(3072, 3072, 1024, 8192, 128256, tp=(1, 2)),
+    "Llama 3 8B": transformer(4096, 4096, 1024, 14336, 128256),
+    "Llama 3 70B": transformer(8192, 8192, 1024, 28672, 128256),
+    "Qwen2.5 0.5B": transformer(896, 896, 128, 4864, 151936, tp=(1,)),
+    "Qwen2.5 7B": transformer(3584, 3584, 512, 18944, 152064, tp=(1, 2, 4)),
+    "Qwen3 32B": transformer(5120, 8192, 1024, 25600, 151936),
+    "DeepSeek V3": Model(
+        columns=((24576, 1536), (32768, 512), (18432, 7168), (4096, 7168), (2048, 7168), (129280, 7168)),
+        rows=((7168, 16384), (7168, 18432), (7168, 2048)),
+    ),
+    "DeepSeek V3, latent": Model(columns=((1536, 7168), (576, 7168), (2112, 7168)), rows=(), tp=(1,)),
+    "GPT-2": transformer(768, 768, 768, 3072, 50304, gated=False, tp=(1,)),
+    "GPT-2 XL": transformer(1600, 1600, 1600, 6400, 50304, gated=False, tp=(1,)),
+    "ViT-B/16": encoder(768, 3072, (197, 8 * 197, 32 * 197)),
+    "ViT-L/16": encoder(1024, 4096, (197, 8 * 197, 32 * 197)),
+    "ViT-H/14": encoder(1280, 5120, (257, 4 * 257, 16 * 257)),
+    "Whisper large v3": encoder(1280, 5120, (1500, 2 * 1500, 4 * 1500)),
+}
+
+
+def every_shape() -> Iterator[Shape]:
+    """Yield the shapes of all models; vocabularies are counted once, as most models have few such layers."""
+    for model in MODELS.values():
+        for ranks in model.tp:
+            for tokens in model.tokens:
+                yield from ((tokens, n // ranks, k) for n, k in model.columns if n % ranks == 0)
+                yield from ((tokens, n, k // ranks) for n, k in model.rows if k % ranks == 0)
+
+
+def sample(seed: int = SEED, count: int = COUNT) -> list[Shape]:
+    """Draw shapes whose M are spread evenly: as many of each of eight classes of M as there are."""
+    shapes = sorted(set(every_shape()))
+    rng = random.Random(seed)
+    classes: dict[int, list[Shape]] = {}
+    for shape in rng.sample(shapes, len(shapes)):
+        classes.setdefault(min(max(shape[0] - 1, 1).bit_length(), 13), []).append(shape)
+    found: list[Shape] = []
+    while len(found) < count:
+        found += [shapes.pop() for shapes in classes.values() if shapes]
+    return found[:count]
+
+
+SAMPLE = sample()
+HELD_OUT = SAMPLE[::3]
+FITTED = [shape for shape in SAMPLE if shape not in HELD_OUT]
+
+if __name__ == "__main__":
+    for name, shapes in (("fitted", FITTED), ("held out", HELD_OUT)):
+        print(f"{name}: {len(shapes)}", *sorted(map(label_of, shapes)), sep="\n")
