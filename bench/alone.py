@@ -127,9 +127,7 @@ def candidates(shape: Shape, asked: argparse.Namespace) -> dict[str, HopperConfi
 
 def assembled(wanted: dict[Shape, dict[str, HopperConfig]]) -> set[HopperConfig]:
     """The configurations that assemble, built into the cache by parallel processes."""
-    jobs = {config: shape for shape, configs in wanted.items() for config in configs.values()}
-    if not jobs:
-        return set()
+    jobs = {config: shape for shape, configs in wanted.items() for config in (chosen(shape), *configs.values())}
     with ProcessPoolExecutor(15, mp_context=get_context("spawn")) as pool:
         wrong = list(pool.map(build, [(shape, K_MAJOR, config) for config, shape in jobs.items()], chunksize=2))
     return {config for config, each in zip(jobs, wrong, strict=True) if not each}

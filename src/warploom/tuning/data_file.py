@@ -44,8 +44,9 @@ def _lines(rows: Sequence[Any], separators: tuple[str, str] | None = None) -> st
 def table_entries(documents: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return an entry for each problem: its fastest configuration.
 
-    Rows under `one_by_one` were measured through the array operations and have priority over `rows`. A problem that was
-    measured more than once keeps the row that is fastest relative to the other library. A light epilogue is not a
+    Rows under `one_by_one` were measured through the array operations and have priority over `rows`. Of a problem that
+    was measured more than once, rows whose configurations ran alone have priority, then the row that is fastest relative
+    to the other library. A light epilogue is not a
     problem of its own, and the plain GEMM has priority.
     """
     found: dict[tuple[Any, ...], dict[str, Any]] = {}
@@ -70,8 +71,9 @@ def _fastest_rows(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     yield from document.get("one_by_one", ())
     compared = [_fastest(row, document["configs"]) for row in document["rows"] if len(row["us"]) > 1]
 
-    def priority(row: Mapping[str, Any]) -> tuple[bool, float]:
-        return row.get("light_epilogue", False), row["us"] / row["peer_us"] if row.get("peer_us") else 0
+    def priority(row: Mapping[str, Any]) -> tuple[bool, bool, float]:
+        is_shared = row.get("how") != "alone"
+        return row.get("light_epilogue", False), is_shared, row["us"] / row["peer_us"] if row.get("peer_us") else 0
 
     yield from sorted(compared, key=priority)
 

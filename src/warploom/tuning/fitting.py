@@ -37,6 +37,8 @@ class Measured:
     problem: ProblemKey
     configs: tuple[HopperConfig, ...]
     us: Numbers
+    is_alone: bool = False
+    """Each configuration ran alone, as it does for a user; otherwise they alternated and shared one power budget."""
 
 
 @dataclass(frozen=True)
@@ -198,4 +200,5 @@ def measured_in(document: Mapping[str, Any]) -> Iterator[Measured]:
         found = [(build(fields_of_json(document["configs"][name]), problem), us) for name, us in row["us"].items()]
         pairs = [(config, us) for config, us in found if config is not None]
         if pairs:
-            yield Measured(problem, tuple(config for config, _ in pairs), np.array([us for _, us in pairs], np.float64))
+            configs, times = zip(*pairs, strict=True)
+            yield Measured(problem, configs, np.array(times, np.float64), row.get("how") == "alone")

@@ -14,8 +14,13 @@ from warploom.heuristics.sm90.ranking import RERANKED
 from warploom.heuristics.sm90.trees import FEATURES, features_of, limited
 from warploom.tuning.fitting import Measured, regret_of
 
-_NEAR = 4
+_NEAR = 8
 """A fast configuration weighs more than a slow one: by this power of their times."""
+_ALONE, _SHARED_POWER = 30.0, 0.1
+"""Weight of a configuration that was timed alone, and of one that shared the power limit with others: alternating
+configurations lend each other clock, so that the one that needs more energy looks faster than it is."""
+_POWER_BOUND = 2e10
+"""Floating-point operations of a GEMM from which the power limit sets the clock."""
 _ENOUGH = 20
 """Measured configurations of a problem from which its regret says something about a choice."""
 _FOLDS = 6
@@ -98,9 +103,16 @@ def _rows_of(measured: Sequence[Measured], model: Model, sms: int) -> _Rows:
         features, times = features_of(CandidateArrays.of_configs(each.configs), each.problem, model, sms)
         shape = shapes.setdefault(each.problem.sizes, len(shapes))
         count = len(each.us)
-        near = (each.us.min() / each.us) ** _NEAR
+        near = (each.us.min() / each.us) ** _NEAR * _weight_of(each)
         parts.append((features, np.log(each.us / times), near, [number] * count, [shape] * count))
     return _Rows(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+
+def _weight_of(each: Measured) -> float:
+    if each.is_alone:
+        return _ALONE
+    m, n, k = each.problem.sizes[:3]
+    return _SHARED_POWER if 2.0 * m * n * k > _POWER_BOUND else 1.0
 
 
 def _fitted(rows: _Rows, places: Any) -> Any:
