@@ -45,9 +45,8 @@ def table_entries(documents: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]
     """Return an entry for each problem: its fastest configuration.
 
     Rows under `one_by_one` were measured through the array operations and have priority over `rows`. Of a problem that
-    was measured more than once, rows whose configurations ran alone have priority, then the row that is fastest relative
-    to the other library. A light epilogue is not a
-    problem of its own, and the plain GEMM has priority.
+    was measured more than once, rows whose configurations ran alone have priority, then the row that is fastest
+    relative to the other library. A light epilogue is not a problem of its own, and the plain GEMM has priority.
     """
     found: dict[tuple[Any, ...], dict[str, Any]] = {}
     for row in (each for document in documents for each in _fastest_rows(document)):
