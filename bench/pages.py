@@ -108,6 +108,27 @@ def alone() -> str:
     return table((*head, "MHz alone, ours / cuBLAS", "mJ per call, ours / cuBLAS"), lines)
 
 
+ROWS = ((1, 16), (17, 128), (129, 1024), (1025, 8192))
+"""Ranges of M by which the shapes of models are reported."""
+
+
+def models() -> str:
+    rows = rows_of("alone_models")
+    lines = []
+    for least, most in (*ROWS, (ROWS[0][0], ROWS[-1][1])):
+        some = [row for row in rows if least <= row["shape"][0] <= most]
+        if not some:
+            return ""
+        lowest = min(some, key=lambda row: row["worst"])
+        means = (ratio(mean(some, name)) for name in ("alone", "cool", "worst"))
+        below = (str(sum(row["worst"] < bound for row in some)) for bound in (1.0, 0.95))
+        lines.append(
+            (f"{least}–{most}", str(len(some)), *means, f"{ratio(lowest['worst'])} ({times(lowest['shape'])})", *below)
+        )
+    head = ("M", "shapes", "alone", "cool", "lower of both", "lowest", "below 1.00", "below 0.95")
+    return table(head, lines)
+
+
 def plain() -> str:
     fused = {times(row["shape"]): row for row in rows_of("matmul_fused")}
     head = (
@@ -328,6 +349,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     for each in (
         summary,
         alone,
+        models,
         plain,
         means,
         mn_major,

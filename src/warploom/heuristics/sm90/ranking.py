@@ -27,8 +27,9 @@ _THREE_CONSUMERS = 56
 """Accumulators per thread of three consumers up to which a bias and an activation do not spill."""
 _IN_PLACE, _THREE_IN_PLACE = 192, 92
 """The same with a residual in place, whose subtiles are narrow; of two and of three consumers."""
-_WIDEST_SUBTILE, _WIDEST_STACKED = 232, 128
-"""Subtile columns up to which they do not spill, if a thread holds accumulators of 64 rows, and of more."""
+_WIDEST_SUBTILE, _WIDEST_IN_CLUSTER, _WIDEST_STACKED = 232, 224, 128
+"""Subtile columns up to which they do not spill, if a thread holds accumulators of 64 rows, without and with a cluster,
+and of more."""
 LEAST_SHARE = 4
 """K tiles that each CTA must have for stream-K to be a candidate."""
 
@@ -150,7 +151,10 @@ def _has_registers_for_light_epilogue(config: HopperConfig) -> bool:
         return accumulators <= (_THREE_IN_PLACE if has_three else _IN_PLACE)
     if has_three:
         return accumulators <= _THREE_CONSUMERS
-    return config.stage_columns <= (_WIDEST_SUBTILE if config.subtiles == 1 else _WIDEST_STACKED)
+    if config.subtiles > 1:
+        return config.stage_columns <= _WIDEST_STACKED
+    is_clustered = config.cluster_shape != (1, 1, 1)
+    return config.stage_columns <= (_WIDEST_IN_CLUSTER if is_clustered else _WIDEST_SUBTILE)
 
 
 def _fits(candidates: CandidateArrays, problem: ProblemKey, sms: int) -> list[bool]:
