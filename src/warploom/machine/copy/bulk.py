@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -102,35 +104,48 @@ def submit(
     return operation
 
 
-_ROOM = 256
-"""Operations that a list of those under way may hold before the completed ones are looked for."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Issued:
+    """An operation that is not done: the threads that issued it, and how often each had committed."""
+
+    operation: Operation
+    threads: Array
+    commits: Array
+    fewest: int
 
 
 class ThreadGroups(Waitable):
     """The operations of each thread of a CTA, by how often the thread had committed when it issued them."""
 
-    __slots__ = ("_room", "commits", "kind", "name", "under_way")
+    __slots__ = ("_by_warp", "_most", "commits", "kind", "name")
 
     def __init__(self, name: str, threads: int) -> None:
         super().__init__()
         self.name, self.kind = name, _KINDS[name]
         self.commits = np.zeros(threads, np.int64)
-        self.under_way: list[tuple[Operation, Any, Any]] = []
-        self._room = _ROOM
+        self._most = 0
+        """The most commits of a thread."""
+        self._by_warp: dict[int, deque[_Issued]] = {}
+
+    @property
+    def under_way(self) -> bool:
+        """True if operations may be incomplete."""
+        return bool(self._by_warp)
 
     def add(self, operation: Operation, threads: Any) -> None:
         """An operation of some threads (an index, or an array of them); one that is done already needs no place."""
         if not operation.done:
             operation.then.append(self)
             threads = np.atleast_1d(threads)
-            self.under_way.append((operation, threads, self.commits[threads]))
-            if len(self.under_way) > self._room:
-                self._clean()
-                self._room = _ROOM + 2 * len(self.under_way)
+            commits = self.commits[threads]
+            issued = _Issued(operation, threads, commits, int(commits.min()))
+            for warp in range(int(threads[0]) // WARP, int(threads[-1]) // WARP + 1):
+                self._by_warp.setdefault(warp, deque()).append(issued)
 
     def commit(self, threads: Any) -> None:
         """Close the open group of some threads, an empty one too."""
         self.commits[threads] += 1
+        self._most = max(self._most, int(np.max(self.commits[threads])))
 
     def open_group(self, g: Group, threads: Any) -> CommitGroup | None:
         """The group that these threads have open, the latest of them where they differ; None without observers."""
@@ -142,30 +157,49 @@ class ThreadGroups(Waitable):
         """The number below which all groups are complete after a wait that leaves so many groups."""
         return CommitGroup(self.kind, max(int(self.commits[threads].min()) - leave, 0))
 
-    def _clean(self) -> bool:
-        if self.under_way:
-            self.under_way = [entry for entry in self.under_way if not entry[0].done]
-        return bool(self.under_way)
+    def _open(self, warp: int) -> Iterable[_Issued]:
+        """The operations of a warp's threads that are not done, in the order of issue."""
+        issued = self._by_warp.get(warp)
+        if issued is None:
+            return ()
+        while issued and issued[0].operation.done:
+            issued.popleft()
+        if not issued:
+            del self._by_warp[warp]
+        return issued
 
     def drained(self, threads: Any, leave: int) -> bool:
         """Return whether at most the `leave` most recent groups of each of these threads are incomplete."""
-        if not self._clean():
-            return True
-        asked = np.zeros(len(self.commits), np.bool_)
-        asked[threads] = True
-        return not any((asked[who] & (number < self.commits[who] - leave)).any() for _, who, number in self.under_way)
+        asked: Array | None = None
+        for warp in self._warps(threads):
+            # A warp waits for its oldest operation as a rule: the first that is not done decides.
+            for issued in self._open(warp):
+                if issued.operation.done or issued.fewest >= self._most - leave:
+                    continue
+                if asked is None:
+                    asked = np.zeros(len(self.commits), np.bool_)
+                    asked[threads] = True
+                who = issued.threads
+                if 1 in (asked[who] & (issued.commits < self.commits[who] - leave)).tobytes():
+                    return False
+        return True
+
+    def _warps(self, threads: Any) -> Iterable[int]:
+        """The warps of some threads (a slice, an index or an array of them)."""
+        if isinstance(threads, slice):
+            return range(threads.start // WARP, -(-threads.stop // WARP))
+        return np.unique(np.atleast_1d(threads) // WARP).tolist()
 
     def of(self, threads: Any) -> tuple[Operation, ...]:
         """The operations in flight of these threads, committed or not."""
-        if not self._clean():
-            return ()
         asked = np.zeros(len(self.commits), np.bool_)
         asked[threads] = True
-        return tuple(operation for operation, who, _ in self.under_way if asked[who].any())
+        open_ = [issued for warp in self._warps(threads) for issued in self._open(warp) if not issued.operation.done]
+        return tuple(dict.fromkeys(issued.operation for issued in open_ if asked[issued.threads].any()))
 
     def describe(self) -> str:
-        count = sum(not operation.done for operation, _, _ in self.under_way)
-        return f"{self.name}: {count} operations incomplete"
+        operations = {issued.operation for each in self._by_warp.values() for issued in each}
+        return f"{self.name}: {sum(not operation.done for operation in operations)} operations incomplete"
 
 
 def groups_of(cta: Cta, name: str) -> ThreadGroups:

@@ -92,8 +92,11 @@ class Lazy:
             if options[-1] == "launch" and not _asks_for_work(options, groups):
                 return len(options) - 1
             # A warp soon waits for its loads of TMEM: older MMAs must not complete because of that.
-            newest = range(max(len(options) - _NEWEST, 0), len(options))
-            return next((at for at in newest if family_of(options[at]) == "tcgen05.ld"), 0)
+            first = max(len(options) - _NEWEST, 0)
+            for at, option in enumerate(options[first:], first):
+                if "tcgen05.ld" in option and family_of(option) == "tcgen05.ld":
+                    return at
+            return 0
         return 1 if kind == "cancel" else 0
 
 

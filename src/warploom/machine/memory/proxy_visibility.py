@@ -30,7 +30,7 @@ class Sight:
     number.
     """
 
-    rows: tuple[npt.NDArray[np.int64], ...]
+    rows: tuple[list[int], ...]
     latest: int
 
     def joined(self, other: Sight) -> Sight:
@@ -55,7 +55,7 @@ class Knowledge:
 
     def sight(self, warp: int) -> Sight:
         """The present knowledge of a warp."""
-        return Sight((self.of[warp].copy(),), self.latest)
+        return Sight((self.of[warp].tolist(),), self.latest)
 
 
 class Exchange:

@@ -49,9 +49,16 @@ class _Publication:
     end: int
     fences: list[tuple[int, int, int]]
 
-    def covered(self, row: Array) -> int:
+    newest: int
+    """The latest of the stores."""
+
+    def covered(self, row: list[int]) -> int:
         """The latest store that is visible to a warp, by the fences that it knows of."""
-        return max((latest for warp, number, latest in self.fences if number <= row[warp]), default=0)
+        found = 0
+        for warp, number, latest in self.fences:
+            if latest > found and number <= row[warp]:
+                found = latest
+        return found
 
 
 class SharedMemory(FlatMemory):
@@ -116,23 +123,24 @@ class SharedMemory(FlatMemory):
             return
         if not (self._unfenced or self._publications):
             return
-        known, kept, published = self.knowledge.of[warp], [], dict[int, list[Array]]()
+        known, kept, published = self.knowledge.of[warp].tolist(), [], dict[int, list[Array]]()
         for record in self._unfenced:
             number, writer, rows, width = record
             if number > known[writer]:
                 kept.append(record)
                 continue
-            row, byte = np.nonzero(self._uncovered(record))
-            if len(row):
-                published.setdefault(writer, []).append(rows[row] * width + byte)
+            # The bytes of a store in the order of its elements.
+            places = (rows[:, None] * width + np.arange(width))[self._uncovered(record)]
+            if len(places):
+                published.setdefault(writer, []).append(places)
         self._unfenced = kept
         fence = self.knowledge.stored(warp)
         for each in self._publications:
-            latest = int(known[each.writer])
+            latest = known[each.writer]
             if latest > each.covered(known):
                 each.fences.append((warp, fence, latest))
-        for writer, places in published.items():
-            self._publish(fence, warp, writer, np.concatenate(places))
+        for writer, runs in published.items():
+            self._publish(fence, warp, writer, np.concatenate(runs))
         if len(self._publications) > self._most_published:
             kept_ = [each for each in self._publications if (self._published[each.places] == each.number).any()]
             self._publications, self._most_published = kept_, max(_FEW_FENCES, 2 * len(kept_))
@@ -142,17 +150,9 @@ class SharedMemory(FlatMemory):
         assert self.knowledge is not None
         self._count += 1
         latest, bounds = int(self.knowledge.of[warp, writer]), (int(places.min()), int(places.max()) + 1)
-        self._publications.append(
-            _Publication(
-                self._count,
-                writer,
-                places,
-                self._stores[places],
-                self.async_whole[places],
-                *bounds,
-                [(warp, fence, latest)],
-            )
-        )
+        stores, before = self._stores[places], self.async_whole[places]
+        fences, newest = [(warp, fence, latest)], int(stores.max())
+        self._publications.append(_Publication(self._count, writer, places, stores, before, *bounds, fences, newest))
         self._published[places] = self._count
         self.async_whole[places] = self.whole[places]
 
@@ -165,6 +165,8 @@ class SharedMemory(FlatMemory):
             if each.first >= end or each.end <= first:
                 continue
             covered = min(each.covered(row) for row in sight.rows)
+            if covered >= each.newest:
+                continue
             hidden = (each.stores > covered) & (each.stores <= sight.latest)
             if hidden.any():
                 hidden &= self._published[each.places] == each.number
