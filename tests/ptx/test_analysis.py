@@ -106,3 +106,31 @@ def test_the_control_slice_contains_control_and_no_data():
     found = control_slice(flow)
     assert found.registers == {"%rd0", "%rd1", "%rd2", "%r0", "%r1", "%r2", "%p0"}
     assert [op.family for op in found.loads] == ["ld", "ld", "ld"]
+
+
+def test_labels_that_no_branch_names_begin_no_block():
+    text = """
+.version 8.7
+.target sm_90a
+.address_size 64
+.visible .entry k()
+{
+ .reg .pred %p<2>; .reg .b32 %r<4>;
+ mov.u32 %r1, %tid.x;
+$L__tmp0:
+ add.u32 %r1, %r1, 1;
+ setp.eq.u32 %p1, %r1, 3;
+ @%p1 bra END;
+$L__tmp1:
+ add.u32 %r1, %r1, 1;
+$L__tmp2:
+ add.u32 %r1, %r1, 1;
+END:
+ add.u32 %r2, %r1, 1;
+$L__tmp3:
+ ret;
+}
+"""
+    flow = build(parse(text).kernels[0])
+    assert [len(block.ops) for block in flow.blocks] == [4, 2, 2, 0]
+    assert flow.blocks[0].targets == [2]

@@ -257,8 +257,11 @@ def build(
         return blocks[-1]
 
     closed = False
+    # Compilers write a label for every line of debug information: only those that are named begin a block.
+    named = {part.name for each in kernel.instructions for part in each.operands if isinstance(part, Symbol)}
+    named |= {name for targets in tables.values() for name in targets}
     for statement in kernel.body or ():
-        if isinstance(statement, Label):
+        if isinstance(statement, Label) and statement.name in named:
             block = begin()
             labels[statement.name] = block.index
             closed = False
