@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from warploom.ops import (
         block_scaled_matmul,
         blockwise_matmul,
+        gated_grouped_block_scaled_matmul,
         gated_grouped_matmul,
         gated_linear,
         grouped_block_scaled_matmul,
@@ -58,6 +59,7 @@ __all__ = [
     "check",
     "determinism",
     "exp",
+    "gated_grouped_block_scaled_matmul",
     "gated_grouped_matmul",
     "gated_linear",
     "grouped_block_scaled_matmul",
@@ -83,6 +85,7 @@ _NAMES = {
     "warploom.ops": (
         "block_scaled_matmul",
         "blockwise_matmul",
+        "gated_grouped_block_scaled_matmul",
         "gated_grouped_matmul",
         "gated_linear",
         "grouped_block_scaled_matmul",

@@ -12,7 +12,13 @@ from tests.ops.references import BF16, E2M1, E4M3, E5M2, E8M0, exact, integers, 
 import warploom as wl
 from warploom.diagnostics import WarploomError
 from warploom.host.program import text_of
-from warploom.ops import grouped_block_scaled_matmul, interleave_scales
+from warploom.ops import (
+    deinterleave_scales,
+    gated_grouped_block_scaled_matmul,
+    grouped_block_scaled_matmul,
+    interleave_scales,
+    quantise_mxfp8,
+)
 from warploom.structured.config import BlockScaledMatmulConfig
 
 RNG = np.random.default_rng()
@@ -155,4 +161,121 @@ def test_assembles_without_a_spill(name, columns, cta_group):
     config = case.config(columns, cta_group, swapped=columns == 8)
     out = poisoned(case.sums.shape, np.float32)
     bound = grouped_block_scaled_matmul.bind(*case.given, expert_ids=case.ids, out=out, config=config)
+    assert all(kernel.spill_stores == 0 for kernel in assemble_ok(bound).kernels)
+
+
+class Gated:
+    """A gate and an up problem with the same tokens; `hidden` is relu(gate)·up, rounded to float32 once."""
+
+    def __init__(self, name, n, k=128):
+        self.gate, other = Problem(name, n, k), Problem(name, n, k)
+        run = FORMATS[name][3]
+        a, up = (
+            exact(each) * np.repeat(exact(scales), run, -1)
+            for each, scales in ((self.gate.a, self.gate.scales[0]), (other.b, other.scales[1]))
+        )
+        experts, self.hidden = self.gate.experts, np.zeros(self.gate.sums.shape, np.float32)
+        for row in np.flatnonzero(experts >= 0):
+            self.hidden[row] = np.maximum(self.gate.sums[row], 0) * (a[row] @ up[experts[row]].T)
+        scales = self.gate.scales[0], self.gate.scales[1], other.scales[1]
+        self.given = (self.gate.a, self.gate.b, other.b, *scales, self.gate.ends)
+        self.options = {"expert_ids": self.gate.ids, "pair": "reglu"}
+
+
+@pytest.mark.parametrize(
+    ("name", "cta_group", "schedule"), [("MXFP8", 1, "lazy"), ("NVFP4", 2, "reverse"), ("W4A8", None, "random")]
+)
+def test_gated(name, cta_group, schedule):
+    case, out = Gated(name, 72), poisoned((167, 72), np.float32)
+    config = None if cta_group is None else case.gate.config(256, cta_group)
+    bound = gated_grouped_block_scaled_matmul.bind(*case.given, **case.options, out=out, config=config)
+    wl.launch(bound, schedule=schedule)
+    is_written = case.gate.experts >= 0
+    np.testing.assert_array_equal(out[is_written], case.hidden[is_written])
+    assert np.isnan(out[~is_written]).all()
+
+
+def unpacked(packed):
+    """The numbers of packed 4-bit elements."""
+    codes = np.stack((packed & 15, packed >> 4), -1).reshape(packed.shape[0], -1)
+    return exact(codes.view(E2M1))
+
+
+@pytest.mark.parametrize("cta_group", [None, 1, 2])
+def test_results_in_mxfp8(cta_group):
+    """The elements and scales of `quantise_mxfp8`, by the kernel that multiplies; the next GEMM takes them."""
+    case = Gated("MXFP8", 96)
+    config = None if cta_group is None else case.gate.config(256, cta_group).replace(c_type="e4m3")
+    bound = gated_grouped_block_scaled_matmul.plan(*case.given, **case.options, quantise_to="mxfp8", config=config)
+    wl.launch(bound.launch, schedule=SCHEDULES[cta_group or 0])
+    made, wanted = bound.result, quantise_mxfp8(case.hidden)
+    is_written = case.gate.experts >= 0
+    scales = deinterleave_scales(made.scales, 167, 3, case.gate.ends).view(np.uint8)
+    np.testing.assert_array_equal(exact(made.values), exact(wanted.values))
+    np.testing.assert_array_equal(scales[is_written], wanted.scales.view(np.uint8)[is_written])
+    down, of_down = integers(3, 40, 96, dtype=E4M3), factors(3, 40, 3, dtype=E8M0)
+    got = grouped_block_scaled_matmul(
+        made.values, down, made.scales, of_down, case.gate.ends, expert_ids=case.gate.ids, out_dtype=np.float32
+    )
+    rows = wanted.dequantised().astype(np.float64)
+    weights = exact(down) * np.repeat(exact(of_down), 32, -1)
+    exactly = np.stack([row @ weights[expert].T for row, expert in zip(rows, case.gate.experts, strict=True)])
+    np.testing.assert_allclose(got[is_written], exactly[is_written], rtol=1e-5, atol=1e-3)
+
+
+@pytest.mark.parametrize("scale", [1.0, 4.0])
+def test_results_in_nvfp4(scale):
+    case = Gated("NVFP4", 80)
+    made = gated_grouped_block_scaled_matmul(*case.given, **case.options, quantise_to="nvfp4", quantise_scale=scale)
+    runs = exact(case.hidden).reshape(167, -1, 16)
+    scales = np.minimum(np.abs(runs).max(-1) / 6 / scale, 448).astype(np.float32).astype(E4M3)
+    steps = exact(scales)[..., None] * scale
+    ratio = np.divide(runs, steps, out=np.zeros_like(runs), where=steps > 0)
+    wanted = exact(np.clip(ratio, -6, 6).astype(np.float32).astype(E2M1)).reshape(167, 80)
+    is_written = case.gate.experts >= 0
+    found = deinterleave_scales(made.scales, 167, 5, case.gate.ends)
+    np.testing.assert_array_equal(exact(found)[is_written], exact(scales)[is_written])
+    np.testing.assert_array_equal(unpacked(made.values), wanted)
+    assert made.scale == scale
+
+
+def test_an_infinity_or_nan_makes_its_run_nan():
+    case = Gated("MXFP8", 64)
+    bias = np.zeros((3, 64), np.float32)
+    bias[2, 5], bias[1, 40] = np.inf, np.nan
+    made = gated_grouped_block_scaled_matmul(
+        *case.given, expert_ids=case.gate.ids, pair=lambda gate, up: up, up_bias=bias, quantise_to="mxfp8"
+    )
+    codes = deinterleave_scales(made.scales, 167, 2, case.gate.ends).view(np.uint8)
+    experts = case.gate.experts
+    assert (codes[experts == 2, 0] == 255).all()
+    assert (codes[experts == 1, 1] == 255).all()
+    assert (codes[experts == 2, 1] < 255).all()
+    assert np.isnan(exact(made.values)[experts == 1, 32:]).all()
+    assert np.isfinite(exact(made.values)[experts == 1, :32]).all()
+
+
+def test_formats_that_do_not_fit_are_errors():
+    case = Gated("MXFP8", 72)
+    with pytest.raises(WarploomError) as error:
+        gated_grouped_block_scaled_matmul(
+            *case.given, **case.options, quantise_to="mxfp8", quantise_scale=2, out_dtype=BF16
+        )
+    message = str(error.value)
+    assert "needs a result with a multiple of 32 columns, not 72" in message
+    assert "`quantise_scale` must be 1 for mxfp8" in message
+    assert "`out_dtype` cannot be used with `quantise_to`" in message
+    with pytest.raises(WarploomError, match="`quantise_to` must be one of mxfp8, nvfp4"):
+        gated_grouped_block_scaled_matmul(*case.given, **case.options, quantise_to="mxfp6")
+    with pytest.raises(WarploomError, match="`b_up_scale` must be"):
+        gated_grouped_block_scaled_matmul(*case.given[:5], case.given[5][:, :9], case.given[6], **case.options)
+
+
+@pytest.mark.parametrize("format_", ["mxfp8", "nvfp4", None])
+@pytest.mark.parametrize("cta_group", [1, 2])
+def test_gated_kernels_assemble_without_a_spill(format_, cta_group):
+    case = Gated("NVFP4", 96)
+    config = case.gate.config(256, cta_group).replace(c_type="e4m3" if format_ else "bf16")
+    options = {"expert_ids": case.gate.ids, "config": config, "quantise_to": format_}
+    bound = gated_grouped_block_scaled_matmul.bind(*case.given, **options)
     assert all(kernel.spill_stores == 0 for kernel in assemble_ok(bound).kernels)

@@ -15,7 +15,7 @@ import warploom as wl
 from warploom.ops import signatures
 from warploom.ops.planning.planner import TARGETS
 from warploom.ops.planning.request import Request
-from warploom.structured.epilogue.epilogue import ACTIVATIONS, PAIRS
+from warploom.structured.epilogue.epilogue import ACTIVATIONS, FORMATS, PAIRS
 
 OPERATIONS = {
     wl.matmul: signatures.GemmOptions,
@@ -25,6 +25,8 @@ OPERATIONS = {
     wl.gated_grouped_matmul: signatures.GatedGroupedOptions,
     wl.blockwise_matmul: signatures.BlockwiseOptions,
     wl.block_scaled_matmul: signatures.BlockScaledOptions,
+    wl.grouped_block_scaled_matmul: signatures.GroupedBlockScaledOptions,
+    wl.gated_grouped_block_scaled_matmul: signatures.GatedGroupedBlockScaledOptions,
 }
 
 
@@ -32,6 +34,7 @@ def test_the_literals_are_the_names_that_are_accepted():
     assert get_args(signatures.Activation) == tuple(ACTIVATIONS)
     assert get_args(signatures.Gate) == tuple(PAIRS)
     assert get_args(signatures.Target) == tuple(TARGETS)
+    assert get_args(signatures.BlockFormat) == tuple(FORMATS)
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.__name__)

@@ -8,10 +8,11 @@ from warploom.ops.dense import flattened
 from warploom.ops.grouped import in_groups
 from warploom.ops.operation import operation
 from warploom.ops.planning.arrays import GEMM_TYPES, Violations, check_array, is_planned, is_tensor
-from warploom.ops.signatures import GatedGroupedOptions, GatedOptions
+from warploom.ops.scaled import scaled_groups
+from warploom.ops.signatures import GatedGroupedBlockScaledOptions, GatedGroupedOptions, GatedOptions
 
 if TYPE_CHECKING:
-    from warploom.ops.signatures import GatedGroupedMatmul, GatedLinear
+    from warploom.ops.signatures import GatedGroupedBlockScaledMatmul, GatedGroupedMatmul, GatedLinear
 
 
 def _gated_linear(x: Any, w_gate: Any, w_up: Any, violations: Violations) -> dict[str, Any] | None:
@@ -46,8 +47,35 @@ def _gated_grouped_matmul(
     return {**formed, "up": b_up.mT} if formed is not None and fits else None
 
 
+def _gated_grouped_block_scaled_matmul(
+    a: Any,
+    b_gate: Any,
+    b_up: Any,
+    a_scale: Any,
+    b_gate_scale: Any,
+    b_up_scale: Any,
+    ends: Any,
+    violations: Violations,
+    *,
+    expert_ids: Any = None,
+    expert_scales: Any = None,
+) -> dict[str, Any] | None:
+    """`gated_grouped_matmul` in the formats of `grouped_block_scaled_matmul`: gate is a times b_gate[g]ᵀ, up b_up[g]ᵀ.
+
+    Both weights are (experts, n, k), and both have scales (experts, n, k/run). With `quantise_to`, `mxfp8` or `nvfp4`,
+    the same kernel quantises the result, which is a `Quantised` for the next grouped GEMM: values, those of `nvfp4`
+    packed, and scales interleaved by groups. `quantise_scale` is the scale of the whole tensor, for `nvfp4`. Everything
+    else is as in those two.
+    """
+    weights, scales = {"b_gate": b_gate, "b_up": b_up}, {"b_gate_scale": b_gate_scale, "b_up_scale": b_up_scale}
+    return scaled_groups(a, weights, a_scale, scales, ends, violations, expert_ids, expert_scales)
+
+
 gated_linear: GatedLinear = operation(_gated_linear, GatedOptions)
 gated_grouped_matmul: GatedGroupedMatmul = operation(_gated_grouped_matmul, GatedGroupedOptions)
+gated_grouped_block_scaled_matmul: GatedGroupedBlockScaledMatmul = operation(
+    _gated_grouped_block_scaled_matmul, GatedGroupedBlockScaledOptions
+)
 
 
 def _check_second(both: dict[str, Any], rank: int, violations: Violations) -> bool:

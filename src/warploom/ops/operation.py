@@ -33,7 +33,7 @@ Its keyword-only parameters are operands that a call may leave out; they must al
 """
 _NOT_ARRAYS = frozenset((list, tuple, dict, str, int, float, complex, bool, type(None)))
 """For these no library is loaded."""
-_DEFAULTS = {"alpha": 1.0, "beta": 1.0, "pair": "swiglu"}
+_DEFAULTS = {"alpha": 1.0, "beta": 1.0, "pair": "swiglu", "quantise_scale": 1.0}
 _REQUEST_NAMES = {"gate_bias": "bias"}
 """Keywords that a request has under another name."""
 

@@ -6,7 +6,7 @@ tensor). `block_scaled_matmul` multiplies matrices in these formats.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -14,24 +14,11 @@ import numpy as np
 from warploom.hardware.dtypes import ELEMENT_TYPES, ElementType
 from warploom.hardware.tmem import QUADRANT, SCALE_CHUNK_FACTORS, SCALE_CHUNK_ROWS
 from warploom.ops.planning.arrays import Violations
+from warploom.ops.planning.quantised import Quantised
 
 Array = np.ndarray[Any, Any]
 MXFP8_BLOCK, NVFP4_BLOCK = 32, 16
 _E8M0 = ELEMENT_TYPES["ue8m0"]
-
-
-class Quantised(NamedTuple):
-    """x ≈ values · scales · scale, with one of `scales` for each run of the last axis."""
-
-    values: Array
-    scales: Array
-    scale: float = 1.0
-
-    def dequantised(self) -> Array:
-        """The values times their scales, in float32."""
-        block = self.values.shape[-1] // self.scales.shape[-1] if self.scales.shape[-1] else 1
-        spread = np.repeat(self.scales.astype(np.float32), block, axis=-1)
-        return self.values.astype(np.float32) * spread * np.float32(self.scale)
 
 
 def quantise_mxfp8(x: Array, dtype: Any = ml_dtypes.float8_e4m3fn) -> Quantised:
@@ -96,6 +83,19 @@ def interleave_scales(scales: Array, ends: Array | None = None) -> Array:
     padded[..., places, :runs] = scales.view(np.uint8)
     atoms = padded.reshape(*front, down, SCALE_CHUNK_ROWS // QUADRANT, QUADRANT, along, SCALE_CHUNK_FACTORS)
     return np.ascontiguousarray(np.moveaxis(atoms, (-2, -3), (-4, -3))).view(scales.dtype)
+
+
+def deinterleave_scales(scales: Array, rows: int, runs: int, ends: Array | None = None) -> Array:
+    """Scales as (rows, runs), from the order in which `interleave_scales` puts them; rows in no group are zero."""
+    down, along = scales.shape[:2]
+    plain = np.moveaxis(scales.view(np.uint8), (0, 3, 2, 1, 4), (0, 1, 2, 3, 4))
+    plain = plain.reshape(down * SCALE_CHUNK_ROWS, along * SCALE_CHUNK_FACTORS)
+    if ends is None:
+        return plain[:rows, :runs].view(scales.dtype)
+    made = np.zeros((rows, runs), np.uint8)
+    places = padded_rows(ends, SCALE_CHUNK_ROWS)
+    made[: len(places)] = plain[places, :runs]
+    return made.view(scales.dtype)
 
 
 def padded_rows(ends: Array, unit: int) -> Array:

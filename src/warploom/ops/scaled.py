@@ -193,6 +193,8 @@ def scaled_groups(
     runs = -(-elements_of(a) // format_.vec_sf_size)
     extra = {"a_scale": _chunks("a_scale", a_scale, (a.shape[0], runs), violations, ends)}
     for (argument, each), field in zip(scales.items(), ("b_scale", "up_scale"), strict=False):
+        if not check_array(argument, each, violations, types=(dtype_name(a_scale),), ranks=_MATRICES):
+            continue
         extra[field] = _chunks(argument, each, (*b.shape[:-1], runs), violations)
     if len(violations) > found:
         return None

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid", "squared_relu"]
 Gate = Literal["swiglu", "geglu", "geglu_tanh", "reglu", "glu"]
+BlockFormat = Literal["mxfp8", "nvfp4"]
 Target = Literal["sm_100a", "sm_103a", "sm_90a"]
 NumpyArray = np.ndarray[Any, Any]
 
@@ -107,6 +108,14 @@ class BlockScaledOptions(_Bias, _Epilogue, _Store, total=False):
 
 class GroupedBlockScaledOptions(BlockScaledOptions, _Experts, total=False):
     """Keywords of `grouped_block_scaled_matmul`."""
+
+
+class GatedGroupedBlockScaledOptions(_Gates, _Epilogue, _Experts, total=False):
+    """Keywords of `gated_grouped_block_scaled_matmul`."""
+
+    quantise_to: BlockFormat | None
+    quantise_scale: float
+    config: BlockScaledMatmulConfig | None
 
 
 class Matmul(Operation, Protocol):
@@ -213,4 +222,33 @@ class GroupedBlockScaledMatmul(Operation, Protocol):
     @overload
     def __call__(
         self, a: A, b: A, a_scale: A, b_scale: A, ends: A, **options: Unpack[GroupedBlockScaledOptions]
+    ) -> A: ...
+
+
+class GatedGroupedBlockScaledMatmul(Operation, Protocol):
+    """The type of `gated_grouped_block_scaled_matmul`."""
+
+    @overload
+    def __call__(
+        self,
+        a: NumpyArray,
+        b_gate: NumpyArray,
+        b_up: NumpyArray,
+        a_scale: NumpyArray,
+        b_gate_scale: NumpyArray,
+        b_up_scale: NumpyArray,
+        ends: NumpyArray,
+        **options: Unpack[GatedGroupedBlockScaledOptions],
+    ) -> NumpyArray: ...
+    @overload
+    def __call__(
+        self,
+        a: A,
+        b_gate: A,
+        b_up: A,
+        a_scale: A,
+        b_gate_scale: A,
+        b_up_scale: A,
+        ends: A,
+        **options: Unpack[GatedGroupedBlockScaledOptions],
     ) -> A: ...

@@ -48,7 +48,7 @@ from warploom.structured.config.output import MACHINE as SM100
 from warploom.structured.config.sm90 import MACHINE as SM90
 from warploom.structured.config.sm90 import HopperConfig
 from warploom.structured.config.sm90_blockwise import HopperBlockwiseConfig
-from warploom.structured.epilogue.epilogue import OUT
+from warploom.structured.epilogue.epilogue import FORMATS, OUT
 from warploom.structured.epilogue.tile_writer import LOW_PRECISION_TYPES
 from warploom.trace.language.types import OF_NUMPY
 
@@ -383,6 +383,8 @@ def _sm100_fields(request: Request, majors: Majors) -> dict[str, Any]:
     fields = {"gemm_kind": kind, **_common_fields(request, majors)}
     if request.up is not None:
         fields |= {"AB_swapped": False, "use_tma_epilogue_load": False}
+    if request.quantise_to is not None:
+        fields |= {"output_tile_shape": (SM100.tensor_lanes, max(FORMATS.values()))}
     if "starts" in (request.extra or {}):
         fields |= {"prefetch_tiles_n": 0, "k_group_size": 1}  # K extents are counted in K tiles
     if request.kind == "dense" and request.up is None:

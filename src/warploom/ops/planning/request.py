@@ -34,9 +34,20 @@ from warploom.ops.planning.arrays import (
     is_tensor,
     overlap,
 )
+from warploom.ops.planning.quantised import ELEMENTS, SCALES, Quantised, scales_shape, values_shape
 from warploom.ops.planning.user_functions import UserFunction, user_function
 from warploom.structured.config import GemmConfig
-from warploom.structured.epilogue.epilogue import ACTIVATIONS, GATE, OUT, PAIRS, PRE_ACTIVATION, UP, Epilogue, Operand
+from warploom.structured.epilogue.epilogue import (
+    ACTIVATIONS,
+    FORMATS,
+    GATE,
+    OUT,
+    PAIRS,
+    PRE_ACTIVATION,
+    UP,
+    Epilogue,
+    Operand,
+)
 from warploom.trace.language.types import OF_NUMPY
 
 _BIASES = ("bias", "gate_bias", "up_bias")
@@ -96,6 +107,9 @@ class Request:
     outputs: Any = None
     out: Any = None
     out_dtype: Any = None
+    quantise_to: Any = None
+    quantise_scale: Any = 1.0
+    """The block format of the result, and the scale of the whole of it."""
     config: Any = None
     target: Any = None
     gpu: Gpu | None = None
@@ -156,7 +170,7 @@ class Request:
     @property
     def is_storable(self) -> bool:
         """Return whether TMA can store D."""
-        return self.store is None and self.d is not None and is_storable(self.d)
+        return self.store is None and self.quantise_to is None and self.d is not None and is_storable(self.d)
 
     @property
     def output_types(self) -> tuple[str, ...]:
@@ -207,6 +221,7 @@ def check(request: Request, violations: Violations, *, is_compiling: bool = Fals
     Numbers and strides of a call that is being compiled are not known yet, and its functions are checked when it runs.
     """
     _check_choices(request, violations, are_known=not is_compiling)
+    _check_format(request, violations)
     operands = _named_operands(request, violations)
     if not is_compiling:
         functions = _functions(request, operands, violations)
@@ -236,6 +251,29 @@ def _check_choices(request: Request, violations: Violations, *, are_known: bool)
     if request.is_gated and not (is_named(request.pair, PAIRS) or callable(request.pair)):
         rule = f"must be one of {', '.join(PAIRS)}, or a function of gate and up"
         violations.add("pair", request.pair, rule)
+
+
+def _check_format(request: Request, violations: Violations) -> None:
+    """Check the block format of the result: it has whole runs, and arrays that are made for it."""
+    if request.quantise_to is None:
+        if is_number(request.quantise_scale) and request.quantise_scale != 1:
+            violations.add("quantise_scale", request.quantise_scale, "needs `quantise_to`, whose scale it is")
+        return
+    if not is_named(request.quantise_to, FORMATS):
+        violations.add("quantise_to", request.quantise_to, f"must be one of {', '.join(FORMATS)}")
+        return
+    scale = request.quantise_scale
+    if not is_number(scale) or not is_in_range(scale) or not scale > 0:
+        violations.add("quantise_scale", scale, "must be a positive number in the range of float32")
+    elif request.quantise_to == "mxfp8" and scale != 1:
+        violations.add("quantise_scale", scale, "must be 1 for mxfp8, whose scales are powers of two")
+    run = FORMATS[request.quantise_to]
+    if request.shape is not None and request.shape[-1] % run:
+        rule = f"needs a result with a multiple of {run} columns, not {request.shape[-1]}"
+        violations.add("quantise_to", request.quantise_to, rule)
+    for name in ("out", "out_dtype"):
+        if getattr(request, name) is not None:
+            violations.add(name, getattr(request, name), "cannot be used with `quantise_to`, which makes the result")
 
 
 def is_named(value: Any, among: Mapping[str, Any]) -> bool:
@@ -451,6 +489,8 @@ def _is_viewable(tensor: Any, core: Shape) -> bool:
 def result_type(request: Request) -> str:
     """D's dtype: the one that the caller names, else by the type of A."""
     asked = _asked_types(request, None)
+    if request.quantise_to is not None:
+        return "float8_e4m3fn"
     if asked:
         return next(iter(asked.values()))
     if request.store is not None and request.out is not None:
@@ -467,6 +507,15 @@ def complete(request: Request) -> Request:
     """The request with its epilogue assembled, and with D: the caller's array if there is one, else a new one."""
     typed = with_type(request)
     traced, sources = _assembled(typed)
+    if typed.quantise_to is not None:
+        result, scales = _quantised(typed)
+        sources["scales"] = scales
+        if typed.quantise_scale != 1:
+            sources["quantise_scale"] = float(typed.quantise_scale)
+        traced = replace(traced, quantise_to=typed.quantise_to, scales=Operand("view"))
+        outputs = {name: _plain(each).reshape(*typed.core) for name, each in (typed.outputs or {}).items()}
+        d = result.values.view(typed.dtype)
+        return replace(typed, traced=traced, sources=sources, result=result, d=d, outputs=outputs)
     result, d, is_apart = _destination(typed)
     outputs = {name: _plain(each).reshape(*typed.core) for name, each in (typed.outputs or {}).items()}
     return replace(typed, traced=traced, sources=sources, result=result, d=d, is_apart=is_apart, outputs=outputs)
@@ -527,6 +576,15 @@ def _placed(name: str, value: Any, request: Request) -> tuple[Operand, Any]:
     kind = {(False, False): "scalar", (False, True): "row", (True, False): "column", (True, True): "tile"}[m, n]
     core = {"scalar": [1], "row": extents[2:], "column": extents[1:2], "tile": extents[1:]}[kind]
     return Operand(kind), broadcast_to(value, tuple(full)).reshape(*(extents[:1] if batch else []), *core)
+
+
+def _quantised(request: Request) -> tuple[Quantised, Any]:
+    """The result in a block format, with zeros where no group is, and its scales as chunks of bytes."""
+    format_, (m, n) = request.quantise_to, request.core
+    values = np.zeros(values_shape(format_, m, n), ELEMENTS[format_][0])
+    scales = np.zeros(scales_shape(format_, m, n, request.extra["ends"].shape[0]), np.uint8)
+    made = Quantised(values, scales.view(SCALES[format_]), float(request.quantise_scale))
+    return made, scales.reshape(*scales.shape[:2], -1)
 
 
 def _destination(request: Request) -> tuple[Any, Any, bool]:

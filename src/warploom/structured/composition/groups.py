@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from warploom.hardware.tmem import SCALE_CHUNK_ROWS
 from warploom.structured.cluster import Cluster
 from warploom.structured.config import MatmulConfig
+from warploom.structured.epilogue.quantised_store import QuantisedStore
 from warploom.structured.epilogue.tile_writer import TileWriter
 from warploom.structured.epilogue.writer_protocols import AccumulatorStage, RegisterAccumulator
 from warploom.structured.schedulers.grouped import GroupedTile
@@ -81,5 +82,7 @@ class GroupPlacement:
         n: Index,
     ) -> None:
         """Write a tile, times the scale of its expert, up to the end of its group and to column `n`."""
+        if isinstance(writer.sink, QuantisedStore):
+            writer.sink.shift = self._scale_row(tile) - self.row(tile)
         start = (self.row(tile), self.column(tile), tile.m_end)
         writer.write_absolute_with_bounds_check(accumulator, *start, tile.scale, rows, n_end=n, batch=tile.expert)

@@ -52,6 +52,8 @@ PAIRS: Mapping[str, str] = {
 OUT, PRE_ACTIVATION, GATE, UP = "out", "pre_activation", "gate", "up"
 """Names of outputs: C itself, and the inputs of the activation or of the gated function."""
 DTYPES = ("f32", "bf16", "f16")
+FORMATS: Mapping[str, int] = {"mxfp8": 32, "nvfp4": 16}
+"""Block formats in which C can be stored, and the columns that share a scale."""
 
 Function = Callable[..., Any]
 """`function(value, at, **operands)` returns a value, or a mapping with auxiliary outputs; a store returns nothing."""
@@ -134,6 +136,12 @@ class Epilogue:
     outputs: tuple[str, ...] = ()
     """Auxiliary outputs in order: `pre_activation`, or `gate` and `up`; the function returns all others."""
     operands: tuple[tuple[str, Operand], ...] = ()
+    quantise_to: str | None = None
+    """The block format that C is stored in: `mxfp8` or `nvfp4`."""
+    scales: Operand | None = None
+    """The array of bytes that gets the scale factors of a block format."""
+    quantise_scale: Number | Value = 1.0
+    """The scale of the whole tensor in a block format: C is divided by it first."""
     dtype: str = "f32"
     """The type in which the epilogue computes."""
     fast: bool = False
@@ -160,6 +168,8 @@ class Epilogue:
             problems.append(f"pair `{self.pair}` is not one of {', '.join(PAIRS)}")
         if self.pair is not None and self.activation is not None:
             problems.append("`activation` cannot be combined with `pair`, which has its own")
+        if self.quantise_to is not None and (self.quantise_to not in FORMATS or self.scales is None):
+            problems.append(f"`quantise_to` must be one of {', '.join(FORMATS)}, with an array `scales`")
         if self.pair is None and self.up_bias is not None:
             problems.append("`up_bias` needs `pair`")
         if self.outputs and self.store is not None:
@@ -181,9 +191,9 @@ class Epilogue:
         for name, source in sources.items():
             if name in operands:
                 operands[name] = replace(operands[name], source=source)
-            elif name in ("alpha", "beta"):
+            elif name in ("alpha", "beta", "quantise_scale"):
                 changes[name] = source
-            elif name in ("bias", "up_bias", "residual") and getattr(self, name) is not None:
+            elif name in ("bias", "up_bias", "residual", "scales") and getattr(self, name) is not None:
                 changes[name] = replace(getattr(self, name), source=source)
             else:
                 unknown.append(name)

@@ -13,7 +13,8 @@ from typing import Any
 from warploom.diagnostics import Diag
 from warploom.structured.config.output import AUXILIARY_BUFFERS
 from warploom.structured.epilogue.auxiliary import AuxiliaryLayout, Bias, EpilogueInput, StreamedTiles, WholeTile
-from warploom.structured.epilogue.epilogue import Epilogue, Function
+from warploom.structured.epilogue.epilogue import FORMATS, Epilogue, Function
+from warploom.structured.epilogue.quantised_store import QuantisedStore
 from warploom.structured.epilogue.sinks import AuthorStore, DirectStore, Sink, SubtileRing, TmaStore
 from warploom.structured.epilogue.staging import SharedLayout, SubtileStore, Values
 from warploom.structured.epilogue.subtile_work import EpilogueInputs, SubtileWork
@@ -114,6 +115,8 @@ class TileWriter(WriterGeometry):
     def _sink_of(self, c_tiles: Tiles | None, outputs: Mapping[str, Output]) -> Sink:
         if self.epilogue.store is not None:
             return AuthorStore(self.epilogue, self.c_type)
+        if self.epilogue.quantise_to is not None:
+            return self._quantised()
         if isinstance(self.c_tma_op, View):
             return DirectStore(self.c_tma_op)
         if not self.register_based_epilogue:
@@ -122,6 +125,18 @@ class TileWriter(WriterGeometry):
         ring = SubtileRing(self.c_tma_op, self._subtile_store(self.staged), self.part, self.num_output_stages, tiles)
         auxiliary = [self._ring(name, each) for name, each in outputs.items() if isinstance(each, StagedOutput)]
         return TmaStore(ring, self.role, self.barrier, auxiliary)
+
+    def _quantised(self) -> QuantisedStore:
+        """Create the sink of a block format: threads store the values and the scale factors."""
+        epilogue, columns = self.epilogue, self.stageN
+        scales = None if epilogue.scales is None else epilogue.scales.source
+        run = FORMATS[str(epilogue.quantise_to)]
+        if not isinstance(self.c_tma_op, View) or not isinstance(scales, View):
+            raise Diag.BAD_WRITER.error(here(), count=1, what="a block format is stored to views of values and scales")
+        if self.transpose_c or self.epc.is_folded or columns % run:
+            what = f"a block format needs rows along M, and subtiles of a multiple of {run} columns, not {columns}"
+            raise Diag.BAD_WRITER.error(here(), count=1, what=what)
+        return QuantisedStore(self.c_tma_op, scales, str(epilogue.quantise_to), epilogue.quantise_scale)
 
     def _subtile_store(self, layout: SharedLayout) -> SubtileStore:
         return SubtileStore(layout, self.stageN, self.is_lower_frag_required)

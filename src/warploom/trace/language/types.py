@@ -17,8 +17,9 @@ class Type:
     """A row: `wide` is the type that computes for one without arithmetic of its own, `half` what a pair is made of.
 
     A `narrow` type is a float of eight bits and `packed` are some of them in a register: they are kept and converted.
-    `bits` are only moved: `b128` is the answer of cluster launch control. Registers are typed by width alone, so that
-    reading the bits of one type as another costs no instruction.
+    `bits` are only moved: `b128` is the answer of cluster launch control, `e2m1x2` two 4-bit floats, in a register of
+    eight bits. Other registers are typed by width alone, so that reading the bits of one type as another costs no
+    instruction.
     """
 
     name: str
@@ -32,7 +33,9 @@ class Type:
     @property
     def register(self) -> str:
         """The type of its registers, and of instructions that only look at bits."""
-        return "pred" if self.kind == "pred" else f"b{max(self.bits, 16)}"
+        if self.kind == "pred":
+            return "pred"
+        return f"b{self.bits if self.kind == 'bits' else max(self.bits, 16)}"
 
     @property
     def memory(self) -> str:
@@ -68,6 +71,7 @@ TYPES: dict[str, Type] = {
         Type("e5m2", "narrow", 8, "%rs", "float8_e5m2", wide="f16"),
         Type("e4m3x2", "packed", 16, "%rs", half="e4m3"),
         Type("e5m2x2", "packed", 16, "%rs", half="e5m2"),
+        Type("e2m1x2", "bits", 8, "%b"),
         Type("e4m3x4", "packed", 32, "%r", half="e4m3"),
         Type("e5m2x4", "packed", 32, "%r", half="e5m2"),
         Type("b128", "bits", 128, "%q"),
