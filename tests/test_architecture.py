@@ -267,7 +267,7 @@ def text_files() -> list[Path]:
     return [file for file in files_of_the_repository() if file.is_file() and file.name != "LICENSE"]
 
 
-def test_the_repository_speaks_of_no_computer():
+def test_the_repository_has_no_local_paths():
     pattern = re.compile(r"(?<![\w.\-/\]])/(?:work|home|root|Users|mnt)/\w")
     for file in text_files():
         try:

@@ -177,7 +177,7 @@ def test_the_bar_goes_when_the_launch_fails(terminal):
     assert not progress._TERMINAL.locked()
 
 
-def test_a_function_hears_of_every_cluster():
+def test_on_progress_is_called_for_every_cluster():
     seen: list[tuple[int, int]] = []
     twice(on_progress=lambda done, total: seen.append((done, total)))
     assert seen == [(1, 3), (2, 3), (3, 3)]

@@ -17,6 +17,6 @@ TOOLS = {
 
 
 @pytest.mark.parametrize("tool", TOOLS)
-def test_is_content(tool):
+def test_the_tool_passes(tool):
     run = subprocess.run([sys.executable, "-m", *TOOLS[tool]], cwd=ROOT, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stdout[-5000:] + run.stderr[-2000:]

@@ -20,7 +20,7 @@ def results(what: str) -> dict[str, Any]:
     return read
 
 
-def test_every_page_is_as_it_would_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_page_is_up_to_date(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [str(ROOT / "bench"), *sys.path])
     pages = runpy.run_path(str(ROOT / "bench" / "pages.py"))["pages"]()
     assert ROOT / "docs" / "hopper.md" in pages

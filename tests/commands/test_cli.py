@@ -160,7 +160,7 @@ class TestRun:
         assert status == 2
         assert err.startswith("READ_ONLY")
 
-    def test_an_endless_loop_meets_the_limit(self, tmp_path, capsys):
+    def test_an_endless_loop_reaches_the_limit(self, tmp_path, capsys):
         path = write(tmp_path, body("again: add.u32 %r, %r, 1; bra again;"), args=[], compare=[])
         status, out, err = call(capsys, "run", path, "--limit", "5000", "--json")
         assert status == 2
@@ -479,8 +479,8 @@ def test_a_closed_stream_leaves_the_other_alone():
     assert json.loads(run.stdout)["error"]["code"] == "BAD_LAUNCH_FILE"
 
 
-def test_the_documentation_is_true(tmp_path, capsys, monkeypatch):
-    """The page's example file and its Python run as they stand."""
+def test_the_documented_example_runs(tmp_path, capsys, monkeypatch):
+    """The example file of the page and its Python code run unchanged."""
     page = (Path(__file__).parents[2] / "docs" / "launch-files.md").read_text("utf-8")
     write(tmp_path)
     (tmp_path / "twice.launch.json").write_text(re.search(r"```json\n(.*?)```", page, re.DOTALL)[1])

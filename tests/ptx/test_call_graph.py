@@ -49,7 +49,7 @@ LEAF: st.param.b32 [r], %r0; ret;
 
 
 @pytest.mark.parametrize(("schedule", "seed"), SCHEDULES)
-def test_lanes_recurse_each_to_its_own_depth(schedule: str, seed: int) -> None:
+def test_lanes_recurse_to_different_depths(schedule: str, seed: int) -> None:
     numbers = [0, 1]
     while len(numbers) < 12:
         numbers.append(numbers[-1] + numbers[-2])

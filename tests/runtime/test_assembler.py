@@ -154,14 +154,14 @@ class TestErrors:
             assemble(sums(4, 32), "sm_5000")
         assert "sm_5000" in caught.value.what
 
-    def test_very_many_are_cut(self, ptxas):
+    def test_very_many_errors_are_truncated(self, ptxas):
         many = ERRORS.replace("ret;", "add.s32 %r1, %r2, %x;\n" * 500 + "ret;")
         with pytest.raises(AssemblyError) as caught:
             assemble(many)
         assert len(str(caught.value).splitlines()) < 30
         assert caught.value.notes[-1].endswith("more")
 
-    def test_a_text_that_is_none(self, ptxas):
+    def test_a_text_that_is_not_ptx(self, ptxas):
         with pytest.raises(WarploomError, match="SYNTAX"):
             assemble("hello")
         with pytest.raises(AssemblyError, match="NOT_ASSEMBLED"):
@@ -210,7 +210,7 @@ class TestCaching:
         assemble(sums(20, 64).replace(".loc 1 12", ".loc 1 13"), lineinfo=False, cache=cache)
         assert cache.usage().entries == 1
 
-    def test_errors_are_not_kept(self, ptxas, tmp_path):
+    def test_errors_are_not_cached(self, ptxas, tmp_path):
         cache = Cache(tmp_path)
         with pytest.raises(AssemblyError):
             assemble(ERRORS, cache=cache)

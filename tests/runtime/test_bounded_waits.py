@@ -75,7 +75,7 @@ def test_a_bounded_kernel_computes_what_it_did():
     assert assemble(module).kernel().spill_stores == 0
 
 
-def test_other_loops_stay_as_they_are():
+def test_other_loops_are_unchanged():
     module = parse(SPIN)
     made, _, sites = bounded(module, module.kernels[0], MILLISECOND)
     assert [site.text for site in sites] == ["ld.acquire.gpu.global.u32 %r0, [%rd1+4]"]
@@ -104,7 +104,7 @@ LOOPS = {
 
 
 @pytest.mark.parametrize("inside", LOOPS)
-def test_a_loop_is_a_wait_if_it_looks_and_leaves_nothing_behind(inside):
+def test_a_loop_is_a_wait_if_it_only_polls(inside):
     module = parse(SPIN.replace("ld.acquire.gpu.global.u32 %r0, [%rd1+4];", inside).replace("\tret;", "done:\n\tret;"))
     _, _, sites = bounded(module, module.kernels[0], MILLISECOND)
     assert [site.text.partition(" ")[0] for site in sites] == ([inside.partition(" ")[0]] if LOOPS[inside] else [])
@@ -187,7 +187,7 @@ def test_a_wait_that_is_left_from_its_middle():
     ],
     ids=["it stores", "it goes elsewhere", "it may go elsewhere", "it never ends", "something lies between"],
 )
-def test_a_loop_that_does_more_or_ends_elsewhere_stays_as_it_is(before, after):
+def test_a_loop_that_does_more_or_has_other_exits_is_unchanged(before, after):
     module = parse(TURNS.replace(before, after, 1).replace("\tret;", "far:\n\tret;"))
     made, _, sites = bounded(module, module.kernels[0], MILLISECOND)
     assert [site.text.split()[1] for site in sites] == ["P1$2,"]
@@ -238,7 +238,7 @@ def test_a_hang_is_reported_by_role_barrier_stage_phase_and_iteration():
     assert "waits for the mbarrier at shared+0x1388 (after 0 waits here)" in text
 
 
-def test_a_watched_call_waits_and_tells(install, monkeypatch, tmp_path):
+def test_a_watched_call_waits_and_reports(install, monkeypatch, tmp_path):
     monkeypatch.setenv("WARPLOOM_CACHE_DIR", str(tmp_path))
     library = install(FakeLibrary(sizes=(8, 8)))
     flag = FakeTensor(0x1000, (2,), "float32")
@@ -266,7 +266,7 @@ def test_a_watched_call_waits_and_tells(install, monkeypatch, tmp_path):
     assert caught.value.code == "GPU_FAULT"
 
 
-def test_the_environment_asks_for_patience(monkeypatch):
+def test_the_environment_sets_the_timeout(monkeypatch):
     monkeypatch.delenv(VARIABLE, raising=False)
     assert patience() is None
     monkeypatch.setenv(VARIABLE, "1.5")

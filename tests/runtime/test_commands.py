@@ -40,7 +40,7 @@ def test_registers_are_a_table(capsys, tmp_path):
     assert "EXIT" not in out
 
 
-def test_machine_code_is_shown_with_what_is_suspicious_in_it(capsys, tmp_path):
+def test_sass_is_shown_with_suspicious_instructions(capsys, tmp_path):
     status, out, _ = call(capsys, tmp_path, LOCAL_AND_FENCES, "--sass")
     assert status == 0
     assert "MEMBAR.ALL.GPU ;" in out
@@ -48,7 +48,7 @@ def test_machine_code_is_shown_with_what_is_suspicious_in_it(capsys, tmp_path):
     assert "\N{REPLACEMENT CHARACTER}" not in out
 
 
-def test_code_that_is_slow_is_shown_and_is_not_well(capsys, tmp_path):
+def test_slow_code_is_shown_and_sets_the_exit_status(capsys, tmp_path):
     status, out, _ = call(capsys, tmp_path, sums(64, 24), "--registers", "--json")
     document = json.loads(out)
     assert status == 1

@@ -44,7 +44,7 @@ def bound(x, n=7, factor=0.5, grid=(1, 1, 1)):
     return scaled.bind(x, n, factor, grid=grid, block=(64, 1, 1))
 
 
-def test_a_launch_is_begun_again_as_it_was(gpu, monkeypatch):
+def test_a_launch_is_repeated_unchanged(gpu, monkeypatch):
     made = bound(vector())
     launch(made)
     monkeypatch.setattr(launcher, "_arrays_on_gpu", None)  # nothing is looked at again
@@ -56,7 +56,7 @@ def test_a_launch_is_begun_again_as_it_was(gpu, monkeypatch):
     }
 
 
-def test_an_array_that_lies_elsewhere_is_launched_there(gpu):
+def test_an_array_that_moved_is_launched_at_its_new_address(gpu):
     gpu.sizes = (128, 8)
     a, x = FakeTensor(0x20000, (16, 64)), vector()
     made = mapped.bind(TensorMap(a, box=(8, 64), swizzle="128B"), x, grid=(1, 1, 1), block=(64, 1, 1))
@@ -67,7 +67,7 @@ def test_an_array_that_lies_elsewhere_is_launched_there(gpu):
         assert (*struct.unpack("<Q", record[6:14]), *struct.unpack("<Q", pointer)) == addresses
 
 
-def test_an_array_that_came_to_the_host_is_refused(gpu):
+def test_an_array_that_moved_to_the_host_is_refused(gpu):
     gpu.sizes = (128, 8)
     a, x = FakeTensor(0x20000, (16, 64)), vector()
     made = mapped.bind(TensorMap(a, box=(8, 64), swizzle="128B"), x, grid=(1, 1, 1), block=(64, 1, 1))
@@ -77,7 +77,7 @@ def test_an_array_that_came_to_the_host_is_refused(gpu):
         launch(made)
 
 
-def test_questions_to_the_machine_are_refused_the_second_time_too(gpu):
+def test_emulator_options_are_refused_the_second_time_too(gpu):
     made = bound(vector())
     launch(made)
     with pytest.raises(WarploomError, match="`schedule` is for the emulator"):
@@ -85,7 +85,7 @@ def test_questions_to_the_machine_are_refused_the_second_time_too(gpu):
     assert len(gpu.launched) == 1
 
 
-def test_patience_may_come_between(gpu, monkeypatch):
+def test_a_timeout_may_be_added_later(gpu, monkeypatch):
     gpu.sizes = (8, 4, 4, 8)
     made = bound(vector())
     launch(made, timeout=2.0)
@@ -134,7 +134,7 @@ def test_launches_of_one_shape_differ_in_their_arguments(gpu, monkeypatch):
             launch(bound(vector(), grid=(0, 1, 1)))
 
 
-def test_shapes_are_forgotten_when_there_are_many(gpu, monkeypatch):
+def test_shapes_are_evicted_when_there_are_many(gpu, monkeypatch):
     monkeypatch.setattr(shaped, "_MOST_SHAPES", 3)
     for count in range(1, 9):
         launch(bound(vector(), grid=(count, 1, 1)))

@@ -91,7 +91,7 @@ def test_without_a_cluster_there_is_no_attribute(gpu):
     assert gpu.launched[0].attributes == {}
 
 
-def test_a_dependent_launch_says_so(gpu):
+def test_a_dependent_launch_sets_its_attribute(gpu):
     plain = bound(*arrays())
     launch(
         Launch(plain.program, plain.grid, plain.block, plain.args, plain.entry, shared_bytes=512, dependent=True),
@@ -125,7 +125,7 @@ def test_a_prepared_call_exchanges_its_arrays(gpu):
     assert gpu.calls.count("cuTensorMapEncodeTiled") == 2
 
 
-def test_numpy_arrays_stand_for_arrays_of_the_gpu(gpu):
+def test_numpy_arrays_can_describe_gpu_arrays(gpu):
     host = np.zeros(40 * 64, np.uint8)
     a = np.frombuffer(bytearray(4096), "uint16")[: 16 * 64].reshape(16, 64)
     a_map = TensorMap(a[8:], box=(8, 64), swizzle="128B", dtype="bf16")
@@ -276,13 +276,13 @@ def test_a_kernel_is_for_some_gpus(install, target, capability, fits):
         loading._check_target(target, device(0))
 
 
-def test_a_gpu_holds_so_many_clusters(gpu):
+def test_resident_clusters_of_a_gpu(gpu):
     a, x = arrays()
     assert resident_clusters(bound(a, x), device(0)) == 264
     assert resident_clusters(bound(a, x, cluster=(4, 1, 1)), device(0)) == 33
 
 
-def test_here_and_there_do_not_mix(gpu):
+def test_host_and_gpu_arrays_do_not_mix(gpu):
     a, x = arrays()
     with pytest.raises(WarploomError) as caught:
         launch(bound(a, np.zeros(64, np.float32)))
@@ -297,7 +297,7 @@ def test_here_and_there_do_not_mix(gpu):
         launch(bound(*host), stream=3)
 
 
-def test_a_launch_that_no_gpu_takes_is_refused_before(gpu):
+def test_a_launch_beyond_the_hardware_is_refused(gpu):
     a, x = arrays()
     good = bound(a, x)
     with pytest.raises(WarploomError, match="the kernel requires"):
@@ -315,7 +315,7 @@ def with_scratch(x: Array[f32], sums: Array[f32], counter: Array[s32], more: Arr
     x[thread()] = sums[thread()] + more[thread()] + counter[0].to("f32")
 
 
-def test_memory_of_its_own_is_made_on_the_gpu_and_kept_by_stream(gpu):
+def test_workspaces_are_allocated_on_the_gpu_per_stream(gpu):
     gpu.sizes = (8, 8, 8, 8)
     x = FakeTensor(0x10000, (32,), "float32")
     own = scratch((32,), np.float32), scratch((4,), np.int32, starts_at_zero=True), scratch((32,), np.float32)
@@ -336,7 +336,7 @@ def test_memory_of_its_own_is_made_on_the_gpu_and_kept_by_stream(gpu):
     assert last[2] != first[2], "and not what must keep its contents"
 
 
-def test_memory_of_a_graph_is_its_own_and_stays(gpu):
+def test_workspaces_of_a_graph_are_separate_and_kept(gpu):
     gpu.sizes = (8, 8, 8, 8)
     x = FakeTensor(0x10000, (32,), "float32")
     own = scratch((32,), np.float32), scratch((4,), np.int32, starts_at_zero=True), scratch((32,), np.float32)

@@ -68,7 +68,7 @@ def test_real_code_with_calls_fences_and_local_memory():
     assert code.text.count("EXIT") == code.counts["EXIT"] == 2
 
 
-def test_bytes_that_are_no_cubin_are_a_sentence():
+def test_bytes_that_are_not_a_cubin_are_reported():
     try:
         find("nvdisasm")
     except WarploomError as error:

@@ -50,14 +50,14 @@ def test_a_difference_is_recognised(way, change):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_other_numbers_and_things_are_not_alike(way):
+def test_other_numbers_and_objects_differ(way):
     is_like = WAYS[way](matrix(), matrix())
     for wrong in ((matrix(),), (matrix(),) * 3, (matrix(), 5), (np.zeros((4, 4)), matrix())):
         with contextlib.suppress(TypeError):
             assert not is_like(*wrong)
 
 
-def test_a_pytorch_whose_function_does_not_tell_is_asked_by_attributes(monkeypatch):
+def test_a_pytorch_without_the_guard_function_is_inspected_by_attributes(monkeypatch):
     assert likeness._guards_tell(), "this PyTorch has it"
     likeness._guards_tell.cache_clear()
     monkeypatch.setattr(likeness, "_by_guards", lambda torch, tensors: lambda *given: True)
@@ -67,7 +67,7 @@ def test_a_pytorch_whose_function_does_not_tell_is_asked_by_attributes(monkeypat
     likeness._guards_tell.cache_clear()
 
 
-def test_nothing_is_known_of_other_arrays():
+def test_other_arrays_have_no_signature():
     for arrays in ((), (np.zeros(3),), (matrix(), np.zeros(3))):
         assert not likeness.likeness_of(arrays)(*arrays)
 
@@ -93,7 +93,7 @@ def call(install, monkeypatch):
     return made
 
 
-def test_tensors_made_anew_are_launched_where_they_lie(call):
+def test_new_tensors_are_launched_at_their_own_addresses(call):
     kept = []
     for _ in range(5):
         one, other = matrix(), matrix()

@@ -61,7 +61,7 @@ def test_files_that_cannot_be_executed_are_ignored(bare):
     assert find("ptxas").path == on_path
 
 
-def test_nothing_is_one_sentence_with_the_way_to_get_it(bare):
+def test_a_missing_tool_is_reported_with_how_to_install_it(bare):
     with pytest.raises(AssemblyError) as caught:
         find("ptxas")
     assert caught.value.code == "NO_TOOL"

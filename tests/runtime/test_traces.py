@@ -201,7 +201,7 @@ def test_without_a_cache_every_process_traces(traced, monkeypatch, own_cache):
     assert entries(own_cache) == []
 
 
-def test_the_machine_gets_a_module_and_leaves_nothing_on_disk(traced, own_cache):
+def test_the_emulator_gets_a_module_and_writes_nothing_to_disk(traced, own_cache):
     x = np.arange(32, dtype=np.float32)
     program = made().bind(x, **SHAPE)
     assert isinstance(program.program, Module)
@@ -209,7 +209,7 @@ def test_the_machine_gets_a_module_and_leaves_nothing_on_disk(traced, own_cache)
     assert traced == ["scale"]
 
 
-def test_the_machine_reads_a_found_text_when_it_runs(traced):
+def test_the_emulator_parses_a_cached_text_when_it_runs(traced):
     made().bind(on_gpu(), **SHAPE)
     function = made()
     found = function.bind(on_gpu(), **SHAPE)
@@ -221,7 +221,7 @@ def test_the_machine_reads_a_found_text_when_it_runs(traced):
     assert isinstance(function.bind(x, **SHAPE).program, Module), "a launch with host arrays is for the emulator"
 
 
-def test_a_trace_does_not_depend_on_who_binds():
+def test_a_trace_does_not_depend_on_the_caller_of_bind():
     source = SOURCE + "    Cluster((2, 1))\n"  # which meets at the end, behind the author's last line
     shape = {**SHAPE, "grid": (2, 1, 1), "cluster": (2, 1, 1)}
     x = np.zeros(32, np.float32)
@@ -231,7 +231,7 @@ def test_a_trace_does_not_depend_on_who_binds():
     assert text_of(here.program) == text_of(there.program)
 
 
-def test_bounded_waits_take_a_found_text(install):
+def test_bounded_waits_accept_a_cached_text(install):
     install(FakeLibrary(sizes=(8, 8)))
     for _ in range(2):
         x = on_gpu()
@@ -256,7 +256,7 @@ def fused(gpu, factor, *, m=136, activation="gelu_tanh", scale=None):
     return bound(matmul, arguments, gpu).launch
 
 
-def test_an_authors_file_may_have_a_name_that_is_no_text(install, traced, monkeypatch):
+def test_a_users_file_may_have_a_name_that_is_not_utf_8(install, traced, monkeypatch):
     install(FakeLibrary())
     monkeypatch.setattr(matmul_kernel.matmul, "_traces", {})
     space: dict[str, object] = {}
@@ -320,7 +320,7 @@ def start(*options) -> subprocess.Popen[str]:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL")
-def test_processes_side_by_side_and_killed_agree_and_the_next_finds_all(own_cache):
+def test_parallel_and_killed_processes_leave_a_usable_cache(own_cache):
     workers = [start("for ever") for _ in range(2)]
     told = set()
     try:

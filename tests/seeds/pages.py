@@ -65,7 +65,7 @@ _PRODUCES = f"{EXAMPLES}::test_epi_load_produce_and_consume"
 _LINEAR = f"{EXAMPLES}::test_the_linear_example_of_both_sides"
 _PROMOTES = f"{EXAMPLES}::test_per_k_stages_promote_every_k_tile"
 _FORMS = f"{OUTPUT}::test_every_way_to_hold_an_accumulator_is_the_same"
-_MEMBERS = f"{OUTPUT}::test_members_and_what_a_stage_knows"
+_MEMBERS = f"{OUTPUT}::test_members_of_pipelines_and_stages"
 _BOTH_SIDES = f"{EPI_LOAD}::test_every_form_of_both_sides"
 _DERIVED = f"{WRITER}::test_members"
 _KEYWORDS = f"{WRITER}::test_a_writer_from_keywords_alone"
@@ -74,15 +74,15 @@ _ADDED = f"{ADDED}::test_loaded_inputs_are_added"
 _LAMBDAS = f"{FUNCTIONS}::test_lambdas_under_the_names_of_the_page"
 _ROWS = f"{PIPELINE}::test_rows_arrive_in_order_in_every_form"
 _PARITIES = f"{PIPELINE}::test_the_producer_waits_with_the_parities_of_the_reference"
-_BY_HAND = f"{OUTPUT}::test_barriers_of_the_author_s_own_that_one_thread_initialises"
-_PER_K = f"{OUTPUT}::test_a_stage_per_k_step_gives_back_the_accumulator_and_its_input"
+_BY_HAND = f"{OUTPUT}::test_user_barriers_that_one_thread_initialises"
+_PER_K = f"{OUTPUT}::test_a_stage_per_k_step_releases_the_accumulator_and_its_input"
 _FREED = f"{CONTEXT}::test_the_deallocation_barrier_step_by_step"
-_TWINS = f"{CONTEXT}::test_the_linear_twins_do_what_the_contexts_do"
+_TWINS = f"{CONTEXT}::test_linear_handles_match_the_contexts"
 _LOADED = f"{INPUT}::test_every_way_to_hold_a_loaded_stage"
 _FILLED = f"{INPUT}::test_every_way_to_fill_a_stage"
-_PAYLOADS = f"{INPUT}::test_payloads_know_their_parts"
-_FRAGMENTS = f"{MEMORY}::test_fragments_come_back_from_where_they_were_put"
-_STRIDES = f"{MEMORY}::test_stages_lie_a_stride_apart"
+_PAYLOADS = f"{INPUT}::test_parts_of_payloads"
+_FRAGMENTS = f"{MEMORY}::test_fragments_round_trip_through_tmem"
+_STRIDES = f"{MEMORY}::test_stages_are_a_stride_apart"
 _ALLOCATES = f"{MEMORY}::test_an_allocation_from_first_to_last"
 _ORDER = f"{PIPELINE}::test_two_early_arrivals_do_not_look_like_none"
 _SHARES = f"{SCHEDULERS}::test_split_tiles_carry_their_share"
@@ -171,8 +171,8 @@ PAGES = (
             "get_epilogue_dtype": _DERIVED,
             "write": f"{WRITER}::test_tma_stores_every_element_at_its_position",
             "write_batched": f"{WRITER}::test_one_of_several_matrices_scaled",
-            "write_splitk": f"{SPLIT}::test_splits_add_up_in_every_layout",
-            "write_absolute_with_bounds_check": f"{BOUNDS}::test_rows_of_others_are_left_alone",
+            "write_splitk": f"{SPLIT}::test_splits_are_reduced_in_every_layout",
+            "write_absolute_with_bounds_check": f"{BOUNDS}::test_rows_of_other_tiles_are_not_written",
             **all_by(_ADDED, "write_with_residual", "write_batched_with_tma_epilogue_load"),
             **all_by(_ADDED, "write_batched_with_1d_bias", "write_batched_with_tma_epilogue_load_strips"),
         },
@@ -347,10 +347,10 @@ REFERRED = (
         _STRIDES,
         fields={
             "col_addr": _STRIDES,
-            "frag_size": f"{MEMORY}::test_a_tensor_knows_whether_its_warps_have_a_lower_half",
+            "frag_size": f"{MEMORY}::test_is_lower_required",
         },
         methods={
-            "is_lower_required": f"{MEMORY}::test_a_tensor_knows_whether_its_warps_have_a_lower_half",
+            "is_lower_required": f"{MEMORY}::test_is_lower_required",
             **all_by(_FRAGMENTS, "load_fragments", "store_fragments"),
         },
     ),
@@ -368,8 +368,8 @@ REFERRED = (
     Class(
         "WarpGroupBarrier",
         "named_barriers",
-        f"{CONTEXT}::test_named_barriers_have_numbers_of_their_own",
-        methods=all_by(f"{CONTEXT}::test_named_barriers_have_numbers_of_their_own", "arrive", "wait", "sync"),
+        f"{CONTEXT}::test_named_barriers_have_unique_numbers",
+        methods=all_by(f"{CONTEXT}::test_named_barriers_have_unique_numbers", "arrive", "wait", "sync"),
     ),
     Class(
         "LoadOrderBarrier",

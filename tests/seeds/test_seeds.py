@@ -124,7 +124,7 @@ def is_spoken_of(row):
 
 
 @EVERY_CLASS
-def test_the_test_of_every_member_exists_and_speaks_of_it(each):
+def test_the_test_of_every_member_exists_and_names_it(each):
     assert [f"{row.test} on {row.says}" for row in each.rows if not is_spoken_of(row)] == []
 
 
@@ -139,5 +139,5 @@ def test_no_member_of_a_page_is_missing(each):
     assert (len(each.fields), len(each.members), len(each.methods)) == COUNTS[each.name]
 
 
-def test_the_page_is_what_the_list_makes():
+def test_the_page_is_generated_from_the_list():
     assert PAGE.read_text("utf-8") == text(), "run python tests/seeds/table.py and read the difference"

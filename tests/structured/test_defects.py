@@ -1,7 +1,7 @@
 """Thirty-three ways in which such a system goes wrong, each with the test that shows why it cannot here.
 
 The numbers are those of the study of another system. A test's docstring says what goes wrong there; what is not tested
-is in `DOES_NOT_APPLY` with the reason. `test_every_defect_is_answered` holds the list complete.
+is in `DOES_NOT_APPLY` with the reason. `test_every_defect_has_a_test` holds the list complete.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def test_01_no_split_of_k_is_empty():
     assert violations(MatmulConfig(num_split_k=5), Problem(64, 64, 4 * 64))
 
 
-def test_02_splits_add_up_in_every_accumulator_layout():
+def test_02_splits_are_reduced_in_every_accumulator_layout():
     """A reduction that knows one layout only leaves half of the columns of another unreduced."""
     for group, rows in ((1, 64), (1, 128), (2, 128), (2, 256)):
         config = MatmulConfig(cta_group=group, mma_shape=(rows, 32, 16), num_split_k=2)
@@ -135,7 +135,7 @@ def test_04_functions_see_right_coordinates_through_shared_memory(layout):
     written.check(rows * 100.0 + columns)
 
 
-def test_05_a_tile_may_span_three_blocks_of_factors():
+def test_05_a_tile_may_span_three_blocks_of_scales():
     """Wide tiles begin anywhere in a block of 128 columns; two factors for a tile are not enough."""
     for columns in (152, 248):
         tile = next(tile for tile in range(16) if scale_blocks(tile * columns, columns, 128) == 3)
@@ -143,7 +143,7 @@ def test_05_a_tile_may_span_three_blocks_of_factors():
     blockwise(9, 100, 100, mma_shape=(64, 96, 32), c_type="bf16", scale_granularity=32).check()
 
 
-def test_06_groups_of_k_tiles_are_refused_where_each_has_factors():
+def test_06_groups_of_k_tiles_are_refused_with_scales():
     """A group of K tiles in one stage, of which only the first is loaded and each overwrites the accumulator."""
     assert any("k_group_size=2" in rejected for rejected in violations(BlockwiseFP8MatmulConfig(k_group_size=2)))
     assert any("k_group_size=2" in rejected for rejected in violations(BlockScaledMatmulConfig(k_group_size=2)))
@@ -157,7 +157,7 @@ def test_07_a_row_keeps_its_last_elements(n):
         test_residual.check(MatmulConfig(cta_group=1, mma_shape=(64, 32, 16), c_type=c_type, **fields), 5, n, 16)
 
 
-def test_08_a_residual_times_zero_takes_the_same_kernel():
+def test_08_a_residual_times_zero_uses_the_same_kernel():
     """A special case for beta = 0 that forgets the author's function. Here beta is a number like any other."""
     config = MatmulConfig(**SMALL, use_tma_epilogue_load=True)
     made = arrays(config, *RAGGED, seed=None)
@@ -178,7 +178,7 @@ def test_09_a_block_scaled_matmul_has_an_epilogue(register_based):
     assert (loads > 0) == (not register_based), "the mode reaches the writer, too"
 
 
-def test_10_every_role_that_reads_waits_for_the_grid_before():
+def test_10_every_role_that_reads_waits_for_the_previous_grid():
     """A role that loads for the epilogue and does not wait reads what the grid before has not yet written."""
     waits_before_it_reads(family("epilogue_load"), ("load", "epilogue_load", "epilogue"))
 
@@ -256,7 +256,7 @@ def test_18_functions_see_the_batch():
 
 
 @pytest.mark.parametrize("register", [True, False], ids=["registers", "shared memory"])
-def test_19_the_residual_comes_behind_the_function_in_every_mode(register):
+def test_19_the_residual_is_added_after_the_function_in_every_mode(register):
     """In one mode the author's function sees the residual, in the other it does not."""
     epilogue = Epilogue(function=lambda acc, at: acc * 3.0)
     config = config_of((64, 16, 1), c_type="f32", register_based_epilogue=register)
@@ -286,7 +286,7 @@ def test_20_tmem_is_waited_for_and_fenced(name):
 
 
 @EVERY_FAMILY
-def test_21_who_writes_shared_memory_fences_it(name):
+def test_21_writers_of_shared_memory_fence_it(name):
     """The thread that starts a copy fences, behind the barrier, for what all the others have written."""
     role = [op for op in instructions(family(name)) if op.opcode != "bar.warp.sync"]
     stores = [at for at, op in enumerate(role) if re.match(r"cp\.async\.bulk\.tensor\.\dd\.global", op.opcode)]
@@ -334,7 +334,7 @@ def test_25_no_swizzle_is_a_swizzle_like_any_other():
         write(config, 33, 40).check()
 
 
-def test_26_an_element_is_stored_whatever_its_neighbours_are():
+def test_26_an_element_is_stored_regardless_of_its_neighbours():
     """A fragment left when the lower of two rows is outside C, although the upper one is inside: N % 16 == 8."""
 
     def store(value, at, out):
@@ -381,7 +381,7 @@ def test_28_all_problems_are_reported_in_one_error():
     assert any("columns of TMEM" in each for each in violations(wide))
 
 
-def test_29_arrivals_that_free_an_input_stage_are_counted_from_who_arrives():
+def test_29_arrivals_that_free_an_input_stage_are_counted_by_role():
     """As many local arrivals as there are CTAs, right only because of who else does not multicast."""
     problem = blockwise(130, 40, 300, mma_shape=(64, 32, 32), cluster_shape=(2, 2, 1), num_pipeline_stages=2)
     problem.check("random", 2)
@@ -389,7 +389,7 @@ def test_29_arrivals_that_free_an_input_stage_are_counted_from_who_arrives():
     assert commits + lanes in counts(print_module(problem.launch.program))
 
 
-def test_30_factors_reach_every_width_that_is_allowed():
+def test_30_scales_for_every_allowed_width():
     """Whole chunks of 128 columns only: a tile of 64 has none, one of 192 too few."""
     for columns in (64, 192):
         scaled(40, 2 * columns - 7, 160, mma_shape=(128, columns, 32), c_type="bf16").check()
@@ -420,7 +420,7 @@ def test_32_masks_follow_the_rank():
     blockwise(130, 70, 200, mma_shape=(64, 32, 32), cluster_shape=(2, 2, 1)).check("reverse")
 
 
-def test_every_defect_is_answered():
+def test_every_defect_has_a_test():
     numbers = {
         int(name.split("_")[1]): function.__doc__
         for name, function in globals().items()

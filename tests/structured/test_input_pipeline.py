@@ -148,7 +148,7 @@ def test_a_role_that_has_produced_stays_until_every_stage_is_free():
     assert by_itself.count("mbarrier.try_wait") == by_hand.count("mbarrier.try_wait") == 1 + 3
 
 
-def test_payloads_know_their_parts():
+def test_parts_of_payloads():
     class Part:
         local = False
 

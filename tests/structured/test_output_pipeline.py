@@ -142,7 +142,7 @@ def test_rings_of_any_length(accumulators, schedule, seed):
     check(plain_mma, plain_epilogue, [(schedule, seed)], tiles=2 * accumulators + 1, k_tiles=1, **fields)
 
 
-def test_a_writer_gives_the_accumulator_back_before_the_stage_ends():
+def test_a_writer_releases_the_accumulator_before_the_stage_ends():
     def epilogue(kit):
         writer = TileWriter(kit.d, kit.config, role=kit.roles.epilogue, shape=kit.d.shape)
         with kit.roles.epilogue, EpilogueWarpContext(kit.outputs) as epi:
@@ -154,7 +154,7 @@ def test_a_writer_gives_the_accumulator_back_before_the_stage_ends():
     check(plain_mma, epilogue, tiles=5)
 
 
-def test_members_and_what_a_stage_knows():
+def test_members_of_pipelines_and_stages():
     def epilogue(kit):
         outputs, config = kit.outputs, kit.config
         assert (outputs.cta_group, outputs.num_stages, outputs.stage_stride_cols) == (1, 2, 256)
@@ -206,7 +206,7 @@ def test_the_mask_names_the_pair(shape, cta_group):
 
 
 @pytest.mark.parametrize(("shape", "arrivals"), [(ONE, 128), (PAIR, 256)], ids=["one", "pair"])
-def test_barriers_of_the_author_s_own_that_one_thread_initialises(shape, arrivals):
+def test_user_barriers_that_one_thread_initialises(shape, arrivals):
     mine = []
 
     def options(config):
@@ -350,7 +350,7 @@ def test_tmem_of_another_number_of_ctas():
 
 
 @pytest.mark.parametrize("form", ["leaving", "arrive_input", "by lanes", "pipeline"])
-def test_a_stage_per_k_step_gives_back_the_accumulator_and_its_input(form):
+def test_a_stage_per_k_step_releases_the_accumulator_and_its_input(form):
     """Sums over K by hand: both rings go round several times."""
 
     def mma(kit):

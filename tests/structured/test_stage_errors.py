@@ -48,7 +48,7 @@ def test_a_stage_that_is_dropped() -> None:
                 ring.acquire_producer()  # HERE
 
 
-def test_a_stage_that_is_released_on_one_way_only() -> None:
+def test_a_stage_that_is_released_on_one_path_only() -> None:
     @rejected("STAGE_RELEASED_CONDITIONALLY", "inside a device branch")
     def _(roles: Any, ring: ProducerConsumerPipeline, n: Any) -> None:
         with roles.load:
@@ -136,7 +136,7 @@ def test_an_explicit_stage_without_an_arrival() -> None:
             pass
 
 
-def test_a_role_that_is_declared_and_takes_no_part() -> None:
+def test_a_role_that_is_declared_but_unused() -> None:
     @kernel(target="sm_90a")
     def lonely(n: s32) -> None:
         roles = warp_roles(load=1, use=1)

@@ -56,14 +56,14 @@ def round_trip(x: Array[f32], y: Array[f32], *, m, group, rep):
 
 @pytest.mark.parametrize("rep", [1, 8])
 @pytest.mark.parametrize(("m", "group", "rows"), [(128, 1, 128), (64, 1, 64), (128, 2, 128)])
-def test_fragments_come_back_from_where_they_were_put(m, group, rows, rep):
+def test_fragments_round_trip_through_tmem(m, group, rows, rep):
     x = np.random.default_rng().integers(-99, 100, (rows, 16 * rep)).astype(np.float32)
     y = np.full_like(x, np.nan)
     run(round_trip, x, y, block=BLOCK, m=m, group=group, rep=rep)
     np.testing.assert_array_equal(x, y)
 
 
-def test_places_are_those_of_the_move():
+def test_addresses_match_the_move():
     assert [tuple(place) for place in places_of(8)] == [
         (0, 0), (0, 1), (8, 0), (8, 1), (0, 8), (0, 9), (8, 8), (8, 9)
     ]  # fmt: skip
@@ -83,7 +83,7 @@ def staged(out: Array[u32], index: s32, *, config):
         out[4] = (address + 16).addr
 
 
-def test_stages_lie_a_stride_apart():
+def test_stages_are_a_stride_apart():
     out = np.zeros(5, np.uint32)
     config = OutputPipelineConfig(num_stages=2, stage_stride_cols=256, cta_group=1)
     launch(staged.bind(out, 1, grid=(1, 1, 1), block=(32, 1, 1), config=config))
@@ -91,7 +91,7 @@ def test_stages_lie_a_stride_apart():
     assert out.tolist() == [offset, 7, offset + (96 << 16), offset + (112 << 16), offset + (96 << 16) + 16]
 
 
-def test_a_tensor_knows_whether_its_warps_have_a_lower_half():
+def test_is_lower_required():
     def required(m, group):
         return TmemTensor("f32", (m, 8), group, None).is_lower_required
 

@@ -48,7 +48,7 @@ def linear_epilogue(kit):
 
 
 @SHAPES
-def test_the_linear_twins_do_what_the_contexts_do(shape):
+def test_linear_handles_match_the_contexts(shape):
     twins = check(linear_mma, linear_epilogue, shape=shape, tiles=5)
     assert opcodes(twins) == opcodes(check(plain_mma, plain_epilogue, [], shape=shape, tiles=5))
 
@@ -184,7 +184,7 @@ def test_thread_counts_that_are_given_are_checked():
 
 
 @SHAPES
-def test_a_context_is_created_on_storage_of_the_author_s_own(shape):
+def test_a_context_is_created_on_user_storage(shape):
     """The signature of the page: `create` with the storage alone, in both roles."""
     made = {}
 
@@ -422,7 +422,7 @@ def test_a_mask_of_other_ctas():
     rejected("COUNT_MISMATCH", "given 0x2", "make 0x1", epilogue=epilogue)
 
 
-def test_named_barriers_have_numbers_of_their_own():
+def test_named_barriers_have_unique_numbers():
     """The hand-over of the address and the author's own barrier are different barriers."""
 
     def epilogue(kit):

@@ -54,7 +54,7 @@ def test_invariant_arithmetic_is_computed_once():
     assert sum(line.startswith(("mul.wide", "mul.lo")) for line in inside(lines)) == 3, "k, k·n and j"
 
 
-def test_loops_that_are_not_entered_leave_values_behind():
+def test_values_are_kept_if_a_loop_is_not_entered():
     @kernel
     def skip(out, n: s32):
         i = thread().to(s32)
@@ -102,7 +102,7 @@ def test_a_branch_alone_keeps_what_is_in_it():
     assert [line.split()[1].partition(".")[0] for line in lines if line.startswith("@")] == ["st"]
 
 
-def test_a_guard_stands_where_something_happens_or_an_old_value_stays():
+def test_a_guard_is_emitted_only_for_effects_and_old_values():
     @kernel
     def chosen(out, n: s32):
         kept = Variable("s32", 5)
@@ -128,7 +128,7 @@ def test_a_load_under_a_condition_gives_zero_where_it_does_not_hold():
     np.testing.assert_array_equal(out, np.where(np.arange(32) < 20, x, 0))
 
 
-def test_a_role_keeps_what_is_its_own():
+def test_a_role_keeps_its_own_values():
     @kernel
     def parts(out, n: s32):
         roles = warp_roles(first=1, second=1)
@@ -200,7 +200,7 @@ def test_a_wait_inside_stays_where_it_is():
     np.testing.assert_array_equal(out, [np.arange(31, -1, -1) * 3] * 3)
 
 
-def test_turns_share_what_they_compute():
+def test_iterations_share_invariant_values():
     @kernel
     def scaled(out, n: s32):
         for k in loop(8, unroll=4):
@@ -213,7 +213,7 @@ def test_turns_share_what_they_compute():
     assert sum(line.startswith("mul.wide") for line in lines) == 1
 
 
-def test_parts_put_together_again_are_the_whole():
+def test_split_and_merged_parts_are_the_whole():
     @kernel
     def copy(x, y, words):
         i = thread() * 16

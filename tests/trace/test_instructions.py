@@ -172,7 +172,7 @@ def test_every_form_is_reached_and_ptxas_reads_it(target):
     assert verdict.startswith("0\n"), wrong or verdict
 
 
-def test_names_are_python_and_operands_are_no_words():
+def test_names_are_identifiers_and_operands_are_not_keywords():
     for root, found in functions().items():
         for name in (root, *found.members):
             assert name.isidentifier()

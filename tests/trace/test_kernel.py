@@ -146,7 +146,7 @@ def test_instructions_carry_the_authors_line():
     assert found["ld.param.u64"] == found["ret"] == 0
 
 
-def test_faults_speak_of_the_authors_line():
+def test_faults_name_the_authors_line():
     @kernel
     def outside(x):
         x[thread()] = 1.0

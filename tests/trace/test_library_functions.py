@@ -103,7 +103,7 @@ def test_fragments():
     traced.bind(np.zeros(4, np.float32), grid=1, block=128)
 
 
-def test_functions_that_the_device_has_not():
+def test_functions_that_the_device_lacks():
     def arctan(x, n: s32):
         x[0] = np.arctan(x[0])  # HERE
 

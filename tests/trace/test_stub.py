@@ -91,7 +91,7 @@ def stub():
     return HEAD + "\n" + "\n".join(classes) + "\n" + "\n".join(names) + "\n"
 
 
-def test_the_stub_is_what_the_table_says(request):
+def test_the_stub_matches_the_table(request):
     text = stub()
     if request.config.getoption("--update-golden"):
         STUB.write_text(text, "utf-8")

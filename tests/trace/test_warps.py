@@ -106,7 +106,7 @@ def test_roles_divide_the_warps(schedule):
     assert sum(line.startswith("shfl") for line in lines) == 1
 
 
-def test_roles_ask_for_registers():
+def test_roles_request_registers():
     @kernel(maxnreg=128)
     def work(out):
         roles = warp_roles(multiply=8, load=4, registers={"load": 40, "multiply": 160})
@@ -122,7 +122,7 @@ def test_roles_ask_for_registers():
     np.testing.assert_array_equal(out, np.repeat([2, 1], [256, 128]))
 
 
-def test_a_hang_speaks_of_barriers_by_name():
+def test_a_hang_names_its_barriers():
     @kernel
     def hang(out):
         roles = warp_roles(load=1, multiply=1)
@@ -211,7 +211,7 @@ def test_shared_arrays_may_be_declared_before_the_roles():
     trace(fine)
 
 
-def test_a_deadlock_speaks_of_roles_and_barriers():
+def test_a_deadlock_names_roles_and_barriers():
     @kernel
     def stuck(out):
         roles = warp_roles(load=1, multiply=4)

@@ -41,14 +41,14 @@ def test_vector_add(target):
     assert machine.launches[0].instructions > 0
 
 
-def test_tensors_of_the_cpu_are_taken_as_they_are():
+def test_cpu_tensors_are_passed_unchanged():
     x, y, out = torch.randn(100), torch.randn(100), torch.full((100,), float("nan"))
     with warploom.triton.machine():
         kernels.add[(1,)](x, y, out, 100, BLOCK=128)
     assert torch.equal(out, x + y)
 
 
-def test_views_start_where_they_start():
+def test_views_start_at_their_first_element():
     whole = torch.randn(300)
     out = torch.full((100,), float("nan"))
     with warploom.triton.machine():
@@ -205,7 +205,7 @@ def test_autotune(autotune):
     assert "do_bench" not in vars(tuner)
 
 
-def test_autotune_passes_over_what_does_not_fit():
+def test_autotune_skips_configurations_that_do_not_fit():
     @triton.autotune(configs=[triton.Config({"BM": 256}, num_stages=9), triton.Config({"BM": 64})], key=["M"])
     @triton.jit
     def tuned(a, b, c, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
@@ -231,7 +231,7 @@ def test_a_device_by_its_number():
             assert torch.device("cuda", device) == torch.ones(1).device
 
 
-def test_cublas_of_triton_is_a_product_on_the_host():
+def test_cublas_of_triton_runs_on_the_host():
     nvidia = pytest.importorskip("triton._C.libtriton").nvidia
     with warploom.triton.machine():
         blas = nvidia.cublas.CublasLt(torch.empty(1024, dtype=torch.uint8, device="cuda"))

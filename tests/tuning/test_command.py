@@ -32,7 +32,7 @@ def run(capsys, *arguments):
     return status, printed.out, printed.err
 
 
-def test_it_prints_a_table_and_remembers(gpu, capsys):
+def test_a_table_is_printed_and_the_winner_stored(gpu, capsys):
     gpu.cost = lambda launched: 4.0 if launched.block[0] > 200 else 8.0
     status, out, err = run(capsys, SMALL, "--most", "12")
     assert status == 0, err

@@ -55,7 +55,7 @@ def test_an_operation_is_tuned_and_later_calls_use_the_winner(gpu):
     assert [row.config for row in again.rows] == [report.best, report.default]
 
 
-def test_the_switch_keeps_it_from_being_remembered(gpu, monkeypatch):
+def test_the_environment_keeps_winners_from_being_stored(gpu, monkeypatch):
     monkeypatch.setenv("WARPLOOM_TUNED", "0")
     report = tune(matmul, **product(gpu), candidates=CANDIDATES[:1])
     assert not report.is_remembered
@@ -63,7 +63,7 @@ def test_the_switch_keeps_it_from_being_remembered(gpu, monkeypatch):
     assert recall("Fake H200", report.problem) is None
 
 
-def test_inputs_rotate_through_more_than_the_cache_holds_and_candidates_take_turns(gpu):
+def test_inputs_exceed_the_cache_and_candidates_alternate(gpu):
     given, gpu.sizes = product(gpu), (128, 128, 128)
     report = tune(matmul, **given, candidates=CANDIDATES)
     assert len(gpu.graphs) == len(report.rows) == 4
@@ -78,7 +78,7 @@ def test_inputs_rotate_through_more_than_the_cache_holds_and_candidates_take_tur
     assert gpu.streams == 1
 
 
-def test_the_callers_arrays_are_left_alone(gpu):
+def test_the_callers_arrays_are_not_written(gpu):
     given = product(gpu)
     pattern = np.random.default_rng().integers(0, 255, given["out"].nbytes, np.uint8)
     for each in given.values():
@@ -149,7 +149,7 @@ def test_calls_that_cannot_be_tuned_are_reported(gpu, name):
     assert error.value.code == "NOTHING_TO_TUNE"
 
 
-def test_all_faults_are_one_error(gpu):
+def test_all_problems_are_in_one_error(gpu):
     host = {name: np.zeros((8, 8), np.float32) for name in "ab"}
     with pytest.raises(
         WarploomError, match=r"`config` is chosen by tuning; `out` is missing.*`a` is on cpu; `b` is on"
@@ -252,7 +252,7 @@ def staged(x: TensorMap, y: Array[f32], own: Array[f32]):
         y[0] = own[0]
 
 
-def test_maps_views_and_memory_of_the_kernels_own(gpu):
+def test_maps_views_and_workspaces(gpu):
     """A map and a view of one array are one region; what a kernel needs for itself is the launch's."""
     whole = HeldTensor(gpu, 64, 64, dtype="float32")
     part = HeldTensor(gpu, 8, dtype="float32")

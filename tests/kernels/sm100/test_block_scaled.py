@@ -55,16 +55,16 @@ def test_stages(kind, stages):
 @pytest.mark.parametrize(
     ("kind", "cta_group", "cluster"), [("mxfp8", 1, (2, 2, 1)), ("nvfp4", 2, (4, 2, 1)), ("mxfp4", 2, (2, 2, 1))]
 )
-def test_clusters_share_operands_but_not_factors(kind, cta_group, cluster):
+def test_clusters_share_operands_but_not_scales(kind, cta_group, cluster):
     problem(kind, cta_group, 64, 500, 250, 320, cluster_shape=cluster, num_clc_pipeline_stages=1).check("random", 5)
 
 
-def test_types_of_8_bits_may_differ_and_lie_either_way():
+def test_8_bit_operands_of_different_types_and_majors():
     problem("mxfp8", 1, 64, 144, 80, 224, a_type="e5m2", b_type="e4m3").check()
     problem("mxfp8", 2, 128, 144, 80, 224, a_major="mn", b_major="mn").check("reverse")
 
 
-def test_powers_of_two_may_scale_4_bits_by_sixteen():
+def test_mxfp4_with_blocks_of_sixteen():
     problem("nvfp4", 1, 64, 100, 100, 320, scale_type="ue8m0", vec_sf_size=16).check()
     problem("nvfp4", 2, 64, 100, 100, 320, scale_type="ue8m0", vec_sf_size=32).check()
 
@@ -88,7 +88,7 @@ def test_rows_that_tma_cannot_store():
 
 
 @pytest.mark.parametrize("register_based", [True, False])
-def test_the_epilogue_has_its_say(register_based):
+def test_epilogue(register_based):
     ramp = Epilogue(activation="relu", function=lambda value, at: value * 2.0 + at.row.to("f32"))
     given = problem("mxfp8", 1, 64, 130, 90, 160, alpha=0.25, epilogue=ramp, register_based_epilogue=register_based)
     given.check(then=lambda exact: 2 * np.maximum(exact, 0) + np.arange(130)[:, None])

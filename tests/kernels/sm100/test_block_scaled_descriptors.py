@@ -70,7 +70,7 @@ FOREIGN = [
 
 
 @pytest.mark.parametrize(("name", "fields"), FOREIGN)
-def test_a_foreign_kernel_says_the_same(name, fields, seen):
+def test_a_foreign_kernel_has_the_same_descriptors(name, fields, seen):
     case = next(case for case in CASES if case.name == name)
     try:
         prepared = case.prepare(seed=1)

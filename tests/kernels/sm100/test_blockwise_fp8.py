@@ -30,7 +30,7 @@ def test_every_layout_under_every_schedule(cta_group, shape, cluster, schedule, 
 
 
 @pytest.mark.parametrize("columns", [152, 168, 176, 184, 200, 208, 216, 224, 232, 240, 248])
-def test_a_tile_may_touch_three_blocks_of_factors(columns):
+def test_a_tile_may_span_three_blocks_of_scales(columns):
     tile = next(tile for tile in range(16) if scale_blocks(tile * columns, columns, 128) == 3)
     blockwise(17, (tile + 1) * columns - 5, 100, mma_shape=(64, columns, K), c_type="bf16").check()
 
@@ -65,7 +65,7 @@ def test_stages(stages, accumulators):
 
 
 @pytest.mark.parametrize("store", [True, False])
-def test_types_of_operands_and_factors(store):
+def test_types_of_operands_and_scales(store):
     fields = {"a_type": "e5m2", "b_type": "e4m3", "scale_type": "bf16", "use_tma_store": store}
     blockwise(100, 75, 260, mma_shape=(64, 128, K), **fields).check()
 
@@ -81,13 +81,13 @@ def test_batches():
     blockwise(70, 90, 300, batch=(3,), mma_shape=(64, 64, K)).check("lazy")
 
 
-def test_the_epilogue_has_its_say():
+def test_epilogue():
     ramp = Epilogue(alpha=0.5, activation="relu", function=lambda value, at: value + at.column.to("f32"))
     problem = blockwise(90, 130, 200, mma_shape=(64, 64, K), epilogue=ramp)
     problem.check(then=lambda exact: np.maximum(0.5 * exact, 0) + np.arange(130))
 
 
-def test_factors_count_with_all_their_bits():
+def test_scales_are_applied_with_full_precision():
     """Scales that are not powers of two, against the same roundings step by step: one for each fused addition."""
     problem = blockwise(64, 96, 384, mma_shape=(64, 96, K))
     problem.a_scales = problem.rng.random(problem.a_scales.shape).astype(np.float32)

@@ -31,7 +31,7 @@ def check(case):
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_it_is_the_product(case):
+def test_results_are_exact(case):
     check(case)
 
 
@@ -54,7 +54,7 @@ CODES = [(1, "bf16", "UTCHMMA"), (2, "bf16", "UTCHMMA"), (2, "e4m3", "UTCQMMA"),
 
 
 @pytest.mark.parametrize(("group", "dtype", "multiplies"), CODES)
-def test_its_machine_code_is_what_it_should_be(group, dtype, multiplies):
+def test_sass_has_the_expected_instructions(group, dtype, multiplies):
     made = arrays(MatmulConfig(cta_group=group, a_type=dtype), 64, 64, 128)
     code = sass_of(made.bind(matmul, made.result, 64, 64, 128, 1))
     assert code.count(multiplies) >= 4
@@ -66,7 +66,7 @@ def test_its_machine_code_is_what_it_should_be(group, dtype, multiplies):
 
 @settings(max_examples=8)
 @given(st.integers(0, 1 << 32))
-def test_any_configuration_is_the_product(seed):
+def test_any_configuration_is_exact(seed):
     check(cases(1, seed)[0])
 
 
@@ -93,7 +93,7 @@ def test_an_epilogue_reads_its_operands_from_global_memory_at_any_odd_size(field
     assert same(made.d, expected(made.sums, given_[:, None] if name == "factor" else given_))
 
 
-def test_an_authors_function_may_own_the_store():
+def test_a_user_function_may_replace_the_store():
     config = MatmulConfig(cta_group=1, mma_shape=(128, 32, 16), c_type="f32", use_tma_store=False)
     m, n, k = 130, 37, 64
     twice = np.full((m, n), np.nan, np.float32)
@@ -107,7 +107,7 @@ def test_an_authors_function_may_own_the_store():
     assert np.isnan(made.d).all()
 
 
-def test_every_role_that_reads_waits_for_the_grid_before():
+def test_every_role_that_reads_waits_for_the_previous_grid():
     config = MatmulConfig(cta_group=1, mma_shape=(128, 64, 16))
     made = arrays(config, 64, 64, 64)
     waits_before_it_reads(made.bind(matmul, made.result, 64, 64, 64, 1), ("load", "epilogue"))

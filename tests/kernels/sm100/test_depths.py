@@ -35,7 +35,7 @@ def sums(a, d, ends):
 )
 @pytest.mark.parametrize("tiles", [[1], [1, 3, 1, 2], [0, 5, 0, 0, 1, 0]], ids=str)
 @pytest.mark.parametrize("schedule", ["lazy", "random"])
-def test_every_batch_has_its_own_depth(target, k, n, dtype, tiles, schedule):
+def test_every_batch_has_its_own_k_extent(target, k, n, dtype, tiles, schedule):
     tile = TILE[dtype]
     starts = np.cumsum([0, *tiles]).astype(np.int32)
     rows = (starts[-1] + 1) * tile  # more than any batch has
@@ -48,7 +48,7 @@ def test_every_batch_has_its_own_depth(target, k, n, dtype, tiles, schedule):
 
 
 @pytest.mark.parametrize("schedule", ["eager", "lazy", "random"])
-def test_a_residual_comes_into_the_buffers_of_an_empty_batch_too(schedule):
+def test_a_residual_in_place_with_an_empty_batch(schedule):
     starts = np.array([0, 0, 2, 2], np.int32)
     a, d = integers(128, 70, dtype=ml_dtypes.bfloat16), integers(128, 72, dtype=ml_dtypes.bfloat16)
     residual = integers(3, 70, 72, dtype=ml_dtypes.bfloat16)

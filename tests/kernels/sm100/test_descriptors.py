@@ -85,14 +85,14 @@ def compare(seen: dict[str, set[Any]]) -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
-def test_a_foreign_file_says_the_same(path: Path, seen: dict[str, set[Any]]) -> None:
+def test_a_foreign_file_has_the_same_descriptors(path: Path, seen: dict[str, set[Any]]) -> None:
     file = load(path, seed=1)
     launch(file.launch(file.allocate()))
     compare(seen)
 
 
 @pytest.mark.parametrize("case", COMPILED, ids=lambda case: case.name)
-def test_a_compiled_kernel_says_the_same(case: Any, seen: dict[str, set[Any]]) -> None:
+def test_a_compiled_kernel_has_the_same_descriptors(case: Any, seen: dict[str, set[Any]]) -> None:
     try:
         prepared = case.prepare(seed=1)
     except CompilerMissing as reason:

@@ -132,7 +132,7 @@ def test_a_grid_has_room_for_all_tiles_and_no_more_than_the_gpu():
     assert grouped_grid(config, 1 << 20, 8, 4096, 148) == (148, 1, 1)
 
 
-def test_every_role_that_reads_waits_for_the_grid_before():
+def test_every_role_that_reads_waits_for_the_previous_grid():
     config = MatmulConfig(gemm_kind="gmm", cta_group=1, mma_shape=(64, 32, 16))
     made, ends = prepared(config, (3, 4), 32, 64)
     waits_before_it_reads(bound_to(made, ends, 32, 64), ("load", "epilogue", "scheduler"))

@@ -39,7 +39,7 @@ def test_swiglu(m, n, k, dtype, target):
 
 
 @pytest.mark.parametrize("columns", [128, 160])
-def test_ping_pong_with_all_that_may_follow(columns):
+def test_ping_pong_with_every_epilogue_option(columns):
     x, gate, up, bias = like(1024, 512), like(4096, 512), like(4096, 512), like(4096)
     kept = {"gate": like(1024, 4096), "up": like(1024, 4096)}
     config = HopperConfig(tile=(128, columns), pingpong=True)

@@ -30,7 +30,7 @@ def bound(config: dict[str, Any], k: int) -> tuple[warploom.Launch, np.ndarray[A
 
 @pytest.mark.parametrize("config", CONFIGS)
 @pytest.mark.parametrize("k", [8, 136, 712])
-def test_the_product_is_right_whatever_comes_first(config: dict[str, Any], k: int) -> None:
+def test_results_are_right_in_any_order_of_loads(config: dict[str, Any], k: int) -> None:
     call, out, expected = bound(config, k)
     for schedule in ("eager", "lazy", "random"):
         out[...] = np.nan

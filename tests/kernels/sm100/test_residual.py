@@ -64,7 +64,7 @@ def check(config, m, n, k, batch=1, *, beta=-2.0, activation=None, schedule=("ea
 @pytest.mark.parametrize("is_row", [False, True], ids=["matrix", "row"])
 @pytest.mark.parametrize("swapped", [False, True], ids=["", "swapped"])
 @pytest.mark.parametrize(("group", "rows"), LAYOUTS)
-def test_every_layout_adds_its_source_behind_the_activation(group, rows, swapped, is_row):
+def test_every_layout_adds_the_residual_after_the_activation(group, rows, swapped, is_row):
     config = MatmulConfig(
         cta_group=group,
         mma_shape=(rows, 48, 16),
@@ -83,18 +83,18 @@ ROWS = cases(4, seed=2, use_tma_epilogue_load=True, epilogue_is_1d=True)
 
 
 @pytest.mark.parametrize("case", MATRICES + ROWS, ids=str)
-def test_any_configuration_adds_its_source(case):
+def test_any_configuration_adds_the_residual(case):
     check(case.config, case.m, case.n, case.k, case.batch, schedule=case.schedule, sms=case.sms)
 
 
 @pytest.mark.parametrize("beta", [0.0, 1.0, 0.5])
-def test_beta_scales_the_source(beta):
+def test_beta_scales_the_residual(beta):
     config = MatmulConfig(cta_group=1, mma_shape=(64, 32, 16), use_tma_epilogue_load=True)
     check(config, 70, 40, 64, beta=beta, activation="relu")
 
 
 @pytest.mark.parametrize("stages", [1, 2, 3, 5])
-def test_any_number_of_stages_will_do(stages):
+def test_any_number_of_stages(stages):
     config = MatmulConfig(
         cta_group=1,
         mma_shape=(64, 64, 16),
@@ -127,7 +127,7 @@ def test_a_row_of_any_length_keeps_its_end(c_type, n, batch):
     check(config, 3, n, 16, batch)
 
 
-def test_rows_that_tma_cannot_step_through_are_read_by_threads():
+def test_rows_that_are_not_tma_compatible_are_read_by_threads():
     """The rule for a residual: C's type and rows of whole 16 bytes go through the role; all else is an operand."""
     n = 61
     loading = MatmulConfig(cta_group=1, mma_shape=(64, 32, 16), use_tma_epilogue_load=True)
@@ -153,7 +153,7 @@ def test_a_row_that_is_not_aligned_or_of_another_type_is_refused():
 
 
 @pytest.mark.parametrize("is_row", [False, True], ids=["matrix", "row"])
-def test_every_role_that_reads_waits_for_the_grid_before(is_row):
+def test_every_role_that_reads_waits_for_the_previous_grid(is_row):
     config = MatmulConfig(cta_group=1, mma_shape=(64, 32, 16), use_tma_epilogue_load=True, epilogue_is_1d=is_row)
     made = arrays(config, 64, 32, 64)
     bound = bound_to(made, source_of(made), None, None)

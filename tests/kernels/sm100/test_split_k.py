@@ -41,7 +41,7 @@ def check(config, m, n, k, schedule=("eager", 0), sms=32):
 
 @pytest.mark.parametrize("swapped", [False, True])
 @pytest.mark.parametrize(("group", "rows"), LAYOUTS)
-def test_every_layout_adds_up(group, rows, swapped):
+def test_every_layout_is_reduced(group, rows, swapped):
     config = MatmulConfig(
         cta_group=group, mma_shape=(rows, 48, 16), AB_swapped=swapped, num_split_k=3, c_type="f16", a_type="f16"
     )
@@ -56,16 +56,16 @@ def test_splits_may_be_uneven_and_none_is_empty(tiles, splits):
 
 
 @pytest.mark.parametrize("case", cases(7, seed=2, num_split_k=3, gemm_kind="gemm"), ids=str)
-def test_any_configuration_adds_up(case):
+def test_any_configuration_is_reduced(case):
     check(case.config, case.m, case.n, case.k, case.schedule, case.sms)
 
 
-def test_the_last_warp_may_come_first():
+def test_splits_may_arrive_in_any_order():
     check(MatmulConfig(cta_group=1, mma_shape=(64, 16, 16), num_split_k=3), 60, 16, 3 * 64, ("reverse", 0), sms=1)
 
 
 @pytest.mark.parametrize("schedule", [("eager", 0), ("lazy", 0), ("random", 3), ("random", 4)], ids=str)
-def test_splits_are_added_in_order_whatever_the_schedule(schedule):
+def test_splits_are_added_in_order_under_every_schedule(schedule):
     config = MatmulConfig(cta_group=2, mma_shape=(128, 32, 16), num_split_k=4, c_type="f32")
     made = arrays(config, 130, 40, 9 * 64, seed=None)
     ends = [9 * split // 4 * 64 for split in range(5)]
@@ -79,7 +79,7 @@ def test_splits_are_added_in_order_whatever_the_schedule(schedule):
     assert not same(made.d, functools.reduce(np.add, reversed(others)) + first)
 
 
-def test_buffers_serve_one_launch_after_another():
+def test_consecutive_launches_reuse_the_buffers():
     config = MatmulConfig(cta_group=1, mma_shape=(128, 64, 16), num_split_k=4, scheduler="static")
     made = arrays(config, 200, 72, 9 * 64)
     workspace, locks = buffers(config, made.problem)
@@ -108,7 +108,7 @@ def test_the_workspace_has_a_tile_for_every_cta_of_a_swapped_grid():
     assert split_k_workspace(config, Problem(512, 4096, 1024)).tiles == grid[0] * grid[1] == 128
 
 
-def test_every_role_that_reads_waits_for_the_grid_before():
+def test_every_role_that_reads_waits_for_the_previous_grid():
     config = MatmulConfig(cta_group=1, mma_shape=(64, 32, 16), num_split_k=2)
     made = arrays(config, 64, 32, 128)
     waits_before_it_reads(bound_to(made, *buffers(config, made.problem)), ("load", "epilogue"))

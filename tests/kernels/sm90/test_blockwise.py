@@ -27,12 +27,12 @@ SHAPES = [
 
 @pytest.mark.parametrize(("schedule", "seed"), SCHEDULES)
 @pytest.mark.parametrize("fields", SHAPES)
-def test_every_way_to_divide_the_work_under_every_schedule(fields, schedule, seed):
+def test_every_work_decomposition_under_every_schedule(fields, schedule, seed):
     blockwise(140, 200, 300, **fields).check(schedule, seed)
 
 
 @pytest.mark.parametrize("columns", [8, 40, 80, 104, 120])
-def test_a_tile_may_touch_two_blocks_of_factors(columns):
+def test_a_tile_may_span_two_blocks_of_scales(columns):
     blockwise(17, 450, 130, tile=(64, columns), consumers=1).check()
 
 
@@ -73,7 +73,7 @@ def test_consecutive_tiles_with_few_k_tiles(fields, k_tiles, schedule):
 
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("store", [True, False])
-def test_types_and_orders_of_operands_and_factors(order, store):
+def test_types_and_layouts_of_operands_and_scales(order, store):
     fields = {"a_type": "e5m2", "b_type": "e4m3", "scale_type": "bf16", "use_tma_store": store}
     blockwise(100, 275, 260, order=order, c_type="f32", **fields).check()
 
@@ -82,14 +82,14 @@ def test_batches():
     blockwise(70, 190, 300, batch=(3,), tile=(128, 96)).check("lazy")
 
 
-def test_the_epilogue_has_its_say():
+def test_epilogue():
     bias = np.arange(130, dtype=np.float32)
     epilogue = Epilogue(alpha=0.5, bias=Operand("row"), activation="relu")
     problem = blockwise(90, 130, 200, epilogue=epilogue, operands={"bias": bias}, c_type="f32")
     problem.check(then=lambda exact: np.maximum(0.5 * exact + bias, 0))
 
 
-def test_factors_count_with_all_their_bits():
+def test_scales_are_applied_with_full_precision():
     """Scales that are not powers of two, against the same roundings step by step: one for each fused addition."""
     problem = blockwise(64, 192, 384, tile=(64, 96), consumers=1, c_type="f32")
     problem.a_scales = problem.rng.random(problem.a_scales.shape).astype(np.float32)
@@ -123,7 +123,7 @@ def test_impossible_configurations_are_rejected(fields):
     assert found.value.diag is Diag.BAD_CONFIG
 
 
-def test_the_rows_of_a_consumer_say_how_many_products_it_has():
+def test_the_rows_of_a_consumer_decide_its_number_of_partials():
     tall = HopperBlockwiseConfig(tile=(256, 64))
     assert (tall.mmas_in_flight, tall.partials) == (0, 1)
     assert (tall.replace(tile=(128, 64)).mmas_in_flight, HopperBlockwiseConfig().partials) == (1, 2)
@@ -149,7 +149,7 @@ def test_an_epilogue_does_not_spill_while_mmas_are_in_flight(fields):
     assemble_ok(blockwise(300, 500, 300, epilogue=epilogue, operands=operands, **fields).launch)
 
 
-def test_factors_are_read_while_the_tensor_core_works():
+def test_scales_are_loaded_while_the_tensor_core_works():
     """Instructions between the MMAs of one K tile and the next keep the tensor core waiting."""
     loop = k_loop(tile=(256, 128), num_output_stages=1)
     names = [each.mnemonic for each in loop]
@@ -164,7 +164,7 @@ def test_factors_are_read_while_the_tensor_core_works():
     assert names[multiplied[4] :].count("LDG") == 1
 
 
-def test_a_product_is_promoted_while_the_next_is_multiplied():
+def test_a_partial_is_promoted_while_the_next_is_computed():
     """Between two K tiles the tensor core has one product under way; nothing but additions stands in between."""
     loop = k_loop(tile=(128, 128))
     names = [each.mnemonic for each in loop]

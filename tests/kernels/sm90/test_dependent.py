@@ -59,7 +59,7 @@ CASES = {
 
 
 @pytest.mark.parametrize(("make", "kind", "fields"), CASES.values(), ids=CASES)
-def test_every_role_waits_for_the_kernel_before_and_lets_the_next_one_come(
+def test_every_role_waits_for_the_previous_kernel_and_launches_dependents(
     make: Any, kind: Any, fields: dict[str, Any]
 ) -> None:
     operation, given, want = make(np.random.default_rng())

@@ -50,17 +50,17 @@ def check(*sizes: int, schedule: str = "eager", seed: int = 0, **options: Any) -
 
 @pytest.mark.parametrize(("schedule", "seed"), SCHEDULES)
 @pytest.mark.parametrize("how", ["two splits", "narrow splits, turned", "64 rows at a time"])
-def test_residuals_come_in_place_under_every_schedule(how: str, schedule: str, seed: int) -> None:
+def test_residuals_in_place_under_every_schedule(how: str, schedule: str, seed: int) -> None:
     check(70, 72, 330, schedule=schedule, seed=seed, residual_in_place=True, **IN_PLACE[how])
 
 
 @pytest.mark.parametrize("how", IN_PLACE)
-def test_residuals_come_in_place(how: str) -> None:
+def test_residuals_in_place(how: str) -> None:
     check(67, 80, 330, schedule="random", seed=1, residual_in_place=True, **IN_PLACE[how])
 
 
 @pytest.mark.parametrize("k", [1, 129])
-def test_residuals_come_however_shallow_the_product_is(k: int) -> None:
+def test_residuals_in_place_with_any_number_of_k_tiles(k: int) -> None:
     check(65, 72, k, schedule="lazy", residual_in_place=True, tile=(64, 64), pingpong=True)
 
 
@@ -73,7 +73,7 @@ def test_a_bias_is_in_shared_memory_where_accumulators_fill_the_registers(m: int
 
 
 @pytest.mark.parametrize("n", [71, 72, 73])
-def test_threads_store_neighbours_together_where_they_are_one_word(n: int) -> None:
+def test_threads_store_neighbours_together_if_they_fill_a_word(n: int) -> None:
     """Rows of an even number of elements: a word may start inside C and end outside."""
     check(70, n, 70, tile=(64, 64), consumers=1, use_tma_store=False)
     made, _, _ = bound(70, n, 70, tile=(64, 64), consumers=1, use_tma_store=False)
@@ -94,7 +94,7 @@ def test_wide_tiles_keep_everything_in_registers(how: str) -> None:
     assert sass_of(warploom.matmul.bind(a, b, **given, config=config, target="sm_90a")).count("STL") == 0
 
 
-def test_splits_of_a_cluster_wait_for_nothing_but_sums() -> None:
+def test_splits_of_a_cluster_wait_only_for_accumulators() -> None:
     """No fence at GPU scope, and no barrier except one at which all threads have already arrived."""
     made, _, _ = bound(130, 200, 520, residual_in_place=True, **IN_PLACE["two splits, turned"])
     sass = sass_of(made)
@@ -103,7 +103,7 @@ def test_splits_of_a_cluster_wait_for_nothing_but_sums() -> None:
     assert sass.count("UCGABAR_ARV") == sass.count("UCGABAR_WAIT") == 1
 
 
-def test_splits_that_meet_in_memory_fence_once() -> None:
+def test_split_k_through_memory_fences_once() -> None:
     made, _, _ = bound(130, 200, 520, **IN_PLACE["splits that meet in memory"])
     assert sass_of(made).count("MEMBAR", "GPU") == 1
 
@@ -116,7 +116,7 @@ def test_splits_that_meet_in_memory_fence_once() -> None:
         {"tile": (128, 128), "pingpong": True, "num_output_stages": 3},
     ],
 )
-def test_residuals_come_through_the_buffers_of_64_rows_or_of_a_tile(fields: dict[str, Any]) -> None:
+def test_residual_buffers_hold_64_rows_or_a_tile(fields: dict[str, Any]) -> None:
     with pytest.raises(WarploomError) as found:
         HopperConfig(**fields, residual_in_place=True).validated()
     assert found.value.diag is Diag.BAD_CONFIG

@@ -24,7 +24,7 @@ ROWS = (100, 0, 129, 3, 64, 0, 0, 200)
 
 @pytest.mark.parametrize(("schedule", "seed"), SCHEDULES)
 @pytest.mark.parametrize("fields", SHAPES)
-def test_every_way_to_divide_the_work_under_every_schedule(fields, schedule, seed):
+def test_every_work_decomposition_under_every_schedule(fields, schedule, seed):
     rows = (10, 0, 33, 3, 16) if fields.get("AB_swapped") else ROWS
     grouped_product(rows, 200, 200, **fields).check(schedule, seed)
 
@@ -73,7 +73,7 @@ def test_tile_swizzle(swizzle_size):
     grouped_product((400, 300), 150, 64, swizzle_size=swizzle_size, tile=(64, 40), pingpong=True).check("reverse")
 
 
-def test_the_epilogue_has_its_say():
+def test_epilogue():
     bias = np.arange(72, dtype=np.float32)
     epilogue = Epilogue(bias=Operand("row"), activation="relu")
     problem = grouped_product((70, 60), 72, 90, epilogue=epilogue, operands={"bias": bias}, c_type="f32")

@@ -25,7 +25,7 @@ SHAPES = [
 
 @pytest.mark.parametrize(("schedule", "seed"), SCHEDULES)
 @pytest.mark.parametrize("fields", SHAPES)
-def test_every_way_to_divide_the_work_under_every_schedule(fields, schedule, seed):
+def test_every_work_decomposition_under_every_schedule(fields, schedule, seed):
     product(200, 140, 330, **fields).check(schedule, seed)
 
 
@@ -148,12 +148,12 @@ def test_batches(fields):
     product(140, 72, 100, batch=(3,), **fields).check("random", 6)
 
 
-def test_8_bit_floats_with_one_factor():
+def test_fp8_with_one_scale():
     problem = product(200, 150, 400, a_type="e4m3", pingpong=True, operands={"alpha": 0.125})
     problem.check("random", 7, then=lambda exact: 0.125 * exact)
 
 
-def test_the_epilogue_has_its_say():
+def test_epilogue():
     bias, ramp = np.arange(100, dtype=np.float32), lambda value, at: value + at.row.to("f32")
     epilogue = Epilogue(alpha=0.5, bias=Operand("row"), activation="relu", function=ramp)
     problem = product(150, 100, 90, epilogue=epilogue, operands={"bias": bias}, tile=(128, 64), c_type="f32")
@@ -244,7 +244,7 @@ def test_assembles_without_loss(fields):
 
 
 @pytest.mark.parametrize("fields", [SHAPES[1], SHAPES[3]])
-def test_nothing_waits_for_the_whole_gpu(fields):
+def test_gpu_scope_fences_are_only_in_cluster_barriers(fields):
     sass = sass_of(product(300, 500, 300, **fields).launch)
     assert sass.count("UTMALDG")
     assert sass.count("UTMASTG")

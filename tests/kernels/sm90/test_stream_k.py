@@ -24,12 +24,12 @@ SHAPES = [
 
 @pytest.mark.parametrize(("schedule", "seed"), [("eager", 0), ("lazy", 0), ("random", 1), ("random", 2)])
 @pytest.mark.parametrize("fields", SHAPES)
-def test_every_way_to_divide_the_work_under_every_schedule(fields, schedule, seed):
+def test_every_work_decomposition_under_every_schedule(fields, schedule, seed):
     streamed(330, 200, 200, sms=7, **fields).check(schedule, seed)
 
 
 @pytest.mark.parametrize("fields", SHAPES[:3])
-def test_those_who_wait_come_first(fields):
+def test_waiting_ctas_run_first(fields):
     """The emulator spends many polling iterations on each effect of the other CTAs, so this is small."""
     streamed(140, 40, 130, sms=3, **fields).check("reverse")
 
@@ -61,7 +61,7 @@ def test_batches():
     streamed(140, 72, 200, batch=(3,), sms=5, **SHAPES[1]).check("random", 6)
 
 
-def test_the_epilogue_comes_once_behind_the_whole_sum():
+def test_the_epilogue_is_applied_once_to_the_complete_accumulator():
     bias, ramp = np.arange(100, dtype=np.float32), lambda value, at: value + at.row.to("f32")
     epilogue = Epilogue(alpha=0.5, bias=Operand("row"), activation="relu", function=ramp)
     for fields in SHAPES[:2]:
@@ -70,7 +70,7 @@ def test_the_epilogue_comes_once_behind_the_whole_sum():
 
 
 @pytest.mark.parametrize("fields", SHAPES[:2])
-def test_a_launch_finds_what_the_one_before_it_left(fields):
+def test_consecutive_launches_reuse_the_workspace(fields):
     problem = streamed(200, 140, 200, sms=4, **fields)
     for seed in range(3):
         problem.d[...] = np.nan

@@ -112,7 +112,7 @@ def test_float32_rounds_alpha_and_bias_together_and_beta_and_residual_too():
     np.testing.assert_array_equal(written.c, expected)
 
 
-def test_factors_may_come_with_the_launch():
+def test_alpha_and_beta_may_be_launch_parameters():
     epilogue = Epilogue(residual=Operand("column"))
     column = np.arange(24, dtype=np.float32)
     written = run(

@@ -169,7 +169,7 @@ def layouts_of(**fields):
 @pytest.mark.parametrize(
     ("dtype", "width", "swizzle"), [("bf16", 64, "128B"), ("bf16", 16, "32B"), ("f32", 16, "64B"), ("e4m3", 16, "none")]
 )
-def test_steps_from_a_lanes_place_reach_the_elements_that_tma_puts_there(dtype, width, swizzle, transposed):
+def test_steps_from_a_lanes_address_match_the_tma_layout(dtype, width, swizzle, transposed):
     shape = {"rows": 32, "columns": 128} if transposed else {"rows": 128, "columns": width}
     places, layout = layouts_of(dtype=dtype, **shape, width=width, swizzle=SWIZZLES[swizzle], transposed=transposed)
     assert len(np.unique(places)) == places.size
@@ -234,7 +234,7 @@ def test_members(case):
     assert (writer.batched, writer.problem_n, writer.register_based_epilogue) == (False, 0, True)
 
 
-def test_fences_waits_and_barriers_stand_where_they_must():
+def test_fences_waits_and_barriers_are_in_order():
     config = config_of((128, 128, 1))
     names = opcodes(run(config, 128, 128, tiles=(1, 1)).launch)
     strips = config.epilogue.num_stages

@@ -185,7 +185,7 @@ def test_the_order_is_the_same_in_every_mode(register, kind):
         written.check(np.maximum(written.sums + bias, 0) * 3 + rows + beta * residual)
 
 
-def test_sums_are_rounded_once():
+def test_results_are_rounded_once():
     """In bfloat16 257 + 3 would be 256 + 3, and the result 260 would be rounded from that."""
     config = config_of((64, 16, 1))
     written, source = run(config, "tile", 64, 16, epilogue=Epilogue(function=lambda acc, at: acc * 0.5 + 257.0))

@@ -61,7 +61,7 @@ def run(config, rows, n, *, start=5, tma=True, schedule="eager"):
 
 @pytest.mark.parametrize("swapped", [False, True], ids=["plain", "swapped"])
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-def test_rows_of_others_are_left_alone(layout, swapped):
+def test_rows_of_other_tiles_are_not_written(layout, swapped):
     config = config_of(layout, swapped=swapped)
     tokens = config.MMA_N if swapped else config.BM
     run(config, tokens + 3, 56)
@@ -81,12 +81,12 @@ def test_one_row_and_whole_tiles(rows, tma):
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("buffers", [1, 2, 3])
-def test_copies_by_threads_and_by_the_engine_share_the_buffers(buffers, schedule):
+def test_stores_by_threads_and_by_tma_share_the_buffers(buffers, schedule):
     swapped = buffers == 3
     run(config_of((64, 40, 1), num_output_stages=buffers, swapped=swapped), 70, 100, schedule=schedule)
 
 
-def test_an_output_that_is_staged_comes_with_its_array():
+def test_a_staged_output_needs_its_array():
     config = config_of(next(iter(LAYOUTS)))
     d, _ = aligned((128, 64), config.c_type)
     kept, _ = aligned((128, 64), config.c_type)

@@ -70,7 +70,7 @@ def test_a_function_sees_its_element_and_its_operands(layout, swapped, mode):
 
 @pytest.mark.parametrize("c_type", list(NUMPY))
 @pytest.mark.parametrize("register", [True, False], ids=["registers", "shared memory"])
-def test_results_are_rounded_once_whatever_the_type_and_the_mode(c_type, register):
+def test_results_are_rounded_once_in_every_type_and_mode(c_type, register):
     """A function whose result is between two numbers of the type, unless its argument had been rounded before."""
 
     def function(acc, at):
@@ -133,7 +133,7 @@ def test_functions_see_the_batch():
 
 
 @pytest.mark.parametrize("register", [True, False], ids=["registers", "shared memory"])
-def test_the_residual_comes_last_and_the_bias_first(register):
+def test_the_residual_is_added_last_and_the_bias_first(register):
     """D = function(activation(alpha·acc + bias)) + beta·residual."""
     rng = np.random.default_rng()
     m, n = 33, 40

@@ -80,7 +80,7 @@ def run(config, m, n, splits, *, total=None, schedule="eager", epilogue=None, pa
 
 @pytest.mark.parametrize("swapped", [False, True], ids=["plain", "swapped"])
 @pytest.mark.parametrize("layout", ONE_OF_EACH, ids=str)
-def test_splits_add_up_in_every_layout(layout, swapped):
+def test_splits_are_reduced_in_every_layout(layout, swapped):
     config = config_of(layout, swapped=swapped)
     d, sums, _ = run(config, 40, 56, 3, total=7)
     np.testing.assert_array_equal(d.astype(np.float32), sums.sum(0))
@@ -106,7 +106,7 @@ def test_one_split_waits_for_no_other():
     np.testing.assert_array_equal(d.astype(np.float32), sums[0])
 
 
-def test_a_workspace_serves_one_launch_after_another():
+def test_consecutive_launches_reuse_the_workspace():
     d, sums, _ = run(config_of((128, 48, 2)), 70, 50, 3, runs=2)
     np.testing.assert_array_equal(d.astype(np.float32), sums.sum(0))
 
