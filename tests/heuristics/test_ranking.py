@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from warploom.heuristics import EMULATED, Device, choose, key_of, rank, source_of
+from warploom.heuristics import EMULATED, Device, choose, key_of, rank, shared, source_of
 from warploom.heuristics.sm90.cost_model import CandidateArrays, expected_times
 from warploom.heuristics.sm90.device_data import data_for, read_data, shipped
 from warploom.heuristics.sm100 import choose_config
@@ -98,3 +98,19 @@ def test_each_data_file_names_its_device_and_origin():
         assert data.device.sms > 0
         assert {"when", "driver", "cuda", "inputs"} <= data.provenance.keys()
         assert data.models.keys() == {"dense_16bit", "other"}
+
+
+def test_a_problem_shares_the_choice_of_one_with_a_few_more_rows():
+    wanted = {1: 1, 16: 16, 17: 24, 100: 104, 128: 128, 129: 160, 300: 320, 512: 512, 513: 576, 4097: 4160, 8000: 8000}
+    for m, common in wanted.items():
+        problem = key_of("dense", m, 4104, 4096, a_type="bf16", residual=True)
+        assert shared(problem, H200) == key_of("dense", common, 4104, 4096, a_type="bf16", residual=True)
+
+
+def test_a_measured_problem_keeps_its_own_choice():
+    kind, m, n, k, count, *_ = next(
+        key for key in data_for(H200).table if key[0] == "dense" and key[1] % 8 and key[1] > 16
+    )
+    problem = key_of(kind, m, n, k, count, a_type="bf16")
+    assert shared(problem, H200) == problem
+    assert shared(problem, H100).m > m

@@ -5,15 +5,20 @@ from __future__ import annotations
 import random
 from importlib import import_module
 
+import ml_dtypes
+import numpy as np
 import pytest
 
-from warploom.heuristics import Device, choose, key_of
+from warploom.heuristics import Device, choose, key_of, shared
+from warploom.ops.dense import matmul
 from warploom.ops.planning import planner
+from warploom.ops.planning.arrays import ArrayDescriptor, Violations
 from warploom.runtime.cache import choices
 from warploom.runtime.cache.disk import user_cache
 from warploom.runtime.gpu.driver import Gpu
 
 fingerprints = import_module("warploom.runtime.cache.fingerprint")
+BF16 = np.dtype(ml_dtypes.bfloat16)
 H200 = Gpu("NVIDIA H200", (9, 0), 132, 140 << 30)
 
 
@@ -37,9 +42,43 @@ def test_a_choice_is_made_once_and_is_the_same(searches):
         kind = draw.choice(({}, {"fused": True}, {"residual": True}, {"a_type": "e4m3", "b_type": "e4m3"}))
         wanted = key_of("dense", m, n, k, **kind)
         first, second = planner._sm90_config(wanted, H200), planner._sm90_config(wanted, H200)
-        assert first == second == choose(wanted, Device.of(H200))
-        assert searches == [wanted]
+        common = shared(wanted, Device.of(H200))
+        assert first == second == choose(common, Device.of(H200))
+        assert searches == [common]
+        choices._KNOWN.clear()  # as in another process
+        assert planner._sm90_config(wanted, H200) == first
+        assert searches == [common]
         searches.clear()
+
+
+def test_most_sizes_share_the_choice_of_another(searches):
+    draw = random.Random()
+    sizes = [draw.randrange(513, 1537) for _ in range(100)]
+    for m in sizes:
+        planner._sm90_config(key_of("dense", m, 512, 1024), H200)
+    assert {each.m for each in searches} == {-(-m // 64) * 64 for m in sizes}
+    assert len(searches) <= 16
+
+
+def described(m, n, k):
+    shapes = {"a": (m, k), "b": (k, n), "out": (m, n)}
+    strides = {"b": (2, 2 * k)}
+    return {
+        name: ArrayDescriptor(name, shape, strides.get(name, (2 * shape[1], 2)), BF16, 1 << 20, "cuda:0")
+        for name, shape in shapes.items()
+    }
+
+
+def test_a_shared_choice_that_does_not_fit_is_made_for_the_exact_sizes(searches, monkeypatch):
+    """Splits of 24 rows that wait for each other may be resident; those of 17 are planned by themselves."""
+    exact = choose(key_of("dense", 17, 512, 1024), Device.of(H200))
+    unfit = exact.replace(num_split_k=999)
+    choose_real = planner.choose
+    monkeypatch.setattr(planner, "choose", lambda key, on: unfit if key.m == 24 else choose_real(key, on))
+    request = matmul.request(described(17, 512, 1024) | {"target": "sm_90a"}, Violations("matmul"), gpu=H200)
+    planned = planner.plan(request, Violations("matmul"))
+    assert [each.m for each in searches] == [17]
+    assert planned.launch is not None
 
 
 def test_other_gpus_and_versions_choose_again(searches, monkeypatch):

@@ -333,3 +333,14 @@ class TestForeignEntries:
         (place,) = files(cache)
         assert place.stat().st_mode & 0o777 == 0o600
         assert cache.get(self.KEY) == b"value"
+
+
+def test_the_cache_of_a_user_rarely_examines_all_entries(monkeypatch, tmp_path):
+    monkeypatch.setenv("WARPLOOM_CACHE_DIR", str(tmp_path))
+    monkeypatch.delenv("WARPLOOM_CACHE_SIZE", raising=False)
+    examined = []
+    monkeypatch.setattr(Cache, "_entries", lambda self: examined.append(self) or [])
+    for number in range(20):
+        user_cache().put((number,), b"value")
+        assert user_cache().get((number,)) == b"value"
+    assert len(examined) == 1

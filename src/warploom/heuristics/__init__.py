@@ -2,6 +2,6 @@
 
 from warploom.heuristics.device import EMULATED, Device
 from warploom.heuristics.problem_key import ProblemKey, key_of
-from warploom.heuristics.ranking import choose, rank, source_of
+from warploom.heuristics.ranking import choose, rank, shared, source_of
 
-__all__ = ["EMULATED", "Device", "ProblemKey", "choose", "key_of", "rank", "source_of"]
+__all__ = ["EMULATED", "Device", "ProblemKey", "choose", "key_of", "rank", "shared", "source_of"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -44,6 +44,23 @@ def choose(problem: ProblemKey, device: Device) -> Any:
     """Return the first configuration of `rank`; if none fits, one whose violations say why."""
     ranker = _RANKERS[device.target]
     return next(ranker.rank(problem, device), None) or ranker.fallback(problem, device)
+
+
+_ROUNDED = ((16, 1), (128, 8), (512, 32))
+"""Up to these rows, the multiple to which they are rounded up; above, to a multiple of `_COARSEST`."""
+_COARSEST = 64
+
+
+def shared(problem: ProblemKey, device: Device) -> ProblemKey:
+    """Return the problem whose choice another shares: m is rounded up, unless the device's table has the problem.
+
+    Kernels take their sizes at run time, and most tiles have a multiple of 64 rows: nearby m have the same number of
+    tiles, and need neither a ranking nor a kernel of their own.
+    """
+    if device.target == "sm_90a" and data_for(device).is_measured_on(device) and data_for(device).find(problem):
+        return problem
+    step = next((step for most, step in _ROUNDED if problem.m <= most), _COARSEST)
+    return replace(problem, m=-(-problem.m // step) * step)
 
 
 def source_of(device: Device) -> str:

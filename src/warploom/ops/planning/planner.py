@@ -15,7 +15,7 @@ import numpy as np
 
 from warploom.diagnostics import Diag
 from warploom.hardware.mma_shapes import WGMMA
-from warploom.heuristics import EMULATED, Device, ProblemKey, choose, key_of
+from warploom.heuristics import EMULATED, Device, ProblemKey, choose, key_of, shared
 from warploom.heuristics.sm90.device_data import fields_of_json
 from warploom.heuristics.sm90.ranking import candidates_of
 from warploom.heuristics.sm100 import choose_config
@@ -259,8 +259,12 @@ def _choose_sm90(request: Request, violations: Violations) -> Choice | None:
     key = _problem_key(request, fields)
     config = _sm90_config(key, request.gpu) if request.config is None else completed(request.config, fields)
     config = _without_load(config, request, "residual_in_place")
-    for broken in _sm90_violations(config, request):
-        violations.add("config", config, f"is invalid: {broken}")
+    broken = list(_sm90_violations(config, request))
+    if broken and request.config is None and request.gpu is not None:  # it was chosen for more rows
+        config = _without_load(_ranked(key, request.gpu), request, "residual_in_place")
+        broken = list(_sm90_violations(config, request))
+    for rule in broken:
+        violations.add("config", config, f"is invalid: {rule}")
     return Choice(config, Problem(*request.sizes), majors, "residual" if config.residual_in_place else "", key)
 
 
@@ -300,14 +304,15 @@ def _needs_registers(request: Request, *, in_place: bool) -> bool:
 
 
 def _sm90_config(key: ProblemKey, gpu: Gpu | None) -> HopperConfig:
-    """The configuration tuned by this user on such a GPU, else the best-ranked one, from the disk cache if there."""
+    """The configuration tuned by this user on such a GPU, else the best-ranked one of the problem that it shares."""
     if gpu is None:
         chosen: HopperConfig = choose(key, EMULATED["sm_90a"])
         return chosen
-    return tuned(key, gpu) or _ranked(key, gpu)
+    return tuned(key, gpu) or _ranked(shared(key, Device(gpu.name, gpu.sms)), gpu)
 
 
 def _ranked(key: ProblemKey, gpu: Gpu) -> HopperConfig:
+    """The best-ranked configuration: of this process, of the disk cache, or a new one."""
     found = found_before(f"{gpu.name}, {gpu.sms} SMs, {key}", lambda: choose(key, Device(gpu.name, gpu.sms)).given)
     return SM90_CONFIGS[key.kind](**fields_of_json(found))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import hashlib
 import os
 import re
@@ -119,13 +120,19 @@ def user_cache() -> Cache:
     named = os.environ.get(DIRECTORY)
     if named:
         try:
-            return Cache(Path(named).absolute(), limit)
+            return _cache_in(Path(named).absolute(), limit)
         except OSError:  # the working directory was removed, and nothing can be stored in it
             return Cache(Path(named), limit)
     try:
-        return Cache(_user_folder() / "warploom", limit)
+        return _cache_in(_user_folder() / "warploom", limit)
     except RuntimeError:
         return Cache(Path(), 0)
+
+
+@functools.lru_cache(16)
+def _cache_in(folder: Path, limit: int) -> Cache:
+    """Return the one cache of a folder: it counts what this process has written, and rarely examines all entries."""
+    return Cache(folder, limit)
 
 
 def _user_folder() -> Path:
