@@ -14,8 +14,9 @@ from warploom.checker.collecting import Findings, key_of
 from warploom.checker.determinism import Influence, influences, polls, reason
 from warploom.checker.observer import Checker
 from warploom.checker.registers import hazards
-from warploom.checker.report import Cost, Covers, Finding, Relaxed, Report, Verdict
+from warploom.checker.report import Cost, Covers, Finding, Party, Relaxed, Report, Verdict
 from warploom.checker.rules import ASSUMPTIONS, PROFILES, RELAXATIONS, Rules
+from warploom.checker.witness import Confirmation
 from warploom.diagnostics import Diag, Fault, Loc, Stuck, WarploomError, user_traceback
 from warploom.host.launch import Launch
 from warploom.host.program import Ptx
@@ -64,6 +65,10 @@ def check(
         lenient.run(sms)
         report = replace(report, findings=_excused(report.findings, lenient.findings.all()))
         judged.cost(lenient)
+    if report.findings and budget:
+        confirmation = Confirmation(launch_, limit, budget)
+        report = replace(report, findings=confirmation.witnesses(report.findings))
+        judged.runs += confirmation.runs
     return replace(report, cost=Cost(time.perf_counter() - start, judged.events, judged.used, judged.runs))
 
 
@@ -160,6 +165,7 @@ class _Judged:
                 self.findings.made(_source(op, program, numbers), action, (0, 0, 0), 0, space="register")
                 for op, action in ((hazard.op, "accesses"), (hazard.wgmma, "owns"))
             )
+            parties: tuple[Party, ...]
             if hazard.code == "WGMMA_REGISTERS":
                 text = f"{hazard.register} belongs to a wgmma that no wgmma.wait_group before this access covers."
                 parties, missing = (accessed, multiplied), "wgmma.wait_group"

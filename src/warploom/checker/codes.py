@@ -29,7 +29,6 @@ CODES: dict[str, Code] = {
     "VISIBILITY": Code(
         "executed in order, but not visible",
         "Synchronise with release and acquire semantics; `.relaxed` and warp collectives order no memory.",
-        replayable=False,
     ),
     "FENCE_PROXY": Code(
         "no proxy fence between generic and async accesses",
