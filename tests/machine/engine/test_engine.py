@@ -43,6 +43,7 @@ BODIES = {
     st.shared.u32 [%r4], %r1; bar.sync 0; xor.b32 %r5, %r4, 4; ld.shared.u32 %r6, [%r5]; ld.shared.u16 %h1, [%r4+2];
     cvt.u32.u16 %r7, %h1; and.b32 %r8, %r1, 56; mov.u64 %rd3, mine; cvt.u64.u32 %rd4, %r8; add.u64 %rd5, %rd3, %rd4;
     st.local.v2.u32 [%rd5], {%r6, %r7}; ld.local.s8 %r9, [%rd5]; add.u32 %r6, %r6, %r9;
+    st.local.v2.u32 [mine+8], {%r1, %r0}; ld.local.u32 %r10, [mine+12]; add.u32 %r6, %r6, %r10;
     st.global.v2.u32 [%rd0], {%r6, %r7};""",
     "generic addresses": """
     mov.u32 %r3, sh; cvt.u64.u32 %rd3, %r3; cvta.shared.u64 %rd3, %rd3; mul.wide.u32 %rd4, %r0, 4;

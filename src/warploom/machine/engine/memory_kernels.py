@@ -8,6 +8,7 @@ below are the only code that turns an address of a kernel into one of the host.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from warploom.machine.engine import context
@@ -421,23 +422,41 @@ class _Writer:
         low = self.emit(f"icmp ne i64 {self.emit(f'and i64 {distance}, {self._aligned}')}, 0")
         wrong = self.emit(f"or i1 {bad}, {low}")
         self.add(f"  br i1 {wrong}, label %fault, label %good", "good:")
+        if form.space == "local":  # every lane has its own
+            self._uniform_loop(lambda: self._at_lane(distance))
+            return
         place = self.emit(f"getelementptr i8, ptr {self.data}, i64 {distance}")
-        places = [
-            self.emit(f"getelementptr i8, ptr {place}, i64 {number * form.element}") if number else place
-            for number in range(len(form.items))
-        ]
+        places = self._elements(place)
         loaded = [
             "" if form.store or not found else self.emit(f"load i{8 * form.element}, ptr {at}, align 1")
             for at, (found, _) in zip(places, self.items, strict=True)
         ]
+        self._uniform_loop(lambda: place, loaded)
+
+    def _at_lane(self, distance: str) -> str:
+        """The host address of a byte of the local memory of lane %k."""
+        whole = self.emit(f"add i64 {distance}, {self.emit(f'mul i64 %k, {self.local_size}')}")
+        return self.emit(f"getelementptr i8, ptr {self.data}, i64 {whole}")
+
+    def _elements(self, place: str) -> list[str]:
+        """The addresses of the elements of an access."""
+        return [
+            self.emit(f"getelementptr i8, ptr {place}, i64 {number * self.form.element}") if number else place
+            for number in range(len(self.form.items))
+        ]
+
+    def _uniform_loop(self, place: Callable[[], str], loaded: list[str] | None = None) -> None:
+        form = self.form
         self.add("  br label %move", "move:", "  %k = phi i64 [ 0, %good ], [ %k_next, %move_on ]")
         if form.masks:
             live = self.emit(f"icmp ne i8 {self._live('%k')}, 0")
             self.add(f"  br i1 {live}, label %move_do, label %move_on", "move_do:")
-        for at, value, (found, file) in zip(places, loaded, self.items, strict=True):
+        here = place()
+        for number, (at, (found, file)) in enumerate(zip(self._elements(here), self.items, strict=True)):
             if form.store:
                 self._store_element(at, self._source(found, file, "%k"))
             elif found:
+                value = loaded[number] if loaded else self.emit(f"load i{8 * form.element}, ptr {at}, align 1")
                 self._put(found, file, "%k", value)
         self.add("  br label %move_on", "move_on:", "  %k_next = add i64 %k, 1")
         more = self.emit(f"icmp ult i64 %k_next, {self.lanes}")
