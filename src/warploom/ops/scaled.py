@@ -129,7 +129,10 @@ def _block_scaled_matmul(a: Any, b: Any, a_scale: Any, b_scale: Any, violations:
         return _block_scaled_matmul(a, b, a_scale, b_scale, violations)
     operands = _elements(a, b)
     batch, formed = _batches(operands.pop("a"), operands.pop("b"))
-    extra = {name: batched(each, batch, 3) for name, each in chunks.items()}
+    extra = {
+        name: batched(each, batch, _core_rank(each, of))
+        for (name, each), of in zip(chunks.items(), (a, b), strict=True)
+    }
     fields = {**format_._asdict(), **operands.pop("fields")}
     return {**formed, **operands, "kind": "block_scaled", "fields": fields, "extra": extra}
 
@@ -203,6 +206,13 @@ def scaled_groups(
     shape = (a.shape[0], b.shape[1])
     extra |= groups.pop("extra")
     return {**formed, **groups, "kind": "grouped_block_scaled", "shape": shape, "fields": fields, "extra": extra}
+
+
+def _core_rank(scales: Any, of: Any) -> int:
+    """Axes of an operand's scales without batches; tensors are interleaved when their kernel is launched."""
+    if not is_tensor(scales):
+        return 3
+    return 2 if scales.ndim == of.ndim else 5
 
 
 def _is_like(one: Any, other: Any) -> bool:

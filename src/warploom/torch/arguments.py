@@ -16,14 +16,14 @@ from warploom.ops.dense import flattened
 from warploom.ops.planning.arrays import Violations, is_number
 from warploom.ops.planning.request import Request, is_named, type_name
 from warploom.structured.epilogue.epilogue import ACTIVATIONS
-from warploom.torch.op_library import OPERATIONS
+from warploom.torch.op_library import OPERATIONS, SCALED
 
 _CAST = (torch.float32, torch.float16, torch.bfloat16)
 """The dtypes that autocast casts."""
 _DEVICES = ("cpu", "cuda", "meta")
 _CASTING = ("cpu", "cuda")
 """The devices that have autocast."""
-MULTIPLIED = {"gated_linear": 3, "gated_grouped_matmul": 3}
+MULTIPLIED = {"gated_linear": 3, "gated_grouped_matmul": 3, "gated_grouped_block_scaled_matmul": 3}
 """By function, the operands that are multiplied, where they are not two: autocast casts these."""
 
 
@@ -82,6 +82,8 @@ def op_operands(operation: str, request: Request) -> tuple[Tensor, ...]:
     a, b, up, extra = request.a, request.b, request.up, request.extra
     if operation == "matmul":
         return a, b.mT
+    if operation in SCALED:
+        return tuple(each for each in (a, b, up, *extra.values()) if each is not None)
     if operation == "grouped_matmul":
         return a, b.mT, *extra.values()
     if operation == "blockwise_matmul":

@@ -19,6 +19,7 @@ from warploom.diagnostics import Diag, WarploomError
 from warploom.host.arrays import buffer_of, is_array
 from warploom.ops.planning.arrays import Violations, overlap
 from warploom.ops.planning.planner import check_route
+from warploom.ops.planning.quantised import Quantised, scales_shape, values_shape
 from warploom.ops.planning.request import Request, check
 from warploom.runtime.cache.fingerprint import source_version
 from warploom.runtime.gpu.driver import device_of
@@ -42,11 +43,12 @@ from warploom.torch.op_library import (
     LIBRARY,
     OPERATIONS,
     PLAIN,
+    SCALED,
     Extras,
     extras_by,
     fused_into,
     name_of,
-    read_integers,
+    operands_as_read,
     result_of,
     run_into,
     write_into,
@@ -114,6 +116,41 @@ def grouped_matmul(a: Tensor, b: Tensor, ends: Tensor, **options: Any) -> Tensor
 def blockwise_matmul(a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor, **options: Any) -> Tensor:
     """The GEMM of FP8 operands with a scale for each block of 128."""
     return _ran("blockwise_matmul", (a, b, a_scale, b_scale), _known("blockwise_matmul", options))
+
+
+def block_scaled_matmul(a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor, **options: Any) -> Tensor:
+    """The GEMM of operands in a block format; 4-bit elements are packed, as float4_e2m1fn_x2 or uint8."""
+    operands = (*map(as_bytes, (a, b)), a_scale, b_scale)
+    return _ran("block_scaled_matmul", operands, _known("block_scaled_matmul", options))
+
+
+def grouped_block_scaled_matmul(
+    a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor, ends: Tensor, **options: Any
+) -> Tensor:
+    """Rows of a times the matrix of their group, in a block format; the host does not read `ends`."""
+    operands = (*map(as_bytes, (a, b)), a_scale, b_scale, ends)
+    return _ran("grouped_block_scaled_matmul", operands, _known("grouped_block_scaled_matmul", options))
+
+
+def gated_grouped_block_scaled_matmul(
+    a: Tensor,
+    b_gate: Tensor,
+    b_up: Tensor,
+    a_scale: Tensor,
+    b_gate_scale: Tensor,
+    b_up_scale: Tensor,
+    ends: Tensor,
+    **options: Any,
+) -> Any:
+    """Both GEMMs of a row in a block format, combined, and quantised to a block format if `quantise_to` is given."""
+    operands = (*map(as_bytes, (a, b_gate, b_up)), a_scale, b_gate_scale, b_up_scale, ends)
+    return _gated("gated_grouped_block_scaled_matmul", operands, options)
+
+
+def as_bytes(operand: Any) -> Any:
+    """An operand with 4-bit elements packed in bytes."""
+    is_packed = isinstance(operand, Tensor) and operand.dtype == torch.float4_e2m1fn_x2
+    return operand.view(torch.uint8) if is_packed else operand
 
 
 def _ran(function: str, operands: tuple[Tensor, ...], options: dict[str, Any]) -> Tensor:
@@ -290,16 +327,17 @@ def _run_checked(
     numbers = [float(each) for each in named if not isinstance(each, Tensor)]
     rest = (function_operands, numbers, float(request.alpha), float(request.beta), request.activation or "")
     extras = _extras(request, optional)
-    if key is None and not optional:  # with a key no gradient is needed
+    if key is None and not optional and operation not in SCALED:  # with a key no gradient is needed
         saved = run_saving(operation, operands, (bias, up_bias, residual), extras, request)
         if saved is not None:
             return saved
     read = [each for each in (*operands, bias, up_bias, residual, *function_operands) if isinstance(each, Tensor)]
     is_partial = operation in GROUPED
-    integers = [each for each in operands if not each.is_floating_point()]
-    if key is not None and is_partial and any(read_integers(each) is not each for each in integers):
-        key = None  # the launch reads a copy of the ends
-    if request.is_gated or request.outputs is not None or optional:
+    if key is not None and (is_partial or operation in SCALED):
+        taken = operands_as_read(operation, operands, optional).values()
+        if request.quantise_to is not None or any(one is not own for one, own in zip(taken, operands, strict=True)):
+            key = None  # the launch reads a copy of group ends or scale factors
+    if request.is_gated or request.outputs is not None or optional or operation in SCALED:
         return _run_fused(operation, request, operands, (bias, up_bias, residual), rest, extras, key, own)
     epilogue = (bias, residual, *rest)
     if request.out is not None:
@@ -375,7 +413,10 @@ def _run_fused(
         named = [f"`{name}`" for name in ("epilogue", "outputs", "out") if getattr(request, name) is not None]
         named += ["a function for `pair`"] if callable(request.pair) else []
         named += [f"`{name}`" for name in extras_by(extras).optional]
+        named += ["operands in a block format"] if operation in SCALED else []
         raise Diag.NO_DERIVATIVE.error(what=" and ".join(named))
+    if request.quantise_to is not None:
+        return _run_quantised(operation, request, operands, outputs, (*inputs, *rest, extras))
     directly = out is not None and _is_writable(out, core, read)
     if directly:
         made = out.view(core)
@@ -401,6 +442,27 @@ def _run_fused(
     return mark_written(out) if directly else out.copy_(made.view(shape))
 
 
+def _run_quantised(
+    operation: str, request: Request, operands: tuple[Tensor, ...], outputs: list[Tensor], epilogue: tuple[Any, ...]
+) -> Any:
+    """Run a GEMM whose result is in a block format: its values, and its scales interleaved by groups."""
+    format_, (m, n), like = request.quantise_to, tuple(request.core), operands[0]
+    of_values, of_scales = _QUANTISED[format_]
+    groups = request.extra["ends"].shape[0]
+    values = torch.zeros(values_shape(format_, m, n), dtype=torch.uint8, device=like.device).view(of_values)
+    scales = torch.zeros(scales_shape(format_, m, n, groups), dtype=torch.uint8, device=like.device)
+    torch.ops.warploom.fused_into(values, [*outputs, scales], operation, list(operands), *epilogue)
+    made: Any = (values, scales.view(of_scales), float(request.quantise_scale))
+    return Quantised(*made)
+
+
+_QUANTISED = {
+    "mxfp8": (torch.float8_e4m3fn, torch.float8_e8m0fnu),
+    "nvfp4": (torch.uint8, torch.float8_e4m3fn),
+}
+"""By block format: the dtypes of the values, 4-bit ones packed, and of the scales."""
+
+
 def _is_writable(out: Tensor, core: tuple[int, ...], read: list[Tensor]) -> bool:
     """Return whether a kernel can write the caller's tensor without changing an input that is still to be read."""
     fits = out.is_contiguous() or tuple(out.shape) == core
@@ -411,12 +473,17 @@ def _extras(request: Request, optional: tuple[str, ...] = ()) -> str:
     """The name of the parts of a call that are neither tensors nor numbers nor texts."""
     functions = (request.epilogue, request.store)
     rest = (request.config, request.target, request.pair)
-    if not optional and all(each is None for each in (*functions, request.operands, *rest, request.outputs)):
+    if (
+        not optional
+        and request.quantise_to is None
+        and all(each is None for each in (*functions, request.operands, *rest, request.outputs))
+    ):
         return PLAIN
     kinds = tuple((name, not isinstance(value, Tensor)) for name, value in (request.operands or {}).items())
     outputs = tuple(request.outputs or {})
     is_compiling = torch.compiler.is_compiling()
     if is_compiling and _COMPARES_FUNCTIONS:
         _ = [id(each) for each in (*functions, request.pair)]  # guards on identity: else equal code would pass for it
-    name: str = _name(is_compiling, *functions, kinds, *rest, outputs, request.function, optional)
+    quantised = () if request.quantise_to is None else (request.quantise_to, float(request.quantise_scale))
+    name: str = _name(is_compiling, *functions, kinds, *rest, outputs, request.function, optional, *quantised)
     return name

@@ -20,14 +20,14 @@ from warploom.hardware.tensor_maps import ADDRESS_ALIGNMENT, STRIDE_ALIGNMENT
 from warploom.host.arrays import numpy_of
 from warploom.ops.dense import linear, matmul
 from warploom.ops.determinism import SETTINGS
-from warploom.ops.gated import gated_grouped_matmul, gated_linear
+from warploom.ops.gated import gated_grouped_block_scaled_matmul, gated_grouped_matmul, gated_linear
 from warploom.ops.grouped import grouped_matmul, padded_weights
 from warploom.ops.operation import Operation
 from warploom.ops.planning.arrays import ArrayDescriptor, Violations, clashes, leaves, mapped
 from warploom.ops.planning.planner import plan
 from warploom.ops.planning.prepare import launch_of
 from warploom.ops.planning.user_functions import UserFunction, user_function
-from warploom.ops.scaled import blockwise_matmul
+from warploom.ops.scaled import block_scaled_matmul, blockwise_matmul, grouped_block_scaled_matmul
 from warploom.runtime.gpu.driver import current_stream, device
 from warploom.runtime.gpu.prepared import Prepared
 from warploom.torch.internals import AFTER_AUTOGRAD, BACKEND_KEYS, autograd_impl
@@ -41,6 +41,7 @@ from warploom.torch.launch_cache import (
     state,
     store,
 )
+from warploom.torch.scale_factors import interleaved
 
 OPERATIONS: dict[str, Operation] = {
     "matmul": matmul,
@@ -49,6 +50,9 @@ OPERATIONS: dict[str, Operation] = {
     "blockwise_matmul": blockwise_matmul,
     "gated_linear": gated_linear,
     "gated_grouped_matmul": gated_grouped_matmul,
+    "block_scaled_matmul": block_scaled_matmul,
+    "grouped_block_scaled_matmul": grouped_block_scaled_matmul,
+    "gated_grouped_block_scaled_matmul": gated_grouped_block_scaled_matmul,
     "padded_weights": padded_weights,
 }
 LIBRARY = torch.library.Library("warploom", "DEF")
@@ -60,12 +64,24 @@ OPERANDS = {
 """The operands of the ops with one B; the rest of their arguments is the same for all."""
 GATED = {"gated_linear": gated_linear.arrays, "gated_grouped_matmul": gated_grouped_matmul.arrays}
 """The operands of the gated ops."""
-GROUPED = ("grouped_matmul", "gated_grouped_matmul")
+SCALED = {
+    "block_scaled_matmul": block_scaled_matmul.arrays,
+    "grouped_block_scaled_matmul": grouped_block_scaled_matmul.arrays,
+    "gated_grouped_block_scaled_matmul": gated_grouped_block_scaled_matmul.arrays,
+}
+"""The operands of the block-scaled operations, which have no gradient, and no op in addition to `fused_into`."""
+SCALES_OF = {"a_scale": "a", "b_scale": "b", "b_gate_scale": "b_gate", "b_up_scale": "b_up"}
+GROUPED = (
+    "grouped_matmul",
+    "gated_grouped_matmul",
+    "grouped_block_scaled_matmul",
+    "gated_grouped_block_scaled_matmul",
+)
 """Operations that do not write rows after the last group."""
 INTEGERS = ("ends", "expert_ids")
 """Operands that kernels read as int32."""
 FP8 = (torch.float8_e4m3fn, torch.float8_e5m2)
-_ROWS_OF_WEIGHTS = ("blockwise_matmul", "gated_linear")
+_ROWS_OF_WEIGHTS = ("blockwise_matmul", "gated_linear", *SCALED)
 """Operations whose B is (n, k)."""
 _EPILOGUE = (
     "Tensor? bias, Tensor? residual, Tensor[] operands, float[] numbers, float alpha, float beta, str activation"
@@ -78,8 +94,8 @@ class Extras:
     """The parts of a call that are neither tensors nor numbers nor texts of its op.
 
     The caller's functions, the operands that they read (with whether each is a number), configuration, target, the
-    function of gate and up, the names of auxiliary outputs, the function that was called, and the operands that it may
-    have in addition to those of its op.
+    function of gate and up, the names of auxiliary outputs, the function that was called, the operands that it may have
+    in addition to those of its op, and the block format of its result.
     """
 
     epilogue: Callable[..., Any] | None = None
@@ -91,10 +107,12 @@ class Extras:
     outputs: tuple[str, ...] = ()
     function: str | None = None
     optional: tuple[str, ...] = ()
+    quantise_to: str | None = None
+    quantise_scale: float | None = None
 
     def options(self) -> dict[str, Any]:
         """As an operation takes them, without those that are None."""
-        names = ("epilogue", "store", "config", "target", "pair")
+        names = ("epilogue", "store", "config", "target", "pair", "quantise_to", "quantise_scale")
         return {name: value for name in names if (value := getattr(self, name)) is not None}
 
     def key(self) -> Hashable:
@@ -104,6 +122,7 @@ class Extras:
         keys = [_function_key(each, names) for each in functions if each is not None]
         pair = None if callable(self.pair) else self.pair
         named = (self.operands, self.config, self.target, pair, self.outputs, self.function, self.optional)
+        named += (self.quantise_to, self.quantise_scale)
         return None if None in keys else (tuple(each is None for each in functions), *keys, *named)
 
 
@@ -245,7 +264,7 @@ def _padded(tensor: Tensor, axis: int) -> Tensor:
 def result_of(operation: str, operands: Sequence[Tensor], out_dtype: torch.dtype | None) -> Tensor:
     """A new result: of the dtype of A, bfloat16 for FP8."""
     a, b = operands[:2]
-    dtype = out_dtype or (torch.bfloat16 if a.dtype in FP8 else a.dtype)
+    dtype = out_dtype or (torch.bfloat16 if a.dtype in FP8 or operation in SCALED else a.dtype)
     columns = b.shape[-2] if operation in _ROWS_OF_WEIGHTS else b.shape[-1]
     return torch.empty((*a.shape[:-1], columns), dtype=dtype, device=a.device)
 
@@ -253,6 +272,18 @@ def result_of(operation: str, operands: Sequence[Tensor], out_dtype: torch.dtype
 def read_integers(array: Tensor) -> Tensor:
     """Group ends and expert ids as kernels read them: contiguous int32."""
     return array.to(torch.int32).contiguous()
+
+
+def operands_as_read(operation: str, operands: Sequence[Tensor], optional: tuple[str, ...] = ()) -> dict[str, Tensor]:
+    """The operands of an operation by name, as kernels read them: integers of 32 bits, scale factors interleaved."""
+    names = (*{**OPERANDS, **GATED, **SCALED}[operation], *optional)
+    arguments = dict(zip(names, operands, strict=True))
+    arguments |= {name: read_integers(arguments[name]) for name in INTEGERS if name in arguments}
+    for scale, of in SCALES_OF.items():
+        if operation in SCALED and scale in arguments and arguments[scale].dim() == arguments[of].dim():
+            groups = arguments.get("ends") if of == "a" else None
+            arguments[scale] = interleaved(arguments[scale], groups)
+    return arguments
 
 
 def _operands_by_name(tensors: list[Tensor], numbers: list[float], extras: Extras) -> dict[str, Any]:
@@ -278,10 +309,10 @@ def run_into(
     outputs: Sequence[Tensor] = (),
 ) -> Launcher | None:
     """Compute D into `out`, and auxiliary outputs; the launcher if it was on a GPU."""
-    more, is_gated = extras_by(extras), operation in GATED
-    names = (*(GATED[operation] if is_gated else OPERANDS[operation]), *more.optional)
-    arguments: dict[str, Any] = dict(zip(names, operands, strict=True))
-    arguments |= {name: read_integers(arguments[name]) for name in INTEGERS if name in arguments}
+    more = extras_by(extras)
+    is_gated = operation.startswith("gated")
+    arguments: dict[str, Any] = operands_as_read(operation, operands, more.optional)
+    *outputs, scales = outputs if more.quantise_to is not None else (*outputs, None)
     has_residual = residual is not None and beta != 0
     arguments |= {"alpha": alpha, "beta": beta if has_residual else 1.0, **more.options()}
     given = {
@@ -292,6 +323,7 @@ def run_into(
         "operands": _operands_by_name(function_operands, numbers, more) or None,
         "outputs": dict(zip(more.outputs, outputs, strict=True)) or None,
     }
+    given["scales_out"] = scales
     arguments |= {name: value for name, value in given.items() if value is not None}
     arguments["out"] = out
     key = None if may_change(extras) else (extras, alpha, beta, activation, *numbers, *arguments)

@@ -110,6 +110,8 @@ class Request:
     quantise_to: Any = None
     quantise_scale: Any = 1.0
     """The block format of the result, and the scale of the whole of it."""
+    scales_out: Any = None
+    """The array that gets the scales of a block format, with `out` for the values; both are made for a new result."""
     config: Any = None
     target: Any = None
     gpu: Gpu | None = None
@@ -272,7 +274,7 @@ def _check_format(request: Request, violations: Violations) -> None:
         rule = f"needs a result with a multiple of {run} columns, not {request.shape[-1]}"
         violations.add("quantise_to", request.quantise_to, rule)
     for name in ("out", "out_dtype"):
-        if getattr(request, name) is not None:
+        if getattr(request, name) is not None and request.scales_out is None:
             violations.add(name, getattr(request, name), "cannot be used with `quantise_to`, which makes the result")
 
 
@@ -581,6 +583,9 @@ def _placed(name: str, value: Any, request: Request) -> tuple[Operand, Any]:
 def _quantised(request: Request) -> tuple[Quantised, Any]:
     """The result in a block format, with zeros where no group is, and its scales as chunks of bytes."""
     format_, (m, n) = request.quantise_to, request.core
+    if request.scales_out is not None:
+        values, scales = request.out, request.scales_out
+        return Quantised(values, scales, float(request.quantise_scale)), scales.reshape(*scales.shape[:2], -1)
     values = np.zeros(values_shape(format_, m, n), ELEMENTS[format_][0])
     scales = np.zeros(scales_shape(format_, m, n, request.extra["ends"].shape[0]), np.uint8)
     made = Quantised(values, scales.view(SCALES[format_]), float(request.quantise_scale))
