@@ -9,7 +9,7 @@ from __future__ import annotations
 from warploom.structured.cluster import Cluster
 from warploom.structured.pipelines.pipeline import ProducerConsumerPipeline
 from warploom.structured.pipelines.shared_types import SMemArray
-from warploom.structured.pipelines.signals import Bytes, EveryThread, OncePerWarp, Signal
+from warploom.structured.pipelines.signals import Bytes, EveryReader, EveryThread, OncePerWarp, Signal
 from warploom.structured.pipelines.stages import (
     ConsumeContext,
     ConsumerStage,
@@ -38,14 +38,17 @@ class EpiLoadPipeline:
     ) -> None:
         """`signal` is how the producer commits a stage: by default with the bytes of its copies.
 
-        A `consumer` that is a role releases with every thread; give a signal for anything else.
+        A `consumer` that is a role releases with every thread, after a proxy fence if TMA fills the stages; give a
+        signal for anything else.
         `ptr` are your own barriers: the full ones, then as many empty ones.
         """
         self.num_stages = num_stages
+        if isinstance(consumer, Role):
+            consumer = EveryReader(consumer) if signal is None else EveryThread(consumer)
         self.pipeline = ProducerConsumerPipeline(
             num_stages,
             producer=signal or Bytes(producer),
-            consumer=EveryThread(consumer) if isinstance(consumer, Role) else consumer,
+            consumer=consumer,
             cluster=cluster,
             name=name,
             ptr=ptr,

@@ -153,6 +153,19 @@ class EveryThread(_Arrivals):
 
 
 @dataclass(frozen=True)
+class EveryReader(EveryThread):
+    """Each thread of the role arrives after a proxy fence: TMA refills the stage that it has read with plain loads.
+
+    The barrier orders the threads, not the proxies (PTX ISA, 8.9.5): without the fence the next copy may overtake the
+    loads.
+    """
+
+    def arrive(self, row: Barriers, stage: Value, cluster: Cluster) -> None:
+        isa.fence.proxy_async(space="shared::cta")
+        self.arrive_now(row, stage, cluster)
+
+
+@dataclass(frozen=True)
 class OncePerWarp(_Arrivals):
     """One lane of each warp arrives, after all lanes of the warp are done."""
 
