@@ -122,7 +122,8 @@ def test_the_order_of_float_atomics_is_a_remark_and_not_a_failure():
 
 def test_the_portfolio_begins_with_the_fixed_schedules_and_ends_with_seeds():
     names = [each.name for each in portfolio({"wgmma.mma_async": 3, "add": 1}, 4, 16)]
-    assert names[:4] == ["eager", "lazy", "reverse", "random"]
+    assert names[:3] == ["eager", "lazy", "weak"]
+    assert {"random", "reverse", "starve:warp 3", "starve:CTA (0,0)"} <= set(names)
     assert "hold:wgmma" in names
     assert "hold:tcgen05-mma" not in names
     assert len(names) == 16
@@ -131,19 +132,23 @@ def test_the_portfolio_begins_with_the_fixed_schedules_and_ends_with_seeds():
     assert [name for name in barred if "barrier" in name] == ["starve:barrier full", "starve:barrier bars+0x8"]
 
 
-LOST = """ld.param.u64 %rd1, [sum]; @!%first bra END;
- ld.global.u32 %r1, [%rd1]; add.u32 %r1, %r1, 1; st.global.u32 [%rd1], %r1; END:"""
+LOST = """ld.param.u64 %rd1, [sum]; @!%first bra END; ld.acquire.gpu.global.u32 %r1, [%rd1];
+ add.u32 %r1, %r1, 1; st.release.gpu.global.u32 [%rd1], %r1; END:"""
 
 
 def test_a_lost_update_is_shrunk_to_few_interruptions(tmp_path):
-    """A CTA must be interrupted between its load and its store; the first event that differs is another CTA's load."""
+    """A CTA must be interrupted between its load and its store; the first event that differs is another CTA's load.
+
+    With strong accesses store buffers do not show it.
+    """
     total = np.zeros(1, np.uint32)
     failure = run(LOST, "ptr:sum", (total,), grid=8, schedule="explore").failure
+    assert failure.found_by == "random, seed 0"
     assert failure.delayed == ()
     assert 1 <= len(failure.switched) <= 2
     assert " after " in failure.switched[0]
     assert failure.event.verb == "reads"
-    assert failure.event.source.text.startswith("ld.global.u32")
+    assert failure.event.source.text.startswith("ld.acquire.gpu.global.u32")
     assert "shown by interrupting CTA" in str(failure)
     file = tmp_path / "lost.json"
     failure.schedule.save(file)

@@ -131,6 +131,27 @@ def test_arrivals_at_a_starved_barrier_come_last(observed):
         assert out[0] == right
 
 
+EARLY = HANDED.replace("ld.shared.u32 %r1, [data]; mbarrier.arrive.shared::cta.b64 _, [bars+8];", "{early}")
+READ_FIRST = "ld.shared.u32 %r1, [data]; mbarrier.arrive.shared::cta.b64 _, [bars+8];"
+ARRIVE_FIRST = "mbarrier.arrive.shared::cta.b64 _, [bars+8]; ld.shared.u32 %r1, [data];"
+
+
+def test_a_starved_warp_stops_before_every_access(tmp_path):
+    """A reader that releases its slot before it reads: the writer overtakes it between the two."""
+    recorded, file = Recorded(Starve("warp 1")), tmp_path / "starved.json"
+    for schedule, early, found in (
+        (recorded, READ_FIRST, 5),
+        ("lazy", ARRIVE_FIRST, 5),
+        ("starve:warp 1", ARRIVE_FIRST, 6),
+    ):
+        out = np.zeros(1, np.uint32)
+        run(EARLY.format(wait=EMPTY, early=early), "ptr:out", (out,), block=64, schedule=schedule)
+        assert out[0] == found
+    recorded.save(file)
+    run(EARLY.format(wait=EMPTY, early=READ_FIRST), "ptr:out", (out,), block=64, schedule=str(file))
+    assert out[0] == 5
+
+
 def test_arrivals_at_a_starved_named_barrier_come_last(tmp_path):
     body = """ld.param.u64 %rd1, [out]; setp.eq.u32 %p1, %warp, 1; @%p1 bra READ;
         st.shared.u32 [data], 5; bar.arrive 3, 64; st.shared.u32 [data], 6; bra END;

@@ -146,6 +146,25 @@ def test_a_weak_run_is_found_by_explore_shrunk_and_replayed(tmp_path):
     assert (data[0], out[0]) == (41, 0)
 
 
+class Watch:
+    def __init__(self):
+        self.events = 0
+
+    def on_event(self, event):
+        self.events += 1
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_an_observer_changes_nothing(seed):
+    """Every choice has the same options, and the stale value is the same."""
+    runs = []
+    for watch in ((), (Watch(),)):
+        recorded = Recorded(Weak(seed))
+        runs.append((received(recorded, grid=2, observers=watch), recorded.choices))
+    assert runs[0] == runs[1]
+    assert watch[0].events
+
+
 @pytest.mark.parametrize("seed", [0, 3])
 def test_a_recorded_run_is_the_same(tmp_path, seed):
     results = []

@@ -106,9 +106,9 @@ class Parting:
 
 def passing(recorded: Recorded) -> Schedule:
     """The schedule that delays and interrupts nothing, and is otherwise like a recorded one."""
-    if recorded.preempts:
+    if recorded.preempts and not recorded.interrupts:
         return Recorded(Switch({}))
-    return Delay(frozenset(), recorded.name, recorded.buffers, recorded.barrier)
+    return Delay(frozenset(), recorded.name, recorded.buffers, recorded.barrier, recorded.interrupts)
 
 
 def portfolio(families: Iterable[str], warps: int, budget: int, barriers: Iterable[str] = ()) -> Iterator[Schedule]:
@@ -116,10 +116,10 @@ def portfolio(families: Iterable[str], warps: int, budget: int, barriers: Iterab
     present = set(families)
     held = [Hold(kind) for kind, names in HELD.items() if present.intersection(names)]
     starved = [Starve(f"warp {warp}") for warp in range(min(warps, _MOST_WARPS))]
-    first: list[Schedule] = [Eager(), Lazy(), Reverse(), Random(0), Weak()]
+    first: list[Schedule] = [Eager(), Lazy(), Weak()]
     names = dict.fromkeys(name.partition("[")[0] for name in barriers)
     arrivals = [Starve(f"barrier {name}") for name in names][:_MOST_BARRIERS]
-    fixed = [*first, *held, Random(1), Weak(1), *starved, Starve("CTA (0,0)"), *arrivals]
+    fixed = [*first, *held, Random(0), *starved, Reverse(), Starve("CTA (0,0)"), Random(1), Weak(1), *arrivals]
     yield from fixed[:budget]
     for number in range(budget - len(fixed)):
         seed = 2 + number // 4 if number % 4 == 3 else 2 + number - number // 4
@@ -154,7 +154,8 @@ def shrunk(recorded: Recorded, outcome: Callable[[Schedule], str | None], kind: 
         starts.insert(0, list(recorded.stores))
 
     def delayed(names: list[str]) -> Recorded | None:
-        trial = Recorded(Delay(frozenset(names), recorded.name, recorded.buffers, recorded.barrier))
+        traits = recorded.buffers, recorded.barrier, recorded.interrupts
+        trial = Recorded(Delay(frozenset(names), recorded.name, *traits))
         return trial if outcome(trial) == kind else None
 
     def switched(places: list[tuple[tuple[str, int], str]]) -> Recorded | None:
@@ -165,7 +166,7 @@ def shrunk(recorded: Recorded, outcome: Callable[[Schedule], str | None], kind: 
         best, names = _fewest(first, delayed)
         if best is not None:
             return Shrunk(best, tuple(names))
-    if recorded.preempts and not recorded.buffers:
+    if recorded.preempts and not recorded.buffers and not recorded.interrupts:
         best, places = _fewest(list(switches(recorded.steps).items()), switched)
         if best is not None:
             return Shrunk(best, (), tuple(f"{one} after {blocks} blocks by {other}" for (one, blocks), other in places))

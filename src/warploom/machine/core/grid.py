@@ -15,7 +15,7 @@ from warploom.machine.core.events import Placed, Reporter, Started
 from warploom.machine.core.group import DONE, EXPIRED, READY, WAITING, WARP, Group, Storage
 from warploom.machine.core.names import role_of
 from warploom.machine.core.observation import observed
-from warploom.machine.core.schedule import ARRIVAL, Eager, Replay
+from warploom.machine.core.schedule import ARRIVAL, Eager, Replay, Starve
 from warploom.machine.core.setup import MOST_RESIDENT_BYTES, Setup, Triple, WarpState, resident_bytes
 from warploom.machine.engine import selection
 from warploom.machine.engine.context import Regions
@@ -116,6 +116,8 @@ class Grid:
         self._deadline = None if setup.timeout is None else time.monotonic() + setup.timeout
         self._starves = bool(getattr(self.schedule, "starves", False))
         self._turn = _SHORT_TURN if self.schedule.preempts else _TURN
+        who = getattr(self.schedule, "interrupts", "")
+        self._interrupted = Starve(who) if who else None
         self._on_step = getattr(self.schedule, "stepped", None) if self.schedule.preempts else None
         self.late_barrier: str = getattr(self.schedule, "barrier", "")
 
@@ -283,13 +285,16 @@ class Grid:
 
     def _run(self, group: Group) -> None:
         """Give a group its turn; one whose turns have no effect may only be polling, and is then suspended."""
-        effects, first = self.effects, min(self._turn, group.patient_for)
+        turn = self._turn
+        if self._interrupted is not None and not self._interrupted.starved(f"{group.cta.name} {group.name}"):
+            turn = _TURN
+        effects, first = self.effects, min(turn, group.patient_for)
         group.run(first)
-        if self.effects != effects and group.state == READY and first < self._turn:
+        if self.effects != effects and group.state == READY and first < turn:
             # It does not only poll: it gets the rest of its turn.
             self._withdraw(group)
             self._idle -= 1
-            group.run(self._turn - first)
+            group.run(turn - first)
         if self.effects != effects or group.state != READY:
             group.idle = 0
             return

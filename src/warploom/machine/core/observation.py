@@ -200,7 +200,8 @@ def observed(op: Op, run: Any, grid: Grid) -> Any:
     places = {slot.name: at + sum(s.kind == "tensor" for s in inputs[:at]) for at, slot in enumerate(inputs)}
     outputs = [slot for slot in op.form.slots if slot.kind in _OUTPUTS and op.operands[slot.name] is not None]
     stores = op.family == "stmatrix" or (op.family == "st" and op["space"].partition("::")[0] in _REACHED)
-    held = Held(op, width, givers) if stores else None
+    # Looking at buffered stores would commit them: they all count as changes.
+    held = Held(op, width, givers) if stores and grid.buffers is None else None
 
     def wrapped(group: Group, mask: Array | None, *operands: Any) -> Any:
         live = mask if mask is not None else group.mask

@@ -38,7 +38,8 @@ class Schedule(Protocol):
     access to memory that other warps reach, and after every basic block, rather than when a group waits or has had a
     long turn. `starves` offers a group again right after its turn;
     otherwise all others come first. `buffers` keeps ordinary stores in buffers (`memory/store_buffers.py`). Where a
-    schedule has an attribute `barrier`, arrivals at the barrier of that name are operations that it completes.
+    schedule has an attribute `barrier`, arrivals at the barrier of that name are operations that it completes; where it
+    has `interrupts`, only the warps that this names, as in `starve:WHO`, are preempted.
     """
 
     name: str = "custom"
@@ -261,13 +262,14 @@ ARRIVAL = "arrival"
 class Starve:
     """A CTA, a warp of each CTA, or one warp moves, and its operations complete, only when nothing else can.
 
-    Of a starved barrier it is the arrivals; `barrier` is its name, without an index for all of that name.
+    Of a starved barrier it is the arrivals; `barrier` is its name, without an index for all of that name. Only the
+    starved stop before every access; all others have long turns.
     """
 
     who: str
     convoys: bool = field(default=False, init=False)
     two_views: bool = field(default=True, init=False)
-    preempts: bool = field(default=False, init=False)
+    preempts: bool = field(init=False)
     starves: bool = field(default=True, init=False)
     buffers: bool = field(default=False, init=False)
 
@@ -275,6 +277,8 @@ class Starve:
         self.name = f"starve:{self.who}"
         word, _, named = self.who.strip().partition(" ")
         self.barrier = named.strip() if word.lower() == "barrier" else ""
+        self.interrupts = "" if self.barrier else self.who
+        self.preempts = not self.barrier
         found = _WHO.fullmatch("" if self.barrier else self.who.strip())
         if found is None or not self.who.strip():
             what = "it starves `warp N`, `CTA (x,y)`, `CTA (x,y) warp N` or `barrier NAME`"
@@ -321,10 +325,14 @@ class Delay:
     name: str = "delay"
     buffers: bool = False
     barrier: str = ""
+    interrupts: str = ""
     convoys: bool = field(default=False, init=False)
     two_views: bool = field(default=True, init=False)
-    preempts: bool = field(default=False, init=False)
+    preempts: bool = field(init=False)
     starves: bool = field(default=True, init=False)
+
+    def __post_init__(self) -> None:
+        self.preempts = bool(self.interrupts)
 
     def choose(self, kind: str, options: Sequence[str], groups: int) -> int:
         if kind != "step":
@@ -416,6 +424,7 @@ class Recorded:
         self.starves = bool(getattr(self.inner, "starves", False))
         self.buffers = bool(getattr(self.inner, "buffers", False))
         self.barrier = str(getattr(self.inner, "barrier", ""))
+        self.interrupts = str(getattr(self.inner, "interrupts", ""))
 
     def stepped(self, name: str) -> None:
         """Note a step of a run that preempts, also one without a choice."""
@@ -437,7 +446,8 @@ class Recorded:
     def replayed(self) -> Replay:
         """The schedule that makes the same choices again."""
         flags = {"starves": self.starves, "buffers": self.buffers}
-        return Replay(self.name, self.two_views, self.preempts, self.choices, barrier=self.barrier, **flags)
+        texts = {"barrier": self.barrier, "interrupts": self.interrupts}
+        return Replay(self.name, self.two_views, self.preempts, self.choices, **flags, **texts)
 
     def save(self, path: str | Path) -> None:
         """Write the choices, one to a line; `replay` reads them back."""
@@ -451,6 +461,7 @@ class Recorded:
                 "starves": self.starves,
                 "buffers": self.buffers,
                 "barrier": self.barrier,
+                "interrupts": self.interrupts,
             }
         )
         lines = ",\n".join(json.dumps(choice) for choice in self.choices)
@@ -468,6 +479,7 @@ class Replay:
     starves: bool = False
     buffers: bool = False
     barrier: str = ""
+    interrupts: str = ""
     program: str = ""
     convoys: bool = field(default=False, init=False)
     _at: int = field(default=0, init=False)
@@ -512,8 +524,8 @@ def replay(path: str | Path) -> Replay:
         flags = {key: bool(data[key]) for key in ("two_views", "preempts", "starves")}
         flags["buffers"] = bool(data.get("buffers", False))
         name = f"{Path(path).name} (recorded from {data['schedule']})"
-        barrier, program = str(data.get("barrier", "")), str(data["program"])
-        return Replay(name, choices=choices, program=program, barrier=barrier, **flags)
+        texts = {key: str(data.get(key, "")) for key in ("barrier", "interrupts", "program")}
+        return Replay(name, choices=choices, **flags, **texts)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise Diag.BAD_SCHEDULE.error(name=str(path), what=f"it cannot be read as a recording ({error})") from None
 
