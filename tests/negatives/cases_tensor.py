@@ -34,7 +34,7 @@ def multiply(idesc=_IDESC, a=_GOOD, address="%taddr"):
 
 CASES = {
     "wgmma_descriptor": Negative("BAD_DESCRIPTOR", f"mov.b64 %d0, 0x2004000000000040; {_WGMMA}", block=128),
-    "tcgen05_descriptor": blackwell("BAD_DESCRIPTOR", multiply(a=_GOOD & ~(1 << 46))),
+    "tcgen05_descriptor": blackwell("BAD_DESCRIPTOR", multiply(a=_GOOD ^ 3 << 46)),
     "instruction_descriptor": blackwell("BAD_DESCRIPTOR", multiply(idesc=_IDESC | 7 << 7)),
     "no_tensor_map": Negative(
         "BAD_DESCRIPTOR",

@@ -13,6 +13,7 @@ triton = pytest.importorskip("triton")
 tl = pytest.importorskip("triton.language")
 
 from tests.triton import kernels  # noqa: E402
+from triton.tools.tensor_descriptor import TensorDescriptor  # noqa: E402
 
 import warploom.triton  # noqa: E402
 from warploom.diagnostics import LaunchError, WarploomError  # noqa: E402
@@ -135,6 +136,42 @@ def test_descriptor_that_rounds_to_tf32():
         assert bool((out.view(torch.int32) & 0x1FFF == 0).all())
         torch.testing.assert_close(out, x, rtol=2**-11, atol=0)
         assert not torch.equal(out, x)
+
+
+def test_descriptor_of_padded_fp4():
+    values = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6])
+    with warploom.triton.machine(target="sm_100"):
+        a = torch.randint(-3, 4, (128, 128), device="cuda").float().to(torch.float8_e4m3fn)
+        packed = torch.randint(0, 256, (128, 64), dtype=torch.uint8, device="cuda")
+        a_scale, b_scale = (torch.randint(126, 129, (128, 4), dtype=torch.uint8, device="cuda") for _ in range(2))
+        out = poisoned(128, 128)
+        descriptors = (TensorDescriptor.from_tensor(a, [128, 128]), TensorDescriptor.from_tensor(packed, [128, 64]))
+        compiled = kernels.scaled_product[(1,)](
+            descriptors[0], a_scale, descriptors[1], b_scale, out, M=128, N=128, K=128
+        )
+        assert compiled.metadata.tensordesc_meta[1]["fp4_padded"], "the test is about this kind of map"
+        b = values[torch.stack((packed & 15, packed >> 4), dim=2).reshape(128, 128).long()]
+        factors = [2.0 ** (scale.float() - 127).repeat_interleave(32, dim=1) for scale in (a_scale, b_scale)]
+        assert torch.equal(out, (a.float() * factors[0]) @ (b * factors[1]).T)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_cluster_of_ctas(target):
+    with warploom.triton.machine(target=target) as machine:
+        x, y, out = torch.randn(900, device="cuda"), torch.randn(900, device="cuda"), poisoned(900)
+        kernels.add[(2,)](x, y, out, 900, BLOCK=512, num_ctas=2)
+        assert torch.equal(out, x + y)
+    assert machine.launches[0].grid == (4, 1, 1)
+
+
+def test_a_kernel_has_a_cubin_and_sass():
+    with warploom.triton.machine():
+        x, out = torch.randn(64, device="cuda"), poisoned(64)
+        compiled = kernels.add[(1,)](x, x, out, 64, BLOCK=64)
+        assert compiled.asm["cubin"].startswith(b"\x7fELF")
+        assert "STG" in compiled.asm["sass"]
+        compiled[(1, 1, 1)](x, x, out, 64, 64)
+        assert torch.equal(out, 2 * x)
 
 
 def test_nested_tuples():

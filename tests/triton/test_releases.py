@@ -31,9 +31,6 @@ with machine(target=sys.argv[1]):
     x, out = torch.randn(500, device="cuda"), torch.full((500,), float("nan"), device="cuda")
     kernels.add[(2,)](x, x, out, 500, BLOCK=256)
     assert torch.equal(out, 2 * x)
-    if sys.argv[1] == "sm_100" and tuple(map(int, triton.__version__.split(".")[:2])) < (3, 6):
-        print(triton.__version__)
-        sys.exit()  # its tcgen05 descriptors lack the version that the PTX ISA asks for: see docs/triton.md
     a, b, c = integers(70, 64), integers(64, 90), torch.full((70, 90), float("nan"), device="cuda")
     kernels.matmul[(2, 2)](a, b, c, 70, 90, 64, 64, 90, 90, BM=64, BN=64, BK=32)
     assert torch.equal(c, a.float() @ b.float())

@@ -2,7 +2,9 @@
 
 Sources: PTX ISA 9.7.15.5.1.2.2 (wgmma) and Table 40 (tcgen05); the bits between the listed fields are zero in every
 descriptor that CUTLASS, Triton and CuTe DSL build, so a set bit there is an error. CUTLASS calls bits 46-47 of the
-sm_100 form `version` (1); PTX specifies bits 46-48 as 0b001: the same bits.
+sm_100 form `version` (1); PTX specifies bits 46-48 as 0b001: the same bits. Triton 3.3 to 3.5 leave them 0, as in
+Hopper's form, and these releases multiply on Blackwell GPUs; so hardware takes 0 as well. Only descriptors without a
+base offset are known to work so: that is what is accepted.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ LAYOUT: dict[str, tuple[BitField, ...]] = {
     ),
     "sm_100": (
         *_COMMON,
-        BitField("version", 46, 3, 0b001),
+        BitField("version", 46, 3),
         BitField("base_offset", 49, 3),
         BitField("leading_absolute", 52, 1),
         BitField("reserved", 53, 8, 0),
@@ -45,6 +47,10 @@ SWIZZLE_CODES: dict[str, dict[int, Swizzle]] = {
     "sm_100": {s.sm100_code: s for s in SWIZZLES.values() if s.sm100_code is not None},
 }
 
+VERSION = 0b001
+"""What the PTX ISA specifies for bits 46-48 of the sm_100 form."""
+OLD_VERSION = 0
+"""Hopper's form, which Triton 3.3 to 3.5 write for Blackwell."""
 _UNIT = 16
 _ADDRESS_MASK = 0x3FFFF
 
@@ -81,6 +87,7 @@ def encode_shared_descriptor(
         "start": start // _UNIT,
         "leading": leading // _UNIT,
         "stride": stride // _UNIT,
+        "version": VERSION,
         "base_offset": base_offset,
         "leading_absolute": 0,
         "swizzle": code,
@@ -96,6 +103,10 @@ def _violations(value: int, family: str) -> list[str]:
     if got["swizzle"] not in codes:
         legal = ", ".join(f"{code} = {mode.name}" for code, mode in sorted(codes.items()))
         broken.append(f"swizzle is {got['swizzle']} and must be one of {legal}")
+    version = got.get("version", VERSION)
+    if version != VERSION and (version != OLD_VERSION or got["base_offset"]):
+        exception = f" (or {OLD_VERSION:#x} without a base offset)" if version == OLD_VERSION else ""
+        broken.append(f"version (bits 46-48) is {version:#x} and must be {VERSION:#x}{exception}")
     if got.get("leading_absolute"):
         broken.append("leading_absolute (bit 52) exists on sm_103a only, and is not modelled")
     return broken

@@ -16,6 +16,7 @@ from warploom.diagnostics import Diag
 from warploom.host.launch import Launch
 from warploom.launcher import launch
 from warploom.triton.benchmarks import quieten, tune_once
+from warploom.triton.cubins import assemble_on_demand
 from warploom.triton.cuda_queries import answer
 from warploom.triton.driver import Call, Driver, flag
 from warploom.triton.host_blas import answer_blas
@@ -88,6 +89,7 @@ class Session:
             stages["cubin"] = lambda ptx, metadata: ptx.encode()
 
         patches.set(compiler, "add_stages", with_ptx_as_binary)
+        assemble_on_demand(patches)
         # The key of Triton's cache on disk: a GPU must not find PTX where it expects a cubin.
         patches.set(compiler, "hash", lambda backend: f"warploom-ptx-{backend.target.arch}")
         answer(patches, self.options)

@@ -166,7 +166,7 @@ def edit(old: str, new: str):
     return change
 
 
-@pytest.mark.parametrize("bits", [1 << 46, 1 << 61, 1 << 52, 1 << 53])
+@pytest.mark.parametrize("bits", [1 << 47, 1 << 61, 1 << 52, 1 << 53])
 def test_an_illegal_shared_descriptor_prints_its_fields(bits):
     constant = encode_shared_descriptor("sm_100", 0, 16, 1024, "128B")
     error = broken(edit(f"{constant:#x}", f"{constant ^ bits:#x}"))
