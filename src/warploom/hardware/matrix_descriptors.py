@@ -48,7 +48,7 @@ SWIZZLE_CODES: dict[str, dict[int, Swizzle]] = {
 }
 
 VERSION = 0b001
-"""What the PTX ISA specifies for bits 46-48 of the sm_100 form."""
+"""Bits 46-48 of the sm_100 form as the PTX ISA specifies them."""
 OLD_VERSION = 0
 """Hopper's form, which Triton 3.3 to 3.5 write for Blackwell."""
 _UNIT = 16
