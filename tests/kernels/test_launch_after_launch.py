@@ -69,7 +69,7 @@ class Repeated:
 @pytest.mark.parametrize(("schedule", "seed"), SCHEDULES)
 @pytest.mark.parametrize("config", SPLIT_IN_MEMORY.values(), ids=SPLIT_IN_MEMORY)
 def test_counters_of_splits_in_memory_have_two_states(config: HopperConfig, schedule: str, seed: int) -> None:
-    """A counter that grew for ever would wrap in the middle of a launch: 2³² is no multiple of 3, 5, 6 or 7."""
+    """A counter that grew forever would wrap in the middle of a launch: 2³² is no multiple of 3, 5, 6 or 7."""
     made = Repeated(config)
     for after in (FLIP, 0):
         made.check(schedule, seed)

@@ -321,8 +321,8 @@ def start(*options) -> subprocess.Popen[str]:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL")
 def test_parallel_and_killed_processes_leave_a_usable_cache(own_cache):
-    workers = [start("for ever") for _ in range(2)]
-    told = set()
+    workers = [start("forever") for _ in range(2)]
+    digests = set()
     try:
         for worker in workers:
             assert worker.stdout.readline() == "ready\n", worker.stderr.read()
@@ -333,13 +333,13 @@ def test_parallel_and_killed_processes_leave_a_usable_cache(own_cache):
             time.sleep(random.uniform(0.05, 0.2))
             assert worker.poll() is None, worker.stderr.read()
             worker.send_signal(signal.SIGKILL)
-            told |= {tuple(line.split()[:2]) for line in worker.communicate()[0].splitlines()[:-1]}
+            digests |= {tuple(line.split()[:2]) for line in worker.communicate()[0].splitlines()[:-1]}
     finally:
         for worker in workers:
             worker.kill()
             worker.wait()
     made_here = {(str(at), _digest(at)) for at in range(4)}
-    assert told <= made_here
+    assert digests <= made_here
     for path in entries(own_cache):
         assert path.suffix != ".part" or path.stat().st_size, path
     last = start()

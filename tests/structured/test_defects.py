@@ -14,6 +14,7 @@ import pytest
 from tests.kernels.plain_problems import arrays, role_texts, run, same, waits_before_it_reads
 from tests.kernels.scaled_problems import blockwise, scaled
 from tests.kernels.sm100 import test_grouped, test_residual, test_split_k
+from tests.ops.test_grouped_block_scaled import Problem as GroupedProblem
 from tests.structured import test_pipeline
 from tests.structured.accumulating import check, multiply, plain_epilogue, plain_mma
 from tests.structured.epilogue import test_tile_writer_auxiliary, test_tile_writer_bounds
@@ -30,6 +31,7 @@ from warploom.hardware.synchronisation import WORK_RESPONSE_BYTES
 from warploom.hardware.targets import MACHINES
 from warploom.kernels.sm100.binding import FAMILIES
 from warploom.kernels.sm100.matmul import matmul
+from warploom.ops import grouped_block_scaled_matmul
 from warploom.ptx.syntax.printer import print_module
 from warploom.structured import (
     BlockScaledMatmulConfig,
@@ -71,6 +73,11 @@ def prepared(name, cta_group=1):
     if name == "gmm":
         made, ends = test_grouped.prepared(MatmulConfig(**fields, gemm_kind="gmm"), (20, 0, 50), n, k)
         return test_grouped.bound_to(made, ends, n, k), made.config
+    if name == "grouped_block_scaled":
+        problem = GroupedProblem("MXFP8", n, k)
+        config = problem.config(64, cta_group, swapped=cta_group == 2, gemm_kind="gmm")
+        options = {"expert_ids": problem.ids, "out": np.zeros((len(problem.a), n), np.float32), "config": config}
+        return grouped_block_scaled_matmul.bind(*problem.given, **options), config
     build = {"blockwise_fp8": blockwise, "block_scaled": scaled}[name]
     problem = build(m, n, k, cta_group=cta_group, mma_shape=(128 * cta_group, 64, 32), c_type="bf16")
     return problem.launch, problem.config
@@ -185,7 +192,7 @@ def test_10_every_role_that_reads_waits_for_the_previous_grid():
 
 @pytest.mark.parametrize("seed", range(6))
 def test_11_a_hand_off_has_back_pressure(seed):
-    """One parity bit without a way back: two arrivals look like none, and who waits for the first waits for ever."""
+    """One parity bit without a way back: two arrivals look like none, and who waits for the first waits forever."""
     for tiles in (1, 2, 3, 7):
         y = np.zeros(tiles, np.uint32)
         bound = test_pipeline.ordered.bind(y, tiles, grid=(1, 1, 1), block=(192, 1, 1), ahead=2)
@@ -202,7 +209,7 @@ def test_12_the_ctas_of_a_pair_end_together(name):
 
 
 def test_13_releasing_an_accumulator_frees_it():
-    """A `release` that only advances: the MMA role waits for ever on its second lap."""
+    """A `release` that only advances: the MMA role waits forever on its second lap."""
     check(mma_linear_without_commit, epilogue_linear, [("eager", 0), ("random", 3)], tiles=7)
 
 
@@ -390,10 +397,10 @@ def test_29_arrivals_that_free_an_input_stage_are_counted_by_role():
 
 
 def test_30_scales_for_every_allowed_width():
-    """Whole chunks of 128 columns only: a tile of 64 has none, one of 192 too few."""
-    for columns in (64, 192):
+    """Whole chunks of 128 columns were copied: none for a tile of 64, too few for one of 160 or 192."""
+    for columns in (64, 96, 160, 192):
         scaled(40, 2 * columns - 7, 160, mma_shape=(128, columns, 32), c_type="bf16").check()
-    for columns in (96, 160):
+    for columns in (136, 176):
         assert violations(BlockScaledMatmulConfig(mma_shape=(256, columns, 32)))
 
 

@@ -203,7 +203,7 @@ def work_of(candidates: CandidateArrays, problem: ProblemKey, sms: int) -> Work:
     waves = tiles * candidates.splits / slots
     whole = np.maximum(waves, 1) + _HALF if problem.kind == "grouped" else np.ceil(waves)
     weights, batch = (count, 1) if problem.kind == "grouped" else (1, count)
-    is_split, depth = candidates.splits > 1, ROW_BYTES // a_bytes
+    is_split, tile_k = candidates.splits > 1, ROW_BYTES // a_bytes
     is_swapped, is_pingpong, streams = candidates.swapped, candidates.pingpong, candidates.stream_k > 0
     rows, columns = candidates.rows, candidates.columns
     ones, stacked = np.ones_like(rows), rows / candidates.consumers / WGMMA_M
@@ -217,10 +217,10 @@ def work_of(candidates: CandidateArrays, problem: ProblemKey, sms: int) -> Work:
         "squares_of_a": squares_of_a,
         "squares_of_b": squares_of_b,
         "waves": np.where(streams, waves, whole),
-        "steps": np.ceil(np.ceil(k / depth) / candidates.splits),
+        "steps": np.ceil(np.ceil(k / tile_k) / candidates.splits),
         "rows": rows,
         "columns": columns,
-        "depth": depth * ones,
+        "tile_k": tile_k * ones,
         "rate": 2 / a_bytes * ones,
         "is_one_consumer": candidates.consumers == 1,
         "is_lone_pingpong": (is_pingpong > 0) & (waves <= 1),
@@ -325,7 +325,7 @@ class Model:
         alone = np.where(work["is_one_consumer"] > 0, self.one_consumer, 1)
         alone = alone * np.where(work["is_lone_pingpong"] > 0, self.lone_pingpong, 1)
         rate = self.flops * work["rate"] * alone
-        multiply = 2 * work["rows"] * np.maximum(work["columns"], self.least_columns) * work["depth"] / rate
+        multiply = 2 * work["rows"] * np.maximum(work["columns"], self.least_columns) * work["tile_k"] / rate
         multiply = multiply + self.promotion * work["promoted"]
         a, b = (self._slowdown(work[f"pitch_of_{name}"]) for name in "ab")
         loaded = work["loaded_of_a"] * a + work["loaded_of_b"] * b

@@ -167,10 +167,10 @@ class ArrayDescriptor:
 
     def padded(self) -> ArrayDescriptor:
         """A copy with K contiguous, in rows of whole 16 bytes, that TMA can read."""
-        *front, depth = (max(extent, 1) for extent in self.shape)
+        *front, last = (max(extent, 1) for extent in self.shape)
         unit = STRIDE_ALIGNMENT // self.itemsize
-        strides = _dense_strides((*front, -(-depth // unit) * unit), self.itemsize)
-        return self._copy((*front, depth), strides)
+        strides = _dense_strides((*front, -(-last // unit) * unit), self.itemsize)
+        return self._copy((*front, last), strides)
 
     def as_contiguous(self, dtype: Any) -> ArrayDescriptor:
         """Itself if it is contiguous and of a dtype, else a copy that is."""
@@ -243,11 +243,11 @@ def padded(array: Any) -> Any:
     """A copy (…, rows, k) that TMA can read: K contiguous, in rows of whole 16 bytes; of a descriptor, its layout."""
     if isinstance(array, ArrayDescriptor):
         return array.padded()
-    *front, depth = array.shape
+    *front, last = array.shape
     unit = STRIDE_ALIGNMENT // array.itemsize
-    made = np.zeros((*front, max(-(-depth // unit), 1) * unit), array.dtype)
-    made[..., :depth] = array
-    return made[..., : max(depth, 1)]
+    made = np.zeros((*front, max(-(-last // unit), 1) * unit), array.dtype)
+    made[..., :last] = array
+    return made[..., : max(last, 1)]
 
 
 def aligned(array: Any, alignment: int) -> Any:
