@@ -25,6 +25,7 @@ OPERATIONS = {
     wl.gated_grouped_matmul: signatures.GatedGroupedOptions,
     wl.blockwise_matmul: signatures.BlockwiseOptions,
     wl.block_scaled_matmul: signatures.BlockScaledOptions,
+    wl.grouped_blockwise_matmul: signatures.GroupedBlockwiseOptions,
     wl.grouped_block_scaled_matmul: signatures.GroupedBlockScaledOptions,
     wl.gated_grouped_block_scaled_matmul: signatures.GatedGroupedBlockScaledOptions,
 }

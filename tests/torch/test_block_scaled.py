@@ -8,6 +8,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from tests.ops.test_grouped_block_scaled import ENDS, Gated, Problem  # noqa: E402
+from tests.ops.test_grouped_blockwise import IDS, problem  # noqa: E402
 
 import warploom as wl  # noqa: E402
 from warploom.diagnostics import WarploomError  # noqa: E402
@@ -68,8 +69,16 @@ def test_results_in_block_formats(format_):
     assert made.scales.dtype == (torch.float8_e8m0fnu if format_ == "mxfp8" else torch.float8_e4m3fn)
 
 
+def test_blocks_of_128_in_groups():
+    given, sums = problem()
+    tensors = [tensor(each) for each in given]
+    wanted = torch.from_numpy(np.nan_to_num(sums)).float()
+    got = wl.grouped_blockwise_matmul(*tensors, expert_ids=tensor(IDS), out_dtype=torch.float32)
+    assert torch.equal(got, wanted)
+
+
 def test_there_is_no_gradient():
     case = Problem("MXFP8", 40, 128)
     bias = torch.zeros(40, requires_grad=True)
-    with pytest.raises(WarploomError, match="block format"):
+    with pytest.raises(WarploomError, match="scaled operands"):
         wl.grouped_block_scaled_matmul(*map(tensor, case.given), expert_ids=tensor(case.ids), bias=bias)

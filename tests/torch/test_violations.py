@@ -117,12 +117,12 @@ def test_gpu_tensors_are_prepared_and_not_bound():
         wl.matmul.bind(a, b)
 
 
-def test_operations_without_tensor_support():
+def test_operands_must_be_tensors_like_the_first():
     elements, scales = np.ones((8, 64), E4M3), np.ones((8, 2), E8M0)
     tensors = torch.ones(8, 64).to(torch.float8_e4m3fn), torch.ones(8, 2).to(torch.float8_e8m0fnu)
     assert wl.block_scaled_matmul(elements, elements, scales, scales).shape == (8, 8)
-    with pytest.raises(WarploomError, match="must be a NumPy array: `block_scaled_matmul` runs on the emulator only"):
-        wl.block_scaled_matmul(tensors[0], tensors[0], tensors[1], tensors[1])
+    with pytest.raises(WarploomError, match="`b_scale` must be a tensor, got float8_e8m0fnu"):
+        wl.block_scaled_matmul(tensors[0], tensors[0], tensors[1], scales)
 
 
 def test_other_libraries_need_torch(monkeypatch):

@@ -35,6 +35,7 @@ CONFIGS: Mapping[str, type[MatmulConfig]] = {
     "grouped": MatmulConfig,
     "blockwise": BlockwiseFP8MatmulConfig,
     "block_scaled": BlockScaledMatmulConfig,
+    "grouped_blockwise": BlockwiseFP8MatmulConfig,
     "grouped_block_scaled": BlockScaledMatmulConfig,
 }
 """The configuration class of each kind of problem."""

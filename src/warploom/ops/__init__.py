@@ -7,7 +7,12 @@ from warploom.ops.grouped import grouped_matmul
 from warploom.ops.operation import ptx_of
 from warploom.ops.planning.quantised import Quantised
 from warploom.ops.quantise import deinterleave_scales, interleave_scales, quantise_mxfp8, quantise_nvfp4
-from warploom.ops.scaled import block_scaled_matmul, blockwise_matmul, grouped_block_scaled_matmul
+from warploom.ops.scaled import (
+    block_scaled_matmul,
+    blockwise_matmul,
+    grouped_block_scaled_matmul,
+    grouped_blockwise_matmul,
+)
 
 __all__ = [
     "Quantised",
@@ -19,6 +24,7 @@ __all__ = [
     "gated_grouped_matmul",
     "gated_linear",
     "grouped_block_scaled_matmul",
+    "grouped_blockwise_matmul",
     "grouped_matmul",
     "interleave_scales",
     "linear",

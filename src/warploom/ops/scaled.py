@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from warploom.hardware.tensor_maps import PADDED_BOX
+from warploom.hardware.tensor_maps import ADDRESS_ALIGNMENT, PADDED_BOX
 from warploom.hardware.tmem import SCALE_CHUNK_FACTORS, SCALE_CHUNK_ROWS
 from warploom.kernels.call import is_storable
 from warploom.ops.dense import batched, broadcast_batches
@@ -24,16 +24,22 @@ from warploom.ops.planning.arrays import (
     is_tensor,
     padded,
 )
-from warploom.ops.quantise import interleave_scales
+from warploom.ops.quantise import interleave_scales, padded_rows
 from warploom.ops.signatures import (
     BlockScaledOptions,
     BlockwiseOptions,
     GroupedBlockScaledOptions,
+    GroupedBlockwiseOptions,
 )
 from warploom.trace.language.types import OF_NUMPY
 
 if TYPE_CHECKING:
-    from warploom.ops.signatures import BlockScaledMatmul, BlockwiseMatmul, GroupedBlockScaledMatmul
+    from warploom.ops.signatures import (
+        BlockScaledMatmul,
+        BlockwiseMatmul,
+        GroupedBlockScaledMatmul,
+        GroupedBlockwiseMatmul,
+    )
 
 BLOCK = 128
 """Rows of B, and elements of K, that share a scale."""
@@ -100,6 +106,63 @@ def _blockwise_scales(a_scale: Any, b_scale: Any, blocks: int) -> dict[str, Any]
     return {"a_scale": rows if rows.size and is_storable(rows) else padded(rows), "b_scale": b_scale}
 
 
+def _grouped_blockwise_matmul(
+    a: Any,
+    b: Any,
+    a_scale: Any,
+    b_scale: Any,
+    ends: Any,
+    violations: Violations,
+    *,
+    expert_ids: Any = None,
+    expert_scales: Any = None,
+) -> dict[str, Any] | None:
+    """FP8 rows of a (m, k) times the transpose of the matrix b[g] (n, k) of their group, with scales for blocks of 128.
+
+    `a_scale` is (m, ⌈k/128⌉) and `b_scale` (experts, ⌈n/128⌉, ⌈k/128⌉), both float32 or both bfloat16. Groups, experts
+    and biases are as in `grouped_matmul`; the keywords are those of `blockwise_matmul`.
+    """
+    found = len(violations)
+    fine = check_array("a", a, violations, types=FP8_TYPES, ranks=_MATRIX)
+    stacked = check_array("b", b, violations, types=FP8_TYPES, ranks=_STACK)
+    if fine and stacked and a.shape[1] != b.shape[2]:
+        violations.add("b", b, f"must be (experts, n, k), where k is that of `a`, {a.dtype} {tuple(a.shape)}")
+    given = (a if fine else None, b if stacked else None, ends, "b", violations, expert_ids, expert_scales)
+    groups = groups_of(*given)
+    types = ("float32", "bfloat16")
+    scaled = check_array("a_scale", a_scale, violations, types=types, ranks=_MATRIX)
+    scaled &= check_array("b_scale", b_scale, violations, types=types, ranks=_STACK)
+    if groups is None or not (fine and stacked and scaled):
+        return None
+    blocks, unit = -(-a.shape[1] // BLOCK), ADDRESS_ALIGNMENT // scale_bytes(a_scale)
+    held = ((a.shape[0] // unit + int(ends.shape[0])) * unit, blocks)
+    if tuple(a_scale.shape) not in ((a.shape[0], blocks), held):
+        violations.add("a_scale", a_scale, f"must be {(a.shape[0], blocks)}, as `a` is {tuple(a.shape)}")
+    wanted = (b.shape[0], -(-b.shape[1] // BLOCK), blocks)
+    if tuple(b_scale.shape) != wanted:
+        violations.add("b_scale", b_scale, f"must be {wanted}, as `b` is {tuple(b.shape)}")
+    if dtype_name(b_scale) != dtype_name(a_scale):
+        violations.add("b_scale", b_scale, f"must have the element type of `a_scale`, {a_scale.dtype}")
+    if len(violations) > found:
+        return None
+    extra = {"a_scale": a_scale, "b_scale": b_scale}
+    if isinstance(a_scale, np.ndarray) and a_scale.shape != held:
+        places = padded_rows(ends, unit)
+        rows = np.zeros(held, a_scale.dtype)
+        rows[places] = a_scale[: len(places)]
+        extra["a_scale"] = rows
+    if not is_tensor(a_scale):
+        extra = _blockwise_scales(extra["a_scale"], b_scale, blocks)
+    fields, shape = {"scale_type": OF_NUMPY[dtype_name(a_scale)]}, (a.shape[0], b.shape[1])
+    formed = {"a": a, "b": b, "kind": "grouped_blockwise", "shape": shape, "fields": fields}
+    return {**formed, **groups, "extra": {**extra, **groups["extra"]}}
+
+
+def scale_bytes(scales: Any) -> int:
+    """Bytes of one scale of a blockwise GEMM."""
+    return 2 if dtype_name(scales) == "bfloat16" else 4
+
+
 def _block_scaled_matmul(a: Any, b: Any, a_scale: Any, b_scale: Any, violations: Violations) -> dict[str, Any] | None:
     """A (…, m, k) times the transpose of b (…, n, k), with a scale for each short run along k.
 
@@ -159,6 +222,7 @@ def _grouped_block_scaled_matmul(
 
 
 blockwise_matmul: BlockwiseMatmul = operation(_blockwise_matmul, BlockwiseOptions)
+grouped_blockwise_matmul: GroupedBlockwiseMatmul = operation(_grouped_blockwise_matmul, GroupedBlockwiseOptions)
 block_scaled_matmul: BlockScaledMatmul = operation(_block_scaled_matmul, BlockScaledOptions)
 grouped_block_scaled_matmul: GroupedBlockScaledMatmul = operation(
     _grouped_block_scaled_matmul, GroupedBlockScaledOptions

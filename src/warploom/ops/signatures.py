@@ -106,6 +106,10 @@ class BlockScaledOptions(_Bias, _Epilogue, _Store, total=False):
     config: BlockScaledMatmulConfig | None
 
 
+class GroupedBlockwiseOptions(BlockwiseOptions, _Experts, total=False):
+    """Keywords of `grouped_blockwise_matmul`."""
+
+
 class GroupedBlockScaledOptions(BlockScaledOptions, _Experts, total=False):
     """Keywords of `grouped_block_scaled_matmul`."""
 
@@ -204,6 +208,25 @@ class BlockScaledMatmul(Operation, Protocol):
     ) -> NumpyArray: ...
     @overload
     def __call__(self, a: A, b: A, a_scale: A, b_scale: A, **options: Unpack[BlockScaledOptions]) -> A: ...
+
+
+class GroupedBlockwiseMatmul(Operation, Protocol):
+    """The type of `grouped_blockwise_matmul`."""
+
+    @overload
+    def __call__(
+        self,
+        a: NumpyArray,
+        b: NumpyArray,
+        a_scale: NumpyArray,
+        b_scale: NumpyArray,
+        ends: NumpyArray,
+        **options: Unpack[GroupedBlockwiseOptions],
+    ) -> NumpyArray: ...
+    @overload
+    def __call__(
+        self, a: A, b: A, a_scale: A, b_scale: A, ends: A, **options: Unpack[GroupedBlockwiseOptions]
+    ) -> A: ...
 
 
 class GroupedBlockScaledMatmul(Operation, Protocol):

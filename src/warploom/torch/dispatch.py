@@ -124,6 +124,14 @@ def block_scaled_matmul(a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor, 
     return _ran("block_scaled_matmul", operands, _known("block_scaled_matmul", options))
 
 
+def grouped_blockwise_matmul(
+    a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor, ends: Tensor, **options: Any
+) -> Tensor:
+    """FP8 rows of a times the matrix of their group, with a scale for each block of 128."""
+    operands = (a, b, a_scale, b_scale, ends)
+    return _ran("grouped_blockwise_matmul", operands, _known("grouped_blockwise_matmul", options))
+
+
 def grouped_block_scaled_matmul(
     a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor, ends: Tensor, **options: Any
 ) -> Tensor:
@@ -413,7 +421,7 @@ def _run_fused(
         named = [f"`{name}`" for name in ("epilogue", "outputs", "out") if getattr(request, name) is not None]
         named += ["a function for `pair`"] if callable(request.pair) else []
         named += [f"`{name}`" for name in extras_by(extras).optional]
-        named += ["operands in a block format"] if operation in SCALED else []
+        named += ["scaled operands"] if operation in SCALED else []
         raise Diag.NO_DERIVATIVE.error(what=" and ".join(named))
     if request.quantise_to is not None:
         return _run_quantised(operation, request, operands, outputs, (*inputs, *rest, extras))

@@ -27,7 +27,12 @@ from warploom.ops.planning.arrays import ArrayDescriptor, Violations, clashes, l
 from warploom.ops.planning.planner import plan
 from warploom.ops.planning.prepare import launch_of
 from warploom.ops.planning.user_functions import UserFunction, user_function
-from warploom.ops.scaled import block_scaled_matmul, blockwise_matmul, grouped_block_scaled_matmul
+from warploom.ops.scaled import (
+    block_scaled_matmul,
+    blockwise_matmul,
+    grouped_block_scaled_matmul,
+    grouped_blockwise_matmul,
+)
 from warploom.runtime.gpu.driver import current_stream, device
 from warploom.runtime.gpu.prepared import Prepared
 from warploom.torch.internals import AFTER_AUTOGRAD, BACKEND_KEYS, autograd_impl
@@ -41,7 +46,7 @@ from warploom.torch.launch_cache import (
     state,
     store,
 )
-from warploom.torch.scale_factors import interleaved
+from warploom.torch.scale_factors import interleaved, padded_by_groups
 
 OPERATIONS: dict[str, Operation] = {
     "matmul": matmul,
@@ -52,6 +57,7 @@ OPERATIONS: dict[str, Operation] = {
     "gated_grouped_matmul": gated_grouped_matmul,
     "block_scaled_matmul": block_scaled_matmul,
     "grouped_block_scaled_matmul": grouped_block_scaled_matmul,
+    "grouped_blockwise_matmul": grouped_blockwise_matmul,
     "gated_grouped_block_scaled_matmul": gated_grouped_block_scaled_matmul,
     "padded_weights": padded_weights,
 }
@@ -67,14 +73,16 @@ GATED = {"gated_linear": gated_linear.arrays, "gated_grouped_matmul": gated_grou
 SCALED = {
     "block_scaled_matmul": block_scaled_matmul.arrays,
     "grouped_block_scaled_matmul": grouped_block_scaled_matmul.arrays,
+    "grouped_blockwise_matmul": grouped_blockwise_matmul.arrays,
     "gated_grouped_block_scaled_matmul": gated_grouped_block_scaled_matmul.arrays,
 }
-"""The operands of the block-scaled operations, which have no gradient, and no op in addition to `fused_into`."""
+"""The operands of scaled operations without a gradient, which run by the op `fused_into`."""
 SCALES_OF = {"a_scale": "a", "b_scale": "b", "b_gate_scale": "b_gate", "b_up_scale": "b_up"}
 GROUPED = (
     "grouped_matmul",
     "gated_grouped_matmul",
     "grouped_block_scaled_matmul",
+    "grouped_blockwise_matmul",
     "gated_grouped_block_scaled_matmul",
 )
 """Operations that do not write rows after the last group."""
@@ -122,8 +130,8 @@ class Extras:
         keys = [_function_key(each, names) for each in functions if each is not None]
         pair = None if callable(self.pair) else self.pair
         named = (self.operands, self.config, self.target, pair, self.outputs, self.function, self.optional)
-        named += (self.quantise_to, self.quantise_scale)
-        return None if None in keys else (tuple(each is None for each in functions), *keys, *named)
+        quantised = (self.quantise_to, self.quantise_scale)
+        return None if None in keys else (tuple(each is None for each in functions), *keys, *named, *quantised)
 
 
 def _function_key(function: Callable[..., Any], names: tuple[str, ...]) -> UserFunction | None:
@@ -279,6 +287,9 @@ def operands_as_read(operation: str, operands: Sequence[Tensor], optional: tuple
     names = (*{**OPERANDS, **GATED, **SCALED}[operation], *optional)
     arguments = dict(zip(names, operands, strict=True))
     arguments |= {name: read_integers(arguments[name]) for name in INTEGERS if name in arguments}
+    if operation == "grouped_blockwise_matmul":
+        arguments["a_scale"] = padded_by_groups(arguments["a_scale"], arguments["a"].shape[0], arguments["ends"])
+        return arguments
     for scale, of in SCALES_OF.items():
         if operation in SCALED and scale in arguments and arguments[scale].dim() == arguments[of].dim():
             groups = arguments.get("ends") if of == "a" else None

@@ -17,6 +17,7 @@ from warploom.kernels.sm100.block_scaled import block_scaled
 from warploom.kernels.sm100.blockwise_fp8 import blockwise_fp8
 from warploom.kernels.sm100.grouped import grouped, grouped_grid
 from warploom.kernels.sm100.grouped_block_scaled import grouped_block_scaled
+from warploom.kernels.sm100.grouped_blockwise_fp8 import grouped_blockwise_fp8
 from warploom.kernels.sm100.matmul import matmul
 from warploom.kernels.sm100.residual import residual
 from warploom.kernels.sm100.split_k import split_k
@@ -145,6 +146,13 @@ def _grouped_block_scaled(call: _Call) -> tuple[Any, ...]:
     return (*_operand_maps(call), *scales, *places, dict(call.operands))
 
 
+def _grouped_blockwise(call: _Call) -> tuple[Any, ...]:
+    problem, scales = call.problem, (boxed(call.a_scale, (1, call.config.BM)), call.b_scale)
+    groups = (call.ends, call.experts, call.expert_scales)
+    places = (_result(call), call.d, *groups, problem.n, problem.k)
+    return (*_operand_maps(call), *scales, *places, dict(call.operands))
+
+
 def _tiles(call: _Call, sms: int) -> Triple:
     return launch_grid(call.config, call.problem, sms)
 
@@ -161,6 +169,7 @@ FAMILIES: Mapping[str, Family[MatmulConfig]] = {
     "gmm": Family(grouped, _grouped, _tiles_of_groups),
     "blockwise_fp8": Family(blockwise_fp8, _blockwise, _tiles),
     "block_scaled": Family(block_scaled, _block_scaled, _tiles),
+    "grouped_blockwise_fp8": Family(grouped_blockwise_fp8, _grouped_blockwise, _tiles_of_groups),
     "grouped_block_scaled": Family(grouped_block_scaled, _grouped_block_scaled, _tiles_of_groups),
 }
 """Every kernel for Blackwell, by family."""

@@ -64,6 +64,7 @@ SM100_CONFIGS: Mapping[str, type[MatmulConfig]] = {
     "grouped": MatmulConfig,
     "blockwise": BlockwiseFP8MatmulConfig,
     "block_scaled": BlockScaledMatmulConfig,
+    "grouped_blockwise": BlockwiseFP8MatmulConfig,
     "grouped_block_scaled": BlockScaledMatmulConfig,
 }
 _TF32 = {"f32", "tf32"}
@@ -385,6 +386,7 @@ def _choose_sm100(request: Request, violations: Violations) -> Choice | None:
 def _sm100_fields(request: Request, majors: Majors) -> dict[str, Any]:
     """The fields that follow from the arrays, and those that a choice is not free in."""
     kind = "gmm" if request.groups else "bmm" if request.batches else "gemm"
+    kind = "block_scaled_1d2d_fp8" if request.kind == "grouped_blockwise" else kind
     fields = {"gemm_kind": kind, **_common_fields(request, majors)}
     if request.up is not None:
         fields |= {"AB_swapped": False, "use_tma_epilogue_load": False}
@@ -421,7 +423,8 @@ def _sm100_config(request: Request, fields: dict[str, Any]) -> MatmulConfig:
     n = n if request.up is None else 2 * n
     if request.groups:
         rows = -(-m // request.groups)
-        if rows <= WIDEST and request.up is None:  # gated kernels do not swap A and B
+        swaps = request.up is None and request.kind != "grouped_blockwise"  # others have tokens along M
+        if rows <= WIDEST and swaps:
             return decode_config(rows, n, k, request.groups, family=family, **fields)
         return choose_config(rows, n, k, request.groups, family=family, **fields)
     config = choose_config(m, n, k, batch, family=family, **fields)

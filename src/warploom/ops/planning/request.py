@@ -73,7 +73,7 @@ class Request:
     function: str
     """The function that was called, for messages."""
     kind: str = "dense"
-    """dense, grouped, blockwise, block_scaled or grouped_block_scaled."""
+    """dense, blockwise or block_scaled; grouped, grouped_blockwise or grouped_block_scaled."""
     a: Any = None
     b: Any = None
     up: Any = None

@@ -131,8 +131,17 @@ class ColumnScales:
 class PromotedAccumulator:
     """A warp's float32 accumulator of a tile in registers, which a `TileWriter` reads subtile by subtile."""
 
-    def __init__(self, config: BlockwiseFP8MatmulConfig, role: Role, rows: RowScales, columns: ColumnScales) -> None:
+    def __init__(
+        self,
+        config: BlockwiseFP8MatmulConfig,
+        role: Role,
+        rows: RowScales,
+        columns: ColumnScales,
+        column: Callable[[Any], Value] | None = None,
+    ) -> None:
+        """`column` maps a tile of work to its first column of C."""
         self._config, self._role, self._rows, self._columns = config, role, rows, columns
+        self._column = column or (lambda tile: tile.n * config.MMA_N)
         self._part = WarpPart(config.epilogue, role.warp)
         pieces = config.accumulator_columns // config.promoted_columns
         layout = tensor_move(MOVE.name, config.promoted_columns // MOVE.columns)
@@ -147,8 +156,7 @@ class PromotedAccumulator:
 
     def first_column(self, tile: Any) -> Value:
         """Return the warp's first column of a tile in C."""
-        start: Value = tile.n * self._config.MMA_N
-        return start + self._part.column.to("s32")
+        return self._column(tile) + self._part.column.to("s32")
 
     def column_scales(self, tile: Any, k: Value) -> list[Value]:
         """Load B's scales of a K tile; called before the wait for the accumulator, to hide the latency."""
