@@ -11,7 +11,6 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from threading import Lock
 from typing import Any
 from weakref import ref
 
@@ -23,7 +22,7 @@ from warploom.hardware.targets import machine as machine_of
 from warploom.hardware.tensor_maps import MAP_BYTES
 from warploom.host.arrays import Pointers, is_array, numpy_of, place_of
 from warploom.host.launch import Launch, Triple, entry_of, triple
-from warploom.host.program import Printed, Ptx, text_of
+from warploom.host.program import Printed
 from warploom.host.structs import Struct, check_room
 from warploom.host.tensor_map import TensorMap
 from warploom.machine import instructions as meanings  # noqa: F401  (fills the registry)
@@ -51,12 +50,12 @@ from warploom.machine.memory.static_variables import (
     on_the_stack,
     static_bytes,
 )
-from warploom.machine.translate.translator import Program, translate
+from warploom.machine.translate.prepared import keep_programs, module_of, prepared_program
 from warploom.progress import Bar, is_wanted
 from warploom.ptx.analysis.storage import parameter_offsets, scalar_bytes, size_of
 from warploom.ptx.syntax.model import Kernel, Module, Variable
-from warploom.ptx.syntax.parser import parse
 from warploom.runtime.cache.disk import user_cache
+from warploom.runtime.cache.fingerprint import source_version
 
 Extents = int | tuple[int, ...] | Sequence[int]
 """A shape as `launch` takes it: along x, or along x and y, or along x, y and z."""
@@ -65,6 +64,7 @@ MOST_STATIC_BYTES = 1 << 29
 """A bound on the global and constant variables of a module: an untrusted text cannot fill memory."""
 
 keep_in(user_cache)  # kernels that the emulator's engine compiles
+keep_programs(user_cache, source_version)
 
 
 class _BytesMoved(dict[str, int]):
@@ -193,6 +193,7 @@ def launch(
         try:
             with np.errstate(all="ignore"), bar or nullcontext():
                 running.run()
+            setup.at_end()
             return _report(running, time.perf_counter() - start)
         except Fault as fault:
             better = _without_dynamic_shared(fault, running.setup)
@@ -554,55 +555,6 @@ def _verify(launch_: Launch, emulator_options: Sequence[str] = ()) -> None:
         raise Diag.TOO_MUCH_SHARED.error(need=need, have=hardware.shared_per_block, target=hardware.target)
 
 
-@dataclass
-class _Cache:
-    """Values with their sizes; the oldest are dropped when all together exceed `capacity`."""
-
-    capacity: int
-    _values: dict[Any, tuple[Any, int]] = field(default_factory=dict)
-    _change: Lock = field(default_factory=Lock)
-    """Held while values change: several threads may launch at the same time."""
-
-    def get(self, key: object) -> Any:
-        """The value of a key, or None."""
-        found = self._values.get(key)
-        return None if found is None else found[0]
-
-    def put(self, key: object, value: Any, size: int) -> None:
-        with self._change:
-            self._values[key] = (value, size)
-            while len(self._values) > 1 and sum(each for _, each in self._values.values()) > self.capacity:
-                del self._values[next(iter(self._values))]
-
-
-_MODULES = _Cache(4 << 20)
-"""Modules by their text; sizes are characters."""
-_PROGRAMS = _Cache(1 << 16)
-"""Modules with one of their kernels translated; sizes are statements, of one or two kilobytes each."""
-
-
-def module_of(program: Ptx) -> Module:
-    """The module of a program, parsed once."""
-    if isinstance(program, Module):
-        return program
-    text = text_of(program)
-    module: Module | None = _MODULES.get(text)
-    if module is None:
-        module = parse(text)
-        _MODULES.put(text, module, len(text))
-    return module
-
-
-def _program(module: Module, kernel: Kernel, lanes_follow_x: bool, preemptible: bool) -> Program:
-    key = (id(module), kernel.name, lanes_follow_x, preemptible)
-    known: tuple[Module, Program] | None = _PROGRAMS.get(key)
-    if known is not None:
-        return known[1]
-    made = translate(module, kernel, lanes_follow_x=lanes_follow_x, preemptible=preemptible)
-    _PROGRAMS.put(key, (module, made), len(made.kernel.body or ()))
-    return made
-
-
 def prepare(
     launch_: Launch,
     schedule: Schedule,
@@ -612,12 +564,12 @@ def prepare(
     on_progress: Callable[[int, int], None] | None,
 ) -> Setup:
     """Verify a launch as a whole and lay out its memory; nothing is run or written."""
-    module = module_of(launch_.program)
+    follows_x = launch_.block[0] % 32 == 0 or launch_.block[1] == launch_.block[2] == 1
+    prepared = prepared_program(launch_.program, launch_.entry, follows_x, schedule.preempts)
+    module, program = prepared.module, prepared.program
     kernel = entry_of(module, launch_.entry)
     hardware = machine_of(module.target[0])
     problems = _shape_problems(launch_, kernel, hardware)
-    follows_x = launch_.block[0] % 32 == 0 or launch_.block[1] == launch_.block[2] == 1
-    program = _program(module, kernel, follows_x, schedule.preempts)
     own = {variable.name for variable in (*kernel.params, *program.kernel.variables)}
     shared = [v for v in module.variables if v.space == "shared" and v.name not in own]
     shared += [v for v in program.kernel.variables if v.space == "shared"]
@@ -647,6 +599,7 @@ def prepare(
         shared_symbols, shared_total, launch_.shared_bytes, local_bytes, sms or hardware.sms, schedule, limit,
         observers,
         launch_.cluster != (1, 1, 1) or kernel.directive("reqnctapercluster") is not None, {}, on_progress,
+        at_end=prepared.keep,
     )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from warploom.launcher import _Cache
+from warploom.machine.translate.prepared import Kept
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def eager_switches():
 
 @pytest.mark.usefixtures("eager_switches")
 def test_the_cache_is_used_by_several_threads():
-    cache = _Cache(40)
+    cache = Kept(40)
 
     def fill(first: int) -> None:
         for number in range(first, first + 2000):

@@ -89,7 +89,9 @@ def test_a_run_is_one_call():
 """
     )
     out = np.zeros(32, np.uint32)
-    source = prepare(Launch(ptx, (1, 1, 1), (32, 1, 1), args=(out,)), Eager(), None, None, (), None).program.full.source
+    source = (
+        prepare(Launch(ptx, (1, 1, 1), (32, 1, 1), args=(out,)), Eager(), None, None, (), None).program.text().source
+    )
     assert sum("reshape(16, -1)" in line for line in source.splitlines()) == 1
     launch(ptx, grid=1, block=32, args=[out])
     assert (out == np.float32(1).view(np.uint32)).all()

@@ -51,6 +51,8 @@ class Setup:
     on_progress: Callable[[int, int], None] | None = None
     timeout: float | None = None
     """Seconds after which the run is given up."""
+    at_end: Callable[[], None] = lambda: None
+    """Called after a run that ended without an error."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from warploom.machine import numerics
-from warploom.machine.numerics.bits import settle_lanes
 from warploom.machine.translate.expressions import BITS, Writer, kind_of
+from warploom.machine.translate.functions import fixed, on_arrays, on_scalars
 from warploom.ptx.isa.table import Op, Slot
 from warploom.ptx.syntax.model import Immediate, Pair, Register, Sink, Vector
 
@@ -128,7 +128,7 @@ def _bits_out(op: Op) -> int:
 
 
 def _call(w: Writer, op: Op, slots: list[Slot], out: object) -> None:
-    function = w.names.bind(f"F{id(op):x}", numerics.array_function(op.family, signature_of(op)))
+    function = w.names.function(on_arrays(op.family, signature_of(op)))
     arguments = ", ".join(_argument(w, op, slot) for slot in slots)
     type_ = op.type_of(op.form.slots[0])
     if isinstance(out, Register) and kind_of(type_) == "s" and BITS[type_] < w.place(out).bits:
@@ -187,7 +187,7 @@ def _scalar(w: Writer, op: Op, slots: list[Slot]) -> str:
             return f"(not {w.scalar(operands[0], type_)})"
         case "cvt" if op["dtype"] in numerics.INTEGERS and op["atype"] in numerics.INTEGERS and not op["sat"]:
             return _whole_scalar(w, op)
-    function = w.names.bind(f"S{id(op):x}", numerics.scalar_function(op.family, signature_of(op), tuple(types)))
+    function = w.names.function(on_scalars(op.family, signature_of(op), tuple(types)))
     return f"{function}({', '.join(_scalar_argument(w, o, t) for o, t in zip(operands, types, strict=True))})"
 
 
@@ -242,7 +242,7 @@ def _inline(w: Writer, op: Op) -> bool:
         target = w.names.row(w.place(out), "f")
         w.emit(f"{_UFUNC[family]}({a}, {b}, out={target}{where})")
         # Squares never cancel: their sum is NaN only if a term is, in whatever order BLAS adds them.
-        settle = w.names.bind("settle_nan", settle_lanes)
+        settle = w.names.function(fixed("settle_nan"))
         w.emit(f"if isnan({target}.dot({target})): {settle}({target}, {w.mask or None})")
         return True
     if family in ("mul", "mad") and op["mode"] == "lo" and type_ in _WHOLE:
@@ -337,17 +337,17 @@ def _setp(w: Writer, op: Op) -> None:
             return
         raw, uniform = f"{ufunc}({left}, {right})", False
     elif w.uniform(a) and w.uniform(b):
-        function = w.names.bind(f"S{id(op):x}", numerics.scalar_function("setp", _plain(op), (type_, type_)))
+        function = w.names.function(on_scalars("setp", _plain(op), (type_, type_)))
         raw, uniform = f"{function}({w.scalar(a, type_)}, {w.scalar(b, type_)})", True
     else:
-        function = w.names.bind(f"F{id(op):x}", numerics.array_function("setp", _plain(op)))
+        function = w.names.function(on_arrays("setp", _plain(op)))
         raw, uniform = f"{function}({w.array(a, type_, 'u')}, {w.array(b, type_, 'u')})", False
     _combine(w, op, raw, uniform, first, second)
 
 
 def _setp_packed(w: Writer, op: Op, first: object, second: object) -> None:
     """Two comparisons at once: of the low halves into the first predicate, of the high halves into the second."""
-    function = w.names.bind(f"F{id(op):x}", numerics.array_function("setp", _plain(op)))
+    function = w.names.function(on_arrays("setp", _plain(op)))
     operator = {"and": "&", "or": "|", "xor": "^", "": ""}[op["bool"]]
     c = op.operands.get("c")
     w.emit(f"x0, x1 = {function}({', '.join(w.array(op.operands[name], op['type'], 'u') for name in 'ab')})")

@@ -12,14 +12,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from warploom.machine import numerics
 from warploom.machine.core.registry import MEANINGS
-from warploom.machine.numerics.bits import settle_lanes
-from warploom.machine.numerics.products import has_nan
 from warploom.machine.translate import arithmetic as alu
 from warploom.machine.translate.expressions import DTYPES, Writer, kind_of, literal
+from warploom.machine.translate.functions import column, fixed, on_arrays, row_numbers
 from warploom.ptx.analysis.uniformity import CONVOY
 from warploom.ptx.isa.table import BITS, Op, Slot
 from warploom.ptx.syntax.model import Immediate, Register, Special, Symbol
@@ -221,7 +217,7 @@ class _Batch:
     def _index(self, places: list[Place]) -> str:
         """The name of an array of row numbers."""
         numbers = tuple(place.index for place in places)
-        return self.w.names.bind(f"I{'_'.join(map(str, numbers))}", np.array(numbers, np.intp))
+        return self.w.names.function(row_numbers(numbers))
 
     def _operand(self, slot: Slot, kind: str, type_: str = "") -> _Rows:
         w, first = self.w, self.first.operands[slot.name]
@@ -238,10 +234,8 @@ class _Batch:
             return _Rows(text if kind in "up" else f"{text}.view({DTYPES[kind, places[0].bits]})", whole=True)
         if any(operand != first for operand in given):
             values = [literal(operand, type_) for operand in given if isinstance(operand, Immediate)]
-            unsigned = np.array(values, f"u{BITS[type_] // 8}")[:, None]
-            signature = "_".join(map(str, values))
-            column = unsigned if kind == "u" else unsigned.view(DTYPES[kind, BITS[type_]])
-            return _Rows(w.names.bind(f"C{kind}{BITS[type_]}_{signature}", column), whole=False)
+            literals = column(tuple(values), BITS[type_], DTYPES[kind, BITS[type_]])
+            return _Rows(w.names.function(literals), whole=False)
         return _Rows(w.array(first, type_, kind), whole=False)
 
     def _ufunc(self, name: str, out: list[Place], kind: str, type_: str = "") -> None:
@@ -256,7 +250,7 @@ class _Batch:
             w.emit(f"{name}({operands}, out={rows})")
             target = rows
         if kind == "f" and out[0].bits != 1:
-            nan, settle = w.names.bind("has_nan", has_nan), w.names.bind("settle_nan", settle_lanes)
+            nan, settle = w.names.function(fixed("has_nan")), w.names.function(fixed("settle_nan"))
             w.emit(f"if {nan}({target}): {settle}({target}, None)")
         if rows is None:
             unsigned = "x" if kind in "up" or out[0].bits == 1 else f"x.view({DTYPES['u', out[0].bits]})"
@@ -283,8 +277,7 @@ class _Batch:
             w.names.bindings.setdefault(f"{spread}f", f"{spread}.reshape(-1)")
             w.emit(f"{spread}[...] = {rows.text}")
             arguments.append(f"{spread}f")
-        signature = alu.signature_of(self.first)
-        function = w.names.bind(f"F{id(self.first):x}", numerics.array_function(self.first.family, signature))
+        function = w.names.function(on_arrays(self.first.family, alu.signature_of(self.first)))
         self._put(out, f"{function}({', '.join(arguments)}).reshape({self.count}, -1)")
 
     def _put(self, out: list[Place], text: str) -> None:

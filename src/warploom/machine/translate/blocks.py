@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from warploom.diagnostics import WarploomError
 from warploom.machine.core.registry import MEANINGS
-from warploom.machine.tensor.register_rows import Rows, as_rows
 from warploom.machine.translate import arithmetic as alu
 from warploom.machine.translate import batches
 from warploom.machine.translate.expressions import Lines, Names, Writer
+from warploom.machine.translate.functions import fixed
 from warploom.machine.translate.register_layout import Place
 from warploom.machine.translate.segments import WINDOWS, NativeWriter, Segment
 from warploom.ptx.analysis import control_flow as flows
@@ -135,10 +135,7 @@ class BlockWriter:
 
     def _call(self, op: Op) -> None:
         """Call the semantics of a family with its operands and store the results."""
-        name = f"X{id(op):x}"
-        if name not in self.program.functions:
-            self.program.functions[name] = MEANINGS[op.family](op)
-            self.program.runs[name] = op
+        name = self.program.meaning(op)
         mask = "None" if self.w.mask is None else "(None if mb == FULL else m)" if self.w.mask == "m" else "M"
         arguments = [self._argument(op, slot) for slot in op.form.slots if slot.kind not in _OUTPUTS]
         call = f"{name}(G, {mask}{''.join(f', {a}' for a in arguments)})"
@@ -197,19 +194,18 @@ class BlockWriter:
         return "b32"
 
     def _rows(self, vector: Vector) -> str:
-        run = self.program.layout.run_of(vector)
+        run, made = self.program.layout.run_of(vector), self.names.function(fixed("Rows"))
         if run is not None:
             file, low, high = run
             name = f"{file}{low}to{high}"
             self.names.bindings.setdefault(name, f"F{file}[{low}:{high}]")
-            rows = f"Rows_({name}, None, {file!r}, {tuple(range(low, high))})"
+            rows = f"{made}({name}, None, {file!r}, {tuple(range(low, high))})"
         else:
             places = [self.w.place(r) for r in vector.items if isinstance(r, Register)]
             parts = [self.names.row(place) for place in places]
-            rows = f"Rows_(None, ({', '.join(parts)},), {places[0].file!r}, {tuple(place.index for place in places)})"
+            rows = f"{made}(None, ({', '.join(parts)},), {places[0].file!r}, {tuple(place.index for place in places)})"
         key = f"rows_{'_'.join(registers_of(vector))}"
         local = self.names.row_lists.setdefault(key, f"rows{len(self.names.row_lists)}")
-        self.names.functions["Rows_"] = Rows
         self.names.bindings.setdefault(local, rows)
         return local
 
@@ -230,8 +226,7 @@ class BlockWriter:
                 name = f"{file}{low}to{high}"
                 self.names.bindings.setdefault(name, f"F{file}[{low}:{high}]")
                 where = f", where={w.mask}" if w.mask else ""
-                self.names.functions["as_rows"] = as_rows
-                w.emit(f"copyto({name}, as_rows({call}){where})")
+                w.emit(f"copyto({name}, {self.names.function(fixed('as_rows'))}({call}){where})")
                 return
             w.emit(f"x = {call}")
             for part, item in enumerate(operand.items):

@@ -15,6 +15,7 @@ import numpy as np
 
 from warploom.diagnostics import Diag, Loc
 from warploom.machine.memory.byte_memory import WIDTHS
+from warploom.machine.translate.functions import Recipe, made
 from warploom.machine.translate.register_layout import Layout, Place
 from warploom.ptx.isa.table import BITS, Op
 from warploom.ptx.syntax.model import Address, Guard, Immediate, Negated, Register, Sink, Special, Symbol, Vector
@@ -68,8 +69,10 @@ class Names:
     """
 
     layout: Layout
+    functions: dict[str, Any]
+    recipes: dict[Recipe, str]
+    """The names of functions by their recipes, the same in all texts of a program."""
     bindings: dict[str, str] = field(default_factory=dict)
-    functions: dict[str, Any] = field(default_factory=dict)
     lane_specials: frozenset[str] = frozenset()
     _symbols: dict[str, str] = field(default_factory=dict)
     row_lists: dict[str, str] = field(default_factory=dict)
@@ -99,9 +102,11 @@ class Names:
         self.bindings.setdefault(name, plain if kind in "up" else f"{plain}.view({dtype})")
         return name
 
-    def bind(self, name: str, value: Any) -> str:
-        """A function or object that translated code calls by name."""
-        self.functions[name] = value
+    def function(self, recipe: Recipe) -> str:
+        """The name under which translated code finds what a recipe makes."""
+        name = self.recipes.setdefault(recipe, f"N{len(self.recipes)}")
+        if name not in self.functions:
+            self.functions[name] = made(recipe)
         return name
 
     def special(self, name: str) -> tuple[str, bool]:

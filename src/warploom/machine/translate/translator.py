@@ -23,6 +23,7 @@ from warploom.machine.translate import arithmetic as alu
 from warploom.machine.translate.batches import row_lists
 from warploom.machine.translate.blocks import WRITERS, BlockWriter
 from warploom.machine.translate.expressions import Lines, Names
+from warploom.machine.translate.functions import Recipe
 from warploom.machine.translate.register_layout import Layout, lay_out
 from warploom.machine.translate.segments import NativeWriter, Segment
 from warploom.ptx.analysis import control_flow as flows
@@ -122,6 +123,7 @@ class Program:
     layout: Layout
     file: str
     functions: dict[str, Any] = field(default_factory=dict)
+    recipes: dict[Recipe, str] = field(default_factory=dict)
     runs: dict[str, Op] = field(default_factory=dict)
     segments: list[Segment] = field(default_factory=list)
     """The runs of instructions that native kernels execute, of all texts."""
@@ -149,6 +151,15 @@ class Program:
             self._texts[name] = self._compiled(name, [(names, body, f"(block_{found.block},)")])
         return self._texts[name]
 
+    def reference_texts(self) -> dict[str, Text]:
+        """The whole texts by the reference that have been written."""
+        names = (self._name(REFERENCE, masked) for masked in (False, True))
+        return {name: self._texts[name] for name in names if name in self._texts}
+
+    def add_text(self, name: str, text: Text) -> None:
+        """Add a text that was written before."""
+        self._texts[name] = text
+
     def instruction_at(self, file: str, line: int) -> Op | None:
         """The instruction of a line of one of the texts; None for other files."""
         text = self._texts.get(file)
@@ -158,7 +169,20 @@ class Program:
         return f"<{self.kernel.name}{flavour.name}{' masked' if masked else ''}>"
 
     def _names(self) -> Names:
-        return Names(self.layout, lane_specials=LANE_SPECIALS)
+        return Names(self.layout, self.functions, self.recipes, lane_specials=LANE_SPECIALS)
+
+    def meaning(self, op: Op) -> str:
+        """The name of the function that executes an instruction."""
+        name = f"X{self.numbers[id(op)]}"
+        if name not in self.functions:
+            self.functions[name] = MEANINGS[op.family](op)
+            self.runs[name] = op
+        return name
+
+    @cached_property
+    def numbers(self) -> dict[int, int]:
+        """The number of each instruction, by the identity of its `Op`."""
+        return {id(op): at for at, op in enumerate(op for block in self.flow.blocks for op in block.ops)}
 
     @cached_property
     def accessed_before_commit(self) -> frozenset[int]:
@@ -257,7 +281,6 @@ class Program:
         for names, body, blocks in parts:
             header = ["def make(Fp, Fh, Fa, Fb, Fq, W, SPECIALS, LANES, SYMBOLS, ONE, FULL, CONTEXT):"]
             header += [f" {local} = {expression}" for local, expression in names.bindings.items()]
-            self.functions |= names.functions
             part = [*header, *body.text, f" return {blocks}"]
             # Leading empty lines keep the line numbers of the whole text.
             codes.append(compile("\n" * len(lines) + "\n".join(part) + "\n", name, "exec"))

@@ -17,7 +17,7 @@ import re
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 
 from warploom.diagnostics import Diag, Loc, PtxError
 from warploom.ptx.isa.outside import why_outside
@@ -156,6 +156,10 @@ class Form:
     steers: bool = False
     table: str = ""
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """A stored program names its rows by family and number."""
+        return form_of, (self.family, [form is self for form in _of_family(self.family)].index(True))
+
     @cached_property
     def pattern(self) -> re.Pattern[str]:
         """The spellings of its opcode; compiled at first use, because a program uses few of the 400 forms."""
@@ -202,6 +206,18 @@ _IDLE = frozenset({"reads", "waits", "fences"})
 """Verbs of effects that no other thread can see."""
 FORMS: list[Form] = []
 _BY_ROOT: dict[str, list[Form]] = {}
+
+
+def _of_family(family: str) -> list[Form]:
+    return [form for form in FORMS if form.family == family]
+
+
+@cache
+def form_of(family: str, number: int) -> Form:
+    """The row of a family with a number."""
+    return _of_family(family)[number]
+
+
 _PART = re.compile(r"\{(\.?)([a-z0-9_]+)(\??)\}")
 _WORD = re.compile(r"\{\.?([a-z0-9_]+)(\??)\}|([A-Za-z0-9_:]+)")
 

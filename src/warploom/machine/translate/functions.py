@@ -1,0 +1,57 @@
+"""The functions and arrays that translated source calls by name, each made from a recipe that can be stored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any
+
+import numpy as np
+
+from warploom.machine import numerics
+from warploom.machine.numerics.bits import settle_lanes
+from warploom.machine.numerics.products import has_nan
+from warploom.machine.tensor.register_rows import Rows, as_rows
+
+Recipe = tuple[Hashable, ...]
+"""The name of a maker, and what it takes."""
+_FIXED: dict[str, Any] = {"settle_nan": settle_lanes, "has_nan": has_nan, "Rows": Rows, "as_rows": as_rows}
+
+
+def on_arrays(family: str, signature: Mapping[str, Any]) -> Recipe:
+    """The recipe of an instruction's function on arrays of lanes."""
+    return ("array", family, tuple(sorted(signature.items())))
+
+
+def on_scalars(family: str, signature: Mapping[str, Any], types: tuple[str, ...]) -> Recipe:
+    """The recipe of an instruction's function on Python integers."""
+    return ("scalar", family, tuple(sorted(signature.items())), types)
+
+
+def fixed(name: str) -> Recipe:
+    """The recipe of a function that all programs share."""
+    return ("fixed", name)
+
+
+def row_numbers(numbers: tuple[int, ...]) -> Recipe:
+    """The recipe of an index of rows."""
+    return ("rows", numbers)
+
+
+def column(values: tuple[int, ...], bits: int, dtype: str) -> Recipe:
+    """The recipe of a literal for each row, [row, 1], its bits read as a type."""
+    return ("column", values, bits, dtype)
+
+
+_MAKERS: dict[str, Callable[..., Any]] = {
+    "array": lambda family, signature: numerics.array_function(family, dict(signature)),
+    "scalar": lambda family, signature, types: numerics.scalar_function(family, dict(signature), types),
+    "fixed": _FIXED.__getitem__,
+    "rows": lambda numbers: np.array(numbers, np.intp),
+    "column": lambda values, bits, dtype: np.array(values, f"u{bits // 8}").view(dtype)[:, None],
+}
+
+
+def made(recipe: Recipe) -> Any:
+    """The function or array that a recipe makes."""
+    maker, *given = recipe
+    return _MAKERS[str(maker)](*given)

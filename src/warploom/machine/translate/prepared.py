@@ -1,0 +1,130 @@
+"""Programs ready to run: kept in memory by their text, and between processes in a cache on disk."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Any
+
+import numpy as np
+
+from warploom.hardware.targets import machine as machine_of
+from warploom.host.launch import entry_of
+from warploom.host.program import Printed, Ptx, text_of
+from warploom.machine.engine.store import Store
+from warploom.machine.translate.stored import packed, unpacked
+from warploom.machine.translate.translator import Program, translate
+from warploom.ptx.syntax.model import Module
+from warploom.ptx.syntax.parser import parse
+
+Key = tuple[str | int, ...]
+
+_SHORTEST_STORED = 1 << 13
+"""Characters of the shortest text whose program is stored: a shorter one is prepared in a few milliseconds."""
+_disk: list[tuple[Callable[[], Store], Callable[[], str | None]]] = []
+"""The cache on disk and the version of the sources, if a cache was given."""
+
+
+def keep_programs(store: Callable[[], Store], version: Callable[[], str | None]) -> None:
+    """Keep programs in a cache, valid for one version of the sources; None disables it."""
+    _disk[:] = [(store, version)]
+
+
+@dataclass
+class Kept:
+    """Values with their sizes; the oldest are dropped when all together exceed `capacity`."""
+
+    capacity: int
+    _values: dict[Any, tuple[Any, int]] = field(default_factory=dict)
+    _change: Lock = field(default_factory=Lock)
+    """Held while values change: several threads may launch at the same time."""
+
+    def get(self, key: object) -> Any:
+        """The value of a key, or None."""
+        found = self._values.get(key)
+        return None if found is None else found[0]
+
+    def put(self, key: object, value: Any, size: int) -> None:
+        with self._change:
+            self._values[key] = (value, size)
+            while len(self._values) > 1 and sum(each for _, each in self._values.values()) > self.capacity:
+                del self._values[next(iter(self._values))]
+
+    def clear(self) -> None:
+        with self._change:
+            self._values.clear()
+
+
+MODULES = Kept(4 << 20)
+"""Modules by their text; sizes are characters."""
+PROGRAMS = Kept(1 << 16)
+"""Modules with one of their kernels translated; sizes are statements, of one or two kilobytes each."""
+
+
+def module_of(program: Ptx) -> Module:
+    """The module of a program, parsed once."""
+    if isinstance(program, Module):
+        return program
+    text = text_of(program)
+    module: Module | None = MODULES.get(text)
+    if module is None:
+        module = parse(text)
+        MODULES.put(text, module, len(text))
+    return module
+
+
+@dataclass(slots=True)
+class Prepared:
+    """A program in memory, and how many of its texts are on disk."""
+
+    module: Module
+    program: Program
+    key: Key | None
+    """The program's place on disk; None where it has none."""
+    stored: int = -1
+
+    def keep(self) -> None:
+        """Store a program that has run, with the texts that were written for it since it was stored."""
+        texts = len(self.program.reference_texts())
+        if self.key is not None and texts > self.stored:
+            self.stored = texts
+            store, _ = _disk[0]
+            store().put(self.key, packed(self.program))
+
+
+def prepared_program(program: Ptx, entry: str | None, lanes_follow_x: bool, preemptible: bool) -> Prepared:
+    """A module and one of its kernels, translated: from memory, from disk, or anew."""
+    text = program if isinstance(program, str) else program.text if isinstance(program, Printed) else ""
+    module = program if isinstance(program, Module) else MODULES.get(text)
+    if module is not None and (known := PROGRAMS.get(_variant(module, entry, lanes_follow_x, preemptible))):
+        found: Prepared = known
+        return found
+    key, made = _key(text, entry, lanes_follow_x, preemptible), None
+    if key is not None and (stored := _disk[0][0]().get(key)) is not None:
+        made = unpacked(stored)
+    if made is None:
+        module = module_of(program)
+        machine_of(module.target[0])  # an unknown target is reported before anything else
+        made = translate(module, entry_of(module, entry), lanes_follow_x=lanes_follow_x, preemptible=preemptible)
+        prepared = Prepared(module, made, key)
+    else:
+        module = made.module
+        MODULES.put(text, module, len(text))
+        prepared = Prepared(module, made, key, len(made.reference_texts()))
+    PROGRAMS.put(_variant(module, entry, lanes_follow_x, preemptible), prepared, len(made.kernel.body or ()))
+    return prepared
+
+
+def _variant(module: Module, entry: str | None, lanes_follow_x: bool, preemptible: bool) -> tuple[object, ...]:
+    return id(module), entry_of(module, entry).name, lanes_follow_x, preemptible
+
+
+def _key(text: str, entry: str | None, lanes_follow_x: bool, preemptible: bool) -> Key | None:
+    """The place of a program on disk; None for one that is not stored."""
+    version = _disk[0][1]() if _disk and len(text) >= _SHORTEST_STORED else None
+    if version is None:
+        return None
+    digest = hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()
+    return ("program", digest, entry or "", lanes_follow_x, preemptible, version, np.__version__)
