@@ -725,13 +725,13 @@ def _place(arg: Any, memory: GlobalMemory, name: str) -> int:
 def _report(grid: Grid, seconds: float) -> Run:
     counts: dict[str, int] = {}
     covered: dict[str, set[int]] = {}
-    for block, total in zip(grid.program.flow.blocks, grid.executed, strict=True):
+    for (families, lines), total in zip(grid.program.tallies, grid.executed, strict=True):
         if total:
-            for op in block.ops:
-                counts[op.family] = counts.get(op.family, 0) + total
-                loc = grid.loc_of(op)
-                covered.setdefault(loc.file, set()).add(loc.line)
-    coverage = {file: frozenset(lines) for file, lines in covered.items()}
+            for family, count in families.items():
+                counts[family] = counts.get(family, 0) + count * total
+            for file, numbers in lines.items():
+                covered.setdefault(file, set()).update(numbers)
+    coverage = {file: frozenset(numbers) for file, numbers in covered.items()}
     moved, printed = _BytesMoved(grid.moved), "".join(grid.printed.pieces)
     return Run(
         counts,

@@ -207,3 +207,9 @@ def test_freed_memory_cannot_be_accessed(after: str) -> None:
     with pytest.raises(WarploomError) as caught:
         run(EXTERN, HEAP.replace("SIZE", "8").replace("AFTER", after), np.ones(1, np.uint32))
     assert caught.value.code == "OUT_OF_BOUNDS"
+
+
+def test_a_call_without_operands_is_an_error() -> None:
+    text = f"{HEAD}.func f() {{ ret; }}\n.visible .entry k(.param .u64 x) {{ call; ret; }}"
+    with pytest.raises(WarploomError, match="NOT_MODELLED"):
+        launch(text, grid=1, block=32, args=[np.zeros(4)])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -193,6 +194,18 @@ class Program:
     def costs(self) -> tuple[int, ...]:
         """Instructions per block."""
         return tuple(len(block.ops) for block in self.flow.blocks)
+
+    @cached_property
+    def tallies(self) -> tuple[tuple[Counter[str], dict[str, set[int]]], ...]:
+        """The instructions of each block by family, and the lines that they come from by file."""
+        found = []
+        for block in self.flow.blocks:
+            lines: dict[str, set[int]] = {}
+            for op in block.ops:
+                loc = op.instruction.loc or Loc(self.file, op.instruction.line)
+                lines.setdefault(loc.file, set()).add(loc.line)
+            found.append((Counter(op.family for op in block.ops), lines))
+        return tuple(found)
 
     @cached_property
     def digest(self) -> str:

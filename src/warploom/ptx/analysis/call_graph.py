@@ -61,6 +61,8 @@ class CallGraph:
         pointer = next((operand for operand in call.operands if isinstance(operand, Register | Symbol)), None)
         if isinstance(pointer, Symbol):
             return (pointer.name,)
+        if pointer is None:  # a call that names nothing, which inlining reports
+            return ()
         tables = {each.name: each.text for each in caller.body or () if isinstance(each, CallTable)}
         last = call.operands[-1]
         table = tables.get(last.name, "") if isinstance(last, Symbol) else ""
