@@ -155,7 +155,10 @@ def run_native(engine: Engine, form: Arithmetic, arrays: list[Any], before: Arra
     if guard is not None:
         words += [enter("p", guard), 0]
     record = np.zeros(form.words + 1 + len(scalars), np.uint64)
-    record[:HEAD_WORDS] = engine.addresses([form])[form], 1
+    kernel = engine.kernel(form)
+    assert kernel is not None
+    engine.link([kernel])
+    record[:HEAD_WORDS] = kernel.address, 1
     record[HEAD_WORDS : form.words] = words
     record[form.words] = engine.end
     for number, (at, value) in enumerate(scalars, form.words + 1):
@@ -211,7 +214,7 @@ def results(engine: Engine, case: Case, count: int, random: np.random.Generator)
             lowered = None
     masks = Masks(guard=bool(random.integers(2)))
     form = native_form(case, masks)
-    if not engine.supports(form):
+    if engine.kernel(form) is None:
         return Results(arrays, expected, lowered, None)
     before = random.integers(0, 2, count).astype(expected[0].dtype)
     guard = random.random(count) < 0.5 if masks.guard else None

@@ -180,7 +180,7 @@ def test_numpy_takes_over_where_native_code_fails(monkeypatch: pytest.MonkeyPatc
     def fail(*_: object) -> None:
         raise EngineError("no address")
 
-    monkeypatch.setattr(Engine, "addresses", fail)
+    monkeypatch.setattr(Engine, "link", fail)
     source = RNG.integers(0, 99, 64, dtype=np.uint32)
     with pytest.warns(RuntimeWarning, match="no address"):
         found = threads("add.u32 %r3, %r1, 1; st.global.u32 [%rd0], %r3;", 64, source=source)

@@ -12,6 +12,7 @@ import hashlib
 import json
 import platform
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import cache
 from importlib import metadata, resources
 from typing import Any
@@ -57,6 +58,16 @@ def _sources() -> str:
     return digest.hexdigest()
 
 
+@dataclass(slots=True, eq=False)
+class Kernel:
+    """Compiled code of a form; it has an address once it is linked."""
+
+    name: str
+    form: Form
+    words: int
+    address: int = 0
+
+
 class Engine:
     """The native kernels of this process."""
 
@@ -82,11 +93,12 @@ class Engine:
         words = (_sources(), installed() or "", self._triple, processor, features.flatten(), repr(self.host), _LEVEL)
         self._version = hashlib.sha256(repr(words).encode()).hexdigest()
         self._objects: dict[str, bytes] | None = None
-        self._names: dict[Form, str | None] = {}
+        self._kernels: dict[Form, Kernel | None] = {}
         self._addresses: dict[str, int] = {}
-        self._tables: dict[str, frozenset[str]] = {}
         self._links: list[Any] = []
-        self._fresh: set[str] = set()
+        self._fresh = False
+        self.by_operands: dict[object, Kernel | None] = {}
+        """Kernels by the spelling of an instruction and the kinds of its operands, for the translator."""
         self._libraries = 0
         texts = {"warploom_end": _END, "warploom_enter": _ENTER, "warploom_probe": _PROBE}
         self._link({name: self._compiled(name, text.format(name=name, magic=_MAGIC)) for name, text in texts.items()})
@@ -100,41 +112,32 @@ class Engine:
         """Execute records: (address of the context, address of the first record) → 0, or the number of a record that
         the reference must execute."""
 
-    def supports(self, form: Form) -> bool:
-        """Return whether a form has a kernel; its text is written here if it is new."""
-        return self._name(form) is not None
-
-    def addresses(self, forms: Iterable[Form]) -> dict[Form, int]:
-        """The addresses of kernels; those that are missing are compiled, and all are linked together."""
-        names = {form: self._name(form) for form in forms}
-        objects = self._known()
-        wanted = {name: objects[name] for name in names.values() if name is not None and name not in self._addresses}
-        if wanted:
-            self._link(wanted)
-        if self._fresh:
-            self._fresh.clear()
-            self._save()
-        found: dict[Form, int] = {}
-        for form, name in names.items():
-            if name is None:
-                raise UnsupportedError(str(form))
-            found[form] = self._addresses[name]
-        return found
-
-    def _name(self, form: Form) -> str | None:
-        if form not in self._names:
+    def kernel(self, form: Form) -> Kernel | None:
+        """The kernel of a form, compiled if no process has done it before; None for a form that has none."""
+        if form not in self._kernels:
             name = "k" + hashlib.sha256(f"{self._version} {form!r}".encode()).hexdigest()[:40]
             objects = self._known()
             if name not in objects:
                 try:
                     text, needed = form.text(name, self.host)
-                    code = ",".join(sorted(needed)).encode() + b"\n" + self._compiled(name, text)
+                    objects[name] = ",".join(sorted(needed)).encode() + b"\n" + self._compiled(name, text)
                 except UnsupportedError:
-                    code = b""
-                objects[name] = code
-                self._fresh.add(name)
-            self._names[form] = name if objects[name] else None
-        return self._names[form]
+                    objects[name] = b""
+                self._fresh = True
+            self._kernels[form] = Kernel(name, form, form.words) if objects[name] else None
+        return self._kernels[form]
+
+    def link(self, kernels: Iterable[Kernel]) -> None:
+        """Give kernels their addresses."""
+        missing = {kernel.name: kernel for kernel in kernels if not kernel.address}
+        if missing:
+            objects = self._known()
+            self._link({name: objects[name] for name in missing})
+            for name, kernel in missing.items():
+                kernel.address = self._addresses[name]
+        if self._fresh:
+            self._fresh = False
+            self._save()
 
     def _compiled(self, name: str, text: str) -> bytes:
         try:

@@ -10,14 +10,16 @@ instruction has been executed, and the reference executes the block from there (
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from warploom.machine.engine.context import ITEM_BYTES, SPECIALS
-from warploom.machine.engine.kernels import HEAD_WORDS, Arithmetic, Masks, Operand, Row, Scalar
-from warploom.machine.engine.memory_kernels import Access
+from warploom.machine.engine.kernels import Arithmetic, Masks, Operand, Row, Scalar
+from warploom.machine.engine.memory_kernels import PIECE, Access
 from warploom.machine.engine.semantics import semantics
 from warploom.machine.memory.byte_memory import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW
 from warploom.machine.translate import arithmetic as alu
@@ -28,7 +30,7 @@ from warploom.ptx.isa.table import BITS, Op, Slot
 from warploom.ptx.syntax.model import Address, Immediate, Negated, Pair, Register, Sink, Special, Symbol, Vector
 
 if TYPE_CHECKING:
-    from warploom.machine.engine.native import Engine
+    from warploom.machine.engine.native import Engine, Kernel
     from warploom.machine.translate.blocks import BlockWriter
 
 WINDOWS = {"global": 0, "const": 0, "shared": SHARED_WINDOW, "local": LOCAL_WINDOW, "param": PARAM_WINDOW}
@@ -37,6 +39,9 @@ _FILES = frozenset("phab")
 _PARTED = frozenset({"mov.pack", "mov.unpack", "cvta"})
 _MEMORY = {"ld": False, "ldu": False, "st": True}
 _LARGEST_ELEMENT = 8
+_ENDINGS = frozenset({*flows.BRANCHES, "ret", "exit"})
+OPERANDS: dict[str, Operand] = {**{file: Row(file) for file in "phabs"}, "n": Row("p", negated=True), "k": Scalar()}
+"""The kinds of operands, each by a letter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +65,14 @@ class Record:
     """One instruction: its kernel, the words of its operands, and the effects on memory that it always has."""
 
     op: Op
-    form: Arithmetic | Access
-    words: tuple[_Word, ...]
+    kernel: Kernel
+    words: list[_Word]
     stores: int = 0
+
+    @property
+    def access(self) -> Access | None:
+        """Its form, if it loads or stores."""
+        return self.kernel.form if isinstance(self.kernel.form, Access) else None
 
 
 @dataclass(slots=True)
@@ -74,35 +84,61 @@ class Segment:
     records: list[Record]
     uniforms: dict[str, int] = field(default_factory=dict)
 
-    def table(self, engine: Engine) -> tuple[np.ndarray[Any, np.dtype[np.uint64]], int]:
+    def table(self, engine: Engine) -> tuple[npt.NDArray[np.uint64], int]:
         """The words of the segment with the addresses of its kernels, and the place of its uniform operands."""
-        addresses = engine.addresses(record.form for record in self.records)
-        constants = {
-            word.value: number
-            for number, word in enumerate(
-                dict.fromkeys(word for record in self.records for word in record.words if isinstance(word, _Constant))
-            )
-        }
-        length = sum(record.form.words for record in self.records)
-        pool = length + 1
+        engine.link(record.kernel for record in self.records)
+        constants: dict[int, int] = {}
+        for record in self.records:
+            for word in record.words:
+                if isinstance(word, _Constant):
+                    constants.setdefault(word.value, len(constants))
+        pool = sum(record.kernel.words for record in self.records) + 1
         variables = pool + len(constants)
-        found = np.zeros(variables + len(self.uniforms), np.uint64)
-        at = 0
+        found: list[int] = []
         for number, record in enumerate(self.records):
-            found[at], found[at + 1] = addresses[record.form], number + 1
-            for place, word in enumerate(record.words, at + HEAD_WORDS):
-                match word:
-                    case _Constant(value):
-                        found[place] = 8 * (pool + constants[value] - at)
-                    case _Uniform(expression):
-                        found[place] = 8 * (variables + self.uniforms[expression] - at)
-                    case _:
-                        found[place] = word
-            at += record.form.words
-        found[length] = engine.end
-        for value, number in constants.items():
-            found[pool + number] = value
-        return found, variables
+            at = len(found)
+            found += [record.kernel.address, number + 1]
+            for word in record.words:
+                if isinstance(word, int):
+                    found.append(word)
+                elif isinstance(word, _Constant):
+                    found.append(8 * (pool + constants[word.value] - at))
+                else:
+                    found.append(8 * (variables + self.uniforms[word.expression] - at))
+        found += [engine.end, *constants, *[0] * len(self.uniforms)]
+        return np.array(found, np.uint64), variables
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """An arithmetic instruction without its operands: family and modifiers as the engine knows them, and the types."""
+
+    family: str
+    modifiers: tuple[tuple[str, str], ...]
+    given: tuple[tuple[str, str], ...]
+    """The slots that are read, with their types."""
+    out: str
+    wider: bool
+    """The register of the result may be wider than its type."""
+
+
+_SHAPES: dict[tuple[int, str], _Shape | None] = {}
+"""By the row of the table (which lives as long as the process) and the spelling of the instruction."""
+
+
+def _shape_of(op: Op) -> _Shape | None:
+    """The shape of an instruction; None if it has no kernel."""
+    key = id(op.form), op.instruction.opcode
+    if key not in _SHAPES:
+        family, modifiers = op.family, {name: text for name, text in op.modifiers.items() if text is not None}
+        slots = op.form.slots
+        given = tuple((slot.name, _type_of(op, slot)) for slot in slots if slot.kind in ("in", "pred", "immediate"))
+        if family == "cvta":
+            family, modifiers = "sub" if op["to"] else "add", {"type": op["type"]}
+        shape = _Shape(family, tuple(sorted(modifiers.items())), given, op.type_of(slots[0]), slots[0].wider)
+        known = family == "mov.unpack" or semantics(family, modifiers) is not None
+        _SHAPES[key] = shape if known else None
+    return _SHAPES[key]
 
 
 class NativeWriter:
@@ -113,30 +149,32 @@ class NativeWriter:
         self.segments: list[Segment] = []
         self._first = first
         self._masks_ready = -1
+        self._read: set[int] = set()
+        """The uniform registers that the segment's instructions read."""
 
     def take(self, blocks: BlockWriter, ops: list[Op], at: int) -> int:
         """Write the segment that begins at an instruction; the number of instructions that it covers."""
         w = blocks.w
-        before: list[Op] = []
+        between: list[Op] = []
         records: list[Record] = []
-        read: set[int] = set()
-        end = done = at
+        done, waiting = at, 0
+        self._read = read = set[int]()
         for op in ops[at:]:
-            if op.family in flows.BRANCHES or op.family in ("ret", "exit") or op.form.blocks:
+            if op.form.blocks or op.family in _ENDINGS:
                 break
             if self._is_uniform(w, op):
-                if read & _uniforms_written(self.layout, op):
+                if read and read & _uniforms_written(self.layout, op):
                     break
-                before.append(op)
-            else:
-                w.lines.op = op
-                record = self.record(w, op)
-                if record is None:
-                    break
-                records.append(record)
-                read |= _uniforms_read(self.layout, op)
-                done = end + 1
-            end += 1
+                between.append(op)
+                waiting += 1
+                continue
+            w.lines.op = op
+            record = self.record(w, op)
+            if record is None:
+                break
+            records.append(record)
+            done += waiting + 1
+            waiting = 0
         if not records:
             return 0
         segment = Segment(blocks.index, done, records)
@@ -146,11 +184,9 @@ class NativeWriter:
                     segment.uniforms.setdefault(word.expression, len(segment.uniforms))
         number = self._first + len(self.segments)
         self.segments.append(segment)
-        covered = {id(record.op) for record in records}
-        for op in ops[at:done]:
-            if id(op) not in covered:
-                w.lines.op = op
-                blocks.instruction(op)
+        for op in between[: len(between) - waiting]:
+            w.lines.op = op
+            blocks.instruction(op)
         self._write(blocks, segment, number)
         return done - at
 
@@ -166,16 +202,16 @@ class NativeWriter:
             lines.add(f"T{number}[V{number}] = {next(iter(segment.uniforms))}")
         elif segment.uniforms:
             lines.add(f"P{number}(T{number}, 8 * V{number}, {', '.join(segment.uniforms)})")
-        accesses = any(isinstance(record.form, Access) for record in segment.records)
-        lines.add(f"{'x = ' if accesses else ''}RUN(C, R{number})")
+        found = [access for record in segment.records if (access := record.access) is not None]
+        lines.add(f"{'x = ' if found else ''}RUN(C, R{number})")
         stores = sum(record.stores for record in segment.records)
         if stores:
             lines.add(f"G.grid.effects += {stores}")
-        if any(isinstance(form := record.form, Access) and form.store and form.masks for record in segment.records):
+        if any(access.store and access.masks for access in found):
             names.bindings.setdefault("CE", "CONTEXT.effects")
             lines.add("G.grid.effects += CE[0]")
             lines.add("CE[0] = 0")
-        if accesses:
+        if found:
             lines.add(f"if x: return G.resume({number}, x - 1, u{', M' if self.masked else ''})")
 
     def functions(self) -> dict[str, Any]:
@@ -192,13 +228,15 @@ class NativeWriter:
 
     def _is_uniform(self, w: Writer, op: Op) -> bool:
         """Arithmetic on uniform registers alone."""
+        d = op.operands.get("d")
+        if isinstance(d, Register) and w.place(d).file != "u":
+            return False
         if op.family not in alu.FAMILIES and op.family not in _PARTED:
             return False
         guard = op.instruction.guard
         if guard is not None and w.place(guard.register).file != "u":
             return False
-        for slot in op.form.slots:
-            operand = op.operands[slot.name]
+        for operand in op.operands.values():
             parts: tuple[object, ...] = (operand,)
             if isinstance(operand, Pair):
                 parts = operand.first, operand.second
@@ -211,32 +249,38 @@ class NativeWriter:
 
     def record(self, w: Writer, op: Op) -> Record | None:
         """An instruction as a record; None if the reference must execute it."""
-        masks, guard = Masks(group=self.masked), op.instruction.guard
-        last: tuple[_Word, ...] = ()
+        guard, last = op.instruction.guard, list[_Word]()
         if guard is not None:
             place = w.place(guard.register)
             if place.file != "p":
                 return None
-            masks, last = Masks(guard=True, group=self.masked), (place.index, int(guard.negated))
+            last = [place.index, int(guard.negated)]
         if op.family in _MEMORY:
-            record = self._access(w, op, masks, last) if self.memory else None
-        elif op.family in alu.FAMILIES or op.family in _PARTED:
-            record = self._arithmetic(w, op, masks, last)
-        else:
-            record = None
-        if record is None or len(record.words) + HEAD_WORDS != record.form.words:
-            return None
-        return record if self.engine.supports(record.form) else None
+            return self._access(w, op, last) if self.memory else None
+        if op.family in alu.FAMILIES or op.family in _PARTED:
+            return self._arithmetic(w, op, last)
+        return None
 
-    def _arithmetic(self, w: Writer, op: Op, masks: Masks, last: tuple[_Word, ...]) -> Record | None:
-        family, modifiers = op.family, {name: text for name, text in op.modifiers.items() if text is not None}
-        slots = [s for s in op.form.slots if s.kind in ("in", "pred", "immediate") and op.operands[s.name] is not None]
-        given = [(op.operands[slot.name], _type_of(op, slot)) for slot in slots]
-        targets = [(op.operands["d"], op.type_of(op.form.slots[0]))]
-        match family:
+    def _kernel(self, key: object, make: Callable[[], Arithmetic | Access]) -> Kernel | None:
+        """The kernel of an instruction whose spelling and kinds of operands are the key."""
+        known = self.engine.by_operands
+        if key not in known:
+            known[key] = self.engine.kernel(make())
+        return known[key]
+
+    def _masks(self, last: list[_Word]) -> Masks:
+        return Masks(guard=bool(last), group=self.masked)
+
+    def _arithmetic(self, w: Writer, op: Op, last: list[_Word]) -> Record | None:
+        shape = _shape_of(op)
+        if shape is None:
+            return None
+        given = [(op.operands[name], type_) for name, type_ in shape.given]
+        targets = [(op.operands["d"], shape.out)]
+        modifiers = shape.modifiers
+        match op.family:
             case "cvta":
                 window = WINDOWS[op["space"].partition("::")[0]]
-                family, modifiers = "sub" if op["to"] else "add", {"type": op["type"]}
                 given.append((Immediate(window, "int"), op["type"]))
             case "mov.pack":
                 items = op.operands["a"]
@@ -246,19 +290,19 @@ class NativeWriter:
                 items = op.operands["d"]
                 assert isinstance(items, Vector)
                 targets = [(item, f"b{BITS[op['type']] // len(items.items)}") for item in items.items]
-                modifiers["count"] = str(len(items.items))
+                modifiers = (("count", str(len(items.items))), *modifiers)
             case "setp":
                 d = op.operands["d"]
                 targets = [(d.first, "pred"), (d.second, "pred")] if isinstance(d, Pair) else [(d, "pred")]
-        if semantics(family, modifiers) is None:
-            return None
-        inputs: list[tuple[Operand, str]] = []
+        kinds: list[str] = []
         words: list[_Word] = []
         for operand, type_ in given:
+            if operand is None:
+                continue
             found = self._operand(w, operand, type_)
             if found is None:
                 return None
-            inputs.append((found[0], "i1" if type_ == "pred" else f"i{BITS[type_]}"))
+            kinds.append(found[0])
             words.append(found[1])
         outputs: list[tuple[str, bool] | None] = []
         for target, type_ in targets:
@@ -267,40 +311,52 @@ class NativeWriter:
                 continue
             if not isinstance(target, Register):
                 return None
-            place = w.place(target)
-            bits = 1 if type_ == "pred" else BITS[type_]
-            if place.file not in _FILES or (place.bits != bits and not (op.form.slots[0].wider and place.bits > bits)):
+            place, bits = w.place(target), BITS[type_]
+            if place.file not in _FILES or (place.bits != bits and not (shape.wider and place.bits > bits)):
                 return None
-            outputs.append((place.file, kind_of(type_) == "s" and bits < place.bits))
+            outputs.append((place.file, bits < place.bits and kind_of(type_) == "s"))
             words.append(place.index * ITEM_BYTES[place.file])
         if not any(outputs):
             return None
-        form = Arithmetic(family, tuple(sorted(modifiers.items())), tuple(inputs), tuple(outputs), masks)
-        return Record(op, form, (*words, *last))
+        types = [type_ for operand, type_ in given if operand is not None]
 
-    def _operand(self, w: Writer, operand: object, type_: str) -> tuple[Operand, _Word] | None:
-        """An operand that is read: a row, or a scalar."""
-        if isinstance(operand, Immediate):
+        def make() -> Arithmetic:
+            inputs = tuple((OPERANDS[kind], f"i{BITS[type_]}") for kind, type_ in zip(kinds, types, strict=True))
+            return Arithmetic(shape.family, modifiers, inputs, tuple(outputs), self._masks(last))
+
+        key = op.family, op.instruction.opcode, "".join(kinds), tuple(outputs), bool(last), self.masked
+        kernel = self._kernel(key, make)
+        return None if kernel is None else Record(op, kernel, words + last)
+
+    def _operand(self, w: Writer, operand: object, type_: str) -> tuple[str, _Word] | None:
+        """An operand that is read, as a key of OPERANDS and a word."""
+        if isinstance(operand, Register):
+            place = w.place(operand)
+            if place.file == "u":
+                self._read.add(place.index)
+            elif place.file not in _FILES or (place.file == "p") != (type_ == "pred"):
+                return None
+            else:
+                return place.file, place.index * ITEM_BYTES[place.file]
+        elif isinstance(operand, Immediate):
             value = int(bool(operand.value)) if type_ == "pred" else literal(operand, type_)
-            return Scalar(), _Constant(value & ((1 << 64) - 1))
-        if w.uniform(operand):
-            if not isinstance(operand, Register | Negated | Special | Symbol):
+            return "k", _Constant(value & ((1 << 64) - 1))
+        elif isinstance(operand, Negated):
+            place = w.place(operand.register)
+            if place.file != "u":
+                return None if place.file != "p" else ("n", place.index)
+            self._read.add(place.index)
+        elif isinstance(operand, Special):
+            if not w.uniform(operand):
+                return None if type_ == "pred" else ("s", SPECIALS.index(operand.name) * ITEM_BYTES["s"])
+            if operand.name in CLOCKS:  # every read counts
                 return None
-            if isinstance(operand, Special) and operand.name in CLOCKS:  # every read counts
-                return None
-            text = w.scalar(operand, type_)
-            return Scalar(), _Uniform(f"1 if {text} else 0" if type_ == "pred" else text)
-        if isinstance(operand, Special):
-            return None if type_ == "pred" else (Row("s"), SPECIALS.index(operand.name) * ITEM_BYTES["s"])
-        register = operand.register if isinstance(operand, Negated) else operand
-        if not isinstance(register, Register):
+        elif not isinstance(operand, Symbol):
             return None
-        place = w.place(register)
-        if place.file not in _FILES or (place.file == "p") != (type_ == "pred"):
-            return None
-        return Row(place.file, isinstance(operand, Negated)), place.index * ITEM_BYTES[place.file]
+        text = w.scalar(operand, type_)
+        return "k", _Uniform(f"1 if {text} else 0" if type_ == "pred" else text)
 
-    def _access(self, w: Writer, op: Op, masks: Masks, last: tuple[_Word, ...]) -> Record | None:
+    def _access(self, w: Writer, op: Op, last: list[_Word]) -> Record | None:
         """A load or store of global, shared or local memory, or by a generic address."""
         store, space, type_ = _MEMORY[op.family], op["space"].partition("::")[0], op["type"]
         space = "global" if space == "const" and not store else space
@@ -314,17 +370,18 @@ class NativeWriter:
         if len(parts) != int(op["vec"][1:] or 1):
             return None
         words: list[_Word] = []
+        base = address.base
         if w.uniform(address):
-            where: Row | Scalar = Scalar()
+            if isinstance(base, Register):
+                self._read.add(w.place(base).index)
+            where = "k"
             words.append(_Uniform(w.address(address)))
         else:
-            base = address.base
             if not isinstance(base, Register) or w.place(base).file not in "ab":
                 return None
-            place = w.place(base)
-            where = Row(place.file)
-            words += [place.index * ITEM_BYTES[place.file], address.offset & ((1 << 64) - 1)]
-        items: list[Row | Scalar | None] = []
+            where = w.place(base).file
+            words += [w.place(base).index * ITEM_BYTES[where], address.offset & ((1 << 64) - 1)]
+        items: list[str] = []
         for part in parts:
             if store:
                 found = self._operand(w, part, type_)
@@ -333,18 +390,28 @@ class NativeWriter:
                 items.append(found[0])
                 words.append(found[1])
             elif isinstance(part, Sink):
-                items.append(None)
+                items.append("_")
             elif isinstance(part, Register) and w.place(part).file in "hab" and w.place(part).bits >= 8 * element:
-                items.append(Row(w.place(part).file))
+                items.append(w.place(part).file)
                 words.append(w.place(part).index * ITEM_BYTES[w.place(part).file])
             else:
                 return None
-        if not any(item is not None for item in items):
+        if not store and all(item == "_" for item in items):
             return None
-        form = Access(store, space, where, element, tuple(items), type_.startswith("s"), masks)
+        masks, signed = self._masks(last), type_.startswith("s")
+
+        def make() -> Access:
+            moved = tuple(None if item == "_" else OPERANDS[item] for item in items)
+            return Access(store, space, OPERANDS[where], element, moved, signed, masks)
+
+        key = store, space, where, element, "".join(items), signed, bool(last), self.masked
+        kernel = self._kernel(key, make)
+        if kernel is None:
+            return None
         # A generic store is one effect of its own, and one in the space that it falls in.
-        counted = form.pieces * (1 if space else 2) if store and not masks else 0
-        return Record(op, form, (*words, *last), counted)
+        pieces = -(-element * len(items) // PIECE)
+        counted = pieces * (1 if space else 2) if store and not masks else 0
+        return Record(op, kernel, words + last, counted)
 
 
 def _type_of(op: Op, slot: Slot) -> str:
@@ -367,12 +434,6 @@ def _registers(operand: object) -> list[str]:
         case Address(base, _, _):
             return _registers(base)
     return []
-
-
-def _uniforms_read(layout: Layout, op: Op) -> set[int]:
-    """The uniform registers that an instruction names."""
-    names = [name for operand in op.operands.values() for name in _registers(operand)]
-    return {place.index for name in names if (place := layout.places[name]).file == "u"}
 
 
 def _uniforms_written(layout: Layout, op: Op) -> set[int]:
