@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from warploom import nn as nn
     from warploom.checker.check import check
     from warploom.checker.report import Finding, Report, Verdict
-    from warploom.diagnostics import Fault, LaunchError, PtxError, Stuck, TraceError, WarploomError
+    from warploom.checker.sweep import sweep
+    from warploom.diagnostics import CheckError, Fault, LaunchError, PtxError, Stuck, TraceError, WarploomError
     from warploom.host.launch import Launch
     from warploom.host.structs import Struct
     from warploom.host.tensor_map import TensorMap
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from warploom.tuning import tune as tune
 
 __all__ = [
+    "CheckError",
     "Fault",
     "Finding",
     "HopperConfig",
@@ -73,13 +75,15 @@ __all__ = [
     "quantise_mxfp8",
     "quantise_nvfp4",
     "sigmoid",
+    "sweep",
     "tanh",
 ]
 
 _NAMES = {
     "warploom.checker.check": ("check",),
     "warploom.checker.report": ("Finding", "Report", "Verdict"),
-    "warploom.diagnostics": ("Fault", "LaunchError", "PtxError", "Stuck", "TraceError", "WarploomError"),
+    "warploom.checker.sweep": ("sweep",),
+    "warploom.diagnostics": ("CheckError", "Fault", "LaunchError", "PtxError", "Stuck", "TraceError", "WarploomError"),
     "warploom.host.launch": ("Launch",),
     "warploom.host.structs": ("Struct",),
     "warploom.host.tensor_map": ("TensorMap",),

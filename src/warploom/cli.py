@@ -133,7 +133,12 @@ def _parser() -> argparse.ArgumentParser:
     run.set_defaults(command=_run)
 
     check = _command(commands, "check", "prove launch files free of races and hangs in every interleaving, or refute")
-    check.add_argument("files", type=Path, nargs="+", metavar="FILE.launch.json", help="as for `warploom run`")
+    check.add_argument(
+        "targets",
+        nargs="+",
+        metavar="TARGET",
+        help="a launch file, as for `warploom run`, or MODULE:FUNCTION, a function that returns a Launch or several",
+    )
     check.add_argument(
         "--profile",
         choices=("strict", "lenient"),
@@ -146,6 +151,25 @@ def _parser() -> argparse.ArgumentParser:
         "--max-bytes", type=_natural, metavar="N", help="limit on the bytes of all buffers together (1 GiB)"
     )
     check.add_argument("--allow-incomplete", action="store_true", help="exit with 0 where a check is incomplete")
+    check.add_argument(
+        "--fail-on",
+        choices=("any", "lenient", "confirmed", "never"),
+        default="any",
+        help="findings that make the exit status 1: any (default), those that remain under the profile lenient, those "
+        "with a confirmed witness, or none",
+    )
+    check.add_argument("--suppress", type=Path, metavar="FILE.toml", help="accepted findings, each with a reason")
+    check.add_argument(
+        "--format", choices=("text", "json", "sarif", "junit", "github"), default="text", help="of the output (text)"
+    )
+    check.add_argument("--out", type=Path, metavar="FILE", help="write the output there, not to standard output")
+    check.add_argument(
+        "--witness",
+        type=Path,
+        metavar="DIR",
+        help="write schedules that show the findings, for `warploom run --schedule`",
+    )
+    check.add_argument("-j", "--jobs", type=_natural, default=1, metavar="N", help="check in N processes (1)")
     check.set_defaults(command=_check)
 
     new = _command(commands, "new-launch", "write a launch file for a kernel of a PTX file, to edit and run")
@@ -230,6 +254,10 @@ def _parser() -> argparse.ArgumentParser:
     triton.add_argument("--limit", type=_natural, metavar="N", help="limit on the warp instructions of a launch")
     triton.add_argument("--timeout", type=float, metavar="S", help="time limit of the script, in seconds")
     triton.add_argument("--record", type=Path, metavar="DIR", help="write a launch file for every launch, for `run`")
+    triton.add_argument("--check", action="store_true", help="check every launch, and exit as `warploom check` does")
+    triton.add_argument(
+        "--profile", choices=("strict", "lenient"), default="strict", help="of --check; see `warploom check` (strict)"
+    )
     triton.add_argument(
         "--autotune", default="first", metavar="first|all", help="run the first configuration that fits, or all"
     )
@@ -281,10 +309,9 @@ def _run(options: argparse.Namespace) -> int:
 def _check(options: argparse.Namespace) -> int:
     from warploom.commands.check import Settings, run
 
-    given = {"limit": options.limit, "max_bytes": options.max_bytes}
-    bounds = {name: value for name, value in given.items() if value is not None}
-    allow = options.allow_incomplete
-    return run(options.files, Settings(options.profile, data_seed=options.data_seed, allow_incomplete=allow, **bounds))
+    names = ("profile", "data_seed", "allow_incomplete", "fail_on", "suppress", "format", "out", "witness", "jobs")
+    given = {name: getattr(options, name) for name in ("limit", "max_bytes") if getattr(options, name) is not None}
+    return run(options.targets, Settings(**{name: getattr(options, name) for name in names}, **given))
 
 
 def _new_launch(options: argparse.Namespace) -> int:
@@ -349,6 +376,7 @@ def _triton(options: argparse.Namespace) -> int:
 
     names = ("target", "schedule", "seed", "sms", "limit", "timeout", "record", "autotune", "bench")
     given = {name: getattr(options, name) for name in names}
+    given["check"] = options.check and options.profile
     return run_script(options.script, options.arguments, **given)
 
 

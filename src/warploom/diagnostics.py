@@ -311,6 +311,7 @@ class Diag(Enum):
         "Invalid schedule `{name}`: {what}.",
         "Use eager, lazy, reverse, random, weak, hold:KIND, starve:WHO, or a recorded file.",
     )
+    NOT_PROVED = ("{what}", "Read the findings above: each names the two parties, what is missing, and a witness.")
     MISMATCH = ("{what}", "The kernel's results differ from what the launch file expects.")
     UNREADABLE_FILE = ("{file} {what}.", "Pass the path of an existing text file.")
     UNWRITABLE_FILE = ("Cannot write {file}: {what}.", "Pass a path in a folder that you may write to.")
@@ -514,6 +515,10 @@ class OutOfMemory(WarploomError, MemoryError):
     """The computer does not have enough memory."""
 
 
+class CheckError(WarploomError, AssertionError):
+    """A check that had to succeed did not."""
+
+
 class Fault(WarploomError, RuntimeError):
     """An instruction did something that the hardware does not allow; the run stopped there."""
 
@@ -544,6 +549,7 @@ _IN_GENERAL = {
     Diag.DEADLOCK: "All unfinished warps wait, and no operation in flight can end a wait.",
     Diag.UNCOUNTABLE_ARRIVAL: "The number of threads that arrive at a barrier is not known while tracing.",
     Diag.MISMATCH: "A comparison of a launch file does not hold.",
+    Diag.NOT_PROVED: "A kernel that had to be proved free of races and hangs was refuted, or the check is incomplete.",
     Diag.BAD_COMMAND: "The command line is invalid.",
     Diag.BAD_LAUNCH_FILE: "The launch file is invalid.",
 }
@@ -579,6 +585,7 @@ _KIND: dict[Diag, type[WarploomError]] = {
             Diag.BAD_LAUNCH_FILE, Diag.NOT_A_LAUNCH_FILE, Diag.BAD_EXPRESSION, Diag.BAD_SCHEDULE, Diag.BAD_MEASUREMENTS,
             Diag.BAD_SETTING, Diag.BAD_COMMAND, Diag.NO_SUCH_CODE,
         ),
+        CheckError: (Diag.NOT_PROVED,),
         FileError: (Diag.UNREADABLE_FILE, Diag.UNWRITABLE_FILE),
         OutOfMemory: (Diag.OUT_OF_MEMORY,),
         Fault: (

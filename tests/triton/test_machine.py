@@ -16,7 +16,7 @@ from tests.triton import kernels  # noqa: E402
 from triton.tools.tensor_descriptor import TensorDescriptor  # noqa: E402
 
 import warploom.triton  # noqa: E402
-from warploom.diagnostics import LaunchError, WarploomError  # noqa: E402
+from warploom.diagnostics import CheckError, LaunchError, WarploomError  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION")
 TARGETS = ("sm_90", "sm_100")
@@ -361,7 +361,7 @@ def test_a_compiled_kernel_outside_the_block_is_an_error():
     [
         ({"target": "sm_42"}, "target"),
         ({"target": 90}, "target"),
-        ({"check": True}, "not available yet"),
+        ({"check": "sometimes"}, "`check` is 'sometimes'"),
         ({"sms": 0}, "sms"),
         ({"autotune": "some"}, "autotune"),
     ],
@@ -390,3 +390,25 @@ def test_both_targets_in_one_process_keep_their_kernels_apart():
     assert ".target sm_90a" in texts[0]
     assert ".target sm_100a" in texts[1]
     assert texts[2] == texts[0]
+
+
+def test_every_launch_is_checked():
+    n = 300
+    with warploom.triton.machine(check=True) as machine:
+        x, y, out = torch.randn(n, device="cuda"), torch.randn(n, device="cuda"), poisoned(n)
+        kernels.add[(triton.cdiv(n, 256),)](x, y, out, n, BLOCK=256)
+        assert torch.equal(out, x + y)
+    assert [report.verdict for report in machine.reports] == ["PROVED"]
+
+
+@triton.jit
+def count_up(address, BLOCK: tl.constexpr):
+    tl.store(address, tl.load(address) + 1)
+
+
+def test_a_race_between_programs_raises_at_the_end_of_the_block():
+    total = torch.zeros(1, dtype=torch.int32)
+    with pytest.raises(CheckError, match="REFUTED") as caught, warploom.triton.machine(check="lenient") as machine:
+        count_up[(4,)](total, BLOCK=1)
+    assert {finding.code for finding in machine.reports[0].findings} & {"LOST_UPDATE", "RACE_WAW", "RACE_RAW"}
+    assert "test_machine.py" in str(caught.value)

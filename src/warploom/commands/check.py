@@ -1,22 +1,40 @@
-"""`warploom check FILE.launch.json …`: judges the kernels of launch files for every interleaving."""
+"""`warploom check TARGET …`: judges kernels for every interleaving; targets are launch files and `module:function`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+import importlib
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from warploom.checker.check import DEFAULT_LIMIT, check
-from warploom.checker.report import Report, Verdict
+from warploom.checker.formats import FORMATS, Checked
+from warploom.checker.report import Covers, Finding, Party, Report, Verdict
+from warploom.checker.suppressions import Suppression, load_suppressions, suppressed_in
+from warploom.checker.sweep import sweep
 from warploom.commands.console import complain, output, printable
 from warploom.commands.errors import INCOMPLETE, MISMATCH, OK, catalogued, status_of, worst
-from warploom.diagnostics import Diag, WarploomError
+from warploom.diagnostics import Diag, Loc, WarploomError
+from warploom.host.launch import Launch
 from warploom.launch_file import DEFAULT_MAX_BYTES, load
+from warploom.progress import is_wanted
 
-_STATUS = {Verdict.PROVED: OK, Verdict.REFUTED: MISMATCH, Verdict.INCOMPLETE: INCOMPLETE}
+FAIL_ON: Mapping[str, Callable[[Finding], bool]] = {
+    "any": lambda _: True,
+    "lenient": lambda finding: not finding.excused_by,
+    "confirmed": lambda finding: finding.witness is not None and finding.witness.confirmed,
+    "never": lambda _: False,
+}
+"""The findings that count for the exit status, by the value of --fail-on."""
+_FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """The options of a check; the defaults bound what an untrusted file can use."""
 
@@ -25,42 +43,247 @@ class Settings:
     data_seed: int | None = None
     max_bytes: int = DEFAULT_MAX_BYTES
     allow_incomplete: bool = False
+    fail_on: str = "any"
+    suppress: Path | None = None
+    format: str = "text"
+    out: Path | None = None
+    witness: Path | None = None
+    jobs: int = 1
 
 
-def run(paths: Sequence[Path], settings: Settings) -> int:
-    """Check every file, print the reports, and return the worst exit status."""
-    statuses = []
-    for path in paths:
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """One kernel to check: how to make its launch, and the file that its PTX is in."""
+
+    source: str
+    make: Callable[[], Launch]
+    ptx: Path | None = None
+
+
+def run(targets: Sequence[str], settings: Settings) -> int:
+    """Check every target, write the reports, and return the worst exit status."""
+    suppressions = load_suppressions(settings.suppress) if settings.suppress is not None else ()
+    used: set[Suppression] = set()
+    results = []
+    for checked in _results(targets, settings):
+        result = checked
+        if result.report is not None:
+            matched = suppressed_in(result.report, suppressions)
+            used |= set(matched.values())
+            result = replace(result, suppressed={at: entry.reason for at, entry in matched.items()})
+        results.append(result)
+        if settings.format == "text" and settings.out is None:
+            _show(result, settings)
+        elif result.error is not None:
+            complain(result.error)
+    if settings.format != "text" or settings.out is not None:
+        _write(results, settings)
+    if settings.witness is not None:
+        _save_witnesses(results, settings.witness)
+    for entry in suppressions:
+        if entry not in used:
+            place = f"{entry.file}:{entry.line}" if entry.line is not None else entry.file
+            sys.stderr.write(f"warning: {settings.suppress}: nothing matches {entry.code} at {place}\n")
+    return worst(*(status(result, settings) for result in results))
+
+
+def _results(targets: Sequence[str], settings: Settings) -> Iterator[Checked]:
+    """Yield a result for each kernel, in the order of the targets."""
+    found: list[_Target | Checked] = [each for target in targets for each in _expanded(target, settings)]
+    wanted = [each for each in found if isinstance(each, _Target)]
+    reports = _reports(wanted, settings)
+    with _progress(len(wanted)) as advance:
+        for each in found:
+            if isinstance(each, Checked):
+                yield each
+                continue
+            advance(each.source)
+            report = next(reports)
+            if report.error is not None and report.verdict is Verdict.INCOMPLETE and not report.covers.runs:
+                yield Checked(each.source, error=_with_path(report.error, each.ptx))
+            else:
+                yield Checked(each.source, report=_with_paths(report, each.ptx))
+
+
+def _reports(wanted: Sequence[_Target], settings: Settings) -> Iterator[Report]:
+    options = {"profile": settings.profile, "limit": settings.limit}
+    if settings.jobs > 1 and len(wanted) > 1:
+        yield from sweep((each.make for each in wanted), workers=settings.jobs, **options)  # type: ignore[arg-type]
+        return
+    for each in wanted:
         try:
-            report = checked(path, settings)
+            yield check(each.make(), **options)  # type: ignore[arg-type]
         except OSError:
-            raise  # standard output or error: nothing of this file's
-        except Exception as error:  # noqa: BLE001  the other files are still checked
-            found = catalogued(error)
-            complain(found)
-            statuses.append(status_of(found))
-            continue
-        output().print(printable(f"{path.name}: {report}"), markup=False, highlight=False, soft_wrap=True)
-        statuses.append(status(report, settings))
-    return worst(*statuses)
+            raise  # standard output or error: nothing of this target's
+        except Exception as error:  # noqa: BLE001  the other targets are still checked
+            yield Report(Verdict.INCOMPLETE, covers=Covers(runs=0), error=catalogued(error))
 
 
-def status(report: Report, settings: Settings) -> int:
-    """The exit status of a report."""
-    if report.verdict is Verdict.INCOMPLETE and settings.allow_incomplete:
-        return OK
-    return _STATUS[report.verdict]
-
-
-def checked(path: Path, settings: Settings) -> Report:
-    """Check the launch of one file."""
-    if path.suffix == ".ptx" and path.is_file():
-        raise Diag.NOT_A_LAUNCH_FILE.error(file=str(path))
-    file = load(path, seed=settings.data_seed, max_bytes=settings.max_bytes)
+def _expanded(target: str, settings: Settings) -> Iterator[_Target | Checked]:
+    """Yield the kernels that a target names, or the error that it is."""
     try:
-        report = check(file.launch(file.allocate()), profile=settings.profile, limit=settings.limit)
-    except WarploomError as error:
-        if error.loc is not None and error.loc.file == "<ptx>":
-            raise error.diag.error(replace(error.loc, file=str(file.ptx_path)), error.notes, **error.fields) from None
-        raise
-    return replace(report, name=report.name or file.entry or "")
+        if _FUNCTION.fullmatch(target) and not Path(target).exists():
+            for number, name in enumerate(_launches_of(target)[0]):
+                yield _Target(name, functools.partial(_made_by, target, number))
+            return
+        path = Path(target)
+        if path.suffix == ".ptx" and path.is_file():
+            yield Checked(target, error=Diag.NOT_A_LAUNCH_FILE.error(file=str(path)))
+            return
+        file = load(path, seed=settings.data_seed, max_bytes=settings.max_bytes)
+        make = functools.partial(_loaded, path, settings.data_seed, settings.max_bytes)
+        yield _Target(str(path), make, file.ptx_path)
+    except OSError as error:
+        if not isinstance(error, WarploomError):
+            raise
+        yield Checked(target, error=error)
+    except Exception as error:  # noqa: BLE001  the other targets are still checked
+        yield Checked(target, error=catalogued(error))
+
+
+def _loaded(path: Path, seed: int | None, max_bytes: int) -> Launch:
+    """Make the launch of a file, on fresh buffers."""
+    file = load(path, seed=seed, max_bytes=max_bytes)
+    made = file.launch(file.allocate())
+    return replace(made, entry=made.entry or file.entry)
+
+
+def _made_by(target: str, number: int) -> Launch:
+    """Make one of the launches that a function returns."""
+    return _launches_of(target)[1][number]
+
+
+def _launches_of(target: str) -> tuple[list[str], list[Launch]]:
+    """Return the names and the launches that `module:function` returns: one launch, several, or a mapping of names."""
+    module, _, path = target.partition(":")
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        function: Any = importlib.import_module(module)
+        for name in path.split("."):
+            function = getattr(function, name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise
+        raise _wrong(target, f"there is no module `{error.name}` in {Path.cwd()} or among installed packages") from None
+    except AttributeError as error:
+        raise _wrong(target, str(error)) from None
+    found = function() if callable(function) else function
+    if isinstance(found, Launch):
+        return [target], [found]
+    if isinstance(found, Mapping):
+        names, launches = [f"{target}[{name}]" for name in found], list(found.values())
+    elif isinstance(found, Iterable):
+        launches = list(found)
+        names = [f"{target}[{at}]" for at in range(len(launches))]
+    else:
+        launches, names = [found], [target]
+    wrong = next((each for each in launches if not isinstance(each, Launch)), None)
+    if wrong is not None:
+        raise _wrong(target, f"it returned {type(wrong).__name__}; it must return a Launch, several, or a dict of them")
+    return names, launches
+
+
+def _wrong(target: str, what: str) -> WarploomError:
+    return Diag.BAD_COMMAND.error(what=f"{target}: {what}", command="warploom check")
+
+
+def status(result: Checked, settings: Settings) -> int:
+    """The exit status of a result."""
+    if result.report is None:
+        return status_of(result.error) if result.error is not None else OK
+    if any(FAIL_ON[settings.fail_on](finding) for finding in result.standing):
+        return MISMATCH
+    is_incomplete = result.report.verdict is Verdict.INCOMPLETE
+    return INCOMPLETE if is_incomplete and not settings.allow_incomplete else OK
+
+
+def _show(result: Checked, settings: Settings) -> None:
+    if result.report is None:
+        assert result.error is not None
+        complain(result.error)
+        return
+    hidden = len(result.suppressed)
+    report = replace(result.report, findings=result.standing)
+    text = f"{result.source}: {report}"
+    if hidden:
+        text += f"\n  {hidden} finding{'s' * (hidden > 1)} suppressed by {settings.suppress}"
+    output().print(printable(text), markup=False, highlight=False, soft_wrap=True)
+
+
+def _write(results: Sequence[Checked], settings: Settings) -> None:
+    """Write all results in the chosen format, to a file or to standard output."""
+    make = FORMATS.get(settings.format)
+    text = (
+        make(results)
+        if make is not None
+        else "\n".join(f"{each.source}: {each.report or each.error}" for each in results)
+    )
+    if settings.out is None:
+        sys.stdout.write(f"{text}\n" if text else "")
+        return
+    try:
+        settings.out.write_text(f"{text}\n", "utf-8")
+    except OSError as error:
+        raise Diag.UNWRITABLE_FILE.error(file=str(settings.out), what=error.strerror) from None
+
+
+def _save_witnesses(results: Sequence[Checked], folder: Path) -> None:
+    """Write the recorded schedules of confirmed findings, and say how to replay them."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for result in results:
+            for number, finding in enumerate(result.standing, 1):
+                witness = finding.witness
+                if witness is None or witness.schedule is None or not witness.confirmed:
+                    continue
+                stem = re.sub(r"[^\w.-]+", "_", Path(result.source).name.removesuffix(".launch.json"))
+                path = folder / f"{stem}-{number}-{finding.code.lower()}.schedule.json"
+                witness.schedule.save(path)
+                sys.stderr.write(f"witness: warploom run {result.source} --schedule {path}\n")
+    except OSError as error:
+        raise Diag.UNWRITABLE_FILE.error(file=str(folder), what=error.strerror) from None
+
+
+@contextmanager
+def _progress(count: int) -> Iterator[Callable[[str], None]]:
+    """A bar on standard error of a terminal, for several kernels."""
+    if count < 2 or not is_wanted(None):
+        yield lambda _: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("check", total=count)
+        done = -1
+
+        def advance(name: str) -> None:
+            nonlocal done
+            done += 1
+            bar.update(task, completed=done, description=printable(f"check {Path(name).name}"))
+
+        yield advance
+
+
+def _with_paths(report: Report, ptx: Path | None) -> Report:
+    """Return a report whose lines of PTX name the file that they are in."""
+    if ptx is None:
+        return report
+
+    def placed(finding: Finding) -> Finding:
+        return replace(finding, parties=tuple(_with_file(party, ptx) for party in finding.parties))
+
+    findings, lints = (tuple(placed(each) for each in group) for group in (report.findings, report.lints))
+    return replace(report, findings=findings, lints=lints)
+
+
+def _with_file(party: Party, ptx: Path) -> Party:
+    return replace(party, loc=replace(party.loc, file=str(ptx))) if party.loc.file == "<ptx>" else party
+
+
+def _with_path(error: WarploomError, ptx: Path | None) -> WarploomError:
+    if ptx is None or error.loc is None or error.loc.file != "<ptx>":
+        return error
+    return error.diag.error(Loc(str(ptx), error.loc.line, error.loc.column), error.notes, **error.fields)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from warploom.diagnostics import Diag, Fault, Stuck, UnsupportedError, WarploomError
+from warploom.diagnostics import CheckError, Diag, Fault, Stuck, UnsupportedError, WarploomError
 
 OK, MISMATCH, FAULT, BAD_INPUT, INTERNAL, NOT_COMPARED, INCOMPLETE, INTERRUPTED = 0, 1, 2, 3, 4, 5, 6, 130
 _SEVERITY = (OK, NOT_COMPARED, INCOMPLETE, MISMATCH, FAULT, BAD_INPUT, INTERNAL)
@@ -19,6 +19,8 @@ def status_of(error: WarploomError) -> int:
     """The exit status of an error."""
     if isinstance(error, Fault | Stuck | UnsupportedError):
         return FAULT
+    if isinstance(error, CheckError):
+        return MISMATCH
     return INTERNAL if error.diag is Diag.INTERNAL else BAD_INPUT
 
 

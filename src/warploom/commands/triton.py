@@ -12,8 +12,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from warploom.checker.report import Verdict
 from warploom.commands.console import complain
-from warploom.commands.errors import MISMATCH, OK, status_of
+from warploom.commands.errors import INCOMPLETE, MISMATCH, OK, status_of, worst
 from warploom.diagnostics import Diag, WarploomError
 from warploom.triton import machine
 
@@ -25,7 +26,20 @@ def run_script(script: Path, arguments: Sequence[str], *, timeout: float | None 
     """
     if not script.is_file():
         raise Diag.UNREADABLE_FILE.error(file=str(script), what="does not exist, or is not a file")
-    with machine(**options), _as_program(script, arguments), _bounded(timeout):
+    with machine(**options) as session:
+        status = _run(script, arguments, timeout)
+        if any(report.verdict is Verdict.INCOMPLETE for report in session.reports):
+            status = worst(status, INCOMPLETE)
+            for text in dict.fromkeys(str(each) for each in session.reports if each.verdict is Verdict.INCOMPLETE):
+                sys.stderr.write(f"{text}\n")
+        if session.reports and status == OK and all(report.ok for report in session.reports):
+            count = len(session.reports)
+            sys.stderr.write(f"{count} launch{'es' * (count > 1)} checked: PROVED, as run\n")
+    return status
+
+
+def _run(script: Path, arguments: Sequence[str], timeout: float | None) -> int:
+    with _as_program(script, arguments), _bounded(timeout):
         try:
             runpy.run_path(str(script), run_name="__main__")
         except SystemExit as ending:

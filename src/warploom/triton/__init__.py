@@ -20,7 +20,7 @@ def machine(
     target: str = "sm_90",
     schedule: str | Any = "eager",
     sms: int | None = None,
-    check: bool = False,
+    check: bool | str = False,
     *,
     seed: int = 0,
     autotune: str = "first",
@@ -33,6 +33,9 @@ def machine(
     Tensors may be on the CPU, or be created with `device="cuda"`, which is mapped to the host inside the block; so are
     the queries of `torch.cuda`. `target` names the GPU to emulate (sm_90, sm_100, …), `sms` its number of SMs (by
     default that of the hardware), `schedule`, `seed` and `limit` are those of `warploom.launch`.
+
+    `check=True` checks every launch before it runs, on copies of its tensors, under the profile `strict`; `"lenient"`
+    names the other one. The session has the reports, and leaving the block raises `CheckError` if one is REFUTED.
 
     `autotune="first"` takes the first configuration that fits the hardware, `"all"` runs each once and compares
     emulation times. Without `bench`, `triton.testing.do_bench` calls its function once and `perf_report(…).run`
@@ -48,3 +51,4 @@ def machine(
 
     with Session(options).active() as session:
         yield session
+    session.raise_refuted()

@@ -9,6 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from warploom.checker.rules import PROFILES
 from warploom.diagnostics import Diag
 from warploom.hardware.targets import MACHINES, Machine
 
@@ -23,7 +24,7 @@ class Options:
     target: str = "sm_90"
     schedule: Any = "eager"
     sms: int | None = None
-    check: bool = False
+    check: bool | str = False
     seed: int = 0
     autotune: str = "first"
     bench: bool = False
@@ -43,12 +44,17 @@ class Options:
     def _problems(self) -> Iterator[str]:
         if not isinstance(self.target, str) or not _TARGET.fullmatch(self.target) or self.target not in MACHINES:
             yield f"`target` is {self.target!r}; it must be one of {', '.join(MACHINES)}"
-        if self.check:
-            yield "`check=True` is not available yet: the checker is not part of this version"
+        if self.check not in (False, True, *PROFILES):
+            yield f"`check` is {self.check!r:.40}; it must be True, False, or one of {', '.join(map(repr, PROFILES))}"
         if self.sms is not None and (type(self.sms) is not int or self.sms < 1):
             yield f"`sms` is {self.sms!r}; it must be a positive integer, or None for the number of the hardware"
         if self.autotune not in AUTOTUNE:
             yield f"`autotune` is {self.autotune!r}; it must be one of {', '.join(AUTOTUNE)}"
+
+    @property
+    def profile(self) -> str | None:
+        """The profile of the checks, or None if launches are only run."""
+        return "strict" if self.check is True else self.check or None
 
     @property
     def arch(self) -> int:

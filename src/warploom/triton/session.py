@@ -12,6 +12,8 @@ import triton
 from triton.backends import backends
 from triton.runtime import driver as driver_config
 
+from warploom.checker.check import check
+from warploom.checker.report import Report, Verdict
 from warploom.diagnostics import Diag
 from warploom.host.launch import Launch
 from warploom.launcher import launch
@@ -56,6 +58,8 @@ class Session:
         self.release = release_of(triton.__version__)
         self.addresses = Addresses()
         self.launches: list[Launched] = []
+        self.reports: list[Report] = []
+        """The reports of the launches, if they are checked."""
         self.dry = False
         """True if launches are prepared but not run, while an autotuner looks for a configuration that fits."""
 
@@ -115,11 +119,21 @@ class Session:
             at_host_address=tuple(each.bytes for each in call.storages.reached.values()),
         )
         options = self.options
+        if options.profile is not None:
+            self.reports.append(check(whole, profile=options.profile, sms=options.sms))
         with self._recorded(call):
             run = launch(whole, schedule=options.schedule, seed=options.seed, sms=options.sms, limit=options.limit)
         self.launches.append(Launched(call.function.name, call.grid, run.instructions, run.wall_seconds))
         if run.printed:
             sys.stdout.write(run.printed)
+
+    def raise_refuted(self) -> None:
+        """Raise `CheckError` with the reports that are REFUTED, each kernel's once."""
+        texts = dict.fromkeys(str(each) for each in self.reports if each.verdict is Verdict.REFUTED)
+        if texts:
+            count = sum(each.verdict is Verdict.REFUTED for each in self.reports)
+            what = f"{count} of {len(self.reports)} checked launches are REFUTED:\n" + "\n".join(texts)
+            raise Diag.NOT_PROVED.error(what=what)
 
     @contextmanager
     def _recorded(self, call: Call) -> Iterator[None]:

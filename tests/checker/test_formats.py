@@ -1,0 +1,166 @@
+"""JSON, SARIF, JUnit XML and GitHub annotations of real reports; suppression files; the command's options."""
+
+from __future__ import annotations
+
+import json
+from xml.etree import ElementTree as ET
+
+import jsonschema
+import pytest
+from tests.checker import launches
+
+import warploom
+from warploom.checker.formats import FORMATS, Checked
+from warploom.checker.suppressions import Suppression, load_suppressions, suppressed_in
+from warploom.cli import main
+from warploom.diagnostics import Diag, InputError, WarploomError
+
+BOTH = "tests.checker.launches:both"
+SARIF_SHAPE = {
+    "type": "object",
+    "required": ["version", "runs", "$schema"],
+    "properties": {
+        "version": {"const": "2.1.0"},
+        "runs": {
+            "type": "array",
+            "items": {
+                "required": ["tool", "results"],
+                "properties": {
+                    "results": {
+                        "items": {
+                            "required": ["ruleId", "level", "message", "locations"],
+                            "properties": {
+                                "level": {"enum": ["none", "note", "warning", "error"]},
+                                "message": {"required": ["text"]},
+                                "locations": {
+                                    "items": {
+                                        "properties": {
+                                            "physicalLocation": {
+                                                "required": ["artifactLocation", "region"],
+                                                "properties": {"region": {"properties": {"startLine": {"minimum": 1}}}},
+                                            }
+                                        }
+                                    }
+                                },
+                            },
+                        }
+                    }
+                },
+            },
+        },
+    },
+}
+"""The parts of the SARIF 2.1.0 schema that readers rely on."""
+
+
+@pytest.fixture(scope="module")
+def results():
+    error = Diag.UNREADABLE_FILE.error(file="gone.json", what="does not exist")
+    made = {name: Checked(name, warploom.check(launch, budget=2)) for name, launch in launches.both().items()}
+    return [*made.values(), Checked("gone.json", error=error)]
+
+
+def test_json_has_every_finding(results):
+    right, wrong, gone = json.loads(FORMATS["json"](results))["checks"]
+    assert (right["verdict"], wrong["verdict"], gone["verdict"]) == ("PROVED", "REFUTED", "ERROR")
+    assert right["findings"] == []
+    found = {finding["code"] for finding in wrong["findings"]}
+    assert "RACE_WAW" in found
+    assert all(party["line"] >= 1 for finding in wrong["findings"] for party in finding["parties"])
+    assert gone["code"] == "UNREADABLE_FILE"
+
+
+def test_sarif_is_valid_and_names_both_parties(results):
+    log = json.loads(FORMATS["sarif"](results))
+    jsonschema.validate(log, SARIF_SHAPE)
+    (run,) = log["runs"]
+    assert {rule["id"] for rule in run["tool"]["driver"]["rules"]} == {each["ruleId"] for each in run["results"]}
+    race = next(each for each in run["results"] if each["ruleId"] == "RACE_WAW")
+    assert race["level"] == "error"
+    assert len(race["relatedLocations"]) == 2
+    assert not run["invocations"][0]["executionSuccessful"]
+
+
+def test_junit_counts_failures_and_errors(results):
+    suite = ET.fromstring(FORMATS["junit"](results)).find("testsuite")
+    assert suite is not None
+    assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("3", "1", "1")
+    failure = suite.find("testcase/failure")
+    assert failure is not None
+    assert "RACE_WAW" in failure.get("message", "")
+
+
+def test_github_annotations_are_one_line_each(results):
+    lines = FORMATS["github"](results).splitlines()
+    findings = sum(len(each.standing) for each in results)
+    assert len(lines) == findings + 1
+    assert all(line.startswith("::error file=") for line in lines)
+
+
+def test_suppressions_hide_findings_and_give_reasons(results, tmp_path, capsys):
+    report = results[1].report
+    codes = sorted({finding.code for finding in report.findings})
+    entries = "".join(f'[[suppress]]\ncode = "{code}"\nkernel = "k"\nreason = "known"\n' for code in codes)
+    file = tmp_path / "known.toml"
+    file.write_text(entries + '[[suppress]]\ncode = "DEADLOCK"\nreason = "unused"\n', "utf-8")
+    assert len(suppressed_in(report, load_suppressions(file))) == len(report.findings)
+    assert main(["check", BOTH, "--suppress", str(file)]) == 0
+    shown = capsys.readouterr()
+    assert "suppressed by" in shown.out
+    assert "nothing matches DEADLOCK" in shown.err
+
+
+def test_a_suppression_of_another_line_matches_nothing(results):
+    finding = results[1].report.findings[0]
+    assert not Suppression(code=finding.code, reason="x", line=999).matches(finding, "k")
+    assert not Suppression(code=finding.code, reason="x", kernel="other").matches(finding, "k")
+
+
+def test_everything_wrong_with_a_suppression_file_is_reported(tmp_path):
+    file = tmp_path / "bad.toml"
+    file.write_text('other = 1\n[[suppress]]\ncode = "NO_SUCH"\nline = "x"\n', "utf-8")
+    with pytest.raises(WarploomError) as caught:
+        load_suppressions(file)
+    for part in ("unknown key `other`", "`reason` is missing", "no code `NO_SUCH`", "`line` must be an integer"):
+        assert part in str(caught.value)
+
+
+@pytest.mark.parametrize(("fail_on", "status"), [("any", 1), ("lenient", 1), ("never", 0)])
+def test_fail_on(fail_on, status):
+    assert main(["check", BOTH, "--fail-on", fail_on]) == status
+
+
+def test_a_function_that_returns_several_launches(tmp_path):
+    out = tmp_path / "report.json"
+    assert main(["check", BOTH, "--format", "json", "--out", str(out), "--witness", str(tmp_path / "w")]) == 1
+    checks = json.loads(out.read_text("utf-8"))["checks"]
+    assert [each["source"] for each in checks] == [f"{BOTH}[clean]", f"{BOTH}[race]"]
+    confirmed = sum(bool(one["witness"] and one["witness"]["confirmed"]) for one in checks[1]["findings"])
+    assert len(list((tmp_path / "w").glob("*.schedule.json"))) == confirmed
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("tests.checker.launches:missing", "has no attribute"),
+        ("tests.no_such_module:f", "there is no module"),
+        ("tests.checker.launches:number", "returned int"),
+    ],
+)
+def test_wrong_targets(target, message, capsys):
+    assert main(["check", target]) == 3
+    assert message in capsys.readouterr().err
+
+
+def test_an_error_is_reported_and_the_other_targets_are_checked(capsys):
+    assert main(["check", "gone.launch.json", "tests.checker.launches:clean"]) == 3
+    shown = capsys.readouterr()
+    assert "PROVED" in shown.out
+    assert "gone.launch.json" in shown.err
+
+
+def test_suppression_errors_are_input_errors(tmp_path):
+    file = tmp_path / "not.toml"
+    file.write_text("[[", "utf-8")
+    with pytest.raises((WarploomError, InputError), match="is not TOML"):
+        load_suppressions(file)
