@@ -192,12 +192,8 @@ def as_junit(results: Sequence[Checked]) -> str:
     errors = sum(each.report is None for each in results)
     skipped = sum(each.report is not None and each.report.verdict is Verdict.INCOMPLETE for each in results)
     counts = {"tests": len(results), "failures": failures, "errors": errors, "skipped": skipped}
-    suite = Element(
-        "testsuite",
-        name="warploom check",
-        time=f"{seconds:.3f}",
-        **{name: str(count) for name, count in counts.items()},
-    )
+    marks = {"name": "warploom check", "time": f"{seconds:.3f}", **{name: str(count) for name, count in counts.items()}}
+    suite = Element("testsuite", marks)
     for each in results:
         time = each.report.cost.seconds if each.report is not None else 0.0
         case = SubElement(suite, "testcase", classname="warploom.check", name=_xml(each.name), time=f"{time:.3f}")

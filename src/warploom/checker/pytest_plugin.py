@@ -58,7 +58,9 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
         pytest.fail(f"pytest.mark.{_NAME} takes {', '.join(sorted(_OPTIONS))} by keyword, not {wrong}", pytrace=False)
     options = dict(marker.kwargs)
     allow_incomplete = options.pop("allow_incomplete", False)
-    from warploom import launcher
+    from warploom import launcher as launcher_
+
+    launcher: Any = launcher_
     from warploom.checker.check import check
 
     reports: list[Report] = []

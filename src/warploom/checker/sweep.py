@@ -62,7 +62,7 @@ def sweep(
 def _judge(job: Job, options: Mapping[str, Any]) -> Report:
     """Check one job, in a worker; an error becomes a report, so that it reaches the caller from any executor."""
     try:
-        launch = job if isinstance(job, Launch) else job()
+        launch: Any = job if isinstance(job, Launch) else job()
         if not isinstance(launch, Launch):
             return _incomplete(f"the job returned {type(launch).__name__}; it must return a Launch")
         report = check(launch, **options)
