@@ -13,6 +13,7 @@ It is installed with the package; nothing of the emulator is imported before a t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -58,10 +59,9 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
         pytest.fail(f"pytest.mark.{_NAME} takes {', '.join(sorted(_OPTIONS))} by keyword, not {wrong}", pytrace=False)
     options = dict(marker.kwargs)
     allow_incomplete = options.pop("allow_incomplete", False)
-    from warploom import launcher as launcher_
-
-    launcher: Any = launcher_
     from warploom.checker.check import check
+
+    launcher: Any = import_module("warploom.launcher")
 
     reports: list[Report] = []
     prepare = launcher.prepare
