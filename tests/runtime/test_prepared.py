@@ -336,6 +336,45 @@ def test_workspaces_are_allocated_on_the_gpu_per_stream(gpu):
     assert last[2] != first[2], "and not what must keep its contents"
 
 
+def test_workspaces_of_idle_streams_are_released(gpu):
+    gpu.sizes = (8, 8, 8, 8)
+    x = FakeTensor(0x1000, (1000,), "float32")
+    own = scratch((32,), np.float32), scratch((4,), np.int32, starts_at_zero=True), scratch((32,), np.float32)
+    calls = [Prepared(with_scratch.bind(x, *own, grid=(1, 1, 1), block=(32, 1, 1)), (x,)) for _ in range(2)]
+    for stream in range(1, 33):
+        for call in calls:
+            call(x, stream=stream)
+    most = scratch_memory._MOST_STREAMS
+    assert len(scratch_memory._shared) == most
+    held = len(gpu.memory) - len(gpu.freed)
+    assert held == most * (1 + len(calls)), "a workspace per stream, and zeroed memory for each call"
+    gpu.launched.clear()
+    for call in calls:
+        call(x, stream=1)
+    addresses = [launched.parameters for launched in gpu.launched]
+    assert addresses[0][1] == addresses[1][1], "a stream that lost its workspace gets another, for all of its launches"
+    assert int.from_bytes(addresses[0][1], "little") not in gpu.freed
+
+
+def test_a_larger_workspace_replaces_the_one_of_its_stream(gpu):
+    gpu.sizes = (8, 8, 8, 8)
+    x = FakeTensor(0x1000, (1000,), "float32")
+
+    def prepared(count):
+        own = scratch((count,), np.float32), scratch((4,), np.int32, starts_at_zero=True), scratch((32,), np.float32)
+        return Prepared(with_scratch.bind(x, *own, grid=(1, 1, 1), block=(32, 1, 1)), (x,))
+
+    small, large = prepared(32), prepared(3200)
+    small(x, stream=1)
+    large(x, stream=1)
+    small(x, stream=1)
+    (workspace,) = scratch_memory._shared.values()
+    assert int.from_bytes(gpu.launched[-1].parameters[1], "little") == workspace.address
+    sizes = [size for address, size in gpu.memory.items() if address not in gpu.freed]
+    assert sizes.count(workspace.size) == 1
+    assert sorted(sizes)[-2] < 1000, "the smaller workspace is freed"
+
+
 def test_workspaces_of_a_graph_are_separate_and_kept(gpu):
     gpu.sizes = (8, 8, 8, 8)
     x = FakeTensor(0x10000, (32,), "float32")

@@ -25,6 +25,7 @@ from warploom.runtime.gpu.launching import POINTER_BYTES, Shaped, check_room, de
 from warploom.runtime.gpu.tensor_map_encoding import MapTemplate, template_of
 from warploom.runtime.gpu.tensor_signature import Likeness, likeness_of
 from warploom.runtime.gpu.workspace import (
+    HOLDERS,
     Block,
     allocated,
     graph_of,
@@ -108,6 +109,8 @@ class Prepared:
         """Memory that starts at zero, by stream, and by the graph that it was captured into."""
         self._records: defaultdict[int, dict[tuple[int, ...], tuple[Any, ...]]] = defaultdict(dict)
         """Arguments of the driver's launch, by stream and addresses."""
+        if self._own:
+            HOLDERS.add(self)
         self._stream, self._again = self._shaped.stream, self._shaped.again
         self._go = self._shaped.go if self._shaped.is_simple else None
         self._is_known: Likeness = likeness_of(())
@@ -203,6 +206,12 @@ class Prepared:
             if shares and not (pair.may_be_one and written == read):
                 what = f"array {pair.written}, which is written, overlaps array {pair.read}"
                 raise Diag.BAD_PLAN.error(count=1, what=what)
+
+    def release(self, device: Device, stream: int) -> None:
+        """Forget the records of a stream, and the memory that they hold."""
+        if device is self.device:
+            self._records.pop(stream, None)
+            self._counters.pop((stream, None), None)
 
     def _place_own(self, parameters: bytearray, stream: int, captured: bool) -> tuple[Block, ...]:
         """Write the pointers to the launch's own memory; in a graph it belongs to the graph."""

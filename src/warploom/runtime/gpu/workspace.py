@@ -10,13 +10,26 @@ from __future__ import annotations
 import ctypes
 import sys
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
+from weakref import WeakSet
 
 from warploom.runtime.gpu.driver import Device
 
 _NO_CAPTURE, _NON_BLOCKING = 0, 1
+_MOST_STREAMS = 8
+"""Streams of a GPU that have a workspace; the one that has waited longest for new work loses it."""
 _shared: dict[tuple[int, int], Block] = {}
-"""Workspaces by GPU and stream."""
+"""Workspaces by GPU and stream, the last ones that were asked for at the end."""
+
+
+class Holder(Protocol):
+    """An object that keeps workspaces alive in the arguments of its launches."""
+
+    def release(self, device: Device, stream: int) -> None:
+        """Forget the arguments that hold the workspace of a stream: launches that have begun need no more of it."""
+
+
+HOLDERS: WeakSet[Holder] = WeakSet()
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +63,28 @@ def is_captured_by_torch() -> bool:
 
 
 def workspace(device: Device, stream: int, size: int) -> Block:
-    """Return memory that every launch of a stream may write; a smaller one stays alive while it is referenced."""
-    found = _shared.get((device.index, stream))
+    """Return memory that every launch of a stream may write.
+
+    A smaller one is released, and so is that of a stream that was not used for long: the memory goes back in the order
+    of its stream, after the launches that have begun.
+    """
+    key = device.index, stream
+    found = _shared.pop(key, None)
     if found is None or found.size < size:
-        found = _shared[device.index, stream] = allocated(device, stream, size, zero=False)
+        if found is not None:
+            _release(device, stream)
+        found = allocated(device, stream, size, zero=False)
+    _shared[key] = found
+    streams = [each for index, each in _shared if index == device.index]
+    for idle in streams[:-_MOST_STREAMS]:
+        del _shared[device.index, idle]
+        _release(device, idle)
     return found
+
+
+def _release(device: Device, stream: int) -> None:
+    for holder in list(HOLDERS):
+        holder.release(device, stream)
 
 
 def allocated(device: Device, stream: int, size: int, *, zero: bool) -> Block:
