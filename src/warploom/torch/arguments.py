@@ -102,6 +102,11 @@ def epilogue_input(name: str, value: Any, request: Request) -> Any:
     return value if is_row or shape == core else value.expand(shape).reshape(core)
 
 
+def in_shape(made: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """A result in the caller's shape: itself where it can be, since FSDP2 warns of layers that return views."""
+    return made if tuple(made.shape) == tuple(shape) else made.reshape(shape)
+
+
 def is_regular(
     function: str,
     a: Any,

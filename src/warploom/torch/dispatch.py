@@ -29,6 +29,7 @@ from warploom.torch.arguments import (
     cast,
     check_tensors,
     epilogue_input,
+    in_shape,
     is_regular,
     op_operands,
     raise_all,
@@ -54,6 +55,7 @@ from warploom.torch.op_library import (
     write_into,
 )
 from warploom.torch.saved_values import run_saving
+from warploom.torch.sharding import SHARDED, UNSHARDED_OPTIONS, is_distributed
 
 _COMPARES_FUNCTIONS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13)
 """Return whether PyTorch's compiler recompiles for another function where a function's identity is read."""
@@ -284,12 +286,25 @@ def _checked(
     else:
         request = Request(function=function, is_gated=function in MULTIPLIED, **given)
     check(request, violations, is_compiling=is_compiling)
+    is_sharded = key is None and not is_compiling and is_distributed(arrays.values())
+    if is_sharded:
+        _check_sharded(function, operands[0], options, violations)
     if len(violations) and not is_compiling:
         check_route(request, violations)  # the rest of what planning would report
     raise_all(violations)
     _refuse_tangents([each for each in arrays.values() if isinstance(each, Tensor)])
     own = [each for each in arrays.values() if isinstance(each, Tensor)]
-    return _run_checked(operation, request, key, own, optional)
+    return _run_checked(operation, request, key, own, optional, is_sharded=is_sharded)
+
+
+def _check_sharded(function: str, first: Tensor, options: dict[str, Any], violations: Violations) -> None:
+    """Check that there is a sharding rule for a call with distributed tensors."""
+    name = OPERATIONS[function].arrays[0]
+    if function not in SHARDED:
+        violations.add(name, first, f"must not be distributed: only {', '.join(SHARDED)} have sharding rules")
+    for each in UNSHARDED_OPTIONS:
+        if options.get(each) is not None:
+            violations.add(each, options[each], "must be None if the operands are distributed")
 
 
 def _arrays(names: tuple[str, ...], operands: tuple[Any, ...], options: dict[str, Any]) -> dict[str, Any]:
@@ -320,7 +335,13 @@ def _without(options: dict[str, Any], arrays: dict[str, Any], valid: dict[str, A
 
 
 def _run_checked(
-    operation: str, request: Request, key: Any, own: list[Tensor], optional: tuple[str, ...] = ()
+    operation: str,
+    request: Request,
+    key: Any,
+    own: list[Tensor],
+    optional: tuple[str, ...] = (),
+    *,
+    is_sharded: bool = False,
 ) -> Tensor:
     """Run a valid call: by its launcher where only warploom is concerned, else by its custom op.
 
@@ -336,7 +357,7 @@ def _run_checked(
     rest = (function_operands, numbers, float(request.alpha), float(request.beta), request.activation or "")
     extras = _extras(request, optional)
     if key is None and not optional and operation not in SCALED:  # with a key no gradient is needed
-        saved = run_saving(operation, operands, (bias, up_bias, residual), extras, request)
+        saved = run_saving(operation, operands, (bias, up_bias, residual), extras, request, is_sharded=is_sharded)
         if saved is not None:
             return saved
     read = [each for each in (*operands, bias, up_bias, residual, *function_operands) if isinstance(each, Tensor)]
@@ -352,12 +373,11 @@ def _run_checked(
         return _run_into(operation, request, operands, epilogue, extras, key, own)
     if key is None:
         op = getattr(torch.ops.warploom, operation)
-        return op(*operands, *epilogue, request.out_dtype, extras).reshape(request.shape)
-    made = result_of(operation, operands, request.out_dtype)
+        return in_shape(op(*operands, *epilogue, request.out_dtype, extras), request.shape)
+    made = result_of(operation, operands, request.out_dtype, request.shape)
     if is_partial or request.store is not None:
         made.zero_()  # not all of it is written
-    launcher = run_into(operation, made, operands, *epilogue, extras)
-    made = made.view(request.shape)
+    launcher = run_into(operation, made.view(request.core), operands, *epilogue, extras)
     remember(key, launcher, made, own, read, starts_at_zero=is_partial)
     return made
 
@@ -431,22 +451,23 @@ def _run_fused(
     elif out is not None and operation in GROUPED:
         made = out.reshape(core).clone()  # elements that the kernel does not write keep their values
     else:
-        made = result_of(operation, operands, request.out_dtype if out is None else out.dtype)
+        result = result_of(operation, operands, request.out_dtype if out is None else out.dtype, shape)
         if operation in GROUPED:
-            made.zero_()
+            result.zero_()
+        made = result.view(core)
     given = (made, outputs, operation, list(operands), *inputs, *rest, extras)
     if key is None:
         torch.ops.warploom.fused_into(*given)
     else:
         launcher, is_partial = fused_into(*given), operation in GROUPED
         if out is None:
-            remember(key, launcher, made.view(shape), own, [*read, *outputs], starts_at_zero=is_partial)
+            remember(key, launcher, result, own, [*read, *outputs], starts_at_zero=is_partial)
         elif directly and not outputs:
             remember(key, launcher, out, own[:-1], read, writes_out=True, matrices=len(operands))
     for each in outputs:
         mark_written(each)
     if out is None:
-        return made.view(shape)
+        return result
     return mark_written(out) if directly else out.copy_(made.view(shape))
 
 

@@ -269,12 +269,14 @@ def _padded(tensor: Tensor, axis: int) -> Tensor:
     return padded[..., :depth].view(tensor.dtype).transpose(axis, -1)
 
 
-def result_of(operation: str, operands: Sequence[Tensor], out_dtype: torch.dtype | None) -> Tensor:
-    """A new result: of the dtype of A, bfloat16 for FP8."""
+def result_of(
+    operation: str, operands: Sequence[Tensor], out_dtype: torch.dtype | None, shape: Sequence[int] | None = None
+) -> Tensor:
+    """A new result: of the dtype of A, bfloat16 for FP8; in the caller's shape if that is given, not as a view."""
     a, b = operands[:2]
     dtype = out_dtype or (torch.bfloat16 if a.dtype in FP8 or operation in SCALED else a.dtype)
     columns = b.shape[-2] if operation in _ROWS_OF_WEIGHTS else b.shape[-1]
-    return torch.empty((*a.shape[:-1], columns), dtype=dtype, device=a.device)
+    return torch.empty((*a.shape[:-1], columns) if shape is None else shape, dtype=dtype, device=a.device)
 
 
 def read_integers(array: Tensor) -> Tensor:

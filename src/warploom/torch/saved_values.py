@@ -193,18 +193,27 @@ for _operation in OPS:
 
 
 def run_saving(
-    operation: str, operands: tuple[Tensor, ...], inputs: tuple[Any, ...], extras: str, request: Request
+    operation: str,
+    operands: tuple[Tensor, ...],
+    inputs: tuple[Any, ...],
+    extras: str,
+    request: Request,
+    *,
+    is_sharded: bool = False,
 ) -> Tensor | None:
-    """The result of a call that needs a gradient, and saves values for it; None for every other call."""
+    """The result of a call that needs a gradient, and saves values for it; None for every other call.
+
+    A call with distributed tensors saves them in any case: only ops with these results have rules for an activation.
+    """
     saves = isinstance(request.pair, str) or (operation in OPS and request.activation is not None)
-    if not saves or not torch.is_grad_enabled():
+    if not saves or not (is_sharded or torch.is_grad_enabled()):
         return None
     others = (request.epilogue, request.store, request.outputs, request.out)
     tensors = (each for each in (*operands, *inputs, *(request.operands or {}).values()) if isinstance(each, Tensor))
-    if any(each is not None for each in others) or not any(each.requires_grad for each in tensors):
+    if any(each is not None for each in others) or not (is_sharded or any(each.requires_grad for each in tensors)):
         return None
     bias, up_bias, residual = inputs
     biases = (bias, up_bias) if operation in GATED else (bias,)
     numbers = (float(request.alpha), float(request.beta), request.activation or "", request.out_dtype, extras)
     made, *_ = getattr(torch.ops.warploom, OPS[operation].op)(*operands, *biases, residual, *numbers)
-    return made.reshape(request.shape)
+    return made if tuple(made.shape) == tuple(request.shape) else made.reshape(request.shape)
