@@ -1,7 +1,7 @@
 """Sharding rules of the ops for PyTorch's distributed tensors (`DTensor`): tensor parallelism of layers and calls.
 
 A GEMM of sharded operands is a GEMM of their local parts: rows of A and columns of B are independent, and parts of K
-give partial sums. The rules are registered when the first call with distributed tensors is made.
+give a `Partial` result. The rules are registered when the first call with distributed tensors is made.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _placements() -> tuple[Any, Any, Any]:
 
 
 def _of_gemm(a: Any, b: Any, bias: Any, residual: Any, *_: Any) -> Rules:
-    """Rows, columns, batches or parts of K; the op has no activation, which partial sums would not allow."""
+    """Rows, columns, batches or parts of K; the op has no activation, which a `Partial` result would not allow."""
     _, shard, partial = _placements()
     rules = [([of_result], [*operands, *inputs]) for of_result, operands, inputs in _whole(a, (b,), (bias, residual))]
     inner = [shard(a.ndim - 1), shard(b.ndim - 2)]
@@ -73,7 +73,7 @@ def _of_gated(x: Any, w_gate: Any, w_up: Any, gate_bias: Any, up_bias: Any, resi
 def _whole(
     a: Any, weights: Sequence[Any], inputs: Sequence[Any], column_axis: int | None = None
 ) -> list[tuple[Any, list[Any], list[Any]]]:
-    """The placements with whole sums: of the result, of the operands, and of the epilogue inputs."""
+    """The placements with a whole K: of the result, of the operands, and of the epilogue inputs."""
     replicate, shard, _ = _placements()
     rank = a.ndim
     columns = weights[0].ndim - 1 if column_axis is None else column_axis
