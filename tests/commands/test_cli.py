@@ -281,6 +281,21 @@ class TestPtx:
         assert ".u64, .u64, .u32" in out
         assert "every instruction form is supported" in out
 
+    def test_many_unsupported_forms_are_listed_without_a_search_for_each(self, tmp_path, capsys, monkeypatch):
+        from warploom.ptx.isa import table
+
+        asked, nearest = [], table.nearest
+        monkeypatch.setattr(table, "nearest", lambda opcode: asked.append(opcode) or nearest(opcode))
+        lines = "\n".join(f" add.odd{at}.u32 %r1, %r1, 1;" for at in range(300))
+        text = f".version 8.7\n.target sm_90a\n.address_size 64\n.visible .entry k()\n{{\n .reg .b32 %r<4>;\n{lines}\n ret;\n}}\n"
+        (tmp_path / "many.ptx").write_text(text)
+        status, out, _ = call(capsys, "ptx", str(tmp_path / "many.ptx"), "--unsupported", "--json")
+        forms = [row["form"] for row in json.loads(out)["unsupported"]]
+        assert (status, forms) == (1, [f"add.odd{at}.u32" for at in range(300)])
+        assert len(asked) == table.MOST_NEAREST
+        _, out, _ = call(capsys, "ptx", str(tmp_path / "many.ptx"), "--unsupported")
+        assert f"and {300 - table.MOST_NEAREST} more" in out
+
     def test_lists_all_unsupported_forms_at_once(self, tmp_path, capsys):
         write(tmp_path, KERNEL.replace("add.f32 %f1", "addd.f32 %f1").replace("setp.ge.u32", "setp.gee.u32"))
         status, out, _ = call(capsys, "ptx", str(tmp_path / "twice.ptx"), "--unsupported", "--json")

@@ -13,6 +13,7 @@ from warploom.commands.console import output, printable, table
 from warploom.diagnostics import Diag
 from warploom.launch_file.reading import LARGEST_PTX, Unreadable, read_text
 from warploom.ptx.isa import unsupported
+from warploom.ptx.isa.table import MOST_NEAREST
 from warploom.ptx.syntax.model import Kernel, Module
 from warploom.ptx.syntax.parser import parse
 from warploom.runtime import Assembly, Sass, assemble, disassemble
@@ -113,9 +114,11 @@ def _show_unknown(unknown: tuple[tuple[str, int, str], ...]) -> None:
         console.print("every instruction form is supported", markup=False)
         return
     rows = table(f"{len(unknown)} unsupported forms", "form", "first line", "nearest known form", right=("first line",))
-    for form, line, nearest in unknown:
+    for form, line, nearest in unknown[:MOST_NEAREST]:
         rows.add_row(Text(printable(form)), str(line), Text(nearest))
     console.print(rows)
+    if len(unknown) > MOST_NEAREST:
+        console.print(f"and {len(unknown) - MOST_NEAREST} more; --json lists all of them", markup=False)
 
 
 def _show_assembly(assembly: Assembly, code: Sass | None, *, registers: bool, console: Console) -> None:
