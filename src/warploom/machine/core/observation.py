@@ -8,6 +8,8 @@ group, so that no effect is lost.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +19,7 @@ from warploom.diagnostics import Loc
 from warploom.hardware.fragments import MATRIX_MOVES
 from warploom.hardware.swizzles import GRANULE
 from warploom.hardware.tensor_maps import MAP_BYTES
-from warploom.machine.core.events import Actor, Agent, Declared, Source, Touch, lanes_as_bits
+from warploom.machine.core.events import WORD, Actor, Agent, Declared, Source, Touch, lanes_as_bits
 from warploom.machine.core.group import WARP
 from warploom.machine.instructions.memory import Spaces
 from warploom.machine.instructions.wmma import line_addresses, lines_of
@@ -186,6 +188,11 @@ def _moved(address: Any, offset: int) -> Any:
     return address + offset if isinstance(address, int) else address + address.dtype.type(offset)
 
 
+_agent = lru_cache(maxsize=1 << 12)(Agent)
+_ALL = np.ones(WARP, np.bool_)
+_ALL.setflags(write=False)
+
+
 def observed(op: Op, run: Any, grid: Grid) -> Any:
     """An instruction's function that reports its effects."""
     effects, reporter = op.form.effects, grid.reporter
@@ -206,7 +213,7 @@ def observed(op: Op, run: Any, grid: Grid) -> Any:
     def wrapped(group: Group, mask: Array | None, *operands: Any) -> Any:
         live = mask if mask is not None else group.mask
         before, lanes = reporter.actor, reporter.lanes
-        actor = Actor(Agent(group.cta.index, group.first_warp), lanes_as_bits(live, group.lanes), source, declared)
+        actor = Actor(_agent(group.cta.index, group.first_warp), lanes_as_bits(live, group.lanes), source, declared)
         reporter.acts(actor)
         old = None if held is None else held.by(group, mask, operands[places["a"]])
         result = run(group, mask, *operands)
@@ -224,7 +231,7 @@ def observed(op: Op, run: Any, grid: Grid) -> Any:
                     for number in range(group.warps):
                         for touch, some in _accesses(group, number, live, address, said, effect.verb, width, givers):
                             reporter.narrow(some << WARP * number)
-                            found = Declared(touch.space, said.proxy, said.scope, said.semantics)
+                            found = said if touch.space == said.space else replace(said, space=touch.space)
                             reporter.tell("access", effect.verb, (touch,), declared=found, changes=changed[number])
                     reporter.narrow(actor.lanes)
                 elif effect.verb not in actor.told:
@@ -240,10 +247,16 @@ def _accesses(
 ) -> Iterator[tuple[Touch, int]]:
     """The touches of one warp of a group by a generic access: by space and by owning CTA, with the lanes that do."""
     own = slice(WARP * number, WARP * (number + 1))
-    lanes = np.ones(WARP, np.bool_) if live is None else live[own]
+    lanes = _ALL if live is None else live[own]
     if givers < WARP:
         lanes = lanes & (np.arange(WARP) < givers)
-    if not lanes.any():
+    elif isinstance(address, np.ndarray) and said.space and 0 not in lanes.tobytes():
+        # Nearly all accesses: every lane, in one space, of one CTA.
+        given = address[own].astype(np.int64)
+        if said.space != "shared" or not np.bitwise_or.reduce((given ^ given[0]) >> RANK_SHIFT):
+            yield _touch(group, verb, said, given, width), WORD
+            return
+    if 1 not in lanes.tobytes():
         return
     if isinstance(address, int):
         yield _touch(group, verb, said, np.array([address], np.uint64), width), lanes_as_bits(lanes, WARP)
@@ -282,4 +295,4 @@ def _touch(group: Group, verb: str, said: Declared, addresses: Array, width: int
     if space == "shared":
         ctas = group.cta.cluster.ctas
         owner = ctas[first >> RANK_SHIFT].index if first >> RANK_SHIFT < len(ctas) else None
-    return Touch(verb, space, owner, said.proxy, addresses.astype(np.int64), width)
+    return Touch(verb, space, owner, said.proxy, addresses.astype(np.int64, copy=False), width)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 from bisect import bisect_right
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -50,10 +50,15 @@ class Region:
     data: Bytes
     writeable: bool
     name: str
+    _views: dict[int, Array] = field(default_factory=dict, repr=False, compare=False)
 
     def view(self, width: int) -> Array:
-        whole = self.size // width * width
-        return self.data[:whole].view(WIDTHS[width])
+        """The whole elements of a width, made once: every access asks for them."""
+        found = self._views.get(width)
+        if found is None:
+            whole = self.size // width * width
+            found = self._views[width] = self.data[:whole].view(WIDTHS[width])
+        return found
 
 
 class GlobalMemory:
@@ -160,12 +165,10 @@ class GlobalMemory:
             return out
         region_ = self.find(int(address[0]), width)
         if region_ is not None:
-            index = self._index(address, region_, width, what)
-            if index is not None:
-                try:
-                    return region_.view(width)[index]
-                except IndexError:
-                    pass
+            index, view = _rotated(address, region_.base, width), region_.view(width)
+            if np.maximum.reduce(index) < len(view):
+                return view.take(index.view(np.int64))
+            self._index(address, region_, width, what)  # raises where one is misaligned
         return np.array([self.load(int(a), width, None, what) for a in address], WIDTHS[width])
 
     def store(self, address: int | Array, value: Any, width: int, mask: Array | None, what: str) -> None:
@@ -180,12 +183,12 @@ class GlobalMemory:
             value = value[mask] if isinstance(value, np.ndarray) else value
         region_ = self.find(int(address[0]), width)
         if region_ is not None:
-            index = self._index(address, region_, width, what)
-            view = region_.view(width)
-            if index is not None and (len(index) == 0 or int(index.max()) < len(view)):
+            index, view = _rotated(address, region_.base, width), region_.view(width)
+            if np.maximum.reduce(index) < len(view):
                 self._check_writeable(region_, what)
-                view[index] = value
+                view[index.view(np.int64)] = value
                 return
+            self._index(address, region_, width, what)  # raises where one is misaligned
         for lane, each in enumerate(address):
             self.store(int(each), value[lane] if isinstance(value, np.ndarray) else value, width, None, what)
 
@@ -239,11 +242,28 @@ def last_lane(value: Any, mask: Array | None) -> Any:
     return value[-1] if mask is None else value[np.flatnonzero(mask)[-1]]
 
 
+_ADDRESS = np.dtype(np.uint64)
+
+
 @lru_cache(maxsize=256)
 def _rotation(dtype: np.dtype[Any], base: int, width: int) -> tuple[Array, Array, Array]:
     """The operands of an address rotation, as arrays of zero dimensions: ufuncs take them quickest."""
     down = SHIFTS[width]
     return np.array(base, dtype), np.array(down, dtype), np.array(8 * dtype.itemsize - down, dtype)
+
+
+def _rotated(address: Array, base: int, width: int) -> Array:
+    """Element numbers of 64-bit addresses from a base on.
+
+    A right rotation moves the bits of a misaligned offset to the top, so that one comparison finds all that is wrong.
+    """
+    start, down, up = _rotation(_ADDRESS, base, width)
+    offset = address - start
+    if width == 1:
+        return offset
+    index: Array = offset >> down
+    index |= offset << up
+    return index
 
 
 class FlatMemory:
