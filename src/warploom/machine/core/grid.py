@@ -545,6 +545,7 @@ class Grid:
         """Release everything, after a fault too: resident CTAs refer to the grid."""
         for cluster in (*self.clusters, *self._gone):
             cluster.discard()
+        self.memory.watchers.clear()  # an engine's table of buffers refers to the memory, and the memory to it
         vars(self).clear()
 
     def _sweep(self) -> None:
