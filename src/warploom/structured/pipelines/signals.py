@@ -182,7 +182,7 @@ class OncePerWarp(_Arrivals):
 
 @dataclass(frozen=True)
 class FirstLanes(_Arrivals):
-    """The first `first` lanes of each warp arrive."""
+    """The first `first` lanes of each warp arrive, for a warp that reads with plain loads a stage that TMA refills."""
 
     first: int = 1
 
@@ -191,7 +191,8 @@ class FirstLanes(_Arrivals):
         return self.first
 
     def arrive(self, row: Barriers, stage: Value, cluster: Cluster) -> None:
-        """Arrive with each of the first lanes, after the warp has synchronised."""
+        """Arrive with each of the first lanes, after a proxy fence of every lane and a barrier of the warp."""
+        isa.fence.proxy_async(space="shared::cta")
         isa.bar.warp_sync(-1)
         with when(lane() < self.first):
             self.arrive_now(row, stage, cluster)

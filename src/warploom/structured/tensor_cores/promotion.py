@@ -135,12 +135,14 @@ class PromotedAccumulators:
     def _issue_next(self, partial: KTileAccumulator) -> None:
         """Issue the MMAs of the first 64 rows of the next K tile, and read the scales of all rows while they run.
 
-        The warp synchronises at the end, so that every lane has read the stage before it is released.
+        The warp synchronises at the end, so that every lane has read the stage before it is released; the fence orders
+        these loads before the copy that refills the stage.
         """
         index = self._core.next_stage()
         self._core.issue(index, {0: partial.accumulator}, accumulate=False)
         for place, row_scale in zip(self._places, partial.row_scales, strict=True):
             row_scale.set(self._rows.read(index, self._first_row + place))
+        isa.fence.proxy_async(space="shared::cta")
         isa.bar.warp_sync(-1)
 
     def _read_columns(self, partial: KTileAccumulator, k: Value) -> None:
