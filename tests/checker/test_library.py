@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
-from tests.machine.families import BF16, FAMILIES, empty, normal
+from tests.machine.families import BF16, E4M3, FAMILIES, empty, normal
 
 import warploom
 from warploom.checker.report import Verdict
@@ -46,3 +47,12 @@ def test_without_the_fence_the_refill_is_refuted() -> None:
     assert refill.role == "epilogue_load"
     assert read.role == "epilogue"
     assert any(each.code == "FENCE_PROXY" for each in report.remaining_under_lenient)
+
+
+@pytest.mark.parametrize("target", ["sm_90a", "sm_100a"])
+def test_a_stage_with_scales_is_refilled_after_a_proxy_fence(target: str) -> None:
+    blocks = 9  # more than the stages of the pipeline
+    a, b = normal(24, 128 * blocks, dtype=E4M3), normal(32, 128 * blocks, dtype=E4M3)
+    scales = np.abs(normal(24, blocks, dtype=np.float32)), np.abs(normal(1, blocks, dtype=np.float32))
+    launch = warploom.blockwise_matmul.bind(a, b, *scales, out=empty(24, 32, dtype=BF16), target=target)
+    assert warploom.check(launch, budget=0).findings == ()

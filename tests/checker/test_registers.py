@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tests.machine.families import FAMILIES
 
+import warploom
 from warploom.checker.registers import hazards
 from warploom.host.launch import entry_of
 from warploom.launcher import prepare
@@ -38,6 +41,17 @@ def test_a_whole_kernel_has_no_hazard(text: str) -> None:
 
 def test_accumulators_are_not_touched_before_the_wait(text: str) -> None:
     assert codes(without(text, "wgmma.wait_group")) == {"WGMMA_REGISTERS"}
+
+
+def test_the_last_wait_before_the_epilogue_matters() -> None:
+    """Descriptors that are advanced between the wgmmas of a group must not hide the accumulators."""
+    launch, _ = FAMILIES["sm_90a grouped"]()
+    text = print_module(prepare(launch, Eager(), None, None, (), None).program.module)
+    assert codes(text) == set()
+    report = warploom.check(
+        replace(launch, program=without(text, "wgmma.wait_group.sync.aligned 0")), profile="lenient"
+    )
+    assert {each.code for each in report.findings} == {"WGMMA_REGISTERS"}
 
 
 def test_registers_need_a_fence_before_the_first_wgmma(text: str) -> None:

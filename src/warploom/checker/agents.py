@@ -23,7 +23,7 @@ class Sync(NamedTuple):
 class Lanes:
     """Lanes of a warp that know the same."""
 
-    __slots__ = ("clock", "component", "fenced", "history", "mask", "seen")
+    __slots__ = ("clock", "component", "fenced", "history", "mask", "seen", "taken")
 
     def __init__(self, mask: int, clock: Clock, component: int) -> None:
         self.mask, self.clock, self.component = mask, clock, component
@@ -32,6 +32,14 @@ class Lanes:
         self.seen: Clock | None = None
         """Knowledge that relaxed loads have found, for the next fence to acquire."""
         self.history: deque[Sync] = deque(maxlen=_HISTORY)
+        self.taken: Clock | None = None
+        """A copy of the clock, while that does not change."""
+
+    def snapshot(self) -> Clock:
+        """The present knowledge, as a copy that the caller must not change."""
+        if self.taken is None:
+            self.taken = self.clock.copy()
+        return self.taken
 
 
 class Warp:
@@ -100,6 +108,7 @@ class Agents:
                 part.clock.fit(warp.components)
                 rows = part.clock.rows
             rows[X, part.component] = rows[G, part.component] = time
+            part.taken = None
         return taken
 
     def _parted(self, warp: Warp, lanes: int) -> list[Lanes]:
@@ -130,6 +139,7 @@ class Agents:
             executed[part.component] = warp.time
         for part in taken:
             part.clock.rows[X, :capacity] = executed
+            part.taken = None
 
     def unite(self, warp: Warp, lanes: int) -> Lanes:
         """Make one class of all lanes that synchronise with each other, memory included."""
@@ -141,7 +151,7 @@ class Agents:
             one.clock.join(part.clock)
             one.mask |= part.mask
             one.fenced, one.seen = one.fenced or part.fenced, one.seen or part.seen
-        one.component = warp.component(one.mask)
+        one.taken, one.component = None, warp.component(one.mask)
         one.clock.fit(warp.components)
         one.clock.set(one.component, warp.time, (X, G))
         warp.parts = [part for part in warp.parts if part is one or part not in inside]

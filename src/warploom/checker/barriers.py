@@ -44,7 +44,7 @@ class Waiter(NamedTuple):
 
     component: int
     time: int
-    party: Party
+    event: Event
 
 
 @dataclass(slots=True, eq=False)
@@ -65,13 +65,13 @@ class Ledger:
     ended: dict[int, Ended] = field(default_factory=dict)
     waiters: dict[int, list[Waiter]] = field(default_factory=dict)
     expects: list[Waiter] = field(default_factory=list)
-    users: dict[int, tuple[int, Party]] = field(default_factory=dict)
+    users: dict[int, tuple[int, Event]] = field(default_factory=dict)
     observed: int = -1
     bytes: int = 0
     phase: int = 0
-    signals: dict[int, tuple[int, Clock, Party]] = field(default_factory=dict)
+    signals: dict[int, tuple[int, Clock, Event]] = field(default_factory=dict)
     """The latest asynchronous contribution of each instruction."""
-    remote: dict[Hashable, tuple[int, bool, Clock, Party]] = field(default_factory=dict)
+    remote: dict[Hashable, tuple[int, bool, Clock, Event]] = field(default_factory=dict)
     """The latest contribution of each other CTA's instruction."""
 
 
@@ -110,15 +110,17 @@ class Mbarriers:
                 party = self._findings.party(event.source, event, "frees", barrier=ledger.name)
                 text = f"mbarrier.inval of {ledger.name} is not ordered after its last use."
                 missing = "a barrier after the last use"
-                self._findings.add("MBAR_LIFETIME", text, (party, user), missing=missing, barrier=ledger.name)
+                self._findings.add(
+                    "MBAR_LIFETIME", text, (party, self.party(user, ledger)), missing=missing, barrier=ledger.name
+                )
         for phase, clock, user in ledger.signals.values():
-            order = self._rules.follows(part.clock, ledger.component, phase, clock, True, user)
+            order = self._rules.follows(part.clock, ledger.component, phase, clock, True, user.source)
             if order != "":
                 party = self._findings.party(event.source, event, "frees", barrier=ledger.name)
                 text = f"mbarrier.inval of {ledger.name} may come before an asynchronous arrival."
                 self._findings.add(
-                    "MBAR_LIFETIME", text, (party, user), missing=f"a wait for phase {phase}", excused_by=order or "",
-                    barrier=ledger.name,
+                    "MBAR_LIFETIME", text, (party, self.party(user, ledger)), missing=f"a wait for phase {phase}",
+                    excused_by=order or "", barrier=ledger.name,
                 )  # fmt: skip
         ledger.made_by = None
 
@@ -141,7 +143,6 @@ class Mbarriers:
     def _add(
         self, ledger: Ledger, event: Event, clock: Clock, component: int, time: int, pending: Pending | None
     ) -> None:
-        party = self._party(event, ledger)
         self._check_init(ledger, event, clock)
         if event.verb == "drops":
             return
@@ -153,12 +154,17 @@ class Mbarriers:
                 "in another interleaving it counts there."
             )
             self._findings.add(
-                "PHASE_MIXUP", text, (party,), missing=f"a wait for phase {phase - 1}", barrier=ledger.name
+                "PHASE_MIXUP",
+                text,
+                (self.party(event, ledger),),
+                missing=f"a wait for phase {phase - 1}",
+                barrier=ledger.name,
             )
         if phase > ledger.observed + 1 and event.verb == "arrives" and pending is None and not self._rules.lenient:
             text = f"{ledger.name}: an arrival of phase {phase} comes before any thread waited for phase {phase - 1}."
             missing = f"a wait for phase {phase - 1}"
-            self._findings.add("PHASE_UNOBSERVED", text, (party,), missing=missing, barrier=ledger.name)
+            parties = (self.party(event, ledger),)
+            self._findings.add("PHASE_UNOBSERVED", text, parties, missing=missing, barrier=ledger.name)
         if ledger.clock is None:
             ledger.clock = ledger.components.clock()
         elsewhere = event.agent.cta != ledger.cta
@@ -166,26 +172,27 @@ class Mbarriers:
             self._rules.assumed["remote-arrival-scope"] += 1
         ledger.clock.release(clock, relaxed=event.semantics == "relaxed" and pending is None)
         if event.verb == "expects":
-            ledger.expects.append(Waiter(component, time, party))
+            ledger.expects.append(Waiter(component, time, event))
         elif event.verb == "arrives":
             if ledger.arrived is None:
                 ledger.arrived = ledger.components.clock()
             ledger.arrived.follow(clock)
         if pending is None:
-            ledger.users[component] = (time, party)
+            ledger.users[component] = (time, event)
         else:
             ledger.asynchronous += 1
-            ledger.signals[event.source.number] = (phase, clock, party)
+            ledger.signals[event.source.number] = (phase, clock, event)
         if elsewhere:
-            ledger.remote[event.agent.cta, event.source.number] = (phase, pending is not None, clock.copy(), party)
+            ledger.remote[event.agent.cta, event.source.number] = (phase, pending is not None, clock.copy(), event)
 
-    def _party(self, event: Event, ledger: Ledger) -> Party:
+    def party(self, event: Event, ledger: Ledger) -> Party:
+        """The party of an event at a barrier."""
         return self._findings.party(event.source, event, event.verb, barrier=ledger.name, phase=event.phase)
 
     def _check_init(self, ledger: Ledger, event: Event, clock: Clock) -> None:
         if ledger.made_by is not None and not clock.knows(X, *ledger.made_by):
             text = f"{ledger.name}: nothing orders this use after mbarrier.init."
-            party, missing = self._party(event, ledger), "a barrier between mbarrier.init and this use"
+            party, missing = self.party(event, ledger), "a barrier between mbarrier.init and this use"
             self._findings.add("MBAR_INIT_ORDER", text, (party,), missing=missing, barrier=ledger.name)
 
     def end_phase(self, event: Event) -> None:
@@ -199,12 +206,16 @@ class Mbarriers:
             if ledger.arrived is not None and not ledger.arrived.knows(X, expect.component, expect.time):
                 text = f"{ledger.name}: phase {phase} may end before these bytes are expected."
                 missing = "the expectation before, or with, an arrival of the phase"
-                self._findings.add("PREMATURE_PHASE", text, (expect.party,), missing=missing, barrier=ledger.name)
+                self._findings.add(
+                    "PREMATURE_PHASE", text, (self.party(expect.event, ledger),), missing=missing, barrier=ledger.name
+                )
         for waiter in ledger.waiters.pop(phase - 1, ()):
             if not (len(executed) > waiter.component and executed[waiter.component] >= waiter.time):
                 text = f"{ledger.name}: phase {phase} may end before this wait for phase {phase - 1} has passed."
                 missing = f"an arrival after this wait, on which phase {phase} depends"
-                self._findings.add("PHASE_OVERRUN", text, (waiter.party,), missing=missing, barrier=ledger.name)
+                self._findings.add(
+                    "PHASE_OVERRUN", text, (self.party(waiter.event, ledger),), missing=missing, barrier=ledger.name
+                )
         clock.set(ledger.component, phase + 1, (X, G, P, PG))
         ledger.ended[phase] = Ended(executed, ledger.asynchronous > 0, clock)
         ledger.ended.pop(phase - _KEPT, None)
@@ -217,7 +228,6 @@ class Mbarriers:
         if not event.passed:
             return
         ledger, phase = self._ledger(event.barrier), -1 if event.phase is None else event.phase
-        party = self._party(event, ledger)
         for part in self._agents.act(warp, event.lanes):
             self._check_init(ledger, event, part.clock)
             before = ledger.ended.get(phase - 1)
@@ -227,13 +237,15 @@ class Mbarriers:
                     f"{phase - 1}; the end of phase {phase - 2} passes the same test."
                 )
                 missing = f"a wait for phase {phase - 1}"
-                self._findings.add("PHASE_ABA", text, (party,), missing=missing, barrier=ledger.name)
+                self._findings.add(
+                    "PHASE_ABA", text, (self.party(event, ledger),), missing=missing, barrier=ledger.name
+                )
             over = ledger.ended.get(phase)
             if over is not None:
                 part.clock.acquire(over.clock, relaxed=event.semantics == "relaxed")
                 part.history.append(Sync(event.source, over.clock))
-            ledger.waiters.setdefault(phase, []).append(Waiter(part.component, warp.time, party))
-            ledger.users[part.component] = (warp.time, party)
+            ledger.waiters.setdefault(phase, []).append(Waiter(part.component, warp.time, event))
+            ledger.users[part.component] = (warp.time, event)
         ledger.observed = max(ledger.observed, phase)
 
 

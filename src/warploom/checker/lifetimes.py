@@ -96,15 +96,19 @@ class Lifetimes:
                 self._judge_barrier(ledger, ends[owner])
 
     def _judge_barrier(self, ledger: Ledger, end: Clock) -> None:
-        for phase, is_asynchronous, clock, party in ledger.remote.values():
-            order = self.rules.follows(end, ledger.component, phase, clock, is_asynchronous, party)
+        for phase, is_asynchronous, clock, event in ledger.remote.values():
+            order = self.rules.follows(end, ledger.component, phase, clock, is_asynchronous, event.source)
             if order != "":
                 text = f"{ledger.name} is reached from another CTA, and nothing keeps its own CTA from ending before."
                 missing = f"a wait for phase {phase} before the CTA ends"
+                party = self.findings.party(event.source, event, event.verb, barrier=ledger.name, phase=phase)
                 self.findings.add(
                     "REMOTE_AFTER_EXIT", text, (party,), missing=missing, barrier=ledger.name, excused_by=order or ""
                 )
         if ledger.bytes:
             text = f"{ledger.name} ends with {ledger.bytes} bytes outstanding in phase {ledger.phase}."
-            parties = tuple(user for _, user in ledger.users.values())[:1]
+            parties = tuple(
+                self.findings.party(user.source, user, user.verb, barrier=ledger.name)
+                for _, user in list(ledger.users.values())[:1]
+            )
             self.findings.add("MBAR_UNBALANCED", text, parties, missing="a wait for these bytes", barrier=ledger.name)

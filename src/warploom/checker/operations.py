@@ -29,6 +29,7 @@ class Pending:
     """The knowledge of its issuer, with the operation itself where its engine completes in order."""
     component: int
     time: int
+    cta: Triple
     accesses: list[tuple[Access, int]] = field(default_factory=list)
     """Its accesses, with the rank of the CTA that owns the bytes."""
     is_pair: bool = False
@@ -73,21 +74,25 @@ class Operations:
         return self._pending.get(event.agent.operation) if event.agent.operation else None
 
     def issue(self, event: Event, warp: Warp) -> tuple[Pending, Lanes, Clock]:
-        """Take an operation; the caller judges its accesses with the issuer's clock."""
-        parts = self._agents.act(warp, event.lanes)
-        clock = parts[0].clock
+        """Take an operation; the caller judges its accesses with the issuer's clock.
+
+        To issue teaches nothing and is known by the completion alone, so that it does not count as an action.
+        """
+        parts = [part for part in warp.parts if part.mask & event.lanes]
+        clock = parts[0].snapshot()
         if len(parts) > 1:
             clock = clock.copy()
             for part in parts[1:]:
                 clock.join(part.clock)
-        snapshot = clock.copy()
-        pending = Pending(snapshot, parts[0].component, warp.time)
+        signals = _signals(event)
+        is_tensor = event.group is not None and event.group.kind in ("tcgen05", "cp.async")
+        pending = Pending(clock.copy() if signals and is_tensor else clock, parts[0].component, warp.time, warp.cta)
         pending.is_pair = "cta_group::2" in event.source.instruction.opcode
-        engine = self._engine(event, warp, snapshot)
+        engine = self._engine(event, warp, pending.clock if signals else None)
         for touch in event.touches:
             if touch.verb in ("reads", "writes") and touch.space != "register":
                 pending.accesses.append((self._access(event, warp, touch, engine), _rank(touch)))
-        if event.verb == "operation":
+        if signals:
             self._pending[event.operation] = pending
         return pending, parts[0], clock
 
@@ -103,8 +108,8 @@ class Operations:
             access.scope = "gpu"  # the additions of a reduction are atomic
         return access
 
-    def _engine(self, event: Event, warp: Warp, snapshot: Clock) -> _Engine:
-        """The components and the value that stand for the operation's completion."""
+    def _engine(self, event: Event, warp: Warp, carried: Clock | None) -> _Engine:
+        """The components and the value of the operation's completion; what its signal carries learns of them."""
         group, components = event.group, warp.components
         if group is None:
             return _Engine(-1, -1, None)
@@ -114,12 +119,13 @@ class Operations:
             case "tcgen05":
                 pipe = ("tcgen05", warp.cta, warp.number, lane)
                 component = components.of(pipe)
-                snapshot.fit(components)
-                snapshot.set(component, value, (X, G, P, PG, TB))
+                if carried is not None:
+                    carried.fit(components)
+                    carried.set(component, value, (X, G, P, PG, TB))
                 self._rules.assumed["tcgen05-pipe"] += 1
                 return _Engine(component, component, value, pipe)
             case "wgmma":
-                self._remember(warp, group.number, snapshot)
+                self._remember(warp, group.number, event.lanes)
                 component = components.of(("wgmma", warp.cta, warp.number // _WARPS_PER_GROUP))
                 return _Engine(component, component, value)
             case "bulk":
@@ -129,18 +135,20 @@ class Operations:
                 self._bulk.add(thread)
                 return _Engine(components.of(("bulk reads", *thread)), components.of(("bulk", *thread)), number)
         component = components.of((group.kind, warp.cta, warp.number))
-        if group.kind == "cp.async" and all(touch.verb == "arrives" for touch in event.touches):
-            snapshot.fit(components)
-            snapshot.set(component, value, (X, G))
+        if group.kind == "cp.async" and carried is not None:
+            carried.fit(components)
+            carried.set(component, value, (X, G))
         return _Engine(component, component, value)
 
-    def _remember(self, warp: Warp, number: int, snapshot: Clock) -> None:
+    def _remember(self, warp: Warp, number: int, lanes: int) -> None:
         """A wgmma follows all four warps of its warpgroup."""
         issuers = self._issuers.setdefault((warp.cta, warp.number // _WARPS_PER_GROUP), {})
         if number not in issuers:
             issuers[number] = warp.components.clock()
             issuers.pop(number - _LATEST, None)
-        issuers[number].follow(snapshot)
+        for part in warp.parts:
+            if part.mask & lanes:
+                issuers[number].follow(part.clock)
 
     def commit(self, event: Event, warp: Warp) -> None:
         """Lanes close their open groups."""
@@ -194,16 +202,9 @@ class Operations:
                 part.clock.set(_numbered(components, part.clock, ("bulk", *thread)), done, (X, G, P, PG))
         part.history.append(Sync(event.source, part.clock.copy()))
 
-    def complete(self, event: Event) -> None:
-        """Forget operations that have completed and signalled; those of groups need no signal."""
-        if event.group is not None and event.group.kind != "tcgen05" and not _signals(event):
-            self._pending.pop(event.operation, None)
-
     def forget(self, ctas: set[Triple]) -> None:
         """Drop the operations of CTAs that have ended."""
-        self._pending = {
-            number: each for number, each in self._pending.items() if not any(a.cta in ctas for a, _ in each.accesses)
-        }
+        self._pending = {number: each for number, each in self._pending.items() if each.cta not in ctas}
         self._issuers = {key: value for key, value in self._issuers.items() if key[0] not in ctas}
         self._bulk = {thread for thread in self._bulk if thread[0] not in ctas}
 

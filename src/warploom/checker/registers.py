@@ -11,7 +11,6 @@ from typing import NamedTuple
 from warploom.ptx.analysis.control_flow import Flow
 from warploom.ptx.analysis.liveness import read
 from warploom.ptx.analysis.uniformity import registers_of, written
-from warploom.ptx.analysis.wgmma_hazards import accessed_before_commit
 from warploom.ptx.isa.table import Op
 from warploom.ptx.syntax.model import Immediate
 
@@ -67,7 +66,6 @@ def _early(flow: Flow, wgmmas: list[Op]) -> list[Hazard]:
     for at, names in enumerate(registers):
         for name in names:
             by_name.setdefault(name, set()).add(at)
-    serialised = accessed_before_commit(flow)
     found: dict[int, Hazard] = {}
     seen: dict[int, set[_Pending]] = {}
     ahead = [(0, _Pending())]
@@ -86,9 +84,7 @@ def _early(flow: Flow, wgmmas: list[Op]) -> list[Hazard]:
             moved = {at: name for name, at in state.copies if name in read(op)}
             written_to = {at: name for name in written(op) for at in by_name.get(name, set()) & busy}
             for at, name in [*written_to.items(), *moved.items(), *held.items()][:1]:
-                relaxed = "wgmma-before-commit" if id(wgmmas[at]) in serialised else ""
-                if op.family.startswith("mov") and not written_to:
-                    relaxed = "wgmma-copies"
+                relaxed = "wgmma-copies" if op.family.startswith("mov") and not written_to else ""
                 found.setdefault(id(op), Hazard("WGMMA_REGISTERS", op, wgmmas[at], name, relaxed))
             if op.family.startswith("mov") and (held or moved):
                 copied = {(name, at) for name in written(op) for at in (*held, *moved)}

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from warploom.checker.clocks import PG, Clock, G, P, T, X
-from warploom.checker.report import Party
 from warploom.checker.shadow import Access
+from warploom.machine.core.events import Source
 
 PROFILES = ("strict", "lenient")
 
@@ -57,10 +57,6 @@ RELAXATIONS: dict[str, Relaxation] = {
     "wgmma-copies": Relaxation(
         "accumulators may be moved to other registers before the wait, if these are used after it only",
         "PTX ISA 9.7.15.7.1 forbids it; Triton unpacks f16 accumulators before the wait, and ptxas moves the copies",
-    ),
-    "wgmma-before-commit": Relaxation(
-        "registers of a wgmma may be accessed before it is committed",
-        "PTX ISA 9.7.15.7.1 leaves the values undefined; ptxas serialises the wgmmas and warns (C7510)",
     ),
     "global-proxy": Relaxation(
         "generic and async accesses to global memory need no proxy fence",
@@ -128,7 +124,7 @@ class Rules:
         return problem
 
     def follows(
-        self, clock: Clock, component: int, phase: int, source: Clock, is_asynchronous: bool, party: Party
+        self, clock: Clock, component: int, phase: int, source: Clock, is_asynchronous: bool, by: Source
     ) -> str | None:
         """Empty if an action comes after a contribution to a phase, else the relaxation that accepts it, or None.
 
@@ -140,7 +136,7 @@ class Rules:
             return None
         if not is_asynchronous:
             return ""
-        if "tcgen05.commit" not in party.instruction:
+        if not by.instruction.opcode.startswith("tcgen05.commit"):
             return None
         self.relaxed["commit-order"] += 1
         return "" if self.lenient else "commit-order"
