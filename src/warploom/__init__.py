@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from warploom.ops import (
         block_scaled_matmul,
         blockwise_matmul,
+        conv2d,
         gated_grouped_block_scaled_matmul,
         gated_grouped_matmul,
         gated_linear,
@@ -60,6 +61,7 @@ __all__ = [
     "block_scaled_matmul",
     "blockwise_matmul",
     "check",
+    "conv2d",
     "determinism",
     "exp",
     "gated_grouped_block_scaled_matmul",
@@ -91,6 +93,7 @@ _NAMES = {
     "warploom.ops": (
         "block_scaled_matmul",
         "blockwise_matmul",
+        "conv2d",
         "gated_grouped_block_scaled_matmul",
         "gated_grouped_matmul",
         "gated_linear",

@@ -20,6 +20,7 @@ from warploom.structured.epilogue.epilogue import ACTIVATIONS, FORMATS, PAIRS
 OPERATIONS = {
     wl.matmul: signatures.GemmOptions,
     wl.linear: signatures.GemmOptions,
+    wl.conv2d: signatures.Conv2dOptions,
     wl.grouped_matmul: signatures.GroupedOptions,
     wl.gated_linear: signatures.GatedOptions,
     wl.gated_grouped_matmul: signatures.GatedGroupedOptions,
@@ -47,7 +48,7 @@ def test_help_shows_every_keyword_and_the_result(operation):
     assert "Plan" not in str(shown)
     assert operation.__doc__
     fields = set(inspect.signature(Request).parameters)
-    left = set(keywords) - set(operation.optional)
+    left = set(keywords) - {*operation.optional, *operation.settings}
     assert {"bias" if name == "gate_bias" else name for name in left} <= fields
 
 

@@ -14,6 +14,7 @@ from warploom.hardware.tensor_maps import ADDRESS_ALIGNMENT, STRIDE_ALIGNMENT, S
 from warploom.host.arrays import Buffer, buffer_of
 from warploom.host.launch import Triple
 from warploom.host.tensor_map import TensorMap
+from warploom.kernels.convolution import Window
 from warploom.structured.config import MatmulConfig, Problem
 from warploom.structured.config.sm90 import HopperConfig
 from warploom.structured.epilogue.epilogue import Epilogue
@@ -65,6 +66,8 @@ class Call(Generic[Config]):
     """Grouped: a factor of the accumulators for each matrix of B."""
     starts: Any = None
     """Batches with their own K ranges: the first K tile of each, and the end of the last."""
+    window: Window | None = None
+    """Of a convolution: A are images (N, H, W, C), B are filters (K, R, S, C)."""
 
     def swapped(self, first: Any, second: Any) -> tuple[Any, Any]:
         """Return two values that belong to A and B in the kernel's order."""
@@ -72,8 +75,12 @@ class Call(Generic[Config]):
 
     def operand_maps(self, a_layout: OperandLayout, b_layout: OperandLayout) -> tuple[TensorMap, TensorMap]:
         """Return the tensor maps of the kernel's A and B."""
+        layouts = (a_layout, self.config.a_type), (b_layout, self.config.b_type)
+        if self.window is not None:
+            of_images, of_filters = self.swapped(*layouts)
+            return self.swapped(pixel_map(self.a, self.window, *of_images), filter_map(self.b, *of_filters))
         a, b = self.swapped(self.a, self.b)
-        return operand_map(a, a_layout, self.config.a_type), operand_map(b, b_layout, self.config.b_type)
+        return operand_map(a, *layouts[0]), operand_map(b, *layouts[1])
 
     def auxiliary_arguments(self, subtile: tuple[int, int], b_layout: OperandLayout) -> dict[str, Any]:
         """Return the optional arguments: auxiliary outputs, staged in subtiles of some shape, a second B, and K ranges.
@@ -90,6 +97,8 @@ class Call(Generic[Config]):
             found["up"] = operand_map(self.up, b_layout, self.config.b_type)
         if self.starts is not None:
             found["starts"] = self.starts
+        if self.window is not None:
+            found["window"] = self.window.arguments(self.config.k_tiles(buffer_of(self.a).shape[-1]))
         return found
 
     def _output_maps(self, subtile: tuple[int, int]) -> dict[str, TensorMap]:
@@ -176,3 +185,25 @@ def operand_map(array: Any, layout: OperandLayout, element: str) -> TensorMap:
     return boxed(
         _as_held(array, layout.major), layout.box, layout.swizzle, _MAP_TYPES.get((element, layout.element_bits))
     )
+
+
+def pixel_map(images: Any, window: Window, layout: OperandLayout, element: str) -> TensorMap:
+    """Create the im2col map of images for a layout in shared memory: the positions of a filter's first tap."""
+    buffer, (lower, upper) = buffer_of(images), window.corners
+    return TensorMap(
+        images,
+        box=layout.box,
+        swizzle=layout.swizzle,
+        strides=(*_strides(buffer)[:-1], buffer.item),
+        dtype=_MAP_TYPES.get((element, layout.element_bits)),
+        element_strides=(1, *window.stride, 1),
+        mode="im2col",
+        lower_corner=lower,
+        upper_corner=upper,
+    )
+
+
+def filter_map(filters: Any, layout: OperandLayout, element: str) -> TensorMap:
+    """Create the tensor map of filters for a layout in shared memory: boxes of one tap."""
+    rows, channels = layout.box
+    return boxed(filters, (rows, 1, 1, channels), layout.swizzle, _MAP_TYPES.get((element, layout.element_bits)))

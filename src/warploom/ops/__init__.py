@@ -1,5 +1,6 @@
 """Operations on arrays: each call is one fused kernel."""
 
+from warploom.ops.convolution import conv2d
 from warploom.ops.dense import linear, matmul
 from warploom.ops.determinism import determinism
 from warploom.ops.gated import gated_grouped_block_scaled_matmul, gated_grouped_matmul, gated_linear
@@ -18,6 +19,7 @@ __all__ = [
     "Quantised",
     "block_scaled_matmul",
     "blockwise_matmul",
+    "conv2d",
     "deinterleave_scales",
     "determinism",
     "gated_grouped_block_scaled_matmul",

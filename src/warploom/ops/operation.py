@@ -29,11 +29,20 @@ keep_traces(kept)
 Form = Callable[..., dict[str, Any] | None]
 """Checks the operands of a call and brings them into the form of a `Request`: its fields, None if they are invalid.
 
-Its keyword-only parameters are operands that a call may leave out; they must also be in the operation's options.
+Its keyword-only parameters must also be in the operation's options. Those with the default None are operands that a
+call may leave out, the others are settings: numbers on which the form depends.
 """
 _NOT_ARRAYS = frozenset((list, tuple, dict, str, int, float, complex, bool, type(None)))
 """For these no library is loaded."""
-_DEFAULTS = {"alpha": 1.0, "beta": 1.0, "pair": "swiglu", "quantise_scale": 1.0}
+_DEFAULTS = {
+    "alpha": 1.0,
+    "beta": 1.0,
+    "pair": "swiglu",
+    "quantise_scale": 1.0,
+    "stride": 1,
+    "padding": 0,
+    "dilation": 1,
+}
 _REQUEST_NAMES = {"gate_bias": "bias"}
 """Keywords that a request has under another name."""
 
@@ -46,6 +55,8 @@ class Operation(Protocol):
     """The names of its operands."""
     optional: tuple[str, ...]
     """The names of its keywords that are operands too, and may be left out."""
+    settings: tuple[str, ...]
+    """The names of its keywords that are numbers on which the form of its operands depends."""
 
     def __call__(self, *args: Any, **options: Any) -> Any: ...
 
@@ -63,16 +74,19 @@ def operation(form: Form, options: type) -> Any:
     name = form.__name__.lstrip("_")
     parameters = [each for each in signature(form).parameters.values() if each.name != "violations"]
     arrays = tuple(each.name for each in parameters if each.kind is not Parameter.KEYWORD_ONLY)
-    optional = tuple(each.name for each in parameters if each.kind is Parameter.KEYWORD_ONLY)
+    keywords = [each for each in parameters if each.kind is Parameter.KEYWORD_ONLY]
+    optional = tuple(each.name for each in keywords if each.default is None)
+    settings = tuple(each.name for each in keywords if each.default is not None)
     leading, taken = arrays[0], _signature(arrays, options)
     is_gated = "pair" in taken.parameters
 
     def request(arguments: Mapping[str, Any], violations: Violations, *, gpu: Gpu | None = None) -> Request:
-        formed_of = {*arrays, *optional}
+        formed_of = {*arrays, *optional, *settings}
         given = {_REQUEST_NAMES.get(each, each): value for each, value in arguments.items() if each not in formed_of}
         if is_gated:
             given.setdefault("pair", _DEFAULTS["pair"])
         chosen = {each: arguments[each] for each in optional if arguments.get(each) is not None}
+        chosen |= {each: arguments[each] for each in settings if each in arguments}
         formed = form(*(arguments.get(each) for each in arrays), violations, **chosen) or {}
         return Request(function=name, is_gated=is_gated, gpu=gpu, **formed, **given)
 
@@ -113,6 +127,7 @@ def operation(form: Form, options: type) -> Any:
     made.__annotations__ = {each.name: each.annotation for each in taken.parameters.values()}
     made.__annotations__["return"] = taken.return_annotation
     made.bind, made.plan, made.request, made.arrays, made.optional = bind, plan_call, request, arrays, optional
+    made.settings = settings
     return made
 
 

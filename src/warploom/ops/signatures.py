@@ -75,6 +75,14 @@ class GemmOptions(_Bias, _Epilogue, _Store, total=False):
     config: MatmulConfig | HopperConfig | None
 
 
+class Conv2dOptions(GemmOptions, total=False):
+    """Keywords of `conv2d`."""
+
+    stride: int | tuple[int, int]
+    padding: int | tuple[int, int]
+    dilation: int | tuple[int, int]
+
+
 class GatedOptions(_Gates, _Epilogue, total=False):
     """Keywords of `gated_linear`."""
 
@@ -138,6 +146,15 @@ class Linear(Operation, Protocol):
     def __call__(self, x: NumpyArray, w: NumpyArray, **options: Unpack[GemmOptions]) -> NumpyArray: ...
     @overload
     def __call__(self, x: A, w: A, **options: Unpack[GemmOptions]) -> A: ...
+
+
+class Conv2d(Operation, Protocol):
+    """The type of `conv2d`."""
+
+    @overload
+    def __call__(self, x: NumpyArray, w: NumpyArray, **options: Unpack[Conv2dOptions]) -> NumpyArray: ...
+    @overload
+    def __call__(self, x: A, w: A, **options: Unpack[Conv2dOptions]) -> A: ...
 
 
 class GatedLinear(Operation, Protocol):

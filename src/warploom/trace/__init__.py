@@ -84,7 +84,7 @@ from warploom.trace.language.warps import (
     vote_any,
     warp_index,
 )
-from warploom.trace.parameters import Operands, TensorMapArgument
+from warploom.trace.parameters import Operands, Sizes, TensorMapArgument
 
 __all__ = [
     "Accumulator",
@@ -97,6 +97,7 @@ __all__ = [
     "Operands",
     "Role",
     "Roles",
+    "Sizes",
     "Tensor",
     "TensorMapArgument",
     "TensorMemory",

@@ -33,6 +33,10 @@ class Operands:
     """As an annotation: arrays and numbers by name, each passed as a tensor or as a f32."""
 
 
+class Sizes:
+    """As an annotation: integers by name, each passed as a s32."""
+
+
 @dataclass(frozen=True, repr=False)
 class TensorMapArgument:
     """A tensor map inside the kernel: its address, and what is known of it."""
@@ -85,7 +89,7 @@ class Parameter:
     def _operand(self, name: str, value: Any) -> Parameter:
         """One of several operands as a parameter of its own."""
         kind = "scalar" if isinstance(value, int | float) else "tensor"
-        return Parameter(f"{self.name}_{name}", kind, "f32" if kind == "scalar" else "")
+        return Parameter(f"{self.name}_{name}", kind, (self.type or "f32") if kind == "scalar" else "")
 
     def look(self, value: Any) -> Looked:
         """An argument, looked at once: asking an array for all that it is takes long."""
@@ -210,6 +214,8 @@ def _parameter(each: inspect.Parameter) -> Parameter:
         return Parameter(each.name, "tensor")
     if annotation is Operands or text.rpartition(".")[2] == "Operands":
         return Parameter(each.name, "operands")
+    if annotation is Sizes or text.rpartition(".")[2] == "Sizes":
+        return Parameter(each.name, "operands", "s32")
     if annotation is Tensor or tensor:
         return Parameter(each.name, "tensor", (tensor and tensor[1]) or "")
     if array:

@@ -18,23 +18,25 @@ from warploom.structured import (
     standard_inputs,
     wait_for_dependencies,
 )
-from warploom.trace import Array, Operands, Tensor, kernel, loop, s32, warp_roles, when
+from warploom.trace import Array, Operands, Sizes, Tensor, kernel, loop, s32, warp_roles, when
 
 
 @kernel(target="sm_100a")
 def matmul(
     a: TensorMap, b: TensorMap, d: Tensor, m: s32, n: s32, k: s32, batch: s32, operands: Operands,
     auxiliary: Operands | None = None, up: TensorMap | None = None, starts: Array[s32] | None = None,
+    window: Sizes | None = None,
     *, config: MatmulConfig, epilogue: Epilogue,
 ) -> None:  # fmt: skip
     """Compute D = epilogue(A·Bᵀ), tile by tile; in a gated GEMM `b` is the gate matrix and `up` the up matrix.
 
-    With `starts`, batches share A and B, and each has its own range of K tiles.
+    With `starts`, batches share A and B, and each has its own range of K tiles. With `window`, A is an im2col map of
+    images and B a map of filters: a convolution.
     """
     roles = warp_roles(**config.roles)
     cluster = Cluster(config.cluster_shape, config.cta_group)
     tiles = TileScheduler(config, roles, cluster, m=m, n=n, k=k, batch=batch).with_k_ranges(starts)
-    inputs = standard_inputs(a, b if up is None else (b, up), config, roles, cluster)
+    inputs = standard_inputs(a, b if up is None else (b, up), config, roles, cluster, window)
     outputs = OutputTilePipeline(config.output, producer=roles.mma, consumer=roles.epilogue, cluster=cluster)
     mma_op = MmaOp(config, roles.mma, cluster)
     writer = epilogue_writer(d, config, roles, epilogue.bound(**operands), auxiliary)

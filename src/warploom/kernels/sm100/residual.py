@@ -23,19 +23,22 @@ from warploom.structured import (
     standard_inputs,
     wait_for_dependencies,
 )
-from warploom.trace import Operands, Tensor, kernel, loop, s32, warp_roles, when
+from warploom.trace import Operands, Sizes, Tensor, kernel, loop, s32, warp_roles, when
 
 
 @kernel(target="sm_100a")
 def residual(
     a: TensorMap, b: TensorMap, c: Tensor, d: Tensor, m: s32, n: s32, k: s32, batch: s32, operands: Operands,
-    auxiliary: Operands | None = None, *, config: MatmulConfig, epilogue: Epilogue,
+    auxiliary: Operands | None = None, window: Sizes | None = None, *, config: MatmulConfig, epilogue: Epilogue,
 ) -> None:  # fmt: skip
-    """Compute D; C is a tensor map with boxes of `matrix_box`, or an array where `epilogue_is_1d`."""
+    """Compute D; C is a tensor map with boxes of `matrix_box`, or an array where `epilogue_is_1d`.
+
+    With `window`, A is an im2col map of images and B a map of filters: a convolution.
+    """
     roles = warp_roles(**config.roles)
     cluster = Cluster(config.cluster_shape, config.cta_group)
     tiles = TileScheduler(config, roles, cluster, m=m, n=n, k=k, batch=batch)
-    inputs = standard_inputs(a, b, config, roles, cluster)
+    inputs = standard_inputs(a, b, config, roles, cluster, window)
     outputs = OutputTilePipeline(config.output, producer=roles.mma, consumer=roles.epilogue, cluster=cluster)
     source = epilogue_load(c, config, roles, cluster, columns=n)
     order = LoadOrderBarrier(first=roles.load, then=roles.epilogue_load, cluster=cluster)

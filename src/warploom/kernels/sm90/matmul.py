@@ -15,7 +15,7 @@ from warploom.structured import (
     standard_inputs,
     warpgroup_order,
 )
-from warploom.trace import Array, Operands, Tensor, kernel, loop, s32, warp_roles, when
+from warploom.trace import Array, Operands, Sizes, Tensor, kernel, loop, s32, warp_roles, when
 
 
 @kernel(target="sm_90a")
@@ -34,6 +34,7 @@ def matmul(
     auxiliary: Operands | None = None,
     up: TensorMap | None = None,
     starts: Array[s32] | None = None,
+    window: Sizes | None = None,
     *,
     config: HopperConfig,
     epilogue: Epilogue,
@@ -42,6 +43,7 @@ def matmul(
 
     In a gated GEMM `b` is the gate matrix and `up` the up matrix. With `starts`, batches share A and B and each has its
     own range of K tiles; not with ping-pong, where each warpgroup skips the other one's stages by a common `k_tiles`.
+    With `window`, A is an im2col map of images and B a map of filters: a convolution.
     """
     roles = warp_roles(registers=config.role_registers, **config.roles)
     cluster = Cluster(config.cluster_shape)
@@ -50,7 +52,7 @@ def matmul(
         (m_tiles, n_tiles, layers), cluster=cluster, k_tiles=k_tiles, swizzle_size=config.swizzle_size
     )
     tiles.with_k_ranges(starts)
-    inputs = standard_inputs(a, b if up is None else (b, up), config, roles, cluster)
+    inputs = standard_inputs(a, b if up is None else (b, up), config, roles, cluster, window)
     group = Warpgroup(roles.consume)
     writer = ConsumerWriter(d, config, group, epilogue.bound(**operands), loads.get("residual"), outputs=auxiliary)
 

@@ -6,7 +6,7 @@ reported with the violations of the request.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -70,6 +70,9 @@ SM100_CONFIGS: Mapping[str, type[MatmulConfig]] = {
 _TF32 = {"f32", "tf32"}
 """Two ways to multiply float32."""
 _NUMPY = {type_: name for name, type_ in OF_NUMPY.items()}
+
+
+_NO_SPLIT = "a convolution is not split along K"
 
 
 class Choice(NamedTuple):
@@ -199,6 +202,7 @@ def _call(request: Request, choice: Choice) -> Call[Any]:
         epilogue=epilogue,
         operands=sources,
         outputs=request.outputs,
+        window=request.window,
         **extra,
     )
 
@@ -209,6 +213,8 @@ def _majors(request: Request, major: Callable[[Any], str | None]) -> Majors:
     A group may begin at any row, and TMA only at multiples of 16 bytes: A of a grouped GEMM is never mn-major.
     """
     of_a, of_b = major(request.a), major(request.b)
+    if request.window is not None:  # channels are contiguous
+        return of_a if of_a == "k" else None, of_b if of_b == "k" else None
     of_a = None if request.groups and of_a == "mn" else of_a
     return of_a, of_b if request.up is None or major(request.up) == of_b else None
 
@@ -226,6 +232,14 @@ def _common_fields(request: Request, majors: Majors) -> dict[str, Any]:
         **({} if request.up is None else {"gated": True}),
         **(request.fields or {}),
     }
+
+
+def _problem(request: Request, config: Any) -> Problem:
+    """The sizes of the GEMM; of a convolution each tap has whole K tiles."""
+    m, n, k, batch = request.sizes
+    if request.window is not None:
+        k = request.window.taps * config.k_tiles(request.a.shape[-1]) * config.BK
+    return Problem(m, n, k, batch)
 
 
 def completed(given: Config, fields: Mapping[str, Any]) -> Config:
@@ -266,13 +280,19 @@ def _choose_sm90(request: Request, violations: Violations) -> Choice | None:
         broken = list(_sm90_violations(config, request))
     for rule in broken:
         violations.add("config", config, f"is invalid: {rule}")
-    return Choice(config, Problem(*request.sizes), majors, "residual" if config.residual_in_place else "", key)
+    problem = _problem(request, config)
+    return Choice(config, problem, majors, "residual" if config.residual_in_place else "", _tunable(request, key))
 
 
 def _sm90_major(array: Any) -> str | None:
     """The contiguous dimension; wgmma reads some element types along K only, and others are copied for it."""
     major = major_of(array)
     return major if major == "k" or WGMMA[element_type(array)].transposable else None
+
+
+def _tunable(request: Request, key: ProblemKey) -> ProblemKey | None:
+    """The key of a problem that can be tuned: a convolution is not the GEMM that its sizes describe."""
+    return None if request.window is not None else key
 
 
 def _problem_key(request: Request, fields: dict[str, Any]) -> ProblemKey:
@@ -282,7 +302,7 @@ def _problem_key(request: Request, fields: dict[str, Any]) -> ProblemKey:
     in_place = request.kind == "dense" and request.is_storable and not request.load_problem("residual")
     needs_registers = _needs_registers(request, in_place=in_place)
     marks = {
-        "unsplit": SETTINGS.batch_invariant or "starts" in (request.extra or {}),
+        "unsplit": SETTINGS.batch_invariant or "starts" in (request.extra or {}) or request.window is not None,
         "light_epilogue": not needs_registers and (request.traced.bias or request.traced.activation),
         "fused": needs_registers,
         "residual": in_place,
@@ -345,6 +365,8 @@ def _sm90_violations(config: HopperConfig, request: Request) -> Iterator[str]:
             yield f"num_split_k={splits}: K has only {-(-k // config.BK)} tiles of {config.BK}"
         if (ctas := meeting_ctas(config, m, n)) > sms:
             yield f"num_split_k={splits}, split_in_cluster=False: {ctas} CTAs wait for each other, on {sms} SMs"
+    if request.window is not None and config.is_split:
+        yield f"num_split_k={splits}, stream_k={config.stream_k}: {_NO_SPLIT}"
     if config.residual_in_place:
         problem = request.load_problem("residual") if request.d is not None else ""
         if request.kind != "dense":
@@ -373,11 +395,13 @@ def _choose_sm100(request: Request, violations: Violations) -> Choice | None:
         violations.add("config", config, f"is invalid: use_tma_epilogue_load=True: {problem}")
     c_stride = row_stride(d) if d is not None and config.use_tma_store else None
     a_stride, b_stride = _row_strides(request, majors)
-    problem_sizes = Problem(*request.sizes, a_stride, b_stride, c_stride)
+    problem_sizes = replace(_problem(request, config), a_stride=a_stride, b_stride=b_stride, c_stride=c_stride)
     for broken in sm100_violations(config) or sm100_violations(config, problem_sizes):
         violations.add("config", config, f"is invalid: {broken}")
     if SETTINGS.batch_invariant and config.num_split_k > 1:
         violations.add("config", config, f"is invalid: num_split_k={config.num_split_k}: {SPLIT_REFUSED}")
+    if request.window is not None and config.num_split_k > 1:
+        violations.add("config", config, f"is invalid: num_split_k={config.num_split_k}: {_NO_SPLIT}")
     if sm100_family_of(config) not in SM100_FAMILIES:
         violations.add("config", config, f"is invalid: there is no kernel for {sm100_family_of(config)}")
     return Choice(config, problem_sizes, majors, loaded)
@@ -394,6 +418,8 @@ def _sm100_fields(request: Request, majors: Majors) -> dict[str, Any]:
         fields |= {"output_tile_shape": (SM100.tensor_lanes, max(FORMATS.values()))}
     if "starts" in (request.extra or {}):
         fields |= {"prefetch_tiles_n": 0, "k_group_size": 1}  # K extents are counted in K tiles
+    if request.window is not None:
+        fields["k_group_size"] = 1  # a group would end after the last tap
     if request.kind == "dense" and request.up is None:
         fields["use_tma_epilogue_load"] = request.is_storable and not request.load_problem("residual")
     return fields
@@ -404,8 +430,10 @@ def _demanded(fields: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if name not in ("AB_swapped", "use_tma_epilogue_load")}
 
 
-def _row_strides(request: Request, majors: Majors) -> list[int]:
-    """Elements from row to row of A and B, as the kernel gets them."""
+def _row_strides(request: Request, majors: Majors) -> Sequence[int | None]:
+    """Elements from row to row of A and B, as the kernel gets them; None for a convolution, which has no such rows."""
+    if request.window is not None:
+        return None, None
     pairs = zip((request.a, request.b), majors, strict=True)
     held = [(each if major else padded(_first_row(each)), major or "k") for each, major in pairs]
     return [row_stride(*each) * packing for each, packing in zip(held, request.packing, strict=True)]

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from warploom.kernels.call import is_row, is_storable
+from warploom.kernels.convolution import Window
 from warploom.ops.planning.arrays import (
     ANY_RANK,
     OUT_OF_RANGE,
@@ -84,6 +85,8 @@ class Request:
     """Configuration fields that follow from the operands."""
     packing: tuple[int, int] = (1, 1)
     """Elements in one item of A and of B."""
+    window: Window | None = None
+    """Of a convolution: A are images (N, H, W, C) and B are filters (K, R, S, C)."""
     groups: int = 0
     """Groups of rows; a configuration should suit one of them, and rows after the last are not written."""
 
@@ -143,7 +146,8 @@ class Request:
     def sizes(self) -> tuple[int, int, int, int]:
         """m, n, k and batches; with an empty K one zero is added up."""
         batch, m, n = (prod(each) for each in self.extents)
-        return m, n, max(self.a.shape[-1] * self.packing[0], 1), batch
+        taps = self.window.taps if self.window is not None else 1
+        return m, n, max(self.a.shape[-1] * self.packing[0] * taps, 1), batch
 
     @property
     def is_empty(self) -> bool:

@@ -6,12 +6,14 @@ Everything here takes a `MatmulConfig` (Blackwell) or a `HopperConfig`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from warploom.hardware.swizzles import widest_swizzle
 from warploom.structured.cluster import Cluster
 from warploom.structured.config import HopperConfig, MatmulConfig
 from warploom.structured.config.sm90 import ROW_BYTES
+from warploom.structured.pipelines.convolution_tiles import Window, convolution_tiles
 from warploom.structured.pipelines.input_pipeline import InputTilePipeline, StandardTilePayload, TilePayload
 from warploom.structured.pipelines.operand_tiles import OperandLayout, OperandTiles, Source, tiles_of
 from warploom.structured.pipelines.signals import EachPeer, Signal
@@ -50,8 +52,9 @@ def operand_tiles(
     cluster: Cluster,
     a_row: Row | None = None,
     b_row: Row | None = None,
+    window: Window | None = None,
 ) -> tuple[OperandTiles, OperandTiles]:
-    """Create the shared-memory tiles of A and B.
+    """Create the shared-memory tiles of A and B; with `window` those of a convolution.
 
     `a_row` and `b_row` map a scheduler's tile to the operand's first row; by default they follow from `tile.m` and
     `tile.n`. With `cta_group` 2 each CTA holds its own rows of A and half of the rows of B. A gated GEMM passes
@@ -64,9 +67,12 @@ def operand_tiles(
     # The CTAs of a pair split the rows of B; where B is (gate, up), each has the same rows of one of the two.
     is_split = cluster.cta_group > 1 and not config.gated
     half = cluster.pair_rank.to("s32") * config.BN if is_split else literal(0, "s32")
+    tiles: Callable[..., OperandTiles] = tiles_of
+    if window is not None:
+        tiles = partial(convolution_tiles, window=window)
     return (
-        OperandTiles("a_tiles", a, a_layout, count, rows, share=cluster.rank_n, peers=cluster.sharing_a),
-        tiles_of(
+        tiles("a_tiles", a, a_layout, count, rows, share=cluster.rank_n, peers=cluster.sharing_a),
+        tiles(
             "b_tiles",
             b,
             b_layout,
@@ -99,8 +105,14 @@ def input_pipeline(
 
 
 def standard_inputs(
-    a: TensorMapArgument, b: Source, config: Config, roles: Roles, cluster: Cluster, **rows: Row
+    a: TensorMapArgument,
+    b: Source,
+    config: Config,
+    roles: Roles,
+    cluster: Cluster,
+    window: Window | None = None,
+    **rows: Row,
 ) -> InputTilePipeline:
     """Create the input pipeline of A and B; `rows` are `a_row` and `b_row` of `operand_tiles`."""
-    payload = StandardTilePayload(*operand_tiles(a, b, config, cluster, **rows))
+    payload = StandardTilePayload(*operand_tiles(a, b, config, cluster, window=window, **rows))
     return input_pipeline(payload, config, roles, cluster)

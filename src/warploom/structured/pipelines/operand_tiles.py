@@ -6,7 +6,7 @@ across the dimension that is not contiguous, so that the swizzle pattern is the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -212,8 +212,14 @@ def tiles_of(name: str, source: Source, *rest: Any, **how: Any) -> OperandTiles:
     return OperandTiles(name, source, *rest, **how)
 
 
-def copy_box(to: At, source: At, barrier: At, cluster: Cluster, peers: Mask | None = None) -> None:
-    """Copy one box from global to shared memory; with CTA pairs its bytes complete on the leader's barrier."""
+def copy_box(
+    to: At, source: At, barrier: At, cluster: Cluster, peers: Mask | None = None, offsets: Sequence[Value] = ()
+) -> None:
+    """Copy one box from global to shared memory; with CTA pairs its bytes complete on the leader's barrier.
+
+    `offsets` shift the pixels of an im2col map along W and H.
+    """
     mask = cluster.mask(peers) if peers is not None else None
     pair = 2 if cluster.cta_group == 2 else None
-    isa.cp.async_bulk_tensor_load(to, source, barrier, mask=mask, cta_group=pair)
+    how: dict[str, Any] = {"offsets": list(offsets), "mode": "im2col"} if offsets else {}
+    isa.cp.async_bulk_tensor_load(to, source, barrier, mask=mask, cta_group=pair, **how)
