@@ -54,6 +54,11 @@ BODIES = {
     mov.u32 %r3, 5; mov.u32 %r7, %ctaid.x; add.u32 %r8, %r7, 3; mad.lo.u32 %r4, %r1, %r8, %r3; add.u32 %r8, %r8, 1;
     add.u32 %r4, %r4, %r8; setp.gt.u32 %p1, %r8, 100; selp.b32 %r5, %r4, %r8, %p1; ld.global.u32 %r6, [%rd1];
     add.u32 %r5, %r5, %r6; st.global.v2.u32 [%rd0], {%r4, %r5};""",
+    "shuffles": """
+    mov.u32 %r3, 3; shfl.sync.bfly.b32 %r4, %r1, 16, 31, -1; shfl.sync.up.b32 %r4|%p1, %r4, %r3, 0, 0xffffffff;
+    and.b32 %r5, %r1, 31; shfl.sync.idx.b32 %r6, %r4, %r5, 0x1c1f, -1; shfl.sync.down.b32 %r7|%p2, %r6, 5, 0x101f, -1;
+    selp.b32 %r8, %r6, %r7, %p1; selp.b32 %r9, %r8, %r4, %p2; shfl.sync.idx.b32 %r9, %r9, 7, %r5, -1;
+    add.u32 %r8, %r8, %r9; st.global.v2.u32 [%rd0], {%r8, %r9};""",
     "transcendental functions": """
     cvt.rn.f32.u32 %f1, %r1; mul.f32 %f1, %f1, 0f3A83126F; ex2.approx.ftz.f32 %f2, %f1; lg2.approx.f32 %f3, %f1;
     sin.approx.f32 %f4, %f1; tanh.approx.f32 %f5, %f4; div.full.f32 %f6, %f2, %f3; rsqrt.approx.f32 %f7, %f6;

@@ -25,6 +25,7 @@ from warploom.machine.memory.byte_memory import padded
 from warploom.machine.memory.polling import polling
 from warploom.machine.memory.proxy_visibility import Sight, learning
 from warploom.machine.memory.store_buffers import Store, StoreBuffers, ordering
+from warploom.machine.translate.segments import Memory
 from warploom.machine.translate.translator import REFERENCE, Flavour
 from warploom.ptx.isa.table import Op
 
@@ -95,7 +96,7 @@ class Grid:
         self.heap: dict[int, int] = {}
         self._factories: dict[tuple[bool, Flavour], Callable[..., Any]] = {}
         self.flavour = self._flavour()
-        self._with_calls = self.flavour if not self.flavour.memory else Flavour(self.flavour.engine)
+        self._with_calls = Flavour(self.flavour.engine)
         self.regions = Regions(self.memory) if self.flavour.engine is not None else None
         self._clusters_x = [-(-self.shape[i] // self.cluster_shape[i]) for i in range(3)]
         self._total = self._clusters_x[0] * self._clusters_x[1] * self._clusters_x[2]
@@ -139,9 +140,13 @@ class Grid:
         return self.program.make(self.program.rest(segment, record, masked=masked), self._wrap)
 
     def _flavour(self) -> Flavour:
-        """Native code where there is an engine; observers and store buffers see every access in the reference."""
+        """Native code where there is an engine; what observers and store buffers must see is the reference's."""
         engine = selection.engine()
-        return REFERENCE if engine is None else Flavour(engine, memory=self._wrap is None)
+        if engine is None:
+            return REFERENCE
+        if self.observers or self.buffers is not None:
+            return Flavour(engine)
+        return Flavour(engine, Memory.ONE_VIEW if self.schedule.two_views else Memory.ALL)
 
     @property
     def _wrap(self) -> Callable[[Op, Any], Any] | None:

@@ -23,8 +23,9 @@ from warploom.machine.engine.llvm_ops import Host
 from warploom.machine.engine.memory_kernels import Access
 from warploom.machine.engine.store import store
 from warploom.machine.engine.vectors import EngineError, UnsupportedError
+from warploom.machine.engine.warp_kernels import Shuffle
 
-Form = Arithmetic | Access
+Form = Arithmetic | Access | Shuffle
 
 _END = "define i64 @{name}(ptr %context, ptr %record) {{\n  ret i64 0\n}}\n"
 _ENTER = """define i64 @{name}(ptr %context, ptr %record) {{

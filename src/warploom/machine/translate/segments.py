@@ -12,15 +12,18 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from warploom.hardware.threads import WARP_LANES
 from warploom.machine.engine.context import ITEM_BYTES, SPECIALS
 from warploom.machine.engine.kernels import Arithmetic, Masks, Operand, Row, Scalar
 from warploom.machine.engine.memory_kernels import PIECE, Access
 from warploom.machine.engine.semantics import semantics
+from warploom.machine.engine.warp_kernels import Shuffle
 from warploom.machine.memory.byte_memory import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW
 from warploom.machine.translate import arithmetic as alu
 from warploom.machine.translate.expressions import CLOCKS, Writer, kind_of, literal
@@ -30,7 +33,7 @@ from warploom.ptx.isa.table import BITS, Op, Slot
 from warploom.ptx.syntax.model import Address, Immediate, Negated, Pair, Register, Sink, Special, Symbol, Vector
 
 if TYPE_CHECKING:
-    from warploom.machine.engine.native import Engine, Kernel
+    from warploom.machine.engine.native import Engine, Form, Kernel
     from warploom.machine.translate.blocks import BlockWriter
 
 WINDOWS = {"global": 0, "const": 0, "shared": SHARED_WINDOW, "local": LOCAL_WINDOW, "param": PARAM_WINDOW}
@@ -39,9 +42,22 @@ _FILES = frozenset("phab")
 _PARTED = frozenset({"mov.pack", "mov.unpack", "cvta"})
 _MEMORY = {"ld": False, "ldu": False, "st": True}
 _LARGEST_ELEMENT = 8
+_ALL_LANES = (1 << WARP_LANES) - 1
 _ENDINGS = frozenset({*flows.BRANCHES, "ret", "exit"})
 OPERANDS: dict[str, Operand] = {**{file: Row(file) for file in "phabs"}, "n": Row("p", negated=True), "k": Scalar()}
 """The kinds of operands, each by a letter."""
+
+
+class Memory(Enum):
+    """The instructions with effects that native code executes: none, those on memory that has one view, or all.
+
+    Shared memory may have two views (`shared_memory`): then stores that may reach it, and loads that synchronise, are
+    the reference's.
+    """
+
+    NONE = "arithmetic"
+    ONE_VIEW = "one view"
+    ALL = "all"
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +160,7 @@ def _shape_of(op: Op) -> _Shape | None:
 class NativeWriter:
     """Finds the segments of a text and writes their calls."""
 
-    def __init__(self, engine: Engine, layout: Layout, *, memory: bool, masked: bool, first: int) -> None:
+    def __init__(self, engine: Engine, layout: Layout, *, memory: Memory, masked: bool, first: int) -> None:
         self.engine, self.layout, self.memory, self.masked = engine, layout, memory, masked
         self.segments: list[Segment] = []
         self._first = first
@@ -160,7 +176,7 @@ class NativeWriter:
         done, waiting = at, 0
         self._read = read = set[int]()
         for op in ops[at:]:
-            if op.form.blocks or op.family in _ENDINGS:
+            if op.family in _ENDINGS or (op.form.blocks and op.family != "shfl"):
                 break
             if self._is_uniform(w, op):
                 if read and read & _uniforms_written(self.layout, op):
@@ -256,12 +272,46 @@ class NativeWriter:
                 return None
             last = [place.index, int(guard.negated)]
         if op.family in _MEMORY:
-            return self._access(w, op, last) if self.memory else None
+            return self._access(w, op, last) if self._may_access(op) else None
+        if op.family == "shfl":
+            return None if last or self.masked or self.memory is Memory.NONE else self._shuffle(w, op)
         if op.family in alu.FAMILIES or op.family in _PARTED:
             return self._arithmetic(w, op, last)
         return None
 
-    def _kernel(self, key: object, make: Callable[[], Arithmetic | Access]) -> Kernel | None:
+    def _may_access(self, op: Op) -> bool:
+        if self.memory is not Memory.ONE_VIEW:
+            return self.memory is Memory.ALL
+        return op["order"] in ("", "weak") and (not _MEMORY[op.family] or op["space"] in ("global", "local"))
+
+    def _shuffle(self, w: Writer, op: Op) -> Record | None:
+        """`shfl` of a row by all lanes of the warp."""
+        members, d = op.operands["members"], op.operands["d"]
+        if not isinstance(members, Immediate) or members.value & _ALL_LANES != _ALL_LANES:
+            return None
+        first, second = (d.first, d.second) if isinstance(d, Pair) else (d, Sink())
+        if not isinstance(first, Register) or w.place(first).file != "a":
+            return None
+        found = [self._operand(w, op.operands[name], "b32") for name in "abc"]
+        if found[0] is None or found[1] is None or found[2] is None or found[0][0] != "a":
+            return None
+        words = [found[0][1], found[1][1], found[2][1], w.place(first).index * ITEM_BYTES["a"]]
+        predicate = isinstance(second, Register)
+        if isinstance(second, Register):
+            if w.place(second).file != "p":
+                return None
+            words.append(w.place(second).index)
+        lane, bounds = found[1][0], found[2][0]
+        if lane not in "ask" or bounds not in "ask":
+            return None
+
+        def make() -> Shuffle:
+            return Shuffle(op["mode"], OPERANDS[lane], OPERANDS[bounds], predicate)
+
+        kernel = self._kernel(("shfl", op["mode"], lane, bounds, predicate), make)
+        return None if kernel is None else Record(op, kernel, words)
+
+    def _kernel(self, key: object, make: Callable[[], Form]) -> Kernel | None:
         """The kernel of an instruction whose spelling and kinds of operands are the key."""
         known = self.engine.by_operands
         if key not in known:

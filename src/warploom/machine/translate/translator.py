@@ -26,7 +26,7 @@ from warploom.machine.translate.blocks import WRITERS, BlockWriter
 from warploom.machine.translate.expressions import Lines, Names
 from warploom.machine.translate.functions import Recipe
 from warploom.machine.translate.register_layout import Layout, lay_out
-from warploom.machine.translate.segments import NativeWriter, Segment
+from warploom.machine.translate.segments import Memory, NativeWriter, Segment
 from warploom.ptx.analysis import control_flow as flows
 from warploom.ptx.analysis.control_flow import Flow
 from warploom.ptx.analysis.inlining import inline
@@ -89,17 +89,17 @@ _PART_BLOCKS, _PART_LINES = 256, 4096
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Flavour:
-    """A way of execution: NumPy alone, or native kernels (`engine`), with accesses to memory (`memory`) or without.
+    """A way of execution: NumPy alone, or native kernels (`engine`) with some of the accesses to memory (`memory`).
 
-    Without, every access is one of the reference's, as observers and schedules with store buffers need it.
+    Without an access every one is the reference's, as observers and store buffers need it.
     """
 
     engine: Engine | None = None
-    memory: bool = False
+    memory: Memory = Memory.NONE
 
     @property
     def name(self) -> str:
-        return "" if self.engine is None else " native" if self.memory else " native arithmetic"
+        return "" if self.engine is None else f" native {self.memory.value}"
 
 
 REFERENCE = Flavour()
