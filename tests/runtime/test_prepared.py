@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from tests.runtime.fake_driver import NO_CONTEXT, FakeLibrary, FakeTensor
 from warploom import Launch, TensorMap, launch
 from warploom.diagnostics import WarploomError
 from warploom.host.arrays import scratch
+from warploom.runtime import assemble
 from warploom.runtime.gpu import launching as shaped
 from warploom.runtime.gpu import loading
 from warploom.runtime.gpu import workspace as scratch_memory
@@ -221,6 +223,17 @@ def test_several_gpus_keep_their_contexts(install, monkeypatch, tmp_path):
     assert library.current == device(0).context.value
     with pytest.raises(WarploomError, match="these are on cuda:0, cuda:1"):
         launch(bound(a, FakeTensor(0x20000, (64,), "float32")))
+
+
+def test_a_kernel_that_spills_is_loaded_with_a_warning_once(gpu, monkeypatch):
+    def spilling(*given, **options):
+        made = assemble(*given, **options)
+        return replace(made, kernels=tuple(replace(row, spill_stores=12) for row in made.kernels))
+
+    monkeypatch.setattr(loading, "assemble", spilling)
+    with pytest.warns(RuntimeWarning, match=r"slower than it could: `sample` spills .* 12 bytes stored"):
+        launch(bound(*arrays()))
+    launch(bound(*arrays()))  # warnings are errors in tests
 
 
 def test_the_driver_assembles_where_ptxas_is_too_new(install, monkeypatch):

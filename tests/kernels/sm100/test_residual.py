@@ -20,6 +20,7 @@ from tests.kernels.plain_problems import (
     waits_before_it_reads,
 )
 
+from warploom import launch
 from warploom.diagnostics import WarploomError
 from warploom.kernels.sm100.matmul import matmul
 from warploom.kernels.sm100.residual import residual
@@ -110,6 +111,32 @@ def test_many_short_tiles_keep_their_order(schedule):
     """Main loads run ahead by more tiles than a parity bit can count, and no tile follows the last one."""
     config = MatmulConfig(cta_group=1, mma_shape=(64, 16, 16), use_tma_epilogue_load=True)
     check(config, 64, 7 * 16, 64, schedule=schedule, sms=1)
+
+
+class Loads:
+    """The warps that issue tensor loads, in order."""
+
+    def __init__(self):
+        self.warps = []
+
+    def on_event(self, event):
+        if event.kind == "issue" and "cp.async.bulk.tensor" in event.source.text:
+            self.warps.append(event.agent.warp)
+
+
+def test_the_residual_is_loaded_after_the_prologue_and_not_after_all_of_k():
+    fields = {"mma_shape": (64, 16, 16), "num_pipeline_stages": 2, "use_tma_epilogue_load": True}
+    config = MatmulConfig(cta_group=1, **fields)
+    made, loads = arrays(config, 64, 16, 8 * config.BK, seed=None), Loads()
+    bound = bound_to(made, source_of(made), Epilogue(), 1.0, sms=1)
+    launch(bound, observers=[loads], sms=1)
+    names = list(config.roles)
+    first = {name: sum(list(config.roles.values())[: names.index(name)]) for name in names}
+    main, epilogue_load = (
+        [at for at, warp in enumerate(loads.warps) if warp == first[name]] for name in ("load", "epilogue_load")
+    )
+    assert len(main) == 16
+    assert main[3] < epilogue_load[0] < main[-1]  # A and B of two K tiles first
 
 
 @settings(max_examples=8)

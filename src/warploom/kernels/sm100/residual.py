@@ -23,7 +23,7 @@ from warploom.structured import (
     standard_inputs,
     wait_for_dependencies,
 )
-from warploom.trace import Operands, Sizes, Tensor, kernel, loop, s32, warp_roles, when
+from warploom.trace import Operands, Sizes, Tensor, kernel, loop, min_, s32, warp_roles, when
 
 
 @kernel(target="sm_100a")
@@ -48,16 +48,20 @@ def residual(
     with roles.load:
         wait_for_dependencies()
         for tile in tiles:
-            for step in loop(tile.k_tiles):
+            prologue = min_(tile.k_tiles, config.num_group_stages)  # the K tiles that need no wait for the tensor core
+            for step in loop(prologue):
                 with inputs.produce() as stage:
                     stage.load(tile, tile.k_start + step)
             order.arrive()
+            for step in loop(prologue, tile.k_tiles):
+                with inputs.produce() as stage:
+                    stage.load(tile, tile.k_start + step)
         launch_dependents()
 
     with roles.epilogue_load:
         wait_for_dependencies()
         for tile in tiles:
-            order.wait()  # A and B are loaded first, because they are needed first
+            order.wait()  # A and B of the first K tiles are loaded first, because they are needed first
             source.load(tile)
 
     with roles.mma, MmaWarpContext(outputs) as mma:

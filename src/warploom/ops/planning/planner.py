@@ -390,6 +390,7 @@ def _choose_sm100(request: Request, violations: Violations) -> Choice | None:
         return None
     config = _sm100_config(request, fields) if given is None else completed(given, _demanded(fields))
     config = config if config.epilogue_is_1d else _without_load(config, request, "use_tma_epilogue_load")
+    config = _narrowed(config, request)
     loaded = ("bias" if config.epilogue_is_1d else "residual") if config.use_tma_epilogue_load else ""
     if loaded and d is not None and (problem := request.load_problem(loaded)):
         violations.add("config", config, f"is invalid: use_tma_epilogue_load=True: {problem}")
@@ -423,6 +424,41 @@ def _sm100_fields(request: Request, majors: Majors) -> dict[str, Any]:
     if request.kind == "dense" and request.up is None:
         fields["use_tma_epilogue_load"] = request.is_storable and not request.load_problem("residual")
     return fields
+
+
+def _narrowed(config: MatmulConfig, request: Request) -> MatmulConfig:
+    """The configuration with narrower epilogue subtiles where the epilogue would spill, unless the caller chose them.
+
+    A thread holds the subtile that it computes, the next one, and the inputs of both. Measured by bench/spills.py.
+    """
+    traced = request.traced
+    is_long = bool(traced.function or traced.activation in _LONG or traced.pair in _LONG_PAIRS or callable(traced.pair))
+    reads = sum(each is not None for each in (traced.bias, traced.up_bias, traced.residual)) + len(traced.outputs)
+    most = _SUBTILE_COLUMNS[config.register_based_epilogue, is_long, reads > 0]
+    is_given = "output_tile_shape" not in dict(config.derived) or request.quantise_to is not None
+    if is_given or config.stageN <= most:
+        return config
+    rows, columns = config.output_tile_shape
+    return config.replace(output_tile_shape=(most, columns) if config.AB_swapped else (rows, most))
+
+
+_LONG = ("gelu",)
+_LONG_PAIRS = ("geglu",)
+"""Activations that need many registers, because of erf."""
+_SUBTILE_COLUMNS: Mapping[tuple[bool, bool, bool], int] = {
+    (True, True, True): 32,
+    (False, True, True): 16,
+    (False, True, False): 16,
+    (False, False, True): 32,
+    (False, False, False): 32,
+    (True, True, False): 64,
+    (True, False, True): 64,
+    (True, False, False): 64,
+}
+"""The most columns of a subtile that do not spill.
+
+By whether values stay in registers, whether the epilogue is long, and whether it reads or stores other arrays.
+"""
 
 
 def _demanded(fields: dict[str, Any]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import re
+import warnings
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -116,9 +117,11 @@ def _load(text: str, head: Module, kernel: Kernel, device: Device) -> Loaded:
         module = _assembled_by_the_driver(text, target, device)
         made_by = f"the driver (CUDA {device.driver.cuda[0]}.{device.driver.cuda[1]})"
     else:
-        cubin = assemble(text, own, strict=False, cache=user_cache()).cubin
+        assembly = assemble(text, own, strict=False, cache=user_cache())
+        for loss in assembly.losses:  # a kernel is loaded once in a process
+            warnings.warn(f"a kernel runs slower than it could: {loss}", RuntimeWarning, stacklevel=2)
         module = ctypes.c_void_p()
-        device.driver.call("cuModuleLoadData", ctypes.byref(module), cubin)
+        device.driver.call("cuModuleLoadData", ctypes.byref(module), assembly.cubin)
         made_by = str(tool)
     function = ctypes.c_void_p()
     device.driver.call("cuModuleGetFunction", ctypes.byref(function), module, kernel.name.encode())

@@ -1,0 +1,31 @@
+"""Kernels that spilled before epilogues had a rule for their registers, and a sample of all combinations."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+import pytest
+from tests.assembly import assemble_ok
+
+SCRIPT = runpy.run_path(str(Path(__file__).parents[2] / "bench" / "spills.py"))
+CASES = {
+    "grouped, chosen": ("grouped", "chosen", False, True),
+    "one CTA of 128 × 256": ("dense", (1, 128, 256), False, True),
+    "through shared memory": ("dense", (2, 256, 256), False, False),
+    "through shared memory, swapped": ("dense", (1, 128, 256), True, False),
+    "blockwise": ("blockwise", (1, 128, 192), False, True),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_long_epilogues_assemble_without_a_spill(name):
+    case = SCRIPT["Case"](*CASES[name], c_type="bf16", activation="gelu", bias=True, residual=True)
+    assert all(kernel.spill_stores == 0 for kernel in assemble_ok(case.launch()).kernels)
+
+
+def test_there_are_thousands_of_combinations_of_every_family():
+    cases = list(SCRIPT["cases"]())
+    assert len(cases) > 5000
+    assert {case.family for case in cases} == set(SCRIPT["FAMILIES"])
+    assert len(set(cases)) == len(cases)
