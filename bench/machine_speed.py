@@ -5,7 +5,8 @@ warm runs. Every result is compared with NumPy, and a row's result must be bit-e
 tensor descriptors is also compared with Triton's interpreter (TRITON_INTERPRET=1, operands cast to float32, because the
 interpreter has no bf16 dot).
 
-    python bench/machine_speed.py [--baseline DIR] [--rows WORD …] [--repeats 5] [--interpreter] [--profile] [--json FILE]
+    python bench/machine_speed.py [--baseline DIR] [--engine numpy] [--rows WORD …] [--repeats 5] [--interpreter]
+                                  [--profile] [--json FILE]
 """
 
 from __future__ import annotations
@@ -405,6 +406,7 @@ def main() -> None:
     parser.add_argument("--baseline", type=Path, metavar="DIR", help="another checkout of this repository")
     parser.add_argument("--rows", nargs="*", default=[""], metavar="WORD", help="rows that contain one of these")
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--engine", choices=("auto", "native", "numpy"), default="auto", help="WARPLOOM_ENGINE")
     parser.add_argument("--interpreter", action="store_true", help="measure Triton's interpreter as well")
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--json", type=Path)
@@ -413,6 +415,7 @@ def main() -> None:
     if options.worker:
         work(options.worker)
         return
+    os.environ["WARPLOOM_ENGINE"] = options.engine
     chosen = [name for name in ROWS if any(word in name for word in options.rows)]
     needed = {ROWS[name].kernel for name in chosen} - {""}
     builds = {name: compile_kernel(KERNELS[name]) for name in needed}
@@ -448,6 +451,7 @@ def main() -> None:
             "commits": {side: commit(root) for side, root in {**roots, "here": HERE.parent}.items()},
             "unit": "milliseconds of CPU time, one BLAS thread, best of the warm runs; `first` is the first run",
             "repeats": options.repeats,
+            "engine": options.engine,
             "interpreter_ms": interpreter,
             "rows": rows,
         }

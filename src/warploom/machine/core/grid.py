@@ -74,6 +74,8 @@ class Grid:
         """The knowledge, at issue, of the issuer of the operation that completes; None where shared memory has one
         view."""
         self.ready: deque[Group] = deque()
+        self.has_stale = False
+        """True if groups among `ready` or `spent` may have merged with others since."""
         self.spent: deque[Group] = deque()
         self.parked: list[Group] = []
         self.flight = InFlight()
@@ -273,8 +275,9 @@ class Grid:
         if self._on_step is not None:
             self._on_step(options[answer])
         if answer < len(groups):
+            group = groups[answer]
             del self.ready[answer]
-            self._run(groups[answer])
+            self._run(group)
         elif answer < len(groups) + len(completions):
             self._take(completions[answer - len(groups)])
         else:
@@ -312,14 +315,15 @@ class Grid:
             else:
                 group.patient_for *= 2
 
-    def _runnable(self) -> list[Group]:
+    def _runnable(self) -> Sequence[Group]:
         """The groups that can run; those that have had their turn follow after all others."""
-        groups = [group for group in self.ready if group.state == READY]
-        if not groups and self.spent:
-            groups = [group for group in self.spent if group.state == READY]
-            self.spent.clear()
-        self.ready = deque(groups)
-        return groups
+        if self.has_stale:
+            self.has_stale = False
+            self.ready = deque(group for group in self.ready if group.state == READY)
+            self.spent = deque(group for group in self.spent if group.state == READY)
+        if not self.ready and self.spent:
+            self.ready, self.spent = self.spent, self.ready
+        return self.ready
 
     def _timed_out(self) -> WarploomError:
         """The error of a run that takes longer than its time limit."""
@@ -621,7 +625,7 @@ class Grid:
 class _Options(Sequence[str]):
     """Descriptions of the possible steps, written only when a schedule reads them."""
 
-    def __init__(self, groups: list[Group], completions: Sequence[Operation | Store], launch: bool) -> None:
+    def __init__(self, groups: Sequence[Group], completions: Sequence[Operation | Store], launch: bool) -> None:
         self.groups, self.completions, self.launch = groups, completions, launch
 
     def __len__(self) -> int:

@@ -419,6 +419,7 @@ class Group:
             if other.pc == pc and other.token is None:
                 self.mask = self.mask | other.mask
                 other.state = DONE
+                self.grid.has_stale = True
                 self.parent.brood.remove(other)
                 self.parent.children -= 1
             elif other.pc < pc:
