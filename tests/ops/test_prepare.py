@@ -13,7 +13,7 @@ from tests.runtime.fake_driver import FakeLibrary, FakeTensor
 from warploom.diagnostics import WarploomError
 from warploom.hardware.targets import KERNEL_TARGETS
 from warploom.host.arrays import buffer_of
-from warploom.ops import block_scaled_matmul, matmul
+from warploom.ops import block_scaled_matmul, conv2d, matmul
 from warploom.ops.planning.arrays import ArrayDescriptor
 from warploom.ops.planning.planner import TARGETS
 from warploom.ops.planning.prepare import plan, plan_matmul
@@ -254,3 +254,23 @@ def test_a_result_may_be_other_columns_of_an_operands_array(gpu):
             plan_matmul(a, b, out=Columns(address, (64, 64), 128))
     with pytest.raises(WarploomError, match="overlaps"):
         call(a, b, Columns(0x10020, (64, 64), 128))
+
+
+@pytest.mark.parametrize("gpu", [(9, 0), (10, 0)], indirect=True, ids=str)
+def test_the_images_of_a_convolution_get_an_im2col_map(gpu, monkeypatch):
+    monkeypatch.setattr(loading, "_fitting_ptxas", lambda *_: None)
+    x, w = FakeTensor(0x1_0000_0000, (3, 20, 31, 64)), FakeTensor(0x2_0000_0000, (128, 3, 2, 64))
+    d = FakeTensor(0x3_0000_0000, (3, 9, 34, 128))
+    call = plan(conv2d, x=x, w=w, stride=(2, 1), padding=(1, 2), dilation=(2, 1), out=d)
+    call(x, w, d)
+    assert len(gpu.launched) == 1
+    found = {name: gpu.encoded[name] for name in ("address", "rank", "dims", "lower", "upper", "steps", "channels")}
+    assert found == {
+        "address": x.address,
+        "rank": 4,
+        "dims": [64, 31, 20, 3],
+        "lower": [-2, -1],
+        "upper": [1, -3],
+        "steps": [1, 1, 2, 1],
+        "channels": 64,
+    }

@@ -82,6 +82,8 @@ def op_operands(operation: str, request: Request) -> tuple[Tensor, ...]:
     a, b, up, extra = request.a, request.b, request.up, request.extra
     if operation == "matmul":
         return a, b.mT
+    if operation == "conv2d":
+        return a, b
     if operation in SCALED:
         return tuple(each for each in (a, b, up, *extra.values()) if each is not None)
     if operation == "grouped_matmul":
@@ -91,13 +93,18 @@ def op_operands(operation: str, request: Request) -> tuple[Tensor, ...]:
     return (a, b, up) if operation == "gated_linear" else (a, b.mT, up.mT, *extra.values())
 
 
+def op_shape(request: Request) -> tuple[int, ...]:
+    """The shape of the result as an op takes it: one axis for all rows, but all axes of a convolution."""
+    return tuple(request.core if request.window is None else request.shape)
+
+
 def epilogue_input(name: str, value: Any, request: Request) -> Any:
     """An epilogue input as an op takes it: a tensor that broadcasts against the result in the kernel's shape."""
     if value is None or (not isinstance(value, Tensor) and name.startswith("operands[")):
         return value
     if not isinstance(value, Tensor):
         return request.a.new_full((), value, dtype=torch.float32)
-    value, shape, core = value.resolve_neg(), tuple(request.shape), tuple(request.core)
+    value, shape, core = value.resolve_neg(), tuple(request.shape), op_shape(request)
     is_row = value.dim() == 0 or (value.dim() == 1 and shape[-1:] == core[-1:])
     return value if is_row or shape == core else value.expand(shape).reshape(core)
 

@@ -32,6 +32,7 @@ from warploom.torch.arguments import (
     in_shape,
     is_regular,
     op_operands,
+    op_shape,
     raise_all,
     request_of,
     torch_dtype,
@@ -40,6 +41,7 @@ from warploom.torch.autograd import differentiable
 from warploom.torch.internals import constant, has_autocast
 from warploom.torch.launch_cache import is_forward_ad, is_graded, launched, mark_written, remember
 from warploom.torch.op_library import (
+    FUSED,
     GROUPED,
     LIBRARY,
     OPERATIONS,
@@ -91,6 +93,21 @@ def matmul(a: Tensor, b: Tensor, **options: Any) -> Tensor:
 def linear(x: Tensor, w: Tensor, **options: Any) -> Tensor:
     """`x @ w.T` with its epilogue, in one kernel."""
     return _gemm("linear", x, w, options)
+
+
+def conv2d(x: Tensor, w: Tensor, **options: Any) -> Tensor:
+    """The convolution of images NCHW with filters OIHW, as views with the channels last; so is the result."""
+    given = {name: _channels_last(value) for name, value in _known("conv2d", options).items()}
+    made = _ran("conv2d", (_channels_last(x), _channels_last(w)), given)
+    out: Tensor | None = options.get("out")
+    return made.permute(0, 3, 1, 2) if out is None else out
+
+
+def _channels_last(value: Any) -> Any:
+    """A tensor (n, c, h, w), or a mapping of such, as (n, h, w, c); any other value as it is."""
+    if isinstance(value, Mapping):
+        return {name: _channels_last(each) for name, each in value.items()}
+    return value.permute(0, 2, 3, 1) if isinstance(value, Tensor) and value.dim() == 4 else value
 
 
 def gated_linear(x: Tensor, w_gate: Tensor, w_up: Tensor, **options: Any) -> Tensor:
@@ -284,7 +301,8 @@ def _checked(
         cast_ = cast(operands, MULTIPLIED.get(function, 2))
         request = request_of(function, names, tuple(each.resolve_neg() for each in cast_), given, violations)
     else:
-        request = Request(function=function, is_gated=function in MULTIPLIED, **given)
+        known = {name: value for name, value in given.items() if name not in OPERATIONS[function].settings}
+        request = Request(function=function, is_gated=function in MULTIPLIED, **known)
     check(request, violations, is_compiling=is_compiling)
     is_sharded = key is None and not is_compiling and is_distributed(arrays.values())
     if is_sharded:
@@ -356,17 +374,17 @@ def _run_checked(
     numbers = [float(each) for each in named if not isinstance(each, Tensor)]
     rest = (function_operands, numbers, float(request.alpha), float(request.beta), request.activation or "")
     extras = _extras(request, optional)
-    if key is None and not optional and operation not in SCALED:  # with a key no gradient is needed
+    if key is None and not optional and operation not in FUSED:  # with a key no gradient is needed
         saved = run_saving(operation, operands, (bias, up_bias, residual), extras, request, is_sharded=is_sharded)
         if saved is not None:
             return saved
     read = [each for each in (*operands, bias, up_bias, residual, *function_operands) if isinstance(each, Tensor)]
     is_partial = operation in GROUPED
-    if key is not None and (is_partial or operation in SCALED):
+    if key is not None and (is_partial or operation in FUSED):
         taken = operands_as_read(operation, operands, optional).values()
         if request.quantise_to is not None or any(one is not own for one, own in zip(taken, operands, strict=True)):
             key = None  # the launch reads a copy of group ends or scale factors
-    if request.is_gated or request.outputs is not None or optional or operation in SCALED:
+    if request.is_gated or request.outputs is not None or optional or operation in FUSED:
         return _run_fused(operation, request, operands, (bias, up_bias, residual), rest, extras, key, own)
     epilogue = (bias, residual, *rest)
     if request.out is not None:
@@ -434,14 +452,14 @@ def _run_fused(
 ) -> Tensor:
     """Run a gated GEMM, or one with auxiliary outputs; `rest` is the end of the op's arguments."""
     read = [each for each in (*operands, *inputs, *rest[0]) if isinstance(each, Tensor)]
-    out, core, shape = request.out, tuple(request.core), tuple(request.shape)
+    out, core, shape = request.out, op_shape(request), tuple(request.shape)
     outputs = [each.view(core) for each in (request.outputs or {}).values()]
     results = [each for each in (*outputs, out) if each is not None]
     if torch.is_grad_enabled() and any(each.requires_grad for each in (*read, *results)):
         named = [f"`{name}`" for name in ("epilogue", "outputs", "out") if getattr(request, name) is not None]
         named += ["a function for `pair`"] if callable(request.pair) else []
         named += [f"`{name}`" for name in extras_by(extras).optional]
-        named += ["scaled operands"] if operation in SCALED else []
+        named += ["scaled operands"] if operation in SCALED else ["a convolution"] if operation in FUSED else []
         raise Diag.NO_DERIVATIVE.error(what=" and ".join(named))
     if request.quantise_to is not None:
         return _run_quantised(operation, request, operands, outputs, (*inputs, *rest, extras))
@@ -505,6 +523,7 @@ def _extras(request: Request, optional: tuple[str, ...] = ()) -> str:
     if (
         not optional
         and request.quantise_to is None
+        and request.window is None
         and all(each is None for each in (*functions, request.operands, *rest, request.outputs))
     ):
         return PLAIN
@@ -513,6 +532,15 @@ def _extras(request: Request, optional: tuple[str, ...] = ()) -> str:
     is_compiling = torch.compiler.is_compiling()
     if is_compiling and _COMPARES_FUNCTIONS:
         _ = [id(each) for each in (*functions, request.pair)]  # guards on identity: else equal code would pass for it
-    quantised = () if request.quantise_to is None else (request.quantise_to, float(request.quantise_scale))
-    name: str = _name(is_compiling, *functions, kinds, *rest, outputs, request.function, optional, *quantised)
+    quantised = (None, None) if request.quantise_to is None else (request.quantise_to, float(request.quantise_scale))
+    called = (request.function, optional, *quantised, _settings(request))
+    name: str = _name(is_compiling, *functions, kinds, *rest, outputs, *called)
     return name
+
+
+def _settings(request: Request) -> tuple[tuple[str, Any], ...]:
+    """The numbers on which the form of a call's operands depends, by name."""
+    window = request.window
+    if window is None:
+        return ()
+    return ("stride", window.stride), ("padding", window.padding), ("dilation", window.dilation)

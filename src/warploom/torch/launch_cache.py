@@ -42,6 +42,8 @@ _VALUES = frozenset((int, bool, str, bytes, type(None), float))
 _FUNCTIONS = frozenset(("epilogue", "pair"))
 """Options that may be a function of the caller. With a `store`, a call is planned each time."""
 _KEYED = frozenset((*_VALUES, torch.dtype))
+_SETTINGS = frozenset(("stride", "padding", "dilation"))
+"""Options that may be tuples of numbers."""
 """The types of options that are a part of the key as they are."""
 _STABLE = frozenset(("warploom", "torch", "numpy", "math", "ml_dtypes", "builtins"))
 """Packages whose functions stay the same for a process."""
@@ -180,6 +182,8 @@ def launched(
                     part = value
                 elif name in _FUNCTIONS:
                     part = function_key(value)
+                elif kind is tuple and name in _SETTINGS:
+                    part = value
                 elif kind is dict and name == "operands":
                     part = _operands_key(value, named)
                 else:

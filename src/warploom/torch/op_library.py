@@ -18,6 +18,7 @@ from torch import Tensor
 from warploom.diagnostics import Diag, user_traceback
 from warploom.hardware.tensor_maps import ADDRESS_ALIGNMENT, STRIDE_ALIGNMENT
 from warploom.host.arrays import numpy_of
+from warploom.ops.convolution import conv2d
 from warploom.ops.dense import linear, matmul
 from warploom.ops.determinism import SETTINGS
 from warploom.ops.gated import gated_grouped_block_scaled_matmul, gated_grouped_matmul, gated_linear
@@ -51,6 +52,7 @@ from warploom.torch.scale_factors import interleaved, padded_by_groups
 OPERATIONS: dict[str, Operation] = {
     "matmul": matmul,
     "linear": linear,
+    "conv2d": conv2d,
     "grouped_matmul": grouped_matmul,
     "blockwise_matmul": blockwise_matmul,
     "gated_linear": gated_linear,
@@ -76,7 +78,9 @@ SCALED = {
     "grouped_blockwise_matmul": grouped_blockwise_matmul.arrays,
     "gated_grouped_block_scaled_matmul": gated_grouped_block_scaled_matmul.arrays,
 }
-"""The operands of scaled operations without a gradient, which run by the op `fused_into`."""
+"""The operands of scaled operations without a gradient."""
+FUSED = {**SCALED, "conv2d": conv2d.arrays}
+"""The operands of all operations without a gradient, which run by the op `fused_into`."""
 SCALES_OF = {"a_scale": "a", "b_scale": "b", "b_gate_scale": "b_gate", "b_up_scale": "b_up"}
 GROUPED = (
     "grouped_matmul",
@@ -103,7 +107,8 @@ class Extras:
 
     The caller's functions, the operands that they read (with whether each is a number), configuration, target, the
     function of gate and up, the names of auxiliary outputs, the function that was called, the operands that it may have
-    in addition to those of its op, and the block format of its result.
+    in addition to those of its op, the block format of its result, and the settings on which the form of its operands
+    depends.
     """
 
     epilogue: Callable[..., Any] | None = None
@@ -117,11 +122,12 @@ class Extras:
     optional: tuple[str, ...] = ()
     quantise_to: str | None = None
     quantise_scale: float | None = None
+    settings: tuple[tuple[str, Any], ...] = ()
 
     def options(self) -> dict[str, Any]:
         """As an operation takes them, without those that are None."""
         names = ("epilogue", "store", "config", "target", "pair", "quantise_to", "quantise_scale")
-        return {name: value for name in names if (value := getattr(self, name)) is not None}
+        return {**{name: value for name in names if (value := getattr(self, name)) is not None}, **dict(self.settings)}
 
     def key(self) -> Hashable:
         """Equal for equal functions; None where one captures a value that may change unnoticed."""
@@ -130,8 +136,8 @@ class Extras:
         keys = [_function_key(each, names) for each in functions if each is not None]
         pair = None if callable(self.pair) else self.pair
         named = (self.operands, self.config, self.target, pair, self.outputs, self.function, self.optional)
-        quantised = (self.quantise_to, self.quantise_scale)
-        return None if None in keys else (tuple(each is None for each in functions), *keys, *named, *quantised)
+        more = (self.quantise_to, self.quantise_scale, self.settings)
+        return None if None in keys else (tuple(each is None for each in functions), *keys, *named, *more)
 
 
 def _function_key(function: Callable[..., Any], names: tuple[str, ...]) -> UserFunction | None:
@@ -286,7 +292,7 @@ def read_integers(array: Tensor) -> Tensor:
 
 def operands_as_read(operation: str, operands: Sequence[Tensor], optional: tuple[str, ...] = ()) -> dict[str, Tensor]:
     """The operands of an operation by name, as kernels read them: integers of 32 bits, scale factors interleaved."""
-    names = (*{**OPERANDS, **GATED, **SCALED}[operation], *optional)
+    names = (*{**OPERANDS, **GATED, **FUSED}[operation], *optional)
     arguments = dict(zip(names, operands, strict=True))
     arguments |= {name: read_integers(arguments[name]) for name in INTEGERS if name in arguments}
     if operation == "grouped_blockwise_matmul":
