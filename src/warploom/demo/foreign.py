@@ -9,6 +9,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from warploom.checker.check import check
+from warploom.checker.report import Verdict
 from warploom.commands.console import printable, table
 from warploom.commands.run import Settings, execute
 from warploom.diagnostics import WarploomError
@@ -62,7 +64,22 @@ def _show_real_bug(console: Console, folder: Path) -> bool:
         verdict = "right" if outcome.ok else f"MISMATCH  {outcome.mismatches[0]}"
         line = f"Triton {release}, {fences} proxy fences executed: {verdict}"
         console.print(printable(line), markup=False)
-    return outcomes[RELEASES[-1][0]].ok
+    return _show_checks(console, folder) and outcomes[RELEASES[-1][0]].ok
+
+
+def _show_checks(console: Console, folder: Path) -> bool:
+    """Check both for every interleaving; return True if the first is REFUTED and the later one PROVED."""
+    console.print("\nThe same two kernels, checked for every interleaving (profile lenient):", style="bold")
+    verdicts = []
+    for release, name in RELEASES:
+        file = load(folder / name)
+        report = check(file.launch(file.allocate()), profile="lenient")
+        verdicts.append(report.verdict)
+        lines = [f"Triton {release}, {report.cost.seconds:.1f} s: {report.verdict}"]
+        for finding in report.findings:
+            lines += str(finding).splitlines()
+        console.print(printable("\n".join(lines)), markup=False)
+    return verdicts == [Verdict.REFUTED, Verdict.PROVED]
 
 
 def _show_runs(console: Console, folder: Path) -> bool:
