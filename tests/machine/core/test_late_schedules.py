@@ -204,7 +204,9 @@ def test_a_deadlock_has_its_waiters_as_data():
     assert polling.what == "polls byte 0 of `argument 0, flag` (4 bytes), which holds 0"
 
 
-@pytest.mark.parametrize(("schedule", "most"), [("lazy", 1), ("reverse", 1), ("weak", 1), ("hold:bulk-store", 1)])
+@pytest.mark.parametrize(
+    ("schedule", "most"), [("lazy", 1), ("reverse", 1), ("hold:bulk-store", 1), ("starve:warp 0", 1)]
+)
 def test_a_cta_that_asks_for_work_runs_many_tiles(schedule, most):
     """A launch would take the tiles away from the CTA, and its memory would not be reused."""
     out = np.zeros(12, np.uint32)

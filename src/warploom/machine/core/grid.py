@@ -15,7 +15,7 @@ from warploom.machine.core.events import Placed, Reporter, Started
 from warploom.machine.core.group import DONE, EXPIRED, READY, WAITING, WARP, Group, Storage
 from warploom.machine.core.names import role_of
 from warploom.machine.core.observation import observed
-from warploom.machine.core.schedule import ARRIVAL, Eager, Replay, Starve
+from warploom.machine.core.schedule import ARRIVAL, CANCEL, Eager, Replay, Starve
 from warploom.machine.core.setup import MOST_RESIDENT_BYTES, Setup, Triple, WarpState, resident_bytes
 from warploom.machine.engine import selection
 from warploom.machine.engine.context import Regions
@@ -121,6 +121,7 @@ class Grid:
         self._turn = _SHORT_TURN if self.schedule.preempts else _TURN
         who = getattr(self.schedule, "interrupts", "")
         self._interrupted = Starve(who) if who else None
+        self._launches_last = not self.eager and self._keeps_work(who)
         self._on_step = getattr(self.schedule, "stepped", None) if self.schedule.preempts else None
         self.late_barrier: str = getattr(self.schedule, "barrier", "")
 
@@ -161,6 +162,16 @@ class Grid:
         if self.buffers is not None:
             run = ordering(op, run)
         return observed(op, run, self) if self.observers else run
+
+    def _keeps_work(self, interrupted: str) -> bool:
+        """True if resident CTAs ask for the work of others, and a launch should not take it while anything else can
+        move: CTAs then compute many tiles. Random orders, store buffers and a starved CTA need the others.
+        """
+        if (self.schedule.preempts and not interrupted) or interrupted.lower().startswith("cta"):
+            return False
+        if self.buffers is not None:
+            return False
+        return any(op.family == CANCEL for block in self.program.flow.blocks for op in block.ops)
 
     def _occupancy(self) -> int:
         """The number of clusters that are resident at once."""
@@ -266,7 +277,7 @@ class Grid:
         completions: list[Operation] | list[Operation | Store] = self.flight.possible
         if self.buffers is not None and len(self.buffers):
             completions = [*completions, *self.buffers.listed]
-        launch = self._can_launch()
+        launch = self._can_launch() and not (self._launches_last and self.clusters and (groups or completions))
         count = len(groups) + len(completions) + launch
         if count == 0:
             return self._stuck()

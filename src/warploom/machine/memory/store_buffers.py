@@ -57,6 +57,7 @@ class Store:
     first: int
     end: int
     write: Callable[[], None]
+    warp: Any
     seen_by: Any
     reach: int = 0
     volatile: bool = False
@@ -137,7 +138,7 @@ class StoreBuffers:
         name = f"{g.cta.name} warp {g.first_warp}: store.{space} {number}"
         self._issued += 1
         bounds, key = (int(places.min()), int(places.max()) + width), (g.cta, g.first_warp)
-        made = Store(name, self._issued, home, places, width, *bounds, write, key, volatile=order in _IN_ORDER)
+        made = Store(name, self._issued, home, places, width, *bounds, write, key, key, volatile=order in _IN_ORDER)
         self._stores[made.number] = made
         self._put(made)
         if order == "release":
@@ -165,10 +166,15 @@ class StoreBuffers:
             if store.home is home and store.first < end and first < store.end and store.touches(places, width):
                 self.commit(store)
 
-    def settle(self, g: Group) -> None:
-        """Commit all stores that a warp sees."""
+    def settle(self, g: Group, spaces: frozenset[str], *, others: bool) -> None:
+        """Commit all stores to some spaces that a warp sees; without `others`, of those to global memory its own."""
         for store in list(self._visible(g)):
-            self.commit(store)
+            if store.home is not None:
+                settles = "shared" in spaces
+            else:
+                settles = "global" in spaces and (others or store.warp == (g.cta, g.first_warp))
+            if settles:
+                self.commit(store)
 
     def release(self, g: Group, reach: int) -> None:
         """Show all stores that a warp sees to its CTA (1), its cluster (2) or all (3)."""
@@ -210,7 +216,12 @@ class StoreBuffers:
 def ordering(op: Op, run: Any) -> Any:
     """An instruction's function that first orders the stores of its warp, where the instruction does."""
     reach = max((_released(op, effect) for effect in op.form.effects), default=0)
-    settles = op.family not in _BY_ADDRESS and any(_is_direct(op, effect) for effect in op.form.effects)
+    direct = [effect for effect in op.form.effects if op.family not in _BY_ADDRESS and _is_direct(op, effect)]
+    settles = bool(direct)
+    touched = {_filled(op, effect.space).partition("::")[0] for effect in direct}
+    spaces = frozenset(touched) if "" not in touched else frozenset({"global", "shared"})
+    # An asynchronous operation needs a proxy fence to see what other warps have stored to global memory.
+    others = any(not effect.later for effect in direct)
     if not reach and not settles:
         return run
 
@@ -218,7 +229,7 @@ def ordering(op: Op, run: Any) -> Any:
         buffers = group.grid.buffers
         if buffers is not None and len(buffers):
             if settles:
-                buffers.settle(group)
+                buffers.settle(group, spaces, others=others)
             if reach:
                 buffers.release(group, reach)
         return run(group, mask, *operands)
