@@ -169,6 +169,8 @@ OPS = {
 
 @pytest.mark.parametrize("name", OPS)
 def test_opcheck(name):
+    import warploom.torch.dispatch  # noqa: F401  # it defines the ops
+
     library, given = torch.ops.warploom, OPS[name]
     checks = CHECKS if name != "blockwise_matmul" else CHECKS[1:]  # the first multiplies 8-bit tensors
     for leaf in (None, 0) if name != "blockwise_matmul" else (None, -1):
@@ -177,8 +179,9 @@ def test_opcheck(name):
             tensors[leaf].requires_grad_()
         arguments = (*tensors, *FOLLOWING, torch.float32 if leaf is None else None, "")
         torch.library.opcheck(getattr(library, name).default, arguments, test_utils=checks)
-    into = getattr(library, f"{name}_into").default
-    torch.library.opcheck(into, (torch.zeros(5, 24), *given, *FOLLOWING, ""), test_utils=checks)
+    *operands, bias, residual = given
+    written = (torch.zeros(5, 24), [], name, operands, bias, None, residual, *FOLLOWING, "")
+    torch.library.opcheck(library.fused_into.default, written, test_utils=checks)
 
 
 def test_opcheck_of_ops_that_save_tensors():

@@ -54,7 +54,6 @@ from warploom.torch.op_library import (
     operands_as_read,
     result_of,
     run_into,
-    write_into,
 )
 from warploom.torch.saved_values import run_saving
 from warploom.torch.sharding import SHARDED, UNSHARDED_OPTIONS, is_distributed
@@ -422,19 +421,20 @@ def _run_into(
     inputs = [each for each in (*epilogue[:2], *epilogue[2]) if isinstance(each, Tensor)]
     if torch.is_grad_enabled() and any(each.requires_grad for each in (out, *operands, *inputs)):
         raise Diag.NO_DERIVATIVE.error(what="`out`")
-    run = getattr(torch.ops.warploom, f"{operation}_into")
+    bias, residual, *rest = epilogue
+    given = ([], operation, list(operands), bias, None, residual, *rest, extras)
     if request.store is not None:
-        run(out, *operands, *epilogue, extras)
+        torch.ops.warploom.fused_into(out, *given)
         return mark_written(out)
     core = tuple(request.core)
     if not (out.is_contiguous() or tuple(out.shape) == core):
         apart = out.reshape(core).clone()  # elements that the kernel does not write keep their values
-        run(apart, *operands, *epilogue, extras)
+        torch.ops.warploom.fused_into(apart, *given)
         return out.copy_(apart.view(tuple(request.shape)))
     if key is None:
-        run(out.view(core), *operands, *epilogue, extras)
+        torch.ops.warploom.fused_into(out.view(core), *given)
         return mark_written(out)
-    launcher = write_into(operation, out.view(core), operands, *epilogue, extras)
+    launcher = fused_into(out.view(core), *given)
     read = [*operands, *inputs]
     remember(key, launcher, out, own[:-1], read, writes_out=True, matrices=len(operands))
     return mark_written(out)

@@ -390,25 +390,14 @@ def make(operation: str, *given: Any, is_dispatched: bool = False, key: Any = No
 
 
 def _define(operation: str) -> None:
-    """Define an op that makes its result, and one that writes the caller's."""
+    """Define an op that makes its result."""
     number, tensors = len(OPERANDS[operation]), ", ".join(f"Tensor {name}" for name in OPERANDS[operation])
-    schemas = (
-        f"{operation}({tensors}, {_EPILOGUE}, ScalarType? out_dtype, str extras) -> Tensor",
-        f"{operation}_into(Tensor(z!) out, {tensors}, {_EPILOGUE}, str extras) -> ()",
-    )
-    for schema in schemas:
-        LIBRARY.define(schema, tags=_TAGS)
-
-    def write(out: Tensor, *given: Any) -> None:
-        write_into(operation, out, given[:number], *given[number:])
-
+    LIBRARY.define(f"{operation}({tensors}, {_EPILOGUE}, ScalarType? out_dtype, str extras) -> Tensor", tags=_TAGS)
     for key in ("CUDA", "CPU"):
         LIBRARY.impl(operation, partial(make, operation, is_dispatched=True), key)
-        LIBRARY.impl(f"{operation}_into", write, key)
     torch.library.register_fake(
         f"warploom::{operation}", lambda *given: result_of(operation, given[:number], given[-2]), lib=LIBRARY
     )
-    torch.library.register_fake(f"warploom::{operation}_into", lambda *given: None, lib=LIBRARY)  # noqa: ARG005
 
 
 for _operation in OPERANDS:
@@ -432,8 +421,13 @@ def fused_into(
     residual: Tensor | None,
     *epilogue: Any,
 ) -> Launcher | None:
-    """Compute a gated GEMM, or one with auxiliary outputs, into tensors of the caller; it has no gradient itself."""
+    """Compute into tensors of the caller, as the only op that writes such; it has no gradient itself.
+
+    A result without auxiliary outputs may overlap an input of an operation with one B.
+    """
     rest: Any = (bias, residual, *epilogue)
+    if operation in OPERANDS and not outputs:
+        return write_into(operation, out, operands, *rest)
     return run_into(operation, out, operands, *rest, up_bias=up_bias, outputs=outputs)
 
 
