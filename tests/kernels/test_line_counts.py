@@ -51,7 +51,7 @@ def test_the_default_family_and_its_relatives_are_counted():
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_family_fits_on_a_screen(name):
-    assert COUNTS[name].lines <= (120 if name == "sm100/matmul" else 130)
+    assert COUNTS[name].lines <= SCRIPT["LIMIT"]
 
 
 def test_the_script_prints_every_module(capsys):
