@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import platform
 
 import numpy as np
 import pytest
 from tests.machine.engine.every_form import Case, cases, results
 
+from warploom.machine.engine import store
 from warploom.machine.engine.semantics import FAMILIES
 
 pytest.importorskip("llvmlite")
@@ -46,6 +48,18 @@ def test_native_results_are_the_references(engine: Engine) -> None:
     assert not wrong, (seed, wrong)
     assert native > 100
     assert families >= FAMILIES - {"mov", "mov.pack", "mov.unpack"}
+
+
+@pytest.mark.skipif(platform.machine().lower() not in ("x86_64", "amd64"), reason="levels of x86-64")
+@pytest.mark.parametrize(("processor", "features"), [("x86-64", ""), ("haswell", "+sse4.1,+avx2,+fma")])
+def test_kernels_for_lesser_processors(monkeypatch: pytest.MonkeyPatch, processor: str, features: str) -> None:
+    """The results do not depend on the width of vectors, nor on a fused multiply-add in hardware."""
+    monkeypatch.setattr(store, "_stores", [])
+    lesser, random = Engine(processor, features), np.random.default_rng()
+    forms = [case for case in cases() if case.family in ("add", "mul", "fma", "ex2", "cvt", "rem", "min", "div")]
+    fused = Case("fma", (("rnd", "rn"), ("type", "f32")), ("f32", "f32", "f32"), "f32")
+    for case in (fused, *(forms[at] for at in random.choice(len(forms), 25, replace=False))):
+        assert results(lesser, case, _LANES, random).differences() == "", case
 
 
 def test_a_difference_is_found(engine: Engine) -> None:

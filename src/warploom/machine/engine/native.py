@@ -70,28 +70,28 @@ class Kernel:
 
 
 class Engine:
-    """The native kernels of this process."""
+    """The native kernels of this process, for this computer's processor or for a lesser one."""
 
-    def __init__(self) -> None:
+    def __init__(self, processor: str = "", features: str = "") -> None:
         import llvmlite.binding as llvm
 
         llvm.initialize_native_target()
         llvm.initialize_native_asmprinter()
         self._llvm: Any = llvm
-        processor, features = llvm.get_host_cpu_name(), llvm.get_host_cpu_features()
+        if not processor:
+            processor, features = llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
         target = llvm.Target.from_default_triple()
         self._triple = target.triple
         self._machine = target.create_target_machine(
-            cpu=processor, features=features.flatten(), opt=_LEVEL, reloc="pic", codemodel="default"
+            cpu=processor, features=features, opt=_LEVEL, reloc="pic", codemodel="default"
         )
         self._linker = llvm.create_lljit_compiler(self._machine)
         arm = platform.machine().lower() in ("arm64", "aarch64")
+        flags = set(features.split(","))
         self.host = Host(
-            lanes=16 if features.get("avx512f") else 8,
-            fused=arm or bool(features.get("fma")),
-            rounds=arm or bool(features.get("sse4.1")),
+            lanes=16 if "+avx512f" in flags else 8, fused=arm or "+fma" in flags, rounds=arm or "+sse4.1" in flags
         )
-        words = (_sources(), installed() or "", self._triple, processor, features.flatten(), repr(self.host), _LEVEL)
+        words = (_sources(), installed() or "", self._triple, processor, features, repr(self.host), _LEVEL)
         self._version = hashlib.sha256(repr(words).encode()).hexdigest()
         self._objects: dict[str, bytes] | None = None
         self._kernels: dict[Form, Kernel | None] = {}
