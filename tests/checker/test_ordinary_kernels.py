@@ -139,3 +139,56 @@ def test_a_budget_and_a_profile_are_verified() -> None:
         checked("bar.sync 0;", profile="gentle")
     with pytest.raises(LaunchError, match="budget"):
         checked("bar.sync 0;", budget=-1)
+
+
+def test_outputs_that_are_written_twice_or_not_at_all_are_remarked() -> None:
+    whole = checked("st.global.u32 [%rd3], %r1;")
+    assert whole.lints == ()
+    twice = checked("st.global.u32 [%rd3], %r1;", grid=2)
+    assert {lint.code for lint in twice.lints} == {"OUTPUT_OVERLAP", "OUTPUT_GAP"}
+    overlap = next(lint for lint in twice.lints if lint.code == "OUTPUT_OVERLAP")
+    assert {party.cta[0] for party in overlap.parties} == {0, 1}
+    part = checked("setp.lt.u32 %p2, %r1, 60; @%p2 st.global.u32 [%rd3], %r1;")
+    assert [lint.code for lint in part.lints] == ["OUTPUT_GAP"]
+    assert "16 of 256 bytes" in part.lints[0].sentence
+    assert part.verdict is Verdict.PROVED
+
+
+MESSAGE = """
+    mov.u32 %r7, %ctaid.x; setp.eq.u32 %p2, %r7, 0; mov.u32 %r8, 1;
+    @%p2 bra producer;
+poll:
+    {load} %r9, [%rd1];
+    setp.ne.u32 %p3, %r9, 1;
+    @%p3 bra poll;
+    {after}
+    ld.global.u32 %r10, [%rd1+4];
+    st.global.u32 [%rd1+8], %r10;
+    bra end;
+producer:
+    @%p1 st.global.u32 [%rd1+4], %r8;
+    {before}
+    @%p1 {store} [%rd1], %r8;
+end:
+"""
+
+
+@pytest.mark.parametrize(
+    ("store", "load", "before", "after", "right"),
+    [
+        ("st.release.gpu.global.u32", "ld.acquire.gpu.global.u32", "", "", True),
+        ("st.release.cta.global.u32", "ld.acquire.gpu.global.u32", "", "", False),
+        ("st.release.gpu.global.u32", "ld.acquire.cta.global.u32", "", "", False),
+        ("st.release.gpu.global.u32", "ld.relaxed.gpu.global.u32", "", "", False),
+        ("st.relaxed.gpu.global.u32", "ld.relaxed.gpu.global.u32", "fence.acq_rel.gpu;", "fence.acq_rel.gpu;", True),
+        ("st.relaxed.gpu.global.u32", "ld.relaxed.gpu.global.u32", "membar.gl;", "membar.gl;", True),
+        ("st.relaxed.gpu.global.u32", "ld.relaxed.gpu.global.u32", "fence.acq_rel.cta;", "fence.acq_rel.gpu;", False),
+        ("st.relaxed.gpu.global.u32", "ld.relaxed.gpu.global.u32", "fence.acq_rel.gpu;", "fence.acq_rel.cta;", False),
+        ("st.relaxed.gpu.global.u32", "ld.relaxed.gpu.global.u32", "fence.acq_rel.gpu;", "", False),
+    ],
+)
+def test_a_message_between_ctas_needs_release_acquire_and_scope(
+    store: str, load: str, before: str, after: str, right: bool
+) -> None:
+    report = checked(MESSAGE.format(store=store, load=load, before=before, after=after), grid=2, block=32, budget=0)
+    assert report.verdict is (Verdict.PROVED if right else Verdict.REFUTED)

@@ -23,12 +23,13 @@ class Sync(NamedTuple):
 class Lanes:
     """Lanes of a warp that know the same."""
 
-    __slots__ = ("clock", "component", "fenced", "history", "mask", "seen", "taken")
+    __slots__ = ("clock", "component", "fenced", "fenced_scope", "history", "mask", "seen", "taken")
 
     def __init__(self, mask: int, clock: Clock, component: int) -> None:
         self.mask, self.clock, self.component = mask, clock, component
         self.fenced: Clock | None = None
         """Knowledge that a fence has made ready for the next relaxed store to release."""
+        self.fenced_scope = "sys"
         self.seen: Clock | None = None
         """Knowledge that relaxed loads have found, for the next fence to acquire."""
         self.history: deque[Sync] = deque(maxlen=_HISTORY)
@@ -78,12 +79,16 @@ class Agents:
 
     def cluster(self, cta: Triple) -> Components:
         """The components of a CTA's cluster."""
-        shape = self.shape
-        place = (cta[0] // shape[0], cta[1] // shape[1], cta[2] // shape[2])
+        place = self.place(cta)
         found = self.clusters.get(place)
         if found is None:
             found = self.clusters[place] = Components(place)
         return found
+
+    def place(self, cta: Triple) -> Triple:
+        """The index of a CTA's cluster."""
+        shape = self.shape
+        return cta[0] // shape[0], cta[1] // shape[1], cta[2] // shape[2]
 
     def warp(self, agent: Agent) -> Warp:
         key = (agent.cta, agent.warp)
@@ -121,7 +126,8 @@ class Agents:
             taken.append(part)
             if inside != part.mask:
                 rest = Lanes(part.mask & ~lanes, part.clock.copy(), warp.component(part.mask & ~lanes))
-                rest.fenced, rest.seen, rest.history = part.fenced, part.seen, part.history.copy()
+                rest.fenced, rest.fenced_scope = part.fenced, part.fenced_scope
+                rest.seen, rest.history = part.seen, part.history.copy()
                 part.mask, part.component = inside, warp.component(inside)
                 every.append(rest)
         warp.parts = every

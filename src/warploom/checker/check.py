@@ -108,7 +108,7 @@ class _Judged:
     used: int = 0
     runs: int = 0
     reasons: list[str] = field(default_factory=list)
-    lints: dict[tuple[str, int], Finding] = field(default_factory=dict)
+    lints: dict[tuple[str, object], Finding] = field(default_factory=dict)
     as_run: list[str] = field(default_factory=lambda: ["sizes", "input data"])
 
     def __post_init__(self) -> None:
@@ -146,6 +146,8 @@ class _Judged:
         self.events += checker.events
         self.runs += 1
         self.lints |= checker.lints
+        if self.error is None:
+            self.lints |= {(each.code, each.sentence): each for each in checker.memories.remarks()}
         if checker.agents.converged:
             self.rules.assumed["convergence"] += 1
         return setup.program

@@ -39,11 +39,6 @@ CODES: dict[str, Code] = {
         "Execute `tcgen05.fence::before_thread_sync` before the barrier and `::after_thread_sync` after it.",
         replayable=False,
     ),
-    "FENCE_SCOPE": Code(
-        "the scope does not include the other thread",
-        "Widen the scope: `.cluster` between CTAs of a cluster, `.gpu` between clusters.",
-        replayable=False,
-    ),
     "LANE_RELEASE": Code(
         "one lane releases what other lanes accessed",
         "Execute `bar.warp.sync` before the elected lane arrives: an arrival releases its own thread's accesses only.",
@@ -103,8 +98,9 @@ CODES: dict[str, Code] = {
         "Write the bytes first, or do not read them.",
     ),
     "OUTPUT_OVERLAP": Code(
-        "two programs write one element",
-        "Let one program write each element, or use atomics.",
+        "two CTAs write one element, with equal values",
+        "Let one CTA write each element, unless they compute it twice on purpose.",
+        is_lint=True,
     ),
     "WGMMA_REGISTERS": Code(
         "registers of a pending wgmma are accessed",
@@ -122,6 +118,10 @@ CODES: dict[str, Code] = {
         is_lint=True,
     ),
     "REDUNDANT": Code("synchronisation that orders nothing", "It can be removed.", is_lint=True),
-    "OUTPUT_GAP": Code("elements of an output that nothing wrote", "Check the ragged edges.", is_lint=True),
+    "OUTPUT_GAP": Code(
+        "elements of an output that nothing wrote",
+        "Check the tile map and the ragged edges; padding is not written.",
+        is_lint=True,
+    ),
 }
 """Every code that a finding can have."""

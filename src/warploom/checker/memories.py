@@ -15,7 +15,9 @@ import numpy.typing as npt
 
 from warploom.checker.agents import Agents, Lanes, Warp
 from warploom.checker.clocks import PG, PT, Clock, G, P, Rows, Triple, X, fitted
+from warploom.checker.codes import CODES
 from warploom.checker.collecting import Findings
+from warploom.checker.report import Finding
 from warploom.checker.rules import Rules
 from warploom.checker.shadow import Access, Shadow
 from warploom.machine.core.events import Event, Placed, Started, Touch
@@ -33,11 +35,12 @@ _RECEIVED = slice(X, PT + 1)
 class _Array:
     """The shadow of an array in global memory; while it is only read, the reads are just listed."""
 
-    __slots__ = ("reads", "shadow")
+    __slots__ = ("is_read", "reads", "shadow")
 
     def __init__(self) -> None:
         self.reads: list[tuple[Access, Array, int]] | None = []
         self.shadow = Shadow(_GLOBAL_BITS, recurring=False)
+        self.is_read = False
 
 
 class Memories:
@@ -49,8 +52,11 @@ class Memories:
         self._arrays: dict[int, _Array] = {}
         self._placed: tuple[Placed, ...] = ()
         self._bases: list[int] = []
-        self._published: dict[tuple[str, Triple | None, int], dict[Triple, Rows]] = {}
+        self._published: dict[tuple[str, Triple | None, int], dict[tuple[str, Triple], dict[Triple, Rows]]] = {}
+        """Knowledge released to a location, by the scope of the release and its CTA."""
         self.polled = 0
+        self.overlaps: dict[tuple[int, int], tuple[Access, Access, tuple[int, int]]] = {}
+        """Stores of equal values to one address by two CTAs."""
 
     def start(self, started: Started) -> None:
         self._placed = tuple(sorted(started.arrays, key=lambda array: array.base))
@@ -104,6 +110,7 @@ class Memories:
         array = self._arrays.get(base)
         if array is None:
             array = self._arrays[base] = _Array()
+        array.is_read |= not access.writes
         if array.reads is not None:
             if not access.writes:
                 array.reads.append((access, touch.addresses, touch.width))
@@ -115,8 +122,11 @@ class Memories:
         array.shadow.access(region, access, partial(self._judge, touch, part, clock))
 
     def _judge(self, touch: Touch, part: Lanes, clock: Clock, old: Access, new: Access, own_read: bool) -> None:
+        equal = self._rules.assumed["equal-values"]
         problem = self._rules.judge(old, new, clock)
         if problem is None:
+            if touch.space == "global" and old.cta != new.cta and self._rules.assumed["equal-values"] > equal:
+                self.overlaps.setdefault((old.source.number, new.source.number), (new, old, _span(touch)))
             return
         if own_read and problem.code == "RACE_WAW" and old.source.instruction is new.source.instruction:
             problem = problem._replace(
@@ -124,6 +134,23 @@ class Memories:
                 missing="an atomic, or a lock around the read and the write",
             )  # fmt: skip
         self._findings.race(problem, old, new, part, _span(touch))
+
+    def remarks(self) -> list[Finding]:
+        """Lints on the outputs: elements that two CTAs wrote with equal values, and elements that none wrote."""
+        found = []
+        for new, old, addresses in self.overlaps.values():
+            parties = (self._findings.access(new, addresses), self._findings.access(old, addresses))
+            text = f"Two CTAs write the same bytes of {parties[0].place or 'global memory'}, with equal values."
+            found.append(Finding("OUTPUT_OVERLAP", text, parties, advice=CODES["OUTPUT_OVERLAP"].advice))
+        for placed in self._placed:
+            array = self._arrays.get(placed.base)
+            if array is None or array.reads is not None or array.is_read:
+                continue
+            written = sum(atom.size for atom in array.shadow.atoms if atom.write is not None)
+            if written < placed.size:
+                text = f"{placed.size - written:,} of {placed.size:,} bytes of {placed.name} were not written."
+                found.append(Finding("OUTPUT_GAP", text, advice=CODES["OUTPUT_GAP"].advice))
+        return found
 
     def free(self, touch: Touch, access: Access, part: Lanes) -> None:
         """TMEM is given back: a write to all of it, after which it is as new."""
@@ -148,7 +175,8 @@ class Memories:
         self._published = {key: rows for key, rows in self._published.items() if key[1] not in ctas}
 
     def _synchronise(self, event: Event, touch: Touch, part: Lanes, warp: Warp, *, writes: bool) -> None:
-        semantics, place = event.semantics, warp.components.place
+        """A strong access releases to its location, or acquires from it, within its scope."""
+        semantics, scope = event.semantics, event.scope or "sys"
         for address in np.unique(touch.addresses).tolist():
             key = (touch.space, touch.cta, address)
             published = self._published.get(key)
@@ -156,21 +184,28 @@ class Memories:
                 releases = "release" in semantics or "acq_rel" in semantics
                 if published is None or not semantics.startswith("atomic"):
                     published = self._published[key] = {}
-                _publish(published, place, part, releases=releases)
+                reach = scope if releases else _smaller(scope, part.fenced_scope)
+                _publish(published.setdefault((reach, warp.cta), {}), warp.components.place, part, releases=releases)
                 continue
             if not semantics.startswith("atomic"):
                 self.polled += 1
-            if published is None:
-                continue
-            if "acquire" in semantics or "acq_rel" in semantics:
-                _take(part.clock, place, published)
-            else:
+            for (reach, writer), given in (published or {}).items():
+                if not (self._reaches(reach, writer, warp.cta) and self._reaches(scope, warp.cta, writer)):
+                    continue
+                if "acquire" in semantics or "acq_rel" in semantics:
+                    _take(part.clock, warp.components.place, given)
+                    continue
                 if part.seen is None:
                     part.seen = warp.components.clock()
-                _take(part.seen, place, published)
-                for other, rows in published.items():
-                    if other == place:
-                        part.clock.follow(Clock(rows))
+                _take(part.seen, warp.components.place, given)
+                if warp.components.place in given:
+                    part.clock.follow(Clock(given[warp.components.place]))
+
+    def _reaches(self, scope: str, one: Triple, other: Triple) -> bool:
+        """True if the scope of a thread of one CTA includes the threads of another."""
+        if one == other or scope not in ("cta", "cluster"):
+            return True
+        return scope == "cluster" and self._agents.place(one) == self._agents.place(other)
 
     def fence(self, event: Event, warp: Warp) -> None:
         """A fence of memory, of a proxy or of tcgen05."""
@@ -188,9 +223,19 @@ class Memories:
                     clock.receive()
             elif event.proxy == "generic" and event.semantics != "mbarrier_init" and space != "register":
                 if part.seen is not None:
+                    if event.scope == "cta":
+                        part.seen.others = None  # such a fence acquires nothing from other clusters
                     clock.join(part.seen)
                     part.seen = None
-                part.fenced = clock.copy()
+                part.fenced, part.fenced_scope = clock.copy(), event.scope or "sys"
+
+
+_SCOPES = ("cta", "cluster", "gpu", "gl", "sys")
+
+
+def _smaller(one: str, other: str) -> str:
+    """The smaller of two scopes."""
+    return min(one, other, key=_SCOPES.index)
 
 
 def _publish(published: dict[Triple, Rows], place: Triple, part: Lanes, *, releases: bool) -> None:

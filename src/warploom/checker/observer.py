@@ -31,7 +31,7 @@ class Checker:
         self.meetings = Meetings(self.agents, self.rules, self.findings)
         self.memories = Memories(self.agents, self.rules, self.findings)
         self.lifetimes = Lifetimes(self.findings, self.rules)
-        self.lints: dict[tuple[str, int], Finding] = {}
+        self.lints: dict[tuple[str, object], Finding] = {}
         self.events = 0
         self._handlers = {
             "access": self._access,
