@@ -174,6 +174,7 @@ def test_the_residual_does_not_change_the_dtype():
 )
 def test_layers_that_have_a_kernel(monkeypatch, x, weight, autocast, wanted):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(wnn, "_HAS_TARGET", {})
 
     class OnGpu(torch.Tensor):
         is_cuda = True
@@ -182,6 +183,36 @@ def test_layers_that_have_a_kernel(monkeypatch, x, weight, autocast, wanted):
     with torch.autocast("cuda", dtype=getattr(torch, autocast or "bfloat16"), enabled=autocast is not None):
         monkeypatch.setattr(torch, "is_autocast_enabled", lambda kind: autocast is not None)
         assert wnn.has_kernel(x, weight) is wanted
+
+
+def test_each_gpu_is_asked_once(monkeypatch):
+    asked = []
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: asked.append(device) or (9 - device, 0))
+    monkeypatch.setattr(wnn, "_HAS_TARGET", {})
+
+    class OnGpu(torch.Tensor):
+        is_cuda = True
+        index = 0
+
+        def get_device(self):
+            return self.index
+
+    x = torch.ones(2, 2, dtype=torch.bfloat16).as_subclass(OnGpu)
+    for index, wanted in ((0, True), (1, False), (0, True), (1, False)):
+        OnGpu.index = index
+        assert wnn.has_kernel(x, x) is wanted
+    assert asked == [0, 1]
+
+
+def test_a_layer_passes_only_the_options_that_it_has(monkeypatch):
+    passed = []
+    monkeypatch.setattr(wnn, "has_kernel", lambda x, weight: True)
+    monkeypatch.setattr(wnn, "linear", lambda x, weight, **options: passed.append(options))
+    x, residual = torch.ones(2, 16), torch.ones(2, 8)
+    wnn.Linear(16, 8, bias=False)(x)
+    layer = wnn.Linear(16, 8, activation="relu")
+    layer(x, residual)
+    assert passed == [{}, {"bias": layer.bias, "activation": "relu", "residual": residual}]
 
 
 def test_layers_have_a_public_name():

@@ -29,6 +29,7 @@ Run = Callable[[str, Tensor, Tensor, dict[str, Any], tuple[Tensor, ...]], Tensor
 """Computes a GEMM without gradient, and fills the tensors to be saved for backward."""
 _OPERAND_GRADIENTS: dict[str, Callable[..., Gradients]] = {"matmul": matmul_gradients, "linear": linear_gradients}
 _INPUTS = ("bias", "residual")
+_FP8 = frozenset(FP8)
 _UNSUPPORTED = frozenset(("epilogue", "store", "operands", "outputs", "out", "config", "target"))
 """Options with which a call is a custom op, or has no gradient."""
 
@@ -40,9 +41,10 @@ def differentiable(function: str, a: Tensor, b: Tensor, options: dict[str, Any],
         if not _UNSUPPORTED.isdisjoint(options):
             return None
         tensors += [each for name in _INPUTS if isinstance(each := options.get(name), Tensor)]
-    if not are_plain(tensors) or is_observed() or a.dtype in FP8:
+    if not are_plain(tensors) or is_observed() or a.dtype in _FP8:
         return None
-    if b.dim() != 2 or (a.dim() != 2 and (function != "linear" or not a.dim())):
+    rows = a.dim()
+    if b.dim() != 2 or (rows != 2 and (function != "linear" or not rows)):
         return None
     made: Tensor | tuple[Tensor, Tensor] = _apply(*map(unwrap_dead, tensors), (function, options, run))
     return made if type(made) is not tuple else made[0]

@@ -49,15 +49,23 @@ class Linear(nn.Linear):
 
     def forward(self, input: Tensor, residual: Tensor | None = None) -> Tensor:  # noqa: A002  the name is that of `nn.Linear`
         """`activation(input @ weight.T + bias) + residual`."""
-        if has_kernel(input, self.weight):
+        weight, bias, activation = self.weight, self.bias, self.activation
+        if has_kernel(input, weight):
+            options: dict[str, Any] = {}  # without those that are None: a call without options has the shortest way
+            if bias is not None:
+                options["bias"] = bias
+            if activation is not None:
+                options["activation"] = activation
+            if residual is not None:
+                options["residual"] = residual
             try:
-                return linear(input, self.weight, bias=self.bias, activation=self.activation, residual=residual)
+                return linear(input, weight, **options)
             except WarploomError as error:
                 hide_library_frames(error)
                 raise
-        made = nn.functional.linear(input, self.weight, self.bias)
-        if self.activation is not None:
-            made = ACTIVATED[self.activation](made)
+        made = nn.functional.linear(input, weight, bias)
+        if activation is not None:
+            made = ACTIVATED[activation](made)
         return made if residual is None else (made + residual).to(made.dtype)
 
     def _get_name(self) -> str:
@@ -70,11 +78,25 @@ class Linear(nn.Linear):
         return shown if self.activation is None else f"{shown}, activation={self.activation}"
 
 
+_HAS_TARGET: dict[int, bool] = {}
+"""By GPU, whether there are kernels for it: PyTorch takes microseconds to tell a GPU's compute capability."""
+
+
+def _has_target(x: Tensor) -> bool:
+    """Return whether there are kernels for the GPU of a tensor."""
+    if torch.compiler.is_compiling():  # which would guard on the table
+        return target_of(torch.cuda.get_device_capability(x.device)) is not None
+    index = x.get_device()
+    if index not in _HAS_TARGET:
+        _HAS_TARGET[index] = target_of(torch.cuda.get_device_capability(index)) is not None
+    return _HAS_TARGET[index]
+
+
 def has_kernel(x: Tensor, weight: Tensor) -> bool:
     """Return whether there is a kernel for such a layer that is as accurate as PyTorch's: the same types and
     precision.
     """
-    if not x.is_cuda or target_of(torch.cuda.get_device_capability(x.device)) is None:
+    if not x.is_cuda or not _has_target(x):
         return False
     if torch.is_autocast_enabled("cuda") and {x.dtype, weight.dtype} <= {torch.float32, *_HALVES}:
         return torch.get_autocast_dtype("cuda") in _HALVES
