@@ -7,6 +7,8 @@ import re
 import ml_dtypes
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tests.assembly import assemble_ok
 from tests.ops.references import BF16, exact, integers, poisoned, rounded
 
@@ -118,6 +120,37 @@ def test_channels_beyond_the_last_are_zeros_in_both_operands():
     assert (wl.conv2d(x, w) == np.inf).all()
 
 
+@settings(max_examples=8)
+@given(data=st.data())
+def test_random_convolutions(data):
+    """Fresh sizes, strides, paddings, dilations, schedules and targets."""
+    draw = data.draw
+    two = st.tuples(st.integers(1, 4), st.integers(1, 4))
+    filters, stride, dilation = draw(two), draw(two), draw(two)
+    padding = draw(st.tuples(st.integers(0, 3), st.integers(0, 3)))
+    reach = [step * (extent - 1) + 1 - 2 * pad for step, extent, pad in zip(dilation, filters, padding, strict=True)]
+    extents = [draw(st.integers(max(least, 1), max(least, 1) + 9)) for least in reach]
+    images, channels, columns = (
+        draw(st.integers(1, 3)),
+        draw(st.sampled_from((3, 8, 56, 64, 72))),
+        draw(st.integers(1, 99)),
+    )
+    x, w = integers(images, *extents, channels, largest=2), integers(columns, *filters, channels, largest=2)
+    wanted = convolved(x, w, stride, padding, dilation)
+    out, options = poisoned(wanted.shape, np.float32), {"stride": stride, "padding": padding, "dilation": dilation}
+    bound = wl.conv2d.bind(x, w, out=out, target=draw(st.sampled_from(("sm_100a", "sm_90a"))), **options)
+    wl.launch(bound, schedule=draw(st.sampled_from(SCHEDULES)), seed=draw(st.integers(0, 1 << 30)))
+    np.testing.assert_array_equal(out, wanted)
+
+
+@pytest.mark.parametrize("target", ["sm_100a", "sm_90a"])
+def test_no_interleaving_is_wrong(target):
+    x, w, residual = integers(1, 6, 5, 72), integers(24, 2, 2, 72), integers(1, 4, 3, 24)
+    options = {"stride": 2, "padding": 1, "bias": integers(24), "residual": residual, "target": target}
+    report = wl.check(wl.conv2d.bind(x, w, **options))
+    assert report.verdict is wl.Verdict.PROVED, str(report)
+
+
 @pytest.mark.parametrize("target", ["sm_100a", "sm_90a"])
 def test_one_launch_reads_the_images_in_place(target):
     x, w = integers(2, 6, 6, 64), integers(32, 3, 3, 64)
@@ -130,8 +163,8 @@ def test_one_launch_reads_the_images_in_place(target):
     assert modes["im2col"] is x
     text = wl.ptx_of(wl.conv2d, x, w, padding=1, bias=integers(32), residual=residual, target=target)
     assert re.search(r"cp\.async\.bulk\.tensor\.4d\.im2col\.shared::cluster\.global\.", text)
-    given = [each for each in plan.launch.args if isinstance(each, np.ndarray)]
-    assert sum(each.size for each in given) <= 32  # the bias; all else are views of the caller's arrays
+    arrays = [each for each in plan.launch.args if isinstance(each, np.ndarray)]
+    assert sum(each.size for each in arrays) <= 32  # the bias; all else are views of the caller's arrays
 
 
 @pytest.mark.parametrize("target", ["sm_100a", "sm_90a"])
@@ -161,10 +194,10 @@ REFUSED = {
 
 @pytest.mark.parametrize("words", REFUSED)
 def test_wrong_arguments(words):
-    given = dict(REFUSED[words])
-    x, w = (integers(*given.pop(name, shape)) for name, shape in (("x", (1, 5, 5, 16)), ("w", (8, 3, 3, 16))))
+    options = dict(REFUSED[words])
+    x, w = (integers(*options.pop(name, shape)) for name, shape in (("x", (1, 5, 5, 16)), ("w", (8, 3, 3, 16))))
     with pytest.raises(WarploomError) as error:
-        wl.conv2d(x, w, **given)
+        wl.conv2d(x, w, **options)
     assert words in str(error.value)
 
 

@@ -11,7 +11,7 @@ from tests.trace.harness import accepted, body, run
 from warploom import TensorMap, launch
 from warploom.diagnostics import Fault, TraceError
 from warploom.ptx.syntax.printer import print_module
-from warploom.trace import Array, Variable, bf16, emit, f32, kernel, loop, s32, s64, thread, u8, when
+from warploom.trace import Array, Operands, Sizes, Variable, bf16, emit, f32, kernel, loop, s32, s64, thread, u8, when
 
 ONE = {"grid": (1, 1, 1), "block": (32, 1, 1)}
 
@@ -26,6 +26,20 @@ def test_scalars_of_every_type():
     out = np.zeros(5)
     run(store, out, -5, 2**40, 0.5, 255, np.float32(1.5))
     assert out.tolist() == [-5, 2**40, 0.5, 255, 1.5]
+
+
+def test_integers_by_name():
+    @kernel
+    def store(out: Array[s32], sizes: Sizes, factors: Operands):
+        with when(thread() == 0):
+            out[0] = sizes["rows"] * 2 + sizes["first"]
+            out[1] = (factors["half"] * 8).to("s32", rounding="rzi")
+
+    out = np.zeros(2, np.int32)
+    run(store, out, {"rows": 2**24 + 1, "first": -3}, {"half": 0.5})
+    assert out.tolist() == [2**25 - 1, 4]
+    with pytest.raises(TraceError, match=r"`sizes_rows` is a \.s32, not 0\.5"):
+        run(store, out, {"rows": 0.5, "first": 1}, {"half": 0.5})
 
 
 def test_none_for_an_optional_parameter():

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from warploom.hardware.swizzles import SWIZZLES
 from warploom.kernels.call import is_row, is_storable
 from warploom.kernels.convolution import Window
 from warploom.ops.planning.arrays import (
@@ -144,10 +145,15 @@ class Request:
 
     @property
     def sizes(self) -> tuple[int, int, int, int]:
-        """m, n, k and batches; with an empty K one zero is added up."""
+        """m, n, k and batches; with an empty K one zero is added up.
+
+        Of a convolution k counts whole rows of the widest swizzle for each tap, which is what kernels multiply.
+        """
         batch, m, n = (prod(each) for each in self.extents)
-        taps = self.window.taps if self.window is not None else 1
-        return m, n, max(self.a.shape[-1] * self.packing[0] * taps, 1), batch
+        if self.window is not None:
+            span = SWIZZLES["128B"].span // self.a.itemsize
+            return m, n, -(-self.a.shape[-1] // span) * span * self.window.taps, batch
+        return m, n, max(self.a.shape[-1] * self.packing[0], 1), batch
 
     @property
     def is_empty(self) -> bool:
