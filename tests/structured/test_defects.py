@@ -14,6 +14,7 @@ import pytest
 from tests.kernels.plain_problems import arrays, role_texts, run, same, waits_before_it_reads
 from tests.kernels.scaled_problems import blockwise, scaled
 from tests.kernels.sm100 import test_grouped, test_residual, test_split_k
+from tests.ops import test_grouped_blockwise
 from tests.ops.test_grouped_block_scaled import Problem as GroupedProblem
 from tests.structured import test_pipeline
 from tests.structured.accumulating import check, multiply, plain_epilogue, plain_mma
@@ -31,7 +32,7 @@ from warploom.hardware.synchronisation import WORK_RESPONSE_BYTES
 from warploom.hardware.targets import MACHINES
 from warploom.kernels.sm100.binding import FAMILIES
 from warploom.kernels.sm100.matmul import matmul
-from warploom.ops import grouped_block_scaled_matmul
+from warploom.ops import grouped_block_scaled_matmul, grouped_blockwise_matmul
 from warploom.ptx.syntax.printer import print_module
 from warploom.structured import (
     BlockScaledMatmulConfig,
@@ -78,6 +79,12 @@ def prepared(name, cta_group=1):
         config = problem.config(64, cta_group, swapped=cta_group == 2, gemm_kind="gmm")
         options = {"expert_ids": problem.ids, "out": np.zeros((len(problem.a), n), np.float32), "config": config}
         return grouped_block_scaled_matmul.bind(*problem.given, **options), config
+    if name == "grouped_blockwise_fp8":
+        given, sums = test_grouped_blockwise.problem()
+        fields = {"mma_shape": (128 * cta_group, 64, 32), "c_type": "f32", "gemm_kind": "block_scaled_1d2d_fp8"}
+        config = BlockwiseFP8MatmulConfig(cta_group=cta_group, **fields)
+        options = {"expert_ids": test_grouped_blockwise.IDS, "out": np.zeros(sums.shape, np.float32), "config": config}
+        return grouped_blockwise_matmul.bind(*given, **options), config
     build = {"blockwise_fp8": blockwise, "block_scaled": scaled}[name]
     problem = build(m, n, k, cta_group=cta_group, mma_shape=(128 * cta_group, 64, 32), c_type="bf16")
     return problem.launch, problem.config

@@ -33,8 +33,10 @@ from warploom.structured import (
     SharedMemBarrier,
     SMemArray,
     TileWriter,
+    TmemAddress,
     TmemAllocation,
     TmemStage,
+    TmemTensor,
 )
 from warploom.trace import (
     Array,
@@ -52,6 +54,7 @@ from warploom.trace import (
     warp_roles,
     when,
 )
+from warploom.trace.language.values import literal
 
 
 def mma_by(form):
@@ -266,6 +269,45 @@ def test_a_stage_of_the_other_side():
             kit.outputs.acquire_epilogue_linear()  # HERE
 
     rejected("STAGE_WRONG_ROLE", "Role `mma` acquires a consumer stage", "but its consumer is `epilogue`", mma=mma)
+
+
+def test_an_accumulator_released_before_its_loads_are_waited_for():
+    def epilogue(kit):
+        with kit.roles.epilogue, EpilogueWarpContext(kit.outputs) as epi:
+            for _ in kit.work:
+                with epi.output_pipeline.consumer() as stage:
+                    tensor = TmemTensor("f32", (kit.config.BM, 8), 1, stage.tmem.address(kit.roles.epilogue.warp))
+                    TmemAddress.wait_load()
+                    tensor.load_fragments(1)
+                    stage.release()  # HERE
+
+    rejected("TMEM_LOAD_NOT_WAITED", "accumulator of `outputs`", "wait_load()", epilogue=epilogue)
+
+
+@pytest.mark.parametrize("always", [True, "value"])
+def test_a_fresh_accumulator_that_is_added_to(always):
+    def mma(kit):
+        with kit.roles.mma, MmaWarpContext(kit.outputs) as mma:
+            for _ in kit.work:
+                with mma.output_pipeline.producer() as stage, kit.inputs.consume() as tiles:
+                    accumulate = always if always is True else literal(True, "pred")
+                    kit.mma_op.mma(tiles, stage.tmem, accumulate=accumulate)  # HERE
+
+    rejected("STALE_ACCUMULATOR", "an earlier tile", "accumulate=step > 0", mma=mma)
+
+
+def test_an_accumulator_may_be_added_to_after_its_first_mma():
+    def mma(kit):
+        with kit.roles.mma, MmaWarpContext(kit.outputs) as mma:
+            for _ in kit.work:
+                with when(kit.cluster.leader), mma.output_pipeline.producer() as stage:
+                    with kit.inputs.consume() as tiles:
+                        kit.mma_op.mma(tiles, stage.tmem, accumulate=False)
+                    for _ in loop(kit.k_tiles - 1):
+                        with kit.inputs.consume() as tiles:
+                            kit.mma_op.mma(tiles, stage.tmem, accumulate=True)
+
+    check(mma, plain_epilogue, SCHEDULES[:1])
 
 
 def test_a_stage_released_twice():

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from warploom.diagnostics import Diag
+from warploom.ptx.syntax.model import Instruction
 from warploom.structured.cluster import Cluster
 from warploom.structured.config.output import OutputPipelineConfig
 from warploom.structured.named_barriers import WarpGroupBarrier
@@ -34,7 +35,8 @@ class OutputStage(Stage):
         super().__init__(side)
         isa.tcgen05.fence.after_thread_sync()
         self.pipeline = outputs.pipeline
-        self._tmem = TmemStage(outputs.opc, outputs.tmem.addr, self._index)
+        self._begins = len(current().body)
+        self._tmem = TmemStage(outputs.opc, outputs.tmem.addr, self._index, (self._begins, here()))
 
     @property
     def tmem(self) -> TmemStage:
@@ -55,7 +57,13 @@ class EpilogueStage(OutputStage):
     """An accumulator to be read; release returns it to the MMA role."""
 
     def release(self) -> None:
-        """Release the accumulator, ordered after all TMEM loads so far."""
+        """Release the accumulator, ordered after all TMEM loads so far, which must have been waited for."""
+        for each in reversed(current().body[self._begins :]):
+            if not isinstance(each, Instruction) or not each.opcode.startswith(("tcgen05.ld.", "tcgen05.wait::ld")):
+                continue
+            if each.opcode.startswith("tcgen05.ld."):
+                raise Diag.TMEM_LOAD_NOT_WAITED.error(here(), pipeline=self.pipeline.name, load=each.loc)
+            break
         isa.tcgen05.fence.before_thread_sync()
         super().release()
 

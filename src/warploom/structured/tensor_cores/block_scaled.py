@@ -19,7 +19,7 @@ from warploom.structured.config import BlockScaledMatmulConfig
 from warploom.structured.pipelines.input_pipeline import InputConsumerStage
 from warploom.structured.pipelines.operand_tiles import copy_box
 from warploom.structured.pipelines.start_up import start_up
-from warploom.structured.tensor_cores.tcgen05 import MmaOp
+from warploom.structured.tensor_cores.tcgen05 import MmaOp, check_accumulates
 from warploom.structured.tensor_cores.tmem import TmemStage
 from warploom.trace import isa
 from warploom.trace.isa.emit import At
@@ -189,6 +189,7 @@ class BlockScaledMmaOp(MmaOp):
         """Issue the MMAs of a stage; `accumulate` applies to the first, which otherwise overwrites the accumulator."""
         payload, index = stage.payload(), stage.tile()
         a, b, sfa, sfb = payload.a, payload.b, payload.sfa, payload.sfb
+        check_accumulates(acc, accumulate)
         with when(self._role.elected):
             of_a = sfa.to_tmem(index, acc.base, tile, self._cluster.cta_group)
             of_b = sfb.to_tmem(index, acc.base, tile, self._cluster.cta_group)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from warploom.diagnostics import Diag
 from warploom.hardware.mma_shapes import TENSOR_KINDS
+from warploom.ptx.syntax.model import Instruction
 from warploom.structured.cluster import Cluster, Mask
 from warploom.structured.pipelines.input_pipeline import InputConsumerStage
 from warploom.structured.pipelines.signals import commit
 from warploom.structured.tensor_cores.tmem import TmemStage
 from warploom.trace import isa
+from warploom.trace.builder import current, here
 from warploom.trace.isa.emit import At
 from warploom.trace.language.barriers import Barrier
 from warploom.trace.language.control import when
@@ -37,6 +40,7 @@ class MmaOp:
         payload, group = stage.payload(), stage._inputs.k_group_size  # noqa: SLF001 - its own pipeline
         a, b = payload.a, payload.b
         place = At(acc.offset if isinstance(acc, TmemStage) else acc)
+        check_accumulates(acc, accumulate)
         with when(self._role.elected):
             for j in range(group):
                 left, right = a.descriptor(stage.tile(j)), b.descriptor(stage.tile(j))
@@ -52,6 +56,18 @@ class MmaOp:
         stage = getattr(barrier, "_stage", None)
         if stage is not None:
             stage.signalled()
+
+
+def check_accumulates(acc: TmemStage | Value, accumulate: Value | bool) -> None:
+    """Check that the first MMA into an acquired accumulator may overwrite it, unless something was stored there."""
+    if isinstance(accumulate, Value):
+        accumulate = bool(accumulate.literal)  # None if only the device knows it
+    if not accumulate or not isinstance(acc, TmemStage) or acc.acquired is None:
+        return
+    begins, acquired = acc.acquired
+    since = (each for each in current().body[begins:] if isinstance(each, Instruction))
+    if not any(each.opcode.startswith(("tcgen05.mma.", "tcgen05.st.")) for each in since):
+        raise Diag.STALE_ACCUMULATOR.error(here(), acquired=acquired)
 
 
 def _multiplied(element: str) -> str:

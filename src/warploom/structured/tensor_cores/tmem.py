@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
+from warploom.diagnostics import Loc
 from warploom.hardware.fragments import TENSOR_MOVES, tensor_move
 from warploom.hardware.targets import MACHINES
 from warploom.hardware.tmem import LANE_ALIGNMENT, LANE_SHIFT, QUADRANT
@@ -189,6 +190,8 @@ class TmemStage:
     config: OutputPipelineConfig
     base: Value
     index: Index
+    acquired: tuple[int, Loc | None] | None = field(default=None, compare=False)
+    """The statements of the kernel so far, and the author's line, where the stage was acquired."""
 
     @classmethod
     def from_offset(cls, config: OutputPipelineConfig, offset: Value, index: Index) -> TmemStage:
