@@ -32,8 +32,8 @@ Form = Callable[..., dict[str, Any] | None]
 Its keyword-only parameters must also be in the operation's options. Those with the default None are operands that a
 call may leave out, the others are settings: numbers on which the form depends.
 """
-_NOT_ARRAYS = frozenset((list, tuple, dict, str, int, float, complex, bool, type(None)))
-"""For these no library is loaded."""
+_NOT_ARRAYS = (list, tuple, dict, str, int, float, complex, type(None))
+"""For these no library is loaded. PyTorch's compiler traces `isinstance` in every version, a frozenset of types not."""
 _DEFAULTS = {
     "alpha": 1.0,
     "beta": 1.0,
@@ -155,7 +155,7 @@ def elsewhere(operation: str, first: Any) -> Callable[..., Any] | None:
     PyTorch's compiler traces this function: it follows an import statement, but no call of the import system, and it
     must not see `sys.modules`. What is read here must not change, or it compiles again.
     """
-    if type(first) in _NOT_ARRAYS:
+    if isinstance(first, _NOT_ARRAYS):
         return None
     try:
         import warploom.torch.dispatch as front
