@@ -279,6 +279,17 @@ def test_cublas_of_triton_runs_on_the_host():
     assert nvidia.cublas.CublasLt is not type(blas)
 
 
+def test_a_layer_norm_in_half_precision_sums_its_gradients_in_f32():
+    with warploom.triton.machine():
+        x, dy = torch.randn(1500, 64, device="cuda").half(), torch.randn(1500, 64, device="cuda").half()
+        weight, bias = (torch.rand(64, device="cuda").half().requires_grad_() for _ in range(2))
+        out = torch.nn.functional.layer_norm(x, (64,), weight, bias, 1e-5)
+        out.backward(dy)
+        assert out.dtype == weight.grad.dtype == torch.float16
+        exact = dy.double().sum(0)
+        assert (bias.grad.double() - exact).abs().max() <= exact.abs().max() * 2**-10
+
+
 def test_launch_hooks():
     seen = []
     from triton import knobs

@@ -70,6 +70,7 @@ class HostTensors(TorchFunctionMode):
             torch.Tensor.is_pinned: lambda tensor, *_, **__: False,
             torch.Tensor.record_stream: lambda tensor, *_: None,
             torch.Tensor.data_ptr: addresses.note,
+            torch.nn.functional.layer_norm: _layer_norm,
         }
 
     def __torch_function__(
@@ -86,6 +87,12 @@ class HostTensors(TorchFunctionMode):
         if any(is_device(each) for each in args):
             args = tuple(on_host(each) for each in args)
         return func(*args, **kwargs)
+
+
+def _layer_norm(values: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
+    """Layer norm that sums in f32, as on a GPU: the CPU sums the gradients of 16-bit weights in their own type."""
+    widened = [each if each is None or each.itemsize > 2 else each.float() for each in (values, weight, bias)]
+    return torch.nn.functional.layer_norm(widened[0], normalized_shape, *widened[1:], eps).to(values.dtype)
 
 
 def _to(tensor: Any, *args: Any, **kwargs: Any) -> Any:
