@@ -39,11 +39,13 @@ def kernel(body: str, target: str = "sm_90a") -> str:
     return HEAD.format(target=target) + body + "\n    ret;\n}\n"
 
 
-def checked(body: str, *, block: int = 64, grid: int = 1, profile: str = "strict", **options: Any) -> warploom.Report:
+def checked(
+    body: str, *, block: int = 64, grid: int = 1, profile: str = "strict", target: str = "sm_90a", **options: Any
+) -> warploom.Report:
     """The report of a small kernel."""
     out = np.zeros(block * grid, np.uint32)
     return warploom.check(
-        kernel(body), launch={"grid": grid, "block": block, "args": [out]}, profile=profile, **options
+        kernel(body, target), launch={"grid": grid, "block": block, "args": [out]}, profile=profile, **options
     )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from warploom.checker.codes import CODES
 from warploom.checker.collecting import Findings, key_of
-from warploom.checker.determinism import Influence, influences, polls, reason
+from warploom.checker.determinism import Influence, influences, polls, reason, unmodelled
 from warploom.checker.observer import Checker
 from warploom.checker.registers import hazards
 from warploom.checker.report import Cost, Covers, Finding, Party, Relaxed, Report, Verdict
@@ -122,6 +122,7 @@ class _Judged:
         kinds = {each.kind for each in found}
         if polls(program.flow):
             self.rules.assumed["monotone-flags"] += 1
+        self.rules.assumed.update(unmodelled(program.flow))
         if self.error is None and "clc" in kinds and self.budget >= len(_FEWER_SMS) and sms is None:
             for fewer in _FEWER_SMS:
                 if self.error is None:

@@ -60,6 +60,21 @@ def influences(flow: Flow) -> tuple[Influence, ...]:
     return tuple(found)
 
 
+def unmodelled(flow: Flow) -> tuple[str, ...]:
+    """The parts of a kernel that the checker does not judge, as names of assumptions."""
+    opcodes = {op.instruction.opcode for block in flow.blocks for op in block.ops}
+    return tuple(name for name, starts in _UNMODELLED.items() if any(each.startswith(starts) for each in opcodes))
+
+
+_UNMODELLED = {
+    "tensor-maps": ("tensormap.", "fence.proxy.tensormap"),
+    "dependent-launch": ("griddepcontrol",),
+    "register-budget": ("setmaxnreg",),
+    "barrier-init-fence": ("fence.mbarrier_init",),
+}
+"""Instructions by the assumption that they are used correctly."""
+
+
 def polls(flow: Flow) -> bool:
     """True if a thread waits until a location has some value."""
     return any(_polls(op) for block in flow.blocks for op in block.ops)

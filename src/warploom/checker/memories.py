@@ -96,10 +96,10 @@ class Memories:
             shadow = self._of_ctas[touch.space, touch.cta] = Shadow(_CTA_BITS, recurring=True)
         region = shadow.region(_linear(touch), touch.width)
         fresh = shadow.access(region, access, partial(self._judge, touch, part, clock))
-        if fresh and touch.space == "shared" and "f8f6f4" not in access.source.instruction.opcode:
+        if fresh and not (touch.space == "shared" and "f8f6f4" in access.source.instruction.opcode):
             # Operands of 4 and 6 bits have gaps, which are not read.
             party = self._findings.access(access, _span(touch))
-            text = "A read of shared memory that nothing has written."
+            text = f"A read of {'TMEM' if touch.space == 'tensor' else 'shared memory'} that nothing has written."
             self._findings.add("UNINITIALISED", text, (party,), missing="a write of these bytes")
 
     def _touch_array(self, touch: Touch, access: Access, part: Lanes, clock: Clock) -> None:

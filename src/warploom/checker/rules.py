@@ -76,6 +76,10 @@ ASSUMPTIONS: dict[str, str] = {
     "tcgen05-pipe": "tcgen05 operations of one thread that PTX lists as pipelined execute in order",
     "clc-answers": "the tile that an answer of cluster launch control names reaches addresses and predicates of global "
     "memory only, so that answers differ in nothing but the number of tiles of a cluster",
+    "tensor-maps": "tensor maps that the kernel changes are fenced as the PTX ISA asks (not checked)",
+    "dependent-launch": "what an earlier launch writes is read after griddepcontrol.wait only (not checked)",
+    "register-budget": "the registers of all warps fit the budget of the CTA at every setmaxnreg (as in this run)",
+    "barrier-init-fence": "fence.mbarrier_init makes the barriers visible to the cluster (the fence is not checked)",
     "monotone-flags": "a location that is polled with a strong load is not reset while another thread polls it",
 }
 """Properties that a verdict may rely on; a report names those that it used."""

@@ -1,0 +1,55 @@
+"""TMEM: accesses come after the allocation and a write, and before the release."""
+
+from __future__ import annotations
+
+import pytest
+from tests.checker.kernels import checked, codes
+
+KERNEL = """
+    setp.eq.u32 %p2, %r6, 0;
+    @%p2 tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r2], 32;
+    {published}
+    ld.shared.u32 %r7, [%r2];
+    shl.b32 %r8, %r6, 21; add.u32 %r7, %r7, %r8;
+    {store}
+    tcgen05.wait::st.sync.aligned;
+    tcgen05.ld.sync.aligned.32x32b.x1.b32 {{%r9}}, [%r7];
+    {loaded}
+    tcgen05.fence::before_thread_sync;
+    {done}
+    tcgen05.fence::after_thread_sync;
+    ld.shared.u32 %r10, [%r2];
+    @%p2 tcgen05.dealloc.cta_group::1.sync.aligned.b32 %r10, 32;
+    @%p2 tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned;
+"""
+PARTS = {
+    "published": "bar.sync 0;",
+    "store": "tcgen05.st.sync.aligned.32x32b.x1.b32 [%r7], {%r1};",
+    "loaded": "tcgen05.wait::ld.sync.aligned;",
+    "done": "bar.sync 0;",
+}
+
+
+def without(part: str) -> set[str]:
+    return codes(checked(KERNEL.format_map({**PARTS, part: ""}), block=128, target="sm_100a", budget=0))
+
+
+def test_a_whole_life_has_no_finding() -> None:
+    assert without("") == set()
+
+
+@pytest.mark.parametrize(
+    ("part", "code"),
+    [("store", "UNINITIALISED"), ("loaded", "TMEM_DEALLOC_EARLY"), ("done", "TMEM_DEALLOC_EARLY")],
+)
+def test_each_step_matters(part: str, code: str) -> None:
+    assert code in without(part)
+
+
+def test_the_address_is_published_by_a_barrier() -> None:
+    assert without("published") & {"UNINITIALISED", "RACE_RAW", "TMEM_ALLOC_ORDER", "FAULT"}
+
+
+def test_instructions_outside_the_model_are_named() -> None:
+    report = checked("griddepcontrol.wait; bar.sync 0;")
+    assert any(each.startswith("dependent-launch") for each in report.assumptions)
