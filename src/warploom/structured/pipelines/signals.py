@@ -161,6 +161,7 @@ class EveryReader(EveryThread):
     """
 
     def arrive(self, row: Barriers, stage: Value, cluster: Cluster) -> None:
+        """Arrive with every thread, after a fence that orders its reads before later asynchronous writes."""
         isa.fence.proxy_async(space="shared::cta")
         self.arrive_now(row, stage, cluster)
 
