@@ -54,6 +54,15 @@ BODIES = {
     mov.u32 %r3, 5; mov.u32 %r7, %ctaid.x; add.u32 %r8, %r7, 3; mad.lo.u32 %r4, %r1, %r8, %r3; add.u32 %r8, %r8, 1;
     add.u32 %r4, %r4, %r8; setp.gt.u32 %p1, %r8, 100; selp.b32 %r5, %r4, %r8, %p1; ld.global.u32 %r6, [%rd1];
     add.u32 %r5, %r5, %r6; st.global.v2.u32 [%rd0], {%r4, %r5};""",
+    "small matrices": """
+    mov.u32 %r3, sh; and.b32 %r4, %r0, 31; shl.b32 %r5, %r4, 4; add.u32 %r5, %r5, %r3; st.shared.v2.u32 [%r5], {%r1, %r0};
+    st.shared.v2.u32 [%r5+8], {%r0, %r1}; bar.sync 0; xor.b32 %r6, %r4, 5; shl.b32 %r6, %r6, 4; add.u32 %r6, %r6, %r3;
+    ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%r10, %r11, %r12, %r13}, [%r6];
+    ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%r14, %r6}, [%r6]; bar.sync 0;
+    stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%r5+512], {%r10, %r14, %r6, %r13};
+    stmatrix.sync.aligned.m8n8.x1.shared::cta.b16 [%r5], {%r11}; bar.sync 0;
+    ld.shared.u32 %r15, [%r5+516]; ld.shared.u32 %r16, [%r5+4]; add.u32 %r15, %r15, %r12;
+    st.global.v2.u32 [%rd0], {%r15, %r16};""",
     "shuffles": """
     mov.u32 %r3, 3; shfl.sync.bfly.b32 %r4, %r1, 16, 31, -1; shfl.sync.up.b32 %r4|%p1, %r4, %r3, 0, 0xffffffff;
     and.b32 %r5, %r1, 31; shfl.sync.idx.b32 %r6, %r4, %r5, 0x1c1f, -1; shfl.sync.down.b32 %r7|%p2, %r6, 5, 0x101f, -1;
@@ -71,6 +80,7 @@ FAULTS = {
                         st.global.u32 [%rd3], %r1;""",
     "misaligned": "add.u64 %rd3, %rd2, %rd1; sub.u64 %rd3, %rd3, %rd1; ld.global.u32 %r3, [%rd3+2];",
     "shared": "shl.b32 %r3, %r0, 7; st.shared.u32 [%r3+1024], %r1;",
+    "a matrix": "mov.u32 %r3, sh; shl.b32 %r4, %r0, 4; ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%r5, %r6, %r7, %r8}, [%r4+8];",
     "local": ".local .b8 mine[16]; cvt.u64.u32 %rd3, %r0; st.local.u8 [%rd3], %r1;",
     "a guarded store": "setp.gt.u32 %p1, %r0, 9; mul.wide.u32 %rd3, %r0, 4096; @%p1 st.global.v4.u32 [%rd3], {%r1, %r1, 3, 4};",
 }
@@ -91,6 +101,7 @@ def both(monkeypatch: pytest.MonkeyPatch, body: str, **options: Any) -> list[Any
 @pytest.mark.parametrize("name", BODIES)
 @pytest.mark.parametrize("block", [32, 100, 256])
 def test_results_are_equal(monkeypatch: pytest.MonkeyPatch, name: str, block: int) -> None:
+    block = 96 if block % 32 and "matrix" in BODIES[name] else block  # whole warps
     source = RNG.integers(0, 1 << 16, 2 * block, dtype=np.uint32)
     for options in ({}, {"schedule": "random", "seed": 3}):
         reference, native = both(monkeypatch, BODIES[name], block=block, words=2, source=source, grid=2, **options)

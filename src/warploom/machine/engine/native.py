@@ -20,12 +20,13 @@ from typing import Any
 from warploom.machine.engine import tables
 from warploom.machine.engine.kernels import Arithmetic
 from warploom.machine.engine.llvm_ops import Host
+from warploom.machine.engine.matrix_kernels import MatrixMove
 from warploom.machine.engine.memory_kernels import Access
 from warploom.machine.engine.store import store
 from warploom.machine.engine.vectors import EngineError, UnsupportedError
 from warploom.machine.engine.warp_kernels import Shuffle
 
-Form = Arithmetic | Access | Shuffle
+Form = Arithmetic | Access | MatrixMove | Shuffle
 
 _END = "define i64 @{name}(ptr %context, ptr %record) {{\n  ret i64 0\n}}\n"
 _ENTER = """define i64 @{name}(ptr %context, ptr %record) {{

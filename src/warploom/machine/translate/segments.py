@@ -21,6 +21,7 @@ import numpy.typing as npt
 from warploom.hardware.threads import WARP_LANES
 from warploom.machine.engine.context import ITEM_BYTES, SPECIALS
 from warploom.machine.engine.kernels import Arithmetic, Masks, Operand, Row, Scalar
+from warploom.machine.engine.matrix_kernels import MatrixMove
 from warploom.machine.engine.memory_kernels import PIECE, Access
 from warploom.machine.engine.semantics import semantics
 from warploom.machine.engine.warp_kernels import Shuffle
@@ -86,9 +87,9 @@ class Record:
     stores: int = 0
 
     @property
-    def access(self) -> Access | None:
+    def access(self) -> Access | MatrixMove | None:
         """Its form, if it loads or stores."""
-        return self.kernel.form if isinstance(self.kernel.form, Access) else None
+        return self.kernel.form if isinstance(self.kernel.form, Access | MatrixMove) else None
 
 
 @dataclass(slots=True)
@@ -223,7 +224,7 @@ class NativeWriter:
         stores = sum(record.stores for record in segment.records)
         if stores:
             lines.add(f"G.grid.effects += {stores}")
-        if any(access.store and access.masks for access in found):
+        if any(isinstance(access, Access) and access.store and access.masks for access in found):
             names.bindings.setdefault("CE", "CONTEXT.effects")
             lines.add("G.grid.effects += CE[0]")
             lines.add("CE[0] = 0")
@@ -273,6 +274,8 @@ class NativeWriter:
             last = [place.index, int(guard.negated)]
         if op.family in _MEMORY:
             return self._access(w, op, last) if self._may_access(op) else None
+        if op.family in ("ldmatrix", "stmatrix"):
+            return None if last or self.masked else self._matrices(w, op)
         if op.family == "shfl":
             return None if last or self.masked or self.memory is Memory.NONE else self._shuffle(w, op)
         if op.family in alu.FAMILIES or op.family in _PARTED:
@@ -310,6 +313,30 @@ class NativeWriter:
 
         kernel = self._kernel(("shfl", op["mode"], lane, bounds, predicate), make)
         return None if kernel is None else Record(op, kernel, words)
+
+    def _matrices(self, w: Writer, op: Op) -> Record | None:
+        """`ldmatrix` or `stmatrix` of 8 × 8 matrices in the CTA's own shared memory."""
+        store = op.family == "stmatrix"
+        if self.memory is Memory.NONE or (store and self.memory is not Memory.ALL):
+            return None
+        address, registers = op.operands["a"], op.operands["b" if store else "d"]
+        if (op["shape"], op["type"]) != ("m8n8", "b16") or op["space"] not in ("shared", "shared::cta"):
+            return None
+        if not isinstance(address, Address) or not isinstance(address.base, Register):
+            return None
+        if not isinstance(registers, Vector) or len(registers.items) != int(op["count"][1:]):
+            return None
+        places = [w.place(item) for item in registers.items if isinstance(item, Register)]
+        base = w.place(address.base)
+        if base.file not in "ab" or len(places) != len(registers.items) or any(each.file != "a" for each in places):
+            return None
+        form = MatrixMove(store, bool(op["trans"]), len(places), base.file)
+        kernel = self._kernel((op.family, form.transposed, form.count, form.address), lambda: form)
+        if kernel is None:
+            return None
+        words: list[_Word] = [base.index * ITEM_BYTES[base.file], address.offset & ((1 << 64) - 1)]
+        words += [each.index * ITEM_BYTES["a"] for each in places]
+        return Record(op, kernel, words, int(store))
 
     def _kernel(self, key: object, make: Callable[[], Form]) -> Kernel | None:
         """The kernel of an instruction whose spelling and kinds of operands are the key."""
