@@ -44,6 +44,11 @@ class BoxGeometry:
     """The last position of a pixel along these axes, counted from the end of the tensor: 0 is its last element."""
 
     @cached_property
+    def windows(self) -> dict[Sizes, Any]:
+        """The parts of boxes inside the tensor, by coordinates: a kernel loads the same boxes many times."""
+        return {}
+
+    @cached_property
     def rank(self) -> int:
         """Axes of the tensor; a box has two in the im2col modes."""
         return len(self.element_strides)

@@ -28,6 +28,8 @@ from warploom.machine.tensor.elements import pack_six_bits, round_to_tf32
 Bytes = NDArray[np.uint8]
 Slices = tuple[slice, ...]
 
+_MOST_WINDOWS = 1 << 12
+"""Coordinates that a tensor map remembers."""
 _UNDEFINED = 0xFF
 """The byte that the emulator leaves in padding that PTX calls uninitialised."""
 
@@ -102,12 +104,18 @@ def _part(
         rows, offsets, first, count = pixel_rows(geometry, coords, shift)
         columns = np.arange(first, first + count)
         return (rows[:, None], columns), memory, (origin + offsets[:, None]) + (columns - first)
-    inside, offset, counts, strides = _window(geometry, coords)
-    view = _rows(memory, origin + offset, counts, strides)
-    if inside is None:
-        return None, view, ...
-    count_of = geometry.element.global_row_bytes
-    return (*inside[:-1], slice(count_of(inside[-1].start), count_of(inside[-1].stop))), view, ...
+    place = tuple(coords)
+    known = geometry.windows.get(place)
+    if known is None:
+        inside, offset, counts, strides = _window(geometry, coords)
+        if inside is not None:
+            count_of = geometry.element.global_row_bytes
+            inside = (*inside[:-1], slice(count_of(inside[-1].start), count_of(inside[-1].stop)))
+        if len(geometry.windows) >= _MOST_WINDOWS:
+            geometry.windows.clear()
+        known = geometry.windows[place] = inside, offset, counts, strides
+    inside, offset, counts, strides = known
+    return inside, _rows(memory, origin + offset, counts, strides), ...
 
 
 def read_box(
@@ -117,7 +125,8 @@ def read_box(
     pixels of an im2col copy along W, H and D.
     """
     element = geometry.element
-    _check(geometry, coords, storing=False)
+    if geometry.mode != "tile" or tuple(coords) not in geometry.windows:
+        _check(geometry, coords, storing=False)
     inside, place, index = _part(memory, geometry, coords, shift, origin)
     rows: Bytes = place[index]
     if element.rounds_to_tf32:

@@ -67,6 +67,11 @@ def _coordinates(coords: Sequence[Any], lane: int) -> tuple[int, ...]:
     return tuple([value - (1 << 32) if value >> 31 else value for value in values])
 
 
+def _plain(mode: str) -> str:
+    """The mode that a map must have."""
+    return mode.removesuffix("_no_offs").removesuffix("::gather4").removesuffix("::scatter4")
+
+
 def _check_map(tensor: MappedTensor, coords: tuple[int, ...], rank: int, mode: str) -> None:
     """The instruction, its coordinates and the map must agree."""
     geometry, four = tensor.geometry, mode.endswith("4")
@@ -75,7 +80,7 @@ def _check_map(tensor: MappedTensor, coords: tuple[int, ...], rank: int, mode: s
         what = f"the instruction is {rank}d and the map's tensor has rank {geometry.rank}"
     elif len(coords) != (_FOUR_ROWS + 1 if four else rank):
         what = f"there are {len(coords)} of them"
-    elif mode.removesuffix("_no_offs").removesuffix("::gather4").removesuffix("::scatter4") != geometry.mode:
+    elif mode != geometry.mode and _plain(mode) != geometry.mode:
         what = f"the instruction is in mode .{mode} and the map in mode {geometry.mode}"
     elif four and geometry.box[0] != 1:
         what = f"a box of gather4 or scatter4 has one row, the map's has {geometry.box[0]}"

@@ -79,6 +79,7 @@ class Pipeline(Waitable):
 
     def issue(self, warps: Sequence[int], new: Issue, *, at_once: bool) -> None:
         """Some warps issue their next wgmma; `at_once` where it must not wait for its commit."""
+        grid, knowledge = self.warpgroup.cta.grid, self.warpgroup.cta.cluster.knowledge
         for warp in warps:
             at = self.issued[warp] - self.completed
             if at == len(self.flight):
@@ -88,10 +89,12 @@ class Pipeline(Waitable):
                 found = f"warp {warp} with another instruction or other operands than line {other.line} of the others"
                 raise absent(new.multiply.op, f"{_ALL} to issue the same instruction with the same operands", found)
             self.issued[warp] += 1
-            self._look(warp, at)
-            if not self.warpgroup.cta.grid.convoys:
+            if knowledge is not None:
+                self._look(warp, at)
+            if not grid.convoys:
                 self._read_unfenced(warp, new)
-            self._tell(warp, new)
+            if grid.reporter is not None:
+                self._tell(warp, new)
         if at_once:
             while self.submitted < min(self.issued):
                 self._submit(self.submitted + 1)

@@ -73,10 +73,11 @@ def _size(values: Array, fraction_bits: int | None = None) -> int:
     else:
         unit = 1 << fraction - fraction_bits
     bits -= word(1)  # a zero becomes the largest word, or -1
-    largest = int(bits.view(signed).max()) + 1
+    flat = bits.ravel(order="K")
+    largest = int(np.maximum.reduce(flat.view(signed))) + 1
     if largest >= infinity:
         return _UNBOUNDED
-    smallest = int(bits.min()) + 1
+    smallest = int(np.minimum.reduce(flat)) + 1
     exponents = max(largest >> fraction, 1) - max(smallest >> fraction, 1)
     significand = largest & (1 << fraction) - 1 | 1 << fraction
     return (significand << max(exponents, 0)) // unit
@@ -84,13 +85,19 @@ def _size(values: Array, fraction_bits: int | None = None) -> int:
 
 def _sizes(values: Array, axis: tuple[int, ...]) -> Array:
     """The size of the elements along some axes, `_size` of each, as float64."""
-    word, _, fraction, magnitude, infinity = _FORMATS[values.dtype]
-    one, implicit = word(1), word(1 << fraction)
+    word, _, _, magnitude, _ = _FORMATS[values.dtype]
     bits = values.view(word) & word(magnitude)
-    largest = np.maximum.reduce(bits, axis=axis)
-    used = np.bitwise_or.reduce(bits, axis=axis) & (implicit - one) | implicit
-    bits -= one
-    smallest = np.minimum.reduce(bits, axis=axis) + one
+    largest, used = np.maximum.reduce(bits, axis=axis), np.bitwise_or.reduce(bits, axis=axis)
+    bits -= word(1)
+    return _sizes_from(largest, used, np.minimum.reduce(bits, axis=axis), _FORMATS[values.dtype])
+
+
+def _sizes_from(largest: Array, used: Array, less_one: Array, format_: _Format) -> Array:
+    """Sizes from the largest words, all bits that are set, and the smallest words less one."""
+    word, _, fraction, _, infinity = format_
+    one, implicit = word(1), word(1 << fraction)
+    used = used & (implicit - one) | implicit
+    smallest = less_one + one
     high, low = (np.maximum(each >> word(fraction), one).astype(np.int32) for each in (largest, smallest))
     significand = (largest & (implicit - one) | implicit) // (used & (~used + one))
     sizes = np.ldexp(significand.astype(np.float64), np.maximum(high - low, 0))
@@ -103,7 +110,7 @@ class Factor:
     `element` is the type of its elements; without it, they have at most 26 significant bits and lie in 2^±500.
     """
 
-    __slots__ = ("_right", "_row_sizes", "_wide", "k", "size", "small", "values")
+    __slots__ = ("_right", "_row_sizes", "_step_sizes", "_wide", "k", "size", "small", "values")
 
     def __init__(self, values: Array, k: int, element: str = "") -> None:
         self.values = values
@@ -114,6 +121,7 @@ class Factor:
         self._wide: Array | None = None
         self._right: Array | None = None
         self._row_sizes: Array | None = None
+        self._step_sizes: list[float] | None = None
 
     def wide(self) -> Array:
         """The matrix in float64."""
@@ -126,6 +134,20 @@ class Factor:
         if self._right is None:
             self._right = self.values.T.astype(np.float64, order="C")
         return self._right
+
+    def step_sizes(self) -> list[float]:
+        """The size of all elements of one instruction, by instruction: closer than that of the whole matrix."""
+        if self._step_sizes is None:
+            word, _, _, magnitude, _ = _FORMATS[self.values.dtype]
+            bits = self.values.view(word) & word(magnitude)
+            steps = (-1, self.k)
+            # By column first: NumPy reduces whole rows at once.
+            largest = np.maximum.reduce(np.maximum.reduce(bits, axis=0).reshape(steps), axis=1)
+            used = np.bitwise_or.reduce(np.bitwise_or.reduce(bits, axis=0).reshape(steps), axis=1)
+            bits -= word(1)
+            least = np.minimum.reduce(np.minimum.reduce(bits, axis=0).reshape(steps), axis=1)
+            self._step_sizes = _sizes_from(largest, used, least, _FORMATS[self.values.dtype]).tolist()
+        return self._step_sizes
 
     def row_sizes(self) -> Array:
         """The size of each row's elements in one instruction, [instruction, row]."""
@@ -160,14 +182,19 @@ def products_of_steps(a: Factor, b: Factor, steps: int) -> Iterator[Array]:
     """The float32 products of the first `steps` instructions, each valid until the next is asked for."""
     k = a.k
     largest = k * a.size * b.size
-    if largest > _EXACT or (largest <= _EXACT_F32 and a.small and b.small) or _splits(len(a.values), len(b.values), k):
+    if (largest <= _EXACT_F32 and a.small and b.small) or _splits(len(a.values), len(b.values), k):
         for step in range(steps):
             yield product(a, b, step, step)
         return
     left, right = a.wide(), b.right()
     total = np.empty((len(left), right.shape[1]))
     found = np.empty(total.shape, np.float32)
-    for at in range(0, steps * k, k):
+    for step in range(steps):
+        # The comparison is false for infinities too.
+        if largest > _EXACT and not k * a.step_sizes()[step] * b.step_sizes()[step] < _EXACT:
+            yield product(a, b, step, step)
+            continue
+        at = step * k
         np.matmul(left[:, at : at + k], right[at : at + k], out=total)
         found[...] = total
         found += _ZERO

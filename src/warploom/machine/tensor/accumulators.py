@@ -5,6 +5,7 @@ Registers are uint32 arrays [register, lane]; TMEM is one uint32 array [lane, co
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -85,6 +86,29 @@ def tensor_accumulate(
     else:
         keep = disabled.reshape(placement.blocks, -1)[:, lane : lane + placement.height, None]
         np.copyto(words, new, where=~keep)
+
+
+def add_products(
+    memory: Words,
+    placement: Placement,
+    lane: int,
+    column: int,
+    products: Iterable[NDArray[Any]],
+    *,
+    accumulate: bool,
+) -> None:
+    """Add (or first write, without `accumulate`) float32 products [rows, n] to TMEM, one after the other."""
+    target: NDArray[Any] | None = None
+    for product in products:
+        if target is None:
+            target = accumulator_view(memory, placement, lane, column, product.shape[1]).view(np.float32)
+        if accumulate:
+            target += _in_blocks(product, placement)
+        else:
+            target[...] = _in_blocks(product, placement)
+            accumulate = True
+    if target is not None:
+        settle(target)  # a sum with a NaN is a NaN, whatever its bits were in between
 
 
 def _combined(

@@ -12,7 +12,7 @@ gives the same bits. Everywhere else each is an operation of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -31,7 +31,7 @@ from warploom.machine.core.events import CommitGroup, Touch, Touches
 from warploom.machine.core.group import WARP
 from warploom.machine.memory.shared_memory import RANK_SHIFT
 from warploom.machine.numerics.products import Factor, products_of_steps
-from warploom.machine.tensor.accumulators import tensor_a, tensor_accumulate, tensor_scales
+from warploom.machine.tensor.accumulators import add_products, tensor_a, tensor_accumulate, tensor_scales
 from warploom.machine.tensor.elements import contained
 from warploom.machine.tensor.operands import OperandReader, footprint, multiply_scaled
 from warploom.machine.tensor.tmem import ENGINE, cells, check_group, pair_of, tmem_of
@@ -323,9 +323,12 @@ class TensorCore:
             lane, column = first.d
             memory.require(column, first.plan.columns, "The accumulator of an MMA")
             a, disabled = self._a(run, number, known), _lanes(first.disabled, number)
-            for step, added in enumerate(self._products(run, number, a, b)):
-                if shape.negate_a != shape.negate_b:
-                    np.negative(added, out=added)
+            products = self._products(run, number, a, b)
+            if shape.d_type == "f32" and disabled is None and not first.scale:
+                placement, accumulate = first.plan.placement, first.accumulate
+                add_products(memory.words, placement, lane, column, products, accumulate=accumulate)
+                continue
+            for step, added in enumerate(products):
                 tensor_accumulate(
                     memory.words,
                     first.plan.placement,
@@ -342,11 +345,14 @@ class TensorCore:
     def _products(self, run: _Run, number: int, a: Factor, b: Factor) -> Iterator[Array]:
         """[rows, n] of each MMA, its rows next to each other in memory as lanes are; valid until the next."""
         first, shape = run.first, run.first.plan.shape
+        found: Iterable[Array]
         if first.plan.vectors:
-            yield multiply_scaled(b.values, a.values, *self._scales(first, number), shape.scale_type or "").T
-            return
-        for found in products_of_steps(b, a, run.steps):
-            yield found.T.astype(np.int32) if shape.d_type == "s32" else found.T
+            found = [multiply_scaled(b.values, a.values, *self._scales(first, number), shape.scale_type or "")]
+        else:
+            found = products_of_steps(b, a, run.steps)
+        for each in found:
+            added = each.T.astype(np.int32) if shape.d_type == "s32" else each.T
+            yield np.negative(added, out=added) if shape.negate_a != shape.negate_b else added
 
     def _scales(self, first: Issue, number: int) -> tuple[Array, Array]:
         """The scale factors of B and of A."""
