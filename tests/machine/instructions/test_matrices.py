@@ -216,6 +216,7 @@ def test_generic_stores_need_a_proxy_fence(schedule):
     setting = Setting(9)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(SharedMemory, "write", spy)
+        patch.setenv("WARPLOOM_ENGINE", "numpy")  # native code has no method to watch
         setting.run("stmatrix.sync.aligned.m8n8.x1.shared.b16 [%s], {%r0};", schedule)
     assert seen[-1] == (schedule == "eager")
 
