@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -82,3 +83,18 @@ def test_there_is_no_gradient():
     bias = torch.zeros(40, requires_grad=True)
     with pytest.raises(WarploomError, match="scaled operands"):
         wl.grouped_block_scaled_matmul(*map(tensor, case.given), expert_ids=tensor(case.ids), bias=bias)
+
+
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2"])
+@pytest.mark.parametrize("of", [torch.float32, torch.bfloat16])
+def test_tensors_are_quantised_as_arrays_are(of, dtype):
+    x = torch.randn(7, 3, 96) * torch.exp2(torch.randint(-140, 120, (7, 3, 1)))
+    x[0, 0, :32], x[1, 1, 5], x[2, 2, 40] = 0, torch.inf, torch.nan
+    x = x.to(of)
+    made = wl.quantise_mxfp8(x, getattr(torch, dtype))
+    wanted = wl.quantise_mxfp8(x.float().numpy(), getattr(ml_dtypes, dtype))
+    assert torch.equal(made.scales.view(torch.uint8), torch.from_numpy(wanted.scales.view(np.uint8)))
+    numbers = made.values.float().numpy()
+    np.testing.assert_array_equal(numbers, wanted.values.astype(np.float32))
+    with pytest.raises(WarploomError, match="multiple of 32"):
+        wl.quantise_mxfp8(x[..., :40])

@@ -13,7 +13,8 @@ import numpy as np
 
 from warploom.hardware.dtypes import ELEMENT_TYPES, ElementType
 from warploom.hardware.tmem import QUADRANT, SCALE_CHUNK_FACTORS, SCALE_CHUNK_ROWS
-from warploom.ops.planning.arrays import Violations
+from warploom.ops.operation import elsewhere
+from warploom.ops.planning.arrays import Violations, is_tensor
 from warploom.ops.planning.quantised import Quantised
 
 Array = np.ndarray[Any, Any]
@@ -25,8 +26,12 @@ def quantise_mxfp8(x: Array, dtype: Any = ml_dtypes.float8_e4m3fn) -> Quantised:
     """MXFP8: runs of 32 share a power of two, 2^(⌊log2 of the largest⌋ - the type's largest exponent).
 
     Elements are rounded to nearest even and saturate; a run of zeros has the smallest scale, and a run with a NaN or
-    an infinity is all NaN.
+    an infinity is all NaN. A tensor of PyTorch is quantised on its device.
     """
+    other = elsewhere("quantise_mxfp8", x) if is_tensor(x) else None
+    if other is not None:
+        tensors: Quantised = other(x, dtype)
+        return tensors
     element = next((row for row in (_type("e4m3"), _type("e5m2")) if _is_dtype(dtype, row)), None)
     blocks = _blocks("quantise_mxfp8", x, MXFP8_BLOCK, None if element else dtype)
     assert element is not None

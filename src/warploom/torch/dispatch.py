@@ -24,6 +24,7 @@ from warploom.ops.planning.request import Request, check
 from warploom.runtime.cache.fingerprint import source_version
 from warploom.runtime.gpu.driver import device_of
 from warploom.structured.epilogue.epilogue import PRE_ACTIVATION
+from warploom.torch import scale_factors
 from warploom.torch.arguments import (
     MULTIPLIED,
     cast,
@@ -171,6 +172,11 @@ def gated_grouped_block_scaled_matmul(
     """Both GEMMs of a row in a block format, combined, and quantised to a block format if `quantise_to` is given."""
     operands = (*map(as_bytes, (a, b_gate, b_up)), a_scale, b_gate_scale, b_up_scale, ends)
     return _gated("gated_grouped_block_scaled_matmul", operands, options)
+
+
+def quantise_mxfp8(x: Tensor, dtype: Any) -> Quantised:
+    """MXFP8 of a tensor, on its device."""
+    return scale_factors.quantise_mxfp8(x, torch_dtype(dtype))
 
 
 def as_bytes(operand: Any) -> Any:

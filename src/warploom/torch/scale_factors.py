@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from warploom.hardware.tensor_maps import ADDRESS_ALIGNMENT
 from warploom.hardware.tmem import QUADRANT, SCALE_CHUNK_FACTORS, SCALE_CHUNK_ROWS
+from warploom.ops.planning.arrays import Violations
+from warploom.ops.planning.quantised import Quantised
 
 
 def interleaved(scales: Tensor, ends: Tensor | None = None) -> Tensor:
@@ -48,3 +52,32 @@ def _padded_rows(ends: Tensor, rows: int, unit: int, spare: int) -> Tensor:
     start = torch.cat((ends.new_zeros(1), ends[:-1]))[group]
     place = row - start + (start // unit + group) * unit
     return torch.where(row < ends[-1], place, spare)
+
+
+_TOPS = {torch.float8_e4m3fn: 8, torch.float8_e5m2: 15}
+"""The largest exponent of each element type of MXFP8."""
+_RUN, _INFINITE, _MANTISSA_BITS = 32, 255, 23
+
+
+def quantise_mxfp8(x: Tensor, dtype: torch.dtype = torch.float8_e4m3fn) -> Quantised:
+    """MXFP8 of a tensor on its device, the same as `warploom.quantise_mxfp8` of an array."""
+    violations = Violations("quantise_mxfp8")
+    if dtype not in _TOPS:
+        violations.add("dtype", dtype, "must be float8_e4m3fn or float8_e5m2")
+    if x.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+        violations.add("x", x, "must be a tensor of float32, bfloat16 or float16")
+    elif x.dim() < 1 or x.shape[-1] % _RUN:
+        violations.add("x", x, f"must have a last axis that is a multiple of {_RUN}")
+    violations.check()
+    top, greatest = _TOPS[dtype], torch.finfo(dtype).max
+    runs = x.detach().float().reshape(*x.shape[:-1], x.shape[-1] // _RUN, _RUN)
+    bits = runs.contiguous().view(torch.int32) & 0x7FFFFFFF  # as integers, so that a NaN is the largest
+    exponent = bits.amax(-1) >> _MANTISSA_BITS if x.numel() else bits.sum(-1, dtype=torch.int32)
+    is_finite = exponent < _INFINITE
+    code = exponent.clamp(min=top) - top
+    inverse = ((_INFINITE - 1 - code) << _MANTISSA_BITS).view(torch.float32)
+    values = (runs * inverse[..., None]).clamp(-greatest, greatest)
+    values = torch.where(is_finite[..., None], values, torch.nan).to(dtype).reshape(x.shape)
+    scales = torch.where(is_finite, code, _INFINITE).to(torch.uint8).view(torch.float8_e8m0fnu)
+    made: Any = (values, scales)
+    return Quantised(*made)
