@@ -188,7 +188,8 @@ class ThreadGroups(Waitable):
         """The warps of some threads (a slice, an index or an array of them)."""
         if isinstance(threads, slice):
             return range(threads.start // WARP, -(-threads.stop // WARP))
-        return np.unique(np.atleast_1d(threads) // WARP).tolist()
+        found: list[int] = np.unique(np.atleast_1d(threads) // WARP).tolist()
+        return found
 
     def of(self, threads: Any) -> tuple[Operation, ...]:
         """The operations in flight of these threads, committed or not."""
