@@ -24,6 +24,12 @@ def test_long_epilogues_assemble_without_a_spill(name):
     assert all(kernel.spill_stores == 0 for kernel in assemble_ok(case.launch()).kernels)
 
 
+def test_float32_through_shared_memory_swapped_assembles_without_a_spill():
+    fields = {"c_type": "f32", "activation": "tanh", "bias": False, "residual": True}
+    case = SCRIPT["Case"]("block_scaled", (1, 128, 256), swapped=True, by_registers=False, **fields)
+    assert all(kernel.spill_stores == 0 for kernel in assemble_ok(case.launch()).kernels)
+
+
 def test_there_are_thousands_of_combinations_of_every_family():
     cases = list(SCRIPT["cases"]())
     assert len(cases) > 5000

@@ -435,6 +435,8 @@ def _narrowed(config: MatmulConfig, request: Request) -> MatmulConfig:
     is_long = bool(traced.function or traced.activation in _LONG or traced.pair in _LONG_PAIRS or callable(traced.pair))
     reads = sum(each is not None for each in (traced.bias, traced.up_bias, traced.residual)) + len(traced.outputs)
     most = _SUBTILE_COLUMNS[config.register_based_epilogue, is_long, reads > 0]
+    if not config.register_based_epilogue and config.AB_swapped and config.c_type not in LOW_PRECISION_TYPES:
+        most = min(most, _EXCHANGED_COLUMNS)  # transposed, and activations are those for float32
     is_given = "output_tile_shape" not in dict(config.derived) or request.quantise_to is not None
     if is_given or config.stageN <= most:
         return config
@@ -442,6 +444,7 @@ def _narrowed(config: MatmulConfig, request: Request) -> MatmulConfig:
     return config.replace(output_tile_shape=(most, columns) if config.AB_swapped else (rows, most))
 
 
+_EXCHANGED_COLUMNS = 8
 _LONG = ("gelu",)
 _LONG_PAIRS = ("geglu",)
 """Activations that need many registers, because of erf."""
