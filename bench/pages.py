@@ -22,7 +22,7 @@ from charts import Bar, bars
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results"
-PAGES = ("README.md", "docs/hopper.md", "docs/gpu.md")
+PAGES = ("README.md", "docs/hopper.md", "docs/gpu.md", "docs/conv2d.md")
 CHART = "docs/ladder.svg"
 BLOCK = re.compile(r"(<!-- made by bench/pages.py: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 Row = dict[str, Any]
@@ -236,6 +236,18 @@ def families() -> str:
     return table(head, lines) if lines else ""
 
 
+def conv2d() -> str:
+    rows = rows_of("conv2d")
+    lines = [
+        (row["label"], f"{row['us']:.1f}", f"{row['tflops']:.0f}", f"{row['cudnn_us']:.1f}", ratio(row["ratio"]))
+        for row in rows
+    ]
+    if lines:
+        lines.append((f"geometric mean of {len(rows)}", "", "", "", ratio(mean(rows, "ratio"))))
+    head = ("filter, image, channels", "µs", "TFLOP/s", "cuDNN, µs", "speed vs cuDNN")
+    return table(head, lines) if lines else ""
+
+
 def host() -> str:
     lines = [
         (row["call"], f"{row['us']:.1f}", f"{row['ratio']:.2f} × {row['yardstick']}" if row["yardstick"] else "")
@@ -360,6 +372,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
         roofline,
         sanitizer,
         host,
+        conv2d,
         first,
     )
 }

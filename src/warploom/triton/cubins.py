@@ -23,7 +23,7 @@ def assemble_on_demand(patches: Patches) -> None:
     """Let `kernel.asm["cubin"]` and `kernel.asm["sass"]` give what they give on a GPU; the driver keeps the PTX."""
     initialise = compiler.CompiledKernel.__init__
 
-    class Assembled(compiler.AsmDict):  # type: ignore[misc, name-defined]
+    class Assembled(compiler.AsmDict):
         """The texts of a kernel; its binary is assembled at the first access."""
 
         def __getitem__(self, key: str) -> Any:

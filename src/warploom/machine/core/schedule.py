@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from warploom.diagnostics import Diag
 from warploom.machine.memory.store_buffers import FAMILIES as STORES
@@ -445,8 +445,8 @@ class Recorded:
 
     def replayed(self) -> Replay:
         """The schedule that makes the same choices again."""
-        flags = {"starves": self.starves, "buffers": self.buffers}
-        texts = {"barrier": self.barrier, "interrupts": self.interrupts}
+        flags: dict[str, Any] = {"starves": self.starves, "buffers": self.buffers}
+        texts: dict[str, Any] = {"barrier": self.barrier, "interrupts": self.interrupts}
         return Replay(self.name, self.two_views, self.preempts, self.choices, **flags, **texts)
 
     def save(self, path: str | Path) -> None:
@@ -521,10 +521,10 @@ def replay(path: str | Path) -> Replay:
             )
             raise Diag.BAD_SCHEDULE.error(name=str(path), what=what)
         choices = [(str(kind), int(answer), int(count), str(taken)) for kind, answer, count, taken in data["choices"]]
-        flags = {key: bool(data[key]) for key in ("two_views", "preempts", "starves")}
+        flags: dict[str, Any] = {key: bool(data[key]) for key in ("two_views", "preempts", "starves")}
         flags["buffers"] = bool(data.get("buffers", False))
         name = f"{Path(path).name} (recorded from {data['schedule']})"
-        texts = {key: str(data.get(key, "")) for key in ("barrier", "interrupts", "program")}
+        texts: dict[str, Any] = {key: str(data.get(key, "")) for key in ("barrier", "interrupts", "program")}
         return Replay(name, choices=choices, **flags, **texts)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise Diag.BAD_SCHEDULE.error(name=str(path), what=f"it cannot be read as a recording ({error})") from None
