@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from warploom.host.arrays import is_array, place_of
@@ -15,7 +13,6 @@ Keeper = Callable[[tuple[object, ...], Callable[[], Traced]], Traced]
 """A function of all that a trace depends on and of the function that makes it; returns a stored or a new trace."""
 
 _keepers: list[Keeper] = []
-_for_a_gpu: ContextVar[bool] = ContextVar("for_a_gpu", default=False)
 
 
 def keep_traces(keeper: Keeper) -> None:
@@ -23,19 +20,9 @@ def keep_traces(keeper: Keeper) -> None:
     _keepers[:] = [keeper]
 
 
-@contextmanager
-def for_a_gpu() -> Iterator[None]:
-    """Bind for a GPU in this block, whatever the arrays are: some are placeholders for those of the launch."""
-    token = _for_a_gpu.set(True)
-    try:
-        yield
-    finally:
-        _for_a_gpu.reset(token)
-
-
 def is_for_a_gpu(arguments: Iterable[Any]) -> bool:
     """Return whether a launch with these arguments is for a GPU."""
-    return _for_a_gpu.get() or any(map(_is_on_gpu, arguments))
+    return any(map(_is_on_gpu, arguments))
 
 
 def _is_on_gpu(argument: Any) -> bool:
