@@ -65,7 +65,7 @@ def test_experts_that_do_not_exist_are_errors():
     message = str(error.value)
     assert "`expert_ids` must be indices of the 4 matrices of `b`, or -1, unlike 4 at 3" in message
     assert "`expert_scales` must have one scale for each matrix of `b`, (4, 40, 72)" in message
-    with pytest.raises(WarploomError, match=r"`bias` must be a row \(72,\), or a row for each expert \(4, 72\)"):
+    with pytest.raises(WarploomError, match=r"a column \(95, 1\), or a row for each expert \(4, 72\)"):
         grouped_matmul(a, b, ENDS, expert_ids=IDS, bias=given["bias"])
     with pytest.raises(WarploomError, match="one id for each of the 5 groups"):
         grouped_matmul(a, b, ENDS, expert_ids=IDS[:3])

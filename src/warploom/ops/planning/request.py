@@ -348,7 +348,7 @@ def _check_input(name: str, value: Any, request: Request, violations: Violations
     if shape is not None and is_per_expert(name, value, request):
         wanted = (request.experts, shape[-1])
         if tuple(value.shape) != wanted:
-            rule = f"must be a row {wanted[1:]}, or a row for each expert {wanted}"
+            rule = f"must be a row {wanted[1:]}, a column ({shape[-2]}, 1), or a row for each expert {wanted}"
             violations.add(name, value, rule)
     elif shape is not None and not (value.ndim <= len(shape) and _broadcasts(value.shape, shape)):
         rule = f"must broadcast to D, which is {tuple(shape)}{_hint(value, request)}"
@@ -356,8 +356,15 @@ def _check_input(name: str, value: Any, request: Request, violations: Violations
 
 
 def is_per_expert(name: str, value: Any, request: Request) -> bool:
-    """Return whether an epilogue input has a row for each expert of a grouped GEMM: a bias with two axes."""
-    return bool(request.groups) and name in _BIASES and not is_number(value) and value.ndim == 2
+    """Return whether an epilogue input has a row for each expert of a grouped GEMM: a bias with two axes.
+
+    A single row (1, n) and a column (m, 1) broadcast as everywhere.
+    """
+    if not request.groups or name not in _BIASES or is_number(value) or value.ndim != 2:
+        return False
+    rows, columns = value.shape
+    is_column = columns == 1 and request.shape is not None and request.shape[-1] != 1
+    return bool(rows != 1 and not is_column)
 
 
 def _broadcasts(shape: Iterable[int], to: Iterable[int]) -> bool:
