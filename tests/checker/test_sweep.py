@@ -47,8 +47,8 @@ def test_an_executor_that_loses_a_job():
 
 def test_a_dead_worker_is_replaced_and_its_jobs_run_again(tmp_path):
     once = functools.partial(launches.dies_once, str(tmp_path / "died"))
-    jobs = [launches.clean, once, launches.dies, launches.race]
-    right, again, dead, wrong = warploom.sweep(jobs, workers=2, budget=0)
+    jobs = [launches.clean, launches.dies, once, launches.race]
+    right, dead, again, wrong = warploom.sweep(jobs, workers=2, budget=0)
     assert (right.verdict, again.verdict, wrong.verdict) == (Verdict.PROVED, Verdict.PROVED, Verdict.REFUTED)
     assert dead.verdict is Verdict.INCOMPLETE
     assert dead.reasons == ("its worker process died 3 times",)

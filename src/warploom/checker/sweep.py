@@ -24,8 +24,10 @@ from warploom.host.launch import Launch
 
 Job = Launch | Callable[[], Launch]
 """A launch, or a function that makes one where it runs: of a module, or a `functools.partial` of such a function."""
+_LOST = 2
+"""Times that a job may be lost with a pool, whichever job broke it, before it runs in a process of its own."""
 _ATTEMPTS = 3
-"""Times that a job runs whose worker process dies."""
+"""Processes of its own that a job may kill."""
 _AHEAD = 3
 """Jobs that wait for each worker, so that none is idle and few launches are held at a time."""
 
@@ -101,7 +103,7 @@ class _Sent:
     job: Job
     future: Future[Report]
     pool: ProcessPoolExecutor
-    attempts: int = 1
+    lost: int = 0
 
 
 class _Pool:
@@ -150,11 +152,11 @@ class _Pool:
         for sent in waiting:
             if not _is_lost(sent.future):
                 continue
-            sent.attempts += 1
-            if sent.attempts < _ATTEMPTS:
+            sent.lost += 1
+            if sent.lost < _LOST:
                 sent.future, sent.pool = self._pool.submit(_judge, sent.job, self._options), self._pool
             else:
-                sent.future = _alone(functools.partial(_judge, sent.job, self._options), sent.attempts)
+                sent.future = _alone(functools.partial(_judge, sent.job, self._options))
 
     def _rebuild(self, broken: ProcessPoolExecutor) -> None:
         """Start new processes, unless that has already happened since the pool broke."""
@@ -172,10 +174,10 @@ def _is_lost(future: Future[Report]) -> bool:
     return future.cancelled() or (future.done() and isinstance(future.exception(), BrokenProcessPool))
 
 
-def _alone(work: Callable[[], Report], attempts: int) -> Future[Report]:
+def _alone(work: Callable[[], Report]) -> Future[Report]:
     """Run a suspected job in a process of its own, so that its death concerns no other job."""
     done: Future[Report] = Future()
-    for _ in range(attempts, _ATTEMPTS + 1):
+    for _ in range(_ATTEMPTS):
         with _processes(1) as own:
             try:
                 done.set_result(own.submit(work).result())
