@@ -13,6 +13,7 @@ import warploom
 from warploom.checker.formats import FORMATS, Checked
 from warploom.checker.suppressions import Suppression, load_suppressions, suppressed_in
 from warploom.cli import main
+from warploom.commands.console import output
 from warploom.diagnostics import Diag, InputError, WarploomError
 
 BOTH = "tests.checker.launches:both"
@@ -145,6 +146,7 @@ def test_a_function_that_returns_several_launches(tmp_path):
         ("tests.checker.launches:missing", "has no attribute"),
         ("tests.no_such_module:f", "there is no module"),
         ("tests.checker.launches:number", "returned int"),
+        ("tests.checker.launches:broken", "broken() raised RuntimeError: no such size at "),
     ],
 )
 def test_wrong_targets(target, message, capsys):
@@ -164,3 +166,9 @@ def test_suppression_errors_are_input_errors(tmp_path):
     file.write_text("[[", "utf-8")
     with pytest.raises((WarploomError, InputError), match="is not TOML"):
         load_suppressions(file)
+
+
+def test_names_are_printed_as_they_are(capsys):
+    """`:clean:` or `:one:` are not names of pictures."""
+    output().print("k:one: PROVED", markup=False)
+    assert capsys.readouterr().out.strip() == "k:one: PROVED"

@@ -6,6 +6,7 @@ import functools
 import importlib
 import re
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -168,7 +169,16 @@ def _launches_of(target: str) -> tuple[list[str], list[Launch]]:
         raise _wrong(target, f"there is no module `{error.name}` in {Path.cwd()} or among installed packages") from None
     except AttributeError as error:
         raise _wrong(target, str(error)) from None
-    found = function() if callable(function) else function
+    except WarploomError:
+        raise
+    except Exception as error:
+        raise _raised(target, f"importing {module}", error) from error
+    try:
+        found = function() if callable(function) else function
+    except WarploomError:
+        raise
+    except Exception as error:
+        raise _raised(target, f"{path}()", error) from error
     if isinstance(found, Launch):
         return [target], [found]
     if isinstance(found, Mapping):
@@ -182,6 +192,14 @@ def _launches_of(target: str) -> tuple[list[str], list[Launch]]:
     if wrong is not None:
         raise _wrong(target, f"it returned {type(wrong).__name__}; it must return a Launch, several, or a dict of them")
     return names, launches
+
+
+def _raised(target: str, what: str, error: Exception) -> WarploomError:
+    """The caller's own error, with the line that raised it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if Path(frame.filename).is_file() and frame.filename != __file__]
+    place = f" at {own[-1].filename}:{own[-1].lineno}" if own and not isinstance(error, SyntaxError) else ""
+    return _wrong(target, f"{what} raised {type(error).__name__}: {error}{place}")
 
 
 def _wrong(target: str, what: str) -> WarploomError:
@@ -255,7 +273,7 @@ def _progress(count: int) -> Iterator[Callable[[str], None]]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with Progress(*columns, console=Console(stderr=True, emoji=False), transient=True) as bar:
         task = bar.add_task("check", total=count)
         done = -1
 

@@ -16,7 +16,7 @@ PIPE_WIDTH = 160
 
 def output() -> Console:
     """The console for results; in a file or a pipe, lines are not folded to a terminal's width."""
-    return Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
+    return Console(file=sys.stdout, highlight=False, emoji=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
 
 
 def table(title: str, *columns: str, right: tuple[str, ...] = ()) -> Table:
