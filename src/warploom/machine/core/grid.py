@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 from warploom.diagnostics import Diag, Loc, WarploomError
@@ -19,6 +20,7 @@ from warploom.machine.core.schedule import ARRIVAL, CANCEL, Eager, Replay, Starv
 from warploom.machine.core.setup import MOST_RESIDENT_BYTES, Setup, Triple, WarpState, resident_bytes
 from warploom.machine.engine import selection
 from warploom.machine.engine.context import Regions
+from warploom.machine.engine.product_kernels import Products
 from warploom.machine.engine.vectors import EngineError
 from warploom.machine.instructions.control import Printed
 from warploom.machine.memory.byte_memory import padded
@@ -150,6 +152,17 @@ class Grid:
         if self.observers or self.buffers is not None:
             return Flavour(engine)
         return Flavour(engine, Memory.ONE_VIEW if self.schedule.two_views else Memory.ALL)
+
+    @cached_property
+    def products(self) -> Products | None:
+        """Native matrix products; None where NumPy multiplies."""
+        if self.flavour.engine is None:
+            return None
+        try:
+            return self.flavour.engine.products
+        except EngineError as error:
+            selection.disable(error)
+            return None
 
     @property
     def _wrap(self) -> Callable[[Op, Any], Any] | None:

@@ -13,7 +13,7 @@ import json
 import platform
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from importlib import metadata, resources
 from typing import Any
 
@@ -22,11 +22,12 @@ from warploom.machine.engine.kernels import Arithmetic
 from warploom.machine.engine.llvm_ops import Host
 from warploom.machine.engine.matrix_kernels import MatrixMove
 from warploom.machine.engine.memory_kernels import Access
+from warploom.machine.engine.product_kernels import Multiply, Products
 from warploom.machine.engine.store import store
 from warploom.machine.engine.vectors import EngineError, UnsupportedError
 from warploom.machine.engine.warp_kernels import Shuffle
 
-Form = Arithmetic | Access | MatrixMove | Shuffle
+Form = Arithmetic | Access | MatrixMove | Shuffle | Multiply
 
 _END = "define i64 @{name}(ptr %context, ptr %record) {{\n  ret i64 0\n}}\n"
 _ENTER = """define i64 @{name}(ptr %context, ptr %record) {{
@@ -128,6 +129,19 @@ class Engine:
                 self._fresh = True
             self._kernels[form] = Kernel(name, form, form.words) if objects[name] else None
         return self._kernels[form]
+
+    def address(self, form: Form) -> int:
+        """The address of the code of a form that every processor has."""
+        kernel = self.kernel(form)
+        if kernel is None:
+            raise EngineError(f"no code for {form}")
+        self.link([kernel])
+        return kernel.address
+
+    @cached_property
+    def products(self) -> Products:
+        """The matrix products of the tensor cores."""
+        return Products(self)
 
     def link(self, kernels: Iterable[Kernel]) -> None:
         """Give kernels their addresses."""

@@ -110,23 +110,30 @@ class Factor:
     `element` is the type of its elements; without it, they have at most 26 significant bits and lie in 2^±500.
     """
 
-    __slots__ = ("_right", "_row_sizes", "_step_sizes", "_wide", "k", "size", "small", "values")
+    __slots__ = ("_element", "_right", "_row_sizes", "_size", "_step_sizes", "_wide", "k", "small", "values")
 
     def __init__(self, values: Array, k: int, element: str = "") -> None:
         self.values = values
         self.k = k
-        known = SIZES.get(element.partition("_")[0])
-        self.small = known is not None
-        self.size = _size(values, _FRACTION_BITS.get(element)) if known is None else known
+        self._element = element
+        self._size: int | None = SIZES.get(element.partition("_")[0])
+        self.small = self._size is not None
         self._wide: Array | None = None
         self._right: Array | None = None
         self._row_sizes: Array | None = None
         self._step_sizes: list[float] | None = None
 
+    @property
+    def size(self) -> int:
+        """The size of all elements."""
+        if self._size is None:
+            self._size = _size(self.values, _FRACTION_BITS.get(self._element))
+        return self._size
+
     def wide(self) -> Array:
-        """The matrix in float64."""
+        """The matrix in float64, row after row."""
         if self._wide is None:
-            self._wide = self.values.astype(np.float64)
+            self._wide = self.values.astype(np.float64, order="C")
         return self._wide
 
     def right(self) -> Array:

@@ -31,7 +31,13 @@ from warploom.machine.core.events import CommitGroup, Touch, Touches
 from warploom.machine.core.group import WARP
 from warploom.machine.memory.shared_memory import RANK_SHIFT
 from warploom.machine.numerics.products import Factor, products_of_steps
-from warploom.machine.tensor.accumulators import add_products, tensor_a, tensor_accumulate, tensor_scales
+from warploom.machine.tensor.accumulators import (
+    accumulator_view,
+    add_products,
+    tensor_a,
+    tensor_accumulate,
+    tensor_scales,
+)
 from warploom.machine.tensor.elements import contained
 from warploom.machine.tensor.operands import OperandReader, footprint, multiply_scaled
 from warploom.machine.tensor.tmem import ENGINE, cells, check_group, pair_of, tmem_of
@@ -323,8 +329,11 @@ class TensorCore:
             lane, column = first.d
             memory.require(column, first.plan.columns, "The accumulator of an MMA")
             a, disabled = self._a(run, number, known), _lanes(first.disabled, number)
+            plain = shape.d_type == "f32" and disabled is None and not first.scale
+            if plain and self._added_by_routine(run, memory.words, a, b):
+                continue
             products = self._products(run, number, a, b)
-            if shape.d_type == "f32" and disabled is None and not first.scale:
+            if plain:
                 placement, accumulate = first.plan.placement, first.accumulate
                 add_products(memory.words, placement, lane, column, products, accumulate=accumulate)
                 continue
@@ -341,6 +350,30 @@ class TensorCore:
                     saturate=shape.saturate,
                     disabled=disabled,
                 )
+
+    def _added_by_routine(self, run: _Run, words: Array, a: Factor, b: Factor) -> bool:
+        """Add the products of a run by native code, if there is some and it takes them."""
+        first, plan, shape = run.first, run.first.plan, run.first.plan.shape
+        routines, placement, negative = self.ctas[0].grid.products, plan.placement, shape.negate_a != shape.negate_b
+        if routines is None or plan.vectors:
+            return False
+        blocks = 1 if placement.folded else placement.blocks
+        rows, columns = shape.n // (placement.blocks if placement.folded else 1), plan.rows // blocks
+        if not routines.fit(rows, columns):
+            return False
+        target = accumulator_view(words, placement, *first.d, shape.n).view(np.float32)
+        left, right = b.wide(), a.right()
+        for block, part in enumerate(target):
+            up, across = (block * rows, 0) if placement.folded else (0, block * columns)
+            routines.add(
+                left[up : up + rows],
+                right[:, across : across + columns],
+                run.steps,
+                part.T,
+                accumulate=first.accumulate,
+                negative=negative,
+            )
+        return True
 
     def _products(self, run: _Run, number: int, a: Factor, b: Factor) -> Iterator[Array]:
         """[rows, n] of each MMA, its rows next to each other in memory as lanes are; valid until the next."""

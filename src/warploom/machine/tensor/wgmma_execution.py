@@ -8,7 +8,7 @@ and added by itself, so that every schedule gives the same bits.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -217,8 +217,16 @@ def _execute_run(warpgroup: Warpgroup, run: _Run, factors: list[Factor]) -> None
     multiply, d = run.multiply, run.d
     accumulator, words = multiply.accumulator, warpgroup.rows(d)
     add, negative, saturate = accumulator.add, multiply.negative, multiply.saturate
-    total: Array | None = accumulator.load(words) if run.accumulate else None
     k = multiply.b.k
+    routines = warpgroup.cta.grid.products
+    if routines is not None and accumulator.dtype == np.float32:
+        accumulate = run.accumulate
+        for left_part, right_part, steps in _operands(warpgroup, run, factors):
+            routines.add_fragments(left_part, right_part, steps, words, accumulate=accumulate, negative=negative)
+            accumulate = True
+        _put_back(warpgroup, d, words)
+        return
+    total: Array | None = accumulator.load(words) if run.accumulate else None
     left, right = run.together
     if right is not None and (left is not None or multiply.a is None):
         if left is None:
@@ -237,8 +245,29 @@ def _execute_run(warpgroup: Warpgroup, run: _Run, factors: list[Factor]) -> None
             total = add(total, product(a, factors[b], a_step, b_step), negative, saturate)
     assert total is not None
     accumulator.store(words, total)
+    _put_back(warpgroup, d, words)
+
+
+def _put_back(warpgroup: Warpgroup, d: RowNames, words: Array) -> None:
+    """Write registers that are not adjacent, of which `words` is a copy."""
     if not d.adjacent:
         warpgroup.files[d.file][list(d.indices)] = words
+
+
+def _operands(warpgroup: Warpgroup, run: _Run, factors: list[Factor]) -> Iterator[tuple[Array, Array, int]]:
+    """A and the transposed B of a run in float64, with the number of instructions that multiply them."""
+    multiply, k, (left, right) = run.multiply, run.multiply.b.k, run.together
+    parts = [read_a(warpgroup.rows(part), multiply.a_type) for part in run.left if isinstance(part, RowNames)]
+    if right is not None and (left is not None or parts):
+        a = factors[left].wide() if left is not None else np.concatenate(parts, axis=1, dtype=np.float64)
+        yield a, factors[right].right(), len(run.right)
+        return
+    for number, (part, (b, b_step)) in enumerate(zip(run.left, run.right, strict=True)):
+        if isinstance(part, RowNames):
+            a = parts[number].astype(np.float64)
+        else:
+            a = factors[part[0]].wide()[:, part[1] * k : part[1] * k + k]
+        yield a, factors[b].right()[b_step * k : b_step * k + k], 1
 
 
 def read(op: Op) -> Multiply:

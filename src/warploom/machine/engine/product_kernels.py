@@ -1,0 +1,362 @@
+"""Native matrix products of the tensor cores, in the order of summation that `numerics/products.py` defines.
+
+A routine takes one pointer, to its arguments as 64-bit words. It multiplies rows of A by columns of B, both in float64:
+for each step of k columns the products are added from +0 on in ascending order, the sum is rounded to float32, and
+that is added to the float32 accumulator. A product of two elements is exact in float64, so that a fused multiply-add
+rounds as a multiplication and an addition do.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from warploom.hardware.dtypes import ELEMENT_TYPES
+from warploom.machine.engine.llvm_ops import Host
+
+if TYPE_CHECKING:
+    from warploom.machine.engine.native import Engine
+
+Array = npt.NDArray[Any]
+
+_ROWS = 4
+"""Rows of a tile; rows come in multiples of it."""
+_COLUMNS = 8
+"""Columns come in multiples of this."""
+_ARGUMENTS = ("a", "a_stride", "b", "b_stride", "d", "d_stride", "rows", "columns", "k", "steps", "accumulate", "sign")
+_MORE = ("words", "words_stride")
+_NAN = ELEMENT_TYPES["f32"].nan
+_SIGN = 1 << 31
+
+
+@dataclass(frozen=True, slots=True)
+class Multiply:
+    """A routine that adds products to a float32 matrix, or (`fragments`) to the registers of a `wgmma`."""
+
+    fragments: bool = False
+
+    @property
+    def words(self) -> int:
+        return 0
+
+    def text(self, name: str, host: Host) -> tuple[str, frozenset[str]]:
+        wide = host.lanes // 2
+        most = 4 if wide == 8 else 2
+        vector = f"<{wide} x double>"
+        lines = [f"declare {vector} @llvm.fma.v{wide}f64({vector}, {vector}, {vector})"] if host.fused else []
+        for count in sorted({1, most}):
+            lines += _tile(wide, count, host.fused)
+        lines += _matrix(wide, most)
+        if self.fragments:
+            lines += [*_load_fragments(), *_store_fragments()]
+        else:
+            lines += _settle(host.lanes // 2)
+        return "\n".join([*lines, *self._entry(name)]) + "\n", frozenset()
+
+    def _entry(self, name: str) -> list[str]:
+        """The routine itself: it reads its arguments and calls the parts."""
+        lines = [f"define i64 @{name}(ptr %arguments, ptr %unused) {{", "entry:"]
+        for number, argument in enumerate((*_ARGUMENTS, *(_MORE if self.fragments else ()))):
+            type_ = "ptr" if argument in ("a", "b", "d", "words") else "i64"
+            lines.append(f"  %{argument}_at = getelementptr i64, ptr %arguments, i64 {number}")
+            lines.append(f"  %{argument} = load {type_}, ptr %{argument}_at")
+        lines += ["  %adds = icmp ne i64 %accumulate, 0", "  %signs = trunc i64 %sign to i32"]
+        given = ", ".join(f"{'ptr' if each in ('a', 'b', 'd') else 'i64'} %{each}" for each in _ARGUMENTS[:10])
+        moved = "(ptr %d, i64 %columns, ptr %words, i64 %words_stride)"
+        if self.fragments:
+            lines += ["  br i1 %adds, label %load, label %multiply", "load:", f"  call void @load_fragments{moved}"]
+            lines += ["  br label %multiply", "multiply:"]
+        lines.append(f"  call void @matrix({given}, i1 %adds, i32 %signs)")
+        settle = "settle(ptr %d, i64 %d_stride, i64 %rows, i64 %columns)"
+        lines.append(f"  call void @{f'store_fragments{moved}' if self.fragments else settle}")
+        return [*lines, "  ret i64 0", "}"]
+
+
+def _tile(wide: int, count: int, fused: bool) -> list[str]:
+    """Four rows of `count` vectors of columns, over all steps."""
+    double, single, word = f"<{wide} x double>", f"<{wide} x float>", f"<{wide} x i32>"
+    cells = [(row, column) for row in range(_ROWS) for column in range(count)]
+    zeros = f"<{wide} x i32> zeroinitializer"
+    places = ", ".join(f"ptr %{each}, i64 %{each}_stride" for each in "abd")
+    lines = [
+        f"define internal void @tile{count}({places}, i64 %k, i64 %steps, i1 %accumulate, i32 %sign) {{",
+        "entry:",
+        f"  %sign0 = insertelement {word} poison, i32 %sign, i64 0",
+        f"  %signs = shufflevector {word} %sign0, {word} poison, {zeros}",
+    ]
+    for row in range(_ROWS):
+        for name, type_ in (("a", "double"), ("d", "float")):
+            lines.append(f"  %{name}_at{row} = mul i64 %{name}_stride, {row}")
+            lines.append(f"  %{name}{row} = getelementptr {type_}, ptr %{name}, i64 %{name}_at{row}")
+    lines += [
+        "  br label %step",
+        "step:",
+        "  %s = phi i64 [ 0, %entry ], [ %s_next, %add ]",
+        "  %first = phi i64 [ 0, %entry ], [ %end, %add ]",
+        "  %adds = phi i1 [ %accumulate, %entry ], [ true, %add ]",
+        "  %end = add i64 %first, %k",
+        "  br label %inner",
+        "inner:",
+        "  %i = phi i64 [ %first, %step ], [ %i_next, %inner ]",
+    ]
+    lines += [f"  %t{r}_{c} = phi {double} [ zeroinitializer, %step ], [ %n{r}_{c}, %inner ]" for r, c in cells]
+    lines += ["  %b_at = mul i64 %i, %b_stride", "  %b_row = getelementptr double, ptr %b, i64 %b_at"]
+    for column in range(count):
+        lines.append(f"  %b_p{column} = getelementptr double, ptr %b_row, i64 {column * wide}")
+        lines.append(f"  %b{column} = load {double}, ptr %b_p{column}, align 8")
+    for row in range(_ROWS):
+        lines += [
+            f"  %a_p{row} = getelementptr double, ptr %a{row}, i64 %i",
+            f"  %a_v{row} = load double, ptr %a_p{row}, align 8",
+            f"  %a_i{row} = insertelement {double} poison, double %a_v{row}, i64 0",
+            f"  %a_s{row} = shufflevector {double} %a_i{row}, {double} poison, {zeros}",
+        ]
+        for c in range(count):
+            if fused:
+                given = f"{double} %a_s{row}, {double} %b{c}, {double} %t{row}_{c}"
+                lines.append(f"  %n{row}_{c} = call {double} @llvm.fma.v{wide}f64({given})")
+            else:
+                lines.append(f"  %m{row}_{c} = fmul {double} %a_s{row}, %b{c}")
+                lines.append(f"  %n{row}_{c} = fadd {double} %t{row}_{c}, %m{row}_{c}")
+    lines += [
+        "  %i_next = add i64 %i, 1",
+        "  %i_more = icmp ult i64 %i_next, %end",
+        "  br i1 %i_more, label %inner, label %add",
+        "add:",
+    ]
+    for r, c in cells:
+        # A zero is +0 before its sign is changed; -0 is neutral, so that a first product is stored by an addition too.
+        lines += [
+            f"  %r{r}_{c} = fptrunc {double} %n{r}_{c} to {single}",
+            f"  %z{r}_{c} = fadd {single} %r{r}_{c}, zeroinitializer",
+            f"  %w{r}_{c} = bitcast {single} %z{r}_{c} to {word}",
+            f"  %x{r}_{c} = xor {word} %w{r}_{c}, %signs",
+            f"  %y{r}_{c} = bitcast {word} %x{r}_{c} to {single}",
+            f"  %p{r}_{c} = getelementptr float, ptr %d{r}, i64 {c * wide}",
+            f"  %o{r}_{c} = load {single}, ptr %p{r}_{c}, align 4",
+            f"  %q{r}_{c} = select i1 %adds, {single} %o{r}_{c}, {single} splat (float -0.0)",
+            f"  %u{r}_{c} = fadd {single} %q{r}_{c}, %y{r}_{c}",
+            f"  store {single} %u{r}_{c}, ptr %p{r}_{c}, align 4",
+        ]
+    return [
+        *lines,
+        "  %s_next = add i64 %s, 1",
+        "  %s_more = icmp ult i64 %s_next, %steps",
+        "  br i1 %s_more, label %step, label %done",
+        "done:",
+        "  ret void",
+        "}",
+    ]
+
+
+def _matrix(wide: int, most: int) -> list[str]:
+    """All tiles of a matrix: by columns first, so that a part of B stays in the cache."""
+    declared = ", ".join(f"{'ptr' if each in ('a', 'b', 'd') else 'i64'} %{each}" for each in _ARGUMENTS[:10])
+    tile = "ptr %a_row, i64 %a_stride, ptr %b_column, i64 %b_stride, ptr %d_tile, i64 %d_stride, i64 %k, i64 %steps"
+    given = f"({tile}, i1 %accumulate, i32 %sign)"
+    return [
+        f"define internal void @matrix({declared}, i1 %accumulate, i32 %sign) {{",
+        "entry:",
+        "  br label %column",
+        "column:",
+        "  %c = phi i64 [ 0, %entry ], [ %c_next, %column_end ]",
+        "  %left = sub i64 %columns, %c",
+        f"  %many = icmp uge i64 %left, {most * wide}",
+        f"  %width = select i1 %many, i64 {most * wide}, i64 {wide}",
+        "  %b_column = getelementptr double, ptr %b, i64 %c",
+        "  %d_column = getelementptr float, ptr %d, i64 %c",
+        "  br label %row",
+        "row:",
+        "  %r = phi i64 [ 0, %column ], [ %r_next, %row_end ]",
+        "  %a_at = mul i64 %r, %a_stride",
+        "  %a_row = getelementptr double, ptr %a, i64 %a_at",
+        "  %d_at = mul i64 %r, %d_stride",
+        "  %d_tile = getelementptr float, ptr %d_column, i64 %d_at",
+        "  br i1 %many, label %whole, label %narrow",
+        "whole:",
+        f"  call void @tile{most}{given}",
+        "  br label %row_end",
+        "narrow:",
+        f"  call void @tile1{given}",
+        "  br label %row_end",
+        "row_end:",
+        f"  %r_next = add i64 %r, {_ROWS}",
+        "  %r_more = icmp ult i64 %r_next, %rows",
+        "  br i1 %r_more, label %row, label %column_end",
+        "column_end:",
+        "  %c_next = add i64 %c, %width",
+        "  %c_more = icmp ult i64 %c_next, %columns",
+        "  br i1 %c_more, label %column, label %done",
+        "done:",
+        "  ret void",
+        "}",
+    ]
+
+
+def _settled(wide: int) -> list[str]:
+    """%v with every NaN the one that a tensor core writes, as words %n."""
+    return [
+        f"  %bad = fcmp uno <{wide} x float> %v, %v",
+        f"  %bits = bitcast <{wide} x float> %v to <{wide} x i32>",
+        f"  %n = select <{wide} x i1> %bad, <{wide} x i32> splat (i32 {_NAN}), <{wide} x i32> %bits",
+    ]
+
+
+def _settle(wide: int) -> list[str]:
+    """The NaNs of a matrix."""
+    return [
+        "define internal void @settle(ptr %d, i64 %d_stride, i64 %rows, i64 %columns) {",
+        "entry:",
+        "  br label %row",
+        "row:",
+        "  %r = phi i64 [ 0, %entry ], [ %r_next, %row_end ]",
+        "  %at = mul i64 %r, %d_stride",
+        "  %line = getelementptr float, ptr %d, i64 %at",
+        "  br label %cell",
+        "cell:",
+        "  %c = phi i64 [ 0, %row ], [ %c_next, %cell ]",
+        "  %p = getelementptr float, ptr %line, i64 %c",
+        f"  %v = load <{wide} x float>, ptr %p, align 4",
+        *_settled(wide),
+        f"  store <{wide} x i32> %n, ptr %p, align 4",
+        f"  %c_next = add i64 %c, {wide}",
+        "  %c_more = icmp ult i64 %c_next, %columns",
+        "  br i1 %c_more, label %cell, label %row_end",
+        "row_end:",
+        "  %r_next = add i64 %r, 1",
+        "  %r_more = icmp ult i64 %r_next, %rows",
+        "  br i1 %r_more, label %row, label %done",
+        "done:",
+        "  ret void",
+        "}",
+    ]
+
+
+def _fragment_loop(name: str, body: list[str]) -> list[str]:
+    """A loop over the 16-byte granules of a `wgmma` accumulator: %p in the matrix, %q in the registers.
+
+    Row half * 32 + quad and column eight * 8 + parity * 4 of the matrix (`row_order` and `column_order` of
+    `tensor/wgmma_registers.py`) are register eight * 4 + half * 2 + parity, lane quad * 4.
+    """
+    return [
+        f"define internal void @{name}(ptr %d, i64 %columns, ptr %words, i64 %stride) {{",
+        "entry:",
+        "  %granules = lshr i64 %columns, 2",
+        "  br label %half",
+        "half:",
+        "  %h = phi i64 [ 0, %entry ], [ %h_next, %half_end ]",
+        "  %h2 = shl i64 %h, 1",
+        "  %h32 = shl i64 %h, 5",
+        "  br label %granule",
+        "granule:",
+        "  %g = phi i64 [ 0, %half ], [ %g_next, %granule_end ]",
+        "  %eight = and i64 %g, -2",
+        "  %eight4 = shl i64 %eight, 1",
+        "  %parity = and i64 %g, 1",
+        "  %low = add i64 %h2, %parity",
+        "  %register = add i64 %eight4, %low",
+        "  %word_at = mul i64 %register, %stride",
+        "  %line = getelementptr i32, ptr %words, i64 %word_at",
+        "  %column = shl i64 %g, 2",
+        "  br label %quad",
+        "quad:",
+        "  %l = phi i64 [ 0, %granule ], [ %l_next, %quad ]",
+        "  %row = add i64 %h32, %l",
+        "  %row_at = mul i64 %row, %columns",
+        "  %cell = add i64 %row_at, %column",
+        "  %p = getelementptr float, ptr %d, i64 %cell",
+        "  %lane = shl i64 %l, 2",
+        "  %q = getelementptr i32, ptr %line, i64 %lane",
+        *body,
+        "  %l_next = add i64 %l, 1",
+        "  %l_more = icmp ult i64 %l_next, 32",
+        "  br i1 %l_more, label %quad, label %granule_end",
+        "granule_end:",
+        "  %g_next = add i64 %g, 1",
+        "  %g_more = icmp ult i64 %g_next, %granules",
+        "  br i1 %g_more, label %granule, label %half_end",
+        "half_end:",
+        "  %h_next = add i64 %h, 1",
+        "  %h_more = icmp ult i64 %h_next, 2",
+        "  br i1 %h_more, label %half, label %done",
+        "done:",
+        "  ret void",
+        "}",
+    ]
+
+
+def _load_fragments() -> list[str]:
+    return _fragment_loop(
+        "load_fragments", ["  %v = load <4 x i32>, ptr %q, align 4", "  store <4 x i32> %v, ptr %p, align 4"]
+    )
+
+
+def _store_fragments() -> list[str]:
+    moved = ["  %v = load <4 x float>, ptr %p, align 4", *_settled(4), "  store <4 x i32> %n, ptr %q, align 4"]
+    return _fragment_loop("store_fragments", moved)
+
+
+def _address(array: Array) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address
+
+
+class Products:
+    """The routines of an engine, called with NumPy arrays whose shapes are checked here."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine  # its code exists as long as it does
+        self._pack = struct.Struct(f"={len(_ARGUMENTS)}Q").pack
+        self._pack_more = struct.Struct(f"={len(_ARGUMENTS) + len(_MORE)}Q").pack
+        self._scratch = np.empty((64, 256), np.float32)
+        # They hold the interpreter's lock, so that one scratch matrix serves all threads.
+        prototype = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_char_p, ctypes.c_void_p)
+        self._add, self._add_fragments = (prototype(engine.address(Multiply(each))) for each in (False, True))
+
+    @staticmethod
+    def fit(rows: int, columns: int) -> bool:
+        """True if the routines take a product of so many rows and columns."""
+        return not rows % _ROWS and not columns % _COLUMNS
+
+    def add(self, a: Array, b: Array, steps: int, d: Array, *, accumulate: bool, negative: bool = False) -> None:
+        """Add the products of A [rows, k * steps] and B [k * steps, columns], float64, to D, float32.
+
+        Without `accumulate` the first one replaces what D holds; `negative` products are subtracted.
+        """
+        (rows, whole), (across, columns) = a.shape, b.shape
+        fits = self.fit(rows, columns) and whole == across and d.shape == (rows, columns) and rows and columns
+        unit = a.strides[1] == b.strides[1] == 8 and d.strides[1] == 4
+        types = a.dtype == b.dtype == np.float64 and d.dtype == np.float32
+        if not (fits and unit and types and steps > 0 and whole and whole % steps == 0):
+            raise ValueError("matrices of another shape or layout than the routine takes")
+        self._add(
+            self._pack(
+                _address(a), a.strides[0] >> 3, _address(b), b.strides[0] >> 3, _address(d), d.strides[0] >> 2,
+                rows, columns, whole // steps, steps, accumulate, _SIGN if negative else 0,
+            ),
+            None,
+        )  # fmt: skip
+
+    def add_fragments(
+        self, a: Array, b: Array, steps: int, words: Array, *, accumulate: bool, negative: bool = False
+    ) -> None:
+        """Add products to the registers [register, lane] of a warpgroup, their rows and columns in `wgmma`'s order."""
+        (rows, whole), (across, columns) = a.shape, b.shape
+        fits = rows == 64 and columns % _COLUMNS == 0 and 0 < columns <= 256 and whole == across
+        unit = a.strides[1] == b.strides[1] == 8 and words.strides[1] == 4 and words.shape == (columns // 2, 128)
+        types = a.dtype == b.dtype == np.float64 and words.dtype == np.uint32
+        if not (fits and unit and types and steps > 0 and whole and whole % steps == 0):
+            raise ValueError("matrices of another shape or layout than the routine takes")
+        self._add_fragments(
+            self._pack_more(
+                _address(a), a.strides[0] >> 3, _address(b), b.strides[0] >> 3, _address(self._scratch), columns,
+                rows, columns, whole // steps, steps, accumulate, _SIGN if negative else 0,
+                _address(words), words.strides[0] >> 2,
+            ),
+            None,
+        )  # fmt: skip

@@ -1,0 +1,112 @@
+"""Native matrix products against the definition: the same bits for every element type and for awkward values."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("llvmlite")
+
+from warploom.machine.engine.native import Engine
+from warploom.machine.numerics.products import Factor, product
+from warploom.machine.tensor.elements import ELEMENTS, settle
+from warploom.machine.tensor.wgmma_registers import ACCUMULATORS
+
+NAMES = {"this processor": ("", ""), "no AVX": ("x86-64", ""), "no FMA": ("x86-64", "+avx2")}
+TYPES = ("bf16", "f16", "tf32", "e4m3", "e5m2", "s8", "u8", "e2m1", "e2m3", "e3m2", "e2m1_packed")
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def engine(request: pytest.FixtureRequest) -> Engine:
+    return Engine(*NAMES[request.param])
+
+
+def in_order(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """One instruction's product by its definition: rows of A by rows of B, in float64, ascending k, rounded once."""
+    total = np.zeros((len(a), len(b)))
+    with np.errstate(all="ignore"):
+        for k in range(a.shape[1]):
+            total = total + a[:, k, None].astype(np.float64) * b[None, :, k].astype(np.float64)
+        return total.astype(np.float32) + np.float32(0)
+
+
+def expected(a: np.ndarray, b: np.ndarray, steps: int, d: np.ndarray, accumulate: bool, negative: bool) -> np.ndarray:
+    total, k = d.copy(), a.shape[1] // steps
+    for step in range(steps):
+        each = in_order(a[:, step * k : (step + 1) * k], b[:, step * k : (step + 1) * k])
+        with np.errstate(all="ignore"):
+            signed = -each if negative else each
+            total = total + signed if accumulate or step else signed
+    with np.errstate(all="ignore"):
+        settle(total)
+    return total
+
+
+def awkward(rng: np.random.Generator, shape: tuple[int, int], kind: str) -> np.ndarray:
+    values = rng.standard_normal(shape)
+    if kind == "wide":
+        values *= 2.0 ** rng.integers(-60, 61, shape)
+    elif kind == "cancelling":
+        values = np.concatenate([values[:, ::2], -values[:, ::2]], axis=1)[:, : shape[1]]
+        values[:, 1] = 2.0**-50
+    elif kind == "special":
+        flat = values.reshape(-1)
+        some = rng.choice(flat.size, flat.size // 16, replace=False)
+        flat[some] = rng.choice([np.inf, -np.inf, np.nan, 0.0, -0.0, 1e-45, 3e38], len(some))
+    return values.astype(np.float32)
+
+
+@pytest.mark.parametrize("kind", ["random", "wide", "cancelling", "special"])
+@pytest.mark.parametrize("shape", [(64, 128, 16, 4), (64, 8, 8, 1), (128, 64, 32, 3), (8, 40, 16, 2), (12, 24, 64, 1)])
+def test_products_are_added_in_the_fixed_order(engine: Engine, kind: str, shape: tuple[int, int, int, int]) -> None:
+    rng = np.random.default_rng()
+    rows, columns, k, steps = shape
+    for accumulate in (False, True):
+        for negative in (False, True):
+            a, b = awkward(rng, (rows, k * steps), kind), awkward(rng, (columns, k * steps), kind)
+            d = awkward(rng, (rows, columns), "special" if accumulate else "random")
+            wanted = expected(a, b, steps, d, accumulate, negative)
+            left, right = Factor(a, k), Factor(b, k)
+            engine.products.add(left.wide(), right.right(), steps, d, accumulate=accumulate, negative=negative)
+            assert np.array_equal(d.view(np.uint32), wanted.view(np.uint32))
+
+
+@pytest.mark.parametrize("element", TYPES)
+def test_every_element_type_gives_the_bits_of_the_reference(engine: Engine, element: str) -> None:
+    rng = np.random.default_rng()
+    raw = rng.integers(0, 256, (2, 64, 64), np.uint8)
+    matrices = [ELEMENTS[element].decode(each).astype(np.float32) for each in raw]
+    k = matrices[0].shape[1]
+    a, b = (Factor(each, k, element) for each in matrices)
+    d = np.full((64, 64), np.nan, np.float32)
+    with np.errstate(all="ignore"):
+        engine.products.add(a.wide(), b.right(), 1, d, accumulate=False)
+        wanted = product(a, b)
+        settle(wanted)
+    assert np.array_equal(d.view(np.uint32), wanted.view(np.uint32))
+
+
+@pytest.mark.parametrize("columns", [8, 48, 128, 256])
+def test_registers_of_a_warpgroup_hold_the_accumulator(engine: Engine, columns: int) -> None:
+    rng = np.random.default_rng()
+    accumulator = ACCUMULATORS["f32"](columns)
+    file = rng.integers(0, 1 << 32, (columns // 2 + 6, 128), np.uint32)
+    words = file[3 : 3 + columns // 2]
+    a, b = awkward(rng, (64, 32), "special"), awkward(rng, (columns, 32), "wide")
+    for accumulate in (False, True):
+        before, d = file.copy(), accumulator.load(words)
+        wanted = np.empty_like(words)
+        with np.errstate(all="ignore"):
+            accumulator.store(wanted, expected(a, b, 2, d, accumulate, False))
+        left, right = Factor(a, 16), Factor(b, 16)
+        engine.products.add_fragments(left.wide(), right.right(), 2, words, accumulate=accumulate)
+        assert np.array_equal(words, wanted)
+        file[3 : 3 + columns // 2] = before[3 : 3 + columns // 2]
+        assert np.array_equal(file, before)
+
+
+def test_matrices_of_another_layout_are_refused(engine: Engine) -> None:
+    a, b, d = np.zeros((64, 16)), np.zeros((16, 64)), np.zeros((64, 64), np.float32)
+    for wrong in ((a[:62], b, d[:62]), (a, b[:8], d), (a.T.copy().T, b, d), (a, b, d.T), (a, b.astype(np.float32), d)):
+        with pytest.raises(ValueError, match="another shape"):
+            engine.products.add(wrong[0], wrong[1], 1, wrong[2], accumulate=True)
