@@ -159,9 +159,6 @@ def test_all_invalid_arguments_are_reported():
             HopperConfig(tile=(64, 64), consumers=1, num_split_k=2),
             "not supported with AB_swapped, num_split_k or stream_k",
         ),
-        (MatmulConfig(cta_group=2, mma_shape=(128, 64, 16)), "with gated=True both accumulators"),
-        (MatmulConfig(cta_group=1, mma_shape=(64, 32, 16), AB_swapped=True), "must be False with gated=True"),
-        (MatmulConfig(cta_group=1, mma_shape=(64, 64, 16), num_split_k=2), "must be 1 with gated=True"),
         (MatmulConfig(cta_group=1, mma_shape=(64, 24, 16)), "does not divide the accumulator's 12 columns"),
     ],
 )

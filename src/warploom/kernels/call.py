@@ -82,7 +82,7 @@ class Call(Generic[Config]):
         a, b = self.swapped(self.a, self.b)
         return operand_map(a, *layouts[0]), operand_map(b, *layouts[1])
 
-    def auxiliary_arguments(self, subtile: tuple[int, int], b_layout: OperandLayout) -> dict[str, Any]:
+    def auxiliary_arguments(self, subtile: tuple[int, int], weights: OperandLayout) -> dict[str, Any]:
         """Return the optional arguments: auxiliary outputs, staged in subtiles of some shape, a second B, and K ranges.
 
         In a grouped GEMM a tile may end inside a box, at a row that only the device knows: there threads store to the
@@ -94,7 +94,7 @@ class Call(Generic[Config]):
         if self.ends is not None and self.config.output_types:
             found["auxiliary_arrays"] = dict(self.outputs)
         if self.up is not None:
-            found["up"] = operand_map(self.up, b_layout, self.config.b_type)
+            found["up"] = operand_map(self.up, weights, self.swapped(self.config.a_type, self.config.b_type)[1])
         if self.starts is not None:
             found["starts"] = self.starts
         if self.window is not None:
@@ -113,6 +113,8 @@ class Family(Generic[Config]):
     arguments: Callable[[Call[Config]], tuple[Any, ...]]
     grid: Callable[[Call[Config], int], Triple]
     """The grid of a call on a number of SMs."""
+    options: Callable[[Call[Config]], dict[str, Any]] = field(default=lambda _: {})
+    """The optional arguments of a call that only this kernel has."""
 
 
 def major_of(array: Any) -> str | None:

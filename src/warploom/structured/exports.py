@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from warploom.structured.cluster import SELF, Cluster, Mask
 from warploom.structured.composition.groups import GroupPlacement, group_tile_shape
-from warploom.structured.composition.operands import input_pipeline, operand_layouts, operand_tiles, standard_inputs
-from warploom.structured.composition.writers import ConsumerWriter, epilogue_writer
+from warploom.structured.composition.operands import (
+    input_pipeline,
+    operand_layouts,
+    operand_tiles,
+    paired,
+    standard_inputs,
+)
+from warploom.structured.composition.writers import ConsumerWriter, epilogue_writer, write_tile
 from warploom.structured.config import (
     BlockScaledMatmulConfig,
     BlockScaledTmem,
@@ -78,6 +84,7 @@ from warploom.structured.pipelines.stages import (
     ProduceContext,
     ProducerStage,
 )
+from warploom.structured.pipelines.tile_loads import load_tile
 from warploom.structured.pipelines.weight_prefetch import load_weights_first
 from warploom.structured.schedulers.base import Tile, WorkInfo
 from warploom.structured.schedulers.clc import ClcScheduler
@@ -217,10 +224,12 @@ __all__ = [
     "input_pipeline",
     "launch_dependents",
     "launch_grid",
+    "load_tile",
     "load_weights_first",
     "matrix_box",
     "operand_layouts",
     "operand_tiles",
+    "paired",
     "persistent_grid",
     "scale_factors",
     "split_k_workspace",
@@ -230,4 +239,5 @@ __all__ = [
     "violations",
     "wait_for_dependencies",
     "warpgroup_order",
+    "write_tile",
 ]

@@ -28,7 +28,7 @@ def buffers(config, problem):
 
 def bound_to(made, workspace, locks, **options):
     problem = made.problem
-    return made.bind(split_k, made.result, workspace, locks, problem.m, problem.n, problem.k, **options)
+    return made.bind(split_k, made.result, workspace, locks, problem.m, problem.n, problem.k, problem.batch, **options)
 
 
 def check(config, m, n, k, schedule=("eager", 0), sms=32):

@@ -48,17 +48,18 @@ def bind(call: _Call, sms: int | None = None, *, target: str = MACHINE.target) -
         cluster=config.cluster_shape,
         config=config,
         epilogue=call.epilogue,
-        **call.auxiliary_arguments(subtile, _layouts(config)[1]),
+        **call.auxiliary_arguments(subtile, call.swapped(*_layouts(config))[1]),
+        **family.options(call),
     )
 
 
 def family_of(config: MatmulConfig) -> str:
     """Return the key in `FAMILIES` of a configuration."""
     if config.family in ("gemm", "bmm"):
-        if config.num_split_k > 1:
-            return "split_k"
         if config.use_tma_epilogue_load:
             return "epilogue_load"
+        if config.num_split_k > 1:
+            return "split_k"
     return config.family
 
 
@@ -70,7 +71,7 @@ def _operand_maps(call: _Call) -> tuple[TensorMap, TensorMap]:
 def _layouts(config: MatmulConfig) -> tuple[OperandLayout, OperandLayout]:
     """Return the layouts of each matrix: of a gate and up pair, each has half of a tile, or one CTA's whole tile."""
     a, b = operand_layouts(config)
-    return a, b.halved if config.b_rows < config.BN else b
+    return a.halved if config.a_tile_rows > config.BM else a, b.halved if config.b_rows < config.BN else b
 
 
 def _result(call: _Call) -> Any:
@@ -91,18 +92,31 @@ def _plain(call: _Call) -> tuple[Any, ...]:
     return (*_operand_maps(call), _result(call), *_rest(call))
 
 
-def _loading(call: _Call) -> tuple[Any, ...]:
+def _source(call: _Call) -> Any:
+    """Return the source of an epilogue load: a row as it is, or a tensor map of a matrix."""
     config = call.config
-    added = call.c if config.epilogue_is_1d else boxed(call.c, matrix_box(config), config.epi_load_swizzle)
-    return (*_operand_maps(call), added, _result(call), *_rest(call))
+    return call.c if config.epilogue_is_1d else boxed(call.c, matrix_box(config), config.epi_load_swizzle)
+
+
+def _loading(call: _Call) -> tuple[Any, ...]:
+    return (*_operand_maps(call), _source(call), _result(call), *_rest(call))
+
+
+def _workspace(call: _Call) -> dict[str, Any]:
+    """Return the memory of a split K, if it is split."""
+    if call.config.num_split_k == 1:
+        return {}
+    needed = split_k_workspace(call.config, call.problem)
+    workspace = scratch((needed.tiles, prod(needed.shape[1:])), np.float32)
+    return {"workspace": workspace, "locks": scratch((needed.tiles,), np.int32, starts_at_zero=True)}
 
 
 def _split(call: _Call) -> tuple[Any, ...]:
-    needed, problem = split_k_workspace(call.config, call.problem), call.problem
-    workspace = scratch((needed.tiles, prod(needed.shape[1:])), np.float32)
-    locks = scratch((needed.tiles,), np.int32, starts_at_zero=True)
-    sizes = (problem.m, problem.n, problem.k)
-    return (*_operand_maps(call), _result(call), workspace, locks, *sizes, dict(call.operands))
+    return (*_operand_maps(call), _result(call), *_workspace(call).values(), *_rest(call))
+
+
+def _split_and_source(call: _Call) -> dict[str, Any]:
+    return _workspace(call) | ({"c": _source(call)} if call.config.use_tma_epilogue_load else {})
 
 
 def _grouped(call: _Call) -> tuple[Any, ...]:
@@ -164,11 +178,11 @@ def _tiles_of_groups(call: _Call, sms: int) -> Triple:
 FAMILIES: Mapping[str, Family[MatmulConfig]] = {
     "gemm": Family(matmul, _plain, _tiles),
     "bmm": Family(matmul, _plain, _tiles),
-    "epilogue_load": Family(residual, _loading, _tiles),
+    "epilogue_load": Family(residual, _loading, _tiles, _workspace),
     "split_k": Family(split_k, _split, _tiles),
     "gmm": Family(grouped, _grouped, _tiles_of_groups),
     "blockwise_fp8": Family(blockwise_fp8, _blockwise, _tiles),
-    "block_scaled": Family(block_scaled, _block_scaled, _tiles),
+    "block_scaled": Family(block_scaled, _block_scaled, _tiles, _split_and_source),
     "grouped_blockwise_fp8": Family(grouped_blockwise_fp8, _grouped_blockwise, _tiles_of_groups),
     "grouped_block_scaled": Family(grouped_block_scaled, _grouped_block_scaled, _tiles_of_groups),
 }

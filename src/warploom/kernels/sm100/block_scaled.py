@@ -14,27 +14,34 @@ from warploom.structured import (
     Cluster,
     Epilogue,
     EpilogueWarpContext,
+    LoadOrderBarrier,
     MmaWarpContext,
     OutputTilePipeline,
     TileScheduler,
+    epilogue_load,
     epilogue_writer,
     input_pipeline,
     launch_dependents,
+    load_tile,
     operand_tiles,
     scale_factors,
     wait_for_dependencies,
+    write_tile,
 )
-from warploom.trace import Operands, Tensor, kernel, loop, s32, warp_roles, when
+from warploom.trace import Operands, Tensor, f32, kernel, loop, s32, warp_roles, when
 
 
 @kernel(target="sm_100a")
 def block_scaled(
     a: TensorMap, b: TensorMap, sfa: TensorMap, sfb: TensorMap, d: Tensor, m: s32, n: s32, k: s32, batch: s32,
-    operands: Operands, auxiliary: Operands | None = None, *, config: BlockScaledMatmulConfig, epilogue: Epilogue,
+    operands: Operands, auxiliary: Operands | None = None, c: Tensor | None = None,
+    workspace: Tensor[f32] | None = None, locks: Tensor[s32] | None = None,
+    *, config: BlockScaledMatmulConfig, epilogue: Epilogue,
 ) -> None:  # fmt: skip
     """Compute D from A (m × k) and B (n × k), 4-bit elements packed, and scales in chunks of 128 rows × 4 blocks of K.
 
-    Elements past K are zero, but a scale factor past K must not be NaN, because NaN times zero is NaN.
+    Elements past K are zero, but a scale factor past K must not be NaN, because NaN times zero is NaN. `c` is the
+    source of an epilogue load. With `workspace` and `locks`, of `split_k_workspace`, CTAs split K of each tile.
     """
     roles = warp_roles(**config.roles)
     cluster = Cluster(config.cluster_shape, config.cta_group)
@@ -51,13 +58,23 @@ def block_scaled(
     mma_op = BlockScaledMmaOp(config, roles.mma, cluster)
     writer = epilogue_writer(d, config, roles, epilogue.bound(**operands), auxiliary)
 
+    source = order = None
+    if c is not None:
+        source = epilogue_load(c, config, roles, cluster, columns=n)
+        order = LoadOrderBarrier(first=roles.load, then=roles.epilogue_load, cluster=cluster)
+
     with roles.load:
         wait_for_dependencies()
         for tile in tiles:
-            for step in loop(tile.k_tiles):
-                with inputs.produce() as stage:  # waits until the tensor core has read the slot
-                    stage.load(tile, step)
+            load_tile(inputs, tile, order)  # the K range of this split
         launch_dependents()
+
+    if source is not None and order is not None:
+        with roles.epilogue_load:
+            wait_for_dependencies()
+            for tile in tiles:
+                order.wait()  # A and B of the first K tiles are loaded first, because they are needed first
+                source.load(tile)
 
     with roles.mma, MmaWarpContext(outputs) as mma:
         for tile in tiles:
@@ -70,4 +87,4 @@ def block_scaled(
         wait_for_dependencies()
         for tile in tiles:
             with epi.output_pipeline.consumer() as acc:
-                writer.write(acc, tile.coord, (m, n))
+                write_tile(writer, acc, tile, (m, n), source=source, workspace=workspace, locks=locks)

@@ -23,6 +23,7 @@ from warploom.structured import (
     epilogue_writer,
     group_tile_shape,
     launch_dependents,
+    paired,
     standard_inputs,
     wait_for_dependencies,
 )
@@ -54,7 +55,7 @@ def grouped(
         roles=roles,
         dependent=True,
     )
-    inputs = standard_inputs(a, b if up is None else (b, up), config, roles, cluster, **places.operand_rows)
+    inputs = standard_inputs(*paired(a, b, up, config), config, roles, cluster, **places.operand_rows)
     outputs = OutputTilePipeline(config.output, producer=roles.mma, consumer=roles.epilogue, cluster=cluster)
     mma_op = MmaOp(config, roles.mma, cluster)
     writer = epilogue_writer(d, config, roles, epilogue.bound(**operands), auxiliary, auxiliary_arrays)

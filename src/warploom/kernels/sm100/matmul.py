@@ -15,6 +15,7 @@ from warploom.structured import (
     epilogue_writer,
     launch_dependents,
     load_weights_first,
+    paired,
     standard_inputs,
     wait_for_dependencies,
 )
@@ -36,7 +37,7 @@ def matmul(
     roles = warp_roles(**config.roles)
     cluster = Cluster(config.cluster_shape, config.cta_group)
     tiles = TileScheduler(config, roles, cluster, m=m, n=n, k=k, batch=batch).with_k_ranges(starts)
-    inputs = standard_inputs(a, b if up is None else (b, up), config, roles, cluster, window)
+    inputs = standard_inputs(*paired(a, b, up, config), config, roles, cluster, window)
     outputs = OutputTilePipeline(config.output, producer=roles.mma, consumer=roles.epilogue, cluster=cluster)
     mma_op = MmaOp(config, roles.mma, cluster)
     writer = epilogue_writer(d, config, roles, epilogue.bound(**operands), auxiliary)

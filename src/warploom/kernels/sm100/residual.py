@@ -20,25 +20,31 @@ from warploom.structured import (
     epilogue_load,
     epilogue_writer,
     launch_dependents,
+    load_tile,
+    paired,
     standard_inputs,
     wait_for_dependencies,
+    write_tile,
 )
-from warploom.trace import Operands, Sizes, Tensor, kernel, loop, min_, s32, warp_roles, when
+from warploom.trace import Operands, Sizes, Tensor, f32, kernel, loop, s32, warp_roles, when
 
 
 @kernel(target="sm_100a")
 def residual(
     a: TensorMap, b: TensorMap, c: Tensor, d: Tensor, m: s32, n: s32, k: s32, batch: s32, operands: Operands,
-    auxiliary: Operands | None = None, window: Sizes | None = None, *, config: MatmulConfig, epilogue: Epilogue,
+    auxiliary: Operands | None = None, up: TensorMap | None = None, window: Sizes | None = None,
+    workspace: Tensor[f32] | None = None, locks: Tensor[s32] | None = None,
+    *, config: MatmulConfig, epilogue: Epilogue,
 ) -> None:  # fmt: skip
     """Compute D; C is a tensor map with boxes of `matrix_box`, or an array where `epilogue_is_1d`.
 
-    With `window`, A is an im2col map of images and B a map of filters: a convolution.
+    In a gated GEMM `b` is the gate matrix and `up` the up matrix. With `window`, A is an im2col map of images and B a
+    map of filters: a convolution. With `workspace` and `locks`, of `split_k_workspace`, CTAs split K of each tile.
     """
     roles = warp_roles(**config.roles)
     cluster = Cluster(config.cluster_shape, config.cta_group)
     tiles = TileScheduler(config, roles, cluster, m=m, n=n, k=k, batch=batch)
-    inputs = standard_inputs(a, b, config, roles, cluster, window)
+    inputs = standard_inputs(*paired(a, b, up, config), config, roles, cluster, window)
     outputs = OutputTilePipeline(config.output, producer=roles.mma, consumer=roles.epilogue, cluster=cluster)
     source = epilogue_load(c, config, roles, cluster, columns=n)
     order = LoadOrderBarrier(first=roles.load, then=roles.epilogue_load, cluster=cluster)
@@ -48,14 +54,7 @@ def residual(
     with roles.load:
         wait_for_dependencies()
         for tile in tiles:
-            prologue = min_(tile.k_tiles, config.num_group_stages)  # the K tiles that need no wait for the tensor core
-            for step in loop(prologue):
-                with inputs.produce() as stage:
-                    stage.load(tile, tile.k_start + step)
-            order.arrive()
-            for step in loop(prologue, tile.k_tiles):
-                with inputs.produce() as stage:
-                    stage.load(tile, tile.k_start + step)
+            load_tile(inputs, tile, order)
         launch_dependents()
 
     with roles.epilogue_load:
@@ -75,4 +74,4 @@ def residual(
         wait_for_dependencies()
         for tile in tiles:
             with epi.output_pipeline.consumer() as acc:
-                source.write(writer, acc, tile, (m, n))  # waits for its stages, and releases them
+                write_tile(writer, acc, tile, (m, n), source=source, workspace=workspace, locks=locks)

@@ -18,6 +18,7 @@ from warploom.structured import (
     TileScheduler,
     epilogue_writer,
     launch_dependents,
+    paired,
     standard_inputs,
     wait_for_dependencies,
 )
@@ -26,14 +27,18 @@ from warploom.trace import Operands, Tensor, f32, kernel, loop, s32, warp_roles,
 
 @kernel(target="sm_100a")
 def split_k(
-    a: TensorMap, b: TensorMap, d: Tensor, workspace: Tensor[f32], locks: Tensor[s32], m: s32, n: s32, k: s32,
-    operands: Operands, auxiliary: Operands | None = None, *, config: MatmulConfig, epilogue: Epilogue,
+    a: TensorMap, b: TensorMap, d: Tensor, workspace: Tensor[f32], locks: Tensor[s32],
+    m: s32, n: s32, k: s32, batch: s32, operands: Operands,
+    auxiliary: Operands | None = None, up: TensorMap | None = None, *, config: MatmulConfig, epilogue: Epilogue,
 ) -> None:  # fmt: skip
-    """Compute D = epilogue(A·Bᵀ), with workspace (tiles × elements) and locks (tiles, zero) of `split_k_workspace`."""
+    """Compute D = epilogue(A·Bᵀ), with workspace (tiles × elements) and locks (tiles, zero) of `split_k_workspace`.
+
+    In a gated GEMM `b` is the gate matrix and `up` the up matrix; the workspace holds both accumulators.
+    """
     roles = warp_roles(**config.roles)
     cluster = Cluster(config.cluster_shape, config.cta_group)
-    tiles = TileScheduler(config, roles, cluster, m=m, n=n, k=k, locks=locks)
-    inputs = standard_inputs(a, b, config, roles, cluster)
+    tiles = TileScheduler(config, roles, cluster, m=m, n=n, k=k, batch=batch, locks=locks)
+    inputs = standard_inputs(*paired(a, b, up, config), config, roles, cluster)
     outputs = OutputTilePipeline(config.output, producer=roles.mma, consumer=roles.epilogue, cluster=cluster)
     mma_op = MmaOp(config, roles.mma, cluster)
     writer = epilogue_writer(d, config, roles, epilogue.bound(**operands), auxiliary)

@@ -19,6 +19,7 @@ from warploom.structured import (
     Warpgroup,
     WgmmaOp,
     begin_role,
+    paired,
     standard_inputs,
     warpgroup_order,
 )
@@ -57,7 +58,7 @@ def grouped(
     def column(tile: GroupedTile) -> Value:
         return (tile.m_abs if swapped else tile.n_abs) + cluster.rank_n.to(s32) * config.tile_columns
 
-    inputs = standard_inputs(a, b if up is None else (b, up), config, roles, cluster, a_row=row, b_row=column)
+    inputs = standard_inputs(*paired(a, b, up, config), config, roles, cluster, a_row=row, b_row=column)
     group = Warpgroup(roles.consume)
     writer = ConsumerWriter(
         d, config, group, epilogue.bound(**operands), early=False, outputs=auxiliary, arrays=auxiliary_arrays

@@ -12,6 +12,7 @@ from warploom.structured import (
     Warpgroup,
     WgmmaOp,
     begin_role,
+    paired,
     standard_inputs,
     warpgroup_order,
 )
@@ -52,7 +53,7 @@ def matmul(
         (m_tiles, n_tiles, layers), cluster=cluster, k_tiles=k_tiles, swizzle_size=config.swizzle_size
     )
     tiles.with_k_ranges(starts)
-    inputs = standard_inputs(a, b if up is None else (b, up), config, roles, cluster, window)
+    inputs = standard_inputs(*paired(a, b, up, config), config, roles, cluster, window)
     group = Warpgroup(roles.consume)
     writer = ConsumerWriter(d, config, group, epilogue.bound(**operands), loads.get("residual"), outputs=auxiliary)
 

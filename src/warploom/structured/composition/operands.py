@@ -40,13 +40,13 @@ def operand_layouts(config: Config) -> tuple[OperandLayout, OperandLayout]:
         )
     bits = config.mma.element_bits
     return (
-        OperandLayout(config.BM, config.BK, bits, config.a_major, config.a_swizzle, y),
+        OperandLayout(config.a_tile_rows, config.BK, bits, config.a_major, config.a_swizzle, y),
         OperandLayout(config.BN, config.BK, bits, config.b_major, config.b_swizzle, x // config.cta_group),
     )
 
 
 def operand_tiles(
-    a: TensorMapArgument,
+    a: Source,
     b: Source,
     config: Config,
     cluster: Cluster,
@@ -57,17 +57,20 @@ def operand_tiles(
     """Create the shared-memory tiles of A and B; with `window` those of a convolution.
 
     `a_row` and `b_row` map a scheduler's tile to the operand's first row; by default they follow from `tile.m` and
-    `tile.n`. With `cta_group` 2 each CTA holds its own rows of A and half of the rows of B. A gated GEMM passes
-    `b=(gate, up)`.
+    `tile.n`. With `cta_group` 2 each CTA holds its own rows of A and half of the rows of B. In a gated GEMM one of the
+    two is (gate, up), as `paired` returns it.
     """
     a_layout, b_layout = operand_layouts(config)
     count = config.num_pipeline_stages
     rows = a_row or (lambda tile: tile.m * config.BM)
     columns = b_row or (lambda tile: tile.n * config.tile_columns)
-    # The CTAs of a pair split the rows of B; where B is (gate, up), each has the same rows of one of the two.
-    is_split = cluster.cta_group > 1 and not config.gated
-    half = cluster.pair_rank.to("s32") * config.BN if is_split else literal(0, "s32")
-    tiles: Callable[..., OperandTiles] = tiles_of
+    # The CTAs of a pair split the rows of B, or of both in (gate, up), unless one MMA computes both: then each has the
+    # same rows of one of the two.
+    half, is_split = literal(0, "s32"), False
+    if isinstance(config, MatmulConfig) and cluster.cta_group > 1:
+        is_split = not config.gated or config.gated_mmas == 2
+        half = cluster.pair_rank.to("s32") * config.b_rows if is_split else half
+    tiles: Callable[..., OperandTiles] = partial(tiles_of, of_cta=cluster.cta_group > 1 and not is_split)
     if window is not None:
         tiles = partial(convolution_tiles, window=window)
     return (
@@ -82,6 +85,15 @@ def operand_tiles(
             peers=cluster.sharing_b,
         ),
     )
+
+
+def paired(
+    a: TensorMapArgument, b: TensorMapArgument, up: TensorMapArgument | None, config: Config
+) -> tuple[Source, Source]:
+    """Return A and B; in a gated GEMM the weights, B or a swapped A, are a (gate, up) pair."""
+    if up is None:
+        return a, b
+    return ((a, up), b) if config.AB_swapped else (a, (b, up))
 
 
 def input_pipeline(
@@ -105,7 +117,7 @@ def input_pipeline(
 
 
 def standard_inputs(
-    a: TensorMapArgument,
+    a: Source,
     b: Source,
     config: Config,
     roles: Roles,

@@ -9,6 +9,7 @@ from typing import Any
 from warploom.hardware.mma_shapes import WGMMA_M
 from warploom.structured.config import HopperConfig, MatmulConfig
 from warploom.structured.epilogue.epilogue import Epilogue, Operand
+from warploom.structured.epilogue.epilogue_loads import EpilogueLoad
 from warploom.structured.epilogue.in_place_residual import InPlaceResidual
 from warploom.structured.epilogue.row_vector import RowVector, SharedVector
 from warploom.structured.epilogue.sinks import TmaStore
@@ -16,6 +17,7 @@ from warploom.structured.epilogue.staging import Values
 from warploom.structured.epilogue.subtiles import TileSpot
 from warploom.structured.epilogue.tile_writer import Output
 from warploom.structured.epilogue.writer_geometry import StagedOutput
+from warploom.structured.epilogue.writer_protocols import AccumulatorStage
 from warploom.structured.named_barriers import OwnBarrier, WarpgroupBarriers
 from warploom.structured.pages.tile_writer import TileWriter
 from warploom.structured.schedulers.grouped import GroupedTile
@@ -49,6 +51,24 @@ def epilogue_writer(
         given, held = zip((auxiliary or {}).items(), config.output_types, strict=True), arrays or {}
         outputs = {name: StagedOutput(target, dtype, array=held.get(name)) for (name, target), dtype in given}
     return TileWriter(d, config.written, role=roles.epilogue, epilogue=epilogue, outputs=outputs)
+
+
+def write_tile(
+    writer: TileWriter,
+    acc: AccumulatorStage,
+    tile: Any,
+    shape: tuple[Index, Index],
+    *,
+    source: EpilogueLoad | None = None,
+    workspace: View | None = None,
+    locks: View | None = None,
+) -> None:
+    """Write an accumulator to C, with an epilogue load added and, if there is a workspace, over all splits of K."""
+    inputs: dict[str, Any] = {} if source is None else dict(source.inputs(writer))
+    if workspace is None:
+        writer.write(acc, tile.coord, shape, **inputs)
+    else:
+        writer.write_splitk(acc, None, workspace, tile, shape, locks=locks, **inputs)
 
 
 def _vector_of(bias: Operand | None) -> View | None:

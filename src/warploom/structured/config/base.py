@@ -162,7 +162,7 @@ class GemmConfig(metaclass=AcceptsDeprecated):
     @property
     def tile_columns(self) -> int:
         """Columns of C in a tile."""
-        return self.MMA_N // 2 if self.gated else self.MMA_N
+        return self.MMA_N // 2 if self.gated and not self.AB_swapped else self.MMA_N
 
     @property
     def accum_type(self) -> str:

@@ -137,8 +137,24 @@ class MatmulConfig(GemmConfig):
 
     @property
     def b_rows(self) -> int:
-        """Rows that a CTA loads of one B matrix: with `gated`, a single CTA loads half a tile of each of the two."""
-        return self.BN // 2 if self.gated and self.cta_group == 1 else self.BN
+        """Rows that a CTA loads of one B matrix: half a tile of each of the two that one CTA needs with `gated`."""
+        is_halved = self.gated and not self.AB_swapped and (self.cta_group == 1 or self.gated_mmas == 2)
+        return self.BN // 2 if is_halved else self.BN
+
+    @property
+    def gated_mmas(self) -> int:
+        """MMAs of a gate and up pair: one, whose N holds both; two if they are along M, or would be in other lanes."""
+        return 2 if self.gated and (self.AB_swapped or is_folded(self.cta_group, self.MMA_M)) else 1
+
+    @property
+    def instruction_n(self) -> int:
+        """N of one MMA instruction."""
+        return self.tile_columns if self.gated_mmas == 2 else self.MMA_N
+
+    @property
+    def a_tile_rows(self) -> int:
+        """Rows of A that a CTA holds: of gate and up, if they are along M."""
+        return 2 * self.BM if self.gated and self.AB_swapped else self.BM
 
     @property
     def written(self) -> Self:
@@ -194,7 +210,13 @@ class MatmulConfig(GemmConfig):
     @property
     def accumulator_columns(self) -> int:
         """TMEM columns of one accumulator."""
-        return self.MMA_N // 2 if is_folded(self.cta_group, self.MMA_M) else self.MMA_N
+        columns = self.accumulated_columns
+        return columns // 2 if is_folded(self.cta_group, self.MMA_M) else columns
+
+    @property
+    def accumulated_columns(self) -> int:
+        """Columns of a tile's accumulators, of a gate and up pair both."""
+        return 2 * self.tile_columns if self.gated else self.MMA_N
 
     @property
     def stage_stride_cols(self) -> int:
@@ -222,7 +244,7 @@ class MatmulConfig(GemmConfig):
         grouped = _WORK_SLOTS if self.is_grouped else 0
         scratch = 0 if self.register_based_epilogue else EPILOGUE_WARPS
         return (
-            tiles("a_tiles", stages, self.BM * row_bytes, self.a_swizzle),
+            tiles("a_tiles", stages, self.a_tile_rows * row_bytes, self.a_swizzle),
             tiles("b_tiles", stages, self.BN * row_bytes, self.b_swizzle),
             tiles("c_tiles", self.num_output_stages, prod(self.output_tile_shape) * self.c_bytes, self.c_swizzle),
             *(self._auxiliary_tiles(type_) for type_ in self.output_types),

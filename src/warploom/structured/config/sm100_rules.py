@@ -28,11 +28,10 @@ _MIXABLE: Mapping[str, frozenset[str]] = {
 """Types that may be multiplied with each other, by MMA kind."""
 _PATTERN_ROWS = 8
 _PER_K_TILE = "each K tile has its own accumulator and scale factors"
-_SPLIT_FAMILIES = "only the plain matmul supports split-K"
+_SPLIT_FAMILIES = "K is split in dense and block-scaled GEMMs only"
 _CLIPPED = "tiles are clipped to their group, which epilogue loads do not support"
 
 FIXED: Mapping[str, Mapping[str, tuple[object, str]]] = {
-    "bmm": {"num_split_k": (1, "batches and splits both use z of the grid")},
     "gmm": {
         "num_split_k": (1, _SPLIT_FAMILIES),
         "use_tma_epilogue_load": (False, _CLIPPED),
@@ -47,18 +46,14 @@ FIXED: Mapping[str, Mapping[str, tuple[object, str]]] = {
         "prefetch_tiles_n": (0, "a stage is filled as a whole"),
     },
     "block_scaled": {
-        "num_split_k": (1, _SPLIT_FAMILIES),
         "k_group_size": (1, "each K tile has its own scale factors"),
-        "use_tma_epilogue_load": (False, "only the plain matmul supports epilogue loads"),
         "prefetch_tiles_n": (0, "a stage is filled as a whole"),
     },
 }
 """Fields that have one value in a kernel family, and the reason."""
 
 _FIXED_WHEN_GATED: Mapping[str, tuple[object, str]] = {
-    "AB_swapped": (False, "both accumulators of an element must be in one thread, along N"),
-    "num_split_k": (1, _SPLIT_FAMILIES),
-    "use_tma_epilogue_load": (False, "an epilogue load brings tiles as wide as the accumulator"),
+    "epilogue_is_1d": (False, "a loaded row is as wide as the accumulator"),
 }
 
 _COMPOSED_FAMILIES = {
@@ -93,8 +88,8 @@ def _mma_shape(config: MatmulConfig) -> Violations:
     where = f"kind::{kind.name} with cta_group {group}"
     if m not in kind.m[group]:
         yield "mma_shape", f"has M = {m}; {where} supports {', '.join(map(str, kind.m[group]))}"
-    if n not in kind.n[group]:
-        legal = kind.n[group]
+    if config.instruction_n not in kind.n[group]:
+        legal, n = kind.n[group], config.instruction_n
         yield "mma_shape", f"has N = {n}; {where} supports {legal[0]} to {legal[-1]} in steps of {legal[1] - legal[0]}"
     elif config.b_major == "mn" and kind.element_bits == 8 and n not in TRANSPOSED_BYTE_N[group]:
         yield "mma_shape", f"has N = {n}; an N-major 8-bit B needs a multiple of {TRANSPOSED_BYTE_N[group][0]}"
@@ -206,8 +201,6 @@ def _modes(config: MatmulConfig) -> Violations:
     if config.prefetch_tiles_n > config.num_group_stages:
         stages = f"the input pipeline has {config.num_group_stages} stages"
         yield "prefetch_tiles_n", f"is too large: {stages}, and the load role would wait for itself"
-    if config.num_split_k > 1 and config.use_tma_epilogue_load:
-        yield "use_tma_epilogue_load", "must be False with split-K: only the last split stores the tile"
     if config.epilogue_is_1d and not config.use_tma_epilogue_load:
         yield "epilogue_is_1d", "needs use_tma_epilogue_load=True"
     if config.family == "block_scaled_1d2d_fp8":  # a BlockwiseFP8MatmulConfig reports another family
@@ -222,11 +215,8 @@ def _gated(config: MatmulConfig) -> Violations:
     for name, (only, reason) in _FIXED_WHEN_GATED.items():
         if getattr(config, name) != only:
             yield name, f"must be {only!r} with gated=True: {reason}"
-    if config.epilogue.is_folded:
-        yield (
-            "mma_shape",
-            f"has M = {config.MMA_M}: with gated=True both accumulators of an element must be in one lane",
-        )
+    if config.AB_swapped and config.family == "grouped_block_scaled":
+        yield "AB_swapped", f"must be False with gated=True in {config.family}: scale factors of both are along N"
     if config.tile_columns % _PATTERN_ROWS:
         yield "mma_shape", f"has N = {config.MMA_N}; with gated=True it must be a multiple of {2 * _PATTERN_ROWS}"
 
@@ -317,8 +307,6 @@ def _k_tiles(config: MatmulConfig, problem: Problem) -> Violations:
 
 
 def _grid(config: MatmulConfig, problem: Problem) -> Violations:
-    if problem.batch > 1 and config.num_split_k > 1:
-        yield "batch", f"must be 1 with num_split_k={config.num_split_k}: batches and splits both use z of the grid"
     if problem.batch > 1 and config.is_grouped:
         yield "batch", "must be 1: the groups are the batch"
     if config.scheduler == "static":  # one CTA for each SM loops over the tiles

@@ -8,7 +8,7 @@ accumulator's rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -23,7 +23,7 @@ from warploom.structured.pipelines.stages import ProducerStage
 from warploom.trace.isa.emit import At
 from warploom.trace.language.control import when
 from warploom.trace.language.roles import Role
-from warploom.trace.language.values import literal, select
+from warploom.trace.language.values import Value, literal, select
 from warploom.trace.language.views import View, shared
 from warploom.trace.parameters import TensorMapArgument
 
@@ -159,6 +159,29 @@ class WholeTile:
     def values(self, subtile: Subtile) -> Values:
         store = self.layout.subtiles
         return store.load(store.place_to_load(self.tile, self.part.row, self.part.column + subtile.column))
+
+
+@dataclass(frozen=True)
+class HeldInput:
+    """An epilogue input in one stage of a pipeline: the first subtile of a tile waits for it, the last one releases it.
+
+    Subtiles may be in device branches of their own, as those of the final split are.
+    """
+
+    pipeline: ProducerConsumerPipeline
+    subtiles: int
+    of_stage: Callable[[Value], EpilogueInput]
+    """The input in the stage with some index."""
+
+    def values(self, subtile: Subtile) -> Values:
+        pipeline, index = self.pipeline, self.pipeline.consumer_stage()
+        if subtile.index == 0:
+            pipeline.wait_producer()
+        found = self.of_stage(index).values(subtile)
+        if subtile.index == self.subtiles - 1:
+            pipeline.consumer_side.signal(index)
+            pipeline.consumer_step()
+        return found
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,11 @@
 """Epilogue loads: a matrix of C's shape, or one row for all rows of C, loaded by a separate role and added.
 
-Each object serves both roles: `load` fills the stages of a tile in one role, `write` consumes them in the other.
+Each object serves both roles: `load` fills the stages of a tile in one role, the other writes with its `inputs`.
 """
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 from warploom.diagnostics import Diag
@@ -12,9 +13,16 @@ from warploom.hardware.swizzles import GRANULE
 from warploom.hardware.threads import WARP_LANES
 from warploom.structured.cluster import Cluster
 from warploom.structured.config import MatmulConfig
-from warploom.structured.epilogue.auxiliary import AuxiliaryLayout, AuxiliaryTiles
-from warploom.structured.epilogue.tile_writer import Shape, TileWriter
-from warploom.structured.epilogue.writer_protocols import AccumulatorStage
+from warploom.structured.epilogue.auxiliary import (
+    AuxiliaryLayout,
+    AuxiliaryTiles,
+    Bias,
+    EpilogueInput,
+    HeldInput,
+    StreamedTiles,
+    WholeTile,
+)
+from warploom.structured.epilogue.tile_writer import TileWriter
 from warploom.structured.pipelines.epilogue_load_pipeline import EpiLoadPipeline
 from warploom.structured.pipelines.signals import CopyAsync
 from warploom.structured.pipelines.start_up import start_up
@@ -30,13 +38,13 @@ from warploom.trace.parameters import TensorMapArgument
 
 
 class EpilogueLoad(Protocol):
-    """A source that one role loads and another one adds."""
+    """A source that one role loads and another one adds; of several splits of K only the final one."""
 
     def load(self, tile: Any) -> None:
         """Load the source of a tile, in the epilogue-load role."""
 
-    def write(self, writer: TileWriter, acc: AccumulatorStage, tile: Any, shape: Shape) -> None:
-        """Write an accumulator with the source added, in the epilogue role."""
+    def inputs(self, writer: TileWriter) -> dict[str, EpilogueInput]:
+        """Return the source as keywords of `TileWriter.write`, in the epilogue role."""
 
 
 def epilogue_load(
@@ -54,7 +62,7 @@ def epilogue_load(
 def matrix_layout(config: MatmulConfig) -> AuxiliaryLayout:
     """Return the layout of a stage of a matrix: a subtile, or a whole tile where A and B are swapped."""
     kind = "tile" if config.AB_swapped else "subtiles"
-    return AuxiliaryLayout(config.epilogue, config.c_type, kind, config.epi_load_swizzle)
+    return AuxiliaryLayout(config.written.epilogue, config.c_type, kind, config.epi_load_swizzle)
 
 
 def matrix_box(config: MatmulConfig) -> tuple[int, int]:
@@ -62,14 +70,20 @@ def matrix_box(config: MatmulConfig) -> tuple[int, int]:
     return matrix_layout(config).box
 
 
+def _final(splits: int, tile: Any) -> AbstractContextManager[None]:
+    """Only the final split adds a source."""
+    return when(tile.is_final) if splits > 1 else nullcontext()
+
+
 class MatrixLoad:
     """A matrix of C's shape and type, loaded by TMA."""
 
     def __init__(self, source: TensorMapArgument, config: MatmulConfig, roles: Roles, cluster: Cluster) -> None:
         layout, stages = matrix_layout(config), config.num_tma_epilogue_pipeline_stages
+        self._splits = config.num_split_k
         self._tiles = AuxiliaryTiles(
             source,
-            config.epilogue,
+            layout.epc,
             layout.kind,
             stages,
             dtype=config.c_type,
@@ -80,18 +94,17 @@ class MatrixLoad:
         start_up().maps.append(source)
 
     def load(self, tile: Any) -> None:
-        for subtile, half in self._tiles.order:
-            with self._pipeline.produce() as stage:
-                self._tiles.load(stage, tile, subtile, half)
+        with _final(self._splits, tile):
+            for subtile, half in self._tiles.order:
+                with self._pipeline.produce() as stage:
+                    self._tiles.load(stage, tile, subtile, half)
 
-    def write(self, writer: TileWriter, acc: AccumulatorStage, tile: Any, shape: Shape) -> None:
-        tiles = self._tiles.tiles
-        if self._tiles.layout.kind == "subtiles":
-            pipeline = self._pipeline.pipeline
-            writer.write_batched_with_tma_epilogue_load_subtiles(acc, pipeline, tiles, None, tile, shape)
-            return
-        with self._pipeline.consume() as stage:
-            writer.write_batched_with_tma_epilogue_load(acc, tiles[stage.index()], tile, shape)
+    def inputs(self, writer: TileWriter) -> dict[str, EpilogueInput]:
+        tiles, layout, pipeline = self._tiles.tiles, self._tiles.layout, self._pipeline.pipeline
+        if layout.kind == "subtiles":
+            return {"residual": StreamedTiles(layout, tiles, pipeline, writer.part)}
+        of_stage = lambda index: WholeTile(layout, tiles[index].place, writer.part)  # noqa: E731
+        return {"residual": HeldInput(pipeline, writer.num_stages, of_stage)}
 
 
 class RowLoad:
@@ -102,6 +115,7 @@ class RowLoad:
 
     def __init__(self, source: View, config: MatmulConfig, roles: Roles, cluster: Cluster, columns: Index) -> None:
         length, stages = config.epilogue_load_elements, config.num_tma_epilogue_pipeline_stages
+        self._splits = config.num_split_k
         self._source, self._columns = source, valued(columns, "s32")
         self._tile_columns = (0, config.BM) if config.AB_swapped else (1, config.MMA_N)
         self._width = GRANULE // source.element_bytes
@@ -124,7 +138,7 @@ class RowLoad:
         dimension, extent = self._tile_columns
         start = tile.coord[dimension] * extent
         batch = (tile.batch,) if len(self._source.shape) > 1 else ()
-        with self._pipeline.produce() as stage:
+        with _final(self._splits, tile), self._pipeline.produce() as stage:
             for first in range(0, self._pieces, WARP_LANES):
                 with when(lane() + first < self._pieces):
                     at = (lane() + first).to("s32") * self._width
@@ -133,6 +147,6 @@ class RowLoad:
                     target, source = self._rows.at(stage.index(), at), self._source.at(*batch, column)
                     isa.cp.async_.cg(target, source, GRANULE, left.to("u32"), space="shared")
 
-    def write(self, writer: TileWriter, acc: AccumulatorStage, tile: Any, shape: Shape) -> None:
-        with self._pipeline.consume() as stage:
-            writer.write_batched_with_1d_bias(acc, self._rows[stage.index()], tile, shape)
+    def inputs(self, writer: TileWriter) -> dict[str, EpilogueInput]:
+        of_stage = lambda index: Bias(self._rows[index], writer.part)  # noqa: E731
+        return {"bias": HeldInput(self._pipeline.pipeline, writer.num_stages, of_stage)}

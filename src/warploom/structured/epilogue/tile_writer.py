@@ -193,14 +193,17 @@ class TileWriter(WriterGeometry):
         *,
         locks: View | None = None,
         c_tiles: Tiles | None = None,
+        bias: EpilogueInput | None = None,
+        residual: EpilogueInput | None = None,
     ) -> None:
-        """Add an accumulator to those of the previous splits; the final split writes C."""
+        """Add an accumulator to those of the previous splits; the final one adds `bias` and `residual` and writes C."""
         held = getattr(scheduler, "locks", None) if locks is None else locks
         if held is None:
             what = "split-K needs `locks`, one s32 per tile; give them to the scheduler or to this call"
             raise Diag.BAD_WRITER.error(here(), count=1, what=what)
         partial = SplitReduction(reduction_tensor, held, work_info, self.role, self.barrier)
-        self._run(stage, self._spot(work_info, shape), sink=self._sink_for(c_tiles), partial=partial)
+        inputs = EpilogueInputs(bias, residual=residual)
+        self._run(stage, self._spot(work_info, shape), sink=self._sink_for(c_tiles), inputs=inputs, partial=partial)
 
     def write_absolute_with_bounds_check(
         self,
@@ -377,13 +380,21 @@ class TileWriter(WriterGeometry):
             if partial is None:
                 work.finish(subtile, *(each.by_place for each in fragments))
                 continue
-            values = partial.add(subtile, fragments[0].by_place)
+            numbers = [start + index for start in self._starts]
+            pairs = zip(numbers, fragments, strict=True)
+            sums = [partial.add(number, each.by_place) for number, each in pairs]
             with when(partial.is_final):
-                work.finish(subtile, values)
+                work.finish(subtile, *sums)
             with when(~partial.is_final):
-                partial.store(subtile, values)
+                for number, values in zip(numbers, sums, strict=True):
+                    partial.store(number, values)
         if partial is not None:
             partial.end()
+
+    @property
+    def _starts(self) -> tuple[int, ...]:
+        """The numbers of the first subtiles: of an accumulator, or of a gate and up pair."""
+        return (0,) if self.epilogue.pair is None else (0, self.num_stages)
 
     def _subtiles(self, stage: AccumulatorStage | RegisterAccumulator) -> Iterator[list[TmemFragments]]:
         """Yield an accumulator's subtiles, of a gate and up pair both.
@@ -391,7 +402,7 @@ class TileWriter(WriterGeometry):
         From TMEM, the load of the next subtile is issued before this one is processed. The up accumulator follows the
         gate in TMEM.
         """
-        starts = (0,) if self.epilogue.pair is None else (0, self.num_stages)
+        starts = self._starts
         if isinstance(stage, RegisterAccumulator):
             yield from ([stage.subtile(start + index) for start in starts] for index in range(self.num_stages))
             return

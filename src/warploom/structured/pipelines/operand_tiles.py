@@ -181,19 +181,26 @@ Source = TensorMapArgument | tuple[TensorMapArgument, TensorMapArgument]
 
 
 class PairedTiles(OperandTiles):
-    """B of a gated GEMM: the first half of a tile's rows is from the gate matrix, the second half from the up matrix.
+    """The weights of a gated GEMM: the first half of a tile's rows is of the gate matrix, the second half of up.
 
-    Row r of both halves belongs to the same output column, so that one thread holds both accumulators. With `cta_group`
-    2 each CTA holds one of the halves.
+    Row r of both halves belongs to the same output column, so that one thread holds both accumulators. If `of_cta`, the
+    leader of a CTA pair holds the tile of gate and its peer that of up.
     """
 
-    def __init__(self, name: str, sources: tuple[TensorMapArgument, TensorMapArgument], *rest: Any, **how: Any) -> None:
+    def __init__(
+        self,
+        name: str,
+        sources: tuple[TensorMapArgument, TensorMapArgument],
+        *rest: Any,
+        of_cta: bool = False,
+        **how: Any,
+    ) -> None:
         super().__init__(name, sources[0], *rest, **how)
-        self._sources = sources
+        self._sources, self._of_cta = sources, of_cta
         start_up().maps.append(sources[1])
 
     def load(self, index: Value, tile: Any, k: Value, barrier: At, cluster: Cluster) -> None:
-        if cluster.cta_group == 2:
+        if self._of_cta:
             with when(cluster.leader):
                 self._copy(self._sources[0], self.layout, self.storage[index], tile, k, barrier, cluster)
             with otherwise():
@@ -205,10 +212,10 @@ class PairedTiles(OperandTiles):
             self._copy(source, half, storage, tile, k, barrier, cluster)
 
 
-def tiles_of(name: str, source: Source, *rest: Any, **how: Any) -> OperandTiles:
+def tiles_of(name: str, source: Source, *rest: Any, of_cta: bool = False, **how: Any) -> OperandTiles:
     """Create the tiles of an operand, or of a (gate, up) pair of operands."""
     if isinstance(source, tuple):
-        return PairedTiles(name, source, *rest, **how)
+        return PairedTiles(name, source, *rest, of_cta=of_cta, **how)
     return OperandTiles(name, source, *rest, **how)
 
 

@@ -12,7 +12,6 @@ from typing import Any
 
 from warploom.diagnostics import Diag
 from warploom.structured.epilogue.staging import Values
-from warploom.structured.epilogue.subtiles import Subtile
 from warploom.structured.epilogue.writer_protocols import GroupBarrier, WriterRole
 from warploom.trace import isa
 from warploom.trace.builder import here
@@ -84,24 +83,24 @@ class SplitReduction:
         done = (self._work.k_start + self._work.k_tiles).to("u32")
         self._lock.set(select(self.is_final, literal(0, "u32"), done))
 
-    def add(self, subtile: Subtile, values: Values) -> dict[tuple[int, int], Value]:
-        """Return the values plus what the workspace holds; the first split returns the values."""
+    def add(self, number: int, values: Values) -> dict[tuple[int, int], Value]:
+        """Return the values of a subtile plus what the workspace holds; the first split returns the values."""
         totals = {where: Variable("f32", value) for where, value in values.items()}
         with when(~self._work.is_first):
-            for group, at in self._groups(subtile, list(values)):
+            for group, at in self._groups(number, list(values)):
                 before = self._workspace.load(self._work.number, at, count=_VECTOR)
                 for where, held in zip(group, before, strict=True):
                     totals[where].set(held + values[where])
         return {where: held.get() for where, held in totals.items()}
 
-    def store(self, subtile: Subtile, values: Values) -> None:
-        """Store the values for the next split."""
-        for group, at in self._groups(subtile, list(values)):
+    def store(self, number: int, values: Values) -> None:
+        """Store the values of a subtile for the next split."""
+        for group, at in self._groups(number, list(values)):
             self._workspace.store([values[where] for where in group], self._work.number, at)
 
-    def _groups(self, subtile: Subtile, places: list[tuple[int, int]]) -> list[tuple[list[tuple[int, int]], Value]]:
+    def _groups(self, number: int, places: list[tuple[int, int]]) -> list[tuple[list[tuple[int, int]], Value]]:
         """Return groups of values and their offsets, so that consecutive threads access consecutive bytes."""
-        first = subtile.index * len(places)
+        first = number * len(places)
         return [
             (
                 places[at : at + _VECTOR],

@@ -33,4 +33,4 @@ class SplitKWorkspace:
 def split_k_workspace(config: MatmulConfig, problem: Problem) -> SplitKWorkspace:
     """Return the workspace of a launch: an entry per CTA tile of the grid, in the kernel's orientation of A and B."""
     x, y, _ = config.grid(problem)
-    return SplitKWorkspace(x * y * problem.batch, config.BM, config.MMA_N)
+    return SplitKWorkspace(x * y * problem.batch, config.BM, config.accumulated_columns)

@@ -20,6 +20,9 @@ from warploom.trace.language.descriptors import instruction_descriptor
 from warploom.trace.language.roles import Role
 from warploom.trace.language.values import Value
 
+_UNIT = 16
+"""Bytes that a step of a matrix descriptor moves it."""
+
 
 class MmaOp:
     """Issues the MMAs of a role, from one thread, the same one that commits."""
@@ -27,7 +30,9 @@ class MmaOp:
     def __init__(self, config: Any, role: Role, cluster: Cluster) -> None:
         self._role, self._cluster = role, cluster
         self._kind = TENSOR_KINDS[config.mma_kind]
-        m, n, _ = config.mma_shape
+        self._mmas, self._columns = config.gated_mmas, config.accumulator_columns // config.gated_mmas
+        self._swapped = config.AB_swapped
+        m, n = config.MMA_M, config.instruction_n
         transposed = {"transpose_a": config.a_major == "mn", "transpose_b": config.b_major == "mn"}
         types = (_multiplied(config.a_type), _multiplied(config.b_type), config.accum_type)
         self._shape = instruction_descriptor(config.mma_kind, m, n, *types, **transposed)
@@ -40,14 +45,24 @@ class MmaOp:
         payload, group = stage.payload(), stage._inputs.k_group_size  # noqa: SLF001 - its own pipeline
         a, b = payload.a, payload.b
         place = At(acc.offset if isinstance(acc, TmemStage) else acc)
+        halves = [each.layout.tile_bytes // self._mmas // _UNIT for each in (a, b)]
         check_accumulates(acc, accumulate)
         with when(self._role.elected):
             for j in range(group):
                 left, right = a.descriptor(stage.tile(j)), b.descriptor(stage.tile(j))
                 for k in range(0, a.layout.k_extent, self._kind.k):
                     adds: Any = accumulate if j == 0 and k == 0 else True
-                    operands = (left + a.layout.step(k), right + b.layout.step(k), self._shape, adds)
-                    isa.tcgen05.mma(place, *operands, cta_group=self._cluster.cta_group, kind=self._kind.name)
+                    for number in range(self._mmas):  # of a gate and up pair each, unless one MMA computes both
+                        down = (number * halves[0], 0) if self._swapped else (0, number * halves[1])
+                        operands = (left + (a.layout.step(k) + down[0]), right + (b.layout.step(k) + down[1]))
+                        isa.tcgen05.mma(
+                            place + number * self._columns,
+                            *operands,
+                            self._shape,
+                            adds,
+                            cta_group=self._cluster.cta_group,
+                            kind=self._kind.name,
+                        )
 
     def commit(self, barrier: Barrier, peers: Mask | None = None) -> None:
         """Commit: the tensor core arrives at a barrier when the MMAs so far are complete; this is a stage's release."""
