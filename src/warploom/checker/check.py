@@ -11,7 +11,7 @@ import numpy as np
 
 from warploom.checker.codes import CODES
 from warploom.checker.collecting import Findings, key_of
-from warploom.checker.determinism import Influence, influences, polls, reason, unmodelled
+from warploom.checker.determinism import Influence, influences, polls, reason, steering, unmodelled
 from warploom.checker.observer import Checker
 from warploom.checker.registers import hazards
 from warploom.checker.report import Cost, Covers, Finding, Party, Relaxed, Report, Verdict
@@ -135,6 +135,7 @@ class _Judged:
         """Run on copies of the arrays under the eye of a checker."""
         checker = Checker(self.rules, self.findings)
         setup = copied(prepare(self.launch_, Eager(), sms, self.limit, (checker,), None))
+        checker.memories.steering = steering(setup.program.flow)
         grid = Grid(setup)
         try:
             with np.errstate(all="ignore"):

@@ -60,6 +60,13 @@ def influences(flow: Flow) -> tuple[Influence, ...]:
     return tuple(found)
 
 
+def steering(flow: Flow) -> frozenset[int]:
+    """The instructions, by their place in the kernel, whose results reach control, an address or synchronisation."""
+    registers = control_slice(flow).registers
+    ops = (op for block in flow.blocks for op in block.ops)
+    return frozenset(at for at, op in enumerate(ops) if registers.intersection(written(op)))
+
+
 def unmodelled(flow: Flow) -> tuple[str, ...]:
     """The parts of a kernel that the checker does not judge, as names of assumptions."""
     opcodes = {op.instruction.opcode for block in flow.blocks for op in block.ops}

@@ -55,6 +55,8 @@ class Memories:
         self._published: dict[tuple[str, Triple | None, int], dict[tuple[str, Triple], dict[Triple, Rows]]] = {}
         """Knowledge released to a location, by the scope of the release and its CTA."""
         self.polled = 0
+        self.steering: frozenset[int] = frozenset()
+        """Instructions whose results decide what the kernel does next."""
         self.overlaps: dict[tuple[int, int], tuple[Access, Access, tuple[int, int]]] = {}
         """Stores of equal values to one address by two CTAs."""
 
@@ -189,6 +191,8 @@ class Memories:
                 continue
             if not semantics.startswith("atomic"):
                 self.polled += 1
+            if event.source.number not in self.steering:
+                continue  # nothing depends on the value found, and another interleaving may find an older one
             for (reach, writer), given in (published or {}).items():
                 if not (self._reaches(reach, writer, warp.cta) and self._reaches(scope, warp.cta, writer)):
                     continue

@@ -7,6 +7,7 @@ thread's, a warp's or a warpgroup's engine.
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -58,6 +59,28 @@ class _Engine(NamedTuple):
     pipe: object = None
 
 
+class _Copies:
+    """The copies by `cp.async` of some lanes: each has a number, and the commits of every lane before it."""
+
+    __slots__ = ("done", "issued", "open")
+
+    def __init__(self) -> None:
+        self.issued = self.done = 0
+        self.open: deque[tuple[int, tuple[int, ...]]] = deque()
+
+    def issue(self, commits: tuple[int, ...]) -> int:
+        """The number of another copy."""
+        self.issued += 1
+        self.open.append((self.issued, commits))
+        return self.issued
+
+    def drain(self, complete: tuple[int, ...]) -> int:
+        """The number up to which all copies are done, if each lane has waited for so many of its groups."""
+        while self.open and all(one < most for one, most in zip(self.open[0][1], complete, strict=True)):
+            self.done = self.open.popleft()[0]
+        return self.done
+
+
 class Operations:
     """The operations in flight, and the groups that threads commit and wait for."""
 
@@ -68,6 +91,8 @@ class Operations:
         self.unwaited: dict[tuple[Triple, int, int], tuple[int, Event]] = {}
         """Bulk stores that their thread has not waited for: the number of the group."""
         self._bulk: set[tuple[Triple, int, int]] = set()
+        self._copies: dict[tuple[Triple, int], dict[int, _Copies]] = {}
+        """The copies by `cp.async` of each warp, by the lanes that issued them together."""
 
     def pending(self, event: Event) -> Pending | None:
         """The operation that an event is part of the completion of."""
@@ -134,11 +159,25 @@ class Operations:
                 self.unwaited[thread] = (number, event)
                 self._bulk.add(thread)
                 return _Engine(components.of(("bulk reads", *thread)), components.of(("bulk", *thread)), number)
+            case "cp.async":
+                return self._copy(event, warp, carried)
         component = components.of((group.kind, warp.cta, warp.number))
-        if group.kind == "cp.async" and carried is not None:
-            carried.fit(components)
-            carried.set(component, value, (X, G))
         return _Engine(component, component, value)
+
+    def _copy(self, event: Event, warp: Warp, carried: Clock | None) -> _Engine:
+        """A copy by `cp.async`, or an arrival that follows all copies of its own lanes."""
+        components, copies = warp.components, self._copies.setdefault((warp.cta, warp.number), {})
+        if carried is not None:
+            for lanes, each in copies.items():
+                if not lanes & ~event.lanes:
+                    component = components.of(("cp.async", warp.cta, warp.number, lanes))
+                    carried.fit(components)
+                    carried.set(component, each.issued, (X, G))
+            return _Engine(-1, -1, None)
+        component = components.of(("cp.async", warp.cta, warp.number, event.lanes))
+        commits = warp.committed("cp.async")
+        each = copies.setdefault(event.lanes, _Copies())
+        return _Engine(component, component, each.issue(tuple(commits[lane] for lane in _bits(event.lanes))))
 
     def _remember(self, warp: Warp, number: int, lanes: int) -> None:
         """A wgmma follows all four warps of its warpgroup."""
@@ -166,6 +205,9 @@ class Operations:
         if group.kind == "bulk":
             for part in parts:
                 self._drain_bulk(event, warp, part)
+            return
+        if group.kind == "cp.async":
+            self._drain_copies(event, warp, parts)
             return
         rows: tuple[int, ...] = (X, G)
         if group.kind == "wgmma":
@@ -202,11 +244,28 @@ class Operations:
                 part.clock.set(_numbered(components, part.clock, ("bulk", *thread)), done, (X, G, P, PG))
         part.history.append(Sync(event.source, part.clock.copy()))
 
+    def _drain_copies(self, event: Event, warp: Warp, parts: list[Lanes]) -> None:
+        """Lanes have waited for their own copies: those that lanes issued together are done when all of them have."""
+        components, counts = warp.components, warp.committed("cp.async")
+        for lanes, copies in self._copies.get((warp.cta, warp.number), {}).items():
+            if not lanes & ~event.lanes:
+                done = copies.drain(tuple(counts[lane] - event.leave for lane in _bits(lanes)))
+                for part in parts:
+                    number = _numbered(components, part.clock, ("cp.async", warp.cta, warp.number, lanes))
+                    part.clock.set(number, done, (X, G))
+        for part in parts:
+            part.history.append(Sync(event.source, part.clock.copy()))
+
     def forget(self, ctas: set[Triple]) -> None:
         """Drop the operations of CTAs that have ended."""
         self._pending = {number: each for number, each in self._pending.items() if each.cta not in ctas}
         self._issuers = {key: value for key, value in self._issuers.items() if key[0] not in ctas}
         self._bulk = {thread for thread in self._bulk if thread[0] not in ctas}
+        self._copies = {key: value for key, value in self._copies.items() if key[0] not in ctas}
+
+
+def _bits(lanes: int) -> list[int]:
+    return [lane for lane in range(32) if lanes >> lane & 1]
 
 
 def _numbered(components: Components, clock: Clock, key: tuple[object, ...]) -> int:

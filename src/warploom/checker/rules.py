@@ -80,6 +80,8 @@ ASSUMPTIONS: dict[str, str] = {
     "dependent-launch": "what an earlier launch writes is read after griddepcontrol.wait only (not checked)",
     "register-budget": "the registers of all warps fit the budget of the CTA at every setmaxnreg (as in this run)",
     "barrier-init-fence": "fence.mbarrier_init makes the barriers visible to the cluster (the fence is not checked)",
+    "strong-order": "what strong accesses and atomics find that no order fixes may differ between interleavings, "
+    "and so may the numbers computed from it; nothing else does",
     "monotone-flags": "a location that is polled with a strong load is not reset while another thread polls it",
 }
 """Properties that a verdict may rely on; a report names those that it used."""
@@ -110,7 +112,11 @@ class Rules:
 
     def judge(self, old: Access, new: Access, clock: Clock) -> Problem | None:
         """The problem of an access after an earlier one to the same bytes, by an agent with this knowledge."""
-        if not (old.writes or new.writes) or (old.scope and new.scope and _include_each_other(old, new)):
+        if not (old.writes or new.writes):
+            return None
+        if old.scope and new.scope and _include_each_other(old, new):
+            if "strong-order" not in self.assumed and self._disorder(old, new, clock) is not None:
+                self.assumed["strong-order"] += 1
             return None
         if old.pipe is not None and old.pipe == new.pipe:
             return None
