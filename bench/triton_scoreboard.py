@@ -4,8 +4,8 @@
 
 The checkout should be at the tag of the installed Triton. Of each test function, up to `--cases` cases are drawn for each
 target, and run in random order under warploom's pytest plugin. Each outcome is appended to the state file as it is known;
-a later call with the same file goes on where the last one stopped. `--budget` is the most seconds of one call. The page
-goes to docs/triton-scoreboard.md, or to `--out`.
+a later call with the same file goes on where the last one stopped. `--budget` is the most seconds of one call, and
+`--timeout` the most CPU seconds of one case. The page goes to docs/triton-scoreboard.md, or to `--out`.
 """
 
 from __future__ import annotations
@@ -51,6 +51,10 @@ class Case:
     reason: str
     launches: int
     again: bool = False
+    seconds: float = 0.0
+    """Of CPU time."""
+    warploom: str = ""
+    """The commit of warploom that ran it."""
 
     @property
     def function(self) -> str:
@@ -104,8 +108,8 @@ def draw(options: argparse.Namespace) -> dict[str, object]:
     return {"seed": options.seed, "cases": options.cases, "timeout": options.timeout, "sample": chosen}
 
 
-def outcomes(source: Path, names: list[str], target: str, timeout: float) -> Iterator[tuple[str, str, str, int]]:
-    """Name, outcome, reason and launches of each case; after a crash, each runs in a process of its own."""
+def outcomes(source: Path, names: list[str], target: str, timeout: float) -> Iterator[tuple[str, str, str, int, float]]:
+    """Name, outcome, reason, launches and seconds of each case; after a crash, each runs in a process of its own."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         options = ("--triton-target", target, "--triton-timeout", str(timeout), "--junitxml", str(report))
@@ -114,14 +118,14 @@ def outcomes(source: Path, names: list[str], target: str, timeout: float) -> Ite
         if report.exists():
             found = {key: rest for key, *rest in map(read, ET.parse(report).iter("testcase"))}
             for name in names:
-                outcome, reason, launches = found.get(junit_key(name), ("failed", "not reported", 0))
-                yield name, outcome, reason, launches
+                outcome, reason, launches, seconds = found.get(junit_key(name), ("failed", "not reported", 0, 0.0))
+                yield name, outcome, reason, launches, seconds
         elif len(names) > 1:
             for name in names:
                 yield from outcomes(source, [name], target, timeout)
         else:
             last = " | ".join(line.strip() for line in done.stderr.splitlines() if "File" in line or "Fatal" in line)
-            yield names[0], "failed", f"the process ended with status {done.returncode}: {last[:400]}", 0
+            yield names[0], "failed", f"the process ended with status {done.returncode}: {last[:400]}", 0, 0.0
 
 
 def junit_key(name: str) -> tuple[str, str]:
@@ -132,15 +136,15 @@ def junit_key(name: str) -> tuple[str, str]:
     ]
 
 
-def read(case: ET.Element) -> tuple[tuple[str, str], str, str, int]:
+def read(case: ET.Element) -> tuple[tuple[str, str], str, str, int, float]:
     properties = {each.get("name"): each.get("value") for each in case.iter("property")}
-    launches = int(properties.get("launches") or 0)
+    launches, seconds = int(properties.get("launches") or 0), float(properties.get("cpu_seconds") or 0)
     key = (case.get("classname") or "", case.get("name") or "")
     for tag, outcome in (("skipped", "skipped"), ("failure", "failed"), ("error", "failed")):
         found = case.find(tag)
         if found is not None:
-            return key, outcome, (found.get("message") or "").strip().partition("\n")[0], launches
-    return key, "passed", "", launches
+            return key, outcome, (found.get("message") or "").strip().partition("\n")[0], launches, seconds
+    return key, "passed", "", launches, seconds
 
 
 def run(options: argparse.Namespace, header: dict[str, object], done: list[Case]) -> None:
@@ -156,15 +160,23 @@ def run(options: argparse.Namespace, header: dict[str, object], done: list[Case]
     left = [(suite, target, name) for suite, target, name in chosen if (suite, target, name) not in known]
     left.sort(key=lambda each: each[1:] not in failed_before)
     end = time.monotonic() + options.budget
+    mine = commit_of(ROOT)
     while left and time.monotonic() < end:
         suite, target, _ = left[0]
         names = [name for at, to, name in left if (at, to) == (suite, target)][:BATCH]
         left = [each for each in left if each[:2] != (suite, target) or each[2] not in names]
-        for name, outcome, reason, launches in outcomes(options.source, names, target, options.timeout):
-            done.append(Case(suite, target, name, outcome, reason, launches, (target, name) in failed_before))
+        for name, outcome, reason, launches, seconds in outcomes(options.source, names, target, options.timeout):
+            again = (target, name) in failed_before
+            done.append(Case(suite, target, name, outcome, reason, launches, again, seconds, mine))
             with options.state.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(asdict(done[-1])) + "\n")
         print(f"{len(done)} of {len(chosen)}, {len(failures(done))} failed", flush=True)
+
+
+def commit_of(folder: Path) -> str:
+    """The commit of a checkout, short."""
+    command = ["git", "-C", str(folder), "rev-parse", "--short=10", "HEAD"]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
 
 
 def failures(cases: Iterable[Case]) -> list[Case]:
@@ -247,7 +259,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
     parser.add_argument("--target", nargs="+", default=["sm_90", "sm_100"])
     parser.add_argument("--suite", nargs="+", default=SUITES)
-    parser.add_argument("--timeout", type=float, default=60)
+    parser.add_argument("--timeout", type=float, default=600)
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "triton-scoreboard.md")
     options = parser.parse_args()
     if not options.state.exists():
@@ -256,15 +268,12 @@ def main() -> None:
     latest = {(row["target"], row["name"]): Case(**row) for row in map(json.loads, lines)}
     drawn, done = json.loads(header), list(latest.values())
     run(options, drawn, done)
-    git = subprocess.run(
-        ["git", "-C", str(options.source), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
-    )
     version = subprocess.run(
         [sys.executable, "-c", "import triton; print(triton.__version__)"], env=environment(), capture_output=True,
         text=True, check=True,
     ).stdout.strip()  # fmt: skip
     options.out.write_text(
-        page(done, drawn, options.commit or git.stdout.strip() or "unknown", version, options.note), "utf-8"
+        page(done, drawn, options.commit or commit_of(options.source), version, options.note), "utf-8"
     )
 
 
