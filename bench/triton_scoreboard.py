@@ -5,7 +5,8 @@
 The checkout should be at the tag of the installed Triton. Of each test function, up to `--cases` cases are drawn for each
 target, and run in random order under warploom's pytest plugin. Each outcome is appended to the state file as it is known;
 a later call with the same file goes on where the last one stopped. `--budget` is the most seconds of one call, and
-`--timeout` the most CPU seconds of one case. The page goes to docs/triton-scoreboard.md, or to `--out`.
+`--timeout` the most CPU seconds of one case. Calls for different targets may share a state file and run at the same
+time. The page goes to docs/triton-scoreboard.md, or to `--out`.
 """
 
 from __future__ import annotations
@@ -108,12 +109,14 @@ def draw(options: argparse.Namespace) -> dict[str, object]:
     return {"seed": options.seed, "cases": options.cases, "timeout": options.timeout, "sample": chosen}
 
 
-def outcomes(source: Path, names: list[str], target: str, timeout: float) -> Iterator[tuple[str, str, str, int, float]]:
+def outcomes(
+    source: Path, names: list[str], target: str, timeout: float, schedule: str = "eager"
+) -> Iterator[tuple[str, str, str, int, float]]:
     """Name, outcome, reason, launches and seconds of each case; after a crash, each runs in a process of its own."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
-        options = ("--triton-target", target, "--triton-timeout", str(timeout), "--junitxml", str(report))
-        command = [sys.executable, "-m", "pytest", *PLUGIN, *options, *names]
+        machine = ("--triton-target", target, "--triton-schedule", schedule, "--triton-timeout", str(timeout))
+        command = [sys.executable, "-m", "pytest", *PLUGIN, *machine, "--junitxml", str(report), *names]
         done = subprocess.run(command, cwd=source, env=environment(), capture_output=True, text=True, check=False)
         if report.exists():
             found = {key: rest for key, *rest in map(read, ET.parse(report).iter("testcase"))}
@@ -122,7 +125,7 @@ def outcomes(source: Path, names: list[str], target: str, timeout: float) -> Ite
                 yield name, outcome, reason, launches, seconds
         elif len(names) > 1:
             for name in names:
-                yield from outcomes(source, [name], target, timeout)
+                yield from outcomes(source, [name], target, timeout, schedule)
         else:
             last = " | ".join(line.strip() for line in done.stderr.splitlines() if "File" in line or "Fatal" in line)
             yield names[0], "failed", f"the process ended with status {done.returncode}: {last[:400]}", 0, 0.0
@@ -158,6 +161,7 @@ def run(options: argparse.Namespace, header: dict[str, object], done: list[Case]
     known = {(case.suite, case.target, case.name) for case in done}
     chosen: list[list[str]] = header["sample"]  # type: ignore[assignment]
     left = [(suite, target, name) for suite, target, name in chosen if (suite, target, name) not in known]
+    left = [each for each in left if each[0] in options.suite and each[1] in options.target]
     left.sort(key=lambda each: each[1:] not in failed_before)
     end = time.monotonic() + options.budget
     mine = commit_of(ROOT)

@@ -247,7 +247,13 @@ def _parser() -> argparse.ArgumentParser:
     triton = _command(commands, "triton", "run a Triton or Gluon script on the emulator, unmodified")
     triton.add_argument("--target", default="sm_90", metavar="NAME", help="the GPU to emulate: sm_90 (default), sm_100")
     triton.add_argument(
-        "--schedule", default="eager", metavar="NAME|FILE", help="when asynchronous work takes effect; see `run`"
+        "--schedule",
+        default="eager",
+        metavar="NAME|FILE",
+        help="when asynchronous work takes effect; see `run`",
+    )
+    triton.add_argument(
+        "--budget", type=_natural, default=16, metavar="N", help="number of schedules that explore tries (16)"
     )
     triton.add_argument("--seed", type=_natural, default=0, metavar="N", help="seed of the random schedule (0)")
     triton.add_argument("--sms", type=_natural, metavar="N", help="number of SMs (default: those of the hardware)")
@@ -374,7 +380,7 @@ def _tune(options: argparse.Namespace) -> int:
 def _triton(options: argparse.Namespace) -> int:
     from warploom.commands.triton import run_script
 
-    names = ("target", "schedule", "seed", "sms", "limit", "timeout", "record", "autotune", "bench")
+    names = ("target", "schedule", "seed", "sms", "limit", "timeout", "record", "autotune", "bench", "budget")
     given = {name: getattr(options, name) for name in names}
     given["check"] = options.check and options.profile
     return run_script(options.script, options.arguments, **given)

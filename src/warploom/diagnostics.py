@@ -320,6 +320,10 @@ class Diag(Enum):
         "Use eager, lazy, reverse, random, weak, hold:KIND, starve:WHO, or a recorded file.",
     )
     NOT_PROVED = ("{what}", "Read the findings above: each names the two parties, what is missing, and a witness.")
+    SCHEDULE_DEPENDENT = (
+        "The results of `{kernel}` depend on the schedule: {what}.",
+        "Look for a missing wait, fence or barrier between the delayed operation and what went ahead of it.",
+    )
     MISMATCH = ("{what}", "The kernel's results differ from what the launch file expects.")
     UNREADABLE_FILE = ("{file} {what}.", "Pass the path of an existing text file.")
     UNWRITABLE_FILE = ("Cannot write {file}: {what}.", "Pass a path in a folder that you may write to.")
@@ -594,7 +598,7 @@ _KIND: dict[Diag, type[WarploomError]] = {
             Diag.BAD_LAUNCH_FILE, Diag.NOT_A_LAUNCH_FILE, Diag.BAD_EXPRESSION, Diag.BAD_SCHEDULE, Diag.BAD_MEASUREMENTS,
             Diag.BAD_SETTING, Diag.BAD_COMMAND, Diag.NO_SUCH_CODE,
         ),
-        CheckError: (Diag.NOT_PROVED,),
+        CheckError: (Diag.NOT_PROVED, Diag.SCHEDULE_DEPENDENT),
         FileError: (Diag.UNREADABLE_FILE, Diag.UNWRITABLE_FILE),
         OutOfMemory: (Diag.OUT_OF_MEMORY,),
         Fault: (

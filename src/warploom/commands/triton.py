@@ -35,7 +35,17 @@ def run_script(script: Path, arguments: Sequence[str], *, timeout: float | None 
         if session.reports and status == OK and all(report.ok for report in session.reports):
             count = len(session.reports)
             sys.stderr.write(f"{count} launch{'es' * (count > 1)} checked: PROVED, as run\n")
+        if options.get("schedule") == "explore" and session.launches and status == OK:
+            _show_explored(session.launches)
     return status
+
+
+def _show_explored(launches: Sequence[Any]) -> None:
+    """Print that the launches give the same results under every schedule that was tried."""
+    runs = sum(each.schedules for each in launches)
+    for remark in dict.fromkeys(text for each in launches for text in each.remarks):
+        sys.stderr.write(f"{remark}\n")
+    sys.stderr.write(f"the same under every schedule: {len(launches)} launches, {runs} runs\n")
 
 
 def _run(script: Path, arguments: Sequence[str], timeout: float | None) -> int:

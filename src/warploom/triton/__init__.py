@@ -27,12 +27,15 @@ def machine(
     bench: bool = False,
     limit: int | None = None,
     record: str | Path | None = None,
+    budget: int = 16,
 ) -> Iterator[Session]:
     """Run every `kernel[grid](…)` of Triton or Gluon in the `with` block on the CPU emulator.
 
     Tensors may be on the CPU, or be created with `device="cuda"`, which is mapped to the host inside the block; so are
     the queries of `torch.cuda`. `target` names the GPU to emulate (sm_90, sm_100, …), `sms` its number of SMs (by
-    default that of the hardware), `schedule`, `seed` and `limit` are those of `warploom.launch`.
+    default that of the hardware), `schedule`, `seed` and `limit` are those of `warploom.launch`. `schedule="explore"`
+    runs each launch under up to `budget` schedules, continues with the results of the eager one, and raises
+    `CheckError` where others differ.
 
     `check=True` checks every launch before it runs, on copies of its tensors, under the profile `strict`; `"lenient"`
     names the other one. The session has the reports, and leaving the block raises `CheckError` if one is REFUTED.
@@ -44,7 +47,7 @@ def machine(
     """
     options = Options.checked(
         target=target, schedule=schedule, sms=sms, check=check, seed=seed, autotune=autotune, bench=bench, limit=limit,
-        record=record,
+        record=record, budget=budget,
     )  # fmt: skip
     check_installed()
     from warploom.triton.session import Session

@@ -30,6 +30,7 @@ class Options:
     bench: bool = False
     limit: int | None = None
     record: str | Path | None = None
+    budget: int = 16
 
     @staticmethod
     def checked(**given: Any) -> Options:
@@ -48,6 +49,8 @@ class Options:
             yield f"`check` is {self.check!r:.40}; it must be True, False, or one of {', '.join(map(repr, PROFILES))}"
         if self.sms is not None and (type(self.sms) is not int or self.sms < 1):
             yield f"`sms` is {self.sms!r}; it must be a positive integer, or None for the number of the hardware"
+        if type(self.budget) is not int or self.budget < 1:
+            yield f"`budget` is {self.budget!r}; it must be a positive integer"
         if self.autotune not in AUTOTUNE:
             yield f"`autotune` is {self.autotune!r}; it must be one of {', '.join(AUTOTUNE)}"
 

@@ -22,20 +22,34 @@ _DTYPES = {
     "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu",
 }  # fmt: skip
 """Element types that launch files have; the memory of others is recorded as bytes."""
+_SUFFIX = ".launch.json"
 
 
 @contextmanager
 def recorded(call: Call, folder: str | Path, number: int) -> Iterator[None]:
     """Write a launch file for a call that runs in the block; it compares nothing if the call ends in an error."""
-    directory = Path(folder)
-    stem = f"{number:03}_{re.sub(r'[^A-Za-z0-9_]', '_', call.function.name)[:64]}"
-    recording = _Recording(call, directory, stem)
+    path = path_of(call, folder, number)
+    directory = path.parent
+    recording = _Recording(call, directory, path.name.removesuffix(_SUFFIX))
     with _writing(directory):
         recording.write_inputs()
         recording.write({})
     yield
     with _writing(directory):
         recording.write(recording.write_results())
+
+
+def path_of(call: Call, folder: str | Path, number: int) -> Path:
+    """The launch file of a call."""
+    return Path(folder) / f"{number:03}_{re.sub(r'[^A-Za-z0-9_]', '_', call.function.name)[:64]}{_SUFFIX}"
+
+
+def save_schedule(schedule: Any, path: Path) -> Path:
+    """Write a recorded schedule next to a launch file; its path."""
+    file = path.with_name(path.name.removesuffix(_SUFFIX) + ".schedule.json")
+    with _writing(path.parent):
+        schedule.save(file)
+    return file
 
 
 @contextmanager
@@ -98,7 +112,7 @@ class _Recording:
                 {"expr": f"{name.removesuffix('_after')} == {name}", "equal_nan": True} for name in expected
             ],
         }  # fmt: skip
-        (self._directory / f"{self._stem}.launch.json").write_text(_text(document), "utf-8")
+        (self._directory / f"{self._stem}{_SUFFIX}").write_text(_text(document), "utf-8")
 
     def _argument(self, each: Parameter) -> dict[str, Any]:
         if isinstance(each, Descriptor):

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import triton
@@ -14,7 +15,7 @@ from triton.runtime import driver as driver_config
 
 from warploom.checker.check import check
 from warploom.checker.report import Report, Verdict
-from warploom.diagnostics import Diag
+from warploom.diagnostics import Diag, WarploomError
 from warploom.host.launch import Launch
 from warploom.launcher import launch
 from warploom.triton.benchmarks import quieten, tune_once
@@ -48,6 +49,10 @@ class Launched:
     grid: tuple[int, int, int]
     instructions: int
     seconds: float
+    schedules: int = 1
+    """The schedules under which it ran: more than one if they are explored."""
+    remarks: tuple[str, ...] = ()
+    """Results that differ between schedules and are not wrong: sums whose rounding depends on the order."""
 
 
 class Session:
@@ -121,11 +126,33 @@ class Session:
         options = self.options
         if options.profile is not None:
             self.reports.append(check(whole, profile=options.profile, sms=options.sms))
-        with self._recorded(call):
-            run = launch(whole, schedule=options.schedule, seed=options.seed, sms=options.sms, limit=options.limit)
-        self.launches.append(Launched(call.function.name, call.grid, run.instructions, run.wall_seconds))
+        number = len(self.launches)
+        try:
+            with self._recorded(call, number):
+                run = launch(
+                    whole, schedule=options.schedule, seed=options.seed, sms=options.sms, limit=options.limit,
+                    budget=options.budget,
+                )  # fmt: skip
+        except WarploomError as error:
+            self._save(getattr(error, "schedule", None), call, number)
+            raise
+        launched = (call.function.name, call.grid, run.instructions, run.wall_seconds)
+        self.launches.append(Launched(*launched, run.schedules, run.remarks))
         if run.printed:
             sys.stdout.write(run.printed)
+        if run.failure is not None:
+            kept = self._save(run.failure.schedule, call, number)
+            notes = [f"replayed by `warploom run {kept[0]} --schedule {kept[1]}`"] if kept else []
+            raise Diag.SCHEDULE_DEPENDENT.error(notes=notes, kernel=call.function.name, what=run.failure)
+
+    def _save(self, schedule: Any, call: Call, number: int) -> tuple[Path, Path] | None:
+        """Write a schedule that exploring found next to the launch's recording, if there is one; both paths."""
+        if self.options.record is None or schedule is None:
+            return None
+        from warploom.triton.recording import path_of, save_schedule
+
+        path = path_of(call, self.options.record, number)
+        return path, save_schedule(schedule, path)
 
     def raise_refuted(self) -> None:
         """Raise `CheckError` with the reports that are REFUTED, each kernel's once."""
@@ -136,11 +163,11 @@ class Session:
             raise Diag.NOT_PROVED.error(what=what)
 
     @contextmanager
-    def _recorded(self, call: Call) -> Iterator[None]:
+    def _recorded(self, call: Call, number: int) -> Iterator[None]:
         if self.options.record is None:
             yield
             return
         from warploom.triton.recording import recorded
 
-        with recorded(call, self.options.record, len(self.launches)):
+        with recorded(call, self.options.record, number):
             yield
