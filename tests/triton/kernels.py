@@ -128,3 +128,9 @@ def scaled_product(a, a_scale, b, b_scale, out, M: tl.constexpr, N: tl.constexpr
     scale_b = tl.load(b_scale + columns[:, None] * (K // 32) + groups[None, :])
     product = tl.dot_scaled(a.load([0, 0]), scale_a, "e4m3", b.load([0, 0]).T, scale_b, "e2m1")
     tl.store(out + rows[:, None] * N + columns[None, :], product)
+
+
+@triton.jit
+def count(counter):
+    """A lost update if another program runs between load and store."""
+    tl.store(counter, tl.load(counter) + 1)

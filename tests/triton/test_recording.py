@@ -71,3 +71,26 @@ def test_a_directory_that_cannot_be_written(tmp_path):
     with pytest.raises(WarploomError) as caught, machine(record=tmp_path / "file"):
         kernels.add[(1,)](torch.ones(8), torch.ones(8), torch.ones(8), 8, BLOCK=16)
     assert caught.value.code == "UNWRITABLE_FILE"
+
+
+def test_exploring_finds_a_lost_update_and_records_the_schedule(tmp_path):
+    """Four programs add to one element without an atomic: `eager` gets it right, another schedule does not."""
+    with pytest.raises(WarploomError) as caught, machine(record=tmp_path, schedule="explore") as emulator:
+        counter = torch.zeros(1, dtype=torch.int32, device="cuda")
+        try:
+            kernels.count[(4,)](counter)
+        finally:
+            assert counter.item() == 4  # the results of the eager run
+            assert emulator.launches[0].schedules > 1
+    assert caught.value.code == "SCHEDULE_DEPENDENT"
+    assert "is 1, under `eager` 4" in caught.value.what
+    assert replayed(tmp_path, "--schedule", "eager") == 0
+    assert replayed(tmp_path, "--schedule", str(tmp_path / "000_count.schedule.json")) == 1
+
+
+def test_exploring_accepts_what_is_the_same_under_every_schedule():
+    with machine(schedule="explore", budget=5) as emulator:
+        x, out = torch.randn(100), torch.full((100,), float("nan"))
+        kernels.add[(1,)](x, x, out, 100, BLOCK=128)
+    assert torch.equal(out, 2 * x)
+    assert [each.schedules for each in emulator.launches] == [5]
