@@ -30,8 +30,8 @@ ROOT = Path(__file__).parents[1]
 SUITES = ("python/test/unit/language", "python/test/gluon/test_core.py")
 PLUGIN = ("-p", "warploom.triton.pytest_plugin", "-p", "no:cacheprovider", "-q", "--no-header")
 LONGEST_REASON = 110
-BATCH = 20
-"""Cases of one process: one that crashes makes the others run again, each alone."""
+BATCH = 120
+"""Most cases of one process, all of one file; one that crashes makes the others run again, each alone."""
 UPSTREAM = {
     ("test_int_annotation", "OUT_OF_BOUNDS"): "stores to element 3 of a tensor of one element",
     ("test_blocked_scale_mxfp", "OUT_OF_BOUNDS"): (
@@ -161,13 +161,18 @@ def run(options: argparse.Namespace, header: dict[str, object], done: list[Case]
     known = {(case.suite, case.target, case.name) for case in done}
     chosen: list[list[str]] = header["sample"]  # type: ignore[assignment]
     left = [(suite, target, name) for suite, target, name in chosen if (suite, target, name) not in known]
-    left = [each for each in left if each[0] in options.suite and each[1] in options.target]
+    left = [
+        each
+        for each in left
+        if each[0] in options.suite and each[1] in options.target and re.search(options.only, each[2])
+    ]
     left.sort(key=lambda each: each[1:] not in failed_before)
     end = time.monotonic() + options.budget
     mine = commit_of(ROOT)
     while left and time.monotonic() < end:
-        suite, target, _ = left[0]
-        names = [name for at, to, name in left if (at, to) == (suite, target)][:BATCH]
+        suite, target, first = left[0]
+        file = first.partition("::")[0] + "::"
+        names = [name for at, to, name in left if (at, to) == (suite, target) and name.startswith(file)][:BATCH]
         left = [each for each in left if each[:2] != (suite, target) or each[2] not in names]
         for name, outcome, reason, launches, seconds in outcomes(options.source, names, target, options.timeout):
             again = (target, name) in failed_before
@@ -256,6 +261,7 @@ def main() -> None:
     parser.add_argument("--source", type=Path, required=True)
     parser.add_argument("--state", type=Path, required=True, help="outcomes so far; made by the first call")
     parser.add_argument("--again", metavar="REGEX", help="first run the cases again that failed for such a reason")
+    parser.add_argument("--only", metavar="REGEX", default="", help="run only cases with such names")
     parser.add_argument("--budget", type=float, default=float("inf"), help="most seconds of this call")
     parser.add_argument("--commit", default="")
     parser.add_argument("--note", default="", help="a paragraph for the page")

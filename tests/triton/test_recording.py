@@ -75,13 +75,10 @@ def test_a_directory_that_cannot_be_written(tmp_path):
 
 def test_exploring_finds_a_lost_update_and_records_the_schedule(tmp_path):
     """Four programs add to one element without an atomic: `eager` gets it right, another schedule does not."""
-    with pytest.raises(WarploomError) as caught, machine(record=tmp_path, schedule="explore") as emulator:
-        counter = torch.zeros(1, dtype=torch.int32, device="cuda")
-        try:
-            kernels.count[(4,)](counter)
-        finally:
-            assert counter.item() == 4  # the results of the eager run
-            assert emulator.launches[0].schedules > 1
+    counter = torch.zeros(1, dtype=torch.int32)
+    with pytest.raises(WarploomError) as caught, machine(record=tmp_path, schedule="explore"):
+        kernels.count[(4,)](counter)
+    assert counter.item() == 4  # the results of the eager run
     assert caught.value.code == "SCHEDULE_DEPENDENT"
     assert "is 1, under `eager` 4" in caught.value.what
     assert replayed(tmp_path, "--schedule", "eager") == 0
