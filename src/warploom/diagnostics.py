@@ -132,6 +132,10 @@ class Diag(Enum):
         "This is usually a failed assertion in the kernel: check the condition before the trap.",
     )
     ASYNC_MISUSE = ("{what}", "Check the order of issue, commit and wait.")
+    CTA_EXITED = (
+        "{what}",
+        "Wait for the copy or arrival before the CTA exits; end with a cluster barrier if other CTAs reach its memory.",
+    )
 
     # No progress.
     DEADLOCK = (
@@ -557,6 +561,7 @@ _IN_GENERAL = {
     Diag.BAD_BARRIER: "A barrier is used in a way that the hardware does not allow.",
     Diag.TENSOR_MEMORY: "TMEM is accessed that is not allocated, or by a warp that cannot access these lanes.",
     Diag.REGISTER_POOL: "The warpgroups request more registers than the CTA has.",
+    Diag.CTA_EXITED: "The shared memory of a CTA is reached after the CTA has exited.",
     Diag.ASYNC_MISUSE: "Asynchronous work is issued, awaited or left unfinished against the rules of the hardware.",
     Diag.DEADLOCK: "All unfinished warps wait, and no operation in flight can end a wait.",
     Diag.UNCOUNTABLE_ARRIVAL: "The number of threads that arrive at a barrier is not known while tracing.",
@@ -605,7 +610,7 @@ _KIND: dict[Diag, type[WarploomError]] = {
             Diag.OUT_OF_BOUNDS, Diag.NO_DYNAMIC_SHARED, Diag.MISALIGNED, Diag.READ_ONLY, Diag.BARRIER_NOT_INITIALISED,
             Diag.BARRIER_REINITIALISED, Diag.BARRIER_OVERFLOW, Diag.BAD_BARRIER, Diag.BAD_PARTICIPATION,
             Diag.BAD_DESCRIPTOR, Diag.BAD_COORDINATES, Diag.BAD_SHAPE, Diag.TENSOR_MEMORY, Diag.REGISTER_POOL,
-            Diag.BAD_BRANCH, Diag.BAD_CALL, Diag.TRAP, Diag.ASYNC_MISUSE,
+            Diag.BAD_BRANCH, Diag.BAD_CALL, Diag.TRAP, Diag.ASYNC_MISUSE, Diag.CTA_EXITED,
         ),
         Stuck: (Diag.DEADLOCK, Diag.LIMIT, Diag.NO_PROGRESS, Diag.TIMEOUT),
     }.items()

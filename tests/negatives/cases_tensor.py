@@ -104,7 +104,7 @@ CASES = {
         block=384,
     ),
     "exit_before_a_copy_completes": Negative(
-        "ASYNC_MISUSE",
+        "CTA_EXITED",
         f"""{INIT.format(1)} mov.b64 %rd0, a; @%first mbarrier.arrive.expect_tx.shared::cta.b64 _, [bars], 512;
  @%first {_LOAD.format(2)} [data], [%rd0, {{0, 0}}], [bars];""",
         "map:a",
@@ -112,7 +112,7 @@ CASES = {
         options={"schedule": "lazy"},
     ),
     "store_to_an_exited_cta": Negative(
-        "ASYNC_MISUSE",
+        "CTA_EXITED",
         """mov.u32 %r0, %cluster_ctarank; setp.eq.u32 %q, %r0, 1; @%q bra A; mov.u32 %r2, 0;
  S: add.u32 %r2, %r2, 1; setp.lt.u32 %p, %r2, 2000; @%p bra S;
  mov.u32 %r1, bars; mapa.shared::cluster.u32 %r1, %r1, 1; mbarrier.arrive.shared::cluster.b64 _, [%r1]; A:""",

@@ -47,6 +47,19 @@ class Waiter(NamedTuple):
     event: Event
 
 
+class Arrivals(NamedTuple):
+    """The arrivals of one warp instruction, lane by lane at several barriers."""
+
+    warp: Warp
+    source: int
+    lanes: int
+    time: int
+    parts: tuple[tuple[int, int], ...]
+    """The component and the time of each."""
+    clocks: tuple[Clock, ...]
+    """The clocks of the phases that they contribute to."""
+
+
 @dataclass(slots=True, eq=False)
 class Ledger:
     """The state of one mbarrier, from init to inval."""
@@ -82,6 +95,7 @@ class Mbarriers:
         self._agents, self._rules, self._findings, self._operations = agents, rules, findings, operations
         self.ledgers: dict[tuple[Triple, int], Ledger] = {}
         self._epochs: dict[tuple[Triple, int], int] = {}
+        self._arrivals: Arrivals | None = None
 
     def _ledger(self, name: BarrierName) -> Ledger:
         key = (name.cta, name.address & 0xFFFFFF)
@@ -133,12 +147,31 @@ class Mbarriers:
             pending.signal(ledger.components, ledger.component, event)
             self._add(ledger, event, pending.clock, pending.component, pending.time, pending)
         elif not event.agent.operation:
-            for part in self._agents.act(warp, event.lanes):
+            before = warp.time
+            parts = self._agents.act(warp, event.lanes)
+            for part in parts:
                 self._add(ledger, event, part.clock, part.component, warp.time, None)
+            if self._rules.lenient and event.verb == "arrives" and ledger.clock is not None:
+                self._join(event, warp, before, [(part.component, warp.time) for part in parts], ledger.clock)
         if event.verb == "expects":
             ledger.bytes += event.count
         elif event.verb == "completes":
             ledger.bytes -= event.count
+
+    def _join(self, event: Event, warp: Warp, before: int, parts: list[tuple[int, int]], clock: Clock) -> None:
+        """Let the arrivals of one instruction take effect together: the relaxation `simultaneous-arrivals`."""
+        last, number = self._arrivals, event.source.number
+        joined = last is not None and last.warp is warp and last.source == number and last.time == before
+        if last is None or not joined or last.lanes & event.lanes:
+            self._arrivals = Arrivals(warp, number, event.lanes, warp.time, tuple(parts), (clock,))
+            return
+        self._rules.relaxed["simultaneous-arrivals"] += 1
+        every, clocks = (*last.parts, *parts), (*last.clocks, clock)
+        for each in clocks:
+            each.fit(warp.components)
+            for component, time in every:
+                each.set(component, time, (X,))
+        self._arrivals = Arrivals(warp, number, last.lanes | event.lanes, warp.time, every, clocks)
 
     def _add(
         self, ledger: Ledger, event: Event, clock: Clock, component: int, time: int, pending: Pending | None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
 
@@ -41,8 +42,8 @@ class Findings:
         self, code: str, text: str, parties: tuple[Party, ...], *, path: str = "", missing: str = "",
         excused_by: str = "", barrier: str = "", notes: tuple[str, ...] = (),
     ) -> None:  # fmt: skip
-        """Add a finding, or count it with those of the same code, lines and barrier."""
-        key = (code, tuple(_place(party) for party in parties), barrier.partition("[")[0])
+        """Add a finding, or count it with those of the same code, lines and array of barriers."""
+        key = (code, tuple(_place(party) for party in parties), re.split(r"\[|\+0x", barrier, maxsplit=1)[0])
         group = self._groups.get(key)
         if group is not None:
             group.count += 1

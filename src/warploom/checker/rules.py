@@ -50,6 +50,10 @@ RELAXATIONS: dict[str, Relaxation] = {
         "the arrivals of two tcgen05.commit of one thread come in order",
         "PTX ISA 9.7.16.12.1 orders the tracked operations, not the arrivals; Triton 3.6 invalidates barriers on it",
     ),
+    "simultaneous-arrivals": Relaxation(
+        "the arrivals of one warp instruction, lane by lane at barriers of several CTAs, take effect together",
+        "PTX ISA 8.9 does not order the lanes of an instruction; kernels in which one CTA multicasts rely on it",
+    ),
     "read-before-cas": Relaxation(
         "a plain load may race with a compare-and-swap that checks what it loaded",
         "PTX ISA 8.7 calls it a race; the CUDA C++ programming guide builds atomics from atomicCAS with it",

@@ -15,7 +15,7 @@ import numpy as np
 
 from warploom.checker.codes import CODES
 from warploom.checker.report import Finding, Party, Witness
-from warploom.diagnostics import WarploomError
+from warploom.diagnostics import Loc, WarploomError
 from warploom.host.arrays import is_array, numpy_of
 from warploom.host.launch import Launch
 from warploom.host.tensor_map import TensorMap
@@ -36,6 +36,8 @@ from warploom.machine.core.schedule import (
 
 TRIES = 5
 """Schedules that are tried for one finding."""
+_FAULTING = frozenset({"FAULT", "MBAR_LIFETIME", "REMOTE_AFTER_EXIT", "TMEM_DEALLOC_EARLY"})
+"""Findings that show as a fault at their own line. Such a fault is no witness of another finding."""
 
 
 @dataclass
@@ -148,10 +150,13 @@ class Confirmation:
     def __init__(self, launch_: Launch, limit: int | None, budget: int) -> None:
         self._launch, self._limit, self._left = launch_, limit, budget
         self._expected: list[Any] | None = None
+        self._faults: set[Loc] = set()
+        """The lines of other findings that fault."""
         self.runs = 0
 
     def witnesses(self, findings: Sequence[Finding]) -> tuple[Finding, ...]:
         """The findings with their witnesses, as far as the budget reaches."""
+        self._faults.update(party.loc for each in findings if each.code in _FAULTING for party in each.parties)
         return tuple(replace(finding, witness=self._witness(finding)) for finding in findings)
 
     def _witness(self, finding: Finding) -> Witness | None:
@@ -169,19 +174,26 @@ class Confirmation:
                 break
             tried += 1
             recorded = Recorded(schedule)
-            kind, text = self._outcome(recorded)
+            kind, text = self._outcome(recorded, own=finding.code in _FAULTING)
             if kind:
                 return Witness(kind, text, recorded, name, tried)
         return Witness("", f"not shown by {tried} schedules", tried=tried) if tried else None
 
-    def _outcome(self, schedule: Schedule) -> tuple[str, str]:
-        """The kind of failure under a schedule, and a description; empty if there is none."""
+    def _outcome(self, schedule: Schedule, *, own: bool = True) -> tuple[str, str]:
+        """The kind of failure under a schedule, and a description; empty if there is none.
+
+        A fault at the line of a finding that faults counts as that one's, if the finding in question is another.
+        """
         if self._expected is None:
             expected, failed = self._run(Eager())
             self._expected = [] if failed is not None else expected
+            if failed is not None and failed.loc is not None:
+                self._faults.add(failed.loc)
         self._left -= 1
         found, error = self._run(schedule)
         if error is not None:
+            if not own and error.loc in self._faults:
+                return "", ""
             return error.code, error.what.rstrip(".")
         different = _difference(self._expected, found)
         return ("disagreement", different) if different else ("", "")

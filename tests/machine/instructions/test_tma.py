@@ -444,7 +444,7 @@ def test_a_cta_must_not_exit_with_loads_in_flight():
     given = (TensorMap(random((4, 32)), box=(4, 32)),)
     run(body, "map:a", given, schedule="eager")
     error = fault(body, "map:a", given, schedule="lazy")
-    assert error.code == "ASYNC_MISUSE"
+    assert error.code == "CTA_EXITED"
     assert "load writes shared memory" in error.what
     assert error.loc is not None
 

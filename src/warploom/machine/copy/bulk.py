@@ -268,7 +268,7 @@ def require_writeable(region: Region, what: str) -> None:
 def require_live(cta: Cta, what: str) -> None:
     """Shared memory ends with its CTA: an operation that completes later has nothing to work on."""
     if not cta.live_threads:
-        raise Diag.ASYNC_MISUSE.error(what=f"{what} shared memory of {cta.name} after that CTA has exited.")
+        raise Diag.CTA_EXITED.error(what=f"{what} shared memory of {cta.name} after that CTA has exited.")
 
 
 def count_bytes(g: Group, way: str, size: int) -> None:

@@ -219,7 +219,7 @@ def peer_at(cta: Cta, address: int) -> Cta:
         raise Diag.OUT_OF_BOUNDS.error(notes=(note,), what="The address", space="shared")
     if not ctas[rank].live_threads:
         what = f"{ctas[rank].name} (rank {rank}) has exited; its shared memory is gone."
-        raise Diag.ASYNC_MISUSE.error(what=what)
+        raise Diag.CTA_EXITED.error(what=what)
     return ctas[rank]
 
 
