@@ -7,6 +7,7 @@ import pytest
 
 pytest.importorskip("llvmlite")
 
+from warploom.machine.engine.granule_kernels import PAIRED, Gather
 from warploom.machine.engine.native import Engine
 from warploom.machine.numerics.products import Factor, product
 from warploom.machine.tensor.elements import ELEMENTS, settle
@@ -67,7 +68,7 @@ def test_products_are_added_in_the_fixed_order(engine: Engine, kind: str, shape:
             d = awkward(rng, (rows, columns), "special" if accumulate else "random")
             wanted = expected(a, b, steps, d, accumulate, negative)
             left, right = Factor(a, k), Factor(b, k)
-            engine.products.add(left.wide(), right.right(), steps, d, accumulate=accumulate, negative=negative)
+            engine.routines.products.add(left.wide(), right.right(), steps, d, accumulate=accumulate, negative=negative)
             assert np.array_equal(d.view(np.uint32), wanted.view(np.uint32))
 
 
@@ -80,7 +81,7 @@ def test_every_element_type_gives_the_bits_of_the_reference(engine: Engine, elem
     a, b = (Factor(each, k, element) for each in matrices)
     d = np.full((64, 64), np.nan, np.float32)
     with np.errstate(all="ignore"):
-        engine.products.add(a.wide(), b.right(), 1, d, accumulate=False)
+        engine.routines.products.add(a.wide(), b.right(), 1, d, accumulate=False)
         wanted = product(a, b)
         settle(wanted)
     assert np.array_equal(d.view(np.uint32), wanted.view(np.uint32))
@@ -99,7 +100,7 @@ def test_registers_of_a_warpgroup_hold_the_accumulator(engine: Engine, columns: 
         with np.errstate(all="ignore"):
             accumulator.store(wanted, expected(a, b, 2, d, accumulate, False))
         left, right = Factor(a, 16), Factor(b, 16)
-        engine.products.add_fragments(left.wide(), right.right(), 2, words, accumulate=accumulate)
+        engine.routines.products.add_fragments(left.wide(), right.right(), 2, words, accumulate=accumulate)
         assert np.array_equal(words, wanted)
         file[3 : 3 + columns // 2] = before[3 : 3 + columns // 2]
         assert np.array_equal(file, before)
@@ -109,4 +110,48 @@ def test_matrices_of_another_layout_are_refused(engine: Engine) -> None:
     a, b, d = np.zeros((64, 16)), np.zeros((16, 64)), np.zeros((64, 64), np.float32)
     for wrong in ((a[:62], b, d[:62]), (a, b[:8], d), (a.T.copy().T, b, d), (a, b, d.T), (a, b.astype(np.float32), d)):
         with pytest.raises(ValueError, match="another shape"):
-            engine.products.add(wrong[0], wrong[1], 1, wrong[2], accumulate=True)
+            engine.routines.products.add(wrong[0], wrong[1], 1, wrong[2], accumulate=True)
+
+
+@pytest.mark.parametrize("element", ["bf16", "f16", "tf32"])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_operands_are_read_from_scattered_granules(engine: Engine, element: str, transposed: bool) -> None:
+    rng = np.random.default_rng()
+    if element == "tf32":
+        granules = rng.integers(0, 1 << 32, 1 << 17, np.uint32).view(np.complex128)
+    else:  # every 16-bit pattern
+        granules = rng.permuted(np.arange(1 << 16, dtype=np.uint16)).view(np.complex128)
+    places = rng.permutation(len(granules) - 8).reshape(-1, 8)[: len(granules) // 64 * 8].astype(np.int64)
+    places = places[: len(places) // 8 * 8]
+    with np.errstate(all="ignore"):
+        wanted = ELEMENTS[element].decode(granules[5:].take(places)).astype(np.float64)
+    if transposed:
+        wanted = wanted.T
+    found = engine.routines.granules.gather(granules, 5, places, Gather(element, transposed))
+    assert found is not None
+    assert np.array_equal(np.isnan(found), np.isnan(wanted))
+    known = ~np.isnan(wanted)
+    assert np.array_equal(found[known], wanted[known])
+    assert np.array_equal(np.signbit(found[known]), np.signbit(wanted[known]))
+    if not transposed and element != "tf32":
+        paired = engine.routines.granules.gather(granules, 5, places, Gather(element, transposed, PAIRED))
+        order = np.arange(found.shape[1]).reshape(-1, 8)[:, list(PAIRED)].reshape(-1)
+        assert np.array_equal(paired, found[:, order], equal_nan=True)
+
+
+def test_rows_are_copied_to_their_granules_and_nowhere_else(engine: Engine) -> None:
+    rng = np.random.default_rng()
+    memory, shared = rng.integers(0, 256, (2, 1 << 14), np.uint8)
+    offsets = np.sort(rng.choice(1 << 13, 24, replace=False)).astype(np.int64)
+    places = rng.permutation(900)[: 24 * 5].astype(np.int64)
+    wanted = shared.copy()
+    for row, offset in enumerate(offsets):
+        for granule in range(5):
+            at, to = 77 + offset + 16 * granule, 16 * (3 + places[5 * row + granule])
+            wanted[to : to + 16] = memory[at : at + 16]
+    copy = engine.routines.granules.copy_rows
+    assert copy(memory, 77, offsets, 80, shared, 3, places)
+    assert np.array_equal(shared, wanted)
+    for start, width in ((-1, 80), ((1 << 14) - 79 - int(offsets[-1]), 80), (0, 0), (0, 72), (0, 96)):
+        assert not copy(memory, start, offsets, width, shared, 3, places)
+    assert np.array_equal(shared, wanted)

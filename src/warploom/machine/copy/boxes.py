@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,9 @@ from warploom.host.tensor_map import BoxGeometry
 from warploom.machine.copy.pixels import pixel_rows
 from warploom.machine.copy.reductions import DTYPES, reduce_values
 from warploom.machine.tensor.elements import pack_six_bits, round_to_tf32
+
+if TYPE_CHECKING:
+    from warploom.machine.engine.native import Routines
 
 Bytes = NDArray[np.uint8]
 Slices = tuple[slice, ...]
@@ -145,6 +148,46 @@ def read_box(
     return box.reshape(-1)
 
 
+@lru_cache(maxsize=256)
+def _row_offsets(counts: tuple[int, ...], strides: tuple[int, ...]) -> NDArray[np.int64]:
+    """The distance of each row of a box from the first."""
+    offsets = np.zeros(1, np.int64)
+    for count, stride in zip(counts, strides, strict=True):
+        offsets = (offsets[:, None] + stride * np.arange(count, dtype=np.int64)).reshape(-1)
+    return offsets
+
+
+def copy_box(
+    routines: Routines | None,
+    memory: Bytes,
+    geometry: BoxGeometry,
+    coords: tuple[int, ...],
+    origin: int,
+    shared: Bytes,
+    address: int,
+) -> bool:
+    """Copy a box from global to shared memory by native code, as `read_box` and `place_box` would do.
+
+    False, and nothing is done, for a box that is not wholly inside its tensor, that changes on the way, or that no copy
+    has had before.
+    """
+    known = geometry.windows.get(coords)
+    if known is None or known[0] is not None or routines is None:
+        return False
+    if geometry.element.rounds_to_tf32 or geometry.element.padded:
+        return False
+    _, offset, counts, strides = known
+    base, index = _place(shared, address, geometry, geometry.shared_bytes)
+    phase, rows = address % geometry.swizzle.alignment, geometry.shared_bytes // geometry.row_bytes
+    if index is None:
+        index, phase = _granules("none", geometry.row_bytes, geometry.row_bytes, rows, 0), 0
+    last = _last_granule(geometry.swizzle.name, geometry.row_bytes, geometry.pitch, rows, phase)
+    if (base + last + 1) * GRANULE > shared.nbytes:
+        return False
+    offsets = _row_offsets(tuple(counts[:-1]), tuple(strides[:-1]))
+    return routines.granules.copy_rows(memory, origin + offset, offsets, counts[-1], shared, base, index)
+
+
 def _stored(geometry: BoxGeometry, dense: Bytes) -> Bytes:
     """The rows of a dense box as global memory packs them."""
     element = geometry.element
@@ -193,6 +236,11 @@ def _granules(swizzle_name: str, row_bytes: int, pitch: int, rows: int, phase: i
     starts = phase + pitch * np.arange(rows, dtype=np.intp)[:, None]
     placed = SWIZZLES[swizzle_name].apply(starts + np.arange(0, row_bytes, GRANULE, dtype=np.intp))
     return np.ascontiguousarray(placed.reshape(-1) // GRANULE)
+
+
+@lru_cache(maxsize=256)
+def _last_granule(swizzle_name: str, row_bytes: int, pitch: int, rows: int, phase: int) -> int:
+    return int(_granules(swizzle_name, row_bytes, pitch, rows, phase).max())
 
 
 def _place(shared: Bytes, address: int, geometry: BoxGeometry, size: int) -> tuple[int, NDArray[np.intp] | None]:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from warploom.diagnostics import Diag, WarploomError
 from warploom.machine.core.async_operations import Operation
-from warploom.machine.core.events import CommitGroup, Touch, Touches
+from warploom.machine.core.events import CommitGroup, Reporter, Touch, Touches
 from warploom.machine.core.group import WARP, Waitable
 from warploom.machine.instructions.mbarrier import peer_at
 from warploom.machine.memory.shared_memory import OFFSET_MASK, RANK_SHIFT
@@ -32,13 +32,16 @@ whole), and cp.async."""
 _KINDS = {READS: "bulk", WRITES: "bulk", SMALL: "cp.async"}
 
 
-def issuers(g: Group, mask: Array | None) -> Iterator[int]:
+def issuers(g: Group, mask: Array | None) -> Iterable[int]:
     """The lanes that execute an instruction, one after the other; each issues its own copy."""
-    lanes = range(g.lanes) if mask is None else np.flatnonzero(mask).tolist()
-    reporter = g.grid.reporter
+    lanes = range(g.lanes) if mask is None else mask.nonzero()[0].tolist()
+    return lanes if g.grid.reporter is None else _narrowed(g.grid.reporter, lanes)
+
+
+def _narrowed(reporter: Reporter, lanes: Iterable[int]) -> Iterator[int]:
+    """Lanes one after the other, of which events are reported meanwhile."""
     for lane in lanes:
-        if reporter is not None:
-            reporter.narrow(1 << lane)
+        reporter.narrow(1 << lane)
         yield lane
 
 
@@ -95,6 +98,10 @@ def submit(
             notes = (op.instruction.text[:160], f"issued by {cta.name}, warp {warp}", *error.notes)
             raise type(error)(error.diag, grid.loc_of(op), notes, error.fields) from None
 
+    if grid.at_once and not grid.flight.count:
+        grid.effects += 2
+        placed()
+        return _FINISHED
     # Numbered by agent and family, in program order: the name is the same under every schedule.
     issued: dict[tuple[int, str], int] = cta.state.setdefault("operations issued", {})
     number = issued[warp, op.family] = issued.get((warp, op.family), -1) + 1
@@ -102,6 +109,10 @@ def submit(
     operation = Operation(name, placed, after, touches, group)
     grid.submit(operation)
     return operation
+
+
+_FINISHED = Operation("", lambda: None)
+_FINISHED.done = True
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -214,7 +225,7 @@ def groups_of(cta: Cta, name: str) -> ThreadGroups:
 def threads_of(g: Group, mask: Array | None) -> Any:
     """The threads of the CTA that execute an instruction, as something that indexes an array of them."""
     first = g.first_warp * WARP
-    return slice(first, first + g.lanes) if mask is None else first + np.flatnonzero(mask)
+    return slice(first, first + g.lanes) if mask is None else first + mask.nonzero()[0]
 
 
 def shared_span(cta: Cta, address: int, size: int, align: int, what: str, *, own: bool = False) -> tuple[Cta, int]:

@@ -20,7 +20,7 @@ from warploom.machine.core.schedule import ARRIVAL, CANCEL, Eager, Replay, Starv
 from warploom.machine.core.setup import MOST_RESIDENT_BYTES, Setup, Triple, WarpState, resident_bytes
 from warploom.machine.engine import selection
 from warploom.machine.engine.context import Regions
-from warploom.machine.engine.product_kernels import Products
+from warploom.machine.engine.native import Routines
 from warploom.machine.engine.vectors import EngineError
 from warploom.machine.instructions.control import Printed
 from warploom.machine.memory.byte_memory import padded
@@ -126,6 +126,8 @@ class Grid:
         self._launches_last = not self.eager and self._keeps_work(who)
         self._on_step = getattr(self.schedule, "stepped", None) if self.schedule.preempts else None
         self.late_barrier: str = getattr(self.schedule, "barrier", "")
+        self.at_once = self.eager and self.reporter is None and self.convoys and not self.late_barrier
+        """True if every operation completes when it is issued, and only the memory shows it."""
 
     def factory(self, masked: bool) -> Callable[..., Any]:
         """The factory of block functions in the present flavour."""
@@ -154,12 +156,12 @@ class Grid:
         return Flavour(engine, Memory.ONE_VIEW if self.schedule.two_views else Memory.ALL)
 
     @cached_property
-    def products(self) -> Products | None:
-        """Native matrix products; None where NumPy multiplies."""
+    def routines(self) -> Routines | None:
+        """Native routines of matrix products and copies; None where NumPy does everything."""
         if self.flavour.engine is None:
             return None
         try:
-            return self.flavour.engine.products
+            return self.flavour.engine.routines
         except EngineError as error:
             selection.disable(error)
             return None

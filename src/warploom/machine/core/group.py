@@ -308,9 +308,9 @@ class Group:
             return taken
         if mask is not None:
             yes, no = condition & mask, mask & ~condition
-            if not no.any():
+            if 1 not in no.tobytes():
                 return taken
-            if not yes.any():
+            if 1 not in yes.tobytes():
                 return fall
         else:
             yes, no = condition.copy(), ~condition
@@ -366,16 +366,17 @@ class Group:
     def _split_warps(self, ways: list[tuple[Array, int]], join: int) -> None:
         """A convoy breaks up into its warps, each with its own copy of the uniform registers."""
         self.state = DONE
+        chosen = [way.tobytes() for way, _ in ways]
         for number in range(self.warps):
             warp = self._detached(number)
-            lanes = slice(number * WARP, (number + 1) * WARP)
-            mine = [(way[lanes], target) for way, target in ways if way[lanes].any()]
+            first, end = number * WARP, (number + 1) * WARP
+            mine = [way for way, lanes in zip(ways, chosen, strict=True) if 1 in lanes[first:end]]
             if len(mine) == 1:
                 warp.pc = mine[0][1]
                 warp.state = READY
                 self.grid.woken(warp)
             else:
-                warp.split_lanes([(way.copy(), target) for way, target in mine], join)
+                warp.split_lanes([(way[first:end].copy(), target) for way, target in mine], join)
 
     def split_lanes(self, ways: list[tuple[Array, int]], join: int) -> None:
         """Split lanes of one warp until they reconverge; where some only exit, the others stay together."""

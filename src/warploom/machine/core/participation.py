@@ -27,7 +27,7 @@ def whole_warps(g: Group, mask: Array | None, op: Op) -> Array | None:
     warp.
     """
     live = g.mask if mask is None else mask
-    if live is None:
+    if live is None or 0 not in live.tobytes():
         return None
     lanes = live.reshape(-1, WARP)
     some, every = np.logical_or.reduce(lanes, axis=1), np.logical_and.reduce(lanes, axis=1)

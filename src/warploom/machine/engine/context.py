@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from warploom.machine.engine import tables
+from warploom.machine.engine.addresses import address_of
 from warploom.machine.memory.byte_memory import (
     PARAM_WINDOW,
     SHARED_WINDOW,
@@ -44,11 +45,6 @@ _WINDOWS_END = PARAM_WINDOW + WINDOW_BYTES
 _ALIGNMENT = 16
 
 
-def _address(array: Array) -> int:
-    address: int = array.__array_interface__["data"][0]
-    return address
-
-
 class Regions:
     """The buffers of global memory as native code finds them: (address, bytes, host address, writeable), by address.
 
@@ -74,9 +70,9 @@ class Regions:
             end = region.base + region.size
             generic = region.base < _WINDOWS_END and end > SHARED_WINDOW
             size = 0 if generic or region.base % _ALIGNMENT else region.size
-            rows.append((region.base, size, _address(region.data) if size else 0, int(region.writeable)))
+            rows.append((region.base, size, address_of(region.data) if size else 0, int(region.writeable)))
         self._table = np.array(rows, np.uint64).reshape(-1, REGION_WORDS)
-        self.header[:] = len(rows), _address(self._table)
+        self.header[:] = len(rows), address_of(self._table)
 
 
 class Context:
@@ -94,7 +90,7 @@ class Context:
         self._buffer = np.zeros(8 * WORDS + lanes, np.uint8)
         self._kept: list[Any] = [files, table, regions]
         self._words = words = self._buffer[: 8 * WORDS].view(np.uint64)
-        self.first, self.address = first, _address(self._buffer)
+        self.first, self.address = first, address_of(self._buffer)
         self.mask = self._buffer[8 * WORDS :].view(np.bool_)
         """The lanes of the group that take part, for kernels with a mask."""
         self.effects = words[EFFECTS : EFFECTS + 1].data
@@ -105,16 +101,16 @@ class Context:
                 continue
             if array.shape[1] != columns or not array.flags.c_contiguous:
                 raise ValueError("a register file is not one block of memory")
-            words[FILES[file]] = _address(array) + first * array.itemsize
-        words[FILES["s"]], words[SPECIAL_STRIDE] = _address(table) + first * table.itemsize, table.shape[1]
+            words[FILES[file]] = address_of(array) + first * array.itemsize
+        words[FILES["s"]], words[SPECIAL_STRIDE] = address_of(table) + first * table.itemsize, table.shape[1]
         words[MASK] = self.address + 8 * WORDS
-        words[GLOBAL], words[TABLES] = _address(regions.header), _address(tables.ADDRESSES)
+        words[GLOBAL], words[TABLES] = address_of(regions.header), address_of(tables.ADDRESSES)
 
     def bind(self, shared: FlatMemory, local: LocalMemory | None) -> None:
         """Use the memories of a CTA."""
         self._kept[3:] = [shared, local]
         words = self._words
-        words[SHARED], words[SHARED_BASE], words[SHARED_SIZE] = _address(shared.data), shared.base, shared.size
+        words[SHARED], words[SHARED_BASE], words[SHARED_SIZE] = address_of(shared.data), shared.base, shared.size
         size = 0 if local is None else local.size
-        words[LOCAL] = 0 if local is None else _address(local.rows) + self.first * size
+        words[LOCAL] = 0 if local is None else address_of(local.rows) + self.first * size
         words[LOCAL_SIZE] = size

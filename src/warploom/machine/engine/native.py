@@ -18,6 +18,7 @@ from importlib import metadata, resources
 from typing import Any
 
 from warploom.machine.engine import tables
+from warploom.machine.engine.granule_kernels import BoxCopy, Gather, Granules
 from warploom.machine.engine.kernels import Arithmetic
 from warploom.machine.engine.llvm_ops import Host
 from warploom.machine.engine.matrix_kernels import MatrixMove
@@ -27,7 +28,7 @@ from warploom.machine.engine.store import store
 from warploom.machine.engine.vectors import EngineError, UnsupportedError
 from warploom.machine.engine.warp_kernels import Shuffle
 
-Form = Arithmetic | Access | MatrixMove | Shuffle | Multiply
+Form = Arithmetic | Access | MatrixMove | Shuffle | Multiply | BoxCopy | Gather
 
 _END = "define i64 @{name}(ptr %context, ptr %record) {{\n  ret i64 0\n}}\n"
 _ENTER = """define i64 @{name}(ptr %context, ptr %record) {{
@@ -69,6 +70,14 @@ class Kernel:
     form: Form
     words: int
     address: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Routines:
+    """Native code that is called for a whole operation: matrix products of the tensor cores, copies of granules."""
+
+    products: Products
+    granules: Granules
 
 
 class Engine:
@@ -139,9 +148,9 @@ class Engine:
         return kernel.address
 
     @cached_property
-    def products(self) -> Products:
-        """The matrix products of the tensor cores."""
-        return Products(self)
+    def routines(self) -> Routines:
+        """The routines that are called for a whole operation."""
+        return Routines(Products(self), Granules(self))
 
     def link(self, kernels: Iterable[Kernel]) -> None:
         """Give kernels their addresses."""

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from warploom.hardware.dtypes import ELEMENT_TYPES
+from warploom.machine.engine.addresses import address_of
 from warploom.machine.engine.llvm_ops import Host
 
 if TYPE_CHECKING:
@@ -301,11 +302,6 @@ def _store_fragments() -> list[str]:
     return _fragment_loop("store_fragments", moved)
 
 
-def _address(array: Array) -> int:
-    address: int = array.__array_interface__["data"][0]
-    return address
-
-
 class Products:
     """The routines of an engine, called with NumPy arrays whose shapes are checked here."""
 
@@ -336,7 +332,7 @@ class Products:
             raise ValueError("matrices of another shape or layout than the routine takes")
         self._add(
             self._pack(
-                _address(a), a.strides[0] >> 3, _address(b), b.strides[0] >> 3, _address(d), d.strides[0] >> 2,
+                address_of(a), a.strides[0] >> 3, address_of(b), b.strides[0] >> 3, address_of(d), d.strides[0] >> 2,
                 rows, columns, whole // steps, steps, accumulate, _SIGN if negative else 0,
             ),
             None,
@@ -354,9 +350,9 @@ class Products:
             raise ValueError("matrices of another shape or layout than the routine takes")
         self._add_fragments(
             self._pack_more(
-                _address(a), a.strides[0] >> 3, _address(b), b.strides[0] >> 3, _address(self._scratch), columns,
+                address_of(a), a.strides[0] >> 3, address_of(b), b.strides[0] >> 3, address_of(self._scratch), columns,
                 rows, columns, whole // steps, steps, accumulate, _SIGN if negative else 0,
-                _address(words), words.strides[0] >> 2,
+                address_of(words), words.strides[0] >> 2,
             ),
             None,
         )  # fmt: skip

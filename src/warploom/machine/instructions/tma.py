@@ -16,6 +16,7 @@ from warploom.diagnostics import Diag
 from warploom.hardware.tensor_maps import MAP_BYTES, SHARED_ALIGNMENT
 from warploom.machine.copy.boxes import (
     collect_box,
+    copy_box,
     global_runs,
     place_box,
     read_box,
@@ -136,16 +137,18 @@ def load(op: Op) -> Run:
 
         def complete() -> None:
             require_live(target, "A tensor load writes")
-            memory, geometry = tensor.region.data, tensor.geometry
-            if four:
-                box = read_rows(memory, geometry, coords[0], coords[1:], tensor.origin)
-            else:
-                box = read_box(memory, geometry, coords, tensor.origin, shift)
+            memory, geometry, routines = tensor.region.data, tensor.geometry, g.grid.routines
             shared = target.shared
-            place_box(shared.whole, offset, geometry, box)
-            if shared.two_views:
-                place_box(shared.async_whole, offset, geometry, box)
-                shared.overwritten(offset, _span_bytes(tensor, four=four))
+            native = routines is not None and not shared.two_views and tiled and not four
+            if not native or not copy_box(routines, memory, geometry, coords, tensor.origin, shared.whole, offset):
+                if four:
+                    box = read_rows(memory, geometry, coords[0], coords[1:], tensor.origin)
+                else:
+                    box = read_box(memory, geometry, coords, tensor.origin, shift)
+                place_box(shared.whole, offset, geometry, box)
+                if shared.two_views:
+                    place_box(shared.async_whole, offset, geometry, box)
+                    shared.overwritten(offset, _span_bytes(tensor, four=four))
             moved = geometry.box_bytes * (_FOUR_ROWS if four else 1)
             count_bytes(g, "global->shared", moved)
             barrier_at(g.cta, signal).complete(moved)

@@ -80,6 +80,13 @@ class Pipeline(Waitable):
     def issue(self, warps: Sequence[int], new: Issue, *, at_once: bool) -> None:
         """Some warps issue their next wgmma; `at_once` where it must not wait for its commit."""
         grid, knowledge = self.warpgroup.cta.grid, self.warpgroup.cta.cluster.knowledge
+        issued = self.issued
+        if grid.at_once and len(warps) == _WARPS == issued.count(issued[0]):
+            self.flight.append(new)
+            self.issued = [issued[0] + 1] * _WARPS
+            if at_once:
+                self._submit(self.issued[0])
+            return
         for warp in warps:
             at = self.issued[warp] - self.completed
             if at == len(self.flight):
@@ -185,6 +192,12 @@ class Pipeline(Waitable):
     def _submit(self, end: int) -> None:
         """Let the operations up to the `end`th complete, in one go."""
         first, self.submitted = self.submitted, end
+        grid = self.warpgroup.cta.grid
+        if grid.at_once and not grid.flight.count:
+            grid.effects += 2
+            self._complete(end - first)
+            self.notify()
+            return
         name = f"{self.warpgroup.cta.name} {self.name}: wgmma.mma_async {first}-{end - 1}"
         operation = Operation(name, lambda: self._complete(end - first), self.last)
         self.last = (operation,)

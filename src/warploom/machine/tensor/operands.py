@@ -19,6 +19,7 @@ from warploom.diagnostics import Diag
 from warploom.hardware.matrix_descriptors import SharedDescriptor, decode_shared_descriptor
 from warploom.hardware.mma_shapes import WGMMA
 from warploom.hardware.swizzles import B128_ATOM_32B, GRANULE, SWIZZLES, Swizzle
+from warploom.machine.engine.granule_kernels import PAIRED, PER_GRANULE, Gather, Granules
 from warploom.machine.numerics.products import Factor, product
 from warploom.machine.tensor.elements import ELEMENTS, decode_scales
 
@@ -154,6 +155,36 @@ class OperandReader:
         matrix = ELEMENTS[element].decode(self._take(descriptor, descriptor.start - phase, gather))
         return matrix[:, :rows].T if mn_major else matrix
 
+    def gather(
+        self,
+        routine: Granules,
+        descriptor: SharedDescriptor,
+        rows: int,
+        k: int,
+        element: str,
+        *,
+        mn_major: bool,
+        steps: int,
+        advance: int,
+        transposed: bool,
+    ) -> NDArray[np.float64] | None:
+        """The matrix of `read`, or its transpose, in float64 by native code; None where that does not take it."""
+        swizzle = descriptor.swizzle
+        if self._view is not None or swizzle is B128_ATOM_32B or element not in PER_GRANULE:
+            return None
+        if mn_major:
+            _check_major(descriptor, element, mn_major)
+            if rows % PER_GRANULE[element]:
+                return None
+        phase = descriptor.start % swizzle.alignment
+        layout = (swizzle.name, descriptor.leading, descriptor.stride, descriptor.base_offset)
+        gather = _layout(layout, phase, rows, k, element, mn_major, steps, advance)
+        base = descriptor.start - phase
+        if base + gather.reach > self._size:
+            return None
+        form = _gather_form(element, transposed != mn_major)
+        return routine.gather(self._granules, base // GRANULE, gather.index, form)
+
     def read_bytes(self, descriptor: SharedDescriptor, rows: int, row_bytes: int) -> NDArray[np.uint8]:
         """The rows that tcgen05.cp copies: a K-major matrix of raw bytes."""
         swizzle = descriptor.swizzle
@@ -173,6 +204,47 @@ class OperandReader:
         if self._view is not None:
             granules = self._view(base, base + gather.reach).view(np.complex128)
         return granules[base // GRANULE :].take(gather.index)
+
+
+class Operand:
+    """An operand of an MMA: the reference reads it as float32, native code as float64.
+
+    `gather` returns the matrix [rows, k], or transposed, in float64, and None where native code does not take it.
+    """
+
+    __slots__ = ("_factor", "_gather", "_read", "_right", "_wide")
+
+    def __init__(
+        self, read: Callable[[], Factor], gather: Callable[[bool], NDArray[np.float64] | None] | None = None
+    ) -> None:
+        self._read, self._gather = read, gather
+        self._factor: Factor | None = None
+        self._wide: NDArray[np.float64] | None = None
+        self._right: NDArray[np.float64] | None = None
+
+    def factor(self) -> Factor:
+        if self._factor is None:
+            self._factor = self._read()
+        return self._factor
+
+    def wide(self) -> NDArray[np.float64]:
+        """[rows, k] in float64."""
+        if self._wide is None:
+            found = None if self._gather is None else self._gather(False)
+            self._wide = self.factor().wide() if found is None else found
+        return self._wide
+
+    def right(self) -> NDArray[np.float64]:
+        """[k, rows] in float64."""
+        if self._right is None:
+            found = None if self._gather is None else self._gather(True)
+            self._right = self.factor().right() if found is None else found
+        return self._right
+
+
+@lru_cache(maxsize=64)
+def _gather_form(element: str, transposed: bool, order: tuple[int, ...] = ()) -> Gather:
+    return Gather(element, transposed, order)
 
 
 Order = Callable[[int], NDArray[np.intp]]
@@ -196,6 +268,17 @@ class Located:
     """Columns that one instruction multiplies."""
     columns: NDArray[np.intp] | None
     """For an MN-major operand the order of its rows, which are the columns that memory holds."""
+    within: tuple[int, ...] | None = ()
+    """That order within every granule, the same in all; None where it is another."""
+
+    def gather(
+        self, routine: Granules, granules: NDArray[np.complex128], transposed: bool
+    ) -> NDArray[np.float64] | None:
+        """The matrix [rows, k], or transposed, in float64 by native code; None where that does not take it."""
+        across = transposed == (self.columns is None)
+        if self.within is None or (self.within and across) or self.end > granules.nbytes:
+            return None
+        return routine.gather(granules, self.first, self.index, _gather_form(self.element, across, self.within))
 
     def read(self, granules: NDArray[np.complex128]) -> NDArray[Any]:
         """The matrix [rows, k] in float32, which holds every element exactly."""
@@ -203,6 +286,19 @@ class Located:
         if self.columns is not None:
             matrix = matrix.take(self.columns, axis=1).T
         return matrix if matrix.dtype == np.float32 else matrix.astype(np.float32)
+
+
+@lru_cache(maxsize=64)
+def _within(order: Order, rows: int) -> tuple[int, ...] | None:
+    """The order of rows within every eight, if it is the plain one or that of `wgmma`."""
+    if rows % len(PAIRED):
+        return None
+    places = order(rows)
+    for within in ((), PAIRED):
+        expected = np.arange(rows).reshape(-1, len(PAIRED))[:, list(within or range(len(PAIRED)))]
+        if np.array_equal(places, expected.reshape(-1)):
+            return within
+    return None
 
 
 @lru_cache(maxsize=256)
@@ -239,8 +335,9 @@ class OperandForm:
             columns = self.order(self.rows)
         else:
             gather = _reordered(gather, self.order)
-        end = base + gather.reach
-        return Located(descriptor.start, layout, end, base // GRANULE, gather.index, self.element, self.k, columns)
+        end, within = base + gather.reach, _within(self.order, self.rows) if self.mn_major else ()
+        first = base // GRANULE
+        return Located(descriptor.start, layout, end, first, gather.index, self.element, self.k, columns, within)
 
 
 def footprint(

@@ -39,7 +39,7 @@ from warploom.machine.tensor.accumulators import (
     tensor_scales,
 )
 from warploom.machine.tensor.elements import contained
-from warploom.machine.tensor.operands import OperandReader, footprint, multiply_scaled
+from warploom.machine.tensor.operands import Operand, OperandReader, footprint, multiply_scaled
 from warploom.machine.tensor.tmem import ENGINE, cells, check_group, pair_of, tmem_of
 from warploom.ptx.isa.table import Op
 
@@ -53,7 +53,7 @@ FAMILY = "sm_100"
 Place = tuple[int, int]
 """Lane and column."""
 
-Known = dict[tuple[object, ...], Factor]
+Known = dict[tuple[object, ...], Operand]
 """Operands that were read already, by what and where they are."""
 
 _LONGEST_RUN = 8
@@ -351,21 +351,21 @@ class TensorCore:
                     disabled=disabled,
                 )
 
-    def _added_by_routine(self, run: _Run, words: Array, a: Factor, b: Factor) -> bool:
+    def _added_by_routine(self, run: _Run, words: Array, a: Operand, b: Operand) -> bool:
         """Add the products of a run by native code, if there is some and it takes them."""
         first, plan, shape = run.first, run.first.plan, run.first.plan.shape
-        routines, placement, negative = self.ctas[0].grid.products, plan.placement, shape.negate_a != shape.negate_b
+        routines, placement, negative = self.ctas[0].grid.routines, plan.placement, shape.negate_a != shape.negate_b
         if routines is None or plan.vectors:
             return False
         blocks = 1 if placement.folded else placement.blocks
         rows, columns = shape.n // (placement.blocks if placement.folded else 1), plan.rows // blocks
-        if not routines.fit(rows, columns):
+        if not routines.products.fit(rows, columns):
             return False
         target = accumulator_view(words, placement, *first.d, shape.n).view(np.float32)
         left, right = b.wide(), a.right()
         for block, part in enumerate(target):
             up, across = (block * rows, 0) if placement.folded else (0, block * columns)
-            routines.add(
+            routines.products.add(
                 left[up : up + rows],
                 right[:, across : across + columns],
                 run.steps,
@@ -375,14 +375,15 @@ class TensorCore:
             )
         return True
 
-    def _products(self, run: _Run, number: int, a: Factor, b: Factor) -> Iterator[Array]:
+    def _products(self, run: _Run, number: int, a: Operand, b: Operand) -> Iterator[Array]:
         """[rows, n] of each MMA, its rows next to each other in memory as lanes are; valid until the next."""
         first, shape = run.first, run.first.plan.shape
         found: Iterable[Array]
         if first.plan.vectors:
-            found = [multiply_scaled(b.values, a.values, *self._scales(first, number), shape.scale_type or "")]
+            left, right = b.factor().values, a.factor().values
+            found = [multiply_scaled(left, right, *self._scales(first, number), shape.scale_type or "")]
         else:
-            found = products_of_steps(b, a, run.steps)
+            found = products_of_steps(b.factor(), a.factor(), run.steps)
         for each in found:
             added = each.T.astype(np.int32) if shape.d_type == "s32" else each.T
             yield np.negative(added, out=added) if shape.negate_a != shape.negate_b else added
@@ -396,16 +397,16 @@ class TensorCore:
             tensor_scales(words, of_a, plan.rows, plan.vectors, shape.scale_a_id),
         )
 
-    def _a(self, run: _Run, number: int, known: Known) -> Factor:
+    def _a(self, run: _Run, number: int, known: Known) -> Operand:
         a, plan, shape = run.first.a, run.first.plan, run.first.plan.shape
         if isinstance(a, SharedDescriptor):
             form = _Form(plan.rows, shape.k, shape.a_element, shape.transpose_a, run.steps, run.advance[0])
             return self._read(number, a, form, known)
         words = tmem_of(self.ctas[number]).words
         matrix = tensor_a(words, plan.placement, *a, shape.k * run.steps, shape.a_element)
-        return Factor(_float32(matrix), shape.k, shape.a_element)
+        return Operand(lambda: Factor(_float32(matrix), shape.k, shape.a_element))
 
-    def _b(self, run: _Run, known: Known) -> Factor:
+    def _b(self, run: _Run, known: Known) -> Operand:
         """B[n, k]: each CTA of a pair holds half of its rows."""
         first, shape = run.first, run.first.plan.shape
         rows = shape.n // len(self.ctas)
@@ -413,21 +414,46 @@ class TensorCore:
         parts = [self._read(number, first.b, form, known) for number in range(len(self.ctas))]
         if len(parts) == 1 and first.zeroed is None:
             return parts[0]
-        b = np.concatenate([part.values for part in parts])
-        if first.zeroed is not None:
-            b = np.where(first.zeroed[:, None], np.float32(0), b)
-        return Factor(b, shape.k, shape.b_element)
 
-    def _read(self, number: int, descriptor: SharedDescriptor, form: _Form, known: Known) -> Factor:
-        """An operand in shared memory as float32, which holds every element exactly; read once where runs share it."""
+        def read() -> Factor:
+            b = np.concatenate([part.factor().values for part in parts])
+            if first.zeroed is not None:
+                b = np.where(first.zeroed[:, None], np.float32(0), b)
+            return Factor(b, shape.k, shape.b_element)
+
+        def gather(transposed: bool) -> Array | None:
+            return None if transposed else np.concatenate([part.wide() for part in parts])
+
+        return Operand(read, gather if first.zeroed is None else None)
+
+    def _read(self, number: int, descriptor: SharedDescriptor, form: _Form, known: Known) -> Operand:
+        """An operand in shared memory; read once where runs share it."""
         key = (number, descriptor.value, form)
         found = known.get(key)
         if found is None:
             rows, k, element, mn_major, steps, advance = form
-            matrix = self._readers[number].read(
-                descriptor, rows, k, element, mn_major=mn_major, steps=steps, advance=advance
-            )
-            found = known[key] = Factor(_float32(matrix), k, element)
+            reader, routines = self._readers[number], self.ctas[0].grid.routines
+
+            def read() -> Factor:
+                matrix = reader.read(descriptor, rows, k, element, mn_major=mn_major, steps=steps, advance=advance)
+                return Factor(_float32(matrix), k, element)
+
+            def gather(transposed: bool) -> Array | None:
+                if routines is None:
+                    return None
+                return reader.gather(
+                    routines.granules,
+                    descriptor,
+                    rows,
+                    k,
+                    element,
+                    mn_major=mn_major,
+                    steps=steps,
+                    advance=advance,
+                    transposed=transposed,
+                )
+
+            found = known[key] = Operand(read, gather)
         return found
 
 

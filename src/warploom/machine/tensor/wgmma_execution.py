@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from warploom.hardware.matrix_descriptors import decode_shared_descriptor
 from warploom.hardware.mma_shapes import WGMMA, WGMMA_M
 from warploom.hardware.swizzles import GRANULE
 from warploom.machine.numerics.products import Factor, product, products_of_steps
-from warploom.machine.tensor.operands import Located, OperandForm
+from warploom.machine.tensor.operands import Located, Operand, OperandForm
 from warploom.machine.tensor.register_rows import RowNames, Rows
 from warploom.machine.tensor.wgmma_registers import (
     A_REGISTERS,
@@ -36,6 +36,7 @@ from warploom.ptx.syntax.model import Immediate, Vector
 
 if TYPE_CHECKING:
     from warploom.machine.core.group import Warpgroup
+    from warploom.machine.engine.native import Routines
 
 Array = npt.NDArray[Any]
 
@@ -208,21 +209,29 @@ def execute(warpgroup: Warpgroup, batch: tuple[Issue, ...]) -> None:
             start, end = min(each.first for each in plan.reads) * GRANULE, max(each.end for each in plan.reads)
             whole = shared.seen_by(sight, start, end)
         granules = whole.view(np.complex128)
-        factors = [Factor(located.read(granules), located.k, located.element) for located in plan.reads]
+        routines = warpgroup.cta.grid.routines
+        operands = [_operand(located, granules, routines) for located in plan.reads]
         for run in plan.runs:
-            _execute_run(warpgroup, run, factors)
+            _execute_run(warpgroup, run, operands)
 
 
-def _execute_run(warpgroup: Warpgroup, run: _Run, factors: list[Factor]) -> None:
+def _operand(located: Located, granules: Array, routines: Routines | None) -> Operand:
+    gather = None if routines is None else partial(located.gather, routines.granules, granules)
+    return Operand(lambda: Factor(located.read(granules), located.k, located.element), gather)
+
+
+def _execute_run(warpgroup: Warpgroup, run: _Run, operands: list[Operand]) -> None:
     multiply, d = run.multiply, run.d
     accumulator, words = multiply.accumulator, warpgroup.rows(d)
     add, negative, saturate = accumulator.add, multiply.negative, multiply.saturate
     k = multiply.b.k
-    routines = warpgroup.cta.grid.products
+    routines = warpgroup.cta.grid.routines
     if routines is not None and accumulator.dtype == np.float32:
         accumulate = run.accumulate
-        for left_part, right_part, steps in _operands(warpgroup, run, factors):
-            routines.add_fragments(left_part, right_part, steps, words, accumulate=accumulate, negative=negative)
+        for left_part, right_part, steps in _operands(warpgroup, run, operands):
+            routines.products.add_fragments(
+                left_part, right_part, steps, words, accumulate=accumulate, negative=negative
+            )
             accumulate = True
         _put_back(warpgroup, d, words)
         return
@@ -233,16 +242,16 @@ def _execute_run(warpgroup: Warpgroup, run: _Run, factors: list[Factor]) -> None
             parts = [read_a(warpgroup.rows(part), multiply.a_type) for part in run.left if isinstance(part, RowNames)]
             a = Factor(np.concatenate(parts, axis=1), k, multiply.a_type)
         else:
-            a = factors[left]
-        for each in products_of_steps(a, factors[right], len(run.right)):
+            a = operands[left].factor()
+        for each in products_of_steps(a, operands[right].factor(), len(run.right)):
             total = add(total, each if total is not None else each.copy(), negative, saturate)
     else:
         for part, (b, b_step) in zip(run.left, run.right, strict=True):
             if isinstance(part, RowNames):
                 a, a_step = Factor(read_a(warpgroup.rows(part), multiply.a_type), k, multiply.a_type), 0
             else:
-                a, a_step = factors[part[0]], part[1]
-            total = add(total, product(a, factors[b], a_step, b_step), negative, saturate)
+                a, a_step = operands[part[0]].factor(), part[1]
+            total = add(total, product(a, operands[b].factor(), a_step, b_step), negative, saturate)
     assert total is not None
     accumulator.store(words, total)
     _put_back(warpgroup, d, words)
@@ -254,20 +263,20 @@ def _put_back(warpgroup: Warpgroup, d: RowNames, words: Array) -> None:
         warpgroup.files[d.file][list(d.indices)] = words
 
 
-def _operands(warpgroup: Warpgroup, run: _Run, factors: list[Factor]) -> Iterator[tuple[Array, Array, int]]:
+def _operands(warpgroup: Warpgroup, run: _Run, operands: list[Operand]) -> Iterator[tuple[Array, Array, int]]:
     """A and the transposed B of a run in float64, with the number of instructions that multiply them."""
     multiply, k, (left, right) = run.multiply, run.multiply.b.k, run.together
     parts = [read_a(warpgroup.rows(part), multiply.a_type) for part in run.left if isinstance(part, RowNames)]
     if right is not None and (left is not None or parts):
-        a = factors[left].wide() if left is not None else np.concatenate(parts, axis=1, dtype=np.float64)
-        yield a, factors[right].right(), len(run.right)
+        a = operands[left].wide() if left is not None else np.concatenate(parts, axis=1, dtype=np.float64)
+        yield a, operands[right].right(), len(run.right)
         return
     for number, (part, (b, b_step)) in enumerate(zip(run.left, run.right, strict=True)):
         if isinstance(part, RowNames):
             a = parts[number].astype(np.float64)
         else:
-            a = factors[part[0]].wide()[:, part[1] * k : part[1] * k + k]
-        yield a, factors[b].right()[b_step * k : b_step * k + k], 1
+            a = operands[part[0]].wide()[:, part[1] * k : part[1] * k + k]
+        yield a, operands[b].right()[b_step * k : b_step * k + k], 1
 
 
 def read(op: Op) -> Multiply:

@@ -1,0 +1,292 @@
+"""Native routines that move 16-byte granules: TMA boxes to their swizzled places, and operands of the tensor cores.
+
+A routine takes one pointer, to its arguments as 64-bit words. Places are lists of granule numbers that the caller has
+made from a layout and checked against the memory: nothing is decoded here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from warploom.machine.engine.addresses import address_of
+from warploom.machine.engine.llvm_ops import Host
+
+if TYPE_CHECKING:
+    from warploom.machine.engine.native import Engine
+
+Array = npt.NDArray[Any]
+
+GRANULE = 16
+PER_GRANULE = {"bf16": 8, "f16": 8, "tf32": 4}
+"""Elements that a granule holds, of the types that native code converts."""
+_TRANSPOSED = 8
+"""Lists of granules that a transposing routine takes at once."""
+PAIRED = (0, 2, 4, 6, 1, 3, 5, 7)
+"""The order within eight columns in which `wgmma` keeps an accumulator: the even ones, then the odd ones."""
+_TF32 = 0xFFFF_E000
+_HALF_INFINITY, _SINGLE_INFINITY = 0x7C00, 0x7F80_0000
+_HALF_BIAS = 0x46F0_0000_0000_0000
+"""2^112 as a double: the distance between the exponents of f16 and f32."""
+
+
+def _arguments(name: str, declared: dict[str, str]) -> list[str]:
+    """The head of a routine: it reads its arguments."""
+    lines = [f"define i64 @{name}(ptr %arguments, ptr %unused) {{", "entry:"]
+    for number, (argument, type_) in enumerate(declared.items()):
+        lines.append(f"  %{argument}_at = getelementptr i64, ptr %arguments, i64 {number}")
+        lines.append(f"  %{argument} = load {type_}, ptr %{argument}_at")
+    return lines
+
+
+@dataclass(frozen=True, slots=True)
+class BoxCopy:
+    """A routine that copies rows of whole granules to scattered places.
+
+    Arguments: where the rows begin, the distance of each row from there, rows, granules of a row, the target, and the
+    granule of the target for each granule of the rows.
+    """
+
+    @property
+    def words(self) -> int:
+        return 0
+
+    def text(self, name: str, host: Host) -> tuple[str, frozenset[str]]:
+        declared = dict.fromkeys(("source", "offsets", "rows", "granules", "target", "places"), "ptr")
+        declared |= {"rows": "i64", "granules": "i64"}
+        lines = [
+            *_arguments(name, declared),
+            "  br label %row",
+            "row:",
+            "  %r = phi i64 [ 0, %entry ], [ %r_next, %row_end ]",
+            "  %n = phi i64 [ 0, %entry ], [ %n_next, %row_end ]",
+            "  %offset_at = getelementptr i64, ptr %offsets, i64 %r",
+            "  %offset = load i64, ptr %offset_at",
+            "  %line = getelementptr i8, ptr %source, i64 %offset",
+            "  br label %granule",
+            "granule:",
+            "  %g = phi i64 [ 0, %row ], [ %g_next, %granule ]",
+            "  %m = phi i64 [ %n, %row ], [ %n_next, %granule ]",
+            "  %from = getelementptr <4 x i32>, ptr %line, i64 %g",
+            "  %v = load <4 x i32>, ptr %from, align 1",
+            "  %place_at = getelementptr i64, ptr %places, i64 %m",
+            "  %place = load i64, ptr %place_at",
+            "  %to = getelementptr <4 x i32>, ptr %target, i64 %place",
+            "  store <4 x i32> %v, ptr %to, align 1",
+            "  %g_next = add i64 %g, 1",
+            "  %n_next = add i64 %m, 1",
+            "  %more = icmp ult i64 %g_next, %granules",
+            "  br i1 %more, label %granule, label %row_end",
+            "row_end:",
+            "  %r_next = add i64 %r, 1",
+            "  %r_more = icmp ult i64 %r_next, %rows",
+            "  br i1 %r_more, label %row, label %done",
+            "done:",
+            "  ret i64 0",
+            "}",
+        ]
+        return "\n".join(lines) + "\n", frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Gather:
+    """A routine that reads an operand's granules [outer, inner] as float64.
+
+    The result is [outer, elements], with each granule's elements in the `order`, or (`transposed`) [elements, outer].
+    Arguments: the granules, their numbers, outer, inner, the result.
+    """
+
+    element: str
+    transposed: bool
+    order: tuple[int, ...] = ()
+
+    @property
+    def words(self) -> int:
+        return 0
+
+    def text(self, name: str, host: Host) -> tuple[str, frozenset[str]]:
+        declared = {"granules": "ptr", "places": "ptr", "outer": "i64", "inner": "i64", "result": "ptr"}
+        lines = _arguments(name, declared)
+        body = self._block() if self.transposed else self._row()
+        lines += [*body, "done:", "  ret i64 0", "}"]
+        return "\n".join(lines) + "\n", frozenset()
+
+    @property
+    def _raw(self) -> str:
+        return "<4 x i32>" if self.element == "tf32" else "<8 x i16>"
+
+    def _decoded(self, raw: str, label: str, count: int) -> tuple[list[str], str]:
+        """Elements as doubles: the lines, and the name of the vector."""
+        words, singles, doubles = f"<{count} x i32>", f"<{count} x float>", f"<{count} x double>"
+        n = label
+        if self.element == "tf32":
+            lines = [f"  %i{n} = and {words} {raw}, splat (i32 {_TF32})"]
+        else:
+            lines = [f"  %z{n} = zext <{count} x i16> {raw} to {words}"]
+            if self.element == "bf16":
+                lines.append(f"  %i{n} = shl {words} %z{n}, splat (i32 16)")
+            else:
+                # The bits of an f16 as those of an f32 are 2^-112 of its value, also below the normal numbers.
+                lines += [
+                    f"  %m{n} = and {words} %z{n}, splat (i32 32767)",
+                    f"  %s{n} = shl {words} %m{n}, splat (i32 13)",
+                    f"  %f{n} = bitcast {words} %s{n} to {singles}",
+                    f"  %g{n} = fmul {singles} %f{n}, splat (float 0x{_HALF_BIAS:016X})",
+                    f"  %h{n} = bitcast {singles} %g{n} to {words}",
+                    f"  %o{n} = or {words} %s{n}, splat (i32 {_SINGLE_INFINITY})",
+                    f"  %c{n} = icmp uge {words} %m{n}, splat (i32 {_HALF_INFINITY})",
+                    f"  %j{n} = select <{count} x i1> %c{n}, {words} %o{n}, {words} %h{n}",
+                    f"  %k{n} = and {words} %z{n}, splat (i32 32768)",
+                    f"  %l{n} = shl {words} %k{n}, splat (i32 16)",
+                    f"  %i{n} = or {words} %j{n}, %l{n}",
+                ]
+        lines += [
+            f"  %x{n} = bitcast {words} %i{n} to {singles}",
+            f"  %d{n} = fpext {singles} %x{n} to {doubles}",
+        ]
+        return lines, f"%d{n}"
+
+    def _row(self) -> list[str]:
+        """All granules one after the other."""
+        count, raw = PER_GRANULE[self.element], self._raw
+        lines, found = self._decoded("%v", "", count)
+        if self.order:
+            places = ", ".join(f"i32 {place}" for place in self.order)
+            vector = f"<{count} x double>"
+            lines.append(f"  %ordered = shufflevector {vector} {found}, {vector} poison, <{count} x i32> <{places}>")
+            found = "%ordered"
+        return [
+            "  %all = mul i64 %outer, %inner",
+            "  br label %granule",
+            "granule:",
+            "  %n = phi i64 [ 0, %entry ], [ %n_next, %granule ]",
+            "  %place_at = getelementptr i64, ptr %places, i64 %n",
+            "  %place = load i64, ptr %place_at",
+            f"  %from = getelementptr {raw}, ptr %granules, i64 %place",
+            f"  %v = load {raw}, ptr %from, align 16",
+            *lines,
+            f"  %to = getelementptr <{count} x double>, ptr %result, i64 %n",
+            f"  store <{count} x double> {found}, ptr %to, align 8",
+            "  %n_next = add i64 %n, 1",
+            "  %more = icmp ult i64 %n_next, %all",
+            "  br i1 %more, label %granule, label %done",
+        ]
+
+    def _block(self) -> list[str]:
+        """Eight lists of granules at once: vectors of one element of each."""
+        count, raw = PER_GRANULE[self.element], self._raw
+        item, rows = raw.split()[-1].rstrip(">"), _TRANSPOSED
+        lines = [
+            "  br label %outer_loop",
+            "outer_loop:",
+            "  %o = phi i64 [ 0, %entry ], [ %o_next, %outer_end ]",
+            "  %first = mul i64 %o, %inner",
+            "  br label %granule",
+            "granule:",
+            "  %g = phi i64 [ 0, %outer_loop ], [ %g_next, %granule ]",
+            "  %n0 = add i64 %first, %g",
+        ]
+        for row in range(rows):
+            if row:
+                lines.append(f"  %n{row} = add i64 %n{row - 1}, %inner")
+            lines += [
+                f"  %place_at{row} = getelementptr i64, ptr %places, i64 %n{row}",
+                f"  %place{row} = load i64, ptr %place_at{row}",
+                f"  %from{row} = getelementptr {raw}, ptr %granules, i64 %place{row}",
+                f"  %v{row} = load {raw}, ptr %from{row}, align 16",
+            ]
+        # Vectors are joined by pairs until one holds all; then each element's vector is a selection of it.
+        names, width, level = [f"%v{row}" for row in range(rows)], count, 0
+        while len(names) > 1:
+            joined = []
+            places = ", ".join(f"i32 {place}" for place in range(2 * width))
+            for at in range(0, len(names), 2):
+                target = f"%w{level}_{at}"
+                vector = f"<{width} x {item}>"
+                lines.append(
+                    f"  {target} = shufflevector {vector} {names[at]}, {vector} {names[at + 1]}, "
+                    f"<{2 * width} x i32> <{places}>"
+                )
+                joined.append(target)
+            names, width, level = joined, 2 * width, level + 1
+        lines += [f"  %element0 = mul i64 %g, {count}"]
+        for e in range(count):
+            places = ", ".join(f"i32 {row * count + e}" for row in range(rows))
+            vector = f"<{width} x {item}>"
+            lines.append(f"  %t{e} = shufflevector {vector} {names[0]}, {vector} poison, <{rows} x i32> <{places}>")
+            decoded, found = self._decoded(f"%t{e}", f"e{e}", rows)
+            lines += [
+                *decoded,
+                f"  %element{e}x = add i64 %element0, {e}",
+                f"  %at{e} = mul i64 %element{e}x, %outer",
+                f"  %cell{e} = add i64 %at{e}, %o",
+                f"  %to{e} = getelementptr double, ptr %result, i64 %cell{e}",
+                f"  store <{rows} x double> {found}, ptr %to{e}, align 8",
+            ]
+        return [
+            *lines,
+            "  %g_next = add i64 %g, 1",
+            "  %more = icmp ult i64 %g_next, %inner",
+            "  br i1 %more, label %granule, label %outer_end",
+            "outer_end:",
+            f"  %o_next = add i64 %o, {rows}",
+            "  %o_more = icmp ult i64 %o_next, %outer",
+            "  br i1 %o_more, label %outer_loop, label %done",
+        ]
+
+
+class Granules:
+    """The routines of an engine, called with NumPy arrays."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._prototype = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_char_p, ctypes.c_void_p)
+        self._copy = self._prototype(engine.address(BoxCopy()))
+        self._pack_copy, self._pack_gather = struct.Struct("=6Q").pack, struct.Struct("=5Q").pack
+        self._gathers: dict[Gather, Any] = {}
+
+    def copy_rows(
+        self, memory: Array, start: int, offsets: Array, width: int, shared: Array, base: int, places: Array
+    ) -> bool:
+        """Copy rows of `width` bytes at offsets (ascending) from a start to granules of shared memory, from `base` on.
+
+        False, and nothing is done, where the rows leave the memory or are not whole granules. The caller has checked
+        the places.
+        """
+        end = start + int(offsets[-1]) + width
+        whole = width > 0 and width % GRANULE == 0 and len(places) * GRANULE == len(offsets) * width
+        if not whole or start < 0 or end > memory.nbytes:
+            return False
+        self._copy(
+            self._pack_copy(
+                address_of(memory) + start, address_of(offsets), len(offsets), width // GRANULE,
+                address_of(shared) + base * GRANULE, address_of(places),
+            ),
+            None,
+        )  # fmt: skip
+        return True
+
+    def gather(
+        self, granules: Array, first: int, places: Array, form: Gather, out: Array | None = None
+    ) -> Array | None:
+        """An operand's granules [outer, inner], counted from the `first` one, as float64; None where a routine does
+        not take them. The caller has checked the places.
+        """
+        outer, inner = places.shape
+        if form.element not in PER_GRANULE or (form.transposed and outer % _TRANSPOSED):
+            return None
+        if form not in self._gathers:
+            self._gathers[form] = self._prototype(self._engine.address(form))
+        count = inner * PER_GRANULE[form.element]
+        if out is None:
+            out = np.empty((count, outer) if form.transposed else (outer, count))
+        given = self._pack_gather(
+            address_of(granules) + first * GRANULE, address_of(places), outer, inner, address_of(out)
+        )
+        self._gathers[form](given, None)
+        return out
