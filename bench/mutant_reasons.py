@@ -85,6 +85,22 @@ def _accumulators_are_not_read(family: str, lines: list[str], number: int) -> bo
     return after.count("{") == 1
 
 
+def _role(lines: list[str], number: int) -> str:
+    """The role of the warp that executes a line."""
+    found = (re.match(r"\s*//!wl role (\w+)", line) for line in reversed(lines[:number]))
+    return next((match[1] for match in found if match), "")
+
+
+def _reads_the_mailbox(role: str) -> Rule:
+    """The line loads an answer of cluster launch control, in the warp of a role."""
+
+    def applies(family: str, lines: list[str], number: int) -> bool:
+        answer = lines[number].strip().startswith("ld.shared.b128") and "query_cancel" in lines[number + 1]
+        return answer and _role(lines, number) == role
+
+    return applies
+
+
 def _always(family: str, lines: list[str], number: int) -> bool:
     return True
 
@@ -95,6 +111,21 @@ REASONS: tuple[tuple[str, Rule, str], ...] = (
     ("bulk (commit|wait)", _ends, "the CTA ends after it, and stores that are under way complete"),
     ("bulk (commit|wait)", _one_tile, "a CTA of this kernel computes one tile, and uses its staging buffer once"),
     ("arrive moved up", _one_tile, "a CTA of this kernel computes one tile, and nothing is loaded into the slot again"),
+    (
+        "mbarrier.arrive moved up",
+        _reads_the_mailbox("scheduler"),
+        "the warp that reads the answer is the one that asks for the next in its place",
+    ),
+    (
+        "mbarrier.arrive moved up",
+        _reads_the_mailbox("load"),
+        "the scheduler asks for the next answer in its place only after the load warp has begun the tile of this one",
+    ),
+    (
+        "mbarrier.arrive moved up",
+        _reads_the_mailbox("mma"),
+        "the scheduler follows the load warp, which cannot be two tiles ahead of the MMAs: a tile has more k-tiles than stages",
+    ),
     (
         "mbarrier wait deleted",
         _ends,

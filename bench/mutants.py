@@ -35,7 +35,7 @@ for _variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
 from mutant_cases import CASES  # noqa: E402
 from mutant_classes import CLASSES, Mutant, mutants  # noqa: E402
 from mutant_reasons import BY_THE_LETTER, reason  # noqa: E402
-from mutant_runs import Job, job_of, outcome, outcomes  # noqa: E402
+from mutant_runs import Job, job_of, made, outcome, outcomes  # noqa: E402
 
 import warploom  # noqa: E402
 from warploom.machine.core.exploration import portfolio  # noqa: E402
@@ -45,7 +45,7 @@ HERE = Path(__file__).parent
 RESULTS = Path(os.environ.get("MUTANTS", HERE / "results" / "mutants.json"))
 PAGE = HERE.parent / "docs" / "mutants.md"
 OLD = (("eager", 0), ("lazy", 0), ("reverse", 0), *(("random", seed) for seed in range(5)))
-BUDGET = 32
+BUDGET = 64
 _PATIENCE = 40
 """A mutant may execute so many times the instructions of the whole kernel."""
 Row = dict[str, Any]
@@ -131,6 +131,23 @@ def expected(name: str) -> tuple[str, int]:
     return digest, _PATIENCE * executed
 
 
+@cache
+def executed(name: str) -> frozenset[int]:
+    """The lines of a whole kernel that its launch executes."""
+    job = whole(name)[1]
+    lines = ["" if line.strip().startswith(".loc") else line for line in job["text"].split("\n")]
+    ran = warploom.launch("\n".join(lines), **made(job)[0])
+    return frozenset(line for found in ran.coverage.values() for line in found)
+
+
+def judged(name: str, mutant: Mutant) -> str:
+    """The reason why no run of the launch can tell a mutant from the whole kernel; empty if there is none."""
+    changed = mutant.line if mutant.moved is None else mutant.moved
+    if changed + 1 not in executed(name):
+        return "the launch does not execute it"
+    return reason(mutant.name, name, whole(name)[0], mutant.line)
+
+
 def explored(name: str, job: Job, budget: int = BUDGET) -> tuple[str, int]:
     """The schedule of `explore` that finds a mutant, and the schedules tried."""
     digest, limit = expected(name)
@@ -147,8 +164,6 @@ def explored(name: str, job: Job, budget: int = BUDGET) -> tuple[str, int]:
 
 def schedules_of(job: Job, limit: int, warps: int, budget: int) -> Iterator[Any]:
     """The schedules of `explore` for a mutant."""
-    from mutant_runs import made
-
     try:
         ran = warploom.launch(job["text"], limit=limit, **made(job)[0])
     except warploom.WarploomError:
@@ -183,7 +198,7 @@ def run(options: argparse.Namespace) -> None:
             continue
         row: Row = {"family": name, "class": mutant.name, "line": mutant.line + 1, "before": mutant.before.strip()}
         row |= {"after": mutant.after.strip(), "old": baseline.found_by(name, _job(name, mutant))}
-        row["equivalent"] = reason(mutant.name, name, whole(name)[0], mutant.line)
+        row["equivalent"] = judged(name, mutant)
         rows[number] = row
         write(results)
     for name, mutant in chosen:
@@ -217,14 +232,18 @@ def check_whole(_: argparse.Namespace) -> None:
 def again(options: argparse.Namespace) -> None:
     """Explore the mutants that survived once more: the schedules may have changed since."""
     results, end = read(), time.monotonic() + 60 * options.minutes
-    made = {key(name, mutant): (name, mutant) for name, mutant in all_mutants(list(CASES), 1 << 20)}
-    for number, row in results["mutants"].items():
+    results |= {"budget": BUDGET, "revision": options.revision or results["revision"]}
+    known = {key(name, mutant): (name, mutant) for name, mutant in all_mutants(list(CASES), 1 << 20)}
+    rows = results["mutants"] = {number: row for number, row in results["mutants"].items() if number in known}
+    for number, row in rows.items():
+        row["equivalent"] = judged(*known[number])
+    for number, row in rows.items():
         missed = not row["old"] and (options.all or not row.get("explore"))
         if not missed or time.monotonic() > end or (options.name and row["class"] not in options.name):
             continue
-        if number not in made or row["equivalent"]:
+        if row["equivalent"]:
             continue
-        name, mutant = made[number]
+        name, mutant = known[number]
         row["explore"], row["schedules"] = explored(name, _job(name, mutant))
         if options.verbose:
             print(number, name, mutant.name, mutant.before.strip()[:60], "->", row["explore"], row["schedules"])
@@ -331,6 +350,7 @@ def main() -> None:
     command = commands.add_parser("again")
     command.add_argument("--minutes", type=float, default=10)
     command.add_argument("--all", action="store_true", help="also those that explore has found")
+    command.add_argument("--revision", default="", help="the name of this revision, for the page")
     command.add_argument("--name", nargs="+", choices=CLASSES)
     command.add_argument("--verbose", action="store_true")
     command.set_defaults(do=again)

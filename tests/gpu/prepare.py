@@ -1,6 +1,9 @@
-"""Write the cases of the corpus that an H200 can run into a folder: PTX, launch, inputs, and the emulator's outputs.
+"""Write the cases that an H200 can run into a folder: PTX, launch, inputs, and the emulator's outputs.
 
-    python tests/gpu/prepare.py FOLDER [--only TEXT] [--no-machine]
+    python tests/gpu/prepare.py FOLDER [--only TEXT] [--no-machine] [--source TRITON]
+
+The cases are the sm_90a kernels of the corpus, the recorded arithmetic forms (`arithmetic.py`), and with a checkout of
+Triton launches of its tests (`strangers.py`).
 
 `differential.py` reads that folder on a host with a GPU. PTX is compiled for version 9.0, which CUDA 13.0 accepts.
 """
@@ -11,21 +14,29 @@ import argparse
 import json
 import re
 import sys
+import tempfile
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+import strangers
+from arithmetic import LANES, Kernel, kernels
 from corpus.case import Arrays, Case, Map, Pointers
 from corpus.cases import CASES
 from corpus.compile import CompilerMissing
 from corpus.run import run
 
+from warploom import launch
+
 PTX_VERSION = 90
 HARDWARE = 90
+SEED = 7
 
 
 def parameter_types(ptx: str, entry: str) -> list[str]:
@@ -56,7 +67,7 @@ def raw(arrays: Arrays, prefix: str) -> dict[str, np.ndarray[Any, Any]]:
 
 def write(case: Case, folder: Path, *, machine: bool) -> dict[str, Any]:
     """Write one case to disk; return its record for the index."""
-    prepared = case.prepare(seed=7, ptx_version=PTX_VERSION)
+    prepared = case.prepare(seed=SEED, ptx_version=PTX_VERSION)
     compiled = prepared.compiled
     types = parameter_types(compiled.ptx, compiled.entry)
     if len(types) != len(prepared.args):
@@ -89,27 +100,73 @@ def write(case: Case, folder: Path, *, machine: bool) -> dict[str, Any]:
     }
 
 
+def write_arithmetic(kernel: Kernel, folder: Path, *, machine: bool) -> dict[str, Any]:
+    """Write the kernel of some arithmetic forms; return its record for the index."""
+    arrays, expected = kernel.arrays, {"out": kernel.expected}
+    stored, block = raw(arrays, "in") | raw(expected, "reference"), (LANES, 1, 1)
+    if machine:
+        after = {name: array.copy() for name, array in arrays.items()}
+        launch(kernel.ptx, grid=(1, 1, 1), block=block, args=[after["x"], after["out"]])
+        stored |= raw({"out": after["out"]}, "machine")
+    (folder / f"{kernel.name}.ptx").write_text(kernel.ptx)
+    np.savez_compressed(folder / f"{kernel.name}.npz", allow_pickle=False, **stored)
+    return {
+        "name": kernel.name,
+        "entry": "arithmetic",
+        "grid": (1, 1, 1),
+        "block": block,
+        "cluster": (1, 1, 1),
+        "shared_bytes": 0,
+        "exact": not kernel.element,
+        "rtol": kernel.rtol,
+        "atol": kernel.atol,
+        "machine_problem": "",
+        "buffers": {name: {"dtype": a.dtype.name, "shape": a.shape} for name, a in arrays.items()},
+        "outputs": ["out"],
+        "args": [{"pointer": "x"}, {"pointer": "out"}],
+    }
+
+
+def records(options: argparse.Namespace) -> Iterator[tuple[str, Callable[[], dict[str, Any] | None]]]:
+    """The name of every case, and a function that writes it."""
+    folder, machine = options.folder, not options.no_machine
+    for case in CASES:
+        if case.arch == HARDWARE:
+            yield case.name, lambda case=case: write(case, folder, machine=machine)
+    for kernel in kernels(SEED):
+        yield kernel.name, lambda kernel=kernel: write_arithmetic(kernel, folder, machine=machine)
+    if options.source is not None and machine:
+        with tempfile.TemporaryDirectory() as scratch:
+            for name, path in strangers.record(options.source.resolve(), Path(scratch), SEED):
+                yield name, lambda name=name, path=path: strangers.write(name, path, folder)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", default="", help="cases whose name contains this")
     parser.add_argument("--no-machine", action="store_true", help="write inputs and references only")
+    parser.add_argument("--source", type=Path, help="a checkout of Triton, whose tests are recorded")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
-    records = []
-    for case in CASES:
-        if case.arch != HARDWARE or options.only not in case.name:
+    written = list[dict[str, Any]]()
+    for name, make in records(options):
+        if options.only not in name:
             continue
         start = time.perf_counter()
         try:
-            records.append(write(case, options.folder, machine=not options.no_machine))
+            record = make()
         except CompilerMissing as reason:
-            print(f"{case.name:45} left out: {reason}")
+            print(f"{name:45} left out: {reason}")
             continue
-        print(f"{case.name:45} {time.perf_counter() - start:5.1f} s  {records[-1]['machine_problem']}")
-    (options.folder / "cases.json").write_text(json.dumps(records, indent=1))
+        if record is None:
+            print(f"{name:45} left out")
+            continue
+        written.append(record)
+        print(f"{name:45} {time.perf_counter() - start:5.1f} s  {record['machine_problem']}", flush=True)
+    (options.folder / "cases.json").write_text(json.dumps(written, indent=1))
     size = sum(path.stat().st_size for path in options.folder.iterdir()) / 2**20
-    print(f"{len(records)} cases, {size:.1f} MiB in {options.folder}")
+    print(f"{len(written)} cases, {size:.1f} MiB in {options.folder}")
 
 
 if __name__ == "__main__":

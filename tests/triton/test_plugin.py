@@ -44,6 +44,7 @@ def test_a_suite_runs(tmp_path):
     suite, report, root = tmp_path / "test_suite.py", tmp_path / "report.xml", Path(__file__).parents[2]
     suite.write_text(SUITE)
     options = ("--triton-target", "sm_100", "--triton-timeout", "8", "--junitxml", str(report))
+    options += ("--triton-record", str(tmp_path / "recorded"))
     command = [sys.executable, "-m", "pytest", "-q", "-p", "warploom.triton.pytest_plugin", *options, str(suite)]
     path = os.pathsep.join((str(root / "src"), str(root), os.environ.get("PYTHONPATH", "")))
     done = subprocess.run(
@@ -64,4 +65,6 @@ def test_a_suite_runs(tmp_path):
     assert float(properties["test_slow"]["cpu_seconds"]) > 7
     failed = {name for name, case in cases.items() if case.find("failure") is not None}
     assert failed == {"test_wrong", "test_slow"}
+    recorded = {path.parent.name for path in (tmp_path / "recorded").glob("*/*.launch.json")}
+    assert recorded == {"test_add_100_", "test_add_128_", "test_wrong"}
     assert "did not finish within 8.0 s" in done.stdout

@@ -6,9 +6,12 @@ kernels that it ran, and `cpu_seconds`, which `--junitxml` writes.
 
 from __future__ import annotations
 
+import re
 import signal
 import time
 from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -26,6 +29,7 @@ def pytest_addoption(parser: Any) -> None:
     group.addoption("--triton-schedule", default="eager", help="schedule of asynchronous work (eager)")
     group.addoption("--triton-sms", type=int, help="number of SMs (default: those of the hardware)")
     group.addoption("--triton-timeout", type=float, help="most seconds of CPU time of one test")
+    group.addoption("--triton-record", type=Path, help="directory for a folder of launch files for each test")
 
 
 def pytest_configure(config: Any) -> None:
@@ -41,7 +45,10 @@ def pytest_unconfigure(config: Any) -> None:
 
 def pytest_runtest_setup(item: Any) -> None:
     """Start the test's clock: CPU time, so that a test does not time out because other programs use the CPU."""
-    _SESSIONS[0].launches.clear()
+    session, folder = _SESSIONS[0], item.config.getoption("--triton-record")
+    session.launches.clear()
+    if folder is not None:
+        session.options = replace(session.options, record=folder / re.sub(r"[^A-Za-z0-9_.-]", "_", item.name)[:96])
     _STARTED[:] = [time.process_time()]
     seconds = item.config.getoption("--triton-timeout")
     if seconds and hasattr(signal, "setitimer"):

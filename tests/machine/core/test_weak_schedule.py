@@ -1,4 +1,6 @@
-"""The schedule `weak`: ordinary stores reach other warps late, unless a fence, barrier or release orders them."""
+"""The schedule `weak`: ordinary stores reach other warps late, unless a fence, barrier or release orders them, and
+loads miss what was stored since the last acquire.
+"""
 
 from __future__ import annotations
 
@@ -53,6 +55,66 @@ def test_a_message_needs_a_release(who, shape, kind, right):
     else:
         assert found[0] == 0
     assert received("lazy", who=who, **kind, **shape) == 41
+
+
+RELEASED = {"store": "st.release.gpu.global.u32 [%rd2], 1"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "right"),
+    [
+        ({}, True),
+        ({"load": "ld.relaxed.gpu.global.u32"}, False),
+        ({"load": "ld.volatile.global.u32"}, False),
+        ({"load": "ld.acquire.cta.global.u32"}, False),
+        ({"load": "ld.relaxed.gpu.global.u32", "after": "fence.acq_rel.gpu;"}, True),
+        ({"load": "ld.volatile.global.u32", "after": "membar.gl;"}, True),
+        ({"load": "ld.relaxed.gpu.global.u32", "after": "fence.acq_rel.cta;"}, False),
+        ({"load": "ld.relaxed.gpu.global.u32", "after": "atom.acquire.gpu.global.or.b32 %r7, [%rd2], 0;"}, True),
+        ({"load": "ld.relaxed.gpu.global.u32", "after": "bar.warp.sync 1;"}, False),
+    ],
+    ids=str,
+)
+def test_a_message_needs_an_acquire(kind, right):
+    found = [received(grid=2, seed=seed, **RELEASED, **kind) for seed in SEEDS]
+    assert found == [41] * len(SEEDS) if right else found[0] == 0
+    assert received("lazy", grid=2, **RELEASED, **kind) == 41
+
+
+def test_warps_of_a_cluster_see_each_others_stores_without_an_acquire():
+    relaxed = {**RELEASED, "load": "ld.relaxed.gpu.global.u32"}
+    assert [received(who="%warp", block=64, seed=seed, **relaxed) for seed in SEEDS] == [41] * len(SEEDS)
+    assert [received(grid=2, cluster=2, seed=seed, **relaxed) for seed in SEEDS] == [41] * len(SEEDS)
+
+
+ANNOUNCED = """ld.param.u64 %rd1, [values]; ld.param.u64 %rd2, [flag]; ld.param.u64 %rd3, [out];
+ mov.u32 %r9, %ctaid.x; setp.ne.u32 %p1, %r9, 0; mul.wide.u32 %rd4, %thread, 4; add.u64 %rd5, %rd1, %rd4;
+ @%p1 bra READ; st.global.u32 [%rd5], 41; bar.sync 0; @%first st.release.gpu.global.u32 [%rd2], 1; bra END;
+READ: @!%first bra MEET;
+POLL: {load} %r1, [%rd2]; setp.eq.u32 %p2, %r1, 0; @%p2 bra POLL;
+MEET: bar.sync 0; ld.global.u32 %r2, [%rd5]; add.u64 %rd6, %rd3, %rd4; st.global.u32 [%rd6], %r2; END:"""
+
+
+@pytest.mark.parametrize(("load", "right"), [("ld.acquire.gpu.global.u32", True), ("ld.relaxed.gpu.global.u32", False)])
+def test_a_barrier_hands_on_what_a_warp_has_acquired(load, right):
+    data, flag, out = np.zeros(128, np.uint32), np.zeros(1, np.uint32), np.zeros(128, np.uint32)
+    for seed in SEEDS if right else SEEDS[:1]:
+        data[:], flag[:], out[:] = 0, 0, 0
+        args = (ANNOUNCED.format(load=load), "ptr:values ptr:flag ptr:out", (data, flag, out))
+        run(*args, block=128, grid=2, schedule="weak", seed=seed)
+        assert (out == 41).all() == right
+
+
+WORD = """ld.param.u64 %rd1, [values]; ld.param.u64 %rd2, [out]; @!%leader bra END;
+ mov.u32 %r9, %ctaid.x; setp.ne.u32 %p1, %r9, 0; @%p1 bra READ; st.relaxed.gpu.global.u32 [%rd1], 41; bra END;
+READ: ld.relaxed.gpu.global.u32 %r1, [%rd1]; setp.eq.u32 %p2, %r1, 0; @%p2 bra READ;
+ ld.global.u32 %r2, [%rd1]; st.global.u32 [%rd2], %r2; END:"""
+
+
+def test_one_word_is_not_read_backwards():
+    data, out = np.zeros(1, np.uint32), np.zeros(1, np.uint32)
+    run(WORD, "ptr:values ptr:out", (data, out), grid=2, schedule="weak")
+    assert out[0] == 41
 
 
 def test_a_fence_reaches_as_far_as_its_scope():

@@ -321,3 +321,38 @@ def test_a_load_reads_as_late_as_its_wait(schedule):
     assert found[0] == {1}
     if schedule in ("eager", "hold:tcgen05-ld"):
         assert found[1] == ({1} if schedule == "eager" else {2})
+
+
+REUSED = """
+ setp.ne.u32 %p1, %warp, 0; @%p1 bra MEET;
+ tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [data], 32;
+ tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned;
+MEET: bar.sync 0; ld.shared.b32 %r1, [data]; and.b32 %r2, %warp, 3; shl.b32 %r2, %r2, 21; add.u32 %r2, %r2, %r1;
+ setp.ge.u32 %p2, %warp, 4; @%p2 bra WRITE;
+ mov.u32 %r3, 1; tcgen05.st.sync.aligned.32x32b.x1.b32 [%r2], {{%r3}}; tcgen05.wait::st.sync.aligned;
+ tcgen05.ld.sync.aligned.32x32b.x1.b32 {{%r4}}, [%r2];
+ {before} bar.arrive 1, 256;
+ ld.param.u64 %rd1, [out]; mul.wide.u32 %rd2, %thread, 4; add.u64 %rd1, %rd1, %rd2; st.global.u32 [%rd1], %r4;
+ bra DONE;
+WRITE: bar.sync 1, 256;
+ mov.u32 %r5, 2; tcgen05.st.sync.aligned.32x32b.x1.b32 [%r2], {{%r5}}; tcgen05.wait::st.sync.aligned;
+DONE: bar.sync 0; @%p1 bra END; tcgen05.dealloc.cta_group::1.sync.aligned.b32 %r1, 32; END:
+"""
+"""Warps 0 to 3 load from TMEM and tell warps 4 to 7, which reach the same lanes, that these may be written."""
+
+
+@pytest.mark.parametrize("schedule", ["eager", "lazy", "reverse", "random", "hold:tcgen05-ld", "starve:warp 1"])
+@pytest.mark.parametrize(
+    ("before", "right"),
+    [("tcgen05.wait::ld.sync.aligned;", True), ("add.u32 %r4, %r4, 0;", True), ("", False)],
+    ids=["waited for", "used", "not waited for"],
+)
+def test_the_use_of_a_register_waits_for_its_load(before, right, schedule):
+    """A load that is under way when its memory is reused gives the new contents to a later use of its register."""
+    out = np.zeros(128, np.uint32)
+    text = REUSED.format(before=before)
+    run(text, "ptr:out", (out,), block=256, target="sm_100a", schedule=schedule)
+    if right or schedule == "eager":
+        assert set(out.tolist()) == {1}
+    elif schedule == "hold:tcgen05-ld":
+        assert set(out.tolist()) == {2}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.gpu.arithmetic import LANES as MANY_LANES
+from tests.gpu.arithmetic import kernels
 from tests.machine.numerics.numerics_reference import signature_of
 from tests.machine.numerics.test_hardware import ROWS, decided_by_both, is_approximate, operands_of
 
@@ -85,6 +87,30 @@ def test_kernels_match_an_h200_bit_for_bit(sources, guard):
     assert wrong == []
 
 
+KERNELS = {each.name: each for each in kernels(int(np.random.default_rng().integers(1 << 32)))}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_every_recorded_form_through_a_launch(name):
+    """Recorded lanes against the H200, lanes with fresh operands against `numerics`."""
+    made = KERNELS[name]
+    arrays, expected = made.arrays, made.expected
+    wl.launch(made.ptx, grid=1, block=MANY_LANES, args=[arrays["x"], arrays["out"]])
+    found = arrays["out"]
+    if made.element:
+        with np.errstate(all="ignore"):
+            both = (found.astype(np.float64), expected.astype(np.float64))
+            right = np.isclose(*both, rtol=made.rtol, atol=made.atol, equal_nan=True)
+    else:
+        right = found == expected
+    wrong = [
+        f"{row.opcode} {[hex(int(o[lane])) for o in row.operands]}: {found[at, lane]}, expected {expected[at, lane]}"
+        for at, row in enumerate(made.rows)
+        for lane in np.flatnonzero(~right[at])[:1]
+    ]
+    assert wrong == []
+
+
 @pytest.mark.parametrize("opcode", ["add.f32", "sub.f32", "mul.f32", "add.rn.f32", "add.ftz.f32", "mul.rz.f32"])
 def test_nan_of_uniform_operands(opcode):
     text = f"""{HEAD}.visible .entry k(.param .f32 x, .param .f32 y, .param .u64 out)
@@ -99,3 +125,4 @@ def test_nan_of_uniform_operands(opcode):
 def test_enough_instructions_are_replayed():
     assert {"f32|f32", "f64|f64", "f16|f16", "f32|f32|f32", "bf16x2|bf16x2"} <= set(GROUPS)
     assert sum(map(len, GROUPS.values())) > 200
+    assert sum(len(each.rows) for each in KERNELS.values()) > 1150

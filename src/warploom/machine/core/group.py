@@ -30,6 +30,7 @@ Array = npt.NDArray[Any]
 WARP, WARPGROUP = WARP_LANES, WARP_LANES * WARPGROUP_WARPS
 READY, WAITING, JOINING, DONE = range(4)
 EXPIRED = "expired"
+LOADS = "tensor load"
 _PATIENCE = 256
 _MOST_RUNS = 8
 _POLLING_BLOCKS = 64
@@ -59,6 +60,17 @@ class Waitable:
     def fault(self) -> WarploomError | None:
         """The error if no waiting group can ever proceed, where it is more specific than a deadlock."""
         return None
+
+
+class Loads(Waitable):
+    """The loads of TMEM of one warp; a CTA's state has them under (`LOADS`, warp)."""
+
+    __slots__ = ()
+
+    @property
+    def complete(self) -> bool:
+        """True if none of them is under way."""
+        return True
 
 
 class Storage:
@@ -287,6 +299,14 @@ class Group:
         self.waiting = on
         self.state = WAITING
         on.waiters.append(self)
+
+    def awaits_loads(self) -> bool:
+        """Wait for the loads of TMEM whose registers the next instruction uses; False if none is under way."""
+        loads: Loads | None = self.cta.state.get((LOADS, self.first_warp))
+        if loads is None or loads.complete:
+            return False
+        self.wait(loads)
+        return True
 
     def wake(self) -> None:
         if self.state == WAITING:

@@ -159,7 +159,9 @@ class Random:
 class Weak:
     """Ordinary stores reach other warps only when nothing else can move, the newest first; operations complete at once.
 
-    With a seed other than 0 all choices are drawn from a generator, and stores rarely while anything else can move.
+    Ordinary loads of global memory miss what other clusters stored since the warp last acquired. Clusters are launched
+    as soon as they can be. With a seed other than 0 all choices are drawn from a generator, and stores rarely while
+    anything else can move.
     """
 
     seed: int = 0
@@ -179,8 +181,9 @@ class Weak:
             return self._drawn(kind, options, groups)
         if kind != "step":
             return default(kind, options, groups)
-        last = len(options) - (options[-1] == "launch")
-        if groups < last and family_of(options[groups]) not in STORES:
+        if options[-1] == "launch":  # the more CTAs, the more can miss each other's stores
+            return len(options) - 1
+        if groups < len(options) and family_of(options[groups]) not in STORES:
             return groups
         return 0 if groups else len(options) - 1
 

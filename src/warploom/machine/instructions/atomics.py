@@ -61,6 +61,8 @@ def locate(g: Group, space: str, address: Array, width: int, what: str) -> list[
     """The cells at some addresses: one entry per memory; a fault if one lies outside or is misaligned."""
     if g.grid.buffers is not None and space:
         g.grid.buffers.touch(g, None if space == "global" else g.cta.cluster, address, width, None)
+        if space == "global":
+            g.grid.buffers.updated(address, width, None)
     if space == "global":
         return [Cells(view, index, lanes) for view, index, lanes in g.grid.memory.locate(address, width, what)]
     if space in ("shared", "shared::cta"):

@@ -45,9 +45,11 @@ class Spaces:
         space = self.space
         if space in ("global", "const"):
             live = mask if mask is not None else g.mask
-            if g.grid.buffers is not None:
-                g.grid.buffers.touch(g, None, address, width, live)
-            return g.grid.memory.load(address, width, live, self.what)
+            if g.grid.buffers is None or space == "const":
+                return g.grid.memory.load(address, width, live, self.what)
+            g.grid.buffers.touch(g, None, address, width, live)
+            value = g.grid.memory.load(address, width, live, self.what)
+            return g.grid.buffers.loaded(g, address, width, live, value, order=self.order)
         if space == "shared":
             live = self._live(g, mask, address)
             if g.grid.buffers is not None:

@@ -39,13 +39,29 @@ class Sight:
 
 
 class Knowledge:
-    """For every warp of a cluster: the latest store or fence of each warp that it knows of. They count from 1."""
+    """For every warp of a cluster: the latest store or fence of each warp that it knows of. They count from 1.
+
+    The last column is for stores of other clusters to global memory: the number of the latest that it has acquired.
+    """
 
     __slots__ = ("latest", "of")
 
     def __init__(self, warps: int) -> None:
         self.latest = 0
-        self.of: npt.NDArray[np.int64] = np.zeros((warps, warps), np.int64)
+        self.of: npt.NDArray[np.int64] = np.zeros((warps, warps + 1), np.int64)
+
+    def learn(self, warp: int) -> None:
+        """Let a warp know all stores and fences of its cluster, and what the other warps have acquired."""
+        self.of[warp, :-1] = self.latest
+        self.of[warp, -1] = self.of[:, -1].max()
+
+    def acquire(self, warp: int, number: int) -> None:
+        """Let a warp see the stores of other clusters up to a number."""
+        self.of[warp, -1] = number
+
+    def acquired(self, warp: int) -> int:
+        """The latest store of other clusters that a warp sees."""
+        return int(self.of[warp, -1])
 
     def stored(self, warp: int) -> int:
         """The number of a new store or fence by a warp, which knows it."""
@@ -65,7 +81,7 @@ class Exchange:
 
     def __init__(self, knowledge: Knowledge) -> None:
         self._knowledge = knowledge
-        self._brought = np.zeros(len(knowledge.of), np.int64)
+        self._brought = np.zeros(knowledge.of.shape[1], np.int64)
         self._taken = self._brought
 
     def arrive(self, group: Group | None) -> None:
@@ -92,7 +108,7 @@ def learning(op: Op, run: Any) -> Any:
         result = run(group, mask, *operands)
         knowledge = group.cta.cluster.knowledge
         if knowledge is not None:
-            knowledge.of[group.number] = knowledge.latest
+            knowledge.learn(group.number)
         return result
 
     return wrapped

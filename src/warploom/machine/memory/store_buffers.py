@@ -6,7 +6,8 @@ see it, one at cluster scope the cluster; a wider one writes it to memory. A rel
 sees, not its own alone. A warp that touches bytes of a store that it sees commits that store first: a store may be
 committed at any time, so that no byte needs two values for one reader.
 
-Lanes of a warp share a buffer: what they do to each other without `bar.warp.sync` is not shown.
+Lanes of a warp share a buffer: what they do to each other without `bar.warp.sync` is not shown. `stale_loads` does the
+same for loads.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import numpy.typing as npt
 
 from warploom.diagnostics import WarploomError
 from warploom.machine.memory.byte_memory import GlobalMemory, last_lane
+from warploom.machine.memory.stale_loads import History
 from warploom.ptx.isa.table import Effect, Op
 
 if TYPE_CHECKING:
@@ -41,6 +43,8 @@ _BY_ADDRESS = frozenset(
 """Families that commit only the stores whose bytes they touch."""
 _IN_ORDER = ("volatile", "mmio", "mmio.relaxed")
 """Stores that a warp's later ones of the kind do not overtake."""
+_STRONG = frozenset({"relaxed", "acquire", *_IN_ORDER})
+"""Loads that always read what is in memory."""
 _MOST = 256
 """Stores that a warp, CTA or cluster keeps; one more commits the oldest."""
 
@@ -58,6 +62,7 @@ class Store:
     end: int
     write: Callable[[], None]
     warp: Any
+    origin: Cluster
     seen_by: Any
     reach: int = 0
     volatile: bool = False
@@ -79,6 +84,7 @@ class StoreBuffers:
         self._stores: dict[int, Store] = {}
         self._seen: dict[Any, dict[int, Store]] = {}
         self._issued = 0
+        self._history = History(grid.memory)
 
     def __len__(self) -> int:
         return len(self._stores)
@@ -138,7 +144,19 @@ class StoreBuffers:
         name = f"{g.cta.name} warp {g.first_warp}: store.{space} {number}"
         self._issued += 1
         bounds, key = (int(places.min()), int(places.max()) + width), (g.cta, g.first_warp)
-        made = Store(name, self._issued, home, places, width, *bounds, write, key, key, volatile=order in _IN_ORDER)
+        made = Store(
+            name,
+            self._issued,
+            home,
+            places,
+            width,
+            *bounds,
+            write,
+            key,
+            g.cta.cluster,
+            key,
+            volatile=order in _IN_ORDER,
+        )
         self._stores[made.number] = made
         self._put(made)
         if order == "release":
@@ -165,6 +183,22 @@ class StoreBuffers:
         for store in list(self._visible(g)):
             if store.home is home and store.first < end and first < store.end and store.touches(places, width):
                 self.commit(store)
+
+    def loaded(self, g: Group, address: int | Array, width: int, mask: Array | None, value: Any, *, order: str) -> Any:
+        """The value of a load of global memory, which may be that of an earlier time (`stale_loads`)."""
+        if order in _STRONG:
+            self._history.touched(address, width, mask)
+            return value
+        return self._history.seen(g, address, width, value)
+
+    def updated(self, address: int | Array, width: int, mask: Array | None) -> None:
+        """An atomic touches some words of global memory."""
+        self._history.touched(address, width, mask)
+
+    def acquire(self, g: Group) -> None:
+        """A warp acquires at the scope of the GPU: it sees all that other clusters have released."""
+        if (knowledge := g.cta.cluster.knowledge) is not None:
+            knowledge.acquire(g.number, self._history.latest)
 
     def settle(self, g: Group, spaces: frozenset[str], *, others: bool) -> None:
         """Commit all stores to some spaces that a warp sees; without `others`, of those to global memory its own."""
@@ -202,10 +236,14 @@ class StoreBuffers:
     def _write(self, store: Store, kept: dict[int, Store]) -> None:
         del self._stores[store.number], kept[store.number]
         self._grid.effects += 1
+        history = self._history if store.home is None else None
         try:
+            before = None if history is None else history.bytes_at(store.addresses, store.width)
             store.write()
         except WarploomError:
             return  # its memory was freed since: the kernel's own `free`
+        if history is not None and before is not None:
+            history.stored(store.origin, store.addresses, store.width, before)
 
     def forget(self, cluster: Cluster) -> None:
         """A cluster has ended, and its shared memory with it; its stores to global memory stay."""
@@ -222,7 +260,8 @@ def ordering(op: Op, run: Any) -> Any:
     spaces = frozenset(touched) if "" not in touched else frozenset({"global", "shared"})
     # An asynchronous operation needs a proxy fence to see what other warps have stored to global memory.
     others = any(not effect.later for effect in direct)
-    if not reach and not settles:
+    acquires = _acquires(op)
+    if not reach and not settles and not acquires:
         return run
 
     def wrapped(group: Group, mask: Any, *operands: Any) -> Any:
@@ -232,7 +271,10 @@ def ordering(op: Op, run: Any) -> Any:
                 buffers.settle(group, spaces, others=others)
             if reach:
                 buffers.release(group, reach)
-        return run(group, mask, *operands)
+        result = run(group, mask, *operands)
+        if acquires and buffers is not None:
+            buffers.acquire(group)
+        return result
 
     return wrapped
 
@@ -256,6 +298,19 @@ def _released(op: Op, effect: Effect) -> int:
     if effect.verb == "writes" and {"release", "acq_rel"} & {op["sem"], op["order"]}:
         return _REACH[scope or "gpu"]
     return 0
+
+
+def _acquires(op: Op) -> bool:
+    """True for an instruction after which its warp sees what other clusters have released."""
+    for effect in op.form.effects:
+        detail, scope = _filled(op, effect.detail), _filled(op, effect.scope)
+        if effect.verb == "fences":
+            ordered = op.family == "fence" and effect.proxy == "generic" and detail != "mbarrier_init"
+        else:
+            ordered = bool({"acquire", "acq_rel"} & {detail, op["sem"], op["order"]}) and effect.verb == "reads"
+        if ordered and _REACH[scope or "gpu"] == _REACH["gpu"]:
+            return True
+    return False
 
 
 def _is_direct(op: Op, effect: Effect) -> bool:

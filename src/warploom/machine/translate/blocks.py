@@ -46,6 +46,9 @@ class BlockWriter:
         if block.index == self.program.flow.exit:
             self.lines.add(f"return {ENDED}")
             return
+        if block.index in self.program.blocks_after_loads:
+            self.lines.add(f"G.pc = {block.index}")
+            self.lines.add(f"if G.awaits_loads(): return {BLOCKED}")
         self._rest(block, 0)
 
     def write_rest(self, block: Block, segment: Segment, record: int) -> None:

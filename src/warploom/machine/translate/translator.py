@@ -31,6 +31,7 @@ from warploom.ptx.analysis import control_flow as flows
 from warploom.ptx.analysis.control_flow import Flow
 from warploom.ptx.analysis.inlining import inline
 from warploom.ptx.analysis.liveness import live_at_entry
+from warploom.ptx.analysis.tensor_loads import uses_of_pending_loads
 from warploom.ptx.analysis.uniformity import classify
 from warploom.ptx.analysis.wgmma_hazards import accessed_before_commit
 from warploom.ptx.isa.table import Op, decode_kernel
@@ -191,6 +192,12 @@ class Program:
         return accessed_before_commit(self.flow)
 
     @cached_property
+    def blocks_after_loads(self) -> frozenset[int]:
+        """The blocks that begin with an instruction which waits for loads of TMEM, because it uses their registers."""
+        waiting = uses_of_pending_loads(self.flow)
+        return frozenset(block.index for block in self.flow.blocks if block.ops and id(block.ops[0]) in waiting)
+
+    @cached_property
     def costs(self) -> tuple[int, ...]:
         """Instructions per block."""
         return tuple(len(block.ops) for block in self.flow.blocks)
@@ -308,7 +315,10 @@ def translate(
     """Verify a kernel and prepare its blocks."""
     kernel = inline(module, kernel, file)
     ops = decode_kernel(kernel, module.target[0], file)
-    flow = flows.build(kernel, file, ops, _is_visible if preemptible else None)
+    begins = _is_visible if preemptible else None
+    flow = flows.build(kernel, file, ops, begins)
+    if waiting := uses_of_pending_loads(flow):
+        flow = flows.build(kernel, file, ops, lambda op: id(op) in waiting or (begins is not None and begins(op)))
     _check_modelled(flow, file)
     classes = classify(kernel, flow, lanes_follow_x=lanes_follow_x)
     lists = (each for block in flow.blocks for each in row_lists(block.ops, classes))

@@ -34,7 +34,8 @@ def _integer() -> None:
     form("mul", "mul.{mode}.{type}", "out d b64; in a {type}; in b {type}", mode="wide", type="u32 s32")
     form("mad", "mad.{mode}.{type}", "out d b32; in a {type}; in b {type}; in c b32", mode="wide", type="u16 s16")
     form("mad", "mad.{mode}.{type}", "out d b64; in a {type}; in b {type}; in c b64", mode="wide", type="u32 s32")
-    form("mad", "mad.{mode}{.sat}.{type}", _TRI, mode="hi", type="s32")
+    for name in ("mad", "mad24"):
+        form(name, f"{name}.{{mode}}{{.sat}}.{{type}}", _TRI, mode="hi", type="s32")
     form("mad.cc", "mad.{mode}.cc.{type}", _TRI, result="lane", mode="hi lo", type="u32 s32 u64 s64")
     form("madc", "madc.{mode}{.cc?}.{type}", _TRI, result="lane", mode="hi lo", type="u32 s32 u64 s64")
     form("sad", "sad.{type}", _TRI, type=_INT)

@@ -1,10 +1,11 @@
 """TMEM to registers and back: `tcgen05.ld`, `tcgen05.st` and the waits for them.
 
-Under the eager schedule a load reads at issue. Under others it reads again when it completes, at `wait::ld` or before:
-a kernel that lets an MMA overwrite what it has not waited for gets the new values. There it may also read as early as
-the last `tcgen05.fence::after_thread_sync` of its warp: of MMAs that completed since, it sees nothing, because a wait
-alone orders no asynchronous operation. This holds for warps that have executed such a fence and issue no MMAs; programs
-without these fences, such as Triton's, rely on more than PTX promises, and their loads read at issue.
+Under the eager schedule a load reads at issue. Under others it reads again when it completes, at the first use of its
+registers, at `wait::ld` or before: a kernel that lets an MMA overwrite what it has not waited for gets the new values.
+There it may also read as early as the last `tcgen05.fence::after_thread_sync` of its warp: of MMAs that completed
+since, it sees nothing, because a wait alone orders no asynchronous operation. This holds for warps that have executed
+such a fence and issue no MMAs; programs without these fences, such as Triton's, rely on more than PTX promises, and
+their loads read at issue.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from warploom.hardware.tmem import LANE_ALIGNMENT, QUADRANT
 from warploom.machine.copy.bulk import submit
 from warploom.machine.core.async_operations import Operation
 from warploom.machine.core.events import WORD, CommitGroup, Reporter, Touch, Touches
-from warploom.machine.core.group import WARP, Waitable
+from warploom.machine.core.group import LOADS, WARP, Loads
 from warploom.machine.core.participation import whole_warps
 from warploom.machine.core.registry import Run, executes
 from warploom.machine.tensor.accumulators import tensor_load, tensor_store
@@ -201,8 +202,8 @@ def _read_again(
 ) -> None:
     """Complete a load: it may read as late as this, and what was written to its cells since the issue shows.
 
-    Registers that the thread has changed in between keep their values: it may use what a load has returned before
-    `wait::ld` (PTX ISA 9.7.16.6.4.5), but must not reuse the memory.
+    The thread may use what a load has returned before `wait::ld` (PTX ISA 9.7.16.6.4.5), and waits for it there, but
+    must not reuse the memory.
     """
     late = read()
     if np.array_equal(late, at_issue):
@@ -257,7 +258,7 @@ def _write(move: _Move, memory: Tmem | _View, places: list[tuple[int, int] | Non
             tensor_store(memory.words, move.shape, move.repeats, *place, part, split=half, packed=move.packed)
 
 
-class _Moves(Waitable):
+class _Moves(Loads):
     """The loads or the stores of one warp: how many there were, and those under way. They complete in order."""
 
     __slots__ = ("_count", "_last", "what")
@@ -280,9 +281,13 @@ class _Moves(Waitable):
         reporter.at_once(touches, CommitGroup(_KINDS[self.what], self._count))
         self._count += 1
 
+    @property
+    def complete(self) -> bool:
+        return all(operation.done for operation in self._last)
+
     def drained(self, g: Group) -> bool:
         """Return whether all are done, and report that to observers."""
-        if not all(operation.done for operation in self._last):
+        if not self.complete:
             return False
         if g.grid.reporter is not None:
             g.grid.reporter.tell("wait", "drains", group=CommitGroup(_KINDS[self.what], self._count))
@@ -292,7 +297,7 @@ class _Moves(Waitable):
         return f"tcgen05.wait::{self.what}: some of {self._count} are incomplete"
 
 
-_KINDS = {"ld": "tensor load", "st": "tensor store"}
+_KINDS = {"ld": LOADS, "st": "tensor store"}
 
 
 def _moves(g: Group, what: str, number: int = 0) -> _Moves:
