@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from math import prod
+from math import gcd, prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -289,6 +289,25 @@ def shared_runs(geometry: BoxGeometry, address: int, size: int) -> tuple[NDArray
     phase = address % geometry.swizzle.alignment
     index = _granules(geometry.swizzle.name, geometry.row_bytes, geometry.pitch, size // geometry.row_bytes, phase)
     return np.sort(index).astype(np.int64) * GRANULE + (address - phase), GRANULE
+
+
+def stored_runs(geometry: BoxGeometry, coords: Sequence[int], address: int) -> tuple[NDArray[np.int64], int]:
+    """The runs of shared memory whose bytes a store of a box writes to the tensor: addresses, bytes each.
+
+    Elements outside the tensor are dropped, so that a kernel may leave them unwritten.
+    """
+    inside = _window(geometry, coords)[0] if geometry.mode == "tile" and not geometry.element.padded else None
+    if inside is None:
+        return shared_runs(geometry, address, geometry.shared_bytes)
+    first, last = (geometry.element.global_row_bytes(at) for at in (inside[-1].start, inside[-1].stop))
+    unit = gcd(GRANULE, first, last)
+    kept = np.zeros((*geometry.box[:-1], geometry.row_bytes // unit), np.bool_)
+    kept[(*inside[:-1], slice(first // unit, last // unit))] = True
+    granules, rest = np.divmod(np.flatnonzero(kept) * unit, GRANULE)
+    phase = address % geometry.swizzle.alignment if geometry.swizzle.bits else 0
+    rows = geometry.shared_bytes // geometry.row_bytes
+    index = _granules(geometry.swizzle.name, geometry.row_bytes, geometry.pitch, rows, phase)
+    return np.sort(index[granules] * GRANULE + rest).astype(np.int64) + (address - phase), unit
 
 
 def place_box(shared: Bytes, address: int, geometry: BoxGeometry, dense: Bytes) -> None:

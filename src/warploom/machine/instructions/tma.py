@@ -23,6 +23,7 @@ from warploom.machine.copy.boxes import (
     read_rows,
     reduce_box,
     shared_runs,
+    stored_runs,
     write_box,
     write_rows,
 )
@@ -248,9 +249,14 @@ def store(op: Op) -> Run:
 
         sources, whole = groups_of(g.cta, READS), groups_of(g.cta, WRITES)
         group = whole.open_group(g, thread)
-        first = submit(
-            g, op, read, touches=lambda: (_in_shared("reads", tensor, g.cta, offset, four=four),), group=group
-        )
+
+        def taken() -> tuple[Touch, ...]:
+            if four:
+                return (_in_shared("reads", tensor, g.cta, offset, four=True),)
+            addresses, width = stored_runs(geometry, coords, offset)
+            return (Touch("reads", "shared", g.cta.index, "async", addresses | g.cta.rank << RANK_SHIFT, width),)
+
+        first = submit(g, op, read, touches=taken, group=group)
         second = submit(g, op, write, touches=written, group=group, after=(first,))
         sources.add(first, thread)
         whole.add(second, thread)
