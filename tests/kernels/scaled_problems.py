@@ -187,7 +187,7 @@ class Blockwise(Scaled):
     @cached_property
     def launch(self):
         dtype = DTYPES[self.config.scale_type]
-        rows = self.boxed(padded(self.a_scales.astype(dtype), np.nan), (1, self.config.BM))
+        rows = self.boxed(padded(self.a_scales.astype(dtype), np.nan), (1, self.config.scaled_rows))
         columns = np.asarray(self.b_scales.astype(dtype), order="F" if not self.batch else "C")
         given = (*self.operands, rows, columns, self.target)
         return blockwise_fp8.bind(*given, *self.sizes, **self.options)

@@ -115,6 +115,11 @@ def _configured(config: Config, tiling: _Tiling, n: int, k: int, sms: int, given
     return config.replace(**{name: value for name, value in wanted.items() if name not in given})
 
 
+def _is_serial(config: MatmulConfig) -> bool:
+    """Return whether the tensor core waits for the epilogue: TMEM holds the sums of a tile and one accumulator."""
+    return isinstance(config, BlockwiseFP8MatmulConfig) and config.accumulates_in_tmem
+
+
 @dataclass(frozen=True)
 class _Choice:
     """A problem with the fields that its configuration must have."""
@@ -151,7 +156,7 @@ class _Choice:
         config = self.family(**self.fields)
         for tiling in self.tilings(config):
             found = _configured(config, tiling, self.n, self.k, self.sms, self.fields)
-            if not found.violations():
+            if not (found.violations() or _is_serial(found)):
                 yield self._finished(found)
 
     def fallback(self) -> MatmulConfig:

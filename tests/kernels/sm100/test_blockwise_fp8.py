@@ -10,6 +10,7 @@ import pytest
 from tests.assembly import assemble_ok, sass_of
 from tests.kernels.scaled_problems import blockwise
 
+import warploom as wl
 from warploom.ptx.syntax.printer import print_module
 from warploom.structured.config import BlockwiseFP8MatmulConfig, violations
 from warploom.structured.epilogue.epilogue import Epilogue
@@ -124,12 +125,13 @@ def test_groups_of_k_tiles_are_refused():
     assert any("k_group_size=2" in each and "accumulator" in each for each in found)
 
 
-def test_tiles_that_leave_no_registers_are_refused():
+def test_tiles_that_leave_no_registers_are_summed_in_tmem():
     """The widest of the others is assembled below."""
     config = BlockwiseFP8MatmulConfig(cta_group=1, mma_shape=(128, 208, K))
+    wider = dataclasses.replace(config, mma_shape=(128, 216, K))
     assert not violations(config)
-    assert violations(dataclasses.replace(config, mma_shape=(128, 216, K)))
-    assert not violations(dataclasses.replace(config, mma_shape=(64, 256, K)))
+    assert not violations(wider)
+    assert (config.accumulates_in_tmem, wider.accumulates_in_tmem) == (False, True)
 
 
 ASSEMBLED = [
@@ -150,3 +152,48 @@ def test_assembles_without_a_spill(cta_group, shape, cluster, c_type):
     for name in ("UTCQMMA", "LDTM", "UTMALDG", "UTMASTG", "FFMA"):
         assert sass.count(name)
     assert not sass.count("STL")
+
+
+LARGE = {
+    "pairs, 256 x 256": {"cta_group": 2, "mma_shape": (256, 256, K)},
+    "128 x 256": {"cta_group": 1, "mma_shape": (128, 256, K)},
+    "pairs, swapped": {"cta_group": 2, "mma_shape": (256, 64, K), "AB_swapped": True},
+    "pairs, swapped, 256 x 256": {"cta_group": 2, "mma_shape": (256, 256, K), "AB_swapped": True},
+    "folded, swapped": {"cta_group": 2, "mma_shape": (128, 96, K), "AB_swapped": True},
+    "swapped, few rows": {"cta_group": 1, "mma_shape": (64, 8, K), "AB_swapped": True},
+    "swapped, cluster": {"cta_group": 1, "mma_shape": (128, 40, K), "AB_swapped": True, "cluster_shape": (2, 2, 1)},
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_large_and_swapped_tiles(name):
+    problem = blockwise(67, 136, 300, c_type="bf16", **LARGE[name])
+    problem.check(*SCHEDULES[list(LARGE).index(name) % len(SCHEDULES)])
+    assert problem.config.accumulates_in_tmem == ("256" in name)
+    assert ("tcgen05.st" in print_module(problem.launch.program)) == ("256" in name)
+    assemble_ok(problem.launch)
+
+
+@pytest.mark.parametrize(("schedule", "seed"), SCHEDULES)
+@pytest.mark.parametrize("fields", [{"mma_shape": (64, 8, K), "AB_swapped": True}, {"mma_shape": (128, 216, K)}])
+def test_swapped_tiles_and_sums_in_tmem_under_every_schedule(fields, schedule, seed):
+    blockwise(17, 72, 270, c_type="bf16", **fields).check(schedule, seed)
+
+
+@pytest.mark.parametrize("fields", [{"mma_shape": (64, 8, K), "AB_swapped": True}, {"mma_shape": (128, 216, K)}])
+def test_swapped_tiles_and_sums_in_tmem_are_proved(fields):
+    report = wl.check(blockwise(9, 40, 256, c_type="bf16", **fields).launch, profile="strict")
+    assert report.verdict == "PROVED", str(report)
+
+
+@pytest.mark.parametrize(("granularity", "batch"), [(8, ()), (24, (3,)), (96, ()), (128, (2,))])
+def test_swapped_tiles_with_blocks_of_other_heights(granularity, batch):
+    fields = {"mma_shape": (128, 16, K), "AB_swapped": True, "scale_granularity": granularity}
+    blockwise(17, 300, 270, batch=batch, c_type="f32", **fields).check("random", 3)
+
+
+def test_sums_in_tmem_leave_room_for_one_accumulator():
+    config = BlockwiseFP8MatmulConfig(cta_group=2, mma_shape=(256, 256, K))
+    assert (config.num_accum_pipeline_stages, config.sums_column, config.columns_used(1)) == (1, 256, 512)
+    wrong = violations(config.replace(num_accum_pipeline_stages=2))
+    assert any("overlap" in line for line in wrong)

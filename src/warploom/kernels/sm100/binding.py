@@ -23,6 +23,7 @@ from warploom.kernels.sm100.residual import residual
 from warploom.kernels.sm100.split_k import split_k
 from warploom.structured import (
     BlockScaledMatmulConfig,
+    BlockwiseFP8MatmulConfig,
     MatmulConfig,
     OperandLayout,
     c_box,
@@ -134,8 +135,13 @@ def _grouped(call: _Call) -> tuple[Any, ...]:
     )
 
 
+def _blockwise_config(call: _Call) -> BlockwiseFP8MatmulConfig:
+    assert isinstance(call.config, BlockwiseFP8MatmulConfig)
+    return call.config
+
+
 def _blockwise(call: _Call) -> tuple[Any, ...]:
-    scales = (boxed(call.a_scale, (1, call.config.BM)), call.b_scale)
+    scales = (boxed(call.a_scale, (1, _blockwise_config(call).scaled_rows)), call.b_scale)
     return (*_operand_maps(call), *scales, _result(call), *_rest(call))
 
 
@@ -161,7 +167,7 @@ def _grouped_block_scaled(call: _Call) -> tuple[Any, ...]:
 
 
 def _grouped_blockwise(call: _Call) -> tuple[Any, ...]:
-    problem, scales = call.problem, (boxed(call.a_scale, (1, call.config.BM)), call.b_scale)
+    problem, scales = call.problem, (boxed(call.a_scale, (1, _blockwise_config(call).scaled_rows)), call.b_scale)
     groups = (call.ends, call.experts, call.expert_scales)
     places = (_result(call), call.d, *groups, problem.n, problem.k)
     return (*_operand_maps(call), *scales, *places, dict(call.operands))

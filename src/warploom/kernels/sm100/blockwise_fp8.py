@@ -69,7 +69,8 @@ def blockwise_fp8(
 
     with roles.epilogue, EpilogueWarpContext(outputs) as epi:
         wait_for_dependencies()
-        accumulator = PromotedAccumulator(config, roles.epilogue, row_scales, ColumnScales(b_scales, config, n))
+        factors = (row_scales, ColumnScales(b_scales, config, n))
+        accumulator = PromotedAccumulator(config, roles.epilogue, *factors, tmem=outputs.tmem)
         for tile in tiles:
             accumulator.clear()
             for step in loop(tile.k_tiles):

@@ -88,8 +88,8 @@ def grouped_blockwise_fp8(
 
     with roles.epilogue, EpilogueWarpContext(outputs) as epi:
         wait_for_dependencies()
-        scales_of_b = ColumnScales(b_scales, config, n)
-        accumulator = PromotedAccumulator(config, roles.epilogue, row_scales, scales_of_b, places.column)
+        factors = (row_scales, ColumnScales(b_scales, config, n), places.column)
+        accumulator = PromotedAccumulator(config, roles.epilogue, *factors, tmem=outputs.tmem)
         for tile in tiles:
             accumulator.clear()
             for step in loop(tile.k_tiles):

@@ -9,7 +9,6 @@ from warploom.hardware.dtypes import ELEMENT_TYPES
 from warploom.hardware.fragments import MOVE_REGISTER_LIMIT, TENSOR_MOVES
 from warploom.hardware.mma_shapes import TRANSPOSED_BYTE_N
 from warploom.hardware.swizzles import GRANULE, SWIZZLES
-from warploom.hardware.synchronisation import REGISTERS_PER_THREAD
 from warploom.hardware.tensor_maps import BOX_ROW_ALIGNMENT, STRIDE_ALIGNMENT
 from warploom.hardware.tmem import SCALE_CHUNK_ROWS, SMALLEST_ALLOCATION
 from warploom.structured.config.base import ProblemRule, Rule, Violations
@@ -40,11 +39,11 @@ FIXED: Mapping[str, Mapping[str, tuple[object, str]]] = {
     },
     "blockwise_fp8": {
         "num_split_k": (1, _SPLIT_FAMILIES),
-        "AB_swapped": (False, "scales of A belong to rows of the accumulator"),
         "k_group_size": (1, _PER_K_TILE),
         "use_tma_epilogue_load": (False, "the epilogue accumulates in registers and has none left"),
         "prefetch_tiles_n": (0, "a stage is filled as a whole"),
     },
+    "grouped_blockwise_fp8": {"AB_swapped": (False, "the scales of a group's rows are along M")},
     "block_scaled": {
         "k_group_size": (1, "each K tile has its own scale factors"),
         "prefetch_tiles_n": (0, "a stage is filled as a whole"),
@@ -188,7 +187,7 @@ def _shared_memory(config: MatmulConfig) -> Violations:
 
 def fixed_modes(config: MatmulConfig) -> dict[str, tuple[object, str]]:
     """Return the fields that have one value in the configuration's family, and the reason."""
-    parts = _COMPOSED_FAMILIES.get(config.family, (config.family,))
+    parts = (*_COMPOSED_FAMILIES.get(config.family, ()), config.family)
     return {name: row for part in parts for name, row in FIXED.get(part, {}).items()}
 
 
@@ -269,10 +268,6 @@ def _blockwise_scales(config: BlockwiseFP8MatmulConfig) -> Violations:
         yield "scale_type", "must be f32 or bf16"
     if config.scale_granularity % TENSOR_MOVES["16x256b"].columns:
         yield "scale_granularity", "must be a multiple of 8: columns that are loaded together share a scale"
-    registers = config.promotion_registers
-    if registers > REGISTERS_PER_THREAD:
-        needs = f"needs {registers} registers per thread of the epilogue, which accumulates in registers"
-        yield "mma_shape", f"{needs} (max {REGISTERS_PER_THREAD})"
 
 
 BLOCKWISE_RULES: tuple[Rule, ...] = (_blockwise_scales,)

@@ -9,8 +9,9 @@ from math import gcd
 from typing import ClassVar, Self
 
 from warploom.hardware.dtypes import ELEMENT_TYPES
-from warploom.hardware.tmem import QUADRANT, SCALE_CHUNK_FACTORS, SCALE_CHUNK_ROWS
-from warploom.structured.config.base import DERIVED, Derivation, ProblemRule, Rule
+from warploom.hardware.synchronisation import REGISTERS_PER_THREAD
+from warploom.hardware.tmem import LANE_ALIGNMENT, QUADRANT, SCALE_CHUNK_FACTORS, SCALE_CHUNK_ROWS
+from warploom.structured.config.base import COMMON_DERIVATIONS, DERIVED, Derivation, ProblemRule, Rule
 from warploom.structured.config.fields import BLOCKWISE_INPUT_TYPES, SCALED_INPUT_TYPES
 from warploom.structured.config.shared_memory import SharedArray, align_up, ceil_div, tiles
 from warploom.structured.config.sm100 import EPILOGUE_WARPS, MatmulConfig
@@ -163,11 +164,18 @@ class BlockScaledMatmulConfig(MatmulConfig):
         )
 
 
+def _blockwise_accumulators(config: BlockwiseFP8MatmulConfig) -> int:
+    """Choose two accumulators, unless the sums of a tile in TMEM leave room for one only."""
+    parts = 3 if config.accumulates_in_tmem else 2
+    return 2 if parts * config.accumulator_columns <= config.tensor_memory_columns else 1
+
+
 @dataclass(frozen=True, kw_only=True)
 class BlockwiseFP8MatmulConfig(MatmulConfig):
     """FP8 with a scale per row of A and 128 of K, and per 128 × 128 of B: the epilogue applies both."""
 
     a_type: str = "e4m3"
+    num_accum_pipeline_stages: int = DERIVED
     scale_type: str = "f32"
     scale_granularity: int = 128
     """Columns of C that share a scale of B."""
@@ -175,8 +183,11 @@ class BlockwiseFP8MatmulConfig(MatmulConfig):
     input_types: ClassVar[tuple[str, ...]] = BLOCKWISE_INPUT_TYPES
     rules: ClassVar[tuple[Rule, ...]] = (*CONFIG_RULES, *BLOCKWISE_RULES)
     derivations: ClassVar[Mapping[str, Derivation]] = {
-        **MatmulConfig.derivations,
+        **COMMON_DERIVATIONS,
         "mma_shape": lambda c: (128 * c.cta_group, 128, c.mma.k),
+        "output_tile_shape": MatmulConfig.derivations["output_tile_shape"],
+        "num_accum_pipeline_stages": _blockwise_accumulators,
+        **{name: made for name, made in MatmulConfig.derivations.items() if name != "mma_shape"},
     }
 
     @property
@@ -196,19 +207,51 @@ class BlockwiseFP8MatmulConfig(MatmulConfig):
         return epilogue.num_stages * epilogue.rep_frag_size * (2 if epilogue.is_lower_frag_required else 1)
 
     @property
+    def scaled_rows(self) -> int:
+        """Rows of the caller's A that a CTA has scales of."""
+        return self.MMA_N if self.AB_swapped else self.BM
+
+    @property
+    def warp_extent(self) -> int:
+        """Columns of the caller's C that an epilogue warp holds."""
+        rows = 2 * LANE_ALIGNMENT if self.epilogue.is_lower_frag_required else LANE_ALIGNMENT
+        return rows if self.AB_swapped else self.accumulator_columns
+
+    @property
+    def accumulates_in_tmem(self) -> bool:
+        """True if the registers of the epilogue cannot hold the sums of a tile: then TMEM does."""
+        return self.promotion_registers > REGISTERS_PER_THREAD
+
+    @property
+    def promotion_registers(self) -> int:
+        """Registers that a thread would need: accumulators of its part of a tile, two loaded pieces, and the rest."""
+        halves = 2 if self.epilogue.is_lower_frag_required else 1
+        return self.accumulators_per_thread + halves * self.promoted_columns + _OTHER_REGISTERS
+
+    @property
+    def sums_column(self) -> int:
+        """The first TMEM column of the sums, which follow the accumulators."""
+        return self.num_accum_pipeline_stages * self.stage_stride_cols
+
+    @property
+    def stage_stride_cols(self) -> int:
+        if not self.accumulates_in_tmem:
+            return super().stage_stride_cols
+        return (self.tensor_memory_columns - self.accumulator_columns) // self.num_accum_pipeline_stages
+
+    def columns_used(self, stages: int) -> int:
+        sums = self.accumulator_columns if self.accumulates_in_tmem else 0
+        return super().columns_used(stages) + sums
+
+    @property
     def promoted_columns(self) -> int:
         """Accumulator columns that the epilogue promotes at a time, by one scale, while it loads the next ones.
 
         They are fewer if registers are scarce.
         """
         few = self.accumulators_per_thread > _MANY_ACCUMULATORS
-        return gcd(self.stageN, self.scale_granularity, _NARROW_PIECE if few else _WIDE_PIECE)
-
-    @property
-    def promotion_registers(self) -> int:
-        """Registers of a thread: accumulators of its part of a tile, two loaded pieces, and the rest."""
-        halves = 2 if self.epilogue.is_lower_frag_required else 1
-        return self.accumulators_per_thread + halves * self.promoted_columns + _OTHER_REGISTERS
+        along = self.stageN if self.AB_swapped else self.scale_granularity
+        return gcd(self.stageN, along, _NARROW_PIECE if few else _WIDE_PIECE)
 
     def scale_arrays(self, stages: int) -> tuple[SharedArray, ...]:
-        return (tiles("a_scales", stages, self.BM * ELEMENT_TYPES[self.scale_type].bits // 8),)
+        return (tiles("a_scales", stages, self.scaled_rows * ELEMENT_TYPES[self.scale_type].bits // 8),)

@@ -47,7 +47,12 @@ class HopperBlockwiseConfig(HopperConfig):
         return (self.subtiles + 1) * self.BN // 2
 
     @property
-    def accumulator_columns(self) -> int:
+    def scaled_rows(self) -> int:
+        """Rows of A that a CTA has scales of."""
+        return self.BM
+
+    @property
+    def warp_extent(self) -> int:
         """Columns of C that a warp holds."""
         return self.BN
 

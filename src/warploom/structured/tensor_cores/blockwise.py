@@ -20,13 +20,20 @@ from warploom.structured.epilogue.staging import first_place
 from warploom.structured.epilogue.subtiles import WarpPart
 from warploom.structured.pipelines.operand_tiles import copy_box
 from warploom.structured.pipelines.output_pipeline import EpilogueKStage
-from warploom.structured.tensor_cores.tmem import MOVE, TmemAddress, TmemArrayType, TmemFragments, places_of
+from warploom.structured.tensor_cores.tmem import (
+    MOVE,
+    TmemAddress,
+    TmemAllocation,
+    TmemArrayType,
+    TmemFragments,
+    places_of,
+)
 from warploom.trace.isa.emit import At
 from warploom.trace.language.fragments import Accumulator, Fragment
 from warploom.trace.language.operations import fma, min_
 from warploom.trace.language.roles import Role
 from warploom.trace.language.types import TYPES
-from warploom.trace.language.values import Value, select
+from warploom.trace.language.values import Value, literal, select
 from warploom.trace.language.views import View, shared
 from warploom.trace.parameters import TensorMapArgument
 
@@ -35,10 +42,13 @@ class BlockwiseShape(Protocol):
     """The parts of a blockwise configuration, of Hopper or Blackwell, that are needed here."""
 
     @property
-    def BM(self) -> int: ...
+    def scaled_rows(self) -> int: ...
 
     @property
     def num_pipeline_stages(self) -> int: ...
+
+    @property
+    def AB_swapped(self) -> bool: ...
 
     @property
     def scale_type(self) -> str: ...
@@ -47,11 +57,11 @@ class BlockwiseShape(Protocol):
     def scale_granularity(self) -> int: ...
 
     @property
-    def accumulator_columns(self) -> int: ...
+    def warp_extent(self) -> int: ...
 
 
 class RowScales:
-    """The scales of A's rows in the input stages: for one K tile and the rows of this CTA."""
+    """The scales of the caller's A in the input stages: for one K tile and the rows of this CTA's tile."""
 
     local = True
 
@@ -59,9 +69,10 @@ class RowScales:
         self, source: TensorMapArgument, config: BlockwiseShape, row: Callable[[Any], Value] | None = None
     ) -> None:
         """The source has shape (K tiles, rows); `row` maps a tile of work to its first row."""
-        self.source, self._rows = source, config.BM
-        self._row = row or (lambda tile: tile.m * config.BM)
-        shape = (config.num_pipeline_stages, config.BM)
+        self.source, self._rows = source, config.scaled_rows
+        self._row = row or (lambda tile: (tile.n if config.AB_swapped else tile.m) * config.scaled_rows)
+        line = SHARED_ALIGNMENT // TYPES[config.scale_type].bytes
+        shape = (config.num_pipeline_stages, -(-config.scaled_rows // line) * line)
         self.storage: View = shared(config.scale_type, shape, name="a_scales", align=SHARED_ALIGNMENT)
 
     @property
@@ -71,7 +82,8 @@ class RowScales:
     def load(self, index: Value, tile: Any, k: Value, barrier: At, cluster: Cluster) -> None:
         """Issue the copy of the scales of K tile `k`; rows outside A are filled with zeros."""
         batch = (tile.batch,) if len(self.source.geometry.box) > 2 else ()
-        copy_box(self.storage[index].place, self.source.at(*batch, k, self._row(tile)), barrier, cluster)
+        place = self.storage[index].window((0,), (self._rows,)).place
+        copy_box(place, self.source.at(*batch, k, self._row(tile)), barrier, cluster)
 
     def read(self, index: Value, row: Value) -> Value:
         """Load the scale of a row of the CTA's tile."""
@@ -86,7 +98,10 @@ def scale_blocks(start: int, width: int, granularity: int) -> int:
 
 @dataclass(frozen=True)
 class ColumnScales:
-    """The scales of B in global memory: one for every `scale_granularity` columns of C and every K tile."""
+    """The scales of the caller's B in global memory: one for `scale_granularity` columns of C and a K tile.
+
+    A warp holds `warp_extent` columns of C: of its accumulator, or rows of it if A and B are swapped.
+    """
 
     source: View
     config: BlockwiseShape
@@ -97,13 +112,13 @@ class ColumnScales:
     def _starts(self) -> range:
         """The offsets inside a scale block at which the columns of a warp may start."""
         config = self.config
-        return range(0, config.scale_granularity, gcd(config.accumulator_columns, config.scale_granularity))
+        return range(0, config.scale_granularity, gcd(config.warp_extent, config.scale_granularity))
 
     @property
     def most_blocks(self) -> int:
         """The maximum number of scale blocks that the columns of a warp touch."""
         config = self.config
-        return max(scale_blocks(at, config.accumulator_columns, config.scale_granularity) for at in self._starts)
+        return max(scale_blocks(at, config.warp_extent, config.scale_granularity) for at in self._starts)
 
     def blocks(self, first_column: Value, batch: Value) -> list[View]:
         """Return views along K of the scales of all blocks that a warp's columns can touch."""
@@ -129,7 +144,10 @@ class ColumnScales:
 
 
 class PromotedAccumulator:
-    """A warp's float32 accumulator of a tile in registers, which a `TileWriter` reads subtile by subtile."""
+    """A warp's float32 accumulator of a tile, which a `TileWriter` reads subtile by subtile.
+
+    It is in registers, or in TMEM if the tile is too large for them.
+    """
 
     def __init__(
         self,
@@ -138,62 +156,129 @@ class PromotedAccumulator:
         rows: RowScales,
         columns: ColumnScales,
         column: Callable[[Any], Value] | None = None,
+        *,
+        tmem: TmemAllocation,
     ) -> None:
         """`column` maps a tile of work to its first column of C."""
-        self._config, self._role, self._rows, self._columns = config, role, rows, columns
-        self._column = column or (lambda tile: tile.n * config.MMA_N)
-        self._part = WarpPart(config.epilogue, role.warp)
+        self.config, self._role, self.rows, self.columns = config, role, rows, columns
+        self._column = column or (lambda tile: tile.m * config.BM if config.AB_swapped else tile.n * config.MMA_N)
+        self.part = WarpPart(config.epilogue, role.warp)
+        self._totals = _TmemTotals(config, role, tmem) if config.accumulates_in_tmem else _RegisterTotals(config)
+
+    def clear(self) -> None:
+        """Set the accumulator to zero, for a new tile."""
+        self._totals.clear()
+
+    def first_column(self, tile: Any) -> Value:
+        """Return the warp's first column of a tile in C."""
+        inside = self.part.row if self.config.AB_swapped else self.part.column
+        return self._column(tile) + inside.to("s32")
+
+    def column_scales(self, tile: Any, k: Value) -> list[Value]:
+        """Load B's scales of a K tile; called before the wait for the accumulator, to hide the latency."""
+        return self.columns.load(self.columns.blocks(self.first_column(tile), tile.batch), k)
+
+    def promote(self, stage: EpilogueKStage, tile: Any, column_scales: list[Value]) -> None:
+        """Scale the result of a K tile and add it; the input stage is released as soon as A's scales have been read."""
+        config, width = self.config, self.config.promoted_columns
+        scales = (_SwappedScales if config.AB_swapped else _PlainScales)(self, stage, tile, column_scales)
+        pieces = config.accumulator_columns // width
+        array = TmemArrayType("f32", (config.BM, width), pieces, config.cta_group)
+        partials = array.at(stage.tmem.address(self._role.warp))
+        upcoming = partials[0].load_fragments(width // MOVE.columns)
+        self._totals.fetch(0)
+        for piece in range(pieces):
+            TmemAddress.wait_load()
+            partial = upcoming
+            held, scale = self._totals.fetched(), scales.of(piece * width, is_last=piece + 1 == pieces)
+            if piece + 1 < pieces:
+                upcoming = partials[piece + 1].load_fragments(width // MOVE.columns)
+                self._totals.fetch(piece + 1)
+            else:
+                stage.release()
+            self._totals.add(piece, held, partial, scale)
+        self._totals.end()
+
+    def subtile(self, index: int) -> TmemFragments:
+        """Return the accumulators of one subtile."""
+        return self._totals.subtile(index)
+
+
+Scale = Callable[[int, int], Value]
+"""The scale of a thread's element, by its row and column in a piece from the thread's first."""
+
+
+class _PlainScales:
+    """Scales of A along the rows of the accumulator, of B along its columns."""
+
+    def __init__(self, owner: PromotedAccumulator, stage: EpilogueKStage, tile: Any, held: list[Value]) -> None:
+        self._columns, self._held, self._first = owner.columns, held, owner.first_column(tile)
+        down, _ = first_place()
+        first = owner.part.row + down
+        rows = range(0, owner.part.rows, MOVE.lanes // 2)
+        self._rows = {row: owner.rows.read(stage.input_stage_index, first + row) for row in rows}
+        stage.arrive_input()
+
+    def of(self, column: int, *, is_last: bool) -> Scale:
+        column_scale = self._columns.of(self._held, self._first, column)
+        scales = {row: scale * column_scale for row, scale in self._rows.items()}
+        return lambda row, _: scales[row]
+
+
+class _SwappedScales:
+    """Scales of A along the columns of the accumulator, of B along its rows.
+
+    A thread has many columns: the scales are read piece by piece, and the input stage is released with the last.
+    """
+
+    def __init__(self, owner: PromotedAccumulator, stage: EpilogueKStage, tile: Any, held: list[Value]) -> None:
+        self._stage, self._scales, self._part = stage, owner.rows, owner.part
+        first, rows = owner.first_column(tile), range(0, owner.part.rows, MOVE.lanes // 2)
+        self._rows = {row: owner.columns.of(held, first, row) for row in rows}  # eight rows share a scale
+        self._width = owner.config.promoted_columns
+
+    def of(self, column: int, *, is_last: bool) -> Scale:
+        first = self._part.column + first_place()[1] + column
+        places = [each + pair for each in range(0, self._width, MOVE.columns) for pair in (0, 1)]
+        found = {at: self._scales.read(self._stage.input_stage_index, first + at) for at in places}
+        if is_last:
+            self._stage.arrive_input()
+        return lambda row, at: self._rows[row] * found[at]
+
+
+class _RegisterTotals:
+    """The accumulators of a thread, in registers."""
+
+    def __init__(self, config: BlockwiseFP8MatmulConfig) -> None:
+        self._config = config
         pieces = config.accumulator_columns // config.promoted_columns
         layout = tensor_move(MOVE.name, config.promoted_columns // MOVE.columns)
         halves = 2 if config.epilogue.is_lower_frag_required else 1
         self._pieces = [[Accumulator("f32", layout) for _ in range(halves)] for _ in range(pieces)]
 
     def clear(self) -> None:
-        """Set the accumulator to zero, for a new tile."""
         for halves in self._pieces:
             for half in halves:
                 half.set(0.0)
 
-    def first_column(self, tile: Any) -> Value:
-        """Return the warp's first column of a tile in C."""
-        return self._column(tile) + self._part.column.to("s32")
+    def fetch(self, piece: int) -> None:
+        """Do nothing: registers are at hand."""
 
-    def column_scales(self, tile: Any, k: Value) -> list[Value]:
-        """Load B's scales of a K tile; called before the wait for the accumulator, to hide the latency."""
-        return self._columns.load(self._columns.blocks(self.first_column(tile), tile.batch), k)
+    def fetched(self) -> TmemFragments | None:
+        return None
 
-    def promote(self, stage: EpilogueKStage, tile: Any, column_scales: list[Value]) -> None:
-        """Scale the result of a K tile and add it; the input stage is released as soon as A's scales have been read."""
-        row_scales = self._row_scales(stage)
-        stage.arrive_input()
-        config, first = self._config, self.first_column(tile)
-        shape, width = (config.BM, config.promoted_columns), config.promoted_columns
-        array = TmemArrayType("f32", shape, len(self._pieces), config.cta_group)
-        partials = array.at(stage.tmem.address(self._role.warp))
-        upcoming = partials[0].load_fragments(width // MOVE.columns)
-        for piece, halves in enumerate(self._pieces):
-            TmemAddress.wait_load()
-            partial = upcoming
-            if piece + 1 < len(self._pieces):
-                upcoming = partials[piece + 1].load_fragments(width // MOVE.columns)
-            else:
-                stage.release()
-            column_scale = self._columns.of(column_scales, first, piece * width)
-            scales = {row: scale * column_scale for row, scale in row_scales.items()}
-            for half, accumulator in enumerate(halves):
-                loaded = partial.lower if half else partial.upper
-                assert loaded is not None
-                _add(accumulator, loaded, scales, half * LANE_ALIGNMENT)
+    def add(self, piece: int, held: TmemFragments | None, partial: TmemFragments, scale: Scale) -> None:
+        for half, accumulator in enumerate(self._pieces[piece]):
+            loaded = partial.lower if half else partial.upper
+            assert loaded is not None
+            places = places_of(len(loaded.values))
+            for register, value, (row, column) in zip(accumulator.registers, loaded.values, places, strict=True):
+                register.set(fma(value, scale(row + half * LANE_ALIGNMENT, column), register))
 
-    def _row_scales(self, stage: EpilogueKStage) -> dict[int, Value]:
-        """Load A's scales of the rows that a thread has, by their distance from its first row."""
-        down, _ = first_place()
-        first = self._part.row + down
-        rows = range(0, self._part.rows, MOVE.lanes // 2)
-        return {row: self._rows.read(stage.input_stage_index, first + row) for row in rows}
+    def end(self) -> None:
+        """Do nothing: registers are written at once."""
 
     def subtile(self, index: int) -> TmemFragments:
-        """Return the accumulators of one subtile."""
         config = self._config
         count = config.stageN // config.promoted_columns
         halves = zip(*self._pieces[index * count : (index + 1) * count], strict=True)
@@ -202,8 +287,52 @@ class PromotedAccumulator:
         return TmemFragments(*(Fragment(values, layout) for values in joined))
 
 
-def _add(accumulator: Accumulator, partial: Fragment, scales: dict[int, Value], down: int) -> None:
-    """Add partial·scale with one FMA per element; `down` is the fragment's first row."""
-    rows = [row for row, _ in places_of(len(partial.values))]
-    for register, value, row in zip(accumulator.registers, partial.values, rows, strict=True):
-        register.set(fma(value, scales[down + row], register))
+class _TmemTotals:
+    """The sums of a tile in TMEM, after the accumulators: every K tile is added to what is loaded, and stored."""
+
+    def __init__(self, config: BlockwiseFP8MatmulConfig, role: Role, tmem: TmemAllocation) -> None:
+        self._config = config
+        self._place = TmemAddress(tmem.addr + config.sums_column).of_warp(role.warp)
+        self._sums = self._array(config.promoted_columns)
+        self._next: TmemFragments | None = None
+
+    def _array(self, width: int) -> TmemArrayType:
+        config = self._config
+        count = config.accumulator_columns // width
+        return TmemArrayType("f32", (config.BM, width), count, config.cta_group).at(self._place)
+
+    def clear(self) -> None:
+        repeats = self._config.promoted_columns // MOVE.columns
+        zeros = Fragment((literal(0.0, "f32"),) * (repeats * MOVE.registers), tensor_move(MOVE.name, repeats))
+        lower = zeros if self._config.epilogue.is_lower_frag_required else None
+        for piece in range(len(self._sums)):
+            self._sums[piece].store_fragments(TmemFragments(zeros, lower))
+        self.end()
+
+    def fetch(self, piece: int) -> None:
+        self._next = self._sums[piece].load_fragments(self._config.promoted_columns // MOVE.columns)
+
+    def fetched(self) -> TmemFragments | None:
+        return self._next
+
+    def add(self, piece: int, held: TmemFragments | None, partial: TmemFragments, scale: Scale) -> None:
+        assert held is not None
+        upper = self._added(held.upper, partial.upper, scale, 0)
+        lower = None
+        if held.lower is not None and partial.lower is not None:
+            lower = self._added(held.lower, partial.lower, scale, LANE_ALIGNMENT)
+        self._sums[piece].store_fragments(TmemFragments(upper, lower))
+
+    def _added(self, held: Fragment, partial: Fragment, scale: Scale, down: int) -> Fragment:
+        each = zip(partial.values, held.values, places_of(len(held.values)), strict=True)
+        return Fragment(tuple(fma(x, scale(row + down, column), old) for x, old, (row, column) in each), held.layout)
+
+    def end(self) -> None:
+        """Wait for the stores, before the next K tile loads what they wrote."""
+        TmemAddress.wait_store()
+
+    def subtile(self, index: int) -> TmemFragments:
+        config = self._config
+        loaded = self._array(config.stageN)[index].load_fragments(config.epilogue.rep)
+        TmemAddress.wait_load()
+        return loaded
