@@ -296,15 +296,17 @@ def test_repeated_gated_grouped_and_blockwise_calls():
 
 def test_one_call_with_and_without_gradients_and_compiled():
     """Each of these paths has its own cache entries."""
+    from warploom.torch import arguments
+
     x, w = ints(64, 128), ints(136, 128)
     compiled = torch.compile(wl.linear, fullgraph=True)
-    rest = (None, None, [], [], 1.0, 1.0, "", None, "")
+    rest = (*arguments.NO_INPUTS, [], arguments.DEFAULT_NUMBERS, arguments.PLAIN, None)
     for _ in range(3):
         want = exact(x, w.T).to(torch.bfloat16)
         with torch.no_grad():
             same(wl.linear(x, w), want)
             same(compiled(x, w), want)
-        same(torch.ops.warploom.matmul(x, w.T, *rest), want)
+        same(torch.ops.warploom.gemm("matmul", x, w.T, [], *rest), want)
         leaf = w.clone().requires_grad_()
         for function in (wl.linear, compiled):
             leaf.grad = None

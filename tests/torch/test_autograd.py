@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 
 import warploom.ops as wl  # noqa: E402
 from warploom.diagnostics import WarploomError  # noqa: E402
-from warploom.torch import autograd, gradients  # noqa: E402
+from warploom.torch import arguments, autograd, gradients  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 ACTIVATIONS = {"relu": torch.relu, "silu": torch.nn.functional.silu, None: lambda x: x}
@@ -245,13 +245,18 @@ def test_opcheck_of_the_front_op():
 
 def test_ops_without_gradients_respect_modes_and_transforms():
     a, b = ints(5, 16, dtype=torch.float32), ints(16, 8, dtype=torch.float32)
-    rest = (None, None, [], [], 1.0, 1.0, "", None, "")
+
+    def gemm(a, b):
+        return torch.ops.warploom.gemm(
+            "matmul", a, b, [], *arguments.NO_INPUTS, [], arguments.DEFAULT_NUMBERS, "", None
+        )
+
     with torch.no_grad():
-        want = torch.ops.warploom.matmul(a, b, *rest)
-        torch.testing.assert_close(torch.ops.warploom.matmul(torch._neg_view(a), b, *rest), -want, rtol=0, atol=0)
+        want = gemm(a, b)
+        torch.testing.assert_close(gemm(torch._neg_view(a), b), -want, rtol=0, atol=0)
         with torch._subclasses.FakeTensorMode() as mode:
-            fake = torch.ops.warploom.matmul(mode.from_tensor(a), mode.from_tensor(b), *rest)
+            fake = gemm(mode.from_tensor(a), mode.from_tensor(b))
         assert isinstance(fake, torch._subclasses.FakeTensor)
-        assert torch.equal(torch.func.functionalize(lambda a: torch.ops.warploom.matmul(a, b, *rest))(a), want)
+        assert torch.equal(torch.func.functionalize(lambda a: gemm(a, b))(a), want)
     with torch.inference_mode():
-        assert torch.equal(torch.ops.warploom.matmul(a.clone(), b, *rest), want)
+        assert torch.equal(gemm(a.clone(), b), want)

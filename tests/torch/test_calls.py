@@ -15,7 +15,7 @@ from warploom.ptx.analysis.storage import size_of  # noqa: E402
 from warploom.runtime.gpu import driver, loading  # noqa: E402
 from warploom.runtime.gpu import tensor_signature as likeness  # noqa: E402
 from warploom.structured import config as wl_config  # noqa: E402
-from warploom.torch import launch_cache, op_library  # noqa: E402
+from warploom.torch import arguments, launch_cache, op_library  # noqa: E402
 
 
 class OnGpu(torch.Tensor):
@@ -127,7 +127,7 @@ def test_objects_that_an_epilogue_uses_may_change(gpu):
 
 
 def test_epilogues_that_capture_objects_are_planned_again(gpu, monkeypatch):
-    monkeypatch.setattr(op_library, "_MOST_TEMPORARY", 4)
+    monkeypatch.setattr(arguments, "_MOST_TEMPORARY", 4)
     x, w = tensor(*X), tensor(*W)
 
     class Settings:
@@ -144,7 +144,7 @@ def test_epilogues_that_capture_objects_are_planned_again(gpu, monkeypatch):
     assert first != second
     assert launchers() == {}
     assert images(gpu, lambda: [wl.linear(x, w, epilogue=scaled) for _ in range(6)]) == []
-    assert len(op_library._NAMED) <= len(op_library._PERMANENT) + 5
+    assert len(arguments._NAMED) <= len(arguments._PERMANENT) + 5
 
 
 def test_a_target_may_be_given_if_it_is_that_of_the_gpu(gpu):

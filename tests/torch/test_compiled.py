@@ -13,6 +13,7 @@ from torch._dynamo.backends.common import aot_autograd  # noqa: E402
 from torch._dynamo.testing import CompileCounterWithBackend  # noqa: E402
 
 import warploom.ops as wl  # noqa: E402
+from warploom.torch import arguments  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 E4M3 = torch.float8_e4m3fn
@@ -152,7 +153,7 @@ def test_autocast_compiles_like_eager():
     assert outside(x, w).dtype == torch.float32
 
 
-FOLLOWING = ([], [], 1.0, 1.0, "relu")
+RELU = ([], arguments.DEFAULT_NUMBERS, "activation=relu")
 OPS = {
     "matmul": (ints(5, 16), ints(16, 24), ints(24), ints(5, 24)),
     "grouped_matmul": (ints(5, 16), ints(3, 16, 24), ENDS, ints(24), ints(5, 24)),
@@ -177,43 +178,45 @@ def test_opcheck(name):
         tensors = [each.clone() for each in given]
         if leaf is not None:
             tensors[leaf].requires_grad_()
-        arguments = (*tensors, *FOLLOWING, torch.float32 if leaf is None else None, "")
-        torch.library.opcheck(getattr(library, name).default, arguments, test_utils=checks)
+        a, b, *extra, bias, residual = tensors
+        out_dtype = torch.float32 if leaf is None else None
+        whole = (name, a, b, extra, bias, None, residual, *RELU, out_dtype)
+        torch.library.opcheck(library.gemm.default, whole, test_utils=checks)
     *operands, bias, residual = given
-    written = (torch.zeros(5, 24), [], name, operands, bias, None, residual, *FOLLOWING, "")
-    torch.library.opcheck(library.fused_into.default, written, test_utils=checks)
+    written = (torch.zeros(5, 24), [], name, operands, bias, None, residual, *RELU)
+    torch.library.opcheck(library.gemm_into.default, written, test_utils=checks)
 
 
 def test_opcheck_of_ops_that_save_tensors():
     import warploom.torch.dispatch  # noqa: F401  # it defines the ops
-    from warploom.torch.op_library import Extras, name_of
 
-    pair = name_of(Extras(pair="swiglu"))
-    given = ints(5, 16), ints(16, 24), ints(24), ints(5, 24)
-    pairs = ints(5, 16), ints(24, 16), ints(24, 16), ints(24), ints(24), ints(5, 24)
+    one, two = (ints(24), None, ints(5, 24)), (ints(24), ints(24), ints(5, 24))
     ends = torch.tensor([1, 1, 5])  # all rows, since others are not saved
-    groups = ints(5, 16), ints(3, 16, 24), ends, ints(24), ints(5, 24)
-    paired_groups = ints(5, 16), ints(3, 16, 24), ints(3, 16, 24), ends, ints(24), ints(24), ints(5, 24)
-    for name, tensors, rest in (
-        ("activated_matmul", given, ("gelu", None, "")),
-        ("activated_grouped_matmul", groups, ("gelu", None, "")),
-        ("gated_linear", pairs, ("", None, pair)),
-        ("gated_grouped_matmul", paired_groups, ("", None, pair)),
+    for op, name, tensors, options in (
+        ("activated_gemm", "matmul", (ints(5, 16), ints(16, 24), None, *one), "activation=gelu"),
+        ("activated_gemm", "grouped_matmul", (ints(5, 16), ints(3, 16, 24), ends, *one), "activation=gelu"),
+        ("gated_gemm", "gated_linear", (ints(5, 16), ints(24, 16), ints(24, 16), None, *two), "pair=swiglu"),
+        (
+            "gated_gemm",
+            "gated_grouped_matmul",
+            (ints(5, 16), ints(3, 16, 24), ints(3, 16, 24), ends, *two),
+            "pair=swiglu",
+        ),
     ):
         for leaf in (None, 0):
-            own = [each.clone() for each in tensors]
+            own = [None if each is None else each.clone() for each in tensors]
             if leaf is not None:
                 own[leaf].requires_grad_()
-            op = getattr(torch.ops.warploom, name).default
-            torch.library.opcheck(op, (*own, 1.0, 1.0, *rest), test_utils=CHECKS)
+            given = (name, *own, arguments.DEFAULT_NUMBERS, options, None)
+            torch.library.opcheck(getattr(torch.ops.warploom, op).default, given, test_utils=CHECKS)
 
 
 def test_opcheck_of_gradients():
-    a, d = ints(5, 16), ints(5, 8)
+    rest = (*arguments.NO_INPUTS, [], arguments.DEFAULT_NUMBERS, "", None)
     for leaf in (None, 0):
-        tensors = [each.clone().requires_grad_(number == leaf) for number, each in enumerate((a, d))]
-        op = torch.ops.warploom.grouped_weights.default
-        torch.library.opcheck(op, (*tensors, ENDS, 1.0, ""), test_utils=CHECKS)
+        a, d = (ints(5, columns).requires_grad_(number == leaf) for number, columns in enumerate((16, 8)))
+        given = ("grouped_weights", a, d, [ENDS], *rest)
+        torch.library.opcheck(torch.ops.warploom.gemm.default, given, test_utils=CHECKS)
 
 
 def meta(*shape, dtype=torch.bfloat16):
@@ -259,7 +262,7 @@ def test_gradients_have_the_layout_of_their_parameters_without_copies(case, is_c
     assert [each.stride() for each in found] == [each.stride() for each in given]
     assert len(graphs) == 2 * is_compiled
     nodes = [node.target.overloadpacket.__name__ for graph in graphs for node in graph.graph.nodes if is_op(node)]
-    assert sum("matmul" in name or "weights" in name or "gated" in name for name in nodes) >= 3 * is_compiled
+    assert sum("matmul" in name or "gemm" in name for name in nodes) >= 3 * is_compiled
     assert not [name for name in nodes if name in COPIES]
 
 

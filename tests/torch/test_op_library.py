@@ -9,10 +9,11 @@ from tests.runtime.fake_driver import FakeLibrary
 
 torch = pytest.importorskip("torch")
 
+from warploom.ops.planning.keywords import INPUTS  # noqa: E402
 from warploom.ptx.analysis.storage import size_of  # noqa: E402
 from warploom.runtime.gpu import driver, loading  # noqa: E402
 from warploom.torch import launch_cache, op_library  # noqa: E402
-from warploom.torch.op_library import PLAIN  # noqa: E402
+from warploom.torch.arguments import PLAIN, numbers_of  # noqa: E402
 
 
 class OnGpu(torch.Tensor):
@@ -48,8 +49,15 @@ def copied(launcher):
     return tuple(name for name, _, _ in launcher.copies)
 
 
+def epilogue(bias=None, residual=None, options=PLAIN, **numbers):
+    """An epilogue as custom ops take it."""
+    given = {"bias": bias, "residual": residual}
+    return *(given.get(name) for name in INPUTS), [], numbers_of(numbers), options
+
+
 def run(out, a, b, bias=None, residual=None, alpha=1.0, beta=1.0, activation=""):
-    return op_library.run_into("matmul", out, (a, b), bias, residual, [], [], alpha, beta, activation, PLAIN)
+    options = f"activation={activation}" if activation else PLAIN
+    return op_library.launch("matmul", (a, b), epilogue(bias, residual, options, alpha=alpha, beta=beta), out)
 
 
 def addresses(gpu, plan):
@@ -172,10 +180,10 @@ def test_weights_of_groups(gpu, dtype, names):
     """Operands that Hopper's tensor cores must read K-major are copied."""
     a, d, starts = tensor(320, 64, dtype=dtype), tensor(320, 72, dtype=dtype), tensor(4, dtype=torch.int32)
     given = {"a": a, "d": d, "starts": starts, "out": tensor(3, 64, 72, dtype=dtype)}
-    plan = op_library.compute("padded_weights", given, PLAIN)
+    plan = op_library.compute("grouped_weights", given, PLAIN)
     assert copied(plan) == (names if gpu.capability == (9, 0) else ())
     addresses(gpu, plan)
-    op_library.compute("padded_weights", given, PLAIN)
+    op_library.compute("grouped_weights", given, PLAIN)
     passed = [each.data_ptr() for name, each in given.items() if name not in copied(plan)]
     assert set(passed) <= found(gpu)
 
@@ -200,7 +208,7 @@ def test_blockwise_gemms_with_empty_k(gpu):
 
 
 def write(out, a, b, residual=None):
-    op_library.write_into("matmul", out, (a, b), None, residual, [], [], 1.0, 1.0, "", PLAIN)
+    op_library.write_into("matmul", (a, b), epilogue(residual=residual), out)
 
 
 def test_only_a_residual_is_overwritten_in_place(gpu):

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 from torch._dynamo.backends.common import aot_autograd  # noqa: E402
 
 import warploom.ops as wl  # noqa: E402
-from warploom.torch import launch_cache, op_library  # noqa: E402
+from warploom.torch import arguments, launch_cache, op_library  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -62,24 +62,52 @@ def test_compiled_gradients_have_few_arguments():
 def test_user_epilogues_need_the_full_op():
     x, w = ints(5, 16), ints(24, 16)
     found, made = graphs_of(lambda x, w: wl.linear(x, w, epilogue=lambda acc, at: acc * 2), x, w)
-    assert found == [["matmul"]]
+    assert found == [["gemm"]]
     assert torch.equal(made, 2 * wl.linear(x, w))
 
 
+PLAIN = arguments.plain_text(arguments.DEFAULT_NUMBERS, "", None)
+
+
 @pytest.mark.parametrize(
-    "following",
-    [(1.0, 1.0, "", None), (0.1, -0.0, "gelu_tanh", torch.float32), (float("inf"), 1e-300, "relu", torch.bfloat16)],
+    "given",
+    [
+        ([1.0, 1.0, 1.0], "", None),
+        ([0.1, -0.0, 1.0], "activation=gelu_tanh", torch.float32),
+        ([float("inf"), 1e-300, 1.0], "activation=relu target=sm_90a", torch.bfloat16),
+    ],
 )
-def test_an_epilogue_survives_its_text_form(following):
-    assert op_library._read_plain(op_library.plain_text(*following)) == following
-    assert str(op_library._read_plain(op_library.plain_text(*following))) == str(following), "zeros have a sign"
+def test_an_epilogue_survives_its_text_form(given):
+    assert arguments.read_plain(arguments.plain_text(*given)) == given
+    assert str(arguments.read_plain(arguments.plain_text(*given))) == str(given), "zeros have a sign"
+
+
+def test_options_survive_their_text_form():
+    for extras in (
+        arguments.Extras(),
+        arguments.Extras(names=(("activation", "relu"),)),
+        arguments.Extras(names=(("pair", "glu"),), target="sm_90a", outputs=("gate", "up"), function="linear"),
+    ):
+        name = arguments.name_of(extras)
+        assert arguments.is_text(name)
+        assert arguments.extras_by(name) == extras
+    for extras in (arguments.Extras(config=3), arguments.Extras(target="a b"), arguments.Extras(optional=("x",))):
+        name = arguments.name_of(extras)
+        assert not arguments.is_text(name)
+        assert arguments.extras_by(name) == extras
 
 
 def test_opcheck():
     checks = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
     op = torch.ops.warploom.plain_matmul.default
-    torch.library.opcheck(op, (ints(5, 16), ints(16, 24), None, None, "1.0 1.0 - None"), test_utils=checks)
-    given = (ints(3, 5, 16), ints(3, 16, 8), ints(8), ints(3, 5, 8), "2.0 0.5 relu float32")
+    torch.library.opcheck(op, (ints(5, 16), ints(16, 24), None, None, PLAIN), test_utils=checks)
+    given = (
+        ints(3, 5, 16),
+        ints(3, 16, 8),
+        ints(8),
+        ints(3, 5, 8),
+        arguments.plain_text([2.0, 0.5, 1.0], "activation=relu", torch.float32),
+    )
     torch.library.opcheck(op, given, test_utils=checks)
 
 
@@ -92,16 +120,16 @@ def test_calls_with_and_without_gradients_are_cached_separately(monkeypatch):
         prepared = SimpleNamespace(launch_at=lambda addresses, stream: done.append(addresses), count=3)
         return SimpleNamespace(prepared=prepared, stream=lambda: 0, copies=())
 
-    monkeypatch.setattr(op_library, "run_into", plan)
+    monkeypatch.setattr(op_library, "launch", plan)
     a, b = ints(5, 16), ints(16, 8)
     op = torch.ops.warploom.plain_matmul.default
     excluded = torch._C.DispatchKeySet(torch._C.DispatchKey.AutogradCUDA) | torch._C.DispatchKeySet(
         torch._C.DispatchKey.AutogradCPU
     )
     for _ in range(3):
-        op(a, b, None, None, "1.0 1.0 - None")
+        op(a, b, None, None, PLAIN)
         with torch._C._ExcludeDispatchKeyGuard(excluded):
-            op(a, b, None, None, "1.0 1.0 - None")
+            op(a, b, None, None, PLAIN)
     assert (len(plans), len(done)) == (2, 4)
     assert {each[:2] for each in done} == {(a.data_ptr(), b.data_ptr())}
 
@@ -111,15 +139,15 @@ def test_calls_with_other_epilogue_inputs_are_cached_separately(monkeypatch):
 
     def plan(*given):
         plans.append(given)
-        count = 3 + sum(each is not None for each in given[3:5])
+        count = 3 + len(arguments.tensors_of(given[2]))
         prepared = SimpleNamespace(launch_at=lambda addresses, stream: done.append(len(addresses)), count=count)
         return SimpleNamespace(prepared=prepared, stream=lambda: 0, copies=())
 
-    monkeypatch.setattr(op_library, "run_into", plan)
+    monkeypatch.setattr(op_library, "launch", plan)
     a, b, bias, residual = ints(5, 16), ints(16, 8), ints(8), ints(5, 8)
     for _ in range(2):
         for addends in ((None, None), (bias, None), (None, residual), (bias, residual)):
-            torch.ops.warploom.plain_matmul(a, b, *addends, "1.0 1.0 - None")
+            torch.ops.warploom.plain_matmul(a, b, *addends, PLAIN)
     assert len(plans) == 4
     assert done == [3, 4, 4, 5]
 

@@ -18,6 +18,7 @@ from warploom.host.arrays import buffer_of, is_array, numpy_of
 from warploom.host.launch import Launch
 from warploom.host.program import text_of
 from warploom.ops.planning.arrays import Violations, leaves, mapped
+from warploom.ops.planning.keywords import DEFAULT_PAIR, NUMBERS
 from warploom.ops.planning.planner import Plan, plan
 from warploom.ops.planning.request import Gpu, Request
 from warploom.ops.planning.user_functions import MARK, PYTHON_ERRORS
@@ -34,15 +35,7 @@ call may leave out, the others are settings: numbers on which the form depends.
 """
 _NOT_ARRAYS = (list, tuple, dict, str, int, float, complex, type(None))
 """For these no library is loaded. PyTorch's compiler traces `isinstance` in every version, a frozenset of types not."""
-_DEFAULTS = {
-    "alpha": 1.0,
-    "beta": 1.0,
-    "pair": "swiglu",
-    "quantise_scale": 1.0,
-    "stride": 1,
-    "padding": 0,
-    "dilation": 1,
-}
+_DEFAULTS = {**NUMBERS, "pair": DEFAULT_PAIR, "stride": 1, "padding": 0, "dilation": 1}
 _REQUEST_NAMES = {"gate_bias": "bias"}
 """Keywords that a request has under another name."""
 
@@ -84,7 +77,7 @@ def operation(form: Form, options: type) -> Any:
         formed_of = {*arrays, *optional, *settings}
         given = {_REQUEST_NAMES.get(each, each): value for each, value in arguments.items() if each not in formed_of}
         if is_gated:
-            given.setdefault("pair", _DEFAULTS["pair"])
+            given.setdefault("pair", DEFAULT_PAIR)
         chosen = {each: arguments[each] for each in optional if arguments.get(each) is not None}
         chosen |= {each: arguments[each] for each in settings if each in arguments}
         formed = form(*(arguments.get(each) for each in arrays), violations, **chosen) or {}

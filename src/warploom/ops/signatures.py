@@ -1,6 +1,6 @@
 """The keywords and the types of the operations: arrays of a library in, an array of that library out.
 
-A keyword of the epilogue is declared here, checked and assembled in `planning/request.py`, and traced in
+A keyword of the epilogue has its type here, its row in `planning/keywords.py`, and its computation in
 `structured/epilogue/epilogue.py`.
 """
 

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from warploom.ops.planning.keywords import INPUTS, UNGATED
+from warploom.torch.arguments import FP8, NOT_FACTORS, PLAIN, numbers_of
 from warploom.torch.gradients import (
     Gradients,
     activation_gradient,
@@ -23,14 +25,14 @@ from warploom.torch.gradients import (
 )
 from warploom.torch.internals import apply_function, unwrap_dead
 from warploom.torch.launch_cache import are_plain, is_observed
-from warploom.torch.op_library import FP8, PLAIN
 
 Run = Callable[[str, Tensor, Tensor, dict[str, Any], tuple[Tensor, ...]], Tensor]
 """Computes a GEMM without gradient, and fills the tensors to be saved for backward."""
 _OPERAND_GRADIENTS: dict[str, Callable[..., Gradients]] = {"matmul": matmul_gradients, "linear": linear_gradients}
 _INPUTS = ("bias", "residual")
 _FP8 = frozenset(FP8)
-_UNSUPPORTED = frozenset(("epilogue", "store", "operands", "outputs", "out", "config", "target"))
+_UNSUPPORTED = frozenset(("epilogue", "store", "operands", "outputs", "out", "config", "target", *NOT_FACTORS))
+_UNSUPPORTED |= (frozenset(INPUTS) & UNGATED) - frozenset(_INPUTS)
 """Options with which a call is a custom op, or has no gradient."""
 
 
@@ -68,7 +70,7 @@ class _Gemm(torch.autograd.Function):
         if ctx.activation is not None:
             kept = (a.new_empty((*a.shape[:-1], b.shape[0 if function == "linear" else 1])),)
         made = run(function, a, b, options, kept)
-        save_epilogue(ctx, residual, float(options.get("alpha", 1.0)), float(options.get("beta", 1.0)), PLAIN)
+        save_epilogue(ctx, residual, numbers_of(options), PLAIN)
         ctx.save_for_backward(a, b, bias, *kept)
         return (made, *kept) if kept else made
 
@@ -76,7 +78,7 @@ class _Gemm(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor | None) -> Gradients:
         a, b, *rest = ctx.saved_tensors
         if not rest:
-            ctx.alpha, ctx.plain = 1.0, PLAIN
+            ctx.scale, ctx.plain = 1.0, PLAIN
             return (*_operand_gradients(ctx, gradients[0], a, b), None)
         (bias, *kept), (gradient, *of_kept) = rest, gradients
         needs, of_inputs = iter(ctx.needs_input_grad[2:]), list[Tensor | None]()
@@ -101,8 +103,9 @@ def _operand_gradients(ctx: Any, gradient: Tensor | None, a: Tensor, b: Tensor) 
     if gradient is None:
         return None, None
     rows = gradient if gradient.dtype is a.dtype else gradient.to(a.dtype)
+    needs = ctx.needs_input_grad
     if a.dim() == 2:
-        return _OPERAND_GRADIENTS[ctx.function](ctx, rows, a, b)
+        return _OPERAND_GRADIENTS[ctx.function](ctx, needs, rows, a, b)
     count = prod(a.shape[:-1])
-    of_a, of_b = linear_gradients(ctx, rows.reshape(count, b.shape[0]), a.reshape(count, a.shape[-1]), b)
+    of_a, of_b = linear_gradients(ctx, needs, rows.reshape(count, b.shape[0]), a.reshape(count, a.shape[-1]), b)
     return of_a.view(a.shape) if of_a is not None else None, of_b

@@ -17,7 +17,8 @@ from torch.autograd import forward_ad
 
 from warploom.diagnostics import Diag, WarploomError
 from warploom.host.arrays import buffer_of, is_array
-from warploom.ops.planning.arrays import Violations, overlap
+from warploom.ops.planning.arrays import Violations
+from warploom.ops.planning.keywords import ARRAY, DEFAULT_PAIR, INPUTS, KEYWORDS, NAME, NUMBER, NUMBERS, UNGATED
 from warploom.ops.planning.planner import check_route
 from warploom.ops.planning.quantised import Quantised, scales_shape, values_shape
 from warploom.ops.planning.request import Request, check
@@ -26,42 +27,41 @@ from warploom.runtime.gpu.driver import device_of
 from warploom.structured.epilogue.epilogue import PRE_ACTIVATION
 from warploom.torch import scale_factors
 from warploom.torch.arguments import (
+    FUSED,
+    GROUPED,
     MULTIPLIED,
+    OPERATIONS,
+    SCALED,
+    Encoded,
     cast,
     check_tensors,
-    epilogue_input,
+    encoded,
+    extras_by,
     in_shape,
     is_regular,
     op_operands,
     op_shape,
     raise_all,
     request_of,
+    tensors_of,
     torch_dtype,
 )
 from warploom.torch.autograd import differentiable
 from warploom.torch.internals import constant, has_autocast
 from warploom.torch.launch_cache import is_forward_ad, is_graded, launched, mark_written, remember
 from warploom.torch.op_library import (
-    FUSED,
-    GROUPED,
     LIBRARY,
-    OPERATIONS,
-    PLAIN,
-    SCALED,
-    Extras,
-    extras_by,
-    fused_into,
-    name_of,
+    TAGS,
+    new_result,
     operands_as_read,
     result_of,
-    run_into,
+    write_into,
 )
 from warploom.torch.saved_values import run_saving
 from warploom.torch.sharding import SHARDED, UNSHARDED_OPTIONS, is_distributed
 
-_COMPARES_FUNCTIONS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13)
-"""Return whether PyTorch's compiler recompiles for another function where a function's identity is read."""
-_FUNCTIONS = tuple(name for name in OPERATIONS if name != "padded_weights")
+_FUNCTIONS = tuple(name for name in OPERATIONS if name != "grouped_weights")
+_PLAIN_INPUTS = tuple(name for name in INPUTS if name in UNGATED)
 _KEYWORDS = {name: frozenset(signature(OPERATIONS[name]).parameters) for name in _FUNCTIONS}
 
 
@@ -71,12 +71,6 @@ def _known(function: str, options: dict[str, Any]) -> dict[str, Any]:
         if name not in _KEYWORDS[function]:
             raise TypeError(f"{function}() got an unexpected keyword argument {name!r}")
     return options
-
-
-@constant
-def _name(is_permanent: bool, *parts: Any) -> str:
-    """The name of extras; PyTorch's compiler calls it with the parts, since it cannot trace one value of them."""
-    return name_of(Extras(*parts), is_permanent=is_permanent)
 
 
 @constant
@@ -121,7 +115,7 @@ def gated_grouped_matmul(a: Tensor, b_gate: Tensor, b_up: Tensor, ends: Tensor, 
 
 
 def _gated(function: str, operands: tuple[Tensor, ...], options: dict[str, Any]) -> Tensor:
-    given = {"pair": "swiglu", **_known(function, options)}
+    given = {"pair": DEFAULT_PAIR, **_known(function, options)}
     if "gate_bias" in given:
         given["bias"] = given.pop("gate_bias")
     return _ran(function, operands, given)
@@ -266,14 +260,17 @@ def _eager(function: str, a: Tensor, b: Tensor, options: dict[str, Any]) -> Tens
 def _needs_gradient(a: Any, b: Any, options: dict[str, Any]) -> bool:
     if getattr(a, "requires_grad", False) or getattr(b, "requires_grad", False):
         return True
-    return bool(options) and any(getattr(options.get(name), "requires_grad", False) for name in ("bias", "residual"))
+    return bool(options) and any(getattr(options.get(name), "requires_grad", False) for name in _PLAIN_INPUTS)
 
 
-LIBRARY.define(
-    "front(str function, Tensor a, Tensor b, *, Tensor? bias=None, Tensor? residual=None, float alpha=1.0, "
-    "float beta=1.0, str? activation=None, ScalarType? out_dtype=None) -> Tensor",
-    tags=(torch.Tag.pt2_compliant_tag,),
-)
+def _front_schema() -> str:
+    """The schema of `front`, which has the keywords of an ungated GEMM."""
+    types = {NUMBER: "float", NAME: "str?", ARRAY: "Tensor?"}
+    given = [f"{types[KEYWORDS[name].kind]} {name}={NUMBERS.get(name)}" for name in KEYWORDS if name in UNGATED]
+    return f"front(str function, Tensor a, Tensor b, *, {', '.join(given)}, ScalarType? out_dtype=None) -> Tensor"
+
+
+LIBRARY.define(_front_schema(), tags=TAGS)
 LIBRARY.impl(
     "front",
     lambda function, a, b, **options: _eager(function.partition(" ")[0], a, b, options),
@@ -332,7 +329,7 @@ def _check_sharded(function: str, first: Tensor, options: dict[str, Any], violat
 
 def _arrays(names: tuple[str, ...], operands: tuple[Any, ...], options: dict[str, Any]) -> dict[str, Any]:
     """The arrays of a call by the caller's names, in the order in which its launch takes them."""
-    inputs = {name: options.get(name) for name in ("bias", "up_bias", "residual")}
+    inputs = {name: options.get(name) for name in INPUTS}
     if "pair" in options:
         inputs = {"gate_bias" if name == "bias" else name: each for name, each in inputs.items()}
     for group in ("operands", "outputs"):
@@ -366,43 +363,28 @@ def _run_checked(
     *,
     is_sharded: bool = False,
 ) -> Tensor:
-    """Run a valid call: by its launcher where only warploom is concerned, else by its custom op.
+    """Run a valid call: launched here where only warploom is concerned, else by its custom op.
 
     With a key the call may be remembered; `own` are the caller's tensors.
     """
-    operands = op_operands(operation, request)
-    bias, up_bias, residual = (
-        epilogue_input(name, getattr(request, name), request) for name in ("bias", "up_bias", "residual")
-    )
-    named = [epilogue_input(f"operands[{name!r}]", each, request) for name, each in (request.operands or {}).items()]
-    function_operands = [each for each in named if isinstance(each, Tensor)]
-    numbers = [float(each) for each in named if not isinstance(each, Tensor)]
-    rest = (function_operands, numbers, float(request.alpha), float(request.beta), request.activation or "")
-    extras = _extras(request, optional)
+    operands, epilogue = op_operands(operation, request), encoded(request, optional)
     if key is None and not optional and operation not in FUSED:  # with a key no gradient is needed
-        saved = run_saving(operation, operands, (bias, up_bias, residual), extras, request, is_sharded=is_sharded)
+        saved = run_saving(operation, operands, epilogue, request, is_sharded=is_sharded)
         if saved is not None:
             return saved
-    read = [each for each in (*operands, bias, up_bias, residual, *function_operands) if isinstance(each, Tensor)]
-    is_partial = operation in GROUPED
-    if key is not None and (is_partial or operation in FUSED):
+    if key is not None and (operation in GROUPED or operation in FUSED):
         taken = operands_as_read(operation, operands, optional).values()
         if request.quantise_to is not None or any(one is not own for one, own in zip(taken, operands, strict=True)):
             key = None  # the launch reads a copy of group ends or scale factors
-    if request.is_gated or request.outputs is not None or optional or operation in FUSED:
-        return _run_fused(operation, request, operands, (bias, up_bias, residual), rest, extras, key, own)
-    epilogue = (bias, residual, *rest)
-    if request.out is not None:
-        return _run_into(operation, request, operands, epilogue, extras, key, own)
+    is_fused = request.is_gated or request.outputs is not None or optional or operation in FUSED
+    if is_fused or request.out is not None:
+        return _run_into(operation, request, operands, epilogue, key, own, has_gradient=not is_fused)
     if key is None:
-        op = getattr(torch.ops.warploom, operation)
-        return in_shape(op(*operands, *epilogue, request.out_dtype, extras), request.shape)
-    made = result_of(operation, operands, request.out_dtype, request.shape)
-    if is_partial or request.store is not None:
-        made.zero_()  # not all of it is written
-    launcher = run_into(operation, made.view(request.core), operands, *epilogue, extras)
-    remember(key, launcher, made, own, read, starts_at_zero=is_partial)
-    return made
+        a, b, *extra = operands
+        made = torch.ops.warploom.gemm(operation, a, b, extra, *epilogue, request.out_dtype)
+        return in_shape(made, request.shape)
+    shapes = {"shape": request.shape, "core": request.core}
+    return new_result(operation, operands, epilogue, request.out_dtype, **shapes, key=key, own=own)
 
 
 def _refuse_tangents(tensors: list[Tensor]) -> None:
@@ -417,86 +399,62 @@ def _run_into(
     operation: str,
     request: Request,
     operands: tuple[Tensor, ...],
-    epilogue: tuple[Any, ...],
-    extras: str,
+    epilogue: Encoded,
     key: Any,
     own: list[Tensor],
+    *,
+    has_gradient: bool,
 ) -> Tensor:
-    """Write the caller's tensor: directly where possible, else by way of a copy."""
-    out: Tensor = request.out
-    inputs = [each for each in (*epilogue[:2], *epilogue[2]) if isinstance(each, Tensor)]
-    if torch.is_grad_enabled() and any(each.requires_grad for each in (out, *operands, *inputs)):
-        raise Diag.NO_DERIVATIVE.error(what="`out`")
-    bias, residual, *rest = epilogue
-    given = ([], operation, list(operands), bias, None, residual, *rest, extras)
-    if request.store is not None:
-        torch.ops.warploom.fused_into(out, *given)
-        return mark_written(out)
-    core = tuple(request.core)
-    if not (out.is_contiguous() or tuple(out.shape) == core):
-        apart = out.reshape(core).clone()  # elements that the kernel does not write keep their values
-        torch.ops.warploom.fused_into(apart, *given)
-        return out.copy_(apart.view(tuple(request.shape)))
-    if key is None:
-        torch.ops.warploom.fused_into(out.view(core), *given)
-        return mark_written(out)
-    launcher = fused_into(out.view(core), *given)
-    read = [*operands, *inputs]
-    remember(key, launcher, out, own[:-1], read, writes_out=True, matrices=len(operands))
-    return mark_written(out)
+    """Run a call that writes tensors of the caller, or one without a gradient: into a new tensor, or by way of a copy.
 
-
-def _run_fused(
-    operation: str,
-    request: Request,
-    operands: tuple[Tensor, ...],
-    inputs: tuple[Any, ...],
-    rest: tuple[Any, ...],
-    extras: str,
-    key: Any,
-    own: list[Tensor],
-) -> Tensor:
-    """Run a gated GEMM, or one with auxiliary outputs; `rest` is the end of the op's arguments."""
-    read = [each for each in (*operands, *inputs, *rest[0]) if isinstance(each, Tensor)]
-    out, core, shape = request.out, op_shape(request), tuple(request.shape)
+    `has_gradient` says whether the call would have one without `out`.
+    """
+    out, core = request.out, op_shape(request)
     outputs = [each.view(core) for each in (request.outputs or {}).values()]
+    read = [*operands, *tensors_of(epilogue)]
     results = [each for each in (*outputs, out) if each is not None]
     if torch.is_grad_enabled() and any(each.requires_grad for each in (*read, *results)):
-        named = [f"`{name}`" for name in ("epilogue", "outputs", "out") if getattr(request, name) is not None]
-        named += ["a function for `pair`"] if callable(request.pair) else []
-        named += [f"`{name}`" for name in extras_by(extras).optional]
-        named += ["scaled operands"] if operation in SCALED else ["a convolution"] if operation in FUSED else []
-        raise Diag.NO_DERIVATIVE.error(what=" and ".join(named))
+        raise Diag.NO_DERIVATIVE.error(what="`out`" if has_gradient else _underivable(operation, request, epilogue))
     if request.quantise_to is not None:
-        return _run_quantised(operation, request, operands, outputs, (*inputs, *rest, extras))
-    directly = out is not None and _is_writable(out, core, read)
-    if directly:
-        made = out.view(core)
-    elif out is not None and operation in GROUPED:
-        made = out.reshape(core).clone()  # elements that the kernel does not write keep their values
+        return _run_quantised(operation, request, operands, outputs, epilogue)
+    is_partial, is_viewable = operation in GROUPED, out is not None and _has_view(out, core)
+    if out is None:
+        made = result_of(operation, operands, request.out_dtype, tuple(request.shape))
+        made = made.zero_() if is_partial else made
     else:
-        result = result_of(operation, operands, request.out_dtype if out is None else out.dtype, shape)
-        if operation in GROUPED:
-            result.zero_()
-        made = result.view(core)
-    given = (made, outputs, operation, list(operands), *inputs, *rest, extras)
+        made = out if request.store is not None or is_viewable else out.reshape(core).clone()
+    written = made if request.store is not None else made.view(core)
     if key is None:
-        torch.ops.warploom.fused_into(*given)
+        torch.ops.warploom.gemm_into(written, outputs, operation, list(operands), *epilogue)
     else:
-        launcher, is_partial = fused_into(*given), operation in GROUPED
+        launcher = write_into(operation, operands, epilogue, written, outputs)
         if out is None:
-            remember(key, launcher, result, own, [*read, *outputs], starts_at_zero=is_partial)
-        elif directly and not outputs:
+            remember(key, launcher, made, own, [*read, *outputs], starts_at_zero=is_partial)
+        elif is_viewable and not outputs and request.store is None:
             remember(key, launcher, out, own[:-1], read, writes_out=True, matrices=len(operands))
     for each in outputs:
         mark_written(each)
     if out is None:
-        return result
-    return mark_written(out) if directly else out.copy_(made.view(shape))
+        return made
+    return mark_written(out) if made is out else out.copy_(made.view(tuple(request.shape)))
+
+
+def _has_view(out: Tensor, core: tuple[int, ...]) -> bool:
+    """Return whether the caller's tensor has the kernel's shape without a copy."""
+    return out.is_contiguous() or tuple(out.shape) == core
+
+
+def _underivable(operation: str, request: Request, epilogue: Encoded) -> str:
+    """The parts of a call that have no gradient."""
+    named = [f"`{name}`" for name in ("epilogue", "outputs", "out") if getattr(request, name) is not None]
+    named += ["a function for `pair`"] if callable(request.pair) else []
+    named += [f"`{name}`" for name in extras_by(epilogue[-1]).optional]
+    named += ["scaled operands"] if operation in SCALED else ["a convolution"] if operation in FUSED else []
+    return " and ".join(named)
 
 
 def _run_quantised(
-    operation: str, request: Request, operands: tuple[Tensor, ...], outputs: list[Tensor], epilogue: tuple[Any, ...]
+    operation: str, request: Request, operands: tuple[Tensor, ...], outputs: list[Tensor], epilogue: Encoded
 ) -> Any:
     """Run a GEMM whose result is in a block format: its values, and its scales interleaved by groups."""
     format_, (m, n), like = request.quantise_to, tuple(request.core), operands[0]
@@ -504,7 +462,7 @@ def _run_quantised(
     groups = request.extra["ends"].shape[0]
     values = torch.zeros(values_shape(format_, m, n), dtype=torch.uint8, device=like.device).view(of_values)
     scales = torch.zeros(scales_shape(format_, m, n, groups), dtype=torch.uint8, device=like.device)
-    torch.ops.warploom.fused_into(values, [*outputs, scales], operation, list(operands), *epilogue)
+    torch.ops.warploom.gemm_into(values, [*outputs, scales], operation, list(operands), *epilogue)
     made: Any = (values, scales.view(of_scales), float(request.quantise_scale))
     return Quantised(*made)
 
@@ -514,39 +472,3 @@ _QUANTISED = {
     "nvfp4": (torch.uint8, torch.float8_e4m3fn),
 }
 """By block format: the dtypes of the values, 4-bit ones packed, and of the scales."""
-
-
-def _is_writable(out: Tensor, core: tuple[int, ...], read: list[Tensor]) -> bool:
-    """Return whether a kernel can write the caller's tensor without changing an input that is still to be read."""
-    fits = out.is_contiguous() or tuple(out.shape) == core
-    return fits and not torch.compiler.is_compiling() and not any(overlap(out, each) for each in read)
-
-
-def _extras(request: Request, optional: tuple[str, ...] = ()) -> str:
-    """The name of the parts of a call that are neither tensors nor numbers nor texts."""
-    functions = (request.epilogue, request.store)
-    rest = (request.config, request.target, request.pair)
-    if (
-        not optional
-        and request.quantise_to is None
-        and request.window is None
-        and all(each is None for each in (*functions, request.operands, *rest, request.outputs))
-    ):
-        return PLAIN
-    kinds = tuple((name, not isinstance(value, Tensor)) for name, value in (request.operands or {}).items())
-    outputs = tuple(request.outputs or {})
-    is_compiling = torch.compiler.is_compiling()
-    if is_compiling and _COMPARES_FUNCTIONS:
-        _ = [id(each) for each in (*functions, request.pair)]  # guards on identity: else equal code would pass for it
-    quantised = (None, None) if request.quantise_to is None else (request.quantise_to, float(request.quantise_scale))
-    called = (request.function, optional, *quantised, _settings(request))
-    name: str = _name(is_compiling, *functions, kinds, *rest, outputs, *called)
-    return name
-
-
-def _settings(request: Request) -> tuple[tuple[str, Any], ...]:
-    """The numbers on which the form of a call's operands depends, by name."""
-    window = request.window
-    if window is None:
-        return ()
-    return ("stride", window.stride), ("padding", window.padding), ("dilation", window.dilation)

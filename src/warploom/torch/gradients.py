@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,21 +11,21 @@ from torch import Tensor
 
 from warploom.diagnostics import Diag
 from warploom.ops.determinism import SETTINGS
-from warploom.structured.config.sm90 import ROW_BYTES
-from warploom.torch.launch_cache import are_plain, is_graded, is_observed, launched_again
-from warploom.torch.op_library import (
+from warploom.ops.planning.keywords import ACCUMULATOR, INPUTS
+from warploom.torch.arguments import (
+    DEFAULT_NUMBERS,
     FP8,
-    LIBRARY,
     OPERANDS,
     PLAIN,
     Extras,
-    compute,
     extras_by,
-    make,
+    factors_of,
     name_of,
-    plain_or_whole,
-    register_autograd,
+    scaled_by,
+    underivable,
 )
+from warploom.torch.launch_cache import are_plain, is_graded, is_observed, launched_again
+from warploom.torch.op_library import make, plain_or_whole, register_autograd, run_gemm
 
 Gradients = tuple[Tensor | None, ...]
 _aten = torch.ops.aten
@@ -62,21 +62,33 @@ def activation_gradient(
     return made if of_before is None else of_before + made
 
 
-def save_epilogue(ctx: Any, residual: Tensor | None, alpha: float, beta: float, extras: str) -> None:
+def save_epilogue(ctx: Any, residual: Tensor | None, numbers: list[float], options: str) -> None:
     """Save what every gradient needs of the epilogue."""
-    more = extras_by(extras)
-    ctx.alpha, ctx.beta = alpha, beta
-    ctx.has_function = more.epilogue is not None or more.store is not None
+    more, is_plain = extras_by(options), numbers is DEFAULT_NUMBERS
+    factors = {} if is_plain else factors_of(numbers)
+    ctx.scale = factors.get(ACCUMULATOR, 1.0)
+    ctx.underivable = [] if is_plain else underivable(numbers)
+    if more.epilogue is not None or more.store is not None:
+        ctx.underivable.append("`epilogue` and `store`")
     ctx.plain = PLAIN if more.target is None else name_of(Extras(target=more.target))
-    ctx.residual = None if residual is None else (residual.shape, residual.dtype)
+    ctx.residual = None if residual is None else (residual.shape, residual.dtype, factors.get("residual", 1.0))
     ctx.set_materialize_grads(False)
 
 
 def residual_gradient(ctx: Any, gradient: Tensor, needed: bool) -> Tensor | None:
+    """The gradient of a residual: what its factor makes of the result's, summed over the axes that it broadcasts."""
     if ctx.residual is None or not needed:
         return None
-    shape, dtype = ctx.residual
-    return (gradient * ctx.beta).sum_to_size(shape).to(dtype)
+    shape, dtype, factor = ctx.residual
+    return (gradient * factor).sum_to_size(shape).to(dtype)
+
+
+def in_order(needs: Sequence[bool], **made: Tensor | None) -> list[Tensor | None]:
+    """The gradients of the epilogue's arrays, in the order of the table; one without a rule is reported."""
+    wrong = [f"`{name}`" for name, needed in zip(INPUTS, needs, strict=True) if needed and name not in made]
+    if wrong:
+        raise Diag.NO_DERIVATIVE.error(what=" and ".join(wrong))
+    return [made.get(name) for name in INPUTS]
 
 
 def bias_gradient(bias: Tensor | None, gradient: Tensor, needed: bool, *ends: Tensor) -> Tensor | None:
@@ -91,11 +103,11 @@ def bias_gradient(bias: Tensor | None, gradient: Tensor, needed: bool, *ends: Te
     return made.index_add(0, group, gradient.float()).to(bias.dtype)
 
 
-def refuse(ctx: Any, names: tuple[str, ...], first: Tensor) -> None:
-    """Report calls without gradient: those with a caller's function, and FP8 operands."""
-    if ctx.has_function:
-        raise Diag.NO_DERIVATIVE.error(what="`epilogue` and `store`")
-    needed = [f"`{name}`" for name, needs in zip(names, ctx.needs_input_grad, strict=False) if needs]
+def refuse(ctx: Any, names: tuple[str, ...], needs: Sequence[bool], first: Tensor) -> None:
+    """Report what has no gradient: the caller's functions, numbers that are not factors, and FP8 operands."""
+    if ctx.underivable:
+        raise Diag.NO_DERIVATIVE.error(what=" and ".join(ctx.underivable))
+    needed = [f"`{name}`" for name, each in zip(names, needs, strict=False) if each]
     if first.dtype in FP8 and needed:
         raise Diag.NO_DERIVATIVE.error(what=f"an FP8 operand or its scale (here {', '.join(needed)})")
 
@@ -108,19 +120,21 @@ def gemm(
     bias: Tensor | None = None,
     residual: Tensor | None = None,
 ) -> Tensor:
-    """`alpha` times a GEMM, for the target of the one that is differentiated."""
+    """A GEMM with the factors and for the target of the one that is differentiated."""
     key: Any = None
     is_direct = not is_graded() and not is_observed() and not torch.compiler.is_compiling() and are_plain(operands)
     if is_direct and operation == "matmul" and bias is None and residual is None:
         shapes = operands[0].shape, operands[1].shape
-        key = ("gradient", like.alpha, like.plain, dtype, SETTINGS.batch_invariant, *shapes)
+        key = ("gradient", like.scale, like.plain, dtype, SETTINGS.batch_invariant, *shapes)
         made: Tensor | None = launched_again(key, operands)
         if made is not None:
             return made
-    rest: tuple[Any, ...] = (bias, residual, [], [], like.alpha, 1.0, "", dtype, like.plain)
+    given = {"bias": bias, "residual": residual}
+    epilogue = (*(given.get(name) for name in INPUTS), [], scaled_by(like.scale), like.plain)
     if is_direct:
-        return make(operation, *(each.resolve_neg() for each in operands), *rest, key=key)
-    computed: Tensor = getattr(torch.ops.warploom, operation)(*operands, *rest)
+        return make(operation, tuple(each.resolve_neg() for each in operands), epilogue, dtype, key=key)
+    a, b, *extra = operands
+    computed: Tensor = torch.ops.warploom.gemm(operation, a, b, extra, *epilogue, dtype)
     return computed
 
 
@@ -129,9 +143,9 @@ def _is_transposed(matrix: Tensor) -> bool:
     return bool(matrix.stride(-2) == 1 and matrix.stride(-1) != 1)
 
 
-def matmul_gradients(ctx: Any, gradient: Tensor, a: Tensor, b: Tensor) -> Gradients:
+def matmul_gradients(ctx: Any, needs: Sequence[bool], gradient: Tensor, a: Tensor, b: Tensor) -> Gradients:
     """Each gradient has the layout of its operand: autograd would copy that of a parameter, `w` of `x @ w.mT`."""
-    needs, product = ctx.needs_input_grad, partial(gemm, "matmul", like=ctx)
+    product = partial(gemm, "matmul", like=ctx)
     of_a = of_b = None
     if needs[0]:
         of_a = (
@@ -144,25 +158,39 @@ def matmul_gradients(ctx: Any, gradient: Tensor, a: Tensor, b: Tensor) -> Gradie
     return of_a, of_b
 
 
-def linear_gradients(ctx: Any, gradient: Tensor, x: Tensor, w: Tensor) -> Gradients:
+def linear_gradients(ctx: Any, needs: Sequence[bool], gradient: Tensor, x: Tensor, w: Tensor) -> Gradients:
     """Each gradient has the layout of its operand."""
-    needs = ctx.needs_input_grad
     of_x = gemm("matmul", gradient, w, like=ctx, dtype=x.dtype) if needs[0] else None
     of_w = gemm("matmul", gradient.mT, x, like=ctx, dtype=w.dtype) if needs[1] else None
     return of_x, of_w
 
 
-def _grouped_gradients(ctx: Any, gradient: Tensor, a: Tensor, b: Tensor, ends: Tensor) -> Gradients:
-    needs, weights = ctx.needs_input_grad, torch.ops.warploom.grouped_weights
-    of_a = gemm("grouped_matmul", gradient, b.mT, ends, like=ctx, dtype=a.dtype) if needs[0] else None
+def weights_gradient(ctx: Any, a: Tensor, d: Tensor, ends: Tensor) -> Tensor:
+    """For each group, the transpose of its rows of a, times its rows of d, with the factor of the accumulator."""
+    return gemm("grouped_weights", a, d, ends, like=ctx, dtype=a.dtype)
+
+
+def _grouped_gradients(
+    ctx: Any, needs: Sequence[bool], gradient: Tensor, a: Tensor, b: Tensor, ends: Tensor
+) -> Gradients:
     of_b = None
+    of_a = gemm("grouped_matmul", gradient, b.mT, ends, like=ctx, dtype=a.dtype) if needs[0] else None
     if needs[1]:
-        rest = (ends, ctx.alpha, ctx.plain)
-        of_b = weights(gradient, a, *rest).mT if _is_transposed(b) else weights(a, gradient, *rest)
+        is_turned = _is_transposed(b)
+        of_b = weights_gradient(ctx, gradient, a, ends).mT if is_turned else weights_gradient(ctx, a, gradient, ends)
     return of_a, of_b, None
 
 
-def _no_gradients(ctx: Any, gradient: Tensor, *operands: Tensor) -> Gradients:
+def _weights_gradients(
+    ctx: Any, needs: Sequence[bool], gradient: Tensor, a: Tensor, d: Tensor, ends: Tensor
+) -> Gradients:
+    """Both are grouped GEMMs."""
+    of_a = gemm("grouped_matmul", d, gradient.mT, ends, like=ctx, dtype=a.dtype) if needs[0] else None
+    of_d = gemm("grouped_matmul", a, gradient, ends, like=ctx, dtype=d.dtype) if needs[1] else None
+    return of_a, of_d, None
+
+
+def _no_gradients(ctx: Any, needs: Sequence[bool], gradient: Tensor, *operands: Tensor) -> Gradients:
     return (None,) * len(operands)
 
 
@@ -170,35 +198,38 @@ OPERAND_GRADIENTS: dict[str, Callable[..., Gradients]] = {
     "matmul": matmul_gradients,
     "grouped_matmul": _grouped_gradients,
     "blockwise_matmul": _no_gradients,
+    "grouped_weights": _weights_gradients,
 }
 
 
-def _register(operation: str) -> None:
-    count = len(OPERANDS[operation])
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.operation, a, b, extra, *arrays, operands, numbers, options, _ = inputs
+    given = dict(zip(INPUTS, arrays, strict=True))
+    save_epilogue(ctx, given["residual"], numbers, options)
+    ctx.activation = extras_by(options).name("activation")
+    ctx.lists = [None] * len(extra), [None] * len(operands)
+    ctx.save_for_backward(a, b, *extra, given["bias"])
 
-    def setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        bias, residual, function_operands, numbers, alpha, beta, ctx.activation, _, extras = inputs[count:]
-        save_epilogue(ctx, residual, alpha, beta, extras)
-        ctx.lists = [None] * len(function_operands), [None] * len(numbers)
-        ctx.save_for_backward(*inputs[:count], bias)
 
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
-        """The activation's gradient is taken in float32, of its input, which is recomputed."""
-        *operands, bias = ctx.saved_tensors
-        needs = ctx.needs_input_grad
-        refuse(ctx, OPERANDS[operation], operands[0])
-        if operation == "grouped_matmul" and (needs[count] or needs[count + 1]):
-            gradient = within_groups(gradient, operands[2])
-        of_residual = residual_gradient(ctx, gradient, needs[count + 1])
-        if ctx.activation:
-            before = gemm(operation, *operands, like=ctx, dtype=torch.float32, bias=bias)
-            gradient = ACTIVATION_GRADIENTS[ctx.activation](gradient.float(), before)
-        of_bias = bias_gradient(bias, gradient, needs[count], *(operands[2:3] if operation == "grouped_matmul" else ()))
-        of_operands = OPERAND_GRADIENTS[operation](ctx, gradient.to(operands[0].dtype), *operands)
-        return (*of_operands, of_bias, of_residual, *ctx.lists, *(None,) * 5)
-
-    below = plain_or_whole if operation == "matmul" else None
-    register_autograd(operation, backward, setup, partial(make, operation), below)
+def _backward(ctx: Any, gradient: Tensor | None) -> tuple[Any, ...]:
+    """The activation's gradient is taken in float32, of its input, which is recomputed."""
+    _, of_a, of_b, of_extra, *of_inputs = ctx.needs_input_grad
+    if gradient is None:
+        return (None, None, None, ctx.lists[0], *(None for _ in INPUTS), ctx.lists[1], None, None, None)
+    *operands, bias = ctx.saved_tensors
+    ends = operands[2:] if ctx.operation == "grouped_matmul" else []
+    needs = dict(zip(INPUTS, of_inputs, strict=False))
+    refuse(ctx, OPERANDS[ctx.operation], (of_a, of_b, *of_extra), operands[0])
+    if ends and (needs["bias"] or needs["residual"]):
+        gradient = within_groups(gradient, *ends)
+    of_residual = residual_gradient(ctx, gradient, needs["residual"])
+    if ctx.activation:
+        before = gemm(ctx.operation, *operands, like=ctx, dtype=torch.float32, bias=bias)
+        gradient = ACTIVATION_GRADIENTS[ctx.activation](gradient.float(), before)
+    of_bias = bias_gradient(bias, gradient, needs["bias"], *ends)
+    found = in_order(tuple(needs.values()), bias=of_bias, up_bias=None, residual=of_residual)
+    made = OPERAND_GRADIENTS[ctx.operation](ctx, (of_a, of_b), gradient.to(operands[0].dtype), *operands)
+    return (None, *made[:2], list(made[2:]), *found, ctx.lists[1], None, None, None)
 
 
 def within_groups(gradient: Tensor, ends: Tensor) -> Tensor:
@@ -209,64 +240,4 @@ def within_groups(gradient: Tensor, ends: Tensor) -> Tensor:
     return gradient.masked_fill((rows >= ends[-1])[:, None], 0)
 
 
-for _operation in OPERANDS:
-    _register(_operation)
-
-LIBRARY.define(
-    "grouped_weights(Tensor a, Tensor d, Tensor ends, float alpha, str extras) -> Tensor",
-    tags=(torch.Tag.pt2_compliant_tag,),
-)
-
-
-def _weights(a: Tensor, d: Tensor, ends: Tensor, alpha: float, extras: str) -> Tensor:
-    """For each group, alpha times the transpose of its rows of a, times its rows of d.
-
-    Rows are first moved so that each group begins with a K tile: only the device knows where groups end.
-    """
-    out = _empty_weights(a, d, ends)
-    if not a.shape[0] or not out.numel():
-        return out.zero_()
-    starts, rows, is_filling = _whole_tiles(ends, a.shape[0], ROW_BYTES // a.element_size())
-    a, d = (each.index_select(0, rows).masked_fill_(is_filling[:, None], 0) for each in (a, d))
-    arguments = {"a": a, "d": d, "starts": starts, "alpha": alpha, **extras_by(extras).options(), "out": out}
-    compute("padded_weights", arguments, (alpha, extras))
-    return out
-
-
-def _whole_tiles(ends: Tensor, count: int, tile: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Groups padded to whole tiles of rows, one at least: the tile where each begins, the row at every place, and which
-    places are padding.
-
-    There are as many places as any group ends can need: the host does not read them.
-    """
-    groups = ends.shape[0]
-    firsts = torch.cat((ends.new_zeros(1), ends[:-1])).long()
-    tiles = ((ends - firsts + tile - 1) // tile).clamp(min=1)
-    starts = torch.cat((tiles.new_zeros(1), tiles.cumsum(0)))
-    place = torch.arange((count // tile + groups) * tile, device=ends.device)
-    group = torch.searchsorted(starts[1:] * tile, place, right=True).clamp(max=groups - 1)
-    rows = place - starts[group] * tile + firsts[group]
-    return starts.to(torch.int32), rows.clamp(max=count - 1), rows >= ends[group]
-
-
-def _empty_weights(a: Tensor, d: Tensor, ends: Tensor) -> Tensor:
-    return a.new_empty((ends.shape[0], a.shape[1], d.shape[1]))
-
-
-def _weight_gradients(ctx: Any, gradient: Tensor) -> Gradients:
-    """The gradients of both operands are grouped GEMMs."""
-    a, d, ends = ctx.saved_tensors
-    of_a = gemm("grouped_matmul", d, gradient.mT, ends, like=ctx, dtype=a.dtype)
-    of_d = gemm("grouped_matmul", a, gradient, ends, like=ctx, dtype=d.dtype)
-    return of_a, of_d, None, None, None
-
-
-def _setup_weights(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    *tensors, ctx.alpha, ctx.plain = inputs
-    ctx.save_for_backward(*tensors)
-
-
-for _key in ("CUDA", "CPU"):
-    LIBRARY.impl("grouped_weights", _weights, _key)
-torch.library.register_fake("warploom::grouped_weights", lambda *given: _empty_weights(*given[:3]), lib=LIBRARY)
-register_autograd("grouped_weights", _weight_gradients, _setup_weights, _weights)
+register_autograd("gemm", _backward, _setup, run_gemm, plain_or_whole)

@@ -21,7 +21,7 @@ from torch.autograd import forward_ad
 from warploom.hardware.tensor_maps import ADDRESS_ALIGNMENT
 from warploom.ops.determinism import SETTINGS
 from warploom.ops.planning.arrays import have_same_layout
-from warploom.ops.planning.request import INPUTS
+from warploom.ops.planning.keywords import INPUTS
 from warploom.ops.planning.user_functions import global_names
 from warploom.runtime.gpu.prepared import Prepared
 from warploom.runtime.gpu.tensor_signature import Likeness, likeness_of

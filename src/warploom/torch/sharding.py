@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from warploom.ops.planning.keywords import INPUTS
+
 _MODULE = "torch.distributed.tensor"
 SHARDED = ("matmul", "linear", "gated_linear")
 """The functions that take distributed tensors."""
@@ -35,9 +37,12 @@ def _register() -> None:
 
     ops = torch.ops.warploom
     register: Callable[[Any], Callable[[Any], Any]] = register_sharding
-    register([ops.matmul.default, ops.plain_matmul.default])(_of_gemm)
-    register(ops.activated_matmul.default)(_of_activated)
-    register(ops.gated_linear.default)(_of_gated)
+    register(ops.gemm.default)(lambda *given: _of_gemm(given[1], given[2], given[4 : 4 + len(INPUTS)]))
+    register(ops.plain_matmul.default)(lambda a, b, *given: _of_gemm(a, b, given[:-1]))
+    register(ops.activated_gemm.default)(lambda *given: _of_saving(given[1:3], given[4 : 4 + len(INPUTS)], results=2))
+    register(ops.gated_gemm.default)(
+        lambda *given: _of_saving(given[1:4], given[5 : 5 + len(INPUTS)], results=3, column_axis=0)
+    )
 
 
 Rules = list[tuple[list[Any], list[Any]]]
@@ -49,25 +54,21 @@ def _placements() -> tuple[Any, Any, Any]:
     return module.Replicate, module.Shard, module.Partial
 
 
-def _of_gemm(a: Any, b: Any, bias: Any, residual: Any, *_: Any) -> Rules:
+def _of_gemm(a: Any, b: Any, inputs: Sequence[Any]) -> Rules:
     """Rows, columns, batches or parts of K; the op has no activation, which a `Partial` result would not allow."""
     _, shard, partial = _placements()
-    rules = [([of_result], [*operands, *inputs]) for of_result, operands, inputs in _whole(a, (b,), (bias, residual))]
+    rules = [([of_result], [*operands, *placed]) for of_result, operands, placed in _whole(a, (b,), inputs)]
     inner = [shard(a.ndim - 1), shard(b.ndim - 2)]
-    inputs = [None if each is None else partial() for each in (bias, residual)]
-    return [*rules, ([partial()], [*inner, *inputs])]
+    return [*rules, ([partial()], [*inner, *(None if each is None else partial() for each in inputs)])]
 
 
-def _of_activated(a: Any, b: Any, bias: Any, residual: Any, *_: Any) -> Rules:
-    """The result, and the input of the activation."""
-    found = _whole(a, (b,), (bias, residual))
-    return [([of_result] * 2, [*operands, *inputs]) for of_result, operands, inputs in found]
-
-
-def _of_gated(x: Any, w_gate: Any, w_up: Any, gate_bias: Any, up_bias: Any, residual: Any, *_: Any) -> Rules:
-    """The result, gate and up; both weights are (n, k)."""
-    found = _whole(x, (w_gate, w_up), (gate_bias, up_bias, residual), column_axis=0)
-    return [([of_result] * 3, [*operands, *inputs]) for of_result, operands, inputs in found]
+def _of_saving(
+    operands: Sequence[Any], inputs: Sequence[Any], *, results: int, column_axis: int | None = None
+) -> Rules:
+    """The result, and the values that are saved for backward; weights are (k, n), or have their columns elsewhere."""
+    first, *weights = operands
+    found = _whole(first, weights, inputs, column_axis)
+    return [([of_result] * results, [*placed, *of_inputs]) for of_result, placed, of_inputs in found]
 
 
 def _whole(

@@ -400,3 +400,33 @@ def have_same_layout(one: Any, other: Any) -> bool:
     """Return whether two arrays have the same shape, strides and dtype."""
     mine, theirs = buffer_of(one), buffer_of(other)
     return (mine.shape, mine.strides, mine.dtype) == (theirs.shape, theirs.strides, theirs.dtype)
+
+
+def as_matrix(array: Any, core: Shape, *, are_known: bool = True) -> bool:
+    """Return whether an array like the result has the kernel's shape without a copy."""
+    if is_tensor(array):
+        if tuple(array.shape) == tuple(core) or array.is_contiguous():
+            return True
+        return are_known and _is_viewable(array, core)
+    if 0 in array.shape:
+        return True
+    made = array.reshape(*core)
+    return np.may_share_memory(made, array) if isinstance(array, np.ndarray) else not made.is_copy
+
+
+def _is_viewable(tensor: Any, core: Shape) -> bool:
+    try:
+        tensor.view(core)
+    except RuntimeError:
+        return False
+    return True
+
+
+def type_name(dtype: Any) -> str | None:
+    """The name of a dtype of NumPy or PyTorch, or of anything that NumPy takes for one; None for anything else."""
+    if type(dtype).__module__ == "torch":
+        return str(dtype).rpartition(".")[2]
+    try:
+        return str(np.dtype(dtype).name)
+    except TypeError:
+        return None

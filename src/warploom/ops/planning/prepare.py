@@ -14,12 +14,13 @@ from warploom.ops.dense import matmul
 from warploom.ops.operation import Operation
 from warploom.ops.planning import planner
 from warploom.ops.planning.arrays import ArrayDescriptor, Violations, clash, have_same_layout, leaves, mapped
+from warploom.ops.planning.keywords import INPUTS
 from warploom.ops.signatures import GemmOptions
 from warploom.runtime.gpu.driver import Device, device_of
 from warploom.runtime.gpu.prepared import Apart, Prepared, exchanged
 
 _WRITTEN = ("out", "outputs")
-_EPILOGUE_INPUTS = ("bias", "gate_bias", "up_bias", "residual", "operands")
+_EPILOGUE_INPUTS = (*INPUTS, "gate_bias", "operands")
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Bound:
     arrays: dict[str, ArrayDescriptor]
     """A copy that the launch needs in place of the caller's array is described in its place."""
     unused: tuple[str, ...]
-    """Arrays that the launch does not read, as a residual with beta = 0."""
+    """Arrays that the launch does not read, as a residual whose factor is zero."""
     key: ProblemKey | None
     """The problem that the configuration was chosen for, where that can be tuned."""
 

@@ -24,6 +24,7 @@ from warploom.ops.planning.arrays import (
     RESULT_TYPES,
     Shape,
     Violations,
+    as_matrix,
     broadcast_to,
     check_array,
     clashes,
@@ -35,12 +36,23 @@ from warploom.ops.planning.arrays import (
     is_planned,
     is_tensor,
     overlap,
+    type_name,
+)
+from warploom.ops.planning.keywords import (
+    ARRAY,
+    FACTORS,
+    INPUTS,
+    KEYWORDS,
+    NAME,
+    NAMES,
+    NUMBERS,
+    UNGATED,
+    EpilogueKeywords,
 )
 from warploom.ops.planning.quantised import ELEMENTS, SCALES, Quantised, scales_shape, values_shape
 from warploom.ops.planning.user_functions import UserFunction, user_function
 from warploom.structured.config import GemmConfig
 from warploom.structured.epilogue.epilogue import (
-    ACTIVATIONS,
     FORMATS,
     GATE,
     OUT,
@@ -53,9 +65,9 @@ from warploom.structured.epilogue.epilogue import (
 from warploom.trace.language.types import OF_NUMPY
 
 _BIASES = ("bias", "gate_bias", "up_bias")
-INPUTS = ("bias", "up_bias", "residual")
-"""The arrays that an epilogue adds, in the order in which a launch takes them."""
-_RESERVED = ("alpha", "beta", *INPUTS, OUT)
+_PLAIN_NAMES = tuple(name for name in NAMES if name in UNGATED)
+_RESERVED = (*(name for name in NUMBERS if name in UNGATED), *INPUTS, OUT)
+_RESERVED_OF_FORMATS = ("quantise_scale", "scales")
 
 
 class Gpu(Protocol):
@@ -69,7 +81,7 @@ class Gpu(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class Request(EpilogueKeywords):
     """A (…, m, k) times the transpose of B (…, n, k), its epilogue, and where D goes."""
 
     function: str
@@ -96,24 +108,13 @@ class Request:
     batches: int = 0
     row_axes: int = 1
 
-    bias: Any = None
-    up_bias: Any = None
-    """Of a gated GEMM; `bias` is then the gate's."""
-    residual: Any = None
-    beta: Any = 1.0
-    alpha: Any = 1.0
-    activation: Any = None
     is_gated: bool = False
-    pair: Any = None
     epilogue: Any = None
     store: Any = None
     operands: Any = None
     outputs: Any = None
     out: Any = None
     out_dtype: Any = None
-    quantise_to: Any = None
-    quantise_scale: Any = 1.0
-    """The block format of the result, and the scale of the whole of it."""
     scales_out: Any = None
     """The array that gets the scales of a block format, with `out` for the values; both are made for a new result."""
     config: Any = None
@@ -194,8 +195,12 @@ class Request:
 
     @property
     def drops_residual(self) -> bool:
-        """Return whether there is a residual that is not read, because beta is zero."""
-        return self.residual is not None and self.beta == 0
+        """Return whether there is a residual that is not read, because its factor is zero."""
+        return self.residual is not None and self.is_unread("residual")
+
+    def is_unread(self, name: str) -> bool:
+        """Return whether an array of the epilogue is multiplied by zero: then it is not read."""
+        return any(getattr(self, factor) == 0 for factor, of in FACTORS.items() if of == name)
 
     @property
     def experts(self) -> int:
@@ -250,16 +255,21 @@ def check(request: Request, violations: Violations, *, is_compiling: bool = Fals
 
 
 def _check_choices(request: Request, violations: Violations, *, are_known: bool) -> None:
-    for name in ("alpha", "beta"):
-        number = getattr(request, name)
+    for name, default in NUMBERS.items():
+        number, of = getattr(request, name), KEYWORDS[name].of
+        kind = KEYWORDS[of].kind if of in KEYWORDS else ""
+        if kind == NAME:
+            continue
         if not is_number(number):
             violations.add(name, number, "must be a number")
         elif are_known and not is_in_range(number):
             violations.add(name, number, OUT_OF_RANGE)
-    if are_known and request.residual is None and is_number(request.beta) and request.beta != 1:
-        violations.add("beta", request.beta, "needs a `residual`, which it is the factor of")
-    if request.activation is not None and not is_named(request.activation, ACTIVATIONS):
-        violations.add("activation", request.activation, f"must be one of {', '.join(ACTIVATIONS)}")
+        elif are_known and kind == ARRAY and getattr(request, of) is None and number != default:
+            violations.add(name, number, f"needs a `{of}`, which it is the factor of")
+    for name in _PLAIN_NAMES:
+        value, choices = getattr(request, name), KEYWORDS[name].choices
+        if value is not None and not is_named(value, choices):
+            violations.add(name, value, f"must be one of {', '.join(choices)}")
     if request.is_gated and not (is_named(request.pair, PAIRS) or callable(request.pair)):
         rule = f"must be one of {', '.join(PAIRS)}, or a function of gate and up"
         violations.add("pair", request.pair, rule)
@@ -268,7 +278,7 @@ def _check_choices(request: Request, violations: Violations, *, are_known: bool)
 def _check_format(request: Request, violations: Violations) -> None:
     """Check the block format of the result: it has whole runs, and arrays that are made for it."""
     if request.quantise_to is None:
-        if is_number(request.quantise_scale) and request.quantise_scale != 1:
+        if not is_number(request.quantise_scale) or request.quantise_scale != 1:
             violations.add("quantise_scale", request.quantise_scale, "needs `quantise_to`, whose scale it is")
         return
     if not is_named(request.quantise_to, FORMATS):
@@ -305,11 +315,12 @@ def _named_operands(request: Request, violations: Violations) -> dict[str, Any]:
     if not isinstance(operands, Mapping):
         violations.add("operands", operands, "must be a mapping of names to arrays")
         return {}
+    reserved = _RESERVED if request.quantise_to is None else (*_RESERVED, *_RESERVED_OF_FORMATS)
     for name in operands:
         if not _is_identifier(name):
             violations.add("operands", name, "must have names that a Python parameter can have")
-        elif name in _RESERVED:
-            violations.add("operands", name, f"must not use the reserved names {', '.join(_RESERVED)}")
+        elif name in reserved:
+            violations.add("operands", name, f"must not use the reserved names {', '.join(reserved)}")
     if request.epilogue is None and request.store is None and operands:
         violations.add("operands", tuple(operands), "needs an `epilogue` or `store` function that reads them")
         return {}
@@ -433,16 +444,6 @@ def _asked_types(request: Request, violations: Violations | None) -> dict[str, s
     return asked
 
 
-def type_name(dtype: Any) -> str | None:
-    """The name of a dtype of NumPy or PyTorch, or of anything that NumPy takes for one; None for anything else."""
-    if type(dtype).__module__ == "torch":
-        return str(dtype).rpartition(".")[2]
-    try:
-        return str(np.dtype(dtype).name)
-    except TypeError:
-        return None
-
-
 def _check_out(request: Request, violations: Violations, *, are_known: bool) -> None:
     out = request.out
     if out is None:
@@ -485,26 +486,6 @@ def _check_outputs(request: Request, violations: Violations, *, are_known: bool)
         others[argument] = array
 
 
-def as_matrix(array: Any, core: Shape, *, are_known: bool = True) -> bool:
-    """Return whether an array like the result has the kernel's shape without a copy."""
-    if is_tensor(array):
-        if tuple(array.shape) == tuple(core) or array.is_contiguous():
-            return True
-        return are_known and _is_viewable(array, core)
-    if 0 in array.shape:
-        return True
-    made = array.reshape(*core)
-    return np.may_share_memory(made, array) if isinstance(array, np.ndarray) else not made.is_copy
-
-
-def _is_viewable(tensor: Any, core: Shape) -> bool:
-    try:
-        tensor.view(core)
-    except RuntimeError:
-        return False
-    return True
-
-
 def result_type(request: Request) -> str:
     """D's dtype: the one that the caller names, else by the type of A."""
     asked = _asked_types(request, None)
@@ -529,8 +510,6 @@ def complete(request: Request) -> Request:
     if typed.quantise_to is not None:
         result, scales = _quantised(typed)
         sources["scales"] = scales
-        if typed.quantise_scale != 1:
-            sources["quantise_scale"] = float(typed.quantise_scale)
         traced = replace(traced, quantise_to=typed.quantise_to, scales=Operand("view"))
         outputs = {name: _plain(each).reshape(*typed.core) for name, each in (typed.outputs or {}).items()}
         d = result.values.view(typed.dtype)
@@ -550,26 +529,25 @@ def _assembled(request: Request) -> tuple[Epilogue, dict[str, Any]]:
     operands = dict(request.operands or {})
     functions = _functions(request, operands, None)
     inputs = {name: getattr(request, name) for name in INPUTS} | operands
-    if request.drops_residual:
-        inputs["residual"] = None
     kinds: dict[str, Operand] = {}
     sources: dict[str, Any] = {}
     for name, value in inputs.items():
-        if value is not None:
+        if value is not None and not request.is_unread(name):
             kinds[name], sources[name] = _placed(name, value, request)
-    for name, is_used in (("alpha", True), ("beta", "residual" in kinds)):
-        if is_used and getattr(request, name) != 1:
-            sources[name] = float(getattr(request, name))
+    for name, default in NUMBERS.items():
+        of, number = KEYWORDS[name].of, getattr(request, name)
+        is_used = of not in KEYWORDS or of in kinds or (KEYWORDS[of].kind == NAME and getattr(request, of) is not None)
+        if is_used and number != default:
+            sources[name] = float(number)
     if "store" in functions:
         kinds[OUT] = Operand("view")
+    given: dict[str, Any] = {name: kinds.pop(name, None) for name in INPUTS}
+    given |= {name: getattr(request, name) for name in _PLAIN_NAMES}
     epilogue = Epilogue(
-        bias=kinds.pop("bias", None),
-        up_bias=kinds.pop("up_bias", None),
+        **given,
         pair=request.pair if isinstance(request.pair, str) else functions.get("pair"),
         outputs=tuple(request.outputs or ()),
-        activation=request.activation,
         function=functions.get("epilogue"),
-        residual=kinds.pop("residual", None),
         store=functions.get("store"),
         operands=tuple(kinds.items()),
     )

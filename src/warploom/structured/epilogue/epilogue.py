@@ -9,7 +9,7 @@ outside C, and results there are not stored.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
 from warploom.diagnostics import Diag
@@ -184,14 +184,14 @@ class Epilogue:
             raise Diag.BAD_EPILOGUE.error(here(), count=len(problems), what="; ".join(problems))
 
     def bound(self, /, **sources: Any) -> Self:
-        """Return the epilogue with sources: `alpha`, `beta`, `bias`, `residual` and the operands by name."""
+        """Return the epilogue with sources: numbers, `bias`, `residual` and the operands by name."""
         operands = dict(self.operands)
         changes: dict[str, Any] = {}
         unknown = []
         for name, source in sources.items():
             if name in operands:
                 operands[name] = replace(operands[name], source=source)
-            elif name in ("alpha", "beta", "quantise_scale"):
+            elif name in _NUMBERS:
                 changes[name] = source
             elif name in ("bias", "up_bias", "residual", "scales") and getattr(self, name) is not None:
                 changes[name] = replace(getattr(self, name), source=source)
@@ -318,6 +318,10 @@ class Epilogue:
         """Call the author's store for an element."""
         assert self.store is not None
         self.store(value, at, **self._read(at))
+
+
+_NUMBERS = frozenset(each.name for each in fields(Epilogue) if type(each.default) is float)
+"""The fields that a kernel may get as a value: those whose default is a number."""
 
 
 def _is_one(factor: Value | Number) -> bool:
