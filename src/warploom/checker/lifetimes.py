@@ -28,6 +28,8 @@ class Lifetimes:
     findings: Findings
     rules: Rules
     _allocated: dict[Triple, dict[int, tuple[int, int, int]]] = field(default_factory=dict)
+    _peers: dict[Triple, Triple] = field(default_factory=dict)
+    """The CTAs that allocated together with another one."""
     _endings: dict[Triple, _Ending] = field(default_factory=dict)
     _foreign: dict[Triple, dict[tuple[int, int], Access]] = field(default_factory=dict)
 
@@ -35,6 +37,8 @@ class Lifetimes:
         """Columns of TMEM get an owner; the later CTA of a pair also allocates for the earlier one."""
         column = int(touch.addresses[0]) & 0xFFFF
         assert touch.cta is not None
+        if touch.cta != warp.cta:
+            self._peers[touch.cta], self._peers[warp.cta] = warp.cta, touch.cta
         self._allocated.setdefault(touch.cta, {})[column] = (touch.width // 4, part.component, warp.time)
 
     def allocate_together(self, warp: Warp, part: Lanes) -> None:
@@ -50,11 +54,14 @@ class Lifetimes:
     def use(self, touch: Touch, access: Access, clock: Clock) -> None:
         """An access to TMEM comes after the allocation of its columns.
 
-        The CTAs of a pair allocate together (PTX ISA 9.7.16.7.1): that of the issuer's CTA is also its peer's.
+        The CTAs of a pair allocate together (PTX ISA 9.7.16.7.1): to know of either's allocation is enough.
         """
-        column = int(touch.addresses[0]) & 0xFFFF
+        column, peer = int(touch.addresses[0]) & 0xFFFF, self._peers.get(access.cta)
         for base, (size, component, time) in self._allocated.get(access.cta, {}).items():
             if base <= column < base + size and not clock.knows(X, component, time):
+                others = {} if peer is None else self._allocated.get(peer, {})
+                if base in others and clock.knows(X, *others[base][1:]):
+                    continue
                 text = "TMEM is accessed, and nothing orders the access after tcgen05.alloc."
                 party = self.findings.access(access)
                 self.findings.add("TMEM_ALLOC_ORDER", text, (party,), missing="a barrier after tcgen05.alloc")
@@ -91,6 +98,7 @@ class Lifetimes:
                     party = self.findings.access(access)
                     self.findings.add("REMOTE_AFTER_EXIT", text, (party,), missing="a wait by that CTA before it ends")
             self._allocated.pop(cta, None)
+            self._peers.pop(cta, None)
         for (owner, _), ledger in ledgers.items():
             if owner in ends and ledger.made_by is not None:
                 self._judge_barrier(ledger, ends[owner])

@@ -170,7 +170,7 @@ class Rules:
         if row != G and _known(clock, G, old, new):
             return self._unfenced(old, row)
         if _known(clock, X, old, new):
-            relaxation = "relaxed-order" if old.components is new.components and row != T else ""
+            relaxation = "relaxed-order" if old.components is new.components and (row != T or not old.writes) else ""
             why = "they are executed in order, but no release and acquire makes the first visible to the second"
             return Problem("VISIBILITY", why, "release and acquire semantics", relaxation, ordered=True)
         relaxation = "read-before-cas" if _is_cas(old, new) else ""

@@ -213,6 +213,14 @@ def test_a_store_reads_its_registers_at_issue():
         np.testing.assert_array_equal(run(body, source, schedule=schedule)[:, 0], source[:, 0])
 
 
+@pytest.mark.parametrize("cluster", [1, 2])
+def test_the_second_cta_of_a_pair_may_count_the_lanes_of_both(cluster):
+    source = words(6)
+    rank = "mov.u32 %v0, %cluster_ctarank; shl.b32 %v0, %v0, 23; add.u32 %lanes, %lanes, %v0;"
+    np.testing.assert_array_equal(run(f"{rank}\n  {fill()}\n  {drain()}", source, cluster=cluster), source)
+    assert "at lane 128: warp 0 reaches" in fails(f"{LOAD}[%lanes+8388608];", cluster=cluster).what
+
+
 FRESH = f"tcgen05.ld.sync.aligned.32x32b.x1.b32 {{%v0}}, [%lanes];\n  {store_words(1)}"
 
 

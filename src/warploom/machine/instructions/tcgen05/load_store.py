@@ -76,6 +76,8 @@ class _Move:
                 found.append(None)
                 continue
             lane, column = split_address(first)
+            if lane >= _QUADRANTS * QUADRANT and g.cta.rank & 1:
+                lane -= _QUADRANTS * QUADRANT  # the second CTA of a pair may count the lanes of both: docs/fidelity.md
             within, quadrant = lane % QUADRANT, (g.first_warp + warp) % _QUADRANTS
             if lane // QUADRANT != quadrant or within % LANE_ALIGNMENT or within + self.lanes > QUADRANT:
                 self._misplaced(g.first_warp + warp, lane, quadrant)
