@@ -208,6 +208,19 @@ class Nothing:
         """Ignore it."""
 
 
+class Count:
+    """An observer that counts events, in batches."""
+
+    def __init__(self) -> None:
+        self.events = 0
+
+    def on_event(self, event: object) -> None:
+        self.events += 1
+
+    def on_events(self, batch: Any) -> None:
+        self.events += len(batch)
+
+
 @dataclass(frozen=True)
 class Row:
     """A row of the table: the kernel it needs, its case, and the options of the launch."""
@@ -242,6 +255,7 @@ for _like in ("softmax 64×4096", "layer norm 128×777", "matmul 512³ sm_90a", 
     _row = ROWS[_like]
     ROWS[f"{_like}, random"] = Row(_row.kernel, _row.case, {"schedule": "random", "seed": 1}, _like)
     ROWS[f"{_like}, observed"] = Row(_row.kernel, _row.case, {"observers": [Nothing()]}, _like)
+    ROWS[f"{_like}, counted"] = Row(_row.kernel, _row.case, {"observers": [Count()]}, _like)
 
 
 def compile_kernel(kernel: Kernel) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from warploom.host.structs import Struct, check_room
 from warploom.host.tensor_map import TensorMap
 from warploom.machine import instructions as meanings  # noqa: F401  (fills the registry)
 from warploom.machine.copy.tensor_map_bytes import encode as encode_map
-from warploom.machine.core.events import Event, Observer
+from warploom.machine.core.events import AnyObserver, Event
 from warploom.machine.core.exploration import (
     DEFAULT_BUDGET,
     Failure,
@@ -135,7 +135,7 @@ def launch(
     seed: int = 0,
     sms: int | None = None,
     limit: int | None = None,
-    observers: Iterable[Observer] = (),
+    observers: Iterable[AnyObserver] = (),
     on_progress: Callable[[int, int], None] | None = None,
     progress: bool | None = None,
     budget: int = DEFAULT_BUDGET,
@@ -238,7 +238,7 @@ class _Exploration:
     rounding: dict[str, None] = field(default_factory=dict)
     _setup: Setup | None = None
 
-    def run(self, schedule: Schedule, observers: tuple[Observer, ...] = ()) -> Run:
+    def run(self, schedule: Schedule, observers: tuple[AnyObserver, ...] = ()) -> Run:
         """Run under a schedule on arrays as the caller passed them."""
         setup = self._setup = prepare(self.launch_, schedule, self.sms, self.limit, observers, None)
         if not self.before:
@@ -465,7 +465,7 @@ def with_triples(launch_: Launch) -> Launch:
 
 def _check_options(
     schedule: Any, seed: Any, sms: Any, limit: Any, observers: Any, on_progress: Any
-) -> tuple[Observer, ...]:
+) -> tuple[AnyObserver, ...]:
     """Verify the emulator's options and return the observers; all that is wrong is reported at once."""
     problems: list[str] = []
     if not isinstance(schedule, str) and not callable(getattr(schedule, "choose", None)):
@@ -482,7 +482,7 @@ def _check_options(
     else:
         watching = tuple(observers)
         for number, each in enumerate(watching):
-            if not callable(getattr(each, "on_event", None)):
+            if not any(callable(getattr(each, name, None)) for name in ("on_event", "on_events")):
                 problems.append(f"observer {number} is {each!r:.60}; it has no method `on_event`")
     if on_progress is not None and not callable(on_progress):
         problems.append(f"`on_progress` is {_kind(on_progress)}; it must be a function of two integers")
@@ -560,7 +560,7 @@ def prepare(
     schedule: Schedule,
     sms: int | None,
     limit: int | None,
-    observers: tuple[Observer, ...],
+    observers: tuple[AnyObserver, ...],
     on_progress: Callable[[int, int], None] | None,
 ) -> Setup:
     """Verify a launch as a whole and lay out its memory; nothing is run or written."""

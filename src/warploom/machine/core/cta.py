@@ -162,6 +162,8 @@ class Cta:
 
     def __init__(self, grid: Grid, cluster: Cluster, index: Triple, rank: int) -> None:
         self.grid, self.cluster, self.index, self.rank = grid, cluster, index, rank
+        self.number = (index[2] * grid.shape[1] + index[1]) * grid.shape[0] + index[0]
+        """Its place in the grid."""
         self.program = grid.program
         self.local_bytes = grid.local_bytes
         reserved = grid.machine.shared_reserved

@@ -8,15 +8,28 @@ asynchronous operation is issued and when it completes. Without observers there 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 from warploom.diagnostics import Loc
 from warploom.hardware.threads import WARP_LANES
+from warploom.machine.engine.access_log import (
+    ADDRESSES,
+    AGENT,
+    CHANGES,
+    LANES,
+    MOST_ENTRIES,
+    MOST_LANES,
+    SITE,
+    WORDS,
+    AccessLog,
+    agent_parts,
+)
 from warploom.ptx.syntax.model import Instruction
 
 if TYPE_CHECKING:
@@ -80,6 +93,9 @@ class Agent:
     operation: int = 0
 
 
+agent_of = lru_cache(maxsize=1 << 12)(Agent)
+
+
 @dataclass(frozen=True, slots=True)
 class Source:
     """The instruction of an event, and its location: the author's line where the PTX carries it."""
@@ -124,8 +140,7 @@ class CommitGroup:
     number: int
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):
     """One thing that happened.
 
     `kind` is issue, complete, access, arrive, wait, fence, alloc, free or exit, and `verb` the effect of the
@@ -150,7 +165,7 @@ class Event:
     semantics: str = ""
     barrier: BarrierName | None = None
     phase: int | None = None
-    count: int = 0
+    count: int = 0  # type: ignore[assignment]  # a tuple's method, which no event needs
     group: CommitGroup | None = None
     operation: int = 0
     passed: bool = True
@@ -183,14 +198,6 @@ class Started:
     roles: Mapping[int, str]
 
 
-class Observer(Protocol):
-    """Receives every event of a run, in order. A method `on_start`, if it has one, receives `Started` first."""
-
-    def on_event(self, event: Event) -> None:
-        """See one event; must not change what the program sees."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Declared:
     """An effect of a row with the choices of the instruction filled in."""
@@ -201,7 +208,110 @@ class Declared:
     semantics: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Site:
+    """An instruction whose events may come in batches: the fields that all of them share."""
+
+    source: Source
+    kind: str
+    verb: str
+    declared: Declared
+    width: int
+    """Bytes at each address; 0 for an event without addresses."""
+    one_address: bool
+    """All lanes have the same address."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """Consecutive events: those of loads, stores and shuffles that native code executes as rows, and all others.
+
+    `others` has pairs of a row and an event that came before it (and after the one before it). Row i is the event of
+    the instruction `sites[site[i]]` by `warp[i]` of the CTA `cta[i]` (its place in the grid, x
+    first), of the `lanes[i]` as bits. `addresses[i]` has one address for each of the 32 lanes, valid where the bit is
+    set; shared addresses are those of the cluster. `changes[i]` is the event's.
+    """
+
+    sites: Mapping[int, Site]
+    site: Array
+    cta: Array
+    warp: Array
+    lanes: Array
+    changes: Array
+    addresses: Array
+    others: Sequence[tuple[int, Event]]
+    shape: Triple
+
+    def __len__(self) -> int:
+        return len(self.site) + len(self.others)
+
+    def events(self) -> Iterator[Event]:
+        """All events in order, as `on_event` gets them."""
+        waiting = iter(self.others)
+        place, other = next(waiting, (-1, None))
+        for row, event in enumerate(self.rows()):
+            while other is not None and place == row:
+                yield other
+                place, other = next(waiting, (-1, None))
+            yield event
+        while other is not None:
+            yield other
+            place, other = next(waiting, (-1, None))
+
+    def rows(self) -> Iterator[Event]:
+        """The events of the rows alone."""
+        across, down, _ = self.shape
+        rows = zip(
+            self.site.tolist(), self.cta.tolist(), self.warp.tolist(), self.lanes.tolist(), self.changes.tolist(),
+            self.addresses, strict=True,
+        )  # fmt: skip
+        for number, cta, warp, lanes, changes, addresses in rows:
+            site = self.sites[number]
+            index = cta % across, cta // across % down, cta // (across * down)
+            said, touches = site.declared, tuple[Touch, ...]()
+            if site.width:
+                if site.one_address:
+                    given = addresses[(lanes & -lanes).bit_length() - 1 :][:1]
+                else:
+                    given = addresses if lanes == WORD else addresses[_lanes(lanes)]
+                owner = None if said.space in ("global", "const", "param") else index
+                touches = (Touch(site.verb, said.space, owner, said.proxy, given.copy(), site.width),)
+            yield Event(
+                site.kind, site.verb, agent_of(index, warp), lanes, site.source, touches,
+                said.space, said.proxy, said.scope, said.semantics, changes=changes,
+            )  # fmt: skip
+
+
+def _lanes(bits: int) -> Array:
+    return np.unpackbits(np.frombuffer(bits.to_bytes(4, "little"), np.uint8), bitorder="little").view(np.bool_)
+
+
+class Observer(Protocol):
+    """Receives every event of a run, in order. A method `on_start`, if it has one, receives `Started` first.
+
+    One with a method `on_events` gets them there instead, many at a time, as a `Batch`: some time after they happened,
+    unless another observer has only `on_event`.
+    """
+
+    def on_event(self, event: Event) -> None:
+        """See one event; must not change what the program sees."""
+        ...
+
+
 _UNDECLARED = Declared()
+_NO_ENTRIES = np.zeros((0, WORDS), np.uint64)
+_MOST_OTHERS = 1 << 12
+"""Events that wait for their batch."""
+
+
+@runtime_checkable
+class BatchObserver(Protocol):
+    """An observer that gets its events in batches."""
+
+    def on_events(self, batch: Batch) -> None: ...
+
+
+AnyObserver = Observer | BatchObserver
 
 
 @dataclass(slots=True)
@@ -239,8 +349,21 @@ class Reporter:
     order, so that observers need not know of convoys.
     """
 
-    def __init__(self, observers: Iterable[Observer]) -> None:
+    def __init__(
+        self,
+        observers: Iterable[AnyObserver],
+        shape: Triple = (1, 1, 1),
+        site: Callable[[int], Site] | None = None,
+    ) -> None:
         self.observers = tuple(observers)
+        self.log: AccessLog | None = None
+        """The accesses of native code that were not reported yet."""
+        self._shape, self._site = shape, site
+        self._sites: dict[int, Site] = {}
+        self._in_batches = [each.on_events for each in self.observers if isinstance(each, BatchObserver)]
+        self._single: list[Observer] = [each for each in self.observers if not isinstance(each, BatchObserver)]
+        self._others: list[tuple[int, Event]] = []
+        """Events for those that get batches, each after so many entries of the log."""
         self.actor = _NOBODY
         self.lanes = 0
         self.operations = 0
@@ -275,7 +398,37 @@ class Reporter:
         parts = [
             (number, lanes >> WARP_LANES * number & WORD) for number in range(-(-lanes.bit_length() // WARP_LANES))
         ]
-        return [(Agent(agent.cta, agent.warp + number, agent.operation), part) for number, part in parts if part]
+        return [(agent_of(agent.cta, agent.warp + number, agent.operation), part) for number, part in parts if part]
+
+    def flush(self) -> None:
+        """Report the accesses of native code since the last event."""
+        if not self._others and (self.log is None or self.log.is_empty):
+            return
+        entries = _NO_ENTRIES if self.log is None else self.log.take()
+        others, self._others = self._others, []
+        lanes = np.ascontiguousarray(entries[:, LANES:CHANGES]).view("<u4")
+        at, part = lanes.nonzero()
+        cta, first = agent_parts(entries[at, AGENT].astype(np.int64))
+        changes = np.ascontiguousarray(entries[:, CHANGES:ADDRESSES]).view("<u4")[at, part] != 0
+        addresses = (
+            entries[:, ADDRESSES:].view(np.int64).reshape(len(entries), MOST_LANES // WARP_LANES, WARP_LANES)[at, part]
+        )
+        numbers = entries[at, SITE].astype(np.int64)
+        for number in set(numbers.tolist()) - self._sites.keys():
+            assert self._site is not None
+            self._sites[number] = self._site(number)
+        rows = np.searchsorted(at, [place for place, _ in others]).tolist()
+        placed = [(row, event) for row, (_, event) in zip(rows, others, strict=True)]
+        batch = Batch(self._sites, numbers, cta, first + part, lanes[at, part], changes, addresses, placed, self._shape)
+        self._deliver(batch)
+
+    def _deliver(self, batch: Batch) -> None:
+        for on_events in self._in_batches:
+            on_events(batch)
+        if self._single:  # they have had the others
+            for event in batch.rows():
+                for observer in self._single:
+                    observer.on_event(event)
 
     def tell(
         self,
@@ -294,6 +447,10 @@ class Reporter:
         changes: bool = True,
     ) -> None:
         """Make an event of what the actor does; space, scope and semantics are those that its row declares."""
+        logged = 0 if self.log is None else self.log.count
+        if logged and self._single:
+            self.flush()
+            logged = 0
         actor = self.actor
         actor.told.add(verb)
         if declared is None:
@@ -328,8 +485,13 @@ class Reporter:
                 leave,
                 changes,
             )
-            for observer in self.observers:
+            for observer in self._single:
                 observer.on_event(event)
+            if self._in_batches:
+                self._others.append((logged, event))
+        # Half of the log is left for the accesses until the next event.
+        if 2 * logged >= MOST_ENTRIES or len(self._others) >= _MOST_OTHERS:
+            self.flush()
 
     def issue(
         self, touches: Touches | Sequence[Touches] | None, group: CommitGroup | None = None

@@ -6,19 +6,21 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from itertools import islice
 from typing import Any
 
 from warploom.diagnostics import Diag, Loc, WarploomError
 from warploom.machine.core.async_operations import InFlight, Operation
 from warploom.machine.core.cta import Cluster, Cta
 from warploom.machine.core.deadlock_report import deadlock, located, placed, standing, waiters
-from warploom.machine.core.events import Placed, Reporter, Started
+from warploom.machine.core.events import Placed, Reporter, Site, Started
 from warploom.machine.core.group import DONE, EXPIRED, READY, WAITING, WARP, Group, Storage
 from warploom.machine.core.names import role_of
-from warploom.machine.core.observation import observed
+from warploom.machine.core.observation import observed, site
 from warploom.machine.core.schedule import ARRIVAL, CANCEL, Eager, Replay, Starve
 from warploom.machine.core.setup import MOST_RESIDENT_BYTES, Setup, Triple, WarpState, resident_bytes
 from warploom.machine.engine import selection
+from warploom.machine.engine.access_log import AccessLog
 from warploom.machine.engine.context import Regions
 from warploom.machine.engine.native import Routines
 from warploom.machine.engine.vectors import EngineError
@@ -69,7 +71,7 @@ class Grid:
         self.sms, self.schedule, self.explicit_cluster = setup.sms, setup.schedule, setup.explicit_cluster
         self.tensor_maps = setup.tensor_maps
         self.observers = setup.observers
-        self.reporter = Reporter(setup.observers) if setup.observers else None
+        self.reporter = Reporter(setup.observers, self.shape, self._site) if setup.observers else None
         self.convoys = setup.schedule.convoys and not setup.schedule.two_views
         self.current: Group | None = None
         self.sight: Sight | None = None
@@ -147,13 +149,16 @@ class Grid:
         return self.program.make(self.program.rest(segment, record, masked=masked), self._wrap)
 
     def _flavour(self) -> Flavour:
-        """Native code where there is an engine; what observers and store buffers must see is the reference's."""
+        """Native code where there is an engine; the accesses that store buffers must see are the reference's."""
         engine = selection.engine()
         if engine is None:
             return REFERENCE
-        if self.observers or self.buffers is not None:
+        if self.buffers is not None:
             return Flavour(engine)
-        return Flavour(engine, Memory.ONE_VIEW if self.schedule.two_views else Memory.ALL)
+        if self.reporter is not None:
+            self.reporter.log = AccessLog()
+        memory = Memory.ONE_VIEW if self.schedule.two_views else Memory.ALL
+        return Flavour(engine, memory, logged=self.reporter is not None)
 
     @cached_property
     def routines(self) -> Routines | None:
@@ -229,8 +234,7 @@ class Grid:
         return out
 
     def sm_of(self, cta: Cta) -> int:
-        linear = (cta.index[2] * self.shape[1] + cta.index[1]) * self.shape[0] + cta.index[0]
-        return linear % self.sms
+        return cta.number % self.sms
 
     def time(self) -> int:
         """A clock that advances with the instructions executed."""
@@ -248,11 +252,15 @@ class Grid:
             arrays = tuple(Placed(region.name, region.base, region.size) for region, _ in self.memory.arrays)
             roles = {warp: role for warp in range(self.specials["%nwarpid"]) if (role := role_of(self, warp))}
             self.reporter.start(Started(self.shape, self.block, self.cluster_shape, arrays, roles))
-        while True:
-            if self.eager:
-                self._eager_steps()
-            if not self._step():
-                break
+        try:
+            while True:
+                if self.eager:
+                    self._eager_steps()
+                if not self._step():
+                    break
+        finally:
+            if self.reporter is not None:
+                self.reporter.flush()
         if isinstance(self.schedule, Replay):
             self.schedule.finish()
 
@@ -639,6 +647,11 @@ class Grid:
             ops = (each for block in self.program.flow.blocks for each in block.ops)
             self._numbers = {id(each.instruction): number for number, each in enumerate(ops)}
         return self._numbers.get(id(op.instruction), -1)
+
+    def _site(self, number: int) -> Site:
+        """An instruction by its number, as observers know it."""
+        op = next(islice((op for block in self.program.flow.blocks for op in block.ops), number, None))
+        return site(op, self)
 
     def loc_of(self, op: Op) -> Loc:
         return op.instruction.loc or Loc(self.program.file, op.instruction.line)

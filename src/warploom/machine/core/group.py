@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from warploom.diagnostics import Diag, WarploomError
 from warploom.hardware.threads import WARP_LANES, WARPGROUP_WARPS
+from warploom.machine.engine.access_log import agent_number
 from warploom.machine.engine.context import Context
 from warploom.machine.memory.byte_memory import LocalMemory
 from warploom.machine.tensor.register_rows import RowNames
@@ -97,12 +98,18 @@ class Warpgroup:
             array.fill(POISON[file])
         self.local = LocalMemory(lanes, cta.local_bytes) if cta.local_bytes else None
         for context in self.storage.contexts.values():
-            context.bind(cta.shared, self.local)
+            self.bind(context)
         specials = cta.grid.lane_specials
         if index not in specials:
             specials[index] = lane_specials(index * WARPGROUP, lanes, cta.grid.block)
         self.specials: dict[str, Array] = specials[index]
         self.state: dict[Any, Any] = {}
+
+    def bind(self, context: Context) -> None:
+        """Let native code use the memories of the CTA, and report in its name."""
+        reporter, first = self.cta.grid.reporter, self.index * WARPGROUP_WARPS + context.first // WARP
+        log = None if reporter is None else reporter.log
+        context.bind(self.cta.shared, self.local, agent_number(self.cta.number, first), log)
 
     def rows(self, names: RowNames) -> Array:
         """The registers of a brace list for all lanes of the warpgroup: a view where they are adjacent."""
@@ -209,7 +216,7 @@ class Group:
         if key not in contexts:
             warpgroup = self.warpgroup
             contexts[key] = Context(warpgroup.files, warpgroup.specials, *key, regions)
-            contexts[key].bind(self.cta.shared, warpgroup.local)
+            warpgroup.bind(contexts[key])
         return contexts[key]
 
     def resume(self, segment: int, record: int, u: list[Any], mask: Array | None = None) -> int:

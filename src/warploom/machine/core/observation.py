@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,13 +18,14 @@ from warploom.diagnostics import Loc
 from warploom.hardware.fragments import MATRIX_MOVES
 from warploom.hardware.swizzles import GRANULE
 from warploom.hardware.tensor_maps import MAP_BYTES
-from warploom.machine.core.events import WORD, Actor, Agent, Declared, Source, Touch, lanes_as_bits
+from warploom.machine.core.events import WORD, Actor, Declared, Site, Source, Touch, agent_of, lanes_as_bits
 from warploom.machine.core.group import WARP
 from warploom.machine.instructions.memory import Spaces
 from warploom.machine.instructions.wmma import line_addresses, lines_of
 from warploom.machine.memory.byte_memory import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW, WIDTHS, WINDOW_BYTES
 from warploom.machine.memory.shared_memory import RANK_SHIFT
 from warploom.ptx.isa.table import BITS, Effect, Op
+from warploom.ptx.syntax.model import Address
 
 if TYPE_CHECKING:
     from warploom.machine.core.grid import Grid
@@ -188,9 +188,22 @@ def _moved(address: Any, offset: int) -> Any:
     return address + offset if isinstance(address, int) else address + address.dtype.type(offset)
 
 
-_agent = lru_cache(maxsize=1 << 12)(Agent)
 _ALL = np.ones(WARP, np.bool_)
 _ALL.setflags(write=False)
+
+
+def site(op: Op, grid: Grid) -> Site:
+    """The one effect of a load, store or shuffle, for the events of native code."""
+    effect = op.form.effects[0]
+    said = _declared(op, effect)
+    one_address = isinstance(address := op.operands.get("a"), Address) and grid.program.is_uniform(address)
+    width = _elements(op)[0] if effect.verb in ("reads", "writes") else 0
+    return Site(_source(op, grid), _KIND[effect.verb], effect.verb, said, width, one_address)
+
+
+def _source(op: Op, grid: Grid) -> Source:
+    instruction = op.instruction
+    return Source(instruction.loc or Loc(grid.program.file, instruction.line), instruction, grid.number_of(op))
 
 
 def observed(op: Op, run: Any, grid: Grid) -> Any:
@@ -198,8 +211,7 @@ def observed(op: Op, run: Any, grid: Grid) -> Any:
     effects, reporter = op.form.effects, grid.reporter
     if not effects or reporter is None:
         return run
-    instruction = op.instruction
-    source = Source(instruction.loc or Loc(grid.program.file, instruction.line), instruction, grid.number_of(op))
+    source = _source(op, grid)
     declared = {effect.verb: _declared(op, effect) for effect in effects}
     here = [(effect, _declared(op, effect)) for effect in effects if not effect.later]
     width, givers = _SHAPES.get(op.family, _elements)(op)
@@ -213,7 +225,7 @@ def observed(op: Op, run: Any, grid: Grid) -> Any:
     def wrapped(group: Group, mask: Array | None, *operands: Any) -> Any:
         live = mask if mask is not None else group.mask
         before, lanes = reporter.actor, reporter.lanes
-        actor = Actor(_agent(group.cta.index, group.first_warp), lanes_as_bits(live, group.lanes), source, declared)
+        actor = Actor(agent_of(group.cta.index, group.first_warp), lanes_as_bits(live, group.lanes), source, declared)
         reporter.acts(actor)
         old = None if held is None else held.by(group, mask, operands[places["a"]])
         result = run(group, mask, *operands)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from warploom.hardware.targets import Machine
-from warploom.machine.core.events import Observer
+from warploom.machine.core.events import AnyObserver
 from warploom.machine.core.group import WARP
 from warploom.machine.core.schedule import Schedule
 from warploom.machine.memory.byte_memory import FlatMemory, GlobalMemory
@@ -45,7 +45,7 @@ class Setup:
     sms: int
     schedule: Schedule
     limit: int | None
-    observers: tuple[Observer, ...]
+    observers: tuple[AnyObserver, ...]
     explicit_cluster: bool
     tensor_maps: dict[bytes, Any]
     on_progress: Callable[[int, int], None] | None = None

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from warploom.machine.engine import tables
+from warploom.machine.engine.access_log import AccessLog
 from warploom.machine.engine.addresses import address_of
 from warploom.machine.memory.byte_memory import (
     PARAM_WINDOW,
@@ -30,6 +31,7 @@ FILES = {"p": 2, "h": 3, "a": 4, "b": 5, "s": 6}
 SPECIAL_STRIDE, MASK = 7, 8
 SHARED, SHARED_BASE, SHARED_SIZE = 9, 10, 11
 GLOBAL, LOCAL, LOCAL_SIZE, EFFECTS, TABLES = 12, 13, 14, 15, 16
+LOG, AGENT = 17, 18
 WORDS = 24
 """Words of a context; the bytes of the lane mask come after them."""
 ITEM_BYTES = {"p": 1, "h": 2, "a": 4, "b": 8, "s": 4}
@@ -106,11 +108,12 @@ class Context:
         words[MASK] = self.address + 8 * WORDS
         words[GLOBAL], words[TABLES] = address_of(regions.header), address_of(tables.ADDRESSES)
 
-    def bind(self, shared: FlatMemory, local: LocalMemory | None) -> None:
-        """Use the memories of a CTA."""
-        self._kept[3:] = [shared, local]
+    def bind(self, shared: FlatMemory, local: LocalMemory | None, agent: int, log: AccessLog | None) -> None:
+        """Use the memories of a CTA; `agent` is who executes, in the entries of a log."""
+        self._kept[3:] = [shared, local, log]
         words = self._words
         words[SHARED], words[SHARED_BASE], words[SHARED_SIZE] = address_of(shared.data), shared.base, shared.size
         size = 0 if local is None else local.size
         words[LOCAL] = 0 if local is None else address_of(local.rows) + self.first * size
         words[LOCAL_SIZE] = size
+        words[LOG], words[AGENT] = 0 if log is None else log.header, agent

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from warploom.machine.engine import context
+from warploom.machine.engine import access_log, context
 from warploom.machine.engine.llvm_ops import SCALARS, Host, LlvmOps
 from warploom.machine.engine.semantics import semantics
 from warploom.machine.engine.tables import ORDER
@@ -129,6 +129,37 @@ def next_record(words: int) -> list[str]:
         "  %kernel = load ptr, ptr %next",
         "  %result = musttail call i64 %kernel(ptr %context, ptr %next)",
         "  ret i64 %result",
+    ]
+
+
+def begin_entry(before: str, site: str, full: str) -> list[str]:
+    """The start of an entry of the access log, `%entry_at`, by the block `before`; a jump to `full` if none is free."""
+    return [
+        f"  %log_at = getelementptr i64, ptr %context, i64 {context.LOG}",
+        "  %log = load ptr, ptr %log_at",
+        "  %entry_at = load ptr, ptr %log",
+        "  %log_end_at = getelementptr i64, ptr %log, i64 1",
+        "  %log_end = load ptr, ptr %log_end_at",
+        f"  %entry_end = getelementptr i64, ptr %entry_at, i64 {access_log.WORDS}",
+        "  %log_full = icmp ugt ptr %entry_end, %log_end",
+        f"  br i1 %log_full, label %{full}, label %enter",
+        "enter:",
+        f"  store i64 {site}, ptr %entry_at",
+        f"  %agent_at = getelementptr i64, ptr %context, i64 {context.AGENT}",
+        "  %agent = load i64, ptr %agent_at",
+        f"  %entry_agent = getelementptr i64, ptr %entry_at, i64 {access_log.AGENT}",
+        "  store i64 %agent, ptr %entry_agent",
+    ]
+
+
+def end_entry(lanes: str, changes: str) -> list[str]:
+    """The end of an entry: the lanes that take part and those that change memory, 128 bits each."""
+    return [
+        f"  %entry_lanes = getelementptr i64, ptr %entry_at, i64 {access_log.LANES}",
+        f"  store i128 {lanes}, ptr %entry_lanes, align 8",
+        f"  %entry_changes = getelementptr i64, ptr %entry_at, i64 {access_log.CHANGES}",
+        f"  store i128 {changes}, ptr %entry_changes, align 8",
+        "  store ptr %entry_end, ptr %log",
     ]
 
 

@@ -11,8 +11,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from warploom.machine.engine import context
-from warploom.machine.engine.kernels import HEAD_WORDS, ROW_TYPES, Frame, Masks, Row, Scalar, next_record
+from warploom.machine.engine import access_log, context
+from warploom.machine.engine.kernels import (
+    HEAD_WORDS,
+    ROW_TYPES,
+    Frame,
+    Masks,
+    Row,
+    Scalar,
+    begin_entry,
+    end_entry,
+    next_record,
+)
 from warploom.machine.engine.llvm_ops import Host
 from warploom.machine.memory.byte_memory import SHARED_WINDOW
 
@@ -90,11 +100,14 @@ class Access:
     items: tuple[Row | Scalar | None, ...]
     signed: bool
     masks: Masks
+    logged: bool = False
+    """It enters its addresses in the access log; the last word is then the number of the instruction."""
 
     @property
     def words(self) -> int:
         offset = isinstance(self.address, Row)
-        return HEAD_WORDS + 1 + offset + sum(item is not None for item in self.items) + self.masks.words
+        items = sum(item is not None for item in self.items)
+        return HEAD_WORDS + 1 + offset + items + self.masks.words + self.logged
 
     @property
     def bytes(self) -> int:
@@ -146,6 +159,8 @@ class _Writer:
         self.guard = None
         if form.masks.guard:
             self.guard = frame.row("p", word), frame.emit(f"trunc i64 {frame.word(word + 1)} to i8")
+            word += 2
+        self.frame_word = frame.word(word) if form.logged else ""
         self.group = frame.context(context.MASK, "ptr") if form.masks.group else ""
         self.lanes = frame.context(context.LANES)
         if form.space in ("", "global"):
@@ -207,7 +222,8 @@ class _Writer:
     def _region(self) -> None:
         """`base`, `last` (the last offset that an access may have) and `data` of the first lane's buffer."""
         form, bytes_ = self.form, self.form.bytes
-        self.missing = "%slow" if isinstance(form.address, Row) and form.space in ("", "global") else "%fault"
+        slow = isinstance(form.address, Row) and form.space in ("", "global") and not form.logged
+        self.missing = "%slow" if slow else "%fault"
         if form.space == "local":
             base, size, data = "0", self.local_size, self.local
         elif form.space == "shared":
@@ -286,6 +302,7 @@ class _Writer:
         word = self.emit(f"bitcast {bools} %bad_next to i{count}")
         wrong = self.emit(f"icmp ne i{count} {word}, 0")
         self.add(f"  br i1 {wrong}, label {self.missing}, label %good", "good:")
+        self._log()
         if flat:
             word = self.emit(f"bitcast {bools} %odd_next to i{count}")
             apart = self.emit(f"icmp ne i{count} {word}, 0")
@@ -315,7 +332,7 @@ class _Writer:
         if self._can_be_flat:
             self._flat()
             self.add("apart:")
-        self._loop("move", "apart" if self._can_be_flat else "good", direct=True)
+        self._loop("move", "apart" if self._can_be_flat else self.ready, direct=True)
         if self.missing == "%slow":
             self.add("slow:", "  br label %test", "test:", "  %t = phi i64 [ 0, %slow ], [ %t_next, %test_on ]")
             if self.form.masks:
@@ -328,6 +345,115 @@ class _Writer:
             self.add(f"  %t_more = icmp ult i64 %t_next, {self.lanes}", "  br i1 %t_more, label %test, label %each")
             self.add("each:")
             self._loop("lane", "each", direct=False)
+
+    def _log(self) -> None:
+        """The entry in the access log, once all addresses are known to be valid.
+
+        A store's lanes change memory where they store another value than it holds. With two lanes at one address the
+        last one counts: where memory changes then, the reference finds out who did.
+        """
+        form, self.ready = self.form, "good"
+        if not form.logged:
+            return
+        self.ready = "logged"
+        compares = form.store and form.space in ("global", "shared")
+        self.add(*begin_entry("good", self.frame_word, "fault"))
+        self.add(f"  %log_addresses = getelementptr i64, ptr %entry_at, i64 {access_log.ADDRESSES}")
+        self.add("  br label %note", "note:", "  %n = phi i64 [ 0, %enter ], [ %n_next, %note_end ]")
+        self.add("  %noted = phi i128 [ 0, %enter ], [ %noted_next, %note_end ]")
+        self.add("  %changed = phi i128 [ 0, %enter ], [ %changed_next, %note_end ]")
+        self.add("  %before = phi i64 [ 0, %enter ], [ %before_next, %note_end ]")
+        self.add("  %rising = phi i1 [ true, %enter ], [ %rising_next, %note_end ]")
+        self.add("  %n_wide = zext i64 %n to i128", "  %bit = shl i128 1, %n_wide")
+        self.add("  %slot = getelementptr i64, ptr %log_addresses, i64 %n")
+        address = self._address("%n")
+        # A lane that does not take part has an address that no other has.
+        live = self.emit(f"icmp ne i8 {self._live('%n')}, 0") if form.masks else "true"
+        own = self.emit(f"select i1 {live}, i64 {address}, i64 {self.emit('xor i64 %n, -1')}")
+        self.add(f"  store i64 {own}, ptr %slot")
+        self.add(f"  br i1 {live}, label %note_live, label %note_dead", "note_live:")
+        differs = "true"
+        if compares:
+            differs = "false"
+            distance = self.emit(f"sub i64 {address}, {self.base}")
+            place = self.emit(f"getelementptr i8, ptr {self.data}, i64 {distance}")
+            bits = f"i{8 * form.element}"
+            for number, (found, file) in enumerate(self.items):
+                at = self.emit(f"getelementptr i8, ptr {place}, i64 {number * form.element}") if number else place
+                old, new = self.emit(f"load {bits}, ptr {at}, align 1"), self._source(found, file, "%n")
+                differs = self.emit(f"or i1 {differs}, {self.emit(f'icmp ne {bits} {old}, {new}')}")
+        self.add("  %noted_live = or i128 %noted, %bit")
+        self.add(f"  %change = select i1 {differs}, i128 %bit, i128 0", "  %changed_live = or i128 %changed, %change")
+        higher = self.emit(f"icmp ugt i64 {address}, %before")
+        first = self.emit("icmp eq i128 %noted, 0")
+        self.add(f"  %rising_live = and i1 %rising, {self.emit(f'or i1 {higher}, {first}')}")
+        self.add("  br label %note_end", "note_dead:", "  br label %note_end", "note_end:")
+        for name, type_, value in (
+            ("noted", "i128", "%noted_live"),
+            ("changed", "i128", "%changed_live"),
+            ("before", "i64", address),
+            ("rising", "i1", "%rising_live"),
+        ):
+            self.add(f"  %{name}_next = phi {type_} [ {value}, %note_live ], [ %{name}, %note_dead ]")
+        self.add("  %n_next = add i64 %n, 1", f"  %n_more = icmp ult i64 %n_next, {self.lanes}")
+        self.add("  br i1 %n_more, label %note, label %noted_all", "noted_all:")
+        if compares:
+            self.add("  %unchanged = icmp eq i128 %changed_next, 0", "  %plain = or i1 %rising_next, %unchanged")
+            self.add("  br i1 %plain, label %commit, label %pairs")
+            self._repeats()
+            self.add("commit:", "  %changes = phi i128 [ %changed_next, %noted_all ], [ %left, %pairs ]")
+        changes = "%changes" if compares else "%changed_next"
+        self.add(*end_entry("%noted_next", changes), "  br label %logged", "logged:")
+
+    def _repeats(self) -> None:
+        """Compare all pairs of lanes: one that stores what an earlier warp stores at its address changes nothing.
+
+        Where two lanes store different values at one address, the reference executes the instruction.
+        """
+        lanes = self.lanes
+        self.add(
+            "pairs:",
+            "  %i = phi i64 [ 0, %noted_all ], [ %i_next, %pairs_end ]",
+            "  %left = phi i128 [ %changed_next, %noted_all ], [ %left_next, %pairs_end ]",
+            "  %i_at = getelementptr i64, ptr %log_addresses, i64 %i",
+            "  %one = load i64, ptr %i_at",
+            "  %i_next = add i64 %i, 1",
+            f"  %i_more = icmp ult i64 %i_next, {lanes}",
+            "  br i1 %i_more, label %pair, label %commit",
+            "pair:",
+            "  %j = phi i64 [ %i_next, %pairs ], [ %j_next, %pair_end ]",
+            "  %kept = phi i128 [ %left, %pairs ], [ %left_next, %pair_end ]",
+            "  %j_at = getelementptr i64, ptr %log_addresses, i64 %j",
+            "  %other = load i64, ptr %j_at",
+            "  %same = icmp eq i64 %one, %other",
+            "  br i1 %same, label %both, label %pair_end",
+            "both:",
+        )
+        differ = "false"
+        bits = f"i{8 * self.form.element}"
+        for found, file in self.items:
+            one, other = self._source(found, file, "%i"), self._source(found, file, "%j")
+            differ = self.emit(f"or i1 {differ}, {self.emit(f'icmp ne {bits} {one}, {other}')}")
+        self.add(
+            f"  br i1 {differ}, label %fault, label %equal",
+            "equal:",
+            "  %i_warp = lshr i64 %i, 5",
+            "  %j_warp = lshr i64 %j, 5",
+            "  %earlier = icmp ult i64 %i_warp, %j_warp",
+            "  %j_wide = zext i64 %j to i128",
+            "  %j_bit = shl i128 1, %j_wide",
+            "  %gone = select i1 %earlier, i128 %j_bit, i128 0",
+            "  %others = xor i128 %gone, -1",
+            "  %fewer = and i128 %kept, %others",
+            "  br label %pair_end",
+            "pair_end:",
+            "  %left_next = phi i128 [ %kept, %pair ], [ %fewer, %equal ]",
+            "  %j_next = add i64 %j, 1",
+            f"  %j_more = icmp ult i64 %j_next, {lanes}",
+            "  br i1 %j_more, label %pair, label %pairs_end",
+            "pairs_end:",
+            "  br label %pairs",
+        )
 
     def _found(self, lane: str) -> str:
         """The host address of one lane, searched among all buffers; null where there is none."""
@@ -422,6 +548,7 @@ class _Writer:
         low = self.emit(f"icmp ne i64 {self.emit(f'and i64 {distance}, {self._aligned}')}, 0")
         wrong = self.emit(f"or i1 {bad}, {low}")
         self.add(f"  br i1 {wrong}, label %fault, label %good", "good:")
+        self._log()
         if form.space == "local":  # every lane has its own
             self._uniform_loop(lambda: self._at_lane(distance))
             return
@@ -447,7 +574,7 @@ class _Writer:
 
     def _uniform_loop(self, place: Callable[[], str], loaded: list[str] | None = None) -> None:
         form = self.form
-        self.add("  br label %move", "move:", "  %k = phi i64 [ 0, %good ], [ %k_next, %move_on ]")
+        self.add("  br label %move", "move:", f"  %k = phi i64 [ 0, %{self.ready} ], [ %k_next, %move_on ]")
         if form.masks:
             live = self.emit(f"icmp ne i8 {self._live('%k')}, 0")
             self.add(f"  br i1 {live}, label %move_do, label %move_on", "move_do:")

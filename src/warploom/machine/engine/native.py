@@ -26,9 +26,9 @@ from warploom.machine.engine.memory_kernels import Access
 from warploom.machine.engine.product_kernels import Multiply, Products
 from warploom.machine.engine.store import store
 from warploom.machine.engine.vectors import EngineError, UnsupportedError
-from warploom.machine.engine.warp_kernels import Shuffle
+from warploom.machine.engine.warp_kernels import Note, Shuffle
 
-Form = Arithmetic | Access | MatrixMove | Shuffle | Multiply | BoxCopy | Gather
+Form = Arithmetic | Access | MatrixMove | Note | Shuffle | Multiply | BoxCopy | Gather
 
 _END = "define i64 @{name}(ptr %context, ptr %record) {{\n  ret i64 0\n}}\n"
 _ENTER = """define i64 @{name}(ptr %context, ptr %record) {{

@@ -54,9 +54,11 @@ class BlockWriter:
     def write_rest(self, block: Block, segment: Segment, record: int) -> None:
         """Write the function of a block from a record of a segment on, whose uniform arithmetic is done."""
         self._begin(block)
+        done: Op | None = None
         for each in segment.records[record:]:
-            self.lines.op = each.op
-            self.instruction(each.op)
+            if each.op is not done:  # an instruction may have two records
+                self.lines.op = done = each.op
+                self.instruction(each.op)
         self._rest(block, segment.end)
 
     def _begin(self, block: Block) -> None:

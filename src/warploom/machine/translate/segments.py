@@ -24,7 +24,7 @@ from warploom.machine.engine.kernels import Arithmetic, Masks, Operand, Row, Sca
 from warploom.machine.engine.matrix_kernels import MatrixMove
 from warploom.machine.engine.memory_kernels import PIECE, Access
 from warploom.machine.engine.semantics import semantics
-from warploom.machine.engine.warp_kernels import Shuffle
+from warploom.machine.engine.warp_kernels import Note, Shuffle
 from warploom.machine.memory.byte_memory import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW
 from warploom.machine.translate import arithmetic as alu
 from warploom.machine.translate.expressions import CLOCKS, Writer, kind_of, literal
@@ -87,9 +87,9 @@ class Record:
     stores: int = 0
 
     @property
-    def access(self) -> Access | MatrixMove | None:
-        """Its form, if it loads or stores."""
-        return self.kernel.form if isinstance(self.kernel.form, Access | MatrixMove) else None
+    def access(self) -> Access | MatrixMove | Note | None:
+        """Its form, if the reference may have to execute it."""
+        return self.kernel.form if isinstance(self.kernel.form, Access | MatrixMove | Note) else None
 
 
 @dataclass(slots=True)
@@ -161,8 +161,19 @@ def _shape_of(op: Op) -> _Shape | None:
 class NativeWriter:
     """Finds the segments of a text and writes their calls."""
 
-    def __init__(self, engine: Engine, layout: Layout, *, memory: Memory, masked: bool, first: int) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        layout: Layout,
+        numbers: dict[int, int],
+        *,
+        memory: Memory,
+        logged: bool,
+        masked: bool,
+        first: int,
+    ) -> None:
         self.engine, self.layout, self.memory, self.masked = engine, layout, memory, masked
+        self._numbers, self._logged = numbers, logged
         self.segments: list[Segment] = []
         self._first = first
         self._masks_ready = -1
@@ -189,6 +200,8 @@ class NativeWriter:
             record = self.record(w, op)
             if record is None:
                 break
+            if self._logged and op.family == "shfl":
+                records.append(self._note(op))
             records.append(record)
             done += waiting + 1
             waiting = 0
@@ -283,9 +296,25 @@ class NativeWriter:
         return None
 
     def _may_access(self, op: Op) -> bool:
+        if self._logged:
+            uniform_store = _MEMORY[op.family] and self._has_one_address(op)
+            bytes_ = BITS[op["type"]] // 8 * int(op["vec"][1:] or 1)
+            if not op["space"] or bytes_ > PIECE or uniform_store:
+                return False
         if self.memory is not Memory.ONE_VIEW:
             return self.memory is Memory.ALL
         return op["order"] in ("", "weak") and (not _MEMORY[op.family] or op["space"] in ("global", "local"))
+
+    def _has_one_address(self, op: Op) -> bool:
+        address = op.operands["a"]
+        base = address.base if isinstance(address, Address) else None
+        return not isinstance(base, Register) or self.layout.places[base.name].file == "u"
+
+    def _note(self, op: Op) -> Record:
+        """The entry in the log of an instruction that touches no memory."""
+        kernel = self._kernel(("note",), Note)
+        assert kernel is not None
+        return Record(op, kernel, [self._numbers[id(op)]])
 
     def _shuffle(self, w: Writer, op: Op) -> Record | None:
         """`shfl` of a row by all lanes of the warp."""
@@ -317,7 +346,7 @@ class NativeWriter:
     def _matrices(self, w: Writer, op: Op) -> Record | None:
         """`ldmatrix` or `stmatrix` of 8 × 8 matrices in the CTA's own shared memory."""
         store = op.family == "stmatrix"
-        if self.memory is Memory.NONE or (store and self.memory is not Memory.ALL):
+        if self._logged or self.memory is Memory.NONE or (store and self.memory is not Memory.ALL):
             return None
         address, registers = op.operands["a"], op.operands["b" if store else "d"]
         if (op["shape"], op["type"]) != ("m8n8", "b16") or op["space"] not in ("shared", "shared::cta"):
@@ -479,16 +508,17 @@ class NativeWriter:
 
         def make() -> Access:
             moved = tuple(None if item == "_" else OPERANDS[item] for item in items)
-            return Access(store, space, OPERANDS[where], element, moved, signed, masks)
+            return Access(store, space, OPERANDS[where], element, moved, signed, masks, self._logged)
 
-        key = store, space, where, element, "".join(items), signed, bool(last), self.masked
+        key = store, space, where, element, "".join(items), signed, bool(last), self.masked, self._logged
         kernel = self._kernel(key, make)
         if kernel is None:
             return None
         # A generic store is one effect of its own, and one in the space that it falls in.
         pieces = -(-element * len(items) // PIECE)
         counted = pieces * (1 if space else 2) if store and not masks else 0
-        return Record(op, kernel, words + last, counted)
+        number: list[_Word] = [self._numbers[id(op)]] if self._logged else []
+        return Record(op, kernel, words + last + number, counted)
 
 
 def _type_of(op: Op, slot: Slot) -> str:

@@ -35,7 +35,7 @@ from warploom.ptx.analysis.tensor_loads import uses_of_pending_loads
 from warploom.ptx.analysis.uniformity import classify
 from warploom.ptx.analysis.wgmma_hazards import accessed_before_commit
 from warploom.ptx.isa.table import Op, decode_kernel
-from warploom.ptx.syntax.model import Address, Arguments, Kernel, Module, Special, Symbol, Vector
+from warploom.ptx.syntax.model import Address, Arguments, Kernel, Module, Register, Special, Symbol, Vector
 
 if TYPE_CHECKING:
     from warploom.machine.engine.native import Engine
@@ -92,15 +92,16 @@ _PART_BLOCKS, _PART_LINES = 256, 4096
 class Flavour:
     """A way of execution: NumPy alone, or native kernels (`engine`) with some of the accesses to memory (`memory`).
 
-    Without an access every one is the reference's, as observers and store buffers need it.
+    Without an access every one is the reference's, as store buffers need it. For observers they are `logged`.
     """
 
     engine: Engine | None = None
     memory: Memory = Memory.NONE
+    logged: bool = False
 
     @property
     def name(self) -> str:
-        return "" if self.engine is None else f" native {self.memory.value}"
+        return "" if self.engine is None else f" native {self.memory.value}{', logged' if self.logged else ''}"
 
 
 REFERENCE = Flavour()
@@ -232,6 +233,10 @@ class Program:
         places = sorted((place.index, name) for name, place in self.layout.places.items() if place.file == "u")
         return live_at_entry(self.flow, [name for _, name in places])
 
+    def is_uniform(self, address: Address) -> bool:
+        """True if all lanes of a group have the same address."""
+        return not isinstance(address.base, Register) or self.layout.places[address.base.name].file == "u"
+
     def check_symbols(self, known: Container[str]) -> None:
         """Every variable whose address is taken lies somewhere: the launch says where, by name."""
         for name, op in self._symbols.items():
@@ -279,7 +284,15 @@ class Program:
         native = None
         if flavour.engine is not None:
             first = len(self.segments)
-            native = NativeWriter(flavour.engine, self.layout, memory=flavour.memory, masked=masked, first=first)
+            native = NativeWriter(
+                flavour.engine,
+                self.layout,
+                self.numbers,
+                memory=flavour.memory,
+                logged=flavour.logged,
+                masked=masked,
+                first=first,
+            )
         parts: list[tuple[Names, Lines, str]] = []
         at = 0
         while at < len(blocks):

@@ -1,0 +1,61 @@
+"""A log of the accesses that native code executes in a run with observers.
+
+A kernel appends an entry once it has found every address valid, and before it moves data. One that finds the log full
+returns the number of its record, as for a fault: the reference executes that instruction and reports it, and the
+entries before it first.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from warploom.machine.engine.addresses import address_of
+
+Array = npt.NDArray[Any]
+
+SITE, AGENT, LANES, CHANGES, ADDRESSES = 0, 1, 2, 4, 6
+"""The words of an entry: the instruction's number, who executes it (`agent_number`), the lanes that take part and those
+whose stores change memory (two words each), and an address for each lane."""
+MOST_LANES = 128
+WORDS = ADDRESSES + MOST_LANES
+MOST_ENTRIES = 2048
+_WARP_BITS = 16
+
+
+def agent_number(cta: int, first_warp: int) -> int:
+    """A CTA by its place in the grid, and the first warp of a group, as one number."""
+    return cta << _WARP_BITS | first_warp
+
+
+def agent_parts(numbers: Array) -> tuple[Array, Array]:
+    """The CTAs and the first warps of numbers."""
+    return numbers >> _WARP_BITS, numbers & (1 << _WARP_BITS) - 1
+
+
+class AccessLog:
+    """Entries in the order of execution. `header` holds the host addresses of the next entry and of the log's end."""
+
+    def __init__(self) -> None:
+        self._entries = np.zeros((MOST_ENTRIES, WORDS), np.uint64)
+        start = address_of(self._entries)
+        self._array = np.array([start, start + self._entries.nbytes], np.uint64)
+        self.header = address_of(self._array)
+        self._start, self._words = start, self._array.data
+
+    @property
+    def is_empty(self) -> bool:
+        return self._words[0] == self._start
+
+    @property
+    def count(self) -> int:
+        """The number of entries."""
+        return (self._words[0] - self._start) // (8 * WORDS)
+
+    def take(self) -> Array:
+        """The entries since the last call, as rows of words: a copy."""
+        found = self._entries[: self.count].copy()
+        self._words[0] = self._start
+        return found

@@ -1,0 +1,105 @@
+"""Observers on both engines: the same events in the same order, one by one or in batches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.machine.engine.mutants import engine
+from tests.machine.engine.test_engine import BODIES
+from tests.machine.simt import threads
+
+from warploom.diagnostics import WarploomError
+from warploom.machine.core import events
+from warploom.machine.core.events import Batch, Event
+from warploom.machine.engine import access_log
+
+pytest.importorskip("llvmlite")
+
+MORE = {
+    "stores to one place": """
+    mov.u32 %r3, sh; and.b32 %r4, %r0, 3; shl.b32 %r5, %r4, 2; add.u32 %r5, %r5, %r3; st.shared.u32 [%r5], %r4;
+    st.shared.u32 [%r5], %r4; and.b32 %r6, %r0, 1; st.shared.u32 [%r5+64], %r6; st.shared.u32 [%r5+64], %r0;
+    bar.sync 0; ld.shared.u32 %r7, [%r5+64]; st.shared.u32 [sh+128], %r7; ld.shared.u32 %r8, [sh+128];
+    st.global.v2.u32 [%rd0], {%r7, %r8}; st.global.v2.u32 [%rd0], {%r7, %r8};""",
+    "accesses of some lanes": """
+    and.b32 %r3, %r1, 3; setp.ne.u32 %p1, %r3, 0; @%p1 ld.global.u32 %r4, [%rd2]; @!%p1 mov.u32 %r4, 9;
+    @%p1 bra SOME; st.global.u32 [%rd0], %r4; bra.uni BOTH; SOME: st.global.u32 [%rd0+4], %r4;
+    ld.global.u32 %r5, [%rd0+4]; BOTH: st.global.u32 [%rd0], %r4;""",
+}
+
+
+class Each:
+    """Keeps every event."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def on_event(self, event: Event) -> None:
+        self.events.append(event)
+
+
+class Batches:
+    """Keeps every event of its batches."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.rows = self.longest = 0
+
+    def on_events(self, batch: Batch) -> None:
+        found = list(batch.events())
+        assert len(found) == len(batch)
+        self.events += found
+        self.rows += len(batch.site)
+        self.longest = max(self.longest, len(batch))
+
+
+def seen(body: str, name: str, schedule: str, observers: list[Any]) -> np.ndarray:
+    source = np.random.default_rng(3).integers(0, 60_000, 2 * 128, np.uint32)
+    options: dict[str, Any] = {} if schedule == "eager" else {"schedule": schedule, "seed": 5}
+    with engine(name):
+        return threads(body, 128, words=2, source=source, grid=2, observers=observers, **options)
+
+
+@pytest.mark.parametrize("schedule", ["eager", "random"])
+@pytest.mark.parametrize("body", [*BODIES, *MORE])
+def test_events_do_not_depend_on_the_engine(body: str, schedule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = {**BODIES, **MORE}[body]
+    wanted, found, batches, mixed = Each(), Each(), Batches(), (Batches(), Each())
+    expected = seen(text, "numpy", schedule, [wanted])
+    assert np.array_equal(seen(text, "native", schedule, [found]), expected)
+    assert found.events == wanted.events
+    assert np.array_equal(seen(text, "native", schedule, [batches]), expected)
+    assert batches.events == wanted.events
+    assert batches.rows
+    seen(text, "native", schedule, list(mixed))
+    assert mixed[0].events == mixed[1].events == wanted.events
+    # A log that is often full leaves instructions to the reference.
+    monkeypatch.setattr(access_log, "MOST_ENTRIES", 3)
+    monkeypatch.setattr(events, "MOST_ENTRIES", 3)
+    few = Batches()
+    assert np.array_equal(seen(text, "native", schedule, [few]), expected)
+    assert few.events == wanted.events
+    assert len(wanted.events) < 20 or few.longest < batches.longest
+
+
+def test_batches_come_from_numpy_too() -> None:
+    wanted, batches = Each(), Batches()
+    seen(BODIES["guards"], "numpy", "eager", [wanted])
+    seen(BODIES["guards"], "numpy", "eager", [batches])
+    assert batches.events == wanted.events
+    assert not batches.rows
+
+
+def test_events_before_a_fault_are_reported() -> None:
+    body = (
+        "ld.global.u32 %r3, [%rd2]; st.global.u32 [%rd0], %r3; add.u64 %rd3, %rd0, 1048576; ld.global.u32 %r4, [%rd3];"
+    )
+    found = []
+    for name, observer in (("numpy", Each()), ("native", Each()), ("native", Batches())):
+        with pytest.raises(WarploomError):
+            seen(body, name, "eager", [observer])
+        found.append(observer.events)
+    assert found[0] == found[1] == found[2]
+    assert any(event.verb == "writes" for event in found[0])
