@@ -15,26 +15,25 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
 from warploom.checker.agents import Agents, Lanes, Sync, Warp
 from warploom.checker.clocks import PG, Clock, Components, G, P, Triple, X
 from warploom.checker.collecting import Findings
-from warploom.checker.operations import Operations, Pending
+from warploom.checker.operations import Form, Known, Operations, Pending
 from warploom.checker.report import Party
 from warploom.checker.rules import Rules
 from warploom.machine.core.events import BarrierName, Event
 
-_KEPT = 3
+_KEPT = 2
 """Ended phases that a ledger keeps."""
+_ROUNDS = 8
+"""Rounds of a barrier, or meetings of the lanes of a warp, that are kept."""
 
 
 class Ended(NamedTuple):
     """A phase that is over."""
 
-    executed: npt.NDArray[np.int32]
-    """The row X of all contributions."""
+    contributed: dict[int, int]
+    """The latest contribution of each component; to know them all is to come after the phase."""
     is_asynchronous: bool
     clock: Clock
 
@@ -74,6 +73,7 @@ class Ledger:
     """The contributions to the present phase."""
     arrived: Clock | None = None
     """The arrivals among them."""
+    contributed: dict[int, int] = field(default_factory=dict)
     asynchronous: int = 0
     ended: dict[int, Ended] = field(default_factory=dict)
     waiters: dict[int, list[Waiter]] = field(default_factory=dict)
@@ -82,9 +82,9 @@ class Ledger:
     observed: int = -1
     bytes: int = 0
     phase: int = 0
-    signals: dict[int, tuple[int, Clock, Event]] = field(default_factory=dict)
+    signals: dict[int, tuple[int, Known, Event]] = field(default_factory=dict)
     """The latest asynchronous contribution of each instruction."""
-    remote: dict[Hashable, tuple[int, bool, Clock, Event]] = field(default_factory=dict)
+    remote: dict[Hashable, tuple[int, bool, Known, Event]] = field(default_factory=dict)
     """The latest contribution of each other CTA's instruction."""
 
 
@@ -127,8 +127,8 @@ class Mbarriers:
                 self._findings.add(
                     "MBAR_LIFETIME", text, (party, self.party(user, ledger)), missing=missing, barrier=ledger.name
                 )
-        for phase, clock, user in ledger.signals.values():
-            order = self._rules.follows(part.clock, ledger.component, phase, clock, True, user.source)
+        for phase, known, user in ledger.signals.values():
+            order = self._rules.follows(part.clock, ledger.component, phase, known, True, user.source)
             if order != "":
                 party = self._findings.party(event.source, event, "frees", barrier=ledger.name)
                 text = f"mbarrier.inval of {ledger.name} may come before an asynchronous arrival."
@@ -210,13 +210,15 @@ class Mbarriers:
             if ledger.arrived is None:
                 ledger.arrived = ledger.components.clock()
             ledger.arrived.follow(clock)
+        ledger.contributed[component] = time
+        known: Known = ((component, time),) if pending is None else pending.known
         if pending is None:
             ledger.users[component] = (time, event)
         else:
             ledger.asynchronous += 1
-            ledger.signals[event.source.number] = (phase, clock, event)
+            ledger.signals[event.source.number] = (phase, known, event)
         if elsewhere:
-            ledger.remote[event.agent.cta, event.source.number] = (phase, pending is not None, clock.copy(), event)
+            ledger.remote[event.agent.cta, event.source.number] = (phase, pending is not None, known, event)
 
     def party(self, event: Event, ledger: Ledger) -> Party:
         """The party of an event at a barrier."""
@@ -234,7 +236,7 @@ class Mbarriers:
         ledger, phase = self._ledger(event.barrier), event.phase or 0
         clock = ledger.clock or ledger.components.clock()
         clock.fit(ledger.components)
-        executed = clock.rows[X].copy()
+        executed = clock.rows[X]
         for expect in ledger.expects:
             if ledger.arrived is not None and not ledger.arrived.knows(X, expect.component, expect.time):
                 text = f"{ledger.name}: phase {phase} may end before these bytes are expected."
@@ -250,10 +252,10 @@ class Mbarriers:
                     "PHASE_OVERRUN", text, (self.party(waiter.event, ledger),), missing=missing, barrier=ledger.name
                 )
         clock.set(ledger.component, phase + 1, (X, G, P, PG))
-        ledger.ended[phase] = Ended(executed, ledger.asynchronous > 0, clock)
+        ledger.ended[phase] = Ended(ledger.contributed, ledger.asynchronous > 0, clock)
         ledger.ended.pop(phase - _KEPT, None)
         ledger.phase, ledger.clock, ledger.arrived, ledger.asynchronous = phase + 1, None, None, 0
-        ledger.expects = []
+        ledger.expects, ledger.contributed = [], {}
 
     def wait(self, event: Event, warp: Warp) -> None:
         """A thread has seen a phase end."""
@@ -287,7 +289,17 @@ def _after(clock: Clock, ledger: Ledger, phase: int, before: Ended) -> bool:
 
     Program order after an asynchronous contribution is not enough: it may complete later.
     """
-    return clock.knows(X, ledger.component, phase) or (not before.is_asynchronous and clock.covers(before.executed))
+    if clock.knows(X, ledger.component, phase):
+        return True
+    return not before.is_asynchronous and all(clock.knows(X, *each) for each in before.contributed.items())
+
+
+@dataclass(slots=True)
+class _Round:
+    """One use of a barrier: what the threads that came know, and the latest of each component."""
+
+    clock: Clock
+    came: dict[int, int] = field(default_factory=dict)
 
 
 class Meetings:
@@ -295,14 +307,15 @@ class Meetings:
 
     def __init__(self, agents: Agents, rules: Rules, findings: Findings) -> None:
         self._agents, self._rules, self._findings = agents, rules, findings
-        self._rounds: dict[Hashable, dict[int, Clock]] = {}
+        self._rounds: dict[Hashable, dict[int, _Round]] = {}
 
-    def _round(self, key: Hashable, number: int, components: Components) -> Clock:
+    def _round(self, key: Hashable, number: int, components: Components) -> _Round:
         rounds = self._rounds.setdefault(key, {})
         found = rounds.get(number)
         if found is None:
-            found = rounds[number] = components.clock()
-            rounds.pop(number - _KEPT, None)
+            found = rounds[number] = _Round(components.clock())
+            if len(rounds) > (_ROUNDS if key[0] == "warp" else _KEPT):  # type: ignore[index]
+                del rounds[min(rounds)]
         return found
 
     def arrive(self, event: Event, warp: Warp) -> None:
@@ -311,17 +324,18 @@ class Meetings:
         assert name is not None
         key, number = (name.kind, name.cta, name.address), event.phase or 0
         parts = self._agents.act(warp, event.lanes)
-        clock = self._round(key, number, warp.components)
+        now = self._round(key, number, warp.components)
         before = self._rounds[key].get(number - 1)
         for part in parts:
             if name.kind == "named" and before is not None:
                 known = part.clock.knows(X, warp.components.of(key), number)
-                if not known and not part.clock.covers(before.rows[X]):
+                if not known and not all(part.clock.knows(X, *each) for each in before.came.items()):
                     text = f"{name.name}: nothing orders round {number} here after the end of round {number - 1}."
                     party = self._findings.party(event.source, event, "arrives", barrier=name.name, phase=number)
                     missing = f"a wait for round {number - 1}"
                     self._findings.add("NAMED_RECYCLE", text, (party,), missing=missing, barrier=name.name)
-            clock.release(part.clock, relaxed=event.semantics == "relaxed")
+            now.clock.release(part.clock, relaxed=event.semantics == "relaxed")
+            now.came[part.component] = warp.time
 
     def wait(self, event: Event, warp: Warp) -> None:
         """Threads have passed a named or cluster barrier."""
@@ -330,9 +344,10 @@ class Meetings:
         key, number = (name.kind, name.cta, name.address), event.phase or 0
         self._agents.act(warp, event.lanes)
         part = self._agents.unite(warp, event.lanes)
-        handed = self._rounds.get(key, {}).get(number)
-        if handed is None:
+        met = self._rounds.get(key, {}).get(number)
+        if met is None:
             return
+        handed = met.clock
         if name.kind == "named":
             component = warp.components.of(key)
             handed.fit(warp.components)
@@ -362,24 +377,37 @@ class Meetings:
         """Lanes on different paths come to a `.sync` instruction."""
         name = event.barrier
         assert name is not None
-        clock = self._round((name.kind, name.cta, name.address, event.phase), 0, warp.components)
+        met = self._round((name.kind, name.cta, name.address), event.phase or 0, warp.components)
         for part in self._agents.act(warp, event.lanes):
-            clock.join(part.clock)
+            met.clock.join(part.clock)
 
     def leave(self, event: Event, warp: Warp) -> None:
         """They proceed."""
         name = event.barrier
         assert name is not None
         parts = self._agents.act(warp, event.lanes)
-        rounds = self._rounds.get((name.kind, name.cta, name.address, event.phase))
-        if rounds is None:
+        gathered = self._rounds.get((name.kind, name.cta, name.address), {}).get(event.phase or 0)
+        if gathered is None:
             return
         for part in parts:
             if _orders_memory(event) or self._rules.lenient:
-                part.clock.join(rounds[0])
+                part.clock.join(gathered.clock)
             else:
                 self._rules.relaxed["warp-collectives"] += 1
-                part.clock.follow(rounds[0])
+                part.clock.follow(gathered.clock)
+
+    def describe(self, form: Form, counts: dict[int, int]) -> None:
+        """Add the rounds to a normal form, and their present counts."""
+        for key, rounds in sorted(self._rounds.items(), key=repr):
+            if not rounds or key[0] == "warp":  # type: ignore[index]
+                continue
+            newest = max(rounds)
+            if key[0] == "named":  # type: ignore[index]
+                counts[self._agents.cluster(key[1]).of(key)] = newest  # type: ignore[index]
+            for number, met in sorted(rounds.items()):
+                came = [(each, form.value(each, time)) for each, time in sorted(met.came.items())]
+                form.plain("came", came if number == newest or key[0] == "named" else ())  # type: ignore[index]
+                form.clock(("round", key, number - newest), met.clock)
 
     def forget(self, ctas: set[Triple]) -> None:
         """Drop the barriers of CTAs that have ended."""

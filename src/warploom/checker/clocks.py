@@ -22,6 +22,8 @@ import numpy.typing as npt
 
 Rows = npt.NDArray[np.int32]
 Triple = tuple[int, int, int]
+Known = tuple[tuple[int, int], ...]
+"""Actions, as components and values: to know them is to come after them."""
 
 X, G, P, PG, PT, TB, T = range(7)
 ROWS = 7
@@ -76,16 +78,15 @@ class Clock:
         rows = self.rows
         return rows.shape[1] > component and bool(rows[row, component] >= value)
 
+    def value(self, row: int, component: int) -> int:
+        """The latest action of a component that is known in a row."""
+        rows = self.rows
+        return int(rows[row, component]) if rows.shape[1] > component else 0
+
     def knows_of(self, place: Triple, row: int, component: int, value: int) -> bool:
         """True if an action of another cluster is known in a row."""
         rows = None if self.others is None else self.others.get(place)
         return rows is not None and rows.shape[1] > component and bool(rows[row, component] >= value)
-
-    def covers(self, executed: npt.NDArray[np.int32]) -> bool:
-        """True if everything in a row X is known to have been executed."""
-        mine = self.rows[X]
-        common = min(len(mine), len(executed))
-        return bool((mine[:common] >= executed[:common]).all()) and not executed[common:].any()
 
     def set(self, component: int, value: int, rows: tuple[int, ...]) -> None:
         """Know at least so much of a component."""

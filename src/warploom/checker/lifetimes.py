@@ -8,6 +8,7 @@ from warploom.checker.agents import Lanes, Warp
 from warploom.checker.barriers import Ledger
 from warploom.checker.clocks import Clock, Triple, X
 from warploom.checker.collecting import Findings
+from warploom.checker.operations import Form
 from warploom.checker.rules import Rules
 from warploom.checker.shadow import Access
 from warploom.machine.core.events import Event, Touch
@@ -88,6 +89,16 @@ class Lifetimes:
         """True if all these CTAs have ended."""
         return all(cta in self._endings and self._endings[cta].left <= 0 for cta in ctas)
 
+    def describe(self, form: Form) -> None:
+        """Add the allocations and foreign accesses to a normal form."""
+        for cta, columns in sorted(self._allocated.items()):
+            for column, (size, component, time) in sorted(columns.items()):
+                form.plain("allocated", cta, column, size, form.value(component, time))
+        for cta, accesses in sorted(self._foreign.items()):
+            form.plain("foreign", cta, sorted((key, form.access(access)) for key, access in accesses.items()))
+        for cta, ending in sorted(self._endings.items()):
+            form.clock(("ending", cta, ending.left), ending.executed)
+
     def judge(self, ctas: set[Triple], ledgers: dict[tuple[Triple, int], Ledger]) -> None:
         """A cluster has ended: each CTA must have known of what the others did to it."""
         ends = {cta: self._endings.pop(cta).executed for cta in ctas}
@@ -104,8 +115,8 @@ class Lifetimes:
                 self._judge_barrier(ledger, ends[owner])
 
     def _judge_barrier(self, ledger: Ledger, end: Clock) -> None:
-        for phase, is_asynchronous, clock, event in ledger.remote.values():
-            order = self.rules.follows(end, ledger.component, phase, clock, is_asynchronous, event.source)
+        for phase, is_asynchronous, known, event in ledger.remote.values():
+            order = self.rules.follows(end, ledger.component, phase, known, is_asynchronous, event.source)
             if order != "":
                 text = f"{ledger.name} is reached from another CTA, and nothing keeps its own CTA from ending before."
                 missing = f"a wait for phase {phase} before the CTA ends"

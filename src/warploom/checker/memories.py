@@ -48,7 +48,7 @@ class Memories:
 
     def __init__(self, agents: Agents, rules: Rules, findings: Findings) -> None:
         self._agents, self._rules, self._findings = agents, rules, findings
-        self._of_ctas: dict[tuple[str, Triple | None], Shadow] = {}
+        self.of_ctas: dict[tuple[str, Triple | None], Shadow] = {}
         self._arrays: dict[int, _Array] = {}
         self._placed: tuple[Placed, ...] = ()
         self._bases: list[int] = []
@@ -93,9 +93,9 @@ class Memories:
         if touch.space == "global":
             self._touch_array(touch, access, part, clock)
             return
-        shadow = self._of_ctas.get((touch.space, touch.cta))
+        shadow = self.of_ctas.get((touch.space, touch.cta))
         if shadow is None:
-            shadow = self._of_ctas[touch.space, touch.cta] = Shadow(_CTA_BITS, recurring=True)
+            shadow = self.of_ctas[touch.space, touch.cta] = Shadow(_CTA_BITS, recurring=True)
         region = shadow.region(_linear(touch), touch.width)
         fresh = shadow.access(region, access, partial(self._judge, touch, part, clock))
         if fresh and not (touch.space == "shared" and "f8f6f4" in access.source.instruction.opcode):
@@ -156,7 +156,7 @@ class Memories:
 
     def free(self, touch: Touch, access: Access, part: Lanes) -> None:
         """TMEM is given back: a write to all of it, after which it is as new."""
-        shadow = self._of_ctas.get((touch.space, touch.cta))
+        shadow = self.of_ctas.get((touch.space, touch.cta))
         if shadow is None:
             return
         region = shadow.region(_linear(touch), touch.width)
@@ -171,9 +171,14 @@ class Memories:
         shadow.access(region, access, judge)
         shadow.forget(region)
 
+    @property
+    def publishes(self) -> bool:
+        """True if threads synchronise through locations in memory."""
+        return bool(self._published)
+
     def forget(self, ctas: set[Triple]) -> None:
         """Drop the shadows of CTAs that have ended."""
-        self._of_ctas = {key: shadow for key, shadow in self._of_ctas.items() if key[1] not in ctas}
+        self.of_ctas = {key: shadow for key, shadow in self.of_ctas.items() if key[1] not in ctas}
         self._published = {key: rows for key, rows in self._published.items() if key[1] not in ctas}
 
     def _synchronise(self, event: Event, touch: Touch, part: Lanes, warp: Warp, *, writes: bool) -> None:

@@ -85,6 +85,8 @@ class Checker:
     def _complete(self, event: Event) -> None:
         if event.verb == "phase":
             self.barriers.end_phase(event)
+        else:
+            self.operations.complete(event)
 
     def _arrive(self, event: Event) -> None:
         if event.barrier is None:

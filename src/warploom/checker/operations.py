@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from warploom.checker.agents import Agents, Lanes, Sync, Warp
-from warploom.checker.clocks import PG, TB, Clock, Components, G, P, T, Triple, X
+from warploom.checker.clocks import PG, TB, Clock, Components, G, Known, P, T, Triple, X
 from warploom.checker.rules import Rules
 from warploom.checker.shadow import Access
 from warploom.machine.core.events import Event, Touch
@@ -34,6 +34,8 @@ class Pending:
     accesses: list[tuple[Access, int]] = field(default_factory=list)
     """Its accesses, with the rank of the CTA that owns the bytes."""
     is_pair: bool = False
+    known: Known = ()
+    """To know these actions is to come after the operation; its completion, where its engine completes in order."""
 
     def signal(self, components: Components, component: int, event: Event) -> None:
         """Its completion is announced at a barrier: those that know the phase know the accesses of that CTA."""
@@ -45,6 +47,18 @@ class Pending:
             access.components, access.component = components, component
             access.value, access.phase = (event.phase or 0) + 1, event.phase
             access.barrier = event.barrier.name
+
+
+class Form(Protocol):
+    """A normal form of the state that parts of the checker add theirs to (`recurrence.py`)."""
+
+    def plain(self, *values: object) -> None: ...
+
+    def clock(self, label: object, clock: Clock | None) -> None: ...
+
+    def value(self, component: int, value: int) -> int: ...
+
+    def access(self, access: Access | None) -> int: ...
 
 
 class _Engine(NamedTuple):
@@ -93,16 +107,27 @@ class Operations:
         self._bulk: set[tuple[Triple, int, int]] = set()
         self._copies: dict[tuple[Triple, int], dict[int, _Copies]] = {}
         """The copies by `cp.async` of each warp, by the lanes that issued them together."""
+        self._latest: dict[int, int] = {}
+        """The latest number of a group that was seen, by its component."""
+        self._over: list[int] = []
+        """Operations that have completed, whose signals may still come."""
 
     def pending(self, event: Event) -> Pending | None:
         """The operation that an event is part of the completion of."""
         return self._pending.get(event.agent.operation) if event.agent.operation else None
+
+    def complete(self, event: Event) -> None:
+        """An operation takes effect; its signals follow at once."""
+        self._over.append(event.agent.operation)
 
     def issue(self, event: Event, warp: Warp) -> tuple[Pending, Lanes, Clock]:
         """Take an operation; the caller judges its accesses with the issuer's clock.
 
         To issue teaches nothing and is known by the completion alone, so that it does not count as an action.
         """
+        for number in self._over:  # an operation signals while it completes, and not after the next issue
+            self._pending.pop(number, None)
+        self._over.clear()
         parts = [part for part in warp.parts if part.mask & event.lanes]
         clock = parts[0].snapshot()
         if len(parts) > 1:
@@ -114,6 +139,11 @@ class Operations:
         pending = Pending(clock.copy() if signals and is_tensor else clock, parts[0].component, warp.time, warp.cta)
         pending.is_pair = "cta_group::2" in event.source.instruction.opcode
         engine = self._engine(event, warp, pending.clock if signals else None)
+        if signals:
+            known = [(part.component, part.clock.value(X, part.component)) for part in parts]
+            if engine.value is not None:
+                known.append((engine.writes, pending.clock.value(X, engine.writes)))
+            pending.known = tuple(known)
         for touch in event.touches:
             if touch.verb in ("reads", "writes") and touch.space != "register":
                 pending.accesses.append((self._access(event, warp, touch, engine), _rank(touch)))
@@ -144,6 +174,7 @@ class Operations:
             case "tcgen05":
                 pipe = ("tcgen05", warp.cta, warp.number, lane)
                 component = components.of(pipe)
+                self._latest[component] = value
                 if carried is not None:
                     carried.fit(components)
                     carried.set(component, value, (X, G, P, PG, TB))
@@ -152,6 +183,7 @@ class Operations:
             case "wgmma":
                 self._remember(warp, group.number, event.lanes)
                 component = components.of(("wgmma", warp.cta, warp.number // _WARPS_PER_GROUP))
+                self._latest[component] = value
                 return _Engine(component, component, value)
             case "bulk":
                 thread = (warp.cta, warp.number, lane)
@@ -162,6 +194,7 @@ class Operations:
             case "cp.async":
                 return self._copy(event, warp, carried)
         component = components.of((group.kind, warp.cta, warp.number))
+        self._latest[component] = value
         return _Engine(component, component, value)
 
     def _copy(self, event: Event, warp: Warp, carried: Clock | None) -> _Engine:
@@ -223,6 +256,7 @@ class Operations:
             component = warp.components.of((group.kind, warp.cta, warp.number))
             if group.kind in ("tensor load", "tensor store"):
                 rows = (X, G, T)
+        self._latest[component] = max(self._latest.get(component, 0), group.number)
         for part in parts:
             part.clock.fit(warp.components)
             part.clock.set(component, group.number, rows)
@@ -255,6 +289,35 @@ class Operations:
                     part.clock.set(number, done, (X, G))
         for part in parts:
             part.history.append(Sync(event.source, part.clock.copy()))
+
+    def describe(self, form: Form, counts: dict[int, int]) -> None:
+        """Add the groups and operations to a normal form, and their present counts."""
+        counts |= self._latest
+        for warp in self._agents.warps.values():
+            for lane, number in enumerate(warp.committed("bulk")):
+                thread = (warp.cta, warp.number, lane)
+                if thread in self._bulk:
+                    for key in (("bulk", *thread), ("bulk reads", *thread)):
+                        counts[warp.components.of(key)] = number
+                    held = self.unwaited.get(thread)
+                    form.plain("bulk", thread, None if held is None else number - held[0])
+        for key, issuers in sorted(self._issuers.items()):
+            newest = max(issuers)
+            for number, clock in sorted(issuers.items()):
+                form.clock(("issuer", key, number - newest), clock)
+        for owner, by_lanes in sorted(self._copies.items()):
+            warp = self._agents.warps[owner]
+            commits = warp.committed("cp.async")
+            for lanes, copies in sorted(by_lanes.items()):
+                component = warp.components.of(("cp.async", *owner, lanes))
+                numbers = [form.value(component, each) for each in (copies.issued, copies.done)]
+                left = [
+                    (form.value(component, number), [commits[lane] - one for lane, one in zip(_bits(lanes), ones, strict=True)])
+                    for number, ones in copies.open
+                ]
+                form.plain("copies", owner, lanes, numbers, left)
+        over = set(self._over)
+        form.plain("pending", len([number for number in self._pending if number not in over]))
 
     def forget(self, ctas: set[Triple]) -> None:
         """Drop the operations of CTAs that have ended."""

@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from warploom.checker.clocks import PG, Clock, G, P, T, X
+from warploom.checker.clocks import PG, Clock, G, Known, P, T, X
 from warploom.checker.shadow import Access
 from warploom.machine.core.events import Source
 
@@ -138,7 +138,7 @@ class Rules:
         return problem
 
     def follows(
-        self, clock: Clock, component: int, phase: int, source: Clock, is_asynchronous: bool, by: Source
+        self, clock: Clock, component: int, phase: int, known: Known, is_asynchronous: bool, by: Source
     ) -> str | None:
         """Empty if an action comes after a contribution to a phase, else the relaxation that accepts it, or None.
 
@@ -146,7 +146,7 @@ class Rules:
         """
         if clock.knows(X, component, phase + 1):
             return ""
-        if not clock.covers(source.rows[X]):
+        if not all(clock.knows(X, *each) for each in known):
             return None
         if not is_asynchronous:
             return ""

@@ -191,6 +191,10 @@ class Shadow:
                 atom.reads = (*kept, new)
         return fresh
 
+    def pages(self) -> list[tuple[int, _Page]]:
+        """The pages that were accessed, in order."""
+        return sorted(self._pages.items(), key=lambda page: page[0])
+
     def forget(self, region: list[int]) -> None:
         """Let bytes be as if they had never been accessed: memory that was freed."""
         for number in region:

@@ -1,0 +1,396 @@
+"""Loops: the registers that steer synchronisation, and the comparisons that only decide how often a loop runs.
+
+A kernel may be pumped (repeat a part of its loops) if nothing that steers it depends on the counters of these loops,
+except comparisons of a counter with a value that the loop does not change. Everything else must recur exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from warploom.ptx.analysis.control_flow import BRANCHES, LEAVES, Flow
+from warploom.ptx.analysis.liveness import read
+from warploom.ptx.analysis.uniformity import registers_of, written
+from warploom.ptx.isa.table import Op
+from warploom.ptx.syntax.model import Address, Immediate, Negated, Register, Special, Symbol
+
+Expression = Any
+"""An integer, or a tuple of a name and its arguments: ("param", "k"), ("add.s32", ("param", "k"), 63)."""
+
+_SIGNALS = frozenset({"arrives", "expects", "completes", "waits", "syncs", "commits", "drains", "allocates", "frees"})
+_DEEPEST = 24
+_STEPS = 3
+_FREE_SPACES = frozenset({"global", "param", "const", "local"})
+_ORACLE = "clusterlaunchcontrol.query_cancel.is_canceled"
+_OWNERS = ("%ctaid", "%nctaid", "%clusterid", "%nclusterid", "%gridid")
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """A comparison of a loop's counter with a value that does not change in the loop."""
+
+    op: Op
+    head: int
+    counter: str
+    first: Expression
+    step: Expression
+    bound: Expression
+    leaves: bool
+    """True if the comparison decides whether the loop ends."""
+
+    @property
+    def trips(self) -> Expression:
+        """The identity of its number of passes: two loops with the same one run equally often."""
+        return self.op.instruction.opcode, self.first, self.step, self.bound
+
+
+@dataclass(slots=True)
+class Steering:
+    """The registers that steer branches, shared memory, TMEM and synchronisation, and what they depend on."""
+
+    registers: frozenset[str] = frozenset()
+    counted: dict[int, Counted] = field(default_factory=dict)
+    """Comparisons through which counters steer, by the identity of their instruction."""
+    guards: dict[int, tuple[Op, Expression, int]] = field(default_factory=dict)
+    """Comparisons of the bound of a loop with a constant: is there a pass at all?"""
+    params: frozenset[str] = frozenset()
+    specials: frozenset[str] = frozenset()
+    shared_loads: tuple[Op, ...] = ()
+    data_loads: tuple[Op, ...] = ()
+    asks: bool = False
+    """True if answers of cluster launch control decide how many tiles a cluster computes."""
+
+    def sized(self, expression: Expression) -> frozenset[str]:
+        """The parameters in an expression."""
+        return frozenset(_params(expression))
+
+
+class Loops:
+    """The loops of a kernel."""
+
+    def __init__(self, flow: Flow) -> None:
+        self.flow = flow
+        self.defs: dict[str, list[tuple[int, Op]]] = {}
+        for block in flow.blocks:
+            for op in block.ops:
+                for name in written(op):
+                    self.defs.setdefault(name, []).append((block.index, op))
+        self.bodies = self._bodies()
+
+    def _bodies(self) -> dict[int, frozenset[int]]:
+        """The blocks of every natural loop, by its head."""
+        before: dict[int, list[int]] = {}
+        for block in self.flow.blocks:
+            for successor in block.successors:
+                before.setdefault(successor, []).append(block.index)
+        found: dict[int, set[int]] = {}
+        for tail, head in self.flow.back_edges:
+            body, work = found.setdefault(head, {head}), [tail]
+            while work:
+                at = work.pop()
+                if at not in body:
+                    body.add(at)
+                    work += before.get(at, ())
+        return {head: frozenset(body) for head, body in found.items()}
+
+    def steering(self) -> Steering:
+        """The steering registers, with counted comparisons cut off."""
+        made = Steering()
+        bounds: set[Expression] = set()
+        reached: set[str] = set()
+        params: set[str] = set()
+        specials: set[str] = set()
+        shared: dict[int, Op] = {}
+        data: dict[int, Op] = {}
+        places = {id(op): block.index for block in self.flow.blocks for op in block.ops}
+        counted = {
+            id(op): found
+            for block in self.flow.blocks
+            for op in block.ops
+            if op.family == "setp" and (found := self._counted(op, block.index)) is not None
+        }
+        bounds = {each.bound for each in counted.values()}
+        work = [name for block in self.flow.blocks for op in block.ops for name in _seeds(op)]
+        while work:
+            name = work.pop()
+            if name in reached:
+                continue
+            reached.add(name)
+            for _, op in self.defs.get(name, ()):
+                if id(op) in counted:
+                    made.counted[id(op)] = counted[id(op)]
+                    continue
+                if op.family == "setp" and (guard := self._guard(op, bounds)) is not None:
+                    made.guards[id(op)] = (op, *guard)
+                    continue
+                if op.instruction.opcode.startswith(_ORACLE):
+                    made.asks = True
+                    continue
+                for effect in op.form.effects:
+                    if effect.verb != "reads":
+                        continue
+                    if op.instruction.opcode.startswith("ld.param"):
+                        params.update(_named(op))
+                    elif "shared" in op.instruction.opcode:
+                        shared[id(op)] = op
+                    else:
+                        data[id(op)] = op
+                specials.update(_specials(op))
+                work += _inputs(op)
+        made.registers, made.params, made.specials = frozenset(reached), frozenset(params), frozenset(specials)
+        made.shared_loads, made.data_loads = tuple(shared.values()), tuple(data.values())
+        del places
+        return made
+
+    def _counted(self, op: Op, block: int) -> Counted | None:
+        sources = _sources(op)
+        if len(sources) != 2 or op.instruction.guard is not None or len(written(op)) != 1:
+            return None
+        around = sorted((body for body in self.bodies.items() if block in body[1]), key=lambda each: len(each[1]))
+        for head, body in around:
+            for one, other in (sources, sources[::-1]):
+                if not isinstance(one, Register) or not self._is_invariant(other, body):
+                    continue
+                counter = self._linear(one.name, body, head)
+                if counter is None:
+                    continue
+                first = self._first(counter, body)
+                step = self._step(counter, body, head)
+                bound = self.expression(other)
+                return Counted(op, head, counter, first, step, bound, self._leaves(written(op)[0], body))
+        return None
+
+    def _leaves(self, predicate: str, body: frozenset[int]) -> bool:
+        for index in body:
+            block = self.flow.blocks[index]
+            if block.ops and any(successor not in body for successor in block.successors):
+                guard = block.ops[-1].instruction.guard
+                if guard is not None and guard.register.name == predicate:
+                    return True
+        return False
+
+    def _is_invariant(self, operand: object, body: frozenset[int]) -> bool:
+        if isinstance(operand, Immediate):
+            return True
+        return isinstance(operand, Register) and not any(at in body for at, _ in self.defs.get(operand.name, ()))
+
+    def _linear(self, name: str, body: frozenset[int], head: int, steps: int = _STEPS) -> str | None:
+        """The counter of a loop that a register is, or differs from by a constant."""
+        if self._step(name, body, head) is not None:
+            return name
+        inside = [op for at, op in self.defs.get(name, ()) if at in body]
+        if steps == 0 or len(inside) != 1 or inside[0].instruction.guard is not None:
+            return None
+        (op,) = inside
+        sources = _sources(op)
+        if op.family in ("add", "sub") and "f" not in op["type"] and isinstance(sources[0], Register):
+            rest, start = sources[1], sources[0].name
+        elif op.family == "mov" and isinstance(sources[0], Register):
+            rest, start = None, sources[0].name
+        else:
+            return None
+        if rest is not None and not self._is_invariant(rest, body):
+            return None
+        return self._linear(start, body, head, steps - 1)
+
+    def _step(self, name: str, body: frozenset[int], head: int) -> Expression | None:
+        """The amount that is added to a register once in every pass of a loop; None if that is not all that happens."""
+        inside = [(at, op) for at, op in self.defs.get(name, ()) if at in body]
+        if len(inside) != 1:
+            return None
+        ((block, op),) = inside
+        if op.instruction.guard is not None or not self._in_every_pass(block, body, head):
+            return None
+        if op.family == "mov" and isinstance(_sources(op)[0], Register):
+            defs = self.defs.get(_sources(op)[0].name, ())
+            if len(defs) != 1 or defs[0][0] not in body or defs[0][1].instruction.guard is not None:
+                return None
+            op = defs[0][1]
+        if op.family != "add" or "f" in op["type"]:
+            return None
+        sources = _sources(op)
+        for one, other in (sources, sources[::-1]):
+            if isinstance(one, Register) and one.name == name and self._is_invariant(other, body):
+                return self.expression(other)
+        return None
+
+    def _in_every_pass(self, block: int, body: frozenset[int], head: int) -> bool:
+        """True if a block is executed exactly once in every pass."""
+        for other, inner in self.bodies.items():
+            if other != head and block in inner and inner < body:
+                return False
+        if block == head:
+            return True
+        seen, work = {head}, [head]
+        tails = {tail for tail, at in self.flow.back_edges if at == head}
+        while work:
+            at = work.pop()
+            if at in tails:
+                return False
+            for successor in self.flow.blocks[at].successors:
+                if successor in body and successor != block and successor not in seen:
+                    seen.add(successor)
+                    work.append(successor)
+        return True
+
+    def _first(self, name: str, body: frozenset[int]) -> Expression:
+        outside = {self._value(op, _DEEPEST) for at, op in self.defs.get(name, ()) if at not in body}
+        return outside.pop() if len(outside) == 1 else ("register", name)
+
+    def _guard(self, op: Op, bounds: set[Expression]) -> tuple[Expression, int] | None:
+        """The bound of a loop and the constant that a comparison compares it with."""
+        sources = _sources(op)
+        if len(sources) != 2:
+            return None
+        one, other = (self.expression(each) for each in sources)
+        if isinstance(other, int) and one in bounds and not isinstance(one, int):
+            return one, other
+        if isinstance(one, int) and other in bounds and not isinstance(other, int):
+            return other, one
+        return None
+
+    def expression(self, operand: object, depth: int = _DEEPEST) -> Expression:
+        """The value of an operand in terms of parameters and special registers, as far as it has one definition."""
+        match operand:
+            case Immediate():
+                return int(operand.value) if isinstance(operand.value, int) else ("immediate", str(operand.value))
+            case Special():
+                return "special", str(operand.name)
+            case Symbol():
+                return "symbol", str(operand.name)
+            case Register(name):
+                defs = self.defs.get(name, ())
+                if len(defs) != 1 or depth == 0 or defs[0][1].instruction.guard is not None:
+                    return "register", name
+                return self._value(defs[0][1], depth)
+        return "operand", str(operand)
+
+    def _value(self, op: Op, depth: int) -> Expression:
+        opcode, sources = op.instruction.opcode, _sources(op)
+        if opcode.startswith("ld.param"):
+            return "param", next(iter(_named(op)), "")
+        if op.form.effects or op.form.result != "pure" or len(written(op)) != 1:
+            return "result", opcode, op.instruction.text
+        values = tuple(self.expression(each, depth - 1) for each in sources)
+        return values[0] if op.family == "mov" and len(values) == 1 else (opcode, *values)
+
+
+def evaluate(expression: Expression, values: Mapping[str, int]) -> int | None:
+    """The value of an expression for values of the parameters; None if it depends on more."""
+    if isinstance(expression, int):
+        return expression
+    kind, *rest = expression
+    if kind == "param":
+        return values.get(rest[0])
+    if kind in ("special", "symbol", "register", "operand", "result", "immediate"):
+        return values.get(rest[0]) if kind == "special" else None
+    given = [evaluate(each, values) for each in rest]
+    if any(each is None for each in given):
+        return None
+    numbers = [each for each in given if each is not None]
+    root = kind.split(".")[0]
+    if root == "mul" and ".lo" not in kind and ".wide" not in kind:
+        return None
+    function = _ARITHMETIC.get(root)
+    return None if function is None else function(*numbers)
+
+
+_ARITHMETIC: dict[str, Any] = {
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "mul": lambda a, b: a * b,
+    "mad": lambda a, b, c: a * b + c,
+    "shl": lambda a, b: a << b,
+    "shr": lambda a, b: a >> b,
+    "div": lambda a, b: a // b if b else None,
+    "rem": lambda a, b: a % b if b else None,
+    "and": lambda a, b: a & b,
+    "min": min,
+    "max": max,
+    "cvt": lambda a: a,
+    "mov": lambda a: a,
+}
+
+
+def _params(expression: Expression) -> Iterator[str]:
+    if isinstance(expression, tuple):
+        if expression[0] == "param":
+            yield expression[1]
+        else:
+            for each in expression[1:]:
+                yield from _params(each)
+
+
+def specials_of(expression: Expression) -> Iterator[str]:
+    """The special registers in an expression."""
+    if isinstance(expression, tuple):
+        if expression[0] == "special":
+            yield expression[1]
+        else:
+            for each in expression[1:]:
+                yield from specials_of(each)
+
+
+def owners(specials: frozenset[str]) -> list[str]:
+    """The special registers that tell clusters apart, of those that steer."""
+    return sorted(name for name in specials if name.startswith(_OWNERS))
+
+
+def _sources(op: Op) -> list[Any]:
+    return [op.operands[slot.name] for slot in op.form.slots if slot.kind in ("in", "pred", "address", "ins")]
+
+
+def _named(op: Op) -> list[str]:
+    """The symbols in the addresses of an instruction."""
+    found = []
+    for slot in op.form.slots:
+        operand = op.operands[slot.name]
+        if isinstance(operand, Address) and isinstance(operand.base, Symbol):
+            found.append(str(operand.base.name))
+    return found
+
+
+def _specials(op: Op) -> list[str]:
+    operands = [op.operands.get(slot.name) for slot in op.form.slots]
+    return [str(each.name) for each in operands if isinstance(each, Special)]
+
+
+def _inputs(op: Op) -> list[str]:
+    return read(op)
+
+
+def _seeds(op: Op) -> list[str]:
+    """The registers of one instruction that steer: addresses, bytes and predicates of global accesses do not."""
+    effects = op.form.effects
+    branches = op.family in BRANCHES | LEAVES
+    only_global = bool(effects) and all(
+        effect.verb in ("reads", "writes") and not effect.later and _space(op, effect.space) in _FREE_SPACES
+        for effect in effects
+    )
+    found: list[str] = []
+    if (branches or (effects and not only_global)) and op.instruction.guard is not None:
+        found.append(op.instruction.guard.register.name)
+    if only_global:
+        return found
+    signals = any(effect.verb in _SIGNALS for effect in effects)
+    engine = any(effect.later for effect in effects) and not op.instruction.opcode.startswith("cp.async.c")
+    for slot in op.form.slots:
+        operand = op.operands[slot.name]
+        if slot.kind == "address":
+            spaces = {_space(op, effect.space) for effect in effects if effect.operand == slot.name}
+            if effects and not (spaces and spaces <= _FREE_SPACES):
+                found += registers_of(operand)
+        elif slot.kind in ("in", "pred") and (branches or signals or engine):
+            found += registers_of(operand)
+    return found
+
+
+def _space(op: Op, space: str) -> str:
+    if space.startswith("{"):
+        space = op[space[1:-1]] or "generic"
+    return space.partition("::")[0]
+
+
+__all__ = ["Counted", "Expression", "Loops", "Negated", "Steering", "evaluate", "owners", "specials_of"]

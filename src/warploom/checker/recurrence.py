@@ -1,0 +1,259 @@
+"""The state of a checked run in a normal form, so that two points of a run can be recognised as the same state.
+
+Clocks only grow, so that a state never comes back literally. But the checker only takes maxima, compares values of one
+component, and counts a component on: it commutes with every renaming of a component's values that keeps their order.
+The normal form replaces each value by its rank among all values of its component that anything holds, and, for
+components that count groups or phases, adds the distance to the count where that is small. Two points with equal forms
+have equal futures under equal events.
+
+The emulator's part of the state (the next block and the steering registers of every warp, the counts of barriers) is
+compared exactly. Left out are data, counters of loops (`loops.py`) and accesses to global memory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from warploom.checker.clocks import ROWS, Clock, Components, Known, Triple, fitted
+from warploom.checker.observer import Checker
+from warploom.checker.shadow import Access, Shadow
+from warploom.machine.core.cta import Cluster, Cta, Generation
+from warploom.machine.core.group import DONE, EXPIRED, WARP, Group, lane_bits
+
+_NEAR = 9
+"""Groups whose distance to the present count is part of a state: waits leave at most 8."""
+_PHASES = 3
+"""The same for phases and rounds: the present one and the two before it are compared with."""
+_NONE = -1
+
+
+class Unfit(Exception):
+    """The state has parts that the normal form does not include."""
+
+
+class _Form:
+    """A normal form in the making."""
+
+    def __init__(self, components: Components) -> None:
+        self._components = components
+        self._labels: list[object] = []
+        self._rows: list[npt.NDArray[np.int32]] = []
+        self._numbers: list[tuple[int, int]] = []
+        self._places: dict[int, int] = {}
+        self._accesses: list[Access] = []
+
+    def plain(self, *values: object) -> None:
+        """Add a value that is compared as it is."""
+        self._labels.append(values)
+
+    def clock(self, label: object, clock: Clock | None) -> None:
+        if clock is None:
+            self.plain(label, None)
+            return
+        if clock.others:
+            raise Unfit("knowledge of other clusters")
+        self._labels.append(label)
+        self._rows.append(fitted(clock.rows, self._components.capacity))
+
+    def value(self, component: int, value: int) -> int:
+        """Add a value of a component; the number stands for it until all values are known."""
+        self._numbers.append((component, value))
+        return len(self._numbers) - 1
+
+    def access(self, access: Access | None) -> int:
+        if access is None:
+            return _NONE
+        number = self._places.get(id(access))
+        if number is None:
+            if access.components is not self._components:
+                raise Unfit("accesses of other clusters")
+            number = self._places[id(access)] = len(self._accesses)
+            self._accesses.append(access)
+        return number
+
+    def digest(self, counts: dict[int, int], shadows: Iterable[tuple[object, Shadow]]) -> bytes:
+        """The digest of everything that was added, with the shadows of memories."""
+        pages = [(label, number, page, shadow) for label, shadow in shadows for number, page in shadow.pages()]
+        for _, _, page, shadow in pages:
+            for at in np.unique(page.atoms).tolist():
+                atom = shadow.atoms[at]
+                self.access(atom.write)
+                for read in atom.reads:
+                    self.access(read)
+        tokens = [*self._numbers, *((each.component, each.value or 0) for each in self._accesses)]
+        ranks, rank_of = self._ranked(tokens, counts)
+        total = hashlib.blake2b(digest_size=16)
+        total.update(repr(self._labels).encode())
+        total.update(ranks.tobytes())
+        total.update(repr([rank_of[token] for token in self._numbers]).encode())
+        total.update(repr(sorted((each, rank_of.get((each, -1), 0)) for each in counts)).encode())
+        named = [
+            (
+                each.source.number, each.component, each.value is None, rank_of[each.component, each.value or 0],
+                each.writes, each.proxy, each.scope, each.changes, each.asynchronous, each.pipe, each.lanes, each.warp,
+                each.cta,
+            )
+            for each in self._accesses
+        ]  # fmt: skip
+        for label, number, page, shadow in pages:
+            found, inverse = np.unique(page.atoms, return_inverse=True)
+            contents = [_content(shadow, at, self._places, named) for at in found.tolist()]
+            order = {each: place for place, each in enumerate(sorted(set(contents)))}
+            cells = np.array([order[each] for each in contents], np.int32)[inverse.reshape(-1)]
+            total.update(repr((label, number, page.shift, sorted(set(contents)))).encode())
+            total.update(cells.tobytes())
+        return total.digest()
+
+    def _ranked(
+        self, tokens: list[tuple[int, int]], counts: dict[int, int]
+    ) -> tuple[npt.NDArray[np.int64], dict[tuple[int, int], int]]:
+        """The clocks and the values with ranks in place of values.
+
+        Clocks are only compared with values of actions, so that their rank among these is all that matters.
+        """
+        capacity = self._components.capacity
+        by_component: dict[int, set[int]] = {}
+        for component, value in tokens:
+            by_component.setdefault(component, {0}).add(value)
+        for component, count in counts.items():
+            kind = self._components.keys[component][0]
+            near = _PHASES if kind in ("barrier", "named") else _NEAR
+            by_component.setdefault(component, {0}).update(max(count + 1 - each, 0) for each in range(near))
+        rows = [rows.reshape(ROWS, -1)[:, :capacity] for rows in self._rows]
+        held = np.concatenate(rows) if rows else np.zeros((0, capacity), np.int32)
+        ranks = np.zeros(held.shape, np.int64)
+        rank_of: dict[tuple[int, int], int] = {}
+        for component, own in by_component.items():
+            values = sorted(own)
+            rank_of |= {(component, value): at for at, value in enumerate(values, 1)}
+            if component >= 0:
+                ranks[:, component] = np.searchsorted(values, held[:, component], side="right")
+                count = counts.get(component)
+                if count is not None:
+                    rank_of[component, -1] = rank_of.get((component, count), 0)
+        return ranks, rank_of
+
+
+def _content(shadow: Shadow, at: int, places: dict[int, int], named: list[tuple[Any, ...]]) -> str:
+    """What the bytes of an atom remember."""
+    atom = shadow.atoms[at]
+    write = None if atom.write is None else named[places[id(atom.write)]]
+    return repr((at != 0, write, sorted(repr(named[places[id(read)]]) for read in atom.reads)))
+
+
+def state_of(checker: Checker, cluster: Cluster, live: dict[int, tuple[str, ...]]) -> bytes:
+    """The normal form of a cluster's state; `live` has the steering registers that are live at each block."""
+    ctas = {cta.index for cta in cluster.ctas}
+    components = checker.agents.cluster(cluster.ctas[0].index)
+    if checker.memories.publishes:
+        raise Unfit("flags in memory")
+    form = _Form(components)
+    counts: dict[int, int] = {}
+    for key in sorted(checker.agents.warps):
+        warp = checker.agents.warps[key]
+        for part in sorted(warp.parts, key=lambda each: each.mask):
+            form.clock(("warp", key, part.mask, part.component), part.clock)
+            form.clock("fenced", part.fenced)
+            form.clock("seen", part.seen)
+            form.plain(part.fenced_scope)
+    checker.operations.describe(form, counts)
+    for place in sorted(checker.barriers.ledgers):
+        _add_ledger(form, counts, place, checker.barriers.ledgers[place])
+    checker.meetings.describe(form, counts)
+    checker.lifetimes.describe(form)
+    for cta in cluster.ctas:
+        form.plain(*_machine(cta, live))
+    form.plain(_cluster_barrier(cluster))
+    shadows = [(key, shadow) for key, shadow in sorted(checker.memories.of_ctas.items(), key=repr) if key[1] in ctas]
+    return form.digest(counts, shadows)
+
+
+def _add_ledger(form: _Form, counts: dict[int, int], place: object, ledger: Any) -> None:
+    now = ledger.phase
+    counts[ledger.component] = now
+    made = None if ledger.made_by is None else form.value(*ledger.made_by)
+    form.plain(place, now & 1, ledger.asynchronous > 0, ledger.bytes, ledger.observed - now, made)
+    form.clock("contributions", ledger.clock)
+    form.clock("arrivals", ledger.arrived)
+    for phase, ended in sorted(ledger.ended.items()):
+        form.plain("ended", phase - now, ended.is_asynchronous)
+        if not ended.is_asynchronous:
+            form.plain([(each, form.value(each, time)) for each, time in sorted(ended.contributed.items())])
+        if phase == now - 1:
+            form.clock("ended", ended.clock)
+    form.plain([(each, form.value(each, time)) for each, time in sorted(ledger.contributed.items())])
+    for phase, waiters in sorted(ledger.waiters.items()):
+        if phase >= now - 2:
+            each = sorted((waiter.component, waiter.time) for waiter in waiters)
+            form.plain("waiters", phase - now, [(component, form.value(component, time)) for component, time in each])
+    form.plain("expects", [form.value(each.component, each.time) for each in ledger.expects])
+    form.plain("users", [(each, form.value(each, time)) for each, (time, _) in sorted(ledger.users.items())])
+    for number, (phase, known, _) in sorted(ledger.signals.items()):
+        form.plain("signal", number, _known(form, ledger.component, phase, known))
+    for key, (phase, is_asynchronous, known, _) in sorted(ledger.remote.items(), key=repr):
+        form.plain("remote", key, is_asynchronous, _known(form, ledger.component, phase, known))
+
+
+def _known(form: _Form, component: int, phase: int, known: Known) -> list[tuple[int, int]]:
+    """A contribution to a phase: a later action must know the end of the phase, or all of `known`."""
+    return [(each, form.value(each, time)) for each, time in ((component, phase + 1), *known)]
+
+
+def _machine(cta: Cta, live: dict[int, tuple[str, ...]]) -> Iterator[object]:
+    """The emulator's state of a CTA: where its groups are, their steering registers, and the counts of barriers."""
+    for group in sorted(cta.all_groups, key=lambda each: (each.first_warp, each.warps, each.pc)):
+        if group.state == DONE:
+            continue
+        joined = None if group.joined is None else lane_bits(group.joined)
+        mask = None if group.mask is None else lane_bits(group.mask)
+        yield group.first_warp, group.warps, mask, group.pc, group.state, group.join, joined, _token(group)
+        yield [(name, register(group, name)) for name in live[group.pc]]
+    for offset, barrier in sorted(cta.mbarriers.items()):
+        yield offset, barrier.pending, barrier.expected, barrier.tx, barrier.phase & 1
+    for number, named in sorted(cta.barriers.items()):
+        yield number, named.generation.arrived, named.generation.needed
+    yield tuple(cta.present)
+
+
+def register(group: Group, name: str) -> object:
+    """The value of a register in the lanes of a group."""
+    place = group.cta.program.layout.places[name]
+    if place.file == "u":
+        return group.u[place.index]
+    lanes = slice(group.first_lane, group.first_lane + group.lanes)
+    return group.warpgroup.files[place.file][place.index, lanes][group.active].tobytes()
+
+
+def _token(group: Group) -> object:
+    token = group.token
+    if token is None or token == EXPIRED:
+        return token
+    if isinstance(token, Generation):
+        return token.arrived, token.needed, token.over
+    raise Unfit("a warp that waits for its own lanes")
+
+
+def _cluster_barrier(cluster: Cluster) -> object:
+    barrier = cluster.state.get("barrier")
+    return None if barrier is None else (sorted(barrier.arrived.items()), sorted(barrier.owing.items()))
+
+
+def passes(cta: Cta, heads: Iterable[int]) -> dict[tuple[Triple, int, int], int]:
+    """How often each warp has begun a pass of each loop."""
+    found: dict[tuple[Triple, int, int], int] = {}
+    for group in cta.all_groups:
+        for head in heads:
+            count = group.counts[head]
+            if count:
+                for warp in range(group.first_warp, group.first_warp + group.warps):
+                    key = (cta.index, warp, head)
+                    found[key] = found.get(key, 0) + count
+    return found
+
+
+__all__ = ["WARP", "Unfit", "passes", "register", "state_of"]
