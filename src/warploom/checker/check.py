@@ -7,30 +7,27 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
-
 from warploom.checker.codes import CODES
 from warploom.checker.collecting import Findings, key_of
-from warploom.checker.determinism import Influence, influences, polls, reason, steering, unmodelled
-from warploom.checker.observer import Checker
+from warploom.checker.determinism import Influence, influences, polls, reason, unmodelled
+from warploom.checker.recurrence.sizes import Family
 from warploom.checker.registers import hazards
 from warploom.checker.report import Cost, Covers, Finding, Party, Relaxed, Report, Verdict
 from warploom.checker.rules import ASSUMPTIONS, PROFILES, RELAXATIONS, Rules
+from warploom.checker.runs import checked_run
 from warploom.checker.witness import Confirmation
-from warploom.diagnostics import Diag, Fault, Loc, Stuck, WarploomError, user_traceback
+from warploom.diagnostics import Diag, Loc, Stuck, WarploomError, user_traceback
 from warploom.host.launch import Launch
 from warploom.host.program import Ptx
-from warploom.launcher import launch_of, prepare, with_triples
+from warploom.launcher import launch_of, with_triples
 from warploom.machine.core.events import Source
-from warploom.machine.core.grid import Grid
-from warploom.machine.core.schedule import Eager
-from warploom.machine.core.setup import Setup
 from warploom.machine.translate.translator import Program
 from warploom.ptx.isa.table import Op
 
 DEFAULT_LIMIT = 50_000_000
 """Warp instructions of a checked run."""
 DEFAULT_BUDGET = 8
+SIZES = ("launch", "all")
 _FEWER_SMS = (1, 2)
 """SMs with which a kernel that asks for work runs again: its clusters then process more tiles each."""
 
@@ -44,13 +41,18 @@ def check(
     budget: int = DEFAULT_BUDGET,
     limit: int | None = DEFAULT_LIMIT,
     sms: int | None = None,
+    sizes: str = "launch",
 ) -> Report:
     """Judge a kernel: PROVED, REFUTED with findings, or INCOMPLETE with the reasons.
 
     `program` is a launch, or PTX with `launch`, the keywords of `warploom.launch` that it is launched with. The arrays
     are copied: the caller's are never written. `profile` is `strict`, the PTX ISA to the letter, or `lenient`. `budget`
     is the number of further runs that enumerate choices and confirm findings; `limit` bounds the instructions of each.
+    `sizes` is `launch`, or `all` to prove other numbers of K steps and of tiles too, by recurrence; `report.covers`
+    says which.
     """
+    if sizes not in SIZES:
+        raise Diag.BAD_LAUNCH.error(what=f"`sizes` is {sizes!r:.60}; it must be one of {', '.join(SIZES)}")
     if profile not in PROFILES:
         raise Diag.BAD_LAUNCH.error(what=f"`profile` is {profile!r:.60}; it must be one of {', '.join(PROFILES)}")
     if not isinstance(budget, int) or budget < 0:
@@ -59,6 +61,8 @@ def check(
     start = time.perf_counter()
     judged = _Judged(launch_, profile, limit, budget)
     judged.run(sms)
+    if sizes == "all":
+        judged.generalise()
     report = judged.report()
     if profile == "strict" and report.findings:
         lenient = _Judged(launch_, "lenient", limit, 0)
@@ -110,6 +114,9 @@ class _Judged:
     reasons: list[str] = field(default_factory=list)
     lints: dict[tuple[str, object], Finding] = field(default_factory=dict)
     as_run: list[str] = field(default_factory=lambda: ["sizes", "input data"])
+    generalised: list[str] = field(default_factory=list)
+    elsewhere: tuple[Finding, ...] = ()
+    """Findings at other sizes."""
 
     def __post_init__(self) -> None:
         self.rules = Rules(self.profile)
@@ -133,18 +140,9 @@ class _Judged:
 
     def _observe(self, sms: int | None) -> Program:
         """Run on copies of the arrays under the eye of a checker."""
-        checker = Checker(self.rules, self.findings)
-        setup = copied(prepare(self.launch_, Eager(), sms, self.limit, (checker,), None))
-        checker.memories.steering = steering(setup.program.flow)
-        grid = Grid(setup)
-        try:
-            with np.errstate(all="ignore"):
-                grid.run()
-        except (Fault, Stuck) as found:
-            self.error = found
-        finally:
-            self.used += grid.used
-            grid.discard()
+        checked = checked_run(self.launch_, self.rules, self.findings, sms=sms, limit=self.limit)
+        checker, self.error = checked.checker, checked.error
+        self.used += checked.used
         self.events += checker.events
         self.runs += 1
         self.lints |= checker.lints
@@ -152,7 +150,18 @@ class _Judged:
             self.lints |= {(each.code, each.sentence): each for each in checker.memories.remarks()}
         if checker.agents.converged:
             self.rules.assumed["convergence"] += 1
-        return setup.program
+        return checked.program
+
+    def generalise(self) -> None:
+        """Check other sizes, if nothing was found at this one."""
+        if self.error is not None or len(self.findings) or self.reasons:
+            self.as_run = ["sizes (the launch itself is not proved)", "input data"]
+            return
+        found = Family(self.launch_, self.rules, self.limit).check()
+        self.runs, self.events, self.used = self.runs + found.runs, self.events + found.events, self.used + found.used
+        self.generalised = found.covered
+        self.as_run = [*found.left, "configuration", "input data"]
+        self.elsewhere, self.error = tuple(found.findings), found.error
 
     def cost(self, other: _Judged) -> None:
         """Count the price of further runs."""
@@ -185,7 +194,7 @@ class _Judged:
 
     def report(self) -> Report:
         """The verdict of all runs."""
-        findings, reasons = self.findings.all(), list(self.reasons)
+        findings, reasons = (*self.findings.all(), *self.elsewhere), list(self.reasons)
         if self.error is not None:
             if self.error.diag in (Diag.LIMIT, Diag.TIMEOUT):
                 reasons.append(f"the run was given up: {self.error.what}")
@@ -199,18 +208,11 @@ class _Judged:
         relaxed = tuple(
             Relaxed(name, RELAXATIONS[name].citation, count) for name, count in sorted(self.rules.relaxed.items())
         )
-        covers = Covers("this run" if self.reasons else "all", as_run=tuple(self.as_run), runs=self.runs)
+        covers = Covers("this run" if self.reasons else "all", tuple(self.generalised), tuple(self.as_run), self.runs)
         return Report(
             verdict, findings, covers, assumptions, profile=self.profile, reasons=tuple(reasons), relaxed=relaxed,
             lints=tuple(self.lints.values()), name=self.launch_.entry or "", error=self.error,
         )  # fmt: skip
-
-
-def copied(setup: Setup) -> Setup:
-    """Let a prepared launch work on copies of the caller's arrays."""
-    for region, _ in setup.memory.arrays:
-        region.data = region.data.copy()
-    return setup
 
 
 def _source(op: Op, program: Program, numbers: dict[int, int]) -> Source:

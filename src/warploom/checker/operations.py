@@ -50,7 +50,7 @@ class Pending:
 
 
 class Form(Protocol):
-    """A normal form of the state that parts of the checker add theirs to (`recurrence.py`)."""
+    """A normal form of the state that parts of the checker add theirs to (`recurrence/state.py`)."""
 
     def plain(self, *values: object) -> None: ...
 
@@ -301,10 +301,10 @@ class Operations:
                         counts[warp.components.of(key)] = number
                     held = self.unwaited.get(thread)
                     form.plain("bulk", thread, None if held is None else number - held[0])
-        for key, issuers in sorted(self._issuers.items()):
+        for place, issuers in sorted(self._issuers.items()):
             newest = max(issuers)
             for number, clock in sorted(issuers.items()):
-                form.clock(("issuer", key, number - newest), clock)
+                form.clock(("issuer", place, number - newest), clock)
         for owner, by_lanes in sorted(self._copies.items()):
             warp = self._agents.warps[owner]
             commits = warp.committed("cp.async")

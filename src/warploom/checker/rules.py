@@ -86,6 +86,8 @@ ASSUMPTIONS: dict[str, str] = {
     "barrier-init-fence": "fence.mbarrier_init makes the barriers visible to the cluster (the fence is not checked)",
     "strong-order": "what strong accesses and atomics find that no order fixes may differ between interleavings, "
     "and so may the numbers computed from it; nothing else does",
+    "fresh-tiles": "different clusters, and different passes of a tile loop, write different parts of the output for "
+    "every size, as they do in the runs",
     "monotone-flags": "a location that is polled with a strong load is not reset while another thread polls it",
 }
 """Properties that a verdict may rely on; a report names those that it used."""

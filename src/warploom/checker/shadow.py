@@ -191,6 +191,13 @@ class Shadow:
                 atom.reads = (*kept, new)
         return fresh
 
+    def last_write(self, address: int) -> Access | None:
+        """The last write of a byte."""
+        page = self._pages.get(address >> self._bits)
+        if page is None:
+            return None
+        return self.atoms[int(page.atoms[(address & (1 << self._bits) - 1) >> page.shift])].write
+
     def pages(self) -> list[tuple[int, _Page]]:
         """The pages that were accessed, in order."""
         return sorted(self._pages.items(), key=lambda page: page[0])

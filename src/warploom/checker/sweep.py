@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from typing import Any
 
-from warploom.checker.check import DEFAULT_BUDGET, DEFAULT_LIMIT, check
+from warploom.checker.check import DEFAULT_BUDGET, DEFAULT_LIMIT, SIZES, check
 from warploom.checker.report import Covers, Report, Verdict
 from warploom.checker.rules import PROFILES
 from warploom.diagnostics import Diag, WarploomError, user_traceback
@@ -41,6 +41,7 @@ def sweep(
     profile: str = "strict",
     budget: int = DEFAULT_BUDGET,
     limit: int | None = DEFAULT_LIMIT,
+    sizes: str = "launch",
 ) -> Iterator[Report]:
     """Check every job and yield the reports in the order of the jobs.
 
@@ -55,7 +56,9 @@ def sweep(
         raise Diag.BAD_LAUNCH.error(what=f"`workers` is {workers!r:.60}; it must be a positive integer")
     if workers is not None and executor is not None:
         raise Diag.BAD_LAUNCH.error(what="`workers` is for the processes of `sweep`; an executor has its own")
-    options = {"profile": profile, "budget": budget, "limit": limit}
+    if sizes not in SIZES:
+        raise Diag.BAD_LAUNCH.error(what=f"`sizes` is {sizes!r:.60}; it must be one of {', '.join(SIZES)}")
+    options = {"profile": profile, "budget": budget, "limit": limit, "sizes": sizes}
     if executor is not None:
         return _on(executor, iter(jobs), options)
     return _Pool(workers or os.cpu_count() or 1, options).run(iter(jobs))

@@ -50,6 +50,7 @@ class Settings:
     out: Path | None = None
     witness: Path | None = None
     jobs: int = 1
+    all_sizes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +108,8 @@ def _results(targets: Sequence[str], settings: Settings) -> Iterator[Checked]:
 
 
 def _reports(wanted: Sequence[_Target], settings: Settings) -> Iterator[Report]:
-    options = {"profile": settings.profile, "limit": settings.limit}
+    sizes = "all" if settings.all_sizes else "launch"
+    options = {"profile": settings.profile, "limit": settings.limit, "sizes": sizes}
     if settings.jobs > 1 and len(wanted) > 1:
         yield from sweep((each.make for each in wanted), workers=settings.jobs, **options)  # type: ignore[arg-type]
         return

@@ -6,7 +6,8 @@ except comparisons of a counter with a value that the loop does not change. Ever
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import operator
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +15,7 @@ from warploom.ptx.analysis.control_flow import BRANCHES, LEAVES, Flow
 from warploom.ptx.analysis.liveness import read
 from warploom.ptx.analysis.uniformity import registers_of, written
 from warploom.ptx.isa.table import Op
-from warploom.ptx.syntax.model import Address, Immediate, Negated, Register, Special, Symbol
+from warploom.ptx.syntax.model import Address, Immediate, Register, Special, Symbol
 
 Expression = Any
 """An integer, or a tuple of a name and its arguments: ("param", "k"), ("add.s32", ("param", "k"), 63)."""
@@ -53,18 +54,13 @@ class Steering:
     registers: frozenset[str] = frozenset()
     counted: dict[int, Counted] = field(default_factory=dict)
     """Comparisons through which counters steer, by the identity of their instruction."""
-    guards: dict[int, tuple[Op, Expression, int]] = field(default_factory=dict)
-    """Comparisons of the bound of a loop with a constant: is there a pass at all?"""
-    params: frozenset[str] = frozenset()
+    values: dict[Expression, str] = field(default_factory=dict)
+    """Functions of parameters alone that steer, such as the test that a loop has a pass at all, and their registers."""
     specials: frozenset[str] = frozenset()
     shared_loads: tuple[Op, ...] = ()
     data_loads: tuple[Op, ...] = ()
     asks: bool = False
     """True if answers of cluster launch control decide how many tiles a cluster computes."""
-
-    def sized(self, expression: Expression) -> frozenset[str]:
-        """The parameters in an expression."""
-        return frozenset(_params(expression))
 
 
 class Loops:
@@ -72,19 +68,22 @@ class Loops:
 
     def __init__(self, flow: Flow) -> None:
         self.flow = flow
+        self._before: dict[int, list[int]] = {}
+        for block in flow.blocks:
+            for successor in block.successors:
+                self._before.setdefault(successor, []).append(block.index)
         self.defs: dict[str, list[tuple[int, Op]]] = {}
         for block in flow.blocks:
             for op in block.ops:
                 for name in written(op):
                     self.defs.setdefault(name, []).append((block.index, op))
         self.bodies = self._bodies()
+        self._places = {id(op): (block.index, at) for block in flow.blocks for at, op in enumerate(block.ops)}
+        self._values: dict[int, Expression] = {}
 
     def _bodies(self) -> dict[int, frozenset[int]]:
         """The blocks of every natural loop, by its head."""
-        before: dict[int, list[int]] = {}
-        for block in self.flow.blocks:
-            for successor in block.successors:
-                before.setdefault(successor, []).append(block.index)
+        before = self._before
         found: dict[int, set[int]] = {}
         for tail, head in self.flow.back_edges:
             body, work = found.setdefault(head, {head}), [tail]
@@ -98,20 +97,16 @@ class Loops:
     def steering(self) -> Steering:
         """The steering registers, with counted comparisons cut off."""
         made = Steering()
-        bounds: set[Expression] = set()
         reached: set[str] = set()
-        params: set[str] = set()
         specials: set[str] = set()
         shared: dict[int, Op] = {}
         data: dict[int, Op] = {}
-        places = {id(op): block.index for block in self.flow.blocks for op in block.ops}
         counted = {
             id(op): found
             for block in self.flow.blocks
             for op in block.ops
             if op.family == "setp" and (found := self._counted(op, block.index)) is not None
         }
-        bounds = {each.bound for each in counted.values()}
         work = [name for block in self.flow.blocks for op in block.ops for name in _seeds(op)]
         while work:
             name = work.pop()
@@ -119,11 +114,12 @@ class Loops:
                 continue
             reached.add(name)
             for _, op in self.defs.get(name, ()):
+                value = self.value(op)
+                if is_pure(value) and op.instruction.guard is None:
+                    made.values |= {} if isinstance(value, int) else {value: name}
+                    continue
                 if id(op) in counted:
                     made.counted[id(op)] = counted[id(op)]
-                    continue
-                if op.family == "setp" and (guard := self._guard(op, bounds)) is not None:
-                    made.guards[id(op)] = (op, *guard)
                     continue
                 if op.instruction.opcode.startswith(_ORACLE):
                     made.asks = True
@@ -131,18 +127,29 @@ class Loops:
                 for effect in op.form.effects:
                     if effect.verb != "reads":
                         continue
-                    if op.instruction.opcode.startswith("ld.param"):
-                        params.update(_named(op))
-                    elif "shared" in op.instruction.opcode:
+                    if "shared" in op.instruction.opcode:
                         shared[id(op)] = op
                     else:
                         data[id(op)] = op
                 specials.update(_specials(op))
-                work += _inputs(op)
-        made.registers, made.params, made.specials = frozenset(reached), frozenset(params), frozenset(specials)
+                work += read(op)
+        made.registers, made.specials = frozenset(reached), frozenset(specials)
         made.shared_loads, made.data_loads = tuple(shared.values()), tuple(data.values())
-        del places
         return made
+
+    def address(self, op: Op) -> tuple[str, int] | None:
+        """The variable and the offset of a constant address that an instruction loads from."""
+        for slot in op.form.slots:
+            operand = op.operands[slot.name]
+            if isinstance(operand, Address):
+                base = operand.base
+                if isinstance(base, Register):
+                    found = self._reaching(base.name, op)
+                    sources = _sources(found[0]) if len(found) == 1 and found[0].family == "mov" else []
+                    base = sources[0] if sources else base
+                if isinstance(base, Symbol) and isinstance(operand.offset, int):
+                    return str(base.name), base.offset + operand.offset
+        return None
 
     def _counted(self, op: Op, block: int) -> Counted | None:
         sources = _sources(op)
@@ -156,9 +163,9 @@ class Loops:
                 counter = self._linear(one.name, body, head)
                 if counter is None:
                     continue
-                first = self._first(counter, body)
+                first = self._first(counter, body, head)
                 step = self._step(counter, body, head)
-                bound = self.expression(other)
+                bound = self.expression(other, op)
                 return Counted(op, head, counter, first, step, bound, self._leaves(written(op)[0], body))
         return None
 
@@ -213,7 +220,7 @@ class Loops:
         sources = _sources(op)
         for one, other in (sources, sources[::-1]):
             if isinstance(one, Register) and one.name == name and self._is_invariant(other, body):
-                return self.expression(other)
+                return self.expression(other, op)
         return None
 
     def _in_every_pass(self, block: int, body: frozenset[int], head: int) -> bool:
@@ -235,46 +242,69 @@ class Loops:
                     work.append(successor)
         return True
 
-    def _first(self, name: str, body: frozenset[int]) -> Expression:
-        outside = {self._value(op, _DEEPEST) for at, op in self.defs.get(name, ()) if at not in body}
-        return outside.pop() if len(outside) == 1 else ("register", name)
+    def _first(self, name: str, body: frozenset[int], head: int) -> Expression:
+        """The value of a register when a loop is entered."""
+        entries = [(at, len(self.flow.blocks[at].ops)) for at in self._before.get(head, ()) if at not in body]
+        values = {self.value(op) for op in self._reaching_at(name, entries)}
+        return values.pop() if len(values) == 1 else ("register", name)
 
-    def _guard(self, op: Op, bounds: set[Expression]) -> tuple[Expression, int] | None:
-        """The bound of a loop and the constant that a comparison compares it with."""
-        sources = _sources(op)
-        if len(sources) != 2:
-            return None
-        one, other = (self.expression(each) for each in sources)
-        if isinstance(other, int) and one in bounds and not isinstance(one, int):
-            return one, other
-        if isinstance(one, int) and other in bounds and not isinstance(other, int):
-            return other, one
-        return None
-
-    def expression(self, operand: object, depth: int = _DEEPEST) -> Expression:
-        """The value of an operand in terms of parameters and special registers, as far as it has one definition."""
+    def expression(self, operand: object, op: Op, depth: int = _DEEPEST) -> Expression:
+        """The value of an operand of an instruction in terms of parameters and special registers, where it has one."""
         match operand:
             case Immediate():
                 return int(operand.value) if isinstance(operand.value, int) else ("immediate", str(operand.value))
             case Special():
                 return "special", str(operand.name)
             case Symbol():
-                return "symbol", str(operand.name)
+                return "symbol", str(operand)
             case Register(name):
-                defs = self.defs.get(name, ())
-                if len(defs) != 1 or depth == 0 or defs[0][1].instruction.guard is not None:
+                found = self._reaching(name, op)
+                if len(found) != 1 or depth == 0 or found[0].instruction.guard is not None:
                     return "register", name
-                return self._value(defs[0][1], depth)
+                return self.value(found[0], depth)
         return "operand", str(operand)
 
+    def value(self, op: Op, depth: int = _DEEPEST) -> Expression:
+        """The result of an instruction as an expression."""
+        known = self._values.get(id(op))
+        if known is None:
+            known = self._value(op, depth)
+            if depth == _DEEPEST:
+                self._values[id(op)] = known
+        return known
+
     def _value(self, op: Op, depth: int) -> Expression:
-        opcode, sources = op.instruction.opcode, _sources(op)
+        opcode = op.instruction.opcode
         if opcode.startswith("ld.param"):
             return "param", next(iter(_named(op)), "")
         if op.form.effects or op.form.result != "pure" or len(written(op)) != 1:
             return "result", opcode, op.instruction.text
-        values = tuple(self.expression(each, depth - 1) for each in sources)
+        values = tuple(self.expression(each, op, depth - 1) for each in _sources(op))
         return values[0] if op.family == "mov" and len(values) == 1 else (opcode, *values)
+
+    def _reaching(self, name: str, op: Op) -> list[Op]:
+        """The instructions whose result a register may hold at an instruction."""
+        if len(self.defs.get(name, ())) == 1:
+            return [self.defs[name][0][1]]
+        return self._reaching_at(name, [self._places[id(op)]])
+
+    def _reaching_at(self, name: str, places: list[tuple[int, int]]) -> list[Op]:
+        found: dict[int, Op] = {}
+        seen: set[int] = set()
+        work = list(places)
+        while work:
+            index, end = work.pop()
+            for each in reversed(self.flow.blocks[index].ops[:end]):
+                if name in written(each):
+                    found[id(each)] = each
+                    if each.instruction.guard is None:
+                        break
+            else:
+                for before in self._before.get(index, ()):
+                    if before not in seen:
+                        seen.add(before)
+                        work.append((before, len(self.flow.blocks[before].ops)))
+        return list(found.values())
 
 
 def evaluate(expression: Expression, values: Mapping[str, int]) -> int | None:
@@ -284,19 +314,24 @@ def evaluate(expression: Expression, values: Mapping[str, int]) -> int | None:
     kind, *rest = expression
     if kind == "param":
         return values.get(rest[0])
-    if kind in ("special", "symbol", "register", "operand", "result", "immediate"):
+    if kind in _LEAVES:
         return values.get(rest[0]) if kind == "special" else None
     given = [evaluate(each, values) for each in rest]
     if any(each is None for each in given):
         return None
     numbers = [each for each in given if each is not None]
-    root = kind.split(".")[0]
+    root, *modifiers = kind.split(".")
+    if root == "setp" and len(modifiers) == 2 and modifiers[0] in _COMPARISONS:
+        return int(_COMPARISONS[modifiers[0]](*numbers))
     if root == "mul" and ".lo" not in kind and ".wide" not in kind:
         return None
     function = _ARITHMETIC.get(root)
     return None if function is None else function(*numbers)
 
 
+_COMPARISONS: dict[str, Any] = {
+    "lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge, "eq": operator.eq, "ne": operator.ne,
+}  # fmt: skip
 _ARITHMETIC: dict[str, Any] = {
     "add": lambda a, b: a + b,
     "sub": lambda a, b: a - b,
@@ -307,6 +342,10 @@ _ARITHMETIC: dict[str, Any] = {
     "div": lambda a, b: a // b if b else None,
     "rem": lambda a, b: a % b if b else None,
     "and": lambda a, b: a & b,
+    "or": lambda a, b: a | b,
+    "xor": lambda a, b: a ^ b,
+    "selp": lambda a, b, p: a if p else b,
+    "not": lambda a: 1 - a if a in (0, 1) else None,
     "min": min,
     "max": max,
     "cvt": lambda a: a,
@@ -314,23 +353,26 @@ _ARITHMETIC: dict[str, Any] = {
 }
 
 
-def _params(expression: Expression) -> Iterator[str]:
-    if isinstance(expression, tuple):
-        if expression[0] == "param":
-            yield expression[1]
-        else:
-            for each in expression[1:]:
-                yield from _params(each)
+def is_pure(expression: Expression) -> bool:
+    """True for a function of parameters alone."""
+    if isinstance(expression, int):
+        return True
+    kind, *rest = expression
+    if kind == "param":
+        return True
+    return kind not in _LEAVES and bool(rest) and all(is_pure(each) for each in rest)
 
 
-def specials_of(expression: Expression) -> Iterator[str]:
-    """The special registers in an expression."""
-    if isinstance(expression, tuple):
-        if expression[0] == "special":
-            yield expression[1]
-        else:
-            for each in expression[1:]:
-                yield from specials_of(each)
+_LEAVES = frozenset({"special", "symbol", "register", "operand", "result", "immediate"})
+
+
+def params_of(expression: Expression) -> frozenset[str]:
+    """The parameters in an expression."""
+    if not isinstance(expression, tuple):
+        return frozenset()
+    if expression[0] == "param":
+        return frozenset((expression[1],))
+    return frozenset().union(*(params_of(each) for each in expression[1:]))
 
 
 def owners(specials: frozenset[str]) -> list[str]:
@@ -355,10 +397,6 @@ def _named(op: Op) -> list[str]:
 def _specials(op: Op) -> list[str]:
     operands = [op.operands.get(slot.name) for slot in op.form.slots]
     return [str(each.name) for each in operands if isinstance(each, Special)]
-
-
-def _inputs(op: Op) -> list[str]:
-    return read(op)
 
 
 def _seeds(op: Op) -> list[str]:
@@ -391,6 +429,3 @@ def _space(op: Op, space: str) -> str:
     if space.startswith("{"):
         space = op[space[1:-1]] or "generic"
     return space.partition("::")[0]
-
-
-__all__ = ["Counted", "Expression", "Loops", "Negated", "Steering", "evaluate", "owners", "specials_of"]

@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from warploom.checker.clocks import ROWS, Clock, Components, Known, Triple, fitted
+from warploom.checker.clocks import ROWS, Clock, Components, Known, fitted
 from warploom.checker.observer import Checker
 from warploom.checker.shadow import Access, Shadow
 from warploom.machine.core.cta import Cluster, Cta, Generation
-from warploom.machine.core.group import DONE, EXPIRED, WARP, Group, lane_bits
+from warploom.machine.core.group import DONE, EXPIRED, Group, lane_bits
 
 _NEAR = 9
 """Groups whose distance to the present count is part of a state: waits leave at most 8."""
@@ -133,9 +133,8 @@ class _Form:
             rank_of |= {(component, value): at for at, value in enumerate(values, 1)}
             if component >= 0:
                 ranks[:, component] = np.searchsorted(values, held[:, component], side="right")
-                count = counts.get(component)
-                if count is not None:
-                    rank_of[component, -1] = rank_of.get((component, count), 0)
+                if component in counts:
+                    rank_of[component, -1] = rank_of.get((component, counts[component]), 0)
         return ranks, rank_of
 
 
@@ -241,19 +240,3 @@ def _token(group: Group) -> object:
 def _cluster_barrier(cluster: Cluster) -> object:
     barrier = cluster.state.get("barrier")
     return None if barrier is None else (sorted(barrier.arrived.items()), sorted(barrier.owing.items()))
-
-
-def passes(cta: Cta, heads: Iterable[int]) -> dict[tuple[Triple, int, int], int]:
-    """How often each warp has begun a pass of each loop."""
-    found: dict[tuple[Triple, int, int], int] = {}
-    for group in cta.all_groups:
-        for head in heads:
-            count = group.counts[head]
-            if count:
-                for warp in range(group.first_warp, group.first_warp + group.warps):
-                    key = (cta.index, warp, head)
-                    found[key] = found.get(key, 0) + count
-    return found
-
-
-__all__ = ["WARP", "Unfit", "passes", "register", "state_of"]

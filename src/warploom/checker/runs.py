@@ -1,0 +1,67 @@
+"""One checked run of a launch, on copies of its arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from warploom.checker.collecting import Findings
+from warploom.checker.determinism import steering
+from warploom.checker.observer import Checker
+from warploom.checker.recurrence.cuts import Cuts, WatchedGrid
+from warploom.checker.rules import Rules
+from warploom.diagnostics import Fault, Stuck, WarploomError
+from warploom.host.launch import Launch
+from warploom.launcher import prepare
+from warploom.machine.core.grid import Grid
+from warploom.machine.core.schedule import Eager
+from warploom.machine.core.setup import Setup
+from warploom.machine.translate.translator import Program
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A run that was checked: the checker, the program, and the fault or deadlock that ended it."""
+
+    checker: Checker
+    program: Program
+    error: WarploomError | None
+    used: int
+    """Warp instructions."""
+    cuts: Cuts | None = None
+
+
+def checked_run(
+    launch: Launch,
+    rules: Rules,
+    findings: Findings,
+    *,
+    sms: int | None,
+    limit: int | None,
+    watch: Callable[[Checker], Cuts] | None = None,
+) -> Checked:
+    """Run a launch eagerly with a checker as its observer; `watch` makes the cuts at which its state is taken."""
+    checker = Checker(rules, findings)
+    setup = copied(prepare(launch, Eager(), sms, limit, (checker,), None))
+    checker.memories.steering = steering(setup.program.flow)
+    cuts = None if watch is None else watch(checker)
+    grid = Grid(setup) if cuts is None else WatchedGrid(setup, cuts)
+    error = None
+    try:
+        with np.errstate(all="ignore"):
+            grid.run()
+    except (Fault, Stuck) as found:
+        error = found
+    finally:
+        used = grid.used
+        grid.discard()
+    return Checked(checker, setup.program, error, used, cuts)
+
+
+def copied(setup: Setup) -> Setup:
+    """Let a prepared launch work on copies of the caller's arrays."""
+    for region, _ in setup.memory.arrays:
+        region.data = region.data.copy()
+    return setup
