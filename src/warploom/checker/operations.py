@@ -311,11 +311,11 @@ class Operations:
             for lanes, copies in sorted(by_lanes.items()):
                 component = warp.components.of(("cp.async", *owner, lanes))
                 numbers = [form.value(component, each) for each in (copies.issued, copies.done)]
-                left = [
-                    (form.value(component, number), [commits[lane] - one for lane, one in zip(_bits(lanes), ones, strict=True)])
-                    for number, ones in copies.open
-                ]
-                form.plain("copies", owner, lanes, numbers, left)
+                form.plain("copies", owner, lanes, numbers)
+                now = [commits[lane] for lane in _bits(lanes)]
+                for number, then in copies.open:
+                    ago = [after - before for after, before in zip(now, then, strict=True)]
+                    form.plain("copy", form.value(component, number), ago)
         over = set(self._over)
         form.plain("pending", len([number for number in self._pending if number not in over]))
 
@@ -338,7 +338,7 @@ def _numbered(components: Components, clock: Clock, key: tuple[object, ...]) -> 
 
 
 def _rank(touch: Touch) -> int:
-    return int(touch.addresses[0]) >> 24 if touch.space == "shared" else -1
+    return int(touch.addresses[0]) >> 24 if touch.space == "shared" and len(touch.addresses) else -1
 
 
 def _signals(event: Event) -> bool:

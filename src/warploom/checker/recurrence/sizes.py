@@ -295,9 +295,14 @@ class Family:
         self.sizes.left.append("tiles of a cluster with other numbers of K steps")
         self.rules.assumed["fresh-tiles"] += 1
 
+    def _most_tiles(self, tiles: _Tiles) -> int:
+        """The tiles that the arrays of the launch have room for: stores outside an array would touch less."""
+        return self.scalars[tiles.names[0]] if tiles.names else self.launch.grid[0] // self.launch.cluster[0]
+
     def _tiles_with(self, k: _Dimension, tiles: _Tiles, steps: int) -> str:
         reason = "no state recurs"
-        for scout in _TILE_SCOUTS:
+        most = self._most_tiles(tiles)
+        for scout in sorted({min(each, most) for each in _TILE_SCOUTS}):
             checked = self.run(k, tiles, steps, scout, cuts="tiles")
             assert checked.cuts is not None
             reason = checked.cuts.reason or reason
@@ -308,13 +313,15 @@ class Family:
                 least = max(checked.cuts.found[repeat.second].taken + 1, repeat.second + 4)
                 if tiles.names and not repeat.moved:
                     continue
+                if least + period - 1 > most:
+                    raise _Refused(f"{least + period - 1} tiles must be run, and the launch has {most}")
                 for count in range(1, least + period):
                     if count != scout:
                         self.run(k, tiles, steps, count)
                 last = least + period - 1
                 start = f"a period of {period} tiles from tile {repeat.first}"
                 return f"1 to {last} run; more by recurrence with {start}"
-        raise _Refused(f"{reason} with {steps} K steps")
+        raise _Refused(f"{reason} with {steps} K steps and at most {min(most, _TILE_SCOUTS[-1])} tiles")
 
 
 def _text(counted: Counted) -> str:
