@@ -107,7 +107,7 @@ class Cuts:
         self.found.append(Cut(state, comparisons, grid.taken, slots))
 
     def _entries(self, group: Group, head: int) -> int:
-        """How often the warp has entered a loop."""
+        """The number of times that the warp has entered a loop."""
         body = self.loops.bodies[head]
         before = [block.index for block in self.loops.flow.blocks if head in block.successors]
         outside = [index for index in before if index not in body]

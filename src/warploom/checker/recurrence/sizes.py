@@ -36,7 +36,7 @@ _LARGEST = 1 << 30
 
 @dataclass(slots=True)
 class Sizes:
-    """What a check of all sizes found: the sizes that are covered, and why others are not."""
+    """The result of a check of all sizes: the sizes that are covered, and why others are not."""
 
     covered: list[str] = field(default_factory=list)
     left: list[str] = field(default_factory=list)

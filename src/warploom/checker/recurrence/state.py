@@ -139,7 +139,7 @@ class _Form:
 
 
 def _content(shadow: Shadow, at: int, places: dict[int, int], named: list[tuple[Any, ...]]) -> str:
-    """What the bytes of an atom remember."""
+    """The accesses that the bytes of an atom remember."""
     atom = shadow.atoms[at]
     write = None if atom.write is None else named[places[id(atom.write)]]
     return repr((at != 0, write, sorted(repr(named[places[id(read)]]) for read in atom.reads)))
