@@ -6,6 +6,7 @@ import ast
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -19,8 +20,10 @@ from warploom.machine.tensor.elements import ELEMENTS
 
 HERE = Path(__file__).parent
 MACHINE = Path(warploom.__file__).parent / "machine"
-DIGESTS = HERE.parent / "data" / "host_numerics.json"
-"""Written by `python tests/machine/numerics/host_numerics.py > tests/machine/data/host_numerics.json`."""
+DATA = HERE.parent / "data"
+"""`host_numerics.json` and `host_families.json` are what the scripts of that name in this directory print."""
+FEW_HOSTS = frozenset({"as it is", "Sandybridge", "Haswell", "SkylakeX", "no vector units"})
+"""The hosts on which all kernel families run."""
 
 
 def hosts() -> dict[str, dict[str, str]]:
@@ -42,17 +45,37 @@ def hosts() -> dict[str, dict[str, str]]:
     return {name: given for name, given in found.items() if given.get("NPY_DISABLE_CPU_FEATURES") != ""}
 
 
-@pytest.mark.parametrize("host", hosts())
-def test_digests_are_the_same_on_every_host(host: str) -> None:
+def printed(host: str, script: str) -> dict[str, str]:
+    """Run a script in a process with the environment of a host; return the digests that it prints."""
     drop = ("OPENBLAS_CORETYPE", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "NPY_DISABLE_CPU_FEATURES")
     environment = {name: value for name, value in os.environ.items() if name not in drop} | hosts()[host]
     environment["PYTHONPATH"] = os.pathsep.join([str(MACHINE.parent.parent), environment.get("PYTHONPATH", "")])
-    command = [sys.executable, str(HERE / "host_numerics.py")]
+    command = [sys.executable, str(HERE / script)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
-    found, expected = json.loads(done.stdout), json.loads(DIGESTS.read_text())
+    found: dict[str, str] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("host", "script"),
+    [(host, "host_numerics") for host in hosts()] + [(host, "host_families") for host in hosts() if host in FEW_HOSTS],
+)
+def test_digests_are_the_same_on_every_host(host: str, script: str) -> None:
+    found, expected = printed(host, f"{script}.py"), json.loads((DATA / f"{script}.json").read_text())
     assert {name for name in expected if found.get(name) != expected[name]} == set()
     assert found.keys() == expected.keys()
+
+
+def test_digests_are_of_all_families() -> None:
+    """Every operation of the library is among the families, on every target that has it."""
+    calls = (MACHINE.parent / "ops" / "__init__.py").read_text()
+    source = (HERE / "host_families.py").read_text()
+    operations = set(
+        re.findall(r"^    \"(\w+(?:matmul|linear|conv2d)|conv2d|matmul|quantise_\w+)\",$", calls, re.MULTILINE)
+    )
+    assert len(operations) >= 12
+    assert {name for name in operations if f"wl.{name}(" not in source} == set()
 
 
 @pytest.mark.parametrize("element", SIZES)

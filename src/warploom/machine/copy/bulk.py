@@ -125,13 +125,32 @@ class _Issued:
     fewest: int
 
 
-class ThreadGroups(Waitable):
+class _Drain(Waitable):
+    """A group of lanes waits for some operations of its threads; it looks again when the last of them is done."""
+
+    __slots__ = ("_left", "_of")
+
+    def __init__(self, of: ThreadGroups, operations: Sequence[Operation]) -> None:
+        super().__init__()
+        self._of, self._left = of, len(operations)
+        for operation in operations:
+            operation.then.append(self)
+
+    def notify(self) -> None:
+        self._left -= 1
+        if not self._left:
+            super().notify()
+
+    def describe(self) -> str:
+        return self._of.describe()
+
+
+class ThreadGroups:
     """The operations of each thread of a CTA, by how often the thread had committed when it issued them."""
 
     __slots__ = ("_by_warp", "_most", "commits", "kind", "name")
 
     def __init__(self, name: str, threads: int) -> None:
-        super().__init__()
         self.name, self.kind = name, _KINDS[name]
         self.commits = np.zeros(threads, np.int64)
         self._most = 0
@@ -146,7 +165,6 @@ class ThreadGroups(Waitable):
     def add(self, operation: Operation, threads: Any) -> None:
         """An operation of some threads (an index, or an array of them); one that is done already needs no place."""
         if not operation.done:
-            operation.then.append(self)
             threads = np.atleast_1d(threads)
             commits = self.commits[threads]
             issued = _Issued(operation, threads, commits, int(commits.min()))
@@ -179,11 +197,18 @@ class ThreadGroups(Waitable):
             del self._by_warp[warp]
         return issued
 
-    def drained(self, threads: Any, leave: int) -> bool:
-        """Return whether at most the `leave` most recent groups of each of these threads are incomplete."""
+    def drains(self, g: Group, threads: Any, leave: int) -> bool:
+        """Return whether at most the `leave` most recent groups of each of these threads are incomplete; else wait."""
+        operations = self._incomplete(threads, leave)
+        if operations:
+            g.wait(_Drain(self, operations))
+        return not operations
+
+    def _incomplete(self, threads: Any, leave: int) -> list[Operation]:
+        """The operations under way of all but the `leave` most recent groups of these threads."""
         asked: Array | None = None
+        found: dict[Operation, None] = {}
         for warp in self._warps(threads):
-            # A warp waits for its oldest operation as a rule: the first that is not done decides.
             for issued in self._open(warp):
                 if issued.operation.done or issued.fewest >= self._most - leave:
                     continue
@@ -192,8 +217,8 @@ class ThreadGroups(Waitable):
                     asked[threads] = True
                 who = issued.threads
                 if 1 in (asked[who] & (issued.commits < self.commits[who] - leave)).tobytes():
-                    return False
-        return True
+                    found[issued.operation] = None
+        return list(found)
 
     def _warps(self, threads: Any) -> Iterable[int]:
         """The warps of some threads (a slice, an index or an array of them)."""

@@ -61,19 +61,26 @@ class Operation:
         return all(operation.done for operation in self.after)
 
 
+COUNTED = ("clusterlaunchcontrol.try_cancel", "tcgen05.ld")
+"""The families that schedules look for at every step."""
+
+
 class InFlight:
     """The operations that were issued and have not taken effect; those that may are listed in the order of issue."""
 
-    __slots__ = ("_issued", "count", "possible")
+    __slots__ = ("_issued", "count", "counts", "possible")
 
     def __init__(self) -> None:
         self.possible: list[Operation] = []
         self.count = self._issued = 0
+        self.counts = dict.fromkeys(COUNTED, 0)
+        """The operations of some families."""
 
     def add(self, operation: Operation) -> None:
         """An operation was issued and does not take effect at once."""
         self._issued += 1
         self.count += 1
+        self._count(operation, 1)
         operation.number = self._issued
         for earlier in operation.after:
             if not earlier.done:
@@ -87,6 +94,12 @@ class InFlight:
         """An operation is about to take effect."""
         del self.possible[bisect_left(self.possible, operation.number, key=_number)]
         self.count -= 1
+        self._count(operation, -1)
+
+    def _count(self, operation: Operation, change: int) -> None:
+        for family in COUNTED:
+            if family in operation.name:
+                self.counts[family] += change
 
     def follow(self, operation: Operation) -> None:
         """An operation is done: those that waited for it, and for no other, may take effect."""

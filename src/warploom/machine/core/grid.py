@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from itertools import islice
 from typing import Any
@@ -304,7 +304,7 @@ class Grid:
         count = len(groups) + len(completions) + launch
         if count == 0:
             return self._stuck()
-        options = _Options(groups, completions, launch)
+        options = _Options(groups, completions, launch, self.flight.counts)
         answer = 0 if count == 1 or (self.eager and not groups) else self.choose("step", options, len(groups))
         if self._on_step is not None:
             self._on_step(options[answer])
@@ -664,25 +664,36 @@ class Grid:
 class _Options(Sequence[str]):
     """Descriptions of the possible steps, written only when a schedule reads them."""
 
-    def __init__(self, groups: Sequence[Group], completions: Sequence[Operation | Store], launch: bool) -> None:
-        self.groups, self.completions, self.launch = groups, completions, launch
+    def __init__(
+        self,
+        groups: Sequence[Group],
+        completions: Sequence[Operation | Store],
+        launch: bool,
+        counts: Mapping[str, int],
+    ) -> None:
+        self.groups, self.completions, self.launch, self.counts = groups, completions, launch, counts
+        self._first, self._last = len(groups), len(groups) + len(completions)
 
     def __len__(self) -> int:
-        return len(self.groups) + len(self.completions) + self.launch
+        return self._last + self.launch
 
     def __getitem__(self, index: Any) -> Any:
+        first, last = self._first, self._last
         if isinstance(index, slice):
-            start, end, step = index.indices(len(self))
-            first, last = len(self.groups), len(self.groups) + len(self.completions)
+            start, end, step = index.indices(last + self.launch)
             if step == 1 and first <= start and end <= last:  # schedules look for an operation among many
                 return [operation.name for operation in self.completions[start - first : end - first]]
             return [self[each] for each in range(start, end, step)]
-        index = range(len(self))[index]
-        if index < len(self.groups):
+        if index < 0:
+            index += last + self.launch
+        if first <= index < last:
+            return self.completions[index - first].name
+        if 0 <= index < first:
             group = self.groups[index]
             return f"{group.cta.name} {group.name}"
-        index -= len(self.groups)
-        return self.completions[index].name if index < len(self.completions) else "launch"
+        if index == last and self.launch:
+            return "launch"
+        raise IndexError(index)
 
 
 __all__ = ["DONE", "Grid"]

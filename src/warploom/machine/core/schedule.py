@@ -93,6 +93,8 @@ class Lazy:
             if options[-1] == "launch" and not _asks_for_work(options, groups):
                 return len(options) - 1
             # A warp soon waits for its loads of TMEM: older MMAs must not complete because of that.
+            if not _may_hold(options, "tcgen05.ld"):
+                return 0
             first = max(len(options) - _NEWEST, 0)
             for at, option in enumerate(options[first:], first):
                 if "tcgen05.ld" in option and family_of(option) == "tcgen05.ld":
@@ -198,8 +200,16 @@ class Weak:
 CANCEL = "clusterlaunchcontrol.try_cancel"
 
 
+def _may_hold(options: Sequence[str], family: str) -> bool:
+    """False if no operation of a family is in flight; the emulator's own options count some."""
+    counts: Mapping[str, int] = getattr(options, "counts", {})
+    return counts.get(family, 1) > 0
+
+
 def _asks_for_work(options: Sequence[str], groups: int) -> bool:
     """True if a request of cluster launch control is in flight."""
+    if not _may_hold(options, CANCEL):
+        return False
     return any(family_of(options[at]) == CANCEL for at in range(groups, len(options) - 1))
 
 

@@ -155,8 +155,7 @@ def _wait(g: Group, mask: Array | None, groups: ThreadGroups, count: int) -> boo
     if reporter is None and not groups.under_way:
         return True
     threads = threads_of(g, mask)
-    if groups.under_way and not groups.drained(threads, count):
-        g.wait(groups)
+    if groups.under_way and not groups.drains(g, threads, count):
         return False
     if reporter is not None:
         for some in warps_of(g, mask):
