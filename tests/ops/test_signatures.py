@@ -18,8 +18,8 @@ from warploom.ops.planning.request import Request
 from warploom.structured.epilogue.epilogue import ACTIVATIONS, FORMATS, PAIRS
 
 OPERATIONS = {
-    wl.matmul: signatures.GemmOptions,
-    wl.linear: signatures.GemmOptions,
+    wl.matmul: signatures.DenseOptions,
+    wl.linear: signatures.DenseOptions,
     wl.conv2d: signatures.Conv2dOptions,
     wl.grouped_matmul: signatures.GroupedOptions,
     wl.gated_linear: signatures.GatedOptions,

@@ -15,7 +15,7 @@ from warploom.ops.planning.arrays import (
     check_array,
     dtype_name,
 )
-from warploom.ops.signatures import GemmOptions
+from warploom.ops.signatures import DenseOptions
 
 if TYPE_CHECKING:
     from warploom.ops.signatures import Linear, Matmul
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _ANY_RANK = range(1, 65)
 
 
-def _matmul(a: Any, b: Any, violations: Violations) -> dict[str, Any] | None:
+def _matmul(a: Any, b: Any, violations: Violations, *, precision: str = "tf32") -> dict[str, Any] | None:
     """`a @ b` as in NumPy, then epilogue(activation(alpha·acc + bias)) + beta·residual, in float32, rounded once.
 
     Operands may have any strides, broadcasting batches, or one axis only. Bias, residual and `operands` broadcast
@@ -31,7 +31,8 @@ def _matmul(a: Any, b: Any, violations: Violations) -> dict[str, Any] | None:
     has `row`, `column` and `batch`. `outputs` are arrays like the result that are filled as well: `pre_activation` with
     the input of the activation, and others by name with what `epilogue` returns, if it returns a mapping of `out` and
     those. `store(value, at, out, **operands)` stores by itself. With beta = 0 the residual is not read. `activation` is
-    one of relu, gelu (by erf), gelu_tanh, silu, tanh, sigmoid and squared_relu. float32 is multiplied as tf32. NumPy
+    one of relu, gelu (by erf), gelu_tanh, silu, tanh, sigmoid and squared_relu. float32 is multiplied as tf32; with
+    `precision="tf32x3"` as three products of large and small tf32 parts, which has the precision of float32. NumPy
     arrays and CPU tensors run on the emulator.
     """
     if not check_operands({"a": a, "b": b}, (_ANY_RANK, _ANY_RANK), violations):
@@ -48,17 +49,30 @@ def _matmul(a: Any, b: Any, violations: Violations) -> dict[str, Any] | None:
     if not fits or batch is None:
         return None
     shape = (*batch, *(left.shape[-2:-1] if a.ndim > 1 else ()), *(right.shape[-1:] if b.ndim > 1 else ()))
-    operands = {"a": batched(left, batch), "b": batched(right.mT, batch)}
+    operands = {"a": batched(left, batch), "b": batched(right.mT, batch), **precision_fields(precision, a, violations)}
     return {**operands, "shape": shape, "batches": len(batch), "row_axes": int(a.ndim > 1)}
 
 
-def _linear(x: Any, w: Any, violations: Violations) -> dict[str, Any] | None:
+def _linear(x: Any, w: Any, violations: Violations, *, precision: str = "tf32") -> dict[str, Any] | None:
     """`x @ w.T` with every keyword of `matmul`; the kernel, and `at.row`, count the leading axes of x as one."""
-    return flattened(x, w, ("x", "w"), violations)
+    formed = flattened(x, w, ("x", "w"), violations)
+    fields = precision_fields(precision, x, violations)
+    return formed and {**formed, **fields}
 
 
-matmul: Matmul = operation(_matmul, GemmOptions)
-linear: Linear = operation(_linear, GemmOptions)
+matmul: Matmul = operation(_matmul, DenseOptions)
+linear: Linear = operation(_linear, DenseOptions)
+
+
+def precision_fields(precision: Any, operand: Any, violations: Violations) -> dict[str, Any]:
+    """The configuration fields of a precision, which is for float32 operands."""
+    if precision == "tf32":
+        return {}
+    if precision != "tf32x3":
+        violations.add("precision", precision, "must be 'tf32' or 'tf32x3'")
+    elif dtype_name(operand) != "float32":
+        violations.add("precision", precision, "must be 'tf32' unless the operands are float32")
+    return {"fields": {"precision": "tf32x3", "a_type": "f32", "b_type": "f32"}}
 
 
 def check_operands(operands: dict[str, Any], ranks: tuple[range, range], violations: Violations) -> bool:

@@ -35,7 +35,7 @@ call may leave out, the others are settings: numbers on which the form depends.
 """
 _NOT_ARRAYS = (list, tuple, dict, str, int, float, complex, type(None))
 """For these no library is loaded. PyTorch's compiler traces `isinstance` in every version, a frozenset of types not."""
-_DEFAULTS = {**NUMBERS, "pair": DEFAULT_PAIR, "stride": 1, "padding": 0, "dilation": 1}
+_DEFAULTS = {**NUMBERS, "pair": DEFAULT_PAIR, "precision": "tf32", "stride": 1, "padding": 0, "dilation": 1}
 _REQUEST_NAMES = {"gate_bias": "bias"}
 """Keywords that a request has under another name."""
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid", "squared_relu"]
 Gate = Literal["swiglu", "geglu", "geglu_tanh", "reglu", "glu"]
 BlockFormat = Literal["mxfp8", "nvfp4"]
+Precision = Literal["tf32", "tf32x3"]
 Target = Literal["sm_100a", "sm_103a", "sm_90a"]
 NumpyArray = np.ndarray[Any, Any]
 
@@ -70,9 +71,15 @@ class _Store(TypedDict, total=False):
 
 
 class GemmOptions(_Bias, _Epilogue, _Store, total=False):
-    """Keywords of `matmul` and `linear`."""
+    """Keywords of all GEMMs."""
 
     config: MatmulConfig | HopperConfig | None
+
+
+class DenseOptions(GemmOptions, total=False):
+    """Keywords of `matmul` and `linear`."""
+
+    precision: Precision
 
 
 class Conv2dOptions(GemmOptions, total=False):
@@ -134,18 +141,18 @@ class Matmul(Operation, Protocol):
     """The type of `matmul`."""
 
     @overload
-    def __call__(self, a: NumpyArray, b: NumpyArray, **options: Unpack[GemmOptions]) -> NumpyArray: ...
+    def __call__(self, a: NumpyArray, b: NumpyArray, **options: Unpack[DenseOptions]) -> NumpyArray: ...
     @overload
-    def __call__(self, a: A, b: A, **options: Unpack[GemmOptions]) -> A: ...
+    def __call__(self, a: A, b: A, **options: Unpack[DenseOptions]) -> A: ...
 
 
 class Linear(Operation, Protocol):
     """The type of `linear`."""
 
     @overload
-    def __call__(self, x: NumpyArray, w: NumpyArray, **options: Unpack[GemmOptions]) -> NumpyArray: ...
+    def __call__(self, x: NumpyArray, w: NumpyArray, **options: Unpack[DenseOptions]) -> NumpyArray: ...
     @overload
-    def __call__(self, x: A, w: A, **options: Unpack[GemmOptions]) -> A: ...
+    def __call__(self, x: A, w: A, **options: Unpack[DenseOptions]) -> A: ...
 
 
 class Conv2d(Operation, Protocol):

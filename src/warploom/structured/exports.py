@@ -101,6 +101,7 @@ from warploom.structured.tensor_cores.block_scaled import BlockScaledMmaOp, Scal
 from warploom.structured.tensor_cores.blockwise import ColumnScales, PromotedAccumulator, RowScales
 from warploom.structured.tensor_cores.promotion import PromotedAccumulators
 from warploom.structured.tensor_cores.tcgen05 import MmaOp
+from warploom.structured.tensor_cores.tf32x3 import TensorFloatParts, TripleMmaOp, TripleWgmmaOp
 from warploom.structured.tensor_cores.tmem import (
     TmemAddress,
     TmemAllocation,
@@ -200,6 +201,7 @@ __all__ = [
     "StreamTile",
     "TMATensorTile",
     "TensorCoreCommit",
+    "TensorFloatParts",
     "Tile",
     "TilePayload",
     "TileScheduler",
@@ -211,6 +213,8 @@ __all__ = [
     "TmemFragments",
     "TmemStage",
     "TmemTensor",
+    "TripleMmaOp",
+    "TripleWgmmaOp",
     "WarpGroupBarrier",
     "Warpgroup",
     "WgmmaOp",

@@ -415,10 +415,10 @@ def _options(request: Request, optional: tuple[str, ...]) -> str:
 
 
 def _settings(request: Request) -> tuple[tuple[str, Any], ...]:
-    """The numbers on which the form of a call's operands depends, by name."""
-    window = request.window
+    """The settings on which the form of a call's operands depends, by name."""
+    window, fields = request.window, request.fields or {}
     if window is None:
-        return ()
+        return (("precision", fields["precision"]),) if "precision" in fields else ()
     return ("stride", window.stride), ("padding", window.padding), ("dilation", window.dilation)
 
 

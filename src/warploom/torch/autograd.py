@@ -31,7 +31,9 @@ Run = Callable[[str, Tensor, Tensor, dict[str, Any], tuple[Tensor, ...]], Tensor
 _OPERAND_GRADIENTS: dict[str, Callable[..., Gradients]] = {"matmul": matmul_gradients, "linear": linear_gradients}
 _INPUTS = ("bias", "residual")
 _FP8 = frozenset(FP8)
-_UNSUPPORTED = frozenset(("epilogue", "store", "operands", "outputs", "out", "config", "target", *NOT_FACTORS))
+_UNSUPPORTED = frozenset(
+    ("epilogue", "store", "operands", "outputs", "out", "config", "target", "precision", *NOT_FACTORS)
+)
 _UNSUPPORTED |= (frozenset(INPUTS) & UNGATED) - frozenset(_INPUTS)
 """Options with which a call is a custom op, or has no gradient."""
 

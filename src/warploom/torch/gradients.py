@@ -70,7 +70,8 @@ def save_epilogue(ctx: Any, residual: Tensor | None, numbers: list[float], optio
     ctx.underivable = [] if is_plain else underivable(numbers)
     if more.epilogue is not None or more.store is not None:
         ctx.underivable.append("`epilogue` and `store`")
-    ctx.plain = PLAIN if more.target is None else name_of(Extras(target=more.target))
+    kept = tuple(each for each in more.settings if each[0] == "precision")
+    ctx.plain = PLAIN if more.target is None and not kept else name_of(Extras(target=more.target, settings=kept))
     ctx.residual = None if residual is None else (residual.shape, residual.dtype, factors.get("residual", 1.0))
     ctx.set_materialize_grads(False)
 

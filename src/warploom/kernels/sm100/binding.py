@@ -21,6 +21,7 @@ from warploom.kernels.sm100.grouped_blockwise_fp8 import grouped_blockwise_fp8
 from warploom.kernels.sm100.matmul import matmul
 from warploom.kernels.sm100.residual import residual
 from warploom.kernels.sm100.split_k import split_k
+from warploom.kernels.sm100.tf32x3 import tf32x3
 from warploom.structured import (
     BlockScaledMatmulConfig,
     BlockwiseFP8MatmulConfig,
@@ -188,6 +189,7 @@ FAMILIES: Mapping[str, Family[MatmulConfig]] = {
     "split_k": Family(split_k, _split, _tiles),
     "gmm": Family(grouped, _grouped, _tiles_of_groups),
     "blockwise_fp8": Family(blockwise_fp8, _blockwise, _tiles),
+    "tf32x3": Family(tf32x3, _plain, _tiles, _split_and_source),
     "block_scaled": Family(block_scaled, _block_scaled, _tiles, _split_and_source),
     "grouped_blockwise_fp8": Family(grouped_blockwise_fp8, _grouped_blockwise, _tiles_of_groups),
     "grouped_block_scaled": Family(grouped_block_scaled, _grouped_block_scaled, _tiles_of_groups),

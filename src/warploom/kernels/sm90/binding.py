@@ -19,6 +19,7 @@ from warploom.kernels.sm90.grouped import grouped
 from warploom.kernels.sm90.matmul import matmul
 from warploom.kernels.sm90.split_k import matmul_split_k
 from warploom.kernels.sm90.stream_k import matmul_stream_k
+from warploom.kernels.sm90.tf32x3 import tf32x3
 from warploom.structured import (
     HopperBlockwiseConfig,
     HopperConfig,
@@ -54,6 +55,8 @@ def family_of(call: _Call) -> str:
         return "grouped"
     if isinstance(call.config, HopperBlockwiseConfig):
         return "blockwise_fp8"
+    if call.config.precision == "tf32x3":
+        return "tf32x3"
     if call.config.stream_k:
         return "stream_k"
     return "split_k" if call.config.num_split_k > 1 else "matmul"
@@ -184,6 +187,7 @@ FAMILIES: Mapping[str, Family[HopperConfig]] = {
     "matmul": Family(matmul, _plain, _persistent),
     "split_k": Family(matmul_split_k, _split, _all_splits),
     "stream_k": Family(matmul_stream_k, _streamed, _streaming),
+    "tf32x3": Family(tf32x3, _plain, _persistent),
     "grouped": Family(grouped, _grouped, _groups),
     "blockwise_fp8": Family(blockwise_fp8, _blockwise, _persistent),
 }

@@ -53,12 +53,14 @@ def operand_tiles(
     a_row: Row | None = None,
     b_row: Row | None = None,
     window: Window | None = None,
+    *,
+    local: bool = False,
 ) -> tuple[OperandTiles, OperandTiles]:
     """Create the shared-memory tiles of A and B; with `window` those of a convolution.
 
     `a_row` and `b_row` map a scheduler's tile to the operand's first row; by default they follow from `tile.m` and
     `tile.n`. With `cta_group` 2 each CTA holds its own rows of A and half of the rows of B. In a gated GEMM one of the
-    two is (gate, up), as `paired` returns it.
+    two is (gate, up), as `paired` returns it. If `local`, each CTA of a pair waits for its own copies.
     """
     a_layout, b_layout = operand_layouts(config)
     count = config.num_pipeline_stages
@@ -73,7 +75,7 @@ def operand_tiles(
     tiles: Callable[..., OperandTiles] = partial(tiles_of, of_cta=cluster.cta_group > 1 and not is_split)
     if window is not None:
         tiles = partial(convolution_tiles, window=window)
-    return (
+    made = (
         tiles("a_tiles", a, a_layout, count, rows, share=cluster.rank_n, peers=cluster.sharing_a),
         tiles(
             "b_tiles",
@@ -85,6 +87,9 @@ def operand_tiles(
             peers=cluster.sharing_b,
         ),
     )
+    for each in made:
+        each.local = local
+    return made
 
 
 def paired(
@@ -123,7 +128,7 @@ def standard_inputs(
     roles: Roles,
     cluster: Cluster,
     window: Window | None = None,
-    **rows: Row,
+    **rows: Any,
 ) -> InputTilePipeline:
     """Create the input pipeline of A and B; `rows` are `a_row` and `b_row` of `operand_tiles`."""
     payload = StandardTilePayload(*operand_tiles(a, b, config, cluster, window=window, **rows))

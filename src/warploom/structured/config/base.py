@@ -48,6 +48,8 @@ class GemmConfig(metaclass=AcceptsDeprecated):
     """The fields that were derived, and their values. It must be the first field: see `__new__`."""
     a_type: str = "bf16"
     """`f32` and `tf32` both multiply as tf32: the tensor core truncates the one, TMA rounds the other."""
+    precision: str = "tf32"
+    """Of float32 operands: `tf32`, or `tf32x3`, three TF32 products of large and small parts."""
     b_type: str = DERIVED
     c_type: str = DERIVED
     epilogue_dtype: str = "f32"

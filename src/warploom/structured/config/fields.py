@@ -28,6 +28,7 @@ CHOICES: Mapping[str, Collection[object]] = {
     "a_type": (*INPUT_TYPES, "e2m1"),
     "b_type": (*INPUT_TYPES, "e2m1"),
     "c_type": OUTPUT_TYPES,
+    "precision": ("tf32", "tf32x3"),
     "epilogue_dtype": ("f32", "bf16", "f16"),
     "a_major": ("k", "mn"),
     "b_major": ("k", "mn"),

@@ -38,6 +38,8 @@ ROW_BITS = 128 * 8
 """K of a tile: one row fills the widest swizzle."""
 EPILOGUE_WARPS = 4
 """One for each quadrant of TMEM."""
+SPLIT_WARPS = 4
+"""Warps that split float32 into two TF32 parts."""
 ACCUMULATOR_BYTES = 4
 
 _KINDS = {"bf16": "f16", "f16": "f16", "tf32": "tf32", "f32": "tf32"}
@@ -85,7 +87,7 @@ class MatmulConfig(GemmConfig):
     @property
     def family(self) -> str:
         """The kernel family that this configures."""
-        return self.gemm_kind
+        return "tf32x3" if self.precision == "tf32x3" else self.gemm_kind
 
     @property
     def is_grouped(self) -> bool:
@@ -97,7 +99,8 @@ class MatmulConfig(GemmConfig):
         if self.is_grouped:
             return {"epilogue": EPILOGUE_WARPS, "load": 1, "mma": 1, "scheduler": 1}
         roles = {"epilogue": EPILOGUE_WARPS, "scheduler": 1, "load": 1, "mma": 1}
-        return roles | ({"epilogue_load": 1} if self.use_tma_epilogue_load else {})
+        roles |= {"epilogue_load": 1} if self.use_tma_epilogue_load else {}
+        return roles | ({"split": SPLIT_WARPS} if self.precision == "tf32x3" else {})
 
     @property
     def mma_kind(self) -> str:
@@ -232,8 +235,15 @@ class MatmulConfig(GemmConfig):
         return (self.num_accum_pipeline_stages - 1) * self.stage_stride_cols + self.accumulator_columns
 
     def scale_arrays(self, stages: int) -> tuple[SharedArray, ...]:
-        """Return the arrays of the input stages in addition to A and B: scale factors and their barriers."""
-        return ()
+        """Return the arrays of the input stages in addition to A and B: scale factors, or small parts of float32."""
+        if self.precision != "tf32x3":
+            return ()
+        row_bytes = self.mma.element_bits * self.BK // 8
+        return (
+            tiles("a_small", stages, self.BM * row_bytes, "128B"),
+            tiles("b_small", stages, self.BN * row_bytes, "128B"),
+            barriers("small_barriers", 2 * stages),
+        )
 
     def shared_arrays(self, stages: int, *, epilogue_load: bool) -> tuple[SharedArray, ...]:
         """Return the kernel's shared memory with so many input stages, with or without tiles for an epilogue load."""

@@ -43,6 +43,11 @@ FIXED: Mapping[str, Mapping[str, tuple[object, str]]] = {
         "use_tma_epilogue_load": (False, "the epilogue accumulates in registers and has none left"),
         "prefetch_tiles_n": (0, "a stage is filled as a whole"),
     },
+    "tf32x3": {
+        "a_type": ("f32", "TMA must not round the operands"),
+        "k_group_size": (1, "each K tile has its own small parts"),
+        "prefetch_tiles_n": (0, "a stage is filled as a whole"),
+    },
     "grouped_blockwise_fp8": {"AB_swapped": (False, "the scales of a group's rows are along M")},
     "block_scaled": {
         "k_group_size": (1, "each K tile has its own scale factors"),
@@ -202,6 +207,8 @@ def _modes(config: MatmulConfig) -> Violations:
         yield "prefetch_tiles_n", f"is too large: {stages}, and the load role would wait for itself"
     if config.epilogue_is_1d and not config.use_tma_epilogue_load:
         yield "epilogue_is_1d", "needs use_tma_epilogue_load=True"
+    if config.family == "tf32x3" and config.gemm_kind not in ("gemm", "bmm"):
+        yield "precision", f"must be 'tf32' in {config.gemm_kind}: only dense GEMMs split float32"
     if config.family == "block_scaled_1d2d_fp8":  # a BlockwiseFP8MatmulConfig reports another family
         yield "gemm_kind", "needs a BlockwiseFP8MatmulConfig"
 

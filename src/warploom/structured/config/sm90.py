@@ -61,13 +61,21 @@ def _stage_columns(config: HopperConfig) -> int:
     return swizzled_subtile(config.tile_columns, widest)
 
 
+def _registers(config: HopperConfig) -> tuple[int, int]:
+    if config.precision == "tf32x3":
+        return (40, 200) if config.consumers == 2 else (0, 0)
+    return (24, 240) if config.accumulators > 64 and config.consumers == 2 else (0, 0)
+
+
+_SPLIT_REGISTERS = 56
+"""Registers per thread of the role that splits float32, where roles reallocate them."""
 _DERIVATIONS: Mapping[str, Derivation] = {
     **COMMON_DERIVATIONS,
     "mmas_in_flight": lambda config: config.default_mmas_in_flight,
     "stage_columns": _stage_columns,
     "num_output_stages": _output_stages,
     "num_pipeline_stages": _input_stages,
-    "registers": lambda config: (24, 240) if config.accumulators > 64 and config.consumers == 2 else (0, 0),
+    "registers": _registers,
 }
 
 
@@ -167,11 +175,12 @@ class HopperConfig(GemmConfig):
     @property
     def default_mmas_in_flight(self) -> int:
         """The value that is derived for `mmas_in_flight`."""
-        return 1
+        return 0 if self.precision == "tf32x3" else 1
 
     @property
     def roles(self) -> dict[str, int]:
-        return {"consume": WARPGROUP_WARPS * self.consumers, "load": WARPGROUP_WARPS if self.reallocates else 1}
+        roles = {"consume": WARPGROUP_WARPS * self.consumers, "load": WARPGROUP_WARPS if self.reallocates else 1}
+        return roles | ({"split": WARPGROUP_WARPS} if self.precision == "tf32x3" else {})
 
     @property
     def reallocates(self) -> bool:
@@ -182,7 +191,8 @@ class HopperConfig(GemmConfig):
     def role_registers(self) -> dict[str, int]:
         if not self.reallocates or self.registers is None:
             return {}
-        return dict(zip(("load", "consume"), self.registers, strict=True))
+        found = dict(zip(("load", "consume"), self.registers, strict=True))
+        return found | ({"split": _SPLIT_REGISTERS} if self.precision == "tf32x3" else {})
 
     # Properties of a `WriterConfig`: a consumer writes its tile 64 rows at a time.
     @property
@@ -260,8 +270,8 @@ class HopperConfig(GemmConfig):
 
     @property
     def stage_bytes(self) -> int:
-        """Bytes of one input stage."""
-        return (self.BM + self.BN) * ROW_BYTES
+        """Bytes of one input stage; of float32 in two parts, those of both."""
+        return (self.BM + self.BN) * ROW_BYTES * (2 if self.precision == "tf32x3" else 1)
 
     @property
     def staging_bytes(self) -> int:

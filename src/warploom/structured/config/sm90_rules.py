@@ -95,6 +95,18 @@ def _gated(config: HopperConfig) -> Violations:
         yield "gated", "is not supported with AB_swapped, num_split_k or stream_k"
 
 
+def _precision(config: HopperConfig) -> Violations:
+    if config.precision != "tf32x3":
+        return
+    if (config.a_type, config.b_type) != ("f32", "f32"):
+        yield "a_type", "must be 'f32', as b_type, with precision='tf32x3': TMA must not round the operands"
+    for name, only in (("pingpong", False), ("stream_k", False), ("gated", False), ("num_split_k", 1)):
+        if getattr(config, name) != only:
+            yield name, f"must be {only} with precision='tf32x3'"
+    if config.mmas_in_flight:
+        yield "mmas_in_flight", "must be 0 with precision='tf32x3': a stage and its small parts are released together"
+
+
 def _subtiles(config: HopperConfig) -> Violations:
     columns = config.stage_columns
     if config.BN in WGMMA[config.multiplied].n and (columns % _COLUMN_STEP or config.tile_columns % columns):
@@ -134,6 +146,7 @@ HOPPER_RULES: tuple[Rule, ...] = (
     _stages,
     _splits,
     _gated,
+    _precision,
     _subtiles,
     _auxiliary_outputs,
     _residual,

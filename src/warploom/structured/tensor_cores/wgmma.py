@@ -145,9 +145,13 @@ class WgmmaOp:
 
     def _descriptors(self, stage: Value) -> tuple[Value, Value]:
         """Return the descriptors of this warpgroup's rows of A and of B in a stage; stages are consecutive."""
+        return self._at_stage(stage, self._first)
+
+    def _at_stage(self, stage: Value, first: tuple[Value, Value]) -> tuple[Value, Value]:
+        """Return the descriptors of a stage from those of the first one."""
         left, right = (
-            first + stage.to("u64") * each.layout.down(each.layout.rows)
-            for first, each in zip(self._first, self._operands, strict=True)
+            start + stage.to("u64") * each.layout.down(each.layout.rows)
+            for start, each in zip(first, self._operands, strict=True)
         )
         return left, right
 

@@ -1,0 +1,30 @@
+"""`precision="tf32x3"` of tensors: eager, compiled, and gradients."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import warploom as wl  # noqa: E402
+
+
+def error(got, wanted):
+    return ((got.double() - wanted).abs() / wanted.abs().clamp(min=1e-3)).mean().item()
+
+
+def test_results_and_gradients_have_the_precision_of_float32():
+    x, w = torch.randn(33, 100, requires_grad=True), torch.randn(40, 100, requires_grad=True)
+    wanted = x.double() @ w.double().T
+    plain, precise = wl.linear(x, w), wl.linear(x, w, precision="tf32x3")
+    assert error(precise, wanted) < 1e-5 < error(plain, wanted)
+    weights = torch.randn(33, 40)
+    (precise * weights).sum().backward()
+    assert error(x.grad, weights.double() @ w.double()) < 1e-5
+    assert error(w.grad, weights.double().T @ x.double()) < 1e-5
+
+
+def test_compiled_calls_keep_it():
+    a, b = torch.randn(17, 70), torch.randn(70, 24)
+    compiled = torch.compile(lambda a, b: wl.matmul(a, b, precision="tf32x3"), fullgraph=True, backend="aot_eager")
+    assert error(compiled(a, b), a.double() @ b.double()) < 1e-5
