@@ -373,6 +373,8 @@ class WarploomError(Exception):
 
     def __init__(self, diag: Diag, loc: Loc | None, notes: tuple[str, ...], fields: dict[str, object]) -> None:
         self.diag, self.loc, self.notes, self.fields = diag, loc, notes, fields
+        self.printed = ""
+        """The text that the threads of a kernel had printed when it failed on the emulator."""
         what, advice = diag.value
         self.what = what.format(**fields)
         self.advice = advice.format(**fields)

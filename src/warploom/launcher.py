@@ -195,8 +195,9 @@ def launch(
                 running.run()
             setup.at_end()
             return _report(running, time.perf_counter() - start)
-        except Fault as fault:
-            better = _without_dynamic_shared(fault, running.setup)
+        except WarploomError as error:
+            better = _without_dynamic_shared(error, running.setup) if isinstance(error, Fault) else None
+            (better or error).printed = "".join(running.printed.pieces)
             if better is None:
                 raise
             raise better from None
@@ -220,6 +221,9 @@ def _run_once(setup: Setup) -> Run:
         with np.errstate(all="ignore"):
             running.run()
         return _report(running, time.perf_counter() - start)
+    except WarploomError as error:
+        error.printed = "".join(running.printed.pieces)
+        raise
     finally:
         running.discard()
 

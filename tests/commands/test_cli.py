@@ -82,6 +82,29 @@ class TestRun:
         assert "MISMATCH  `y == x` does not hold for 77 of 77 elements: first at [0]" in out
         assert "ok        y == x * 2" in out
 
+    @pytest.mark.parametrize("end", ["ret;", "trap;"])
+    def test_the_output_of_printf_is_shown(self, tmp_path, capsys, end):
+        text = "\\x1b[31mred [bold]9[/bold]\\n"
+        codes = ", ".join(str(each) for each in (*text.encode().decode("unicode_escape").encode(), 0))
+        kernel = f"""{HEAD}.extern .func (.param .b32 r) vprintf (.param .b64 a, .param .b64 b);
+.global .align 1 .b8 format[32] = {{{codes}}};
+.visible .entry k()
+{{
+.reg .b64 %rd;
+mov.u64 %rd, format; cvta.global.u64 %rd, %rd;
+{{ .param .b64 p0; .param .b64 p1; .param .b32 r0;
+st.param.b64 [p0], %rd; st.param.b64 [p1], 0;
+call.uni (r0), vprintf, (p0, p1); }}
+{end}
+}}
+"""
+        path = write(tmp_path, kernel, grid=[1, 1, 1], block=[1, 1, 1], buffers={}, args=[], compare=[])
+        status, out, err = call(capsys, "run", path)
+        assert (status, "TRAP" in err) == ((5, False) if end == "ret;" else (2, True))
+        assert out.startswith("\N{REPLACEMENT CHARACTER}[31mred [bold]9[/bold]\n"), "without control characters"
+        _, out, _ = call(capsys, "run", path, "--json")
+        assert json.loads(out)["printed"] == "\x1b[31mred [bold]9[/bold]\n"
+
     def test_a_file_without_compare_exits_5(self, tmp_path, capsys):
         status, out, _ = call(capsys, "run", write(tmp_path, compare=[], expect="twice x"))
         assert status == 5

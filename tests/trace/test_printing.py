@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import pickle
 
 import ml_dtypes
 import numpy as np
@@ -61,6 +62,22 @@ def test_a_called_kernel_prints(capsys):
 
     hello[2, 32](2)
     assert sorted(capsys.readouterr().out.splitlines()) == [f"CTA {c} iteration {k}" for c in (0, 1) for k in (0, 1)]
+
+
+def test_the_output_of_a_kernel_that_fails_is_printed(capsys):
+    """It is often what explains the failure."""
+
+    @kernel
+    def fails(x: Array[s32]):
+        with when(thread() == 3):
+            device_print("x =", x[thread()])
+            device_assert(x[thread()] < 0, "x must be negative")
+
+    with pytest.raises(WarploomError) as caught:
+        fails[1, 32](np.arange(32, dtype=np.int32))
+    assert caught.value.code == "TRAP"
+    assert capsys.readouterr().out == "x = 3\n"
+    assert caught.value.printed == pickle.loads(pickle.dumps(caught.value)).printed == "x = 3\n"
 
 
 def test_an_assertion_names_its_message_and_line():

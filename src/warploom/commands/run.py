@@ -140,14 +140,22 @@ def _show_one(result: Outcome | Failure, *, alone: bool) -> None:
     if isinstance(result, Failure):
         if not alone:
             output().print(printable(f"{result.path}:"), markup=False)
+        _show_printed(result.error.printed)
         complain(result.error)
     elif alone:
         show(result)
     elif result.status != OK:
         console = output()
         console.print(printable(f"{result.file.path}:"), markup=False)
+        _show_printed(result.run.printed)
         for line in verdicts(result):
             console.print(printable(line), markup=False)
+
+
+def _show_printed(text: str) -> None:
+    """Show the output of a kernel's `printf`."""
+    if text:
+        output().print(printable(text), markup=False, highlight=False, soft_wrap=True, end="")
 
 
 def _show_summary(paths: Sequence[Path], results: Sequence[Outcome | Failure]) -> None:
@@ -181,6 +189,7 @@ def show(outcome: Outcome) -> None:
         rows.add_row(f"bytes, {kind}", f"{count:,}")
     rows.add_row("seconds", f"{run.wall_seconds:.3f}")
     console = output()
+    _show_printed(run.printed)
     console.print(rows)
     for line in verdicts(outcome):
         console.print(printable(line), markup=False)
@@ -216,6 +225,7 @@ def as_document(result: Outcome | Failure) -> dict[str, object]:
             "seed": settings.seed,
             "data_seed": settings.data_seed,
             "outcome": "error",
+            "printed": result.error.printed,
             "error": error_document(result.error),
         }
     file, run = result.file, result.run
@@ -231,6 +241,7 @@ def as_document(result: Outcome | Failure) -> dict[str, object]:
         "counts": run.counts,
         "bytes_moved": run.bytes_moved,
         "wall_seconds": run.wall_seconds,
+        "printed": run.printed,
         "schedules": run.schedules,
         "failure": None if run.failure is None else str(run.failure),
         "remarks": list(run.remarks),
@@ -266,7 +277,9 @@ def _with_path(error: WarploomError, path: Path) -> WarploomError:
     if loc is not None and loc.file == "<ptx>":
         loc = replace(loc, file=str(path))
     notes = tuple(note.replace("<ptx>:", f"{path.name}:") for note in error.notes)
-    return error.diag.error(loc, notes, **error.fields)
+    placed = error.diag.error(loc, notes, **error.fields)
+    placed.printed = error.printed
+    return placed
 
 
 def _save(recorded: Recorded, path: Path) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 from warploom.cutedsl.host_memory import Bytes, HostMemory
 from warploom.cutedsl.library import Callbacks, Library
 from warploom.cutedsl.options import Options
-from warploom.diagnostics import Diag
+from warploom.diagnostics import Diag, WarploomError
 from warploom.hardware.swizzles import SWIZZLES
 from warploom.hardware.tensor_maps import FILLS, INTERLEAVES, L2_PROMOTIONS, MAP_BYTES, MAP_TYPES
 from warploom.host.launch import Launch, Triple, entry_of
@@ -126,7 +126,11 @@ class Session:
             at_host_address=tuple(self._reached(given).values()),
         )  # fmt: skip
         options = self.options
-        run = launch(whole, schedule=options.schedule, seed=options.seed, sms=options.sms, limit=options.limit)
+        try:
+            run = launch(whole, schedule=options.schedule, seed=options.seed, sms=options.sms, limit=options.limit)
+        except WarploomError as error:
+            sys.stdout.write(error.printed)
+            raise
         self.launches.append(Launched(name, whole.grid, run.instructions, run.wall_seconds))
         if run.printed:
             sys.stdout.write(run.printed)

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast, overload
 
-from warploom.diagnostics import Diag, Loc, user_traceback
+from warploom.diagnostics import Diag, Loc, WarploomError, user_traceback
 from warploom.host.launch import Launch, Triple, entry_of, triple
 from warploom.host.program import Printed, Traced, module_of, text_of
 from warploom.ptx.syntax.model import Directive
@@ -55,9 +55,15 @@ class ConfiguredKernel:
         """Run the kernel, NumPy arrays on the emulator and GPU arrays on their GPU; return its `Run`."""
         from warploom.launcher import launch
 
-        run = launch(self.bind(*arguments, **constants))
-        if run.printed:
-            print(run.printed, end="")  # noqa: T201 - what the kernel printed
+        bound, printed = self.bind(*arguments, **constants), ""
+        try:
+            run = launch(bound)
+            printed = run.printed
+        except WarploomError as error:
+            printed = error.printed
+            raise
+        finally:
+            print(printed, end="")  # noqa: T201 - by the threads of the kernel
         return run
 
     @user_traceback

@@ -134,6 +134,7 @@ class Session:
                     budget=options.budget,
                 )  # fmt: skip
         except WarploomError as error:
+            sys.stdout.write(error.printed)
             self._save(getattr(error, "schedule", None), call, number)
             raise
         launched = (call.function.name, call.grid, run.instructions, run.wall_seconds)
