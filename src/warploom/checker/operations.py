@@ -213,10 +213,10 @@ class Operations:
         return _Engine(component, component, each.issue(tuple(commits[lane] for lane in _bits(event.lanes))))
 
     def _remember(self, warp: Warp, number: int, lanes: int) -> None:
-        """A wgmma follows all four warps of its warpgroup."""
+        """A wgmma follows all four warps of its warpgroup, and the groups before it."""
         issuers = self._issuers.setdefault((warp.cta, warp.number // _WARPS_PER_GROUP), {})
         if number not in issuers:
-            issuers[number] = warp.components.clock()
+            issuers[number] = issuers[max(issuers)].copy() if issuers else warp.components.clock()
             issuers.pop(number - _LATEST, None)
         for part in warp.parts:
             if part.mask & lanes:
@@ -248,10 +248,10 @@ class Operations:
             component = warp.components.of(("wgmma", warp.cta, warp.number // _WARPS_PER_GROUP))
             self._rules.assumed["wgmma-warpgroup"] += 1
             issuers = self._issuers.get((warp.cta, warp.number // _WARPS_PER_GROUP), {})
-            for part in parts:
-                for number, clock in issuers.items():
-                    if number < group.number:
-                        part.clock.follow(clock)
+            before = max((number for number in issuers if number < group.number), default=None)
+            if before is not None:
+                for part in parts:
+                    part.clock.follow(issuers[before])
         else:
             component = warp.components.of((group.kind, warp.cta, warp.number))
             if group.kind in ("tensor load", "tensor store"):

@@ -179,6 +179,14 @@ def test_kernels_of_the_library_are_proved_for_every_k(target: str) -> None:
     report = warploom.check(launch, sizes="all")
     assert report.verdict is Verdict.PROVED
     steps, tiles = report.covers.generalised
-    assert ">= 1 (1 to " in steps
+    assert ">= 1 with one tile of a cluster (1 to " in steps
     assert "a period of 4 steps" in steps
     assert tiles.startswith("tiles of a cluster >= 1")
+
+
+def test_sizes_are_enumerated_where_data_steers() -> None:
+    given = np.ones((70, 64), np.float16), np.ones((3, 64, 48), np.float16), np.array([9, 9, 70])
+    report = warploom.check(warploom.grouped_matmul.bind(*given, target="sm_90a"), sizes="all")
+    assert report.verdict is Verdict.PROVED
+    assert report.covers.generalised == ("grouped_k_tiles of 1 to 18 K steps, each run",)
+    assert any("control depends on data" in each for each in report.covers.as_run)

@@ -420,6 +420,8 @@ def _seeds(op: Op) -> list[str]:
             spaces = {_space(op, effect.space) for effect in effects if effect.operand == slot.name}
             if effects and not (spaces and spaces <= _FREE_SPACES):
                 found += registers_of(operand)
+        elif slot.kind == "tensor" and isinstance(operand, Address):
+            found += registers_of(operand.base)  # the map; the coordinates are in global memory
         elif slot.kind in ("in", "pred") and (branches or signals or engine):
             found += registers_of(operand)
     return found

@@ -28,7 +28,8 @@ from warploom.machine.core.schedule import Eager
 _SCOUTS = (40, 80, 160)
 """K steps of the run in which a recurrence is looked for; more if there is none."""
 _TILE_SCOUTS = (12, 24, 48)
-_MOST_RUNS = 160
+_ENUMERATED = 18
+"""K steps that are run where no recurrence is looked for: two laps of eight stages, and two more."""
 _FAR = tuple(range(1, 9)) + tuple(1 << bit for bit in range(4, 18))
 """Multiples of the period at which bounds and steering values are evaluated: they must be linear and constant there."""
 _LARGEST = 1 << 30
@@ -67,6 +68,8 @@ class Family:
             for name, at in self.params.items()
             if at < len(launch.args) and isinstance(launch.args[at], (int, np.integer))
         }
+        self.values: dict[str, int] = dict(self.scalars)
+        """The values of parameters, and of special registers where one CTA stands for all."""
         self.sizes = Sizes()
         self.launched = 0
 
@@ -78,7 +81,7 @@ class Family:
             tiles = self._tile_dimension(k)
             self.launched = self._trips(k.primary, k.name, self.scalars[k.name]) or 0
         except _Refused as why:
-            self.sizes.left.append(f"sizes ({why})")
+            self._enumerate(str(why))
             return self.sizes
         try:
             period = self._steps(k, tiles)
@@ -95,6 +98,23 @@ class Family:
             self.sizes.left.append(f"tiles of a cluster ({why})")
         return self.sizes
 
+    def _enumerate(self, why: str) -> None:
+        """Run some numbers of K steps, where other things than parameters steer the kernel too."""
+        x, y, z = self.launch.grid
+        self.values |= {"%nctaid.x": x, "%nctaid.y": y, "%nctaid.z": z, "%cluster_ctarank": 0}
+        self.values |= {f"%ctaid.{axis}": 0 for axis in "xyz"}
+        try:
+            k = self._k_dimension()
+            for steps in range(1, _ENUMERATED + 1):
+                args = list(self.launch.args)
+                args[self.params[k.name]] = self.value_for(k, steps)
+                self._judge(replace(self.launch, args=tuple(args)), f"{steps} K steps", None, steps > self.launched)
+        except _Refused as more:
+            self.sizes.left.append(f"sizes ({why}; {more})")
+            return
+        self.sizes.covered.append(f"{k.name} of 1 to {_ENUMERATED} K steps, each run")
+        self.sizes.left.append(f"other sizes ({why})")
+
     def _refuse(self) -> None:
         """Leave kernels alone that are steered by more than their parameters."""
         others = sorted({each.kind for each in influences(self.flow)} - {"clc"})
@@ -110,9 +130,10 @@ class Family:
         """The parameter that decides how often the innermost loops run."""
         found: dict[str, list[Counted]] = {}
         for counted in self.steering.counted.values():
-            params = params_of(counted.bound)
-            if counted.leaves and len(params) == 1 and evaluate(counted.bound, self.scalars) is not None:
-                found.setdefault(next(iter(params)), []).append(counted)
+            for name in params_of(counted.bound) & self.scalars.keys() if counted.leaves else ():
+                few, many = (self._trips(counted, name, value) for value in (1, 1 << 20))
+                if few is not None and many is not None and few < many:
+                    found.setdefault(name, []).append(counted)
         if not found:
             raise _Refused("no loop is bounded by a scalar parameter alone")
         if len(found) > 1:
@@ -122,7 +143,7 @@ class Family:
         return _Dimension(name, primary)
 
     def _trips(self, counted: Counted, name: str, value: int) -> int | None:
-        values = {**self.scalars, name: value}
+        values = {**self.values, name: value}
         bound, first, step = (evaluate(each, values) for each in (counted.bound, counted.first, counted.step))
         if bound is None or first is None or not step or step < 0:
             return None
@@ -176,15 +197,24 @@ class Family:
     def run(self, k: _Dimension, tiles: _Tiles | None, steps: int, count: int = 1, *, cuts: str = "") -> Checked:
         """Check one size; a finding or an error ends the search. `cuts` takes states: of all `steps`, or of `tiles`."""
         what = f"{steps} K steps" if count == 1 else f"{count} tiles of {steps} K steps"
-        launch, found = self.variant(k, steps, tiles, count), Findings()
         watch = self._watch(tiles=cuts == "tiles") if cuts else None
-        checked = checked_run(launch, self.rules, found, sms=1, limit=self.limit, watch=watch)
-        sizes = self.sizes
+        return self._judge(self.variant(k, steps, tiles, count), what, 1, steps > self.launched, watch)
+
+    def _judge(
+        self,
+        launch: Launch,
+        what: str,
+        sms: int | None,
+        is_larger: bool,
+        watch: Callable[[Checker], Cuts] | None = None,
+    ) -> Checked:
+        found, sizes = Findings(), self.sizes
+        checked = checked_run(launch, self.rules, found, sms=sms, limit=self.limit, watch=watch)
         sizes.runs += 1
         sizes.events += checked.checker.events
         sizes.used += checked.used
         sizes.findings += [replace(each, notes=(*each.notes, f"found with {what}")) for each in found.all()]
-        if isinstance(checked.error, Fault) and checked.error.diag is Diag.OUT_OF_BOUNDS and steps > self.launched:
+        if isinstance(checked.error, Fault) and checked.error.diag is Diag.OUT_OF_BOUNDS and is_larger:
             raise _Refused(f"the arrays of the launch are too small for {what}; launch it with a larger K")
         if checked.error is not None:
             sizes.error = checked.error
@@ -213,8 +243,9 @@ class Family:
                         self.run(k, tiles, steps)
                 unit = self.value_for(k, 2) - self.value_for(k, 1)
                 cut = max(checked.cuts.found[repeat.first].comparisons[key].counter for key in repeat.moved)
+                one = "" if tiles is None else " with one tile of a cluster"
                 self.sizes.covered.append(
-                    f"{k.name} >= 1 (1 to {least + period - 1} K steps of {unit} run; more by recurrence with a period "
+                    f"{k.name} >= 1{one} (1 to {least + period - 1} K steps of {unit} run; more by recurrence with a period "
                     f"of {period} steps from step {cut})"
                 )
                 return period
@@ -229,7 +260,7 @@ class Family:
         moves = {delta for (_, key), delta in repeat.moved.items() if key == primary}
         if len(moves) != 1:
             raise _Refused("warps do not repeat the loop equally often")
-        step = evaluate(k.primary.step, self.scalars) or 1
+        step = evaluate(k.primary.step, self.values) or 1
         period = moves.pop() // step
         if period < 1:
             raise _Refused("the part that recurs moves no counter")
@@ -244,7 +275,19 @@ class Family:
                 moved = repeat.moved.get((user, key), 0) if repeat.before.get((user, key), True) else 0
                 self._check_growth(k, period, least, scout, counted, moved)
         self._check_values(k, period, least, scout)
+        self._check_between(k, least)
         return period, least
+
+    def _check_between(self, k: _Dimension, least: int) -> None:
+        """The values of the parameter that give equally many steps must not differ in anything that steers."""
+        found = [each for each in self.steering.values if k.name in params_of(each)]
+        for counted in self.steering.counted.values():
+            found += [each for each in (counted.bound, counted.first) if k.name in params_of(each)]
+        for steps in (*range(2, least + 1), *(least + multiple for multiple in _FAR)):
+            first = {**self.values, k.name: self.value_for(k, steps - 1) + 1}
+            for each in found:
+                if evaluate(each, first) != evaluate(each, self._at(k, steps)):
+                    raise _Refused(f"control depends on {k.name} by more than the number of steps")
 
     def _least(self, k: _Dimension, cuts: Cuts, repeat: Repeat) -> int:
         """The least number of steps with which a run begins like the one in which the state recurred."""
@@ -252,7 +295,7 @@ class Family:
         for key in repeat.moved:
             counted = self.steering.counted[key[1]]
             if repeat.before[key]:
-                width = evaluate(counted.step, self.scalars) or 1
+                width = evaluate(counted.step, self.values) or 1
                 needed.append((counted, cuts.found[repeat.second].comparisons[key].counter + 2 * width))
         steps = 1
         while any((evaluate(counted.bound, self._at(k, steps)) or 0) <= at for counted, at in needed):
@@ -260,7 +303,7 @@ class Family:
         return steps
 
     def _at(self, k: _Dimension, steps: int) -> Mapping[str, int]:
-        return {**self.scalars, k.name: self.value_for(k, steps)}
+        return {**self.values, k.name: self.value_for(k, steps)}
 
     def _check_growth(self, k: _Dimension, period: int, least: int, scout: int, counted: Counted, moved: int) -> None:
         """The bound of a loop must move by as much as the repeat moves its counter, for all larger sizes."""
