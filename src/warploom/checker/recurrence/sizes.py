@@ -244,10 +244,9 @@ class Family:
                 unit = self.value_for(k, 2) - self.value_for(k, 1)
                 cut = max(checked.cuts.found[repeat.first].comparisons[key].counter for key in repeat.moved)
                 one = "" if tiles is None else " with one tile of a cluster"
-                self.sizes.covered.append(
-                    f"{k.name} >= 1{one} (1 to {least + period - 1} K steps of {unit} run; more by recurrence with a period "
-                    f"of {period} steps from step {cut})"
-                )
+                ran = f"1 to {least + period - 1} K steps of {unit} run"
+                start = f"a period of {period} steps from step {cut}"
+                self.sizes.covered.append(f"{k.name} >= 1{one} ({ran}; more by recurrence with {start})")
                 return period
         raise _Refused(reason)
 
