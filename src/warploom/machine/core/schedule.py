@@ -151,7 +151,8 @@ class Random:
             return int(self._draw.random() < 0.02)
         if kind == "cancel":
             return int(self._draw.random() < 0.9)
-        if kind == "step" and len(options) > 1 and options[-1] == "launch" and _asks_for_work(options, groups):
+        operations = kind == "step" and len(options) - 1 > groups
+        if operations and options[-1] == "launch" and _asks_for_work(options, groups):
             # A launch takes the work that a resident CTA asks for: rarely, so that CTAs run many tiles.
             return self._draw.randrange(len(options) - (self._draw.random() < 0.9))
         return self._draw.randrange(len(options))

@@ -119,12 +119,12 @@ class Pipeline(Waitable):
         """Give an operation the values of the last fence for registers that the warp has changed since."""
         names = [new.a] if isinstance(new.a, RowNames) else []
         names += [new.d] if new.accumulate else []
-        rows = [index for each in names for index in each.indices]
-        if rows:
+        if names:
             registers, fenced = self._registers(warp), self.fenced.get(warp)
             if fenced is None:
                 fenced = self.fenced[warp] = np.full_like(registers, POISON["a"])
-            registers[rows] = fenced[rows]
+            for each in names:
+                registers[each.selector] = fenced[each.selector]
 
     def _look(self, warp: int, at: int) -> None:
         """Note what a warp knows at issue: an operation sees what each of the warps that issue it sees."""
@@ -221,7 +221,7 @@ class Pipeline(Waitable):
         execute(self.warpgroup, batch)
         for warp, fenced in self.fenced.items():
             for each in batch:
-                rows = list(each.d.indices)
+                rows = each.d.selector
                 fenced[rows] = self._registers(warp)[rows]
 
     @property

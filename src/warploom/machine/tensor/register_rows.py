@@ -17,6 +17,11 @@ class RowNames(NamedTuple):
     indices: tuple[int, ...]
     adjacent: bool
 
+    @property
+    def selector(self) -> slice | list[int]:
+        """The registers as something that indexes the rows of their file."""
+        return slice(self.indices[0], self.indices[-1] + 1) if self.adjacent else list(self.indices)
+
 
 class Rows:
     """The registers of a brace list for the lanes of a group: one slice of the register file where it can be."""
