@@ -15,7 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from warploom.machine.engine.addresses import address_of
+from warploom.machine.engine.context import Regions
 from warploom.machine.engine.llvm_ops import Host
+from warploom.machine.engine.memory_kernels import FIND
+from warploom.machine.memory.byte_memory import FlatMemory
 
 if TYPE_CHECKING:
     from warploom.machine.engine.native import Engine
@@ -90,6 +93,114 @@ class BoxCopy:
             "  ret i64 0",
             "}",
         ]
+        return "\n".join(lines) + "\n", frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class LaneCopy:
+    """A routine of `cp.async`: `size` bytes for each lane from global to shared memory, or as many zeros.
+
+    Arguments: the lanes' shared addresses (32 bits), their global ones (64 bits), a byte for each lane that takes part
+    (or null: all), the bytes that each reads, 0 or `size` (or null: `size`), the lanes, and the memories as a context
+    has them. It returns the bytes that it has written; -1, and nothing is done, where an address or a count is another
+    than these.
+    """
+
+    size: int
+
+    @property
+    def words(self) -> int:
+        return 0
+
+    def text(self, name: str, host: Host) -> tuple[str, frozenset[str]]:
+        declared = dict.fromkeys(("targets", "sources", "mask", "counts"), "ptr")
+        declared |= {"lanes": "i64", "header": "ptr", "base": "i64", "bytes": "i64", "data": "ptr"}
+        value, size = f"i{8 * self.size}", self.size
+        lines = [
+            FIND,
+            *_arguments(name, declared),
+            "  %every = icmp eq ptr %mask, null",
+            "  %whole = icmp eq ptr %counts, null",
+            f"  %holds = icmp uge i64 %bytes, {size}",
+            f"  %last = sub i64 %bytes, {size}",
+            "  br i1 %holds, label %check, label %bad",
+        ]
+        for label, before, after in (("check", "entry", "move"), ("move", "check_end", "done")):
+            n = label
+            lines += [
+                f"{n}:",
+                f"  %{n}_i = phi i64 [ 0, %{before} ], [ %{n}_next, %{n}_end ]",
+            ]
+            if label == "move":
+                lines.append("  %total = phi i64 [ 0, %check_end ], [ %total_next, %move_end ]")
+            lines += [
+                f"  br i1 %every, label %{n}_live, label %{n}_look",
+                f"{n}_look:",
+                f"  %{n}_flag_at = getelementptr i8, ptr %mask, i64 %{n}_i",
+                f"  %{n}_flag = load i8, ptr %{n}_flag_at",
+                f"  %{n}_takes = icmp ne i8 %{n}_flag, 0",
+                f"  br i1 %{n}_takes, label %{n}_live, label %{n}_end",
+                f"{n}_live:",
+                f"  %{n}_target_at = getelementptr i32, ptr %targets, i64 %{n}_i",
+                f"  %{n}_target = load i32, ptr %{n}_target_at",
+                f"  %{n}_wide = zext i32 %{n}_target to i64",
+                f"  %{n}_offset = sub i64 %{n}_wide, %base",
+                f"  br i1 %whole, label %{n}_read, label %{n}_count",
+                f"{n}_count:",
+                f"  %{n}_count_at = getelementptr i32, ptr %counts, i64 %{n}_i",
+                f"  %{n}_given = load i32, ptr %{n}_count_at",
+                f"  %{n}_none = icmp eq i32 %{n}_given, 0",
+                f"  br i1 %{n}_none, label %{n}_zero, label %{n}_some",
+                f"{n}_some:",
+            ]
+            if label == "check":
+                lines += [
+                    f"  %all = icmp eq i32 %check_given, {size}",
+                    "  br i1 %all, label %check_read, label %bad",
+                    "check_zero:",
+                    "  br label %check_place",
+                ]
+            else:
+                lines.append("  br label %move_read")
+            lines += [
+                f"{n}_read:",
+                f"  %{n}_source_at = getelementptr i64, ptr %sources, i64 %{n}_i",
+                f"  %{n}_source = load i64, ptr %{n}_source_at",
+                f"  %{n}_from = call ptr @find(ptr %header, i64 %{n}_source, i64 {size}, i64 {size - 1}, i64 0)",
+            ]
+            if label == "check":
+                lines += [
+                    "  %lost = icmp eq ptr %check_from, null",
+                    "  br i1 %lost, label %bad, label %check_place",
+                    "check_place:",
+                    "  %beyond = icmp ugt i64 %check_offset, %last",
+                    f"  %low = and i64 %check_wide, {size - 1}",
+                    "  %uneven = icmp ne i64 %low, 0",
+                    "  %wrong = or i1 %beyond, %uneven",
+                    "  br i1 %wrong, label %bad, label %check_end",
+                ]
+            else:
+                lines += [
+                    f"  %loaded = load {value}, ptr %move_from, align 1",
+                    "  br label %move_put",
+                    "move_zero:",
+                    "  br label %move_put",
+                    "move_put:",
+                    f"  %value = phi {value} [ %loaded, %move_read ], [ 0, %move_zero ]",
+                    "  %place = getelementptr i8, ptr %data, i64 %move_offset",
+                    f"  store {value} %value, ptr %place, align 1",
+                    f"  %more_bytes = add i64 %total, {size}",
+                    "  br label %move_end",
+                ]
+            lines.append(f"{n}_end:")
+            if label == "move":
+                lines.append("  %total_next = phi i64 [ %total, %move_look ], [ %more_bytes, %move_put ]")
+            lines += [
+                f"  %{n}_next = add i64 %{n}_i, 1",
+                f"  %{n}_more = icmp ult i64 %{n}_next, %lanes",
+                f"  br i1 %{n}_more, label %{n}, label %{after}",
+            ]
+        lines += ["done:", "  ret i64 %total_next", "bad:", "  ret i64 -1", "}"]
         return "\n".join(lines) + "\n", frozenset()
 
 
@@ -240,6 +351,13 @@ class Gather:
         ]
 
 
+def _is_row(value: Any, dtype: Any, lanes: int | None = None) -> bool:
+    """True for an array of one value for each lane."""
+    if not isinstance(value, np.ndarray) or value.dtype != dtype or value.strides != (value.itemsize,):
+        return False
+    return lanes is None or len(value) == lanes
+
+
 class Granules:
     """The routines of an engine, called with NumPy arrays."""
 
@@ -248,7 +366,9 @@ class Granules:
         self._prototype = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_char_p, ctypes.c_void_p)
         self._copy = self._prototype(engine.address(BoxCopy()))
         self._pack_copy, self._pack_gather = struct.Struct("=6Q").pack, struct.Struct("=5Q").pack
+        self._pack_lanes = struct.Struct("=9Q").pack
         self._gathers: dict[Gather, Any] = {}
+        self._lane_copies: dict[int, Any] = {}
 
     def copy_rows(
         self, memory: Array, start: int, offsets: Array, width: int, shared: Array, base: int, places: Array
@@ -270,6 +390,35 @@ class Granules:
             None,
         )  # fmt: skip
         return True
+
+    def copy_lanes(
+        self,
+        size: int,
+        targets: Any,
+        sources: Any,
+        mask: Array | None,
+        counts: Any,
+        regions: Regions,
+        shared: FlatMemory,
+    ) -> int:
+        """`cp.async` by some lanes of a group: the bytes written, or -1, and nothing is done, where the reference must
+        execute it.
+        """
+        lanes = len(targets) if _is_row(targets, np.uint32) else 0
+        fit = lanes and _is_row(sources, np.uint64, lanes)
+        if not fit or not (mask is None or _is_row(mask, np.bool_, lanes)):
+            return -1
+        if not (counts is None or _is_row(counts, np.uint32, lanes)):
+            return -1
+        if size not in self._lane_copies:
+            self._lane_copies[size] = self._prototype(self._engine.address(LaneCopy(size)))
+        given = self._pack_lanes(
+            address_of(targets), address_of(sources), 0 if mask is None else address_of(mask),
+            0 if counts is None else address_of(counts), len(targets), address_of(regions.header), shared.base,
+            shared.size, address_of(shared.data),
+        )  # fmt: skip
+        moved: int = self._lane_copies[size](given, None)
+        return moved
 
     def gather(
         self, granules: Array, first: int, places: Array, form: Gather, out: Array | None = None

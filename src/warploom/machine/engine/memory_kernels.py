@@ -29,7 +29,7 @@ from warploom.machine.memory.byte_memory import SHARED_WINDOW
 PIECE = 16
 """The most bytes that one access moves; longer vectors are several."""
 
-_FIND = """
+FIND = """
 define internal ptr @region(ptr %header, i64 %address, i64 %bytes, i64 %write) {
 entry:
   %count = load i64, ptr %header
@@ -180,7 +180,7 @@ class _Writer:
             self._uniform()
         self._endings()
         head = [f"define i64 @{self.name}(ptr %context, ptr %record) {{", "entry:", *frame.entry]
-        return "\n".join([_FIND if form.space in ("", "global") else "", *head, *self.body, "}"]) + "\n"
+        return "\n".join([FIND if form.space in ("", "global") else "", *head, *self.body, "}"]) + "\n"
 
     def _live(self, lane: str) -> str:
         """A byte that is not 0 where a lane takes part."""

@@ -18,7 +18,7 @@ from importlib import metadata, resources
 from typing import Any
 
 from warploom.machine.engine import tables
-from warploom.machine.engine.granule_kernels import BoxCopy, Gather, Granules
+from warploom.machine.engine.granule_kernels import BoxCopy, Gather, Granules, LaneCopy
 from warploom.machine.engine.kernels import Arithmetic
 from warploom.machine.engine.llvm_ops import Host
 from warploom.machine.engine.matrix_kernels import MatrixMove
@@ -28,7 +28,7 @@ from warploom.machine.engine.store import store
 from warploom.machine.engine.vectors import EngineError, UnsupportedError
 from warploom.machine.engine.warp_kernels import Note, Shuffle
 
-Form = Arithmetic | Access | MatrixMove | Note | Shuffle | Multiply | BoxCopy | Gather
+Form = Arithmetic | Access | MatrixMove | Note | Shuffle | Multiply | BoxCopy | Gather | LaneCopy
 
 _END = "define i64 @{name}(ptr %context, ptr %record) {{\n  ret i64 0\n}}\n"
 _ENTER = """define i64 @{name}(ptr %context, ptr %record) {{

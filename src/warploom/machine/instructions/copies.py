@@ -65,6 +65,8 @@ def copy(op: Op) -> Run:
     def run(g: Group, mask: Array | None, dst: Any, src: Any, size: int, source: Any, policy: Any = None) -> None:
         if size not in legal:
             raise Diag.BAD_SHAPE.error(text=op.instruction.opcode, what=f"{size} bytes; it copies {legal}")
+        if _copied(g, mask, dst, src, size, source if not ignores else 0):
+            return
         places, origins = _spread(dst, g, mask, np.uint64), _spread(src, g, mask, np.uint64)
         if ignores:
             source = (0 if source else size) if isinstance(source, bool) else np.where(source, 0, size)
@@ -92,6 +94,20 @@ def copy(op: Op) -> Run:
         groups.add(submit(g, op, complete, touches=each, group=groups.open_group(g, threads)), threads)
 
     return run
+
+
+def _copied(g: Group, mask: Array | None, dst: Any, src: Any, size: int, source: Any) -> bool:
+    """Copy by native code where the copy completes at once; False where the reference must do it."""
+    grid = g.grid
+    if not grid.at_once or grid.flight.count or grid.routines is None or grid.regions is None:
+        return False
+    counts = None if source is None or (isinstance(source, int) and source == size) else source
+    moved = grid.routines.granules.copy_lanes(size, dst, src, mask, counts, grid.regions, g.cta.shared)
+    if moved < 0:
+        return False
+    grid.effects += 2
+    count_bytes(g, "global->shared", moved)
+    return True
 
 
 def _sources(origins: Array, sizes: Array | None, size: int) -> tuple[Touch, ...]:

@@ -1,4 +1,4 @@
-"""Native matrix products against the definition: the same bits for every element type and for awkward values."""
+"""Native routines: matrix products against their definition, for every element type and awkward values, and copies."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import pytest
 
 pytest.importorskip("llvmlite")
 
+from warploom.machine.engine.context import Regions
 from warploom.machine.engine.granule_kernels import PAIRED, Gather
 from warploom.machine.engine.native import Engine
+from warploom.machine.memory.byte_memory import FlatMemory, GlobalMemory
 from warploom.machine.numerics.products import Factor, product
 from warploom.machine.tensor.elements import ELEMENTS, settle
 from warploom.machine.tensor.wgmma_registers import ACCUMULATORS
@@ -155,3 +157,37 @@ def test_rows_are_copied_to_their_granules_and_nowhere_else(engine: Engine) -> N
     for start, width in ((-1, 80), ((1 << 14) - 79 - int(offsets[-1]), 80), (0, 0), (0, 72), (0, 96)):
         assert not copy(memory, start, offsets, width, shared, 3, places)
     assert np.array_equal(shared, wanted)
+
+
+@pytest.mark.parametrize("size", [4, 8, 16])
+def test_lanes_copy_to_shared_memory(engine: Engine, size: int) -> None:
+    rng, memory = np.random.default_rng(), GlobalMemory()
+    data = rng.integers(0, 256, 1 << 12, np.uint8)
+    base = memory.add(data, "data").base
+    regions, shared = Regions(memory), FlatMemory(np.zeros(2048, np.uint8), 1024, 2048, "shared")
+    copy = engine.routines.granules.copy_lanes
+    for _ in range(20):
+        sources = base + size * rng.integers(0, len(data) // size, 128).astype(np.uint64)
+        targets = (1024 + size * rng.integers(0, 2048 // size, 128)).astype(np.uint32)
+        mask = rng.random(128) < 0.8 if rng.random() < 0.5 else None
+        counts = (size * rng.integers(0, 2, 128)).astype(np.uint32) if rng.random() < 0.5 else None
+        if counts is not None:
+            sources[counts == 0] = 12345  # nothing is read there
+        wanted, written = shared.data.copy(), 0
+        for lane in range(128):
+            if mask is not None and not mask[lane]:
+                continue
+            at, start = int(targets[lane]) - 1024, int(sources[lane]) - base
+            zero = counts is not None and not counts[lane]
+            wanted[at : at + size] = 0 if zero else data[start : start + size]
+            written += size
+        assert copy(size, targets, sources, mask, counts, regions, shared) == written
+        assert np.array_equal(shared.data, wanted)
+    sources, targets = np.full(128, base, np.uint64), np.full(128, 1024, np.uint32)
+    for place, wrong in ((sources, base + len(data)), (sources, base + 1), (targets, 1024 + 2048), (targets, 1026)):
+        broken = place.copy()
+        broken[77] = wrong
+        given = (targets, broken) if place is sources else (broken, sources)
+        assert copy(size, *given, None, None, regions, shared) == -1
+    assert copy(size, targets, sources, None, np.full(128, size - 1, np.uint32), regions, shared) == -1
+    assert np.array_equal(shared.data, wanted)
