@@ -65,7 +65,7 @@ def copy(op: Op) -> Run:
     def run(g: Group, mask: Array | None, dst: Any, src: Any, size: int, source: Any, policy: Any = None) -> None:
         if size not in legal:
             raise Diag.BAD_SHAPE.error(text=op.instruction.opcode, what=f"{size} bytes; it copies {legal}")
-        if _copied(g, mask, dst, src, size, source if not ignores else 0):
+        if not ignores and _copied(g, mask, dst, src, size, source):
             return
         places, origins = _spread(dst, g, mask, np.uint64), _spread(src, g, mask, np.uint64)
         if ignores:
@@ -102,6 +102,8 @@ def _copied(g: Group, mask: Array | None, dst: Any, src: Any, size: int, source:
     if not grid.at_once or grid.flight.count or grid.routines is None or grid.regions is None:
         return False
     counts = None if source is None or (isinstance(source, int) and source == size) else source
+    if isinstance(counts, int):
+        counts = np.full(g.lanes, counts, np.uint32)
     moved = grid.routines.granules.copy_lanes(size, dst, src, mask, counts, grid.regions, g.cta.shared)
     if moved < 0:
         return False
