@@ -1,7 +1,8 @@
 """Registers of Blackwell kernels by configuration and epilogue: assembles combinations and lists those that spill.
 
 `python bench/spills.py --count 200 --seed 1` assembles a random sample; without `--count` every combination, which are
-some thousands. Needs ptxas, no GPU.
+some thousands. With `--log FILE` each result is written to a file, and those that it holds already are not made again:
+a long run can be continued. Needs ptxas, no GPU.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -106,23 +108,51 @@ def main() -> int:
     parser.add_argument("--count", type=int, help="size of a random sample")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--family", choices=FAMILIES)
+    parser.add_argument("--log", type=Path, help="results, one per line; combinations in it are not assembled again")
     asked = parser.parse_args()
     found = [case for case in cases() if asked.family in (None, case.family)]
     if asked.count is not None:
         found = random.Random(asked.seed).sample(found, min(asked.count, len(found)))
-    assembled, spilling, most = 0, 0, 0
+    known = _known(asked.log)
+    results = list[tuple[int, int]]()
     for case in found:
-        try:
-            bound = case.launch()
-        except WarploomError:  # the rules do not admit it
+        if str(case) not in known:
+            known[str(case)] = _assembled(case)
+            _record(asked.log, case, known[str(case)])
+        result = known[str(case)]
+        if result is None:
             continue
-        row = assemble(bound.program, strict=False).kernels[0]
-        assembled, most = assembled + 1, max(most, row.registers)
-        if row.spill_stores or row.spill_loads:
-            spilling += 1
-            print(f"{row.spill_stores} bytes: {case}", flush=True)
-    print(f"{assembled} kernels assembled, {spilling} spill; at most {most} registers")
+        results.append(result)
+        if result[1]:
+            print(f"{result[1]} bytes: {case}", flush=True)
+    spilling = sum(spilled > 0 for _, spilled in results)
+    most = max((registers for registers, _ in results), default=0)
+    print(f"{len(results)} kernels assembled, {spilling} spill; at most {most} registers")
     return int(spilling > 0)
+
+
+def _assembled(case: Case) -> tuple[int, int] | None:
+    """The registers and spilled bytes of a kernel; None if the rules do not admit it."""
+    try:
+        bound = case.launch()
+    except WarploomError:
+        return None
+    row = assemble(bound.program, strict=False).kernels[0]
+    return row.registers, max(row.spill_stores, row.spill_loads)
+
+
+def _known(log: Path | None) -> dict[str, tuple[int, int] | None]:
+    if log is None or not log.exists():
+        return {}
+    rows = (line.split("\t") for line in log.read_text("utf-8").splitlines())
+    return {case: None if registers == "-" else (int(registers), int(spilled)) for registers, spilled, case in rows}
+
+
+def _record(log: Path | None, case: Case, result: tuple[int, int] | None) -> None:
+    if log is not None:
+        registers, spilled = ("-", "-") if result is None else result
+        with log.open("a", encoding="utf-8") as file:
+            file.write(f"{registers}\t{spilled}\t{case}\n")
 
 
 if __name__ == "__main__":
