@@ -98,3 +98,25 @@ def test_tensors_are_quantised_as_arrays_are(of, dtype):
     np.testing.assert_array_equal(numbers, wanted.values.astype(np.float32))
     with pytest.raises(WarploomError, match="multiple of 32"):
         wl.quantise_mxfp8(x[..., :40])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("shape", [(3, 5, 48), (16,), (70, 160), (0, 32)])
+def test_nvfp4_of_tensors_is_that_of_arrays(shape, dtype):
+    x = torch.randn(shape).to(getattr(torch, dtype)) * 2.0 ** torch.randint(-6, 6, shape)
+    x.flatten()[::7] = 0.0
+    x = x.to(getattr(torch, dtype))
+    made, wanted = wl.quantise_nvfp4(x), wl.quantise_nvfp4(x.float().numpy())
+    codes = wanted.values.view(np.uint8)
+    packed = codes[..., 0::2] & 15 | (codes[..., 1::2] & 15) << 4
+    assert (made.values.numpy() == packed).all()
+    assert (made.scales.view(torch.uint8).numpy() == wanted.scales.view(np.uint8)).all()
+    assert made.scale == wanted.scale
+
+
+def test_nvfp4_of_tensors_refuses_what_it_refuses_of_arrays():
+    for x, what in ((torch.full((16,), torch.inf), "must be finite"), (torch.zeros(8), "a multiple of 16")):
+        with pytest.raises(WarploomError, match=what):
+            wl.quantise_nvfp4(x)
+    with pytest.raises(WarploomError, match="a tensor of float32"):
+        wl.quantise_nvfp4(torch.zeros(16, dtype=torch.int32))

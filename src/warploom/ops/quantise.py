@@ -50,8 +50,13 @@ def quantise_mxfp8(x: Array, dtype: Any = ml_dtypes.float8_e4m3fn) -> Quantised:
 def quantise_nvfp4(x: Array) -> Quantised:
     """NVFP4: runs of 16 elements of e2m1 share an e4m3 scale, and the tensor a float32 that keeps those in range.
 
-    Every step rounds to nearest even. e2m1 has no NaN and no infinity: they are an error.
+    Every step rounds to nearest even. e2m1 has no NaN and no infinity: they are an error. A tensor of PyTorch is
+    quantised on its device, with two elements in a byte, the first in the low bits.
     """
+    other = elsewhere("quantise_nvfp4", x) if is_tensor(x) else None
+    if other is not None:
+        tensors: Quantised = other(x)
+        return tensors
     e2m1, e4m3 = _type("e2m1"), _type("e4m3")
     blocks = _blocks("quantise_nvfp4", x, NVFP4_BLOCK, None)
     violations = Violations("quantise_nvfp4")

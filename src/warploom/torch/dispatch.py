@@ -173,6 +173,11 @@ def quantise_mxfp8(x: Tensor, dtype: Any) -> Quantised:
     return scale_factors.quantise_mxfp8(x, torch_dtype(dtype))
 
 
+def quantise_nvfp4(x: Tensor) -> Quantised:
+    """NVFP4 of a tensor, on its device."""
+    return scale_factors.quantise_nvfp4(x)
+
+
 def as_bytes(operand: Any) -> Any:
     """An operand with 4-bit elements packed in bytes."""
     is_packed = isinstance(operand, Tensor) and operand.dtype == torch.float4_e2m1fn_x2

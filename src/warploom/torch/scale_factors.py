@@ -64,10 +64,7 @@ def quantise_mxfp8(x: Tensor, dtype: torch.dtype = torch.float8_e4m3fn) -> Quant
     violations = Violations("quantise_mxfp8")
     if dtype not in _TOPS:
         violations.add("dtype", dtype, "must be float8_e4m3fn or float8_e5m2")
-    if x.dtype not in (torch.float32, torch.bfloat16, torch.float16):
-        violations.add("x", x, "must be a tensor of float32, bfloat16 or float16")
-    elif x.dim() < 1 or x.shape[-1] % _RUN:
-        violations.add("x", x, f"must have a last axis that is a multiple of {_RUN}")
+    _check_runs(x, _RUN, violations)
     violations.check()
     top, greatest = _TOPS[dtype], torch.finfo(dtype).max
     runs = x.detach().float().reshape(*x.shape[:-1], x.shape[-1] // _RUN, _RUN)
@@ -81,3 +78,52 @@ def quantise_mxfp8(x: Tensor, dtype: torch.dtype = torch.float8_e4m3fn) -> Quant
     scales = torch.where(is_finite, code, _INFINITE).to(torch.uint8).view(torch.float8_e8m0fnu)
     made: Any = (values, scales)
     return Quantised(*made)
+
+
+_NVFP4_RUN = 16
+_GREATEST_E4M3, _GREATEST_E2M1 = 448.0, 6.0
+_E2M1_STEPS = ((0.25, False), (0.75, True), (1.25, False), (1.75, True), (2.5, False), (3.5, True), (5.0, False))
+"""Where a larger e2m1 number is nearer, and whether a tie goes there."""
+
+
+def quantise_nvfp4(x: Tensor) -> Quantised:
+    """NVFP4 of a tensor on its device, the same as `warploom.quantise_nvfp4` of an array, packed in bytes."""
+    violations = Violations("quantise_nvfp4")
+    if _check_runs(x, _NVFP4_RUN, violations) and not bool(x.isfinite().all()):
+        violations.add("x", x, "must be finite: e2m1 has no NaN and no infinity")
+    violations.check()
+    runs = x.detach().double().reshape(*x.shape[:-1], x.shape[-1] // _NVFP4_RUN, _NVFP4_RUN)
+    largest = runs.abs().amax(-1) if x.numel() else runs.sum(-1)
+    whole = (largest.max() / (_GREATEST_E4M3 * _GREATEST_E2M1)).float().item() if x.numel() else 0.0
+    if whole == float("inf"):
+        violations.add("x", x, "must be small enough for its tensor-wide scale to be a finite float32")
+    violations.check()
+    scale = whole if whole > 0 else 1.0
+    scales = _odd_singles((largest / _GREATEST_E2M1 / scale).clamp(max=_GREATEST_E4M3)).to(torch.float8_e4m3fn)
+    products = (scales.double() * scale)[..., None]
+    ratio = torch.where(products > 0, runs / torch.where(products > 0, products, 1.0), 0.0)
+    code = ratio.signbit().to(torch.uint8) << 3
+    for step, takes_ties in _E2M1_STEPS:
+        code += (ratio.abs() >= step) if takes_ties else (ratio.abs() > step)
+    pairs = code.reshape(*x.shape[:-1], x.shape[-1] // 2, 2)
+    made: Any = (pairs[..., 0] | pairs[..., 1] << 4, scales, scale)
+    return Quantised(*made)
+
+
+def _check_runs(x: Tensor, run: int, violations: Violations) -> bool:
+    """Check the type of a tensor, and that its last axis is whole runs."""
+    if x.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+        violations.add("x", x, "must be a tensor of float32, bfloat16 or float16")
+    elif x.dim() < 1 or x.shape[-1] % run:
+        violations.add("x", x, f"must have a last axis that is a multiple of {run}")
+    else:
+        return True
+    return False
+
+
+def _odd_singles(values: Tensor) -> Tensor:
+    """Round to float32, to odd where bits are lost, so that a second rounding of the result sees every tie."""
+    near = values.float()
+    down = torch.where(near.double().abs() > values.abs(), torch.nextafter(near, torch.zeros_like(near)), near)
+    odd = (down.view(torch.int32) | 1).view(torch.float32)
+    return torch.where(near.double() == values, near, odd)
