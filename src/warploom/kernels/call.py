@@ -64,6 +64,8 @@ class Call(Generic[Config]):
     """Grouped: the index in B of each group's matrix, negative for a group that is not computed; None for its own."""
     expert_scales: Any = None
     """Grouped: a factor of the accumulators for each matrix of B."""
+    weights: Mapping[str, Any] | None = None
+    """Grouped: the matrices of B, where they are allocated separately; `b` then repeats the first."""
     starts: Any = None
     """Batches with their own K ranges: the first K tile of each, and the end of the last."""
     window: Window | None = None

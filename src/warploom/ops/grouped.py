@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from warploom.kernels.call import major_of
 from warploom.ops.operation import operation
 from warploom.ops.planning.arrays import GEMM_TYPES, ArrayDescriptor, Violations, check_array, dtype_name
 from warploom.ops.signatures import GemmOptions, GroupedOptions
@@ -27,8 +29,11 @@ def _grouped_matmul(
     has the matrix b[expert_ids[g]]: ids may repeat and leave matrices out, and a group with the id -1 is not computed.
     `expert_scales`, (experts,) of float32, multiply the accumulators. `bias` is a row (n,), or one for each expert
     (experts, n). Rows that are not computed, and rows after the last group, are zero in a new result, and are not
-    written in `out` and `outputs`.
+    written in `out` and `outputs`. `b` may be a list of NumPy arrays (k, n), which are allocated separately: the
+    kernel makes a tensor map for each group.
     """
+    if isinstance(b, list | tuple):
+        return _separate_groups(a, b, ends, violations, expert_ids, expert_scales)
     return in_groups(a, b, ends, "b", violations, expert_ids, expert_scales)
 
 
@@ -66,6 +71,32 @@ def in_groups(
     if len(violations) > found or not all(fine) or groups is None:
         return None
     return {"a": a, "b": b.mT, "kind": "grouped", "shape": (a.shape[0], b.shape[2]), **groups}
+
+
+def _separate_groups(
+    a: Any, weights: Sequence[Any], ends: Any, violations: Violations, expert_ids: Any, expert_scales: Any
+) -> dict[str, Any] | None:
+    """The operands of a grouped GEMM whose matrices are allocated separately, with the same shape and strides."""
+    found = len(violations)
+    if not weights:
+        violations.add("b", weights, "must have at least one matrix")
+    for number, each in enumerate(weights):
+        fine = check_array(f"b[{number}]", each, violations, types=GEMM_TYPES, ranks=range(2, 3))
+        if not fine or not isinstance(each, np.ndarray):
+            if fine:
+                violations.add(f"b[{number}]", each, "must be a NumPy array")
+        elif (each.shape, each.dtype, each.strides) != (weights[0].shape, weights[0].dtype, weights[0].strides):
+            violations.add(f"b[{number}]", each, "must have the shape, type and strides of `b[0]`")
+        elif major_of(each.mT) is None:
+            violations.add(f"b[{number}]", each, "must be aligned to 16 bytes, with rows a multiple of 16 bytes apart")
+    if len(violations) > found:
+        return None
+    first = weights[0]
+    repeated = np.lib.stride_tricks.as_strided(first, (len(weights), *first.shape), (0, *first.strides))
+    formed = in_groups(a, repeated, ends, "b", violations, expert_ids, expert_scales)
+    if formed is not None:
+        formed["extra"]["weights"] = {f"w{number}": each.mT for number, each in enumerate(weights)}
+    return formed
 
 
 def groups_of(

@@ -36,6 +36,7 @@ from warploom.structured.pages.output_pipeline import OutputTilePipeline
 from warploom.structured.pages.tile_writer import TileWriter
 from warploom.structured.pages.warp_contexts import EpilogueWarp, EpilogueWarpContext, MmaWarp, MmaWarpContext
 from warploom.structured.pipelines.epilogue_load_pipeline import EpiLoadPipeline, LoadOrderBarrier
+from warploom.structured.pipelines.group_maps import GroupMaps
 from warploom.structured.pipelines.input_pipeline import (
     BlockScaledTilePayload,
     BlockwiseFP8TilePayload,
@@ -149,6 +150,7 @@ __all__ = [
     "ExplicitConsumeContext",
     "FirstLanes",
     "GlobalExchange",
+    "GroupMaps",
     "GroupPlacement",
     "GroupedScheduler",
     "GroupedTile",

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from warploom.hardware.targets import machine
+from warploom.hardware.tensor_maps import MAP_BYTES
 from warploom.host.arrays import scratch
 from warploom.host.launch import Launch, Triple
 from warploom.host.tensor_map import TensorMap
@@ -136,6 +137,14 @@ def _grouped(call: _Call) -> tuple[Any, ...]:
     )
 
 
+def _separate_weights(call: _Call) -> dict[str, Any]:
+    """Return weights that are allocated separately, and room for a tensor map per CTA and group."""
+    if call.weights is None:
+        return {}
+    ctas = prod(_tiles_of_groups(call, 2 * MACHINE.sms))  # no GPU of this target has more
+    return {"weights": dict(call.weights), "maps": scratch((ctas * len(call.ends), MAP_BYTES), np.uint8)}
+
+
 def _blockwise_config(call: _Call) -> BlockwiseFP8MatmulConfig:
     assert isinstance(call.config, BlockwiseFP8MatmulConfig)
     return call.config
@@ -187,7 +196,7 @@ FAMILIES: Mapping[str, Family[MatmulConfig]] = {
     "bmm": Family(matmul, _plain, _tiles),
     "epilogue_load": Family(residual, _loading, _tiles, _workspace),
     "split_k": Family(split_k, _split, _tiles),
-    "gmm": Family(grouped, _grouped, _tiles_of_groups),
+    "gmm": Family(grouped, _grouped, _tiles_of_groups, _separate_weights),
     "blockwise_fp8": Family(blockwise_fp8, _blockwise, _tiles),
     "tf32x3": Family(tf32x3, _plain, _tiles, _split_and_source),
     "block_scaled": Family(block_scaled, _block_scaled, _tiles, _split_and_source),

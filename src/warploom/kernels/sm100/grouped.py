@@ -14,6 +14,7 @@ from warploom.structured import (
     Epilogue,
     EpilogueWarpContext,
     GroupedScheduler,
+    GroupMaps,
     GroupPlacement,
     MatmulConfig,
     MmaOp,
@@ -27,19 +28,21 @@ from warploom.structured import (
     standard_inputs,
     wait_for_dependencies,
 )
-from warploom.trace import Array, Operands, Tensor, f32, kernel, loop, s32, warp_roles, when
+from warploom.trace import Array, Operands, Tensor, f32, kernel, loop, s32, u8, warp_roles, when
 
 
 @kernel(target="sm_100a")
 def grouped(
     a: TensorMap, b: TensorMap, d: Tensor, rows: Tensor, ends: Array[s32], experts: Array[s32] | None,
     scales: Array[f32] | None, n: s32, k: s32, operands: Operands, auxiliary: Operands | None = None,
-    auxiliary_arrays: Operands | None = None, up: TensorMap | None = None, *, config: MatmulConfig, epilogue: Epilogue,
+    auxiliary_arrays: Operands | None = None, up: TensorMap | None = None, weights: Operands | None = None,
+    maps: Tensor[u8] | None = None, *, config: MatmulConfig, epilogue: Epilogue,
 ) -> None:  # fmt: skip
     """Compute D from tokens (rows × k) and weights (experts × n × k), which are the kernel's A and B.
 
     D is given as a tensor map and as an array, as are auxiliary outputs that TMA stores. In a gated GEMM `b` is the
-    gate matrix and `up` the up matrix.
+    gate matrix and `up` the up matrix. With `weights`, which are allocated separately, `b` describes the first of them,
+    and `maps` has room for a tensor map per CTA and group.
     """
     roles = warp_roles(**config.roles)
     cluster = Cluster(config.cluster_shape, config.cta_group)
@@ -60,9 +63,16 @@ def grouped(
     mma_op = MmaOp(config, roles.mma, cluster)
     writer = epilogue_writer(d, config, roles, epilogue.bound(**operands), auxiliary, auxiliary_arrays)
 
+    of_groups = None
+    if weights is not None and maps is not None:
+        held = inputs.payload.parts["a" if config.AB_swapped else "b"]
+        of_groups = GroupMaps(held, weights, maps, ends.shape[0], roles.load)
+
     with roles.load:
         wait_for_dependencies()
         for tile in tiles:
+            if of_groups is not None:
+                of_groups.select(tile)  # the first tile of a group makes its tensor map
             for step in loop(tile.k_tiles):
                 with inputs.produce() as stage:
                     stage.load(tile, step)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from warploom.hardware.targets import ctas_at_once
+from warploom.hardware.tensor_maps import MAP_BYTES
 from warploom.host.arrays import scratch
 from warploom.host.launch import Launch, Triple
 from warploom.host.tensor_map import TensorMap
@@ -45,6 +46,7 @@ def bind(call: _Call, sms: int | None = None) -> Launch:
         config=config,
         epilogue=call.epilogue,
         **call.auxiliary_arguments(config.sliced.output_tile_shape, _layouts(config)[1]),
+        **family.options(call),
     )
     return replace(launch, dependent=config.dependent)
 
@@ -152,6 +154,14 @@ def _grouped(call: _Call) -> tuple[Any, ...]:
     return (*_operand_maps(call), *places, call.problem.n, _k_tiles(call), dict(call.operands))
 
 
+def _separate_weights(call: _Call) -> dict[str, Any]:
+    """Return weights that are allocated separately, and room for a tensor map per CTA and group."""
+    if call.weights is None:
+        return {}
+    ctas = prod(_groups(call, 2 * MACHINE.sms))  # no GPU of this target has more
+    return {"weights": dict(call.weights), "maps": scratch((ctas * len(call.ends), MAP_BYTES), np.uint8)}
+
+
 def _blockwise(call: _Call) -> tuple[Any, ...]:
     problem = call.problem
     scales = (boxed(call.a_scale, (1, call.config.BM)), call.b_scale)
@@ -188,7 +198,7 @@ FAMILIES: Mapping[str, Family[HopperConfig]] = {
     "split_k": Family(matmul_split_k, _split, _all_splits),
     "stream_k": Family(matmul_stream_k, _streamed, _streaming),
     "tf32x3": Family(tf32x3, _plain, _persistent),
-    "grouped": Family(grouped, _grouped, _groups),
+    "grouped": Family(grouped, _grouped, _groups, _separate_weights),
     "blockwise_fp8": Family(blockwise_fp8, _blockwise, _persistent),
 }
 """Every kernel for Hopper, by family."""

@@ -15,6 +15,7 @@ from warploom.structured import (
     Epilogue,
     GroupedScheduler,
     GroupedTile,
+    GroupMaps,
     HopperConfig,
     Warpgroup,
     WgmmaOp,
@@ -23,19 +24,21 @@ from warploom.structured import (
     standard_inputs,
     warpgroup_order,
 )
-from warploom.trace import Array, Operands, Tensor, Value, f32, kernel, loop, s32, warp_roles, when
+from warploom.trace import Array, Operands, Tensor, Value, f32, kernel, loop, s32, u8, warp_roles, when
 
 
 @kernel(target="sm_90a")
 def grouped(
     a: TensorMap, b: TensorMap, d: TensorMap | Tensor, rows: Tensor, ends: Array[s32], experts: Array[s32] | None,
     scales: Array[f32] | None, n: s32, k_tiles: s32, operands: Operands, auxiliary: Operands | None = None,
-    auxiliary_arrays: Operands | None = None, up: TensorMap | None = None, *, config: HopperConfig, epilogue: Epilogue,
+    auxiliary_arrays: Operands | None = None, up: TensorMap | None = None, weights: Operands | None = None,
+    maps: Tensor[u8] | None = None, *, config: HopperConfig, epilogue: Epilogue,
 ) -> None:  # fmt: skip
     """Compute D from tokens (rows × k) and weights (experts × n × k), which are the kernel's A and B.
 
     D is given as a tensor map and as an array, as are auxiliary outputs that TMA stores. In a gated GEMM `b` is the
-    gate matrix and `up` the up matrix.
+    gate matrix and `up` the up matrix. With `weights`, which are allocated separately, `b` describes the first of them,
+    and `maps` has room for a tensor map per CTA and group.
     """
     roles = warp_roles(registers=config.role_registers, **config.roles)
     cluster = Cluster(config.cluster_shape)
@@ -64,9 +67,15 @@ def grouped(
         d, config, group, epilogue.bound(**operands), early=False, outputs=auxiliary, arrays=auxiliary_arrays
     )
 
+    of_groups = None
+    if weights is not None and maps is not None:
+        of_groups = GroupMaps(inputs.payload.parts["a" if swapped else "b"], weights, maps, ends.shape[0], roles.load)
+
     with roles.load, when(roles.load.warp == 0):
         begin_role(config)
         for tile in tiles:
+            if of_groups is not None:
+                of_groups.select(tile)  # the first tile of a group makes its tensor map
             for k in loop(tile.k_tiles):
                 with inputs.produce() as stage:
                     stage.load(tile, k)

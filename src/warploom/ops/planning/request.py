@@ -169,7 +169,8 @@ class Request(EpilogueKeywords):
     @property
     def matrices(self) -> list[Any]:
         """The arrays that are read for many elements of D."""
-        read = (self.a, self.b, self.up, *(self.extra or {}).values())
+        extra = dict(self.extra or {})
+        read = (self.a, self.b, self.up, *extra.pop("weights", {}).values(), *extra.values())
         return [each for each in read if each is not None]
 
     @property
