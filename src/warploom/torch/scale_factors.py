@@ -83,7 +83,7 @@ def quantise_mxfp8(x: Tensor, dtype: torch.dtype = torch.float8_e4m3fn) -> Quant
 _NVFP4_RUN = 16
 _GREATEST_E4M3, _GREATEST_E2M1 = 448.0, 6.0
 _E2M1_STEPS = ((0.25, False), (0.75, True), (1.25, False), (1.75, True), (2.5, False), (3.5, True), (5.0, False))
-"""Where a larger e2m1 number is nearer, and whether a tie goes there."""
+"""Numbers from which the next larger e2m1 number is nearer, and whether a tie goes there."""
 
 
 def quantise_nvfp4(x: Tensor) -> Quantised:
