@@ -28,3 +28,16 @@ def test_compiled_calls_keep_it():
     a, b = torch.randn(17, 70), torch.randn(70, 24)
     compiled = torch.compile(lambda a, b: wl.matmul(a, b, precision="tf32x3"), fullgraph=True, backend="aot_eager")
     assert error(compiled(a, b), a.double() @ b.double()) < 1e-5
+
+
+@pytest.mark.parametrize("is_compiled", [False, True])
+def test_many_matrices_times_one(is_compiled):
+    a, b = torch.randn(2, 5, 40), torch.randn(40, 24, requires_grad=True)
+    function = torch.compile(wl.matmul, fullgraph=True, backend="aot_eager") if is_compiled else wl.matmul
+    made = function(a, b, precision="tf32x3", activation="relu")
+    wanted = torch.relu(a.double() @ b.double())
+    assert error(made, wanted) < 1e-5
+    made.sum().backward()
+    assert error(b.grad, torch.autograd.grad(wanted.sum(), b)[0].double()) < 1e-5
+    with pytest.raises((wl.WarploomError, RuntimeError), match="`precision` must be 'tf32' or 'tf32x3'"):
+        wl.matmul(a, b, precision="tf64")

@@ -55,7 +55,14 @@ def _matmul(a: Any, b: Any, violations: Violations, *, precision: str = "tf32") 
 
 def _linear(x: Any, w: Any, violations: Violations, *, precision: str = "tf32") -> dict[str, Any] | None:
     """`x @ w.T` with every keyword of `matmul`; the kernel, and `at.row`, count the leading axes of x as one."""
-    formed = flattened(x, w, ("x", "w"), violations)
+    return with_rows(x, w, ("x", "w"), violations, precision=precision)
+
+
+def with_rows(
+    x: Any, w: Any, names: tuple[str, str], violations: Violations, *, precision: str = "tf32"
+) -> dict[str, Any] | None:
+    """The operands of `x @ w.T`, with the leading axes of x as rows, and the settings of a GEMM."""
+    formed = flattened(x, w, names, violations)
     fields = precision_fields(precision, x, violations)
     return formed and {**formed, **fields}
 

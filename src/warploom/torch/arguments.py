@@ -19,7 +19,7 @@ from torch import Tensor
 
 from warploom.diagnostics import Diag
 from warploom.ops.convolution import conv2d
-from warploom.ops.dense import flattened, linear, matmul
+from warploom.ops.dense import linear, matmul, with_rows
 from warploom.ops.gated import gated_grouped_block_scaled_matmul, gated_grouped_matmul, gated_linear
 from warploom.ops.grouped import grouped_matmul, padded_weights
 from warploom.ops.operation import Operation
@@ -136,8 +136,10 @@ def request_of(
     if function == "matmul" and options.get("epilogue") is None and options.get("store") is None:
         a, b = operands
         if a.dim() > 2 and b.dim() == 2 and a.shape[-1] == b.shape[0]:
-            formed = flattened(a, b.mT, ("a", "b"), violations)
-            return Request(function=function, **(formed or {}), **options)
+            settings = {name: options[name] for name in operation.settings if name in options}
+            formed = with_rows(a, b.mT, ("a", "b"), violations, **settings)
+            rest = {name: value for name, value in options.items() if name not in settings}
+            return Request(function=function, **(formed or {}), **rest)
     return operation.request({**dict(zip(names, operands, strict=True)), **options}, violations)
 
 
