@@ -190,3 +190,11 @@ def test_sizes_are_enumerated_where_data_steers() -> None:
     assert report.verdict is Verdict.PROVED
     assert report.covers.generalised == ("grouped_k_tiles of 1 to 18 K steps, each run",)
     assert any("control depends on data" in each for each in report.covers.as_run)
+
+
+def test_an_address_outside_of_shared_memory_is_a_fault_at_any_size() -> None:
+    # It is not a matter of arrays that are too small for more K steps.
+    report = pipeline(parity="shl.b32 %r30, %r10, 16; add.u32 %r5, %r5, %r30;", steps=1)
+    assert report.verdict is Verdict.REFUTED
+    (fault,) = (each for each in report.findings if each.code == "FAULT")
+    assert "OUT_OF_BOUNDS" in fault.sentence

@@ -214,7 +214,7 @@ class Family:
         sizes.events += checked.checker.events
         sizes.used += checked.used
         sizes.findings += [replace(each, notes=(*each.notes, f"found with {what}")) for each in found.all()]
-        if isinstance(checked.error, Fault) and checked.error.diag is Diag.OUT_OF_BOUNDS and is_larger:
+        if is_larger and isinstance(checked.error, Fault) and _is_outside_arrays(checked.error):
             raise _Refused(f"the arrays of the launch are too small for {what}; launch it with a larger K")
         if checked.error is not None:
             sizes.error = checked.error
@@ -337,6 +337,32 @@ class Family:
         self.sizes.left.append("tiles of a cluster with other numbers of K steps")
         self.rules.assumed["fresh-tiles"] += 1
 
+    def _check_tiles(self, tiles: _Tiles, cuts: Cuts, repeat: Repeat, scout: int) -> None:
+        """Nothing but the number of passes of tile loops may depend on the number of tiles."""
+        if not tiles.names:
+            if repeat.moved:
+                raise _Refused("counters move with the tiles")
+            return
+        name, period = tiles.names[0], repeat.second - repeat.first
+        start = dict.fromkeys(tiles.names, 1) | {name: scout}
+        for value, register in self.steering.values.items():
+            if params_of(value) & start.keys():
+                counts = (1, 2, scout, scout + 1, *_FAR)
+                if len({evaluate(value, {**self.values, **start, name: each}) for each in counts}) > 1:
+                    raise _Refused(f"{register} depends on {name}, and steers more than the number of tiles")
+        for user, key in cuts.users:
+            counted = self.steering.counted[key]
+            if not params_of(counted.bound) & start.keys():
+                if (user, key) in repeat.moved:
+                    raise _Refused(f"`{_text(counted)}` moves with the tiles")
+                continue
+            known = evaluate(counted.bound, {**self.values, **start})
+            moved = repeat.moved.get((user, key), 0) if repeat.before.get((user, key)) else 0
+            for multiple in _FAR:
+                grown = evaluate(counted.bound, {**self.values, **start, name: scout + period * multiple})
+                if not moved or known is None or grown is None or grown - known != moved * multiple:
+                    raise _Refused(f"`{_text(counted)}` does not move with {name}")
+
     def _most_tiles(self, tiles: _Tiles) -> int:
         """The tiles that the arrays of the launch have room for: stores outside an array would touch less."""
         return self.scalars[tiles.names[0]] if tiles.names else self.launch.grid[0] // self.launch.cluster[0]
@@ -349,12 +375,11 @@ class Family:
             assert checked.cuts is not None
             reason = checked.cuts.reason or reason
             for repeat in checked.cuts.repeats():
-                if any(not before for before in repeat.before.values()):
-                    continue
                 period = repeat.second - repeat.first
-                least = max(checked.cuts.found[repeat.second].taken + 1, repeat.second + 4)
-                if tiles.names and not repeat.moved:
-                    continue
+                self._check_tiles(tiles, checked.cuts, repeat, scout)
+                end = checked.cuts.found[repeat.second]
+                begun = [end.comparisons[key].counter + 2 for key in repeat.moved]
+                least = max(end.taken if not tiles.names else 0, repeat.second + 3, *begun) + 1
                 if least + period - 1 > most:
                     raise _Refused(f"{least + period - 1} tiles must be run, and the launch has {most}")
                 for count in range(1, least + period):
@@ -364,6 +389,10 @@ class Family:
                 start = f"a period of {period} tiles from tile {repeat.first}"
                 return f"1 to {last} run; more by recurrence with {start}"
         raise _Refused(f"{reason} with {steps} K steps and at most {min(most, _TILE_SCOUTS[-1])} tiles")
+
+
+def _is_outside_arrays(fault: Fault) -> bool:
+    return fault.diag is Diag.OUT_OF_BOUNDS and "global memory" in fault.what
 
 
 def _text(counted: Counted) -> str:
