@@ -65,7 +65,8 @@ COPIES = """
  ld.param.u64 %rd0, [source]; ld.param.u64 %rd2, [out]; mov.u32 %r0, data;
  mad.wide.u32 %rd0, %thread, 4, %rd0; mad.wide.u32 %rd2, %thread, 4, %rd2;
  mad.lo.u32 %r1, %thread, 4, %r0; mov.u32 %r2, 0;
- L: cp.async.ca.shared.global [%r1], [%rd0], 4; add.u64 %rd0, %rd0, 128; add.u32 %r1, %r1, 128;
+ L: cp.async.ca.shared.global [%r1], [%rd0], 4; cp.async.commit_group;
+ add.u64 %rd0, %rd0, 128; add.u32 %r1, %r1, 128;
  add.u32 %r2, %r2, 1; setp.lt.u32 %p0, %r2, 24; @%p0 bra L;
  {wait}
  mad.lo.u32 %r1, %thread, 4, %r0; mov.u32 %r2, 0;

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from tests.machine.asynchronous import SCHEDULES, fault, init, run, wait
 
+from warploom.machine.core.schedule import Random, Recorded, family_of
+
 RNG = np.random.default_rng(5)
 POISON = 0xFFFFFFFF
 
@@ -297,6 +299,49 @@ def test_illegal_copies_are_faults_with_a_line(body, code, text, schedule):
     assert text in str(error)
     assert error.loc is not None
     assert any("cp.async" in note for note in error.notes)
+
+
+TOGETHER = """ld.param.u64 %rd1, [src]; ld.param.u64 %rd2, [out]; mul.wide.u32 %rd3, %thread, 16; add.u64 %rd1, %rd1, %rd3;
+ mov.u32 %r1, data; mul.lo.u32 %r2, %thread, 16; add.u32 %r1, %r1, %r2; add.u64 %rd2, %rd2, %rd3;
+ cp.async.cg.shared.global [%r1], [%rd1], 16; {between} cp.async.cg.shared.global [%r1+512], [%rd1+{second}], 16;
+ cp.async.commit_group; cp.async.wait_group 0;
+ ld.shared.v4.u32 {{%r10, %r11, %r12, %r13}}, [%r1+512]; st.global.v4.u32 [%rd2], {{%r10, %r11, %r12, %r13}};"""
+
+
+class Completions:
+    """Count the operations that complete, as the schedule takes them."""
+
+    def __init__(self):
+        self.taken = []
+
+    def on_event(self, event):
+        if event.kind == "complete":
+            self.taken.append(event.source.text)
+
+
+@pytest.mark.parametrize(
+    ("between", "operations"),
+    [("", 1), ("cp.async.commit_group;", 2), ("cp.async.mbarrier.arrive.shared.b64 [bars];", 2)],
+)
+@pytest.mark.parametrize("observed", [False, True])
+def test_copies_of_one_group_complete_together(between, operations, observed):
+    """The choices are the same with an observer, which sees every copy complete."""
+    source, out, watcher = words(64, 4), np.zeros((32, 4), np.uint32), Completions()
+    recorded = Recorded(Random(3))
+    body = init(64) + TOGETHER.format(between=between, second=512)
+    options = {"observers": [watcher]} if observed else {}
+    run(body, "ptr:src ptr:out", (source, out), schedule=recorded, **options)
+    assert (out == source[32:]).all()
+    names = {choice[3] for choice in recorded.choices if family_of(choice[3]) == "cp.async"}
+    assert len(names) <= operations
+    assert sum("cp.async.cg" in text for text in watcher.taken) == (2 if observed else 0)
+
+
+def test_a_fault_of_copies_that_complete_together_names_its_own_instruction():
+    body = TOGETHER.format(between="", second=1024)
+    error = fault(body, "ptr:src ptr:out", (words(64, 4), words(32, 4)), schedule="lazy")
+    assert error.code == "OUT_OF_BOUNDS"
+    assert "[%rd1+1024]" in error.notes[0]
 
 
 def test_a_wait_that_never_ends_reports_what_is_missing():

@@ -87,6 +87,19 @@ def submit(
     after: Iterable[Operation] = (),
 ) -> Operation:
     """Issue an operation; a fault at its completion names the instruction that issued it."""
+    grid, placed = g.grid, placing(g, op, run)
+    if grid.at_once and not grid.flight.count:
+        grid.effects += 2
+        placed()
+        return _FINISHED
+    name = f"{g.cta.name} warp {g.first_warp}: {op.family} {next_number(g, op)}"
+    operation = Operation(name, placed, after, touches, group)
+    grid.submit(operation)
+    return operation
+
+
+def placing(g: Group, op: Op, run: Callable[[], None]) -> Callable[[], None]:
+    """A function whose faults name the instruction that it completes."""
     grid, cta, warp = g.grid, g.cta, g.first_warp
 
     def placed() -> None:
@@ -98,17 +111,14 @@ def submit(
             notes = (op.instruction.text[:160], f"issued by {cta.name}, warp {warp}", *error.notes)
             raise type(error)(error.diag, grid.loc_of(op), notes, error.fields) from None
 
-    if grid.at_once and not grid.flight.count:
-        grid.effects += 2
-        placed()
-        return _FINISHED
-    # Numbered by agent and family, in program order: the name is the same under every schedule.
-    issued: dict[tuple[int, str], int] = cta.state.setdefault("operations issued", {})
-    number = issued[warp, op.family] = issued.get((warp, op.family), -1) + 1
-    name = f"{cta.name} warp {warp}: {op.family} {number}"
-    operation = Operation(name, placed, after, touches, group)
-    grid.submit(operation)
-    return operation
+    return placed
+
+
+def next_number(g: Group, op: Op) -> int:
+    """Number an operation by agent and family, in program order: the same under every schedule."""
+    issued: dict[tuple[int, str], int] = g.cta.state.setdefault("operations issued", {})
+    number = issued[g.first_warp, op.family] = issued.get((g.first_warp, op.family), -1) + 1
+    return number
 
 
 _FINISHED = Operation("", lambda: None)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from warploom.diagnostics import Diag
+from warploom.diagnostics import Diag, WarploomError
 from warploom.machine.copy.bulk import (
     READS,
     SMALL,
@@ -19,7 +21,9 @@ from warploom.machine.copy.bulk import (
     groups_of,
     issuers,
     multicast_targets,
+    next_number,
     of_lane,
+    placing,
     require_live,
     shared_span,
     submit,
@@ -27,7 +31,7 @@ from warploom.machine.copy.bulk import (
     warps_of,
 )
 from warploom.machine.copy.reductions import DTYPES, reduce_values
-from warploom.machine.core.events import CommitGroup, Touch, run_of_bytes
+from warploom.machine.core.events import CommitGroup, Touch, Touches, run_of_bytes
 from warploom.machine.core.group import WARP
 from warploom.machine.core.registry import Run, executes
 from warploom.machine.instructions.mbarrier import barrier_at, barrier_touch, by_address, shared_address
@@ -36,12 +40,15 @@ from warploom.machine.memory.shared_memory import OFFSET_MASK, RANK_SHIFT
 from warploom.ptx.isa.table import Op
 
 if TYPE_CHECKING:
+    from warploom.machine.core.async_operations import Operation
     from warploom.machine.core.cta import Cta
     from warploom.machine.core.group import Group
 
 Array = npt.NDArray[Any]
 Bytes = npt.NDArray[np.uint8]
 _UNIT, _WORD = 16, 8
+_MOST_TOGETHER = 16
+"""Copies of a warp that complete together."""
 _ELEMENT = {"s32": "i32", "s64": "i64", "b32": "u32", "b64": "u64"}
 """PTX types by their tensor-map names. PTX ISA 9.7.9.25.4.2 says that add.f32 flushes subnormal numbers; an H200 does
 not.
@@ -83,6 +90,9 @@ def copy(op: Op) -> Run:
             g.cta.shared.write(places, values, size, None, what, g.number)
             count_bytes(g, "global->shared", len(places) * size)
 
+        whole_warp = mask is None and g.mask is None and g.warps == 1 and not g.grid.eager
+        made = _Copy(placing(g, op, complete), places, origins if sizes is None else None)
+
         def touches(some: Array) -> tuple[Touch, ...]:
             return (
                 *_sources(origins[some], None if sizes is None else sizes[some], size),
@@ -90,8 +100,18 @@ def copy(op: Op) -> Run:
             )
 
         groups, threads = groups_of(g.cta, SMALL), _threads(g, mask)
-        each = each_warp(g, threads, touches)
-        groups.add(submit(g, op, complete, touches=each, group=groups.open_group(g, threads)), threads)
+        each, group = each_warp(g, threads, touches), groups.open_group(g, threads)
+        if not whole_warp:
+            groups.add(submit(g, op, complete, touches=each, group=group), threads)
+            return
+        last: _Copies | None = g.cta.state.get((SMALL, g.first_warp))
+        if last is not None and last.takes(size):
+            next_number(g, op)
+            last.add(g, made, each, group)
+            return
+        last = g.cta.state[SMALL, g.first_warp] = _Copies(g, size, what, made)
+        last.operation = submit(g, op, last.complete, touches=each, group=group)
+        groups.add(last.operation, threads)
 
     return run
 
@@ -110,6 +130,65 @@ def _copied(g: Group, mask: Array | None, dst: Any, src: Any, size: int, source:
     grid.effects += 2
     count_bytes(g, "global->shared", moved)
     return True
+
+
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    """One instruction of a warp: its effect, and where that is all, the addresses of the lanes."""
+
+    run: Callable[[], None]
+    places: Array
+    origins: Array | None
+
+
+class _Copies:
+    """The copies of a warp that complete together: those that it issues one after the other into one group."""
+
+    __slots__ = ("_all", "_g", "_size", "_what", "operation")
+
+    def __init__(self, g: Group, size: int, what: str, first: _Copy) -> None:
+        self._g, self._size, self._what, self._all = g, size, what, [first]
+        self.operation: Operation | None = None
+
+    def takes(self, size: int) -> bool:
+        """Return whether a copy of so many bytes per lane may complete with these."""
+        return (
+            self.operation is not None
+            and not self.operation.done
+            and size == self._size
+            and len(self._all) < _MOST_TOGETHER
+        )
+
+    def add(self, g: Group, copy: _Copy, touches: list[Touches], group: CommitGroup | None) -> None:
+        """Let another copy complete with these."""
+        assert self.operation is not None
+        self._all.append(copy)
+        g.grid.effects += 1
+        if g.grid.reporter is not None:
+            self.operation.issues += g.grid.reporter.issue(touches, group)
+
+    def complete(self) -> None:
+        """Read and write the bytes of all lanes in one go; where that is a fault, one after the other."""
+        g, origins = self._g, [each.origins for each in self._all if each.origins is not None]
+        if len(self._all) > 1 and len(origins) == len(self._all) and g.cta.live_threads:
+            try:
+                values = g.grid.memory.load(np.concatenate(origins), self._size, None, self._what)
+                places = np.concatenate([each.places for each in self._all])
+                g.cta.shared.index(places, self._size, self._what)
+            except WarploomError:
+                pass
+            else:
+                g.cta.shared.write(places, values, self._size, None, self._what, g.number)
+                count_bytes(g, "global->shared", len(places) * self._size)
+                return
+        for each in self._all:
+            each.run()
+
+
+def _close(g: Group) -> None:
+    """Let no later copy complete with those that a group's warps have issued."""
+    for warp in range(g.first_warp, g.first_warp + g.warps):
+        g.cta.state.pop((SMALL, warp), None)
 
 
 def _sources(origins: Array, sizes: Array | None, size: int) -> tuple[Touch, ...]:
@@ -161,6 +240,7 @@ def _commit(g: Group, mask: Array | None, *names: str) -> None:
     if reporter is None and not any(groups.under_way for groups in kept):
         return  # Groups are counted from those under way: where there are none, an empty one changes nothing.
     threads = threads_of(g, mask)
+    _close(g)
     if reporter is not None:
         for some in warps_of(g, mask):
             reporter.tell("issue", "commits", group=kept[0].open_group(g, some))
@@ -214,6 +294,7 @@ def arrive(op: Op) -> Run:
 
     def run(g: Group, mask: Array | None, address: Any) -> None:
         groups = groups_of(g.cta, SMALL)
+        _close(g)
         for at, lanes, many in by_address(g, mask, address):
             barrier = barrier_at(g.cta, at)
             if not counted:
