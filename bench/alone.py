@@ -43,7 +43,7 @@ from configurations import MEASURED, build, large_tiles, lines, problem
 from configurations import named as short_name
 from dense import INPUTS, K_MAJOR, chosen, plain_arguments, plain_peer, wrong_plain
 from inputs import Maker
-from measuring import Side, call_of, graph_for, is_lost, machine, rotating, run_alone
+from measuring import IDLE, Side, call_of, graph_for, is_lost, machine, rotating, run_alone, run_cool
 from model_shapes import HELD_OUT
 from shapes import LISTED, Shape, flops_of, label_of, parsed
 from tables import RESULTS, GpuLostError, Row, Table, good
@@ -54,7 +54,6 @@ from warploom.heuristics.sm90.candidates import row_of as fields_of
 from warploom.structured.config.sm90 import HopperConfig
 
 PEER, OURS = "cublas", "shipped"
-IDLE = 0.25
 FINALISTS = 3
 SAMPLE_MS = 20
 MARGIN = 0.01
@@ -98,22 +97,6 @@ class Timed:
     alone: list[float]
     cool: list[float]
     clocks: list[tuple[float, float]]
-
-
-def run_cool(graph: torch.cuda.CUDAGraph, calls: int, bursts: int) -> float:
-    """Microseconds per call in short bursts after idle gaps: the median of the bursts."""
-    times = []
-    for _ in range(bursts):
-        torch.cuda.synchronize()
-        time.sleep(IDLE)
-        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        graph.replay()  # wakes the clock up
-        first.record()
-        graph.replay()
-        last.record()
-        torch.cuda.synchronize()
-        times.append(first.elapsed_time(last) * 1e3 / calls)
-    return statistics.median(times)
 
 
 def candidates(shape: Shape, asked: argparse.Namespace) -> dict[str, HopperConfig]:

@@ -5,6 +5,8 @@
     PYTHONPATH=src python3 bench/configurations.py --below 0.95 matmul_random.json … --out FILE.json     the slow ones of a run
     PYTHONPATH=src python3 bench/configurations.py --most 8 --vary num_pipeline_stages=12,16 --out FILE.json
     PYTHONPATH=src python3 bench/configurations.py --models --alone --most 9 --others 3 --out FILE.json   shapes of models
+    PYTHONPATH=src python3 bench/configurations.py --models --alone --cool --rows 128 --gflop 3 --most 7 --others 0 --out FILE.json
+                                                          also at the free clock, of those that the clock matters to
     PYTHONPATH=src python3 bench/configurations.py --majors k,mn --out FILE.json          with B as K × N
     python3 bench/configurations.py --add FILE.json …     into bench/results/hopper_configurations.json; needs no GPU.
                                                           Also files of bench/matmul.py, with the chosen configurations
@@ -12,7 +14,8 @@
                                                           table, constants and trees of the package; needs no GPU
 
 The model's likeliest configurations are measured, and some others at random, so that the model also learns where it is
-wrong. All are assembled first, in parallel processes; nothing else runs during timing. Needs PyTorch. The names of
+wrong. With `--cool`, each is also timed in short bursts after idle gaps, and the likeliest of a model with the free clock are
+measured too: the L2 has a clock of its own, and a choice that is bound by it gains nothing from a faster SM. All are assembled first, in parallel processes; nothing else runs during timing. Needs PyTorch. The names of
 configurations are explained in hopper_configurations.json.
 """
 
@@ -24,8 +27,10 @@ import os
 import random
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from itertools import islice
 from math import ceil
 from multiprocessing import get_context
 from pathlib import Path
@@ -35,7 +40,7 @@ import torch
 from dense import INPUTS, K_MAJOR, Majors, plain_arguments, plain_peer
 from dense import named as long_name
 from inputs import Maker
-from measuring import Options, call_of, graph_for, machine, rotating, run_alone, timed
+from measuring import Options, call_of, graph_for, machine, rotating, run_alone, run_cool, timed
 from model_shapes import FITTED
 from shapes import STEP, Shape, flops_of, label_of, parsed, random_shapes
 from tables import RESULTS
@@ -43,13 +48,18 @@ from tables import RESULTS
 import warploom
 from warploom.diagnostics import WarploomError
 from warploom.heuristics import EMULATED, ProblemKey, key_of, rank
-from warploom.heuristics.sm90.candidates import DENSE, row_of
+from warploom.heuristics.sm90.candidates import DENSE, row_of, rows_for
 from warploom.heuristics.sm90.candidates import build as build_row
-from warploom.heuristics.sm90.device_data import fields_of_json
+from warploom.heuristics.sm90.cost_model import DENSE_16BIT, CandidateArrays, work_of
+from warploom.heuristics.sm90.device_data import data_for, fields_of_json
+from warploom.heuristics.sm90.ranking import candidates_of
 from warploom.ops.planning.prepare import plan
 from warploom.structured.config.sm90 import HopperConfig
 
 MEASURED = RESULTS / "hopper_configurations.json"
+FREE_CLOCK = 1.33
+"""The clock of an idle H200 (1980 MHz) relative to that at its power limit, which the model's constants hold for."""
+COOL_IDLE, COOL_BURSTS = 0.12, 2
 PEER_EVERY = 6
 """Configurations between two measurements of cuBLAS, where each runs alone."""
 POWER_BOUND = 2e10
@@ -100,12 +110,30 @@ def large_tiles() -> list[HopperConfig]:
     return [config for config in found if not config.violations()]
 
 
-def tried(wanted: ProblemKey, most: int, others: int, rng: random.Random) -> list[HopperConfig]:
+def square_tiles() -> list[HopperConfig]:
+    """Tiles with few bytes per FLOP for problems that do not fill all SMs with larger ones."""
+    clusters = ((1, 1, 1), (2, 1, 1), (1, 2, 1))
+    return [HopperConfig(tile=(128, 128), cluster_shape=each) for each in clusters]
+
+
+def tried(wanted: ProblemKey, asked: argparse.Namespace, rng: random.Random) -> list[HopperConfig]:
     """Pick the likeliest configurations, large tiles for large problems, and some of the rest."""
     order = list(rank(wanted, EMULATED["sm_90a"]))
-    rest = order[most : len(order) // 2]
-    large = large_tiles() if 2.0 * wanted.m * wanted.n * wanted.k > POWER_BOUND else []
-    return list(dict.fromkeys([*order[:most], *large, *rng.sample(rest, min(others, len(rest)))]))
+    rest = order[asked.most : len(order) // 2]
+    large = large_tiles()[: asked.large_tiles] if wanted.flops > POWER_BOUND else []
+    cool = [*likeliest_cool(wanted, asked.most), *square_tiles()] if asked.cool else []
+    others = rng.sample(rest, min(asked.others, len(rest)))
+    return list(dict.fromkeys([*order[: asked.most], *cool, *large, *others]))
+
+
+def likeliest_cool(wanted: ProblemKey, most: int) -> list[HopperConfig]:
+    """Pick the likeliest configurations of the cost model at the free clock; L2 and DRAM are no faster then."""
+    device = EMULATED["sm_90a"]
+    rows = rows_for(wanted)
+    model = data_for(device).models[DENSE_16BIT]
+    work = work_of(CandidateArrays.of(rows), wanted, device.sms)
+    times = replace(model, flops=model.flops * FREE_CLOCK).times(work)
+    return list(islice(candidates_of([rows[at] for at in times.argsort()], wanted, device.sms), most))
 
 
 def varied(configs: list[HopperConfig], variations: list[str]) -> list[HopperConfig]:
@@ -162,25 +190,46 @@ def measured(shape: Shape, majors: Majors, configs: list[HopperConfig], options:
     return row_for(shape, majors, peer, {name: ratio * peer for name, ratio in found.items()})
 
 
-def measured_alone(shape: Shape, majors: Majors, configs: list[HopperConfig], rng: random.Random) -> dict[str, Any]:
+def measured_alone(
+    shape: Shape, majors: Majors, configs: list[HopperConfig], rng: random.Random, *, cool: bool
+) -> dict[str, Any]:
     """Return microseconds of configurations that ran one at a time, relative to cuBLAS shortly before.
 
-    The clock needs time to settle only where a GEMM reaches the power limit.
+    The clock needs time to settle only where a GEMM reaches the power limit. With `cool`, the times at the free clock
+    follow, after a pause.
     """
     sets = rotating(lambda: plain_arguments(Maker("cuda"), shape, majors))
     settle, duration = (0.12, 0.06) if flops_of(shape) > POWER_BOUND else (0.02, 0.03)
-    peer_graph = graph_for(plain_peer, sets, flops_of(shape))
+    flops = flops_of(shape)
+    peer_graph = graph_for(plain_peer, sets, flops)
+    graphs = {
+        named(each): graph_for(call_of(warploom.matmul, sets[0], config=each), sets, flops)
+        for each in rng.sample(configs, len(configs))
+    }
+    peer, us = _relative_to_peer(graphs, peer_graph, lambda graph: run_alone(*graph, settle, duration)[0])
+    row = {**row_for(shape, majors, peer, us), "how": "alone"}
+    if cool:
+        time.sleep(0.3)
+        peer, us = _relative_to_peer(graphs, peer_graph, lambda graph: run_cool(*graph, COOL_BURSTS, COOL_IDLE))
+        row |= {"cool_peer_us": round(peer, 3), "cool_us": {name: round(each, 3) for name, each in us.items()}}
+    return row
+
+
+Graph = tuple[torch.cuda.CUDAGraph, int]
+
+
+def _relative_to_peer(
+    graphs: dict[str, Graph], peer_graph: Graph, run: Callable[[Graph], float]
+) -> tuple[float, dict[str, float]]:
+    """Return the median of cuBLAS's times, and each configuration's time relative to the last of them, times that."""
     found: dict[str, float] = {}
     peers: list[float] = []
-    for number, config in enumerate(rng.sample(configs, len(configs))):
+    for number, (name, graph) in enumerate(graphs.items()):
         if number % PEER_EVERY == 0:
-            peers.append(run_alone(*peer_graph, settle, duration)[0])
-        graph = graph_for(call_of(warploom.matmul, sets[0], config=config), sets, flops_of(shape))
-        found[named(config)] = run_alone(*graph, settle, duration)[0] / peers[-1]
-        del graph
+            peers.append(run(peer_graph))
+        found[name] = run(graph) / peers[-1]
     peer = sorted(peers)[len(peers) // 2]
-    row = row_for(shape, majors, peer, {name: ratio * peer for name, ratio in found.items()})
-    return {**row, "how": "alone"}
+    return peer, {name: ratio * peer for name, ratio in found.items()}
 
 
 def same(row: dict[str, Any], other: dict[str, Any]) -> bool:
@@ -262,6 +311,10 @@ def main() -> int:
         "--models", action="store_true", help="the shapes of public models that the heuristics are fitted to"
     )
     parser.add_argument("--alone", action="store_true", help="time one configuration at a time, as it runs for a user")
+    parser.add_argument("--cool", action="store_true", help="with --alone: also at the free clock")
+    parser.add_argument("--rows", type=int, default=1, help="with --models: only shapes with at least so many rows")
+    parser.add_argument("--gflop", type=float, default=0, help="with --models: only shapes of at least so many GFLOP")
+    parser.add_argument("--large-tiles", type=int, default=99, help="how many of the large tiles to add")
     parser.add_argument("--below", type=float, help="with FILES: shapes whose ratio to cuBLAS is less")
     parser.add_argument("files", type=Path, nargs="*", help="output files of bench/matmul.py")
     parser.add_argument("--most", type=int, default=32, help="the likeliest configurations")
@@ -281,15 +334,14 @@ def main() -> int:
     started, rng = time.monotonic(), random.Random(asked.seed)
     shapes = parsed(asked.shapes) if asked.shapes else random_shapes(asked.seed, asked.count)
     if asked.models:
-        shapes = FITTED
+        shapes = [each for each in FITTED if each[0] >= asked.rows and flops_of(each) >= asked.gflop * 1e9]
+        rng.shuffle(shapes)
     if asked.below is not None:
         shapes = slow_shapes(asked.below, asked.files)
     majors = majors_of(asked.majors)
     if majors[0] == "mn":  # TMA needs rows of whole 16-byte pieces
         shapes = [(ceil(m / STEP) * STEP, n, k) for m, n, k in shapes]
-    wanted = {
-        shape: varied(tried(problem(shape, majors), asked.most, asked.others, rng), asked.vary) for shape in shapes
-    }
+    wanted = {shape: varied(tried(problem(shape, majors), asked, rng), asked.vary) for shape in shapes}
     ready = built({config: shape for shape, configs in wanted.items() for config in configs}, majors, asked.processes)
     print(f"{len(ready)} configurations for {len(shapes)} shapes, {time.monotonic() - started:.0f} s", flush=True)
     rows: list[dict[str, Any]] = []
@@ -310,13 +362,20 @@ def main() -> int:
             print(f"{label_of(shape):20} nothing fits", flush=True)
             continue
         if asked.alone:
-            row = measured_alone(shape, majors, fitting, rng)
+            row = measured_alone(shape, majors, fitting, rng, cool=asked.cool)
         else:
             row = measured(shape, majors, fitting, Options(rounds=3, window=1000, settled=0))
         rows.append(row)
         configs |= {named(each): row_of(each, problem(shape, majors)) for each in fitting}
         first, best = named(fitting[0]), min(row["us"], key=row["us"].__getitem__)
         ratios = " ".join(f"{row['peer_us'] / row['us'][name]:.3f} {name};" for name in (first, best))
+        if "cool_us" in row:
+            worst = {
+                name: max(row["us"][name] / row["peer_us"], us / row["cool_peer_us"])
+                for name, us in row["cool_us"].items()
+            }
+            best = min(worst, key=worst.__getitem__)
+            ratios += f" lower of alone and cool {1 / worst[first]:.3f} {first}; {1 / worst[best]:.3f} {best};"
         print(f"{label_of(shape):20} cuBLAS {row['peer_us']:8.2f} µs  {ratios}", flush=True)
         asked.out.write_text(json.dumps(about | {"configs": configs, "rows": rows}, ensure_ascii=False) + "\n", "utf-8")
     return 0
