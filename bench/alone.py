@@ -14,7 +14,7 @@ one side runs at a time:
 
 The order of the sides is random in each of `--repeats` rounds, and medians are compared. SM clock, power and energy per
 call are logged where the driver reports them. With `--screen N`, the N configurations that the heuristics rank first are
-timed alone, briefly; the best of them enter the final rounds. Inputs rotate over sets that exceed the L2 three times.
+timed alone and cool, briefly; those whose lower ratio is best enter the final rounds. Inputs rotate over sets that exceed the L2 three times.
 A result is checked, to the bit on small integers, before its side is timed. JSON goes to alone.json in bench/results;
 shapes that it already holds are skipped unless `--again`. `--ship` gives the configurations that beat the shipped ones
 by more than `MARGIN`, alone and cool, to hopper_configurations.json as rows with priority; `warploom tune --fit` then
@@ -27,15 +27,12 @@ import argparse
 import json
 import random
 import statistics
-import subprocess
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
 from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import torch
@@ -43,8 +40,9 @@ from configurations import MEASURED, build, large_tiles, lines, problem
 from configurations import named as short_name
 from dense import INPUTS, K_MAJOR, chosen, plain_arguments, plain_peer, wrong_plain
 from inputs import Maker
-from measuring import IDLE, Side, call_of, graph_for, is_lost, machine, rotating, run_alone, run_cool
+from measuring import Side, call_of, graph_for, is_lost, machine, rotating, run_alone, run_cool
 from model_shapes import HELD_OUT
+from protocol import Protocol, Sensors, Timed, add_protocol, ratios_to, take_turns
 from shapes import LISTED, Shape, flops_of, label_of, parsed
 from tables import RESULTS, GpuLostError, Row, Table, good
 
@@ -55,48 +53,8 @@ from warploom.structured.config.sm90 import HopperConfig
 
 PEER, OURS = "cublas", "shipped"
 FINALISTS = 3
-SAMPLE_MS = 20
+SCREENING_IDLE = 0.12
 MARGIN = 0.01
-
-
-class Sensors:
-    """SM clock (MHz) and power (W) of the GPU, sampled by nvidia-smi in the background."""
-
-    def __init__(self) -> None:
-        self.samples: list[tuple[float, float, float]] = []
-        query = ["nvidia-smi", "--query-gpu=clocks.sm,power.draw.instant", "--format=csv,noheader,nounits"]
-        try:
-            self._process = subprocess.Popen([*query, "-i", "0", "-lms", str(SAMPLE_MS)], stdout=-1, text=True)
-        except OSError:
-            return
-        Thread(target=self._read, daemon=True).start()
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            try:
-                clock, power = (float(each) for each in line.split(","))
-            except ValueError:
-                continue
-            self.samples.append((time.monotonic(), clock, power))
-
-    def between(self, start: float, end: float) -> tuple[float, float] | None:
-        """Return the mean clock and power of a stretch of time, or None without samples."""
-        found = [(clock, power) for at, clock, power in list(self.samples) if start <= at <= end]
-        if not found:
-            return None
-        return statistics.fmean(each[0] for each in found), statistics.fmean(each[1] for each in found)
-
-
-@dataclass
-class Timed:
-    """A side's graph, the calls in it, and the times measured so far."""
-
-    graph: torch.cuda.CUDAGraph
-    calls: int
-    alone: list[float]
-    cool: list[float]
-    clocks: list[tuple[float, float]]
 
 
 def candidates(shape: Shape, asked: argparse.Namespace) -> dict[str, HopperConfig]:
@@ -126,15 +84,17 @@ def measured(shape: Shape, configs: dict[str, HopperConfig], asked: argparse.Nam
     screened: dict[str, float] = {}
     if configs:
         peer_graph = graph_for(plain_peer, sets, flops_of(shape))
-        peer, since = 0.0, 99
+        peer, cool_peer, since = 0.0, 0.0, 99
         order = rng.sample(list(configs), len(configs))
         for name in order:
             if since >= 8:  # the board warms up: the peer is measured often
                 peer, since = run_alone(*peer_graph, 0.25, 0.15)[0], 0
+                cool_peer = run_cool(*peer_graph, 1, SCREENING_IDLE)
             since += 1
             try:
                 graph = graph_for(call_of(warploom.matmul, sets[0], config=configs[name]), sets, flops_of(shape))
-                screened[name] = peer / run_alone(*graph, 0.2, 0.12)[0]
+                alone = peer / run_alone(*graph, 0.2, 0.12)[0]
+                screened[name] = min(alone, cool_peer / run_cool(*graph, 1, SCREENING_IDLE))
                 del graph
             except Exception as error:  # noqa: BLE001
                 print(f"  {name}: {error}"[:200], flush=True)
@@ -145,36 +105,16 @@ def measured(shape: Shape, configs: dict[str, HopperConfig], asked: argparse.Nam
                 print(f"  {name}: {bad}", flush=True)
             else:
                 sides[name] = call_of(warploom.matmul, sets[0], config=configs[name])
-    graphs = {name: Timed(*graph_for(side, sets, flops_of(shape)), [], [], []) for name, side in sides.items()}
-    for _ in range(asked.repeats):
-        for name in rng.sample(list(graphs), len(graphs)):
-            each = graphs[name]
-            us, start, end = run_alone(each.graph, each.calls, asked.settle, asked.time)
-            each.alone.append(us)
-            seen = sensors.between(start + 0.1, end)
-            if seen:
-                each.clocks.append(seen)
-        time.sleep(0.5)
-        for name in rng.sample(list(graphs), len(graphs)):
-            each = graphs[name]
-            each.cool.append(run_cool(each.graph, each.calls, asked.bursts))
+    graphs = {name: Timed.of_graph(*graph_for(side, sets, flops_of(shape))) for name, side in sides.items()}
+    take_turns(graphs, Protocol.of(asked), rng, sensors)
     return row_of(shape, graphs, screened, configs)
 
 
 def row_of(shape: Shape, graphs: dict[str, Timed], screened: dict[str, float], configs: dict[str, HopperConfig]) -> Row:
-    alone = {name: statistics.median(each.alone) for name, each in graphs.items()}
-    cool = {name: statistics.median(each.cool) for name, each in graphs.items()}
-    ratios = {
-        name: {"alone": alone[PEER] / alone[name], "cool": cool[PEER] / cool[name]} for name in graphs if name != PEER
-    }
+    ratios = ratios_to(PEER, graphs)
     sides = {}
     for name, each in graphs.items():
-        sides[name] = {"alone_us": alone[name], "cool_us": cool[name], "alone_runs_us": each.alone}
-        if each.clocks:
-            clock, power = (statistics.fmean(pair[part] for pair in each.clocks) for part in range(2))
-            sides[name] |= {"mhz": clock, "watts": power, "joules": power * alone[name] * 1e-6}
-        if name in ratios:
-            sides[name] |= ratios[name]
+        sides[name] = each.row() | ratios.get(name, {})
         if name in configs:
             sides[name]["config"] = dict(fields_of(configs[name], problem(shape)))
     worst = {name: min(each.values()) for name, each in ratios.items()}
@@ -185,7 +125,7 @@ def row_of(shape: Shape, graphs: dict[str, Timed], screened: dict[str, float], c
         "worst": worst[OURS],
         "best": max(worst, key=worst.__getitem__),
         "best_worst": max(worst.values()),
-        "tflops": flops_of(shape) / alone[OURS] / 1e6,
+        "tflops": flops_of(shape) / graphs[OURS].alone_us / 1e6,
         "sides": sides,
         "screened": screened,
     }
@@ -248,10 +188,7 @@ def main() -> int:
     parser.add_argument("--shapes", help="MxNxK,… instead of the eleven listed ones")
     parser.add_argument("--held-out", action="store_true", help="the shapes of public models that nothing is fitted to")
     parser.add_argument("--screen", type=int, default=0, help="how many other configurations to try per shape")
-    parser.add_argument("--settle", type=float, default=0.5, help="seconds before timing")
-    parser.add_argument("--time", type=float, default=0.5, help="seconds timed")
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--bursts", type=int, default=3, help="cool bursts of a side per round")
+    add_protocol(parser)
     parser.add_argument("--seconds", type=float, default=1e9, help="begin no shape after this long")
     parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000, help="of the order of the sides")
     parser.add_argument("--again", action="store_true", help="measure shapes that the file already holds again")
@@ -269,11 +206,7 @@ def main() -> int:
     about: dict[str, Any] = {
         "machine": machine(),
         "inputs": INPUTS,
-        "settle_s": asked.settle,
-        "time_s": asked.time,
-        "repeats": asked.repeats,
-        "bursts": asked.bursts,
-        "idle_s": IDLE,
+        **Protocol.of(asked).about(),
     }
     table = Table(asked.name, about, line_of, summary, asked.out, 400, is_lost, adds=True)
     known = {row["label"] for row in good(table.rows)}

@@ -142,15 +142,18 @@ def graph_for(side: Side, sets: list[Arguments], flops: float) -> tuple[torch.cu
     return captured([lambda each=each: side(each) for each in sets], calls), calls
 
 
-def run_alone(graph: torch.cuda.CUDAGraph, calls: int, settle: float, timed: float) -> tuple[float, float, float]:
-    """Microseconds per call, back to back after the clock has settled; and when timing began and ended."""
+def run_alone(graph: Any, calls: int, settle: float, timed: float, batch: int = 8) -> tuple[float, float, float]:
+    """Microseconds per call, back to back after the clock has settled; and when timing began and ended.
+
+    `batch` replays are enqueued at once, and at most two batches ahead of the GPU.
+    """
 
     def replay_for(seconds: float) -> int:
         count, until = 0, time.monotonic() + seconds
         while time.monotonic() < until:
-            for _ in range(8):
+            for _ in range(batch):
                 graph.replay()
-            count += 8
+            count += batch
             torch.cuda.synchronize()
         return count
 
@@ -162,10 +165,10 @@ def run_alone(graph: torch.cuda.CUDAGraph, calls: int, settle: float, timed: flo
     count, earlier = 0, first
     while time.monotonic() < start + timed:
         pending = torch.cuda.Event()
-        for _ in range(8):
+        for _ in range(batch):
             graph.replay()
         pending.record()
-        count += 8
+        count += batch
         earlier.synchronize()  # one batch runs while the next is queued
         earlier = pending
     last.record()
@@ -173,7 +176,7 @@ def run_alone(graph: torch.cuda.CUDAGraph, calls: int, settle: float, timed: flo
     return first.elapsed_time(last) * 1e3 / (count * calls), start, time.monotonic()
 
 
-def run_cool(graph: torch.cuda.CUDAGraph, calls: int, bursts: int, idle: float = IDLE) -> float:
+def run_cool(graph: Any, calls: int, bursts: int, idle: float = IDLE) -> float:
     """Microseconds per call in short bursts after idle gaps, when the clock is free: the median of the bursts."""
     times = []
     for _ in range(bursts):
