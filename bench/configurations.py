@@ -51,7 +51,7 @@ from warploom.heuristics import EMULATED, ProblemKey, key_of, rank
 from warploom.heuristics.sm90.candidates import DENSE, row_of, rows_for
 from warploom.heuristics.sm90.candidates import build as build_row
 from warploom.heuristics.sm90.cost_model import DENSE_16BIT, CandidateArrays, work_of
-from warploom.heuristics.sm90.device_data import data_for, fields_of_json
+from warploom.heuristics.sm90.device_data import POWER_BOUND_FLOPS, data_for, fields_of_json
 from warploom.heuristics.sm90.ranking import candidates_of
 from warploom.ops.planning.prepare import plan
 from warploom.structured.config.sm90 import HopperConfig
@@ -62,8 +62,9 @@ FREE_CLOCK = 1.33
 COOL_IDLE, COOL_BURSTS = 0.12, 2
 PEER_EVERY = 6
 """Configurations between two measurements of cuBLAS, where each runs alone."""
-POWER_BOUND = 2e10
-"""Floating-point operations of a GEMM from which the power limit sets the clock."""
+SETTLED_FLOPS = 4e9
+"""Floating-point operations of a GEMM from which some shapes reach the power limit when they run alone: the clock then needs
+time to settle."""
 TURNS = 12
 """Configurations whose graphs alternate with cuBLAS's; more would need too much memory."""
 
@@ -120,7 +121,7 @@ def tried(wanted: ProblemKey, asked: argparse.Namespace, rng: random.Random) -> 
     """Pick the likeliest configurations, large tiles for large problems, and some of the rest."""
     order = list(rank(wanted, EMULATED["sm_90a"]))
     rest = order[asked.most : len(order) // 2]
-    large = large_tiles()[: asked.large_tiles] if wanted.flops > POWER_BOUND else []
+    large = large_tiles()[: asked.large_tiles] if wanted.flops > POWER_BOUND_FLOPS else []
     cool = [*likeliest_cool(wanted, asked.most), *square_tiles()] if asked.cool else []
     others = rng.sample(rest, min(asked.others, len(rest)))
     return list(dict.fromkeys([*order[: asked.most], *cool, *large, *others]))
@@ -199,7 +200,7 @@ def measured_alone(
     follow, after a pause.
     """
     sets = rotating(lambda: plain_arguments(Maker("cuda"), shape, majors))
-    settle, duration = (0.12, 0.06) if flops_of(shape) > POWER_BOUND else (0.02, 0.03)
+    settle, duration = (0.25, 0.1) if flops_of(shape) > SETTLED_FLOPS else (0.02, 0.03)
     flops = flops_of(shape)
     peer_graph = graph_for(plain_peer, sets, flops)
     graphs = {

@@ -59,8 +59,21 @@ def shared(problem: ProblemKey, device: Device) -> ProblemKey:
     """
     if device.target == "sm_90a" and data_for(device).is_measured_on(device) and data_for(device).find(problem):
         return problem
-    step = next((step for most, step in _ROUNDED if problem.m <= most), _COARSEST)
-    return replace(problem, m=-(-problem.m // step) * step)
+    return replace(problem, m=rounded_rows(problem.m))
+
+
+def rounded_rows(m: int) -> int:
+    """Return the m, not less than this one, whose choice it shares."""
+    step = next((step for most, step in _ROUNDED if m <= most), _COARSEST)
+    return -(-m // step) * step
+
+
+def rows_in_table(problem: ProblemKey, device: Device) -> frozenset[int]:
+    """Return every m for which the device's table has the problem, which share their choice with no other."""
+    data = data_for(device)
+    if device.target != "sm_90a" or not data.is_measured_on(device):
+        return frozenset()
+    return frozenset(m for m in {key[1] for key in data.table} if data.find(replace(problem, m=m)))
 
 
 def source_of(device: Device) -> str:

@@ -117,6 +117,10 @@ class Family(Generic[Config]):
     """The grid of a call on a number of SMs."""
     options: Callable[[Call[Config]], dict[str, Any]] = field(default=lambda _: {})
     """The optional arguments of a call that only this kernel has."""
+    sizes: Callable[[Call[Config]], tuple[int, ...]] | None = None
+    """The arguments after A, B and D, where a launch can be resized: only these, workspaces and rows depend on m."""
+    scratch: Callable[[Call[Config]], dict[str, Any]] = field(default=lambda _: {})
+    """The workspaces of a launch, by name."""
 
 
 def major_of(array: Any) -> str | None:

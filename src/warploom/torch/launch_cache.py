@@ -22,6 +22,7 @@ from warploom.hardware.tensor_maps import ADDRESS_ALIGNMENT
 from warploom.ops.determinism import SETTINGS
 from warploom.ops.planning.arrays import have_same_layout
 from warploom.ops.planning.keywords import INPUTS
+from warploom.ops.planning.row_family import RowFamily
 from warploom.ops.planning.user_functions import global_names
 from warploom.runtime.gpu.prepared import Prepared
 from warploom.runtime.gpu.tensor_signature import Likeness, likeness_of
@@ -57,6 +58,10 @@ class Launcher(NamedTuple):
     prepared: Prepared
     stream: Callable[[], int]
     copies: tuple[tuple[str, int, int], ...] = ()
+    family: RowFamily | None = None
+    """The launches of the same call with other numbers of rows."""
+    is_final: bool = True
+    """False while a better kernel is built: such a launch is not remembered."""
 
 
 class Identity:
@@ -90,7 +95,19 @@ class Quick(NamedTuple):
     """The position of `out` among the tensors."""
 
 
-CACHE: dict[Any, Launcher | Quick] = {}
+class QuickRows(NamedTuple):
+    """Remembered eager calls that differ in their number of rows: one that was not seen is resized from another."""
+
+    family: RowFamily
+    is_like: Likeness
+    """Takes any number of rows."""
+    stream: Callable[[], int]
+    make: Callable[[int], Tensor]
+    of_rows: tuple[int, ...]
+    """The tensors whose first axis has the rows."""
+
+
+CACHE: dict[Any, Launcher | Quick | QuickRows] = {}
 _IDENTITIES: dict[int, Identity] = {}
 """By `id`, the identities of configurations."""
 _GLOBALS: dict[CodeType, tuple[str, ...]] = {}
@@ -108,7 +125,7 @@ def launcher_of(signature: Any) -> Any:
     return CACHE.get(signature)
 
 
-def store(key: Any, value: Launcher | Quick) -> None:
+def store(key: Any, value: Launcher | Quick | QuickRows) -> None:
     """Add to the cache; when it is full it starts anew."""
     if len(CACHE) >= _MOST:
         CACHE.clear()
@@ -208,6 +225,8 @@ def launched(
     if kept:
         tensors += kept
     made = _relaunched(quick, tensors)
+    if made is None and quick is None and not kept:
+        made = _resized(key, tensors)
     if made is not None:
         return made, key
     is_direct = are_plain(tensors) and not (is_graded() and any(each.requires_grad for each in tensors))
@@ -326,6 +345,46 @@ def _relaunched(quick: Any, tensors: Sequence[Tensor]) -> Tensor | None:
     return out
 
 
+_ROWS_AT = 6
+"""The position of the first operand's shape in the key of an eager call."""
+
+
+def _rows_key(key: Any) -> Any:
+    """The key of an eager call without its number of rows; None for other keys."""
+    if len(key) <= _ROWS_AT or type(key[_ROWS_AT - 1]) is not int or type(key[_ROWS_AT]) is not torch.Size:
+        return None
+    size = key[_ROWS_AT]
+    return (*key[:_ROWS_AT], "rows", size[1], *key[_ROWS_AT + 1 :]) if len(size) == 2 else None
+
+
+def _resized(key: Any, tensors: Sequence[Tensor]) -> Tensor | None:
+    """The result of a call with a new number of rows, if a loaded kernel serves it."""
+    quick: Any = CACHE.get(_rows_key(key))
+    if quick is None or not quick.is_like(*tensors):
+        return None
+    rows = tensors[0].shape[0]
+    addresses = tuple(map(_data_ptr, tensors))
+    if any(tensors[at].shape[0] != rows for at in quick.of_rows) or reduce(or_, addresses) % ADDRESS_ALIGNMENT:
+        return None
+    found = quick.family.find(rows, may_substitute=may_substitute())
+    if found is None:
+        return None
+    if found.is_final:
+        like = quick.is_like if quick.of_rows == (0,) else likeness_of(tensors)  # the key has the first one's rows
+        store(key, Quick(like, found.prepared.launch_at, quick.stream, partial(quick.make, rows), set()))
+    out = quick.make(rows)
+    found.prepared.launch_at((*addresses, out.data_ptr()), quick.stream())
+    return out
+
+
+def may_substitute() -> bool:
+    """Return whether a call may run with another kernel than its best one, until that is built.
+
+    A graph would keep the kernel, and where PyTorch's algorithms must be deterministic, results must not change.
+    """
+    return not torch.are_deterministic_algorithms_enabled() and not torch.cuda.is_current_stream_capturing()
+
+
 def _is_admitted(quick: Quick, addresses: tuple[int, ...]) -> bool:
     """Return whether a launch can take these addresses: they are aligned, and `out` is apart from what is read."""
     if reduce(or_, addresses) % ADDRESS_ALIGNMENT or (quick.make is None and _meets(addresses, quick)):
@@ -362,7 +421,13 @@ def remember(
     A result that starts at zero is one of which the launch does not write all. With `writes_out` the result is the
     caller's tensor; the first `matrices` tensors are read for many elements of it, and must lie apart from it.
     """
-    if launcher is None or launcher.copies or len(own) != len(given) or launcher.prepared.count != len(own) + 1:
+    if (
+        launcher is None
+        or not launcher.is_final
+        or launcher.copies
+        or len(own) != len(given)
+        or launcher.prepared.count != len(own) + 1
+    ):
         return
     if any(one.data_ptr() != other.data_ptr() for one, other in zip(own, given, strict=True)):
         return
@@ -378,6 +443,30 @@ def remember(
         return
     make = _maker_of(made)
     store(key, Quick(likeness_of(own), launch, stream, partial(_zero, make) if starts_at_zero else make, set()))
+    if launcher.family is not None and not starts_at_zero:
+        _remember_rows(key, launcher, made, own)
+
+
+def _remember_rows(key: Any, launcher: Launcher, made: Tensor, own: Sequence[Tensor]) -> None:
+    """Remember a call for other numbers of rows, if it is one on matrices."""
+    rows, rows_key = made.shape[0], _rows_key(key)
+    if rows_key is None or rows_key in CACHE or made.dim() != 2 or not made.is_contiguous():
+        return
+    of_rows = tuple(at for at, each in enumerate(own) if each.dim() > 0 and each.shape[0] == rows)
+    if of_rows[:1] != (0,) or rows in (made.shape[1], own[0].shape[1]) or rows == 1:
+        return
+    assert launcher.family is not None
+    make = _row_maker_of(made)
+    store(rows_key, QuickRows(launcher.family, likeness_of(own, of_rows), launcher.stream, make, of_rows))
+
+
+def _row_maker_of(made: Tensor) -> Callable[[int], Tensor]:
+    """Return a function that allocates a matrix like a result, with a number of rows."""
+    columns, dtype, device = made.shape[1], made.dtype, made.device
+    if empty_on_gpu is not None and torch.cuda.device_count() == 1:
+        allocate = empty_on_gpu
+        return lambda rows: allocate((rows, columns), (columns, 1), dtype)
+    return lambda rows: torch.empty((rows, columns), dtype=dtype, device=device)
 
 
 def _span(tensor: Tensor) -> int:

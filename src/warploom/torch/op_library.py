@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -23,8 +24,11 @@ from warploom.ops.planning.arrays import ArrayDescriptor, Violations, clashes, l
 from warploom.ops.planning.keywords import INPUTS, NUMBERS, UNGATED
 from warploom.ops.planning.planner import plan
 from warploom.ops.planning.prepare import launch_of
-from warploom.runtime.gpu.driver import current_stream, device
+from warploom.ops.planning.row_family import Made, RowFamily, with_rows
+from warploom.runtime.gpu.driver import Device, current_stream, device
+from warploom.runtime.gpu.loading import loaded_count
 from warploom.runtime.gpu.prepared import Prepared
+from warploom.runtime.waits import record_wait
 from warploom.torch.arguments import (
     EPILOGUE,
     FP8,
@@ -53,6 +57,7 @@ from warploom.torch.launch_cache import (
     is_graded,
     launched_again,
     launcher_of,
+    may_substitute,
     remember,
     state,
     store,
@@ -108,8 +113,8 @@ def compute(operation: str, arguments: dict[str, Any], key: Any, function: str |
     signature += tuple(address % ADDRESS_ALIGNMENT for address in addresses)
     launcher = launcher_of(signature) if key is not None else None
     if launcher is None:
-        launcher = _planned(operation, arguments, function)
-        if key is not None:
+        launcher = _resized_or_planned(operation, arguments, function, None if key is None else signature)
+        if key is not None and launcher.is_final:
             store(signature, launcher)
     if launcher.copies:
         for _, at, axis in launcher.copies:
@@ -127,28 +132,72 @@ def _run_on_host(operation: str, arguments: dict[str, Any], function: str | None
     plan(replace(request, function=function or operation)).run()
 
 
-def _planned(operation: str, arguments: dict[str, Any], function: str | None) -> Launcher:
-    """Plan an operation for the GPU of its tensors, which were checked before."""
-    gpu = device(arguments["out"].get_device())
-    violations = Violations(function or operation)
+_FAMILIES: dict[Any, RowFamily] = {}
+"""By the signature of a call without its number of rows."""
+_MOST_FAMILIES = 1024
+
+
+def _resized_or_planned(operation: str, arguments: dict[str, Any], function: str | None, signature: Any) -> Launcher:
+    """The launcher of a call that was not made before: of one with other rows, or planned from the start.
+
+    Without a signature, nothing is kept of it.
+    """
+    gpu, out = device(arguments["out"].get_device()), arguments["out"]
     asked = arguments.get("target")
     if asked not in (None, gpu.target):
+        violations = Violations(function or operation)
         violations.add("target", asked, f"must be {gpu.target}, the target of the GPU that holds the tensors")
-    violations.check()
-    roots = {path: ArrayDescriptor.of(path, tensor) for path, tensor in leaves(arguments)}
-    described = {**mapped(arguments, lambda path, _: roots[path]), "target": gpu.target}
-    request = OPERATIONS[operation].request(described, violations, gpu=gpu.gpu)
-    violations.check()
-    made = launch_of(plan(replace(request, function=function or operation)), operation, roots)
-    if made.unused:
-        raise Diag.INTERNAL.error(what=f"the launch of `{operation}` does not read {', '.join(made.unused)}")
-    prepared = Prepared(made.launch, tuple(made.arrays.values()), device=gpu)
+        violations.check()
+    described = mapped(arguments, ArrayDescriptor.of)
+    plan_it = partial(_planned, operation, {**described, "target": gpu.target}, function, gpu)
+    family, rows = None, out.shape[0]
+    if signature is not None and out.dim() == 2 and rows > 1:
+        family = _family(signature, rows, gpu, plan_it)
+        found = family.find(rows, may_substitute=may_substitute())
+        if found is not None:
+            return Launcher(found.prepared, current_stream(gpu), (), family, found.is_final)
+    started, before = perf_counter(), loaded_count()
+    made, prepared = plan_it()
+    if loaded_count() > before:
+        record_wait(perf_counter() - started)
+    if family is not None:
+        family.add(rows, made, prepared)
     copies = [
         (name, at, -2 if each.is_transposed else -1)
         for at, (name, each) in enumerate(made.arrays.items())
         if each.is_copy
     ]
-    return Launcher(prepared, current_stream(gpu), tuple(copies))
+    return Launcher(prepared, current_stream(gpu), tuple(copies), family)
+
+
+def _family(signature: tuple[Any, ...], rows: int, gpu: Device, plan_it: Callable[..., Made]) -> RowFamily:
+    """The family of calls that differ from one in their number of rows."""
+    parts = [
+        (*(None if extent == rows else extent for extent in part[0]), *part[1:]) if type(part) is tuple else part
+        for part in signature[5:]
+    ]
+    key = (*signature[:5], *parts)
+    found = _FAMILIES.get(key)
+    if found is None:
+        if len(_FAMILIES) >= _MOST_FAMILIES:
+            _FAMILIES.clear()
+        found = _FAMILIES[key] = RowFamily(gpu, lambda other: plan_it(rows, other))
+    return found
+
+
+def _planned(
+    operation: str, arguments: dict[str, Any], function: str | None, gpu: Device, rows: int = 0, other: int = 0
+) -> Made:
+    """Plan an operation on arrays that were checked before; with `other`, for so many rows in place of `rows`."""
+    roots = {path: with_rows(each, rows, other) if other else each for path, each in leaves(arguments)}
+    given = mapped(arguments, lambda path, _: roots[path])
+    violations = Violations(function or operation)
+    request = OPERATIONS[operation].request(given, violations, gpu=gpu.gpu)
+    violations.check()
+    made = launch_of(plan(replace(request, function=function or operation)), operation, roots)
+    if made.unused:
+        raise Diag.INTERNAL.error(what=f"the launch of `{operation}` does not read {', '.join(made.unused)}")
+    return made, Prepared(made.launch, tuple(made.arrays.values()), device=gpu)
 
 
 def _padded(tensor: Tensor, axis: int) -> Tensor:

@@ -9,6 +9,7 @@ from typing import Any
 
 from warploom.heuristics.sm90.cost_model import Models
 from warploom.tuning.fitting import device_of
+from warploom.tuning.measurements import compared_times
 
 _MARKS = ("a_major", "b_major", "fused", "residual")
 _DERIVED_FROM_TILE = ("stage_columns", "num_output_stages")
@@ -45,8 +46,9 @@ def table_entries(documents: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]
     """Return an entry for each problem: its fastest configuration.
 
     Rows under `one_by_one` were measured through the array operations and have priority over `rows`. Of a problem that
-    was measured more than once, rows whose configurations ran alone have priority, then the row that is fastest
-    relative to the other library. A light epilogue is not a problem of its own, and the plain GEMM has priority.
+    was measured more than once, rows whose configurations ran alone have priority, first those with times at the free
+    clock, then the row that is fastest relative to the other library. A light epilogue is not a problem of its own, and
+    the plain GEMM has priority.
     """
     found: dict[tuple[Any, ...], dict[str, Any]] = {}
     for row in (each for document in documents for each in _fastest_rows(document)):
@@ -70,16 +72,18 @@ def _fastest_rows(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     yield from document.get("one_by_one", ())
     compared = [_fastest(row, document["configs"]) for row in document["rows"] if len(row["us"]) > 1]
 
-    def priority(row: Mapping[str, Any]) -> tuple[bool, bool, float]:
-        is_shared = row.get("how") != "alone"
-        return row.get("light_epilogue", False), is_shared, row["us"] / row["peer_us"] if row.get("peer_us") else 0
+    def priority(row: Mapping[str, Any]) -> tuple[bool, bool, bool, float]:
+        is_shared, is_warm = row.get("how") != "alone", "cool_us" not in row
+        ratio = row["us"] / row["peer_us"] if row.get("peer_us") else 0
+        return row.get("light_epilogue", False), is_shared, is_warm, ratio
 
     yield from sorted(compared, key=priority)
 
 
 def _fastest(row: Mapping[str, Any], configs: Mapping[str, Any]) -> dict[str, Any]:
-    name = min(row["us"], key=row["us"].__getitem__)
-    return {**row, "config": configs[name], "us": row["us"][name]}
+    times = compared_times(row)
+    name = min(times, key=times.__getitem__)
+    return {**row, "config": configs[name], "us": round(times[name], 3)}
 
 
 def _without_subtiles(config: Mapping[str, Any]) -> dict[str, Any]:

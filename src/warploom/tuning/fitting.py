@@ -16,6 +16,7 @@ from warploom.heuristics.sm90.candidates import build
 from warploom.heuristics.sm90.cost_model import CandidateArrays, Model, Models, Numbers, Work, model_name, work_of
 from warploom.heuristics.sm90.device_data import fields_of_json
 from warploom.structured.config.sm90 import HopperConfig
+from warploom.tuning.measurements import compared_times
 
 _SHARPNESS = 40.0
 """Preference for a configuration that is expected to be faster: one of 5 % by a factor of 8."""
@@ -37,8 +38,9 @@ class Measured:
     problem: ProblemKey
     configs: tuple[HopperConfig, ...]
     us: Numbers
-    is_alone: bool = False
-    """Each configuration ran alone, as it does for a user; otherwise they alternated and shared one power budget."""
+    how: str = ""
+    """`alone` if each configuration ran alone, as it does for a user, `cool` if it did so at the free clock; otherwise
+    they alternated and shared one power budget."""
 
 
 @dataclass(frozen=True)
@@ -197,8 +199,10 @@ def measured_in(document: Mapping[str, Any]) -> Iterator[Measured]:
         marks = {name: row.get(name, False) for name in ("fused", "residual")}
         fields = {name: row[name] for name in ("a_type", "a_major", "b_major") if name in row}
         problem = replace(key_of(row["kind"], m, n, k, row.get("count", 1), **fields), **marks)
-        found = [(build(fields_of_json(document["configs"][name]), problem), us) for name, us in row["us"].items()]
+        times = compared_times(row).items()
+        found = [(build(fields_of_json(document["configs"][name]), problem), us) for name, us in times]
         pairs = [(config, us) for config, us in found if config is not None]
         if pairs:
-            configs, times = zip(*pairs, strict=True)
-            yield Measured(problem, configs, np.array(times, np.float64), row.get("how") == "alone")
+            configs, us = zip(*pairs, strict=True)
+            how = "cool" if "cool_us" in row else row.get("how", "")
+            yield Measured(problem, configs, np.array(us, np.float64), how)

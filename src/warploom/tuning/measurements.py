@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from warploom.heuristics.sm90.candidates import row_of
@@ -25,6 +25,20 @@ def document(reports: Sequence[Report], gpu: Gpu, when: float) -> dict[str, Any]
         "configs": configs,
         "rows": [_row(each) for each in reports if each.key],
     }
+
+
+def compared_times(row: Mapping[str, Any]) -> dict[str, float]:
+    """Return the times of a row by which its configurations are compared, in µs.
+
+    Where a row has times at the free clock (`cool_us`), these, at the scale of the others: of a GEMM that reaches the
+    power limit they are nearly always the lower ratio to the other library, and they vary less.
+    """
+    times: dict[str, float] = row["us"]
+    cool: dict[str, float] | None = row.get("cool_us")
+    if cool is None:
+        return times
+    scale = row["peer_us"] / row["cool_peer_us"]
+    return {name: us * scale for name, us in cool.items()}
 
 
 def _row(report: Report) -> dict[str, Any]:

@@ -10,17 +10,16 @@ from typing import Any
 import numpy as np
 
 from warploom.heuristics.sm90.cost_model import CandidateArrays, Model, Numbers, is_dense_16bit
+from warploom.heuristics.sm90.device_data import POWER_BOUND_FLOPS
 from warploom.heuristics.sm90.ranking import RERANKED
 from warploom.heuristics.sm90.trees import FEATURES, features_of, limited
 from warploom.tuning.fitting import Measured, regret_of
 
 _NEAR = 8
 """A fast configuration weighs more than a slow one: by this power of their times."""
-_ALONE, _SHARED_POWER = 30.0, 0.1
-"""Weight of a configuration that was timed alone, and of one that shared the power limit with others: alternating
+_WEIGHTS, _SHARED_POWER = {"cool": 60.0, "alone": 30.0, "": 1.0}, 0.1
+"""Weights of configurations by how they were timed, and of those that shared the power limit with others: alternating
 configurations lend each other clock, so that the one that needs more energy looks faster than it is."""
-_POWER_BOUND = 2e10
-"""Floating-point operations of a GEMM from which the power limit sets the clock."""
 _ENOUGH = 20
 """Measured configurations of a problem from which its regret says something about a choice."""
 _FOLDS = 6
@@ -66,7 +65,7 @@ def import_problem() -> str:
 
 def fit_trees(measured: Sequence[Measured], model: Model, sms: int) -> dict[str, Any]:
     """Return the trees fitted to the model's errors on dense 16-bit GEMMs, as a data file holds them."""
-    rows = _rows_of([each for each in measured if is_dense_16bit(each.problem)], model, sms)
+    rows = _rows_of(_fitted_to(measured), model, sms)
     found = _fitted(rows, slice(None))
     trees = [each[0] for each in found._predictors]  # noqa: SLF001  there is no public access to the nodes
     return {
@@ -79,7 +78,7 @@ def fit_trees(measured: Sequence[Measured], model: Model, sms: int) -> dict[str,
 
 def cross_validate(measured: Sequence[Measured], model: Model, sms: int) -> Regrets:
     """Return the regret of choices by trees that were fitted without the shape in question."""
-    single = [each for each in measured if is_dense_16bit(each.problem)]
+    single = _fitted_to(measured)
     rows = _rows_of(single, model, sms)
     predicted = np.zeros(len(rows.errors))
     folds: Any = import_module("sklearn.model_selection").GroupKFold(_FOLDS)
@@ -96,6 +95,14 @@ def cross_validate(measured: Sequence[Measured], model: Model, sms: int) -> Regr
     return Regrets(np.array(by_model), np.array(by_trees))
 
 
+def _fitted_to(measured: Sequence[Measured]) -> list[Measured]:
+    """Return the measurements of dense 16-bit GEMMs; of a problem that was timed at the free clock, not those alone."""
+    cool = {each.problem for each in measured if each.how == "cool"}
+    return [
+        each for each in measured if is_dense_16bit(each.problem) and not (each.how == "alone" and each.problem in cool)
+    ]
+
+
 def _rows_of(measured: Sequence[Measured], model: Model, sms: int) -> _Rows:
     parts: list[tuple[Any, ...]] = []
     shapes: dict[tuple[int, ...], int] = {}
@@ -109,10 +116,9 @@ def _rows_of(measured: Sequence[Measured], model: Model, sms: int) -> _Rows:
 
 
 def _weight_of(each: Measured) -> float:
-    if each.is_alone:
-        return _ALONE
-    m, n, k = each.problem.sizes[:3]
-    return _SHARED_POWER if 2.0 * m * n * k > _POWER_BOUND else 1.0
+    if not each.how and each.problem.flops > POWER_BOUND_FLOPS:
+        return _SHARED_POWER
+    return _WEIGHTS[each.how]
 
 
 def _fitted(rows: _Rows, places: Any) -> Any:

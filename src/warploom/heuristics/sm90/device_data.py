@@ -24,6 +24,9 @@ from warploom.structured.config.sm90 import HopperConfig
 
 TableKey = tuple[str, int, int, int, int, str, str, str, bool, bool]
 """Kind, m, n, k, count, A's type, the majors of A and B, `fused` and `residual`."""
+POWER_BOUND_FLOPS = 2e10
+"""Floating-point operations of a 16-bit GEMM from which an H200 runs at its power limit whatever its shape is: kernels
+that were timed in turns have then lent each other clock (bench/results/alone.json has clocks and watts)."""
 
 
 @dataclass(frozen=True, slots=True)

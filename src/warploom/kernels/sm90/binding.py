@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -40,7 +40,7 @@ def bind(call: _Call, sms: int | None = None) -> Launch:
     config, family = call.config, FAMILIES[family_of(call)]
     launch = family.kernel.bind(
         *family.arguments(call),
-        grid=family.grid(call, ctas_at_once(sms or MACHINE.sms, prod(config.cluster_shape))),
+        grid=_grid(call, sms),
         block=(config.threads, 1, 1),
         cluster=_cluster(config),
         config=config,
@@ -49,6 +49,28 @@ def bind(call: _Call, sms: int | None = None) -> Launch:
         **family.options(call),
     )
     return replace(launch, dependent=config.dependent)
+
+
+def _grid(call: _Call, sms: int | None) -> Triple:
+    at_once = ctas_at_once(sms or MACHINE.sms, prod(call.config.cluster_shape))
+    return FAMILIES[family_of(call)].grid(call, at_once)
+
+
+class RowSizes(NamedTuple):
+    """The parts of a launch that depend on m, other than the rows of its arrays."""
+
+    grid: Triple
+    sizes: tuple[int, ...]
+    scratch: tuple[Any, ...]
+
+
+def resized(call: _Call, m: int, sms: int | None = None) -> RowSizes | None:
+    """Return the parts of the launch of a call with m rows; None for calls that have more of them."""
+    sizes = FAMILIES[family_of(call)].sizes
+    if sizes is None or call.problem.batch > 1 or call.window or call.outputs or call.starts is not None:
+        return None
+    other = replace(call, problem=replace(call.problem, m=m))
+    return RowSizes(_grid(other, sms), sizes(other), tuple(FAMILIES[family_of(call)].scratch(other).values()))
 
 
 def family_of(call: _Call) -> str:
@@ -121,32 +143,46 @@ def _loads(call: _Call) -> dict[str, TensorMap]:
     return {"residual": _staged(call.c, call.config)} if call.config.residual_in_place else {}
 
 
+def _sizes(call: _Call) -> tuple[int, ...]:
+    return (call.problem.m, call.problem.n, *_tiles(call), call.problem.batch, _k_tiles(call))
+
+
 def _plain(call: _Call) -> tuple[Any, ...]:
-    problem = call.problem
-    sizes = (problem.m, problem.n, *_tiles(call), problem.batch, _k_tiles(call))
-    return (*_operand_maps(call), _result(call), *sizes, _loads(call), dict(call.operands))
+    return (*_operand_maps(call), _result(call), *_sizes(call), _loads(call), dict(call.operands))
+
+
+def _split_sizes(call: _Call) -> tuple[int, ...]:
+    return (call.problem.m, call.problem.n, *_tiles(call), _k_tiles(call))
+
+
+def _split_scratch(call: _Call) -> dict[str, Any]:
+    """Return a workspace for the partial tiles of splits that meet in memory, and a counter for each tile."""
+    config, tiles = call.config, prod(_tiles(call))
+    if config.split_in_cluster:
+        return {}
+    return {
+        "workspace": scratch((tiles * config.num_split_k * config.BM * config.BN,), np.float32),
+        "counters": scratch((tiles,), np.uint32, starts_at_zero=True),
+    }
 
 
 def _split(call: _Call) -> tuple[Any, ...]:
-    problem, config, (down, along) = call.problem, call.config, _tiles(call)
-    held: dict[str, Any] = {}
-    if not config.split_in_cluster:
-        elements = down * along * config.num_split_k * config.BM * config.BN
-        held["workspace"] = scratch((elements,), np.float32)
-        held["counters"] = scratch((down * along,), np.uint32, starts_at_zero=True)
-    sizes = (problem.m, problem.n, down, along, _k_tiles(call))
-    return (*_operand_maps(call), _result(call), *sizes, _loads(call), held, dict(call.operands))
+    given = (*_operand_maps(call), _result(call), *_split_sizes(call))
+    return (*given, _loads(call), _split_scratch(call), dict(call.operands))
 
 
-def _streamed(call: _Call) -> tuple[Any, ...]:
-    """Return the arguments of a plain GEMM, with a workspace for the partial tile of each CTA."""
-    config, (*given, operands) = call.config, _plain(call)
-    ctas = prod(_streaming(call, MACHINE.sms))
-    held = {
+def _stream_scratch(call: _Call) -> dict[str, Any]:
+    """Return a workspace for the partial tile of each CTA, and a flag for each of its consumers."""
+    config, ctas = call.config, prod(_streaming(call, MACHINE.sms))
+    return {
         "workspace": scratch((ctas * config.BM * config.BN,), np.float32),
         "flags": scratch((ctas * config.consumers,), np.uint32, starts_at_zero=True),
     }
-    return (*given, held, operands)
+
+
+def _streamed(call: _Call) -> tuple[Any, ...]:
+    *given, operands = _plain(call)
+    return (*given, _stream_scratch(call), operands)
 
 
 def _grouped(call: _Call) -> tuple[Any, ...]:
@@ -194,10 +230,10 @@ def _groups(call: _Call, sms: int) -> Triple:
 
 
 FAMILIES: Mapping[str, Family[HopperConfig]] = {
-    "matmul": Family(matmul, _plain, _persistent),
-    "split_k": Family(matmul_split_k, _split, _all_splits),
-    "stream_k": Family(matmul_stream_k, _streamed, _streaming),
-    "tf32x3": Family(tf32x3, _plain, _persistent),
+    "matmul": Family(matmul, _plain, _persistent, sizes=_sizes),
+    "split_k": Family(matmul_split_k, _split, _all_splits, sizes=_split_sizes, scratch=_split_scratch),
+    "stream_k": Family(matmul_stream_k, _streamed, _streaming, sizes=_sizes, scratch=_stream_scratch),
+    "tf32x3": Family(tf32x3, _plain, _persistent, sizes=_sizes),
     "grouped": Family(grouped, _grouped, _groups, _separate_weights),
     "blockwise_fp8": Family(blockwise_fp8, _blockwise, _persistent),
 }

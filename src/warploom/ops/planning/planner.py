@@ -108,6 +108,8 @@ class Plan:
     """The copy that the launch writes where the result overlaps an input."""
     key: ProblemKey | None = None
     """The problem that its configuration was chosen for, where that can be tuned."""
+    call: Call[Any] | None = None
+    """The kernel call that the launch was made of."""
 
     def run(self) -> Any:
         """Run the launch and return the result."""
@@ -145,8 +147,9 @@ def plan(request: Request, violations: Violations | None = None) -> Plan:
     assert route is not None
     if choice is None:
         return Plan(done.result)
-    launch = route.bind(_call(done, choice), done.gpu.sms if done.gpu else None)
-    return Plan(done.result, launch, done.d if done.is_apart else None, choice.key)
+    call = _call(done, choice)
+    launch = route.bind(call, done.gpu.sms if done.gpu else None)
+    return Plan(done.result, launch, done.d if done.is_apart else None, choice.key, call)
 
 
 def check_route(request: Request, violations: Violations) -> None:

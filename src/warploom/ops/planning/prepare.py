@@ -10,6 +10,7 @@ from warploom.diagnostics import Diag, user_traceback
 from warploom.heuristics.problem_key import ProblemKey
 from warploom.host.arrays import buffer_of, is_array
 from warploom.host.launch import Launch
+from warploom.kernels.call import Call
 from warploom.ops.dense import matmul
 from warploom.ops.operation import Operation
 from warploom.ops.planning import planner
@@ -34,6 +35,8 @@ class Bound:
     """Arrays that the launch does not read, as a residual whose factor is zero."""
     key: ProblemKey | None
     """The problem that the configuration was chosen for, where that can be tuned."""
+    call: Call[Any] | None = None
+    """The kernel call that the launch was made of."""
 
     @property
     def copied(self) -> tuple[str, ...]:
@@ -60,7 +63,7 @@ def launch_of(planned: planner.Plan, function: str, roots: Mapping[str, ArrayDes
     taken = {each.root: each for each in exchanged(launch) if isinstance(each, ArrayDescriptor)}
     arrays = {path: taken[root] if root in taken and taken[root].is_copy else root for path, root in roots.items()}
     unused = tuple(path for path, root in roots.items() if root not in taken)
-    return Bound(launch, arrays, unused, planned.key)
+    return Bound(launch, arrays, unused, planned.key, planned.call)
 
 
 @user_traceback

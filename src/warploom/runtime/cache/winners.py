@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import json
 import os
+from functools import lru_cache
 from typing import Any
 
 from warploom.diagnostics import Diag
-from warploom.runtime.cache.disk import Cache, user_cache
+from warploom.runtime.cache.disk import DIRECTORY, SIZE, Cache, user_cache
 
 SWITCH = "WARPLOOM_TUNED"
 _FOLDER = "tuned"
@@ -37,6 +38,19 @@ def recall(gpu: str, problem: str) -> dict[str, Any] | None:
     except ValueError:
         return None
     return winner if isinstance(winner, dict) else None
+
+
+def has_any() -> bool:
+    """Return whether this user has tuned anything; without it no problem needs to be looked up."""
+    folder = _folder(os.environ.get(SWITCH, "1"), os.environ.get(DIRECTORY), os.environ.get(SIZE))
+    return folder is not None and os.path.isdir(folder)  # noqa: PTH112  several times as fast as pathlib's
+
+
+@lru_cache(8)
+def _folder(*environment: str | None) -> str | None:
+    """Return the folder of the winners, which the environment decides."""
+    cache = _cache()
+    return None if cache is None else str(cache.folder)
 
 
 def _key(gpu: str, problem: str) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 from warploom.diagnostics import Diag, WarploomError
 from warploom.hardware.tensor_maps import MAP_BYTES
 from warploom.host.arrays import Pointers, is_array, start_of
-from warploom.host.launch import Launch
+from warploom.host.launch import Launch, Triple
 from warploom.host.structs import Struct
 from warploom.host.structs import check_room as room_for_struct
 from warploom.host.tensor_map import TensorMap
@@ -51,6 +52,25 @@ class Shaped:
         self.is_simple = self._watch is None and not self._many_gpus
         """True if a launch is one call of the driver: no bounded waits, and no other GPU whose context is current."""
         self.stream = current_stream(device)
+
+    def resized(self, grid: Triple) -> Shaped:
+        """Return the same kernel with another grid."""
+        made = copy(self)
+        made.set_grid(grid)
+        return made
+
+    def set_grid(self, grid: Triple) -> None:
+        """Change the grid, before the first launch."""
+        self._launch, self._configurations = replace(self._launch, grid=grid), {}
+
+    @property
+    def params(self) -> tuple[tuple[Variable, int], ...]:
+        """The kernel's parameters, each with its offset."""
+        return self._params
+
+    @property
+    def grid(self) -> Triple:
+        return self._launch.grid
 
     def filled(self, args: tuple[Any, ...], encode: Callable[[Variable, Any, int], bytes]) -> bytearray:
         """Return the parameters of a launch: each argument as `encode` converts it."""

@@ -73,6 +73,14 @@ _LOADED: dict[tuple[int | str, str | None, int], tuple[object, Loaded]] = {}
 _MOST_MODULES = 1024
 
 
+def loaded_count() -> int:
+    """Return the number of kernels that were loaded so far, including those since forgotten."""
+    return _loads
+
+
+_loads = 0
+
+
 def load(program: Ptx, entry: str | None, device: Device) -> Loaded:
     """Return a kernel loaded on a GPU."""
     of_module = (id(program), entry, device.index)
@@ -85,10 +93,16 @@ def load(program: Ptx, entry: str | None, device: Device) -> Loaded:
         _check_target(head.target[0], device)
         with device.current(), device.driver.while_capturing():
             _LOADED[key] = (None, _load(key[0], head, kernel, device))
+            _count_load()
     if isinstance(program, Module):
         _forget_modules()
         _LOADED[of_module] = (program, _LOADED[key][1])
     return _LOADED[key][1]
+
+
+def _count_load() -> None:
+    global _loads  # noqa: PLW0603
+    _loads += 1
 
 
 def _forget_modules() -> None:

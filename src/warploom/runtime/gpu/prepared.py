@@ -7,17 +7,19 @@ structures) is made when a combination of addresses is first seen, and cached.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from warploom.diagnostics import Diag, WarploomError, hide_library_frames
 from warploom.hardware.tensor_maps import ADDRESS_ALIGNMENT
 from warploom.host.arrays import Buffer, Scratch, buffer_of, is_array, may_share, place_of, start_of
-from warploom.host.launch import Launch
+from warploom.host.launch import Launch, Triple
 from warploom.host.structs import Struct
 from warploom.host.tensor_map import TensorMap
+from warploom.ptx.analysis.storage import scalar_bytes
 from warploom.ptx.syntax.model import Variable
 from warploom.runtime.gpu.driver import Device
 from warploom.runtime.gpu.hangs import patience as asked_patience
@@ -115,6 +117,51 @@ class Prepared:
         self._go = self._shaped.go if self._shaped.is_simple else None
         self._is_known: Likeness = likeness_of(())
         """Recognises arrays like the last ones that were checked, which need no second check."""
+
+    def resized(
+        self, rows: int, of_rows: Collection[int], grid: Triple, scalars: Mapping[int, int], scratch: Sequence[Scratch]
+    ) -> Prepared:
+        """Return the same call on arrays with another number of rows: `of_rows` are the arrays whose first axis it is.
+
+        `scalars` are other values of integer parameters, by position, and `scratch` the launch's own memory, in order.
+        Nothing is verified: the caller knows that the kernel takes these values.
+        """
+        made = copy(self)
+        made.resize(rows, of_rows, grid, scalars, scratch)
+        return made
+
+    def resize(
+        self, rows: int, of_rows: Collection[int], grid: Triple, scalars: Mapping[int, int], scratch: Sequence[Scratch]
+    ) -> None:
+        """Change the number of rows, before the first launch; see `resized`. Nothing is shared with the original."""
+        self._shaped = self._shaped.resized(grid)
+        self._stream, self._again, self._is_known = self._shaped.stream, self._shaped.again, likeness_of(())
+        self._go = self._shaped.go if self._shaped.is_simple else None
+        self._slots = tuple(
+            _Slot(_with_rows(each.buffer, rows), each.start) if at in of_rows else each
+            for at, each in enumerate(self._slots)
+        )
+        self._template = bytearray(self._template)
+        for position, value in scalars.items():
+            param, at = self._shaped.params[position]
+            raw = scalar_bytes(param, value)
+            self._template[at : at + len(raw)] = raw
+        self._places = [
+            replace(each, template=each.template.resized(rows)) if each.template and each.slot in of_rows else each
+            for each in self._places
+        ]
+        own, self._own, self._own_bytes = self._own, [], {False: 0, True: 0}
+        for each, array in zip(own, scratch, strict=True):
+            self._add_own(each.at, array)
+        self._held, self._counters, self._records = [], {}, defaultdict(dict)
+        if self._own:
+            HOLDERS.add(self)
+
+    def signature(self) -> tuple[object, ...]:
+        """Return all that a launch depends on but the addresses: equal for calls that launch in the same way."""
+        slots = [(each.buffer.shape, each.buffer.strides) for each in self._slots]
+        own = (self._own, self._own_bytes)
+        return id(self.loaded), self._shaped.grid, slots, self._template, self._places, *own
 
     @property
     def count(self) -> int:
@@ -247,9 +294,7 @@ class Prepared:
         if isinstance(array, Scratch):
             if array is not arg:
                 raise ValueError("a launch's own memory has no tensor map")
-            zero = array.starts_at_zero
-            self._own.append(_Own(at, self._own_bytes[zero], zero))
-            self._own_bytes[zero] += -(-array.nbytes // _OWN_ALIGNMENT) * _OWN_ALIGNMENT
+            self._add_own(at, array)
             return b""
         address = start_of(array) + (arg.offset if isinstance(arg, TensorMap) else 0)
         slot = self._slot(array, address, arrays)
@@ -262,6 +307,12 @@ class Prepared:
         self._places.append(_Place(at, slot, address - self._slots[slot].start, template))
         return b""
 
+    def _add_own(self, at: int, array: Scratch) -> None:
+        """Reserve memory of the launch's own, whose pointer is at an offset of the parameters."""
+        zero = array.starts_at_zero
+        self._own.append(_Own(at, self._own_bytes[zero], zero))
+        self._own_bytes[zero] += -(-array.nbytes // _OWN_ALIGNMENT) * _OWN_ALIGNMENT
+
     def _slot(self, array: Any, address: int, arrays: Sequence[Any]) -> int | None:
         """Return the exchanged array that an argument is, or is a part of."""
         base = getattr(array, "base", None)
@@ -271,6 +322,11 @@ class Prepared:
         if len(found) > 1:
             raise ValueError(f"it is part of {len(found)} of the arrays that calls exchange")
         return found[0] if found else None
+
+
+def _with_rows(buffer: Buffer, rows: int) -> Buffer:
+    span = buffer.span + (rows - buffer.shape[0]) * buffer.strides[0]
+    return buffer._replace(shape=(rows, *buffer.shape[1:]), span=span)
 
 
 def _pointer(address: int) -> bytes:

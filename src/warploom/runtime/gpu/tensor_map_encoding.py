@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from warploom.hardware import tensor_maps as facts
@@ -25,6 +26,7 @@ class MapTemplate:
     """A tensor map without its address: the encoder's arguments are made once, and each result is cached."""
 
     def __init__(self, geometry: BoxGeometry, l2_promotion: str) -> None:
+        self._key = (geometry, l2_promotion)
         self._function = _FUNCTIONS[geometry.mode]
         wide: list[Any] = []
         extents: list[Any]
@@ -53,6 +55,11 @@ class MapTemplate:
         )
         self._encoded: dict[int, bytes] = {}
 
+    def resized(self, rows: int) -> MapTemplate:
+        """Return the template of a map with another number of rows, its outermost axis."""
+        geometry, l2_promotion = self._key
+        return _template(replace(geometry, shape=(rows, *geometry.shape[1:])), l2_promotion)
+
     def at(self, driver: Driver, address: int) -> bytes:
         """Return the map of a tensor that begins at an address."""
         found = self._encoded.get(address)
@@ -78,7 +85,11 @@ class MapTemplate:
 
 def template_of(map_: TensorMap) -> MapTemplate:
     """Return the template of a map, shared by all maps that differ only in their address."""
-    key = (map_.geometry, map_.l2_promotion)
+    return _template(map_.geometry, map_.l2_promotion)
+
+
+def _template(geometry: BoxGeometry, l2_promotion: str) -> MapTemplate:
+    key = (geometry, l2_promotion)
     found = _TEMPLATES.get(key)
     if found is None:
         if len(_TEMPLATES) >= _MOST_TEMPLATES:
