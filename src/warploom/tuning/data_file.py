@@ -70,7 +70,7 @@ def table_entries(documents: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]
 def _fastest_rows(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the rows of a document with their fastest configuration, those with priority first."""
     yield from document.get("one_by_one", ())
-    compared = [_fastest(row, document["configs"]) for row in document["rows"] if len(row["us"]) > 1]
+    compared = [_fastest(row, document["configs"]) for row in document["rows"] if len(compared_times(row)) > 1]
 
     def priority(row: Mapping[str, Any]) -> tuple[bool, bool, bool, float]:
         is_shared, is_warm = row.get("how") != "alone", "cool_us" not in row

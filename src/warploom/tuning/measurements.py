@@ -30,15 +30,14 @@ def document(reports: Sequence[Report], gpu: Gpu, when: float) -> dict[str, Any]
 def compared_times(row: Mapping[str, Any]) -> dict[str, float]:
     """Return the times of a row by which its configurations are compared, in µs.
 
-    Where a row has times at the free clock (`cool_us`), these, at the scale of the others: of a GEMM that reaches the
-    power limit they are nearly always the lower ratio to the other library, and they vary less.
+    A row may have times at the free clock (`cool_us`) in addition to those alone, or in their place: then the longer
+    one relative to the other library counts, at the scale of the times alone.
     """
-    times: dict[str, float] = row["us"]
-    cool: dict[str, float] | None = row.get("cool_us")
-    if cool is None:
-        return times
+    alone: dict[str, float] = row.get("us", {})
+    if "cool_us" not in row:
+        return alone
     scale = row["peer_us"] / row["cool_peer_us"]
-    return {name: us * scale for name, us in cool.items()}
+    return {name: max(us * scale, alone.get(name, 0.0)) for name, us in row["cool_us"].items()}
 
 
 def _row(report: Report) -> dict[str, Any]:
