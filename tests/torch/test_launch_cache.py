@@ -27,7 +27,7 @@ def plan():
     """A plan on host tensors that records the addresses of its launches."""
     done = []
     prepared = SimpleNamespace(launch_at=lambda addresses, stream: done.append((*addresses, stream)), count=3)
-    return SimpleNamespace(prepared=prepared, stream=lambda: 7, copies=(), done=done)
+    return SimpleNamespace(prepared=prepared, stream=lambda: 7, copies=(), family=None, is_final=True, done=done)
 
 
 def given(m=8, **more):
@@ -112,6 +112,90 @@ def test_calls_under_autocast_modes_or_determinism_are_not_taken_from_the_cache(
     with determinism(batch_invariant=True):
         assert not is_quick(arguments, options)
     assert is_quick(arguments, options)
+
+
+class Family:
+    """Stands for the launches of a call with other rows; it records what is asked of it."""
+
+    def __init__(self, plan, *, is_final=True):
+        self.plan, self.is_final, self.asked = plan, is_final, []
+
+    def find(self, rows, *, may_substitute):
+        self.asked.append(rows)
+        return None if rows > 100 else SimpleNamespace(prepared=self.plan.prepared, is_final=self.is_final)
+
+
+def resized(plan, **options):
+    plan.family = Family(plan)
+    remembered(plan, given()[0], options)
+    return plan.family
+
+
+def test_a_new_number_of_rows_is_resized_and_remembered(plan):
+    family = resized(plan)
+    x, w = given(9)[0]
+    for _ in range(3):
+        out, _ = launch_cache.launched("linear", (x, w), {})
+        assert plan.done[-1] == (x.data_ptr(), w.data_ptr(), out.data_ptr(), 7)
+        assert (out.shape, out.dtype) == ((9, 24), torch.bfloat16)
+    assert family.asked == [9]
+    assert is_quick(given(11)[0], {})
+    assert not is_quick(given(101)[0], {})  # no kernel serves it
+    assert launch_cache.launched("linear", (tensor(8, 16), tensor(24, 16)), {})[0] is not None
+
+
+def test_a_provisional_launch_is_not_remembered(plan):
+    family = resized(plan)
+    family.is_final = False
+    for _ in range(3):
+        assert is_quick(given(9)[0], {})
+    assert family.asked == [9, 9, 9]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda x, w, o: ((tensor(9, 32)[:, :16], w), o),
+        lambda x, w, o: ((x.half(), w.half()), o),
+        lambda x, w, o: ((tensor(9 * 16 + 1)[1:].view(9, 16), w), o),
+        lambda x, w, o: ((x, w.to("meta")), o),
+        lambda x, w, o: ((x.requires_grad_(), w), o),
+        lambda x, w, o: ((x, w), {**o, "residual": tensor(8, 24)}),
+        lambda x, w, o: ((x, w), {**o, "residual": tensor(9, 48)[:, :24]}),
+        lambda x, w, o: ((tensor(3, 3, 16), w), {**o, "residual": tensor(3, 3, 24)}),
+    ],
+)
+def test_calls_that_differ_in_more_than_rows_are_not_resized(plan, change):
+    options = {"residual": tensor(8, 24)}
+    family = resized(plan, **options)
+    (x, w), more = given(9)[0], {"residual": tensor(9, 24)}
+    assert is_quick((x, w), more)
+    assert is_quick((x, w), more)
+    launched = len(plan.done)
+    (x, w), more = change(*given(9)[0], {"residual": tensor(9, 24)})
+    assert not is_quick((x, w), more)
+    assert len(plan.done) == launched
+    assert family.asked == [9]
+
+
+def test_an_m_that_is_also_n_or_k_is_not_a_base(plan):
+    for m in (16, 24, 1):
+        launch_cache.clear()
+        plan.family = Family(plan)
+        remembered(plan, *given(m))
+        assert not is_quick(given(9)[0], {}), m
+
+
+def test_graphs_and_deterministic_algorithms_get_no_substitute(monkeypatch):
+    assert launch_cache.may_substitute()
+    monkeypatch.setattr(launch_cache, "is_captured_by_torch", lambda: True)
+    assert not launch_cache.may_substitute()
+    monkeypatch.undo()
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert not launch_cache.may_substitute()
+    finally:
+        torch.use_deterministic_algorithms(False)
 
 
 def test_weights_that_require_gradients_are_cached_only_without_grad_mode(plan):

@@ -59,26 +59,22 @@ class Worker:
 
     def _work(self) -> None:
         usual = sys.getswitchinterval()
-        shorter = min(usual, _SWITCH_SECONDS)
-        sys.setswitchinterval(shorter)
-        try:
-            while (job := self._next()) is not None:
-                try:
-                    job()
-                except Exception as error:  # noqa: BLE001  no caller is there to get it
-                    self._report(error)
-                self.done += 1
-        finally:
-            if sys.getswitchinterval() == shorter:
-                sys.setswitchinterval(usual)
-
-    def _next(self) -> Callable[[], object] | None:
-        with self._changed:
-            if self._jobs:
-                return self._jobs.popleft()
-            self._thread = None
-            self._changed.notify_all()
-            return None
+        sys.setswitchinterval(min(usual, _SWITCH_SECONDS))
+        shorter = sys.getswitchinterval()  # a little less: it is a whole number of microseconds
+        while True:
+            with self._changed:
+                if not self._jobs:
+                    if sys.getswitchinterval() == shorter:
+                        sys.setswitchinterval(usual)
+                    self._thread = None
+                    self._changed.notify_all()
+                    return
+                job = self._jobs.popleft()
+            try:
+                job()
+            except Exception as error:  # noqa: BLE001  no caller is there to get it
+                self._report(error)
+            self.done += 1
 
     def _report(self, error: Exception) -> None:
         """Warn of an error, once for each message; calls keep the kernels that they have."""

@@ -26,6 +26,7 @@ from warploom.ops.planning.row_family import RowFamily
 from warploom.ops.planning.user_functions import global_names
 from warploom.runtime.gpu.prepared import Prepared
 from warploom.runtime.gpu.tensor_signature import Likeness, likeness_of
+from warploom.runtime.gpu.workspace import is_captured_by_torch
 from warploom.torch.internals import (
     AUTOGRAD_KEY,
     FORWARD_LEVEL,
@@ -382,7 +383,7 @@ def may_substitute() -> bool:
 
     A graph would keep the kernel, and where PyTorch's algorithms must be deterministic, results must not change.
     """
-    return not torch.are_deterministic_algorithms_enabled() and not torch.cuda.is_current_stream_capturing()
+    return not torch.are_deterministic_algorithms_enabled() and not is_captured_by_torch()
 
 
 def _is_admitted(quick: Quick, addresses: tuple[int, ...]) -> bool:

@@ -24,7 +24,7 @@ def likeness_of(arrays: Sequence[Any], of_rows: Collection[int] = ()) -> Likenes
     torch = sys.modules.get("torch")
     if torch is None or not arrays or not all(isinstance(array, torch.Tensor) for array in arrays):
         return _none_is
-    return (_by_guards if _guards_tell() else _by_attributes)(torch, arrays, of_rows)
+    return _by_guards(torch, arrays, of_rows) if _guards_tell() else _by_attributes(arrays, of_rows)
 
 
 def _none_is(*_: Any) -> bool:
@@ -46,7 +46,7 @@ def _by_guards(torch: Any, tensors: Sequence[Any], of_rows: Collection[int] = ()
     return is_like
 
 
-def _by_attributes(torch: Any, tensors: Sequence[Any], of_rows: Collection[int] = ()) -> Likeness:
+def _by_attributes(tensors: Sequence[Any], of_rows: Collection[int] = ()) -> Likeness:
     def attributes(given: Sequence[Any]) -> list[Any]:
         return [_attributes(each, any_rows=at in of_rows) for at, each in enumerate(given)]
 
