@@ -116,7 +116,7 @@ def main() -> None:
     parser.add_argument("--planning", action="store_true", help="plan for an H200 without a GPU")
     options = parser.parse_args()
     sizes = random.Random(options.seed).sample(range(1, options.most + 1), min(options.count + 1, options.most))
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         os.environ["WARPLOOM_CACHE_DIR"] = folder
         if options.planning:
             found = measured(planning(options.n, options.k), sizes, lambda: None)
@@ -133,6 +133,7 @@ def main() -> None:
             others = [m for m in range(1, options.most + 1) if m not in sizes]
             later = measured(call, random.Random(options.seed).sample(others, len(sizes)), torch.cuda.synchronize)
             print(waits.summary())
+            worker().wait(120)
     rows = summary(found) | ({} if options.planning else {"later": summary(later)["all"]})
     for name, row in rows.items():
         print(

@@ -117,3 +117,17 @@ def test_the_first_candidates_of_the_model_are_ranked_again():
     assert by_trees.tolist() == sorted(by_trees.tolist())
     assert by_model[:40].tolist() != sorted(by_model[:40].tolist())
     assert by_model[:40].max() < by_model[80:].min()
+
+
+def test_problems_that_may_reach_the_power_limit_have_trees_of_their_own():
+    assert DATA.power_bound_trees is not DATA.trees
+    for sizes, is_bound in (
+        ((4096, 4096, 4096), True),
+        ((128, 4096, 4096), True),
+        ((127, 8192, 8192), False),
+        ((1024, 1024, 1024), False),
+    ):
+        wanted = key_of("dense", *sizes, a_type="bf16", c_type="bf16")
+        assert (DATA.trees_for(wanted) is DATA.power_bound_trees) is is_bound, sizes
+    alone = replace(DATA, power_bound_document=None)
+    assert alone.trees_for(key_of("dense", 4096, 4096, 4096, a_type="bf16")) is alone.trees

@@ -15,7 +15,10 @@ from warploom.diagnostics import WarploomError
 from warploom.heuristics import EMULATED, key_of, rank
 from warploom.heuristics.sm90.cost_model import CandidateArrays, is_dense_16bit, work_of
 from warploom.heuristics.sm90.device_data import data_for, read_data
+from warploom.structured.config.sm90 import HopperConfig
+from warploom.tuning import tree_fitting
 from warploom.tuning.fitting import Measured, fit, load, regret
+from warploom.tuning.measurements import compared_times, fitted_times
 
 RESULTS = Path(__file__).parents[2] / "bench" / "results" / "hopper_configurations.json"
 SMS = 132
@@ -129,3 +132,30 @@ def test_a_missing_file_and_mixed_gpus_are_rejected(tmp_path):
     other.write_text(broken(lambda each: each["machine"].update(sms=114)), "utf-8")
     with pytest.raises(WarploomError, match=r"different GPUs: NVIDIA H200 \(114 SMs\) and NVIDIA H200 \(132 SMs\)"):
         load([RESULTS, other])
+
+
+def test_times_at_the_free_clock_are_fitted_and_the_longer_ones_compared():
+    row = {"us": {"x": 10.0, "y": 12.0}, "peer_us": 12.0, "cool_us": {"x": 10.0, "y": 9.0}, "cool_peer_us": 10.0}
+    assert fitted_times(row) == pytest.approx({"x": 12.0, "y": 10.8})
+    assert compared_times(row) == pytest.approx({"x": 12.0, "y": 12.0})
+    del row["us"]
+    assert compared_times(row) == fitted_times(row) == pytest.approx({"x": 12.0, "y": 10.8})
+    turns = {"us": {"x": 3.0}}
+    assert compared_times(turns) == fitted_times(turns) == {"x": 3.0}
+
+
+def test_trees_for_the_power_limit_are_fitted_to_cool_times_in_place_of_those_alone():
+    problem, other = (key_of("dense", m, 4096, 4096, a_type="bf16") for m in (4096, 2048))
+    configs = (HopperConfig(tile=(128, 128)), HopperConfig(tile=(128, 256)))
+    alone, cool, elsewhere, turns = (
+        Measured(each, configs, np.array([1.0, 2.0]), how)
+        for each, how in ((problem, "alone"), (problem, "cool"), (other, "alone"), (problem, ""))
+    )
+    measured, small = [alone, cool, elsewhere, turns], key_of("dense", 64, 256, 256, a_type="bf16")
+    assert tree_fitting._fitted_to(measured, "trees") == [alone, elsewhere, turns]
+    assert tree_fitting._fitted_to(measured, "power_bound_trees") == [cool, elsewhere, turns]
+    weights = tree_fitting._WEIGHTS["power_bound_trees"]
+    assert tree_fitting._weight_of(cool, weights) > tree_fitting._weight_of(elsewhere, weights)
+    assert (
+        tree_fitting._weight_of(turns, weights) < 1 == tree_fitting._weight_of(replace(turns, problem=small), weights)
+    )

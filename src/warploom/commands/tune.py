@@ -114,7 +114,7 @@ def fit_documents(documents: Sequence[dict[str, Any]], options: FitOptions) -> N
             console.print(f"  {when:6}  {mean:7.2%}  {most:7.2%}", markup=False)
         for constant, value in asdict(found.model).items():
             console.print(f"    {constant}: {value:.3g}", markup=False)
-    trees, has_dense = None, any(is_dense_16bit(each.problem) for each in measured)
+    trees, has_dense = dict[str, Any](), any(is_dense_16bit(each.problem) for each in measured)
     problem = import_problem() if options.data or options.cross_validate else ""
     if problem and has_dense:
         console.print(f"no decision trees, which need scikit-learn: {problem}", markup=False, soft_wrap=True)

@@ -16,7 +16,7 @@ _DERIVED_FROM_TILE = ("stage_columns", "num_output_stages")
 """Subtile fields: a table leaves them to be derived, so that a time may be of other subtiles."""
 
 
-def data_text(documents: Sequence[Mapping[str, Any]], models: Models, trees: Mapping[str, Any] | None) -> str:
+def data_text(documents: Sequence[Mapping[str, Any]], models: Models, trees: Mapping[str, Mapping[str, Any]]) -> str:
     """Return the JSON of a data file; an entry and a tree are a line each, so that differences can be read."""
     last = documents[-1]
     head = {
@@ -32,9 +32,9 @@ def data_text(documents: Sequence[Mapping[str, Any]], models: Models, trees: Map
     parts = [f"{json.dumps(name)}: {json.dumps(value, ensure_ascii=False)}" for name, value in head.items()]
     parts.append(f'"models": {json.dumps(constants, indent=1)}')
     parts.append(f'"table": {_lines(table_entries(documents))}')
-    if trees is not None:
-        first = ",\n".join(f"{json.dumps(name)}: {json.dumps(trees[name])}" for name in ("features", "start", "depth"))
-        parts.append(f'"trees": {{\n{first},\n"trees": {_lines(trees["trees"], (",", ":"))}\n}}')
+    for title, each in trees.items():
+        first = ",\n".join(f"{json.dumps(name)}: {json.dumps(each[name])}" for name in ("features", "start", "depth"))
+        parts.append(f'"{title}": {{\n{first},\n"trees": {_lines(each["trees"], (",", ":"))}\n}}')
     return "{\n" + ",\n".join(parts) + "\n}\n"
 
 

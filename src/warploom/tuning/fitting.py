@@ -16,7 +16,7 @@ from warploom.heuristics.sm90.candidates import build
 from warploom.heuristics.sm90.cost_model import CandidateArrays, Model, Models, Numbers, Work, model_name, work_of
 from warploom.heuristics.sm90.device_data import fields_of_json
 from warploom.structured.config.sm90 import HopperConfig
-from warploom.tuning.measurements import compared_times
+from warploom.tuning.measurements import fitted_times
 
 _SHARPNESS = 40.0
 """Preference for a configuration that is expected to be faster: one of 5 % by a factor of 8."""
@@ -199,7 +199,7 @@ def measured_in(document: Mapping[str, Any]) -> Iterator[Measured]:
         marks = {name: row.get(name, False) for name in ("fused", "residual")}
         fields = {name: row[name] for name in ("a_type", "a_major", "b_major") if name in row}
         problem = replace(key_of(row["kind"], m, n, k, row.get("count", 1), **fields), **marks)
-        times = compared_times(row).items()
+        times = fitted_times(row).items()
         found = [(build(fields_of_json(document["configs"][name]), problem), us) for name, us in times]
         pairs = [(config, us) for config, us in found if config is not None]
         if pairs:

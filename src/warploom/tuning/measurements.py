@@ -27,17 +27,22 @@ def document(reports: Sequence[Report], gpu: Gpu, when: float) -> dict[str, Any]
     }
 
 
-def compared_times(row: Mapping[str, Any]) -> dict[str, float]:
-    """Return the times of a row by which its configurations are compared, in µs.
+def fitted_times(row: Mapping[str, Any]) -> dict[str, float]:
+    """Return the times of a row that trees are fitted to, in µs: those at the free clock (`cool_us`), if it has any.
 
-    A row may have times at the free clock (`cool_us`) in addition to those alone, or in their place: then the longer
-    one relative to the other library counts, at the scale of the times alone.
+    They are brought to the scale of the times alone by the other library's. Of a GEMM that reaches the power limit they
+    are nearly always the lower ratio to the other library, and they vary less.
     """
-    alone: dict[str, float] = row.get("us", {})
     if "cool_us" not in row:
-        return alone
+        return dict(row["us"])
     scale = row["peer_us"] / row["cool_peer_us"]
-    return {name: max(us * scale, alone.get(name, 0.0)) for name, us in row["cool_us"].items()}
+    return {name: us * scale for name, us in row["cool_us"].items()}
+
+
+def compared_times(row: Mapping[str, Any]) -> dict[str, float]:
+    """Return the times by which the configurations of a row are compared: the longer of alone and at the free clock."""
+    alone: dict[str, float] = row.get("us", {})
+    return {name: max(us, alone.get(name, 0.0)) for name, us in fitted_times(row).items()}
 
 
 def _row(report: Report) -> dict[str, Any]:

@@ -17,9 +17,14 @@ from warploom.tuning.fitting import Measured, regret_of
 
 _NEAR = 8
 """A fast configuration weighs more than a slow one: by this power of their times."""
-_WEIGHTS, _SHARED_POWER = {"cool": 60.0, "alone": 30.0, "": 1.0}, 0.1
-"""Weights of configurations by how they were timed, and of those that shared the power limit with others: alternating
-configurations lend each other clock, so that the one that needs more energy looks faster than it is."""
+_WEIGHTS: Mapping[str, Mapping[str, float]] = {
+    "trees": {"alone": 30.0, "": 1.0},
+    "power_bound_trees": {"cool": 60.0, "alone": 10.0, "": 1.0},
+}
+"""By the name of the trees, the weights of configurations by how they were timed; others are left out."""
+_SHARED_POWER = 0.1
+"""Weight of those that shared the power limit with others: alternating configurations lend each other clock, so that
+the one that needs more energy looks faster than it is."""
 _ENOUGH = 20
 """Measured configurations of a problem from which its regret says something about a choice."""
 _FOLDS = 6
@@ -63,9 +68,17 @@ def import_problem() -> str:
     return ""
 
 
-def fit_trees(measured: Sequence[Measured], model: Model, sms: int) -> dict[str, Any]:
-    """Return the trees fitted to the model's errors on dense 16-bit GEMMs, as a data file holds them."""
-    rows = _rows_of(_fitted_to(measured), model, sms)
+def fit_trees(measured: Sequence[Measured], model: Model, sms: int) -> dict[str, dict[str, Any]]:
+    """Return the trees fitted to the model's errors on dense 16-bit GEMMs, by name, as a data file holds them.
+
+    Those for problems that may reach the power limit are fitted where there are times at the free clock.
+    """
+    is_cool = any(each.how == "cool" for each in measured)
+    return {name: _fit(measured, name, model, sms) for name in _WEIGHTS if is_cool or name == "trees"}
+
+
+def _fit(measured: Sequence[Measured], name: str, model: Model, sms: int) -> dict[str, Any]:
+    rows = _rows_of(_fitted_to(measured, name), model, sms, _WEIGHTS[name])
     found = _fitted(rows, slice(None))
     trees = [each[0] for each in found._predictors]  # noqa: SLF001  there is no public access to the nodes
     return {
@@ -78,8 +91,8 @@ def fit_trees(measured: Sequence[Measured], model: Model, sms: int) -> dict[str,
 
 def cross_validate(measured: Sequence[Measured], model: Model, sms: int) -> Regrets:
     """Return the regret of choices by trees that were fitted without the shape in question."""
-    single = _fitted_to(measured)
-    rows = _rows_of(single, model, sms)
+    single = _fitted_to(measured, "trees")
+    rows = _rows_of(single, model, sms, _WEIGHTS["trees"])
     predicted = np.zeros(len(rows.errors))
     folds: Any = import_module("sklearn.model_selection").GroupKFold(_FOLDS)
     for known, left_out in folds.split(rows.features, groups=rows.shape):
@@ -95,30 +108,30 @@ def cross_validate(measured: Sequence[Measured], model: Model, sms: int) -> Regr
     return Regrets(np.array(by_model), np.array(by_trees))
 
 
-def _fitted_to(measured: Sequence[Measured]) -> list[Measured]:
-    """Return the measurements of dense 16-bit GEMMs; of a problem that was timed at the free clock, not those alone."""
-    cool = {each.problem for each in measured if each.how == "cool"}
-    return [
-        each for each in measured if is_dense_16bit(each.problem) and not (each.how == "alone" and each.problem in cool)
-    ]
+def _fitted_to(measured: Sequence[Measured], name: str) -> list[Measured]:
+    """Return the measurements of dense 16-bit GEMMs that trees are fitted to.
+
+    Of a problem that was timed at the free clock, those alone are left out, where the former are not.
+    """
+    known = [each for each in measured if is_dense_16bit(each.problem) and each.how in _WEIGHTS[name]]
+    cool = {each.problem for each in known if each.how == "cool"}
+    return [each for each in known if not (each.how == "alone" and each.problem in cool)]
 
 
-def _rows_of(measured: Sequence[Measured], model: Model, sms: int) -> _Rows:
+def _rows_of(measured: Sequence[Measured], model: Model, sms: int, weights: Mapping[str, float]) -> _Rows:
     parts: list[tuple[Any, ...]] = []
     shapes: dict[tuple[int, ...], int] = {}
     for number, each in enumerate(measured):
         features, times = features_of(CandidateArrays.of_configs(each.configs), each.problem, model, sms)
         shape = shapes.setdefault(each.problem.sizes, len(shapes))
         count = len(each.us)
-        near = (each.us.min() / each.us) ** _NEAR * _weight_of(each)
+        near = (each.us.min() / each.us) ** _NEAR * _weight_of(each, weights)
         parts.append((features, np.log(each.us / times), near, [number] * count, [shape] * count))
     return _Rows(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 
-def _weight_of(each: Measured) -> float:
-    if not each.how and each.problem.flops > POWER_BOUND_FLOPS:
-        return _SHARED_POWER
-    return _WEIGHTS[each.how]
+def _weight_of(each: Measured, weights: Mapping[str, float]) -> float:
+    return _SHARED_POWER if not each.how and each.problem.flops > POWER_BOUND_FLOPS else weights[each.how]
 
 
 def _fitted(rows: _Rows, places: Any) -> Any:

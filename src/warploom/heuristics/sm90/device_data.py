@@ -27,6 +27,8 @@ TableKey = tuple[str, int, int, int, int, str, str, str, bool, bool]
 POWER_BOUND_FLOPS = 2e10
 """Floating-point operations of a 16-bit GEMM from which an H200 runs at its power limit whatever its shape is: kernels
 that were timed in turns have then lent each other clock (bench/results/alone.json has clocks and watts)."""
+_POWER_BOUND_ROWS, _LEAST_POWER_BOUND = 128, 4e9
+"""Rows and floating-point operations from which some shapes do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +50,26 @@ class DeviceData:
     models: Models
     table: Mapping[TableKey, TableEntry]
     tree_document: Mapping[str, Any] | None
+    power_bound_document: Mapping[str, Any] | None = None
 
     @cached_property
     def trees(self) -> Trees | None:
         return None if self.tree_document is None else read_trees(self.tree_document, self.device.sms)
+
+    @cached_property
+    def power_bound_trees(self) -> Trees | None:
+        """The trees for problems that may reach the power limit: fitted to times at the free clock, too."""
+        document = self.power_bound_document
+        return self.trees if document is None else read_trees(document, self.device.sms)
+
+    def trees_for(self, problem: ProblemKey) -> Trees | None:
+        """Return the trees for a problem.
+
+        A kernel at the power limit is bound by the tensor cores, and at the free clock, which the L2 does not follow,
+        often by the L2: choices that are fast in one may be slow in the other.
+        """
+        is_bound = problem.m >= _POWER_BOUND_ROWS and problem.flops >= _LEAST_POWER_BOUND
+        return self.power_bound_trees if is_bound else self.trees
 
     def is_measured_on(self, device: Device) -> bool:
         """Return True if the table and the trees hold for a device: name and number of SMs must be equal."""
@@ -84,7 +102,8 @@ def read_data(document: Mapping[str, Any]) -> DeviceData:
         key = (row["kind"], *row["sizes"], row.get("count", 1), row["a_type"], *majors, *marks)
         table[key] = TableEntry(fields_of_json(row["config"]), row["us"], row.get("peer_us"))
     models = {name: Model(**constants) for name, constants in document["models"].items()}
-    return DeviceData(Device(**document["device"]), document["measured"], models, table, document.get("trees"))
+    trees = (document.get("trees"), document.get("power_bound_trees"))
+    return DeviceData(Device(**document["device"]), document["measured"], models, table, *trees)
 
 
 @cache

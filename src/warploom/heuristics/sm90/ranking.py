@@ -86,7 +86,7 @@ def _order(candidates: CandidateArrays, problem: ProblemKey, device: Device) -> 
     crowded = (candidates.accumulators > FUSED_ACCUMULATORS) & problem.fused
     order = np.lexsort((expected_times(candidates, problem, data.models, sms=device.sms), crowded))
     is_plain = is_dense_16bit(problem) and not problem.fused and not problem.residual
-    trees = data.trees if is_plain and data.is_measured_on(device) else None
+    trees = data.trees_for(problem) if is_plain and data.is_measured_on(device) else None
     if trees is None:
         return order
     first = order[:RERANKED]
