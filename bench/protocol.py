@@ -54,7 +54,7 @@ class Sensors:
 
 @dataclass(frozen=True, kw_only=True)
 class Protocol:
-    """How long and how often each side runs."""
+    """Durations and repetitions of each side."""
 
     settle: float = 0.5
     """Seconds before timing, in which the clock settles."""
