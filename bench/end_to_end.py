@@ -7,8 +7,8 @@
 Both sides have the same weights, the same attention and the same norms; ours has `warploom.nn.swap_linears`, and in the side
 `gated` its MLP calls `warploom.gated_linear`. Eager is compared with eager, and compiled with compiled. Each side runs alone
 and cool (bench/protocol.py). Decoding runs in CUDA graphs over a filled cache of keys and values. Before timing, the errors of
-all sides against float32 are compared: the mean square of the swapped side's may be at most `WORSE` times PyTorch's own. Peak memory is that of one step. JSON
-goes to end_to_end.json in bench/results.
+all sides against float32 are compared: the mean square of the swapped side's may be at most `WORSE` times PyTorch's own. Peak
+memory is that of one step. JSON goes to end_to_end.json in bench/results.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from pathlib import Path
 # Two workers share two cores; this must be set before NumPy is imported.
 for _variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_variable, "1")
+os.environ.setdefault("WARPLOOM_BACKGROUND", "0")  # a second call of a size has the kernel, and the bits, of the first
 
 import pytest  # noqa: E402
 
