@@ -114,6 +114,7 @@ from warploom.structured.tensor_cores.tmem import (
 from warploom.structured.tensor_cores.tmem_dealloc import TmemDeallocBarrier
 from warploom.structured.tensor_cores.warpgroup_order import warpgroup_order
 from warploom.structured.tensor_cores.wgmma import RegisterTile, Warpgroup, WgmmaOp
+from warploom.structured.time_stamps import Span, TimeStamps, chrome_trace, spans
 
 __all__ = [
     "SELF",
@@ -195,6 +196,7 @@ __all__ = [
     "ScaleFactors",
     "SharedMemBarrier",
     "Signal",
+    "Span",
     "SplitTile",
     "StagedOutput",
     "StandardTilePayload",
@@ -208,6 +210,7 @@ __all__ = [
     "TilePayload",
     "TileScheduler",
     "TileWriter",
+    "TimeStamps",
     "TmemAddress",
     "TmemAllocation",
     "TmemArrayType",
@@ -224,6 +227,7 @@ __all__ = [
     "begin_role",
     "c_box",
     "ceil_divide",
+    "chrome_trace",
     "epilogue_load",
     "epilogue_writer",
     "group_tile_shape",
@@ -238,6 +242,7 @@ __all__ = [
     "paired",
     "persistent_grid",
     "scale_factors",
+    "spans",
     "split_k_workspace",
     "standard_inputs",
     "stream_grid",

@@ -9,6 +9,7 @@ from warploom.structured import (
     Epilogue,
     HopperConfig,
     StaticScheduler,
+    TimeStamps,
     Warpgroup,
     WgmmaOp,
     begin_role,
@@ -16,7 +17,7 @@ from warploom.structured import (
     standard_inputs,
     warpgroup_order,
 )
-from warploom.trace import Array, Operands, Sizes, Tensor, kernel, loop, s32, warp_roles, when
+from warploom.trace import Array, Operands, Sizes, Tensor, kernel, loop, s32, u64, warp_roles, when
 
 
 @kernel(target="sm_90a")
@@ -36,6 +37,7 @@ def matmul(
     up: TensorMap | None = None,
     starts: Array[s32] | None = None,
     window: Sizes | None = None,
+    trace: Array[u64] | None = None,
     *,
     config: HopperConfig,
     epilogue: Epilogue,
@@ -44,7 +46,8 @@ def matmul(
 
     In a gated GEMM `b` is the gate matrix and `up` the up matrix. With `starts`, batches share A and B and each has its
     own range of K tiles; not with ping-pong, where each warpgroup skips the other one's stages by a common `k_tiles`.
-    With `window`, A is an im2col map of images and B a map of filters: a convolution.
+    With `window`, A is an im2col map of images and B a map of filters: a convolution. `trace` gets the time stamps of
+    every role.
     """
     roles = warp_roles(registers=config.role_registers, **config.roles)
     cluster = Cluster(config.cluster_shape)
@@ -53,13 +56,14 @@ def matmul(
         (m_tiles, n_tiles, layers), cluster=cluster, k_tiles=k_tiles, swizzle_size=config.swizzle_size
     )
     tiles.with_k_ranges(starts)
+    stamps = TimeStamps(trace, roles)
     inputs = standard_inputs(*paired(a, b, up, config), config, roles, cluster, window)
     group = Warpgroup(roles.consume)
     writer = ConsumerWriter(d, config, group, epilogue.bound(**operands), loads.get("residual"), outputs=auxiliary)
 
     with roles.load, when(roles.load.warp == 0):
         begin_role(config)
-        for tile in tiles:
+        for tile in stamps.each(tiles):
             for k in loop(tile.k_tiles):
                 with inputs.produce() as stage:  # waits until all consumers have read the slot
                     stage.load(tile, tile.k_start + k)
@@ -68,7 +72,7 @@ def matmul(
         begin_role(config)
         core = WgmmaOp(config, inputs, group)
         order = warpgroup_order(config, core, group, k_tiles)
-        for tile in order.tiles_of(tiles):
+        for tile in stamps.each(order.tiles_of(tiles)):
             writer.begin(tile, (m, n))
             with order.mainloop(tile):  # ping-pong: waits until the other warpgroup has issued its MMAs
                 for k in loop(tile.k_tiles):
