@@ -1,6 +1,6 @@
 """Run every measurement that needs a GPU, one after another, and write the pages from them.
 
-    PYTHONPATH=src python3 bench/everything.py                       everything, about twenty minutes on an H200
+    PYTHONPATH=src python3 bench/everything.py                       everything, about an hour on an H200
     PYTHONPATH=src python3 bench/everything.py --quick               everything, quickly
     PYTHONPATH=src python3 bench/everything.py --only ladder,plain --out FOLDER
     python3 bench/everything.py --list                               the commands
@@ -46,6 +46,32 @@ def matmul(kind: str, limit: float, *more: str) -> Step:
 STEPS = (
     Step("sanitizer", ("tests/gpu/sanitise.py", "--out", "OUT"), 300, is_timed=False),
     Step("ahead", ("bench/compiled.py",), 260, is_timed=False, has_quick=False),
+    Step("alone", ("bench/alone.py", "--again", "--out", "OUT"), 300, has_quick=False),
+    Step(
+        "models",
+        (
+            "bench/alone.py",
+            "--held-out",
+            "--name",
+            "alone_models",
+            "--again",
+            "--settle",
+            "0.3",
+            "--time",
+            "0.25",
+            "--repeats",
+            "2",
+            "--bursts",
+            "2",
+            "--out",
+            "OUT",
+        ),
+        900,
+        has_quick=False,
+    ),
+    Step("operations", ("bench/alone_families.py", "--again", "--out", "OUT"), 600, has_quick=False),
+    Step("stack", ("bench/end_to_end.py", "--again", "--out", "OUT"), 400, has_quick=False),
+    Step("sizes", ("bench/new_sizes.py", "--out", "OUT/new_sizes.json"), 120, has_quick=False),
     matmul("plain", 120),
     matmul("fused", 300, "--warm", "0"),
     matmul("random", 240),

@@ -129,6 +129,25 @@ def models() -> str:
     return table(head, lines)
 
 
+def alone_families() -> str:
+    lines = [
+        (row["family"], row["label"], row["best_peer"], ratio(row["alone"]), ratio(row["cool"]))
+        for row in rows_of("alone_families")
+    ]
+    return table(("operation", "sizes", "fastest baseline", "alone", "cool"), lines) if lines else ""
+
+
+def end_to_end() -> str:
+    lines = []
+    for row in rows_of("end_to_end"):
+        own, base = row["sides"][row["best"]], row["sides"]["torch"]
+        memory = f"{own['peak_bytes'] / 2**20:.0f} / {base['peak_bytes'] / 2**20:.0f}"
+        ratios = (ratio(row["sides"]["swapped"]["alone"]), ratio(row["alone"]), ratio(row["cool"]))
+        lines.append((row["label"], f"{base['alone_us'] / 1e3:.3f}", *ratios, memory))
+    head = ("task", "PyTorch, ms", "swapped layers, alone", "best, alone", "best, cool", "peak MiB, best / PyTorch")
+    return table(head, lines) if lines else ""
+
+
 def plain() -> str:
     fused = {times(row["shape"]): row for row in rows_of("matmul_fused")}
     head = (
@@ -362,6 +381,8 @@ BLOCKS: dict[str, Callable[[], str]] = {
         summary,
         alone,
         models,
+        alone_families,
+        end_to_end,
         plain,
         means,
         mn_major,
