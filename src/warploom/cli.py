@@ -155,6 +155,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     check.add_argument("--allow-incomplete", action="store_true", help="exit with 0 where a check is incomplete")
     check.add_argument(
+        "--redundant", action="store_true", help="also list barriers, fences and waits that this launch does not need"
+    )
+    check.add_argument(
         "--fail-on",
         choices=("any", "lenient", "confirmed", "never"),
         default="any",
@@ -319,7 +322,7 @@ def _check(options: argparse.Namespace) -> int:
     from warploom.commands.check import Settings, run
 
     names = ("profile", "data_seed", "allow_incomplete", "fail_on", "suppress", "format", "out", "witness", "jobs")
-    given = {name: getattr(options, name) for name in (*names, "all_sizes")}
+    given = {name: getattr(options, name) for name in (*names, "all_sizes", "redundant")}
     given |= {name: getattr(options, name) for name in ("limit", "max_bytes") if getattr(options, name) is not None}
     return run(options.targets, Settings(**given))
 

@@ -23,7 +23,9 @@ class Sync(NamedTuple):
 class Lanes:
     """Lanes of a warp that know the same."""
 
-    __slots__ = ("clock", "component", "fenced", "fenced_scope", "history", "mask", "seen", "taken")
+    __slots__ = (
+        "clock", "component", "fenced", "fenced_scope", "history", "mask", "partial", "seen", "taken", "whole",
+    )  # fmt: skip
 
     def __init__(self, mask: int, clock: Clock, component: int) -> None:
         self.mask, self.clock, self.component = mask, clock, component
@@ -35,12 +37,38 @@ class Lanes:
         self.history: deque[Sync] = deque(maxlen=_HISTORY)
         self.taken: Clock | None = None
         """A copy of the clock, while that does not change."""
+        self.whole = 0
+        """The time up to which these lanes know each other's accesses: their last synchronisation."""
+        self.partial: dict[int, int] = {}
+        """Components of more lanes, of whose accesses each lane knows its own only since that time."""
 
     def snapshot(self) -> Clock:
         """The present knowledge, as a copy that the caller must not change."""
         if self.taken is None:
             self.taken = self.clock.copy()
         return self.taken
+
+    def given(self, lanes: int, components: Components) -> Clock:
+        """The knowledge that some lanes hand over: what they did with other lanes is not theirs to release."""
+        limits = {at: time for at, time in self.partial.items() if components.keys[at][3] & ~lanes}
+        if not limits:
+            return self.clock
+        clock = self.clock.copy()
+        for at, time in limits.items():
+            np.minimum(clock.rows[G:, at], time, out=clock.rows[G:, at])
+        return clock
+
+    def learned(self, source: Clock) -> None:
+        """Know the accesses of other lanes as far as a synchronisation has handed them over."""
+        for at, time in self.partial.items():
+            if source.rows.shape[1] > at and source.rows[G, at] > time:
+                self.partial[at] = int(source.rows[G, at])
+
+    def synchronised(self, lanes: int, time: int, components: Components) -> None:
+        """All of these lanes know each other's accesses."""
+        self.whole = time
+        if self.partial:
+            self.partial = {at: old for at, old in self.partial.items() if components.keys[at][3] & ~lanes}
 
 
 class Warp:
@@ -70,6 +98,8 @@ class Agents:
         self.warps: dict[tuple[Triple, int], Warp] = {}
         self.shape: Triple = (1, 1, 1)
         self.threads = 0
+        self.kept = _HISTORY
+        """Synchronisations of a thread that are remembered."""
         self.converged = 0
         """The number of times that lanes which had parted executed an instruction together."""
 
@@ -97,6 +127,7 @@ class Agents:
             left = self.threads - 32 * agent.warp
             mask = WORD if left >= 32 or not self.threads else (1 << left) - 1
             found = self.warps[key] = Warp(agent.cta, agent.warp, self.cluster(agent.cta), mask)
+            found.parts[0].history = deque(maxlen=self.kept)
         return found
 
     def act(self, warp: Warp, lanes: int) -> list[Lanes]:
@@ -128,6 +159,9 @@ class Agents:
                 rest = Lanes(part.mask & ~lanes, part.clock.copy(), warp.component(part.mask & ~lanes))
                 rest.fenced, rest.fenced_scope = part.fenced, part.fenced_scope
                 rest.seen, rest.history = part.seen, part.history.copy()
+                part.partial = {**part.partial, part.component: part.whole}
+                rest.partial, rest.whole = dict(part.partial), warp.time
+                part.whole = warp.time
                 part.mask, part.component = inside, warp.component(inside)
                 every.append(rest)
         warp.parts = every
@@ -152,14 +186,20 @@ class Agents:
         inside = [part for part in warp.parts if part.mask & lanes]
         one = inside[0]
         if len(inside) == 1:
+            if not one.mask & ~lanes:
+                one.synchronised(lanes, warp.time, warp.components)
             return one
         for part in inside[1:]:
             one.clock.join(part.clock)
             one.mask |= part.mask
             one.fenced, one.seen = one.fenced or part.fenced, one.seen or part.seen
+            one.partial = {
+                at: min(one.partial.get(at, time), time) for at, time in (one.partial | part.partial).items()
+            }
         one.taken, one.component = None, warp.component(one.mask)
         one.clock.fit(warp.components)
         one.clock.set(one.component, warp.time, (X, G))
+        one.synchronised(one.mask, warp.time, warp.components)
         warp.parts = [part for part in warp.parts if part is one or part not in inside]
         return one
 

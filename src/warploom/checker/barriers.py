@@ -69,6 +69,8 @@ class Ledger:
     component: int
     made_by: tuple[int, int] | None = None
     """The action that initialised it."""
+    is_fenced: bool = False
+    """True after `fence.mbarrier_init` of the thread that initialised it."""
     clock: Clock | None = None
     """The contributions to the present phase."""
     arrived: Clock | None = None
@@ -150,7 +152,7 @@ class Mbarriers:
             before = warp.time
             parts = self._agents.act(warp, event.lanes)
             for part in parts:
-                self._add(ledger, event, part.clock, part.component, warp.time, None)
+                self._add(ledger, event, part.given(event.lanes, warp.components), part.component, warp.time, None)
             if self._rules.lenient and event.verb == "arrives" and ledger.clock is not None:
                 self._join(event, warp, before, [(part.component, warp.time) for part in parts], ledger.clock)
         if event.verb == "expects":
@@ -225,10 +227,24 @@ class Mbarriers:
         return self._findings.party(event.source, event, event.verb, barrier=ledger.name, phase=event.phase)
 
     def _check_init(self, ledger: Ledger, event: Event, clock: Clock) -> None:
-        if ledger.made_by is not None and not clock.knows(X, *ledger.made_by):
-            text = f"{ledger.name}: nothing orders this use after mbarrier.init."
-            party, missing = self.party(event, ledger), "a barrier between mbarrier.init and this use"
-            self._findings.add("MBAR_INIT_ORDER", text, (party,), missing=missing, barrier=ledger.name)
+        if ledger.made_by is None or clock.knows(G, *ledger.made_by):
+            return
+        executed = clock.knows(X, *ledger.made_by)
+        if executed and ledger.is_fenced:
+            return
+        text = f"{ledger.name}: nothing orders this use after mbarrier.init."
+        party, missing = self.party(event, ledger), "a barrier between mbarrier.init and this use"
+        if executed:
+            text = f"{ledger.name}: this use is executed after mbarrier.init, which nothing makes visible to it."
+            missing = "fence.mbarrier_init after mbarrier.init, or a barrier with release and acquire semantics"
+        self._findings.add("MBAR_INIT_ORDER", text, (party,), missing=missing, barrier=ledger.name)
+
+    def fence_init(self, event: Event, warp: Warp) -> None:
+        """`fence.mbarrier_init` makes the initialisations of its thread visible to the cluster."""
+        for part in self._agents.act(warp, event.lanes):
+            for ledger in self.ledgers.values():
+                if ledger.made_by is not None and part.clock.knows(G, *ledger.made_by):
+                    ledger.is_fenced = True
 
     def end_phase(self, event: Event) -> None:
         """The last contribution has come."""
@@ -278,6 +294,7 @@ class Mbarriers:
             over = ledger.ended.get(phase)
             if over is not None:
                 part.clock.acquire(over.clock, relaxed=event.semantics == "relaxed")
+                part.learned(over.clock)
                 part.history.append(Sync(event.source, over.clock))
             ledger.waiters.setdefault(phase, []).append(Waiter(part.component, warp.time, event))
             ledger.users[part.component] = (warp.time, event)
@@ -334,7 +351,8 @@ class Meetings:
                     party = self._findings.party(event.source, event, "arrives", barrier=name.name, phase=number)
                     missing = f"a wait for round {number - 1}"
                     self._findings.add("NAMED_RECYCLE", text, (party,), missing=missing, barrier=name.name)
-            now.clock.release(part.clock, relaxed=event.semantics == "relaxed")
+            given = part.given(event.lanes, warp.components)
+            now.clock.release(given, relaxed=event.semantics == "relaxed")
             now.came[part.component] = warp.time
 
     def wait(self, event: Event, warp: Warp) -> None:
@@ -353,12 +371,17 @@ class Meetings:
             handed.fit(warp.components)
             handed.set(component, number + 1, (X, G, P, PG))
         part.clock.acquire(handed)
+        part.learned(handed)
         part.history.append(Sync(event.source, handed))
 
     def collective(self, event: Event, warp: Warp) -> None:
         """Lanes that are together execute a `.sync` instruction."""
         parts = self._agents.act(warp, event.lanes)
-        if len(parts) == 1 or event.scope != "warp":
+        if event.scope != "warp":
+            return
+        if len(parts) == 1:
+            if _orders_memory(event) or self._rules.lenient:
+                self._agents.unite(warp, event.lanes)
             return
         if _orders_memory(event):
             self._agents.unite(warp, event.lanes)
@@ -392,6 +415,8 @@ class Meetings:
         for part in parts:
             if _orders_memory(event) or self._rules.lenient:
                 part.clock.join(gathered.clock)
+                part.partial = {}
+                part.whole = warp.time
             else:
                 self._rules.relaxed["warp-collectives"] += 1
                 part.clock.follow(gathered.clock)

@@ -11,6 +11,7 @@ from warploom.checker.codes import CODES
 from warploom.checker.collecting import Findings, key_of
 from warploom.checker.determinism import Influence, influences, polls, reason, unmodelled
 from warploom.checker.recurrence.sizes import Family
+from warploom.checker.redundancy import redundant as remarks
 from warploom.checker.registers import hazards
 from warploom.checker.report import Cost, Covers, Finding, Party, Relaxed, Report, Verdict
 from warploom.checker.rules import ASSUMPTIONS, PROFILES, RELAXATIONS, Rules
@@ -42,6 +43,7 @@ def check(
     limit: int | None = DEFAULT_LIMIT,
     sms: int | None = None,
     sizes: str = "launch",
+    redundant: bool = False,
 ) -> Report:
     """Judge a kernel: PROVED, REFUTED with findings, or INCOMPLETE with the reasons.
 
@@ -50,6 +52,8 @@ def check(
     is the number of further runs that enumerate choices and confirm findings; `limit` bounds the instructions of each.
     `sizes` is `launch`, or `all` to prove other numbers of K steps and of tiles too, by recurrence; `report.covers`
     says which.
+    `redundant=True` also lists barriers, fences and waits that are not needed in this launch, as lints; the run is then
+    judged once more for each of them.
     """
     if sizes not in SIZES:
         raise Diag.BAD_LAUNCH.error(what=f"`sizes` is {sizes!r:.60}; it must be one of {', '.join(SIZES)}")
@@ -73,6 +77,8 @@ def check(
         confirmation = Confirmation(launch_, limit, budget)
         report = replace(report, findings=confirmation.witnesses(report.findings))
         judged.runs += confirmation.runs
+    if redundant and report.verdict is not Verdict.REFUTED:
+        report = replace(report, lints=(*report.lints, *remarks(launch_, profile, limit, sms)))
     return replace(report, cost=Cost(time.perf_counter() - start, judged.events, judged.used, judged.runs))
 
 

@@ -117,7 +117,11 @@ CODES: dict[str, Code] = {
         "Execute `cp.async.bulk.wait_group.read` before the end of the kernel.",
         is_lint=True,
     ),
-    "REDUNDANT": Code("synchronisation that orders nothing", "It can be removed.", is_lint=True),
+    "REDUNDANT": Code(
+        "synchronisation that orders nothing",
+        "It can be removed; check again after each removal, since two may stand in for each other.",
+        is_lint=True,
+    ),
     "OUTPUT_GAP": Code(
         "elements of an output that nothing wrote",
         "Check the tile map and the ragged edges; padding is not written.",

@@ -77,7 +77,6 @@ _UNMODELLED = {
     "tensor-maps": ("tensormap.", "fence.proxy.tensormap"),
     "dependent-launch": ("griddepcontrol",),
     "register-budget": ("setmaxnreg",),
-    "barrier-init-fence": ("fence.mbarrier_init",),
 }
 """Instructions by the assumption that they are used correctly."""
 

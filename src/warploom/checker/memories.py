@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from warploom.checker.agents import Agents, Lanes, Warp
+from warploom.checker.agents import Agents, Lanes, Sync, Warp
 from warploom.checker.clocks import PG, PT, Clock, G, P, Rows, Triple, X, fitted
 from warploom.checker.codes import CODES
 from warploom.checker.collecting import Findings
@@ -21,6 +21,9 @@ from warploom.checker.report import Finding
 from warploom.checker.rules import Rules
 from warploom.checker.shadow import Access, Shadow
 from warploom.machine.core.events import Event, Placed, Started, Touch
+
+if TYPE_CHECKING:
+    from warploom.checker.redundancy import Orders
 
 Array = npt.NDArray[Any]
 _STRONG = frozenset({"release", "acquire", "relaxed", "volatile", "mmio", "mmio.relaxed", "acq_rel"})
@@ -55,6 +58,8 @@ class Memories:
         self._published: dict[tuple[str, Triple | None, int], dict[tuple[str, Triple], dict[Triple, Rows]]] = {}
         """Knowledge released to a location, by the scope of the release and its CTA."""
         self.polled = 0
+        self.orders: Orders | None = None
+        """The paths that order accesses, where they are asked for."""
         self.steering: frozenset[int] = frozenset()
         """Instructions whose results decide what the kernel does next."""
         self.overlaps: dict[tuple[int, int], tuple[Access, Access, tuple[int, int]]] = {}
@@ -127,6 +132,8 @@ class Memories:
         equal = self._rules.assumed["equal-values"]
         problem = self._rules.judge(old, new, clock)
         if problem is None:
+            if self.orders is not None:
+                self.orders.add(old, new, part)
             if touch.space == "global" and old.cta != new.cta and self._rules.assumed["equal-values"] > equal:
                 self.overlaps.setdefault((old.source.number, new.source.number), (new, old, _span(touch)))
             return
@@ -192,7 +199,8 @@ class Memories:
                 if published is None or not semantics.startswith("atomic"):
                     published = self._published[key] = {}
                 reach = scope if releases else _smaller(scope, part.fenced_scope)
-                _publish(published.setdefault((reach, warp.cta), {}), warp.components.place, part, releases=releases)
+                source, held = part.given(part.mask, warp.components), published.setdefault((reach, warp.cta), {})
+                _publish(held, warp.components.place, part, source, releases=releases)
                 continue
             if not semantics.startswith("atomic"):
                 self.polled += 1
@@ -230,13 +238,16 @@ class Memories:
                     clock.publish()
                 else:
                     clock.receive()
-            elif event.proxy == "generic" and event.semantics != "mbarrier_init" and space != "register":
+            elif event.proxy == "generic" and space != "register":
                 if part.seen is not None:
                     if event.scope == "cta":
                         part.seen.others = None  # such a fence acquires nothing from other clusters
                     clock.join(part.seen)
                     part.seen = None
-                part.fenced, part.fenced_scope = clock.copy(), event.scope or "sys"
+                part.fenced = part.given(part.mask, warp.components).copy()
+                part.fenced_scope = event.scope or "sys"
+            if self.orders is not None:
+                part.history.append(Sync(event.source, clock.copy()))
 
 
 _SCOPES = ("cta", "cluster", "gpu", "gl", "sys")
@@ -247,9 +258,8 @@ def _smaller(one: str, other: str) -> str:
     return min(one, other, key=_SCOPES.index)
 
 
-def _publish(published: dict[Triple, Rows], place: Triple, part: Lanes, *, releases: bool) -> None:
+def _publish(published: dict[Triple, Rows], place: Triple, part: Lanes, source: Clock, *, releases: bool) -> None:
     """Make knowledge available at a location: all of it, or what a fence has made ready."""
-    source = part.clock
     if not releases:
         rows = np.zeros_like(source.rows)
         rows[X] = source.rows[X]

@@ -117,7 +117,10 @@ class Checker:
                 self.meetings.wait(event, warp)
 
     def _fence(self, event: Event) -> None:
-        self.memories.fence(event, self.agents.warp(event.agent))
+        if event.semantics == "mbarrier_init":
+            self.barriers.fence_init(event, self.agents.warp(event.agent))
+        else:
+            self.memories.fence(event, self.agents.warp(event.agent))
 
     def _alloc(self, event: Event) -> None:
         warp = self.agents.warp(event.agent)

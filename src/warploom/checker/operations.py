@@ -38,11 +38,14 @@ class Pending:
     """To know these actions is to come after the operation; its completion, where its engine completes in order."""
 
     def signal(self, components: Components, component: int, event: Event) -> None:
-        """Its completion is announced at a barrier: those that know the phase know the accesses of that CTA."""
+        """Its completion is announced at a barrier: those that know the phase know the accesses of that CTA.
+
+        What it read of global memory has been read before anything is announced.
+        """
         assert event.barrier is not None
         rank = event.barrier.address >> 24
         waiting = [(access, at) for access, at in self.accesses if access.value is None]
-        near = [pair for pair in waiting if pair[1] == rank or (self.is_pair and pair[1] >> 1 == rank >> 1)]
+        near = [pair for pair in waiting if pair[1] in (rank, -1) or (self.is_pair and pair[1] >> 1 == rank >> 1)]
         for access, _ in near or waiting:
             access.components, access.component = components, component
             access.value, access.phase = (event.phase or 0) + 1, event.phase
@@ -129,11 +132,13 @@ class Operations:
             self._pending.pop(number, None)
         self._over.clear()
         parts = [part for part in warp.parts if part.mask & event.lanes]
-        clock = parts[0].snapshot()
+        clock = parts[0].given(event.lanes, warp.components)
+        if clock is parts[0].clock:
+            clock = parts[0].snapshot()
         if len(parts) > 1:
             clock = clock.copy()
             for part in parts[1:]:
-                clock.join(part.clock)
+                clock.join(part.given(event.lanes, warp.components))
         signals = _signals(event)
         is_tensor = event.group is not None and event.group.kind in ("tcgen05", "cp.async")
         pending = Pending(clock.copy() if signals and is_tensor else clock, parts[0].component, warp.time, warp.cta)

@@ -83,7 +83,6 @@ ASSUMPTIONS: dict[str, str] = {
     "tensor-maps": "tensor maps that the kernel changes are fenced as the PTX ISA asks (not checked)",
     "dependent-launch": "what an earlier launch writes is read after griddepcontrol.wait only (not checked)",
     "register-budget": "the registers of all warps fit the budget of the CTA at every setmaxnreg (as in this run)",
-    "barrier-init-fence": "fence.mbarrier_init makes the barriers visible to the cluster (the fence is not checked)",
     "strong-order": "what strong accesses and atomics find that no order fixes may differ between interleavings, "
     "and so may the numbers computed from it; nothing else does",
     "fresh-tiles": "different clusters, and different passes of a tile loop, write different parts of the output for "
@@ -161,16 +160,15 @@ class Rules:
         if old.value is None:
             code, why = _KINDS[old.writes, new.writes], "the asynchronous operation may not have completed"
             return Problem(code, why, "a wait for the operation's completion")
-        if old.space == "tensor":
-            row = T if old.proxy in ("tcgen05", "async") else G
-        elif new.proxy == "async" and old.proxy == "generic":
-            row = P if old.space == "shared" else PG
-        else:
-            row = G
+        row = row_of(old, new)
         if _known(clock, row, old, new):
             return None
         if row != G and _known(clock, G, old, new):
             return self._unfenced(old, row)
+        if _known(clock, X, old, new) and _released_by_a_lane(clock, old, new):
+            why = "one lane released for others of its warp, which are not synchronised with it"
+            missing = "bar.warp.sync before the arrival, or an arrival of every lane"
+            return Problem("LANE_RELEASE", why, missing, ordered=True)
         if _known(clock, X, old, new):
             relaxation = "relaxed-order" if old.components is new.components and (row != T or not old.writes) else ""
             why = "they are executed in order, but no release and acquire makes the first visible to the second"
@@ -197,6 +195,30 @@ class Rules:
         why = "the threads are synchronised, but no proxy fence is on the path"
         missing = "fence.proxy.async, by the first party before the synchronisation or by the second after it"
         return Problem("FENCE_PROXY", why, missing, relaxation, ordered=True)
+
+
+def _released_by_a_lane(clock: Clock, old: Access, new: Access) -> bool:
+    """True if other lanes of the old access's warp are known at that time, and those that made it are not."""
+    if old.components is not new.components or old.asynchronous or old.value is None:
+        return False
+    if (old.cta, old.warp) == (new.cta, new.warp) and not new.asynchronous:
+        return False
+    key = old.components.keys[old.component]
+    if key[0] != "warp" or clock.knows(G, old.component, old.value):
+        return False
+    return any(
+        isinstance(other, tuple) and other[:3] == key[:3] and other != key and clock.knows(G, number, old.value)
+        for other, number in old.components.numbers.items()
+    )
+
+
+def row_of(old: Access, new: Access) -> int:
+    """The row in which an access must be known to a later one."""
+    if old.space == "tensor":
+        return T if old.proxy in ("tcgen05", "async") else G
+    if new.proxy == "async" and old.proxy == "generic":
+        return P if old.space == "shared" else PG
+    return G
 
 
 def _is_cas(old: Access, new: Access) -> bool:

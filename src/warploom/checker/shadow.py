@@ -20,6 +20,8 @@ Array = npt.NDArray[Any]
 _COARSE = 4
 """Cells start with 16 bytes, and become smaller where an access needs it."""
 _MOST_REGIONS = 1 << 14
+_MOST_BEFORE = 64
+"""Accesses before a strong write that are kept."""
 
 
 class Access:
@@ -47,7 +49,7 @@ class Access:
 
 
 class Atom:
-    """Bytes that are always accessed together."""
+    """Bytes that are always accessed together: the last write, the reads since, and what came before a strong write."""
 
     __slots__ = ("reads", "size", "write")
 
@@ -163,7 +165,7 @@ class Shadow:
                 atom = atoms[number]
                 own = False
                 for old in atom.reads:
-                    if old.component == new.component and old.components is new.components:
+                    if old.component == new.component and old.components is new.components and not old.writes:
                         own = True
                     if id(old) not in judged:
                         judged.add(id(old))
@@ -172,7 +174,7 @@ class Shadow:
                 if old_write is not None and id(old_write) not in judged:
                     judged.add(id(old_write))
                     judge(old_write, new, own)
-                atom.write, atom.reads = new, ()
+                atom.write, atom.reads = new, _before(atom) if new.scope else ()
             return False
         for number in region:
             atom = atoms[number]
@@ -186,8 +188,15 @@ class Shadow:
             if not reads:
                 atom.reads = (new,)
             elif reads[-1] is not new:
-                component, components = new.component, new.components
-                kept = [each for each in reads if each.component != component or each.components is not components]
+                component, components, kept = new.component, new.components, []
+                for each in reads:
+                    if each.writes:
+                        if id(each) not in judged:
+                            judged.add(id(each))
+                            judge(each, new, False)
+                        kept.append(each)
+                    elif each.component != component or each.components is not components:
+                        kept.append(each)
                 atom.reads = (*kept, new)
         return fresh
 
@@ -206,6 +215,16 @@ class Shadow:
         """Let bytes be as if they had never been accessed: memory that was freed."""
         for number in region:
             self.atoms[number].write, self.atoms[number].reads = None, ()
+
+
+def _before(atom: Atom) -> tuple[Access, ...]:
+    """The accesses before a strong write, the latest of each kind of an agent.
+
+    Later accesses need no order with that write if they are strong as well, so that it does not stand for them.
+    """
+    old = (*atom.reads, atom.write) if atom.write is not None else atom.reads
+    latest = {(id(each.components), each.component, each.writes, bool(each.scope)): each for each in old}
+    return tuple(latest.values())[-_MOST_BEFORE:]
 
 
 def _index(addresses: Array, width: int, shift: int) -> Any:

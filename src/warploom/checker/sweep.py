@@ -42,6 +42,7 @@ def sweep(
     budget: int = DEFAULT_BUDGET,
     limit: int | None = DEFAULT_LIMIT,
     sizes: str = "launch",
+    redundant: bool = False,
 ) -> Iterator[Report]:
     """Check every job and yield the reports in the order of the jobs.
 
@@ -58,7 +59,7 @@ def sweep(
         raise Diag.BAD_LAUNCH.error(what="`workers` is for the processes of `sweep`; an executor has its own")
     if sizes not in SIZES:
         raise Diag.BAD_LAUNCH.error(what=f"`sizes` is {sizes!r:.60}; it must be one of {', '.join(SIZES)}")
-    options = {"profile": profile, "budget": budget, "limit": limit, "sizes": sizes}
+    options = {"profile": profile, "budget": budget, "limit": limit, "sizes": sizes, "redundant": redundant}
     if executor is not None:
         return _on(executor, iter(jobs), options)
     return _Pool(workers or os.cpu_count() or 1, options).run(iter(jobs))

@@ -159,7 +159,8 @@ def state_of(checker: Checker, cluster: Cluster, live: dict[int, tuple[str, ...]
             form.clock(("warp", key, part.mask, part.component), part.clock)
             form.clock("fenced", part.fenced)
             form.clock("seen", part.seen)
-            form.plain(part.fenced_scope)
+            form.plain(part.fenced_scope, form.value(part.component, part.whole))
+            form.plain([(each, form.value(each, time)) for each, time in sorted(part.partial.items())])
     checker.operations.describe(form, counts)
     for place in sorted(checker.barriers.ledgers):
         _add_ledger(form, counts, place, checker.barriers.ledgers[place])
@@ -176,7 +177,7 @@ def _add_ledger(form: _Form, counts: dict[int, int], place: object, ledger: Any)
     now = ledger.phase
     counts[ledger.component] = now
     made = None if ledger.made_by is None else form.value(*ledger.made_by)
-    form.plain(place, now & 1, ledger.asynchronous > 0, ledger.bytes, ledger.observed - now, made)
+    form.plain(place, now & 1, ledger.asynchronous > 0, ledger.bytes, ledger.observed - now, made, ledger.is_fenced)
     form.clock("contributions", ledger.clock)
     form.clock("arrivals", ledger.arrived)
     for phase, ended in sorted(ledger.ended.items()):
