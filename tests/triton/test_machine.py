@@ -261,6 +261,19 @@ def test_autotune_skips_configurations_that_do_not_fit():
         assert torch.equal(c, a.float() @ b.float())
 
 
+def test_each_function_of_torch_cuda_is_one_object():
+    """PyTorch's compiler makes a table of them, and fails if one object has two names: `torch.compiler.disable` does."""
+    with warploom.triton.machine():
+        replaced = [
+            each for each in vars(torch.cuda).values() if getattr(each, "__module__", "").startswith("warploom.")
+        ]
+        replaced += [
+            each for each in vars(torch.accelerator).values() if getattr(each, "__module__", "").startswith("warploom.")
+        ]
+    assert len(replaced) > 30
+    assert len({id(each) for each in replaced}) == len(replaced)
+
+
 def test_a_device_by_its_number():
     with warploom.triton.machine():
         for device in (0, triton.runtime.driver.active.get_current_device()):

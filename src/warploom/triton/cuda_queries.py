@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from types import SimpleNamespace
+from types import FunctionType, SimpleNamespace
 from typing import Any, Self
 
 import torch
@@ -52,6 +52,10 @@ class Stream:
 
     def __exit__(self, *_: object) -> None:
         pass
+
+
+class ExternalStream(Stream):
+    """A stream that the program has from elsewhere."""
 
 
 class Event:
@@ -147,7 +151,7 @@ def answer(patches: Patches, options: Options) -> None:
         "can_device_access_peer": lambda device, peer: False,
         "synchronize": _nothing,
         "Stream": Stream,
-        "ExternalStream": Stream,
+        "ExternalStream": ExternalStream,
         "Event": Event,
         "stream": _stream,
         "set_stream": _nothing,
@@ -170,7 +174,7 @@ def answer(patches: Patches, options: Options) -> None:
     for name in ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved"):
         answers[name] = lambda device=None: 0
     for name, value in answers.items():
-        patches.set(torch.cuda, name, value)
+        patches.set(torch.cuda, name, _own(value))
     patches.set(torch.version, "cuda", TOOLKIT)
     patches.set(torch, "Generator", _generator())
     if hasattr(torch, "accelerator"):
@@ -183,7 +187,16 @@ def answer(patches: Patches, options: Options) -> None:
             "synchronize": _nothing,
             "current_stream": lambda device=None: stream,
         }.items():
-            patches.set(torch.accelerator, name, value)
+            patches.set(torch.accelerator, name, _own(value))
+
+
+def _own(value: Any) -> Any:
+    """A function for one name only: PyTorch's compiler has a table of functions, in which each occurs once."""
+    if not isinstance(value, FunctionType):
+        return value
+    copied = FunctionType(value.__code__, value.__globals__, value.__name__, value.__defaults__, value.__closure__)
+    copied.__kwdefaults__ = value.__kwdefaults__
+    return copied
 
 
 def _generator() -> Any:
