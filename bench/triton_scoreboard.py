@@ -18,20 +18,21 @@ import random
 import re
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from xml.etree import ElementTree as ET
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
 SUITES = ("python/test/unit/language", "python/test/gluon/test_core.py")
-PLUGIN = ("-p", "warploom.triton.pytest_plugin", "-p", "no:cacheprovider", "-q", "--no-header")
-LONGEST_REASON = 110
+PLUGIN = ("-p", "warploom.triton.pytest_plugin", "-p", "no:cacheprovider", "-q", "--no-header", "-s")
+MARK = "scoreboard: "
+_PHASES: dict[str, tuple[str, str]] = {}
+LONGEST_REASON, LONGEST_MESSAGE = 110, 600
 BATCH = 120
-"""Most cases of one process, all of one file; one that crashes makes the others run again, each alone."""
+"""Most cases of one process, all of one file."""
 UPSTREAM = {
     ("test_int_annotation", "OUT_OF_BOUNDS"): "stores to element 3 of a tensor of one element",
     ("test_blocked_scale_mxfp", "OUT_OF_BOUNDS"): (
@@ -72,12 +73,22 @@ class Case:
         return self.launches > 0 or "warploom." in self.reason
 
     @property
+    def headline(self) -> str:
+        return self.reason.partition("\n")[0][:LONGEST_REASON]
+
+    @property
+    def place(self) -> str:
+        """The source line and the PTX instruction of a fault; empty for other failures."""
+        found = re.search(r"--> (.+)\n\s*(.+)", self.reason)
+        return f" (`{found[2].strip()}`, {found[1].strip()}, schedule eager)" if found else ""
+
+    @property
     def label(self) -> str:
         return self.name.rpartition("/")[2]
 
 
 def environment() -> dict[str, str]:
-    path = os.pathsep.join((str(ROOT / "src"), os.environ.get("PYTHONPATH", "")))
+    path = os.pathsep.join((str(ROOT / "src"), str(ROOT / "bench"), os.environ.get("PYTHONPATH", "")))
     return {**os.environ, "PYTHONPATH": path, "TRITON_DEFAULT_FP_FUSION": "1", "PYTHONFAULTHANDLER": "1"}
 
 
@@ -112,42 +123,44 @@ def draw(options: argparse.Namespace) -> dict[str, object]:
 def outcomes(
     source: Path, names: list[str], target: str, timeout: float, schedule: str = "eager"
 ) -> Iterator[tuple[str, str, str, int, float]]:
-    """Name, outcome, reason, launches and seconds of each case; after a crash, each runs in a process of its own."""
-    with tempfile.TemporaryDirectory() as folder:
-        report = Path(folder) / "report.xml"
+    """Name, outcome, reason, launches and seconds of each case; the cases after one that crashes run in a new process."""
+    left = list(names)
+    while left:
         machine = ("--triton-target", target, "--triton-schedule", schedule, "--triton-timeout", str(timeout))
-        command = [sys.executable, "-m", "pytest", *PLUGIN, *machine, "--junitxml", str(report), *names]
-        done = subprocess.run(command, cwd=source, env=environment(), capture_output=True, text=True, check=False)
-        if report.exists():
-            found = {key: rest for key, *rest in map(read, ET.parse(report).iter("testcase"))}
-            for name in names:
-                outcome, reason, launches, seconds = found.get(junit_key(name), ("failed", "not reported", 0, 0.0))
-                yield name, outcome, reason, launches, seconds
-        elif len(names) > 1:
-            for name in names:
-                yield from outcomes(source, [name], target, timeout, schedule)
-        else:
-            last = " | ".join(line.strip() for line in done.stderr.splitlines() if "File" in line or "Fatal" in line)
-            yield names[0], "failed", f"the process ended with status {done.returncode}: {last[:400]}", 0, 0.0
+        command = [sys.executable, "-m", "pytest", *PLUGIN, "-p", Path(__file__).stem, *machine, *left]
+        reported, frames = set(), []
+        with subprocess.Popen(
+            command, cwd=source, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            errors="replace",
+        ) as process:  # fmt: skip
+            assert process.stdout
+            for line in process.stdout:
+                if line.startswith(MARK):
+                    name, outcome, reason, launches, seconds = json.loads(line.removeprefix(MARK))
+                    reported.add(name)
+                    yield name, outcome, reason, launches, seconds
+                elif line.lstrip().startswith(("File ", "Fatal ")):
+                    frames.append(line.strip())
+        missing = [name for name in left if name not in reported]
+        if missing:
+            reason = f"the process ended with status {process.returncode}: {' | '.join(frames[-4:])[:400]}"
+            yield missing[0], "failed", reason, 0, 0.0
+        left = missing[1:]
 
 
-def junit_key(name: str) -> tuple[str, str]:
-    """The names that a report gives a case."""
-    path, *classes = name.partition("[")[0].split("::")[:-1]
-    return ".".join((path.removesuffix(".py").replace("/", "."), *classes)), name[
-        len("::".join((path, *classes))) + 2 :
-    ]
-
-
-def read(case: ET.Element) -> tuple[tuple[str, str], str, str, int, float]:
-    properties = {each.get("name"): each.get("value") for each in case.iter("property")}
-    launches, seconds = int(properties.get("launches") or 0), float(properties.get("cpu_seconds") or 0)
-    key = (case.get("classname") or "", case.get("name") or "")
-    for tag, outcome in (("skipped", "skipped"), ("failure", "failed"), ("error", "failed")):
-        found = case.find(tag)
-        if found is not None:
-            return key, outcome, (found.get("message") or "").strip().partition("\n")[0], launches, seconds
-    return key, "passed", "", launches, seconds
+def pytest_runtest_logreport(report: Any) -> None:
+    """Print the outcome of a case as soon as it is known: this module is a plugin of pytest in the processes of `outcomes`."""
+    outcome, reason = _PHASES.get(report.nodeid, ("passed", ""))
+    if report.outcome != "passed" and outcome == "passed":
+        crash = getattr(report.longrepr, "reprcrash", None)
+        text = report.longrepr[-1] if isinstance(report.longrepr, tuple) else getattr(crash, "message", report.longrepr)
+        outcome, reason = report.outcome, str(text).strip()[:LONGEST_MESSAGE]
+    _PHASES[report.nodeid] = outcome, reason
+    if report.when == "teardown":
+        known = dict(report.user_properties)
+        row = (report.nodeid, outcome, reason, known.get("launches", 0), known.get("cpu_seconds", 0.0))
+        sys.__stdout__.write(f"\n{MARK}{json.dumps(row)}\n")  # type: ignore[union-attr]
+        sys.__stdout__.flush()  # type: ignore[union-attr]
 
 
 def run(options: argparse.Namespace, header: dict[str, object], done: list[Case]) -> None:
@@ -195,7 +208,7 @@ def failures(cases: Iterable[Case]) -> list[Case]:
 def kind(reason: str) -> str:
     """The class of a failure: an error's code, or the exception."""
     code = re.match(r"(?:[\w.]+\.)?\w*(?:Fault|Stuck|Error|Exception)?:? ?([A-Z_]{4,}):", reason)
-    return code[1] if code else reason.partition(":")[0][:60] or "?"
+    return code[1] if code else re.split(r"[:\n]", reason)[0][:60] or "?"
 
 
 def rows(cases: list[Case]) -> Iterator[str]:
@@ -225,15 +238,17 @@ def page(cases: list[Case], header: dict[str, object], commit: str, version: str
     upstream = [case for case in cases if case.defect]
     again = sum(case.again for case in cases)
     functions = len({(case.suite, case.function) for case in cases})
+    mine = ", ".join(dict.fromkeys(case.warploom for case in cases))
     classes = Counter(kind(case.reason) for case in failed)
     total = len(header["sample"])  # type: ignore[arg-type]
     ran = "all of them ran" if len(cases) == total else f"{len(cases):,} of the {total:,} ran, in random order"
     lines = [
         "# Triton's own tests on the emulator",
         "",
-        f"Triton {version}, tests of commit {commit}: up to {header['cases']} random cases of each function for each target",
-        f"(seed {header['seed']}); {ran}: {functions} functions. At most {header['timeout']:g} s each, schedule eager. Made by",
-        f"`bench/triton_scoreboard.py`. {again} of the cases failed at first and were run again, after fixes or with more time.",
+        f"Triton {version}, tests of commit {commit}, run by warploom {mine}: up to {header['cases']} random cases of each",
+        f"function for each target (seed {header['seed']}); {ran}: {functions} functions. At most {header['timeout']:g} s of CPU time each,",
+        f"schedule eager; {sum(case.seconds for case in cases):,.0f} s together. Made by `bench/triton_scoreboard.py`. {again} of the cases failed at first",
+        "and were run again, after fixes.",
         "A case has launched if a kernel ran, or was stopped by the emulator; the others compile, or start other processes.",
         "",
         *rows(cases),
@@ -243,15 +258,15 @@ def page(cases: list[Case], header: dict[str, object], commit: str, version: str
         "",
         "## Failures by class",
         "",
-        *(f"- {count} × {name}" for name, count in classes.most_common()),
+        *([f"- {count} × {name}" for name, count in classes.most_common()] or ["None."]),
         "",
         "## Failures",
         "",
-        *(f"- `{case.label}`, {case.target}: {case.reason[:LONGEST_REASON]}" for case in failed),
+        *([f"- `{case.label}`, {case.target}: {case.headline}" for case in failed] or ["None."]),
         "",
         "## Not counted: defects of the tests",
         "",
-        *(f"- `{case.label}`, {case.target}: {case.defect}" for case in upstream),
+        *([f"- `{case.label}`, {case.target}: {case.defect}{case.place}" for case in upstream] or ["None."]),
     ]
     return "\n".join(lines).rstrip() + "\n"
 
