@@ -159,7 +159,8 @@ def run(options: argparse.Namespace, done: list[Outcome]) -> None:
 def cell(outcome: Outcome | None, unless: str) -> str:
     if outcome is None:
         return unless
-    return f"{outcome.result}, {outcome.seconds:.0f} s"
+    launched = "" if outcome.launches or outcome.result != PASSED else ", no launch"
+    return f"{outcome.result}{launched}, {outcome.seconds:.0f} s"
 
 
 def page(done: list[Outcome], version: str, commit: str, options: argparse.Namespace) -> str:
