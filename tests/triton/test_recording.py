@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("triton")
+triton = pytest.importorskip("triton")
 
 import numpy as np  # noqa: E402
 from tests.triton import kernels  # noqa: E402
@@ -58,6 +58,19 @@ def test_every_kind_of_argument(tmp_path):
     assert len(list(tmp_path.glob("*.launch.json"))) == 3
     assert replayed(tmp_path) == 0
     assert replayed(tmp_path, "--schedule", "lazy") == 0
+
+
+def test_scratch_memory_is_not_compared(tmp_path):
+    """The kernel makes tensor maps there, with the addresses of one run."""
+    with machine(record=tmp_path, sms=2):
+        triton.set_allocator(lambda size, alignment, stream: torch.zeros(size, dtype=torch.int8, device="cuda"))
+        a = torch.randint(-3, 4, (64, 64), device="cuda").half()
+        c = torch.full((64, 64), float("nan"), device="cuda").half()
+        kernels.device_descriptor_matmul[(1,)](a, a, c, 64, 64, 64, BM=64, BN=64, BK=64)
+        assert torch.equal(c, (a.float() @ a.float().T).half())
+    assert replayed(tmp_path) == 0
+    file = load(next(tmp_path.glob("*.launch.json")))
+    assert len(file.comparisons) == 1
 
 
 def test_a_launch_that_faults_is_recorded_too(tmp_path):

@@ -61,7 +61,10 @@ class Call:
     cluster: tuple[int, int, int]
     threads: int
     parameters: tuple[Parameter, ...]
+    """The kernel's own, then pointers to scratch memory."""
     storages: Storages
+    scratch: int
+    """The number of pointers to scratch memory."""
 
 
 class Utils:
@@ -218,7 +221,8 @@ class Launcher:
         parameters += [pointer(each, "i8", storages) if each is not None else Scalar("u64", 0) for each in scratch]
         scaled = tuple(extent * ctas for extent, ctas in zip(grid, self._cluster, strict=True))
         whole = (scaled[0], scaled[1], scaled[2])
-        return Call(function, whole, self._cluster, 32 * self._metadata.num_warps, tuple(parameters), storages)
+        threads = 32 * self._metadata.num_warps
+        return Call(function, whole, self._cluster, threads, tuple(parameters), storages, len(scratch))
 
     def _scratch(self, name: str, grid: tuple[int, int, int], stream: Any, session: Session) -> Any:
         """Memory from the allocator that the program has set, as Triton's launcher asks for it."""
