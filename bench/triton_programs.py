@@ -174,14 +174,14 @@ def page(done: list[Outcome], version: str, commit: str, options: argparse.Names
         f"`warploom triton FILE`, *tests* are up to {options.cases} random cases of each test function in the file. `hold` is",
         "`hold:tma-load` for programs with descriptors, else `hold:cp-async`. Times are CPU seconds, with compilation. At most",
         f"{options.timeout:g} s of CPU time for a script and for each test: what takes longer under `eager` is not run under the",
-        "others. Most scripts of the Gluon tutorials and examples are over the limit, because they measure fixed sizes of 8,192.",
+        "others. A dash is a combination that was not run.",
         "",
         "| file | target | | " + " | ".join(SCHEDULES) + " |",
         "|---|---|---|" + "---|" * len(SCHEDULES),
     ]
     groups = dict.fromkeys((each.file, each.target, each.how) for each in sorted(done, key=lambda each: each.key))
     for file, target, how in groups:
-        cells = [cell(known.get((file, how, target, schedule)), "") for schedule in SCHEDULES]
+        cells = [cell(known.get((file, how, target, schedule)), "–") for schedule in SCHEDULES]
         lines.append(f"| `{file.removeprefix('python/')}` | {target} | {how} | {' | '.join(cells)} |")
     results = Counter((each.how, each.result) for each in done if not each.defect)
     lines += ["", "; ".join(f"{how} {result}: {count}" for (how, result), count in sorted(results.items())) + "."]

@@ -241,14 +241,14 @@ def page(cases: list[Case], header: dict[str, object], commit: str, version: str
     mine = ", ".join(dict.fromkeys(case.warploom for case in cases))
     classes = Counter(kind(case.reason) for case in failed)
     total = len(header["sample"])  # type: ignore[arg-type]
-    ran = "all of them ran" if len(cases) == total else f"{len(cases):,} of the {total:,} ran, in random order"
+    ran = "all of them ran" if len(cases) == total else f"{len(cases):,} of the {total:,} ran, file by file"
     lines = [
         "# Triton's own tests on the emulator",
         "",
         f"Triton {version}, tests of commit {commit}, run by warploom {mine}: up to {header['cases']} random cases of each",
         f"function for each target (seed {header['seed']}); {ran}: {functions} functions. At most {header['timeout']:g} s of CPU time each,",
-        f"schedule eager; {sum(case.seconds for case in cases):,.0f} s together. Made by `bench/triton_scoreboard.py`. {again} of the cases failed at first",
-        "and were run again, after fixes.",
+        f"schedule eager; {sum(case.seconds for case in cases):,.0f} s together. Made by `bench/triton_scoreboard.py`.",
+        *([f"{again} of the cases failed at first and were run again, after fixes."] if again else []),
         "A case has launched if a kernel ran, or was stopped by the emulator; the others compile, or start other processes.",
         "",
         *rows(cases),
