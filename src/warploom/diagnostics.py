@@ -223,6 +223,10 @@ class Diag(Enum):
         "The first MMA into an accumulator that was acquired at {acquired} adds to what an earlier tile left there.",
         "Pass `accumulate=step > 0`, or False for the first MMA: a fresh accumulator must be overwritten.",
     )
+    ISSUED_BY_EVERY_LANE = (
+        "`{what}` in role `{role}` is issued by all 32 lanes of a warp, once for each.",
+        "Issue it in one lane, the one that also commits: `with when(roles.{role}.elected):`.",
+    )
     UNCOUNTABLE_ARRIVAL = (
         "{what}",
         "Guard an arrival with `role.elected` or `lane() < n` only, so that the number of arrivals is known.",
@@ -584,7 +588,7 @@ _KIND: dict[Diag, type[WarploomError]] = {
             Diag.OUTSIDE_KERNEL, Diag.LEFT_LOOP_EARLY, Diag.BOX_MISMATCH, Diag.VALUE_OUT_OF_SCOPE, Diag.WRONG_ROLE,
             Diag.OTHERWISE_WITHOUT_WHEN, Diag.STAGE_DROPPED, Diag.STAGE_RELEASED_TWICE,
             Diag.STAGE_RELEASED_CONDITIONALLY, Diag.STAGE_AFTER_RELEASE, Diag.STAGE_ENTERED_TWICE,
-            Diag.STAGE_WRONG_ROLE, Diag.TMEM_LOAD_NOT_WAITED, Diag.STALE_ACCUMULATOR,
+            Diag.STAGE_WRONG_ROLE, Diag.TMEM_LOAD_NOT_WAITED, Diag.STALE_ACCUMULATOR, Diag.ISSUED_BY_EVERY_LANE,
             Diag.UNCOUNTABLE_ARRIVAL, Diag.SIDE_UNUSED, Diag.BAD_TILE_LOOP,
         ),
         # Not an IndexError: Python's old iteration protocol takes that for the end of a sequence.

@@ -42,6 +42,7 @@ from warploom.trace import (
     Array,
     elect,
     emit,
+    isa,
     kernel,
     lane,
     loop,
@@ -431,3 +432,14 @@ def test_a_stage_per_k_step_releases_the_accumulator_and_its_input(form):
     waits, arrivals = (re.findall(rf"mbarrier\.{name}\S* ", role) for name in ("try_wait", "arrive"))
     assert len(waits) == 2, "for the operands and for the tensor core"
     assert len(arrivals) == 3, "once on both sides, and for the deallocation"
+
+
+def test_an_instruction_of_one_thread_that_every_lane_issues():
+    def mma(kit):
+        with kit.roles.mma, MmaWarpContext(kit.outputs) as mma:
+            for _ in kit.work:
+                with mma.output_pipeline.producer() as stage, kit.inputs.consume() as tiles:
+                    kit.mma_op.mma(tiles, stage.tmem, accumulate=False)
+                    isa.tcgen05.commit(kit.inputs.pipeline.full[0].at, cta_group=1)  # HERE
+
+    rejected("ISSUED_BY_EVERY_LANE", "`tcgen05.commit` in role `mma`", "roles.mma.elected", mma=mma)

@@ -438,8 +438,11 @@ def _narrowed(config: MatmulConfig, request: Request) -> MatmulConfig:
     is_long = bool(traced.function or traced.activation in _LONG or traced.pair in _LONG_PAIRS or callable(traced.pair))
     reads = sum(each is not None for each in (traced.bias, traced.up_bias, traced.residual)) + len(traced.outputs)
     most = _SUBTILE_COLUMNS[config.register_based_epilogue, is_long, reads > 0]
-    if not config.register_based_epilogue and config.AB_swapped and config.c_type not in LOW_PRECISION_TYPES:
-        most = min(most, _EXCHANGED_COLUMNS)  # transposed, and activations are those for float32
+    if not config.register_based_epilogue and config.AB_swapped:  # transposed
+        if config.c_type not in LOW_PRECISION_TYPES:  # activations are those for float32
+            most = min(most, _EXCHANGED_COLUMNS)
+        elif reads:
+            most = min(most, 2 * _EXCHANGED_COLUMNS)
     is_given = "output_tile_shape" not in dict(config.derived) or request.quantise_to is not None
     if is_given or config.stageN <= most:
         return config

@@ -62,6 +62,8 @@ def emit(
     given = [argument for argument in arguments if argument is not None]
     if ".tensor" in opcode:
         verify_box(opcode, given)
+    if opcode.startswith(_OF_ONE_THREAD) and guard is None:
+        verify_issuer(opcode)
     form, modifiers = next(((row, m) for row, m in rows if _accepts(row, given)), rows[0])
     results: list[Value] = []
     operands: list[Operand] = []
@@ -81,6 +83,19 @@ def emit(
             if isinstance(item, Variable):
                 item.written()
     return tuple(results)
+
+
+_OF_ONE_THREAD = ("tcgen05.mma.", "tcgen05.commit.", "tcgen05.cp.")
+"""Instructions that act once for each thread that executes them."""
+
+
+def verify_issuer(opcode: str) -> None:
+    """Raise an error if every lane of a role's warps executes an instruction that is for one thread."""
+    for region in current().region.chain():
+        if region.kind == "branch":  # its condition may hold in one lane
+            return
+        if region.kind == "role":
+            raise Diag.ISSUED_BY_EVERY_LANE.error(here(), what=".".join(opcode.split(".")[:2]), role=region.role)
 
 
 def verify_box(opcode: str, arguments: Sequence[Any]) -> None:
