@@ -90,7 +90,9 @@ class Shadow:
         if found is not None:
             return found
         atoms = list[int]()
-        for page, cells in self._cells(addresses, width):
+        for page, cells in (
+            self._known_cells(key, addresses, width) if self._recurring else self._cells(addresses, width)
+        ):
             self._take(page, cells, atoms)
         if self._recurring and len(self._regions) < _MOST_REGIONS:
             self._regions[key] = atoms
@@ -98,12 +100,27 @@ class Shadow:
                 self._members.setdefault(each, []).append(atoms)
         return atoms
 
+    def _known_cells(self, key: tuple[int, bytes], addresses: Array, width: int) -> list[tuple[_Page, Any]]:
+        """The cells of bytes that CTAs access one after the other, worked out once for all of them."""
+        number, shift = _PLACES.get(key, (-1, 0))
+        if number >= 0:
+            page = self._page(number, shift)
+            cells = _CELLS.get((page.shift, *key))
+            if cells is not None:
+                return [(page, cells)]
+        found = self._cells(addresses, width)
+        if len(found) == 1 and len(_CELLS) < _MOST_CELLS:
+            ((page, cells),) = found
+            first = int(addresses.flat[0])
+            _PLACES[key] = (first >> self._bits, _alignment(addresses, width))
+            _CELLS[page.shift, *key] = cells
+        return found
+
     def _cells(self, addresses: Array, width: int) -> list[tuple[_Page, Any]]:
         low = int(addresses.min()) if len(addresses) > 1 else int(addresses[0])
         high = int(addresses.max()) if len(addresses) > 1 else low
         first, last = low >> self._bits, (high + width - 1) >> self._bits
-        bits = width if len(addresses) == 1 else width | int(np.bitwise_or.reduce(addresses))
-        shift = min(((bits | low) & -(bits | low)).bit_length() - 1, _COARSE)
+        shift = _alignment(addresses, width)
         mask = (1 << self._bits) - 1
         if first == last:
             page = self._page(first, shift)
@@ -225,6 +242,18 @@ def _before(atom: Atom) -> tuple[Access, ...]:
     old = (*atom.reads, atom.write) if atom.write is not None else atom.reads
     latest = {(id(each.components), each.component, each.writes, bool(each.scope)): each for each in old}
     return tuple(latest.values())[-_MOST_BEFORE:]
+
+
+_PLACES: dict[tuple[int, bytes], tuple[int, int]] = {}
+_CELLS: dict[tuple[int, int, bytes], Any] = {}
+"""The page and alignment of accesses to the memories of CTAs, and their cells."""
+_MOST_CELLS = 1 << 12
+
+
+def _alignment(addresses: Array, width: int) -> int:
+    """The largest cells, as a power of two, that an access consists of."""
+    bits = width | (int(addresses[0]) if len(addresses) == 1 else int(np.bitwise_or.reduce(addresses)))
+    return min((bits & -bits).bit_length() - 1, _COARSE)
 
 
 def _index(addresses: Array, width: int, shift: int) -> Any:
