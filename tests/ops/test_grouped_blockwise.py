@@ -10,7 +10,7 @@ from tests.ops.references import BF16, E4M3, E5M2, exact, integers, poisoned
 import warploom as wl
 from warploom.diagnostics import WarploomError
 from warploom.ops import grouped_blockwise_matmul
-from warploom.structured.config import BlockwiseFP8MatmulConfig
+from warploom.structured.config import BlockwiseFP8MatmulConfig, HopperBlockwiseConfig
 
 RNG = np.random.default_rng()
 ENDS, IDS = np.array([3, 3, 20, 34, 163]), np.array([2, 0, -1, 2, 1])
@@ -19,6 +19,9 @@ CONFIGS = {
     "chosen": (None, "eager", np.float32),
     "one CTA": (BlockwiseFP8MatmulConfig(cta_group=1, mma_shape=(128, 64, 32), c_type="f32"), "lazy", BF16),
     "pairs": (BlockwiseFP8MatmulConfig(cta_group=2, mma_shape=(256, 96, 32), c_type="f32"), "reverse", np.float32),
+    "Hopper": (HopperBlockwiseConfig(tile=(128, 64)), "lazy", np.float32),
+    "Hopper, one consumer": (HopperBlockwiseConfig(tile=(64, 72), consumers=1), "reverse", BF16),
+    "Hopper, cluster": (HopperBlockwiseConfig(tile=(128, 64), cluster_shape=(1, 2, 1)), "random", np.float32),
     "64 rows": (BlockwiseFP8MatmulConfig(cta_group=1, mma_shape=(64, 72, 32), c_type="f32"), "random", BF16),
 }
 
@@ -63,3 +66,20 @@ def test_assembles_without_a_spill():
     given, _ = problem()
     bound = grouped_blockwise_matmul.bind(*given, expert_ids=IDS, activation="gelu", out_dtype=BF16)
     assert all(kernel.spill_stores == 0 for kernel in assemble_ok(bound).kernels)
+
+
+@pytest.mark.parametrize("schedule", ["eager", "lazy", "reverse", "random"])
+def test_the_choice_for_hopper(schedule):
+    given, sums = problem()
+    out = poisoned((ROWS, N), np.float32)
+    bound = grouped_blockwise_matmul.bind(*given, out=out, expert_ids=IDS, target="sm_90a")
+    wl.launch(bound, schedule=schedule, sms=4)
+    np.testing.assert_array_equal(out, sums)
+    assemble_ok(bound)
+
+
+def test_groups_on_hopper_are_proved():
+    given, _ = problem()
+    config = HopperBlockwiseConfig(tile=(64, 40), consumers=1)
+    report = wl.check(grouped_blockwise_matmul.bind(*given, expert_ids=IDS, config=config), profile="strict")
+    assert report.verdict == "PROVED", str(report)

@@ -17,6 +17,7 @@ from warploom.host.tensor_map import TensorMap
 from warploom.kernels.call import Call, Family, boxed
 from warploom.kernels.sm90.blockwise_fp8 import blockwise_fp8
 from warploom.kernels.sm90.grouped import grouped
+from warploom.kernels.sm90.grouped_blockwise_fp8 import grouped_blockwise_fp8
 from warploom.kernels.sm90.matmul import matmul
 from warploom.kernels.sm90.split_k import matmul_split_k
 from warploom.kernels.sm90.stream_k import matmul_stream_k
@@ -76,7 +77,7 @@ def resized(call: _Call, m: int, sms: int | None = None) -> RowSizes | None:
 def family_of(call: _Call) -> str:
     """Return the key in `FAMILIES` of a call."""
     if call.ends is not None:
-        return "grouped"
+        return "grouped_blockwise_fp8" if isinstance(call.config, HopperBlockwiseConfig) else "grouped"
     if isinstance(call.config, HopperBlockwiseConfig):
         return "blockwise_fp8"
     if call.config.precision == "tf32x3":
@@ -205,6 +206,12 @@ def _blockwise(call: _Call) -> tuple[Any, ...]:
     return (*_operand_maps(call), *scales, _result(call), *sizes, dict(call.operands))
 
 
+def _grouped_blockwise(call: _Call) -> tuple[Any, ...]:
+    scales = (boxed(call.a_scale, (1, call.config.BM)), call.b_scale)
+    places = (_result(call), call.d, call.ends, call.experts, call.expert_scales)
+    return (*_operand_maps(call), *scales, *places, call.problem.n, _k_tiles(call), dict(call.operands))
+
+
 def _persistent(call: _Call, sms: int) -> Triple:
     return persistent_grid((*_tiles(call), call.problem.batch), call.config.cluster_shape[:2], sms)
 
@@ -235,6 +242,7 @@ FAMILIES: Mapping[str, Family[HopperConfig]] = {
     "stream_k": Family(matmul_stream_k, _streamed, _streaming, sizes=_sizes, scratch=_stream_scratch),
     "tf32x3": Family(tf32x3, _plain, _persistent, sizes=_sizes),
     "grouped": Family(grouped, _grouped, _groups, _separate_weights),
+    "grouped_blockwise_fp8": Family(grouped_blockwise_fp8, _grouped_blockwise, _groups),
     "blockwise_fp8": Family(blockwise_fp8, _blockwise, _persistent),
 }
 """Every kernel for Hopper, by family."""

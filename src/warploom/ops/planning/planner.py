@@ -58,6 +58,7 @@ SM90_CONFIGS: Mapping[str, type[HopperConfig]] = {
     "dense": HopperConfig,
     "grouped": HopperConfig,
     "blockwise": HopperBlockwiseConfig,
+    "grouped_blockwise": HopperBlockwiseConfig,
 }
 SM100_CONFIGS: Mapping[str, type[MatmulConfig]] = {
     "dense": MatmulConfig,
@@ -294,8 +295,8 @@ def _sm90_major(array: Any) -> str | None:
 
 
 def _tunable(request: Request, key: ProblemKey) -> ProblemKey | None:
-    """The key of a problem that can be tuned: a convolution is not the GEMM that its sizes describe."""
-    return None if request.window is not None else key
+    """The key of a problem that can be tuned: a convolution and groups are not the GEMM that their sizes describe."""
+    return None if request.window is not None or request.kind == "grouped_blockwise" else key
 
 
 def _problem_key(request: Request, fields: dict[str, Any]) -> ProblemKey:
@@ -310,6 +311,8 @@ def _problem_key(request: Request, fields: dict[str, Any]) -> ProblemKey:
         "fused": needs_registers,
         "residual": in_place,
     }
+    if request.kind == "grouped_blockwise":  # as a GEMM of every group
+        return key_of("blockwise", -(-m // request.groups), n, k, request.groups, **fields, **marks)
     return key_of(request.kind, m, n, k, request.groups or batch, **fields, **marks)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import gcd
 from typing import Any
 
@@ -52,8 +53,11 @@ class PromotedAccumulators:
         core: WgmmaOp,
         rows: RowScales,
         columns: ColumnScales,
+        column: Callable[[Any], Value] | None = None,
     ) -> None:
+        """`column` maps a tile of work to its first column of C."""
         self._config, self._core, self._rows, self._columns = config, core, rows, columns
+        self._column = column or (lambda tile: tile.n * config.BN)
         row = group.number * config.consumer_rows + group.warp * _WARP_ROWS + first_place()[0]
         self._first_row = row.to("s32")
         self._places = [block * WGMMA_M + row for block in range(config.subtiles) for row in (0, _LOWER)]
@@ -69,7 +73,7 @@ class PromotedAccumulators:
 
     def accumulate(self, tile: Any) -> None:
         """Promote all K tiles of the tile that was begun."""
-        self._blocks = self._columns.blocks(tile.n * self._config.BN, tile.batch)
+        self._blocks = self._columns.blocks(self._column(tile), tile.batch)
         for accumulator in self._accumulators:
             accumulator.set(0.0)
         self._read_columns(self._partials[0], literal(0, "s32"))
@@ -154,7 +158,7 @@ class PromotedAccumulators:
         """Return the products of row and column scales."""
         config, block_scales = self._config, [each.get() for each in partial.block_scales]
         starts = range(0, config.BN, self._piece)
-        column_scales = [self._columns.of(block_scales, tile.n * config.BN, start) for start in starts]
+        column_scales = [self._columns.of(block_scales, self._column(tile), start) for start in starts]
         return [[row_scale * column_scale for column_scale in column_scales] for row_scale in partial.row_scales]
 
     def _promote(self, partial: KTileAccumulator, scales: Scales, block: int = 0) -> None:
