@@ -20,6 +20,8 @@ TARGETS = ["sm_90a", "sm_100a"]
 CLUSTERS = {
     "four of ping-pong": HopperConfig(tile=(64, 64), pingpong=True, cluster_shape=(2, 2, 1)),
     "tall": HopperConfig(tile=(256, 64), cluster_shape=(1, 2, 1)),
+    "Blackwell, a folded accumulator": MatmulConfig(cta_group=2, mma_shape=(128, 64, 16)),
+    "Blackwell, swapped": MatmulConfig(cta_group=1, mma_shape=(64, 32, 16), AB_swapped=True),
 }
 WAYS = {name: each for name, each in {**CONFIGS, **CLUSTERS}.items() if name != "Blackwell, a cluster"}
 """On Blackwell, groups do not share tiles."""
@@ -173,8 +175,6 @@ def test_all_invalid_arguments_are_reported():
         (HopperConfig(tile=(64, 32), consumers=1, AB_swapped=True), "not supported with AB_swapped"),
         (HopperConfig(tile=(64, 64), consumers=1, num_split_k=2), "split-K is for single GEMMs only"),
         (HopperConfig(tile=(128, 64), residual_in_place=True), "only a dense GEMM loads its residual"),
-        (MatmulConfig(cta_group=2, mma_shape=(128, 64, 16)), "with gated=True both accumulators"),
-        (MatmulConfig(cta_group=1, mma_shape=(64, 32, 16), AB_swapped=True), "must be False with gated=True"),
         (CONFIGS["Blackwell, a cluster"], "in gmm: tiles of groups share nothing"),
         (BlockwiseFP8MatmulConfig(), "must be a MatmulConfig"),
     ],

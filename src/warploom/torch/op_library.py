@@ -338,7 +338,7 @@ def _gemm_into(out: Tensor, outputs: list[Tensor], operation: str, operands: lis
 
 
 define(
-    f"gemm_into(Tensor(z!) out, Tensor(y!)[] outputs, str operation, Tensor[] factors, {EPILOGUE}) -> ()",
+    f"gemm_into(Tensor(z!) out, Tensor(y!)[] outputs, str operation, Tensor[] tensors, {EPILOGUE}) -> ()",
     _gemm_into,
     lambda *given: None,  # noqa: ARG005
 )

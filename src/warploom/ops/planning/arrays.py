@@ -430,3 +430,15 @@ def type_name(dtype: Any) -> str | None:
         return str(np.dtype(dtype).name)
     except TypeError:
         return None
+
+
+def broadcasts(shape: Iterable[int], to: Iterable[int]) -> bool:
+    """Return whether a shape of at most as many axes broadcasts to another."""
+    # Extents may be symbols of PyTorch's compiler, of which equality is known first.
+    pairs = zip(reversed(tuple(shape)), reversed(tuple(to)), strict=False)
+    return all(own == other or own == 1 for own, other in pairs)  # noqa: PLR1714
+
+
+def plain_array(array: Any) -> Any:
+    """An array without its subclass of NumPy."""
+    return np.asarray(array) if isinstance(array, np.ndarray) else array

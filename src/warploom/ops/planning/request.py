@@ -7,7 +7,7 @@ kernels take: the epilogue with its inputs, and the matrix that is written.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, Protocol
@@ -26,6 +26,7 @@ from warploom.ops.planning.arrays import (
     Violations,
     as_matrix,
     broadcast_to,
+    broadcasts,
     check_array,
     clashes,
     default_result_type,
@@ -36,6 +37,7 @@ from warploom.ops.planning.arrays import (
     is_planned,
     is_tensor,
     overlap,
+    plain_array,
     type_name,
 )
 from warploom.ops.planning.keywords import (
@@ -362,7 +364,7 @@ def _check_input(name: str, value: Any, request: Request, violations: Violations
         if tuple(value.shape) != wanted:
             rule = f"must be a row {wanted[1:]}, a column ({shape[-2]}, 1), or a row for each expert {wanted}"
             violations.add(name, value, rule)
-    elif shape is not None and not (value.ndim <= len(shape) and _broadcasts(value.shape, shape)):
+    elif shape is not None and not (value.ndim <= len(shape) and broadcasts(value.shape, shape)):
         rule = f"must broadcast to D, which is {tuple(shape)}{_hint(value, request)}"
         violations.add(name, value, rule)
 
@@ -377,12 +379,6 @@ def is_per_expert(name: str, value: Any, request: Request) -> bool:
     rows, columns = value.shape
     is_column = columns == 1 and request.shape is not None and request.shape[-1] != 1
     return bool(rows != 1 and not is_column)
-
-
-def _broadcasts(shape: Iterable[int], to: Iterable[int]) -> bool:
-    # Extents may be symbols of PyTorch's compiler, of which equality is known first.
-    pairs = zip(reversed(tuple(shape)), reversed(tuple(to)), strict=False)
-    return all(own == other or own == 1 for own, other in pairs)  # noqa: PLR1714
 
 
 def _hint(value: Any, request: Request) -> str:
@@ -512,17 +508,12 @@ def complete(request: Request) -> Request:
         result, scales = _quantised(typed)
         sources["scales"] = scales
         traced = replace(traced, quantise_to=typed.quantise_to, scales=Operand("view"))
-        outputs = {name: _plain(each).reshape(*typed.core) for name, each in (typed.outputs or {}).items()}
+        outputs = {name: plain_array(each).reshape(*typed.core) for name, each in (typed.outputs or {}).items()}
         d = result.values.view(typed.dtype)
         return replace(typed, traced=traced, sources=sources, result=result, d=d, outputs=outputs)
     result, d, is_apart = _destination(typed)
-    outputs = {name: _plain(each).reshape(*typed.core) for name, each in (typed.outputs or {}).items()}
+    outputs = {name: plain_array(each).reshape(*typed.core) for name, each in (typed.outputs or {}).items()}
     return replace(typed, traced=traced, sources=sources, result=result, d=d, is_apart=is_apart, outputs=outputs)
-
-
-def _plain(array: Any) -> Any:
-    """An array without its subclass of NumPy."""
-    return np.asarray(array) if isinstance(array, np.ndarray) else array
 
 
 def _assembled(request: Request) -> tuple[Epilogue, dict[str, Any]]:
@@ -560,8 +551,8 @@ def _placed(name: str, value: Any, request: Request) -> tuple[Operand, Any]:
     if is_number(value):
         return Operand("scalar"), float(value)
     if is_per_expert(name, value, request):
-        return Operand("row"), _plain(value)
-    value, shape = _plain(value), request.shape
+        return Operand("row"), plain_array(value)
+    value, shape = plain_array(value), request.shape
     value = value.reshape(*(1,) * (len(shape) - value.ndim), *value.shape)
     extents, full, at = list[int](), list[int](), 0
     for group in request.extents:
@@ -601,7 +592,7 @@ def _destination(request: Request) -> tuple[Any, Any, bool]:
     inputs = [each for each in request.epilogue_inputs.values() if is_planned(each)]
     is_host = isinstance(out, np.ndarray)
     is_apart = is_host and clashes(out, request.matrices, inputs, stores_anywhere=stores_anywhere)
-    matrix = _plain(out)
+    matrix = plain_array(out)
     if not stores_anywhere:
         is_apart = is_apart or not as_matrix(matrix, request.core)
         matrix = matrix.reshape(*request.core)
