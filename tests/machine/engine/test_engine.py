@@ -228,3 +228,9 @@ def test_without_llvmlite(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_llvmlite_is_imported_by_the_first_launch_only() -> None:
     code = "import sys, warploom; warploom.launch; assert 'llvmlite' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_signed_load_to_a_wide_register_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = both(monkeypatch, "ld.global.s16 %q1, [%rd2]; st.global.u32 [%rd0], %r1;")
+    assert found[0] == found[1]
+    assert "128 bits" in found[0][1]

@@ -287,6 +287,8 @@ def _fit(value: Array, g: Group, out: object) -> Array:
         return value
     assert isinstance(out, Register)
     bits = g.cta.program.layout.places[out.name].bits
+    if bits > 64:
+        raise Diag.NOT_MODELLED.error(what=f"A load of a signed type to {out.name}, a register of {bits} bits,")
     return value.astype(_UNSIGNED[max(bits, 16)])
 
 
