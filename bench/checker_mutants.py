@@ -33,6 +33,7 @@ import numpy as np  # noqa: E402
 from mutant_cases import CASES  # noqa: E402
 from mutant_classes import Mutant, mutants  # noqa: E402
 from mutant_runs import job_of, made  # noqa: E402
+from mutants import OLD  # noqa: E402
 
 import warploom  # noqa: E402
 from warploom.checker.redundancy import Orders, Replay  # noqa: E402
@@ -43,6 +44,7 @@ from warploom.ptx.syntax.printer import print_module  # noqa: E402
 
 HERE = Path(__file__).parent
 RESULTS = Path(os.environ.get("CHECKER_MUTANTS", HERE / "results" / "checker_mutants.json"))
+OTHERS = HERE / "results" / "mutants.json"
 _PATIENCE = 20
 """A mutant may execute so many times the instructions of the whole kernel."""
 _FOREIGN = (HERE.parent / "tests" / "foreign", HERE.parent / "tests" / "checker" / "triton_fence")
@@ -287,7 +289,8 @@ def again(options: argparse.Namespace) -> None:
 
 
 def prove(options: argparse.Namespace) -> None:
-    """Look for other paths and for schedules that show a survivor."""
+    """Look for other paths and for schedules that show a survivor; `mutants.py` has run many of them already."""
+    known = json.loads(OTHERS.read_text("utf-8"))["mutants"]
     results, end = read(), time.monotonic() + 60 * options.minutes
     made_ = {
         key(name, mutant): (name, mutant)
@@ -299,6 +302,9 @@ def prove(options: argparse.Namespace) -> None:
         name, mutant = made_[number]
         if "paths" not in row:
             row["is ordered"], row["paths"] = paths(name, mutant)
+        if number in known and not row.get("schedules"):
+            row["shown by"] = known[number]["old"] or known[number].get("explore", "")
+            row["schedules"] = len(OLD) + known[number].get("schedules", 0)
         if row.get("schedules", 0) < options.schedules and not row.get("shown by"):
             row["shown by"], row["schedules"] = explored(name, mutant, options.schedules)
         print(
@@ -308,7 +314,7 @@ def prove(options: argparse.Namespace) -> None:
             row["before"][:50],
             row["is ordered"],
             len(row["paths"]),
-            row["shown by"],
+            row.get("shown by", ""),
             flush=True,
         )
         write(results)

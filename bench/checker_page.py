@@ -170,13 +170,21 @@ def mutants(found: Rows) -> list[str]:
         lines += ["Open and misbehaving ones:", ""]
         lines += table(
             ["class", "kernel", "line", "instruction", "seen"],
-            [[row["class"], row["kernel"], row["line"], f"`{row['before'][:70]}`", row.get("shown by", "not examined") or f"{row['schedules']} schedules agree"]
+            [[row["class"], row["kernel"], row["line"], f"`{row['before'][:70]}`", _seen(row)]
              for row in [*shown, *open_]],
         )  # fmt: skip
     lines += ["Some redundant ones, with the paths that order what the instruction ordered (lines of the PTX):", ""]
     for row in [row for row in redundant if row["paths"]][:40]:
         lines.append(f"- {row['kernel']}, {row['class']}, line {row['line']}: {'; '.join(row['paths'][:2])}")
     return [*lines, ""]
+
+
+def _seen(row: Rows) -> str:
+    """The state of a survivor's examination."""
+    if "paths" not in row:
+        return "not examined"
+    paths = "all pairs have another path" if row["is ordered"] else "some pairs are not executed in the mutant"
+    return row.get("shown by") or f"{paths}; {row.get('schedules', 0)} schedules agree"
 
 
 def witnesses(found: Rows) -> list[str]:
@@ -186,7 +194,7 @@ def witnesses(found: Rows) -> list[str]:
     return [
         "## Witnesses",
         "",
-        "Of the findings of a sample of refuted mutants and protocols, those whose class a schedule can show, confirmed by at most five directed schedules:",
+        "Of the findings of a sample of refuted mutants, those whose class a schedule can show, confirmed by at most five directed schedules:",
         f"**{share(len(confirmed), len(rows))}**.",
         "",
         *table(
@@ -224,11 +232,8 @@ def consan(found: Rows) -> list[str]:
     if wrong:
         lines += ["Differences:", ""]
         lines += table(
-            ["case", "label", "verdict", "findings or reasons"],
-            [
-                [f"`{name}`", row["label"], row["verdict"], ", ".join(row["findings"] or row["reasons"])]
-                for name, row in wrong
-            ],
+            ["case", "label", "verdict", "explanation"],
+            [[f"`{name}`", row["label"], row["verdict"], row.get("explained", "")] for name, row in wrong],
         )
     lines += ["Classes beyond ConSan's:", ""]
     lines += [f"- {number}: {why}" for why, number in Counter(row["why"] for row in beyond).most_common()]

@@ -140,13 +140,15 @@ class _Judged:
             for fewer in _FEWER_SMS:
                 if self.error is None:
                     self._observe(fewer)
+            if self.error is None:
+                self._observe(None, refuses=True)
             self.rules.assumed["clc-answers"] += 1
             kinds.discard("clc")
         self.reasons += [self._because(kind, found, program) for kind in sorted(kinds)]
 
-    def _observe(self, sms: int | None) -> Program:
+    def _observe(self, sms: int | None, *, refuses: bool = False) -> Program:
         """Run on copies of the arrays under the eye of a checker."""
-        checked = checked_run(self.launch_, self.rules, self.findings, sms=sms, limit=self.limit)
+        checked = checked_run(self.launch_, self.rules, self.findings, sms=sms, limit=self.limit, refuses=refuses)
         checker, self.error = checked.checker, checked.error
         self.used += checked.used
         self.events += checker.events

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,6 +33,13 @@ class Checked:
     cuts: Cuts | None = None
 
 
+class Refusing(Eager):
+    """The eager schedule, with every request of cluster launch control refused."""
+
+    def choose(self, kind: str, options: Sequence[str], groups: int) -> int:
+        return 0 if kind == "cancel" else super().choose(kind, options, groups)
+
+
 def checked_run(
     launch: Launch,
     rules: Rules,
@@ -41,10 +48,15 @@ def checked_run(
     sms: int | None,
     limit: int | None,
     watch: Callable[[Checker], Cuts] | None = None,
+    refuses: bool = False,
 ) -> Checked:
-    """Run a launch eagerly with a checker as its observer; `watch` makes the cuts at which its state is taken."""
+    """Run a launch eagerly with a checker as its observer; `watch` makes the cuts at which its state is taken.
+
+    With `refuses`, no request for work is granted, so that every cluster does its own.
+    """
     checker = Checker(rules, findings)
-    setup = copied(prepare(launch, Eager(), sms, limit, (checker,), None))
+    schedule = Refusing() if refuses else Eager()
+    setup = copied(prepare(launch, schedule, sms, limit, (checker,), None))
     checker.memories.steering = steering(setup.program.flow)
     cuts = None if watch is None else watch(checker)
     grid = Grid(setup) if cuts is None else WatchedGrid(setup, cuts)
