@@ -102,8 +102,10 @@ def alone() -> str:
         ratios = (ratio(alternating.get(label)), ratio(row["alone"]), ratio(row["cool"]))
         lines.append((label, f"`{row['config']}`", *ratios, clocks, energy))
     for name, some in ((f"geometric mean of {len(rows)}", rows), (f"of the {LARGE} largest", large_rows())):
-        known = [{**row, "alternating": alternating[times(row["shape"])]} for row in some]
-        lines.append((name, "", *(ratio(mean(known, column)) for column in ("alternating", "alone", "cool")), "", ""))
+        own = tuple(ratio(mean(some, column)) for column in ("alone", "cool"))
+        is_whole = all(times(row["shape"]) in alternating for row in some)
+        others = [{"ratio": alternating[times(row["shape"])]} for row in some] if is_whole else []
+        lines.append((name, "", ratio(mean(others, "ratio") if is_whole else None), *own, "", ""))
     head = ("M × N × K", "configuration", "alternating", "alone", "cool")
     return table((*head, "MHz alone, ours / cuBLAS", "mJ per call, ours / cuBLAS"), lines)
 

@@ -176,7 +176,7 @@ def _family(signature: tuple[Any, ...], rows: int, gpu: Device, plan_it: Callabl
         (*(None if extent == rows else extent for extent in part[0]), *part[1:]) if type(part) is tuple else part
         for part in signature[5:]
     ]
-    key = (*signature[:5], *parts)
+    key = (gpu, *signature[:5], *parts)
     found = _FAMILIES.get(key)
     if found is None:
         if len(_FAMILIES) >= _MOST_FAMILIES:
