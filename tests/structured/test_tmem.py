@@ -8,6 +8,7 @@ from tests.structured.writing import allocate, deallocate
 from tests.trace.harness import run
 
 from warploom import launch
+from warploom.diagnostics import WarploomError
 from warploom.structured import (
     OutputPipelineConfig,
     TmemAddress,
@@ -19,7 +20,7 @@ from warploom.structured import (
     WarpGroupBarrier,
 )
 from warploom.structured.tensor_cores.tmem import places_of
-from warploom.trace import Array, f32, kernel, lane, s32, shared, thread, u32, warp_index, when
+from warploom.trace import Array, f32, kernel, lane, literal, s32, shared, thread, u32, warp_index, when
 
 BLOCK = (128, 1, 1)
 
@@ -116,3 +117,37 @@ def test_an_allocation_from_first_to_last():
     run(allocating, out, block=(32, 1, 1))
     assert out[0] < 512
     assert TmemAllocation.max_columns == 512
+
+
+@kernel(target="sm_100a")
+def parts(y: Array[f32], *, columns):
+    """Fill each part of an allocation with its number, then read all of them."""
+    slot = shared(u32, 1, name="slot")
+    allocate(slot)
+    places = TmemAllocation.from_shared(slot).split(*columns)
+    tensors = [TmemTensor("f32", (128, 8), 1, place.of_warp(warp_index())) for place in places]
+    for number, tensor in enumerate(tensors):
+        like = tensor.load_fragments(1)
+        TmemAddress.wait_load()
+        halves = [type(half)((literal(float(number), "f32"),) * 4, half.layout) for half in (like.upper, like.lower)]
+        tensor.store_fragments(TmemFragments(*halves))
+    TmemAddress.wait_store()
+    for number, tensor in enumerate(tensors):
+        found = tensor.load_fragments(1)
+        TmemAddress.wait_load()
+        y[number, thread().to(s32)] = found.upper.values[0]
+    deallocate(slot, WarpGroupBarrier(128))
+
+
+def test_parts_of_an_allocation_do_not_overlap():
+    columns = (8, 64, 16, 400)
+    y = np.full((len(columns), 128), np.nan, np.float32)
+    launch(parts.bind(y, grid=(1, 1, 1), block=BLOCK, columns=columns))
+    assert (y == np.arange(len(columns))[:, None]).all()
+
+
+def test_parts_that_do_not_fit_are_refused():
+    with pytest.raises(WarploomError, match="parts of 256, 264 columns need 520, but 512 are allocated"):
+        parts.ptx(np.zeros((2, 128), np.float32), block=BLOCK, columns=(256, 264))
+    with pytest.raises(WarploomError, match="a part has 0 columns"):
+        parts.ptx(np.zeros((2, 128), np.float32), block=BLOCK, columns=(0, 8))

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import ClassVar
 
-from warploom.diagnostics import Loc
+from warploom.diagnostics import Diag, Loc
 from warploom.hardware.fragments import TENSOR_MOVES, tensor_move
 from warploom.hardware.targets import MACHINES
 from warploom.hardware.tmem import LANE_ALIGNMENT, LANE_SHIFT, QUADRANT
 from warploom.structured.config.output import OutputPipelineConfig
 from warploom.trace import isa
+from warploom.trace.builder import here
 from warploom.trace.isa.emit import At
 from warploom.trace.language.fragments import Fragment, tensor_load, tensor_store
 from warploom.trace.language.values import Value
@@ -46,6 +48,16 @@ class TmemAllocation:
     def from_shared(cls, slot: View, cta_group: int = 1, columns: int = max_columns) -> TmemAllocation:
         """Read the allocation of another warp, after a barrier that orders it."""
         return cls(slot[0], cta_group, columns)
+
+    def split(self, *columns: int) -> list[TmemAddress]:
+        """Return the addresses of parts with so many columns each, one after another."""
+        wrong = [f"a part has {each} columns" for each in columns if each < 1]
+        if sum(columns) > self.columns:
+            listed = ", ".join(map(str, columns))
+            wrong.append(f"parts of {listed} columns need {sum(columns)}, but {self.columns} are allocated")
+        if wrong:
+            raise Diag.BAD_KERNEL.error(here(), what="; ".join(wrong))
+        return [TmemAddress(self.addr) + start for start in accumulate((0, *columns[:-1]))]
 
     def release_lock(self) -> None:
         """Relinquish the allocation permit: this CTA will not allocate again."""
