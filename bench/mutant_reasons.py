@@ -85,6 +85,22 @@ def _accumulators_are_not_read(family: str, lines: list[str], number: int) -> bo
     return after.count("{") == 1
 
 
+def _next_wait_covers(family: str, lines: list[str], number: int) -> bool:
+    """The next `wgmma.wait_group` completes the same groups, and until then no accumulator is read and no slot freed."""
+    accumulators, commits = set[str](), 0
+    for line in lines[:number]:
+        if "wgmma.mma_async" in line:
+            accumulators |= set(_REGISTER.findall(line.partition("{")[2].partition("}")[0]))
+    for line in lines[number + 1 :]:
+        if wait := re.search(r"wgmma\.wait_group\S* (\d+)", line):
+            return int(wait[1]) <= commits
+        commits += "wgmma.commit_group" in line
+        used = set() if "wgmma.mma_async" in line else set(_REGISTER.findall(line))
+        if used & accumulators or "mbarrier.arrive" in line:
+            return False
+    return False
+
+
 def _role(lines: list[str], number: int) -> str:
     """The role of the warp that executes a line."""
     found = (re.match(r"\s*//!wl role (\w+)", line) for line in reversed(lines[:number]))
@@ -131,6 +147,8 @@ REASONS: tuple[tuple[str, Rule, str], ...] = (
         _ends,
         "a producer's last wait, after which it does nothing; other barriers keep the CTA alive",
     ),
+    ("wgmma.wait_group", _ends, "the role ends after it, and nothing reads the accumulators"),
+    ("wgmma.wait_group", _next_wait_covers, "the next wait completes the same MMAs before anything depends on them"),
     ("bar.warp.sync deleted", _before_aligned_barrier, "the aligned barrier after it needs the whole warp as well"),
     ("bar.arrive moved up", _only_over_warp_sync, "`bar.arrive` itself needs the whole warp"),
     ("cluster.arrive relaxed", _after_init_fence, "`fence.mbarrier_init` before it releases all that was written"),
