@@ -22,7 +22,7 @@ sys.path.insert(0, str(ROOT))
 
 from tests.machine.numerics.test_host_independence import hosts  # noqa: E402
 
-_TIMES = re.compile(r" *\b\d+(?:\.\d+)?(?: ?(?:s|ms|µs|seconds)\b|(?= +right))")
+_TIMES = re.compile(r" *\b[\d,]+(?:\.\d+)?(?: ?(?:s|ms|µs|seconds)\b|(?= +right))")
 """Times, and the column of milliseconds in the demo's table."""
 
 
