@@ -60,6 +60,10 @@ CASES = [
     (HopperConfig, {"residual_in_place": True, "use_tma_store": False}, "residual_in_place=True", "stored through shared memory"),
     (HopperConfig, {"residual_in_place": True, "num_output_stages": 3}, "num_output_stages=3", "must be 2 with residual_in_place"),
     (HopperConfig, {"residual_in_place": True, "tile": (256, 64), "num_output_stages": 3}, "num_output_stages=3", "must be 1 or 2"),
+    # float32 in two parts
+    (HopperConfig, {"precision": "tf32x3"}, "a_type='bf16'", "TMA must not round the operands"),
+    (HopperConfig, {"precision": "tf32x3", "a_type": "f32", "pingpong": True}, "pingpong=True", "must be False with precision"),
+    (HopperConfig, {"precision": "tf32x3", "a_type": "f32", "mmas_in_flight": 1}, "mmas_in_flight=1", "released together"),
     # block scales
     (HopperBlockwiseConfig, {"a_type": "bf16"}, "a_type='bf16'", "8-bit types"),
     (HopperBlockwiseConfig, {"scale_granularity": 12}, "scale_granularity=12", "must be a multiple of 8"),
