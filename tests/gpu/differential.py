@@ -24,8 +24,10 @@ import numpy as np
 
 MAP_TYPES = {
     "uint8": 0, "int8": 0, "float8_e4m3fn": 0, "float8_e5m2": 0, "uint16": 1, "uint32": 2, "int32": 3, "uint64": 4,
-    "int64": 5, "float16": 6, "float32": 7, "float64": 8, "bfloat16": 9,
+    "int64": 5, "float16": 6, "float32": 7, "float64": 8, "bfloat16": 9, "u8": 0, "u16": 1, "u32": 2, "i32": 3, "u64": 4,
+    "i64": 5, "f16": 6, "f32": 7, "f64": 8, "bf16": 9, "f32_ftz": 10, "tf32": 11, "tf32_ftz": 12,
 }  # fmt: skip
+"""The codes of CUtensorMapDataType, by the types of NumPy and by the names of a tensor map's own types."""
 SWIZZLES = {"none": 0, "32B": 1, "64B": 2, "128B": 3}
 SCALARS = {
     "u8": "u1", "s8": "i1", "b8": "u1", "u16": "u2", "s16": "i2", "b16": "u2", "u32": "u4", "s32": "i4", "b32": "u4",

@@ -50,6 +50,7 @@ MOST_BYTES = 8 << 20
 """The most memory of a launch."""
 MOST_PTX = (9, 0)
 """The newest PTX that the driver of CUDA 13.0 accepts."""
+_F16_ACCUMULATOR = re.compile(r"\b(?:wgmma\.mma_async|mma\.sync)\.\S*k\d+\.f16\.")
 CLOSE = {"float64": 1e-12, "float32": 2e-4, "float16": 4e-3, "bfloat16": 2e-2}
 """Relative differences that are allowed where tensor cores and `.approx` functions round differently; 0 for others."""
 
@@ -104,6 +105,9 @@ def write(name: str, path: Path, folder: Path) -> dict[str, Any] | None:
     if not outputs or im2col or sum(each.nbytes for each in stored.values()) > MOST_BYTES:
         return None
     kinds = {buffers[key]["dtype"] for key in outputs}
+    text = (path.parent / launch["ptx"]).read_text("utf-8")
+    if _F16_ACCUMULATOR.search(text):
+        kinds.add("float16")  # whatever the type of the outputs, the sums are rounded to it
     close = max(CLOSE.get(kind, 0.0) for kind in kinds)
     size = 0.0
     for key in outputs:
@@ -112,7 +116,7 @@ def write(name: str, path: Path, folder: Path) -> dict[str, Any] | None:
         )
         numbers = np.abs(values.astype(np.float64))
         size = max(size, float(np.max(numbers, where=np.isfinite(numbers), initial=0.0)))
-    (folder / f"{name}.ptx").write_text(_older((path.parent / launch["ptx"]).read_text("utf-8")), "utf-8")
+    (folder / f"{name}.ptx").write_text(_older(text), "utf-8")
     np.savez_compressed(folder / f"{name}.npz", allow_pickle=False, **stored)
     return {
         "name": name,

@@ -118,7 +118,7 @@ def test_calls_with_and_without_gradients_are_cached_separately(monkeypatch):
     def plan(*given):
         plans.append(given)
         prepared = SimpleNamespace(launch_at=lambda addresses, stream: done.append(addresses), count=3)
-        return SimpleNamespace(prepared=prepared, stream=lambda: 0, copies=())
+        return SimpleNamespace(prepared=prepared, stream=lambda: 0, copies=(), family=None, is_final=True)
 
     monkeypatch.setattr(op_library, "launch", plan)
     a, b = ints(5, 16), ints(16, 8)
@@ -141,7 +141,7 @@ def test_calls_with_other_epilogue_inputs_are_cached_separately(monkeypatch):
         plans.append(given)
         count = 3 + len(arguments.tensors_of(given[2]))
         prepared = SimpleNamespace(launch_at=lambda addresses, stream: done.append(len(addresses)), count=count)
-        return SimpleNamespace(prepared=prepared, stream=lambda: 0, copies=())
+        return SimpleNamespace(prepared=prepared, stream=lambda: 0, copies=(), family=None, is_final=True)
 
     monkeypatch.setattr(op_library, "launch", plan)
     a, b, bias, residual = ints(5, 16), ints(16, 8), ints(8), ints(5, 8)
