@@ -33,6 +33,7 @@ from warploom.hardware.targets import MACHINES
 from warploom.kernels.sm100.binding import FAMILIES
 from warploom.kernels.sm100.matmul import matmul
 from warploom.ops import grouped_block_scaled_matmul, grouped_blockwise_matmul
+from warploom.ops import matmul as dense_matmul
 from warploom.ptx.syntax.printer import print_module
 from warploom.structured import (
     BlockScaledMatmulConfig,
@@ -65,6 +66,11 @@ def prepared(name, cta_group=1):
     if name in ("gemm", "bmm"):
         made = arrays(MatmulConfig(**fields), m, n, k, 2 if name == "bmm" else 1)
         return made.bind(matmul, made.result, m, n, k, made.problem.batch), made.config
+    if name == "tf32x3":
+        shape = (64 if cta_group == 1 else 256, 32, 8)
+        config = MatmulConfig(cta_group=cta_group, mma_shape=shape, a_type="f32", precision="tf32x3")
+        a, b = np.ones((m, k), np.float32), np.ones((n, k), np.float32).T
+        return dense_matmul.bind(a, b, config=config, precision="tf32x3", out=np.zeros((m, n), np.float32)), config
     if name == "epilogue_load":
         made = arrays(MatmulConfig(**fields, use_tma_epilogue_load=True), m, n, k)
         return test_residual.bound_to(made, test_residual.source_of(made), Epilogue(), 1.0), made.config

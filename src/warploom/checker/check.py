@@ -10,9 +10,9 @@ from typing import Any
 from warploom.checker.codes import CODES
 from warploom.checker.collecting import Findings, key_of
 from warploom.checker.determinism import Influence, influences, polls, reason, unmodelled
+from warploom.checker.model.registers import hazards
 from warploom.checker.recurrence.sizes import Family
 from warploom.checker.redundancy import redundant as remarks
-from warploom.checker.registers import hazards
 from warploom.checker.report import Cost, Covers, Finding, Party, Relaxed, Report, Verdict
 from warploom.checker.rules import ASSUMPTIONS, PROFILES, RELAXATIONS, Rules
 from warploom.checker.runs import checked_run

@@ -6,12 +6,12 @@ import re
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
 
-from warploom.checker.agents import Lanes
-from warploom.checker.clocks import G, X
 from warploom.checker.codes import CODES
+from warploom.checker.model.agents import Lanes
+from warploom.checker.model.clocks import G, X
+from warploom.checker.model.shadow import Access
 from warploom.checker.report import Finding, Party
 from warploom.checker.rules import Problem, sentence
-from warploom.checker.shadow import Access
 from warploom.machine.core.events import Event, Placed, Source, Started
 
 _LONGEST = 110

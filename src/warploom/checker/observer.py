@@ -6,16 +6,16 @@ from math import prod
 
 import numpy as np
 
-from warploom.checker.agents import Agents
-from warploom.checker.barriers import Mbarriers, Meetings
-from warploom.checker.clocks import Triple
 from warploom.checker.collecting import Findings
-from warploom.checker.lifetimes import Lifetimes
-from warploom.checker.memories import Memories
-from warploom.checker.operations import Operations
+from warploom.checker.model.agents import Agents
+from warploom.checker.model.barriers import Mbarriers, Meetings
+from warploom.checker.model.clocks import Triple
+from warploom.checker.model.lifetimes import Lifetimes
+from warploom.checker.model.memories import Memories
+from warploom.checker.model.operations import Operations
+from warploom.checker.model.shadow import Access
 from warploom.checker.report import Finding
 from warploom.checker.rules import Rules
-from warploom.checker.shadow import Access
 from warploom.machine.core.events import Event, Started, Touch
 
 _BARRIER_BYTES = 8

@@ -14,14 +14,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from warploom.checker.agents import Lanes
 from warploom.checker.codes import CODES
 from warploom.checker.collecting import Findings
 from warploom.checker.determinism import steering
+from warploom.checker.model.agents import Lanes
+from warploom.checker.model.shadow import Access
 from warploom.checker.observer import Checker
 from warploom.checker.report import Finding
 from warploom.checker.rules import Rules, row_of
-from warploom.checker.shadow import Access
 from warploom.host.launch import Launch
 from warploom.launcher import prepare
 from warploom.machine.core.events import Event, Source, Started

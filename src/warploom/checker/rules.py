@@ -10,8 +10,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from warploom.checker.clocks import PG, Clock, G, Known, P, T, X
-from warploom.checker.shadow import Access
+from warploom.checker.model.clocks import PG, Clock, G, Known, P, T, X
+from warploom.checker.model.shadow import Access
 from warploom.machine.core.events import Source
 
 PROFILES = ("strict", "lenient")

@@ -10,7 +10,7 @@ from warploom.machine.copy.boxes import collect_box, stored_runs, write_box
 
 CASES = [
     ((5, 40), (4, 16), "none", np.float32),
-    ((33, 100), (8, 64), "128B", np.float16),
+    ((33, 104), (8, 64), "128B", np.float16),
     ((7, 24), (8, 32), "64B", np.float16),
     ((3, 9, 64), (2, 4, 72), "none", np.float16),
     ((2, 6, 48), (1, 8, 32), "32B", np.uint8),

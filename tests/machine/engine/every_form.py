@@ -167,7 +167,7 @@ def run_native(engine: Engine, form: Arithmetic, arrays: list[Any], before: Arra
     files = {file: np.array(some, FILES[file]).reshape(-1, count) for file, some in rows.items()}
     specials = {name: np.zeros(count, np.uint32) for name in SPECIALS}
     context = Context(files, specials, 0, count, Regions(GlobalMemory()))
-    context.bind(FlatMemory(padded(16), 0, 16, "shared"), None)
+    context.bind(FlatMemory(padded(16), 0, 16, "shared"), None, 0, None)
     assert engine.run(context.address, record.ctypes.data) == 0
     return [files[file][row] for file, row in places]
 

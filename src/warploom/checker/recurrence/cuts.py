@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from warploom.checker.clocks import Triple
+from warploom.checker.model.clocks import Triple
+from warploom.checker.model.shadow import Access
 from warploom.checker.observer import Checker
 from warploom.checker.recurrence.loops import Counted, Loops, Steering
 from warploom.checker.recurrence.state import Unfit, state_of
-from warploom.checker.shadow import Access
 from warploom.machine.core.grid import Grid
 from warploom.machine.core.group import DONE, Group
 from warploom.machine.core.setup import Setup

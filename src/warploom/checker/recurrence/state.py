@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from warploom.checker.clocks import ROWS, Clock, Components, Known, fitted
+from warploom.checker.model.clocks import ROWS, Clock, Components, Known, fitted
+from warploom.checker.model.shadow import Access, Shadow
 from warploom.checker.observer import Checker
-from warploom.checker.shadow import Access, Shadow
 from warploom.machine.core.cta import Cluster, Cta, Generation
 from warploom.machine.core.group import DONE, EXPIRED, Group, lane_bits
 

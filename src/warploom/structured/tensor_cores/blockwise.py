@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from math import gcd
 from typing import Any, Protocol
 
+from warploom.diagnostics import Diag
 from warploom.hardware.fragments import tensor_move
 from warploom.hardware.tensor_maps import SHARED_ALIGNMENT
 from warploom.hardware.tmem import LANE_ALIGNMENT
@@ -28,6 +29,7 @@ from warploom.structured.tensor_cores.tmem import (
     TmemFragments,
     places_of,
 )
+from warploom.trace.builder import here
 from warploom.trace.isa.emit import At
 from warploom.trace.language.fragments import Accumulator, Fragment
 from warploom.trace.language.operations import fma, min_
@@ -157,13 +159,19 @@ class PromotedAccumulator:
         columns: ColumnScales,
         column: Callable[[Any], Value] | None = None,
         *,
-        tmem: TmemAllocation,
+        tmem: TmemAllocation | None = None,
     ) -> None:
-        """`column` maps a tile of work to its first column of C."""
+        """`column` maps a tile of work to its first column of C; `tmem` is where sums that do not fit registers are."""
         self.config, self._role, self.rows, self.columns = config, role, rows, columns
         self._column = column or (lambda tile: tile.m * config.BM if config.AB_swapped else tile.n * config.MMA_N)
         self.part = WarpPart(config.epilogue, role.warp)
-        self._totals = _TmemTotals(config, role, tmem) if config.accumulates_in_tmem else _RegisterTotals(config)
+        if config.accumulates_in_tmem and tmem is None:
+            what = f"the sums of a tile of {config.BM} x {config.MMA_N} are in TMEM: pass `tmem=outputs.tmem`"
+            raise Diag.BAD_KERNEL.error(here(), what=what)
+        if tmem is None or not config.accumulates_in_tmem:
+            self._totals: _RegisterTotals | _TmemTotals = _RegisterTotals(config)
+        else:
+            self._totals = _TmemTotals(config, role, tmem)
 
     def clear(self) -> None:
         """Set the accumulator to zero, for a new tile."""

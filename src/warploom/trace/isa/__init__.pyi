@@ -93,7 +93,7 @@ class _mad:
 class _mad24:
     def __call__(self, a: _Operand = ..., b: _Operand = ..., c: _Operand = ..., *,
         mode: Literal["hi", "lo"] | None = ..., type: Literal["u32", "s32"] | int | None = ...,
-        guard: Value | None = ..., results: int | None = ...) -> Value: ...
+        sat: bool | str | None = ..., guard: Value | None = ..., results: int | None = ...) -> Value: ...
     hi: _mad24
     lo: _mad24
 

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from warploom.checker.agents import Agents, Lanes, Sync, Warp
-from warploom.checker.clocks import PG, PT, Clock, G, P, Rows, Triple, X, fitted
 from warploom.checker.codes import CODES
 from warploom.checker.collecting import Findings
+from warploom.checker.model.agents import Agents, Lanes, Sync, Warp
+from warploom.checker.model.clocks import PG, PT, Clock, G, P, Rows, Triple, X, fitted
+from warploom.checker.model.shadow import Access, Shadow
 from warploom.checker.report import Finding
 from warploom.checker.rules import Rules
-from warploom.checker.shadow import Access, Shadow
 from warploom.machine.core.events import Event, Placed, Started, Touch
 
 if TYPE_CHECKING:

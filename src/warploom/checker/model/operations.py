@@ -11,10 +11,10 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from warploom.checker.agents import Agents, Lanes, Sync, Warp
-from warploom.checker.clocks import PG, TB, Clock, Components, G, Known, P, T, Triple, X
+from warploom.checker.model.agents import Agents, Lanes, Sync, Warp
+from warploom.checker.model.clocks import PG, TB, Clock, Components, G, Known, P, T, Triple, X
+from warploom.checker.model.shadow import Access
 from warploom.checker.rules import Rules
-from warploom.checker.shadow import Access
 from warploom.machine.core.events import Event, Touch
 
 _WARPS_PER_GROUP = 4

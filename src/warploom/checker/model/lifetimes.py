@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from warploom.checker.agents import Lanes, Warp
-from warploom.checker.barriers import Ledger
-from warploom.checker.clocks import Clock, Triple, X
 from warploom.checker.collecting import Findings
-from warploom.checker.operations import Form
+from warploom.checker.model.agents import Lanes, Warp
+from warploom.checker.model.barriers import Ledger
+from warploom.checker.model.clocks import Clock, Triple, X
+from warploom.checker.model.operations import Form
+from warploom.checker.model.shadow import Access
 from warploom.checker.rules import Rules
-from warploom.checker.shadow import Access
 from warploom.machine.core.events import Event, Touch
 
 

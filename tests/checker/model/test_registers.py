@@ -8,7 +8,7 @@ import pytest
 from tests.machine.families import FAMILIES
 
 import warploom
-from warploom.checker.registers import hazards
+from warploom.checker.model.registers import hazards
 from warploom.host.launch import entry_of
 from warploom.launcher import prepare
 from warploom.machine.core.schedule import Eager

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from warploom.checker.clocks import Components, Triple
+from warploom.checker.model.clocks import Components, Triple
 from warploom.machine.core.events import Source
 
 Array = npt.NDArray[Any]

@@ -15,10 +15,10 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from warploom.checker.agents import Agents, Lanes, Sync, Warp
-from warploom.checker.clocks import PG, Clock, Components, G, Known, P, Triple, X
 from warploom.checker.collecting import Findings
-from warploom.checker.operations import Form, Operations, Pending
+from warploom.checker.model.agents import Agents, Lanes, Sync, Warp
+from warploom.checker.model.clocks import PG, Clock, Components, G, Known, P, Triple, X
+from warploom.checker.model.operations import Form, Operations, Pending
 from warploom.checker.report import Party
 from warploom.checker.rules import Rules
 from warploom.machine.core.events import BarrierName, Event
