@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from warploom.diagnostics import LaunchError
 from warploom.hardware.targets import MACHINES
-from warploom.structured.config import HopperBlockwiseConfig, HopperConfig
+from warploom.structured.config import HopperBlockwiseConfig, HopperConfig, MatmulConfig
 from warploom.structured.config.base import field_names
 from warploom.structured.config.fields import LISTS, SHAPES
 from warploom.structured.config.sm90_rules import MAX_ACCUMULATORS
@@ -144,3 +144,10 @@ def test_valid_configurations_fit_into_the_hardware(config):
     assert config.threads <= MACHINE.threads_per_block
     assert config.consumer_rows % 64 == config.BN % 8 == 0
     assert type(config)(**config.given) == config
+
+
+def test_a_repr_has_the_given_fields_only():
+    config = HopperConfig(tile=(128, 256), pingpong=False)
+    assert repr(config) == "HopperConfig(tile=(128, 256))"
+    assert repr(MatmulConfig(a_type="f16")) == "MatmulConfig(a_type='f16')"
+    assert repr(config.replace(num_split_k=2)) == "HopperConfig(num_split_k=2, tile=(128, 256))"

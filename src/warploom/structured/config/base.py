@@ -35,7 +35,7 @@ def element_bytes(type_: str) -> int:
     return ELEMENT_TYPES[type_].storage_bits // 8
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class GemmConfig(metaclass=AcceptsDeprecated):
     """A GEMM kernel's shape and modes. A field that is left out, or None, is derived from the others.
 
@@ -77,6 +77,13 @@ class GemmConfig(metaclass=AcceptsDeprecated):
     """Rules for a configuration together with a problem."""
     renamed: ClassVar[Mapping[str, str]] = {"paired": "gated"}
     """Deprecated names of fields, which are accepted with a warning."""
+
+    def __repr__(self) -> str:
+        """Return the fields that were given and differ from their defaults: the others follow from them."""
+        derived = dict(self.derived)
+        given = (each for each in fields(self) if each.name != "derived" and each.name not in derived)
+        values = ((each.name, getattr(self, each.name)) for each in given if getattr(self, each.name) != each.default)
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in values)})"
 
     paired = deprecated("paired", "gated")
 

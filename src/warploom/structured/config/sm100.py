@@ -47,7 +47,7 @@ _PACKED_BITS = {"e2m1": 4}
 _WORK_SLOTS, _WORK_SLOT_BYTES = 2, 32
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class MatmulConfig(GemmConfig):
     """The shape and modes of a Blackwell GEMM kernel; a field that is left out is derived."""
 

@@ -57,7 +57,7 @@ class BlockScaledTmem:
         return self.sfb(self.sf_stages)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class BlockScaledMatmulConfig(MatmulConfig):
     """MXFP8, MXFP4 or NVFP4: each `vec_sf_size` elements of a row share a scale that the tensor core applies."""
 
@@ -170,7 +170,7 @@ def _blockwise_accumulators(config: BlockwiseFP8MatmulConfig) -> int:
     return 2 if parts * config.accumulator_columns <= config.tensor_memory_columns else 1
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class BlockwiseFP8MatmulConfig(MatmulConfig):
     """FP8 with a scale per row of A and 128 of K, and per 128 × 128 of B: the epilogue applies both."""
 

@@ -79,7 +79,7 @@ _DERIVATIONS: Mapping[str, Derivation] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class HopperConfig(GemmConfig):
     """The tile, pipelines and schedule of a Hopper GEMM kernel; a field that is left out is derived.
 

@@ -11,7 +11,7 @@ from warploom.structured.config.sm90 import HopperConfig
 from warploom.structured.config.sm90_rules import HOPPER_BLOCKWISE_RULES, HOPPER_RULES
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class HopperBlockwiseConfig(HopperConfig):
     """A scale for each row of A and 128 of K, and for each 128 × 128 of B.
 
