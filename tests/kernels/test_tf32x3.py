@@ -79,9 +79,10 @@ def test_the_error_is_that_of_float32(target):
     wanted = exact(a) @ exact(w).T
 
     def error(**options):
-        return np.mean(np.abs(exact(wl.linear(a, w, target=target, **options)) - wanted) / np.abs(wanted))
+        # Of the whole result: one element near zero makes the mean of relative errors as large as chance will have it.
+        return np.linalg.norm(exact(wl.linear(a, w, target=target, **options)) - wanted) / np.linalg.norm(wanted)
 
-    assert error(precision="tf32x3") < 1e-5
+    assert error(precision="tf32x3") < 1e-6
     assert error(precision="tf32") > 1e-4
 
 
