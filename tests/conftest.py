@@ -1,4 +1,4 @@
-"""Shared by all tests: goldens, one BLAS thread per worker, no deadlines, and the tiers (`slow`, `gpu`, `--torch`)."""
+"""Shared by all tests: goldens, seeds, one BLAS thread per worker, no deadlines, and the tiers (`slow`, `gpu`, `--torch`)."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ for _variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
 os.environ.setdefault("WARPLOOM_BACKGROUND", "0")  # a second call of a size has the kernel, and the bits, of the first
 
 import pytest  # noqa: E402
+from tests.seeding import Seeding  # noqa: E402
 
 try:
     from hypothesis import settings
@@ -32,7 +33,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--write-slow", type=float, metavar="SECONDS", help="write tests that take more CPU time to slow_tests.txt"
     )
+    parser.addoption("--seed", type=int, metavar="N", help="repeat the random inputs of the run that printed this seed")
     parser.addoption("--torch", action="store_true", help="run only files that need PyTorch; a skipped test fails")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Seeding(config))
 
 
 @cache

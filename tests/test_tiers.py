@@ -20,10 +20,11 @@ def run(folder: Path, *options: str, **files: str) -> tuple[int, str]:
     """The exit status and output of pytest on a small suite with this suite's conftest."""
     tests = folder / "tests"
     tests.mkdir(exist_ok=True)
-    shutil.copy(HERE / "conftest.py", tests)
+    for file in ("conftest.py", "seeding.py"):
+        shutil.copy(HERE / file, tests)
     (tests / "slow_tests.txt").write_text("# a comment\ntest_slow.py::test_one\ntest_all_slow.py\n")
     (folder / "pytest.ini").write_text(
-        "[pytest]\nmarkers =\n  slow\n  gpu\naddopts = -m 'not gpu' -p no:cacheprovider\n"
+        "[pytest]\nmarkers =\n  slow\n  gpu\naddopts = -m 'not gpu' -p no:cacheprovider\npythonpath = .\n"
     )
     for name, text in files.items():
         (tests / f"{name}.py").write_text(text)

@@ -26,7 +26,7 @@ def test_no_verdict_is_unsound(first: int) -> None:
 
 
 def test_no_verdict_on_fresh_protocols_is_unsound() -> None:
-    for number in (random.SystemRandom().randrange(1 << 40) for _ in range(50)):
+    for number in (random.randrange(1 << 40) for _ in range(50)):
         made = protocol(number)
         assert not is_unsound(verdict_of(made), explored(made)), number
 

@@ -17,7 +17,7 @@ from warploom.compare.grammar import parse
 from warploom.compare.shaping import REAL_TYPES
 from warploom.diagnostics import WarploomError
 
-RNG = np.random.default_rng(20)
+RNG = np.random.default_rng()
 BUFFERS = {
     "a": RNG.normal(size=(5, 7)).astype(np.float32),
     "b": RNG.normal(size=(9, 7)).astype(ml_dtypes.bfloat16),

@@ -36,10 +36,9 @@ def searches(monkeypatch, tmp_path):
 
 
 def test_a_choice_is_made_once_and_is_the_same(searches):
-    draw = random.Random()
     for _ in range(6):
-        m, n, k = draw.randrange(1, 5000), 8 * draw.randrange(1, 600), 8 * draw.randrange(1, 600)
-        kind = draw.choice(({}, {"fused": True}, {"residual": True}, {"a_type": "e4m3", "b_type": "e4m3"}))
+        m, n, k = random.randrange(1, 5000), 8 * random.randrange(1, 600), 8 * random.randrange(1, 600)
+        kind = random.choice(({}, {"fused": True}, {"residual": True}, {"a_type": "e4m3", "b_type": "e4m3"}))
         wanted = key_of("dense", m, n, k, **kind)
         first, second = planner._sm90_config(wanted, H200), planner._sm90_config(wanted, H200)
         common = shared(wanted, Device.of(H200))
@@ -52,8 +51,7 @@ def test_a_choice_is_made_once_and_is_the_same(searches):
 
 
 def test_most_sizes_share_the_choice_of_another(searches):
-    draw = random.Random()
-    sizes = [draw.randrange(513, 1537) for _ in range(100)]
+    sizes = [random.randrange(513, 1537) for _ in range(100)]
     for m in sizes:
         planner._sm90_config(key_of("dense", m, 512, 1024), H200)
     assert {each.m for each in searches} == {-(-m // 64) * 64 for m in sizes}

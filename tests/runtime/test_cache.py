@@ -100,10 +100,9 @@ def test_the_least_recently_used_are_evicted_first(tmp_path):
 
 
 def test_the_limit_holds_for_any_sizes(tmp_path):
-    rng = random.Random()
     cache = Cache(tmp_path, 50_000)
     for number in range(300):
-        cache.put(("n", number), rng.randbytes(rng.choice((1, 100, 5000))))
+        cache.put(("n", number), random.randbytes(random.choice((1, 100, 5000))))
     assert cache.usage().size <= 50_000 + 50_000 // 16 + 5100
     assert cache.get(("n", 299)) is not None
 

@@ -14,11 +14,6 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 ACTIVATIONS = {"relu": torch.relu, "silu": torch.nn.functional.silu, None: lambda x: x}
 
 
-@pytest.fixture(autouse=True)
-def _fresh():
-    torch.manual_seed(torch.seed())
-
-
 def ints(*shape, dtype=torch.bfloat16):
     return torch.randint(-2, 3, shape).to(dtype)
 

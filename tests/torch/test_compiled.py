@@ -22,7 +22,6 @@ CHECKS = ("test_schema", "test_autograd_registration", "test_faketensor", "test_
 
 @pytest.fixture(autouse=True)
 def _fresh():
-    torch.manual_seed(torch.seed())
     torch._dynamo.reset()
 
 

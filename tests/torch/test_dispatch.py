@@ -27,7 +27,6 @@ ACTIVATIONS = {
 
 @pytest.fixture(autouse=True)
 def _fresh():
-    torch.manual_seed(torch.seed())
     torch._dynamo.reset()
 
 

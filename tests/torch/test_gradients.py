@@ -14,11 +14,6 @@ GROUPS = [[5, 5, 70, 133], [0, 0, 1], [137], [13, 137], [0], []]
 """Ends of groups in 137 rows: empty groups, one row, more than a K tile, all rows, none."""
 
 
-@pytest.fixture(autouse=True)
-def _fresh():
-    torch.manual_seed(torch.seed())
-
-
 def ints(*shape, dtype=torch.bfloat16):
     return torch.randint(-2, 3, shape).to(dtype)
 

@@ -100,7 +100,6 @@ def counted(monkeypatch):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_swapped_model_gives_the_same_results_eager_and_compiled(name, counted):
-    torch.manual_seed(torch.seed())
     model, given, linears = MODELS[name]()
     model = model.bfloat16().eval()
     before, original = {key: (each.shape, each.dtype) for key, each in model.state_dict().items()}, copy.deepcopy(model)
@@ -123,7 +122,6 @@ def test_a_swapped_model_gives_the_same_results_eager_and_compiled(name, counted
 
 
 def test_a_swapped_model_is_trained_like_the_original(counted):
-    torch.manual_seed(torch.seed())
     model, given, linears = plain()
     model = model.bfloat16()
     original = copy.deepcopy(model)

@@ -15,7 +15,6 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 @pytest.fixture(autouse=True)
 def _fresh():
-    torch.manual_seed(torch.seed())
     torch._dynamo.reset()
 
 

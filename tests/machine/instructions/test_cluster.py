@@ -9,7 +9,7 @@ from tests.machine.simt import SCHEDULES, threads
 from warploom.diagnostics import WarploomError
 from warploom.ptx.isa import match
 
-RNG = np.random.default_rng(17)
+RNG = np.random.default_rng()
 by_schedule = pytest.mark.parametrize(("schedule", "seed"), SCHEDULES)
 
 

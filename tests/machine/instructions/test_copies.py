@@ -9,7 +9,7 @@ from tests.machine.asynchronous import SCHEDULES, fault, init, run, wait
 
 from warploom.machine.core.schedule import Random, Recorded, family_of
 
-RNG = np.random.default_rng(5)
+RNG = np.random.default_rng()
 POISON = 0xFFFFFFFF
 
 

@@ -14,7 +14,7 @@ from warploom.hardware.swizzles import SWIZZLES
 from warploom.hardware.tensor_maps import MAP_TYPES
 from warploom.machine.copy.tensor_map_bytes import encode
 
-RNG = np.random.default_rng(77)
+RNG = np.random.default_rng()
 LOAD = "cp.async.bulk.tensor.{rank}d.shared::cta.global.mbarrier::complete_tx::bytes"
 STORE = "cp.async.bulk.tensor.{rank}d.global.shared::cta.bulk_group"
 COMMIT = "@%first cp.async.bulk.commit_group;"

@@ -10,7 +10,7 @@ from tests.machine.simt import SCHEDULES, threads
 
 from warploom.diagnostics import WarploomError
 
-RNG = np.random.default_rng(11)
+RNG = np.random.default_rng()
 FULL = 0xFFFFFFFF
 
 

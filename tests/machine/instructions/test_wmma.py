@@ -12,7 +12,7 @@ from warploom import launch
 from warploom.diagnostics import WarploomError
 from warploom.machine.core.events import Event
 
-RNG = np.random.default_rng(29)
+RNG = np.random.default_rng()
 TYPES: dict[str, Any] = {
     "f16": np.float16,
     "bf16": ml_dtypes.bfloat16,
