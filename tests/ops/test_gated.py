@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import random
+
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tests.ops.references import ACTIVATIONS, BF16, E4M3, E5M2, exact, integers, poisoned, reals, rounded
 
+from warploom import check as check_launch
+from warploom import launch
 from warploom.diagnostics import LaunchError
 from warploom.ops import gated_linear, ptx_of
 from warploom.structured.config import MatmulConfig
@@ -28,6 +32,30 @@ CONFIGS = {
 }
 
 
+VARIANTS = {
+    "swapped": (HopperConfig(tile=(128, 40), consumers=1, AB_swapped=True), "lazy"),
+    "swapped, two consumers": (HopperConfig(tile=(256, 24), AB_swapped=True), "reverse"),
+    "swapped, ping-pong": (HopperConfig(tile=(128, 64), pingpong=True, AB_swapped=True), "random"),
+    "swapped, stacked": (HopperConfig(tile=(256, 16), consumers=1, AB_swapped=True), "eager"),
+    "swapped, weights multicast": (
+        HopperConfig(tile=(128, 32), consumers=1, AB_swapped=True, cluster_shape=(1, 2, 1)),
+        "reverse",
+    ),
+    "split": (HopperConfig(tile=(128, 96), num_split_k=3), "random"),
+    "split, stacked": (HopperConfig(tile=(128, 64), consumers=1, num_split_k=4, split_in_cluster=False), "lazy"),
+    "split by memory": (HopperConfig(tile=(128, 64), num_split_k=2, split_in_cluster=False), "reverse"),
+    "split, swapped": (HopperConfig(tile=(256, 32), consumers=1, AB_swapped=True, num_split_k=2), "eager"),
+    "split by memory, swapped": (
+        HopperConfig(tile=(256, 32), AB_swapped=True, num_split_k=4, split_in_cluster=False),
+        "random",
+    ),
+    "stream-K": (HopperConfig(tile=(128, 64), stream_k=True, cluster_shape=(2, 1, 1)), "lazy"),
+    "stream-K, ping-pong": (HopperConfig(tile=(128, 64), stream_k=True, pingpong=True), "eager"),
+    "stream-K, swapped": (HopperConfig(tile=(128, 32), stream_k=True, pingpong=True, AB_swapped=True), "reverse"),
+}
+"""Hopper configurations in which K is divided among CTAs or weights are along M, with a schedule for each."""
+
+
 def product(gate, up):
     return gate * up
 
@@ -46,6 +74,65 @@ def check(x, gate, up, **options):
 @pytest.mark.parametrize("n", [104, 75])
 def test_every_work_decomposition(name, n):
     check(integers(130, 200), integers(n, 200), integers(n, 200), config=CONFIGS[name])
+
+
+def scheduled(schedule, x, gate, up, **options):
+    """Check a launch under a schedule; the result is not rounded."""
+    out = poisoned((len(x), len(gate)), np.float32)
+    launch(gated_linear.bind(x, gate, up, pair=product, out=out, **options), schedule=schedule)
+    first, second = both(x, gate, up)
+    np.testing.assert_array_equal(exact(out), first * second)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_swapped_and_divided(name):
+    (config, schedule), (m, n, k) = VARIANTS[name], random.choice([(130, 75, 260), (65, 129, 201), (1, 104, 301)])
+    scheduled(schedule, integers(m, k), integers(n, k), integers(n, k), config=config)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_swapped_and_divided_with_a_whole_epilogue(name):
+    x, gate, up, gate_bias, up_bias = (
+        integers(70, 320),
+        *(integers(72, 320) for _ in range(2)),
+        integers(72),
+        integers(72),
+    )
+    residual, config = integers(70, 72), VARIANTS[name][0]
+    kept = {"gate": poisoned((70, 72), BF16), "up": poisoned((70, 72), BF16)}
+    options = {"pair": product, "gate_bias": gate_bias, "up_bias": up_bias, "residual": residual}
+    got = gated_linear(x, gate, up, outputs=kept, config=config, **options)
+    in_place = gated_linear(x, gate, up, config=config.replace(residual_in_place=True), **options)
+    first, second = both(x, gate, up, gate_bias, up_bias)
+    wanted = rounded(first * second + exact(residual), BF16)
+    np.testing.assert_array_equal(exact(got), wanted)
+    np.testing.assert_array_equal(exact(in_place), wanted)
+    np.testing.assert_array_equal(exact(kept["gate"]), rounded(first, BF16))
+    np.testing.assert_array_equal(exact(kept["up"]), rounded(second, BF16))
+
+
+@pytest.mark.parametrize("name", ["swapped, ping-pong", "split, swapped", "split by memory", "stream-K, ping-pong"])
+def test_swapped_and_divided_are_proved(name):
+    bound = gated_linear.bind(integers(20, 200), *(integers(72, 200) for _ in range(2)), config=VARIANTS[name][0])
+    assert check_launch(bound).verdict == "PROVED"
+
+
+@settings(max_examples=6)
+@given(
+    sizes=st.tuples(st.integers(1, 200), st.integers(1, 150), st.integers(130, 400)),
+    columns=st.integers(1, 8).map(lambda n: 16 * n),
+    rows=st.sampled_from([(128, {"consumers": 1}), (256, {}), (128, {"pingpong": True})]),
+    swapped=st.booleans(),
+    divided=st.sampled_from(
+        [{}, {"num_split_k": 2}, {"num_split_k": 2, "split_in_cluster": False}, {"stream_k": True}]
+    ),
+    schedule=st.sampled_from(["eager", "lazy", "reverse", "random"]),
+)
+def test_any_configuration(sizes, columns, rows, swapped, divided, schedule):
+    m, n, k = sizes
+    config = HopperConfig(tile=(rows[0], columns), AB_swapped=swapped, **rows[1], **divided)
+    assume(not config.replace(gated=True).violations())
+    scheduled(schedule, integers(m, k), integers(n, k), integers(n, k), config=config)
 
 
 @pytest.mark.parametrize("target", ["sm_90a", "sm_100a"])
@@ -154,10 +241,10 @@ def test_all_invalid_arguments_are_reported():
     ("config", "what"),
     [
         (HopperConfig(tile=(64, 24), consumers=1), "needs a tile width that is a multiple of 16"),
-        (HopperConfig(tile=(64, 32), consumers=1, AB_swapped=True), "not supported with AB_swapped"),
+        (HopperConfig(tile=(64, 32), consumers=1, AB_swapped=True), "gives a consumer 64 rows; with AB_swapped they"),
         (
-            HopperConfig(tile=(64, 64), consumers=1, num_split_k=2),
-            "not supported with AB_swapped, num_split_k or stream_k",
+            HopperConfig(tile=(64, 48), consumers=1, num_split_k=2),
+            "needs a multiple of 16 columns of gate and of up, but a tile has 24",
         ),
         (MatmulConfig(cta_group=1, mma_shape=(64, 24, 16)), "does not divide the accumulator's 12 columns"),
     ],

@@ -20,6 +20,9 @@ TARGETS = ["sm_90a", "sm_100a"]
 CLUSTERS = {
     "four of ping-pong": HopperConfig(tile=(64, 64), pingpong=True, cluster_shape=(2, 2, 1)),
     "tall": HopperConfig(tile=(256, 64), cluster_shape=(1, 2, 1)),
+    "swapped": HopperConfig(tile=(128, 40), consumers=1, AB_swapped=True),
+    "swapped, ping-pong": HopperConfig(tile=(128, 24), pingpong=True, AB_swapped=True),
+    "swapped, two consumers": HopperConfig(tile=(256, 16), AB_swapped=True, cluster_shape=(2, 1, 1)),
     "Blackwell, a folded accumulator": MatmulConfig(cta_group=2, mma_shape=(128, 64, 16)),
     "Blackwell, swapped": MatmulConfig(cta_group=1, mma_shape=(64, 32, 16), AB_swapped=True),
 }
@@ -172,7 +175,7 @@ def test_all_invalid_arguments_are_reported():
     ("config", "what"),
     [
         (HopperConfig(tile=(64, 24), consumers=1), "needs a tile width that is a multiple of 16"),
-        (HopperConfig(tile=(64, 32), consumers=1, AB_swapped=True), "not supported with AB_swapped"),
+        (HopperConfig(tile=(64, 32), consumers=1, AB_swapped=True), "with AB_swapped they must be a multiple of 128"),
         (HopperConfig(tile=(64, 64), consumers=1, num_split_k=2), "split-K is for single GEMMs only"),
         (HopperConfig(tile=(128, 64), residual_in_place=True), "only a dense GEMM loads its residual"),
         (CONFIGS["Blackwell, a cluster"], "in gmm: tiles of groups share nothing"),

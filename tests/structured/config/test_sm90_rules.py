@@ -47,9 +47,8 @@ CASES = [
     # gated GEMMs
     (HopperConfig, {"gated": True, "tile": (128, 24)}, "gated=True", "a multiple of 16 with cluster x = 1, but it is 24"),
     (HopperConfig, {"gated": True, "tile": (128, 48), "cluster_shape": (2, 1, 1)}, "gated=True", "a multiple of 32 with cluster x = 2"),
-    (HopperConfig, {"gated": True, "AB_swapped": True}, "gated=True", "not supported with AB_swapped"),
-    (HopperConfig, {"gated": True, "num_split_k": 2}, "gated=True", "not supported with AB_swapped, num_split_k"),
-    (HopperConfig, {"gated": True, "stream_k": True}, "gated=True", "or stream_k"),
+    (HopperConfig, {"gated": True, "AB_swapped": True}, "gated=True", "gives a consumer 64 rows; with AB_swapped they must be a multiple of 128"),
+    (HopperConfig, {"gated": True, "tile": (128, 48), "num_split_k": 2}, "num_split_k=2", "a multiple of 16 columns of gate and of up, but a tile has 24"),
     # subtiles and outputs
     (HopperConfig, {"tile": (128, 88), "stage_columns": 16}, "stage_columns=16", "divides the tile's 88 columns"),
     (HopperConfig, {"tile": (128, 88), "stage_columns": 44}, "stage_columns=44", "must be a multiple of 8"),

@@ -73,7 +73,8 @@ def _by_expectation(problem: ProblemKey, device: Device) -> Iterator[HopperConfi
     order = indices[_order(candidates.take(indices), problem, device)].tolist()
     last: list[HopperConfig] = []
     for config in _built((rows[index] for index in order), problem):
-        if _loads_residual_late(config, problem) or not _has_registers(config, problem):
+        is_unmeasured = config.gated and (config.AB_swapped or config.is_split)
+        if is_unmeasured or _loads_residual_late(config, problem) or not _has_registers(config, problem):
             last.append(config)
         else:
             yield config

@@ -46,7 +46,7 @@ def bind(call: _Call, sms: int | None = None) -> Launch:
         cluster=_cluster(config),
         config=config,
         epilogue=call.epilogue,
-        **call.auxiliary_arguments(config.sliced.output_tile_shape, _layouts(config)[1]),
+        **call.auxiliary_arguments(config.sliced.output_tile_shape, call.swapped(*_layouts(config))[1]),
         **family.options(call),
     )
     return replace(launch, dependent=config.dependent)
@@ -90,7 +90,7 @@ def family_of(call: _Call) -> str:
 def tile_counts(config: HopperConfig, m: int, n: int) -> tuple[int, int]:
     """Return the tiles along M and N of the MMA, for D (m × n)."""
     rows, columns = (n, m) if config.AB_swapped else (m, n)
-    return -(-rows // config.BM), -(-columns // config.tile_columns)
+    return -(-rows // config.tile_rows), -(-columns // config.tile_columns)
 
 
 def meeting_ctas(config: HopperConfig, m: int, n: int) -> int:
@@ -136,7 +136,7 @@ def _operand_maps(call: _Call) -> tuple[TensorMap, TensorMap]:
 def _layouts(config: HopperConfig) -> tuple[OperandLayout, OperandLayout]:
     """Return the layouts of each matrix: of a gate and up pair, each has half of the tile."""
     a, b = operand_layouts(config)
-    return a, b.halved if config.gated else b
+    return a.halved if config.gates_rows else a, b.halved if config.gated and not config.gates_rows else b
 
 
 def _loads(call: _Call) -> dict[str, TensorMap]:
@@ -230,7 +230,7 @@ def _groups(call: _Call, sms: int) -> Triple:
     """Return a grid for the maximum number of tiles: every group may end inside one."""
     config, problem = call.config, call.problem
     x, y = config.cluster_shape[:2]
-    shape = (x * config.BM, y * config.tile_columns)
+    shape = (x * config.tile_rows, y * config.tile_columns)
     tall, wide = (shape[1], shape[0]) if config.AB_swapped else shape
     tiles = (problem.m // tall + min(len(call.ends), problem.m)) * -(-problem.n // wide)
     return (x * max(min(tiles, sms // (x * y)), 1), y, 1)

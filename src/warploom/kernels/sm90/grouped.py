@@ -42,7 +42,7 @@ def grouped(
     """
     roles = warp_roles(registers=config.role_registers, **config.roles)
     cluster = Cluster(config.cluster_shape)
-    swapped, shape = config.AB_swapped, (cluster.shape[0] * config.BM, cluster.shape[1] * config.tile_columns)
+    swapped, shape = config.AB_swapped, (cluster.shape[0] * config.tile_rows, cluster.shape[1] * config.tile_columns)
     tiles = GroupedScheduler(
         ends,
         cluster=cluster,
@@ -56,7 +56,7 @@ def grouped(
 
     def row(tile: GroupedTile) -> Value:
         """Return the start of this CTA's tile along M of the MMA."""
-        return (tile.n_abs if swapped else tile.m_abs) + cluster.rank_m.to(s32) * config.BM
+        return (tile.n_abs if swapped else tile.m_abs) + cluster.rank_m.to(s32) * config.tile_rows
 
     def column(tile: GroupedTile) -> Value:
         return (tile.m_abs if swapped else tile.n_abs) + cluster.rank_n.to(s32) * config.tile_columns

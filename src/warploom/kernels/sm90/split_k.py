@@ -18,6 +18,7 @@ from warploom.structured import (
     Warpgroup,
     WgmmaOp,
     begin_role,
+    paired,
     standard_inputs,
 )
 from warploom.trace import Operands, Tensor, kernel, loop, s32, warp_roles, when
@@ -37,15 +38,19 @@ def matmul_split_k(
     scratch: Operands,
     operands: Operands,
     auxiliary: Operands | None = None,
+    up: TensorMap | None = None,
     *,
     config: HopperConfig,
     epilogue: Epilogue,
 ) -> None:
-    """Compute D = epilogue(A·Bᵀ), one tile per group of `num_split_k` CTAs."""
+    """Compute D = epilogue(A·Bᵀ), one tile per group of `num_split_k` CTAs.
+
+    In a gated GEMM `b` is the gate matrix and `up` the up matrix.
+    """
     roles = warp_roles(registers=config.role_registers, **config.roles)
     cluster = Cluster((config.num_split_k, 1) if config.split_in_cluster else (1, 1), sync_at_exit=False)
     tile = SplitTile.of(config, cluster, m_tiles, n_tiles, k_tiles)
-    inputs = standard_inputs(a, b, config, roles, cluster)
+    inputs = standard_inputs(*paired(a, b, up, config), config, roles, cluster)
     group = Warpgroup(roles.consume)
     writer = ConsumerWriter(d, config, group, epilogue.bound(**operands), loads.get("residual"), outputs=auxiliary)
     if config.split_in_cluster:

@@ -17,6 +17,7 @@ from warploom.structured import (
     Warpgroup,
     WgmmaOp,
     begin_role,
+    paired,
     standard_inputs,
     warpgroup_order,
 )
@@ -38,18 +39,22 @@ def matmul_stream_k(
     scratch: Operands,
     operands: Operands,
     auxiliary: Operands | None = None,
+    up: TensorMap | None = None,
     *,
     config: HopperConfig,
     epilogue: Epilogue,
 ) -> None:
-    """Compute D = epilogue(A·Bᵀ); a tile that several CTAs share is written by the one that has its last K tiles."""
+    """Compute D = epilogue(A·Bᵀ); a tile that several CTAs share is written by the one that has its last K tiles.
+
+    In a gated GEMM `b` is the gate matrix and `up` the up matrix.
+    """
     roles = warp_roles(registers=config.role_registers, **config.roles)
     cluster = Cluster(config.cluster_shape)
     layers = batches if len(a.geometry.box) > 2 else 1
     tiles = StreamScheduler(
         (m_tiles, n_tiles, layers), cluster=cluster, k_tiles=k_tiles, swizzle_size=config.swizzle_size
     )
-    inputs = standard_inputs(a, b, config, roles, cluster)
+    inputs = standard_inputs(*paired(a, b, up, config), config, roles, cluster)
     group = Warpgroup(roles.consume)
     writer = ConsumerWriter(d, config, group, epilogue.bound(**operands), loads.get("residual"), outputs=auxiliary)
     partials = PartialTiles(scratch["workspace"], scratch["flags"], config, group, cluster)

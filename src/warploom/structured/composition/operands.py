@@ -64,7 +64,8 @@ def operand_tiles(
     """
     a_layout, b_layout = operand_layouts(config)
     count = config.num_pipeline_stages
-    rows = a_row or (lambda tile: tile.m * config.BM)
+    tile_rows = config.tile_rows if isinstance(config, HopperConfig) else config.BM
+    rows = a_row or (lambda tile: tile.m * tile_rows)
     columns = b_row or (lambda tile: tile.n * config.tile_columns)
     # The CTAs of a pair split the rows of B, or of both in (gate, up), unless one MMA computes both: then each has the
     # same rows of one of the two.

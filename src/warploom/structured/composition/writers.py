@@ -186,11 +186,11 @@ class ConsumerWriter:
     def _coords(self, tile: Any, slice_: Index) -> list[tuple[Index, Index, Index]]:
         """Return the coordinates of a tile's blocks, in units of 64 rows and a slice of columns."""
         config = self._config
-        own = tile.m * (config.BM // WGMMA_M)
+        own = tile.m * (config.tile_rows // WGMMA_M)
         if not config.pingpong:
-            own = own + self._group.number.to("s32") * config.subtiles
+            own = own + self._group.number.to("s32") * config.blocks
         column = tile.n if config.splits_units else tile.n * config.num_split_k + slice_
-        return [(own + at, column, tile.batch) for at in range(config.subtiles)]
+        return [(own + at, column, tile.batch) for at in range(config.blocks)]
 
     def write_group(
         self,
@@ -206,7 +206,7 @@ class ConsumerWriter:
         """
         config, (down, along) = self._config, place
         if not config.pingpong:
-            down = down + self._group.number.to("s32") * config.consumer_rows
+            down = down + self._group.number.to("s32") * config.written_rows
         for number, part in enumerate(parts):
             first = down + number * WGMMA_M
             start = (along, first) if config.AB_swapped else (first, along)

@@ -61,7 +61,10 @@ class GemmConfig(metaclass=AcceptsDeprecated):
     num_split_k: int = 1
     use_tma_store: bool = True
     gated: bool = False
-    """Each element of C has two accumulators, gate and up: half of the rows of a B tile come from a second matrix."""
+    """Each element of C has two accumulators, gate and up: half of a weight tile's rows come from a second matrix.
+
+    Weights are B, or A with `AB_swapped`.
+    """
     output_types: tuple[str, ...] = ()
     """Types of the auxiliary outputs, if all of them go through shared memory as C does."""
     num_output_stages: int = DERIVED

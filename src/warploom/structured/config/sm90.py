@@ -46,7 +46,7 @@ def _output_stages(config: HopperConfig) -> int:
     if not config.residual_in_place:
         are_few = config.has_wide_subtiles and config.row_subtiles <= (2 if config.pingpong else 3)
         return 1 if are_few and _input_stages_with(config, 1) > _input_stages_with(config, 2) else 2
-    whole, stages = config.subtiles * config.row_subtiles, config.num_pipeline_stages or _STAGES_WITH_WHOLE_RESIDUAL
+    whole, stages = config.blocks * config.row_subtiles, config.num_pipeline_stages or _STAGES_WITH_WHOLE_RESIDUAL
     needed = config.exactly(num_output_stages=whole, num_pipeline_stages=stages).shared_bytes(stages)
     return whole if needed <= MACHINE.shared_per_block else config.row_subtiles
 
@@ -153,9 +153,35 @@ class HopperConfig(GemmConfig):
         return WGMMA[self.multiplied].k
 
     @property
+    def gates_rows(self) -> bool:
+        """True if the first half of a tile's rows is of the gate matrix and the second half of up."""
+        return self.gated and self.AB_swapped
+
+    @property
+    def tile_rows(self) -> int:
+        """Rows of C, or of its transpose with `AB_swapped`, in a tile."""
+        return self.BM // 2 if self.gates_rows else self.BM
+
+    @property
     def consumer_rows(self) -> int:
         """Rows of a tile that one consumer multiplies."""
         return self.BM if self.pingpong else self.BM // self.consumers
+
+    @property
+    def written_rows(self) -> int:
+        """Rows of C, or of its transpose with `AB_swapped`, that one consumer writes."""
+        return self.consumer_rows // 2 if self.gates_rows else self.consumer_rows
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of 64 rows that a consumer writes."""
+        return self.written_rows // WGMMA_M
+
+    def block_row(self, number: int) -> int:
+        """Return the row of a consumer's MMA from its first one; those of up follow those of gate."""
+        if self.gates_rows and number >= self.blocks:
+            return self.tile_rows + (number - self.blocks) * WGMMA_M
+        return number * WGMMA_M
 
     @property
     def subtiles(self) -> int:
@@ -230,7 +256,7 @@ class HopperConfig(GemmConfig):
     @property
     def splits_units(self) -> bool:
         """True if there are more splits than slices of eight columns, so that each reduces units of a few registers."""
-        return self.num_split_k > 1 and self.BN % (8 * self.num_split_k) != 0
+        return self.num_split_k > 1 and self.tile_columns % (8 * self.num_split_k) != 0
 
     @property
     def split_unit(self) -> int:
@@ -239,13 +265,13 @@ class HopperConfig(GemmConfig):
 
     @property
     def sliced(self) -> Self:
-        """The part of a tile that is written: with `gated` half of the columns, with split-K one split's slice."""
-        if self.gated:
-            return self.exactly(tile=(self.BM, self.tile_columns), gated=False, cluster_shape=(1, 1, 1))
-        if self.num_split_k == 1 or self.splits_units:
+        """The part of a tile that is written: with `gated` half of it, with split-K one split's slice."""
+        slices = 1 if self.splits_units else self.num_split_k
+        if slices == 1 and not self.gated:
             return self
-        tile = (self.BM, self.BN // self.num_split_k)
-        return self.exactly(tile=tile, num_split_k=1, stage_columns=DERIVED, cluster_shape=(1, 1, 1))
+        tile = (self.tile_rows, self.tile_columns // slices)
+        columns = self.stage_columns if slices == 1 else DERIVED
+        return self.exactly(tile=tile, gated=False, num_split_k=1, stage_columns=columns, cluster_shape=(1, 1, 1))
 
     @property
     def row_subtiles(self) -> int:

@@ -87,12 +87,16 @@ def _splits(config: HopperConfig) -> Violations:
 def _gated(config: HopperConfig) -> Violations:
     if not config.gated:
         return
-    x = config.cluster_shape[0]
+    x = 1 if config.AB_swapped else config.cluster_shape[0]
     if config.tile_columns % (_COLUMN_STEP * x):
         step = 2 * _COLUMN_STEP * x
         yield "gated", f"needs a tile width that is a multiple of {step} with cluster x = {x}, but it is {config.BN}"
-    if config.AB_swapped or config.num_split_k > 1 or config.stream_k:
-        yield "gated", "is not supported with AB_swapped, num_split_k or stream_k"
+    if config.gates_rows and config.consumer_rows % (2 * WGMMA_M):
+        rows, step = config.consumer_rows, 2 * WGMMA_M
+        yield "gated", f"gives a consumer {rows} rows; with AB_swapped they must be a multiple of {step}"
+    if config.splits_units:
+        columns, step = config.tile_columns, _COLUMN_STEP * config.num_split_k
+        yield "num_split_k", f"needs a multiple of {step} columns of gate and of up, but a tile has {columns}"
 
 
 def _precision(config: HopperConfig) -> Violations:
@@ -132,8 +136,8 @@ def _residual(config: HopperConfig) -> Violations:
     if not config.use_tma_store or config.splits_units:
         yield "residual_in_place", "needs C to be stored through shared memory"
     subtiles = config.row_subtiles
-    if config.num_output_stages not in (subtiles, config.subtiles * subtiles):
-        legal = f"{subtiles} or {config.subtiles * subtiles}" if config.subtiles > 1 else str(subtiles)
+    if config.num_output_stages not in (subtiles, config.blocks * subtiles):
+        legal = f"{subtiles} or {config.blocks * subtiles}" if config.blocks > 1 else str(subtiles)
         yield "num_output_stages", f"must be {legal} with residual_in_place=True: 64 rows, or the consumer's tile"
 
 

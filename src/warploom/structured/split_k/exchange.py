@@ -77,9 +77,9 @@ class ClusterExchange:
         return _tiles(total, self._config)
 
     def _slice_of(self, core: WgmmaOp, split: int) -> list[Value]:
-        """Return this thread's accumulators in the columns of a split."""
-        each = self._config.BN // _PAIR // self._config.num_split_k
-        parts = (accumulator.registers[split * each : (split + 1) * each] for accumulator in core.accumulators)
+        """Return this thread's accumulators in the columns of a split; of a gated GEMM those of gate and of up."""
+        each = self._config.tile_columns // _PAIR // self._config.num_split_k
+        parts = (part[split * each : (split + 1) * each] for block in core.blocks for part in block)
         return [register.get() for part in parts for register in part]
 
     def _send(self, values: Sequence[Value], place: Value, other: Value) -> None:
@@ -127,10 +127,11 @@ class GlobalExchange:
         """Return this split's slice of the columns, reduced over all splits in order."""
         self._store(core)
         config = self._config
-        each, splits = config.BN // _COLUMNS, config.num_split_k
+        each, splits = config.tile_columns // _COLUMNS, config.num_split_k
         run = each // splits
         first = self._tile.split.to("u32") * run
-        units = [first + (piece * each + unit) for piece in range(config.subtiles) for unit in range(run)]
+        pieces = range(sum(map(len, core.blocks)))
+        units = [first + (piece * each + unit) for piece in pieces for unit in range(run)]
         parts = [[self._fetch(split, unit) for split in range(splits)] for unit in units]
         return _tiles([value for part in parts for value in _add(part)], config)
 
@@ -143,7 +144,7 @@ class GlobalExchange:
 
     def _store(self, core: WgmmaOp) -> None:
         """Store all accumulators of this thread, and wait until all splits have done so."""
-        held = [register.get() for accumulator in core.accumulators for register in accumulator.registers]
+        held = [register.get() for block in core.blocks for part in block for register in part]
         size = self._config.split_unit
         for unit in range(len(held) // size):
             self._mine.store(held[size * unit : size * (unit + 1)], unit * self._row)
@@ -186,8 +187,8 @@ def unit_start(config: HopperConfig, split: Value) -> tuple[Value, Value]:
 
 def _tiles(values: Sequence[Value], config: HopperConfig) -> list[RegisterTile]:
     """Split the values of a slice into tiles of 64 rows."""
-    each = len(values) // config.subtiles
-    pieces = (values[piece * each : (piece + 1) * each] for piece in range(config.subtiles))
+    each = len(values) // config.blocks
+    pieces = (values[piece * each : (piece + 1) * each] for piece in range(config.blocks))
     return [RegisterTile(piece, config.sliced.stageN) for piece in pieces]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any
 
 from warploom.hardware.fragments import tensor_move
@@ -17,6 +18,7 @@ from warploom.trace.language.control import when
 from warploom.trace.language.fragments import Accumulator, Fragment, wgmma_accumulator
 from warploom.trace.language.roles import Role
 from warploom.trace.language.values import Value, literal
+from warploom.trace.language.variables import Variable
 
 _WARPS = 4
 
@@ -80,7 +82,7 @@ class WgmmaOp:
         a, b = self._operands
         row_block = literal(0, "u32") if config.pingpong else group.number
         self._first = (
-            a.descriptor(literal(0, "u32")) + row_block.to("u64") * a.layout.down(config.consumer_rows),
+            a.descriptor(literal(0, "u32")) + row_block.to("u64") * a.layout.down(config.written_rows),
             b.descriptor(literal(0, "u32")),
         )
         count = config.subtiles if accumulators is None else accumulators
@@ -96,8 +98,17 @@ class WgmmaOp:
         self._majors = majors if WGMMA[config.multiplied].transposable else ()
 
     @property
+    def blocks(self) -> list[list[Sequence[Variable]]]:
+        """The registers of each 64 rows that are written: of the accumulator, or of gate and up."""
+        config, held = self._config, [each.registers for each in self.accumulators]
+        if config.gates_rows:
+            return [[held[at], held[config.blocks + at]] for at in range(config.blocks)]
+        half = len(held[0]) // 2
+        return [[each[:half], each[half:]] if config.gated else [each] for each in held]
+
+    @property
     def tiles(self) -> list[RegisterTile]:
-        return [RegisterTile(each.registers, self._config.stageN) for each in self.accumulators]
+        return [RegisterTile([*chain(*block)], self._config.stageN) for block in self.blocks]
 
     @contextmanager
     def consume(self, k: Value) -> Iterator[InputConsumerStage]:
@@ -138,7 +149,7 @@ class WgmmaOp:
         isa.wgmma.fence()
         for k in range(0, a.layout.k_extent, config.mma_k):
             for number, accumulator in into.items():
-                away = a.layout.step(k) + a.layout.down(number * WGMMA_M)
+                away = a.layout.step(k) + a.layout.down(config.block_row(number))
                 operands = (left + away, right + b.layout.step(k), accumulate if k == 0 else True)
                 mma(accumulator.registers, *operands, 1, 1, *self._majors, **self._words)
         isa.wgmma.commit_group()
