@@ -49,6 +49,11 @@ class BoxGeometry:
         return {}
 
     @cached_property
+    def places(self) -> dict[int, Any]:
+        """The places of boxes in shared memory, by address."""
+        return {}
+
+    @cached_property
     def rank(self) -> int:
         """Axes of the tensor; a box has two in the im2col modes."""
         return len(self.element_strides)

@@ -7,10 +7,13 @@ import pytest
 
 pytest.importorskip("llvmlite")
 
+from warploom.host.tensor_map import TensorMap
+from warploom.machine.copy.boxes import collect_box, copy_box, place_box, read_box, write_box
+from warploom.machine.engine.call_lists import Sequence
 from warploom.machine.engine.context import Regions
 from warploom.machine.engine.granule_kernels import PAIRED, Gather
 from warploom.machine.engine.native import Engine
-from warploom.machine.memory.byte_memory import FlatMemory, GlobalMemory
+from warploom.machine.memory.byte_memory import FlatMemory, GlobalMemory, padded
 from warploom.machine.numerics.products import Factor, product
 from warploom.machine.tensor.elements import ELEMENTS, settle
 from warploom.machine.tensor.wgmma_registers import ACCUMULATORS
@@ -141,22 +144,74 @@ def test_operands_are_read_from_scattered_granules(engine: Engine, element: str,
         assert np.array_equal(paired, found[:, order], equal_nan=True)
 
 
-def test_rows_are_copied_to_their_granules_and_nowhere_else(engine: Engine) -> None:
+@pytest.mark.parametrize("swizzle", ["none", "32B", "64B", "128B"])
+@pytest.mark.parametrize("stores", [False, True])
+def test_boxes_are_copied_to_their_granules_and_nowhere_else(engine: Engine, swizzle: str, stores: bool) -> None:
     rng = np.random.default_rng()
-    memory, shared = rng.integers(0, 256, (2, 1 << 14), np.uint8)
-    offsets = np.sort(rng.choice(1 << 13, 24, replace=False)).astype(np.int64)
-    places = rng.permutation(900)[: 24 * 5].astype(np.int64)
-    wanted = shared.copy()
-    for row, offset in enumerate(offsets):
-        for granule in range(5):
-            at, to = 77 + offset + 16 * granule, 16 * (3 + places[5 * row + granule])
-            wanted[to : to + 16] = memory[at : at + 16]
-    copy = engine.routines.granules.copy_rows
-    assert copy(memory, 77, offsets, 80, shared, 3, places)
-    assert np.array_equal(shared, wanted)
-    for start, width in ((-1, 80), ((1 << 14) - 79 - int(offsets[-1]), 80), (0, 0), (0, 72), (0, 96)):
-        assert not copy(memory, start, offsets, width, shared, 3, places)
-    assert np.array_equal(shared, wanted)
+    width = {"none": 64, "32B": 16, "64B": 32, "128B": 64}[swizzle]
+    tensor = rng.integers(0, 1 << 16, (3, 40, 200), np.uint16)
+    geometry = TensorMap(tensor, box=(2, 8, width), dtype="u16", swizzle=swizzle).geometry
+    memory = np.concatenate([rng.integers(0, 256, 32, np.uint8), tensor.reshape(-1).view(np.uint8)])
+    shared, routines = padded(1 << 14), engine.routines
+    shared[...] = rng.integers(0, 256, len(shared), np.uint8)
+    for _ in range(10):
+        coords = (int(rng.integers(0, 200 - width)) // 8 * 8, int(rng.integers(0, 33)), int(rng.integers(0, 2)))
+        address = 128 * int(rng.integers(0, 64))
+        wanted_memory, wanted_shared = memory.copy(), shared.copy()
+        if stores:
+            write_box(wanted_memory, geometry, coords, collect_box(shared, address, geometry), 32)
+        else:
+            place_box(wanted_shared, address, geometry, read_box(memory, geometry, coords, 32))
+        assert copy_box(routines, memory, geometry, coords, 32, shared, address, stores=stores)
+        assert np.array_equal(memory, wanted_memory)
+        assert np.array_equal(shared, wanted_shared)
+    last = (200 - width, 32, 1)
+    assert copy_box(routines, memory, geometry, last, 32, shared, 0)
+    before = memory.copy(), shared.copy()
+    for part, address, coords in (
+        (memory[:-2], 0, last),  # the tensor is larger than its memory
+        (memory, len(shared) - 128, last),
+        (memory, 64, last),
+        (memory, 0, (208 - width, 32, 1)),
+        (memory, 0, (-8, 0, 0)),
+    ):
+        storing = stores and min(coords) >= 0
+        assert not copy_box(routines, part, geometry, coords, 32, shared, address, stores=storing)
+    assert np.array_equal(memory, before[0])
+    assert np.array_equal(shared, before[1])
+
+
+@pytest.mark.parametrize("element", ["bf16", "f16", "tf32"])
+def test_a_list_of_calls_does_what_they_do_one_by_one(engine: Engine, element: str) -> None:
+    rng, per = np.random.default_rng(), 4 if element == "tf32" else 8
+    routines, n, steps = engine.routines, 24, 3
+    shared = padded(1 << 16)
+    shared[...] = rng.standard_normal(len(shared) // 2).astype(np.float16).view(np.uint8)
+    granules, inner = shared.view(np.complex128), 2 * steps
+    a_places, b_places = (rng.permutation(900)[: rows * inner].reshape(rows, inner) for rows in (64, n))
+    registers = rng.standard_normal((40, 128)).astype(np.float32).view(np.uint32)
+    wanted = registers.copy()
+    a = routines.granules.gather(granules, 7, a_places, Gather(element, False))
+    b = routines.granules.gather(granules, 9, b_places, Gather(element, True))
+    assert a is not None
+    assert b is not None
+    routines.products.add_fragments(a, b, steps, wanted[5 : 5 + n // 2], accumulate=True, negative=True)
+    sequence = Sequence(bases=2)
+    left = routines.granules.convert(sequence, 1, 7, a_places, Gather(element, False))
+    right = routines.granules.convert(sequence, 1, 9, b_places, Gather(element, True))
+    assert left is not None
+    assert right is not None
+    sequence.needs(2, (5 + n // 2) * 512)
+    routines.products.multiply_fragments(
+        sequence, left, right, (n, 2 * per, steps), ((5 * 512, 2), 128), accumulate=True, negative=True
+    )
+    prepared, end = sequence.prepared(), 16 * max(8 + int(a_places.max()), 10 + int(b_places.max()))
+    before = registers.copy()
+    assert not routines.calls.run(prepared, shared[: end - 16], registers)
+    assert not routines.calls.run(prepared, shared, registers[: 4 + n // 2])
+    assert np.array_equal(registers, before)
+    assert routines.calls.run(prepared, shared[:end], registers[: 5 + n // 2])
+    assert np.array_equal(registers, wanted)
 
 
 @pytest.mark.parametrize("size", [4, 8, 16])

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from math import gcd, prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ from warploom.hardware.tensor_maps import NAN_FILL, SHARED_ALIGNMENT
 from warploom.host.tensor_map import BoxGeometry
 from warploom.machine.copy.pixels import pixel_rows
 from warploom.machine.copy.reductions import DTYPES, reduce_values
+from warploom.machine.engine.addresses import address_of
 from warploom.machine.tensor.elements import pack_six_bits, round_to_tf32
 
 if TYPE_CHECKING:
@@ -107,18 +108,26 @@ def _part(
         rows, offsets, first, count = pixel_rows(geometry, coords, shift)
         columns = np.arange(first, first + count)
         return (rows[:, None], columns), memory, (origin + offsets[:, None]) + (columns - first)
-    place = tuple(coords)
-    known = geometry.windows.get(place)
+    inside, offset, counts, strides, _ = _known_window(geometry, tuple(coords))
+    return inside, _rows(memory, origin + offset, counts, strides), ...
+
+
+def _known_window(geometry: BoxGeometry, coords: tuple[int, ...]) -> Any:
+    """`_window` with the innermost slice in bytes, and the rows for native code if it takes them; remembered."""
+    known = geometry.windows.get(coords)
     if known is None:
         inside, offset, counts, strides = _window(geometry, coords)
+        source = None
         if inside is not None:
             count_of = geometry.element.global_row_bytes
             inside = (*inside[:-1], slice(count_of(inside[-1].start), count_of(inside[-1].stop)))
+        elif not (geometry.element.rounds_to_tf32 or geometry.element.padded):
+            rows = _whole_rows(tuple(counts), tuple(strides))
+            source = None if rows is None else (offset, rows)
         if len(geometry.windows) >= _MOST_WINDOWS:
             geometry.windows.clear()
-        known = geometry.windows[place] = inside, offset, counts, strides
-    inside, offset, counts, strides = known
-    return inside, _rows(memory, origin + offset, counts, strides), ...
+        known = geometry.windows[coords] = inside, offset, counts, strides, source
+    return known
 
 
 def read_box(
@@ -157,35 +166,93 @@ def _row_offsets(counts: tuple[int, ...], strides: tuple[int, ...]) -> NDArray[n
     return offsets
 
 
+class _Rows(NamedTuple):
+    """The rows of a box that is wholly inside its tensor: whole granules."""
+
+    end: int
+    """The first byte after them, from the first of them on."""
+    offsets: NDArray[np.int64]
+    address: int
+    """Of the offsets."""
+    rows: int
+    granules: int
+    """Of a row."""
+
+
+class _Target(NamedTuple):
+    """The granules of a box in shared memory."""
+
+    first: int
+    end: int
+    """The first byte after them."""
+    places: NDArray[np.intp]
+    address: int
+    """Of the places."""
+
+
+@lru_cache(maxsize=256)
+def _whole_rows(counts: tuple[int, ...], strides: tuple[int, ...]) -> _Rows | None:
+    """The rows of a box for native code; None where they are not whole granules, or there are none."""
+    width = counts[-1]
+    if 0 in counts or width % GRANULE or min(strides) < 0:
+        return None
+    offsets = _row_offsets(counts[:-1], strides[:-1])
+    return _Rows(int(offsets.max()) + width, offsets, address_of(offsets), len(offsets), width // GRANULE)
+
+
+def _target(geometry: BoxGeometry, address: int) -> _Target:
+    """The place of a box at an aligned address, remembered."""
+    known: _Target | None = geometry.places.get(address)
+    if known is None:
+        if len(geometry.places) >= _MOST_WINDOWS:
+            geometry.places.clear()
+        row_bytes, swizzle = geometry.row_bytes, geometry.swizzle
+        rows, phase = geometry.shared_bytes // row_bytes, address % swizzle.alignment if swizzle.bits else 0
+        pitch = geometry.pitch if swizzle.bits else row_bytes
+        places = _granules(swizzle.name, row_bytes, pitch, rows, phase)
+        base = address - phase
+        end = base + (int(places.max()) + 1) * GRANULE
+        known = geometry.places[address] = _Target(base, end, places, address_of(places))
+    return known
+
+
 def copy_box(
-    routines: Routines | None,
+    routines: Routines,
     memory: Bytes,
     geometry: BoxGeometry,
     coords: tuple[int, ...],
     origin: int,
     shared: Bytes,
     address: int,
+    *,
+    stores: bool = False,
 ) -> bool:
-    """Copy a box from global to shared memory by native code, as `read_box` and `place_box` would do.
+    """Copy a box from global to shared memory by native code, as `read_box` and `place_box` would do; `stores`: back,
+    as `collect_box` and `write_box` would do.
 
-    False, and nothing is done, for a box that is not wholly inside its tensor, that changes on the way, or that no copy
-    has had before.
+    False, and nothing is done, for a box that is not wholly inside its tensor, that changes on the way, or that is a
+    fault.
     """
     known = geometry.windows.get(coords)
-    if known is None or known[0] is not None or routines is None:
+    if known is None or stores:
+        if geometry.mode != "tile":
+            return False
+        _check(geometry, coords, storing=stores)
+        known = _known_window(geometry, coords)
+    if known[4] is None or address % SHARED_ALIGNMENT:
         return False
-    if geometry.element.rounds_to_tf32 or geometry.element.padded:
+    offset, source = known[4]
+    target: _Target = geometry.places.get(address) or _target(geometry, address)
+    first = origin + offset
+    if first + source.end > memory.nbytes or target.end > shared.nbytes:
         return False
-    _, offset, counts, strides = known
-    base, index = _place(shared, address, geometry, geometry.shared_bytes)
-    phase, rows = address % geometry.swizzle.alignment, geometry.shared_bytes // geometry.row_bytes
-    if index is None:
-        index, phase = _granules("none", geometry.row_bytes, geometry.row_bytes, rows, 0), 0
-    last = _last_granule(geometry.swizzle.name, geometry.row_bytes, geometry.pitch, rows, phase)
-    if (base + last + 1) * GRANULE > shared.nbytes:
+    if source.rows * source.granules != len(target.places):
         return False
-    offsets = _row_offsets(tuple(counts[:-1]), tuple(strides[:-1]))
-    return routines.granules.copy_rows(memory, origin + offset, offsets, counts[-1], shared, base, index)
+    routines.granules.copy_box(
+        address_of(memory) + first, source.address, source.rows, source.granules,
+        address_of(shared) + target.first, target.address, stores=stores,
+    )  # fmt: skip
+    return True
 
 
 def _stored(geometry: BoxGeometry, dense: Bytes) -> Bytes:
@@ -236,11 +303,6 @@ def _granules(swizzle_name: str, row_bytes: int, pitch: int, rows: int, phase: i
     starts = phase + pitch * np.arange(rows, dtype=np.intp)[:, None]
     placed = SWIZZLES[swizzle_name].apply(starts + np.arange(0, row_bytes, GRANULE, dtype=np.intp))
     return np.ascontiguousarray(placed.reshape(-1) // GRANULE)
-
-
-@lru_cache(maxsize=256)
-def _last_granule(swizzle_name: str, row_bytes: int, pitch: int, rows: int, phase: int) -> int:
-    return int(_granules(swizzle_name, row_bytes, pitch, rows, phase).max())
 
 
 def _place(shared: Bytes, address: int, geometry: BoxGeometry, size: int) -> tuple[int, NDArray[np.intp] | None]:

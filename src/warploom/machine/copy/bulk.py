@@ -100,7 +100,7 @@ def submit(
 
 def placing(g: Group, op: Op, run: Callable[[], None]) -> Callable[[], None]:
     """A function whose faults name the instruction that it completes."""
-    grid, cta, warp = g.grid, g.cta, g.first_warp
+    cta, warp = g.cta, g.first_warp
 
     def placed() -> None:
         try:
@@ -108,10 +108,15 @@ def placing(g: Group, op: Op, run: Callable[[], None]) -> Callable[[], None]:
         except WarploomError as error:
             if error.loc is not None:
                 raise
-            notes = (op.instruction.text[:160], f"issued by {cta.name}, warp {warp}", *error.notes)
-            raise type(error)(error.diag, grid.loc_of(op), notes, error.fields) from None
+            raise located(error, cta, warp, op) from None
 
     return placed
+
+
+def located(error: WarploomError, cta: Cta, warp: int, op: Op) -> WarploomError:
+    """A fault of an operation that completes, with the instruction that issued it."""
+    notes = (op.instruction.text[:160], f"issued by {cta.name}, warp {warp}", *error.notes)
+    return type(error)(error.diag, cta.grid.loc_of(op), notes, error.fields)
 
 
 def next_number(g: Group, op: Op) -> int:

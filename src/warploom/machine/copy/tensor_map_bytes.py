@@ -128,12 +128,17 @@ def replaced(record: bytes, field: str, ordinal: int, value: int) -> bytes:
 
 def mapped(grid: Grid, address: int) -> MappedTensor:
     """The tensor map at a generic, parameter or global address."""
+    known: MappedTensor | None = grid.maps_at.get(address)
+    if known is not None:
+        return known
     record = _bytes_at(grid, address)
-    known: MappedTensor | None = grid.tensor_maps.get(record)
+    known = grid.tensor_maps.get(record)
     if known is None:
         if len(grid.tensor_maps) >= _MOST_MAPS:
             grid.tensor_maps.clear()
         known = grid.tensor_maps[record] = _decode(record, grid.memory, address)
+    if PARAM_WINDOW <= address < PARAM_WINDOW + grid.params.base + grid.params.size:
+        grid.maps_at[address] = known  # parameters do not change
     return known
 
 

@@ -70,6 +70,8 @@ class Grid:
         )
         self.sms, self.schedule, self.explicit_cluster = setup.sms, setup.schedule, setup.explicit_cluster
         self.tensor_maps = setup.tensor_maps
+        self.maps_at: dict[int, Any] = {}
+        """The tensor maps among the parameters, by generic address."""
         self.observers = setup.observers
         self.reporter = Reporter(setup.observers, self.shape, self._site) if setup.observers else None
         self.convoys = setup.schedule.convoys and not setup.schedule.two_views

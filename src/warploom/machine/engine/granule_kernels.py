@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from warploom.machine.engine.addresses import address_of
+from warploom.machine.engine.call_lists import Argument, Sequence
 from warploom.machine.engine.context import Regions
 from warploom.machine.engine.llvm_ops import Host
 from warploom.machine.engine.memory_kernels import FIND
@@ -49,11 +50,13 @@ def _arguments(name: str, declared: dict[str, str]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class BoxCopy:
-    """A routine that copies rows of whole granules to scattered places.
+    """A routine that copies rows of whole granules to scattered places, or (`stores`) back.
 
     Arguments: where the rows begin, the distance of each row from there, rows, granules of a row, the target, and the
     granule of the target for each granule of the rows.
     """
+
+    stores: bool = False
 
     @property
     def words(self) -> int:
@@ -76,11 +79,11 @@ class BoxCopy:
             "  %g = phi i64 [ 0, %row ], [ %g_next, %granule ]",
             "  %m = phi i64 [ %n, %row ], [ %n_next, %granule ]",
             "  %from = getelementptr <4 x i32>, ptr %line, i64 %g",
-            "  %v = load <4 x i32>, ptr %from, align 1",
             "  %place_at = getelementptr i64, ptr %places, i64 %m",
             "  %place = load i64, ptr %place_at",
             "  %to = getelementptr <4 x i32>, ptr %target, i64 %place",
-            "  store <4 x i32> %v, ptr %to, align 1",
+            f"  %v = load <4 x i32>, ptr %{'to' if self.stores else 'from'}, align 1",
+            f"  store <4 x i32> %v, ptr %{'from' if self.stores else 'to'}, align 1",
             "  %g_next = add i64 %g, 1",
             "  %n_next = add i64 %m, 1",
             "  %more = icmp ult i64 %g_next, %granules",
@@ -364,32 +367,20 @@ class Granules:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._prototype = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_char_p, ctypes.c_void_p)
-        self._copy = self._prototype(engine.address(BoxCopy()))
+        self._copy, self._store = (self._prototype(engine.address(BoxCopy(each))) for each in (False, True))
         self._pack_copy, self._pack_gather = struct.Struct("=6Q").pack, struct.Struct("=5Q").pack
         self._pack_lanes = struct.Struct("=9Q").pack
         self._gathers: dict[Gather, Any] = {}
         self._lane_copies: dict[int, Any] = {}
 
-    def copy_rows(
-        self, memory: Array, start: int, offsets: Array, width: int, shared: Array, base: int, places: Array
-    ) -> bool:
-        """Copy rows of `width` bytes at offsets (ascending) from a start to granules of shared memory, from `base` on.
-
-        False, and nothing is done, where the rows leave the memory or are not whole granules. The caller has checked
-        the places.
+    def copy_box(
+        self, source: int, offsets: int, rows: int, granules: int, target: int, places: int, *, stores: bool
+    ) -> None:
+        """Copy rows of granules at offsets from a source to places from a target, or back: all are host addresses that
+        the caller has checked.
         """
-        end = start + int(offsets[-1]) + width
-        whole = width > 0 and width % GRANULE == 0 and len(places) * GRANULE == len(offsets) * width
-        if not whole or start < 0 or end > memory.nbytes:
-            return False
-        self._copy(
-            self._pack_copy(
-                address_of(memory) + start, address_of(offsets), len(offsets), width // GRANULE,
-                address_of(shared) + base * GRANULE, address_of(places),
-            ),
-            None,
-        )  # fmt: skip
-        return True
+        given = self._pack_copy(source, offsets, rows, granules, target, places)
+        (self._store if stores else self._copy)(given, None)
 
     def copy_lanes(
         self,
@@ -419,6 +410,26 @@ class Granules:
         )  # fmt: skip
         moved: int = self._lane_copies[size](given, None)
         return moved
+
+    def convert(
+        self, sequence: Sequence, base: int, first: int, places: Array, form: Gather, result: Argument | None = None
+    ) -> tuple[Argument, int] | None:
+        """Add a call of `gather` to a sequence: its result and the stride of that, or None where it is not taken.
+
+        Granules are counted from the `first` one of a base; the sequence notes how many the base must have. The result
+        gets room of its own unless a place for it is given.
+        """
+        outer, inner = places.shape
+        if form.element not in PER_GRANULE or (form.transposed and outer % _TRANSPOSED):
+            return None
+        count = inner * PER_GRANULE[form.element]
+        stride = outer if form.transposed else count
+        if result is None:
+            result = sequence.room(outer * count)
+        sequence.needs(base, (first + int(places.max()) + 1) * GRANULE)
+        given = (first * GRANULE, base), sequence.keep(places), outer, inner, result
+        sequence.call(self._engine.address(form), *given)
+        return result, stride
 
     def gather(
         self, granules: Array, first: int, places: Array, form: Gather, out: Array | None = None

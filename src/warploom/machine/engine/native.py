@@ -18,6 +18,7 @@ from importlib import metadata, resources
 from typing import Any
 
 from warploom.machine.engine import tables
+from warploom.machine.engine.call_lists import CallList, Calls
 from warploom.machine.engine.granule_kernels import BoxCopy, Gather, Granules, LaneCopy
 from warploom.machine.engine.kernels import Arithmetic
 from warploom.machine.engine.llvm_ops import Host
@@ -28,7 +29,7 @@ from warploom.machine.engine.store import store
 from warploom.machine.engine.vectors import EngineError, UnsupportedError
 from warploom.machine.engine.warp_kernels import Note, Shuffle
 
-Form = Arithmetic | Access | MatrixMove | Note | Shuffle | Multiply | BoxCopy | Gather | LaneCopy
+Form = Arithmetic | Access | MatrixMove | Note | Shuffle | Multiply | BoxCopy | Gather | LaneCopy | CallList
 
 _END = "define i64 @{name}(ptr %context, ptr %record) {{\n  ret i64 0\n}}\n"
 _ENTER = """define i64 @{name}(ptr %context, ptr %record) {{
@@ -78,6 +79,7 @@ class Routines:
 
     products: Products
     granules: Granules
+    calls: Calls
 
 
 class Engine:
@@ -150,7 +152,7 @@ class Engine:
     @cached_property
     def routines(self) -> Routines:
         """The routines that are called for a whole operation."""
-        return Routines(Products(self), Granules(self))
+        return Routines(Products(self), Granules(self), Calls(self))
 
     def link(self, kernels: Iterable[Kernel]) -> None:
         """Give kernels their addresses."""

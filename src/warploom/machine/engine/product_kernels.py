@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from warploom.hardware.dtypes import ELEMENT_TYPES
 from warploom.machine.engine.addresses import address_of
+from warploom.machine.engine.call_lists import Argument, Sequence
 from warploom.machine.engine.llvm_ops import Host
 
 if TYPE_CHECKING:
@@ -313,6 +314,46 @@ class Products:
         # They hold the interpreter's lock, so that one scratch matrix serves all threads.
         prototype = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_char_p, ctypes.c_void_p)
         self._add, self._add_fragments = (prototype(engine.address(Multiply(each))) for each in (False, True))
+        self._addresses = engine.address(Multiply(False)), engine.address(Multiply(True))
+
+    def multiply(
+        self,
+        sequence: Sequence,
+        a: tuple[Argument, int],
+        b: tuple[Argument, int],
+        shape: tuple[int, int, int, int],
+        d: tuple[Argument, int],
+        *,
+        accumulate: bool,
+        negative: bool,
+    ) -> None:
+        """Add a call of `add` to a sequence: A, B and D with their strides in elements, and rows, columns, k, steps."""
+        rows, columns, k, steps = shape
+        if not (self.fit(rows, columns) and min(shape) > 0):
+            raise ValueError("matrices of another shape than the routine takes")
+        sign = _SIGN if negative else 0
+        sequence.call(self._addresses[0], *a, *b, *d, rows, columns, k, steps, int(accumulate), sign)
+
+    def multiply_fragments(
+        self,
+        sequence: Sequence,
+        a: tuple[Argument, int],
+        b: tuple[Argument, int],
+        shape: tuple[int, int, int],
+        words: tuple[Argument, int],
+        *,
+        accumulate: bool,
+        negative: bool,
+    ) -> None:
+        """Add a call of `add_fragments` to a sequence: the shape is columns, k, steps."""
+        columns, k, steps = shape
+        if not (columns % _COLUMNS == 0 and 0 < columns <= 256 and k > 0 and steps > 0):
+            raise ValueError("matrices of another shape than the routine takes")
+        scratch = sequence.keep(self._scratch)
+        sign = _SIGN if negative else 0
+        sequence.call(
+            self._addresses[1], *a, *b, scratch, columns, 64, columns, k, steps, int(accumulate), sign, *words
+        )
 
     @staticmethod
     def fit(rows: int, columns: int) -> bool:

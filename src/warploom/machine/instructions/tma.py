@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from warploom.diagnostics import Diag
+from warploom.diagnostics import Diag, WarploomError
 from warploom.hardware.tensor_maps import MAP_BYTES, SHARED_ALIGNMENT
 from warploom.machine.copy.boxes import (
     collect_box,
@@ -33,6 +33,7 @@ from warploom.machine.copy.bulk import (
     count_bytes,
     groups_of,
     issuers,
+    located,
     multicast_targets,
     of_lane,
     require_live,
@@ -54,6 +55,7 @@ from warploom.ptx.isa.table import Op
 if TYPE_CHECKING:
     from warploom.machine.core.cta import Cta
     from warploom.machine.core.group import Group
+    from warploom.machine.engine.native import Routines
 
 Array = npt.NDArray[Any]
 _FOUR_ROWS = 4
@@ -101,6 +103,18 @@ def _span_bytes(tensor: MappedTensor, *, four: bool) -> int:
     return geometry.shared_bytes // geometry.row_bytes * geometry.pitch * (_FOUR_ROWS if four else 1)
 
 
+_NOT_ALONE = None, 0
+
+
+def _alone(g: Group, mask: Array | None) -> tuple[Routines | None, int]:
+    """Native routines and the lane, where one lane issues a copy that completes at once; else None."""
+    grid = g.grid
+    if mask is None or not grid.at_once or grid.flight.count:
+        return _NOT_ALONE
+    live = mask.tobytes()
+    return (grid.routines, live.index(1)) if live.count(1) == 1 else _NOT_ALONE
+
+
 @executes("cp.async.bulk.tensor.load")
 def load(op: Op) -> Run:
     """A box from global to shared memory, of one CTA or of each in a mask; its bytes count on a barrier there."""
@@ -108,6 +122,7 @@ def load(op: Op) -> Run:
     four, tiled = mode == "tile::gather4", mode.startswith("tile")
     pair = "cta_group::2" in (op["group"], op["late_group"], op["last_group"], op["end_group"])
     multicast, local = bool(op["multicast"]), op["dst"] == "shared::cta"
+    plain, rank_ = tiled and not four and not multicast, rank
 
     def one(
         g: Group,
@@ -140,8 +155,10 @@ def load(op: Op) -> Run:
             require_live(target, "A tensor load writes")
             memory, geometry, routines = tensor.region.data, tensor.geometry, g.grid.routines
             shared = target.shared
-            native = routines is not None and not shared.two_views and tiled and not four
-            if not native or not copy_box(routines, memory, geometry, coords, tensor.origin, shared.whole, offset):
+            done = False
+            if routines is not None and not shared.two_views and tiled and not four:
+                done = copy_box(routines, memory, geometry, coords, tensor.origin, shared.whole, offset)
+            if not done:
                 if four:
                     box = read_rows(memory, geometry, coords[0], coords[1:], tensor.origin)
                 else:
@@ -161,9 +178,47 @@ def load(op: Op) -> Run:
 
         submit(g, op, complete, touches=touches)
 
+    checked: list[Any] = [None]
+
+    def at_once(g: Group, routines: Routines, dst: int, where: int, coords: tuple[int, ...], barrier: int) -> bool:
+        """A load into the CTA's own shared memory that completes when it is issued: by native code, without anything
+        that is in flight. False, and nothing is done, for every other one and for faults.
+        """
+        cta, grid = g.cta, g.grid
+        shared, rank = cta.shared, cta.rank
+        tensor = mapped(grid, where)
+        geometry = tensor.geometry
+        if checked[0] is not geometry:
+            _check_map(tensor, coords, rank_, mode)
+            checked[0] = geometry
+        offset = dst & OFFSET_MASK
+        start, known = offset - shared.reserved, cta.mbarriers.get(barrier & OFFSET_MASK)
+        if dst >> RANK_SHIFT != rank or barrier >> RANK_SHIFT != rank or known is None or not known.valid:
+            return False
+        if start < 0 or start + _span_bytes(tensor, four=False) > shared.size:
+            return False
+        try:
+            if not copy_box(routines, tensor.region.data, geometry, coords, tensor.origin, shared.whole, offset):
+                return False
+        except WarploomError:
+            return False
+        grid.effects += 2
+        moved = geometry.box_bytes
+        count_bytes(g, "global->shared", moved)
+        try:
+            known.complete(moved)
+        except WarploomError as error:
+            raise located(error, cta, g.first_warp, op) from None
+        return True
+
     def run(
         g: Group, mask: Array | None, dst: Any, where: Any, coords: Any, barrier: Any, offsets: Any, *rest: Any
     ) -> None:
+        routines, lane = _alone(g, mask) if plain else _NOT_ALONE
+        if routines is not None:
+            to, signal = shared_address(of_lane(dst, lane)), shared_address(of_lane(barrier, lane))
+            if at_once(g, routines, to, of_lane(where, lane), _coordinates(coords, lane), signal):
+                return
         ctas = rest[0] if multicast else None
         for lane in issuers(g, mask):
             one(
@@ -261,7 +316,28 @@ def store(op: Op) -> Run:
         sources.add(first, thread)
         whole.add(second, thread)
 
+    def at_once(g: Group, routines: Routines, where: int, coords: tuple[int, ...], src: int) -> bool:
+        """A store that completes when it is issued, by native code; False, and nothing is done, for every other one."""
+        tensor = mapped(g.grid, where)
+        _check_map(tensor, coords, rank, mode)
+        _, offset = _span(g.cta, src, tensor, four=False, own=True)
+        require_writeable(tensor.region, "A tensor store")
+        memory, geometry, shared = tensor.region.data, tensor.geometry, g.cta.shared.whole
+        try:
+            done = copy_box(routines, memory, geometry, coords, tensor.origin, shared, offset, stores=True)
+        except WarploomError:
+            return False
+        if done:
+            g.grid.effects += 4
+            count_bytes(g, "shared->global", geometry.box_bytes)
+        return done
+
     def run(g: Group, mask: Array | None, where: Any, coords: Any, src: Any, policy: Any = None) -> None:
+        routines, alone = _NOT_ALONE if four or reduction else _alone(g, mask)
+        if routines is not None:
+            source = shared_address(of_lane(src, alone))
+            if at_once(g, routines, of_lane(where, alone), _coordinates(coords, alone), source):
+                return
         for lane in issuers(g, mask):
             source = shared_address(of_lane(src, lane))
             one(g, of_lane(where, lane), _coordinates(coords, lane), source, g.first_warp * WARP + lane)

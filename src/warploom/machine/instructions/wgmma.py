@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 Array = npt.NDArray[Any]
 
 _WARPS = WARPGROUP // WARP
+_SCALARS = (bool, int)
 _ALL = f"the {_WARPS} warps of a warpgroup"
 
 
@@ -77,13 +78,32 @@ class Pipeline(Waitable):
         self.submitted = self.completed = 0
         self.last: tuple[Operation, ...] = ()
 
+    def issue_whole(self, new: Issue) -> bool:
+        """Issue for the whole warpgroup where operations complete at their commit; False where that is not so."""
+        issued = self.issued
+        first = issued[0]
+        if not self.warpgroup.cta.grid.at_once or issued.count(first) != _WARPS:
+            return False
+        self.flight.append(new)
+        self.issued = [first + 1] * _WARPS
+        return True
+
+    def commit_whole(self) -> bool:
+        """Commit for the whole warpgroup where that completes its operations; False where that is not so."""
+        issued = self.issued[0]
+        grid = self.warpgroup.cta.grid
+        if not grid.at_once or grid.flight.count or self.issued.count(issued) != _WARPS:
+            return False
+        for warp in range(_WARPS):
+            self.commits[warp] += 1
+        if issued > self.submitted:
+            self._submit(issued)
+        return True
+
     def issue(self, warps: Sequence[int], new: Issue, *, at_once: bool) -> None:
         """Some warps issue their next wgmma; `at_once` where it must not wait for its commit."""
         grid, knowledge = self.warpgroup.cta.grid, self.warpgroup.cta.cluster.knowledge
-        issued = self.issued
-        if grid.at_once and len(warps) == _WARPS == issued.count(issued[0]):
-            self.flight.append(new)
-            self.issued = [issued[0] + 1] * _WARPS
+        if len(warps) == _WARPS and self.issue_whole(new):
             if at_once:
                 self._submit(self.issued[0])
             return
@@ -210,7 +230,12 @@ class Pipeline(Waitable):
         self.warpgroup.cta.grid.submit(operation)
 
     def _complete(self, count: int) -> None:
-        batch = tuple(self.flight.popleft() for _ in range(count))
+        flight = self.flight
+        if count == len(flight):
+            batch = tuple(flight)
+            flight.clear()
+        else:
+            batch = tuple([flight.popleft() for _ in range(count)])
         if self.sights:
             for _ in batch:
                 self.sights.popleft()
@@ -275,8 +300,17 @@ def _warps(g: Group, chosen: Array | None) -> Sequence[int]:
 def multiply_accumulate(op: Op) -> Run:
     """Issue D = A·B + D, or D = A·B where scale-d is false."""
     multiply = read(op)
+    known = multiply.issues
 
     def run(g: Group, mask: Array | None, d: Rows, a: Any, b: Any, scale_d: Any, *immediates: int) -> None:
+        if mask is None is g.mask and g.warps == _WARPS and type(b) is int and scale_d.__class__ in _SCALARS:
+            # The usual case of a loop: the whole warpgroup, and operands that it has had before.
+            of_a = a if type(a) is int else 0 if type(a) is Rows else -1
+            before = known.get((of_a, b, bool(scale_d), len(g.cta.shared.whole)))
+            if before is not None and id(op) not in g.cta.program.accessed_before_commit:
+                pipeline: Pipeline | None = g.warpgroup.state.get("wgmma")
+                if pipeline is not None and pipeline.issue_whole(before):
+                    return
         chosen = whole_warps(g, mask, op)
         warpgroup = g.warpgroup
         if warpgroup.lanes != WARPGROUP:
@@ -325,9 +359,12 @@ def commit(op: Op) -> Run:
     """Close the group of the wgmmas issued since the last commit; an empty group counts too."""
 
     def run(g: Group, mask: Array | None) -> None:
-        chosen = whole_warps(g, mask, op)
         g.grid.effects += 1
-        _pipeline(g.warpgroup).commit(_warps(g, chosen))
+        pipeline = _pipeline(g.warpgroup)
+        if mask is None is g.mask and g.warps == _WARPS and pipeline.commit_whole():
+            return
+        chosen = whole_warps(g, mask, op)
+        pipeline.commit(_warps(g, chosen))
 
     return run
 
@@ -337,8 +374,10 @@ def wait(op: Op) -> Run:
     """Wait until at most so many of the latest groups are incomplete."""
 
     def run(g: Group, mask: Array | None, count: int) -> bool:
-        chosen = whole_warps(g, mask, op)
         pipeline, reporter = _pipeline(g.warpgroup), g.grid.reporter
+        if reporter is None and mask is None is g.mask and not any(pipeline.committed):
+            return True
+        chosen = whole_warps(g, mask, op)
         if all(pipeline.drained(warp, count) for warp in _warps(g, chosen)):
             if reporter is not None:
                 pipeline.tell_drained(_warps(g, chosen), count)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from warploom.diagnostics import Diag
 from warploom.hardware.matrix_descriptors import SharedDescriptor, decode_shared_descriptor
 from warploom.hardware.mma_shapes import WGMMA
 from warploom.hardware.swizzles import B128_ATOM_32B, GRANULE, SWIZZLES, Swizzle
+from warploom.machine.engine.call_lists import Argument, Sequence
 from warploom.machine.engine.granule_kernels import PAIRED, PER_GRANULE, Gather, Granules
 from warploom.machine.numerics.products import Factor, product
 from warploom.machine.tensor.elements import ELEMENTS, decode_scales
@@ -119,6 +120,43 @@ def _layout(
     return _gather(*layout, phase, outer, inner, mn_major, steps, advance)
 
 
+class NativePlace(NamedTuple):
+    """The granules of an operand for native code: the first, their numbers from there, and how they are converted."""
+
+    first: int
+    granules: NDArray[np.intp]
+    form: Gather
+    end: int
+    """The first byte after the operand."""
+
+
+def native_place(
+    descriptor: SharedDescriptor,
+    rows: int,
+    k: int,
+    element: str,
+    *,
+    mn_major: bool,
+    steps: int,
+    advance: int,
+    transposed: bool,
+) -> NativePlace | None:
+    """The place of a matrix [rows, steps * k], or of its transpose; None where native code does not take it."""
+    swizzle = descriptor.swizzle
+    if swizzle is B128_ATOM_32B or element not in PER_GRANULE:
+        return None
+    if mn_major:
+        _check_major(descriptor, element, mn_major)
+        if rows % PER_GRANULE[element]:
+            return None
+    phase = descriptor.start % swizzle.alignment
+    layout = (swizzle.name, descriptor.leading, descriptor.stride, descriptor.base_offset)
+    gather = _layout(layout, phase, rows, k, element, mn_major, steps, advance)
+    base = descriptor.start - phase
+    form = _gather_form(element, transposed != mn_major)
+    return NativePlace(base // GRANULE, gather.index, form, base + gather.reach)
+
+
 class OperandReader:
     """Reads operands from one CTA's shared memory (uint8, 16-byte aligned, a multiple of 16 bytes long).
 
@@ -130,6 +168,11 @@ class OperandReader:
     def __init__(self, shared: NDArray[np.uint8], view: Callable[[int, int], NDArray[np.uint8]] | None = None) -> None:
         self._granules = shared.view(np.complex128)
         self._size, self._view = shared.nbytes, view
+
+    @property
+    def granules(self) -> NDArray[np.complex128]:
+        """The memory, as every operation sees it where there is one view."""
+        return self._granules
 
     def read(
         self,
@@ -169,21 +212,15 @@ class OperandReader:
         transposed: bool,
     ) -> NDArray[np.float64] | None:
         """The matrix of `read`, or its transpose, in float64 by native code; None where that does not take it."""
-        swizzle = descriptor.swizzle
-        if self._view is not None or swizzle is B128_ATOM_32B or element not in PER_GRANULE:
+        place = native_place(
+            descriptor, rows, k, element, mn_major=mn_major, steps=steps, advance=advance, transposed=transposed
+        )
+        if place is None or place.end > self._size:
             return None
-        if mn_major:
-            _check_major(descriptor, element, mn_major)
-            if rows % PER_GRANULE[element]:
-                return None
-        phase = descriptor.start % swizzle.alignment
-        layout = (swizzle.name, descriptor.leading, descriptor.stride, descriptor.base_offset)
-        gather = _layout(layout, phase, rows, k, element, mn_major, steps, advance)
-        base = descriptor.start - phase
-        if base + gather.reach > self._size:
-            return None
-        form = _gather_form(element, transposed != mn_major)
-        return routine.gather(self._granules, base // GRANULE, gather.index, form)
+        granules = self._granules
+        if self._view is not None:
+            granules = self._view(place.first * GRANULE, place.end).view(np.complex128)
+        return routine.gather(granules, place.first, place.granules, place.form)
 
     def read_bytes(self, descriptor: SharedDescriptor, rows: int, row_bytes: int) -> NDArray[np.uint8]:
         """The rows that tcgen05.cp copies: a K-major matrix of raw bytes."""
@@ -279,6 +316,16 @@ class Located:
         if self.within is None or (self.within and across) or self.end > granules.nbytes:
             return None
         return routine.gather(granules, self.first, self.index, _gather_form(self.element, across, self.within))
+
+    def convert(
+        self, routine: Granules, sequence: Sequence, base: int, transposed: bool
+    ) -> tuple[Argument, int] | None:
+        """Add a call of `gather` to a sequence, with shared memory as one of its bases."""
+        across = transposed == (self.columns is None)
+        if self.within is None or (self.within and across):
+            return None
+        sequence.needs(base, self.end)
+        return routine.convert(sequence, base, self.first, self.index, _gather_form(self.element, across, self.within))
 
     def read(self, granules: NDArray[np.complex128]) -> NDArray[Any]:
         """The matrix [rows, k] in float32, which holds every element exactly."""

@@ -40,6 +40,7 @@ from warploom.machine.tensor.accumulators import (
 )
 from warploom.machine.tensor.elements import contained
 from warploom.machine.tensor.operands import Operand, OperandReader, footprint, multiply_scaled
+from warploom.machine.tensor.tensor_calls import TensorCalls, prepare
 from warploom.machine.tensor.tmem import ENGINE, cells, check_group, pair_of, tmem_of
 from warploom.ptx.isa.table import Op
 
@@ -56,6 +57,8 @@ Place = tuple[int, int]
 Known = dict[tuple[object, ...], Operand]
 """Operands that were read already, by what and where they are."""
 
+_MOST_LISTS = 256
+"""Sequences of MMAs that an instruction remembers."""
 _LONGEST_RUN = 8
 """MMAs whose operands are read together."""
 
@@ -147,6 +150,8 @@ class Issue:
     """The columns of B that count as zero."""
     scales: tuple[int, int] = (0, 0)
     """The columns of the scale factors of A and B."""
+    key: tuple[Any, ...] | None = None
+    """The instruction, which remembers `lists`, and the values of its operands; None if it has other options."""
 
     def continues(self, first: Issue) -> bool:
         """Return whether it only adds to what `first` has left in the accumulator."""
@@ -205,7 +210,7 @@ def _advance(before: SharedDescriptor | Place, after: SharedDescriptor | Place, 
 
 
 @dataclass(slots=True, eq=False)
-class _Run:
+class Run:
     """MMAs that read their operands together: the first, how many, and how far A and B advance each time."""
 
     first: Issue
@@ -213,9 +218,9 @@ class _Run:
     advance: tuple[int, int] = (0, 0)
 
 
-def _runs(issues: list[Issue]) -> Iterator[_Run]:
+def _runs(issues: list[Issue]) -> Iterator[Run]:
     """Issues in runs, in order."""
-    run: _Run | None = None
+    run: Run | None = None
     last = issues[0]
     for issue in issues:
         if run is not None and run.steps < _LONGEST_RUN and issue.continues(run.first):
@@ -227,7 +232,7 @@ def _runs(issues: list[Issue]) -> Iterator[_Run]:
                 continue
         if run is not None:
             yield run
-        run, last = _Run(issue), issue
+        run, last = Run(issue), issue
     if run is not None:
         yield run
 
@@ -266,7 +271,7 @@ class TensorCore:
                 issue.g.grid.reporter.at_once(partial(issue.touches, self.ctas), group)
             self._queue.append(issue)
         else:
-            run = partial(self._multiply, _Run(issue), {})
+            run = partial(self._multiply, Run(issue), {})
             self._hand_over(issue.g, issue.op, issue.thread, run, partial(issue.touches, self.ctas))
 
     def submit(self, g: Group, op: Op, thread: int, run: Callable[[], None], touches: Touches | None = None) -> None:
@@ -290,6 +295,8 @@ class TensorCore:
         """Do the MMAs that were kept back."""
         if self._queue:
             issues, self._queue = self._queue, []
+            if self._settled(issues):
+                return
             known: Known = {}
             for run in _runs(issues):
                 first = run.first
@@ -300,6 +307,30 @@ class TensorCore:
                         raise
                     notes = (first.op.instruction.text, f"issued by {first.g.cta.name}, {first.g.name}", *error.notes)
                     raise type(error)(error.diag, first.g.grid.loc_of(first.op), notes, error.fields) from None
+
+    def _settled(self, issues: list[Issue]) -> bool:
+        """Do MMAs by one list of native calls; False, and nothing is done, where there is none, and for faults."""
+        routines, first = self.ctas[0].grid.routines, issues[0].key
+        if routines is None or first is None:
+            return False
+        lists: dict[tuple[object, ...], tuple[object, TensorCalls | None]] = first[0].lists
+        key = tuple([issue.key for issue in issues])
+        found = lists.get(key)
+        if found is None or found[0] is not routines:
+            if len(lists) >= _MOST_LISTS:
+                lists.clear()
+            plain = None not in key
+            found = lists[key] = routines, prepare(self.ctas, _runs(issues), routines) if plain else None
+        made = found[1]
+        if made is None:
+            return False
+        bases: list[Array] = [reader.granules for reader in self._readers]
+        for cta in self.ctas:
+            memory = tmem_of(cta)
+            if not cta.live_threads or not all(memory.holds(column, count) for column, count in made.columns):
+                return False
+            bases.append(memory.cells)
+        return routines.calls.run(made.calls, *bases)
 
     def _hand_over(self, g: Group, op: Op, thread: int, run: Callable[[], None], touches: Touches | None) -> None:
         g.cta.state["issues tcgen05", g.first_warp] = True
@@ -319,7 +350,7 @@ class TensorCore:
         if told:
             self._told |= dict.fromkeys(threads, told)
 
-    def _multiply(self, run: _Run, known: Known) -> None:
+    def _multiply(self, run: Run, known: Known) -> None:
         """Read operands through the async view and update every CTA's share of the accumulator."""
         first, shape = run.first, run.first.plan.shape
         self.require_pair()
@@ -351,7 +382,7 @@ class TensorCore:
                     disabled=disabled,
                 )
 
-    def _added_by_routine(self, run: _Run, words: Array, a: Operand, b: Operand) -> bool:
+    def _added_by_routine(self, run: Run, words: Array, a: Operand, b: Operand) -> bool:
         """Add the products of a run by native code, if there is some and it takes them."""
         first, plan, shape = run.first, run.first.plan, run.first.plan.shape
         routines, placement, negative = self.ctas[0].grid.routines, plan.placement, shape.negate_a != shape.negate_b
@@ -375,7 +406,7 @@ class TensorCore:
             )
         return True
 
-    def _products(self, run: _Run, number: int, a: Operand, b: Operand) -> Iterator[Array]:
+    def _products(self, run: Run, number: int, a: Operand, b: Operand) -> Iterator[Array]:
         """[rows, n] of each MMA, its rows next to each other in memory as lanes are; valid until the next."""
         first, shape = run.first, run.first.plan.shape
         found: Iterable[Array]
@@ -397,7 +428,7 @@ class TensorCore:
             tensor_scales(words, of_a, plan.rows, plan.vectors, shape.scale_a_id),
         )
 
-    def _a(self, run: _Run, number: int, known: Known) -> Operand:
+    def _a(self, run: Run, number: int, known: Known) -> Operand:
         a, plan, shape = run.first.a, run.first.plan, run.first.plan.shape
         if isinstance(a, SharedDescriptor):
             form = _Form(plan.rows, shape.k, shape.a_element, shape.transpose_a, run.steps, run.advance[0])
@@ -406,7 +437,7 @@ class TensorCore:
         matrix = tensor_a(words, plan.placement, *a, shape.k * run.steps, shape.a_element)
         return Operand(lambda: Factor(_float32(matrix), shape.k, shape.a_element))
 
-    def _b(self, run: _Run, known: Known) -> Operand:
+    def _b(self, run: Run, known: Known) -> Operand:
         """B[n, k]: each CTA of a pair holds half of its rows."""
         first, shape = run.first, run.first.plan.shape
         rows = shape.n // len(self.ctas)

@@ -83,9 +83,13 @@ class Tmem(Waitable):
         _tell(self.cta, "free", "frees", base, size)
         self.notify()
 
+    def holds(self, column: int, count: int) -> bool:
+        """Return whether every column of an access is allocated."""
+        return 0 <= column <= self.columns - count and not ((1 << count) - 1 << column) & ~self.owned
+
     def require(self, column: int, count: int, what: str) -> None:
         """Every column of an access must be allocated."""
-        if not 0 <= column <= self.columns - count or _run(column, count) & ~self.owned:
+        if not self.holds(column, count):
             raise Diag.TENSOR_MEMORY.error(
                 what=f"{what} touches columns {column} to {column + count - 1}, "
                 f"which are not all allocated; {self.taken}."

@@ -8,7 +8,8 @@ and added by itself, so that every schedule gives the same bits.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,8 @@ from warploom.diagnostics import Diag, Loc
 from warploom.hardware.matrix_descriptors import decode_shared_descriptor
 from warploom.hardware.mma_shapes import WGMMA, WGMMA_M
 from warploom.hardware.swizzles import GRANULE
+from warploom.machine.engine.call_lists import Argument, Calls, Prepared, Sequence
+from warploom.machine.engine.granule_kernels import Gather
 from warploom.machine.numerics.products import Factor, product, products_of_steps
 from warploom.machine.tensor.operands import Located, Operand, OperandForm
 from warploom.machine.tensor.register_rows import RowNames, Rows
@@ -27,6 +30,7 @@ from warploom.machine.tensor.wgmma_registers import (
     A_REGISTERS,
     ACCUMULATORS,
     Accumulator,
+    a_granules,
     column_order,
     read_a,
     row_order,
@@ -142,12 +146,20 @@ class _Run:
     """The matrices of A and of B, where the instructions read their columns in order."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class _Plan:
     """The matrices to read from shared memory, and the runs that use them."""
 
     reads: tuple[Located, ...]
     runs: tuple[_Run, ...]
+    list: tuple[Calls, Prepared | None] | None = None
+    """The calls of native code that do all of it, with what executes them; None where there are none."""
+
+    def calls(self, routines: Routines) -> Prepared | None:
+        """The calls of native code that do all of it, if native code takes all of it."""
+        if self.list is None or self.list[0] is not routines.calls:
+            self.list = routines.calls, _prepared(self, routines)
+        return self.list[1]
 
 
 @lru_cache(maxsize=256)
@@ -172,7 +184,7 @@ def _plan(batch: tuple[Issue, ...]) -> _Plan:
     return _Plan(tuple(reads.values()), tuple(runs))
 
 
-def _in_order(parts: Sequence[_Part | RowNames]) -> int | None:
+def _in_order(parts: Items[_Part | RowNames]) -> int | None:
     """The matrix of which the instructions of a run read one column after the other; None where there is none."""
     first = parts[0]
     if isinstance(first, RowNames) or any(part != (first[0], step) for step, part in enumerate(parts)):
@@ -181,7 +193,7 @@ def _in_order(parts: Sequence[_Part | RowNames]) -> int | None:
 
 
 def _parts(
-    form: OperandForm, values: Sequence[int], located: Sequence[Located], reads: dict[tuple[object, ...], Located]
+    form: OperandForm, values: Items[int], located: Items[Located], reads: dict[tuple[object, ...], Located]
 ) -> tuple[_Part, ...]:
     """Locate one operand of each instruction of a run; a matrix that several runs use is read once."""
     first, steps = located[0], len(located)
@@ -208,11 +220,73 @@ def execute(warpgroup: Warpgroup, batch: tuple[Issue, ...]) -> None:
         if sight is not None and plan.reads:
             start, end = min(each.first for each in plan.reads) * GRANULE, max(each.end for each in plan.reads)
             whole = shared.seen_by(sight, start, end)
-        granules = whole.view(np.complex128)
         routines = warpgroup.cta.grid.routines
+        calls = None if routines is None else plan.calls(routines)
+        if routines is not None and calls is not None and routines.calls.run(calls, whole, warpgroup.files["a"]):
+            continue
+        granules = whole.view(np.complex128)
         operands = [_operand(located, granules, routines) for located in plan.reads]
         for run in plan.runs:
             _execute_run(warpgroup, run, operands)
+
+
+_SHARED, _REGISTERS = 1, 2
+"""The bases of the calls of a plan."""
+_ROW_BYTES = 512
+"""Bytes of a 32-bit register of all lanes of a warpgroup."""
+
+
+def _prepared(plan: _Plan, routines: Routines) -> Prepared | None:
+    """The calls of native code for a plan; None where the types, the order or the registers are not what it takes."""
+    sequence = Sequence(bases=2)
+    found: dict[tuple[object, bool], tuple[Argument, int] | None] = {}
+
+    def operand(number: int, transposed: bool) -> tuple[Argument, int] | None:
+        key = number, transposed
+        if key not in found:
+            found[key] = plan.reads[number].convert(routines.granules, sequence, _SHARED, transposed)
+        return found[key]
+
+    def fragments(names: tuple[RowNames, ...], element: str) -> tuple[Argument, int] | None:
+        key = names, False
+        if key not in found:
+            found[key] = routines.granules.convert(sequence, _REGISTERS, 0, a_granules(names), Gather(element, False))
+        return found[key]
+
+    for run in plan.runs:
+        multiply, d, (left, right) = run.multiply, run.d, run.together
+        rows = tuple(part for part in run.left if isinstance(part, RowNames))
+        if multiply.accumulator.dtype != np.float32 or not d.adjacent or any(each.file != "a" for each in (d, *rows)):
+            return None
+        k, n, accumulate = multiply.b.k, multiply.b.rows, run.accumulate
+        words: tuple[Argument, int] = (d.indices[0] * _ROW_BYTES, _REGISTERS), _ROW_BYTES // 4
+        sequence.needs(_REGISTERS, (d.indices[-1] + 1) * _ROW_BYTES)
+        pairs: list[tuple[tuple[Argument, int] | None, tuple[Argument, int] | None, int, int, int]] = []
+        if right is not None and (left is not None or rows):
+            a = operand(left, False) if left is not None else fragments(rows, multiply.a_type)
+            pairs.append((a, operand(right, True), 0, 0, len(run.right)))
+        else:
+            for part, (b, b_step) in zip(run.left, run.right, strict=True):
+                if isinstance(part, RowNames):
+                    pairs.append((fragments((part,), multiply.a_type), operand(b, True), 0, b_step, 1))
+                else:
+                    pairs.append((operand(part[0], False), operand(b, True), part[1], b_step, 1))
+        for a, b_, a_step, b_step, steps in pairs:
+            if a is None or b_ is None:
+                return None
+            first, second = _moved(a, 8 * a_step * k), _moved(b_, 8 * b_step * k * b_[1])
+            routines.products.multiply_fragments(
+                sequence, first, second, (n, k, steps), words, accumulate=accumulate, negative=multiply.negative
+            )
+            accumulate = True
+    return sequence.prepared()
+
+
+def _moved(matrix: tuple[Argument, int], distance: int) -> tuple[Argument, int]:
+    """A part of a matrix, so many bytes further on."""
+    place, stride = matrix
+    assert isinstance(place, tuple)
+    return (place[0] + distance, place[1]), stride
 
 
 def _operand(located: Located, granules: Array, routines: Routines | None) -> Operand:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from warploom.hardware.fragments import WGMMA_A, wgmma_d
 from warploom.hardware.mma_shapes import WGMMA_M
 from warploom.machine.tensor.elements import ELEMENTS, settle
+from warploom.machine.tensor.register_rows import RowNames
 
 Words = NDArray[np.uint32]
 Matrix = NDArray[Any]
@@ -49,6 +50,17 @@ def read_a(words: Words, element: str) -> Matrix:
     granules = np.ascontiguousarray(words).view(np.complex128).reshape(2, 2, _QUADS)
     matrix = ELEMENTS[element].decode(np.ascontiguousarray(granules.transpose(1, 2, 0)).reshape(WGMMA_M, 2))
     return matrix if matrix.dtype == np.float32 else matrix.astype(np.float32)
+
+
+@lru_cache(maxsize=256)
+def a_granules(names: tuple[RowNames, ...]) -> NDArray[np.intp]:
+    """The granules of the registers that `read_a` takes, of each instruction in turn along k: [64, granules]."""
+    quads = np.arange(_QUADS)
+    parts = []
+    for each in names:
+        first = np.array(each.indices).reshape(2, 2) * _QUADS
+        parts.append((first[None, :, :] + quads[:, None, None]).transpose(2, 0, 1).reshape(WGMMA_M, 2))
+    return np.ascontiguousarray(np.concatenate(parts, axis=1))
 
 
 Add = Callable[[Matrix | None, Matrix, bool, bool], Matrix]

@@ -57,6 +57,8 @@ class _Mma:
         self.vectors = self._scale_vectors() if op.family.endswith("scaled") else 0
         self.a_in_memory = isinstance(op.operands["a"], Address)
         self._met: dict[tuple[int, int, int], tuple[Plan, SharedDescriptor | None, SharedDescriptor, int]] = {}
+        self.lists: dict[tuple[object, ...], Any] = {}
+        """Native calls for sequences of MMAs that begin with this instruction."""
         self._check_options()
 
     def _scale_vectors(self) -> int:
@@ -117,7 +119,9 @@ class _Mma:
                 what = f"{self.text}: A begins at lane {place[0]} and the accumulator at lane {at}; they need the same."
                 raise Diag.TENSOR_MEMORY.error(what=what)
             self._require(core, place[1], made.a_columns, "operand A")
-        return Issue(g, self.op, thread_of(g, lane), made, (at, column), place, right, bool(p))
+        issue = Issue(g, self.op, thread_of(g, lane), made, (at, column), place, right, bool(p))
+        issue.key = (self, d, a, b, i, bool(p))
+        return issue
 
     def scales(self, core: TensorCore, made: Plan, places: tuple[int, int]) -> tuple[int, int]:
         """The columns of the scale factors of A and B."""
@@ -169,10 +173,11 @@ def multiply_accumulate(op: Op) -> Run:
         for lane in issuers(g, mask):
             issue = form.issue(core, g, lane, (d, a, b, i, p))
             if scale:
-                issue.scale = scale
+                issue.scale, issue.key = scale, None
             if disable is not None:
                 words = tuple(of_lane(word, lane) for word in disable)
-                issue.disabled = words if any(words) else ()
+                if any(words):
+                    issue.disabled, issue.key = words, None
             core.issue(issue)
 
     return run
@@ -189,6 +194,7 @@ def multiply_stationary(op: Op) -> Run:
             issue = form.issue(core, g, lane, (d, a, b, i, p))
             if zero is not None:
                 shape = issue.plan.shape
+                issue.key = None
                 issue.zeroed = decode_zero_columns(of_lane(zero, lane), shape.m, shape.n)
             core.issue(issue)
 
@@ -204,6 +210,7 @@ def multiply_scaled(op: Op) -> Run:
         core = _core(g, form.group)
         for lane in issuers(g, mask):
             issue = form.issue(core, g, lane, (d, a, b, i, p))
+            issue.key = None
             issue.scales = form.scales(core, issue.plan, (of_lane(sfa, lane), of_lane(sfb, lane)))
             core.issue(issue)
 
