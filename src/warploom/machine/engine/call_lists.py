@@ -1,7 +1,7 @@
 """Lists of native routines that are called one after the other, with arguments that were prepared before.
 
 A list is made once for a sequence of operations that a kernel repeats. An argument is a number, or a distance from a
-base (a CTA's shared memory, its registers, its TMEM) that each call of the list gives. Whoever makes a list has
+base (a CTA's shared memory, its registers, its TMEM) that each call of the list gives. The caller that makes a list has
 checked that all places are inside the memories; `reach` says how many bytes of each base it needs.
 """
 
