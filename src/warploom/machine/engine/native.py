@@ -18,16 +18,16 @@ from importlib import metadata, resources
 from typing import Any
 
 from warploom.machine.engine import tables
-from warploom.machine.engine.call_lists import CallList, Calls
-from warploom.machine.engine.granule_kernels import BoxCopy, Gather, Granules, LaneCopy
 from warploom.machine.engine.kernels import Arithmetic
 from warploom.machine.engine.llvm_ops import Host
 from warploom.machine.engine.matrix_kernels import MatrixMove
 from warploom.machine.engine.memory_kernels import Access
-from warploom.machine.engine.product_kernels import Multiply, Products
 from warploom.machine.engine.store import store
 from warploom.machine.engine.vectors import EngineError, UnsupportedError
 from warploom.machine.engine.warp_kernels import Note, Shuffle
+from warploom.machine.routines.call_lists import CallList, Calls
+from warploom.machine.routines.granule_kernels import BoxCopy, Gather, Granules, LaneCopy
+from warploom.machine.routines.product_kernels import Multiply, Products
 
 Form = Arithmetic | Access | MatrixMove | Note | Shuffle | Multiply | BoxCopy | Gather | LaneCopy | CallList
 
@@ -56,7 +56,7 @@ def installed() -> str | None:
 def _sources() -> str:
     """A digest of the engine's sources and of the numerics that give it tables."""
     digest = hashlib.sha256()
-    for package in ("warploom.machine.engine", "warploom.machine.numerics"):
+    for package in ("warploom.machine.engine", "warploom.machine.routines", "warploom.machine.numerics"):
         for file in sorted(resources.files(package).iterdir(), key=lambda each: each.name):
             if file.name.endswith(".py"):
                 digest.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")

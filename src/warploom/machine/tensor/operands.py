@@ -19,9 +19,9 @@ from warploom.diagnostics import Diag
 from warploom.hardware.matrix_descriptors import SharedDescriptor, decode_shared_descriptor
 from warploom.hardware.mma_shapes import WGMMA
 from warploom.hardware.swizzles import B128_ATOM_32B, GRANULE, SWIZZLES, Swizzle
-from warploom.machine.engine.call_lists import Argument, Sequence
-from warploom.machine.engine.granule_kernels import PAIRED, PER_GRANULE, Gather, Granules
 from warploom.machine.numerics.products import Factor, product
+from warploom.machine.routines.call_lists import Argument, Sequence
+from warploom.machine.routines.granule_kernels import PAIRED, PER_GRANULE, Gather, Granules
 from warploom.machine.tensor.elements import ELEMENTS, decode_scales
 
 _CORE_ROWS = 8

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from warploom.hardware.matrix_descriptors import SharedDescriptor
 from warploom.machine.engine.addresses import address_of
-from warploom.machine.engine.call_lists import Argument, Prepared, Sequence
+from warploom.machine.routines.call_lists import Argument, Prepared, Sequence
 from warploom.machine.tensor.accumulators import accumulator_view
 from warploom.machine.tensor.operands import native_place
 from warploom.machine.tensor.tmem import tmem_of

@@ -21,9 +21,9 @@ from warploom.diagnostics import Diag, Loc
 from warploom.hardware.matrix_descriptors import decode_shared_descriptor
 from warploom.hardware.mma_shapes import WGMMA, WGMMA_M
 from warploom.hardware.swizzles import GRANULE
-from warploom.machine.engine.call_lists import Argument, Calls, Prepared, Sequence
-from warploom.machine.engine.granule_kernels import Gather
 from warploom.machine.numerics.products import Factor, product, products_of_steps
+from warploom.machine.routines.call_lists import Argument, Calls, Prepared, Sequence
+from warploom.machine.routines.granule_kernels import Gather
 from warploom.machine.tensor.operands import Located, Operand, OperandForm
 from warploom.machine.tensor.register_rows import RowNames, Rows
 from warploom.machine.tensor.wgmma_registers import (

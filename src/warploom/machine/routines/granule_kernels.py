@@ -15,11 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from warploom.machine.engine.addresses import address_of
-from warploom.machine.engine.call_lists import Argument, Sequence
 from warploom.machine.engine.context import Regions
 from warploom.machine.engine.llvm_ops import Host
 from warploom.machine.engine.memory_kernels import FIND
 from warploom.machine.memory.byte_memory import FlatMemory
+from warploom.machine.routines.call_lists import Argument, Sequence
 
 if TYPE_CHECKING:
     from warploom.machine.engine.native import Engine

@@ -18,8 +18,8 @@ import numpy.typing as npt
 
 from warploom.hardware.dtypes import ELEMENT_TYPES
 from warploom.machine.engine.addresses import address_of
-from warploom.machine.engine.call_lists import Argument, Sequence
 from warploom.machine.engine.llvm_ops import Host
+from warploom.machine.routines.call_lists import Argument, Sequence
 
 if TYPE_CHECKING:
     from warploom.machine.engine.native import Engine

@@ -9,12 +9,12 @@ pytest.importorskip("llvmlite")
 
 from warploom.host.tensor_map import TensorMap
 from warploom.machine.copy.boxes import collect_box, copy_box, place_box, read_box, write_box
-from warploom.machine.engine.call_lists import Sequence
 from warploom.machine.engine.context import Regions
-from warploom.machine.engine.granule_kernels import PAIRED, Gather
 from warploom.machine.engine.native import Engine
 from warploom.machine.memory.byte_memory import FlatMemory, GlobalMemory, padded
 from warploom.machine.numerics.products import Factor, product
+from warploom.machine.routines.call_lists import Sequence
+from warploom.machine.routines.granule_kernels import PAIRED, Gather
 from warploom.machine.tensor.elements import ELEMENTS, settle
 from warploom.machine.tensor.wgmma_registers import ACCUMULATORS
 
