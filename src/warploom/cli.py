@@ -278,6 +278,34 @@ def _parser() -> argparse.ArgumentParser:
     triton.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help=argparse.SUPPRESS)
     triton.set_defaults(command=_triton)
 
+    cuda = _command(commands, "cuda", "compile a CUDA C++ program with nvcc and run it on the emulator, unmodified")
+    cuda.add_argument(
+        "--target", default="sm_90a", metavar="NAME", help="the GPU to emulate: sm_90a (default), sm_100a"
+    )
+    cuda.add_argument("--nvcc", default="", metavar="FLAGS", help="more options of nvcc, such as '-Iinclude -DNDEBUG'")
+    cuda.add_argument("--build", type=Path, metavar="DIR", help="keep the compiled program there, for the next call")
+    cuda.add_argument(
+        "--schedule", default="eager", metavar="NAME|FILE", help="when asynchronous work takes effect; see `run`"
+    )
+    cuda.add_argument(
+        "--budget", type=_natural, default=16, metavar="N", help="number of schedules that explore tries (16)"
+    )
+    cuda.add_argument("--seed", type=_natural, default=0, metavar="N", help="seed of the random schedule (0)")
+    cuda.add_argument("--sms", type=_natural, metavar="N", help="number of SMs (default: those of the hardware)")
+    cuda.add_argument("--limit", type=_natural, metavar="N", help="limit on the warp instructions of a launch")
+    cuda.add_argument("--timeout", type=float, metavar="S", help="time limit of the program, in seconds")
+    cuda.add_argument(
+        "--repeats", type=_natural, metavar="N", help="run at most N equal launches in a row: shortens timing loops"
+    )
+    cuda.add_argument("--record", type=Path, metavar="DIR", help="write a launch file for every launch, for `run`")
+    cuda.add_argument("--check", action="store_true", help="check every launch, and exit as `warploom check` does")
+    cuda.add_argument(
+        "--profile", choices=("strict", "lenient"), default="strict", help="of --check; see `warploom check` (strict)"
+    )
+    cuda.add_argument("source", type=Path, metavar="PROGRAM.cu", help="the program, followed by its arguments")
+    cuda.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help=argparse.SUPPRESS)
+    cuda.set_defaults(command=_cuda)
+
     doctor = _command(commands, "doctor", "report what is installed, what will be used, and what is missing")
     doctor.add_argument("--json", action="store_true", help="print JSON")
     doctor.set_defaults(command=_doctor)
@@ -391,6 +419,15 @@ def _triton(options: argparse.Namespace) -> int:
     given = {name: getattr(options, name) for name in names}
     given["check"] = options.check and options.profile
     return run_script(options.script, options.arguments, **given)
+
+
+def _cuda(options: argparse.Namespace) -> int:
+    from warploom.commands.cuda import run_program
+
+    names = ("target", "schedule", "seed", "sms", "limit", "timeout", "record", "repeats", "budget", "nvcc")
+    given = {name: getattr(options, name) for name in names}
+    given["check"] = options.check and options.profile
+    return run_program(options.source, options.arguments, folder=options.build, **given)
 
 
 def _doctor(options: argparse.Namespace) -> int:

@@ -46,6 +46,27 @@ def test_each_step_matters(part: str, code: str) -> None:
     assert code in without(part)
 
 
+SECOND_LOAD = "tcgen05.ld.sync.aligned.32x32b.x1.b32 {%r11}, [%r7]; "
+
+
+@pytest.mark.parametrize(
+    ("uses", "early"),
+    [
+        ("add.u32 %r12, %r9, %r11;", False),
+        ("add.u32 %r12, %r11, 1; add.u32 %r12, %r9, 1;", False),
+        ("add.u32 %r12, %r9, 1;", True),
+        ("mov.u32 %r11, 0; add.u32 %r12, %r9, %r11;", True),
+        ("setp.eq.u32 %p1, %r6, 9; @%p1 add.u32 %r12, %r9, %r11;", True),
+    ],
+    ids=["one read of both", "a read of each", "one is not read", "overwritten before the read", "guarded"],
+)
+def test_a_read_of_the_registers_completes_a_load(uses: str, early: bool) -> None:
+    """A true register dependency orders a load without `wait::ld` (PTX ISA 9.7.16.6.4)."""
+    text = KERNEL.format_map({**PARTS, "loaded": SECOND_LOAD + uses})
+    report = checked(text, block=128, target="sm_100a", budget=0)
+    assert ("TMEM_DEALLOC_EARLY" in codes(report)) == early
+
+
 def test_the_address_is_published_by_a_barrier() -> None:
     assert without("published") & {"UNINITIALISED", "RACE_RAW", "TMEM_ALLOC_ORDER", "FAULT"}
 

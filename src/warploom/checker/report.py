@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from warploom.checker.codes import CODES
 from warploom.diagnostics import Loc, WarploomError
+from warploom.ptx.syntax.symbols import readable
 
 if TYPE_CHECKING:
     from warploom.machine.core.schedule import Recorded
@@ -237,7 +238,7 @@ class Report:
         return iter(self.findings)
 
     def __str__(self) -> str:
-        head = f"{self.verdict}  {self.name}  profile {self.profile}; {self.covers}".replace("  ;", ";")
+        head = f"{self.verdict}  {readable(self.name)}  profile {self.profile}; {self.covers}".replace("  ;", ";")
         lines = [head, *(f"  because {reason}" for reason in self.reasons)]
         for finding in self.findings:
             lines += [f"  {line}" for line in str(finding).splitlines()]

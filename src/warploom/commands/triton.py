@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import runpy
-import signal
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from warploom.checker.report import Verdict
 from warploom.commands.console import complain
 from warploom.commands.errors import INCOMPLETE, MISMATCH, OK, status_of, worst
+from warploom.commands.time_limit import limited
 from warploom.diagnostics import Diag, WarploomError
 from warploom.triton import machine
 
@@ -49,7 +48,7 @@ def _show_explored(launches: Sequence[Any]) -> None:
 
 
 def _run(script: Path, arguments: Sequence[str], timeout: float | None) -> int:
-    with _as_program(script, arguments), _bounded(timeout):
+    with _as_program(script, arguments), limited(timeout, "The script", "warploom triton"):
         try:
             runpy.run_path(str(script), run_name="__main__")
         except SystemExit as ending:
@@ -99,24 +98,3 @@ def _as_program(script: Path, arguments: Sequence[str]) -> Iterator[None]:
         yield
     finally:
         sys.argv, sys.path = argv, path
-
-
-@contextmanager
-def _bounded(seconds: float | None) -> Iterator[None]:
-    """End what takes longer than so many seconds with an error at the line where it is."""
-    if seconds is None:
-        yield
-        return
-    if not hasattr(signal, "setitimer"):
-        raise Diag.BAD_COMMAND.error(what="--timeout needs a POSIX system", command="warploom triton")
-
-    def expire(number: int, frame: FrameType | None) -> None:
-        raise Diag.TIMEOUT.error(what="The script", seconds=seconds)
-
-    before = signal.signal(signal.SIGALRM, expire)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)

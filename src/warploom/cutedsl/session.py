@@ -7,7 +7,7 @@ import os
 import struct
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
+from warploom.cuda.tensor_maps import im2col_fields, tiled_fields
 from warploom.cutedsl.host_memory import Bytes, HostMemory
 from warploom.cutedsl.library import Callbacks, Library
 from warploom.cutedsl.options import Options
 from warploom.diagnostics import Diag, WarploomError
-from warploom.hardware.swizzles import SWIZZLES
-from warploom.hardware.tensor_maps import FILLS, INTERLEAVES, L2_PROMOTIONS, MAP_BYTES, MAP_TYPES
+from warploom.hardware.tensor_maps import MAP_BYTES
 from warploom.host.launch import Launch, Triple, entry_of
 from warploom.host.tensor_map import TensorMap
 from warploom.launcher import launch
@@ -36,8 +36,6 @@ _ATTRIBUTE_BYTES, _CLUSTER = 72, 4
 """cudaLaunchAttribute: its size, and the number of cudaLaunchAttributeClusterDimension."""
 _SM_COUNT, _MAJOR, _MINOR, _THREADS, _SHARED = 16, 75, 76, 39, 97
 """Numbers of cudaDeviceAttr."""
-_TYPES, _SWIZZLES = ({row.code: name for name, row in MAP_TYPES.items()},
-                     {row.tensor_map_code: name for name, row in SWIZZLES.items()})  # fmt: skip
 _SETTINGS = ("CUTE_DSL_LIBS", "CUTE_DSL_KEEP_PTX", "CUTE_DSL_DUMP_DIR", "CUTE_DSL_ARCH")
 _ACTIVE: list[Session] = []
 
@@ -156,38 +154,17 @@ class Session:
         raise Diag.BAD_LAUNCH.error(what=what)
 
     def _on_tiled(self, map_: int, *fields: Any) -> int:
-        type_, rank, address, extents, strides, box, steps, *codes = fields
-        return self._encode(map_, type_, address, codes, rank, extents, strides, steps, box=_listed(box, rank))
+        return self._encode(tiled_fields, map_, *fields)
 
     def _on_im2col(self, map_: int, *fields: Any) -> int:
-        type_, rank, address, extents, strides, lower, upper, channels, pixels, steps, *codes = fields
-        return self._encode(
-            map_, type_, address, codes, rank, extents, strides, steps, mode="im2col", box=(pixels, channels),
-            lower_corner=_listed(lower, rank - 2), upper_corner=_listed(upper, rank - 2),
-        )  # fmt: skip
+        return self._encode(im2col_fields, map_, *fields)
 
-    def _encode(
-        self, map_: int, type_: int, address: int, codes: Sequence[int], rank: int, extents: Any, strides: Any,
-        steps: Any, **more: Any,
-    ) -> int:  # fmt: skip
+    def _encode(self, fields_of: Callable[..., dict[str, Any]], map_: int, *given: Any) -> int:
         """Write the 128 bytes of a tensor map; the status."""
+        type_, rank, address, *more = given
         try:
             start, memory = self._known(address)
-            element = MAP_TYPES[_TYPES[type_]]
-            interleave, swizzle, promotion, fill = codes
-            made = TensorMap(
-                memory,
-                dtype=element.name,
-                shape=_listed(extents, rank),
-                strides=(*_listed(strides, rank - 1), max(element.global_bytes // element.group, 1)),
-                element_strides=_listed(steps, rank),
-                interleave=_name(INTERLEAVES, interleave),
-                swizzle=_SWIZZLES[swizzle],
-                l2_promotion=_name(L2_PROMOTIONS, promotion),
-                fill=_name(FILLS, fill),
-                offset=address - start,
-                **more,
-            )
+            made = TensorMap(memory, offset=address - start, **fields_of(type_, rank, *more))
             ctypes.memmove(map_, encode(made, start), MAP_BYTES)
         except BaseException as error:  # noqa: BLE001  no exception passes through compiled code
             self._error = self._error or error
@@ -213,15 +190,6 @@ class Session:
     def _on_unsupported(self, name: bytes) -> None:
         called = name.decode().lstrip("_")
         self._error = self._error or Diag.NOT_MODELLED.error(what=f"`{called}`, which the program calls,")
-
-
-def _listed(values: Any, count: int) -> list[int]:
-    """Numbers of the driver, which counts axes from the innermost, in NumPy's order."""
-    return [int(values[at]) for at in range(count)][::-1]
-
-
-def _name(table: dict[str, int], code: int) -> str:
-    return next((name for name, value in table.items() if value == code), str(code))
 
 
 def _cluster(attributes: Sequence[bytes]) -> Triple:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from warploom.diagnostics import Diag
+from warploom.launch_file.writing import SUFFIX, recorded_path, text_of, writing
 from warploom.triton.arguments import Descriptor, Parameter, Pointer, Scalar
 from warploom.triton.driver import Call
 from warploom.triton.storages import Storage
@@ -22,7 +20,6 @@ _DTYPES = {
     "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu",
 }  # fmt: skip
 """Element types that launch files have; the memory of others is recorded as bytes."""
-_SUFFIX = ".launch.json"
 
 
 @contextmanager
@@ -30,36 +27,18 @@ def recorded(call: Call, folder: str | Path, number: int) -> Iterator[None]:
     """Write a launch file for a call that runs in the block; it compares nothing if the call ends in an error."""
     path = path_of(call, folder, number)
     directory = path.parent
-    recording = _Recording(call, directory, path.name.removesuffix(_SUFFIX))
-    with _writing(directory):
+    recording = _Recording(call, directory, path.name.removesuffix(SUFFIX))
+    with writing(directory):
         recording.write_inputs()
         recording.write({})
     yield
-    with _writing(directory):
+    with writing(directory):
         recording.write(recording.write_results())
 
 
 def path_of(call: Call, folder: str | Path, number: int) -> Path:
     """The launch file of a call."""
-    return Path(folder) / f"{number:03}_{re.sub(r'[^A-Za-z0-9_]', '_', call.function.name)[:64]}{_SUFFIX}"
-
-
-def save_schedule(schedule: Any, path: Path) -> Path:
-    """Write a recorded schedule next to a launch file; its path."""
-    file = path.with_name(path.name.removesuffix(_SUFFIX) + ".schedule.json")
-    with _writing(path.parent):
-        schedule.save(file)
-    return file
-
-
-@contextmanager
-def _writing(directory: Path) -> Iterator[None]:
-    """Report a file that cannot be written."""
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        yield
-    except OSError as error:
-        raise Diag.UNWRITABLE_FILE.error(file=str(error.filename or directory), what=error.strerror) from None
+    return recorded_path(folder, number, call.function.name)
 
 
 class _Recording:
@@ -117,7 +96,7 @@ class _Recording:
                 {"expr": f"{name.removesuffix('_after')} == {name}", "equal_nan": True} for name in expected
             ],
         }  # fmt: skip
-        (self._directory / f"{self._stem}{_SUFFIX}").write_text(_text(document), "utf-8")
+        (self._directory / f"{self._stem}{SUFFIX}").write_text(text_of(document), "utf-8")
 
     def _argument(self, each: Parameter) -> dict[str, Any]:
         if isinstance(each, Descriptor):
@@ -153,21 +132,6 @@ def _shape(storage: Storage) -> dict[str, Any]:
     elements = size // tensor.element_size()
     whole = tensor.is_contiguous() and tensor.numel() == elements
     return {"dtype": name, "shape": list(tensor.shape) if whole else [elements]}
-
-
-def _text(document: Mapping[str, Any]) -> str:
-    """JSON with one line for each buffer, argument and comparison."""
-    lines = []
-    for key, value in document.items():
-        inner = [json.dumps(each, allow_nan=False) for each in (value if isinstance(value, list) else ())]
-        if isinstance(value, dict):
-            inner = [f"{json.dumps(name)}: {json.dumps(each, allow_nan=False)}" for name, each in value.items()]
-        if not inner:
-            lines.append(f"  {json.dumps(key)}: {json.dumps(value)}")
-            continue
-        opening, closing = "{}" if isinstance(value, dict) else "[]"
-        lines.append(f"  {json.dumps(key)}: {opening}\n    " + ",\n    ".join(inner) + f"\n  {closing}")
-    return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 def _number(value: float) -> int | float | str:

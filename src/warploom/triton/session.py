@@ -150,7 +150,8 @@ class Session:
         """Write a schedule that exploring found next to the launch's recording, if there is one; both paths."""
         if self.options.record is None or schedule is None:
             return None
-        from warploom.triton.recording import path_of, save_schedule
+        from warploom.launch_file.writing import save_schedule
+        from warploom.triton.recording import path_of
 
         path = path_of(call, self.options.record, number)
         return path, save_schedule(schedule, path)

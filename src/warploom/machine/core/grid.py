@@ -13,7 +13,7 @@ from warploom.diagnostics import Diag, Loc, WarploomError
 from warploom.machine.core.async_operations import InFlight, Operation
 from warploom.machine.core.cta import Cluster, Cta
 from warploom.machine.core.deadlock_report import deadlock, located, placed, standing, waiters
-from warploom.machine.core.events import Placed, Reporter, Site, Started
+from warploom.machine.core.events import Placed, Reporter, Site, Source, Started
 from warploom.machine.core.group import DONE, EXPIRED, READY, WAITING, WARP, Group, Storage
 from warploom.machine.core.names import role_of
 from warploom.machine.core.observation import observed, site
@@ -642,6 +642,11 @@ class Grid:
         """The next instruction of a group."""
         ops = self.program.flow.blocks[group.pc].ops
         return ops[0] if ops else None
+
+    def source_of(self, op: Op) -> Source:
+        """The place of an instruction, for events."""
+        instruction = op.instruction
+        return Source(instruction.loc or Loc(self.program.file, instruction.line), instruction, self.number_of(op))
 
     def number_of(self, op: Op) -> int:
         """The place of an instruction among those of the kernel; -1 for one that is none of them."""

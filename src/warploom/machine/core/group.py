@@ -73,6 +73,9 @@ class Loads(Waitable):
         """True if none of them is under way."""
         return True
 
+    def report_used(self, group: Group) -> None:
+        """Tell observers that a group's next instruction completes the use of all loads of its warps."""
+
 
 class Storage:
     """Register files, one column per lane, and the block functions that are bound to their rows."""
@@ -307,10 +310,15 @@ class Group:
         self.state = WAITING
         on.waiters.append(self)
 
-    def awaits_loads(self) -> bool:
-        """Wait for the loads of TMEM whose registers the next instruction uses; False if none is under way."""
+    def awaits_loads(self, last: bool) -> bool:
+        """Wait for the loads of TMEM whose registers the next instruction uses; False if none is under way.
+
+        With the `last` such instruction every load is known to be complete, which observers get to know.
+        """
         loads: Loads | None = self.cta.state.get((LOADS, self.first_warp))
         if loads is None or loads.complete:
+            if loads is not None and last and self.grid.reporter is not None:
+                loads.report_used(self)
             return False
         self.wait(loads)
         return True

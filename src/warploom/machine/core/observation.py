@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from warploom.diagnostics import Loc
 from warploom.hardware.fragments import MATRIX_MOVES
 from warploom.hardware.swizzles import GRANULE
 from warploom.hardware.tensor_maps import MAP_BYTES
-from warploom.machine.core.events import WORD, Actor, Declared, Site, Source, Touch, agent_of, lanes_as_bits
+from warploom.machine.core.events import WORD, Actor, Declared, Site, Touch, agent_of, lanes_as_bits
 from warploom.machine.core.group import WARP
 from warploom.machine.instructions.memory import Spaces
 from warploom.machine.instructions.wmma import line_addresses, lines_of
@@ -198,12 +197,7 @@ def site(op: Op, grid: Grid) -> Site:
     said = _declared(op, effect)
     one_address = isinstance(address := op.operands.get("a"), Address) and grid.program.is_uniform(address)
     width = _elements(op)[0] if effect.verb in ("reads", "writes") else 0
-    return Site(_source(op, grid), _KIND[effect.verb], effect.verb, said, width, one_address)
-
-
-def _source(op: Op, grid: Grid) -> Source:
-    instruction = op.instruction
-    return Source(instruction.loc or Loc(grid.program.file, instruction.line), instruction, grid.number_of(op))
+    return Site(grid.source_of(op), _KIND[effect.verb], effect.verb, said, width, one_address)
 
 
 def observed(op: Op, run: Any, grid: Grid) -> Any:
@@ -211,7 +205,7 @@ def observed(op: Op, run: Any, grid: Grid) -> Any:
     effects, reporter = op.form.effects, grid.reporter
     if not effects or reporter is None:
         return run
-    source = _source(op, grid)
+    source = grid.source_of(op)
     declared = {effect.verb: _declared(op, effect) for effect in effects}
     here = [(effect, _declared(op, effect)) for effect in effects if not effect.later]
     width, givers = _SHAPES.get(op.family, _elements)(op)

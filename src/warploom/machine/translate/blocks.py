@@ -48,7 +48,8 @@ class BlockWriter:
             return
         if block.index in self.program.blocks_after_loads:
             self.lines.add(f"G.pc = {block.index}")
-            self.lines.add(f"if G.awaits_loads(): return {BLOCKED}")
+            last = block.index in self.program.blocks_after_all_loads
+            self.lines.add(f"if G.awaits_loads({last}): return {BLOCKED}")
         self._rest(block, 0)
 
     def write_rest(self, block: Block, segment: Segment, record: int) -> None:

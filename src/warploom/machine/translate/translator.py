@@ -31,7 +31,7 @@ from warploom.ptx.analysis import control_flow as flows
 from warploom.ptx.analysis.control_flow import Flow
 from warploom.ptx.analysis.inlining import inline
 from warploom.ptx.analysis.liveness import live_at_entry
-from warploom.ptx.analysis.tensor_loads import uses_of_pending_loads
+from warploom.ptx.analysis.tensor_loads import last_uses_of_loads, uses_of_pending_loads
 from warploom.ptx.analysis.uniformity import classify
 from warploom.ptx.analysis.wgmma_hazards import accessed_before_commit
 from warploom.ptx.isa.table import Op, decode_kernel
@@ -195,8 +195,14 @@ class Program:
     @cached_property
     def blocks_after_loads(self) -> frozenset[int]:
         """The blocks that begin with an instruction which waits for loads of TMEM, because it uses their registers."""
-        waiting = uses_of_pending_loads(self.flow)
+        waiting = uses_of_pending_loads(self.flow) | last_uses_of_loads(self.flow)
         return frozenset(block.index for block in self.flow.blocks if block.ops and id(block.ops[0]) in waiting)
+
+    @cached_property
+    def blocks_after_all_loads(self) -> frozenset[int]:
+        """Those of them whose first instruction shows that every load of TMEM before it is complete."""
+        last = last_uses_of_loads(self.flow)
+        return frozenset(block.index for block in self.flow.blocks if block.ops and id(block.ops[0]) in last)
 
     @cached_property
     def costs(self) -> tuple[int, ...]:
@@ -331,6 +337,7 @@ def translate(
     begins = _is_visible if preemptible else None
     flow = flows.build(kernel, file, ops, begins)
     if waiting := uses_of_pending_loads(flow):
+        waiting |= last_uses_of_loads(flow)
         flow = flows.build(kernel, file, ops, lambda op: id(op) in waiting or (begins is not None and begins(op)))
     _check_modelled(flow, file)
     classes = classify(kernel, flow, lanes_follow_x=lanes_follow_x)

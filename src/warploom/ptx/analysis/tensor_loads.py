@@ -1,10 +1,14 @@
 """The instructions that touch the registers of a `tcgen05.ld` which may still be under way.
 
-A register dependency is respected without `tcgen05.wait::ld`: such an instruction waits for the load. Only the memory
-that the load reads must not be reused before the wait.
+A register dependency is respected without `tcgen05.wait::ld` (PTX ISA 9.7.16.6.4, intra-thread ordering): such an
+instruction waits for the load. The memory that the load reads must not be reused before the wait, or before an
+instruction that reads one of its registers.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 from warploom.ptx.analysis.control_flow import Flow
 from warploom.ptx.analysis.liveness import read
@@ -40,3 +44,71 @@ def _after(op: Op, pending: frozenset[str]) -> frozenset[str]:
     if op.family == _WAIT and op["what"] == "ld":
         return frozenset()
     return pending | frozenset(registers_of(op.operands["d"])) if op.family == _LOAD else pending
+
+
+class _Loads(NamedTuple):
+    """Loads that are under way, by the identity of their `Op`, and the registers through which a read shows their end.
+
+    A register that something else has written meanwhile shows nothing.
+    """
+
+    pending: frozenset[int]
+    registers: Mapping[str, int]
+
+    def merged(self, other: _Loads) -> _Loads:
+        """The state where two paths meet: a register counts if it shows the end of its load on both."""
+        shown = {
+            name: load
+            for name, load in (*self.registers.items(), *other.registers.items())
+            if self._shows(name, load) and other._shows(name, load)
+        }
+        return _Loads(self.pending | other.pending, shown)
+
+    def _shows(self, name: str, load: int) -> bool:
+        return self.registers[name] == load if name in self.registers else load not in self.pending
+
+
+_NONE = _Loads(frozenset(), {})
+
+
+def last_uses_of_loads(flow: Flow) -> frozenset[int]:
+    """The instructions, by the identity of their `Op`, with which every load that may be under way has had a register
+    read: all of them are complete then, as after `tcgen05.wait::ld`.
+    """
+    entering: dict[int, _Loads] = {}
+    ahead = [(each.index, _NONE) for each in flow.blocks if any(op.family == _LOAD for op in each.ops)]
+    while ahead:
+        index, state = ahead.pop()
+        known = entering.get(index)
+        state = state if known is None else known.merged(state)
+        if state == known:
+            continue
+        entering[index] = state
+        after = [each for _, each in _states(flow, index, state)][-1:] or [state]
+        if after[0].pending:
+            ahead += [(successor, after[0]) for successor in flow.blocks[index].successors]
+    found = set()
+    for index, entry in entering.items():
+        pending = entry.pending
+        for op, state in _states(flow, index, entry):
+            if pending and not state.pending and op.family != _WAIT:
+                found.add(id(op))
+            pending = state.pending
+    return frozenset(found)
+
+
+def _states(flow: Flow, index: int, state: _Loads) -> Iterator[tuple[Op, _Loads]]:
+    """The instructions of a block, and the state after each."""
+    for op in flow.blocks[index].ops:
+        pending, registers = state
+        if not op.instruction.guard and (done := {registers[name] for name in read(op) if name in registers}):
+            pending, registers = pending - done, {name: at for name, at in registers.items() if at not in done}
+        if op.family == _WAIT and op["what"] == "ld":
+            pending, registers = _NONE
+        elif changed := [name for name in written(op) if name in registers]:
+            registers = {name: at for name, at in registers.items() if name not in changed}
+        if op.family == _LOAD:
+            pending |= {id(op)}
+            registers = {**registers, **dict.fromkeys(registers_of(op.operands["d"]), id(op))}
+        state = _Loads(pending, registers)
+        yield op, state

@@ -23,7 +23,7 @@ from warploom.hardware.fragments import MOVE_REGISTER_LIMIT, TENSOR_MOVES
 from warploom.hardware.tmem import LANE_ALIGNMENT, QUADRANT
 from warploom.machine.copy.bulk import submit
 from warploom.machine.core.async_operations import Operation
-from warploom.machine.core.events import WORD, CommitGroup, Reporter, Touch, Touches
+from warploom.machine.core.events import WORD, Actor, CommitGroup, Reporter, Touch, Touches, agent_of, lanes_as_bits
 from warploom.machine.core.group import LOADS, WARP, Loads
 from warploom.machine.core.participation import whole_warps
 from warploom.machine.core.registry import Run, executes
@@ -294,6 +294,19 @@ class _Moves(Loads):
         if g.grid.reporter is not None:
             g.grid.reporter.tell("wait", "drains", group=CommitGroup(_KINDS[self.what], self._count))
         return True
+
+    def report_used(self, group: Group) -> None:
+        reporter = group.grid.reporter
+        assert reporter is not None
+        before, lanes = reporter.actor, reporter.lanes
+        source = group.grid.source_of(group.grid.program.flow.blocks[group.pc].ops[0])
+        live = lanes_as_bits(group.mask, group.lanes)
+        reporter.acts(Actor(agent_of(group.cta.index, group.first_warp), live, source, {}))
+        for number in range(group.warps):
+            reporter.narrow(live & WORD << WARP * number)
+            if reporter.lanes:
+                _moves(group, self.what, number).drained(group)
+        reporter.actor, reporter.lanes = before, lanes
 
     def describe(self) -> str:
         return f"tcgen05.wait::{self.what}: some of {self._count} are incomplete"

@@ -1,0 +1,124 @@
+"""CUDA programs that nvcc compiles; a machine without nvcc skips them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [
+    pytest.mark.skipif(
+        sys.platform != "linux" or shutil.which("nvcc") is None, reason="needs Linux and nvcc of the CUDA toolkit"
+    ),
+    pytest.mark.slow,
+]
+PROGRAM = Path(__file__).with_name("program.cu")
+
+
+def warploom(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "warploom", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **environment})
+
+
+@pytest.fixture(scope="module")
+def build(tmp_path_factory):
+    """A folder for the compiled program, which the tests share."""
+    return tmp_path_factory.mktemp("build")
+
+
+def run(build, *arguments, program=PROGRAM):
+    return warploom("cuda", "--build", build, *arguments[:-1], program, arguments[-1])
+
+
+def test_a_program_runs_and_sees_its_gpu(build):
+    done = run(build, "whole")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "thread 0 of scale\n0 wrong on warploom emulator of sm_90 with 132 SMs\n"
+    assert done.stderr.startswith("1 launch, ")
+
+
+def test_an_unchanged_program_is_not_compiled_again(build):
+    assert run(build, "whole").returncode == 0
+    before = (build / "program.so").stat().st_mtime_ns
+    assert run(build, "--sms", 4, "whole").stdout.endswith("with 4 SMs\n")
+    assert (build / "program.so").stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize(("mode", "status"), [("status", 3), ("exit", 5)])
+def test_the_status_is_that_of_the_program(build, mode, status):
+    done = run(build, mode)
+    assert done.returncode == status
+    assert "1 launch, " in done.stderr
+
+
+def test_a_fault_is_reported_at_its_line_and_the_program_sees_an_error(build):
+    done = run(build, "beyond")
+    assert done.returncode == 2
+    assert "the program sees: the launch failed on the emulator" in done.stdout
+    assert "OUT_OF_BOUNDS" in done.stderr
+    assert "program.cu:13" in done.stderr
+
+
+def test_checks_find_a_race_and_prove_its_correction(build):
+    broken, whole = run(build, "--check", "race"), run(build, "--check", "reversed")
+    assert broken.returncode == 1
+    assert "RACE_RAW" in broken.stderr
+    assert "REFUTED  reversed<…>" in broken.stderr
+    assert whole.returncode == 0
+    assert "1 checked: PROVED, as run" in whole.stderr
+
+
+def test_exploring_finds_the_race(build):
+    done = run(build, "--schedule", "explore", "race")
+    assert done.returncode != 0
+    assert "SCHEDULE_DEPENDENT" in done.stderr
+
+
+@pytest.mark.parametrize("schedule", ["eager", "lazy", "reverse", "random"])
+def test_tensor_maps_from_the_driver(build, schedule):
+    assert run(build, "--schedule", schedule, "map").returncode == 0
+
+
+def test_a_recorded_launch_replays(build, tmp_path):
+    assert run(build, "--record", tmp_path, "map").returncode == 0
+    (file,) = tmp_path.glob("*.launch.json")
+    (argument,) = json.loads(file.read_text())["args"]
+    assert [each["at"] for each in argument["fields"]] == [0, 128, 136]
+    assert argument["fields"][0]["value"]["tensor_map"] == "buffer0"
+    done = warploom("run", file)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_timing_loops_are_shortened(build):
+    done = run(build, "--repeats", 2, "timed")
+    assert done.returncode == 0
+    assert "2 launches" in done.stderr
+    assert "19 repeated launches skipped" in done.stderr
+
+
+def test_functions_that_the_runtime_lacks_are_named(tmp_path):
+    source = tmp_path / "graphs.cu"
+    source.write_text("#include <cuda_runtime.h>\nint main() { cudaGraph_t g; return cudaGraphCreate(&g, 0); }\n")
+    done = warploom("cuda", source)
+    assert done.returncode == 2
+    assert "NOT_MODELLED" in done.stderr
+    assert "cudaGraphCreate" in done.stderr
+
+
+def test_an_error_of_the_compiler_is_shown(tmp_path):
+    source = tmp_path / "wrong.cu"
+    source.write_text("int main() { return undeclared; }\n")
+    done = warploom("cuda", source)
+    assert done.returncode == 3
+    assert 'identifier "undeclared" is undefined' in done.stderr
+
+
+def test_a_missing_compiler_is_an_error():
+    done = warploom("cuda", PROGRAM, NVCC="no-such-nvcc")
+    assert done.returncode == 3
+    assert "needs nvcc of the CUDA toolkit" in done.stderr
