@@ -1,12 +1,14 @@
 """Soundness of the checker: random protocols as PTX, judged by `warploom.check` and by a search through all executions.
 
-    python bench/soundness.py run --count 100000 --minutes 60   # go on where bench/results/soundness.json ends
-    python bench/soundness.py show 4711                         # one protocol, with both answers
+    python bench/soundness.py run --start 0 --count 50000 --minutes 60 a.json   # go on where a.json ends
+    python bench/soundness.py merge a.json b.json                               # add up into bench/results/soundness.json
+    python bench/soundness.py show 4711                                         # one protocol, with both answers
 
-The search comes first. Where all executions agree, no verdict can be unsound, and the checker judges every eighth of these
-protocols, for the rate of false alarms; it judges all others. A verdict is *unsound* if the checker says PROVED and some execution hangs, faults or has another outcome. Where the
-report has the assumption `strong-order`, locations with strong accesses may differ, and no others. It is a *false alarm*
-if the checker says REFUTED under `strict` and all executions have one outcome.
+The search comes first. Where all executions agree, no verdict can be unsound, and the checker judges every fourth of these
+protocols, for the rate of false alarms; it judges all others. A verdict is *unsound* if the checker says PROVED and some
+execution hangs, faults or has another outcome. Where the report has the assumption `strong-order`, locations with strong
+accesses may differ, and no others. It is a *false alarm* if the checker says REFUTED under `strict` and all executions have
+one outcome. The number of a protocol is its seed; parts of a campaign that run at the same time start at different numbers.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +37,7 @@ import warploom  # noqa: E402
 
 RESULTS = Path(os.environ.get("SOUNDNESS", Path(__file__).parent / "results" / "soundness.json"))
 _CHUNK = 500
-_EVERY = 8
+_EVERY = 4
 """Of the protocols whose executions agree, one in so many is judged."""
 
 
@@ -95,51 +98,90 @@ def judge(number: int) -> dict[str, Any]:
     }
 
 
-def read() -> dict[str, Any]:
-    if RESULTS.exists():
-        found: dict[str, Any] = json.loads(RESULTS.read_text("utf-8"))
+def read(path: Path) -> dict[str, Any]:
+    """The results of a part of the campaign, empty if there is none."""
+    if path.exists():
+        found: dict[str, Any] = json.loads(path.read_text("utf-8"))
         return found
-    return {"next": 0, "verdicts": {}, "unsound": [], "false alarms": {}, "examples": {}, "reasons": {},
-            "states": 0, "seconds": 0.0, "revision": ""}  # fmt: skip
+    return {"verdicts": {}, "unsound": [], "false alarms": {}, "examples": {}, "reasons": {},
+            "states": 0, "seconds": 0.0, "revision": "", "ranges": []}  # fmt: skip
 
 
-def write(results: dict[str, Any]) -> None:
-    RESULTS.write_text(json.dumps(results, indent=1, sort_keys=True, ensure_ascii=False) + "\n", "utf-8")
+def write(path: Path, results: dict[str, Any]) -> None:
+    """Replace the results in one step, so that an interrupted run loses no more than a chunk."""
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps(results, indent=1, sort_keys=True, ensure_ascii=False) + "\n", "utf-8")
+    partial.replace(path)
+
+
+def revision() -> str:
+    command = ["git", "rev-parse", "--short", "HEAD"]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def run(options: argparse.Namespace) -> int:
     """Judge further protocols until the count or the time is reached."""
-    results, end = read(), time.monotonic() + 60 * options.minutes
-    command = ["git", "rev-parse", "--short", "HEAD"]
-    results["revision"] = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
-    verdicts, alarms = Counter(results["verdicts"]), Counter(results["false alarms"])
-    reasons = Counter(results["reasons"])
-    while results["next"] < options.count and time.monotonic() < end:
-        start = time.process_time()
+    results, end = read(options.part), time.monotonic() + 60 * options.minutes
+    results["revision"] = results["revision"] or revision()
+    start = results["ranges"][0][0] if results["ranges"] else options.start
+    following, last = results["ranges"][0][1] if results["ranges"] else start, start + options.count
+    while following < last and time.monotonic() < end:
+        began = time.process_time()
         gc.collect()
         gc.disable()  # a chunk makes no more garbage than memory holds
-        first = results["next"]
-        for number in range(first, min(first + _CHUNK, options.count)):
-            found = judge(number)
-            verdicts[f"{found['kind']} {found['verdict']} {found['executions']}"] += 1
-            results["states"] += found["states"]
-            if found.get("unsound"):
-                results["unsound"].append(number)
-                print(f"UNSOUND: {number}", flush=True)
-            if found.get("false alarm"):
-                alarms[found["false alarm"]] += 1
-                results["examples"].setdefault(found["false alarm"], number)
-            if found.get("reason"):
-                reasons[found["reason"]] += 1
-            results["next"] = number + 1
-        results["seconds"] += time.process_time() - start
-        results |= {"verdicts": dict(verdicts), "false alarms": dict(alarms), "reasons": dict(reasons)}
-        write(results)
-        print(
-            f"{results['next']:,} protocols, {len(results['unsound'])} unsound, {alarms.total():,} false alarms",
-            flush=True,
-        )
+        numbers = range(following, min(following + _CHUNK, last))
+        _judge_chunk(numbers, results)
+        following = numbers.stop
+        results["ranges"] = [[start, following]]
+        results["seconds"] += time.process_time() - began
+        write(options.part, results)
+        wrong = len(results["unsound"])
+        print(f"{following - start:,} protocols, {wrong} unsound, {results['seconds']:.0f} s", flush=True)
     return 1 if results["unsound"] else 0
+
+
+def _judge_chunk(numbers: range, results: dict[str, Any]) -> None:
+    """Add the answers for some protocols to the results."""
+    verdicts, alarms = Counter(results["verdicts"]), Counter(results["false alarms"])
+    reasons = Counter(results["reasons"])
+    for number in numbers:
+        found = judge(number)
+        verdicts[f"{found['kind']} {found['verdict']} {found['executions']}"] += 1
+        results["states"] += found["states"]
+        if found.get("unsound"):
+            results["unsound"].append(number)
+            print(f"UNSOUND: {number}", flush=True)
+        if found.get("false alarm"):
+            alarms[found["false alarm"]] += 1
+            results["examples"].setdefault(found["false alarm"], number)
+        if found.get("reason"):
+            reasons[found["reason"]] += 1
+    results |= {"verdicts": dict(verdicts), "false alarms": dict(alarms), "reasons": dict(reasons)}
+
+
+def merge(parts: list[Path]) -> int:
+    """Add up the parts of a campaign, which must be of one revision and have no protocol twice."""
+    everything = [read(part) for part in parts]
+    revisions = sorted({part["revision"] for part in everything})
+    if len(revisions) != 1:
+        raise SystemExit(f"the parts are of different revisions: {', '.join(revisions)}")
+    ranges = sorted(each for part in everything for each in part["ranges"])
+    for (_, end), (start, _) in pairwise(ranges):
+        if start < end:
+            raise SystemExit(f"protocols {start} to {end - 1} are in two parts")
+    total = read(Path(os.devnull) / "none")
+    total |= {"revision": revisions[0], "ranges": ranges, "examples": {}}
+    for name in ("verdicts", "false alarms", "reasons"):
+        total[name] = dict(sum((Counter(part[name]) for part in everything), Counter()))
+    for part in everything:
+        total["unsound"] += part["unsound"]
+        total["examples"] = part["examples"] | total["examples"]
+        total["states"] += part["states"]
+        total["seconds"] += part["seconds"]
+    write(RESULTS, total)
+    count = sum(end - start for start, end in ranges)
+    print(f"{count:,} protocols at {revisions[0]}, {len(total['unsound'])} unsound")
+    return 1 if total["unsound"] else 0
 
 
 def show(number: int) -> None:
@@ -160,13 +202,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     running = commands.add_parser("run")
-    running.add_argument("--count", type=int, default=100_000, help="the number of protocols in all (100000)")
+    running.add_argument("part", type=Path, help="the file with the results of this part of the campaign")
+    running.add_argument("--start", type=int, default=0, help="the number of the first protocol (0)")
+    running.add_argument("--count", type=int, default=100_000, help="the number of protocols (100000)")
     running.add_argument("--minutes", type=float, default=60, help="the time (60)")
+    merging = commands.add_parser("merge")
+    merging.add_argument("parts", type=Path, nargs="+")
     showing = commands.add_parser("show")
     showing.add_argument("number", type=int)
     options = parser.parse_args()
     if options.command == "run":
         return run(options)
+    if options.command == "merge":
+        return merge(options.parts)
     show(options.number)
     return 0
 

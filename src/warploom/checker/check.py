@@ -15,7 +15,7 @@ from warploom.checker.recurrence.sizes import Family
 from warploom.checker.redundancy import redundant as remarks
 from warploom.checker.report import Cost, Covers, Finding, Party, Relaxed, Report, Verdict
 from warploom.checker.rules import ASSUMPTIONS, PROFILES, RELAXATIONS, Rules
-from warploom.checker.runs import checked_run
+from warploom.checker.runs import Checked, checked_run
 from warploom.checker.witness import Confirmation
 from warploom.diagnostics import Diag, Loc, Stuck, WarploomError, user_traceback
 from warploom.host.launch import Launch
@@ -129,7 +129,8 @@ class _Judged:
 
     def run(self, sms: int | None) -> None:
         """Check one run, its registers, and the runs that stand for other answers to requests for work."""
-        program = self._observe(sms)
+        first = self._observe(sms)
+        program = first.program
         self._check_registers(program)
         found = influences(program.flow)
         kinds = {each.kind for each in found}
@@ -137,16 +138,19 @@ class _Judged:
             self.rules.assumed["monotone-flags"] += 1
         self.rules.assumed.update(unmodelled(program.flow))
         if self.error is None and "clc" in kinds and self.budget >= len(_FEWER_SMS) and sms is None:
+            # Where one cluster at a time was resident, fewer SMs make no difference; where no request was granted,
+            # refusals make none.
+            sees_sms = program.specials & {"%smid", "%nsmid"}
             for fewer in _FEWER_SMS:
-                if self.error is None:
+                if self.error is None and (first.most_resident > 1 or sees_sms):
                     self._observe(fewer)
-            if self.error is None:
+            if self.error is None and first.taken_over:
                 self._observe(None, refuses=True)
             self.rules.assumed["clc-answers"] += 1
             kinds.discard("clc")
         self.reasons += [self._because(kind, found, program) for kind in sorted(kinds)]
 
-    def _observe(self, sms: int | None, *, refuses: bool = False) -> Program:
+    def _observe(self, sms: int | None, *, refuses: bool = False) -> Checked:
         """Run on copies of the arrays under the eye of a checker."""
         checked = checked_run(self.launch_, self.rules, self.findings, sms=sms, limit=self.limit, refuses=refuses)
         checker, self.error = checked.checker, checked.error
@@ -158,7 +162,7 @@ class _Judged:
             self.lints |= {(each.code, each.sentence): each for each in checker.memories.remarks()}
         if checker.agents.converged:
             self.rules.assumed["convergence"] += 1
-        return checked.program
+        return checked
 
     def generalise(self) -> None:
         """Check other sizes, if nothing was found at this one."""

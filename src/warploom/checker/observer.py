@@ -24,6 +24,9 @@ _BARRIER_BYTES = 8
 class Checker:
     """Judges a run while it happens; `findings.all()` is what it found."""
 
+    needs_completions = False
+    """An operation that signals nothing is complete for those that wait for its group."""
+
     def __init__(self, rules: Rules, findings: Findings) -> None:
         self.rules, self.findings, self.agents = rules, findings, Agents()
         self.operations = Operations(self.agents, self.rules)
@@ -75,11 +78,15 @@ class Checker:
             self.operations.commit(event, warp)
             return
         pending, part, clock = self.operations.issue(event, warp)
-        touches = [touch for touch in event.touches if touch.verb in ("reads", "writes") and touch.space != "register"]
-        for touch, (access, _) in zip(touches, pending.accesses, strict=True):
+        accesses = iter(pending.accesses)
+        for touch in event.touches:
+            if touch.space == "register" or touch.verb not in ("reads", "writes"):
+                continue
+            access = next(accesses)[0]
             if touch.space == "tensor":
                 self.lifetimes.use(touch, access, clock)
-            self.lifetimes.reach(touch, access)
+            elif touch.cta != warp.cta:
+                self.lifetimes.reach(touch, access)
             self.memories.touch(touch, access, part, clock)
 
     def _complete(self, event: Event) -> None:

@@ -31,6 +31,10 @@ class Checked:
     used: int
     """Warp instructions."""
     cuts: Cuts | None = None
+    most_resident: int = 0
+    """The largest number of clusters that were resident at once."""
+    taken_over: int = 0
+    """Clusters whose work a running one has taken over."""
 
 
 class Refusing(Eager):
@@ -67,9 +71,9 @@ def checked_run(
     except (Fault, Stuck) as found:
         error = found
     finally:
-        used = grid.used
+        used, most_resident, taken_over = grid.used, grid.most_resident, grid.taken_over
         grid.discard()
-    return Checked(checker, setup.program, error, used, cuts)
+    return Checked(checker, setup.program, error, used, cuts, most_resident, taken_over)
 
 
 def copied(setup: Setup) -> Setup:

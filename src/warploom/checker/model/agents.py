@@ -50,6 +50,8 @@ class Lanes:
 
     def given(self, lanes: int, components: Components) -> Clock:
         """The knowledge that some lanes hand over: what they did with other lanes is not theirs to release."""
+        if not self.partial:
+            return self.clock
         limits = {at: time for at, time in self.partial.items() if components.keys[at][3] & ~lanes}
         if not limits:
             return self.clock

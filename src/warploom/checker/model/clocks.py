@@ -27,6 +27,8 @@ Known = tuple[tuple[int, int], ...]
 
 X, G, P, PG, PT, TB, T = range(7)
 ROWS = 7
+_EXECUTED, _RELEASED, _ACQUIRED = slice(X, X + 1), slice(X, PG + 1), slice(X, PT + 1)
+"""The rows that a relaxed synchronisation, a release and an acquire hand over."""
 _FIRST = 96
 """Components that a new cluster has room for: one CTA of a GEMM has about 80."""
 
@@ -101,25 +103,32 @@ class Clock:
 
     def release(self, source: Clock, *, relaxed: bool = False) -> None:
         """Take over what a thread gives away when it arrives; what it has fenced of tcgen05 becomes receivable."""
-        part = slice(X, X + 1) if relaxed else slice(X, PG + 1)
+        part = _EXECUTED if relaxed else _RELEASED
         self.rows = _joined(self.rows, source.rows, part)
         width = source.rows.shape[1]
-        np.maximum(self.rows[PT, :width], source.rows[TB], out=self.rows[PT, :width])
-        self._meet(source, part)
+        mine = self.rows[PT, :width]
+        np.maximum(mine, source.rows[TB], out=mine)
+        if source.others is not None:
+            self._meet(source, part)
 
     def acquire(self, source: Clock, *, relaxed: bool = False) -> None:
         """Take over what a wait hands out."""
         if not relaxed:
-            self.rows = _joined(self.rows, source.rows, slice(X, PT + 1))
-            self._meet(source, slice(X, PT + 1))
+            self.rows = _joined(self.rows, source.rows, _ACQUIRED)
+            if source.others is not None:
+                self._meet(source, _ACQUIRED)
             return
-        self.rows = _joined(self.rows, source.rows, slice(X, X + 1))
+        self.rows = _joined(self.rows, source.rows, _EXECUTED)
         width = source.rows.shape[1]
         np.maximum(self.rows[PT, :width], source.rows[PT], out=self.rows[PT, :width])
 
     def follow(self, source: Clock) -> None:
         """Come after it in execution, without seeing its memory."""
-        self.rows = _joined(self.rows, source.rows, slice(X, X + 1))
+        mine, other = self.rows, source.rows
+        if mine.shape == other.shape:
+            np.maximum(mine[X], other[X], out=mine[X])
+        else:
+            self.rows = _joined(mine, other, _EXECUTED)
 
     def fence(self, row: int) -> None:
         """Make what is visible to generic accesses visible in another row."""
@@ -159,7 +168,11 @@ def fitted(rows: Rows, capacity: int) -> Rows:
 
 
 def _joined(mine: Rows, other: Rows, part: slice) -> Rows:
-    width = other.shape[1]
-    mine = fitted(mine, width)
-    np.maximum(mine[part, :width], other[part], out=mine[part, :width])
+    if mine.shape == other.shape:
+        inside = mine[part]
+    else:
+        width = other.shape[1]
+        mine = fitted(mine, width)
+        inside = mine[part, :width]
+    np.maximum(inside, other[part], out=inside)
     return mine

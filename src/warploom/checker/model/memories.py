@@ -16,8 +16,8 @@ import numpy.typing as npt
 from warploom.checker.codes import CODES
 from warploom.checker.collecting import Findings
 from warploom.checker.model.agents import Agents, Lanes, Sync, Warp
-from warploom.checker.model.clocks import PG, PT, Clock, G, P, Rows, Triple, X, fitted
-from warploom.checker.model.shadow import Access, Shadow
+from warploom.checker.model.clocks import PG, PT, Clock, G, P, Rows, T, Triple, X, fitted
+from warploom.checker.model.shadow import BLIND, Access, Shadow, Sight
 from warploom.checker.report import Finding
 from warploom.checker.rules import Rules
 from warploom.machine.core.events import Event, Placed, Started, Touch
@@ -101,8 +101,8 @@ class Memories:
         shadow = self.of_ctas.get((touch.space, touch.cta))
         if shadow is None:
             shadow = self.of_ctas[touch.space, touch.cta] = Shadow(_CTA_BITS, recurring=True)
-        region = shadow.region(_linear(touch), touch.width)
-        fresh = shadow.access(region, access, partial(self._judge, touch, part, clock))
+        region = shadow.region_of(touch, _linear)
+        fresh = shadow.access(region, access, partial(self._judge, touch, part, clock), self._sight(access, clock))
         if fresh and not (touch.space == "shared" and "f8f6f4" in access.source.instruction.opcode):
             # Operands of 4 and 6 bits have gaps, which are not read.
             party = self._findings.access(access, _span(touch))
@@ -126,7 +126,19 @@ class Memories:
                 array.shadow.access(array.shadow.region(addresses, width), old, _unjudged)
             array.reads = None
         region = array.shadow.region(touch.addresses, touch.width)
-        array.shadow.access(region, access, partial(self._judge, touch, part, clock))
+        array.shadow.access(
+            region, access, partial(self._judge, touch, part, clock), self._sight(access, clock)
+        )
+
+    def _sight(self, new: Access, clock: Clock) -> Sight:
+        """The rows in which `row_of` looks for an earlier access."""
+        if self.orders is not None:
+            return BLIND
+        if new.space == "tensor":
+            return Sight(clock.rows, G, T)
+        if new.proxy != "async":
+            return Sight(clock.rows, G, G)
+        return Sight(clock.rows, P if new.space == "shared" else PG, G)
 
     def _judge(self, touch: Touch, part: Lanes, clock: Clock, old: Access, new: Access, own_read: bool) -> None:
         equal = self._rules.assumed["equal-values"]

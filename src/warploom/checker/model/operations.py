@@ -128,10 +128,11 @@ class Operations:
 
         To issue teaches nothing and is known by the completion alone, so that it does not count as an action.
         """
-        for number in self._over:  # an operation signals while it completes, and not after the next issue
-            self._pending.pop(number, None)
-        self._over.clear()
-        parts = [part for part in warp.parts if part.mask & event.lanes]
+        if self._over:
+            for number in self._over:  # an operation signals while it completes, and not after the next issue
+                self._pending.pop(number, None)
+            self._over.clear()
+        parts = warp.parts if len(warp.parts) == 1 else [part for part in warp.parts if part.mask & event.lanes]
         clock = parts[0].given(event.lanes, warp.components)
         if clock is parts[0].clock:
             clock = parts[0].snapshot()

@@ -8,18 +8,19 @@ again, so that a stage of a pipeline soon is a few atoms, whatever its size.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from warploom.checker.model.clocks import Components, Triple
-from warploom.machine.core.events import Source
+from warploom.checker.model.clocks import Components, Rows, Triple
+from warploom.machine.core.events import Source, Touch
 
 Array = npt.NDArray[Any]
 _COARSE = 4
 """Cells start with 16 bytes, and become smaller where an access needs it."""
 _MOST_REGIONS = 1 << 14
+_MOST_TOUCHES = 256
 _MOST_BEFORE = 64
 """Accesses before a strong write that are kept."""
 
@@ -73,6 +74,22 @@ class _Page:
 Judge = Callable[[Access, Access, bool], None]
 
 
+class Sight(NamedTuple):
+    """The knowledge of an agent that makes an access: its clock's rows, and those in which others must be known.
+
+    The rows are None where every pair is to be judged.
+    """
+
+    rows: Rows | None
+    generic: int
+    """The row for accesses of the generic proxy."""
+    other: int
+    """The row for accesses of other proxies."""
+
+
+BLIND = Sight(None, 0, 0)
+
+
 class Shadow:
     """The shadow of one memory: of a CTA's shared memory or TMEM, or of an array in global memory."""
 
@@ -81,7 +98,21 @@ class Shadow:
         self._pages: dict[int, _Page] = {}
         self.atoms: list[Atom] = [Atom(0)]
         self._regions: dict[tuple[int, bytes], list[int]] = {}
+        self._of_touches: dict[int, tuple[Touch, list[int]]] = {}
+        """The regions of touches that recur as the same object."""
         self._members: dict[int, list[list[int]]] = {}
+
+    def region_of(self, touch: Touch, linear: Callable[[Touch], Array]) -> list[int]:
+        """The atoms of a touch; operands in shared memory and TMEM come again and again as the same object."""
+        found = self._of_touches.get(id(touch))
+        if found is not None and found[0] is touch:
+            return found[1]
+        region = self.region(linear(touch), touch.width)
+        if len(self._of_touches) >= _MOST_TOUCHES:
+            self._of_touches.clear()
+        if len(self._regions) < _MOST_REGIONS:  # this one is kept up to date where its atoms are split
+            self._of_touches[id(touch)] = (touch, region)
+        return region
 
     def region(self, addresses: Array, width: int) -> list[int]:
         """The atoms of the bytes that an access touches."""
@@ -173,10 +204,15 @@ class Shadow:
                 page.atoms[cells[held == number]] = new
             out.append(new)
 
-    def access(self, region: list[int], new: Access, judge: Judge) -> bool:
-        """Judge an access against those before it, and keep it; True if it reads a byte that nothing has written."""
+    def access(self, region: list[int], new: Access, judge: Judge, sight: Sight = BLIND) -> bool:
+        """Judge an access against those before it, and keep it; True if it reads a byte that nothing has written.
+
+        An earlier access that is in sight needs no judgement: most are.
+        """
         atoms, fresh = self.atoms, False
         judged = set[int]()
+        if sight.rows is not None:
+            judge = _unless_seen(judge, sight)
         if new.writes:
             for number in region:
                 atom = atoms[number]
@@ -232,6 +268,25 @@ class Shadow:
         """Let bytes be as if they had never been accessed: memory that was freed."""
         for number in region:
             self.atoms[number].write, self.atoms[number].reads = None, ()
+
+
+def _unless_seen(judge: Judge, sight: Sight) -> Judge:
+    rows, generic, other = sight
+    assert rows is not None
+    width = rows.shape[1]
+
+    def judge_unseen(old: Access, new: Access, own_read: bool) -> None:
+        value = old.value
+        if (
+            value is None
+            or old.components is not new.components
+            or (old.scope and new.scope)
+            or old.component >= width
+            or rows[generic if old.proxy == "generic" else other, old.component] < value
+        ):
+            judge(old, new, own_read)
+
+    return judge_unseen
 
 
 def _before(atom: Atom) -> tuple[Access, ...]:

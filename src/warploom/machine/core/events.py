@@ -290,7 +290,8 @@ class Observer(Protocol):
     """Receives every event of a run, in order. A method `on_start`, if it has one, receives `Started` first.
 
     One with a method `on_events` gets them there instead, many at a time, as a `Batch`: some time after they happened,
-    unless another observer has only `on_event`.
+    unless another observer has only `on_event`. Where all observers have `needs_completions = False`, the completion of
+    an operation that signals nothing is not reported.
     """
 
     def on_event(self, event: Event) -> None:
@@ -362,6 +363,7 @@ class Reporter:
         self._sites: dict[int, Site] = {}
         self._in_batches = [each.on_events for each in self.observers if isinstance(each, BatchObserver)]
         self._single: list[Observer] = [each for each in self.observers if not isinstance(each, BatchObserver)]
+        self._completions = any(getattr(each, "needs_completions", True) for each in self.observers)
         self._others: list[tuple[int, Event]] = []
         """Events for those that get batches, each after so many entries of the log."""
         self.actor = _NOBODY
@@ -456,7 +458,7 @@ class Reporter:
         if declared is None:
             declared = actor.declared.get(verb, _UNDECLARED)
         number = actor.agent.operation if operation is None else operation
-        agents = self.by_warp()
+        agents = [(actor.agent, self.lanes)] if self.lanes <= WORD else self.by_warp()
         if verb == "phase":
             agents = agents[-1:]  # the last arrival completes it
         for agent, lanes in agents:
@@ -507,7 +509,8 @@ class Reporter:
             given = tuple(work_out()) if work_out is not None else ()
             part = Actor(agent, bits, actor.source, actor.declared)
             issued = Issued(self.operations, part, bits, given, group)
-            actor.told.update(touch.verb for touch in given)
+            for touch in given:
+                actor.told.add(touch.verb)
             self.acts(part)
             self.tell("issue", "operation", given, group=group, operation=issued.number, declared=_engine(given))
             parts.append(issued)
@@ -537,6 +540,8 @@ class Reporter:
         self.actor, self.lanes = before, lanes
 
     def _complete(self, issued: Issued) -> None:
+        if not self._completions and issued.touches and _is_silent(issued.touches):
+            return
         actor = issued.actor
         agent = Agent(actor.agent.cta, actor.agent.warp, issued.number)
         self.acts(Actor(agent, issued.lanes, actor.source, actor.declared))
@@ -545,7 +550,18 @@ class Reporter:
 
 def _engine(touches: tuple[Touch, ...]) -> Declared:
     """An operation's own space and proxy: those of what it touches first."""
-    return Declared(touches[0].space, touches[0].proxy) if touches else Declared(proxy="async")
+    return _of_engine(touches[0].space, touches[0].proxy) if touches else _of_engine("", "async")
+
+
+_of_engine = lru_cache(maxsize=64)(Declared)
+
+
+def _is_silent(touches: tuple[Touch, ...]) -> bool:
+    """True if an operation only reads and writes."""
+    for touch in touches:  # noqa: SIM110  (it is executed for every operation)
+        if touch.verb not in ("reads", "writes"):
+            return False
+    return True
 
 
 def lanes_as_bits(lanes: Array | None, count: int) -> int:

@@ -110,6 +110,10 @@ class Grid:
         self._total = self._clusters_x[0] * self._clusters_x[1] * self._clusters_x[2]
         self._next = 0
         self._ended = 0
+        self.most_resident = 0
+        """The largest number of clusters that were resident at once."""
+        self.taken_over = 0
+        """Clusters whose work a running one has taken over."""
         self._idle = 0
         self._last_effects = self._parked_at = self._expired_at = self._tried_at = -1
         self._expiries = self._breaks = 0
@@ -452,6 +456,7 @@ class Grid:
         assert index is not None
         cluster = Cluster(self, index)
         self.clusters.append(cluster)
+        self.most_resident = max(self.most_resident, len(self.clusters))
         shape = self.cluster_shape
         rank = 0
         for z in range(shape[2]):
@@ -476,6 +481,7 @@ class Grid:
     def cancelled(self) -> None:
         """A cluster's work was taken over by a running one: it counts as ended."""
         self._ended += 1
+        self.taken_over += 1
 
     def woken(self, group: Group) -> None:
         self.ready.append(group)

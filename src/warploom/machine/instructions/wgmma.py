@@ -40,6 +40,7 @@ Array = npt.NDArray[Any]
 
 _WARPS = WARPGROUP // WARP
 _SCALARS = (bool, int)
+_LANES = (1 << WARPGROUP) - 1
 _ALL = f"the {_WARPS} warps of a warpgroup"
 
 
@@ -120,8 +121,8 @@ class Pipeline(Waitable):
                 self._look(warp, at)
             if not grid.convoys:
                 self._read_unfenced(warp, new)
-            if grid.reporter is not None:
-                self._tell(warp, new)
+        if grid.reporter is not None:
+            self._tell(warps, new)
         if at_once:
             while self.submitted < min(self.issued):
                 self._submit(self.submitted + 1)
@@ -157,16 +158,35 @@ class Pipeline(Waitable):
             else:
                 self.sights[at] = self.sights[at].joined(mine)
 
-    def _tell(self, warp: int, new: Issue) -> None:
-        """Let observers know of a warp's part of its latest operation."""
-        cta = self.warpgroup.cta
-        if cta.grid.reporter is not None:
-            if self.issued[warp] - self.completed > len(self.reported):
+    def _tell(self, warps: Sequence[int], new: Issue) -> None:
+        """Let observers know of the parts that some warps have in their latest operation."""
+        cta, reporter = self.warpgroup.cta, self.warpgroup.cta.grid.reporter
+        assert reporter is not None
+        touches = _touches(new, cta.index, cta.rank)
+        if self._acts_as_one(warps):
+            parts = reporter.issue([lambda: touches] * _WARPS, CommitGroup("wgmma", self.commits[0]))
+        else:
+            each = list[Issued]()
+            for warp in warps:
+                with self._as_warp(warp):
+                    each += reporter.issue(lambda: touches, CommitGroup("wgmma", self.commits[warp]))
+            parts = tuple(each)
+        for warp, part in zip(warps, parts, strict=True):
+            at = self.issued[warp] - self.completed
+            while at > len(self.reported):
                 self.reported.append([])
-            group = CommitGroup("wgmma", self.commits[warp])
-            with self._as_warp(warp):
-                issued = cta.grid.reporter.issue(lambda: _touches(new, cta.index, cta.rank), group)
-            self.reported[self.issued[warp] - self.completed - 1] += issued
+            self.reported[at - 1].append(part)
+
+    def _acts_as_one(self, warps: Sequence[int]) -> bool:
+        """True if a convoy of all warps acts, whose open groups have the same number."""
+        reporter = self.warpgroup.cta.grid.reporter
+        return (
+            reporter is not None
+            and len(warps) == _WARPS
+            and reporter.lanes == _LANES
+            and reporter.actor.agent.warp == self.warpgroup.index * _WARPS
+            and self.commits.count(self.commits[0]) == _WARPS
+        )
 
     @contextmanager
     def _as_warp(self, warp: int) -> Iterator[None]:
@@ -182,6 +202,9 @@ class Pipeline(Waitable):
     def commit(self, warps: Sequence[int]) -> None:
         """Some warps close their open group."""
         reporter = self.warpgroup.cta.grid.reporter
+        if reporter is not None and self._acts_as_one(warps):
+            reporter.tell("issue", "commits", group=CommitGroup("wgmma", self.commits[0]))
+            reporter = None
         for warp in warps:
             if reporter is not None:
                 with self._as_warp(warp):
@@ -204,6 +227,10 @@ class Pipeline(Waitable):
         """Tell observers that at most the `leave` latest groups of each of these warps are incomplete."""
         reporter = self.warpgroup.cta.grid.reporter
         assert reporter is not None
+        if self._acts_as_one(warps):
+            group = CommitGroup("wgmma", max(self.commits[0] - leave, 0))
+            reporter.tell("wait", "drains", group=group, leave=leave)
+            return
         for warp in warps:
             with self._as_warp(warp):
                 group = CommitGroup("wgmma", max(self.commits[warp] - leave, 0))
