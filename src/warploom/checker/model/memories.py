@@ -126,9 +126,7 @@ class Memories:
                 array.shadow.access(array.shadow.region(addresses, width), old, _unjudged)
             array.reads = None
         region = array.shadow.region(touch.addresses, touch.width)
-        array.shadow.access(
-            region, access, partial(self._judge, touch, part, clock), self._sight(access, clock)
-        )
+        array.shadow.access(region, access, partial(self._judge, touch, part, clock), self._sight(access, clock))
 
     def _sight(self, new: Access, clock: Clock) -> Sight:
         """The rows in which `row_of` looks for an earlier access."""
