@@ -416,6 +416,20 @@ def test_both_targets_in_one_process_keep_their_kernels_apart():
     assert texts[2] == texts[0]
 
 
+def test_compiled_kernels_are_found_by_the_number_of_the_device():
+    """Triton's tests, and programs that clear its cache, ask PyTorch for the device."""
+    with warploom.triton.machine():
+        first = kernels.add[(1,)](torch.ones(8), torch.ones(8), poisoned(8), 8, BLOCK=16)
+        held = kernels.add.device_caches[torch.cuda.current_device()][0]
+        assert first in held.values()
+        held.clear()
+        assert kernels.add[(1,)](torch.ones(8), torch.ones(8), poisoned(8), 8, BLOCK=16) is not first
+        assert {number: torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())}[
+            triton.runtime.driver.active.get_current_device()
+        ]
+    assert not kernels.add.device_caches
+
+
 def test_every_launch_is_checked():
     n = 300
     with warploom.triton.machine(check=True) as machine:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -22,25 +22,6 @@ if TYPE_CHECKING:
 _THREADS = re.compile(r"\.(?:reqntid|maxntid)\s+(\d+)")
 _MOST_REGISTERS = 255
 """Of one thread (PTX ISA, .maxnreg)."""
-
-
-class DeviceIndex(int):
-    """Device 0 with a hash of its own: Triton keeps compiled kernels by device, and those for an emulated target
-    must be found neither by a GPU nor by another target.
-    """
-
-    target: str
-
-    def __new__(cls, target: str) -> Self:
-        made = super().__new__(cls, 0)
-        made.target = target
-        return made
-
-    def __eq__(self, other: object) -> bool:
-        return other == 0 if not isinstance(other, DeviceIndex) else other.target == self.target
-
-    def __hash__(self) -> int:
-        return hash(("warploom", self.target))
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +114,6 @@ class Driver:
         self.utils = Utils(session)
         self.launcher_cls: Callable[[Any, Any], Launcher] = Launcher
         self._target = GPUTarget("cuda", options.arch, 32)
-        self._device = DeviceIndex(f"{options.target} {options.sm_count}")
         self._capability = divmod(options.arch, 10)
 
     @staticmethod
@@ -144,7 +124,7 @@ class Driver:
         return self._target
 
     def get_current_device(self) -> int:
-        return self._device
+        return 0
 
     def set_current_device(self, device: int) -> None:
         pass

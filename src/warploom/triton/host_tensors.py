@@ -25,7 +25,7 @@ def is_device(value: Any) -> bool:
 
 
 def is_index(value: Any) -> bool:
-    """Return True for the number of a device; Triton's driver answers one of a class of its own."""
+    """Return True for the number of a device."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 

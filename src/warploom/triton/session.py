@@ -24,6 +24,7 @@ from warploom.triton.cuda_queries import answer
 from warploom.triton.driver import Call, Driver, flag
 from warploom.triton.host_blas import answer_blas
 from warploom.triton.host_tensors import HostTensors, keep_in_backward
+from warploom.triton.kernel_caches import keep_apart
 from warploom.triton.options import Options
 from warploom.triton.patches import Patches
 from warploom.triton.releases import release_of
@@ -101,6 +102,7 @@ class Session:
         assemble_on_demand(patches)
         # The key of Triton's cache on disk: a GPU must not find PTX where it expects a cubin.
         patches.set(compiler, "hash", lambda backend: f"warploom-ptx-{backend.target.arch}")
+        keep_apart(patches, f"{self.options.target} {self.options.sm_count}")
         answer(patches, self.options)
         answer_blas(patches)
         tune_once(patches, self.options, lambda: flag(self, "dry"))
