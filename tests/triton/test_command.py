@@ -64,6 +64,11 @@ SCRIPT = """
             torch.testing.assert_close(y, y + 1)
         if "fault" in sys.argv:
             scale[(1,)](x.detach(), y.detach(), 1 << 30, 1.0, BLOCK=1024)
+        if "cause" in sys.argv:
+            try:
+                {}["key"]
+            except KeyError as error:
+                raise RuntimeError("no key") from error
         if "leave" in sys.argv:
             sys.exit(7)
         if "hang" in sys.argv:
@@ -95,6 +100,7 @@ def test_a_script_runs(tmp_path):
     [
         ("wrong", 1, "AssertionError: Tensor-likes are not close!"),
         ("fault", 2, "OUT_OF_BOUNDS"),
+        ("cause", 1, "The above exception was the direct cause"),
         ("leave", 7, ""),
     ],
 )

@@ -54,12 +54,11 @@ def _run(script: Path, arguments: Sequence[str], timeout: float | None) -> int:
         except SystemExit as ending:
             return _status(ending)
         except WarploomError as error:
-            _show(error, script)
+            sys.stderr.write(_traceback(error, script, hidden={"warploom", "triton"}, ended=False))
             complain(error)
             return status_of(error)
         except Exception as error:  # noqa: BLE001  the script's own
-            _show(error, script)
-            sys.stderr.write("".join(traceback.format_exception_only(error)))
+            sys.stderr.write(_traceback(error, script, hidden={"warploom"}))
             return MISMATCH
     return OK
 
@@ -72,16 +71,23 @@ def _status(ending: SystemExit) -> int:
     return MISMATCH
 
 
-def _show(error: BaseException, script: Path) -> None:
-    """Print the traceback from the script on, without frames of warploom; of an error of the catalogue also without
-    those of Triton, which lead from the launch to the emulator.
+def _traceback(error: BaseException, script: Path, *, hidden: set[str], ended: bool = True) -> str:
+    """The traceback from the script on, with those of the exceptions that caused it, as Python prints them.
+
+    Frames of the packages `hidden` are left out: those of warploom, and, where an error of the catalogue is raised,
+    those of Triton, which lead from the launch to the emulator. If not `ended`, the last message is left out too.
     """
-    frames = traceback.extract_tb(error.__traceback__)
-    files = [Path(frame.filename).name for frame in frames]
-    first = files.index(script.name) if script.name in files else 0
-    hidden = {"warploom", "triton"} if isinstance(error, WarploomError) else {"warploom"}
-    shown = [frame for frame in frames[first:] if not hidden & _packages(Path(frame.filename), script)]
-    sys.stderr.write("Traceback (most recent call last):\n" + "".join(traceback.format_list(shown)))
+    text = traceback.TracebackException.from_exception(error)
+    each: traceback.TracebackException | None = text
+    while each is not None:
+        files = [Path(frame.filename).name for frame in each.stack]
+        first = files.index(script.name) if script.name in files else 0
+        shown = [frame for frame in each.stack[first:] if not hidden & _packages(Path(frame.filename), script)]
+        each.stack = traceback.StackSummary.from_list(shown)
+        each = each.__cause__ or (None if each.__suppress_context__ else each.__context__)
+    if ended:
+        return "".join(text.format())
+    return "Traceback (most recent call last):\n" + "".join(text.stack.format())
 
 
 def _packages(file: Path, script: Path) -> set[str]:

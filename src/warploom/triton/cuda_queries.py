@@ -141,6 +141,8 @@ def answer(patches: Patches, options: Options) -> None:
         "device_count": lambda: 1,
         "current_device": lambda: 0,
         "set_device": _nothing,
+        "_exchange_device": lambda device: 0,
+        "_maybe_exchange_device": lambda device: 0,
         "device": _context,
         "device_of": _context,
         "get_device_capability": lambda device=None: (known.major, known.minor),
@@ -176,6 +178,7 @@ def answer(patches: Patches, options: Options) -> None:
     for name, value in answers.items():
         patches.set(torch.cuda, name, _own(value))
     patches.set(torch.version, "cuda", TOOLKIT)
+    patches.set(torch._C, "_cuda_getCurrentRawStream", lambda device: 0)
     patches.set(torch, "Generator", _generator())
     if hasattr(torch, "accelerator"):
         for name, value in {

@@ -163,6 +163,20 @@ class Driver:
         return torch.zeros(size, dtype=torch.int8)
 
 
+def driver_class(driver: Driver) -> type[Any]:
+    """A class in the place of Triton's `CudaDriver`: a program that makes one, to set it active, gets this one."""
+
+    class Emulated:
+        def __new__(cls) -> Any:
+            return driver
+
+        @staticmethod
+        def is_active() -> bool:
+            return True
+
+    return Emulated
+
+
 class Launcher:
     """Launches one compiled kernel on the emulator of the active session."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -42,7 +43,8 @@ def keep_in_backward(patches: Patches, mode: TorchFunctionMode) -> None:
     run = torch.autograd._engine_run_backward
 
     def with_mode(*args: Any, **kwargs: Any) -> Any:
-        with mode:
+        traced = torch._C._len_torch_dispatch_stack() > 0  # by PyTorch's compiler, on tensors without memory
+        with nullcontext() if traced else mode:
             return run(*args, **kwargs)
 
     patches.set(torch.autograd, "_engine_run_backward", with_mode)

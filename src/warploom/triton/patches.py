@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from typing import Any
 
 _ABSENT = object()
@@ -20,6 +20,12 @@ class Patches:
         self._undo.append(lambda: delattr(owner, name) if before is _ABSENT else setattr(owner, name, before))
         setattr(owner, name, value)
         return None if before is _ABSENT else before
+
+    def set_item(self, owner: MutableMapping[Any, Any], key: Any, value: Any) -> None:
+        """Replace an item of a dictionary that has one."""
+        before = owner[key]
+        self._undo.append(lambda: owner.__setitem__(key, before))
+        owner[key] = value
 
     def later(self, function: Callable[[], None]) -> None:
         """Call a function when everything is restored."""

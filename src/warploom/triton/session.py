@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,12 @@ from warploom.diagnostics import Diag, WarploomError
 from warploom.host.launch import Launch
 from warploom.launcher import launch
 from warploom.triton.benchmarks import quieten, tune_once
+from warploom.triton.compiled_graphs import compile_graphs
 from warploom.triton.cubins import assemble_on_demand
 from warploom.triton.cuda_queries import answer
-from warploom.triton.driver import Call, Driver, flag
+from warploom.triton.driver import Call, Driver, driver_class, flag
 from warploom.triton.host_blas import answer_blas
+from warploom.triton.host_operators import redirect_operators
 from warploom.triton.host_tensors import HostTensors, keep_in_backward
 from warploom.triton.kernel_caches import keep_apart
 from warploom.triton.options import Options
@@ -91,6 +93,7 @@ class Session:
         driver = Driver(self)
         for name in self.release.driver_fields:
             patches.set(driver_config, name, driver)
+        patches.set_item(backends, "nvidia", replace(backends["nvidia"], driver=driver_class(driver)))
         compiler = backends["nvidia"].compiler
         add_stages = compiler.add_stages
 
@@ -105,6 +108,8 @@ class Session:
         keep_apart(patches, f"{self.options.target} {self.options.sm_count}")
         answer(patches, self.options)
         answer_blas(patches)
+        redirect_operators(patches)
+        compile_graphs(patches, self.options)
         tune_once(patches, self.options, lambda: flag(self, "dry"))
         if not self.options.bench:
             quieten(patches)
