@@ -42,7 +42,7 @@ def check(
     budget: int = DEFAULT_BUDGET,
     limit: int | None = DEFAULT_LIMIT,
     sms: int | None = None,
-    sizes: str = "launch",
+    sizes: str | Mapping[str, Launch] = "launch",
     redundant: bool = False,
 ) -> Report:
     """Judge a kernel: PROVED, REFUTED with findings, or INCOMPLETE with the reasons.
@@ -50,13 +50,16 @@ def check(
     `program` is a launch, or PTX with `launch`, the keywords of `warploom.launch` that it is launched with. The arrays
     are copied: the caller's are never written. `profile` is `strict`, the PTX ISA to the letter, or `lenient`. `budget`
     is the number of further runs that enumerate choices and confirm findings; `limit` bounds the instructions of each.
-    `sizes` is `launch`, or `all` to prove other numbers of K steps and of tiles too, by recurrence; `report.covers`
-    says which.
+    `sizes` is `launch`, or `all` to prove other numbers of K steps and of tiles too, by recurrence; where data steer
+    the kernel, it is run with further sizes and data. Or it is a dict of further launches of the kernel, by name.
+    `report.covers` says which sizes and cases the verdict is for.
     `redundant=True` also lists barriers, fences and waits that are not needed in this launch, as lints; the run is then
     judged once more for each of them.
     """
-    if sizes not in SIZES:
-        raise Diag.BAD_LAUNCH.error(what=f"`sizes` is {sizes!r:.60}; it must be one of {', '.join(SIZES)}")
+    cases = {} if isinstance(sizes, str) else cases_in(sizes)
+    if isinstance(sizes, str) and sizes not in SIZES:
+        what = f"`sizes` is {sizes!r:.60}; it must be one of {', '.join(SIZES)}, or a dict of launches by name"
+        raise Diag.BAD_LAUNCH.error(what=what)
     if profile not in PROFILES:
         raise Diag.BAD_LAUNCH.error(what=f"`profile` is {profile!r:.60}; it must be one of {', '.join(PROFILES)}")
     if not isinstance(budget, int) or budget < 0:
@@ -65,8 +68,8 @@ def check(
     start = time.perf_counter()
     judged = _Judged(launch_, profile, limit, budget)
     judged.run(sms)
-    if sizes == "all":
-        judged.generalise()
+    if sizes == "all" or cases:
+        judged.generalise(cases)
     report = judged.report()
     if profile == "strict" and report.findings:
         lenient = _Judged(launch_, "lenient", limit, 0)
@@ -91,6 +94,19 @@ def _launch(program: Any, launch: Any) -> Launch:
     if isinstance(launch, Launch):
         return replace(launch, program=program)
     return launch_of(program, **(launch or {}))
+
+
+def cases_in(sizes: Any) -> dict[str, Launch]:
+    """The launches of `sizes`, validated."""
+    if not isinstance(sizes, Mapping) or not sizes:
+        what = f"`sizes` is {sizes!r:.60}; it must be one of {', '.join(SIZES)}, or a dict of launches by name"
+        raise Diag.BAD_LAUNCH.error(what=what)
+    wrong = [str(name) for name, each in sizes.items() if not isinstance(each, Launch)]
+    if wrong:
+        raise Diag.BAD_LAUNCH.error(
+            what=f"`sizes` must have launches as its values; these are none: {', '.join(wrong)}"
+        )
+    return {str(name): with_triples(each) for name, each in sizes.items()}
 
 
 def _excused(findings: Iterable[Finding], remaining: Iterable[Finding]) -> tuple[Finding, ...]:
@@ -121,6 +137,7 @@ class _Judged:
     lints: dict[tuple[str, object], Finding] = field(default_factory=dict)
     as_run: list[str] = field(default_factory=lambda: ["sizes", "input data"])
     generalised: list[str] = field(default_factory=list)
+    cases: list[str] = field(default_factory=list)
     elsewhere: tuple[Finding, ...] = ()
     """Findings at other sizes."""
 
@@ -164,15 +181,16 @@ class _Judged:
             self.rules.assumed["convergence"] += 1
         return checked
 
-    def generalise(self) -> None:
-        """Check other sizes, if nothing was found at this one."""
+    def generalise(self, cases: Mapping[str, Launch]) -> None:
+        """Check other sizes, or the given cases, if nothing was found at this one."""
         if self.error is not None or len(self.findings) or self.reasons:
             self.as_run = ["sizes (the launch itself is not proved)", "input data"]
             return
-        found = Family(self.launch_, self.rules, self.limit).check()
+        family = Family(self.launch_, self.rules, self.limit)
+        found = family.check_cases(cases) if cases else family.check()
         self.runs, self.events, self.used = self.runs + found.runs, self.events + found.events, self.used + found.used
-        self.generalised = found.covered
-        self.as_run = [*found.left, "configuration", "input data"]
+        self.generalised, self.cases = found.covered, found.cases
+        self.as_run = [*found.left, *(["sizes"] if cases else ["configuration"]), "input data"]
         self.elsewhere, self.error = tuple(found.findings), found.error
 
     def cost(self, other: _Judged) -> None:
@@ -220,7 +238,9 @@ class _Judged:
         relaxed = tuple(
             Relaxed(name, RELAXATIONS[name].citation, count) for name, count in sorted(self.rules.relaxed.items())
         )
-        covers = Covers("this run" if self.reasons else "all", tuple(self.generalised), tuple(self.as_run), self.runs)
+        interleavings = "this run" if self.reasons else "all"
+        fixed, cases = tuple(self.as_run), tuple(self.cases)
+        covers = Covers(interleavings, tuple(self.generalised), fixed, self.runs, cases)
         return Report(
             verdict, findings, covers, assumptions, profile=self.profile, reasons=tuple(reasons), relaxed=relaxed,
             lints=tuple(self.lints.values()), name=self.launch_.entry or "", error=self.error,

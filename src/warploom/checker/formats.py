@@ -66,6 +66,7 @@ def _document(each: Checked) -> dict[str, Any]:
         "covers": {
             "interleavings": report.covers.interleavings,
             "generalised": [*report.covers.generalised],
+            "cases": [*report.covers.cases],
             "as_run": [*report.covers.as_run],
             "runs": report.covers.runs,
         },

@@ -169,7 +169,7 @@ class Covers:
 
     `interleavings` is "all", or "this run" where control may depend on the schedule. `generalised` are parameters for
     which the verdict holds beyond the values that were run, as conditions (`k_tiles >= 1`); `as_run` are those that
-    stay as they were run.
+    stay as they were run. `cases` are further launches that were run one by one, by name.
     """
 
     interleavings: str = "all"
@@ -177,6 +177,7 @@ class Covers:
     as_run: tuple[str, ...] = ()
     runs: int = 1
     """The executions that were checked: one, or one for each enumerated choice."""
+    cases: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         general = "; ".join(self.generalised)
@@ -185,6 +186,7 @@ class Covers:
             f"{'all' if self.interleavings == 'all' else 'this'} interleaving{'s' * (self.interleavings == 'all')}"
         ]
         parts += [f"for all {general}"] if general else []
+        parts += [f"cases: {'; '.join(self.cases)}"] if self.cases else []
         parts += [f"as run: {fixed}"] if fixed else []
         return "; ".join(parts)
 

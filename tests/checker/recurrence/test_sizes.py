@@ -188,8 +188,36 @@ def test_sizes_are_enumerated_where_data_steers() -> None:
     given = np.ones((70, 64), np.float16), np.ones((3, 64, 48), np.float16), np.array([9, 9, 70])
     report = warploom.check(warploom.grouped_matmul.bind(*given, target="sm_90a"), sizes="all")
     assert report.verdict is Verdict.PROVED
-    assert report.covers.generalised == ("grouped_k_tiles of 1 to 18 K steps, each run",)
+    assert report.covers.generalised == ()
+    assert report.covers.cases[:2] == ("grouped_k_tiles of 1 to 18 K steps", "grouped_ends: all groups empty")
+    assert len(report.covers.cases) == 7
     assert any("control depends on data" in each for each in report.covers.as_run)
+
+
+def with_steps(steps: int, text: str = "") -> warploom.Launch:
+    program = text or PIPELINE.replace("{PARITY}", "").replace("{LAST}", "%r20")
+    return warploom.Launch(program, (1, 1, 1), (64, 1, 1), (np.zeros(32, np.uint32), np.uint32(steps)))
+
+
+def test_further_launches_are_checked_by_name() -> None:
+    cases = {f"{steps} steps": with_steps(steps) for steps in (1, 3)}
+    covers = warploom.check(with_steps(STAGES), sizes=cases).covers
+    assert covers.cases == ("1 steps", "3 steps")
+    assert covers.generalised == ()
+    # A defect at one size only: the parity is wrong at the fourth step.
+    wrong = "setp.eq.u32 %p8, %r10, 3; selp.b32 %r30, 1, 0, %p8; xor.b32 %r12, %r12, %r30;"
+    text = PIPELINE.replace("{PARITY}", wrong).replace("{LAST}", "%r20")
+    given = {f"{steps} steps": with_steps(steps, text) for steps in (3, 5)}
+    report = warploom.check(with_steps(STAGES, text), sizes=given, budget=0)
+    assert report.verdict is Verdict.REFUTED
+    assert report.covers.cases == ("3 steps",)
+    assert all("found with 5 steps" in each.notes or each.code == "DEADLOCK" for each in report.findings)
+
+
+def test_cases_must_be_launches() -> None:
+    for sizes in ({"one": 1}, {}, 3, "some"):
+        with pytest.raises(warploom.WarploomError, match="`sizes`"):
+            warploom.check(with_steps(STAGES), sizes=sizes)
 
 
 def test_an_address_outside_of_shared_memory_is_a_fault_at_any_size() -> None:

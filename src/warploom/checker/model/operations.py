@@ -55,6 +55,9 @@ class Pending:
 class Form(Protocol):
     """A normal form of the state that parts of the checker add theirs to (`recurrence/state.py`)."""
 
+    near: int
+    """Groups, the latest first, that a wait may still refer to."""
+
     def plain(self, *values: object) -> None: ...
 
     def clock(self, label: object, clock: Clock | None) -> None: ...
@@ -310,7 +313,8 @@ class Operations:
         for place, issuers in sorted(self._issuers.items()):
             newest = max(issuers)
             for number, clock in sorted(issuers.items()):
-                form.clock(("issuer", place, number - newest), clock)
+                if number > newest - form.near:
+                    form.clock(("issuer", place, number - newest), clock)
         for owner, by_lanes in sorted(self._copies.items()):
             warp = self._agents.warps[owner]
             commits = warp.committed("cp.async")

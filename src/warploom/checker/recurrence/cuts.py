@@ -11,7 +11,7 @@ import numpy as np
 from warploom.checker.model.clocks import Triple
 from warploom.checker.model.shadow import Access
 from warploom.checker.observer import Checker
-from warploom.checker.recurrence.loops import Counted, Loops, Steering
+from warploom.checker.recurrence.loops import Loops, Steering
 from warploom.checker.recurrence.state import Unfit, state_of
 from warploom.machine.core.grid import Grid
 from warploom.machine.core.group import DONE, Group
@@ -33,6 +33,8 @@ class Moving(NamedTuple):
 
     counter: int
     bound: int
+    compared: int
+    """The counter with what is added to it before it is compared."""
 
 
 class Cut(NamedTuple):
@@ -93,12 +95,12 @@ class Cuts:
             return
         innermost = min(ends, key=lambda each: len(self.loops.bodies[each.head]))
         try:
-            now = _number(group, _sides(innermost)[0])
+            now = _number(group, Register(innermost.counter))
             at = self._entries(group, innermost.head) if self.tiles else now
             if at == self._latest:
                 return
             self._latest = at
-            state = state_of(self.checker, group.cta.cluster, self._live)
+            state = state_of(self.checker, group.cta.cluster, self._live, self.steering.near)
             slots = tuple(self._slots(group))
             comparisons = dict(self._comparisons(group))
         except Unfit as why:
@@ -131,7 +133,9 @@ class Cuts:
             for each in cta.all_groups:
                 for key, counted in self.steering.counted.items():
                     if each.state != DONE and each.pc in self.loops.bodies[counted.head]:
-                        moving = Moving(*(_number(each, operand) for operand in _sides(counted)))
+                        counter, bound = _number(each, Register(counted.counter)), _number(each, counted.limit)
+                        added = sum(sign * _number(each, operand) for sign, operand in counted.added)
+                        moving = Moving(counter, bound, counter + added)
                         for warp in range(each.first_warp, each.first_warp + each.warps):
                             yield ((cta.index, warp), key), moving
 
@@ -164,9 +168,9 @@ class Cuts:
             room = 2 * (step if isinstance(step, int) else delta)
             if delta <= 0 or start.bound != end.bound:
                 return None
-            if end.counter + room < end.bound:
+            if end.compared + room < end.bound:
                 before[key] = True
-            elif start.counter - room > start.bound:
+            elif start.compared - room > start.bound:
                 before[key] = False
             else:
                 return None
@@ -196,14 +200,6 @@ def live_registers(loops: Loops, steering: Steering) -> dict[int, tuple[str, ...
     names = sorted(steering.registers)
     masks = live_at_entry(loops.flow, names)
     return {block: tuple(name for at, name in enumerate(names) if mask >> at & 1) for block, mask in enumerate(masks)}
-
-
-def _sides(counted: Counted) -> tuple[object, object]:
-    """The operands of a comparison: the counter, then the bound."""
-    operands = [counted.op.operands[slot.name] for slot in counted.op.form.slots if slot.kind == "in"]
-    own = [each for each in operands if isinstance(each, Register)]
-    bound = operands[1] if own and own[0] is operands[0] else operands[0]
-    return Register(counted.counter), bound
 
 
 def _number(group: Group, operand: object) -> int:

@@ -7,12 +7,12 @@ except comparisons of a counter with a value that the loop does not change. Ever
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from warploom.ptx.analysis.control_flow import BRANCHES, LEAVES, Flow
-from warploom.ptx.analysis.liveness import read
+from warploom.ptx.analysis.liveness import live_at_entry, read
 from warploom.ptx.analysis.uniformity import registers_of, written
 from warploom.ptx.isa.table import Op
 from warploom.ptx.syntax.model import Address, Immediate, Register, Special, Symbol
@@ -22,6 +22,8 @@ Expression = Any
 
 _SIGNALS = frozenset({"arrives", "expects", "completes", "waits", "syncs", "commits", "drains", "allocates", "frees"})
 _DEEPEST = 24
+_ALL_GROUPS = 9
+"""Groups that waits may refer to where their number is not an immediate: the issuers of so many are remembered."""
 _STEPS = 3
 _FREE_SPACES = frozenset({"global", "param", "const", "local"})
 _ORACLE = "clusterlaunchcontrol.query_cancel.is_canceled"
@@ -40,11 +42,10 @@ class Counted:
     bound: Expression
     leaves: bool
     """True if the comparison decides whether the loop ends."""
-
-    @property
-    def trips(self) -> Expression:
-        """The identity of its number of passes: two loops with the same one run equally often."""
-        return self.op.instruction.opcode, self.first, self.step, self.bound
+    limit: object
+    """The operand that is the bound."""
+    added: tuple[tuple[int, object], ...] = ()
+    """Operands that do not change in the loop, each with a sign: the counter and these are what is compared."""
 
 
 @dataclass(slots=True)
@@ -56,11 +57,15 @@ class Steering:
     """Comparisons through which counters steer, by the identity of their instruction."""
     values: dict[Expression, str] = field(default_factory=dict)
     """Functions of parameters alone that steer, such as the test that a loop has a pass at all, and their registers."""
+    mixed: dict[Expression, str] = field(default_factory=dict)
+    """Functions of parameters and other registers that steer, such as a stage that skips `k` others."""
     specials: frozenset[str] = frozenset()
     shared_loads: tuple[Op, ...] = ()
     data_loads: tuple[Op, ...] = ()
     asks: bool = False
     """True if answers of cluster launch control decide how many tiles a cluster computes."""
+    near: int = _ALL_GROUPS
+    """Groups, the latest first, that a wait may refer to: two more than the most that one leaves unfinished."""
 
 
 class Loops:
@@ -124,6 +129,13 @@ class Loops:
                 if op.instruction.opcode.startswith(_ORACLE):
                     made.asks = True
                     continue
+                if self._is_test_of_passes(op, value, counted.values()):
+                    made.values[value] = name
+                    continue
+                if (inputs := self._mixed(op, value)) is not None:
+                    made.mixed[value] = name
+                    work += inputs
+                    continue
                 for effect in op.form.effects:
                     if effect.verb != "reads":
                         continue
@@ -135,7 +147,46 @@ class Loops:
                 work += read(op)
         made.registers, made.specials = frozenset(reached), frozenset(specials)
         made.shared_loads, made.data_loads = tuple(shared.values()), tuple(data.values())
+        made.near = self._near()
         return made
+
+    def _is_test_of_passes(self, op: Op, value: Expression, counted: Iterable[Counted]) -> bool:
+        """True if a comparison only tests whether a loop has a first or a second pass: all clusters agree on these."""
+        if op.family != "setp" or op.instruction.guard is not None or not isinstance(value, tuple) or len(value) != 3:
+            return False
+        for each in counted:
+            passes = {each.first} | {(add, each.first, each.step) for add in ("add.u32", "add.s32")}
+            if each.leaves and value[2] == each.bound and value[1] in passes:
+                return True
+        return False
+
+    def _mixed(self, op: Op, value: Expression) -> list[str] | None:
+        """The registers that a function of them and of parameters takes, if no value between is kept for later."""
+        if not params_of(value) or op.instruction.guard is not None or not _is_closed(value):
+            return None
+        inputs, between, work = set[str](), set[str](), [(op, _DEEPEST)]
+        while work:
+            at, depth = work.pop()
+            for operand in _sources(at):
+                if not isinstance(operand, Register):
+                    continue
+                found = self._reaching(operand.name, at)
+                if len(found) != 1 or depth <= 1 or found[0].instruction.guard is not None:
+                    inputs.add(operand.name)
+                elif not is_pure(self.value(found[0])):
+                    between.add(operand.name)
+                    work.append((found[0], depth - 1))
+        if not inputs or any(live_at_entry(self.flow, sorted(between))):
+            return None
+        return sorted(inputs)
+
+    def _near(self) -> int:
+        waits = [
+            op for block in self.flow.blocks for op in block.ops if any(e.verb == "drains" for e in op.form.effects)
+        ]
+        left = [operand for op in waits for operand in op.operands.values() if not isinstance(operand, Address)]
+        counts = [int(each.value) if isinstance(each, Immediate) else _ALL_GROUPS for each in left]
+        return min(max(counts, default=0) + 2, _ALL_GROUPS)
 
     def address(self, op: Op) -> tuple[str, int] | None:
         """The variable and the offset of a constant address that an instruction loads from."""
@@ -160,13 +211,14 @@ class Loops:
             for one, other in (sources, sources[::-1]):
                 if not isinstance(one, Register) or not self._is_invariant(other, body):
                     continue
-                counter = self._linear(one.name, body, head)
-                if counter is None:
+                found = self._linear(one.name, body, head)
+                if found is None:
                     continue
+                counter, added = found
                 first = self._first(counter, body, head)
                 step = self._step(counter, body, head)
                 bound = self.expression(other, op)
-                return Counted(op, head, counter, first, step, bound, self._leaves(written(op)[0], body))
+                return Counted(op, head, counter, first, step, bound, self._leaves(written(op)[0], body), other, added)
         return None
 
     def _leaves(self, predicate: str, body: frozenset[int]) -> bool:
@@ -183,10 +235,12 @@ class Loops:
             return True
         return isinstance(operand, Register) and not any(at in body for at, _ in self.defs.get(operand.name, ()))
 
-    def _linear(self, name: str, body: frozenset[int], head: int, steps: int = _STEPS) -> str | None:
-        """The counter of a loop that a register is, or differs from by a constant."""
+    def _linear(
+        self, name: str, body: frozenset[int], head: int, steps: int = _STEPS
+    ) -> tuple[str, tuple[tuple[int, object], ...]] | None:
+        """The counter of a loop that a register is, or differs from by operands that the loop does not change."""
         if self._step(name, body, head) is not None:
-            return name
+            return name, ()
         inside = [op for at, op in self.defs.get(name, ()) if at in body]
         if steps == 0 or len(inside) != 1 or inside[0].instruction.guard is not None:
             return None
@@ -200,7 +254,10 @@ class Loops:
             return None
         if rest is not None and not self._is_invariant(rest, body):
             return None
-        return self._linear(start, body, head, steps - 1)
+        found = self._linear(start, body, head, steps - 1)
+        if found is None or rest is None:
+            return found
+        return found[0], (*found[1], (1 if op.family == "add" else -1, rest))
 
     def _step(self, name: str, body: frozenset[int], head: int) -> Expression | None:
         """The amount that is added to a register once in every pass of a loop; None if that is not all that happens."""
@@ -315,7 +372,7 @@ def evaluate(expression: Expression, values: Mapping[str, int]) -> int | None:
     if kind == "param":
         return values.get(rest[0])
     if kind in _LEAVES:
-        return values.get(rest[0]) if kind == "special" else None
+        return values.get(rest[0]) if kind in ("special", "register") else None
     given = [evaluate(each, values) for each in rest]
     if any(each is None for each in given):
         return None
@@ -364,6 +421,25 @@ def is_pure(expression: Expression) -> bool:
 
 
 _LEAVES = frozenset({"special", "symbol", "register", "operand", "result", "immediate"})
+
+
+def _is_closed(expression: Expression) -> bool:
+    """True for a function of parameters and registers that `evaluate` can compute."""
+    if isinstance(expression, int):
+        return True
+    kind, *rest = expression
+    if kind in ("param", "register"):
+        return True
+    return kind not in _LEAVES and kind.partition(".")[0] in _ARITHMETIC and all(_is_closed(each) for each in rest)
+
+
+def registers_in(expression: Expression) -> frozenset[str]:
+    """The registers in an expression."""
+    if not isinstance(expression, tuple):
+        return frozenset()
+    if expression[0] == "register":
+        return frozenset((expression[1],))
+    return frozenset().union(*(registers_in(each) for each in expression[1:]))
 
 
 def params_of(expression: Expression) -> frozenset[str]:

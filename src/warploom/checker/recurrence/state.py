@@ -25,10 +25,8 @@ from warploom.checker.observer import Checker
 from warploom.machine.core.cta import Cluster, Cta, Generation
 from warploom.machine.core.group import DONE, EXPIRED, Group, lane_bits
 
-_NEAR = 9
-"""Groups whose distance to the present count is part of a state: waits leave at most 8."""
 _PHASES = 3
-"""The same for phases and rounds: the present one and the two before it are compared with."""
+"""Phases and rounds whose distance to the present one is part of a state: it and the two before are compared with."""
 _NONE = -1
 
 
@@ -39,8 +37,8 @@ class Unfit(Exception):
 class _Form:
     """A normal form in the making."""
 
-    def __init__(self, components: Components) -> None:
-        self._components = components
+    def __init__(self, components: Components, near: int) -> None:
+        self._components, self.near = components, near
         self._labels: list[object] = []
         self._rows: list[npt.NDArray[np.int32]] = []
         self._numbers: list[tuple[int, int]] = []
@@ -122,7 +120,7 @@ class _Form:
             by_component.setdefault(component, {0}).add(value)
         for component, count in counts.items():
             kind = self._components.keys[component][0]
-            near = _PHASES if kind in ("barrier", "named") else _NEAR
+            near = _PHASES if kind in ("barrier", "named") else self.near
             by_component.setdefault(component, {0}).update(max(count + 1 - each, 0) for each in range(near))
         rows = [rows.reshape(ROWS, -1)[:, :capacity] for rows in self._rows]
         held = np.concatenate(rows) if rows else np.zeros((0, capacity), np.int32)
@@ -145,13 +143,16 @@ def _content(shadow: Shadow, at: int, places: dict[int, int], named: list[tuple[
     return repr((at != 0, write, sorted(repr(named[places[id(read)]]) for read in atom.reads)))
 
 
-def state_of(checker: Checker, cluster: Cluster, live: dict[int, tuple[str, ...]]) -> bytes:
-    """The normal form of a cluster's state; `live` has the steering registers that are live at each block."""
+def state_of(checker: Checker, cluster: Cluster, live: dict[int, tuple[str, ...]], near: int) -> bytes:
+    """The normal form of a cluster's state; `live` has the steering registers that are live at each block.
+
+    `near` is the number of groups whose distance to the latest is part of it: more than waits leave unfinished.
+    """
     ctas = {cta.index for cta in cluster.ctas}
     components = checker.agents.cluster(cluster.ctas[0].index)
     if checker.memories.publishes:
         raise Unfit("flags in memory")
-    form = _Form(components)
+    form = _Form(components, near)
     counts: dict[int, int] = {}
     for key in sorted(checker.agents.warps):
         warp = checker.agents.warps[key]

@@ -1,0 +1,168 @@
+"""Pumping: the conditions under which parts of a run between equal states may be repeated for larger sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import product
+
+from warploom.checker.recurrence.cuts import Cuts, Repeat, Warp
+from warploom.checker.recurrence.loops import Counted, Expression, evaluate, params_of, registers_in
+from warploom.checker.recurrence.variants import Dimension, Refused, Tiles, Variants
+
+FAR = tuple(range(1, 9)) + tuple(1 << bit for bit in range(4, 18))
+"""Multiples of the period at which bounds and steering values are evaluated: they must be linear and constant there."""
+_SAMPLES = {1: range(64), 2: range(16), 3: range(6)}
+"""Values of registers, by their number, at which functions of them and of a parameter are evaluated."""
+
+
+def k_parts(variants: Variants, k: Dimension, cuts: Cuts) -> Iterator[tuple[Repeat, ...]]:
+    """The parts of a run that may be repeated together for more K steps: one, or one on each side of comparisons."""
+    found = cuts.repeats()
+    for each in found:
+        yield (each,)
+    several: list[Repeat] = []
+    for each in found:
+        sides = _sides(variants, k, each)
+        if not several or (each.first >= several[-1].second and all(sides != _sides(variants, k, x) for x in several)):
+            several.append(each)
+    if len(several) > 1:
+        yield tuple(several)
+
+
+def _sides(variants: Variants, k: Dimension, repeat: Repeat) -> frozenset[tuple[tuple[Warp, int], bool]]:
+    sized = {key for key, each in variants.steering.counted.items() if k.name in _params(each)}
+    return frozenset((key, side) for key, side in repeat.before.items() if key[1] in sized)
+
+
+def k_period(variants: Variants, k: Dimension, parts: tuple[Repeat, ...]) -> int:
+    """The K steps that parts add together."""
+    step = evaluate(k.primary.step, variants.values) or 1
+    period = 0
+    for part in parts:
+        moves = {delta for (_, key), delta in part.moved.items() if key == id(k.primary.op)}
+        if len(moves) != 1:
+            raise Refused("warps do not repeat the loop equally often")
+        period += moves.pop() // step
+    if period < 1:
+        raise Refused("the part that recurs moves no counter")
+    return period
+
+
+def check_k(variants: Variants, k: Dimension, cuts: Cuts, parts: tuple[Repeat, ...], steps: int) -> None:
+    """Refuse parts of the run with `steps` K steps that do not make the runs with further multiples of their period."""
+    period = k_period(variants, k, parts)
+    counted = variants.steering.counted
+    for key, each in counted.items():
+        if k.name not in _params(each) and any(part.before[at] for part in parts for at in part.moved if at[1] == key):
+            raise Refused(f"`{text_of(each)}` is not passed where the state recurs")
+    for user in cuts.users:
+        if k.name in _params(counted[user[1]]):
+            moved = sum(part.moved.get(user, 0) for part in parts if part.before.get(user, True))
+            _check_growth(variants, k, period, steps, counted[user[1]], moved)
+    for value, name in (*variants.steering.values.items(), *variants.steering.mixed.items()):
+        if k.name in params_of(value):
+            sizes = [variants.at(k, steps + period * multiple) for multiple in (0, *FAR)]
+            if not _is_constant(value, sizes):
+                raise Refused(f"{name} depends on {k.name}, and steers more than the number of steps")
+
+
+def check_between(variants: Variants, k: Dimension, least: int) -> None:
+    """Refuse a parameter of which two values give equally many steps and differ in anything that steers."""
+    found = [*variants.steering.values, *variants.steering.mixed]
+    for counted in variants.steering.counted.values():
+        found += [counted.bound, counted.first]
+    found = [each for each in found if k.name in params_of(each)]
+    for steps in (*range(2, least + 1), *(least + multiple for multiple in FAR)):
+        first = {**variants.at(k, steps), k.name: variants.value_for(k, steps - 1) + 1}
+        if first[k.name] != variants.value_for(k, steps):
+            for each in found:
+                if not _is_constant(each, [first, variants.at(k, steps)], known=False):
+                    raise Refused(f"control depends on {k.name} by more than the number of steps")
+
+
+def least_steps(variants: Variants, k: Dimension, cuts: Cuts, repeat: Repeat) -> int:
+    """The least number of steps with which a run begins like the one in which the state recurred."""
+    needed = []
+    for key in repeat.moved:
+        counted = variants.steering.counted[key[1]]
+        if repeat.before[key]:
+            width = evaluate(counted.step, variants.values) or 1
+            needed.append((counted, cuts.found[repeat.first].comparisons[key].compared + 2 * width))
+    steps = 1
+    while any((evaluate(counted.bound, variants.at(k, steps)) or 0) <= at for counted, at in needed):
+        steps += 1
+    return steps
+
+
+def is_like(variants: Variants, k: Dimension, steps: int, others: range) -> bool:
+    """True if everything that steers is the same with `others` as with `steps`, but for the bounds of loops."""
+    found = [*variants.steering.values, *variants.steering.mixed]
+    return all(
+        _is_constant(value, [variants.at(k, steps), variants.at(k, other)])
+        for value in found
+        if k.name in params_of(value)
+        for other in others
+    )
+
+
+def _is_constant(value: Expression, sizes: list[Mapping[str, int]], *, known: bool = True) -> bool:
+    """True if an expression has the same value at all sizes, whatever registers in it are."""
+    registers = sorted(registers_in(value))
+    if len(registers) > max(_SAMPLES):
+        return False
+    for given in product(*(_SAMPLES[len(registers)] for _ in registers)) if registers else [()]:
+        extra = dict(zip(registers, given, strict=True))
+        found = {evaluate(value, {**values, **extra}) for values in sizes}
+        if len(found) != 1 or (known and None in found):
+            return False
+    return True
+
+
+def _check_growth(variants: Variants, k: Dimension, period: int, steps: int, counted: Counted, moved: int) -> None:
+    """The bound of a loop must move by as much as the parts move its counter, for all larger sizes."""
+    start = _distance(counted, variants.at(k, steps))
+    grown = [_distance(counted, variants.at(k, steps + period * multiple)) for multiple in FAR]
+    if start is None or grown != [start + moved * multiple for multiple in FAR]:
+        raise Refused(f"`{text_of(counted)}` does not move with {k.name}")
+
+
+def _distance(counted: Counted, values: Mapping[str, int]) -> int | None:
+    bound, first = evaluate(counted.bound, values), evaluate(counted.first, values)
+    return None if bound is None or first is None else bound - first
+
+
+def _params(counted: Counted) -> frozenset[str]:
+    return params_of(counted.bound) | params_of(counted.first)
+
+
+def check_tiles(variants: Variants, tiles: Tiles, cuts: Cuts, repeat: Repeat, scout: int) -> int:
+    """The tiles that a part adds; refused if anything but the number of passes of tile loops depends on tiles."""
+    if not tiles.names:
+        if repeat.moved:
+            raise Refused("counters move with the tiles")
+        return cuts.found[repeat.second].taken - cuts.found[repeat.first].taken
+    name, counted = tiles.names[0], variants.steering.counted
+    start = {**variants.own_cluster(), **variants.values, **dict.fromkeys(tiles.names, 1)}
+    for value, register in (*variants.steering.values.items(), *variants.steering.mixed.items()):
+        if params_of(value) & set(tiles.names):
+            counts = (1, 2, scout, scout + 1, *FAR)
+            if not _is_constant(value, [{**start, name: count} for count in counts]):
+                raise Refused(f"{register} depends on {name}, and steers more than the number of tiles")
+    keys = {user for user in cuts.users if params_of(counted[user[1]].bound) & set(tiles.names)}
+    for user in repeat.moved.keys() - keys:
+        raise Refused(f"`{text_of(counted[user[1]])}` moves with the tiles")
+    moves = {repeat.moved.get(user, 0) if repeat.before.get(user) else 0 for user in keys}
+    if len(moves) != 1 or (period := moves.pop()) < 1:
+        raise Refused("warps do not repeat the loop over tiles equally often")
+    for user in keys:
+        bounds = [
+            evaluate(counted[user[1]].bound, {**start, name: scout + period * multiple}) for multiple in (0, *FAR)
+        ]
+        if bounds[0] is None or bounds[1:] != [bounds[0] + period * multiple for multiple in FAR]:
+            raise Refused(f"`{text_of(counted[user[1]])}` does not move with {name}")
+    return period
+
+
+def text_of(counted: Counted) -> str:
+    """The comparison in PTX."""
+    return " ".join(counted.op.instruction.text.split())
