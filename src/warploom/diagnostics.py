@@ -219,6 +219,10 @@ class Diag(Enum):
         "An accumulator of `{pipeline}` is released before the TMEM load at {load} was waited for.",
         "Call `TmemAddress.wait_load()` first: until then the MMA role may overwrite what is being read.",
     )
+    TMEM_HANDOVER_NOT_FENCED = (
+        "Stages of `{pipeline}` hold TMEM, and role `{role}` {what} without `{fence}` in between.",
+        "Put `isa.tcgen05.fence.after_thread_sync()` after the wait, and `before_thread_sync()` before the arrival.",
+    )
     STALE_ACCUMULATOR = (
         "The first MMA into an accumulator that was acquired at {acquired} adds to what an earlier tile left there.",
         "Pass `accumulate=step > 0`, or False for the first MMA: a fresh accumulator must be overwritten.",
@@ -588,8 +592,9 @@ _KIND: dict[Diag, type[WarploomError]] = {
             Diag.OUTSIDE_KERNEL, Diag.LEFT_LOOP_EARLY, Diag.BOX_MISMATCH, Diag.VALUE_OUT_OF_SCOPE, Diag.WRONG_ROLE,
             Diag.OTHERWISE_WITHOUT_WHEN, Diag.STAGE_DROPPED, Diag.STAGE_RELEASED_TWICE,
             Diag.STAGE_RELEASED_CONDITIONALLY, Diag.STAGE_AFTER_RELEASE, Diag.STAGE_ENTERED_TWICE,
-            Diag.STAGE_WRONG_ROLE, Diag.TMEM_LOAD_NOT_WAITED, Diag.STALE_ACCUMULATOR, Diag.ISSUED_BY_EVERY_LANE,
-            Diag.UNCOUNTABLE_ARRIVAL, Diag.SIDE_UNUSED, Diag.BAD_TILE_LOOP,
+            Diag.STAGE_WRONG_ROLE, Diag.TMEM_LOAD_NOT_WAITED, Diag.TMEM_HANDOVER_NOT_FENCED,
+            Diag.STALE_ACCUMULATOR, Diag.ISSUED_BY_EVERY_LANE, Diag.UNCOUNTABLE_ARRIVAL, Diag.SIDE_UNUSED,
+            Diag.BAD_TILE_LOOP,
         ),
         # Not an IndexError: Python's old iteration protocol takes that for the end of a sequence.
         TraceTypeError: (Diag.TYPE_MISMATCH, Diag.NOT_ON_DEVICE, Diag.BRANCH_ON_DEVICE_VALUE, Diag.BAD_INDEX),

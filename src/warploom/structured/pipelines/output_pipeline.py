@@ -35,7 +35,6 @@ class OutputStage(Stage):
         super().__init__(side)
         isa.tcgen05.fence.after_thread_sync()
         self.pipeline = outputs.pipeline
-        self._begins = len(current().body)
         self._tmem = TmemStage(outputs.opc, outputs.tmem.addr, self._index, (self._begins, here()))
 
     @property

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from warploom.diagnostics import Diag
 from warploom.structured.cluster import Cluster
 from warploom.structured.pipelines.shared_types import SMemArray, is_at
-from warploom.structured.pipelines.signals import Signal
+from warploom.structured.pipelines.signals import Signal, TensorCoreCommit
 from warploom.structured.pipelines.stages import (
     ConsumeContext,
     ConsumerStage,
@@ -22,6 +22,7 @@ from warploom.structured.pipelines.stages import (
     Stage,
 )
 from warploom.structured.pipelines.start_up import kernel_cluster, start_up
+from warploom.structured.pipelines.tmem_handover import Hold, check_handover
 from warploom.trace.builder import current, here
 from warploom.trace.language.barriers import Barrier, Barriers, barriers, fence_barrier_init
 from warploom.trace.language.control import when
@@ -88,6 +89,7 @@ class Side:
         self.awaited = pipeline.empty if name == "producer" else pipeline.full
         self.signalled = pipeline.full if name == "producer" else pipeline.empty
         self.used: set[str] = set()
+        self.holds: list[Hold] = []
         self._open: dict[str, Stage] = {}
 
     @property
@@ -148,6 +150,12 @@ class Side:
             raise Diag.BAD_KERNEL.error(here(), what=what)
         return self._open[role]
 
+    def ended(self, begins: int, ends: int) -> None:
+        """Record the statements between the wait for a stage and its signal: later, loops may move them."""
+        signal, statements = self.declared(), current().body[begins:ends]
+        by_commit = isinstance(signal, TensorCoreCommit)
+        self.holds.append(Hold.of(signal.role.name, statements, here(), by_commit=by_commit))
+
     def closed(self) -> None:
         """Record that the held stage was released."""
         self._open.pop(current().region.role, None)
@@ -203,7 +211,7 @@ class ProducerConsumerPipeline:
         setup.barriers += self._rows()
         sides = (self.producer_side, self.consumer_side)
         setup.is_remote |= any(signal.reaches_others(self.cluster) for side in sides for signal in side.signals)
-        current().root.at_close.append(self._check_used)
+        current().root.at_close += [self._check_fences, self._check_used]
 
     def _rows(self) -> list[tuple[Barriers, Callable[[], int]]]:
         return [(self.full, lambda: self.producer_side.count), (self.empty, lambda: self.consumer_side.count)]
@@ -323,6 +331,12 @@ class ProducerConsumerPipeline:
                 if signal.role.name not in side.used:
                     fields = {"role": signal.role.name, "side": side.name, "pipeline": self.name}
                     raise Diag.SIDE_UNUSED.error(self.loc, **fields)
+
+    def _check_fences(self) -> None:
+        """Check the tcgen05 fences of stages that hold TMEM."""
+        by_commit = any(isinstance(each, TensorCoreCommit) for each in self.producer_side.signals)
+        sides = (self.producer_side.holds, self.consumer_side.holds)
+        check_handover(self.name, *sides, by_commit=by_commit)
 
 
 def _made(name: str, num_stages: int) -> tuple[Barriers, Barriers]:

@@ -31,6 +31,7 @@ class Stage:
         self._loc, self._region = here(), current("A stage").region
         self._released: Loc | None = None
         self._signalled = False
+        self._begins, self._ends = len(current().body), -1
         self._index = side.position
         self._region.at_close.append(self._settled)
 
@@ -53,6 +54,7 @@ class Stage:
         """Signal the other side, unless that was done explicitly, and advance."""
         self._must_be_open()
         if not self._signalled:
+            self._ends = len(current().body)
             self._side.signal(self._index)
         self._end()
 
@@ -63,6 +65,7 @@ class Stage:
 
     def _end(self) -> None:
         self._released = here()
+        self._side.ended(self._begins, self._ends if self._ends >= 0 else len(current().body))
         self._side.step()
         self._side.closed()
 
@@ -78,6 +81,7 @@ class Stage:
     def signalled(self) -> None:
         """Record that an arrival was given explicitly."""
         self._signalled = True
+        self._ends = len(current().body)
 
     def lanes(self) -> int:
         """Count the lanes of a warp that execute this line; a guard that cannot be counted is an error."""
