@@ -119,22 +119,21 @@ def unpacked_scales(blocks: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return blocks.reshape(rows, columns, 32, 4, 4).transpose(0, 3, 2, 1, 4).reshape(rows * 128, columns * 4)
 
 
-def block_scaled(arch: int, kind: str) -> Case:
-    """mxfp8 (a scale per 32, powers of two) or nvfp4 (a scale per 16, e4m3)."""
+def block_scaled(arch: int, kind: str, bk: int = 128) -> Case:
+    """mxfp8, mxfp4 (a scale per 32, powers of two) or nvfp4 (a scale per 16, e4m3); tiles of `bk` along K."""
     m, n, k = 128, 128, 256
-    four = kind == "nvfp4"
-    group, pack = (16, 2) if four else (32, 1)
-    bk = 128
+    four, of_e4m3 = kind != "mxfp8", kind == "nvfp4"
+    group, pack = 16 if of_e4m3 else 32, 2 if four else 1
     scale = (
         drawn(E4M3, lambda rng, shape: np.exp2(rng.integers(-2, 3, shape)), 1, 1, k // group // 4, 2, 256)
-        if four
+        if of_e4m3
         else integers(np.uint8, 1, 1, k // group // 4, 2, 256, low=125, high=130)
     )
 
     def operand(arrays: Arrays, name: str) -> np.ndarray[Any, Any]:
         values = ref.unpack_fp4(arrays[name]) if four else arrays[name]
         scales = unpacked_scales(arrays[f"{name}_scale"])
-        return ref.scaled(values, scales.astype(np.float64) if four else ref.scale_e8m0(scales), group)
+        return ref.scaled(values, scales.astype(np.float64) if of_e4m3 else ref.scale_e8m0(scales), group)
 
     def packed(rows: int) -> Buffer:
         return integers(np.uint8, rows, k // 2, low=0, high=256) if four else integers(E4M3, rows, k)
