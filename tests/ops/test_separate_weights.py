@@ -12,6 +12,10 @@ from tests.ops.references import BF16, exact, integers, poisoned
 import warploom as wl
 from warploom.diagnostics import LaunchError
 from warploom.host.program import text_of
+from warploom.ops.planning.arrays import ArrayDescriptor, Violations, leaves, mapped
+from warploom.ops.planning.planner import plan
+from warploom.ops.planning.prepare import launch_of
+from warploom.runtime.gpu.driver import Gpu
 from warploom.structured.config import HopperConfig, MatmulConfig
 
 SCHEDULES = ["eager", "lazy", "reverse", "random"]
@@ -81,3 +85,20 @@ def test_weights_that_no_common_map_describes_are_refused():
         with pytest.raises(LaunchError, match=message):
             wl.grouped_matmul(a, weights, ends)
     assert a.dtype == BF16
+
+
+def test_arrays_of_a_gpu_are_planned_without_copies():
+    given = {"a": integers(70, 64), "b": {str(at): integers(64, 40) for at in range(3)}, "ends": np.zeros(3, np.int32)}
+    given["out"] = poisoned((70, 40), BF16)
+    roots = {
+        path: ArrayDescriptor(path, array.shape, array.strides, array.dtype, 4096 * number, "cuda:0")
+        for number, (path, array) in enumerate(leaves(given), 1)
+    }
+    violations = Violations("grouped_matmul")
+    described = mapped(given, lambda path, _: roots[path])
+    request = wl.grouped_matmul.request(
+        {**described, "target": "sm_90a"}, violations, gpu=Gpu("NVIDIA H200", (9, 0), 132, 1 << 37)
+    )
+    made = launch_of(plan(request, violations), "grouped_matmul", roots)
+    assert set(roots) == {"a", "b.0", "b.1", "b.2", "ends", "out"}
+    assert (made.copied, made.unused) == ((), ())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,11 +29,12 @@ def _grouped_matmul(
     has the matrix b[expert_ids[g]]: ids may repeat and leave matrices out, and a group with the id -1 is not computed.
     `expert_scales`, (experts,) of float32, multiply the accumulators. `bias` is a row (n,), or one for each expert
     (experts, n). Rows that are not computed, and rows after the last group, are zero in a new result, and are not
-    written in `out` and `outputs`. `b` may be a list of NumPy arrays (k, n), which are allocated separately: the
-    kernel makes a tensor map for each group.
+    written in `out` and `outputs`. `b` may be a list of arrays (k, n), which are allocated separately: the kernel makes
+    a tensor map for each group.
     """
-    if isinstance(b, list | tuple):
-        return _separate_groups(a, b, ends, violations, expert_ids, expert_scales)
+    if isinstance(b, list | tuple | Mapping):  # planning has arrays in mappings, by their paths
+        weights = [*b.values()] if isinstance(b, Mapping) else [*b]
+        return _separate_groups(a, weights, ends, violations, expert_ids, expert_scales)
     return in_groups(a, b, ends, "b", violations, expert_ids, expert_scales)
 
 
@@ -82,9 +83,9 @@ def _separate_groups(
         violations.add("b", weights, "must have at least one matrix")
     for number, each in enumerate(weights):
         fine = check_array(f"b[{number}]", each, violations, types=GEMM_TYPES, ranks=range(2, 3))
-        if not fine or not isinstance(each, np.ndarray):
+        if not fine or not isinstance(each, np.ndarray | ArrayDescriptor):
             if fine:
-                violations.add(f"b[{number}]", each, "must be a NumPy array")
+                violations.add(f"b[{number}]", each, "must be a NumPy array or a PyTorch tensor")
         elif (each.shape, each.dtype, each.strides) != (weights[0].shape, weights[0].dtype, weights[0].strides):
             violations.add(f"b[{number}]", each, "must have the shape, type and strides of `b[0]`")
         elif major_of(each.mT) is None:
@@ -92,7 +93,11 @@ def _separate_groups(
     if len(violations) > found:
         return None
     first = weights[0]
-    repeated = np.lib.stride_tricks.as_strided(first, (len(weights), *first.shape), (0, *first.strides))
+    shape = (len(weights), *first.shape)
+    if isinstance(first, ArrayDescriptor):
+        repeated: Any = first.broadcast_to(shape)
+    else:
+        repeated = np.lib.stride_tricks.as_strided(first, shape, (0, *first.strides))
     formed = in_groups(a, repeated, ends, "b", violations, expert_ids, expert_scales)
     if formed is not None:
         formed["extra"]["weights"] = {f"w{number}": each.mT for number, each in enumerate(weights)}

@@ -6,7 +6,7 @@ op, and run: directly where only warploom is concerned, else through PyTorch's d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from inspect import signature
 from typing import Any
@@ -52,6 +52,7 @@ from warploom.torch.launch_cache import is_forward_ad, is_graded, launched, mark
 from warploom.torch.op_library import (
     LIBRARY,
     TAGS,
+    compute,
     new_result,
     operands_as_read,
     result_of,
@@ -123,7 +124,29 @@ def _gated(function: str, operands: tuple[Tensor, ...], options: dict[str, Any])
 
 def grouped_matmul(a: Tensor, b: Tensor, ends: Tensor, **options: Any) -> Tensor:
     """Rows of a times the matrix of their group; `ends` are on the same device, and the host does not read them."""
+    if isinstance(b, list | tuple):
+        return _separate(a, b, ends, _known("grouped_matmul", options))
     return _ran("grouped_matmul", (a, b, ends), _known("grouped_matmul", options))
+
+
+def _separate(a: Tensor, weights: Sequence[Tensor], ends: Tensor, options: dict[str, Any]) -> Tensor:
+    """`grouped_matmul` with weights that are allocated separately; eager and without gradients."""
+    violations = Violations("grouped_matmul")
+    if not all(isinstance(each, Tensor) for each in weights):
+        violations.add("b", weights, "must be a list of tensors")
+    elif torch.is_grad_enabled() and any(each.requires_grad for each in (a, *weights)):
+        violations.add("b", weights, "has no gradients as a list: stack the weights, or call it under torch.no_grad()")
+    elif torch.compiler.is_compiling():
+        violations.add("b", weights, "cannot be compiled as a list: stack the weights")
+    violations.check()
+    arguments = {"a": a, "b": {str(number): each for number, each in enumerate(weights)}, "ends": ends, **options}
+    out = arguments.pop("out", None)
+    if out is None:
+        out = a.new_zeros((a.shape[0], *weights[0].shape[1:]), dtype=torch_dtype(options.get("out_dtype")) or a.dtype)
+    plain = {name: each for name, each in options.items() if not isinstance(each, Tensor)}
+    is_known = all(isinstance(each, str | float | int | torch.dtype | None) for each in plain.values())
+    compute("grouped_matmul", {**arguments, "out": out}, tuple(plain.items()) if is_known else None)
+    return out
 
 
 def blockwise_matmul(a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor, **options: Any) -> Tensor:

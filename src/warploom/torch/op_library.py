@@ -101,7 +101,8 @@ def compute(operation: str, arguments: dict[str, Any], key: Any, function: str |
     `function` is the caller's name for it.
     """
     out: Tensor = arguments["out"]
-    if not out.numel() or out.is_meta or not all(arguments.get("b", arguments.get("b_gate", out)).shape[:-2]):
+    second = arguments.get("b", arguments.get("b_gate", out))
+    if not out.numel() or out.is_meta or not all(getattr(second, "shape", ())[:-2]):
         return None
     if not out.is_cuda:
         _run_on_host(operation, arguments, function)
