@@ -1,63 +1,167 @@
 """The README's two commands as on other computers: BLAS kernels of other CPUs, and NumPy without its vector code.
 
-    python bench/hosts.py [--host WORD …] [--demo] [-- PYTEST OPTIONS …]
+    python bench/hosts.py [--host WORD …] [--whole] [--again] [-- PYTEST OPTIONS …]
 
-For each setting that this CPU can execute, `warploom demo` runs, and unless `--demo` is given the tests (in full without
-options of pytest; `-- -n 2 tests/machine/numerics` runs some of them). One line for each; the exit status is 1 if a
-command fails, or if the demo prints other results than without a setting.
+For each setting that this CPU can execute, `warploom demo` runs; with `--whole` also the README's test command, with
+this Python; with options of pytest (`-- -n 2 tests/machine/numerics`) some tests. All settings get the same random
+inputs. `--whole` writes a row for each setting to bench/results/hosts.json, other runs to build/bench. A row counts the
+tests by outcome and names those that failed; the digests of the demo's text and of all outcomes must be the same in
+every setting. Started again, the script leaves out settings in which everything succeeded with the same files, unless
+`--again` is given. The exit status is 1 if a command fails or a digest differs.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
+import json
 import os
+import platform
 import re
+import secrets
+import shlex
 import subprocess
 import sys
+import tempfile
 import time
+from collections import Counter
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
-ROOT = Path(__file__).parents[1]
+from tables import HURRIED, RESULTS, ROOT, Row, Table
+
 sys.path.insert(0, str(ROOT))
 
-from tests.machine.numerics.test_host_independence import hosts  # noqa: E402
+from tests.machine.numerics.test_host_independence import hosts
 
+PLAIN = "as it is"
 _TIMES = re.compile(r" *\b[\d,]+(?:\.\d+)?(?: ?(?:s|ms|µs|seconds)\b|(?= +right))")
 """Times, and the column of milliseconds in the demo's table."""
+_OWN = "tests.machine.numerics.test_host_independence"
+"""Its cases are the settings that NumPy reports, so they are not the same in every setting."""
+_PERCENT = re.compile(r"\[ *(\d+)%\]")
 
 
-def run(setting: dict[str, str], *command: str) -> tuple[int, str, float]:
-    """Exit status, output and CPU seconds of a command in a setting."""
+def test_command() -> list[str]:
+    """The README's test command without its installation, for this Python."""
+    found = re.search(r"<!-- test command -->\n```sh\n(.*)\n", (ROOT / "README.md").read_text("utf-8"))
+    assert found, "README.md has no test command"
+    return [sys.executable, *shlex.split(found[1].rpartition("&&")[2])[1:]]
+
+
+def state() -> str:
+    """A digest of the files that the commands execute."""
+    found = hashlib.sha256()
+    for folder in ("src", "tests", "examples", "docs"):
+        for file in sorted((ROOT / folder).rglob("*")):
+            if file.is_file() and "__pycache__" not in file.parts:
+                found.update(file.relative_to(ROOT).as_posix().encode() + b"\0" + file.read_bytes())
+    return found.hexdigest()[:12]
+
+
+def digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def run(name: str, setting: dict[str, str], command: list[str]) -> tuple[int, str, float]:
+    """Exit status, output and CPU seconds of a command in a setting; progress goes to the terminal."""
     path = os.pathsep.join((str(ROOT / "src"), str(ROOT)))
-    before = sum(os.times()[2:4])
-    done = subprocess.run(
-        [sys.executable, "-m", *command], cwd=ROOT, env={**os.environ, "PYTHONPATH": path} | setting,
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    return done.returncode, done.stdout + done.stderr, sum(os.times()[2:4]) - before
+    environment = {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"} | setting
+    before, text, began = sum(os.times()[2:4]), "", time.monotonic()
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, bufsize=1
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            text += line
+            if percent := _PERCENT.search(line):
+                print(
+                    f"{name}: {percent[1]} % in {time.monotonic() - began:.0f} s", end="\r", file=sys.stderr, flush=True
+                )
+    return process.returncode, text, sum(os.times()[2:4]) - before
+
+
+def demo(name: str, setting: dict[str, str]) -> Row:
+    status, text, seconds = run(name, setting, [sys.executable, "-m", "warploom", "demo"])
+    return {"status": status, "digest": digest(_TIMES.sub("", text)), "cpu_seconds": round(seconds, 1)}
+
+
+def tests(name: str, setting: dict[str, str], command: list[str]) -> Row:
+    """Run the tests: how many ended how, the names of those that failed, and a digest of all outcomes."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.xml"
+        status, text, seconds = run(name, setting, [*command, "--junitxml", str(report)])
+        outcomes = read_outcomes(report) if report.exists() else {}
+    own = [f"{test} {outcome}" for test, outcome in sorted(outcomes.items()) if not test.startswith(_OWN)]
+    failures = [test for test, outcome in outcomes.items() if outcome in ("failure", "error")]
+    row = {"status": status, **Counter(outcomes.values()), "digest": digest("\n".join(own)), "failures": failures}
+    row |= {"output": text[-4000:]} if status else {}
+    return {**row, "cpu_seconds": round(seconds, 1)}
+
+
+def read_outcomes(report: Path) -> dict[str, str]:
+    """`passed`, `skipped`, `failure` or `error` of each test in a JUnit report."""
+    found = {}
+    for case in ET.parse(report).iter("testcase"):
+        ends = [each.tag for each in case if each.tag in ("failure", "error", "skipped")]
+        found[f"{case.get('classname')}::{case.get('name')}"] = ends[0] if ends else "passed"
+    return found
+
+
+def line_of(row: Row) -> str:
+    parts = [f"{row['host']:18}"]
+    for name in ("demo", "tests"):
+        if each := row.get(name):
+            counts = "".join(
+                f" {each[kind]} {kind}," for kind in ("passed", "skipped", "failure", "error") if kind in each
+            )
+            parts.append(
+                f"{name}: status {each['status']},{counts} digest {each['digest']}, {each['cpu_seconds']} CPU s"
+            )
+    return "  ".join(parts) if len(parts) > 1 else f"{parts[0]}{row.get('error')}"
+
+
+def is_right(row: Row, plain: Row) -> bool:
+    """Both commands succeeded, with the demo's text and the outcomes of the plain setting."""
+    return all(
+        name in row and row[name]["status"] == 0 and row[name]["digest"] == plain.get(name, {}).get("digest")
+        for name in ("demo", "tests")
+        if name in plain
+    )
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--host", nargs="+", default=[""], metavar="WORD", help="settings that contain one of these")
-    parser.add_argument("--demo", action="store_true", help="run the demo only")
+    parser.add_argument("--whole", action="store_true", help="run the README's test command in every setting")
+    parser.add_argument("--again", action="store_true", help="run settings that have a row, too")
     parser.add_argument("options", nargs="*", help="options of pytest")
     options = parser.parse_args()
-    chosen = {name: each for name, each in hosts().items() if any(word in name for word in options.host)}
-    expected, failed = _TIMES.sub("", run({}, "warploom", "demo")[1]), 0
-    for name, setting in chosen.items():
-        start = time.perf_counter()
-        status, text, seconds = run(setting, "warploom", "demo")
-        same = _TIMES.sub("", text) == expected
-        failed += status != 0 or not same
-        line = f"{name:18} demo: status {status}, {'the same text' if same else 'other text'}, {seconds:.1f} CPU s"
-        if not options.demo:
-            status, text, seconds = run(setting, "pytest", "-q", *options.options)
-            failed += status != 0
-            last = next((each for each in reversed(text.splitlines()) if each.strip()), "no output")
-            line += f"; tests: status {status}, {last.strip('= ')}, {seconds:.1f} CPU s"
-        print(f"{line} ({time.perf_counter() - start:.0f} s)", flush=True)
-    return int(failed > 0)
+    is_kept = options.whole and not options.options
+    folder, now, known = RESULTS if is_kept else HURRIED, state(), {}
+    if (folder / "hosts.json").exists():
+        known = json.loads((folder / "hosts.json").read_text("utf-8"))
+    seed = known["seed"] if known.get("state") == now else secrets.randbits(32)
+    command = [*test_command(), *options.options] if options.whole or options.options else []
+    about = {"state": now, "seed": seed, "python": platform.python_version(), "cpu": platform.machine()}
+    about["tests"] = shlex.join(["python", *command[1:]]) if command else ""
+    if options.again or any(known.get(name) != about[name] for name in ("state", "tests")):
+        (folder / "hosts.json").unlink(missing_ok=True)
+    table = Table("hosts", about, line_of, folder=folder, limit=6 * 3600, adds=True)
+    done = {row["host"]: row for row in table.rows}
+    chosen = [name for name in hosts() if name == PLAIN or any(word in name for word in options.host)]
+    for name in chosen:
+        setting = hosts()[name]
+
+        def measured(name: str = name, setting: dict[str, str] = setting) -> Row:
+            found = {"setting": setting, "demo": demo(name, setting)}
+            return found | ({"tests": tests(name, setting, [*command, "--seed", str(seed)])} if command else {})
+
+        if name in done and is_right(done[name], done[name]):
+            print(f"{line_of(done[name])}  (already there)")
+        else:
+            done[name] = table.measure({"host": name}, measured)
+    return int(not all(is_right(done[name], done[PLAIN]) for name in chosen))
 
 
 if __name__ == "__main__":

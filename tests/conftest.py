@@ -16,11 +16,12 @@ import pytest  # noqa: E402
 from tests.seeding import Seeding  # noqa: E402
 
 try:
-    from hypothesis import settings
+    from hypothesis import HealthCheck, settings
 except ImportError:
     pass  # a machine with a GPU may not have it, and the tests in gpu/ do not use it
 else:
-    settings.register_profile("warploom", deadline=None, print_blob=True)
+    slow = [HealthCheck.too_slow]  # a matter of the host
+    settings.register_profile("warploom", deadline=None, print_blob=True, suppress_health_check=slow)
     settings.load_profile("warploom")
 
 HERE = Path(__file__).parent

@@ -110,10 +110,10 @@ def test_a_deadlock_reaches_the_parent_of_a_process_pool() -> None:
         _deadlock(0)
     context = get_context("spawn")
     with context.Pool(1) as pool, pytest.raises(wl.Stuck) as pooled:
-        pool.map_async(_deadlock, [0]).get(timeout=120)
+        pool.map_async(_deadlock, [0]).get(timeout=600)
     assert_same(pooled.value, here.value)
     with ProcessPoolExecutor(1, mp_context=context) as executor, pytest.raises(wl.Stuck) as executed:
-        executor.submit(_deadlock, 0).result(timeout=120)
+        executor.submit(_deadlock, 0).result(timeout=600)
     assert str(executed.value) == str(here.value)
     assert executed.value.loc == here.value.loc is not None
 

@@ -145,7 +145,7 @@ def terminal(monkeypatch) -> Terminal:
 
 def test_a_long_launch_shows_a_bar_on_a_terminal(terminal):
     with redirect_stderr(terminal):
-        x, y, _ = twice(schedule=Slow(terminal, 20))
+        x, y, _ = twice(schedule=Slow(terminal, 300))
     assert "twice" in terminal.getvalue() or "kernel" in terminal.getvalue()
     assert "warp instructions" in terminal.getvalue()
     assert (y == 2 * x).all()
@@ -172,7 +172,7 @@ def test_a_short_launch_shows_nothing(terminal, monkeypatch):
 
 def test_the_bar_goes_when_the_launch_fails(terminal):
     with redirect_stderr(terminal), pytest.raises(Stuck, match="LIMIT"):
-        twice(schedule=Slow(terminal, 20), limit=20)
+        twice(schedule=Slow(terminal, 300), limit=20)
     assert "warp instructions" in terminal.getvalue()
     assert not progress._TERMINAL.locked()
 

@@ -25,8 +25,8 @@ from warploom import launch
 from warploom.diagnostics import WarploomError
 
 MEMORY = 2 << 30
-PATIENCE = 20.0
-_START = 120.0
+PATIENCE = 200.0
+_START = 600.0
 _BATCH = 25
 RUN = "a run"
 _DEFAULT = Plan()

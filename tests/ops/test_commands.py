@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import time
 
 import numpy as np
 import pytest
 from tests.ops.references import BF16, integers
+from tests.pace import cost
 
 import warploom
 from warploom.cli import main
@@ -125,11 +125,9 @@ def test_all_sizes_of_a_configuration_share_their_ptx():
     assert len(texts) == 1
 
 
-def test_tracing_the_default_kernel_takes_less_than_a_second_of_one_core():
+def test_tracing_the_default_kernel_is_fast():
     a, b = np.empty((4096, 4096), BF16), np.empty((4096, 4096), BF16)
-    start = time.process_time()
-    ptx_of(matmul, a, b, config=warploom.MatmulConfig(num_output_stages=3))
-    assert time.process_time() - start < 1
+    assert cost(lambda: ptx_of(matmul, a, b, config=warploom.MatmulConfig(num_output_stages=3)), 1) < 190
 
 
 def test_the_demo_shows_the_work_of_each_role(capsys):

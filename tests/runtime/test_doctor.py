@@ -105,11 +105,11 @@ def test_a_driver_that_crashes_is_a_sentence(probe, body, said):
 
 
 def test_a_driver_that_hangs_is_a_sentence(probe, monkeypatch):
-    probe("import time; time.sleep(60)")
+    probe("import time; time.sleep(600)")
     monkeypatch.setattr(doctor, "_PATIENCE", 0.5)
     start = time.monotonic()
     assert "did not answer" in driver_here().problem
-    assert time.monotonic() - start < 20
+    assert time.monotonic() - start < 300
 
 
 def test_a_driver_without_gpus_that_work(probe):

@@ -112,7 +112,7 @@ def test_importing_loads_no_driver_and_no_torch():
         "import warploom, warploom.runtime.gpu.driver, warploom.runtime.gpu.prepared\n"
         "assert not {'torch', 'cuda'} & set(sys.modules)\n"
     )
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=600)
 
 
 def test_this_computer_answers_or_says_why_not():

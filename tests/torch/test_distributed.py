@@ -30,7 +30,7 @@ def test_layers_and_calls_in_several_processes(tmp_path):
         for rank in range(WORLD)
     ]
     try:
-        errors = [each.communicate(timeout=600)[1] for each in running]
+        errors = [each.communicate(timeout=1800)[1] for each in running]
     finally:
         for each in running:
             each.kill()

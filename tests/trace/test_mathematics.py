@@ -37,7 +37,7 @@ REFERENCES = {
     "silu": (lambda x: x * SIGMOID(x), -60, 60, lambda x, y: 2e-6 * np.abs(y) * (1 + np.abs(x) / 8)),
     "relu": (lambda x: np.maximum(x, 0), -9, 9, lambda x, y: 0),
     "squared_relu": (lambda x: np.maximum(x, 0) ** 2, -9, 9, lambda x, y: 1e-7 * y),
-    "erf": (ERF, -6, 6, lambda x, y: 1e-6),
+    "erf": (ERF, -6, 6, lambda x, y: 1.2e-6),
     "gelu": (lambda x: 0.5 * x * (1 + ERF(x / math.sqrt(2))), -12, 12, lambda x, y: 1e-6 * (1 + np.abs(x))),
     "gelu_tanh": (gelu_tanh, -12, 12, lambda x, y: 1e-6 * (1 + np.abs(x))),
 }

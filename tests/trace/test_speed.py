@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 
 import ml_dtypes
 import numpy as np
+from tests.pace import cost
 
 from warploom.hardware.fragments import wgmma_d
 from warploom.ptx.syntax.printer import print_module
 from warploom.trace import Fragment, kernel, literal, loop, relu, s32, select, unpack, warp_roles, when
-
-PER_INSTRUCTION = 0.5 / 1500
-"""Seconds of one core."""
 
 
 def traced():
@@ -31,14 +28,13 @@ def traced():
                         out.store(unpack(pair), at.rows[2 * i], at.columns[2 * i])
 
     arrays = np.zeros((512, 256), np.float32), np.zeros((512, 256), ml_dtypes.bfloat16)
-    started = time.process_time()
     launch = epilogue.bind(*arrays, 3, grid=(1, 1, 1), block=(256, 1, 1))
     print_module(launch.program)
-    return (time.process_time() - started) / len(launch.program.kernels[0].instructions)
+    assert len(launch.program.kernels[0].instructions) > 800
 
 
-def test_a_large_kernel_is_traced_and_printed_in_half_a_second():
-    assert min(traced() for _ in range(3)) < PER_INSTRUCTION
+def test_a_large_kernel_is_traced_and_printed_quickly():
+    assert cost(traced) < 80
 
 
 def test_the_functions_of_instructions_cost_nothing_until_one_is_used():

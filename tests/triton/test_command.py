@@ -81,7 +81,7 @@ def run(tmp_path, *arguments, options=()):
     script = tmp_path / "scale.py"
     script.write_text(textwrap.dedent(SCRIPT))
     command = [sys.executable, "-m", "warploom", "triton", *options, str(script), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=1200)
 
 
 def test_a_script_runs(tmp_path):

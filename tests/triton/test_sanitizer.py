@@ -50,7 +50,7 @@ def run(tmp_path, *arguments, options=(), sanitizer=""):
     script.write_text(textwrap.dedent(RACY))
     environment = {**os.environ, "TRITON_INSTRUMENTATION_MODE": sanitizer}
     command = [sys.executable, "-m", "warploom", "triton", *options, str(script), *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=1200)
 
 
 @pytest.mark.slow

@@ -51,7 +51,7 @@ def printed(host: str, script: str) -> dict[str, str]:
     environment = {name: value for name, value in os.environ.items() if name not in drop} | hosts()[host]
     environment["PYTHONPATH"] = os.pathsep.join([str(MACHINE.parent.parent), environment.get("PYTHONPATH", "")])
     command = [sys.executable, str(HERE / script)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=3000, check=False)
     assert done.returncode == 0, done.stderr
     found: dict[str, str] = json.loads(done.stdout)
     return found

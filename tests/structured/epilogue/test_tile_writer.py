@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.structured.writing import LAYOUTS, NUMPY, ONE_OF_EACH, PAIRS, SCHEDULES, assemble, config_of, opcodes, run
 
@@ -105,7 +105,7 @@ def test_one_of_several_matrices_scaled(tma, swapped):
     written.check(expected)
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15, deadline=None)
 @given(
     shape=st.sampled_from([(64, 1), (128, 1), (128, 2), (256, 2)]),
     columns=st.integers(1, 12),
