@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -63,6 +64,12 @@ def _spread(value: Any, g: Group, mask: Array | None, dtype: Any) -> Array:
     return out
 
 
+@lru_cache(maxsize=32)
+def _full(lanes: int, size: int) -> bytes:
+    """The source sizes of lanes that read everything."""
+    return np.full(lanes, size, np.uint32).tobytes()
+
+
 @executes("cp.async", "cp.async.ignore")
 def copy(op: Op) -> Run:
     """4, 8 or 16 bytes per lane from global to shared memory; bytes past the source size become zero."""
@@ -74,6 +81,15 @@ def copy(op: Op) -> Run:
             raise Diag.BAD_SHAPE.error(text=op.instruction.opcode, what=f"{size} bytes; it copies {legal}")
         if not ignores and _copied(g, mask, dst, src, size, source):
             return
+        whole_warp = mask is None and g.mask is None and g.warps == 1 and not g.grid.eager
+        if not ignores and isinstance(source, np.ndarray) and source.tobytes() == _full(len(source), size):
+            source = None
+        if whole_warp and g.grid.reporter is None and source is None:
+            last: _Copies | None = g.cta.state.get((SMALL, g.first_warp))
+            if last is not None and last.takes(size):
+                next_number(g, op)
+                last.add(_Copy(g, op, size, _spread(dst, g, None, np.uint64), _spread(src, g, None, np.uint64), None))
+                return
         places, origins = _spread(dst, g, mask, np.uint64), _spread(src, g, mask, np.uint64)
         if ignores:
             source = (0 if source else size) if isinstance(source, bool) else np.where(source, 0, size)
@@ -82,16 +98,7 @@ def copy(op: Op) -> Run:
         if sizes is not None and int(sizes.max()) > size:
             note = f"a source of {int(sizes.max())} bytes for a copy of {size}"
             raise Diag.BAD_SHAPE.error(text=op.instruction.opcode, what=note)
-
-        def complete() -> None:
-            if not g.cta.live_threads:
-                return  # A thread may exit under its small copies: hardware keeps the memory until they are done.
-            values = _read(g, origins, sizes, size, what)
-            g.cta.shared.write(places, values, size, None, what, g.number)
-            count_bytes(g, "global->shared", len(places) * size)
-
-        whole_warp = mask is None and g.mask is None and g.warps == 1 and not g.grid.eager
-        made = _Copy(placing(g, op, complete), places, origins if sizes is None else None)
+        made = _Copy(g, op, size, places, origins, sizes)
 
         def touches(some: Array) -> tuple[Touch, ...]:
             return (
@@ -100,14 +107,16 @@ def copy(op: Op) -> Run:
             )
 
         groups, threads = groups_of(g.cta, SMALL), _threads(g, mask)
-        each, group = each_warp(g, threads, touches), groups.open_group(g, threads)
+        each, group = [], None
+        if g.grid.reporter is not None:
+            each, group = each_warp(g, threads, touches), groups.open_group(g, threads)
         if not whole_warp:
-            groups.add(submit(g, op, complete, touches=each, group=group), threads)
+            groups.add(submit(g, op, made.complete, touches=each, group=group), threads)
             return
-        last: _Copies | None = g.cta.state.get((SMALL, g.first_warp))
+        last = g.cta.state.get((SMALL, g.first_warp))
         if last is not None and last.takes(size):
             next_number(g, op)
-            last.add(g, made, each, group)
+            last.add(made, each, group)
             return
         last = g.cta.state[SMALL, g.first_warp] = _Copies(g, size, what, made)
         last.operation = submit(g, op, last.complete, touches=each, group=group)
@@ -132,13 +141,25 @@ def _copied(g: Group, mask: Array | None, dst: Any, src: Any, size: int, source:
     return True
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Copy:
-    """One instruction of a warp: its effect, and where that is all, the addresses of the lanes."""
+    """One instruction: the addresses of its lanes, and the bytes that each reads (None: all)."""
 
-    run: Callable[[], None]
+    g: Group
+    op: Op
+    size: int
     places: Array
-    origins: Array | None
+    origins: Array
+    sizes: Array | None
+
+    def complete(self) -> None:
+        """Read and write the bytes of the lanes."""
+        g, what = self.g, f"`{self.op.instruction.opcode}`"
+        if not g.cta.live_threads:
+            return  # A thread may exit under its small copies: hardware keeps the memory until they are done.
+        values = _read(g, self.origins, self.sizes, self.size, what)
+        g.cta.shared.write(self.places, values, self.size, None, what, g.number)
+        count_bytes(g, "global->shared", len(self.places) * self.size)
 
 
 class _Copies:
@@ -159,30 +180,50 @@ class _Copies:
             and len(self._all) < _MOST_TOGETHER
         )
 
-    def add(self, g: Group, copy: _Copy, touches: list[Touches], group: CommitGroup | None) -> None:
+    def add(self, copy: _Copy, touches: Sequence[Touches] = (), group: CommitGroup | None = None) -> None:
         """Let another copy complete with these."""
         assert self.operation is not None
         self._all.append(copy)
-        g.grid.effects += 1
-        if g.grid.reporter is not None:
-            self.operation.issues += g.grid.reporter.issue(touches, group)
+        grid = self._g.grid
+        grid.effects += 1
+        if grid.reporter is not None:
+            self.operation.issues += grid.reporter.issue(touches, group)
 
     def complete(self) -> None:
         """Read and write the bytes of all lanes in one go; where that is a fault, one after the other."""
-        g, origins = self._g, [each.origins for each in self._all if each.origins is not None]
-        if len(self._all) > 1 and len(origins) == len(self._all) and g.cta.live_threads:
+        g, copies = self._g, self._all
+        if g.cta.live_threads and self._together(g):
+            return
+        for each in copies:
+            placing(g, each.op, each.complete)()
+
+    def _together(self, g: Group) -> bool:
+        """Copy all bytes at once; False, and nothing is done, where that would be a fault."""
+        copies, grid, shared = self._all, g.grid, g.cta.shared
+        places, origins = copies[0].places, copies[0].origins
+        if len(copies) > 1:
+            places = np.concatenate([each.places for each in copies])
+            origins = np.concatenate([each.origins for each in copies])
+        whole = all(each.sizes is None for each in copies)
+        if grid.routines is not None and grid.regions is not None and grid.buffers is None:
+            routine, targets, counts = grid.routines.granules.copy_lanes, places.astype(np.uint32), None
+            if not whole:
+                parts = [np.full(len(e.places), e.size, np.uint32) if e.sizes is None else e.sizes for e in copies]
+                counts = np.concatenate(parts)
+            if routine(self._size, targets, origins, None, counts, grid.regions, shared) < 0:
+                return False
+            shared.wrote(places, self._size, None, g.number)
+        elif not whole:
+            return False
+        else:
             try:
-                values = g.grid.memory.load(np.concatenate(origins), self._size, None, self._what)
-                places = np.concatenate([each.places for each in self._all])
-                g.cta.shared.index(places, self._size, self._what)
+                values = grid.memory.load(origins, self._size, None, self._what)
+                shared.index(places, self._size, self._what)
             except WarploomError:
-                pass
-            else:
-                g.cta.shared.write(places, values, self._size, None, self._what, g.number)
-                count_bytes(g, "global->shared", len(places) * self._size)
-                return
-        for each in self._all:
-            each.run()
+                return False
+            shared.write(places, values, self._size, None, self._what, g.number)
+        count_bytes(g, "global->shared", len(places) * self._size)
+        return True
 
 
 def _close(g: Group) -> None:

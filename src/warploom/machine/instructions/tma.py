@@ -67,7 +67,7 @@ def _mode(op: Op) -> str:
 
 def _coordinates(coords: Sequence[Any], lane: int) -> tuple[int, ...]:
     """Coordinates of one lane as signed numbers."""
-    values = [of_lane(value, lane) for value in coords]
+    values = [value if value.__class__ is int else of_lane(value, lane) for value in coords]
     return tuple([value - (1 << 32) if value >> 31 else value for value in values])
 
 

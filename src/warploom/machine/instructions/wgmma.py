@@ -41,6 +41,7 @@ Array = npt.NDArray[Any]
 _WARPS = WARPGROUP // WARP
 _SCALARS = (bool, int)
 _LANES = (1 << WARPGROUP) - 1
+_HARMLESS = [False]
 _ALL = f"the {_WARPS} warps of a warpgroup"
 
 
@@ -50,17 +51,20 @@ class Pipeline(Waitable):
     `issued` counts them for each warp; `committed` holds for each warp how many it had issued at each commit that is
     not yet complete, `commits` how many commits there were; `submitted` is how many the grid knows of, `completed` how
     many are done, `flight` the others. To observers each warp's part is an operation; `reported` are those in flight.
+    `fenced` are the registers of the warps in `seen` as their operations see them.
     """
 
     __slots__ = (
         "commits",
         "committed",
         "completed",
+        "direct",
         "fenced",
         "flight",
         "issued",
         "last",
         "reported",
+        "seen",
         "sights",
         "submitted",
         "warpgroup",
@@ -75,18 +79,20 @@ class Pipeline(Waitable):
         self.commits = [0] * _WARPS
         self.reported: deque[list[Issued]] = deque()
         self.sights: deque[Sight] = deque()
-        self.fenced: dict[int, Array] = {}
+        self.fenced: Array | None = None
+        self.seen: list[int] = []
         self.submitted = self.completed = 0
+        self.direct = warpgroup.cta.grid.at_once
         self.last: tuple[Operation, ...] = ()
 
     def issue_whole(self, new: Issue) -> bool:
         """Issue for the whole warpgroup where operations complete at their commit; False where that is not so."""
-        issued = self.issued
-        first = issued[0]
-        if not self.warpgroup.cta.grid.at_once or issued.count(first) != _WARPS:
+        a, b, c, d = self.issued
+        if not (self.direct and a == b == c == d):
             return False
         self.flight.append(new)
-        self.issued = [first + 1] * _WARPS
+        a += 1
+        self.issued = [a, a, a, a]
         return True
 
     def commit_whole(self) -> bool:
@@ -131,21 +137,28 @@ class Pipeline(Waitable):
         """The 32-bit registers of a warp, as [register, lane]: a view."""
         return self.warpgroup.files["a"][:, WARP * warp : WARP * (warp + 1)]
 
+    def _fenced(self, warp: int) -> Array:
+        """The registers of a warp as its wgmmas see them, [register, lane]: poison before its first fence."""
+        if self.fenced is None:
+            self.fenced = np.full_like(self.warpgroup.files["a"], POISON["a"])
+        if warp not in self.seen:
+            self.seen.append(warp)
+        return self.fenced[:, WARP * warp : WARP * (warp + 1)]
+
     def fence(self, warps: Sequence[int]) -> None:
         """Let later wgmmas of some warps see what their registers hold now."""
         for warp in warps:
-            self.fenced[warp] = self._registers(warp).copy()
+            self._fenced(warp)[...] = self._registers(warp)
 
     def _read_unfenced(self, warp: int, new: Issue) -> None:
         """Give an operation the values of the last fence for registers that the warp has changed since."""
         names = [new.a] if isinstance(new.a, RowNames) else []
         names += [new.d] if new.accumulate else []
         if names:
-            registers, fenced = self._registers(warp), self.fenced.get(warp)
-            if fenced is None:
-                fenced = self.fenced[warp] = np.full_like(registers, POISON["a"])
+            registers, fenced = self._registers(warp), self._fenced(warp)
             for each in names:
-                registers[each.selector] = fenced[each.selector]
+                rows = each.selector
+                registers[rows] = fenced[rows]
 
     def _look(self, warp: int, at: int) -> None:
         """Note what a warp knows at issue: an operation sees what each of the warps that issue it sees."""
@@ -271,10 +284,14 @@ class Pipeline(Waitable):
                 self.reported.popleft()
         self.completed += count
         execute(self.warpgroup, batch)
-        for warp, fenced in self.fenced.items():
-            for each in batch:
-                rows = each.d.selector
-                fenced[rows] = self._registers(warp)[rows]
+        if self.fenced is not None:
+            for names in {each.d for each in batch} if len(batch) > 1 else (batch[0].d,):
+                rows = names.selector
+                if len(self.seen) == _WARPS:
+                    self.fenced[rows] = self.warpgroup.files["a"][rows]
+                    continue
+                for warp in self.seen:
+                    self._fenced(warp)[rows] = self._registers(warp)[rows]
 
     @property
     def name(self) -> str:
@@ -327,14 +344,15 @@ def _warps(g: Group, chosen: Array | None) -> Sequence[int]:
 def multiply_accumulate(op: Op) -> Run:
     """Issue D = A·B + D, or D = A·B where scale-d is false."""
     multiply = read(op)
-    known = multiply.issues
+    known, hazards = multiply.issues, list[bool]()
 
     def run(g: Group, mask: Array | None, d: Rows, a: Any, b: Any, scale_d: Any, *immediates: int) -> None:
-        if mask is None is g.mask and g.warps == _WARPS and type(b) is int and scale_d.__class__ in _SCALARS:
+        if mask is None is g.mask and g.warps == _WARPS and b.__class__ is int and scale_d.__class__ in _SCALARS:
             # The usual case of a loop: the whole warpgroup, and operands that it has had before.
-            of_a = a if type(a) is int else 0 if type(a) is Rows else -1
-            before = known.get((of_a, b, bool(scale_d), len(g.cta.shared.whole)))
-            if before is not None and id(op) not in g.cta.program.accessed_before_commit:
+            kind = a.__class__
+            of_a = a if kind is int else 0 if kind is Rows else -1
+            before = known.get((of_a, b, scale_d, g.cta.shared.whole.size))  # type: ignore[arg-type]  # 1 == True
+            if before is not None and hazards == _HARMLESS:
                 pipeline: Pipeline | None = g.warpgroup.state.get("wgmma")
                 if pipeline is not None and pipeline.issue_whole(before):
                     return
@@ -349,7 +367,9 @@ def multiply_accumulate(op: Op) -> Run:
         if isinstance(scale_d, np.ndarray):
             scale_d = _same(scale_d, chosen, op, "scale-d")
         issue = multiply.issue(d, a, b, bool(scale_d), len(g.cta.shared.whole))
-        at_once = not g.grid.convoys or id(op) in g.cta.program.accessed_before_commit
+        if not hazards:
+            hazards.append(id(op) in g.cta.program.accessed_before_commit)
+        at_once = not g.grid.convoys or hazards[0]
         _pipeline(warpgroup).issue(_warps(g, chosen), issue, at_once=at_once)
 
     return run

@@ -28,7 +28,7 @@ OFFSET_MASK = (1 << RANK_SHIFT) - 1
 POISON_BYTE = 0xFF
 _FEW_STORES = 1024
 """Unfenced stores that are kept before those that later ones have covered are dropped."""
-_FEW_FENCES = 64
+_FEW_FENCES = 16
 """Publications that are kept before those of which no byte is left are dropped."""
 
 
@@ -99,6 +99,10 @@ class SharedMemory(FlatMemory):
     def write(self, address: int | Array, value: Any, width: int, mask: Array | None, what: str, warp: int) -> None:
         """A generic store by a warp of the cluster; remembered until a proxy fence where the views are apart."""
         self.store(address, value, width, mask, what)
+        self.wrote(address, width, mask, warp)
+
+    def wrote(self, address: int | Array, width: int, mask: Array | None, warp: int) -> None:
+        """Remember a generic store that a warp has made to valid addresses."""
         if self.knowledge is None:
             return
         offsets = np.atleast_1d(np.asarray(address, np.int64)) - self.base + self.reserved
@@ -136,8 +140,9 @@ class SharedMemory(FlatMemory):
         self._unfenced = kept
         fence = self.knowledge.stored(warp)
         for each in self._publications:
-            latest = known[each.writer]
-            if latest > each.covered(known):
+            # A warp that knows a fence of all these stores passes that on: a second one adds nothing.
+            latest, covered = known[each.writer], each.covered(known)
+            if each.newest > covered < latest:
                 each.fences.append((warp, fence, latest))
         for writer, runs in published.items():
             self._publish(fence, warp, writer, np.concatenate(runs))

@@ -31,7 +31,6 @@ _ROWS = 4
 _COLUMNS = 8
 """Columns come in multiples of this."""
 _ARGUMENTS = ("a", "a_stride", "b", "b_stride", "d", "d_stride", "rows", "columns", "k", "steps", "accumulate", "sign")
-_MORE = ("words", "words_stride")
 _NAN = ELEMENT_TYPES["f32"].nan
 _SIGN = 1 << 31
 
@@ -52,34 +51,63 @@ class Multiply:
         vector = f"<{wide} x double>"
         lines = [f"declare {vector} @llvm.fma.v{wide}f64({vector}, {vector}, {vector})"] if host.fused else []
         for count in sorted({1, most}):
-            lines += _tile(wide, count, host.fused)
-        lines += _matrix(wide, most)
-        if self.fragments:
-            lines += [*_load_fragments(), *_store_fragments()]
-        else:
-            lines += _settle(host.lanes // 2)
+            lines += _tile(wide, count, host.fused, self.fragments)
+        lines += _matrix(wide, most, self.fragments)
+        if not self.fragments:
+            lines += _settle(wide)
         return "\n".join([*lines, *self._entry(name)]) + "\n", frozenset()
 
     def _entry(self, name: str) -> list[str]:
         """The routine itself: it reads its arguments and calls the parts."""
         lines = [f"define i64 @{name}(ptr %arguments, ptr %unused) {{", "entry:"]
-        for number, argument in enumerate((*_ARGUMENTS, *(_MORE if self.fragments else ()))):
-            type_ = "ptr" if argument in ("a", "b", "d", "words") else "i64"
+        for number, argument in enumerate(_ARGUMENTS):
+            type_ = "ptr" if argument in ("a", "b", "d") else "i64"
             lines.append(f"  %{argument}_at = getelementptr i64, ptr %arguments, i64 {number}")
             lines.append(f"  %{argument} = load {type_}, ptr %{argument}_at")
         lines += ["  %adds = icmp ne i64 %accumulate, 0", "  %signs = trunc i64 %sign to i32"]
         given = ", ".join(f"{'ptr' if each in ('a', 'b', 'd') else 'i64'} %{each}" for each in _ARGUMENTS[:10])
-        moved = "(ptr %d, i64 %columns, ptr %words, i64 %words_stride)"
-        if self.fragments:
-            lines += ["  br i1 %adds, label %load, label %multiply", "load:", f"  call void @load_fragments{moved}"]
-            lines += ["  br label %multiply", "multiply:"]
         lines.append(f"  call void @matrix({given}, i1 %adds, i32 %signs)")
-        settle = "settle(ptr %d, i64 %d_stride, i64 %rows, i64 %columns)"
-        lines.append(f"  call void @{f'store_fragments{moved}' if self.fragments else settle}")
+        if not self.fragments:
+            lines.append("  call void @settle(ptr %d, i64 %d_stride, i64 %rows, i64 %columns)")
         return [*lines, "  ret i64 0", "}"]
 
 
-def _tile(wide: int, count: int, fused: bool) -> list[str]:
+def _cell(wide: int, row: int, column: int, fragments: bool) -> tuple[list[str], list[str]]:
+    """The lines that load the floats %o of a cell, and those that store the floats %u.
+
+    The registers of a `wgmma` hold 16-byte granules of a row: row half * 32 + quad and column eight * 8 + parity * 4 of
+    the matrix (`row_order` and `column_order` of `tensor/wgmma_registers.py`) are register eight * 4 + half * 2 +
+    parity, lane quad * 4. What goes there is final, so that a NaN becomes the one that a tensor core writes.
+    """
+    n, single, word = f"{row}_{column}", f"<{wide} x float>", f"<{wide} x i32>"
+    if not fragments:
+        place = f"  %p{n} = getelementptr float, ptr %d{row}, i64 {column * wide}"
+        return [place, f"  %o{n} = load {single}, ptr %p{n}, align 4"], [f"  store {single} %u{n}, ptr %p{n}, align 4"]
+    load: list[str] = []
+    store = [
+        f"  %bad{n} = fcmp uno {single} %u{n}, %u{n}",
+        f"  %bits{n} = bitcast {single} %u{n} to {word}",
+        f"  %kept{n} = select <{wide} x i1> %bad{n}, {word} splat (i32 {_NAN}), {word} %bits{n}",
+    ]
+    for granule in range(wide // 4):
+        first = column * wide + 4 * granule
+        register, each = (first >> 3) * 4 + (first >> 2 & 1), f"{n}g{granule}"
+        lanes = ", ".join(f"i32 {4 * granule + lane}" for lane in range(4))
+        load += [
+            f"  %p{each} = getelementptr float, ptr %register{register}, i64 {4 * row}",
+            f"  %o{each} = load <4 x float>, ptr %p{each}, align 4",
+        ]
+        store += [
+            f"  %w{each} = shufflevector {word} %kept{n}, {word} poison, <4 x i32> <{lanes}>",
+            f"  store <4 x i32> %w{each}, ptr %p{each}, align 4",
+        ]
+    places = ", ".join(f"i32 {lane}" for lane in range(wide))
+    second = f"%o{n}g1" if wide == 8 else "poison"
+    load.append(f"  %o{n} = shufflevector <4 x float> %o{n}g0, <4 x float> {second}, <{wide} x i32> <{places}>")
+    return load, store
+
+
+def _tile(wide: int, count: int, fused: bool, fragments: bool) -> list[str]:
     """Four rows of `count` vectors of columns, over all steps."""
     double, single, word = f"<{wide} x double>", f"<{wide} x float>", f"<{wide} x i32>"
     cells = [(row, column) for row in range(_ROWS) for column in range(count)]
@@ -95,6 +123,9 @@ def _tile(wide: int, count: int, fused: bool) -> list[str]:
         for name, type_ in (("a", "double"), ("d", "float")):
             lines.append(f"  %{name}_at{row} = mul i64 %{name}_stride, {row}")
             lines.append(f"  %{name}{row} = getelementptr {type_}, ptr %{name}, i64 %{name}_at{row}")
+    for register in sorted({(at >> 3) * 4 + (at >> 2 & 1) for at in range(0, count * wide, 4)}) if fragments else ():
+        lines.append(f"  %register_at{register} = mul i64 %d_stride, {register}")
+        lines.append(f"  %register{register} = getelementptr float, ptr %d, i64 %register_at{register}")
     lines += [
         "  br label %step",
         "step:",
@@ -132,6 +163,7 @@ def _tile(wide: int, count: int, fused: bool) -> list[str]:
         "add:",
     ]
     for r, c in cells:
+        load, store = _cell(wide, r, c, fragments)
         # A zero is +0 before its sign is changed; -0 is neutral, so that a first product is stored by an addition too.
         lines += [
             f"  %r{r}_{c} = fptrunc {double} %n{r}_{c} to {single}",
@@ -139,11 +171,10 @@ def _tile(wide: int, count: int, fused: bool) -> list[str]:
             f"  %w{r}_{c} = bitcast {single} %z{r}_{c} to {word}",
             f"  %x{r}_{c} = xor {word} %w{r}_{c}, %signs",
             f"  %y{r}_{c} = bitcast {word} %x{r}_{c} to {single}",
-            f"  %p{r}_{c} = getelementptr float, ptr %d{r}, i64 {c * wide}",
-            f"  %o{r}_{c} = load {single}, ptr %p{r}_{c}, align 4",
+            *load,
             f"  %q{r}_{c} = select i1 %adds, {single} %o{r}_{c}, {single} splat (float -0.0)",
             f"  %u{r}_{c} = fadd {single} %q{r}_{c}, %y{r}_{c}",
-            f"  store {single} %u{r}_{c}, ptr %p{r}_{c}, align 4",
+            *store,
         ]
     return [
         *lines,
@@ -156,8 +187,26 @@ def _tile(wide: int, count: int, fused: bool) -> list[str]:
     ]
 
 
-def _matrix(wide: int, most: int) -> list[str]:
+def _matrix(wide: int, most: int, fragments: bool) -> list[str]:
     """All tiles of a matrix: by columns first, so that a part of B stays in the cache."""
+    place = [
+        "  %d_at = mul i64 %r, %d_stride",
+        "  %d_column = getelementptr float, ptr %d, i64 %c",
+        "  %d_tile = getelementptr float, ptr %d_column, i64 %d_at",
+    ]
+    if fragments:
+        place = [
+            "  %eights = lshr i64 %c, 3",
+            "  %fours = shl i64 %eights, 2",
+            "  %half = lshr i64 %r, 5",
+            "  %twos = shl i64 %half, 1",
+            "  %register = add i64 %fours, %twos",
+            "  %register_at = mul i64 %register, %d_stride",
+            "  %quad = and i64 %r, 31",
+            "  %lane = shl i64 %quad, 2",
+            "  %d_at = add i64 %register_at, %lane",
+            "  %d_tile = getelementptr float, ptr %d, i64 %d_at",
+        ]
     declared = ", ".join(f"{'ptr' if each in ('a', 'b', 'd') else 'i64'} %{each}" for each in _ARGUMENTS[:10])
     tile = "ptr %a_row, i64 %a_stride, ptr %b_column, i64 %b_stride, ptr %d_tile, i64 %d_stride, i64 %k, i64 %steps"
     given = f"({tile}, i1 %accumulate, i32 %sign)"
@@ -171,14 +220,12 @@ def _matrix(wide: int, most: int) -> list[str]:
         f"  %many = icmp uge i64 %left, {most * wide}",
         f"  %width = select i1 %many, i64 {most * wide}, i64 {wide}",
         "  %b_column = getelementptr double, ptr %b, i64 %c",
-        "  %d_column = getelementptr float, ptr %d, i64 %c",
         "  br label %row",
         "row:",
         "  %r = phi i64 [ 0, %column ], [ %r_next, %row_end ]",
         "  %a_at = mul i64 %r, %a_stride",
         "  %a_row = getelementptr double, ptr %a, i64 %a_at",
-        "  %d_at = mul i64 %r, %d_stride",
-        "  %d_tile = getelementptr float, ptr %d_column, i64 %d_at",
+        *place,
         "  br i1 %many, label %whole, label %narrow",
         "whole:",
         f"  call void @tile{most}{given}",
@@ -200,15 +247,6 @@ def _matrix(wide: int, most: int) -> list[str]:
     ]
 
 
-def _settled(wide: int) -> list[str]:
-    """%v with every NaN the one that a tensor core writes, as words %n."""
-    return [
-        f"  %bad = fcmp uno <{wide} x float> %v, %v",
-        f"  %bits = bitcast <{wide} x float> %v to <{wide} x i32>",
-        f"  %n = select <{wide} x i1> %bad, <{wide} x i32> splat (i32 {_NAN}), <{wide} x i32> %bits",
-    ]
-
-
 def _settle(wide: int) -> list[str]:
     """The NaNs of a matrix."""
     return [
@@ -224,7 +262,9 @@ def _settle(wide: int) -> list[str]:
         "  %c = phi i64 [ 0, %row ], [ %c_next, %cell ]",
         "  %p = getelementptr float, ptr %line, i64 %c",
         f"  %v = load <{wide} x float>, ptr %p, align 4",
-        *_settled(wide),
+        f"  %bad = fcmp uno <{wide} x float> %v, %v",
+        f"  %bits = bitcast <{wide} x float> %v to <{wide} x i32>",
+        f"  %n = select <{wide} x i1> %bad, <{wide} x i32> splat (i32 {_NAN}), <{wide} x i32> %bits",
         f"  store <{wide} x i32> %n, ptr %p, align 4",
         f"  %c_next = add i64 %c, {wide}",
         "  %c_more = icmp ult i64 %c_next, %columns",
@@ -239,79 +279,12 @@ def _settle(wide: int) -> list[str]:
     ]
 
 
-def _fragment_loop(name: str, body: list[str]) -> list[str]:
-    """A loop over the 16-byte granules of a `wgmma` accumulator: %p in the matrix, %q in the registers.
-
-    Row half * 32 + quad and column eight * 8 + parity * 4 of the matrix (`row_order` and `column_order` of
-    `tensor/wgmma_registers.py`) are register eight * 4 + half * 2 + parity, lane quad * 4.
-    """
-    return [
-        f"define internal void @{name}(ptr %d, i64 %columns, ptr %words, i64 %stride) {{",
-        "entry:",
-        "  %granules = lshr i64 %columns, 2",
-        "  br label %half",
-        "half:",
-        "  %h = phi i64 [ 0, %entry ], [ %h_next, %half_end ]",
-        "  %h2 = shl i64 %h, 1",
-        "  %h32 = shl i64 %h, 5",
-        "  br label %granule",
-        "granule:",
-        "  %g = phi i64 [ 0, %half ], [ %g_next, %granule_end ]",
-        "  %eight = and i64 %g, -2",
-        "  %eight4 = shl i64 %eight, 1",
-        "  %parity = and i64 %g, 1",
-        "  %low = add i64 %h2, %parity",
-        "  %register = add i64 %eight4, %low",
-        "  %word_at = mul i64 %register, %stride",
-        "  %line = getelementptr i32, ptr %words, i64 %word_at",
-        "  %column = shl i64 %g, 2",
-        "  br label %quad",
-        "quad:",
-        "  %l = phi i64 [ 0, %granule ], [ %l_next, %quad ]",
-        "  %row = add i64 %h32, %l",
-        "  %row_at = mul i64 %row, %columns",
-        "  %cell = add i64 %row_at, %column",
-        "  %p = getelementptr float, ptr %d, i64 %cell",
-        "  %lane = shl i64 %l, 2",
-        "  %q = getelementptr i32, ptr %line, i64 %lane",
-        *body,
-        "  %l_next = add i64 %l, 1",
-        "  %l_more = icmp ult i64 %l_next, 32",
-        "  br i1 %l_more, label %quad, label %granule_end",
-        "granule_end:",
-        "  %g_next = add i64 %g, 1",
-        "  %g_more = icmp ult i64 %g_next, %granules",
-        "  br i1 %g_more, label %granule, label %half_end",
-        "half_end:",
-        "  %h_next = add i64 %h, 1",
-        "  %h_more = icmp ult i64 %h_next, 2",
-        "  br i1 %h_more, label %half, label %done",
-        "done:",
-        "  ret void",
-        "}",
-    ]
-
-
-def _load_fragments() -> list[str]:
-    return _fragment_loop(
-        "load_fragments", ["  %v = load <4 x i32>, ptr %q, align 4", "  store <4 x i32> %v, ptr %p, align 4"]
-    )
-
-
-def _store_fragments() -> list[str]:
-    moved = ["  %v = load <4 x float>, ptr %p, align 4", *_settled(4), "  store <4 x i32> %n, ptr %q, align 4"]
-    return _fragment_loop("store_fragments", moved)
-
-
 class Products:
     """The routines of an engine, called with NumPy arrays whose shapes are checked here."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine  # its code exists as long as it does
         self._pack = struct.Struct(f"={len(_ARGUMENTS)}Q").pack
-        self._pack_more = struct.Struct(f"={len(_ARGUMENTS) + len(_MORE)}Q").pack
-        self._scratch = np.empty((64, 256), np.float32)
-        # They hold the interpreter's lock, so that one scratch matrix serves all threads.
         prototype = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_char_p, ctypes.c_void_p)
         self._add, self._add_fragments = (prototype(engine.address(Multiply(each))) for each in (False, True))
         self._addresses = engine.address(Multiply(False)), engine.address(Multiply(True))
@@ -349,11 +322,8 @@ class Products:
         columns, k, steps = shape
         if not (columns % _COLUMNS == 0 and 0 < columns <= 256 and k > 0 and steps > 0):
             raise ValueError("matrices of another shape than the routine takes")
-        scratch = sequence.keep(self._scratch)
         sign = _SIGN if negative else 0
-        sequence.call(
-            self._addresses[1], *a, *b, scratch, columns, 64, columns, k, steps, int(accumulate), sign, *words
-        )
+        sequence.call(self._addresses[1], *a, *b, *words, 64, columns, k, steps, int(accumulate), sign)
 
     @staticmethod
     def fit(rows: int, columns: int) -> bool:
@@ -390,10 +360,9 @@ class Products:
         if not (fits and unit and types and steps > 0 and whole and whole % steps == 0):
             raise ValueError("matrices of another shape or layout than the routine takes")
         self._add_fragments(
-            self._pack_more(
-                address_of(a), a.strides[0] >> 3, address_of(b), b.strides[0] >> 3, address_of(self._scratch), columns,
-                rows, columns, whole // steps, steps, accumulate, _SIGN if negative else 0,
-                address_of(words), words.strides[0] >> 2,
+            self._pack(
+                address_of(a), a.strides[0] >> 3, address_of(b), b.strides[0] >> 3, address_of(words),
+                words.strides[0] >> 2, rows, columns, whole // steps, steps, accumulate, _SIGN if negative else 0,
             ),
             None,
         )  # fmt: skip
