@@ -19,6 +19,8 @@ from warploom.structured.config.sm100_rules import fixed_modes
 _FEW_ROWS = 32
 """Fewer rows than this go along N of the MMA, which has smaller steps."""
 _PREFETCHED_ROWS, _MOST_PREFETCHED = 128, 4
+_TUNED_FAMILIES = ("gemm", "bmm", "gmm")
+"""Families in which k-groups and weight prefetch are chosen; in block-scaled GEMMs they have to be given."""
 _NARROWEST_PAIR, _WIDEST = 32, 256
 _MANY_WAVES = 4
 _BLOCK_SWIZZLES = (1, 2, 4, 8)
@@ -108,7 +110,7 @@ def _configured(config: Config, tiling: _Tiling, n: int, k: int, sms: int, given
         "block_swizzle_size": tiling.block_swizzle(sms) if waves >= _MANY_WAVES else 0,
         "use_tma_store": n * config.c_bytes % STRIDE_ALIGNMENT == 0,
     }
-    if "k_group_size" not in fixed_modes(config):
+    if config.family in _TUNED_FAMILIES:
         tiles, area = config.k_tiles(k), tiling.bm * tiling.mma_n
         wanted["k_group_size"] = next((size for most, size in _K_GROUPS if area <= most and tiles % size == 0), 1)
         wanted["num_accum_pipeline_stages"] = min(2, waves)
@@ -166,7 +168,8 @@ class _Choice:
 
     def _finished(self, config: MatmulConfig) -> MatmulConfig:
         """Add prefetching for few rows, and a static scheduler if the grid would be too large."""
-        if self.m < _PREFETCHED_ROWS and "prefetch_tiles_n" not in fixed_modes(config).keys() | self.fields.keys():
+        is_free = "prefetch_tiles_n" not in fixed_modes(config).keys() | self.fields.keys()
+        if self.m < _PREFETCHED_ROWS and config.family in _TUNED_FAMILIES and is_free:
             config = config.replace(prefetch_tiles_n=min(_MOST_PREFETCHED, config.num_group_stages))
         blocks = zip(config.grid(Problem(self.m, self.n, self.k, self.batch)), MACHINE.largest_grid, strict=True)
         if "scheduler" not in self.fields and any(count > most for count, most in blocks):

@@ -110,7 +110,8 @@ CONFIGS = [
     (MatmulConfig, {"gemm_kind": "block_scaled_1d2d_fp8"}, "gemm_kind='block_scaled_1d2d_fp8'", "BlockwiseFP8MatmulConfig"),
     (BlockwiseFP8MatmulConfig, {"k_group_size": 2}, "k_group_size=2", "each K tile has its own accumulator"),
     (BlockwiseFP8MatmulConfig, {"gemm_kind": "block_scaled_1d2d_fp8", "AB_swapped": True}, "AB_swapped=True", "rows are along M"),
-    (BlockScaledMatmulConfig, {"k_group_size": 2}, "k_group_size=2", "its own scale factors"),
+    (BlockScaledMatmulConfig, {"num_pipeline_stages": 3, "k_group_size": 2}, "num_pipeline_stages=3", "multiple of k_group_size, which is 2"),
+    (BlockScaledMatmulConfig, {"gemm_kind": "gmm", "prefetch_tiles_n": 1}, "prefetch_tiles_n=1", "known on the device"),
     # gated GEMMs and auxiliary outputs
     (MatmulConfig, {**SINGLE, "gated": True, "mma_shape": (128, 24, 16)}, "mma_shape (128, 24, 16)", "multiple of 16"),
     (MatmulConfig, {**SINGLE, "gated": True, "use_tma_epilogue_load": True, "epilogue_is_1d": True}, "epilogue_is_1d=True", "must be False with gated=True"),

@@ -64,9 +64,11 @@ def block_scaled(
         order = LoadOrderBarrier(first=roles.load, then=roles.epilogue_load, cluster=cluster)
 
     with roles.load:
-        wait_for_dependencies()
+        ahead, weights = config.prefetch_tiles_n, ("a", "sfa") if config.AB_swapped else ("b", "sfb")
+        if not ahead:
+            wait_for_dependencies()
         for tile in tiles:
-            load_tile(inputs, tile, order)  # the K range of this split
+            load_tile(inputs, tile, order, ahead=ahead, weights=weights)  # the K range of this split
         launch_dependents()
 
     if source is not None and order is not None:

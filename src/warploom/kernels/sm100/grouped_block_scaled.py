@@ -50,7 +50,7 @@ def grouped_block_scaled(
         cluster=cluster,
         columns=n,
         tile_shape=places.tile_shape,
-        k_tiles=ceil_divide(k, config.BK),
+        k_tiles=ceil_divide(ceil_divide(k, config.BK), config.k_group_size),
         experts=experts,
         scales=scales,
         roles=roles,

@@ -49,10 +49,6 @@ FIXED: Mapping[str, Mapping[str, tuple[object, str]]] = {
         "prefetch_tiles_n": (0, "a stage is filled as a whole"),
     },
     "grouped_blockwise_fp8": {"AB_swapped": (False, "the scales of a group's rows are along M")},
-    "block_scaled": {
-        "k_group_size": (1, "each K tile has its own scale factors"),
-        "prefetch_tiles_n": (0, "a stage is filled as a whole"),
-    },
 }
 """Fields that have one value in a kernel family, and the reason."""
 
@@ -62,9 +58,9 @@ _FIXED_WHEN_GATED: Mapping[str, tuple[object, str]] = {
 
 _COMPOSED_FAMILIES = {
     "grouped_blockwise_fp8": ("gmm", "blockwise_fp8"),
-    "grouped_block_scaled": ("gmm", "block_scaled"),
+    "grouped_block_scaled": ("gmm",),
 }
-"""Families that have the fixed fields of two others."""
+"""Families that have the fixed fields of others."""
 
 
 def _types(config: MatmulConfig) -> Violations:

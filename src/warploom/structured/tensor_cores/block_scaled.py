@@ -16,7 +16,7 @@ from warploom.hardware.tensor_maps import SHARED_ALIGNMENT
 from warploom.hardware.tmem import COPY_SHAPES, QUADRANT, SCALE_CHUNK_FACTORS, SCALE_CHUNK_ROWS
 from warploom.structured.cluster import Cluster
 from warploom.structured.config import BlockScaledMatmulConfig
-from warploom.structured.pipelines.input_pipeline import InputConsumerStage
+from warploom.structured.pipelines.input_pipeline import InputConsumerStage, TilePayload
 from warploom.structured.pipelines.operand_tiles import copy_box
 from warploom.structured.pipelines.start_up import start_up
 from warploom.structured.tensor_cores.tcgen05 import MmaOp, check_accumulates
@@ -187,19 +187,23 @@ class BlockScaledMmaOp(MmaOp):
 
     def mma_scaled(self, stage: InputConsumerStage, acc: TmemStage, tile: Any, *, accumulate: Value | bool) -> None:
         """Issue the MMAs of a stage; `accumulate` applies to the first, which otherwise overwrites the accumulator."""
-        payload, index = stage.payload(), stage.tile()
-        a, b, sfa, sfb = payload.a, payload.b, payload.sfa, payload.sfb
         check_accumulates(acc, accumulate)
         with when(self._role.elected):
-            of_a = sfa.to_tmem(index, acc.base, tile, self._cluster.cta_group)
-            of_b = sfb.to_tmem(index, acc.base, tile, self._cluster.cta_group)
-            left, right = a.descriptor(index), b.descriptor(index)
-            for number, k in enumerate(range(0, a.layout.k_extent, self._kind.k)):
-                along, scale_id = divmod(number * self._vectors, SCALE_CHUNK_FACTORS)
-                operands = (left + a.layout.step(k), right + b.layout.step(k), self._descriptor(scale_id))
-                scales = (At(of_a, sfa.layout.column(0, along)), At(of_b, sfb.layout.column(0, along)))
-                adds: Any = accumulate if number == 0 else True
-                isa.tcgen05.mma_scaled(At(acc.offset), *operands, *scales, adds, **self._words)
+            for j in range(self._config.k_group_size):
+                self._k_tile(stage.payload(), stage.tile(j), acc, tile, accumulate if j == 0 else True)
+
+    def _k_tile(self, payload: TilePayload, index: Value, acc: TmemStage, tile: Any, accumulate: Value | bool) -> None:
+        """Copy the scale factors of a K tile to TMEM and issue its MMAs, in one thread."""
+        a, b, sfa, sfb = payload.a, payload.b, payload.sfa, payload.sfb
+        of_a = sfa.to_tmem(index, acc.base, tile, self._cluster.cta_group)
+        of_b = sfb.to_tmem(index, acc.base, tile, self._cluster.cta_group)
+        left, right = a.descriptor(index), b.descriptor(index)
+        for number, k in enumerate(range(0, a.layout.k_extent, self._kind.k)):
+            along, scale_id = divmod(number * self._vectors, SCALE_CHUNK_FACTORS)
+            operands = (left + a.layout.step(k), right + b.layout.step(k), self._descriptor(scale_id))
+            scales = (At(of_a, sfa.layout.column(0, along)), At(of_b, sfb.layout.column(0, along)))
+            adds: Any = accumulate if number == 0 else True
+            isa.tcgen05.mma_scaled(At(acc.offset), *operands, *scales, adds, **self._words)
 
     def _descriptor(self, scale_id: int) -> Value:
         """Return the instruction descriptor: shape, types, and the index of the first scale factor in its chunk."""
