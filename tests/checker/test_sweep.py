@@ -71,7 +71,13 @@ def test_wrong_options(options, message):
 def test_a_dask_cluster_and_a_killed_worker(tmp_path):
     distributed = pytest.importorskip("distributed")
     options = {"n_workers": 2, "threads_per_worker": 1, "processes": True, "dashboard_address": None}
-    with distributed.LocalCluster(**options) as cluster, distributed.Client(cluster) as client:
+    patience = dict.fromkeys(("distributed.comm.timeouts.connect", "distributed.comm.timeouts.tcp"), "600s")
+    dask = pytest.importorskip("dask")
+    with (
+        dask.config.set(patience),
+        distributed.LocalCluster(**options) as cluster,
+        distributed.Client(cluster) as client,
+    ):
         once = functools.partial(launches.dies_once, str(tmp_path / "died"))
         executor = client.get_executor(retries=2)
         reports = list(warploom.sweep([launches.clean, once, launches.race], executor=executor, budget=0))
