@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 import warploom.ptx.isa.arithmetic  # noqa: F401  (enters the rows of the table)
 from warploom.machine import numerics
-from warploom.machine.engine.context import ITEM_BYTES, SPECIALS, Context, Regions
+from warploom.machine.engine.context import ITEM_BYTES, SPECIALS, Context, Regions, table_of
 from warploom.machine.engine.kernels import HEAD_WORDS, Arithmetic, Masks, Row, Scalar
 from warploom.machine.engine.native import Engine
 from warploom.machine.engine.numpy_ops import NumpyOps
@@ -166,8 +166,8 @@ def run_native(engine: Engine, form: Arithmetic, arrays: list[Any], before: Arra
     count = len(before)
     files = {file: np.array(some, FILES[file]).reshape(-1, count) for file, some in rows.items()}
     specials = {name: np.zeros(count, np.uint32) for name in SPECIALS}
-    context = Context(files, specials, 0, count, Regions(GlobalMemory()))
-    context.bind(FlatMemory(padded(16), 0, 16, "shared"), None, 0, None)
+    context = Context(files, table_of(specials), 0, count, Regions(GlobalMemory()))
+    context.bind(FlatMemory(padded(16), 0, 16, "shared"), None, 0, None, np.zeros(16, np.uint64), count)
     assert engine.run(context.address, record.ctypes.data) == 0
     return [files[file][row] for file, row in places]
 

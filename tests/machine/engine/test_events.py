@@ -27,6 +27,9 @@ MORE = {
     and.b32 %r3, %r1, 3; setp.ne.u32 %p1, %r3, 0; @%p1 ld.global.u32 %r4, [%rd2]; @!%p1 mov.u32 %r4, 9;
     @%p1 bra SOME; st.global.u32 [%rd0], %r4; bra.uni BOTH; SOME: st.global.u32 [%rd0+4], %r4;
     ld.global.u32 %r5, [%rd0+4]; BOTH: st.global.u32 [%rd0], %r4;""",
+    "warps that part and meet at a barrier": """
+    shr.b32 %r3, %r0, 5; setp.ne.u32 %p1, %r3, 1; bar.sync 0; @%p1 bra MEET; ld.global.u32 %r4, [%rd2];
+    st.global.u32 [%rd0+4], %r4; MEET: bar.sync 0; ld.global.u32 %r5, [%rd2]; bar.sync 0; st.global.u32 [%rd0], %r5;""",
 }
 
 

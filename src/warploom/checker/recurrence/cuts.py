@@ -190,9 +190,10 @@ class WatchedGrid(Grid):
         """The clusters that were launched, or whose work was given to others."""
         return self._total - self.not_started
 
-    def _run(self, group: Group) -> None:
-        super()._run(group)
+    def _run(self, group: Group, turn: int) -> int:
+        begun = super()._run(group, turn)
         self.cuts.turn(self, group)
+        return begun
 
 
 def live_registers(loops: Loops, steering: Steering) -> dict[int, tuple[str, ...]]:

@@ -32,7 +32,7 @@ class Cluster:
         self.in_flight = 0
         self.state: dict[Any, Any] = {}
         warps = -(-math.prod(grid.block) // WARP) * math.prod(grid.cluster_shape)
-        self.knowledge = Knowledge(warps) if grid.schedule.two_views else None
+        self.knowledge = Knowledge(warps) if grid.two_views else None
 
     def exchange(self) -> Exchange | None:
         """An exchange of knowledge for a barrier of the cluster; None where shared memory has one view."""
@@ -61,8 +61,8 @@ class Generation:
 
     __slots__ = ("arrived", "needed", "number", "over", "voters", "yes")
 
-    def __init__(self, number: int) -> None:
-        self.number, self.arrived, self.yes, self.over = number, 0, 0, False
+    def __init__(self) -> None:
+        self.number, self.arrived, self.yes, self.over = -1, 0, 0, False
         self.needed: int | None = None
         self.voters: int | None = None
 
@@ -75,7 +75,27 @@ class NamedBarrier(Waitable):
     def __init__(self, cta: Cta, index: int) -> None:
         super().__init__()
         self.cta, self.index, self.exchange = cta, index, cta.cluster.exchange()
-        self.generation = Generation(0)
+        self.generation = Generation()
+
+    def begin(self) -> Generation:
+        """The present generation, which counts from now on; native code may have completed some since the last."""
+        if not self.generation.arrived:
+            self.generation.number = self.cta.phases_held[self.index]
+        return self.generation
+
+    def end(self) -> None:
+        """End the present generation: the next one begins."""
+        self.generation.over = True
+        self.generation = Generation()
+        self.cta.phases_held[self.index] += 1
+
+    def pass_alone(self, threads: int) -> Generation:
+        """All threads arrive together, and pass."""
+        now = self.begin()
+        self._tell("arrive", now, threads)
+        self.end()
+        self._tell("wait", now)
+        return now
 
     def arrive(self, threads: int, needed: int | None, yes: int | None = None, voters: int = 0) -> None:
         """Count arriving threads, with their votes where the barrier reduces; the last one completes it."""
@@ -86,7 +106,7 @@ class NamedBarrier(Waitable):
             self._arrive(threads, needed, yes, voters)
 
     def _arrive(self, threads: int, needed: int | None, yes: int | None, voters: int) -> None:
-        now = self.generation
+        now = self.begin()
         if now.arrived and needed != now.needed:
             uses, open_for = needed or "all", now.needed or "all"
             what = f"Barrier {self.index} is used with {uses} threads while it is open for {open_for}."
@@ -133,8 +153,7 @@ class NamedBarrier(Waitable):
             what = f"Barrier {self.index} got {now.arrived} arrivals; it takes {self.expected}."
             raise Diag.BAD_BARRIER.error(what=what)
         if now.arrived == self.expected:
-            now.over = True
-            self.generation = Generation(now.number + 1)
+            self.end()
             if self.exchange is not None:
                 self.exchange.turn()
             if self.cta.grid.convoys:
@@ -174,6 +193,9 @@ class Cta:
         self.specials = self._specials()
         x, y, z = grid.block
         self.threads = x * y * z
+        self.phases = np.zeros(grid.machine.named_barriers, np.uint64)
+        """The generations of each named barrier that are over."""
+        self.phases_held = self.phases.data
         self.live_threads = self.threads
         self.barriers = NamedBarriers(self)
         self.mbarriers: dict[int, Any] = {}

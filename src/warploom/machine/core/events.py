@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -222,28 +222,134 @@ class Site:
     """All lanes have the same address."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+class Told(NamedTuple):
+    """Events of warps that act together, from the fields that they share: made when an observer looks at them."""
+
+    kind: str
+    verb: str
+    agents: Sequence[tuple[Agent, int]]
+    source: Source
+    touches: tuple[Touch, ...]
+    declared: Declared
+    barrier: BarrierName | None
+    phase: int | None
+    number: int  # what the barrier counts, of all agents
+    group: CommitGroup | None
+    operation: int
+    passed: bool
+    leave: int
+    changes: bool
+
+    def events(self) -> Iterator[Event]:
+        agents, declared, number = self.agents, self.declared, self.number
+        whole = self.barrier is not None and self.barrier.kind == "named"
+        total = sum(lanes.bit_count() for _, lanes in agents) if len(agents) > 1 and not whole else 1
+        for agent, lanes in agents:
+            share = number
+            if len(agents) > 1:
+                # A named barrier counts whole warps, every other one the lanes that arrive.
+                share = number // len(agents) if whole else number * lanes.bit_count() // total
+            yield Event(
+                self.kind, self.verb, agent, lanes, self.source, self.touches, declared.space, declared.proxy,
+                declared.scope, declared.semantics, self.barrier, self.phase, share, self.group, self.operation,
+                self.passed, self.leave, self.changes,
+            )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class BarrierSite:
+    """A `bar.sync` that native code may execute for a whole CTA."""
+
+    index: int
+    source: Source
+    declared: Declared
+
+
+class _Sites(dict[int, Site]):
+    """Instructions by their numbers, each made when it is first asked for."""
+
+    def __init__(self, make: Callable[[int], Site] | None) -> None:
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, number: int) -> Site:
+        assert self._make is not None
+        made = self[number] = self._make(number)
+        return made
+
+
+class Others(Sequence[tuple[int, Event]]):
+    """The events of a batch without a row, each with the row before which it came; made when they are looked at."""
+
+    def __init__(self, count: int, told: Callable[[], Iterable[tuple[int, Told]]]) -> None:
+        self._count, self._told = count, told
+
+    @cached_property
+    def _events(self) -> list[tuple[int, Event]]:
+        return [(row, event) for row, told in self._told() for event in told.events()]
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[tuple[int, Event]]:
+        return iter(self._events)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._events[index]
+
+
+@dataclass(frozen=True, eq=False)
 class Batch:
     """Consecutive events: those of loads, stores and shuffles that native code executes as rows, and all others.
 
     `others` has pairs of a row and an event that came before it (and after the one before it). Row i is the event of
     the instruction `sites[site[i]]` by `warp[i]` of the CTA `cta[i]` (its place in the grid, x
     first), of the `lanes[i]` as bits. `addresses[i]` has one address for each of the 32 lanes, valid where the bit is
-    set; shared addresses are those of the cluster. `changes[i]` is the event's.
+    set; shared addresses are those of the cluster. `changes[i]` is the event's. Arrays and events are made when they
+    are first asked for; the length costs nothing.
     """
 
     sites: Mapping[int, Site]
-    site: Array
-    cta: Array
-    warp: Array
-    lanes: Array
-    changes: Array
-    addresses: Array
     others: Sequence[tuple[int, Event]]
     shape: Triple
+    _entries: Array
+    _at: Array
+    _part: Array
+
+    @cached_property
+    def site(self) -> Array:
+        found: Array = self._entries[self._at, SITE].astype(np.int64)
+        return found
+
+    @cached_property
+    def cta(self) -> Array:
+        return self._agents[0]
+
+    @cached_property
+    def warp(self) -> Array:
+        return self._agents[1] + self._part
+
+    @cached_property
+    def lanes(self) -> Array:
+        return np.ascontiguousarray(self._entries[:, LANES:CHANGES]).view("<u4")[self._at, self._part]
+
+    @cached_property
+    def changes(self) -> Array:
+        found: Array = np.ascontiguousarray(self._entries[:, CHANGES:ADDRESSES]).view("<u4")[self._at, self._part] != 0
+        return found
+
+    @cached_property
+    def addresses(self) -> Array:
+        shape = len(self._entries), MOST_LANES // WARP_LANES, WARP_LANES
+        found: Array = self._entries[:, ADDRESSES:].view(np.int64).reshape(shape)[self._at, self._part]
+        return found
+
+    @cached_property
+    def _agents(self) -> tuple[Array, Array]:
+        return agent_parts(self._entries[self._at, AGENT].astype(np.int64))
 
     def __len__(self) -> int:
-        return len(self.site) + len(self.others)
+        return len(self._at) + len(self.others)
 
     def events(self) -> Iterator[Event]:
         """All events in order, as `on_event` gets them."""
@@ -355,16 +461,17 @@ class Reporter:
         observers: Iterable[AnyObserver],
         shape: Triple = (1, 1, 1),
         site: Callable[[int], Site] | None = None,
+        barriers: Callable[[], Mapping[int, BarrierSite]] = dict,
     ) -> None:
         self.observers = tuple(observers)
         self.log: AccessLog | None = None
         """The accesses of native code that were not reported yet."""
-        self._shape, self._site = shape, site
-        self._sites: dict[int, Site] = {}
+        self._shape, self._find_barriers = shape, barriers
+        self._sites = _Sites(site)
         self._in_batches = [each.on_events for each in self.observers if isinstance(each, BatchObserver)]
         self._single: list[Observer] = [each for each in self.observers if not isinstance(each, BatchObserver)]
         self._completions = any(getattr(each, "needs_completions", True) for each in self.observers)
-        self._others: list[tuple[int, Event]] = []
+        self._others: list[tuple[int, Told]] = []
         """Events for those that get batches, each after so many entries of the log."""
         self.actor = _NOBODY
         self.lanes = 0
@@ -380,7 +487,7 @@ class Reporter:
     def exits(self, cta: Triple, warp: int, lanes: int) -> None:
         """Tell that lanes of a warp, or of a convoy from it on, have exited."""
         before, narrowed = self.actor, self.lanes
-        self.acts(Actor(Agent(cta, warp), lanes, _NOBODY.source, {}))
+        self.acts(Actor(agent_of(cta, warp), lanes, _NOBODY.source, {}))
         self.tell("exit", "exits")
         self.actor, self.lanes = before, narrowed
 
@@ -402,6 +509,10 @@ class Reporter:
         ]
         return [(agent_of(agent.cta, agent.warp + number, agent.operation), part) for number, part in parts if part]
 
+    @cached_property
+    def _barriers(self) -> Mapping[int, BarrierSite]:
+        return self._find_barriers()
+
     def flush(self) -> None:
         """Report the accesses of native code since the last event."""
         if not self._others and (self.log is None or self.log.is_empty):
@@ -409,28 +520,58 @@ class Reporter:
         entries = _NO_ENTRIES if self.log is None else self.log.take()
         others, self._others = self._others, []
         lanes = np.ascontiguousarray(entries[:, LANES:CHANGES]).view("<u4")
+        met, warps, present = np.zeros(0, np.intp), 0, lanes
+        if self._barriers:
+            table = self._is_barrier
+            at_barriers = table[np.minimum(entries[:, SITE], len(table) - 1).astype(np.intp)]
+            met = at_barriers.nonzero()[0]
+            warps = int(np.count_nonzero(lanes[met]))
+            lanes = np.where(at_barriers[:, None], 0, lanes)
         at, part = lanes.nonzero()
-        cta, first = agent_parts(entries[at, AGENT].astype(np.int64))
-        changes = np.ascontiguousarray(entries[:, CHANGES:ADDRESSES]).view("<u4")[at, part] != 0
-        addresses = (
-            entries[:, ADDRESSES:].view(np.int64).reshape(len(entries), MOST_LANES // WARP_LANES, WARP_LANES)[at, part]
-        )
-        numbers = entries[at, SITE].astype(np.int64)
-        for number in set(numbers.tolist()) - self._sites.keys():
-            assert self._site is not None
-            self._sites[number] = self._site(number)
-        rows = np.searchsorted(at, [place for place, _ in others]).tolist()
-        placed = [(row, event) for row, (_, event) in zip(rows, others, strict=True)]
-        batch = Batch(self._sites, numbers, cta, first + part, lanes[at, part], changes, addresses, placed, self._shape)
-        self._deliver(batch)
 
-    def _deliver(self, batch: Batch) -> None:
-        for on_events in self._in_batches:
-            on_events(batch)
+        def batch(told: list[tuple[int, Told]]) -> Batch:
+            def placed() -> Iterator[tuple[int, Told]]:
+                passed = [
+                    each for place in met.tolist() for each in self._passed(place, entries[place], present[place])
+                ]
+                # An event after so many entries comes before the entry of that number.
+                every = sorted([*told, *passed], key=lambda each: each[0])
+                rows = np.searchsorted(at, [place for place, _ in every]).tolist()
+                return zip(rows, (each for _, each in every), strict=True)
+
+            count = sum([len(each.agents) for _, each in told]) + 2 * warps
+            return Batch(self._sites, Others(count, placed), self._shape, entries, at, part)
+
+        if self._in_batches:
+            whole = batch(others)
+            for on_events in self._in_batches:
+                on_events(whole)
         if self._single:  # they have had the others
-            for event in batch.rows():
+            for event in batch([]).events():
                 for observer in self._single:
                     observer.on_event(event)
+
+    @cached_property
+    def _is_barrier(self) -> Array:
+        """By the number of an instruction; the last is for all later ones."""
+        found = np.zeros(max(self._barriers) + 2, np.bool_)
+        found[list(self._barriers)] = True
+        return found
+
+    def _passed(self, place: int, entry: Array, lanes: Array) -> list[tuple[int, Told]]:
+        """The arrival and the wait of a CTA whose threads all passed a barrier in native code."""
+        site = self._barriers[int(entry[SITE])]
+        number, first = (int(each) for each in agent_parts(entry[AGENT].astype(np.int64)))
+        across, down, _ = self._shape
+        cta = number % across, number // across % down, number // (across * down)
+        agents = [(agent_of(cta, first + warp), bits) for warp, bits in enumerate(lanes.tolist()) if bits]
+        name = BarrierName("named", cta, site.index, f"barrier {site.index}")
+        threads = sum(bits.bit_count() for _, bits in agents)
+        return [
+            (place, Told(kind, "syncs", agents, site.source, (), site.declared, name, int(entry[ADDRESSES]), count,
+                         None, 0, True, 0, True))
+            for kind, count in (("arrive", threads), ("wait", 0))
+        ]  # fmt: skip
 
     def tell(
         self,
@@ -461,36 +602,16 @@ class Reporter:
         agents = [(actor.agent, self.lanes)] if self.lanes <= WORD else self.by_warp()
         if verb == "phase":
             agents = agents[-1:]  # the last arrival completes it
-        for agent, lanes in agents:
-            share = count
-            if len(agents) > 1:
-                # A named barrier counts whole warps, every other one the lanes that arrive.
-                whole = barrier is not None and barrier.kind == "named"
-                share = count // len(agents) if whole else count * lanes.bit_count() // self.lanes.bit_count()
-            event = Event(
-                kind,
-                verb,
-                agent,
-                lanes,
-                actor.source,
-                touches,
-                declared.space,
-                declared.proxy,
-                declared.scope,
-                declared.semantics,
-                barrier,
-                phase,
-                share,
-                group,
-                number,
-                passed,
-                leave,
-                changes,
-            )
-            for observer in self._single:
-                observer.on_event(event)
-            if self._in_batches:
-                self._others.append((logged, event))
+        told = Told(
+            kind, verb, agents, actor.source, touches, declared, barrier, phase, count, group, number, passed, leave,
+            changes,
+        )  # fmt: skip
+        if self._single:
+            for event in told.events():
+                for observer in self._single:
+                    observer.on_event(event)
+        if self._in_batches:
+            self._others.append((logged, told))
         # Half of the log is left for the accesses until the next event.
         if 2 * logged >= MOST_ENTRIES or len(self._others) >= _MOST_OTHERS:
             self.flush()

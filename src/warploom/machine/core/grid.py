@@ -5,19 +5,19 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
-from itertools import islice
 from typing import Any
 
 from warploom.diagnostics import Diag, Loc, WarploomError
 from warploom.machine.core.async_operations import InFlight, Operation
 from warploom.machine.core.cta import Cluster, Cta
 from warploom.machine.core.deadlock_report import deadlock, located, placed, standing, waiters
-from warploom.machine.core.events import Placed, Reporter, Site, Source, Started
+from warploom.machine.core.events import BarrierSite, Placed, Reporter, Site, Source, Started
 from warploom.machine.core.group import DONE, EXPIRED, READY, WAITING, WARP, Group, Storage
 from warploom.machine.core.names import role_of
-from warploom.machine.core.observation import observed, site
-from warploom.machine.core.schedule import ARRIVAL, CANCEL, Eager, Replay, Starve
+from warploom.machine.core.observation import barrier_site, observed, site
+from warploom.machine.core.schedule import ARRIVAL, CANCEL, TURNS, Eager, Replay, Starve
 from warploom.machine.core.setup import MOST_RESIDENT_BYTES, Setup, Triple, WarpState, resident_bytes
 from warploom.machine.engine import selection
 from warploom.machine.engine.access_log import AccessLog
@@ -73,8 +73,16 @@ class Grid:
         self.maps_at: dict[int, Any] = {}
         """The tensor maps among the parameters, by generic address."""
         self.observers = setup.observers
-        self.reporter = Reporter(setup.observers, self.shape, self._site) if setup.observers else None
+        self.reporter = (
+            Reporter(setup.observers, self.shape, self._site, self._barrier_sites) if setup.observers else None
+        )
         self.convoys = setup.schedule.convoys and not setup.schedule.two_views
+        self.passes_alone = self.convoys and not getattr(setup.schedule, "barrier", "")
+        """True if a group with all threads of a named barrier passes it without a step of the schedule."""
+        self.two_views = setup.schedule.two_views and (
+            self.program.has_async_proxy or bool(getattr(setup.schedule, "buffers", False))
+        )
+        """True if the generic and the async proxy have views of their own; without the latter nothing shows it."""
         self.current: Group | None = None
         self.sight: Sight | None = None
         """The knowledge, at issue, of the issuer of the operation that completes; None where shared memory has one
@@ -89,11 +97,11 @@ class Grid:
         self.clusters: list[Cluster] = []
         self._gone: list[Cluster] = []
         self.executed = [0] * len(self.program.flow.blocks)
-        self._numbers: dict[int, int] = {}
         self.warps: list[WarpState] = []
         self.uses_reserved = not self.program.specials.isdisjoint(_RESERVED)
         self.specials = self._specials()
         self.lane_specials: dict[int, dict[str, Any]] = {}
+        self.special_tables: dict[int, Any] = {}
         self.pool: dict[tuple[int, int], list[Storage]] = {}
         """The storage of ended warpgroups, by their index and the rank of their CTA, for those launched later."""
         self.budget = setup.limit if setup.limit is not None else 1 << 62
@@ -102,10 +110,12 @@ class Grid:
         self.printed = Printed()
         self.barriers: dict[str, None] = {}
         self.heap: dict[int, int] = {}
-        self._factories: dict[tuple[bool, Flavour], Callable[..., Any]] = {}
-        self.flavour = self._flavour()
+        self._factories: dict[tuple[bool, Flavour], tuple[Callable[..., Any], tuple[int, ...]]] = {}
+        self.flavour = self._usual = self._flavour()
         self._with_calls = Flavour(self.flavour.engine)
-        self.regions = Regions(self.memory) if self.flavour.engine is not None else None
+        self._threads = self.block[0] * self.block[1] * self.block[2]
+        self._alone = self._alone_flavour()
+        self.regions = Regions(self.memory, self.params) if self.flavour.engine is not None else None
         self._clusters_x = [-(-self.shape[i] // self.cluster_shape[i]) for i in range(3)]
         self._total = self._clusters_x[0] * self._clusters_x[1] * self._clusters_x[2]
         self._next = 0
@@ -129,6 +139,7 @@ class Grid:
         self._deadline = None if setup.timeout is None else time.monotonic() + setup.timeout
         self._starves = bool(getattr(self.schedule, "starves", False))
         self._turn = _SHORT_TURN if self.schedule.preempts else _TURN
+        self._turns = self.schedule.preempts and bool(getattr(self.schedule, "turns", False))
         who = getattr(self.schedule, "interrupts", "")
         self._interrupted = Starve(who) if who else None
         self._launches_last = not self.eager and self._keeps_work(who)
@@ -137,17 +148,24 @@ class Grid:
         self.at_once = self.eager and self.reporter is None and self.convoys and not self.late_barrier
         """True if every operation completes when it is issued, and only the memory shows it."""
 
-    def factory(self, masked: bool) -> Callable[..., Any]:
-        """The factory of block functions in the present flavour."""
-        key = (masked, self.flavour)
+    def flavour_of(self, lanes: int) -> Flavour:
+        """The flavour for whole warps of a group of so many lanes."""
+        if lanes == self._threads and self._alone is not None and self.flavour is self._usual:
+            return self._alone
+        return self.flavour
+
+    def factory(self, masked: bool, flavour: Flavour) -> tuple[Callable[..., Any], tuple[int, ...]]:
+        """The factory of block functions in a flavour, and the entries of their chains."""
+        key = (masked, flavour)
         if key not in self._factories:
             try:
-                text = self.program.text(self.flavour, masked=masked)
+                text = self.program.text(flavour, masked=masked)
             except EngineError as error:
                 selection.disable(error)
-                self.flavour = self._with_calls = REFERENCE
+                self.flavour = self._usual = self._with_calls = REFERENCE
+                self._alone = None
                 text = self.program.text(masked=masked)
-            self._factories[key] = self.program.make(text, self._wrap)
+            self._factories[key] = self.program.make(text, self._wrap), text.entries
         return self._factories[key]
 
     def rest(self, segment: int, record: int, masked: bool) -> Callable[..., Any]:
@@ -163,8 +181,15 @@ class Grid:
             return Flavour(engine)
         if self.reporter is not None:
             self.reporter.log = AccessLog()
-        memory = Memory.ONE_VIEW if self.schedule.two_views else Memory.ALL
+        memory = Memory.ONE_VIEW if self.two_views else Memory.ALL
         return Flavour(engine, memory, logged=self.reporter is not None)
+
+    def _alone_flavour(self) -> Flavour | None:
+        """The flavour of a group that has all threads of its CTA; None where that makes no difference."""
+        usual = self._usual
+        if usual.engine is None or usual.memory is Memory.NONE or not self.passes_alone:
+            return None
+        return replace(usual, alone=True) if self.program.meets_alone else None
 
     @cached_property
     def routines(self) -> Routines | None:
@@ -179,11 +204,11 @@ class Grid:
 
     @property
     def _wrap(self) -> Callable[[Op, Any], Any] | None:
-        return self._wrapped if self.observers or self.schedule.two_views or self.buffers is not None else None
+        return self._wrapped if self.observers or self.two_views or self.buffers is not None else None
 
     def _wrapped(self, op: Op, run: Any) -> Any:
         """A meaning as this run needs it."""
-        if self.schedule.two_views:
+        if self.two_views:
             run = learning(op, run)
         if self.buffers is not None:
             run = ordering(op, run)
@@ -284,7 +309,7 @@ class Grid:
         while ready:
             group = ready.popleft()
             if group.state == READY:
-                self._run(group)
+                self._run(group, self._turn)
                 if self._deadline is not None and time.monotonic() > self._deadline:
                     raise self._timed_out()
                 if self.budget < 0:
@@ -312,12 +337,17 @@ class Grid:
             return self._stuck()
         options = _Options(groups, completions, launch, self.flight.counts)
         answer = 0 if count == 1 or (self.eager and not groups) else self.choose("step", options, len(groups))
+        name = options[answer] if self._on_step is not None else ""
         if self._on_step is not None:
-            self._on_step(options[answer])
+            self._on_step(name)
         if answer < len(groups):
             group = groups[answer]
+            turn = self.choose("turn", TURNS) + 1 if self._turns else self._turn
             del self.ready[answer]
-            self._run(group)
+            begun = self._run(group, turn)
+            if self._on_step is not None:
+                for _ in range(begun - 1):
+                    self._on_step(name)
         elif answer < len(groups) + len(completions):
             self._take(completions[answer - len(groups)])
         else:
@@ -331,21 +361,22 @@ class Grid:
         elif self.buffers is not None:
             self.buffers.commit(step)
 
-    def _run(self, group: Group) -> None:
-        """Give a group its turn; one whose turns have no effect may only be polling, and is then suspended."""
-        turn = self._turn
+    def _run(self, group: Group, turn: int) -> int:
+        """Give a group its turn; one whose turns have no effect may only be polling, and is then suspended. Returns the
+        number of blocks that it began.
+        """
         if self._interrupted is not None and not self._interrupted.starved(f"{group.cta.name} {group.name}"):
             turn = _TURN
         effects, first = self.effects, min(turn, group.patient_for)
-        group.run(first)
+        begun = group.run(first)
         if self.effects != effects and group.state == READY and first < turn:
             # It does not only poll: it gets the rest of its turn.
             self._withdraw(group)
             self._idle -= 1
-            group.run(turn - first)
+            begun += group.run(turn - first)
         if self.effects != effects or group.state != READY:
             group.idle = 0
-            return
+            return begun
         group.idle += first
         if group.idle >= group.patient_for:
             self._withdraw(group)
@@ -354,6 +385,7 @@ class Grid:
                 group.idle = 0
             else:
                 group.patient_for *= 2
+        return begun
 
     def _runnable(self) -> Sequence[Group]:
         """The groups that can run; those that have had their turn follow after all others."""
@@ -656,15 +688,17 @@ class Grid:
 
     def number_of(self, op: Op) -> int:
         """The place of an instruction among those of the kernel; -1 for one that is none of them."""
-        if not self._numbers:
-            ops = (each for block in self.program.flow.blocks for each in block.ops)
-            self._numbers = {id(each.instruction): number for number, each in enumerate(ops)}
-        return self._numbers.get(id(op.instruction), -1)
+        return self.program.numbers_of_instructions.get(id(op.instruction), -1)
 
     def _site(self, number: int) -> Site:
         """An instruction by its number, as observers know it."""
-        op = next(islice((op for block in self.program.flow.blocks for op in block.ops), number, None))
-        return site(op, self)
+        return site(self.program.ops[number], self)
+
+    def _barrier_sites(self) -> dict[int, BarrierSite]:
+        """The barriers that native code may pass, by the numbers of their instructions."""
+        if self._alone is None:
+            return {}
+        return {at: barrier_site(op, self) for at, op in enumerate(self.program.ops) if op.family == "bar.sync"}
 
     def loc_of(self, op: Op) -> Loc:
         return op.instruction.loc or Loc(self.program.file, op.instruction.line)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from warploom.diagnostics import Diag, WarploomError
 from warploom.hardware.threads import WARP_LANES, WARPGROUP_WARPS
 from warploom.machine.engine.access_log import agent_number
-from warploom.machine.engine.context import Context
+from warploom.machine.engine.context import Context, table_of
 from warploom.machine.memory.byte_memory import LocalMemory
 from warploom.machine.tensor.register_rows import RowNames
 from warploom.machine.translate.blocks import BLOCKED, ENDED, PARTED, SCATTERED
@@ -25,6 +25,7 @@ from warploom.machine.translate.register_layout import FILES
 if TYPE_CHECKING:
     from warploom.machine.core.cta import Cta
     from warploom.machine.memory.polling import Word
+    from warploom.machine.translate.translator import Flavour
 
 Array = npt.NDArray[Any]
 
@@ -34,6 +35,8 @@ EXPIRED = "expired"
 LOADS = "tensor load"
 _PATIENCE = 256
 _MOST_RUNS = 8
+_CHAIN_COST = 1 << 20
+"""More instructions than a chain has, times the warps of a group."""
 _POLLING_BLOCKS = 64
 """Blocks without an effect after which a group is examined for polling; twice as many each time that it is not."""
 POISON = {"p": False, "h": 0xFFFF, "a": 0xFFFFFFFF, "b": 0xFFFFFFFFFFFFFFFF, "q": complex(np.nan, np.nan)}
@@ -84,7 +87,7 @@ class Storage:
 
     def __init__(self, rows: dict[str, int], lanes: int) -> None:
         self.files: dict[str, Array] = {file: np.empty((rows[file], lanes), dtype) for file, dtype in FILES.items()}
-        self.blocks: dict[Hashable, tuple[Callable[..., int], ...]] = {}
+        self.blocks: dict[Hashable, tuple[tuple[Callable[..., int], ...], tuple[int, ...]]] = {}
         self.contexts: dict[tuple[int, int], Context] = {}
         """The contexts of native code, by first lane and lanes."""
 
@@ -111,8 +114,8 @@ class Warpgroup:
     def bind(self, context: Context) -> None:
         """Let native code use the memories of the CTA, and report in its name."""
         reporter, first = self.cta.grid.reporter, self.index * WARPGROUP_WARPS + context.first // WARP
-        log = None if reporter is None else reporter.log
-        context.bind(self.cta.shared, self.local, agent_number(self.cta.number, first), log)
+        log, cta = None if reporter is None else reporter.log, self.cta
+        context.bind(cta.shared, self.local, agent_number(cta.number, first), log, cta.phases, cta.threads)
 
     def rows(self, names: RowNames) -> Array:
         """The registers of a brace list for all lanes of the warpgroup: a view where they are adjacent."""
@@ -168,7 +171,23 @@ class Group:
         self.patience = 0
         self.idle, self.patient_for = 0, _POLLING_BLOCKS
         self.polled: tuple[Word, ...] = ()
-        self.counts: list[int] = [0] * len(cta.program.flow.blocks)
+        self._made: tuple[tuple[Callable[..., int], ...], tuple[int, ...]] | None = None
+        self._made_for: tuple[bool, Flavour | None] = (False, None)
+        self.last = 0
+        """The last block of a chain that was executed."""
+        self._counts: list[int] = [0] * len(cta.program.flow.blocks)
+        self._spans: dict[tuple[int, int], int] = {}
+        """The runs of chains, from a first block up to an end, that `counts` does not have yet."""
+
+    @property
+    def counts(self) -> list[int]:
+        """The number of times that each block was executed."""
+        if self._spans:
+            for (first, end), count in self._spans.items():
+                for block in range(first, end):
+                    self._counts[block] += count
+            self._spans.clear()
+        return self._counts
 
     @property
     def last_warp(self) -> int:
@@ -185,15 +204,25 @@ class Group:
         """The lanes that take part, always as an array."""
         return np.ones(self.lanes, np.bool_) if self.mask is None else self.mask
 
-    def blocks(self, masked: bool) -> tuple[Callable[..., int], ...]:
-        """The block functions over the registers of these warps, made when first needed; lane groups share them.
+    def blocks(self, masked: bool) -> tuple[tuple[Callable[..., int], ...], tuple[int, ...]]:
+        """The block functions over the registers of these warps, made when first needed, and the entries of chains.
 
-        They outlive the CTA, and read what differs between CTAs (`CTA_SPECIALS`) through the group.
+        Lane groups share them. They outlive the CTA, and read what differs between CTAs (`CTA_SPECIALS`) through the
+        group.
         """
-        key = (self.first_lane, self.lanes, masked, self.grid.flavour)
+        grid = self.grid
+        if self._made is not None and self._made_for == (masked, grid.flavour):
+            return self._made
+        flavour = grid.flavour_of(self.lanes) if not masked else grid.flavour
+        self._made, self._made_for = self._in_flavour(masked, flavour), (masked, grid.flavour)
+        return self._made
+
+    def _in_flavour(self, masked: bool, flavour: Flavour) -> tuple[tuple[Callable[..., int], ...], tuple[int, ...]]:
+        key = (self.first_lane, self.lanes, masked, flavour)
         made = self.warpgroup.blocks.get(key)
         if made is None:
-            made = self.warpgroup.blocks[key] = self._bound(self.grid.factory(masked))
+            factory, entries = self.grid.factory(masked, flavour)
+            made = self.warpgroup.blocks[key] = (self._bound(factory), entries)
         return made
 
     def _bound(self, factory: Callable[..., tuple[Callable[..., int], ...]]) -> tuple[Callable[..., int], ...]:
@@ -218,31 +247,90 @@ class Group:
             return None
         if key not in contexts:
             warpgroup = self.warpgroup
-            contexts[key] = Context(warpgroup.files, warpgroup.specials, *key, regions)
+            tables = self.grid.special_tables
+            if warpgroup.index not in tables:
+                tables[warpgroup.index] = table_of(warpgroup.specials)
+            contexts[key] = Context(warpgroup.files, tables[warpgroup.index], *key, regions)
             warpgroup.bind(contexts[key])
         return contexts[key]
 
     def resume(self, segment: int, record: int, u: list[Any], mask: Array | None = None) -> int:
         """Execute the rest of a block from an instruction on that native code does not: a fault, most often."""
+        if self.grid.reporter is not None:
+            record = self._again(segment, record)
         key = (self.first_lane, self.lanes, mask is not None, segment, record)
         made = self.warpgroup.blocks.get(key)
         if made is None:
             rest = self.grid.rest(segment, record, mask is not None)
-            made = self.warpgroup.blocks[key] = self._bound(rest)
-        return made[0](self, u) if mask is None else made[0](self, u, mask)
+            made = self.warpgroup.blocks[key] = (self._bound(rest), ())
+        run = made[0][0]
+        return run(self, u) if mask is None else run(self, u, mask)
 
-    def run(self, steps: int) -> None:
-        """Execute blocks until the group waits, ends, parts, or has had its turn."""
-        counts, costs = self.counts, self.cta.program.costs
+    def interrupted(self, segment: int, record: int, u: list[Any]) -> int:
+        """Native code has left a chain: the turn is over, or the reference must execute an instruction."""
+        found = self.cta.program.segments[segment]
+        if self.grid.reporter is not None:
+            record = self._again(segment, record)
+        begun = found.boundaries.get(record)
+        if begun is not None:
+            self.last = begun - 1
+            return begun
+        self.last = found.block if record == len(found.records) else found.records[record].block
+        return self.resume(segment, record, u)
+
+    def _again(self, segment: int, record: int) -> int:
+        """Let native code go on after a full log was reported; the record that it returns at, or the number of all."""
+        reporter, program = self.grid.reporter, self.cta.program
+        log = None if reporter is None else reporter.log
+        context, engine = self._context(), self.grid.flavour.engine
+        records, boundaries = program.segments[segment].records, program.segments[segment].boundaries
+        while log is not None and log.is_full and record < len(records) and record not in boundaries:
+            assert reporter is not None
+            assert context is not None
+            assert engine is not None
+            reporter.flush()
+            start = program.functions[f"R{segment}"] + 8 * program.segments[segment].starts[record]
+            record = engine.run(context.address, start) - 1
+            record = len(records) if record < 0 else record
+            self.grid.effects += context.effects[0]
+            context.effects[0] = 0
+        return record
+
+    def run(self, steps: int) -> int:
+        """Execute blocks until the group waits, ends, parts, or has had its turn; the number of those that it began."""
+        turn = steps
+        counts, spans, costs = self._counts, self._spans, self.cta.program.costs
         pc, mask, u = self.pc, self.mask, self.u
+        chained = False
+        sums = self.cta.program.cost_sums
         self.grid.current = self
         budget = self.grid.budget
         try:
             if mask is None:
-                blocks = self.blocks(masked=False)
-                warps = self.warps
+                blocks, entries = self.blocks(masked=False)
+                warps, waited = self.warps, None
+                if self.token is not None and self.lanes == self.cta.threads:
+                    # It has arrived at a barrier, as warps that have become one group since: that is not done again.
+                    waited, _ = self._in_flavour(False, self.grid.flavour)
                 while True:
-                    after = blocks[pc](self, u)
+                    if waited is None and entries and (at := entries[pc]) >= 0:
+                        # Near the limit block after block, so that it is found where the reference finds it.
+                        self.last, chained = pc, True
+                        after = blocks[pc](self, u, at, steps if budget > _CHAIN_COST else 1)
+                        chained, end = False, self.last + (after >= 0)
+                        if end > pc:
+                            spans[pc, end] = spans.get((pc, end), 0) + 1
+                            budget -= (sums[end] - sums[pc]) * warps
+                            steps -= end - pc
+                            pc = end
+                        if after < 0:
+                            break
+                        pc = after
+                        if steps <= 0 or budget < 0:
+                            break
+                        continue
+                    after = (blocks if waited is None else waited)[pc](self, u)
+                    waited = None
                     if after < 0:
                         break
                     counts[pc] += 1
@@ -252,7 +340,7 @@ class Group:
                     if steps <= 0 or budget < 0:
                         break
             else:
-                blocks = self.blocks(masked=True)
+                blocks, _ = self.blocks(masked=True)
                 while True:
                     if pc == self.join:
                         after = ENDED
@@ -272,7 +360,7 @@ class Group:
                     if steps <= 0 or budget < 0:
                         break
         except Exception as error:
-            self.pc = pc
+            self.pc = self.last if chained else pc
             located = self.grid.located(error, self)
             if located is error:
                 raise
@@ -294,11 +382,13 @@ class Group:
         elif after == PARTED:
             counts[pc] += 1
             self.grid.budget -= costs[pc] * self.warps
+        return max(turn - steps + (after < 0), 1)
 
     def snapshot(self) -> tuple[int, list[Any], tuple[bytes, ...]]:
-        """The next block and the contents of the registers."""
-        lanes = slice(self.first_lane, self.first_lane + self.lanes)
-        return self.pc, list(self.u), tuple(array[:, lanes].tobytes() for array in self.warpgroup.files.values())
+        """The next block and the contents of the registers; of the uniform ones, those that may still be read."""
+        lanes, u = slice(self.first_lane, self.first_lane + self.lanes), self.u
+        needed = [u[index] for index in self.cta.program.shared_needs(self.pc)]
+        return self.pc, needed, tuple(array[:, lanes].tobytes() for array in self.warpgroup.files.values())
 
     def forget(self) -> None:
         """Drop the uniform registers; the counts stay."""

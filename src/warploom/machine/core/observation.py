@@ -17,14 +17,23 @@ import numpy.typing as npt
 from warploom.hardware.fragments import MATRIX_MOVES
 from warploom.hardware.swizzles import GRANULE
 from warploom.hardware.tensor_maps import MAP_BYTES
-from warploom.machine.core.events import WORD, Actor, Declared, Site, Touch, agent_of, lanes_as_bits
+from warploom.machine.core.events import (
+    WORD,
+    Actor,
+    BarrierSite,
+    Declared,
+    Site,
+    Touch,
+    agent_of,
+    lanes_as_bits,
+)
 from warploom.machine.core.group import WARP
 from warploom.machine.instructions.memory import Spaces
 from warploom.machine.instructions.wmma import line_addresses, lines_of
 from warploom.machine.memory.byte_memory import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW, WIDTHS, WINDOW_BYTES
 from warploom.machine.memory.shared_memory import RANK_SHIFT
 from warploom.ptx.isa.table import BITS, Effect, Op
-from warploom.ptx.syntax.model import Address
+from warploom.ptx.syntax.model import Address, Immediate
 
 if TYPE_CHECKING:
     from warploom.machine.core.grid import Grid
@@ -198,6 +207,14 @@ def site(op: Op, grid: Grid) -> Site:
     one_address = isinstance(address := op.operands.get("a"), Address) and grid.program.is_uniform(address)
     width = _elements(op)[0] if effect.verb in ("reads", "writes") else 0
     return Site(grid.source_of(op), _KIND[effect.verb], effect.verb, said, width, one_address)
+
+
+def barrier_site(op: Op, grid: Grid) -> BarrierSite:
+    """A `bar.sync` as its events need it."""
+    index, effect = op.operands["a"], op.form.effects[0]
+    return BarrierSite(
+        int(index.value) if isinstance(index, Immediate) else -1, grid.source_of(op), _declared(op, effect)
+    )
 
 
 def observed(op: Op, run: Any, grid: Grid) -> Any:

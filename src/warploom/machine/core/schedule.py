@@ -6,6 +6,8 @@ is the same on every computer. The kinds:
     step     the groups that are ready (the first `groups` options), then the asynchronous operations that may complete,
              then the buffered stores that may reach memory, then the launch of the next cluster
     cancel   refuse or grant a request of cluster launch control
+    turn     the blocks that the chosen group executes before the next step, where it does not wait or end before:
+             option i is i + 1 blocks. Only schedules with `turns` are asked; others get one block
     lanes    the lane that an atomic serves first
     giveup   whether a try_wait that must wait returns early
 
@@ -36,10 +38,10 @@ class Schedule(Protocol):
     `convoys` lets the warps of a warpgroup run in lockstep where the program cannot tell, `two_views` keeps the generic
     and the async proxy of shared memory apart until a fence joins them, `preempts` asks for a step before every
     access to memory that other warps reach, and after every basic block, rather than when a group waits or has had a
-    long turn. `starves` offers a group again right after its turn;
-    otherwise all others come first. `buffers` keeps ordinary stores in buffers (`memory/store_buffers.py`). Where a
-    schedule has an attribute `barrier`, arrivals at the barrier of that name are operations that it completes; where it
-    has `interrupts`, only the warps that this names, as in `starve:WHO`, are preempted.
+    long turn. `starves` offers a group again right after its turn; otherwise all others come first. `buffers` keeps
+    ordinary stores in buffers (`memory/store_buffers.py`). Where a schedule has an attribute `barrier`, arrivals at the
+    barrier of that name are operations that it completes; where it has `interrupts`, only the warps that this names, as
+    in `starve:WHO`, are preempted; where it has `turns`, it chooses the length of each turn.
     """
 
     name: str = "custom"
@@ -122,9 +124,22 @@ class Reverse:
         return 1 if kind == "cancel" else len(options) - 1 if kind == "lanes" else 0
 
 
+LONGEST_TURN = 128
+TURNS = ("1 block", *(f"{count} blocks" for count in range(2, LONGEST_TURN + 1)))
+"""The options of a `turn`."""
+_SHORT_TURNS = 256
+"""Turns of one block at the start of a random run: a small kernel is interrupted before every access."""
+_TURN_MASKS = (0, 7, 31, 127)
+"""The bits of a later turn's blocks, less one: one block as often as few, some or many."""
+
+
 @dataclass
 class Random:
-    """Every choice drawn from a seeded generator."""
+    """Every choice drawn from a seeded generator.
+
+    A turn is one block at first. Later ones are of one block, of up to 8, of up to 32 or of up to 128, all four as
+    often, so that long kernels take few steps and can still be interrupted at every access.
+    """
 
     seed: int = 0
     name: str = "random"
@@ -133,7 +148,9 @@ class Random:
     preempts: bool = True
     starves: bool = False
     buffers: bool = False
+    turns: bool = field(default=True, init=False)
     _draw: random.Random = field(init=False, repr=False)
+    _taken: int = field(default=0, init=False, repr=False)
 
     def __post_init__(self) -> None:
         self._draw = random.Random(self.seed)
@@ -147,15 +164,22 @@ class Random:
         return self._draw.randrange(count)
 
     def choose(self, kind: str, options: Sequence[str], groups: int) -> int:
+        if kind == "turn":
+            self._taken += 1
+            if self._taken <= _SHORT_TURNS:
+                return 0
+            bits = self._draw.getrandbits(9)
+            return bits >> 2 & _TURN_MASKS[bits & 3]
         if kind == "giveup":
             return int(self._draw.random() < 0.02)
         if kind == "cancel":
             return int(self._draw.random() < 0.9)
-        operations = kind == "step" and len(options) - 1 > groups
+        count = len(options)
+        operations = kind == "step" and count - 1 > groups
         if operations and options[-1] == "launch" and _asks_for_work(options, groups):
             # A launch takes the work that a resident CTA asks for: rarely, so that CTAs run many tiles.
-            return self._draw.randrange(len(options) - (self._draw.random() < 0.9))
-        return self._draw.randrange(len(options))
+            return self._draw.randrange(count - (self._draw.random() < 0.9))
+        return self._draw.randrange(count)
 
 
 @dataclass
@@ -322,7 +346,9 @@ class Starve:
 
 
 def default(kind: str, options: Sequence[str], groups: int) -> int:
-    """The usual choice: the oldest operation completes, else the first group runs, else a cluster is launched."""
+    """The usual choice: the oldest operation completes, else the first group runs, else a cluster is launched; a turn
+    is one block.
+    """
     if kind == "step":
         return groups if len(options) - (options[-1] == "launch") > groups else 0
     return 1 if kind == "cancel" else 0
@@ -437,6 +463,7 @@ class Recorded:
         self.name, self.two_views, self.preempts = self.inner.name, self.inner.two_views, self.inner.preempts
         self.starves = bool(getattr(self.inner, "starves", False))
         self.buffers = bool(getattr(self.inner, "buffers", False))
+        self.turns = bool(getattr(self.inner, "turns", False))
         self.barrier = str(getattr(self.inner, "barrier", ""))
         self.interrupts = str(getattr(self.inner, "interrupts", ""))
 
@@ -459,7 +486,7 @@ class Recorded:
 
     def replayed(self) -> Replay:
         """The schedule that makes the same choices again."""
-        flags: dict[str, Any] = {"starves": self.starves, "buffers": self.buffers}
+        flags: dict[str, Any] = {"starves": self.starves, "buffers": self.buffers, "turns": self.turns}
         texts: dict[str, Any] = {"barrier": self.barrier, "interrupts": self.interrupts}
         return Replay(self.name, self.two_views, self.preempts, self.choices, **flags, **texts)
 
@@ -474,6 +501,7 @@ class Recorded:
                 "preempts": self.preempts,
                 "starves": self.starves,
                 "buffers": self.buffers,
+                "turns": self.turns,
                 "barrier": self.barrier,
                 "interrupts": self.interrupts,
             }
@@ -492,6 +520,7 @@ class Replay:
     choices: list[Choice]
     starves: bool = False
     buffers: bool = False
+    turns: bool = False
     barrier: str = ""
     interrupts: str = ""
     program: str = ""
@@ -536,7 +565,7 @@ def replay(path: str | Path) -> Replay:
             raise Diag.BAD_SCHEDULE.error(name=str(path), what=what)
         choices = [(str(kind), int(answer), int(count), str(taken)) for kind, answer, count, taken in data["choices"]]
         flags: dict[str, Any] = {key: bool(data[key]) for key in ("two_views", "preempts", "starves")}
-        flags["buffers"] = bool(data.get("buffers", False))
+        flags |= {key: bool(data.get(key, False)) for key in ("buffers", "turns")}
         name = f"{Path(path).name} (recorded from {data['schedule']})"
         texts: dict[str, Any] = {key: str(data.get(key, "")) for key in ("barrier", "interrupts", "program")}
         return Replay(name, choices=choices, **flags, **texts)

@@ -7,6 +7,7 @@ entries before it first.
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -39,15 +40,23 @@ class AccessLog:
     """Entries in the order of execution. `header` holds the host addresses of the next entry and of the log's end."""
 
     def __init__(self) -> None:
-        self._entries = np.zeros((MOST_ENTRIES, WORDS), np.uint64)
-        start = address_of(self._entries)
-        self._array = np.array([start, start + self._entries.nbytes], np.uint64)
-        self.header = address_of(self._array)
-        self._start, self._words = start, self._array.data
+        self._array = np.zeros(2, np.uint64)
+        self.header, self._words = address_of(self._array), self._array.data
+        self._begin()
+
+    def _begin(self) -> None:
+        """Begin with a buffer that no batch uses any more."""
+        self._entries = _free_buffer()
+        self._start = start = address_of(self._entries)
+        self._words[0], self._words[1] = start, start + self._entries.nbytes
 
     @property
     def is_empty(self) -> bool:
         return self._words[0] == self._start
+
+    @property
+    def is_full(self) -> bool:
+        return self.count == len(self._entries)
 
     @property
     def count(self) -> int:
@@ -55,7 +64,25 @@ class AccessLog:
         return (self._words[0] - self._start) // (8 * WORDS)
 
     def take(self) -> Array:
-        """The entries since the last call, as rows of words: a copy."""
-        found = self._entries[: self.count].copy()
-        self._words[0] = self._start
+        """The entries since the last call, as rows of words that stay as they are."""
+        found = self._entries[: self.count]
+        self._begin()
         return found
+
+
+_buffers: list[Array] = []
+_MOST_BUFFERS = 4
+_UNUSED = 3
+"""References to a buffer that only the list has, as `getrefcount` counts them in a loop over it."""
+
+
+def _free_buffer() -> Array:
+    """A buffer for entries: one of those made before, if nothing refers to it, so that its pages exist already."""
+    for buffer in _buffers:
+        if len(buffer) == MOST_ENTRIES and sys.getrefcount(buffer) <= _UNUSED:
+            return buffer
+    made = np.empty((MOST_ENTRIES, WORDS), np.uint64)
+    if len(_buffers) >= _MOST_BUFFERS:
+        del _buffers[0]
+    _buffers.append(made)
+    return made

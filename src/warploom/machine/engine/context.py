@@ -32,6 +32,8 @@ SPECIAL_STRIDE, MASK = 7, 8
 SHARED, SHARED_BASE, SHARED_SIZE = 9, 10, 11
 GLOBAL, LOCAL, LOCAL_SIZE, EFFECTS, TABLES = 12, 13, 14, 15, 16
 LOG, AGENT = 17, 18
+BLOCKS, PHASES, THREADS = 19, 20, 21
+"""The blocks that may still begin in this call, the phases of the CTA's named barriers, and its threads."""
 WORDS = 24
 """Words of a context; the bytes of the lane mask come after them."""
 ITEM_BYTES = {"p": 1, "h": 2, "a": 4, "b": 8, "s": 4}
@@ -47,6 +49,11 @@ _WINDOWS_END = PARAM_WINDOW + WINDOW_BYTES
 _ALIGNMENT = 16
 
 
+def table_of(specials: dict[str, Array]) -> Array:
+    """The special registers that differ by lane, as native code finds them: one row for each of `SPECIALS`."""
+    return np.ascontiguousarray(np.stack([specials[name] for name in SPECIALS]))
+
+
 class Regions:
     """The buffers of global memory as native code finds them: (address, bytes, host address, writeable), by address.
 
@@ -54,8 +61,8 @@ class Regions:
     reference.
     """
 
-    def __init__(self, memory: GlobalMemory) -> None:
-        self._memory = memory
+    def __init__(self, memory: GlobalMemory, parameters: FlatMemory | None = None) -> None:
+        self._memory, self._parameters = memory, parameters
         self.header = np.zeros(2, np.uint64)
         self._table = np.zeros((0, REGION_WORDS), np.uint64)
         memory.watchers.append(self.update)
@@ -76,17 +83,23 @@ class Regions:
         self._table = np.array(rows, np.uint64).reshape(-1, REGION_WORDS)
         self.header[:] = len(rows), address_of(self._table)
 
+    def parameter(self, address: int, width: int) -> int:
+        """A parameter of the kernel, which no instruction can change."""
+        near = address - PARAM_WINDOW if address >= PARAM_WINDOW else address
+        assert self._parameters is not None
+        value: int = self._parameters.load(near, width, None, "a parameter")
+        return value
+
 
 class Context:
     """The context of the lanes from `first` up to `first + lanes` of a warpgroup."""
 
-    __slots__ = ("_buffer", "_kept", "_words", "address", "effects", "first", "mask")
+    __slots__ = ("_buffer", "_kept", "_words", "address", "blocks", "effects", "first", "mask", "parameter")
 
-    def __init__(
-        self, files: dict[str, Array], specials: dict[str, Array], first: int, lanes: int, regions: Regions
-    ) -> None:
+    def __init__(self, files: dict[str, Array], table: Array, first: int, lanes: int, regions: Regions) -> None:
         columns = files["p"].shape[1]
-        table = np.ascontiguousarray(np.stack([specials[name] for name in SPECIALS]))
+        if not table.flags.c_contiguous or len(table) != len(SPECIALS) or table.itemsize != ITEM_BYTES["s"]:
+            raise ValueError("the special registers are not one block of memory")
         if not 0 <= first <= first + lanes <= min(columns, table.shape[1]):
             raise ValueError("lanes outside the register files")
         self._buffer = np.zeros(8 * WORDS + lanes, np.uint8)
@@ -96,7 +109,10 @@ class Context:
         self.mask = self._buffer[8 * WORDS :].view(np.bool_)
         """The lanes of the group that take part, for kernels with a mask."""
         self.effects = words[EFFECTS : EFFECTS + 1].data
-        """Stores that kernels with a mask have executed."""
+        """Stores and barriers that kernels have executed."""
+        self.blocks = words[BLOCKS : BLOCKS + 1].data
+        """The blocks that may begin in the next call."""
+        self.parameter = regions.parameter
         words[LANES], words[STRIDE] = lanes, columns
         for file, array in files.items():
             if file not in FILES:
@@ -108,12 +124,21 @@ class Context:
         words[MASK] = self.address + 8 * WORDS
         words[GLOBAL], words[TABLES] = address_of(regions.header), address_of(tables.ADDRESSES)
 
-    def bind(self, shared: FlatMemory, local: LocalMemory | None, agent: int, log: AccessLog | None) -> None:
-        """Use the memories of a CTA; `agent` is who executes, in the entries of a log."""
-        self._kept[3:] = [shared, local, log]
+    def bind(
+        self,
+        shared: FlatMemory,
+        local: LocalMemory | None,
+        agent: int,
+        log: AccessLog | None,
+        phases: Array,
+        threads: int,
+    ) -> None:
+        """Use the memories and barriers of a CTA; `agent` is who executes, in the entries of a log."""
+        self._kept[3:] = [shared, local, log, phases]
         words = self._words
         words[SHARED], words[SHARED_BASE], words[SHARED_SIZE] = address_of(shared.data), shared.base, shared.size
         size = 0 if local is None else local.size
         words[LOCAL] = 0 if local is None else address_of(local.rows) + self.first * size
         words[LOCAL_SIZE] = size
         words[LOG], words[AGENT] = 0 if log is None else log.header, agent
+        words[PHASES], words[THREADS] = address_of(phases), threads

@@ -127,6 +127,7 @@ class _Writer:
     def __init__(self, form: Access, name: str, host: Host) -> None:
         self.form, self.name, self.host, self.frame = form, name, host, Frame(host)
         self.body: list[str] = []
+        self.declared: set[str] = set()
         self._count = 0
 
     def emit(self, text: str) -> str:
@@ -180,7 +181,8 @@ class _Writer:
             self._uniform()
         self._endings()
         head = [f"define i64 @{self.name}(ptr %context, ptr %record) {{", "entry:", *frame.entry]
-        return "\n".join([FIND if form.space in ("", "global") else "", *head, *self.body, "}"]) + "\n"
+        find = FIND if form.space in ("", "global") else ""
+        return "\n".join([*sorted(self.declared), find, *head, *self.body, "}"]) + "\n"
 
     def _live(self, lane: str) -> str:
         """A byte that is not 0 where a lane takes part."""
@@ -357,53 +359,103 @@ class _Writer:
             return
         self.ready = "logged"
         compares = form.store and form.space in ("global", "shared")
+        count = self.host.lanes
+        vector, bools = f"<{count} x i64>", f"<{count} x i1>"
         self.add(*begin_entry("good", self.frame_word, "fault"))
         self.add(f"  %log_addresses = getelementptr i64, ptr %entry_at, i64 {access_log.ADDRESSES}")
-        self.add("  br label %note", "note:", "  %n = phi i64 [ 0, %enter ], [ %n_next, %note_end ]")
-        self.add("  %noted = phi i128 [ 0, %enter ], [ %noted_next, %note_end ]")
-        self.add("  %changed = phi i128 [ 0, %enter ], [ %changed_next, %note_end ]")
-        self.add("  %before = phi i64 [ 0, %enter ], [ %before_next, %note_end ]")
-        self.add("  %rising = phi i1 [ true, %enter ], [ %rising_next, %note_end ]")
-        self.add("  %n_wide = zext i64 %n to i128", "  %bit = shl i128 1, %n_wide")
-        self.add("  %slot = getelementptr i64, ptr %log_addresses, i64 %n")
-        address = self._address("%n")
-        # A lane that does not take part has an address that no other has.
-        live = self.emit(f"icmp ne i8 {self._live('%n')}, 0") if form.masks else "true"
-        own = self.emit(f"select i1 {live}, i64 {address}, i64 {self.emit('xor i64 %n, -1')}")
-        self.add(f"  store i64 {own}, ptr %slot")
-        self.add(f"  br i1 {live}, label %note_live, label %note_dead", "note_live:")
-        differs = "true"
+        self.add("  br label %note", "note:", "  %n = phi i64 [ 0, %enter ], [ %n_next, %note ]")
+        self.add("  %noted = phi i128 [ 0, %enter ], [ %noted_next, %note ]")
         if compares:
-            differs = "false"
-            distance = self.emit(f"sub i64 {address}, {self.base}")
-            place = self.emit(f"getelementptr i8, ptr {self.data}, i64 {distance}")
-            bits = f"i{8 * form.element}"
+            only = ", ".join(f"i1 {'true' if lane == 0 else 'false'}" for lane in range(count))
+            self.add("  %changed = phi i128 [ 0, %enter ], [ %changed_next, %note ]")
+            self.add(f"  %falling = phi {bools} [ splat (i1 false), %enter ], [ %falling_next, %note ]")
+            self.add(f"  %before = phi {vector} [ zeroinitializer, %enter ], [ %addresses, %note ]")
+            self.add(f"  %start = phi {bools} [ <{only}>, %enter ], [ splat (i1 false), %note ]")
+        self.add("  %n_wide = zext i64 %n to i128")
+        self.add(f"  %addresses = {self._address_vector('%n')}")
+        live = self._live_vector("%n") if form.masks else "splat (i1 true)"
+        own = "%addresses"
+        if form.masks:  # a lane that does not take part has an address that no other has
+            numbers = ", ".join(f"i64 {lane}" for lane in range(count))
+            lanes = self.emit(f"add {vector} {self._splat('%n')}, <{numbers}>")
+            unlike = self.emit(f"xor {vector} {lanes}, splat (i64 -1)")
+            own = self.emit(f"select {bools} {live}, {vector} %addresses, {vector} {unlike}")
+        self.add("  %slot = getelementptr i64, ptr %log_addresses, i64 %n")
+        self.add(f"  store {vector} {own}, ptr %slot, align 8")
+        self.add(f"  %noted_next = or i128 %noted, {self._as_bits(live)}")
+        if compares:
+            differs = "splat (i1 false)"
             for number, (found, file) in enumerate(self.items):
-                at = self.emit(f"getelementptr i8, ptr {place}, i64 {number * form.element}") if number else place
-                old, new = self.emit(f"load {bits}, ptr {at}, align 1"), self._source(found, file, "%n")
-                differs = self.emit(f"or i1 {differs}, {self.emit(f'icmp ne {bits} {old}, {new}')}")
-        self.add("  %noted_live = or i128 %noted, %bit")
-        self.add(f"  %change = select i1 {differs}, i128 %bit, i128 0", "  %changed_live = or i128 %changed, %change")
-        higher = self.emit(f"icmp ugt i64 {address}, %before")
-        first = self.emit("icmp eq i128 %noted, 0")
-        self.add(f"  %rising_live = and i1 %rising, {self.emit(f'or i1 {higher}, {first}')}")
-        self.add("  br label %note_end", "note_dead:", "  br label %note_end", "note_end:")
-        for name, type_, value in (
-            ("noted", "i128", "%noted_live"),
-            ("changed", "i128", "%changed_live"),
-            ("before", "i64", address),
-            ("rising", "i1", "%rising_live"),
-        ):
-            self.add(f"  %{name}_next = phi {type_} [ {value}, %note_live ], [ %{name}, %note_dead ]")
-        self.add("  %n_next = add i64 %n, 1", f"  %n_more = icmp ult i64 %n_next, {self.lanes}")
+                old, new = self._held_vector(number, live), self._source_vector(found, file, "%n")
+                unequal = self.emit(f"icmp ne <{count} x i{8 * form.element}> {old}, {new}")
+                differs = self.emit(f"or {bools} {differs}, {unequal}")
+            changes = self.emit(f"and {bools} {differs}, {live}")
+            self.add(f"  %changed_next = or i128 %changed, {self._as_bits(changes)}")
+            shifted = ", ".join(f"i32 {count - 1 + lane}" for lane in range(count))
+            previous = self.emit(f"shufflevector {vector} %before, {vector} %addresses, <{count} x i32> <{shifted}>")
+            low = self.emit(f"icmp ule {vector} %addresses, {previous}")
+            counted = self.emit(f"and {bools} {low}, {self.emit(f'xor {bools} %start, splat (i1 true)')}")
+            self.add(f"  %falling_next = or {bools} %falling, {counted}")
+        self.add(f"  %n_next = add i64 %n, {count}", f"  %n_more = icmp ult i64 %n_next, {self.lanes}")
         self.add("  br i1 %n_more, label %note, label %noted_all", "noted_all:")
         if compares:
-            self.add("  %unchanged = icmp eq i128 %changed_next, 0", "  %plain = or i1 %rising_next, %unchanged")
+            word = self.emit(f"bitcast {bools} %falling_next to i{count}")
+            rising = self.emit(f"icmp eq i{count} {word}, 0")
+            self.add("  %unchanged = icmp eq i128 %changed_next, 0", f"  %plain = or i1 {rising}, %unchanged")
             self.add("  br i1 %plain, label %commit, label %pairs")
             self._repeats()
             self.add("commit:", "  %changes = phi i128 [ %changed_next, %noted_all ], [ %left, %pairs ]")
-        changes = "%changes" if compares else "%changed_next"
-        self.add(*end_entry("%noted_next", changes), "  br label %logged", "logged:")
+        self.add(*end_entry("%noted_next", "%changes" if compares else "%noted_next"))
+        self.add("  br label %logged", "logged:")
+
+    def _splat(self, value: str, element: str = "i64") -> str:
+        count = self.host.lanes
+        vector = f"<{count} x {element}>"
+        first = self.emit(f"insertelement {vector} poison, {element} {value}, i64 0")
+        return self.emit(f"shufflevector {vector} {first}, {vector} poison, <{count} x i32> zeroinitializer")
+
+    def _as_bits(self, lanes: str) -> str:
+        """Lanes of a vector as bits, from bit %n on."""
+        count = self.host.lanes
+        bits = self.emit(f"bitcast <{count} x i1> {lanes} to i{count}")
+        return self.emit(f"shl i128 {self.emit(f'zext i{count} {bits} to i128')}, %n_wide")
+
+    def _address_vector(self, at: str) -> str:
+        """The instruction that gives the addresses of lanes from one on, wrapped to their register's width."""
+        count = self.host.lanes
+        vector = f"<{count} x i64>"
+        if not isinstance(self.form.address, Row):
+            return f"add {vector} {self._splat(self.uniform)}, zeroinitializer"
+        type_ = ROW_TYPES[self.file]
+        place = self.emit(f"getelementptr {type_}, ptr {self.row}, i64 {at}")
+        value = self.emit(f"load <{count} x {type_}>, ptr {place}, align {int(type_[1:]) // 8}")
+        if type_ == "i64":
+            return f"add {vector} {value}, {self._splat(self.offset)}"
+        short = f"<{count} x i32>"
+        moved = self.emit(f"add {short} {value}, {self._splat(self.emit(f'trunc i64 {self.offset} to i32'), 'i32')}")
+        return f"zext {short} {moved} to {vector}"
+
+    def _held_vector(self, number: int, live: str) -> str:
+        """An element of what memory holds at `%addresses`."""
+        count, element = self.host.lanes, 8 * self.form.element
+        distance = self.emit(f"sub <{count} x i64> %addresses, {self._splat(self.base)}")
+        if number:
+            distance = self.emit(f"add <{count} x i64> {distance}, splat (i64 {number * self.form.element})")
+        places = self.emit(f"getelementptr i8, ptr {self.data}, <{count} x i64> {distance}")
+        held, function = f"<{count} x i{element}>", f"@llvm.masked.gather.v{count}i{element}.v{count}p0"
+        self.declared.add(f"declare {held} {function}(<{count} x ptr>, i32, <{count} x i1>, {held})")
+        lanes = f"<{count} x ptr> {places}, i32 1, <{count} x i1> {live}"
+        return self.emit(f"call {held} {function}({lanes}, {held} zeroinitializer)")
+
+    def _source_vector(self, found: str, file: str, at: str) -> str:
+        """The values that lanes from one on store, in the bits of an element."""
+        count, bits = self.host.lanes, 8 * self.form.element
+        if not file:
+            return self._splat(self._fit(found, "i64", 64, f"i{bits}", bits, False), f"i{bits}")
+        type_ = ROW_TYPES[file]
+        place = self.emit(f"getelementptr {type_}, ptr {found}, i64 {at}")
+        value = self.emit(f"load <{count} x {type_}>, ptr {place}, align {int(type_[1:]) // 8}")
+        return self._fit(value, f"<{count} x {type_}>", int(type_[1:]), f"<{count} x i{bits}>", bits, False)
 
     def _repeats(self) -> None:
         """Compare all pairs of lanes: one that stores what an earlier warp stores at its address changes nothing.
@@ -592,7 +644,7 @@ class _Writer:
     def _endings(self) -> None:
         form = self.form
         self.add("done:")
-        if form.store and form.masks:
+        if form.store:
             counter = self.emit(f"getelementptr i64, ptr %context, i64 {context.EFFECTS}")
             count = self.emit(f"add i64 {self.emit(f'load i64, ptr {counter}')}, {form.pieces}")
             self.add(f"  store i64 {count}, ptr {counter}")

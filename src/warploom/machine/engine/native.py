@@ -18,18 +18,33 @@ from importlib import metadata, resources
 from typing import Any
 
 from warploom.machine.engine import tables
+from warploom.machine.engine.control_kernels import Barrier, Boundary, Effect, Note
 from warploom.machine.engine.kernels import Arithmetic
 from warploom.machine.engine.llvm_ops import Host
 from warploom.machine.engine.matrix_kernels import MatrixMove
 from warploom.machine.engine.memory_kernels import Access
 from warploom.machine.engine.store import store
 from warploom.machine.engine.vectors import EngineError, UnsupportedError
-from warploom.machine.engine.warp_kernels import Note, Shuffle
+from warploom.machine.engine.warp_kernels import Shuffle
 from warploom.machine.routines.call_lists import CallList, Calls
 from warploom.machine.routines.granule_kernels import BoxCopy, Gather, Granules, LaneCopy
 from warploom.machine.routines.product_kernels import Multiply, Products
 
-Form = Arithmetic | Access | MatrixMove | Note | Shuffle | Multiply | BoxCopy | Gather | LaneCopy | CallList
+Form = (
+    Arithmetic
+    | Access
+    | MatrixMove
+    | Shuffle
+    | Boundary
+    | Barrier
+    | Effect
+    | Note
+    | Multiply
+    | BoxCopy
+    | Gather
+    | LaneCopy
+    | CallList
+)
 
 _END = "define i64 @{name}(ptr %context, ptr %record) {{\n  ret i64 0\n}}\n"
 _ENTER = """define i64 @{name}(ptr %context, ptr %record) {{

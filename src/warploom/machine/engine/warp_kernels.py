@@ -1,14 +1,11 @@
-"""Native kernels of instructions in which the lanes of a warp exchange values: `shfl` by all lanes of each warp, and
-its entry in the log for observers.
-"""
+"""Native kernels of instructions in which the lanes of a warp exchange values: `shfl` by all lanes of each warp."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from warploom.machine.engine import context
-from warploom.machine.engine.access_log import MOST_LANES
-from warploom.machine.engine.kernels import HEAD_WORDS, Frame, Operand, Row, begin_entry, end_entry, next_record
+from warploom.machine.engine.kernels import HEAD_WORDS, Frame, Operand, Row, next_record
 from warploom.machine.engine.llvm_ops import Host, LlvmOps
 from warploom.machine.engine.vectors import Value
 
@@ -100,39 +97,6 @@ class Shuffle:
             f"define i64 @{name}(ptr %context, ptr %record) {{",
             f"  %ignored = call i64 @{name}_lanes(ptr %context, ptr %record)",
             *next_record(self.words),
-            "}",
-        ]
-        return "\n".join(lines) + "\n", frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class Note:
-    """A kernel that enters in the log that all lanes execute the instruction of the next record.
-
-    Word: the number of the instruction.
-    """
-
-    @property
-    def words(self) -> int:
-        return HEAD_WORDS + 1
-
-    def text(self, name: str, host: Host) -> tuple[str, frozenset[str]]:
-        frame = Frame(host)
-        number, lanes = frame.word(HEAD_WORDS), frame.context(context.LANES)
-        lines = [
-            f"define i64 @{name}(ptr %context, ptr %record) {{",
-            "entry:",
-            *frame.entry,
-            *begin_entry("entry", number, "fault"),
-            f"  %others = sub i64 {MOST_LANES}, {lanes}",
-            "  %shift = zext i64 %others to i128",
-            "  %all = lshr i128 -1, %shift",
-            *end_entry("%all", "%all"),
-            *next_record(self.words),
-            "fault:",
-            f"  %number_at = getelementptr i64, ptr %record, i64 {HEAD_WORDS - 1}",
-            "  %number = load i64, ptr %number_at",
-            "  ret i64 %number",
             "}",
         ]
         return "\n".join(lines) + "\n", frozenset()

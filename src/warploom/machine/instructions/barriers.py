@@ -121,11 +121,10 @@ def _pass(op: Op, g: Group, mask: Array | None, index: Any, count: Any, votes: A
         return None
     barrier, needed = _barrier(g, mask, index), _needed(g, mask, count)
     g.grid.effects += 1
-    now, alone = barrier.generation, not barrier.generation.arrived and not barrier.waiters
+    alone = not barrier.generation.arrived and not barrier.waiters
     whole = mask is g.mask is g.token is votes is None and g.lanes == (needed or g.cta.live_threads)
-    if alone and whole and g.grid.at_once:  # all that it waits for come together
-        now.over, barrier.generation = True, Generation(now.number + 1)
-        return now
+    if alone and whole and g.grid.passes_alone:  # all that it waits for come together
+        return barrier.pass_alone(g.lanes)
     if g.grid.convoys and g.warps == 1 and mask is None:
         # Waiting first lets the last warp be put together with those that came before it.
         g.token = barrier.generation

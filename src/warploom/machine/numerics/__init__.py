@@ -22,6 +22,7 @@ entered once per run rather than per call.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
@@ -138,6 +139,7 @@ def scalar_function(family: str, signature: Signature, types: tuple[str, ...]) -
 def _on_one_lane(function: ArrayFunction, types: tuple[str, ...]) -> ScalarFunction:
     dtypes = [np.dtype(bool) if name == "pred" else storage_of(name) if name else None for name in types]
 
+    @lru_cache(maxsize=1 << 8)  # the same for every CTA, most often
     def whole(*values: int) -> Any:
         lanes = [
             value if dtype is None else np.array([value], dtype) for value, dtype in zip(values, dtypes, strict=True)

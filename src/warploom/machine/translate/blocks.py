@@ -52,20 +52,30 @@ class BlockWriter:
             self.lines.add(f"if G.awaits_loads({last}): return {BLOCKED}")
         self._rest(block, 0)
 
+    def write_chain(self, block: Block, segment: Segment, between: list[list[Op]]) -> None:
+        """Write the function of a chain up to its last block: `at` is the block that it is entered at, counted from its
+        first, and `n` the number of blocks to execute at most.
+        """
+        assert self.native is not None
+        self._begin(block, f"chain_{segment.first_block}(G, u, at, n)")
+        self.native.write_chain(self, segment, between)
+        self._rest(block, segment.end)
+
     def write_rest(self, block: Block, segment: Segment, record: int) -> None:
         """Write the function of a block from a record of a segment on, whose uniform arithmetic is done."""
         self._begin(block)
         done: Op | None = None
         for each in segment.records[record:]:
-            if each.op is not done:  # an instruction may have two records
+            if each.op is not done and each.block == block.index:  # an instruction may have two records
                 self.lines.op = done = each.op
                 self.instruction(each.op)
-        self._rest(block, segment.end)
+        self._rest(block, segment.end if block.index == segment.block else len(block.ops))
 
-    def _begin(self, block: Block) -> None:
+    def _begin(self, block: Block, header: str = "") -> None:
         lines, self.index = self.lines, block.index
         lines.op, lines.indent = None, " "
-        lines.add(f"def block_{block.index}(G, u{', M' if self.masked else ''}):")
+        usual = f"block_{block.index}(G, u{', M' if self.masked else ''})"
+        lines.add(f"def {header or usual}:")
         lines.indent = "  "
 
     def _rest(self, block: Block, at: int) -> None:

@@ -5,14 +5,21 @@ arithmetic on uniform registers between them, which Python executes first: no in
 register, and one that would read a value which is overwritten later ends the segment. The text of a segment packs its
 uniform operands into its table and calls the first kernel. If a kernel returns the number of a record, nothing of that
 instruction has been executed, and the reference executes the block from there (`Group.resume`).
+
+A segment may go on through blocks that follow each other without a branch: a chain. Between two blocks it has a record
+that returns when the group has had its turn, and it can be entered at each of its blocks. The arithmetic on uniform
+registers of all blocks that are still to come is executed at each entry, so that only a block whose arithmetic gives
+the same again can be part of a chain after its first block.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,16 +27,18 @@ import numpy.typing as npt
 
 from warploom.hardware.threads import WARP_LANES
 from warploom.machine.engine.context import ITEM_BYTES, SPECIALS
+from warploom.machine.engine.control_kernels import Barrier, Boundary, Effect, Note
 from warploom.machine.engine.kernels import Arithmetic, Masks, Operand, Row, Scalar
 from warploom.machine.engine.matrix_kernels import MatrixMove
 from warploom.machine.engine.memory_kernels import PIECE, Access
 from warploom.machine.engine.semantics import semantics
-from warploom.machine.engine.warp_kernels import Note, Shuffle
+from warploom.machine.engine.warp_kernels import Shuffle
 from warploom.machine.memory.byte_memory import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW
 from warploom.machine.translate import arithmetic as alu
 from warploom.machine.translate.expressions import CLOCKS, Writer, kind_of, literal
 from warploom.machine.translate.register_layout import Layout
 from warploom.ptx.analysis import control_flow as flows
+from warploom.ptx.analysis.control_flow import Block
 from warploom.ptx.isa.table import BITS, Op, Slot
 from warploom.ptx.syntax.model import Address, Immediate, Negated, Pair, Register, Sink, Special, Symbol, Vector
 
@@ -44,6 +53,9 @@ _PARTED = frozenset({"mov.pack", "mov.unpack", "cvta"})
 _MEMORY = {"ld": False, "ldu": False, "st": True}
 _LARGEST_ELEMENT = 8
 _ALL_LANES = (1 << WARP_LANES) - 1
+_SHORTEST_CHAIN, LONGEST_CHAIN = 2, 128
+"""Blocks of a chain."""
+_NAMED_BARRIERS = 16
 _ENDINGS = frozenset({*flows.BRANCHES, "ret", "exit"})
 OPERANDS: dict[str, Operand] = {**{file: Row(file) for file in "phabs"}, "n": Row("p", negated=True), "k": Scalar()}
 """The kinds of operands, each by a letter."""
@@ -77,29 +89,57 @@ _Word = int | _Uniform | _Constant
 """A word of a record: a row, or a scalar operand that is placed after the records."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Record:
-    """One instruction: its kernel, the words of its operands, and the effects on memory that it always has."""
+    """One instruction: its kernel, the words of its operands, and its block."""
 
     op: Op
     kernel: Kernel
     words: list[_Word]
-    stores: int = 0
+    block: int = -1
 
     @property
-    def access(self) -> Access | MatrixMove | Note | None:
-        """Its form, if the reference may have to execute it."""
-        return self.kernel.form if isinstance(self.kernel.form, Access | MatrixMove | Note) else None
+    def returns(self) -> bool:
+        """True if its kernel may return: the reference must execute the instruction, or the turn is over."""
+        return isinstance(self.kernel.form, Access | MatrixMove | Note | Barrier | Boundary)
+
+    @property
+    def has_effects(self) -> bool:
+        """True if its kernel counts effects on memory."""
+        form = self.kernel.form
+        return isinstance(form, Barrier | Effect) or (isinstance(form, Access) and form.store)
 
 
-@dataclass(slots=True)
+@dataclass
 class Segment:
-    """Records in order, and the position in their block after the last instruction that the segment covers."""
+    """Records in order, and the position in their last block after the last instruction that the segment covers."""
 
     block: int
     end: int
     records: list[Record]
+    entries: list[int] = field(default_factory=lambda: [0])
+    """For each block of a chain its first record; the record before that is the boundary of the block."""
     uniforms: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for record in self.records:
+            for word in record.words:
+                if isinstance(word, _Uniform):
+                    self.uniforms.setdefault(word.expression, len(self.uniforms))
+
+    @property
+    def first_block(self) -> int:
+        return self.block - len(self.entries) + 1
+
+    @cached_property
+    def boundaries(self) -> dict[int, int]:
+        """The records between two blocks, each with the block that it begins."""
+        return {entry - 1: self.first_block + place for place, entry in enumerate(self.entries) if place}
+
+    @cached_property
+    def starts(self) -> list[int]:
+        """The words at which the records begin."""
+        return list(accumulate((record.kernel.words for record in self.records), initial=0))
 
     def table(self, engine: Engine) -> tuple[npt.NDArray[np.uint64], int]:
         """The words of the segment with the addresses of its kernels, and the place of its uniform operands."""
@@ -158,6 +198,18 @@ def _shape_of(op: Op) -> _Shape | None:
     return _SHAPES[key]
 
 
+@dataclass(slots=True)
+class _Covered:
+    """A run of instructions from a place in a block on: those with records, and the uniform arithmetic between them."""
+
+    records: list[Record]
+    between: list[Op]
+    end: int
+    """The position after the last record; at the end of the block if everything is covered."""
+    waiting: int
+    """Uniform instructions after the last record."""
+
+
 class NativeWriter:
     """Finds the segments of a text and writes their calls."""
 
@@ -170,9 +222,13 @@ class NativeWriter:
         memory: Memory,
         logged: bool,
         masked: bool,
+        alone: bool,
+        parameters: frozenset[tuple[str, int]],
         first: int,
     ) -> None:
         self.engine, self.layout, self.memory, self.masked = engine, layout, memory, masked
+        self._alone, self._parameters = alone, parameters
+        self._names_of_parameters: dict[str, str] = {}
         self._numbers, self._logged = numbers, logged
         self.segments: list[Segment] = []
         self._first = first
@@ -182,46 +238,151 @@ class NativeWriter:
 
     def take(self, blocks: BlockWriter, ops: list[Op], at: int) -> int:
         """Write the segment that begins at an instruction; the number of instructions that it covers."""
-        w = blocks.w
+        self._read = set[int]()
+        found = self._covered(blocks.w, ops, at, blocks.index, None)
+        if not found.records:
+            return 0
+        segment = Segment(blocks.index, found.end, found.records)
+        for op in found.between[: len(found.between) - found.waiting]:
+            self._arithmetic_between(blocks, op)
+        self._write(blocks, segment)
+        return found.end - at
+
+    def chain(self, w: Writer, blocks: Sequence[Block]) -> tuple[Segment, list[list[Op]]] | None:
+        """The chain that begins with the first of some blocks, with the uniform arithmetic of each of its blocks; None
+        where it is one block only.
+        """
+        if self.masked:
+            return None
+        self._read = set[int]()
+        records, between, entries = list[Record](), list[list[Op]](), list[int]()
+        end, repeated = 0, set[int]()
+        for block in blocks:
+            found = self._covered(w, block.ops, 0, block.index, repeated if entries else None)
+            whole = found.end == len(block.ops)
+            if not found.records and not (whole and entries):
+                break
+            if entries:
+                records.append(self._boundary(block))
+            entries.append(len(records))
+            records += found.records
+            between.append(found.between if whole else found.between[: len(found.between) - found.waiting])
+            end = found.end
+            if not whole or block.next != block.index + 1:
+                break
+        if len(entries) < _SHORTEST_CHAIN:
+            return None
+        return Segment(blocks[0].index + len(entries) - 1, end, records, entries), between
+
+    def write_chain(self, blocks: BlockWriter, segment: Segment, between: list[list[Op]]) -> None:
+        """Write the arithmetic and the call of a chain."""
+        lines = blocks.lines
+        for place, ops in enumerate(between):
+            if ops:
+                lines.op = ops[0]
+                lines.add(f"if at <= {place}:")
+                lines.indent += " "
+                for op in ops:
+                    self._arithmetic_between(blocks, op)
+                lines.indent = lines.indent[:-1]
+        self._write(blocks, segment)
+
+    def _covered(self, w: Writer, ops: list[Op], at: int, block: int, repeated: set[int] | None) -> _Covered:
+        """The instructions of a block from one on that a segment can have.
+
+        With `repeated` the uniform arithmetic must be repeatable: it may not write what these registers, read by
+        arithmetic before it, and its own operands are; the registers that it reads are added.
+        """
         between: list[Op] = []
         records: list[Record] = []
-        done, waiting = at, 0
-        self._read = read = set[int]()
+        done, waiting, whole = at, 0, True
         for op in ops[at:]:
-            if op.family in _ENDINGS or (op.form.blocks and op.family != "shfl"):
+            w.lines.op = op
+            whole = False
+            if op.family in _ENDINGS:
                 break
-            if self._is_uniform(w, op):
-                if read and read & _uniforms_written(self.layout, op):
+            if self._is_parameter(op) or (op.family not in _MEMORY and self._is_uniform(w, op)):
+                written = _uniforms_written(self.layout, op)
+                if self._read and self._read & written:
                     break
+                if repeated is not None:
+                    reads = _uniforms_read(self.layout, op)
+                    if reads is None or (repeated | reads) & written:
+                        break
+                    repeated |= reads
                 between.append(op)
                 waiting += 1
+                whole = True
+                if self._logged and op.family in _MEMORY:
+                    records.append(self._parameter_note(w, op, block))
+                    done, waiting = done + waiting, 0
                 continue
-            w.lines.op = op
+            if op.form.blocks and op.family not in ("shfl", "bar.sync"):
+                break
             record = self.record(w, op)
             if record is None:
                 break
             if self._logged and op.family == "shfl":
-                records.append(self._note(op))
+                records.append(self._note(op, block))
+            record.block = block
             records.append(record)
+            if isinstance(record.kernel.form, MatrixMove) and record.kernel.form.store:
+                records.append(Record(op, self._known(("effect",), Effect), [], block))
             done += waiting + 1
             waiting = 0
-        if not records:
-            return 0
-        segment = Segment(blocks.index, done, records)
-        for record in records:
-            for word in record.words:
-                if isinstance(word, _Uniform):
-                    segment.uniforms.setdefault(word.expression, len(segment.uniforms))
-        number = self._first + len(self.segments)
-        self.segments.append(segment)
-        for op in between[: len(between) - waiting]:
-            w.lines.op = op
-            blocks.instruction(op)
-        self._write(blocks, segment, number)
-        return done - at
+            whole = True
+        return _Covered(records, between, done + waiting if whole else done, 0 if whole and records else waiting)
 
-    def _write(self, blocks: BlockWriter, segment: Segment, number: int) -> None:
-        lines, names = blocks.lines, blocks.names
+    def _arithmetic_between(self, blocks: BlockWriter, op: Op) -> None:
+        """Write an instruction on uniform registers, which Python executes."""
+        blocks.w.lines.op = op
+        if op.family not in _MEMORY:
+            blocks.instruction(op)
+            return
+        address, target = op.operands["a"], op.operands["d"]
+        assert isinstance(address, Address)
+        width, names = BITS[op["type"]] // 8, blocks.names
+        text = f"CONTEXT.parameter({blocks.w.address(address)}, {width})"
+        name = self._names_of_parameters.setdefault(text, f"parameter{len(self._names_of_parameters)}")
+        names.bindings.setdefault(name, text)
+        blocks.w.put_scalar(target, name)
+
+    def _is_parameter(self, op: Op) -> bool:
+        """True for a load of a whole parameter of the kernel into a uniform register, in code for whole warps."""
+        if self.masked or self.memory is Memory.NONE or op.family != "ld" or op.instruction.guard is not None:
+            return False
+        if op["space"].partition("::")[0] != "param":
+            return False
+        address, target = op.operands["a"], op.operands["d"]
+        if not isinstance(target, Register) or not isinstance(address, Address) or address.coordinates is not None:
+            return False
+        place = self.layout.places[target.name]
+        if place.file != "u" or not isinstance(address.base, Symbol) or BITS[op["type"]] != place.bits:
+            return False
+        return any(
+            name == address.base.name and 0 <= address.offset <= size - place.bits // 8
+            for name, size in self._parameters
+        ) and not address.offset % (place.bits // 8)
+
+    def _parameter_note(self, w: Writer, op: Op, block: int) -> Record:
+        address = op.operands["a"]
+        assert isinstance(address, Address)
+        words: list[_Word] = [self._numbers[id(op)], _Uniform(w.address(address))]
+        return Record(op, self._known(("note", "address"), lambda: Note(address=True)), words, block)
+
+    def _boundary(self, block: Block) -> Record:
+        return Record(block.ops[0], self._known(("boundary",), Boundary), [], block.index)
+
+    def _known(self, key: object, make: Callable[[], Form]) -> Kernel:
+        """The kernel of a form that every processor has."""
+        kernel = self._kernel(key, make)
+        assert kernel is not None
+        return kernel
+
+    def _write(self, blocks: BlockWriter, segment: Segment) -> None:
+        lines, names, number = blocks.lines, blocks.names, self._first + len(self.segments)
+        self.segments.append(segment)
+        chained = len(segment.entries) > 1
         lines.op = segment.records[0].op
         names.bindings.setdefault("C", "CONTEXT.address")
         if self.masked and self._masks_ready != blocks.index:
@@ -232,16 +393,21 @@ class NativeWriter:
             lines.add(f"T{number}[V{number}] = {next(iter(segment.uniforms))}")
         elif segment.uniforms:
             lines.add(f"P{number}(T{number}, 8 * V{number}, {', '.join(segment.uniforms)})")
-        found = [access for record in segment.records if (access := record.access) is not None]
-        lines.add(f"{'x = ' if found else ''}RUN(C, R{number})")
-        stores = sum(record.stores for record in segment.records)
-        if stores:
-            lines.add(f"G.grid.effects += {stores}")
-        if any(isinstance(access, Access) and access.store and access.masks for access in found):
+        if chained:
+            names.bindings.setdefault("CB", "CONTEXT.blocks")
+            lines.add("CB[0] = n")
+        returns = any(record.returns for record in segment.records)
+        start = f"E{number}[at]" if chained else f"R{number}"
+        lines.add(f"{'x = ' if returns else ''}RUN(C, {start})")
+        if any(record.has_effects for record in segment.records):
             names.bindings.setdefault("CE", "CONTEXT.effects")
-            lines.add("G.grid.effects += CE[0]")
-            lines.add("CE[0] = 0")
-        if found:
+            lines.add("if CE[0]:")
+            lines.add(" G.grid.effects += CE[0]")
+            lines.add(" CE[0] = 0")
+        if chained:
+            lines.add(f"if x: return G.interrupted({number}, x - 1, u)")
+            lines.add(f"G.last = {segment.block}")
+        elif returns:
             lines.add(f"if x: return G.resume({number}, x - 1, u{', M' if self.masked else ''})")
 
     def functions(self) -> dict[str, Any]:
@@ -251,7 +417,11 @@ class NativeWriter:
         for number, segment in enumerate(self.segments, self._first):
             table, variables = segment.table(self.engine)
             # The memory view keeps the table alive as long as the program has the name.
-            found |= {f"R{number}": table.ctypes.data, f"T{number}": table.data, f"V{number}": variables}
+            start = table.ctypes.data
+            found |= {f"R{number}": start, f"T{number}": table.data, f"V{number}": variables}
+            if len(segment.entries) > 1:
+                starts = segment.starts
+                found[f"E{number}"] = tuple([start + 8 * starts[entry] for entry in segment.entries])
             if len(segment.uniforms) > 1:
                 found[f"P{number}"] = struct.Struct(f"={len(segment.uniforms)}Q").pack_into
         return found
@@ -287,6 +457,8 @@ class NativeWriter:
             last = [place.index, int(guard.negated)]
         if op.family in _MEMORY:
             return self._access(w, op, last) if self._may_access(op) else None
+        if op.family == "bar.sync":
+            return None if last or self.masked or not self._alone else self._barrier(op)
         if op.family in ("ldmatrix", "stmatrix"):
             return None if last or self.masked else self._matrices(w, op)
         if op.family == "shfl":
@@ -310,11 +482,17 @@ class NativeWriter:
         base = address.base if isinstance(address, Address) else None
         return not isinstance(base, Register) or self.layout.places[base.name].file == "u"
 
-    def _note(self, op: Op) -> Record:
+    def _note(self, op: Op, block: int) -> Record:
         """The entry in the log of an instruction that touches no memory."""
-        kernel = self._kernel(("note",), Note)
-        assert kernel is not None
-        return Record(op, kernel, [self._numbers[id(op)]])
+        return Record(op, self._known(("note",), Note), [self._numbers[id(op)]], block)
+
+    def _barrier(self, op: Op) -> Record | None:
+        """`bar.sync` of all threads, by a group that has all of them."""
+        index = op.operands["a"]
+        if not isinstance(index, Immediate) or not 0 <= index.value < _NAMED_BARRIERS or op.operands["b"] is not None:
+            return None
+        words: list[_Word] = [8 * int(index.value), *([self._numbers[id(op)]] if self._logged else [])]
+        return Record(op, self._known(("bar", self._logged), lambda: Barrier(self._logged)), words)
 
     def _shuffle(self, w: Writer, op: Op) -> Record | None:
         """`shfl` of a row by all lanes of the warp."""
@@ -365,7 +543,7 @@ class NativeWriter:
             return None
         words: list[_Word] = [base.index * ITEM_BYTES[base.file], address.offset & ((1 << 64) - 1)]
         words += [each.index * ITEM_BYTES["a"] for each in places]
-        return Record(op, kernel, words, int(store))
+        return Record(op, kernel, words)
 
     def _kernel(self, key: object, make: Callable[[], Form]) -> Kernel | None:
         """The kernel of an instruction whose spelling and kinds of operands are the key."""
@@ -514,11 +692,8 @@ class NativeWriter:
         kernel = self._kernel(key, make)
         if kernel is None:
             return None
-        # A generic store is one effect of its own, and one in the space that it falls in.
-        pieces = -(-element * len(items) // PIECE)
-        counted = pieces * (1 if space else 2) if store and not masks else 0
         number: list[_Word] = [self._numbers[id(op)]] if self._logged else []
-        return Record(op, kernel, words + last + number, counted)
+        return Record(op, kernel, words + last + number)
 
 
 def _type_of(op: Op, slot: Slot) -> str:
@@ -546,4 +721,16 @@ def _registers(operand: object) -> list[str]:
 def _uniforms_written(layout: Layout, op: Op) -> set[int]:
     outputs = [op.operands[slot.name] for slot in op.form.slots if slot.kind in ("out", "pair", "outs")]
     names = [name for operand in outputs for name in _registers(operand)]
+    return {place.index for name in names if (place := layout.places[name]).file == "u"}
+
+
+def _uniforms_read(layout: Layout, op: Op) -> set[int] | None:
+    """The uniform registers that an instruction reads; None where it reads more than registers (a clock)."""
+    inputs = [op.operands[slot.name] for slot in op.form.slots if slot.kind not in ("out", "pair", "outs")]
+    items = [item for each in inputs for item in (each.items if isinstance(each, Vector) else (each,))]
+    if any(isinstance(item, Special) and item.name in CLOCKS for item in items):
+        return None
+    names = [name for operand in inputs for name in _registers(operand)]
+    if op.instruction.guard is not None:
+        names.append(op.instruction.guard.register.name)
     return {place.index for name in names if (place := layout.places[name]).file == "u"}

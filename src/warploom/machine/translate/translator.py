@@ -10,9 +10,10 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import accumulate
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
@@ -26,15 +27,15 @@ from warploom.machine.translate.blocks import WRITERS, BlockWriter
 from warploom.machine.translate.expressions import Lines, Names
 from warploom.machine.translate.functions import Recipe
 from warploom.machine.translate.register_layout import Layout, lay_out
-from warploom.machine.translate.segments import Memory, NativeWriter, Segment
+from warploom.machine.translate.segments import LONGEST_CHAIN, Memory, NativeWriter, Segment
 from warploom.ptx.analysis import control_flow as flows
-from warploom.ptx.analysis.control_flow import Flow
+from warploom.ptx.analysis.control_flow import Block, Flow
 from warploom.ptx.analysis.inlining import inline
 from warploom.ptx.analysis.liveness import live_at_entry
 from warploom.ptx.analysis.tensor_loads import last_uses_of_loads, uses_of_pending_loads
 from warploom.ptx.analysis.uniformity import classify
 from warploom.ptx.analysis.wgmma_hazards import accessed_before_commit
-from warploom.ptx.isa.table import Op, decode_kernel
+from warploom.ptx.isa.table import BITS, Op, decode_kernel
 from warploom.ptx.syntax.model import Address, Arguments, Kernel, Module, Register, Special, Symbol, Vector
 
 if TYPE_CHECKING:
@@ -92,16 +93,19 @@ _PART_BLOCKS, _PART_LINES = 256, 4096
 class Flavour:
     """A way of execution: NumPy alone, or native kernels (`engine`) with some of the accesses to memory (`memory`).
 
-    Without an access every one is the reference's, as store buffers need it. For observers they are `logged`.
+    Without an access every one is the reference's, as store buffers need it. For observers they are `logged`. A group
+    that is `alone` has all threads of its CTA.
     """
 
     engine: Engine | None = None
     memory: Memory = Memory.NONE
     logged: bool = False
+    alone: bool = False
 
     @property
     def name(self) -> str:
-        return "" if self.engine is None else f" native {self.memory.value}{', logged' if self.logged else ''}"
+        words = (", logged" if self.logged else "") + (", alone" if self.alone else "")
+        return "" if self.engine is None else f" native {self.memory.value}{words}"
 
 
 REFERENCE = Flavour()
@@ -114,6 +118,8 @@ class Text:
     parts: tuple[CodeType, ...]
     ops: tuple[Op | None, ...]
     source: str
+    entries: tuple[int, ...] = ()
+    """For each block of native code its place in its chain; -1 where its function is its own. Empty if all are."""
 
 
 @dataclass
@@ -150,8 +156,9 @@ class Program:
         if name not in self._texts:
             found = self.segments[segment]
             names, body = self._names(), Lines()
-            BlockWriter(self, names, body, masked).write_rest(self.flow.blocks[found.block], found, record)
-            self._texts[name] = self._compiled(name, [(names, body, f"(block_{found.block},)")])
+            block = found.records[record].block if record < len(found.records) else found.block
+            BlockWriter(self, names, body, masked).write_rest(self.flow.blocks[block], found, record)
+            self._texts[name] = self._compiled(name, [(names, body, f"(block_{block},)")])
         return self._texts[name]
 
     def reference_texts(self) -> dict[str, Text]:
@@ -183,9 +190,36 @@ class Program:
         return name
 
     @cached_property
+    def ops(self) -> tuple[Op, ...]:
+        """All instructions, in order."""
+        return tuple(op for block in self.flow.blocks for op in block.ops)
+
+    @cached_property
     def numbers(self) -> dict[int, int]:
         """The number of each instruction, by the identity of its `Op`."""
-        return {id(op): at for at, op in enumerate(op for block in self.flow.blocks for op in block.ops)}
+        return {id(op): at for at, op in enumerate(self.ops)}
+
+    @cached_property
+    def numbers_of_instructions(self) -> dict[int, int]:
+        """The number of each instruction, by its identity."""
+        return {id(op.instruction): at for at, op in enumerate(self.ops)}
+
+    @cached_property
+    def parameters(self) -> frozenset[tuple[str, int]]:
+        """The parameters of the kernel, each with its size in bytes."""
+        return frozenset((each.name, BITS[each.type] // 8 * (each.count or 1)) for each in self.kernel.params)
+
+    @cached_property
+    def meets_alone(self) -> bool:
+        """True if its named barriers are all of the kind that a CTA's only group passes without waiting."""
+        families = {op.family for op in self.ops}
+        return "bar.sync" in families and families.isdisjoint({"bar.arrive", "bar.red"})
+
+    @cached_property
+    def has_async_proxy(self) -> bool:
+        """True if an instruction may access memory through another proxy than the generic one, or later."""
+        effects = ((op, effect) for op in self.ops for effect in op.form.effects)
+        return any(effect.later or _filled(op, effect.proxy) != "generic" for op, effect in effects)
 
     @cached_property
     def accessed_before_commit(self) -> frozenset[int]:
@@ -208,6 +242,11 @@ class Program:
     def costs(self) -> tuple[int, ...]:
         """Instructions per block."""
         return tuple(len(block.ops) for block in self.flow.blocks)
+
+    @cached_property
+    def cost_sums(self) -> tuple[int, ...]:
+        """Instructions of all blocks before each, and of all."""
+        return tuple(accumulate(self.costs, initial=0))
 
     @cached_property
     def tallies(self) -> tuple[tuple[Counter[str], dict[str, set[int]]], ...]:
@@ -297,21 +336,42 @@ class Program:
                 memory=flavour.memory,
                 logged=flavour.logged,
                 masked=masked,
+                alone=flavour.alone,
+                parameters=self.parameters,
                 first=first,
             )
         parts: list[tuple[Names, Lines, str]] = []
+        entries = [-1] * len(blocks)
         at = 0
         while at < len(blocks):
-            names, body = self._names(), Lines()
+            names, body, functions = self._names(), Lines(), list[str]()
             first = at
             while at < len(blocks) and at - first < _PART_BLOCKS and len(body.text) < _PART_LINES:
-                BlockWriter(self, names, body, masked, native).write(blocks[at])
-                at += 1
-            parts.append((names, body, f"({', '.join(f'block_{block.index}' for block in blocks[first:at])},)"))
+                writer = BlockWriter(self, names, body, masked, native)
+                chain = None if native is None else native.chain(writer.w, self._chainable(at))
+                if chain is None:
+                    writer.write(blocks[at])
+                    functions.append(f"block_{at}")
+                else:
+                    count = len(chain[0].entries)
+                    writer.write_chain(blocks[at + count - 1], *chain)
+                    functions += [f"chain_{at}"] * count
+                    entries[at : at + count] = range(count)
+                at = first + len(functions)
+            parts.append((names, body, f"({', '.join(functions)},)"))
         if native is not None:
             self.functions |= native.functions()
             self.segments += native.segments
-        return self._compiled(name, parts)
+        return replace(self._compiled(name, parts), entries=tuple(entries) if max(entries) > 0 else ())
+
+    def _chainable(self, at: int) -> Sequence[Block]:
+        """The blocks from one on up to the next that needs more than its instructions."""
+        blocks, found = self.flow.blocks, list[Block]()
+        for block in blocks[at : at + LONGEST_CHAIN]:
+            if block.index == self.flow.exit or block.index in self.blocks_after_loads or not block.ops:
+                break
+            found.append(block)
+        return found
 
     def _compiled(self, name: str, parts: list[tuple[Names, Lines, str]]) -> Text:
         codes: list[CodeType] = []
@@ -345,10 +405,15 @@ def translate(
     return Program(module, kernel, flow, lay_out(kernel, flow, classes, lists), file)
 
 
+def _filled(op: Op, text: str) -> str:
+    """A field of an effect, with the instruction's own choice where it names a modifier."""
+    return op[text[1:-1]] if text.startswith("{") else text
+
+
 def _is_visible(op: Op) -> bool:
     """True for an access to memory that other warps reach: a preemptible program has a block before each."""
     for effect in op.form.effects:
-        space = op[effect.space[1:-1]] if effect.space.startswith("{") else effect.space
+        space = _filled(op, effect.space)
         if effect.verb in ("reads", "writes") and not effect.later and space.partition("::")[0] in _VISIBLE:
             return True
     return False

@@ -1,0 +1,90 @@
+"""Turns of many blocks: chains of native code stop at every block, with the same choices and results as NumPy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.machine.engine.mutants import engine
+from tests.machine.simt import threads
+
+from warploom.machine.core import schedule as schedules
+from warploom.machine.core.schedule import Random, Recorded
+
+pytest.importorskip("llvmlite")
+
+LOADS = "".join(f"ld.global.u32 %r{4 + at}, [%rd2]; add.u32 %r3, %r3, %r{4 + at};" for at in range(24))
+LONG = f"""mov.u32 %r3, 0; {LOADS} mov.u32 %r40, sh; shl.b32 %r41, %r0, 2; add.u32 %r40, %r40, %r41;
+ st.shared.u32 [%r40], %r3; bar.sync 0; xor.b32 %r42, %r41, 128; mov.u32 %r43, sh; add.u32 %r43, %r43, %r42;
+ ld.shared.u32 %r44, [%r43]; {LOADS} add.u32 %r3, %r3, %r44; st.global.u32 [%rd0], %r3;"""
+"""Some fifty accesses in a row, and an exchange with another warp at a barrier."""
+UPDATES = 32
+COUNTED = f"""mov.u32 %r50, 0;
+ REPEAT: ld.global.u32 %r51, [%rd1]; add.u32 %r51, %r51, 1; st.global.u32 [%rd1], %r51; add.u32 %r50, %r50, 1;
+ setp.lt.u32 %p1, %r50, {UPDATES}; @%p1 bra REPEAT;"""
+"""Updates of one word by every warp."""
+
+
+@pytest.fixture
+def long_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Turns are long from the start."""
+    monkeypatch.setattr(schedules, "_SHORT_TURNS", 0)
+
+
+@pytest.mark.usefixtures("long_turns")
+@pytest.mark.parametrize("seed", range(4))
+def test_both_engines_make_the_same_choices_and_replay_each_others_recordings(seed: int, tmp_path: Path) -> None:
+    source = np.random.default_rng(seed).integers(0, 1 << 20, 2 * 128, np.uint32)
+    recordings, results = {}, {}
+    for name in ("numpy", "native"):
+        recordings[name] = Recorded(Random(seed))
+        with engine(name):
+            results[name] = threads(LONG, 128, source=source, grid=2, schedule=recordings[name])
+        recordings[name].save(tmp_path / f"{name}.json")
+    assert recordings["numpy"].choices == recordings["native"].choices
+    assert recordings["numpy"].steps == recordings["native"].steps
+    turns = [answer + 1 for kind, answer, *_ in recordings["numpy"].choices if kind == "turn"]
+    assert 1 in turns
+    assert max(turns) > 8
+    assert np.array_equal(results["numpy"], results["native"])
+    for name, other in (("numpy", "native"), ("native", "numpy")):
+        with engine(name):
+            again = threads(LONG, 128, source=source, grid=2, schedule=str(tmp_path / f"{other}.json"))
+        assert np.array_equal(again, results["numpy"])
+
+
+@pytest.mark.usefixtures("long_turns")
+@pytest.mark.parametrize("name", ["numpy", "native"])
+def test_a_long_turn_ends_at_every_access(name: str) -> None:
+    """All lengths of a first turn up to the barrier occur among the stops of native code."""
+    lengths = set()
+    for seed in range(64):
+        recorded = Recorded(Random(seed))
+        with engine(name):
+            threads(LONG, 32, source=np.zeros(32, np.uint32), schedule=recorded)
+        first = next(answer + 1 for kind, answer, *_ in recorded.choices if kind == "turn")
+        lengths.add(first)
+    assert len(lengths) > 12
+    assert {1, 2} <= lengths
+
+
+@pytest.mark.usefixtures("long_turns")
+def test_an_update_is_lost_in_long_turns_within_a_few_seeds() -> None:
+    found = []
+    for seed in range(8):
+        source = np.zeros(256, np.uint32)
+        with engine("native"):
+            threads(COUNTED, 256, source=source, schedule="random", seed=seed)
+        found.append(int(source[0]))
+    assert min(found) < 8 * UPDATES
+
+
+@pytest.mark.parametrize("limit", [150, 400])
+def test_the_limit_is_found_at_the_same_place(limit: int) -> None:
+    found = []
+    for name in ("numpy", "native"):
+        with engine(name), pytest.raises(Exception, match="instructions") as error:
+            threads(LONG, 128, source=np.zeros(128, np.uint32), limit=limit)
+        found.append(str(error.value))
+    assert found[0] == found[1]
