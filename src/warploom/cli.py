@@ -148,6 +148,9 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument(
         "--all-sizes", action="store_true", help="prove other numbers of K steps and tiles too, by recurrence"
     )
+    check.add_argument(
+        "--all-pairs", action="store_true", help="prove all numbers of tiles with each number of K steps; takes longer"
+    )
     check.add_argument("--data-seed", type=_natural, metavar="N", help="seed of the random inputs, not the file's")
     check.add_argument("--limit", type=_natural, metavar="N", help="limit on executed warp instructions (50 million)")
     check.add_argument(
@@ -350,7 +353,7 @@ def _check(options: argparse.Namespace) -> int:
     from warploom.commands.check import Settings, run
 
     names = ("profile", "data_seed", "allow_incomplete", "fail_on", "suppress", "format", "out", "witness", "jobs")
-    given = {name: getattr(options, name) for name in (*names, "all_sizes", "redundant")}
+    given = {name: getattr(options, name) for name in (*names, "all_sizes", "all_pairs", "redundant")}
     given |= {name: getattr(options, name) for name in ("limit", "max_bytes") if getattr(options, name) is not None}
     return run(options.targets, Settings(**given))
 

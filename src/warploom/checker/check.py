@@ -28,7 +28,7 @@ from warploom.ptx.isa.table import Op
 DEFAULT_LIMIT = 50_000_000
 """Warp instructions of a checked run."""
 DEFAULT_BUDGET = 8
-SIZES = ("launch", "all")
+SIZES = ("launch", "all", "pairs")
 _FEWER_SMS = (1, 2)
 """SMs with which a kernel that asks for work runs again: its clusters then process more tiles each."""
 
@@ -50,9 +50,9 @@ def check(
     `program` is a launch, or PTX with `launch`, the keywords of `warploom.launch` that it is launched with. The arrays
     are copied: the caller's are never written. `profile` is `strict`, the PTX ISA to the letter, or `lenient`. `budget`
     is the number of further runs that enumerate choices and confirm findings; `limit` bounds the instructions of each.
-    `sizes` is `launch`, or `all` to prove other numbers of K steps and of tiles too, by recurrence; where data steer
-    the kernel, it is run with further sizes and data. Or it is a dict of further launches of the kernel, by name.
-    `report.covers` says which sizes and cases the verdict is for.
+    `sizes` is `launch`, or `all` to prove other numbers of K steps and of tiles too, by recurrence, or `pairs` for all
+    numbers of tiles with each number of K steps. Where data steer the kernel, it is run with further sizes and data. Or
+    `sizes` is a dict of further launches of the kernel, by name. `report.covers` says what the verdict is for.
     `redundant=True` also lists barriers, fences and waits that are not needed in this launch, as lints; the run is then
     judged once more for each of them.
     """
@@ -68,8 +68,8 @@ def check(
     start = time.perf_counter()
     judged = _Judged(launch_, profile, limit, budget)
     judged.run(sms)
-    if sizes == "all" or cases:
-        judged.generalise(cases)
+    if sizes != "launch":
+        judged.generalise(cases, pairs=sizes == "pairs")
     report = judged.report()
     if profile == "strict" and report.findings:
         lenient = _Judged(launch_, "lenient", limit, 0)
@@ -181,13 +181,13 @@ class _Judged:
             self.rules.assumed["convergence"] += 1
         return checked
 
-    def generalise(self, cases: Mapping[str, Launch]) -> None:
+    def generalise(self, cases: Mapping[str, Launch], *, pairs: bool) -> None:
         """Check other sizes, or the given cases, if nothing was found at this one."""
         if self.error is not None or len(self.findings) or self.reasons:
             self.as_run = ["sizes (the launch itself is not proved)", "input data"]
             return
         family = Family(self.launch_, self.rules, self.limit)
-        found = family.check_cases(cases) if cases else family.check()
+        found = family.check_cases(cases) if cases else family.check(pairs=pairs)
         self.runs, self.events, self.used = self.runs + found.runs, self.events + found.events, self.used + found.used
         self.generalised, self.cases = found.covered, found.cases
         self.as_run = [*found.left, *(["sizes"] if cases else ["configuration"]), "input data"]

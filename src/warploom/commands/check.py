@@ -51,6 +51,7 @@ class Settings:
     witness: Path | None = None
     jobs: int = 1
     all_sizes: bool = False
+    all_pairs: bool = False
     redundant: bool = False
 
 
@@ -109,7 +110,7 @@ def _results(targets: Sequence[str], settings: Settings) -> Iterator[Checked]:
 
 
 def _reports(wanted: Sequence[_Target], settings: Settings) -> Iterator[Report]:
-    sizes = "all" if settings.all_sizes else "launch"
+    sizes = "pairs" if settings.all_pairs else "all" if settings.all_sizes else "launch"
     options = {"profile": settings.profile, "limit": settings.limit, "sizes": sizes, "redundant": settings.redundant}
     if settings.jobs > 1 and len(wanted) > 1:
         yield from sweep((each.make for each in wanted), workers=settings.jobs, **options)  # type: ignore[arg-type]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +20,7 @@ from warploom.machine.core.setup import Setup
 from warploom.ptx.analysis.liveness import live_at_entry
 from warploom.ptx.syntax.model import Immediate, Register
 
-_MOST = 96
+_MOST = 256
 """Cuts of one run."""
 
 _OFFSET = 0xFFFFFF
@@ -46,6 +47,12 @@ class Cut(NamedTuple):
     """The tiles that clusters have begun or asked for."""
     slots: tuple[Access | None, ...]
     """The last write of every place in shared memory that steering values are loaded from."""
+    loop: tuple[int, int]
+    """The loop of the chosen warp, by its head, and the number of times that the warp has entered it."""
+    counter: int
+    """The counter of that loop."""
+    begins: bool
+    """True for the first cut of an entry."""
 
 
 class Repeat(NamedTuple):
@@ -60,19 +67,22 @@ class Repeat(NamedTuple):
 
 @dataclass(slots=True)
 class Cuts:
-    """Takes the state whenever a chosen warp has begun a pass of its innermost loop, or only the first (`tiles`)."""
+    """Takes the state whenever a chosen warp has begun a pass of its innermost loop.
+
+    With `passes`, it does so only in the first pass of every entry, and in those with these values of the counter.
+    """
 
     checker: Checker
     loops: Loops
     steering: Steering
-    tiles: bool = False
+    passes: frozenset[int] | None = None
     found: list[Cut] = field(default_factory=list)
     users: set[tuple[Warp, int]] = field(default_factory=set)
     """The counted comparisons of the loops that each warp has entered."""
     reason: str = ""
     _live: dict[int, tuple[str, ...]] = field(init=False)
     _chosen: Warp | None = None
-    _latest: int = -1
+    _seen: set[tuple[int, ...]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self._live = live_registers(self.loops, self.steering)
@@ -96,17 +106,18 @@ class Cuts:
         innermost = min(ends, key=lambda each: len(self.loops.bodies[each.head]))
         try:
             now = _number(group, Register(innermost.counter))
-            at = self._entries(group, innermost.head) if self.tiles else now
-            if at == self._latest:
+            entry = self._entries(group, innermost.head)
+            begins = (innermost.head, entry) not in self._seen
+            if (innermost.head, entry, now) in self._seen or not (begins or self.passes is None or now in self.passes):
                 return
-            self._latest = at
+            self._seen |= {(innermost.head, entry), (innermost.head, entry, now)}
             state = state_of(self.checker, group.cta.cluster, self._live, self.steering.near)
             slots = tuple(self._slots(group))
             comparisons = dict(self._comparisons(group))
         except Unfit as why:
             self.reason = str(why)
             return
-        self.found.append(Cut(state, comparisons, grid.taken, slots))
+        self.found.append(Cut(state, comparisons, grid.taken, slots, (innermost.head, entry), now, begins))
 
     def _entries(self, group: Group, head: int) -> int:
         """The number of times that the warp has entered a loop."""
@@ -141,13 +152,27 @@ class Cuts:
 
     def repeats(self) -> list[Repeat]:
         """The parts between two equal states."""
-        latest: dict[bytes, int] = {}
+        earlier: dict[bytes, list[int]] = {}
         found = []
         for at, cut in enumerate(self.found):
-            before = latest.get(cut.state)
-            if before is not None and (made := self._repeat(before, at)) is not None:
-                found.append(made)
-            latest[cut.state] = at
+            if self.passes is not None and not cut.begins:
+                continue
+            same = earlier.setdefault(cut.state, [])
+            for before in reversed(same if self.passes is not None else same[-1:]):
+                if (made := self._repeat(before, at)) is not None:
+                    found.append(made)
+                    break
+            same.append(at)
+        return found
+
+    def inner(self, ends: tuple[tuple[int, int], ...]) -> dict[tuple[int, int], Repeat | None]:
+        """A part between two values of the counter, for every entry of a loop; None where the states differ."""
+        places = {(cut.loop, cut.counter): at for at, cut in enumerate(self.found)}
+        found: dict[tuple[int, int], Repeat | None] = dict.fromkeys(cut.loop for cut in self.found)
+        for loop, (first, second) in product(tuple(found), ends):
+            one, other = places.get((loop, first)), places.get((loop, second))
+            if one is not None and other is not None and self.found[one].state == self.found[other].state:
+                found[loop] = found[loop] or self._repeat(one, other)
         return found
 
     def _repeat(self, first: int, second: int) -> Repeat | None:

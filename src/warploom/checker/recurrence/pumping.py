@@ -150,7 +150,8 @@ def check_tiles(variants: Variants, tiles: Tiles, cuts: Cuts, repeat: Repeat, sc
                 raise Refused(f"{register} depends on {name}, and steers more than the number of tiles")
     keys = {user for user in cuts.users if params_of(counted[user[1]].bound) & set(tiles.names)}
     for user in repeat.moved.keys() - keys:
-        raise Refused(f"`{text_of(counted[user[1]])}` moves with the tiles")
+        if repeat.before[user]:
+            raise Refused(f"`{text_of(counted[user[1]])}` moves with the tiles")
     moves = {repeat.moved.get(user, 0) if repeat.before.get(user) else 0 for user in keys}
     if len(moves) != 1 or (period := moves.pop()) < 1:
         raise Refused("warps do not repeat the loop over tiles equally often")

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from warploom.checker.collecting import Findings
 from warploom.checker.determinism import influences, polls
 from warploom.checker.observer import Checker
 from warploom.checker.recurrence.cases import cases_of
 from warploom.checker.recurrence.cuts import Cuts, Repeat
-from warploom.checker.recurrence.loops import owners
+from warploom.checker.recurrence.loops import owners, params_of
 from warploom.checker.recurrence.pumping import (
     check_between,
     check_k,
@@ -37,6 +38,16 @@ _SCOUTS = (40, 80, 160)
 _TILE_SCOUTS = (12, 24, 48)
 _ENUMERATED = 18
 """K steps that are run where no recurrence is looked for: two laps of eight stages, and two more."""
+
+
+class Recurrence(NamedTuple):
+    """A recurrence of K steps: its period, the least number that has it, and the counters at the ends of the part."""
+
+    period: int
+    least: int
+    begin: int
+    end: int
+    text: str
 
 
 @dataclass(slots=True)
@@ -64,8 +75,8 @@ class Family:
         self.steering = self.variants.steering
         self.sizes = Sizes()
 
-    def check(self) -> Sizes:
-        """Check all sizes, as far as it is possible."""
+    def check(self, *, pairs: bool = False) -> Sizes:
+        """Check all sizes, as far as it is possible; with `pairs`, all numbers of tiles with each number of K steps."""
         try:
             self._refuse()
             k = self.variants.k_dimension()
@@ -74,7 +85,7 @@ class Family:
             self._enumerate(str(why))
             return self.sizes
         try:
-            period = self._steps(k, tiles)
+            recurrence = self._steps(k, tiles)
         except Refused as why:
             self.sizes.left.append(f"K steps ({why})")
             return self.sizes
@@ -83,7 +94,10 @@ class Family:
             self.rules.assumed["fresh-tiles"] += 1
             return self.sizes
         try:
-            self._tiles(k, tiles, period)
+            if pairs:
+                self._pairs(k, tiles, recurrence)
+            else:
+                self._tiles(k, tiles, recurrence.period)
         except Refused as why:
             self.sizes.left.append(f"tiles of a cluster ({why})")
         return self.sizes
@@ -131,10 +145,19 @@ class Family:
         if told := owners(self.steering.specials):
             raise Refused(f"control depends on {', '.join(told)}")
 
-    def run(self, k: Dimension, tiles: Tiles | None, steps: int, count: int = 1, *, cuts: str = "") -> Checked:
-        """Check one size; a finding or an error ends the search. `cuts` takes states: of all `steps`, or of `tiles`."""
+    def run(
+        self,
+        k: Dimension,
+        tiles: Tiles | None,
+        steps: int,
+        count: int = 1,
+        *,
+        cuts: bool = False,
+        passes: frozenset[int] | None = None,
+    ) -> Checked:
+        """Check one size; a finding or an error ends the search. `cuts` takes states, of all steps or of `passes`."""
         what = f"{steps} K steps" if count == 1 else f"{count} tiles of {steps} K steps"
-        watch = self._watch(tiles=cuts == "tiles") if cuts else None
+        watch = self._watch(passes) if cuts else None
         launch, larger = self.variants.variant(k, steps, tiles, count), steps > self.variants.launched(k)
         return self._judge(launch, what, 1, larger=larger, watch=watch)
 
@@ -165,22 +188,22 @@ class Family:
             raise Refused(f"there is a finding with {what}")
         return checked
 
-    def _watch(self, *, tiles: bool) -> Callable[[Checker], Cuts]:
-        return lambda checker: Cuts(checker, self.variants.loops, self.steering, tiles=tiles)
+    def _watch(self, passes: frozenset[int] | None) -> Callable[[Checker], Cuts]:
+        return lambda checker: Cuts(checker, self.variants.loops, self.steering, passes)
 
-    def _steps(self, k: Dimension, tiles: Tiles | None) -> int:
-        """Prove all numbers of K steps for one tile of a cluster; the period of the recurrence."""
+    def _steps(self, k: Dimension, tiles: Tiles | None) -> Recurrence:
+        """Prove all numbers of K steps for one tile of a cluster."""
         reason = "no state recurs"
         for scout in _SCOUTS:
-            checked = self.run(k, tiles, scout, cuts="steps")
+            checked = self.run(k, tiles, scout, cuts=True)
             assert checked.cuts is not None
             reason = checked.cuts.reason or reason
             for parts in k_parts(self.variants, k, checked.cuts):
                 try:
                     period = k_period(self.variants, k, parts)
                     check_k(self.variants, k, checked.cuts, parts, scout)
-                    least, text = self._from_parts(k, tiles, checked.cuts, parts, scout)
-                    check_between(self.variants, k, least)
+                    found = self._from_parts(k, tiles, checked.cuts, parts, scout)
+                    check_between(self.variants, k, found.least)
                 except Refused as why:
                     reason = str(why)
                     if self.sizes.findings or self.sizes.error is not None:
@@ -188,16 +211,17 @@ class Family:
                     continue
                 unit = self.variants.value_for(k, 2) - self.variants.value_for(k, 1)
                 one = "" if tiles is None else " with one tile of a cluster"
-                ran = f"1 to {least + period - 1} K steps of {unit} run"
-                self.sizes.covered.append(f"{k.name} >= 1{one} ({ran}; more by recurrence with {text})")
-                return period
+                ran = f"1 to {found.least + period - 1} K steps of {unit} run"
+                self.sizes.covered.append(f"{k.name} >= 1{one} ({ran}; more by recurrence with {found.text})")
+                return found
         raise Refused(reason)
 
     def _from_parts(
         self, k: Dimension, tiles: Tiles | None, cuts: Cuts, parts: tuple[Repeat, ...], scout: int
-    ) -> tuple[int, str]:
-        """Run the sizes from which all others follow; the least from which larger ones follow, and the recurrence."""
+    ) -> Recurrence:
+        """Run the sizes from which all others follow."""
         period = k_period(self.variants, k, parts)
+        ends = cuts.found[parts[0].first].counter, cuts.found[parts[0].second].counter
         if len(parts) == 1:
             least = least_steps(self.variants, k, cuts, parts[0])
             residues = range(least, least + period)
@@ -207,17 +231,19 @@ class Family:
                 for steps in range(1, least + period):
                     if steps != scout:
                         self.run(k, tiles, steps)
-                return least, f"a period of {period} steps from step {self._begin(cuts, parts[0])}"
+                text = f"a period of {period} steps from step {self._begin(cuts, parts[0])}"
+                return Recurrence(period, least, *ends, text)
         for steps in range(scout + 1, scout + period):
             self._recur(k, tiles, steps, period)
         for steps in range(1, scout):
             self.run(k, tiles, steps)
         begin = ", ".join(str(self._begin(cuts, part)) for part in parts)
-        return scout, f"a period of {period} steps, which each of the last {period} shows from step {begin}"
+        text = f"a period of {period} steps, which each of the last {period} shows from step {begin}"
+        return Recurrence(period, scout, *ends, text)
 
     def _recur(self, k: Dimension, tiles: Tiles | None, steps: int, period: int) -> None:
         """Check a size whose own run must show a recurrence."""
-        checked = self.run(k, tiles, steps, cuts="steps")
+        checked = self.run(k, tiles, steps, cuts=True)
         assert checked.cuts is not None
         reason = checked.cuts.reason or f"no state recurs with {steps} K steps"
         for parts in k_parts(self.variants, k, checked.cuts):
@@ -240,24 +266,67 @@ class Family:
         self.sizes.left.append("tiles of a cluster with other numbers of K steps")
         self.rules.assumed["fresh-tiles"] += 1
 
-    def _tiles_with(self, k: Dimension, tiles: Tiles, steps: int) -> str:
+    def _pairs(self, k: Dimension, tiles: Tiles, found: Recurrence) -> None:
+        """Prove all numbers of tiles with all numbers of K steps.
+
+        From the least number of steps whose runs show the recurrence of K steps in every tile, the others follow: one
+        for each remainder of the period, of which both less and more repetitions of the part are runs of the kernel.
+        """
+        period, step = found.period, (found.end - found.begin) // found.period
+        # A turn of a warp may be two passes long, so that one of two neighbouring passes is seen.
+        ends = tuple((found.begin + late, found.end + late) for late in (0, step))
+        least = found.least + 1
+        largest = range(least + period, least + 2 * period)
+        for steps in (*range(1, least), *largest):
+            self._tiles_with(k, tiles, steps, ends if steps in largest else ())
+        ran = f"1 to {least - 1} and {largest[0]} to {largest[-1]} K steps run, each by recurrence of tiles"
+        self.sizes.covered[-1] = f"{k.name} >= 1 with any number of tiles of a cluster >= 1 ({ran}; {found.text})"
+        self.rules.assumed["fresh-tiles"] += 1
+
+    def _check_inner(self, k: Dimension, cuts: Cuts, ends: tuple[tuple[int, int], ...], steps: int) -> None:
+        """Every tile of a run must show the recurrence of K steps."""
+        counted = self.steering.counted.values()
+        heads = {each.head for each in counted if each.leaves and k.name in params_of(each.bound)}
+        for loop, part in cuts.inner(ends).items():
+            if loop[0] in heads:
+                if part is None:
+                    raise Refused(f"tile {loop[1]} of {steps} K steps does not show the recurrence of K steps")
+                check_k(self.variants, k, cuts, (part,), steps)
+
+    def _tiles_with(self, k: Dimension, tiles: Tiles, steps: int, ends: tuple[tuple[int, int], ...] = ()) -> str:
+        """Prove all numbers of tiles with one number of K steps; with `ends`, each tile shows the recurrence of K."""
         reason = "no state recurs"
         most = self.variants.most_tiles(tiles)
-        for scout in sorted({min(each, most) for each in _TILE_SCOUTS}):
-            checked = self.run(k, tiles, steps, scout, cuts="tiles")
+        passes = frozenset(each for pair in ends for each in pair)
+
+        def checked_cuts(count: int) -> Cuts:
+            checked = self.run(k, tiles, steps, count, cuts=True, passes=passes)
             assert checked.cuts is not None
-            reason = checked.cuts.reason or reason
-            for repeat in checked.cuts.repeats():
-                period = check_tiles(self.variants, tiles, checked.cuts, repeat, scout)
-                begin = checked.cuts.found[repeat.first]
+            if ends:
+                self._check_inner(k, checked.cuts, ends, steps)
+            return checked.cuts
+
+        for scout in sorted({min(each, most) for each in _TILE_SCOUTS}):
+            cuts = checked_cuts(scout)
+            reason = cuts.reason or reason
+            for repeat in cuts.repeats():
+                try:
+                    period = check_tiles(self.variants, tiles, cuts, repeat, scout)
+                except Refused as why:
+                    reason = str(why)
+                    continue
+                begin = cuts.found[repeat.first]
                 begun = [begin.comparisons[key].compared + 2 for key in repeat.moved]
-                least = max(0 if tiles.names else begin.taken, repeat.first + 3, *begun) + 1
+                least = max(0 if tiles.names else begin.taken, begin.loop[1] + 2, *begun) + 1
                 if least + period - 1 > most:
                     raise Refused(f"{least + period - 1} tiles must be run, and the launch has {most}")
                 for count in range(1, least + period):
                     if count != scout:
-                        self.run(k, tiles, steps, count)
-                start = f"a period of {period} tiles from tile {repeat.first}"
+                        if ends:
+                            checked_cuts(count)
+                        else:
+                            self.run(k, tiles, steps, count)
+                start = f"a period of {period} tiles from tile {begin.loop[1]}"
                 return f"1 to {least + period - 1} run; more by recurrence with {start}"
         raise Refused(f"{reason} with {steps} K steps and at most {min(most, _TILE_SCOUTS[-1])} tiles")
 

@@ -58,6 +58,8 @@ class Variants:
         self.values: dict[str, int] = dict(self.scalars)
         """The values of parameters, and of special registers where one CTA stands for all."""
         self._room = 1
+        self._known: dict[int, int] = {}
+        """The values of the parameter of K steps."""
 
     def k_dimension(self) -> Dimension:
         """The parameter that decides how often the innermost loops run."""
@@ -69,6 +71,14 @@ class Variants:
                     found.setdefault(name, []).append(counted)
         if not found:
             raise Refused("no loop is bounded by a scalar parameter alone")
+        bodies = {name: [self.loops.bodies[each.head] for each in loops] for name, loops in found.items()}
+        outer = {
+            name
+            for name, own in bodies.items()
+            for other, theirs in bodies.items()
+            if name != other and any(inner < body for body in own for inner in theirs)
+        }
+        found = {name: loops for name, loops in found.items() if name not in outer} or found
         if len(found) > 1:
             raise Refused(f"loops are bounded by several parameters: {', '.join(sorted(found))}")
         ((name, loops),) = found.items()
@@ -88,6 +98,11 @@ class Variants:
 
     def value_for(self, dimension: Dimension, steps: int) -> int:
         """The largest value of a parameter for which the loop has so many steps."""
+        if steps not in self._known:
+            self._known[steps] = self._value_for(dimension, steps)
+        return self._known[steps]
+
+    def _value_for(self, dimension: Dimension, steps: int) -> int:
         low, high = 0, 1
         while (self.trips(dimension.primary, dimension.name, high) or 0) <= steps:
             high *= 2
