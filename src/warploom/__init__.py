@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         ptx_of,
         quantise_mxfp8,
         quantise_nvfp4,
+        timeline,
     )
     from warploom.ops.determinism import determinism
     from warploom.ops.planning.prepare import plan_matmul as plan_matmul
@@ -79,6 +80,7 @@ __all__ = [
     "sigmoid",
     "sweep",
     "tanh",
+    "timeline",
 ]
 
 _NAMES = {
@@ -105,6 +107,7 @@ _NAMES = {
         "ptx_of",
         "quantise_mxfp8",
         "quantise_nvfp4",
+        "timeline",
     ),
     "warploom.ops.determinism": ("determinism",),
     "warploom.ops.planning.prepare": ("plan_matmul",),

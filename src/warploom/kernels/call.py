@@ -68,6 +68,8 @@ class Call(Generic[Config]):
     """Grouped: the matrices of B, where they are allocated separately; `b` then repeats the first."""
     starts: Any = None
     """Batches with their own K ranges: the first K tile of each, and the end of the last."""
+    trace: Any = None
+    """The buffer of time stamps of the default GEMMs."""
     window: Window | None = None
     """Of a convolution: A are images (N, H, W, C), B are filters (K, R, S, C)."""
 
@@ -99,6 +101,8 @@ class Call(Generic[Config]):
             found["up"] = operand_map(self.up, weights, self.swapped(self.config.a_type, self.config.b_type)[1])
         if self.starts is not None:
             found["starts"] = self.starts
+        if self.trace is not None:
+            found["trace"] = self.trace
         if self.window is not None:
             found["window"] = self.window.arguments(self.config.k_tiles(buffer_of(self.a).shape[-1]))
         return found

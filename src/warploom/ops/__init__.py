@@ -14,6 +14,7 @@ from warploom.ops.scaled import (
     grouped_block_scaled_matmul,
     grouped_blockwise_matmul,
 )
+from warploom.ops.timeline import timeline
 
 __all__ = [
     "Quantised",
@@ -34,4 +35,5 @@ __all__ = [
     "ptx_of",
     "quantise_mxfp8",
     "quantise_nvfp4",
+    "timeline",
 ]
