@@ -30,6 +30,12 @@ def test_float32_through_shared_memory_swapped_assembles_without_a_spill():
     assert all(kernel.spill_stores == 0 for kernel in assemble_ok(case.launch()).kernels)
 
 
+def test_blockwise_through_shared_memory_assembles_without_a_spill():
+    fields = {"c_type": "bf16", "activation": None, "bias": True, "residual": True}
+    case = SCRIPT["Case"]("grouped_blockwise", (1, 128, 192), swapped=False, by_registers=False, **fields)
+    assert all(kernel.spill_stores == 0 for kernel in assemble_ok(case.launch()).kernels)
+
+
 def test_there_are_thousands_of_combinations_of_every_family():
     cases = list(SCRIPT["cases"]())
     assert len(cases) > 5000

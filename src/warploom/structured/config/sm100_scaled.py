@@ -28,6 +28,8 @@ _ATOM_COLUMNS = SCALE_CHUNK_ROWS // QUADRANT
 _MANY_ACCUMULATORS, _NARROW_PIECE, _WIDE_PIECE = 128, 8, 32
 _OTHER_REGISTERS = 31
 """Other registers of a blockwise epilogue thread: addresses, scales, ring positions (ptxas 13.4, plain epilogue)."""
+_EXCHANGE_REGISTERS = 32
+"""More of them if values are exchanged through shared memory: with 192 accumulators up to 38 spilled (ptxas 13.4)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +228,8 @@ class BlockwiseFP8MatmulConfig(MatmulConfig):
     def promotion_registers(self) -> int:
         """Registers that a thread would need: accumulators of its part of a tile, two loaded pieces, and the rest."""
         halves = 2 if self.epilogue.is_lower_frag_required else 1
-        return self.accumulators_per_thread + halves * self.promoted_columns + _OTHER_REGISTERS
+        others = _OTHER_REGISTERS + (0 if self.register_based_epilogue else _EXCHANGE_REGISTERS)
+        return self.accumulators_per_thread + halves * self.promoted_columns + others
 
     @property
     def sums_column(self) -> int:
