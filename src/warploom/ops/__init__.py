@@ -14,7 +14,7 @@ from warploom.ops.scaled import (
     grouped_block_scaled_matmul,
     grouped_blockwise_matmul,
 )
-from warploom.ops.timeline import timeline
+from warploom.ops.timelines import timeline
 
 __all__ = [
     "Quantised",

@@ -14,12 +14,11 @@ from tests.ops.references import BF16, exact, integers, poisoned, rounded
 import warploom as wl
 from warploom.diagnostics import LaunchError
 from warploom.ops import timeline as call
+from warploom.ops import timelines as module
 from warploom.ops.planning.arrays import ArrayDescriptor
 from warploom.runtime.gpu.driver import Gpu
 from warploom.runtime.gpu.workspace import Block
 from warploom.structured import chrome_trace
-
-module = __import__("sys").modules["warploom.ops.timeline"]
 
 
 @pytest.mark.parametrize(
