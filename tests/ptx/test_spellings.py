@@ -75,6 +75,18 @@ def test_special_registers_of_four_parts_move_whole() -> None:
     assert got[:6].tolist() == [2, 5, 3, 1, 0, 1]
 
 
+@pytest.mark.parametrize(
+    "body",
+    ["ld.global.u64 wide, [%d0];", "ld.global.b128 wide, [%d0]; st.global.s8 [%d0], wide;", "cvt.u32.u64 low, wide;"],
+)
+def test_registers_of_128_bits_hold_no_narrower_value(body: str) -> None:
+    """The PTX ISA has no rule for one; ptxas sign-extends into an undefined upper half."""
+    with pytest.raises(WarploomError) as caught:
+        words(f".reg .b128 wide; .reg .b32 low; {body}")
+    assert caught.value.code == "BAD_OPERANDS"
+    assert "is a .b128 register where" in str(caught.value)
+
+
 def test_a_part_must_be_named() -> None:
     with pytest.raises(WarploomError) as caught:
         words("mov.u32 %r0, %tid;")

@@ -292,6 +292,31 @@ def test_cublas_of_triton_runs_on_the_host():
     assert nvidia.cublas.CublasLt is not type(blas)
 
 
+@pytest.mark.parametrize("kind", ["mxfp8", "nvfp4"])
+def test_cublas_of_triton_with_block_scales(kind):
+    """Scales that are all one, but for those of one row of each operand, whose place in memory is cuBLAS' own."""
+    nvidia = pytest.importorskip("triton._C.libtriton").nvidia
+    m, n, k = 130, 20, 256
+    block, dtype = (32, torch.float8_e8m0fnu) if kind == "mxfp8" else (16, torch.float8_e4m3fn)
+    row = random.randrange(m)
+    with warploom.triton.machine():
+        if kind == "mxfp8":
+            a, b = (integers(extent, k, dtype=torch.float8_e4m3fn) for extent in (m, n))
+            whole = [a.float(), b.float()]
+        else:
+            a, b = (torch.randint(0, 256, (extent, k // 2), dtype=torch.uint8) for extent in (m, n))
+            table = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+            signed = torch.cat((table, -table))
+            whole = [torch.stack((signed[(x & 15).long()], signed[(x >> 4).long()]), 2).reshape(-1, k) for x in (a, b)]
+        scales = [torch.ones(-(-extent // 128) * 128 * k // block).to(dtype) for extent in (m, n)]
+        at = row // 128 * 128 * (k // block) + row % 32 * 16 + row % 128 // 32 * 4  # the first four columns of scales
+        scales[0][at : at + 4] = torch.full((4,), 2.0).to(dtype)
+        whole[0][row, : 4 * block] *= 2
+        out = poisoned(m, n, dtype=torch.float16)
+        getattr(nvidia.cublas.CublasLt(torch.empty(1)), f"block_scaled_matmul_{kind}")(a, b, out, *scales)
+        assert torch.equal(out, (whole[0] @ whole[1].T).half())
+
+
 def test_a_layer_norm_in_half_precision_sums_its_gradients_in_f32():
     with warploom.triton.machine():
         x, dy = torch.randn(1500, 64, device="cuda").half(), torch.randn(1500, 64, device="cuda").half()

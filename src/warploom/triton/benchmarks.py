@@ -28,6 +28,7 @@ def once(
 
 def quieten(patches: Patches) -> None:
     """Let `do_bench` and its like call their function once, and skip the reports of `perf_report`."""
+    import triton
     from triton import testing
 
     for name in ("do_bench", "do_bench_cudagraph", "do_bench_cudagraph_proton", "do_bench_proton"):
@@ -39,6 +40,9 @@ def quieten(patches: Patches) -> None:
         sys.stderr.write(f"warploom: skipped the benchmark `{name}`: the emulator gives no times of a GPU\n")
 
     patches.set(testing.Mark, "run", run)
+    proton = getattr(getattr(triton, "knobs", None), "proton", None)
+    if hasattr(proton, "disable"):
+        patches.set(proton, "disable", True)  # the profiler asks the CUDA driver for times
 
 
 def tune_once(patches: Patches, options: Options, dry: Callable[[], Any]) -> None:

@@ -97,6 +97,9 @@ BITS = {
     "e2m3x4": 32,
     "e3m2x4": 32,
 }
+_MOST_EXTENDED = 64
+"""The widest register to which a narrower value is extended, or from which one is taken: the PTX ISA's rules for
+operands wider than their type have no .b128, and ptxas leaves the upper half of a sign-extended one undefined."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -528,7 +531,8 @@ def _misfit(operand: object, type_: str, slot: Slot, registers: dict[str, str]) 
     if have is None:
         return f"`{operand}` is not a register"
     need, got = BITS[type_], BITS.get(have, 0)
-    if (have == "pred") != (type_ == "pred") or got < need or (got > need and not slot.wider):
+    widened = got > need and not (slot.wider and got <= _MOST_EXTENDED)
+    if (have == "pred") != (type_ == "pred") or got < need or widened:
         return f"`{operand}` is a .{have} register where {slot.name} is .{type_}"
     return ""
 
