@@ -32,12 +32,13 @@ def symbol_at(symbols: dict[str, int], start: int) -> str:
 
 def _noted(grid: Grid) -> dict[int, str]:
     """Names by bytes from the start of shared memory, read once per grid."""
-    if grid not in _NAMES:
+    names = _NAMES.get(grid)
+    if names is None:
         names = dict[int, str]()
         for words in notes_of(grid.program.module, grid.program.kernel):
             names |= barriers_in(words, grid.shared_symbols)
         _NAMES[grid] = names
-    return _NAMES[grid]
+    return names
 
 
 def role_of(grid: Grid, warp: int) -> str:

@@ -191,9 +191,15 @@ def load(op: Op) -> Run:
         if checked[0] is not geometry:
             _check_map(tensor, coords, rank_, mode)
             checked[0] = geometry
-        offset = dst & OFFSET_MASK
-        start, known = offset - shared.reserved, cta.mbarriers.get(barrier & OFFSET_MASK)
-        if dst >> RANK_SHIFT != rank or barrier >> RANK_SHIFT != rank or known is None or not known.valid:
+        offset, there = dst & OFFSET_MASK, barrier >> RANK_SHIFT
+        owner = cta
+        if there != rank:
+            # Both CTAs of a pair may count on the barrier of one of them.
+            if not pair or there != rank ^ 1 or there >= len(cta.cluster.ctas):
+                return False
+            owner = cta.cluster.ctas[there]
+        start, known = offset - shared.reserved, owner.mbarriers.get(barrier & OFFSET_MASK)
+        if dst >> RANK_SHIFT != rank or known is None or not known.valid or not owner.live_threads:
             return False
         if start < 0 or start + _span_bytes(tensor, four=False) > shared.size:
             return False
