@@ -109,3 +109,23 @@ def test_an_instruction_halfway_through_the_steps(guarded: str) -> None:
         return
     assert report.verdict is Verdict.PROVED
     assert f"a period of {4 * STAGES} steps" in report.covers.generalised[0]  # a lap and its parity on each side
+
+
+def test_a_wait_that_is_missing_at_the_end_of_one_remainder_is_found() -> None:
+    # The consumer does not wait for its last stage, if the number of steps is 1 modulo 4 and not 1.
+    last = """CONSUME:
+    rem.u32 %r30, %r20, 4;
+    setp.eq.u32 %p8, %r30, 1;
+    setp.gt.u32 %p9, %r20, 1;
+    and.pred %p8, %p8, %p9;
+    sub.u32 %r31, %r20, 1;
+"""
+    skip = "    setp.eq.u32 %p10, %r10, %r31;\n    and.pred %p10, %p10, %p8;\n    @%p10 bra TAKEN;\nFULL:\n"
+    text = PIPELINE.replace("{PARITY}", "").replace("{LAST}", "%r20")
+    text = text.replace("CONSUME:\n", last).replace("FULL:\n", skip)
+    text = text.replace("    @!%p3 bra FULL;\n", "    @!%p3 bra FULL;\nTAKEN:\n")
+    launch = {"grid": 1, "block": 64, "args": [np.zeros(32, np.uint32), np.uint32(STAGES)]}
+    assert warploom.check(text, launch=launch).verdict is Verdict.PROVED
+    report = warploom.check(text, launch=launch, sizes="all", budget=0)
+    assert report.verdict is Verdict.REFUTED
+    assert report.covers.generalised == ()

@@ -167,15 +167,16 @@ def test_loops_of_different_lengths_are_not_generalised() -> None:
 
 CONFIGURATIONS = {
     "sm_90a": lambda: warploom.HopperConfig(tile=(64, 32), consumers=1, num_pipeline_stages=2),
+    "sm_90a ping-pong": lambda: warploom.HopperConfig(tile=(64, 32), pingpong=True, num_pipeline_stages=2),
     "sm_100a": lambda: warploom.MatmulConfig(cta_group=1, mma_shape=(64, 32, 16), num_pipeline_stages=2),
 }
 
 
-@pytest.mark.parametrize("target", CONFIGURATIONS)
-def test_kernels_of_the_library_are_proved_for_every_k(target: str) -> None:
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_kernels_of_the_library_are_proved_for_every_k(name: str) -> None:
     tiles = 24  # at least as many as the recurrence of the tile loop needs
     given = np.ones((64 * tiles, 192), np.float16), np.ones((192, 32), np.float16)
-    launch = warploom.matmul.bind(*given, target=target, config=CONFIGURATIONS[target]())
+    launch = warploom.matmul.bind(*given, target=name.partition(" ")[0], config=CONFIGURATIONS[name]())
     report = warploom.check(launch, sizes="all")
     assert report.verdict is Verdict.PROVED
     steps, tiles = report.covers.generalised

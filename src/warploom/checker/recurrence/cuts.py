@@ -128,8 +128,13 @@ class Cuts:
         return sum(each.counts[index] for each in mine for index in outside)
 
     def _slots(self, group: Group) -> Iterator[Access | None]:
-        """The last writes of the places that steering values are loaded from; these must have a constant address."""
+        """The last writes of the places from which steering values are yet loaded; these have a constant address."""
+        groups = [each for cta in group.cta.cluster.ctas for each in cta.all_groups if each.state != DONE]
+        ahead = frozenset().union(*(self.loops.ahead(each.pc) for each in groups))
         for op in self.steering.shared_loads:
+            if self.loops.block_of(op) not in ahead:
+                yield None
+                continue
             place = self.loops.address(op)
             if place is None or place[0] not in group.cta.symbols:
                 raise Unfit("control depends on shared memory")

@@ -85,6 +85,7 @@ class Loops:
         self.bodies = self._bodies()
         self._places = {id(op): (block.index, at) for block in flow.blocks for at, op in enumerate(block.ops)}
         self._values: dict[int, Expression] = {}
+        self._ahead: dict[int, frozenset[int]] = {}
 
     def _bodies(self) -> dict[int, frozenset[int]]:
         """The blocks of every natural loop, by its head."""
@@ -187,6 +188,21 @@ class Loops:
         left = [operand for op in waits for operand in op.operands.values() if not isinstance(operand, Address)]
         counts = [int(each.value) if isinstance(each, Immediate) else _ALL_GROUPS for each in left]
         return min(max(counts, default=0) + 2, _ALL_GROUPS)
+
+    def block_of(self, op: Op) -> int:
+        """The block that an instruction is in."""
+        return self._places[id(op)][0]
+
+    def ahead(self, block: int) -> frozenset[int]:
+        """The blocks that may be executed from the start of a block on."""
+        if block not in self._ahead:
+            seen, work = {block}, [block]
+            while work:
+                new = [each for each in self.flow.blocks[work.pop()].successors if each not in seen]
+                seen.update(new)
+                work += new
+            self._ahead[block] = frozenset(seen)
+        return self._ahead[block]
 
     def address(self, op: Op) -> tuple[str, int] | None:
         """The variable and the offset of a constant address that an instruction loads from."""

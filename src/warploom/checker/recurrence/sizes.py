@@ -197,8 +197,9 @@ class Family:
         for scout in _SCOUTS:
             checked = self.run(k, tiles, scout, cuts=True)
             assert checked.cuts is not None
+            candidates = list(k_parts(self.variants, k, checked.cuts))
             reason = checked.cuts.reason or reason
-            for parts in k_parts(self.variants, k, checked.cuts):
+            for parts in candidates:
                 try:
                     period = k_period(self.variants, k, parts)
                     check_k(self.variants, k, checked.cuts, parts, scout)
@@ -308,8 +309,9 @@ class Family:
 
         for scout in sorted({min(each, most) for each in _TILE_SCOUTS}):
             cuts = checked_cuts(scout)
+            repeats = cuts.repeats()
             reason = cuts.reason or reason
-            for repeat in cuts.repeats():
+            for repeat in repeats:
                 try:
                     period = check_tiles(self.variants, tiles, cuts, repeat, scout)
                 except Refused as why:
