@@ -2,12 +2,14 @@
 
     python bench/checker_mutants.py run --minutes 30 --most 3      # go on with bench/results/checker_mutants.json
     python bench/checker_mutants.py prove --minutes 10             # the survivors: other paths, and schedules
+    python bench/checker_mutants.py merge FILE …                   # add the results of runs with another $CHECKER_MUTANTS
     python bench/checker_mutants.py show ID                        # one mutant with its report
 
 The mutants are those of `mutant_classes.py`, of the library's families (`mutant_cases.py`, profile `strict`) and of
 kernels of other compilers (launch files, `lenient`, under which the whole kernels are clean). A mutant that survives is
-*redundant* if every pair of accesses that the changed instruction ordered has another path, which is listed, and if the
-schedules agree with the whole kernel; every other survivor that is executed counts as missed.
+*redundant* if every pair of accesses that the changed instruction ordered has another path, which is listed, and if 64
+schedules agree with the whole kernel; every other survivor that is executed counts as missed. A row has the revision at
+which it was judged.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import argparse
 import hashlib
 import json
 import os
+import subprocess
 import sys
 import time
 from collections import Counter, defaultdict
@@ -33,7 +36,6 @@ import numpy as np  # noqa: E402
 from mutant_cases import CASES  # noqa: E402
 from mutant_classes import Mutant, mutants  # noqa: E402
 from mutant_runs import job_of, made  # noqa: E402
-from mutants import OLD  # noqa: E402
 
 import warploom  # noqa: E402
 from warploom.checker.redundancy import Orders, Replay  # noqa: E402
@@ -44,7 +46,6 @@ from warploom.ptx.syntax.printer import print_module  # noqa: E402
 
 HERE = Path(__file__).parent
 RESULTS = Path(os.environ.get("CHECKER_MUTANTS", HERE / "results" / "checker_mutants.json"))
-OTHERS = HERE / "results" / "mutants.json"
 _PATIENCE = 20
 """A mutant may execute so many times the instructions of the whole kernel."""
 _FOREIGN = (HERE.parent / "tests" / "foreign", HERE.parent / "tests" / "checker" / "triton_fence")
@@ -162,6 +163,7 @@ def judge(name: str, mutant: Mutant) -> Row:
     """The verdict on a mutant."""
     one = subject(name)
     row: Row = {"kernel": name, "class": mutant.name, "line": mutant.line + 1, "before": mutant.before.strip()}
+    row["revision"] = revision()
     row["after"] = mutant.after.strip()
     try:
         report = report_of(one, mutant.applied(one.text))
@@ -230,6 +232,13 @@ def explored(name: str, mutant: Mutant, budget: int) -> tuple[str, int]:
     return "", tried
 
 
+@cache
+def revision() -> str:
+    """The commit of this checkout."""
+    command = ["git", "-C", str(HERE), "rev-parse", "--short", "HEAD"]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+
+
 def read() -> dict[str, Any]:
     if RESULTS.exists():
         found: dict[str, Any] = json.loads(RESULTS.read_text("utf-8"))
@@ -289,24 +298,26 @@ def again(options: argparse.Namespace) -> None:
 
 
 def prove(options: argparse.Namespace) -> None:
-    """Look for other paths and for schedules that show a survivor; `mutants.py` has run many of them already."""
-    known = json.loads(OTHERS.read_text("utf-8"))["mutants"]
+    """Look for other paths and for schedules that show a survivor, those of small kernels first."""
     results, end = read(), time.monotonic() + 60 * options.minutes
+    first, parts = (int(word) for word in options.part.split("/"))
     made_ = {
         key(name, mutant): (name, mutant)
         for name, mutant in chosen([n for n in subjects() if n in results["whole"]], 1 << 20)
     }
-    for number, row in results["mutants"].items():
-        if row["verdict"] not in ("PROVED", "INCOMPLETE") or time.monotonic() > end or number not in made_:
+    survivors = [
+        (number, row) for number, row in results["mutants"].items() if row["verdict"] in ("PROVED", "INCOMPLETE")
+    ]
+    survivors.sort(key=lambda each: (results["whole"][each[1]["kernel"]]["seconds"], each[0]))
+    for number, row in survivors[first::parts]:
+        if time.monotonic() > end or number not in made_ or row.get("executed") is False:
             continue
         name, mutant = made_[number]
         if "paths" not in row:
             row["is ordered"], row["paths"] = paths(name, mutant)
-        if number in known and not row.get("schedules"):
-            row["shown by"] = known[number]["old"] or known[number].get("explore", "")
-            row["schedules"] = len(OLD) + known[number].get("schedules", 0)
         if row.get("schedules", 0) < options.schedules and not row.get("shown by"):
             row["shown by"], row["schedules"] = explored(name, mutant, options.schedules)
+            row["revision"] = revision()
         print(
             number,
             name,
@@ -318,6 +329,19 @@ def prove(options: argparse.Namespace) -> None:
             flush=True,
         )
         write(results)
+
+
+def merge(options: argparse.Namespace) -> None:
+    """Add other results; of two rows of one mutant, the one with more schedules or of the later file stays."""
+    results = read()
+    for file in options.files:
+        found = json.loads(file.read_text("utf-8"))
+        results["whole"] |= found["whole"]
+        for number, row in found["mutants"].items():
+            if row.get("schedules", 0) >= results["mutants"].get(number, {}).get("schedules", 0):
+                results["mutants"][number] = row
+    write(results)
+    print(len(results["mutants"]), dict(Counter(row["verdict"] for row in results["mutants"].values())))
 
 
 def show(options: argparse.Namespace) -> None:
@@ -343,7 +367,11 @@ def main() -> None:
     command = commands.add_parser("prove")
     command.add_argument("--minutes", type=float, default=10)
     command.add_argument("--schedules", type=int, default=64, help="schedules of explore (64)")
+    command.add_argument("--part", default="0/1", help="one part of several: 0/2, 1/2 (0/1)")
     command.set_defaults(do=prove)
+    command = commands.add_parser("merge")
+    command.add_argument("files", nargs="+", type=Path)
+    command.set_defaults(do=merge)
     command = commands.add_parser("again")
     command.add_argument("--minutes", type=float, default=10)
     command.set_defaults(do=again)

@@ -213,7 +213,7 @@ class _Judged:
                 text = f"{hazard.register} belongs to a wgmma that no wgmma.wait_group before this access covers."
                 parties, missing = (accessed, multiplied), "wgmma.wait_group"
             else:
-                text = f"{hazard.register} may be written since the last wgmma.fence before this wgmma."
+                text = f"{hazard.register} may be accessed since the last wgmma.fence before this wgmma."
                 parties, missing = (multiplied,), "wgmma.fence"
             self.findings.add(hazard.code, text, parties, missing=missing, excused_by=hazard.relaxation)
 

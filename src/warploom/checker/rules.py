@@ -54,6 +54,10 @@ RELAXATIONS: dict[str, Relaxation] = {
         "the arrivals of one warp instruction, lane by lane at barriers of several CTAs, take effect together",
         "PTX ISA 8.9 does not order the lanes of an instruction; kernels in which one CTA multicasts rely on it",
     ),
+    "load-by-use": Relaxation(
+        "a tcgen05.ld is complete when all registers that it loads have been used",
+        "PTX ISA 9.7.16.6.4.5: a register dependency orders no memory accesses; CUTLASS's tutorials rely on it",
+    ),
     "read-before-cas": Relaxation(
         "a plain load may race with a compare-and-swap that checks what it loaded",
         "PTX ISA 8.7 calls it a race; the CUDA C++ programming guide builds atomics from atomicCAS with it",

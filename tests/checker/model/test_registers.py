@@ -54,5 +54,17 @@ def test_the_last_wait_before_the_epilogue_matters() -> None:
     assert {each.code for each in report.findings} == {"WGMMA_REGISTERS"}
 
 
+def test_registers_that_were_read_need_a_fence_before_the_next_wgmma() -> None:
+    """The accumulators of a K step are read and added to others, and the wgmmas of a later one overwrite them."""
+    launch, _ = FAMILIES["sm_90a blockwise"]()
+    text = print_module(prepare(launch, Eager(), None, None, (), None).program.module)
+    assert codes(text) == set()
+    lines = text.split("\n")
+    fences = [number for number, line in enumerate(lines) if "wgmma.fence" in line]
+    assert len(fences) > 1
+    for number in fences:
+        assert codes("\n".join((*lines[:number], *lines[number + 1 :]))) == {"WGMMA_FENCE"}
+
+
 def test_registers_need_a_fence_before_the_first_wgmma(text: str) -> None:
     assert codes(without(text, "wgmma.fence")) == {"WGMMA_FENCE"}

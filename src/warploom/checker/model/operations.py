@@ -240,7 +240,11 @@ class Operations:
                     counts[lane] += 1
 
     def drain(self, event: Event, warp: Warp) -> None:
-        """Lanes have waited for groups."""
+        """Lanes have waited for groups, or have used all registers of their loads of TMEM."""
+        if event.group is not None and event.group.kind == "tensor load" and not _is_wait(event):
+            self._rules.relaxed["load-by-use"] += 1
+            if not self._rules.lenient:
+                return
         parts, group = self._agents.act(warp, event.lanes), event.group
         if group is None:
             return
@@ -349,6 +353,10 @@ def _numbered(components: Components, clock: Clock, key: tuple[object, ...]) -> 
 
 def _rank(touch: Touch) -> int:
     return int(touch.addresses[0]) >> 24 if touch.space == "shared" and len(touch.addresses) else -1
+
+
+def _is_wait(event: Event) -> bool:
+    return event.source.instruction.opcode.startswith("tcgen05.wait")
 
 
 def _signals(event: Event) -> bool:

@@ -1,7 +1,7 @@
 """Registers of wgmma: a static pass, because no event reports an access to a register.
 
 Accumulators and operands in registers belong to a `wgmma.mma_async` until a `wgmma.wait_group` covers its group, and
-what a thread writes to them before needs a `wgmma.fence` (PTX ISA 9.7.15.7.1, wgmma.fence and wgmma.mma_async).
+an access of a thread to them before needs a `wgmma.fence` (PTX ISA 9.7.15.7.1, wgmma.fence and wgmma.mma_async).
 """
 
 from __future__ import annotations
@@ -109,7 +109,10 @@ def _after(op: Op, state: _Pending, place: dict[int, int]) -> _Pending:
 
 
 def _unfenced(flow: Flow, wgmmas: list[Op]) -> list[Hazard]:
-    """Wgmmas whose registers were written since the last `wgmma.fence`, on some path."""
+    """Wgmmas whose registers were accessed since the last `wgmma.fence`, on some path.
+
+    A read counts too: the fence orders every register access before a wgmma that accesses the same registers.
+    """
     used = frozenset(name for op in wgmmas for name in _registers(op))
     found: dict[int, Hazard] = {}
     entering: dict[int, frozenset[str]] = {}
@@ -128,8 +131,8 @@ def _unfenced(flow: Flow, wgmmas: list[Op]) -> list[Hazard]:
                 if names and id(op) not in found:
                     found[id(op)] = Hazard("WGMMA_FENCE", op, op, min(names))
             elif not op.family.startswith("wgmma"):
-                changed = used.intersection(written(op))
-                if changed:
-                    dirty = dirty | changed
+                accessed = used.intersection((*written(op), *read(op)))
+                if accessed:
+                    dirty = dirty | accessed
         ahead += [(successor, dirty) for successor in flow.blocks[index].successors]
     return list(found.values())
