@@ -18,7 +18,6 @@ import argparse
 import hashlib
 import json
 import os
-import subprocess
 import sys
 import time
 from collections import Counter, defaultdict
@@ -36,6 +35,7 @@ import numpy as np  # noqa: E402
 from mutant_cases import CASES  # noqa: E402
 from mutant_classes import Mutant, mutants  # noqa: E402
 from mutant_runs import job_of, made  # noqa: E402
+from revision import revision  # noqa: E402
 
 import warploom  # noqa: E402
 from warploom.checker.redundancy import Orders, Replay  # noqa: E402
@@ -230,13 +230,6 @@ def explored(name: str, mutant: Mutant, budget: int) -> tuple[str, int]:
         if found != digest:
             return f"{schedule.name}: {found if found.isupper() else 'another result'}", tried
     return "", tried
-
-
-@cache
-def revision() -> str:
-    """The commit of this checkout."""
-    command = ["git", "-C", str(HERE), "rev-parse", "--short", "HEAD"]
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def read() -> dict[str, Any]:

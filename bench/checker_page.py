@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "checker-results.md"
 Rows = dict[str, Any]
+_SCHEDULES = 64
+"""Schedules that must agree with the whole kernel before a survivor counts as redundant."""
 
 
 def read(name: str) -> Rows | None:
@@ -27,6 +30,14 @@ def table(heads: list[str], rows: list[list[Any]]) -> list[str]:
 
 def share(part: int, of: int) -> str:
     return f"{part:,} of {of:,} ({100 * part / of:.1f} %)" if of else "0 of 0"
+
+
+def revisions(rows: Iterable[Rows]) -> str:
+    """The revisions at which some rows were judged, with their numbers."""
+    counts = Counter(row.get("revision", "") for row in rows)
+    if len(counts) == 1:
+        return f"Revision `{next(iter(counts))}`."
+    return f"Revisions: {', '.join(f'`{name}` ({number})' for name, number in counts.most_common())}."
 
 
 def soundness(found: Rows) -> list[str]:
@@ -52,7 +63,7 @@ def soundness(found: Rows) -> list[str]:
         "a load is performed late, and the async proxy has a view of its own; it shares no code with the checker or the emulator.",
         "`bench/soundness.py` compares: a verdict is unsound if the checker says PROVED and some execution hangs, faults, or has another outcome.",
         "",
-        f"- {sum(end - start for start, end in found['ranges']):,} protocols, {found['states']:,} states. **Unsound verdicts: {len(found['unsound'])}.**",
+        f"- {sum(end - start for start, end in found['ranges']):,} protocols, {found['states']:,} states, at revision `{found['revision']}`. **Unsound verdicts: {len(found['unsound'])}.**",
         f"- {judged:,} were judged by the checker: all whose executions differ, and every fourth of those whose executions agree, where no verdict can be unsound.",
         f"- False alarms under `strict`: {share(sum(found['false alarms'].values()), agreed)} of the judged protocols whose executions agree.",
         f"- In {proved:,} of the PROVED ones outcomes differ only at locations of strong accesses, and the report has the assumption `strong-order`.",
@@ -95,7 +106,7 @@ def litmus(found: Rows) -> list[str]:
         "outcome; if a test whose conflicts are all between strong accesses of sufficient scope is REFUTED although its outcome is forbidden; if a test that may",
         "hang is PROVED; or if one that always ends has a deadlock. REFUTED is right for a test with a data race, whether or not its outcome is allowed.",
         "",
-        f"- {len(tests)} tests translated, {len(found['outside'])} outside the model. **Wrong answers: {len(wrong)}.**",
+        f"- {len(tests)} tests translated, {len(found['outside'])} outside the model. **Wrong answers: {len(wrong)}.** Revision `{found['revision']}`.",
         f"- Of {allowed} allowed outcomes, twelve schedules show {len(shown)}; the emulator delays stores and not loads.",
         "",
         *table(
@@ -127,7 +138,7 @@ def bugs(found: Rows) -> list[str]:
         "`bench/real_bugs.py`). The finding names the line that the fix protects (`tests/checker/test_real_bugs.py`). The proxy fence that Triton 3.3.1 to 3.7.0 omit",
         "(triton-lang/triton#9610) is judged on Triton's own output, for two targets and eight releases (`tests/checker/test_triton_fence.py`).",
         "",
-        f"**{right} of {len(found)} REFUTED before and PROVED after the fix.**",
+        f"**{right} of {len(found)} REFUTED before and PROVED after the fix.** {revisions(found.values())}",
         "",
         *table(["issue", "defect", "profile", "findings before", "after", "witness"], rows),
     ]
@@ -140,9 +151,12 @@ def mutants(found: Rows) -> list[str]:
     idle = [row for row in left if row.get("executed") is False]
     alive = [row for row in left if row.get("executed") is not False]
     shown = [row for row in alive if row.get("shown by")]
-    redundant = [row for row in alive if row.get("is ordered") and not row.get("shown by") and row.get("schedules")]
+    redundant = [
+        row
+        for row in alive
+        if row.get("is ordered") and not row.get("shown by") and row.get("schedules", 0) >= _SCHEDULES
+    ]
     open_ = [row for row in alive if row not in redundant and row not in shown]
-    tried = sorted({row["schedules"] for row in redundant})
     by_class = []
     for name in sorted({row["class"] for row in rows}):
         mine = [row for row in rows if row["class"] == name]
@@ -158,11 +172,13 @@ def mutants(found: Rows) -> list[str]:
         "`bench/checker_mutants.py` changes one synchronisation instruction of a kernel, as on [mutants.md](mutants.md), and asks the checker: kernels of the library under `strict`,",
         "those of nvcc and Triton under `lenient`; the whole kernels are PROVED. For a mutant that is not refuted it lists, for each pair of accesses whose order the change",
         "concerns, the synchronisation that orders the pair in the mutant, and runs the mutant under schedules of `explore`. A survivor counts as redundant",
-        "if every such pair has another path and all schedules agree with the whole kernel.",
+        f"if every such pair has another path and {_SCHEDULES} schedules agree with the whole kernel; 54 are argued by hand in [redundant-mutants.md](redundant-mutants.md). A survivor",
+        "that has not been run under so many schedules is open.",
         "",
         f"- {len(rows):,} mutants of {len(kernels)} kernels: {len(refuted):,} refuted ({sum(bool(row.get('strict only')) for row in refuted)} by `strict` only), {len(idle)} change an instruction that is not executed or does not synchronise.",
-        f"- {len(redundant)} survivors are redundant ({tried[0] if tried else 0} to {tried[-1] if tried else 0} schedules each), {len(open_)} are open, and **{len(shown)} misbehave in a schedule although the checker does not refute them**.",
+        f"- {len(redundant)} survivors are redundant, {len(open_)} are open, and **{len(shown)} misbehave in a schedule although the checker does not refute them**.",
         f"- Of the executed, non-redundant mutants {share(len(refuted), needed)} are refuted; open ones count as missed.",
+        f"- {revisions(rows)}",
         "",
         *table(["class", "mutants", "refuted", "without effect", "redundant", "open", "misbehave"], by_class),
     ]
@@ -195,7 +211,7 @@ def witnesses(found: Rows) -> list[str]:
         "## Witnesses",
         "",
         "Of the findings of a sample of refuted mutants, those whose class a schedule can show, confirmed by at most five directed schedules:",
-        f"**{share(len(confirmed), len(rows))}**.",
+        f"**{share(len(confirmed), len(rows))}**. {revisions(rows)}",
         "",
         *table(
             ["code", "findings", "confirmed"],
@@ -221,7 +237,7 @@ def consan(found: Rows) -> list[str]:
         f"off, and compares our verdict under `{found['profile']}` with the label of the case: whether ConSan has to report an error.",
         "",
         f"- {len(rows)} cases judged, {len(found['skipped'])} not. In {len(beyond)} cases that ConSan calls clean, the checker finds a defect of a class that ConSan does not look for (below).",
-        f"- Of the other {len(decided)}, **{share(len(right), len(decided))} have the right verdict**.",
+        f"- Of the other {len(decided)}, **{share(len(right), len(decided))} have the right verdict**. {revisions(rows)}",
         "",
         *table(
             ["label", *verdicts],
@@ -242,9 +258,28 @@ def consan(found: Rows) -> list[str]:
     return [*lines, ""]
 
 
+def cost(found: Rows) -> list[str]:
+    rows = [
+        [row["row"], f"{row['baseline_ms']:,.0f}", f"{row['check_ms']:,.0f}", f"{row['ratio']:.1f}", f"{row['bar']:g}"]
+        for row in found["rows"]
+    ]
+    return [
+        "## Cost",
+        "",
+        "CPU time of a check in milliseconds, all its runs included, against the plain eager run of this repository at 902c541 (`bench/check_cost.py`), on a shared computer; the",
+        f"bar is the ratio that we aim at. Revision `{found['revision']}`.",
+        "",
+        *table(["launch", "plain run", "check", "ratio", "bar"], rows),
+        "Peak memory of a check of one tile, without the copies of the operands: "
+        + ", ".join(f"{size} MB for {name}" for name, size in found["memory_mb"].items())
+        + ".",
+        "",
+    ]
+
+
 PARTS = {
     "soundness": soundness, "litmus": litmus, "real_bugs": bugs, "checker_mutants": mutants, "consan": consan,
-    "witnesses": witnesses,
+    "witnesses": witnesses, "check_cost": cost,
 }  # fmt: skip
 
 

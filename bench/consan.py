@@ -25,6 +25,8 @@ from typing import Any
 for _variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
     os.environ.setdefault(_variable, "1")
 
+from revision import revision  # noqa: E402
+
 import warploom.triton  # noqa: E402
 import warploom.triton.session as sessions  # noqa: E402
 from warploom import WarploomError  # noqa: E402
@@ -206,6 +208,7 @@ def main() -> int:
                 right = found["verdict"] == ("REFUTED" if wanted == "error" else "PROVED")
                 why = beyond(found["findings"]) if wanted == "clean" and not right else ""
                 results["cases"][key] = found | {"label": wanted, "target": target, "right": right, "why": why}
+                results["cases"][key]["revision"] = revision()
                 print(key, wanted, found["verdict"], found["codes"], "" if right else "WRONG", flush=True)
             RESULTS.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n", "utf-8")
     rows = results["cases"].values()

@@ -35,6 +35,7 @@ for _variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
     os.environ.setdefault(_variable, "1")
 
 import numpy as np  # noqa: E402
+from revision import revision  # noqa: E402
 
 import warploom  # noqa: E402
 
@@ -423,7 +424,7 @@ def main() -> int:
             print(f"{len(tests)} tests", flush=True)
     command = ["git", "-C", str(options.source), "rev-parse", "HEAD"]
     commit = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
-    results = {"commit": commit, "tests": tests, "outside": outside}
+    results = {"commit": commit, "revision": revision(), "tests": tests, "outside": outside}
     RESULTS.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n", "utf-8")
     wrong = {name: each["wrong"] for name, each in tests.items() if each["wrong"]}
     print(f"{len(tests)} tests translated, {len(outside)} outside, {len(wrong)} wrong")

@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+from revision import revision
 
 import warploom
 
@@ -46,7 +47,7 @@ def check() -> None:
             "issue": bug["issue"], "profile": bug["profile"], "what": _what(source),
             "before": str(before.verdict), "codes": sorted({finding.code for finding in before}),
             "after": str(after.verdict), "witness": shown.text if shown is not None else bug.get("unseen", ""),
-            "schedules": shown.tried if shown is not None else 0,
+            "schedules": shown.tried if shown is not None else 0, "revision": revision(),
         }  # fmt: skip
         print(name, results[name]["before"], results[name]["codes"], results[name]["after"])
     RESULTS.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n", "utf-8")

@@ -17,7 +17,6 @@ import argparse
 import gc
 import json
 import os
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -32,6 +31,7 @@ sys.path[:0] = [str(Path(__file__).parent)]
 import numpy as np  # noqa: E402
 from protocol_explorer import Result, explored  # noqa: E402
 from protocols import Protocol, grid, initial, protocol, ptx  # noqa: E402
+from revision import revision  # noqa: E402
 
 import warploom  # noqa: E402
 
@@ -112,11 +112,6 @@ def write(path: Path, results: dict[str, Any]) -> None:
     partial = path.with_suffix(".partial")
     partial.write_text(json.dumps(results, indent=1, sort_keys=True, ensure_ascii=False) + "\n", "utf-8")
     partial.replace(path)
-
-
-def revision() -> str:
-    command = ["git", "rev-parse", "--short", "HEAD"]
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def run(options: argparse.Namespace) -> int:

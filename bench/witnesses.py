@@ -19,6 +19,7 @@ from typing import Any
 sys.path[:0] = [str(Path(__file__).parent)]
 
 from checker_mutants import chosen, key, read, subject, whole  # noqa: E402
+from revision import revision  # noqa: E402
 
 import warploom  # noqa: E402
 from warploom.checker.codes import CODES  # noqa: E402
@@ -42,6 +43,7 @@ def findings_of(number: str, name: str, mutant: Any) -> dict[str, Any]:
             found[f"{number} {at}"] = {
                 "code": finding.code, "kernel": name, "class": mutant.name, "confirmed": finding.witness.confirmed,
                 "tried": finding.witness.tried, "by": finding.witness.found_by, "kind": finding.witness.kind,
+                "revision": revision(),
             }  # fmt: skip
     return found
 
