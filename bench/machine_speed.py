@@ -423,7 +423,7 @@ def main() -> None:
     parser.add_argument("--engine", choices=("auto", "native", "numpy"), default="auto", help="WARPLOOM_ENGINE")
     parser.add_argument("--interpreter", action="store_true", help="measure Triton's interpreter as well")
     parser.add_argument("--profile", action="store_true")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=Path, help="write the rows to a file; rows that it has of other runs stay")
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
@@ -456,22 +456,32 @@ def main() -> None:
         interpreter = {f"matmul {size}³": round(interpreted(size, options.repeats), 3) for size in (512,)}
         print(*(f"Triton's interpreter, {name} {ms:.1f} ms" for name, ms in interpreter.items()), sep="\n")
     if options.json:
-        versions = {name: importlib.metadata.version(name) for name in ("numpy", "ml_dtypes", "triton", "torch")}
+        packages = ("numpy", "ml_dtypes", "triton", "torch", "llvmlite")
+        versions = {name: importlib.metadata.version(name) for name in packages}
+        commits = {side: commit(root) for side, root in {**roots, "here": HERE.parent}.items()}
         data = {
             "machine": processor(),
             "cores": os.cpu_count(),
             "python": platform.python_version(),
             "versions": versions,
-            "commits": {side: commit(root) for side, root in {**roots, "here": HERE.parent}.items()},
+            "commits": commits,
             "unit": "milliseconds of CPU time, one BLAS thread, best of the warm runs; `first` is the first run",
             "repeats": options.repeats,
             "engine": options.engine,
             "interpreter_ms": interpreter,
-            "rows": rows,
+            "rows": merged(options.json, [{**row, "commit": commits["here"]} for row in rows]),
         }
         options.json.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", "utf-8")
     if differing or any("here_error" in row for row in rows):
         raise SystemExit(1)
+
+
+def merged(path: Path, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of a file with those of this run in the place of older ones, in the order of the table."""
+    before = json.loads(path.read_text("utf-8"))["rows"] if path.exists() else []
+    found = {row["row"]: row for row in (*before, *rows)}
+    order = list(ROWS)
+    return sorted(found.values(), key=lambda row: order.index(row["row"]) if row["row"] in order else len(order))
 
 
 def processor() -> str:
