@@ -469,7 +469,7 @@ def main() -> None:
             "repeats": options.repeats,
             "engine": options.engine,
             "interpreter_ms": interpreter,
-            "rows": merged(options.json, [{**row, "commit": commits["here"]} for row in rows]),
+            "rows": merged(options.json, [{**row, "here": commits["here"]} for row in rows]),
         }
         options.json.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", "utf-8")
     if differing or any("here_error" in row for row in rows):
