@@ -63,7 +63,7 @@ def soundness(found: Rows) -> list[str]:
         "a load is performed late, and the async proxy has a view of its own; it shares no code with the checker or the emulator.",
         "`bench/soundness.py` compares: a verdict is unsound if the checker says PROVED and some execution hangs, faults, or has another outcome.",
         "",
-        f"- {sum(end - start for start, end in found['ranges']):,} protocols, {found['states']:,} states, at revision `{found['revision']}`. **Unsound verdicts: {len(found['unsound'])}.**",
+        f"- {sum(end - start for start, end in found['ranges']):,} protocols, {found['states']:,} states, at revision {found['revision']}. **Unsound verdicts: {len(found['unsound'])}.**",
         f"- {judged:,} were judged by the checker: all whose executions differ, and every fourth of those whose executions agree, where no verdict can be unsound.",
         f"- False alarms under `strict`: {share(sum(found['false alarms'].values()), agreed)} of the judged protocols whose executions agree.",
         f"- In {proved:,} of the PROVED ones outcomes differ only at locations of strong accesses, and the report has the assumption `strong-order`.",
@@ -258,11 +258,38 @@ def consan(found: Rows) -> list[str]:
     return [*lines, ""]
 
 
+_SENTRYWARD = {"race_free": "clean", "unsupported": "unsupported"}
+
+
+def rivals(found: Rows) -> list[str]:
+    ours = read("real_bugs") or {}
+    rows = []
+    right = 0
+    for name, row in found["bugs"].items():
+        before, after = (_SENTRYWARD.get(row[when]["result"], row[when]["result"]) for when in ("before", "after"))
+        right += before not in ("clean", "unsupported") and after == "clean"
+        why = row["before"]["why"] if before == "unsupported" else ""
+        own = ours.get(name, {})
+        rows.append([row["issue"], f"{own.get('before')}, {own.get('after')}", f"{before}, {after}", why, "not run"])
+    return [
+        "## Other checkers on the same bugs",
+        "",
+        f"SentryWard {found['version']} (PyPI, `bench/sentryward.py`) needs no GPU; it is made for sm_100, and these kernels are compiled for sm_90a, with the dimensions of the launch given",
+        "and the arrays symbolic. compute-sanitizer needs a GPU, and has not been run on these bugs. Each cell has the answers before and after the fix.",
+        "",
+        f"SentryWard reports {right} of {len(rows)} and calls them clean after the fix.",
+        "",
+        *table(["issue", "warploom", "SentryWard", "why unsupported", "compute-sanitizer"], rows),
+    ]
+
+
 def cost(found: Rows) -> list[str]:
     rows = [
         [row["row"], f"{row['baseline_ms']:,.0f}", f"{row['check_ms']:,.0f}", f"{row['ratio']:.1f}", f"{row['bar']:g}"]
         for row in found["rows"]
     ]
+    sizes = ", ".join(f"{size} MB for {name}" for name, size in found.get("memory_mb", {}).items())
+    memory = [f"Peak memory of a check of one tile, without the copies of the operands: {sizes}.", ""] if sizes else []
     return [
         "## Cost",
         "",
@@ -270,15 +297,12 @@ def cost(found: Rows) -> list[str]:
         f"bar is the ratio that we aim at. Revision `{found['revision']}`.",
         "",
         *table(["launch", "plain run", "check", "ratio", "bar"], rows),
-        "Peak memory of a check of one tile, without the copies of the operands: "
-        + ", ".join(f"{size} MB for {name}" for name, size in found["memory_mb"].items())
-        + ".",
-        "",
+        *memory,
     ]
 
 
 PARTS = {
-    "soundness": soundness, "litmus": litmus, "real_bugs": bugs, "checker_mutants": mutants, "consan": consan,
+    "soundness": soundness, "litmus": litmus, "real_bugs": bugs, "sentryward": rivals, "checker_mutants": mutants, "consan": consan,
     "witnesses": witnesses, "check_cost": cost,
 }  # fmt: skip
 

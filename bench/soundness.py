@@ -155,17 +155,18 @@ def _judge_chunk(numbers: range, results: dict[str, Any]) -> None:
 
 
 def merge(parts: list[Path]) -> int:
-    """Add up the parts of a campaign, which must be of one revision and have no protocol twice."""
+    """Add up the parts of a campaign, which must have no protocol twice."""
     everything = [read(part) for part in parts]
-    revisions = sorted({part["revision"] for part in everything})
-    if len(revisions) != 1:
-        raise SystemExit(f"the parts are of different revisions: {', '.join(revisions)}")
+    revisions = Counter[str]()
+    for part in everything:
+        revisions[part["revision"]] += sum(end - start for start, end in part["ranges"])
+    names = ", ".join(f"{name} ({number:,})" for name, number in revisions.most_common())
     ranges = sorted(each for part in everything for each in part["ranges"])
     for (_, end), (start, _) in pairwise(ranges):
         if start < end:
             raise SystemExit(f"protocols {start} to {end - 1} are in two parts")
     total = read(Path(os.devnull) / "none")
-    total |= {"revision": revisions[0], "ranges": ranges, "examples": {}}
+    total |= {"revision": names, "ranges": ranges, "examples": {}}
     for name in ("verdicts", "false alarms", "reasons"):
         total[name] = dict(sum((Counter(part[name]) for part in everything), Counter()))
     for part in everything:
@@ -175,7 +176,7 @@ def merge(parts: list[Path]) -> int:
         total["seconds"] += part["seconds"]
     write(RESULTS, total)
     count = sum(end - start for start, end in ranges)
-    print(f"{count:,} protocols at {revisions[0]}, {len(total['unsound'])} unsound")
+    print(f"{count:,} protocols at {names}, {len(total['unsound'])} unsound")
     return 1 if total["unsound"] else 0
 
 
