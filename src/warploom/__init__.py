@@ -118,7 +118,7 @@ _NAMES = {
 """The names of this package by the module that defines them, as above; a test holds the two lists together."""
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
 _PACKAGES = frozenset((
-    "checker", "compare", "cutedsl", "diagnostics", "hardware", "heuristics", "host", "kernels", "launch_file",
+    "checker", "compare", "cuda", "cutedsl", "diagnostics", "hardware", "heuristics", "host", "kernels", "launch_file",
     "machine", "nn", "ops", "ptx", "runtime", "structured", "torch", "trace", "triton", "tuning",
 ))  # fmt: skip
 """Subpackages that `warploom.NAME` finds without an import of its own."""

@@ -126,11 +126,6 @@ class BlockScaledMatmulConfig(MatmulConfig):
         return align_up(begins_at + self.MMA_N, SCALE_CHUNK_ROWS)
 
     @property
-    def sfb_spare(self) -> int:
-        """Bytes after the scales of a B tile: a copy to TMEM that begins inside an atom reads past the last one."""
-        return _ATOM_BYTES if self.is_narrow else 0
-
-    @property
     def stage_stride_cols(self) -> int:
         return self.MMA_N
 
@@ -162,7 +157,7 @@ class BlockScaledMatmulConfig(MatmulConfig):
         atoms_a, atoms_b = self._atoms
         return (
             tiles("sfa_tiles", stages, atoms_a * _ATOM_BYTES),
-            tiles("sfb_tiles", stages, atoms_b * _ATOM_BYTES + self.sfb_spare),
+            tiles("sfb_tiles", stages, atoms_b * _ATOM_BYTES),
         )
 
 

@@ -35,6 +35,7 @@ CHUNK_COLUMNS = SCALE_CHUNK_ROWS // QUADRANT
 _WORD = 4
 _COPY = COPY_SHAPES["32x128b.warpx4"]
 _EIGHT_ROWS = 8 * _COPY.row_bytes
+_WORDS_PER_ROW = _COPY.row_bytes // _WORD
 
 
 @dataclass(frozen=True)
@@ -95,29 +96,35 @@ class ScaleFactors:
         count: int,
         row: Callable[[Any], Value],
         columns: int,
-        spare: int = 0,
         *,
+        is_narrow: bool = False,
         is_whole: bool = False,
     ) -> None:
         """`row` maps a tile of work to its first row; `columns` is the TMEM column of the first stage's scales.
 
-        With `spare` bytes after each stage, a tile may start at any multiple of 8 rows: inside a group of 32. If
+        If `is_narrow`, a tile may start at any multiple of 8 rows, inside a group of 32, and ends in that group; if
         `is_whole`, every tile starts with a chunk.
         """
         self._sources = source if isinstance(source, tuple) else (source,)
         self.source, self.layout, self._row, self._columns = self._sources[0], layout, row, columns
-        self._spare, self._is_whole = spare, is_whole
+        self._is_narrow, self._is_whole = is_narrow, is_whole
         start_up().maps.extend(self._sources[1:])
-        self.storage: View = shared("u8", (count, layout.bytes + spare), name=name, align=SHARED_ALIGNMENT)
+        self.storage: View = shared("u8", (count, layout.bytes), name=name, align=SHARED_ALIGNMENT)
 
     @property
     def bytes(self) -> int:
         return self.layout.bytes
 
     def load(self, index: Value, tile: Any, k: Value, barrier: At, cluster: Cluster) -> None:
-        """Issue the copies of the chunks of K tile `k`; chunks outside the operand are filled with zeros."""
+        """Issue the copies of the chunks of K tile `k`; chunks outside the operand are filled with zeros.
+
+        A tile that starts inside a group of 32 rows is loaded from its first row on, so that this row is in lane 0 of
+        TMEM; the end of the chunk is filled with zeros.
+        """
         batch = (tile.batch,) if len(self.source.geometry.box) > len(self.layout.box) else ()
-        chunk = (valued(self._row(tile), "s32") // SCALE_CHUNK_ROWS, k * self.layout.along, 0)
+        row = valued(self._row(tile), "s32")
+        skipped = row % QUADRANT * _WORDS_PER_ROW if self._is_narrow else 0
+        chunk = (row // SCALE_CHUNK_ROWS, k * self.layout.along, skipped)
         part = self.layout.bytes // len(self._sources)
         for number, source in enumerate(self._sources):
             place = self.storage[index].window((number * part,), (part,)).place
@@ -126,16 +133,13 @@ class ScaleFactors:
     def to_tmem(self, index: Value, base: Value, tile: Any, cta_group: int) -> Value:
         """Copy a stage's chunks to TMEM, in the thread that issues the MMAs; return the address of a tile's first row.
 
-        A tile may start inside a chunk, by groups of 32 rows in the next column; inside a group, it is the copy that
-        starts later, and lanes after the tile's last row get other bytes.
+        A tile may start inside a chunk, by groups of 32 rows in the next column.
         """
         layout, row = self.layout, valued(self._row(tile), "s32")
         first = base + self._columns + index * layout.columns
         start = matrix_descriptor(
             self.storage[index].place, leading=_COPY.row_bytes, stride=_EIGHT_ROWS, swizzle="none"
         )
-        if self._spare:
-            start = start + (row % QUADRANT).to("u64")
         for along in range(layout.along):
             for across in range(layout.across):
                 place = At(first, layout.column(across, along))
@@ -166,7 +170,7 @@ def scale_factors(
             stages,
             rows[1],
             plan.sfb(0),
-            config.sfb_spare,
+            is_narrow=config.is_narrow,
             is_whole=config.tile_columns % SCALE_CHUNK_ROWS == 0,
         ),
     )
