@@ -241,3 +241,39 @@ def test_a_lost_update_shows_within_a_few_seeds():
     total = np.zeros(1, np.uint32)
     assert run(LOST, "ptr:sum", (total,), grid=8, schedule="explore", budget=16).failure is not None
     assert total[0] == 8
+
+
+GRID_BARRIER = """
+.version 8.7
+.target sm_90a
+.address_size 64
+.visible .entry meet(.param .u64 counter, .param .u64 out)
+{
+ .reg .pred %p<3>; .reg .b32 %r<6>; .reg .b64 %rd<4>;
+ .shared .align 4 .b8 seen[4];
+ ld.param.u64 %rd0, [counter]; ld.param.u64 %rd1, [out];
+ mov.u32 %r0, %tid.x; setp.eq.u32 %p0, %r0, 0;
+ @%p0 atom.release.gpu.global.add.u32 %r1, [%rd0], 1;
+POLL:
+ @%p0 atom.acquire.gpu.global.add.u32 %r1, [%rd0], 0;
+ @%p0 st.shared.u32 [seen], %r1;
+ bar.sync 0;
+ ld.shared.u32 %r2, [seen];
+ bar.sync 0;
+ setp.lt.u32 %p1, %r2, CTAS;
+ @%p1 bra POLL;
+ mov.u32 %r3, %ctaid.x; mad.lo.u32 %r3, %r3, 64, %r0;
+ mad.wide.u32 %rd2, %r3, 4, %rd1; st.global.u32 [%rd2], %r2;
+ ret;
+}
+"""
+
+
+@pytest.mark.parametrize("schedule", ["lazy", "reverse", "hold:arrivals", "random", "weak"])
+def test_a_grid_barrier_that_polls_around_a_block_barrier_ends(schedule):
+    """Its warps block and wake each other for ever: other CTAs are launched and run all the same."""
+    ctas = 3
+    counter, out = np.zeros(1, np.uint32), np.zeros(64 * ctas, np.uint32)
+    text = GRID_BARRIER.replace("CTAS", str(ctas))
+    launch(text, grid=ctas, block=64, args=[counter, out], schedule=schedule, timeout=600)
+    assert (out == ctas).all()

@@ -40,6 +40,9 @@ _RETRIES = 3
 _BREAKS = 10_000
 _LOOK_AFTER = 8_000
 """Instructions without a memory effect after which groups are examined: do they only spin?"""
+_FAIR_STEPS = 20_000
+"""Steps for which a schedule may prefer others to a group that has had its turn, or to a cluster that could be
+launched: warps that poll and meet at barriers could go on among themselves for ever."""
 _LOOP_BLOCKS = 256
 _LAUNCH_COST = 16
 """The cost of launching a warp, in instructions of the limit: about as long as so many take."""
@@ -125,6 +128,7 @@ class Grid:
         self.taken_over = 0
         """Clusters whose work a running one has taken over."""
         self._idle = 0
+        self._steps = self._launched_at = self._all_ran_at = 0
         self._last_effects = self._parked_at = self._expired_at = self._tried_at = -1
         self._expiries = self._breaks = 0
         self._look_at = _LOOK_AFTER
@@ -327,11 +331,15 @@ class Grid:
         """Ask the schedule for one step; False when the grid is done."""
         self._check_limits()
         self._unpark()
+        self._steps += 1
         groups = self._runnable()
         completions: list[Operation] | list[Operation | Store] = self.flight.possible
         if self.buffers is not None and len(self.buffers):
             completions = [*completions, *self.buffers.listed]
         launch = self._can_launch() and not (self._launches_last and self.clusters and (groups or completions))
+        if self._can_launch() and self._steps - self._launched_at > _FAIR_STEPS:
+            self.launch_next()
+            return True
         count = len(groups) + len(completions) + launch
         if count == 0:
             return self._stuck()
@@ -393,8 +401,13 @@ class Grid:
             self.has_stale = False
             self.ready = deque(group for group in self.ready if group.state == READY)
             self.spent = deque(group for group in self.spent if group.state == READY)
-        if not self.ready and self.spent:
+        if not self.spent:
+            self._all_ran_at = self._steps
+        elif not self.ready:
             self.ready, self.spent = self.spent, self.ready
+        elif self._steps - self._all_ran_at > _FAIR_STEPS:
+            self.spent.extend(self.ready)
+            self.ready, self.spent = self.spent, deque()
         return self.ready
 
     def _timed_out(self) -> WarploomError:
@@ -483,6 +496,7 @@ class Grid:
 
     def launch_next(self) -> None:
         """Launch the next cluster."""
+        self._launched_at = self._steps
         self._sweep()
         index = self.take_cluster()
         assert index is not None
@@ -512,6 +526,7 @@ class Grid:
 
     def cancelled(self) -> None:
         """A cluster's work was taken over by a running one: it counts as ended."""
+        self._launched_at = self._steps
         self._ended += 1
         self.taken_over += 1
 
@@ -536,6 +551,7 @@ class Grid:
         cluster = cta.cluster
         if cluster.ended:
             self.effects += 1
+            self._launched_at = self._steps
             self.clusters.remove(cluster)
             self._ended += 1
             if self.buffers is not None:
