@@ -24,6 +24,7 @@ HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "cuda.md"
 TUTORIALS = "examples/cute/tutorial"
 SYNC = ("mma_barrier, mma_barrier_phase_bit);", "\n    __syncthreads();")
+LOADED = ("copy(t2r_copy, tTR_tAcc(_,_,epi_tile_idx), tTR_rD);", "\n    cutlass::arch::fence_view_async_tmem_load();")
 FENCE = ("tCgB(_,_,_,k_tile), tCsB);", "\n    cutlass::arch::fence_view_async_shared();")
 
 
@@ -37,12 +38,12 @@ WAITED = (
 
 @dataclass(frozen=True)
 class Case:
-    """A program, its arguments, and a correction: text after the first occurrence of a text."""
+    """A program, its arguments, and corrections: each adds a text after the first occurrence of another."""
 
     file: str
     target: str
     arguments: str
-    correction: tuple[str, str] | None = None
+    corrections: tuple[tuple[str, str], ...] = ()
     reason: str = ""
 
     @property
@@ -53,18 +54,18 @@ class Case:
 LAPPED = "all warps wait for the TMA barrier, but only warp 0 holds the next phase back: a warp that falls a phase behind waits for ever"
 CASES = (
     Case(
-        f"{TUTORIALS}/hopper/wgmma_sm90.cu", "sm_90a", "256 256 128 T N", WAITED,
+        f"{TUTORIALS}/hopper/wgmma_sm90.cu", "sm_90a", "256 256 128 T N", (WAITED,),
         "each thread waits for its own `cp.async`, and no barrier for those of others; no proxy fence before the wgmma",
     ),
     Case(f"{TUTORIALS}/hopper/wgmma_tma_sm90.cu", "sm_90a", "256 256 128 T N"),
     Case(
-        f"{TUTORIALS}/blackwell/01_mma_sm100.cu", "sm_100a", "512 1024 128", FENCE,
+        f"{TUTORIALS}/blackwell/01_mma_sm100.cu", "sm_100a", "512 1024 128", (FENCE,),
         "operands are written by ordinary stores and read by the MMA without `fence.proxy.async`",
     ),
-    Case(f"{TUTORIALS}/blackwell/02_mma_tma_sm100.cu", "sm_100a", "512 1024 128", SYNC, LAPPED),
-    Case(f"{TUTORIALS}/blackwell/03_mma_tma_multicast_sm100.cu", "sm_100a", "512 1024 128", SYNC, LAPPED),
-    Case(f"{TUTORIALS}/blackwell/04_mma_tma_2sm_sm100.cu", "sm_100a", "512 1024 128", SYNC, LAPPED),
-    Case(f"{TUTORIALS}/blackwell/05_mma_tma_epi_sm100.cu", "sm_100a", "512 1024 128", SYNC, LAPPED),
+    Case(f"{TUTORIALS}/blackwell/02_mma_tma_sm100.cu", "sm_100a", "512 1024 128", (SYNC,), LAPPED),
+    Case(f"{TUTORIALS}/blackwell/03_mma_tma_multicast_sm100.cu", "sm_100a", "512 1024 128", (SYNC,), LAPPED),
+    Case(f"{TUTORIALS}/blackwell/04_mma_tma_2sm_sm100.cu", "sm_100a", "512 1024 128", (SYNC,), LAPPED),
+    Case(f"{TUTORIALS}/blackwell/05_mma_tma_epi_sm100.cu", "sm_100a", "512 1024 128", (SYNC, LOADED), f"{LAPPED}; TMEM is freed without `tcgen05.wait::ld`, and not every branch reads what was loaded"),
 )  # fmt: skip
 
 
@@ -99,10 +100,12 @@ def measure(case: Case, checkout: Path) -> dict[str, Any]:
             "arguments": case.arguments,
             "as it is": run(case, path, checkout, Path(folder, "a")),
         }
-        if case.correction is not None:
-            after, added = case.correction
+        if case.corrections:
+            text = path.read_text()
+            for after, added in case.corrections:
+                text = text.replace(after, after + added, 1)
             copy = Path(folder, case.name)
-            copy.write_text(path.read_text().replace(after, after + added, 1))
+            copy.write_text(text)
             row |= {"reason": case.reason, "corrected": run(case, copy, checkout, Path(folder, "b"))}
     return row
 
