@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from tests.kernels.plain_problems import arrays, role_texts, run, same, waits_before_it_reads
 from tests.kernels.scaled_problems import blockwise, scaled
-from tests.kernels.sm100 import test_grouped, test_residual, test_split_k
+from tests.kernels.sm100 import test_block_scaled_k_groups, test_grouped, test_residual, test_split_k
 from tests.ops import test_grouped_blockwise
 from tests.ops.test_grouped_block_scaled import Problem as GroupedProblem
 from tests.structured import test_pipeline
@@ -163,10 +163,13 @@ def test_05_a_tile_may_span_three_blocks_of_scales():
     blockwise(9, 100, 100, mma_shape=(64, 96, 32), c_type="bf16", scale_granularity=32).check()
 
 
-def test_06_groups_of_k_tiles_are_refused_with_scales():
+def test_06_groups_of_k_tiles_with_scales_are_refused_or_right():
     """A group of K tiles in one stage, of which only the first is loaded and each overwrites the accumulator."""
     assert any("k_group_size=2" in rejected for rejected in violations(BlockwiseFP8MatmulConfig(k_group_size=2)))
-    assert any("k_group_size=2" in rejected for rejected in violations(BlockScaledMatmulConfig(k_group_size=2)))
+    fields = {"cta_group": 1, "mma_shape": (128, 64, 32), "k_group_size": 2}
+    call, out, exact = test_block_scaled_k_groups.bound(fields, 40, 40, 416)
+    launch(call)
+    np.testing.assert_array_equal(out.astype(np.float32), exact.astype(np.float32))
 
 
 @pytest.mark.parametrize("n", [1, 12, 13, 35])

@@ -72,6 +72,9 @@ def test_a_driver_that_a_program_makes_is_the_emulator():
 def test_compiled_graphs_are_triton_kernels():
     """A forward and a backward pass, and a kernel of the program in a graph; the CPU's code afterwards."""
     pytest.importorskip("torch._inductor")
+    from torch.utils._triton import has_triton
+
+    before = has_triton()  # which PyTorch remembers
 
     def norm(x, weight):
         return torch.softmax(torch.nn.functional.rms_norm(x, (x.shape[-1],), weight), -1)
@@ -96,3 +99,4 @@ def test_compiled_graphs_are_triton_kernels():
         torch.testing.assert_close(torch.compile(whole, fullgraph=True)(x, weight), (2 * norm(x, weight)).sin())
         assert "add" in [each.kernel for each in machine.launches]
     assert torch._inductor.config.cpu_backend == "cpp"
+    assert has_triton() == before

@@ -51,8 +51,9 @@ def _prepare(patches: Patches, options: Options) -> None:
 
     if not hasattr(config, "cpu_backend"):
         return
-    _dynamo.reset()  # graphs that were compiled for the host
-    patches.later(_dynamo.reset)
+    for forget in (_dynamo.reset, _forget_queries):  # graphs that were compiled for the host, and what is known of it
+        forget()
+        patches.later(forget)
     settings = config.patch({name: value for name, value in _CONFIGURATION.items() if hasattr(config, name)})
     settings.__enter__()
     patches.later(lambda: settings.__exit__(None, None, None))
@@ -69,6 +70,15 @@ def _prepare(patches: Patches, options: Options) -> None:
         for each in {type(benchmarking.benchmarker), *type(benchmarking.benchmarker).__mro__[:-1]}:
             if "benchmark_gpu" in vars(each):
                 patches.set(each, "benchmark_gpu", _once)
+
+
+def _forget_queries() -> None:
+    """Make PyTorch ask again whether there is a GPU that Triton compiles for, and what it can do."""
+    from torch.utils import _triton
+
+    for each in vars(_triton).values():
+        if callable(clear := getattr(each, "cache_clear", None)):
+            clear()
 
 
 def _nothing() -> None:

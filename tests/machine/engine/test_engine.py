@@ -233,4 +233,4 @@ def test_llvmlite_is_imported_by_the_first_launch_only() -> None:
 def test_a_signed_load_to_a_wide_register_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     found = both(monkeypatch, "ld.global.s16 %q1, [%rd2]; st.global.u32 [%rd0], %r1;")
     assert found[0] == found[1]
-    assert "128 bits" in found[0][1]
+    assert "a .b128 register where d is .s16" in found[0][1]
