@@ -119,7 +119,7 @@ _NAMES = {
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
 _PACKAGES = frozenset((
     "checker", "compare", "cuda", "cutedsl", "diagnostics", "hardware", "heuristics", "host", "kernels", "launch_file",
-    "machine", "nn", "ops", "ptx", "runtime", "structured", "torch", "trace", "triton", "tuning",
+    "machine", "nn", "ops", "programs", "ptx", "runtime", "structured", "torch", "trace", "triton", "tuning",
 ))  # fmt: skip
 """Subpackages that `warploom.NAME` finds without an import of its own."""
 

@@ -86,14 +86,14 @@ def test_launches_run_on_the_memory_of_the_program(session):
     source, out, status = scaled(session)
     assert status == 0
     np.testing.assert_array_equal(out, 3 * source)
-    assert [each.kernel for each in session.launches] == ["scaled"]
+    assert [each.kernel for each in session.launches.ran] == ["scaled"]
 
 
 def test_an_empty_grid_runs_nothing(session):
     _, out, status = scaled(session, grid=0)
     assert status == 0
     assert (out == 7777).all()
-    assert session.launches == []
+    assert session.launches.ran == []
 
 
 def test_the_first_error_is_kept(session):
@@ -120,8 +120,8 @@ def test_equal_launches_are_checked_once_and_repeats_are_skipped(tmp_path):
     for factor in (3, 3, 3, 3, 4):
         assert start(session, map_, struct.pack("<Qii", where, factor, 0)) == 0
     assert (out == 4).all()
-    assert (len(session.launches), session.skipped, len(session.reports)) == (3, 2, 2)
-    assert session.refuted() is None
+    assert (len(session.launches.ran), session.skipped, len(session.launches.reports)) == (3, 2, 2)
+    assert session.launches.refuted() is None
 
 
 def test_a_recorded_launch_has_references_instead_of_addresses(tmp_path):
@@ -133,7 +133,7 @@ def test_a_recorded_launch_has_references_instead_of_addresses(tmp_path):
     assert (map_["tensor_map"], map_["box"], map_["shape"]) == ("buffer0", [4, 8], [8, 8])
     assert rest["fields"][0] == {"at": 0, "value": {"pointer": "buffer1", "offset": 0}}
     replayed = Launch.load(file)
-    assert launch(replayed).instructions == session.launches[0].instructions
+    assert launch(replayed).instructions == session.launches.ran[0].instructions
     assert np.array_equal(out, 3 * source)
 
 

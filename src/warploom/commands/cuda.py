@@ -37,15 +37,15 @@ def run_program(
 
 def _concluded(session: Session, status: int) -> int:
     """Report what the launches showed; the exit status."""
-    for text in dict.fromkeys(text for each in session.launches for text in each.remarks):
+    for text in dict.fromkeys(text for each in session.launches.ran for text in each.remarks):
         sys.stderr.write(f"{text}\n")
-    for text in dict.fromkeys(str(each) for each in session.reports if each.verdict is Verdict.INCOMPLETE):
+    for text in dict.fromkeys(str(each) for each in session.launches.reports if each.verdict is Verdict.INCOMPLETE):
         sys.stderr.write(f"{text}\n")
         status = status or INCOMPLETE
     if isinstance(session.error, KeyboardInterrupt):
         sys.stderr.write("interrupted\n")
         return INTERRUPTED
-    for error in filter(None, (session.refuted(), session.error)):
+    for error in filter(None, (session.launches.refuted(), session.error)):
         known = catalogued(error) if isinstance(error, Exception) else None
         if known is None:
             raise error
@@ -57,15 +57,15 @@ def _concluded(session: Session, status: int) -> int:
 
 def _summary(session: Session) -> str:
     """One line: what ran, and what the checks and schedules showed."""
-    count, runs = len(session.launches), sum(each.schedules for each in session.launches)
+    count, runs = len(session.launches.ran), sum(each.schedules for each in session.launches.ran)
     said = [
         f"{count} launch{'es' * (count != 1)}",
-        f"{sum(each.instructions for each in session.launches):,} warp instructions",
+        f"{sum(each.instructions for each in session.launches.ran):,} warp instructions",
     ]
     if runs > count:
         said.append(f"{runs} runs, the same under every schedule" if session.error is None else f"{runs} runs")
     if session.skipped:
         said.append(f"{session.skipped} repeated launches skipped")
-    if session.reports and all(report.ok for report in session.reports):
-        said.append(f"{len(session.reports)} checked: PROVED, as run")
+    if session.launches.reports and all(report.ok for report in session.launches.reports):
+        said.append(f"{len(session.launches.reports)} checked: PROVED, as run")
     return ", ".join(said)

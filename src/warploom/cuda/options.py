@@ -1,62 +1,23 @@
-"""The options of a machine for CUDA programs, checked together."""
+"""The options of `warploom cuda`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
-from warploom.checker.rules import PROFILES
-from warploom.diagnostics import Diag
-from warploom.hardware.targets import MACHINES, Machine
+from warploom.programs.options import ProgramOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """The options of `warploom.cuda.run`."""
+class Options(ProgramOptions):
+    """The options of a run of a CUDA C++ program."""
 
-    target: str = "sm_90a"
-    schedule: Any = "eager"
-    sms: int | None = None
-    check: bool | str = False
-    seed: int = 0
-    limit: int | None = None
-    budget: int = 16
-    record: Path | None = None
+    function: ClassVar[str] = "warploom cuda"
     repeats: int | None = None
     """Launches in a row of one kernel with the same arguments; those beyond are skipped."""
 
-    @staticmethod
-    def checked(**given: Any) -> Options:
-        """The options, or one error that names everything that is wrong with them."""
-        options = Options(**given)
-        problems = list(options._problems())
-        if problems:
-            raise Diag.BAD_ARGUMENTS.error(function="warploom.cuda.run", what="; ".join(problems))
-        return options
-
-    def _problems(self) -> Iterator[str]:
-        if self.target not in MACHINES:
-            yield f"`target` is {self.target!r}; it must be one of {', '.join(MACHINES)}"
-        if self.check not in (False, True, *PROFILES):
-            yield f"`check` is {self.check!r:.40}; it must be True, False, or one of {', '.join(map(repr, PROFILES))}"
-        if self.sms is not None and (type(self.sms) is not int or self.sms < 1):
-            yield f"`sms` is {self.sms!r}; it must be a positive integer, or None for the number of the hardware"
+    def problems(self) -> Iterator[str]:
+        yield from ProgramOptions.problems(self)
         if self.repeats is not None and (type(self.repeats) is not int or self.repeats < 1):
             yield f"`repeats` is {self.repeats!r}; it must be a positive integer, or None for all"
-        if type(self.budget) is not int or self.budget < 1:
-            yield f"`budget` is {self.budget!r}; it must be a positive integer"
-
-    @property
-    def profile(self) -> str | None:
-        """The profile of the checks, or None if launches are only run."""
-        return "strict" if self.check is True else self.check or None
-
-    @property
-    def hardware(self) -> Machine:
-        return MACHINES[self.target]
-
-    @property
-    def sm_count(self) -> int:
-        return self.sms or self.hardware.sms

@@ -5,27 +5,22 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
-from warploom.checker.check import check
-from warploom.checker.report import Report, Verdict
 from warploom.cuda.build import Built
 from warploom.cuda.library import Callbacks, Runtime, call_main
 from warploom.cuda.memory import Bytes, DeviceMemory
 from warploom.cuda.options import Options
 from warploom.cuda.recording import recorded
-from warploom.cuda.tensor_maps import im2col_fields, tiled_fields
-from warploom.diagnostics import Diag, WarploomError
+from warploom.diagnostics import Diag
 from warploom.hardware.tensor_maps import MAP_BYTES
-from warploom.host.launch import Launch, Triple, entry_of
+from warploom.host.launch import Launch, entry_of
 from warploom.host.tensor_map import TensorMap
-from warploom.launch_file.writing import recorded_path, save_schedule
-from warploom.launcher import launch
+from warploom.launch_file.writing import recorded_path
 from warploom.machine.copy.tensor_map_bytes import encode
+from warploom.programs.launches import Launches
+from warploom.programs.tensor_maps import im2col_fields, tiled_fields
 from warploom.ptx.analysis.storage import size_of
 from warploom.ptx.syntax.parser import parse
 from warploom.ptx.syntax.symbols import readable
@@ -34,29 +29,14 @@ _SUCCESS, _FAILED = 0, 719
 """CUDA's statuses: success, and a launch that failed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Launched:
-    """One launch that ran to its end."""
-
-    kernel: str
-    grid: Triple
-    instructions: int
-    seconds: float
-    schedules: int = 1
-    """The schedules under which it ran: more than one if they are explored."""
-    remarks: tuple[str, ...] = ()
-    """Results that differ between schedules and are not wrong: sums whose rounding depends on the order."""
-
-
 class Session:
     """A run of a program, with the launches that it made."""
 
     def __init__(self, options: Options, built: Built) -> None:
         self.options = options
         self.memory = DeviceMemory()
-        self.launches: list[Launched] = []
-        self.reports: list[Report] = []
-        """The reports of the launches, if they are checked: one for each kernel, shape and arguments."""
+        self.launches = Launches(options)
+        """The launches that ran, and reports: one for each kernel, shape and arguments."""
         self.skipped = 0
         """Launches of timing loops that were not run."""
         self.error: BaseException | None = None
@@ -74,9 +54,8 @@ class Session:
         A program that calls `exit` ends the process, with the status that `at_exit` makes of its own.
         """
         hardware = self.options.hardware
-        major, minor = divmod(int(self.options.target.removeprefix("sm_").rstrip("af")), 10)
         numbers = (
-            major, minor, self.options.sm_count, hardware.threads_per_sm, hardware.shared_per_block,
+            *self.options.capability, self.options.sm_count, hardware.threads_per_sm, hardware.shared_per_block,
             hardware.shared_per_sm, hardware.registers_per_sm,
         )  # fmt: skip
 
@@ -120,37 +99,11 @@ class Session:
         if options.repeats is not None and self._repeats > options.repeats:
             self.skipped += 1
             return
-        if options.profile is not None and key not in self._checked:
+        if key not in self._checked:
             self._checked.add(key)
-            self.reports.append(check(whole, profile=options.profile, sms=options.sms))
-        path = options.record and recorded_path(options.record, len(self.launches), name)
-        try:
-            with self._recorded(whole, path):
-                run = launch(
-                    whole, schedule=options.schedule, seed=options.seed, sms=options.sms, limit=options.limit,
-                    budget=options.budget,
-                )  # fmt: skip
-        except WarploomError as error:
-            sys.stdout.write(error.printed)
-            sys.stdout.flush()
-            if path and (schedule := getattr(error, "schedule", None)) is not None:
-                save_schedule(schedule, path)
-            raise
-        self.launches.append(Launched(name, whole.grid, run.instructions, run.wall_seconds, run.schedules, run.remarks))
-        sys.stdout.write(run.printed or "")
-        sys.stdout.flush()
-        if run.failure is not None:
-            kept = save_schedule(run.failure.schedule, path) if path else None
-            notes = [f"replayed by `warploom run {path} --schedule {kept}`"] if kept else []
-            raise Diag.SCHEDULE_DEPENDENT.error(notes=notes, kernel=name, what=run.failure)
-
-    @contextmanager
-    def _recorded(self, whole: Launch, path: Path | None) -> Iterator[None]:
-        if path is None:
-            yield
-            return
-        with recorded(whole, path, self.memory, self._maps):
-            yield
+            self.launches.check(whole)
+        file = recorded_path(options.record, len(self.launches.ran), name) if options.record else None
+        self.launches.run(whole, recording=file and recorded(whole, file, self.memory, self._maps), file=file)
 
     def _text_of(self, name: str) -> str:
         for text in self._texts:
@@ -184,12 +137,3 @@ class Session:
             what = f"a tensor map begins at {address:#x}, which is in no allocation of the program"
             raise Diag.BAD_LAUNCH.error(what=what)
         return place
-
-    def refuted(self) -> WarploomError | None:
-        """The error with the reports that are REFUTED, each once."""
-        texts = dict.fromkeys(str(each) for each in self.reports if each.verdict is Verdict.REFUTED)
-        if not texts:
-            return None
-        count = sum(each.verdict is Verdict.REFUTED for each in self.reports)
-        what = f"{count} of {len(self.reports)} checked launches are REFUTED:\n" + "\n".join(texts)
-        return Diag.NOT_PROVED.error(what=what)

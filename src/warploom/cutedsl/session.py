@@ -5,26 +5,24 @@ from __future__ import annotations
 import ctypes
 import os
 import struct
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from warploom.cuda.tensor_maps import im2col_fields, tiled_fields
 from warploom.cutedsl.host_memory import Bytes, HostMemory
 from warploom.cutedsl.library import Callbacks, Library
 from warploom.cutedsl.options import Options
-from warploom.diagnostics import Diag, WarploomError
+from warploom.diagnostics import Diag
 from warploom.hardware.tensor_maps import MAP_BYTES
 from warploom.host.launch import Launch, Triple, entry_of
 from warploom.host.tensor_map import TensorMap
-from warploom.launcher import launch
 from warploom.machine.copy.tensor_map_bytes import encode
+from warploom.programs.launches import Launched, Launches
+from warploom.programs.tensor_maps import im2col_fields, tiled_fields
 from warploom.ptx.analysis.storage import size_of
 from warploom.ptx.syntax.parser import parse
 
@@ -40,26 +38,21 @@ _SETTINGS = ("CUTE_DSL_LIBS", "CUTE_DSL_KEEP_PTX", "CUTE_DSL_DUMP_DIR", "CUTE_DS
 _ACTIVE: list[Session] = []
 
 
-@dataclass(frozen=True, slots=True)
-class Launched:
-    """One launch that ran to its end."""
-
-    kernel: str
-    grid: Triple
-    instructions: int
-    seconds: float
-
-
 class Session:
     """A machine and the launches that it ran."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
-        self.launches: list[Launched] = []
+        self._launches = Launches(options)
         self.memory = HostMemory()
         self._error: BaseException | None = None
         self._texts: dict[Path, str] = {}
         self._folder = Path()
+
+    @property
+    def launches(self) -> list[Launched]:
+        """The launches that ran to their end."""
+        return self._launches.ran
 
     def hold(self, *arrays: Any) -> None:
         """Make arrays known to which a launch has addresses; tensors of PyTorch are found without it."""
@@ -123,15 +116,7 @@ class Session:
             text, (gx, gy, gz), (bx, by, bz), tuple(given), name, cluster, shared,
             at_host_address=tuple(self._reached(given).values()),
         )  # fmt: skip
-        options = self.options
-        try:
-            run = launch(whole, schedule=options.schedule, seed=options.seed, sms=options.sms, limit=options.limit)
-        except WarploomError as error:
-            sys.stdout.write(error.printed)
-            raise
-        self.launches.append(Launched(name, whole.grid, run.instructions, run.wall_seconds))
-        if run.printed:
-            sys.stdout.write(run.printed)
+        self._launches.run(whole)
 
     def _reached(self, given: Sequence[bytes]) -> dict[int, Bytes]:
         """The memory to which the 64-bit words of the arguments lead; a tensor map begins with its address."""
@@ -180,7 +165,7 @@ class Session:
 
     def _on_attribute(self, attribute: int) -> int:
         hardware = self.options.hardware
-        major, minor = divmod(int(self.options.target.removeprefix("sm_").rstrip("af")), 10)
+        major, minor = self.options.capability
         known = {
             _SM_COUNT: self.options.sm_count, _MAJOR: major, _MINOR: minor, _THREADS: hardware.threads_per_sm,
             _SHARED: hardware.shared_per_block,

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import triton
 from triton.backends import backends
 from triton.runtime import driver as driver_config
 
-from warploom.checker.check import check
-from warploom.checker.report import Report, Verdict
-from warploom.diagnostics import Diag, WarploomError
+from warploom.checker.report import Report
+from warploom.diagnostics import Diag
 from warploom.host.launch import Launch
-from warploom.launcher import launch
+from warploom.programs.launches import Launched, Launches
 from warploom.triton.benchmarks import quieten, tune_once
 from warploom.triton.compiled_graphs import compile_graphs
 from warploom.triton.cubins import assemble_on_demand
@@ -44,20 +41,6 @@ def active_session() -> Session:
     return _ACTIVE[0]
 
 
-@dataclass(frozen=True, slots=True)
-class Launched:
-    """One launch that ran to its end."""
-
-    kernel: str
-    grid: tuple[int, int, int]
-    instructions: int
-    seconds: float
-    schedules: int = 1
-    """The schedules under which it ran: more than one if they are explored."""
-    remarks: tuple[str, ...] = ()
-    """Results that differ between schedules and are not wrong: sums whose rounding depends on the order."""
-
-
 class Session:
     """A machine and the launches that it ran."""
 
@@ -65,11 +48,19 @@ class Session:
         self.options = options
         self.release = release_of(triton.__version__)
         self.addresses = Addresses()
-        self.launches: list[Launched] = []
-        self.reports: list[Report] = []
-        """The reports of the launches, if they are checked."""
+        self._launches = Launches(options)
         self.dry = False
         """True if launches are prepared but not run, while an autotuner looks for a configuration that fits."""
+
+    @property
+    def launches(self) -> list[Launched]:
+        """The launches that ran to their end."""
+        return self._launches.ran
+
+    @property
+    def reports(self) -> list[Report]:
+        """The reports of the launches, if they are checked."""
+        return self._launches.reports
 
     @contextmanager
     def active(self) -> Iterator[Session]:
@@ -130,53 +121,16 @@ class Session:
             call.function.shared_bytes,
             at_host_address=tuple(each.bytes for each in call.storages.reached.values()),
         )
-        options = self.options
-        if options.profile is not None:
-            self.reports.append(check(whole, profile=options.profile, sms=options.sms))
-        number = len(self.launches)
-        try:
-            with self._recorded(call, number):
-                run = launch(
-                    whole, schedule=options.schedule, seed=options.seed, sms=options.sms, limit=options.limit,
-                    budget=options.budget,
-                )  # fmt: skip
-        except WarploomError as error:
-            sys.stdout.write(error.printed)
-            self._save(getattr(error, "schedule", None), call, number)
-            raise
-        launched = (call.function.name, call.grid, run.instructions, run.wall_seconds)
-        self.launches.append(Launched(*launched, run.schedules, run.remarks))
-        if run.printed:
-            sys.stdout.write(run.printed)
-        if run.failure is not None:
-            kept = self._save(run.failure.schedule, call, number)
-            notes = [f"replayed by `warploom run {kept[0]} --schedule {kept[1]}`"] if kept else []
-            raise Diag.SCHEDULE_DEPENDENT.error(notes=notes, kernel=call.function.name, what=run.failure)
+        self._launches.check(whole)
+        record, number = self.options.record, len(self.launches)
+        if record is None:
+            self._launches.run(whole)
+            return
+        from warploom.triton.recording import path_of, recorded
 
-    def _save(self, schedule: Any, call: Call, number: int) -> tuple[Path, Path] | None:
-        """Write a schedule that exploring found next to the launch's recording, if there is one; both paths."""
-        if self.options.record is None or schedule is None:
-            return None
-        from warploom.launch_file.writing import save_schedule
-        from warploom.triton.recording import path_of
-
-        path = path_of(call, self.options.record, number)
-        return path, save_schedule(schedule, path)
+        self._launches.run(whole, recording=recorded(call, record, number), file=path_of(call, record, number))
 
     def raise_refuted(self) -> None:
         """Raise `CheckError` with the reports that are REFUTED, each kernel's once."""
-        texts = dict.fromkeys(str(each) for each in self.reports if each.verdict is Verdict.REFUTED)
-        if texts:
-            count = sum(each.verdict is Verdict.REFUTED for each in self.reports)
-            what = f"{count} of {len(self.reports)} checked launches are REFUTED:\n" + "\n".join(texts)
-            raise Diag.NOT_PROVED.error(what=what)
-
-    @contextmanager
-    def _recorded(self, call: Call, number: int) -> Iterator[None]:
-        if self.options.record is None:
-            yield
-            return
-        from warploom.triton.recording import recorded
-
-        with recorded(call, self.options.record, number):
-            yield
+        if (error := self._launches.refuted()) is not None:
+            raise error
