@@ -66,7 +66,7 @@ class Recorder:
 
         return record
 
-    def bind(self, grid, sizes, arrays=NO_ARRAYS, most=100):
+    def bind(self, grid, sizes, arrays=NO_ARRAYS, most=256):
         ctas, shape = int(np.prod(grid)), (len(self.workers), int(np.prod(grid)))
         log = np.full((*shape, most, len(self.fields)), NOTHING, np.int32)
         turns = np.full((len(self.workers), ctas), NOTHING, np.int32)
@@ -77,7 +77,7 @@ class Recorder:
         """The kernel's PTX, which ptxas must assemble."""
         return accepted(self.bind((*self.cluster, 1), sizes)[0])
 
-    def run(self, grid, sizes, arrays=NO_ARRAYS, most=100, **options):
+    def run(self, grid, sizes, arrays=NO_ARRAYS, most=256, **options):
         """Return what each started CTA saw; all of its roles must have seen the same."""
         bound, log, turns = self.bind(grid, sizes, arrays, most)
         launch(bound, **options)
