@@ -110,6 +110,20 @@ def test_functions_that_the_runtime_lacks_are_named(tmp_path):
     assert "cudaGraphCreate" in done.stderr
 
 
+def test_a_variable_that_launches_share_is_refused(tmp_path):
+    source = tmp_path / "counter.cu"
+    source.write_text("""
+        namespace own { __device__ int counter; }
+        __global__ void count() { atomicAdd(&own::counter, 1); }
+        __global__ void nothing() {}
+        int main() { count<<<1, 1>>>(); nothing<<<1, 1>>>(); nothing<<<1, 1>>>(); count<<<1, 1>>>(); }
+    """)
+    done = warploom("cuda", source)
+    assert done.returncode == 2
+    assert "`__device__` variable `_ZN3own7counterE`" in done.stderr
+    assert "3 launches" in done.stderr
+
+
 def test_an_error_of_the_compiler_is_shown(tmp_path):
     source = tmp_path / "wrong.cu"
     source.write_text("int main() { return undeclared; }\n")

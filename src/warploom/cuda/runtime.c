@@ -437,7 +437,6 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int devic
   properties->multiProcessorCount = hardware.sms;
   properties->maxThreadsPerMultiProcessor = hardware.threads_per_sm;
   properties->maxBlocksPerMultiProcessor = 32;
-  properties->l2CacheSize = 50 << 20;
   properties->memoryBusWidth = 1;
   properties->unifiedAddressing = properties->managedMemory = properties->cooperativeLaunch = 1;
   properties->clusterLaunch = 1;

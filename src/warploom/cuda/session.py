@@ -22,6 +22,7 @@ from warploom.machine.copy.tensor_map_bytes import encode
 from warploom.programs.launches import Launches
 from warploom.programs.tensor_maps import im2col_fields, tiled_fields
 from warploom.ptx.analysis.storage import size_of
+from warploom.ptx.syntax.model import Kernel, Module
 from warploom.ptx.syntax.parser import parse
 from warploom.ptx.syntax.symbols import readable
 
@@ -45,6 +46,8 @@ class Session:
         self._texts = [path.read_text("utf-8").rstrip("\0") for path in built.texts]
         self._maps: dict[bytes, dict[str, Any]] = {}
         self._checked: set[Any] = set()
+        self._changed: set[str] = set()
+        """Variables of modules that an earlier launch may have changed."""
         self._last: Any = None
         self._repeats = 0
 
@@ -82,8 +85,10 @@ class Session:
 
     def _launch(self, name: str, shape: list[int], shared: int, arguments: Any) -> Launch:
         text = self._text_of(name)
-        params = entry_of(parse(text), name).params
-        given = [ctypes.string_at(arguments[number], size_of(param)) for number, param in enumerate(params)]
+        module = parse(text)
+        kernel = entry_of(module, name)
+        self._refuse_kept_variables(module, kernel)
+        given = [ctypes.string_at(arguments[number], size_of(param)) for number, param in enumerate(kernel.params)]
         grid, block, cluster = ((shape[at], shape[at + 1], shape[at + 2]) for at in (0, 3, 6))
         return Launch(
             text, grid, block, tuple(given), name, cluster, shared, at_host_address=tuple(self.memory.all().values())
@@ -104,6 +109,20 @@ class Session:
             self.launches.check(whole)
         file = recorded_path(options.record, len(self.launches.ran), name) if options.record else None
         self.launches.run(whole, recording=file and recorded(whole, file, self.memory, self._maps), file=file)
+
+    def _refuse_kept_variables(self, module: Module, kernel: Kernel) -> None:
+        """Refuse a second launch that uses a `__device__` variable: every launch has fresh ones."""
+        names = [
+            each.name for each in module.variables if each.space == "global" and not each.name.startswith(("$", "__"))
+        ]
+        if names:
+            functions = [each for each in module.kernels if not each.entry]
+            bodies = repr([kernel.body, *(each.body for each in functions)])
+            used = {name for name in names if f"'{name}'" in bodies}
+            if kept := sorted(used & self._changed):
+                what = f"the `__device__` variable `{kept[0]}`, which keeps its value from one launch to the next,"
+                raise Diag.NOT_MODELLED.error(what=what)
+            self._changed |= used
 
     def _text_of(self, name: str) -> str:
         for text in self._texts:
