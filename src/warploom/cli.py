@@ -88,7 +88,8 @@ class _Parser(argparse.ArgumentParser):
     """Reports wrong arguments as an error of the catalogue."""
 
     def error(self, message: str) -> NoReturn:
-        raise Diag.BAD_COMMAND.error(what=message.rstrip("."), command=self.prog)
+        what = message.removesuffix(", ...").rstrip(".")  # the arguments of a script or program, which may be none
+        raise Diag.BAD_COMMAND.error(what=what, command=self.prog)
 
 
 def _parser() -> argparse.ArgumentParser:
