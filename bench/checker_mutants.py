@@ -8,7 +8,7 @@
 The mutants are those of `mutant_classes.py`, of the library's families (`mutant_cases.py`, profile `strict`) and of
 kernels of other compilers (launch files, `lenient`, under which the whole kernels are clean). A mutant that survives is
 *redundant* if every pair of accesses that the changed instruction ordered has another path, which is listed, and if 64
-schedules agree with the whole kernel; every other survivor that is executed counts as missed. A row has the revision at
+schedules of `explore` and twenty seeds agree with the whole kernel; every other survivor that is executed counts as missed. A row has the revision at
 which it was judged.
 """
 
@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import math
 import os
 import sys
 import time
@@ -35,6 +36,7 @@ import numpy as np  # noqa: E402
 from mutant_cases import CASES  # noqa: E402
 from mutant_classes import Mutant, mutants  # noqa: E402
 from mutant_runs import job_of, made  # noqa: E402
+from pool import spread  # noqa: E402
 from revision import revision  # noqa: E402
 
 import warploom  # noqa: E402
@@ -42,12 +44,17 @@ from warploom.checker.redundancy import Orders, Replay  # noqa: E402
 from warploom.launch_file import load  # noqa: E402
 from warploom.launcher import launch_of  # noqa: E402
 from warploom.machine.core.exploration import portfolio  # noqa: E402
+from warploom.machine.core.schedule import Random, Weak  # noqa: E402
 from warploom.ptx.syntax.printer import print_module  # noqa: E402
 
 HERE = Path(__file__).parent
 RESULTS = Path(os.environ.get("CHECKER_MUTANTS", HERE / "results" / "checker_mutants.json"))
 _PATIENCE = 20
 """A mutant may execute so many times the instructions of the whole kernel."""
+_SEEDS = 20
+"""Seeds of the schedules that draw their decisions."""
+_PARTS = 6
+"""Jobs into which the schedules of a survivor are divided."""
 _FOREIGN = (HERE.parent / "tests" / "foreign", HERE.parent / "tests" / "checker" / "triton_fence")
 Row = dict[str, Any]
 
@@ -215,16 +222,25 @@ def paths(name: str, mutant: Mutant) -> tuple[bool, list[str]]:
     return whole_proof, found
 
 
-def explored(name: str, mutant: Mutant, budget: int) -> tuple[str, int]:
-    """The schedule that shows the mutant, or nothing, and the schedules tried."""
+def schedules(name: str, ran: Any, budget: int) -> list[Any]:
+    """The schedules of `explore`, and twenty seeds of those that have seeds."""
+    block = subject(name).options()[0]["block"]
+    warps = -(-(block if isinstance(block, int) else math.prod(block)) // 32)
+    explore = list(portfolio(ran.counts, warps, budget, ran.barriers))
+    known = {(type(each), each.seed) for each in explore if hasattr(each, "seed")}
+    seeds = [kind(seed) for kind in (Random, Weak) for seed in range(_SEEDS) if (kind, seed) not in known]
+    return [*explore, *seeds]
+
+
+def explored(name: str, mutant: Mutant, budget: int, part: int) -> tuple[str, int]:
+    """For one part of the schedules: the first that shows the mutant, or nothing, and the schedules tried."""
     one, (digest, limit) = subject(name), whole(name)
     text = mutant.applied(one.text)
     found, ran = one.outcome(text, "eager", limit)
     if found != digest:
         return f"eager: {found}", 1
-    warps = -(-one.options()[0]["block"][0] // 32) if not isinstance(one.options()[0]["block"], int) else 4
-    tried = 1
-    for schedule in portfolio(ran.counts, warps, budget, ran.barriers):
+    tried = 0
+    for schedule in schedules(name, ran, budget)[part::_PARTS]:
         tried += 1
         found, _ = one.outcome(text, schedule, limit)
         if found != digest:
@@ -243,85 +259,104 @@ def write(results: dict[str, Any]) -> None:
     RESULTS.write_text(json.dumps(results, indent=1, sort_keys=True, ensure_ascii=False) + "\n", "utf-8")
 
 
+def _whole(name: str) -> tuple[str, Row]:
+    """The verdict on a whole kernel."""
+    start = time.process_time()
+    report = report_of(subject(name), subject(name).text)
+    return name, {
+        "verdict": str(report.verdict), "codes": sorted({finding.code for finding in report.findings}),
+        "profile": subject(name).profile, "reason": report.reasons[0].partition(" (")[0] if report.reasons else "",
+        "seconds": round(time.process_time() - start, 2),
+    }  # fmt: skip
+
+
+def _judged(given: tuple[str, Mutant]) -> tuple[str, Row]:
+    return key(*given), judge(*given)
+
+
 def run(options: argparse.Namespace) -> None:
     """Judge mutants until the time is over."""
     results, end = read(), time.monotonic() + 60 * options.minutes
     names = options.kernel or list(subjects())
-    usable = []
-    for name in names:
-        if name not in results["whole"]:
-            if time.monotonic() > end:
-                break
-            start = time.process_time()
-            report = report_of(subject(name), subject(name).text)
-            codes = sorted({finding.code for finding in report.findings})
-            results["whole"][name] = {
-                "verdict": str(report.verdict), "codes": codes, "profile": subject(name).profile,
-                "reason": report.reasons[0].partition(" (")[0] if report.reasons else "",
-                "seconds": round(time.process_time() - start, 2),
-            }  # fmt: skip
-            write(results)
-        if results["whole"][name]["verdict"] == "PROVED":
-            usable.append(name)
-    print(f"{len(usable)} of {len(names)} whole kernels are PROVED", flush=True)
-    for name, mutant in chosen(usable, options.most):
-        number = key(name, mutant)
-        if number in results["mutants"]:
-            continue
-        if time.monotonic() > end:
-            break
-        row = results["mutants"][number] = judge(name, mutant)
+    missing = [name for name in names if name not in results["whole"]]
+    for name, row in spread(_whole, missing, options.processes, end):
+        results["whole"][name] = row
         write(results)
+    usable = [name for name in names if results["whole"].get(name, {}).get("verdict") == "PROVED"]
+    print(f"{len(usable)} of {len(names)} whole kernels are PROVED", flush=True)
+    left = [given for given in chosen(usable, options.most) if key(*given) not in results["mutants"]]
+    for done, (number, row) in enumerate(spread(_judged, left, options.processes, end)):
+        results["mutants"][number] = row
         if row["verdict"] not in ("REFUTED", "REJECTED"):
-            print(number, name, row["class"], row["line"], row["before"][:60], row["verdict"], flush=True)
-    verdicts = Counter(row["verdict"] for row in results["mutants"].values())
-    print(dict(verdicts))
+            print(number, row["kernel"], row["class"], row["line"], row["before"][:60], row["verdict"], flush=True)
+        if done % 20 == 0:
+            write(results)
+    write(results)
+    print(dict(Counter(row["verdict"] for row in results["mutants"].values())))
 
 
 def again(options: argparse.Namespace) -> None:
-    """Judge the survivors once more: the checker may have changed since."""
+    """Judge all mutants, or the survivors, once more: the checker may have changed since."""
     results, end = read(), time.monotonic() + 60 * options.minutes
-    made_ = {key(name, mutant): (name, mutant) for name, mutant in chosen(list(results["whole"]), 1 << 20)}
-    for number, row in list(results["mutants"].items()):
-        if row["verdict"] in ("REFUTED", "REJECTED") or number not in made_ or time.monotonic() > end:
-            continue
-        results["mutants"][number] = judge(*made_[number])
+    left = [
+        given
+        for given in chosen(list(results["whole"]), 1 << 20)
+        if (row := results["mutants"].get(key(*given)))
+        and (options.all or row["verdict"] not in ("REFUTED", "REJECTED"))
+    ]
+    for number, row in spread(_judged, left, options.processes, end):
+        before = results["mutants"][number]
+        if row["verdict"] != before["verdict"]:
+            print(number, row["kernel"], row["class"], before["verdict"], row["verdict"], row["codes"], flush=True)
+        if row["verdict"] not in ("REFUTED", "REJECTED"):
+            row |= {name: before[name] for name in ("is ordered", "paths", "shown by", "schedules") if name in before}
+        results["mutants"][number] = row
         write(results)
-        print(number, row["kernel"], row["class"], row["verdict"], results["mutants"][number]["verdict"], flush=True)
+
+
+def _paths(given: tuple[str, Mutant]) -> tuple[str, bool, list[str]]:
+    return key(*given), *paths(*given)
+
+
+def _explored(given: tuple[str, Mutant, int, int]) -> tuple[str, str, int]:
+    return key(*given[:2]), *explored(*given)
 
 
 def prove(options: argparse.Namespace) -> None:
     """Look for other paths and for schedules that show a survivor, those of small kernels first."""
     results, end = read(), time.monotonic() + 60 * options.minutes
-    first, parts = (int(word) for word in options.part.split("/"))
-    made_ = {
-        key(name, mutant): (name, mutant)
-        for name, mutant in chosen([n for n in subjects() if n in results["whole"]], 1 << 20)
-    }
+    rows = results["mutants"]
+    known = [name for name in subjects() if name in results["whole"]]
     survivors = [
-        (number, row) for number, row in results["mutants"].items() if row["verdict"] in ("PROVED", "INCOMPLETE")
+        given
+        for given in chosen(known, 1 << 20)
+        if (row := rows.get(key(*given), {})).get("verdict") in ("PROVED", "INCOMPLETE")
+        and row.get("executed") is not False
     ]
-    survivors.sort(key=lambda each: (results["whole"][each[1]["kernel"]]["seconds"], each[0]))
-    for number, row in survivors[first::parts]:
-        if time.monotonic() > end or number not in made_ or row.get("executed") is False:
-            continue
-        name, mutant = made_[number]
-        if "paths" not in row:
-            row["is ordered"], row["paths"] = paths(name, mutant)
-        if row.get("schedules", 0) < options.schedules and not row.get("shown by"):
-            row["shown by"], row["schedules"] = explored(name, mutant, options.schedules)
-            row["revision"] = revision()
-        print(
-            number,
-            name,
-            row["class"],
-            row["before"][:50],
-            row["is ordered"],
-            len(row["paths"]),
-            row.get("shown by", ""),
-            flush=True,
-        )
+    survivors.sort(key=lambda given: (results["whole"][given[0]]["seconds"], key(*given)))
+    for number, ordered, listed in spread(
+        _paths, [given for given in survivors if "paths" not in rows[key(*given)]], options.processes, end
+    ):
+        rows[number] |= {"is ordered": ordered, "paths": listed}
         write(results)
+    left = [
+        given
+        for given in survivors
+        if rows[key(*given)].get("schedules", 0) < options.schedules and not rows[key(*given)].get("shown by")
+    ]
+    print(f"{len(survivors)} survivors, {len(left)} to explore", flush=True)
+    parts = defaultdict[str, list[tuple[str, int]]](list)
+    jobs = [(*given, options.schedules, part) for given in left for part in range(_PARTS)]
+    for number, shown, tried in spread(_explored, jobs, options.processes, end):
+        row, mine = rows[number], parts[number]
+        mine.append((shown, tried))
+        first = next((each for each, _ in mine if each), "")
+        if len(mine) < _PARTS and not first:
+            continue
+        row |= {"shown by": first, "schedules": sum(count for _, count in mine), "revision": revision()}
+        write(results)
+        print(number, row["kernel"], row["class"], row["before"][:50], row["is ordered"], row["schedules"], first)
+        sys.stdout.flush()
 
 
 def merge(options: argparse.Namespace) -> None:
@@ -356,17 +391,20 @@ def main() -> None:
     command.add_argument("--minutes", type=float, default=10)
     command.add_argument("--most", type=int, default=2, help="mutants of each kernel and class (2)")
     command.add_argument("--kernel", nargs="+", choices=list(subjects()))
+    command.add_argument("--processes", type=int, default=1)
     command.set_defaults(do=run)
     command = commands.add_parser("prove")
     command.add_argument("--minutes", type=float, default=10)
     command.add_argument("--schedules", type=int, default=64, help="schedules of explore (64)")
-    command.add_argument("--part", default="0/1", help="one part of several: 0/2, 1/2 (0/1)")
+    command.add_argument("--processes", type=int, default=1)
     command.set_defaults(do=prove)
     command = commands.add_parser("merge")
     command.add_argument("files", nargs="+", type=Path)
     command.set_defaults(do=merge)
     command = commands.add_parser("again")
     command.add_argument("--minutes", type=float, default=10)
+    command.add_argument("--all", action="store_true", help="the refuted ones too")
+    command.add_argument("--processes", type=int, default=1)
     command.set_defaults(do=again)
     command = commands.add_parser("show")
     command.add_argument("id")

@@ -28,8 +28,8 @@ for _variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
 from revision import revision  # noqa: E402
 
 import warploom.triton  # noqa: E402
-import warploom.triton.session as sessions  # noqa: E402
 from warploom import WarploomError  # noqa: E402
+from warploom.programs import launches  # noqa: E402
 
 RESULTS = Path(os.environ.get("CONSAN", Path(__file__).parent / "results" / "consan.json"))
 TARGETS = ("sm_90", "sm_100")
@@ -178,7 +178,7 @@ def main() -> int:
     parser.add_argument("--profile", default="lenient")
     parser.add_argument("--only", default="", help="tests whose name contains this, judged anew")
     options = parser.parse_args()
-    sessions.check = functools.partial(sessions.check, budget=2)  # type: ignore[attr-defined]
+    launches.check = functools.partial(launches.check, budget=2)  # type: ignore[attr-defined]
     command = ["git", "-C", str(options.source), "rev-parse", "HEAD"]
     commit = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
     results: dict[str, Any] = {"commit": commit, "profile": options.profile, "cases": {}, "skipped": {}}

@@ -22,12 +22,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import re
 import subprocess
 import sys
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,11 +37,12 @@ for _variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
     os.environ.setdefault(_variable, "1")
 
 import numpy as np  # noqa: E402
+from pool import spread  # noqa: E402
 from revision import revision  # noqa: E402
 
 import warploom  # noqa: E402
 
-RESULTS = Path(__file__).parent / "results" / "litmus.json"
+RESULTS = Path(os.environ.get("LITMUS", Path(__file__).parent / "results" / "litmus.json"))
 FOLDERS = ("Manual", "CADP", "Memalloy", "Barrier")
 _TABLES = ("PTXv6_0-expected.csv", "PTXv7_5-expected.csv")
 _LIVE = ("PTXv6_0-Liveness-expected.csv", "PTXv7_5-Liveness-expected.csv")
@@ -401,29 +404,39 @@ def judge(path: Path, name: str, known: Labels, *, verbose: bool = False) -> dic
     return result
 
 
+def _judged(root: Path, known: Labels, name: str) -> tuple[str, dict[str, Any] | str]:
+    """The answer for a test, or the reason why it is not translated."""
+    if "proxy" in name:
+        return name, "surface, texture, constant or alias proxies"
+    try:
+        return name, judge(root / name, name, known)
+    except Outside as reason:
+        return name, str(reason)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--source", type=Path, required=True, help="a checkout of Dat3M")
     parser.add_argument("--show", help="one test, by its path below litmus/PTX")
+    parser.add_argument("--commit", default="", help="the commit of a copy without its history")
+    parser.add_argument("--processes", type=int, default=1)
     options = parser.parse_args()
     root, known = options.source / "litmus" / "PTX", labels(options.source)
     if options.show:
         print(json.dumps(judge(root / options.show, options.show, known, verbose=True), indent=1))
         return 0
     tests, outside = {}, {}
-    for path in sorted(path for folder in FOLDERS for path in (root / folder).rglob("*.litmus")):
-        name = path.relative_to(root).as_posix()
-        if "proxy" in name:
-            outside[name] = "surface, texture, constant or alias proxies"
-            continue
-        try:
-            tests[name] = judge(path, name, known)
-        except Outside as reason:
-            outside[name] = str(reason)
+    paths = sorted(path for folder in FOLDERS for path in (root / folder).rglob("*.litmus"))
+    names = [path.relative_to(root).as_posix() for path in paths]
+    for name, found in spread(partial(_judged, root, known), names, options.processes, math.inf, in_order=True):
+        if isinstance(found, str):
+            outside[name] = found
+        else:
+            tests[name] = found
         if len(tests) % 50 == 0:
             print(f"{len(tests)} tests", flush=True)
     command = ["git", "-C", str(options.source), "rev-parse", "HEAD"]
-    commit = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    commit = options.commit or subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
     results = {"commit": commit, "revision": revision(), "tests": tests, "outside": outside}
     RESULTS.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n", "utf-8")
     wrong = {name: each["wrong"] for name, each in tests.items() if each["wrong"]}

@@ -1,6 +1,6 @@
 """Soundness of the checker: random protocols as PTX, judged by `warploom.check` and by a search through all executions.
 
-    python bench/soundness.py run --start 0 --count 50000 --minutes 60 a.json   # go on where a.json ends
+    python bench/soundness.py run --start 0 --count 50000 --processes 8 a.json   # go on where a.json ends
     python bench/soundness.py merge a.json b.json                               # add up into bench/results/soundness.json
     python bench/soundness.py show 4711                                         # one protocol, with both answers
 
@@ -29,6 +29,7 @@ for _variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
 sys.path[:0] = [str(Path(__file__).parent)]
 
 import numpy as np  # noqa: E402
+from pool import spread  # noqa: E402
 from protocol_explorer import Result, explored  # noqa: E402
 from protocols import Protocol, grid, initial, protocol, ptx  # noqa: E402
 from revision import revision  # noqa: E402
@@ -36,7 +37,7 @@ from revision import revision  # noqa: E402
 import warploom  # noqa: E402
 
 RESULTS = Path(os.environ.get("SOUNDNESS", Path(__file__).parent / "results" / "soundness.json"))
-_CHUNK = 500
+_CHUNK = 250
 _EVERY = 4
 """Of the protocols whose executions agree, one in so many is judged."""
 
@@ -103,6 +104,10 @@ def read(path: Path) -> dict[str, Any]:
     if path.exists():
         found: dict[str, Any] = json.loads(path.read_text("utf-8"))
         return found
+    return _nothing()
+
+
+def _nothing() -> dict[str, Any]:
     return {"verdicts": {}, "unsound": [], "false alarms": {}, "examples": {}, "reasons": {},
             "states": 0, "seconds": 0.0, "revision": "", "ranges": []}  # fmt: skip
 
@@ -120,25 +125,24 @@ def run(options: argparse.Namespace) -> int:
     results["revision"] = results["revision"] or revision()
     start = results["ranges"][0][0] if results["ranges"] else options.start
     following, last = results["ranges"][0][1] if results["ranges"] else start, start + options.count
-    while following < last and time.monotonic() < end:
-        began = time.process_time()
-        gc.collect()
-        gc.disable()  # a chunk makes no more garbage than memory holds
-        numbers = range(following, min(following + _CHUNK, last))
-        _judge_chunk(numbers, results)
-        following = numbers.stop
-        results["ranges"] = [[start, following]]
-        results["seconds"] += time.process_time() - began
+    chunks = [range(at, min(at + _CHUNK, last)) for at in range(following, last, _CHUNK)]
+    for found in spread(_judged, chunks, options.processes, end, in_order=True):
+        _add(results, found)
+        results["ranges"] = [[start, found["ranges"][0][1]]]
         write(options.part, results)
         wrong = len(results["unsound"])
-        print(f"{following - start:,} protocols, {wrong} unsound, {results['seconds']:.0f} s", flush=True)
+        done = results["ranges"][0][1] - start
+        print(f"{done:,} protocols, {wrong} unsound, {results['seconds']:.0f} s", flush=True)
     return 1 if results["unsound"] else 0
 
 
-def _judge_chunk(numbers: range, results: dict[str, Any]) -> None:
-    """Add the answers for some protocols to the results."""
-    verdicts, alarms = Counter(results["verdicts"]), Counter(results["false alarms"])
-    reasons = Counter(results["reasons"])
+def _judged(numbers: range) -> dict[str, Any]:
+    """The answers for some protocols."""
+    began = time.process_time()
+    gc.collect()
+    gc.disable()  # a chunk makes no more garbage than memory holds
+    results = _nothing()
+    verdicts, alarms, reasons = Counter[str](), Counter[str](), Counter[str]()
     for number in numbers:
         found = judge(number)
         verdicts[f"{found['kind']} {found['verdict']} {found['executions']}"] += 1
@@ -152,6 +156,17 @@ def _judge_chunk(numbers: range, results: dict[str, Any]) -> None:
         if found.get("reason"):
             reasons[found["reason"]] += 1
     results |= {"verdicts": dict(verdicts), "false alarms": dict(alarms), "reasons": dict(reasons)}
+    return results | {"seconds": time.process_time() - began, "ranges": [[numbers.start, numbers.stop]]}
+
+
+def _add(total: dict[str, Any], part: dict[str, Any]) -> None:
+    """Add a part to the results, without its range and revision."""
+    for name in ("verdicts", "false alarms", "reasons"):
+        total[name] = dict(Counter(total[name]) + Counter(part[name]))
+    total["unsound"] += part["unsound"]
+    total["examples"] = part["examples"] | total["examples"]
+    total["states"] += part["states"]
+    total["seconds"] += part["seconds"]
 
 
 def merge(parts: list[Path]) -> int:
@@ -165,15 +180,9 @@ def merge(parts: list[Path]) -> int:
     for (_, end), (start, _) in pairwise(ranges):
         if start < end:
             raise SystemExit(f"protocols {start} to {end - 1} are in two parts")
-    total = read(Path(os.devnull) / "none")
-    total |= {"revision": names, "ranges": ranges, "examples": {}}
-    for name in ("verdicts", "false alarms", "reasons"):
-        total[name] = dict(sum((Counter(part[name]) for part in everything), Counter()))
+    total = _nothing() | {"revision": names, "ranges": ranges}
     for part in everything:
-        total["unsound"] += part["unsound"]
-        total["examples"] = part["examples"] | total["examples"]
-        total["states"] += part["states"]
-        total["seconds"] += part["seconds"]
+        _add(total, part)
     write(RESULTS, total)
     count = sum(end - start for start, end in ranges)
     print(f"{count:,} protocols at {names}, {len(total['unsound'])} unsound")
@@ -202,6 +211,7 @@ def main() -> int:
     running.add_argument("--start", type=int, default=0, help="the number of the first protocol (0)")
     running.add_argument("--count", type=int, default=100_000, help="the number of protocols (100000)")
     running.add_argument("--minutes", type=float, default=60, help="the time (60)")
+    running.add_argument("--processes", type=int, default=1)
     merging = commands.add_parser("merge")
     merging.add_argument("parts", type=Path, nargs="+")
     showing = commands.add_parser("show")

@@ -19,6 +19,7 @@ from typing import Any
 sys.path[:0] = [str(Path(__file__).parent)]
 
 from checker_mutants import chosen, key, read, subject, whole  # noqa: E402
+from pool import spread  # noqa: E402
 from revision import revision  # noqa: E402
 
 import warploom  # noqa: E402
@@ -48,27 +49,34 @@ def findings_of(number: str, name: str, mutant: Any) -> dict[str, Any]:
     return found
 
 
+def _confirmed(given: tuple[str, str, Any]) -> tuple[str, dict[str, Any]]:
+    return given[0], findings_of(*given)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--count", type=int, default=60, help="mutants (60)")
+    parser.add_argument("--all", action="store_true", help="kernels for sm_100a too, which take longer")
+    parser.add_argument("--processes", type=int, default=1)
     options = parser.parse_args()
     mutants = read()
     results: dict[str, Any] = (
         json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else {"mutants": [], "findings": {}}
     )
     end = time.monotonic() + 60 * options.minutes
-    names = [name for name in mutants["whole"] if not name.startswith("sm_100a")]
+    names = [name for name in mutants["whole"] if options.all or not name.startswith("sm_100a")]
+    left = []
     for name, mutant in chosen(names, 2):
         number = key(name, mutant)
         row = mutants["mutants"].get(number)
         if row is None or row["verdict"] != "REFUTED" or number in results["mutants"]:
             continue
-        if set(row["codes"]) <= {"DEADLOCK", "FAULT"}:
-            continue
-        if time.monotonic() > end or len(results["mutants"]) >= options.count:
-            break
-        results["findings"] |= findings_of(number, name, mutant)
+        if not set(row["codes"]) <= {"DEADLOCK", "FAULT"}:
+            left.append((number, name, mutant))
+    left = left[: max(options.count - len(results["mutants"]), 0)]
+    for number, found in spread(_confirmed, left, options.processes, end):
+        results["findings"] |= found
         results["mutants"].append(number)
         RESULTS.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n", "utf-8")
         rows = list(results["findings"].values())
