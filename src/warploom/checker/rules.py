@@ -63,8 +63,9 @@ RELAXATIONS: dict[str, Relaxation] = {
         "PTX ISA 8.7 calls it a race; the CUDA C++ programming guide builds atomics from atomicCAS with it",
     ),
     "wgmma-copies": Relaxation(
-        "accumulators may be moved to other registers before the wait, if these are used after it only",
-        "PTX ISA 9.7.15.7.1 forbids it; Triton unpacks f16 accumulators before the wait, and ptxas moves the copies",
+        "registers of a wgmma may be moved before the wait, if the copies are used after it only, and behind the fence",
+        "PTX ISA 9.7.15.7.1 forbids it; Triton unpacks f16 accumulators before the wait, LLVM places copies behind the "
+        "fence, and ptxas moves both",
     ),
     "global-proxy": Relaxation(
         "generic and async accesses to global memory need no proxy fence",

@@ -264,3 +264,25 @@ def test_without_its_fence_a_wgmma_reads_old_register_contents(schedule):
         buffers = file.allocate()
         launch(replace(file.launch(buffers), program=program), schedule=schedule)
         assert len(tuple(file.check(buffers))) == wrong
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_copy_of_an_ordered_register_is_ordered(schedule):
+    """LLVM moves accumulators behind the fence, and ptxas allocates the registers so that it does not matter."""
+    case = Case(n=16)
+    data = Data.make(case)
+    away = "".join(f"mov.b32 %d{16 + i}, %d{i}; mov.b32 %d{i}, 0;" for i in range(8))
+    back = "".join(f"mov.b32 %d{i}, %d{16 + i};" for i in range(8))
+    end = "wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0;"
+    body = f"{away} wgmma.fence.sync.aligned; {back} {case.instructions()} {case.instructions()} {end}"
+    product = data.expected() - data.d
+    np.testing.assert_array_equal(data.run(schedule, body=body), data.d + 2 * product)
+
+
+def test_a_register_that_is_written_behind_the_fence_is_stale_under_lazy():
+    case = Case(n=16)
+    data = Data.make(case)
+    clear = "".join(f"mov.b32 %d{i}, 0;" for i in range(8))
+    end = "wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0;"
+    body = f"wgmma.fence.sync.aligned; {clear} {case.instructions()} {end}"
+    np.testing.assert_array_equal(data.run("lazy", body=body), data.expected())

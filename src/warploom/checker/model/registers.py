@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 from warploom.ptx.analysis.control_flow import Flow
 from warploom.ptx.analysis.liveness import read
-from warploom.ptx.analysis.uniformity import registers_of, written
+from warploom.ptx.analysis.uniformity import written
+from warploom.ptx.analysis.wgmma_hazards import SinceFence, accesses_since_fence, asynchronous_registers
 from warploom.ptx.isa.table import Op
 from warploom.ptx.syntax.model import Immediate
 
@@ -52,16 +53,10 @@ def hazards(flow: Flow) -> tuple[Hazard, ...]:
     return (*_early(flow, wgmmas), *_unfenced(flow, wgmmas))
 
 
-def _registers(op: Op) -> frozenset[str]:
-    """Accumulators, and A where it is in registers; descriptors are read at issue."""
-    slots = [slot.name for slot in op.form.slots if slot.kind == "rows"]
-    return frozenset(name for slot in slots for name in registers_of(op.operands[slot]))
-
-
 def _early(flow: Flow, wgmmas: list[Op]) -> list[Hazard]:
     """Accesses before the wait that covers the group."""
     place = {id(op): at for at, op in enumerate(wgmmas)}
-    registers = [_registers(op) for op in wgmmas]
+    registers = [asynchronous_registers(op) for op in wgmmas]
     by_name: dict[str, set[int]] = {}
     for at, names in enumerate(registers):
         for name in names:
@@ -113,26 +108,12 @@ def _unfenced(flow: Flow, wgmmas: list[Op]) -> list[Hazard]:
 
     A read counts too: the fence orders every register access before a wgmma that accesses the same registers.
     """
-    used = frozenset(name for op in wgmmas for name in _registers(op))
-    found: dict[int, Hazard] = {}
-    entering: dict[int, frozenset[str]] = {}
-    ahead = [(0, used)]
-    while ahead:
-        index, dirty = ahead.pop()
-        known = entering.get(index)
-        if known is not None and dirty <= known:
-            continue
-        entering[index] = dirty = dirty | (known or frozenset())
-        for op in flow.blocks[index].ops:
-            if op.family == "wgmma.fence":
-                dirty = frozenset()
-            elif op.family == "wgmma.mma_async":
-                names = dirty & _registers(op)
-                if names and id(op) not in found:
-                    found[id(op)] = Hazard("WGMMA_FENCE", op, op, min(names))
-            elif not op.family.startswith("wgmma"):
-                accessed = used.intersection((*written(op), *read(op)))
-                if accessed:
-                    dirty = dirty | accessed
-        ahead += [(successor, dirty) for successor in flow.blocks[index].successors]
-    return list(found.values())
+    found = []
+    since = accesses_since_fence(flow)
+    for op in wgmmas:
+        accesses = since.get(id(op), SinceFence())
+        if names := accesses.written | accesses.read:
+            found.append(Hazard("WGMMA_FENCE", op, op, min(names)))
+        elif names := accesses.copied | accesses.copied_from:
+            found.append(Hazard("WGMMA_FENCE", op, op, min(names), "wgmma-copies"))
+    return found

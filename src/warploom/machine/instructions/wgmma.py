@@ -31,6 +31,7 @@ from warploom.machine.memory.shared_memory import RANK_SHIFT
 from warploom.machine.tensor.operands import footprint
 from warploom.machine.tensor.register_rows import RowNames, Rows
 from warploom.machine.tensor.wgmma_execution import FAMILY, Issue, execute, read
+from warploom.ptx.analysis.uniformity import registers_of
 from warploom.ptx.isa.table import BITS, Op
 
 if TYPE_CHECKING:
@@ -151,12 +152,21 @@ class Pipeline(Waitable):
             self._fenced(warp)[...] = self._registers(warp)
 
     def _read_unfenced(self, warp: int, new: Issue) -> None:
-        """Give an operation the values of the last fence for registers that the warp has changed since."""
-        names = [new.a] if isinstance(new.a, RowNames) else []
-        names += [new.d] if new.accumulate else []
+        """Give an operation the values of the last fence for registers that the warp has changed since.
+
+        A copy of an ordered register counts as ordered: ptxas, which allocates the registers, moves it.
+        """
+        names = [(new.a, "a")] if isinstance(new.a, RowNames) else []
+        names += [(new.d, "d")] if new.accumulate else []
         if names:
+            op = new.multiply.op
+            copied = self.warpgroup.cta.program.copied_behind_fence.get(id(op), frozenset())
             registers, fenced = self._registers(warp), self._fenced(warp)
-            for each in names:
+            for each, slot in names:
+                if copied:
+                    of_names = zip(each.indices, registers_of(op.operands[slot]), strict=True)
+                    ordered = [row for row, name in of_names if name in copied]
+                    fenced[ordered] = registers[ordered]
                 rows = each.selector
                 registers[rows] = fenced[rows]
 

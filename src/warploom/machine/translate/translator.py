@@ -34,7 +34,7 @@ from warploom.ptx.analysis.inlining import inline
 from warploom.ptx.analysis.liveness import live_at_entry
 from warploom.ptx.analysis.tensor_loads import last_uses_of_loads, uses_of_pending_loads
 from warploom.ptx.analysis.uniformity import classify
-from warploom.ptx.analysis.wgmma_hazards import accessed_before_commit
+from warploom.ptx.analysis.wgmma_hazards import accessed_before_commit, accesses_since_fence
 from warploom.ptx.isa.table import BITS, Op, decode_kernel
 from warploom.ptx.syntax.model import Address, Arguments, Kernel, Module, Register, Special, Symbol, Vector
 
@@ -225,6 +225,12 @@ class Program:
     def accessed_before_commit(self) -> frozenset[int]:
         """The `wgmma`s, by the identity of their `Op`, whose registers are touched before they are committed."""
         return accessed_before_commit(self.flow)
+
+    @cached_property
+    def copied_behind_fence(self) -> dict[int, frozenset[str]]:
+        """Registers of `wgmma`s, by the identity of their `Op`, that only copies have changed since the last fence."""
+        found = accesses_since_fence(self.flow)
+        return {op: each.copied - each.written for op, each in found.items() if each.copied - each.written}
 
     @cached_property
     def blocks_after_loads(self) -> frozenset[int]:
