@@ -76,6 +76,27 @@ def make_fused(maker: Maker, m: int, n: int, k: int) -> Arguments:
     return {"x": x, "w": w, "bias": maker.values(n, dtype=BF16), "residual": maker.values(m, n, dtype=BF16)}
 
 
+def make_experts(maker: Maker, rows: tuple[int, ...], n: int, k: int) -> Arguments:
+    """Groups whose experts are in another order than the groups."""
+    given = without_out(make_grouped, maker, rows, n, k)
+    ids = torch.randperm(len(rows), device=maker.device, generator=maker.generator).to(torch.int32)
+    return {**given, "ids": ids, "ordered": given["b"][ids.long()].contiguous()}
+
+
+def make_blockwise_batches(maker: Maker, batch: int, m: int, n: int, k: int) -> Arguments:
+    parts = [without_out(make_blockwise, maker, m, n, k) for _ in range(batch)]
+    held = {name: torch.stack([part[name] for part in parts]) for name in ("a", "b", "b_scale")}
+    of_rows = torch.stack([part["a_scale"].t() for part in parts]).mT  # rows stay contiguous
+    return {**held, "a_scale": of_rows}
+
+
+def blockwise_batches_peer(t: Arguments) -> torch.Tensor:
+    """One call for each matrix: PyTorch's operation takes no batches."""
+    parts = zip(t["a"], t["b"], t["a_scale"], t["b_scale"], strict=True)
+    made = [blockwise_peer(dict(zip(("a", "b", "a_scale", "b_scale"), part, strict=True))) for part in parts]
+    return torch.stack(made) if not torch.cuda.is_current_stream_capturing() else made[0]
+
+
 def make_gated(maker: Maker, m: int, n: int, k: int) -> Arguments:
     return {"x": maker.values(m, k, dtype=BF16), "w": maker.values(2 * n, k, dtype=BF16) * k**-0.5}
 
@@ -147,6 +168,25 @@ FAMILIES = {
         {"_grouped_mm": lambda t: torch._grouped_mm(t["a"], t["b"].mT, offs=t["ends"], out_dtype=BF16)}, {}, dense,
         (((1024,) * 8, 4096, 4096), (RAGGED, 4096, 4096)),
     ),
+    "grouped, expert ids": Family(
+        make_experts,
+        lambda t, **more: warploom.grouped_matmul(t["a"], t["b"].mT, t["ends"], expert_ids=t["ids"], **more),
+        {
+            "_grouped_mm of ordered experts": lambda t: torch._grouped_mm(
+                t["a"], t["ordered"].mT, offs=t["ends"], out_dtype=BF16
+            ),
+            "index, _grouped_mm": lambda t: torch._grouped_mm(
+                t["a"], t["b"][t["ids"]].mT, offs=t["ends"], out_dtype=BF16
+            ),
+        }, {}, dense,
+        (((1024,) * 8, 4096, 4096), (RAGGED, 4096, 4096), ((16,) * 64, 2048, 4096)),
+    ),
+    "batched blockwise": Family(
+        make_blockwise_batches,
+        lambda t, **more: warploom.blockwise_matmul(t["a"], t["b"], t["a_scale"], t["b_scale"], **more),
+        {"_scaled_mm of each": blockwise_batches_peer}, {}, dense,
+        ((8, 1024, 4096, 2048), (16, 128, 4096, 2048), (32, 1024, 512, 128 * 8)),
+    ),
     "bias, gelu, residual": Family(
         make_fused,
         lambda t, **more: warploom.linear(
@@ -159,7 +199,7 @@ FAMILIES = {
         make_gated,
         lambda t, **more: warploom.gated_linear(t["x"], *t["w"].chunk(2), **more),
         {"eager": lambda t: gated(**t)}, {"compiled": gated, "compiled apart": gated_apart}, of_layer,
-        ((4096, 14336, 4096), (64, 14336, 4096), (16, 28672, 8192)),
+        ((4096, 14336, 4096), (64, 14336, 4096), (16, 28672, 8192), (1, 14336, 4096)),
     ),
 }  # fmt: skip
 
@@ -171,6 +211,16 @@ def tiles(**fields: Any) -> list[HopperConfig]:
     alternating = ({"tile": (128, columns), "pingpong": True} for columns in (128, 160, 192))
     found = [HopperConfig(**fields, **each) for each in (*large, *swapped, *alternating)]
     return [config for config in found if not config.violations()]
+
+
+def narrow(m: int) -> list[HopperConfig]:
+    """Configurations of a gated GEMM for few rows: rows along N of the MMA, and K split."""
+    width, wide = max(16, -(-m // 8) * 8), [(128, 1), (256, 1), (256, 2)]
+    swapped = [{"tile": (rows, width), "consumers": count, "AB_swapped": True} for rows, count in wide]
+    split = [{**each, "num_split_k": 2} for each in swapped]
+    straight = [{"tile": (64, columns), "consumers": 1, "num_split_k": 2} for columns in (64, 128, 256)]
+    found = [HopperConfig(gated=True, **each) for each in (*swapped, *split, *straight)]
+    return [config.replace(gated=False) for config in found if not config.violations()]
 
 
 SCREENED: Mapping[str, list[Any]] = {
@@ -188,6 +238,8 @@ SCREENED: Mapping[str, list[Any]] = {
     ],
     "batched": tiles(),
     "grouped": tiles(),
+    "grouped, expert ids": tiles(),
+    "batched blockwise": [],
     "bias, gelu, residual": tiles(),
     "swiglu": tiles(),
 }
@@ -200,8 +252,10 @@ def screened(name: str, shape: tuple[Any, ...], asked: argparse.Namespace, senso
     sets = rotating(lambda: family.make(Maker(DEVICE), *shape))
     flops, want = family.flops(sets[0]), next(iter(family.peers.values()))(sets[0])
     runs: dict[str, Run] = {"peer": next(iter(family.peers.values())), OURS: family.ours}
-    for config in SCREENED[name]:
+    few = narrow(shape[0]) if name == "swiglu" and shape[0] <= 128 else []
+    for config in few or SCREENED[name]:
         title = named(config)
+        title = f"{title} of {config.consumers}" if title in runs else title
         try:
             if not wrong(family.ours(sets[0], config=config), want):
                 runs[title] = partial(family.ours, config=config)

@@ -1,24 +1,28 @@
 """`conv2d` against cuDNN through PyTorch, for layers of convolutional networks in bfloat16, channels_last.
 
     python bench/conv2d.py
-    python bench/conv2d.py --quick --images 8
+    python bench/conv2d.py --images 8 --settle 0.2 --time 0.1
     python bench/conv2d.py --machine            no GPU: small layers on the emulator, not timed
 
-Measured like bench/matmul.py: both sides alternate on the same inputs, in CUDA graphs. cuDNN may choose any of its
-algorithms (`torch.backends.cudnn.benchmark`). Every layer is first compared with a convolution in float64, to the bit.
+Measured like bench/alone_families.py: each side alone at the power limit, and cool at the free clock, in CUDA graphs. cuDNN may
+choose any of its algorithms (`torch.backends.cudnn.benchmark`). Every layer is first compared with a convolution in float64, to
+the bit.
 """
 
 from __future__ import annotations
 
 import argparse
+import random
 import sys
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from inputs import Maker
-from measuring import Arguments, Options, Side, call_of, is_lost, machine, mean_of, rotating, timed, wrong_bits
-from tables import GpuLostError, Row, Table, folder_of, good
+from measuring import Arguments, Side, call_of, graph_for, is_lost, machine, mean_of, rotating, wrong_bits
+from protocol import Protocol, Sensors, Timed, add_protocol, ratios_to, take_turns
+from tables import RESULTS, GpuLostError, Row, Table, good
 
 import warploom
 from warploom.kernels.convolution import Window
@@ -85,38 +89,34 @@ def wrong(layer: Layer, images: int) -> str:
     return wrong_bits(lambda: call(each), each["out"], convolved(layer, each, torch.float64).bfloat16())
 
 
-def measured(layer: Layer, images: int, options: Options) -> Row:
+def measured(layer: Layer, images: int, protocol: Protocol, sensors: Sensors, rng: random.Random) -> Row:
     found = wrong(layer, min(images, 4))
     if found:
         raise ArithmeticError(found)
-    sets = rotating(lambda: layer.arguments(Maker("cuda"), images))
-    sides: dict[str, Side] = {
+    sets, flops = rotating(lambda: layer.arguments(Maker("cuda"), images)), layer.flops(images)
+    runs: dict[str, Side] = {
         "cudnn": lambda each: convolved(layer, each),
         "warploom": call_of(warploom.conv2d, sets[0], **layer.moves),
     }
-    times, itself = timed(sides, sets, layer.flops(images), options)
-    rate = layer.flops(images) / 1e6
-    return {
-        "us": times["warploom"],
-        "cudnn_us": times["cudnn"],
-        "ratio": times["cudnn"] / times["warploom"],
-        "cudnn_against_itself": itself,
-        "tflops": rate / times["warploom"],
-        "cudnn_tflops": rate / times["cudnn"],
-    }
+    sides = {name: Timed.of_graph(*graph_for(run, sets, flops)) for name, run in runs.items()}
+    take_turns(sides, protocol, rng, sensors)
+    ratios = ratios_to("cudnn", sides)["warploom"]
+    times = {name: each.row() for name, each in sides.items()}
+    return {**ratios, "tflops": flops / 1e6 / sides["warploom"].alone_us, "sides": times}
 
 
 def line_of(row: Row) -> str:
     if "error" in row:
         return f"{row['label']:26} FAILED: {row['error']}"
-    sides = f"{row['us']:.2f} µs, {row['tflops']:.0f} TFLOP/s; cuDNN {row['cudnn_us']:.2f} µs"
-    return f"{row['label']:26} {row['ratio']:6.3f} to cuDNN  ({sides})"
+    ours, cudnn = (row["sides"][name]["alone_us"] for name in ("warploom", "cudnn"))
+    sides = f"{ours:.2f} µs, {row['tflops']:.0f} TFLOP/s; cuDNN {cudnn:.2f} µs"
+    return f"{row['label']:26} alone {row['alone']:6.3f} cool {row['cool']:6.3f} to cuDNN  ({sides})"
 
 
 def summary(rows: list[Row]) -> Row:
     right = good(rows)
     found: Row = {"layers": len(rows), "failed": len(rows) - len(right)}
-    return found | ({"mean_to_cudnn": mean_of(right)} if right else {})
+    return found | ({how: mean_of(right, how) for how in ("alone", "cool")} if right else {})
 
 
 def on_the_emulator() -> int:
@@ -136,20 +136,23 @@ def on_the_emulator() -> int:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", type=int, default=32, help="images of a batch")
-    parser.add_argument("--quick", action="store_true", help="a few rounds")
+    add_protocol(parser)
+    parser.add_argument("--seconds", type=float, default=1e9, help="begin no layer after this long")
     parser.add_argument("--machine", action="store_true", help="no GPU: on the emulator, not timed")
-    parser.add_argument("--out", type=Path, help="output directory")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="the folder for JSON")
     asked = parser.parse_args(arguments)
     if asked.machine:
         return 1 if on_the_emulator() else 0
     torch.backends.cudnn.benchmark = True
-    options = Options().hurried if asked.quick else Options()
-    about = {"machine": machine(), "images": asked.images, "cudnn": torch.backends.cudnn.version()}
-    table = Table("conv2d", about, line_of, summary, folder_of(asked), is_lost=is_lost)
+    protocol, sensors, rng, started = Protocol.of(asked), Sensors(), random.Random(), time.monotonic()
+    about = {"machine": machine(), **protocol.about(), "images": asked.images, "cudnn": torch.backends.cudnn.version()}
+    table = Table("conv2d", about, line_of, summary, asked.out, is_lost=is_lost)
     try:
         for layer in LAYERS:
+            if time.monotonic() - started > asked.seconds:
+                break
             key = {"label": layer.name, "images": asked.images}
-            table.measure(key, lambda layer=layer: measured(layer, asked.images, options))
+            table.measure(key, lambda layer=layer: measured(layer, asked.images, protocol, sensors, rng))
     except GpuLostError as error:
         print(error, file=sys.stderr)
         return 1

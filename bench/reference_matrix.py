@@ -1,15 +1,18 @@
 """Random cases of the reference's test matrix, and of the families that came later, on the emulator against NumPy.
 
 `python bench/reference_matrix.py --count 200 --seed 1` runs a sample: small integers, awkward sizes, one of four schedules
-each, sm_100a. A case is exact, wrong, or refused with an error before it runs. `--save` writes
-bench/results/reference_matrix.json. Needs no GPU.
+each, sm_100a. A case is exact, wrong, or refused with an error before it runs. `--jobs` processes share the work, and
+`--seconds` bounds it. `--save` writes bench/results/reference_matrix.json, with the rule that each refused case breaks. Needs
+no GPU.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import random
+import time
 import traceback
 from collections import Counter
 from collections.abc import Callable
@@ -25,6 +28,9 @@ from warploom.structured.config import BlockScaledMatmulConfig, BlockwiseFP8Matm
 
 FILE = Path(__file__).parent / "results" / "reference_matrix.json"
 BF16, E4M3, E8M0 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e8m0fnu
+E2M1 = ml_dtypes.float4_e2m1fn
+FORMATS = {"W4A8": (E4M3, E2M1, E8M0, 32), "MXFP4": (E2M1, E2M1, E8M0, 32), "NVFP4": (E2M1, E2M1, E4M3, 16)}
+"""Types of A, of B and of the scales, and the elements of K that a scale is for."""
 SCHEDULES = ("eager", "lazy", "reverse", "random")
 Case = tuple[Any, tuple[Any, ...], dict[str, Any], Any]
 """An operation, its arrays, its options, and the exact result in float32."""
@@ -139,10 +145,10 @@ def grouped_blockwise(draw: Draw) -> Case:
     return wl.grouped_blockwise_matmul, (a, b, *scales, ends), {"target": "sm_100a"}, exact
 
 
-def _mx(draw: Draw, *shape: int) -> tuple[Any, Any, Any]:
-    """Return MXFP8 values, scales, and their products."""
-    values, scales = draw.integers(*shape, dtype=E4M3), draw.powers(*shape[:-1], -(-shape[-1] // 32), dtype=E8M0)
-    return values, scales, wide(values) * np.repeat(wide(scales), 32, axis=-1)[..., : shape[-1]]
+def _mx(draw: Draw, *shape: int, dtype: Any = E4M3, of: Any = E8M0, run: int = 32) -> tuple[Any, Any, Any]:
+    """Return values of a block-scaled format, scales, and their products."""
+    values, scales = draw.integers(*shape, dtype=dtype), draw.powers(*shape[:-1], -(-shape[-1] // run), dtype=of)
+    return values, scales, wide(values) * np.repeat(wide(scales), run, axis=-1)[..., : shape[-1]]
 
 
 def _mx_shape(draw: Draw) -> dict[str, Any]:
@@ -170,6 +176,37 @@ def grouped_block_scaled(draw: Draw) -> Case:
     (a, of_a, left), (b, of_b, right), ends = _mx(draw, m, k), _mx(draw, 3, n, k), draw.ends(m, 3)
     options = {"config": BlockScaledMatmulConfig(**_mx_shape(draw))}
     return wl.grouped_block_scaled_matmul, (a, b, of_a, of_b, ends), options, by_groups(left, right, ends, range(3))
+
+
+def four_bits(draw: Draw) -> Case:
+    """A format with 4-bit elements, dense or grouped, with the library's choice of a configuration."""
+    a_type, b_type, of, run = FORMATS[draw.choose.choice(list(FORMATS))]
+    (m, n, k), is_grouped = draw.sizes(128), draw.choose.random() < 0.5
+    a, of_a, left = _mx(draw, m, k, dtype=a_type, of=of, run=run)
+    b, of_b, right = _mx(draw, 3, n, k, dtype=b_type, of=of, run=run)
+    options = {"target": "sm_100a", "out_dtype": np.float32}
+    if not is_grouped:
+        return wl.block_scaled_matmul, (a, b[0], of_a, of_b[0]), options, left @ right[0].T
+    ends, ids = draw.ends(m, 4), np.array([draw.choose.randrange(-1, 3) for _ in range(4)], np.int32)
+    exact = by_groups(left, right, ends, ids)
+    return wl.grouped_block_scaled_matmul, (a, b, of_a, of_b, ends), {**options, "expert_ids": ids}, exact
+
+
+def gated_grouped_block_scaled(draw: Draw) -> Case:
+    m, n, k = draw.sizes(32)
+    (a, of_a, left), ends = _mx(draw, m, k), draw.ends(m, 3)
+    (gate, of_gate, first), (up, of_up, second) = _mx(draw, 3, n, k), _mx(draw, 3, n, k)
+    exact = by_groups(left, first, ends, range(3)) * by_groups(left, second, ends, range(3))
+    options = {"pair": lambda one, two: one * two, "out_dtype": np.float32, "target": "sm_100a"}
+    return wl.gated_grouped_block_scaled_matmul, (a, gate, up, of_a, of_gate, of_up, ends), options, exact
+
+
+def exact_float32(draw: Draw) -> Case:
+    """Integers of 16 bits times small ones: tf32 would round them, three products do not."""
+    m, n, k = draw.sizes(8)
+    a, b = draw.integers(m, k, dtype=np.float32) * 8191, draw.integers(k, n, dtype=np.float32)
+    options = {"precision": "tf32x3", "target": "sm_100a", "out_dtype": np.float32}
+    return wl.matmul, (a, b), options, a @ b
 
 
 def convolution(draw: Draw) -> Case:
@@ -203,12 +240,15 @@ SECTIONS: dict[str, Callable[[Draw], Case]] = {
     "grouped blockwise FP8": grouped_blockwise,
     "block-scaled": block_scaled,
     "grouped block-scaled": grouped_block_scaled,
+    "4-bit block-scaled": four_bits,
+    "gated grouped block-scaled": gated_grouped_block_scaled,
+    "float32 by tf32x3": exact_float32,
     "conv2d": convolution,
 }
 
 
 def outcome(section: str, seed: int) -> str:
-    """Run a case: `exact`, `wrong` or `refused`."""
+    """Run a case: `exact`, `wrong`, or `refused` and the reason."""
     draw = Draw(seed)
     operation, arrays, options, exact = SECTIONS[section](draw)
     dtype = np.dtype(options.get("out_dtype", BF16))
@@ -217,31 +257,44 @@ def outcome(section: str, seed: int) -> str:
         out[...] = 0
     try:
         bound = operation.bind(*arrays, out=out, **options)
-    except LaunchError:
-        return "refused"
+    except LaunchError as error:
+        return f"refused: {'; '.join(line.strip() for line in str(error).splitlines()[1:-1])}"
     wl.launch(bound, schedule=draw.choose.choice(SCHEDULES), seed=seed)
     return "exact" if (wide(out) == wide(exact.astype(dtype))).all() else "wrong"
+
+
+def _outcome(case: tuple[str, int]) -> tuple[str, int, str]:
+    """Run a case; one that fails is wrong, and the others go on."""
+    try:
+        return *case, outcome(*case)
+    except Exception:  # noqa: BLE001
+        return *case, f"wrong: {traceback.format_exc()}"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=160)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--seconds", type=float, default=1e9, help="end after this long")
     parser.add_argument("--save", action="store_true")
     asked = parser.parse_args()
+    names, until = list(SECTIONS), time.monotonic() + asked.seconds
+    chosen = [(names[number % len(names)], asked.seed * 1_000_000 + number) for number in range(asked.count)]
     found: dict[str, Counter[str]] = {section: Counter() for section in SECTIONS}
-    for number in range(asked.count):
-        section, seed = list(SECTIONS)[number % len(SECTIONS)], asked.seed * 1_000_000 + number
-        try:
-            result = outcome(section, seed)
-        except Exception:  # noqa: BLE001  a case that fails is wrong, and the others go on
-            traceback.print_exc()
-            result = "wrong"
-        found[section][result] += 1
-        if result == "wrong":
-            print("wrong:", section, seed, flush=True)
-        if asked.save:
-            FILE.write_text(json.dumps({"seed": asked.seed, "sections": found}, indent=1) + "\n", "utf-8")
+    reasons: list[str] = []
+    with multiprocessing.Pool(asked.jobs) as pool:
+        for section, seed, result in pool.imap_unordered(_outcome, chosen):
+            kind, _, reason = result.partition(": ")
+            found[section][kind] += 1
+            if reason or kind == "wrong":
+                reasons.append(f"{section} {seed}: {result}")
+                print(reasons[-1], flush=True)
+            if asked.save:
+                report = {"seed": asked.seed, "sections": found, "reasons": reasons}
+                FILE.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", "utf-8")
+            if time.monotonic() > until:
+                break
     total = sum(found.values(), Counter[str]())
     print(dict(total), {section: dict(counts) for section, counts in found.items()})
     return int(total["wrong"] > 0)

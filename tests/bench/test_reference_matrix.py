@@ -12,7 +12,7 @@ SCRIPT = runpy.run_path(str(Path(__file__).parents[2] / "bench" / "reference_mat
 def test_fresh_cases_are_not_wrong():
     chosen = {section: random.randrange(1 << 30) for section in random.sample(list(SCRIPT["SECTIONS"]), 2)}
     found = {section: SCRIPT["outcome"](section, seed) for section, seed in chosen.items()}
-    assert "wrong" not in found.values(), (found, chosen)
+    assert not any(result.startswith("wrong") for result in found.values()), (found, chosen)
 
 
 def test_a_wrong_result_is_noticed():

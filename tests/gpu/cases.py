@@ -99,12 +99,33 @@ def product(
     return Made(warploom.matmul, given, want.astype(out.dtype), further)
 
 
-def gated(rng: np.random.Generator, fields: dict[str, Any]) -> Made:
+def gated(rng: np.random.Generator, fields: dict[str, Any], *, m: int = M, k: int = K) -> Made:
     """relu(x·gateᵀ) · (x·upᵀ)."""
-    x, gate, up = (integers(rng, rows, K) for rows in (M, N, N))
+    x, gate, up = (integers(rng, rows, k) for rows in (m, N, N))
     want = np.maximum(wide(x) @ wide(gate).T, 0) * (wide(x) @ wide(up).T)
     given = {"x": x, "w_gate": gate, "w_up": up, "pair": "reglu", "config": HopperConfig(**fields)}
-    return Made(warploom.gated_linear, {**given, "out": poisoned((M, N))}, want.astype(BF16))
+    return Made(warploom.gated_linear, {**given, "out": poisoned((m, N))}, want.astype(BF16))
+
+
+def convolution(rng: np.random.Generator, fields: dict[str, Any], *, fused: bool = False) -> Made:
+    """A 3 × 3 filter with a stride of 2 and padding."""
+    x, w = integers(rng, 3, 15, 13, 40), integers(rng, 72, 3, 3, 40)
+    padded = np.pad(wide(x), ((0, 0), (1, 1), (1, 1), (0, 0)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (1, 2))[:, ::2, ::2]
+    want = np.einsum("nhwcrs,krsc->nhwk", windows, wide(w), optimize=True)
+    given: dict[str, Any] = {"x": x, "w": w, "stride": 2, "padding": 1, "config": HopperConfig(**fields)}
+    if fused:
+        bias, residual = integers(rng, 72), integers(rng, *want.shape)
+        given |= {"bias": bias, "residual": residual, "activation": "relu"}
+        want = np.maximum(want + wide(bias), 0) + wide(residual)
+    return Made(warploom.conv2d, {**given, "out": poisoned(want.shape)}, want.astype(BF16))
+
+
+def exact_float32(rng: np.random.Generator, fields: dict[str, Any]) -> Made:
+    """Integers that tf32 would round."""
+    a, b = integers(rng, M, K, dtype=np.float32) * 4095, integers(rng, N, K, dtype=np.float32)
+    given: dict[str, Any] = {"a": a, "b": b.T, "precision": "tf32x3", "out": poisoned((M, N), np.float32)}
+    return Made(warploom.matmul, given, (wide(a) @ wide(b).T).astype(np.float32))
 
 
 def by_groups(a: Array, b: Array, ends: Array) -> Array:
@@ -135,6 +156,33 @@ def gated_groups(rng: np.random.Generator, fields: dict[str, Any], *, rows: tupl
     given |= {"pair": "reglu", "config": HopperConfig(**fields), "outputs": {"gate": poisoned(want.shape)}}
     given["out"] = poisoned(want.shape)
     return Made(warploom.gated_grouped_matmul, given, want.astype(BF16), {"gate": before.astype(BF16)})
+
+
+def experts(rng: np.random.Generator, fields: dict[str, Any]) -> Made:
+    """Expert ids, permuted and repeated, one group inactive; expert scales, and a bias for each expert."""
+    ends, ids = np.array([70, 70, 73, 140, 202], np.int32), np.array([2, 0, 0, -1, 1], np.int32)
+    a, b, bias = integers(rng, 202, K), integers(rng, 3, N, K), integers(rng, 3, N)
+    scales, out = np.array([0.5, 2.0, -1.0], np.float32), poisoned((202, N))
+    out[73:140] = 7  # rows of the inactive group stay as they are
+    want = out.copy()
+    for start, end, expert in zip((0, *ends), ends, ids, strict=False):
+        if expert >= 0:
+            each = scales[expert] * (wide(a[start:end]) @ wide(b[expert]).T) + wide(bias[expert])
+            want[start:end] = each.astype(BF16)
+    given = {"a": a, "b": np.swapaxes(b, -1, -2), "ends": ends, "expert_ids": ids, "expert_scales": scales}
+    return Made(warploom.grouped_matmul, {**given, "bias": bias, "config": HopperConfig(**fields), "out": out}, want)
+
+
+def batched_blockwise(rng: np.random.Generator, fields: dict[str, Any]) -> Made:
+    m, k = 72, 272
+    a, b = integers(rng, 3, m, k, dtype=FP8), integers(rng, 3, N, k, dtype=FP8)
+    of_rows, of_columns = (2.0 ** rng.integers(-2, 3, shape) for shape in ((3, 3, m), (3, 2, 3)))
+    left = wide(a) * np.repeat(np.swapaxes(of_rows, 1, 2), 128, axis=2)[:, :, :k]
+    right = wide(b) * np.repeat(np.repeat(of_columns, 128, axis=1), 128, axis=2)[:, :N, :k]
+    given = {"a": a, "b": b, "a_scale": np.swapaxes(of_rows.astype(np.float32), 1, 2)}
+    given |= {"b_scale": of_columns.astype(np.float32), "config": HopperBlockwiseConfig(**fields)}
+    want = left @ np.swapaxes(right, 1, 2)
+    return Made(warploom.blockwise_matmul, {**given, "out": poisoned(want.shape)}, want.astype(BF16))
 
 
 def weights(rng: np.random.Generator, fields: dict[str, Any], *, tiles: tuple[int, ...]) -> Made:
@@ -197,6 +245,19 @@ CASES: dict[str, Case] = {
     "residual in place": Case(product, {"tile": (128, 64), "residual_in_place": True}, {"fused": True}),
     "an auxiliary output": Case(product, {"tile": (128, 64)}, {"fused": True, "keeps": True}),
     "gated": Case(gated, {"tile": (128, 128)}),
+    "gated, swapped": Case(gated, {"tile": (256, 32), "AB_swapped": True}, {"m": 33}),
+    "gated, splits in a cluster": Case(gated, _SPLIT, {"m": 33}),
+    "gated, splits in memory": Case(gated, {**_SPLIT, "split_in_cluster": False}, {"m": 33}, sms=16),
+    "gated, swapped, splits in a cluster": Case(
+        gated, {"tile": (128, 32), "consumers": 1, "AB_swapped": True, "num_split_k": 2}, {"m": 33}
+    ),
+    "gated, stream-K": Case(gated, {"tile": (128, 64), "stream_k": True}, {"m": 150, "k": 520}, sms=3),
+    "conv2d": Case(convolution, {"tile": (128, 64)}),
+    "conv2d, bias, relu, residual": Case(convolution, {"tile": (64, 64), "pingpong": True}, {"fused": True}),
+    "conv2d, swapped, multicast": Case(
+        convolution, {"tile": (64, 96), "consumers": 1, "AB_swapped": True, "cluster_shape": (2, 1, 1)}
+    ),
+    "tf32x3": Case(exact_float32),
     "fp8": Case(product, {"tile": (128, 64), "pingpong": True}, {"dtype": FP8, "k": 272}),
     "tf32": Case(product, {"tile": (128, 64)}, {"dtype": np.float32}),
     "batched": Case(product, _ONE, {"batch": (3,), "m": 70, "n": 72}),
@@ -206,8 +267,10 @@ CASES: dict[str, Case] = {
         grouped, {"tile": (64, 64), "pingpong": True}, {"rows": (70, 0, 3, 129), "keeps": True}
     ),
     "grouped, gated": Case(gated_groups, {"tile": (64, 128), "pingpong": True}, {"rows": (70, 0, 3, 129)}),
+    "grouped, expert ids": Case(experts, {"tile": (64, 64), "pingpong": True}),
     "depths of their own": Case(weights, sizes={"tiles": (0, 2, 0, 0, 3, 1, 0)}),
     "blockwise": Case(blockwise, {"tile": (128, 64)}),
     "blockwise, 64s of rows in turn": Case(blockwise, {"tile": (256, 64)}),
+    "blockwise, batched": Case(batched_blockwise, {"tile": (128, 64)}),
     "blockwise, an auxiliary output": Case(blockwise, {"tile": (128, 64)}, {"keeps": True}),
 }

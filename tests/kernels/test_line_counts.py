@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 from pathlib import Path
 
@@ -52,6 +53,12 @@ def test_the_default_family_and_its_relatives_are_counted():
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_family_fits_on_a_screen(name):
     assert COUNTS[name].lines <= SCRIPT["LIMIT"]
+
+
+def test_the_page_has_the_counts():
+    page = (Path(__file__).parents[2] / "docs" / "reference.md").read_text("utf-8")
+    listed = dict(re.findall(r"^\| `(sm\d+/\w+)` \| (\d+) \|$", page, re.MULTILINE))
+    assert listed == {name: str(COUNTS[name].lines) for name in FAMILIES}
 
 
 def test_the_script_prints_every_module(capsys):

@@ -69,7 +69,7 @@ class Call(Generic[Config]):
     starts: Any = None
     """Batches with their own K ranges: the first K tile of each, and the end of the last."""
     trace: Any = None
-    """The buffer of time stamps of the default GEMMs."""
+    """The buffer of time stamps."""
     window: Window | None = None
     """Of a convolution: A are images (N, H, W, C), B are filters (K, R, S, C)."""
 

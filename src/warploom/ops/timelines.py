@@ -23,15 +23,13 @@ from warploom.runtime.gpu.workspace import allocated
 from warploom.structured import Span, spans
 
 _STAMPS = 2
-_KERNEL = "matmul"
-"""The name of the default GEMM of both architectures."""
 
 
 def timeline(operation: Any, *args: Any, tiles: int = 16, **options: Any) -> list[Span]:
     """Run a call of an operation and return its spans: `timeline(matmul, a, b, bias=bias, out=d)`.
 
-    Each role records the begin and the end of its first `tiles` tiles, in the default GEMMs of both architectures. Pass
-    `out` to keep the result. On a GPU times are nanoseconds; the emulator counts steps, which order events only.
+    Each role records the begin and the end of its first `tiles` tiles. Pass `out` to keep the result; arrays on a GPU
+    need it. On a GPU times are nanoseconds; the emulator counts steps, which order events only.
     `warploom.structured.chrome_trace` writes spans as a file for Chrome and Perfetto.
     """
     given = signature(operation).bind(*args, **options).arguments
@@ -46,12 +44,14 @@ def timeline(operation: Any, *args: Any, tiles: int = 16, **options: Any) -> lis
     target = given.get("target") or next(
         name for name, route in TARGETS.items() if isinstance(planned.call.config, tuple(route.configs.values()))
     )
-    launch(_traced(operation, planned.call, plain, stamps, target))
+    launch(_traced(planned.call, stamps, target))
     return spans(stamps, planned.call.config.roles)
 
 
 def _on_gpu(operation: Any, given: dict[str, Any], tiles: int, device: Device) -> list[Span]:
     """Do the same on a GPU, in the current stream; `out` must be given, and the call waits for the kernel."""
+    if "out" not in given:
+        raise Diag.BAD_LAUNCH.error(what=f"a timeline of `{operation.__name__}` on a GPU writes into `out`: missing")
     made = bound(operation, given, device)
     if made.call is None or made.copied:
         what = f"`{operation.__name__}` would copy {', '.join(made.copied)}: a timeline is of a single launch"
@@ -62,7 +62,7 @@ def _on_gpu(operation: Any, given: dict[str, Any], tiles: int, device: Device) -
     place = ArrayDescriptor(
         "trace", shape, stamps.strides, stamps.dtype, memory.address, buffer_of(made.arrays["out"]).device
     )
-    launch(_traced(operation, made.call, made.launch, place, str(device.target), device.gpu.sms))
+    launch(_traced(made.call, place, str(device.target), device.gpu.sms))
     with device.current():
         device.driver.call("cuStreamSynchronize", ctypes.c_void_p(stream))
         to, size = stamps.ctypes.data_as(ctypes.c_void_p), ctypes.c_size_t(stamps.nbytes)
@@ -77,9 +77,6 @@ def _shape(call: Call[Any], plain: Launch, tiles: int) -> tuple[int, ...]:
     return (prod(plain.grid), len(call.config.roles), tiles, _STAMPS)
 
 
-def _traced(operation: Any, call: Call[Any], plain: Launch, stamps: Any, target: str, sms: int | None = None) -> Launch:
+def _traced(call: Call[Any], stamps: Any, target: str, sms: int | None = None) -> Launch:
     """Return the launch with a buffer for time stamps."""
-    if plain.entry != _KERNEL:
-        what = f"the kernel of this `{operation.__name__}`, `{plain.entry}`, records no time stamps"
-        raise Diag.BAD_LAUNCH.error(what=f"{what}; a configuration without split-K, stream-K and epilogue loads does")
     return TARGETS[target].bind(replace(call, trace=stamps), sms)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from warploom.trace.builder import current
 from warploom.trace.language.control import when
-from warploom.trace.language.roles import Role, Roles
-from warploom.trace.language.values import Value, special
+from warploom.trace.language.roles import Roles
+from warploom.trace.language.values import Value, literal, special
 from warploom.trace.language.variables import Variable
 from warploom.trace.language.views import View
 
@@ -32,16 +33,24 @@ class TimeStamps:
         if self._buffer is None:
             yield from tiles
             return
-        number, role = self._roles[current("A time stamp").region.role]
         count = Variable("u32", 0)
         for tile in tiles:
-            self._record(role, number, count, 0)
+            self._record(count, 0)
             yield tile
-            self._record(role, number, count, 1)
+            self._record(count, 1)
             count.set(count + 1)
 
-    def _record(self, role: Role, number: int, tile: Value, which: int) -> None:
-        buffer = self._buffer
+    @contextmanager
+    def only_tile(self) -> Iterator[None]:
+        """Record the begin and the end of a block in which the role being traced works on its only tile."""
+        if self._buffer is not None:
+            self._record(literal(0, "u32"), 0)
+        yield
+        if self._buffer is not None:
+            self._record(literal(0, "u32"), 1)
+
+    def _record(self, tile: Value, which: int) -> None:
+        (number, role), buffer = self._roles[current("A time stamp").region.role], self._buffer
         assert buffer is not None
         cta = (special("ctaid.z") * special("nctaid.y") + special("ctaid.y")) * special("nctaid.x") + special("ctaid.x")
         with when(role.first_thread & (tile.to("s32") < buffer.shape[2])):

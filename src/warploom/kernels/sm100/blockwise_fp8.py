@@ -20,22 +20,25 @@ from warploom.structured import (
     PromotedAccumulator,
     RowScales,
     TileScheduler,
+    TimeStamps,
     epilogue_writer,
     input_pipeline,
     launch_dependents,
     operand_tiles,
     wait_for_dependencies,
 )
-from warploom.trace import Operands, Tensor, kernel, loop, s32, warp_roles, when
+from warploom.trace import Array, Operands, Tensor, kernel, loop, s32, u64, warp_roles, when
 
 
 @kernel(target="sm_100a")
 def blockwise_fp8(
     a: TensorMap, b: TensorMap, a_scales: TensorMap, b_scales: Tensor, d: Tensor, m: s32, n: s32, k: s32, batch: s32,
-    operands: Operands, auxiliary: Operands | None = None, *, config: BlockwiseFP8MatmulConfig, epilogue: Epilogue,
+    operands: Operands, auxiliary: Operands | None = None, trace: Array[u64] | None = None,
+    *, config: BlockwiseFP8MatmulConfig, epilogue: Epilogue,
 ) -> None:  # fmt: skip
     """Compute D from A (m × k), B (n × k), a_scales (K tiles × m) and b_scales (blocks of n × K tiles)."""
     roles = warp_roles(**config.roles)
+    stamps = TimeStamps(trace, roles)
     cluster = Cluster(config.cluster_shape, config.cta_group)
     tiles = TileScheduler(config, roles, cluster, m=m, n=n, k=k, batch=batch)
     row_scales = RowScales(a_scales, config)
@@ -54,14 +57,14 @@ def blockwise_fp8(
 
     with roles.load:
         wait_for_dependencies()
-        for tile in tiles:
+        for tile in stamps.each(tiles):
             for step in loop(tile.k_tiles):
                 with inputs.produce() as stage:  # waits until the tensor core and the epilogue have read the slot
                     stage.load(tile, step)
         launch_dependents()
 
     with roles.mma, MmaWarpContext(outputs) as mma:
-        for tile in tiles:
+        for tile in stamps.each(tiles):
             with when(cluster.leader):
                 for _ in loop(tile.k_tiles):
                     with mma.per_k_stage() as acc, inputs.consume() as stage:  # a fresh accumulator for each K tile
@@ -71,7 +74,7 @@ def blockwise_fp8(
         wait_for_dependencies()
         factors = (row_scales, ColumnScales(b_scales, config, n))
         accumulator = PromotedAccumulator(config, roles.epilogue, *factors, tmem=outputs.tmem)
-        for tile in tiles:
+        for tile in stamps.each(tiles):
             accumulator.clear()
             for step in loop(tile.k_tiles):
                 column_scales = accumulator.column_scales(tile, step)

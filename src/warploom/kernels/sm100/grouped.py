@@ -20,6 +20,7 @@ from warploom.structured import (
     MmaOp,
     MmaWarpContext,
     OutputTilePipeline,
+    TimeStamps,
     ceil_divide,
     epilogue_writer,
     group_tile_shape,
@@ -28,7 +29,7 @@ from warploom.structured import (
     standard_inputs,
     wait_for_dependencies,
 )
-from warploom.trace import Array, Operands, Tensor, f32, kernel, loop, s32, u8, warp_roles, when
+from warploom.trace import Array, Operands, Tensor, f32, kernel, loop, s32, u8, u64, warp_roles, when
 
 
 @kernel(target="sm_100a")
@@ -36,7 +37,8 @@ def grouped(
     a: TensorMap, b: TensorMap, d: Tensor, rows: Tensor, ends: Array[s32], experts: Array[s32] | None,
     scales: Array[f32] | None, n: s32, k: s32, operands: Operands, auxiliary: Operands | None = None,
     auxiliary_arrays: Operands | None = None, up: TensorMap | None = None, weights: Operands | None = None,
-    maps: Tensor[u8] | None = None, *, config: MatmulConfig, epilogue: Epilogue,
+    maps: Tensor[u8] | None = None, trace: Array[u64] | None = None,
+    *, config: MatmulConfig, epilogue: Epilogue,
 ) -> None:  # fmt: skip
     """Compute D from tokens (rows × k) and weights (experts × n × k), which are the kernel's A and B.
 
@@ -45,6 +47,7 @@ def grouped(
     and `maps` has room for a tensor map per CTA and group.
     """
     roles = warp_roles(**config.roles)
+    stamps = TimeStamps(trace, roles)
     cluster = Cluster(config.cluster_shape, config.cta_group)
     places = GroupPlacement(config, cluster)
     tiles = GroupedScheduler(
@@ -70,7 +73,7 @@ def grouped(
 
     with roles.load:
         wait_for_dependencies()
-        for tile in tiles:
+        for tile in stamps.each(tiles):
             if of_groups is not None:
                 of_groups.select(tile)  # the first tile of a group makes its tensor map
             for step in loop(tile.k_tiles):
@@ -79,7 +82,7 @@ def grouped(
         launch_dependents()
 
     with roles.mma, MmaWarpContext(outputs) as mma:
-        for tile in tiles:
+        for tile in stamps.each(tiles):
             with when(cluster.leader), mma.output_pipeline.producer() as acc:
                 for step in loop(tile.k_tiles):
                     with inputs.consume() as stage:
@@ -87,7 +90,7 @@ def grouped(
 
     with roles.epilogue, EpilogueWarpContext(outputs) as epi:
         wait_for_dependencies()
-        for tile in tiles:
+        for tile in stamps.each(tiles):
             with epi.output_pipeline.consumer() as acc:
                 places.write(writer, acc, tile, rows, n)
 

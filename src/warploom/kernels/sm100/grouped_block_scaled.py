@@ -19,6 +19,7 @@ from warploom.structured import (
     GroupPlacement,
     MmaWarpContext,
     OutputTilePipeline,
+    TimeStamps,
     ceil_divide,
     epilogue_writer,
     input_pipeline,
@@ -27,7 +28,7 @@ from warploom.structured import (
     scale_factors,
     wait_for_dependencies,
 )
-from warploom.trace import Array, Operands, Tensor, f32, kernel, loop, s32, warp_roles, when
+from warploom.trace import Array, Operands, Tensor, f32, kernel, loop, s32, u64, warp_roles, when
 
 
 @kernel(target="sm_100a")
@@ -35,7 +36,7 @@ def grouped_block_scaled(
     a: TensorMap, b: TensorMap, sfa: TensorMap, sfb: TensorMap, sf_up: TensorMap | None, d: Tensor, rows: Tensor,
     ends: Array[s32], experts: Array[s32] | None, scales: Array[f32] | None, n: s32, k: s32, operands: Operands,
     auxiliary: Operands | None = None, auxiliary_arrays: Operands | None = None, up: TensorMap | None = None,
-    *, config: BlockScaledMatmulConfig, epilogue: Epilogue,
+    trace: Array[u64] | None = None, *, config: BlockScaledMatmulConfig, epilogue: Epilogue,
 ) -> None:  # fmt: skip
     """Compute D from tokens (rows × k) and weights (experts × n × k), which are the kernel's A and B.
 
@@ -43,6 +44,7 @@ def grouped_block_scaled(
     other matrix and its scale factors.
     """
     roles = warp_roles(**config.roles)
+    stamps = TimeStamps(trace, roles)
     cluster = Cluster(config.cluster_shape, config.cta_group)
     places = GroupPlacement(config, cluster)
     tiles = GroupedScheduler(
@@ -74,14 +76,14 @@ def grouped_block_scaled(
 
     with roles.load:
         wait_for_dependencies()
-        for tile in tiles:
+        for tile in stamps.each(tiles):
             for step in loop(tile.k_tiles):
                 with inputs.produce() as stage:
                     stage.load(tile, step)
         launch_dependents()
 
     with roles.mma, MmaWarpContext(outputs) as mma:
-        for tile in tiles:
+        for tile in stamps.each(tiles):
             with when(cluster.leader), mma.output_pipeline.producer() as acc:
                 for step in loop(tile.k_tiles):
                     with inputs.consume() as stage:  # scale factors are copied to TMEM before the MMAs
@@ -89,6 +91,6 @@ def grouped_block_scaled(
 
     with roles.epilogue, EpilogueWarpContext(outputs) as epi:
         wait_for_dependencies()
-        for tile in tiles:
+        for tile in stamps.each(tiles):
             with epi.output_pipeline.consumer() as acc:
                 places.write(writer, acc, tile, rows, n)

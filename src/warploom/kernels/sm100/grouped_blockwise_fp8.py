@@ -23,6 +23,7 @@ from warploom.structured import (
     OutputTilePipeline,
     PromotedAccumulator,
     RowScales,
+    TimeStamps,
     ceil_divide,
     epilogue_writer,
     input_pipeline,
@@ -30,14 +31,14 @@ from warploom.structured import (
     operand_tiles,
     wait_for_dependencies,
 )
-from warploom.trace import Array, Operands, Tensor, f32, kernel, loop, s32, warp_roles, when
+from warploom.trace import Array, Operands, Tensor, f32, kernel, loop, s32, u64, warp_roles, when
 
 
 @kernel(target="sm_100a")
 def grouped_blockwise_fp8(
     a: TensorMap, b: TensorMap, a_scales: TensorMap, b_scales: Tensor, d: Tensor, rows: Tensor, ends: Array[s32],
     experts: Array[s32] | None, scales: Array[f32] | None, n: s32, k: s32, operands: Operands,
-    auxiliary: Operands | None = None, auxiliary_arrays: Operands | None = None,
+    auxiliary: Operands | None = None, auxiliary_arrays: Operands | None = None, trace: Array[u64] | None = None,
     *, config: BlockwiseFP8MatmulConfig, epilogue: Epilogue,
 ) -> None:  # fmt: skip
     """Compute D from tokens (rows × k), weights (experts × n × k), and b_scales (experts × blocks of n × K tiles).
@@ -45,6 +46,7 @@ def grouped_blockwise_fp8(
     a_scales are (K tiles × rows), and each group starts at a multiple of 16 bytes, where TMA can start.
     """
     roles = warp_roles(**config.roles)
+    stamps = TimeStamps(trace, roles)
     cluster = Cluster(config.cluster_shape, config.cta_group)
     places, unit = GroupPlacement(config, cluster), ADDRESS_ALIGNMENT // a_scales.geometry.element.shared_bytes
     tiles = GroupedScheduler(
@@ -73,14 +75,14 @@ def grouped_blockwise_fp8(
 
     with roles.load:
         wait_for_dependencies()
-        for tile in tiles:
+        for tile in stamps.each(tiles):
             for step in loop(tile.k_tiles):
                 with inputs.produce() as stage:  # waits until the tensor core and the epilogue have read the slot
                     stage.load(tile, step)
         launch_dependents()
 
     with roles.mma, MmaWarpContext(outputs) as mma:
-        for tile in tiles:
+        for tile in stamps.each(tiles):
             with when(cluster.leader):
                 for _ in loop(tile.k_tiles):
                     with mma.per_k_stage() as acc, inputs.consume() as stage:  # a fresh accumulator for each K tile
@@ -90,7 +92,7 @@ def grouped_blockwise_fp8(
         wait_for_dependencies()
         factors = (row_scales, ColumnScales(b_scales, config, n), places.column)
         accumulator = PromotedAccumulator(config, roles.epilogue, *factors, tmem=outputs.tmem)
-        for tile in tiles:
+        for tile in stamps.each(tiles):
             accumulator.clear()
             for step in loop(tile.k_tiles):
                 column_scales = accumulator.column_scales(tile, step)

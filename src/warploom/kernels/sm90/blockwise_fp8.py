@@ -18,23 +18,25 @@ from warploom.structured import (
     PromotedAccumulators,
     RowScales,
     StaticScheduler,
+    TimeStamps,
     Warpgroup,
     WgmmaOp,
     begin_role,
     input_pipeline,
     operand_tiles,
 )
-from warploom.trace import Operands, Tensor, kernel, loop, s32, warp_roles, when
+from warploom.trace import Array, Operands, Tensor, kernel, loop, s32, u64, warp_roles, when
 
 
 @kernel(target="sm_90a")
 def blockwise_fp8(
     a: TensorMap, b: TensorMap, a_scales: TensorMap, b_scales: Tensor, d: TensorMap | Tensor, m: s32, n: s32,
     m_tiles: s32, n_tiles: s32, batches: s32, k_tiles: s32, operands: Operands, auxiliary: Operands | None = None,
-    *, config: HopperBlockwiseConfig, epilogue: Epilogue,
+    trace: Array[u64] | None = None, *, config: HopperBlockwiseConfig, epilogue: Epilogue,
 ) -> None:  # fmt: skip
     """Compute D from A (m × k), B (n × k), a_scales (K tiles × m) and b_scales (blocks of n × K tiles)."""
     roles = warp_roles(registers=config.role_registers, **config.roles)
+    stamps = TimeStamps(trace, roles)
     cluster = Cluster(config.cluster_shape)
     layers = batches if len(a.geometry.box) > 2 else 1
     tiles = StaticScheduler(
@@ -48,7 +50,7 @@ def blockwise_fp8(
 
     with roles.load, when(roles.load.warp == 0):
         begin_role(config)
-        for tile in tiles:
+        for tile in stamps.each(tiles):
             for k in loop(tile.k_tiles):
                 with inputs.produce() as stage:  # waits until all consumers have read the slot
                     stage.load(tile, k)
@@ -58,7 +60,7 @@ def blockwise_fp8(
         core = WgmmaOp(config, inputs, group, config.partials)
         accumulators = PromotedAccumulators(config, group, core, row_scales, ColumnScales(b_scales, config, n))
         accumulators.begin(tiles.has_next)
-        for tile in tiles:
+        for tile in stamps.each(tiles):
             accumulators.accumulate(tile)
             accumulators.begin(tiles.has_next)  # the tensor core works while this tile is written
             writer.write(accumulators.tiles, tile, (m, n))

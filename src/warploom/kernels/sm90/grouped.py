@@ -17,6 +17,7 @@ from warploom.structured import (
     GroupedTile,
     GroupMaps,
     HopperConfig,
+    TimeStamps,
     Warpgroup,
     WgmmaOp,
     begin_role,
@@ -24,7 +25,7 @@ from warploom.structured import (
     standard_inputs,
     warpgroup_order,
 )
-from warploom.trace import Array, Operands, Tensor, Value, f32, kernel, loop, s32, u8, warp_roles, when
+from warploom.trace import Array, Operands, Tensor, Value, f32, kernel, loop, s32, u8, u64, warp_roles, when
 
 
 @kernel(target="sm_90a")
@@ -32,7 +33,8 @@ def grouped(
     a: TensorMap, b: TensorMap, d: TensorMap | Tensor, rows: Tensor, ends: Array[s32], experts: Array[s32] | None,
     scales: Array[f32] | None, n: s32, k_tiles: s32, operands: Operands, auxiliary: Operands | None = None,
     auxiliary_arrays: Operands | None = None, up: TensorMap | None = None, weights: Operands | None = None,
-    maps: Tensor[u8] | None = None, *, config: HopperConfig, epilogue: Epilogue,
+    maps: Tensor[u8] | None = None, trace: Array[u64] | None = None,
+    *, config: HopperConfig, epilogue: Epilogue,
 ) -> None:  # fmt: skip
     """Compute D from tokens (rows × k) and weights (experts × n × k), which are the kernel's A and B.
 
@@ -41,6 +43,7 @@ def grouped(
     and `maps` has room for a tensor map per CTA and group.
     """
     roles = warp_roles(registers=config.role_registers, **config.roles)
+    stamps = TimeStamps(trace, roles)
     cluster = Cluster(config.cluster_shape)
     swapped, shape = config.AB_swapped, (cluster.shape[0] * config.tile_rows, cluster.shape[1] * config.tile_columns)
     tiles = GroupedScheduler(
@@ -73,7 +76,7 @@ def grouped(
 
     with roles.load, when(roles.load.warp == 0):
         begin_role(config)
-        for tile in tiles:
+        for tile in stamps.each(tiles):
             if of_groups is not None:
                 of_groups.select(tile)  # the first tile of a group makes its tensor map
             for k in loop(tile.k_tiles):
@@ -84,7 +87,7 @@ def grouped(
         begin_role(config)
         core = WgmmaOp(config, inputs, group)
         order = warpgroup_order(config, core, group, k_tiles)
-        for tile in order.tiles_of(tiles):
+        for tile in stamps.each(order.tiles_of(tiles)):
             with order.mainloop(tile):
                 for k in loop(tile.k_tiles):
                     with core.consume(k) as stage:

@@ -15,20 +15,21 @@ from warploom.structured import (
     HopperBlockwiseConfig,
     PromotedAccumulators,
     RowScales,
+    TimeStamps,
     Warpgroup,
     WgmmaOp,
     begin_role,
     input_pipeline,
     operand_tiles,
 )
-from warploom.trace import Array, Operands, Tensor, Value, f32, kernel, literal, loop, s32, warp_roles, when
+from warploom.trace import Array, Operands, Tensor, Value, f32, kernel, literal, loop, s32, u64, warp_roles, when
 
 
 @kernel(target="sm_90a")
 def grouped_blockwise_fp8(
     a: TensorMap, b: TensorMap, a_scales: TensorMap, b_scales: Tensor, d: TensorMap | Tensor, rows: Tensor,
     ends: Array[s32], experts: Array[s32] | None, scales: Array[f32] | None, n: s32, k_tiles: s32, operands: Operands,
-    auxiliary: Operands | None = None, auxiliary_arrays: Operands | None = None,
+    auxiliary: Operands | None = None, auxiliary_arrays: Operands | None = None, trace: Array[u64] | None = None,
     *, config: HopperBlockwiseConfig, epilogue: Epilogue,
 ) -> None:  # fmt: skip
     """Compute D from tokens (rows × k), weights (experts × n × k), and b_scales (experts × blocks of n × K tiles).
@@ -36,6 +37,7 @@ def grouped_blockwise_fp8(
     a_scales are (K tiles × rows), and each group starts at a multiple of 16 bytes, where TMA can start.
     """
     roles = warp_roles(registers=config.role_registers, **config.roles)
+    stamps = TimeStamps(trace, roles)
     cluster, unit = Cluster(config.cluster_shape), ADDRESS_ALIGNMENT // a_scales.geometry.element.shared_bytes
     tiles = GroupedScheduler(
         ends,
@@ -65,7 +67,7 @@ def grouped_blockwise_fp8(
 
     with roles.load, when(roles.load.warp == 0):
         begin_role(config)
-        for tile in tiles:
+        for tile in stamps.each(tiles):
             for k in loop(tile.k_tiles):
                 with inputs.produce() as stage:  # waits until all consumers have read the slot
                     stage.load(tile, k)
@@ -75,7 +77,7 @@ def grouped_blockwise_fp8(
         core = WgmmaOp(config, inputs, group, config.partials)
         factors = (row_scales, ColumnScales(b_scales, config, n), column)
         accumulators = PromotedAccumulators(config, group, core, *factors)
-        for tile in tiles:
+        for tile in stamps.each(tiles):
             accumulators.begin(literal(True, "pred"))
             accumulators.accumulate(tile)
             writer.write_group(accumulators.tiles, (row(tile), column(tile)), n, tile, rows)

@@ -15,13 +15,14 @@ from warploom.structured import (
     GlobalExchange,
     HopperConfig,
     SplitTile,
+    TimeStamps,
     Warpgroup,
     WgmmaOp,
     begin_role,
     paired,
     standard_inputs,
 )
-from warploom.trace import Operands, Tensor, kernel, loop, s32, warp_roles, when
+from warploom.trace import Array, Operands, Tensor, kernel, loop, s32, u64, warp_roles, when
 
 
 @kernel(target="sm_90a")
@@ -39,6 +40,7 @@ def matmul_split_k(
     operands: Operands,
     auxiliary: Operands | None = None,
     up: TensorMap | None = None,
+    trace: Array[u64] | None = None,
     *,
     config: HopperConfig,
     epilogue: Epilogue,
@@ -48,6 +50,7 @@ def matmul_split_k(
     In a gated GEMM `b` is the gate matrix and `up` the up matrix.
     """
     roles = warp_roles(registers=config.role_registers, **config.roles)
+    stamps = TimeStamps(trace, roles)
     cluster = Cluster((config.num_split_k, 1) if config.split_in_cluster else (1, 1), sync_at_exit=False)
     tile = SplitTile.of(config, cluster, m_tiles, n_tiles, k_tiles)
     inputs = standard_inputs(*paired(a, b, up, config), config, roles, cluster)
@@ -58,13 +61,13 @@ def matmul_split_k(
     else:
         exchange = GlobalExchange(roles.consume, scratch["workspace"], scratch["counters"], tile, config)
 
-    with roles.load, when(roles.load.warp == 0):
+    with roles.load, when(roles.load.warp == 0), stamps.only_tile():
         begin_role(config)
         for k in loop(tile.k_tiles):
             with inputs.produce() as stage:
                 stage.load(tile, tile.k_start + k)
 
-    with roles.consume:
+    with roles.consume, stamps.only_tile():
         begin_role(config)
         core = WgmmaOp(config, inputs, group)
         exchange.begin()

@@ -14,6 +14,7 @@ from warploom.structured import (
     HopperConfig,
     PartialTiles,
     StreamScheduler,
+    TimeStamps,
     Warpgroup,
     WgmmaOp,
     begin_role,
@@ -21,7 +22,7 @@ from warploom.structured import (
     standard_inputs,
     warpgroup_order,
 )
-from warploom.trace import Operands, Tensor, kernel, loop, otherwise, s32, warp_roles, when
+from warploom.trace import Array, Operands, Tensor, kernel, loop, otherwise, s32, u64, warp_roles, when
 
 
 @kernel(target="sm_90a")
@@ -40,6 +41,7 @@ def matmul_stream_k(
     operands: Operands,
     auxiliary: Operands | None = None,
     up: TensorMap | None = None,
+    trace: Array[u64] | None = None,
     *,
     config: HopperConfig,
     epilogue: Epilogue,
@@ -49,6 +51,7 @@ def matmul_stream_k(
     In a gated GEMM `b` is the gate matrix and `up` the up matrix.
     """
     roles = warp_roles(registers=config.role_registers, **config.roles)
+    stamps = TimeStamps(trace, roles)
     cluster = Cluster(config.cluster_shape)
     layers = batches if len(a.geometry.box) > 2 else 1
     tiles = StreamScheduler(
@@ -61,7 +64,7 @@ def matmul_stream_k(
 
     with roles.load, when(roles.load.warp == 0):
         begin_role(config)
-        for tile in tiles:
+        for tile in stamps.each(tiles):
             for k in loop(tile.k_tiles):
                 with inputs.produce() as stage:
                     stage.load(tile, tile.k(k))
@@ -70,7 +73,7 @@ def matmul_stream_k(
         begin_role(config)
         core = WgmmaOp(config, inputs, group)
         order = warpgroup_order(config, core, group)
-        for tile in order.tiles_of(tiles):
+        for tile in stamps.each(order.tiles_of(tiles)):
             writer.begin(tile, (m, n), is_written=~tile.is_partial)
             with order.mainloop(tile):
                 for k in loop(tile.k_tiles):

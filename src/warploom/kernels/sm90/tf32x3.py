@@ -12,23 +12,25 @@ from warploom.structured import (
     StandardTilePayload,
     StaticScheduler,
     TensorFloatParts,
+    TimeStamps,
     TripleWgmmaOp,
     Warpgroup,
     begin_role,
     input_pipeline,
     operand_tiles,
 )
-from warploom.trace import Operands, Tensor, kernel, loop, s32, warp_roles, when
+from warploom.trace import Array, Operands, Tensor, kernel, loop, s32, u64, warp_roles, when
 
 
 @kernel(target="sm_90a")
 def tf32x3(
     a: TensorMap, b: TensorMap, d: TensorMap | Tensor, m: s32, n: s32, m_tiles: s32, n_tiles: s32, batches: s32,
     k_tiles: s32, loads: Operands, operands: Operands, auxiliary: Operands | None = None,
-    *, config: HopperConfig, epilogue: Epilogue,
+    trace: Array[u64] | None = None, *, config: HopperConfig, epilogue: Epilogue,
 ) -> None:  # fmt: skip
     """Compute D = epilogue(A·Bᵀ) of float32 operands; cooperative warpgroups share a tile."""
     roles = warp_roles(registers=config.role_registers, **config.roles)
+    stamps = TimeStamps(trace, roles)
     cluster = Cluster(config.cluster_shape)
     layers = batches if len(a.geometry.box) > 2 else 1
     tiles = StaticScheduler(
@@ -42,20 +44,20 @@ def tf32x3(
 
     with roles.load, when(roles.load.warp == 0):
         begin_role(config)
-        for tile in tiles:
+        for tile in stamps.each(tiles):
             for k in loop(tile.k_tiles):
                 with inputs.produce() as stage:  # waits until all consumers have read the slot
                     stage.load(tile, k)
 
     with roles.split:
         begin_role(config)
-        for tile in tiles:
+        for tile in stamps.each(tiles):
             parts.fill(tile)  # waits for the copies, and until the consumers have read the small parts
 
     with roles.consume:
         begin_role(config)
         core = TripleWgmmaOp(config, inputs, group, parts)
-        for tile in tiles:
+        for tile in stamps.each(tiles):
             writer.begin(tile, (m, n))
             for k in loop(tile.k_tiles):
                 with parts.pipeline.consume(), core.consume(k) as stage:  # waits for the small parts, and the copies

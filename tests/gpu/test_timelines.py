@@ -1,0 +1,83 @@
+"""Timelines on a Hopper GPU: nanoseconds of each role and tile, in order, and results that they do not change."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from tests.gpu.here import needs_hopper, torch
+
+import warploom as wl
+
+pytestmark = needs_hopper
+
+FP8 = torch.float8_e4m3fn if torch is not None else None
+LONGEST = 50_000_000
+"""Nanoseconds that no launch here takes, even on a busy GPU."""
+
+
+def ints(*shape, dtype=None):
+    return torch.randint(-2, 3, shape, device="cuda").to(dtype or torch.bfloat16)
+
+
+def of_linear(**options):
+    return lambda: (wl.linear, {"x": ints(2048, 1024), "w": ints(2048, 1024), **options}, (2048, 2048))
+
+
+def of_groups():
+    ends = torch.tensor([100, 1000, 2000], dtype=torch.int32, device="cuda")
+    return wl.grouped_matmul, {"a": ints(2000, 512), "b": ints(3, 512, 1024), "ends": ends}, (2000, 1024)
+
+
+def of_blocks():
+    scales = torch.ones(1024, 8, device="cuda"), torch.ones(8, 8, device="cuda")
+    a, b = ints(1024, 1024, dtype=FP8), ints(1024, 1024, dtype=FP8)
+    return wl.blockwise_matmul, {"a": a, "b": b, "a_scale": scales[0], "b_scale": scales[1]}, (1024, 1024)
+
+
+def of_pairs():
+    return wl.gated_linear, {"x": ints(512, 1024), "w_gate": ints(1024, 1024), "w_up": ints(1024, 1024)}, (512, 1024)
+
+
+def of_images():
+    return wl.conv2d, {"x": ints(8, 28, 28, 64), "w": ints(128, 3, 3, 64), "padding": 1}, (8, 28, 28, 128)
+
+
+CALLS = {
+    "GEMM": of_linear(),
+    "ping-pong": of_linear(config=wl.HopperConfig(tile=(64, 128), pingpong=True)),
+    "splits in a cluster": of_linear(config=wl.HopperConfig(tile=(128, 128), num_split_k=2)),
+    "stream-K": of_linear(config=wl.HopperConfig(tile=(128, 128), stream_k=True)),
+    "grouped": of_groups,
+    "blockwise": of_blocks,
+    "gated": of_pairs,
+    "conv2d": of_images,
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_roles_take_their_tiles_in_order(name):
+    operation, given, shape = CALLS[name]()
+    out, plain = (torch.full(shape, torch.nan, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    if name == "conv2d":  # prepared calls and timelines take images with the channels last
+        operation(**{key: _channels_first(each) for key, each in given.items()}, out=_channels_first(plain))
+    else:
+        operation(**given, out=plain)
+    found = wl.timeline(operation, **given, out=out, tiles=32)
+    assert torch.equal(out, plain)
+    assert {each.role for each in found} == {"load", "consume"}
+    assert all(0 < each.begin <= each.end for each in found)
+    assert 500 < max(each.end for each in found) - min(each.begin for each in found) < LONGEST
+    of_role = {}
+    for each in found:  # in the order of time
+        of_role.setdefault((each.cta, each.role), []).append(each)
+    for one in of_role.values():
+        assert [each.tile for each in one] == list(range(len(one)))
+        assert all(before.end <= after.begin for before, after in pairwise(one))
+    for (cta, role), one in of_role.items():
+        if role == "consume":  # a tile is complete only after its loads have begun
+            assert one[0].end >= of_role[cta, "load"][0].begin
+
+
+def _channels_first(value):
+    return value.permute(0, 3, 1, 2) if isinstance(value, torch.Tensor) else value
