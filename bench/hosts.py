@@ -37,6 +37,8 @@ from tests.machine.numerics.test_host_independence import hosts
 PLAIN = "as it is"
 _TIMES = re.compile(r" *\b[\d,]+(?:\.\d+)?(?: ?(?:s|ms|µs|seconds)\b|(?= +right))")
 """Times, and the column of milliseconds in the demo's table."""
+_WIDTHS = re.compile(r"[ \u2500-\u257f]+")
+"""Blanks and rules, which are as wide as the times."""
 _OWN = "tests.machine.numerics.test_host_independence"
 """Its cases are the settings that NumPy reports, so they are not the same in every setting."""
 _PERCENT = re.compile(r"\[ *(\d+)%\]")
@@ -65,7 +67,7 @@ def digest(text: str) -> str:
 
 def run(name: str, setting: dict[str, str], command: list[str]) -> tuple[int, str, float]:
     """Exit status, output and CPU seconds of a command in a setting; progress goes to the terminal."""
-    path = os.pathsep.join((str(ROOT / "src"), str(ROOT)))
+    path = os.pathsep.join((str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")))
     environment = {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"} | setting
     before, text, began = sum(os.times()[2:4]), "", time.monotonic()
     with subprocess.Popen(
@@ -83,7 +85,7 @@ def run(name: str, setting: dict[str, str], command: list[str]) -> tuple[int, st
 
 def demo(name: str, setting: dict[str, str]) -> Row:
     status, text, seconds = run(name, setting, [sys.executable, "-m", "warploom", "demo"])
-    return {"status": status, "digest": digest(_TIMES.sub("", text)), "cpu_seconds": round(seconds, 1)}
+    return {"status": status, "digest": digest(_WIDTHS.sub(" ", _TIMES.sub("", text))), "cpu_seconds": round(seconds, 1)}
 
 
 def tests(name: str, setting: dict[str, str], command: list[str]) -> Row:
