@@ -85,7 +85,11 @@ def run(name: str, setting: dict[str, str], command: list[str]) -> tuple[int, st
 
 def demo(name: str, setting: dict[str, str]) -> Row:
     status, text, seconds = run(name, setting, [sys.executable, "-m", "warploom", "demo"])
-    return {"status": status, "digest": digest(_WIDTHS.sub(" ", _TIMES.sub("", text))), "cpu_seconds": round(seconds, 1)}
+    return {
+        "status": status,
+        "digest": digest(_WIDTHS.sub(" ", _TIMES.sub("", text))),
+        "cpu_seconds": round(seconds, 1),
+    }
 
 
 def tests(name: str, setting: dict[str, str], command: list[str]) -> Row:

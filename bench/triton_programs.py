@@ -1,6 +1,6 @@
 """Triton's tutorials and examples on the emulator, unmodified, under several schedules: a table of their outcomes.
 
-    python bench/triton_programs.py --source CHECKOUT --state FILE [--budget S] [--only REGEX]
+    python bench/triton_programs.py --source CHECKOUT --state FILE [--budget S] [--jobs N] [--only REGEX]
 
 The checkout should be at the tag of the installed Triton. Each file runs as a script, by `warploom triton`, and its tests,
 if it has any, with the pytest plugin: up to `--cases` random cases of each function. A file that takes more than
@@ -19,9 +19,11 @@ import resource
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -111,7 +113,7 @@ def run_script(source: Path, file: str, target: str, schedule: str, limit: float
 
 def run_tests(source: Path, names: list[str], target: str, schedule: str, limit: float) -> tuple[str, float, int, str]:
     """The worst result of the tests of a file, their CPU seconds and launches, and the first reason."""
-    ran = list(outcomes(source, names, target, limit, schedule))
+    ran = list(outcomes(source, names, target, limit, schedule=schedule))
     count = Counter(outcome for _, outcome, *_ in ran)
     seconds, launches = sum(each[4] for each in ran), sum(each[3] for each in ran)
     failed = [(name.rpartition("::")[2], reason) for name, outcome, reason, *_ in ran if outcome == FAILED]
@@ -129,15 +131,14 @@ def run_tests(source: Path, names: list[str], target: str, schedule: str, limit:
 
 def run(options: argparse.Namespace, done: list[Outcome]) -> None:
     """Run what is left, until the budget is spent."""
-    known, mine = {each.key: each for each in done}, commit_of(ROOT)
+    known, mine, lock = {each.key: each for each in done}, commit_of(ROOT), threading.Lock()
     end = time.monotonic() + options.budget
-    for job in jobs(options.source):
+
+    def run_job(job: tuple[str, str, str, str]) -> None:
         file, how, target, schedule = job
-        if job in known or not re.search(options.only, " ".join(job)):
-            continue
         first = known.get((file, how, target, "eager"))
         if schedule != "eager" and (first is None or first.result in (SKIPPED, LONG) or not first.launches):
-            continue
+            return
         if time.monotonic() > end:
             return
         text = (options.source / file).read_text("utf-8")
@@ -149,11 +150,16 @@ def run(options: argparse.Namespace, done: list[Outcome]) -> None:
             names = sample(collect(options.source, file, target), options.cases, rng)
             ended = run_tests(options.source, names, target, spelled, options.timeout)
         outcome = Outcome(*job, *ended, mine)
-        known[job] = outcome
-        done.append(outcome)
-        with options.state.open("a", encoding="utf-8") as state:
+        with lock, options.state.open("a", encoding="utf-8") as state:
+            known[job] = outcome
+            done.append(outcome)
             state.write(json.dumps(asdict(outcome)) + "\n")
         print(*job, *ended, flush=True)
+
+    left = [job for job in jobs(options.source) if job not in known and re.search(options.only, " ".join(job))]
+    for chosen in ([job for job in left if (job[3] == "eager") == eager] for eager in (True, False)):
+        with ThreadPoolExecutor(options.jobs) as pool:
+            list(pool.map(run_job, chosen))
 
 
 def cell(outcome: Outcome | None, unless: str) -> str:
@@ -235,12 +241,15 @@ def main() -> None:
     parser.add_argument("--source", type=Path, required=True)
     parser.add_argument("--state", type=Path, required=True, help="outcomes so far; made by the first call")
     parser.add_argument("--budget", type=float, default=float("inf"), help="most seconds of this call")
+    parser.add_argument("--jobs", type=int, default=1, help="processes at the same time")
     parser.add_argument("--only", metavar="REGEX", default="", help="of `FILE HOW TARGET SCHEDULE`")
     parser.add_argument("--cases", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--timeout", type=float, default=120)
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "triton-programs.md")
+    parser.add_argument("--commit", default="", help="of a source without Git")
     options = parser.parse_args()
+    options.source = options.source.resolve()
     lines = options.state.read_text("utf-8").splitlines() if options.state.exists() else []
     latest = {each.key: each for each in (Outcome(**json.loads(line)) for line in lines)}
     done = list(latest.values())
@@ -249,7 +258,7 @@ def main() -> None:
         [sys.executable, "-c", "import triton; print(triton.__version__)"], env=environment(), capture_output=True,
         text=True, check=True,
     ).stdout.strip()  # fmt: skip
-    options.out.write_text(page(done, version, commit_of(options.source), options), "utf-8")
+    options.out.write_text(page(done, version, options.commit or commit_of(options.source), options), "utf-8")
 
 
 if __name__ == "__main__":

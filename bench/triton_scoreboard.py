@@ -1,6 +1,6 @@
 """Triton's own tests on the emulator: a random sample of a checkout's cases, counted by outcome.
 
-    python bench/triton_scoreboard.py --source CHECKOUT --state FILE [--cases 3] [--target sm_90 sm_100] [--budget S]
+    python bench/triton_scoreboard.py --source CHECKOUT --state FILE [--cases 3] [--target sm_90 sm_100] [--budget S] [--jobs N]
 
 The checkout should be at the tag of the installed Triton. Of each test function, up to `--cases` cases are drawn for each
 target, and run in random order under warploom's pytest plugin. Each outcome is appended to the state file as it is known;
@@ -13,14 +13,17 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import random
 import re
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -110,22 +113,25 @@ def sample(names: Iterable[str], cases: int, rng: random.Random) -> list[str]:
 def draw(options: argparse.Namespace) -> dict[str, object]:
     """The first line of a state file: the sample, in the order in which it runs."""
     rng = random.Random(options.seed)
+    places = [(suite, target) for suite in options.suite for target in options.target]
+    with ThreadPoolExecutor(options.jobs) as pool:
+        found = list(pool.map(lambda place: collect(options.source, *place), places))
     chosen = [
-        (suite, target, name)
-        for suite in options.suite
-        for target in options.target
-        for name in sample(collect(options.source, suite, target), options.cases, rng)
+        (*place, name) for place, names in zip(places, found, strict=True) for name in sample(names, options.cases, rng)
     ]
     rng.shuffle(chosen)
     return {"seed": options.seed, "cases": options.cases, "timeout": options.timeout, "sample": chosen}
 
 
 def outcomes(
-    source: Path, names: list[str], target: str, timeout: float, schedule: str = "eager"
+    source: Path, names: list[str], target: str, timeout: float, end: float = math.inf, schedule: str = "eager"
 ) -> Iterator[tuple[str, str, str, int, float]]:
-    """Name, outcome, reason, launches and seconds of each case; the cases after one that crashes run in a new process."""
+    """Name, outcome, reason, launches and seconds of each case; the cases after one that crashes run in a new process.
+
+    At `end`, a time of the monotonic clock, the process is stopped; the cases that are left have no outcome.
+    """
     left = list(names)
-    while left:
+    while left and time.monotonic() < end:
         machine = ("--triton-target", target, "--triton-schedule", schedule, "--triton-timeout", str(timeout))
         command = [sys.executable, "-m", "pytest", *PLUGIN, "-p", Path(__file__).stem, *machine, *left]
         reported, frames = set(), []
@@ -134,6 +140,9 @@ def outcomes(
             errors="replace",
         ) as process:  # fmt: skip
             assert process.stdout
+            stop = threading.Timer(min(end - time.monotonic(), threading.TIMEOUT_MAX), process.kill)
+            stop.daemon = True
+            stop.start()
             for line in process.stdout:
                 if line.startswith(MARK):
                     name, outcome, reason, launches, seconds = json.loads(line.removeprefix(MARK))
@@ -141,8 +150,9 @@ def outcomes(
                     yield name, outcome, reason, launches, seconds
                 elif line.lstrip().startswith(("File ", "Fatal ")):
                     frames.append(line.strip())
+            stop.cancel()
         missing = [name for name in left if name not in reported]
-        if missing:
+        if missing and time.monotonic() < end:
             reason = f"the process ended with status {process.returncode}: {' | '.join(frames[-4:])[:400]}"
             yield missing[0], "failed", reason, 0, 0.0
         left = missing[1:]
@@ -182,17 +192,27 @@ def run(options: argparse.Namespace, header: dict[str, object], done: list[Case]
     left.sort(key=lambda each: each[1:] not in failed_before)
     end = time.monotonic() + options.budget
     mine = commit_of(ROOT)
-    while left and time.monotonic() < end:
+    batches = list[tuple[str, str, list[str]]]()
+    while left:
         suite, target, first = left[0]
         file = first.partition("::")[0] + "::"
         names = [name for at, to, name in left if (at, to) == (suite, target) and name.startswith(file)][:BATCH]
         left = [each for each in left if each[:2] != (suite, target) or each[2] not in names]
-        for name, outcome, reason, launches, seconds in outcomes(options.source, names, target, options.timeout):
+        batches.append((suite, target, names))
+    lock = threading.Lock()
+
+    def run_batch(batch: tuple[str, str, list[str]]) -> None:
+        suite, target, names = batch
+        for name, outcome, reason, launches, seconds in outcomes(options.source, names, target, options.timeout, end):
             again = (target, name) in failed_before
-            done.append(Case(suite, target, name, outcome, reason, launches, again, seconds, mine))
-            with options.state.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(asdict(done[-1])) + "\n")
+            case = Case(suite, target, name, outcome, reason, launches, again, seconds, mine)
+            with lock, options.state.open("a", encoding="utf-8") as state:
+                done.append(case)
+                state.write(json.dumps(asdict(case)) + "\n")
         print(f"{len(done)} of {len(chosen)}, {len(failures(done))} failed", flush=True)
+
+    with ThreadPoolExecutor(options.jobs) as pool:
+        list(pool.map(run_batch, batches))
 
 
 def commit_of(folder: Path) -> str:
@@ -277,8 +297,9 @@ def main() -> None:
     parser.add_argument("--state", type=Path, required=True, help="outcomes so far; made by the first call")
     parser.add_argument("--again", metavar="REGEX", help="first run the cases again that failed for such a reason")
     parser.add_argument("--only", metavar="REGEX", default="", help="run only cases with such names")
-    parser.add_argument("--budget", type=float, default=float("inf"), help="most seconds of this call")
-    parser.add_argument("--commit", default="")
+    parser.add_argument("--budget", type=float, default=math.inf, help="most seconds of this call")
+    parser.add_argument("--jobs", type=int, default=1, help="processes at the same time")
+    parser.add_argument("--commit", default="", help="of a source without Git")
     parser.add_argument("--note", default="", help="a paragraph for the page")
     parser.add_argument("--cases", type=int, default=3)
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
@@ -287,6 +308,7 @@ def main() -> None:
     parser.add_argument("--timeout", type=float, default=600)
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "triton-scoreboard.md")
     options = parser.parse_args()
+    options.source = options.source.resolve()
     if not options.state.exists():
         options.state.write_text(json.dumps(draw(options)) + "\n", "utf-8")
     header, *lines = options.state.read_text("utf-8").splitlines()
