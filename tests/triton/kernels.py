@@ -134,3 +134,59 @@ def scaled_product(a, a_scale, b, b_scale, out, M: tl.constexpr, N: tl.constexpr
 def count(counter):
     """A lost update if another program runs between load and store."""
     tl.store(counter, tl.load(counter) + 1)
+
+
+@triton.jit
+def locked_sum(x, out, lock, turns, parts, BLOCK: tl.constexpr, ORDERED: tl.constexpr):
+    """Adds the parts of a tile under a lock. All threads load the number of turns, and one stores it: without a barrier
+    in between, a warp that is late finds the new one.
+    """
+    tile, part = tl.program_id(0), tl.program_id(1)
+    at = tile * BLOCK + tl.arange(0, BLOCK)
+    values = tl.load(x + part * BLOCK * tl.num_programs(0) + at)
+    while tl.atomic_cas(lock + tile, 0, 1, sem="acquire") == 1:
+        pass
+    turn = tl.load(turns + tile)
+    if turn > 0:
+        values += tl.load(out + at)
+    tl.store(out + at, values)
+    if ORDERED:
+        tl.debug_barrier()
+    tl.store(turns + tile, turn + 1)
+    tl.debug_barrier()
+    tl.atomic_xchg(lock + tile, 0, sem="release")
+
+
+@triton.jit
+def _compose(scale, shift, next_scale, next_shift):
+    return next_scale * scale, next_scale * shift + next_shift
+
+
+@triton.jit
+def arranged(x, scale, index, scanned, ordered, best, picked, counts, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """A scan of pairs, sorting, the largest of a row, gathering and a histogram."""
+    at = tl.arange(0, ROWS)[:, None] * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+    values = tl.load(x + at)
+    _, after = tl.associative_scan((tl.load(scale + at), values), 1, _compose)
+    tl.store(scanned + at, after)
+    tl.store(ordered + at, tl.sort(values, dim=1, descending=True))
+    tl.store(best + tl.arange(0, ROWS)[:, None] * 4 + tl.arange(0, 4)[None, :], tl.topk(values, 4))
+    tl.store(picked + at, tl.gather(values, tl.load(index + at), 1))
+    tl.store(counts + tl.arange(0, 16), tl.histogram(tl.reshape(values.to(tl.int32) & 15, (ROWS * COLUMNS,)), 16))
+
+
+@triton.jit
+def two_results(x, y, out, BLOCK: tl.constexpr):
+    """Inline PTX with two results, and with four bytes to a register."""
+    at = tl.arange(0, BLOCK)
+    a, b = tl.load(x + at), tl.load(y + at)
+    first, second = tl.inline_asm_elementwise(
+        "{ .reg .b32 t; xor.b32 t, $2, $3; add.u32 $0, t, 1; prmt.b32 $1, $2, $3, 0x7531; }",
+        "=r,=r,r,r", [a, b], dtype=(tl.int32, tl.int32), is_pure=True, pack=1,
+    )  # fmt: skip
+    tl.store(out + at, first)
+    tl.store(out + BLOCK + at, second)
+    bytes_ = tl.inline_asm_elementwise(
+        "and.b32 $0, $1, $2;", "=r,r,r", [a.to(tl.int8), b.to(tl.int8)], dtype=tl.int8, is_pure=True, pack=4
+    )
+    tl.store(out + 2 * BLOCK + at, bytes_.to(tl.int32))
