@@ -3,12 +3,11 @@
     PYTHONPATH=src python3 bench/alone_families.py                       every case
     PYTHONPATH=src python3 bench/alone_families.py fp8 swiglu            some families
     PYTHONPATH=src python3 bench/alone_families.py --seconds 240         stop in time; run again to go on
-    PYTHONPATH=src python3 bench/alone_families.py fp8 --screen          other configurations, briefly, into screened_families.json
 
 Our side is the plain call that a user writes, without `out=` and with the library's own choice. The baselines are PyTorch's
 operation of the same name; for fused and gated operations PyTorch's sequence, and its compiler in the modes of `MODES`. A ratio
 is taken against the fastest baseline. Inputs rotate over sets that exceed the L2 three times; results are compared before
-anything is timed. JSON goes to alone_families.json in bench/results.
+anything is timed. JSON goes to alone_families.json in bench/results. `bench/screening.py` compares configurations.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from configurations import named
 from families import RAGGED, make_batched, make_blockwise, make_fp8, make_grouped
 from families import peer_blockwise as blockwise_peer
 from families import peer_fp8 as fp8_peer
@@ -36,8 +34,7 @@ from tables import RESULTS, GpuLostError, Row, Table, good
 from torch.nn import functional
 
 import warploom
-from warploom.structured.config.sm90 import HopperConfig
-from warploom.structured.config.sm90_blockwise import HopperBlockwiseConfig
+from warploom.ops.operation import Operation
 
 OURS = "ours"
 DEVICE = "cuda"
@@ -55,13 +52,19 @@ class Family:
     """The calls of one operation: inputs, our side, the baselines, and the operations of a call."""
 
     make: Callable[..., Arguments]
-    ours: Run
-    """Takes options of the call in addition, such as `config`."""
+    call: Callable[[Arguments], tuple[Operation, Arguments]]
+    """Our operation, and its arguments by name."""
     peers: Mapping[str, Run]
     compiled: Mapping[str, Callable[..., torch.Tensor]]
     """Functions of the inputs by name that PyTorch's compiler gets."""
     flops: Callable[[Arguments], float]
     shapes: Sequence[tuple[Any, ...]]
+
+    def ours(self, given: Arguments, **options: Any) -> torch.Tensor:
+        """Call our operation, with options such as `config` in addition."""
+        operation, arguments = self.call(given)
+        result: torch.Tensor = operation(**arguments, **options)
+        return result
 
 
 def make_rows(maker: Maker, m: int, n: int, k: int) -> Arguments:
@@ -105,14 +108,13 @@ def without_out(make: Callable[..., Any], *given: Any) -> Arguments:
     return {name: value for name, value in make(*given).items() if name != "out"}
 
 
-def row_scaled(t: Arguments, **more: Any) -> torch.Tensor:
-    return warploom.linear(
-        t["a"],
-        t["b"],
-        **more,
-        operands={"of_row": t["a_scale"], "of_column": t["b_scale"]},
-        epilogue=lambda acc, at, of_row, of_column: acc * of_row * of_column,
-    )
+def row_scaled(t: Arguments) -> tuple[Operation, Arguments]:
+    scales = {"of_row": t["a_scale"], "of_column": t["b_scale"]}
+    return warploom.linear, {"x": t["a"], "w": t["b"], "operands": scales, "epilogue": by_both}
+
+
+def by_both(acc: Any, at: Any, of_row: Any, of_column: Any) -> Any:
+    return acc * of_row * of_column
 
 
 def row_scaled_peer(t: Arguments) -> torch.Tensor:
@@ -147,30 +149,30 @@ SQUARES = ((4096, 4096, 4096), (4096, 14336, 4096), (64, 7168, 4096), (16, 14336
 FAMILIES = {
     "fp8": Family(
         partial(without_out, make_fp8),
-        lambda t, **more: warploom.linear(t["a"], t["b"], alpha=0.5, **more),
+        lambda t: (warploom.linear, {"x": t["a"], "w": t["b"], "alpha": 0.5}),
         {"_scaled_mm": fp8_peer}, {}, dense, SQUARES,
     ),
     "fp8 by rows": Family(make_rows, row_scaled, {"_scaled_mm": row_scaled_peer}, {}, dense, SQUARES[:3]),
     "blockwise": Family(
         partial(without_out, make_blockwise),
-        lambda t, **more: warploom.blockwise_matmul(t["a"], t["b"], t["a_scale"], t["b_scale"], **more),
+        lambda t: (warploom.blockwise_matmul, t),
         {"_scaled_mm": blockwise_peer}, {}, dense, ((4096, 4096, 4096), (4096, 7168, 2048), (128, 7168, 4096)),
     ),
     "batched": Family(
         partial(without_out, make_batched),
-        lambda t, **more: warploom.matmul(t["a"], t["b"].mT, **more),
+        lambda t: (warploom.matmul, {"a": t["a"], "b": t["b"].mT}),
         {"bmm": lambda t: torch.bmm(t["a"], t["b"].mT)}, {}, dense,
         ((8, 2048, 2048, 2048), (16, 1024, 1024, 1024), (32, 1024, 128, 4096)),
     ),
     "grouped": Family(
         partial(without_out, make_grouped),
-        lambda t, **more: warploom.grouped_matmul(t["a"], t["b"].mT, t["ends"], **more),
+        lambda t: (warploom.grouped_matmul, {**t, "b": t["b"].mT}),
         {"_grouped_mm": lambda t: torch._grouped_mm(t["a"], t["b"].mT, offs=t["ends"], out_dtype=BF16)}, {}, dense,
         (((1024,) * 8, 4096, 4096), (RAGGED, 4096, 4096)),
     ),
     "grouped, expert ids": Family(
         make_experts,
-        lambda t, **more: warploom.grouped_matmul(t["a"], t["b"].mT, t["ends"], expert_ids=t["ids"], **more),
+        lambda t: (warploom.grouped_matmul, {"a": t["a"], "b": t["b"].mT, "ends": t["ends"], "expert_ids": t["ids"]}),
         {
             "_grouped_mm of ordered experts": lambda t: torch._grouped_mm(
                 t["a"], t["ordered"].mT, offs=t["ends"], out_dtype=BF16
@@ -183,90 +185,23 @@ FAMILIES = {
     ),
     "batched blockwise": Family(
         make_blockwise_batches,
-        lambda t, **more: warploom.blockwise_matmul(t["a"], t["b"], t["a_scale"], t["b_scale"], **more),
+        lambda t: (warploom.blockwise_matmul, t),
         {"_scaled_mm of each": blockwise_batches_peer}, {}, dense,
         ((8, 1024, 4096, 2048), (16, 128, 4096, 2048), (32, 1024, 512, 128 * 8)),
     ),
     "bias, gelu, residual": Family(
         make_fused,
-        lambda t, **more: warploom.linear(
-            t["x"], t["w"], bias=t["bias"], activation="gelu_tanh", residual=t["residual"], **more
-        ),
+        lambda t: (warploom.linear, {**t, "activation": "gelu_tanh"}),
         {"eager": lambda t: fused(**t)}, {"compiled": fused}, of_layer,
         ((4096, 4096, 4096), (4096, 14336, 4096), (512, 4096, 14336)),
     ),
     "swiglu": Family(
         make_gated,
-        lambda t, **more: warploom.gated_linear(t["x"], *t["w"].chunk(2), **more),
+        lambda t: (warploom.gated_linear, dict(zip(("x", "w_gate", "w_up"), (t["x"], *t["w"].chunk(2)), strict=True))),
         {"eager": lambda t: gated(**t)}, {"compiled": gated, "compiled apart": gated_apart}, of_layer,
         ((4096, 14336, 4096), (64, 14336, 4096), (16, 28672, 8192), (1, 14336, 4096)),
     ),
 }  # fmt: skip
-
-
-def tiles(**fields: Any) -> list[HopperConfig]:
-    """Tiles with few bytes per FLOP, and ping-pong ones, which hide their epilogue."""
-    large = ({"tile": (128, 256)}, {"tile": (128, 256), "cluster_shape": (2, 1, 1)}, {"tile": (256, 128)})
-    swapped = ({"tile": (128, 256), "AB_swapped": True}, {"tile": (256, 192), "AB_swapped": True})
-    alternating = ({"tile": (128, columns), "pingpong": True} for columns in (128, 160, 192))
-    found = [HopperConfig(**fields, **each) for each in (*large, *swapped, *alternating)]
-    return [config for config in found if not config.violations()]
-
-
-def narrow(m: int) -> list[HopperConfig]:
-    """Configurations of a gated GEMM for few rows: rows along N of the MMA, and K split."""
-    width, wide = max(16, -(-m // 8) * 8), [(128, 1), (256, 1), (256, 2)]
-    swapped = [{"tile": (rows, width), "consumers": count, "AB_swapped": True} for rows, count in wide]
-    split = [{**each, "num_split_k": 2} for each in swapped]
-    straight = [{"tile": (64, columns), "consumers": 1, "num_split_k": 2} for columns in (64, 128, 256)]
-    found = [HopperConfig(gated=True, **each) for each in (*swapped, *split, *straight)]
-    return [config.replace(gated=False) for config in found if not config.violations()]
-
-
-SCREENED: Mapping[str, list[Any]] = {
-    "fp8": tiles(a_type="e4m3", b_type="e4m3"),
-    "fp8 by rows": tiles(a_type="e4m3", b_type="e4m3"),
-    "blockwise": [
-        HopperBlockwiseConfig(**{"tile": (128, 128), **fields})
-        for fields in (
-            {},
-            {"num_output_stages": 1},
-            {"cluster_shape": (2, 1, 1)},
-            {"cluster_shape": (1, 2, 1)},
-            {"tile": (256, 128), "num_output_stages": 1},
-        )
-    ],
-    "batched": tiles(),
-    "grouped": tiles(),
-    "grouped, expert ids": tiles(),
-    "batched blockwise": [],
-    "bias, gelu, residual": tiles(),
-    "swiglu": tiles(),
-}
-"""Configurations that `--screen` compares with the library's choice."""
-
-
-def screened(name: str, shape: tuple[Any, ...], asked: argparse.Namespace, sensors: Sensors) -> Row:
-    """Time our choice and other configurations against the first baseline, briefly, alone and cool."""
-    family = FAMILIES[name]
-    sets = rotating(lambda: family.make(Maker(DEVICE), *shape))
-    flops, want = family.flops(sets[0]), next(iter(family.peers.values()))(sets[0])
-    runs: dict[str, Run] = {"peer": next(iter(family.peers.values())), OURS: family.ours}
-    few = narrow(shape[0]) if name == "swiglu" and shape[0] <= 128 else []
-    for config in few or SCREENED[name]:
-        title = named(config)
-        title = f"{title} of {config.consumers}" if title in runs else title
-        try:
-            if not wrong(family.ours(sets[0], config=config), want):
-                runs[title] = partial(family.ours, config=config)
-        except Exception as error:  # noqa: BLE001  (a configuration that does not fit is left out)
-            print(f"  {title}: {str(error).splitlines()[0]}"[:160], flush=True)
-    sides = {side: graph_of(run, sets, flops) for side, run in runs.items()}
-    take_turns(sides, Protocol(settle=0.25, time=0.12, repeats=2, bursts=1), random.Random(asked.seed), None)
-    ratios = ratios_to("peer", sides)
-    worst = {side: min(each.values()) for side, each in ratios.items()}
-    best = max(worst, key=worst.__getitem__)
-    return {**ratios[OURS], "worst": worst[OURS], "best_peer": f"{best} {worst[best]:.3f}", "ratios": ratios}
 
 
 def label_of(shape: tuple[Any, ...]) -> str:
@@ -348,7 +283,6 @@ def main() -> int:
     parser.add_argument("families", nargs="*", help=f"some of {', '.join(FAMILIES)}")
     add_protocol(parser)
     parser.add_argument("--modes", type=int, default=len(MODES), help="how many of torch.compile's modes are tried")
-    parser.add_argument("--screen", action="store_true", help="compare other configurations with the library's choice")
     parser.add_argument("--seconds", type=float, default=1e9, help="begin no case after this long")
     parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000, help="of the order of the sides")
     parser.add_argument("--again", action="store_true", help="measure cases that the file already holds again")
@@ -356,8 +290,7 @@ def main() -> int:
     asked = parser.parse_args()
     started, sensors = time.monotonic(), Sensors()
     about = {"machine": machine(), **Protocol.of(asked).about(), "modes": MODES[: asked.modes]}
-    title, how = ("screened_families", screened) if asked.screen else ("alone_families", measured)
-    table = Table(title, about, line_of, summary, asked.out, 300, is_lost, adds=True)
+    table = Table("alone_families", about, line_of, summary, asked.out, 300, is_lost, adds=True)
     known = {(row["family"], row["label"]) for row in good(table.rows)}
     with torch.no_grad():
         for name in asked.families or FAMILIES:
@@ -366,7 +299,7 @@ def main() -> int:
                 if time.monotonic() - started > asked.seconds or (not asked.again and (*key.values(),) in known):
                     continue
                 try:
-                    table.measure(key, partial(how, name, shape, asked, sensors))
+                    table.measure(key, partial(measured, name, shape, asked, sensors))
                 except GpuLostError as error:
                     print(error)
                     return 1

@@ -49,6 +49,11 @@ class Table:
     def file(self) -> Path:
         return self.folder / f"{self.name}.json"
 
+    def begin(self, key: Row) -> None:
+        """Write down that a case has begun: its row, should the process end with it."""
+        self._place({**key, "error": "did not end"}, key)
+        self.write()
+
     def measure(self, key: Row, measured: Callable[[], Row]) -> Row:
         """Measure one case, by its key; a failure is reported and counted, and the others continue unless the GPU is lost."""
         faulthandler.dump_traceback_later(self.limit, exit=True, file=sys.__stderr__)
