@@ -89,9 +89,20 @@ def test_a_smaller_gpu_gets_no_split_that_would_deadlock() -> None:
 
 
 def problem_of(key: TableKey) -> ProblemKey:
-    kind, m, n, k, count, a_type, a_major, b_major, fused, residual = key
+    kind, m, n, k, count, a_type, a_major, b_major, fused, residual, gated = key
     majors = {"a_major": a_major, "b_major": b_major}
-    return key_of(kind, m, n, k, count, a_type=a_type, **majors, fused=fused, residual=residual)
+    return key_of(
+        kind,
+        m,
+        n,
+        k,
+        count,
+        a_type=a_type,
+        **majors,
+        **({"gated": True} if gated else {}),
+        fused=fused,
+        residual=residual,
+    )
 
 
 @pytest.mark.parametrize("key", DATA.table, ids=lambda key: str(key)[:60])

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from tests.ops.references import BF16, E4M3, exact, integers, poisoned, rounded
 
 from warploom.ops import grouped_matmul
+from warploom.ops.planning.arrays import Violations
+from warploom.ops.planning.planner import plan
 from warploom.structured.config import MatmulConfig
 from warploom.structured.config.sm90 import HopperConfig
 
@@ -145,3 +149,34 @@ def test_outputs_of_chosen_configurations(name, target):
     np.testing.assert_array_equal(exact(before[: ends[-1]]), wanted[: ends[-1]])
     np.testing.assert_array_equal(exact(got), rounded(np.maximum(wanted, 0), BF16))
     assert np.isnan(whole).sum() == whole.size - 72 * ends[-1]
+
+
+CLEARED = {
+    "after the last group": (100, [10, 10, 90], None),
+    "nowhere": (64, [32, 64], None),
+    "everywhere": (20, [0, 0], None),
+    "groups that are not computed": (70, [3, 20, 20, 61], [1, -1, 0, 1]),
+    "all groups": (33, [16, 33], [-1, -1]),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "config"),
+    [
+        *((name, None) for name in CLEARED),
+        ("after the last group", HopperConfig(tile=(128, 64), pingpong=True)),
+        ("groups that are not computed", HopperConfig(AB_swapped=True)),
+    ],
+)
+def test_the_kernel_clears_rows_of_no_group(name, config):
+    """A new result needs no zeros before the launch: here it begins as NaN."""
+    rows, ends, experts = CLEARED[name]
+    a, b, out = integers(rows, 40), integers(len(ends), 40, 72), poisoned((rows, 72), BF16)
+    arguments = {"a": a, "b": b, "ends": np.array(ends), "out": out, "config": config, "target": "sm_90a"}
+    if experts is not None:
+        arguments["expert_ids"] = np.array(experts)
+    violations = Violations("grouped_matmul")
+    request = grouped_matmul.request(arguments, violations)
+    plan(replace(request, clears=True), violations).run()
+    matrices = b if experts is None else np.stack([b[each] if each >= 0 else np.zeros_like(b[0]) for each in experts])
+    np.testing.assert_array_equal(exact(out), rounded(by_groups(a, matrices, ends), BF16))

@@ -53,6 +53,11 @@ class ProblemKey:
         return given.get("a_major", "k"), given.get("b_major", "k")
 
     @property
+    def gated(self) -> bool:
+        """True if n counts the columns of two matrices, gate and up."""
+        return bool(dict(self.fields).get("gated", False))
+
+    @property
     def c_type(self) -> str:
         """The element type of C."""
         usual = {"f32": "f32", "tf32": "f32"}.get(self.a_type, "bf16")

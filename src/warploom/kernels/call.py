@@ -66,6 +66,8 @@ class Call(Generic[Config]):
     """Grouped: a factor of the accumulators for each matrix of B."""
     weights: Mapping[str, Any] | None = None
     """Grouped: the matrices of B, where they are allocated separately; `b` then repeats the first."""
+    cleared_rows: int | None = None
+    """Grouped: the rows of a new D, where the kernel sets those of no group to zero; None where it leaves them."""
     starts: Any = None
     """Batches with their own K ranges: the first K tile of each, and the end of the last."""
     trace: Any = None

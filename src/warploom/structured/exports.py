@@ -11,6 +11,7 @@ from warploom.structured.composition.operands import (
     paired,
     standard_inputs,
 )
+from warploom.structured.composition.uncovered_rows import clear_uncovered_rows
 from warploom.structured.composition.writers import ConsumerWriter, epilogue_writer, write_tile
 from warploom.structured.config import (
     BlockScaledMatmulConfig,
@@ -228,6 +229,7 @@ __all__ = [
     "c_box",
     "ceil_divide",
     "chrome_trace",
+    "clear_uncovered_rows",
     "epilogue_load",
     "epilogue_writer",
     "group_tile_shape",

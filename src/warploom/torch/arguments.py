@@ -78,6 +78,8 @@ GROUPED = (
     "gated_grouped_block_scaled_matmul",
 )
 """Operations that do not write rows after the last group."""
+CLEARING = ("grouped_matmul", "gated_grouped_matmul")
+"""Those whose kernel can set them to zero."""
 INTEGERS = ("ends", "expert_ids")
 """Operands that kernels read as int32."""
 FP8 = (torch.float8_e4m3fn, torch.float8_e5m2)

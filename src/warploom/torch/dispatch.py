@@ -52,6 +52,7 @@ from warploom.torch.launch_cache import is_forward_ad, is_graded, launched, mark
 from warploom.torch.op_library import (
     LIBRARY,
     TAGS,
+    clears_rows,
     compute,
     new_result,
     operands_as_read,
@@ -446,18 +447,22 @@ def _run_into(
     if request.quantise_to is not None:
         return _run_quantised(operation, request, operands, outputs, epilogue)
     is_partial, is_viewable = operation in GROUPED, out is not None and _has_view(out, core)
+    clears = False
     if out is None:
         made = result_of(operation, operands, request.out_dtype, tuple(request.shape))
-        made = made.zero_() if is_partial else made
+        clears = key is not None and request.store is None and clears_rows(operation, made)
+        made = made.zero_() if is_partial and not clears else made
     else:
         made = out if request.store is not None or is_viewable else out.reshape(core).clone()
     written = made if request.store is not None else made.view(core)
     if key is None:
         torch.ops.warploom.gemm_into(written, outputs, operation, list(operands), *epilogue)
     else:
-        launcher = write_into(operation, operands, epilogue, written, outputs)
+        launcher = write_into(operation, operands, epilogue, written, outputs, clears=clears)
+        if clears and launcher is None:
+            made.zero_()  # there are no groups
         if out is None:
-            remember(key, launcher, made, own, [*read, *outputs], starts_at_zero=is_partial)
+            remember(key, launcher, made, own, [*read, *outputs], starts_at_zero=is_partial and not clears)
         elif is_viewable and not outputs and request.store is None:
             remember(key, launcher, out, own[:-1], read, writes_out=True, matrices=len(operands))
     for each in outputs:

@@ -20,6 +20,7 @@ from warploom.diagnostics import Diag, user_traceback
 from warploom.hardware.tensor_maps import ADDRESS_ALIGNMENT, STRIDE_ALIGNMENT
 from warploom.host.arrays import numpy_of
 from warploom.ops.determinism import SETTINGS
+from warploom.ops.planning import planner
 from warploom.ops.planning.arrays import ArrayDescriptor, Violations, clashes, leaves, mapped
 from warploom.ops.planning.keywords import INPUTS, NUMBERS, UNGATED
 from warploom.ops.planning.planner import plan
@@ -30,6 +31,7 @@ from warploom.runtime.gpu.loading import loaded_count
 from warploom.runtime.gpu.prepared import Prepared
 from warploom.runtime.waits import record_wait
 from warploom.torch.arguments import (
+    CLEARING,
     EPILOGUE,
     FP8,
     FUSED,
@@ -73,10 +75,17 @@ _PLAIN_INPUTS = tuple(name for name in INPUTS if name in UNGATED)
 
 
 def launch(
-    operation: str, operands: Sequence[Tensor], epilogue: Encoded, out: Tensor, outputs: Sequence[Tensor] = ()
+    operation: str,
+    operands: Sequence[Tensor],
+    epilogue: Encoded,
+    out: Tensor,
+    outputs: Sequence[Tensor] = (),
+    *,
+    clears: bool = False,
 ) -> Launcher | None:
     """Compute an operation into `out`, and its auxiliary outputs; the launcher if it ran on a GPU.
 
+    With `clears` the kernel sets rows of `out` that belong to no group to zero.
     Every call that is not found in the launch cache comes here, eager or as a custom op.
     """
     *_, numbers, options = epilogue
@@ -89,11 +98,13 @@ def launch(
     if scales is not None:
         arguments["scales_out"] = scales
     arguments["out"] = out
-    key = None if may_change(options) else (options, *numbers, *arguments)
-    return compute(operation, arguments, key, more.function)
+    key = None if may_change(options) else (options, clears, *numbers, *arguments)
+    return compute(operation, arguments, key, more.function, clears=clears)
 
 
-def compute(operation: str, arguments: dict[str, Any], key: Any, function: str | None = None) -> Launcher | None:
+def compute(
+    operation: str, arguments: dict[str, Any], key: Any, function: str | None = None, *, clears: bool = False
+) -> Launcher | None:
     """Run an operation into `out`, the last of its arguments: as it was planned before, or planned now.
 
     `key` has all that the launch depends on in addition to tensors; None where a function may change, and nothing is
@@ -114,7 +125,8 @@ def compute(operation: str, arguments: dict[str, Any], key: Any, function: str |
     signature += tuple(address % ADDRESS_ALIGNMENT for address in addresses)
     launcher = launcher_of(signature) if key is not None else None
     if launcher is None:
-        launcher = _resized_or_planned(operation, arguments, function, None if key is None else signature)
+        kept = None if key is None else signature
+        launcher = _resized_or_planned(operation, arguments, function, kept, clears=clears)
         if key is not None and launcher.is_final:
             store(signature, launcher)
     if launcher.copies:
@@ -138,7 +150,9 @@ _FAMILIES: dict[Any, RowFamily] = {}
 _MOST_FAMILIES = 1024
 
 
-def _resized_or_planned(operation: str, arguments: dict[str, Any], function: str | None, signature: Any) -> Launcher:
+def _resized_or_planned(
+    operation: str, arguments: dict[str, Any], function: str | None, signature: Any, *, clears: bool
+) -> Launcher:
     """The launcher of a call that was not made before: of one with other rows, or planned from the start.
 
     Without a signature, nothing is kept of it.
@@ -150,7 +164,7 @@ def _resized_or_planned(operation: str, arguments: dict[str, Any], function: str
         violations.add("target", asked, f"must be {gpu.target}, the target of the GPU that holds the tensors")
         violations.check()
     described = mapped(arguments, ArrayDescriptor.of)
-    plan_it = partial(_planned, operation, {**described, "target": gpu.target}, function, gpu)
+    plan_it = partial(_planned, operation, {**described, "target": gpu.target}, function, gpu, clears=clears)
     family, rows = None, out.shape[0]
     if signature is not None and out.dim() == 2 and rows > 1:
         family = _family(signature, rows, gpu, plan_it)
@@ -187,7 +201,14 @@ def _family(signature: tuple[Any, ...], rows: int, gpu: Device, plan_it: Callabl
 
 
 def _planned(
-    operation: str, arguments: dict[str, Any], function: str | None, gpu: Device, rows: int = 0, other: int = 0
+    operation: str,
+    arguments: dict[str, Any],
+    function: str | None,
+    gpu: Device,
+    rows: int = 0,
+    other: int = 0,
+    *,
+    clears: bool = False,
 ) -> Made:
     """Plan an operation on arrays that were checked before; with `other`, for so many rows in place of `rows`."""
     roots = {path: with_rows(each, rows, other) if other else each for path, each in leaves(arguments)}
@@ -195,7 +216,7 @@ def _planned(
     violations = Violations(function or operation)
     request = OPERATIONS[operation].request(given, violations, gpu=gpu.gpu)
     violations.check()
-    made = launch_of(plan(replace(request, function=function or operation)), operation, roots)
+    made = launch_of(plan(replace(request, function=function or operation, clears=clears)), operation, roots)
     if made.unused:
         raise Diag.INTERNAL.error(what=f"the launch of `{operation}` does not read {', '.join(made.unused)}")
     return made, Prepared(made.launch, tuple(made.arrays.values()), device=gpu)
@@ -263,22 +284,39 @@ def new_result(
     With a key the call is remembered, for tensors like the caller's own.
     """
     out, is_partial = result_of(operation, operands, out_dtype, shape), operation in GROUPED
-    if is_partial or extras_by(epilogue[-1]).store is not None:
+    stores_anywhere = extras_by(epilogue[-1]).store is not None
+    clears = not stores_anywhere and clears_rows(operation, out)
+    if (is_partial and not clears) or stores_anywhere:
         out.zero_()  # not all of it is written
-    launcher = launch(operation, operands, epilogue, out if core is None else out.view(tuple(core)))
+    launcher = launch(operation, operands, epilogue, out if core is None else out.view(tuple(core)), clears=clears)
+    if clears and launcher is None:
+        out.zero_()  # there are no groups
     if key is not None:
         read = [*operands, *tensors_of(epilogue)]
-        remember(key, launcher, out, read if own is None else own, read, starts_at_zero=is_partial)
+        remember(key, launcher, out, read if own is None else own, read, starts_at_zero=is_partial and not clears)
     return out
 
 
+def clears_rows(operation: str, out: Tensor) -> bool:
+    """Whether the kernel of an operation into a new tensor sets rows that belong to no group to zero."""
+    if operation not in CLEARING or not out.is_cuda:
+        return False
+    return planner.clears_rows("grouped", device(out.get_device()).target)
+
+
 def write_into(
-    operation: str, operands: Sequence[Tensor], epilogue: Encoded, out: Tensor, outputs: Sequence[Tensor] = ()
+    operation: str,
+    operands: Sequence[Tensor],
+    epilogue: Encoded,
+    out: Tensor,
+    outputs: Sequence[Tensor] = (),
+    *,
+    clears: bool = False,
 ) -> Launcher | None:
     """Compute an operation into the caller's tensors; by a copy, where `out` overlaps an input yet to be read."""
     stores_anywhere = extras_by(epilogue[-1]).store is not None
     if not clashes(out, operands, tensors_of(epilogue), stores_anywhere=stores_anywhere):
-        return launch(operation, operands, epilogue, out, outputs)
+        return launch(operation, operands, epilogue, out, outputs, clears=clears)
     apart = out.clone()  # elements that the kernel does not write keep their values
     launch(operation, operands, epilogue, apart, outputs)
     out.copy_(apart)

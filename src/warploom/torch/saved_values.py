@@ -29,7 +29,7 @@ from warploom.torch.gradients import (
     weights_gradient,
     within_groups,
 )
-from warploom.torch.op_library import define, launch, register_autograd, result_of
+from warploom.torch.op_library import clears_rows, define, launch, register_autograd, result_of
 
 ACTIVATED: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.relu,
@@ -72,9 +72,12 @@ def _make(saving: Saving, operation: str, *given: Any) -> tuple[Tensor, ...]:
     """The implementation of an op: D, and the saved outputs."""
     operands, arrays, numbers, options = _parts(saving, given)
     out, *outputs = _results(operation, operands, given[-1])
-    if operation in GROUPED:
+    clears = clears_rows(operation, out)
+    if operation in GROUPED and not clears:
         out.zero_()  # not all of it is written
-    launch(operation, operands, (*arrays, [], numbers, with_outputs(options, saving.outputs)), out, outputs)
+    given_epilogue = (*arrays, [], numbers, with_outputs(options, saving.outputs))
+    if launch(operation, operands, given_epilogue, out, outputs, clears=clears) is None and clears:
+        out.zero_()  # there are no groups
     return out, *outputs
 
 

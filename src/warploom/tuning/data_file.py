@@ -11,9 +11,9 @@ from warploom.heuristics.sm90.cost_model import Models
 from warploom.tuning.fitting import device_of
 from warploom.tuning.measurements import compared_times
 
-_MARKS = ("a_major", "b_major", "fused", "residual")
+_MARKS = ("a_major", "b_major", "fused", "residual", "gated")
 _DERIVED_FROM_TILE = ("stage_columns", "num_output_stages")
-"""Subtile fields: a table leaves them to be derived, so that a time may be of other subtiles."""
+"""Subtile fields: a table leaves them to be derived, so that a time may be of other ones; not of screened rows."""
 
 
 def data_text(documents: Sequence[Mapping[str, Any]], models: Models, trees: Mapping[str, Mapping[str, Any]]) -> str:
@@ -59,7 +59,7 @@ def table_entries(documents: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]
             **({"count": row["count"]} if row["count"] != 1 else {}),
             "a_type": row["a_type"],
             **marks,
-            "config": _without_subtiles(row["config"]),
+            "config": row["config"] if row.get("how") == "screened" else _without_subtiles(row["config"]),
             "us": row["us"],
             **({"peer_us": row["peer_us"]} if row.get("peer_us") else {}),
         }

@@ -22,8 +22,9 @@ from warploom.heuristics.sm90.trees import Trees, read_trees
 from warploom.structured.config.deprecation import with_current_names
 from warploom.structured.config.sm90 import HopperConfig
 
-TableKey = tuple[str, int, int, int, int, str, str, str, bool, bool]
-"""Kind, m, n, k, count, A's type, the majors of A and B, `fused` and `residual`."""
+TableKey = tuple[str, int, int, int, int, str, str, str, bool, bool, bool]
+"""Kind, m, n, k, count, A's type, the majors of A and B, `fused`, `residual` and `gated`; a gated problem has the
+columns of gate and up together."""
 POWER_BOUND_FLOPS = 2e10
 """Floating-point operations of a 16-bit GEMM from which an H200 runs at its power limit whatever its shape is: kernels
 that were timed in turns have then lent each other clock (bench/results/alone.json has clocks and watts)."""
@@ -80,7 +81,7 @@ class DeviceData:
 
         The entry of the plain GEMM serves a problem with an epilogue that was not measured itself.
         """
-        marks = [(problem.fused, problem.residual), (False, False)]
+        marks = [(problem.fused, problem.residual, problem.gated), (False, False, False)]
         keys = [(problem.kind, *problem.sizes, problem.a_type, *problem.majors, *each) for each in marks]
         return next((self.table[key].config for key in keys if key in self.table), None)
 
@@ -97,7 +98,7 @@ def read_data(document: Mapping[str, Any]) -> DeviceData:
     """Return the data of a JSON document."""
     table = {}
     for row in document["table"]:
-        marks = (row.get("fused", False), row.get("residual", False))
+        marks = (row.get("fused", False), row.get("residual", False), row.get("gated", False))
         majors = (row.get("a_major", "k"), row.get("b_major", "k"))
         key = (row["kind"], *row["sizes"], row.get("count", 1), row["a_type"], *majors, *marks)
         table[key] = TableEntry(fields_of_json(row["config"]), row["us"], row.get("peer_us"))

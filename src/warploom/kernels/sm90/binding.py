@@ -191,12 +191,13 @@ def _grouped(call: _Call) -> tuple[Any, ...]:
     return (*_operand_maps(call), *places, call.problem.n, _k_tiles(call), dict(call.operands))
 
 
-def _separate_weights(call: _Call) -> dict[str, Any]:
-    """Return weights that are allocated separately, and room for a tensor map per CTA and group."""
+def _grouped_options(call: _Call) -> dict[str, Any]:
+    """Return the rows of a D to clear, weights that are allocated separately, and a tensor map per CTA and group."""
+    found: dict[str, Any] = {} if call.cleared_rows is None else {"cleared_rows": call.cleared_rows}
     if call.weights is None:
-        return {}
+        return found
     ctas = prod(_groups(call, 2 * MACHINE.sms))  # no GPU of this target has more
-    return {"weights": dict(call.weights), "maps": scratch((ctas * len(call.ends), MAP_BYTES), np.uint8)}
+    return {**found, "weights": dict(call.weights), "maps": scratch((ctas * len(call.ends), MAP_BYTES), np.uint8)}
 
 
 def _blockwise(call: _Call) -> tuple[Any, ...]:
@@ -241,7 +242,7 @@ FAMILIES: Mapping[str, Family[HopperConfig]] = {
     "split_k": Family(matmul_split_k, _split, _all_splits, sizes=_split_sizes, scratch=_split_scratch),
     "stream_k": Family(matmul_stream_k, _streamed, _streaming, sizes=_sizes, scratch=_stream_scratch),
     "tf32x3": Family(tf32x3, _plain, _persistent, sizes=_sizes),
-    "grouped": Family(grouped, _grouped, _groups, _separate_weights),
+    "grouped": Family(grouped, _grouped, _groups, _grouped_options),
     "grouped_blockwise_fp8": Family(grouped_blockwise_fp8, _grouped_blockwise, _groups),
     "blockwise_fp8": Family(blockwise_fp8, _blockwise, _persistent),
 }

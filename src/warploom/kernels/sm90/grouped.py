@@ -2,7 +2,8 @@
 
 D[r] = epilogue(scale[e] · A[r]·B[e]ᵀ) for the rows r of a group with expert e. The ends of the groups are known on the
 device only: every role computes its tiles itself. The first tile of a group starts at the group's first row, and its
-last tile may extend into the next group: the results there are not stored. With A and B swapped, rows are along N of
+last tile may extend into the next group: the results there are not stored. Rows of no group are not written, unless
+`cleared_rows` is given. With A and B swapped, rows are along N of
 the MMA, where tiles can be narrow. In a gated GEMM an expert has two matrices, which are combined before the store.
 """
 
@@ -21,6 +22,7 @@ from warploom.structured import (
     Warpgroup,
     WgmmaOp,
     begin_role,
+    clear_uncovered_rows,
     paired,
     standard_inputs,
     warpgroup_order,
@@ -33,14 +35,15 @@ def grouped(
     a: TensorMap, b: TensorMap, d: TensorMap | Tensor, rows: Tensor, ends: Array[s32], experts: Array[s32] | None,
     scales: Array[f32] | None, n: s32, k_tiles: s32, operands: Operands, auxiliary: Operands | None = None,
     auxiliary_arrays: Operands | None = None, up: TensorMap | None = None, weights: Operands | None = None,
-    maps: Tensor[u8] | None = None, trace: Array[u64] | None = None,
+    maps: Tensor[u8] | None = None, trace: Array[u64] | None = None, cleared_rows: s32 | None = None,
     *, config: HopperConfig, epilogue: Epilogue,
 ) -> None:  # fmt: skip
     """Compute D from tokens (rows × k) and weights (experts × n × k), which are the kernel's A and B.
 
     D is given as a tensor map and as an array, as are auxiliary outputs that TMA stores. In a gated GEMM `b` is the
     gate matrix and `up` the up matrix. With `weights`, which are allocated separately, `b` describes the first of them,
-    and `maps` has room for a tensor map per CTA and group.
+    and `maps` has room for a tensor map per CTA and group. With `cleared_rows`, which is the number of rows of D, those
+    of no group are set to zero.
     """
     roles = warp_roles(registers=config.role_registers, **config.roles)
     stamps = TimeStamps(trace, roles)
@@ -93,3 +96,5 @@ def grouped(
                     with core.consume(k) as stage:
                         core.mma(stage, accumulate=k > 0)
             writer.write_group(core.tiles, (row(tile), column(tile)), n, tile, rows)
+        if cleared_rows is not None:
+            clear_uncovered_rows(rows, ends, experts, (cleared_rows, n), roles.consume)

@@ -193,6 +193,8 @@ def _call(request: Request, choice: Choice) -> Call[Any]:
         written = scratch((1, 1), _NUMPY[config.c_type])  # the kernel itself stores nothing
     if request.up is not None:
         extra["up"] = request.up if choice.majors[1] else padded(request.up)
+    if request.clears:
+        extra["cleared_rows"] = request.sizes[0]
     if choice.loaded:
         extra["c"] = request.load_source(choice.loaded)
         del sources[choice.loaded]
@@ -209,6 +211,11 @@ def _call(request: Request, choice: Choice) -> Call[Any]:
         window=request.window,
         **extra,
     )
+
+
+def clears_rows(kind: str, target: str) -> bool:
+    """Return whether a kernel can set rows of D that belong to no group to zero."""
+    return (kind, target) == ("grouped", "sm_90a")
 
 
 def _majors(request: Request, major: Callable[[Any], str | None]) -> Majors:

@@ -117,6 +117,8 @@ class Request(EpilogueKeywords):
     outputs: Any = None
     out: Any = None
     out_dtype: Any = None
+    clears: bool = False
+    """D is new, and the kernel sets rows that belong to no group to zero (`planner.clears_rows`)."""
     scales_out: Any = None
     """The array that gets the scales of a block format, with `out` for the values; both are made for a new result."""
     config: Any = None
