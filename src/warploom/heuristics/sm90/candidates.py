@@ -119,6 +119,17 @@ def _fit_to_groups(problem: ProblemKey) -> Iterator[Fields]:
         yield _tile(128, width, AB_swapped=True)
 
 
+_GATED_ROWS, _LEAST_GATED_WIDTH = 64, 16
+
+
+def _fit_to_gated(problem: ProblemKey) -> Iterator[Fields]:
+    """Yield rows for gated problems of few rows, which go along N of the MMA: 64 of gate and 64 of up per consumer."""
+    if problem.gated and problem.m <= _GATED_ROWS:
+        width = max(ceil(problem.m / _STEP) * _STEP, _LEAST_GATED_WIDTH)
+        yield _tile(256, width, AB_swapped=True)
+        yield _tile(128, width, **_SWAPPED)
+
+
 @dataclass(frozen=True)
 class Kind:
     """A kind of problem: its configuration class, the rows to choose from, and rows that depend on the sizes."""
@@ -129,7 +140,7 @@ class Kind:
 
 
 KINDS: Mapping[str, Kind] = {
-    "dense": Kind(HopperConfig, DENSE),
+    "dense": Kind(HopperConfig, DENSE, _fit_to_gated),
     "grouped": Kind(HopperConfig, GROUPED, _fit_to_groups),
     "blockwise": Kind(HopperBlockwiseConfig, BLOCKWISE),
 }

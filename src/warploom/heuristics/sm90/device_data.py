@@ -81,9 +81,12 @@ class DeviceData:
 
         The entry of the plain GEMM serves a problem with an epilogue that was not measured itself.
         """
-        marks = [(problem.fused, problem.residual, problem.gated), (False, False, False)]
-        keys = [(problem.kind, *problem.sizes, problem.a_type, *problem.majors, *each) for each in marks]
+        keys = (_key_of(problem, *_marks_of(problem)), _key_of(problem, False, False, False))
         return next((self.table[key].config for key in keys if key in self.table), None)
+
+    def has(self, problem: ProblemKey) -> bool:
+        """Return True if the problem was measured with its own kind of epilogue."""
+        return _key_of(problem, *_marks_of(problem)) in self.table
 
     def describe(self, device: Device) -> str:
         """Say what of the data a device uses."""
@@ -92,6 +95,14 @@ class DeviceData:
         trees = "" if self.tree_document is None else ", decision trees"
         when = str(self.provenance.get("when", ""))[:10]
         return f"measured on {self.device.name} ({when}): table of {len(self.table)} problems, cost model{trees}"
+
+
+def _marks_of(problem: ProblemKey) -> tuple[bool, bool, bool]:
+    return problem.fused, problem.residual, problem.gated
+
+
+def _key_of(problem: ProblemKey, fused: bool, residual: bool, gated: bool) -> TableKey:
+    return (problem.kind, *problem.sizes, problem.a_type, *problem.majors, fused, residual, gated)
 
 
 def read_data(document: Mapping[str, Any]) -> DeviceData:

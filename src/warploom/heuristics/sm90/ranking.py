@@ -55,7 +55,8 @@ def _measured(problem: ProblemKey, device: Device) -> HopperConfig | None:
     if row is None:
         return None
     configs = candidates_of((row,), problem, device.sms)
-    return next((each for each in configs if _has_registers(each, problem)), None)
+    is_own = data.has(problem) and problem.fused  # it was measured with an epilogue that needs registers
+    return next((each for each in configs if is_own or _has_registers(each, problem)), None)
 
 
 def candidates_of(rows: Sequence[Fields], problem: ProblemKey, sms: int) -> Iterator[HopperConfig]:
@@ -73,7 +74,7 @@ def _by_expectation(problem: ProblemKey, device: Device) -> Iterator[HopperConfi
     order = indices[_order(candidates.take(indices), problem, device)].tolist()
     last: list[HopperConfig] = []
     for config in _built((rows[index] for index in order), problem):
-        is_unmeasured = config.gated and (config.AB_swapped or config.is_split)
+        is_unmeasured = config.gated and config.is_split
         if is_unmeasured or _loads_residual_late(config, problem) or not _has_registers(config, problem):
             last.append(config)
         else:

@@ -314,13 +314,18 @@ def _problem_key(request: Request, fields: dict[str, Any]) -> ProblemKey:
     needs_registers = _needs_registers(request, in_place=in_place)
     marks = {
         "unsplit": SETTINGS.batch_invariant or "starts" in (request.extra or {}) or request.window is not None,
-        "light_epilogue": not needs_registers and (request.traced.bias or request.traced.activation),
+        "light_epilogue": not needs_registers
+        and (request.traced.bias or request.traced.activation or request.traced.pair),
         "fused": needs_registers,
         "residual": in_place,
     }
     if request.kind == "grouped_blockwise":  # as a GEMM of every group
         return key_of("blockwise", -(-m // request.groups), n, k, request.groups, **fields, **marks)
     return key_of(request.kind, m, n, k, request.groups or batch, **fields, **marks)
+
+
+_FAST_PAIRS = ("swiglu", "reglu", "glu", "geglu_tanh")
+"""Functions of gate and up that need few registers, if the result has few bits."""
 
 
 def _needs_registers(request: Request, *, in_place: bool) -> bool:
@@ -330,7 +335,8 @@ def _needs_registers(request: Request, *, in_place: bool) -> bool:
     is_early = epilogue.bias is not None and epilogue.bias.kind == "row" and getattr(bias, "ndim", 0) == 1
     is_fast = OF_NUMPY[request.dtype.name] in LOW_PRECISION_TYPES
     return bool(
-        any((epilogue.pair, epilogue.function, epilogue.store, epilogue.outputs))
+        any((epilogue.function, epilogue.store, epilogue.outputs))
+        or (epilogue.pair and not (is_dense and is_fast and epilogue.pair in _FAST_PAIRS))
         or (epilogue.activation and not (is_dense and is_fast))
         or (epilogue.bias and not (is_dense and is_early))
         or (epilogue.residual and not in_place)
