@@ -139,6 +139,44 @@ def alone_families() -> str:
     return table(("operation", "sizes", "fastest baseline", "alone", "cool"), lines) if lines else ""
 
 
+def screened() -> str:
+    """The choice before and after a screening, each alone and cool against PyTorch's first way."""
+    lines = []
+    for row in rows_of("screened"):
+        if "best" not in row or row["best"] == "ours":
+            continue
+        before, after = (row["sides"][name] for name in ("ours", row["best"]))
+        ratios = (ratio(each[how]) for each in (before, after) for how in ("alone", "cool"))
+        lines.append((row["family"], row["label"], f"`{row['best']}`", *ratios))
+    head = ("operation", "sizes", "best", "before: alone", "cool", "best: alone", "cool")
+    return table(head, lines) if lines else ""
+
+
+def counters() -> str:
+    lines = []
+    for row in rows_of("counters"):
+        case, _, side = row["case"].partition(":")[2].partition(":none")[0].rpartition(":")
+        if "elementwise" in row["Kernel Name"] or not case:
+            continue
+        family, _, sizes = case.removeprefix("case:").split("case:")[-1].partition(",")
+
+        def read(name: str, scale: float, row: Row = row) -> float:
+            return next(float(value.replace(",", "")) for key, value in row.items() if key.startswith(name)) * scale
+
+        numbers = (
+            f"{read('gpu__time_duration', 1e-3):.1f}",
+            f"{read('sm__cycles_elapsed', 1e-6):.0f} / {read('lts__cycles_elapsed', 1e-6):.0f}",
+            f"{read('sm__pipe_tensor_cycles', 1):.0f}",
+            f"{read('lts__t_sectors_op_read', 32e-9):.2f}",
+            f"{read('lts__throughput', 1):.0f}",
+            f"{read('dram__bytes_read', 1e-9):.2f}",
+            f"{read('dram__throughput', 1):.0f}",
+        )
+        lines.append((f"{family} {sizes.replace('x', '×')}", side, *numbers))
+    head = ("GEMM", "side", "µs", "MHz, SM / L2", "tensor cores active, %", "read from L2, GB")
+    return table((*head, "L2 throughput, %", "read from DRAM, GB", "DRAM throughput, %"), lines) if lines else ""
+
+
 def end_to_end() -> str:
     lines = []
     for row in rows_of("end_to_end"):
@@ -384,6 +422,8 @@ BLOCKS: dict[str, Callable[[], str]] = {
         alone,
         models,
         alone_families,
+        screened,
+        counters,
         end_to_end,
         plain,
         means,

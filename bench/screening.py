@@ -89,7 +89,7 @@ FIELDS: Mapping[str, dict[str, Any]] = {
 """Fields of the configurations of a family that follow from its arrays."""
 _NAME = re.compile(
     r"(?P<way>pp|sw|co|one)(?P<rows>\d+)x(?P<columns>\d+)(?:c(?P<x>\d)(?P<y>\d)?)?(?:k(?P<splits>\d+)(?P<where>[cg]))?"
-    r"(?P<stream>st)?(?:s(?P<stages>\d+))?(?:b(?P<swizzle>\d+))?(?:i(?P<flight>\d+))?(?:/(?P<strip>\d+)x(?P<buffers>\d+))?"
+    r"(?P<stream>st)?(?:s(?P<stages>\d+))?(?:b(?P<swizzle>\d+))?(?:i(?P<flight>\d+))?(?:/(?P<subtile>\d+)x(?P<buffers>\d+))?"
 )
 
 
@@ -112,7 +112,7 @@ def config_of(name: str, family: str) -> HopperConfig:
     if part["splits"]:
         fields |= {"num_split_k": int(part["splits"]), "split_in_cluster": part["where"] == "c"}
     numbers = {"num_pipeline_stages": "stages", "swizzle_size": "swizzle", "mmas_in_flight": "flight"}
-    numbers |= {"stage_columns": "strip", "num_output_stages": "buffers"}
+    numbers |= {"stage_columns": "subtile", "num_output_stages": "buffers"}
     fields |= {of: int(part[group]) for of, group in numbers.items() if part[group]}
     return (HopperBlockwiseConfig if family == "blockwise" else HopperConfig)(**fields)
 

@@ -87,7 +87,7 @@ def _sources(folder: str | Path) -> Iterator[tuple[str, int, int]]:
     """Yield path, size and modification time of each file of a package."""
     with os.scandir(folder) as entries:
         for entry in entries:
-            if entry.name.endswith(".py"):
+            if entry.name.endswith((".py", ".json")):  # choices depend on the heuristics' data
                 facts = entry.stat()
                 yield entry.path, facts.st_size, facts.st_mtime_ns
             elif entry.is_dir() and entry.name != "__pycache__":
