@@ -298,7 +298,7 @@ def new_result(
 
 
 def clears_rows(operation: str, out: Tensor) -> bool:
-    """Whether the kernel of an operation into a new tensor sets rows that belong to no group to zero."""
+    """Return True if the kernel of an operation into a new tensor sets rows that belong to no group to zero."""
     if operation not in CLEARING or not out.is_cuda:
         return False
     return planner.clears_rows("grouped", device(out.get_device()).target)
