@@ -80,6 +80,29 @@ def test_an_update_is_lost_in_long_turns_within_a_few_seeds() -> None:
     assert min(found) < 8 * UPDATES
 
 
+def test_ctas_run_in_lockstep_only_after_the_first_turns() -> None:
+    """A recording has the choice, and the run is that of the same seed without one."""
+    source = np.random.default_rng().integers(0, 1 << 20, 64 * 128, np.uint32)
+    with engine("native"):
+        recorded = Recorded(Random(3))
+        found = threads(LONG, 128, source=source, grid=64, schedule=recorded, limit=1_000_000)
+        assert np.array_equal(
+            found, threads(LONG, 128, source=source, grid=64, schedule="random", seed=3, limit=1_000_000)
+        )
+    chosen = [answer for kind, answer, *_ in recorded.choices if kind == "lockstep"]
+    early = [
+        kind
+        for kind, *_ in recorded.choices[
+            : recorded.choices.index(next(c for c in recorded.choices if c[:2] == ("lockstep", 1)))
+        ]
+    ]
+    assert early.count("turn") >= schedules._SHORT_TURNS
+    assert len(chosen) == 64
+    assert chosen.count(1) > 16
+    assert any(" warps 0-3" in name for name in recorded.steps)
+    assert any(name.endswith(" warp 3") for name in recorded.steps)
+
+
 @pytest.mark.parametrize("limit", [150, 400])
 def test_the_limit_is_found_at_the_same_place(limit: int) -> None:
     found = []

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from warploom.diagnostics import Diag, WarploomError
@@ -26,6 +27,7 @@ from warploom.hardware.tensor_maps import (
 )
 from warploom.hardware.tensormap_replace import FIELDS, STRIDE_SHIFT
 from warploom.host.tensor_map import BoxGeometry, TensorMap
+from warploom.machine.engine.addresses import address_of
 from warploom.machine.memory.byte_memory import PARAM_WINDOW, GlobalMemory, Region
 
 if TYPE_CHECKING:
@@ -53,7 +55,7 @@ _RANGES = {
 """The values that `tensormap.replace` may give to a field; others are undefined."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class MappedTensor:
     """The content of a record: the shape of its boxes, the buffer, and the byte of the buffer where the tensor
     begins.
@@ -62,6 +64,11 @@ class MappedTensor:
     geometry: BoxGeometry
     region: Region
     origin: int
+
+    @cached_property
+    def memory(self) -> tuple[int, int]:
+        """The host address of the buffer, and its bytes."""
+        return address_of(self.region.data), self.region.data.nbytes
 
 
 def encode(map_: TensorMap, address: int) -> bytes:

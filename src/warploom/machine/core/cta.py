@@ -13,6 +13,7 @@ import numpy.typing as npt
 from warploom.diagnostics import Diag
 from warploom.machine.core.events import BarrierName
 from warploom.machine.core.group import DONE, READY, WAITING, WARP, WARPGROUP, Group, Waitable, Warpgroup, lane_bits
+from warploom.machine.engine.addresses import address_of
 from warploom.machine.memory.proxy_visibility import Exchange, Knowledge
 from warploom.machine.memory.shared_memory import SharedMemory
 
@@ -156,7 +157,7 @@ class NamedBarrier(Waitable):
             self.end()
             if self.exchange is not None:
                 self.exchange.turn()
-            if self.cta.grid.convoys:
+            if self.cta.convoys:
                 self.waiters = self.cta.merged(self.waiters)
             self.notify()
 
@@ -188,6 +189,8 @@ class Cta:
         reserved = grid.machine.shared_reserved
         opened = reserved if grid.uses_reserved else 0
         self.shared = SharedMemory(rank, reserved - opened, grid.shared_bytes + opened, cluster.knowledge)
+        self.shared_at = address_of(self.shared.whole)
+        """The host address of its shared memory."""
         self.shared.symbols = {name: opened + offset for name, offset in grid.shared_symbols.items()}
         self.symbols = grid.symbols | {name: self.shared.base + at for name, at in self.shared.symbols.items()}
         self.specials = self._specials()
@@ -200,6 +203,8 @@ class Cta:
         self.barriers = NamedBarriers(self)
         self.mbarriers: dict[int, Any] = {}
         self.state: dict[Any, Any] = {}
+        self.convoys = grid.convoys or grid.runs_in_lockstep()
+        """True if its warpgroups may run in lockstep."""
         self.at_end: list[Callable[[Cta], None]] = []
         self.at_leave: list[Callable[[], None]] = []
         warps = -(-self.threads // WARP)
@@ -239,7 +244,7 @@ class Cta:
         for warpgroup in self.warpgroups:
             first = warpgroup.index * (WARPGROUP // WARP)
             count = warpgroup.lanes // WARP
-            if self.grid.convoys and count > 1 and all(n == WARP for n in self.live[first : first + count]):
+            if self.convoys and count > 1 and all(n == WARP for n in self.live[first : first + count]):
                 self.grid.woken(self.convoy(warpgroup))
                 continue
             for warp in range(first, first + count):
@@ -317,11 +322,11 @@ class Cta:
         for index, groups in by_warpgroup.items():
             warpgroup, first = self.warpgroups[index], groups[0]
             whole = sum(group.warps for group in groups) * WARP == warpgroup.lanes > WARP
-            needed = self.program.shared_needs(first.pc)
-            values = [first.u[i] for i in needed]
+            needed = self.program.shared_values(first.pc)
+            values = needed(first.u)
             same = all(
                 g.pc == first.pc and g.mask is None and g.state == WAITING and g.parent is None
-                and [g.u[i] for i in needed] == values
+                and needed(g.u) == values
                 for g in groups
             )  # fmt: skip
             if whole and same and len(groups) > 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +18,7 @@ from warploom.machine.core.events import BarrierSite, Placed, Reporter, Site, So
 from warploom.machine.core.group import DONE, EXPIRED, READY, WAITING, WARP, Group, Storage
 from warploom.machine.core.names import role_of
 from warploom.machine.core.observation import barrier_site, observed, site
-from warploom.machine.core.schedule import ARRIVAL, CANCEL, TURNS, Eager, Replay, Starve
+from warploom.machine.core.schedule import ARRIVAL, CANCEL, TURNS, WARPS, Eager, Replay, Starve
 from warploom.machine.core.setup import MOST_RESIDENT_BYTES, Setup, Triple, WarpState, resident_bytes
 from warploom.machine.engine import selection
 from warploom.machine.engine.access_log import AccessLog
@@ -80,12 +81,14 @@ class Grid:
             Reporter(setup.observers, self.shape, self._site, self._barrier_sites) if setup.observers else None
         )
         self.convoys = setup.schedule.convoys and not setup.schedule.two_views
-        self.passes_alone = self.convoys and not getattr(setup.schedule, "barrier", "")
-        """True if a group with all threads of a named barrier passes it without a step of the schedule."""
+        turns = bool(getattr(setup.schedule, "turns", False))
         self.two_views = setup.schedule.two_views and (
             self.program.has_async_proxy or bool(getattr(setup.schedule, "buffers", False))
         )
         """True if the generic and the async proxy have views of their own; without the latter nothing shows it."""
+        self._locksteps = turns and not self.two_views and math.prod(setup.block) > WARP
+        self.passes_alone = (self.convoys or self._locksteps) and not getattr(setup.schedule, "barrier", "")
+        """True if a group with all threads of a named barrier passes it without a step of the schedule."""
         self.current: Group | None = None
         self.sight: Sight | None = None
         """The knowledge, at issue, of the issuer of the operation that completes; None where shared memory has one
@@ -143,12 +146,14 @@ class Grid:
         self._deadline = None if setup.timeout is None else time.monotonic() + setup.timeout
         self._starves = bool(getattr(self.schedule, "starves", False))
         self._turn = _SHORT_TURN if self.schedule.preempts else _TURN
-        self._turns = self.schedule.preempts and bool(getattr(self.schedule, "turns", False))
+        self._turns = self.schedule.preempts and turns
         who = getattr(self.schedule, "interrupts", "")
         self._interrupted = Starve(who) if who else None
         self._launches_last = not self.eager and self._keeps_work(who)
         self._on_step = getattr(self.schedule, "stepped", None) if self.schedule.preempts else None
         self.late_barrier: str = getattr(self.schedule, "barrier", "")
+        self.detours = self.eager and self.convoys
+        """True if a warp that alone leaves its convoy at a branch executes its way up to the join first."""
         self.at_once = self.eager and self.reporter is None and self.convoys and not self.late_barrier
         """True if every operation completes when it is issued, and only the memory shows it."""
 
@@ -306,6 +311,10 @@ class Grid:
             what = f"its answer to `{kind}` is {answer!r}, and there are {len(options)} options"
             raise Diag.BAD_SCHEDULE.error(name=self.schedule.name, what=what)
         return answer
+
+    def runs_in_lockstep(self) -> bool:
+        """Ask the schedule whether the warps of a CTA that is launched now run in lockstep."""
+        return self._locksteps and self.choose("lockstep", WARPS) == 1
 
     def _eager_steps(self) -> None:
         """The fast path of the eager schedule: run ready groups in turn."""

@@ -37,6 +37,8 @@ _PATIENCE = 256
 _MOST_RUNS = 8
 _CHAIN_COST = 1 << 20
 """More instructions than a chain has, times the warps of a group."""
+_DETOUR_BLOCKS = 64
+"""Blocks that a warp may execute on a detour."""
 _POLLING_BLOCKS = 64
 """Blocks without an effect after which a group is examined for polling; twice as many each time that it is not."""
 POISON = {"p": False, "h": 0xFFFF, "a": 0xFFFFFFFF, "b": 0xFFFFFFFFFFFFFFFF, "q": complex(np.nan, np.nan)}
@@ -178,6 +180,8 @@ class Group:
         self._counts: list[int] = [0] * len(cta.program.flow.blocks)
         self._spans: dict[tuple[int, int], int] = {}
         """The runs of chains, from a first block up to an end, that `counts` does not have yet."""
+        self._debt = 0
+        """Instructions of a warp that ran alone on a detour, which the limit does not count yet."""
 
     @property
     def counts(self) -> list[int]:
@@ -367,7 +371,8 @@ class Group:
             raise located from None
         if after > PARTED:
             self.pc = pc
-        self.grid.budget = budget
+        self.grid.budget = budget - self._debt
+        self._debt = 0
         if after >= 0:
             self.grid.preempted(self)
         elif after == BLOCKED:
@@ -378,7 +383,7 @@ class Group:
                 self._reach_join()
             else:
                 counts[pc] += 1
-                self._end()
+                self.end()
         elif after == PARTED:
             counts[pc] += 1
             self.grid.budget -= costs[pc] * self.warps
@@ -438,6 +443,8 @@ class Group:
             if 1 not in yes.tobytes():
                 return fall
         else:
+            if self.warps > 1 and self.grid.detours and (number := _one_away(condition, taken, fall, join)) >= 0:
+                return self._detour(number, fall if taken == join else taken, join)
             yes, no = condition.copy(), ~condition
         return self._split([(yes, taken), (no, fall)], join)
 
@@ -475,6 +482,57 @@ class Group:
             self._split_warps(ways, join)
         else:
             self.split_lanes(ways, join)
+        return PARTED
+
+    def _detour(self, number: int, pc: int, join: int) -> int:
+        """Let one warp execute the blocks up to a join, where the others wait for it; then the convoy goes on.
+
+        It breaks up if the warp waits, parts, takes long, or comes with other uniform registers.
+        """
+        warp, program, grid = self._detached(number), self.cta.program, self.grid
+        blocks, entries = warp.blocks(masked=False)
+        counts, costs, u, after = warp.counts, program.costs, warp.u, pc
+        warp.state, grid.current = READY, warp
+        try:
+            for _ in range(_DETOUR_BLOCKS):
+                after = blocks[pc](warp, u, entries[pc], 1) if entries and entries[pc] >= 0 else blocks[pc](warp, u)
+                if after < 0:
+                    break
+                counts[pc] += 1
+                self._debt += costs[pc]
+                pc = after
+                if pc == join:
+                    break
+        except Exception as error:
+            warp.pc = pc
+            located = grid.located(error, warp)
+            if located is error:
+                raise
+            raise located from None
+        grid.current = self
+        needed = program.shared_values(join)
+        if after == join and needed(u) == needed(self.u):
+            warp.state = DONE
+            return join
+        self.state = DONE
+        for other in range(self.warps):
+            if other != number:
+                each = self._detached(other)
+                each.pc, each.state = join, READY
+                grid.woken(each)
+        if after > PARTED:
+            warp.pc = pc
+        if after >= 0:
+            grid.woken(warp)
+        elif after == BLOCKED:
+            self._debt += 1
+            grid.blocked(warp)
+        else:
+            counts[pc] += 1
+            if after == ENDED:
+                warp.end()
+            else:
+                self._debt += costs[pc]
         return PARTED
 
     def _leave(self, ways: list[tuple[Array, int]]) -> list[tuple[Array, int]]:
@@ -564,7 +622,7 @@ class Group:
         parent.joined |= self.mask
         self._finish()
 
-    def _end(self) -> None:
+    def end(self) -> None:
         """The lanes of this group have left the kernel."""
         self.cta.lanes_ended(self, self.mask)
         self._finish()
@@ -604,6 +662,17 @@ class Group:
         self.joined = np.zeros(self.lanes, np.bool_)
         self.grid.woken(free)
         return True
+
+
+def _one_away(condition: Array, taken: int, fall: int, join: int) -> int:
+    """The only warp that does not go to the join of a branch at once, as a whole; -1 if there is no such warp."""
+    if join not in (taken, fall):
+        return -1
+    lanes, away = condition.tobytes(), int(fall == join)
+    if lanes.count(away) != WARP:
+        return -1
+    first = lanes.index(away)
+    return first // WARP if not first % WARP and lanes.count(away, first, first + WARP) == WARP else -1
 
 
 def _by_target(ways: list[tuple[Array, int]]) -> list[tuple[Array, int]]:

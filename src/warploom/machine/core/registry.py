@@ -19,7 +19,7 @@ returns None (False if it has no result) while the group must wait, after tellin
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from warploom.ptx.isa.table import Op
 
@@ -27,6 +27,22 @@ Run = Callable[..., Any]
 Meaning = Callable[[Op], Run]
 
 MEANINGS: dict[str, Meaning] = {}
+
+
+class Together(Protocol):
+    """Instructions of one family that follow each other, with the same guard and operands that all lanes share.
+
+    Called with those operands, of all of them, it executes them as they were executed before; False, and nothing is
+    done, where it cannot. `learn` is called after they were executed one by one.
+    """
+
+    def __call__(self, group: Any, mask: Any, values: tuple[int, ...], /) -> bool: ...
+
+    def learn(self, group: Any, mask: Any, values: tuple[int, ...], /) -> None: ...
+
+
+TOGETHER: dict[str, Callable[[int], Together]] = {}
+"""The families that have such a function, which gets the number of the instructions."""
 
 
 def executes(*families: str) -> Callable[[Meaning], Meaning]:

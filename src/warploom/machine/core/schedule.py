@@ -8,6 +8,8 @@ is the same on every computer. The kinds:
     cancel   refuse or grant a request of cluster launch control
     turn     the blocks that the chosen group executes before the next step, where it does not wait or end before:
              option i is i + 1 blocks. Only schedules with `turns` are asked; others get one block
+    lockstep whether the warps of a CTA that is launched run one by one or, warpgroup by warpgroup, together. Only
+             schedules with `turns` are asked, for kernels without the async proxy
     lanes    the lane that an atomic serves first
     giveup   whether a try_wait that must wait returns early
 
@@ -125,10 +127,14 @@ class Reverse:
 
 
 LONGEST_TURN = 128
+WARPS = ("one by one", "in lockstep")
+"""The options of `lockstep`."""
 TURNS = ("1 block", *(f"{count} blocks" for count in range(2, LONGEST_TURN + 1)))
 """The options of a `turn`."""
 _SHORT_TURNS = 256
 """Turns of one block at the start of a random run: a small kernel is interrupted before every access."""
+_LOCKSTEP = 15 / 16
+"""The probability that the warps of a CTA which is launched later run in lockstep."""
 _TURN_MASKS = (0, 7, 31, 127)
 """The bits of a later turn's blocks, less one: one block as often as few, some or many."""
 
@@ -138,7 +144,8 @@ class Random:
     """Every choice drawn from a seeded generator.
 
     A turn is one block at first. Later ones are of one block, of up to 8, of up to 32 or of up to 128, all four as
-    often, so that long kernels take few steps and can still be interrupted at every access.
+    often, so that long kernels take few steps and can still be interrupted at every access. After the first turns most
+    CTAs run their warps in lockstep: only the others, and those before, show how the warps of one CTA interleave.
     """
 
     seed: int = 0
@@ -170,6 +177,8 @@ class Random:
                 return 0
             bits = self._draw.getrandbits(9)
             return bits >> 2 & _TURN_MASKS[bits & 3]
+        if kind == "lockstep":
+            return int(self._taken >= _SHORT_TURNS and self._draw.random() < _LOCKSTEP)
         if kind == "giveup":
             return int(self._draw.random() < 0.02)
         if kind == "cancel":

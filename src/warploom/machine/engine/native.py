@@ -25,7 +25,7 @@ from warploom.machine.engine.matrix_kernels import MatrixMove
 from warploom.machine.engine.memory_kernels import Access
 from warploom.machine.engine.store import store
 from warploom.machine.engine.vectors import EngineError, UnsupportedError
-from warploom.machine.engine.warp_kernels import Shuffle
+from warploom.machine.engine.warp_kernels import Elect, Shuffle
 from warploom.machine.routines.call_lists import CallList, Calls
 from warploom.machine.routines.granule_kernels import BoxCopy, Gather, Granules, LaneCopy
 from warploom.machine.routines.product_kernels import Multiply, Products
@@ -35,6 +35,7 @@ Form = (
     | Access
     | MatrixMove
     | Shuffle
+    | Elect
     | Boundary
     | Barrier
     | Effect

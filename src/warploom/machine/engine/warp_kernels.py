@@ -1,9 +1,10 @@
-"""Native kernels of instructions in which the lanes of a warp exchange values: `shfl` by all lanes of each warp."""
+"""Native kernels of instructions of all lanes of a warp together: `shfl` and `elect`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from warploom.hardware.threads import WARP_LANES
 from warploom.machine.engine import context
 from warploom.machine.engine.kernels import HEAD_WORDS, Frame, Operand, Row, next_record
 from warploom.machine.engine.llvm_ops import Host, LlvmOps
@@ -96,6 +97,48 @@ class Shuffle:
             # A jump to the next kernel may not pass the address of this one's variables.
             f"define i64 @{name}(ptr %context, ptr %record) {{",
             f"  %ignored = call i64 @{name}_lanes(ptr %context, ptr %record)",
+            *next_record(self.words),
+            "}",
+        ]
+        return "\n".join(lines) + "\n", frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Elect:
+    """A kernel of `elect` by all lanes of each warp: lane 0 leads.
+
+    Words: the row of the leader's number if it is written, the row of the predicate.
+    """
+
+    result: bool
+
+    @property
+    def words(self) -> int:
+        return HEAD_WORDS + 1 + self.result
+
+    def text(self, name: str, host: Host) -> tuple[str, frozenset[str]]:
+        frame = Frame(host)
+        target = frame.row("a", HEAD_WORDS) if self.result else ""
+        predicate, lanes = frame.row("p", HEAD_WORDS + self.result), frame.context(context.LANES)
+        leads = ", ".join(f"i8 {int(lane == 0)}" for lane in range(WARP_LANES))
+        numbers = [
+            f"  %to = getelementptr i32, ptr {target}, i64 %i",
+            f"  store <{WARP_LANES} x i32> zeroinitializer, ptr %to, align 4",
+        ]
+        lines = [
+            f"define i64 @{name}(ptr %context, ptr %record) {{",
+            "entry:",
+            *frame.entry,
+            "  br label %warp",
+            "warp:",
+            "  %i = phi i64 [ 0, %entry ], [ %j, %warp ]",
+            *(numbers if self.result else ()),
+            f"  %leads = getelementptr i8, ptr {predicate}, i64 %i",
+            f"  store <{WARP_LANES} x i8> <{leads}>, ptr %leads, align 1",
+            f"  %j = add i64 %i, {WARP_LANES}",
+            f"  %more = icmp ult i64 %j, {lanes}",
+            "  br i1 %more, label %warp, label %done",
+            "done:",
             *next_record(self.words),
             "}",
         ]

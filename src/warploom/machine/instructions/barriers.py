@@ -125,7 +125,7 @@ def _pass(op: Op, g: Group, mask: Array | None, index: Any, count: Any, votes: A
     whole = mask is g.mask is g.token is votes is None and g.lanes == (needed or g.cta.live_threads)
     if alone and whole and g.grid.passes_alone:  # all that it waits for come together
         return barrier.pass_alone(g.lanes)
-    if g.grid.convoys and g.warps == 1 and mask is None:
+    if g.cta.convoys and g.warps == 1 and mask is None:
         # Waiting first lets the last warp be put together with those that came before it.
         g.token = barrier.generation
         g.wait(barrier)

@@ -125,6 +125,18 @@ class Mbarrier(Waitable):
             self.tell("arrive", "completes", count)
         self._count_bytes(-count)
 
+    def announce(self, count: int) -> bool:
+        """`expect` and one arrival that do not complete the phase; False, and nothing is done, in every other case, and
+        in a run with observers.
+        """
+        tx, pending = self.tx + count, self.pending - 1
+        if self.exchange is not None or self.reporter is not None or self.late or self.word[0] != _MARK:
+            return False
+        if not 0 < tx <= self.limit or pending < 0:
+            return False
+        self.tx, self.pending = tx, pending
+        return True
+
     def _count_bytes(self, count: int) -> None:
         tx, limit = self.tx + count, self.limit
         if not -limit <= tx <= limit:
@@ -360,6 +372,7 @@ def arrive(op: Op) -> Run:
     """Every lane arrives once, or with its count; bytes are announced first, and a drop lowers later phases."""
     drops, expects = "arrive_drop" in op.family, op.family.endswith("expect_tx")
     local, wanted = op["space"] in ("shared", "shared::cta"), not isinstance(op.operands["state"], Sink)
+    simple = expects and not drops and not wanted
 
     def one(g: Group, at: int, lanes: Array | None, many: int, operand: Any) -> int:
         if local and at >> RANK_SHIFT != g.cta.rank:
@@ -382,6 +395,11 @@ def arrive(op: Op) -> Run:
         g.grid.effects += 1
         if isinstance(address, int):
             many = g.lanes if mask is None else mask.tobytes().count(1)
+            if many == 1 and simple and g.grid.at_once and operand.__class__ is int:
+                # The usual case of a loop: one thread of the CTA announces bytes.
+                barrier = g.cta.mbarriers.get(address & OFFSET_MASK)
+                if barrier is not None and address >> RANK_SHIFT == g.cta.rank and barrier.announce(operand):
+                    return 0
             return one(g, address if address < SHARED_WINDOW else address - SHARED_WINDOW, mask, many, operand)
         states = np.zeros(g.lanes, np.uint64)
         for at, lanes, many in by_address(g, mask, address):

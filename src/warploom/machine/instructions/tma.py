@@ -17,6 +17,7 @@ from warploom.hardware.tensor_maps import MAP_BYTES, SHARED_ALIGNMENT
 from warploom.machine.copy.boxes import (
     collect_box,
     copy_box,
+    copy_known_box,
     global_runs,
     place_box,
     read_box,
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 _FOUR_ROWS = 4
+_NEGATIVE = 1 << 31
 
 
 def _mode(op: Op) -> str:
@@ -67,8 +69,8 @@ def _mode(op: Op) -> str:
 
 def _coordinates(coords: Sequence[Any], lane: int) -> tuple[int, ...]:
     """Coordinates of one lane as signed numbers."""
-    values = [value if value.__class__ is int else of_lane(value, lane) for value in coords]
-    return tuple([value - (1 << 32) if value >> 31 else value for value in values])
+    values = [value if value.__class__ is int else int(value[lane]) for value in coords]
+    return tuple(values) if max(values) < _NEGATIVE else tuple([(value ^ _NEGATIVE) - _NEGATIVE for value in values])
 
 
 def _plain(mode: str) -> str:
@@ -203,14 +205,16 @@ def load(op: Op) -> Run:
             return False
         if start < 0 or start + _span_bytes(tensor, four=False) > shared.size:
             return False
-        try:
-            if not copy_box(routines, tensor.region.data, geometry, coords, tensor.origin, shared.whole, offset):
+        mine, origin = (cta.shared_at, shared.whole.nbytes), tensor.origin
+        if not copy_known_box(routines, tensor.memory, geometry, coords, origin, mine, offset):
+            try:
+                if not copy_box(routines, tensor.region.data, geometry, coords, origin, shared.whole, offset):
+                    return False
+            except WarploomError:
                 return False
-        except WarploomError:
-            return False
         grid.effects += 2
         moved = geometry.box_bytes
-        count_bytes(g, "global->shared", moved)
+        grid.moved["global->shared"] = grid.moved.get("global->shared", 0) + moved
         try:
             known.complete(moved)
         except WarploomError as error:
@@ -222,8 +226,12 @@ def load(op: Op) -> Run:
     ) -> None:
         routines, lane = _alone(g, mask) if plain else _NOT_ALONE
         if routines is not None:
-            to, signal = shared_address(of_lane(dst, lane)), shared_address(of_lane(barrier, lane))
-            if at_once(g, routines, to, of_lane(where, lane), _coordinates(coords, lane), signal):
+            to = dst if dst.__class__ is int else int(dst[lane])
+            signal = barrier if barrier.__class__ is int else int(barrier[lane])
+            if to >= SHARED_WINDOW or signal >= SHARED_WINDOW:
+                to, signal = shared_address(to), shared_address(signal)
+            from_ = where if where.__class__ is int else int(where[lane])
+            if at_once(g, routines, to, from_, _coordinates(coords, lane), signal):
                 return
         ctas = rest[0] if multicast else None
         for lane in issuers(g, mask):

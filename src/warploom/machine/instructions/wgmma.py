@@ -25,7 +25,7 @@ from warploom.machine.core.async_operations import Operation
 from warploom.machine.core.events import WORD, CommitGroup, Issued, Touch
 from warploom.machine.core.group import POISON, WARP, WARPGROUP, Waitable
 from warploom.machine.core.participation import absent, whole_warps
-from warploom.machine.core.registry import Run, executes
+from warploom.machine.core.registry import TOGETHER, Run, executes
 from warploom.machine.memory.proxy_visibility import Sight
 from warploom.machine.memory.shared_memory import RANK_SHIFT
 from warploom.machine.tensor.operands import footprint
@@ -43,6 +43,8 @@ _WARPS = WARPGROUP // WARP
 _SCALARS = (bool, int)
 _LANES = (1 << WARPGROUP) - 1
 _HARMLESS = [False]
+_MOST_KNOWN = 64
+"""Sequences of instructions that are remembered."""
 _ALL = f"the {_WARPS} warps of a warpgroup"
 
 
@@ -93,6 +95,16 @@ class Pipeline(Waitable):
             return False
         self.flight.append(new)
         a += 1
+        self.issued = [a, a, a, a]
+        return True
+
+    def issue_several(self, new: tuple[Issue, ...]) -> bool:
+        """Issue instructions for the whole warpgroup, like `issue_whole`."""
+        a, b, c, d = self.issued
+        if not (self.direct and a == b == c == d):
+            return False
+        self.flight.extend(new)
+        a += len(new)
         self.issued = [a, a, a, a]
         return True
 
@@ -383,6 +395,38 @@ def multiply_accumulate(op: Op) -> Run:
         _pipeline(warpgroup).issue(_warps(g, chosen), issue, at_once=at_once)
 
     return run
+
+
+class _Several:
+    """Instructions that a convoy issues one after the other, by the values of their operands and the bytes of shared
+    memory.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._known: dict[tuple[int, tuple[int, ...]], tuple[Issue, ...]] = {}
+
+    def __call__(self, g: Group, mask: Array | None, values: tuple[int, ...]) -> bool:
+        known = self._known.get((g.cta.shared.whole.size, values))
+        if known is None or mask is not None or g.warps != _WARPS:
+            return False
+        pipeline: Pipeline | None = g.warpgroup.state.get("wgmma")
+        return pipeline is not None and pipeline.issue_several(known)
+
+    def learn(self, g: Group, mask: Array | None, values: tuple[int, ...]) -> None:
+        """Remember the instructions if they wait for their commit."""
+        pipeline: Pipeline | None = g.warpgroup.state.get("wgmma")
+        if pipeline is None or not pipeline.direct or mask is not None or g.warps != _WARPS:
+            return
+        if len(pipeline.flight) < self._count or pipeline.submitted > pipeline.completed:
+            return
+        if len(self._known) >= _MOST_KNOWN:
+            self._known.clear()
+        latest = list(pipeline.flight)[-self._count :]
+        self._known[g.cta.shared.whole.size, values] = tuple(latest)
+
+
+TOGETHER["wgmma.mma_async"] = _Several
 
 
 def _same(value: Array, chosen: Array | None, op: Op, what: str) -> int:

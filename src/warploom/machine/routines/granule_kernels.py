@@ -29,6 +29,8 @@ Array = npt.NDArray[Any]
 GRANULE = 16
 PER_GRANULE = {"bf16": 8, "f16": 8, "tf32": 4}
 """Elements that a granule holds, of the types that native code converts."""
+_ROWS_AHEAD = 16
+"""Rows of a box after the present one that are fetched into the cache."""
 _TRANSPOSED = 8
 """Lists of granules that a transposing routine takes at once."""
 PAIRED = (0, 2, 4, 6, 1, 3, 5, 7)
@@ -65,8 +67,11 @@ class BoxCopy:
     def text(self, name: str, host: Host) -> tuple[str, frozenset[str]]:
         declared = dict.fromkeys(("source", "offsets", "rows", "granules", "target", "places"), "ptr")
         declared |= {"rows": "i64", "granules": "i64"}
+        write = int(self.stores)
         lines = [
+            "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)",
             *_arguments(name, declared),
+            "  %last = sub i64 %rows, 1",
             "  br label %row",
             "row:",
             "  %r = phi i64 [ 0, %entry ], [ %r_next, %row_end ]",
@@ -74,6 +79,16 @@ class BoxCopy:
             "  %offset_at = getelementptr i64, ptr %offsets, i64 %r",
             "  %offset = load i64, ptr %offset_at",
             "  %line = getelementptr i8, ptr %source, i64 %offset",
+            # Rows lie far apart, where the processor does not foresee them.
+            f"  %later = add i64 %r, {_ROWS_AHEAD}",
+            "  %is_row = icmp ult i64 %later, %last",
+            "  %ahead = select i1 %is_row, i64 %later, i64 %last",
+            "  %ahead_at = getelementptr i64, ptr %offsets, i64 %ahead",
+            "  %ahead_offset = load i64, ptr %ahead_at",
+            "  %ahead_line = getelementptr i8, ptr %source, i64 %ahead_offset",
+            f"  call void @llvm.prefetch.p0(ptr %ahead_line, i32 {write}, i32 3, i32 1)",
+            "  %ahead_next = getelementptr i8, ptr %ahead_line, i64 64",
+            f"  call void @llvm.prefetch.p0(ptr %ahead_next, i32 {write}, i32 3, i32 1)",
             "  br label %granule",
             "granule:",
             "  %g = phi i64 [ 0, %row ], [ %g_next, %granule ]",

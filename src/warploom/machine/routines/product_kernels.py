@@ -31,6 +31,8 @@ _ROWS = 4
 _COLUMNS = 8
 """Columns come in multiples of this."""
 _ARGUMENTS = ("a", "a_stride", "b", "b_stride", "d", "d_stride", "rows", "columns", "k", "steps", "accumulate", "sign")
+_FRAGMENT_ROWS = 64
+"""Rows of D of a `wgmma`: its registers have two lanes for each."""
 _NAN = ELEMENT_TYPES["f32"].nan
 _SIGN = 1 << 31
 
@@ -53,8 +55,7 @@ class Multiply:
         for count in sorted({1, most}):
             lines += _tile(wide, count, host.fused, self.fragments)
         lines += _matrix(wide, most, self.fragments)
-        if not self.fragments:
-            lines += _settle(wide)
+        lines += _settle(wide)
         return "\n".join([*lines, *self._entry(name)]) + "\n", frozenset()
 
     def _entry(self, name: str) -> list[str]:
@@ -67,8 +68,11 @@ class Multiply:
         lines += ["  %adds = icmp ne i64 %accumulate, 0", "  %signs = trunc i64 %sign to i32"]
         given = ", ".join(f"{'ptr' if each in ('a', 'b', 'd') else 'i64'} %{each}" for each in _ARGUMENTS[:10])
         lines.append(f"  call void @matrix({given}, i1 %adds, i32 %signs)")
-        if not self.fragments:
-            lines.append("  call void @settle(ptr %d, i64 %d_stride, i64 %rows, i64 %columns)")
+        size = "i64 %rows, i64 %columns"
+        if self.fragments:
+            lines.append("  %registers = lshr i64 %columns, 1")
+            size = f"i64 %registers, i64 {2 * _FRAGMENT_ROWS}"
+        lines.append(f"  call void @settle(ptr %d, i64 %d_stride, {size})")
         return [*lines, "  ret i64 0", "}"]
 
 
@@ -77,18 +81,13 @@ def _cell(wide: int, row: int, column: int, fragments: bool) -> tuple[list[str],
 
     The registers of a `wgmma` hold 16-byte granules of a row: row half * 32 + quad and column eight * 8 + parity * 4 of
     the matrix (`row_order` and `column_order` of `tensor/wgmma_registers.py`) are register eight * 4 + half * 2 +
-    parity, lane quad * 4. What goes there is final, so that a NaN becomes the one that a tensor core writes.
+    parity, lane quad * 4.
     """
-    n, single, word = f"{row}_{column}", f"<{wide} x float>", f"<{wide} x i32>"
+    n, single = f"{row}_{column}", f"<{wide} x float>"
     if not fragments:
         place = f"  %p{n} = getelementptr float, ptr %d{row}, i64 {column * wide}"
         return [place, f"  %o{n} = load {single}, ptr %p{n}, align 4"], [f"  store {single} %u{n}, ptr %p{n}, align 4"]
-    load: list[str] = []
-    store = [
-        f"  %bad{n} = fcmp uno {single} %u{n}, %u{n}",
-        f"  %bits{n} = bitcast {single} %u{n} to {word}",
-        f"  %kept{n} = select <{wide} x i1> %bad{n}, {word} splat (i32 {_NAN}), {word} %bits{n}",
-    ]
+    load, store = list[str](), list[str]()
     for granule in range(wide // 4):
         first = column * wide + 4 * granule
         register, each = (first >> 3) * 4 + (first >> 2 & 1), f"{n}g{granule}"
@@ -98,13 +97,30 @@ def _cell(wide: int, row: int, column: int, fragments: bool) -> tuple[list[str],
             f"  %o{each} = load <4 x float>, ptr %p{each}, align 4",
         ]
         store += [
-            f"  %w{each} = shufflevector {word} %kept{n}, {word} poison, <4 x i32> <{lanes}>",
-            f"  store <4 x i32> %w{each}, ptr %p{each}, align 4",
+            f"  %w{each} = shufflevector {single} %u{n}, {single} poison, <4 x i32> <{lanes}>",
+            f"  store <4 x float> %w{each}, ptr %p{each}, align 4",
         ]
     places = ", ".join(f"i32 {lane}" for lane in range(wide))
     second = f"%o{n}g1" if wide == 8 else "poison"
     load.append(f"  %o{n} = shufflevector <4 x float> %o{n}g0, <4 x float> {second}, <{wide} x i32> <{places}>")
     return load, store
+
+
+def _filled(wide: int, row: int, column: int, fragments: bool) -> list[str]:
+    """The lines that fill a cell with -0."""
+    n = f"{row}_{column}"
+    if not fragments:
+        place = f"  %f{n} = getelementptr float, ptr %d{row}, i64 {column * wide}"
+        return [place, f"  store <{wide} x float> splat (float -0.0), ptr %f{n}, align 4"]
+    lines = list[str]()
+    for granule in range(wide // 4):
+        first = column * wide + 4 * granule
+        register, each = (first >> 3) * 4 + (first >> 2 & 1), f"{n}g{granule}"
+        lines += [
+            f"  %f{each} = getelementptr float, ptr %register{register}, i64 {4 * row}",
+            f"  store <4 x float> splat (float -0.0), ptr %f{each}, align 4",
+        ]
+    return lines
 
 
 def _tile(wide: int, count: int, fused: bool, fragments: bool) -> list[str]:
@@ -126,12 +142,17 @@ def _tile(wide: int, count: int, fused: bool, fragments: bool) -> list[str]:
     for register in sorted({(at >> 3) * 4 + (at >> 2 & 1) for at in range(0, count * wide, 4)}) if fragments else ():
         lines.append(f"  %register_at{register} = mul i64 %d_stride, {register}")
         lines.append(f"  %register{register} = getelementptr float, ptr %d, i64 %register_at{register}")
+    # -0 is neutral: a first product is added to it.
+    lines += ["  br i1 %accumulate, label %begin, label %fill", "fill:"]
+    for r, c in cells:
+        lines += _filled(wide, r, c, fragments)
     lines += [
+        "  br label %begin",
+        "begin:",
         "  br label %step",
         "step:",
-        "  %s = phi i64 [ 0, %entry ], [ %s_next, %add ]",
-        "  %first = phi i64 [ 0, %entry ], [ %end, %add ]",
-        "  %adds = phi i1 [ %accumulate, %entry ], [ true, %add ]",
+        "  %s = phi i64 [ 0, %begin ], [ %s_next, %add ]",
+        "  %first = phi i64 [ 0, %begin ], [ %end, %add ]",
         "  %end = add i64 %first, %k",
         "  br label %inner",
         "inner:",
@@ -164,7 +185,7 @@ def _tile(wide: int, count: int, fused: bool, fragments: bool) -> list[str]:
     ]
     for r, c in cells:
         load, store = _cell(wide, r, c, fragments)
-        # A zero is +0 before its sign is changed; -0 is neutral, so that a first product is stored by an addition too.
+        # A zero is +0 before its sign is changed.
         lines += [
             f"  %r{r}_{c} = fptrunc {double} %n{r}_{c} to {single}",
             f"  %z{r}_{c} = fadd {single} %r{r}_{c}, zeroinitializer",
@@ -172,8 +193,7 @@ def _tile(wide: int, count: int, fused: bool, fragments: bool) -> list[str]:
             f"  %x{r}_{c} = xor {word} %w{r}_{c}, %signs",
             f"  %y{r}_{c} = bitcast {word} %x{r}_{c} to {single}",
             *load,
-            f"  %q{r}_{c} = select i1 %adds, {single} %o{r}_{c}, {single} splat (float -0.0)",
-            f"  %u{r}_{c} = fadd {single} %q{r}_{c}, %y{r}_{c}",
+            f"  %u{r}_{c} = fadd {single} %o{r}_{c}, %y{r}_{c}",
             *store,
         ]
     return [

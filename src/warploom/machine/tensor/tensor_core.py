@@ -194,6 +194,14 @@ class Issue:
         return a[1] < self.d[1] + self.plan.columns and self.d[1] < a[1] + self.plan.a_columns
 
 
+@lru_cache(maxsize=1 << 8)
+def _spans(issues: tuple[Issue, ...]) -> tuple[tuple[int, int], ...]:
+    """The columns of TMEM, with their number, that MMAs touch."""
+    found = [(issue.d[1], issue.plan.columns) for issue in issues]
+    found += [(issue.a[1], issue.plan.a_columns) for issue in issues if isinstance(issue.a, tuple)]
+    return tuple(dict.fromkeys(found))
+
+
 @lru_cache(maxsize=1 << 14)
 def _distance(before: int, after: int) -> int:
     """The distance in bytes from the start of one descriptor to that of another; -1 if they differ in more."""
@@ -247,12 +255,14 @@ def reader_of(cta: Cta) -> OperandReader:
 class TensorCore:
     """Takes operations of the threads of one CTA or a pair, and hands them to the grid in order."""
 
-    __slots__ = ("_counts", "_fenced", "_last", "_queue", "_readers", "_told", "ctas")
+    __slots__ = ("_counts", "_fenced", "_last", "_met", "_queue", "_readers", "_told", "ctas")
 
     def __init__(self, ctas: tuple[Cta, ...]) -> None:
         self.ctas = ctas
         self._readers = [reader_of(cta) for cta in ctas]
         self._queue: list[Issue] = []
+        self._met: dict[tuple[Issue, ...], tuple[object, TensorCalls | None]] = {}
+        """The calls of the same MMAs, where they are issued again."""
         self._counts: dict[int, int] = {}
         self._last: dict[int, tuple[Operation, ...]] = {}
         self._fenced: list[Operation] = []
@@ -273,6 +283,25 @@ class TensorCore:
         else:
             run = partial(self._multiply, Run(issue), {})
             self._hand_over(issue.g, issue.op, issue.thread, run, partial(issue.touches, self.ctas))
+
+    def latest(self, count: int) -> tuple[Issue, ...]:
+        """The latest MMAs of those that were kept back."""
+        return tuple(self._queue[-count:])
+
+    def may_repeat(self, issues: tuple[Issue, ...]) -> bool:
+        """Return whether MMAs that were issued before may be issued again without being examined."""
+        for cta in self.ctas:
+            memory = tmem_of(cta)
+            if not cta.live_threads or cta.state.get("tensor_core") is not self:
+                return False
+            for column, count in _spans(issues):
+                if not memory.holds(column, count):
+                    return False
+        return True
+
+    def repeat(self, issues: tuple[Issue, ...]) -> None:
+        """Take MMAs that were issued before, where they are kept back."""
+        self._queue += issues
 
     def submit(self, g: Group, op: Op, thread: int, run: Callable[[], None], touches: Touches | None = None) -> None:
         """Take another operation of a thread: it completes after the thread's earlier ones."""
@@ -313,15 +342,21 @@ class TensorCore:
         routines, first = self.ctas[0].grid.routines, issues[0].key
         if routines is None or first is None:
             return False
-        lists: dict[tuple[object, ...], tuple[object, TensorCalls | None]] = first[0].lists
-        key = tuple([issue.key for issue in issues])
-        found = lists.get(key)
-        if found is None or found[0] is not routines:
-            if len(lists) >= _MOST_LISTS:
-                lists.clear()
-            plain = None not in key
-            found = lists[key] = routines, prepare(self.ctas, _runs(issues), routines) if plain else None
-        made = found[1]
+        same = tuple(issues)
+        met = self._met.get(same)
+        if met is None:
+            lists: dict[tuple[object, ...], tuple[object, TensorCalls | None]] = first[0].lists
+            key = tuple([issue.key for issue in issues])
+            found = lists.get(key)
+            if found is None or found[0] is not routines:
+                if len(lists) >= _MOST_LISTS:
+                    lists.clear()
+                plain = None not in key
+                found = lists[key] = routines, prepare(self.ctas, _runs(issues), routines) if plain else None
+            if len(self._met) >= _MOST_LISTS:
+                self._met.clear()
+            met = self._met[same] = found
+        made = met[1]
         if made is None:
             return False
         bases: list[Array] = [reader.granules for reader in self._readers]

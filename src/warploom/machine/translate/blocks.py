@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from warploom.diagnostics import WarploomError
-from warploom.machine.core.registry import MEANINGS
+from warploom.machine.core.registry import MEANINGS, TOGETHER
 from warploom.machine.translate import arithmetic as alu
 from warploom.machine.translate import batches
 from warploom.machine.translate.expressions import Lines, Names, Writer
 from warploom.machine.translate.functions import fixed
 from warploom.machine.translate.register_layout import Place
-from warploom.machine.translate.segments import WINDOWS, NativeWriter, Segment
+from warploom.machine.translate.segments import WINDOWS, NativeWriter, Segment, uniforms_read, uniforms_written
 from warploom.ptx.analysis import control_flow as flows
 from warploom.ptx.analysis.control_flow import Block
 from warploom.ptx.analysis.uniformity import registers_of
@@ -28,6 +28,7 @@ warps."""
 
 _OUTPUTS = ("out", "pair", "outs")
 _RUN = 4
+_SEVERAL = 2
 
 
 class BlockWriter:
@@ -86,7 +87,8 @@ class BlockWriter:
             if self.native is not None and (taken := self.native.take(self, block.ops, at)):
                 at += taken
                 continue
-            skipped = self._moves(block.ops, at) or batches.write(self.w, block.ops, at)
+            skipped = self._together(block.ops, at) or self._moves(block.ops, at)
+            skipped = skipped or batches.write(self.w, block.ops, at)
             if skipped:
                 at += skipped
                 continue
@@ -97,6 +99,55 @@ class BlockWriter:
             at += 1
         lines.op = None
         lines.add(f"return {block.next if block.next is not None else self.program.flow.exit}")
+
+    def _together(self, ops: list[Op], at: int) -> int:
+        """Instructions that are executed together where they were before; the number that is covered, with the
+        arithmetic on uniform registers between them, which is executed first.
+        """
+        native, first, found = self.native, ops[at], list[Op]()
+        if native is None or not native.is_plain or first.family not in TOGETHER:
+            return 0
+        between, waiting, read, covered = list[Op](), list[Op](), set[int](), 0
+        for number, op in enumerate(ops[at:], 1):
+            self.lines.op = op
+            reads = uniforms_read(self.program.layout, op)
+            if op.family == first.family and op.instruction.guard == first.instruction.guard and self._is_shared(op):
+                found.append(op)
+                read |= reads or set()
+                between, waiting, covered = between + waiting, [], number
+            elif not native.is_uniform(self.w, op) or uniforms_written(self.program.layout, op) & read:
+                break
+            else:
+                waiting.append(op)
+        if len(found) < _SEVERAL:
+            self.lines.op = first
+            return 0
+        for op in between:
+            self.lines.op = op
+            self.instruction(op)
+        self.lines.op = first
+        name = f"B{self.program.numbers[id(first)]}"
+        self.program.functions.setdefault(name, TOGETHER[first.family](len(found)))
+        close = self.w.guard(first.instruction.guard)
+        slots = [(op, slot) for op in found for slot in op.form.slots if slot.kind not in _OUTPUTS]
+        texts = [self._argument(op, slot) for op, slot in slots]
+        mask = self.w.mask or "None"
+        self.w.emit(f"v = ({''.join(f'{text}, ' for text in texts if 'u[' in text)})")
+        self.w.emit(f"if not {name}(G, {mask}, v):")
+        before, self.lines.indent = self.lines.indent, self.lines.indent + " "
+        for op in found:
+            self.lines.op = op
+            self._call(op)
+        self.lines.op = first
+        self.w.emit(f"{name}.learn(G, {mask}, v)")
+        self.lines.indent = before
+        close()
+        return covered
+
+    def _is_shared(self, op: Op) -> bool:
+        """True if an instruction has no operands but those that all lanes share, and lists of registers."""
+        given = [(slot, op.operands[slot.name]) for slot in op.form.slots if slot.kind not in _OUTPUTS]
+        return all(slot.kind == "rows" or value is None or self.w.uniform(value) for slot, value in given)
 
     def _moves(self, ops: list[Op], at: int) -> int:
         """A run of moves of one source into adjacent rows is one copy; the number of moves it covers."""

@@ -32,7 +32,7 @@ from warploom.machine.engine.kernels import Arithmetic, Masks, Operand, Row, Sca
 from warploom.machine.engine.matrix_kernels import MatrixMove
 from warploom.machine.engine.memory_kernels import PIECE, Access
 from warploom.machine.engine.semantics import semantics
-from warploom.machine.engine.warp_kernels import Shuffle
+from warploom.machine.engine.warp_kernels import Elect, Shuffle
 from warploom.machine.memory.byte_memory import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW
 from warploom.machine.translate import arithmetic as alu
 from warploom.machine.translate.expressions import CLOCKS, Writer, kind_of, literal
@@ -56,6 +56,8 @@ _ALL_LANES = (1 << WARP_LANES) - 1
 _SHORTEST_CHAIN, LONGEST_CHAIN = 2, 128
 """Blocks of a chain."""
 _NAMED_BARRIERS = 16
+_TOGETHER = frozenset({"shfl", "elect", "bar.sync"})
+"""Instructions for which lanes may wait, and that native code executes where none has to."""
 _ENDINGS = frozenset({*flows.BRANCHES, "ret", "exit"})
 OPERANDS: dict[str, Operand] = {**{file: Row(file) for file in "phabs"}, "n": Row("p", negated=True), "k": Scalar()}
 """The kinds of operands, each by a letter."""
@@ -236,6 +238,11 @@ class NativeWriter:
         self._read: set[int] = set()
         """The uniform registers that the segment's instructions read."""
 
+    @property
+    def is_plain(self) -> bool:
+        """True in texts for whole warps and memory with one view, without observers."""
+        return self.memory is Memory.ALL and not self._logged and not self.masked
+
     def take(self, blocks: BlockWriter, ops: list[Op], at: int) -> int:
         """Write the segment that begins at an instruction; the number of instructions that it covers."""
         self._read = set[int]()
@@ -301,12 +308,12 @@ class NativeWriter:
             whole = False
             if op.family in _ENDINGS:
                 break
-            if self._is_parameter(op) or (op.family not in _MEMORY and self._is_uniform(w, op)):
-                written = _uniforms_written(self.layout, op)
+            if self._is_parameter(op) or (op.family not in _MEMORY and self.is_uniform(w, op)):
+                written = uniforms_written(self.layout, op)
                 if self._read and self._read & written:
                     break
                 if repeated is not None:
-                    reads = _uniforms_read(self.layout, op)
+                    reads = uniforms_read(self.layout, op)
                     if reads is None or (repeated | reads) & written:
                         break
                     repeated |= reads
@@ -317,12 +324,12 @@ class NativeWriter:
                     records.append(self._parameter_note(w, op, block))
                     done, waiting = done + waiting, 0
                 continue
-            if op.form.blocks and op.family not in ("shfl", "bar.sync"):
+            if op.form.blocks and op.family not in _TOGETHER:
                 break
             record = self.record(w, op)
             if record is None:
                 break
-            if self._logged and op.family == "shfl":
+            if self._logged and op.family in ("shfl", "elect"):
                 records.append(self._note(op, block))
             record.block = block
             records.append(record)
@@ -426,7 +433,7 @@ class NativeWriter:
                 found[f"P{number}"] = struct.Struct(f"={len(segment.uniforms)}Q").pack_into
         return found
 
-    def _is_uniform(self, w: Writer, op: Op) -> bool:
+    def is_uniform(self, w: Writer, op: Op) -> bool:
         """Arithmetic on uniform registers alone."""
         d = op.operands.get("d")
         if isinstance(d, Register) and w.place(d).file != "u":
@@ -463,6 +470,8 @@ class NativeWriter:
             return None if last or self.masked else self._matrices(w, op)
         if op.family == "shfl":
             return None if last or self.masked or self.memory is Memory.NONE else self._shuffle(w, op)
+        if op.family == "elect":
+            return None if last or self.masked or self.memory is Memory.NONE else self._elect(w, op)
         if op.family in alu.FAMILIES or op.family in _PARTED:
             return self._arithmetic(w, op, last)
         return None
@@ -520,6 +529,22 @@ class NativeWriter:
 
         kernel = self._kernel(("shfl", op["mode"], lane, bounds, predicate), make)
         return None if kernel is None else Record(op, kernel, words)
+
+    def _elect(self, w: Writer, op: Op) -> Record | None:
+        """`elect` by all lanes of the warp."""
+        members, d = op.operands["members"], op.operands["d"]
+        if not isinstance(members, Immediate) or members.value & _ALL_LANES != _ALL_LANES or not isinstance(d, Pair):
+            return None
+        if not isinstance(d.second, Register) or w.place(d.second).file != "p":
+            return None
+        words: list[_Word] = []
+        if isinstance(d.first, Register):
+            if w.place(d.first).file != "a":
+                return None
+            words.append(w.place(d.first).index * ITEM_BYTES["a"])
+        result = bool(words)
+        words.append(w.place(d.second).index)
+        return Record(op, self._known(("elect", result), lambda: Elect(result)), words)
 
     def _matrices(self, w: Writer, op: Op) -> Record | None:
         """`ldmatrix` or `stmatrix` of 8 × 8 matrices in the CTA's own shared memory."""
@@ -718,13 +743,13 @@ def _registers(operand: object) -> list[str]:
     return []
 
 
-def _uniforms_written(layout: Layout, op: Op) -> set[int]:
+def uniforms_written(layout: Layout, op: Op) -> set[int]:
     outputs = [op.operands[slot.name] for slot in op.form.slots if slot.kind in ("out", "pair", "outs")]
     names = [name for operand in outputs for name in _registers(operand)]
     return {place.index for name in names if (place := layout.places[name]).file == "u"}
 
 
-def _uniforms_read(layout: Layout, op: Op) -> set[int] | None:
+def uniforms_read(layout: Layout, op: Op) -> set[int] | None:
     """The uniform registers that an instruction reads; None where it reads more than registers (a clock)."""
     inputs = [op.operands[slot.name] for slot in op.form.slots if slot.kind not in ("out", "pair", "outs")]
     items = [item for each in inputs for item in (each.items if isinstance(each, Vector) else (each,))]

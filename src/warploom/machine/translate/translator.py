@@ -14,6 +14,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
+from operator import itemgetter
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
@@ -138,6 +139,7 @@ class Program:
     """The runs of instructions that native kernels execute, of all texts."""
     _texts: dict[str, Text] = field(default_factory=dict)
     _needs: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    _values: dict[int, Callable[[list[Any]], Any]] = field(default_factory=dict)
 
     @property
     def target(self) -> str:
@@ -278,6 +280,13 @@ class Program:
             alive = self._alive[block]
             self._needs[block] = tuple(index for index in range(self.layout.rows["u"]) if alive >> index & 1)
         return self._needs[block]
+
+    def shared_values(self, block: int) -> Callable[[list[Any]], Any]:
+        """A function of the uniform registers: the values of those that a block or a later one may still read."""
+        if block not in self._values:
+            needed = self.shared_needs(block)
+            self._values[block] = itemgetter(*needed) if needed else lambda _: ()
+        return self._values[block]
 
     @cached_property
     def _alive(self) -> tuple[int, ...]:

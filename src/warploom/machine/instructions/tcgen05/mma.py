@@ -19,7 +19,7 @@ from warploom.hardware.tmem import COPY_SHAPES, DECOMPRESSED_SHIFT, QUADRANT, Co
 from warploom.hardware.zero_column_masks import decode_zero_columns
 from warploom.machine.copy.bulk import count_bytes, issuers, multicast_targets, of_lane
 from warploom.machine.core.events import Touch
-from warploom.machine.core.registry import Run, executes
+from warploom.machine.core.registry import TOGETHER, Run, executes
 from warploom.machine.instructions.mbarrier import barrier_at, barrier_touch, shared_address
 from warploom.machine.instructions.tcgen05.load_store import fence_after
 from warploom.machine.memory.shared_memory import OFFSET_MASK, RANK_SHIFT
@@ -183,6 +183,39 @@ def multiply_accumulate(op: Op) -> Run:
     return run
 
 
+class _Several:
+    """MMAs that one thread issues one after the other, by the values of their operands."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._known: dict[tuple[int, ...], tuple[Group, int, TensorCore, tuple[Issue, ...]]] = {}
+
+    def __call__(self, g: Group, mask: Array | None, values: tuple[int, ...]) -> bool:
+        found = self._known.get(values)
+        if found is None or found[0] is not g or mask is None:
+            return False
+        live, (_, lane, core, issues) = mask.tobytes(), found
+        if live.count(1) != 1 or live.index(1) != lane or not core.may_repeat(issues):
+            return False
+        core.repeat(issues)
+        return True
+
+    def learn(self, g: Group, mask: Array | None, values: tuple[int, ...]) -> None:
+        """Remember the MMAs if one thread has issued them and they wait for their commit."""
+        core: TensorCore | None = g.cta.state.get("tensor_core")
+        live = b"" if mask is None else mask.tobytes()
+        if core is None or not g.grid.at_once or live.count(1) != 1:
+            return
+        issues = core.latest(self._count)
+        if len(issues) == self._count and all(issue.g is g and issue.key is not None for issue in issues):
+            if len(self._known) >= _MOST_MET:
+                self._known.clear()
+            self._known[values] = g, live.index(1), core, issues
+
+
+TOGETHER["tcgen05.mma"] = _Several
+
+
 @executes("tcgen05.mma.ws")
 def multiply_stationary(op: Op) -> Run:
     """D = A·B + D where B may stay in the core, which nothing shows, and some of its columns may count as zero."""
@@ -224,6 +257,12 @@ def commit(op: Op) -> Run:
 
     def run(g: Group, mask: Array | None, address: Any, peers: Any = None) -> None:
         core = _core(g, group)
+        one = mask is not None and mask.tobytes().count(1) == 1
+        if one and g.grid.at_once and peers is None and address.__class__ is int:  # the usual case
+            core.settle()
+            g.grid.effects += 1
+            barrier_at(g.cta, shared_address(address)).arrive(1)
+            return
         for lane in issuers(g, mask):
             where = shared_address(of_lane(address, lane))
             if peers is None:
