@@ -46,6 +46,8 @@ def test_each_step_matters(part: str, code: str) -> None:
     assert code in without(part)
 
 
+BRANCH = "setp.eq.u32 %p1, %r6, 9; @%p1"
+"""No warp takes it."""
 SECOND_LOAD = "tcgen05.ld.sync.aligned.32x32b.x1.b32 {%r11}, [%r7]; "
 
 
@@ -57,8 +59,20 @@ SECOND_LOAD = "tcgen05.ld.sync.aligned.32x32b.x1.b32 {%r11}, [%r7]; "
         ("add.u32 %r12, %r9, 1;", True),
         ("mov.u32 %r11, 0; add.u32 %r12, %r9, %r11;", True),
         ("setp.eq.u32 %p1, %r6, 9; @%p1 add.u32 %r12, %r9, %r11;", True),
+        (f"{BRANCH} bra $done; add.u32 %r12, %r9, 1; $done: add.u32 %r12, %r11, 1;", False),
+        (f"{BRANCH} bra $done; add.u32 %r12, %r11, 1; $done: add.u32 %r12, %r12, 1;", True),
+        (f"{BRANCH} bra $done; mov.u32 %r9, 0; $done: add.u32 %r12, %r9, %r11;", True),
     ],
-    ids=["one read of both", "a read of each", "one is not read", "overwritten before the read", "guarded"],
+    ids=[
+        "one read of both",
+        "a read of each",
+        "one is not read",
+        "overwritten before the read",
+        "guarded",
+        "read on the branch that is executed",
+        "not read on either branch",
+        "overwritten on the branch that is executed",
+    ],
 )
 def test_a_read_of_the_registers_completes_a_load(uses: str, early: bool) -> None:
     """A true register dependency orders the value and no memory access (PTX ISA 9.7.16.6.4.5): `lenient` accepts it."""

@@ -79,7 +79,7 @@ class Loads(Waitable):
         return True
 
     def report_used(self, group: Group) -> None:
-        """Tell observers that a group's next instruction completes the use of all loads of its warps."""
+        """Tell observers if, with a group's next instruction, a register of every load of its warps has been read."""
 
 
 class Storage:
@@ -405,14 +405,14 @@ class Group:
         self.state = WAITING
         on.waiters.append(self)
 
-    def awaits_loads(self, last: bool) -> bool:
+    def awaits_loads(self, reads: bool) -> bool:
         """Wait for the loads of TMEM whose registers the next instruction uses; False if none is under way.
 
-        With the `last` such instruction every load is known to be complete, which observers get to know.
+        Observers get to know when an instruction `reads` a register of the last of them.
         """
         loads: Loads | None = self.cta.state.get((LOADS, self.first_warp))
         if loads is None or loads.complete:
-            if loads is not None and last and self.grid.reporter is not None:
+            if loads is not None and reads and self.grid.reporter is not None:
                 loads.report_used(self)
             return False
         self.wait(loads)

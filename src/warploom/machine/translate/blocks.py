@@ -49,8 +49,8 @@ class BlockWriter:
             return
         if block.index in self.program.blocks_after_loads:
             self.lines.add(f"G.pc = {block.index}")
-            last = block.index in self.program.blocks_after_all_loads
-            self.lines.add(f"if G.awaits_loads({last}): return {BLOCKED}")
+            reads = block.index in self.program.loads_read
+            self.lines.add(f"if G.awaits_loads({reads}): return {BLOCKED}")
         self._rest(block, 0)
 
     def write_chain(self, block: Block, segment: Segment, between: list[list[Op]]) -> None:

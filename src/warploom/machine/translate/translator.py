@@ -33,7 +33,7 @@ from warploom.ptx.analysis import control_flow as flows
 from warploom.ptx.analysis.control_flow import Block, Flow
 from warploom.ptx.analysis.inlining import inline
 from warploom.ptx.analysis.liveness import live_at_entry
-from warploom.ptx.analysis.tensor_loads import last_uses_of_loads, uses_of_pending_loads
+from warploom.ptx.analysis.tensor_loads import loads_read_by, uses_of_pending_loads
 from warploom.ptx.analysis.uniformity import classify
 from warploom.ptx.analysis.wgmma_hazards import accessed_before_commit, accesses_since_fence
 from warploom.ptx.isa.table import BITS, Op, decode_kernel
@@ -237,14 +237,18 @@ class Program:
     @cached_property
     def blocks_after_loads(self) -> frozenset[int]:
         """The blocks that begin with an instruction which waits for loads of TMEM, because it uses their registers."""
-        waiting = uses_of_pending_loads(self.flow) | last_uses_of_loads(self.flow)
+        waiting = uses_of_pending_loads(self.flow) | loads_read_by(self.flow).keys()
         return frozenset(block.index for block in self.flow.blocks if block.ops and id(block.ops[0]) in waiting)
 
     @cached_property
-    def blocks_after_all_loads(self) -> frozenset[int]:
-        """Those of them whose first instruction shows that every load of TMEM before it is complete."""
-        last = last_uses_of_loads(self.flow)
-        return frozenset(block.index for block in self.flow.blocks if block.ops and id(block.ops[0]) in last)
+    def loads_read(self) -> dict[int, frozenset[int]]:
+        """The loads of TMEM, by the identity of their `Op`, whose registers the first instruction of a block reads."""
+        found = loads_read_by(self.flow)
+        return {
+            block.index: found[id(block.ops[0])]
+            for block in self.flow.blocks
+            if block.ops and id(block.ops[0]) in found
+        }
 
     @cached_property
     def costs(self) -> tuple[int, ...]:
@@ -412,7 +416,7 @@ def translate(
     begins = _is_visible if preemptible else None
     flow = flows.build(kernel, file, ops, begins)
     if waiting := uses_of_pending_loads(flow):
-        waiting |= last_uses_of_loads(flow)
+        waiting |= loads_read_by(flow).keys()
         flow = flows.build(kernel, file, ops, lambda op: id(op) in waiting or (begins is not None and begins(op)))
     _check_modelled(flow, file)
     classes = classify(kernel, flow, lanes_follow_x=lanes_follow_x)

@@ -71,9 +71,9 @@ class _Loads(NamedTuple):
 _NONE = _Loads(frozenset(), {})
 
 
-def last_uses_of_loads(flow: Flow) -> frozenset[int]:
-    """The instructions, by the identity of their `Op`, with which every load that may be under way has had a register
-    read: all of them are complete then, as after `tcgen05.wait::ld`.
+def loads_read_by(flow: Flow) -> dict[int, frozenset[int]]:
+    """For each instruction that reads registers of loads which may be under way: these loads, all by the identity of
+    their `Op`. Such a load is complete with the instruction, if it is under way on the path that was taken.
     """
     entering: dict[int, _Loads] = {}
     ahead = [(each.index, _NONE) for each in flow.blocks if any(op.family == _LOAD for op in each.ops)]
@@ -87,21 +87,28 @@ def last_uses_of_loads(flow: Flow) -> frozenset[int]:
         after = [each for _, each in _states(flow, index, state)][-1:] or [state]
         if after[0].pending:
             ahead += [(successor, after[0]) for successor in flow.blocks[index].successors]
-    found = set()
+    found: dict[int, frozenset[int]] = {}
     for index, entry in entering.items():
-        pending = entry.pending
+        before = entry
         for op, state in _states(flow, index, entry):
-            if pending and not state.pending and op.family != _WAIT:
-                found.add(id(op))
-            pending = state.pending
-    return frozenset(found)
+            if before.pending and (done := _read_by(op, before)):
+                found[id(op)] = done
+            before = state
+    return found
+
+
+def _read_by(op: Op, state: _Loads) -> frozenset[int]:
+    """The loads that an instruction shows to be complete."""
+    if op.instruction.guard:
+        return frozenset()
+    return frozenset(state.registers[name] for name in read(op) if name in state.registers)
 
 
 def _states(flow: Flow, index: int, state: _Loads) -> Iterator[tuple[Op, _Loads]]:
     """The instructions of a block, and the state after each."""
     for op in flow.blocks[index].ops:
         pending, registers = state
-        if not op.instruction.guard and (done := {registers[name] for name in read(op) if name in registers}):
+        if done := _read_by(op, state):
             pending, registers = pending - done, {name: at for name, at in registers.items() if at not in done}
         if op.family == _WAIT and op["what"] == "ld":
             pending, registers = _NONE

@@ -130,7 +130,7 @@ class _Move:
         for number, place in enumerate(places):
             if place is not None:
                 reporter.narrow(lanes & WORD << WARP * number)
-                _moves(g, what, number).tell(reporter, partial(self.touches, g, verb, place, half))
+                _moves(g, what, number).tell(reporter, self.op, partial(self.touches, g, verb, place, half))
         reporter.narrow(lanes)
 
 
@@ -263,13 +263,15 @@ def _write(move: _Move, memory: Tmem | _View, places: list[tuple[int, int] | Non
 class _Moves(Loads):
     """The loads or the stores of one warp: how many there were, and those under way. They complete in order."""
 
-    __slots__ = ("_count", "_last", "what")
+    __slots__ = ("_count", "_last", "_unread", "what")
 
     def __init__(self, what: str) -> None:
         super().__init__()
         self.what = what
         self._count = 0
         self._last: tuple[Operation, ...] = ()
+        self._unread: set[int] = set()
+        """Loads, by the identity of their `Op`, none of whose registers has been read, where there are observers."""
 
     def add(self, g: Group, op: Op, run: Callable[[], None], touches: Touches) -> None:
         group = None if g.grid.reporter is None else CommitGroup(_KINDS[self.what], self._count)
@@ -277,9 +279,12 @@ class _Moves(Loads):
         operation.then.append(self)
         self._last = (operation,)
         self._count += 1
+        if group is not None:
+            self._unread.add(id(op))
 
-    def tell(self, reporter: Reporter, touches: Touches) -> None:
+    def tell(self, reporter: Reporter, op: Op, touches: Touches) -> None:
         """Tell observers of a load or store that is done at issue."""
+        self._unread.add(id(op))
         reporter.at_once(touches, CommitGroup(_KINDS[self.what], self._count))
         self._count += 1
 
@@ -292,8 +297,15 @@ class _Moves(Loads):
         if not self.complete:
             return False
         if g.grid.reporter is not None:
+            self._unread.clear()
             g.grid.reporter.tell("wait", "drains", group=CommitGroup(_KINDS[self.what], self._count))
         return True
+
+    def read_by(self, loads: frozenset[int]) -> bool:
+        """Take note that registers of these loads are read; True if no other load is left."""
+        left = len(self._unread)
+        self._unread -= loads
+        return bool(left) and not self._unread
 
     def report_used(self, group: Group) -> None:
         reporter = group.grid.reporter
@@ -301,11 +313,13 @@ class _Moves(Loads):
         before, lanes = reporter.actor, reporter.lanes
         source = group.grid.source_of(group.grid.program.flow.blocks[group.pc].ops[0])
         live = lanes_as_bits(group.mask, group.lanes)
+        loads = group.grid.program.loads_read[group.pc]
         reporter.acts(Actor(agent_of(group.cta.index, group.first_warp), live, source, {}))
         for number in range(group.warps):
             reporter.narrow(live & WORD << WARP * number)
-            if reporter.lanes:
-                _moves(group, self.what, number).drained(group)
+            moves = _moves(group, self.what, number)
+            if reporter.lanes and moves.read_by(loads):
+                moves.drained(group)
         reporter.actor, reporter.lanes = before, lanes
 
     def describe(self) -> str:
