@@ -192,3 +192,31 @@ def test_a_message_between_ctas_needs_release_acquire_and_scope(
 ) -> None:
     report = checked(MESSAGE.format(store=store, load=load, before=before, after=after), grid=2, block=32, budget=0)
     assert report.verdict is (Verdict.PROVED if right else Verdict.REFUTED)
+
+
+RELEASE, ACQUIRE = "st.release.cta.shared.u32", "ld.acquire.cta.shared.u32"
+
+
+def test_a_flag_that_another_thread_overwrites_may_be_missed() -> None:
+    other = "setp.eq.u32 %p4, %r1, 64; mov.u32 %r14, 2; @%p4 st.relaxed.cta.shared.u32 [%r2+512], %r14;"
+    report = checked(START + other + FLAG.format(load=ACQUIRE, store=RELEASE), block=96, limit=20_000)
+    assert report.verdict is not Verdict.PROVED
+    assert report.findings or any("waits for the value" in each for each in report.reasons)
+
+
+def test_a_second_store_of_the_same_value_releases_nothing() -> None:
+    early = f"@%p1 {RELEASE} [%r2+512], %r12; @%p1 st.shared.u32 [%r2+256], %r12; @%p1 {RELEASE}"
+    body = FLAG.replace("@%p1 st.shared.u32 [%r2+256], %r12;", "").format(
+        load=ACQUIRE, store=early.removeprefix("@%p1 ")
+    )
+    assert codes(checked(START + body)) & {"RACE_RAW", "UNINITIALISED"}
+
+
+def test_the_result_of_an_atomic_reaches_control_through_shared_memory() -> None:
+    body = (
+        "@%p1 atom.acq_rel.gpu.global.add.u32 %r7, [%rd1], 1; @%p1 st.shared.u32 [%r2], %r7; bar.sync 0; "
+        "ld.shared.u32 %r8, [%r2]; setp.eq.u32 %p2, %r8, 1; @%p2 st.global.u32 [%rd3+64], %r1;"
+    )
+    report = checked(body, grid=2, block=32)
+    assert report.verdict is Verdict.INCOMPLETE
+    assert "atomic" in report.reasons[0]

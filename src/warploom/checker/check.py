@@ -29,6 +29,7 @@ DEFAULT_LIMIT = 50_000_000
 """Warp instructions of a checked run."""
 DEFAULT_BUDGET = 8
 SIZES = ("launch", "all", "pairs")
+_MISSABLE = "a thread waits for the value of a location that stores change without an order, and may never see it"
 _FEWER_SMS = (1, 2)
 """SMs with which a kernel that asks for work runs again: its clusters then process more tiles each."""
 
@@ -177,6 +178,9 @@ class _Judged:
         self.lints |= checker.lints
         if self.error is None:
             self.lints |= {(each.code, each.sentence): each for each in checker.memories.remarks()}
+        if (store := checker.memories.missable()) is not None and not any(_MISSABLE in each for each in self.reasons):
+            text = " ".join(store.source.instruction.text.split())
+            self.reasons.append(f"{_MISSABLE} ({store.source.loc}: `{text[:80]}`)")
         if checker.agents.converged:
             self.rules.assumed["convergence"] += 1
         return checked

@@ -49,7 +49,7 @@ def reason(kind: str) -> str:
 
 def influences(flow: Flow) -> tuple[Influence, ...]:
     """The instructions through which the schedule may change control, addresses or synchronisation."""
-    steering = control_slice(flow).registers
+    steering = _steering(flow)
     found = []
     for block in flow.blocks:
         for op in block.ops:
@@ -62,9 +62,45 @@ def influences(flow: Flow) -> tuple[Influence, ...]:
 
 def steering(flow: Flow) -> frozenset[int]:
     """The instructions, by their place in the kernel, whose results reach control, an address or synchronisation."""
-    registers = control_slice(flow).registers
+    registers = _steering(flow)
     ops = (op for block in flow.blocks for op in block.ops)
     return frozenset(at for at, op in enumerate(ops) if registers.intersection(written(op)))
+
+
+def _steering(flow: Flow) -> frozenset[str]:
+    """The registers that reach control, an address or synchronisation.
+
+    If a value is loaded from shared memory to steer the kernel, the result of an atomic or of polling that is stored to
+    shared memory counts as well: compilers hand it to the other warps so.
+    """
+    slice_ = control_slice(flow)
+    ops = [op for block in flow.blocks for op in block.ops]
+    results = [op for op in ops if any(_KINDS[kind](op) for kind in ("atomic", "polled"))]
+    if not results or not any(_accesses_shared(op, "reads") for op in slice_.loads):
+        return slice_.registers
+    stores = [op for op in ops if _accesses_shared(op, "writes")]
+    handed = {name for op in results if _reaches(ops, op, stores) for name in written(op)}
+    return slice_.registers | handed
+
+
+def _accesses_shared(op: Op, verb: str) -> bool:
+    """True for a load or store of shared memory."""
+    families = ("ld", "ldu") if verb == "reads" else ("st", "red", "atom")
+    return op.family.partition(".")[0] in families and any(
+        effect.verb == verb and ("shared" in effect.space or effect.space.startswith("{")) for effect in op.form.effects
+    ) and "global" not in op.instruction.opcode  # fmt: skip
+
+
+def _reaches(ops: list[Op], source: Op, sinks: list[Op]) -> bool:
+    """True if the result of an instruction may be an operand of some others."""
+    names = set(written(source))
+    before = 0
+    while len(names) > before:
+        before = len(names)
+        for op in ops:
+            if not names.isdisjoint(read(op)):
+                names.update(written(op))
+    return any(not names.isdisjoint(read(op)) for op in sinks)
 
 
 def unmodelled(flow: Flow) -> tuple[str, ...]:

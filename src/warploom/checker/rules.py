@@ -143,6 +143,10 @@ class Rules:
             return None
         return problem
 
+    def is_ordered(self, old: Access, new: Access, clock: Clock) -> bool:
+        """True if an access comes after an earlier one for an agent with this knowledge."""
+        return self._disorder(old, new, clock) is None
+
     def follows(
         self, clock: Clock, component: int, phase: int, known: Known, is_asynchronous: bool, by: Source
     ) -> str | None:

@@ -33,6 +33,7 @@ _CTA_BITS, _GLOBAL_BITS = 18, 16
 _COLUMNS = 512
 _WORD = 4
 _RECEIVED = slice(X, PT + 1)
+_MOST_DISORDERED = 1 << 12
 
 
 class _Array:
@@ -62,6 +63,10 @@ class Memories:
         """The paths that order accesses, where they are asked for."""
         self.steering: frozenset[int] = frozenset()
         """Instructions whose results decide what the kernel does next."""
+        self._awaited: set[tuple[str, Triple | None, int]] = set()
+        """Locations whose value threads wait for."""
+        self._disordered: list[tuple[str, Triple | None, Array, Access, Access]] = []
+        """Strong stores that nothing orders after an earlier strong access to the same place."""
         self.overlaps: dict[tuple[int, int], tuple[Access, Access, tuple[int, int]]] = {}
         """Stores of equal values to one address by two CTAs."""
 
@@ -144,6 +149,8 @@ class Memories:
         if problem is None:
             if self.orders is not None:
                 self.orders.add(old, new, part)
+            if self._may_swap(old, new) and not self._rules.is_ordered(old, new, clock):
+                self._disordered.append((touch.space, touch.cta, touch.addresses, old, new))
             if touch.space == "global" and old.cta != new.cta and self._rules.assumed["equal-values"] > equal:
                 self.overlaps.setdefault((old.source.number, new.source.number), (new, old, _span(touch)))
             return
@@ -153,6 +160,21 @@ class Memories:
                 missing="an atomic, or a lock around the read and the write",
             )  # fmt: skip
         self._findings.race(problem, old, new, part, _span(touch))
+
+    def _may_swap(self, old: Access, new: Access) -> bool:
+        """True for a strong store that changes a value after a strong access; updates that commute do not count."""
+        if not (old.scope and new.scope and new.writes and new.changes) or len(self._disordered) >= _MOST_DISORDERED:
+            return False
+        return not (_is_atomic(old) or _is_atomic(new))
+
+    def missable(self) -> Access | None:
+        """A store to a location that threads wait for, which another store may follow or precede in time: the value
+        that they wait for may be gone before they see it.
+        """
+        for space, cta, addresses, _, new in self._disordered:
+            if any((space, cta, address) in self._awaited for address in addresses.tolist()):
+                return new
+        return None
 
     def remarks(self) -> list[Finding]:
         """Lints on the outputs: elements that two CTAs wrote with equal values, and elements that none wrote."""
@@ -205,6 +227,8 @@ class Memories:
             key = (touch.space, touch.cta, address)
             published = self._published.get(key)
             if writes:
+                if not (event.changes or semantics.startswith("atomic")):
+                    continue  # a load cannot tell it from the store before, and may have found that one
                 releases = "release" in semantics or "acq_rel" in semantics
                 if published is None or not semantics.startswith("atomic"):
                     published = self._published[key] = {}
@@ -216,6 +240,8 @@ class Memories:
                 self.polled += 1
             if event.source.number not in self.steering:
                 continue  # nothing depends on the value found, and another interleaving may find an older one
+            if not semantics.startswith("atomic"):
+                self._awaited.add(key)
             for (reach, writer), given in (published or {}).items():
                 if not (self._reaches(reach, writer, warp.cta) and self._reaches(scope, warp.cta, writer)):
                     continue
@@ -293,6 +319,10 @@ def _take(clock: Clock, place: Triple, published: dict[Triple, Rows]) -> None:
             clock.acquire(Clock(rows))
         else:
             clock.learn_of(other, rows, _RECEIVED)
+
+
+def _is_atomic(access: Access) -> bool:
+    return access.source.instruction.opcode.startswith(("atom", "red")) or access.asynchronous
 
 
 def _unjudged(old: Access, new: Access, own_read: bool) -> None:
