@@ -64,6 +64,7 @@ def soundness(found: Rows) -> list[str]:
         "`bench/soundness.py` compares: a verdict is unsound if the checker says PROVED and some execution hangs, faults, or has another outcome.",
         "",
         f"- {sum(end - start for start, end in found['ranges']):,} protocols, {found['states']:,} states, at revision {found['revision']}. **Unsound verdicts: {len(found['unsound'])}.**",
+        *_judged_again(found),
         f"- {judged:,} were judged by the checker: all whose executions differ, and every fourth of those whose executions agree, where no verdict can be unsound.",
         f"- False alarms under `strict`: {share(sum(found['false alarms'].values()), agreed)} of the judged protocols whose executions agree.",
         f"- In {proved:,} of the PROVED ones outcomes differ only at locations of strong accesses, and the report has the assumption `strong-order`.",
@@ -84,6 +85,20 @@ def soundness(found: Rows) -> list[str]:
             [[name, number, found["examples"][name]] for name, number in alarms],
         )
     return lines
+
+
+def _judged_again(found: Rows) -> list[str]:
+    """The verdicts of a later revision on protocols whose verdict was unsound."""
+    again = found.get("judged again")
+    if not again:
+        return []
+    counts = Counter(again["verdicts"].values())
+    return [
+        (
+            f"- Revision {again['revision']} judges these {len(again['verdicts'])} otherwise: "
+            f"{', '.join(f'{number} {verdict}' for verdict, number in counts.most_common())}. They wait for a flag that another store overwrites, or that is set twice."
+        )
+    ]
 
 
 def litmus(found: Rows) -> list[str]:
@@ -261,23 +276,44 @@ def consan(found: Rows) -> list[str]:
 _SENTRYWARD = {"race_free": "clean", "unsupported": "unsupported"}
 
 
+_SILENT = ("nothing", "hangs")
+_LIMITS = [
+    "The GPU refuses the kernel of tilelang#3087 before and after the fix (`Access to 0x480 is not located in remote CTA`): its bulk copy from shared memory to shared",
+    "memory of the same CTA, in place of the MMA of the issue, runs on the emulator only.",
+]
+
+
+def _sanitizer(tools: Rows) -> str:
+    """The tools that report something about a kernel, with the number of their errors or hazards."""
+    said = [f"{tool} {row['errors']}" for tool, row in sorted(tools.items()) if row["errors"]]
+    if not said and not all(row["ended"] for row in tools.values()):
+        return "hangs"
+    return " and ".join(said) or "nothing"
+
+
 def rivals(found: Rows) -> list[str]:
     ours = read("real_bugs") or {}
+    sanitized = read("sanitizer_bugs")
     rows = []
-    right = 0
+    right = found_by_gpu = 0
     for name, row in found["bugs"].items():
         before, after = (_SENTRYWARD.get(row[when]["result"], row[when]["result"]) for when in ("before", "after"))
         right += before not in ("clean", "unsupported") and after == "clean"
         why = row["before"]["why"] if before == "unsupported" else ""
         own = ours.get(name, {})
-        rows.append([row["issue"], f"{own.get('before')}, {own.get('after')}", f"{before}, {after}", why, "not run"])
+        reported = [_sanitizer(sanitized["bugs"][name][when]) for when in ("before", "after")] if sanitized else []
+        found_by_gpu += bool(reported) and reported[0] not in _SILENT and reported[1] in _SILENT
+        gpu = ", then ".join(reported) or "not run"
+        rows.append([row["issue"], f"{own.get('before')}, {own.get('after')}", f"{before}, {after}", why, gpu])
     return [
         "## Other checkers on the same bugs",
         "",
         f"SentryWard {found['version']} (PyPI, `bench/sentryward.py`) needs no GPU; it is made for sm_100, and these kernels are compiled for sm_90a, with the dimensions of the launch given",
-        "and the arrays symbolic. compute-sanitizer needs a GPU, and has not been run on these bugs. Each cell has the answers before and after the fix.",
+        "and the arrays symbolic. compute-sanitizer ran on an H200, with memcheck, racecheck, synccheck and initcheck (`bench/sanitizer_bugs.py`); its numbers are errors or",
+        "hazards, and a hang is a process that was killed after 20 s without a report. Each cell has the answers before and after the fix.",
         "",
-        f"SentryWard reports {right} of {len(rows)} and calls them clean after the fix.",
+        f"SentryWard reports {right} of {len(rows)} and calls them clean after the fix; compute-sanitizer {found_by_gpu} of {len(rows)}.",
+        *_LIMITS,
         "",
         *table(["issue", "warploom", "SentryWard", "why unsupported", "compute-sanitizer"], rows),
     ]

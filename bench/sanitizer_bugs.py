@@ -73,7 +73,7 @@ def ran(program: str, tool: str, name: str, version: str, limit: float) -> dict[
     found = [int(match[1]) for pattern in _SUMMARIES if (match := pattern.search(text))]
     lines = [line.removeprefix("=========").strip() for line in text.splitlines() if _DONE not in line]
     said = [line for line in lines if line and not line.startswith(("COMPUTE-SANITIZER", "Target", "Copyright"))]
-    return {"ended": has_ended, "errors": max(found, default=None), "result": result, "says": said[:6]}  # type: ignore[type-var]
+    return {"ended": has_ended, "errors": max(found, default=None), "result": result, "says": said[:3]}  # type: ignore[type-var]
 
 
 def main() -> int:
@@ -99,7 +99,12 @@ def main() -> int:
         ):
             rows[name][when][tool or "alone"] = row
             print(name, when, tool or "alone", row["ended"], row["errors"], row["says"][:2], flush=True)
-    number = next((word for word in reversed(version) if word[:1].isdigit()), "")
+    for row in rows.values():
+        wanted = row["after"]["alone"]["result"]
+        for each in (*row["before"].values(), *row["after"].values()):
+            result = each.pop("result")
+            each["right"] = result == wanted if result else None
+    number = next((word for word in version if word[:1].isdigit() and "." in word), " ".join(version[-2:]))
     found = {"version": number, "revision": revision(), "bugs": rows}
     RESULTS.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n", "utf-8")
     return 0
