@@ -1,8 +1,8 @@
-"""Descriptors that kernels of Gluon carry, for layouts that the library has too; `python -m tests.foreign.descriptors`.
+"""Descriptors that Gluon's and Triton's kernels carry, for layouts of the library; `python -m tests.foreign.descriptors`.
 
 A kernel is run on the emulator, and the values that reach the tensor core are recorded: instruction descriptors, matrix
 descriptors of A and B without their addresses, those of copies of scale factors to TMEM, and the addresses of
-successive MMAs inside a K tile. The script writes those of Gluon to `descriptors.json`; it needs Triton, no GPU.
+successive MMAs inside a K tile. The script writes those of both to `descriptors.json`; it needs Triton, no GPU.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from unittest.mock import patch
 
 from tests.corpus.case import Case, Map
 from tests.corpus.cases_gluon import CASES, block_scaled
+from tests.corpus.cases_triton_matmul import CASES as OF_TRITON
 from tests.corpus.run import run
 
 from warploom.hardware.bitfields import unpack
@@ -27,6 +28,8 @@ from warploom.machine.tensor import operands
 
 FILE = Path(__file__).with_name("descriptors.json")
 NAMES = ("wgmma_ring", "wgmma_ring_e4m3", "tcgen05_ring", "tcgen05_ring_m64", "tcgen05_ring_16x256b", "two_cta_matmul")
+TRITON = ("scaled_mixed",)
+"""A kernel of `tl.dot_scaled`, which loads by pointers: 8 bits times 4."""
 _UNIT, _SPAN = 16, 128
 
 Recorded = dict[str, Any]
@@ -53,7 +56,11 @@ def matrix(value: int, family: str, *, mn_major: bool) -> dict[str, int]:
 def recorded(run_it: Callable[[], object]) -> Recorded:
     """Run something on the emulator, and return the descriptors that its MMAs and copies got."""
     mmas, copies, starts = list[dict[str, Any]](), list[dict[str, int]](), list[tuple[int, int]]()
-    decoded, locate = tcgen05._Mma._decoded, operands.OperandForm.locate
+    issue, decoded, locate = tcgen05._Mma.issue, tcgen05._Mma._decoded, operands.OperandForm.locate
+
+    def of_issue(self: Any, *given: Any) -> Any:
+        self._met.clear()  # decode again what an earlier launch of the same kernel has decoded
+        return issue(self, *given)
 
     def of_mma(self: Any, a: int, b: int, i: int) -> Any:
         got = decoded(self, a, b, i)
@@ -80,6 +87,7 @@ def recorded(run_it: Callable[[], object]) -> Recorded:
         return locate(self, value, steps, advance)
 
     with (
+        patch.object(tcgen05._Mma, "issue", of_issue),
         patch.object(tcgen05._Mma, "_decoded", of_mma),
         patch.object(tcgen05, "decode_shared_descriptor", of_copy),
         patch.object(operands.OperandForm, "locate", of_wgmma),
@@ -112,6 +120,10 @@ def of_gluon(case: Case) -> Recorded:
 
 def main() -> None:
     held = {case.name: of_gluon(case) for case in layouts()}
+    for case in OF_TRITON:
+        if case.name.removeprefix("triton_").rpartition("_sm")[0] in TRITON:
+            prepared = case.prepare()
+            held[case.name] = recorded(lambda prepared=prepared: run(prepared))
     FILE.write_text(json.dumps({"compiler": f"Triton {version('triton')}", "kernels": held}, indent=1) + "\n", "utf-8")
 
 

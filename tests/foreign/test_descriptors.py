@@ -1,4 +1,4 @@
-"""Descriptors and tensor maps of the library against those of Gluon's kernels for the same layouts."""
+"""Descriptors and tensor maps of the library against those of Gluon's and Triton's kernels for the same layouts."""
 
 from __future__ import annotations
 
@@ -43,6 +43,14 @@ def scaled(values: Any, scales: Any) -> Launch:
     return wl.block_scaled_matmul.bind(values, values, scales, scales, config=config)
 
 
+def weights_of_four_bits() -> Launch:
+    """8-bit activations times 4-bit weights, which TMA pads to bytes."""
+    a, b = zeros(128, 256, dtype=E4M3), zeros(128, 128, dtype=np.uint8)
+    scales = zeros(128, 8, dtype=E8M0)
+    config = BlockScaledMatmulConfig(cta_group=1, mma_shape=(128, 128, 32), b_type="e2m1")
+    return wl.block_scaled_matmul.bind(a, b, scales, scales, config=config)
+
+
 OURS: Mapping[str, Callable[[], Launch]] = {
     "wgmma_ring_sm90": lambda: linear(128, 128, 256, np.float16, wl.HopperConfig(tile=(64, 64), consumers=1)),
     "wgmma_ring_e4m3_sm90": lambda: linear(64, 96, 256, E4M3, wl.HopperConfig(tile=(64, 32), consumers=1)),
@@ -57,7 +65,14 @@ OURS: Mapping[str, Callable[[], Launch]] = {
 
 
 def test_every_recorded_kernel_is_compared():
-    assert {f"gluon_{name}" for name in OURS} == set(HELD)
+    assert {f"gluon_{name}" for name in OURS} | {"triton_scaled_mixed_sm100"} == set(HELD)
+
+
+def test_descriptors_of_weights_with_four_bits_are_those_of_triton():
+    found = recorded(lambda: wl.launch(weights_of_four_bits()))
+    held = HELD["triton_scaled_mixed_sm100"]
+    assert found["mmas"] == held["mmas"]
+    assert found["steps"] == held["steps"]
 
 
 @pytest.mark.parametrize("name", OURS)

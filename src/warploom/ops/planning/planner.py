@@ -15,6 +15,7 @@ import numpy as np
 
 from warploom.diagnostics import Diag
 from warploom.hardware.mma_shapes import WGMMA
+from warploom.hardware.tensor_maps import STRIDE_ALIGNMENT
 from warploom.heuristics import EMULATED, Device, ProblemKey, choose, key_of, shared
 from warploom.heuristics.sm90.device_data import fields_of_json
 from warploom.heuristics.sm90.ranking import candidates_of
@@ -459,6 +460,11 @@ def _narrowed(config: MatmulConfig, request: Request) -> MatmulConfig:
             most = min(most, _EXCHANGED_COLUMNS)
         elif reads:
             most = min(most, 2 * _EXCHANGED_COLUMNS)
+    if config.gated and reads and (is_long or not config.register_based_epilogue):  # a column has two accumulators
+        most = min(most, _EXCHANGED_COLUMNS if config.c_bytes > 1 else 2 * _EXCHANGED_COLUMNS)
+    if config.threads > _MANY_THREADS:
+        most = min(most, _EXCHANGED_COLUMNS if is_long else 2 * _EXCHANGED_COLUMNS)
+    most = most if config.AB_swapped else max(most, STRIDE_ALIGNMENT // config.c_bytes)
     is_given = "output_tile_shape" not in dict(config.derived) or request.quantise_to is not None
     if is_given or config.stageN <= most:
         return config
@@ -467,6 +473,8 @@ def _narrowed(config: MatmulConfig, request: Request) -> MatmulConfig:
 
 
 _EXCHANGED_COLUMNS = 8
+_MANY_THREADS = 256
+"""Threads of a CTA after which each has fewer than 255 registers."""
 _LONG = ("gelu",)
 _LONG_PAIRS = ("geglu",)
 """Activations that need many registers, because of erf."""

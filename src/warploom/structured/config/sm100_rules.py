@@ -47,6 +47,7 @@ FIXED: Mapping[str, Mapping[str, tuple[object, str]]] = {
         "a_type": ("f32", "TMA must not round the operands"),
         "k_group_size": (1, "each K tile has its own small parts"),
         "prefetch_tiles_n": (0, "a stage is filled as a whole"),
+        "register_based_epilogue": (True, "a thread of 11 or 12 warps has too few registers to exchange values"),
     },
     "grouped_blockwise_fp8": {"AB_swapped": (False, "the scales of a group's rows are along M")},
 }

@@ -14,7 +14,7 @@ from warploom.hardware.tmem import LANE_ALIGNMENT, QUADRANT, SCALE_CHUNK_FACTORS
 from warploom.structured.config.base import COMMON_DERIVATIONS, DERIVED, Derivation, ProblemRule, Rule
 from warploom.structured.config.fields import BLOCKWISE_INPUT_TYPES, SCALED_INPUT_TYPES
 from warploom.structured.config.shared_memory import SharedArray, align_up, ceil_div, tiles
-from warploom.structured.config.sm100 import EPILOGUE_WARPS, MatmulConfig
+from warploom.structured.config.sm100 import ACCUMULATOR_BYTES, EPILOGUE_WARPS, MatmulConfig
 from warploom.structured.config.sm100_rules import (
     BLOCK_SCALE_PROBLEM_RULES,
     BLOCK_SCALE_RULES,
@@ -30,6 +30,8 @@ _OTHER_REGISTERS = 31
 """Other registers of a blockwise epilogue thread: addresses, scales, ring positions (ptxas 13.4, plain epilogue)."""
 _EXCHANGE_REGISTERS = 32
 """More of them if values are exchanged through shared memory: with 192 accumulators up to 38 spilled (ptxas 13.4)."""
+_PRECISE_REGISTERS = 17
+"""More of them for a result of 32 bits, whose activations are longer; thrice if it is transposed (ptxas 13.4)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +226,9 @@ class BlockwiseFP8MatmulConfig(MatmulConfig):
         """Registers that a thread would need: accumulators of its part of a tile, two loaded pieces, and the rest."""
         halves = 2 if self.epilogue.is_lower_frag_required else 1
         others = _OTHER_REGISTERS + (0 if self.register_based_epilogue else _EXCHANGE_REGISTERS)
+        if self.c_bytes == ACCUMULATOR_BYTES:
+            is_transposed = self.AB_swapped and not self.register_based_epilogue
+            others += 3 * _PRECISE_REGISTERS if is_transposed else _PRECISE_REGISTERS
         return self.accumulators_per_thread + halves * self.promoted_columns + others
 
     @property
