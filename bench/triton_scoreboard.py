@@ -39,7 +39,11 @@ BATCH = 24
 UPSTREAM = {
     ("test_int_annotation", "OUT_OF_BOUNDS"): "stores to element 3 of a tensor of one element",
     ("test_blocked_scale_mxfp", "OUT_OF_BOUNDS"): (
-        "loads the scales of blocks of 128 columns without a mask: a tile of 256 columns needs two blocks, and N = 111 has one"
+        "loads the scales of blocks of 128 columns without a mask: a tile of 256 columns needs two blocks, and N has one"
+    ),
+    ("test_scatter_pipeline", "AssertionError"): (
+        "compares sums of 1,024 products of random numbers, without a seed, with an absolute tolerance of 1e-5: the product "
+        "of PyTorch, to which it compares, differs from the exact one by up to 1.1e-5"
     ),
 }
 """Defects of the tests by function and class of the failure; such a case is listed, and not counted."""

@@ -110,13 +110,17 @@ def test_functions_that_the_runtime_lacks_are_named(tmp_path):
     assert "cudaGraphCreate" in done.stderr
 
 
-def test_a_variable_that_launches_share_is_refused(tmp_path):
+def test_a_variable_that_launches_change_is_refused_also_in_a_program_that_aborts(tmp_path):
     source = tmp_path / "counter.cu"
     source.write_text("""
-        namespace own { __device__ int counter; }
+        #include <cstdlib>
+        namespace own { __device__ int counter; __device__ int table[2] = {1, 2}; }
         __global__ void count() { atomicAdd(&own::counter, 1); }
-        __global__ void nothing() {}
-        int main() { count<<<1, 1>>>(); nothing<<<1, 1>>>(); nothing<<<1, 1>>>(); count<<<1, 1>>>(); }
+        __global__ void look(int *out) { if (out) *out = own::table[threadIdx.x]; }
+        int main() {
+          count<<<1, 1>>>(); look<<<1, 1>>>(0); look<<<1, 1>>>(0); count<<<1, 1>>>();
+          if (cudaDeviceSynchronize()) abort();
+        }
     """)
     done = warploom("cuda", source)
     assert done.returncode == 2

@@ -7,6 +7,7 @@
 #define _DEFAULT_SOURCE
 #include <cuda.h>
 #include <cuda_runtime_api.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -42,6 +43,13 @@ static void at_exit(int status, void *unused) {
     on_end(status);
 }
 
+/* A program that gives up after a failed call often throws: the error of its launch is reported all the same. */
+static void at_abort(int number) {
+  signal(number, SIG_DFL);
+  if (on_end)
+    on_end(128 + number);
+}
+
 void warploom_connect(launch_function launch, tiled_function tiled, im2col_function im2col, memory_function memory,
                       exit_function ending, const int *numbers) {
   static int registered;
@@ -55,6 +63,7 @@ void warploom_connect(launch_function launch, tiled_function tiled, im2col_funct
     memcpy(&hardware, numbers, sizeof hardware);
   if (!registered && ending)
     on_exit(at_exit, NULL);
+  signal(SIGABRT, ending ? at_abort : SIG_DFL);
   registered = 1;
 }
 

@@ -13,6 +13,7 @@ from warploom.cuda.library import Callbacks, Runtime, call_main
 from warploom.cuda.memory import Bytes, DeviceMemory
 from warploom.cuda.options import Options
 from warploom.cuda.recording import recorded
+from warploom.cuda.variables import changed_variables, used_variables
 from warploom.diagnostics import Diag
 from warploom.hardware.tensor_maps import MAP_BYTES
 from warploom.host.launch import Launch, entry_of
@@ -111,18 +112,13 @@ class Session:
         self.launches.run(whole, recording=file and recorded(whole, file, self.memory, self._maps), file=file)
 
     def _refuse_kept_variables(self, module: Module, kernel: Kernel) -> None:
-        """Refuse a second launch that uses a `__device__` variable: every launch has fresh ones."""
-        names = [
-            each.name for each in module.variables if each.space == "global" and not each.name.startswith(("$", "__"))
-        ]
-        if names:
-            functions = [each for each in module.kernels if not each.entry]
-            bodies = repr([kernel.body, *(each.body for each in functions)])
-            used = {name for name in names if f"'{name}'" in bodies}
-            if kept := sorted(used & self._changed):
-                what = f"the `__device__` variable `{kept[0]}`, which keeps its value from one launch to the next,"
-                raise Diag.NOT_MODELLED.error(what=what)
-            self._changed |= used
+        """Refuse a second launch that changes a `__device__` variable, or uses a changed one: every launch has fresh
+        ones.
+        """
+        if kept := sorted(used_variables(module, kernel) & self._changed):
+            what = f"the `__device__` variable `{kept[0]}`, which keeps its value from one launch to the next,"
+            raise Diag.NOT_MODELLED.error(what=what)
+        self._changed |= changed_variables(module, kernel)
 
     def _text_of(self, name: str) -> str:
         for text in self._texts:
