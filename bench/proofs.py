@@ -19,7 +19,7 @@ import ml_dtypes
 import numpy as np
 
 import warploom as wl
-from warploom.structured import BlockScaledMatmulConfig, BlockwiseFP8MatmulConfig
+from warploom.structured import BlockScaledMatmulConfig, BlockwiseFP8MatmulConfig, HopperBlockwiseConfig
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "results" / "proofs.json"
@@ -120,7 +120,9 @@ ALL: Mapping[str, Callable[[], wl.Launch]] = {
     "sm_90a gated": lambda: gated(HOPPER),
     "sm_90a tf32x3": lambda: tf32x3("sm_90a"),
     "sm_90a conv2d": lambda: conv2d(HOPPER),
-    "sm_90a blockwise": lambda: blockwise("sm_90a"),
+    "sm_90a blockwise": lambda: blockwise(
+        "sm_90a", HopperBlockwiseConfig(tile=(64, 64), consumers=1, num_pipeline_stages=STAGES)
+    ),
     "sm_90a grouped": lambda: grouped(HOPPER),
     "sm_100a pair": lambda: matmul(wl.MatmulConfig(), 256 * TILES, 256),
     "sm_100a one CTA": lambda: matmul(BLACKWELL),
