@@ -40,7 +40,8 @@ def of_pairs():
 
 
 def of_images():
-    return wl.conv2d, {"x": ints(8, 28, 28, 64), "w": ints(128, 3, 3, 64), "padding": 1}, (8, 28, 28, 128)
+    x, w = (ints(*shape).permute(0, 3, 1, 2) for shape in ((8, 28, 28, 64), (128, 3, 3, 64)))
+    return wl.conv2d, {"x": x, "w": w, "padding": 1}, (8, 28, 28, 128)
 
 
 CALLS = {
@@ -59,10 +60,9 @@ CALLS = {
 def test_roles_take_their_tiles_in_order(name):
     operation, given, shape = CALLS[name]()
     out, plain = (torch.full(shape, torch.nan, device="cuda", dtype=torch.bfloat16) for _ in range(2))
-    if name == "conv2d":  # prepared calls and timelines take images with the channels last
-        operation(**{key: _channels_first(each) for key, each in given.items()}, out=_channels_first(plain))
-    else:
-        operation(**given, out=plain)
+    if name == "conv2d":
+        out, plain = (each.permute(0, 3, 1, 2) for each in (out, plain))
+    operation(**given, out=plain)
     found = wl.timeline(operation, **given, out=out, tiles=32)
     assert torch.equal(out, plain)
     assert {each.role for each in found} == {"load", "consume"}
@@ -77,7 +77,3 @@ def test_roles_take_their_tiles_in_order(name):
     for (cta, role), one in of_role.items():
         if role == "consume":  # a tile is complete only after its loads have begun
             assert one[0].end >= of_role[cta, "load"][0].begin
-
-
-def _channels_first(value):
-    return value.permute(0, 3, 1, 2) if isinstance(value, torch.Tensor) else value

@@ -69,3 +69,12 @@ def test_wrong_arguments_and_gradients():
         wl.conv2d(x, w, groups=2)
     with pytest.raises(WarploomError, match="a convolution"):
         wl.conv2d(x, w.requires_grad_())
+
+
+@pytest.mark.parametrize("target", ["sm_90a", "sm_100a"])
+def test_a_timeline_takes_tensors_as_the_operation_does(target):
+    x, w = torch.randint(-2, 3, (2, 16, 9, 9)).bfloat16(), torch.randint(-2, 3, (24, 16, 3, 3)).bfloat16()
+    x, w = (each.contiguous(memory_format=torch.channels_last) for each in (x, w))
+    out = torch.full((2, 24, 9, 9), torch.nan, dtype=torch.bfloat16).contiguous(memory_format=torch.channels_last)
+    assert wl.timeline(wl.conv2d, x, w, padding=1, out=out, target=target)
+    assert torch.equal(out, torch.nn.functional.conv2d(x.float(), w.float(), padding=1).bfloat16())

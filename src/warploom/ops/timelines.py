@@ -33,6 +33,8 @@ def timeline(operation: Any, *args: Any, tiles: int = 16, **options: Any) -> lis
     `warploom.structured.chrome_trace` writes spans as a file for Chrome and Perfetto.
     """
     given = signature(operation).bind(*args, **options).arguments
+    if operation.__name__ == "conv2d":
+        given = mapped(given, lambda _, array: _channels_last(array))
     on_gpu = [buffer for _, array in leaves(given) if (buffer := buffer_of(array)).is_on_gpu]
     if on_gpu:
         return _on_gpu(operation, given, tiles, device_of(on_gpu[0].device, on_gpu[0].address))
@@ -46,6 +48,12 @@ def timeline(operation: Any, *args: Any, tiles: int = 16, **options: Any) -> lis
     )
     launch(_traced(planned.call, stamps, target))
     return spans(stamps, planned.call.config.roles)
+
+
+def _channels_last(array: Any) -> Any:
+    """Return images or filters with the channels last; PyTorch has them first."""
+    is_image = hasattr(array, "permute") and array.dim() == 4
+    return array.permute(0, 2, 3, 1) if is_image else array
 
 
 def _on_gpu(operation: Any, given: dict[str, Any], tiles: int, device: Device) -> list[Span]:
