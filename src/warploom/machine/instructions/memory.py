@@ -412,7 +412,8 @@ def clear(op: Op) -> Run:
                 )
                 raise Diag.BAD_SHAPE.error(text=opcode, what=what)
             g.grid.effects += 1
-            words = np.arange(start, start + count, _WORD, dtype=np.uint64)
+            most = g.cta.shared.size + _WORD  # so many are outside anyhow
+            words = np.arange(start, start + min(count, most), _WORD, dtype=np.uint64)
             if count:
                 g.cta.shared.write(words, np.zeros(len(words), np.uint64), _WORD, None, f"`{opcode}`", g.number)
 
