@@ -115,7 +115,15 @@ ROWS = ((1, 16), (17, 128), (129, 1024), (1025, 8192))
 
 
 def models() -> str:
-    rows = rows_of("alone_models")
+    return by_rows(rows_of("alone_models"))
+
+
+def fresh_models() -> str:
+    return by_rows(rows_of("alone_fresh"))
+
+
+def by_rows(rows: list[Row]) -> str:
+    """Means and the lowest of shapes by their number of rows."""
     lines = []
     for least, most in (*ROWS, (ROWS[0][0], ROWS[-1][1])):
         some = [row for row in rows if least <= row["shape"][0] <= most]
@@ -136,14 +144,23 @@ def alone_families() -> str:
         (row["family"], row["label"], row["best_peer"], ratio(row["alone"]), ratio(row["cool"]))
         for row in rows_of("alone_families")
     ]
+    for name in dict.fromkeys(row["family"] for row in rows_of("alone_families")):
+        some = [row for row in rows_of("alone_families") if row["family"] == name]
+        means = (ratio(mean(some, how)) for how in ("alone", "cool"))
+        lower = f"lower of both {ratio(mean(some, 'worst'))}, lowest {ratio(min(row['worst'] for row in some))}"
+        lines.append((name, f"geometric mean of {len(some)}", lower, *means))
     return table(("operation", "sizes", "fastest baseline", "alone", "cool"), lines) if lines else ""
+
+
+SHIPPED_FROM = 0.004
+"""Gain from which `bench/screening.py --ship` takes a configuration."""
 
 
 def screened() -> str:
     """The choice before and after a screening, each alone and cool against PyTorch's first way."""
     lines = []
     for row in rows_of("screened"):
-        if "best" not in row or row["best"] == "ours":
+        if row.get("best", "ours") == "ours" or row["best_worst"] < row["worst"] + SHIPPED_FROM:
             continue
         before, after = (row["sides"][name] for name in ("ours", row["best"]))
         ratios = (ratio(each[how]) for each in (before, after) for how in ("alone", "cool"))
@@ -421,6 +438,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
         summary,
         alone,
         models,
+        fresh_models,
         alone_families,
         screened,
         counters,
