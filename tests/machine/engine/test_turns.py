@@ -111,3 +111,14 @@ def test_the_limit_is_found_at_the_same_place(limit: int) -> None:
             threads(LONG, 128, source=np.zeros(128, np.uint32), limit=limit)
         found.append(str(error.value))
     assert found[0] == found[1]
+
+
+def test_an_unsupported_instruction_is_named_with_its_line() -> None:
+    """The search for later instructions that native code can execute does not move the place."""
+    body = "mov.u32 %r3, 1;\n cvt.u64.bf16 %rd5, %h1;\n mov.u64 %rd6, 2;\n add.u64 %rd6, %rd6, %rd5;"
+    found = []
+    for name in ("numpy", "native"):
+        with engine(name), pytest.raises(Exception, match="NOT_MODELLED") as error:
+            threads(body, 32)
+        found.append(str(error.value))
+    assert found[0] == found[1]

@@ -87,6 +87,7 @@ class BlockWriter:
             if self.native is not None and (taken := self.native.take(self, block.ops, at)):
                 at += taken
                 continue
+            lines.op = op  # the search has gone on to later ones
             skipped = self._together(block.ops, at) or self._moves(block.ops, at)
             skipped = skipped or batches.write(self.w, block.ops, at)
             if skipped:
