@@ -64,7 +64,7 @@ class Memory:
         return address.value
 
     def get(self, address: int, like: Array) -> Array:
-        found = np.empty_like(like)
+        found = np.empty(like.shape, like.dtype)  # in C order, whatever the order of `like`
         to, size = ctypes.c_void_p(found.ctypes.data), ctypes.c_size_t(found.nbytes)
         self._call("cuMemcpyDtoH_v2", to, ctypes.c_uint64(address), size)
         return found

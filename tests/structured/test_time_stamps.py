@@ -8,6 +8,7 @@ from math import prod
 import ml_dtypes
 import numpy as np
 import pytest
+from tests.trace.harness import accepted
 
 import warploom as wl
 from warploom.host.program import text_of
@@ -69,6 +70,11 @@ def test_tiles_that_do_not_fit_are_left_out():
     bound, trace, *_ = bound_of("sm_90a", tiles=1, sms=1)
     wl.launch(bound, sms=1)
     assert {each.tile for each in spans(trace, CONFIGS["sm_90a"][1].roles)} == {0}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_ptxas_accepts_the_time_stamps(name):
+    assert "mov.u64" in accepted(bound_of(name, tiles=2)[0])
 
 
 @pytest.mark.parametrize("name", CONFIGS)

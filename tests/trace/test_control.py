@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.trace.harness import accepted, body, run
 
-from warploom import launch
+from warploom import WarploomError, launch
 from warploom.trace import (
     Variable,
     While,
@@ -311,6 +311,15 @@ def test_clocks_are_read_each_time():
     out = np.zeros(32, np.uint64)
     lines = body(run(ticks, out))
     assert sum("%clock64" in line for line in lines) == 2
+
+
+def test_a_register_is_read_with_its_width():
+    @kernel
+    def time(out):
+        out[thread()] = special("globaltimer").to("u64")
+
+    with pytest.raises(WarploomError, match=r"`%globaltimer`, which has 64 bits, read as \.u32"):
+        run(time, np.zeros(32, np.uint64))
 
 
 def test_constants_are_read_before_the_body():

@@ -54,7 +54,7 @@ class TimeStamps:
         assert buffer is not None
         cta = (special("ctaid.z") * special("nctaid.y") + special("ctaid.y")) * special("nctaid.x") + special("ctaid.x")
         with when(role.first_thread & (tile.to("s32") < buffer.shape[2])):
-            buffer[cta.to("s32"), number, tile.to("s32"), which] = special("globaltimer")
+            buffer[cta.to("s32"), number, tile.to("s32"), which] = special("globaltimer", "u64")
 
 
 @dataclass(frozen=True, order=True)

@@ -35,6 +35,8 @@ _KINDS = {
 _NEUTRAL = {"add": 0, "sub": 0, "or": 0, "xor": 0, "shl": 0, "shr": 0, "mul": 1, "div": 1}
 _MIRRORED = {"eq": "eq", "ne": "ne", "lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
 _CHANGING = ("clock", "globaltimer", "pm", "smid", "warpid", "nsmid", "nwarpid")
+_LONG = ("clock64", "globaltimer", "current_graph_exec")
+"""Hardware registers of 64 bits."""
 _SMALL = ("tid", "ntid", "ctaid", "nctaid", "laneid", "cluster", "ncluster")
 """Hardware registers that are less than 2^31."""
 _NONNEGATIVE = "not negative"
@@ -240,6 +242,9 @@ def valued(value: Value | Number, type_: str) -> Value:
 def special(name: str, type_: str = "u32") -> Value:
     """A hardware register such as `tid.x`; one that never changes is read once, before the body."""
     builder, operand = current(f"`%{name}`"), Special(f"%{name}")
+    if (name in _LONG) != type_.endswith("64"):
+        bits = "64" if name in _LONG else "32"
+        raise Diag.TYPE_MISMATCH.error(here(), what=f"`%{name}`, which has {bits} bits, read as .{type_}")
     if name.startswith(_CHANGING):
         out = builder.register(type_)
         builder.add(f"mov.{type_}", (out, operand))
