@@ -315,12 +315,21 @@ def families() -> str:
 def conv2d() -> str:
     rows = rows_of("conv2d")
     lines = [
-        (row["label"], f"{row['us']:.1f}", f"{row['tflops']:.0f}", f"{row['cudnn_us']:.1f}", ratio(row["ratio"]))
+        (
+            row["label"],
+            f"{row['sides']['warploom']['alone_us']:.1f}",
+            f"{row['tflops']:.0f}",
+            f"{row['sides']['cudnn']['alone_us']:.1f}",
+            ratio(row["alone"]),
+            ratio(row["cool"]),
+        )
         for row in rows
     ]
     if lines:
-        lines.append((f"geometric mean of {len(rows)}", "", "", "", ratio(mean(rows, "ratio"))))
-    head = ("filter, image, channels", "µs", "TFLOP/s", "cuDNN, µs", "speed vs cuDNN")
+        lines.append(
+            (f"geometric mean of {len(rows)}", "", "", "", ratio(mean(rows, "alone")), ratio(mean(rows, "cool")))
+        )
+    head = ("filter, image, channels", "µs", "TFLOP/s", "cuDNN, µs", "speed vs cuDNN, alone", "cool")
     return table(head, lines) if lines else ""
 
 

