@@ -194,6 +194,13 @@ def test_a_message_between_ctas_needs_release_acquire_and_scope(
     assert report.verdict is (Verdict.PROVED if right else Verdict.REFUTED)
 
 
+def test_a_message_that_is_polled_before_it_is_sent_is_proved() -> None:
+    """The reads that find the old value are repeated, so that nothing must order them before the store."""
+    late = MESSAGE.replace("setp.eq.u32 %p2, %r7, 0;", "setp.eq.u32 %p2, %r7, 1;")
+    body = late.format(store="st.release.gpu.global.u32", load="ld.acquire.gpu.global.u32", before="", after="")
+    assert checked(body, grid=2, block=32, budget=0).verdict is Verdict.PROVED
+
+
 RELEASE, ACQUIRE = "st.release.cta.shared.u32", "ld.acquire.cta.shared.u32"
 
 

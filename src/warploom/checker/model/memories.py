@@ -67,6 +67,8 @@ class Memories:
         """Locations whose value threads wait for."""
         self._disordered: list[tuple[str, Triple | None, Array, Access, Access]] = []
         """Strong stores that nothing orders after an earlier strong access to the same place."""
+        self._polls: dict[Warp, list[tuple[Access, bytes]]] = {}
+        """The latest strong read of each warp, with its addresses."""
         self.overlaps: dict[tuple[int, int], tuple[Access, Access, tuple[int, int]]] = {}
         """Stores of equal values to one address by two CTAs."""
 
@@ -81,6 +83,7 @@ class Memories:
         parts = self._agents.act(warp, event.lanes)
         semantics, writes = event.semantics, event.verb == "writes"
         strong = semantics in _STRONG or semantics.startswith("atomic")
+        polls = list[tuple[Access, bytes]]()
         for part in parts:
             for touch in event.touches:
                 own = touch if part.mask & event.lanes == event.lanes else _of_lanes(touch, event.lanes, part.mask)
@@ -94,7 +97,17 @@ class Memories:
                 access.changes = event.changes
                 if strong:
                     access.scope = event.scope or "sys"
+                    polls.append((access, own.addresses.tobytes()))
                 self.touch(own, access, part, part.clock)
+        if polls and not writes:
+            self._repeat(warp, polls)
+
+    def _repeat(self, warp: Warp, polls: list[tuple[Access, bytes]]) -> None:
+        """Note strong reads; those before are repeated if the warp's last action was the same instruction there."""
+        again = {(new.source.number, addresses) for new, addresses in polls}
+        for old, addresses in self._polls.get(warp, ()):
+            old.repeated |= old.value == warp.time - 1 and (old.source.number, addresses) in again
+        self._polls[warp] = polls
 
     def touch(self, touch: Touch, access: Access, part: Lanes, clock: Clock) -> None:
         """Judge an access to some bytes, and keep it."""
@@ -170,9 +183,11 @@ class Memories:
     def missable(self) -> Access | None:
         """A store to a location that threads wait for, which another store may follow or precede in time: the value
         that they wait for may be gone before they see it.
+
+        A read that the warp repeated did not find the value, so that it may come before any store.
         """
-        for space, cta, addresses, _, new in self._disordered:
-            if any((space, cta, address) in self._awaited for address in addresses.tolist()):
+        for space, cta, addresses, old, new in self._disordered:
+            if not old.repeated and any((space, cta, address) in self._awaited for address in addresses.tolist()):
                 return new
         return None
 

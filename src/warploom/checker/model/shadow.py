@@ -30,7 +30,7 @@ class Access:
 
     __slots__ = (
         "asynchronous", "barrier", "changes", "component", "components", "cta", "lanes", "name", "phase", "pipe",
-        "proxy", "scope", "source", "space", "value", "warp", "writes",
+        "proxy", "repeated", "scope", "source", "space", "value", "warp", "writes",
     )  # fmt: skip
 
     def __init__(
@@ -43,6 +43,8 @@ class Access:
         self.scope = ""
         """The scope of a strong access; empty for a weak one."""
         self.changes = True
+        self.repeated = False
+        """True for a strong read that its warp repeats at once: it did not find the value that the warp waits for."""
         self.asynchronous = False
         self.pipe: object = None
         self.barrier = ""
