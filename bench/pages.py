@@ -429,16 +429,16 @@ def sanitizer() -> str:
     if not found:
         return ""
     own = [row for row in found["rows"] if not row["case"].startswith("planted")]
-    clean = [row for row in own if row["well"]]
+    clean, right = [row for row in own if not row["errors"]], [row for row in own if row["well"]]
     tools = sorted({row["tool"] for row in own})
     planted = [row for row in found["rows"] if row["case"].startswith("planted")]
     text = (
         f"## compute-sanitizer\n\n{', '.join(tools)} over {len({row['case'] for row in own})} small cases of all families: "
-        f"{len(clean)} of {len(own)} runs without a finding and with the right result;\n{sum(row['well'] for row in planted)} of {len(planted)} planted faults "
-        f"found (`python tests/gpu/sanitise.py`)."
+        f"{len(clean)} of {len(own)} runs without a finding,\n{len(right)} of them with the right result; "
+        f"{sum(row['well'] for row in planted)} of {len(planted)} planted faults found (`python tests/gpu/sanitise.py`)."
     )
     bad = [f"{row['tool']} on {row['case']}" for row in own if not row["well"]]
-    return text + (f" Not clean: {'; '.join(bad)}.\n" if bad else "\n")
+    return text + (f" Not right: {'; '.join(bad)}.\n" if bad else "\n")
 
 
 BLOCKS: dict[str, Callable[[], str]] = {

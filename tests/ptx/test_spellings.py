@@ -77,6 +77,24 @@ def test_special_registers_of_four_parts_move_whole() -> None:
 
 @pytest.mark.parametrize(
     "body",
+    [
+        "mov.u32 %r0, %globaltimer;",
+        "add.u32 %r0, %r1, %clock64;",
+        "mov.u64 %d1, %tid.x;",
+        "mov.b64 %d1, %globaltimer_lo;",
+    ],
+)
+def test_special_registers_are_read_with_their_width(body: str) -> None:
+    """As ptxas requires; a register of 32 bits may be read with 16."""
+    with pytest.raises(WarploomError, match=r"has (32|64) bits where"):
+        words(body)
+    assert (
+        words("mov.u64 %d1, %globaltimer; mov.u16 %h, %tid.x; cvt.u32.u16 %r0, %h; st.global.b32 [%d0], %r0;")[0] == 0
+    )
+
+
+@pytest.mark.parametrize(
+    "body",
     ["ld.global.u64 wide, [%d0];", "ld.global.b128 wide, [%d0]; st.global.s8 [%d0], wide;", "cvt.u32.u64 low, wide;"],
 )
 def test_registers_of_128_bits_hold_no_narrower_value(body: str) -> None:

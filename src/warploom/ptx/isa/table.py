@@ -22,6 +22,7 @@ from functools import cache, cached_property, lru_cache
 from warploom.diagnostics import Diag, Loc, PtxError
 from warploom.ptx.isa.outside import why_outside
 from warploom.ptx.syntax.model import (
+    LONG_SPECIALS,
     VECTOR_SPECIALS,
     Address,
     Arguments,
@@ -525,6 +526,10 @@ def _misfit(operand: object, type_: str, slot: Slot, registers: dict[str, str]) 
         return f"`{operand}` has four parts; name one, as in `{operand}.x`"
     if isinstance(operand, Special | Symbol) and type_ == "pred" and operand.name != "%is_explicit_cluster":
         return f"`{operand}` is not a predicate"
+    if isinstance(operand, Special) and type_ in BITS and operand.name != "%gridid":
+        is_long = operand.name in LONG_SPECIALS
+        if is_long != (BITS[type_] == 64) and type_ != "pred":
+            return f"`{operand}` has {64 if is_long else 32} bits where {slot.name} is .{type_}"
     if not isinstance(operand, Register) or not type_:
         return ""
     have = registers.get(operand.name)

@@ -28,6 +28,9 @@ VECTOR_SPECIALS = frozenset(
 )
 """Special registers of four parts, x to w, of which an instruction names one; only `mov.v4` moves all."""
 
+LONG_SPECIALS = frozenset({"%clock64", "%globaltimer", "%current_graph_exec"})
+"""Special registers of 64 bits; `%gridid` is of 32 or 64, the others are not."""
+
 
 @dataclass(frozen=True, slots=True)
 class Special:

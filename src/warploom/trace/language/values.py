@@ -12,7 +12,7 @@ import re
 from typing import Any, NoReturn
 
 from warploom.diagnostics import Diag
-from warploom.ptx.syntax.model import Immediate, Operand, Special, Symbol
+from warploom.ptx.syntax.model import LONG_SPECIALS, Immediate, Operand, Special, Symbol
 from warploom.trace.builder import Region, current, here
 from warploom.trace.language.folding import COMPARE, convert, fold
 from warploom.trace.language.operators import Operators
@@ -35,8 +35,6 @@ _KINDS = {
 _NEUTRAL = {"add": 0, "sub": 0, "or": 0, "xor": 0, "shl": 0, "shr": 0, "mul": 1, "div": 1}
 _MIRRORED = {"eq": "eq", "ne": "ne", "lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
 _CHANGING = ("clock", "globaltimer", "pm", "smid", "warpid", "nsmid", "nwarpid")
-_LONG = ("clock64", "globaltimer", "current_graph_exec")
-"""Hardware registers of 64 bits."""
 _SMALL = ("tid", "ntid", "ctaid", "nctaid", "laneid", "cluster", "ncluster")
 """Hardware registers that are less than 2^31."""
 _NONNEGATIVE = "not negative"
@@ -242,8 +240,8 @@ def valued(value: Value | Number, type_: str) -> Value:
 def special(name: str, type_: str = "u32") -> Value:
     """A hardware register such as `tid.x`; one that never changes is read once, before the body."""
     builder, operand = current(f"`%{name}`"), Special(f"%{name}")
-    if (name in _LONG) != type_.endswith("64"):
-        bits = "64" if name in _LONG else "32"
+    if (is_long := operand.name in LONG_SPECIALS) != type_.endswith("64"):
+        bits = "64" if is_long else "32"
         raise Diag.TYPE_MISMATCH.error(here(), what=f"`%{name}`, which has {bits} bits, read as .{type_}")
     if name.startswith(_CHANGING):
         out = builder.register(type_)
