@@ -128,6 +128,22 @@ def test_a_variable_that_launches_change_is_refused_also_in_a_program_that_abort
     assert "3 launches" in done.stderr
 
 
+def test_an_empty_grid_is_an_error_of_the_launch(tmp_path):
+    source = tmp_path / "empty.cu"
+    source.write_text("""
+        __global__ void nothing() {}
+        int main() {
+          nothing<<<0, 32>>>();
+          if (cudaGetLastError() != cudaErrorInvalidConfiguration) return 7;
+          nothing<<<1, 32>>>();
+          return cudaDeviceSynchronize();
+        }
+    """)
+    done = warploom("cuda", source)
+    assert done.returncode == 0, done.stderr
+    assert "1 launch" in done.stderr
+
+
 def test_an_error_of_the_compiler_is_shown(tmp_path):
     source = tmp_path / "wrong.cu"
     source.write_text("int main() { return undeclared; }\n")

@@ -128,6 +128,9 @@ static cudaError_t start(const void *function, dim3 grid, dim3 block, dim3 clust
     return OK;
   if (!kernel)
     return said(cudaErrorInvalidDeviceFunction);
+  for (int at = 0; at < 6; at++) /* of the grid and the block */
+    if (!shape[at])
+      return said(cudaErrorInvalidConfiguration);
   fflush(NULL); /* the program's lines come before those of the kernel */
   if (!on_launch)
     return said(cudaErrorNotReady);

@@ -98,8 +98,6 @@ class Session:
     def _run(self, whole: Launch) -> None:
         options, key = self.options, (whole.entry, whole.grid, whole.block, whole.cluster, whole.args)
         name = readable(whole.entry or "")
-        if 0 in whole.grid:
-            return
         self._repeats = self._repeats + 1 if key == self._last else 1
         self._last = key
         if options.repeats is not None and self._repeats > options.repeats:
