@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 
 import pytest
 from protocol_explorer import explored
@@ -33,8 +34,9 @@ def test_no_verdict_on_fresh_protocols_is_unsound() -> None:
 
 def test_most_protocols_without_a_defect_are_proved() -> None:
     right = [made for made in map(protocol, range(0, 400, 4)) if not explored(made).is_wrong]
-    proved = [made for made in right if report_of(made).verdict == "PROVED"]
-    assert len(proved) > 0.9 * len(right) > 30
+    verdicts = Counter(report_of(made).verdict for made in right)
+    assert verdicts["PROVED"] > 0.8 * len(right) > 30  # some wait for a flag whose stores have no order: INCOMPLETE
+    assert verdicts["REFUTED"] < 0.1 * len(right)
 
 
 @pytest.mark.parametrize(

@@ -131,9 +131,9 @@ def test_pages_are_rendered_from_the_existing_results(monkeypatch, tmp_path):
         "ladder": {"rows": [*rungs, {"label": shapes[0], "rung": 2, "adds": "fails", "error": "x"}]},
         "sanitizer": {
             "rows": [
-                {"tool": "memcheck", "case": "fp8", "well": True},
-                {"tool": "racecheck", "case": "fp8", "well": False},
-                {"tool": "memcheck", "case": "planted: it", "well": True},
+                {"tool": "memcheck", "case": "fp8", "errors": 0, "well": True},
+                {"tool": "racecheck", "case": "fp8", "errors": 1, "well": False},
+                {"tool": "memcheck", "case": "planted: it", "errors": 1, "well": True},
             ]
         },
         "matmul_dependent": {
@@ -149,7 +149,7 @@ def test_pages_are_rendered_from_the_existing_results(monkeypatch, tmp_path):
     assert "old" not in text
     assert "| + more < most | 301 (0.600) | 301 (0.600) |" in text
     assert "1 of 2 runs without a finding" in text
-    assert "Not clean: racecheck on fp8" in text
+    assert "Not right: racecheck on fp8" in text
     assert "| 1×2×3 | 1.2 | 1.100 | 1.200 | 1.090 |" in text
     assert pages.rendered(text) == text
     drawn = ET.fromstring(pages.chart())

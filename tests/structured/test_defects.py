@@ -70,7 +70,8 @@ def prepared(name, cta_group=1):
         shape = (64 if cta_group == 1 else 256, 32, 8)
         config = MatmulConfig(cta_group=cta_group, mma_shape=shape, a_type="f32", precision="tf32x3")
         a, b = np.ones((m, k), np.float32), np.ones((n, k), np.float32).T
-        return dense_matmul.bind(a, b, config=config, precision="tf32x3", out=np.zeros((m, n), np.float32)), config
+        planned = dense_matmul.plan(a=a, b=b, config=config, precision="tf32x3", out=np.zeros((m, n), np.float32))
+        return planned.single_launch("matmul"), planned.call.config  # its subtiles are narrower than those of `config`
     if name == "epilogue_load":
         made = arrays(MatmulConfig(**fields, use_tma_epilogue_load=True), m, n, k)
         return test_residual.bound_to(made, test_residual.source_of(made), Epilogue(), 1.0), made.config

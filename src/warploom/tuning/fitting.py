@@ -60,20 +60,24 @@ def fit(measured: Sequence[Measured], *, start: Model, sms: int, rounds: int = 4
     relative to the fastest measured one, plus a part of its square, since no single choice should be bad. As the choice
     changes in jumps, each configuration counts with a weight that falls with its expected time. The distance of
     expected from measured times (the mean of the logarithms' differences) is added with a smaller weight; it determines
-    constants that no choice depends on.
+    constants that no choice depends on. Constants are varied by their logarithms; one that is zero remains zero.
     """
     rows = _rows(measured, sms)
-    names = tuple(asdict(start))
+    names = tuple(name for name, value in asdict(start).items() if value)
+
+    def model_of(logarithms: Numbers) -> Model:
+        values = dict(zip(names, np.exp(logarithms).tolist(), strict=True))
+        return replace(start, **values | {name: min(values[name], 1.0) for name in _SHARES if name in values})
 
     def cost(logarithms: Numbers) -> float:
-        return _cost(_model(names, logarithms), rows)
+        return _cost(model_of(logarithms), rows)
 
     generator = np.random.default_rng(seed)
     best = _minimise(cost, np.log([getattr(start, name) for name in names]))
     for _ in range(rounds):  # constants that are far off together are not found one by one
         other = _minimise(cost, best + generator.normal(0, _JUMP, len(best)))
         best = min(best, other, key=cost)
-    model = rounded(_model(names, best))
+    model = rounded(model_of(best))
     return Fit(model, len(measured), regret(start, measured, sms), regret(model, measured, sms))
 
 
@@ -133,11 +137,6 @@ def _cost(model: Model, rows: _Rows) -> float:
     near = np.exp(-_NEAR * rows.lost)
     error = float((near * np.abs(np.log(expected / rows.us))).sum() / near.sum())
     return float(regrets.mean() + _BAD * (regrets**2).mean()) + _ACCURACY * error
-
-
-def _model(names: tuple[str, ...], logarithms: Numbers) -> Model:
-    values = dict(zip(names, np.exp(logarithms).tolist(), strict=True))
-    return Model(**values | {name: min(values[name], 1.0) for name in _SHARES})
 
 
 def _minimise(cost: Callable[[Numbers], float], start: Numbers) -> Numbers:
