@@ -115,7 +115,8 @@ def test_calls_with_and_without_gradients_are_cached_separately(monkeypatch):
     """Their tensors differ in kind: a single cache entry would be replaced at every call."""
     plans, done = [], []
 
-    def plan(*given):
+    def plan(*given, clears):
+        assert not clears
         plans.append(given)
         prepared = SimpleNamespace(launch_at=lambda addresses, stream: done.append(addresses), count=3)
         return SimpleNamespace(prepared=prepared, stream=lambda: 0, copies=(), family=None, is_final=True)
@@ -137,7 +138,8 @@ def test_calls_with_and_without_gradients_are_cached_separately(monkeypatch):
 def test_calls_with_other_epilogue_inputs_are_cached_separately(monkeypatch):
     plans, done = [], []
 
-    def plan(*given):
+    def plan(*given, clears):
+        assert not clears
         plans.append(given)
         count = 3 + len(arguments.tensors_of(given[2]))
         prepared = SimpleNamespace(launch_at=lambda addresses, stream: done.append(len(addresses)), count=count)
