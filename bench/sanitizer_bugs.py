@@ -73,7 +73,7 @@ def ran(program: str, tool: str, name: str, version: str, limit: float) -> dict[
     found = [int(match[1]) for pattern in _SUMMARIES if (match := pattern.search(text))]
     lines = [line.removeprefix("=========").strip() for line in text.splitlines() if _DONE not in line]
     said = [line for line in lines if line and not line.startswith(("COMPUTE-SANITIZER", "Target", "Copyright"))]
-    return {"ended": has_ended, "errors": max(found, default=None), "result": result, "says": said[:3]}  # type: ignore[type-var]
+    return {"ended": has_ended, "errors": max(found) if found else None, "result": result, "says": said[:3]}
 
 
 def main() -> int:

@@ -15,6 +15,8 @@ import numpy as np
 
 from warploom.diagnostics import Diag
 from warploom.hardware.mma_shapes import WGMMA
+from warploom.hardware.synchronisation import REGISTERS_PER_THREAD
+from warploom.hardware.targets import MACHINES
 from warploom.hardware.tensor_maps import STRIDE_ALIGNMENT
 from warploom.heuristics import EMULATED, Device, ProblemKey, choose, key_of, shared
 from warploom.heuristics.sm90.device_data import fields_of_json
@@ -473,8 +475,8 @@ def _narrowed(config: MatmulConfig, request: Request) -> MatmulConfig:
 
 
 _EXCHANGED_COLUMNS = 8
-_MANY_THREADS = 256
-"""Threads of a CTA after which each has fewer than 255 registers."""
+_MANY_THREADS = MACHINES["sm_100a"].registers_per_sm // REGISTERS_PER_THREAD
+"""Threads of a CTA beyond which each has fewer registers than an instruction can name."""
 _LONG = ("gelu",)
 _LONG_PAIRS = ("geglu",)
 """Activations that need many registers, because of erf."""
