@@ -169,3 +169,8 @@ def test_on_a_gpu_the_buffer_is_memory_of_its_own(monkeypatch):
     assert steps == [8 * np.prod(trace.shape), "cuStreamSynchronize", "cuMemcpyDtoH_v2"]
     assert len(found) == np.prod(trace.shape) // 2
     assert {each.begin for each in found} == {0x0707070707070707}
+
+
+def test_the_first_argument_is_an_operation():
+    with pytest.raises(LaunchError, match="the first argument is ndarray, not an operation"):
+        wl.timeline(np.ones((2, 2)), np.ones((2, 2)))

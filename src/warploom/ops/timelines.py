@@ -32,6 +32,9 @@ def timeline(operation: Any, *args: Any, tiles: int = 16, **options: Any) -> lis
     need it. On a GPU times are nanoseconds; the emulator counts steps, which order events only.
     `warploom.structured.chrome_trace` writes spans as a file for Chrome and Perfetto.
     """
+    if not (callable(operation) and hasattr(operation, "plan")):
+        what = f"the first argument is {type(operation).__name__}, not an operation as in `timeline(matmul, a, b)`"
+        raise Diag.BAD_LAUNCH.error(what=what)
     given = signature(operation).bind(*args, **options).arguments
     if operation.__name__ == "conv2d":
         given = mapped(given, lambda _, array: _channels_last(array))
