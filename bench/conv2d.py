@@ -2,6 +2,7 @@
 
     python bench/conv2d.py
     python bench/conv2d.py --images 8 --settle 0.2 --time 0.1
+    python bench/conv2d.py "3x3, 56, 64 to 64"
     python bench/conv2d.py --machine            no GPU: small layers on the emulator, not timed
 
 Measured like bench/alone_families.py: each side alone at the power limit, and cool at the free clock, in CUDA graphs. cuDNN may
@@ -135,6 +136,7 @@ def on_the_emulator() -> int:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("layers", nargs="*", help="names of layers; rows of the others are kept")
     parser.add_argument("--images", type=int, default=32, help="images of a batch")
     add_protocol(parser)
     parser.add_argument("--seconds", type=float, default=1e9, help="begin no layer after this long")
@@ -146,9 +148,9 @@ def main(arguments: list[str] | None = None) -> int:
     torch.backends.cudnn.benchmark = True
     protocol, sensors, rng, started = Protocol.of(asked), Sensors(), random.Random(), time.monotonic()
     about = {"machine": machine(), **protocol.about(), "images": asked.images, "cudnn": torch.backends.cudnn.version()}
-    table = Table("conv2d", about, line_of, summary, asked.out, is_lost=is_lost)
+    table = Table("conv2d", about, line_of, summary, asked.out, is_lost=is_lost, adds=bool(asked.layers))
     try:
-        for layer in LAYERS:
+        for layer in [each for each in LAYERS if not asked.layers or each.name in asked.layers]:
             if time.monotonic() - started > asked.seconds:
                 break
             key = {"label": layer.name, "images": asked.images}

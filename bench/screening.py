@@ -157,9 +157,12 @@ dense: 4096x4096x14336: co128x256 co128x256b8 co128x256c2 co128x256c2b8 co128x25
     sw256x208st co256x192st sw256x176 sw256x176b8 co256x128c12 sw256x128c12 co128x256c2b2 sw128x256c12b8
 swiglu: 16x28672x8192: pp64x224 pp64x224c12 pp64x112 pp64x112c12 pp64x128 one64x224 one64x224c12 one64x112
     one64x112c12 one64x112s8 one64x176 one64x64 one64x256 one64x224st one64x128st pp64x128st sw128x16 sw128x16st
-    sw128x16c2 sw128x16s10 sw256x16 sw256x16st sw256x16c2 sw256x16c2st sw128x32 sw256x32st
+    sw128x16c2 sw128x16s10 sw256x16 sw256x16st sw256x16c2 sw256x16c2st sw128x32 sw256x32st sw128x16k2c sw256x16k2c
 swiglu: 64x14336x4096: pp64x224 pp64x224c12 pp64x112 pp64x128 one64x224 one64x224c12 one64x256 one64x112 one64x128
-    one64x64 one64x224st sw128x64 sw128x64st sw128x64c2 sw256x64 sw256x64st sw256x64c2 sw256x72
+    one64x64 one64x224st sw128x64 sw128x64st sw128x64c2 sw256x64 sw256x64st sw256x64c2 sw256x72 sw128x64k2c
+    sw256x64k2c one64x224k2c
+swiglu: 1x14336x4096: pp64x224 one64x112 one64x256 sw128x8 sw128x8st sw128x8c2 sw128x8k2c sw128x8s12 sw256x8 sw256x8st
+    sw256x8k2c sw128x16 sw128x16k2c
 batched: 16x1024x1024x1024: co128x256 co128x256b8 co128x256c2 co128x256c2b8 co128x256c12 sw128x256 sw128x256b8
     sw128x256c2 sw128x256c12 co128x256st co128x256c2stb8 co256x128c12 pp128x128 pp128x176 pp128x208 co256x176
     sw256x208 pp128x128c2 pp128x152
@@ -427,6 +430,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000, help="of the order of the sides")
     parser.add_argument("--processes", type=int, default=12, help="that assemble kernels")
     parser.add_argument("--build", action="store_true", help="only assemble; needs no GPU")
+    parser.add_argument("--decode", action="store_true", help="only the few rows of decode steps")
     parser.add_argument("--transient", action="store_true", help="first time long runs of an 8-bit problem")
     parser.add_argument("--out", type=Path, default=RESULTS, help="the folder for JSON")
     parser.add_argument("--ship", action="store_true", help="put the results into hopper_configurations.json")
@@ -438,6 +442,7 @@ def main() -> int:
         return 0
     started = time.monotonic()
     problems = [Problem.of(*each) for each in listed(SCREENED) if not asked.families or each[0] in asked.families]
+    problems = [each for each in problems if each.is_brief or not asked.decode]
     builder = Builder(problems, asked.processes)
     if asked.build:
         for problem in problems:
