@@ -68,8 +68,6 @@ class Case:
             "register_based_epilogue": self.by_registers,
             "c_type": self.c_type,
         }
-        is_gated = self.family.startswith("gated")
-        common |= {"num_accum_pipeline_stages": 1} if is_gated and n > 128 else {}  # two would fill TMEM
         if self.family.endswith("blockwise"):
             return BlockwiseFP8MatmulConfig(mma_shape=(m, n, 32), **common)
         if self.family.endswith("block_scaled"):

@@ -163,7 +163,17 @@ def test_a_part_of_tmem_can_be_allocated():
     config = MatmulConfig(mma_shape=(128, 64, 16), cta_group=1, tensor_memory_columns=128)
     assert config.output.stage_stride_cols == 64
     assert violations(config) == []
-    assert "overlap" in violations(replace(config, tensor_memory_columns=64))[0]
+    assert replace(config, tensor_memory_columns=64).num_accum_pipeline_stages == 1
+    assert "overlap" in violations(replace(config, tensor_memory_columns=64, num_accum_pipeline_stages=2))[0]
+
+
+@pytest.mark.parametrize(("fields", "accumulators"), [({"AB_swapped": True}, 1), ({}, 2)], ids=["swapped", ""])
+def test_a_gate_and_up_pair_has_as_many_accumulators_as_fit(fields, accumulators):
+    config = MatmulConfig(mma_shape=(256, 192, 16), **fields)
+    assert config.num_accum_pipeline_stages == 2
+    gated = config.replace(gated=True)
+    assert (gated.num_accum_pipeline_stages, violations(gated)) == (accumulators, [])
+    assert gated.written.output == gated.output
 
 
 @pytest.mark.parametrize(

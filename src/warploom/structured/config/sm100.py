@@ -64,7 +64,7 @@ class MatmulConfig(GemmConfig):
     epilogue_is_1d: bool = False
     num_clc_pipeline_stages: int = DERIVED
     """Zero means that no CTA asks for more work: one tile each."""
-    num_accum_pipeline_stages: int = 2
+    num_accum_pipeline_stages: int = DERIVED
     num_output_stages: int = 2
     output_tile_shape: tuple[int, int] = DERIVED
     a_swizzle: str = DERIVED
@@ -164,8 +164,12 @@ class MatmulConfig(GemmConfig):
         """The configuration as the tile writer sees it: with `gated`, two accumulators become one column."""
         if not self.gated:
             return self
-        mma_shape = (self.MMA_M, self.tile_columns, self.MMA_K)
-        return self.replace(mma_shape=mma_shape, gated=False, output_tile_shape=self.output_tile_shape)
+        return self.replace(
+            mma_shape=(self.MMA_M, self.tile_columns, self.MMA_K),
+            gated=False,
+            output_tile_shape=self.output_tile_shape,
+            num_accum_pipeline_stages=self.num_accum_pipeline_stages,  # not derived again for half of the columns
+        )
 
     @property
     def BK(self) -> int:

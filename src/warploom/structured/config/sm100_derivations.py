@@ -17,6 +17,11 @@ def _mma_shape(config: MatmulConfig) -> tuple[int, int, int]:
     return (128 * config.cta_group, 128 * config.cta_group, config.mma.k)
 
 
+def _accumulators(config: MatmulConfig) -> int:
+    """Choose two, unless the gate and up pairs of one tile take more than half of TMEM."""
+    return 2 if 2 * config.accumulator_columns <= config.tensor_memory_columns else 1
+
+
 def _output_tile_shape(config: MatmulConfig) -> tuple[int, int]:
     """Choose subtiles as wide as the widest swizzle; fragments of 8-bit types have at most 16 columns."""
     rows = MACHINE.tensor_lanes if config.cta_group == 2 else config.MMA_M
@@ -62,10 +67,11 @@ def _pipeline_stages(config: MatmulConfig) -> int:
 DERIVATIONS: Mapping[str, Derivation] = {
     **COMMON_DERIVATIONS,
     "mma_shape": _mma_shape,
+    "output_tile_shape": _output_tile_shape,
+    "num_accum_pipeline_stages": _accumulators,
     "cluster_shape": lambda c: (c.cta_group, 1, 1),
     "scheduler": lambda c: "static" if c.is_grouped else "clc",
     "num_clc_pipeline_stages": lambda c: 2 if c.scheduler == "clc" else 0,
-    "output_tile_shape": _output_tile_shape,
     "a_swizzle": lambda c: _input_swizzle(c.a_type, c.a_major, c.BM),
     "b_swizzle": lambda c: _input_swizzle(c.b_type, c.b_major, c.b_rows),
     "c_swizzle": _c_swizzle,

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import gcd
-from typing import ClassVar, Self
+from typing import ClassVar
 
 from warploom.hardware.dtypes import ELEMENT_TYPES
 from warploom.hardware.synchronisation import REGISTERS_PER_THREAD
 from warploom.hardware.tmem import LANE_ALIGNMENT, QUADRANT, SCALE_CHUNK_FACTORS, SCALE_CHUNK_ROWS
-from warploom.structured.config.base import COMMON_DERIVATIONS, DERIVED, Derivation, ProblemRule, Rule
+from warploom.structured.config.base import DERIVED, Derivation, ProblemRule, Rule
 from warploom.structured.config.fields import BLOCKWISE_INPUT_TYPES, SCALED_INPUT_TYPES
 from warploom.structured.config.shared_memory import SharedArray, align_up, ceil_div, tiles
 from warploom.structured.config.sm100 import ACCUMULATOR_BYTES, EPILOGUE_WARPS, MatmulConfig
@@ -66,7 +66,6 @@ class BlockScaledMatmulConfig(MatmulConfig):
     """MXFP8, MXFP4 or NVFP4: each `vec_sf_size` elements of a row share a scale that the tensor core applies."""
 
     a_type: str = "e4m3"
-    num_accum_pipeline_stages: int = DERIVED
     scaling_kind: str = DERIVED
     scale_type: str = DERIVED
     vec_sf_size: int = DERIVED
@@ -79,9 +78,8 @@ class BlockScaledMatmulConfig(MatmulConfig):
         "scaling_kind": lambda c: "mxf4nvf4" if c.a_type == "e2m1" == (c.b_type or c.a_type) else "mxf8f6f4",
         "scale_type": lambda c: "ue4m3" if c.scaling_kind == "mxf4nvf4" else "ue8m0",
         "vec_sf_size": lambda c: c.mma.k // max((c.mma.scale_vectors or {}).get(c.scale_type, (1,))),
-        "mma_shape": MatmulConfig.derivations["mma_shape"],
-        "num_accum_pipeline_stages": lambda c: 2 if c.MMA_N <= 128 else 1,
         **MatmulConfig.derivations,
+        "num_accum_pipeline_stages": lambda c: 2 if c.MMA_N <= 128 else 1,
     }
 
     @property
@@ -95,11 +93,6 @@ class BlockScaledMatmulConfig(MatmulConfig):
     @property
     def is_gmm(self) -> bool:
         return self.is_grouped
-
-    @property
-    def written(self) -> Self:
-        stages = self.num_accum_pipeline_stages  # not derived again for half of the columns
-        return super().written.replace(num_accum_pipeline_stages=stages) if self.gated else self
 
     @property
     def is_narrow(self) -> bool:
@@ -174,7 +167,6 @@ class BlockwiseFP8MatmulConfig(MatmulConfig):
     """FP8 with a scale per row of A and 128 of K, and per 128 × 128 of B: the epilogue applies both."""
 
     a_type: str = "e4m3"
-    num_accum_pipeline_stages: int = DERIVED
     scale_type: str = "f32"
     scale_granularity: int = 128
     """Columns of C that share a scale of B."""
@@ -182,11 +174,9 @@ class BlockwiseFP8MatmulConfig(MatmulConfig):
     input_types: ClassVar[tuple[str, ...]] = BLOCKWISE_INPUT_TYPES
     rules: ClassVar[tuple[Rule, ...]] = (*CONFIG_RULES, *BLOCKWISE_RULES)
     derivations: ClassVar[Mapping[str, Derivation]] = {
-        **COMMON_DERIVATIONS,
+        **MatmulConfig.derivations,
         "mma_shape": lambda c: (128 * c.cta_group, 128, c.mma.k),
-        "output_tile_shape": MatmulConfig.derivations["output_tile_shape"],
         "num_accum_pipeline_stages": _blockwise_accumulators,
-        **{name: made for name, made in MatmulConfig.derivations.items() if name != "mma_shape"},
     }
 
     @property
