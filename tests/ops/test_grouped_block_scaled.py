@@ -207,12 +207,14 @@ def test_results_in_mxfp8(cta_group):
     case = Gated("MXFP8", 96)
     config = None if cta_group is None else case.gate.config(256, cta_group).replace(c_type="e4m3")
     bound = gated_grouped_block_scaled_matmul.plan(*case.given, **case.options, quantise_to="mxfp8", config=config)
-    wl.launch(bound.launch, schedule=SCHEDULES[cta_group or 0])
     made, wanted = bound.result, quantise_mxfp8(case.hidden)
     is_written = case.gate.experts >= 0
-    scales = deinterleave_scales(made.scales, 167, 3, case.gate.ends).view(np.uint8)
-    np.testing.assert_array_equal(exact(made.values), exact(wanted.values))
-    np.testing.assert_array_equal(scales[is_written], wanted.scales.view(np.uint8)[is_written])
+    for schedule in SCHEDULES:
+        made.values[is_written] = np.nan
+        wl.launch(bound.launch, schedule=schedule)
+        scales = deinterleave_scales(made.scales, 167, 3, case.gate.ends).view(np.uint8)
+        np.testing.assert_array_equal(exact(made.values), exact(wanted.values))
+        np.testing.assert_array_equal(scales[is_written], wanted.scales.view(np.uint8)[is_written])
     down, of_down = integers(3, 40, 96, dtype=E4M3), factors(3, 40, 3, dtype=E8M0)
     got = grouped_block_scaled_matmul(
         made.values, down, made.scales, of_down, case.gate.ends, expert_ids=case.gate.ids, out_dtype=np.float32
@@ -226,16 +228,21 @@ def test_results_in_mxfp8(cta_group):
 @pytest.mark.parametrize("scale", [1.0, 4.0])
 def test_results_in_nvfp4(scale):
     case = Gated("NVFP4", 80)
-    made = gated_grouped_block_scaled_matmul(*case.given, **case.options, quantise_to="nvfp4", quantise_scale=scale)
+    options = {**case.options, "quantise_to": "nvfp4", "quantise_scale": scale}
+    bound = gated_grouped_block_scaled_matmul.plan(*case.given, **options)
+    made = bound.result
     runs = exact(case.hidden).reshape(167, -1, 16)
     scales = np.minimum(np.abs(runs).max(-1) / 6 / scale, 448).astype(np.float32).astype(E4M3)
     steps = exact(scales)[..., None] * scale
     ratio = np.divide(runs, steps, out=np.zeros_like(runs), where=steps > 0)
     wanted = exact(np.clip(ratio, -6, 6).astype(np.float32).astype(E2M1)).reshape(167, 80)
     is_written = case.gate.experts >= 0
-    found = deinterleave_scales(made.scales, 167, 5, case.gate.ends)
-    np.testing.assert_array_equal(exact(found)[is_written], exact(scales)[is_written])
-    np.testing.assert_array_equal(unpacked(made.values), wanted)
+    for schedule in SCHEDULES:
+        made.values[is_written] = 0xFF
+        wl.launch(bound.launch, schedule=schedule)
+        found = deinterleave_scales(made.scales, 167, 5, case.gate.ends)
+        np.testing.assert_array_equal(exact(found)[is_written], exact(scales)[is_written])
+        np.testing.assert_array_equal(unpacked(made.values), wanted)
     assert made.scale == scale
 
 
