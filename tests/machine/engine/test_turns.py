@@ -10,6 +10,7 @@ from tests.machine.engine.mutants import engine
 from tests.machine.simt import threads
 
 from warploom.machine.core import schedule as schedules
+from warploom.machine.core.events import Event
 from warploom.machine.core.schedule import Random, Recorded
 
 pytest.importorskip("llvmlite")
@@ -101,6 +102,34 @@ def test_ctas_run_in_lockstep_only_after_the_first_turns() -> None:
     assert chosen.count(1) > 16
     assert any(" warps 0-3" in name for name in recorded.steps)
     assert any(name.endswith(" warp 3") for name in recorded.steps)
+
+
+class Asked(Random):
+    """A random schedule that is asked for every choice: the emulator knows the draws of `Random` itself only."""
+
+
+class Steps:
+    """An observer that notes who acts, in order."""
+
+    def __init__(self) -> None:
+        self.seen: list[object] = []
+
+    def on_event(self, event: Event) -> None:
+        if event.kind == "access":
+            self.seen.append((event.agent, event.source.number))
+
+
+@pytest.mark.parametrize("name", ["numpy", "native"])
+def test_random_steps_are_those_of_a_schedule_that_is_asked_for_every_choice(name: str) -> None:
+    """The events of more turns than the short ones, and updates that are lost, are the same."""
+    found = []
+    for schedule in (Random(5), Asked(5)):
+        source, steps = np.zeros(3 * 256, np.uint32), Steps()
+        with engine(name):
+            threads(COUNTED, 256, source=source, grid=3, schedule=schedule, observers=[steps])
+        found.append((int(source[0]), steps.seen))
+    assert len(found[0][1]) > 256
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("limit", [150, 400])

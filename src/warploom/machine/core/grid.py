@@ -15,10 +15,10 @@ from warploom.machine.core.async_operations import InFlight, Operation
 from warploom.machine.core.cta import Cluster, Cta
 from warploom.machine.core.deadlock_report import deadlock, located, placed, standing, waiters
 from warploom.machine.core.events import BarrierSite, Placed, Reporter, Site, Source, Started
-from warploom.machine.core.group import DONE, EXPIRED, READY, WAITING, WARP, Group, Storage
+from warploom.machine.core.group import DONE, EXPIRED, READY, WAITING, WARP, Group, Storage, unfold
 from warploom.machine.core.names import role_of
 from warploom.machine.core.observation import barrier_site, observed, site
-from warploom.machine.core.schedule import ARRIVAL, CANCEL, TURNS, WARPS, Eager, Replay, Starve
+from warploom.machine.core.schedule import ARRIVAL, CANCEL, TURNS, WARPS, Eager, Random, Replay, Starve
 from warploom.machine.core.setup import MOST_RESIDENT_BYTES, Setup, Triple, WarpState, resident_bytes
 from warploom.machine.engine import selection
 from warploom.machine.engine.access_log import AccessLog
@@ -102,7 +102,9 @@ class Grid:
         self.buffers = StoreBuffers(self) if getattr(setup.schedule, "buffers", False) else None
         self.clusters: list[Cluster] = []
         self._gone: list[Cluster] = []
-        self.executed = [0] * len(self.program.flow.blocks)
+        self._executed = [0] * len(self.program.flow.blocks)
+        self._spans: dict[tuple[int, int], int] = {}
+        """Executions of blocks from a first up to an end, by warps, that `_executed` does not have yet."""
         self.warps: list[WarpState] = []
         self.uses_reserved = not self.program.specials.isdisjoint(_RESERVED)
         self.specials = self._specials()
@@ -149,6 +151,8 @@ class Grid:
         self._turns = self.schedule.preempts and turns
         who = getattr(self.schedule, "interrupts", "")
         self._interrupted = Starve(who) if who else None
+        self._draws = self.schedule if type(self.schedule) is Random and self.buffers is None else None
+        """The schedule, where its draws need no description of the options."""
         self._launches_last = not self.eager and self._keeps_work(who)
         self._on_step = getattr(self.schedule, "stepped", None) if self.schedule.preempts else None
         self.late_barrier: str = getattr(self.schedule, "barrier", "")
@@ -296,6 +300,8 @@ class Grid:
             while True:
                 if self.eager:
                     self._eager_steps()
+                elif self._draws is not None:
+                    self._drawn_steps(self._draws)
                 if not self._step():
                     break
         finally:
@@ -335,6 +341,32 @@ class Grid:
                     if self._can_launch():
                         self.launch_next()
         self._check_limits()
+
+    def _drawn_steps(self, schedule: Random) -> None:
+        """The fast path of a random schedule, while nothing is in flight: it draws as `_step` lets it."""
+        below, turn, flight = schedule.below, schedule.turn, self.flight
+        while ready := self.ready:
+            if flight.possible or self.parked or self.spent or self.has_stale or self.budget < 0:
+                return
+            if self._deadline is not None and time.monotonic() > self._deadline:
+                return
+            if self.effects != self._last_effects:
+                self._last_effects, self._budget_at_effect = self.effects, self.budget
+                self._look_at = _LOOK_AFTER
+            elif self._budget_at_effect - self.budget > _LOOK_AFTER:
+                return
+            launch, steps = self._next < self._total and len(self.clusters) < self._capacity, self._steps + 1
+            if launch and steps - self._launched_at > _FAIR_STEPS:
+                return
+            self._steps = self._all_ran_at = steps
+            groups = len(ready)
+            answer = below(groups + launch) if groups + launch > 1 else 0
+            if answer == groups:
+                self.launch_next()
+                continue
+            group, blocks = ready[answer], turn() + 1
+            del ready[answer]
+            self._run(group, blocks)
 
     def _step(self) -> bool:
         """Ask the schedule for one step; False when the grid is done."""
@@ -574,18 +606,19 @@ class Grid:
 
     def _count(self, cta: Cta) -> None:
         """Add what an ended CTA executed to the sums, and its warps to the list while that is short."""
-        totals, costs = self.executed, self.program.costs
         executed = [0] * len(cta.live)
         for group in cta.all_groups:
-            own = 0
-            for index, count in enumerate(group.counts):
-                if count:
-                    totals[index] += count * group.warps
-                    own += count * costs[index]
+            own = group.tally(self._executed, self._spans)
             for warp in range(group.first_warp, group.first_warp + group.warps):
                 executed[warp] += own
         room = _MOST_WARP_STATES - len(self.warps)
         self.warps += [WarpState(cta.index, warp, count) for warp, count in enumerate(executed[:room])]
+
+    @property
+    def executed(self) -> list[int]:
+        """The number of times that ended warps have executed each block."""
+        unfold(self._executed, self._spans)
+        return self._executed
 
     def submit(self, operation: Operation) -> None:
         """An asynchronous operation was issued."""

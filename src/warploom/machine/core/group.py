@@ -8,6 +8,7 @@ that end at the branch's join, where the warp goes on.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -42,6 +43,14 @@ _DETOUR_BLOCKS = 64
 _POLLING_BLOCKS = 64
 """Blocks without an effect after which a group is examined for polling; twice as many each time that it is not."""
 POISON = {"p": False, "h": 0xFFFF, "a": 0xFFFFFFFF, "b": 0xFFFFFFFFFFFFFFFF, "q": complex(np.nan, np.nan)}
+
+
+def unfold(counts: list[int], spans: dict[tuple[int, int], int]) -> None:
+    """Count the blocks of each span, from a first up to an end, one by one."""
+    for (first, end), count in spans.items():
+        for block in range(first, end):
+            counts[block] += count
+    spans.clear()
 
 
 class Waitable:
@@ -187,11 +196,20 @@ class Group:
     def counts(self) -> list[int]:
         """The number of times that each block was executed."""
         if self._spans:
-            for (first, end), count in self._spans.items():
-                for block in range(first, end):
-                    self._counts[block] += count
-            self._spans.clear()
+            unfold(self._counts, self._spans)
         return self._counts
+
+    def tally(self, blocks: list[int], spans: dict[tuple[int, int], int]) -> int:
+        """Add the executions of blocks and chains, by warps, to sums; return the instructions of each warp."""
+        counts, warps, own = self._counts, self.warps, 0
+        costs, sums = self.cta.program.costs, self.cta.program.cost_sums
+        for span, count in self._spans.items():
+            spans[span] = spans.get(span, 0) + count * warps
+            own += count * (sums[span[1]] - sums[span[0]])
+        for index in compress(range(len(counts)), counts):
+            blocks[index] += counts[index] * warps
+            own += counts[index] * costs[index]
+        return own
 
     @property
     def last_warp(self) -> int:

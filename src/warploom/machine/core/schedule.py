@@ -167,16 +167,24 @@ class Random:
         return self._draw.random() < 1 / 16
 
     def below(self, count: int) -> int:
-        """Draw a number below another."""
-        return self._draw.randrange(count)
+        """Draw a number below another: the draws of `randrange`, without its checks."""
+        draw, bits = self._draw.getrandbits, count.bit_length()
+        found = draw(bits)
+        while found >= count:
+            found = draw(bits)
+        return found
+
+    def turn(self) -> int:
+        """Draw the length of a turn, in blocks less one."""
+        self._taken += 1
+        if self._taken <= _SHORT_TURNS:
+            return 0
+        bits = self._draw.getrandbits(9)
+        return bits >> 2 & _TURN_MASKS[bits & 3]
 
     def choose(self, kind: str, options: Sequence[str], groups: int) -> int:
         if kind == "turn":
-            self._taken += 1
-            if self._taken <= _SHORT_TURNS:
-                return 0
-            bits = self._draw.getrandbits(9)
-            return bits >> 2 & _TURN_MASKS[bits & 3]
+            return self.turn()
         if kind == "lockstep":
             return int(self._taken >= _SHORT_TURNS and self._draw.random() < _LOCKSTEP)
         if kind == "giveup":
@@ -187,8 +195,8 @@ class Random:
         operations = kind == "step" and count - 1 > groups
         if operations and options[-1] == "launch" and _asks_for_work(options, groups):
             # A launch takes the work that a resident CTA asks for: rarely, so that CTAs run many tiles.
-            return self._draw.randrange(count - (self._draw.random() < 0.9))
-        return self._draw.randrange(count)
+            return self.below(count - (self._draw.random() < 0.9))
+        return self.below(count)
 
 
 @dataclass
