@@ -255,28 +255,10 @@ def copy_box(
     return True
 
 
-def copy_known_box(
-    routines: Routines,
-    memory: tuple[int, int],
-    geometry: BoxGeometry,
-    coords: tuple[int, ...],
-    origin: int,
-    shared: tuple[int, int],
-    address: int,
-) -> bool:
-    """`copy_box` to shared memory of a box that was copied before; memories by host address and bytes."""
-    known, target = geometry.windows.get(coords), geometry.places.get(address)
-    if known is None or target is None or known[4] is None or address % SHARED_ALIGNMENT:
-        return False
-    offset, source = known[4]
-    first = origin + offset
-    if first + source.end > memory[1] or target.end > shared[1] or source.rows * source.granules != len(target.places):
-        return False
-    routines.granules.copy_box(
-        memory[0] + first, source.address, source.rows, source.granules, shared[0] + target.first, target.address,
-        stores=False,
-    )  # fmt: skip
-    return True
+def placed_at(geometry: BoxGeometry, shared: int, address: int) -> tuple[int, int, int]:
+    """The target and the places of a box that was copied to shared memory, as host addresses, and its granules."""
+    target = _target(geometry, address)
+    return shared + target.first, target.address, len(target.places)
 
 
 def _stored(geometry: BoxGeometry, dense: Bytes) -> Bytes:

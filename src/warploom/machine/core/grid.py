@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -18,6 +18,7 @@ from warploom.machine.core.events import BarrierSite, Placed, Reporter, Site, So
 from warploom.machine.core.group import DONE, EXPIRED, READY, WAITING, WARP, Group, Storage, unfold
 from warploom.machine.core.names import role_of
 from warploom.machine.core.observation import barrier_site, observed, site
+from warploom.machine.core.options import Options
 from warploom.machine.core.schedule import ARRIVAL, CANCEL, TURNS, WARPS, Eager, Random, Replay, Starve
 from warploom.machine.core.setup import MOST_RESIDENT_BYTES, Setup, Triple, WarpState, resident_bytes
 from warploom.machine.engine import selection
@@ -384,7 +385,7 @@ class Grid:
         count = len(groups) + len(completions) + launch
         if count == 0:
             return self._stuck()
-        options = _Options(groups, completions, launch, self.flight.counts)
+        options = Options(groups, completions, launch, self.flight.counts)
         answer = 0 if count == 1 or (self.eager and not groups) else self.choose("step", options, len(groups))
         name = options[answer] if self._on_step is not None else ""
         if self._on_step is not None:
@@ -764,41 +765,6 @@ class Grid:
     def located(self, error: Exception, group: Group) -> Exception:
         """A fault with its place."""
         return located(self, error, group)
-
-
-class _Options(Sequence[str]):
-    """Descriptions of the possible steps, written only when a schedule reads them."""
-
-    def __init__(
-        self,
-        groups: Sequence[Group],
-        completions: Sequence[Operation | Store],
-        launch: bool,
-        counts: Mapping[str, int],
-    ) -> None:
-        self.groups, self.completions, self.launch, self.counts = groups, completions, launch, counts
-        self._first, self._last = len(groups), len(groups) + len(completions)
-
-    def __len__(self) -> int:
-        return self._last + self.launch
-
-    def __getitem__(self, index: Any) -> Any:
-        first, last = self._first, self._last
-        if isinstance(index, slice):
-            start, end, step = index.indices(last + self.launch)
-            if step == 1 and first <= start and end <= last:  # schedules look for an operation among many
-                return [operation.name for operation in self.completions[start - first : end - first]]
-            return [self[each] for each in range(start, end, step)]
-        if index < 0:
-            index += last + self.launch
-        if first <= index < last:
-            return self.completions[index - first].name
-        if 0 <= index < first:
-            group = self.groups[index]
-            return f"{group.cta.name} {group.name}"
-        if index == last and self.launch:
-            return "launch"
-        raise IndexError(index)
 
 
 __all__ = ["DONE", "Grid"]

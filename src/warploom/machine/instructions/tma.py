@@ -6,8 +6,8 @@ reads shared memory in one operation and writes global memory in the next, which
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,9 +17,9 @@ from warploom.hardware.tensor_maps import MAP_BYTES, SHARED_ALIGNMENT
 from warploom.machine.copy.boxes import (
     collect_box,
     copy_box,
-    copy_known_box,
     global_runs,
     place_box,
+    placed_at,
     read_box,
     read_rows,
     reduce_box,
@@ -54,6 +54,7 @@ from warploom.machine.memory.shared_memory import OFFSET_MASK, RANK_SHIFT
 from warploom.ptx.isa.table import Op
 
 if TYPE_CHECKING:
+    from warploom.host.tensor_map import BoxGeometry
     from warploom.machine.core.cta import Cta
     from warploom.machine.core.group import Group
     from warploom.machine.engine.native import Routines
@@ -106,6 +107,23 @@ def _span_bytes(tensor: MappedTensor, *, four: bool) -> int:
 
 
 _NOT_ALONE = None, 0
+_MOST_MET = 256
+"""Loads that an instruction remembers for a CTA."""
+
+
+class _Met(NamedTuple):
+    """A load of a CTA: the CTA and the offset of its barrier, and the arguments of the routine that do not change."""
+
+    owner: Cta
+    barrier: int
+    tensor: MappedTensor
+    geometry: BoxGeometry
+    memory: int
+    bytes: int
+    target: int
+    places: int
+    granules: int
+    copy: Callable[[int, int, int, int, int, int], None]
 
 
 def _alone(g: Group, mask: Array | None) -> tuple[Routines | None, int]:
@@ -181,6 +199,43 @@ def load(op: Op) -> Run:
         submit(g, op, complete, touches=touches)
 
     checked: list[Any] = [None]
+    key = object()
+
+    def again(g: Group, mask: Array, dst: int, where: int, coords: tuple[Any, ...], barrier: int) -> bool:
+        """A load that differs from an earlier one of the CTA in its coordinates only, by the routine; False, and
+        nothing is done, for every other one and for faults.
+        """
+        met, grid = g.cta.state.get(key), g.grid
+        found: _Met | None = None if met is None else met.get((dst, where, barrier))
+        if found is None or grid.maps_at.get(where) is not found.tensor:
+            return False
+        owner = found.owner
+        known = owner.mbarriers.get(found.barrier)
+        try:
+            window = found.geometry.windows.get(coords)
+        except TypeError:  # coordinates that differ by lane
+            return False
+        if window is None or window[4] is None or mask.tobytes().count(1) != 1 or grid.flight.count:
+            return False
+        if known is None or not known.valid or not owner.live_threads:
+            return False
+        offset, source = window[4]
+        first = found.tensor.origin + offset
+        if first + source.end > found.bytes or source.rows * source.granules != found.granules:
+            return False
+        found.copy(found.memory + first, source.address, source.rows, source.granules, found.target, found.places)
+        moved = found.geometry.box_bytes
+        grid.effects += 2
+        grid.moved["global->shared"] += moved
+        left = known.tx - moved
+        if left > 0:
+            known.tx = left
+            return True
+        try:
+            known.complete(moved)
+        except WarploomError as error:
+            raise located(error, g.cta, g.first_warp, op) from None
+        return True
 
     def at_once(g: Group, routines: Routines, dst: int, where: int, coords: tuple[int, ...], barrier: int) -> bool:
         """A load into the CTA's own shared memory that completes when it is issued: by native code, without anything
@@ -205,13 +260,18 @@ def load(op: Op) -> Run:
             return False
         if start < 0 or start + _span_bytes(tensor, four=False) > shared.size:
             return False
-        mine, origin = (cta.shared_at, shared.whole.nbytes), tensor.origin
-        if not copy_known_box(routines, tensor.memory, geometry, coords, origin, mine, offset):
-            try:
-                if not copy_box(routines, tensor.region.data, geometry, coords, origin, shared.whole, offset):
-                    return False
-            except WarploomError:
+        try:
+            if not copy_box(routines, tensor.region.data, geometry, coords, tensor.origin, shared.whole, offset):
                 return False
+        except WarploomError:
+            return False
+        met: dict[tuple[int, int, int], _Met] = cta.state.setdefault(key, {})
+        if len(met) >= _MOST_MET:
+            met.clear()
+        met[dst, where, barrier] = _Met(
+            owner, barrier & OFFSET_MASK, tensor, geometry, *tensor.memory, *placed_at(geometry, cta.shared_at, offset),
+            routines.granules.load_box,
+        )  # fmt: skip
         grid.effects += 2
         moved = geometry.box_bytes
         grid.moved["global->shared"] = grid.moved.get("global->shared", 0) + moved
@@ -224,6 +284,9 @@ def load(op: Op) -> Run:
     def run(
         g: Group, mask: Array | None, dst: Any, where: Any, coords: Any, barrier: Any, offsets: Any, *rest: Any
     ) -> None:
+        simple = plain and mask is not None and dst.__class__ is where.__class__ is barrier.__class__ is int
+        if simple and g.grid.at_once and mask is not None and again(g, mask, dst, where, coords, barrier):
+            return
         routines, lane = _alone(g, mask) if plain else _NOT_ALONE
         if routines is not None:
             to = dst if dst.__class__ is int else int(dst[lane])

@@ -397,6 +397,10 @@ class Granules:
         given = self._pack_copy(source, offsets, rows, granules, target, places)
         (self._store if stores else self._copy)(given, None)
 
+    def load_box(self, source: int, offsets: int, rows: int, granules: int, target: int, places: int) -> None:
+        """`copy_box` to the target."""
+        self._copy(self._pack_copy(source, offsets, rows, granules, target, places), None)
+
     def copy_lanes(
         self,
         size: int,
