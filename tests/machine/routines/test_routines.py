@@ -14,7 +14,7 @@ from warploom.machine.engine.native import Engine
 from warploom.machine.memory.byte_memory import FlatMemory, GlobalMemory, padded
 from warploom.machine.numerics.products import Factor, product
 from warploom.machine.routines.call_lists import Sequence
-from warploom.machine.routines.granule_kernels import PAIRED, Gather
+from warploom.machine.routines.granule_kernels import PAIRED, PER_GRANULE, Gather
 from warploom.machine.tensor.elements import ELEMENTS, settle
 from warploom.machine.tensor.wgmma_registers import ACCUMULATORS
 
@@ -118,7 +118,7 @@ def test_matrices_of_another_layout_are_refused(engine: Engine) -> None:
             engine.routines.products.add(wrong[0], wrong[1], 1, wrong[2], accumulate=True)
 
 
-@pytest.mark.parametrize("element", ["bf16", "f16", "tf32"])
+@pytest.mark.parametrize("element", PER_GRANULE)
 @pytest.mark.parametrize("transposed", [False, True])
 def test_operands_are_read_from_scattered_granules(engine: Engine, element: str, transposed: bool) -> None:
     rng = np.random.default_rng()
@@ -138,8 +138,11 @@ def test_operands_are_read_from_scattered_granules(engine: Engine, element: str,
     known = ~np.isnan(wanted)
     assert np.array_equal(found[known], wanted[known])
     assert np.array_equal(np.signbit(found[known]), np.signbit(wanted[known]))
-    if not transposed and element != "tf32":
+    paired = None
+    if not transposed:
         paired = engine.routines.granules.gather(granules, 5, places, Gather(element, transposed, PAIRED))
+    assert (paired is None) == (transposed or PER_GRANULE[element] != len(PAIRED))
+    if paired is not None:
         order = np.arange(found.shape[1]).reshape(-1, 8)[:, list(PAIRED)].reshape(-1)
         assert np.array_equal(paired, found[:, order], equal_nan=True)
 
@@ -181,9 +184,9 @@ def test_boxes_are_copied_to_their_granules_and_nowhere_else(engine: Engine, swi
     assert np.array_equal(shared, before[1])
 
 
-@pytest.mark.parametrize("element", ["bf16", "f16", "tf32"])
+@pytest.mark.parametrize("element", PER_GRANULE)
 def test_a_list_of_calls_does_what_they_do_one_by_one(engine: Engine, element: str) -> None:
-    rng, per = np.random.default_rng(), 4 if element == "tf32" else 8
+    rng, per = np.random.default_rng(), PER_GRANULE[element]
     routines, n, steps = engine.routines, 24, 3
     shared = padded(1 << 16)
     shared[...] = rng.standard_normal(len(shared) // 2).astype(np.float16).view(np.uint8)

@@ -23,6 +23,7 @@ from warploom.machine.engine.kernels import Arithmetic
 from warploom.machine.engine.llvm_ops import Host
 from warploom.machine.engine.matrix_kernels import MatrixMove
 from warploom.machine.engine.memory_kernels import Access
+from warploom.machine.engine.mma_kernels import WarpMma
 from warploom.machine.engine.store import store
 from warploom.machine.engine.vectors import EngineError, UnsupportedError
 from warploom.machine.engine.warp_kernels import Elect, Shuffle
@@ -34,6 +35,7 @@ Form = (
     Arithmetic
     | Access
     | MatrixMove
+    | WarpMma
     | Shuffle
     | Elect
     | Boundary

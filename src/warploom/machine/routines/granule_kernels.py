@@ -20,6 +20,7 @@ from warploom.machine.engine.llvm_ops import Host
 from warploom.machine.engine.memory_kernels import FIND
 from warploom.machine.memory.byte_memory import FlatMemory
 from warploom.machine.routines.call_lists import Argument, Sequence
+from warploom.machine.routines.tensor_elements import BITS, decoded
 
 if TYPE_CHECKING:
     from warploom.machine.engine.native import Engine
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 Array = npt.NDArray[Any]
 
 GRANULE = 16
-PER_GRANULE = {"bf16": 8, "f16": 8, "tf32": 4}
+PER_GRANULE = {element: 8 * GRANULE // bits for element, bits in BITS.items()}
 """Elements that a granule holds, of the types that native code converts."""
 _ROWS_AHEAD = 16
 """Rows of a box after the present one that are fetched into the cache."""
@@ -35,10 +36,6 @@ _TRANSPOSED = 8
 """Lists of granules that a transposing routine takes at once."""
 PAIRED = (0, 2, 4, 6, 1, 3, 5, 7)
 """The order within eight columns in which `wgmma` keeps an accumulator: the even ones, then the odd ones."""
-_TF32 = 0xFFFF_E000
-_HALF_INFINITY, _SINGLE_INFINITY = 0x7C00, 0x7F80_0000
-_HALF_BIAS = 0x46F0_0000_0000_0000
-"""2^112 as a double: the distance between the exponents of f16 and f32."""
 
 
 def _arguments(name: str, declared: dict[str, str]) -> list[str]:
@@ -247,38 +244,19 @@ class Gather:
 
     @property
     def _raw(self) -> str:
-        return "<4 x i32>" if self.element == "tf32" else "<8 x i16>"
+        return f"<{PER_GRANULE[self.element]} x i{BITS[self.element]}>"
+
+    @property
+    def is_possible(self) -> bool:
+        """True if there is such a routine."""
+        return self.element in PER_GRANULE and len(self.order) in (0, PER_GRANULE[self.element])
 
     def _decoded(self, raw: str, label: str, count: int) -> tuple[list[str], str]:
         """Elements as doubles: the lines, and the name of the vector."""
-        words, singles, doubles = f"<{count} x i32>", f"<{count} x float>", f"<{count} x double>"
-        n = label
         if self.element == "tf32":
-            lines = [f"  %i{n} = and {words} {raw}, splat (i32 {_TF32})"]
-        else:
-            lines = [f"  %z{n} = zext <{count} x i16> {raw} to {words}"]
-            if self.element == "bf16":
-                lines.append(f"  %i{n} = shl {words} %z{n}, splat (i32 16)")
-            else:
-                # The bits of an f16 as those of an f32 are 2^-112 of its value, also below the normal numbers.
-                lines += [
-                    f"  %m{n} = and {words} %z{n}, splat (i32 32767)",
-                    f"  %s{n} = shl {words} %m{n}, splat (i32 13)",
-                    f"  %f{n} = bitcast {words} %s{n} to {singles}",
-                    f"  %g{n} = fmul {singles} %f{n}, splat (float 0x{_HALF_BIAS:016X})",
-                    f"  %h{n} = bitcast {singles} %g{n} to {words}",
-                    f"  %o{n} = or {words} %s{n}, splat (i32 {_SINGLE_INFINITY})",
-                    f"  %c{n} = icmp uge {words} %m{n}, splat (i32 {_HALF_INFINITY})",
-                    f"  %j{n} = select <{count} x i1> %c{n}, {words} %o{n}, {words} %h{n}",
-                    f"  %k{n} = and {words} %z{n}, splat (i32 32768)",
-                    f"  %l{n} = shl {words} %k{n}, splat (i32 16)",
-                    f"  %i{n} = or {words} %j{n}, %l{n}",
-                ]
-        lines += [
-            f"  %x{n} = bitcast {words} %i{n} to {singles}",
-            f"  %d{n} = fpext {singles} %x{n} to {doubles}",
-        ]
-        return lines, f"%d{n}"
+            return decoded(self.element, raw, label, count)
+        lines, found = decoded(self.element, f"%z{label}", label, count)
+        return [f"  %z{label} = zext <{count} x i{BITS[self.element]}> {raw} to <{count} x i32>", *lines], found
 
     def _row(self) -> list[str]:
         """All granules one after the other."""
@@ -439,7 +417,7 @@ class Granules:
         gets room of its own unless a place for it is given.
         """
         outer, inner = places.shape
-        if form.element not in PER_GRANULE or (form.transposed and outer % _TRANSPOSED):
+        if not form.is_possible or (form.transposed and outer % _TRANSPOSED):
             return None
         count = inner * PER_GRANULE[form.element]
         stride = outer if form.transposed else count
@@ -457,7 +435,7 @@ class Granules:
         not take them. The caller has checked the places.
         """
         outer, inner = places.shape
-        if form.element not in PER_GRANULE or (form.transposed and outer % _TRANSPOSED):
+        if not form.is_possible or (form.transposed and outer % _TRANSPOSED):
             return None
         if form not in self._gathers:
             self._gathers[form] = self._prototype(self._engine.address(form))

@@ -25,12 +25,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from warploom.hardware.mma_shapes import WARP_D_TYPES, WARP_MIXES, WARP_SHAPES
 from warploom.hardware.threads import WARP_LANES
 from warploom.machine.engine.context import ITEM_BYTES, SPECIALS
 from warploom.machine.engine.control_kernels import Barrier, Boundary, Effect, Note
 from warploom.machine.engine.kernels import Arithmetic, Masks, Operand, Row, Scalar
 from warploom.machine.engine.matrix_kernels import MatrixMove
 from warploom.machine.engine.memory_kernels import PIECE, Access
+from warploom.machine.engine.mma_kernels import ELEMENTS, WarpMma
 from warploom.machine.engine.semantics import semantics
 from warploom.machine.engine.warp_kernels import Elect, Shuffle
 from warploom.machine.memory.byte_memory import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW
@@ -56,6 +58,7 @@ _ALL_LANES = (1 << WARP_LANES) - 1
 _SHORTEST_CHAIN, LONGEST_CHAIN = 2, 128
 """Blocks of a chain."""
 _NAMED_BARRIERS = 16
+_MMA_ROWS = 16
 _TOGETHER = frozenset({"shfl", "elect", "bar.sync"})
 """Instructions for which lanes may wait, and that native code executes where none has to."""
 _ENDINGS = frozenset({*flows.BRANCHES, "ret", "exit"})
@@ -468,6 +471,8 @@ class NativeWriter:
             return None if last or self.masked or not self._alone else self._barrier(op)
         if op.family in ("ldmatrix", "stmatrix"):
             return None if last or self.masked else self._matrices(w, op)
+        if op.family == "mma.sync":
+            return None if last or self.masked else self._warp_mma(w, op)
         if op.family == "shfl":
             return None if last or self.masked or self.memory is Memory.NONE else self._shuffle(w, op)
         if op.family == "elect":
@@ -569,6 +574,34 @@ class NativeWriter:
         words: list[_Word] = [base.index * ITEM_BYTES[base.file], address.offset & ((1 << 64) - 1)]
         words += [each.index * ITEM_BYTES["a"] for each in places]
         return Record(op, kernel, words)
+
+    def _warp_mma(self, w: Writer, op: Op) -> Record | None:
+        """`mma.sync` of 16 rows with D of f32 or s32, all of whose operands but C differ by lane."""
+        a_type, b_type, d_type = op["a_type"], op["b_type"], op["d_type"]
+        shape = next(
+            (row for row in WARP_SHAPES if f"m{row.m}n{row.n}k{row.k}" == op["shape"] and a_type in row.types), None
+        )
+        mixed = a_type == b_type or any({a_type, b_type} <= types for types in WARP_MIXES)
+        if shape is None or shape.m != _MMA_ROWS or a_type not in ELEMENTS or not mixed:
+            return None
+        if d_type not in WARP_D_TYPES[a_type] or d_type not in ("f32", "s32") or op["c_type"] != d_type:
+            return None
+        counts, words, scalars = {"a": shape.a_registers, "b": shape.b_registers, "c": 4, "d": 4}, list[_Word](), 0
+        for name, count in counts.items():
+            given = op.operands[name]
+            if not isinstance(given, Vector) or len(given.items) != count:
+                return None
+            for item in given.items:
+                found = self._operand(w, item, "b32")
+                if found is None or found[0] not in "ak" or (found[0] == "k" and name != "c"):
+                    return None
+                scalars += found[0] == "k"
+                words.append(found[1])
+        if scalars not in (0, counts["c"]):
+            return None
+        form = WarpMma(a_type, b_type, shape.b_registers, d_type == "s32", bool(op["satfinite"]), bool(scalars))
+        kernel = self._kernel(form, lambda: form)
+        return None if kernel is None else Record(op, kernel, words)
 
     def _kernel(self, key: object, make: Callable[[], Form]) -> Kernel | None:
         """The kernel of an instruction whose spelling and kinds of operands are the key."""
