@@ -32,7 +32,8 @@ def report(name: str, version: str, budget: int) -> warploom.Report:
     bug = json.loads((FOLDER / "bugs.json").read_text("utf-8"))[name]
     arrays = [np.arange(bug["inputs"], dtype=np.int32), np.zeros(bug["outputs"], np.int32)]
     text = (FOLDER / f"{name}.{version}.ptx").read_text("utf-8")
-    launch = {"grid": 1, "block": bug["threads"], "args": arrays}
+    ctas = bug.get("ctas", 1)
+    launch = {"grid": ctas, "cluster": ctas, "block": bug["threads"], "args": arrays}
     return warploom.check(text, launch=launch, profile=bug["profile"], budget=budget)
 
 

@@ -42,7 +42,8 @@ def one(name: str, version: str) -> None:
     text = (FOLDER / f"{name}.{version}.ptx").read_text("utf-8")
     gpu = device(0)
     gpu.make_current()
-    launch = launch_of(text, grid=1, block=bug["threads"], args=arrays)
+    ctas = bug.get("ctas", 1)
+    launch = launch_of(text, grid=ctas, cluster=ctas, block=bug["threads"], args=arrays)
     prepared = Prepared(launch, arrays, device=gpu)
     addresses = []
     for array in arrays:
@@ -80,6 +81,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=4, help="processes at a time (4)")
     parser.add_argument("--limit", type=float, default=20, help="seconds after which a kernel hangs (20)")
+    parser.add_argument("--bugs", nargs="*", metavar="NAME", help="only these; the results of the others are kept")
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
@@ -91,6 +93,8 @@ def main() -> int:
         return 2
     version = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout.split()
     bugs = json.loads((FOLDER / "bugs.json").read_text("utf-8"))
+    kept = json.loads(RESULTS.read_text("utf-8"))["bugs"] if options.bugs else {}
+    bugs = {name: bug for name, bug in bugs.items() if not options.bugs or name in options.bugs}
     jobs = [(tool, name, when) for tool in ("", *TOOLS) for name in bugs for when in ("before", "after")]
     rows: dict[str, Any] = {name: {"issue": bug["issue"], "before": {}, "after": {}} for name, bug in bugs.items()}
     with ThreadPoolExecutor(options.jobs) as pool:
@@ -105,7 +109,7 @@ def main() -> int:
             result = each.pop("result")
             each["right"] = result == wanted if result else None
     number = next((word for word in version if word[:1].isdigit() and "." in word), " ".join(version[-2:]))
-    found = {"version": number, "revision": revision(), "bugs": rows}
+    found = {"version": number, "revision": revision(), "bugs": {**kept, **rows}}
     RESULTS.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n", "utf-8")
     return 0
 

@@ -20,9 +20,9 @@ FOLDER = HERE.parent / "tests" / "checker" / "real_bugs"
 RESULTS = HERE / "results" / "sentryward.json"
 
 
-def judged(program: str, ptx: Path, threads: int) -> dict[str, str]:
+def judged(program: str, ptx: Path, threads: int, ctas: int) -> dict[str, str]:
     """Its result for a kernel, and its first diagnostic."""
-    launch = {"grid_dim": [1, 1, 1], "block_dim": [threads, 1, 1]}
+    launch = {"grid_dim": [ctas, 1, 1], "block_dim": [threads, 1, 1]}
     with tempfile.TemporaryDirectory() as folder:
         given = Path(folder) / "input.json"
         given.write_text(json.dumps({"schema": "spverify.kernel-input/v1", "launch": launch}), "utf-8")
@@ -42,7 +42,8 @@ def main() -> int:
     rows = {}
     for name, bug in json.loads((FOLDER / "bugs.json").read_text("utf-8")).items():
         rows[name] = {
-            when: judged(program, FOLDER / f"{name}.{when}.ptx", bug["threads"]) for when in ("before", "after")
+            when: judged(program, FOLDER / f"{name}.{when}.ptx", bug["threads"], bug.get("ctas", 1))
+            for when in ("before", "after")
         } | {"issue": bug["issue"]}
         print(name, rows[name]["before"], rows[name]["after"])
     RESULTS.write_text(json.dumps({"version": number, "bugs": rows}, indent=1, sort_keys=True) + "\n", "utf-8")

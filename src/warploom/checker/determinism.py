@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from warploom.checker.analyses import once
 from warploom.ptx.analysis.control_flow import BRANCHES, Flow
 from warploom.ptx.analysis.control_slice import control_slice
 from warploom.ptx.analysis.liveness import read
@@ -47,6 +48,7 @@ def reason(kind: str) -> str:
     return _REASONS[kind]
 
 
+@once
 def influences(flow: Flow) -> tuple[Influence, ...]:
     """The instructions through which the schedule may change control, addresses or synchronisation."""
     steering = _steering(flow)
@@ -60,6 +62,7 @@ def influences(flow: Flow) -> tuple[Influence, ...]:
     return tuple(found)
 
 
+@once
 def steering(flow: Flow) -> frozenset[int]:
     """The instructions, by their place in the kernel, whose results reach control, an address or synchronisation."""
     registers = _steering(flow)
@@ -67,6 +70,7 @@ def steering(flow: Flow) -> frozenset[int]:
     return frozenset(at for at, op in enumerate(ops) if registers.intersection(written(op)))
 
 
+@once
 def _steering(flow: Flow) -> frozenset[str]:
     """The registers that reach control, an address or synchronisation.
 
@@ -103,6 +107,7 @@ def _reaches(ops: list[Op], source: Op, sinks: list[Op]) -> bool:
     return any(not names.isdisjoint(read(op)) for op in sinks)
 
 
+@once
 def unmodelled(flow: Flow) -> tuple[str, ...]:
     """The parts of a kernel that the checker does not judge, as names of assumptions."""
     opcodes = {op.instruction.opcode for block in flow.blocks for op in block.ops}
@@ -117,6 +122,7 @@ _UNMODELLED = {
 """Instructions by the assumption that they are used correctly."""
 
 
+@once
 def polls(flow: Flow) -> bool:
     """True if a thread waits until a location has some value."""
     return any(_polls(op) for block in flow.blocks for op in block.ops)

@@ -7,12 +7,12 @@ from math import prod
 import numpy as np
 
 from warploom.checker.collecting import Findings
-from warploom.checker.model.agents import Agents
+from warploom.checker.model.agents import Agents, Warp
 from warploom.checker.model.barriers import Mbarriers, Meetings
 from warploom.checker.model.clocks import Triple
 from warploom.checker.model.lifetimes import Lifetimes
 from warploom.checker.model.memories import Memories
-from warploom.checker.model.operations import Operations
+from warploom.checker.model.operations import WARPGROUP, Operations
 from warploom.checker.model.shadow import Access
 from warploom.checker.report import Finding
 from warploom.checker.rules import Rules
@@ -36,6 +36,8 @@ class Checker:
         self.lifetimes = Lifetimes(self.findings, self.rules)
         self.lints: dict[tuple[str, object], Finding] = {}
         self.events = 0
+        self._wgmma: tuple[Event | None, list[Access]] = (None, [])
+        """The latest wgmma that was issued, with its accesses."""
         self._handlers = {
             "access": self._access,
             "issue": self._issue,
@@ -77,7 +79,12 @@ class Checker:
         if event.verb == "commits":
             self.operations.commit(event, warp)
             return
+        is_wgmma = event.group is not None and event.group.kind == "wgmma"
+        if is_wgmma and self._is_repeated(event, warp):
+            return
         pending, part, clock = self.operations.issue(event, warp)
+        if is_wgmma:
+            self._wgmma = event, [access for access, _ in pending.accesses]
         accesses = iter(pending.accesses)
         for touch in event.touches:
             if touch.space == "register" or touch.verb not in ("reads", "writes"):
@@ -88,6 +95,33 @@ class Checker:
             elif touch.cta != warp.cta:
                 self.lifetimes.reach(touch, access)
             self.memories.touch(touch, access, part, clock)
+
+    def _is_repeated(self, event: Event, warp: Warp) -> bool:
+        """True if another warp has issued its part of this wgmma just before, and this one sees all that is read.
+
+        The four parts have the same touches, and complete together: the first one's reads stand for all.
+        """
+        first, accesses = self._wgmma
+        if (
+            first is None
+            or first.touches is not event.touches
+            or first.group != event.group
+            or first.agent.cta != event.agent.cta
+            or first.source.instruction is not event.source.instruction
+            or first.agent.warp // WARPGROUP != event.agent.warp // WARPGROUP
+            or first.agent.warp == event.agent.warp
+            or len(warp.parts) > 1
+            or warp.parts[0].partial
+        ):
+            return False
+        touches = [each for each in event.touches if each.space != "register" and each.verb in ("reads", "writes")]
+        clock = warp.parts[0].clock
+        for touch, access in zip(touches, accesses, strict=True):
+            if not self.memories.sees(touch, access, clock):
+                return False
+        assert event.group is not None
+        self.operations.remember(warp, event.group.number, event.lanes)
+        return True
 
     def _complete(self, event: Event) -> None:
         if event.verb == "phase":

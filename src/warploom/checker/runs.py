@@ -9,6 +9,7 @@ import numpy as np
 
 from warploom.checker.collecting import Findings
 from warploom.checker.determinism import steering
+from warploom.checker.equal_clusters import Clusters
 from warploom.checker.observer import Checker
 from warploom.checker.recurrence.cuts import Cuts, WatchedGrid
 from warploom.checker.rules import Rules
@@ -60,7 +61,8 @@ def checked_run(
     """
     checker = Checker(rules, findings)
     schedule = Refusing() if refuses else Eager()
-    setup = copied(prepare(launch, schedule, sms, limit, (checker,), None))
+    clusters = Clusters(checker) if watch is None else None
+    setup = copied(prepare(launch, schedule, sms, limit, (clusters or checker,), None))
     checker.memories.steering = steering(setup.program.flow)
     cuts = None if watch is None else watch(checker)
     grid = Grid(setup) if cuts is None else WatchedGrid(setup, cuts)
@@ -71,6 +73,8 @@ def checked_run(
     except (Fault, Stuck) as found:
         error = found
     finally:
+        if clusters is not None:
+            clusters.finish()
         used, most_resident, taken_over = grid.used, grid.most_resident, grid.taken_over
         grid.discard()
     return Checked(checker, setup.program, error, used, cuts, most_resident, taken_over)

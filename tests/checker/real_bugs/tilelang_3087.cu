@@ -1,5 +1,6 @@
 // tilelang #3087: the wait on a barrier with one slot uses the parity of a ring of stages, which has completed already,
-// and a later iteration overwrites a stage that the operation still reads. A copy stands for the MMA here.
+// and a later iteration overwrites a stage that the operation still reads. A copy stands for the MMA here;
+// it needs a launch with clusters.
 #include "patterns.cuh"
 extern "C" __global__ void kernel(const int *in, int *out) {
     __shared__ alignas(128) int stage[3][4], result[9][4];
@@ -20,5 +21,5 @@ extern "C" __global__ void kernel(const int *in, int *out) {
         WAIT(&done, k / 3 & 1);  // here
 #endif
     }
-    for (int k = 0; k < 9; ++k) out[k] = result[k][0];
+    for (int k = 0; k < 9; ++k) out[9 * blockIdx.x + k] = result[k][0];
 }

@@ -54,7 +54,7 @@ class Batches:
         found = list(batch.events())
         assert len(found) == len(batch)
         self.events += found
-        self.rows += len(batch.site)
+        self.rows += len(batch.rows)
         self.longest = max(self.longest, len(batch))
 
 

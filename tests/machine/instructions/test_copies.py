@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from tests.machine.asynchronous import SCHEDULES, fault, init, run, wait
 
+import warploom
 from warploom.machine.core.schedule import Random, Recorded, family_of
 
 RNG = np.random.default_rng()
@@ -351,3 +352,37 @@ def test_a_wait_that_never_ends_reports_what_is_missing():
     error = fault(body, "ptr:src", (words(64),), schedule="lazy")
     assert error.code == "DEADLOCK"
     assert "all arrivals are in, 64 bytes missing" in error.notes[0]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%r2], [%r1], 16, [%r3];",
+        "cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes.add.u32 [%r2], [%r1], 16, [%r3];",
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%r2], %r1, [%r3];",
+        "red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.add.u32 [%r2], %r1, [%r3];",
+    ],
+)
+@pytest.mark.parametrize("cluster", [1, 2])
+def test_asynchronous_writes_in_a_cluster_need_a_launch_with_clusters(text, cluster):
+    """Without one, an H200 ends such a kernel with `illegal instruction`, for the own CTA as for others."""
+    kernel = f""".version 8.6
+.target sm_90a
+.address_size 64
+.visible .entry k()
+{{
+    .reg .b32 %r<4>;
+    .shared .align 128 .b8 data[64];
+    mov.u32 %r1, data;
+    add.u32 %r2, %r1, 16;
+    add.u32 %r3, %r1, 32;
+    mbarrier.init.shared.b64 [%r3], 1;
+    {text}
+    ret;
+}}
+"""
+    if cluster == 1:
+        with pytest.raises(warploom.WarploomError, match="cluster size"):
+            warploom.launch(kernel, grid=1, block=1)
+    else:
+        warploom.launch(kernel, grid=2, block=1, cluster=2)

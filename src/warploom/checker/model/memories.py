@@ -7,7 +7,6 @@ by an acquiring load that follows it.
 from __future__ import annotations
 
 from bisect import bisect_right
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +15,7 @@ import numpy.typing as npt
 from warploom.checker.codes import CODES
 from warploom.checker.collecting import Findings
 from warploom.checker.model.agents import Agents, Lanes, Sync, Warp
-from warploom.checker.model.clocks import PG, PT, Clock, G, P, Rows, T, Triple, X, fitted
+from warploom.checker.model.clocks import PG, PT, Clock, Components, G, P, Rows, T, Triple, X, fitted
 from warploom.checker.model.shadow import BLIND, Access, Shadow, Sight
 from warploom.checker.report import Finding
 from warploom.checker.rules import Rules
@@ -26,7 +25,10 @@ if TYPE_CHECKING:
     from warploom.checker.redundancy import Orders
 
 Array = npt.NDArray[Any]
-_STRONG = frozenset({"release", "acquire", "relaxed", "volatile", "mmio", "mmio.relaxed", "acq_rel"})
+STRONG = frozenset({"release", "acquire", "relaxed", "volatile", "mmio", "mmio.relaxed", "acq_rel"})
+"""The semantics of strong accesses that are not atomic updates."""
+GlobalTouch = tuple["Access", "Array", int]
+"""An access to global memory: its addresses, and the bytes at each."""
 _PRIVATE = frozenset({"param", "const", "local", "register"})
 _OFFSET = 0xFFFFFF
 _CTA_BITS, _GLOBAL_BITS = 18, 16
@@ -42,7 +44,7 @@ class _Array:
     __slots__ = ("is_read", "reads", "shadow")
 
     def __init__(self) -> None:
-        self.reads: list[tuple[Access, Array, int]] | None = []
+        self.reads: list[GlobalTouch] | None = []
         self.shadow = Shadow(_GLOBAL_BITS, recurring=False)
         self.is_read = False
 
@@ -71,6 +73,8 @@ class Memories:
         """The latest strong read of each warp, with its addresses."""
         self.overlaps: dict[tuple[int, int], tuple[Access, Access, tuple[int, int]]] = {}
         """Stores of equal values to one address by two CTAs."""
+        self.recorded: list[GlobalTouch] | None = None
+        """The accesses to global memory, where they are asked for."""
 
     def start(self, started: Started) -> None:
         self._placed = tuple(sorted(started.arrays, key=lambda array: array.base))
@@ -82,7 +86,7 @@ class Memories:
             return
         parts = self._agents.act(warp, event.lanes)
         semantics, writes = event.semantics, event.verb == "writes"
-        strong = semantics in _STRONG or semantics.startswith("atomic")
+        strong = semantics in STRONG or semantics.startswith("atomic")
         polls = list[tuple[Access, bytes]]()
         for part in parts:
             for touch in event.touches:
@@ -120,15 +124,36 @@ class Memories:
         if shadow is None:
             shadow = self.of_ctas[touch.space, touch.cta] = Shadow(_CTA_BITS, recurring=True)
         region = shadow.region_of(touch, _linear)
-        fresh = shadow.access(region, access, partial(self._judge, touch, part, clock), self._sight(access, clock))
+        fresh, pairs = shadow.access(region, access, self._sight(access, clock))
+        for old, own in pairs:
+            self._judge(touch, part, clock, old, access, own)
         if fresh and not (touch.space == "shared" and "f8f6f4" in access.source.instruction.opcode):
             # Operands of 4 and 6 bits have gaps, which are not read.
             party = self._findings.access(access, _span(touch))
             text = f"A read of {'TMEM' if touch.space == 'tensor' else 'shared memory'} that nothing has written."
             self._findings.add("UNINITIALISED", text, (party,), missing="a write of these bytes")
 
+    def sees(self, touch: Touch, access: Access, clock: Clock) -> bool:
+        """True if a read of shared memory that was kept is in order for another agent with this knowledge too."""
+        if touch.space != "shared" or access.writes or self.orders is not None:
+            return False
+        shadow = self.of_ctas.get((touch.space, touch.cta))
+        if shadow is None:
+            return False
+        return shadow.is_seen(shadow.region_of(touch, _linear), access, self._sight(access, clock))
+
     def _touch_array(self, touch: Touch, access: Access, part: Lanes, clock: Clock) -> None:
-        first = int(touch.addresses[0])
+        if self.recorded is not None:
+            self.recorded.append((access, touch.addresses, touch.width))
+        array = self._array(touch.addresses, touch.width, access)
+        if array is not None:
+            region = array.shadow.region(touch.addresses, touch.width)
+            for old, own in array.shadow.access(region, access, self._sight(access, clock))[1]:
+                self._judge(touch, part, clock, old, access, own)
+
+    def _array(self, addresses: Array, width: int, access: Access) -> _Array | None:
+        """The array of an access that has to be judged; None for a read of one that was only read."""
+        first = int(addresses[0])
         at = bisect_right(self._bases, first) - 1
         inside = at >= 0 and first < self._placed[at].base + self._placed[at].size
         base = self._placed[at].base if inside else -1 - (first >> 24)
@@ -138,23 +163,35 @@ class Memories:
         array.is_read |= not access.writes
         if array.reads is not None:
             if not access.writes:
-                array.reads.append((access, touch.addresses, touch.width))
-                return
-            for old, addresses, width in array.reads:
-                array.shadow.access(array.shadow.region(addresses, width), old, _unjudged)
+                array.reads.append((access, addresses, width))
+                return None
+            for old, before, size in array.reads:
+                array.shadow.access(array.shadow.region(before, size), old)
             array.reads = None
-        region = array.shadow.region(touch.addresses, touch.width)
-        array.shadow.access(region, access, partial(self._judge, touch, part, clock), self._sight(access, clock))
+        return array
+
+    def repeat(self, access: Access, cta: Triple, components: Components, addresses: Array, width: int) -> None:
+        """Judge an access to global memory of a cluster that is equal to another one, against all other clusters."""
+        new = access.of_cluster(cta, components)
+        array = self._array(addresses, width, new)
+        if array is None:
+            return
+        clock = components.clock()
+        part = Lanes(new.lanes, clock, new.component)
+        touch = Touch("writes" if new.writes else "reads", "global", None, new.proxy, addresses, width)
+        for old, own in array.shadow.access(array.shadow.region(addresses, width), new)[1]:
+            if old.components is not components:
+                self._judge(touch, part, clock, old, new, own)
 
     def _sight(self, new: Access, clock: Clock) -> Sight:
         """The rows in which `row_of` looks for an earlier access."""
         if self.orders is not None:
             return BLIND
         if new.space == "tensor":
-            return Sight(clock.rows, G, T)
+            return clock.rows, G, T
         if new.proxy != "async":
-            return Sight(clock.rows, G, G)
-        return Sight(clock.rows, P if new.space == "shared" else PG, G)
+            return clock.rows, G, G
+        return clock.rows, P if new.space == "shared" else PG, G
 
     def _judge(self, touch: Touch, part: Lanes, clock: Clock, old: Access, new: Access, own_read: bool) -> None:
         equal = self._rules.assumed["equal-values"]
@@ -214,15 +251,12 @@ class Memories:
         if shadow is None:
             return
         region = shadow.region(_linear(touch), touch.width)
-
-        def judge(old: Access, new: Access, own_read: bool) -> None:
-            problem = self._rules.judge(old, new, part.clock)
+        for old, _ in shadow.access(region, access)[1]:
+            problem = self._rules.judge(old, access, part.clock)
             if problem is not None:
                 if problem.code.startswith("RACE"):
                     problem = problem._replace(code="TMEM_DEALLOC_EARLY")
-                self._findings.race(problem, old, new, part, _span(touch))
-
-        shadow.access(region, access, judge)
+                self._findings.race(problem, old, access, part, _span(touch))
         shadow.forget(region)
 
     @property
@@ -338,10 +372,6 @@ def _take(clock: Clock, place: Triple, published: dict[Triple, Rows]) -> None:
 
 def _is_atomic(access: Access) -> bool:
     return access.source.instruction.opcode.startswith(("atom", "red")) or access.asynchronous
-
-
-def _unjudged(old: Access, new: Access, own_read: bool) -> None:
-    """Reads before the first write need no judgement."""
 
 
 def _linear(touch: Touch) -> Array:

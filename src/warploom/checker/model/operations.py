@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import NamedTuple, Protocol
 
 from warploom.checker.model.agents import Agents, Lanes, Sync, Warp
@@ -17,7 +18,8 @@ from warploom.checker.model.shadow import Access
 from warploom.checker.rules import Rules
 from warploom.machine.core.events import Event, Touch
 
-_WARPS_PER_GROUP = 4
+WARPGROUP = 4
+"""Warps that issue a wgmma together."""
 _LATEST = 8
 """Groups of wgmma whose issuers are remembered."""
 
@@ -146,7 +148,7 @@ class Operations:
         signals = _signals(event)
         is_tensor = event.group is not None and event.group.kind in ("tcgen05", "cp.async")
         pending = Pending(clock.copy() if signals and is_tensor else clock, parts[0].component, warp.time, warp.cta)
-        pending.is_pair = "cta_group::2" in event.source.instruction.opcode
+        pending.is_pair, is_reduction = _traits(event.source.instruction.opcode)
         engine = self._engine(event, warp, pending.clock if signals else None)
         if signals:
             known = [(part.component, part.clock.value(X, part.component)) for part in parts]
@@ -155,22 +157,19 @@ class Operations:
             pending.known = tuple(known)
         for touch in event.touches:
             if touch.verb in ("reads", "writes") and touch.space != "register":
-                pending.accesses.append((self._access(event, warp, touch, engine), _rank(touch)))
+                writes = touch.verb == "writes"
+                access = Access(
+                    event.source, warp.cta, warp.number, event.lanes, writes=writes, space=touch.space,
+                    proxy=touch.proxy, components=warp.components,
+                    component=engine.writes if writes else engine.reads, value=engine.value,
+                )  # fmt: skip
+                access.asynchronous, access.pipe = True, engine.pipe
+                if is_reduction and touch.space != "tensor":
+                    access.scope = "gpu"  # the additions of a reduction are atomic
+                pending.accesses.append((access, _rank(touch) if signals else -1))
         if signals:
             self._pending[event.operation] = pending
         return pending, parts[0], clock
-
-    def _access(self, event: Event, warp: Warp, touch: Touch, engine: _Engine) -> Access:
-        writes = touch.verb == "writes"
-        access = Access(
-            event.source, warp.cta, warp.number, event.lanes, writes=writes, space=touch.space, proxy=touch.proxy,
-            components=warp.components, component=engine.writes if writes else engine.reads, value=engine.value,
-        )  # fmt: skip
-        access.asynchronous, access.pipe = True, engine.pipe
-        opcode = event.source.instruction.opcode
-        if touch.space != "tensor" and (".red" in opcode or "reduce" in opcode):
-            access.scope = "gpu"  # the additions of a reduction are atomic
-        return access
 
     def _engine(self, event: Event, warp: Warp, carried: Clock | None) -> _Engine:
         """The components and the value of the operation's completion; what its signal carries learns of them."""
@@ -190,8 +189,8 @@ class Operations:
                 self._rules.assumed["tcgen05-pipe"] += 1
                 return _Engine(component, component, value, pipe)
             case "wgmma":
-                self._remember(warp, group.number, event.lanes)
-                component = components.of(("wgmma", warp.cta, warp.number // _WARPS_PER_GROUP))
+                self.remember(warp, group.number, event.lanes)
+                component = components.of(("wgmma", warp.cta, warp.number // WARPGROUP))
                 self._latest[component] = value
                 return _Engine(component, component, value)
             case "bulk":
@@ -221,9 +220,9 @@ class Operations:
         each = copies.setdefault(event.lanes, _Copies())
         return _Engine(component, component, each.issue(tuple(commits[lane] for lane in _bits(event.lanes))))
 
-    def _remember(self, warp: Warp, number: int, lanes: int) -> None:
+    def remember(self, warp: Warp, number: int, lanes: int) -> None:
         """A wgmma follows all four warps of its warpgroup, and the groups before it."""
-        issuers = self._issuers.setdefault((warp.cta, warp.number // _WARPS_PER_GROUP), {})
+        issuers = self._issuers.setdefault((warp.cta, warp.number // WARPGROUP), {})
         if number not in issuers:
             issuers[number] = issuers[max(issuers)].copy() if issuers else warp.components.clock()
             issuers.pop(number - _LATEST, None)
@@ -258,9 +257,9 @@ class Operations:
         rows: tuple[int, ...] = (X, G)
         if group.kind == "wgmma":
             rows = (X, G, P, PG)
-            component = warp.components.of(("wgmma", warp.cta, warp.number // _WARPS_PER_GROUP))
+            component = warp.components.of(("wgmma", warp.cta, warp.number // WARPGROUP))
             self._rules.assumed["wgmma-warpgroup"] += 1
-            issuers = self._issuers.get((warp.cta, warp.number // _WARPS_PER_GROUP), {})
+            issuers = self._issuers.get((warp.cta, warp.number // WARPGROUP), {})
             before = max((number for number in issuers if number < group.number), default=None)
             if before is not None:
                 for part in parts:
@@ -360,4 +359,13 @@ def _is_wait(event: Event) -> bool:
 
 
 def _signals(event: Event) -> bool:
-    return any(touch.verb in ("arrives", "completes") for touch in event.touches)
+    for touch in event.touches:  # noqa: SIM110  (it is executed for every operation)
+        if touch.verb in ("arrives", "completes"):
+            return True
+    return False
+
+
+@lru_cache(maxsize=1 << 10)
+def _traits(opcode: str) -> tuple[bool, bool]:
+    """True for an operation of a pair of CTAs; true for a reduction."""
+    return "cta_group::2" in opcode, ".red" in opcode or "reduce" in opcode

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from warploom.checker.analyses import once
 from warploom.ptx.analysis.control_flow import Flow
 from warploom.ptx.analysis.liveness import read
 from warploom.ptx.analysis.uniformity import written
@@ -45,6 +46,7 @@ class _Pending(NamedTuple):
         return self.open.union(*self.groups)
 
 
+@once
 def hazards(flow: Flow) -> tuple[Hazard, ...]:
     """The accesses to registers of pending `wgmma`s, and the `wgmma`s whose registers no fence covers."""
     wgmmas = [op for block in flow.blocks for op in block.ops if op.family == "wgmma.mma_async"]

@@ -8,7 +8,8 @@ again, so that a stage of a pipeline soon is a few atoms, whatever its size.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from copy import copy
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -50,6 +51,12 @@ class Access:
         self.barrier = ""
         self.phase: int | None = None
 
+    def of_cluster(self, cta: Triple, components: Components) -> Access:
+        """The same access of another cluster that does the same."""
+        made = copy(self)
+        made.cta, made.components, made.pipe = cta, components, None
+        return made
+
 
 class Atom:
     """Bytes that are always accessed together: the last write, the reads since, and what came before a strong write."""
@@ -73,23 +80,15 @@ class _Page:
             self.shift = shift
 
 
-Judge = Callable[[Access, Access, bool], None]
+Pair = tuple[Access, bool]
+"""An earlier access of a pair; True for a write whose bytes the agent of the later write has read since."""
 
 
-class Sight(NamedTuple):
-    """The knowledge of an agent that makes an access: its clock's rows, and those in which others must be known.
-
-    The rows are None where every pair is to be judged.
-    """
-
-    rows: Rows | None
-    generic: int
-    """The row for accesses of the generic proxy."""
-    other: int
-    """The row for accesses of other proxies."""
-
-
-BLIND = Sight(None, 0, 0)
+Sight = tuple[Rows | None, int, int]
+"""The knowledge of an agent that makes an access: its clock's rows, and the rows in which accesses of the generic proxy
+and those of other proxies must be known. Without rows, every pair is to be judged.
+"""
+BLIND: Sight = (None, 0, 0)
 
 
 class Shadow:
@@ -206,54 +205,91 @@ class Shadow:
                 page.atoms[cells[held == number]] = new
             out.append(new)
 
-    def access(self, region: list[int], new: Access, judge: Judge, sight: Sight = BLIND) -> bool:
-        """Judge an access against those before it, and keep it; True if it reads a byte that nothing has written.
+    def access(self, region: list[int], new: Access, sight: Sight = BLIND) -> tuple[bool, list[Pair]]:
+        """Keep an access: True if it reads a byte that nothing has written, and the pairs that are to be judged.
 
         An earlier access that is in sight needs no judgement: most are.
         """
-        atoms, fresh = self.atoms, False
-        judged = set[int]()
-        if sight.rows is not None:
-            judge = _unless_seen(judge, sight)
+        atoms, fresh, pairs, last = self.atoms, False, list[Pair](), None
+        rows, generic, other = sight
+        component, components = new.component, new.components
+        width = 0 if rows is None else rows.shape[1]
         if new.writes:
             for number in region:
                 atom = atoms[number]
                 own = False
-                for old in atom.reads:
-                    if old.component == new.component and old.components is new.components and not old.writes:
+                for old in (*atom.reads, atom.write):
+                    if old is None:
+                        continue
+                    is_write = old is atom.write
+                    if not is_write and old.component == component and old.components is components and not old.writes:
                         own = True
-                    if id(old) not in judged:
-                        judged.add(id(old))
-                        judge(old, new, False)
-                old_write = atom.write
-                if old_write is not None and id(old_write) not in judged:
-                    judged.add(id(old_write))
-                    judge(old_write, new, own)
+                    value = old.value
+                    if (
+                        rows is None
+                        or value is None
+                        or old.components is not components
+                        or old.component >= width
+                        or rows[generic if old.proxy == "generic" else other, old.component] < value
+                        or (old.scope and new.scope)
+                    ):
+                        pairs.append((old, own and is_write))
                 atom.write, atom.reads = new, _before(atom) if new.scope else ()
-            return False
+            return False, _once(pairs)
         for number in region:
             atom = atoms[number]
-            old_write = atom.write
-            if old_write is None:
+            write, reads = atom.write, atom.reads
+            if write is None:
                 fresh = True
-            elif id(old_write) not in judged:
-                judged.add(id(old_write))
-                judge(old_write, new, False)
-            reads = atom.reads
+            elif write is not last:
+                last, value = write, write.value
+                if (
+                    rows is None
+                    or value is None
+                    or write.components is not components
+                    or write.component >= width
+                    or rows[generic if write.proxy == "generic" else other, write.component] < value
+                    or (write.scope and new.scope)
+                ):
+                    pairs.append((write, False))
             if not reads:
                 atom.reads = (new,)
             elif reads[-1] is not new:
-                component, components, kept = new.component, new.components, []
+                kept = []
                 for each in reads:
                     if each.writes:
-                        if id(each) not in judged:
-                            judged.add(id(each))
-                            judge(each, new, False)
+                        pairs += self._unseen(each, new, sight)
                         kept.append(each)
                     elif each.component != component or each.components is not components:
                         kept.append(each)
                 atom.reads = (*kept, new)
-        return fresh
+        return fresh, _once(pairs)
+
+    def is_seen(self, region: list[int], new: Access, sight: Sight) -> bool:
+        """True if every byte was written, the writes are in sight, and the read itself was the last access."""
+        for number in region:
+            atom = self.atoms[number]
+            write = atom.write
+            if write is None or len(atom.reads) == 0 or atom.reads[-1] is not new:
+                return False
+            if self._unseen(write, new, sight) or (len(atom.reads) > 1 and any(each.writes for each in atom.reads)):
+                return False
+        return True
+
+    @staticmethod
+    def _unseen(old: Access, new: Access, sight: Sight) -> list[Pair]:
+        """The pair of an earlier access and a later one, if that does not see it."""
+        (rows, generic, other), value = sight, old.value
+        if (
+            rows is None
+            or value is None
+            or old.components is not new.components
+            or (old.scope and new.scope)
+            or old.component >= rows.shape[1]
+            or rows[generic if old.proxy == "generic" else other, old.component] < value
+        ):
+            return [(old, False)]
+        return []
 
     def last_write(self, address: int) -> Access | None:
         """The last write of a byte."""
@@ -272,23 +308,11 @@ class Shadow:
             self.atoms[number].write, self.atoms[number].reads = None, ()
 
 
-def _unless_seen(judge: Judge, sight: Sight) -> Judge:
-    rows, generic, other = sight
-    assert rows is not None
-    width = rows.shape[1]
-
-    def judge_unseen(old: Access, new: Access, own_read: bool) -> None:
-        value = old.value
-        if (
-            value is None
-            or old.components is not new.components
-            or (old.scope and new.scope)
-            or old.component >= width
-            or rows[generic if old.proxy == "generic" else other, old.component] < value
-        ):
-            judge(old, new, own_read)
-
-    return judge_unseen
+def _once(pairs: list[Pair]) -> list[Pair]:
+    """Pairs without those that come again, as an access to several atoms makes them."""
+    if len(pairs) < 2:
+        return pairs
+    return list({id(old): (old, own) for old, own in reversed(pairs)}.values())[::-1]
 
 
 def _before(atom: Atom) -> tuple[Access, ...]:

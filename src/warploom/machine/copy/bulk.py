@@ -322,6 +322,16 @@ def require_live(cta: Cta, what: str) -> None:
         raise Diag.CTA_EXITED.error(what=f"{what} shared memory of {cta.name} after that CTA has exited.")
 
 
+def require_cluster(g: Group, op: Op) -> None:
+    """Asynchronous writes to shared memory of the cluster need a launch with clusters, if only of one CTA.
+
+    Without one, an H200 ends the kernel with `illegal instruction`, whichever CTA the address names.
+    """
+    if not g.grid.explicit_cluster:
+        what = f"`{op.instruction.opcode}` needs a launch with a cluster size, and this launch has none."
+        raise Diag.ASYNC_MISUSE.error(what=what)
+
+
 def count_bytes(g: Group, way: str, size: int) -> None:
     """Add to the bytes moved."""
     moved = g.grid.moved

@@ -241,18 +241,23 @@ class Told(NamedTuple):
     changes: bool
 
     def events(self) -> Iterator[Event]:
-        agents, declared, number = self.agents, self.declared, self.number
-        whole = self.barrier is not None and self.barrier.kind == "named"
+        (
+            kind, verb, agents, source, touches, declared, barrier, phase, number, group, operation, passed, leave,
+            changes,
+        ) = self  # fmt: skip
+        whole = barrier is not None and barrier.kind == "named"
         total = sum(lanes.bit_count() for _, lanes in agents) if len(agents) > 1 and not whole else 1
         for agent, lanes in agents:
             share = number
             if len(agents) > 1:
                 # A named barrier counts whole warps, every other one the lanes that arrive.
                 share = number // len(agents) if whole else number * lanes.bit_count() // total
-            yield Event(
-                self.kind, self.verb, agent, lanes, self.source, self.touches, declared.space, declared.proxy,
-                declared.scope, declared.semantics, self.barrier, self.phase, share, self.group, self.operation,
-                self.passed, self.leave, self.changes,
+            yield _new(
+                Event,
+                (
+                    kind, verb, agent, lanes, source, touches, declared.space, declared.proxy, declared.scope,
+                    declared.semantics, barrier, phase, share, group, operation, passed, leave, changes,
+                ),
             )  # fmt: skip
 
 
@@ -285,8 +290,13 @@ class Others(Sequence[tuple[int, Event]]):
         self._count, self._told = count, told
 
     @cached_property
+    def together(self) -> list[tuple[int, Told]]:
+        """The same with the events of warps that act together as one."""
+        return list(self._told())
+
+    @cached_property
     def _events(self) -> list[tuple[int, Event]]:
-        return [(row, event) for row, told in self._told() for event in told.events()]
+        return [(row, event) for row, told in self.together for event in told.events()]
 
     def __len__(self) -> int:
         return self._count
@@ -299,81 +309,70 @@ class Others(Sequence[tuple[int, Event]]):
 
 
 @dataclass(frozen=True, eq=False)
-class Batch:
-    """Consecutive events: those of loads, stores and shuffles that native code executes as rows, and all others.
+class Rows:
+    """Events of loads, stores and shuffles that native code executes.
 
-    `others` has pairs of a row and an event that came before it (and after the one before it). Row i is the event of
-    the instruction `sites[site[i]]` by `warp[i]` of the CTA `cta[i]` (its place in the grid, x
+    Row i is the event of the instruction `sites[site[i]]` by `warp[i]` of the CTA `cta[i]` (its place in the grid, x
     first), of the `lanes[i]` as bits. `addresses[i]` has one address for each of the 32 lanes, valid where the bit is
-    set; shared addresses are those of the cluster. `changes[i]` is the event's. Arrays and events are made when they
-    are first asked for; the length costs nothing.
+    set; shared addresses are those of the cluster. `changes[i]` is the event's, for a store.
     """
 
     sites: Mapping[int, Site]
-    others: Sequence[tuple[int, Event]]
     shape: Triple
-    _entries: Array
-    _at: Array
-    _part: Array
-
-    @cached_property
-    def site(self) -> Array:
-        found: Array = self._entries[self._at, SITE].astype(np.int64)
-        return found
-
-    @cached_property
-    def cta(self) -> Array:
-        return self._agents[0]
-
-    @cached_property
-    def warp(self) -> Array:
-        return self._agents[1] + self._part
-
-    @cached_property
-    def lanes(self) -> Array:
-        return np.ascontiguousarray(self._entries[:, LANES:CHANGES]).view("<u4")[self._at, self._part]
-
-    @cached_property
-    def changes(self) -> Array:
-        found: Array = np.ascontiguousarray(self._entries[:, CHANGES:ADDRESSES]).view("<u4")[self._at, self._part] != 0
-        return found
-
-    @cached_property
-    def addresses(self) -> Array:
-        shape = len(self._entries), MOST_LANES // WARP_LANES, WARP_LANES
-        found: Array = self._entries[:, ADDRESSES:].view(np.int64).reshape(shape)[self._at, self._part]
-        return found
-
-    @cached_property
-    def _agents(self) -> tuple[Array, Array]:
-        return agent_parts(self._entries[self._at, AGENT].astype(np.int64))
+    site: Array
+    cta: Array
+    warp: Array
+    lanes: Array
+    changes: Array
+    addresses: Array
 
     def __len__(self) -> int:
-        return len(self._at) + len(self.others)
+        return len(self.site)
+
+    def part(self, numbers: Array) -> Rows:
+        """Some of the rows, copied."""
+        return Rows(self.sites, self.shape, *(each[numbers] for each in self.arrays()))
+
+    def arrays(self) -> tuple[Array, ...]:
+        """All columns, in their order."""
+        return self.site, self.cta, self.warp, self.lanes, self.changes, self.addresses
+
+    @staticmethod
+    def joined(parts: Sequence[Rows]) -> Rows:
+        """The rows of several, one after the other."""
+        arrays = zip(*(part.arrays() for part in parts), strict=True)
+        return Rows(parts[0].sites, parts[0].shape, *(np.concatenate(each) for each in arrays))
+
+    def sites_in(self) -> list[tuple[int, Site]]:
+        """The instructions of the rows, with their numbers."""
+        return [(number, self.sites[number]) for number in np.unique(self.site).tolist()]
+
+    def ctas(self) -> list[Triple]:
+        """The CTA of each row."""
+        across, down, _ = self.shape
+        return [(each % across, each // across % down, each // (across * down)) for each in self.cta.tolist()]
+
+    def live(self) -> Array:
+        """The lanes of each row that give an address, as a truth value for each of 32."""
+        lanes = self.lanes.astype("<u4")
+        sites = self.sites_in()
+        none = np.isin(self.site, [number for number, site in sites if not site.width])
+        first = np.isin(self.site, [number for number, site in sites if site.one_address])
+        lanes = np.where(none, 0, np.where(first, lanes & -lanes, lanes)).astype("<u4")
+        return np.unpackbits(lanes.view(np.uint8).reshape(-1, 4), axis=1, bitorder="little").view(np.bool_)
+
+    def stores(self) -> Array:
+        """The rows that write, for which alone `changes` is set."""
+        return np.isin(self.site, [number for number, site in self.sites_in() if site.verb == "writes"])
 
     def events(self) -> Iterator[Event]:
-        """All events in order, as `on_event` gets them."""
-        waiting = iter(self.others)
-        place, other = next(waiting, (-1, None))
-        for row, event in enumerate(self.rows()):
-            while other is not None and place == row:
-                yield other
-                place, other = next(waiting, (-1, None))
-            yield event
-        while other is not None:
-            yield other
-            place, other = next(waiting, (-1, None))
-
-    def rows(self) -> Iterator[Event]:
-        """The events of the rows alone."""
-        across, down, _ = self.shape
+        """The rows as events."""
         rows = zip(
-            self.site.tolist(), self.cta.tolist(), self.warp.tolist(), self.lanes.tolist(), self.changes.tolist(),
+            self.site.tolist(), self.ctas(), self.warp.tolist(), self.lanes.tolist(), self.changes.tolist(),
             self.addresses, strict=True,
         )  # fmt: skip
-        for number, cta, warp, lanes, changes, addresses in rows:
+        for number, index, warp, lanes, changes, addresses in rows:
             site = self.sites[number]
-            index = cta % across, cta // across % down, cta // (across * down)
             said, touches = site.declared, tuple[Touch, ...]()
             if site.width:
                 if site.one_address:
@@ -386,6 +385,55 @@ class Batch:
                 site.kind, site.verb, agent_of(index, warp), lanes, site.source, touches,
                 said.space, said.proxy, said.scope, said.semantics, changes=changes,
             )  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Consecutive events: those of loads, stores and shuffles that native code executes as `rows`, and all others.
+
+    `others` has pairs of a row and an event that came before it (and after the one before it). Arrays and events are
+    made when they are first asked for; the length costs nothing.
+    """
+
+    sites: Mapping[int, Site]
+    others: Others
+    shape: Triple
+    _entries: Array
+    _at: Array
+    _part: Array
+
+    @cached_property
+    def rows(self) -> Rows:
+        """The events with a row."""
+        entries, at, part = self._entries, self._at, self._part
+        ctas, warps = agent_parts(entries[at, AGENT].astype(np.int64))
+        shape = len(entries), MOST_LANES // WARP_LANES, WARP_LANES
+        return Rows(
+            self.sites,
+            self.shape,
+            entries[at, SITE].astype(np.int64),
+            ctas,
+            warps + part,
+            np.ascontiguousarray(entries[:, LANES:CHANGES]).view("<u4")[at, part],
+            np.ascontiguousarray(entries[:, CHANGES:ADDRESSES]).view("<u4")[at, part] != 0,
+            entries[:, ADDRESSES:].view(np.int64).reshape(shape)[at, part],
+        )
+
+    def __len__(self) -> int:
+        return len(self._at) + len(self.others)
+
+    def events(self) -> Iterator[Event]:
+        """All events in order, as `on_event` gets them."""
+        waiting = iter(self.others)
+        place, other = next(waiting, (-1, None))
+        for row, event in enumerate(self.rows.events() if len(self._at) else ()):
+            while other is not None and place == row:
+                yield other
+                place, other = next(waiting, (-1, None))
+            yield event
+        while other is not None:
+            yield other
+            place, other = next(waiting, (-1, None))
 
 
 def _lanes(bits: int) -> Array:
@@ -405,6 +453,7 @@ class Observer(Protocol):
         ...
 
 
+_new = tuple.__new__  # the constructor of a named tuple takes twice as long
 _UNDECLARED = Declared()
 _NO_ENTRIES = np.zeros((0, WORDS), np.uint64)
 _MOST_OTHERS = 1 << 12

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from warploom.diagnostics import Diag
-from warploom.machine.copy.bulk import each_warp, issuers, submit
+from warploom.machine.copy.bulk import each_warp, issuers, require_cluster, submit
 from warploom.machine.core.convergence import EVERY, absent
 from warploom.machine.core.events import BarrierName, Touch, run_of_bytes
 from warploom.machine.core.group import WARP, Waitable, lane_bits
@@ -199,6 +199,7 @@ def _shared_addresses(value: Any, lanes: Array) -> Array:
 
 def _submit(g: Group, mask: Array | None, op: Op, size: int, address: Array, barriers: Array, effect: Any) -> None:
     """One operation per lane: its effect, then its bytes on the barrier in the CTA it wrote to."""
+    require_cluster(g, op)
     cta = g.cta
     places = zip(issuers(g, mask), address.tolist(), barriers.tolist(), strict=True)
     for lane, (_, at, barrier) in enumerate(places):

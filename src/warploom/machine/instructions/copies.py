@@ -25,6 +25,7 @@ from warploom.machine.copy.bulk import (
     next_number,
     of_lane,
     placing,
+    require_cluster,
     require_live,
     shared_span,
     submit,
@@ -442,6 +443,7 @@ def send(op: Op) -> Run:
         submit(g, op, complete, touches=touches)
 
     def run(g: Group, mask: Array | None, dst: Any, src: Any, size: Any, barrier: Any) -> None:
+        require_cluster(g, op)
         for lane in issuers(g, mask):
             count = _checked_size(of_lane(size, lane))
             places = [shared_address(of_lane(value, lane)) for value in (dst, src, barrier)]

@@ -255,7 +255,7 @@ def reader_of(cta: Cta) -> OperandReader:
 class TensorCore:
     """Takes operations of the threads of one CTA or a pair, and hands them to the grid in order."""
 
-    __slots__ = ("_counts", "_fenced", "_last", "_met", "_queue", "_readers", "_told", "ctas")
+    __slots__ = ("_counts", "_fenced", "_last", "_met", "_queue", "_readers", "_told", "_touched", "ctas")
 
     def __init__(self, ctas: tuple[Cta, ...]) -> None:
         self.ctas = ctas
@@ -267,6 +267,8 @@ class TensorCore:
         self._last: dict[int, tuple[Operation, ...]] = {}
         self._fenced: list[Operation] = []
         self._told: dict[int, tuple[Operation, ...]] = {}
+        self._touched: dict[tuple[Any, ...], tuple[Touch, ...]] = {}
+        """The touches of MMAs, which come again with every pass of a pipeline."""
 
     def require_pair(self) -> None:
         """An operation of a pair needs both CTAs alive."""
@@ -278,11 +280,22 @@ class TensorCore:
         if issue.g.grid.convoys:
             if issue.g.grid.reporter is not None:
                 group = self._next_group(issue.thread)
-                issue.g.grid.reporter.at_once(partial(issue.touches, self.ctas), group)
+                issue.g.grid.reporter.at_once(partial(self._touches, issue), group)
             self._queue.append(issue)
         else:
             run = partial(self._multiply, Run(issue), {})
-            self._hand_over(issue.g, issue.op, issue.thread, run, partial(issue.touches, self.ctas))
+            self._hand_over(issue.g, issue.op, issue.thread, run, partial(self._touches, issue))
+
+    def _touches(self, issue: Issue) -> tuple[Touch, ...]:
+        """The reads and writes of an MMA, for observers."""
+        a = issue.a if isinstance(issue.a, tuple) else issue.a.value
+        key = (issue.plan, issue.d, a, issue.b.value, issue.accumulate, issue.disabled, issue.scales)
+        found = self._touched.get(key)
+        if found is None:
+            if len(self._touched) >= _MOST_LISTS:
+                self._touched.clear()
+            found = self._touched[key] = issue.touches(self.ctas)
+        return found
 
     def latest(self, count: int) -> tuple[Issue, ...]:
         """The latest MMAs of those that were kept back."""
