@@ -15,7 +15,7 @@ import numpy as np
 
 from warploom.checker.codes import CODES
 from warploom.checker.report import Finding, Party, Witness
-from warploom.diagnostics import Loc, WarploomError
+from warploom.diagnostics import Loc, Stuck, WarploomError
 from warploom.host.arrays import is_array, numpy_of
 from warploom.host.launch import Launch
 from warploom.host.tensor_map import TensorMap
@@ -37,7 +37,8 @@ from warploom.machine.core.schedule import (
 TRIES = 5
 """Schedules that are tried for one finding."""
 _FAULTING = frozenset({"FAULT", "MBAR_LIFETIME", "REMOTE_AFTER_EXIT", "TMEM_DEALLOC_EARLY"})
-"""Findings that show as a fault at their own line. Such a fault is no witness of another finding."""
+"""Findings that show as a fault at their own instruction. Such a fault is no witness of another finding."""
+_UNSEEN = "no schedule shows it: no wgmma of this launch reads a register that was written since the last wgmma.fence"
 
 
 @dataclass
@@ -150,19 +151,22 @@ class Confirmation:
     def __init__(self, launch_: Launch, limit: int | None, budget: int) -> None:
         self._launch, self._limit, self._left = launch_, limit, budget
         self._expected: list[Any] | None = None
-        self._faults: set[Loc] = set()
-        """The lines of other findings that fault."""
+        self._faults: set[tuple[Loc | None, str]] = set()
+        """The instructions of other findings that fault, and of the fault or hang of the eager run."""
+        self._unordered = 0
+        """The values of registers in the last run that a wgmma did not see, because no fence came after their write."""
         self.runs = 0
 
     def witnesses(self, findings: Sequence[Finding]) -> tuple[Finding, ...]:
         """The findings with their witnesses, as far as the budget reaches."""
-        self._faults.update(party.loc for each in findings if each.code in _FAULTING for party in each.parties)
+        faulting = (party for each in findings if each.code in _FAULTING for party in each.parties)
+        self._faults.update((party.loc, _opcode(party.instruction)) for party in faulting)
         return tuple(replace(finding, witness=self._witness(finding)) for finding in findings)
 
     def _witness(self, finding: Finding) -> Witness | None:
         if finding.code in ("DEADLOCK", "FAULT"):
             recorded = Recorded(Eager())
-            kind, text = self._outcome(recorded)
+            kind, text = self._outcome(recorded, finding)
             return Witness(kind, text, recorded, "eager", 1) if kind else None
         if not CODES[finding.code].replayable:
             return Witness(
@@ -174,27 +178,29 @@ class Confirmation:
                 break
             tried += 1
             recorded = Recorded(schedule)
-            kind, text = self._outcome(recorded, own=finding.code in _FAULTING)
+            kind, text = self._outcome(recorded, finding)
             if kind:
                 return Witness(kind, text, recorded, name, tried)
+            if finding.code == "WGMMA_FENCE" and not schedule.convoys and not self._unordered:
+                return Witness("", _UNSEEN)
         return Witness("", f"not shown by {tried} schedules", tried=tried) if tried else None
 
-    def _outcome(self, schedule: Schedule, *, own: bool = True) -> tuple[str, str]:
+    def _outcome(self, schedule: Schedule, finding: Finding) -> tuple[str, str]:
         """The kind of failure under a schedule, and a description; empty if there is none.
 
-        A fault at the line of a finding that faults counts as that one's, if the finding in question is another.
+        A fault at the instruction of a finding that faults counts as that one's, if the finding in question is another.
+        A hang of the eager run counts for a finding only if warps wait for its barrier.
         """
         if self._expected is None:
             expected, failed = self._run(Eager())
             self._expected = [] if failed is not None else expected
-            if failed is not None and failed.loc is not None:
-                self._faults.add(failed.loc)
+            if failed is not None:
+                self._faults.add(_place(failed))
         self._left -= 1
         found, error = self._run(schedule)
         if error is not None:
-            if not own and error.loc in self._faults:
-                return "", ""
-            return error.code, error.what.rstrip(".")
+            own = finding.code in _FAULTING or finding.code == "DEADLOCK" or _waits_there(error, finding)
+            return ("", "") if not own and _place(error) in self._faults else (error.code, error.what.rstrip("."))
         different = _difference(self._expected, found)
         return ("disagreement", different) if different else ("", "")
 
@@ -211,6 +217,7 @@ class Confirmation:
         except WarploomError as error:
             return arrays, error
         finally:
+            self._unordered = grid.unordered
             grid.discard()
         return arrays, None
 
@@ -220,6 +227,22 @@ class Confirmation:
         argument = self._launch.args[int(number)] if number.isdigit() else None
         array = argument.array if isinstance(argument, TensorMap) else argument
         return numpy_of(array).dtype if is_array(array) else np.dtype(np.uint8)
+
+
+def _place(error: WarploomError) -> tuple[Loc | None, str]:
+    """The line and the opcode of a fault; the notes of a fault begin with its instruction."""
+    return error.loc, "" if isinstance(error, Stuck) or not error.notes else _opcode(error.notes[0])
+
+
+def _opcode(instruction: str) -> str:
+    """An instruction without its guard and operands."""
+    return next((word for word in instruction.split() if not word.startswith("@")), "").rstrip(";")
+
+
+def _waits_there(error: WarploomError, finding: Finding) -> bool:
+    """True for a hang in which a warp waits for the barrier of a finding, or for another one of the same array."""
+    names = {party.barrier.partition("[")[0] for party in finding.parties} - {""}
+    return isinstance(error, Stuck) and any(f"waits for {name}" in note for name in names for note in error.notes)
 
 
 def _difference(expected: list[tuple[str, Any, Any]], found: list[tuple[str, Any, Any]]) -> str:

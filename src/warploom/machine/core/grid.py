@@ -73,6 +73,8 @@ class Grid:
             setup.dynamic_bytes,
             setup.local_bytes,
         )
+        self.unordered = 0
+        """Operands in registers of which a wgmma saw older values, because no `wgmma.fence` came after their write."""
         self.sms, self.schedule, self.explicit_cluster = setup.sms, setup.schedule, setup.explicit_cluster
         self.tensor_maps = setup.tensor_maps
         self.maps_at: dict[int, Any] = {}

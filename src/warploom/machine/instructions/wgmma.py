@@ -180,7 +180,9 @@ class Pipeline(Waitable):
                     ordered = [row for row, name in of_names if name in copied]
                     fenced[ordered] = registers[ordered]
                 rows = each.selector
-                registers[rows] = fenced[rows]
+                if not np.array_equal(registers[rows], fenced[rows]):
+                    self.warpgroup.cta.grid.unordered += 1
+                    registers[rows] = fenced[rows]
 
     def _look(self, warp: int, at: int) -> None:
         """Note what a warp knows at issue: an operation sees what each of the warps that issue it sees."""
