@@ -28,6 +28,7 @@ from warploom.machine.engine.store import store
 from warploom.machine.engine.vectors import EngineError, UnsupportedError
 from warploom.machine.engine.warp_kernels import Elect, Shuffle
 from warploom.machine.routines.call_lists import CallList, Calls
+from warploom.machine.routines.column_kernels import Columns, Unpack
 from warploom.machine.routines.granule_kernels import BoxCopy, Gather, Granules, LaneCopy
 from warploom.machine.routines.product_kernels import Multiply, Products
 
@@ -45,6 +46,7 @@ Form = (
     | Multiply
     | BoxCopy
     | Gather
+    | Unpack
     | LaneCopy
     | CallList
 )
@@ -97,6 +99,7 @@ class Routines:
 
     products: Products
     granules: Granules
+    columns: Columns
     calls: Calls
 
 
@@ -170,7 +173,7 @@ class Engine:
     @cached_property
     def routines(self) -> Routines:
         """The routines that are called for a whole operation."""
-        return Routines(Products(self), Granules(self), Calls(self))
+        return Routines(Products(self), Granules(self), Columns(self), Calls(self))
 
     def link(self, kernels: Iterable[Kernel]) -> None:
         """Give kernels their addresses."""

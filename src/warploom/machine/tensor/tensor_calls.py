@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from warploom.hardware.matrix_descriptors import SharedDescriptor
 from warploom.machine.engine.addresses import address_of
 from warploom.machine.routines.call_lists import Argument, Prepared, Sequence
+from warploom.machine.routines.column_kernels import LaneBlocks
 from warploom.machine.tensor.accumulators import accumulator_view
 from warploom.machine.tensor.operands import native_place
 from warploom.machine.tensor.tmem import tmem_of
@@ -28,7 +29,7 @@ Matrix = tuple[Argument, int]
 
 @dataclass(frozen=True, slots=True)
 class TensorCalls:
-    """A list of calls, and the columns of TMEM, with their number, that it accumulates in.
+    """A list of calls, and the columns of TMEM, with their number, that it accumulates in or reads.
 
     Its bases are the shared memory of each CTA, then the TMEM of each.
     """
@@ -86,10 +87,24 @@ class _Writer:
         assert found is not None
         return (room, base), found[1]
 
+    def _in_columns(self, number: int, run: Run) -> Matrix | None:
+        """A in the TMEM of a CTA, transposed. MMAs before this one may have written it: it is read each time."""
+        place, plan, shape = run.first.a, run.first.plan, run.first.plan.shape
+        placement, cells = plan.placement, tmem_of(self.ctas[number]).cells
+        if placement.folded or isinstance(place, SharedDescriptor):
+            return None
+        (lane, column), lanes = place, cells.shape[1]
+        blocks = LaneBlocks(placement.blocks, placement.height, placement.pitch)
+        columns = plan.a_columns * run.steps
+        if lane not in placement.lane_bases or column + columns > len(cells):
+            return None
+        words = cells.itemsize * (column * lanes + lane), 1 + len(self.ctas) + number
+        return self.routines.columns.convert(self.sequence, words, lanes, columns, blocks, shape.a_element)
+
     def run(self, run: Run) -> bool:
         """Add the calls of a run; False where native code does not take it."""
         first, plan, shape = run.first, run.first.plan, run.first.plan.shape
-        if shape.d_type != "f32" or plan.vectors or first.key is None or not isinstance(first.a, SharedDescriptor):
+        if shape.d_type != "f32" or plan.vectors or first.key is None:
             return False
         placement, negative = plan.placement, shape.negate_a != shape.negate_b
         blocks = 1 if placement.folded else placement.blocks
@@ -101,7 +116,11 @@ class _Writer:
         left = self.operand(range(count), first.b, b_form, across=False)
         a_form = (plan.rows, k, shape.a_element, shape.transpose_a, steps, run.advance[0])
         for number, cta in enumerate(self.ctas):
-            right, base = self.operand((number,), first.a, a_form, across=True), 1 + count + number
+            base = 1 + count + number
+            if isinstance(first.a, SharedDescriptor):
+                right = self.operand((number,), first.a, a_form, across=True)
+            else:
+                right = self._in_columns(number, run)
             if left is None or right is None:
                 return False
             cells = tmem_of(cta).cells
@@ -135,5 +154,8 @@ def prepare(ctas: tuple[Cta, ...], runs: Iterable[Run], routines: Routines) -> T
     for run in runs:
         if not writer.run(run):
             return None
-        columns.append((run.first.d[1], run.first.plan.columns))
+        first = run.first
+        columns.append((first.d[1], first.plan.columns))
+        if isinstance(first.a, tuple):
+            columns.append((first.a[1], first.plan.a_columns * run.steps))
     return TensorCalls(writer.sequence.prepared(), tuple(dict.fromkeys(columns)))
