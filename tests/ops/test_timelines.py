@@ -162,7 +162,18 @@ def test_on_a_gpu_the_buffer_is_memory_of_its_own(monkeypatch):
     )
     monkeypatch.setattr(module, "device_of", lambda name, address: fake)
     monkeypatch.setattr(module, "allocated", allocated)
-    monkeypatch.setattr(module, "launch", made.append)
+
+    class Prepared:
+        def __init__(self, launched, arrays, *, device):
+            assert device is fake
+            made.append(launched)
+            self.addresses = tuple(each.address for each in arrays)
+
+        def launch_at(self, addresses, stream):
+            assert (addresses, stream) == (self.addresses, 0)
+            assert addresses == (4096, 8192, 12288, 1 << 20)
+
+    monkeypatch.setattr(module, "Prepared", Prepared)
     found = call(wl.matmul, described["a"], described["b"], out=described["out"], tiles=3)
     (bound,) = made
     (trace,) = (each for each in bound.args if getattr(each, "address", 0) == 1 << 20)

@@ -40,6 +40,7 @@ from warploom.structured import (
 )
 from warploom.trace import (
     Array,
+    cta_index,
     elect,
     emit,
     isa,
@@ -297,6 +298,19 @@ def test_a_fresh_accumulator_that_is_added_to(always):
     rejected("STALE_ACCUMULATOR", "an earlier tile", "accumulate=step > 0", mma=mma)
 
 
+@pytest.mark.parametrize("flag", [lambda step: step >= 0, lambda step: step + 1 > 0, lambda step: step < 1])
+def test_a_flag_that_is_true_in_the_first_step(flag):
+    def mma(kit):
+        with kit.roles.mma, MmaWarpContext(kit.outputs) as mma:
+            for _ in kit.work:
+                with mma.output_pipeline.producer() as stage:
+                    for step in loop(kit.k_tiles):
+                        with kit.inputs.consume() as tiles:
+                            kit.mma_op.mma(tiles, stage.tmem, accumulate=flag(step))  # HERE
+
+    rejected("STALE_ACCUMULATOR", "an earlier tile", "accumulate=step > 0", mma=mma)
+
+
 def test_an_accumulator_may_be_added_to_after_its_first_mma():
     def mma(kit):
         with kit.roles.mma, MmaWarpContext(kit.outputs) as mma:
@@ -434,12 +448,17 @@ def test_a_stage_per_k_step_releases_the_accumulator_and_its_input(form):
     assert len(arrivals) == 3, "once on both sides, and for the deallocation"
 
 
-def test_an_instruction_of_one_thread_that_every_lane_issues():
+@pytest.mark.parametrize("condition", ["leader", "CTA", "warp", "none"])
+def test_an_instruction_of_one_thread_that_every_lane_issues(condition):
+    """A branch that all lanes take is no election."""
+
     def mma(kit):
+        conditions = {"leader": kit.cluster.leader, "CTA": cta_index() == 0, "warp": warp_index() > 0, "none": True}
         with kit.roles.mma, MmaWarpContext(kit.outputs) as mma:
             for _ in kit.work:
                 with mma.output_pipeline.producer() as stage, kit.inputs.consume() as tiles:
                     kit.mma_op.mma(tiles, stage.tmem, accumulate=False)
-                    isa.tcgen05.commit(kit.inputs.pipeline.full[0].at, cta_group=1)  # HERE
+                    with when(conditions[condition]):
+                        isa.tcgen05.commit(kit.inputs.pipeline.full[0].at, cta_group=1)  # HERE
 
     rejected("ISSUED_BY_EVERY_LANE", "`tcgen05.commit` in role `mma`", "roles.mma.elected", mma=mma)

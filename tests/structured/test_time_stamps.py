@@ -57,8 +57,12 @@ def test_every_role_records_its_tiles(name, schedule):
     config = CONFIGS[name][1]
     found = spans(trace, config.roles)
     tiles = prod(config.grid(Problem(M, N, K))) if isinstance(config, MatmulConfig) else 3 * 4
-    for role in set(config.roles) - {"scheduler", "consume"}:
+    for role in set(config.roles) - {"scheduler"}:  # of both warpgroups, where they alternate
         assert sum(each.role == role for each in found) == tiles, role
+        numbers = {each.cta: set[int]() for each in found}
+        for each in found:
+            numbers[each.cta] |= {each.tile} if each.role == role else set()
+        assert all(one == set(range(len(one))) for one in numbers.values())
     assert all(each.begin < each.end for each in found)
     last = {"sm_100a": "epilogue", "sm_90a": "consume"}[name[:7].rstrip(",")]
     for each in found:  # nothing is written before it was loaded

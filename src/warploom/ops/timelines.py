@@ -19,6 +19,7 @@ from warploom.ops.planning.arrays import ArrayDescriptor, leaves, mapped
 from warploom.ops.planning.planner import TARGETS
 from warploom.ops.planning.prepare import bound
 from warploom.runtime.gpu.driver import Device, device_of
+from warploom.runtime.gpu.prepared import Prepared
 from warploom.runtime.gpu.workspace import allocated
 from warploom.structured import Span, spans
 
@@ -73,7 +74,9 @@ def _on_gpu(operation: Any, given: dict[str, Any], tiles: int, device: Device) -
     place = ArrayDescriptor(
         "trace", shape, stamps.strides, stamps.dtype, memory.address, buffer_of(made.arrays["out"]).device
     )
-    launch(_traced(made.call, place, str(device.target), device.gpu.sms))
+    arrays = (*made.arrays.values(), place)
+    traced = Prepared(_traced(made.call, place, str(device.target), device.gpu.sms), arrays, device=device)
+    traced.launch_at(tuple(buffer_of(each).address for each in arrays), stream)
     with device.current():
         device.driver.call("cuStreamSynchronize", ctypes.c_void_p(stream))
         to, size = stamps.ctypes.data_as(ctypes.c_void_p), ctypes.c_size_t(stamps.nbytes)

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from warploom.trace.builder import current
 from warploom.trace.language.control import when
@@ -20,6 +20,17 @@ from warploom.trace.language.variables import Variable
 from warploom.trace.language.views import View
 
 Work = TypeVar("Work")
+_IN_TURN = 2
+
+
+class Alternating(Protocol):
+    """Warps of a role that take its tiles in turn with others: which they are, and one thread of them."""
+
+    @property
+    def number(self) -> Value: ...
+
+    @property
+    def first_thread(self) -> Value: ...
 
 
 class TimeStamps:
@@ -28,17 +39,20 @@ class TimeStamps:
     def __init__(self, buffer: View | None, roles: Roles) -> None:
         self._buffer, self._roles = buffer, {role.name: (number, role) for number, role in enumerate(roles)}
 
-    def each(self, tiles: Iterable[Work]) -> Iterator[Work]:
-        """Iterate over the tiles of the role being traced, and record the begin and the end of each."""
+    def each(self, tiles: Iterable[Work], turns: Alternating | None = None) -> Iterator[Work]:
+        """Iterate over the tiles of the role being traced, and record the begin and the end of each.
+
+        `turns` are warps that have every other tile: they record those.
+        """
         if self._buffer is None:
             yield from tiles
             return
-        count = Variable("u32", 0)
+        count = Variable("u32", 0 if turns is None else turns.number.to("u32"))
         for tile in tiles:
-            self._record(count, 0)
+            self._record(count, 0, turns)
             yield tile
-            self._record(count, 1)
-            count.set(count + 1)
+            self._record(count, 1, turns)
+            count.set(count + (1 if turns is None else _IN_TURN))
 
     @contextmanager
     def only_tile(self) -> Iterator[None]:
@@ -49,11 +63,11 @@ class TimeStamps:
         if self._buffer is not None:
             self._record(literal(0, "u32"), 1)
 
-    def _record(self, tile: Value, which: int) -> None:
+    def _record(self, tile: Value, which: int, turns: Alternating | None = None) -> None:
         (number, role), buffer = self._roles[current("A time stamp").region.role], self._buffer
         assert buffer is not None
         cta = (special("ctaid.z") * special("nctaid.y") + special("ctaid.y")) * special("nctaid.x") + special("ctaid.x")
-        with when(role.first_thread & (tile.to("s32") < buffer.shape[2])):
+        with when((turns or role).first_thread & (tile.to("s32") < buffer.shape[2])):
             buffer[cta.to("s32"), number, tile.to("s32"), which] = special("globaltimer", "u64")
 
 

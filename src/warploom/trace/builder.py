@@ -86,6 +86,8 @@ class Region:
     parent: Region | None = None
     role: str = ""
     condition: Value | None = None
+    uniform: bool | None = None
+    """Whether all lanes are known to take a branch, once that was asked."""
     at_close: list[Callable[[], None]] = field(default_factory=list)
     known: dict[tuple[object, ...], Value] = field(default_factory=dict)
     snapshots: dict[Register, Value] = field(default_factory=dict)

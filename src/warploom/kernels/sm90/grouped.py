@@ -90,7 +90,7 @@ def grouped(
         begin_role(config)
         core = WgmmaOp(config, inputs, group)
         order = warpgroup_order(config, core, group, k_tiles)
-        for tile in stamps.each(order.tiles_of(tiles)):
+        for tile in stamps.each(order.tiles_of(tiles), order.turns):
             with order.mainloop(tile):
                 for k in loop(tile.k_tiles):
                     with core.consume(k) as stage:

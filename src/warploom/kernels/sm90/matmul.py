@@ -72,7 +72,7 @@ def matmul(
         begin_role(config)
         core = WgmmaOp(config, inputs, group)
         order = warpgroup_order(config, core, group, k_tiles)
-        for tile in stamps.each(order.tiles_of(tiles)):
+        for tile in stamps.each(order.tiles_of(tiles), order.turns):
             writer.begin(tile, (m, n))
             with order.mainloop(tile):  # ping-pong: waits until the other warpgroup has issued its MMAs
                 for k in loop(tile.k_tiles):

@@ -73,7 +73,7 @@ def matmul_stream_k(
         begin_role(config)
         core = WgmmaOp(config, inputs, group)
         order = warpgroup_order(config, core, group)
-        for tile in stamps.each(order.tiles_of(tiles)):
+        for tile in stamps.each(order.tiles_of(tiles), order.turns):
             writer.begin(tile, (m, n), is_written=~tile.is_partial)
             with order.mainloop(tile):
                 for k in loop(tile.k_tiles):

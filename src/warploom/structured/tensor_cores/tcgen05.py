@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any, cast
 
 from warploom.diagnostics import Diag
 from warploom.hardware.mma_shapes import TENSOR_KINDS
-from warploom.ptx.syntax.model import Instruction
+from warploom.ptx.syntax.model import Immediate, Instruction, Operand, Register
 from warploom.structured.cluster import Cluster, Mask
 from warploom.structured.pipelines.input_pipeline import InputConsumerStage
 from warploom.structured.pipelines.signals import commit
@@ -76,13 +78,44 @@ class MmaOp:
 def check_accumulates(acc: TmemStage | Value, accumulate: Value | bool) -> None:
     """Check that the first MMA into an acquired accumulator may overwrite it, unless something was stored there."""
     if isinstance(accumulate, Value):
-        accumulate = bool(accumulate.literal)  # None if only the device knows it
+        accumulate = bool(at_first(accumulate.operand))  # None if only the device knows it
     if not accumulate or not isinstance(acc, TmemStage) or acc.acquired is None:
         return
     begins, acquired = acc.acquired
     since = (each for each in current().body[begins:] if isinstance(each, Instruction))
     if not any(each.opcode.startswith(("tcgen05.mma.", "tcgen05.st.")) for each in since):
         raise Diag.STALE_ACCUMULATOR.error(here(), acquired=acquired)
+
+
+_COMPARED: Mapping[str, Callable[[int, int], bool]] = {
+    "setp.lt": operator.lt,
+    "setp.le": operator.le,
+    "setp.gt": operator.gt,
+    "setp.ge": operator.ge,
+    "setp.eq": operator.eq,
+    "setp.ne": operator.ne,
+}
+
+
+def at_first(operand: Operand) -> int | None:
+    """Return an operand's value when the code so far is executed for the first time, if that is known.
+
+    The counters of loops then have their first value, because the step is emitted at the end of the loop.
+    """
+    if isinstance(operand, Immediate):
+        return operand.value if isinstance(operand.value, int) else None
+    written = (each for each in current().body if isinstance(each, Instruction) and each.operands)
+    writes = [each for each in written if each.operands[0] == operand]
+    if not isinstance(operand, Register) or len(writes) != 1 or writes[0].guard is not None:
+        return None
+    opcode, read = writes[0].opcode.rpartition(".")[0], writes[0].operands[1:]
+    if opcode not in ("mov", "add", *_COMPARED):
+        return None
+    values = [at_first(each) for each in read]
+    if any(each is None or each < 0 for each in values):
+        return None
+    known = cast("list[int]", values)
+    return int(_COMPARED[opcode](*known)) if opcode in _COMPARED else sum(known)
 
 
 def _multiplied(element: str) -> str:

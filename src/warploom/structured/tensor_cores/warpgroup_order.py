@@ -28,6 +28,9 @@ class DivisibleScheduler(Protocol[Work_co]):
 class WarpgroupOrder(ABC):
     """The tiles of a CTA that the executing warpgroup computes, and when it may use the tensor core."""
 
+    turns: Warpgroup | None = None
+    """The executing warpgroup, if it has every other tile."""
+
     @abstractmethod
     def tiles_of(self, tiles: DivisibleScheduler[Work]) -> Iterator[Work]:
         """Iterate over the tiles of this warpgroup."""
@@ -61,6 +64,7 @@ class PingPong(WarpgroupOrder):
 
     def __init__(self, core: WgmmaOp, group: Warpgroup, k_tiles: Value | None) -> None:
         self._core, self._group, self._k_tiles = core, group, k_tiles
+        self.turns = group
         self._barriers = WarpgroupBarriers(2 * group.threads, count=2)
 
     def tiles_of(self, tiles: DivisibleScheduler[Work]) -> Iterator[Work]:

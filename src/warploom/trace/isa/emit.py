@@ -15,8 +15,20 @@ from warploom.diagnostics import Diag
 from warploom.hardware.fragments import MATRIX_MOVES, TENSOR_MOVES
 from warploom.host.tensor_map import BoxGeometry
 from warploom.ptx.isa.table import BITS, Form, Slot, match, nearest
-from warploom.ptx.syntax.model import Address, Guard, Immediate, Operand, Pair, Register, Sink, Special, Symbol, Vector
-from warploom.trace.builder import current, here
+from warploom.ptx.syntax.model import (
+    Address,
+    Guard,
+    Immediate,
+    Instruction,
+    Operand,
+    Pair,
+    Register,
+    Sink,
+    Special,
+    Symbol,
+    Vector,
+)
+from warploom.trace.builder import Region, current, here
 from warploom.trace.language.types import TYPES, Number
 from warploom.trace.language.values import Value, check_scope, compute, literal, operand_of
 from warploom.trace.language.variables import Variable
@@ -92,10 +104,63 @@ _OF_ONE_THREAD = ("tcgen05.mma.", "tcgen05.commit.", "tcgen05.cp.")
 def verify_issuer(opcode: str) -> None:
     """Raise an error if every lane of a role's warps executes an instruction that is for one thread."""
     for region in current().region.chain():
-        if region.kind == "branch":  # its condition may hold in one lane
+        if region.kind == "branch" and not _is_uniform(region):  # it may hold in one lane
             return
         if region.kind == "role":
             raise Diag.ISSUED_BY_EVERY_LANE.error(here(), what=".".join(opcode.split(".")[:2]), role=region.role)
+
+
+_OF_THE_CTA = ("%ctaid", "%nctaid", "%cluster", "%ntid", "%nwarpid")
+_UNIFORM_LEAVES = ("ld.param.", "shfl.sync.idx.")
+_PURE = (
+    "mov.",
+    "setp.",
+    "and.",
+    "or.",
+    "xor.",
+    "not.",
+    "add.",
+    "sub.",
+    "mul.",
+    "mad.",
+    "shl.",
+    "shr.",
+    "selp.",
+    "cvt.",
+)
+
+
+def _is_uniform(branch: Region) -> bool:
+    """Return True if every lane is known to take a branch: its condition is of the CTA, of parameters or broadcast."""
+    if branch.uniform is None:
+        branch.uniform = branch.condition is not None and _is_same_in_every_lane(branch.condition)
+    return branch.uniform
+
+
+def _is_same_in_every_lane(condition: Value) -> bool:
+    written: dict[Operand, list[Instruction]] = {}
+    for each in current().statements[0]:
+        if isinstance(each, Instruction) and each.operands:
+            first = each.operands[0]
+            written.setdefault(first.first if isinstance(first, Pair) else first, []).append(each)
+    left, seen = [condition.operand], set[Operand]()
+    while left:
+        operand = left.pop()
+        if operand in seen or isinstance(operand, Immediate):
+            continue
+        seen.add(operand)
+        if isinstance(operand, Special):
+            if not operand.name.startswith(_OF_THE_CTA):
+                return False
+            continue
+        writes = written.get(operand, ())
+        if len(writes) != 1 or writes[0].guard is not None:  # another write may be in some lanes only
+            return False
+        if writes[0].opcode.startswith(_PURE):
+            left += writes[0].operands[1:]
+        elif not writes[0].opcode.startswith(_UNIFORM_LEAVES):
+            return False
+    return True
 
 
 def verify_box(opcode: str, arguments: Sequence[Any]) -> None:
