@@ -87,7 +87,7 @@ class Region:
     role: str = ""
     condition: Value | None = None
     uniform: bool | None = None
-    """Whether all lanes are known to take a branch, once that was asked."""
+    """True if all lanes are known to take a branch; None until that is asked."""
     at_close: list[Callable[[], None]] = field(default_factory=list)
     known: dict[tuple[object, ...], Value] = field(default_factory=dict)
     snapshots: dict[Register, Value] = field(default_factory=dict)

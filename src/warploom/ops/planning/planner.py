@@ -419,7 +419,7 @@ def _choose_sm100(request: Request, violations: Violations) -> Choice | None:
     c_stride = row_stride(d) if d is not None and config.use_tma_store else None
     a_stride, b_stride = _row_strides(request, majors)
     problem_sizes = replace(_problem(request, config), a_stride=a_stride, b_stride=b_stride, c_stride=c_stride)
-    for broken in sm100_violations(config) or sm100_violations(config, problem_sizes):
+    for broken in sm100_violations(config, problem_sizes):
         violations.add("config", config, f"is invalid: {broken}")
     if SETTINGS.batch_invariant and config.num_split_k > 1:
         violations.add("config", config, f"is invalid: num_split_k={config.num_split_k}: {SPLIT_REFUSED}")
