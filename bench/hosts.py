@@ -37,8 +37,8 @@ from tests.machine.numerics.test_host_independence import hosts
 PLAIN = "as it is"
 _TIMES = re.compile(r" *\b[\d,]+(?:\.\d+)?(?: ?(?:s|ms|µs|seconds)\b|(?= +right))")
 """Times, and the column of milliseconds in the demo's table."""
-_WIDTHS = re.compile(r"[ \u2500-\u257f]+")
-"""Blanks and rules, which are as wide as the times."""
+_WIDTHS = re.compile(r"[\s\u2500-\u257f]+")
+"""Blanks, rules and line ends, which depend on the width of the times."""
 _OWN = "tests.machine.numerics.test_host_independence"
 """Its cases are the settings that NumPy reports, so they are not the same in every setting."""
 _PERCENT = re.compile(r"\[ *(\d+)%\]")

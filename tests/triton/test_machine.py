@@ -281,6 +281,22 @@ def test_a_device_by_its_number():
             assert torch.device("cuda", device) == torch.ones(1).device
 
 
+def test_a_second_gpu_is_an_error():
+    calls = (
+        lambda: torch.zeros(4, device="cuda:1"),
+        lambda: torch.zeros(4, device="cuda").to("cuda:1"),
+        lambda: torch.zeros(4).cuda(1),
+        lambda: torch.cuda.set_device(1),
+        lambda: torch.cuda.device(torch.device("cuda", 1)),
+    )
+    with warploom.triton.machine():
+        for call in calls:
+            with pytest.raises(WarploomError, match="NOT_MODELLED: A second GPU"):
+                call()
+        torch.cuda.set_device(0)
+        assert torch.zeros(4, device="cuda:0").cuda(0).is_cuda
+
+
 def test_cublas_of_triton_runs_on_the_host():
     nvidia = pytest.importorskip("triton._C.libtriton").nvidia
     with warploom.triton.machine():

@@ -11,7 +11,7 @@ from typing import Any, Self
 import torch
 
 from warploom.diagnostics import Diag
-from warploom.triton.host_tensors import CUDA
+from warploom.triton.host_tensors import CUDA, host_of, is_device, is_index
 from warploom.triton.options import Options
 from warploom.triton.patches import Patches
 
@@ -120,6 +120,17 @@ def _context(*_: Any, **__: Any) -> Any:
     return nullcontext()
 
 
+def _choose(device: Any) -> None:
+    """Accept the device; a second GPU is an error, a negative number means none."""
+    if is_device(device) or (is_index(device) and device >= 0):
+        host_of(device)
+
+
+def _chosen(device: Any) -> Any:
+    _choose(device)
+    return nullcontext()
+
+
 @contextmanager
 def _stream(stream: Any = None) -> Iterator[Any]:
     yield stream
@@ -140,10 +151,10 @@ def answer(patches: Patches, options: Options) -> None:
         "_is_in_bad_fork": lambda: False,
         "device_count": lambda: 1,
         "current_device": lambda: 0,
-        "set_device": _nothing,
+        "set_device": _choose,
         "_exchange_device": lambda device: 0,
         "_maybe_exchange_device": lambda device: 0,
-        "device": _context,
+        "device": _chosen,
         "device_of": _context,
         "get_device_capability": lambda device=None: (known.major, known.minor),
         "get_device_name": lambda device=None: known.name,
@@ -186,7 +197,7 @@ def answer(patches: Patches, options: Options) -> None:
             "current_accelerator": lambda check_available=False: torch.device("cuda"),
             "device_count": lambda: 1,
             "current_device_index": lambda: 0,
-            "set_device_index": _nothing,
+            "set_device_index": _choose,
             "synchronize": _nothing,
             "current_stream": lambda device=None: stream,
         }.items():

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from warploom.diagnostics import Diag
 from warploom.triton.patches import Patches
 from warploom.triton.storages import Addresses
 
@@ -31,8 +32,16 @@ def is_index(value: Any) -> bool:
 
 
 def on_host(value: Any) -> Any:
-    """The CPU for a CUDA device; other values are unchanged."""
-    return _CPU if is_device(value) else value
+    """The CPU for the CUDA device; other values are unchanged."""
+    return host_of(value) if is_device(value) else value
+
+
+def host_of(device: Any) -> torch.device:
+    """The CPU for a device; a second GPU is an error."""
+    index = device if is_index(device) else torch.device(device).index
+    if index:
+        raise Diag.NOT_MODELLED.error(what=f"A second GPU (`cuda:{index}`)")
+    return _CPU
 
 
 def keep_in_backward(patches: Patches, mode: TorchFunctionMode) -> None:
@@ -66,7 +75,7 @@ class HostTensors(TorchFunctionMode):
             torch.Tensor.is_cpu.__get__: lambda tensor: False,
             torch.Tensor.get_device: lambda tensor: 0,
             torch.Tensor.cpu: lambda tensor, *_, **__: tensor.clone(),
-            torch.Tensor.cuda: lambda tensor, *_, **__: tensor.clone(),
+            torch.Tensor.cuda: lambda tensor, device=None, *_, **__: _to(tensor, "cuda" if device is None else device),
             torch.Tensor.to: _to,
             torch.Tensor.pin_memory: lambda tensor, *_, **__: tensor,
             torch.Tensor.is_pinned: lambda tensor, *_, **__: False,
@@ -84,7 +93,7 @@ class HostTensors(TorchFunctionMode):
             return special(*args, **kwargs)
         device = kwargs.get("device")
         if device is not None:
-            kwargs["device"] = _CPU if is_index(device) else on_host(device)
+            kwargs["device"] = host_of(device) if is_index(device) else on_host(device)
         kwargs.pop("pin_memory", None)
         if any(is_device(each) for each in args):
             args = tuple(on_host(each) for each in args)
@@ -103,8 +112,8 @@ def _to(tensor: Any, *args: Any, **kwargs: Any) -> Any:
     if not (is_device(device) or is_index(device)):
         return tensor.to(*args, **kwargs)
     if "device" in kwargs:
-        kwargs["device"] = _CPU
+        kwargs["device"] = host_of(device)
     else:
-        args = (_CPU, *args[1:])
+        args = (host_of(device), *args[1:])
     moved = tensor.to(*args, **kwargs)
     return moved.clone() if moved is tensor else moved

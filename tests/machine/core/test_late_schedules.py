@@ -277,3 +277,47 @@ def test_a_grid_barrier_that_polls_around_a_block_barrier_ends(schedule):
     text = GRID_BARRIER.replace("CTAS", str(ctas))
     launch(text, grid=ctas, block=64, args=[counter, out], schedule=schedule, timeout=600)
     assert (out == ctas).all()
+
+
+WARPS_THAT_POLL_TOGETHER = """
+.version 8.7
+.target sm_90a
+.address_size 64
+.visible .entry k(.param .u64 data, .param .u64 flag)
+{
+.reg .pred %p<4>; .reg .b32 %r<8>; .reg .b64 %rd<4>;
+.shared .align 16 .b8 copied[16];
+.shared .align 4 .b32 seen;
+ld.param.u64 %rd0, [data]; ld.param.u64 %rd1, [flag];
+mov.u32 %r0, %ctaid.x; mov.u32 %r1, %tid.x;
+setp.ne.u32 %p0, %r1, 0;
+setp.ne.u32 %p1, %r0, 0;
+mov.u32 %r2, copied;
+@%p1 bra WAIT;
+@%p0 bra COPIED;
+cp.async.cg.shared.global [%r2], [%rd0], 16;
+cp.async.commit_group;
+cp.async.wait_group 0;
+ld.shared.u32 %r3, [copied];
+atom.global.release.gpu.exch.b32 %r4, [%rd1], %r3;
+COPIED: ret;
+WAIT:
+@%p0 bra SEEN;
+atom.global.acquire.gpu.cas.b32 %r3, [%rd1], 0, 0;
+st.shared.u32 [seen], %r3;
+SEEN: bar.sync 0;
+ld.shared.u32 %r4, [seen];
+bar.sync 0;
+setp.eq.u32 %p2, %r4, 0;
+@%p2 bra WAIT;
+st.global.u32 [%rd0], %r4;
+ret;
+}
+"""
+
+
+@pytest.mark.parametrize("schedule", ["lazy", "reverse", "hold:cp-async", "weak"])
+def test_an_operation_completes_although_warps_that_poll_together_never_wait(schedule):
+    data, flag = np.full(4, 7, np.uint32), np.zeros(1, np.uint32)
+    launch(WARPS_THAT_POLL_TOGETHER, grid=2, block=64, args=[data, flag], schedule=schedule, limit=10_000_000)
+    assert data[0] == flag[0] == 7

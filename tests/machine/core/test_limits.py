@@ -212,6 +212,13 @@ def test_loops_that_change_nothing_end_without_a_limit(body, schedule):
     assert {waiter.state for waiter in error.waiters} == {"polling"}
 
 
+def test_a_loop_that_polls_is_reported_at_its_load():
+    body = "ld.param.u64 %rd0, [flag]; L: mov.u32 %r1, 0; ld.global.u32 %r0, [%rd0]; setp.eq.u32 %p0, %r0, %r1; @%p0 bra L;"
+    error = fault(body, [np.zeros(4, np.uint32)], params=".param .u64 flag")
+    assert all("`ld.global.u32 %r0, [%rd0]`" in note for note in error.notes)
+    assert {waiter.instruction for waiter in error.waiters} == {"ld.global.u32 %r0, [%rd0]"}
+
+
 def test_a_loop_that_counts_forever_ends_at_the_limit():
     error = fault("mov.u64 %rd0, 0; L: add.u64 %rd0, %rd0, 1; bra L;", limit=300_000)
     assert error.code == "LIMIT"

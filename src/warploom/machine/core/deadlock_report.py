@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 Array = npt.NDArray[Any]
 
 _STATES = {READY: "ready", WAITING: "waiting", JOINING: "joining"}
+_READING = ("ld", "atom", "mbarrier")
+"""Instructions that a loop polls with."""
 _MOST_LINES = 40
 _MOST_NAMES = 6
 _MOST_TEXT = 60
@@ -92,7 +94,7 @@ def deadlock(grid: Grid) -> WarploomError:
     polls = f"{len(polling)} polling what nothing changes, " if polling else ""
     what = f"{_names(ctas)}: {len(waiting)} of {total} warps blocked, {polls}{ended} finished, nothing in flight."
     first = next(iter((*blocked, *grid.parked)), None)
-    op = None if first is None else grid.op_at(first)
+    op = None if first is None else _stopped_at(grid, first)
     where = None if op is None else grid.loc_of(op)
     return Diag.DEADLOCK.error(where, notes=standing(grid), what=what, waiters=waiters(grid))
 
@@ -119,7 +121,7 @@ def waiters(grid: Grid) -> tuple[Waiter, ...]:
             doing = _doing(grid, group)
             if not doing:
                 continue
-            op = grid.op_at(group)
+            op = _stopped_at(grid, group)
             state = "polling" if group in grid.parked else _STATES[group.state]
             what = group.waiting.describe() if group.state == WAITING and group.waiting is not None else doing
             for number in range(group.warps):
@@ -160,7 +162,7 @@ def _lines(grid: Grid, cta: Cta) -> list[str]:
     for group in sorted(cta.all_groups, key=lambda group: group.first_warp):
         doing = _doing(grid, group)
         if doing:
-            op = grid.op_at(group)
+            op = _stopped_at(grid, group)
             place = "the end" if op is None else str(grid.loc_of(op))
             text = "" if op is None else op.instruction.text
             short = text if len(text) <= _MOST_TEXT else text[: _MOST_TEXT - 1] + "…"
@@ -172,6 +174,19 @@ def _lines(grid: Grid, cta: Cta) -> list[str]:
         "  ".join(cell.ljust(width) for cell, width in zip(row, (*widths, 0), strict=True) if width or cell)
         for row in cells
     ]
+
+
+def _stopped_at(grid: Grid, group: Group) -> Op | None:
+    """The next instruction of a group; in a loop that polls, the one that reads."""
+    if group not in grid.parked:
+        return grid.op_at(group)
+    blocks, ahead = grid.program.flow.blocks, [group.pc]
+    for index in ahead:  # grows
+        for op in blocks[index].ops:
+            if op.instruction.opcode.partition(".")[0] in _READING:
+                return op
+        ahead += [each for each in blocks[index].successors if each not in ahead]
+    return grid.op_at(group)
 
 
 def _doing(grid: Grid, group: Group) -> str:

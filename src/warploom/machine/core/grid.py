@@ -45,6 +45,9 @@ _LOOK_AFTER = 8_000
 _FAIR_STEPS = 20_000
 """Steps for which a schedule may prefer others to a group that has had its turn, or to a cluster that could be
 launched: warps that poll and meet at barriers could go on among themselves for ever."""
+_FAIR_INSTRUCTIONS, _LEAST_INSTRUCTIONS = 16_384, 16
+"""Instructions of each warp for which a schedule may keep every operation back while warps run, for the same reason;
+fewer after each time, until all warps wait."""
 _LOOP_BLOCKS = 256
 _LAUNCH_COST = 16
 """The cost of launching a warp, in instructions of the limit: about as long as so many take."""
@@ -140,7 +143,8 @@ class Grid:
         self._last_effects = self._parked_at = self._expired_at = self._tried_at = -1
         self._expiries = self._breaks = 0
         self._look_at = _LOOK_AFTER
-        self._budget_at_effect = self.budget
+        self._budget_at_effect = self._completed_at = self.budget
+        self._patience = _FAIR_INSTRUCTIONS
         self._bytes_per_cta = resident_bytes(
             self.program, self.block, self.shared_bytes, self.local_bytes, two_views=self.schedule.two_views
         )
@@ -384,6 +388,11 @@ class Grid:
         if self._can_launch() and self._steps - self._launched_at > _FAIR_STEPS:
             self.launch_next()
             return True
+        if not completions:
+            self._completed_at = self.budget
+        elif groups and self._is_overdue():
+            self._take(completions[0])
+            return True
         count = len(groups) + len(completions) + launch
         if count == 0:
             return self._stuck()
@@ -401,9 +410,25 @@ class Grid:
                 for _ in range(begun - 1):
                     self._on_step(name)
         elif answer < len(groups) + len(completions):
+            self._completed_at = self.budget
+            if not groups:
+                self._patience = _FAIR_INSTRUCTIONS
             self._take(completions[answer - len(groups)])
         else:
             self.launch_next()
+        return True
+
+    def _is_overdue(self) -> bool:
+        """True if groups have run for so long that an operation must complete: they may poll for what depends on it.
+
+        A CTA whose warps poll together, with barriers between them, is never suspended. Each time that groups go on
+        without waiting, the next operation has to wait less.
+        """
+        since = self._completed_at - self.budget
+        if since <= self._patience or since <= self._patience * sum(map(len, (each.live for each in self.live_ctas()))):
+            return False
+        self._completed_at = self.budget
+        self._patience = max(self._patience // 4, _LEAST_INSTRUCTIONS)
         return True
 
     def _take(self, step: Operation | Store) -> None:

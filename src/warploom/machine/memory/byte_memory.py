@@ -27,7 +27,7 @@ SHIFTS = {1: 0, 2: 1, 4: 2, 8: 3, 16: 4}
 GLOBAL_BASE = 0x7F_0000_0000
 GLOBAL_GAP = 1 << 20
 _NEAR = 1 << 32
-"""An address that is so far below the first buffer is not described by its distance."""
+"""An address that is farther from every buffer is not described by its distance."""
 SHARED_WINDOW = 0x1000_0000_0000
 LOCAL_WINDOW = 0x2000_0000_0000
 PARAM_WINDOW = 0x3000_0000_0000
@@ -143,8 +143,8 @@ class GlobalMemory:
         if below is not None and address < below.base + below.size:
             return f"address {address:#x} is byte {address - below.base} of `{below.name}` ({below.size} bytes)"
         past = address - below.base - below.size if below is not None else None
-        if address < GLOBAL_BASE - _NEAR:
-            return f"address {address:#x} is in no buffer; they begin at {GLOBAL_BASE:#x}"
+        if (past is None or past > _NEAR) and (above is None or above.base - address > _NEAR):
+            return f"address {address:#x} is in no buffer; they begin at {min((GLOBAL_BASE, *self._bases[:1])):#x}"
         if above is not None and (past is None or above.base - address <= past):
             return f"address {address:#x} is {_bytes(above.base - address)} before `{above.name}` ({above.size} bytes)"
         if below is None or past is None:
