@@ -29,14 +29,13 @@ import random
 import statistics
 import sys
 import time
-from concurrent.futures import ProcessPoolExecutor
 from itertools import islice
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import torch
-from configurations import MEASURED, build, large_tiles, lines, problem
+from assembling import Assembler
+from configurations import MEASURED, build, large_tiles, lines, problem, usable
 from configurations import named as short_name
 from dense import INPUTS, K_MAJOR, chosen, plain_arguments, plain_peer, wrong_plain
 from inputs import Maker
@@ -55,6 +54,8 @@ PEER, OURS = "cublas", "shipped"
 FINALISTS = 3
 SCREENING_IDLE = 0.12
 MARGIN = 0.01
+PROCESSES = 14
+"""That assemble kernels while others are timed."""
 
 
 def candidates(shape: Shape, asked: argparse.Namespace) -> dict[str, HopperConfig]:
@@ -64,14 +65,6 @@ def candidates(shape: Shape, asked: argparse.Namespace) -> dict[str, HopperConfi
     found: list[HopperConfig] = list(islice(rank(problem(shape), EMULATED["sm_90a"]), asked.screen))
     found += large_tiles()
     return {short_name(config): config for config in dict.fromkeys(found)}
-
-
-def assembled(wanted: dict[Shape, dict[str, HopperConfig]]) -> set[HopperConfig]:
-    """The configurations that assemble, built into the cache by parallel processes."""
-    jobs = {config: shape for shape, configs in wanted.items() for config in (chosen(shape), *configs.values())}
-    with ProcessPoolExecutor(15, mp_context=get_context("spawn")) as pool:
-        wrong = list(pool.map(build, [(shape, K_MAJOR, config) for config, shape in jobs.items()], chunksize=2))
-    return {config for config, each in zip(jobs, wrong, strict=True) if not each}
 
 
 def measured(shape: Shape, configs: dict[str, HopperConfig], asked: argparse.Namespace, sensors: Sensors) -> Row:
@@ -213,12 +206,14 @@ def main() -> int:
     shapes = parsed(asked.shapes) if asked.shapes else HELD_OUT if asked.held_out else list(LISTED)
     shapes = [shape for shape in shapes if asked.again or label_of(shape) not in known]
     wanted = {shape: candidates(shape, asked) for shape in shapes}
-    fine = assembled(wanted)
-    print(f"{len(fine)} configurations assembled in {time.monotonic() - started:.0f} s", flush=True)
+    assembler = Assembler(build, PROCESSES)
+    for shape, configs in wanted.items():
+        assembler.submit((config, (shape, K_MAJOR, config)) for config in (chosen(shape), *configs.values()))
     with torch.no_grad():
         for shape in shapes:
             if time.monotonic() - started > asked.seconds:
                 break
+            fine = usable(assembler, [chosen(shape), *wanted[shape].values()])
             configs = {name: config for name, config in wanted[shape].items() if config in fine}
             key = {"label": label_of(shape), "shape": shape}
             try:
@@ -228,6 +223,7 @@ def main() -> int:
                 return 1
             torch.cuda.empty_cache()
     print(summary(table.rows))
+    assembler.close()
     return 0
 
 

@@ -28,38 +28,37 @@ import random
 import sys
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from itertools import islice
 from math import ceil
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import torch
+from assembling import Assembler, Describer, complaint_about
 from dense import INPUTS, K_MAJOR, Majors, plain_arguments, plain_peer
 from dense import named as long_name
 from inputs import Maker
 from measuring import Options, call_of, graph_for, machine, rotating, run_alone, run_cool, timed
-from model_shapes import FITTED
+from model_shapes import FITTED, MORE_FITTED
 from shapes import STEP, Shape, flops_of, label_of, parsed, random_shapes
 from tables import RESULTS
 
 import warploom
-from warploom.diagnostics import WarploomError
 from warploom.heuristics import EMULATED, ProblemKey, key_of, rank
 from warploom.heuristics.sm90.candidates import DENSE, row_of, rows_for
 from warploom.heuristics.sm90.candidates import build as build_row
 from warploom.heuristics.sm90.cost_model import DENSE_16BIT, CandidateArrays, work_of
 from warploom.heuristics.sm90.device_data import POWER_BOUND_FLOPS, data_for, fields_of_json
 from warploom.heuristics.sm90.ranking import candidates_of
-from warploom.ops.planning.prepare import plan
 from warploom.structured.config.sm90 import HopperConfig
 
 MEASURED = RESULTS / "hopper_configurations.json"
 FREE_CLOCK = 1.33
 """The clock of an idle H200 (1980 MHz) relative to that at its power limit, which the model's constants hold for."""
-COOL_IDLE, COOL_BURSTS = 0.12, 2
+COOL_IDLE, COOL_BURSTS = 0.08, 2
+FINALISTS = 6
+"""Configurations that are timed alone, of those that are fastest at the free clock."""
 PEER_EVERY = 6
 """Configurations between two measurements of cuBLAS, where each runs alone."""
 SETTLED_FLOPS = 4e9
@@ -124,7 +123,17 @@ def tried(wanted: ProblemKey, asked: argparse.Namespace, rng: random.Random) -> 
     large = large_tiles()[: asked.large_tiles] if wanted.flops > POWER_BOUND_FLOPS else []
     cool = [*likeliest_cool(wanted, asked.most), *square_tiles()] if asked.cool else []
     others = rng.sample(rest, min(asked.others, len(rest)))
-    return list(dict.fromkeys([*order[: asked.most], *cool, *large, *others]))
+    return list(dict.fromkeys([*order[: asked.most], *cool, *large, *of_each_kind(order, asked.kinds), *others]))
+
+
+def of_each_kind(order: Sequence[HopperConfig], most: int) -> list[HopperConfig]:
+    """Pick the likeliest of each kind: rows of the tile, swapped or not, splits in a cluster or in memory, clusters."""
+    found: dict[tuple[Any, ...], HopperConfig] = {}
+    for each in order:
+        where = each.num_split_k > 1 and (each.split_in_cluster, each.num_split_k > 2)
+        is_clustered = not where and each.cluster_shape != (1, 1, 1)
+        found.setdefault((each.BM, each.pingpong, each.AB_swapped, each.stream_k, where, is_clustered), each)
+    return list(found.values())[:most]
 
 
 def likeliest_cool(wanted: ProblemKey, most: int) -> list[HopperConfig]:
@@ -150,23 +159,18 @@ def varied(configs: list[HopperConfig], variations: list[str]) -> list[HopperCon
 
 
 def build(job: tuple[Shape, Majors, HopperConfig]) -> str:
-    """Assemble a configuration into the cache; return its error, or an empty string."""
+    """Assemble a configuration into the cache; return why it cannot be used, or an empty string."""
     shape, majors, config = job
-    try:
-        plan(warploom.matmul, **plain_arguments(Maker("cuda"), shape, majors), config=config)
-    except WarploomError as error:
-        return str(error).splitlines()[0]
-    return ""
+    return complaint_about(warploom.matmul, plain_arguments(Describer(), shape, majors), config)
 
 
-def built(jobs: dict[HopperConfig, Shape], majors: Majors, processes: int) -> set[HopperConfig]:
-    """Keep the configurations that can be assembled."""
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        errors = list(pool.map(build, [(shape, majors, config) for config, shape in jobs.items()], chunksize=4))
-    for config, wrong in zip(jobs, errors, strict=True):
-        if wrong:
-            print(f"{named(config)}: {wrong}", flush=True)
-    return {config for config, wrong in zip(jobs, errors, strict=True) if not wrong}
+def usable(assembler: Assembler, configs: Sequence[HopperConfig]) -> list[HopperConfig]:
+    """Return the configurations that could be assembled, when all of them are done."""
+    complaints = assembler.complaints(configs)
+    for config, complaint in complaints.items():
+        if complaint:
+            print(f"  {named(config)}: {complaint}", flush=True)
+    return [config for config in configs if not complaints[config]]
 
 
 def row_for(shape: Sequence[int], majors: Majors, peer: float, us: dict[str, float]) -> dict[str, Any]:
@@ -196,8 +200,8 @@ def measured_alone(
 ) -> dict[str, Any]:
     """Return microseconds of configurations that ran one at a time, relative to cuBLAS shortly before.
 
-    The clock needs time to settle only where a GEMM reaches the power limit. With `cool`, the times at the free clock
-    follow, after a pause.
+    The clock needs time to settle only where a GEMM reaches the power limit. With `cool`, all are timed at the free clock
+    first, and then alone only the fastest `FINALISTS` and the choice.
     """
     sets = rotating(lambda: plain_arguments(Maker("cuda"), shape, majors))
     settle, duration = (0.25, 0.1) if flops_of(shape) > SETTLED_FLOPS else (0.02, 0.03)
@@ -207,13 +211,15 @@ def measured_alone(
         named(each): graph_for(call_of(warploom.matmul, sets[0], config=each), sets, flops)
         for each in rng.sample(configs, len(configs))
     }
-    peer, us = _relative_to_peer(graphs, peer_graph, lambda graph: run_alone(*graph, settle, duration)[0])
-    row = {**row_for(shape, majors, peer, us), "how": "alone"}
+    of_cool: dict[str, Any] = {}
     if cool:
-        time.sleep(0.3)
+        time.sleep(COOL_IDLE)
         peer, us = _relative_to_peer(graphs, peer_graph, lambda graph: run_cool(*graph, COOL_BURSTS, COOL_IDLE))
-        row |= {"cool_peer_us": round(peer, 3), "cool_us": {name: round(each, 3) for name, each in us.items()}}
-    return row
+        of_cool = {"cool_peer_us": round(peer, 3), "cool_us": {name: round(each, 3) for name, each in us.items()}}
+        best = sorted(us, key=us.__getitem__)[:FINALISTS]
+        graphs = {name: graph for name, graph in graphs.items() if name in (*best, named(configs[0]))}
+    peer, us = _relative_to_peer(graphs, peer_graph, lambda graph: run_alone(*graph, settle, duration)[0])
+    return {**row_for(shape, majors, peer, us), "how": "alone", **of_cool}
 
 
 Graph = tuple[torch.cuda.CUDAGraph, int]
@@ -311,11 +317,15 @@ def main() -> int:
     parser.add_argument(
         "--models", action="store_true", help="the shapes of public models that the heuristics are fitted to"
     )
+    parser.add_argument(
+        "--more-models", action="store_true", help="other such shapes, most of them of a few tiles per SM"
+    )
     parser.add_argument("--alone", action="store_true", help="time one configuration at a time, as it runs for a user")
     parser.add_argument("--cool", action="store_true", help="with --alone: also at the free clock")
     parser.add_argument("--rows", type=int, default=1, help="with --models: only shapes with at least so many rows")
     parser.add_argument("--gflop", type=float, default=0, help="with --models: only shapes of at least so many GFLOP")
     parser.add_argument("--large-tiles", type=int, default=99, help="how many of the large tiles to add")
+    parser.add_argument("--kinds", type=int, default=0, help="how many kinds of configurations to add the likeliest of")
     parser.add_argument("--below", type=float, help="with FILES: shapes whose ratio to cuBLAS is less")
     parser.add_argument("files", type=Path, nargs="*", help="output files of bench/matmul.py")
     parser.add_argument("--most", type=int, default=32, help="the likeliest configurations")
@@ -337,14 +347,18 @@ def main() -> int:
     if asked.models:
         shapes = [each for each in FITTED if each[0] >= asked.rows and flops_of(each) >= asked.gflop * 1e9]
         rng.shuffle(shapes)
+    if asked.more_models:
+        shapes = list(MORE_FITTED)
     if asked.below is not None:
         shapes = slow_shapes(asked.below, asked.files)
     majors = majors_of(asked.majors)
     if majors[0] == "mn":  # TMA needs rows of whole 16-byte pieces
         shapes = [(ceil(m / STEP) * STEP, n, k) for m, n, k in shapes]
     wanted = {shape: varied(tried(problem(shape, majors), asked, rng), asked.vary) for shape in shapes}
-    ready = built({config: shape for shape, configs in wanted.items() for config in configs}, majors, asked.processes)
-    print(f"{len(ready)} configurations for {len(shapes)} shapes, {time.monotonic() - started:.0f} s", flush=True)
+    assembler = Assembler(build, asked.processes)
+    for shape, configs_of_it in wanted.items():
+        assembler.submit((config, (shape, majors, config)) for config in configs_of_it)
+    print(f"{len(assembler.jobs)} configurations for {len(shapes)} shapes", flush=True)
     rows: list[dict[str, Any]] = []
     configs: dict[str, Any] = {}
     about = {
@@ -358,7 +372,7 @@ def main() -> int:
         if time.monotonic() - started > asked.seconds:
             print("out of time", flush=True)
             break
-        fitting = [each for each in all_of_them if each in ready]
+        fitting = usable(assembler, all_of_them)
         if not fitting:
             print(f"{label_of(shape):20} nothing fits", flush=True)
             continue
@@ -372,13 +386,14 @@ def main() -> int:
         ratios = " ".join(f"{row['peer_us'] / row['us'][name]:.3f} {name};" for name in (first, best))
         if "cool_us" in row:
             worst = {
-                name: max(row["us"][name] / row["peer_us"], us / row["cool_peer_us"])
-                for name, us in row["cool_us"].items()
+                name: max(us / row["peer_us"], row["cool_us"][name] / row["cool_peer_us"])
+                for name, us in row["us"].items()
             }
             best = min(worst, key=worst.__getitem__)
             ratios += f" lower of alone and cool {1 / worst[first]:.3f} {first}; {1 / worst[best]:.3f} {best};"
         print(f"{label_of(shape):20} cuBLAS {row['peer_us']:8.2f} µs  {ratios}", flush=True)
         asked.out.write_text(json.dumps(about | {"configs": configs, "rows": rows}, ensure_ascii=False) + "\n", "utf-8")
+    assembler.close()
     return 0
 
 

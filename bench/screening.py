@@ -23,17 +23,15 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
-import numpy as np
+import assembling
 import torch
 from alone_families import BF16, FAMILIES, OURS, Family, graph_of, label_of, wrong
+from assembling import Assembler, Describer, complaint_about
 from configurations import MEASURED, lines
 from dense import plain_arguments
 from inputs import Maker
@@ -42,14 +40,8 @@ from protocol import Protocol, Sensors, Timed, ratios_to, take_turns
 from tables import RESULTS, GpuLostError, Row, Table, good
 
 import warploom
-from warploom.diagnostics import WarploomError
 from warploom.heuristics.sm90.candidates import row_of as fields_of
-from warploom.host.program import text_of
 from warploom.ops.planning import planner
-from warploom.ops.planning.arrays import ArrayDescriptor, Violations, mapped
-from warploom.runtime.cache.disk import user_cache
-from warploom.runtime.gpu.driver import Gpu
-from warploom.runtime.toolchain.assembler import assemble
 from warploom.structured.config.sm90 import HopperConfig
 from warploom.structured.config.sm90_blockwise import HopperBlockwiseConfig
 
@@ -57,7 +49,6 @@ PEER = "peer"
 PEER_EVERY = 6
 FINALISTS = 3
 MARGIN = 0.004
-H200 = Gpu("NVIDIA H200", (9, 0), 132, 140 << 30)
 SHORT = Protocol(settle=0.1, time=0.1, repeats=1, bursts=1)
 LONG = Protocol(settle=0.4, time=0.25, repeats=1, bursts=1)
 BRIEF_SHORT = Protocol(settle=0.04, time=0.06, repeats=1, bursts=1)
@@ -219,78 +210,41 @@ class Problem:
         return isinstance(rows, int) and rows <= 128 and len(self.shape) == 3
 
 
-class Describer(Maker):
-    """Makes tensors without memory: shapes, strides and dtypes."""
-
-    def __init__(self) -> None:
-        super().__init__("cpu")
-        self.device = "meta"
-
-    def values(self, *shape: int, dtype: torch.dtype) -> torch.Tensor:
-        return torch.empty(shape, dtype=dtype, device="meta")
-
-    def scales(self, *shape: int) -> torch.Tensor:
-        return torch.empty(shape, device="meta")
-
-
-def described(name: str, tensor: torch.Tensor, address: int) -> ArrayDescriptor:
-    text = str(tensor.dtype).removeprefix("torch.")
-    dtype = np.dtype(getattr(ml_dtypes, text, text))
-    strides = tuple(each * dtype.itemsize for each in tensor.stride())
-    return ArrayDescriptor(name, tuple(tensor.shape), strides, dtype, address, "cuda:0")
-
-
 def planned(problem: Problem, config: HopperConfig | None) -> planner.Plan:
     """Plan the call of a problem for an H200, from the layouts of its arrays."""
+    return assembling.planned(*described(problem), config)
+
+
+def described(problem: Problem) -> tuple[Any, dict[str, Any]]:
+    """Return the operation of a problem, and tensors without memory for its arguments."""
     operation, given = ALL[problem.family].call(ALL[problem.family].make(Describer(), *problem.shape))
     rows, columns = next(iter(given.values())).shape[:-1], next(reversed(problem.shape[:-1]))
-    given = {**given, "out": torch.empty((*rows, columns), dtype=BF16, device="meta")}
-    count = iter(range(1, 100))
-    arrays = mapped(given, lambda path, array: described(path, array, next(count) << 33))
-    options = {"target": "sm_90a"} | ({} if config is None else {"config": config})
-    violations = Violations(operation.__name__)
-    request = operation.request({**arrays, **options}, violations, gpu=H200)
-    return planner.plan(replace(request, clears=planner.clears_rows(request.kind, "sm_90a")), violations)
+    return operation, {**given, "out": torch.empty((*rows, columns), dtype=BF16, device="meta")}
 
 
-def build(problem: Problem, name: str) -> str:
+def build(job: tuple[Problem, str]) -> str:
     """Assemble a configuration into the cache; return why it cannot be used, or an empty string."""
-    try:
-        launch = planned(problem, problem.configs.get(name)).launch
-        if launch is None:
-            return "needs several launches"
-        assembly = assemble(text_of(launch.program), "sm_90a", strict=False, cache=user_cache())
-    except WarploomError as error:
-        return str(error).splitlines()[0][:200]
-    return "; ".join(assembly.losses)[:200]
+    problem, name = job
+    return complaint_about(*described(problem), problem.configs.get(name))
 
 
 class Builder:
     """Assembles the configurations of problems in other processes."""
 
     def __init__(self, problems: Sequence[Problem], processes: int) -> None:
-        self.pool = ProcessPoolExecutor(processes, mp_context=get_context("spawn"))
-        self.jobs: dict[tuple[str, str], dict[str, Future[str]]] = {}
-        for problem in problems:
-            names = (OURS, *problem.configs)
-            jobs = {name: self.pool.submit(build, problem, name) for name in names}
-            self.jobs[problem.family, problem.label] = jobs
+        self.assembler = Assembler(build, processes)
+        self.assembler.submit(
+            ((each.family, each.label, name), (each, name)) for each in problems for name in (OURS, *each.configs)
+        )
 
     def wait(self, problem: Problem) -> dict[str, str]:
         """Return the complaints about the configurations of a problem, when all of them are assembled."""
-        jobs = self.jobs[problem.family, problem.label]
-        found = {name: _complaint(job) for name, job in jobs.items()}
+        keys = [(problem.family, problem.label, name) for name in (OURS, *problem.configs)]
+        found = {name: complaint for (*_, name), complaint in self.assembler.complaints(keys).items()}
         for name, complaint in found.items():
             if complaint:
                 print(f"  {problem.family} {problem.label} {name}: {complaint}", flush=True)
         return {name: complaint for name, complaint in found.items() if complaint and name != OURS}
-
-
-def _complaint(job: Future[str]) -> str:
-    try:
-        return job.result(120)
-    except Exception as error:  # noqa: BLE001  (a configuration that cannot be built is left out)
-        return f"{type(error).__name__}: {error}"[:200]
 
 
 def short_round(sides: Mapping[str, Timed], protocol: Protocol, rng: random.Random) -> dict[str, dict[str, float]]:
@@ -426,6 +380,7 @@ def write_measurements(rows: Sequence[Row]) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("families", nargs="*", help=f"some of {', '.join(ALL)}")
+    parser.add_argument("--problems", default=SCREENED, help="other problems and configurations, written as SCREENED is")
     parser.add_argument("--seconds", type=float, default=1e9, help="begin no problem after this long")
     parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000, help="of the order of the sides")
     parser.add_argument("--processes", type=int, default=12, help="that assemble kernels")
@@ -441,7 +396,7 @@ def main() -> int:
         print(*rows, sep="\n")
         return 0
     started = time.monotonic()
-    problems = [Problem.of(*each) for each in listed(SCREENED) if not asked.families or each[0] in asked.families]
+    problems = [Problem.of(*each) for each in listed(asked.problems) if not asked.families or each[0] in asked.families]
     problems = [each for each in problems if each.is_brief or not asked.decode]
     builder = Builder(problems, asked.processes)
     if asked.build:
@@ -471,7 +426,7 @@ def main() -> int:
             print(error)
             return 1
     print(summary(table.rows), f"{time.monotonic() - started:.0f} s")
-    builder.pool.shutdown(wait=False, cancel_futures=True)
+    builder.assembler.close()
     return 0
 
 
