@@ -3,6 +3,7 @@
     PYTHONPATH=src python3 bench/alone.py                                     the eleven shapes, cuBLAS and the shipped choice
     PYTHONPATH=src python3 bench/alone.py --shapes 4096x4096x4096 --screen 40 other configurations too
     PYTHONPATH=src python3 bench/alone.py --held-out --name alone_models      80 shapes of public models
+    PYTHONPATH=src python3 bench/alone.py --fresh --name alone_fresh          64 others
     PYTHONPATH=src python3 bench/alone.py --seconds 300                       stop in time; run again to go on
     python3 bench/alone.py --ship                                             into the measurements; needs no GPU
 
@@ -29,18 +30,19 @@ import random
 import statistics
 import sys
 import time
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
 from assembling import Assembler
-from configurations import MEASURED, build, large_tiles, lines, problem, usable
+from configurations import MEASURED, SETTLED_FLOPS, build, large_tiles, lines, problem, usable
 from configurations import named as short_name
 from dense import INPUTS, K_MAJOR, chosen, plain_arguments, plain_peer, wrong_plain
 from inputs import Maker
 from measuring import Side, call_of, graph_for, is_lost, machine, rotating, run_alone, run_cool
-from model_shapes import HELD_OUT
+from model_shapes import FRESH, HELD_OUT
 from protocol import Protocol, Sensors, Timed, add_protocol, ratios_to, take_turns
 from shapes import LISTED, Shape, flops_of, label_of, parsed
 from tables import RESULTS, GpuLostError, Row, Table, good
@@ -99,7 +101,7 @@ def measured(shape: Shape, configs: dict[str, HopperConfig], asked: argparse.Nam
             else:
                 sides[name] = call_of(warploom.matmul, sets[0], config=configs[name])
     graphs = {name: Timed.of_graph(*graph_for(side, sets, flops_of(shape))) for name, side in sides.items()}
-    take_turns(graphs, Protocol.of(asked), rng, sensors)
+    take_turns(graphs, replace(Protocol.of(asked), is_limited=flops_of(shape) > SETTLED_FLOPS), rng, sensors)
     return row_of(shape, graphs, screened, configs)
 
 
@@ -180,6 +182,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shapes", help="MxNxK,… instead of the eleven listed ones")
     parser.add_argument("--held-out", action="store_true", help="the shapes of public models that nothing is fitted to")
+    parser.add_argument(
+        "--fresh", action="store_true", help="a second sample of them, of which nothing was known either"
+    )
     parser.add_argument("--screen", type=int, default=0, help="how many other configurations to try per shape")
     add_protocol(parser)
     parser.add_argument("--seconds", type=float, default=1e9, help="begin no shape after this long")
@@ -203,7 +208,9 @@ def main() -> int:
     }
     table = Table(asked.name, about, line_of, summary, asked.out, 400, is_lost, adds=True)
     known = {row["label"] for row in good(table.rows)}
-    shapes = parsed(asked.shapes) if asked.shapes else HELD_OUT if asked.held_out else list(LISTED)
+    shapes = (
+        parsed(asked.shapes) if asked.shapes else HELD_OUT if asked.held_out else FRESH if asked.fresh else list(LISTED)
+    )
     shapes = [shape for shape in shapes if asked.again or label_of(shape) not in known]
     wanted = {shape: candidates(shape, asked) for shape in shapes}
     assembler = Assembler(build, PROCESSES)

@@ -118,7 +118,7 @@ def square_tiles() -> list[HopperConfig]:
 
 def tried(wanted: ProblemKey, asked: argparse.Namespace, rng: random.Random) -> list[HopperConfig]:
     """Pick the likeliest configurations, large tiles for large problems, and some of the rest."""
-    order = list(rank(wanted, EMULATED["sm_90a"]))
+    order: list[Any] = list(rank(wanted, EMULATED["sm_90a"]))
     rest = order[asked.most : len(order) // 2]
     large = large_tiles()[: asked.large_tiles] if wanted.flops > POWER_BOUND_FLOPS else []
     cool = [*likeliest_cool(wanted, asked.most), *square_tiles()] if asked.cool else []

@@ -66,6 +66,8 @@ class Protocol:
     repeats: int = 3
     bursts: int = 3
     """Cool bursts of a side per round."""
+    is_limited: bool = True
+    """False for work that stays below the power limit: the clock does not change then, and nothing is warmed up."""
 
     @staticmethod
     def of(asked: argparse.Namespace) -> Protocol:
@@ -132,7 +134,7 @@ class Timed:
 def take_turns(sides: Mapping[str, Timed], protocol: Protocol, rng: random.Random, sensors: Sensors | None) -> None:
     """Time every side alone, then every side cool, in random order, in several rounds."""
     for _ in range(protocol.repeats):
-        if protocol.settle >= _SETTLED:
+        if protocol.is_limited and protocol.settle >= _SETTLED:
             first = rng.choice(list(sides.values()))
             run_alone(first.graph, first.calls, WARM, 0.01, first.batch)
         for name in rng.sample(list(sides), len(sides)):

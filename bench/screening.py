@@ -380,7 +380,9 @@ def write_measurements(rows: Sequence[Row]) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("families", nargs="*", help=f"some of {', '.join(ALL)}")
-    parser.add_argument("--problems", default=SCREENED, help="other problems and configurations, written as SCREENED is")
+    parser.add_argument(
+        "--problems", default=SCREENED, help="other problems and configurations, written as SCREENED is"
+    )
     parser.add_argument("--seconds", type=float, default=1e9, help="begin no problem after this long")
     parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000, help="of the order of the sides")
     parser.add_argument("--processes", type=int, default=12, help="that assemble kernels")

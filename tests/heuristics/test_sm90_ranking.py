@@ -297,3 +297,11 @@ def test_the_model_alone_chooses_well_among_measured_configurations(kind, a_type
         }
         times = dict(zip(us, expected_times(CandidateArrays.of_configs(list(us)), wanted), strict=True))
         assert us[min(times, key=times.__getitem__)] / min(us.values()) - 1 < most
+
+
+def test_measured_clusters_of_splits_may_have_several_waves():
+    wanted = key_of("dense", 16, 57344, 8192, a_type="bf16", gated=True)
+    in_cluster = {"tile": (128, 16), "consumers": 1, "AB_swapped": True, "num_split_k": 2}
+    rows = (in_cluster, {**in_cluster, "split_in_cluster": False})
+    assert not list(candidates_of(rows, wanted, 132))
+    assert [each.split_in_cluster for each in candidates_of(rows, wanted, 132, is_measured=True)] == [True]

@@ -57,6 +57,25 @@ def test_the_shipped_trees_have_known_features_and_end_in_leaves():
         assert trees.value[[root + at for at in ends]].tolist() == [limits[at] for at in ends]
 
 
+@pytest.mark.parametrize(
+    ("fields", "of_a", "of_b"),
+    [
+        ({"tile": (64, 112), "consumers": 1, "num_split_k": 2}, 16, 4),
+        ({"tile": (64, 128), "consumers": 1, "AB_swapped": True, "num_split_k": 2}, 28, 2),
+        ({"tile": (64, 128), "consumers": 1, "cluster_shape": (2, 1, 1)}, 14, 2),
+        ({"tile": (64, 128), "consumers": 1, "AB_swapped": True, "cluster_shape": (2, 1, 1)}, 14, 2),
+        ({"tile": (128, 128), "cluster_shape": (1, 2, 1)}, 7, 2),
+    ],
+)
+def test_readers_of_each_operand(fields, of_a, of_b):
+    """Tiles across the other dimension, less those that a multicast serves; splits read different parts of K."""
+    problem, model = key_of("dense", 256, 1792, 3584, a_type="bf16"), DATA.models[DENSE_16BIT]
+    features, _ = features_of(arrays([HopperConfig(**fields)]), problem, model, 132)
+    found = dict(zip(FEATURES, features[0], strict=True))
+    assert (found["readers_of_a"], found["readers_of_b"]) == (of_a, of_b)
+    assert found["l2_excess"] > 1
+
+
 def test_features_of_configurations_and_problems():
     wanted = key_of("dense", 300, 1000, 72)
     configs = [HopperConfig(tile=(128, 176), pingpong=True), HopperConfig(tile=(64, 16), consumers=1, AB_swapped=True)]

@@ -16,7 +16,8 @@ from warploom.heuristics import EMULATED, Device, choose, key_of, rank
 from warploom.heuristics.sm90.candidates import row_of
 from warploom.ops import linear
 from warploom.ops.planning import planner
-from warploom.runtime.cache.winners import recall, remember
+from warploom.runtime.cache import winners
+from warploom.runtime.cache.winners import has_any, recall, remember
 
 H200 = "NVIDIA H200"
 DEVICE = EMULATED["sm_90a"]
@@ -88,7 +89,8 @@ def test_nothing_fails_if_nothing_can_be_written(monkeypatch, tmp_path):
 
 WRITER = """
 import sys
-from warploom.runtime.cache.winners import recall, remember
+from warploom.runtime.cache import winners
+from warploom.runtime.cache.winners import has_any, recall, remember
 for turn in range(12):
     assert remember("gpu", "shared", {"who": sys.argv[1], "turn": turn, "again": [sys.argv[1]] * 500}) in (True, False)
     found = recall("gpu", "shared")
@@ -172,3 +174,17 @@ def test_a_residual_is_loaded_as_it_was_measured(on_h200):
     late = next(each for each in ranked(wanted) if not each.residual_in_place)
     remember(H200, str(wanted), row_of(late, wanted))
     assert planner._sm90_config(wanted, on_h200) == late
+
+
+def test_the_first_winner_is_noticed_at_once_and_that_of_another_process_soon(monkeypatch, tmp_path):
+    monkeypatch.setenv("WARPLOOM_CACHE_DIR", str(tmp_path / "own"))
+    assert not has_any()
+    assert remember(H200, "a problem", {"tile": [128, 128]})
+    assert has_any()
+    monkeypatch.setenv("WARPLOOM_CACHE_DIR", str(tmp_path / "other"))
+    now = [100.0]
+    monkeypatch.setattr(winners, "monotonic", lambda: now[0])
+    assert not has_any()
+    (tmp_path / "other" / "tuned").mkdir(parents=True)
+    now[0] += 1.0
+    assert has_any()

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from warploom.diagnostics import Diag
 
 SWITCH = "WARPLOOM_BACKGROUND"
-_SWITCH_SECONDS = 2e-4
+_SWITCH_SECONDS = 1e-4
 """Longest time that a thread keeps Python's lock while another waits for it."""
 _EXIT_SECONDS = 10.0
 

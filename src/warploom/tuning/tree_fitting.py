@@ -18,7 +18,7 @@ from warploom.tuning.fitting import Measured, regret_of
 _NEAR = 8
 """A fast configuration weighs more than a slow one: by this power of their times."""
 _WEIGHTS: Mapping[str, Mapping[str, float]] = {
-    "trees": {"alone": 30.0, "": 1.0},
+    "trees": {"cool": 30.0, "alone": 30.0, "": 1.0},
     "power_bound_trees": {"cool": 60.0, "alone": 10.0, "": 1.0},
 }
 """By the name of the trees, the weights of configurations by how they were timed; others are left out."""

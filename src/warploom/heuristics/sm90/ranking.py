@@ -54,14 +54,19 @@ def _measured(problem: ProblemKey, device: Device) -> HopperConfig | None:
     row = data.find(problem) if data.is_measured_on(device) else None
     if row is None:
         return None
-    configs = candidates_of((row,), problem, device.sms)
+    configs = candidates_of((row,), problem, device.sms, is_measured=True)
     is_own = data.has(problem) and problem.fused  # it was measured with an epilogue that needs registers
     return next((each for each in configs if is_own or _has_registers(each, problem)), None)
 
 
-def candidates_of(rows: Sequence[Fields], problem: ProblemKey, sms: int) -> Iterator[HopperConfig]:
-    """Yield the configurations of rows in their order, each once, without those that break a rule or do not fit."""
-    fitting = _fits(CandidateArrays.of(rows), problem, sms) if rows else []
+def candidates_of(
+    rows: Sequence[Fields], problem: ProblemKey, sms: int, *, is_measured: bool = False
+) -> Iterator[HopperConfig]:
+    """Yield the configurations of rows in their order, each once, without those that break a rule or do not fit.
+
+    One that was measured for the problem may have clusters of splits in several waves, which the model does not know.
+    """
+    fitting = _fits(CandidateArrays.of(rows), problem, sms, is_measured=is_measured) if rows else []
     return _built(itertools.compress(rows, fitting), problem)
 
 
@@ -159,14 +164,19 @@ def _has_registers_for_light_epilogue(config: HopperConfig) -> bool:
     return config.stage_columns <= (_WIDEST_IN_CLUSTER if is_clustered else _WIDEST_SUBTILE)
 
 
-def _fits(candidates: CandidateArrays, problem: ProblemKey, sms: int) -> list[bool]:
-    """Return which candidates may be used: splits must be allowed, have work, and all be resident at once."""
+def _fits(candidates: CandidateArrays, problem: ProblemKey, sms: int, *, is_measured: bool = False) -> list[bool]:
+    """Return which candidates may be used: splits must be allowed, have work, and all be resident at once.
+
+    Those that meet in a cluster need not be, if they were measured.
+    """
     element_bytes = ELEMENT_TYPES[problem.a_type].storage_bits // 8
     tiles, k_tiles = candidates.tiles(problem), ceil(problem.k / (ROW_BYTES // element_bytes))
     is_split, is_streamed = candidates.splits > 1, candidates.stream_k > 0
     is_whole = ~is_split & ~is_streamed
     may_split = problem.count == 1 and not problem.unsplit
     is_resident = tiles * candidates.splits <= candidates.slots(sms)
+    if is_measured:
+        is_resident = is_resident | (candidates.split_in_memory == 0)
     splits = is_split & is_resident & (k_tiles >= 2 * candidates.splits) & may_split
     has_partial_wave = (tiles % sms != 0) & (tiles * k_tiles >= LEAST_SHARE * sms)
     streams = is_streamed & has_partial_wave & (not problem.unsplit)

@@ -47,6 +47,21 @@ class Subject:
         return self.candidates.tiles(self.problem)
 
     @cached_property
+    def l2_bytes(self) -> Numbers:
+        """Bytes that all CTAs read from L2; a part that TMA multicasts is read once for its cluster."""
+        of_a_step = self.work["active"] * (self.work["loaded_of_a"] + self.work["loaded_of_b"])
+        found: Numbers = of_a_step * self.work["steps"] * self.work["waves"]
+        return found
+
+    @cached_property
+    def readers(self) -> tuple[Numbers, Numbers]:
+        """CTAs, or clusters that it is multicast to, that read each element of the caller's A, and of B."""
+        each, (tall, wide) = self.candidates, self.candidates.sides(self.problem)
+        of_rows, of_columns = np.where(each.splits > 1, 1, (each.cluster_x, each.cluster_y))
+        up, across = (np.where(each.swapped > 0, *pair) for pair in ((of_columns, of_rows), (of_rows, of_columns)))
+        return wide / across, tall / up
+
+    @cached_property
     def of_a_tile(self) -> tuple[Numbers, Numbers]:
         return self.model.of_a_tile(self.work)
 
@@ -92,6 +107,10 @@ FEATURES: Mapping[str, Callable[[Subject], Numbers | float]] = {
     "received": lambda s: s.work["received"],
     "multiplied": lambda s: s.of_a_tile[0] / s.times,
     "written": lambda s: s.of_a_tile[1] / s.times,
+    "readers_of_a": lambda s: s.readers[0],
+    "readers_of_b": lambda s: s.readers[1],
+    "l2_rate": lambda s: s.l2_bytes / s.times,
+    "l2_excess": lambda s: s.l2_bytes / s.work["memory"],
 }
 """The features that nodes compare, in the order of their numbers."""
 

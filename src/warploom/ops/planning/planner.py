@@ -367,7 +367,7 @@ def tuned(key: ProblemKey, gpu: Gpu) -> HopperConfig | None:
         kept = recall(gpu.name, str(replace(key, light_epilogue=False)))
     if kept is None or not kept.keys() <= {*field_names(SM90_CONFIGS[key.kind])}:
         return None
-    return next(iter(candidates_of((fields_of_json(kept),), key, gpu.sms)), None)
+    return next(iter(candidates_of((fields_of_json(kept),), key, gpu.sms, is_measured=True)), None)
 
 
 def _sm90_violations(config: HopperConfig, request: Request) -> Iterator[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 from functools import lru_cache
+from time import monotonic
 from typing import Any
 
 from warploom.diagnostics import Diag
@@ -15,6 +16,9 @@ from warploom.runtime.cache.disk import DIRECTORY, SIZE, Cache, user_cache
 
 SWITCH = "WARPLOOM_TUNED"
 _FOLDER = "tuned"
+_LOOK_SECONDS = 0.5
+_LOOKED: dict[str, tuple[float, bool]] = {}
+"""The folder that was last looked for, when, and whether it was there."""
 _MOST_BYTES = 16 << 20
 """A limit of its own: a cubin can be assembled again quickly, while measuring takes long."""
 
@@ -25,6 +29,7 @@ def remember(gpu: str, problem: str, winner: dict[str, Any]) -> bool:
     if cache is None:
         return False
     cache.put(_key(gpu, problem), text.encode())
+    _LOOKED.clear()
     kept: dict[str, Any] = json.loads(text)
     return recall(gpu, problem) == kept
 
@@ -41,9 +46,20 @@ def recall(gpu: str, problem: str) -> dict[str, Any] | None:
 
 
 def has_any() -> bool:
-    """Return whether this user has tuned anything; without it no problem needs to be looked up."""
+    """Return whether this user has tuned anything; without it no problem needs to be looked up.
+
+    What another process tunes is noticed within `_LOOK_SECONDS`: a look at the disk gives up Python's lock, and a call
+    would wait until another thread returns it.
+    """
     folder = _folder(os.environ.get(SWITCH, "1"), os.environ.get(DIRECTORY), os.environ.get(SIZE))
-    return folder is not None and os.path.isdir(folder)  # noqa: PTH112  several times as fast as pathlib's
+    if folder is None:
+        return False
+    now, (last, found) = monotonic(), _LOOKED.get(folder, (-_LOOK_SECONDS, False))
+    if now - last >= _LOOK_SECONDS:
+        found = os.path.isdir(folder)  # noqa: PTH112  several times as fast as pathlib's
+        _LOOKED.clear()
+        _LOOKED[folder] = (now, found)
+    return found
 
 
 @lru_cache(8)

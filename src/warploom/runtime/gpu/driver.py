@@ -53,6 +53,7 @@ class Driver:
 
     def __init__(self, library: Any) -> None:
         self.library = library
+        self._computing = ctypes.PyDLL(None, handle=library._handle) if isinstance(library, ctypes.CDLL) else library  # noqa: SLF001
         self.cuda = self._version()
 
     def _version(self) -> tuple[int, int]:
@@ -85,6 +86,12 @@ class Driver:
     def call(self, name: str, *arguments: Any) -> None:
         """Call a function by name."""
         status = getattr(self.library, name)(*arguments)
+        if status:
+            raise self.refusal(status, name)
+
+    def compute(self, name: str, *arguments: Any) -> None:
+        """Call a function that only computes: Python's lock is kept, since another thread may be slow to return it."""
+        status = getattr(self._computing, name)(*arguments)
         if status:
             raise self.refusal(status, name)
 

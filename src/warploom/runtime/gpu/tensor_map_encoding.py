@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
@@ -26,7 +27,8 @@ class MapTemplate:
     """A tensor map without its address: the encoder's arguments are made once, and each result is cached."""
 
     def __init__(self, geometry: BoxGeometry, l2_promotion: str) -> None:
-        self._key = (geometry, l2_promotion)
+        self._geometry, self._l2_promotion = geometry, l2_promotion
+        self._shape = geometry.shape
         self._function = _FUNCTIONS[geometry.mode]
         wide: list[Any] = []
         extents: list[Any]
@@ -57,8 +59,27 @@ class MapTemplate:
 
     def resized(self, rows: int) -> MapTemplate:
         """Return the template of a map with another number of rows, its outermost axis."""
-        geometry, l2_promotion = self._key
-        return _template(replace(geometry, shape=(rows, *geometry.shape[1:])), l2_promotion)
+        made = copy(self)
+        made.set_rows(rows)
+        return made
+
+    def set_rows(self, rows: int) -> None:
+        """Change the number of rows, before the first address; only the shape is made anew, since calls wait for it."""
+        self._shape = (rows, *self._shape[1:])
+        self._after = (_integers(ctypes.c_uint64, self._shape), *self._after[1:])
+        self._encoded = {}
+
+    def __eq__(self, other: object) -> bool:
+        """Return True for a template of the same maps."""
+        if not isinstance(other, MapTemplate):
+            return NotImplemented
+        return self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def _key(self) -> tuple[object, ...]:
+        return replace(self._geometry, shape=self._shape), self._l2_promotion
 
     def at(self, driver: Driver, address: int) -> bytes:
         """Return the map of a tensor that begins at an address."""
@@ -73,7 +94,7 @@ class MapTemplate:
         room = (ctypes.c_uint8 * (facts.MAP_BYTES + facts.MAP_ALIGNMENT))()
         start = ctypes.addressof(room)
         skipped = -start % facts.MAP_ALIGNMENT
-        driver.call(
+        driver.compute(
             self._function,
             ctypes.c_void_p(start + skipped),
             *self._before,
