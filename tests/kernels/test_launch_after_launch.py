@@ -29,6 +29,7 @@ SPLIT_IN_MEMORY = {f"{splits} splits": config for splits, config in SPLITS.items
 CLEARED = {
     "sm_90a stream-K": HopperConfig(tile=(64, 64), consumers=1, stream_k=True),
     "sm_90a stream-K, ping-pong": HopperConfig(tile=(64, 64), pingpong=True, stream_k=True),
+    "sm_100a stream-K": MatmulConfig(cta_group=1, mma_shape=(64, 32, 16), stream_k=True),
     **{
         f"sm_100a {splits} splits": MatmulConfig(cta_group=1, mma_shape=(64, 32, 16), num_split_k=splits)
         for splits in (2, 3, 5, 6, 7)

@@ -338,6 +338,9 @@ VARIANTS: dict[str, Callable[[Draw], Case]] = {
     "gated, split-K": gated(
         lambda draw: dense_shape(draw, num_split_k=2, use_tma_epilogue_load=draw.of(False, True)), tcgen05("f16")
     ),
+    "gated, stream-K": gated(
+        lambda draw: dense_shape(draw, stream_k=True, AB_swapped=draw.of(False, True)), tcgen05("f16")
+    ),
     "gated, Hopper, swapped or not": gated(hopper(), WGMMA),
     "gated, Hopper, split-K": gated(hopper(num_split_k=2), WGMMA),
     "gated, Hopper, stream-K": gated(hopper(stream_k=True), WGMMA),

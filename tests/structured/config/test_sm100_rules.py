@@ -66,6 +66,10 @@ CONFIGS = [
     (MatmulConfig, {"mma_shape": (256, 192, 16), "output_tile_shape": (128, 48)}, "output_tile_shape (128, 48)", "tcgen05.ld reads 8 times"),
     (MatmulConfig, {**SINGLE, "output_tile_shape": (128, 4)}, "output_tile_shape (128, 4)", "tcgen05.ld reads 8 times"),
     (MatmulConfig, {**SINGLE, "mma_shape": (128, 8, 16), "c_type": "e4m3"}, "output_tile_shape (128, 8)", "has rows of 8 bytes"),
+    # stream-K
+    (MatmulConfig, {"stream_k": True, "scheduler": "clc"}, "scheduler='clc'", "must be 'static' with stream_k=True"),
+    (MatmulConfig, {"stream_k": True, "num_split_k": 2}, "num_split_k=2", "tiles are divided already"),
+    (BlockScaledMatmulConfig, {"stream_k": True}, "stream_k=True", "is not supported in block_scaled"),
     # TMEM
     (MatmulConfig, {"tensor_memory_columns": 384}, "tensor_memory_columns=384", "power of two from 32 to 512"),
     (MatmulConfig, {"tensor_memory_columns": 1024}, "tensor_memory_columns=1024", "power of two from 32 to 512"),

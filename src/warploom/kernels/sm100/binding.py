@@ -61,7 +61,7 @@ def family_of(config: MatmulConfig) -> str:
     if config.family in ("gemm", "bmm"):
         if config.use_tma_epilogue_load:
             return "epilogue_load"
-        if config.num_split_k > 1:
+        if config.splits_k:
             return "split_k"
     return config.family
 
@@ -107,7 +107,7 @@ def _loading(call: _Call) -> tuple[Any, ...]:
 
 def _workspace(call: _Call) -> dict[str, Any]:
     """Return the memory of a split K, if it is split."""
-    if call.config.num_split_k == 1:
+    if not call.config.splits_k:
         return {}
     needed = split_k_workspace(call.config, call.problem)
     workspace = scratch((needed.tiles, prod(needed.shape[1:])), np.float32)

@@ -421,10 +421,11 @@ def _choose_sm100(request: Request, violations: Violations) -> Choice | None:
     problem_sizes = replace(_problem(request, config), a_stride=a_stride, b_stride=b_stride, c_stride=c_stride)
     for broken in sm100_violations(config, problem_sizes):
         violations.add("config", config, f"is invalid: {broken}")
-    if SETTINGS.batch_invariant and config.num_split_k > 1:
-        violations.add("config", config, f"is invalid: num_split_k={config.num_split_k}: {SPLIT_REFUSED}")
-    if request.window is not None and config.num_split_k > 1:
-        violations.add("config", config, f"is invalid: num_split_k={config.num_split_k}: {_NO_SPLIT}")
+    split = f"stream_k={config.stream_k}" if config.stream_k else f"num_split_k={config.num_split_k}"
+    if SETTINGS.batch_invariant and config.splits_k:
+        violations.add("config", config, f"is invalid: {split}: {SPLIT_REFUSED}")
+    if request.window is not None and config.splits_k:
+        violations.add("config", config, f"is invalid: {split}: {_NO_SPLIT}")
     if sm100_family_of(config) not in SM100_FAMILIES:
         violations.add("config", config, f"is invalid: there is no kernel for {sm100_family_of(config)}")
     return Choice(config, problem_sizes, majors, loaded)

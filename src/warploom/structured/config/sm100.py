@@ -55,6 +55,8 @@ class MatmulConfig(GemmConfig):
     mma_shape: tuple[int, int, int] = DERIVED
     gemm_kind: str = "gemm"
     scheduler: str = DERIVED
+    stream_k: bool = False
+    """Divide the partly filled last wave of tiles along K among all CTAs."""
     raster_order: str = "along_m"
     block_swizzle_size: int = 0
     k_group_size: int = 1
@@ -92,6 +94,11 @@ class MatmulConfig(GemmConfig):
     @property
     def is_grouped(self) -> bool:
         return self.gemm_kind in ("gmm", "block_scaled_1d2d_fp8")
+
+    @property
+    def splits_k(self) -> bool:
+        """True if several CTAs may add to one tile, in a workspace."""
+        return self.num_split_k > 1 or self.stream_k
 
     @property
     def roles(self) -> dict[str, int]:

@@ -70,7 +70,7 @@ DERIVATIONS: Mapping[str, Derivation] = {
     "output_tile_shape": _output_tile_shape,
     "num_accum_pipeline_stages": _accumulators,
     "cluster_shape": lambda c: (c.cta_group, 1, 1),
-    "scheduler": lambda c: "static" if c.is_grouped else "clc",
+    "scheduler": lambda c: "static" if c.is_grouped or c.stream_k else "clc",
     "num_clc_pipeline_stages": lambda c: 2 if c.scheduler == "clc" else 0,
     "a_swizzle": lambda c: _input_swizzle(c.a_type, c.a_major, c.BM),
     "b_swizzle": lambda c: _input_swizzle(c.b_type, c.b_major, c.b_rows),

@@ -53,6 +53,13 @@ FIXED: Mapping[str, Mapping[str, tuple[object, str]]] = {
 }
 """Fields that have one value in a kernel family, and the reason."""
 
+_FIXED_WHEN_STREAMED: Mapping[str, tuple[object, str]] = {
+    "scheduler": ("static", "the CTAs that share a tile are known at launch"),
+    "num_split_k": (1, "tiles are divided already"),
+    "use_tma_epilogue_load": (False, "the part of a tile that writes it is not known before"),
+    "prefetch_tiles_n": (0, "weights are loaded together with the rest"),
+    "precision": ("tf32", "only dense GEMMs with one product are divided"),
+}
 _FIXED_WHEN_GATED: Mapping[str, tuple[object, str]] = {
     "epilogue_is_1d": (False, "a loaded row is as wide as the accumulator"),
 }
@@ -197,6 +204,11 @@ def _modes(config: MatmulConfig) -> Violations:
     for name, (only, reason) in fixed_modes(config).items():
         if getattr(config, name) != only:
             yield name, f"must be {only!r} in {config.family}: {reason}"
+    for name, (only, reason) in _FIXED_WHEN_STREAMED.items() if config.stream_k else ():
+        if getattr(config, name) != only:
+            yield name, f"must be {only!r} with stream_k=True: {reason}"
+    if config.stream_k and config.family not in ("gemm", "bmm", "tf32x3"):
+        yield "stream_k", f"is not supported in {config.family}: only tiles of dense GEMMs are divided"
     if config.scheduler == "static" and config.num_clc_pipeline_stages:
         yield "num_clc_pipeline_stages", "must be 0: a static scheduler requests no work"
     if config.prefetch_tiles_n > config.num_group_stages:

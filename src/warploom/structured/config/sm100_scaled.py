@@ -242,7 +242,8 @@ class BlockwiseFP8MatmulConfig(MatmulConfig):
 
         They are fewer if registers are scarce.
         """
-        few = self.accumulators_per_thread > _MANY_ACCUMULATORS
+        is_long = self.c_bytes == ACCUMULATOR_BYTES and not self.epilogue.is_lower_frag_required  # 64 × 256 spilled
+        few = self.accumulators_per_thread + is_long > _MANY_ACCUMULATORS
         along = self.stageN if self.AB_swapped else self.scale_granularity
         return gcd(self.stageN, along, _NARROW_PIECE if few else _WIDE_PIECE)
 

@@ -12,10 +12,11 @@ circular wait is possible. The CTAs of a cluster have the same share of adjacent
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from warploom.structured.cluster import Cluster
-from warploom.structured.schedulers.base import Scheduler
+from warploom.structured.schedulers.base import GridScheduler, Scheduler, Tile
 from warploom.structured.schedulers.static import StaticScheduler, linear_cluster, persistent_grid
 from warploom.trace.language.control import While
 from warploom.trace.language.operations import max_, min_
@@ -50,12 +51,10 @@ class StreamTile:
 class StreamScheduler(Scheduler[StreamTile]):
     """Tiles of a grid (m, n, z), for a launch with at most as many clusters as there are K tiles."""
 
-    def __init__(
-        self, grid: tuple[Index, Index, Index], *, cluster: Cluster, k_tiles: Index, swizzle_size: int = 0
-    ) -> None:
-        """`swizzle_size` is the height of a supergroup: rows of clusters that are visited before the next column."""
+    def __init__(self, grid: tuple[Index, Index, Index], *, cluster: Cluster, k_tiles: Index, **order: Any) -> None:
+        """`order` are the options of a `StaticScheduler`, which has the same tiles."""
         super().__init__()
-        self._order = StaticScheduler(grid, cluster=cluster, k_tiles=k_tiles, swizzle_size=swizzle_size)
+        self._order = StaticScheduler(grid, cluster=cluster, k_tiles=k_tiles, **order)
         self._per_tile = per_tile = valued(k_tiles, "s32").to("u32")
         number, count = linear_cluster(cluster)
         # If the last wave is partly filled, it is streamed together with one full wave; `waves` are handed out whole.
@@ -69,7 +68,8 @@ class StreamScheduler(Scheduler[StreamTile]):
         stop = start + each + (number < longer).to("u32")
         first, self._last = start // per_tile, (stop + (per_tile - 1)) // per_tile
         self._parts = self._last - first
-        self._count = self._parts + waves
+        self.count = self._parts + waves
+        """Tiles, and parts of tiles, of this CTA."""
         # Work item `index` of the whole tiles is tile `_whole + index * _step`; the parts come before them.
         self._whole, self._step = streamed + number - self._parts * count, count
         self._begin, self._end = start - first * per_tile, stop - (self._last - 1) * per_tile
@@ -82,7 +82,7 @@ class StreamScheduler(Scheduler[StreamTile]):
 
     def _iterate(self, first: Value | None = None, step: int = 1) -> Iterator[StreamTile]:
         index = Variable("u32", 0 if first is None else first)
-        for _ in While(lambda: index < self._count):
+        for _ in While(lambda: index < self.count):
             at = index.get()
             yield self._at(at)
             index.set(at + step)
@@ -90,8 +90,7 @@ class StreamScheduler(Scheduler[StreamTile]):
     def _at(self, index: Value) -> StreamTile:
         """Return this CTA's work item `index`: parts of streamed tiles, the last first, then tiles of full waves."""
         is_streamed, none = index < self._parts, literal(0, "u32")
-        number = select(is_streamed, self._last - 1 - index, self._whole + index * self._step)
-        tile = self._order.at(number)
+        tile = self._tile(index)
         (start, stop), before = self._range(index), self._range(index - 1)
         is_whole = stop - start == self._per_tile
         values = (
@@ -107,10 +106,38 @@ class StreamScheduler(Scheduler[StreamTile]):
             tile.m, tile.n, tile.batch, k_tiles, k_before, stop < self._per_tile, partial_ctas, k_start, per_tile
         )
 
+    def in_order(self, index: Value) -> Tile:
+        """Return the same work item with its K tiles in order, as a part of a tile that is split along K."""
+        start, stop = self._range(index)
+        k = {"k_start": start.to("s32"), "k_tiles": (stop - start).to("s32")}
+        return replace(self._tile(index), **k, is_first=start == 0, is_final=stop == self._per_tile)
+
+    def _tile(self, index: Value) -> Tile:
+        number = select(index < self._parts, self._last - 1 - index, self._whole + index * self._step)
+        return self._order.at(number)
+
     def _range(self, index: Value) -> tuple[Value, Value]:
         """Return the K range of this CTA's work item `index` inside its tile."""
         start = select(index + 1 == self._parts, self._begin, literal(0, "u32"))
         return start, select(index == 0, self._end, self._per_tile)
+
+
+class StreamedTiles(GridScheduler):
+    """The tiles of a `StreamScheduler` for kernels that add the parts of a tile in order, under the locks of split-K.
+
+    The part with a tile's first K tiles waits for none, and every other for a CTA with a lower index.
+    """
+
+    def __init__(self, grid: tuple[Index, Index, Index], *, cluster: Cluster, k_tiles: Index, **order: Any) -> None:
+        super().__init__(cluster=cluster, k_tiles=k_tiles, **order)
+        self._stream = StreamScheduler(grid, cluster=cluster, k_tiles=k_tiles, **order)
+
+    def _iterate(self) -> Iterator[Tile]:
+        index = Variable("u32", 0)
+        for _ in While(lambda: index < self._stream.count):
+            at = index.get()
+            yield self._stream.in_order(at)
+            index.set(at + 1)
 
 
 def _shares(total: Value, clusters: Value) -> tuple[Value, Value]:

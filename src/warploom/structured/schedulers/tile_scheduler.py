@@ -10,6 +10,7 @@ from warploom.structured.schedulers.base import GridScheduler
 from warploom.structured.schedulers.clc import ClcScheduler
 from warploom.structured.schedulers.raster import ceil_divide
 from warploom.structured.schedulers.static import StaticScheduler, persistent_grid
+from warploom.structured.schedulers.stream_k import StreamedTiles, stream_grid
 from warploom.trace.language.roles import Role, Roles
 from warploom.trace.language.views import Index, View
 
@@ -58,14 +59,11 @@ def _scheduler(
             order=config.raster_order,
             block_swizzle=config.block_swizzle_size,
         )
-    return StaticScheduler(
-        (ceil_divide(rows, config.BM), ceil_divide(columns, config.tile_columns), batch * config.num_split_k),
-        cluster=cluster,
-        k_tiles=k_tiles,
-        splits=config.num_split_k,
-        order=config.raster_order,
-        block_swizzle=config.block_swizzle_size,
-    )
+    grid = (ceil_divide(rows, config.BM), ceil_divide(columns, config.tile_columns), batch * config.num_split_k)
+    order = {"order": config.raster_order, "block_swizzle": config.block_swizzle_size}
+    if config.stream_k:
+        return StreamedTiles(grid, cluster=cluster, k_tiles=k_tiles, **order)
+    return StaticScheduler(grid, cluster=cluster, k_tiles=k_tiles, splits=config.num_split_k, **order)
 
 
 def launch_grid(config: MatmulConfig, problem: Problem, multiprocessors: int) -> tuple[int, int, int]:
@@ -73,4 +71,7 @@ def launch_grid(config: MatmulConfig, problem: Problem, multiprocessors: int) ->
     tiles = config.grid(problem)
     if config.scheduler == "clc":
         return tiles
+    if config.stream_k:
+        groups = -(-config.k_tiles(problem.k) // config.k_group_size)
+        return stream_grid(tiles, config.cluster_shape[:2], groups, multiprocessors)
     return persistent_grid(tiles, config.cluster_shape[:2], multiprocessors)
