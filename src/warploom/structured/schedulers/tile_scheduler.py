@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from warploom.structured.cluster import Cluster
 from warploom.structured.config import MatmulConfig, Problem
@@ -60,7 +61,7 @@ def _scheduler(
             block_swizzle=config.block_swizzle_size,
         )
     grid = (ceil_divide(rows, config.BM), ceil_divide(columns, config.tile_columns), batch * config.num_split_k)
-    order = {"order": config.raster_order, "block_swizzle": config.block_swizzle_size}
+    order: dict[str, Any] = {"order": config.raster_order, "block_swizzle": config.block_swizzle_size}
     if config.stream_k:
         return StreamedTiles(grid, cluster=cluster, k_tiles=k_tiles, **order)
     return StaticScheduler(grid, cluster=cluster, k_tiles=k_tiles, splits=config.num_split_k, **order)
