@@ -313,6 +313,16 @@ def test_without_source_ordinary_blocks_are_traced(more):
     assert x.tolist() == [2.0] * 3 + [6.0] * 29
 
 
+def test_without_source_a_long_kernel_is_traced():
+    """Its exception handlers are far from where they go on, so that jumps have long arguments."""
+    source = "def traced(x, n: 's32'):\n with when(thread() < n):\n  x[0] = 1.0\n" + " x[0] = x[0] + 1.0\n" * 100
+    names = {"thread": thread, "when": when}
+    exec(source, names)
+    x = np.zeros(1, np.float32)
+    run(kernel(names["traced"]), x, 3, block=(1, 1, 1))
+    assert x[0] == 101
+
+
 def test_without_source_a_last_return_is_allowed():
     source = "def traced(x, n: 's32'):\n with when(thread() == 0):\n  x[0] = n.to('f32')\n  return"
     names = {"thread": thread, "when": when}

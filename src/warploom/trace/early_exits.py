@@ -198,7 +198,7 @@ def _from(instructions: Mapping[int, dis.Instruction], offset: int) -> list[tupl
         at += 1
         if each.opname.startswith("JUMP_"):
             at = order.index(each.argval)
-        elif each.opname not in ("NOP", "CACHE"):
+        elif each.opname not in ("NOP", "CACHE", "EXTENDED_ARG"):
             found.append((each.offset, each.opname, each.argval))
             if each.opname.startswith(("RETURN", "RERAISE", "RAISE")):
                 break

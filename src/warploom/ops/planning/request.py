@@ -205,7 +205,8 @@ class Request(EpilogueKeywords):
 
     def is_unread(self, name: str) -> bool:
         """Return whether an array of the epilogue is multiplied by zero: then it is not read."""
-        return any(getattr(self, factor) == 0 for factor, of in FACTORS.items() if of == name)
+        factors = (getattr(self, factor) for factor, of in FACTORS.items() if of == name)
+        return any(is_number(factor) and factor == 0 for factor in factors)
 
     @property
     def experts(self) -> int:
