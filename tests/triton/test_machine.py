@@ -436,6 +436,23 @@ def test_wrong_options(options, message):
         pass
 
 
+def test_an_unknown_schedule_is_an_error_before_the_program_starts():
+    with (
+        pytest.raises(WarploomError, match="BAD_SCHEDULE"),
+        warploom.triton.machine(schedule="lasy"),
+    ):
+        pytest.fail("the block ran")
+
+
+def test_launches_are_not_recorded_in_a_file(tmp_path):
+    (tmp_path / "launches").write_text("")
+    with (
+        pytest.raises(LaunchError, match=r"`record` is .* a file"),
+        warploom.triton.machine(record=tmp_path / "launches"),
+    ):
+        pytest.fail("the block ran")
+
+
 def test_missing_triton(monkeypatch):
     monkeypatch.setitem(sys.modules, "triton", None)
     with pytest.raises(WarploomError) as caught, warploom.triton.machine():

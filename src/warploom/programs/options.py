@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Self
 from warploom.checker.rules import PROFILES
 from warploom.diagnostics import Diag
 from warploom.hardware.targets import MACHINES, Machine
+from warploom.machine.core.schedule import by_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +35,8 @@ class ProgramOptions:
         problems = list(options.problems())
         if problems:
             raise Diag.BAD_ARGUMENTS.error(function=cls.function, what="; ".join(problems))
+        if options.schedule != "explore":
+            by_name(options.schedule, options.seed)  # an unknown name is an error before the program starts
         return options
 
     def problems(self) -> Iterator[str]:
@@ -46,6 +49,8 @@ class ProgramOptions:
             yield f"`sms` is {self.sms!r}; it must be a positive integer, or None for the number of the hardware"
         if type(self.budget) is not int or self.budget < 1:
             yield f"`budget` is {self.budget!r}; it must be a positive integer"
+        if self.record is not None and Path(self.record).is_file():
+            yield f"`record` is {str(self.record)!r}, a file; it must be a directory, or a new one"
 
     @property
     def profile(self) -> str | None:
