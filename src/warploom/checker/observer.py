@@ -110,12 +110,10 @@ class Checker:
             or first.source.instruction is not event.source.instruction
             or first.agent.warp // WARPGROUP != event.agent.warp // WARPGROUP
             or first.agent.warp == event.agent.warp
-            or len(warp.parts) > 1
-            or warp.parts[0].partial
         ):
             return False
         touches = [each for each in event.touches if each.space != "register" and each.verb in ("reads", "writes")]
-        clock = warp.parts[0].clock
+        clock = self.operations.knowledge(warp, event.lanes)[1]
         for touch, access in zip(touches, accesses, strict=True):
             if not self.memories.sees(touch, access, clock):
                 return False

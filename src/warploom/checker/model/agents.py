@@ -76,13 +76,15 @@ class Lanes:
 class Warp:
     """A warp of a CTA, and how often its lanes have committed groups of each kind."""
 
-    __slots__ = ("commits", "components", "cta", "number", "parts", "time")
+    __slots__ = ("commits", "components", "cta", "issuing", "number", "parts", "time")
 
     def __init__(self, cta: Triple, number: int, components: Components, mask: int) -> None:
         self.cta, self.number, self.components = cta, number, components
         self.time = 0
         self.parts = [Lanes(mask, components.clock(), components.of(("warp", cta, number, mask)))]
         self.commits: dict[str, list[int]] = {}
+        self.issuing: tuple[int, list[Clock], Clock] | None = None
+        """Lanes that issued an operation, the snapshots of their classes, and what they knew together."""
 
     def committed(self, kind: str) -> list[int]:
         """The number of groups that each lane has committed."""

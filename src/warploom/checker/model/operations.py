@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 from functools import lru_cache
+from operator import is_
 from typing import NamedTuple, Protocol
 
 from warploom.checker.model.agents import Agents, Lanes, Sync, Warp
@@ -137,14 +138,7 @@ class Operations:
             for number in self._over:  # an operation signals while it completes, and not after the next issue
                 self._pending.pop(number, None)
             self._over.clear()
-        parts = warp.parts if len(warp.parts) == 1 else [part for part in warp.parts if part.mask & event.lanes]
-        clock = parts[0].given(event.lanes, warp.components)
-        if clock is parts[0].clock:
-            clock = parts[0].snapshot()
-        if len(parts) > 1:
-            clock = clock.copy()
-            for part in parts[1:]:
-                clock.join(part.given(event.lanes, warp.components))
+        parts, clock = self.knowledge(warp, event.lanes)
         signals = _signals(event)
         is_tensor = event.group is not None and event.group.kind in ("tcgen05", "cp.async")
         pending = Pending(clock.copy() if signals and is_tensor else clock, parts[0].component, warp.time, warp.cta)
@@ -170,6 +164,25 @@ class Operations:
         if signals:
             self._pending[event.operation] = pending
         return pending, parts[0], clock
+
+    def knowledge(self, warp: Warp, lanes: int) -> tuple[list[Lanes], Clock]:
+        """The classes of some lanes, and what these know together, as a clock that the caller must not change."""
+        parts = warp.parts if len(warp.parts) == 1 else [part for part in warp.parts if part.mask & lanes]
+        if len(parts) == 1 and not parts[0].partial:
+            return parts, parts[0].snapshot()
+        # The same lanes often issue one operation after the other; a class takes a new snapshot when it has learned.
+        taken = [part.snapshot() for part in parts]
+        if warp.issuing is not None:
+            before, snapshots, clock = warp.issuing
+            if before == lanes and len(snapshots) == len(taken) and all(map(is_, snapshots, taken)):
+                return parts, clock
+        clock = parts[0].given(lanes, warp.components)
+        if clock is parts[0].clock:
+            clock = clock.copy()
+        for part in parts[1:]:
+            clock.join(part.given(lanes, warp.components))
+        warp.issuing = lanes, taken, clock
+        return parts, clock
 
     def _engine(self, event: Event, warp: Warp, carried: Clock | None) -> _Engine:
         """The components and the value of the operation's completion; what its signal carries learns of them."""

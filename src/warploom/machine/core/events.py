@@ -484,8 +484,7 @@ class Actor:
     told: set[str] = field(default_factory=set)
 
 
-@dataclass(frozen=True, slots=True)
-class Issued:
+class Issued(NamedTuple):
     """An operation, or one warp's part of it, as it was reported to observers."""
 
     number: int
@@ -639,10 +638,6 @@ class Reporter:
         changes: bool = True,
     ) -> None:
         """Make an event of what the actor does; space, scope and semantics are those that its row declares."""
-        logged = 0 if self.log is None else self.log.count
-        if logged and self._single:
-            self.flush()
-            logged = 0
         actor = self.actor
         actor.told.add(verb)
         if declared is None:
@@ -655,7 +650,15 @@ class Reporter:
             kind, verb, agents, actor.source, touches, declared, barrier, phase, count, group, number, passed, leave,
             changes,
         )  # fmt: skip
+        self._report(told)
+
+    def _report(self, told: Told) -> None:
+        """Pass events to those that see each of them, and keep them for those that get batches."""
+        logged = 0 if self.log is None else self.log.count
         if self._single:
+            if logged:
+                self.flush()
+                logged = 0
             for event in told.events():
                 for observer in self._single:
                     observer.on_event(event)
@@ -672,19 +675,36 @@ class Reporter:
 
         `touches` is then a list, with one function for each of these warps.
         """
-        actor, lanes, parts = self.actor, self.lanes, list[Issued]()
+        actor, parts, given = self.actor, list[Issued](), tuple[Touch, ...]()
         each = [touches] if touches is None or callable(touches) else touches
+        source, declared, worked_out = actor.source, actor.declared, None
         for (agent, bits), work_out in zip(self.by_warp(), each, strict=False):
-            self.operations += 1
-            given = tuple(work_out()) if work_out is not None else ()
-            part = Actor(agent, bits, actor.source, actor.declared)
-            issued = Issued(self.operations, part, bits, given, group)
-            for touch in given:
-                actor.told.add(touch.verb)
-            self.acts(part)
-            self.tell("issue", "operation", given, group=group, operation=issued.number, declared=_engine(given))
-            parts.append(issued)
-        self.actor, self.lanes = actor, lanes
+            self.operations = number = self.operations + 1
+            if work_out is not worked_out or worked_out is None:
+                worked_out, given = work_out, tuple(work_out()) if work_out is not None else ()
+                for touch in given:
+                    actor.told.add(touch.verb)
+                engine = _engine(given)
+            part = Actor(agent, bits, source, declared, {"operation"})
+            parts.append(Issued(number, part, bits, given, group))
+            self._report(
+                Told(
+                    "issue",
+                    "operation",
+                    [(agent, bits)],
+                    source,
+                    given,
+                    engine,
+                    None,
+                    None,
+                    0,
+                    group,
+                    number,
+                    True,
+                    0,
+                    True,
+                )
+            )
         return tuple(parts)
 
     def complete(self, operation: Operation) -> None:
