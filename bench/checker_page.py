@@ -278,17 +278,19 @@ _SENTRYWARD = {"race_free": "clean", "unsupported": "unsupported"}
 
 _SILENT = ("nothing", "hangs")
 _LIMITS = [
-    "The GPU refuses the kernel of tilelang#3087 before and after the fix (`Access to 0x480 is not located in remote CTA`): its bulk copy from shared memory to shared",
-    "memory of the same CTA, in place of the MMA of the issue, runs on the emulator only.",
+    "The kernel of tilelang#3087 copies from shared memory to shared memory of its own CTA, in place of the MMA of the issue. An H200 executes such a copy in a launch with",
+    "clusters and ends a kernel without them with `illegal instruction`, as the emulator does; memcheck reports it in both (`not located in remote CTA`). Before the fix the",
+    "kernel hangs under racecheck and synccheck, as the checker predicts, and after it the result is right.",
 ]
 
 
 def _sanitizer(tools: Rows) -> str:
     """The tools that report something about a kernel, with the number of their errors or hazards."""
     said = [f"{tool} {row['errors']}" for tool, row in sorted(tools.items()) if row["errors"]]
-    if not said and not all(row["ended"] for row in tools.values()):
+    hung = [tool for tool, row in sorted(tools.items()) if not row["ended"]]
+    if hung and not said:
         return "hangs"
-    return " and ".join(said) or "nothing"
+    return "; ".join([" and ".join(said) or "nothing", *(f"hangs under {tool}" for tool in hung)])
 
 
 def rivals(found: Rows) -> list[str]:
