@@ -163,7 +163,7 @@ def run_alone(graph: Any, calls: int, settle: float, timed: float, batch: int = 
     graph.replay()  # keeps the queue full while the event is recorded
     first.record()
     count, earlier = 0, first
-    while time.monotonic() < start + timed:
+    while not count or time.monotonic() < start + timed:
         pending = torch.cuda.Event()
         for _ in range(batch):
             graph.replay()
