@@ -281,7 +281,8 @@ def convolution(config: Callable[[Draw], Any]) -> Callable[[Draw], Case]:
 def hopper(**fields: Any) -> Callable[[Draw], Any]:
     def made(draw: Draw) -> HopperConfig:
         swapped = draw.of(False, True)
-        rows, more = draw.of((128, {"consumers": 1}), (256, {}), (128, {"pingpong": True}))
+        shapes = [(128, {"consumers": 1}), (256, {}), (128, {"pingpong": True})]
+        rows, more = draw.of(*shapes[: 2 if "num_split_k" in fields else 3])  # ping-pong does not split K
         return HopperConfig(tile=(rows, draw.of(32, 64)), AB_swapped=swapped, **more, **fields)
 
     return made
