@@ -15,6 +15,7 @@ pytest.importorskip("llvmlite")
 CASES = (
     ("f16", "bf16", 128, 1, 0), ("f16", "f16", 64, 1, 16), ("tf32", "tf32", 128, 1, 0), ("f8f6f4", "e4m3", 64, 1, 0),
     ("f8f6f4", "e5m2", 256, 2, 0), ("f16", "bf16", 256, 2, 0), ("f16", "f16", 128, 2, 0),
+    ("i8", "s8", 128, 1, 0), ("i8", "u8", 256, 2, 0),
 )  # fmt: skip
 FOLDED = (128, 2)
 """Rows and CTAs whose accumulator is folded: the reference compares the copies of A."""
@@ -24,7 +25,7 @@ FOLDED = (128, 2)
 def test_results_are_those_of_the_reference(
     kind: str, element: str, m: int, group: int, lane: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A and D are any bits."""
+    """A and D are any bits; sums of integers wrap."""
     calls, convert = [], column_kernels.Columns.convert
 
     def counted(
@@ -34,7 +35,8 @@ def test_results_are_those_of_the_reference(
         return convert(self, sequence, words, *given)
 
     monkeypatch.setattr(column_kernels.Columns, "convert", counted)
-    product = Product(kind, element, element, m, 32, group, column=64, lane=lane, a_column=8)
+    d_type = "s32" if kind == "i8" else "f32"
+    product = Product(kind, element, element, m, 32, group, d_type, column=64, lane=lane, a_column=8)
     before = np.random.default_rng().integers(0, 1 << 32, (group, 128, 128), np.uint32)
     if (m, group) == FOLDED:
         before[:, 64:] = before[:, :64]

@@ -249,3 +249,36 @@ def test_lanes_copy_to_shared_memory(engine: Engine, size: int) -> None:
         assert copy(size, *given, None, None, regions, shared) == -1
     assert copy(size, targets, sources, None, np.full(128, size - 1, np.uint32), regions, shared) == -1
     assert np.array_equal(shared.data, wanted)
+
+
+@pytest.mark.parametrize("element", ["s8", "u8"])
+def test_integers_are_added_to_matrices_and_registers_and_wrap(engine: Engine, element: str) -> None:
+    rng, n, steps = np.random.default_rng(), 24, 2
+    shared = padded(1 << 14)
+    shared[...] = rng.integers(0, 256, len(shared), np.uint8)
+    places = [rng.permutation(900)[: rows * 2 * steps].reshape(rows, 2 * steps) for rows in (64, n)]
+    values = [ELEMENTS[element].decode(shared.view(np.complex128).take(each)).astype(np.int64) for each in places]
+    accumulator = ACCUMULATORS["s32"](n)
+    for accumulate in (True, False):
+        matrix = rng.integers(-(1 << 31), 1 << 31, (64, n), np.int64).astype(np.int32)
+        registers = np.zeros((n // 2, 128), np.uint32)
+        accumulator.store(registers, matrix.copy())
+        before = accumulator.load(registers).astype(np.int64)
+        routines, sequence = engine.routines, Sequence(bases=3)
+        left = routines.granules.convert(sequence, 1, 0, places[0], Gather(element, False))
+        right = routines.granules.convert(sequence, 1, 0, places[1], Gather(element, True))
+        assert left is not None
+        assert right is not None
+        for base, array in ((2, matrix), (3, registers)):
+            sequence.needs(base, array.nbytes)
+        routines.products.multiply(
+            sequence, left, right, (64, n, 32, steps), ((0, 2), n), accumulate=accumulate, negative=False, integer=True
+        )
+        routines.products.multiply_fragments(
+            sequence, left, right, (n, 32, steps), ((0, 3), 128), accumulate=accumulate, negative=False, integer=True
+        )
+        product = values[0] @ values[1].T
+        wanted = (product + accumulate * matrix.astype(np.int64)).astype(np.int32)
+        assert routines.calls.run(sequence.prepared(), shared, matrix, registers)
+        assert np.array_equal(matrix, wanted)
+        assert np.array_equal(accumulator.load(registers), (product + accumulate * before).astype(np.int32))

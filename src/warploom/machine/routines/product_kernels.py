@@ -1,9 +1,9 @@
 """Native matrix products of the tensor cores, in the order of summation that `numerics/products.py` defines.
 
 A routine takes one pointer, to its arguments as 64-bit words. It multiplies rows of A by columns of B, both in float64:
-for each step of k columns the products are added from +0 on in ascending order, the sum is rounded to float32, and
-that is added to the float32 accumulator. A product of two elements is exact in float64, so that a fused multiply-add
-rounds as a multiplication and an addition do.
+for each step of k columns the products are added from +0 on in ascending order, the sum is rounded to float32 (or is an
+integer), and that is added to the float32 (or s32) accumulator. A product of two elements is exact in float64, so that
+a fused multiply-add rounds as a multiplication and an addition do.
 """
 
 from __future__ import annotations
@@ -39,9 +39,13 @@ _SIGN = 1 << 31
 
 @dataclass(frozen=True, slots=True)
 class Multiply:
-    """A routine that adds products to a float32 matrix, or (`fragments`) to the registers of a `wgmma`."""
+    """A routine that adds products to a float32 matrix, or (`fragments`) to the registers of a `wgmma`.
+
+    With `integer` the matrix is of s32, the elements are integers, and no sign is changed.
+    """
 
     fragments: bool = False
+    integer: bool = False
 
     @property
     def words(self) -> int:
@@ -53,7 +57,7 @@ class Multiply:
         vector = f"<{wide} x double>"
         lines = [f"declare {vector} @llvm.fma.v{wide}f64({vector}, {vector}, {vector})"] if host.fused else []
         for count in sorted({1, most}):
-            lines += _tile(wide, count, host.fused, self.fragments)
+            lines += _tile(wide, count, host.fused, self.fragments, self.integer)
         lines += _matrix(wide, most, self.fragments)
         lines += _settle(wide)
         return "\n".join([*lines, *self._entry(name)]) + "\n", frozenset()
@@ -68,6 +72,8 @@ class Multiply:
         lines += ["  %adds = icmp ne i64 %accumulate, 0", "  %signs = trunc i64 %sign to i32"]
         given = ", ".join(f"{'ptr' if each in ('a', 'b', 'd') else 'i64'} %{each}" for each in _ARGUMENTS[:10])
         lines.append(f"  call void @matrix({given}, i1 %adds, i32 %signs)")
+        if self.integer:
+            return [*lines, "  ret i64 0", "}"]
         size = "i64 %rows, i64 %columns"
         if self.fragments:
             lines.append("  %registers = lshr i64 %columns, 1")
@@ -106,24 +112,24 @@ def _cell(wide: int, row: int, column: int, fragments: bool) -> tuple[list[str],
     return load, store
 
 
-def _filled(wide: int, row: int, column: int, fragments: bool) -> list[str]:
-    """The lines that fill a cell with -0."""
-    n = f"{row}_{column}"
+def _filled(wide: int, row: int, column: int, fragments: bool, integer: bool) -> list[str]:
+    """The lines that fill a cell with what is neutral: -0, or the integer 0."""
+    n, zero = f"{row}_{column}", "0.0" if integer else "-0.0"
     if not fragments:
         place = f"  %f{n} = getelementptr float, ptr %d{row}, i64 {column * wide}"
-        return [place, f"  store <{wide} x float> splat (float -0.0), ptr %f{n}, align 4"]
+        return [place, f"  store <{wide} x float> splat (float {zero}), ptr %f{n}, align 4"]
     lines = list[str]()
     for granule in range(wide // 4):
         first = column * wide + 4 * granule
         register, each = (first >> 3) * 4 + (first >> 2 & 1), f"{n}g{granule}"
         lines += [
             f"  %f{each} = getelementptr float, ptr %register{register}, i64 {4 * row}",
-            f"  store <4 x float> splat (float -0.0), ptr %f{each}, align 4",
+            f"  store <4 x float> splat (float {zero}), ptr %f{each}, align 4",
         ]
     return lines
 
 
-def _tile(wide: int, count: int, fused: bool, fragments: bool) -> list[str]:
+def _tile(wide: int, count: int, fused: bool, fragments: bool, integer: bool) -> list[str]:
     """Four rows of `count` vectors of columns, over all steps."""
     double, single, word = f"<{wide} x double>", f"<{wide} x float>", f"<{wide} x i32>"
     cells = [(row, column) for row in range(_ROWS) for column in range(count)]
@@ -142,10 +148,10 @@ def _tile(wide: int, count: int, fused: bool, fragments: bool) -> list[str]:
     for register in sorted({(at >> 3) * 4 + (at >> 2 & 1) for at in range(0, count * wide, 4)}) if fragments else ():
         lines.append(f"  %register_at{register} = mul i64 %d_stride, {register}")
         lines.append(f"  %register{register} = getelementptr float, ptr %d, i64 %register_at{register}")
-    # -0 is neutral: a first product is added to it.
+    # A first product is added to what is neutral.
     lines += ["  br i1 %accumulate, label %begin, label %fill", "fill:"]
     for r, c in cells:
-        lines += _filled(wide, r, c, fragments)
+        lines += _filled(wide, r, c, fragments, integer)
     lines += [
         "  br label %begin",
         "begin:",
@@ -185,6 +191,16 @@ def _tile(wide: int, count: int, fused: bool, fragments: bool) -> list[str]:
     ]
     for r, c in cells:
         load, store = _cell(wide, r, c, fragments)
+        if integer:
+            lines += [
+                *load,
+                f"  %r{r}_{c} = fptosi {double} %n{r}_{c} to {word}",
+                f"  %b{r}_{c} = bitcast {single} %o{r}_{c} to {word}",
+                f"  %s{r}_{c} = add {word} %b{r}_{c}, %r{r}_{c}",
+                f"  %u{r}_{c} = bitcast {word} %s{r}_{c} to {single}",
+                *store,
+            ]
+            continue
         # A zero is +0 before its sign is changed.
         lines += [
             f"  %r{r}_{c} = fptrunc {double} %n{r}_{c} to {single}",
@@ -307,7 +323,6 @@ class Products:
         self._pack = struct.Struct(f"={len(_ARGUMENTS)}Q").pack
         prototype = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_char_p, ctypes.c_void_p)
         self._add, self._add_fragments = (prototype(engine.address(Multiply(each))) for each in (False, True))
-        self._addresses = engine.address(Multiply(False)), engine.address(Multiply(True))
 
     def multiply(
         self,
@@ -319,13 +334,18 @@ class Products:
         *,
         accumulate: bool,
         negative: bool,
+        integer: bool = False,
     ) -> None:
-        """Add a call of `add` to a sequence: A, B and D with their strides in elements, and rows, columns, k, steps."""
+        """Add a call of `add` to a sequence: A, B and D with their strides in elements, and rows, columns, k, steps; D
+        may be of s32 (`integer`), to which nothing negative is added.
+        """
         rows, columns, k, steps = shape
-        if not (self.fit(rows, columns) and min(shape) > 0):
+        if not (self.fit(rows, columns) and min(shape) > 0) or (integer and negative):
             raise ValueError("matrices of another shape than the routine takes")
         sign = _SIGN if negative else 0
-        sequence.call(self._addresses[0], *a, *b, *d, rows, columns, k, steps, int(accumulate), sign)
+        sequence.call(
+            self._engine.address(Multiply(False, integer)), *a, *b, *d, rows, columns, k, steps, int(accumulate), sign
+        )
 
     def multiply_fragments(
         self,
@@ -337,13 +357,17 @@ class Products:
         *,
         accumulate: bool,
         negative: bool,
+        integer: bool = False,
     ) -> None:
         """Add a call of `add_fragments` to a sequence: the shape is columns, k, steps."""
         columns, k, steps = shape
-        if not (columns % _COLUMNS == 0 and 0 < columns <= 256 and k > 0 and steps > 0):
+        fits = columns % _COLUMNS == 0 and 0 < columns <= 256 and k > 0 and steps > 0
+        if not fits or (integer and negative):
             raise ValueError("matrices of another shape than the routine takes")
         sign = _SIGN if negative else 0
-        sequence.call(self._addresses[1], *a, *b, *words, 64, columns, k, steps, int(accumulate), sign)
+        sequence.call(
+            self._engine.address(Multiply(True, integer)), *a, *b, *words, 64, columns, k, steps, int(accumulate), sign
+        )
 
     @staticmethod
     def fit(rows: int, columns: int) -> bool:

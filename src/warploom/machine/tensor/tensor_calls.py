@@ -104,9 +104,12 @@ class _Writer:
     def run(self, run: Run) -> bool:
         """Add the calls of a run; False where native code does not take it."""
         first, plan, shape = run.first, run.first.plan, run.first.plan.shape
-        if shape.d_type != "f32" or plan.vectors or first.key is None:
+        if shape.d_type not in ("f32", "s32") or shape.saturate or plan.vectors or first.key is None:
             return False
         placement, negative = plan.placement, shape.negate_a != shape.negate_b
+        integer = shape.d_type == "s32"
+        if integer and negative:
+            return False
         blocks = 1 if placement.folded else placement.blocks
         rows, columns = shape.n // (placement.blocks if placement.folded else 1), plan.rows // blocks
         if not self.routines.products.fit(rows, columns):
@@ -137,6 +140,7 @@ class _Writer:
                     d,
                     accumulate=first.accumulate,
                     negative=negative,
+                    integer=integer,
                 )
         return True
 

@@ -256,7 +256,12 @@ def _prepared(plan: _Plan, routines: Routines) -> Prepared | None:
     for run in plan.runs:
         multiply, d, (left, right) = run.multiply, run.d, run.together
         rows = tuple(part for part in run.left if isinstance(part, RowNames))
-        if multiply.accumulator.dtype != np.float32 or not d.adjacent or any(each.file != "a" for each in (d, *rows)):
+        integer = multiply.accumulator.dtype == np.int32
+        if not integer and multiply.accumulator.dtype != np.float32:
+            return None
+        if integer and (multiply.saturate or multiply.negative):
+            return None
+        if not d.adjacent or any(each.file != "a" for each in (d, *rows)):
             return None
         k, n, accumulate = multiply.b.k, multiply.b.rows, run.accumulate
         words: tuple[Argument, int] = (d.indices[0] * _ROW_BYTES, _REGISTERS), _ROW_BYTES // 4
@@ -276,8 +281,9 @@ def _prepared(plan: _Plan, routines: Routines) -> Prepared | None:
                 return None
             first, second = _moved(a, 8 * a_step * k), _moved(b_, 8 * b_step * k * b_[1])
             routines.products.multiply_fragments(
-                sequence, first, second, (n, k, steps), words, accumulate=accumulate, negative=multiply.negative
-            )
+                sequence, first, second, (n, k, steps), words,
+                accumulate=accumulate, negative=multiply.negative, integer=integer,
+            )  # fmt: skip
             accumulate = True
     return sequence.prepared()
 
