@@ -222,6 +222,30 @@ class Site:
     """All lanes have the same address."""
 
 
+class Warps(Sequence[tuple[Agent, int]]):
+    """The warps whose lanes act, from the first of a CTA's on, each as an agent with its own 32 lanes: made when they
+    are asked for.
+    """
+
+    __slots__ = ("_cta", "_first", "_lanes")
+
+    def __init__(self, cta: Triple, first: int, lanes: int) -> None:
+        self._cta, self._first, self._lanes = cta, first, lanes
+
+    def _parts(self) -> list[tuple[int, int]]:
+        lanes = self._lanes
+        parts = [lanes >> first & WORD for first in range(0, lanes.bit_length(), WARP_LANES)]
+        return [(number, part) for number, part in enumerate(parts) if part]
+
+    def __len__(self) -> int:
+        lanes = self._lanes
+        count, rest = divmod(lanes.bit_length(), WARP_LANES)
+        return count if not rest and not lanes & lanes + 1 else len(self._parts())
+
+    def __getitem__(self, index: Any) -> Any:
+        return [(agent_of(self._cta, self._first + number), part) for number, part in self._parts()][index]
+
+
 class Told(NamedTuple):
     """Events of warps that act together, from the fields that they share: made when an observer looks at them."""
 
@@ -399,13 +423,18 @@ class Batch:
     others: Others
     shape: Triple
     _entries: Array
-    _at: Array
-    _part: Array
+    _lanes: Array
+    """The lanes of each entry by warp; 0 where it is none of the events with a row."""
+
+    @cached_property
+    def _count(self) -> int:
+        """The number of events with a row."""
+        return int(np.count_nonzero(self._lanes))
 
     @cached_property
     def rows(self) -> Rows:
         """The events with a row."""
-        entries, at, part = self._entries, self._at, self._part
+        entries, (at, part) = self._entries, self._lanes.nonzero()
         ctas, warps = agent_parts(entries[at, AGENT].astype(np.int64))
         shape = len(entries), MOST_LANES // WARP_LANES, WARP_LANES
         return Rows(
@@ -420,13 +449,13 @@ class Batch:
         )
 
     def __len__(self) -> int:
-        return len(self._at) + len(self.others)
+        return self._count + len(self.others)
 
     def events(self) -> Iterator[Event]:
         """All events in order, as `on_event` gets them."""
         waiting = iter(self.others)
         place, other = next(waiting, (-1, None))
-        for row, event in enumerate(self.rows.events() if len(self._at) else ()):
+        for row, event in enumerate(self.rows.events() if self._count else ()):
             while other is not None and place == row:
                 yield other
                 place, other = next(waiting, (-1, None))
@@ -494,7 +523,11 @@ class Issued(NamedTuple):
     group: CommitGroup | None
 
 
-_NOBODY = Actor(Agent((0, 0, 0), -1), 0, Source(Loc("<machine>", 0), Instruction("")), {})
+_EXIT: tuple[Any, ...] = (
+    Source(Loc("<machine>", 0), Instruction("")), (), _UNDECLARED, None, None, 0, None, 0, True, 0, True,
+)  # fmt: skip
+"""The other fields of an exit."""
+_NOBODY = Actor(Agent((0, 0, 0), -1), 0, _EXIT[0], {})
 
 
 class Reporter:
@@ -534,6 +567,12 @@ class Reporter:
 
     def exits(self, cta: Triple, warp: int, lanes: int) -> None:
         """Tell that lanes of a warp, or of a convoy from it on, have exited."""
+        if not self._single:
+            logged = 0 if self.log is None else self.log.count
+            self._others.append((logged, Told("exit", "exits", Warps(cta, warp, lanes), *_EXIT)))
+            if 2 * logged >= MOST_ENTRIES or len(self._others) >= _MOST_OTHERS:
+                self.flush()
+            return
         before, narrowed = self.actor, self.lanes
         self.acts(Actor(agent_of(cta, warp), lanes, _NOBODY.source, {}))
         self.tell("exit", "exits")
@@ -575,7 +614,6 @@ class Reporter:
             met = at_barriers.nonzero()[0]
             warps = int(np.count_nonzero(lanes[met]))
             lanes = np.where(at_barriers[:, None], 0, lanes)
-        at, part = lanes.nonzero()
 
         def batch(told: list[tuple[int, Told]]) -> Batch:
             def placed() -> Iterator[tuple[int, Told]]:
@@ -584,11 +622,11 @@ class Reporter:
                 ]
                 # An event after so many entries comes before the entry of that number.
                 every = sorted([*told, *passed], key=lambda each: each[0])
-                rows = np.searchsorted(at, [place for place, _ in every]).tolist()
+                rows = np.searchsorted(lanes.nonzero()[0], [place for place, _ in every]).tolist()
                 return zip(rows, (each for _, each in every), strict=True)
 
             count = sum([len(each.agents) for _, each in told]) + 2 * warps
-            return Batch(self._sites, Others(count, placed), self._shape, entries, at, part)
+            return Batch(self._sites, Others(count, placed), self._shape, entries, lanes)
 
         if self._in_batches:
             whole = batch(others)

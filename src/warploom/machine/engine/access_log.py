@@ -22,7 +22,7 @@ SITE, AGENT, LANES, CHANGES, ADDRESSES = 0, 1, 2, 4, 6
 whose stores change memory (two words each), and an address for each lane."""
 MOST_LANES = 128
 WORDS = ADDRESSES + MOST_LANES
-MOST_ENTRIES = 2048
+MOST_ENTRIES = 1024
 _WARP_BITS = 16
 
 
