@@ -80,6 +80,12 @@ KERNELS = {
         {"BM": 64, "BN": 64, "BK": 32, "PRECISION": "tf32"},
         aligned=True,
     ),
+    "mma.sync": Kernel(
+        "dot",
+        {"a": "*bf16", "b": "*bf16", "c": "*bf16", **POINTERS},
+        {"BM": 32, "BN": 64, "BK": 32, "PRECISION": "tf32"},
+        aligned=True,
+    ),
     "persistent sm_90a": Kernel("persistent", MATRICES, {**TILES, "PROGRAMS": 16}, 90),
     "persistent sm_100a": Kernel("persistent", MATRICES, {**TILES, "PROGRAMS": 16}, 100),
     **MATMULS,
@@ -144,11 +150,11 @@ def layer_norm_case(build: dict[str, Any]) -> Case:
     return case
 
 
-def dot_case(build: dict[str, Any], size: int, dtype: Any, loose: float) -> Case:
+def dot_case(build: dict[str, Any], size: int, dtype: Any, loose: float, rows: int = 64) -> Case:
     rng = np.random.default_rng(size)
     a, b = random_array(rng, size, size, dtype=dtype), random_array(rng, size, size, dtype=dtype)
     case = Case("dot", build, np.empty_like(a), a.astype(np.float64) @ b.astype(np.float64), loose)
-    case.grid, case.args = (size // 64, size // 64, 1), [a, b, case.out, size, size, size]
+    case.grid, case.args = (size // rows, size // 64, 1), [a, b, case.out, size, size, size]
     return case
 
 
@@ -243,6 +249,7 @@ ROWS = {
     "persistent matmul 1024³ sm_100a": Row("persistent sm_100a", lambda build: matmul_case(build, 1024, 16)),
     "library linear 512³ sm_100a": Row("", linear_case),
     "library split-K 128×128×2048 sm_100a": Row("", split_k_case),
+    "mma.sync 256³": Row("mma.sync", lambda build: dot_case(build, 256, BF16, 1e-2, rows=32)),
     "cp.async 256³": Row("cp.async", lambda build: dot_case(build, 256, BF16, 1e-2)),
     "cp.async 256³, lazy": Row(
         "cp.async", lambda build: dot_case(build, 256, BF16, 1e-2), {"schedule": "lazy"}, "cp.async 256³"

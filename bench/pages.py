@@ -1,6 +1,6 @@
 """Write the measured numbers into the documents, from the result files.
 
-    python bench/pages.py             write the blocks of README.md, docs/hopper.md and docs/gpu.md, and docs/ladder.svg
+    python bench/pages.py             write the blocks of README.md and of pages in docs, and docs/ladder.svg
     python bench/pages.py --check     only list the files that would change
 
 A block begins with `<!-- made by bench/pages.py: NAME -->` and ends with `<!-- end -->`. A block without results is
@@ -22,7 +22,7 @@ from charts import Bar, bars
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results"
-PAGES = ("README.md", "docs/hopper.md", "docs/gpu.md", "docs/conv2d.md")
+PAGES = ("README.md", "docs/hopper.md", "docs/gpu.md", "docs/conv2d.md", "docs/engine.md")
 CHART = "docs/ladder.svg"
 BLOCK = re.compile(r"(<!-- made by bench/pages.py: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 Row = dict[str, Any]
@@ -441,6 +441,17 @@ def sanitizer() -> str:
     return text + (f" Not right: {'; '.join(bad)}.\n" if bad else "\n")
 
 
+def engine() -> str:
+    """The emulator's speed: version 0.1, native code, and native code against its own eager run without observers."""
+    rows = {row["row"]: row for row in rows_of("engine_speed") if "speedup" in row}
+    made = []
+    for name, row in rows.items():
+        plain = rows.get(name.partition(",")[0], row)
+        of_plain = "" if plain is row else f"{row['here_ms'] / plain['here_ms']:.1f}"
+        made.append((name, f"{row['baseline_ms']:.0f}", f"{row['here_ms']:.1f}", f"{row['speedup']:.1f}", of_plain))
+    return table(("", "0.1", "native", "ratio", "× the eager run"), made) if made else ""
+
+
 BLOCKS: dict[str, Callable[[], str]] = {
     each.__name__: each
     for each in (
@@ -463,6 +474,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
         sanitizer,
         host,
         conv2d,
+        engine,
         first,
     )
 }
