@@ -115,6 +115,7 @@ def test_illegal_n_of_integers():
         (",1,1,0,0;", ",2,1,0,0;", "scale_a is 2"),
         (",1,1,0,0;", ",1,1,0,2;", "trans_b is 2"),
         ("%d6,%d7}", "%d6}", "d has 7 registers and must have 8"),
+        ("%d6,%d7}", "%d6,0}", "`0` in d is not a register"),
     ],
 )
 def test_illegal_operands(old, new, said):

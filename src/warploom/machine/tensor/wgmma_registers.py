@@ -73,7 +73,7 @@ class Accumulator:
     n: int
     dtype: np.dtype[Any]
     paired: bool
-    """Return whether neighbouring columns are in neighbouring registers rather than in one."""
+    """Neighbouring columns are in neighbouring registers rather than in one."""
     add: Add
 
     @property

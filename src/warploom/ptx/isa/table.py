@@ -506,7 +506,7 @@ def _check(op: Op, registers: dict[str, str]) -> str:
                 type_ = f"b{BITS[op['type']] // max(len(operand.items), 1)}"
                 if len(operand.items) not in (2, 4) or type_ not in BITS:
                     return f"{len(operand.items)} parts do not make a .{op['type']}"
-            found = (_misfit(item, type_, slot, registers) for item in operand.items)
+            found = (_not_written(item, slot) or _misfit(item, type_, slot, registers) for item in operand.items)
             wrong = next(filter(None, found), "")
         elif isinstance(operand, Address):
             wrong = _address_misfit(operand, registers)
@@ -515,6 +515,12 @@ def _check(op: Op, registers: dict[str, str]) -> str:
         if wrong:
             return wrong
     return ""
+
+
+def _not_written(item: object, slot: Slot) -> str:
+    """Why an item of a brace list cannot receive a value, if the list does."""
+    takes = {"outs": Register | Sink, "rows": Register}.get(slot.kind, object)
+    return "" if isinstance(item, takes) else f"`{item}` in {slot.name} is not a register"
 
 
 def _misfit(operand: object, type_: str, slot: Slot, registers: dict[str, str]) -> str:
