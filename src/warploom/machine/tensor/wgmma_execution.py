@@ -261,6 +261,8 @@ def _prepared(plan: _Plan, routines: Routines) -> Prepared | None:
             return None
         if integer and (multiply.saturate or multiply.negative):
             return None
+        if len(d.indices) != multiply.accumulator.registers:  # native code writes as many
+            return None
         if not d.adjacent or any(each.file != "a" for each in (d, *rows)):
             return None
         k, n, accumulate = multiply.b.k, multiply.b.rows, run.accumulate
